@@ -22,7 +22,8 @@ type calls struct {
 
 	mu    sync.Mutex
 	kinds map[string]callsOf
-	// cutting is how many of them decide where to cut: those that are of accounts, and do not read pages.
+	// cutting is how many of them decide where to cut: those that are of accounts, and do not read
+	// pages.
 	cutting int
 }
 
@@ -31,7 +32,10 @@ type callsOf struct {
 	took time.Duration // together
 }
 
-func (c *calls) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (c *calls) intercept(
+	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
 	begun := time.Now()
 	err := invoker(ctx, method, req, reply, cc, opts...)
 	c.mu.Lock()
@@ -44,7 +48,8 @@ func (c *calls) intercept(ctx context.Context, method string, req, reply any, cc
 		what += ": " + status.Code(err).String()
 	}
 	first := what == "RunQuery "+accounts+", first" // its start sees that there is one
-	if !first && strings.HasPrefix(what, "RunQuery "+accounts+",") || strings.HasPrefix(what, "RunAggregationQuery "+accounts) {
+	if !first && strings.HasPrefix(what, "RunQuery "+accounts+",") ||
+		strings.HasPrefix(what, "RunAggregationQuery "+accounts) {
 		c.cutting++
 	}
 	k := c.kinds[what]
@@ -82,7 +87,9 @@ func describe(method string, req any) string {
 
 // sampled reports whether a query is for a sample.
 func sampled(q *datastorepb.Query) bool {
-	return slices.ContainsFunc(q.GetOrder(), func(o *datastorepb.PropertyOrder) bool { return o.GetProperty().GetName() == "__scatter__" })
+	return slices.ContainsFunc(q.GetOrder(), func(o *datastorepb.PropertyOrder) bool {
+		return o.GetProperty().GetName() == "__scatter__"
+	})
 }
 
 func (c *calls) reset() {
@@ -104,11 +111,14 @@ func (c *calls) total() (n int) {
 func (c *calls) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	names := slices.SortedFunc(maps.Keys(c.kinds), func(a, b string) int { return cmp.Compare(c.kinds[b].took, c.kinds[a].took) })
+	names := slices.SortedFunc(maps.Keys(c.kinds), func(a, b string) int {
+		return cmp.Compare(c.kinds[b].took, c.kinds[a].took)
+	})
 	var b strings.Builder
 	for _, name := range names {
 		k := c.kinds[name]
-		fmt.Fprintf(&b, "%6d  %8.1f ms each  %8.1f s  %s\n", k.n, k.took.Seconds()*1000/float64(k.n), k.took.Seconds(), name)
+		fmt.Fprintf(&b, "%6d  %8.1f ms each  %8.1f s  %s\n", k.n, k.took.Seconds()*1000/float64(k.n), k.took.Seconds(),
+			name)
 	}
 	return b.String()
 }

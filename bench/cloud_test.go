@@ -30,14 +30,15 @@ var (
 	jitter = emulator.Uniform{Min: time.Second / 2, Max: 3 * time.Second / 2}
 )
 
-// allLatencies are what TestShapes can be run with. Those of production are log-normal, as latencies of
-// services are, and a guess: nothing was measured there.
+// allLatencies are what TestShapes can be run with. Those of production are log-normal, as
+// latencies of services are, and a guess: nothing was measured there.
 var allLatencies = []latencies{
 	{name: "usual", scale: 1, vary: none, way: perDispatch},
 	{name: "triple", scale: 3, vary: none, way: perDispatch},
 	{name: "dispatch", scale: 1, vary: none, way: time.Second},
 	{name: "jitter", scale: 1, vary: jitter, slow: true, way: perDispatch},
-	{name: "production", scale: 1, vary: emulator.LogNormal{Median: time.Second, P99: 5 * time.Second}, way: 2 * perDispatch},
+	{name: "production", scale: 1, vary: emulator.LogNormal{Median: time.Second, P99: 5 * time.Second},
+		way: 2 * perDispatch},
 	{name: "free", scale: 1, vary: none, way: perDispatch, free: true},
 }
 
@@ -54,7 +55,9 @@ func newCloud(l latencies, seed uint64) *cloud {
 	return &cloud{latencies: l, rng: rand.New(rand.NewPCG(seed, 2))}
 }
 
-func (c *cloud) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (c *cloud) intercept(
+	ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
 	resp, err := handler(ctx, req)
 	c.wait(latency(resp))
 	return resp, err

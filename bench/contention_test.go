@@ -28,8 +28,9 @@ var slowRaise = mapper.Update("slow-raise", func(_ context.Context, e *mapper.En
 	return nil
 })
 
-// BenchmarkContention has other clients write a kind while a job changes all of it, and while a loop does, in virtual time. It
-// reports how long each takes, beside what it takes without them: x-alone, and loop-x-alone.
+// BenchmarkContention has other clients write a kind while a job changes all of it, and while a
+// loop does, in virtual time. It reports how long each takes, beside what it takes without them:
+// x-alone, and loop-x-alone.
 func BenchmarkContention(b *testing.B) {
 	for range b.N {
 		var alone, loopAlone time.Duration
@@ -89,7 +90,8 @@ func runContended(writes int, job bool) (c contention) {
 	return c
 }
 
-// contend runs a job, or the loop, over n accounts. Other clients make a number of writes a second until its end.
+// contend runs a job, or the loop, over n accounts. Other clients make a number of writes a second
+// until its end.
 func contend(t *testing.T, n, writes int, job bool) (c contention) {
 	w := newWorldOn(t, contendedHands, emulator.Options{}, usualNetwork())
 	keys := make([]*datastore.Key, n)
@@ -128,7 +130,8 @@ func contend(t *testing.T, n, writes int, job bool) (c contention) {
 	time.Sleep(time.Second)
 	begun := time.Now()
 	if job {
-		j, err := slowRaise.Start(t.Context(), w.processes[0], mapper.Query{Kind: accounts}, mapper.None{}, &mapper.StartOptions{Workers: contendedHands})
+		j, err := slowRaise.Start(t.Context(), w.processes[0], mapper.Query{Kind: accounts}, mapper.None{},
+			&mapper.StartOptions{Workers: contendedHands})
 		if err != nil {
 			return contention{err: err}
 		}

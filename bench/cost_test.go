@@ -25,7 +25,8 @@ func TestCost(t *testing.T) {
 	if n == 0 {
 		n = 20_000
 	}
-	t.Logf("%d entities, for a million:\n%-13s  %10s  %10s  %10s  %8s  %8s", n, "strategy", "reads", "writes", "small ops", "task ops", "dollars")
+	t.Logf("%d entities, for a million:\n%-13s  %10s  %10s  %10s  %8s  %8s", n, "strategy", "reads", "writes",
+		"small ops", "task ops", "dollars")
 	used := make(map[string]billing.Usage)
 	report := func(name string, u billing.Usage) {
 		if used[name] = u; name == "offset" {
@@ -34,7 +35,8 @@ func TestCost(t *testing.T) {
 		scale := 1_000_000 / float64(n)
 		dollars := billing.NAM5.Cost(u) * scale
 		scaled := func(n int64) int64 { return int64(float64(n) * scale) }
-		t.Logf("%-13s  %10d  %10d  %10d  %8d  %8.2f", name, scaled(u.Reads), scaled(u.Writes), scaled(u.SmallOps), scaled(u.TaskOps), dollars)
+		t.Logf("%-13s  %10d  %10d  %10d  %8d  %8.2f", name, scaled(u.Reads), scaled(u.Writes), scaled(u.SmallOps),
+			scaled(u.TaskOps), dollars)
 	}
 	sequential, uniform := pick(t, shapes, "sequential"), pick(t, costs, "uniform")
 	some := chosen(t, *strategyFlag, strategies)

@@ -38,8 +38,8 @@ var costs = []cost{
 	}},
 }
 
-// otherCosts are run if -costs names them: each has more of its work in one place than the others, so that nobody
-// can know where it is before it is done.
+// otherCosts are run if -costs names them: each has more of its work in one place than the others,
+// so that nobody can know where it is before it is done.
 var otherCosts = []cost{
 	lastTenth(2), lastTenth(3), lastTenth(5), lastTenth(10),
 	{"cheap", func(_ *rand.Rand, i, n int) time.Duration {

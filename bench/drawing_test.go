@@ -21,11 +21,12 @@ type drawing struct {
 	tenants []int // how many entities each has, in the order of keys; nil: there are none
 }
 
-// draw draws the shape of a seed, over n entities. A number of workers and latencies belong to it only so
-// far as times are drawn in proportion to its ideal.
+// draw draws the shape of a seed, over n entities. A number of workers and latencies belong to it
+// only so far as times are drawn in proportion to its ideal.
 func draw(seed uint64, n, workers int, l latencies) random {
 	const spread = 0x9e3779b97f4a7c15 // 2^64 over the golden ratio: the first draws of seeds that are near are alike
-	d := drawing{Rand: rand.New(rand.NewPCG(seed*spread, seed)), entity: rand.New(rand.NewPCG(seed*spread, ^seed)), random: random{n: n}, workers: workers}
+	d := drawing{Rand: rand.New(rand.NewPCG(seed*spread, seed)), entity: rand.New(rand.NewPCG(seed*spread, ^seed)),
+		random: random{n: n}, workers: workers}
 	d.drawKeys()
 	d.drawFilter()
 	d.jitter = d.chance(0.2)
@@ -53,9 +54,9 @@ func (d *drawing) among(least, most int) int {
 	return min(most, int(d.in(float64(least), float64(most+1))))
 }
 
-// drawKeys draws keys: a quarter of the shapes has ids that count up, a quarter allocated ones, and in
-// a half entities are of 10 to 1,000 tenants, by a prefix of names or below ancestors. The k-th largest tenant is in proportion to
-// k^-s, with s in [0.5, 1.5], and they are in no order.
+// drawKeys draws keys: a quarter of the shapes has ids that count up, a quarter allocated ones, and
+// in a half entities are of 10 to 1,000 tenants, by a prefix of names or below ancestors. The k-th
+// largest tenant is in proportion to k^-s, with s in [0.5, 1.5], and they are in no order.
 func (d *drawing) drawKeys() {
 	switch d.IntN(4) {
 	case 0:
@@ -127,8 +128,8 @@ func (d *drawing) drawTenants(how string) (first []int) {
 	return first
 }
 
-// drawFilter draws a filter for three shapes in ten: 1% to 50% match, in 1 to 10 bands of equal size, each
-// somewhere in a part of its own.
+// drawFilter draws a filter for three shapes in ten: 1% to 50% match, in 1 to 10 bands of equal
+// size, each somewhere in a part of its own.
 func (d *drawing) drawFilter() {
 	if !d.chance(0.3) {
 		return
@@ -153,10 +154,10 @@ func plural(n int, what string) string {
 	return what + "s"
 }
 
-// drawCosts draws what the function takes. The mean is in [leastCost, mostCost]; with a filter the least is so
-// much more that the ideal is no shorter than without one, and the most at least ten times the least. No entity takes
-// more than a tenth of a worker's share of all, or ten seconds: what is above that is cut off, before the mean is made what
-// it is to be.
+// drawCosts draws what the function takes. The mean is in [leastCost, mostCost]; with a filter the
+// least is so much more that the ideal is no shorter than without one, and the most at least ten
+// times the least. No entity takes more than a tenth of a worker's share of all, or ten seconds:
+// what is above that is cut off, before the mean is made what it is to be.
 func (d *drawing) drawCosts(l latencies) {
 	weights := d.drawWeights()
 	if len(d.tenants) > 0 && d.chance(0.5) {

@@ -14,10 +14,11 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// BenchmarkEnd runs a job of so many ranges, each of one entity, and reports what it takes to add up their
-// records: at the end of the job, by Verify, and by Verify of records of which one is missing. The time, and
-// the CPU time of this process, are those for 100,000 ranges, and the memory what the heap has more at most, which
-// does not grow with the ranges; it is measured when the same is done again. The emulators are another process on the same machine.
+// BenchmarkEnd runs a job of so many ranges, each of one entity, and reports what it takes to add
+// up their records: at the end of the job, by Verify, and by Verify of records of which one is
+// missing. The time, and the CPU time of this process, are those for 100,000 ranges, and the memory
+// what the heap has more at most, which does not grow with the ranges; it is measured when the same
+// is done again. The emulators are another process on the same machine.
 //
 //	go test ./bench -run '^$' -bench End -benchtime 1x -timeout 1h
 func BenchmarkEnd(b *testing.B) {
@@ -29,14 +30,16 @@ func BenchmarkEnd(b *testing.B) {
 			w.front.Handler = end.tasks(w.front.Handler, "/finalize")
 			for b.Loop() {
 				w.jobs++
-				job, err := look.Start(b.Context(), w.engine, mapper.Query{Kind: "Record"}, mapper.None{}, &mapper.StartOptions{
-					ID: fmt.Sprint("job-", w.jobs), PageSize: 1, Workers: concurrent,
-				})
+				job, err := look.Start(b.Context(), w.engine, mapper.Query{Kind: "Record"}, mapper.None{},
+					&mapper.StartOptions{
+						ID: fmt.Sprint("job-", w.jobs), PageSize: 1, Workers: concurrent,
+					})
 				if err != nil {
 					b.Fatal(err)
 				}
 				wait := func() {
-					if s, err := job.Wait(b.Context()); err != nil || s.State != mapper.Succeeded || s.Processed != int64(n) {
+					if s, err := job.Wait(b.Context()); err != nil || s.State != mapper.Succeeded ||
+						s.Processed != int64(n) {
 						b.Fatalf("%+v, %v", s, err)
 					}
 				}

@@ -35,9 +35,10 @@ func exportedOf(key *datastore.Key, r record) exported {
 	return exported{key.Name, r.Balance, r.Owner, r.Email, r.Created, r.Tags}
 }
 
-// BenchmarkExport exports a kind to a folder, as JSON Lines compressed by gzip, and has a loop do so that its user would write by hand
-// instead: as many goroutines, each of which reads its part of the keys and writes a file. The loop promises nothing. x-loop is how many
-// times as fast as the loop the export is, from its call of Start until its manifest is there; heap-MiB is by how much
+// BenchmarkExport exports a kind to a folder, as JSON Lines compressed by gzip, and has a loop do
+// so that its user would write by hand instead: as many goroutines, each of which reads its part of
+// the keys and writes a file. The loop promises nothing. x-loop is how many times as fast as the
+// loop the export is, from its call of Start until its manifest is there; heap-MiB is by how much
 // the live heap of its process has grown at most. The loop runs before and after.
 //
 //	go test ./bench -run '^$' -bench Export -benchtime 1x -timeout 1h
@@ -45,14 +46,16 @@ func BenchmarkExport(b *testing.B) {
 	for _, n := range []int{100_000, 1_000_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			dir := b.TempDir()
-			bucket, err := fileblob.OpenBucket(dir, &fileblob.Options{NoTempDir: true, Metadata: fileblob.MetadataDontWrite})
+			bucket, err := fileblob.OpenBucket(dir,
+				&fileblob.Options{NoTempDir: true, Metadata: fileblob.MetadataDontWrite})
 			if err != nil {
 				b.Fatal(err)
 			}
 			defer bucket.Close()
-			x := export.New("export", bucket, func(_ context.Context, e *mapper.Entity[record], _ mapper.None) (exported, error) {
-				return exportedOf(e.Key, e.Value), nil
-			}, &export.Options{Compression: export.Gzip})
+			x := export.New("export", bucket,
+				func(_ context.Context, e *mapper.Entity[record], _ mapper.None) (exported, error) {
+					return exportedOf(e.Key, e.Value), nil
+				}, &export.Options{Compression: export.Gzip})
 			w := newRealWorld(b, n, x.Mappers()...)
 			var jobs, loops time.Duration
 			peak := uint64(0)
@@ -83,8 +86,8 @@ func BenchmarkExport(b *testing.B) {
 	}
 }
 
-// watchHeap watches the live heap, as each garbage collection finds it, until what it returns is called: that returns by how much it
-// was larger than it is now, at most.
+// watchHeap watches the live heap, as each garbage collection finds it, until what it returns is
+// called: that returns by how much it was larger than it is now, at most.
 func watchHeap() func() uint64 {
 	live := func() uint64 {
 		sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}

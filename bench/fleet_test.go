@@ -17,8 +17,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// fleetSize is how many processes a fleet has at most. Workers come and go by processes, as the instances
-// of a service do.
+// fleetSize is how many processes a fleet has at most. Workers come and go by processes, as the
+// instances of a service do.
 const fleetSize = 5
 
 // A bare entity has nothing that a call would have to carry: its key says what the function takes.
@@ -26,8 +26,8 @@ type bare struct {
 	Match bool `datastore:",omitempty"` // it satisfies the filter
 }
 
-// A fleet is a database, a queue, and processes that come and go, in the bubble of a test. Each job has
-// processes of its own, which have learned nothing from the job before.
+// A fleet is a database, a queue, and processes that come and go, in the bubble of a test. Each job
+// has processes of its own, which have learned nothing from the job before.
 type fleet struct {
 	*testing.T
 	cloud    *cloud
@@ -48,8 +48,8 @@ type fleet struct {
 	cold      time.Duration
 }
 
-// longestEntity is how long the function may take on an entity: random shapes have some that take 10 s, and times in
-// which all take ten times as long.
+// longestEntity is how long the function may take on an entity: random shapes have some that take
+// 10 s, and times in which all take ten times as long.
 const longestEntity = 4 * time.Minute
 
 // A process handles tasks of one job.
@@ -146,9 +146,9 @@ type shift struct {
 	up      bool
 }
 
-// begin has fresh processes for a job, of which some are there, and others come and go at their times until
-// the job is over. In the emulator, as in production, a change of a queue's limit leaves alone what is
-// under way: a process that goes drains.
+// begin has fresh processes for a job, of which some are there, and others come and go at their
+// times until the job is over. In the emulator, as in production, a change of a queue's limit
+// leaves alone what is under way: a process that goes drains.
 func (f *fleet) begin(shifts []shift, cold time.Duration) (over func()) {
 	f.Helper()
 	done := make(chan struct{})
@@ -212,8 +212,8 @@ func (f *fleet) change(s shift) {
 	}
 }
 
-// there reports whether a process is there so long after the start: as its last shift before says. Without any
-// it is.
+// there reports whether a process is there so long after the start: as its last shift before says.
+// Without any it is.
 func there(shifts []shift, process int, at time.Duration) bool {
 	up := true
 	for _, s := range shifts {
@@ -225,7 +225,9 @@ func there(shifts []shift, process int, at time.Duration) bool {
 }
 
 // run runs a job, and returns its status and what it took.
-func (f *fleet) run(id string, q mapper.Query, sp mapper.Splitting, shifts []shift, cold time.Duration) (*mapper.Status, time.Duration) {
+func (f *fleet) run(
+	id string, q mapper.Query, sp mapper.Splitting, shifts []shift, cold time.Duration,
+) (*mapper.Status, time.Duration) {
 	f.Helper()
 	over := f.begin(shifts, cold)
 	starter := f.newProcess().engine

@@ -19,7 +19,8 @@ type shape struct {
 	// keys returns n keys, in the order in which a job comes to them.
 	keys func(rng *rand.Rand, n int) []*datastore.Key
 
-	// value, if there is one, returns the value of the i-th of n entities that the job is sharded by.
+	// value, if there is one, returns the value of the i-th of n entities that the job is sharded
+	// by.
 	value func(i, n int) int64
 
 	all bool // the job is over all namespaces
@@ -50,7 +51,8 @@ var shapes, otherShapes = []shape{
 	{"uuid", func(rng *rand.Rand, n int) []*datastore.Key {
 		return named(n, func(int) string {
 			a, b := rng.Uint64(), rng.Uint64()
-			return fmt.Sprintf("%08x-%04x-4%03x-%04x-%012x", a>>32, a>>16&0xffff, a&0xfff, b>>48&0x3fff|0x8000, b&0xffffffffffff)
+			return fmt.Sprintf("%08x-%04x-4%03x-%04x-%012x", a>>32, a>>16&0xffff, a&0xfff, b>>48&0x3fff|0x8000,
+				b&0xffffffffffff)
 		})
 	}, nil, false},
 	// Milliseconds, one of 1,024 shards, and a count, in 41, 10 and 12 bits: the
@@ -115,7 +117,8 @@ var shapes, otherShapes = []shape{
 			}
 			left -= some
 			for id := range some {
-				keys = append(keys, &datastore.Key{Kind: kind, ID: int64(id + 1), Namespace: fmt.Sprintf("n%03d", (i*389)%spaces)})
+				keys = append(keys, &datastore.Key{Kind: kind, ID: int64(id + 1),
+					Namespace: fmt.Sprintf("n%03d", (i*389)%spaces)})
 			}
 		}
 		slices.SortStableFunc(keys, func(a, b *datastore.Key) int { return cmp.Compare(a.Namespace, b.Namespace) })

@@ -33,14 +33,17 @@ type network struct {
 
 // usualNetwork is that of a cloud: any number of calls at a time.
 func usualNetwork() network {
-	return network{new(atomic.Bool), perDispatch, func(ctx context.Context, req any, handler grpc.UnaryHandler) (any, error) {
+	return network{new(atomic.Bool), perDispatch, func(ctx context.Context, req any, handler grpc.UnaryHandler) (any,
+		error) {
 		resp, err := handler(ctx, req)
 		time.Sleep(latency(resp))
 		return resp, err
 	}}
 }
 
-func (n network) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (n network) intercept(
+	ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
 	if !n.on.Load() {
 		return handler(ctx, req)
 	}

@@ -55,10 +55,12 @@ type row struct {
 	used billing.Usage
 }
 
-const header = "keys        costs     filter  strategy       workers  entities  page  makespan_s   ideal_s  ratio   tasks   pages  full_pages  depth     reads    writes     rpcs"
+const header = "keys        costs     filter  strategy       workers  entities  page  makespan_s   ideal_s  ratio   " +
+	"tasks   pages  full_pages  depth     reads    writes     rpcs"
 
 func (r row) String() string {
-	return fmt.Sprintf("%-10s  %-8s  %-6s  %-13s  %7d  %8d  %4d  %10.2f  %8.2f  %5.3f  %6d  %6d  %10d  %5d  %8d  %8d  %7d",
+	return fmt.Sprintf("%-10s  %-8s  %-6s  %-13s  %7d  %8d  %4d  %10.2f  %8.2f  %5.3f  %6d  %6d  %10d  %5d  %8d  %8d "+
+		" %7d",
 		r.Keys, r.Costs, r.Filter, r.Strategy, r.Workers, r.Entities, r.Page, r.Makespan, r.Ideal, r.Ratio,
 		r.Tasks, r.Pages, r.FullPages, r.Depth, r.Reads, r.Writes, r.RPCs)
 }
@@ -127,8 +129,10 @@ func TestMakespan(t *testing.T) {
 			t.Log("left out: .ci/nightly runs other shapes, costs and strategies")
 			return
 		}
-		if static := run(t, *modeFlag, sequential, uniform, filters[0], pick(t, strategies, "static-32"), 100, checked); 3*ours.Makespan > static.Makespan {
-			t.Errorf("adaptive takes %.2f s, and static shards %.2f s, want 3 times as long", ours.Makespan, static.Makespan)
+		if static := run(t, *modeFlag, sequential, uniform, filters[0], pick(t, strategies, "static-32"), 100,
+			checked); 3*ours.Makespan > static.Makespan {
+			t.Errorf("adaptive takes %.2f s, and static shards %.2f s, want 3 times as long", ours.Makespan,
+				static.Makespan)
 		}
 		run(t, *modeFlag, pick(t, shapes, "ancestors"), uniform, filters[0], adaptive, 100, checked)
 		run(t, *modeFlag, pick(t, shapes, "uuid"), pick(t, costs, "last-10%"), filters[0], adaptive, 100, checked)
@@ -251,7 +255,8 @@ func (r row) compare(t *testing.T, other row) {
 		}
 	}
 	if faster := other.Makespan / r.Makespan; r.Entities >= 1_000_000 && faster < least {
-		t.Errorf("%s, %s, %d workers: %.2f times as fast as %s, want at least %.2f", r.Keys, r.Costs, r.Workers, faster, other.Strategy, least)
+		t.Errorf("%s, %s, %d workers: %.2f times as fast as %s, want at least %.2f", r.Keys, r.Costs, r.Workers, faster,
+			other.Strategy, least)
 	}
 }
 
@@ -317,11 +322,13 @@ func makespan(t *testing.T, mode string, s shape, c cost, f filter, st strategy,
 	best := ideal(times, *pageSize, workers)
 	took := status.Ended.Sub(begun) + perCommit // its record has the time at which its last commit begins
 	var rpcs int64
-	for _, method := range []string{"Lookup", "RunQuery", "RunAggregationQuery", "BeginTransaction", "Commit", "Rollback"} {
+	for _, method := range []string{"Lookup", "RunQuery", "RunAggregationQuery", "BeginTransaction", "Commit",
+		"Rollback"} {
 		rpcs += used.RPCs[method]
 	}
 	return row{
-		Mode: mode, Keys: s.name, Costs: c.name, Filter: f.name, Strategy: st.name, Workers: workers, Entities: len(times), Page: *pageSize,
+		Mode: mode, Keys: s.name, Costs: c.name, Filter: f.name, Strategy: st.name, Workers: workers,
+		Entities: len(times), Page: *pageSize,
 		Makespan: took.Seconds(), Ideal: best.Seconds(), Ratio: took.Seconds() / best.Seconds(),
 		Tasks: w.delivered.Load() - delivered, Pages: status.Pages, FullPages: status.FullPages, Depth: status.Depth,
 		Reads: used.Reads, Writes: used.Writes, RPCs: rpcs, used: used,

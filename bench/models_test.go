@@ -15,8 +15,8 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// A model is a Datastore on a machine of two processors, in virtual time: calls take there about what was
-// measured, and no more than two of them are at work at a time.
+// A model is a Datastore on a machine of two processors, in virtual time: calls take there about
+// what was measured, and no more than two of them are at work at a time.
 type model struct {
 	name    string
 	options emulator.Options
@@ -33,7 +33,8 @@ type model struct {
 	dispatch time.Duration
 }
 
-// models are those of the Datastores that a machine can run, and of the embedded one if it could not count.
+// models are those of the Datastores that a machine can run, and of the embedded one if it could
+// not count.
 var models = []model{{
 	name: "embedded",
 	call: 200 * time.Microsecond, key: 1500 * time.Nanosecond, passed: 80 * time.Nanosecond,
@@ -55,43 +56,45 @@ var models = []model{{
 // network returns the network of a model with so many entities.
 func (m model) network(entities int) network {
 	processors := semaphore.NewWeighted(2)
-	return network{new(atomic.Bool), m.dispatch, func(ctx context.Context, req any, handler grpc.UnaryHandler) (resp any, err error) {
-		takes := m.call
-		switch r := req.(type) {
-		case *datastorepb.RunAggregationQueryRequest:
-			if m.uncounted {
-				err = status.Error(codes.Unimplemented, "aggregations are not implemented")
-			} else if ofAccounts(r.GetAggregationQuery().GetNestedQuery()) {
-				takes += m.query * time.Duration(entities) / 1000
+	return network{new(atomic.Bool), m.dispatch,
+		func(ctx context.Context, req any, handler grpc.UnaryHandler) (resp any, err error) {
+			takes := m.call
+			switch r := req.(type) {
+			case *datastorepb.RunAggregationQueryRequest:
+				if m.uncounted {
+					err = status.Error(codes.Unimplemented, "aggregations are not implemented")
+				} else if ofAccounts(r.GetAggregationQuery().GetNestedQuery()) {
+					takes += m.query * time.Duration(entities) / 1000
+				}
+			case *datastorepb.RunQueryRequest:
+				if ofAccounts(r.GetQuery()) {
+					takes += m.query * time.Duration(entities) / 1000
+				}
 			}
-		case *datastorepb.RunQueryRequest:
-			if ofAccounts(r.GetQuery()) {
-				takes += m.query * time.Duration(entities) / 1000
+			if err == nil {
+				resp, err = handler(ctx, req)
 			}
-		}
-		if err == nil {
-			resp, err = handler(ctx, req)
-		}
-		switch r := resp.(type) {
-		case *datastorepb.RunQueryResponse:
-			if m.unsampled && sampled(req.(*datastorepb.RunQueryRequest).GetQuery()) {
-				r.Batch.EntityResults, r.Batch.MoreResults = nil, datastorepb.QueryResultBatch_NO_MORE_RESULTS
-				break
+			switch r := resp.(type) {
+			case *datastorepb.RunQueryResponse:
+				if m.unsampled && sampled(req.(*datastorepb.RunQueryRequest).GetQuery()) {
+					r.Batch.EntityResults, r.Batch.MoreResults = nil, datastorepb.QueryResultBatch_NO_MORE_RESULTS
+					break
+				}
+				takes += m.key*time.Duration(len(r.GetBatch().GetEntityResults())) + m.passed*time.Duration(
+					r.GetBatch().GetSkippedResults())
+			case *datastorepb.RunAggregationQueryResponse:
+				takes += m.passed * time.Duration(counted(r))
+			case *datastorepb.LookupResponse:
+				takes += m.read * time.Duration(len(r.GetFound()))
+			case *datastorepb.CommitResponse:
+				takes += m.write * time.Duration(len(r.GetMutationResults()))
 			}
-			takes += m.key*time.Duration(len(r.GetBatch().GetEntityResults())) + m.passed*time.Duration(r.GetBatch().GetSkippedResults())
-		case *datastorepb.RunAggregationQueryResponse:
-			takes += m.passed * time.Duration(counted(r))
-		case *datastorepb.LookupResponse:
-			takes += m.read * time.Duration(len(r.GetFound()))
-		case *datastorepb.CommitResponse:
-			takes += m.write * time.Duration(len(r.GetMutationResults()))
-		}
-		if processors.Acquire(ctx, 1) == nil {
-			time.Sleep(takes)
-			processors.Release(1)
-		}
-		return resp, err
-	}}
+			if processors.Acquire(ctx, 1) == nil {
+				time.Sleep(takes)
+				processors.Release(1)
+			}
+			return resp, err
+		}}
 }
 
 func ofAccounts(q *datastorepb.Query) bool {

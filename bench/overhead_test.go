@@ -33,7 +33,8 @@ func TestMain(m *testing.M) {
 	if os.Getenv(serverEnv) == "" {
 		os.Exit(m.Run())
 	}
-	e, err := emulator.Start(&emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0", UnlimitedRate: true})
+	e, err := emulator.Start(&emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0",
+		UnlimitedRate: true})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -108,7 +109,8 @@ func startServer(b *testing.B) addrs {
 // dial returns a connection to a server of a benchmark, until that ends.
 func dial(b *testing.B, addr string, opts ...grpc.DialOption) *grpc.ClientConn {
 	b.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+addr, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	conn, err := grpc.NewClient("passthrough:///"+addr,
+		append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -127,15 +129,20 @@ func newRealWorld(b *testing.B, n int, more ...mapper.Definition) *realWorld {
 	addrs := startServer(b)
 	var err error
 	w := &realWorld{B: b}
-	w.client, err = datastore.NewClient(b.Context(), "bench", option.WithGRPCConn(dial(b, addrs.datastore, grpc.WithChainUnaryInterceptor(mapper.VersionsInterceptor()))), option.WithTelemetryDisabled())
+	w.client, err = datastore.NewClient(b.Context(), "bench",
+		option.WithGRPCConn(dial(b, addrs.datastore, grpc.WithChainUnaryInterceptor(mapper.VersionsInterceptor()))),
+		option.WithTelemetryDisabled())
 	must(err)
 	b.Cleanup(func() { w.client.Close() })
-	client, err := cloudtasks.NewClient(b.Context(), option.WithGRPCConn(dial(b, addrs.tasks)), option.WithTelemetryDisabled())
+	client, err := cloudtasks.NewClient(b.Context(), option.WithGRPCConn(dial(b, addrs.tasks)),
+		option.WithTelemetryDisabled())
 	must(err)
 	b.Cleanup(func() { client.Close() })
-	_, err = client.CreateQueue(b.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
-		Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: concurrent, MaxDispatchesPerSecond: 500},
-	}})
+	_, err = client.CreateQueue(b.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{
+			Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: concurrent,
+				MaxDispatchesPerSecond: 500},
+		}})
 	must(err)
 	front := httptest.NewUnstartedServer(nil)
 	front.Start()
@@ -155,7 +162,8 @@ func newRealWorld(b *testing.B, n int, more ...mapper.Definition) *realWorld {
 			keys := w.keys[first:min(first+500, n)]
 			records := make([]record, len(keys))
 			for i := range records {
-				records[i] = record{Owner: fmt.Sprint("owner ", first+i), Email: fmt.Sprintf("%d@example.com", first+i), Created: time.Unix(int64(first+i), 0), Tags: []string{"a", "b"}}
+				records[i] = record{Owner: fmt.Sprint("owner ", first+i), Email: fmt.Sprintf("%d@example.com", first+i),
+					Created: time.Unix(int64(first+i), 0), Tags: []string{"a", "b"}}
 			}
 			_, err := w.client.PutMulti(ctx, keys, records)
 			return err
@@ -179,7 +187,8 @@ func (w *realWorld) job(m *mapper.Mapper[mapper.None]) time.Duration {
 
 func (w *realWorld) jobOver(m *mapper.Mapper[mapper.None], n int) time.Duration {
 	w.jobs++
-	job, err := m.Start(w.Context(), w.engine, mapper.Query{Kind: "Record"}, mapper.None{}, &mapper.StartOptions{ID: fmt.Sprint("job-", w.jobs)})
+	job, err := m.Start(w.Context(), w.engine, mapper.Query{Kind: "Record"}, mapper.None{},
+		&mapper.StartOptions{ID: fmt.Sprint("job-", w.jobs)})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -296,7 +305,9 @@ func BenchmarkMemory(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			w := newRealWorld(b, n)
 			most := uint64(0)
-			w.keys = nil // they are no part of the job, and take a collection long: what is allocated meanwhile counts as held
+			// they are no part of the job, and take a collection long: what is allocated meanwhile
+			// counts as held
+			w.keys = nil
 			var held runtime.MemStats
 			runtime.GC()
 			runtime.ReadMemStats(&held)
@@ -313,8 +324,8 @@ func BenchmarkMemory(b *testing.B) {
 	}
 }
 
-// heldMore returns how much more memory the heap has at most while something runs, as a collection leaves
-// it: with what was allocated while it ran.
+// heldMore returns how much more memory the heap has at most while something runs, as a collection
+// leaves it: with what was allocated while it ran.
 func heldMore(than uint64, run func()) (most uint64) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var watch errgroup.Group

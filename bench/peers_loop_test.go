@@ -9,9 +9,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A peer is what a job is compared with: a loop that changes every account of a kind, as a Go engineer
-// writes it by hand. It splits the kind at keys that are sampled by __scatter__, one part for each worker.
-// Each reads the keys of its part page by page, and changes each page in a transaction.
+// A peer is what a job is compared with: a loop that changes every account of a kind, as a Go
+// engineer writes it by hand. It splits the kind at keys that are sampled by __scatter__, one part
+// for each worker. Each reads the keys of its part page by page, and changes each page in a
+// transaction.
 type peer struct {
 	client        *datastore.Client
 	workers, page int
@@ -69,7 +70,8 @@ func (p peer) runPart(ctx context.Context, part *datastore.Query, from *datastor
 // splits returns where the kind is split: at some of 32 sampled keys for each part. Where none has
 // __scatter__, as in Google's Firestore emulator, the numeric ids are split evenly.
 func (p peer) splits(ctx context.Context) (splits []*datastore.Key, err error) {
-	sample, err := p.client.GetAll(ctx, datastore.NewQuery(accounts).Order("__scatter__").KeysOnly().Limit(32*p.workers), nil)
+	sample, err := p.client.GetAll(ctx,
+		datastore.NewQuery(accounts).Order("__scatter__").KeysOnly().Limit(32*p.workers), nil)
 	if err != nil {
 		return nil, err
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestQueriesAPage runs jobs of one page to two hundred on models of the Datastores that a machine can run,
-// and checks what they ask besides reading their pages: at most 1.5 queries and counts for each full page.
-// Where queries are slow a job of many pages has to be at least as fast as the loop that BenchmarkPeers
-// compares it with. With -v it prints how fast each is by its model.
+// TestQueriesAPage runs jobs of one page to two hundred on models of the Datastores that a machine
+// can run, and checks what they ask besides reading their pages: at most 1.5 queries and counts for
+// each full page. Where queries are slow a job of many pages has to be at least as fast as the loop
+// that BenchmarkPeers compares it with. With -v it prints how fast each is by its model.
 func TestQueriesAPage(t *testing.T) {
 	for i, m := range models {
 		for _, n := range []int{500, 2_000, 20_000, 100_000} {
@@ -60,7 +60,8 @@ func queriesAPage(t *testing.T, m model, n, workers int) {
 	calls := float64(w.calls.total()) / float64(status.Pages)
 	full := float64((n + 499) / 500)
 	if most := 1.5 * full; float64(w.calls.cutting) > most {
-		t.Errorf("%d queries and counts to decide where to cut, want at most %.1f; the job's calls were\n%v", w.calls.cutting, most, &w.calls)
+		t.Errorf("%d queries and counts to decide where to cut, want at most %.1f; the job's calls were\n%v",
+			w.calls.cutting, most, &w.calls)
 	}
 	if faster := loop.Seconds() / took.Seconds(); m.query > 0 && n >= 20_000 && faster < 1 {
 		t.Errorf("%.2f times as fast as the loop, want 1; the job's calls were\n%v", faster, &w.calls)
@@ -72,6 +73,7 @@ func queriesAPage(t *testing.T, m model, n, workers int) {
 			t.Fatalf("%v has a balance of %d after a job and a loop, want %d", keys[i], now[i].Balance, 1+loopRaise)
 		}
 	}
-	t.Logf("%.2f times as fast as the loop, which takes %.3f s; %d pages, %.2f queries a full page to cut, %.2f calls a page",
+	t.Logf("%.2f times as fast as the loop, which takes %.3f s; %d pages, %.2f queries a full page to cut, %.2f "+
+		"calls a page",
 		loop.Seconds()/took.Seconds(), loop.Seconds(), status.Pages, float64(w.calls.cutting)/full, calls)
 }

@@ -41,19 +41,22 @@ var raise = mapper.Update("raise", func(_ context.Context, a *mapper.Entity[acco
 	return nil
 })
 
-// BenchmarkPeers runs a job, and the loop that its user would write by hand instead (see peer), on each
-// Datastore that a machine can run. x-loop is how many times as fast as the loop the job is, job-s and
-// loop-s what they take, and the other metrics say what the job asks the Datastore for each page. The loop
-// runs before and after each job, so that a Datastore that becomes slower or faster favours neither.
-// The job's time goes from the call of Start until it has ended. Every account has to be raised once by
-// each run. A Datastore that is not installed is left out, which is said on the standard error.
+// BenchmarkPeers runs a job, and the loop that its user would write by hand instead (see peer), on
+// each Datastore that a machine can run. x-loop is how many times as fast as the loop the job is,
+// job-s and loop-s what they take, and the other metrics say what the job asks the Datastore for
+// each page. The loop runs before and after each job, so that a Datastore that becomes slower or
+// faster favours neither. The job's time goes from the call of Start until it has ended. Every
+// account has to be raised once by each run. A Datastore that is not installed is left out, which
+// is said on the standard error.
 //
 //	go test ./bench -run '^$' -bench Peers -benchtime 1x -timeout 4h
 //
-// With -v it prints the calls of each job, and what they took. Large kinds come last: with 100,000 entities
-// one run takes minutes in Google's emulators, so that the default time-out is not enough for these.
+// With -v it prints the calls of each job, and what they took. Large kinds come last: with 100,000
+// entities one run takes minutes in Google's emulators, so that the default time-out is not enough
+// for these.
 func BenchmarkPeers(b *testing.B) {
-	datastores := []*peerServers{{name: "embedded"}, {name: "classic", google: emulator.Classic}, {name: "firestore", google: emulator.Firestore}}
+	datastores := []*peerServers{{name: "embedded"}, {name: "classic", google: emulator.Classic},
+		{name: "firestore", google: emulator.Firestore}}
 	for _, n := range []int{20_000, 100_000} {
 		for _, d := range datastores {
 			var k *peers
@@ -125,7 +128,8 @@ func newPeers(b *testing.B, servers *peerServers, n int) *peers {
 		group.Go(func() error {
 			all := make([]account, len(keys))
 			for i, k := range keys {
-				all[i] = account{Owner: fmt.Sprint("owner ", k.ID), Email: fmt.Sprintf("%d@example.com", k.ID), Created: time.Unix(k.ID, 0)}
+				all[i] = account{Owner: fmt.Sprint("owner ", k.ID), Email: fmt.Sprintf("%d@example.com", k.ID),
+					Created: time.Unix(k.ID, 0)}
 			}
 			_, err := client.PutMulti(ctx, keys, all)
 			return err
@@ -148,7 +152,10 @@ func (p *peers) keys() []*datastore.Key {
 // client returns a client of the database.
 func (p *peers) client(b *testing.B, opts ...grpc.DialOption) *datastore.Client {
 	b.Helper()
-	client, err := datastore.NewClient(b.Context(), p.project, option.WithGRPCConn(dial(b, p.servers.at.datastore, append(opts, grpc.WithChainUnaryInterceptor(mapper.VersionsInterceptor()))...)), option.WithTelemetryDisabled())
+	client, err := datastore.NewClient(b.Context(), p.project,
+		option.WithGRPCConn(dial(b, p.servers.at.datastore,
+			append(opts, grpc.WithChainUnaryInterceptor(mapper.VersionsInterceptor()))...)),
+		option.WithTelemetryDisabled())
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -165,13 +172,16 @@ func (p *peers) engine(b *testing.B, client *datastore.Client, workers int) *map
 			b.Fatal(err)
 		}
 	}
-	queues, err := cloudtasks.NewClient(b.Context(), option.WithGRPCConn(dial(b, p.servers.at.tasks)), option.WithTelemetryDisabled())
+	queues, err := cloudtasks.NewClient(b.Context(), option.WithGRPCConn(dial(b, p.servers.at.tasks)),
+		option.WithTelemetryDisabled())
 	must(err)
 	b.Cleanup(func() { queues.Close() })
 	name := fmt.Sprintf("%s/queues/%s-%d-%d", location, p.project, workers, time.Now().UnixNano())
-	_, err = queues.CreateQueue(b.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
-		Name: name, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(workers), MaxDispatchesPerSecond: 500},
-	}})
+	_, err = queues.CreateQueue(b.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{
+			Name: name, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(workers),
+				MaxDispatchesPerSecond: 500},
+		}})
 	must(err)
 	front := httptest.NewUnstartedServer(nil)
 	front.Start()
@@ -192,7 +202,8 @@ func (p *peers) engine(b *testing.B, client *datastore.Client, workers int) *map
 // compare runs jobs and loops with so many workers.
 func (p *peers) compare(b *testing.B, workers int) {
 	var seen calls
-	engine := p.engine(b, p.client(b, grpc.WithChainUnaryInterceptor(seen.intercept, mapper.VersionsInterceptor())), workers)
+	engine := p.engine(b, p.client(b, grpc.WithChainUnaryInterceptor(seen.intercept, mapper.VersionsInterceptor())),
+		workers)
 	client := p.client(b)
 	job := func() time.Duration {
 		begun := time.Now()
@@ -252,7 +263,8 @@ func (p *peers) check(b *testing.B, client *datastore.Client) {
 			}
 			for i, a := range all {
 				if a.Balance != want {
-					return fmt.Errorf("%v has a balance of %d after %d jobs and %d loops, want %d", keys[i], a.Balance, p.jobs, p.loops, want)
+					return fmt.Errorf("%v has a balance of %d after %d jobs and %d loops, want %d", keys[i], a.Balance,
+						p.jobs, p.loops, want)
 				}
 			}
 			return nil

@@ -9,8 +9,8 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// A random shape is a kind, what a function takes for its entities, and who runs it, drawn from a seed.
-// Numbers are log-uniform in their ranges where nothing else is said.
+// A random shape is a kind, what a function takes for its entities, and who runs it, drawn from a
+// seed. Numbers are log-uniform in their ranges where nothing else is said.
 type random struct {
 	says []string // what it is made of, for readers
 
@@ -56,8 +56,8 @@ func (r random) matching() int {
 	return n
 }
 
-// A million entities of leastCost have an ideal of some three seconds on 100 workers. What takes less is
-// mostly the start of a job.
+// A million entities of leastCost have an ideal of some three seconds on 100 workers. What takes
+// less is mostly the start of a job.
 const (
 	leastCost = 100 * time.Microsecond
 	mostCost  = 20 * time.Millisecond
@@ -74,13 +74,15 @@ func (r random) factor(since time.Duration) float64 {
 	return f
 }
 
-// ideal returns how long the job would take if all that is done were the function's calls and, for each
-// full page, one query and one commit; if every worker that is there were busy until the end; and if it
-// began after one dispatch. It is at least what the dearest entity takes, where nothing is slower than usual.
+// ideal returns how long the job would take if all that is done were the function's calls and, for
+// each full page, one query and one commit; if every worker that is there were busy until the end;
+// and if it began after one dispatch. It is at least what the dearest entity takes, where nothing
+// is slower than usual.
 //
-// Where the function's time changes each moment is taken to have as large a part of the calls as of the pages' own
-// calls. A worker that is late counts from when its process handles a delivery: the first process is up a cold start
-// behind the first dispatch, and others have nothing to start for before that.
+// Where the function's time changes each moment is taken to have as large a part of the calls as of
+// the pages' own calls. A worker that is late counts from when its process handles a delivery: the
+// first process is up a cold start behind the first dispatch, and others have nothing to start for
+// before that.
 func (r random) ideal(l latencies, workers int) time.Duration {
 	var sum, dearest time.Duration
 	for _, c := range r.costs {
@@ -124,8 +126,9 @@ func (r random) ideal(l latencies, workers int) time.Duration {
 	panic("the last time has no end")
 }
 
-// starter returns which process handles the first delivery, and when: the first one that is there at the start and has not gone when
-// it is up. A delivery that finds that its process has gone comes to the next one, and has that start.
+// starter returns which process handles the first delivery, and when: the first one that is there
+// at the start and has not gone when it is up. A delivery that finds that its process has gone
+// comes to the next one, and has that start.
 func (r random) starter() (process int, at time.Duration) {
 	for p := range fleetSize {
 		if !there(r.shifts, p, 0) {
@@ -156,7 +159,8 @@ func (r random) handles(process int, at time.Duration) bool {
 	return at >= max(came, begins)+r.cold // there is nothing to start for before that
 }
 
-// function returns what takes the time of an entity, of a job that began at a time, and notes that it was visited.
+// function returns what takes the time of an entity, of a job that began at a time, and notes that
+// it was visited.
 func (r random) function(visited []atomic.Int32, begun time.Time) func(*datastore.Key) {
 	return func(k *datastore.Key) {
 		i := r.index(k)

@@ -23,7 +23,8 @@ import (
 var (
 	seedsFlag     = flag.Int("seeds", 0, "how many random shapes; 0: a few small ones")
 	seedFlag      = flag.Uint64("seed", 1, "the seed of the first random shape")
-	latenciesFlag = flag.String("latencies", "usual", "what calls take: usual, triple, dispatch, jitter, production or free")
+	latenciesFlag = flag.String("latencies", "usual",
+		"what calls take: usual, triple, dispatch, jitter, production or free")
 )
 
 // rivals are what random shapes compare adaptive splitting with.
@@ -34,24 +35,25 @@ var rivals = []strategy{
 	{"static-8W", func(workers int) mapper.Splitting { return mapper.Splitting{First: 8 * workers, FanOut: 1} }},
 }
 
-// What adaptive splitting aims at, against the ideals of 300 shapes, and of how many shapes another strategy
-// may be faster, by more than beaten.
+// What adaptive splitting aims at, against the ideals of 300 shapes, and of how many shapes another
+// strategy may be faster, by more than beaten.
 const (
 	aimMedian, aimP95, aimWorst = 1.10, 1.25, 1.5
 	aimBeaten                   = 0.02
 	beaten                      = 1.05
 )
 
-// TestShapes compares strategies on random shapes: kinds, functions and processes that nobody has chosen.
-// What counts is the distribution of how long jobs take, against the ideal of each shape, and not single
-// shapes. Each seed makes one; docs/shapes.md has what a shape is made of and what its ideal is.
+// TestShapes compares strategies on random shapes: kinds, functions and processes that nobody has
+// chosen. What counts is the distribution of how long jobs take, against the ideal of each shape,
+// and not single shapes. Each seed makes one; docs/shapes.md has what a shape is made of and what
+// its ideal is.
 //
 //	go test ./bench -run TestShapes -v -timeout 24h -args -seeds 300
 //	go test ./bench -run TestShapes -v -args -seeds 1 -seed 7 -strategies adaptive
 //	go test ./bench -run TestShapes -v -timeout 24h -args -seeds 300 -latencies production
 //
-// These have 1,000,000 entities and 100 workers; -entities and -workers change that. Without flags a few shapes have
-// a tenth of both.
+// These have 1,000,000 entities and 100 workers; -entities and -workers change that. Without flags
+// a few shapes have a tenth of both.
 func TestShapes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out makespans")
@@ -109,9 +111,9 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// TestOneTaskAProcess runs shapes whose ideals are missed where a process takes its own pace for the job's: each
-// process handles one task at a time, so that it sees nothing of the others. Before the records of open ranges said
-// their pace the three took 2.2, 2.3 and 1.5 times their ideals.
+// TestOneTaskAProcess runs shapes whose ideals are missed where a process takes its own pace for
+// the job's: each process handles one task at a time, so that it sees nothing of the others. Before
+// the records of open ranges said their pace the three took 2.2, 2.3 and 1.5 times their ideals.
 func TestOneTaskAProcess(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out makespans")
@@ -123,7 +125,8 @@ func TestOneTaskAProcess(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				for _, r := range runShape(t, seed, entities, workers, l, rivals[:1]) {
 					if r.ratio > most {
-						t.Errorf("%s takes %.2f times the ideal, above %v; replay it by %s", r.strategy, r.ratio, most, replay(seed, entities, workers, l))
+						t.Errorf("%s takes %.2f times the ideal, above %v; replay it by %s", r.strategy, r.ratio, most,
+							replay(seed, entities, workers, l))
 					}
 				}
 			})
@@ -132,7 +135,8 @@ func TestOneTaskAProcess(t *testing.T) {
 }
 
 func replay(seed uint64, n, workers int, l latencies) string {
-	return fmt.Sprintf("go test ./bench -run TestShapes -v -args -seeds 1 -seed %d -entities %d -workers %d -latencies %s", seed, n, workers, l.name)
+	return fmt.Sprintf("go test ./bench -run TestShapes -v -args -seeds 1 -seed %d -entities %d -workers %d "+
+		"-latencies %s", seed, n, workers, l.name)
 }
 
 // A shapeRun is one job over a shape.
@@ -176,7 +180,8 @@ func runShape(t *testing.T, seed uint64, n, workers int, l latencies, some []str
 		run := shapeRun{seed, s.name, took.Seconds() / ideal.Seconds()}
 		fmt.Fprintf(&text, "  %s %6.3f", s.name, run.ratio)
 		if *timelineFlag {
-			fmt.Fprintf(&text, " [%s %% busy; %d pages, %d tasks, depth %d]", tl.busy(20, took, workers), status.Pages, status.Tasks, status.Depth)
+			fmt.Fprintf(&text, " [%s %% busy; %d pages, %d tasks, depth %d]", tl.busy(20, took, workers), status.Pages,
+				status.Tasks, status.Depth)
 		}
 		runs = append(runs, run)
 	}
@@ -228,10 +233,12 @@ func (f figures) check(t *testing.T, small bool, n, workers int, l latencies, ra
 			lost = append(lost, fmt.Sprintf("%d by %s (%.3f, %.3f)", r.seed, b.strategy, r.ratio, b.ratio))
 		}
 	}
-	t.Logf("another strategy is more than 5%% faster on %d of %d shapes: %s", len(lost), f.Shapes, strings.Join(lost, ", "))
+	t.Logf("another strategy is more than 5%% faster on %d of %d shapes: %s", len(lost), f.Shapes,
+		strings.Join(lost, ", "))
 	if small {
 		if f.Worst > aimWorst {
-			t.Errorf("seed %d takes %.3f of the ideal, want at most %.2f; replay it by %s", f.worst, f.Worst, aimWorst, replay(f.worst, n, workers, l))
+			t.Errorf("seed %d takes %.3f of the ideal, want at most %.2f; replay it by %s", f.worst, f.Worst, aimWorst,
+				replay(f.worst, n, workers, l))
 		}
 		return
 	}
@@ -239,7 +246,8 @@ func (f figures) check(t *testing.T, small bool, n, workers int, l latencies, ra
 		return
 	}
 	if f.Median > aimMedian || f.P95 > aimP95 || f.Worst > aimWorst {
-		t.Errorf("the median is %.3f, the 95th percentile %.3f and the worst %.3f, want at most %.2f, %.2f and %.2f; replay the worst by %s",
+		t.Errorf("the median is %.3f, the 95th percentile %.3f and the worst %.3f, want at most %.2f, %.2f and %.2f; "+
+			"replay the worst by %s",
 			f.Median, f.P95, f.Worst, aimMedian, aimP95, aimWorst, replay(f.worst, n, workers, l))
 	}
 	if float64(len(lost)) > aimBeaten*float64(f.Shapes) {

@@ -12,16 +12,16 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A small job may take so many page times, and so long besides, beyond one dispatch. A page time is what the
-// first page would take if it had all entities that fit: up to a full page, or as many as the function does in
-// the time of a page.
+// A small job may take so many page times, and so long besides, beyond one dispatch. A page time is
+// what the first page would take if it had all entities that fit: up to a full page, or as many as
+// the function does in the time of a page.
 const (
 	smallPages = 2
 	smallStart = 500 * time.Millisecond
 )
 
-// TestSmallJobs runs jobs over so few entities that most of a job is its start, on 100 workers: over the whole of
-// a kind, and over one in ten of one.
+// TestSmallJobs runs jobs over so few entities that most of a job is its start, on 100 workers:
+// over the whole of a kind, and over one in ten of one.
 //
 //	go test ./bench -run TestSmallJobs -v
 func TestSmallJobs(t *testing.T) {
@@ -43,7 +43,9 @@ func TestSmallJobs(t *testing.T) {
 				}
 				synctest.Test(t, func(t *testing.T) {
 					f := newFleet(t, workers, newCloud(l, 1))
-					r := random{n: every * n, key: func(i int) *datastore.Key { return datastore.IDKey(kind, int64(i+1), nil) }}
+					r := random{n: every * n, key: func(i int) *datastore.Key {
+						return datastore.IDKey(kind, int64(i+1), nil)
+					}}
 					query := mapper.Query{Kind: kind}
 					if every > 1 {
 						r.matches = make([]bool, every*n)
@@ -55,14 +57,16 @@ func TestSmallJobs(t *testing.T) {
 					f.seed(r)
 					for _, cost := range costs {
 						f.function = func(*datastore.Key) { time.Sleep(cost) }
-						status, took := f.run(fmt.Sprint("small-", cost.Microseconds()), query, mapper.Splitting{}, nil, 0)
+						status, took := f.run(fmt.Sprint("small-", cost.Microseconds()), query, mapper.Splitting{}, nil,
+							0)
 						if status.State != mapper.Succeeded || status.Processed != int64(n) {
 							t.Errorf("the job is %+v, want %d processed", status, n)
 						}
 						most := l.mean(l.way) + smallPages*pageTime(l, n, cost) + smallStart
 						t.Logf("%8d  %-8d  %7v  %9.2f  %7.2f", n, every*n, cost, took.Seconds(), most.Seconds())
 						if took > most {
-							t.Errorf("%d of %d entities of %v take %.2f s, want at most %.2f s", n, every*n, cost, took.Seconds(), most.Seconds())
+							t.Errorf("%d of %d entities of %v take %.2f s, want at most %.2f s", n, every*n, cost,
+								took.Seconds(), most.Seconds())
 						}
 					}
 				})

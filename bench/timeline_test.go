@@ -10,7 +10,8 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-var timelineFlag = flag.Bool("timeline", false, "print how busy the workers are in each twentieth of a job over a random shape")
+var timelineFlag = flag.Bool("timeline", false,
+	"print how busy the workers are in each twentieth of a job over a random shape")
 
 // A timeline is when the function ran.
 type timeline struct {

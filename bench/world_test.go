@@ -79,19 +79,22 @@ func newWorldOn(t *testing.T, workers int, o emulator.Options, n network) *world
 	client, err := w.emulator.CloudTasks(t.Context())
 	w.must(err)
 	t.Cleanup(func() { client.Close() })
-	_, err = client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
-		Name:       queueName,
-		RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(workers), MaxDispatchesPerSecond: 1e6},
-	}})
+	_, err = client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{
+			Name:       queueName,
+			RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(workers), MaxDispatchesPerSecond: 1e6},
+		}})
 	w.must(err)
 	for i := range max(1, workers/perProcess) {
-		datastoreClient, err := w.emulator.Datastore(t.Context(), "bench", mapper.WithVersions(), option.WithGRPCDialOption(grpc.WithUnaryInterceptor(w.calls.intercept)))
+		datastoreClient, err := w.emulator.Datastore(t.Context(), "bench", mapper.WithVersions(),
+			option.WithGRPCDialOption(grpc.WithUnaryInterceptor(w.calls.intercept)))
 		w.must(err)
 		t.Cleanup(func() { datastoreClient.Close() })
 		queue, err := tasks.NewQueue(client, queueName, "http://worker/mapper/", &tasks.Options{Unverified: true})
 		w.must(err)
 		engine, err := mapper.New(datastoreClient, queue, &mapper.Options{
-			Mappers: mapper.Set(updateItems, visitItems, raise, slowRaise), Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+			Mappers: mapper.Set(updateItems, visitItems, raise, slowRaise),
+			Logger:  slog.New(slog.NewTextHandler(t.Output(), nil)),
 		})
 		w.must(err)
 		if i == 0 {
@@ -164,7 +167,9 @@ func (w *world) await(job *mapper.Job) (*mapper.Status, emulator.Usage) {
 }
 
 // check checks that every item that satisfies the filter was processed exactly once, and no other.
-func (w *world) check(job *mapper.Job, status *mapper.Status, keys []*datastore.Key, items []item, filtered, updated bool) {
+func (w *world) check(
+	job *mapper.Job, status *mapper.Status, keys []*datastore.Key, items []item, filtered, updated bool,
+) {
 	w.Helper()
 	w.network.on.Store(false)
 	n := 0

@@ -26,6 +26,7 @@ var NAM5 = Prices{
 
 // Cost returns the price of a usage, in US dollars.
 func (p Prices) Cost(u Usage) float64 {
-	datastore := p.Reads*float64(u.Reads) + p.Writes*float64(u.Writes) + p.Deletes*float64(u.Deletes) + p.SmallOps*float64(u.SmallOps)
+	datastore := p.Reads*float64(u.Reads) + p.Writes*float64(u.Writes) + p.Deletes*float64(
+		u.Deletes) + p.SmallOps*float64(u.SmallOps)
 	return datastore/100_000 + p.TaskOps*float64(u.TaskOps)/1_000_000
 }

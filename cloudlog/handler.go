@@ -32,7 +32,8 @@ const (
 // labels are the attributes that are labels, if they are in no group.
 var labels = []string{"job", "mapper", "range"}
 
-// A handler is a slog.Handler. It keeps the attributes and groups that it was given, as labels and traces are in none.
+// A handler is a slog.Handler. It keeps the attributes and groups that it was given, as labels and
+// traces are in none.
 type handler struct {
 	lines   slog.Handler
 	project string

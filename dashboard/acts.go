@@ -39,30 +39,47 @@ func plain(do func(*mapper.Job, context.Context) error) func(context.Context, *m
 
 // verbs are all of them, in the order in which they are shown.
 var verbs = []verb{
-	{Name: "pause", Label: "Pause", Did: "It is paused.", Many: true, when: in(mapper.Running), do: plain((*mapper.Job).Pause)},
-	{Name: "resume", Label: "Resume", Did: "It goes on.", Many: true, when: in(mapper.Paused, mapper.Failed), do: plain((*mapper.Job).Resume)},
+	{Name: "pause", Label: "Pause", Did: "It is paused.", Many: true, when: in(mapper.Running),
+		do: plain((*mapper.Job).Pause)},
+	{Name: "resume", Label: "Resume", Did: "It goes on.", Many: true, when: in(mapper.Paused, mapper.Failed),
+		do: plain((*mapper.Job).Resume)},
 	{Name: "retry", Label: "Retry failures", Did: "Its failures are tried again.",
 		when: func(s *mapper.Status) bool {
 			return s.Failures > 0 && s.State != mapper.Aborted && !s.CleanedUp && !s.Cleaning && s.Undo == ""
 		}, do: retry},
-	{Name: "rate", Label: "Set rate", Did: "Its rate is set.", Settles: "rate", when: in(mapper.Running, mapper.Paused, mapper.Failed), do: setRate},
-	{Name: "verify", Label: "Prove it again", Did: "It is verified.", Warns: "This reads the record of every range of the job, which is billed, and checks them against each other. It changes nothing.",
+	{Name: "rate", Label: "Set rate", Did: "Its rate is set.", Settles: "rate",
+		when: in(mapper.Running, mapper.Paused, mapper.Failed), do: setRate},
+	{Name: "verify", Label: "Prove it again", Did: "It is verified.", Warns: "This reads the record of every range " +
+		"of the job, which is billed, and checks them against each other. It changes nothing.",
 		when: func(s *mapper.Status) bool { return s.State.Ended() && !s.CleanedUp && !s.Cleaning }},
-	{Name: "abort", Label: "Abort", Did: "It is aborted.", Many: true, when: in(mapper.Running, mapper.Paused, mapper.Failed), do: plain((*mapper.Job).Abort),
+	{Name: "abort", Label: "Abort", Did: "It is aborted.", Many: true,
+		when: in(mapper.Running, mapper.Paused, mapper.Failed), do: plain((*mapper.Job).Abort),
 		Warns: "An aborted job can't be resumed. What it has done stays, and what it has not come to stays as it is."},
-	{Name: "undo", Label: "Undo", Did: "A job undoes it.", do: func(ctx context.Context, j *mapper.Job, _ url.Values) error { _, err := j.Undo(ctx, nil); return err },
-		Warns: "This starts a job that restores what this one has changed or deleted, and deletes what it has put, as far as nobody has changed it since. The job can't be resumed or retried from then on.",
+	{Name: "undo", Label: "Undo", Did: "A job undoes it.",
+		do: func(ctx context.Context, j *mapper.Job, _ url.Values) error {
+			_, err := j.Undo(ctx, nil)
+			return err
+		},
+		Warns: "This starts a job that restores what this one has changed or deleted, and deletes what it has put, " +
+			"as far as nobody has changed it since. The job can't be resumed or retried from then on.",
 		when: func(s *mapper.Status) bool {
-			return s.State.Ended() && s.Written > 0 && s.Undo == "" && !s.CleanedUp && !s.Cleaning && !strings.Contains(s.Mapper, ":")
+			return s.State.Ended() && s.Written > 0 && s.Undo == "" && !s.CleanedUp && !s.Cleaning &&
+				!strings.Contains(s.Mapper, ":")
 		}},
 	{Name: "clean-up", Label: "Clean up", Did: "Its records are being deleted.", Settles: "clean-up", do: cleanUp,
-		Warns: "This deletes the records of the job's ranges. It keeps its status, but has no picture and no replay any more, and can't be resumed, retried, undone or verified.",
-		when:  func(s *mapper.Status) bool { return s.State.Ended() && !s.Cleaning }},
-	{Name: "move", Label: "Move to this service", Did: "It belongs to this service's queue.", do: plain((*mapper.Job).Move),
-		Warns: "The job belongs to another queue. This has it go on in the queue of this service.", when: func(*mapper.Status) bool { return false }},
+		Warns: "This deletes the records of the job's ranges. It keeps its status, but has no picture and no replay " +
+			"any more, and can't be resumed, retried, undone or verified.",
+		when: func(s *mapper.Status) bool { return s.State.Ended() && !s.Cleaning }},
+	{Name: "move", Label: "Move to this service", Did: "It belongs to this service's queue.",
+		do:    plain((*mapper.Job).Move),
+		Warns: "The job belongs to another queue. This has it go on in the queue of this service.",
+		when: func(*mapper.Status) bool {
+			return false
+		}},
 }
 
-// legal returns what can be done to a job. One of a queue that is not the engine's can only be looked at, and moved.
+// legal returns what can be done to a job. One of a queue that is not the engine's can only be
+// looked at, and moved.
 func legal(s *mapper.Status, e *mapper.Engine) (all []verb) {
 	foreign := s.Queue != "" && !e.Owns(s.Queue)
 	for _, v := range verbs {
@@ -113,7 +130,8 @@ func lasting(q url.Values, name string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
-		return 0, operator.BadRequest(fmt.Sprintf("%s is %.100q, it has to be a duration, such as 90s or 2h", name, text))
+		return 0, operator.BadRequest(fmt.Sprintf("%s is %.100q, it has to be a duration, such as 90s or 2h", name,
+			text))
 	}
 	return d, nil
 }
@@ -218,7 +236,8 @@ func (s *server) act(r *http.Request, q url.Values) (*answer, error) {
 		if v.Name == "clean-up" && q.Get("record") != "" {
 			to = "./?did=" + v.Name
 		}
-		return &answer{template: "acted", title: v.Label, to: to, body: result{Done: ids, Failed: []refusal{}, Verb: v}}, nil
+		return &answer{template: "acted", title: v.Label, to: to,
+			body: result{Done: ids, Failed: []refusal{}, Verb: v}}, nil
 	}
 	done := result{Done: []string{}, Failed: []refusal{}, Verb: v}
 	for _, id := range ids {

@@ -17,13 +17,17 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestLegal checks that what a job's page offers is what the job can do, in each state: nothing that is offered is refused, and what is not is.
+// TestLegal checks that what a job's page offers is what the job can do, in each state: nothing
+// that is offered is refused, and what is not is.
 func TestLegal(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)
 	w.putAccounts(t, 200)
 	prepare := map[mapper.State]func(id string){
-		mapper.Succeeded: func(id string) { w.fails.Store(false); w.run(t, id, `{"Amount": 1}`, mapper.StartOptions{}) },
+		mapper.Succeeded: func(id string) {
+			w.fails.Store(false)
+			w.run(t, id, `{"Amount": 1}`, mapper.StartOptions{})
+		},
 		mapper.SucceededWithFailures: func(id string) {
 			w.fails.Store(true)
 			w.run(t, id, `{"Amount": 1}`, mapper.StartOptions{})
@@ -34,7 +38,8 @@ func TestLegal(t *testing.T) {
 		},
 		mapper.Paused: func(id string) {
 			w.slow.Store(int64(150 * time.Millisecond))
-			if err := w.start(t, id, `{"Amount": 1}`, mapper.StartOptions{PageSize: 10, Beside: true}).Pause(t.Context()); err != nil {
+			if err := w.start(t, id, `{"Amount": 1}`,
+				mapper.StartOptions{PageSize: 10, Beside: true}).Pause(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -48,7 +53,8 @@ func TestLegal(t *testing.T) {
 		},
 		mapper.Aborted: func(id string) {
 			w.slow.Store(int64(150 * time.Millisecond))
-			if err := w.start(t, id, `{"Amount": 1}`, mapper.StartOptions{PageSize: 10, Beside: true}).Abort(t.Context()); err != nil {
+			if err := w.start(t, id, `{"Amount": 1}`,
+				mapper.StartOptions{PageSize: 10, Beside: true}).Abort(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -65,7 +71,8 @@ func TestLegal(t *testing.T) {
 			code, text := post(t, w.url+"act", "do="+verb+"&confirmed=yes&id="+id)
 			switch {
 			case offered && code >= 400:
-				t.Errorf("%s is offered for a job that is %s, and refused: %d %.400s", verb, state, code, text[strings.Index(text, "<main"):])
+				t.Errorf("%s is offered for a job that is %s, and refused: %d %.400s", verb, state, code,
+					text[strings.Index(text, "<main"):])
 			case !offered && code < 400 && !harmless[fmt.Sprint(state, " ", verb)]:
 				t.Errorf("%s is not offered for a job that is %s, and done: %d", verb, state, code)
 			}
@@ -74,13 +81,16 @@ func TestLegal(t *testing.T) {
 	}
 }
 
-// harmless is what a job can do that is not worth a button: it has nothing to undo or to retry, is so already, or revives only.
+// harmless is what a job can do that is not worth a button: it has nothing to undo or to retry, is
+// so already, or revives only.
 var harmless = map[string]bool{
-	"running resume": true, "running retry": true, "paused retry": true, "paused pause": true, "succeeded retry": true, "aborted abort": true, "aborted undo": true,
+	"running resume": true, "running retry": true, "paused retry": true, "paused pause": true, "succeeded retry": true,
+	"aborted abort": true, "aborted undo": true,
 	"running verify": true, "failed retry": true, "failed undo": true, "paused verify": true,
 }
 
-// TestMany does something to several jobs at once: to those that can do it, and says of the others why not.
+// TestMany does something to several jobs at once: to those that can do it, and says of the others
+// why not.
 func TestMany(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 100)
@@ -101,18 +111,22 @@ func TestMany(t *testing.T) {
 		Done   []string
 		Failed []struct{ ID, Error string }
 	}
-	if err := json.Unmarshal([]byte(text), &done); err != nil || code != http.StatusOK || !slices.Equal(done.Done, []string{"a", "b"}) || len(done.Failed) != 1 || done.Failed[0].ID != "nobody" {
+	if err := json.Unmarshal([]byte(text), &done); err != nil || code != http.StatusOK ||
+		!slices.Equal(done.Done, []string{"a", "b"}) || len(done.Failed) != 1 || done.Failed[0].ID != "nobody" {
 		t.Errorf("%d %s", code, text)
 	}
-	if code, text := post(t, w.url+"act", "do=abort&id=a&id=b"); code != http.StatusOK || !strings.Contains(text, "can&#39;t be resumed") || strings.Count(text, `name="id"`) != 2 {
+	if code, text := post(t, w.url+"act", "do=abort&id=a&id=b"); code != http.StatusOK ||
+		!strings.Contains(text, "can&#39;t be resumed") || strings.Count(text, `name="id"`) != 2 {
 		t.Errorf("%d %.2000s", code, text)
 	}
 	for _, test := range []struct {
 		form string
 		code int
 	}{
-		{"do=abort", 400}, {"do=undo&id=a&id=b", 400}, {"do=x&id=a", 400}, {"do=rate&id=a&rate=x", 400}, {"do=rate&id=a&rate=-1", 400}, {"do=rate&id=a&rate=NaN", 400}, {"do=rate&id=a&for=x", 400},
-		{"do=pause&id=nobody", 404}, {"do=abort&id=a&confirmed=yes", 303}, {"do=resume&id=a", 409}, {"do=retry&id=b&cause=x", 400}, {"do=retry&id=b&of=x", 400},
+		{"do=abort", 400}, {"do=undo&id=a&id=b", 400}, {"do=x&id=a", 400}, {"do=rate&id=a&rate=x", 400},
+		{"do=rate&id=a&rate=-1", 400}, {"do=rate&id=a&rate=NaN", 400}, {"do=rate&id=a&for=x", 400},
+		{"do=pause&id=nobody", 404}, {"do=abort&id=a&confirmed=yes", 303}, {"do=resume&id=a", 409},
+		{"do=retry&id=b&cause=x", 400}, {"do=retry&id=b&of=x", 400},
 	} {
 		if code, text := post(t, w.url+"act", test.form); code != test.code {
 			t.Errorf("%s: %d %.300s, want %d", test.form, code, text, test.code)
@@ -120,18 +134,21 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// TestForeign looks at a job that belongs to another queue: nothing is offered but what can be done to it.
+// TestForeign looks at a job that belongs to another queue: nothing is offered but what can be done
+// to it.
 func TestForeign(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 200)
 	w.slow.Store(int64(150 * time.Millisecond))
 	w.start(t, "j", `{"Amount": 1}`, mapper.StartOptions{PageSize: 10})
-	other, err := tasks.NewQueue(w.queues, location+"/queues/other", "http://other.test/mapper/", &tasks.Options{Unverified: true})
+	other, err := tasks.NewQueue(w.queues, location+"/queues/other", "http://other.test/mapper/",
+		&tasks.Options{Unverified: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ours := w.engine
-	if w.engine, err = mapper.New(w.client, other, &mapper.Options{Mappers: w.mappers, Logger: slog.New(slog.DiscardHandler)}); err != nil {
+	if w.engine, err = mapper.New(w.client, other,
+		&mapper.Options{Mappers: w.mappers, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
 	url := w.serve(t, &dashboard.Options{AllQueues: true})
@@ -143,7 +160,8 @@ func TestForeign(t *testing.T) {
 		if strings.Contains(page, `value="`+verb+`"`) {
 			t.Errorf("%s is offered", verb)
 		}
-		if code, text := post(t, url+"act", "do="+verb+"&confirmed=yes&id=j"); code != http.StatusConflict || !strings.Contains(text, "queue") {
+		if code, text := post(t, url+"act", "do="+verb+"&confirmed=yes&id=j"); code != http.StatusConflict ||
+			!strings.Contains(text, "queue") {
 			t.Errorf("%s: %d %s", verb, code, text)
 		}
 	}
@@ -155,16 +173,19 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestRate sets a job's rate by the fields of its page: what the form shows is kept unless somebody changes it.
+// TestRate sets a job's rate by the fields of its page: what the form shows is kept unless somebody
+// changes it.
 func TestRate(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 500)
 	w.slow.Store(int64(150 * time.Millisecond))
-	job := w.start(t, "j", `{"Amount": 1}`, mapper.StartOptions{PageSize: 10, Rate: mapper.Rate{Entities: 1000, Writes: 770, Ramp: true}})
+	job := w.start(t, "j", `{"Amount": 1}`,
+		mapper.StartOptions{PageSize: 10, Rate: mapper.Rate{Entities: 1000, Writes: 770, Ramp: true}})
 	_, page := get(t, w.url+"job?id=j", "")
 	form := url.Values{"do": {"rate"}, "id": {"j"}}
 	for _, n := range elements(t, page) {
-		if name := attribute(n, "name"); n.Data == "input" && slices.Contains([]string{"rate", "writes", "ramp", "for"}, name) {
+		if name := attribute(n, "name"); n.Data == "input" && slices.Contains([]string{"rate", "writes", "ramp", "for"},
+			name) {
 			form.Set(name, attribute(n, "value"))
 		}
 	}

@@ -18,11 +18,14 @@ import (
 
 // orders are all that can be posted.
 var orders = []string{
-	"act do=pause&id=j", "act do=resume&id=j", "act do=abort&id=j&confirmed=yes", "act do=retry&id=j", "act do=undo&id=j&confirmed=yes", "act do=clean-up&id=j&confirmed=yes",
-	"act do=rate&rate=5&id=j", "act do=move&id=j&confirmed=yes", "act do=verify&id=j&confirmed=yes", "start do=plan&mapper=credit&kind=Account&id=k", "start do=start&mapper=credit&kind=Account&id=k",
+	"act do=pause&id=j", "act do=resume&id=j", "act do=abort&id=j&confirmed=yes", "act do=retry&id=j",
+	"act do=undo&id=j&confirmed=yes", "act do=clean-up&id=j&confirmed=yes",
+	"act do=rate&rate=5&id=j", "act do=move&id=j&confirmed=yes", "act do=verify&id=j&confirmed=yes",
+	"start do=plan&mapper=credit&kind=Account&id=k", "start do=start&mapper=credit&kind=Account&id=k",
 }
 
-// TestForged posts each order as a browser does for a page of another site: it is refused, and so is a read-only dashboard's, and nothing is changed.
+// TestForged posts each order as a browser does for a page of another site: it is refused, and so
+// is a read-only dashboard's, and nothing is changed.
 func TestForged(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 100)
@@ -31,19 +34,23 @@ func TestForged(t *testing.T) {
 	before := everything(t, w)
 	for _, o := range orders {
 		at, form, _ := strings.Cut(o, " ")
-		for _, headers := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example"}, {"Origin", "null"}} {
-			if code, text := post(t, w.url+at, form, headers...); code != http.StatusForbidden || !strings.Contains(text, "another site") {
+		for _, headers := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"},
+			{"Origin", "https://evil.example"}, {"Origin", "null"}} {
+			if code, text := post(t, w.url+at, form, headers...); code != http.StatusForbidden ||
+				!strings.Contains(text, "another site") {
 				t.Errorf("%s with %q: %d %.200s", o, headers, code, text)
 			}
 		}
 		for _, accept := range []string{"text/html", "application/json"} {
-			if code, text := post(t, readOnly+at, form, "Sec-Fetch-Site", "same-origin", "Accept", accept); code != http.StatusForbidden || !strings.Contains(text, "read-only") {
+			if code, text := post(t, readOnly+at, form, "Sec-Fetch-Site", "same-origin", "Accept",
+				accept); code != http.StatusForbidden || !strings.Contains(text, "read-only") {
 				t.Errorf("%s, read-only: %d %.200s", o, code, text)
 			}
 		}
 	}
 	for _, method := range []string{"PUT", "DELETE", "PATCH", "POST", "OPTIONS"} {
-		for _, at := range []string{"", "job?id=j", "range?job=j", "failures?id=j", "replay?id=j", "act?do=abort&confirmed=yes&id=j", "start?mapper=credit"} {
+		for _, at := range []string{"", "job?id=j", "range?job=j", "failures?id=j", "replay?id=j",
+			"act?do=abort&confirmed=yes&id=j", "start?mapper=credit"} {
 			r, err := http.NewRequestWithContext(t.Context(), method, w.url+at, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -72,10 +79,12 @@ func TestAllowed(t *testing.T) {
 		allow func(*http.Request) (string, error)
 		code  int
 	}{
-		"nobody":    {nil, http.StatusForbidden},
-		"a token":   {func(*http.Request) (string, error) { return "", fmt.Errorf("no: %w", tasks.ErrToken) }, http.StatusUnauthorized},
-		"forbidden": {func(*http.Request) (string, error) { return "", errors.New("the secret reason") }, http.StatusForbidden},
-		"ann":       {func(*http.Request) (string, error) { return "ann@example.com", nil }, http.StatusOK},
+		"nobody": {nil, http.StatusForbidden},
+		"a token": {func(*http.Request) (string, error) { return "", fmt.Errorf("no: %w", tasks.ErrToken) },
+			http.StatusUnauthorized},
+		"forbidden": {func(*http.Request) (string, error) { return "", errors.New("the secret reason") },
+			http.StatusForbidden},
+		"ann": {func(*http.Request) (string, error) { return "ann@example.com", nil }, http.StatusOK},
 	} {
 		h := dashboard.New(w.engine, &dashboard.Options{Allow: test.allow})
 		for _, at := range []string{"/", "/job?id=x", "/style.css", "/start"} {
@@ -88,14 +97,16 @@ func TestAllowed(t *testing.T) {
 			if rec.Code != want || strings.Contains(rec.Body.String(), "secret reason") {
 				t.Errorf("%s, %s: %d %.200s", name, at, rec.Code, rec.Body)
 			}
-			if csp := rec.Header().Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") {
+			if csp := rec.Header().Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'none'") ||
+				strings.Contains(csp, "unsafe") {
 				t.Errorf("%s, %s: policy %q", name, at, csp)
 			}
 		}
 	}
 	w.url = w.serve(t, &dashboard.Options{Allow: func(*http.Request) (string, error) { return "ann@example.com", nil }})
 	plan := "mapper=credit&kind=Account&p.Amount=5&id=hers&how=all&reason=because"
-	if code, text := post(t, w.url+"start", plan+"&do=start", "Accept", "application/json"); code != http.StatusOK || !strings.Contains(text, `"id":"hers"`) {
+	if code, text := post(t, w.url+"start", plan+"&do=start", "Accept", "application/json"); code != http.StatusOK ||
+		!strings.Contains(text, `"id":"hers"`) {
 		t.Fatalf("%d %s", code, text)
 	}
 	acts, err := w.engine.Job("hers").History(t.Context())
@@ -110,8 +121,10 @@ func TestLoopback(t *testing.T) {
 		remote, host string
 		ok           bool
 	}{
-		{"127.0.0.1:5", "127.0.0.1:80", true}, {"[::1]:5", "[::1]:80", true}, {"127.0.0.1:5", "localhost:80", true}, {"127.0.0.1:5", "localhost", true},
-		{"127.0.0.1:5", "evil.example:80", false}, {"10.0.0.1:5", "127.0.0.1:80", false}, {"localhost:5", "127.0.0.1:80", false}, {"127.0.0.1:5", "", false}, {"", "localhost", false},
+		{"127.0.0.1:5", "127.0.0.1:80", true}, {"[::1]:5", "[::1]:80", true}, {"127.0.0.1:5", "localhost:80", true},
+		{"127.0.0.1:5", "localhost", true},
+		{"127.0.0.1:5", "evil.example:80", false}, {"10.0.0.1:5", "127.0.0.1:80", false},
+		{"localhost:5", "127.0.0.1:80", false}, {"127.0.0.1:5", "", false}, {"", "localhost", false},
 		{"127.0.0.1:5", "127.0.0.1.evil.example", false}, {"127.0.0.1:5", "localhost.evil.example:80", false},
 	} {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)

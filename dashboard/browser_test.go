@@ -60,7 +60,8 @@ func axe(t *testing.T) string {
 func newBrowser(t *testing.T, width, height int64, dark bool) *browser {
 	t.Helper()
 	at := chromium(t)
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(at), chromedp.NoSandbox, chromedp.WindowSize(int(width), int(height)),
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(at), chromedp.NoSandbox,
+		chromedp.WindowSize(int(width), int(height)),
 		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("hide-scrollbars", true))
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	t.Cleanup(cancel)
@@ -72,12 +73,14 @@ func newBrowser(t *testing.T, width, height int64, dark bool) *browser {
 	if err := chromedp.Do(ctx); err != nil { // the browser lives as long as this context
 		t.Fatal(err)
 	}
-	b.do(chromedp.EmulateViewport(width, height, func(p1 *emulation.SetDeviceMetricsOverrideParams, _ *emulation.SetTouchEmulationEnabledParams) {
-		p1.Mobile = width < 600
-	}))
+	b.do(chromedp.EmulateViewport(width, height,
+		func(p1 *emulation.SetDeviceMetricsOverrideParams, _ *emulation.SetTouchEmulationEnabledParams) {
+			p1.Mobile = width < 600
+		}))
 	scheme := map[bool]string{true: "dark", false: "light"}[dark]
 	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}
-	if _, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}); err != nil {
+	if _, err := chromedp.Call(ctx, emulation.SetEmulatedMedia,
+		emulation.SetEmulatedMediaParams{Features: features}); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -104,7 +107,8 @@ func of[T any](b *browser, a chromedp.Action[T]) T {
 	return v
 }
 
-// steadily does something up to five times: an element may be replaced by a newer one, of a page that has renewed itself, just when it was found.
+// steadily does something up to five times: an element may be replaced by a newer one, of a page
+// that has renewed itself, just when it was found.
 func steadily[T any](ctx context.Context, do func() (T, error)) (v T, err error) {
 	for range 5 {
 		if v, err = do(); err == nil || ctx.Err() != nil {
@@ -126,7 +130,8 @@ func (b *browser) click(selector string) {
 	ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
 	defer cancel()
 	_, err := steadily(ctx, func() (any, error) {
-		return chromedp.RunResponse(ctx, chromedp.ScrollIntoView(chromedp.CSS(selector)), chromedp.Click(chromedp.CSS(selector)))
+		return chromedp.RunResponse(ctx, chromedp.ScrollIntoView(chromedp.CSS(selector)),
+			chromedp.Click(chromedp.CSS(selector)))
 	})
 	if err != nil {
 		b.Fatalf("click %s: %v; the page says:\n%.1500s", selector, err, b.text("main"))
@@ -139,7 +144,8 @@ func (b *browser) text(selector string) string {
 	return of(b, chromedp.Text(chromedp.CSS(selector)))
 }
 
-// await waits until a text is somewhere: with JavaScript the page renews itself, and without it is loaded again.
+// await waits until a text is somewhere: with JavaScript the page renews itself, and without it is
+// loaded again.
 func (b *browser) await(selector, want string) {
 	b.Helper()
 	for begun := time.Now(); ; {
@@ -183,13 +189,15 @@ func (b *browser) shoot(name string) {
 	}
 }
 
-// TestBrowser goes through the life of jobs as somebody does who has only the pages: on a desk and on a phone, with JavaScript and without.
+// TestBrowser goes through the life of jobs as somebody does who has only the pages: on a desk and
+// on a phone, with JavaScript and without.
 func TestBrowser(t *testing.T) {
 	for _, test := range []struct {
 		name          string
 		width, height int64
 		noJS, dark    bool
-	}{{"desk", 1280, 800, false, false}, {"phone", 390, 844, false, false}, {"dark", 1280, 800, false, true}, {"plain", 1280, 800, true, false}} {
+	}{{"desk", 1280, 800, false, false}, {"phone", 390, 844, false, false}, {"dark", 1280, 800, false, true},
+		{"plain", 1280, 800, true, false}} {
 		t.Run(test.name, func(t *testing.T) {
 			if test.name != "desk" {
 				nightly.Leave(t)
@@ -198,7 +206,8 @@ func TestBrowser(t *testing.T) {
 			b := newBrowser(t, test.width, test.height, test.dark)
 			b.noJS, b.screen = test.noJS, test.name
 			if test.noJS {
-				if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
+				if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled,
+					emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -218,9 +227,12 @@ func (b *browser) live(w *world) {
 	b.click(`nav a[href="start"]`)
 	b.shoot("mappers")
 	b.click(`a[href="start?mapper=credit"]`)
-	b.do(chromedp.SendKeys(chromedp.CSS(`input[name=kind]`), "Account"), chromedp.SendKeys(chromedp.CSS(`input[name="p.Amount"]`), "ten"),
-		chromedp.SetValue(chromedp.CSS(`input[name=id]`), "spring"), chromedp.SendKeys(chromedp.CSS(`input[name=reason]`), "the spring campaign"))
-	b.do(chromedp.Click(chromedp.CSS(`#more-settings summary`)), chromedp.SetValue(chromedp.CSS(`input[name=page_size]`), "50"))
+	b.do(chromedp.SendKeys(chromedp.CSS(`input[name=kind]`), "Account"),
+		chromedp.SendKeys(chromedp.CSS(`input[name="p.Amount"]`), "ten"),
+		chromedp.SetValue(chromedp.CSS(`input[name=id]`), "spring"),
+		chromedp.SendKeys(chromedp.CSS(`input[name=reason]`), "the spring campaign"))
+	b.do(chromedp.Click(chromedp.CSS(`#more-settings summary`)),
+		chromedp.SetValue(chromedp.CSS(`input[name=page_size]`), "50"))
 	b.click(`button[value=plan]`)
 	b.await("main", `"ten" is no whole number`)
 	b.shoot("start-wrong")
@@ -279,10 +291,12 @@ func (b *browser) live(w *world) {
 		b.do(chromedp.SetValue(chromedp.CSS("#frame"), "30"))
 		b.click(`a[aria-label="The next frame"]`)
 	} else {
-		b.do(chromedp.Click(chromedp.CSS("#play")), chromedp.Sleep(1500*time.Millisecond), chromedp.Click(chromedp.CSS("#play")))
+		b.do(chromedp.Click(chromedp.CSS("#play")), chromedp.Sleep(1500*time.Millisecond),
+			chromedp.Click(chromedp.CSS("#play")))
 		b.shoot("replay")
 		of(b, chromedp.Evaluate[any](`frame.value = 30; frame.oninput(); 1`))
-		if last := b.attribute("[data-final]:nth-child(1)", "class"); last != "done" && last != "slow" || first != "pending" && first != "uncut" {
+		if last := b.attribute("[data-final]:nth-child(1)", "class"); last != "done" && last != "slow" ||
+			first != "pending" && first != "uncut" {
 			b.Errorf("the first range is %q in the first frame, and %q in the last", first, last)
 		}
 	}
@@ -337,8 +351,10 @@ func TestAccessible(t *testing.T) {
 	w.slow.Store(int64(50 * time.Millisecond))
 	w.start(t, "runs", `{"Amount": 1}`, mapper.StartOptions{PageSize: 50})
 	id := w.rangeOf(t, "failed-some")
-	pages := []string{"", "job?id=failed-some", "job?id=failed-some&colour=pace", "job?id=runs", "failures?id=failed-some", "range?job=failed-some&range=" + id,
-		"replay?id=failed-some&frame=7", "start", "start?mapper=credit", "act?do=abort&id=runs", "act?do=clean-up&id=failed-some", "job?id=nobody", "nowhere"}
+	pages := []string{"", "job?id=failed-some", "job?id=failed-some&colour=pace", "job?id=runs",
+		"failures?id=failed-some", "range?job=failed-some&range=" + id,
+		"replay?id=failed-some&frame=7", "start", "start?mapper=credit", "act?do=abort&id=runs",
+		"act?do=clean-up&id=failed-some", "job?id=nobody", "nowhere"}
 	for _, view := range []struct {
 		width int64
 		dark  bool
@@ -352,7 +368,9 @@ func TestAccessible(t *testing.T) {
 		for _, page := range pages {
 			b.open(w.url + page)
 			of(b, chromedp.Evaluate[any](source+"; 1"))
-			said := of(b, chromedp.Evaluate[string](`axe.run(document, {resultTypes: ["violations"], runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}).then((r) => JSON.stringify({
+			said := of(b,
+				chromedp.Evaluate[string](
+					`axe.run(document, {resultTypes: ["violations"], runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}).then((r) => JSON.stringify({
 				passes: r.passes.length, violations: r.violations.map((v) => ({id: v.id, help: v.help, nodes: v.nodes.slice(0, 3).map((n) => n.html + " " + n.failureSummary)}))}))`, chromedp.EvalAwaitPromise))
 			var found struct {
 				Passes     int
@@ -368,17 +386,20 @@ func TestAccessible(t *testing.T) {
 				t.Errorf("%s: axe-core has looked at nothing: %.300s", page, said)
 			}
 			for _, v := range found.Violations {
-				t.Errorf("%q, %d wide, dark %v: %s: %s\n%s", page, view.width, view.dark, v.ID, v.Help, strings.Join(v.Nodes, "\n"))
+				t.Errorf("%q, %d wide, dark %v: %s: %s\n%s", page, view.width, view.dark, v.ID, v.Help,
+					strings.Join(v.Nodes, "\n"))
 			}
-			if of(b, chromedp.Evaluate[bool](`document.documentElement.scrollWidth > document.documentElement.clientWidth`)) {
+			if of(b, chromedp.Evaluate[bool](
+				`document.documentElement.scrollWidth > document.documentElement.clientWidth`)) {
 				t.Errorf("%q, %d wide: the page has to be moved sideways to be read", page, view.width)
 			}
 		}
 	}
 }
 
-// TestLivePage watches a job while somebody writes into its page: that is not disturbed, and what has changed meanwhile is shown afterwards. A list
-// that was empty has all it needs when it fills up.
+// TestLivePage watches a job while somebody writes into its page: that is not disturbed, and what
+// has changed meanwhile is shown afterwards. A list that was empty has all it needs when it fills
+// up.
 func TestLivePage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -403,7 +424,8 @@ func TestLivePage(t *testing.T) {
 	if text := b.text("main"); strings.Contains(text, "Pause") {
 		t.Errorf("the page says what is over:\n%.600s", text)
 	}
-	for begun := time.Now(); strings.Contains(b.text("main"), "The job is started."); time.Sleep(200 * time.Millisecond) {
+	for begun := time.Now(); strings.Contains(b.text("main"),
+		"The job is started."); time.Sleep(200 * time.Millisecond) {
 		if time.Since(begun) > time.Minute {
 			t.Fatal("the page says for a minute that the job is started")
 		}

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// freshness is how long a thing is shown that was read: until the clock has a multiple of it. So there is one reading in each such time, for
-// however many pages, which renew themselves as often.
+// freshness is how long a thing is shown that was read: until the clock has a multiple of it. So
+// there is one reading in each such time, for however many pages, which renew themselves as often.
 const freshness = 2 * time.Second
 
 // loadTime is how long the database may take.
@@ -30,8 +30,8 @@ type cached struct {
 	err   error
 }
 
-// shared returns what load returns, or has returned lately for the same key. Whoever waits for it may go away: others wait for it, too. An
-// error is told to all who wait, and not kept.
+// shared returns what load returns, or has returned lately for the same key. Whoever waits for it
+// may go away: others wait for it, too. An error is told to all who wait, and not kept.
 func shared[T any](ctx context.Context, c *cache, key string, load func(context.Context) (T, error)) (T, error) {
 	e, first := c.entry(key)
 	if first {

@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestWatchersCostOne has fifty people watch a job for a minute, each by a page that renews itself every two seconds: together they cost no more
-// than one.
+// TestWatchersCostOne has fifty people watch a job for a minute, each by a page that renews itself
+// every two seconds: together they cost no more than one.
 func TestWatchersCostOne(t *testing.T) {
 	one, fifty := watched(t, 1), watched(t, 50)
 	t.Logf("one costs %d calls, fifty %d", one, fifty)
@@ -23,7 +23,8 @@ func TestWatchersCostOne(t *testing.T) {
 	}
 }
 
-// BenchmarkWatchers has people look at a job at the same time, when nothing of it was read lately: it measures what that takes, and counts the calls.
+// BenchmarkWatchers has people look at a job at the same time, when nothing of it was read lately:
+// it measures what that takes, and counts the calls.
 func BenchmarkWatchers(b *testing.B) {
 	w, _ := crowded(b, 20_000)
 	for _, n := range []int{1, 50} {
@@ -35,7 +36,8 @@ func BenchmarkWatchers(b *testing.B) {
 				for range n {
 					group.Go(func() {
 						rec := httptest.NewRecorder()
-						if h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/job?id=many", nil)); rec.Code != http.StatusOK {
+						if h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/job?id=many",
+							nil)); rec.Code != http.StatusOK {
 							b.Error(rec.Code)
 						}
 					})

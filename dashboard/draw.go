@@ -70,12 +70,14 @@ func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour) stri
 	shares, failed := make(map[int]float64), 0.0
 	for _, at := range p.Slots(stripWidth) {
 		r := &seen[at.Range]
-		v := slot{X: unit(at.X), Y: "0", W: unit(at.Width), H: fmt.Sprint(stripHeight), Class: class(by, classes[at.Range])}
+		v := slot{X: unit(at.X), Y: "0", W: unit(at.Width), H: fmt.Sprint(stripHeight),
+			Class: class(by, classes[at.Range])}
 		if r.Alone {
 			if !r.Done.IsZero() && r.State != picture.Failed {
 				continue // it is also in the page that it was in
 			}
-			v.X, v.Y, v.W, v.H = unit(min(at.X, stripWidth-markWidth)), fmt.Sprint(stripHeight+2), fmt.Sprint(markWidth), fmt.Sprint(laneHeight)
+			v.X, v.Y, v.W, v.H = unit(min(at.X, stripWidth-markWidth)), fmt.Sprint(stripHeight+2),
+				fmt.Sprint(markWidth), fmt.Sprint(laneHeight)
 			if r.State == picture.Failed {
 				v.Class = "failed"
 				failed += r.Stands
@@ -93,7 +95,8 @@ func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour) stri
 		}
 	}
 	if shares[picture.None] > 0 {
-		s.Legend = append(s.Legend, key{"none", "nothing to say yet", fmt.Sprintf("%.0f%%", 100*shares[picture.None]/stripWidth)})
+		s.Legend = append(s.Legend,
+			key{"none", "nothing to say yet", fmt.Sprintf("%.0f%%", 100*shares[picture.None]/stripWidth)})
 	}
 	marks := operator.Grouped(int64(math.Round(failed)))
 	if failed > 0 && p.Estimated {
@@ -109,7 +112,8 @@ func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour) stri
 			s.Last = cmp.Or(seen[i].End, "the last key")
 		}
 	}
-	s.Says = fmt.Sprintf("The key space of the job in %s, by %s:", operator.Counted(int64(len(s.Slots)), "range", "ranges"), by)
+	s.Says = fmt.Sprintf("The key space of the job in %s, by %s:", operator.Counted(int64(len(s.Slots)), "range",
+		"ranges"), by)
 	for _, k := range s.Legend {
 		s.Says += fmt.Sprintf(" %s %s,", k.Name, k.Share)
 	}
@@ -122,7 +126,8 @@ func title(r *ranged) string {
 	if r.Alone {
 		return fmt.Sprintf("%s: one entity, %s", r.State, visible(cmp.Or(r.Start, "the first key"), 80))
 	}
-	text := fmt.Sprintf("%s: %s from %s", r.State, operator.Counted(r.Entities, "entity", "entities"), visible(cmp.Or(r.Start, "the first key"), 80))
+	text := fmt.Sprintf("%s: %s from %s", r.State, operator.Counted(r.Entities, "entity", "entities"),
+		visible(cmp.Or(r.Start, "the first key"), 80))
 	if pace := r.Pace(); pace > 0 {
 		text += fmt.Sprintf(", %s each", span(pace))
 	}
@@ -180,7 +185,8 @@ type branch struct {
 	X, Width, OpenWidth string // of a hundred: the bar is in the middle
 }
 
-// branches draws levels as bars, one below the other, by the roots of their numbers: a level has often a thousand times as many as another.
+// branches draws levels as bars, one below the other, by the roots of their numbers: a level has
+// often a thousand times as many as another.
 func branches(all []picture.Level) (drawn []branch) {
 	most := 0.0
 	for _, l := range all {

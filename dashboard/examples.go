@@ -38,7 +38,9 @@ func (s *server) examples(r *http.Request, q url.Values) (*answer, error) {
 	for _, x := range all {
 		shown := example{Key: s.keyOf(x.Key), What: x.What}
 		for _, p := range x.Properties {
-			shown.Properties = append(shown.Properties, mapper.ExampleProperty{Name: p.Name, Before: s.redact(Value, p.Before), After: s.redact(Value, p.After)})
+			shown.Properties = append(shown.Properties,
+				mapper.ExampleProperty{Name: p.Name, Before: s.redact(Value, p.Before),
+					After: s.redact(Value, p.After)})
 		}
 		v.Examples = append(v.Examples, shown)
 	}

@@ -38,14 +38,17 @@ func (s *server) failures(r *http.Request, q url.Values) (*answer, error) {
 	var found some
 	var p *picture.Picture
 	group.Go(func() (err error) {
-		found, err = shared(ctx, &s.cache, "failures\x00"+id+"\x00"+cursor, func(ctx context.Context) (f some, err error) {
-			f.failures, f.next, err = s.engine.Job(id).Failures(ctx, cursor)
-			return f, err
-		})
+		found, err = shared(ctx, &s.cache, "failures\x00"+id+"\x00"+cursor,
+			func(ctx context.Context) (f some, err error) {
+				f.failures, f.next, err = s.engine.Job(id).Failures(ctx, cursor)
+				return f, err
+			})
 		return err
 	})
 	group.Go(func() (err error) {
-		p, err = shared(ctx, &s.cache, "picture\x00"+id, func(ctx context.Context) (*picture.Picture, error) { return picture.Of(ctx, s.engine.Client(), id) })
+		p, err = shared(ctx, &s.cache, "picture\x00"+id, func(ctx context.Context) (*picture.Picture, error) {
+			return picture.Of(ctx, s.engine.Client(), id)
+		})
 		return err
 	})
 	if err := group.Wait(); err != nil {

@@ -31,7 +31,8 @@ func form(pairs ...string) string {
 	return q.Encode()
 }
 
-// TestFormParams starts jobs with parameters of all types: each job has what its mapper's type has for what was entered.
+// TestFormParams starts jobs with parameters of all types: each job has what its mapper's type has
+// for what was entered.
 func TestFormParams(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)
@@ -44,11 +45,14 @@ func TestFormParams(t *testing.T) {
 	}{
 		{[]string{"p.Amount", "-7"}, Params{Amount: -7}},
 		{[]string{"p.Amount", "", "p.note", "  as it is "}, Params{Note: "  as it is "}},
-		{[]string{"p.extra.dry", "on", "p.extra.tags", "a\r\n b \n\nc", "p.extra.wait", "1h30m", "p.extra.since", "2026-10-24T12:00:00Z", "p.extra.top", "5"},
-			Params{Amount: 1, Extra: Extra{Dry: true, Tags: []string{"a", "b", "c"}, Wait: 90 * time.Minute, Since: since, Top: &top}}},
+		{[]string{"p.extra.dry", "on", "p.extra.tags", "a\r\n b \n\nc", "p.extra.wait", "1h30m", "p.extra.since",
+			"2026-10-24T12:00:00Z", "p.extra.top", "5"},
+			Params{Amount: 1, Extra: Extra{Dry: true, Tags: []string{"a", "b", "c"}, Wait: 90 * time.Minute,
+				Since: since, Top: &top}}},
 	} {
 		id := fmt.Sprint("form-", i)
-		if code, text := post(t, w.url+"start", form(append(test.entered, "id", id)...), "Accept", "application/json"); code != http.StatusOK {
+		if code, text := post(t, w.url+"start", form(append(test.entered, "id", id)...), "Accept",
+			"application/json"); code != http.StatusOK {
 			t.Errorf("%q: %d %s", test.entered, code, text)
 			continue
 		}
@@ -63,7 +67,8 @@ func TestFormParams(t *testing.T) {
 	}
 }
 
-// TestFormRefused checks that what is wrong with a form is said, by the name of its field, beside what was entered, and that nothing is started.
+// TestFormRefused checks that what is wrong with a form is said, by the name of its field, beside
+// what was entered, and that nothing is started.
 func TestFormRefused(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)
@@ -72,13 +77,20 @@ func TestFormRefused(t *testing.T) {
 		entered []string
 		want    string
 	}{
-		{[]string{"p.Amount", "1.5"}, "Amount"}, {[]string{"p.Amount", "99999999999999999999"}, "Amount"}, {[]string{"p.Amount", "9223372036854775808"}, "does not fit"},
-		{[]string{"p.extra.wait", "soon"}, "extra.wait"}, {[]string{"p.extra.since", "yesterday"}, "extra.since"}, {[]string{"p.extra.top", "x"}, "extra.top"},
-		{[]string{"kind", ""}, "kind"}, {[]string{"id", ""}, "ID"}, {[]string{"id", "a b"}, "StartOptions.ID"}, {[]string{"filters", "Balance <"}, "Balance &lt;"},
-		{[]string{"filters", "a = 1 OR b = 2"}, "no OR"}, {[]string{"how", "canary", "share", "0.01%"}, "0.01%"}, {[]string{"how", "canary", "share", ""}, "share"}, {[]string{"how", "x"}, "how"},
-		{[]string{"page_size", "5000"}, "PageSize"}, {[]string{"page_size", "x"}, "page_size"}, {[]string{"page_size", "1.5"}, "page_size"}, {[]string{"workers", "-1"}, "Workers"},
-		{[]string{"rate", "NaN"}, "Rate"}, {[]string{"rate", "-1"}, "Rate"}, {[]string{"budget", "-1"}, "Budget"}, {[]string{"queue", "nowhere"}, "nowhere"}, {[]string{"failure_limit", "-2"}, "FailureLimit"},
-		{[]string{"kind", "Nothing"}, "Nothing"}, {[]string{"per_entity", "fast"}, "per_entity"}, {[]string{"kind", "__x__"}, "__x__"},
+		{[]string{"p.Amount", "1.5"}, "Amount"}, {[]string{"p.Amount", "99999999999999999999"}, "Amount"},
+		{[]string{"p.Amount", "9223372036854775808"}, "does not fit"},
+		{[]string{"p.extra.wait", "soon"}, "extra.wait"}, {[]string{"p.extra.since", "yesterday"}, "extra.since"},
+		{[]string{"p.extra.top", "x"}, "extra.top"},
+		{[]string{"kind", ""}, "kind"}, {[]string{"id", ""}, "ID"}, {[]string{"id", "a b"}, "StartOptions.ID"},
+		{[]string{"filters", "Balance <"}, "Balance &lt;"},
+		{[]string{"filters", "a = 1 OR b = 2"}, "no OR"}, {[]string{"how", "canary", "share", "0.01%"}, "0.01%"},
+		{[]string{"how", "canary", "share", ""}, "share"}, {[]string{"how", "x"}, "how"},
+		{[]string{"page_size", "5000"}, "PageSize"}, {[]string{"page_size", "x"}, "page_size"},
+		{[]string{"page_size", "1.5"}, "page_size"}, {[]string{"workers", "-1"}, "Workers"},
+		{[]string{"rate", "NaN"}, "Rate"}, {[]string{"rate", "-1"}, "Rate"}, {[]string{"budget", "-1"}, "Budget"},
+		{[]string{"queue", "nowhere"}, "nowhere"}, {[]string{"failure_limit", "-2"}, "FailureLimit"},
+		{[]string{"kind", "Nothing"}, "Nothing"}, {[]string{"per_entity", "fast"}, "per_entity"},
+		{[]string{"kind", "__x__"}, "__x__"},
 	} {
 		for _, do := range []string{"plan", "start"} {
 			entered := append([]string{"id", "refused", "do", do, "reason", "it was entered"}, test.entered...)
@@ -94,11 +106,14 @@ func TestFormRefused(t *testing.T) {
 			if code == http.StatusOK && do == "plan" || strings.Contains(text, "this is the new plan") {
 				continue // only a start finds that out
 			}
-			if code < 400 || code >= 500 || !strings.Contains(text, test.want) || !strings.Contains(text, "it was entered") {
-				t.Errorf("%s %q: %d, does not say %q: %.1500s", do, test.entered, code, test.want, text[max(0, strings.Index(text, `id="plan"`)):])
+			if code < 400 || code >= 500 || !strings.Contains(text, test.want) ||
+				!strings.Contains(text, "it was entered") {
+				t.Errorf("%s %q: %d, does not say %q: %.1500s", do, test.entered, code, test.want,
+					text[max(0, strings.Index(text, `id="plan"`)):])
 			}
 		}
-		if code, text := post(t, w.url+"start", form(append([]string{"id", "refused"}, test.entered...)...), "Accept", "application/json"); code < 400 && test.want != "per_entity" {
+		if code, text := post(t, w.url+"start", form(append([]string{"id", "refused"}, test.entered...)...), "Accept",
+			"application/json"); code < 400 && test.want != "per_entity" {
 			t.Errorf("%q is started: %d %s", test.entered, code, text)
 		}
 	}
@@ -107,7 +122,8 @@ func TestFormRefused(t *testing.T) {
 	}
 }
 
-// TestPlanBeforeStart checks that a form starts what was planned, and nothing else: one that was changed since is planned anew.
+// TestPlanBeforeStart checks that a form starts what was planned, and nothing else: one that was
+// changed since is planned anew.
 func TestPlanBeforeStart(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)
@@ -129,7 +145,8 @@ func TestPlanBeforeStart(t *testing.T) {
 	if planned == "" || !strings.Contains(text, "<strong>1,000</strong>") {
 		t.Errorf("planned %q: %s", planned, text)
 	}
-	for _, entered := range [][]string{{}, {"planned", planned, "p.Amount", "1000"}, {"planned", planned, "how", "canary", "share", "10%"}} {
+	for _, entered := range [][]string{{}, {"planned", planned, "p.Amount", "1000"},
+		{"planned", planned, "how", "canary", "share", "10%"}} {
 		code, text := post(t, w.url+"start", form(append([]string{"id", "p"}, entered...)...))
 		if code != http.StatusOK || !strings.Contains(text, `name="planned"`) {
 			t.Errorf("%q is not planned first: %d", entered, code)
@@ -138,7 +155,8 @@ func TestPlanBeforeStart(t *testing.T) {
 			t.Fatalf("%q is started", entered)
 		}
 	}
-	if code, text := post(t, w.url+"start", form("id", "p", "planned", planned, "reason", "said later")); code != http.StatusSeeOther {
+	if code, text := post(t, w.url+"start", form("id", "p", "planned", planned, "reason",
+		"said later")); code != http.StatusSeeOther {
 		t.Errorf("%d %s", code, text)
 	}
 	if s, err := w.engine.Job("p").Wait(t.Context()); err != nil || s.Processed != 1000 {
@@ -150,17 +168,22 @@ func TestPlanBeforeStart(t *testing.T) {
 		mapper       string
 		wrote        bool
 		alsoHasTitle string
-	}{{"rehearsal", "", 1000, 1000, "rehearsal:credit", false, "Start the rehearsal"}, {"canary", "10%", 30, 200, "credit", true, "Start the canary"}, {"rest", "10%", 800, 970, "credit", true, "Start the job"}} {
+	}{{"rehearsal", "", 1000, 1000, "rehearsal:credit", false, "Start the rehearsal"},
+		{"canary", "10%", 30, 200, "credit", true, "Start the canary"},
+		{"rest", "10%", 800, 970, "credit", true, "Start the job"}} {
 		planned, text := plan("how", test.how, "share", test.share, "id", test.how)
 		var answer struct{ Plan mapper.Estimate }
-		_, said := post(t, w.url+"start", form("id", test.how, "how", test.how, "share", test.share, "do", "plan"), "Accept", "application/json")
-		if err := json.Unmarshal([]byte(said), &answer); err != nil || answer.Plan.Usage.Writes < test.least == test.wrote {
+		_, said := post(t, w.url+"start", form("id", test.how, "how", test.how, "share", test.share, "do", "plan"),
+			"Accept", "application/json")
+		if err := json.Unmarshal([]byte(said), &answer); err != nil ||
+			answer.Plan.Usage.Writes < test.least == test.wrote {
 			t.Errorf("%s: %s, %v", test.how, said, err)
 		}
 		if !strings.Contains(text, test.alsoHasTitle) {
 			t.Errorf("%s: %s", test.how, text)
 		}
-		if code, text := post(t, w.url+"start", form("id", test.how, "how", test.how, "share", test.share, "planned", planned)); code != http.StatusSeeOther {
+		if code, text := post(t, w.url+"start", form("id", test.how, "how", test.how, "share", test.share, "planned",
+			planned)); code != http.StatusSeeOther {
 			t.Fatalf("%s: %d %s", test.how, code, text)
 		}
 		s, err := w.engine.Job(test.how).Wait(t.Context())
@@ -209,14 +232,17 @@ func (n *Named) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// TestFormOddParams has a form for types that are rarely parameters, and for those of the prebuilt mappers.
+// TestFormOddParams has a form for types that are rarely parameters, and for those of the prebuilt
+// mappers.
 func TestFormOddParams(t *testing.T) {
 	testflag.Sequential(t)
 	w := newEngine(t)
 	odd := mapper.Visit("odd", func(context.Context, *mapper.Entity[account], Odd) error { return nil })
 	list := mapper.Visit("list", func(context.Context, *mapper.Entity[account], []int) error { return nil })
 	var err error
-	if w.engine, err = mapper.New(w.client, w.engine.Queue(), &mapper.Options{Mappers: append(prebuilt.Mappers(), odd, list), Logger: slog.New(slog.DiscardHandler)}); err != nil {
+	if w.engine, err = mapper.New(w.client, w.engine.Queue(),
+		&mapper.Options{Mappers: append(prebuilt.Mappers(), odd, list),
+			Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
 	w.refuses.Store(true)
@@ -227,21 +253,27 @@ func TestFormOddParams(t *testing.T) {
 		entered []string
 		want    string // its parameters, or what is wrong
 	}{
-		{"odd", []string{"p.name", "ann", "p.map", `{"a": 1}`, "p.any", `[1, "x"]`, "p.deep", `{"name": "b", "quoted": "2", "small": 3, "ratio": 0}`, "p.quoted", "12", "p.small", "-128", "p.bytes", `"AAE="`, "p.ratio", "0.5", "p.-", "d", "p.text", "te\"xt", "p.maybe", "false", "p.far", "off"},
+		{"odd", []string{"p.name", "ann", "p.map", `{"a": 1}`, "p.any", `[1, "x"]`, "p.deep",
+			`{"name": "b", "quoted": "2", "small": 3, "ratio": 0}`, "p.quoted", "12", "p.small", "-128", "p.bytes",
+			`"AAE="`, "p.ratio", "0.5", "p.-", "d", "p.text", "te\"xt", "p.maybe", "false", "p.far", "off"},
 			`{"name":"ann","map":{"a":1},"any":[1,"x"],"deep":{"name":"b","quoted":"2","small":3,"ratio":0,"-":""},"far":"off","quoted":"12","text":"\"te\\\"xt\"","maybe":false,"small":-128,"bytes":"AAE=","ratio":0.5,"-":"d"}`},
-		{"odd", []string{"p.name", "bad"}, "bad name"}, {"odd", []string{"p.nomen", "ann"}, "nomen"}, {"odd", []string{"p.small", "128"}, "p.small"}, {"odd", []string{"p.map", "{"}, "p.map"}, {"odd", []string{"p.map", `{"a": "x"}`}, "p.map"},
+		{"odd", []string{"p.name", "bad"}, "bad name"}, {"odd", []string{"p.nomen", "ann"}, "nomen"},
+		{"odd", []string{"p.small", "128"}, "p.small"}, {"odd", []string{"p.map", "{"}, "p.map"},
+		{"odd", []string{"p.map", `{"a": "x"}`}, "p.map"},
 		{"list", []string{"p.", "[1, 2]"}, "[1,2]"}, {"list", []string{"p.", "x"}, "is no JSON"},
 		{"odd", []string{"p.ratio", "9007199254740993"}, "is no float"}, {"odd", []string{"p.any",
 			"[9007199254740993]"}, "float64"},
 		{"odd", []string{"p.map", `{"a": 1, "a": 2}`}, "comes twice"}, {"set", []string{"p.property", "plan"},
 			"is missing"},
 		{"count", []string{"p.by", "__key__"}, "reserved"},
-		{"set", []string{"p.property", "plan", "p.value", `"gold"`, "how", "rehearsal"}, `{"property":"plan","value":"gold"}`},
+		{"set", []string{"p.property", "plan", "p.value", `"gold"`, "how", "rehearsal"},
+			`{"property":"plan","value":"gold"}`},
 		{"drop", []string{"p.properties", "a\nb", "how", "rehearsal"}, `{"properties":["a","b"]}`},
 		{"touch", []string{"how", "rehearsal"}, "{}"},
 	} {
 		id := fmt.Sprint("job-", len(test.want), "-", test.mapper)
-		code, text := post(t, w.url+"start", form(append([]string{"mapper", test.mapper, "id", id}, test.entered...)...), "Accept", "application/json")
+		code, text := post(t, w.url+"start",
+			form(append([]string{"mapper", test.mapper, "id", id}, test.entered...)...), "Accept", "application/json")
 		if code != http.StatusOK {
 			if !strings.Contains(text, strings.TrimPrefix(test.want, "p.")) || code != http.StatusBadRequest {
 				t.Errorf("%s %q: %d %s, want %s", test.mapper, test.entered, code, text, test.want)
@@ -252,7 +284,8 @@ func TestFormOddParams(t *testing.T) {
 		if err != nil || string(s.Params) != test.want {
 			t.Errorf("%s %q: %s, %v, want %s", test.mapper, test.entered, s.Params, err, test.want)
 		}
-		if code, page := get(t, w.url+"start?mapper="+test.mapper, ""); code != http.StatusOK || strings.Contains(page, "hidden") && test.mapper == "odd" && strings.Contains(page, "p.Hidden") {
+		if code, page := get(t, w.url+"start?mapper="+test.mapper, ""); code != http.StatusOK ||
+			strings.Contains(page, "hidden") && test.mapper == "odd" && strings.Contains(page, "p.Hidden") {
 			t.Errorf("%s: %d", test.mapper, code)
 		}
 	}
@@ -270,9 +303,10 @@ func TestBodies(t *testing.T) {
 		typ, body string
 		code      int
 	}{
-		"nothing":         {"", "", 400},
-		"half a part":     {"multipart/form-data; boundary=x", "--x\r\nContent-", 400},
-		"parts":           {"multipart/form-data; boundary=x", "--x\r\nContent-Disposition: form-data; name=\"do\"\r\n\r\npause\r\n--x--\r\n", 400},
+		"nothing":     {"", "", 400},
+		"half a part": {"multipart/form-data; boundary=x", "--x\r\nContent-", 400},
+		"parts": {"multipart/form-data; boundary=x",
+			"--x\r\nContent-Disposition: form-data; name=\"do\"\r\n\r\npause\r\n--x--\r\n", 400},
 		"too much":        {"application/x-www-form-urlencoded", "do=pause&id=" + strings.Repeat("x", 2<<20), 400},
 		"a wrong %":       {"application/x-www-form-urlencoded", "do=pause&id=%zz", 400},
 		"JSON":            {"application/json", `{"do":"pause"}`, 400},
@@ -286,7 +320,8 @@ func TestBodies(t *testing.T) {
 			t.Errorf("%s: %d %.300s", name, rec.Code, rec.Body)
 		}
 	}
-	for _, at := range []string{"/?a=%zz", "/job?id=%00", "/job?id=" + strings.Repeat("x", 5000), "/range?job=a/b&range=..", "/act?do=pause&id=" + url.QueryEscape("\xff")} {
+	for _, at := range []string{"/?a=%zz", "/job?id=%00", "/job?id=" + strings.Repeat("x", 5000),
+		"/range?job=a/b&range=..", "/act?do=pause&id=" + url.QueryEscape("\xff")} {
 		rec := httptest.NewRecorder()
 		h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, at, nil))
 		if rec.Code >= 500 {

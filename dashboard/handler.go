@@ -30,14 +30,16 @@ var files embed.FS
 var pages = parse()
 
 func parse() map[string]*template.Template {
-	base := template.Must(template.New("base.html").Funcs(words).ParseFS(files, "templates/base.html", "templates/parts.html"))
+	base := template.Must(template.New("base.html").Funcs(words).ParseFS(files, "templates/base.html",
+		"templates/parts.html"))
 	found, err := fs.Glob(files, "templates/*.html")
 	if err != nil {
 		panic(err) // the pattern is wrong
 	}
 	all := make(map[string]*template.Template)
 	for _, file := range found {
-		all[strings.TrimSuffix(path.Base(file), ".html")] = template.Must(template.Must(base.Clone()).ParseFS(files, file))
+		all[strings.TrimSuffix(path.Base(file), ".html")] = template.Must(template.Must(base.Clone()).ParseFS(files,
+			file))
 	}
 	return all
 }
@@ -49,8 +51,8 @@ type server struct {
 	cache  cache
 }
 
-// New returns a handler that serves the jobs of an engine. It can be mounted at any path, with or without http.StripPrefix: only the last part
-// of a request's path matters.
+// New returns a handler that serves the jobs of an engine. It can be mounted at any path, with or
+// without http.StripPrefix: only the last part of a request's path matters.
 func New(e *mapper.Engine, o *Options) http.Handler {
 	s := &server{engine: e}
 	if o != nil {
@@ -72,7 +74,8 @@ func New(e *mapper.Engine, o *Options) http.Handler {
 
 // secure sets what a browser has to keep to.
 func secure(h http.Header) {
-	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "+
+		"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "same-origin")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
@@ -155,7 +158,8 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		code := codeOf(err)
 		text := s.redact(Error, strings.TrimPrefix(err.Error(), "mapper: "))
 		if code == http.StatusInternalServerError {
-			s.Logger.LogAttrs(r.Context(), slog.LevelError, "dashboard", slog.String("path", tasks.Shown(r.URL.Path)), slog.Any("error", err))
+			s.Logger.LogAttrs(r.Context(), slog.LevelError, "dashboard", slog.String("path", tasks.Shown(r.URL.Path)),
+				slog.Any("error", err))
 			text = "this can't be shown now: the log says why"
 		}
 		s.fail(w, r, code, text)
@@ -172,7 +176,8 @@ func codeOf(err error) int {
 	return operator.Code(err)
 }
 
-// page returns what shows a page, and what does what is posted to it; nil if there is no such thing.
+// page returns what shows a page, and what does what is posted to it; nil if there is no such
+// thing.
 func (s *server) page(name string) (shows, does func(*http.Request, url.Values) (*answer, error)) {
 	switch name {
 	case "":
@@ -217,7 +222,8 @@ func (s *server) parameters(w http.ResponseWriter, r *http.Request) (url.Values,
 	return r.Form, nil
 }
 
-// asJSON reports whether a request is for JSON: by ?format=json, or because it accepts that before HTML.
+// asJSON reports whether a request is for JSON: by ?format=json, or because it accepts that before
+// HTML.
 func asJSON(r *http.Request) bool {
 	if format := r.URL.Query().Get("format"); format != "" {
 		return format == "json"
@@ -280,10 +286,12 @@ func (s *server) write(w http.ResponseWriter, r *http.Request, a *answer) {
 		return
 	default:
 		h.Set("Content-Type", "text/html; charset=utf-8")
-		err = pages[a.template].ExecuteTemplate(&b, "base.html", page{a.title, a.template, a.live, s.ReadOnly, did(r.URL.Query().Get("did")), a.body})
+		err = pages[a.template].ExecuteTemplate(&b, "base.html", page{a.title, a.template, a.live, s.ReadOnly,
+			did(r.URL.Query().Get("did")), a.body})
 	}
 	if err != nil {
-		s.Logger.LogAttrs(r.Context(), slog.LevelError, "dashboard", slog.String("path", tasks.Shown(r.URL.Path)), slog.Any("error", err))
+		s.Logger.LogAttrs(r.Context(), slog.LevelError, "dashboard", slog.String("path", tasks.Shown(r.URL.Path)),
+			slog.Any("error", err))
 		http.Error(w, "this can't be shown: the log says why", http.StatusInternalServerError)
 		return
 	}
@@ -302,7 +310,8 @@ type failure struct {
 
 // fail answers with an error.
 func (s *server) fail(w http.ResponseWriter, r *http.Request, code int, text string) {
-	s.write(w, r, &answer{code: code, template: "error", title: http.StatusText(code), body: failure{Error: text, Code: code}})
+	s.write(w, r, &answer{code: code, template: "error", title: http.StatusText(code),
+		body: failure{Error: text, Code: code}})
 }
 
 // An svg is an image.

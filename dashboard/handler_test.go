@@ -19,10 +19,16 @@ func TestMounted(t *testing.T) {
 	w.run(t, "j", `{"Amount": 1}`, mapper.StartOptions{})
 	h := dashboard.New(w.engine, &dashboard.Options{Allow: dashboard.Loopback})
 	for name, mount := range map[string]func(*http.ServeMux) (path string){
-		"at the root":          func(m *http.ServeMux) string { m.Handle("/", h); return "/" },
-		"without StripPrefix":  func(m *http.ServeMux) string { m.Handle("/admin/jobs/", h); return "/admin/jobs/" },
-		"with StripPrefix":     func(m *http.ServeMux) string { m.Handle("/d/job/", http.StripPrefix("/d/job", h)); return "/d/job/" },
-		"with StripPrefix's /": func(m *http.ServeMux) string { m.Handle("/d/", http.StripPrefix("/d/", h)); return "/d/" },
+		"at the root":         func(m *http.ServeMux) string { m.Handle("/", h); return "/" },
+		"without StripPrefix": func(m *http.ServeMux) string { m.Handle("/admin/jobs/", h); return "/admin/jobs/" },
+		"with StripPrefix": func(m *http.ServeMux) string {
+			m.Handle("/d/job/", http.StripPrefix("/d/job", h))
+			return "/d/job/"
+		},
+		"with StripPrefix's /": func(m *http.ServeMux) string {
+			m.Handle("/d/", http.StripPrefix("/d/", h))
+			return "/d/"
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			mux := http.NewServeMux()
@@ -39,7 +45,9 @@ func TestMounted(t *testing.T) {
 	mux.Handle("/a/b", http.StripPrefix("/a/b", h))
 	server := httptest.NewServer(mux)
 	defer server.Close()
-	resp, err := (&http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}).Get(server.URL + "/a/b?state=running")
+	resp, err := (&http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}).Get(server.URL + "/a/b?state=running")
 	if err != nil {
 		t.Fatal(err)
 	}

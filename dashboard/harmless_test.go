@@ -49,7 +49,8 @@ func attribute(n *html.Node, name string) string {
 	return ""
 }
 
-// everyPage returns the addresses of all pages that links lead to, each with its text, as somebody finds them who follows every link.
+// everyPage returns the addresses of all pages that links lead to, each with its text, as somebody
+// finds them who follows every link.
 func everyPage(t *testing.T, w *world) map[string]string {
 	t.Helper()
 	texts, queue := make(map[string]string), []string{w.url}
@@ -96,7 +97,8 @@ func everyPage(t *testing.T, w *world) map[string]string {
 func everything(t *testing.T, w *world) map[string]datastore.PropertyList {
 	t.Helper()
 	all := make(map[string]datastore.PropertyList)
-	for _, kind := range []string{"Account", "ScattermapJob", "ScattermapRange", "ScattermapSlot", "ScattermapDraft", "ScattermapSchedule"} {
+	for _, kind := range []string{"Account", "ScattermapJob", "ScattermapRange", "ScattermapSlot", "ScattermapDraft",
+		"ScattermapSchedule"} {
 		var found []datastore.PropertyList
 		keys, err := w.client.GetAll(t.Context(), datastore.NewQuery(kind), &found)
 		if err != nil {
@@ -110,8 +112,8 @@ func everything(t *testing.T, w *world) map[string]datastore.PropertyList {
 	return all
 }
 
-// TestGetChangesNothing follows every link of the pages of a job that is paused, of one that has failures, and of one that succeeded: the
-// database is as it was.
+// TestGetChangesNothing follows every link of the pages of a job that is paused, of one that has
+// failures, and of one that succeeded: the database is as it was.
 func TestGetChangesNothing(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)
@@ -136,12 +138,17 @@ func TestGetChangesNothing(t *testing.T) {
 		}
 	}
 	texts := everyPage(t, w)
-	for _, name := range []string{"job?id=waits", "job?id=bad", "failures?id=bad", "range?job=good", "replay?frame=1&id=good", "replay.svg?id=good", "start?mapper=credit", "act?do=clean-up", "format=json", "colour=pace"} {
-		if !slices.ContainsFunc(slices.Collect(keysOf(texts)), func(at string) bool { return strings.Contains(at, name) }) {
+	for _, name := range []string{"job?id=waits", "job?id=bad", "failures?id=bad", "range?job=good",
+		"replay?frame=1&id=good", "replay.svg?id=good", "start?mapper=credit", "act?do=clean-up", "format=json",
+		"colour=pace"} {
+		if !slices.ContainsFunc(slices.Collect(keysOf(texts)), func(at string) bool {
+			return strings.Contains(at, name)
+		}) {
 			t.Errorf("no link leads to %s", name)
 		}
 	}
-	for _, verb := range []string{"pause", "resume", "abort", "retry", "undo", "clean-up", "move", "verify", "rate"} { // as somebody may type it
+	// as somebody may type it
+	for _, verb := range []string{"pause", "resume", "abort", "retry", "undo", "clean-up", "move", "verify", "rate"} {
 		for _, id := range []string{"good", "bad", "waits"} {
 			get(t, w.url+"act?do="+verb+"&confirmed=yes&rate=1&id="+id, "")
 		}
@@ -165,15 +172,20 @@ func keysOf(m map[string]string) func(yield func(string) bool) {
 
 // hostile are texts that would do harm if a page took them for its own.
 var hostile = []string{
-	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `javascript:alert(1)`, "' onmouseover='alert(1)", "</style><style>*{display:none}</style>",
-	"\u202egnp.exe", "{{.Secret}}", "a\x00b\x1b[2Jc\u2066d", strings.Repeat("W", 1500), "&lt;b&gt;", "]]><svg onload=alert(1)>",
+	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `javascript:alert(1)`, "' onmouseover='alert(1)",
+	"</style><style>*{display:none}</style>",
+	"\u202egnp.exe", "{{.Secret}}", "a\x00b\x1b[2Jc\u2066d", strings.Repeat("W", 1500), "&lt;b&gt;",
+	"]]><svg onload=alert(1)>",
 }
 
-// TestHostile has names, keys, errors, parameters, reasons, callers and counters be hostile: no page has an element, an attribute or an address
-// that comes from them, and characters that turn the direction of texts are shown, and not obeyed.
+// TestHostile has names, keys, errors, parameters, reasons, callers and counters be hostile: no
+// page has an element, an attribute or an address that comes from them, and characters that turn
+// the direction of texts are shown, and not obeyed.
 func TestHostile(t *testing.T) {
 	testflag.Sequential(t)
-	w := newWorld(t, &dashboard.Options{Allow: func(*http.Request) (string, error) { return hostile[0] + hostile[5], nil }})
+	w := newWorld(t, &dashboard.Options{Allow: func(*http.Request) (string, error) {
+		return hostile[0] + hostile[5], nil
+	}})
 	var keys []*datastore.Key
 	for i, name := range hostile {
 		k := datastore.NameKey("Account", name, datastore.NameKey(`<b>"Parent`, name, nil))
@@ -192,7 +204,8 @@ func TestHostile(t *testing.T) {
 		id := fmt.Sprint("job", i)
 		w.run(t, id, string(params), mapper.StartOptions{PageSize: 5, Beside: true})
 		for _, do := range []string{"retry", "rate"} {
-			post(t, w.url+"act", url.Values{"do": {do}, "id": {id}, "reason": {text}, "cause": {text}, "rate": {text}}.Encode())
+			post(t, w.url+"act", url.Values{"do": {do}, "id": {id}, "reason": {text}, "cause": {text},
+				"rate": {text}}.Encode())
 		}
 	}
 	for _, id := range []string{"job0"} {
@@ -202,11 +215,15 @@ func TestHostile(t *testing.T) {
 	}
 	texts := everyPage(t, w)
 	for _, text := range hostile { // what is asked for is shown, too
-		for _, at := range []string{"?name=", "?state=", "?mapper=", "?cursor=", "job?id=", "job?id=job0&colour=", "range?job=job0&range=", "failures?id=job0&cursor=", "replay?id=job0&frame=", "start?mapper=", "act?id=job0&do=", "act?do=abort&id=", "x/", "?did="} {
+		for _, at := range []string{"?name=", "?state=", "?mapper=", "?cursor=", "job?id=", "job?id=job0&colour=",
+			"range?job=job0&range=", "failures?id=job0&cursor=", "replay?id=job0&frame=", "start?mapper=",
+			"act?id=job0&do=", "act?do=abort&id=", "x/", "?did="} {
 			_, texts[w.url+at+url.QueryEscape(text)] = get(t, w.url+at+url.QueryEscape(text), "text/html")
 		}
 		form := make(url.Values)
-		for _, name := range []string{"kind", "namespace", "filters", "share", "id", "p.Amount", "p.note", "p.extra.tags", "p.extra.wait", "rate", "budget", "queue", "reason", "how", "planned", "per_entity", "workers"} {
+		for _, name := range []string{"kind", "namespace", "filters", "share", "id", "p.Amount", "p.note",
+			"p.extra.tags", "p.extra.wait", "rate", "budget", "queue", "reason", "how", "planned", "per_entity",
+			"workers"} {
 			form.Set(name, text)
 		}
 		form.Set("mapper", "credit")
@@ -255,7 +272,9 @@ func checkHarmless(t *testing.T, at, text string) {
 			if strings.HasPrefix(a.Key, "on") || a.Key == "style" {
 				t.Errorf("%q has the attribute %s=%.60q", at, a.Key, a.Val)
 			}
-			if (a.Key == "href" || a.Key == "src" || a.Key == "action") && (strings.Contains(strings.ToLower(a.Val), "javascript:") && !strings.Contains(a.Val, "=") || strings.HasPrefix(a.Val, "//")) {
+			if (a.Key == "href" || a.Key == "src" || a.Key == "action") &&
+				(strings.Contains(strings.ToLower(a.Val), "javascript:") && !strings.Contains(a.Val, "=") ||
+					strings.HasPrefix(a.Val, "//")) {
 				t.Errorf("%q leads to %.60q", at, a.Val)
 			}
 		}

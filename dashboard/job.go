@@ -91,7 +91,8 @@ func (s *server) job(r *http.Request, q url.Values) (*answer, error) {
 	}
 	chosen := picture.Colour(cmp.Or(q.Get("colour"), string(picture.ByState)))
 	if !slices.Contains(picture.Colours, chosen) {
-		return nil, operator.BadRequest(fmt.Sprintf("the parameter colour is %q, it has to be one of %q", chosen, picture.Colours))
+		return nil, operator.BadRequest(fmt.Sprintf("the parameter colour is %q, it has to be one of %q", chosen,
+			picture.Colours))
 	}
 	l, err := s.look(r.Context(), id)
 	if err != nil {
@@ -111,9 +112,11 @@ func (s *server) view(st *mapper.Status, p *picture.Picture, chosen picture.Colo
 		return nil, err
 	}
 	v := &view{
-		Status: shown, Causes: s.causesOf(p.Causes), History: s.actsOf(p.History), Ranges: []ranged{}, Estimated: p.Estimated, Kept: len(p.Ranges) > 0,
-		Series: p.Series(moments), Levels: append([]picture.Level{}, p.Levels()...), Pages: p.Pages(), Chosen: chosen, Colours: picture.Colours,
-		Verbs: legal(st, s.engine),
+		Status: shown, Causes: s.causesOf(p.Causes), History: s.actsOf(p.History), Ranges: []ranged{},
+		Estimated: p.Estimated, Kept: len(p.Ranges) > 0,
+		Series: p.Series(moments), Levels: append([]picture.Level{}, p.Levels()...), Pages: p.Pages(), Chosen: chosen,
+		Colours: picture.Colours,
+		Verbs:   legal(st, s.engine),
 	}
 	for _, r := range p.Ranges {
 		v.Ranges = append(v.Ranges, s.rangedOf(r))

@@ -13,8 +13,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// TestKindsOfJobs shows jobs of all kinds: a rehearsal with what it would do, an undo with what it has left, one over several kinds and namespaces,
-// one that is sharded by a property, one without entities, and one whose records are gone.
+// TestKindsOfJobs shows jobs of all kinds: a rehearsal with what it would do, an undo with what it
+// has left, one over several kinds and namespaces, one that is sharded by a property, one without
+// entities, and one whose records are gone.
 func TestKindsOfJobs(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)
@@ -83,7 +84,8 @@ func TestKindsOfJobs(t *testing.T) {
 		code, text := get(t, w.url+at, "text/html")
 		for _, words := range want {
 			if code != http.StatusOK || !strings.Contains(text, words) {
-				t.Errorf("%s: %d, does not say %q:\n%.3000s", at, code, words, text[max(0, strings.Index(text, "<main")):])
+				t.Errorf("%s: %d, does not say %q:\n%.3000s", at, code, words,
+					text[max(0, strings.Index(text, "<main")):])
 			}
 		}
 	}

@@ -45,14 +45,16 @@ type filter struct {
 // Set reports whether anything is left out.
 func (f filter) Set() bool { return f.State != "" || f.Mapper != "" || f.Name != "" }
 
-// Bounds of a list: how many jobs that have not ended are asked how they stand, and how many pages are looked through for a name.
+// Bounds of a list: how many jobs that have not ended are asked how they stand, and how many pages
+// are looked through for a name.
 const (
 	manyStatuses = 20
 	manyPages    = 5
 )
 
 // states are those of jobs.
-var states = []mapper.State{mapper.Running, mapper.Paused, mapper.Succeeded, mapper.SucceededWithFailures, mapper.Failed, mapper.Aborted}
+var states = []mapper.State{mapper.Running, mapper.Paused, mapper.Succeeded, mapper.SucceededWithFailures,
+	mapper.Failed, mapper.Aborted}
 
 // jobs answers with the list of jobs.
 func (s *server) jobs(r *http.Request, q url.Values) (*answer, error) {
@@ -118,8 +120,9 @@ func (s *server) list(ctx context.Context, f filter, cursor string) (*list, erro
 	return l, s.statuses(ctx, l.Jobs)
 }
 
-// statuses asks how jobs stand whose records do not say it: those that have not ended, and then those that were aborted or have failed, as far
-// as there are not too many. A job that was cleaned up meanwhile is shown as it was.
+// statuses asks how jobs stand whose records do not say it: those that have not ended, and then
+// those that were aborted or have failed, as far as there are not too many. A job that was cleaned
+// up meanwhile is shown as it was.
 func (s *server) statuses(ctx context.Context, rows []row) error {
 	var ask []*row
 	for _, ended := range []bool{false, true} {
@@ -144,7 +147,8 @@ func (s *server) statuses(ctx context.Context, rows []row) error {
 			case err != nil:
 				return err
 			}
-			j.Asked, j.State, j.Processed, j.Failures, j.Dollars = true, status.State, status.Processed, status.Failures, status.Dollars
+			j.Asked, j.State, j.Processed, j.Failures, j.Dollars = true, status.State, status.Processed,
+				status.Failures, status.Dollars
 			j.Error, j.Why = s.redact(Error, status.Error), s.redact(Error, status.Why)
 			if j.Ended = status.Ended; !status.State.Ended() {
 				j.Progress = &status.Progress

@@ -13,14 +13,16 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestList lists more jobs than are asked how they stand: of the others nothing is said that is not known. It finds them by state, mapper and name.
+// TestList lists more jobs than are asked how they stand: of the others nothing is said that is not
+// known. It finds them by state, mapper and name.
 func TestList(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 50)
 	w.run(t, "good", `{"Amount": 1}`, mapper.StartOptions{})
 	w.slow.Store(int64(50 * time.Millisecond))
 	for i := range 24 {
-		job := w.start(t, fmt.Sprintf("stopped-%02d", i), `{"Amount": 1}`, mapper.StartOptions{PageSize: 10, Beside: true})
+		job := w.start(t, fmt.Sprintf("stopped-%02d", i), `{"Amount": 1}`,
+			mapper.StartOptions{PageSize: 10, Beside: true})
 		if i < 12 {
 			if err := job.Abort(t.Context()); err != nil {
 				t.Fatal(err)
@@ -36,7 +38,9 @@ func TestList(t *testing.T) {
 	if n := strings.Count(page, `class="bar"`); n != 12 {
 		t.Errorf("%d bars of 12 paused jobs", n)
 	}
-	for filter, want := range map[string]int{"?state=paused": 12, "?state=aborted": 12, "?mapper=credit": 25, "?mapper=look": 0, "?name=stopped-0": 10, "?name=good&state=succeeded": 1, "?name=good&state=failed": 0, "?all=true": 25, "?all=false": 25} {
+	for filter, want := range map[string]int{"?state=paused": 12, "?state=aborted": 12, "?mapper=credit": 25,
+		"?mapper=look": 0, "?name=stopped-0": 10, "?name=good&state=succeeded": 1, "?name=good&state=failed": 0,
+		"?all=true": 25, "?all=false": 25} {
 		_, text := get(t, w.url+filter, "application/json")
 		var list struct {
 			Jobs     []mapper.JobInfo
@@ -51,7 +55,8 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestTampered shows a job one of whose records is not as it should be: that is an error of the request, and not the end of the process.
+// TestTampered shows a job one of whose records is not as it should be: that is an error of the
+// request, and not the end of the process.
 func TestTampered(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 200)
@@ -75,7 +80,8 @@ func TestTampered(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, at := range []string{"job?id=j", "failures?id=j", "replay?id=j", "replay.svg?id=j", "job?id=j&format=json"} {
-		if code, text := get(t, w.url+at, ""); code != http.StatusInternalServerError || strings.Contains(text, "goroutine") {
+		if code, text := get(t, w.url+at, ""); code != http.StatusInternalServerError ||
+			strings.Contains(text, "goroutine") {
 			t.Errorf("%s: %d %.300s", at, code, text)
 		}
 	}

@@ -13,7 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// names returns the names of the members of JSON, those inside with a dot; of an array those of its first element.
+// names returns the names of the members of JSON, those inside with a dot; of an array those of its
+// first element.
 func names(v any, prefix string) (all []string) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -41,12 +42,25 @@ func TestJSON(t *testing.T) {
 	w.start(t, "runs", `{"Amount": 1}`, mapper.StartOptions{PageSize: 50})
 	id := w.rangeOf(t, "j")
 	for at, want := range map[string]string{
-		"?name=runs":              "jobs jobs.counted jobs.created jobs.dollars jobs.failures jobs.id jobs.mapper jobs.processed jobs.progress jobs.progress.about jobs.progress.at_least jobs.progress.at_most jobs.progress.overall jobs.progress.rate jobs.queue jobs.state",
-		"job?id=j":                "causes causes.cause causes.count causes.estimated causes.example causes.example.attempts causes.example.error causes.example.key causes.example.time estimated history history.state history.time history.what kept levels levels.depth levels.entities levels.open levels.ranges pages pages.entities pages.per_entity pages.seconds ranges ranges.attempts ranges.continues ranges.created ranges.depth ranges.done ranges.end ranges.entities ranges.id ranges.ran ranges.refusals ranges.stands ranges.state ranges.written series series.busy series.from series.rate status status.params status.query status.settings",
-		"range?job=j&range=" + id: "job range range.alone range.attempts range.continues range.created range.deaths range.depth range.done range.entities range.error range.full range.id range.page_size range.ran range.refusals range.stands range.start range.state range.written",
-		"failures?id=j":           "causes causes.cause causes.count causes.estimated causes.example causes.example.attempts causes.example.error causes.example.key causes.example.time failures failures.attempts failures.error failures.key failures.time",
-		"replay?id=j":             "frames ranges ranges.id ranges.state times",
-		"start?mapper=credit":     "mappers mappers.fields mappers.fields.kind mappers.fields.name mappers.fields.optional mappers.name mappers.visit",
+		"?name=runs": "jobs jobs.counted jobs.created jobs.dollars jobs.failures jobs.id jobs.mapper " +
+			"jobs.processed jobs.progress jobs.progress.about jobs.progress.at_least jobs.progress.at_most " +
+			"jobs.progress.overall jobs.progress.rate jobs.queue jobs.state",
+		"job?id=j": "causes causes.cause causes.count causes.estimated causes.example " +
+			"causes.example.attempts causes.example.error causes.example.key causes.example.time estimated history " +
+			"history.state history.time history.what kept levels levels.depth levels.entities levels.open " +
+			"levels.ranges pages pages.entities pages.per_entity pages.seconds ranges ranges.attempts " +
+			"ranges.continues ranges.created ranges.depth ranges.done ranges.end ranges.entities ranges.id " +
+			"ranges.ran ranges.refusals ranges.stands ranges.state ranges.written series series.busy series.from " +
+			"series.rate status status.params status.query status.settings",
+		"range?job=j&range=" + id: "job range range.alone range.attempts range.continues range.created range.deaths " +
+			"range.depth range.done range.entities range.error range.full range.id range.page_size range.ran " +
+			"range.refusals range.stands range.start range.state range.written",
+		"failures?id=j": "causes causes.cause causes.count causes.estimated causes.example " +
+			"causes.example.attempts causes.example.error causes.example.key causes.example.time failures " +
+			"failures.attempts failures.error failures.key failures.time",
+		"replay?id=j": "frames ranges ranges.id ranges.state times",
+		"start?mapper=credit": "mappers mappers.fields mappers.fields.kind mappers.fields.name " +
+			"mappers.fields.optional mappers.name mappers.visit",
 	} {
 		for _, way := range []string{"accept", "format"} {
 			var text string
@@ -69,7 +83,9 @@ func TestJSON(t *testing.T) {
 			}
 		}
 	}
-	for at, want := range map[string]int{"job?id=nobody": 404, "nowhere": 404, "job": 400, "?state=x": 400, "?cursor=x": 400, "range?job=j&range=x": 404, "replay?id=j&frame=31": 400, "job?id=j&colour=red": 400, "start?mapper=x": 400, "act?do=x&id=j": 400} {
+	for at, want := range map[string]int{"job?id=nobody": 404, "nowhere": 404, "job": 400, "?state=x": 400,
+		"?cursor=x": 400, "range?job=j&range=x": 404, "replay?id=j&frame=31": 400, "job?id=j&colour=red": 400,
+		"start?mapper=x": 400, "act?do=x&id=j": 400} {
 		code, text := get(t, w.url+at, "application/json")
 		var failed struct{ Error string }
 		if err := json.Unmarshal([]byte(text), &failed); err != nil || code != want || failed.Error == "" {

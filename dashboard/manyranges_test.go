@@ -17,8 +17,9 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// manyRanges has a job that runs have so many ranges more, a tenth of which are open, and some failures among them: copies of the record of its
-// root under other IDs, which lie all over the key space. It returns the IDs.
+// manyRanges has a job that runs have so many ranges more, a tenth of which are open, and some
+// failures among them: copies of the record of its root under other IDs, which lie all over the key
+// space. It returns the IDs.
 func manyRanges(t testing.TB, w *world, job string, n int) (ids []string) {
 	t.Helper()
 	var found []datastore.PropertyList
@@ -37,15 +38,20 @@ func manyRanges(t testing.TB, w *world, job string, n int) (ids []string) {
 		for i := first; i < min(n, first+500); i++ {
 			id := fmt.Sprintf("%016x%016x", rng.Uint64(), rng.Uint64())
 			ids = append(ids, id)
-			start := &datastore.Entity{Properties: []datastore.Property{{Name: "key", Value: datastore.IDKey("Account", int64(i+1)*500, nil), NoIndex: true}}}
-			set := map[string]any{"id": id, "depth": int64(1 + i%7), "start": start, "estimate": int64(500), "created": now}
+			start := &datastore.Entity{
+				Properties: []datastore.Property{{Name: "key", Value: datastore.IDKey("Account", int64(i+1)*500, nil),
+					NoIndex: true}}}
+			set := map[string]any{"id": id, "depth": int64(1 + i%7), "start": start, "estimate": int64(500),
+				"created": now}
 			drop := map[string]bool{}
 			switch {
 			case i%1000 == 1:
-				set["state"], set["failed"], set["error"], set["alone"], set["done"] = "done", job, fmt.Sprintf("account %d is closed", i), true, now
+				set["state"], set["failed"], set["error"], set["alone"], set["done"] = "done", job,
+					fmt.Sprintf("account %d is closed", i), true, now
 				drop["open"] = true
 			case i%10 != 0:
-				set["state"], set["processed"], set["entities"], set["written"], set["ran"], set["done"] = "done", int64(500), int64(500), int64(500), int64(rng.IntN(1e9)), now
+				set["state"], set["processed"], set["entities"], set["written"], set["ran"], set["done"] = "done",
+					int64(500), int64(500), int64(500), int64(rng.IntN(1e9)), now
 				drop["open"] = true
 			}
 			var p datastore.PropertyList
@@ -86,7 +92,9 @@ func crowded(t testing.TB, n int) (w *world, ids []string) {
 
 // crowdedPages are those of a job with many ranges.
 func crowdedPages(ids []string) []string {
-	return []string{"/", "/?name=many", "/job?id=many", "/job?id=many&colour=pace", "/job?id=many&format=json", "/failures?id=many", "/replay?id=many", "/replay.svg?id=many", "/range?job=many&range=" + ids[0], "/start?mapper=credit", "/act?do=abort&id=many"}
+	return []string{"/", "/?name=many", "/job?id=many", "/job?id=many&colour=pace", "/job?id=many&format=json",
+		"/failures?id=many", "/replay?id=many", "/replay.svg?id=many", "/range?job=many&range=" + ids[0],
+		"/start?mapper=credit", "/act?do=abort&id=many"}
 }
 
 func (w *world) calls() (sum int64) {
@@ -112,13 +120,15 @@ func TestManyRanges(t *testing.T) {
 				t.Errorf("%s: %d, %d calls", at, rec.Code, made)
 			}
 			if !first { // the embedded Datastore has built its indexes
-				t.Logf("%-28s %3d calls, %7.1f ms, %6.1f kB", at[:min(len(at), 28)], made, float64(took.Microseconds())/1000, float64(rec.Body.Len())/1000)
+				t.Logf("%-28s %3d calls, %7.1f ms, %6.1f kB", at[:min(len(at), 28)], made,
+					float64(took.Microseconds())/1000, float64(rec.Body.Len())/1000)
 			}
 		}
 	}
 }
 
-// BenchmarkPages measures each page of a job with 200,000 ranges, when nothing of it was read lately.
+// BenchmarkPages measures each page of a job with 200,000 ranges, when nothing of it was read
+// lately.
 func BenchmarkPages(b *testing.B) {
 	w, ids := crowded(b, 200_000)
 	for _, at := range crowdedPages(ids) {

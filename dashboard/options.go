@@ -12,22 +12,26 @@ import (
 
 // Options are the settings of a dashboard.
 type Options struct {
-	// Allow returns who has sent a request, or an error for one that is not allowed, as that of jobsapi.Options does: tasks.ErrToken
-	// is answered by 401, and any other error by 403. The log says what it was, and the answer does not. tasks.Verifier.Allow, a
-	// deployer's own function, [Loopback] and jobsapi.Anybody are such functions. Nobody is allowed anything without one.
+	// Allow returns who has sent a request, or an error for one that is not allowed, as that of
+	// jobsapi.Options does: tasks.ErrToken is answered by 401, and any other error by 403. The log
+	// says what it was, and the answer does not. tasks.Verifier.Allow, a deployer's own function,
+	// [Loopback] and jobsapi.Anybody are such functions. Nobody is allowed anything without one.
 	Allow func(r *http.Request) (who string, err error)
 
-	// ReadOnly has every request refused that is no GET or HEAD, and no page offer what can't be done.
+	// ReadOnly has every request refused that is no GET or HEAD, and no page offer what can't be
+	// done.
 	ReadOnly bool
 
-	// AllQueues has the list show the jobs of all queues at first, and not only of the engine's. Only those of its own can be controlled.
+	// AllQueues has the list show the jobs of all queues at first, and not only of the engine's.
+	// Only those of its own can be controlled.
 	AllQueues bool
 
-	// Redact, if it is not nil, returns what is shown in place of a text that may be anything: an entity's, or a person's.
+	// Redact, if it is not nil, returns what is shown in place of a text that may be anything: an
+	// entity's, or a person's.
 	Redact func(what What, text string) string
 
-	// Logs, if it is not nil, returns the address of what the log has of a job, and of a range of it if that is not empty. [CloudLogs]
-	// is such a function.
+	// Logs, if it is not nil, returns the address of what the log has of a job, and of a range of
+	// it if that is not empty. [CloudLogs] is such a function.
 	Logs func(job, rangeID string) string
 
 	// Logger receives why requests were refused or have failed. Defaults to slog.Default().
@@ -39,7 +43,8 @@ type What string
 
 // The texts that may be anything.
 const (
-	Key     What = "key"     // the path of a key, such as /Account,"ann", a value that a job is sharded by, or a namespace
+	// the path of a key, such as /Account,"ann", a value that a job is sharded by, or a namespace
+	Key     What = "key"
 	Params  What = "params"  // a job's parameters as JSON, or its query, as JSON or in words
 	Error   What = "error"   // an error, or a cause of errors
 	Value   What = "value"   // the value of a property of an entity, which a rehearsal shows
@@ -47,9 +52,10 @@ const (
 	Reason  What = "reason"  // why somebody has done something
 )
 
-// Loopback allows everything to whoever sends a request from this machine to this machine, by one of its own names: for a dashboard that a
-// program opens for who has started it. A page of another site can't pass for one, though its name may lead to this machine. A request that a
-// proxy has passed on, and says so, is refused: it may be anybody's.
+// Loopback allows everything to whoever sends a request from this machine to this machine, by one
+// of its own names: for a dashboard that a program opens for who has started it. A page of another
+// site can't pass for one, though its name may lead to this machine. A request that a proxy has
+// passed on, and says so, is refused: it may be anybody's.
 func Loopback(r *http.Request) (who string, err error) {
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Real-Ip", "Via"} {
 		if r.Header.Get(name) != "" {
@@ -69,14 +75,16 @@ func Loopback(r *http.Request) (who string, err error) {
 	return "", nil
 }
 
-// CloudLogs returns a function for [Options.Logs] that leads to Cloud Logging of a project, for lines as package cloudlog writes them.
+// CloudLogs returns a function for [Options.Logs] that leads to Cloud Logging of a project, for
+// lines as package cloudlog writes them.
 func CloudLogs(project string) func(job, rangeID string) string {
 	return func(job, rangeID string) string {
 		query := fmt.Sprintf("labels.job=%q", job)
 		if rangeID != "" {
 			query += fmt.Sprintf("\nlabels.range=%q", rangeID)
 		}
-		return "https://console.cloud.google.com/logs/query;query=" + url.PathEscape(query) + "?project=" + url.QueryEscape(project)
+		return "https://console.cloud.google.com/logs/query;query=" + url.PathEscape(query) + "?project=" +
+			url.QueryEscape(project)
 	}
 }
 

@@ -52,7 +52,8 @@ var (
 	textType = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
-// fieldsOf returns the inputs for a type of parameters: one of JSON for all of it, with an empty name, if it is no struct.
+// fieldsOf returns the inputs for a type of parameters: one of JSON for all of it, with an empty
+// name, if it is no struct.
 func fieldsOf(t reflect.Type) []field {
 	if t == nil {
 		return nil
@@ -63,7 +64,8 @@ func fieldsOf(t reflect.Type) []field {
 	return inside(t, nil, 0)
 }
 
-// deepest is how deep structs have inputs of their own; what is deeper, as in types that contain themselves, is JSON.
+// deepest is how deep structs have inputs of their own; what is deeper, as in types that contain
+// themselves, is JSON.
 const deepest = 4
 
 // inside returns the inputs for a struct's fields.
@@ -92,7 +94,8 @@ func inside(t reflect.Type, path []string, depth int) (all []field) {
 			name = f.Name
 		}
 		at := append(append([]string{}, path...), name)
-		v := field{Name: strings.Join(at, "."), path: at, typ: typ, quote: strings.Contains(","+options+",", ",string,")}
+		v := field{Name: strings.Join(at, "."), path: at, typ: typ,
+			quote: strings.Contains(","+options+",", ",string,")}
 		if typ.Kind() == reflect.Pointer {
 			v.Optional, typ = true, typ.Elem()
 		}
@@ -108,7 +111,8 @@ func inside(t reflect.Type, path []string, depth int) (all []field) {
 	return all
 }
 
-// kindOf returns what a value of a type is entered as; nothing for a struct, which has inputs for its fields.
+// kindOf returns what a value of a type is entered as; nothing for a struct, which has inputs for
+// its fields.
 func kindOf(t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[time.Time]():
@@ -123,7 +127,8 @@ func kindOf(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Bool:
 		return "bool"
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint8,
+		reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		return "int"
 	case reflect.Float32, reflect.Float64:
 		return "float"
@@ -139,10 +144,12 @@ func kindOf(t reflect.Type) string {
 	return "json"
 }
 
-// params encodes what was entered as parameters. What is wrong is noted in the fields, and the first of it returned.
+// params encodes what was entered as parameters. What is wrong is noted in the fields, and the
+// first of it returned.
 func params(fields []field, q url.Values) (encoded json.RawMessage, err error) {
 	for name := range q {
-		if known := slices.ContainsFunc(fields, func(f field) bool { return f.ID() == name }); strings.HasPrefix(name, "p.") && !known {
+		if known := slices.ContainsFunc(fields, func(f field) bool { return f.ID() == name }); strings.HasPrefix(name,
+			"p.") && !known {
 			return nil, operator.BadRequest(fmt.Sprintf("the mapper has no parameter %.100q", name[2:]))
 		}
 	}

@@ -35,9 +35,10 @@ func (s *server) aRange(r *http.Request, q url.Values) (*answer, error) {
 		return nil, err
 	}
 	name := q.Get("range")
-	d, err := shared(r.Context(), &s.cache, "range\x00"+job+"\x00"+name, func(ctx context.Context) (*picture.Detail, error) {
-		return picture.RangeOf(ctx, s.engine.Client(), job, name)
-	})
+	d, err := shared(r.Context(), &s.cache, "range\x00"+job+"\x00"+name,
+		func(ctx context.Context) (*picture.Detail, error) {
+			return picture.RangeOf(ctx, s.engine.Client(), job, name)
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -51,5 +52,6 @@ func (s *server) aRange(r *http.Request, q url.Values) (*answer, error) {
 	if s.Logs != nil {
 		v.Logs = s.Logs(job, name)
 	}
-	return &answer{template: "range", title: "Range " + name, live: d.State == picture.Pending || d.State == picture.Running, body: v}, nil
+	return &answer{template: "range", title: "Range " + name, live: d.State == picture.Pending ||
+		d.State == picture.Running, body: v}, nil
 }

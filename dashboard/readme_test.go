@@ -11,7 +11,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestReadmeScreens makes the pictures of the README, in the folder $README_SCREENS: README_SCREENS=$PWD/docs/images go test ./dashboard -run ReadmeScreens.
+// TestReadmeScreens makes the pictures of the README, in the folder $README_SCREENS:
+// README_SCREENS=$PWD/docs/images go test ./dashboard -run ReadmeScreens.
 func TestReadmeScreens(t *testing.T) {
 	folder := os.Getenv("README_SCREENS")
 	if folder == "" {
@@ -24,7 +25,9 @@ func TestReadmeScreens(t *testing.T) {
 	w.fails.Store(true)
 	w.run(t, "winter-credit", `{"Amount": 5}`, mapper.StartOptions{PageSize: 100})
 	w.slow.Store(int64(4 * time.Millisecond))
-	if err := w.start(t, "backfill-plan", `{"Amount": 0}`, mapper.StartOptions{PageSize: 20, Beside: true}).Pause(mapper.WithCaller(t.Context(), "ben@example.com")); err != nil {
+	if err := w.start(t, "backfill-plan", `{"Amount": 0}`,
+		mapper.StartOptions{PageSize: 20, Beside: true}).Pause(mapper.WithCaller(t.Context(),
+		"ben@example.com")); err != nil {
 		t.Fatal(err)
 	}
 	w.hot.Store(3100)

@@ -37,7 +37,8 @@ type replayed struct {
 }
 
 // letters stand for states.
-var letters = map[picture.State]byte{picture.Uncut: 'u', picture.Pending: 'p', picture.Running: 'r', picture.Done: 'd', picture.Slow: 's', picture.Failed: 'f'}
+var letters = map[picture.State]byte{picture.Uncut: 'u', picture.Pending: 'p', picture.Running: 'r', picture.Done: 'd',
+	picture.Slow: 's', picture.Failed: 'f'}
 
 // unfold returns the letters of all ranges in each frame.
 func unfold(p *picture.Picture, times []time.Time) (all []string) {
@@ -60,7 +61,8 @@ func (s *server) replay(r *http.Request, q url.Values) (*answer, error) {
 	frame := frames
 	if text := q.Get("frame"); text != "" {
 		if frame, err = strconv.Atoi(text); err != nil || frame < 1 || frame > frames {
-			return nil, operator.BadRequest(fmt.Sprintf("the parameter frame is %.100q, it has to be a number in [1, %d]", text, frames))
+			return nil, operator.BadRequest(fmt.Sprintf("the parameter frame is %.100q, it has to be a number in "+
+				"[1, %d]", text, frames))
 		}
 	}
 	l, err := s.look(r.Context(), id)
@@ -69,7 +71,8 @@ func (s *server) replay(r *http.Request, q url.Values) (*answer, error) {
 	}
 	p := l.picture
 	v := &replayed{
-		Times: p.Frames(frames), Ranges: []ranged{}, Job: id, Frame: frame, Last: frames, Took: p.Until.Sub(p.Begun), Estimated: p.Estimated,
+		Times: p.Frames(frames), Ranges: []ranged{}, Job: id, Frame: frame, Last: frames, Took: p.Until.Sub(p.Begun),
+		Estimated: p.Estimated,
 	}
 	v.Frames = unfold(p, v.Times)
 	v.At = v.Times[frame-1].Sub(p.Begun)
@@ -106,7 +109,8 @@ func (s *strip) play(all []string, frame int) {
 	}
 }
 
-// since returns the first frame, from 0 on, in which a range is in none of some states; one behind the last if there is none.
+// since returns the first frame, from 0 on, in which a range is in none of some states; one behind
+// the last if there is none.
 func since(all []string, at int, states ...byte) int {
 	for i, frame := range all {
 		if !slices.Contains(states, frame[at]) {
@@ -127,9 +131,11 @@ func className(letter byte) string {
 }
 
 // The colours of an animation, which stands by itself, on light and on dark pages.
-var colours = map[byte]string{'u': "#e2e8f0", 'p': "#94a3b8", 'r': "#2563eb", 'd': "#15803d", 's': "#d97706", 'f': "#dc2626"}
+var colours = map[byte]string{'u': "#e2e8f0", 'p': "#94a3b8", 'r': "#2563eb", 'd': "#15803d", 's': "#d97706",
+	'f': "#dc2626"}
 
-// playTime is how long an animation takes, of which there are three rounds, and holdFrames how many frames it holds at its end.
+// playTime is how long an animation takes, of which there are three rounds, and holdFrames how many
+// frames it holds at its end.
 const (
 	playTime   = 6 * time.Second
 	holdFrames = 8
@@ -158,30 +164,42 @@ func animate(st *mapper.Status, p *picture.Picture, d strip, all []string) svg {
 	const top, foot = 30, 24
 	var b bytes.Buffer
 	height := top + d.Height + foot
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" font-family="system-ui, sans-serif" font-size="14">`,
+	fmt.Fprintf(&b,
+		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" `+
+			`font-family="system-ui, sans-serif" font-size="14">`,
 		stripWidth+20, height, stripWidth+20, height)
-	caption := fmt.Sprintf("%s: %s entities by %s tasks in %s", st.ID, operator.Grouped(st.Processed), operator.Grouped(st.Tasks), span(p.Until.Sub(p.Begun)))
-	fmt.Fprintf(&b, `<title>%s</title><rect width="100%%" height="100%%" rx="6" fill="#ffffff"/><text x="10" y="20" fill="#0f172a">%s</text><g transform="translate(10 %d)" shape-rendering="crispEdges">`,
+	caption := fmt.Sprintf("%s: %s entities by %s tasks in %s", st.ID, operator.Grouped(st.Processed),
+		operator.Grouped(st.Tasks), span(p.Until.Sub(p.Begun)))
+	fmt.Fprintf(&b,
+		`<title>%s</title><rect width="100%%" height="100%%" rx="6" fill="#ffffff"/><text x="10" y="20" `+
+			`fill="#0f172a">%s</text><g transform="translate(10 %d)" shape-rendering="crispEdges">`,
 		html.EscapeString(caption), html.EscapeString(caption), top)
 	for _, v := range d.Slots {
 		at := v.Range
-		fmt.Fprintf(&b, `<rect x="%s" y="%s" width="%s" height="%s" fill="%s">`, v.X, v.Y, v.W, v.H, colours[all[len(all)-1][at]])
+		fmt.Fprintf(&b, `<rect x="%s" y="%s" width="%s" height="%s" fill="%s">`, v.X, v.Y, v.W, v.H,
+			colours[all[len(all)-1][at]])
 		values, times := turns(all, at)
 		if len(values) > 1 {
-			fmt.Fprintf(&b, `<animate attributeName="fill" dur="%ds" repeatCount="3" calcMode="discrete" values="%s" keyTimes="%s"/>`,
+			fmt.Fprintf(&b,
+				`<animate attributeName="fill" dur="%ds" repeatCount="3" calcMode="discrete" values="%s" `+
+					`keyTimes="%s"/>`,
 				int(playTime.Seconds()), strings.Join(values, ";"), strings.Join(times, ";"))
 		}
 		b.WriteString(`</rect>`)
 	}
 	played := float64(frames) / (frames + holdFrames)
-	fmt.Fprintf(&b, `<rect y="%d" width="%d" height="3" fill="#64748b"><animate attributeName="width" dur="%ds" repeatCount="3" values="0;%d;%d" keyTimes="0;%s;1"/></rect></g>`,
+	fmt.Fprintf(&b,
+		`<rect y="%d" width="%d" height="3" fill="#64748b"><animate attributeName="width" dur="%ds" repeatCount="3" `+
+			`values="0;%d;%d" keyTimes="0;%s;1"/></rect></g>`,
 		d.Height+4, stripWidth, int(playTime.Seconds()), stripWidth, stripWidth, unit(played))
 	x := 10
 	for _, k := range []struct {
 		letter byte
 		name   string
 	}{{'p', "pending"}, {'r', "running"}, {'d', "done"}, {'s', "slow"}, {'f', "failed"}} {
-		fmt.Fprintf(&b, `<rect x="%d" y="%d" width="10" height="10" fill="%s"/><text x="%d" y="%d" fill="#334155" font-size="12">%s</text>`, x, height-13, colours[k.letter], x+14, height-4, k.name)
+		fmt.Fprintf(&b,
+			`<rect x="%d" y="%d" width="10" height="10" fill="%s"/><text x="%d" y="%d" fill="#334155" `+
+				`font-size="12">%s</text>`, x, height-13, colours[k.letter], x+14, height-4, k.name)
 		x += 80
 	}
 	b.WriteString(`</svg>`)

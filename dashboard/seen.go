@@ -32,7 +32,8 @@ type status struct {
 
 // statusOf returns what may be seen of a status.
 func (s *server) statusOf(from *mapper.Status) (v status, err error) {
-	v = status{Status: from, Error: s.redact(Error, from.Error), Why: s.redact(Error, from.Why), Over: s.redact(Params, operator.Over(from.Query)), Counters: make(map[string]int64)}
+	v = status{Status: from, Error: s.redact(Error, from.Error), Why: s.redact(Error, from.Why),
+		Over: s.redact(Params, operator.Over(from.Query)), Counters: make(map[string]int64)}
 	for _, space := range from.Spaces {
 		space.Namespace = s.redact(Key, space.Namespace)
 		v.Spaces = append(v.Spaces, space)
@@ -94,7 +95,8 @@ func (s *server) causesOf(from []mapper.Cause) []cause {
 		total += c.Count
 	}
 	for _, c := range from {
-		all = append(all, cause{s.redact(Error, c.Cause), c.Count, c.Estimated, s.failedOf(c.Example), hashOf(c.Cause), float64(c.Count) / float64(max(1, total))})
+		all = append(all, cause{s.redact(Error, c.Cause), c.Count, c.Estimated, s.failedOf(c.Example), hashOf(c.Cause),
+			float64(c.Count) / float64(max(1, total))})
 	}
 	return all
 }

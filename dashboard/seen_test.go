@@ -13,7 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestRedact has keys, parameters and errors be hidden: no page says any of it, and a cause can still be retried.
+// TestRedact has keys, parameters and errors be hidden: no page says any of it, and a cause can
+// still be retried.
 func TestRedact(t *testing.T) {
 	testflag.Sequential(t)
 	var mu sync.Mutex
@@ -25,7 +26,8 @@ func TestRedact(t *testing.T) {
 		return "hidden-" + string(what)
 	}})
 	const secret = "s3cret"
-	if _, err := w.client.Put(t.Context(), datastore.IDKey("Account", 97, datastore.NameKey("Parent", secret, nil)), &account{}); err != nil {
+	if _, err := w.client.Put(t.Context(), datastore.IDKey("Account", 97, datastore.NameKey("Parent", secret, nil)),
+		&account{}); err != nil {
 		t.Fatal(err)
 	}
 	w.fails.Store(true)
@@ -40,9 +42,11 @@ func TestRedact(t *testing.T) {
 	}
 	params := []byte(`{"Amount": 1, "note": "` + secret + `", "extra": {"tags": ["` + secret + `"]}}`)
 	w.run(t, "j", string(params), mapper.StartOptions{PageSize: 5})
-	spaces := mapper.Query{Kind: "Account", Namespaces: []string{"", secret}, Filters: []mapper.Filter{mapper.Where("Balance", "<", int64(1_000_000))}}
+	spaces := mapper.Query{Kind: "Account", Namespaces: []string{"", secret},
+		Filters: []mapper.Filter{mapper.Where("Balance", "<", int64(1_000_000))}}
 	for _, id := range []string{"spaces", "rehearsal"} {
-		job, err := w.engine.StartNamed(mapper.WithReason(t.Context(), secret), "credit", spaces, params, &mapper.StartOptions{ID: id, Rehearse: id == "rehearsal"})
+		job, err := w.engine.StartNamed(mapper.WithReason(t.Context(), secret), "credit", spaces, params,
+			&mapper.StartOptions{ID: id, Rehearse: id == "rehearsal"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +60,8 @@ func TestRedact(t *testing.T) {
 			t.Errorf("%s says it", at)
 		}
 	}
-	for _, what := range []dashboard.What{dashboard.Key, dashboard.Params, dashboard.Error, dashboard.Value, dashboard.Counter, dashboard.Reason} {
+	for _, what := range []dashboard.What{dashboard.Key, dashboard.Params, dashboard.Error, dashboard.Value,
+		dashboard.Counter, dashboard.Reason} {
 		if asked[what] == 0 {
 			t.Errorf("asked about %v, and not about a %s", asked, what)
 		}

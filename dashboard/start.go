@@ -52,7 +52,8 @@ const (
 // startables returns the engine's mappers.
 func (s *server) startables() (all []startable) {
 	for _, m := range s.engine.Mappers() {
-		all = append(all, startable{m.Name, m.Visit, append([]field{}, fieldsOf(m.Params)...), prebuilt.Destroys(m.Name)})
+		all = append(all, startable{m.Name, m.Visit, append([]field{}, fieldsOf(m.Params)...),
+			prebuilt.Destroys(m.Name)})
 	}
 	return all
 }
@@ -84,12 +85,14 @@ func (f *form) choose(name string) error {
 	return nil
 }
 
-// stands returns what stands for what was entered, but for what neither a job nor a plan depends on.
+// stands returns what stands for what was entered, but for what neither a job nor a plan depends
+// on.
 func stands(q url.Values) string {
 	h := sha256.New()
 	var names []string
 	for name := range q {
-		if name != "do" && name != "planned" && name != "reason" && name != "format" && strings.Join(q[name], "") != "" {
+		if name != "do" && name != "planned" && name != "reason" && name != "format" &&
+			strings.Join(q[name], "") != "" {
 			names = append(names, name)
 		}
 	}
@@ -142,7 +145,8 @@ func (f *form) read(q url.Values) (in entered, err error) {
 		}
 	case asAll, "":
 	default:
-		note(operator.BadRequest(fmt.Sprintf("how is %.100q, it has to be %s, %s, %s or %s", how, asRehearsal, asCanary, asRest, asAll)))
+		note(operator.BadRequest(fmt.Sprintf("how is %.100q, it has to be %s, %s, %s or %s", how, asRehearsal, asCanary,
+			asRest, asAll)))
 	}
 	in.params, err = params(f.Chosen.Fields, q)
 	note(err)
@@ -150,7 +154,8 @@ func (f *form) read(q url.Values) (in entered, err error) {
 	if in.options.ID == "" {
 		note(operator.BadRequest("the ID is missing: it makes repeated starts one job"))
 	}
-	for name, to := range map[string]*int{"page_size": &in.options.PageSize, "workers": &in.options.Workers, "failure_limit": &in.options.FailureLimit} {
+	for name, to := range map[string]*int{"page_size": &in.options.PageSize, "workers": &in.options.Workers,
+		"failure_limit": &in.options.FailureLimit} {
 		n, err := number(q, name)
 		if err == nil && n != float64(int(n)) {
 			err = operator.BadRequest(fmt.Sprintf("%s is %v, it has to be a whole number", name, n))
@@ -162,7 +167,8 @@ func (f *form) read(q url.Values) (in entered, err error) {
 		*to, err = number(q, name)
 		note(err)
 	}
-	in.options.Rate.Ramp, in.options.Beside, in.options.AllowEmpty = q.Get("ramp") != "", q.Get("beside") != "", q.Get("allow_empty") != ""
+	in.options.Rate.Ramp, in.options.Beside, in.options.AllowEmpty = q.Get("ramp") != "", q.Get("beside") != "",
+		q.Get("allow_empty") != ""
 	in.each, err = lasting(q, "per_entity")
 	note(err)
 	return in, errors.Join(bad...)
@@ -175,7 +181,8 @@ func (s *server) plan(ctx context.Context, in entered) (*mapper.Estimate, error)
 	})
 }
 
-// start plans a job, and starts it once it was planned. What is wrong is said beside what was entered.
+// start plans a job, and starts it once it was planned. What is wrong is said beside what was
+// entered.
 func (s *server) start(r *http.Request, q url.Values) (*answer, error) {
 	f := &form{Mappers: s.startables(), In: make(map[string]string)}
 	if err := f.choose(q.Get("mapper")); err != nil {
@@ -199,7 +206,8 @@ func (s *server) start(r *http.Request, q url.Values) (*answer, error) {
 		f.Mappers = nil
 		return &answer{template: "start", title: "Start a job", body: f}, nil
 	}
-	job, err := s.engine.StartNamed(mapper.WithReason(r.Context(), q.Get("reason")), in.mapper, in.query, in.params, &in.options)
+	job, err := s.engine.StartNamed(mapper.WithReason(r.Context(), q.Get("reason")), in.mapper, in.query, in.params,
+		&in.options)
 	if err != nil {
 		return s.again(r, f, err)
 	}
@@ -213,7 +221,8 @@ func (s *server) again(r *http.Request, f *form, err error) (*answer, error) {
 	if code == http.StatusInternalServerError || asJSON(r) {
 		return nil, err
 	}
-	f.Bad = cmp.Or(s.redact(Error, strings.TrimPrefix(strings.TrimPrefix(err.Error(), "mapper: "), "start: ")), "it is wrong")
+	f.Bad = cmp.Or(s.redact(Error, strings.TrimPrefix(strings.TrimPrefix(err.Error(), "mapper: "), "start: ")),
+		"it is wrong")
 	f.Planned = ""
 	return &answer{code: code, template: "start", title: "Start a job", body: f}, nil
 }

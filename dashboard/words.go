@@ -101,7 +101,8 @@ func span(d time.Duration) string {
 
 // colourNames are what colours a strip, in words.
 var colourNames = map[picture.Colour]string{
-	picture.ByState: "state", picture.ByPace: "time an entity takes", picture.ByAttempts: "attempts in vain", picture.ByTime: "when",
+	picture.ByState: "state", picture.ByPace: "time an entity takes", picture.ByAttempts: "attempts in vain",
+	picture.ByTime: "when",
 }
 
 // dict returns a map of names and values, for a template that takes several.
@@ -117,8 +118,8 @@ func dict(pairs ...any) (map[string]any, error) {
 	return m, nil
 }
 
-// visible returns a text that may be anybody's: cut off, and with what a browser would not show, or would act on, such as characters that turn
-// its direction, written as \u{202e}.
+// visible returns a text that may be anybody's: cut off, and with what a browser would not show, or
+// would act on, such as characters that turn its direction, written as \u{202e}.
 func visible(s string, most int) string {
 	var b strings.Builder
 	n := 0

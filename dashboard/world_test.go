@@ -78,13 +78,15 @@ func newEngine(t testing.TB) *world {
 	t.Helper()
 	w := new(world)
 	var handler http.Handler
-	w.emulator = emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if w.refuses.Load() {
-			rw.WriteHeader(http.StatusServiceUnavailable)
-			return
-		}
-		handler.ServeHTTP(rw, r)
-	}))})
+	w.emulator = emulator.ForTest(t,
+		&emulator.Options{
+			Transport: emulator.HandlerTransport(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				if w.refuses.Load() {
+					rw.WriteHeader(http.StatusServiceUnavailable)
+					return
+				}
+				handler.ServeHTTP(rw, r)
+			}))})
 	var err error
 	if w.client, err = w.emulator.Datastore(t.Context(), "test", mapper.WithVersions()); err != nil {
 		t.Fatal(err)
@@ -96,9 +98,10 @@ func newEngine(t testing.TB) *world {
 	}
 	t.Cleanup(func() { taskClient.Close() })
 	w.queues = taskClient
-	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
-		Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 8},
-	}}); err != nil {
+	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{
+			Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 8},
+		}}); err != nil {
 		t.Fatal(err)
 	}
 	queue, err := tasks.NewQueue(taskClient, queueName, "http://tasks.test/mapper/", &tasks.Options{Unverified: true})
@@ -128,7 +131,8 @@ func newEngine(t testing.TB) *world {
 	})
 	look := mapper.Visit("look", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil })
 	w.mappers = mapper.Set(credit, look)
-	if w.engine, err = mapper.New(w.client, queue, &mapper.Options{Mappers: w.mappers, Logger: slog.New(slog.DiscardHandler)}); err != nil {
+	if w.engine, err = mapper.New(w.client, queue,
+		&mapper.Options{Mappers: w.mappers, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
 	handler = w.engine.Handler()
@@ -173,7 +177,8 @@ func (w *world) putAccounts(t testing.TB, n int) {
 func (w *world) start(t testing.TB, id string, params string, o mapper.StartOptions) *mapper.Job {
 	t.Helper()
 	o.ID = id
-	job, err := w.engine.StartNamed(mapper.WithReason(mapper.WithCaller(t.Context(), "ann@example.com"), "the spring campaign"), "credit", mapper.Query{Kind: "Account"}, []byte(params), &o)
+	job, err := w.engine.StartNamed(mapper.WithReason(mapper.WithCaller(t.Context(), "ann@example.com"),
+		"the spring campaign"), "credit", mapper.Query{Kind: "Account"}, []byte(params), &o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,8 +38,8 @@ var names = map[string]string{
 		"start": "a span, and a command",
 }
 
-// commandLines returns the lines of the pages that run one of the tools: those of blocks, and those inside of
-// sentences.
+// commandLines returns the lines of the pages that run one of the tools: those of blocks, and those
+// inside of sentences.
 func commandLines(t *testing.T) (all []commandLine) {
 	t.Helper()
 	pages, err := filepath.Glob("*.md")
@@ -82,8 +82,8 @@ func commandLines(t *testing.T) (all []commandLine) {
 	return all
 }
 
-// sessionOf returns what is typed in a block without a language: the lines after a "$ ", if there are any, or all of
-// it if it begins with one of the tools.
+// sessionOf returns what is typed in a block without a language: the lines after a "$ ", if there
+// are any, or all of it if it begins with one of the tools.
 func sessionOf(text string) (script string, is bool) {
 	for line := range strings.Lines(text) {
 		if typed, ok := strings.CutPrefix(line, "$ "); ok {
@@ -102,8 +102,8 @@ func sessionOf(text string) (script string, is bool) {
 	return "", false
 }
 
-// TestCommandLines checks every line of the pages that runs gcloud, Terraform, curl or scattermap: the command is
-// there, its flags, and the arguments that it needs.
+// TestCommandLines checks every line of the pages that runs gcloud, Terraform, curl or scattermap:
+// the command is there, its flags, and the arguments that it needs.
 func TestCommandLines(t *testing.T) {
 	lines := commandLines(t)
 	count := make(map[string]int)
@@ -258,7 +258,8 @@ func askGcloud(t *testing.T, sdk, python, mode string, question, answer any) {
 	}
 }
 
-// placeholder matches what somebody who types a line puts something else for: $NAME, and words such as PROJECT.
+// placeholder matches what somebody who types a line puts something else for: $NAME, and words such
+// as PROJECT.
 var placeholder = regexp.MustCompile(`\$\{?\w+\}?|\b[A-Z][A-Z_]{3,}\b`)
 
 // plausible returns a value of the form that gcloud expects of a placeholder.
@@ -289,8 +290,8 @@ var wrongForGcloud = []string{
 		"repositories create r",
 }
 
-// TestInstalledGcloud compares the commands that this repository knows of gcloud with those of the installed one, and
-// has the parser of that read every line of the pages.
+// TestInstalledGcloud compares the commands that this repository knows of gcloud with those of the
+// installed one, and has the parser of that read every line of the pages.
 func TestInstalledGcloud(t *testing.T) {
 	sdk, python := installedGcloud(t)
 	if sdk == "" {

@@ -111,8 +111,8 @@ func follow(t *testing.T, steps []step) outcome {
 	return o
 }
 
-// missing returns the first line of what should be printed that was not; the order does not matter, as that of
-// failures is none. "..." stands for anything.
+// missing returns the first line of what should be printed that was not; the order does not matter,
+// as that of failures is none. "..." stands for anything.
 func missing(want, got string) string {
 	lines := strings.Split(got, "\n")
 	for line := range strings.Lines(want) {
@@ -127,8 +127,8 @@ func missing(want, got string) string {
 	return ""
 }
 
-// TestDeployPage follows docs/deploy.md in each of its ways, from an empty project to a finished job, an alarm, and
-// an empty project again.
+// TestDeployPage follows docs/deploy.md in each of its ways, from an empty project to a finished
+// job, an alarm, and an empty project again.
 func TestDeployPage(t *testing.T) {
 	needShell(t)
 	for way, name := range ways {
@@ -240,7 +240,8 @@ var mistakes = map[string]mistake{
 	"something is left":          {"B", `gcloud run services delete "$SERVICE"`, "true", "", "Deleted queue"},
 }
 
-// TestDeployPageIsChecked makes mistakes in the page, a third of all unless it is night, and checks that each is found.
+// TestDeployPageIsChecked makes mistakes in the page, a third of all unless it is night, and checks
+// that each is found.
 func TestDeployPageIsChecked(t *testing.T) {
 	needShell(t)
 	if testing.Short() {
@@ -305,7 +306,8 @@ func TestTyped(t *testing.T) {
 	o := follow(t, []step{{block: block{language: "sh", text: string(text)}}})
 	t.Log(o.printed[0])
 	balances, err := o.cloud.Balances(t.Context(), "Account")
-	t.Logf("balances %v, %v; mails %q; left %q; refused %q", balances, err, o.cloud.Mails(), o.cloud.Left(), o.cloud.Refused())
+	t.Logf("balances %v, %v; mails %q; left %q; refused %q", balances, err, o.cloud.Mails(), o.cloud.Left(),
+		o.cloud.Refused())
 	if o.failed >= 0 {
 		t.Error("it fails")
 	}

@@ -32,7 +32,8 @@ func TestNamesOfFiles(t *testing.T) {
 		}
 		for _, m := range name.FindAllStringSubmatch(string(content), -1) {
 			path := m[1]
-			if _, err := os.Stat(filepath.Join("..", path)); err != nil && (strings.Contains(path, "/") || !files[path]) {
+			if _, err := os.Stat(filepath.Join("..", path)); err != nil &&
+				(strings.Contains(path, "/") || !files[path]) {
 				t.Errorf("%s names the file %s, which is gone", page, path)
 			}
 		}

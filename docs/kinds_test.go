@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestKindsOfRecords checks that the page about personal data has every kind that the code gives to records of its own,
-// and no other, and that each begins as those do that an erasure looks through.
+// TestKindsOfRecords checks that the page about personal data has every kind that the code gives to
+// records of its own, and no other, and that each begins as those do that an erasure looks through.
 func TestKindsOfRecords(t *testing.T) {
 	page, err := os.ReadFile("retention.md")
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 // TestNamesOfTests checks that every test and benchmark that a page names exists.
 func TestNamesOfTests(t *testing.T) {
 	defined := make(map[string]bool)
-	definition, name := regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz|Example)\w*)\(`), regexp.MustCompile(`\b(?:Test|Benchmark|Fuzz)[A-Z]\w*`)
+	definition, name := regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz|Example)\w*)\(`),
+		regexp.MustCompile(`\b(?:Test|Benchmark|Fuzz)[A-Z]\w*`)
 	read := func(path string) string {
 		content, err := os.ReadFile(path)
 		if err != nil {

@@ -56,7 +56,8 @@ func readPage(t testing.TB, page string) (blocks []block, spans map[int][]string
 	return blocks, spans
 }
 
-// A shell reads the commands of a script: their words, without quotes. Variables stay as they are written.
+// A shell reads the commands of a script: their words, without quotes. Variables stay as they are
+// written.
 type shell struct {
 	text     string
 	at       int

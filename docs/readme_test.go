@@ -75,7 +75,8 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestReadmeProgram builds the README's program, and runs it against the emulators, as a user would.
+// TestReadmeProgram builds the README's program, and runs it against the emulators, as a user
+// would.
 func TestReadmeProgram(t *testing.T) {
 	dir := t.TempDir()
 	source, program := filepath.Join(dir, "main.go"), filepath.Join(dir, "credit")
@@ -108,7 +109,8 @@ func TestReadmeProgram(t *testing.T) {
 	}
 	defer taskClient.Close()
 	const location = "projects/readme/locations/here"
-	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: location + "/queues/mapper"}}); err != nil {
+	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{Name: location + "/queues/mapper"}}); err != nil {
 		t.Fatal(err)
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -122,7 +124,8 @@ func TestReadmeProgram(t *testing.T) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program)
 	cmd.Stderr = t.Output()
-	cmd.Env = append(os.Environ(), "GOOGLE_CLOUD_PROJECT=readme", "TASKS_QUEUE="+location+"/queues/mapper", "SERVICE_URL="+url, fmt.Sprint("PORT=", port),
+	cmd.Env = append(os.Environ(), "GOOGLE_CLOUD_PROJECT=readme", "TASKS_QUEUE="+location+"/queues/mapper",
+		"SERVICE_URL="+url, fmt.Sprint("PORT=", port),
 		"DATASTORE_EMULATOR_HOST="+e.DatastoreAddr(), "CLOUD_TASKS_EMULATOR_HOST="+e.TasksAddr())
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -147,7 +150,8 @@ func TestReadmeProgram(t *testing.T) {
 		}
 	}
 	var a account
-	if err := client.Get(t.Context(), datastore.NameKey("Account", "ann", nil), &a); err != nil || a.Balance != 15 || ctx.Err() != nil {
+	if err := client.Get(t.Context(), datastore.NameKey("Account", "ann", nil), &a); err != nil || a.Balance != 15 ||
+		ctx.Err() != nil {
 		t.Errorf("%+v, %v, %v", a, err, ctx.Err())
 	}
 }

@@ -31,8 +31,8 @@ const (
 	leastRows     = 10
 )
 
-// TestSeeds runs the tests that seeds.md names, and fails where one is missing, skipped or fails. With other tests it
-// only checks that they exist: they run in their own packages then.
+// TestSeeds runs the tests that seeds.md names, and fails where one is missing, skipped or fails.
+// With other tests it only checks that they exist: they run in their own packages then.
 func TestSeeds(t *testing.T) {
 	page, err := os.ReadFile("seeds.md")
 	if err != nil {
@@ -74,7 +74,8 @@ func TestSeeds(t *testing.T) {
 // byName reports whether a value of -run asks for TestSeeds by its name.
 func byName(run string) bool { return strings.Contains(run, "TestSeeds") }
 
-// TestSeedRows checks that a row without a test, a test without a package, and tables that lack rows are seen.
+// TestSeedRows checks that a row without a test, a test without a package, and tables that lack
+// rows are seen.
 func TestSeedRows(t *testing.T) {
 	for _, cell := range []string{"", "none", "`TestA`", "`examples/feed`", "`examples/feed` `TestA` `examples/cron`"} {
 		if _, err := seedTests(cell); err == nil {
@@ -202,7 +203,8 @@ func TestScatterIsFree(t *testing.T) {
 	}
 }
 
-// seedPage returns the tests that a page names, by their packages' folders, and what is wrong with the page.
+// seedPage returns the tests that a page names, by their packages' folders, and what is wrong with
+// the page.
 func seedPage(page string) (named map[string][]string, problems []error) {
 	named = make(map[string][]string)
 	sections := strings.Split(page, "\n## ")[1:]
@@ -292,7 +294,8 @@ func testsOf(dir string) (names []string, err error) {
 	return names, nil
 }
 
-// results are those of tests and subtests, by their names: "pass", "fail" or "skip"; "" is what a test prints itself.
+// results are those of tests and subtests, by their names: "pass", "fail" or "skip"; "" is what a
+// test prints itself.
 type results struct{ of, said map[string]string }
 
 // readResults reads what go test -json prints.
@@ -316,9 +319,10 @@ func readResults(out io.Reader) (results, error) {
 	}
 }
 
-// check returns an error unless a test shows its row: it has passed, and if any of its subtests was skipped, another
-// has passed. Some subtests need what is not installed everywhere, so a few may be skipped. One that has subtests itself
-// counts for nothing: it passes even if all of them are skipped.
+// check returns an error unless a test shows its row: it has passed, and if any of its subtests was
+// skipped, another has passed. Some subtests need what is not installed everywhere, so a few may be
+// skipped. One that has subtests itself counts for nothing: it passes even if all of them are
+// skipped.
 func (r results) check(name string) error {
 	if got := r.of[name]; got != "pass" {
 		return fmt.Errorf("its result is %q, want it to pass", got)

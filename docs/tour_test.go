@@ -35,7 +35,8 @@ func TestTour(t *testing.T) {
 		if i := strings.LastIndex(link[1], "."); i >= 0 {
 			qualifier, name = link[1][:i], link[1][i+1:]
 		}
-		declares := regexp.MustCompile(`^(func|type) ` + name + `\b|^func \(\w+ \*?` + qualifier + `(\[\w+\])?\) ` + name + `\(`)
+		declares := regexp.MustCompile(`^(func|type) ` + name + `\b|^func \(\w+ \*?` + qualifier + `(\[\w+\])?\) ` +
+			name + `\(`)
 		at := 0
 		for i, l := range lines {
 			if declares.MatchString(l) {
@@ -47,7 +48,8 @@ func TestTour(t *testing.T) {
 			continue
 		}
 		if at == 0 || !*writeTour {
-			t.Errorf("tour.md links %s to line %q of %s, which declares it on line %d; go test ./docs -run TestTour -args -tour writes that", link[1], line, path, at)
+			t.Errorf("tour.md links %s to line %q of %s, which declares it on line %d; go test ./docs -run TestTour "+
+				"-args -tour writes that", link[1], line, path, at)
 			continue
 		}
 		page = strings.ReplaceAll(page, link[0], fmt.Sprintf("[`%s`](%s#L%d)", link[1], path, at))

@@ -64,7 +64,8 @@ func BenchmarkAgainstGoogle(b *testing.B) {
 	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
 		b.Run(string(p), func(b *testing.B) {
 			theirs := googletest.Client(b, p)
-			ours, err := emulator.ForTest(b, &emulator.Options{DatastoreAddr: "127.0.0.1:0"}).Datastore(b.Context(), "bench")
+			ours, err := emulator.ForTest(b, &emulator.Options{DatastoreAddr: "127.0.0.1:0"}).Datastore(b.Context(),
+				"bench")
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -73,8 +74,10 @@ func BenchmarkAgainstGoogle(b *testing.B) {
 				kind := fmt.Sprint("K", time.Now().UnixNano())
 				fill(b, theirs, kind+"warm", 1000)
 				fill(b, ours, kind+"warm", 1000)
-				b.ReportMetric(float64(fill(b, theirs, kind, n))/float64(fill(b, ours, kind, n)), "times-as-fast-commits-of-500")
-				b.ReportMetric(float64(readKind(b, theirs, kind, n))/float64(readKind(b, ours, kind, n)), "times-as-fast-reads")
+				b.ReportMetric(float64(fill(b, theirs, kind, n))/float64(fill(b, ours, kind, n)),
+					"times-as-fast-commits-of-500")
+				b.ReportMetric(float64(readKind(b, theirs, kind, n))/float64(readKind(b, ours, kind, n)),
+					"times-as-fast-reads")
 			}
 		})
 	}
@@ -123,7 +126,8 @@ func BenchmarkPageInALargeKind(b *testing.B) {
 	page := func(kind string, i int) time.Duration {
 		from := datastore.NameKey(kind, fmt.Sprintf("user-%08d", i), nil)
 		begun := time.Now()
-		keys, err := client.GetAll(b.Context(), datastore.NewQuery(kind).FilterField("__key__", ">=", from).Limit(100).KeysOnly(), nil)
+		keys, err := client.GetAll(b.Context(), datastore.NewQuery(kind).FilterField("__key__", ">=",
+			from).Limit(100).KeysOnly(), nil)
 		if err != nil || len(keys) != 100 {
 			b.Fatalf("%d keys, %v", len(keys), err)
 		}
@@ -149,7 +153,8 @@ func BenchmarkPageInALargeKind(b *testing.B) {
 func BenchmarkSteadyUpdates(b *testing.B) {
 	client := benchClient(b)
 	key := datastore.NameKey("K", "counter", nil)
-	if _, err := client.Count(b.Context(), datastore.NewQuery("K").FilterField("Name", "=", "x").Order("N")); err != nil {
+	if _, err := client.Count(b.Context(), datastore.NewQuery("K").FilterField("Name", "=",
+		"x").Order("N")); err != nil {
 		b.Fatal(err) // its index is kept up to date
 	}
 	n := 0

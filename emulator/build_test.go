@@ -112,7 +112,8 @@ func TestQueriesWhileIndexesAreBuilt(t *testing.T) {
 					have = append(have, found[i].String()+fmt.Sprint(e))
 				}
 				if !slices.Equal(have, want) {
-					return fmt.Errorf("%v of %s=%d: %d results, want %d", order, names[equal], value, len(have), len(want))
+					return fmt.Errorf("%v of %s=%d: %d results, want %d", order, names[equal], value, len(have),
+						len(want))
 				}
 			}
 			return nil
@@ -134,7 +135,8 @@ func TestVersionMemory(t *testing.T) {
 	put := func(n int64) {
 		m := upsert(key, n)
 		m.GetUpsert().Properties["s"] = &datastorepb.Value{
-			ValueType: &datastorepb.Value_StringValue{StringValue: string(make([]byte, 1000))}, ExcludeFromIndexes: true,
+			ValueType:          &datastorepb.Value_StringValue{StringValue: string(make([]byte, 1000))},
+			ExcludeFromIndexes: true,
 		}
 		resp, err := client.Commit(t.Context(), &datastorepb.CommitRequest{
 			ProjectId: "p", Mode: datastorepb.CommitRequest_NON_TRANSACTIONAL, Mutations: []*datastorepb.Mutation{m},
@@ -145,7 +147,8 @@ func TestVersionMemory(t *testing.T) {
 		times = append(times, resp.MutationResults[0].UpdateTime)
 	}
 	read := func(o *datastorepb.ReadOptions) (int64, error) {
-		resp, err := client.Lookup(t.Context(), &datastorepb.LookupRequest{ProjectId: "p", Keys: []*datastorepb.Key{key}, ReadOptions: o})
+		resp, err := client.Lookup(t.Context(),
+			&datastorepb.LookupRequest{ProjectId: "p", Keys: []*datastorepb.Key{key}, ReadOptions: o})
 		if err != nil {
 			return 0, err
 		}
@@ -158,9 +161,10 @@ func TestVersionMemory(t *testing.T) {
 		return &datastorepb.ReadOptions{ConsistencyType: &datastorepb.ReadOptions_ReadTime{ReadTime: times[n]}}
 	}
 	put(0)
-	tx, err := client.BeginTransaction(t.Context(), &datastorepb.BeginTransactionRequest{ProjectId: "p", TransactionOptions: &datastorepb.TransactionOptions{
-		Mode: &datastorepb.TransactionOptions_ReadOnly_{ReadOnly: new(datastorepb.TransactionOptions_ReadOnly)},
-	}})
+	tx, err := client.BeginTransaction(t.Context(), &datastorepb.BeginTransactionRequest{ProjectId: "p",
+		TransactionOptions: &datastorepb.TransactionOptions{
+			Mode: &datastorepb.TransactionOptions_ReadOnly_{ReadOnly: new(datastorepb.TransactionOptions_ReadOnly)},
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +178,8 @@ func TestVersionMemory(t *testing.T) {
 	if n, err := read(at(150)); n != 150 || err != nil {
 		t.Errorf("while the transaction is open the past is %d, %v, want 150", n, err)
 	}
-	if _, err := client.Rollback(t.Context(), &datastorepb.RollbackRequest{ProjectId: "p", Transaction: tx.Transaction}); err != nil {
+	if _, err := client.Rollback(t.Context(),
+		&datastorepb.RollbackRequest{ProjectId: "p", Transaction: tx.Transaction}); err != nil {
 		t.Fatal(err)
 	}
 	put(301)
@@ -192,9 +197,11 @@ func TestVersionMemory(t *testing.T) {
 	if kept < 60 || kept > 100 {
 		t.Errorf("%d versions of 1 kB are kept, want about 85", kept)
 	}
-	if _, err := client.Commit(t.Context(), &datastorepb.CommitRequest{ProjectId: "p", Mode: datastorepb.CommitRequest_NON_TRANSACTIONAL, Mutations: []*datastorepb.Mutation{
-		{Operation: &datastorepb.Mutation_Delete{Delete: key}},
-	}}); err != nil {
+	if _, err := client.Commit(t.Context(),
+		&datastorepb.CommitRequest{ProjectId: "p", Mode: datastorepb.CommitRequest_NON_TRANSACTIONAL,
+			Mutations: []*datastorepb.Mutation{
+				{Operation: &datastorepb.Mutation_Delete{Delete: key}},
+			}}); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := read(nil); n != -1 || err != nil {

@@ -52,7 +52,9 @@ func (f *Faults) plan(method string, req any) callPlan {
 }
 
 // intercept makes calls go wrong.
-func (f *Faults) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (f *Faults) intercept(
+	ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
 	p := f.plan(path.Base(info.FullMethod), req)
 	if err := wait(ctx, p.delay/2); err != nil {
 		return nil, err
@@ -85,7 +87,8 @@ func (f *Faults) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 // would not try again.
 func (f *Faults) abort(ctx context.Context, req *datastorepb.CommitRequest, info *grpc.UnaryServerInfo) error {
 	if server, ok := info.Server.(datastorepb.DatastoreServer); ok {
-		rollback := &datastorepb.RollbackRequest{ProjectId: req.ProjectId, DatabaseId: req.DatabaseId, Transaction: req.GetTransaction()}
+		rollback := &datastorepb.RollbackRequest{ProjectId: req.ProjectId, DatabaseId: req.DatabaseId,
+			Transaction: req.GetTransaction()}
 		if _, err := server.Rollback(ctx, rollback); err != nil {
 			return err // as the commit would: the transaction is not open
 		}

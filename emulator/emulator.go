@@ -60,8 +60,8 @@ type Options struct {
 	// recovery.
 	Retention time.Duration
 
-	// PointInTime has the Datastore do what production does with point-in-time recovery: of what is older than an hour whole
-	// minutes can be read. Retention defaults to seven days then.
+	// PointInTime has the Datastore do what production does with point-in-time recovery: of what is
+	// older than an hour whole minutes can be read. Retention defaults to seven days then.
 	PointInTime bool
 
 	// VersionMemory is how many bytes of memory old versions may take in each database,
@@ -215,7 +215,8 @@ func Start(o *Options) (_ *Emulator, err error) {
 	}
 	e.datastore, err = startService(opts.DatastoreAddr, interceptors, func(s *grpc.Server) {
 		e.datastoreServer = dsemu.NewServer(dsemu.Options{
-			Scatter: opts.Scatter, Batch: opts.Batch, Seed: opts.Seed, Retention: opts.Retention, PointInTime: opts.PointInTime, Pessimistic: opts.Pessimistic, Indexes: enforced,
+			Scatter: opts.Scatter, Batch: opts.Batch, Seed: opts.Seed, Retention: opts.Retention,
+			PointInTime: opts.PointInTime, Pessimistic: opts.Pessimistic, Indexes: enforced,
 			VersionMemory: opts.VersionMemory, IndexMemory: opts.IndexMemory,
 		}, e.meter)
 		datastorepb.RegisterDatastoreServer(s, e.datastoreServer)
@@ -227,7 +228,8 @@ func Start(o *Options) (_ *Emulator, err error) {
 		e.ready = &http.Server{Handler: rest.Ready("Datastore"), ReadHeaderTimeout: 10 * time.Second}
 		go e.ready.Serve(e.datastore.other)
 	}
-	tasksOptions := tasksemu.Options{Transport: opts.Transport, Unlimited: opts.UnlimitedRate, ReuseNames: opts.ReuseQueueNames}
+	tasksOptions := tasksemu.Options{Transport: opts.Transport, Unlimited: opts.UnlimitedRate,
+		ReuseNames: opts.ReuseQueueNames}
 	if opts.Faults != nil {
 		tasksOptions.Faults = taskFaults{opts.Faults}
 	}
@@ -258,7 +260,8 @@ func (e *Emulator) serveREST() error {
 		return err
 	}
 	e.restConn = conn
-	e.rest = &http.Server{Handler: rest.Handler(cloudtaskspb.NewCloudTasksClient(conn)), ReadHeaderTimeout: 10 * time.Second}
+	e.rest = &http.Server{Handler: rest.Handler(cloudtaskspb.NewCloudTasksClient(conn)),
+		ReadHeaderTimeout: 10 * time.Second}
 	go e.rest.Serve(e.tasks.other)
 	return nil
 }
@@ -308,7 +311,9 @@ func (e *Emulator) Reset() {
 
 // Datastore returns a client of a project's default database, which mapper.New takes. It has to be
 // closed before the emulator.
-func (e *Emulator) Datastore(ctx context.Context, project string, opts ...option.ClientOption) (*datastore.Client, error) {
+func (e *Emulator) Datastore(
+	ctx context.Context, project string, opts ...option.ClientOption,
+) (*datastore.Client, error) {
 	all := append(e.datastore.clientOptions(), intercepted())
 	return datastore.NewClient(ctx, project, append(all, opts...)...)
 }
@@ -368,7 +373,8 @@ func startService(addr string, interceptors []grpc.UnaryServerInterceptor, regis
 			grpc.ChainUnaryInterceptor(interceptors...),
 			grpc.MaxRecvMsgSize(maxMessage),
 			// The Datastore client pings every minute, whether it has calls or not.
-			grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+			grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second,
+				PermitWithoutStream: true}),
 		),
 		memory: bufconn.Listen(1 << 20),
 	}

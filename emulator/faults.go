@@ -90,7 +90,8 @@ func (k FaultKind) String() string {
 // methods are the short names of all calls.
 var methods = func() map[string]bool {
 	names := make(map[string]bool)
-	for _, service := range []grpc.ServiceDesc{datastorepb.Datastore_ServiceDesc, cloudtaskspb.CloudTasks_ServiceDesc, longrunningpb.Operations_ServiceDesc} {
+	for _, service := range []grpc.ServiceDesc{datastorepb.Datastore_ServiceDesc, cloudtaskspb.CloudTasks_ServiceDesc,
+		longrunningpb.Operations_ServiceDesc} {
 		for _, m := range service.Methods {
 			names[m.MethodName] = true
 		}

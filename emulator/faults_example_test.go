@@ -16,8 +16,10 @@ import (
 // the same, and a second create by its name says so.
 func ExampleFaults() {
 	ctx := context.Background()
-	faults := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseAnswer, Methods: []string{"CreateTask"}, Limit: 1})
-	e, err := emulator.Start(&emulator.Options{Faults: faults, Transport: emulator.HandlerTransport(http.NotFoundHandler())})
+	faults := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseAnswer, Methods: []string{"CreateTask"},
+		Limit: 1})
+	e, err := emulator.Start(&emulator.Options{Faults: faults,
+		Transport: emulator.HandlerTransport(http.NotFoundHandler())})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -27,7 +29,8 @@ func ExampleFaults() {
 		log.Fatal(err)
 	}
 	defer client.Close()
-	if _, err := client.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: queueName}}); err != nil {
+	if _, err := client.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{Name: queueName}}); err != nil {
 		log.Fatal(err)
 	}
 	for range 2 {

@@ -46,7 +46,8 @@ func putThing(ctx context.Context, client *datastore.Client, n int64) error {
 func getThing(t *testing.T, client *datastore.Client) int64 {
 	t.Helper()
 	var got thing
-	if err := client.Get(t.Context(), datastore.NameKey("Thing", "a", nil), &got); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
+	if err := client.Get(t.Context(), datastore.NameKey("Thing", "a", nil), &got); err != nil &&
+		!errors.Is(err, datastore.ErrNoSuchEntity) {
 		t.Fatal(err)
 	}
 	return got.N
@@ -61,7 +62,8 @@ func TestLostCalls(t *testing.T) {
 		t.Run(c.kind.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				// A code that the client does not repeat.
-				f := emulator.NewFaults(1, emulator.Fault{Kind: c.kind, Methods: []string{"Commit"}, Limit: 1, Code: codes.Internal})
+				f := emulator.NewFaults(1, emulator.Fault{Kind: c.kind, Methods: []string{"Commit"}, Limit: 1,
+					Code: codes.Internal})
 				client := faulty(t, f)
 				if err := putThing(t.Context(), client, 7); status.Code(err) != codes.Internal {
 					t.Errorf("the call that goes wrong: %v, want Internal", err)
@@ -81,7 +83,8 @@ func TestLostCalls(t *testing.T) {
 // TestUnavailable has the services away from the 10th to the 20th second.
 func TestUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, After: 10 * time.Second, Until: 20 * time.Second})
+		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, After: 10 * time.Second,
+			Until: 20 * time.Second})
 		client := faulty(t, f)
 		begun := time.Now()
 		if err := putThing(t.Context(), client, 1); err != nil || !time.Now().Equal(begun) {
@@ -106,7 +109,8 @@ func TestUnavailable(t *testing.T) {
 // after, and that a call's deadline ends it.
 func TestSlowCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Methods: []string{"Commit"}, Latency: emulator.Constant(10 * time.Second)})
+		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Methods: []string{"Commit"},
+			Latency: emulator.Constant(10 * time.Second)})
 		client := faulty(t, f)
 		for _, c := range []struct {
 			deadline time.Duration
@@ -123,7 +127,8 @@ func TestSlowCalls(t *testing.T) {
 			err := putThing(ctx, client, int64(c.deadline/time.Second))
 			cancel()
 			if status.Code(err) != c.want && !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != c.took {
-				t.Errorf("deadline %v: %v after %v, want %v after %v", c.deadline, err, time.Since(begun), c.want, c.took)
+				t.Errorf("deadline %v: %v after %v, want %v after %v", c.deadline, err, time.Since(begun), c.want,
+					c.took)
 			}
 			if got := getThing(t, client); got != c.effect {
 				t.Errorf("deadline %v: the entity is %d, want %d", c.deadline, got, c.effect)
@@ -151,7 +156,8 @@ func TestAbortedCommits(t *testing.T) {
 			_, err := tx.Put(key, &a)
 			return err
 		}
-		if _, err := client.RunInTransaction(t.Context(), add, datastore.MaxAttempts(1)); !errors.Is(err, datastore.ErrConcurrentTransaction) {
+		if _, err := client.RunInTransaction(t.Context(), add, datastore.MaxAttempts(1)); !errors.Is(err,
+			datastore.ErrConcurrentTransaction) {
 			t.Errorf("one attempt: %v, want ErrConcurrentTransaction", err)
 		}
 		if _, err := client.RunInTransaction(t.Context(), add); err != nil {
@@ -200,7 +206,9 @@ func TestFaultsRepeat(t *testing.T) {
 	if !slices.Equal(first, run(7)) {
 		t.Error("the same seed, other faults")
 	}
-	if !slices.Equal(first, run(7, emulator.Fault{Kind: emulator.SlowCall, Share: 0.5, Latency: emulator.Exponential{Mean: time.Millisecond}})) {
+	if !slices.Equal(first,
+		run(7, emulator.Fault{Kind: emulator.SlowCall, Share: 0.5,
+			Latency: emulator.Exponential{Mean: time.Millisecond}})) {
 		t.Error("another rule changed what the first one does")
 	}
 	if slices.Equal(first, run(8)) {
@@ -245,14 +253,19 @@ func TestDeliveryFaults(t *testing.T) {
 		atOnce int
 	}{
 		{emulator.Fault{Kind: emulator.DeliverTwice}, []time.Duration{0, time.Minute}, 1},
-		{emulator.Fault{Kind: emulator.DeliverTwice, Latency: emulator.Constant(time.Second)}, []time.Duration{0, time.Minute + time.Second}, 1},
-		{emulator.Fault{Kind: emulator.DeliverTogether, Latency: emulator.Constant(time.Second)}, []time.Duration{0, time.Second}, 2},
-		{emulator.Fault{Kind: emulator.DeliverLate, Latency: emulator.Constant(time.Hour)}, []time.Duration{time.Hour}, 1},
+		{emulator.Fault{Kind: emulator.DeliverTwice, Latency: emulator.Constant(time.Second)},
+			[]time.Duration{0, time.Minute + time.Second}, 1},
+		{emulator.Fault{Kind: emulator.DeliverTogether, Latency: emulator.Constant(time.Second)},
+			[]time.Duration{0, time.Second}, 2},
+		{emulator.Fault{Kind: emulator.DeliverLate, Latency: emulator.Constant(time.Hour)}, []time.Duration{time.Hour},
+			1},
 		{emulator.Fault{Kind: emulator.LoseReply}, []time.Duration{0, time.Minute + retry}, 1},
 		// The handler is cut off, and goes on while the retry runs.
-		{emulator.Fault{Kind: emulator.CrashReceiver, Latency: emulator.Constant(time.Second)}, []time.Duration{0, time.Second + retry}, 2},
+		{emulator.Fault{Kind: emulator.CrashReceiver, Latency: emulator.Constant(time.Second)},
+			[]time.Duration{0, time.Second + retry}, 2},
 		// It had answered; the answer is dropped.
-		{emulator.Fault{Kind: emulator.CrashReceiver, Latency: emulator.Constant(2 * time.Minute)}, []time.Duration{0, time.Minute + retry}, 1},
+		{emulator.Fault{Kind: emulator.CrashReceiver, Latency: emulator.Constant(2 * time.Minute)},
+			[]time.Duration{0, time.Minute + retry}, 1},
 	} {
 		t.Run(fmt.Sprint(c.fault.Kind, c.fault.Latency), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -291,9 +304,10 @@ func TestCrashCancels(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer client.Close()
-		if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
-			Name: queueName, RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: 3},
-		}}); err != nil {
+		if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+			Queue: &cloudtaskspb.Queue{
+				Name: queueName, RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: 3},
+			}}); err != nil {
 			t.Fatal(err)
 		}
 		mustCreate(t, client, task("abc"))
@@ -312,7 +326,9 @@ func TestShuffledDeliveries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := new(receiver)
 		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.DeliverShuffled})
-		_, client := tasksWith(t, r, &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 1}}, emulator.Options{Faults: f})
+		_, client := tasksWith(t, r,
+			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 1}},
+			emulator.Options{Faults: f})
 		pause(t, client)
 		var created []string
 		for i := range 100 {

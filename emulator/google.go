@@ -110,8 +110,8 @@ func (l launch) startOn(ctx context.Context, p Product, ports func() (string, er
 	return g, nil
 }
 
-// portAttempts is how many ports are tried: between the choice of a free one and its use by the emulator
-// somebody else may take it.
+// portAttempts is how many ports are tried: between the choice of a free one and its use by the
+// emulator somebody else may take it.
 const portAttempts = 3
 
 var errPortTaken = errors.New("its port was taken meanwhile")
@@ -129,7 +129,8 @@ func (l launch) start(ctx context.Context, p Product, jar, java, port string) (*
 	g := &Google{Product: p, Addr: "127.0.0.1:" + port, cancel: cancel, ended: make(chan struct{}), dir: dir}
 	// The emulators only know English messages. In the minutes that one runs, its second
 	// compiler would cost more than it gains: without it the same tests take half the CPU.
-	args := append([]string{"-Duser.language=en", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", jar, l.class}, l.args(port, dir)...)
+	args := append([]string{"-Duser.language=en", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", jar, l.class},
+		l.args(port, dir)...)
 	started := make(chan error)
 	go g.run(exec.CommandContext(running, java, args...), started)
 	if err := <-started; err != nil {
@@ -163,11 +164,12 @@ func (g *Google) run(cmd *exec.Cmd, started chan<- error) {
 	}
 }
 
-// nowRunning is what both emulators print when they listen. Google's own command line waits for it, too.
+// nowRunning is what both emulators print when they listen. Google's own command line waits for it,
+// too.
 const nowRunning = "is now running"
 
-// wait asks the emulator for its health until it answers. Before it says that it runs, whatever answers at its
-// port is somebody else.
+// wait asks the emulator for its health until it answers. Before it says that it runs, whatever
+// answers at its port is somebody else.
 func (g *Google) wait(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -204,7 +206,9 @@ func (g *Google) Close() {
 
 // Datastore returns a client of a project's default database, whose operations
 // are counted, and which mapper.New takes. It has to be closed before the emulator.
-func (g *Google) Datastore(ctx context.Context, project string, opts ...option.ClientOption) (*datastore.Client, error) {
+func (g *Google) Datastore(
+	ctx context.Context, project string, opts ...option.ClientOption,
+) (*datastore.Client, error) {
 	all := append(insecureOptions("passthrough:///"+g.Addr), intercepted(),
 		option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(g.meter.UnaryClientInterceptor())))
 	return datastore.NewClient(ctx, project, append(all, opts...)...)

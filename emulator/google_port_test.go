@@ -10,8 +10,9 @@ import (
 	"github.com/scattermap/scattermap/internal/nightly"
 )
 
-// TestGooglePortTaken has each of Google's emulators find its port taken, by a server that answers every
-// request as a healthy emulator would: it starts on the next port, and says so where all are taken.
+// TestGooglePortTaken has each of Google's emulators find its port taken, by a server that answers
+// every request as a healthy emulator would: it starts on the next port, and says so where all are
+// taken.
 func TestGooglePortTaken(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")

@@ -61,7 +61,8 @@ func TestGoogleNotInstalled(t *testing.T) {
 			}
 		})
 	}
-	if _, err := emulator.StartGoogle(context.Background(), "another"); err == nil || errors.Is(err, emulator.ErrNotInstalled) {
+	if _, err := emulator.StartGoogle(context.Background(), "another"); err == nil ||
+		errors.Is(err, emulator.ErrNotInstalled) {
 		t.Errorf("a product that does not exist: %v", err)
 	}
 }
@@ -89,7 +90,8 @@ func TestGoogleThatDoesNotAnswer(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	for _, o := range []emulator.Options{{Scatter: -1}, {Scatter: 1 << 20}, {Batch: -1}, {DatastoreAddr: "nowhere"}, {TasksAddr: "nowhere"}, {KeysAddr: "nowhere"}} {
+	for _, o := range []emulator.Options{{Scatter: -1}, {Scatter: 1 << 20}, {Batch: -1}, {DatastoreAddr: "nowhere"},
+		{TasksAddr: "nowhere"}, {KeysAddr: "nowhere"}} {
 		if e, err := emulator.Start(&o); err == nil {
 			e.Close()
 			t.Errorf("%+v: no error", o)

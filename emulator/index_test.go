@@ -76,9 +76,10 @@ func TestProjectionIndexes(t *testing.T) {
 	}
 }
 
-// TestExplodingIndex has an entity with more combinations of values than an index can have: a query that
-// is ordered by them is refused rather than answered without the entity, before and after the index is there. Any other
-// finds the entity, as production merges the indexes of the properties of equalities.
+// TestExplodingIndex has an entity with more combinations of values than an index can have: a query
+// that is ordered by them is refused rather than answered without the entity, before and after the
+// index is there. Any other finds the entity, as production merges the indexes of the properties of
+// equalities.
 func TestExplodingIndex(t *testing.T) {
 	client := embedded(t, nil)
 	type lists struct {
@@ -145,7 +146,8 @@ func TestExplodingIndex(t *testing.T) {
 		"(A, B)": all.Order("A").Order("B"), "(A, -B)": byA.Order("A").Order("-B"),
 	} {
 		_, err := client.GetAll(t.Context(), q.KeysOnly(), nil)
-		if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), `"Lists"`) || !strings.Contains(err.Error(), index) {
+		if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), `"Lists"`) ||
+			!strings.Contains(err.Error(), index) {
 			t.Errorf("error %v, want one that names the kind and the index %s", err, index)
 		}
 	}

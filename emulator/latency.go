@@ -87,7 +87,8 @@ func (e Exponential) validate() error {
 
 func (l LogNormal) validate() error {
 	if l.Median <= 0 || l.P99 < l.Median {
-		return fmt.Errorf("LogNormal has to have a positive Median and a P99 of at least that, they are %v and %v", l.Median, l.P99)
+		return fmt.Errorf("LogNormal has to have a positive Median and a P99 of at least that, they are %v and %v",
+			l.Median, l.P99)
 	}
 	return nil
 }

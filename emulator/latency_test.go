@@ -19,7 +19,8 @@ func TestLatencies(t *testing.T) {
 		{emulator.Uniform{Min: time.Second, Max: 3 * time.Second}, 2 * time.Second, 2980 * time.Millisecond},
 		{emulator.Uniform{Min: time.Second}, time.Second, time.Second},
 		{emulator.Exponential{Mean: time.Second}, 693 * time.Millisecond, 4605 * time.Millisecond},
-		{emulator.LogNormal{Median: 20 * time.Millisecond, P99: 200 * time.Millisecond}, 20 * time.Millisecond, 200 * time.Millisecond},
+		{emulator.LogNormal{Median: 20 * time.Millisecond, P99: 200 * time.Millisecond}, 20 * time.Millisecond,
+			200 * time.Millisecond},
 	} {
 		rng := rand.New(rand.NewPCG(1, 2))
 		drawn := make([]time.Duration, 10000)
@@ -29,7 +30,8 @@ func TestLatencies(t *testing.T) {
 		slices.Sort(drawn)
 		near := func(got, want time.Duration) bool { return max(got-want, want-got) <= want/8 }
 		if median, p99 := drawn[5000], drawn[9900]; !near(median, c.median) || !near(p99, c.p99) || drawn[0] < 0 {
-			t.Errorf("%T%+v: median %v, 99th percentile %v; want about %v and %v", c.latency, c.latency, median, p99, c.median, c.p99)
+			t.Errorf("%T%+v: median %v, 99th percentile %v; want about %v and %v", c.latency, c.latency, median, p99,
+				c.median, c.p99)
 		}
 	}
 }

@@ -97,7 +97,8 @@ func TestDeadlock(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		first, second := errors.Is(errs[0], datastore.ErrConcurrentTransaction), errors.Is(errs[1], datastore.ErrConcurrentTransaction)
+		first, second := errors.Is(errs[0], datastore.ErrConcurrentTransaction),
+			errors.Is(errs[1], datastore.ErrConcurrentTransaction)
 		if first == second {
 			t.Errorf("commits: %v and %v, want one of them aborted", errs[0], errs[1])
 		}
@@ -166,15 +167,18 @@ func TestSnapshotRetention(t *testing.T) {
 		for _, c := range []struct {
 			at   time.Time
 			code codes.Code
-		}{{then, codes.OK}, {time.Now(), codes.OK}, {then.Add(-2 * time.Hour), codes.FailedPrecondition}, {time.Now().Add(time.Hour), codes.InvalidArgument}} {
-			if _, err := client.NewTransaction(t.Context(), datastore.ReadOnly, datastore.WithReadTime(c.at)); status.Code(err) != c.code {
+		}{{then, codes.OK}, {time.Now(), codes.OK}, {then.Add(-2 * time.Hour), codes.FailedPrecondition},
+			{time.Now().Add(time.Hour), codes.InvalidArgument}} {
+			if _, err := client.NewTransaction(t.Context(), datastore.ReadOnly,
+				datastore.WithReadTime(c.at)); status.Code(err) != c.code {
 				t.Errorf("at %v: %v, want %v", c.at, err, c.code)
 			}
 		}
 	})
 }
 
-// TestPointInTime checks which times can be read with point-in-time recovery: any of the last hour, and whole minutes of seven days.
+// TestPointInTime checks which times can be read with point-in-time recovery: any of the last hour,
+// and whole minutes of seven days.
 func TestPointInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := emulator.ForTest(t, &emulator.Options{PointInTime: true})

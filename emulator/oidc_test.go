@@ -54,25 +54,29 @@ func TestTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: queueName}}); err != nil {
+	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{Name: queueName}}); err != nil {
 		t.Fatal(err)
 	}
-	validator, err := idtoken.NewValidator(context.Background(), option.WithHTTPClient(&http.Client{Transport: redirect{e.KeysURL()}}))
+	validator, err := idtoken.NewValidator(context.Background(),
+		option.WithHTTPClient(&http.Client{Transport: redirect{e.KeysURL()}}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ audience, want string }{{"my-service", "my-service"}, {"", worker}} {
 		signed := task("")
 		signed.GetHttpRequest().Url = worker
-		signed.GetHttpRequest().AuthorizationHeader = &cloudtaskspb.HttpRequest_OidcToken{OidcToken: &cloudtaskspb.OidcToken{
-			ServiceAccountEmail: "tasks@p.iam.gserviceaccount.com", Audience: c.audience,
-		}}
+		signed.GetHttpRequest().AuthorizationHeader = &cloudtaskspb.HttpRequest_OidcToken{
+			OidcToken: &cloudtaskspb.OidcToken{
+				ServiceAccountEmail: "tasks@p.iam.gserviceaccount.com", Audience: c.audience,
+			}}
 		mustCreate(t, client, signed)
 		payload, err := validator.Validate(t.Context(), <-tokens, c.want)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if payload.Issuer != "https://accounts.google.com" || payload.Claims["email"] != "tasks@p.iam.gserviceaccount.com" ||
+		if payload.Issuer != "https://accounts.google.com" ||
+			payload.Claims["email"] != "tasks@p.iam.gserviceaccount.com" ||
 			payload.Claims["email_verified"] != true || time.Unix(payload.Expires, 0).Before(time.Now()) {
 			t.Errorf("payload %+v", payload)
 		}

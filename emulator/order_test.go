@@ -113,11 +113,14 @@ func TestClassicSortsByUTF16(t *testing.T) {
 // TestValueOrder compares the order of values of all types.
 func TestValueOrder(t *testing.T) {
 	values := []any{
-		nil, int64(-5), int64(0), int64(1 << 62), int64(math.MinInt64), time.Unix(-1, 0), time.Unix(0, 1000), time.Unix(1e9, 0),
-		false, true, "", "a", "a\x00", "a\x00b", "ab", "é", []byte{}, []byte{0}, []byte{0, 0}, []byte{0, 1}, []byte("aa"), []byte{255},
+		nil, int64(-5), int64(0), int64(1 << 62), int64(math.MinInt64), time.Unix(-1, 0), time.Unix(0, 1000),
+		time.Unix(1e9, 0),
+		false, true, "", "a", "a\x00", "a\x00b", "ab", "é", []byte{}, []byte{0}, []byte{0, 0}, []byte{0, 1},
+		[]byte("aa"), []byte{255},
 		math.Inf(-1), -1.5, math.Copysign(0, -1), 0.0, 1.5, 1e300, math.Inf(1), math.NaN(),
 		datastore.GeoPoint{Lat: -1, Lng: 3}, datastore.GeoPoint{Lat: 1, Lng: -3}, datastore.GeoPoint{Lat: 1, Lng: 3},
-		datastore.IDKey("A", 5, nil), datastore.NameKey("A", "5", nil), datastore.NameKey("A", "x", datastore.IDKey("A", 5, nil)),
+		datastore.IDKey("A", 5, nil), datastore.NameKey("A", "5", nil),
+		datastore.NameKey("A", "x", datastore.IDKey("A", 5, nil)),
 		[]any{int64(7), "zz"}, []any{2.5},
 	}
 	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
@@ -129,7 +132,8 @@ func TestValueOrder(t *testing.T) {
 				}
 				key := datastore.IDKey("V", int64(i+1), nil)
 				for _, client := range []*datastore.Client{theirs, ours} {
-					if _, err := client.Put(t.Context(), key, &datastore.PropertyList{{Name: "p", Value: v}}); err != nil {
+					if _, err := client.Put(t.Context(), key,
+						&datastore.PropertyList{{Name: "p", Value: v}}); err != nil {
 						t.Fatalf("%v: %v", v, err)
 					}
 				}
@@ -146,7 +150,8 @@ func TestValueOrder(t *testing.T) {
 				if f, ok := v.(float64); ok && f != f {
 					continue // neither orders by NaN alike
 				}
-				queries = append(queries, all.FilterField("p", ">=", v).Order("p"), all.FilterField("p", "<", v).Order("-p").Order("__key__"))
+				queries = append(queries, all.FilterField("p", ">=", v).Order("p"),
+					all.FilterField("p", "<", v).Order("-p").Order("__key__"))
 			}
 			for i, q := range queries {
 				if diff := cmp.Diff(keysOf(t, theirs, q), keysOf(t, ours, q)); diff != "" {

@@ -56,33 +56,46 @@ func TestQueries(t *testing.T) {
 		{"namespace", all.Namespace("elsewhere"), []string{`/Book,"far"`}},
 		{"ancestor", all.Ancestor(shelf), []string{`/Shelf,"top"/Book,"d"`}},
 		{"ancestor itself", datastore.NewQuery("Shelf").Ancestor(shelf), nil},
-		{"equality", all.FilterField("Author", "=", "Ann"), []string{`/Book,"a"`, `/Book,"c"`, `/Shelf,"top"/Book,"d"`}},
-		{"two equalities", all.FilterField("Author", "=", "Ann").FilterField("Year", "=", 1980), []string{`/Shelf,"top"/Book,"d"`}},
+		{"equality", all.FilterField("Author", "=", "Ann"),
+			[]string{`/Book,"a"`, `/Book,"c"`, `/Shelf,"top"/Book,"d"`}},
+		{"two equalities", all.FilterField("Author", "=", "Ann").FilterField("Year", "=", 1980),
+			[]string{`/Shelf,"top"/Book,"d"`}},
 		{"element of an array", all.FilterField("Tags", "=", "y"), []string{`/Book,"a"`, `/Book,"b"`}},
 		{"unindexed", all.FilterField("Blurb", "=", "b"), nil},
 		{"absent property", all.FilterField("Nope", "=", "b"), nil},
 		{"no match", all.FilterField("Author", "=", "Nobody"), nil},
 		{"unknown kind", datastore.NewQuery("Nothing"), nil},
-		{"equality and key range", all.FilterField("Author", "=", "Ann").FilterField("__key__", ">", datastore.NameKey("Book", "a", nil)),
+		{"equality and key range", all.FilterField("Author", "=", "Ann").FilterField("__key__", ">",
+			datastore.NameKey("Book", "a", nil)),
 			[]string{`/Book,"c"`, `/Shelf,"top"/Book,"d"`}},
-		{"equality and ancestor", all.FilterField("Author", "=", "Ann").Ancestor(shelf), []string{`/Shelf,"top"/Book,"d"`}},
-		{"order", all.Order("Year"), []string{`/Book,7`, `/Book,"b"`, `/Shelf,"top"/Book,"d"`, `/Book,"a"`, `/Book,"c"`}},
-		{"descending order", all.Order("-Year").Order("__key__"), []string{`/Book,"c"`, `/Book,"a"`, `/Book,7`, `/Book,"b"`, `/Shelf,"top"/Book,"d"`}},
-		{"two orders", all.Order("Author").Order("-Year"), []string{`/Book,"c"`, `/Book,"a"`, `/Shelf,"top"/Book,"d"`, `/Book,"b"`, `/Book,7`}},
-		{"order leaves out who lacks it", all.Order("Tags").FilterField("Tags", "=", "z"), []string{`/Shelf,"top"/Book,"d"`}},
-		{"equality and order", all.FilterField("Author", "=", "Ann").Order("Year"), []string{`/Shelf,"top"/Book,"d"`, `/Book,"a"`, `/Book,"c"`}},
+		{"equality and ancestor", all.FilterField("Author", "=", "Ann").Ancestor(shelf),
+			[]string{`/Shelf,"top"/Book,"d"`}},
+		{"order", all.Order("Year"), []string{`/Book,7`, `/Book,"b"`, `/Shelf,"top"/Book,"d"`, `/Book,"a"`,
+			`/Book,"c"`}},
+		{"descending order", all.Order("-Year").Order("__key__"), []string{`/Book,"c"`, `/Book,"a"`, `/Book,7`,
+			`/Book,"b"`, `/Shelf,"top"/Book,"d"`}},
+		{"two orders", all.Order("Author").Order("-Year"), []string{`/Book,"c"`, `/Book,"a"`, `/Shelf,"top"/Book,"d"`,
+			`/Book,"b"`, `/Book,7`}},
+		{"order leaves out who lacks it", all.Order("Tags").FilterField("Tags", "=", "z"),
+			[]string{`/Shelf,"top"/Book,"d"`}},
+		{"equality and order", all.FilterField("Author", "=", "Ann").Order("Year"),
+			[]string{`/Shelf,"top"/Book,"d"`, `/Book,"a"`, `/Book,"c"`}},
 		{"keys descending", all.Order("-__key__").Limit(2), []string{`/Shelf,"top"/Book,"d"`, `/Book,"c"`}},
 		{"inequality", all.FilterField("Year", ">", 1980).Order("Year"), []string{`/Book,"a"`, `/Book,"c"`}},
-		{"interval", all.FilterField("Year", ">=", 1980).FilterField("Year", "<", 2000), []string{`/Book,7`, `/Book,"b"`, `/Shelf,"top"/Book,"d"`, `/Book,"a"`}},
+		{"interval", all.FilterField("Year", ">=", 1980).FilterField("Year", "<", 2000),
+			[]string{`/Book,7`, `/Book,"b"`, `/Shelf,"top"/Book,"d"`, `/Book,"a"`}},
 		{"limit", all.Limit(2), []string{`/Book,7`, `/Book,"a"`}},
 		{"no limit at all", all.Limit(0), nil},
 		{"offset", all.Offset(1).Limit(2), []string{`/Book,"a"`, `/Book,"b"`}},
 		{"offset beyond", all.Offset(9), nil},
 		{"key equality", all.FilterField("__key__", "=", datastore.IDKey("Book", 7, nil)), []string{`/Book,7`}},
-		{"key range", all.FilterField("__key__", ">=", datastore.NameKey("Book", "a", nil)).FilterField("__key__", "<", datastore.NameKey("Book", "c", nil)),
+		{"key range", all.FilterField("__key__", ">=", datastore.NameKey("Book", "a", nil)).FilterField("__key__", "<",
+			datastore.NameKey("Book", "c", nil)),
 			[]string{`/Book,"a"`, `/Book,"b"`}},
-		{"key range of another kind", all.FilterField("__key__", ">", datastore.IDKey("Cart", 1, nil)), []string{`/Shelf,"top"/Book,"d"`}},
-		{"empty key range", all.FilterField("__key__", ">=", datastore.NameKey("Book", "c", nil)).FilterField("__key__", "<", datastore.NameKey("Book", "a", nil)), nil},
+		{"key range of another kind", all.FilterField("__key__", ">", datastore.IDKey("Cart", 1, nil)),
+			[]string{`/Shelf,"top"/Book,"d"`}},
+		{"empty key range", all.FilterField("__key__", ">=", datastore.NameKey("Book", "c", nil)).FilterField("__key__",
+			"<", datastore.NameKey("Book", "a", nil)), nil},
 	}
 	onEach(t, func(t *testing.T, client *datastore.Client) {
 		library(t, client)
@@ -122,7 +135,8 @@ func TestCursors(t *testing.T) {
 			client := embedded(t, nil)
 			const n = 40
 			for i := range n {
-				if _, err := client.Put(t.Context(), datastore.IDKey("Book", int64(i+100), nil), &book{Year: i % 3}); err != nil {
+				if _, err := client.Put(t.Context(), datastore.IDKey("Book", int64(i+100), nil),
+					&book{Year: i % 3}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -177,7 +191,8 @@ func TestCursors(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(append(want[:9:9], want[10:]...), append(before, after...)); diff != "" || len(before) != 9 {
+			if diff := cmp.Diff(append(want[:9:9], want[10:]...), append(before, after...)); diff != "" ||
+				len(before) != 9 {
 				t.Errorf("%d before the cursor (-want +got):\n%s", len(before), diff)
 			}
 		})
@@ -280,10 +295,13 @@ func TestAggregations(t *testing.T) {
 			q    *datastore.AggregationQuery
 			want map[string]int64
 		}{
-			{"count and sum", q.NewAggregationQuery().WithCount("n").WithSum("Year", "years"), map[string]int64{"n": 5, "years": 9930}},
-			{"filtered", q.FilterField("Author", "=", "Ann").NewAggregationQuery().WithCount("n"), map[string]int64{"n": 3}},
+			{"count and sum", q.NewAggregationQuery().WithCount("n").WithSum("Year", "years"),
+				map[string]int64{"n": 5, "years": 9930}},
+			{"filtered", q.FilterField("Author", "=", "Ann").NewAggregationQuery().WithCount("n"),
+				map[string]int64{"n": 3}},
 			{"limited", q.Limit(2).NewAggregationQuery().WithCount("n"), map[string]int64{"n": 2}},
-			{"nothing", datastore.NewQuery("Nothing").NewAggregationQuery().WithCount("n").WithSum("Year", "s"), map[string]int64{"n": 0, "s": 0}},
+			{"nothing", datastore.NewQuery("Nothing").NewAggregationQuery().WithCount("n").WithSum("Year", "s"),
+				map[string]int64{"n": 0, "s": 0}},
 		} {
 			result, err := client.RunAggregationQuery(t.Context(), c.q)
 			if err != nil {

@@ -29,7 +29,8 @@ func raw(t *testing.T) (datastorepb.DatastoreClient, *emulator.Emulator) {
 // rawOf returns the protocol's own client of an emulator that listens.
 func rawOf(t *testing.T, e *emulator.Emulator) datastorepb.DatastoreClient {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+e.DatastoreAddr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:///"+e.DatastoreAddr(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +39,8 @@ func rawOf(t *testing.T, e *emulator.Emulator) datastorepb.DatastoreClient {
 }
 
 func pathKey(kind, name string) *datastorepb.Key {
-	return &datastorepb.Key{Path: []*datastorepb.Key_PathElement{{Kind: kind, IdType: &datastorepb.Key_PathElement_Name{Name: name}}}}
+	return &datastorepb.Key{
+		Path: []*datastorepb.Key_PathElement{{Kind: kind, IdType: &datastorepb.Key_PathElement_Name{Name: name}}}}
 }
 
 func upsert(key *datastorepb.Key, n int64) *datastorepb.Mutation {
@@ -62,13 +64,16 @@ func TestCountUpTo(t *testing.T) {
 	for _, c := range []struct{ upTo, want int64 }{{3, 3}, {5, 5}, {9, 5}} {
 		resp, err := client.RunAggregationQuery(t.Context(), &datastorepb.RunAggregationQueryRequest{
 			ProjectId: "p",
-			QueryType: &datastorepb.RunAggregationQueryRequest_AggregationQuery{AggregationQuery: &datastorepb.AggregationQuery{
-				QueryType: &datastorepb.AggregationQuery_NestedQuery{NestedQuery: &datastorepb.Query{Kind: []*datastorepb.KindExpression{{Name: "K"}}}},
-				Aggregations: []*datastorepb.AggregationQuery_Aggregation{{
-					Alias:    "n",
-					Operator: &datastorepb.AggregationQuery_Aggregation_Count_{Count: &datastorepb.AggregationQuery_Aggregation_Count{UpTo: wrapperspb.Int64(c.upTo)}},
+			QueryType: &datastorepb.RunAggregationQueryRequest_AggregationQuery{
+				AggregationQuery: &datastorepb.AggregationQuery{
+					QueryType: &datastorepb.AggregationQuery_NestedQuery{
+						NestedQuery: &datastorepb.Query{Kind: []*datastorepb.KindExpression{{Name: "K"}}}},
+					Aggregations: []*datastorepb.AggregationQuery_Aggregation{{
+						Alias: "n",
+						Operator: &datastorepb.AggregationQuery_Aggregation_Count_{
+							Count: &datastorepb.AggregationQuery_Aggregation_Count{UpTo: wrapperspb.Int64(c.upTo)}},
+					}},
 				}},
-			}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -102,7 +107,8 @@ func TestRefused(t *testing.T) {
 	}
 	query := func(q *datastorepb.Query) func() error {
 		return func() error {
-			_, err := client.RunQuery(t.Context(), &datastorepb.RunQueryRequest{ProjectId: "p", QueryType: &datastorepb.RunQueryRequest_Query{Query: q}})
+			_, err := client.RunQuery(t.Context(),
+				&datastorepb.RunQueryRequest{ProjectId: "p", QueryType: &datastorepb.RunQueryRequest_Query{Query: q}})
 			return err
 		}
 	}
@@ -116,7 +122,10 @@ func TestRefused(t *testing.T) {
 		call func() error
 		code codes.Code
 	}{
-		"no project":     {func() error { _, err := client.Lookup(t.Context(), &datastorepb.LookupRequest{}); return err }, codes.InvalidArgument},
+		"no project": {func() error {
+			_, err := client.Lookup(t.Context(), &datastorepb.LookupRequest{})
+			return err
+		}, codes.InvalidArgument},
 		"incomplete key": {lookup(incomplete), codes.InvalidArgument},
 		"empty path":     {lookup(&datastorepb.Key{}), codes.InvalidArgument},
 		"nil key":        {lookup(nil), codes.InvalidArgument},
@@ -130,19 +139,27 @@ func TestRefused(t *testing.T) {
 			_, err := client.RunQuery(t.Context(), &datastorepb.RunQueryRequest{ProjectId: "p"})
 			return err
 		}, codes.InvalidArgument},
-		"order without a kind": {query(&datastorepb.Query{Order: []*datastorepb.PropertyOrder{{Property: &datastorepb.PropertyReference{Name: "n"}}}}), codes.InvalidArgument},
-		"two kinds":            {query(&datastorepb.Query{Kind: append(kind, kind...)}), codes.InvalidArgument},
-		"negative limit":       {query(&datastorepb.Query{Kind: kind, Limit: wrapperspb.Int32(-1)}), codes.InvalidArgument},
-		"negative offset":      {query(&datastorepb.Query{Kind: kind, Offset: -1}), codes.InvalidArgument},
-		"bad cursor":           {query(&datastorepb.Query{Kind: kind, StartCursor: []byte("x")}), codes.InvalidArgument},
-		"empty filter":         {query(&datastorepb.Query{Kind: kind, Filter: &datastorepb.Filter{}}), codes.InvalidArgument},
-		"empty order":          {query(&datastorepb.Query{Kind: kind, Order: []*datastorepb.PropertyOrder{{}}}), codes.InvalidArgument},
+		"order without a kind": {
+			query(&datastorepb.Query{
+				Order: []*datastorepb.PropertyOrder{{Property: &datastorepb.PropertyReference{Name: "n"}}}}),
+			codes.InvalidArgument},
+		"two kinds": {query(&datastorepb.Query{Kind: append(kind, kind...)}), codes.InvalidArgument},
+		"negative limit": {query(&datastorepb.Query{Kind: kind, Limit: wrapperspb.Int32(-1)}),
+			codes.InvalidArgument},
+		"negative offset": {query(&datastorepb.Query{Kind: kind, Offset: -1}), codes.InvalidArgument},
+		"bad cursor": {query(&datastorepb.Query{Kind: kind, StartCursor: []byte("x")}),
+			codes.InvalidArgument},
+		"empty filter": {query(&datastorepb.Query{Kind: kind, Filter: &datastorepb.Filter{}}),
+			codes.InvalidArgument},
+		"empty order": {query(&datastorepb.Query{Kind: kind, Order: []*datastorepb.PropertyOrder{{}}}),
+			codes.InvalidArgument},
 		"no mode": {func() error {
 			_, err := client.Commit(t.Context(), &datastorepb.CommitRequest{ProjectId: "p"})
 			return err
 		}, codes.InvalidArgument},
 		"unknown transaction": {func() error {
-			_, err := client.Rollback(t.Context(), &datastorepb.RollbackRequest{ProjectId: "p", Transaction: []byte("x")})
+			_, err := client.Rollback(t.Context(),
+				&datastorepb.RollbackRequest{ProjectId: "p", Transaction: []byte("x")})
 			return err
 		}, codes.InvalidArgument},
 	} {

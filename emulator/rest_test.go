@@ -31,7 +31,8 @@ func TestRESTTasks(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{TasksAddr: "127.0.0.1:0"})
 	call := func(method, path, body string) (int, map[string]any) {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+e.TasksAddr()+path, strings.NewReader(body))
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+e.TasksAddr()+path,
+			strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,9 +49,11 @@ func TestRESTTasks(t *testing.T) {
 	}
 	const location = "/v2/projects/p/locations/l"
 	body := func(text string) string {
-		return fmt.Sprintf(`{"task":{"httpRequest":{"url":%q,"body":%q}}}`, target.URL, base64.StdEncoding.EncodeToString([]byte(text)))
+		return fmt.Sprintf(`{"task":{"httpRequest":{"url":%q,"body":%q}}}`, target.URL,
+			base64.StdEncoding.EncodeToString([]byte(text)))
 	}
-	if code, answer := call("POST", location+"/queues", `{"name":"projects/p/locations/l/queues/q"}`); code != 200 || answer["state"] != "RUNNING" {
+	if code, answer := call("POST", location+"/queues", `{"name":"projects/p/locations/l/queues/q"}`); code != 200 ||
+		answer["state"] != "RUNNING" {
 		t.Errorf("a queue is created: %d %v", code, answer)
 	}
 	if code, answer := call("POST", location+"/queues/q:pause", "{}"); code != 200 || answer["state"] != "PAUSED" {
@@ -82,11 +85,13 @@ func TestRESTTasks(t *testing.T) {
 		location + "/queues/q/tasks/x:break": http.StatusNotFound,
 		"/nothing":                           http.StatusNotFound,
 	} {
-		if code, answer := call("POST", path, body("three")); code != want || answer["error"].(map[string]any)["status"] != "NOT_FOUND" {
+		if code, answer := call("POST", path, body("three")); code != want ||
+			answer["error"].(map[string]any)["status"] != "NOT_FOUND" {
 			t.Errorf("%s: %d %v", path, code, answer)
 		}
 	}
-	if code, answer := call("POST", location+"/queues/q/tasks", `{"task":{"httpRequest":{"uri":"x"}}}`); code != http.StatusBadRequest {
+	if code, answer := call("POST", location+"/queues/q/tasks",
+		`{"task":{"httpRequest":{"uri":"x"}}}`); code != http.StatusBadRequest {
 		t.Errorf("an unknown field: %d %v", code, answer)
 	}
 	inAnHour := fmt.Sprintf(`"scheduleTime":%q,"httpRequest"`, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
@@ -121,12 +126,14 @@ func TestRESTTasks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	conn, err := grpc.NewClient("passthrough:///"+e.TasksAddr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:///"+e.TasksAddr(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	queue, err := cloudtaskspb.NewCloudTasksClient(conn).GetQueue(t.Context(), &cloudtaskspb.GetQueueRequest{Name: "projects/p/locations/us-central1/queues/fn"})
+	queue, err := cloudtaskspb.NewCloudTasksClient(conn).GetQueue(t.Context(),
+		&cloudtaskspb.GetQueueRequest{Name: "projects/p/locations/us-central1/queues/fn"})
 	if err != nil || queue.State != cloudtaskspb.Queue_RUNNING {
 		t.Errorf("gRPC at the same address: %v, %v", queue, err)
 	}

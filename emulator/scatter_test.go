@@ -97,7 +97,8 @@ func TestScatterRefusesRanges(t *testing.T) {
 		if on(t, "firestore") {
 			t.Skip("left out: Google's Firestore emulator has no scatter keys at all")
 		}
-		_, err := client.GetAll(t.Context(), byScatter.KeysOnly().FilterField("__key__", ">", datastore.IDKey("K", 5, nil)), nil)
+		_, err := client.GetAll(t.Context(), byScatter.KeysOnly().FilterField("__key__", ">",
+			datastore.IDKey("K", 5, nil)), nil)
 		if status.Code(err) != codes.InvalidArgument {
 			t.Errorf("error %v, want InvalidArgument", err)
 		}

@@ -65,7 +65,8 @@ func TestTaskManagement(t *testing.T) {
 			mustCreate(t, client, task)
 			names = append(names, task.Name)
 		}
-		got, err := client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: names[3], ResponseView: cloudtaskspb.Task_FULL})
+		got, err := client.GetTask(t.Context(),
+			&cloudtaskspb.GetTaskRequest{Name: names[3], ResponseView: cloudtaskspb.Task_FULL})
 		if err != nil || string(got.GetHttpRequest().GetBody()) != `{"n":1}` {
 			t.Errorf("GetTask: %v, %v", got, err)
 		}
@@ -124,7 +125,8 @@ func TestRunTask(t *testing.T) {
 		if due := got.GetScheduleTime().AsTime().Sub(r.begun); err != nil || due != 20*time.Minute || r.atOnce() != 2 {
 			t.Errorf("after two failures at once (%d): due after %v, %v; want 20m", r.atOnce(), due, err)
 		}
-		if s := got.GetLastAttempt().GetResponseStatus(); s.GetCode() != int32(codes.Internal) || s.GetMessage() != "INTERNAL(13): HTTP status code 500" {
+		if s := got.GetLastAttempt().GetResponseStatus(); s.GetCode() != int32(codes.Internal) ||
+			s.GetMessage() != "INTERNAL(13): HTTP status code 500" {
 			t.Errorf("last attempt %v", got.GetLastAttempt())
 		}
 		if _, err := run(); err != nil {
@@ -166,13 +168,16 @@ func TestTaskBatches(t *testing.T) {
 				t.Errorf("%d tasks, %v; want 98", len(resp.GetTasks()), err)
 			}
 			meta, err := op.Metadata()
-			if err != nil || meta.State != cloudtaskspb.BatchCreateTasksMetadata_PARTIALLY_SUCCEEDED || len(meta.FailedRequests) != 2 ||
-				meta.FailedRequests[3].GetCode() != int32(codes.InvalidArgument) || meta.FailedRequests[7].GetCode() != int32(codes.AlreadyExists) {
+			if err != nil || meta.State != cloudtaskspb.BatchCreateTasksMetadata_PARTIALLY_SUCCEEDED ||
+				len(meta.FailedRequests) != 2 ||
+				meta.FailedRequests[3].GetCode() != int32(codes.InvalidArgument) ||
+				meta.FailedRequests[7].GetCode() != int32(codes.AlreadyExists) {
 				t.Errorf("metadata %v, %v", meta, err)
 			}
 		}
 		remove := func(names []string) error {
-			op, err := client.BatchDeleteTasks(t.Context(), &cloudtaskspb.BatchDeleteTasksRequest{Parent: queueName, Names: names})
+			op, err := client.BatchDeleteTasks(t.Context(), &cloudtaskspb.BatchDeleteTasksRequest{Parent: queueName,
+				Names: names})
 			if err != nil {
 				return err
 			}
@@ -195,13 +200,15 @@ func TestTaskBatches(t *testing.T) {
 			t.Errorf("101 tasks: %v, want InvalidArgument", err)
 		}
 		for name, refused := range map[string][]string{
-			"none": nil, "1,001": slices.Repeat(names[:1], 1001), "another queue's": {location + "/queues/other/tasks/a"}, "no name": {"x"},
+			"none": nil, "1,001": slices.Repeat(names[:1], 1001),
+			"another queue's": {location + "/queues/other/tasks/a"}, "no name": {"x"},
 		} {
 			if err := remove(refused); status.Code(err) != codes.InvalidArgument {
 				t.Errorf("deleting %s: %v, want InvalidArgument", name, err)
 			}
 		}
-		if _, err := client.GetOperation(t.Context(), &longrunningpb.GetOperationRequest{Name: "none"}); status.Code(err) != codes.NotFound {
+		if _, err := client.GetOperation(t.Context(),
+			&longrunningpb.GetOperationRequest{Name: "none"}); status.Code(err) != codes.NotFound {
 			t.Errorf("no such operation: %v, want NotFound", err)
 		}
 	})

@@ -27,7 +27,8 @@ func BenchmarkTasks(b *testing.B) {
 		return nil
 	}
 	batch := func(ctx context.Context, client *cloudtasks.Client, requests []*cloudtaskspb.CreateTaskRequest) error {
-		op, err := client.BatchCreateTasks(ctx, &cloudtaskspb.BatchCreateTasksRequest{Parent: queueName, Requests: requests})
+		op, err := client.BatchCreateTasks(ctx, &cloudtaskspb.BatchCreateTasksRequest{Parent: queueName,
+			Requests: requests})
 		if err != nil {
 			return err
 		}
@@ -43,7 +44,10 @@ func BenchmarkTasks(b *testing.B) {
 	}
 }
 
-func benchmarkTasks(b *testing.B, overHTTP bool, create func(context.Context, *cloudtasks.Client, []*cloudtaskspb.CreateTaskRequest) error) {
+func benchmarkTasks(
+	b *testing.B, overHTTP bool,
+	create func(context.Context, *cloudtasks.Client, []*cloudtaskspb.CreateTaskRequest) error,
+) {
 	var delivered atomic.Int64
 	done := make(chan struct{})
 	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -63,9 +67,10 @@ func benchmarkTasks(b *testing.B, overHTTP bool, create func(context.Context, *c
 		b.Fatal(err)
 	}
 	defer client.Close()
-	if _, err := client.CreateQueue(b.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
-		Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 1e6},
-	}}); err != nil {
+	if _, err := client.CreateQueue(b.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{
+			Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 1e6},
+		}}); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()

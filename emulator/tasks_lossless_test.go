@@ -83,9 +83,10 @@ func TestNoneLost(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer client.Close()
-			if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
-				Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 20},
-			}}); err != nil {
+			if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+				Queue: &cloudtaskspb.Queue{
+					Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 20},
+				}}); err != nil {
 				t.Fatal(err)
 			}
 			for i := range n {
@@ -112,7 +113,8 @@ func TestNoneLost(t *testing.T) {
 			if tasks, repeated := after.check(); tasks != n || repeated > 0 {
 				t.Errorf("%d of %d were delivered, %d more than once", tasks, n, repeated)
 			}
-			for task, err := range client.ListTasks(t.Context(), &cloudtaskspb.ListTasksRequest{Parent: queueName}).All() {
+			for task, err := range client.ListTasks(t.Context(),
+				&cloudtaskspb.ListTasksRequest{Parent: queueName}).All() {
 				t.Errorf("left in the queue: %v, %v", task, err)
 				break
 			}
@@ -140,11 +142,13 @@ func TestReceiverRestarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
-		Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 1e6},
-		// Short, so that the test does not wait: the time is real.
-		RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: durationpb.New(time.Millisecond), MaxBackoff: durationpb.New(10 * time.Millisecond), MaxAttempts: -1},
-	}}); err != nil {
+	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{
+			Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 1e6},
+			// Short, so that the test does not wait: the time is real.
+			RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: durationpb.New(time.Millisecond),
+				MaxBackoff: durationpb.New(10 * time.Millisecond), MaxAttempts: -1},
+		}}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range n {

@@ -139,7 +139,8 @@ func TestDeleteQueue(t *testing.T) {
 			t.Fatal(err)
 		}
 		again := func() codes.Code {
-			_, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: queueName}})
+			_, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+				Queue: &cloudtaskspb.Queue{Name: queueName}})
 			return status.Code(err)
 		}
 		if got := again(); got != codes.FailedPrecondition {
@@ -171,7 +172,8 @@ func TestReuseQueueNames(t *testing.T) {
 		}
 		defer client.Close()
 		for run := range 3 {
-			_, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: queueName}})
+			_, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+				Queue: &cloudtaskspb.Queue{Name: queueName}})
 			if err != nil {
 				t.Fatalf("run %d: %v", run, err)
 			}
@@ -209,13 +211,15 @@ func TestUpdateQueue(t *testing.T) {
 		want := func(what string, q *cloudtaskspb.Queue, err error, rate float64, burst, concurrent, attempts int32) {
 			t.Helper()
 			if err != nil || q.RateLimits.MaxDispatchesPerSecond != rate || q.RateLimits.MaxBurstSize != burst ||
-				q.RateLimits.MaxConcurrentDispatches != concurrent || q.RetryConfig.MaxAttempts != attempts || q.State != cloudtaskspb.Queue_PAUSED {
+				q.RateLimits.MaxConcurrentDispatches != concurrent || q.RetryConfig.MaxAttempts != attempts ||
+				q.State != cloudtaskspb.Queue_PAUSED {
 				t.Errorf("%s: %v, %v; want %v, %d, %d, %d", what, q, err, rate, burst, concurrent, attempts)
 			}
 		}
 		change := &cloudtaskspb.Queue{
 			Name: queueName, State: cloudtaskspb.Queue_RUNNING,
-			RateLimits:  &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 20, MaxBurstSize: 1, MaxConcurrentDispatches: 30},
+			RateLimits: &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 20, MaxBurstSize: 1,
+				MaxConcurrentDispatches: 30},
 			RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: 40},
 		}
 		q, err := update(change, "rate_limits.max_dispatches_per_second", "state")
@@ -245,7 +249,8 @@ func TestListQueues(t *testing.T) {
 		want := []string{queueName}
 		for _, id := range []string{"c", "a", "b"} {
 			name := location + "/queues/" + id
-			if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: name}}); err != nil {
+			if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+				Queue: &cloudtaskspb.Queue{Name: name}}); err != nil {
 				t.Fatal(err)
 			}
 			want = append(want, name)
@@ -265,10 +270,12 @@ func TestListQueues(t *testing.T) {
 		if diff := cmp.Diff(want, list(&cloudtaskspb.ListQueuesRequest{PageSize: 3})); diff != "" {
 			t.Errorf("ListQueues (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff([]string{queueName}, list(&cloudtaskspb.ListQueuesRequest{Filter: "state: PAUSED"})); diff != "" {
+		if diff := cmp.Diff([]string{queueName},
+			list(&cloudtaskspb.ListQueuesRequest{Filter: "state: PAUSED"})); diff != "" {
 			t.Errorf("with a filter (-want +got):\n%s", diff)
 		}
-		_, err := client.ListQueues(t.Context(), &cloudtaskspb.ListQueuesRequest{Parent: location, Filter: "rate_limits.max_burst_size > 3"}).Next()
+		_, err := client.ListQueues(t.Context(), &cloudtaskspb.ListQueuesRequest{Parent: location,
+			Filter: "rate_limits.max_burst_size > 3"}).Next()
 		if status.Code(err) != codes.Unimplemented {
 			t.Errorf("another filter: %v, want Unimplemented", err)
 		}
@@ -290,7 +297,8 @@ func TestResetTasks(t *testing.T) {
 		if err := create(t.Context(), client, task("")); status.Code(err) != codes.NotFound {
 			t.Errorf("a task in a queue before the reset: %v, want NotFound", err)
 		}
-		if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: queueName}}); err != nil {
+		if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+			Queue: &cloudtaskspb.Queue{Name: queueName}}); err != nil {
 			t.Fatal(err)
 		}
 		mustCreate(t, client, task("under-way"))

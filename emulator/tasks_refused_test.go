@@ -37,32 +37,52 @@ func TestTasksRefused(t *testing.T) {
 			change func(*cloudtaskspb.Task, *cloudtaskspb.HttpRequest)
 			want   refusal
 		}{
-			"a bad name": {func(t *cloudtaskspb.Task, _ *cloudtaskspb.HttpRequest) { t.Name = queueName + "/tasks/a b" }, bad("task name")},
+			"a bad name": {func(t *cloudtaskspb.Task, _ *cloudtaskspb.HttpRequest) {
+				t.Name = queueName + "/tasks/a b"
+			}, bad("task name")},
 			"a long name": {func(t *cloudtaskspb.Task, _ *cloudtaskspb.HttpRequest) {
 				t.Name = queueName + "/tasks/" + strings.Repeat("a", 501)
 			}, bad("1 to 500")},
-			"another queue": {func(t *cloudtaskspb.Task, _ *cloudtaskspb.HttpRequest) { t.Name = location + "/queues/other/tasks/a" }, bad("Task.name")},
-			"no message":    {func(t *cloudtaskspb.Task, _ *cloudtaskspb.HttpRequest) { t.MessageType = nil }, bad("Task.http_request")},
+			"another queue": {func(t *cloudtaskspb.Task, _ *cloudtaskspb.HttpRequest) {
+				t.Name = location + "/queues/other/tasks/a"
+			}, bad("Task.name")},
+			"no message": {func(t *cloudtaskspb.Task, _ *cloudtaskspb.HttpRequest) { t.MessageType = nil },
+				bad("Task.http_request")},
 			"an empty message": {func(t *cloudtaskspb.Task, _ *cloudtaskspb.HttpRequest) {
 				t.MessageType = &cloudtaskspb.Task_HttpRequest{}
 			}, bad("HttpRequest.url")},
 			"App Engine": {func(t *cloudtaskspb.Task, _ *cloudtaskspb.HttpRequest) {
-				t.MessageType = &cloudtaskspb.Task_AppEngineHttpRequest{AppEngineHttpRequest: &cloudtaskspb.AppEngineHttpRequest{}}
+				t.MessageType = &cloudtaskspb.Task_AppEngineHttpRequest{
+					AppEngineHttpRequest: &cloudtaskspb.AppEngineHttpRequest{}}
 			}, refusal{codes.Unimplemented, "app_engine_http_request"}},
-			"no URL":   {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) { r.Url = "" }, bad("HttpRequest.url")},
-			"not HTTP": {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) { r.Url = "ftp://x/" }, bad("HttpRequest.url")},
+			"no URL": {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) { r.Url = "" },
+				bad("HttpRequest.url")},
+			"not HTTP": {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) { r.Url = "ftp://x/" },
+				bad("HttpRequest.url")},
 			"a long URL": {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) {
 				r.Url = "http://x/" + strings.Repeat("a", 2083)
 			}, bad("2083")},
 			"a long encoded URL": {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) {
 				r.Url = "http://x/" + strings.Repeat("ä", 900)
 			}, bad("2083")},
-			"no such method":    {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) { r.HttpMethod = 99 }, bad("HttpRequest.http_method")},
-			"body with GET":     {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) { r.HttpMethod = cloudtaskspb.HttpMethod_GET }, bad("HttpRequest.body")},
-			"too large":         {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) { r.Body = make([]byte, 1<<20) }, bad("1048569")},
-			"headers too large": {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) { r.Headers["X"] = strings.Repeat("x", 81<<10) }, bad("81920")},
-			"a bad header":      {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) { r.Headers["a b"] = "" }, bad("HttpRequest.headers")},
-			"a bad value":       {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) { r.Headers["a"] = "b\r\nc: d" }, bad("HttpRequest.headers")},
+			"no such method": {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) {
+				r.HttpMethod = 99
+			}, bad("HttpRequest.http_method")},
+			"body with GET": {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) {
+				r.HttpMethod = cloudtaskspb.HttpMethod_GET
+			}, bad("HttpRequest.body")},
+			"too large": {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) {
+				r.Body = make([]byte, 1<<20)
+			}, bad("1048569")},
+			"headers too large": {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) {
+				r.Headers["X"] = strings.Repeat("x", 81<<10)
+			}, bad("81920")},
+			"a bad header": {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) {
+				r.Headers["a b"] = ""
+			}, bad("HttpRequest.headers")},
+			"a bad value": {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) {
+				r.Headers["a"] = "b\r\nc: d"
+			}, bad("HttpRequest.headers")},
 			"no account": {func(_ *cloudtaskspb.Task, r *cloudtaskspb.HttpRequest) {
 				r.AuthorizationHeader = &cloudtaskspb.HttpRequest_OidcToken{OidcToken: &cloudtaskspb.OidcToken{}}
 			}, bad("oidc_token")},
@@ -89,7 +109,8 @@ func TestTasksRefused(t *testing.T) {
 			c.change(task, task.GetHttpRequest())
 			c.want.check(t, name, create(t.Context(), client, task))
 		}
-		_, err := client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: location + "/queues/none", Task: task("")})
+		_, err := client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: location + "/queues/none",
+			Task: task("")})
 		refusal{codes.NotFound, "queues/none"}.check(t, "no such queue", err)
 		_, err = client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: queueName})
 		bad("task").check(t, "no task", err)
@@ -121,30 +142,44 @@ func TestQueuesRefused(t *testing.T) {
 			queue *cloudtaskspb.Queue
 			want  string
 		}{
-			"none":               {nil, "queue name"},
-			"no name":            {&cloudtaskspb.Queue{}, "queue name"},
-			"a bad name":         {&cloudtaskspb.Queue{Name: location + "/queues/a_b"}, "queue name"},
-			"a long name":        {&cloudtaskspb.Queue{Name: location + "/queues/" + strings.Repeat("a", 101)}, "1 to 100"},
-			"another location":   {&cloudtaskspb.Queue{Name: "projects/p/locations/other/queues/a"}, location},
-			"too fast":           {limits(&cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 501}), "max_dispatches_per_second"},
-			"negative":           {limits(&cloudtaskspb.RateLimits{MaxDispatchesPerSecond: -1}), "max_dispatches_per_second"},
-			"not a number":       {limits(&cloudtaskspb.RateLimits{MaxDispatchesPerSecond: math.NaN()}), "max_dispatches_per_second"},
-			"too many":           {limits(&cloudtaskspb.RateLimits{MaxConcurrentDispatches: 5001}), "max_concurrent_dispatches"},
-			"reversed backoff":   {retries(&cloudtaskspb.RetryConfig{MinBackoff: durationpb.New(time.Hour), MaxBackoff: durationpb.New(time.Second)}), "max_backoff"},
+			"none":       {nil, "queue name"},
+			"no name":    {&cloudtaskspb.Queue{}, "queue name"},
+			"a bad name": {&cloudtaskspb.Queue{Name: location + "/queues/a_b"}, "queue name"},
+			"a long name": {&cloudtaskspb.Queue{Name: location + "/queues/" + strings.Repeat("a", 101)},
+				"1 to 100"},
+			"another location": {&cloudtaskspb.Queue{Name: "projects/p/locations/other/queues/a"}, location},
+			"too fast": {limits(&cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 501}),
+				"max_dispatches_per_second"},
+			"negative": {limits(&cloudtaskspb.RateLimits{MaxDispatchesPerSecond: -1}),
+				"max_dispatches_per_second"},
+			"not a number": {limits(&cloudtaskspb.RateLimits{MaxDispatchesPerSecond: math.NaN()}),
+				"max_dispatches_per_second"},
+			"too many": {limits(&cloudtaskspb.RateLimits{MaxConcurrentDispatches: 5001}),
+				"max_concurrent_dispatches"},
+			"reversed backoff": {retries(&cloudtaskspb.RetryConfig{MinBackoff: durationpb.New(time.Hour),
+				MaxBackoff: durationpb.New(time.Second)}), "max_backoff"},
 			"negative backoff":   {retries(&cloudtaskspb.RetryConfig{MinBackoff: durationpb.New(-1)}), "min_backoff"},
 			"invalid backoff":    {retries(&cloudtaskspb.RetryConfig{MaxBackoff: long}), "max_backoff"},
 			"invalid duration":   {retries(&cloudtaskspb.RetryConfig{MaxRetryDuration: long}), "max_retry_duration"},
 			"negative doublings": {retries(&cloudtaskspb.RetryConfig{MaxDoublings: -1}), "max_doublings"},
-			"sampling":           {&cloudtaskspb.Queue{Name: id, StackdriverLoggingConfig: &cloudtaskspb.StackdriverLoggingConfig{SamplingRatio: 2}}, "sampling_ratio"},
-			"no such method":     {target(&cloudtaskspb.HttpTarget{HttpMethod: 99}), "http_method"},
-			"an empty header":    {target(&cloudtaskspb.HttpTarget{HeaderOverrides: []*cloudtaskspb.HttpTarget_HeaderOverride{{}}}), "header_overrides"},
-			"no audience":        {target(&cloudtaskspb.HttpTarget{AuthorizationHeader: &cloudtaskspb.HttpTarget_OidcToken{OidcToken: &cloudtaskspb.OidcToken{ServiceAccountEmail: "a"}}}), "audience"},
-			"no scope":           {target(&cloudtaskspb.HttpTarget{AuthorizationHeader: &cloudtaskspb.HttpTarget_OauthToken{OauthToken: &cloudtaskspb.OAuthToken{ServiceAccountEmail: "a"}}}), "scope"},
+			"sampling": {&cloudtaskspb.Queue{Name: id,
+				StackdriverLoggingConfig: &cloudtaskspb.StackdriverLoggingConfig{SamplingRatio: 2}}, "sampling_ratio"},
+			"no such method": {target(&cloudtaskspb.HttpTarget{HttpMethod: 99}), "http_method"},
+			"an empty header": {
+				target(&cloudtaskspb.HttpTarget{HeaderOverrides: []*cloudtaskspb.HttpTarget_HeaderOverride{{}}}),
+				"header_overrides"},
+			"no audience": {
+				target(&cloudtaskspb.HttpTarget{AuthorizationHeader: &cloudtaskspb.HttpTarget_OidcToken{
+					OidcToken: &cloudtaskspb.OidcToken{ServiceAccountEmail: "a"}}}), "audience"},
+			"no scope": {
+				target(&cloudtaskspb.HttpTarget{AuthorizationHeader: &cloudtaskspb.HttpTarget_OauthToken{
+					OauthToken: &cloudtaskspb.OAuthToken{ServiceAccountEmail: "a"}}}), "scope"},
 			"an empty host":      {uri(&cloudtaskspb.UriOverride{Host: proto.String("")}), "host"},
 			"a host with a path": {uri(&cloudtaskspb.UriOverride{Host: proto.String("a/b")}), "host"},
 			"a negative port":    {uri(&cloudtaskspb.UriOverride{Port: proto.Int64(-1)}), "port"},
 		} {
-			_, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: c.queue})
+			_, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+				Queue: c.queue})
 			bad(c.want).check(t, name, err)
 			if c.queue.GetName() == id {
 				c.queue.Name = queueName
@@ -152,9 +187,11 @@ func TestQueuesRefused(t *testing.T) {
 				bad(c.want).check(t, name+", updated", err)
 			}
 		}
-		_, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: "somewhere", Queue: &cloudtaskspb.Queue{Name: id}})
+		_, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: "somewhere",
+			Queue: &cloudtaskspb.Queue{Name: id}})
 		bad("parent").check(t, "no location", err)
-		_, err = client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: queueName}})
+		_, err = client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+			Queue: &cloudtaskspb.Queue{Name: queueName}})
 		refusal{codes.AlreadyExists, queueName}.check(t, "one that is there", err)
 		_, err = client.UpdateQueue(t.Context(), new(cloudtaskspb.UpdateQueueRequest))
 		bad("queue").check(t, "an update of none", err)

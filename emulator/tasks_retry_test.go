@@ -34,7 +34,8 @@ func TestBackoff(t *testing.T) {
 		if diff := cmp.Diff(want, r.times()); diff != "" {
 			t.Errorf("times of delivery (-want +got):\n%s", diff)
 		}
-		if _, err := client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: queueName + "/tasks/abc"}); status.Code(err) != codes.NotFound {
+		if _, err := client.GetTask(t.Context(),
+			&cloudtaskspb.GetTaskRequest{Name: queueName + "/tasks/abc"}); status.Code(err) != codes.NotFound {
 			t.Errorf("the task after its last attempt: %v, want NotFound", err)
 		}
 	})
@@ -63,7 +64,8 @@ func TestTaskRetries(t *testing.T) {
 		r := &receiver{answer: func(int) int { return 500 }}
 		client := tasksIn(t, r, &cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: 50}})
 		own := task("own")
-		own.RetryConfig = &cloudtaskspb.RetryConfig{MaxAttempts: 3, MinBackoff: durationpb.New(time.Second), MaxBackoff: durationpb.New(time.Second)}
+		own.RetryConfig = &cloudtaskspb.RetryConfig{MaxAttempts: 3, MinBackoff: durationpb.New(time.Second),
+			MaxBackoff: durationpb.New(time.Second)}
 		mustCreate(t, client, own)
 		time.Sleep(time.Hour)
 		if diff := cmp.Diff([]time.Duration{0, time.Second, 2 * time.Second}, r.times()); diff != "" {
@@ -88,7 +90,8 @@ func TestRetention(t *testing.T) {
 		pause(t, client)
 		mustCreate(t, client, task("waits"))
 		time.Sleep(31 * 24 * time.Hour)
-		if _, err := client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: queueName + "/tasks/waits"}); status.Code(err) != codes.NotFound {
+		if _, err := client.GetTask(t.Context(),
+			&cloudtaskspb.GetTaskRequest{Name: queueName + "/tasks/waits"}); status.Code(err) != codes.NotFound {
 			t.Errorf("a task of 31 days: %v, want NotFound", err)
 		}
 		resume(t, client)
@@ -166,7 +169,9 @@ func TestRetryAfter(t *testing.T) {
 					}
 					return 200 // also to the first attempt of the second task, which may come before the retry
 				}}
-				client := tasksIn(t, r, &cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(time.Minute)}})
+				client := tasksIn(t, r,
+					&cloudtaskspb.Queue{
+						RetryConfig: &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(time.Minute)}})
 				mustCreate(t, client, task("first"))
 				time.Sleep(time.Second)
 				mustCreate(t, client, task("next"))
@@ -192,7 +197,8 @@ func TestExecutionCount(t *testing.T) {
 		time.Sleep(time.Hour)
 		var got []string
 		for _, d := range r.deliveries() {
-			got = append(got, d.headers.Get("X-CloudTasks-TaskRetryCount")+" "+d.headers.Get("X-CloudTasks-TaskExecutionCount"))
+			got = append(got, d.headers.Get("X-CloudTasks-TaskRetryCount")+" "+
+				d.headers.Get("X-CloudTasks-TaskExecutionCount"))
 		}
 		if want := []string{"0 0", "1 0", "2 0", "3 1", "4 2"}; !slices.Equal(got, want) {
 			t.Errorf("retries and executions: %q, want %q", got, want)

@@ -18,14 +18,19 @@ func requestOf(t *testing.T, queue *cloudtaskspb.Queue, task *cloudtaskspb.Task)
 	t.Helper()
 	var got *http.Request
 	synctest.Test(t, func(t *testing.T) {
-		e := emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r }))})
+		e := emulator.ForTest(t,
+			&emulator.Options{
+				Transport: emulator.HandlerTransport(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					got = r
+				}))})
 		client, err := e.CloudTasks(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer client.Close()
 		queue.Name = queueName
-		if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: queue}); err != nil {
+		if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+			Queue: queue}); err != nil {
 			t.Fatal(err)
 		}
 		mustCreate(t, client, task)
@@ -44,16 +49,25 @@ func TestURIOverride(t *testing.T) {
 		url, want string
 		override  *cloudtaskspb.UriOverride
 	}{
-		{"https://www.google.com/a?b=c", "https://example.net/a?b=c", &cloudtaskspb.UriOverride{Host: proto.String("example.net")}},
-		{"https://www.example.com/example", "https://www.example.com:123/example", &cloudtaskspb.UriOverride{Port: proto.Int64(123)}},
-		{"https://www.example.com:5/example", "https://www.example.com/example", &cloudtaskspb.UriOverride{Port: proto.Int64(0)}},
-		{"https://www.example.com/", "http://www.example.com/", &cloudtaskspb.UriOverride{Scheme: cloudtaskspb.UriOverride_HTTP.Enum()}},
-		{"http://a.example/x?y=z", "http://a.example", &cloudtaskspb.UriOverride{PathOverride: &cloudtaskspb.PathOverride{}, QueryOverride: &cloudtaskspb.QueryOverride{}}},
+		{"https://www.google.com/a?b=c", "https://example.net/a?b=c",
+			&cloudtaskspb.UriOverride{Host: proto.String("example.net")}},
+		{"https://www.example.com/example", "https://www.example.com:123/example",
+			&cloudtaskspb.UriOverride{Port: proto.Int64(123)}},
+		{"https://www.example.com:5/example", "https://www.example.com/example",
+			&cloudtaskspb.UriOverride{Port: proto.Int64(0)}},
+		{"https://www.example.com/", "http://www.example.com/",
+			&cloudtaskspb.UriOverride{Scheme: cloudtaskspb.UriOverride_HTTP.Enum()}},
+		{"http://a.example/x?y=z", "http://a.example",
+			&cloudtaskspb.UriOverride{PathOverride: &cloudtaskspb.PathOverride{},
+				QueryOverride: &cloudtaskspb.QueryOverride{}}},
 		{"http://a.example/x?y=z", "http://a.example/users/1?p=q", &cloudtaskspb.UriOverride{
-			PathOverride: &cloudtaskspb.PathOverride{Path: "/users/1"}, QueryOverride: &cloudtaskspb.QueryOverride{QueryParams: "p=q"}}},
-		{"http://a.example/x", "http://a.example:7/x?p=q", &cloudtaskspb.UriOverride{UriOverrideEnforceMode: ifNotExists,
-			Host: proto.String("b.example"), Port: proto.Int64(7), Scheme: cloudtaskspb.UriOverride_HTTPS.Enum(),
-			PathOverride: &cloudtaskspb.PathOverride{Path: "/users/1"}, QueryOverride: &cloudtaskspb.QueryOverride{QueryParams: "p=q"}}},
+			PathOverride:  &cloudtaskspb.PathOverride{Path: "/users/1"},
+			QueryOverride: &cloudtaskspb.QueryOverride{QueryParams: "p=q"}}},
+		{"http://a.example/x", "http://a.example:7/x?p=q",
+			&cloudtaskspb.UriOverride{UriOverrideEnforceMode: ifNotExists,
+				Host: proto.String("b.example"), Port: proto.Int64(7), Scheme: cloudtaskspb.UriOverride_HTTPS.Enum(),
+				PathOverride:  &cloudtaskspb.PathOverride{Path: "/users/1"},
+				QueryOverride: &cloudtaskspb.QueryOverride{QueryParams: "p=q"}}},
 		{"http://[::1]:5/x", "http://[::1]:7/x", &cloudtaskspb.UriOverride{Port: proto.Int64(7)}},
 	} {
 		task := task("")
@@ -73,11 +87,13 @@ func TestHTTPTarget(t *testing.T) {
 	}
 	task := task("abc")
 	task.GetHttpRequest().Headers = map[string]string{
-		"a": "task", "b": "task", "Authorization": "task", "Host": "x", "user-agent": "x", "x-google-a": "x", "X-AppEngine-A": "x", "X-CloudTasks-A": "x", "Content-Length": "99",
+		"a": "task", "b": "task", "Authorization": "task", "Host": "x", "user-agent": "x", "x-google-a": "x",
+		"X-AppEngine-A": "x", "X-CloudTasks-A": "x", "Content-Length": "99",
 	}
 	got := requestOf(t, &cloudtaskspb.Queue{HttpTarget: &cloudtaskspb.HttpTarget{
-		HttpMethod:      cloudtaskspb.HttpMethod_PUT,
-		HeaderOverrides: []*cloudtaskspb.HttpTarget_HeaderOverride{header("A", "queue"), header("c", "queue"), header("X-CloudTasks-QueueName", "forged")},
+		HttpMethod: cloudtaskspb.HttpMethod_PUT,
+		HeaderOverrides: []*cloudtaskspb.HttpTarget_HeaderOverride{header("A", "queue"), header("c", "queue"),
+			header("X-CloudTasks-QueueName", "forged")},
 		AuthorizationHeader: &cloudtaskspb.HttpTarget_OauthToken{OauthToken: &cloudtaskspb.OAuthToken{
 			ServiceAccountEmail: "a@b.example", Scope: "https://www.googleapis.com/auth/datastore"}},
 	}}, task)

@@ -103,7 +103,9 @@ func tasksIn(t *testing.T, r *receiver, queue *cloudtaskspb.Queue) *cloudtasks.C
 }
 
 // tasksWith does the same with an emulator of certain options.
-func tasksWith(t *testing.T, r *receiver, queue *cloudtaskspb.Queue, o emulator.Options) (*emulator.Emulator, *cloudtasks.Client) {
+func tasksWith(
+	t *testing.T, r *receiver, queue *cloudtaskspb.Queue, o emulator.Options,
+) (*emulator.Emulator, *cloudtasks.Client) {
 	t.Helper()
 	r.begun = time.Now()
 	o.Transport = emulator.HandlerTransport(r)
@@ -117,7 +119,8 @@ func tasksWith(t *testing.T, r *receiver, queue *cloudtaskspb.Queue, o emulator.
 		queue = new(cloudtaskspb.Queue)
 	}
 	queue.Name = queueName
-	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: queue}); err != nil {
+	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: queue}); err != nil {
 		t.Fatal(err)
 	}
 	return e, client
@@ -236,17 +239,18 @@ func TestOverHTTP(t *testing.T) {
 	var mu sync.Mutex
 	seen := make(map[string]int)
 	done := make(chan struct{})
-	server := &http.Server{Addr: "127.0.0.1:0", Handler: http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
-		mu.Lock()
-		defer mu.Unlock()
-		if seen[req.Header.Get("X-CloudTasks-TaskName")]++; len(seen) == n {
-			select {
-			case <-done:
-			default:
-				close(done)
+	server := &http.Server{Addr: "127.0.0.1:0",
+		Handler: http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+			mu.Lock()
+			defer mu.Unlock()
+			if seen[req.Header.Get("X-CloudTasks-TaskName")]++; len(seen) == n {
+				select {
+				case <-done:
+				default:
+					close(done)
+				}
 			}
-		}
-	})}
+		})}
 	url := serve(t, server)
 	e := emulator.ForTest(t, &emulator.Options{UnlimitedRate: true})
 	client, err := e.CloudTasks(t.Context())
@@ -254,9 +258,10 @@ func TestOverHTTP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
-		Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 1e6},
-	}}); err != nil {
+	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{
+			Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 1e6},
+		}}); err != nil {
 		t.Fatal(err)
 	}
 	before := e.Usage()

@@ -125,7 +125,8 @@ func TestConflicts(t *testing.T) {
 					t.Errorf("rollback after a conflict: %v", err)
 				}
 				var out counter
-				if err := client.Get(t.Context(), datastore.NameKey("Out", "x", nil), &out); !errors.Is(err, datastore.ErrNoSuchEntity) {
+				if err := client.Get(t.Context(), datastore.NameKey("Out", "x", nil), &out); !errors.Is(err,
+					datastore.ErrNoSuchEntity) {
 					t.Errorf("the aborted transaction's write: %v, want none", err)
 				}
 			}
@@ -283,7 +284,8 @@ func TestMutations(t *testing.T) {
 					t.Errorf("error %v, want %v", err, c.code)
 				}
 				var got counter
-				if err := client.Get(t.Context(), keyA, &got); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
+				if err := client.Get(t.Context(), keyA, &got); err != nil &&
+					!errors.Is(err, datastore.ErrNoSuchEntity) {
 					t.Fatal(err)
 				}
 				if got.N != c.want {
@@ -306,10 +308,12 @@ func TestPropertyMask(t *testing.T) {
 			}}}
 		}
 		before := datastore.PropertyList{
-			{Name: "A", Value: int64(1)}, {Name: "B", Value: int64(1)}, {Name: "C", Value: int64(1)}, address("High", "Bath"),
+			{Name: "A", Value: int64(1)}, {Name: "B", Value: int64(1)}, {Name: "C", Value: int64(1)},
+			address("High", "Bath"),
 		}
 		after := &datastore.PropertyList{
-			{Name: "A", Value: int64(2)}, {Name: "B", Value: int64(2)}, {Name: "D", Value: int64(2)}, address("Low", "York"),
+			{Name: "A", Value: int64(2)}, {Name: "B", Value: int64(2)}, {Name: "D", Value: int64(2)},
+			address("Low", "York"),
 		}
 		if _, err := client.Put(t.Context(), keyA, &before); err != nil {
 			t.Fatal(err)

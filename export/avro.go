@@ -12,15 +12,16 @@ import (
 	"github.com/twmb/avro/ocf"
 )
 
-// avroFormat writes object container files. A part is one block; a file is a header with as many blocks behind it.
+// avroFormat writes object container files. A part is one block; a file is a header with as many
+// blocks behind it.
 type avroFormat struct {
 	frames
 	schema *avro.Schema
 	codec  ocf.Codec
 }
 
-// avroSync ends each block of a file. The specification has it chosen at random, so that blocks can be found in the middle of a file; all
-// parts need the same.
+// avroSync ends each block of a file. The specification has it chosen at random, so that blocks can
+// be found in the middle of a file; all parts need the same.
 var avroSync = [16]byte{0x5c, 0xa7, 0x7e, 0x12, 0x9b, 0x31, 0xd8, 0x44, 0xe6, 0x0f, 0xb3, 0x2a, 0x71, 0xc5, 0x98, 0xed}
 
 func avroEncoding[R any](c Compression) (coder, error) {

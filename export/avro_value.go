@@ -15,8 +15,8 @@ import (
 	"github.com/twmb/avro"
 )
 
-// An avroWriter appends a value. The package avro infers the schema, but its own writer cuts off what is finer than a
-// unit, and takes durations of any length for times of a day.
+// An avroWriter appends a value. The package avro infers the schema, but its own writer cuts off
+// what is finer than a unit, and takes durations of any length for times of a day.
 type avroWriter func(b []byte, v reflect.Value, depth int) ([]byte, error)
 
 // avroWriters makes the writers of values of a schema.

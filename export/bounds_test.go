@@ -26,8 +26,8 @@ type bounded struct {
 	Left *[5]byte
 }
 
-// TestBounds has the bounds of a Parquet file's columns be those of their values, also of decimals, which are signed,
-// and of pages of nulls: queries find what they would find without.
+// TestBounds has the bounds of a Parquet file's columns be those of their values, also of decimals,
+// which are signed, and of pages of nulls: queries find what they would find without.
 func TestBounds(t *testing.T) {
 	values := []int64{0, -5, 7, -300, 12, 1 << 40, -1 << 40}
 	records := make([]bounded, len(values))
@@ -47,7 +47,8 @@ func TestBounds(t *testing.T) {
 		pages := len(f.OffsetIndexes()[i].PageLocations)
 		column := f.Schema().Columns()[i%len(f.Schema().Columns())]
 		if len(index.NullPages) != pages || len(index.MinValues) != pages || len(index.MaxValues) != pages {
-			t.Errorf("%v has %d pages, and bounds of %d and %d", column, pages, len(index.MinValues), len(index.MaxValues))
+			t.Errorf("%v has %d pages, and bounds of %d and %d", column, pages, len(index.MinValues),
+				len(index.MaxValues))
 			continue
 		}
 		for j, null := range index.NullPages {
@@ -79,7 +80,8 @@ func TestBounds(t *testing.T) {
 				}
 			}
 			query := map[string]string{"<": "$lt", ">": "$gt"}[op]
-			for reader, condition := range map[string]string{"query-hyparquet": fmt.Sprintf(`{%q: {%q: 0}}`, column, query),
+			for reader, condition := range map[string]string{"query-hyparquet": fmt.Sprintf(`{%q: {%q: 0}}`, column,
+				query),
 				"query-duckdb": column + op + "0"} {
 				t.Run(reader+column+op, func(t *testing.T) {
 					var got []int

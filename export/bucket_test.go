@@ -17,10 +17,11 @@ import (
 	"gocloud.dev/gcerrors"
 )
 
-// A store is a bucket in memory. A test sees each call, and decides when it takes effect and what is answered.
+// A store is a bucket in memory. A test sees each call, and decides when it takes effect and what
+// is answered.
 type store struct {
-	// hook carries out a call, if it is set: it runs the call's effect when it likes, or never, and returns what the
-	// caller sees.
+	// hook carries out a call, if it is set: it runs the call's effect when it likes, or never, and
+	// returns what the caller sees.
 	hook func(*call) error
 	// lag is how old is what a listing shows of a name.
 	lag func(key string) time.Duration

@@ -15,9 +15,11 @@ type Compression string
 const (
 	// None is no compression.
 	None Compression = ""
-	// Gzip has text in gzip members, one for each part, as RFC 1952 allows; blocks of Avro and pages of Parquet in its DEFLATE.
+	// Gzip has text in gzip members, one for each part, as RFC 1952 allows; blocks of Avro and
+	// pages of Parquet in its DEFLATE.
 	Gzip Compression = "gzip"
-	// Zstd has text in Zstandard frames, one for each part, as RFC 8878 allows; blocks of Avro and pages of Parquet likewise.
+	// Zstd has text in Zstandard frames, one for each part, as RFC 8878 allows; blocks of Avro and
+	// pages of Parquet likewise.
 	Zstd Compression = "zstd"
 )
 

@@ -60,8 +60,8 @@ func csvEncoding[R any](s squeezer) (*frames, error) {
 		}}, nil
 }
 
-// A cell is the text of a value; null has none. Null is nothing between two commas, and the empty text is "": so they
-// are two, for readers that tell what is quoted.
+// A cell is the text of a value; null has none. Null is nothing between two commas, and the empty
+// text is "": so they are two, for readers that tell what is quoted.
 type cell struct {
 	text  string
 	there bool
@@ -106,7 +106,8 @@ func writable(t reflect.Type) bool {
 	return false
 }
 
-// cellOf returns what is in a cell: nothing for nil, RFC 3339 with nanoseconds for times, and base64 for bytes.
+// cellOf returns what is in a cell: nothing for nil, RFC 3339 with nanoseconds for times, and
+// base64 for bytes.
 func cellOf(v reflect.Value) (cell, error) {
 	switch t := v.Type(); {
 	case v.Kind() == reflect.Pointer && v.IsNil():

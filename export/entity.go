@@ -16,26 +16,28 @@ import (
 )
 
 // An Entity is an entity as it is. In JSON it is that of Datastore's REST API
-// (https://cloud.google.com/datastore/docs/reference/data/rest/v1/Entity), which has the type of each value: so keys, times, blobs,
-// geographical points, entities inside, lists, nulls, meanings, and which values are not indexed, survive a round trip. The
-// key has no project and no database, nor has a reference within those of the entity.
+// (https://cloud.google.com/datastore/docs/reference/data/rest/v1/Entity), which has the type of
+// each value: so keys, times, blobs, geographical points, entities inside, lists, nulls, meanings,
+// and which values are not indexed, survive a round trip. The key has no project and no database,
+// nor has a reference within those of the entity.
 type Entity struct {
 	Key        *datastore.Key
 	Properties datastore.PropertyList // as the Go client has them
 
-	// Stored is the entity as the database has it, in the protocol's form. JSON has that, if it is not nil, and
-	// otherwise what the client's Put of Key and Properties stores.
+	// Stored is the entity as the database has it, in the protocol's form. JSON has that, if it is
+	// not nil, and otherwise what the client's Put of Key and Properties stores.
 	Stored *pb.Entity
 }
 
-// A Row is an entity as it is, in formats whose records have fields: the key, as datastore.Key.Encode has it, and the JSON of
-// [Entity].
+// A Row is an entity as it is, in formats whose records have fields: the key, as
+// datastore.Key.Encode has it, and the JSON of [Entity].
 type Row struct {
 	Key    string `json:"key" csv:"key" avro:"key" parquet:"key"`
 	Entity string `json:"entity" csv:"entity" avro:"entity" parquet:"entity"`
 }
 
-// NewEntities defines an export of entities as they are: as an [Entity] in [JSONLines] and [JSON], and as a [Row] in other formats.
+// NewEntities defines an export of entities as they are: as an [Entity] in [JSONLines] and [JSON],
+// and as a [Row] in other formats.
 func NewEntities(name string, bucket *blob.Bucket, o *Options) *Export[mapper.None] {
 	if o == nil || o.Format == JSONLines || o.Format == JSON || o.Format == "" {
 		return New(name, bucket, func(_ context.Context, e *mapper.Entity[struct{}], _ mapper.None) (Entity, error) {
@@ -79,13 +81,14 @@ func (e *Entity) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// exported returns what is written of an entity. The project and the database are the reader's, also in references that
-// are to the entity's own; others keep theirs.
+// exported returns what is written of an entity. The project and the database are the reader's,
+// also in references that are to the entity's own; others keep theirs.
 func exported(e *pb.Entity) *pb.Entity {
 	e = pbvalue.Clone(e)
 	home := e.GetKey().GetPartitionId()
 	eachKey(e, func(k *pb.Key) {
-		if of := k.GetPartitionId(); of.GetProjectId() == home.GetProjectId() && of.GetDatabaseId() == home.GetDatabaseId() {
+		if of := k.GetPartitionId(); of.GetProjectId() == home.GetProjectId() &&
+			of.GetDatabaseId() == home.GetDatabaseId() {
 			if k.PartitionId = nil; of.GetNamespaceId() != "" {
 				k.PartitionId = &pb.PartitionId{NamespaceId: of.GetNamespaceId()}
 			}

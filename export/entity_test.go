@@ -39,14 +39,19 @@ func everything(n int64) (*datastore.Key, datastore.PropertyList) {
 		{Name: "time", Value: time.Date(1969, 12, 31, 23, 59, 59, 999999000, time.UTC)},
 		{Name: "geo", Value: datastore.GeoPoint{Lat: 12.5, Lng: -70.25}},
 		{Name: "key", Value: parent},
-		{Name: "entity", Value: &datastore.Entity{Key: parent, Properties: []datastore.Property{{Name: "in", Value: int64(1), NoIndex: true}, {Name: "deep", Value: &datastore.Entity{Properties: []datastore.Property{{Name: "x", Value: "y"}}}}}}},
+		{Name: "entity",
+			Value: &datastore.Entity{Key: parent,
+				Properties: []datastore.Property{{Name: "in", Value: int64(1), NoIndex: true},
+					{Name: "deep",
+						Value: &datastore.Entity{Properties: []datastore.Property{{Name: "x", Value: "y"}}}}}}},
 		{Name: "list", Value: []any{int64(1), "two", nil, 3.0}},
 		{Name: "unindexed list", Value: []any{"a", "b"}, NoIndex: true},
 		{Name: "empty list", Value: []any{}},
 	}
 }
 
-// TestEntities has entities as they are survive a round trip through the database, files, and readers of these, in each format.
+// TestEntities has entities as they are survive a round trip through the database, files, and
+// readers of these, in each format.
 func TestEntities(t *testing.T) {
 	for _, format := range []export.Format{export.JSONLines, export.CSV, export.Parquet} {
 		t.Run(string(format), func(t *testing.T) {
@@ -61,7 +66,8 @@ func TestEntities(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Everything", Namespace: "north"}, mapper.None{}, &export.StartOptions{Folder: folder})
+				run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Everything", Namespace: "north"},
+					mapper.None{}, &export.StartOptions{Folder: folder})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -124,21 +130,25 @@ func checkEntities(t *testing.T, all []export.Entity, n int64) {
 		if !e.Key.Equal(key) {
 			t.Errorf("key %v, want %v", e.Key, key)
 		}
-		if diff := cmp.Diff([]datastore.Property(properties), []datastore.Property(e.Properties), byName, cmpopts.EquateEmpty()); diff != "" {
+		if diff := cmp.Diff([]datastore.Property(properties), []datastore.Property(e.Properties), byName,
+			cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("entity %d is not as it was stored: %s", i, diff)
 		}
 	}
 }
 
-// TestEntityText pins the text of an entity, which files have that are older than the program that reads them.
+// TestEntityText pins the text of an entity, which files have that are older than the program that
+// reads them.
 func TestEntityText(t *testing.T) {
-	e := export.Entity{Key: datastore.IDKey("A", 7, datastore.NameKey("B", "b", nil)), Properties: datastore.PropertyList{{Name: "n", Value: int64(1), NoIndex: true}}}
+	e := export.Entity{Key: datastore.IDKey("A", 7, datastore.NameKey("B", "b", nil)),
+		Properties: datastore.PropertyList{{Name: "n", Value: int64(1), NoIndex: true}}}
 	text, err := json.Marshal(e)
 	want := `{"key":{"path":[{"kind":"B","name":"b"},{"kind":"A","id":"7"}]},"properties":{"n":{"integerValue":"1","excludeFromIndexes":true}}}`
 	if err != nil || string(text) != want {
 		t.Errorf("%s, %v, want %s", text, err, want)
 	}
-	if err := json.Unmarshal([]byte(`{"properties":{"n":{"noValue":1}}}`), &e); err == nil || !strings.Contains(fmt.Sprint(err), "noValue") {
+	if err := json.Unmarshal([]byte(`{"properties":{"n":{"noValue":1}}}`), &e); err == nil ||
+		!strings.Contains(fmt.Sprint(err), "noValue") {
 		t.Errorf("an unknown value is read: %v", err)
 	}
 }
@@ -146,7 +156,8 @@ func TestEntityText(t *testing.T) {
 // TestEntityMinusZero has the text of an entity tell -0 from 0, in a point and without one.
 func TestEntityMinusZero(t *testing.T) {
 	minus := math.Copysign(0, -1)
-	list := datastore.PropertyList{{Name: "f", Value: minus}, {Name: "p", Value: datastore.GeoPoint{Lat: minus, Lng: minus}}}
+	list := datastore.PropertyList{{Name: "f", Value: minus},
+		{Name: "p", Value: datastore.GeoPoint{Lat: minus, Lng: minus}}}
 	text, err := json.Marshal(export.Entity{Key: datastore.IDKey("K", 1, nil), Properties: list})
 	if err != nil {
 		t.Fatal(err)
@@ -164,7 +175,8 @@ func TestEntityMinusZero(t *testing.T) {
 	}
 }
 
-// TestEntityAsTheClient reads an entity that the client can't put: its Properties are what the client's Get returns.
+// TestEntityAsTheClient reads an entity that the client can't put: its Properties are what the
+// client's Get returns.
 func TestEntityAsTheClient(t *testing.T) {
 	text := `{"key":{"path":[{"kind":"K","id":"1"}]},"properties":{"nothing":{},` +
 		`"in":{"entityValue":{"properties":{"q":{"arrayValue":{"values":[{"integerValue":"1"},{"integerValue":"2","excludeFromIndexes":true}]}}}}},` +
@@ -176,7 +188,8 @@ func TestEntityAsTheClient(t *testing.T) {
 	}
 	want := datastore.PropertyList{
 		{Name: "first", Value: []any{"a", "b"}, NoIndex: true},
-		{Name: "in", Value: &datastore.Entity{Properties: []datastore.Property{{Name: "q", Value: []any{int64(1), int64(2)}}}}},
+		{Name: "in",
+			Value: &datastore.Entity{Properties: []datastore.Property{{Name: "q", Value: []any{int64(1), int64(2)}}}}},
 		{Name: "last", Value: []any{"a", "b"}}, {Name: "nothing"},
 	}
 	if diff := cmp.Diff(want, e.Properties); diff != "" {

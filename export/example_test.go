@@ -25,8 +25,8 @@ type TeamLine struct {
 	Seats int    `json:"seats"`
 }
 
-// All teams that have seats are written to a folder. In production it is a bucket: gcsblob.OpenBucket, or
-// blob.OpenBucket(ctx, "gs://my-exports").
+// All teams that have seats are written to a folder. In production it is a bucket:
+// gcsblob.OpenBucket, or blob.OpenBucket(ctx, "gs://my-exports").
 func Example() {
 	ctx := context.Background()
 	dir, _ := os.MkdirTemp("", "teams")
@@ -35,17 +35,19 @@ func Example() {
 	check(err)
 	defer bucket.Close()
 
-	teams := export.New("export-teams", bucket, func(_ context.Context, e *mapper.Entity[Team], _ mapper.None) (TeamLine, error) {
-		if e.Value.Seats == 0 {
-			return TeamLine{}, mapper.Skip
-		}
-		return TeamLine{e.Key.ID, e.Value.Name, e.Value.Seats}, nil
-	}, &export.Options{Compression: export.Gzip})
+	teams := export.New("export-teams", bucket,
+		func(_ context.Context, e *mapper.Entity[Team], _ mapper.None) (TeamLine, error) {
+			if e.Value.Seats == 0 {
+				return TeamLine{}, mapper.Skip
+			}
+			return TeamLine{e.Key.ID, e.Value.Name, e.Value.Seats}, nil
+		}, &export.Options{Compression: export.Gzip})
 
 	engine, stop := newEngine(ctx, teams.Mappers()) // mapper.New, with Options.Mappers
 	defer stop()
 
-	run, err := teams.Start(ctx, engine, mapper.Query{Kind: "Team"}, mapper.None{}, &export.StartOptions{Folder: "teams/2026-11-25"})
+	run, err := teams.Start(ctx, engine, mapper.Query{Kind: "Team"}, mapper.None{},
+		&export.StartOptions{Folder: "teams/2026-11-25"})
 	check(err)
 	manifest, err := run.Wait(ctx)
 	check(err)

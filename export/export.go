@@ -17,39 +17,45 @@ import (
 
 // Options say how an export writes.
 //
-// A record of [CSV] is a struct. Its fields, and those of structs that it embeds, have the names of their csv tags, or
-// their own; the tag "-" leaves one out. Null, which is a nil pointer or nil bytes, is an empty cell, and an empty text
-// is "". Times are as RFC 3339 has them, and bytes in base64; types of their own are written by MarshalText.
+// A record of [CSV] is a struct. Its fields, and those of structs that it embeds, have the names of
+// their csv tags, or their own; the tag "-" leaves one out. Null, which is a nil pointer or nil
+// bytes, is an empty cell, and an empty text is "". Times are as RFC 3339 has them, and bytes in
+// base64; types of their own are written by MarshalText.
 //
-// What a format can't hold is refused by Start, if the type says so, and else is the failure of the entity. Both errors
-// name the field. See docs/export.md for what each format writes of each Go type.
+// What a format can't hold is refused by Start, if the type says so, and else is the failure of the
+// entity. Both errors name the field. See docs/export.md for what each format writes of each Go
+// type.
 type Options struct {
 	// Format defaults to JSONLines, and Compression to None.
 	Format      Format
 	Compression Compression
 
-	// FileBytes is the most that a file has, as it is stored. Defaults to 256 MiB. A part is not split, so it has to be larger than
-	// any. An export of more than 100,000 parts knows the sizes of its files within some percent only, and keeps a tenth free for
-	// that; files of Parquet are written anew, and may differ by more.
+	// FileBytes is the most that a file has, as it is stored. Defaults to 256 MiB. A part is not
+	// split, so it has to be larger than any. An export of more than 100,000 parts knows the sizes
+	// of its files within some percent only, and keeps a tenth free for that; files of Parquet are
+	// written anew, and may differ by more.
 	FileBytes int64
 
-	// Files, if it is not 0, is how many files there are, and MaxFiles how many there may be: an export that needs more, so that
-	// none is larger than FileBytes, fails before it writes one. At most, and by default, 10,000.
+	// Files, if it is not 0, is how many files there are, and MaxFiles how many there may be: an
+	// export that needs more, so that none is larger than FileBytes, fails before it writes one. At
+	// most, and by default, 10,000.
 	Files    int
 	MaxFiles int
 
-	// Name returns the name of a file, below the folder of the run. It has to be different for each, and the same
-	// whenever it is asked. A build with another one names only files that are planned after it was deployed. Defaults
-	// to 00001-of-00012.jsonl.gz, for instance.
+	// Name returns the name of a file, below the folder of the run. It has to be different for
+	// each, and the same whenever it is asked. A build with another one names only files that are
+	// planned after it was deployed. Defaults to 00001-of-00012.jsonl.gz, for instance.
 	Name func(File) string
 
-	// Wrap returns what is before and behind the records of a file of the format JSON, between which are commas. It has
-	// to be the same whenever it is asked. Defaults to the brackets of an array.
+	// Wrap returns what is before and behind the records of a file of the format JSON, between
+	// which are commas. It has to be the same whenever it is asked. Defaults to the brackets of an
+	// array.
 	Wrap func(File) (head, tail string)
 
-	// AllowFailures has files be written although the function has failed on entities. A retry that comes while the first
-	// job ends may process one that is in no file, and is a failure in the manifest. By default the export waits until
-	// somebody has retried them (mapper.Job.Retry), and [Run.Wait] says so.
+	// AllowFailures has files be written although the function has failed on entities. A retry that
+	// comes while the first job ends may process one that is in no file, and is a failure in the
+	// manifest. By default the export waits until somebody has retried them (mapper.Job.Retry), and
+	// [Run.Wait] says so.
 	AllowFailures bool
 
 	// revision is that of how values are written: see coder.
@@ -96,8 +102,9 @@ type startParams[P any] struct {
 	Hold   bool   `json:"hold,omitempty"` // see StartOptions
 }
 
-// layoutRuns is the layout in which each run writes to a folder of its own. An older build has none, and does not take
-// the parameters of a job that has one: its deliveries fail until one comes to a newer build.
+// layoutRuns is the layout in which each run writes to a folder of its own. An older build has
+// none, and does not take the parameters of a job that has one: its deliveries fail until one comes
+// to a newer build.
 const layoutRuns = 2
 
 // Validate has a start check the parameters of the export's function.
@@ -108,11 +115,15 @@ func (p startParams[P]) Validate() error {
 	return nil
 }
 
-// New defines an export to a bucket: the function makes a record of each entity, or returns mapper.Skip for one that is
-// left out. Its errors are those of a mapper.Visit. A record that can't be written is a failure of its entity.
+// New defines an export to a bucket: the function makes a record of each entity, or returns
+// mapper.Skip for one that is left out. Its errors are those of a mapper.Visit. A record that can't
+// be written is a failure of its entity.
 //
 // An engine has to have all of [Export.Mappers]. An error in the definition is returned by Start.
-func New[T, R, P any](name string, bucket *blob.Bucket, record func(ctx context.Context, e *mapper.Entity[T], params P) (R, error), o *Options) *Export[P] {
+func New[T, R, P any](
+	name string, bucket *blob.Bucket, record func(ctx context.Context, e *mapper.Entity[T], params P) (R, error),
+	o *Options,
+) *Export[P] {
 	x := &Export[P]{name: name, bucket: bucket}
 	if o != nil {
 		x.opts = *o
@@ -187,8 +198,8 @@ func (o *Options) coding() string {
 	return strings.TrimSuffix(string(o.Format)+o.revision+" "+string(o.Compression), " ")
 }
 
-// checkCoding returns an error if a run was begun by a build that writes otherwise. An export of an older build has no
-// coding.
+// checkCoding returns an error if a run was begun by a build that writes otherwise. An export of an
+// older build has no coding.
 func (o *Options) checkCoding(begun string) error {
 	if begun == "" || begun == o.coding() {
 		return nil
@@ -214,27 +225,31 @@ func (x *Export[P]) Mappers() []mapper.Definition { return mapper.Set(x.parts, x
 
 // StartOptions are the settings of one export.
 type StartOptions struct {
-	// StartOptions are those of the job over the entities. Its ID has up to 90 bytes. Beside is always true: an export
-	// only reads.
+	// StartOptions are those of the job over the entities. Its ID has up to 90 bytes. Beside is
+	// always true: an export only reads.
 	mapper.StartOptions
 
 	// Files is Options.Files for this export.
 	Files int
 
-	// Hold has the export stop when all records are in parts, and before any file is written: [Export.Count] says how
-	// many files there will be, and [Export.Write] has them written. So exports that number their files together, of
-	// several databases for instance, can agree on the numbers first. [Run.Wait] waits for that, too.
+	// Hold has the export stop when all records are in parts, and before any file is written:
+	// [Export.Count] says how many files there will be, and [Export.Write] has them written. So
+	// exports that number their files together, of several databases for instance, can agree on the
+	// numbers first. [Run.Wait] waits for that, too.
 	Hold bool
 
-	// Folder is where the folder of the run is, in the bucket, which has the files and their manifest: a path without a
-	// slash at its ends, and without the folder of a run. Defaults to the ID. Several exports may have the same folder:
-	// ReadManifest reads the manifest of the last one.
+	// Folder is where the folder of the run is, in the bucket, which has the files and their
+	// manifest: a path without a slash at its ends, and without the folder of a run. Defaults to
+	// the ID. Several exports may have the same folder: ReadManifest reads the manifest of the last
+	// one.
 	Folder string
 }
 
-// Start starts an export of the entities of a query, or returns the one of that ID. With a Query.ReadTime it has
-// all entities as they were at that time.
-func (x *Export[P]) Start(ctx context.Context, e *mapper.Engine, q mapper.Query, params P, o *StartOptions) (*Run, error) {
+// Start starts an export of the entities of a query, or returns the one of that ID. With a
+// Query.ReadTime it has all entities as they were at that time.
+func (x *Export[P]) Start(
+	ctx context.Context, e *mapper.Engine, q mapper.Query, params P, o *StartOptions,
+) (*Run, error) {
 	if o == nil {
 		o = new(StartOptions)
 	}
@@ -261,11 +276,13 @@ func (x *Export[P]) Start(ctx context.Context, e *mapper.Engine, q mapper.Query,
 	}
 	files := cmp.Or(o.Files, x.opts.Files)
 	if files < 0 || files > x.opts.MaxFiles {
-		return fail(fmt.Errorf("%w: StartOptions.Files is %d, want 0 to %d", mapper.ErrArguments, files, x.opts.MaxFiles))
+		return fail(fmt.Errorf("%w: StartOptions.Files is %d, want 0 to %d", mapper.ErrArguments, files,
+			x.opts.MaxFiles))
 	}
 	given, err := json.Marshal(params)
 	if err == nil {
-		err = x.checkNames(stage{Export: opts.ID, Folder: folder, Params: given}, cmp.Or(files, min(2, x.opts.MaxFiles)))
+		err = x.checkNames(stage{Export: opts.ID, Folder: folder, Params: given},
+			cmp.Or(files, min(2, x.opts.MaxFiles)))
 	}
 	if err != nil {
 		return fail(fmt.Errorf("%w: %w", mapper.ErrArguments, err))
@@ -276,7 +293,8 @@ func (x *Export[P]) Start(ctx context.Context, e *mapper.Engine, q mapper.Query,
 		if err != nil {
 			return fail(err)
 		}
-		p := startParams[P]{Export: run.ID, Run: run.place.run, Folder: folder, Files: files, Params: params, Hold: o.Hold}
+		p := startParams[P]{Export: run.ID, Run: run.place.run, Folder: folder, Files: files, Params: params,
+			Hold: o.Hold}
 		if !run.place.direct {
 			p.Layout, p.Coding = layoutRuns, x.opts.coding()
 		}
@@ -291,21 +309,25 @@ func (x *Export[P]) Start(ctx context.Context, e *mapper.Engine, q mapper.Query,
 	}
 }
 
-// NamedParams are the parameters of an export that is started by its name, over package jobsapi, say: {"folder": "accounts"}. They are
-// what [Export.Start] is given otherwise.
+// NamedParams are the parameters of an export that is started by its name, over package jobsapi,
+// say: {"folder": "accounts"}. They are what [Export.Start] is given otherwise.
 type NamedParams struct {
 	Folder string          `json:"folder,omitempty"` // see StartOptions
 	Files  int             `json:"files,omitempty"`
 	Params json.RawMessage `json:"params,omitempty"` // of the export's function; none by default
 }
 
-// startByName starts an export for mapper.Engine.StartNamed. The job that it returns is the first one.
-func (x *Export[P]) startByName(ctx context.Context, e *mapper.Engine, q mapper.Query, given json.RawMessage, o *mapper.StartOptions) (*mapper.Job, error) {
+// startByName starts an export for mapper.Engine.StartNamed. The job that it returns is the first
+// one.
+func (x *Export[P]) startByName(
+	ctx context.Context, e *mapper.Engine, q mapper.Query, given json.RawMessage, o *mapper.StartOptions,
+) (*mapper.Job, error) {
 	fail := func(what string, err error) (*mapper.Job, error) {
 		return nil, fmt.Errorf("export: start %q: %w: %s: %w", x.name, mapper.ErrArguments, what, err)
 	}
 	var recorded startParams[json.RawMessage]
-	if strictly(given, &recorded) == nil && recorded.Run != "" { // of a job that was started, which somebody wants once more
+	// of a job that was started, which somebody wants once more
+	if strictly(given, &recorded) == nil && recorded.Run != "" {
 		return fail("params",
 			fmt.Errorf(`those of a job that has begun can't be used again: give the folder, such as {"folder": %q}`,
 				recorded.Folder+"-2"))
@@ -348,9 +370,11 @@ func strictly(text json.RawMessage, v any) error {
 	return strictjson.Decode(text, v)
 }
 
-// Plan estimates what an export of a query takes, as mapper.Plan does, and what its parts take besides: a write, three
-// reads and a delete for each page. What a bucket charges is not in it.
-func (x *Export[P]) Plan(ctx context.Context, e *mapper.Engine, q mapper.Query, o *mapper.PlanOptions) (*mapper.Estimate, error) {
+// Plan estimates what an export of a query takes, as mapper.Plan does, and what its parts take
+// besides: a write, three reads and a delete for each page. What a bucket charges is not in it.
+func (x *Export[P]) Plan(
+	ctx context.Context, e *mapper.Engine, q mapper.Query, o *mapper.PlanOptions,
+) (*mapper.Estimate, error) {
 	var opts mapper.PlanOptions
 	if o != nil {
 		opts = *o

@@ -60,7 +60,8 @@ func putOrders(t *testing.T, client *datastore.Client) {
 			if n%100 == 7 {
 				l.N = -1 // is skipped
 			}
-			keys, all = append(keys, datastore.NameKey("Order", fmt.Sprint(n*7919%10007, "-", n), nil)), append(all, order(l))
+			keys, all = append(keys, datastore.NameKey("Order", fmt.Sprint(n*7919%10007, "-", n), nil)),
+				append(all, order(l))
 		}
 		if _, err := client.PutMulti(t.Context(), keys, all); err != nil {
 			t.Fatal(err)
@@ -131,8 +132,8 @@ func list(t *testing.T, bucket *blob.Bucket) (names []string) {
 	}
 }
 
-// TestFaults has calls fail and deliveries come twice, late and to processes that crash: the files have each record once, and
-// nothing is left but what the manifest names.
+// TestFaults has calls fail and deliveries come twice, late and to processes that crash: the files
+// have each record once, and nothing is left but what the manifest names.
 func TestFaults(t *testing.T) {
 	const most = 10_000
 	first := testflag.Seed(t)
@@ -141,20 +142,21 @@ func TestFaults(t *testing.T) {
 			bucket := memblob.OpenBucket(nil)
 			defer bucket.Close()
 			x := newExport(bucket, &export.Options{Compression: export.Gzip, FileBytes: most})
-			mappertest.Run(t, x.Mappers(), &mappertest.Options{Seed: first + i}, func(t *testing.T, w *mappertest.World) {
-				putOrders(t, w.Client)
-				m := runExport(t, w, x)
-				checkRecords(t, bucket, m)
-				checkTidy(t, w.Client, bucket, m)
-				for _, f := range m.Files {
-					if f.Bytes > most {
-						t.Errorf("%s has %d bytes, want up to %d", f.Name, f.Bytes, most)
+			mappertest.Run(t, x.Mappers(), &mappertest.Options{Seed: first + i},
+				func(t *testing.T, w *mappertest.World) {
+					putOrders(t, w.Client)
+					m := runExport(t, w, x)
+					checkRecords(t, bucket, m)
+					checkTidy(t, w.Client, bucket, m)
+					for _, f := range m.Files {
+						if f.Bytes > most {
+							t.Errorf("%s has %d bytes, want up to %d", f.Name, f.Bytes, most)
+						}
 					}
-				}
-				if len(m.Files) < 2 {
-					t.Errorf("%d files", len(m.Files))
-				}
-			})
+					if len(m.Files) < 2 {
+						t.Errorf("%d files", len(m.Files))
+					}
+				})
 		})
 	}
 }
@@ -181,14 +183,16 @@ func TestEmpty(t *testing.T) {
 	})
 }
 
-// TestFailures has an export wait for the retry of entities that have failed, or go on without them where that is allowed.
+// TestFailures has an export wait for the retry of entities that have failed, or go on without them
+// where that is allowed.
 func TestFailures(t *testing.T) {
 	for _, allow := range []bool{false, true} {
 		t.Run(fmt.Sprint("allowed ", allow), func(t *testing.T) {
 			bucket := memblob.OpenBucket(nil)
 			defer bucket.Close()
 			broken := true
-			x := export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line, error) {
+			x := export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line,
+				error) {
 				if broken && e.Value.N%500 == 3 {
 					return line{}, mapper.Permanent(errors.New("three"))
 				}
@@ -199,7 +203,8 @@ func TestFailures(t *testing.T) {
 			}, &export.Options{AllowFailures: allow})
 			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
 				putOrders(t, w.Client)
-				run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{Folder: folder})
+				run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.None{},
+					&export.StartOptions{Folder: folder})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -227,7 +232,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestNames has names of files that would overwrite something be refused before anything is written under them.
+// TestNames has names of files that would overwrite something be refused before anything is written
+// under them.
 func TestNames(t *testing.T) {
 	for want, name := range map[string]func(export.File) string{
 		`for both file 0 and file 1`: func(export.File) string { return "same" },
@@ -248,7 +254,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestRefused has definitions and starts that can't be carried out be refused, with an error that names what is wrong.
+// TestRefused has definitions and starts that can't be carried out be refused, with an error that
+// names what is wrong.
 func TestRefused(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
@@ -258,12 +265,17 @@ func TestRefused(t *testing.T) {
 		folder string
 		want   string
 	}{
-		"no bucket":        {newExport(nil, nil), "", "the bucket is nil"},
-		"unknown format":   {newExport(bucket, &export.Options{Format: "xml"}), "", `"xml"`},
-		"compression":      {newExport(bucket, &export.Options{Compression: "lzma"}), "", `"lzma"`},
-		"too many files":   {newExport(bucket, &export.Options{Files: 20_000}), "", "20000"},
-		"wrap without":     {newExport(bucket, &export.Options{Wrap: func(export.File) (string, string) { return "", "" }}), "", "Wrap"},
-		"chan in JSON":     {export.New("x", bucket, func(context.Context, *mapper.Entity[order], mapper.None) (piped, error) { return piped{}, nil }, nil), "", "has no JSON"},
+		"no bucket":      {newExport(nil, nil), "", "the bucket is nil"},
+		"unknown format": {newExport(bucket, &export.Options{Format: "xml"}), "", `"xml"`},
+		"compression":    {newExport(bucket, &export.Options{Compression: "lzma"}), "", `"lzma"`},
+		"too many files": {newExport(bucket, &export.Options{Files: 20_000}), "", "20000"},
+		"wrap without": {newExport(bucket, &export.Options{Wrap: func(export.File) (string, string) {
+			return "", ""
+		}}), "", "Wrap"},
+		"chan in JSON": {export.New("x", bucket, func(context.Context, *mapper.Entity[order], mapper.None) (piped,
+			error) {
+			return piped{}, nil
+		}, nil), "", "has no JSON"},
 		"bad folder":       {newExport(bucket, nil), "a//b", `"a//b"`},
 		"no text":          {newExport(bucket, nil), "a\xff", `"a\xff"`},
 		"above the bucket": {newExport(bucket, nil), "../b", `"../b"`},
@@ -273,7 +285,8 @@ func TestRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			mappertest.Run(t, test.x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
 				putOrders(t, w.Client)
-				_, err := test.x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{Folder: test.folder})
+				_, err := test.x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.None{},
+					&export.StartOptions{Folder: test.folder})
 				if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), test.want) {
 					t.Errorf("%v, want an error that names %s", err, test.want)
 				}
@@ -289,12 +302,14 @@ func TestByName(t *testing.T) {
 	x := export.NewEntities("export", bucket, nil)
 	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
 		for i := range 100 {
-			if _, err := w.Client.Put(t.Context(), datastore.NameKey("Account", fmt.Sprint(i), nil), &datastore.PropertyList{{Name: "n", Value: int64(i)}}); err != nil {
+			if _, err := w.Client.Put(t.Context(), datastore.NameKey("Account", fmt.Sprint(i), nil),
+				&datastore.PropertyList{{Name: "n", Value: int64(i)}}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		start := func(params string) (*mapper.Job, error) {
-			return w.Engine.StartNamed(t.Context(), "export", mapper.Query{Kind: "Account"}, []byte(params), &mapper.StartOptions{ID: "out"})
+			return w.Engine.StartNamed(t.Context(), "export", mapper.Query{Kind: "Account"}, []byte(params),
+				&mapper.StartOptions{ID: "out"})
 		}
 		for params, want := range map[string]string{
 			`{"folders": "accounts"}`:                   `unknown field "folders"`,

@@ -15,9 +15,9 @@ type field struct {
 	column              string
 }
 
-// fieldsOf returns the fields that a format writes of a struct, under the names of its tag. Those of embedded structs
-// are among them, as in Go. It returns an error if one of them could not be told from another one, or would be left out
-// without a word.
+// fieldsOf returns the fields that a format writes of a struct, under the names of its tag. Those
+// of embedded structs are among them, as in Go. It returns an error if one of them could not be
+// told from another one, or would be left out without a word.
 func fieldsOf(t reflect.Type, tag string) ([]field, error) {
 	all, err := appendFields(nil, t, tag, nil, nil)
 	if err != nil {
@@ -99,8 +99,8 @@ func embeds(tag, column string, t reflect.Type) bool {
 	return column == ""
 }
 
-// nameable returns an error for a field that is embedded or has a tag, and that a format would leave out or could not
-// write.
+// nameable returns an error for a field that is embedded or has a tag, and that a format would
+// leave out or could not write.
 func nameable(f reflect.StructField, inner reflect.Type, tag, column, options string) error {
 	named := f.Anonymous && inner.Kind() == reflect.Struct && column != "" && (tag == "json" || tag == "avro")
 	switch {
@@ -113,7 +113,8 @@ func nameable(f reflect.StructField, inner reflect.Type, tag, column, options st
 			tag, tag)
 	case hasMethod(inner, "MarshalText") || hasMethod(inner, "MarshalJSON") ||
 		hasMethod(inner, "IsZero") && slices.Contains(strings.Split(options, ","), "omitzero"):
-		return fmt.Errorf("%v is embedded and not exported, so its methods can't be called: give the field a name that "+
+		return fmt.Errorf("%v is embedded and not exported, so its methods can't be called: give the field a name "+
+			"that "+
 			"is exported", f.Type)
 	}
 	return nil
@@ -156,7 +157,8 @@ func goName(t reflect.Type, index []int) string {
 	return strings.Join(names, ".")
 }
 
-// value returns the value of a field. It is not there if it is in an embedded struct whose pointer is nil.
+// value returns the value of a field. It is not there if it is in an embedded struct whose pointer
+// is nil.
 func (f *field) value(v reflect.Value) (reflect.Value, bool) {
 	for _, i := range f.Index {
 		if v.Kind() == reflect.Pointer {
@@ -179,8 +181,8 @@ type valueError struct {
 func (e *valueError) Error() string { return "field " + e.path + ": " + e.err.Error() }
 func (e *valueError) Unwrap() error { return e.err }
 
-// inside says in which field, or in which element of a list or map, a value can't be written. Keys of maps are not
-// said: they may be what nobody should read in a log.
+// inside says in which field, or in which element of a list or map, a value can't be written. Keys
+// of maps are not said: they may be what nobody should read in a log.
 func inside(where string, err error) error {
 	if err == nil {
 		return nil
@@ -218,7 +220,8 @@ var (
 	errNilKey   = errors.New("the map has a key that is nil, which has no text")
 )
 
-// addressable returns a record in a place of its own, so that methods of its fields' pointers can be called.
+// addressable returns a record in a place of its own, so that methods of its fields' pointers can
+// be called.
 func addressable(record any) reflect.Value {
 	v := reflect.New(reflect.TypeOf(record)).Elem()
 	v.Set(reflect.ValueOf(record))

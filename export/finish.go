@@ -60,8 +60,8 @@ func (x *Export[P]) deleteParts(ctx context.Context, e *mapper.Entity[plannedFil
 // deletesAtOnce is how many blobs a task deletes at the same time.
 const deletesAtOnce = 16
 
-// deleteAll deletes all blobs with a prefix, but for those that keep, if it is not nil, reports by what follows the
-// prefix.
+// deleteAll deletes all blobs with a prefix, but for those that keep, if it is not nil, reports by
+// what follows the prefix.
 func deleteAll(ctx context.Context, bucket *blob.Bucket, prefix string, keep func(name string) bool) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(deletesAtOnce)
@@ -111,18 +111,20 @@ func (x *Export[P]) succeed(ctx context.Context, d *mapper.Done, s stage) error 
 	return nil
 }
 
-// decide deletes what is no file, and then decides that the export has succeeded, unless it was discarded.
+// decide deletes what is no file, and then decides that the export has succeeded, unless it was
+// discarded.
 func (x *Export[P]) decide(ctx context.Context, s stage) (*Manifest, error) {
 	if s.Layout == 0 {
-		return nil, mapper.Permanent(fmt.Errorf("no manifest in the folder %q is that of run %s: has somebody deleted it?",
+		return nil, mapper.Permanent(fmt.Errorf("no manifest in the folder %q is that of run %s: has somebody "+
+			"deleted it?",
 			s.Folder, s.Run))
 	}
 	m, err := x.manifest(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	// The folder of the run is its own. What else is there is parts that came late, and what processes that were killed
-	// have written halfway.
+	// The folder of the run is its own. What else is there is parts that came late, and what
+	// processes that were killed have written halfway.
 	keep := map[string]bool{ManifestName: true, SuccessName: true}
 	for _, f := range m.Files {
 		keep[strings.TrimPrefix(f.Name, s.place().name(""))] = true
@@ -133,7 +135,8 @@ func (x *Export[P]) decide(ctx context.Context, s stage) (*Manifest, error) {
 	return s.place().decide(ctx, x.bucket, m)
 }
 
-// announce says where others look that an export has succeeded. It was decided before, so this may come late.
+// announce says where others look that an export has succeeded. It was decided before, so this may
+// come late.
 func (x *Export[P]) announce(ctx context.Context, s stage, m *Manifest) error {
 	if err := x.bucket.WriteAll(ctx, s.place().path(SuccessName), nil, nil); err != nil {
 		return fmt.Errorf("write the mark of success: %w", err)

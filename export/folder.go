@@ -17,8 +17,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A place is where one run of an export writes. No other run has it, also not another one of the same ID: so a late
-// write or deletion of one run changes nothing of another.
+// A place is where one run of an export writes. No other run has it, also not another one of the
+// same ID: so a late write or deletion of one run changes nothing of another.
 type place struct {
 	folder string // of the export
 	run    string
@@ -46,8 +46,8 @@ func (p place) name(of string) string {
 
 func (p place) path(of string) string { return p.folder + "/" + p.name(of) }
 
-// parts returns where the parts are. Folders have the first two digits of their names, so that parts can be listed in
-// stretches.
+// parts returns where the parts are. Folders have the first two digits of their names, so that
+// parts can be listed in stretches.
 func (p place) parts() string { return p.path("_parts/") }
 
 func (p place) part(name string) string { return p.parts() + name[:2] + "/" + name }
@@ -94,8 +94,8 @@ func remove(ctx context.Context, bucket *blob.Bucket, key string) error {
 	return nil
 }
 
-// checkOld returns an error if a folder, or one above it, is that of an export which an older build has begun, and has
-// not ended: its end may delete all else that is there.
+// checkOld returns an error if a folder, or one above it, is that of an export which an older build
+// has begun, and has not ended: its end may delete all else that is there.
 func (r *Run) checkOld(ctx context.Context, folder string) error {
 	for i := range len(folder) + 1 {
 		if i < len(folder) && folder[i] != '/' {
@@ -112,7 +112,8 @@ func (r *Run) checkOld(ctx context.Context, folder string) error {
 		other := &Run{ID: c.Export, engine: r.engine, bucket: r.bucket}
 		switch err := other.load(ctx, ""); {
 		case err == nil && other.place == place{above, c.Run, true}:
-			return fmt.Errorf("%w: an older build has begun export %q in the folder %q, and its end may delete what else "+
+			return fmt.Errorf("%w: an older build has begun export %q in the folder %q, and its end may delete what "+
+				"else "+
 				"is there: wait for its end, discard it (Run.Discard), or choose another folder",
 				mapper.ErrArguments, c.Export, above)
 		case err != nil && !errors.Is(err, mapper.ErrNoSuchJob):
@@ -121,7 +122,8 @@ func (r *Run) checkOld(ctx context.Context, folder string) error {
 		// A start that was refused has left the claim, or the export is one of another database.
 		switch _, err := r.bucket.List(&blob.ListOptions{Prefix: above + "/_parts/"}).Next(ctx); {
 		case err == nil:
-			return fmt.Errorf("%w: in the folder %q are parts of export %q of an older build, and there is no such job in "+
+			return fmt.Errorf("%w: in the folder %q are parts of export %q of an older build, and there is no such "+
+				"job in "+
 				"this database: if it does not go on elsewhere, delete %s there, or choose another folder",
 				mapper.ErrArguments, above, c.Export, StartedName)
 		case !errors.Is(err, io.EOF):
@@ -145,7 +147,8 @@ func checkFolder(folder string) error {
 // checkPath returns an error for what is no path of names.
 func checkPath(what, path string) error {
 	for element := range strings.SplitSeq(path, "/") {
-		if element == "" || element == "." || element == ".." || strings.HasPrefix(element, "_") || !printable(element) {
+		if element == "" || element == "." || element == ".." || strings.HasPrefix(element, "_") ||
+			!printable(element) {
 			return fmt.Errorf("%s %q is no path of names, without a slash at its ends, and without a name that is "+
 				"dots alone, begins with '_' or has control characters", what, path)
 		}

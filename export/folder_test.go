@@ -39,8 +39,8 @@ func wantRefused(t *testing.T, err error, want string) {
 	}
 }
 
-// TestFoldersApart has exports run at once in one folder, and above and below it: none of them touches what another one
-// has written.
+// TestFoldersApart has exports run at once in one folder, and above and below it: none of them
+// touches what another one has written.
 func TestFoldersApart(t *testing.T) {
 	store := newStore()
 	bucket := store.open()
@@ -92,8 +92,8 @@ func TestFoldersApart(t *testing.T) {
 	})
 }
 
-// TestOldestDeleted has somebody delete the oldest exports of a folder, as a lifecycle rule of the bucket would: the
-// others are read and waited for as before, and so is the next one.
+// TestOldestDeleted has somebody delete the oldest exports of a folder, as a lifecycle rule of the
+// bucket would: the others are read and waited for as before, and so is the next one.
 func TestOldestDeleted(t *testing.T) {
 	s := newStore()
 	bucket := s.open()
@@ -117,7 +117,8 @@ func TestOldestDeleted(t *testing.T) {
 		}
 		drop := func(m *export.Manifest, fixed bool) {
 			for _, name := range s.names() {
-				if strings.HasPrefix(name, folder+"/"+path.Dir(m.Files[0].Name)+"/") || fixed && path.Dir(name) == folder {
+				if strings.HasPrefix(name, folder+"/"+path.Dir(m.Files[0].Name)+"/") ||
+					fixed && path.Dir(name) == folder {
 					s.put(name, nil)
 				}
 			}
@@ -169,7 +170,8 @@ func checkFiles(t *testing.T, s *store, folder string, m *export.Manifest) {
 	}
 }
 
-// TestStartsAtOnce has many starts at once into a folder, and into one above it: with one ID they are one export.
+// TestStartsAtOnce has many starts at once into a folder, and into one above it: with one ID they
+// are one export.
 func TestStartsAtOnce(t *testing.T) {
 	for _, id := range []string{"orders", ""} {
 		t.Run(fmt.Sprintf("ID %q", id), func(t *testing.T) {
@@ -261,7 +263,8 @@ func TestRefusedStart(t *testing.T) {
 	})
 }
 
-// TestUsedID has an ID of which later stages are left be refused: the export would write nothing, as these have succeeded.
+// TestUsedID has an ID of which later stages are left be refused: the export would write nothing,
+// as these have succeeded.
 func TestUsedID(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
@@ -289,8 +292,8 @@ func TestUsedID(t *testing.T) {
 	})
 }
 
-// TestDiscard has an export that was aborted leave nothing but a mark once it is discarded, and another one succeed in
-// its folder.
+// TestDiscard has an export that was aborted leave nothing but a mark once it is discarded, and
+// another one succeed in its folder.
 func TestDiscard(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
@@ -349,7 +352,8 @@ func TestDiscard(t *testing.T) {
 	})
 }
 
-// TestRetryTooLate has entities be retried that an export has done without: they are in no file, and that is said.
+// TestRetryTooLate has entities be retried that an export has done without: they are in no file,
+// and that is said.
 func TestRetryTooLate(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
@@ -381,9 +385,10 @@ func TestRetryTooLate(t *testing.T) {
 	})
 }
 
-// TestRetryMeetsTheEnd has an entity be retried while the files are planned. If its part is recorded before files are
-// joined, it is in one; if it is later, it is in none, and the manifest counts it as a failure. If it is recorded after
-// an attempt has written the file, which has not recorded that, there is no manifest, as nobody knows what it has.
+// TestRetryMeetsTheEnd has an entity be retried while the files are planned. If its part is
+// recorded before files are joined, it is in one; if it is later, it is in none, and the manifest
+// counts it as a failure. If it is recorded after an attempt has written the file, which has not
+// recorded that, there is no manifest, as nobody knows what it has.
 func TestRetryMeetsTheEnd(t *testing.T) {
 	for _, when := range []string{"before", "during", "after"} {
 		t.Run(when+" the join", func(t *testing.T) { testRetryMeetsTheEnd(t, when) })

@@ -14,35 +14,42 @@ const (
 	JSONLines Format = "jsonl"
 	// JSON has one JSON value a file: an array of all records, or what Options.Wrap makes of it.
 	JSON Format = "json"
-	// CSV has a line of names, and a line for each record, as RFC 4180 says. Records are structs; see [Options] for their fields.
+	// CSV has a line of names, and a line for each record, as RFC 4180 says. Records are structs;
+	// see [Options] for their fields.
 	CSV Format = "csv"
-	// Avro has object container files, whose schema is that of the Go type: see package github.com/twmb/avro for the tags of fields.
+	// Avro has object container files, whose schema is that of the Go type: see package
+	// github.com/twmb/avro for the tags of fields.
 	Avro Format = "avro"
-	// Parquet has a schema of the Go type, too: see package github.com/parquet-go/parquet-go for the tags of fields.
+	// Parquet has a schema of the Go type, too: see package github.com/parquet-go/parquet-go for
+	// the tags of fields.
 	Parquet Format = "parquet"
 )
 
-// A coder writes records of one type in one format. What of encode and part is done for an entity is done once; frames are
-// written in the order head, parts with between between them, tail, each of them compressed by itself.
+// A coder writes records of one type in one format. What of encode and part is done for an entity
+// is done once; frames are written in the order head, parts with between between them, tail, each
+// of them compressed by itself.
 type coder interface {
 	// encode returns what a record is in a part, or an error if it can't be written.
 	encode(record any) (any, error)
 	// part returns a part of some records that were encoded, compressed.
 	part(encoded []any) ([]byte, error)
-	// join writes a file of parts, which next returns in their order, and io.EOF behind the last one.
+	// join writes a file of parts, which next returns in their order, and io.EOF behind the last
+	// one.
 	join(w io.Writer, f File, next func() (io.ReadCloser, error)) error
-	// extra returns how many bytes a file has besides its parts, about, and how many each part takes more.
+	// extra returns how many bytes a file has besides its parts, about, and how many each part
+	// takes more.
 	extra(f File) (file, part int64, err error)
 	// extension returns what the names of files end with.
 	extension() string
-	// revision is different where an older build writes other values of the same records, which one file must not have
-	// both of.
+	// revision is different where an older build writes other values of the same records, which one
+	// file must not have both of.
 	revision() string
 }
 
 const secondRevision = "/2"
 
-// A frames is a coder whose files are frames, one behind the other: what joins them need not know what is in them.
+// A frames is a coder whose files are frames, one behind the other: what joins them need not know
+// what is in them.
 type frames struct {
 	squeezer
 	line  func(record any) ([]byte, error) // one record
@@ -168,7 +175,8 @@ func coderOf[R any](o *Options) (coder, error) {
 	case Parquet:
 		return parquetEncoding[R](o.Compression)
 	}
-	return nil, fmt.Errorf("Options.Format is %q, want one of %q, %q, %q, %q and %q", o.Format, JSONLines, JSON, CSV, Avro, Parquet)
+	return nil, fmt.Errorf("Options.Format is %q, want one of %q, %q, %q, %q and %q", o.Format, JSONLines, JSON, CSV,
+		Avro, Parquet)
 }
 
 // jsonEncoding returns the encoding of files of one value.

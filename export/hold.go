@@ -10,9 +10,10 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// Count waits until all records of an export are in parts, and returns how many files hold them: StartOptions.Files, or
-// as few as Options.FileBytes allows. It is an error if they are more than Options.MaxFiles. It is for an export that
-// was started with StartOptions.Hold. Its parts stay until [Export.Write] or [Run.Discard].
+// Count waits until all records of an export are in parts, and returns how many files hold them:
+// StartOptions.Files, or as few as Options.FileBytes allows. It is an error if they are more than
+// Options.MaxFiles. It is for an export that was started with StartOptions.Hold. Its parts stay
+// until [Export.Write] or [Run.Discard].
 func (x *Export[P]) Count(ctx context.Context, r *Run) (int, error) {
 	s, status, err := x.held(ctx, r)
 	if err != nil {
@@ -32,10 +33,11 @@ func (x *Export[P]) Count(ctx context.Context, r *Run) (int, error) {
 	return len(all), nil
 }
 
-// Write has the files of an export be written that was started with StartOptions.Hold. It waits until all records are in
-// parts, and returns when the files are planned: [Run.Wait] waits for them. If files is 0, there are as many as
-// [Export.Count] says. Options.Name and Options.Wrap get these parameters; the function has had those of the start. A
-// second call with the same arguments does nothing. With others it is mapper.ErrOtherArguments.
+// Write has the files of an export be written that was started with StartOptions.Hold. It waits
+// until all records are in parts, and returns when the files are planned: [Run.Wait] waits for
+// them. If files is 0, there are as many as [Export.Count] says. Options.Name and Options.Wrap get
+// these parameters; the function has had those of the start. A second call with the same arguments
+// does nothing. With others it is mapper.ErrOtherArguments.
 func (x *Export[P]) Write(ctx context.Context, r *Run, files int, params P) error {
 	fail := func(err error) error { return fmt.Errorf("export: write the files of %s: %w", r.ID, err) }
 	if files < 0 || files > x.opts.MaxFiles {
@@ -61,7 +63,8 @@ func (x *Export[P]) Write(ctx context.Context, r *Run, files int, params P) erro
 	}
 	next, err := nextStage(ctx, r.engine, s, joinSuffix)
 	if err == nil && next != nil && next.Plan != s.Plan {
-		err = fmt.Errorf("%w: its files are written already, with other numbers or parameters", mapper.ErrOtherArguments)
+		err = fmt.Errorf("%w: its files are written already, with other numbers or parameters",
+			mapper.ErrOtherArguments)
 	}
 	if err != nil {
 		return fail(err)
@@ -69,7 +72,8 @@ func (x *Export[P]) Write(ctx context.Context, r *Run, files int, params P) erro
 	return nil
 }
 
-// held waits until all records of an export that is held are in parts, and returns what its next stage is made of.
+// held waits until all records of an export that is held are in parts, and returns what its next
+// stage is made of.
 func (x *Export[P]) held(ctx context.Context, r *Run) (stage, *mapper.Status, error) {
 	if x.err != nil {
 		return stage{}, nil, fmt.Errorf("%w: %w", mapper.ErrArguments, x.err)
@@ -112,7 +116,8 @@ func (x *Export[P]) orDiscarded(ctx context.Context, s stage, err error) error {
 	return err
 }
 
-// planOf names a plan: files that are planned by two calls of Write with different arguments do not go together.
+// planOf names a plan: files that are planned by two calls of Write with different arguments do not
+// go together.
 func planOf(files int, params []byte) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s", files, params))
 	return hex.EncodeToString(sum[:8])

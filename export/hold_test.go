@@ -24,7 +24,8 @@ import (
 // numbers are what exports agree on that number their files together.
 type numbers struct{ First, Total int }
 
-// newNumbered returns an export whose files have numbers that are known only when they have been counted.
+// newNumbered returns an export whose files have numbers that are known only when they have been
+// counted.
 func newNumbered(bucket *blob.Bucket, most int) *export.Export[numbers] {
 	of := func(f export.File) (n numbers) {
 		if err := json.Unmarshal(f.Params, &n); err != nil {
@@ -56,71 +57,74 @@ func startHeld(t *testing.T, e *mapper.Engine, x *export.Export[numbers], id str
 	return run
 }
 
-// TestHold has an export count its files, and write them with numbers that are known only then. Calls fail meanwhile.
+// TestHold has an export count its files, and write them with numbers that are known only then.
+// Calls fail meanwhile.
 func TestHold(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
 	x := newNumbered(bucket, 10)
-	mappertest.Run(t, x.Mappers(), &mappertest.Options{Seed: testflag.Seed(t)}, func(t *testing.T, w *mappertest.World) {
-		putOrders(t, w.Client)
-		run := startHeld(t, w.Engine, x, "held", true)
-		w.Trouble()
-		_, err := run.Jobs()[0].Wait(t.Context())
-		w.Calm()
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, err := x.Count(t.Context(), run)
-		if err != nil || n < 2 {
-			t.Fatalf("%d files, %v, want several", n, err)
-		}
-		for _, name := range list(t, bucket) {
-			if !strings.Contains(name, "/_parts/") {
-				t.Errorf("%s is there, before anybody has called Write", name)
-			}
-		}
-		agreed := numbers{7, 7 + n}
-		w.Trouble()
-		for range 5 { // a call may fail, or its answer be lost
-			if err = x.Write(t.Context(), run, 0, agreed); err == nil {
-				break
-			}
-		}
-		w.Calm()
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := run.Wait(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(m.Files) != n || m.Records != orders-24 {
-			t.Errorf("%d files with %d records, want %d with %d", len(m.Files), m.Records, n, orders-24)
-		}
-		for i, f := range m.Files {
-			text, err := bucket.ReadAll(t.Context(), "held/"+f.Name)
+	mappertest.Run(t, x.Mappers(), &mappertest.Options{Seed: testflag.Seed(t)},
+		func(t *testing.T, w *mappertest.World) {
+			putOrders(t, w.Client)
+			run := startHeld(t, w.Engine, x, "held", true)
+			w.Trouble()
+			_, err := run.Jobs()[0].Wait(t.Context())
+			w.Calm()
 			if err != nil {
 				t.Fatal(err)
 			}
-			name, head := fmt.Sprintf("%d-of-%d.json", 7+i, 7+n), fmt.Sprintf(`{"shard":%d,"of":%d,`, 7+i, 7+n)
-			if path.Base(f.Name) != name || !strings.HasPrefix(string(text), head) {
-				t.Errorf("file %d is %s, and begins with %.30q, want %s and %q", i, f.Name, text, name, head)
+			n, err := x.Count(t.Context(), run)
+			if err != nil || n < 2 {
+				t.Fatalf("%d files, %v, want several", n, err)
 			}
-		}
-		if err := x.Write(t.Context(), run, 0, agreed); err != nil {
-			t.Errorf("a second Write with the same arguments: %v", err)
-		}
-		if again, err := x.Count(t.Context(), run); err != nil || again != n {
-			t.Errorf("%d files when they are written, %v, want %d", again, err, n)
-		}
-		err = x.Write(t.Context(), run, 0, numbers{8, 8 + n})
-		if !errors.Is(err, mapper.ErrOtherArguments) {
-			t.Errorf("a Write with other numbers: %v, want ErrOtherArguments", err)
-		}
-	})
+			for _, name := range list(t, bucket) {
+				if !strings.Contains(name, "/_parts/") {
+					t.Errorf("%s is there, before anybody has called Write", name)
+				}
+			}
+			agreed := numbers{7, 7 + n}
+			w.Trouble()
+			for range 5 { // a call may fail, or its answer be lost
+				if err = x.Write(t.Context(), run, 0, agreed); err == nil {
+					break
+				}
+			}
+			w.Calm()
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := run.Wait(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(m.Files) != n || m.Records != orders-24 {
+				t.Errorf("%d files with %d records, want %d with %d", len(m.Files), m.Records, n, orders-24)
+			}
+			for i, f := range m.Files {
+				text, err := bucket.ReadAll(t.Context(), "held/"+f.Name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				name, head := fmt.Sprintf("%d-of-%d.json", 7+i, 7+n), fmt.Sprintf(`{"shard":%d,"of":%d,`, 7+i, 7+n)
+				if path.Base(f.Name) != name || !strings.HasPrefix(string(text), head) {
+					t.Errorf("file %d is %s, and begins with %.30q, want %s and %q", i, f.Name, text, name, head)
+				}
+			}
+			if err := x.Write(t.Context(), run, 0, agreed); err != nil {
+				t.Errorf("a second Write with the same arguments: %v", err)
+			}
+			if again, err := x.Count(t.Context(), run); err != nil || again != n {
+				t.Errorf("%d files when they are written, %v, want %d", again, err, n)
+			}
+			err = x.Write(t.Context(), run, 0, numbers{8, 8 + n})
+			if !errors.Is(err, mapper.ErrOtherArguments) {
+				t.Errorf("a Write with other numbers: %v, want ErrOtherArguments", err)
+			}
+		})
 }
 
-// TestHoldRefused has calls of Count and Write that can't be carried out: each says why, and writes nothing.
+// TestHoldRefused has calls of Count and Write that can't be carried out: each says why, and writes
+// nothing.
 func TestHoldRefused(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
@@ -160,8 +164,9 @@ func TestHoldRefused(t *testing.T) {
 	})
 }
 
-// TestHoldTwoPlans has the files of an export be planned by two calls of Write at once, with different numbers: the
-// second one has recorded its plan over the first one's, whose files are written. The export fails, and says what to do.
+// TestHoldTwoPlans has the files of an export be planned by two calls of Write at once, with
+// different numbers: the second one has recorded its plan over the first one's, whose files are
+// written. The export fails, and says what to do.
 func TestHoldTwoPlans(t *testing.T) {
 	s := newStore()
 	x := newNumbered(s.open(), 10)
@@ -211,8 +216,8 @@ func TestHoldTwoPlans(t *testing.T) {
 	})
 }
 
-// TestHoldLateWrite has a Write stand still when it has seen that its run was not discarded, until it was: the Write
-// fails, and what is left is the mark.
+// TestHoldLateWrite has a Write stand still when it has seen that its run was not discarded, until
+// it was: the Write fails, and what is left is the mark.
 func TestHoldLateWrite(t *testing.T) {
 	s := newStore()
 	x := newNumbered(s.open(), 10)

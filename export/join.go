@@ -18,16 +18,17 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// join writes a file of its parts, unless it is there: then it is what an attempt before this one has written, and
-// stays. All attempts have the same parts, which are there until each file is recorded, unless failures are retried
-// meanwhile. What is recorded is what the file has.
+// join writes a file of its parts, unless it is there: then it is what an attempt before this one
+// has written, and stays. All attempts have the same parts, which are there until each file is
+// recorded, unless failures are retried meanwhile. What is recorded is what the file has.
 func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s stage) (plannedFile, error) {
 	f := e.Value
 	if err := x.opts.checkCoding(s.Coding); err != nil {
 		return f, err
 	}
 	if f.Plan != s.Plan {
-		return f, mapper.Permanent(fmt.Errorf("file %d of run %s was planned by another Export.Write than the one that "+
+		return f, mapper.Permanent(fmt.Errorf("file %d of run %s was planned by another Export.Write than the one "+
+			"that "+
 			"has begun: discard the run (Run.Discard), and start another export", f.Index, s.Run))
 	}
 	f.Records, f.Parts, f.Bytes = 0, 0, 0
@@ -35,7 +36,8 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 	defer cancel() // before Close it drops what was written
 	name := x.fileName(s, f)
 	path := s.Folder + "/" + name
-	// In the folder of an older build's run may be the file of another one, which it writes over, as that build did.
+	// In the folder of an older build's run may be the file of another one, which it writes over,
+	// as that build did.
 	w, err := x.bucket.NewWriter(writing, path, &blob.WriterOptions{IfNotExist: s.Layout != 0,
 		DisableContentTypeDetection: true})
 	if err != nil {
@@ -52,9 +54,11 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 	if gcerrors.Code(err) == gcerrors.FailedPrecondition {
 		joined := written
 		written, err = x.readBack(ctx, path)
-		// A failure that was retried in between may have recorded a part, so how many records the file has is not known.
+		// A failure that was retried in between may have recorded a part, so how many records the
+		// file has is not known.
 		if err == nil && s.Failures > 0 && !bytes.Equal(joined.sum.Sum(nil), written.sum.Sum(nil)) {
-			err = mapper.Permanent(fmt.Errorf("an attempt before has written %s of other parts, as failures were retried "+
+			err = mapper.Permanent(fmt.Errorf("an attempt before has written %s of other parts, as failures were "+
+				"retried "+
 				"meanwhile: discard the run (Run.Discard), and start another export", path))
 		}
 	}
@@ -80,7 +84,9 @@ func (x *Export[P]) readBack(ctx context.Context, path string) (*counter, error)
 }
 
 // joinParts writes the parts of a file, one behind the other.
-func (x *Export[P]) joinParts(ctx context.Context, client *datastore.Client, w io.Writer, f *plannedFile, s stage) error {
+func (x *Export[P]) joinParts(
+	ctx context.Context, client *datastore.Client, w io.Writer, f *plannedFile, s stage,
+) error {
 	parts, errs := make(chan string, 16), make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -18,8 +18,9 @@ var (
 	numberType = reflect.TypeFor[json.Number]()
 )
 
-// jsonLine returns the function that writes records as JSON. encoding/json replaces what is no UTF-8, cuts the seconds
-// off a zone, and writes {} for what it can't see: what it would change is an error here, first.
+// jsonLine returns the function that writes records as JSON. encoding/json replaces what is no
+// UTF-8, cuts the seconds off a zone, and writes {} for what it can't see: what it would change is
+// an error here, first.
 func jsonLine[R any]() (line func(record any) ([]byte, error), revision string, err error) {
 	t := reflect.TypeFor[R]()
 	c := &jsonChecks{known: make(map[jsonType]*jsonCheck)}
@@ -73,8 +74,8 @@ type jsonChecks struct {
 // dynamic has the checks of types that were found in interfaces.
 var dynamic sync.Map // of reflect.Type: *jsonCheck
 
-// A jsonCheck returns an error for a value that encoding/json would change, or not write. It is nil where there is
-// none.
+// A jsonCheck returns an error for a value that encoding/json would change, or not write. It is nil
+// where there is none.
 type jsonCheck struct {
 	check func(c *jsonChecks, v reflect.Value) error
 }

@@ -57,17 +57,22 @@ func TestMain(m *testing.M) {
 const queueName = "projects/test/locations/here/queues/export"
 
 // killedEngine returns an engine of a process, with an export that takes some time for each entity.
-func killedEngine(ctx context.Context, datastoreAddr, tasksAddr, dir, target string) (*mapper.Engine, *export.Export[mapper.None], *blob.Bucket, error) {
+func killedEngine(
+	ctx context.Context, datastoreAddr, tasksAddr, dir, target string,
+) (*mapper.Engine, *export.Export[mapper.None], *blob.Bucket, error) {
 	bucket, err := fileblob.OpenBucket(dir, &fileblob.Options{NoTempDir: true, Metadata: fileblob.MetadataDontWrite})
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	dial := func(addr string, opts ...grpc.DialOption) option.ClientOption {
-		conn, dialing := grpc.NewClient("passthrough:///"+addr, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+		conn, dialing := grpc.NewClient("passthrough:///"+addr,
+			append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 		err = errors.Join(err, dialing)
 		return option.WithGRPCConn(conn)
 	}
-	client, failed := datastore.NewClient(ctx, "test", dial(datastoreAddr, grpc.WithChainUnaryInterceptor(mapper.VersionsInterceptor())), option.WithTelemetryDisabled())
+	client, failed := datastore.NewClient(ctx, "test",
+		dial(datastoreAddr, grpc.WithChainUnaryInterceptor(mapper.VersionsInterceptor())),
+		option.WithTelemetryDisabled())
 	err = errors.Join(err, failed)
 	queues, failed := cloudtasks.NewClient(ctx, dial(tasksAddr), option.WithTelemetryDisabled())
 	if err = errors.Join(err, failed); err != nil {
@@ -145,7 +150,9 @@ func (c *crew) start() *worker {
 		c.t.Fatalf("a worker says nothing: %v", err)
 	}
 	w.proxy = httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: strings.TrimSpace(addr)})
-	w.proxy.ErrorHandler = func(rw http.ResponseWriter, _ *http.Request, _ error) { rw.WriteHeader(http.StatusBadGateway) }
+	w.proxy.ErrorHandler = func(rw http.ResponseWriter, _ *http.Request, _ error) {
+		rw.WriteHeader(http.StatusBadGateway)
+	}
 	return w
 }
 
@@ -198,22 +205,25 @@ func (c *crew) kill(old *worker) {
 	c.kills++
 }
 
-// TestKilled kills processes at random, in the middle and while files are joined: these have each record once, and nothing is left
-// but what the manifest names.
+// TestKilled kills processes at random, in the middle and while files are joined: these have each
+// record once, and nothing is left but what the manifest names.
 func TestKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out what starts processes")
 	}
-	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0", ReuseQueueNames: true})
+	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0",
+		ReuseQueueNames: true})
 	queues, err := e.CloudTasks(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer queues.Close()
-	_, err = queues.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: "projects/test/locations/here", Queue: &cloudtaskspb.Queue{
-		Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 8},
-		RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: durationpb.New(50 * time.Millisecond), MaxBackoff: durationpb.New(200 * time.Millisecond)},
-	}})
+	_, err = queues.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: "projects/test/locations/here",
+		Queue: &cloudtaskspb.Queue{
+			Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 8},
+			RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: durationpb.New(50 * time.Millisecond),
+				MaxBackoff: durationpb.New(200 * time.Millisecond)},
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// A late is a hook of a store that has the first of some calls take effect later, although its caller is told that it
-// was lost. Until it is let go, all others of them are lost.
+// A late is a hook of a store that has the first of some calls take effect later, although its
+// caller is told that it was lost. Until it is let go, all others of them are lost.
 type late struct {
 	op    string
 	match func(key string) bool
@@ -83,9 +83,10 @@ var lateCalls = map[string]lateCall{
 	"the copy":             {"write", func(key string) bool { return key == folder+"/manifest.json" }, 2, true},
 }
 
-// TestLateAfterDiscard has a call of an export take effect after it was aborted and discarded, and another one has
-// succeeded in its folder: that one's manifest stays true, and is the one that is read. If the call comes after it was
-// decided that the first one has succeeded, that stays true, and it can't be discarded.
+// TestLateAfterDiscard has a call of an export take effect after it was aborted and discarded, and
+// another one has succeeded in its folder: that one's manifest stays true, and is the one that is
+// read. If the call comes after it was decided that the first one has succeeded, that stays true,
+// and it can't be discarded.
 func TestLateAfterDiscard(t *testing.T) {
 	for what, c := range lateCalls {
 		t.Run(what+" after the next", func(t *testing.T) { testLateAfterDiscard(t, c, false) })
@@ -167,7 +168,8 @@ func testLateAfterDiscard(t *testing.T, c lateCall, before bool) {
 	})
 }
 
-// TestLateInRun has a call of an export that succeeds take effect after that: its manifest stays true.
+// TestLateInRun has a call of an export that succeeds take effect after that: its manifest stays
+// true.
 func TestLateInRun(t *testing.T) {
 	for what, c := range lateCalls {
 		t.Run(what, func(t *testing.T) {
@@ -205,8 +207,8 @@ func TestLateInRun(t *testing.T) {
 	}
 }
 
-// leaving has a process that was killed leave what it has written halfway in the folder of each run, when that writes a
-// part.
+// leaving has a process that was killed leave what it has written halfway in the folder of each
+// run, when that writes a part.
 func leaving(s *store, hook func(*call) error) func(*call) error {
 	return func(c *call) error {
 		if run, _, part := strings.Cut(c.key, "/_parts/"); part && c.op == "write" {
@@ -216,7 +218,8 @@ func leaving(s *store, hook func(*call) error) func(*call) error {
 	}
 }
 
-// checkLast checks that the manifest of a run is true, is still what it was, and is the last one of its folder.
+// checkLast checks that the manifest of a run is true, is still what it was, and is the last one of
+// its folder.
 func checkLast(t *testing.T, s *store, run *export.Run, m *export.Manifest) {
 	t.Helper()
 	checkFiles(t, s, run.Folder, m)
@@ -230,8 +233,9 @@ func checkLast(t *testing.T, s *store, run *export.Run, m *export.Manifest) {
 	}
 }
 
-// TestLateListings has a bucket list what it had an hour ago: an export deletes its parts all the same, and what a
-// Discard has not seen, a later one deletes. A listing that still shows what was deleted does no harm.
+// TestLateListings has a bucket list what it had an hour ago: an export deletes its parts all the
+// same, and what a Discard has not seen, a later one deletes. A listing that still shows what was
+// deleted does no harm.
 func TestLateListings(t *testing.T) {
 	s := newStore()
 	s.lag = func(string) time.Duration { return time.Hour }

@@ -20,8 +20,9 @@ import (
 
 // The names of what is in a folder besides files.
 const (
-	// ManifestName is the name of a manifest. The one in the folder of a run decides: its export has succeeded, or was
-	// discarded. The one in the export's folder is a copy, of the first export that succeeded there.
+	// ManifestName is the name of a manifest. The one in the folder of a run decides: its export
+	// has succeeded, or was discarded. The one in the export's folder is a copy, of the first
+	// export that succeeded there.
 	ManifestName = "manifest.json"
 	// SuccessName is in the folder of a run that has succeeded.
 	SuccessName = "_SUCCESS"
@@ -41,15 +42,17 @@ type Manifest struct {
 	Failures    int64          `json:"failures"` // entities that were counted as failed, and are in no file
 	Files       []ManifestFile `json:"files"`
 
-	// Ended is when the files were complete, by the clock of the process that has found that. An older build left it out.
+	// Ended is when the files were complete, by the clock of the process that has found that. An
+	// older build left it out.
 	Ended time.Time `json:"ended,omitzero"`
 
-	// Discarded says that this is no manifest: the export was discarded, and what it names is not there. ReadManifest
-	// passes it over.
+	// Discarded says that this is no manifest: the export was discarded, and what it names is not
+	// there. ReadManifest passes it over.
 	Discarded bool `json:"discarded,omitempty"`
 
-	// Coverage is the proof that the export's job has covered its query: that of mapper.Job.Verify. It is left out of exports of
-	// more than 100,000 parts, whose job has compared the same sums at its end.
+	// Coverage is the proof that the export's job has covered its query: that of mapper.Job.Verify.
+	// It is left out of exports of more than 100,000 parts, whose job has compared the same sums at
+	// its end.
 	Coverage *mapper.Proof `json:"coverage,omitempty"`
 }
 
@@ -61,9 +64,10 @@ type ManifestFile struct {
 	SHA256  string `json:"sha256"`
 }
 
-// ReadManifest reads the manifest in a folder of a bucket: that of the export which ended last, of those that have
-// succeeded and are there. It lists the folder, and reads a manifest for each run in it. What it returns stays true, as
-// no export changes or deletes what belongs to one that has succeeded.
+// ReadManifest reads the manifest in a folder of a bucket: that of the export which ended last, of
+// those that have succeeded and are there. It lists the folder, and reads a manifest for each run
+// in it. What it returns stays true, as no export changes or deletes what belongs to one that has
+// succeeded.
 func ReadManifest(ctx context.Context, bucket *blob.Bucket, folder string) (*Manifest, error) {
 	last, err := lastManifest(ctx, bucket, folder)
 	if err != nil {
@@ -184,8 +188,8 @@ func writeOnce(ctx context.Context, bucket *blob.Bucket, key string, m *Manifest
 	return err == nil, nil
 }
 
-// decide decides, once, that a run has succeeded, by its manifest, or that it was discarded, by one that says so: the
-// first of both takes the name. It returns what the name has then.
+// decide decides, once, that a run has succeeded, by its manifest, or that it was discarded, by one
+// that says so: the first of both takes the name. It returns what the name has then.
 func (p place) decide(ctx context.Context, bucket *blob.Bucket, m *Manifest) (*Manifest, error) {
 	if decided, err := p.decided(ctx, bucket); decided != nil || err != nil {
 		return decided, err
@@ -200,8 +204,8 @@ func (p place) decide(ctx context.Context, bucket *blob.Bucket, m *Manifest) (*M
 	return decided, err
 }
 
-// decided returns what was decided of a run, and nil if nothing was. An older build has decided that a run has
-// succeeded by the manifest in the export's folder.
+// decided returns what was decided of a run, and nil if nothing was. An older build has decided
+// that a run has succeeded by the manifest in the export's folder.
 func (p place) decided(ctx context.Context, bucket *blob.Bucket) (*Manifest, error) {
 	m, err := readManifest(ctx, bucket, p.outcome())
 	if m == nil && err == nil && p.direct {
@@ -213,15 +217,15 @@ func (p place) decided(ctx context.Context, bucket *blob.Bucket) (*Manifest, err
 	return m, err
 }
 
-// copyManifest copies the manifest of a run that has succeeded to the export's folder, if no other one is there. It may
-// come late, as the manifest is true.
+// copyManifest copies the manifest of a run that has succeeded to the export's folder, if no other
+// one is there. It may come late, as the manifest is true.
 func (p place) copyManifest(ctx context.Context, bucket *blob.Bucket, m *Manifest) error {
 	_, err := writeOnce(ctx, bucket, p.folder+"/"+ManifestName, m)
 	return err
 }
 
-// discarded returns the opposite of a run's manifest. It names a file that is not there, so that a reader which takes
-// it for one fails.
+// discarded returns the opposite of a run's manifest. It names a file that is not there, so that a
+// reader which takes it for one fails.
 func (p place) discarded(id string) *Manifest {
 	return &Manifest{Export: id, Run: p.run, Discarded: true, Files: []ManifestFile{{Name: p.name("_DISCARDED")}}}
 }

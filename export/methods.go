@@ -20,9 +20,9 @@ var (
 	zeroMethod    = reflect.TypeFor[interface{ IsZero() bool }]()
 )
 
-// A route is how Go gets from a value to a method that speaks for it: through the fields that structs embed, at any
-// depth. What is beside the route is not in the method's result, and what is true of values at its end is true of the
-// whole.
+// A route is how Go gets from a value to a method that speaks for it: through the fields that
+// structs embed, at any depth. What is beside the route is not in the method's result, and what is
+// true of values at its end is true of the whole.
 type route struct {
 	index []int        // of the embedded fields; none, if the type has the method itself
 	from  reflect.Type // the type that has it itself, which may be an interface
@@ -46,7 +46,8 @@ func routeBelow(t reflect.Type, method string, above []reflect.Type) route {
 		if !f.Anonymous || !hasMethod(inner, method) || slices.Contains(above, inner) {
 			continue
 		}
-		// Go takes the shallowest, and there is no other one of its depth, as there would be no method then.
+		// Go takes the shallowest, and there is no other one of its depth, as there would be no
+		// method then.
 		if r := routeBelow(inner, method, above); best.index == nil || len(r.index)+1 < len(best.index) {
 			best = route{append([]int{i}, r.index...), r.from}
 		}
@@ -54,7 +55,8 @@ func routeBelow(t reflect.Type, method string, above []reflect.Type) route {
 	return best
 }
 
-// declares reports whether a struct has a method that it does not owe to a field: the compiler generates the others.
+// declares reports whether a struct has a method that it does not owe to a field: the compiler
+// generates the others.
 func declares(t reflect.Type, method string) bool {
 	m, there := t.MethodByName(method)
 	if !there {
@@ -79,8 +81,9 @@ func hasMethod(t reflect.Type, method string) bool {
 	return there
 }
 
-// routeOf returns the route to a method whose result is written for values of a type. It returns an error if a field
-// that a format would write is beside the route, and would so be left out without a word.
+// routeOf returns the route to a method whose result is written for values of a type. It returns an
+// error if a field that a format would write is beside the route, and would so be left out without
+// a word.
 func routeOf(t reflect.Type, method, tag string) (route, error) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -99,7 +102,8 @@ func routeOf(t reflect.Type, method, tag string) (route, error) {
 				return r, fmt.Errorf("the %s of %v is that of its embedded field %s, which its tag says to leave out: "+
 					"give the embedded field a name", method, t, from)
 			case j != i && !left:
-				return r, fmt.Errorf("the %s of %v is that of its embedded field %s, so its field %s would be left out: "+
+				return r, fmt.Errorf("the %s of %v is that of its embedded field %s, so its field %s would be left "+
+					"out: "+
 					"give the embedded field a name, or %v a %s of its own", method, t, from, name, t, method)
 			}
 		}
@@ -193,8 +197,8 @@ type textRoute struct {
 
 var textRoutes sync.Map // of textKey: textRoute
 
-// textOf returns the text of a value whose type has one, and says whether it has: nil has none. Of a time, and of what
-// has its text of one, it returns an error if that is another time's.
+// textOf returns the text of a value whose type has one, and says whether it has: nil has none. Of
+// a time, and of what has its text of one, it returns an error if that is another time's.
 func textOf(v reflect.Value, tag string) (text []byte, there bool, err error) {
 	for v.Kind() == reflect.Interface && !v.IsNil() {
 		v = v.Elem()

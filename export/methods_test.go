@@ -64,8 +64,8 @@ func (o own[T]) MarshalJSON() ([]byte, error) { return fmt.Appendf(nil, `"%v"`, 
 func (o *own[T]) UnmarshalText([]byte) error  { return nil }
 func (s stale) IsZero() bool                  { return s.A == 0 }
 
-// TestPromotedMethods has a type be refused if its JSON or text is that of a field that it embeds, at any depth, and it
-// has others: they would be left out.
+// TestPromotedMethods has a type be refused if its JSON or text is that of a field that it embeds,
+// at any depth, and it has others: they would be left out.
 func TestPromotedMethods(t *testing.T) {
 	const jsonl, jsons, csv, avro = export.JSONLines, export.JSON, export.CSV, export.Avro
 	texts, js := []export.Format{jsonl, jsons, csv, avro}, []export.Format{jsonl, jsons}
@@ -150,8 +150,8 @@ func TestPromotedMethods(t *testing.T) {
 	written(t, r, avro)
 }
 
-// TestPromotedValues has a value that has its JSON or text of one that it embeds, at any depth, or holds in an
-// interface, fail as that one would.
+// TestPromotedValues has a value that has its JSON or text of one that it embeds, at any depth, or
+// holds in an interface, fail as that one would.
 func TestPromotedValues(t *testing.T) {
 	const jsonl, csv, avro = export.JSONLines, export.CSV, export.Avro
 	off := time.Date(1890, 1, 1, 0, 0, 0, 0, time.FixedZone("LMT", 3208)) // which RFC 3339 can't say
@@ -171,7 +171,8 @@ func TestPromotedValues(t *testing.T) {
 	written(t, keys{map[time.Time]int{off.UTC(): 1}}, jsonl)
 	type held struct{ A encoding.TextMarshaler }
 	for _, v := range []encoding.TextMarshaler{off, &off, timeIn{off}, deepTime{timeIn{off}}, byText{off},
-		byText{byText{timeIn{off}}}, timeAnd{X: 1}, below{timeAnd{X: 1}}, byText{timeAnd{X: 1}}, byText{}, timeBelow{}} {
+		byText{byText{timeIn{off}}}, timeAnd{X: 1}, below{timeAnd{X: 1}}, byText{timeAnd{X: 1}}, byText{},
+		timeBelow{}} {
 		failing(t, held{v}, "A", jsonl, csv)
 	}
 	for _, v := range []encoding.TextMarshaler{nil, off.UTC(), timeIn{}, byText{timeIn{}}} {
@@ -181,7 +182,8 @@ func TestPromotedValues(t *testing.T) {
 	for _, v := range []any{timeIn{off}, []any{deepTime{timeIn{off}}}, byJSON{off}, byJSON{byJSON{timeAnd{X: 1}}},
 		map[timeIn]int{{off}: 1}, map[encoding.TextMarshaler]int{timeAnd{X: 1}: 1}, map[*timeIn]int{nil: 1},
 		byJSON{}, timeBelow{}, struct{ json.RawMessage }{json.RawMessage("secret")}} {
-		if said := failureOf(t, jsonl, anything{v}); !strings.Contains(said, "field A") || strings.Contains(said, "panic") ||
+		if said := failureOf(t, jsonl, anything{v}); !strings.Contains(said, "field A") ||
+			strings.Contains(said, "panic") ||
 			strings.Contains(said, "secret") {
 			t.Errorf("%T fails with %q, want an error that names the field A", v, said)
 		}
@@ -189,8 +191,8 @@ func TestPromotedValues(t *testing.T) {
 	written(t, anything{[]any{timeIn{}, byJSON{timeIn{}}, map[timeIn]int{{}: 1}}}, jsonl)
 }
 
-// TestUnexported has a field that is embedded, or has a tag, and is not exported be refused where a format would leave
-// it out, and be checked where one writes it.
+// TestUnexported has a field that is embedded, or has a tag, and is not exported be refused where a
+// format would leave it out, and be checked where one writes it.
 func TestUnexported(t *testing.T) {
 	const jsonl, jsons, csv, avro, parquet = export.JSONLines, export.JSON, export.CSV, export.Avro, export.Parquet
 	type formats = []export.Format

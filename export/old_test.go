@@ -106,8 +106,8 @@ func (r *relic) start(id string) *export.Run {
 	return run
 }
 
-// write writes to a folder what the database and the bucket have of three exports: one that is paused in the middle;
-// one of which two of three files are joined; and one that has succeeded.
+// write writes to a folder what the database and the bucket have of three exports: one that is
+// paused in the middle; one of which two of three files are joined; and one that has succeeded.
 func (r *relic) write(folder string) {
 	r.Helper()
 	must := func(err error) {
@@ -170,7 +170,8 @@ func (r *relic) write(folder string) {
 func (r *relic) entities(kind string) (all []*datastorepb.Entity) {
 	r.Helper()
 	resp, err := r.raw.RunQuery(r.Context(), &datastorepb.RunQueryRequest{ProjectId: "test",
-		QueryType: &datastorepb.RunQueryRequest_Query{Query: &datastorepb.Query{Kind: []*datastorepb.KindExpression{{Name: kind}}}}})
+		QueryType: &datastorepb.RunQueryRequest_Query{
+			Query: &datastorepb.Query{Kind: []*datastorepb.KindExpression{{Name: kind}}}}})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -197,7 +198,8 @@ func (r *relic) load(folder string) {
 				r.Fatal(err)
 			}
 			if _, err := r.raw.Commit(r.Context(), &datastorepb.CommitRequest{ProjectId: "test",
-				Mode: datastorepb.CommitRequest_NON_TRANSACTIONAL, Mutations: []*datastorepb.Mutation{{Operation: &datastorepb.Mutation_Upsert{Upsert: e}}}}); err != nil {
+				Mode:      datastorepb.CommitRequest_NON_TRANSACTIONAL,
+				Mutations: []*datastorepb.Mutation{{Operation: &datastorepb.Mutation_Upsert{Upsert: e}}}}); err != nil {
 				r.Fatal(err)
 			}
 		}
@@ -215,9 +217,9 @@ func (r *relic) load(folder string) {
 	}
 }
 
-// TestOldRecords has this build go on with the exports that older ones have left: one that was paused in the middle,
-// and one whose files were being joined; and has it read one that has succeeded. A change of what is stored adds a
-// folder, by -old NAME, and leaves the others.
+// TestOldRecords has this build go on with the exports that older ones have left: one that was
+// paused in the middle, and one whose files were being joined; and has it read one that has
+// succeeded. A change of what is stored adds a folder, by -old NAME, and leaves the others.
 func TestOldRecords(t *testing.T) {
 	if *writeOld != "" {
 		newRelic(t).write(filepath.Join("testdata", "old", *writeOld))
@@ -279,8 +281,8 @@ func TestOldRecords(t *testing.T) {
 	}
 }
 
-// TestOldDiscard has exports that an older build has left be discarded: nothing is deleted that is another one's, and
-// none that has a manifest.
+// TestOldDiscard has exports that an older build has left be discarded: nothing is deleted that is
+// another one's, and none that has a manifest.
 func TestOldDiscard(t *testing.T) {
 	folders, err := filepath.Glob("testdata/old/*")
 	if err != nil || len(folders) == 0 {

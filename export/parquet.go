@@ -12,8 +12,9 @@ import (
 	"github.com/parquet-go/parquet-go/compress"
 )
 
-// parquetFormat writes Parquet. A part is a file of its own, with one group of rows. The rows of all parts of a file are written
-// anew, in larger groups: groups of a few hundred rows would make every reader slow.
+// parquetFormat writes Parquet. A part is a file of its own, with one group of rows. The rows of
+// all parts of a file are written anew, in larger groups: groups of a few hundred rows would make
+// every reader slow.
 type parquetFormat[R any] struct {
 	schema  *parquet.Schema
 	options []parquet.WriterOption
@@ -22,7 +23,8 @@ type parquetFormat[R any] struct {
 	rev     string
 }
 
-// A group has at most so many rows, and about so many bytes before they are compressed. They are in memory until it is complete.
+// A group has at most so many rows, and about so many bytes before they are compressed. They are in
+// memory until it is complete.
 const (
 	rowGroup      = 20_000
 	rowGroupBytes = 64 << 20

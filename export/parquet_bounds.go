@@ -8,12 +8,13 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// Readers pass over rows by the smallest and largest value of a page and of a group of rows. The package parquet has
-// those of fixed bytes in the order of unsigned bytes, which is not that of signed decimals, and leaves out pages of
-// nulls, so that the others' are taken for those of other pages. So columns of fixed bytes have an index of ours, and
-// decimals no other bounds.
+// Readers pass over rows by the smallest and largest value of a page and of a group of rows. The
+// package parquet has those of fixed bytes in the order of unsigned bytes, which is not that of
+// signed decimals, and leaves out pages of nulls, so that the others' are taken for those of other
+// pages. So columns of fixed bytes have an index of ours, and decimals no other bounds.
 
-// boundsOf returns a schema with the indexes of its columns, and the options of a writer that leaves out other bounds.
+// boundsOf returns a schema with the indexes of its columns, and the options of a writer that
+// leaves out other bounds.
 func boundsOf(schema *parquet.Schema) (*parquet.Schema, []parquet.WriterOption) {
 	root := boundedNode{schema, boundedFields(schema)}
 	var options []parquet.WriterOption
@@ -27,7 +28,8 @@ func boundsOf(schema *parquet.Schema) (*parquet.Schema, []parquet.WriterOption) 
 
 func isFixed(n parquet.Node) bool { return n.Leaf() && n.Type().Kind() == parquet.FixedLenByteArray }
 
-// bytesInOrder reports whether the values of a column of fixed bytes are in the order of unsigned bytes.
+// bytesInOrder reports whether the values of a column of fixed bytes are in the order of unsigned
+// bytes.
 func bytesInOrder(n parquet.Node) bool {
 	switch logicalOf(n).(type) {
 	case nil:
@@ -69,7 +71,8 @@ func (f boundedField) Type() parquet.Type {
 	return f.Field.Type()
 }
 
-// Encoding returns that of the tag, but no dictionary for fixed bytes, which has an index of its own.
+// Encoding returns that of the tag, but no dictionary for fixed bytes, which has an index of its
+// own.
 func (f boundedField) Encoding() encoding.Encoding {
 	e := f.Field.Encoding()
 	if e == nil || !isFixed(f.Field) {
@@ -91,7 +94,8 @@ func (t boundedType) NewColumnIndexer(int) parquet.ColumnIndexer {
 	return &fixedIndexer{size: t.Length(), ordered: t.ordered}
 }
 
-// A fixedIndexer has the bounds of each page. Those of decimals are the smallest and largest of their size.
+// A fixedIndexer has the bounds of each page. Those of decimals are the smallest and largest of
+// their size.
 type fixedIndexer struct {
 	size    int
 	ordered bool

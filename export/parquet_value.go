@@ -16,19 +16,21 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// parquetWriters makes the writers of values of a schema. The package parquet makes the schema, but its own writer
-// takes nanoseconds for days and for microseconds, and wraps around what is out of range: so each pair of a Go type and
-// a column's type is one that is converted here, or is refused.
+// parquetWriters makes the writers of values of a schema. The package parquet makes the schema, but
+// its own writer takes nanoseconds for days and for microseconds, and wraps around what is out of
+// range: so each pair of a Go type and a column's type is one that is converted here, or is
+// refused.
 type parquetWriters struct {
 	columns int  // so far
 	ofDay   bool // there are dates or times of a day, of which older builds write others
 }
 
-// A parquetWriter appends the values of a Go value to their columns. A value that is not valid is null.
+// A parquetWriter appends the values of a Go value to their columns. A value that is not valid is
+// null.
 type parquetWriter func(row [][]parquet.Value, l parquetLevels, v reflect.Value) error
 
-// parquetLevels are where a value is: Parquet has a number for each list above it, and for each that could be null or
-// empty.
+// parquetLevels are where a value is: Parquet has a number for each list above it, and for each
+// that could be null or empty.
 type parquetLevels struct{ repetition, depth, definition int }
 
 var errNoNull = errors.New("it is nil, and its column has no null there: " +
@@ -117,7 +119,8 @@ func (w *parquetWriters) optional(n parquet.Node, t reflect.Type) (parquetWriter
 	}, err
 }
 
-// repeatedWriter writes lists. Parquet has no nil apart from an empty one, but where the list is optional.
+// repeatedWriter writes lists. Parquet has no nil apart from an empty one, but where the list is
+// optional.
 func repeatedWriter(inner parquetWriter) parquetWriter {
 	return func(row [][]parquet.Value, l parquetLevels, v reflect.Value) error {
 		if !v.IsValid() || v.Len() == 0 {
@@ -296,8 +299,8 @@ func parquetUnit(u format.TimeUnit) time.Duration {
 	return time.Nanosecond
 }
 
-// parquetNumber returns what makes an integer of a value. Those of 32 bits, and unsigned ones, have the same bits in
-// 64.
+// parquetNumber returns what makes an integer of a value. Those of 32 bits, and unsigned ones, have
+// the same bits in 64.
 func parquetNumber(n parquet.Node, t reflect.Type) (func(v reflect.Value) (int64, error), error) {
 	switch logical := logicalOf(n).(type) {
 	case *format.DateType:

@@ -16,7 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// The kinds of entities that an export keeps until it has succeeded: for each part, and for each file.
+// The kinds of entities that an export keeps until it has succeeded: for each part, and for each
+// file.
 const (
 	partKind = "ScattermapPart"
 	fileKind = "ScattermapFile"
@@ -35,7 +36,8 @@ const (
 	partsCounter   = "export/parts"
 )
 
-// entityName returns the name of an entity of a run. That is hashed, as it is longer than a key's name may be.
+// entityName returns the name of an entity of a run. That is hashed, as it is longer than a key's
+// name may be.
 func entityName(run, name string) string {
 	h := sha256.Sum256([]byte(run))
 	return hex.EncodeToString(h[:12]) + "/" + name
@@ -43,7 +45,8 @@ func entityName(run, name string) string {
 
 // writePart writes the records of a page.
 //
-// Where failures are allowed, they may be retried when the files are joined already: what is written then would be in no file.
+// Where failures are allowed, they may be retried when the files are joined already: what is
+// written then would be in no file.
 func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], s startParams[P]) error {
 	if x.opts.AllowFailures {
 		begun, err := hasBegun(ctx, mapper.FromContext(ctx).Client(), s.Export+joinSuffix)
@@ -51,7 +54,8 @@ func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], s startP
 			return err
 		}
 		if begun {
-			return mapper.Permanent(errors.New("the export has been written without this entity, as Options.AllowFailures has it: start another one"))
+			return mapper.Permanent(errors.New("the export has been written without this entity, as " +
+				"Options.AllowFailures has it: start another one"))
 		}
 	}
 	if err := x.opts.checkCoding(s.Coding); err != nil {
@@ -67,7 +71,8 @@ func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], s startP
 		defer cancel()
 		_ = x.bucket.Delete(ctx, path) // otherwise the last stage does
 	})
-	if err := x.bucket.WriteAll(ctx, path, text, &blob.WriterOptions{IfNotExist: true, DisableContentTypeDetection: true}); err != nil {
+	if err := x.bucket.WriteAll(ctx, path, text,
+		&blob.WriterOptions{IfNotExist: true, DisableContentTypeDetection: true}); err != nil {
 		return fmt.Errorf("write part %s: %w", path, err)
 	}
 	n := int64(len(p.Records))
@@ -79,7 +84,9 @@ func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], s startP
 }
 
 // eachPart calls f for the recorded parts of a run in a stretch, in the order of their names.
-func eachPart(ctx context.Context, client *datastore.Client, run string, s stretch, f func(name string, p part) error) error {
+func eachPart(
+	ctx context.Context, client *datastore.Client, run string, s stretch, f func(name string, p part) error,
+) error {
 	to := s.To
 	if to == "" {
 		to = lastName

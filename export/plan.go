@@ -7,7 +7,8 @@ import (
 	"slices"
 )
 
-// A stretch is a half-open interval of the names of parts, which are hashes, and what its parts come to.
+// A stretch is a half-open interval of the names of parts, which are hashes, and what its parts
+// come to.
 type stretch struct {
 	From, To       string // an empty To is the end
 	Records, Bytes int64
@@ -22,12 +23,13 @@ type size struct {
 	records, bytes int64
 }
 
-// FilesFor returns into how many files parts of so many bytes in all are joined, if none of the parts is larger than one size, and
-// none of the files than another.
+// FilesFor returns into how many files parts of so many bytes in all are joined, if none of the
+// parts is larger than one size, and none of the files than another.
 func FilesFor(total, largestPart, most int64) int { return numberOf(total, largestPart, most, 0) }
 
-// numberOf returns into how many files parts are joined: into n, if that is not 0, and otherwise into as few as hold them, each
-// with up to most bytes. A part is not split, so a file may have up to a part more than an even share.
+// numberOf returns into how many files parts are joined: into n, if that is not 0, and otherwise
+// into as few as hold them, each with up to most bytes. A part is not split, so a file may have up
+// to a part more than an even share.
 func numberOf(total, largest, most int64, n int) int {
 	if n > 0 {
 		return n
@@ -36,7 +38,8 @@ func numberOf(total, largest, most int64, n int) int {
 	return int(max(1, (total+room-1)/room))
 }
 
-// even cuts parts into n stretches of about the same bytes. A part belongs to the stretch in which its middle lies.
+// even cuts parts into n stretches of about the same bytes. A part belongs to the stretch in which
+// its middle lies.
 func even(parts []size, n int) []stretch {
 	total := int64(0)
 	for _, p := range parts {
@@ -78,8 +81,8 @@ func closed(all []stretch) []stretch {
 // lastName is behind all names.
 const lastName = "g"
 
-// equal cuts the names into n stretches of equal length. They are hashes, so with a thousand parts in each a stretch differs from
-// the others by some 3% (a standard deviation).
+// equal cuts the names into n stretches of equal length. They are hashes, so with a thousand parts
+// in each a stretch differs from the others by some 3% (a standard deviation).
 func equal(n int) []stretch {
 	all := make([]stretch, n)
 	for i := range all {

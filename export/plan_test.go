@@ -27,10 +27,12 @@ func TestEven(t *testing.T) {
 				}
 			}
 			if in.Bytes != s.Bytes || in.Records != s.Records {
-				t.Fatalf("file %d of %d, [%q, %q): %d bytes and %d records are there, want %d and %d", i, files, s.From, s.To, in.Bytes, in.Records, s.Bytes, s.Records)
+				t.Fatalf("file %d of %d, [%q, %q): %d bytes and %d records are there, want %d and %d", i, files, s.From,
+					s.To, in.Bytes, in.Records, s.Bytes, s.Records)
 			}
 			if share := total / int64(files); s.Bytes > share+largest+1 || s.Bytes < share-largest-1 {
-				t.Fatalf("file %d of %d has %d bytes, an even share is %d, and the largest part %d", i, files, s.Bytes, share, largest)
+				t.Fatalf("file %d of %d has %d bytes, an even share is %d, and the largest part %d", i, files, s.Bytes,
+					share, largest)
 			}
 			sum.Bytes += s.Bytes
 		}

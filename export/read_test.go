@@ -26,7 +26,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestFormats has exports in each format and compression be read by readers that know nothing of scattermap.
+// TestFormats has exports in each format and compression be read by readers that know nothing of
+// scattermap.
 func TestFormats(t *testing.T) {
 	for _, format := range []export.Format{export.JSONLines, export.JSON, export.CSV, export.Avro, export.Parquet} {
 		for _, compression := range []export.Compression{export.None, export.Gzip, export.Zstd} {

@@ -65,7 +65,8 @@ func (r reader) read(t *testing.T, file string) (rows [][][2]any) {
 	return rows
 }
 
-// nodeReader returns the command of a reader that Node.js runs, or skips the test where it is not installed.
+// nodeReader returns the command of a reader that Node.js runs, or skips the test where it is not
+// installed.
 func nodeReader(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	if _, err := os.Stat(nodeModules + "/@duckdb/node-api"); err != nil && !strings.HasPrefix(name, "python") {
@@ -101,7 +102,8 @@ type inner struct {
 
 type base struct{ Base string }
 
-// A sample has fields of all types that formats have, under the tags for which there is a table in docs/export.md.
+// A sample has fields of all types that formats have, under the tags for which there is a table in
+// docs/export.md.
 type sample struct {
 	base
 	ID       int64
@@ -205,8 +207,8 @@ func randomFloat(r *rand.Rand, format export.Format) float64 {
 	return r.NormFloat64() * math.Pow(10, float64(r.IntN(40)-20))
 }
 
-// randomTime returns a time in a unit: Go's zero time, the ends of what RFC 3339 and nanoseconds have, and others, in
-// any zone.
+// randomTime returns a time in a unit: Go's zero time, the ends of what RFC 3339 and nanoseconds
+// have, and others, in any zone.
 func randomTime(r *rand.Rand, unit time.Duration) time.Time {
 	all := []time.Time{{}, time.Unix(0, 0), time.Unix(-1, 999999999),
 		time.Date(9999, 12, 31, 23, 59, 59, 999999999, time.UTC),
@@ -313,8 +315,8 @@ func randomSample(r *rand.Rand, id int64, format export.Format) sample {
 	return s
 }
 
-// canonical returns a value in the form in which readers print it: [name, value] for each column of a struct, numbers
-// as exact text.
+// canonical returns a value in the form in which readers print it: [name, value] for each column of
+// a struct, numbers as exact text.
 func canonical(v reflect.Value, tag reflect.StructTag) any {
 	unit, _ := strconv.ParseInt(tag.Get("unit"), 10, 64)
 	switch x := v.Interface().(type) {
@@ -477,8 +479,8 @@ func parsed(t *testing.T, got any, of reflect.Type, tag reflect.StructTag, forma
 	return got
 }
 
-// TestReaders exports random records of all types in each format, and has libraries that know nothing of scattermap
-// read them: each is equal to what went in, with its columns in their order.
+// TestReaders exports random records of all types in each format, and has libraries that know
+// nothing of scattermap read them: each is equal to what went in, with its columns in their order.
 func TestReaders(t *testing.T) {
 	seed := rand.Uint64()
 	if of, err := strconv.ParseUint(os.Getenv("SEED"), 10, 64); err == nil {

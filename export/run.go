@@ -54,8 +54,8 @@ func (r *Run) load(ctx context.Context, name string) error {
 	return nil
 }
 
-// find finds the run that the first job has, if it is there. Otherwise it makes a new one, of which nobody knows until
-// the job is there: a start that is refused leaves nothing.
+// find finds the run that the first job has, if it is there. Otherwise it makes a new one, of which
+// nobody knows until the job is there: a start that is refused leaves nothing.
 func (r *Run) find(ctx context.Context, name string) (known bool, err error) {
 	folder := r.Folder
 	if err := r.load(ctx, name); !errors.Is(err, mapper.ErrNoSuchJob) {
@@ -64,7 +64,8 @@ func (r *Run) find(ctx context.Context, name string) (known bool, err error) {
 	jobs := r.Jobs()
 	for _, job := range jobs[1:] {
 		if _, err := job.Status(ctx); err == nil {
-			return false, fmt.Errorf("%w: job %s of an earlier export is there still, and would be taken for one of this: clean it up, or choose another ID", mapper.ErrArguments, job.ID)
+			return false, fmt.Errorf("%w: job %s of an earlier export is there still, and would be taken for one of "+
+				"this: clean it up, or choose another ID", mapper.ErrArguments, job.ID)
 		} else if !errors.Is(err, mapper.ErrNoSuchJob) {
 			return false, err
 		}
@@ -73,13 +74,15 @@ func (r *Run) find(ctx context.Context, name string) (known bool, err error) {
 	return false, r.checkOld(ctx, folder)
 }
 
-// Jobs returns the jobs of the export, as far as they have begun: over the entities, over the files, and of the deletion of parts.
+// Jobs returns the jobs of the export, as far as they have begun: over the entities, over the
+// files, and of the deletion of parts.
 func (r *Run) Jobs() [3]*mapper.Job {
 	return [3]*mapper.Job{r.engine.Job(r.ID), r.engine.Job(r.ID + joinSuffix), r.engine.Job(r.ID + deleteSuffix)}
 }
 
-// Wait waits until the export has succeeded, and returns its manifest. It is an error if one of its jobs can't go on by
-// itself, which the error says, unless that is the last one and its manifest was written before.
+// Wait waits until the export has succeeded, and returns its manifest. It is an error if one of its
+// jobs can't go on by itself, which the error says, unless that is the last one and its manifest
+// was written before.
 func (r *Run) Wait(ctx context.Context) (*Manifest, error) {
 	var stopped error // that the last job has not succeeded
 	jobs := r.Jobs()
@@ -131,10 +134,11 @@ func awaitJob(ctx context.Context, job *mapper.Job, follows bool) (*mapper.Statu
 	}
 }
 
-// Discard deletes what an export has written that was aborted, has failed, or has failures that nobody retries. It is
-// mapper.ErrState for one that goes on, or has succeeded: its manifest is there, whatever has become of its jobs. What is
-// left is a mark that the run was discarded, so that whatever comes late of it does not count. Its jobs stay: clean them
-// up, but do not go on with them.
+// Discard deletes what an export has written that was aborted, has failed, or has failures that
+// nobody retries. It is mapper.ErrState for one that goes on, or has succeeded: its manifest is
+// there, whatever has become of its jobs. What is left is a mark that the run was discarded, so
+// that whatever comes late of it does not count. Its jobs stay: clean them up, but do not go on
+// with them.
 func (r *Run) Discard(ctx context.Context) error {
 	fail := func(err error) error { return fmt.Errorf("export: discard %s: %w", r.ID, err) }
 	succeeded := fmt.Errorf("%w: it has succeeded: delete the folder %q", mapper.ErrState, r.Folder)
@@ -164,7 +168,8 @@ func (r *Run) Discard(ctx context.Context) error {
 	if done == len(r.Jobs()) { // and somebody has deleted its manifest
 		return fail(succeeded)
 	}
-	// Whatever was read until here may have changed. From here on it is decided that the run does not succeed.
+	// Whatever was read until here may have changed. From here on it is decided that the run does
+	// not succeed.
 	decided, err = r.place.decide(ctx, r.bucket, r.place.discarded(r.ID))
 	if err != nil {
 		return fail(err)
@@ -188,8 +193,9 @@ func (r *Run) Discard(ctx context.Context) error {
 	return nil
 }
 
-// deleteBlobs deletes what a run that was discarded has in the bucket. It keeps the mark that says so. One that an
-// older build has begun had its folder for itself, but for other runs' folders and their manifests.
+// deleteBlobs deletes what a run that was discarded has in the bucket. It keeps the mark that says
+// so. One that an older build has begun had its folder for itself, but for other runs' folders and
+// their manifests.
 func (r *Run) deleteBlobs(ctx context.Context) error {
 	if r.place.direct {
 		c, err := readClaim(ctx, r.bucket, r.Folder)

@@ -25,10 +25,11 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestSimulation has exports be started, aborted, discarded, resumed, cleaned up and started again, under the same and
-// other IDs and all in one folder, while calls of the database, the queue and the bucket fail, are slow and take effect
-// late: some after all else. Somebody deletes the oldest manifests, as a lifecycle rule of the bucket would. Whatever
-// other manifest anybody was given stays true, and the one that is read is of the last export that has succeeded.
+// TestSimulation has exports be started, aborted, discarded, resumed, cleaned up and started again,
+// under the same and other IDs and all in one folder, while calls of the database, the queue and
+// the bucket fail, are slow and take effect late: some after all else. Somebody deletes the oldest
+// manifests, as a lifecycle rule of the bucket would. Whatever other manifest anybody was given
+// stays true, and the one that is read is of the last export that has succeeded.
 func TestSimulation(t *testing.T) {
 	testflag.Simulate(t, 4, 1, simulate)
 }
@@ -160,7 +161,8 @@ func (s *simulation) promise(m *export.Manifest) {
 	}
 }
 
-// succeeded returns the manifests of the runs that have succeeded and are there, the last one first.
+// succeeded returns the manifests of the runs that have succeeded and are there, the last one
+// first.
 func (s *simulation) succeeded() (all []*export.Manifest) {
 	s.Helper()
 	for name, text := range s.store.now() {
@@ -193,12 +195,14 @@ func (s *simulation) expire() {
 	s.mu.Unlock()
 	s.store.put(folder+"/run-"+oldest.Run+"/manifest.json", nil)
 	first := new(export.Manifest)
-	if json.Unmarshal(s.store.get(folder+"/manifest.json"), first) == nil && first.Run == oldest.Run && s.random() < 0.7 {
+	if json.Unmarshal(s.store.get(folder+"/manifest.json"), first) == nil && first.Run == oldest.Run &&
+		s.random() < 0.7 {
 		s.store.put(folder+"/manifest.json", nil)
 	}
 }
 
-// checkRead checks that the manifest that is read is that of the last export which has succeeded and is there.
+// checkRead checks that the manifest that is read is that of the last export which has succeeded
+// and is there.
 func (s *simulation) checkRead() {
 	s.Helper()
 	all := s.succeeded()
@@ -395,8 +399,8 @@ func (s *simulation) checkTrue(m *export.Manifest) {
 
 var ofRun = regexp.MustCompile(`^of/today/run-([0-9a-z]+)/(.*)$`)
 
-// checkNames checks that what is there is what runs have written that have succeeded, and the marks of others; that
-// each name was decided once; and that nothing else was touched.
+// checkNames checks that what is there is what runs have written that have succeeded, and the marks
+// of others; that each name was decided once; and that nothing else was touched.
 func (s *simulation) checkNames() {
 	s.Helper()
 	named := map[string]bool{folder + "/of somebody else": true, "of/other.json": true}

@@ -90,8 +90,8 @@ func (x *Export[P]) plan(ctx context.Context, e *mapper.Engine, status *mapper.S
 	return startStage(ctx, e, x.joins, joinSuffix, s)
 }
 
-// hasBegun reports whether the job of the next stage has begun: an attempt before this one has started it, and what it was made of
-// may be gone.
+// hasBegun reports whether the job of the next stage has begun: an attempt before this one has
+// started it, and what it was made of may be gone.
 func hasBegun(ctx context.Context, client *datastore.Client, next string) (bool, error) {
 	var job datastore.PropertyList
 	err := client.Get(ctx, mapper.JobKey(next), &job)
@@ -101,8 +101,8 @@ func hasBegun(ctx context.Context, client *datastore.Client, next string) (bool,
 	return err == nil, err
 }
 
-// stageBegun is hasBegun, and an error if the next stage's job is that of another run: this one comes late, or another
-// export had the ID.
+// stageBegun is hasBegun, and an error if the next stage's job is that of another run: this one
+// comes late, or another export had the ID.
 func stageBegun(ctx context.Context, e *mapper.Engine, s stage, suffix string) (bool, error) {
 	next, err := nextStage(ctx, e, s, suffix)
 	return next != nil && err == nil, err
@@ -125,14 +125,16 @@ func nextStage(ctx context.Context, e *mapper.Engine, s stage, suffix string) (*
 	return next, err
 }
 
-// checkNames returns an error unless files have different names, of which none is that of something else.
+// checkNames returns an error unless files have different names, of which none is that of something
+// else.
 func (x *Export[P]) checkNames(s stage, files int) error {
 	s.Files = files
 	seen := make(map[string]int, files)
 	for i := range files {
 		name := x.opts.Name(x.file(s, int64(i)))
 		if err := checkPath("the name", name); err != nil || name == ManifestName {
-			return fmt.Errorf("Options.Name returns %q for file %d, which is no path of names, begins with '_', or is the manifest's", name, i)
+			return fmt.Errorf("Options.Name returns %q for file %d, which is no path of names, begins with '_', or "+
+				"is the manifest's", name, i)
 		}
 		if other, there := seen[name]; there {
 			return fmt.Errorf("Options.Name returns %q for both file %d and file %d", name, other, i)
@@ -142,9 +144,11 @@ func (x *Export[P]) checkNames(s stage, files int) error {
 	return nil
 }
 
-// putFiles records files that are planned, unless the next stage has begun: then another attempt has recorded them, and this one
-// comes late.
-func putFiles(ctx context.Context, client *datastore.Client, next string, keys []*datastore.Key, files []plannedFile) error {
+// putFiles records files that are planned, unless the next stage has begun: then another attempt
+// has recorded them, and this one comes late.
+func putFiles(
+	ctx context.Context, client *datastore.Client, next string, keys []*datastore.Key, files []plannedFile,
+) error {
 	for i := 0; i < len(keys); i += 450 { // and the next stage's job, of 500 that a transaction may have
 		j, begun := min(i+450, len(keys)), false
 		_, err := client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
@@ -164,7 +168,9 @@ func putFiles(ctx context.Context, client *datastore.Client, next string, keys [
 }
 
 // stretches returns what is in which file.
-func (x *Export[P]) stretches(ctx context.Context, client *datastore.Client, s stage, counters map[string]int64) ([]stretch, error) {
+func (x *Export[P]) stretches(
+	ctx context.Context, client *datastore.Client, s stage, counters map[string]int64,
+) ([]stretch, error) {
 	perFile, perPart, err := x.coder.extra(x.file(s, 0))
 	if err != nil {
 		return nil, err
@@ -194,7 +200,9 @@ func (x *Export[P]) stretches(ctx context.Context, client *datastore.Client, s s
 	all := even(parts, n)
 	for i, f := range all {
 		if f.Bytes > most {
-			return nil, mapper.Permanent(fmt.Errorf("file %d of %d would have %d bytes, and Options.FileBytes is %d: there have to be more files, or smaller parts (StartOptions.PageSize)", i+1, n, f.Bytes+perFile, x.opts.FileBytes))
+			return nil, mapper.Permanent(fmt.Errorf("file %d of %d would have %d bytes, and Options.FileBytes is %d: "+
+				"there have to be more files, or smaller parts (StartOptions.PageSize)", i+1, n, f.Bytes+perFile,
+				x.opts.FileBytes))
 		}
 	}
 	return all, nil
@@ -203,14 +211,16 @@ func (x *Export[P]) stretches(ctx context.Context, client *datastore.Client, s s
 // checkFiles returns an error if there would be too many files.
 func (x *Export[P]) checkFiles(n int) error {
 	if n > x.opts.MaxFiles {
-		return mapper.Permanent(fmt.Errorf("there would have to be %d files of up to %d bytes, and Options.MaxFiles is %d", n, x.opts.FileBytes, x.opts.MaxFiles))
+		return mapper.Permanent(fmt.Errorf("there would have to be %d files of up to %d bytes, and Options.MaxFiles "+
+			"is %d", n, x.opts.FileBytes, x.opts.MaxFiles))
 	}
 	return nil
 }
 
 // startStage starts the job of a stage, over the files.
 func startStage(ctx context.Context, e *mapper.Engine, m *mapper.Mapper[stage], suffix string, s stage) error {
-	q := mapper.Query{Kind: fileKind, Start: fileKey(s.Run, 0), End: datastore.NameKey(fileKind, entityName(s.Run, lastName), nil)}
+	q := mapper.Query{Kind: fileKind, Start: fileKey(s.Run, 0),
+		End: datastore.NameKey(fileKind, entityName(s.Run, lastName), nil)}
 	_, err := m.Start(names.Owning(ctx), e, q, s, &mapper.StartOptions{ID: s.Export + suffix, Beside: true, PageSize: 1,
 		Timeout: e.Queue().Deadline() / 2})
 	return err
@@ -218,15 +228,18 @@ func startStage(ctx context.Context, e *mapper.Engine, m *mapper.Mapper[stage], 
 
 // file returns what a function of the user is told of a file.
 func (x *Export[P]) file(s stage, i int64) File {
-	return File{Index: int(i), Of: s.Files, Export: s.Export, Folder: s.Folder, Params: s.Params, Ext: x.coder.extension()}
+	return File{Index: int(i), Of: s.Files, Export: s.Export, Folder: s.Folder, Params: s.Params,
+		Ext: x.coder.extension()}
 }
 
-// fileName returns the name of a file, as the manifest has it. Once it is recorded, no other build changes it.
+// fileName returns the name of a file, as the manifest has it. Once it is recorded, no other build
+// changes it.
 func (x *Export[P]) fileName(s stage, f plannedFile) string {
 	return cmp.Or(f.Name, s.place().name(x.opts.Name(x.file(s, f.Index))))
 }
 
-// list ends the second stage: it checks what the files have, before anything is deleted, and starts the third one.
+// list ends the second stage: it checks what the files have, before anything is deleted, and starts
+// the third one.
 func (x *Export[P]) list(ctx context.Context, d *mapper.Done, s stage) error {
 	if d.Status.Failures > 0 {
 		return nil // a retry comes here again
@@ -284,7 +297,8 @@ func (x *Export[P]) manifest(ctx context.Context, s stage) (*Manifest, error) {
 	if err := checkTiles(s, files); err != nil {
 		return nil, mapper.Permanent(err)
 	}
-	// A failure that was retried before its file was joined is in that, although the plan has counted it.
+	// A failure that was retried before its file was joined is in that, although the plan has
+	// counted it.
 	retried := m.Records - s.Records
 	if m.Failures = s.Failures - retried; retried < 0 || m.Failures < 0 {
 		return nil, mapper.Permanent(fmt.Errorf("the files have %d records, and %d were counted: is a part missing?",
@@ -293,8 +307,9 @@ func (x *Export[P]) manifest(ctx context.Context, s stage) (*Manifest, error) {
 	return m, nil
 }
 
-// checkTiles returns an error unless each part is in one file, under a name that no other one has: plans of more files
-// than a transaction has are recorded in several, and two plans may be recorded at once.
+// checkTiles returns an error unless each part is in one file, under a name that no other one has:
+// plans of more files than a transaction has are recorded in several, and two plans may be recorded
+// at once.
 func checkTiles(s stage, files []plannedFile) error {
 	if s.Layout == 0 {
 		return nil
@@ -302,7 +317,8 @@ func checkTiles(s stage, files []plannedFile) error {
 	end, names := "", make(map[string]bool, len(files))
 	for i, f := range files {
 		if f.From != end || int64(i) != f.Index || f.Plan != s.Plan || f.Name != "" && names[f.Name] {
-			return fmt.Errorf("file %d of run %s is of another plan than the one before: two processes have planned at "+
+			return fmt.Errorf("file %d of run %s is of another plan than the one before: two processes have "+
+				"planned at "+
 				"the same moment; discard the run (Run.Discard), and start another export", i, s.Run)
 		}
 		end, names[f.Name] = f.To, true
@@ -343,7 +359,8 @@ func coverage(ctx context.Context, s stage) (*mapper.Proof, error) {
 		return nil, err
 	}
 	if len(proof.Problems) > 0 {
-		return nil, mapper.Permanent(fmt.Errorf("the records of job %s do not prove that it covered its query: %s", s.Export, proof.Problems[0]))
+		return nil, mapper.Permanent(fmt.Errorf("the records of job %s do not prove that it covered its query: %s",
+			s.Export, proof.Problems[0]))
 	}
 	return proof, nil
 }

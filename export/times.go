@@ -44,8 +44,8 @@ func errRange(unit time.Duration) error {
 	return fmt.Errorf("it is a time that is out of the range of %s", unitNames[unit])
 }
 
-// wallClock returns the time of UTC that has the date and hour of a time in its own zone, which formats call a local
-// one.
+// wallClock returns the time of UTC that has the date and hour of a time in its own zone, which
+// formats call a local one.
 func wallClock(t time.Time) time.Time {
 	_, offset := t.Zone()
 	return t.UTC().Add(time.Duration(offset) * time.Second)

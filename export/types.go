@@ -49,7 +49,8 @@ var (
 	}, false, false}
 )
 
-// check returns an error for a type of records of which the format would drop something without a word.
+// check returns an error for a type of records of which the format would drop something without a
+// word.
 func (s schemed) check(t reflect.Type) error {
 	if t.Kind() != reflect.Struct || t.Name() == "" {
 		return fmt.Errorf("records of %q are structs whose type has a name, and not of the type %v", s.format, t)
@@ -100,7 +101,8 @@ func (s schemed) checkStruct(t reflect.Type, above []reflect.Type) error {
 		if s.circular {
 			return nil
 		}
-		return fmt.Errorf("%v is inside itself, and a schema of %q has an end: give the field the tag `%s:\"-\"`", t, s.format, s.tag)
+		return fmt.Errorf("%v is inside itself, and a schema of %q has an end: give the field the tag `%s:\"-\"`", t,
+			s.format, s.tag)
 	}
 	above = append(slices.Clip(above), t)
 	fields, err := fieldsOf(t, s.tag)
@@ -109,7 +111,8 @@ func (s schemed) checkStruct(t reflect.Type, above []reflect.Type) error {
 	}
 	for _, f := range fields {
 		if s.format == Avro && !avroName.MatchString(f.column) {
-			return fmt.Errorf("field %s of %v has the name %q, and names of %q have letters of ASCII, digits and _ only, "+
+			return fmt.Errorf("field %s of %v has the name %q, and names of %q have letters of ASCII, digits and _ "+
+				"only, "+
 				"and begin with no digit: give it another one by the tag `avro:\"name\"`",
 				goName(t, f.Index), t, f.column, s.format)
 		}
@@ -139,7 +142,8 @@ func (s schemed) checkValue(t reflect.Type, tag reflect.StructTag, above []refle
 			}
 		}
 		if (tag == "" && !tagged || tag == nested) && inList(above) {
-			return fmt.Errorf("no tag says the precision of a %v here, and part of it would be lost: put it into a struct of its own", t)
+			return fmt.Errorf("no tag says the precision of a %v here, and part of it would be lost: put it into a "+
+				"struct of its own", t)
 		}
 		return errors.New(p.want)
 	}
@@ -215,7 +219,8 @@ func (s schemed) checkList(t reflect.Type, tag reflect.StructTag) error {
 	return nil
 }
 
-// checkPointer returns an error for pointers to what Parquet has null for without them, and which no tag reaches.
+// checkPointer returns an error for pointers to what Parquet has null for without them, and which
+// no tag reaches.
 func (s schemed) checkPointer(t reflect.Type) error {
 	inner := t.Elem()
 	for inner.Kind() == reflect.Pointer {
@@ -228,7 +233,8 @@ func (s schemed) checkPointer(t reflect.Type) error {
 		return fmt.Errorf("%v is a pointer to a list: let it be a slice, with the tag `parquet:\",list,optional\"` if "+
 			"nil is to be null", t)
 	case inner.Kind() == reflect.Map:
-		return fmt.Errorf("%v is a pointer to a map: let it be a map, with the tag `parquet:\",optional\"` if nil is to "+
+		return fmt.Errorf("%v is a pointer to a map: let it be a map, with the tag `parquet:\",optional\"` if nil "+
+			"is to "+
 			"be null", t)
 	}
 	return nil

@@ -27,7 +27,9 @@ func one[R any](t *testing.T, o export.Options, record R) (file []byte, failed e
 	t.Helper()
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
-	x := export.New("one", bucket, func(context.Context, *mapper.Entity[order], mapper.None) (R, error) { return record, nil }, &o)
+	x := export.New("one", bucket, func(context.Context, *mapper.Entity[order], mapper.None) (R, error) {
+		return record, nil
+	}, &o)
 	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
 		_, err := w.Client.Put(t.Context(), datastore.IDKey("Order", 1, nil), &order{})
 		if err != nil {
@@ -58,7 +60,8 @@ func refused[R any](t *testing.T, format export.Format, want ...string) {
 	}
 }
 
-// TestTypes has types of which a format would drop something without a word be refused at the start, and others be read as they were.
+// TestTypes has types of which a format would drop something without a word be refused at the
+// start, and others be read as they were.
 func TestTypes(t *testing.T) {
 	type address struct {
 		A netip.Addr
@@ -94,7 +97,8 @@ func TestTypes(t *testing.T) {
 	type within struct{ All []*bare }
 	type took struct{ Took time.Duration }
 	for _, format := range []export.Format{export.Avro, export.Parquet} {
-		tag := map[export.Format]string{export.Avro: "timestamp-micros", export.Parquet: "timestamp(microsecond)"}[format]
+		tag := map[export.Format]string{export.Avro: "timestamp-micros",
+			export.Parquet: "timestamp(microsecond)"}[format]
 		refused[bare](t, format, "field At of", tag)
 		refused[other](t, format, "field At of", tag)
 		refused[byName](t, format, "field At of", "no tag says")
@@ -112,7 +116,8 @@ func TestTypes(t *testing.T) {
 		Lists  []string
 		Left   any `avro:"-" parquet:"-"`
 	}
-	record := all{Text: "a", Raw: json.RawMessage(`{"b":1}`), Amount: 1 << 31, Times: &begun, Took: 5 * time.Microsecond, Lists: []string{"x", ""}}
+	record := all{Text: "a", Raw: json.RawMessage(`{"b":1}`), Amount: 1 << 31, Times: &begun,
+		Took: 5 * time.Microsecond, Lists: []string{"x", ""}}
 	file, err := one(t, export.Options{Format: export.Parquet}, record)
 	if err != nil {
 		t.Fatal(err)
@@ -153,8 +158,8 @@ type (
 	listOf []listOf
 )
 
-// TestInsideThemselves writes types that are inside themselves to Avro, wherever the first one is, up to 1,000 levels, and
-// has the others be refused.
+// TestInsideThemselves writes types that are inside themselves to Avro, wherever the first one is,
+// up to 1,000 levels, and has the others be refused.
 func TestInsideThemselves(t *testing.T) {
 	type forest struct {
 		Value   tree
@@ -169,8 +174,10 @@ func TestInsideThemselves(t *testing.T) {
 	type lists struct{ L listOf }
 	leaf := &tree{3, &tree{N: 4}}
 	record := forest{
-		Value: *leaf, Pointer: leaf, Twice: &leaf, Slice: []node{{1, []node{{2, []node{}}}}}, Pointed: []*node{{1, []node{}}},
-		Array: [1]node{{1, []node{}}}, Map: map[string]*tree{"a": leaf}, Ring: map[string][]*ring{"a": {{By: map[string][]*ring{}}}},
+		Value: *leaf, Pointer: leaf, Twice: &leaf, Slice: []node{{1, []node{{2, []node{}}}}},
+		Pointed: []*node{{1, []node{}}},
+		Array:   [1]node{{1, []node{}}}, Map: map[string]*tree{"a": leaf},
+		Ring: map[string][]*ring{"a": {{By: map[string][]*ring{}}}},
 	}
 	file, err := one(t, export.Options{Format: export.Avro}, record)
 	if err != nil {
@@ -205,7 +212,8 @@ func TestLineEnds(t *testing.T) {
 	if want := "A,B\r\n\"a\rb\nc\r\n\",d\r\n"; err != nil || string(file) != want {
 		t.Errorf("the file is %q, want %q; %v", file, want, err)
 	}
-	rows, err := csv.NewReader(strings.NewReader(strings.ReplaceAll(string(file), "c\r\n", "c"))).ReadAll() // which Go's reader changes
+	// which Go's reader changes
+	rows, err := csv.NewReader(strings.NewReader(strings.ReplaceAll(string(file), "c\r\n", "c"))).ReadAll()
 	if err != nil || len(rows) != 2 || rows[1][0] != "a\rb\nc" {
 		t.Errorf("%q, %v", rows, err)
 	}

@@ -37,7 +37,8 @@ func startOf[R any](t *testing.T, format export.Format) error {
 	return err
 }
 
-// refusedBy checks that records of a type are refused at the start in some formats, and in no others.
+// refusedBy checks that records of a type are refused at the start in some formats, and in no
+// others.
 func refusedBy[R any](t *testing.T, formats []export.Format, want ...string) {
 	t.Helper()
 	for _, format := range everyFormat {
@@ -79,8 +80,8 @@ func (m *marked) UnmarshalText(b []byte) error {
 }
 func (hidden) String() string { return "" }
 
-// TestRefusedTypes has types that a format can't hold be refused at the start, by an error that names the field, and
-// taken by the others.
+// TestRefusedTypes has types that a format can't hold be refused at the start, by an error that
+// names the field, and taken by the others.
 func TestRefusedTypes(t *testing.T) {
 	const jsonl, jsons, csv, avro, parquet = export.JSONLines, export.JSON, export.CSV, export.Avro, export.Parquet
 	type formats = []export.Format
@@ -156,7 +157,8 @@ func TestRefusedTypes(t *testing.T) {
 	}
 	refusedBy[listed](t, formats{csv}, "field L of")
 
-	// A type's own method, which encoding/json does not call there, or which is that of an embedded field.
+	// A type's own method, which encoding/json does not call there, or which is that of an embedded
+	// field.
 	type byValue struct{ M map[string]marked }
 	refusedBy[byValue](t, formats{jsonl, jsons, csv}, "M")
 	if err := startOf[byValue](t, jsonl); err == nil || !strings.Contains(err.Error(),
@@ -219,8 +221,8 @@ type record[T any] struct{ V T }
 
 type maß struct{ N int }
 
-// TestSchemaTypes has Avro refuse names that it does not take, and Parquet lists and maps where its specification has
-// none, by errors that say what to do.
+// TestSchemaTypes has Avro refuse names that it does not take, and Parquet lists and maps where its
+// specification has none, by errors that say what to do.
 func TestSchemaTypes(t *testing.T) {
 	const csv, avro, parquet = export.CSV, export.Avro, export.Parquet
 	type formats = []export.Format
@@ -323,7 +325,8 @@ func failureOf[R any](t *testing.T, format export.Format, record R) (failure str
 	return failure
 }
 
-// failing checks that a record is the failure of its entity in some formats, by an error that names the field.
+// failing checks that a record is the failure of its entity in some formats, by an error that names
+// the field.
 func failing[R any](t *testing.T, record R, field string, formats ...export.Format) {
 	t.Helper()
 	for _, format := range formats {
@@ -343,8 +346,8 @@ func written[R any](t *testing.T, record R, formats ...export.Format) {
 	}
 }
 
-// TestRefusedValues has values that a format can't hold be the failures of their entities, by an error that names the
-// field, and no value.
+// TestRefusedValues has values that a format can't hold be the failures of their entities, by an
+// error that names the field, and no value.
 func TestRefusedValues(t *testing.T) {
 	const jsonl, csv, avro, parquet = export.JSONLines, export.CSV, export.Avro, export.Parquet
 	type floats struct {
@@ -459,8 +462,8 @@ func TestRefusedValues(t *testing.T) {
 	}
 }
 
-// TestPointerMethods has encoding/json call the methods of pointers: by default, it writes {} for a big.Int that is a
-// field.
+// TestPointerMethods has encoding/json call the methods of pointers: by default, it writes {} for a
+// big.Int that is a field.
 func TestPointerMethods(t *testing.T) {
 	type record struct {
 		Big  big.Int
@@ -476,8 +479,8 @@ func TestPointerMethods(t *testing.T) {
 	}
 }
 
-// TestNullCells has null and the empty text be two cells, in every place of a line, and an older build's lines be in no
-// file with them.
+// TestNullCells has null and the empty text be two cells, in every place of a line, and an older
+// build's lines be in no file with them.
 func TestNullCells(t *testing.T) {
 	type cells struct {
 		A *string

@@ -32,8 +32,8 @@ type deployed struct {
 	deploy func(mappers []mapper.Definition)
 }
 
-// runAsked runs a test in a bubble, in which it is asked about each delivery: how often it is carried out, at the same
-// time.
+// runAsked runs a test in a bubble, in which it is asked about each delivery: how often it is
+// carried out, at the same time.
 func runAsked(t *testing.T, mappers []mapper.Definition, ask func(path, body string) int, test func(t *testing.T,
 	client *datastore.Client, d *deployed)) {
 	t.Helper()
@@ -114,8 +114,8 @@ func startOrders(t *testing.T, e *deployed, x *export.Export[mapper.None]) *expo
 	return run
 }
 
-// TestLatePlan has two deliveries plan the files of an export. One stands still until a file is joined, and then goes
-// on: it does not forget that.
+// TestLatePlan has two deliveries plan the files of an export. One stands still until a file is
+// joined, and then goes on: it does not forget that.
 func TestLatePlan(t *testing.T) {
 	s := newStore()
 	x := newExport(s.open(), &export.Options{Files: 2})
@@ -164,8 +164,8 @@ func TestLatePlan(t *testing.T) {
 	})
 }
 
-// TestLateJoin has two deliveries join a file. One stands still until the export has succeeded, and goes on when the
-// parts are deleted: the file stays as it is.
+// TestLateJoin has two deliveries join a file. One stands still until the export has succeeded, and
+// goes on when the parts are deleted: the file stays as it is.
 func TestLateJoin(t *testing.T) {
 	s := newStore()
 	x := newExport(s.open(), &export.Options{Files: 2})
@@ -181,7 +181,8 @@ func TestLateJoin(t *testing.T) {
 			return c.effect()
 		}
 		if c.op == "open" && first.CompareAndSwap(false, true) {
-			time.Sleep(280 * time.Second) // until a sweep has ended the stage, and before the function has taken too long
+			// until a sweep has ended the stage, and before the function has taken too long
+			time.Sleep(280 * time.Second)
 			late.Store(true)
 		}
 		if c.op == "write" && late.Load() {
@@ -207,7 +208,8 @@ func TestLateJoin(t *testing.T) {
 	})
 }
 
-// TestMissingPart has the record of a part vanish before files are joined: there is no manifest, and the parts stay.
+// TestMissingPart has the record of a part vanish before files are joined: there is no manifest,
+// and the parts stay.
 func TestMissingPart(t *testing.T) {
 	s := newStore()
 	x := newExport(s.open(), &export.Options{Files: 2})
@@ -284,8 +286,8 @@ func TestOthersStage(t *testing.T) {
 	})
 }
 
-// TestDiscardBesideOthers has an export be discarded while another one of its folder runs, and again when that has
-// succeeded: nothing of it is touched.
+// TestDiscardBesideOthers has an export be discarded while another one of its folder runs, and
+// again when that has succeeded: nothing of it is touched.
 func TestDiscardBesideOthers(t *testing.T) {
 	s := newStore()
 	x := newExport(s.open(), &export.Options{Files: 2})
@@ -343,8 +345,8 @@ func TestDiscardBesideOthers(t *testing.T) {
 	})
 }
 
-// TestOtherBuild has a build with other options come to an export: it does not go on with another format, and files
-// keep the names that they were written under.
+// TestOtherBuild has a build with other options come to an export: it does not go on with another
+// format, and files keep the names that they were written under.
 func TestOtherBuild(t *testing.T) {
 	for name, options := range map[string]*export.Options{
 		"format": {Files: 2, Format: export.CSV},
@@ -394,8 +396,8 @@ func TestOtherBuild(t *testing.T) {
 	}
 }
 
-// TestOtherNames has a build come to an export while its files are joined that names one as the build before named
-// another: files have the names that were planned.
+// TestOtherNames has a build come to an export while its files are joined that names one as the
+// build before named another: files have the names that were planned.
 func TestOtherNames(t *testing.T) {
 	s := newStore()
 	bucket := s.open()
@@ -406,7 +408,8 @@ func TestOtherNames(t *testing.T) {
 	after := newExport(bucket, &export.Options{Files: 3, Name: name(1)})
 	var changed atomic.Bool
 	s.hook = func(c *call) error {
-		if c.op == "write" && !changed.Load() && strings.Contains(c.key, "/file-") && !strings.HasSuffix(c.key, "/file-1") {
+		if c.op == "write" && !changed.Load() && strings.Contains(c.key, "/file-") &&
+			!strings.HasSuffix(c.key, "/file-1") {
 			return errLost
 		}
 		return c.effect()

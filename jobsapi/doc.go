@@ -1,5 +1,6 @@
-// Package jobsapi serves the jobs of an engine over HTTP: to operators, who start and control them and see how they stand, and to
-// whatever starts jobs for them, such as a schedule. A service mounts it beside the engine's own handler:
+// Package jobsapi serves the jobs of an engine over HTTP: to operators, who start and control them
+// and see how they stand, and to whatever starts jobs for them, such as a schedule. A service
+// mounts it beside the engine's own handler:
 //
 //	api, err := jobsapi.New(engine, &jobsapi.Options{Allow: verifier.Allow})
 //	...
@@ -7,7 +8,8 @@
 //	mux.Handle("/jobs", api)                 // operators
 //	mux.Handle("/jobs/", api)
 //
-// It is closed by default: [Options.Allow] says who may do anything, and nobody may without it. Requests and answers are JSON:
+// It is closed by default: [Options.Allow] says who may do anything, and nobody may without it.
+// Requests and answers are JSON:
 //
 //	POST /jobs                 starts a job, or finds it: {"mapper", "id", "query", "params"}, and the settings of
 //	                           mapper.StartOptions under their names there ("page_size", "queue", "rate", ...). params are {} for a
@@ -32,10 +34,12 @@
 //	POST /jobs/ID/rate         sets how fast it goes: {"entities", "writes", "ramp"}, see mapper.Rate; "for_ns" is for how long
 //	POST /jobs/ID/clean-up     has its records deleted: {"failures", "job", "expire"}, see mapper.CleanUpOptions
 //
-// A POST may have a reason, ?reason=TEXT, which is kept in the job's history and logged with who has asked.
+// A POST may have a reason, ?reason=TEXT, which is kept in the job's history and logged with who
+// has asked.
 //
-// Lists have pages: "next", if there is one, is the cursor of the next: ?cursor=NEXT. Whatever is about one job answers with its
-// status, or else with {"error"}: 400 for a request that is wrong, 401 or 403 for one that is not allowed, 404 for a job that there
-// is not, and 409 for one that is in another state, belongs to another queue, or was started with other arguments. What a browser
+// Lists have pages: "next", if there is one, is the cursor of the next: ?cursor=NEXT. Whatever is
+// about one job answers with its status, or else with {"error"}: 400 for a request that is wrong,
+// 401 or 403 for one that is not allowed, 404 for a job that there is not, and 409 for one that is
+// in another state, belongs to another queue, or was started with other arguments. What a browser
 // sends from another site's page changes nothing.
 package jobsapi

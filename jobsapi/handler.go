@@ -22,9 +22,10 @@ import (
 
 // Options are the settings of a handler.
 type Options struct {
-	// Allow returns who has sent a request, or an error for one that is not allowed: [tasks.ErrToken] is answered by 401, and any
-	// other error by 403. The log says what it was, and the answer does not. [tasks.Verifier.Allow] is such a function, and a
-	// deployer's own may be another. Nobody is allowed anything without one.
+	// Allow returns who has sent a request, or an error for one that is not allowed:
+	// [tasks.ErrToken] is answered by 401, and any other error by 403. The log says what it was,
+	// and the answer does not. [tasks.Verifier.Allow] is such a function, and a deployer's own may
+	// be another. Nobody is allowed anything without one.
 	Allow func(r *http.Request) (who string, err error)
 
 	// Prefix is the path of the list of jobs. Defaults to "/jobs".
@@ -34,8 +35,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Anybody allows everything, to whoever reaches the service: for emulators, and for a service that something in front of it
-// protects.
+// Anybody allows everything, to whoever reaches the service: for emulators, and for a service that
+// something in front of it protects.
 func Anybody(*http.Request) (who string, err error) { return "", nil }
 
 // New returns the handler of the jobs of an engine.
@@ -50,7 +51,8 @@ func New(e *mapper.Engine, o *Options) (http.Handler, error) {
 	if opts.Prefix == "" {
 		opts.Prefix = "/jobs"
 	}
-	if !strings.HasPrefix(opts.Prefix, "/") || strings.HasSuffix(opts.Prefix, "/") || strings.ContainsAny(opts.Prefix, "{} ") {
+	if !strings.HasPrefix(opts.Prefix, "/") || strings.HasSuffix(opts.Prefix, "/") ||
+		strings.ContainsAny(opts.Prefix, "{} ") {
 		return nil, fmt.Errorf("jobsapi: Options.Prefix is %q, it has to be a path like /jobs", opts.Prefix)
 	}
 	if opts.Logger == nil {
@@ -291,8 +293,8 @@ func (s service) rate(r *http.Request) (any, error) {
 	return s.after(r, s.job(r).SetRateFor(ctx, rate.Rate, rate.For))
 }
 
-// cleanUp has the records of a job deleted. A request without a body has the defaults. The job's own record may be gone when it
-// answers: then there is nothing to tell.
+// cleanUp has the records of a job deleted. A request without a body has the defaults. The job's
+// own record may be gone when it answers: then there is nothing to tell.
 func (s service) cleanUp(r *http.Request) (any, error) {
 	var o mapper.CleanUpOptions
 	ctx, err := because(r)
@@ -315,7 +317,8 @@ func (s service) cleanUp(r *http.Request) (any, error) {
 // bodyTime is how long the body of a request may take to come.
 const bodyTime = 10 * time.Second
 
-// read reads the body of a request, which has its time for that. What the request is for may take longer.
+// read reads the body of a request, which has its time for that. What the request is for may take
+// longer.
 func read(w http.ResponseWriter, r *http.Request) error {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime)) // a test's has no connection
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
@@ -356,8 +359,8 @@ func parameters(r *http.Request, known ...string) (url.Values, error) {
 	return q, nil
 }
 
-// answer returns a handler that answers with what a function returns: with an error in full if it is
-// about the request.
+// answer returns a handler that answers with what a function returns: with an error in full if it
+// is about the request.
 func (s service) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := any(nil), read(w, r)

@@ -56,7 +56,8 @@ func newOffice(t *testing.T) *office {
 	var queues []*tasks.Queue
 	for _, name := range []string{"day", "night"} {
 		name = location + "/queues/" + name
-		if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: name}}); err != nil {
+		if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+			Queue: &cloudtaskspb.Queue{Name: name}}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := taskClient.PauseQueue(t.Context(), &cloudtaskspb.PauseQueueRequest{Name: name}); err != nil {
@@ -68,11 +69,13 @@ func newOffice(t *testing.T) *office {
 		}
 		queues = append(queues, q)
 	}
-	if o.engine, err = mapper.New(client, queues[0], &mapper.Options{Mappers: mapper.Set(addCredit), Queues: queues[1:], Logger: slog.New(slog.NewTextHandler(&o.log, nil))}); err != nil {
+	if o.engine, err = mapper.New(client, queues[0], &mapper.Options{Mappers: mapper.Set(addCredit), Queues: queues[1:],
+		Logger: slog.New(slog.NewTextHandler(&o.log, nil))}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 {
-		if _, err := client.Put(t.Context(), datastore.NameKey("Account", fmt.Sprint("a", i), nil), &account{}); err != nil {
+		if _, err := client.Put(t.Context(), datastore.NameKey("Account", fmt.Sprint("a", i), nil),
+			&account{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -114,7 +117,8 @@ func (o *office) ask(h http.Handler, method, path, body string, want int, v any,
 const start = `{"mapper": "add-credit", "id": "spring", "query": {"kind": "Account"}, "params": {"Amount": 10},
 	"page_size": 2, "workers": 3, "queue": "night", "rate": {"entities": 100}, "failure_limit": 7}`
 
-// TestAllow refuses what is not allowed, on every path, and without effect; without an Allow that is everything.
+// TestAllow refuses what is not allowed, on every path, and without effect; without an Allow that
+// is everything.
 func TestAllow(t *testing.T) {
 	o := newOffice(t)
 	for name, c := range map[string]struct {
@@ -122,14 +126,18 @@ func TestAllow(t *testing.T) {
 		want  int
 	}{
 		"closed by default": {nil, 403},
-		"no token":          {func(*http.Request) (string, error) { return "", fmt.Errorf("%w: secret cause", tasks.ErrToken) }, 401},
-		"another account":   {func(*http.Request) (string, error) { return "", tasks.ErrAccount }, 403},
-		"a deployer's own":  {func(*http.Request) (string, error) { return "", errors.New("secret cause") }, 403},
+		"no token": {func(*http.Request) (string, error) {
+			return "", fmt.Errorf("%w: secret cause", tasks.ErrToken)
+		}, 401},
+		"another account":  {func(*http.Request) (string, error) { return "", tasks.ErrAccount }, 403},
+		"a deployer's own": {func(*http.Request) (string, error) { return "", errors.New("secret cause") }, 403},
 	} {
 		h := o.handler(&jobsapi.Options{Allow: c.allow})
 		o.log.Reset()
-		for _, path := range []string{"GET /jobs", "POST /jobs", "GET /jobs/a", "GET /jobs/a/failures", "GET /jobs/a/history", "GET /jobs/a/causes", "POST /jobs/a/pause", "POST /jobs/a/resume",
-			"POST /jobs/a/abort", "POST /jobs/a/retry", "POST /jobs/a/move", "POST /jobs/a/rate", "POST /jobs/a/clean-up", "GET /jobs/a/none"} {
+		for _, path := range []string{"GET /jobs", "POST /jobs", "GET /jobs/a", "GET /jobs/a/failures",
+			"GET /jobs/a/history", "GET /jobs/a/causes", "POST /jobs/a/pause", "POST /jobs/a/resume",
+			"POST /jobs/a/abort", "POST /jobs/a/retry", "POST /jobs/a/move", "POST /jobs/a/rate",
+			"POST /jobs/a/clean-up", "GET /jobs/a/none"} {
 			method, path, _ := strings.Cut(path, " ")
 			if text := o.ask(h, method, path, start, c.want, nil); strings.Contains(text, "secret") {
 				t.Errorf("%s: %s %s tells %s", name, method, path, text)
@@ -147,17 +155,21 @@ func TestAllow(t *testing.T) {
 // TestControl has an operator do what there is to do, under another prefix, with reasons.
 func TestControl(t *testing.T) {
 	o := newOffice(t)
-	h := o.handler(&jobsapi.Options{Prefix: "/api/v1/jobs", Allow: func(r *http.Request) (string, error) { return r.Header.Get("Who"), nil }})
+	h := o.handler(&jobsapi.Options{Prefix: "/api/v1/jobs", Allow: func(r *http.Request) (string, error) {
+		return r.Header.Get("Who"), nil
+	}})
 	var s mapper.Status
 	ask := func(method, path, body string, v any) {
 		t.Helper()
 		o.ask(h, method, "/api/v1/jobs"+path, body, 200, v, "Who", "ann")
 	}
 	ask("POST", "?reason=the+spring+credit", start, &s)
-	if s.State != mapper.Running || s.Queue != location+"/queues/night" || s.Settings.PageSize != 2 || s.Settings.Workers != 3 || s.Settings.FailureLimit != 7 || s.Settings.Rate.Entities != 100 {
+	if s.State != mapper.Running || s.Queue != location+"/queues/night" || s.Settings.PageSize != 2 ||
+		s.Settings.Workers != 3 || s.Settings.FailureLimit != 7 || s.Settings.Rate.Entities != 100 {
 		t.Errorf("started: %+v", s)
 	}
-	if ask("POST", "/spring/pause?reason=lunch", "", &s); s.State != mapper.Paused || s.Why != "somebody has paused it" {
+	if ask("POST", "/spring/pause?reason=lunch", "", &s); s.State != mapper.Paused ||
+		s.Why != "somebody has paused it" {
 		t.Errorf("paused: %+v", s)
 	}
 	if ask("POST", "/spring/rate", `{"entities": 50}`, &s); s.Settings.Rate.Entities != 50 {
@@ -181,7 +193,9 @@ func TestControl(t *testing.T) {
 	for _, a := range h1.History {
 		got = append(got, a.What+" by "+a.By+": "+a.Why)
 	}
-	want := []string{"started by ann: the spring credit", "paused by ann: lunch", "its rate is set to 50 entities a second by ann: ", "resumed by ann: ", "moved by ann: ", "aborted by ann: a mistake", "cleaned up by ann: "}
+	want := []string{"started by ann: the spring credit", "paused by ann: lunch",
+		"its rate is set to 50 entities a second by ann: ", "resumed by ann: ", "moved by ann: ",
+		"aborted by ann: a mistake", "cleaned up by ann: "}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("the history is %q, want %q", got, want)
 	}
@@ -190,8 +204,11 @@ func TestControl(t *testing.T) {
 		code               int
 		want               string
 	}{
-		{"POST", "", `{"mapper": "add-credit", "id": "x", "query": {"kind": "Account"}, "params": {"Amount": 1}, "queue": "noon"}`, 400, `no queue \"noon\"`},
-		{"POST", "", `{"mapper": "add-credit", "query": {"kind": "Account"}, "params": {"Amount": 1}}`, 400, `\"id\" is empty`},
+		{"POST", "",
+			`{"mapper": "add-credit", "id": "x", "query": {"kind": "Account"}, "params": {"Amount": 1}, "queue": ` +
+				`"noon"}`, 400, `no queue \"noon\"`},
+		{"POST", "", `{"mapper": "add-credit", "query": {"kind": "Account"}, "params": {"Amount": 1}}`, 400,
+			`\"id\" is empty`},
 		{"POST", "", `{"mapper": "add-credit", "id": "x", "pagesize": 2}`, 400, `unknown field \"pagesize\"`},
 		{"POST", "", `{"mapper": "none", "id": "x", "query": {"kind": "Account"}}`, 400, "add-credit"},
 		{"POST", "/none/pause?why=x", "", 400, `no parameter \"why\"`},
@@ -234,22 +251,29 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestBodies refuses bodies whose meaning would be a guess, by the name of what is wrong, and starts nothing.
+// TestBodies refuses bodies whose meaning would be a guess, by the name of what is wrong, and
+// starts nothing.
 func TestBodies(t *testing.T) {
 	o := newOffice(t)
 	h := o.handler(&jobsapi.Options{Allow: jobsapi.Anybody})
 	const end = `"id": "j", "query": {"kind": "Account"}, "params": {"Amount": 10}}`
 	for body, want := range map[string]string{
-		`{"mapper": "add-credit", "mapper": "other", ` + end:                                                                                                                  `\"mapper\" comes twice`,
-		`{"mapper": "add-credit", "Mapper": "other", ` + end:                                                                                                                  `\"mapper\" and \"Mapper\"`,
-		`{"mapper": "add-credit", "page_size": 2, "page_size": 500, ` + end:                                                                                                   `\"page_size\" comes twice`,
-		`{"mapper": "add-credit", "id": "j", "query": {"kind": "Account", "kind": "User"}, "params": {"Amount": 10}}`:                                                         `\"query.kind\" comes twice`,
-		`{"mapper": "add-credit", "id": "j", "query": {"kind": "Account"}, "params": {"Amount": 10, "Amount": 1000}}`:                                                         `\"params.Amount\" comes twice`,
-		`{"mapper": "add-credit", "id": "j", "query": {"kind": "Account"}, "params": {"Amount": 10, "amount": 1000}}`:                                                         `\"Amount\" and \"amount\"`,
-		`{"mapper": "add-credit", "id": "j", "query": {"kind": "Account"}, "params": {"Amount": null}}`:                                                                       `\"Amount\" is null`,
-		`{"mapper": "add-credit", "id": "j", "query": {"kind": "Account", "filters": [{"property": "p", "op": "=", "value": 1, "value": 2}]}, ` + `"params": {"Amount": 10}}`: `value\" comes twice`,
-		`{"mapper": "add-credit", "limit": 2, ` + end:                                                                                                                         "limit",
-		`{"mapper": "add-credit", ` + end + `{}`:                                                                                                                              "more than one",
+		`{"mapper": "add-credit", "mapper": "other", ` +
+			end: `\"mapper\" comes twice`,
+		`{"mapper": "add-credit", "Mapper": "other", ` +
+			end: `\"mapper\" and \"Mapper\"`,
+		`{"mapper": "add-credit", "page_size": 2, "page_size": 500, ` +
+			end: `\"page_size\" comes twice`,
+		`{"mapper": "add-credit", "id": "j", "query": {"kind": "Account", "kind": "User"}, "params": {"Amount": 10}}`: `\"query.kind\" comes twice`,
+		`{"mapper": "add-credit", "id": "j", "query": {"kind": "Account"}, "params": {"Amount": 10, "Amount": 1000}}`: `\"params.Amount\" comes twice`,
+		`{"mapper": "add-credit", "id": "j", "query": {"kind": "Account"}, "params": {"Amount": 10, "amount": 1000}}`: `\"Amount\" and \"amount\"`,
+		`{"mapper": "add-credit", "id": "j", "query": {"kind": "Account"}, "params": {"Amount": null}}`:               `\"Amount\" is null`,
+		`{"mapper": "add-credit", "id": "j", "query": {"kind": "Account", "filters": [{"property": "p", "op": "=", ` +
+			`"value": 1, "value": 2}]}, ` + `"params": {"Amount": 10}}`: `value\" comes twice`,
+		`{"mapper": "add-credit", "limit": 2, ` +
+			end: "limit",
+		`{"mapper": "add-credit", ` + end +
+			`{}`: "more than one",
 	} {
 		for _, path := range []string{"/jobs", "/jobs/plan"} {
 			if path == "/jobs/plan" && !strings.Contains(body, `"query"`) {

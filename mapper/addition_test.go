@@ -29,13 +29,17 @@ type additions struct {
 	kept func(n int64) // is called when so many drafts were kept
 }
 
-func (a *additions) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (a *additions) intercept(
+	ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
 	if m, ok := req.(proto.Message); ok && containsText(m, mapper.DraftKind) {
 		a.touched.Add(1)
 	}
 	resp, err := handler(ctx, req)
-	if q, ok := req.(*datastorepb.RunQueryRequest); ok && err == nil && q.GetQuery().GetKind()[0].Name == mapper.RangeKind &&
-		len(q.GetQuery().GetFilter().GetCompositeFilter().GetFilters()) == 2 && len(q.GetQuery().GetProjection()) == 0 { // without a mark
+	if q, ok := req.(*datastorepb.RunQueryRequest); ok && err == nil &&
+		q.GetQuery().GetKind()[0].Name == mapper.RangeKind &&
+		// without a mark
+		len(q.GetQuery().GetFilter().GetCompositeFilter().GetFilters()) == 2 && len(q.GetQuery().GetProjection()) == 0 {
 		a.read.Add(int64(len(resp.(*datastorepb.RunQueryResponse).Batch.EntityResults)))
 	}
 	if err == nil && drafts(req) {
@@ -54,8 +58,9 @@ func containsText(m proto.Message, text string) bool {
 	return err == nil && bytes.Contains(b, []byte(text))
 }
 
-// TestEndInParts ends a job of many records while processes die within the addition, before and after each
-// draft, in one task and in a chain of them: the totals are exact, and what was added up is not added up again.
+// TestEndInParts ends a job of many records while processes die within the addition, before and
+// after each draft, in one task and in a chain of them: the totals are exact, and what was added up
+// is not added up again.
 func TestEndInParts(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -64,7 +69,8 @@ func TestEndInParts(t *testing.T) {
 		longest time.Duration
 		deaths  int
 	}{
-		"one task": {0, 0}, "one task, deaths": {0, deaths}, "chain": {time.Nanosecond, 0}, "chain, deaths": {time.Nanosecond, deaths},
+		"one task": {0, 0}, "one task, deaths": {0, deaths}, "chain": {time.Nanosecond, 0},
+		"chain, deaths": {time.Nanosecond, deaths},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -76,7 +82,8 @@ func TestEndInParts(t *testing.T) {
 				f := newFleet(w, 1, 2, addCredit)
 				f.addIn(portion, c.longest)
 				f.stops.dieAdding(c.deaths, 0.5, rand.New(rand.NewPCG(1, 1)))
-				job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{PageSize: 10})
+				job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+					&mapper.StartOptions{PageSize: 10})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -87,8 +94,10 @@ func TestEndInParts(t *testing.T) {
 					t.Errorf("status %+v", s)
 				}
 				ranges := int64(w.count(mapper.RangeKind, "id"))
-				if again := int64(f.deaths()+1) * 16 * portion; read < ranges || read > ranges+again || kept < ranges/(16*portion) || f.deaths() != c.deaths {
-					t.Errorf("%d records were read of %d, and %d drafts kept; %d processes died", read, ranges, kept, f.deaths())
+				if again := int64(f.deaths()+1) * 16 * portion; read < ranges || read > ranges+again ||
+					kept < ranges/(16*portion) || f.deaths() != c.deaths {
+					t.Errorf("%d records were read of %d, and %d drafts kept; %d processes died", read, ranges, kept,
+						f.deaths())
 				}
 				if proof, err := job.Verify(t.Context()); err != nil || len(proof.Problems) > 0 {
 					t.Errorf("proof %+v, %v", proof, err)
@@ -115,8 +124,8 @@ func TestEndAtOnce(t *testing.T) {
 	})
 }
 
-// TestEndOfLostLinks has every task get lost that goes on with the end of a job: sweeps have it go on where it
-// has stopped.
+// TestEndOfLostLinks has every task get lost that goes on with the end of a job: sweeps have it go
+// on where it has stopped.
 func TestEndOfLostLinks(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -145,8 +154,8 @@ func TestEndOfLostLinks(t *testing.T) {
 	})
 }
 
-// TestDraftOfAnotherEpoch has failures be retried while the records of their job are added up: what was added
-// up until then counts no more.
+// TestDraftOfAnotherEpoch has failures be retried while the records of their job are added up: what
+// was added up until then counts no more.
 func TestDraftOfAnotherEpoch(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -164,7 +173,8 @@ func TestDraftOfAnotherEpoch(t *testing.T) {
 		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: a.intercept}}, fails)
 		mapper.SetPortion(w.engine, 10, 0)
 		w.putAccounts(names(n))
-		job, err := fails.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 10, ID: "j"})
+		job, err := fails.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{PageSize: 10, ID: "j"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,8 +195,8 @@ func TestDraftOfAnotherEpoch(t *testing.T) {
 	})
 }
 
-// TestAbortedInParts cleans up a job that was aborted while processes die that add up its records: its totals
-// are those of what has taken effect.
+// TestAbortedInParts cleans up a job that was aborted while processes die that add up its records:
+// its totals are those of what has taken effect.
 func TestAbortedInParts(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -198,7 +208,8 @@ func TestAbortedInParts(t *testing.T) {
 		f := newFleet(w, 1, 2, slowCredit)
 		f.addIn(2, 10*time.Millisecond)
 		f.stops.dieAdding(5, 0.5, rand.New(rand.NewPCG(1, 1)))
-		job, err := slowCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "j", PageSize: 5})
+		job, err := slowCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+			&mapper.StartOptions{ID: "j", PageSize: 5})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -213,8 +224,10 @@ func TestAbortedInParts(t *testing.T) {
 		}
 		time.Sleep(24 * time.Hour)
 		after, credited := w.status(job), w.credited(n)
-		if after.Processed != credited || after.Counters["credited"] != credited || after.Estimated || after.Cleaning || a.drafts.Load() < 5 || f.deaths() != 5 {
-			t.Errorf("%d were credited, %d drafts kept, and %d processes died; status %+v", credited, a.drafts.Load(), f.deaths(), after)
+		if after.Processed != credited || after.Counters["credited"] != credited || after.Estimated || after.Cleaning ||
+			a.drafts.Load() < 5 || f.deaths() != 5 {
+			t.Errorf("%d were credited, %d drafts kept, and %d processes died; status %+v", credited, a.drafts.Load(),
+				f.deaths(), after)
 		}
 		if !before.Estimated || before.Processed < credited*3/4 || before.Processed > credited*5/4 {
 			t.Errorf("before: %+v, %d were credited", before, credited)

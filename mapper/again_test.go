@@ -12,8 +12,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestNextPageReadsAnew has each entity mark the next one, which the page then leaves to the next page: that sees the mark, also where it
-// was read ahead.
+// TestNextPageReadsAnew has each entity mark the next one, which the page then leaves to the next
+// page: that sees the mark, also where it was read ahead.
 func TestNextPageReadsAnew(t *testing.T) {
 	t.Parallel()
 	key := func(i int64) *datastore.Key { return datastore.IDKey("Team", i, nil) }
@@ -53,8 +53,8 @@ func TestNextPageReadsAnew(t *testing.T) {
 	}
 }
 
-// TestRefusedInsertPasses has an entity insert what the one before it has inserted, until that was run again and does not any more: it is no
-// failure.
+// TestRefusedInsertPasses has an entity insert what the one before it has inserted, until that was
+// run again and does not any more: it is no failure.
 func TestRefusedInsertPasses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -87,8 +87,8 @@ func TestRefusedInsertPasses(t *testing.T) {
 	})
 }
 
-// TestErrorPasses has an entity fail because of what the one before it has put, until that was run again and does not any more: it is no
-// failure.
+// TestErrorPasses has an entity fail because of what the one before it has put, until that was run
+// again and does not any more: it is no failure.
 func TestErrorPasses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -133,7 +133,8 @@ func TestErrorPasses(t *testing.T) {
 	})
 }
 
-// TestGetOfItself has an entity read itself, while others change it once: it runs twice, and sees one state in each.
+// TestGetOfItself has an entity read itself, while others change it once: it runs twice, and sees
+// one state in each.
 func TestGetOfItself(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -167,7 +168,8 @@ func TestGetOfItself(t *testing.T) {
 	})
 }
 
-// TestShiftOfKeys moves each entity to the key of the one before, while others change the last one: only that runs again.
+// TestShiftOfKeys moves each entity to the key of the one before, while others change the last one:
+// only that runs again.
 func TestShiftOfKeys(t *testing.T) {
 	t.Parallel()
 	for _, writes := range []int{1, 3} {
@@ -183,7 +185,8 @@ func TestShiftOfKeys(t *testing.T) {
 					e.Insert(key(e.Key.ID-1), &e.Value)
 				}
 				if e.Key.ID == n && calls["t20"] <= writes {
-					if _, err := w.client.Put(ctx, e.Key, &team{Name: e.Value.Name, Points: e.Value.Points + 1}); err != nil {
+					if _, err := w.client.Put(ctx, e.Key,
+						&team{Name: e.Value.Name, Points: e.Value.Points + 1}); err != nil {
 						return err
 					}
 				}
@@ -195,7 +198,8 @@ func TestShiftOfKeys(t *testing.T) {
 				_, err := w.client.Put(ctx, key(i+1), &team{Name: fmt.Sprint("t", i+1)})
 				w.must(err)
 			}
-			job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Team"}, mapper.None{}, &mapper.StartOptions{Workers: 1, FailureLimit: -1, Splitting: mapper.Splitting{First: 1, FanOut: 1}})
+			job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Team"}, mapper.None{},
+				&mapper.StartOptions{Workers: 1, FailureLimit: -1, Splitting: mapper.Splitting{First: 1, FanOut: 1}})
 			w.must(err)
 			s, err := job.Wait(ctx)
 			w.must(err)
@@ -205,7 +209,8 @@ func TestShiftOfKeys(t *testing.T) {
 			}
 			left, err := w.client.Count(ctx, datastore.NewQuery("Team"))
 			w.must(err)
-			t.Logf("%d writes: %d calls, %d tasks, failures %d, conflicts %d, processed %d, left %d", writes, sum, s.Tasks, s.Failures, s.Conflicts, s.Processed, left)
+			t.Logf("%d writes: %d calls, %d tasks, failures %d, conflicts %d, processed %d, left %d", writes, sum,
+				s.Tasks, s.Failures, s.Conflicts, s.Processed, left)
 			if sum > n+writes || s.Failures > 0 {
 				t.Errorf("%d calls, want %d", sum, n+writes)
 			}
@@ -213,7 +218,8 @@ func TestShiftOfKeys(t *testing.T) {
 	}
 }
 
-// TestPutAfterInsert has one function insert an entity and then put it: it must not be there all the same.
+// TestPutAfterInsert has one function insert an entity and then put it: it must not be there all
+// the same.
 func TestPutAfterInsert(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -240,7 +246,8 @@ func TestPutAfterInsert(t *testing.T) {
 // overTeams runs a job over the teams by one worker, until it has ended.
 func overTeams(w *world, m *mapper.Mapper[mapper.None]) (*mapper.Job, *mapper.Status) {
 	w.Helper()
-	job, err := m.Start(w.Context(), w.engine, mapper.Query{Kind: "Team"}, mapper.None{}, &mapper.StartOptions{Workers: 1, FailureLimit: -1})
+	job, err := m.Start(w.Context(), w.engine, mapper.Query{Kind: "Team"}, mapper.None{},
+		&mapper.StartOptions{Workers: 1, FailureLimit: -1})
 	w.must(err)
 	s, err := job.Wait(w.Context())
 	w.must(err)

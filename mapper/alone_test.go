@@ -22,18 +22,21 @@ import (
 var follower *mapper.Mapper[mapper.None]
 
 func init() {
-	follower = mapper.Update("follower", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil })
+	follower = mapper.Update("follower", func(context.Context, *mapper.Entity[account], mapper.None) error {
+		return nil
+	})
 	follower.OnDone(func(ctx context.Context, d *mapper.Done, _ mapper.None) error {
 		if d.Status.ID != "first" {
 			return nil
 		}
-		_, err := follower.Start(ctx, mapper.FromContext(ctx), mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "next"})
+		_, err := follower.Start(ctx, mapper.FromContext(ctx), mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{ID: "next"})
 		return err
 	})
 }
 
-// TestOneAtATime starts, resumes and retries jobs of a mapper over one kind: one of them runs at most, unless it may run beside
-// others.
+// TestOneAtATime starts, resumes and retries jobs of a mapper over one kind: one of them runs at
+// most, unless it may run beside others.
 func TestOneAtATime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -71,7 +74,8 @@ func TestOneAtATime(t *testing.T) {
 		accounts := mapper.Query{Kind: "Account"}
 		fine("the first", start("one", accounts, mapper.StartOptions{}))
 		refused("another one", "one", start("two", accounts, mapper.StartOptions{}))
-		refused("one over several kinds", "one", start("two", mapper.Query{Kinds: []string{"Account", "Other"}}, mapper.StartOptions{}))
+		refused("one over several kinds", "one", start("two", mapper.Query{Kinds: []string{"Account", "Other"}},
+			mapper.StartOptions{}))
 		fine("the same again", start("one", accounts, mapper.StartOptions{}))
 		fine("another kind", start("other", mapper.Query{Kind: "Other"}, mapper.StartOptions{}))
 		fine("its rehearsal", start("rehearsal", accounts, mapper.StartOptions{Rehearse: true}))
@@ -108,20 +112,23 @@ func TestOneAtATime(t *testing.T) {
 	})
 }
 
-// TestManyStarts has many start jobs of a mapper over a kind at once: one of them is the first, and the others are refused.
+// TestManyStarts has many start jobs of a mapper over a kind at once: one of them is the first, and
+// the others are refused.
 func TestManyStarts(t *testing.T) {
 	t.Parallel()
 	for name, pessimistic := range map[string]bool{"optimistic": false, "pessimistic": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w, ctx := newWorld(t, setting{emulator: emulator.Options{Pessimistic: pessimistic}}, addCredit), t.Context()
+				w, ctx := newWorld(t, setting{emulator: emulator.Options{Pessimistic: pessimistic}}, addCredit),
+					t.Context()
 				w.putAccounts(names(1000))
 				var mu sync.Mutex
 				var all sync.WaitGroup
 				started, refused := 0, 0
 				for i := range 8 {
 					all.Go(func() {
-						_, err := addCredit.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{1}, &mapper.StartOptions{ID: fmt.Sprint("job-", i), Rate: mapper.Rate{Entities: 50}})
+						_, err := addCredit.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{1},
+							&mapper.StartOptions{ID: fmt.Sprint("job-", i), Rate: mapper.Rate{Entities: 50}})
 						mu.Lock()
 						defer mu.Unlock()
 						switch {
@@ -143,7 +150,8 @@ func TestManyStarts(t *testing.T) {
 	}
 }
 
-// TestSlotsOfReusedIDs has a job's ID be taken by another job: what that runs over does not count for the first one's slot.
+// TestSlotsOfReusedIDs has a job's ID be taken by another job: what that runs over does not count
+// for the first one's slot.
 func TestSlotsOfReusedIDs(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -160,7 +168,8 @@ func TestSlotsOfReusedIDs(t *testing.T) {
 			}
 		}
 		start := func(id, kind string) (*mapper.Job, error) {
-			return steadyCredit.Start(ctx, w.engine, mapper.Query{Kind: kind}, credit{1}, &mapper.StartOptions{ID: id, PageSize: 20})
+			return steadyCredit.Start(ctx, w.engine, mapper.Query{Kind: kind}, credit{1},
+				&mapper.StartOptions{ID: id, PageSize: 20})
 		}
 		job, err := start("nightly", "Account")
 		if err != nil {
@@ -177,7 +186,8 @@ func TestSlotsOfReusedIDs(t *testing.T) {
 		if _, err := start("another", "Account"); err != nil {
 			t.Errorf("nobody is at work on the kind: %v", err)
 		}
-		if _, err := start("third", "Account"); !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), "job another") {
+		if _, err := start("third", "Account"); !errors.Is(err, mapper.ErrState) ||
+			!strings.Contains(err.Error(), "job another") {
 			t.Errorf("somebody is: %v", err)
 		}
 	})

@@ -23,9 +23,9 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestBeatenAtTheCommit has the commit of a page fail, which says nothing of the range, while another delivery of its
-// task does it and goes on with what is left. The first one gives that no second task, and what it has made elsewhere
-// is taken away.
+// TestBeatenAtTheCommit has the commit of a page fail, which says nothing of the range, while
+// another delivery of its task does it and goes on with what is left. The first one gives that no
+// second task, and what it has made elsewhere is taken away.
 func TestBeatenAtTheCommit(t *testing.T) {
 	t.Parallel()
 	for _, plain := range []bool{false, true} {
@@ -33,9 +33,15 @@ func TestBeatenAtTheCommit(t *testing.T) {
 			t.Run(map[bool]string{false: "with versions ", true: "plain "}[plain]+name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := &shelf{sheets: make(map[string][]int64), tried: make(map[int64]int)}
-					m := mapper.Update("beaten", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.None) error { e.Value.N++; return nil })
+					m := mapper.Update("beaten", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.None) error {
+						e.Value.N++
+						return nil
+					})
 					if collects {
-						m = mapper.Collect("beaten", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.None) (int64, error) { return e.Value.N, nil },
+						m = mapper.Collect("beaten",
+							func(_ context.Context, e *mapper.Entity[leaf], _ mapper.None) (int64, error) {
+								return e.Value.N, nil
+							},
 							func(_ context.Context, p *mapper.Page[int64], _ mapper.None) error {
 								p.OnLost(func(context.Context) { s.remove(p.Name()) })
 								return s.write(p.Name(), p.Records)
@@ -60,10 +66,12 @@ func beaten(t *testing.T, plain bool, m *mapper.Mapper[mapper.None]) {
 	_, err := w.client.PutMulti(ctx, keys, make([]leaf, len(keys)))
 	w.must(err)
 	process := func(intercept grpc.UnaryClientInterceptor) *mapper.Engine {
-		client, err := w.emulator.Datastore(ctx, "test", append(slices.Clip(w.options), option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(intercept)))...)
+		client, err := w.emulator.Datastore(ctx, "test",
+			append(slices.Clip(w.options), option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(intercept)))...)
 		w.must(err)
 		t.Cleanup(func() { client.Close() })
-		e, err := mapper.New(client, w.queue, &mapper.Options{Mappers: mapper.Set(m), Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+		e, err := mapper.New(client, w.queue,
+			&mapper.Options{Mappers: mapper.Set(m), Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 		w.must(err)
 		return e
 	}
@@ -72,14 +80,16 @@ func beaten(t *testing.T, plain bool, m *mapper.Mapper[mapper.None]) {
 	var header http.Header
 	lost, did := false, make(chan struct{})
 	finished := sync.OnceFunc(func() { close(did) })
-	other := process(func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	other := process(func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
+		invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		err := invoke(ctx, method, req, reply, conn, opts...)
 		if err == nil && finishes(req) {
 			finished()
 		}
 		return err
 	})
-	first := process(func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	first := process(func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
+		invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		mu.Lock()
 		now := !lost && finishes(req)
 		lost = lost || now
@@ -105,7 +115,8 @@ func beaten(t *testing.T, plain bool, m *mapper.Mapper[mapper.None]) {
 		}
 		handler.ServeHTTP(rw, r)
 	})
-	job, err := m.Start(ctx, first, mapper.Query{Kind: "Leaf"}, mapper.None{}, &mapper.StartOptions{PageSize: 10, Workers: 1, Splitting: mapper.Splitting{First: 1, FanOut: 1}})
+	job, err := m.Start(ctx, first, mapper.Query{Kind: "Leaf"}, mapper.None{},
+		&mapper.StartOptions{PageSize: 10, Workers: 1, Splitting: mapper.Splitting{First: 1, FanOut: 1}})
 	w.must(err)
 	s := w.wait(job)
 	if !lost || s.Processed != 30 || s.Pages != 3 {

@@ -37,16 +37,21 @@ func (s *simulation) putBeside(n int) {
 }
 
 func (s *simulation) startBeside() {
-	o := &mapper.StartOptions{ID: besideID, AllowEmpty: true, PageSize: 1 + s.rng.IntN(20), Workers: 1 + s.rng.IntN(10), Timeout: 5 * time.Second}
-	s.insist("start another job", s.has(besideID, func(status *mapper.Status) bool { return status != nil }), func(ctx context.Context) error {
-		_, err := s.beside.Start(ctx, s.fleet.pick().engine, mapper.Query{Kind: "Beside"}, mapper.None{}, o)
-		return err
-	})
+	o := &mapper.StartOptions{ID: besideID, AllowEmpty: true, PageSize: 1 + s.rng.IntN(20), Workers: 1 + s.rng.IntN(10),
+		Timeout: 5 * time.Second}
+	s.insist("start another job", s.has(besideID, func(status *mapper.Status) bool { return status != nil }),
+		func(ctx context.Context) error {
+			_, err := s.beside.Start(ctx, s.fleet.pick().engine, mapper.Query{Kind: "Beside"}, mapper.None{}, o)
+			return err
+		})
 }
 
 // checkBeside checks that every entity was added to once, and none is blamed.
 func (s *simulation) checkBeside(n int) {
-	s.insist("resume another job", nil, func(ctx context.Context) error { return s.fleet.pick().engine.Job(besideID).Resume(ctx) }) // its queue may have been purged
+	// its queue may have been purged
+	s.insist("resume another job", nil, func(ctx context.Context) error {
+		return s.fleet.pick().engine.Job(besideID).Resume(ctx)
+	})
 	status, err := s.waitFor(besideID, 20*time.Hour)
 	s.faults.Pause()
 	defer s.faults.Resume()

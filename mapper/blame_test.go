@@ -35,7 +35,8 @@ func TestRepeatedFailure(t *testing.T) {
 		w := newWorld(t, setting{}, m)
 		w.handler = repeat(w.engine.Handler())
 		w.putAccounts(names(100))
-		if s := over(w, m, &mapper.StartOptions{PageSize: 50}); s.State != mapper.SucceededWithFailures || s.Failures != 1 || s.Processed != 99 {
+		if s := over(w, m, &mapper.StartOptions{PageSize: 50}); s.State != mapper.SucceededWithFailures ||
+			s.Failures != 1 || s.Processed != 99 {
 			t.Errorf("status %+v", s)
 		}
 	})
@@ -89,7 +90,8 @@ func TestRefusedReads(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		refuse := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			if lookup, ok := req.(*datastorepb.LookupRequest); ok && len(lookup.Keys) > 1 && lookup.ReadOptions.GetTransaction() != nil {
+			if lookup, ok := req.(*datastorepb.LookupRequest); ok && len(lookup.Keys) > 1 &&
+				lookup.ReadOptions.GetTransaction() != nil {
 				return nil, status.Error(codes.InvalidArgument, "no")
 			}
 			return handler(ctx, req)
@@ -112,7 +114,8 @@ func TestEveryCommitRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		refuse := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			if commit, ok := req.(*datastorepb.CommitRequest); ok && commit.Mode == datastorepb.CommitRequest_TRANSACTIONAL {
+			if commit, ok := req.(*datastorepb.CommitRequest); ok &&
+				commit.Mode == datastorepb.CommitRequest_TRANSACTIONAL {
 				for _, m := range commit.Mutations {
 					if k := m.GetUpdate().GetKey(); k != nil && k.Path[0].Kind == "Account" {
 						return nil, status.Error(codes.InvalidArgument, "the property is not allowed")
@@ -164,8 +167,8 @@ func TestSameKeyTwice(t *testing.T) {
 	})
 }
 
-// TestOwnAndOthers has entities of a page change themselves, and be put or deleted by others of the page, before or after
-// that: the last write counts, and the page does not fail.
+// TestOwnAndOthers has entities of a page change themselves, and be put or deleted by others of the
+// page, before or after that: the last write counts, and the page does not fail.
 func TestOwnAndOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -242,7 +245,8 @@ func TestTooSlowForATransaction(t *testing.T) {
 		})
 		w := newWorld(t, setting{}, m)
 		w.putAccounts(names(100))
-		if s := over(w, m, nil); s.State != mapper.SucceededWithFailures || s.Failures != 1 || s.Processed != 99 || s.Counters["seen"] != 99 {
+		if s := over(w, m, nil); s.State != mapper.SucceededWithFailures || s.Failures != 1 || s.Processed != 99 ||
+			s.Counters["seen"] != 99 {
 			t.Errorf("status %+v", s)
 		}
 		time.Sleep(5 * time.Minute) // for the functions that were left behind

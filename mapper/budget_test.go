@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestBudget runs jobs of several shapes with budgets: each pauses before its pages pass that, and not long before, and goes on when it is
-// resumed, until it has processed all.
+// TestBudget runs jobs of several shapes with budgets: each pauses before its pages pass that, and
+// not long before, and goes on when it is resumed, until it has processed all.
 func TestBudget(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -47,7 +47,8 @@ func TestBudget(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, ctx := newWorld(t, setting{queue: few(8)}, test.mapper), t.Context()
 				w.putAccounts(names(n))
-				job, err := test.mapper.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "job", PageSize: 50, Budget: test.budget})
+				job, err := test.mapper.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+					&mapper.StartOptions{ID: "job", PageSize: 50, Budget: test.budget})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -77,7 +78,8 @@ func TestBudget(t *testing.T) {
 					}
 					share := 0.0
 					if test.budget.Operations > 0 {
-						share = float64(used.Reads+used.Writes+used.Deletes+used.TaskOps) / float64(test.budget.Operations)
+						share = float64(used.Reads+used.Writes+used.Deletes+used.TaskOps) / float64(
+							test.budget.Operations)
 					}
 					if test.budget.Dollars > 0 {
 						share = max(share, billing.NAM5.Cost(used)/test.budget.Dollars)
@@ -101,15 +103,19 @@ func TestBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, setOwner)
 		w.putAccounts(names(10))
-		for _, b := range []mapper.Budget{{Dollars: -1}, {Dollars: math.NaN()}, {Operations: -1}, {Operations: 2000}, {Dollars: 0.001}} {
-			if _, err := setOwner.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Budget: b}); !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), "StartOptions.Budget") {
+		for _, b := range []mapper.Budget{{Dollars: -1}, {Dollars: math.NaN()}, {Operations: -1}, {Operations: 2000},
+			{Dollars: 0.001}} {
+			if _, err := setOwner.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+				&mapper.StartOptions{Budget: b}); !errors.Is(err, mapper.ErrArguments) ||
+				!strings.Contains(err.Error(), "StartOptions.Budget") {
 				t.Errorf("%+v: %v", b, err)
 			}
 		}
 	})
 }
 
-// TestBudgetAndFailures has a job with a budget and a limit of failures, which pause it apart: to resume it after one does not renew the other.
+// TestBudgetAndFailures has a job with a budget and a limit of failures, which pause it apart: to
+// resume it after one does not renew the other.
 func TestBudgetAndFailures(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -123,7 +129,8 @@ func TestBudgetAndFailures(t *testing.T) {
 		})
 		w, ctx := newWorld(t, setting{queue: few(2)}, picky), t.Context()
 		w.putAccounts(names(4000))
-		job, err := picky.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 50, FailureLimit: 20, Budget: mapper.Budget{Operations: 6000}})
+		job, err := picky.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{PageSize: 50, FailureLimit: 20, Budget: mapper.Budget{Operations: 6000}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,8 +24,8 @@ func (w *world) spentOf(id string) float64 {
 	return spent
 }
 
-// TestBudgetAmongManyJobs has a process work for more than a thousand other jobs while it has a page of a job with a
-// budget in hand: nothing of that is lost.
+// TestBudgetAmongManyJobs has a process work for more than a thousand other jobs while it has a
+// page of a job with a budget in hand: nothing of that is lost.
 func TestBudgetAmongManyJobs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out a thousand jobs")
@@ -35,11 +35,14 @@ func TestBudgetAmongManyJobs(t *testing.T) {
 	spent := make(map[int]float64)
 	for _, others := range []int{0, 1100} {
 		synctest.Test(t, func(t *testing.T) {
-			tiny := mapper.Visit("tiny", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil })
+			tiny := mapper.Visit("tiny", func(context.Context, *mapper.Entity[account], mapper.None) error {
+				return nil
+			})
 			w, ctx := newWorld(t, setting{queue: few(50)}, steadyCredit, tiny), t.Context()
 			w.putAccounts(names(60))
 			w.putOthers(1)
-			o := &mapper.StartOptions{ID: "budget", PageSize: 10, Workers: 1, Splitting: mapper.Splitting{First: 1, FanOut: 1}, Budget: mapper.Budget{Operations: 3000}}
+			o := &mapper.StartOptions{ID: "budget", PageSize: 10, Workers: 1,
+				Splitting: mapper.Splitting{First: 1, FanOut: 1}, Budget: mapper.Budget{Operations: 3000}}
 			job, err := steadyCredit.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{1}, o)
 			w.must(err)
 			time.Sleep(1500 * time.Millisecond) // the second page is under way
@@ -47,7 +50,8 @@ func TestBudgetAmongManyJobs(t *testing.T) {
 			for first := range 20 {
 				all.Go(func() {
 					for i := first; i < others; i += 20 {
-						_, err := tiny.Start(ctx, w.engine, mapper.Query{Kind: "Other"}, mapper.None{}, &mapper.StartOptions{ID: fmt.Sprint("tiny-", i), Beside: true})
+						_, err := tiny.Start(ctx, w.engine, mapper.Query{Kind: "Other"}, mapper.None{},
+							&mapper.StartOptions{ID: fmt.Sprint("tiny-", i), Beside: true})
 						w.must(err)
 					}
 				})
@@ -65,15 +69,18 @@ func TestBudgetAmongManyJobs(t *testing.T) {
 	}
 }
 
-// TestBudgetIsGivenBack has the processes of a job with a budget drain, or an operator pause and resume it, again and
-// again: what they have set aside and not spent is not lost, so the job spends hardly more than if it is left alone.
+// TestBudgetIsGivenBack has the processes of a job with a budget drain, or an operator pause and
+// resume it, again and again: what they have set aside and not spent is not lost, so the job spends
+// hardly more than if it is left alone.
 func TestBudgetIsGivenBack(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	var alone float64
 	for _, test := range []struct {
-		name    string
-		most    float64 // of the budget, that the job spends more than alone: up to 0.09 was seen, and 0.20 where nothing is given back
+		name string
+		// of the budget, that the job spends more than alone: up to 0.09 was seen, and 0.20 where
+		// nothing is given back
+		most    float64
 		disturb func(w *world, f *fleet, job *mapper.Job)
 	}{
 		{"is left alone", 0, func(*world, *fleet, *mapper.Job) {}},
@@ -92,7 +99,8 @@ func TestBudgetIsGivenBack(t *testing.T) {
 				f := newFleet(w, 1, 3, steadyCredit)
 				keys := names(1500)
 				w.putAccounts(keys)
-				o := &mapper.StartOptions{ID: "budget", PageSize: 10, Workers: 40, Budget: mapper.Budget{Operations: 40_000}}
+				o := &mapper.StartOptions{ID: "budget", PageSize: 10, Workers: 40,
+					Budget: mapper.Budget{Operations: 40_000}}
 				job, err := steadyCredit.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{1}, o)
 				w.must(err)
 				for range 6 {

@@ -14,7 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestCauses has entities fail for three reasons, and the failures of one be retried once it is mended: the others stay.
+// TestCauses has entities fail for three reasons, and the failures of one be retried once it is
+// mended: the others stay.
 func TestCauses(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -35,7 +36,8 @@ func TestCauses(t *testing.T) {
 		w, ctx := newWorld(t, setting{queue: few(8)}, m), t.Context()
 		const n = 2000
 		w.putAccounts(names(n))
-		job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{10_000}, &mapper.StartOptions{ID: "one", PageSize: 100, FailureLimit: 60})
+		job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{10_000},
+			&mapper.StartOptions{ID: "one", PageSize: 100, FailureLimit: 60})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +83,8 @@ func TestCauses(t *testing.T) {
 			t.Fatal(err)
 		}
 		wait(mapper.SucceededWithFailures, 30)
-		wantHistory(t, job, "started running", "its failures of one cause are retried running", "its failures of one cause are retried running")
+		wantHistory(t, job, "started running", "its failures of one cause are retried running",
+			"its failures of one cause are retried running")
 		if err := job.Retry(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -89,10 +92,12 @@ func TestCauses(t *testing.T) {
 		if proof, err := job.Verify(ctx); err != nil || len(proof.Problems) > 0 {
 			t.Errorf("%+v, %v", proof, err)
 		}
-		if right, err := w.client.Count(ctx, datastore.NewQuery("Account").FilterField("Balance", ">=", 10_000)); err != nil || right != n-20 {
+		if right, err := w.client.Count(ctx, datastore.NewQuery("Account").FilterField("Balance", ">=",
+			10_000)); err != nil || right != n-20 {
 			t.Errorf("%d accounts are credited, %v", right, err)
 		}
-		if double, err := w.client.Count(ctx, datastore.NewQuery("Account").FilterField("Balance", ">=", 20_000)); err != nil || double != 0 {
+		if double, err := w.client.Count(ctx, datastore.NewQuery("Account").FilterField("Balance", ">=",
+			20_000)); err != nil || double != 0 {
 			t.Errorf("%d accounts are credited twice, %v", double, err)
 		}
 	})

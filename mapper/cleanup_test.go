@@ -65,7 +65,8 @@ func TestCleanUp(t *testing.T) {
 		}
 
 		tidy(&mapper.CleanUpOptions{Expire: 24 * time.Hour})
-		if all, expire := w.count(mapper.RangeKind, "job"), w.count(mapper.RangeKind, "expires"); all != ranges || expire != all-30 {
+		if all, expire := w.count(mapper.RangeKind, "job"), w.count(mapper.RangeKind, "expires"); all != ranges ||
+			expire != all-30 {
 			t.Errorf("%d of %d records expire", expire, all)
 		}
 		tidy(nil)
@@ -73,7 +74,8 @@ func TestCleanUp(t *testing.T) {
 			t.Errorf("%d records are left of 30 failures", n)
 		}
 		after := w.status(job)
-		if after.State != before.State || after.Processed != before.Processed || after.Tasks != before.Tasks || !after.Ended.Equal(before.Ended) {
+		if after.State != before.State || after.Processed != before.Processed || after.Tasks != before.Tasks ||
+			!after.Ended.Equal(before.Ended) {
 			t.Errorf("status %+v, before %+v", after, before)
 		}
 		if failures, _, err := job.Failures(t.Context(), ""); err != nil || len(failures) != 30 {
@@ -140,7 +142,8 @@ func TestCleanUpOfOtherStates(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
-		if s := w.status(job); s.State != mapper.Aborted || s.Processed == 0 || s.Processed != w.credited(1000) || s.Open == 0 {
+		if s := w.status(job); s.State != mapper.Aborted || s.Processed == 0 || s.Processed != w.credited(1000) ||
+			s.Open == 0 {
 			t.Errorf("%d accounts were credited, status %+v", w.credited(1000), s)
 		}
 		if n := w.count(mapper.RangeKind, "job"); n > 0 {
@@ -176,7 +179,8 @@ func TestCleanUpBeforeAPage(t *testing.T) {
 				})
 				w := newWorld(t, setting{queue: few(40)}, m)
 				w.putAccounts(names(200))
-				job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "j", PageSize: 10})
+				job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+					&mapper.StartOptions{ID: "j", PageSize: 10})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -188,10 +192,12 @@ func TestCleanUpBeforeAPage(t *testing.T) {
 					t.Fatal(err)
 				}
 				time.Sleep(time.Hour)
-				if s := w.status(job); s.State != mapper.Aborted || s.Processed == 0 || s.Processed != w.credited(200) || s.Open != 1 {
+				if s := w.status(job); s.State != mapper.Aborted || s.Processed == 0 ||
+					s.Processed != w.credited(200) || s.Open != 1 {
 					t.Errorf("%d accounts were credited, status %+v", w.credited(200), s)
 				}
-				if all, expiring := w.count(mapper.RangeKind, "job"), w.count(mapper.RangeKind, "expires"); all != expiring || expire == 0 && all > 0 {
+				if all, expiring := w.count(mapper.RangeKind, "job"), w.count(mapper.RangeKind,
+					"expires"); all != expiring || expire == 0 && all > 0 {
 					t.Errorf("%d records are left, and %d expire", all, expiring)
 				}
 			})
@@ -199,8 +205,8 @@ func TestCleanUpBeforeAPage(t *testing.T) {
 	}
 }
 
-// TestCleanUpBesideAPage cleans up an aborted job while a page ends, at every moment of the clean-up: the page is
-// counted, or takes no effect.
+// TestCleanUpBesideAPage cleans up an aborted job while a page ends, at every moment of the
+// clean-up: the page is counted, or takes no effect.
 func TestCleanUpBesideAPage(t *testing.T) {
 	t.Parallel()
 	committed, refused := 0, 0
@@ -265,7 +271,8 @@ func TestNextJob(t *testing.T) {
 		w := newWorld(t, setting{queue: few(1)}, m)
 		w.putAccounts(names(100))
 		start := func() *mapper.Job {
-			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "nightly"})
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+				&mapper.StartOptions{ID: "nightly"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -278,7 +285,8 @@ func TestNextJob(t *testing.T) {
 		if err := first.CleanUp(t.Context(), &mapper.CleanUpOptions{Job: true}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "nightly"}); !errors.Is(err, mapper.ErrState) {
+		if _, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{ID: "nightly"}); !errors.Is(err, mapper.ErrState) {
 			t.Errorf("a start under the ID of a job that is about to go: %v, want one that says so", err)
 		}
 		time.Sleep(time.Hour)
@@ -293,9 +301,11 @@ func TestNextJob(t *testing.T) {
 		}
 		// The handle of the first job does nothing to the second.
 		for what, err := range map[string]error{
-			"pause": first.Pause(t.Context()), "resume": first.Resume(t.Context()), "abort": first.Abort(t.Context()), "retry": first.Retry(t.Context()),
+			"pause": first.Pause(t.Context()), "resume": first.Resume(t.Context()), "abort": first.Abort(t.Context()),
+			"retry":    first.Retry(t.Context()),
 			"clean up": first.CleanUp(t.Context(), nil), "set the rate": first.SetRate(t.Context(), mapper.Rate{}),
-			"status": errorOf(first.Status(t.Context())), "wait": errorOf(first.Wait(t.Context())), "verify": errorOf(first.Verify(t.Context())),
+			"status": errorOf(first.Status(t.Context())), "wait": errorOf(first.Wait(t.Context())),
+			"verify": errorOf(first.Verify(t.Context())),
 		} {
 			if !errors.Is(err, mapper.ErrNoSuchJob) {
 				t.Errorf("%s by the handle of a job that is gone: %v", what, err)

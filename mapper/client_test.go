@@ -11,8 +11,9 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestNewRefusesPlainClients makes engines with clients of each kind: one that can't read and write entities as they are
-// stored is refused, by an error that says what to do, and nothing is asked of its database for that.
+// TestNewRefusesPlainClients makes engines with clients of each kind: one that can't read and write
+// entities as they are stored is refused, by an error that says what to do, and nothing is asked of
+// its database for that.
 func TestNewRefusesPlainClients(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
 	t.Setenv("DATASTORE_EMULATOR_HOST", e.DatastoreAddr())
@@ -31,7 +32,8 @@ func TestNewRefusesPlainClients(t *testing.T) {
 		"twice": {func() (*datastore.Client, error) {
 			return mapper.NewClient(t.Context(), "test", mapper.WithVersions())
 		}, ""},
-		"plain": {func() (*datastore.Client, error) { return datastore.NewClient(t.Context(), "test") }, "mapper.NewClient"},
+		"plain": {func() (*datastore.Client, error) { return datastore.NewClient(t.Context(), "test") },
+			"mapper.NewClient"},
 	} {
 		client, err := c.make()
 		if err != nil {
@@ -40,7 +42,8 @@ func TestNewRefusesPlainClients(t *testing.T) {
 		defer client.Close()
 		before := e.Usage()
 		_, err = mapper.New(client, w.queue, &mapper.Options{Mappers: mapper.Set(addCredit)})
-		if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), c.want)) {
+		if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, mapper.ErrArguments) ||
+			!strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 		if used := e.Usage().Sub(before).Reads; used != 0 {

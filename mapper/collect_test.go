@@ -59,7 +59,8 @@ func (s *shelf) tries(n int64) int {
 
 const leaves = 3000
 
-// collector returns a mapper that writes to a shelf: all leaves but those that are skipped, fail for good, or fail at first.
+// collector returns a mapper that writes to a shelf: all leaves but those that are skipped, fail
+// for good, or fail at first.
 func collector(s *shelf) *mapper.Mapper[mapper.None] {
 	return mapper.Collect("collect", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.None) (int64, error) {
 		switch n := e.Value.N; {
@@ -92,8 +93,8 @@ func collector(s *shelf) *mapper.Mapper[mapper.None] {
 	})
 }
 
-// TestCollect has a mapper write pages elsewhere, with and without faults: those that its commits name have each entity
-// once, and without faults nothing else is left there.
+// TestCollect has a mapper write pages elsewhere, with and without faults: those that its commits
+// name have each entity once, and without faults nothing else is left there.
 func TestCollect(t *testing.T) {
 	t.Parallel()
 	first := testflag.Seed(t)
@@ -108,10 +109,12 @@ func TestCollect(t *testing.T) {
 			mappertest.Run(t, mapper.Set(m), &mappertest.Options{Seed: seed}, func(t *testing.T, w *mappertest.World) {
 				putLeaves(t, w.Client)
 				w.Trouble()
-				job, err := m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.None{}, &mapper.StartOptions{ID: "collect", PageSize: 100})
+				job, err := m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.None{},
+					&mapper.StartOptions{ID: "collect", PageSize: 100})
 				if err != nil {
 					w.Calm()
-					job, err = m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.None{}, &mapper.StartOptions{ID: "collect", PageSize: 100})
+					job, err = m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.None{},
+						&mapper.StartOptions{ID: "collect", PageSize: 100})
 				}
 				if err != nil {
 					t.Fatal(err)
@@ -141,11 +144,13 @@ func putLeaves(t *testing.T, client *datastore.Client) {
 	}
 }
 
-// checkSheets checks that the sheets that a job has put name each leaf once, and, if there were no faults, that there are no others.
+// checkSheets checks that the sheets that a job has put name each leaf once, and, if there were no
+// faults, that there are no others.
 func checkSheets(t *testing.T, client *datastore.Client, s *shelf, status *mapper.Status, calm bool) {
 	t.Helper()
 	const failed, skipped = leaves / 100, leaves / 100
-	if status.State != mapper.SucceededWithFailures || status.Failures != failed || status.Processed != leaves-failed || status.Counters["leaves"] != leaves-failed-skipped {
+	if status.State != mapper.SucceededWithFailures || status.Failures != failed || status.Processed != leaves-failed ||
+		status.Counters["leaves"] != leaves-failed-skipped {
 		t.Errorf("status %+v", status)
 	}
 	var all []sheet
@@ -178,7 +183,8 @@ func checkSheets(t *testing.T, client *datastore.Client, s *shelf, status *mappe
 		t.Errorf("%d of %d sheets are of no commit", left, len(s.sheets))
 	}
 	var run sheet
-	if err := client.Get(t.Context(), datastore.NameKey("Run", "it", nil), &run); err != nil || len(all) > 0 && run.Name == "" {
+	if err := client.Get(t.Context(), datastore.NameKey("Run", "it", nil), &run); err != nil || len(all) > 0 &&
+		run.Name == "" {
 		t.Errorf("run %+v, %v", run, err)
 	}
 }
@@ -195,7 +201,10 @@ func TestCollectFails(t *testing.T) {
 		"by a panic": func(context.Context, *mapper.Page[int64], mapper.None) error { panic("no disk") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := mapper.Collect("collect", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.None) (int64, error) { return e.Value.N, nil }, page)
+			m := mapper.Collect("collect", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.None) (int64,
+				error) {
+				return e.Value.N, nil
+			}, page)
 			mappertest.Run(t, mapper.Set(m), nil, func(t *testing.T, w *mappertest.World) {
 				putLeaves(t, w.Client)
 				job, err := m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.None{}, nil)
@@ -214,18 +223,20 @@ func TestCollectFails(t *testing.T) {
 	}
 }
 
-// TestCollectOfTwins has each delivery come twice at about the same time, and no process die: of what two have written the one
-// whose commit came too late takes away its own.
+// TestCollectOfTwins has each delivery come twice at about the same time, and no process die: of
+// what two have written the one whose commit came too late takes away its own.
 func TestCollectOfTwins(t *testing.T) {
 	t.Parallel()
 	s := &shelf{sheets: make(map[string][]int64), tried: make(map[int64]int)}
 	m := collector(s)
 	synctest.Test(t, func(t *testing.T) {
-		twins := emulator.NewFaults(1, emulator.Fault{Kind: emulator.DeliverTogether, Share: 1, Latency: emulator.Uniform{Max: 10 * time.Millisecond}},
+		twins := emulator.NewFaults(1, emulator.Fault{Kind: emulator.DeliverTogether, Share: 1,
+			Latency: emulator.Uniform{Max: 10 * time.Millisecond}},
 			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: 10 * time.Millisecond}})
 		w := newWorld(t, setting{emulator: emulator.Options{Faults: twins}, queue: few(8)}, m)
 		putLeaves(t, w.client)
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Leaf"}, mapper.None{}, &mapper.StartOptions{ID: "collect", PageSize: 100})
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Leaf"}, mapper.None{},
+			&mapper.StartOptions{ID: "collect", PageSize: 100})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -236,7 +247,8 @@ func TestCollectOfTwins(t *testing.T) {
 		time.Sleep(time.Hour) // until the last twin is out
 		checkSheets(t, w.client, s, status, true)
 		if s.tried[-1] <= int(status.Counters["sheets"])*11/10 {
-			t.Errorf("%d pages were written for %d that count: there were no twins", s.tried[-1], status.Counters["sheets"])
+			t.Errorf("%d pages were written for %d that count: there were no twins", s.tried[-1],
+				status.Counters["sheets"])
 		}
 	})
 }

@@ -68,7 +68,8 @@ func ask(t *testing.T, q mapper.Query, indexes []byte) (a verdict, err error) {
 			q.ReadTime = time.Now()
 			time.Sleep(time.Second)
 		}
-		job, started := m.Start(t.Context(), w.engine, q, mapper.None{}, &mapper.StartOptions{ID: "j", PageSize: 10, AllowEmpty: true})
+		job, started := m.Start(t.Context(), w.engine, q, mapper.None{},
+			&mapper.StartOptions{ID: "j", PageSize: 10, AllowEmpty: true})
 		if err = started; err == nil {
 			w.wait(job)
 		} else if _, missing := w.engine.Job("j").Status(t.Context()); !errors.Is(missing, mapper.ErrNoSuchJob) {
@@ -144,7 +145,8 @@ func TestCombinations(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if !found || want != string(have) {
-		t.Errorf("docs/queries.md is not what queries can have; write it again: go test ./mapper -run TestCombinations -args -queries\n%s%s", table.String(), reasons.String())
+		t.Errorf("docs/queries.md is not what queries can have; write it again: go test ./mapper -run "+
+			"TestCombinations -args -queries\n%s%s", table.String(), reasons.String())
 	}
 }
 
@@ -164,37 +166,43 @@ func TestQueryRefused(t *testing.T) {
 		w := newWorld(t, setting{}, checkUser, lookAtUser)
 		now := time.Now()
 		for want, q := range map[string]mapper.Query{
-			"Query.Kind is empty":                   {},
-			"filter in the function":                {Kind: "User", Filters: []mapper.Filter{mapper.Where("plan", "!=", "x")}},
-			"not one of =, <, <=, >, >=, in":        where(mapper.Where("plan", "==", "x")),
-			"is a struct {}":                        where(mapper.Where("plan", "=", struct{}{})),
-			"and not a slice of values":             where(mapper.Where("plan", "in", "x")),
-			"0 values, and not 1 to 30":             where(mapper.Where("plan", "in", []string{})),
-			"31 values, and not 1 to 30":            where(in(31)),
-			"come to 36 combinations":               where(in(4), in(9)),
-			"Query.Start and Query.End":             where(mapper.Where("__key__", ">", key)),
-			"the name is reserved":                  where(mapper.Where("__scatter__", "=", 1)),
-			"the name of the property is empty":     where(mapper.Where("", "=", 1)),
-			"longer than 1500 bytes":                where(mapper.Where("plan", "=", strings.Repeat("x", 1501))),
-			"not UTF-8":                             where(mapper.Where("plan", "=", "\xff")),
-			"the key is incomplete":                 where(mapper.Where("plan", "=", datastore.IncompleteKey("User", nil))),
-			"Query.Start /Other,1 is of the kind":   {Kind: "User", Start: datastore.IDKey("Other", 1, nil)},
-			"Query.End: the key is incomplete":      {Kind: "User", End: datastore.IncompleteKey("User", nil)},
-			"is not before Query.End":               {Kind: "User", Start: key, End: key},
-			"bounds keys":                           {Kind: "User", Start: key, ShardBy: "userid"},
-			"Query.Ancestor is in the namespace":    {Kind: "User", Namespace: "a", Ancestor: &datastore.Key{Kind: "Group", ID: 1, Namespace: "b"}},
+			"Query.Kind is empty": {},
+			"filter in the function": {Kind: "User",
+				Filters: []mapper.Filter{mapper.Where("plan", "!=", "x")}},
+			"not one of =, <, <=, >, >=, in":    where(mapper.Where("plan", "==", "x")),
+			"is a struct {}":                    where(mapper.Where("plan", "=", struct{}{})),
+			"and not a slice of values":         where(mapper.Where("plan", "in", "x")),
+			"0 values, and not 1 to 30":         where(mapper.Where("plan", "in", []string{})),
+			"31 values, and not 1 to 30":        where(in(31)),
+			"come to 36 combinations":           where(in(4), in(9)),
+			"Query.Start and Query.End":         where(mapper.Where("__key__", ">", key)),
+			"the name is reserved":              where(mapper.Where("__scatter__", "=", 1)),
+			"the name of the property is empty": where(mapper.Where("", "=", 1)),
+			"longer than 1500 bytes":            where(mapper.Where("plan", "=", strings.Repeat("x", 1501))),
+			"not UTF-8":                         where(mapper.Where("plan", "=", "\xff")),
+			"the key is incomplete": where(mapper.Where("plan", "=",
+				datastore.IncompleteKey("User", nil))),
+			"Query.Start /Other,1 is of the kind": {Kind: "User", Start: datastore.IDKey("Other", 1, nil)},
+			"Query.End: the key is incomplete":    {Kind: "User", End: datastore.IncompleteKey("User", nil)},
+			"is not before Query.End":             {Kind: "User", Start: key, End: key},
+			"bounds keys":                         {Kind: "User", Start: key, ShardBy: "userid"},
+			"Query.Ancestor is in the namespace": {Kind: "User", Namespace: "a",
+				Ancestor: &datastore.Key{Kind: "Group", ID: 1, Namespace: "b"}},
 			"Query.ShardBy \"__key__\" is reserved": {Kind: "User", ShardBy: "__key__"},
-			"whose values it leaves none to cut":    {Kind: "User", ShardBy: "plan", Filters: []mapper.Filter{mapper.Where("plan", "=", "x")}},
-			"Query.Filters leave no values":         {Kind: "User", ShardBy: "userid", Filters: []mapper.Filter{mapper.Where("userid", ">", 5), mapper.Where("userid", "<=", 5)}},
-			"hold scattermap's own records":         {Kind: mapper.JobKind},
-			"Query.ReadTime is for a Visit":         {Kind: "User", ReadTime: now},
+			"whose values it leaves none to cut": {Kind: "User", ShardBy: "plan",
+				Filters: []mapper.Filter{mapper.Where("plan", "=", "x")}},
+			"Query.Filters leave no values": {Kind: "User", ShardBy: "userid",
+				Filters: []mapper.Filter{mapper.Where("userid", ">", 5), mapper.Where("userid", "<=", 5)}},
+			"hold scattermap's own records": {Kind: mapper.JobKind},
+			"Query.ReadTime is for a Visit": {Kind: "User", ReadTime: now},
 		} {
 			_, err := checkUser.Start(t.Context(), w.engine, q, mapper.None{}, nil)
 			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(fmt.Sprint(err), want) {
 				t.Errorf("%+v: %v, want an error with %q", q, err, want)
 			}
 		}
-		_, err := lookAtUser.Start(t.Context(), w.engine, mapper.Query{Kind: "User", KeysOnly: true, ShardBy: "userid"}, mapper.None{}, nil)
+		_, err := lookAtUser.Start(t.Context(), w.engine, mapper.Query{Kind: "User", KeysOnly: true, ShardBy: "userid"},
+			mapper.None{}, nil)
 		if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(fmt.Sprint(err), "it may be a list") {
 			t.Errorf("a Visit: %v", err)
 		}

@@ -31,8 +31,10 @@ func TestHotEntities(t *testing.T) {
 }
 
 func testHotEntities(t *testing.T, pessimistic bool) {
-	slow := emulator.NewFaults(0, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Constant(10 * time.Millisecond)})
-	w := newWorld(t, setting{emulator: emulator.Options{Faults: slow, Pessimistic: pessimistic}, queue: few(10)}, slowCredit)
+	slow := emulator.NewFaults(0,
+		emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Constant(10 * time.Millisecond)})
+	w := newWorld(t, setting{emulator: emulator.Options{Faults: slow, Pessimistic: pessimistic}, queue: few(10)},
+		slowCredit)
 	keys := names(2000)
 	w.putAccounts(keys)
 	others, stop := context.WithCancel(t.Context())
@@ -71,9 +73,10 @@ func testHotEntities(t *testing.T, pessimistic bool) {
 	t.Logf("%d tasks, %v, turns of others %v", s.Tasks, s.Ended.Sub(s.Created), added[777])
 }
 
-// TestHotEntity has another client write one account ten times a second, blindly, so that a page with it
-// conflicts nearly always. The entities behind it do not wait for it. It has its turn as long as a transaction
-// fits between two writes of the other client, and otherwise is a failure that says why.
+// TestHotEntity has another client write one account ten times a second, blindly, so that a page
+// with it conflicts nearly always. The entities behind it do not wait for it. It has its turn as
+// long as a transaction fits between two writes of the other client, and otherwise is a failure
+// that says why.
 func TestHotEntity(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -94,7 +97,8 @@ func TestHotEntity(t *testing.T) {
 }
 
 func testHotEntity(t *testing.T, takes time.Duration, pessimistic, fails bool) {
-	slow := emulator.NewFaults(0, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Constant(35 * time.Millisecond)})
+	slow := emulator.NewFaults(0,
+		emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Constant(35 * time.Millisecond)})
 	calls := 0
 	add := mapper.Update("add", func(_ context.Context, e *mapper.Entity[account], p credit) error {
 		if e.Key.Name == names(51)[50].Name {
@@ -116,7 +120,8 @@ func testHotEntity(t *testing.T, takes time.Duration, pessimistic, fails bool) {
 		for n := 0; others.Err() == nil; n++ {
 			<-tick.C
 			owner := &datastore.PropertyList{{Name: "Owner", Value: strconv.Itoa(n)}}
-			if _, err := w.client.Mutate(t.Context(), datastore.NewUpdate(keys[50], owner).WithPropertyMask("Owner")); err != nil {
+			if _, err := w.client.Mutate(t.Context(),
+				datastore.NewUpdate(keys[50], owner).WithPropertyMask("Owner")); err != nil {
 				t.Error(err)
 			}
 		}
@@ -129,7 +134,8 @@ func testHotEntity(t *testing.T, takes time.Duration, pessimistic, fails bool) {
 	begun := time.Now()
 	for s := w.status(job); s.Processed < int64(len(keys)-1); s = w.status(job) {
 		if time.Since(begun) > time.Minute {
-			t.Fatalf("after %v %d of %d are processed: those behind the hot one wait for it", time.Since(begun), s.Processed, len(keys)-1)
+			t.Fatalf("after %v %d of %d are processed: those behind the hot one wait for it", time.Since(begun),
+				s.Processed, len(keys)-1)
 		}
 		time.Sleep(time.Second)
 	}
@@ -191,16 +197,18 @@ func TestInserts(t *testing.T) {
 		w := newWorld(t, setting{queue: few(1)}, slowCredit)
 		keys := names(1000)
 		w.putAccounts(keys)
-		job, err := slowCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{
-			PageSize: 50, Splitting: mapper.Splitting{First: 1, FanOut: 1}, // in the order of the keys
-		})
+		job, err := slowCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+			&mapper.StartOptions{
+				PageSize: 50, Splitting: mapper.Splitting{First: 1, FanOut: 1}, // in the order of the keys
+			})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for s := w.status(job); s.Processed == 0; s = w.status(job) {
 			time.Sleep(10 * time.Millisecond)
 		}
-		behind, ahead := datastore.NameKey("Account", "user-0000000-behind", nil), datastore.NameKey("Account", "user-9", nil)
+		behind, ahead := datastore.NameKey("Account", "user-0000000-behind", nil),
+			datastore.NameKey("Account", "user-9", nil)
 		for _, k := range []*datastore.Key{behind, ahead} {
 			if _, err := w.client.Put(t.Context(), k, &account{}); err != nil {
 				t.Fatal(err)

@@ -12,7 +12,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// ErrOtherQueue says that a job belongs to another queue than the engine's, see [Job.Move]. It names both.
+// ErrOtherQueue says that a job belongs to another queue than the engine's, see [Job.Move]. It
+// names both.
 var ErrOtherQueue = record.ErrOtherQueue
 
 // ErrState says that a job is not in a state in which it can do what was asked.
@@ -61,8 +62,9 @@ func (j *Job) Retry(ctx context.Context) error {
 	return nil
 }
 
-// RetryCause is [Job.Retry] for the failures of one cause, as [Job.Causes] lists them; the others stay. It takes the place of a
-// retry that has not opened all of its failures yet. A cause that is none of the job's is [ErrArguments], if the job has up to 1,000 failures.
+// RetryCause is [Job.Retry] for the failures of one cause, as [Job.Causes] lists them; the others
+// stay. It takes the place of a retry that has not opened all of its failures yet. A cause that is
+// none of the job's is [ErrArguments], if the job has up to 1,000 failures.
 func (j *Job) RetryCause(ctx context.Context, cause string) error {
 	causes, err := j.Causes(ctx)
 	if err != nil {
@@ -78,33 +80,38 @@ func (j *Job) RetryCause(ctx context.Context, cause string) error {
 	return nil
 }
 
-// Undo starts a job that takes back what this job, of an [Update], has done to entities. It reads each as it was just before its page's
-// commit, and has it be that again, byte for byte: what the job has changed or deleted is restored, and what it has put is deleted. An
-// entity that anybody else has changed since stays as it is, and is listed by [Job.Left]. An entity that several pages have written becomes what
-// it was before the first of them, or what somebody else has made of it in between, and is listed then. What a finalizer has put or deleted
-// is not taken back.
+// Undo starts a job that takes back what this job, of an [Update], has done to entities. It reads
+// each as it was just before its page's commit, and has it be that again, byte for byte: what the
+// job has changed or deleted is restored, and what it has put is deleted. An entity that anybody
+// else has changed since stays as it is, and is listed by [Job.Left]. An entity that several pages
+// have written becomes what it was before the first of them, or what somebody else has made of it
+// in between, and is listed then. What a finalizer has put or deleted is not taken back.
 //
-// An entity that the job has deleted is restored if it is not there, unless others have put it since: the undo looks at it
-// when the job ended, and half way from there to now. What others put and deleted again in between leaves no trace, and
-// what the job has deleted is restored then.
+// An entity that the job has deleted is restored if it is not there, unless others have put it
+// since: the undo looks at it when the job ended, and half way from there to now. What others put
+// and deleted again in between leaves no trace, and what the job has deleted is restored then.
 //
-// The undo takes effect once for each page, and can be paused, resumed, retried and verified as any job, while Datastore keeps what
-// was there. Its entities are pages: Status.Counters has "restored", "removed" and "left". A page that can't be undone is a failure;
-// StartOptions.FailureLimit defaults to -1, none, as the rest would grow too old while the undo stands. StartOptions.Rehearse has it only count.
-// StartOptions.ID defaults to "undo-" and the job's ID, or if another job has that, with more behind it: so a second Undo is the same job,
+// The undo takes effect once for each page, and can be paused, resumed, retried and verified as any
+// job, while Datastore keeps what was there. Its entities are pages: Status.Counters has
+// "restored", "removed" and "left". A page that can't be undone is a failure;
+// StartOptions.FailureLimit defaults to -1, none, as the rest would grow too old while the undo
+// stands. StartOptions.Rehearse has it only count. StartOptions.ID defaults to "undo-" and the
+// job's ID, or if another job has that, with more behind it: so a second Undo is the same job,
 // unless the first one was aborted.
 //
-// The job has to have ended, and its records have to be there. From the undo's start on it can't be resumed or retried,
-// nor cleaned up before the undo has ended, or was aborted if it has failed. If a build that does not know of that cleans it up all the same,
-// the undo fails, and says that it may not have seen all.
+// The job has to have ended, and its records have to be there. From the undo's start on it can't be
+// resumed or retried, nor cleaned up before the undo has ended, or was aborted if it has failed. If
+// a build that does not know of that cleans it up all the same, the undo fails, and says that it
+// may not have seen all.
 //
-// Datastore keeps what was there for an hour, and with point-in-time recovery whole minutes for seven days. Where only those are kept, an
-// entity that somebody had changed within two minutes before its page, and what the function has put or deleted besides, is left and listed.
-// So is what the page has deleted, or somebody has changed since, where others had put or deleted entities of the page within
-// the minute before. If
-// nothing is kept for the first page, Undo is refused with [ErrState]. That a commit's entities have the version of the record which it
-// writes is seen on the embedded Datastore and on Google's Firestore emulator, and the rule of whole minutes on the embedded one; for production
-// both are what Datastore documents.
+// Datastore keeps what was there for an hour, and with point-in-time recovery whole minutes for
+// seven days. Where only those are kept, an entity that somebody had changed within two minutes
+// before its page, and what the function has put or deleted besides, is left and listed. So is what
+// the page has deleted, or somebody has changed since, where others had put or deleted entities of
+// the page within the minute before. If nothing is kept for the first page, Undo is refused with
+// [ErrState]. That a commit's entities have the version of the record which it writes is seen on
+// the embedded Datastore and on Google's Firestore emulator, and the rule of whole minutes on the
+// embedded one; for production both are what Datastore documents.
 func (j *Job) Undo(ctx context.Context, o *StartOptions) (*Job, error) {
 	undone, err := startUndo(ctx, j, o)
 	if err != nil {
@@ -113,12 +120,13 @@ func (j *Job) Undo(ctx context.Context, o *StartOptions) (*Job, error) {
 	return undone, nil
 }
 
-// Move has the job belong to the queue that a start of its mapper would put it into, with its open ranges, and what it has done. It is for
-// a job whose queue, or whose service, is gone or has another name: a job belongs to the queue that it was
-// started with, and engines of other queues only read it ([ErrOtherQueue]). Tasks of the old queue are
-// superseded, pages under way there come to their end, and what they leave is found by the next sweeps,
-// within minutes. A job that the engine has no mapper for, or whose pages may take too long for the
-// queue's Deadline, is refused. Moving a job to the queue that it belongs to does nothing.
+// Move has the job belong to the queue that a start of its mapper would put it into, with its open
+// ranges, and what it has done. It is for a job whose queue, or whose service, is gone or has
+// another name: a job belongs to the queue that it was started with, and engines of other queues
+// only read it ([ErrOtherQueue]). Tasks of the old queue are superseded, pages under way there come
+// to their end, and what they leave is found by the next sweeps, within minutes. A job that the
+// engine has no mapper for, or whose pages may take too long for the queue's Deadline, is refused.
+// Moving a job to the queue that it belongs to does nothing.
 func (j *Job) Move(ctx context.Context) error {
 	to, err := destinationOf(ctx, j)
 	if err == nil {
@@ -162,9 +170,9 @@ func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 	return nil
 }
 
-// SetRetain changes how long the records of the job are kept after its end, see [StartOptions.Retain]: [RetainAlways]
-// is until somebody cleans them up. Those of a job that ended longer ago are cleaned up soon. What is cleaned up
-// already is [ErrState].
+// SetRetain changes how long the records of the job are kept after its end, see
+// [StartOptions.Retain]: [RetainAlways] is until somebody cleans them up. Those of a job that ended
+// longer ago are cleaned up soon. What is cleaned up already is [ErrState].
 func (j *Job) SetRetain(ctx context.Context, d time.Duration) error {
 	err := checkRetain("the retention", d)
 	switch {
@@ -184,7 +192,8 @@ func (j *Job) SetRetain(ctx context.Context, d time.Duration) error {
 // job's workers, is [ErrArguments], and a job that has ended, but for a failed one, [ErrState].
 func (j *Job) SetRate(ctx context.Context, rate Rate) error { return j.SetRateFor(ctx, rate, 0) }
 
-// SetRateFor is [Job.SetRate] for a time, behind which the job goes as fast again as it did before, within two minutes; 0 is for good.
+// SetRateFor is [Job.SetRate] for a time, behind which the job goes as fast again as it did before,
+// within two minutes; 0 is for good.
 func (j *Job) SetRateFor(ctx context.Context, rate Rate, d time.Duration) error {
 	e, text, until := engineOf(ctx, j), rate.limit().Becomes(), time.Time{}
 	if d < 0 {
@@ -215,10 +224,11 @@ func (j *Job) SetRateFor(ctx context.Context, rate Rate, d time.Duration) error 
 	return nil
 }
 
-// History returns what was done to the job, the oldest first: who has started, paused, resumed, aborted, retried, moved or cleaned
-// it up, or set its rate, when and why, and when one of its limits has paused it. Each act is recorded by the transaction that takes
-// effect; what changes nothing is none. The last 100 are kept, as far as they fit 64 KiB. A job that an older build has started has no
-// more than what newer ones have done.
+// History returns what was done to the job, the oldest first: who has started, paused, resumed,
+// aborted, retried, moved or cleaned it up, or set its rate, when and why, and when one of its
+// limits has paused it. Each act is recorded by the transaction that takes effect; what changes
+// nothing is none. The last 100 are kept, as far as they fit 64 KiB. A job that an older build has
+// started has no more than what newer ones have done.
 func (j *Job) History(ctx context.Context) ([]Act, error) {
 	job, err := j.engine.store().LoadJob(ctx, j.ref())
 	if err != nil {

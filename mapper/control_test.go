@@ -33,7 +33,8 @@ func few(n int32) *cloudtaskspb.Queue {
 
 func (w *world) startSlow() *mapper.Job {
 	w.Helper()
-	job, err := slowCredit.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{Workers: 100, ID: "slow", PageSize: 50})
+	job, err := slowCredit.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+		&mapper.StartOptions{Workers: 100, ID: "slow", PageSize: 50})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -80,7 +81,8 @@ func TestPauseAndResume(t *testing.T) {
 			t.Errorf("status %+v", s)
 		}
 		w.wantBalances(keys, 10)
-		for name, control := range map[string]func(context.Context) error{"pause": job.Pause, "resume": job.Resume, "abort": job.Abort} {
+		for name, control := range map[string]func(context.Context) error{"pause": job.Pause, "resume": job.Resume,
+			"abort": job.Abort} {
 			if err := control(t.Context()); !errors.Is(err, mapper.ErrState) {
 				t.Errorf("%s of a job that has ended: %v", name, err)
 			}
@@ -108,7 +110,8 @@ func TestAbort(t *testing.T) {
 		s := w.status(job)
 		time.Sleep(24 * time.Hour)
 		after := w.status(job)
-		if after.State != mapper.Aborted || after.Processed != s.Processed || after.Processed == 2000 || after.Ended.IsZero() {
+		if after.State != mapper.Aborted || after.Processed != s.Processed || after.Processed == 2000 ||
+			after.Ended.IsZero() {
 			t.Errorf("%+v, then %+v", s, after)
 		}
 		var credited int64
@@ -283,7 +286,8 @@ func TestFailuresAndRetry(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, f := range failures {
-				if seen[f.Key.Name] || f.Error != f.Key.Name+" is broken" || f.Attempts != mapper.UpdateAttempts || f.Time.IsZero() {
+				if seen[f.Key.Name] || f.Error != f.Key.Name+" is broken" || f.Attempts != mapper.UpdateAttempts ||
+					f.Time.IsZero() {
 					t.Errorf("failure %+v", f)
 				}
 				seen[f.Key.Name] = true
@@ -303,10 +307,12 @@ func TestFailuresAndRetry(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
 		defer cancel()
-		if s, err := job.Wait(ctx); err != nil || s.State != mapper.SucceededWithFailures || s.Failures != int64(failing) || s.Processed != int64(n-failing) {
+		if s, err := job.Wait(ctx); err != nil || s.State != mapper.SucceededWithFailures ||
+			s.Failures != int64(failing) || s.Processed != int64(n-failing) {
 			t.Errorf("after a retry in vain: %+v, %v", s, err)
 		}
-		if failures, _, err := job.Failures(t.Context(), ""); err != nil || len(failures) != min(100, failing) || failures[0].Attempts != mapper.UpdateAttempts {
+		if failures, _, err := job.Failures(t.Context(), ""); err != nil || len(failures) != min(100, failing) ||
+			failures[0].Attempts != mapper.UpdateAttempts {
 			t.Errorf("after a retry in vain: %d failures, %v", len(failures), err)
 		}
 		broken.Store(false)
@@ -391,8 +397,8 @@ func TestFailureLimit(t *testing.T) {
 	})
 }
 
-// TestResumeHandsOver resumes a job while its deliveries go on from page to page: each hands what is left of
-// its range over to the task that the resume has enqueued, so that little is done twice.
+// TestResumeHandsOver resumes a job while its deliveries go on from page to page: each hands what
+// is left of its range over to the task that the resume has enqueued, so that little is done twice.
 func TestResumeHandsOver(t *testing.T) {
 	t.Parallel()
 	const n = 2000

@@ -45,7 +45,8 @@ func finish(w *world, m *mapper.Mapper[mapper.None], q mapper.Query, o *mapper.S
 func putMany[T any](w *world, keys []*datastore.Key, entities []T) {
 	w.Helper()
 	for i := 0; i < len(keys); i += 400 {
-		if _, err := w.client.PutMulti(w.Context(), keys[i:min(len(keys), i+400)], entities[i:min(len(keys), i+400)]); err != nil {
+		if _, err := w.client.PutMulti(w.Context(), keys[i:min(len(keys), i+400)],
+			entities[i:min(len(keys), i+400)]); err != nil {
 			w.Fatal(err)
 		}
 	}
@@ -74,7 +75,8 @@ func TestSlowSpaces(t *testing.T) {
 						}
 						putMany(w, keys, users)
 					}
-					s := finish(w, m, mapper.Query{Kinds: []string{"A", "B"}, ShardBy: shardBy}, &mapper.StartOptions{PageSize: 300, Workers: 8})
+					s := finish(w, m, mapper.Query{Kinds: []string{"A", "B"}, ShardBy: shardBy},
+						&mapper.StartOptions{PageSize: 300, Workers: 8})
 					if s.State != mapper.Succeeded || s.Processed != 600 {
 						t.Errorf("%+v", s)
 					}
@@ -89,27 +91,31 @@ func TestSlowSpaces(t *testing.T) {
 func TestHalves(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	for name, splitting := range map[string]mapper.Splitting{"adaptive": {}, "bisect": {First: 1, FanOut: 2, Bisect: true}, "in ten": {First: 1, FanOut: 10, Bisect: true}} {
+	for name, splitting := range map[string]mapper.Splitting{"adaptive": {},
+		"bisect": {First: 1, FanOut: 2, Bisect: true}, "in ten": {First: 1, FanOut: 10, Bisect: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, setting{emulator: emulator.Options{Interceptor: uncounted(0, codes.Unimplemented)}}, checkUser)
+				w := newWorld(t, setting{emulator: emulator.Options{Interceptor: uncounted(0, codes.Unimplemented)}},
+					checkUser)
 				var keys []*datastore.Key
 				var users []user
 				for i := range int64(480) {
-					keys, users = append(keys, datastore.IDKey("User", i*7919%100_000+1, nil)), append(users, user{UserID: i})
+					keys, users = append(keys, datastore.IDKey("User", i*7919%100_000+1, nil)),
+						append(users, user{UserID: i})
 				}
 				users[479].UserID = 1 << 50
 				putMany(w, keys, users)
-				s := finish(w, checkUser, mapper.Query{Kind: "User", ShardBy: "userid"}, &mapper.StartOptions{PageSize: 5, Splitting: splitting})
+				s := finish(w, checkUser, mapper.Query{Kind: "User", ShardBy: "userid"},
+					&mapper.StartOptions{PageSize: 5, Splitting: splitting})
 				w.wantChecked(keys, users, everybody, s)
 			})
 		})
 	}
 }
 
-// TestFewValues has a range cut into ten whose values are three, each of which many entities have: no page
-// boundary inside a value loses any.
+// TestFewValues has a range cut into ten whose values are three, each of which many entities have:
+// no page boundary inside a value loses any.
 func TestFewValues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -126,8 +132,8 @@ func TestFewValues(t *testing.T) {
 	})
 }
 
-// TestPageThenTen does a page, cuts the rest into ten equal parts of the values, and does that again in each: of values at
-// random, the tree grows with the logarithm of the entities.
+// TestPageThenTen does a page, cuts the rest into ten equal parts of the values, and does that
+// again in each: of values at random, the tree grows with the logarithm of the entities.
 func TestPageThenTen(t *testing.T) {
 	t.Parallel()
 	for n, deepest := range map[int]int64{10: 0, 100: 1, 1000: 2} {
@@ -139,10 +145,12 @@ func TestPageThenTen(t *testing.T) {
 				var keys []*datastore.Key
 				var users []user
 				for i := range n {
-					keys, users = append(keys, datastore.IDKey("User", int64(i+1), nil)), append(users, user{UserID: rng.Int64N(1 << 32)})
+					keys, users = append(keys, datastore.IDKey("User", int64(i+1), nil)),
+						append(users, user{UserID: rng.Int64N(1 << 32)})
 				}
 				putMany(w, keys, users)
-				s := finish(w, checkUser, mapper.Query{Kind: "User", ShardBy: "userid", Filters: []mapper.Filter{mapper.Where("userid", ">=", 0), mapper.Where("userid", "<", 1<<32)}},
+				s := finish(w, checkUser, mapper.Query{Kind: "User", ShardBy: "userid",
+					Filters: []mapper.Filter{mapper.Where("userid", ">=", 0), mapper.Where("userid", "<", 1<<32)}},
 					&mapper.StartOptions{PageSize: 20, Splitting: mapper.Splitting{First: 1, FanOut: 10, Bisect: true}})
 				w.wantChecked(keys, users, everybody, s)
 				p, err := picture.Of(t.Context(), w.client, s.ID)
@@ -168,17 +176,19 @@ func TestPageThenTen(t *testing.T) {
 func TestTimesAndIntegers(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	touch := mapper.Update("touch", func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
-		e.Value = append(e.Value, datastore.Property{Name: "seen", Value: true})
-		return nil
-	})
+	touch := mapper.Update("touch",
+		func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+			e.Value = append(e.Value, datastore.Property{Name: "seen", Value: true})
+			return nil
+		})
 	for _, kinds := range [][]string{{"A"}, {"A", "B"}} {
 		t.Run(fmt.Sprint(kinds), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, setting{}, touch)
 				for i := range 300 {
-					list, kind := datastore.PropertyList{{Name: "joined", Value: epoch.Add(time.Duration(i) * time.Hour)}}, "A"
+					list, kind := datastore.PropertyList{{Name: "joined",
+						Value: epoch.Add(time.Duration(i) * time.Hour)}}, "A"
 					if i%3 == 0 {
 						list[0].Value, kind = epoch.UnixNano()+int64(i), kinds[len(kinds)-1]
 					}
@@ -186,7 +196,8 @@ func TestTimesAndIntegers(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if s := finish(w, touch, mapper.Query{Kinds: kinds, ShardBy: "joined"}, &mapper.StartOptions{PageSize: 20}); s.Processed != 300 || s.State != mapper.Succeeded {
+				if s := finish(w, touch, mapper.Query{Kinds: kinds, ShardBy: "joined"},
+					&mapper.StartOptions{PageSize: 20}); s.Processed != 300 || s.State != mapper.Succeeded {
 					t.Errorf("%+v", s)
 				}
 			})
@@ -204,11 +215,14 @@ func TestLastBounds(t *testing.T) {
 		for _, f := range []mapper.Filter{
 			mapper.Where("joined", "<=", last), mapper.Where("joined", "<", last),
 			mapper.Where("name", "<=", strings.Repeat("y", 1500)),
-			mapper.Where("score", "<=", math.Inf(1)), mapper.Where("score", "<=", math.NaN()), mapper.Where("score", ">=", math.Copysign(0, -1)),
+			mapper.Where("score", "<=", math.Inf(1)), mapper.Where("score", "<=", math.NaN()),
+			mapper.Where("score", ">=", math.Copysign(0, -1)),
 			mapper.Where("userid", "<=", math.MaxInt64), mapper.Where("userid", ">=", nil),
-			{Property: "userid", Op: "<", Value: datastore.IDKey("X", 1, nil), AnyType: true}, {Property: "userid", Op: "<=", Value: datastore.IDKey("X", 1, nil), AnyType: true},
+			{Property: "userid", Op: "<", Value: datastore.IDKey("X", 1, nil), AnyType: true},
+			{Property: "userid", Op: "<=", Value: datastore.IDKey("X", 1, nil), AnyType: true},
 		} {
-			if s := finish(w, checkUser, mapper.Query{Kind: "User", ShardBy: f.Property, Filters: []mapper.Filter{f}}, nil); s.Processed != 1 {
+			if s := finish(w, checkUser, mapper.Query{Kind: "User", ShardBy: f.Property, Filters: []mapper.Filter{f}},
+				nil); s.Processed != 1 {
 				t.Errorf("%v: %+v", f, s)
 			}
 		}
@@ -233,7 +247,8 @@ func TestRetryMoved(t *testing.T) {
 		if s.Processed != 4 || s.Failures != 1 {
 			t.Errorf("%+v", s)
 		}
-		if _, err := w.client.Put(t.Context(), datastore.IDKey("User", 4, nil), &datastore.PropertyList{{Name: "userid", Value: int64(3)}}); err != nil {
+		if _, err := w.client.Put(t.Context(), datastore.IDKey("User", 4, nil),
+			&datastore.PropertyList{{Name: "userid", Value: int64(3)}}); err != nil {
 			t.Fatal(err)
 		}
 		job := w.engine.Job(s.ID)
@@ -267,7 +282,8 @@ func TestNeighbourKinds(t *testing.T) {
 						}
 					}
 					putMany(w, keys, users)
-					s := finish(w, checkUser, mapper.Query{Kinds: kinds, AllNamespaces: true, ShardBy: shardBy}, &mapper.StartOptions{PageSize: size, Workers: 2, AllowEmpty: true})
+					s := finish(w, checkUser, mapper.Query{Kinds: kinds, AllNamespaces: true, ShardBy: shardBy},
+						&mapper.StartOptions{PageSize: size, Workers: 2, AllowEmpty: true})
 					w.wantChecked(keys, users, everybody, s)
 				})
 			})
@@ -290,7 +306,8 @@ func TestNested(t *testing.T) {
 		return nil
 	}
 	zip := []mapper.Filter{mapper.Where("Addr.Zip", ">=", 0), mapper.Where("Addr.Zip", "<", 1000)}
-	some, between := mapper.Where("Tags", "in", []string{"a", "b"}), []mapper.Filter{mapper.Where("Tags", ">=", "a"), mapper.Where("Tags", "<", "c")}
+	some, between := mapper.Where("Tags", "in", []string{"a", "b"}), []mapper.Filter{mapper.Where("Tags", ">=", "a"),
+		mapper.Where("Tags", "<", "c")}
 	for name, q := range map[string]mapper.Query{
 		"by zip":                 {ShardBy: "Addr.Zip"},
 		"by some zips":           {ShardBy: "Addr.Zip", Filters: zip},
@@ -313,7 +330,8 @@ func TestNested(t *testing.T) {
 						keys, all = append(keys, datastore.IDKey("N", i*7919%4001+1, nil)), append(all, n)
 					}
 					putMany(w, keys, all)
-					if s := finish(w, m, q, &mapper.StartOptions{PageSize: 10}); s.Processed != 400 || s.State != mapper.Succeeded {
+					if s := finish(w, m, q, &mapper.StartOptions{PageSize: 10}); s.Processed != 400 ||
+						s.State != mapper.Succeeded {
 						t.Errorf("%+v", s)
 					}
 				})
@@ -329,9 +347,11 @@ func TestIndexOfOneKind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{emulator: emulator.Options{Indexes: []byte(index)}}, checkUser)
 		putMany(w, []*datastore.Key{datastore.IDKey("A", 1, nil), datastore.IDKey("B", 1, nil)}, []user{{}, {}})
-		q := mapper.Query{Kinds: []string{"A", "B"}, ShardBy: "userid", Filters: []mapper.Filter{mapper.Where("active", "=", true)}}
+		q := mapper.Query{Kinds: []string{"A", "B"}, ShardBy: "userid",
+			Filters: []mapper.Filter{mapper.Where("active", "=", true)}}
 		_, err := checkUser.Start(t.Context(), w.engine, q, mapper.None{}, nil)
-		if said := fmt.Sprint(err); !strings.Contains(said, "- kind: A") || strings.Contains(said, "- kind: B") || strings.Contains(said, "%!") {
+		if said := fmt.Sprint(err); !strings.Contains(said, "- kind: A") || strings.Contains(said, "- kind: B") ||
+			strings.Contains(said, "%!") {
 			t.Error(err)
 		}
 	})
@@ -365,12 +385,14 @@ func TestShardedInPlace(t *testing.T) {
 				var parcels []parcel
 				for i := range n {
 					keys = append(keys, datastore.IDKey("Parcel", int64(i+1), nil))
-					parcels = append(parcels, parcel{Code: []byte{byte(i)}, Home: datastore.IDKey("Home", int64(i+1), nil)})
+					parcels = append(parcels,
+						parcel{Code: []byte{byte(i)}, Home: datastore.IDKey("Home", int64(i+1), nil)})
 				}
 				if _, err := w.client.PutMulti(t.Context(), keys, parcels); err != nil {
 					t.Fatal(err)
 				}
-				job, err := move.Start(t.Context(), w.engine, mapper.Query{Kind: "Parcel", ShardBy: property}, mapper.None{}, &mapper.StartOptions{PageSize: 10, FailureLimit: -1})
+				job, err := move.Start(t.Context(), w.engine, mapper.Query{Kind: "Parcel", ShardBy: property},
+					mapper.None{}, &mapper.StartOptions{PageSize: 10, FailureLimit: -1})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -390,8 +412,9 @@ func TestShardedInPlace(t *testing.T) {
 	}
 }
 
-// TestShardedByPath has a function change properties of an entity in a job that is sharded by a path. A dot of the path
-// leads into an entity inside, or is part of a name: only what the path finds may not change.
+// TestShardedByPath has a function change properties of an entity in a job that is sharded by a
+// path. A dot of the path leads into an entity inside, or is part of a name: only what the path
+// finds may not change.
 func TestShardedByPath(t *testing.T) {
 	t.Parallel()
 	type list = datastore.PropertyList
@@ -446,7 +469,8 @@ func TestShardedByPath(t *testing.T) {
 					t.Fatal(err)
 				}
 				s, err := job.Wait(t.Context())
-				if failures := int64(boolToInt(c.refused) * n); err != nil || s.Failures != failures || s.Written != n-failures {
+				if failures := int64(boolToInt(c.refused) * n); err != nil || s.Failures != failures ||
+					s.Written != n-failures {
 					t.Errorf("%+v, %v", s, err)
 				}
 			})

@@ -53,22 +53,27 @@ func (c *caller) wantOnce(t *testing.T, n int) {
 		}
 	}
 	if len(c.calls) != n || more > 0 {
-		t.Errorf("the function was called for %d accounts of %d, and for %d of them more than once", len(c.calls), n, more)
+		t.Errorf("the function was called for %d accounts of %d, and for %d of them more than once", len(c.calls), n,
+			more)
 	}
 }
 
-// TestDrain drains the processes of a job one after the other, with pages under way: each is out behind the
-// entities in hand, whose pages are committed, and nothing is done twice, suspected or refused.
+// TestDrain drains the processes of a job one after the other, with pages under way: each is out
+// behind the entities in hand, whose pages are committed, and nothing is done twice, suspected or
+// refused.
 func TestDrain(t *testing.T) {
 	t.Parallel()
-	for name, define := range map[string]func(string, func(context.Context, *mapper.Entity[account], mapper.None) error) *mapper.Mapper[mapper.None]{
+	for name, define := range map[string]func(string, func(context.Context, *mapper.Entity[account],
+		mapper.None) error) *mapper.Mapper[mapper.None]{
 		"update": mapper.Update[account, mapper.None], "visit": mapper.Visit[account, mapper.None],
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				const n = 3000
-				latency := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: 5 * time.Millisecond, Max: 20 * time.Millisecond}})
+				latency := emulator.NewFaults(1,
+					emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: 5 * time.Millisecond,
+						Max: 20 * time.Millisecond}})
 				var c caller
 				m := define("drained", c.function)
 				w := newWorld(t, setting{queue: few(20), emulator: emulator.Options{Faults: latency}}, m)
@@ -113,8 +118,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestDrainOfWaiting drains a process whose deliveries wait for a rate, and one whose end of a job is on its
-// way: they are out at once, and others go on.
+// TestDrainOfWaiting drains a process whose deliveries wait for a rate, and one whose end of a job
+// is on its way: they are out at once, and others go on.
 func TestDrainOfWaiting(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -138,7 +143,8 @@ func TestDrainOfWaiting(t *testing.T) {
 				platform.Go(drain)
 			}
 		}
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Rate: mapper.Rate{Entities: 5}, PageSize: 10})
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{Rate: mapper.Rate{Entities: 5}, PageSize: 10})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -168,14 +174,16 @@ func TestDrained(t *testing.T) {
 		var log logged
 		w := newWorld(t, setting{log: &log}, hangs)
 		w.putAccounts(names(10))
-		job, err := hangs.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Timeout: 20 * time.Second})
+		job, err := hangs.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{Timeout: 20 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := w.engine.Drain(ctx); err == nil || !strings.Contains(err.Error(), "deliveries still under way: 1: context deadline exceeded") {
+		if err := w.engine.Drain(ctx); err == nil ||
+			!strings.Contains(err.Error(), "deliveries still under way: 1: context deadline exceeded") {
 			t.Errorf("drain while a function hangs: %v", err)
 		}
 		if err := w.engine.Drain(t.Context()); err != nil { // until it does not
@@ -186,11 +194,14 @@ func TestDrained(t *testing.T) {
 		}
 		before := w.status(job)
 		time.Sleep(time.Hour)
-		if after := w.status(job); after.Processed != before.Processed || after.Open != before.Open || after.State != mapper.Running {
+		if after := w.status(job); after.Processed != before.Processed || after.Open != before.Open ||
+			after.State != mapper.Running {
 			t.Errorf("status %+v, before %+v", after, before)
 		}
-		wrong := regexp.MustCompile(`level=WARN msg="(?:[^et]|e[^n]|t[^a])`) // but "entities failed", and "tasks are not delivered": nobody else takes them
-		if text := log.String(); strings.Contains(text, slog.LevelError.String()) || !strings.Contains(text, "level=INFO") || wrong.MatchString(text) {
+		// but "entities failed", and "tasks are not delivered": nobody else takes them
+		wrong := regexp.MustCompile(`level=WARN msg="(?:[^et]|e[^n]|t[^a])`)
+		if text := log.String(); strings.Contains(text, slog.LevelError.String()) ||
+			!strings.Contains(text, "level=INFO") || wrong.MatchString(text) {
 			t.Errorf("the log has %.20000s", text)
 		}
 		if err := job.Abort(t.Context()); err != nil { // it still follows jobs
@@ -202,13 +213,15 @@ func TestDrained(t *testing.T) {
 	})
 }
 
-// TestDrainBeforePages drains processes whose deliveries have not begun their pages yet, as the database is slow: no task
-// waits for the queue's back-off, which each answer but success would mean.
+// TestDrainBeforePages drains processes whose deliveries have not begun their pages yet, as the
+// database is slow: no task waits for the queue's back-off, which each answer but success would
+// mean.
 func TestDrainBeforePages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n = 4000
-		slow := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Methods: []string{"RunQuery", "Lookup"}, Latency: emulator.Uniform{Min: 100 * time.Millisecond, Max: 2 * time.Second}})
+		slow := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Methods: []string{"RunQuery", "Lookup"},
+			Latency: emulator.Uniform{Min: 100 * time.Millisecond, Max: 2 * time.Second}})
 		w := newWorld(t, setting{queue: few(20), emulator: emulator.Options{Faults: slow}}, addCredit)
 		w.putAccounts(names(n))
 		f := newFleet(w, 1, 3, addCredit)
@@ -221,7 +234,8 @@ func TestDrainBeforePages(t *testing.T) {
 			}
 			rw.WriteHeader(answer.Code)
 		})
-		job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{PageSize: 50})
+		job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+			&mapper.StartOptions{PageSize: 50})
 		if err != nil {
 			t.Fatal(err)
 		}

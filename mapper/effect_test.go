@@ -72,9 +72,10 @@ func TestPutsAndDeletes(t *testing.T) {
 	})
 }
 
-// TestPageMates has the function put or delete entities of its own page, which all accounts are in: they are
-// read anew before it is their turn. It does one of both, as Datastore refuses to change what the same
-// commit deletes: a page that went on would be halved, and a put behind it in the page be read after all.
+// TestPageMates has the function put or delete entities of its own page, which all accounts are in:
+// they are read anew before it is their turn. It does one of both, as Datastore refuses to change
+// what the same commit deletes: a page that went on would be halved, and a put behind it in the
+// page be read after all.
 func TestPageMates(t *testing.T) {
 	t.Parallel()
 	type effects = func(a *mapper.Entity[account])
@@ -104,7 +105,8 @@ func TestPageMates(t *testing.T) {
 			})
 			w := newWorld(t, setting{}, m)
 			w.putAccounts(names(10))
-			s := over(w, m, &mapper.StartOptions{Workers: 1, PageSize: 10, Splitting: mapper.Splitting{First: 1, FanOut: 1}})
+			s := over(w, m, &mapper.StartOptions{Workers: 1, PageSize: 10,
+				Splitting: mapper.Splitting{First: 1, FanOut: 1}})
 			if s.State != mapper.Succeeded || s.Counters["seen"] != int64(10-boolToInt(c.gone >= 0)) || s.Pages != 2 {
 				t.Errorf("%s: status %+v; want a page that ends before what it has changed, and one behind it", name, s)
 			}
@@ -115,7 +117,8 @@ func TestPageMates(t *testing.T) {
 				if !other {
 					want = int64(i) + 1
 				}
-				if i == c.gone && !errors.Is(err, datastore.ErrNoSuchEntity) || i != c.gone && (err != nil || got.Balance != want) {
+				if i == c.gone && !errors.Is(err, datastore.ErrNoSuchEntity) || i != c.gone &&
+					(err != nil || got.Balance != want) {
 					t.Errorf("%s: %v has %d, %v, want %d", name, k, got.Balance, err, want)
 				}
 			}
@@ -139,13 +142,19 @@ func TestMisuse(t *testing.T) {
 		"put of a reserved kind": func(e E) { e.Put(datastore.NameKey("__x__", "x", nil), &account{}) },
 		"put without a kind":     func(e E) { e.Put(datastore.NameKey("", "x", nil), &account{}) },
 		"put of a reserved name": func(e E) { e.Put(datastore.NameKey("Other", "__x__", nil), &account{}) },
-		"put of a long name":     func(e E) { e.Put(datastore.NameKey("Other", strings.Repeat("x", 1501), nil), &account{}) },
-		"put below no parent":    func(e E) { e.Put(datastore.NameKey("Other", "x", datastore.IncompleteKey("Other", nil)), &account{}) },
-		"put in no namespace":    func(e E) { e.Put(&datastore.Key{Kind: "Other", Name: "x", Namespace: "a b"}, &account{}) },
-		"delete of bad text":     func(e E) { e.Delete(datastore.NameKey("Other", "\xff", nil)) },
-		"counter without name":   func(e E) { e.Count("", 1) },
-		"invalid text":           func(e E) { e.Value.Owner = "\xff" },
-		"long text":              func(e E) { e.Value.Owner = strings.Repeat("x", 1501) },
+		"put of a long name": func(e E) {
+			e.Put(datastore.NameKey("Other", strings.Repeat("x", 1501), nil), &account{})
+		},
+		"put below no parent": func(e E) {
+			e.Put(datastore.NameKey("Other", "x", datastore.IncompleteKey("Other", nil)), &account{})
+		},
+		"put in no namespace": func(e E) {
+			e.Put(&datastore.Key{Kind: "Other", Name: "x", Namespace: "a b"}, &account{})
+		},
+		"delete of bad text":   func(e E) { e.Delete(datastore.NameKey("Other", "\xff", nil)) },
+		"counter without name": func(e E) { e.Count("", 1) },
+		"invalid text":         func(e E) { e.Value.Owner = "\xff" },
+		"long text":            func(e E) { e.Value.Owner = strings.Repeat("x", 1501) },
 	}
 	visits := map[string]func(E){
 		"put in a visit":    func(e E) { e.Put(key, &account{}) },
@@ -163,7 +172,11 @@ func TestMisuse(t *testing.T) {
 		})
 	}
 	for name, misuse := range updates {
-		check(name, mapper.Update("m", func(_ context.Context, e E, _ mapper.None) error { e.Value.Balance++; misuse(e); return nil }))
+		check(name, mapper.Update("m", func(_ context.Context, e E, _ mapper.None) error {
+			e.Value.Balance++
+			misuse(e)
+			return nil
+		}))
 	}
 	for name, misuse := range visits {
 		check(name, mapper.Visit("m", func(_ context.Context, e E, _ mapper.None) error { misuse(e); return nil }))
@@ -175,7 +188,10 @@ func TestUseAfterReturn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var kept *mapper.Entity[account]
-		m := mapper.Update("keep", func(_ context.Context, e *mapper.Entity[account], _ mapper.None) error { kept = e; return nil })
+		m := mapper.Update("keep", func(_ context.Context, e *mapper.Entity[account], _ mapper.None) error {
+			kept = e
+			return nil
+		})
 		w := newWorld(t, setting{}, m)
 		w.putAccounts(names(1))
 		over(w, m, nil)
@@ -277,12 +293,14 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 			m       *mapper.Mapper[mapper.None]
 			want    int64
 			skipped int64
-		}{{some, 100, 0}, {some, 0, 0}, {more, 700, 300}, {more, 0, 300}, {unindex, 1000, 0}, {unindex, 0, 0}, {drop, 100, 0}} {
+		}{{some, 100, 0}, {some, 0, 0}, {more, 700, 300}, {more, 0, 300}, {unindex, 1000, 0}, {unindex, 0, 0},
+			{drop, 100, 0}} {
 			before, records := w.emulator.Usage(), w.count(mapper.RangeKind, "job")
 			s := over(w, c.m, nil)
 			used := w.emulator.Usage().Sub(before)
 			writes := used.Writes + used.Deletes - 2*int64(w.count(mapper.RangeKind, "job")-records)
-			if writes < c.want || writes > c.want+5 || s.Processed != 1000 || s.Written != c.want || s.Counters["skipped"] != c.skipped {
+			if writes < c.want || writes > c.want+5 || s.Processed != 1000 || s.Written != c.want ||
+				s.Counters["skipped"] != c.skipped {
 				t.Errorf("%s: %d writes besides the ranges', want %d: %+v", c.m.Name(), writes, c.want, s)
 			}
 		}
@@ -301,7 +319,8 @@ func TestSkipWithError(t *testing.T) {
 		})
 		w := newWorld(t, setting{}, m)
 		w.putAccounts(names(10))
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{FailureShare: 1})
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{FailureShare: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -317,7 +336,8 @@ func TestSkipWithError(t *testing.T) {
 func TestManyCounters(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	for _, c := range []struct{ entities, names, page int }{{150, 150, 10}, {1500, 150, 100}, {1000, 10_000, 50}, {1000, 10_000, 1000}} {
+	for _, c := range []struct{ entities, names, page int }{{150, 150, 10}, {1500, 150, 100}, {1000, 10_000, 50},
+		{1000, 10_000, 1000}} {
 		synctest.Test(t, func(t *testing.T) {
 			m := mapper.Visit("count", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
 				for i := range int64(10) { // neighbours have names in common
@@ -333,7 +353,8 @@ func TestManyCounters(t *testing.T) {
 					want[fmt.Sprintf("country-%04d", (balance*10+i)%c.names)] += int64(balance) - 100
 				}
 			}
-			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: c.page})
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+				&mapper.StartOptions{PageSize: c.page})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -380,7 +401,8 @@ func TestTooManyCounters(t *testing.T) {
 				many(40_001)(a)
 			}
 		}, "more names than the 40000"},
-		"a large one": {200, 10, 1, func(a *mapper.Entity[account]) { a.Count("all", math.MaxInt64/100) }, "more than an int64 holds"},
+		"a large one": {200, 10, 1, func(a *mapper.Entity[account]) { a.Count("all", math.MaxInt64/100) },
+			"more than an int64 holds"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -408,7 +430,8 @@ func TestTooManyCounters(t *testing.T) {
 				if err := w.engine.Job("j").Resume(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				if s := w.wait(w.engine.Job("j")); s.Processed != int64(c.entities) || len(s.Counters) > 0 || !s.CountersDropped || ends != 1 {
+				if s := w.wait(w.engine.Job("j")); s.Processed != int64(c.entities) || len(s.Counters) > 0 ||
+					!s.CountersDropped || ends != 1 {
 					t.Errorf("status %+v", s)
 				}
 				if proof, err := w.engine.Job("j").Verify(t.Context()); err != nil || len(proof.Problems) > 0 {
@@ -442,7 +465,8 @@ func TestAbortedCounters(t *testing.T) {
 			w := newWorld(t, setting{queue: few(20)}, m)
 			newFleet(w, 1, 20, m)
 			w.putAccounts(names(400))
-			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 1, Workers: 20})
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+				&mapper.StartOptions{PageSize: 1, Workers: 20})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -469,12 +493,13 @@ func TestAbortedCounters(t *testing.T) {
 	}
 }
 
-// TestKeysOfOneText deletes entities whose keys have one text, which the client takes for one key: all of them are deleted, by one
-// function and by several of a page.
+// TestKeysOfOneText deletes entities whose keys have one text, which the client takes for one key:
+// all of them are deleted, by one function and by several of a page.
 func TestKeysOfOneText(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		others := []*datastore.Key{datastore.IDKey("Other", 7, nil), datastore.NameKey("Other", "7", nil), datastore.IDKey("Other", 8, nil), datastore.NameKey("Other", "8", nil)}
+		others := []*datastore.Key{datastore.IDKey("Other", 7, nil), datastore.NameKey("Other", "7", nil),
+			datastore.IDKey("Other", 8, nil), datastore.NameKey("Other", "8", nil)}
 		m := mapper.Update("m", func(_ context.Context, e *mapper.Entity[account], _ mapper.None) error {
 			if e.Delete(others[e.Value.Balance]); e.Value.Balance == 0 {
 				e.Delete(others[2])

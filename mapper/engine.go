@@ -58,23 +58,24 @@ type Options struct {
 	// own finalizer, see [Mapper.OnDone].
 	OnState func(ctx context.Context, c StateChange)
 
-	// Schedules are those whose ticks may wait for the end of a job, see [QueueTick]: the engine advances them when
-	// any job ends or is paused in its process, and in [Engine.Revive].
+	// Schedules are those whose ticks may wait for the end of a job, see [QueueTick]: the engine
+	// advances them when any job ends or is paused in its process, and in [Engine.Revive].
 	Schedules []ScheduleDefinition
 
-	// MeterProvider and TracerProvider receive what docs/telemetry.md lists. Default to the global ones of OpenTelemetry, which do
-	// nothing unless the program sets them.
+	// MeterProvider and TracerProvider receive what docs/telemetry.md lists. Default to the global
+	// ones of OpenTelemetry, which do nothing unless the program sets them.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 
-	// Queues are those that the engine's jobs may belong to besides its first one: for work that must not wait for other
-	// work, or has a rate of its own, see [Mapper.OnQueue] and [StartOptions.Queue]. Their tasks are sent to the URL of the
-	// first one, too: the engine's Handler knows which queue a task was put into.
+	// Queues are those that the engine's jobs may belong to besides its first one: for work that
+	// must not wait for other work, or has a rate of its own, see [Mapper.OnQueue] and
+	// [StartOptions.Queue]. Their tasks are sent to the URL of the first one, too: the engine's
+	// Handler knows which queue a task was put into.
 	Queues []*tasks.Queue
 
-	// Retain is how long the records of new jobs are kept after their end, if [StartOptions.Retain] does not say so:
-	// those of jobs that schedules, exports, prebuilt mappers and undos start, too. Defaults to [RetainAlways]. A job
-	// keeps what it was started with.
+	// Retain is how long the records of new jobs are kept after their end, if [StartOptions.Retain]
+	// does not say so: those of jobs that schedules, exports, prebuilt mappers and undos start,
+	// too. Defaults to [RetainAlways]. A job keeps what it was started with.
 	Retain time.Duration
 }
 
@@ -136,17 +137,21 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 		e.mappers[def.Name] = def
 		if def.Mode == function.Update {
 			undoes := undo.Mapper(def, client, e.log, e.undoMost)
-			for _, d := range []*function.Definition{undoes, undoes.Rehearsal(UpdateAttempts), def.Rehearsal(UpdateAttempts)} {
+			for _, d := range []*function.Definition{undoes, undoes.Rehearsal(UpdateAttempts),
+				def.Rehearsal(UpdateAttempts)} {
 				e.mappers[d.Name] = d
 			}
 		}
 	}
 	said := &journal.Journal{Store: e.store(), Log: e.log, Flaws: journal.Limited(e.log), Hook: hookOf(o.OnState)}
 	if schedules := o.Schedules; len(schedules) > 0 {
-		said.Hook = journal.Advancing(said.Hook, func(ctx context.Context) error { return advance(ctx, e, schedules) }, said.Flaws)
+		said.Hook = journal.Advancing(said.Hook, func(ctx context.Context) error {
+			return advance(ctx, e, schedules)
+		}, said.Flaws)
 	}
 	e.log = said.Flaws
-	e.jobs = &lifecycle.Jobs{Store: store.New(client), Queue: queue, Mappers: e.mappers, Log: e.log, Journal: said, Gate: gate.New(), Random: lifecycle.Unique}
+	e.jobs = &lifecycle.Jobs{Store: store.New(client), Queue: queue, Mappers: e.mappers, Log: e.log, Journal: said,
+		Gate: gate.New(), Random: lifecycle.Unique}
 	var err error
 	if e.jobs.Telemetry, err = telemetry.New(o.MeterProvider, o.TracerProvider); err != nil {
 		return nil, fmt.Errorf("mapper: %w", err)
@@ -165,7 +170,8 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 // source returns the source of the engine's database.
 func (e *Engine) source() source.Source { return source.New(e.client, e.log) }
 
-// store returns the store of the engine's records, for who asks. Without an engine it has no client, which it says.
+// store returns the store of the engine's records, for who asks. Without an engine it has no
+// client, which it says.
 func (e *Engine) store() store.Store {
 	if e == nil {
 		return store.New(nil)
@@ -201,7 +207,8 @@ func (e *Engine) Handler() http.Handler {
 		}
 		deliveries := handlers[path.Base(r.URL.Path)]
 		if deliveries == nil {
-			e.log.LogAttrs(r.Context(), slog.LevelWarn, "a request that is for no task: is the handler mounted at the path of the queue's URL?",
+			e.log.LogAttrs(r.Context(), slog.LevelWarn,
+				"a request that is for no task: is the handler mounted at the path of the queue's URL?",
 				slog.String("path", tasks.Shown(r.URL.Path)))
 			tasks.Refuse(w, http.StatusNotFound)
 			return
@@ -216,9 +223,10 @@ func (e *Engine) Handler() http.Handler {
 func (e *Engine) Job(id string) *Job { return &Job{ID: id, engine: e} }
 
 // Jobs lists jobs, the one that was started last first, and says where to go on: an empty cursor is
-// the beginning, and the end. A page has up to 50 jobs, and costs as many reads for each of the engine's queues, however many
-// jobs there are and whichever are chosen. A cursor serves any options. A job whose state changes while pages are read
-// is in the listing of the state that it had when its page was read, so it can be missing in both.
+// the beginning, and the end. A page has up to 50 jobs, and costs as many reads for each of the
+// engine's queues, however many jobs there are and whichever are chosen. A cursor serves any
+// options. A job whose state changes while pages are read is in the listing of the state that it
+// had when its page was read, so it can be missing in both.
 //
 // Jobs that an older build has started are not listed before their records change.
 func (e *Engine) Jobs(ctx context.Context, o *JobsOptions, cursor string) (jobs []JobInfo, next string, err error) {
@@ -235,14 +243,15 @@ func (e *Engine) Jobs(ctx context.Context, o *JobsOptions, cursor string) (jobs 
 	return jobs, next, nil
 }
 
-// Revive makes sure that every job of the engine's queues that runs has a sweep. The chain of sweeps is lost
-// only if the queue is purged, or gives tasks up, or if something other than the handler answers them with success; a schedule that calls this now and then, or posts to
-// the path "revive" of the handler, finds such jobs. It costs a read for each job that
-// runs, and for those of the engine's queues a task, up to 21 reads, and two calls of the queue
-// that tell the log why tasks can't be delivered, if so.
+// Revive makes sure that every job of the engine's queues that runs has a sweep. The chain of
+// sweeps is lost only if the queue is purged, or gives tasks up, or if something other than the
+// handler answers them with success; a schedule that calls this now and then, or posts to the path
+// "revive" of the handler, finds such jobs. It costs a read for each job that runs, and for those
+// of the engine's queues a task, up to 21 reads, and two calls of the queue that tell the log why
+// tasks can't be delivered, if so.
 //
-// It also finds jobs whose retention is over and whose task is lost, see [StartOptions.Retain]: up to 1,000 for each
-// queue, the oldest first, at a read and a task each.
+// It also finds jobs whose retention is over and whose task is lost, see [StartOptions.Retain]: up
+// to 1,000 for each queue, the oldest first, at a read and a task each.
 func (e *Engine) Revive(ctx context.Context) error {
 	if e == nil {
 		return fmt.Errorf("mapper: revive: %w: the engine is nil", ErrArguments)
@@ -253,11 +262,12 @@ func (e *Engine) Revive(ctx context.Context) error {
 	return nil
 }
 
-// Drain has the engine take no more deliveries: they are answered so that the queue delivers their tasks again, to
-// another process. Those under way end behind the entity that they have in hand: their pages, shorter then, are
-// committed, and what is left gets tasks of its own. None of this counts as an attempt, or as a crash. What the
-// process has set aside of the budgets of jobs goes back to them. Drain returns when all are out, or with an error
-// when ctx is done. A drained engine stays so; it can still start and follow jobs.
+// Drain has the engine take no more deliveries: they are answered so that the queue delivers their
+// tasks again, to another process. Those under way end behind the entity that they have in hand:
+// their pages, shorter then, are committed, and what is left gets tasks of its own. None of this
+// counts as an attempt, or as a crash. What the process has set aside of the budgets of jobs goes
+// back to them. Drain returns when all are out, or with an error when ctx is done. A drained engine
+// stays so; it can still start and follow jobs.
 //
 // A service that is told to end calls Drain first, and then shuts down its server.
 func (e *Engine) Drain(ctx context.Context) error {
@@ -284,9 +294,10 @@ func (e *Engine) seed(seed uint64) {
 // engineKey is the key of a task's context for the engine that runs it.
 type engineKey struct{}
 
-// FromContext returns the engine that runs the function, or the finalizer, that was called with a context; nil if it is another
-// context. It is for finalizers that start what follows their job: another job, under an ID that says which one it follows. Such a
-// start is not part of the transaction: it takes place at least once, and is the same job each time.
+// FromContext returns the engine that runs the function, or the finalizer, that was called with a
+// context; nil if it is another context. It is for finalizers that start what follows their job:
+// another job, under an ID that says which one it follows. Such a start is not part of the
+// transaction: it takes place at least once, and is the same job each time.
 func FromContext(ctx context.Context) *Engine {
 	e, _ := ctx.Value(engineKey{}).(*Engine)
 	return e
@@ -299,7 +310,8 @@ type Registered struct {
 	Params reflect.Type // of its parameters
 }
 
-// Mappers returns the engine's mappers, by their names, without the rehearsals and undos that it makes of them.
+// Mappers returns the engine's mappers, by their names, without the rehearsals and undos that it
+// makes of them.
 func (e *Engine) Mappers() (all []Registered) {
 	for _, name := range slices.Sorted(maps.Keys(e.mappers)) {
 		if def := e.mappers[name]; !isDerived(name) {
@@ -318,8 +330,8 @@ func (e *Engine) Queue() *tasks.Queue { return e.queue }
 // Owns reports whether a job of a queue, by its name, is one of the engine's.
 func (e *Engine) Owns(queue string) bool { return e.queues.has(record.Owner(queue)) }
 
-// Check returns what contradicts each other in the settings of the engine's queues and of the service that
-// runs their tasks, see [tasks.Queue.Check], or nil if nothing does.
+// Check returns what contradicts each other in the settings of the engine's queues and of the
+// service that runs their tasks, see [tasks.Queue.Check], or nil if nothing does.
 func (e *Engine) Check(ctx context.Context, s tasks.Service) error {
 	var all []error
 	for _, on := range e.queues {
@@ -328,8 +340,9 @@ func (e *Engine) Check(ctx context.Context, s tasks.Service) error {
 	return errors.Join(all...)
 }
 
-// Ready returns nil if the engine takes deliveries, and its database answers: it looks up a key for that, within 2 s, at most once a
-// second however often it is called. A service tells its platform by it whether to send requests.
+// Ready returns nil if the engine takes deliveries, and its database answers: it looks up a key for
+// that, within 2 s, at most once a second however often it is called. A service tells its platform
+// by it whether to send requests.
 func (e *Engine) Ready(ctx context.Context) error {
 	if e == nil || e.client == nil {
 		return fmt.Errorf("mapper: ready: %w: the engine is nil", ErrArguments)

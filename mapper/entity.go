@@ -29,54 +29,58 @@ type Entity[T any] struct {
 	stored  *pb.Entity // nil: it was not read
 }
 
-// Count adds n to the job's counter of a name. It takes effect together with
-// the entity's changes, exactly once. A name has up to 100 bytes, and a job up to 40,000 of
-// them, which take up to 640 KiB with their numbers, compressed: 10,000 groups that have four each. The sum under a name fits an int64, and so
-// does that over each page. A job that counts more fails, and [Job.Resume] goes on without counters:
-// there is never a wrong number. What has more names, such as one for each customer, the function of an
-// [Update] can put as entities of their own, for an aggregation query to add up. An entity that the function does not
-// change counts as it was when it was read, see [WithVersions].
+// Count adds n to the job's counter of a name. It takes effect together with the entity's changes,
+// exactly once. A name has up to 100 bytes, and a job up to 40,000 of them, which take up to 640
+// KiB with their numbers, compressed: 10,000 groups that have four each. The sum under a name fits
+// an int64, and so does that over each page. A job that counts more fails, and [Job.Resume] goes on
+// without counters: there is never a wrong number. What has more names, such as one for each
+// customer, the function of an [Update] can put as entities of their own, for an aggregation query
+// to add up. An entity that the function does not change counts as it was when it was read, see
+// [WithVersions].
 func (e *Entity[T]) Count(name string, n int64) { e.attempt.Count(name, n) }
 
-// Min has the job's counter "min(name)" be the least of all numbers that its function gives under a name, and [Entity.Max] has
-// "max(name)" be the greatest. They are exact as those of [Entity.Count] are, and of the same limits; a counter that no entity has
-// given a number is not there. So a group has a count, a sum, a minimum and a maximum under names of its own, such as
-// "orders/AT", "cents/AT", "min(cents/AT)" and "max(cents/AT)".
+// Min has the job's counter "min(name)" be the least of all numbers that its function gives under a
+// name, and [Entity.Max] has "max(name)" be the greatest. They are exact as those of [Entity.Count]
+// are, and of the same limits; a counter that no entity has given a number is not there. So a group
+// has a count, a sum, a minimum and a maximum under names of its own, such as "orders/AT",
+// "cents/AT", "min(cents/AT)" and "max(cents/AT)".
 func (e *Entity[T]) Min(name string, n int64) { e.attempt.Min(name, n) }
 
 // Max is like [Entity.Min].
 func (e *Entity[T]) Max(name string, n int64) { e.attempt.Max(name, n) }
 
-// Put saves another entity in the commit of an [Update]'s page: a struct pointer or a datastore.PropertyLoadSaver. It overwrites
-// what is there, also what others have written since. [Entity.Insert] refuses an entity that is there; if what the function puts depends on
-// what is there, read that by [Entity.Get] first. The key may be incomplete. To change the
-// entity itself, change Value. Of several of one entity the last one counts, Delete
-// included. Putting an entity that the job has yet to visit ends the page before
-// it, so a function that puts its neighbours makes many small pages, one after the
-// other. What can't be saved is an error of the entity, as
-// if the function had returned it, marked by [Permanent].
+// Put saves another entity in the commit of an [Update]'s page: a struct pointer or a
+// datastore.PropertyLoadSaver. It overwrites what is there, also what others have written since.
+// [Entity.Insert] refuses an entity that is there; if what the function puts depends on what is
+// there, read that by [Entity.Get] first. The key may be incomplete. To change the entity itself,
+// change Value. Of several of one entity the last one counts, Delete included. Putting an entity
+// that the job has yet to visit ends the page before it, so a function that puts its neighbours
+// makes many small pages, one after the other. What can't be saved is an error of the entity, as if
+// the function had returned it, marked by [Permanent].
 func (e *Entity[T]) Put(key *datastore.Key, src any) { e.attempt.Put(key, src) }
 
-// Delete deletes an entity in the commit of an [Update]'s page: this one, or another one, whether that is there or not.
+// Delete deletes an entity in the commit of an [Update]'s page: this one, or another one, whether
+// that is there or not.
 func (e *Entity[T]) Delete(key *datastore.Key) { e.attempt.Delete(key) }
 
-// Touch has the entity be written also if nothing of it differs, exactly as it is stored: for an index that was added
-// since, say, or a time-to-live policy.
+// Touch has the entity be written also if nothing of it differs, exactly as it is stored: for an
+// index that was added since, say, or a time-to-live policy.
 func (e *Entity[T]) Touch() { e.attempt.Touch() }
 
-// Resave has all that T declares be stored as the client's Put of Value stores it, whether the function has changed it
-// or not: for a tag that says noindex or does not any more, and for what T's Load makes of older entities. What T does
-// not declare stays. An entity that is stored so already is not written.
+// Resave has all that T declares be stored as the client's Put of Value stores it, whether the
+// function has changed it or not: for a tag that says noindex or does not any more, and for what
+// T's Load makes of older entities. What T does not declare stays. An entity that is stored so
+// already is not written.
 func (e *Entity[T]) Resave() { e.attempt.Resave() }
 
-// Stored returns the entity as the database has it, in the protocol's form, which says more than a Go type does: the
-// meaning of each value, and whether it is indexed; keys with their projects. It is the caller's own. It is nil if the
-// job's query is KeysOnly.
+// Stored returns the entity as the database has it, in the protocol's form, which says more than a
+// Go type does: the meaning of each value, and whether it is indexed; keys with their projects. It
+// is the caller's own. It is nil if the job's query is KeysOnly.
 func (e *Entity[T]) Stored() *pb.Entity { return pbvalue.Clone(e.stored) }
 
-// PutStored saves another entity as [Entity.Put] does, in the protocol's form, byte for byte: a copy of what
-// [Entity.Stored] has returned, say. The key, which must be complete, takes the place of the entity's own. The caller must
-// not change the entity any more.
+// PutStored saves another entity as [Entity.Put] does, in the protocol's form, byte for byte: a
+// copy of what [Entity.Stored] has returned, say. The key, which must be complete, takes the place
+// of the entity's own. The caller must not change the entity any more.
 func (e *Entity[T]) PutStored(key *datastore.Key, entity *pb.Entity) {
 	e.attempt.PutStored(key, entity)
 }
@@ -86,10 +90,13 @@ func (e *Entity[T]) PutStored(key *datastore.Key, entity *pb.Entity) {
 func (e *Entity[T]) IdempotencyKey() string { return e.attempt.IdempotencyKey() }
 
 // Skip is what the function of an [Update] returns, by itself or wrapped, to leave its entity as it
-// is stored, whatever it lacks and whatever the function has changed of its Value. It is no error: the
-// entity counts as processed, and what the function has counted, put and deleted takes effect, its own
-// entity included. Joined with an error ([errors.Join]) it is that error. For a [Visit] it says no more than nil.
-var Skip = errors.New("the function skips the entity") //nolint:revive,staticcheck // it is no error, as fs.SkipDir is none
+// is stored, whatever it lacks and whatever the function has changed of its Value. It is no error:
+// the entity counts as processed, and what the function has counted, put and deleted takes effect,
+// its own entity included. Joined with an error ([errors.Join]) it is that error. For a [Visit] it
+// says no more than nil.
+//
+//nolint:revive,staticcheck // it is no error, as fs.SkipDir is none
+var Skip = errors.New("the function skips the entity")
 
 // Permanent marks an error of a mapper's function that another attempt would
 // only repeat: its entity is recorded as a failure at once. It does not end the
@@ -104,7 +111,9 @@ func RetryAfter(err error, d time.Duration) error { return fault.RetryAfter(err,
 
 // apply runs a function on an entity once. A panic of the user's code becomes
 // an error.
-func apply[T any](m function.Mode, keysOnly bool, j function.Job, key *datastore.Key, stored *pb.Entity, fn func(*Entity[T]) error) (_ *function.Effect, err error) {
+func apply[T any](
+	m function.Mode, keysOnly bool, j function.Job, key *datastore.Key, stored *pb.Entity, fn func(*Entity[T]) error,
+) (_ *function.Effect, err error) {
 	defer function.Recovered(&err)
 	a := function.NewAttempt(j.Ref, m, key)
 	a.Among(j.Others)
@@ -149,4 +158,5 @@ func apply[T any](m function.Mode, keysOnly bool, j function.Job, key *datastore
 }
 
 // errKeysOnly says that a function has changed what it does not know.
-var errKeysOnly = errors.New("the function has changed the entity's Value, and the job's query is KeysOnly: the entity was not read, and can only be deleted")
+var errKeysOnly = errors.New("the function has changed the entity's Value, and the job's query is KeysOnly: the " +
+	"entity was not read, and can only be deleted")

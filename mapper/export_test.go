@@ -61,11 +61,12 @@ func Reopen(ctx context.Context, e *Engine, id string) error {
 	return err
 }
 
-// SetPortion has an engine keep a draft of what a job's records add up to whenever it has so many more of each
-// slice, and a new task go on after a time.
+// SetPortion has an engine keep a draft of what a job's records add up to whenever it has so many
+// more of each slice, and a new task go on after a time.
 func SetPortion(e *Engine, records int, longest time.Duration) {
 	e.jobs.Portion = lifecycle.Portion{Records: records, Time: longest}
 }
 
-// SetUndoMost has the commits of an engine's undos have so many bytes of images at most: the rest is restored in batches.
+// SetUndoMost has the commits of an engine's undos have so many bytes of images at most: the rest
+// is restored in batches.
 func SetUndoMost(e *Engine, bytes int64) { e.undoMost.Store(bytes) }

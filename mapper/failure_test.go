@@ -22,14 +22,17 @@ func TestFailureShare(t *testing.T) {
 		w := newWorld(t, setting{queue: few(2)}, failing77)
 		w.putAccounts(names(10000))
 		s := over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 100, FailureShare: 0.005, FailureLimit: -1})
-		if s.State != mapper.Paused || s.Failures < 11 || s.Failures > 20 || !strings.Contains(s.Error, "entities have failed") {
+		if s.State != mapper.Paused || s.Failures < 11 || s.Failures > 20 ||
+			!strings.Contains(s.Error, "entities have failed") {
 			t.Errorf("status %+v", s)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{queue: few(2)}, failing77)
 		w.putAccounts(names(10000))
-		if s := over(w, failing77, &mapper.StartOptions{PageSize: 100, FailureShare: 0.05}); s.State != mapper.SucceededWithFailures || s.Failures != 100 {
+		if s := over(w, failing77,
+			&mapper.StartOptions{PageSize: 100, FailureShare: 0.05}); s.State != mapper.SucceededWithFailures ||
+			s.Failures != 100 {
 			t.Errorf("status %+v", s)
 		}
 	})
@@ -41,7 +44,9 @@ func TestPausedTwice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		// Calls take their time, so that the job does not get far between Resume and Pause.
-		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: time.Millisecond, Max: time.Millisecond}})
+		f := emulator.NewFaults(1,
+			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: time.Millisecond,
+				Max: time.Millisecond}})
 		w := newWorld(t, setting{queue: few(1), emulator: emulator.Options{Faults: f}}, failing77)
 		w.putAccounts(names(10000))
 		s := over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 100, FailureLimit: 20})
@@ -74,7 +79,8 @@ func TestFailureJSON(t *testing.T) {
 	t.Parallel()
 	key := datastore.NameKey("Account", "a", nil)
 	encoded, err := json.Marshal(mapper.Failure{Key: key, Error: "no", Attempts: 5, Time: epoch})
-	if want := `{"key":"` + key.Encode() + `","error":"no","attempts":5,"time":"2020-01-01T00:00:00Z"}`; err != nil || string(encoded) != want {
+	if want := `{"key":"` + key.Encode() + `","error":"no","attempts":5,"time":"2020-01-01T00:00:00Z"}`; err != nil ||
+		string(encoded) != want {
 		t.Errorf("%s, %v, want %s", encoded, err, want)
 	}
 }

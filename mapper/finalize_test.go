@@ -67,7 +67,8 @@ func TestFinalizer(t *testing.T) {
 			w = newWorld(t, setting{emulator: emulator.Options{Faults: faults}}, m)
 			w.handler = repeat(w.engine.Handler())
 			w.putAccounts(names(300))
-			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 50})
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+				&mapper.StartOptions{PageSize: 50})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -106,7 +107,8 @@ func TestFailingFinalizer(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		if s := w.status(job); s.State != mapper.Running || !strings.Contains(s.Error, "out of paper") || s.Processed != 10 {
+		if s := w.status(job); s.State != mapper.Running || !strings.Contains(s.Error, "out of paper") ||
+			s.Processed != 10 {
 			t.Errorf("status %+v", s)
 		}
 		broken.Store(false)
@@ -116,10 +118,13 @@ func TestFailingFinalizer(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		var w *world
-		m := reporting(func() *datastore.Client { return w.client }, func() error { return mapper.Permanent(errors.New("no printer")) })
+		m := reporting(func() *datastore.Client { return w.client }, func() error {
+			return mapper.Permanent(errors.New("no printer"))
+		})
 		w = newWorld(t, setting{}, m)
 		w.putAccounts(names(10))
-		if s := over(w, m, nil); s.State != mapper.Failed || !strings.Contains(s.Error, "no printer") || s.Processed != 10 {
+		if s := over(w, m, nil); s.State != mapper.Failed || !strings.Contains(s.Error, "no printer") ||
+			s.Processed != 10 {
 			t.Errorf("status %+v", s)
 		}
 		var r report
@@ -134,7 +139,9 @@ func TestFailingFinalizer(t *testing.T) {
 func TestRefusedFinalizer(t *testing.T) {
 	t.Parallel()
 	plain := func(onDone func(context.Context, *mapper.Done, mapper.None) error) *mapper.Mapper[mapper.None] {
-		return mapper.Update("plain", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil }).OnDone(onDone)
+		return mapper.Update("plain", func(context.Context, *mapper.Entity[account], mapper.None) error {
+			return nil
+		}).OnDone(onDone)
 	}
 	type large struct {
 		Text []byte `datastore:",noindex"`

@@ -49,12 +49,13 @@ func (h *noErrors) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// byTheEnd reports whether a record says that a job has failed at its end: by its finalizer, or by records
-// that were tampered with. Simulations do both, and look at the job's status.
+// byTheEnd reports whether a record says that a job has failed at its end: by its finalizer, or by
+// records that were tampered with. Simulations do both, and look at the job's status.
 func byTheEnd(r slog.Record) (yes bool) {
 	r.Attrs(func(a slog.Attr) bool {
 		cause := a.Value.String()
-		yes = yes || a.Key == "cause" && (strings.HasPrefix(cause, "its records do not add up") || strings.Contains(cause, "the finalizer"))
+		yes = yes || a.Key == "cause" && (strings.HasPrefix(cause, "its records do not add up") ||
+			strings.Contains(cause, "the finalizer"))
 		return true
 	})
 	return yes && r.Message == "job failed"
@@ -69,7 +70,8 @@ func newFleet(w *world, seed uint64, size int, mappers ...mapper.Definition) *fl
 
 // newFleetOf has a fleet use a queue of a world, of which its processes are to take the deliveries.
 func newFleetOf(w *world, queue, target string, seed uint64, size int, mappers ...mapper.Definition) *fleet {
-	f := &fleet{world: w, mappers: mappers, queue: queue, target: target, rng: rand.New(rand.NewPCG(seed, 2)), processes: make([]*process, size)}
+	f := &fleet{world: w, mappers: mappers, queue: queue, target: target, rng: rand.New(rand.NewPCG(seed, 2)),
+		processes: make([]*process, size)}
 	f.stops.rng = rand.New(rand.NewPCG(seed, 3))
 	for i := range f.processes {
 		f.processes[i] = newProcess(f)
@@ -84,8 +86,8 @@ func newFleetOf(w *world, queue, target string, seed uint64, size int, mappers .
 	return f
 }
 
-// addIn has the processes keep a draft of a job's sums whenever there are so many more records of each slice, and
-// a new task go on after a time.
+// addIn has the processes keep a draft of a job's sums whenever there are so many more records of
+// each slice, and a new task go on after a time.
 func (f *fleet) addIn(records int, longest time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,7 +120,8 @@ func (f *fleet) kill(p *process) {
 	}
 }
 
-// drain has a process drain as its platform gives it time, then ends it, and starts another in its place.
+// drain has a process drain as its platform gives it time, then ends it, and starts another in its
+// place.
 func (f *fleet) drain(p *process, grace time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
@@ -127,7 +130,8 @@ func (f *fleet) drain(p *process, grace time.Duration) error {
 	return err
 }
 
-// retire is drain by a platform that sends a process nothing more before it is told to end, as Cloud Run's.
+// retire is drain by a platform that sends a process nothing more before it is told to end, as
+// Cloud Run's.
 func (f *fleet) retire(p *process, grace time.Duration) error {
 	f.mu.Lock()
 	i := slices.Index(f.processes, p)
@@ -168,7 +172,8 @@ func (f *fleet) thaw() {
 	}
 }
 
-// wake has all processes that are stopped go on within a minute: a stop of hours is a fault that has not come to an end.
+// wake has all processes that are stopped go on within a minute: a stop of hours is a fault that
+// has not come to an end.
 func (f *fleet) wake() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

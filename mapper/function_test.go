@@ -64,7 +64,8 @@ func TestFailingEntities(t *testing.T) {
 		keys := names(300)
 		w.putAccounts(keys)
 		s := over(w, m, &mapper.StartOptions{PageSize: 100})
-		if s.State != mapper.SucceededWithFailures || s.Failures != 3 || s.Processed != 297 || s.Counters["seen"] != 297 {
+		if s.State != mapper.SucceededWithFailures || s.Failures != 3 || s.Processed != 297 ||
+			s.Counters["seen"] != 297 {
 			t.Errorf("status %+v", s)
 		}
 		failed := []int{3, 5, 7}
@@ -78,7 +79,8 @@ func TestFailingEntities(t *testing.T) {
 				t.Errorf("%v has %d, want %d", k, a.Balance, want)
 			}
 		}
-		want := map[string]int{"user-0000003": mapper.UpdateAttempts, "user-0000005": mapper.UpdateAttempts, "user-0000007": 1, "user-0000009": 3}
+		want := map[string]int{"user-0000003": mapper.UpdateAttempts, "user-0000005": mapper.UpdateAttempts,
+			"user-0000007": 1, "user-0000009": 3}
 		for name, n := range want {
 			if tries[name] != n {
 				t.Errorf("%s was tried %d times, want %d", name, tries[name], n)
@@ -107,7 +109,8 @@ func TestFailingFunction(t *testing.T) {
 			keys := names(1000)
 			w.putAccounts(keys)
 			s := over(w, m, &mapper.StartOptions{PageSize: 100, Workers: 4})
-			if s.State != mapper.Failed || !strings.Contains(s.Error, "the bug") || !strings.Contains(s.Error, "of a page") {
+			if s.State != mapper.Failed || !strings.Contains(s.Error, "the bug") ||
+				!strings.Contains(s.Error, "of a page") {
 				t.Errorf("status %+v", s)
 			}
 			if limit := int64(1000 * mapper.UpdateAttempts); calls.Load() > limit {
@@ -211,7 +214,8 @@ func TestRefusedCommits(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := over(w, m, nil)
-			if s.State != mapper.SucceededWithFailures || s.Failures != 1 || s.Processed != 499 || s.Counters["seen"] != 499 {
+			if s.State != mapper.SucceededWithFailures || s.Failures != 1 || s.Processed != 499 ||
+				s.Counters["seen"] != 499 {
 				t.Errorf("%s: status %+v", name, s)
 			}
 			if err := w.client.GetMulti(t.Context(), keys, accounts); err != nil {

@@ -13,8 +13,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestGroups has a job aggregate over 10,000 groups, without and with a sum, a minimum and a maximum beside the count of each,
-// while calls and deliveries go wrong: whatever is repeated, lost or killed, the aggregates that the finalizer gets are exact.
+// TestGroups has a job aggregate over 10,000 groups, without and with a sum, a minimum and a
+// maximum beside the count of each, while calls and deliveries go wrong: whatever is repeated, lost
+// or killed, the aggregates that the finalizer gets are exact.
 func TestGroups(t *testing.T) {
 	t.Parallel()
 	testflag.Sequential(t)
@@ -42,36 +43,38 @@ func TestGroups(t *testing.T) {
 					got = d.Status.Counters
 					return nil
 				})
-				mappertest.Run(t, mapper.Set(m), &mappertest.Options{Seed: seed}, func(t *testing.T, w *mappertest.World) {
-					for from := int64(0); from < n; from += 500 {
-						var keys []*datastore.Key
-						var all []leaf
-						for i := from; i < from+500; i++ {
-							keys = append(keys, datastore.IDKey("Leaf", i*7919+1, nil))
-							all = append(all, leaf{N: i})
+				mappertest.Run(t, mapper.Set(m), &mappertest.Options{Seed: seed},
+					func(t *testing.T, w *mappertest.World) {
+						for from := int64(0); from < n; from += 500 {
+							var keys []*datastore.Key
+							var all []leaf
+							for i := from; i < from+500; i++ {
+								keys = append(keys, datastore.IDKey("Leaf", i*7919+1, nil))
+								all = append(all, leaf{N: i})
+							}
+							if _, err := w.Client.PutMulti(t.Context(), keys, all); err != nil {
+								t.Fatal(err)
+							}
 						}
-						if _, err := w.Client.PutMulti(t.Context(), keys, all); err != nil {
+						start := func() (*mapper.Job, error) {
+							return m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.None{},
+								&mapper.StartOptions{ID: "groups", PageSize: 50})
+						}
+						w.Trouble()
+						job, err := start()
+						if err != nil {
+							w.Calm()
+							job, err = start()
+						}
+						if err != nil {
 							t.Fatal(err)
 						}
-					}
-					start := func() (*mapper.Job, error) {
-						return m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.None{}, &mapper.StartOptions{ID: "groups", PageSize: 50})
-					}
-					w.Trouble()
-					job, err := start()
-					if err != nil {
+						s, err := job.Wait(t.Context())
+						if err != nil || s.State != mapper.Succeeded || s.Processed != n {
+							t.Errorf("%+v, %v", s, err)
+						}
 						w.Calm()
-						job, err = start()
-					}
-					if err != nil {
-						t.Fatal(err)
-					}
-					s, err := job.Wait(t.Context())
-					if err != nil || s.State != mapper.Succeeded || s.Processed != n {
-						t.Errorf("%+v, %v", s, err)
-					}
-					w.Calm()
-				})
+					})
 				want := make(map[string]int64)
 				for g := range c.groups {
 					name := fmt.Sprint("g", g)

@@ -23,7 +23,8 @@ type operation struct {
 	taken  func(*mapper.Status) bool                // what the job looks like once the operation has taken effect
 }
 
-// A guardWorld is a world of two processes, and two of another service, of which none serves anybody who revives jobs.
+// A guardWorld is a world of two processes, and two of another service, of which none serves
+// anybody who revives jobs.
 type guardWorld struct {
 	*world
 	fleet  *fleet
@@ -34,7 +35,8 @@ type guardWorld struct {
 }
 
 func (w *guardWorld) begin(ctx context.Context) error {
-	_, err := w.mapper.Start(ctx, w.fleet.pick().engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "j", PageSize: 10})
+	_, err := w.mapper.Start(ctx, w.fleet.pick().engine, mapper.Query{Kind: "Account"}, mapper.None{},
+		&mapper.StartOptions{ID: "j", PageSize: 10})
 	return err
 }
 
@@ -123,9 +125,11 @@ func move(ctx context.Context, w *guardWorld) error { return w.others.pick().eng
 
 func moved(s *mapper.Status) bool { return s.Queue == otherQueue }
 
-// TestOperatorsDie has the process of an operator die, or stop for three hours, or stop for minutes and die behind the
-// next commit: before some calls that it makes, and after some, and in .ci/nightly at all of them. The operator asks again only if the job is as it was before.
-// Nobody revives it, and tasks are lost, but for sweeps: the job comes to its end within minutes, and leaves no task behind.
+// TestOperatorsDie has the process of an operator die, or stop for three hours, or stop for minutes
+// and die behind the next commit: before some calls that it makes, and after some, and in
+// .ci/nightly at all of them. The operator asks again only if the job is as it was before. Nobody
+// revives it, and tasks are lost, but for sweeps: the job comes to its end within minutes, and
+// leaves no task behind.
 func TestOperatorsDie(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -136,9 +140,10 @@ func TestOperatorsDie(t *testing.T) {
 			stopped time.Duration
 			deadly  bool
 		}{
-			"dies":           {happen: die},
-			"stops":          {happen: stop, stopped: 3 * time.Hour},
-			"stops and dies": {happen: stop, stopped: 4 * time.Minute, deadly: true}, // jobs still run, and a guard has come
+			"dies":  {happen: die},
+			"stops": {happen: stop, stopped: 3 * time.Hour},
+			// jobs still run, and a guard has come
+			"stops and dies": {happen: stop, stopped: 4 * time.Minute, deadly: true},
 		} {
 			t.Run(name+" "+what, func(t *testing.T) {
 				t.Parallel()
@@ -160,8 +165,9 @@ func TestOperatorsDie(t *testing.T) {
 	}
 }
 
-// TestResumeUnderWay has the process of an operator die behind the commit with which a job is resumed that runs: the delivery
-// that is under way enqueues what it leaves, and nobody waits for the guard.
+// TestResumeUnderWay has the process of an operator die behind the commit with which a job is
+// resumed that runs: the delivery that is under way enqueues what it leaves, and nobody waits for
+// the guard.
 func TestResumeUnderWay(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -170,7 +176,8 @@ func TestResumeUnderWay(t *testing.T) {
 		operators := newFleetOf(w, queueName, target, 1, 1, steadyCredit)
 		keys := names(300)
 		w.putAccounts(keys)
-		job, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{PageSize: 10})
+		job, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+			&mapper.StartOptions{PageSize: 10})
 		if err != nil {
 			t.Fatal(err)
 		}

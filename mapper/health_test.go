@@ -12,8 +12,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestReady has an engine be ready while its database answers and it takes deliveries. However often it is asked, it asks the
-// database once a second.
+// TestReady has an engine be ready while its database answers and it takes deliveries. However
+// often it is asked, it asks the database once a second.
 func TestReady(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

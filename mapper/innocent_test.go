@@ -29,7 +29,9 @@ type refusal struct {
 	count atomic.Int64
 }
 
-func (r *refusal) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (r *refusal) intercept(
+	ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
 	if commit, ok := req.(*datastorepb.CommitRequest); ok && time.Now().Before(r.until) && r.about(commit) {
 		r.count.Add(1)
 		time.Sleep(r.after)
@@ -77,7 +79,8 @@ func TestInnocents(t *testing.T) {
 			w := newWorld(t, setting{queue: few(60)}, m)
 			f = newFleet(w, seed, 3, m)
 			w.putAccounts(keys)
-			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 100})
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+				&mapper.StartOptions{PageSize: 100})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -127,8 +130,9 @@ func TestInnocentsAlone(t *testing.T) {
 			return nil
 		})
 		w := newWorld(t, setting{queue: &cloudtaskspb.Queue{
-			RateLimits:  &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 20},
-			RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: durationpb.New(time.Millisecond), MaxBackoff: durationpb.New(2 * time.Millisecond)},
+			RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 20},
+			RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: durationpb.New(time.Millisecond),
+				MaxBackoff: durationpb.New(2 * time.Millisecond)},
 		}}, m)
 		f = newFleet(w, 1, 1, m)
 		w.putAccounts(keys)
@@ -148,14 +152,17 @@ func TestErrorsAreNoDeaths(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var n atomic.Int64
-		refused := &refusal{about: func(commit *datastorepb.CommitRequest) bool { return changes(commit, "Account") || n.Add(1)%3 == 0 }}
+		refused := &refusal{about: func(commit *datastorepb.CommitRequest) bool {
+			return changes(commit, "Account") || n.Add(1)%3 == 0
+		}}
 		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: refused.intercept}, queue: few(4)}, addCredit)
 		keys := names(20)
 		w.putAccounts(keys)
 		refused.until = time.Now().Add(10 * time.Minute)
 		var job *mapper.Job
 		for err := errors.New("not yet"); err != nil; {
-			job, err = addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "j", PageSize: 1})
+			job, err = addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+				&mapper.StartOptions{ID: "j", PageSize: 1})
 		}
 		time.Sleep(9 * time.Minute)
 		w.wantNoneSuspected("j", refused)
@@ -177,12 +184,14 @@ func TestOverrunsAreNoDeaths(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			up := time.Now().Add(time.Hour)
 			slow := emulator.NewFaults(seed, emulator.Fault{
-				Kind: emulator.SlowCall, Share: 0.8, Latency: emulator.Uniform{Min: 10 * time.Second, Max: 100 * time.Second}, Methods: []string{"BeginTransaction"},
+				Kind: emulator.SlowCall, Share: 0.8, Latency: emulator.Uniform{Min: 10 * time.Second,
+					Max: 100 * time.Second}, Methods: []string{"BeginTransaction"},
 			})
 			slow.Pause()
 			q := few(4)
 			q.RetryConfig = &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(time.Second)}
-			w := newWorld(t, setting{emulator: emulator.Options{Faults: slow}, queue: q, deadline: 15 * time.Second}, addCredit)
+			w := newWorld(t, setting{emulator: emulator.Options{Faults: slow}, queue: q, deadline: 15 * time.Second},
+				addCredit)
 			f := newFleet(w, 1, 10, addCredit)
 			keys := names(40)
 			w.putAccounts(keys)
@@ -212,14 +221,19 @@ func TestTwinsAreNoDeaths(t *testing.T) {
 		t.Run(apart.String(), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				refused := &refusal{after: time.Second, about: func(commit *datastorepb.CommitRequest) bool { return changes(commit, "Account") }}
-				twins := emulator.NewFaults(1, emulator.Fault{Kind: emulator.DeliverTogether, Share: 1, Latency: emulator.Uniform{Max: apart}})
-				w := newWorld(t, setting{emulator: emulator.Options{Interceptor: refused.intercept, Faults: twins}, queue: few(4)}, addCredit)
+				refused := &refusal{after: time.Second, about: func(commit *datastorepb.CommitRequest) bool {
+					return changes(commit, "Account")
+				}}
+				twins := emulator.NewFaults(1, emulator.Fault{Kind: emulator.DeliverTogether, Share: 1,
+					Latency: emulator.Uniform{Max: apart}})
+				w := newWorld(t, setting{emulator: emulator.Options{Interceptor: refused.intercept, Faults: twins},
+					queue: few(4)}, addCredit)
 				f := newFleet(w, 1, 10, addCredit)
 				keys := names(4) // so that each range is tried often
 				w.putAccounts(keys)
 				refused.until = time.Now().Add(10 * time.Minute)
-				job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "j", PageSize: 1})
+				job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+					&mapper.StartOptions{ID: "j", PageSize: 1})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -260,7 +274,8 @@ func TestLiveDeliveriesAreNoDeaths(t *testing.T) {
 		newFleet(w, 1, 40, m)
 		w.handler = downUntil(time.Now().Add(time.Second), w.handler) // so that the next delivery leaves a mark
 		w.putAccounts(names(1))
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 1, Timeout: 5 * time.Minute})
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{PageSize: 1, Timeout: 5 * time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -299,7 +314,8 @@ func TestRefusedDeliveriesAreNoDeaths(t *testing.T) {
 		f := newFleet(w, 1, 10, m)
 		keys := names(10)
 		w.putAccounts(keys)
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "j", PageSize: 1})
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{ID: "j", PageSize: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -337,7 +353,8 @@ func TestSupersededDeliveriesAreNoDeaths(t *testing.T) {
 		f := newFleet(w, 1, 40, m)
 		w.handler = downUntil(time.Now().Add(time.Second), w.handler) // so that the next delivery leaves a mark
 		w.putAccounts(names(1))
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "j", PageSize: 1, Timeout: 5 * time.Minute})
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{ID: "j", PageSize: 1, Timeout: 5 * time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -367,7 +384,8 @@ func TestSupersededDeliveriesAreNoDeaths(t *testing.T) {
 func TestUnsuspected(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		slow := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: time.Second, Max: time.Second}})
+		slow := emulator.NewFaults(1,
+			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: time.Second, Max: time.Second}})
 		slow.Pause()
 		q := few(20)
 		q.RetryConfig = &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(time.Second)}
@@ -376,13 +394,14 @@ func TestUnsuspected(t *testing.T) {
 		keys := names(2_000)
 		w.putAccounts(keys)
 		slow.Resume()
-		job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "j", PageSize: 20})
+		job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+			&mapper.StartOptions{ID: "j", PageSize: 20})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for range 12 {
-			// It has left its mark, and not come further. Calls are answered at other moments, or chance would
-			// say whether the answer or the death comes first.
+			// It has left its mark, and not come further. Calls are answered at other moments, or
+			// chance would say whether the answer or the death comes first.
 			time.Sleep(5500 * time.Millisecond)
 			f.killAny()
 		}

@@ -27,10 +27,18 @@ func TestBadStarts(t *testing.T) {
 		type channel struct{ C chan int }
 		type hidden struct{ amount int64 }
 		bySize := mapper.Visit("by-size", func(context.Context, *mapper.Entity[account], sized) error { return nil })
-		byChannel := mapper.Visit("by-channel", func(context.Context, *mapper.Entity[account], channel) error { return nil })
-		byHidden := mapper.Visit("by-hidden", func(context.Context, *mapper.Entity[account], hidden) error { return nil })
-		stranger := mapper.Visit("add-credit", func(context.Context, *mapper.Entity[account], credit) error { return nil })
-		byMap := mapper.Visit("by-map", func(context.Context, *mapper.Entity[account], map[string]string) error { return nil })
+		byChannel := mapper.Visit("by-channel", func(context.Context, *mapper.Entity[account], channel) error {
+			return nil
+		})
+		byHidden := mapper.Visit("by-hidden", func(context.Context, *mapper.Entity[account], hidden) error {
+			return nil
+		})
+		stranger := mapper.Visit("add-credit", func(context.Context, *mapper.Entity[account], credit) error {
+			return nil
+		})
+		byMap := mapper.Visit("by-map", func(context.Context, *mapper.Entity[account], map[string]string) error {
+			return nil
+		})
 		byList := mapper.Visit("by-list", func(context.Context, *mapper.Entity[account], struct {
 			Only []string `json:",omitempty"`
 		}) error {
@@ -43,7 +51,8 @@ func TestBadStarts(t *testing.T) {
 			return err
 		}
 		named := func(name, params string) error {
-			_, err := w.engine.StartNamed(t.Context(), name, accounts, json.RawMessage(params), &mapper.StartOptions{AllowEmpty: true})
+			_, err := w.engine.StartNamed(t.Context(), name, accounts, json.RawMessage(params),
+				&mapper.StartOptions{AllowEmpty: true})
 			return err
 		}
 		only := func(_ *mapper.Job, err error) error { return err }
@@ -51,8 +60,9 @@ func TestBadStarts(t *testing.T) {
 			err  error
 			want string
 		}{
-			"unknown mapper":         {named("none", "{}"), `unknown mapper "none": have add-credit`},
-			"mapper of no engine":    {only(stranger.Start(t.Context(), w.engine, accounts, credit{}, nil)), "unknown mapper"},
+			"unknown mapper": {named("none", "{}"), `unknown mapper "none": have add-credit`},
+			"mapper of no engine": {only(stranger.Start(t.Context(), w.engine, accounts, credit{}, nil)),
+				"unknown mapper"},
 			"no kind":                {start(mapper.Query{}, nil), "Query.Kind is empty"},
 			"reserved kind":          {start(mapper.Query{Kind: "__x__"}, nil), `Query.Kind "__x__" is reserved`},
 			"our own ranges":         {start(mapper.Query{Kind: mapper.RangeKind}, nil), "Query.Kind"},
@@ -60,34 +70,48 @@ func TestBadStarts(t *testing.T) {
 			"long kind":              {start(mapper.Query{Kind: strings.Repeat("x", 1501)}, nil), "Query.Kind"},
 			"kind that is not UTF-8": {start(mapper.Query{Kind: "\xff"}, nil), "Query.Kind"},
 			"reserved namespace":     {start(mapper.Query{Kind: "A", Namespace: "__n__"}, nil), "Query.Namespace"},
-			"negative page":          {start(accounts, &mapper.StartOptions{PageSize: -1}), "StartOptions.PageSize has to be in [1, 1000], it is -1"},
-			"large page":             {start(accounts, &mapper.StartOptions{PageSize: 1001}), "StartOptions.PageSize"},
-			"negative workers":       {start(accounts, &mapper.StartOptions{Workers: -1}), "StartOptions.Workers"},
-			"negative time":          {start(accounts, &mapper.StartOptions{PageTime: -1}), "StartOptions.PageTime"},
-			"long time":              {start(accounts, &mapper.StartOptions{PageTime: time.Hour}), "StartOptions.PageTime"},
-			"too many workers":       {start(accounts, &mapper.StartOptions{Workers: 5001}), "StartOptions.Workers has to be in [1, 5000], it is 5001"},
-			"fan-out alone":          {start(accounts, &mapper.StartOptions{Splitting: mapper.Splitting{FanOut: 2}}), "StartOptions.Splitting has to have First"},
-			"bisecting in one":       {start(accounts, &mapper.StartOptions{Splitting: mapper.Splitting{First: 1, FanOut: 1, Bisect: true}}), "to bisect"},
-			"bisecting from two":     {start(accounts, &mapper.StartOptions{Splitting: mapper.Splitting{First: 2, FanOut: 10, Bisect: true}}), "to bisect"},
-			"bisecting in many":      {start(accounts, &mapper.StartOptions{Splitting: mapper.Splitting{First: 1, FanOut: 101, Bisect: true}}), "to bisect"},
-			"reserved ID":            {start(accounts, &mapper.StartOptions{ID: "__x__"}), `StartOptions.ID "__x__" is reserved`},
-			"bad namespace":          {start(mapper.Query{Kind: "A", Namespace: "a b"}, nil), `Query.Namespace "a b"`},
-			"long namespace":         {start(mapper.Query{Kind: "A", Namespace: strings.Repeat("x", 101)}, nil), "Query.Namespace"},
-			"null params":            {named("add-credit", ` null `), "params: they are null"},
-			"no engine":              {only(addCredit.Start(t.Context(), nil, accounts, credit{}, nil)), "the engine is nil"},
-			"bad ID":                 {start(accounts, &mapper.StartOptions{ID: "a/b"}), `StartOptions.ID "a/b"`},
-			"long ID":                {start(accounts, &mapper.StartOptions{ID: strings.Repeat("x", 101)}), "StartOptions.ID"},
-			"NaN":                    {only(bySize.Start(t.Context(), w.engine, accounts, sized{math.NaN()}, nil)), "params"},
-			"a channel":              {only(byChannel.Start(t.Context(), w.engine, accounts, channel{make(chan int)}, nil)), "params"},
+			"negative page": {start(accounts, &mapper.StartOptions{PageSize: -1}),
+				"StartOptions.PageSize has to be in [1, 1000], it is -1"},
+			"large page":       {start(accounts, &mapper.StartOptions{PageSize: 1001}), "StartOptions.PageSize"},
+			"negative workers": {start(accounts, &mapper.StartOptions{Workers: -1}), "StartOptions.Workers"},
+			"negative time":    {start(accounts, &mapper.StartOptions{PageTime: -1}), "StartOptions.PageTime"},
+			"long time": {start(accounts, &mapper.StartOptions{PageTime: time.Hour}),
+				"StartOptions.PageTime"},
+			"too many workers": {start(accounts, &mapper.StartOptions{Workers: 5001}),
+				"StartOptions.Workers has to be in [1, 5000], it is 5001"},
+			"fan-out alone": {start(accounts, &mapper.StartOptions{Splitting: mapper.Splitting{FanOut: 2}}),
+				"StartOptions.Splitting has to have First"},
+			"bisecting in one": {start(accounts,
+				&mapper.StartOptions{Splitting: mapper.Splitting{First: 1, FanOut: 1, Bisect: true}}), "to bisect"},
+			"bisecting from two": {start(accounts,
+				&mapper.StartOptions{Splitting: mapper.Splitting{First: 2, FanOut: 10, Bisect: true}}), "to bisect"},
+			"bisecting in many": {start(accounts,
+				&mapper.StartOptions{Splitting: mapper.Splitting{First: 1, FanOut: 101, Bisect: true}}), "to bisect"},
+			"reserved ID": {start(accounts, &mapper.StartOptions{ID: "__x__"}),
+				`StartOptions.ID "__x__" is reserved`},
+			"bad namespace": {start(mapper.Query{Kind: "A", Namespace: "a b"}, nil), `Query.Namespace "a b"`},
+			"long namespace": {start(mapper.Query{Kind: "A", Namespace: strings.Repeat("x", 101)}, nil),
+				"Query.Namespace"},
+			"null params": {named("add-credit", ` null `), "params: they are null"},
+			"no engine": {only(addCredit.Start(t.Context(), nil, accounts, credit{}, nil)),
+				"the engine is nil"},
+			"bad ID": {start(accounts, &mapper.StartOptions{ID: "a/b"}), `StartOptions.ID "a/b"`},
+			"long ID": {start(accounts, &mapper.StartOptions{ID: strings.Repeat("x", 101)}),
+				"StartOptions.ID"},
+			"NaN": {only(bySize.Start(t.Context(), w.engine, accounts, sized{math.NaN()}, nil)),
+				"params"},
+			"a channel": {only(byChannel.Start(t.Context(), w.engine, accounts, channel{make(chan int)},
+				nil)), "params"},
 			"unexported fields":      {only(byHidden.Start(t.Context(), w.engine, accounts, hidden{5}, nil)), "params"},
 			"params of another type": {named("add-credit", `{"Amount": "ten"}`), "params"},
-			"params that are more":   {named("add-credit", `{"Amount": 1, "Twice": true}`), `params: unknown field "Twice"`},
-			"params twice":           {named("add-credit", `{} {}`), "params"},
-			"params and a brace":     {named("add-credit", `{"Amount": 1}}`), "params"},
-			"no params":              {named("add-credit", ``), "params"},
-			"an empty map":           {named("by-map", `{}`), ""},
-			"an empty list":          {named("by-list", `{"Only": []}`), ""},
-			"params too large":       {named("add-credit", `{"Amount": 1`+strings.Repeat(" ", 300<<10)+`}`), ""},
+			"params that are more": {named("add-credit", `{"Amount": 1, "Twice": true}`),
+				`params: unknown field "Twice"`},
+			"params twice":       {named("add-credit", `{} {}`), "params"},
+			"params and a brace": {named("add-credit", `{"Amount": 1}}`), "params"},
+			"no params":          {named("add-credit", ``), "params"},
+			"an empty map":       {named("by-map", `{}`), ""},
+			"an empty list":      {named("by-list", `{"Only": []}`), ""},
+			"params too large":   {named("add-credit", `{"Amount": 1`+strings.Repeat(" ", 300<<10)+`}`), ""},
 		} {
 			switch {
 			case c.want == "" && c.err != nil: // such as one whose canonical form is small
@@ -96,7 +120,8 @@ func TestBadStarts(t *testing.T) {
 				t.Errorf("%s: error %v, want one with %q", name, c.err, c.want)
 			}
 		}
-		for _, err := range []error{named("none", "{}"), only(stranger.Start(t.Context(), w.engine, accounts, credit{}, nil))} {
+		for _, err := range []error{named("none", "{}"),
+			only(stranger.Start(t.Context(), w.engine, accounts, credit{}, nil))} {
 			if !errors.Is(err, mapper.ErrUnknownMapper) {
 				t.Errorf("%v is not ErrUnknownMapper", err)
 			}
@@ -118,15 +143,22 @@ func TestBadEngines(t *testing.T) {
 			mappers []mapper.Definition
 			want    string
 		}{
-			"none":          {nil, "Options.Mappers is empty"},
-			"nil":           {mapper.Set(nil), "Options.Mappers[0] is nil"},
-			"nil mapper":    {mapper.Set((*mapper.Mapper[credit])(nil)), "Options.Mappers[0] is nil"},
-			"two of a name": {mapper.Set(mapper.Update("a", ok), mapper.Visit("a", ok)), `two mappers have the name "a"`},
-			"no name":       {mapper.Set(mapper.Update("", ok)), `the name ""`},
-			"bad name":      {mapper.Set(mapper.Update("a b", ok)), `the name "a b"`},
-			"no function":   {mapper.Set(mapper.Update[account, mapper.None]("a", nil)), "the function is nil"},
-			"not a struct":  {mapper.Set(mapper.Update("a", func(context.Context, *mapper.Entity[int], mapper.None) error { return nil })), "neither a struct"},
-			"bad struct":    {mapper.Set(mapper.Update("a", func(context.Context, *mapper.Entity[unsavable], mapper.None) error { return nil })), "unsupported struct field type"},
+			"none":       {nil, "Options.Mappers is empty"},
+			"nil":        {mapper.Set(nil), "Options.Mappers[0] is nil"},
+			"nil mapper": {mapper.Set((*mapper.Mapper[credit])(nil)), "Options.Mappers[0] is nil"},
+			"two of a name": {mapper.Set(mapper.Update("a", ok), mapper.Visit("a", ok)),
+				`two mappers have the name "a"`},
+			"no name":     {mapper.Set(mapper.Update("", ok)), `the name ""`},
+			"bad name":    {mapper.Set(mapper.Update("a b", ok)), `the name "a b"`},
+			"no function": {mapper.Set(mapper.Update[account, mapper.None]("a", nil)), "the function is nil"},
+			"not a struct": {
+				mapper.Set(mapper.Update("a", func(context.Context, *mapper.Entity[int], mapper.None) error {
+					return nil
+				})), "neither a struct"},
+			"bad struct": {
+				mapper.Set(mapper.Update("a", func(context.Context, *mapper.Entity[unsavable], mapper.None) error {
+					return nil
+				})), "unsupported struct field type"},
 		} {
 			_, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: c.mappers})
 			if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -139,7 +171,12 @@ func TestBadEngines(t *testing.T) {
 		if _, err := mapper.New(nil, nil, &mapper.Options{Mappers: mapper.Set(addCredit)}); err == nil {
 			t.Error("nil client and queue: no error")
 		}
-		if _, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(mapper.Update("list", func(context.Context, *mapper.Entity[datastore.PropertyList], mapper.None) error { return nil }))}); err != nil {
+		if _, err := mapper.New(w.client, w.queue,
+			&mapper.Options{
+				Mappers: mapper.Set(mapper.Update("list",
+					func(context.Context, *mapper.Entity[datastore.PropertyList], mapper.None) error {
+						return nil
+					}))}); err != nil {
 			t.Errorf("a PropertyLoadSaver: %v", err)
 		}
 	})
@@ -159,8 +196,10 @@ func TestNothingToUse(t *testing.T) {
 	_, status := job.Status(ctx)
 	_, _, failures := job.Failures(ctx, "")
 	for name, err := range map[string]error{
-		"a nil mapper": onNil, "a zero mapper": onZero, "revive": engine.Revive(ctx), "verify": proof, "status": status, "failures": failures,
-		"pause": job.Pause(ctx), "resume": job.Resume(ctx), "abort": job.Abort(ctx), "retry": job.Retry(ctx), "clean up": job.CleanUp(ctx, nil),
+		"a nil mapper": onNil, "a zero mapper": onZero, "revive": engine.Revive(ctx), "verify": proof, "status": status,
+		"failures": failures,
+		"pause":    job.Pause(ctx), "resume": job.Resume(ctx), "abort": job.Abort(ctx), "retry": job.Retry(ctx),
+		"clean up": job.CleanUp(ctx, nil),
 	} {
 		if !errors.Is(err, mapper.ErrArguments) {
 			t.Errorf("%s: %v", name, err)
@@ -187,22 +226,24 @@ func TestForeignTasks(t *testing.T) {
 			method, path, body string
 			want               int
 		}{
-			"empty":             {"POST", "/mapper/range", "", 200},
-			"not JSON":          {"POST", "/mapper/range", "\x00\xff", 200},
-			"null":              {"POST", "/mapper/range", "null", 200},
-			"an array":          {"POST", "/mapper/range", "[]", 200},
-			"another type":      {"POST", "/mapper/range", `{"job": 5}`, 200},
-			"no range":          {"POST", "/mapper/range", `{"job": "real"}`, 200},
-			"bad job":           {"POST", "/mapper/range", `{"job": "../x", "range": "` + id + `"}`, 200},
-			"bad range":         {"POST", "/mapper/range", `{"job": "real", "range": "x"}`, 200},
-			"bad generation":    {"POST", "/mapper/range", `{"job": "real", "range": "` + id + `", "generation": -1}`, 200},
+			"empty":        {"POST", "/mapper/range", "", 200},
+			"not JSON":     {"POST", "/mapper/range", "\x00\xff", 200},
+			"null":         {"POST", "/mapper/range", "null", 200},
+			"an array":     {"POST", "/mapper/range", "[]", 200},
+			"another type": {"POST", "/mapper/range", `{"job": 5}`, 200},
+			"no range":     {"POST", "/mapper/range", `{"job": "real"}`, 200},
+			"bad job":      {"POST", "/mapper/range", `{"job": "../x", "range": "` + id + `"}`, 200},
+			"bad range":    {"POST", "/mapper/range", `{"job": "real", "range": "x"}`, 200},
+			"bad generation": {"POST", "/mapper/range", `{"job": "real", "range": "` + id + `", "generation": -1}`,
+				200},
 			"no such job":       {"POST", "/mapper/range", `{"job": "gone", "range": "` + id + `"}`, 200},
 			"no such range":     {"POST", "/mapper/range", `{"job": "real", "range": "` + id + `"}`, 200},
 			"another method":    {"GET", "/mapper/range", "", 405},
 			"another path":      {"POST", "/mapper/other", "{}", 404},
 			"no path":           {"POST", "/mapper/", "{}", 404},
 			"as large as it is": {"POST", "/mapper/range", strings.Repeat("x", 1<<20), 200},
-			"larger":            {"POST", "/mapper/range", strings.Repeat("x", 1<<20+1), http.StatusRequestEntityTooLarge},
+			"larger": {"POST", "/mapper/range", strings.Repeat("x", 1<<20+1),
+				http.StatusRequestEntityTooLarge},
 		} {
 			if got := send(c.method, c.path, c.body); got != c.want {
 				t.Errorf("%s: answer %d, want %d", name, got, c.want)
@@ -241,7 +282,9 @@ func TestForeignTasks(t *testing.T) {
 // done: none panics, none is retried, and the job comes to its end as ever.
 func FuzzDeliveries(f *testing.F) {
 	paths := []string{"range", "sweep", "replay", "finalize", "cleanup", "revive"}
-	for i, body := range []string{"", "null", `{"job": "half"}`, `{"job": "half", "epoch": 1}`, `{"job": "half", "epoch": 1, "all": true, "tick": -9223372036854775808}`, `{"job": "half", "after": "ffffffffffffffffffffffffffffffff"}`} {
+	for i, body := range []string{"", "null", `{"job": "half"}`, `{"job": "half", "epoch": 1}`,
+		`{"job": "half", "epoch": 1, "all": true, "tick": -9223372036854775808}`,
+		`{"job": "half", "after": "ffffffffffffffffffffffffffffffff"}`} {
 		f.Add(uint8(i), []byte(body))
 	}
 	f.Fuzz(func(t *testing.T, path uint8, body []byte) {
@@ -252,7 +295,8 @@ func FuzzDeliveries(f *testing.F) {
 			job := w.start(10, &mapper.StartOptions{ID: "half", PageSize: 5})
 			_ = job.Pause(t.Context()) // it may have ended
 			rw := httptest.NewRecorder()
-			w.handler.ServeHTTP(rw, httptest.NewRequest(http.MethodPost, "http://worker/mapper/"+paths[int(path)%len(paths)], bytes.NewReader(body)))
+			w.handler.ServeHTTP(rw, httptest.NewRequest(http.MethodPost, "http://worker/mapper/"+
+				paths[int(path)%len(paths)], bytes.NewReader(body)))
 			if rw.Code != http.StatusOK && len(body) <= 1<<20 {
 				t.Errorf("answer %d", rw.Code)
 			}

@@ -59,8 +59,8 @@ var (
 	// ErrNoSuchJob says that there is no job of that ID.
 	ErrNoSuchJob = record.ErrNoSuchJob
 
-	// ErrNewer says that a newer version of this package has started the job, with a query or a setting that this one
-	// does not know. The job's tasks wait for that version.
+	// ErrNewer says that a newer version of this package has started the job, with a query or a
+	// setting that this one does not know. The job's tasks wait for that version.
 	ErrNewer = query.ErrNewer
 )
 
@@ -73,18 +73,21 @@ type StartOptions struct {
 	// Defaults to a new ID, with which every start is another job.
 	ID string `json:"id,omitempty"`
 
-	// Rehearse has the function of an [Update] run, and nothing be written: the job counts what it would have done, under the
-	// counters "would(change)", "would(change PROPERTY)" for each property, "would(delete)", "would(put another entity)" and
-	// "would(delete another entity)", [Job.Examples] shows some, and Status.Written is how many entities it would have changed or deleted. What the function
-	// counts, counts; its errors are failures; there is no finalizer. It locks nothing, and conflicts with nobody. It is a job of the mapper "rehearsal:NAME" and can't
-	// become another one: start the mapper under another ID for that. A rehearsal does not notice what only the database would refuse, such as an entity
-	// that is too large. Default is false.
+	// Rehearse has the function of an [Update] run, and nothing be written: the job counts what it
+	// would have done, under the counters "would(change)", "would(change PROPERTY)" for each
+	// property, "would(delete)", "would(put another entity)" and "would(delete another entity)",
+	// [Job.Examples] shows some, and Status.Written is how many entities it would have changed or
+	// deleted. What the function counts, counts; its errors are failures; there is no finalizer. It
+	// locks nothing, and conflicts with nobody. It is a job of the mapper "rehearsal:NAME" and
+	// can't become another one: start the mapper under another ID for that. A rehearsal does not
+	// notice what only the database would refuse, such as an entity that is too large. Default is
+	// false.
 	Rehearse bool `json:"rehearse,omitempty"`
 
-	// Beside has the job run beside others of its mapper over the same kind. By default a start, a resume or a retry
-	// is refused with [ErrState] while another one runs that does not run beside others, also a run of a [Schedule];
-	// the error names it. Undos, and jobs that are started by functions and finalizers of others ([FromContext]), run
-	// beside others in any case.
+	// Beside has the job run beside others of its mapper over the same kind. By default a start, a
+	// resume or a retry is refused with [ErrState] while another one runs that does not run beside
+	// others, also a run of a [Schedule]; the error names it. Undos, and jobs that are started by
+	// functions and finalizers of others ([FromContext]), run beside others in any case.
 	Beside bool `json:"beside,omitempty"`
 
 	// AllowEmpty has a job start over a kind that has no entities, or with a filter by a
@@ -93,20 +96,20 @@ type StartOptions struct {
 	// may be a mistake. A query that matches none of a kind's entities is none.
 	AllowEmpty bool `json:"allow_empty,omitempty"`
 
-	// Queue is the name of one of the engine's queues, or the last part of it: the job belongs to that. Defaults to
-	// that of [Mapper.OnQueue], or the engine's first one. A start under the ID of a job that belongs to another queue is
-	// refused with [ErrOtherQueue].
+	// Queue is the name of one of the engine's queues, or the last part of it: the job belongs to
+	// that. Defaults to that of [Mapper.OnQueue], or the engine's first one. A start under the ID
+	// of a job that belongs to another queue is refused with [ErrOtherQueue].
 	Queue string `json:"queue,omitempty"`
 
 	// PageSize is the most entities that are processed and committed together,
 	// in [1, 1000]. Defaults to 500.
 	PageSize int `json:"page_size,omitempty"`
 
-	// PageTime is how long the function may take on the entities of one page
-	// together, in (0, 25s]. What it does not reach becomes ranges of their own; where
-	// nothing is left then it may take twice as long, and up to 25s. Others that change
-	// the same entities of an [Update] meanwhile conflict with it. Defaults to 3s, at which the transaction's
-	// own round trips are a few percent.
+	// PageTime is how long the function may take on the entities of one page together, in (0, 25s].
+	// What it does not reach becomes ranges of their own; where nothing is left then it may take
+	// twice as long, and up to 25s. Others that change the same entities of an [Update] meanwhile
+	// conflict with it. Defaults to 3s, at which the transaction's own round trips are a few
+	// percent.
 	PageTime time.Duration `json:"page_time_ns,omitempty"`
 
 	// Workers is how many tasks run at once, in [1, 5000]. It is a setting of the
@@ -148,26 +151,28 @@ type StartOptions struct {
 	// to 250 ranges. Defaults to 1: FailureLimit alone decides.
 	FailureShare float64 `json:"failure_share,omitempty"`
 
-	// Retain is how long the records of the job's ranges are kept after its end, with the keys and errors that are in
-	// them: at least [MinRetain]. Then they are cleaned up as [Job.CleanUp] does with CleanUpOptions.Failures, and the
-	// job's own record stays, so that a start of its ID returns the job. What goes on again, by [Job.Resume] or
-	// [Job.Retry], is kept until so long after its next end. Defaults to [Options.Retain]; [RetainAlways] is until
-	// somebody cleans up. [Job.SetRetain] changes it.
+	// Retain is how long the records of the job's ranges are kept after its end, with the keys and
+	// errors that are in them: at least [MinRetain]. Then they are cleaned up as [Job.CleanUp] does
+	// with CleanUpOptions.Failures, and the job's own record stays, so that a start of its ID
+	// returns the job. What goes on again, by [Job.Resume] or [Job.Retry], is kept until so long
+	// after its next end. Defaults to [Options.Retain]; [RetainAlways] is until somebody cleans up.
+	// [Job.SetRetain] changes it.
 	Retain time.Duration `json:"retain_ns,omitempty"`
 }
 
 // RetainAlways is the retention of a job whose records are kept until somebody cleans them up.
 const RetainAlways time.Duration = -1
 
-// MinRetain is the shortest retention: longer than an undo is possible. Point-in-time recovery keeps what was there for
-// seven days (https://cloud.google.com/datastore/docs/pitr), and a day more is for clocks that differ, and for whoever
-// undoes at the last moment.
+// MinRetain is the shortest retention: longer than an undo is possible. Point-in-time recovery
+// keeps what was there for seven days (https://cloud.google.com/datastore/docs/pitr), and a day
+// more is for clocks that differ, and for whoever undoes at the last moment.
 const MinRetain = 8 * 24 * time.Hour
 
 // checkRetain returns an error if a retention can't be kept to; zero is the default.
 func checkRetain(name string, d time.Duration) error {
 	if d > 0 && d < MinRetain {
-		return fmt.Errorf("%s has to be at least %v, as an undo needs the records for seven days, or RetainAlways; it is %v",
+		return fmt.Errorf("%s has to be at least %v, as an undo needs the records for seven days, or RetainAlways; "+
+			"it is %v",
 			name, MinRetain, d)
 	}
 	return nil
@@ -179,8 +184,10 @@ func settingsOf(j *record.Job) (StartOptions, error) {
 	limit, bad := j.RateLimit()
 	budget, worse := record.BudgetOf(j)
 	return StartOptions{
-		ID: j.ID, Beside: j.Beside, PageSize: int(j.PageSize), PageTime: time.Duration(j.PageTime), Workers: int(j.Workers), Splitting: Splitting(strategy), Rate: Rate(limit), Budget: Budget(budget),
-		Timeout: time.Duration(j.Timeout), FailureLimit: int(j.LimitStep), FailureShare: j.LimitShare, Retries: retriesOf(j), Retain: j.Retain,
+		ID: j.ID, Beside: j.Beside, PageSize: int(j.PageSize), PageTime: time.Duration(j.PageTime),
+		Workers: int(j.Workers), Splitting: Splitting(strategy), Rate: Rate(limit), Budget: Budget(budget),
+		Timeout: time.Duration(j.Timeout), FailureLimit: int(j.LimitStep), FailureShare: j.LimitShare,
+		Retries: retriesOf(j), Retain: j.Retain,
 	}, cmp.Or(err, bad, worse)
 }
 
@@ -235,9 +242,11 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 	case o.PageTime < 0 || o.PageTime > maxPageTime:
 		return fmt.Errorf("StartOptions.PageTime has to be in (0, %v], it is %v", maxPageTime, o.PageTime)
 	case o.Timeout < 0 || o.Timeout > longest:
-		return fmt.Errorf("StartOptions.Timeout has to be in (0, %v] for this mapper and queue, it is %v", longest, o.Timeout)
+		return fmt.Errorf("StartOptions.Timeout has to be in (0, %v] for this mapper and queue, it is %v", longest,
+			o.Timeout)
 	case 2*o.PageTime+o.Timeout > deadline*9/10: // as long a page may take of which one entity hangs
-		return fmt.Errorf("StartOptions.Timeout and twice PageTime have to be at most 9/10 of the queue's Deadline of %v together, they are %v", deadline, 2*o.PageTime+o.Timeout)
+		return fmt.Errorf("StartOptions.Timeout and twice PageTime have to be at most 9/10 of the queue's Deadline "+
+			"of %v together, they are %v", deadline, 2*o.PageTime+o.Timeout)
 	case !(o.FailureShare > 0 && o.FailureShare <= 1): // not a number, too
 		return fmt.Errorf("StartOptions.FailureShare has to be in (0, 1], it is %v", o.FailureShare)
 	case o.FailureLimit < -1:
@@ -264,5 +273,6 @@ type Job struct {
 	engine      *Engine
 }
 
-// JobKey returns the key of a job's record, for transactions that have to know whether there is a job of an ID.
+// JobKey returns the key of a job's record, for transactions that have to know whether there is a
+// job of an ID.
 func JobKey(id string) *datastore.Key { return record.JobKey(id) }

@@ -29,7 +29,8 @@ func TestSizes(t *testing.T) {
 				w.putAccounts(keys)
 				status := w.wait(w.start(10, &mapper.StartOptions{PageSize: 100, AllowEmpty: true}))
 				w.wantBalances(keys, 10)
-				if status.Processed != int64(n) || status.Counters["credited"] != int64(n) || status.Open != 0 || status.Failures != 0 || len(status.Spaces) > 0 {
+				if status.Processed != int64(n) || status.Counters["credited"] != int64(n) || status.Open != 0 ||
+					status.Failures != 0 || len(status.Spaces) > 0 {
 					t.Errorf("status %+v", status)
 				}
 			})
@@ -69,7 +70,8 @@ func TestKeysOfEveryForm(t *testing.T) {
 		// Keys whose texts are the same to the client: see lookup.
 		keys := []*datastore.Key{
 			datastore.IDKey("Account", 7, nil), datastore.NameKey("Account", "7", nil),
-			datastore.NameKey("Account", "a/Account,b", nil), datastore.NameKey("Account", "b", datastore.NameKey("Account", "a", nil)),
+			datastore.NameKey("Account", "a/Account,b", nil),
+			datastore.NameKey("Account", "b", datastore.NameKey("Account", "a", nil)),
 		}
 		seen := make(map[string]bool)
 		for _, k := range keys {
@@ -79,7 +81,8 @@ func TestKeysOfEveryForm(t *testing.T) {
 		if t.Name() != "TestKeysOfEveryForm/embedded" {
 			n = testflag.Size(t, 0, 150, n)
 		}
-		for _, k := range keytest.Random(rng, n, keytest.Options{Kind: "Account", BasicPlane: strings.HasSuffix(t.Name(), "/google")}) {
+		for _, k := range keytest.Random(rng, n,
+			keytest.Options{Kind: "Account", BasicPlane: strings.HasSuffix(t.Name(), "/google")}) {
 			if !seen[k.Encode()] {
 				keys = append(keys, k)
 			}
@@ -146,7 +149,8 @@ func TestOtherWriters(t *testing.T) {
 
 func testOtherWriters(t *testing.T, pessimistic bool) {
 	// A little latency lets the two meet.
-	slow := emulator.NewFaults(0, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Constant(3 * time.Millisecond)})
+	slow := emulator.NewFaults(0,
+		emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Constant(3 * time.Millisecond)})
 	w := newWorld(t, setting{emulator: emulator.Options{Faults: slow, Pessimistic: pessimistic}}, addCredit)
 	keys := names(1000)
 	w.putAccounts(keys)
@@ -170,7 +174,8 @@ func testOtherWriters(t *testing.T, pessimistic bool) {
 		added[i] += 1000
 		j := rng.IntN(len(keys))
 		owner := &datastore.PropertyList{{Name: "Owner", Value: "new"}}
-		if _, err := w.client.Mutate(t.Context(), datastore.NewUpdate(keys[j], owner).WithPropertyMask("Owner")); err != nil {
+		if _, err := w.client.Mutate(t.Context(),
+			datastore.NewUpdate(keys[j], owner).WithPropertyMask("Owner")); err != nil {
 			t.Fatal(err)
 		}
 		added[j+len(keys)]++
@@ -212,7 +217,8 @@ func TestEmptyKind(t *testing.T) {
 		w := newWorld(t, setting{}, addCredit)
 		begun := time.Now()
 		status := w.wait(w.start(10, &mapper.StartOptions{AllowEmpty: true}))
-		if took := time.Since(begun); took > time.Second || status.Processed != 0 || status.Pages != 0 || status.Tasks != 1 {
+		if took := time.Since(begun); took > time.Second || status.Processed != 0 || status.Pages != 0 ||
+			status.Tasks != 1 {
 			t.Errorf("after %v: %+v", took, status)
 		}
 	})
@@ -229,7 +235,8 @@ func TestNamespaces(t *testing.T) {
 		}
 		w.putAccounts(inside)
 		w.putAccounts(outside)
-		job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account", Namespace: "n"}, credit{10}, &mapper.StartOptions{PageSize: 20})
+		job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account", Namespace: "n"}, credit{10},
+			&mapper.StartOptions{PageSize: 20})
 		if err != nil {
 			t.Fatal(err)
 		}

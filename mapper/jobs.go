@@ -34,8 +34,8 @@ type JobInfo struct {
 
 	CleanUpAt time.Time `json:"clean_up_at,omitzero"` // as that of [Status]
 
-	// Counted says that Processed, Failures and Dollars are known: once the job has succeeded. [Job.Status]
-	// adds them up for others.
+	// Counted says that Processed, Failures and Dollars are known: once the job has succeeded.
+	// [Job.Status] adds them up for others.
 	Counted   bool    `json:"counted"`
 	Processed int64   `json:"processed"`
 	Failures  int64   `json:"failures"`
@@ -45,8 +45,11 @@ type JobInfo struct {
 // jobsPage is how many jobs a page has: with records of at most 1 MiB it fits in memory.
 const jobsPage = 50
 
-// list returns a page of the jobs that are chosen, and where to go on. An empty queue stands for all.
-func (o *JobsOptions) list(ctx context.Context, st store.Store, queues []record.Owner, cursor string) (jobs []JobInfo, next string, err error) {
+// list returns a page of the jobs that are chosen, and where to go on. An empty queue stands for
+// all.
+func (o *JobsOptions) list(
+	ctx context.Context, st store.Store, queues []record.Owner, cursor string,
+) (jobs []JobInfo, next string, err error) {
 	if cursor != "" && !record.ValidPlace(cursor) {
 		return nil, "", fmt.Errorf("%w: the cursor %.80q is not one of Jobs", ErrArguments, cursor)
 	}
@@ -58,7 +61,8 @@ func (o *JobsOptions) list(ctx context.Context, st store.Store, queues []record.
 		return nil, "", err
 	}
 	for _, j := range found {
-		info := JobInfo{ID: j.ID, Mapper: j.Mapper, Queue: string(j.Queue), State: State(j.State), Error: j.Error, Created: j.Created, Ended: j.Ended, CleanUpAt: record.DueAt(j)}
+		info := JobInfo{ID: j.ID, Mapper: j.Mapper, Queue: string(j.Queue), State: State(j.State), Error: j.Error,
+			Created: j.Created, Ended: j.Ended, CleanUpAt: record.DueAt(j)}
 		if len(j.Totals) > 0 {
 			sum, bad := j.RecordedTotals()
 			if bad != nil {

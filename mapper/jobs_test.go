@@ -89,7 +89,8 @@ func testJobs(t *testing.T, client *datastore.Client) {
 		{w.engine, &mapper.JobsOptions{State: mapper.Aborted}, of(mapper.Aborted, "a")},
 		{w.engine, &mapper.JobsOptions{State: mapper.Running}, nil},
 		{w.engine, &mapper.JobsOptions{State: mapper.Succeeded, Mapper: "add-credit"}, of(mapper.Succeeded, "m a z")},
-		{w.engine, &mapper.JobsOptions{State: mapper.Succeeded, Mapper: "add-credit", AllQueues: true}, of(mapper.Succeeded, "m a x z")},
+		{w.engine, &mapper.JobsOptions{State: mapper.Succeeded, Mapper: "add-credit", AllQueues: true},
+			of(mapper.Succeeded, "m a x z")},
 	} {
 		if got, _ := list(t, test.engine, test.o); !slices.Equal(got, test.want) {
 			t.Errorf("%+v: %q, want %q", test.o, got, test.want)
@@ -99,7 +100,8 @@ func testJobs(t *testing.T, client *datastore.Client) {
 	if err != nil || len(jobs) != 1 {
 		t.Fatalf("%+v, %v", jobs, err)
 	}
-	if j := jobs[0]; j.Mapper != "steady-credit" || j.Queue != queueName || j.State != mapper.Succeeded || !j.Counted || j.Processed != 2 || j.Failures != 0 || !j.Ended.After(j.Created) {
+	if j := jobs[0]; j.Mapper != "steady-credit" || j.Queue != queueName || j.State != mapper.Succeeded || !j.Counted ||
+		j.Processed != 2 || j.Failures != 0 || !j.Ended.After(j.Created) {
 		t.Errorf("%+v", j)
 	}
 	for _, bad := range []string{"x", "0000000000000000.", strings.Repeat("0", 16) + ".a b", "~"} {
@@ -107,7 +109,8 @@ func testJobs(t *testing.T, client *datastore.Client) {
 			t.Errorf("the cursor %q: %v", bad, err)
 		}
 	}
-	if _, _, err := w.engine.Jobs(ctx, &mapper.JobsOptions{State: "done"}, ""); !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), "succeeded") {
+	if _, _, err := w.engine.Jobs(ctx, &mapper.JobsOptions{State: "done"}, ""); !errors.Is(err, mapper.ErrArguments) ||
+		!strings.Contains(err.Error(), "succeeded") {
 		t.Errorf("a state that there is not: %v", err)
 	}
 	if _, _, err := (*mapper.Engine)(nil).Jobs(ctx, nil, ""); !errors.Is(err, mapper.ErrArguments) {
@@ -115,7 +118,8 @@ func testJobs(t *testing.T, client *datastore.Client) {
 	}
 }
 
-// TestManyJobs checks what a listing costs among many old jobs: as many reads as it has jobs, however rare they are.
+// TestManyJobs checks what a listing costs among many old jobs: as many reads as it has jobs,
+// however rare they are.
 func TestManyJobs(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -128,7 +132,8 @@ func TestManyJobs(t *testing.T) {
 			if i%pause > 0 {
 				w.start(1, o)
 			} else {
-				if _, err := slowCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1}, o); err != nil {
+				if _, err := slowCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1},
+					o); err != nil {
 					t.Fatal(err)
 				}
 				if err := w.engine.Job(fmt.Sprint("job-", i)).Abort(t.Context()); err != nil {
@@ -140,12 +145,14 @@ func TestManyJobs(t *testing.T) {
 		time.Sleep(time.Hour)
 		before := w.emulator.Usage()
 		got, pages := list(t, w.engine, &mapper.JobsOptions{State: mapper.Aborted})
-		if used := w.emulator.Usage().Sub(before); !slices.Equal(got, []string{"job-300", "job-200", "job-100", "job-0"}) || pages != 1 || used.Reads > 4 {
+		if used := w.emulator.Usage().Sub(before); !slices.Equal(got,
+			[]string{"job-300", "job-200", "job-100", "job-0"}) || pages != 1 || used.Reads > 4 {
 			t.Errorf("%q on %d pages cost %+v", got, pages, used)
 		}
 		before = w.emulator.Usage()
 		all, pages := list(t, w.engine, nil)
-		if used := w.emulator.Usage().Sub(before); len(all) != n || all[0] != "job-319" || all[n-1] != "job-0" || pages != n/50+1 || used.Reads > n+1 {
+		if used := w.emulator.Usage().Sub(before); len(all) != n || all[0] != "job-319" || all[n-1] != "job-0" ||
+			pages != n/50+1 || used.Reads > n+1 {
 			t.Errorf("%d jobs on %d pages cost %+v", len(all), pages, used)
 		}
 	})

@@ -19,7 +19,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestLateAnswer has the answer to a start be lost until its job has failed: the log says that it was started, and once that it has failed.
+// TestLateAnswer has the answer to a start be lost until its job has failed: the log says that it
+// was started, and once that it has failed.
 func TestLateAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -31,7 +32,8 @@ func TestLateAnswer(t *testing.T) {
 		w.observe(&log, nil, m)
 		w.putAccounts(names(100))
 		var late atomic.Bool
-		lose := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		lose := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+			opts ...grpc.CallOption) error {
 			err := invoke(ctx, method, req, reply, cc, opts...)
 			if c, ok := req.(*pb.CommitRequest); !ok || err != nil || len(c.Mutations) == 0 || late.Swap(true) {
 				return err
@@ -39,16 +41,19 @@ func TestLateAnswer(t *testing.T) {
 			time.Sleep(3 * time.Hour) // a sweep has found the job by then
 			return status.Error(codes.Unavailable, "the answer is lost")
 		}
-		client, err := w.emulator.Datastore(t.Context(), "test", mapper.WithVersions(), option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(lose)))
+		client, err := w.emulator.Datastore(t.Context(), "test", mapper.WithVersions(),
+			option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(lose)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer client.Close()
-		starter, err := mapper.New(client, w.queue, &mapper.Options{Mappers: mapper.Set(m), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		starter, err := mapper.New(client, w.queue,
+			&mapper.Options{Mappers: mapper.Set(m), Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
-		job, err := m.Start(t.Context(), starter, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "j"})
+		job, err := m.Start(t.Context(), starter, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{ID: "j"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +70,8 @@ func TestLateAnswer(t *testing.T) {
 			}
 		}
 		if failed != 1 || started != 1 {
-			t.Errorf("the log says %d times that the job was started, and %d times that it has failed:\n%s", started, failed, strings.Join(log.lines(), "\n"))
+			t.Errorf("the log says %d times that the job was started, and %d times that it has failed:\n%s", started,
+				failed, strings.Join(log.lines(), "\n"))
 		}
 	})
 }

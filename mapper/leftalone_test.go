@@ -45,23 +45,26 @@ var (
 		e.Value.Number++
 		return nil
 	})
-	idleList = mapper.Update("idleList", func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
-		e.Value = slices.Clone(e.Value)
-		slices.Reverse(e.Value)
-		return nil
-	})
-	renameList = mapper.Update("renameList", func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
-		for i, p := range e.Value {
-			if p.Name == "other" {
-				e.Value[i].Name = "moved"
+	idleList = mapper.Update("idleList",
+		func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+			e.Value = slices.Clone(e.Value)
+			slices.Reverse(e.Value)
+			return nil
+		})
+	renameList = mapper.Update("renameList",
+		func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+			for i, p := range e.Value {
+				if p.Name == "other" {
+					e.Value[i].Name = "moved"
+				}
 			}
-		}
-		return nil
-	})
+			return nil
+		})
 )
 
-// TestLeftAlone has each mapper that should leave something alone run over random entities of all that the protocol can
-// say: that stays bit for bit, an entity in which nothing differs keeps its version, and the same queries find it.
+// TestLeftAlone has each mapper that should leave something alone run over random entities of all
+// that the protocol can say: that stays bit for bit, an entity in which nothing differs keeps its
+// version, and the same queries find it.
 func TestLeftAlone(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -76,7 +79,8 @@ func TestLeftAlone(t *testing.T) {
 func TestLeftAloneOnGoogle(t *testing.T) {
 	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
-			w := newWorld(t, setting{client: googletest.Client(t, p)}, append(prebuilt.Mappers(), idle, add, idleList, renameList)...)
+			w := newWorld(t, setting{client: googletest.Client(t, p)}, append(prebuilt.Mappers(), idle, add, idleList,
+				renameList)...)
 			leavesAlone(t, w, testflag.Rand(t), *leftAloneGoogle, true)
 		})
 	}
@@ -133,10 +137,12 @@ func leavesAlone(t *testing.T, w *world, rng *rand.Rand, n int, plain bool) {
 				want(key, e)
 			}
 			if !pbvalue.SameEntity(e, is.GetEntity()) {
-				t.Fatalf("%s: %v\nwas  %.2000v\nwant %.2000v\nis   %.2000v", what, key, was.GetEntity(), e, is.GetEntity())
+				t.Fatalf("%s: %v\nwas  %.2000v\nwant %.2000v\nis   %.2000v", what, key, was.GetEntity(), e,
+					is.GetEntity())
 			}
 			if written == 0 && was.GetVersion() != is.GetVersion() {
-				t.Fatalf("%s: %v was written, from %d to %d: %.2000v", what, key, was.GetVersion(), is.GetVersion(), was.GetEntity())
+				t.Fatalf("%s: %v was written, from %d to %d: %.2000v", what, key, was.GetVersion(), is.GetVersion(),
+					was.GetEntity())
 			}
 		}
 		first = now
@@ -190,7 +196,8 @@ func leavesAlone(t *testing.T, w *world, rng *rand.Rand, n int, plain bool) {
 	job := z.run(add.Name(), "{}", n)
 	before := first
 	check("an Update of one field", n, func(_ *datastore.Key, e *pb.Entity) {
-		e.Properties["Number"] = &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: e.Properties["Number"].GetIntegerValue() + 1}}
+		e.Properties["Number"] =
+			&pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: e.Properties["Number"].GetIntegerValue() + 1}}
 	})
 	if plain {
 		return // Google's emulators don't say what was there before
@@ -208,7 +215,8 @@ func leavesAlone(t *testing.T, w *world, rng *rand.Rand, n int, plain bool) {
 	same("undo")
 }
 
-// entity returns a random entity with the properties that mappers change, and those that partly declares.
+// entity returns a random entity with the properties that mappers change, and those that partly
+// declares.
 func (z *zoo) entity(key *datastore.Key, plain bool) *pb.Entity {
 	k := pbvalue.Key(key)
 	if k.PartitionId == nil {
@@ -219,7 +227,8 @@ func (z *zoo) entity(key *datastore.Key, plain bool) *pb.Entity {
 	e.Properties["moving"] = anyentity.Value(z.rng, k, plain)
 	e.Properties["Number"] = &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: z.rng.Int64N(100)}}
 	text := func() *pb.Value {
-		v := &pb.Value{ValueType: &pb.Value_StringValue{StringValue: strings.Repeat("x", z.rng.IntN(3))}, ExcludeFromIndexes: z.rng.IntN(2) == 0}
+		v := &pb.Value{ValueType: &pb.Value_StringValue{StringValue: strings.Repeat("x", z.rng.IntN(3))},
+			ExcludeFromIndexes: z.rng.IntN(2) == 0}
 		if z.rng.IntN(3) == 0 {
 			v.ValueType = &pb.Value_NullValue{}
 		}
@@ -242,7 +251,8 @@ func (z *zoo) put(keys []*datastore.Key, all []*pb.Entity) {
 	z.Helper()
 	mutations := make([]wire.Mutation, len(keys))
 	for i, key := range keys {
-		mutations[i] = wire.Mutation{Mutation: datastore.NewUpsert(key, wire.Unsent()), Condition: wire.Condition{Writes: all[i], Free: true}}
+		mutations[i] = wire.Mutation{Mutation: datastore.NewUpsert(key, wire.Unsent()),
+			Condition: wire.Condition{Writes: all[i], Free: true}}
 	}
 	if _, err := wire.Commit(z.Context(), z.client, mutations); err != nil {
 		z.Fatalf("%.2000s", err)
@@ -304,24 +314,26 @@ func (z *zoo) run(name, params string, written int) *mapper.Job {
 		for _, f := range failures[:min(3, len(failures))] {
 			z.Logf("%v: %s", f.Key, f.Error)
 		}
-		z.Fatalf("%s is %v: %d processed, %d written, want %d and %d: %s", name, s.State, s.Processed, s.Written, len(z.keys), written, s.Error)
+		z.Fatalf("%s is %v: %d processed, %d written, want %d and %d: %s", name, s.State, s.Processed, s.Written,
+			len(z.keys), written, s.Error)
 	}
 	return job
 }
 
-// TestOddNames changes properties of all names of up to three of some characters, and of others, each beside ones that a
-// wrong reading of the name would mean.
+// TestOddNames changes properties of all names of up to three of some characters, and of others,
+// each beside ones that a wrong reading of the name would mean.
 func TestOddNames(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	raise := mapper.Update("raise", func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
-		for i, p := range e.Value {
-			if n, ok := p.Value.(int64); ok && n < 100 {
-				e.Value[i].Value = n + 1
+	raise := mapper.Update("raise",
+		func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+			for i, p := range e.Value {
+				if n, ok := p.Value.(int64); ok && n < 100 {
+					e.Value[i].Value = n + 1
+				}
 			}
-		}
-		return nil
-	})
+			return nil
+		})
 	names := slices.Clone(anyentity.Names)
 	for some := []string{""}; len(some[0]) < 3; {
 		var longer []string
@@ -337,7 +349,8 @@ func TestOddNames(t *testing.T) {
 		z := &zoo{world: w, project: projectOf(t, w.client)}
 		odd := func(name string, n int64) map[string]*pb.Value {
 			all := make(map[string]*pb.Value)
-			for _, other := range []string{"a", "b", "q", "a.b", "a-", strings.Trim(name, "`"), strings.ReplaceAll(name, `\`, "")} {
+			for _, other := range []string{"a", "b", "q", "a.b", "a-", strings.Trim(name, "`"),
+				strings.ReplaceAll(name, `\`, "")} {
 				if other != "" {
 					all[other] = &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: 100}}
 				}
@@ -356,7 +369,8 @@ func TestOddNames(t *testing.T) {
 		z.run(raise.Name(), "{}", len(names))
 		is := z.read("Thing")
 		for i, name := range names {
-			if got := is[pbkey.Text(z.keys[i])].GetEntity(); !maps.EqualFunc(got.GetProperties(), odd(name, 6), pbvalue.Same) {
+			if got := is[pbkey.Text(z.keys[i])].GetEntity(); !maps.EqualFunc(got.GetProperties(), odd(name, 6),
+				pbvalue.Same) {
 				t.Errorf("%q: %v", name, got.GetProperties())
 			}
 		}
@@ -369,7 +383,8 @@ func TestOddNames(t *testing.T) {
 	}
 }
 
-// TestFilterOfMixedElements starts a job whose filter finds only one array. The array's first element is unindexed.
+// TestFilterOfMixedElements starts a job whose filter finds only one array. The array's first
+// element is unindexed.
 func TestFilterOfMixedElements(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -382,7 +397,8 @@ func TestFilterOfMixedElements(t *testing.T) {
 		k.PartitionId = &pb.PartitionId{ProjectId: z.project}
 		z.put(z.keys, []*pb.Entity{{Key: k, Properties: map[string]*pb.Value{
 			"Number": number(1, false),
-			"p":      {ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: []*pb.Value{number(1, true), number(5, false)}}}},
+			"p": {ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: []*pb.Value{number(1, true),
+				number(5, false)}}}},
 		}}})
 		for op, want := range map[string]int64{"=": 1, ">=": 1, "<=": 1} {
 			s := finish(w, idle, mapper.Query{Kind: "Thing", Filters: []mapper.Filter{mapper.Where("p", op, 5)}}, nil)

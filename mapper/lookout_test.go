@@ -22,8 +22,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestUndelivered has the queue deliver nothing, for reasons that it knows: within two minutes the status
-// and the log of whoever waits for the job say why, and no longer once it is mended.
+// TestUndelivered has the queue deliver nothing, for reasons that it knows: within two minutes the
+// status and the log of whoever waits for the job say why, and no longer once it is mended.
 func TestUndelivered(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -38,14 +38,16 @@ func TestUndelivered(t *testing.T) {
 		drained bool         // the process is
 		want    []string
 	}{
-		"wrong URL":      {handler: answer(404), want: []string{"404", target, "URL"}},
-		"forbidden":      {handler: answer(403), want: []string{"403", target, "account"}},
-		"no token":       {handler: answer(401), want: []string{"401", target, "account"}},
-		"broken":         {handler: answer(500), want: []string{"500", target, "log"}},
-		"no service":     {handler: answer(200), dead: true, want: []string{"UNAVAILABLE", target, "is the service there"}},
-		"paused queue":   {paused: true, want: []string{queueName, "paused"}},
-		"drained":        {drained: true, want: []string{"421", target, "does another one run"}},
-		"something else": {handler: answer(200), lost: true, want: []string{queueName, target, "something other than the handler"}},
+		"wrong URL": {handler: answer(404), want: []string{"404", target, "URL"}},
+		"forbidden": {handler: answer(403), want: []string{"403", target, "account"}},
+		"no token":  {handler: answer(401), want: []string{"401", target, "account"}},
+		"broken":    {handler: answer(500), want: []string{"500", target, "log"}},
+		"no service": {handler: answer(200), dead: true,
+			want: []string{"UNAVAILABLE", target, "is the service there"}},
+		"paused queue": {paused: true, want: []string{queueName, "paused"}},
+		"drained":      {drained: true, want: []string{"421", target, "does another one run"}},
+		"something else": {handler: answer(200), lost: true,
+			want: []string{queueName, target, "something other than the handler"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -67,7 +69,8 @@ func TestUndelivered(t *testing.T) {
 					w.handler = test.handler
 				}
 				if test.paused {
-					if _, err := client.PauseQueue(t.Context(), &cloudtaskspb.PauseQueueRequest{Name: queueName}); err != nil {
+					if _, err := client.PauseQueue(t.Context(),
+						&cloudtaskspb.PauseQueueRequest{Name: queueName}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -101,7 +104,8 @@ func TestUndelivered(t *testing.T) {
 				}
 				faults.Pause()
 				if test.paused {
-					if _, err := client.ResumeQueue(t.Context(), &cloudtaskspb.ResumeQueueRequest{Name: queueName}); err != nil {
+					if _, err := client.ResumeQueue(t.Context(),
+						&cloudtaskspb.ResumeQueueRequest{Name: queueName}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -119,8 +123,9 @@ func TestUndelivered(t *testing.T) {
 	}
 }
 
-// TestUnwatched has the queue deliver nothing to a job that nobody looks at: the process that has started it, or resumed it, logs
-// why. What the status says of the job right behind a Resume is not that its tasks are lost.
+// TestUnwatched has the queue deliver nothing to a job that nobody looks at: the process that has
+// started it, or resumed it, logs why. What the status says of the job right behind a Resume is not
+// that its tasks are lost.
 func TestUnwatched(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -157,22 +162,26 @@ func TestUnwatched(t *testing.T) {
 	})
 }
 
-// TestOtherURL has a job run at a URL until a moment, from when on only another one is served, as after a deployment of the service
-// under another name. Its status says so, and a schedule of Revive has it go on there, whatever it was at.
+// TestOtherURL has a job run at a URL until a moment, from when on only another one is served, as
+// after a deployment of the service under another name. Its status says so, and a schedule of
+// Revive has it go on there, whatever it was at.
 func TestOtherURL(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	for name, until := range map[string]time.Duration{"its start": 0, "its first page": 200 * time.Millisecond, "its middle": 5 * time.Second, "its end": time.Hour} {
+	for name, until := range map[string]time.Duration{"its start": 0, "its first page": 200 * time.Millisecond,
+		"its middle": 5 * time.Second, "its end": time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, setting{queue: few(1), log: new(logged)}, steadyCredit)
 				keys := names(100)
 				w.putAccounts(keys)
-				first, err := tasks.NewQueue(w.tasksClient(), queueName, "http://before/mapper/", &tasks.Options{Unverified: true})
+				first, err := tasks.NewQueue(w.tasksClient(), queueName, "http://before/mapper/",
+					&tasks.Options{Unverified: true})
 				if err != nil {
 					t.Fatal(err)
 				}
-				before, err := mapper.New(w.client, first, &mapper.Options{Mappers: []mapper.Definition{steadyCredit}, Logger: slog.New(slog.DiscardHandler)})
+				before, err := mapper.New(w.client, first, &mapper.Options{Mappers: []mapper.Definition{steadyCredit},
+					Logger: slog.New(slog.DiscardHandler)})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -190,12 +199,15 @@ func TestOtherURL(t *testing.T) {
 						http.NotFound(rw, r)
 					}
 				})
-				if _, err := steadyCredit.Start(t.Context(), before, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "one", PageSize: 10}); err != nil {
+				if _, err := steadyCredit.Start(t.Context(), before, mapper.Query{Kind: "Account"}, credit{10},
+					&mapper.StartOptions{ID: "one", PageSize: 10}); err != nil {
 					t.Fatal(err)
 				}
 				job := w.engine.Job("one")
 				time.Sleep(5 * time.Minute)
-				if s, err := job.Status(t.Context()); err != nil || s.State != mapper.Running || !strings.Contains(s.Error, "404") || !strings.Contains(s.Error, "http://before/") || !strings.Contains(s.Error, target) {
+				if s, err := job.Status(t.Context()); err != nil || s.State != mapper.Running ||
+					!strings.Contains(s.Error, "404") || !strings.Contains(s.Error, "http://before/") ||
+					!strings.Contains(s.Error, target) {
 					t.Errorf("%+v, %v, want an error that names both URLs", s, err)
 				}
 				for range 2 {
@@ -213,8 +225,8 @@ func TestOtherURL(t *testing.T) {
 	}
 }
 
-// TestMissingMapper has the tasks of a job delivered to a build without its mapper: the status says so within
-// two minutes, and the log in few lines.
+// TestMissingMapper has the tasks of a job delivered to a build without its mapper: the status says
+// so within two minutes, and the log in few lines.
 func TestMissingMapper(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -237,7 +249,8 @@ func TestMissingMapper(t *testing.T) {
 			t.Errorf("%+v, %v", s, err)
 		}
 		time.Sleep(10 * time.Minute)
-		if n := strings.Count(log.String(), "\n"); n == 0 || n > 20*11 || !strings.Contains(log.String(), "add-credit") {
+		if n := strings.Count(log.String(), "\n"); n == 0 || n > 20*11 ||
+			!strings.Contains(log.String(), "add-credit") {
 			t.Errorf("%d lines:\n%.2000s", n, log.String())
 		}
 		w.handler = own
@@ -247,8 +260,8 @@ func TestMissingMapper(t *testing.T) {
 	})
 }
 
-// TestUndeliveredUnknown has a queue that nobody may ask, or that does not answer: the status says nothing
-// of its tasks, and nothing fails.
+// TestUndeliveredUnknown has a queue that nobody may ask, or that does not answer: the status says
+// nothing of its tasks, and nothing fails.
 func TestUndeliveredUnknown(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -256,10 +269,12 @@ func TestUndeliveredUnknown(t *testing.T) {
 		t.Run(code.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var asked atomic.Int64
-				refuse := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+				refuse := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any,
+					error) {
 					switch req.(type) {
 					case *cloudtaskspb.GetTaskRequest, *cloudtaskspb.GetQueueRequest:
-						if asked.Add(1); code != codes.Unavailable || asked.Load() > 1 { // a start that gets no answer fails
+						// a start that gets no answer fails
+						if asked.Add(1); code != codes.Unavailable || asked.Load() > 1 {
 							return nil, status.Error(code, "no")
 						}
 					}

@@ -17,10 +17,13 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// manyRanges returns a job that has so many ranges, a tenth of which are open, and what counts its operations. Its tasks are not run.
+// manyRanges returns a job that has so many ranges, a tenth of which are open, and what counts its
+// operations. Its tasks are not run.
 func manyRanges(t testing.TB, n int) (*mapper.Job, func() int64) {
 	t.Helper()
-	refuse := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+	refuse := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
 	e := emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(refuse)})
 	client, err := e.Datastore(t.Context(), "test", mapper.WithVersions())
 	if err != nil {
@@ -32,19 +35,22 @@ func manyRanges(t testing.TB, n int) (*mapper.Job, func() int64) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { taskClient.Close() })
-	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: queueName}}); err != nil {
+	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{Name: queueName}}); err != nil {
 		t.Fatal(err)
 	}
 	queue, err := tasks.NewQueue(taskClient, queueName, target, &tasks.Options{Unverified: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: mapper.Set(addCredit), Logger: slog.New(slog.DiscardHandler)})
+	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: mapper.Set(addCredit),
+		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	bridge.Seed(engine, 1) // its incarnation decides which records are the sample
-	job, err := addCredit.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, credit{1}, &mapper.StartOptions{ID: "many", AllowEmpty: true})
+	job, err := addCredit.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, credit{1},
+		&mapper.StartOptions{ID: "many", AllowEmpty: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +63,8 @@ func manyRanges(t testing.TB, n int) (*mapper.Job, func() int64) {
 		var keys []*datastore.Key
 		var all []*inner.Range
 		for i := first; i < min(n, first+500); i++ {
-			r := &inner.Range{Job: stored.ID, Incarnation: stored.Incarnation, ID: inner.RangeID(stored.Root(), int64(i)), Depth: 1, PageSize: 500, Estimate: 500, Created: now}
+			r := &inner.Range{Job: stored.ID, Incarnation: stored.Incarnation,
+				ID: inner.RangeID(stored.Root(), int64(i)), Depth: 1, PageSize: 500, Estimate: 500, Created: now}
 			if r.State = inner.Pending; i%10 == 0 {
 				r.Open = stored.ID
 			} else {
@@ -78,7 +85,8 @@ func manyRanges(t testing.TB, n int) (*mapper.Job, func() int64) {
 	}
 }
 
-// TestStatusOfManyRanges asks how a job stands that has very many ranges: at most ten calls answer that, as for any other job.
+// TestStatusOfManyRanges asks how a job stands that has very many ranges: at most ten calls answer
+// that, as for any other job.
 func TestStatusOfManyRanges(t *testing.T) {
 	testflag.Sequential(t)
 	n := testflag.Size(t, 5000, 20_000, 200_000)
@@ -93,17 +101,20 @@ func TestStatusOfManyRanges(t *testing.T) {
 		t.Errorf("%d calls", made)
 	}
 	p, all := s.Progress, int64(n)*450
-	if !s.Estimated || s.Processed < all*8/10 || s.Processed > all*12/10 || p.AtLeast > 0.9 || p.AtMost < 0.9 || p.About < p.AtLeast || p.About > p.AtMost {
+	if !s.Estimated || s.Processed < all*8/10 || s.Processed > all*12/10 || p.AtLeast > 0.9 || p.AtMost < 0.9 ||
+		p.About < p.AtLeast || p.About > p.AtMost {
 		t.Errorf("%+v, of %d entities", s, all)
 	}
 }
 
-// BenchmarkStatusOfManyRanges measures the status of a job that has 200,000 ranges, and of one that has 200.
+// BenchmarkStatusOfManyRanges measures the status of a job that has 200,000 ranges, and of one that
+// has 200.
 func BenchmarkStatusOfManyRanges(b *testing.B) {
 	for name, n := range map[string]int{"200": 200, "200,000": 200_000} {
 		b.Run(name, func(b *testing.B) {
 			job, _ := manyRanges(b, n)
-			if _, err := job.Status(b.Context()); err != nil { // the embedded Datastore builds an index when it is first used
+			// the embedded Datastore builds an index when it is first used
+			if _, err := job.Status(b.Context()); err != nil {
 				b.Fatal(err)
 			}
 			for b.Loop() {

@@ -41,27 +41,30 @@ type None struct{}
 //   - A field that is not stored yet is stored, false and 0 too, unless it has the tag omitempty.
 //   - What T does not declare stays as stored.
 //
-// An entity in which nothing differs is not written, and neither is one for which the function returns [Skip].
-// Status.Written counts those that are. What a changed tag says of indexes, and what T's Load makes of older entities, is
-// stored if the function calls [Entity.Resave]; [Entity.Touch] writes an entity exactly as it is stored.
+// An entity in which nothing differs is not written, and neither is one for which the function
+// returns [Skip]. Status.Written counts those that are. What a changed tag says of indexes, and
+// what T's Load makes of older entities, is stored if the function calls [Entity.Resave];
+// [Entity.Touch] writes an entity exactly as it is stored.
 //
-// The function should be short, and free of other effects: it may run several times for one effect. Where others change an
-// entity before its page is committed, the function runs again on what is there then, and what it asked for before is
-// forgotten. It may read other entities by [Entity.Get], which are guarded as its own is. An error leaves the
-// entity as it was and has it tried again by itself, up to [UpdateAttempts] times, see [Retries].
-// An error marked by [Permanent], or a value that does not fit T, is not tried
-// again, and one by [RetryAfter] not before its time. What can't be processed is
-// recorded as a failure, and the others go on.
+// The function should be short, and free of other effects: it may run several times for one effect.
+// Where others change an entity before its page is committed, the function runs again on what is
+// there then, and what it asked for before is forgotten. It may read other entities by
+// [Entity.Get], which are guarded as its own is. An error leaves the entity as it was and has it
+// tried again by itself, up to [UpdateAttempts] times, see [Retries]. An error marked by
+// [Permanent], or a value that does not fit T, is not tried again, and one by [RetryAfter] not
+// before its time. What can't be processed is recorded as a failure, and the others go on.
 //
-// But when more than 10 entities of a page fail, and more than 5% of a full one, or most of
-// a small one and so much of what the process has lately called, it is the function that
-// is at fault: the page is tried again as a whole, as often, and then the job fails; at once if all of these errors are permanent. So it does when the
-// database refuses what the function writes for as much of what the job has processed.
+// But when more than 10 entities of a page fail, and more than 5% of a full one, or most of a small
+// one and so much of what the process has lately called, it is the function that is at fault: the
+// page is tried again as a whole, as often, and then the job fails; at once if all of these errors
+// are permanent. So it does when the database refuses what the function writes for as much of what
+// the job has processed.
 //
-// T is a struct, or a type whose pointer implements datastore.PropertyLoadSaver. It
-// needs only the fields that the function uses, with the tags that they have elsewhere.
-// A PropertyLoadSaver declares what it saves. A datastore.PropertyList has all properties; one that gets another name
-// is stored under that as it was. A property whose name differs from that of its field in case only is an error.
+// T is a struct, or a type whose pointer implements datastore.PropertyLoadSaver. It needs only the
+// fields that the function uses, with the tags that they have elsewhere. A PropertyLoadSaver
+// declares what it saves. A datastore.PropertyList has all properties; one that gets another name
+// is stored under that as it was. A property whose name differs from that of its field in case only
+// is an error.
 func Update[T, P any](name string, fn func(ctx context.Context, e *Entity[T], params P) error) *Mapper[P] {
 	return define(name, function.Update, fn)
 }
@@ -103,17 +106,18 @@ func (m *Mapper[P]) OnDone(fn func(ctx context.Context, d *Done, params P) error
 	return m
 }
 
-// Forget has the mapper's jobs keep nothing of what they were about. When a job has come to all of its entities, and
-// none is a failure, it deletes the records of its ranges. Then fn is called, in a task of its own and in no
-// transaction, for up to half of the queue's Deadline. When it returns nil the job ends, and its record loses query,
-// parameters, errors, reasons and counters: a hash stays, whose salt nobody keeps. A start of its ID is refused with
-// [ErrState] from then on. The job can't be undone, retried or verified.
+// Forget has the mapper's jobs keep nothing of what they were about. When a job has come to all of
+// its entities, and none is a failure, it deletes the records of its ranges. Then fn is called, in
+// a task of its own and in no transaction, for up to half of the queue's Deadline. When it returns
+// nil the job ends, and its record loses query, parameters, errors, reasons and counters: a hash
+// stays, whose salt nobody keeps. A start of its ID is refused with [ErrState] from then on. The
+// job can't be undone, retried or verified.
 //
-// The function runs at least once. Its error has it tried again by the queue's back-off, and is shown in Status.Error;
-// one that is marked by [Permanent] fails the job, and [Job.Resume] calls it again. [Done.Proof] is what the records
-// have proved, and [Done.Forget] has other records forget. Put and Delete of the Done have no effect. A job with
-// failures calls the finalizer of [Mapper.OnDone] instead, if there is one. It returns the mapper, for use in its
-// definition.
+// The function runs at least once. Its error has it tried again by the queue's back-off, and is
+// shown in Status.Error; one that is marked by [Permanent] fails the job, and [Job.Resume] calls it
+// again. [Done.Proof] is what the records have proved, and [Done.Forget] has other records forget.
+// Put and Delete of the Done have no effect. A job with failures calls the finalizer of
+// [Mapper.OnDone] instead, if there is one. It returns the mapper, for use in its definition.
 func (m *Mapper[P]) Forget(fn func(ctx context.Context, d *Done, params P) error) *Mapper[P] {
 	if fn == nil {
 		m.def.Err = errors.New("Forget: the function is nil")
@@ -140,24 +144,28 @@ func (m *Mapper[P]) Forget(fn func(ctx context.Context, d *Done, params P) error
 // A starter starts jobs by name.
 type starter = func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error)
 
-// ByName has [Engine.StartNamed] start jobs of the mapper by a function, which may prepare something first that the job needs. Params are
-// what was given, and not yet those of the mapper. It returns the mapper, for use in its definition.
-func (m *Mapper[P]) ByName(start func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error)) *Mapper[P] {
+// ByName has [Engine.StartNamed] start jobs of the mapper by a function, which may prepare
+// something first that the job needs. Params are what was given, and not yet those of the mapper.
+// It returns the mapper, for use in its definition.
+func (m *Mapper[P]) ByName(
+	start func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error),
+) *Mapper[P] {
 	m.def.ByName = start
 	return m
 }
 
-// CheckByName has [PlanNamed] check the parameters that the function of [Mapper.ByName] takes, which a plan does not
-// know otherwise. It returns the mapper, for use in its definition.
+// CheckByName has [PlanNamed] check the parameters that the function of [Mapper.ByName] takes,
+// which a plan does not know otherwise. It returns the mapper, for use in its definition.
 func (m *Mapper[P]) CheckByName(check func(params json.RawMessage) error) *Mapper[P] {
 	m.def.Given = check
 	return m
 }
 
-// A Validator is a type of parameters that says what is wrong with them. Validate is called for each start, by whatever
-// means, with [Mapper.Start], [Engine.StartNamed] or [Schedule.Tick], and by [PlanNamed]: its error refuses that with
-// [ErrArguments], before anything is recorded. It is not called while a job runs. Name the parameter in the error, as it
-// is in JSON. The method may have a pointer as its receiver.
+// A Validator is a type of parameters that says what is wrong with them. Validate is called for
+// each start, by whatever means, with [Mapper.Start], [Engine.StartNamed] or [Schedule.Tick], and
+// by [PlanNamed]: its error refuses that with [ErrArguments], before anything is recorded. It is
+// not called while a job runs. Name the parameter in the error, as it is in JSON. The method may
+// have a pointer as its receiver.
 //
 //	type Params struct {
 //		Amount int64 `json:"amount"`
@@ -170,12 +178,13 @@ func (m *Mapper[P]) CheckByName(check func(params json.RawMessage) error) *Mappe
 //		return nil
 //	}
 //
-// Without it, too, a start refuses by name what JSON has and the type has not, a name that comes twice, null for a field
-// that can't be null, and a number in a field of the type any that a float64 does not hold.
+// Without it, too, a start refuses by name what JSON has and the type has not, a name that comes
+// twice, null for a field that can't be null, and a number in a field of the type any that a
+// float64 does not hold.
 type Validator interface{ Validate() error }
 
-// CheckParams decodes parameters in JSON into what params points to, and checks them, as a start does: for the function of
-// [Mapper.ByName].
+// CheckParams decodes parameters in JSON into what params points to, and checks them, as a start
+// does: for the function of [Mapper.ByName].
 func CheckParams[P any](encoded json.RawMessage, params *P) error {
 	if err := function.ReadParams(encoded, params); err != nil {
 		return fmt.Errorf("%w: %w", ErrArguments, err)
@@ -226,7 +235,8 @@ func define[T, P any](name string, m function.Mode, fn func(context.Context, *En
 	case fn == nil:
 		d.Err = errors.New("the function is nil")
 	case !loader && reflect.TypeFor[T]().Kind() != reflect.Struct:
-		d.Err = fmt.Errorf("entities have the type %v, which is neither a struct nor a datastore.PropertyLoadSaver", reflect.TypeFor[T]())
+		d.Err = fmt.Errorf("entities have the type %v, which is neither a struct nor a datastore.PropertyLoadSaver",
+			reflect.TypeFor[T]())
 	case !loader:
 		_, d.Err = datastore.SaveStruct(new(T)) // a struct that the client can't handle
 	}
@@ -242,7 +252,8 @@ func define[T, P any](name string, m function.Mode, fn func(context.Context, *En
 		if err := function.DecodeParams(encoded, &params); err != nil {
 			return nil, err
 		}
-		return func(ctx context.Context, j function.Job, key *datastore.Key, stored *pb.Entity) (*function.Effect, error) {
+		return func(ctx context.Context, j function.Job, key *datastore.Key, stored *pb.Entity) (*function.Effect,
+			error) {
 			return apply(m, keysOnly, j, key, stored, func(e *Entity[T]) error { return fn(ctx, e, params) })
 		}, nil
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// Some accounts of a simulation put others, which are near them in the order of the keys and often in the
-// same page. No other client touches those. After a job such an account has what was put, or that and its
-// own credit: never what it had before.
+// Some accounts of a simulation put others, which are near them in the order of the keys and often
+// in the same page. No other client touches those. After a job such an account has what was put, or
+// that and its own credit: never what it had before.
 type mates struct {
 	puts     map[string]int         // by the key of the account that puts: which one it puts
 	balances map[int]map[int64]bool // of an account that is put: what it may have

@@ -33,7 +33,9 @@ func (s *simulation) putMembers() {
 		batch := s.keys[i:min(i+400, len(s.keys))]
 		members := make([]member, len(batch))
 		for j := range members {
-			members[j] = member{Balance: int64(i + j), Owner: fmt.Sprint("owner ", i+j), Active: true, Rank: s.rng.Int64N(500) * s.rng.Int64N(1000), Since: epoch.Add(time.Duration(s.rng.Int64N(1e9)) * time.Second)}
+			members[j] = member{Balance: int64(i + j), Owner: fmt.Sprint("owner ", i+j), Active: true,
+				Rank:  s.rng.Int64N(500) * s.rng.Int64N(1000),
+				Since: epoch.Add(time.Duration(s.rng.Int64N(1e9)) * time.Second)}
 		}
 		s.members = append(s.members, members...)
 		if _, err := s.client.PutMulti(s.Context(), batch, members); err != nil {
@@ -45,19 +47,21 @@ func (s *simulation) putMembers() {
 // forms are those of queries. Each is over all accounts, until the function has changed them;
 // those with a ReadTime are over them as they are at first.
 var forms = map[string]mapper.Query{
-	"filter":           {Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
-	"in":               {Filters: []mapper.Filter{{Property: "Active", Op: "in", Value: []any{true, "yes"}, AnyType: true}}},
+	"filter": {Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
+	"in": {Filters: []mapper.Filter{{Property: "Active", Op: "in", Value: []any{true, "yes"},
+		AnyType: true}}},
 	"inequality":       {Filters: []mapper.Filter{mapper.Where("Rank", ">=", 0)}},
 	"keys":             {Start: datastore.IDKey("Account", 1, nil)},
 	"value":            {ShardBy: "Rank"},
 	"value and filter": {ShardBy: "Rank", Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
 	"spaces":           {Kinds: []string{"Account", "Nothing"}, AllNamespaces: true},
-	"spaces, filter":   {Kinds: []string{"Account", "Nothing"}, Namespaces: []string{"", "n1", "n2", "n3"}, Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
-	"spaces, value":    {Kinds: []string{"Account", "Nothing"}, AllNamespaces: true, ShardBy: "Rank"},
-	"keys only":        {KeysOnly: true},
-	"snapshot":         {ReadTime: epoch},
-	"snapshot, value":  {ReadTime: epoch, ShardBy: "Rank", Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
-	"values":           {ShardBy: "Since", Filters: []mapper.Filter{mapper.Where("Since", ">=", epoch)}},
+	"spaces, filter": {Kinds: []string{"Account", "Nothing"}, Namespaces: []string{"", "n1", "n2", "n3"},
+		Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
+	"spaces, value":   {Kinds: []string{"Account", "Nothing"}, AllNamespaces: true, ShardBy: "Rank"},
+	"keys only":       {KeysOnly: true},
+	"snapshot":        {ReadTime: epoch},
+	"snapshot, value": {ReadTime: epoch, ShardBy: "Rank", Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
+	"values":          {ShardBy: "Since", Filters: []mapper.Filter{mapper.Where("Since", ">=", epoch)}},
 }
 
 // form chooses the form of the query.
@@ -92,7 +96,8 @@ func inNamespace(k *datastore.Key, namespace string) *datastore.Key {
 	if k == nil {
 		return nil
 	}
-	return &datastore.Key{Kind: k.Kind, ID: k.ID, Name: k.Name, Parent: inNamespace(k.Parent, namespace), Namespace: namespace}
+	return &datastore.Key{Kind: k.Kind, ID: k.ID, Name: k.Name, Parent: inNamespace(k.Parent, namespace),
+		Namespace: namespace}
 }
 
 // keysOf draws a shape of keys.

@@ -40,7 +40,8 @@ func (w *world) putSessions(kind string, n int) {
 	keys, all := make([]*datastore.Key, n), make([]session, n)
 	for i := range all {
 		keys[i] = datastore.NameKey(kind, fmt.Sprintf("s-%x", i*7919%10007), nil)
-		all[i] = session{Seen: epoch.Add(time.Duration(i) * time.Hour), User: fmt.Sprint("user ", i%7), Hits: int64(i), Score: float64(i), Text: "a text"}
+		all[i] = session{Seen: epoch.Add(time.Duration(i) * time.Hour), User: fmt.Sprint("user ", i%7), Hits: int64(i),
+			Score: float64(i), Text: "a text"}
 	}
 	for i := 0; i < n; i += 400 {
 		if _, err := w.client.PutMulti(w.Context(), keys[i:min(n, i+400)], all[i:min(n, i+400)]); err != nil {
@@ -49,8 +50,8 @@ func (w *world) putSessions(kind string, n int) {
 	}
 }
 
-// TestDeleteByAge deletes what is older than a time in each of the ways that a user tries first, on a
-// database without any composite index.
+// TestDeleteByAge deletes what is older than a time in each of the ways that a user tries first, on
+// a database without any composite index.
 func TestDeleteByAge(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -62,11 +63,13 @@ func TestDeleteByAge(t *testing.T) {
 			refused bool // until there is an index; the error says what to do
 			reads   bool
 		}{
-			"KeysOnly":             {mapper.Query{KeysOnly: true, Filters: []mapper.Filter{before}}, false, true},
-			"KeysOnly, bounded":    {mapper.Query{KeysOnly: true, Filters: []mapper.Filter{before, mapper.Where("seen", ">=", epoch)}}, false, true},
-			"ShardBy":              {mapper.Query{ShardBy: "seen", Filters: []mapper.Filter{before}}, false, true},
-			"ShardBy and KeysOnly": {mapper.Query{ShardBy: "seen", KeysOnly: true, Filters: []mapper.Filter{before}}, false, true},
-			"a filter alone":       {mapper.Query{Filters: []mapper.Filter{before}}, true, true},
+			"KeysOnly": {mapper.Query{KeysOnly: true, Filters: []mapper.Filter{before}}, false, true},
+			"KeysOnly, bounded": {mapper.Query{KeysOnly: true,
+				Filters: []mapper.Filter{before, mapper.Where("seen", ">=", epoch)}}, false, true},
+			"ShardBy": {mapper.Query{ShardBy: "seen", Filters: []mapper.Filter{before}}, false, true},
+			"ShardBy and KeysOnly": {mapper.Query{ShardBy: "seen", KeysOnly: true, Filters: []mapper.Filter{before}},
+				false, true},
+			"a filter alone": {mapper.Query{Filters: []mapper.Filter{before}}, true, true},
 		} {
 			c.q.Kind = strings.ReplaceAll(name, " ", "")
 			w.putSessions(c.q.Kind, n)
@@ -75,7 +78,9 @@ func TestDeleteByAge(t *testing.T) {
 			}
 			job, err := start()
 			if c.refused && err != nil { // the Firestore emulator needs no index
-				if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), `unless Query.ShardBy is "seen"`) || !strings.Contains(err.Error(), "KeysOnly") {
+				if !errors.Is(err, mapper.ErrArguments) ||
+					!strings.Contains(err.Error(), `unless Query.ShardBy is "seen"`) ||
+					!strings.Contains(err.Error(), "KeysOnly") {
 					t.Errorf("%s: %v", name, err)
 				}
 				c.q.ShardBy = "seen" // as the error says
@@ -100,7 +105,8 @@ func TestDeleteByAge(t *testing.T) {
 		}
 		// By equalities, in the order of keys.
 		w.putSessions("Session", 70)
-		q := mapper.Query{Kind: "Session", KeysOnly: true, Filters: []mapper.Filter{mapper.Where("user", "=", "user 3"), mapper.Where("hits", "=", 10)}}
+		q := mapper.Query{Kind: "Session", KeysOnly: true, Filters: []mapper.Filter{mapper.Where("user", "=", "user 3"),
+			mapper.Where("hits", "=", 10)}}
 		job, err := deleteAll.Start(t.Context(), w.engine, q, mapper.None{}, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -116,24 +122,30 @@ func TestDeleteByAge(t *testing.T) {
 	})
 	old := testflag.Size(t, 0, 100, 300)
 	for name, p := range map[string]emulator.Product{"google": emulator.Classic, "firestore": emulator.Firestore} {
-		t.Run(name, func(t *testing.T) { test(t, newWorld(t, setting{client: googletest.Client(t, p)}, deleteAll), old) })
+		t.Run(name, func(t *testing.T) {
+			test(t, newWorld(t, setting{client: googletest.Client(t, p)}, deleteAll), old)
+		})
 	}
 }
 
-// TestDeleteByAgeSparesTheRenewed renews sessions while a job deletes old ones by their keys: those that
-// are young when their page is committed stay.
+// TestDeleteByAgeSparesTheRenewed renews sessions while a job deletes old ones by their keys: those
+// that are young when their page is committed stay.
 func TestDeleteByAgeSparesTheRenewed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{emulator: emulator.Options{Indexes: []byte("indexes: []")}, queue: few(10)}, deleteAll)
 		w.putSessions("Session", 600)
-		q := mapper.Query{Kind: "Session", KeysOnly: true, Filters: []mapper.Filter{mapper.Where("seen", "<", epoch.Add(400*time.Hour)), mapper.Where("user", "=", "user 3")}}
-		if _, err := deleteAll.Start(t.Context(), w.engine, q, mapper.None{}, nil); err == nil || !strings.Contains(err.Error(), "  - name: user\n  - name: seen") {
+		q := mapper.Query{Kind: "Session", KeysOnly: true,
+			Filters: []mapper.Filter{mapper.Where("seen", "<", epoch.Add(400*time.Hour)),
+				mapper.Where("user", "=", "user 3")}}
+		if _, err := deleteAll.Start(t.Context(), w.engine, q, mapper.None{}, nil); err == nil ||
+			!strings.Contains(err.Error(), "  - name: user\n  - name: seen") {
 			t.Errorf("with an equality: %v", err)
 		}
 		q.Filters = q.Filters[:1]
 		renewed := 0
-		job, err := deleteAll.Start(t.Context(), w.engine, q, mapper.None{}, &mapper.StartOptions{PageSize: 20, Rate: mapper.Rate{Entities: 40}})
+		job, err := deleteAll.Start(t.Context(), w.engine, q, mapper.None{},
+			&mapper.StartOptions{PageSize: 20, Rate: mapper.Rate{Entities: 40}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,7 +170,8 @@ func TestDeleteByAgeSparesTheRenewed(t *testing.T) {
 		}
 		s := w.wait(job)
 		left, err := w.client.GetAll(t.Context(), datastore.NewQuery("Session").KeysOnly(), nil)
-		if err != nil || len(left) != 200+renewed || s.Processed != int64(400-renewed) || renewed == 0 || renewed == 80 {
+		if err != nil || len(left) != 200+renewed || s.Processed != int64(400-renewed) || renewed == 0 ||
+			renewed == 80 {
 			t.Errorf("%d are left, %v; %d were renewed; %+v", len(left), err, renewed, s)
 		}
 	})
@@ -188,7 +201,8 @@ func TestFiltersOnce(t *testing.T) {
 	}
 }
 
-// TestFilterTypes starts jobs whose filters compare values of other types than those that are stored.
+// TestFilterTypes starts jobs whose filters compare values of other types than those that are
+// stored.
 func TestFilterTypes(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -196,7 +210,9 @@ func TestFilterTypes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{emulator: emulator.Options{Indexes: []byte("indexes: []")}}, deleteAll, lookAtUser)
 		w.putSessions("Session", 40)
-		mixed := []datastore.PropertyList{{{Name: "seen", Value: nil}, {Name: "v", Value: int64(1)}}, {{Name: "seen", Value: epoch}, {Name: "v", Value: "x"}}, {{Name: "other", Value: true}, {Name: "v", Value: []any{int64(1), true}}}}
+		mixed := []datastore.PropertyList{{{Name: "seen", Value: nil}, {Name: "v", Value: int64(1)}},
+			{{Name: "seen", Value: epoch}, {Name: "v", Value: "x"}},
+			{{Name: "other", Value: true}, {Name: "v", Value: []any{int64(1), true}}}}
 		for i := range mixed {
 			key := datastore.IDKey("Mixed", int64(1+i), nil)
 			key.Namespace = "n"
@@ -205,28 +221,35 @@ func TestFilterTypes(t *testing.T) {
 			}
 		}
 		for filters, want := range map[string]string{
-			`[{"property": "seen", "op": "<", "value": ` + day + `}]`:                `"seen" < compares with a value of the type string, and entities of the kind "Session" have values of the type time, which Datastore orders by their type alone: in JSON such a value is {"time": ` + day + `}`,
-			`[{"property": "seen", "op": "<", "value": {"time": ` + day + `}}]`:      "",
-			`[{"property": "seen", "op": ">", "value": "2020"}]`:                     "type string",
-			`[{"property": "seen", "op": "=", "value": "2020"}]`:                     "type string",
-			`[{"property": "seen", "op": "<", "value": 1577836800000000}]`:           "type integer",
-			`[{"property": "hits", "op": "<", "value": 5}]`:                          "",
-			`[{"property": "hits", "op": "<", "value": {"int": "5"}}]`:               "",
-			`[{"property": "hits", "op": "<", "value": 5.0}]`:                        "type float",
-			`[{"property": "hits", "op": "in", "value": [1, 2, "3"]}]`:               "type string",
-			`[{"property": "hits", "op": "in", "value": [1, 2, null]}]`:              "",
-			`[{"property": "score", "op": "<", "value": 5}]`:                         `in JSON such a value is 5.0 or {"float": 5}`,
+			`[{"property": "seen", "op": "<", "value": ` + day +
+				`}]`: `"seen" < compares with a value of the type string, and entities of the kind "Session" have ` +
+				`values of the type time, which Datastore orders by their type alone: in JSON such a value is ` +
+				`{"time": ` + day + `}`,
+			`[{"property": "seen", "op": "<", "value": {"time": ` + day + `}}]`: "",
+			`[{"property": "seen", "op": ">", "value": "2020"}]`:                "type string",
+			`[{"property": "seen", "op": "=", "value": "2020"}]`:                "type string",
+			`[{"property": "seen", "op": "<", "value": 1577836800000000}]`:      "type integer",
+			`[{"property": "hits", "op": "<", "value": 5}]`:                     "",
+			`[{"property": "hits", "op": "<", "value": {"int": "5"}}]`:          "",
+			`[{"property": "hits", "op": "<", "value": 5.0}]`:                   "type float",
+			`[{"property": "hits", "op": "in", "value": [1, 2, "3"]}]`:          "type string",
+			`[{"property": "hits", "op": "in", "value": [1, 2, null]}]`:         "",
+			`[{"property": "score", "op": "<", "value": 5}]`: `in JSON such a value is 5.0 ` +
+				`or {"float": 5}`,
 			`[{"property": "score", "op": "<", "value": {"float": 5}}]`:              "",
 			`[{"property": "score", "op": ">", "value": 5, "any_type": true}]`:       "",
 			`[{"property": "user", "op": "=", "value": {"key": "EgkKB1Nlc3Npb24"}}]`: "*",
 			`[{"property": "user", "op": "=", "value": true}]`:                       "type boolean",
 			`[{"property": "user", "op": "=", "value": null}]`:                       "",
 			`[{"property": "user", "op": "=", "value": "nobody"}]`:                   "",
-			`[{"property": "none", "op": "=", "value": 5}]`:                          `no entity has an indexed property "none"`,
-			`[{"property": "sean", "op": "<", "value": {"time": ` + day + `}}]`:      `no entity has an indexed property "sean"`,
-			`[{"property": "text", "op": "=", "value": "a text"}]`:                   `no entity has an indexed property "text"`,
-			`[{"property": "text", "op": ">", "value": 5, "any_type": true}]`:        "",
-			`[{"property": "user", "op": ">=", "value": {"bytes": "dXNlcg=="}}]`:     "type bytes",
+			`[{"property": "none", "op": "=", "value": 5}]`: `no entity has an indexed ` +
+				`property "none"`,
+			`[{"property": "sean", "op": "<", "value": {"time": ` + day +
+				`}}]`: `no entity has an indexed property "sean"`,
+			`[{"property": "text", "op": "=", "value": "a text"}]`: `no entity has an indexed property ` +
+				`"text"`,
+			`[{"property": "text", "op": ">", "value": 5, "any_type": true}]`:    "",
+			`[{"property": "user", "op": ">=", "value": {"bytes": "dXNlcg=="}}]`: "type bytes",
 		} {
 			var q mapper.Query
 			err := json.Unmarshal([]byte(`{"kind": "Session", "filters": `+filters+`}`), &q)
@@ -244,7 +267,8 @@ func TestFilterTypes(t *testing.T) {
 			if op := q.Filters[0].Op; op == "=" || op == "in" {
 				q.ShardBy = ""
 			}
-			_, err = deleteAll.Start(t.Context(), w.engine, q, mapper.None{}, &mapper.StartOptions{Beside: true, Rate: mapper.Rate{Entities: 50, Writes: 200}})
+			_, err = deleteAll.Start(t.Context(), w.engine, q, mapper.None{},
+				&mapper.StartOptions{Beside: true, Rate: mapper.Rate{Entities: 50, Writes: 200}})
 			switch {
 			case want == "" && err != nil:
 				t.Errorf("%s: %v", filters, err)
@@ -253,8 +277,10 @@ func TestFilterTypes(t *testing.T) {
 			}
 		}
 		// A property that no entity has may be meant, and is no mistake where it is null.
-		absent := mapper.Query{Kind: "Session", KeysOnly: true, Filters: []mapper.Filter{mapper.Where("sean", "<", epoch)}}
-		if _, err := deleteAll.Start(t.Context(), w.engine, absent, mapper.None{}, &mapper.StartOptions{AllowEmpty: true, Beside: true}); err != nil {
+		absent := mapper.Query{Kind: "Session", KeysOnly: true,
+			Filters: []mapper.Filter{mapper.Where("sean", "<", epoch)}}
+		if _, err := deleteAll.Start(t.Context(), w.engine, absent, mapper.None{},
+			&mapper.StartOptions{AllowEmpty: true, Beside: true}); err != nil {
 			t.Errorf("an absent property that is allowed: %v", err)
 		}
 		gone := datastore.PropertyList{{Name: "gone", Value: nil}}
@@ -267,10 +293,12 @@ func TestFilterTypes(t *testing.T) {
 		}
 		// Null, and several types.
 		in := func(f ...mapper.Filter) error {
-			_, err := deleteAll.Start(t.Context(), w.engine, mapper.Query{Kind: "Mixed", Namespaces: []string{"", "n"}, ShardBy: f[0].Property, Filters: f}, mapper.None{}, &mapper.StartOptions{Beside: true})
+			_, err := deleteAll.Start(t.Context(), w.engine, mapper.Query{Kind: "Mixed", Namespaces: []string{"", "n"},
+				ShardBy: f[0].Property, Filters: f}, mapper.None{}, &mapper.StartOptions{Beside: true})
 			return err
 		}
-		if err := in(mapper.Where("seen", "<", epoch.Add(-time.Hour))); err == nil || !strings.Contains(err.Error(), "lets null pass") {
+		if err := in(mapper.Where("seen", "<", epoch.Add(-time.Hour))); err == nil ||
+			!strings.Contains(err.Error(), "lets null pass") {
 			t.Errorf("null: %v", err)
 		}
 		if err := in(mapper.Where("seen", "<", epoch.Add(-time.Hour)), mapper.Where("seen", ">", nil)); err != nil {
@@ -302,9 +330,11 @@ func TestFilterTypesOnEach(t *testing.T) {
 			`"seen" < compares with a value of the type string`: {mapper.Where("seen", "<", "2020")},
 			`"hits" = compares with a value of the type float`:  {mapper.Where("hits", "=", 5.0)},
 			`"hits" < lets null pass as well`:                   {mapper.Where("hits", "<", 5)},
-			"":                                                  {mapper.Where("hits", "<", 5), mapper.Where("hits", ">", nil)},
+			"": {mapper.Where("hits", "<", 5),
+				mapper.Where("hits", ">", nil)},
 		} {
-			job, err := deleteAll.Start(t.Context(), w.engine, mapper.Query{Kind: "Session", KeysOnly: true, Filters: filters}, mapper.None{}, nil)
+			job, err := deleteAll.Start(t.Context(), w.engine, mapper.Query{Kind: "Session", KeysOnly: true,
+				Filters: filters}, mapper.None{}, nil)
 			switch {
 			case want != "":
 				if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), want) {
@@ -336,17 +366,21 @@ func TestMistypedKind(t *testing.T) {
 		put("User", "")
 		put("Guest", "n")
 		for want, q := range map[string]mapper.Query{
-			`the kind "Usr" has no entities in the namespace ""`:                   {Kind: "Usr"},
-			`the kind "User" has no entities in the namespace "n"`:                 {Kind: "User", Namespace: "n"},
-			`the kind "Geust" has no entities in the namespace "n"`:                {Kinds: []string{"Guest", "Geust"}, Namespace: "n"},
-			`the kind "Geust" has no entities in any of the query's namespaces`:    {Kinds: []string{"Guest", "Geust", "User"}, AllNamespaces: true},
-			`the kind "User" has no entities in any of the query's namespaces: if`: {Kind: "User", Namespaces: []string{"n", "m"}},
+			`the kind "Usr" has no entities in the namespace ""`:   {Kind: "Usr"},
+			`the kind "User" has no entities in the namespace "n"`: {Kind: "User", Namespace: "n"},
+			`the kind "Geust" has no entities in the namespace "n"`: {Kinds: []string{"Guest", "Geust"},
+				Namespace: "n"},
+			`the kind "Geust" has no entities in any of the query's namespaces`: {Kinds: []string{"Guest", "Geust",
+				"User"}, AllNamespaces: true},
+			`the kind "User" has no entities in any of the query's namespaces: if`: {Kind: "User",
+				Namespaces: []string{"n", "m"}},
 		} {
 			_, err := checkUser.Start(t.Context(), w.engine, q, mapper.None{}, nil)
 			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(fmt.Sprint(err), want) {
 				t.Errorf("%+v: %v, want %q", q, err, want)
 			}
-			if _, err := mapper.Plan(t.Context(), w.engine, q, nil); !errors.Is(err, mapper.ErrArguments) || !strings.Contains(fmt.Sprint(err), want) {
+			if _, err := mapper.Plan(t.Context(), w.engine, q, nil); !errors.Is(err, mapper.ErrArguments) ||
+				!strings.Contains(fmt.Sprint(err), want) {
 				t.Errorf("a plan of %+v: %v, want %q", q, err, want)
 			}
 			job, err := checkUser.Start(t.Context(), w.engine, q, mapper.None{}, &mapper.StartOptions{AllowEmpty: true})
@@ -363,7 +397,8 @@ func TestMistypedKind(t *testing.T) {
 			{Kind: "User", Start: datastore.IDKey("User", 9, nil)},
 			{Kind: "User", Ancestor: datastore.IDKey("None", 1, nil)},
 			{Kind: "User", Namespaces: []string{"n", ""}},
-			{Kinds: []string{"User", "Guest"}, AllNamespaces: true, Filters: []mapper.Filter{mapper.Where("userid", "=", 7)}},
+			{Kinds: []string{"User", "Guest"}, AllNamespaces: true,
+				Filters: []mapper.Filter{mapper.Where("userid", "=", 7)}},
 		} {
 			job, err := lookAtUser.Start(t.Context(), w.engine, q, mapper.None{}, nil)
 			if err != nil {

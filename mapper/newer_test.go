@@ -39,8 +39,9 @@ func replaceInQuery(was, is string) func(datastore.PropertyList) datastore.Prope
 	}
 }
 
-// TestJobOfNewerBuild has this build find a job that has more than it knows, as after going back to it: it processes
-// nothing, says so, and can abort the job. A build that knows the job goes on with it.
+// TestJobOfNewerBuild has this build find a job that has more than it knows, as after going back to
+// it: it processes nothing, says so, and can abort the job. A build that knows the job goes on with
+// it.
 func TestJobOfNewerBuild(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -82,7 +83,8 @@ func TestJobOfNewerBuild(t *testing.T) {
 				w.rewrite(job.ID, c.unknown)
 				refused := func(what string, err error) {
 					t.Helper()
-					if !errors.Is(err, mapper.ErrNewer) || !strings.Contains(err.Error(), "sample") || operator.Code(err) != http.StatusConflict {
+					if !errors.Is(err, mapper.ErrNewer) || !strings.Contains(err.Error(), "sample") ||
+						operator.Code(err) != http.StatusConflict {
 						t.Errorf("%s: %v, want ErrNewer, a conflict, that says what is not known", what, err)
 					}
 				}

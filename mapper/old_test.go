@@ -29,7 +29,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-var writeOld = flag.String("old", "", "have TestOldRecords write testdata/old/`NAME`, with the records of this build, for all later ones to read")
+var writeOld = flag.String("old", "",
+	"have TestOldRecords write testdata/old/`NAME`, with the records of this build, for all later ones to read")
 
 // aged is the mapper of the records on file. Whoever changes it makes them unreadable.
 var aged = mapper.Update("aged", func(_ context.Context, a *mapper.Entity[account], p credit) error {
@@ -54,19 +55,21 @@ func newRelic(t *testing.T) *relic {
 	t.Helper()
 	r := &relic{T: t, gate: func(*http.Request) bool { return true }}
 	var handler http.Handler
-	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", Transport: emulator.HandlerTransport(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
-		if !r.gate(req) {
-			rw.WriteHeader(http.StatusServiceUnavailable)
-			return
-		}
-		handler.ServeHTTP(rw, req)
-	}))})
+	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0",
+		Transport: emulator.HandlerTransport(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
+			if !r.gate(req) {
+				rw.WriteHeader(http.StatusServiceUnavailable)
+				return
+			}
+			handler.ServeHTTP(rw, req)
+		}))})
 	var err error
 	if r.client, err = e.Datastore(t.Context(), "test", mapper.WithVersions()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.client.Close() })
-	conn, err := grpc.NewClient("passthrough:///"+e.DatastoreAddr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:///"+e.DatastoreAddr(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,14 +80,17 @@ func newRelic(t *testing.T) *relic {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { taskClient.Close() })
-	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: queueName, RateLimits: few(2).RateLimits}}); err != nil {
+	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{Name: queueName, RateLimits: few(2).RateLimits}}); err != nil {
 		t.Fatal(err)
 	}
 	queue, err := tasks.NewQueue(taskClient, queueName, target, &tasks.Options{Unverified: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.engine, err = mapper.New(r.client, queue, &mapper.Options{Mappers: mapper.Set(aged), Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}); err != nil {
+	if r.engine, err = mapper.New(r.client, queue,
+		&mapper.Options{Mappers: mapper.Set(aged),
+			Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}); err != nil {
 		t.Fatal(err)
 	}
 	handler = r.engine.Handler()
@@ -92,13 +98,16 @@ func newRelic(t *testing.T) *relic {
 }
 
 // kinds are the kinds of the records on file, and those of the entities. Older folders lack some.
-var kinds = slices.Concat([]string{mapper.JobKind, mapper.RangeKind, "ScattermapDraft", "ScattermapSchedule", "ScattermapSlot", "Account"},
+var kinds = slices.Concat([]string{mapper.JobKind, mapper.RangeKind, "ScattermapDraft", "ScattermapSchedule",
+	"ScattermapSlot", "Account"},
 	undoKinds, settingKinds)
 
 // entities returns all entities of a kind, with their versions.
 func (r *relic) entities(kind string) (all []*datastorepb.EntityResult) {
 	r.Helper()
-	resp, err := r.raw.RunQuery(r.Context(), &datastorepb.RunQueryRequest{ProjectId: "test", QueryType: &datastorepb.RunQueryRequest_Query{Query: &datastorepb.Query{Kind: []*datastorepb.KindExpression{{Name: kind}}}}})
+	resp, err := r.raw.RunQuery(r.Context(), &datastorepb.RunQueryRequest{ProjectId: "test",
+		QueryType: &datastorepb.RunQueryRequest_Query{
+			Query: &datastorepb.Query{Kind: []*datastorepb.KindExpression{{Name: kind}}}}})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -137,7 +146,8 @@ func (r *relic) putOld() {
 	for _, kind := range slices.Concat(undoKinds, settingKinds) {
 		keys, all := make([]*datastore.Key, 40), make([]account, 40)
 		for i := range keys {
-			keys[i], all[i] = datastore.NameKey(kind, fmt.Sprintf("%02d", i), nil), account{Owner: "before", Balance: int64(i)}
+			keys[i], all[i] = datastore.NameKey(kind, fmt.Sprintf("%02d", i), nil),
+				account{Owner: "before", Balance: int64(i)}
 		}
 		if _, err := r.client.PutMulti(r.Context(), keys, all); err != nil {
 			r.Fatal(err)
@@ -145,19 +155,22 @@ func (r *relic) putOld() {
 	}
 }
 
-// writeUndo leaves jobs that are done, and may be undone or cleaned up; and one whose undo is paused in the middle.
+// writeUndo leaves jobs that are done, and may be undone or cleaned up; and one whose undo is
+// paused in the middle.
 func (r *relic) writeUndo() {
 	r.Helper()
 	must := r.must
 	jobs := make(map[string]*mapper.Job)
 	for _, kind := range undoKinds[:3] {
-		job, err := aged.Start(r.Context(), r.engine, mapper.Query{Kind: kind}, credit{1000}, &mapper.StartOptions{ID: strings.ToLower(kind), PageSize: 5})
+		job, err := aged.Start(r.Context(), r.engine, mapper.Query{Kind: kind}, credit{1000},
+			&mapper.StartOptions{ID: strings.ToLower(kind), PageSize: 5})
 		must(err)
 		_, err = job.Wait(r.Context())
 		must(err)
 		jobs[kind] = job
 	}
-	undo, err := jobs["Half"].Undo(r.Context(), &mapper.StartOptions{PageSize: 1, Workers: 1, Rate: mapper.Rate{Entities: 3}})
+	undo, err := jobs["Half"].Undo(r.Context(), &mapper.StartOptions{PageSize: 1, Workers: 1,
+		Rate: mapper.Rate{Entities: 3}})
 	must(err)
 	for {
 		s, err := undo.Status(r.Context())
@@ -176,9 +189,10 @@ func dayOf(d int) time.Time { return time.Date(2026, 11, d, 0, 0, 0, 0, time.UTC
 // weekly is a schedule with a tick that waits.
 var weekly = mapper.NewSchedule("weekly", aged, mapper.QueueTick)
 
-// writeSettings leaves jobs whose settings are in their records: one over a share of the keys, whose rate was set for a time,
-// and which is paused in the middle; one that its budget has paused; a rehearsal; one with a retention; and a run that is
-// paused in the middle, for whose end a tick waits.
+// writeSettings leaves jobs whose settings are in their records: one over a share of the keys,
+// whose rate was set for a time, and which is paused in the middle; one that its budget has paused;
+// a rehearsal; one with a retention; and a run that is paused in the middle, for whose end a tick
+// waits.
 func (r *relic) writeSettings() {
 	r.Helper()
 	start := func(kind string, o mapper.StartOptions) *mapper.Job {
@@ -208,12 +222,21 @@ func (r *relic) writeSettings() {
 	until(shared, middle)
 	r.must(shared.SetRateFor(r.Context(), mapper.Rate{Entities: 2}, 100*365*24*time.Hour))
 	r.must(shared.Pause(r.Context()))
-	until(start("Dear", mapper.StartOptions{PageSize: 5, Workers: 1, Budget: mapper.Budget{Operations: 1100}}), func(s *mapper.Status) bool { return s.State == mapper.Paused })
-	until(start("Rehearsed", mapper.StartOptions{PageSize: 5, Rehearse: true}), func(s *mapper.Status) bool { return s.State.Ended() })
-	until(start("Kept", mapper.StartOptions{PageSize: 5, Retain: 100 * 365 * 24 * time.Hour}), func(s *mapper.Status) bool { return s.State.Ended() })
+	until(start("Dear", mapper.StartOptions{PageSize: 5, Workers: 1, Budget: mapper.Budget{Operations: 1100}}),
+		func(s *mapper.Status) bool {
+			return s.State == mapper.Paused
+		})
+	until(start("Rehearsed", mapper.StartOptions{PageSize: 5, Rehearse: true}), func(s *mapper.Status) bool {
+		return s.State.Ended()
+	})
+	until(start("Kept", mapper.StartOptions{PageSize: 5, Retain: 100 * 365 * 24 * time.Hour}),
+		func(s *mapper.Status) bool {
+			return s.State.Ended()
+		})
 	tick := func(day int) *mapper.Job {
 		r.Helper()
-		ticked, err := weekly.Tick(r.Context(), r.engine, dayOf(day), mapper.Query{Kind: "Ticked"}, credit{1000}, &slowly)
+		ticked, err := weekly.Tick(r.Context(), r.engine, dayOf(day), mapper.Query{Kind: "Ticked"}, credit{1000},
+			&slowly)
 		r.must(err)
 		return ticked.Job
 	}
@@ -229,7 +252,8 @@ func (r *relic) writeHeld() {
 	r.Helper()
 	r.gate = func(*http.Request) bool { return false }
 	r.must(r.engine.Job("clean").CleanUp(r.Context(), nil))
-	_, err := aged.Start(r.Context(), r.engine, mapper.Query{Kind: "Held"}, credit{1000}, &mapper.StartOptions{ID: "held", PageSize: 5})
+	_, err := aged.Start(r.Context(), r.engine, mapper.Query{Kind: "Held"}, credit{1000},
+		&mapper.StartOptions{ID: "held", PageSize: 5})
 	r.must(err)
 }
 
@@ -240,8 +264,8 @@ func (r *relic) must(err error) {
 	}
 }
 
-// write writes what there is to a folder: a job that is paused in the middle, with failures; one that is being added up at its end; and a schedule whose
-// run that is.
+// write writes what there is to a folder: a job that is paused in the middle, with failures; one
+// that is being added up at its end; and a schedule whose run that is.
 func (r *relic) write(folder string) {
 	r.Helper()
 	must := r.must
@@ -262,12 +286,14 @@ func (r *relic) write(folder string) {
 	var ends atomic.Int64
 	r.gate = func(req *http.Request) bool { return !strings.HasSuffix(req.URL.Path, "/finalize") || ends.Add(1) == 1 }
 	s := mapper.NewSchedule("nightly", aged, mapper.QueueTick)
-	_, err = s.Tick(r.Context(), r.engine, time.Date(2026, 11, 25, 0, 0, 0, 0, time.UTC), mapper.Query{Kind: "Account"}, credit{3}, &mapper.StartOptions{PageSize: 10})
+	_, err = s.Tick(r.Context(), r.engine, time.Date(2026, 11, 25, 0, 0, 0, 0, time.UTC), mapper.Query{Kind: "Account"},
+		credit{3}, &mapper.StartOptions{PageSize: 10})
 	must(err)
 	for len(r.entities("ScattermapDraft")) == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	job, err := aged.Start(r.Context(), r.engine, mapper.Query{Kind: "Account"}, credit{5}, &mapper.StartOptions{ID: "paused", PageSize: 10, FailureLimit: -1, Beside: true})
+	job, err := aged.Start(r.Context(), r.engine, mapper.Query{Kind: "Account"}, credit{5},
+		&mapper.StartOptions{ID: "paused", PageSize: 10, FailureLimit: -1, Beside: true})
 	must(err)
 	for {
 		s, err := job.Status(r.Context())
@@ -291,7 +317,8 @@ func (r *relic) commit(all ...*datastorepb.Entity) {
 	r.Helper()
 	c := &datastorepb.CommitRequest{
 		ProjectId: "test", Mode: datastorepb.CommitRequest_TRANSACTIONAL,
-		TransactionSelector: &datastorepb.CommitRequest_SingleUseTransaction{SingleUseTransaction: new(datastorepb.TransactionOptions)},
+		TransactionSelector: &datastorepb.CommitRequest_SingleUseTransaction{
+			SingleUseTransaction: new(datastorepb.TransactionOptions)},
 	}
 	for _, e := range all {
 		c.Mutations = append(c.Mutations, &datastorepb.Mutation{Operation: &datastorepb.Mutation_Upsert{Upsert: e}})
@@ -321,8 +348,8 @@ func (r *relic) parse(file string) (all []*datastorepb.EntityResult) {
 	return all
 }
 
-// load writes the entities of a folder into the database: first those that were there before the jobs. What one commit had written, one
-// commit writes again, so that it has one version again.
+// load writes the entities of a folder into the database: first those that were there before the
+// jobs. What one commit had written, one commit writes again, so that it has one version again.
 func (r *relic) load(folder string) (found []string) {
 	r.Helper()
 	for _, e := range r.parse(filepath.Join(folder, "Before.jsonl")) {
@@ -345,10 +372,12 @@ func (r *relic) load(folder string) (found []string) {
 	return slices.Compact(found)
 }
 
-// TestOldRecords has this build go on with the records that older ones have left: a job that was paused in the middle, and has failures; one that was
-// being added up; a schedule, and one with a tick that waits; a job to undo, one whose undo is under way, one that is being cleaned up, and one that
-// has a slot; jobs over a share, with a budget, a rate and a retention; and a rehearsal. Older folders have less. A change of what is stored adds a
-// folder, by -old NAME, and leaves the others: docs/upgrade.md.
+// TestOldRecords has this build go on with the records that older ones have left: a job that was
+// paused in the middle, and has failures; one that was being added up; a schedule, and one with a
+// tick that waits; a job to undo, one whose undo is under way, one that is being cleaned up, and
+// one that has a slot; jobs over a share, with a budget, a rate and a retention; and a rehearsal.
+// Older folders have less. A change of what is stored adds a folder, by -old NAME, and leaves the
+// others: docs/upgrade.md.
 func TestOldRecords(t *testing.T) {
 	if *writeOld != "" {
 		newRelic(t).write(filepath.Join("testdata", "old", *writeOld))
@@ -389,14 +418,17 @@ func TestOldRecords(t *testing.T) {
 			if err != nil || s.State != mapper.Succeeded || s.Processed != 200 || s.Counters["credited"] != 200 {
 				t.Errorf("the job of the schedule: %+v, %v", s, err)
 			}
-			ticked, err := mapper.NewSchedule("nightly", aged, mapper.QueueTick).Tick(t.Context(), r.engine, time.Date(2026, 11, 25, 0, 0, 0, 0, time.UTC), mapper.Query{Kind: "Account"}, credit{3}, &mapper.StartOptions{PageSize: 10})
+			ticked, err := mapper.NewSchedule("nightly", aged, mapper.QueueTick).Tick(t.Context(), r.engine,
+				time.Date(2026, 11, 25, 0, 0, 0, 0, time.UTC), mapper.Query{Kind: "Account"}, credit{3},
+				&mapper.StartOptions{PageSize: 10})
 			if err != nil || ticked.Job == nil || ticked.Job.ID != scheduled.ID {
 				t.Errorf("the tick of before once more: %+v, %v", ticked, err)
 			}
 			if err := paused.Resume(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if s, err = paused.Wait(t.Context()); err != nil || s.State != mapper.SucceededWithFailures || s.Processed != 198 || s.Failures != 2 {
+			if s, err = paused.Wait(t.Context()); err != nil || s.State != mapper.SucceededWithFailures ||
+				s.Processed != 198 || s.Failures != 2 {
 				t.Errorf("the job that was paused: %+v, %v", s, err)
 			}
 			for _, job := range []*mapper.Job{scheduled, paused} {
@@ -466,7 +498,8 @@ var oldJobs = map[string]func(*testing.T, *relic){
 	},
 	"Held": func(t *testing.T, r *relic) { // it runs, and has the slot
 		q := mapper.Query{Kind: "Held"}
-		if _, err := aged.Start(t.Context(), r.engine, q, credit{1}, &mapper.StartOptions{ID: "other"}); !errors.Is(err, mapper.ErrState) {
+		if _, err := aged.Start(t.Context(), r.engine, q, credit{1}, &mapper.StartOptions{ID: "other"}); !errors.Is(err,
+			mapper.ErrState) {
 			t.Errorf("a start beside a job that has the slot: %v", err)
 		}
 		held := r.engine.Job("held")
@@ -487,28 +520,34 @@ var oldJobs = map[string]func(*testing.T, *relic){
 	"Shared": func(t *testing.T, r *relic) { // it is paused in the middle, and slow for a time
 		job := r.engine.Job("shared")
 		s, err := job.Status(t.Context())
-		if err != nil || s.State != mapper.Paused || s.Processed == 0 || s.Processed > 10 || s.Settings.Rate.Entities != 2 {
+		if err != nil || s.State != mapper.Paused || s.Processed == 0 || s.Processed > 10 ||
+			s.Settings.Rate.Entities != 2 {
 			t.Errorf("a job over a share: %+v, %v", s, err)
 		}
 		r.must(job.SetRate(t.Context(), mapper.Rate{}))
 		r.must(job.Resume(t.Context()))
-		if s, err = job.Wait(t.Context()); err != nil || s.State != mapper.Succeeded || s.Processed == 0 || s.Processed == 40 {
+		if s, err = job.Wait(t.Context()); err != nil || s.State != mapper.Succeeded || s.Processed == 0 ||
+			s.Processed == 40 {
 			t.Errorf("a job over a share: %+v, %v", s, err)
 		}
 		credited := r.balances("Shared", 1000)
 		if int64(credited) != s.Processed {
 			t.Errorf("%d entities are credited, and the job has processed %d", credited, s.Processed)
 		}
-		rest, err := aged.Start(t.Context(), r.engine, mapper.Query{Kind: "Shared", Filters: []mapper.Filter{mapper.Share(1, 2, 2)}}, credit{1000}, &mapper.StartOptions{ID: "rest"})
+		rest, err := aged.Start(t.Context(), r.engine,
+			mapper.Query{Kind: "Shared", Filters: []mapper.Filter{mapper.Share(1, 2, 2)}}, credit{1000},
+			&mapper.StartOptions{ID: "rest"})
 		r.must(err)
-		if s, err := rest.Wait(t.Context()); err != nil || s.Processed != int64(40-credited) || r.balances("Shared", 1000) != 40 {
+		if s, err := rest.Wait(t.Context()); err != nil || s.Processed != int64(40-credited) ||
+			r.balances("Shared", 1000) != 40 {
 			t.Errorf("the job over the rest: %+v, %v", s, err)
 		}
 	},
 	"Dear": func(t *testing.T, r *relic) { // its budget has paused it
 		job := r.engine.Job("dear")
 		s, err := job.Status(t.Context())
-		if err != nil || s.State != mapper.Paused || !strings.Contains(s.Why, "budget") || s.Settings.Budget.Operations != 1100 {
+		if err != nil || s.State != mapper.Paused || !strings.Contains(s.Why, "budget") ||
+			s.Settings.Budget.Operations != 1100 {
 			t.Fatalf("a job that its budget has paused: %+v, %v", s, err)
 		}
 		for resumes := 0; s.State == mapper.Paused && resumes < 20; resumes++ {
@@ -525,10 +564,12 @@ var oldJobs = map[string]func(*testing.T, *relic){
 	"Rehearsed": func(t *testing.T, r *relic) { // it has shown what it would do
 		job := r.engine.Job("rehearsed")
 		examples, err := job.Examples(t.Context())
-		if err != nil || len(examples) == 0 || len(examples[0].Properties) != 1 || examples[0].Properties[0].Name != "Balance" {
+		if err != nil || len(examples) == 0 || len(examples[0].Properties) != 1 ||
+			examples[0].Properties[0].Name != "Balance" {
 			t.Errorf("a rehearsal: %+v, %v", examples, err)
 		}
-		if s, err := job.Status(t.Context()); err != nil || s.State != mapper.Succeeded || s.Processed != 40 || r.balances("Rehearsed", 0) != 40 {
+		if s, err := job.Status(t.Context()); err != nil || s.State != mapper.Succeeded || s.Processed != 40 ||
+			r.balances("Rehearsed", 0) != 40 {
 			t.Errorf("a rehearsal: %+v, %v", s, err)
 		}
 	},
@@ -548,18 +589,21 @@ var oldJobs = map[string]func(*testing.T, *relic){
 				r.must(weekly.Advance(t.Context(), r.engine))
 				r.must(run.SetRate(t.Context(), mapper.Rate{}))
 			}
-			if s, err := run.Wait(t.Context()); err != nil || s.State != mapper.Succeeded || s.Processed != 40 || r.balances("Ticked", 1000*(i+1)) != 40 {
+			if s, err := run.Wait(t.Context()); err != nil || s.State != mapper.Succeeded || s.Processed != 40 ||
+				r.balances("Ticked", 1000*(i+1)) != 40 {
 				t.Errorf("run %d of a schedule: %+v, %v", i+1, s, err)
 			}
 		}
 	},
 }
 
-// balances returns how many entities of a kind have a balance that is so much above the one before the jobs.
+// balances returns how many entities of a kind have a balance that is so much above the one before
+// the jobs.
 func (r *relic) balances(kind string, more int) (n int) {
 	r.Helper()
 	for _, e := range r.entities(kind) {
-		if name := e.Entity.Key.Path[0].GetName(); fmt.Sprintf("%02d", e.Entity.Properties["Balance"].GetIntegerValue()-int64(more)) == name {
+		if name := e.Entity.Key.Path[0].GetName(); fmt.Sprintf("%02d",
+			e.Entity.Properties["Balance"].GetIntegerValue()-int64(more)) == name {
 			n++
 		}
 	}

@@ -21,9 +21,12 @@ import (
 // commits counts how commits are made that change accounts.
 type commits struct{ calls, transactions atomic.Int64 }
 
-func (c *commits) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (c *commits) intercept(
+	ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
 	resp, err := handler(ctx, req)
-	if commit, ok := req.(*datastorepb.CommitRequest); ok && err == nil && commit.Mode == datastorepb.CommitRequest_TRANSACTIONAL {
+	if commit, ok := req.(*datastorepb.CommitRequest); ok && err == nil &&
+		commit.Mode == datastorepb.CommitRequest_TRANSACTIONAL {
 		for _, m := range commit.Mutations {
 			if k := m.GetUpdate().GetKey(); k != nil && k.Path[0].Kind == "Account" {
 				if commit.GetTransaction() == nil {
@@ -45,7 +48,8 @@ func TestOneCall(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			var c commits
-			w := newWorld(t, setting{queue: few(4), plain: plain, emulator: emulator.Options{Interceptor: c.intercept}}, addCredit)
+			w := newWorld(t, setting{queue: few(4), plain: plain, emulator: emulator.Options{Interceptor: c.intercept}},
+				addCredit)
 			keys := names(5000)
 			w.putAccounts(keys)
 			s := w.wait(w.start(10, &mapper.StartOptions{PageSize: 100, Workers: 4}))
@@ -53,22 +57,26 @@ func TestOneCall(t *testing.T) {
 			if s.Written != 5000 || s.Pages != c.calls.Load()+c.transactions.Load() {
 				t.Errorf("%d pages in %d commits and %d transactions", s.Pages, c.calls.Load(), c.transactions.Load())
 			}
-			if most := map[bool]int64{false: 0, true: s.Pages}[plain]; c.transactions.Load() > most || plain && c.calls.Load() > 0 {
-				t.Errorf("plain %v: %d commits in one call, and %d transactions, want at most %d", plain, c.calls.Load(), c.transactions.Load(), most)
+			if most := map[bool]int64{false: 0, true: s.Pages}[plain]; c.transactions.Load() > most ||
+				plain && c.calls.Load() > 0 {
+				t.Errorf("plain %v: %d commits in one call, and %d transactions, want at most %d", plain,
+					c.calls.Load(), c.transactions.Load(), most)
 			}
 		})
 	}
 }
 
-// TestOthersWrite has other clients add to accounts all the time, and delete some: no write is lost. In the end most
-// pages are in one call all the same.
+// TestOthersWrite has other clients add to accounts all the time, and delete some: no write is
+// lost. In the end most pages are in one call all the same.
 func TestOthersWrite(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
 	synctest.Test(t, func(t *testing.T) {
 		var c commits
-		slow := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: 10 * time.Millisecond}})
-		w := newWorld(t, setting{queue: few(8), emulator: emulator.Options{Interceptor: c.intercept, Faults: slow}}, addCredit)
+		slow := emulator.NewFaults(1,
+			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: 10 * time.Millisecond}})
+		w := newWorld(t, setting{queue: few(8), emulator: emulator.Options{Interceptor: c.intercept, Faults: slow}},
+			addCredit)
 		const n = 5000
 		keys := names(n)
 		w.putAccounts(keys)
@@ -100,9 +108,9 @@ func TestOthersWrite(t *testing.T) {
 	})
 }
 
-// TestCopiesOfUnchanged has a function copy each account, without changing it, while another client changes one and its
-// copy together. The copy is what that client has made of it: what a function puts elsewhere is committed
-// only if its entity is still what it has seen.
+// TestCopiesOfUnchanged has a function copy each account, without changing it, while another client
+// changes one and its copy together. The copy is what that client has made of it: what a function
+// puts elsewhere is committed only if its entity is still what it has seen.
 func TestCopiesOfUnchanged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -115,7 +123,8 @@ func TestCopiesOfUnchanged(t *testing.T) {
 			if a.Put(copyOf(a.Key), &a.Value); a.Key.Equal(last) {
 				once.Do(func() {
 					now := account{Balance: 5000, Owner: "another"}
-					if _, err := w.client.PutMulti(t.Context(), []*datastore.Key{last, copyOf(last)}, []account{now, now}); err != nil {
+					if _, err := w.client.PutMulti(t.Context(), []*datastore.Key{last, copyOf(last)},
+						[]account{now, now}); err != nil {
 						t.Error(err)
 					}
 				})

@@ -26,15 +26,16 @@ func (s *simulation) handle() *mapper.Job { return s.engine.Job(simID) }
 // ofProcess is the job in the hands of a process.
 func (s *simulation) ofProcess() *mapper.Job { return s.fleet.pick().engine.Job(simID) }
 
-// insist does what a person would do: again after each error, unless the job's state
-// makes it pointless, or the job is gone. In an unattended simulation nobody does so either if it has taken
+// insist does what a person would do: again after each error, unless the job's state makes it
+// pointless, or the job is gone. In an unattended simulation nobody does so either if it has taken
 // effect, as far as the job shows: what else there is to do is not up to people.
 func (s *simulation) insist(what string, taken func() bool, do func(context.Context) error) {
 	var err error
 	for range 10_000 {
 		err = s.patiently(func() error { return do(s.mishap()) })
 		s.wake()
-		if err == nil || errors.Is(err, mapper.ErrState) || errors.Is(err, mapper.ErrNoSuchJob) || s.unattended && taken != nil && taken() {
+		if err == nil || errors.Is(err, mapper.ErrState) || errors.Is(err, mapper.ErrNoSuchJob) || s.unattended &&
+			taken != nil && taken() {
 			return
 		}
 		time.Sleep(time.Second)
@@ -60,8 +61,8 @@ func (s *simulation) not(state mapper.State) func() bool {
 	return s.has(simID, func(status *mapper.Status) bool { return status == nil || status.State != state })
 }
 
-// mishap returns the context of somebody who asks for something, whose process may die or freeze at one of
-// its calls.
+// mishap returns the context of somebody who asks for something, whose process may die or freeze at
+// one of its calls.
 func (s *simulation) mishap() context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +121,8 @@ func (s *simulation) tamper(rng *rand.Rand) {
 	time.Sleep(time.Duration(rng.IntN(20_000)) * time.Millisecond)
 	s.faults.Pause()
 	defer s.faults.Resume()
-	it := s.client.Run(s.Context(), datastore.NewQuery(mapper.RangeKind).FilterField("__key__", ">", datastore.NameKey(mapper.RangeKind, fmt.Sprintf("%x", rng.IntN(16)), nil)))
+	it := s.client.Run(s.Context(), datastore.NewQuery(mapper.RangeKind).FilterField("__key__", ">",
+		datastore.NameKey(mapper.RangeKind, fmt.Sprintf("%x", rng.IntN(16)), nil)))
 	for {
 		var list datastore.PropertyList
 		key, err := it.Next(&list)
@@ -131,7 +133,9 @@ func (s *simulation) tamper(rng *rand.Rand) {
 			s.Fatal(err)
 		}
 		if propertyOf(list, "job") == simID && propertyOf(list, "state") == "done" && propertyOf(list, "alone") == nil {
-			s.putRecord(key, append(without(list, "processed"), datastore.Property{Name: "processed", Value: int64(12345), NoIndex: true}))
+			s.putRecord(key,
+				append(without(list, "processed"), datastore.Property{Name: "processed", Value: int64(12345),
+					NoIndex: true}))
 			if len(s.open()) > 0 {
 				s.tampered = &tampered{key, list}
 			} else { // the job may have looked already
@@ -185,7 +189,8 @@ func (s *simulation) operate(rng *rand.Rand) {
 		repair, taken := func(ctx context.Context) error { return s.ofProcess().Resume(ctx) }, (func() bool)(nil)
 		switch rng.IntN(4) {
 		case 0:
-			_ = s.patiently(func() error { return s.ofProcess().Pause(s.Context()) }) // it may have taken place, whatever it says
+			// it may have taken place, whatever it says
+			_ = s.patiently(func() error { return s.ofProcess().Pause(s.Context()) })
 			taken = s.not(mapper.Paused)
 		case 1:
 			s.purge() // with the chain of sweeps
@@ -218,7 +223,8 @@ func (s *simulation) purge() {
 		s.Fatal(err)
 	}
 	defer client.Close()
-	_, _ = client.PurgeQueue(s.Context(), &cloudtaskspb.PurgeQueueRequest{Name: queueName}) // it may fail, like all calls
+	// it may fail, like all calls
+	_, _ = client.PurgeQueue(s.Context(), &cloudtaskspb.PurgeQueueRequest{Name: queueName})
 }
 
 // interfere is another client, which adds to accounts while the job runs. It notes
@@ -256,8 +262,8 @@ func (s *simulation) interfere(rng *rand.Rand) {
 	}
 }
 
-// heat is another client, which in every third job writes one account again and again, blindly, so that the
-// transactions of pages that hold it conflict.
+// heat is another client, which in every third job writes one account again and again, blindly, so
+// that the transactions of pages that hold it conflict.
 func (s *simulation) heat(rng *rand.Rand) {
 	i, pause := rng.IntN(len(s.keys)), time.Duration(math.Pow(20, rng.Float64())*float64(20*time.Millisecond))
 	if rng.IntN(3) > 0 || s.balances[i] != nil {
@@ -289,11 +295,13 @@ func (s *simulation) queued() (queued []string) {
 		s.Fatal(err)
 	}
 	defer client.Close()
-	for task, err := range client.ListTasks(s.Context(), &cloudtaskspb.ListTasksRequest{Parent: queueName, ResponseView: cloudtaskspb.Task_FULL}).All() {
+	for task, err := range client.ListTasks(s.Context(), &cloudtaskspb.ListTasksRequest{Parent: queueName,
+		ResponseView: cloudtaskspb.Task_FULL}).All() {
 		if err != nil {
 			s.Fatal(err)
 		}
-		queued = append(queued, fmt.Sprintf("%s %s at %v, %d dispatches", task.GetHttpRequest().GetUrl(), task.GetHttpRequest().GetBody(), task.ScheduleTime.AsTime(), task.DispatchCount))
+		queued = append(queued, fmt.Sprintf("%s %s at %v, %d dispatches", task.GetHttpRequest().GetUrl(),
+			task.GetHttpRequest().GetBody(), task.ScheduleTime.AsTime(), task.DispatchCount))
 	}
 	return queued
 }
@@ -324,8 +332,9 @@ func (s *simulation) await() *mapper.Status {
 	return status
 }
 
-// awaitOnce waits for the end of the job. In every third case all that goes wrong beside the function comes to
-// an end on the way, and from then on the job has so long to end as a job may take.
+// awaitOnce waits for the end of the job. In every third case all that goes wrong beside the
+// function comes to an end on the way, and from then on the job has so long to end as a job may
+// take.
 func (s *simulation) awaitOnce() *mapper.Status {
 	troubled := 11 * time.Hour
 	if s.calms.IntN(3) == 0 {
@@ -378,8 +387,8 @@ func (s *simulation) waitFor(id string, t time.Duration) (status *mapper.Status,
 	return nil, err
 }
 
-// wake has the processes that are frozen go on soon, now and then: while there is much to be done that they
-// may disturb.
+// wake has the processes that are frozen go on soon, now and then: while there is much to be done
+// that they may disturb.
 func (s *simulation) wake() {
 	s.mu.Lock()
 	now, after := s.dice.IntN(3) == 0, time.Duration(math.Pow(10_000, s.dice.Float64())*float64(3*time.Millisecond))
@@ -392,8 +401,8 @@ func (s *simulation) wake() {
 	}
 }
 
-// awaitFunction waits for the end of the job. If the function is broken it is mended then, and the job,
-// which may have failed or be paused, goes on.
+// awaitFunction waits for the end of the job. If the function is broken it is mended then, and the
+// job, which may have failed or be paused, goes on.
 func (s *simulation) awaitFunction() *mapper.Status {
 	if !s.broken {
 		return s.await()

@@ -24,7 +24,8 @@ func TestKeyOrder(t *testing.T) {
 		// The classic emulator sorts the characters above the basic plane in its
 		// own way: see the emulator's tests.
 		classic := t.Name() == "TestKeyOrder/google"
-		keys := keytest.Random(rand.New(rand.NewPCG(seed, 0)), 1000, keytest.Options{Kind: "K", Namespace: "n", BasicPlane: classic})
+		keys := keytest.Random(rand.New(rand.NewPCG(seed, 0)), 1000,
+			keytest.Options{Kind: "K", Namespace: "n", BasicPlane: classic})
 		for start := 0; start < len(keys); start += 400 {
 			batch := keys[start:min(start+400, len(keys))]
 			if _, err := client.PutMulti(t.Context(), batch, make([]struct{}, len(batch))); err != nil {
@@ -36,7 +37,8 @@ func TestKeyOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(got) != len(keys) || !slices.IsSortedFunc(got, keyspace.CompareKeys) {
-			t.Errorf("%d keys of %d, in our order: %v", len(got), len(keys), slices.IsSortedFunc(got, keyspace.CompareKeys))
+			t.Errorf("%d keys of %d, in our order: %v", len(got), len(keys),
+				slices.IsSortedFunc(got, keyspace.CompareKeys))
 		}
 	})
 }

@@ -31,8 +31,9 @@ type team struct {
 
 func teamKey(name string) *datastore.Key { return datastore.NameKey("Team", name, nil) }
 
-// TestJoin copies the names of teams to their members, while others rename teams and members move: in the end each player has
-// the name that its team had when it was written, and so a second job finds nothing to do where nobody interferes.
+// TestJoin copies the names of teams to their members, while others rename teams and members move:
+// in the end each player has the name that its team had when it was written, and so a second job
+// finds nothing to do where nobody interferes.
 func TestJoin(t *testing.T) {
 	t.Parallel()
 	named := func(ctx context.Context, e *mapper.Entity[player], _ mapper.None) error {
@@ -57,7 +58,8 @@ func TestJoin(t *testing.T) {
 
 func testJoin(t *testing.T, m *mapper.Mapper[mapper.None]) {
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
-	slow := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: 5 * time.Millisecond}})
+	slow := emulator.NewFaults(1,
+		emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: 5 * time.Millisecond}})
 	w, ctx := newWorld(t, setting{queue: few(4), emulator: emulator.Options{Faults: slow}}, m), t.Context()
 	const n, teams = 400, 10
 	keys := make([]*datastore.Key, n)
@@ -71,15 +73,18 @@ func testJoin(t *testing.T, m *mapper.Mapper[mapper.None]) {
 		_, err := w.client.Put(ctx, teamKey(fmt.Sprint(i)), &team{Name: "before"})
 		w.must(err)
 	}
-	job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Member"}, mapper.None{}, &mapper.StartOptions{PageSize: 50, Workers: 4})
+	job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Member"}, mapper.None{},
+		&mapper.StartOptions{PageSize: 50, Workers: 4})
 	w.must(err)
-	// Who renames a team renames its members that have been named, in one transaction: so all agree, or are not named yet.
+	// Who renames a team renames its members that have been named, in one transaction: so all
+	// agree, or are not named yet.
 	for turn, i := range rng.Perm(teams) { // each once: another time would mend what is wrong
 		of := fmt.Sprint(i)
 		name := fmt.Sprint("name ", turn)
 		_, err := w.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 			var found []player
-			keys, err := w.client.GetAll(ctx, datastore.NewQuery("Member").FilterField("Team", "=", of).Transaction(tx), &found)
+			keys, err := w.client.GetAll(ctx, datastore.NewQuery("Member").FilterField("Team", "=", of).Transaction(tx),
+				&found)
 			if err != nil {
 				return err
 			}
@@ -114,8 +119,8 @@ func testJoin(t *testing.T, m *mapper.Mapper[mapper.None]) {
 	}
 }
 
-// TestMerge merges duplicates: each adds its points to the team that it is a duplicate of, and is deleted, while others add
-// points. No point is lost.
+// TestMerge merges duplicates: each adds its points to the team that it is a duplicate of, and is
+// deleted, while others add points. No point is lost.
 func TestMerge(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
@@ -134,16 +139,19 @@ func TestMerge(t *testing.T) {
 		return nil
 	})
 	synctest.Test(t, func(t *testing.T) {
-		slow := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: 3 * time.Millisecond}})
+		slow := emulator.NewFaults(1,
+			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: 3 * time.Millisecond}})
 		w, ctx := newWorld(t, setting{queue: few(4), emulator: emulator.Options{Faults: slow}}, merge), t.Context()
 		const n, teams = 300, 7
 		want := int64(0)
 		for i := range n {
-			_, err := w.client.Put(ctx, datastore.IDKey("Entry", int64(i+1), nil), &entry{fmt.Sprint(i % teams), int64(i)})
+			_, err := w.client.Put(ctx, datastore.IDKey("Entry", int64(i+1), nil),
+				&entry{fmt.Sprint(i % teams), int64(i)})
 			w.must(err)
 			want += int64(i)
 		}
-		job, err := merge.Start(ctx, w.engine, mapper.Query{Kind: "Entry"}, mapper.None{}, &mapper.StartOptions{PageSize: 40, Workers: 4})
+		job, err := merge.Start(ctx, w.engine, mapper.Query{Kind: "Entry"}, mapper.None{},
+			&mapper.StartOptions{PageSize: 40, Workers: 4})
 		w.must(err)
 		for range 30 {
 			key := teamKey(fmt.Sprint(rng.IntN(teams)))
@@ -178,8 +186,9 @@ func TestMerge(t *testing.T) {
 	})
 }
 
-// TestRekey moves entities to keys of another form, where two would get one key, of one page or of several, and some keys are
-// taken: the first one moves, and the others are failures that name both.
+// TestRekey moves entities to keys of another form, where two would get one key, of one page or of
+// several, and some keys are taken: the first one moves, and the others are failures that name
+// both.
 func TestRekey(t *testing.T) {
 	t.Parallel()
 	to := func(name string) *datastore.Key { return datastore.NameKey("Patron", strings.ToLower(name), nil) }
@@ -200,7 +209,8 @@ func TestRekey(t *testing.T) {
 				put(datastore.NameKey("Guest", name, nil), int64(i))
 			}
 			put(to("dan"), 100)
-			job, err := move.Start(ctx, w.engine, mapper.Query{Kind: "Guest"}, mapper.None{}, &mapper.StartOptions{PageSize: size, Workers: 1, FailureLimit: -1})
+			job, err := move.Start(ctx, w.engine, mapper.Query{Kind: "Guest"}, mapper.None{},
+				&mapper.StartOptions{PageSize: size, Workers: 1, FailureLimit: -1})
 			w.must(err)
 			s, err := job.Wait(ctx)
 			w.must(err)
@@ -229,8 +239,8 @@ func TestRekey(t *testing.T) {
 	}
 }
 
-// TestReadsInOrder has each entity take what the one before it has, of one page or of several: as if they had run one after
-// the other.
+// TestReadsInOrder has each entity take what the one before it has, of one page or of several: as
+// if they had run one after the other.
 func TestReadsInOrder(t *testing.T) {
 	t.Parallel()
 	key := func(i int64) *datastore.Key { return datastore.IDKey("Team", i, nil) }
@@ -270,7 +280,8 @@ func TestReadsInOrder(t *testing.T) {
 	}
 }
 
-// TestGet checks what Get says of what is not there, of itself, of bad keys and of bad destinations.
+// TestGet checks what Get says of what is not there, of itself, of bad keys and of bad
+// destinations.
 func TestGet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -306,10 +317,12 @@ func TestGet(t *testing.T) {
 		w.must(err)
 		w.wait(job)
 		var each datastore.MultiError
-		if !errors.Is(asked["missing"], datastore.ErrNoSuchEntity) || !errors.As(asked["several"], &each) || each[0] != nil || !errors.Is(each[1], datastore.ErrNoSuchEntity) {
+		if !errors.Is(asked["missing"], datastore.ErrNoSuchEntity) || !errors.As(asked["several"], &each) ||
+			each[0] != nil || !errors.Is(each[1], datastore.ErrNoSuchEntity) {
 			t.Errorf("missing: %v, several: %v", asked["missing"], asked["several"])
 		}
-		for what, want := range map[string]string{"incomplete": "incomplete", "nil": "key", "no pointer": "pointer", "length": "slice of 1", "type": "Points"} {
+		for what, want := range map[string]string{"incomplete": "incomplete", "nil": "key", "no pointer": "pointer",
+			"length": "slice of 1", "type": "Points"} {
 			if err := asked[what]; err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v", what, err)
 			}

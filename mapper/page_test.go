@@ -16,7 +16,8 @@ import (
 // entities do.
 func TestSlowPages(t *testing.T) {
 	t.Parallel()
-	for _, define := range []func(string, func(context.Context, *mapper.Entity[account], mapper.None) error) *mapper.Mapper[mapper.None]{
+	for _, define := range []func(string, func(context.Context, *mapper.Entity[account],
+		mapper.None) error) *mapper.Mapper[mapper.None]{
 		mapper.Update[account, mapper.None], mapper.Visit[account, mapper.None],
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -64,7 +65,9 @@ func TestSlowFunctions(t *testing.T) {
 				a.Count("seen", 1)
 				return nil
 			})
-			w := newWorld(t, setting{queue: &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(c.workers)}}}, m)
+			w := newWorld(t,
+				setting{queue: &cloudtaskspb.Queue{
+					RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(c.workers)}}}, m)
 			w.putAccounts(names(c.entities))
 			begun := time.Now()
 			s := over(w, m, &mapper.StartOptions{Workers: c.workers})
@@ -86,7 +89,10 @@ func TestLargeEntities(t *testing.T) {
 		N    int
 	}
 	synctest.Test(t, func(t *testing.T) {
-		m := mapper.Update("grow", func(_ context.Context, a *mapper.Entity[large], _ mapper.None) error { a.Value.N++; return nil })
+		m := mapper.Update("grow", func(_ context.Context, a *mapper.Entity[large], _ mapper.None) error {
+			a.Value.N++
+			return nil
+		})
 		w := newWorld(t, setting{}, m)
 		keys := names(60)
 		for _, k := range keys {

@@ -31,8 +31,8 @@ type PlanOptions struct {
 	// 10,000. Defaults to 1.
 	Writes float64
 
-	// Params are the parameters of the job, as JSON. [PlanNamed] checks them as a start does; they change no estimate.
-	// Empty ones are not checked.
+	// Params are the parameters of the job, as JSON. [PlanNamed] checks them as a start does; they
+	// change no estimate. Empty ones are not checked.
 	Params json.RawMessage
 
 	// Prices are what Google charges. Defaults to [billing.NAM5].
@@ -42,8 +42,10 @@ type PlanOptions struct {
 // An Estimate is what [Plan] expects of a job.
 type Estimate struct {
 	Entities int64 `json:"entities"`
-	Exact    bool  `json:"exact"`              // the entities were counted; otherwise it is an estimate, within 25% two times in three
-	AtLeast  bool  `json:"at_least,omitempty"` // it is no estimate: there are as many, or more, as they were counted no further
+	// the entities were counted; otherwise it is an estimate, within 25% two times in three
+	Exact bool `json:"exact"`
+	// it is no estimate: there are as many, or more, as they were counted no further
+	AtLeast bool `json:"at_least,omitempty"`
 
 	Workers int           `json:"workers"` // tasks at once
 	Pages   int64         `json:"pages"`   // that the job commits
@@ -58,7 +60,8 @@ type Estimate struct {
 	Used billing.Usage `json:"used"`
 }
 
-// PlanNamed is [Plan] for a job of a mapper that the engine has, by its name: PlanOptions.Visit is what that is; a rehearsal writes as little as one.
+// PlanNamed is [Plan] for a job of a mapper that the engine has, by its name: PlanOptions.Visit is
+// what that is; a rehearsal writes as little as one.
 func PlanNamed(ctx context.Context, e *Engine, mapper string, q Query, o *PlanOptions) (*Estimate, error) {
 	if e == nil || e.mappers[mapper] == nil {
 		return nil, fmt.Errorf("mapper: plan: %w %q", ErrUnknownMapper, mapper)
@@ -91,14 +94,14 @@ func checkGiven(def *function.Definition, params json.RawMessage) (err error) {
 // mostWrites is the most that PlanOptions.Writes can be.
 const mostWrites = 10_000
 
-// Plan estimates what a job over a query would take, without starting it. It counts up to
-// a million entities, and estimates the size of kinds that are larger from a sample. That
-// costs up to 1,000 reads for the first, and some 2,000 more for the second: up to 0.2 cents
-// in the United States, and a cent or two for kinds of billions, where it may have to count
-// anew. With filters, an ancestor, bounds or ShardBy a sample says little: it counts up to ten
-// millions, which costs 11,000 reads, and no further. All this is for each kind in each
-// namespace, up to 1,000 of them: a query over more has at least what these have. Estimate.Used says how much it was. If the database neither counts nor has
-// samples, that is an error.
+// Plan estimates what a job over a query would take, without starting it. It counts up to a million
+// entities, and estimates the size of kinds that are larger from a sample. That costs up to 1,000
+// reads for the first, and some 2,000 more for the second: up to 0.2 cents in the United States,
+// and a cent or two for kinds of billions, where it may have to count anew. With filters, an
+// ancestor, bounds or ShardBy a sample says little: it counts up to ten millions, which costs
+// 11,000 reads, and no further. All this is for each kind in each namespace, up to 1,000 of them: a
+// query over more has at least what these have. Estimate.Used says how much it was. If the database
+// neither counts nor has samples, that is an error.
 func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimate, error) {
 	var opts PlanOptions
 	if o != nil {
@@ -125,11 +128,14 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 	case err != nil:
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	case opts.PerEntity < 0 || opts.PerEntity > start.Timeout:
-		return fail(fmt.Errorf("%w: PlanOptions.PerEntity has to be in (0, %v], the Timeout; it is %v", ErrArguments, start.Timeout, opts.PerEntity))
+		return fail(fmt.Errorf("%w: PlanOptions.PerEntity has to be in (0, %v], the Timeout; it is %v", ErrArguments,
+			start.Timeout, opts.PerEntity))
 	case !(opts.Writes >= 0 && opts.Writes <= mostWrites): // not a number, too
-		return fail(fmt.Errorf("%w: PlanOptions.Writes has to be in [0, %d], it is %v", ErrArguments, mostWrites, opts.Writes))
+		return fail(fmt.Errorf("%w: PlanOptions.Writes has to be in [0, %d], it is %v", ErrArguments, mostWrites,
+			opts.Writes))
 	case !start.Splitting.strategy().Adaptive():
-		return fail(fmt.Errorf("%w: StartOptions.Splitting has to be the default for a plan, it is %+v", ErrArguments, start.Splitting))
+		return fail(fmt.Errorf("%w: StartOptions.Splitting has to be the default for a plan, it is %+v", ErrArguments,
+			start.Splitting))
 	}
 	q, err := query.inner().Normal(m == function.Update)
 	if err == nil {
@@ -150,8 +156,10 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 		return fail(err)
 	}
 	est, err := forecast.Of(ctx, src, &forecast.Job{
-		Query: q, PageSize: int64(start.PageSize), PageTime: start.PageTime, Workers: int64(start.Workers), AtOnce: int64(max(start.Workers, concurrent)),
-		Rate: start.Rate.limit(), Deadline: e.queue.Deadline(), Update: !opts.Visit, Writes: opts.Writes, PerEntity: opts.PerEntity, Prices: opts.Prices,
+		Query: q, PageSize: int64(start.PageSize), PageTime: start.PageTime, Workers: int64(start.Workers),
+		AtOnce: int64(max(start.Workers, concurrent)),
+		Rate:   start.Rate.limit(), Deadline: e.queue.Deadline(), Update: !opts.Visit, Writes: opts.Writes,
+		PerEntity: opts.PerEntity, Prices: opts.Prices,
 	})
 	if err != nil {
 		return fail(err)

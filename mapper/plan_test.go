@@ -43,7 +43,8 @@ func TestPlan(t *testing.T) {
 			t.Fatal(err)
 		}
 		used := w.emulator.Usage().Sub(before)
-		if plan.Entities != 20_000 || !plan.Exact || plan.Workers != 10 || plan.Used.Reads+1 != used.Reads /* that the kind has entities */ || used.Writes > 0 {
+		if plan.Entities != 20_000 || !plan.Exact || plan.Workers != 10 ||
+			plan.Used.Reads+1 != used.Reads /* that the kind has entities */ || used.Writes > 0 {
 			t.Errorf("plan %+v, used %+v", plan, used)
 		}
 		before = w.emulator.Usage()
@@ -61,17 +62,20 @@ func TestPlan(t *testing.T) {
 				t.Errorf("%d %s planned, it was %d", c.plan, c.name, c.job)
 			}
 		}
-		if plan.Tasks < 10 || plan.Tasks > plan.Pages || plan.Dollars < 0.04 || plan.Dollars > 0.06 || plan.Takes < 2*time.Second || plan.Takes > 4*time.Second {
+		if plan.Tasks < 10 || plan.Tasks > plan.Pages || plan.Dollars < 0.04 || plan.Dollars > 0.06 ||
+			plan.Takes < 2*time.Second || plan.Takes > 4*time.Second {
 			t.Errorf("plan %+v", plan)
 		}
 
 		slow, err := mapper.Plan(t.Context(), w.engine, q, &mapper.PlanOptions{
-			StartOptions: mapper.StartOptions{Rate: mapper.Rate{Entities: 100}, PageSize: 100}, Visit: true, Prices: billing.Prices{Reads: 100_000},
+			StartOptions: mapper.StartOptions{Rate: mapper.Rate{Entities: 100}, PageSize: 100}, Visit: true,
+			Prices: billing.Prices{Reads: 100_000},
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if slow.Takes != 200*time.Second || slow.Usage.Writes > 2*slow.Pages || slow.Pages < 200 || int64(slow.Dollars) != slow.Usage.Reads {
+		if slow.Takes != 200*time.Second || slow.Usage.Writes > 2*slow.Pages || slow.Pages < 200 ||
+			int64(slow.Dollars) != slow.Usage.Reads {
 			t.Errorf("plan %+v", slow)
 		}
 	})
@@ -82,7 +86,8 @@ func TestPlanBySample(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		uncounted := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		uncounted := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any,
+			error) {
 			if path.Base(info.FullMethod) == "RunAggregationQuery" {
 				return nil, status.Error(codes.Unimplemented, "no aggregations here")
 			}
@@ -90,7 +95,8 @@ func TestPlanBySample(t *testing.T) {
 		}
 		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: uncounted}}, addCredit)
 		w.putAccounts(names(40_000))
-		plan, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, &mapper.PlanOptions{StartOptions: mapper.StartOptions{PageSize: 100}})
+		plan, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"},
+			&mapper.PlanOptions{StartOptions: mapper.StartOptions{PageSize: 100}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +114,8 @@ func TestPlanBlind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: blind}}, addCredit)
 		w.putAccounts(names(20_000))
-		plan, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, &mapper.PlanOptions{StartOptions: mapper.StartOptions{PageSize: 100}})
+		plan, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"},
+			&mapper.PlanOptions{StartOptions: mapper.StartOptions{PageSize: 100}})
 		if err == nil || !strings.Contains(err.Error(), "neither counts") {
 			t.Errorf("plan %+v, %v", plan, err)
 		}
@@ -119,24 +126,28 @@ func TestPlanOfNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, addCredit)
-		plan, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, &mapper.PlanOptions{StartOptions: mapper.StartOptions{AllowEmpty: true}})
+		plan, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"},
+			&mapper.PlanOptions{StartOptions: mapper.StartOptions{AllowEmpty: true}})
 		if err != nil || plan.Entities != 0 || plan.Tasks != 1 {
 			t.Errorf("plan %+v, %v", plan, err)
 		}
 		for text, all := range map[string][]mapper.PlanOptions{
-			"PlanOptions.PerEntity":  {{PerEntity: -1}, {PerEntity: time.Hour}},
-			"PlanOptions.Writes":     {{Writes: -1}, {Writes: 1e300}, {Writes: math.NaN()}},
-			"StartOptions.PageSize":  {{StartOptions: mapper.StartOptions{PageSize: -1}}},
-			"StartOptions.Splitting": {{StartOptions: mapper.StartOptions{Splitting: mapper.Splitting{First: 8, FanOut: 1}}}},
+			"PlanOptions.PerEntity": {{PerEntity: -1}, {PerEntity: time.Hour}},
+			"PlanOptions.Writes":    {{Writes: -1}, {Writes: 1e300}, {Writes: math.NaN()}},
+			"StartOptions.PageSize": {{StartOptions: mapper.StartOptions{PageSize: -1}}},
+			"StartOptions.Splitting": {
+				{StartOptions: mapper.StartOptions{Splitting: mapper.Splitting{First: 8, FanOut: 1}}}},
 		} {
 			for _, o := range all {
-				if _, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, &o); !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), text) {
+				if _, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, &o); !errors.Is(err,
+					mapper.ErrArguments) || !strings.Contains(err.Error(), text) {
 					t.Errorf("%+v: %v", o, err)
 				}
 			}
 		}
 		for _, e := range []*mapper.Engine{nil, {}} {
-			if _, err := mapper.Plan(t.Context(), e, mapper.Query{Kind: "Account"}, nil); !errors.Is(err, mapper.ErrArguments) {
+			if _, err := mapper.Plan(t.Context(), e, mapper.Query{Kind: "Account"}, nil); !errors.Is(err,
+				mapper.ErrArguments) {
 				t.Errorf("no engine: %v", err)
 			}
 		}
@@ -181,7 +192,8 @@ func TestPlanOfMany(t *testing.T) {
 			}
 			var takes []time.Duration
 			for _, ramp := range []bool{false, true} { // four months, so what the ramp allows passes all numbers
-				plan, err := mapper.Plan(t.Context(), w.engine, q, &mapper.PlanOptions{StartOptions: mapper.StartOptions{Rate: mapper.Rate{Entities: 1, Ramp: ramp}}})
+				plan, err := mapper.Plan(t.Context(), w.engine, q,
+					&mapper.PlanOptions{StartOptions: mapper.StartOptions{Rate: mapper.Rate{Entities: 1, Ramp: ramp}}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -193,8 +205,11 @@ func TestPlanOfMany(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) { // there is no sample
-		blindly := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			return unscattered(ctx, req, info, func(ctx context.Context, req any) (any, error) { return billion(ctx, req, info, handler) })
+		blindly := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any,
+			error) {
+			return unscattered(ctx, req, info, func(ctx context.Context, req any) (any, error) {
+				return billion(ctx, req, info, handler)
+			})
 		}
 		w := newWorld(t, setting{queue: tenWorkers, emulator: emulator.Options{Interceptor: blindly}}, addCredit)
 		w.putAccounts(names(10_000))
@@ -232,7 +247,8 @@ func TestPlanOfSpaces(t *testing.T) {
 		}
 		s := w.wait(job)
 		used := w.emulator.Usage().Sub(before)
-		if plan.Pages != 200 || s.Pages != 200 || plan.Usage.Writes < used.Writes*3/4 || plan.Usage.Writes > used.Writes*5/4 || plan.Usage.Reads < used.Reads/2 || plan.Usage.Reads > 2*used.Reads {
+		if plan.Pages != 200 || s.Pages != 200 || plan.Usage.Writes < used.Writes*3/4 ||
+			plan.Usage.Writes > used.Writes*5/4 || plan.Usage.Reads < used.Reads/2 || plan.Usage.Reads > 2*used.Reads {
 			t.Errorf("planned %+v, it was %d pages and %+v", plan, s.Pages, used)
 		}
 	})
@@ -265,8 +281,10 @@ func TestPlanKeysOnly(t *testing.T) {
 			}
 			s := w.wait(job)
 			reads := w.emulator.Usage().Sub(before).Reads
-			if plan.Usage.Reads < reads/4 || plan.Usage.Reads > 2*reads || plan.Pages < s.Pages/2 || plan.Pages > 2*s.Pages {
-				t.Errorf("%s: planned %d reads and %d pages, it was %d and %d", name, plan.Usage.Reads, plan.Pages, reads, s.Pages)
+			if plan.Usage.Reads < reads/4 || plan.Usage.Reads > 2*reads || plan.Pages < s.Pages/2 ||
+				plan.Pages > 2*s.Pages {
+				t.Errorf("%s: planned %d reads and %d pages, it was %d and %d", name, plan.Usage.Reads, plan.Pages,
+					reads, s.Pages)
 			}
 			if took := s.Ended.Sub(begun); name == "slow" && (plan.Takes < took/2 || plan.Takes > 2*took) {
 				t.Errorf("planned %v, it was %v", plan.Takes, took)

@@ -56,10 +56,11 @@ func TestViewsOfTheKind(t *testing.T) {
 	t.Parallel()
 	n := testflag.Size(t, 2000, 2000, 5000)
 	for name, interceptor := range map[string]func() grpc.UnaryServerInterceptor{
-		"no samples":  func() grpc.UnaryServerInterceptor { return unscattered },
-		"no counts":   func() grpc.UnaryServerInterceptor { return uncounted(0, codes.Unimplemented) },
-		"neither":     func() grpc.UnaryServerInterceptor { return blind },
-		"not allowed": func() grpc.UnaryServerInterceptor { return uncounted(1, codes.PermissionDenied) }, // Start counts once
+		"no samples": func() grpc.UnaryServerInterceptor { return unscattered },
+		"no counts":  func() grpc.UnaryServerInterceptor { return uncounted(0, codes.Unimplemented) },
+		"neither":    func() grpc.UnaryServerInterceptor { return blind },
+		// Start counts once
+		"not allowed": func() grpc.UnaryServerInterceptor { return uncounted(1, codes.PermissionDenied) },
 		"exhausted":   func() grpc.UnaryServerInterceptor { return uncounted(1, codes.ResourceExhausted) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -68,7 +69,8 @@ func TestViewsOfTheKind(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					w := newWorld(t, setting{emulator: emulator.Options{Interceptor: interceptor()}}, m)
 					w.putAccounts(names(n))
-					job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{PageSize: 20})
+					job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+						&mapper.StartOptions{PageSize: 20})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -84,11 +86,12 @@ func TestViewsOfTheKind(t *testing.T) {
 
 // unhurriedCredit and countBalances take their time.
 var (
-	unhurriedCredit = mapper.Update("unhurried-credit", func(_ context.Context, a *mapper.Entity[account], c credit) error {
-		time.Sleep(time.Millisecond)
-		a.Value.Balance += c.Amount
-		return nil
-	})
+	unhurriedCredit = mapper.Update("unhurried-credit",
+		func(_ context.Context, a *mapper.Entity[account], c credit) error {
+			time.Sleep(time.Millisecond)
+			a.Value.Balance += c.Amount
+			return nil
+		})
 	countBalances = mapper.Visit("count-balances", func(_ context.Context, a *mapper.Entity[account], c credit) error {
 		time.Sleep(time.Millisecond)
 		a.Count("accounts", 1)
@@ -109,7 +112,8 @@ func TestEntitiesComeAndGo(t *testing.T) {
 					var w *world
 					keys := names(6_000)
 					var gone atomic.Bool
-					putBack := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+					putBack := func(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+						handler grpc.UnaryHandler) (any, error) {
 						if back && path.Base(info.FullMethod) == "RunAggregationQuery" && gone.Load() {
 							time.Sleep(time.Second) // after the query for keys
 							if gone.CompareAndSwap(true, false) {
@@ -120,7 +124,8 @@ func TestEntitiesComeAndGo(t *testing.T) {
 					}
 					w = newWorld(t, setting{emulator: emulator.Options{Interceptor: putBack}, queue: few(4)}, m)
 					w.putAccounts(keys)
-					job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{PageSize: 20, Workers: 100})
+					job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+						&mapper.StartOptions{PageSize: 20, Workers: 100})
 					if err != nil {
 						t.Fatal(err)
 					}

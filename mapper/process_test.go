@@ -68,7 +68,8 @@ type stops struct {
 	draftRng    *rand.Rand
 }
 
-// dieAdding sets how many more processes die within an addition, and how likely one does at a draft.
+// dieAdding sets how many more processes die within an addition, and how likely one does at a
+// draft.
 func (s *stops) dieAdding(n int, share float64, rng *rand.Rand) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,8 +129,8 @@ func (s *stops) drawDeath() bool {
 	return true
 }
 
-// drawFreeze reports whether a process freezes at a call that it makes for a task of a path. There are few
-// tasks of whole jobs, so they are more likely to meet it.
+// drawFreeze reports whether a process freezes at a call that it makes for a task of a path. There
+// are few tasks of whole jobs, so they are more likely to meet it.
 func (s *stops) drawFreeze(path string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,8 +159,8 @@ func (s *stops) draw() time.Duration {
 	return time.Duration(math.Pow(s.most.Seconds(), s.rng.Float64()) * float64(time.Second))
 }
 
-// A mishap is what happens to a process while it does what an operator asks for: before one of its calls,
-// or behind it.
+// A mishap is what happens to a process while it does what an operator asks for: before one of its
+// calls, or behind it.
 type mishap struct {
 	happen func(*process)
 	commit bool // it happens behind the answer to a commit,
@@ -204,8 +205,8 @@ func (m *mishap) pass(p *process, method string, answered bool) {
 	}
 }
 
-// pass is called where a process makes a call, or has its answer: it may die or stop there, and it goes
-// on when it is awake.
+// pass is called where a process makes a call, or has its answer: it may die or stop there, and it
+// goes on when it is awake.
 func (p *process) pass(ctx context.Context, method string, answered bool) {
 	if m, ok := ctx.Value(mishapKey{}).(*mishap); ok {
 		m.pass(p, method, answered)
@@ -246,7 +247,10 @@ func (p *process) awake() (slept bool) {
 	}
 }
 
-func (p *process) intercept(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (p *process) intercept(
+	ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
 	p.pass(ctx, method, false)
 	if drafts(req) {
 		if dies, recorded := p.stops.drawDraftDeath(); dies {
@@ -258,7 +262,8 @@ func (p *process) intercept(ctx context.Context, method string, req, reply any, 
 		}
 	}
 	err := invoke(ctx, method, req, reply, conn, opts...)
-	if read := strings.HasSuffix(method, "/Lookup") || strings.HasSuffix(method, "/RunQuery"); read && p.stops.drawFreeze(pathOf(ctx)) {
+	if read := strings.HasSuffix(method, "/Lookup") || strings.HasSuffix(method, "/RunQuery"); read &&
+		p.stops.drawFreeze(pathOf(ctx)) {
 		p.fleet.freeze(p)
 	}
 	p.pass(ctx, method, err == nil)
@@ -278,13 +283,15 @@ func newProcess(f *fleet) *process {
 	if err != nil {
 		panic(err)
 	}
-	queue, err := tasks.NewQueue(client, f.queue, f.target, &tasks.Options{Unverified: true, Deadline: w.queue.Deadline()})
+	queue, err := tasks.NewQueue(client, f.queue, f.target,
+		&tasks.Options{Unverified: true, Deadline: w.queue.Deadline()})
 	if err != nil {
 		panic(err)
 	}
 	o := &mapper.Options{Mappers: f.mappers, Logger: slog.New(&noErrors{slog.NewTextHandler(w.Output(), nil), f})}
 	for _, name := range w.others {
-		other, err := tasks.NewQueue(client, name, f.target, &tasks.Options{Unverified: true, Deadline: w.queue.Deadline()})
+		other, err := tasks.NewQueue(client, name, f.target,
+			&tasks.Options{Unverified: true, Deadline: w.queue.Deadline()})
 		if err != nil {
 			panic(err)
 		}
@@ -316,7 +323,8 @@ func newProcess(f *fleet) *process {
 // then.
 func (p *process) serve(r *http.Request, zombie bool) int {
 	const asleep = time.Second
-	ctx, cancel := context.WithCancel(context.WithValue(context.WithValue(p, processKey{}, p), pathKey{}, path.Base(r.URL.Path)))
+	ctx, cancel := context.WithCancel(context.WithValue(context.WithValue(p, processKey{}, p), pathKey{},
+		path.Base(r.URL.Path)))
 	defer cancel()
 	if !zombie {
 		context.AfterFunc(r.Context(), func() {

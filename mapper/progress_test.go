@@ -14,9 +14,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestProgress looks at jobs over kinds of several shapes all the time: the progress is never above 100%, is between its bounds, as
-// is what really was done, and does not go back below an earlier lower bound: by more than what was inserted since explains, and a hair
-// where chance would have it.
+// TestProgress looks at jobs over kinds of several shapes all the time: the progress is never above
+// 100%, is between its bounds, as is what really was done, and does not go back below an earlier
+// lower bound: by more than what was inserted since explains, and a hair where chance would have
+// it.
 func TestProgress(t *testing.T) {
 	t.Parallel()
 	testflag.Sequential(t)
@@ -33,44 +34,51 @@ func TestProgress(t *testing.T) {
 		share  float64 // that matches
 		page   int
 	}{
-		"uuid":     {func(int) *datastore.Key { return datastore.NameKey("Leaf", fmt.Sprintf("%016x", rng.Uint64()), nil) }, nil, false, 1, 20},
-		"ids":      {func(i int) *datastore.Key { return datastore.IDKey("Leaf", int64(i+1), nil) }, nil, false, 1, 20},
-		"skewed":   {func(i int) *datastore.Key { return datastore.NameKey("Leaf", skewed(rng, i), nil) }, nil, false, 1, 20},
-		"filtered": {func(i int) *datastore.Key { return datastore.IDKey("Leaf", int64(i+1), nil) }, []mapper.Filter{mapper.Where("N", "=", 1)}, false, 0.4, 20},
-		"sampled":  {func(i int) *datastore.Key { return datastore.NameKey("Leaf", skewed(rng, i), nil) }, nil, false, 1, 4},
-		"growing":  {func(i int) *datastore.Key { return datastore.IDKey("Leaf", int64(i+1), nil) }, nil, true, 1, 20},
+		"uuid": {func(int) *datastore.Key {
+			return datastore.NameKey("Leaf", fmt.Sprintf("%016x", rng.Uint64()), nil)
+		}, nil, false, 1, 20},
+		"ids": {func(i int) *datastore.Key { return datastore.IDKey("Leaf", int64(i+1), nil) }, nil, false, 1, 20},
+		"skewed": {func(i int) *datastore.Key { return datastore.NameKey("Leaf", skewed(rng, i), nil) }, nil, false,
+			1, 20},
+		"filtered": {func(i int) *datastore.Key { return datastore.IDKey("Leaf", int64(i+1), nil) },
+			[]mapper.Filter{mapper.Where("N", "=", 1)}, false, 0.4, 20},
+		"sampled": {func(i int) *datastore.Key { return datastore.NameKey("Leaf", skewed(rng, i), nil) }, nil, false,
+			1, 4},
+		"growing": {func(i int) *datastore.Key { return datastore.IDKey("Leaf", int64(i+1), nil) }, nil, true, 1, 20},
 	} {
 		t.Run(name, func(t *testing.T) {
-			mappertest.Run(t, mapper.Set(slow), &mappertest.Options{Workers: 8}, func(t *testing.T, w *mappertest.World) {
-				put := func(from, to int) {
-					for ; from < to; from += 500 {
-						var keys []*datastore.Key
-						var all []leaf
-						for i := from; i < min(from+500, to); i++ {
-							value := int64(2)
-							if float64(i%1000) < 1000*kind.share {
-								value = 1
+			mappertest.Run(t, mapper.Set(slow), &mappertest.Options{Workers: 8},
+				func(t *testing.T, w *mappertest.World) {
+					put := func(from, to int) {
+						for ; from < to; from += 500 {
+							var keys []*datastore.Key
+							var all []leaf
+							for i := from; i < min(from+500, to); i++ {
+								value := int64(2)
+								if float64(i%1000) < 1000*kind.share {
+									value = 1
+								}
+								keys, all = append(keys, kind.key(i)), append(all, leaf{N: value})
 							}
-							keys, all = append(keys, kind.key(i)), append(all, leaf{N: value})
-						}
-						if _, err := w.Client.PutMulti(t.Context(), keys, all); err != nil {
-							t.Fatal(err)
+							if _, err := w.Client.PutMulti(t.Context(), keys, all); err != nil {
+								t.Fatal(err)
+							}
 						}
 					}
-				}
-				put(0, n)
-				job, err := slow.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf", Filters: kind.filter}, mapper.None{}, &mapper.StartOptions{PageSize: kind.page, AllowEmpty: true})
-				if err != nil {
-					t.Fatal(err)
-				}
-				watchProgress(t, job, float64(n)*kind.share, func(look int) (more float64) {
-					if !kind.grows || look >= 5 {
-						return 0
+					put(0, n)
+					job, err := slow.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf", Filters: kind.filter},
+						mapper.None{}, &mapper.StartOptions{PageSize: kind.page, AllowEmpty: true})
+					if err != nil {
+						t.Fatal(err)
 					}
-					put(n+300*look, n+300*(look+1))
-					return 300
+					watchProgress(t, job, float64(n)*kind.share, func(look int) (more float64) {
+						if !kind.grows || look >= 5 {
+							return 0
+						}
+						put(n+300*look, n+300*(look+1))
+						return 300
+					})
 				})
-			})
 		})
 	}
 }
@@ -83,7 +91,8 @@ func skewed(rng *rand.Rand, i int) string {
 	return fmt.Sprintf("8%08d", i)
 }
 
-// hair is by how much an estimate of a sample may be below an earlier bound: of 15,000 looks one was, by 0.0005.
+// hair is by how much an estimate of a sample may be below an earlier bound: of 15,000 looks one
+// was, by 0.0005.
 const hair = 0.05
 
 // watchProgress looks at a job over so many entities until it has ended.
@@ -102,7 +111,8 @@ func watchProgress(t *testing.T, job *mapper.Job, total float64, meanwhile func(
 		if p.About < floor-hair {
 			t.Fatalf("look %d: %+v, and an earlier bound was %v", looks, p, floor)
 		}
-		if done := float64(s.Processed) / total; !s.Estimated && grown == 0 && (done < p.AtLeast-1e-9 || done > p.AtMost+1e-9) {
+		if done := float64(s.Processed) / total; !s.Estimated && grown == 0 &&
+			(done < p.AtLeast-1e-9 || done > p.AtMost+1e-9) {
 			t.Fatalf("look %d: %+v, and %v is done", looks, p, done)
 		}
 		floor = max(floor, p.AtLeast*total/(total+grown)) // which the job may not have found yet
@@ -113,7 +123,8 @@ func watchProgress(t *testing.T, job *mapper.Job, total float64, meanwhile func(
 			break
 		}
 		if looks > 5 && p.AtLeast > 0 {
-			if widest = max(widest, p.AtMost-p.AtLeast); p.Rate <= 0 || p.Left < p.LeftAtLeast || p.LeftAtMost != 0 && p.LeftAtMost < p.Left {
+			if widest = max(widest, p.AtMost-p.AtLeast); p.Rate <= 0 || p.Left < p.LeftAtLeast || p.LeftAtMost != 0 &&
+				p.LeftAtMost < p.Left {
 				t.Errorf("look %d: %+v", looks, p)
 			}
 		}

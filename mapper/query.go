@@ -97,16 +97,19 @@ func Where(property, op string, value any) Filter {
 	return Filter{Property: property, Op: op, Value: value}
 }
 
-// Share returns a filter that has a job be over a share of the keys: of so many parts of the same size, by a hash that never changes, those from
-// one on and before another. A job over Share(0, 1, 100) is a canary, of 1%, and one over Share(1, 100, 100) does the rest. It reads keys, which are
-// free, and looks up the entities of the share. That is at least one in a thousand; its number is known about.
+// Share returns a filter that has a job be over a share of the keys: of so many parts of the same
+// size, by a hash that never changes, those from one on and before another. A job over Share(0, 1,
+// 100) is a canary, of 1%, and one over Share(1, 100, 100) does the rest. It reads keys, which are
+// free, and looks up the entities of the share. That is at least one in a thousand; its number is
+// known about.
 func Share(from, to, of int64) Filter {
 	return Filter(query.Share{From: from, To: to, Of: of}.Filter())
 }
 
-// Matches reports whether the properties of an entity satisfy all of some filters, as the database has it: an array does if one of its
-// values does, and several inequalities on one property if one value satisfies them all. What is not indexed satisfies none. Properties
-// that no entity can have are an error.
+// Matches reports whether the properties of an entity satisfy all of some filters, as the database
+// has it: an array does if one of its values does, and several inequalities on one property if one
+// value satisfies them all. What is not indexed satisfies none. Properties that no entity can have
+// are an error.
 func Matches(filters []Filter, properties []datastore.Property) (bool, error) {
 	q, err := Query{Kind: "K", Filters: filters}.inner().Normal(true)
 	if err != nil {
@@ -133,7 +136,8 @@ func (q Query) inner() query.Query {
 	}
 	return query.Query{
 		Kind: q.Kind, Kinds: q.Kinds, Namespace: q.Namespace, Namespaces: q.Namespaces, AllNamespaces: q.AllNamespaces,
-		Ancestor: q.Ancestor, Start: q.Start, End: q.End, Filters: filters, ShardBy: q.ShardBy, ReadTime: q.ReadTime, KeysOnly: q.KeysOnly,
+		Ancestor: q.Ancestor, Start: q.Start, End: q.End, Filters: filters, ShardBy: q.ShardBy, ReadTime: q.ReadTime,
+		KeysOnly: q.KeysOnly,
 	}
 }
 
@@ -145,7 +149,8 @@ func publicQuery(q query.Query) Query {
 	}
 	return Query{
 		Kind: q.Kind, Kinds: q.Kinds, Namespace: q.Namespace, Namespaces: q.Namespaces, AllNamespaces: q.AllNamespaces,
-		Ancestor: q.Ancestor, Start: q.Start, End: q.End, Filters: filters, ShardBy: q.ShardBy, ReadTime: q.ReadTime, KeysOnly: q.KeysOnly,
+		Ancestor: q.Ancestor, Start: q.Start, End: q.End, Filters: filters, ShardBy: q.ShardBy, ReadTime: q.ReadTime,
+		KeysOnly: q.KeysOnly,
 	}
 }
 

@@ -38,8 +38,10 @@ func (w *world) putUsers(rng *rand.Rand, n int) (keys []*datastore.Key, users []
 		group := datastore.NameKey("Group", fmt.Sprint("g", i%3), nil)
 		keys = append(keys, datastore.IDKey("User", 1+rng.Int64N(1<<50), group))
 		users = append(users, user{
-			UserID: 1000 + rng.Int64N(1<<20), Active: rng.IntN(2) == 0, Plan: []string{"free", "pro", "team"}[rng.IntN(3)],
-			Joined: epoch.Add(time.Duration(rng.Int64N(1e6)) * time.Minute), Score: rng.NormFloat64() * 100, Name: fmt.Sprintf("%c%x", 'a'+rng.IntN(26), rng.Uint32()),
+			UserID: 1000 + rng.Int64N(1<<20), Active: rng.IntN(2) == 0,
+			Plan:   []string{"free", "pro", "team"}[rng.IntN(3)],
+			Joined: epoch.Add(time.Duration(rng.Int64N(1e6)) * time.Minute), Score: rng.NormFloat64() * 100,
+			Name: fmt.Sprintf("%c%x", 'a'+rng.IntN(26), rng.Uint32()),
 		})
 		if i%5 == 0 {
 			users[i].UserID = 7777 // many have one value
@@ -61,30 +63,58 @@ var checkUser = mapper.Update("check-user", func(_ context.Context, u *mapper.En
 	return nil
 })
 
-var lookAtUser = mapper.Visit("look-at-user", func(context.Context, *mapper.Entity[user], mapper.None) error { return nil })
+var lookAtUser = mapper.Visit("look-at-user", func(context.Context, *mapper.Entity[user], mapper.None) error {
+	return nil
+})
 
 // queries are the forms of queries, and which users they are over.
 var queries = map[string]struct {
 	query mapper.Query
 	want  func(k *datastore.Key, u user) bool
 }{
-	"equality":        {mapper.Query{Filters: []mapper.Filter{mapper.Where("active", "=", true)}}, func(_ *datastore.Key, u user) bool { return u.Active }},
-	"two equalities":  {mapper.Query{Filters: []mapper.Filter{mapper.Where("active", "=", true), mapper.Where("plan", "=", "pro")}}, func(_ *datastore.Key, u user) bool { return u.Active && u.Plan == "pro" }},
-	"in":              {mapper.Query{Filters: []mapper.Filter{mapper.Where("plan", "in", []string{"pro", "team"})}}, func(_ *datastore.Key, u user) bool { return u.Plan != "free" }},
-	"inequality":      {mapper.Query{Filters: []mapper.Filter{mapper.Where("score", ">", 12.5), mapper.Where("score", "<=", 80.0)}}, func(_ *datastore.Key, u user) bool { return u.Score > 12.5 && u.Score <= 80 }},
-	"ancestor":        {mapper.Query{Ancestor: datastore.NameKey("Group", "g1", nil)}, func(k *datastore.Key, _ user) bool { return k.Parent.Name == "g1" }},
-	"range of keys":   {mapper.Query{Start: datastore.IDKey("User", 1<<49, datastore.NameKey("Group", "g0", nil)), End: datastore.IDKey("User", 1<<49, datastore.NameKey("Group", "g2", nil))}, between},
-	"integer":         {mapper.Query{ShardBy: "userid"}, everybody},
-	"time":            {mapper.Query{ShardBy: "joined"}, everybody},
-	"string":          {mapper.Query{ShardBy: "name"}, everybody},
-	"few strings":     {mapper.Query{ShardBy: "plan"}, everybody},
-	"float":           {mapper.Query{ShardBy: "score"}, everybody},
-	"integer, active": {mapper.Query{ShardBy: "userid", Filters: []mapper.Filter{mapper.Where("active", "=", true)}}, func(_ *datastore.Key, u user) bool { return u.Active }},
-	"some integers":   {mapper.Query{ShardBy: "userid", Filters: []mapper.Filter{mapper.Where("userid", ">=", 7777), mapper.Where("userid", "<=", 500_000)}}, func(_ *datastore.Key, u user) bool { return u.UserID >= 7777 && u.UserID <= 500_000 }},
-	"some times":      {mapper.Query{ShardBy: "joined", Filters: []mapper.Filter{mapper.Where("joined", ">", epoch.AddDate(1, 0, 0))}}, func(_ *datastore.Key, u user) bool { return u.Joined.After(epoch.AddDate(1, 0, 0)) }},
-	"integer in ancestor": {mapper.Query{ShardBy: "userid", Ancestor: datastore.NameKey("Group", "g1", nil)}, func(k *datastore.Key, _ user) bool {
+	"equality": {mapper.Query{Filters: []mapper.Filter{mapper.Where("active", "=", true)}},
+		func(_ *datastore.Key, u user) bool {
+			return u.Active
+		}},
+	"two equalities": {mapper.Query{Filters: []mapper.Filter{mapper.Where("active", "=", true),
+		mapper.Where("plan", "=", "pro")}}, func(_ *datastore.Key, u user) bool {
+		return u.Active && u.Plan == "pro"
+	}},
+	"in": {mapper.Query{Filters: []mapper.Filter{mapper.Where("plan", "in", []string{"pro", "team"})}},
+		func(_ *datastore.Key, u user) bool {
+			return u.Plan != "free"
+		}},
+	"inequality": {mapper.Query{Filters: []mapper.Filter{mapper.Where("score", ">", 12.5),
+		mapper.Where("score", "<=", 80.0)}}, func(_ *datastore.Key, u user) bool {
+		return u.Score > 12.5 && u.Score <= 80
+	}},
+	"ancestor": {mapper.Query{Ancestor: datastore.NameKey("Group", "g1", nil)}, func(k *datastore.Key, _ user) bool {
 		return k.Parent.Name == "g1"
 	}},
+	"range of keys": {mapper.Query{Start: datastore.IDKey("User", 1<<49, datastore.NameKey("Group", "g0", nil)),
+		End: datastore.IDKey("User", 1<<49, datastore.NameKey("Group", "g2", nil))}, between},
+	"integer":     {mapper.Query{ShardBy: "userid"}, everybody},
+	"time":        {mapper.Query{ShardBy: "joined"}, everybody},
+	"string":      {mapper.Query{ShardBy: "name"}, everybody},
+	"few strings": {mapper.Query{ShardBy: "plan"}, everybody},
+	"float":       {mapper.Query{ShardBy: "score"}, everybody},
+	"integer, active": {mapper.Query{ShardBy: "userid", Filters: []mapper.Filter{mapper.Where("active", "=", true)}},
+		func(_ *datastore.Key, u user) bool {
+			return u.Active
+		}},
+	"some integers": {mapper.Query{ShardBy: "userid", Filters: []mapper.Filter{mapper.Where("userid", ">=", 7777),
+		mapper.Where("userid", "<=", 500_000)}}, func(_ *datastore.Key, u user) bool {
+		return u.UserID >= 7777 && u.UserID <= 500_000
+	}},
+	"some times": {mapper.Query{ShardBy: "joined",
+		Filters: []mapper.Filter{mapper.Where("joined", ">", epoch.AddDate(1, 0, 0))}},
+		func(_ *datastore.Key, u user) bool {
+			return u.Joined.After(epoch.AddDate(1, 0, 0))
+		}},
+	"integer in ancestor": {mapper.Query{ShardBy: "userid", Ancestor: datastore.NameKey("Group", "g1", nil)},
+		func(k *datastore.Key, _ user) bool {
+			return k.Parent.Name == "g1"
+		}},
 }
 
 func everybody(*datastore.Key, user) bool { return true }
@@ -115,7 +145,8 @@ func TestQueries(t *testing.T) {
 					w := newWorld(t, setting{emulator: emulator.Options{}}, checkUser)
 					keys, users := w.putUsers(rand.New(rand.NewPCG(1, 0)), n)
 					test.query.Kind = "User"
-					job, err := checkUser.Start(t.Context(), w.engine, test.query, mapper.None{}, &mapper.StartOptions{PageSize: 20, Workers: 10, AllowEmpty: true})
+					job, err := checkUser.Start(t.Context(), w.engine, test.query, mapper.None{},
+						&mapper.StartOptions{PageSize: 20, Workers: 10, AllowEmpty: true})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -135,7 +166,9 @@ func TestQueries(t *testing.T) {
 }
 
 // wantChecked checks that exactly the users of a query were checked, once each.
-func (w *world) wantChecked(keys []*datastore.Key, users []user, want func(*datastore.Key, user) bool, s *mapper.Status) {
+func (w *world) wantChecked(
+	keys []*datastore.Key, users []user, want func(*datastore.Key, user) bool, s *mapper.Status,
+) {
 	w.Helper()
 	wrong, n := 0, int64(0)
 	for i := 0; i < len(keys); i += 1000 {
@@ -185,7 +218,8 @@ func TestValues(t *testing.T) {
 			switch {
 			case i < 7: // without
 			case i < 12:
-				list = append(list, datastore.Property{Name: "userid", Value: []any{int64(i), int64(i + 100), int64(i + 2000)}})
+				list = append(list,
+					datastore.Property{Name: "userid", Value: []any{int64(i), int64(i + 100), int64(i + 2000)}})
 			case i < 15:
 				list = append(list, datastore.Property{Name: "userid", Value: int64(i), NoIndex: true})
 			default:
@@ -195,7 +229,8 @@ func TestValues(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		job, err := moving.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"}, mapper.None{}, &mapper.StartOptions{PageSize: 20, FailureShare: 1})
+		job, err := moving.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"}, mapper.None{},
+			&mapper.StartOptions{PageSize: 20, FailureShare: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -251,15 +286,18 @@ func TestUnsharded(t *testing.T) {
 				keys, users := w.putUsers(rand.New(rand.NewPCG(1, 0)), 600)
 				for i := range 30 {
 					list := datastore.PropertyList{{Name: "active", Value: true}}
-					if _, err := w.client.Put(t.Context(), datastore.IDKey("User", int64(i+1), nil), &list); err != nil {
+					if _, err := w.client.Put(t.Context(), datastore.IDKey("User", int64(i+1), nil),
+						&list); err != nil {
 						t.Fatal(err)
 					}
 				}
-				active := mapper.Query{Kinds: test.kinds, Namespaces: test.namespaces, ShardBy: "userid", Filters: []mapper.Filter{mapper.Where("active", "=", true)}}
+				active := mapper.Query{Kinds: test.kinds, Namespaces: test.namespaces, ShardBy: "userid",
+					Filters: []mapper.Filter{mapper.Where("active", "=", true)}}
 				if len(test.kinds) == 0 {
 					active.Kind = "User"
 				}
-				job, err := checkUser.Start(t.Context(), w.engine, active, mapper.None{}, &mapper.StartOptions{PageSize: 20, AllowEmpty: true})
+				job, err := checkUser.Start(t.Context(), w.engine, active, mapper.None{},
+					&mapper.StartOptions{PageSize: 20, AllowEmpty: true})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -291,17 +329,20 @@ func TestOneValue(t *testing.T) {
 			}
 		}
 		for i := 0; i < len(keys); i += 400 {
-			if _, err := w.client.PutMulti(t.Context(), keys[i:min(len(keys), i+400)], users[i:min(len(keys), i+400)]); err != nil {
+			if _, err := w.client.PutMulti(t.Context(), keys[i:min(len(keys), i+400)],
+				users[i:min(len(keys), i+400)]); err != nil {
 				t.Fatal(err)
 			}
 		}
-		job, err := checkUser.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"}, mapper.None{}, &mapper.StartOptions{PageSize: 100})
+		job, err := checkUser.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"}, mapper.None{},
+			&mapper.StartOptions{PageSize: 100})
 		if err != nil {
 			t.Fatal(err)
 		}
 		s := w.wait(job)
 		w.wantChecked(keys, users, everybody, s)
-		if s.Depth < 1 || s.Tasks < 10 || s.Pages > int64(n/100*3/2+20) { // a worker has a page and a fifth, of which the fifth is a page, too
+		// a worker has a page and a fifth, of which the fifth is a page, too
+		if s.Depth < 1 || s.Tasks < 10 || s.Pages > int64(n/100*3/2+20) {
 			t.Errorf("it is not cut well: %+v", s)
 		}
 	})
@@ -322,7 +363,8 @@ func TestMovingValues(t *testing.T) {
 		w := newWorld(t, setting{queue: few(3)}, slow)
 		rng := rand.New(rand.NewPCG(1, 0))
 		keys, _ := w.putUsers(rng, 2000)
-		job, err := slow.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"}, mapper.None{}, &mapper.StartOptions{PageSize: 20})
+		job, err := slow.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"}, mapper.None{},
+			&mapper.StartOptions{PageSize: 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -350,7 +392,8 @@ func TestMovingValues(t *testing.T) {
 				t.Fatal(err)
 			}
 			for j, u := range now {
-				if most := int64(1 + boolToInt(moved[keys[i+j].Encode()])); u.Checked > most || u.Checked == 0 && most == 1 {
+				if most := int64(1 + boolToInt(moved[keys[i+j].Encode()])); u.Checked > most || u.Checked == 0 &&
+					most == 1 {
 					t.Errorf("%v was checked %d times", keys[i+j], u.Checked)
 				}
 			}
@@ -380,7 +423,8 @@ func TestVisitValues(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		job, err := seen.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"}, mapper.None{}, &mapper.StartOptions{PageSize: 20})
+		job, err := seen.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"}, mapper.None{},
+			&mapper.StartOptions{PageSize: 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -390,7 +434,8 @@ func TestVisitValues(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s.State != mapper.SucceededWithFailures || s.Processed != 597 || s.Failures != 3 || s.Counters["seen"] != 597 {
+		if s.State != mapper.SucceededWithFailures || s.Processed != 597 || s.Failures != 3 ||
+			s.Counters["seen"] != 597 {
 			t.Errorf("%+v", s)
 		}
 	})

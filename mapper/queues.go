@@ -15,15 +15,16 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// OnQueue has the mapper's jobs belong to a queue of the engine's that is not the first one, unless their start says
-// otherwise, see [StartOptions.Queue]. It returns the mapper, for use in its definition.
+// OnQueue has the mapper's jobs belong to a queue of the engine's that is not the first one, unless
+// their start says otherwise, see [StartOptions.Queue]. It returns the mapper, for use in its
+// definition.
 func (m *Mapper[P]) OnQueue(name string) *Mapper[P] {
 	m.def.Queue = name
 	return m
 }
 
-// queues are the engines of a process's queues, the first one first. They share all but the queue: so the process
-// knows what runs in it, whichever queue that came from.
+// queues are the engines of a process's queues, the first one first. They share all but the queue:
+// so the process knows what runs in it, whichever queue that came from.
 type queues []*Engine
 
 // queuesOf returns the queues of an engine, of which it is the first.
@@ -46,14 +47,16 @@ func queuesOf(first *Engine, others []*tasks.Queue) (queues, error) {
 		e.queues = all
 	}
 	for _, name := range slices.Sorted(maps.Keys(first.mappers)) {
-		if _, err := all.named(first.mappers[name].Queue); err != nil && !isDerived(name) { // that has the same as its mapper
+		// that has the same as its mapper
+		if _, err := all.named(first.mappers[name].Queue); err != nil && !isDerived(name) {
 			return nil, fmt.Errorf("mapper: Options.Mappers: mapper %q: %w", name, err)
 		}
 	}
 	return all, nil
 }
 
-// named returns the engine of the queue of a name, or of its last part; an empty one is the first's.
+// named returns the engine of the queue of a name, or of its last part; an empty one is the
+// first's.
 func (q queues) named(name string) (*Engine, error) {
 	if name == "" {
 		return q[0], nil
@@ -114,8 +117,8 @@ func (q queues) owners() (all []record.Owner) {
 	return all
 }
 
-// engineOf returns the engine whose queue a job belongs to. That costs a read if there are several; what is wrong
-// with it, whoever asks for the job next finds, too.
+// engineOf returns the engine whose queue a job belongs to. That costs a read if there are several;
+// what is wrong with it, whoever asks for the job next finds, too.
 func engineOf(ctx context.Context, j *Job) *Engine {
 	if j.engine == nil || len(j.engine.queues) < 2 {
 		return j.engine
@@ -139,7 +142,8 @@ func destinationOf(ctx context.Context, j *Job) (*Engine, error) {
 	return j.engine.queues.forStart(j.engine.mappers[job.Mapper], nil)
 }
 
-// asked returns an engine's jobs for somebody who waits for answers. Without an engine it says that there is none.
+// asked returns an engine's jobs for somebody who waits for answers. Without an engine it says that
+// there is none.
 func asked(e *Engine) *lifecycle.Jobs {
 	if e == nil || e.jobs == nil {
 		return &lifecycle.Jobs{Store: e.store()}

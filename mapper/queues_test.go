@@ -45,7 +45,8 @@ func (w *world) tasksClient() *cloudtasks.Client {
 func (w *world) otherHandler(other http.Handler) *cloudtasks.Client {
 	w.Helper()
 	client := w.tasksClient()
-	if _, err := client.CreateQueue(w.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: otherQueue}}); err != nil {
+	if _, err := client.CreateQueue(w.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{Name: otherQueue}}); err != nil {
 		w.Fatal(err)
 	}
 	first := w.handler
@@ -63,12 +64,15 @@ func (w *world) otherHandler(other http.Handler) *cloudtasks.Client {
 func (w *world) second(mappers ...mapper.Definition) *second {
 	w.Helper()
 	s := new(second)
-	client := w.otherHandler(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { s.engine.Handler().ServeHTTP(rw, r) }))
+	client := w.otherHandler(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		s.engine.Handler().ServeHTTP(rw, r)
+	}))
 	queue, err := tasks.NewQueue(client, otherQueue, otherTarget, &tasks.Options{Unverified: true})
 	if err != nil {
 		w.Fatal(err)
 	}
-	s.engine, err = mapper.New(w.client, queue, &mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(&s.log, nil))})
+	s.engine, err = mapper.New(w.client, queue,
+		&mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(&s.log, nil))})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -83,8 +87,8 @@ var steadyCredit = mapper.Update("steady-credit", func(_ context.Context, a *map
 	return nil
 })
 
-// TestTwoServices has a job run in one service while another, with other mappers, a queue of its own and
-// the same database, does all that it can to it.
+// TestTwoServices has a job run in one service while another, with other mappers, a queue of its
+// own and the same database, does all that it can to it.
 func TestTwoServices(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -94,7 +98,8 @@ func TestTwoServices(t *testing.T) {
 		other := w.second(addCredit)
 		keys := names(8000)
 		w.putAccounts(keys)
-		job, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "one", PageSize: 20})
+		job, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+			&mapper.StartOptions{ID: "one", PageSize: 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,13 +111,16 @@ func TestTwoServices(t *testing.T) {
 			}
 		}
 		for what, err := range map[string]error{
-			"pause": b.Pause(ctx), "resume": b.Resume(ctx), "retry": b.Retry(ctx), "abort": b.Abort(ctx), "clean up": b.CleanUp(ctx, nil), "set the rate of": b.SetRate(ctx, mapper.Rate{}),
+			"pause": b.Pause(ctx), "resume": b.Resume(ctx), "retry": b.Retry(ctx), "abort": b.Abort(ctx),
+			"clean up": b.CleanUp(ctx, nil), "set the rate of": b.SetRate(ctx, mapper.Rate{}),
 		} {
-			if !errors.Is(err, mapper.ErrOtherQueue) || !strings.Contains(err.Error(), queueName) || !strings.Contains(err.Error(), otherQueue) {
+			if !errors.Is(err, mapper.ErrOtherQueue) || !strings.Contains(err.Error(), queueName) ||
+				!strings.Contains(err.Error(), otherQueue) {
 				t.Errorf("%s a job of another queue: %v, want an error that names both", what, err)
 			}
 		}
-		if _, err := addCredit.Start(ctx, other.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "one"}); !errors.Is(err, mapper.ErrOtherQueue) {
+		if _, err := addCredit.Start(ctx, other.engine, mapper.Query{Kind: "Account"}, credit{10},
+			&mapper.StartOptions{ID: "one"}); !errors.Is(err, mapper.ErrOtherQueue) {
 			t.Errorf("start a job under the ID of one of another queue: %v", err)
 		}
 		if s, err := b.Status(ctx); err != nil || s.State != mapper.Running || s.Queue != queueName || s.Error != "" {
@@ -134,8 +142,8 @@ func TestTwoServices(t *testing.T) {
 	})
 }
 
-// TestForeignTask has the tasks of a job delivered to another service: nothing is done, nothing is lost, and
-// the log names both queues.
+// TestForeignTask has the tasks of a job delivered to another service: nothing is done, nothing is
+// lost, and the log names both queues.
 func TestForeignTask(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -158,7 +166,8 @@ func TestForeignTask(t *testing.T) {
 	})
 }
 
-// TestMove moves a job from one queue to another while it runs, is paused, has ended, and is cleaned up.
+// TestMove moves a job from one queue to another while it runs, is paused, has ended, and is
+// cleaned up.
 func TestMove(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -170,7 +179,8 @@ func TestMove(t *testing.T) {
 				other := w.second(steadyCredit)
 				keys := names(2000)
 				w.putAccounts(keys)
-				job, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "one", PageSize: 20})
+				job, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+					&mapper.StartOptions{ID: "one", PageSize: 20})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -241,8 +251,8 @@ func TestMove(t *testing.T) {
 	})
 }
 
-// TestMoveInTrouble moves a job to and fro between two services while calls and deliveries go wrong: each
-// account is credited once, and the records prove it.
+// TestMoveInTrouble moves a job to and fro between two services while calls and deliveries go
+// wrong: each account is credited once, and the records prove it.
 func TestMoveInTrouble(t *testing.T) {
 	t.Parallel()
 	testflag.Simulate(t, 4, 2, func(t *testing.T, seed uint64) {
@@ -251,11 +261,13 @@ func TestMoveInTrouble(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 0))
 			faults := emulator.NewFaults(seed, trouble(rng)...)
 			faults.Pause()
-			w := newWorld(t, setting{queue: few(4), log: new(logged), emulator: emulator.Options{Faults: faults}}, steadyCredit)
+			w := newWorld(t, setting{queue: few(4), log: new(logged), emulator: emulator.Options{Faults: faults}},
+				steadyCredit)
 			other := w.second(steadyCredit)
 			keys := names(1000)
 			w.putAccounts(keys)
-			job, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "one", PageSize: 20})
+			job, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+				&mapper.StartOptions{ID: "one", PageSize: 20})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -276,7 +288,8 @@ func TestMoveInTrouble(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
 			defer cancel()
 			s, err := job.Wait(ctx)
-			if err != nil || s.State != mapper.Succeeded || s.Processed != 1000 || s.Counters["credited"] != 1000 || s.Queue != queueName {
+			if err != nil || s.State != mapper.Succeeded || s.Processed != 1000 || s.Counters["credited"] != 1000 ||
+				s.Queue != queueName {
 				t.Errorf("%+v, %v", s, err)
 			}
 			w.wantBalances(keys, 10)

@@ -27,11 +27,12 @@ type Rate struct {
 	Ramp bool `json:"ramp,omitempty"`
 }
 
-// A Budget is the most that a job may cost: the zero value is no limit. The job pauses before a page that might pass
-// it, which Status.Error says, and [Job.Resume] allows as much again. It pauses a little early: what processes have
-// set aside for their next pages counts as spent until they give it back, which one that dies does not, and some
-// thousand reads are kept for what is around pages. What its start takes does not count. A page costs what those
-// before it did, for an entity: one whose function suddenly puts much more may pass the budget. An undo takes none.
+// A Budget is the most that a job may cost: the zero value is no limit. The job pauses before a
+// page that might pass it, which Status.Error says, and [Job.Resume] allows as much again. It
+// pauses a little early: what processes have set aside for their next pages counts as spent until
+// they give it back, which one that dies does not, and some thousand reads are kept for what is
+// around pages. What its start takes does not count. A page costs what those before it did, for an
+// entity: one whose function suddenly puts much more may pass the budget. An undo takes none.
 type Budget struct {
 	Dollars    float64 `json:"dollars,omitempty"`    // by the prices of billing.NAM5
 	Operations int64   `json:"operations,omitempty"` // reads, writes, deletes, and operations of tasks

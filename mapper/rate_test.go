@@ -36,7 +36,9 @@ func (c *clocked) mapper() *mapper.Mapper[mapper.None] {
 }
 
 // start starts a job over n accounts.
-func (c *clocked) start(t *testing.T, queue *cloudtaskspb.Queue, n int, options *mapper.StartOptions) (*world, *mapper.Job) {
+func (c *clocked) start(
+	t *testing.T, queue *cloudtaskspb.Queue, n int, options *mapper.StartOptions,
+) (*world, *mapper.Job) {
 	t.Helper()
 	m := c.mapper()
 	w := newWorld(t, setting{queue: queue}, m)
@@ -165,7 +167,8 @@ func TestRateOfManyWrites(t *testing.T) {
 		w := newWorld(t, setting{queue: tenWorkers}, m)
 		w.putAccounts(names(3_000))
 		begun := time.Now()
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Workers: 10, PageSize: 50, Rate: mapper.Rate{Writes: 500}})
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{Workers: 10, PageSize: 50, Rate: mapper.Rate{Writes: 500}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,7 +188,8 @@ func TestRamp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c clocked
 		begun := time.Now()
-		w, job := c.start(t, tenWorkers, 40_000, &mapper.StartOptions{Workers: 10, PageSize: 500, Rate: mapper.Rate{Ramp: true, Writes: 200}})
+		w, job := c.start(t, tenWorkers, 40_000, &mapper.StartOptions{Workers: 10, PageSize: 500,
+			Rate: mapper.Rate{Ramp: true, Writes: 200}})
 		time.Sleep(time.Minute)
 		if err := job.SetRate(t.Context(), mapper.Rate{Ramp: true}); err != nil {
 			t.Fatal(err)
@@ -276,7 +280,8 @@ func TestBadRates(t *testing.T) {
 			if rate.Ramp {
 				workers = 5000
 			}
-			_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1}, &mapper.StartOptions{Workers: workers, Rate: rate})
+			_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1},
+				&mapper.StartOptions{Workers: workers, Rate: rate})
 			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), text) {
 				t.Errorf("%+v: %v", rate, err)
 			}
@@ -350,8 +355,10 @@ func TestRateFor(t *testing.T) {
 		for _, a := range acts {
 			all = append(all, a.What)
 		}
-		want := []string{"started", "its rate is set to 20 entities a second, for 10m0s", "its rate is set to 10 entities a second, for 5m0s",
-			"its rate is what it was before, as its time is over", "its rate is set to 30 entities a second, for 1m0s", "its rate is set to 40 entities a second",
+		want := []string{"started", "its rate is set to 20 entities a second, for 10m0s",
+			"its rate is set to 10 entities a second, for 5m0s",
+			"its rate is what it was before, as its time is over", "its rate is set to 30 entities a second, for 1m0s",
+			"its rate is set to 40 entities a second",
 			"its rate is not limited any more, for 1m0s"}
 		if !slices.Equal(all, want) {
 			t.Errorf("%q, want %q", all, want)

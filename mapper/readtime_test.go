@@ -49,7 +49,8 @@ func (w *world) disturb(ctx context.Context, rng *rand.Rand, keys []*datastore.K
 	for ctx.Err() == nil {
 		i := rng.IntN(len(keys))
 		var err error
-		switch u := (user{UserID: rng.Int64N(1 << 20), Active: true, Plan: "pro", Joined: epoch, Score: 50, Name: "new"}); rng.IntN(3) {
+		switch u := (user{UserID: rng.Int64N(1 << 20), Active: true, Plan: "pro", Joined: epoch, Score: 50,
+			Name: "new"}); rng.IntN(3) {
 		case 0:
 			_, err = w.client.Put(ctx, keys[i], &u)
 		case 1:
@@ -99,7 +100,8 @@ func TestReadTime(t *testing.T) {
 					q := test.query
 					q.Kind, q.ReadTime, q.KeysOnly = "User", time.Now(), keysOnly
 					time.Sleep(time.Second)
-					job, err := read.Start(t.Context(), w.engine, q, mapper.None{}, &mapper.StartOptions{PageSize: 100, Workers: 2, Timeout: 2 * time.Minute})
+					job, err := read.Start(t.Context(), w.engine, q, mapper.None{},
+						&mapper.StartOptions{PageSize: 100, Workers: 2, Timeout: 2 * time.Minute})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -123,7 +125,8 @@ func TestReadTime(t *testing.T) {
 						r.users[k] = u
 					}
 					if diff := cmp.Diff(want, r.users); diff != "" || len(r.other) > 0 {
-						t.Errorf("the job saw others than there were (-want +got), and %d in two ways:\n%.2000s", len(r.other), diff)
+						t.Errorf("the job saw others than there were (-want +got), and %d in two ways:\n%.2000s",
+							len(r.other), diff)
 					}
 				})
 			})
@@ -162,10 +165,12 @@ func TestReadTimeGone(t *testing.T) {
 		}
 		for _, at := range []time.Time{q.ReadTime, time.Now().Add(time.Hour)} {
 			q.ReadTime = at
-			if _, err := read.Start(t.Context(), w.engine, q, mapper.None{}, nil); !errors.Is(err, mapper.ErrArguments) || !strings.Contains(fmt.Sprint(err), gone) {
+			if _, err := read.Start(t.Context(), w.engine, q, mapper.None{}, nil); !errors.Is(err,
+				mapper.ErrArguments) || !strings.Contains(fmt.Sprint(err), gone) {
 				t.Errorf("at %v: %v", at, err)
 			}
-			if _, err := mapper.Plan(t.Context(), w.engine, q, &mapper.PlanOptions{Visit: true}); !errors.Is(err, mapper.ErrArguments) {
+			if _, err := mapper.Plan(t.Context(), w.engine, q, &mapper.PlanOptions{Visit: true}); !errors.Is(err,
+				mapper.ErrArguments) {
 				t.Errorf("plan at %v: %v", at, err)
 			}
 		}
@@ -196,7 +201,8 @@ func TestKeysOnly(t *testing.T) {
 		keys, users := w.putUsers(rand.New(rand.NewPCG(1, 0)), n)
 		run := func(m *mapper.Mapper[mapper.None]) (*mapper.Status, int64) {
 			used := w.emulator.Usage()
-			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "User", KeysOnly: true}, mapper.None{}, &mapper.StartOptions{PageSize: 100, Workers: 10, FailureLimit: -1})
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "User", KeysOnly: true}, mapper.None{},
+				&mapper.StartOptions{PageSize: 100, Workers: 10, FailureLimit: -1})
 			if err != nil {
 				t.Fatal(err)
 			}

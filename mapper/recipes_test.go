@@ -62,10 +62,11 @@ func Example_backfill() {
 
 type Session struct{ Seen time.Time }
 
-var DeleteSessions = mapper.Update("delete-sessions", func(_ context.Context, s *mapper.Entity[Session], _ mapper.None) error {
-	s.Delete(s.Key)
-	return nil
-})
+var DeleteSessions = mapper.Update("delete-sessions",
+	func(_ context.Context, s *mapper.Entity[Session], _ mapper.None) error {
+		s.Delete(s.Key)
+		return nil
+	})
 
 func startDeletion(ctx context.Context, m *mapper.Engine, before time.Time) (*mapper.Job, error) {
 	before = before.UTC().Truncate(24 * time.Hour) // so that all jobs of a day have one query, and are one job
@@ -98,16 +99,17 @@ func Example_deleteByAge() {
 
 // Move to another key.
 
-var MoveUsers = mapper.Update("move-users", func(_ context.Context, u *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
-	stored := u.Stored()
-	email := strings.ToLower(stored.Properties["Email"].GetStringValue())
-	if email == "" {
-		return mapper.Permanent(errors.New("it has no Email to be its name"))
-	}
-	u.InsertStored(datastore.NameKey("Customer", email, nil), stored) // as it is, to the last flag
-	u.Delete(u.Key)
-	return nil
-})
+var MoveUsers = mapper.Update("move-users",
+	func(_ context.Context, u *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+		stored := u.Stored()
+		email := strings.ToLower(stored.Properties["Email"].GetStringValue())
+		if email == "" {
+			return mapper.Permanent(errors.New("it has no Email to be its name"))
+		}
+		u.InsertStored(datastore.NameKey("Customer", email, nil), stored) // as it is, to the last flag
+		u.Delete(u.Key)
+		return nil
+	})
 
 func startMove(ctx context.Context, m *mapper.Engine) (*mapper.Job, error) {
 	return MoveUsers.Start(ctx, m, mapper.Query{Kind: "User"}, mapper.None{}, &mapper.StartOptions{ID: "move-users"})
@@ -135,30 +137,32 @@ func Example_move() {
 
 // Move with descendants.
 
-var MoveTeams = mapper.Update("move-teams", func(_ context.Context, t *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
-	to := datastore.NameKey("Club", fmt.Sprint("team ", t.Key.ID), nil)
-	if slices.ContainsFunc(t.Value, func(p datastore.Property) bool { return p.Name == "MovedTo" }) {
-		return mapper.Skip // it has been moved
-	}
-	t.InsertStored(to, t.Stored())
-	t.Value = datastore.PropertyList{{Name: "MovedTo", Value: to}} // is all that stays
-	return nil
-})
+var MoveTeams = mapper.Update("move-teams",
+	func(_ context.Context, t *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+		to := datastore.NameKey("Club", fmt.Sprint("team ", t.Key.ID), nil)
+		if slices.ContainsFunc(t.Value, func(p datastore.Property) bool { return p.Name == "MovedTo" }) {
+			return mapper.Skip // it has been moved
+		}
+		t.InsertStored(to, t.Stored())
+		t.Value = datastore.PropertyList{{Name: "MovedTo", Value: to}} // is all that stays
+		return nil
+	})
 
-var MovePlayers = mapper.Update("move-players", func(ctx context.Context, p *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
-	var parent struct{ MovedTo *datastore.Key }
-	if err := p.Get(ctx, p.Key.Parent, &parent); err != nil {
-		return err
-	}
-	if parent.MovedTo == nil {
-		return mapper.Skip // it is a club, or a team that stays
-	}
-	to := *p.Key
-	to.Parent = parent.MovedTo
-	p.InsertStored(&to, p.Stored())
-	p.Delete(p.Key)
-	return nil
-})
+var MovePlayers = mapper.Update("move-players",
+	func(ctx context.Context, p *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+		var parent struct{ MovedTo *datastore.Key }
+		if err := p.Get(ctx, p.Key.Parent, &parent); err != nil {
+			return err
+		}
+		if parent.MovedTo == nil {
+			return mapper.Skip // it is a club, or a team that stays
+		}
+		to := *p.Key
+		to.Parent = parent.MovedTo
+		p.InsertStored(&to, p.Stored())
+		p.Delete(p.Key)
+		return nil
+	})
 
 func Example_moveWithDescendants() {
 	ctx := context.Background()
@@ -301,8 +305,9 @@ func Example_nightly() {
 	// the first one is cleaned up: true
 }
 
-// TestNights has a schedule at one in the morning call over the weeks in which clocks are changed: each night has a job of its
-// own, whose date is that of the night, and a call that is repeated has none.
+// TestNights has a schedule at one in the morning call over the weeks in which clocks are changed:
+// each night has a job of its own, whose date is that of the night, and a call that is repeated has
+// none.
 func TestNights(t *testing.T) {
 	t.Parallel()
 	zone, err := time.LoadLocation("Europe/Berlin")
@@ -310,7 +315,8 @@ func TestNights(t *testing.T) {
 		t.Skip("no time zones are installed: ", err)
 	}
 	mappertest.Run(t, mapper.Set(DeleteSessions), nil, func(t *testing.T, w *mappertest.World) {
-		for _, first := range []time.Time{time.Date(2026, 3, 26, 1, 0, 0, 0, zone), time.Date(2026, 10, 22, 1, 0, 0, 0, zone)} {
+		for _, first := range []time.Time{time.Date(2026, 3, 26, 1, 0, 0, 0, zone),
+			time.Date(2026, 10, 22, 1, 0, 0, 0, zone)} {
 			for i := range 6 {
 				due := time.Date(first.Year(), first.Month(), first.Day()+i, 1, 0, 0, 0, zone)
 				for _, at := range []time.Time{due, due.UTC()} {
@@ -351,7 +357,9 @@ func export(bucket Bucket) *mapper.Mapper[mapper.None] {
 	})
 }
 
-func startExport(ctx context.Context, m *mapper.Engine, export *mapper.Mapper[mapper.None], at time.Time) (*mapper.Job, error) {
+func startExport(
+	ctx context.Context, m *mapper.Engine, export *mapper.Mapper[mapper.None], at time.Time,
+) (*mapper.Job, error) {
 	return export.Start(ctx, m, mapper.Query{
 		Kind:     "Team",
 		ReadTime: at, // all entities are as they were at that time, whoever changes them meanwhile
@@ -391,7 +399,9 @@ func (m *memory) Put(_ context.Context, name string, content []byte) error {
 }
 
 // engine returns an engine on the embedded emulators.
-func engine(ctx context.Context, mappers ...mapper.Definition) (client *datastore.Client, m *mapper.Engine, stop func()) {
+func engine(
+	ctx context.Context, mappers ...mapper.Definition,
+) (client *datastore.Client, m *mapper.Engine, stop func()) {
 	e, err := emulator.Start(nil)
 	if err != nil {
 		log.Fatal(err)
@@ -404,12 +414,14 @@ func engine(ctx context.Context, mappers ...mapper.Definition) (client *datastor
 		log.Fatal(err)
 	}
 	const location = "projects/example/locations/local"
-	if _, err := taskClient.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: location + "/queues/mapper"}}); err != nil {
+	if _, err := taskClient.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{Name: location + "/queues/mapper"}}); err != nil {
 		log.Fatal(err)
 	}
 	mux := http.NewServeMux()
 	server := httptest.NewServer(mux)
-	queue, err := tasks.NewQueue(taskClient, location+"/queues/mapper", server.URL+"/mapper/", &tasks.Options{Unverified: true})
+	queue, err := tasks.NewQueue(taskClient, location+"/queues/mapper", server.URL+"/mapper/",
+		&tasks.Options{Unverified: true})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -17,8 +17,9 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestRecipeSimulation runs the recipes whose functions read and write other entities (docs/recipes.md), while other clients write the
-// same entities and everything goes wrong that can. Nothing is lost, doubled or left where it was.
+// TestRecipeSimulation runs the recipes whose functions read and write other entities
+// (docs/recipes.md), while other clients write the same entities and everything goes wrong that
+// can. Nothing is lost, doubled or left where it was.
 func TestRecipeSimulation(t *testing.T) {
 	testflag.Simulate(t, 8, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
@@ -34,12 +35,14 @@ type recipe struct {
 
 func simulateRecipe(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 44))
-	r := &recipe{undoSimulation: &undoSimulation{rng: rng, faults: emulator.NewFaults(seed, trouble(rng)...), n: 10 + rng.IntN(200)}}
+	r := &recipe{undoSimulation: &undoSimulation{rng: rng, faults: emulator.NewFaults(seed, trouble(rng)...),
+		n: 10 + rng.IntN(200)}}
 	all := mapper.Set(NameClubs, MergeCards, MoveUsers, MoveTeams, MovePlayers)
 	r.faults.Pause()
 	r.world = newWorld(t, setting{
 		emulator: emulator.Options{Faults: r.faults, Pessimistic: rng.IntN(3) == 0, Retention: 60 * 24 * time.Hour},
-		queue:    few(int32(1 + rng.IntN(12))), deadline: time.Duration(60+rng.IntN(1200)) * time.Second, plain: rng.IntN(4) == 0,
+		queue:    few(int32(1 + rng.IntN(12))), deadline: time.Duration(60+rng.IntN(1200)) * time.Second,
+		plain: rng.IntN(4) == 0,
 	}, all...)
 	r.fleet = newFleet(r.world, seed, 1+rng.IntN(4), all...)
 	r.fleet.fails.Store(false)
@@ -59,7 +62,8 @@ func (r *recipe) put(key *datastore.Key, src any) {
 	r.must(err)
 }
 
-// run runs jobs one after the other, while each of the other clients does something so often; and waits for what is late.
+// run runs jobs one after the other, while each of the other clients does something so often; and
+// waits for what is late.
 func (r *recipe) run(act func(rng *rand.Rand), jobs ...string) (last *mapper.Status) {
 	r.trouble()
 	var people sync.WaitGroup
@@ -76,9 +80,10 @@ func (r *recipe) run(act func(rng *rand.Rand), jobs ...string) (last *mapper.Sta
 	}
 	for _, kind := range jobs {
 		r.again("start", func() error {
-			_, err := mappers[kind].Start(r.Context(), r.fleet.pick().engine, mapper.Query{Kind: kind}, mapper.None{}, &mapper.StartOptions{
-				ID: kind, PageSize: 3 + r.rng.IntN(60), FailureLimit: -1, AllowEmpty: true,
-			})
+			_, err := mappers[kind].Start(r.Context(), r.fleet.pick().engine, mapper.Query{Kind: kind}, mapper.None{},
+				&mapper.StartOptions{
+					ID: kind, PageSize: 3 + r.rng.IntN(60), FailureLimit: -1, AllowEmpty: true,
+				})
 			return err
 		})
 		last = r.await(kind)
@@ -122,7 +127,8 @@ func (r *recipe) failures(kind, why string) (n int) {
 	}
 }
 
-// join names members after their clubs, while others rename clubs, with their members, and members change their clubs.
+// join names members after their clubs, while others rename clubs, with their members, and members
+// change their clubs.
 func (r *recipe) join() {
 	const clubs = 5
 	club := func(i int) *datastore.Key { return datastore.IDKey("Club", int64(i+1), nil) }
@@ -274,7 +280,8 @@ func (r *recipe) move() {
 	for _, v := range append(users, customers...) {
 		visits, once[v.ID] = visits+v.Visits, true
 	}
-	if want := r.noted(); visits != want || len(once) != r.n || len(users)+len(customers) != r.n || len(customers) != len(distinct) {
+	if want := r.noted(); visits != want || len(once) != r.n || len(users)+len(customers) != r.n ||
+		len(customers) != len(distinct) {
 		r.Errorf("%d users and %d customers, %d of them different, %d visits; want %d, %d of them customers, %d visits",
 			len(users), len(customers), len(once), visits, r.n, len(distinct), want)
 	}
@@ -345,7 +352,8 @@ func (r *recipe) descendants() {
 		}
 	}
 	if want := r.noted(); goals != want || len(once) != len(players) || len(once) < r.n {
-		r.Errorf("%d players, %d of them different, %d goals; want at least %d, and %d goals", len(players), len(once), goals, r.n, want)
+		r.Errorf("%d players, %d of them different, %d goals; want at least %d, and %d goals", len(players), len(once),
+			goals, r.n, want)
 	}
 	if failed, want := r.failures("Team", "which is there"), taken < teams; (failed > 0) != want {
 		r.Errorf("%d teams have failed, want that: %v", failed, want)

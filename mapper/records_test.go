@@ -109,7 +109,8 @@ func checkTiles(t testing.TB, job string, tiles []record) {
 	}
 	for i := 1; i < len(tiles); i++ {
 		if tiles[i-1].End == nil || tiles[i].Start == nil || keyspace.Compare(tiles[i-1].End, tiles[i].Start) != 0 {
-			t.Errorf("job %s: the range [%v, %v) is followed by [%v, %v)", job, tiles[i-1].Start, tiles[i-1].End, tiles[i].Start, tiles[i].End)
+			t.Errorf("job %s: the range [%v, %v) is followed by [%v, %v)", job, tiles[i-1].Start, tiles[i-1].End,
+				tiles[i].Start, tiles[i].End)
 		}
 	}
 }
@@ -131,7 +132,8 @@ func written(req any) (names []string) {
 	}
 	for _, m := range commit.Mutations {
 		for _, e := range []*datastorepb.Entity{m.GetInsert(), m.GetUpdate(), m.GetUpsert()} {
-			if path := e.GetKey().GetPath(); len(path) == 1 && (path[0].Kind == mapper.RangeKind || path[0].Kind == mapper.JobKind) {
+			if path := e.GetKey().GetPath(); len(path) == 1 &&
+				(path[0].Kind == mapper.RangeKind || path[0].Kind == mapper.JobKind) {
 				names = append(names, path[0].Kind+" "+path[0].GetName())
 			}
 		}
@@ -157,7 +159,8 @@ func TestRecordsStayCold(t *testing.T) {
 		w.wait(w.start(10, &mapper.StartOptions{PageSize: 50}))
 		writes.wantMost(t, 4)
 		// A query over a property finds what is in its index.
-		for _, property := range []string{"open", "failed", "expires", "job", "id", "state", "start", "end", "samples", "done", "counters", "created", "error", "not_before"} {
+		for _, property := range []string{"open", "failed", "expires", "job", "id", "state", "start", "end", "samples",
+			"done", "counters", "created", "error", "not_before"} {
 			n, err := w.client.Count(t.Context(), datastore.NewQuery(mapper.RangeKind).Order(property))
 			if err != nil || n > 0 {
 				t.Errorf("%d records of the job are in the index of %s; %v", n, property, err)
@@ -177,14 +180,16 @@ func TestRecordsStayColdAmongMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		writes := new(writeCounter)
 		faults := emulator.NewFaults(1,
-			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: 50 * time.Millisecond, Max: 500 * time.Millisecond}},
+			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: 50 * time.Millisecond,
+				Max: 500 * time.Millisecond}},
 			emulator.Fault{Kind: emulator.LoseAnswer, Share: 0.01},
 			emulator.Fault{Kind: emulator.AbortCommit, Share: 0.05},
 			emulator.Fault{Kind: emulator.DeliverTwice, Share: 0.05, Latency: emulator.Uniform{Max: time.Second}},
 			emulator.Fault{Kind: emulator.CrashReceiver, Share: 0.02},
 		)
 		faults.Pause()
-		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: writes.intercept, Faults: faults}, queue: few(1000)}, failing77)
+		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: writes.intercept, Faults: faults},
+			queue: few(1000)}, failing77)
 		w.putAccounts(names(n))
 		faults.Resume()
 		s := over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 20, Workers: 1000, FailureLimit: -1})
@@ -198,7 +203,8 @@ func TestRecordsStayColdAmongMany(t *testing.T) {
 		if s, err := w.engine.Job("j").Wait(t.Context()); err != nil || s.Failures != n/100 {
 			t.Errorf("status %+v, %v", s, err)
 		}
-		t.Logf("%d tasks, %d at once, in %v; most writes of a record: %d", s.Tasks, w.most.Load(), s.Ended.Sub(s.Created), writes.wantMost(t, 20))
+		t.Logf("%d tasks, %d at once, in %v; most writes of a record: %d", s.Tasks, w.most.Load(),
+			s.Ended.Sub(s.Created), writes.wantMost(t, 20))
 	})
 }
 
@@ -208,7 +214,9 @@ type writeCounter struct {
 	writes map[string]int
 }
 
-func (c *writeCounter) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (c *writeCounter) intercept(
+	ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
 	resp, err := handler(ctx, req)
 	if err == nil {
 		c.mu.Lock()

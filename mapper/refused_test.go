@@ -22,8 +22,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A denial refuses one call of whoever has its context, as where an account lacks a role. Calls that run side by side
-// come in any order: so it is one of a method.
+// A denial refuses one call of whoever has its context, as where an account lacks a role. Calls
+// that run side by side come in any order: so it is one of a method.
 type denial struct {
 	method string // empty: none is refused
 	after  int    // this many calls of it
@@ -176,7 +176,8 @@ type refusedOperation struct {
 func errOf[T any](_ T, err error) error          { return err }
 func errOf2[T, U any](_ T, _ U, err error) error { return err }
 
-// refusedOperations are all that somebody does to jobs. What is read of a queue, or for a line of the log, only helps.
+// refusedOperations are all that somebody does to jobs. What is read of a queue, or for a line of
+// the log, only helps.
 var refusedOperations = map[string]refusedOperation{
 	"start": {
 		do:    func(ctx context.Context, w *refusedWorld) error { return w.start(ctx, w.operator) },
@@ -290,8 +291,8 @@ var refusedOperations = map[string]refusedOperation{
 	"ready": {do: func(ctx context.Context, w *refusedWorld) error { return w.operator.Ready(ctx) }},
 }
 
-// TestRefusedCalls has every call of every operation be refused, one at a time: the operation fails, and says
-// why, or succeeds without a call that only helps.
+// TestRefusedCalls has every call of every operation be refused, one at a time: the operation
+// fails, and says why, or succeeds without a call that only helps.
 func TestRefusedCalls(t *testing.T) {
 	t.Parallel()
 	for name, op := range refusedOperations {

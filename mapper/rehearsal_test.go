@@ -16,7 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// eventful does to accounts all that a function can do: it changes most of them, deletes some, puts and deletes others, leaves some alone, and fails on some.
+// eventful does to accounts all that a function can do: it changes most of them, deletes some, puts
+// and deletes others, leaves some alone, and fails on some.
 var eventful = mapper.Update("eventful", func(_ context.Context, a *mapper.Entity[account], p credit) error {
 	a.Count("seen", 1)
 	switch n := a.Value.Balance; {
@@ -40,7 +41,8 @@ var eventful = mapper.Update("eventful", func(_ context.Context, a *mapper.Entit
 	return nil
 })
 
-// TestRehearsal runs a function over accounts and writes nothing: it says what it would do, and then that is what the job does.
+// TestRehearsal runs a function over accounts and writes nothing: it says what it would do, and
+// then that is what the job does.
 func TestRehearsal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -78,17 +80,20 @@ func TestRehearsal(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := map[string]int64{
-			"seen": 900, "would(change)": 400, "would(change Balance)": 400, "would(change Owner)": 100, "would(delete)": 100,
+			"seen": 900, "would(change)": 400, "would(change Balance)": 400, "would(change Owner)": 100,
+			"would(delete)":             100,
 			"would(put another entity)": 100, "would(delete another entity)": 100,
 		}
-		if diff := cmp.Diff(want, s.Counters); diff != "" || s.State != mapper.SucceededWithFailures || s.Processed != 900 || s.Failures != 100 || s.Written != 500 || s.Mapper != "rehearsal:eventful" {
+		if diff := cmp.Diff(want, s.Counters); diff != "" || s.State != mapper.SucceededWithFailures ||
+			s.Processed != 900 || s.Failures != 100 || s.Written != 500 || s.Mapper != "rehearsal:eventful" {
 			t.Errorf("%+v; counters (-want +got):\n%s", s, diff)
 		}
 		examples, err := job.Examples(ctx)
 		what := make(map[string]int)
 		for _, x := range examples {
 			what[x.What]++
-			if x.What == "change" && (len(x.Properties) == 0 || x.Properties[0].Name != "Balance" || x.Properties[0].Before == x.Properties[0].After || x.Properties[0].Before == "") {
+			if x.What == "change" && (len(x.Properties) == 0 || x.Properties[0].Name != "Balance" ||
+				x.Properties[0].Before == x.Properties[0].After || x.Properties[0].Before == "") {
 				t.Errorf("%+v", x)
 			}
 		}
@@ -108,13 +113,17 @@ func TestRehearsal(t *testing.T) {
 		if again, err := start(mapper.StartOptions{ID: "tried", Rehearse: true}); err != nil || again.ID != "tried" {
 			t.Errorf("the rehearsal once more: %v", err)
 		}
-		if _, err := slowVisit.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Rehearse: true}); !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), "no Update") {
+		if _, err := slowVisit.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{Rehearse: true}); !errors.Is(err, mapper.ErrArguments) ||
+			!strings.Contains(err.Error(), "no Update") {
 			t.Errorf("the rehearsal of a visit: %v", err)
 		}
-		if _, err := w.engine.StartNamed(ctx, "none", mapper.Query{Kind: "Account"}, nil, nil); err == nil || strings.Contains(err.Error(), "rehearsal:") || !strings.Contains(err.Error(), "eventful") {
+		if _, err := w.engine.StartNamed(ctx, "none", mapper.Query{Kind: "Account"}, nil, nil); err == nil ||
+			strings.Contains(err.Error(), "rehearsal:") || !strings.Contains(err.Error(), "eventful") {
 			t.Errorf("an unknown mapper: %v", err)
 		}
-		named, err := w.engine.StartNamed(ctx, "eventful", mapper.Query{Kind: "Account"}, []byte(`{"Amount": 5}`), &mapper.StartOptions{ID: "named", Rehearse: true, FailureLimit: -1})
+		named, err := w.engine.StartNamed(ctx, "eventful", mapper.Query{Kind: "Account"}, []byte(`{"Amount": 5}`),
+			&mapper.StartOptions{ID: "named", Rehearse: true, FailureLimit: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,4 +145,6 @@ func TestRehearsal(t *testing.T) {
 }
 
 // slowVisit is a mapper that is no Update.
-var slowVisit = mapper.Visit("slow-visit", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil })
+var slowVisit = mapper.Visit("slow-visit", func(context.Context, *mapper.Entity[account], mapper.None) error {
+	return nil
+})

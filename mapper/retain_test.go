@@ -36,8 +36,8 @@ func (w *world) ranges(id string) (n int) {
 	return n
 }
 
-// TestRetention has jobs be cleaned up a time after their end, and not before: whoever does nothing more, and what each
-// step says then.
+// TestRetention has jobs be cleaned up a time after their end, and not before: whoever does nothing
+// more, and what each step says then.
 func TestRetention(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -113,8 +113,8 @@ func TestRetention(t *testing.T) {
 	})
 }
 
-// TestRetentionOfOtherStates has jobs be aborted while they are paused, set later, cleaned up by hand before, and lose
-// all tasks.
+// TestRetentionOfOtherStates has jobs be aborted while they are paused, set later, cleaned up by
+// hand before, and lose all tasks.
 func TestRetentionOfOtherStates(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -183,7 +183,8 @@ func TestRetentionOfOtherStates(t *testing.T) {
 	})
 }
 
-// TestRetentionWaitsForUndo has the time of a job come while it is undone: its records are needed, and go a day later.
+// TestRetentionWaitsForUndo has the time of a job come while it is undone: its records are needed,
+// and go a day later.
 func TestRetentionWaitsForUndo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -219,8 +220,8 @@ func TestRetentionWaitsForUndo(t *testing.T) {
 	})
 }
 
-// TestDefaultRetention has an engine's new jobs be kept as its options say, those of schedules and undos, too, and
-// refuses what is too short.
+// TestDefaultRetention has an engine's new jobs be kept as its options say, those of schedules and
+// undos, too, and refuses what is too short.
 func TestDefaultRetention(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -238,7 +239,8 @@ func TestDefaultRetention(t *testing.T) {
 			}
 		}
 		w.putAccounts(names(300))
-		e, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(failing77), Retain: 10 * day, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+		e, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(failing77), Retain: 10 * day,
+			Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -268,8 +270,8 @@ func TestDefaultRetention(t *testing.T) {
 	})
 }
 
-// TestRetentionOps counts what the clean-up of a retention takes: a read and a delete of each record, and a few
-// besides.
+// TestRetentionOps counts what the clean-up of a retention takes: a read and a delete of each
+// record, and a few besides.
 func TestRetentionOps(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -295,8 +297,9 @@ func TestRetentionOps(t *testing.T) {
 	})
 }
 
-// TestRetentionStalls stops the process that begins the clean-up of a retention at each of its calls, while an
-// operator keeps the records: the clean-up has begun, or they are there a day later.
+// TestRetentionStalls stops the process that begins the clean-up of a retention at each of its
+// calls, while an operator keeps the records: the clean-up has begun, or they are there a day
+// later.
 func TestRetentionStalls(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -307,7 +310,9 @@ func TestRetentionStalls(t *testing.T) {
 			w.putAccounts(names(30))
 			job := w.engine.Job("j")
 			var kept error
-			m := &mishap{after: after, happen: func(*process) { kept = job.SetRetain(t.Context(), mapper.RetainAlways) }}
+			m := &mishap{after: after, happen: func(*process) {
+				kept = job.SetRetain(t.Context(), mapper.RetainAlways)
+			}}
 			own, stalls := w.handler, newFleetOf(w, queueName, target, 1, 1, failing77).pick().handler
 			w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 				if strings.HasSuffix(r.URL.Path, "/retain") {
@@ -326,7 +331,8 @@ func TestRetentionStalls(t *testing.T) {
 			case kept == nil && reached && (s.CleanedUp || left != records):
 				t.Errorf("at call %d: it is to be kept, and %d of %d records are there: %+v", after, left, records, s)
 			case (kept != nil || !reached) && (!s.CleanedUp || left != 0):
-				t.Errorf("at call %d: it is due, %v, and %d of %d records are there: %+v", after, kept, left, records, s)
+				t.Errorf("at call %d: it is due, %v, and %d of %d records are there: %+v", after, kept, left, records,
+					s)
 			}
 		})
 	}

@@ -9,36 +9,37 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Retries say how often a mapper's function is tried on an entity that it returns an error for, and a page
-// that fails as a whole, see [Update]; and how long these attempts wait. What is zero is the default: of a
-// job that of its mapper, see [Mapper.Retries], and of a mapper [UpdateAttempts] or [VisitAttempts].
+// Retries say how often a mapper's function is tried on an entity that it returns an error for, and
+// a page that fails as a whole, see [Update]; and how long these attempts wait. What is zero is the
+// default: of a job that of its mapper, see [Mapper.Retries], and of a mapper [UpdateAttempts] or
+// [VisitAttempts].
 type Retries struct {
-	// Attempts is how often, in [1, 100]. After the last one the entity is a failure; if a page fails as a
-	// whole, its job fails.
+	// Attempts is how often, in [1, 100]. After the last one the entity is a failure; if a page
+	// fails as a whole, its job fails.
 	Attempts int `json:"attempts,omitempty"`
 
-	// First is how long the second attempt waits: up to a week, and a second by default. Each further
-	// attempt waits four times as long as the one before, up to Max.
+	// First is how long the second attempt waits: up to a week, and a second by default. Each
+	// further attempt waits four times as long as the one before, up to Max.
 	First time.Duration `json:"first_ns,omitempty"`
 
-	// Max is the longest that an attempt waits, unless the function asks for more by [RetryAfter]: up to a
-	// week, and 1,024 seconds by default.
+	// Max is the longest that an attempt waits, unless the function asks for more by [RetryAfter]:
+	// up to a week, and 1,024 seconds by default.
 	Max time.Duration `json:"max_ns,omitempty"`
 }
 
-// The attempts that are made by default. Those of an Update take 85 seconds, in which a service restarts.
-// Those of a Visit take 74 minutes, as it calls services that may be down for longer.
+// The attempts that are made by default. Those of an Update take 85 seconds, in which a service
+// restarts. Those of a Visit take 74 minutes, as it calls services that may be down for longer.
 const (
 	UpdateAttempts = 5
 	VisitAttempts  = record.VisitAttempts
 )
 
-// MaxDeaths is how often a process may die while it does nothing but one entity, which is a failure then, or
-// nothing but a job's finalizer, which fails the job.
+// MaxDeaths is how often a process may die while it does nothing but one entity, which is a failure
+// then, or nothing but a job's finalizer, which fails the job.
 const MaxDeaths = record.MaxDeaths
 
-// Retries sets how often, and when, the function is tried again in jobs that do not say so themselves. It
-// returns the mapper, for use in its definition.
+// Retries sets how often, and when, the function is tried again in jobs that do not say so
+// themselves. It returns the mapper, for use in its definition.
 func (m *Mapper[P]) Retries(r Retries) *Mapper[P] {
 	if err := r.validate("Retries"); err != nil && m.def.Err == nil {
 		m.def.Err = err

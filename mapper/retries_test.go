@@ -14,7 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestOutage has the service that a Visit calls be away for an hour: the job goes on when it is back.
+// TestOutage has the service that a Visit calls be away for an hour: the job goes on when it is
+// back.
 func TestOutage(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -32,7 +33,8 @@ func TestOutage(t *testing.T) {
 		w.putAccounts(names(5000))
 		s := over(w, m, nil)
 		if s.State != mapper.Succeeded || s.Counters["called"] != 5000 || s.Failures > 0 {
-			t.Errorf("the job ended as %q, with %d of 5000, %d failures: %s", s.State, s.Counters["called"], s.Failures, s.Error)
+			t.Errorf("the job ended as %q, with %d of 5000, %d failures: %s", s.State, s.Counters["called"], s.Failures,
+				s.Error)
 		}
 		if late := s.Ended.Sub(back); late > 20*time.Minute {
 			t.Errorf("it ended %v after the service was back", late)
@@ -40,7 +42,8 @@ func TestOutage(t *testing.T) {
 	})
 }
 
-// TestRetries has one entity fail in jobs with retries of their own, of their mapper, and of its kind.
+// TestRetries has one entity fail in jobs with retries of their own, of their mapper, and of its
+// kind.
 func TestRetries(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -52,11 +55,15 @@ func TestRetries(t *testing.T) {
 		between []time.Duration // the attempts
 	}{
 		{name: "of an Update", want: 5, between: []time.Duration{1, 4, 16, 64}},
-		{name: "of a Visit", visit: true, want: 10, between: []time.Duration{1, 4, 16, 64, 256, 1024, 1024, 1024, 1024}},
-		{name: "of the mapper", visit: true, mapper: mapper.Retries{Attempts: 3, First: 10 * time.Second, Max: 15 * time.Second}, want: 3, between: []time.Duration{10, 15}},
-		{name: "of the job", mapper: mapper.Retries{Attempts: 9, First: time.Minute}, job: mapper.Retries{Attempts: 2}, want: 2, between: []time.Duration{60}},
+		{name: "of a Visit", visit: true, want: 10, between: []time.Duration{1, 4, 16, 64, 256, 1024, 1024, 1024,
+			1024}},
+		{name: "of the mapper", visit: true, mapper: mapper.Retries{Attempts: 3, First: 10 * time.Second,
+			Max: 15 * time.Second}, want: 3, between: []time.Duration{10, 15}},
+		{name: "of the job", mapper: mapper.Retries{Attempts: 9, First: time.Minute}, job: mapper.Retries{Attempts: 2},
+			want: 2, between: []time.Duration{60}},
 		{name: "no second attempt", job: mapper.Retries{Attempts: 1}, want: 1},
-		{name: "a first wait above the usual maximum", job: mapper.Retries{Attempts: 3, First: time.Hour}, want: 3, between: []time.Duration{3600, 3600}},
+		{name: "a first wait above the usual maximum", job: mapper.Retries{Attempts: 3, First: time.Hour}, want: 3,
+			between: []time.Duration{3600, 3600}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -104,20 +111,24 @@ func TestBadRetries(t *testing.T) {
 			"Retries.First has to be in (0, 168h0m0s], it is -1s": {First: -time.Second},
 			"Retries.Max has to be at least First, 2s, it is 1s":  {First: 2 * time.Second, Max: time.Second},
 		} {
-			_, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Retries: r})
+			_, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+				&mapper.StartOptions{Retries: r})
 			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), "StartOptions."+want) {
 				t.Errorf("%+v: %v", r, err)
 			}
-			bad := mapper.Update("bad", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil }).Retries(r)
-			if _, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(bad)}); err == nil || !strings.Contains(err.Error(), want) {
+			bad := mapper.Update("bad", func(context.Context, *mapper.Entity[account], mapper.None) error {
+				return nil
+			}).Retries(r)
+			if _, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(bad)}); err == nil ||
+				!strings.Contains(err.Error(), want) {
 				t.Errorf("%+v: %v", r, err)
 			}
 		}
 	})
 }
 
-// TestServiceLimit has a Visit call a service that refuses what is above 100 calls a second, and no Rate: the
-// errors slow the job, so that it ends, and most of its calls are accepted.
+// TestServiceLimit has a Visit call a service that refuses what is above 100 calls a second, and no
+// Rate: the errors slow the job, so that it ends, and most of its calls are accepted.
 func TestServiceLimit(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()

@@ -37,10 +37,12 @@ func TestRetryAfter(t *testing.T) {
 			w.handler = repeat(w.engine.Handler())
 			w.putAccounts(names(100))
 			s := over(w, m, nil)
-			if s.State != mapper.Succeeded || s.Counters["seen"] != 100 || s.Ended.Before(busy) || s.Ended.After(busy.Add(26*time.Minute)) {
+			if s.State != mapper.Succeeded || s.Counters["seen"] != 100 || s.Ended.Before(busy) ||
+				s.Ended.After(busy.Add(26*time.Minute)) {
 				t.Errorf("status %+v, busy until %v", s, busy)
 			}
-			// Deliveries of one task at once are one attempt, in which the function that fails is slowed down.
+			// Deliveries of one task at once are one attempt, in which the function that fails is
+			// slowed down.
 			for i, begun := 1, tries[0]; i < len(tries); i++ {
 				d := tries[i].Sub(begun)
 				if d > time.Minute && d < 25*time.Minute {
@@ -84,10 +86,12 @@ func TestResumeAfterFailure(t *testing.T) {
 			t.Fatal(err)
 		}
 		s, err := job.Wait(t.Context())
-		if err != nil || s.State != mapper.SucceededWithFailures || s.Processed != 40 || s.Failures != 60 || len(attempts) != mapper.UpdateAttempts {
+		if err != nil || s.State != mapper.SucceededWithFailures || s.Processed != 40 || s.Failures != 60 ||
+			len(attempts) != mapper.UpdateAttempts {
 			t.Errorf("%d attempts, %+v, %v", len(attempts), s, err)
 		}
-		if failures, _, err := job.Failures(t.Context(), ""); err != nil || len(failures) != 60 || failures[0].Attempts != mapper.UpdateAttempts {
+		if failures, _, err := job.Failures(t.Context(), ""); err != nil || len(failures) != 60 ||
+			failures[0].Attempts != mapper.UpdateAttempts {
 			t.Errorf("%d failures, %v", len(failures), err)
 		}
 	})

@@ -19,7 +19,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestReviveOfAllQueues purges the second queue of an engine, with the sweeps of a job: a revival brings that back.
+// TestReviveOfAllQueues purges the second queue of an engine, with the sweeps of a job: a revival
+// brings that back.
 func TestReviveOfAllQueues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -27,7 +28,8 @@ func TestReviveOfAllQueues(t *testing.T) {
 		door := &door{handler: w.handler}
 		w.handler = door
 		w.putAccounts(names(200))
-		job, err := patient.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{1}, &mapper.StartOptions{ID: "one", PageSize: 10})
+		job, err := patient.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{1},
+			&mapper.StartOptions{ID: "one", PageSize: 10})
 		w.must(err)
 		time.Sleep(time.Second)
 		door.shut.Store(true)
@@ -47,19 +49,23 @@ func TestReviveOfAllQueues(t *testing.T) {
 	})
 }
 
-// TestMoveLeavesNoTasks moves a job to another service while a delivery is under way in the old one: that enqueues
-// nothing more there.
+// TestMoveLeavesNoTasks moves a job to another service while a delivery is under way in the old
+// one: that enqueues nothing more there.
 func TestMoveLeavesNoTasks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var moved atomic.Bool
 		var late atomic.Int64
-		w := newWorld(t, setting{queue: few(2), emulator: emulator.Options{Interceptor: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			if c, ok := req.(*cloudtaskspb.CreateTaskRequest); ok && c.Parent == queueName && moved.Load() && strings.HasSuffix(c.Task.GetHttpRequest().GetUrl(), "/range") {
-				late.Add(1)
-			}
-			return handler(ctx, req)
-		}}}, steadyCredit)
+		w := newWorld(t,
+			setting{queue: few(2),
+				emulator: emulator.Options{Interceptor: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
+					handler grpc.UnaryHandler) (any, error) {
+					if c, ok := req.(*cloudtaskspb.CreateTaskRequest); ok && c.Parent == queueName && moved.Load() &&
+						strings.HasSuffix(c.Task.GetHttpRequest().GetUrl(), "/range") {
+						late.Add(1)
+					}
+					return handler(ctx, req)
+				}}}, steadyCredit)
 		other := w.second(steadyCredit)
 		w.putAccounts(names(200))
 		o := &mapper.StartOptions{ID: "one", PageSize: 10, Workers: 1, Splitting: mapper.Splitting{First: 1, FanOut: 1}}
@@ -77,8 +83,8 @@ func TestMoveLeavesNoTasks(t *testing.T) {
 	})
 }
 
-// TestLateLimit has a delivery find that too many entities have failed, and stand still until the job was paused and
-// resumed by somebody: that does not pause it once more.
+// TestLateLimit has a delivery find that too many entities have failed, and stand still until the
+// job was paused and resumed by somebody: that does not pause it once more.
 func TestLateLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -90,18 +96,21 @@ func TestLateLimit(t *testing.T) {
 		})
 		var w *world
 		var once sync.Once
-		w = newWorld(t, setting{emulator: emulator.Options{Interceptor: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			resp, err := handler(ctx, req)
-			if q, ok := req.(*datastorepb.RunQueryRequest); ok && strings.Contains(q.String(), `"failed"`) {
-				once.Do(func() {
-					w.must(w.engine.Job("one").Pause(t.Context()))
-					w.must(w.engine.Job("one").Resume(t.Context()))
-				})
-			}
-			return resp, err
-		}}}, picky)
+		w = newWorld(t,
+			setting{emulator: emulator.Options{Interceptor: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
+				handler grpc.UnaryHandler) (any, error) {
+				resp, err := handler(ctx, req)
+				if q, ok := req.(*datastorepb.RunQueryRequest); ok && strings.Contains(q.String(), `"failed"`) {
+					once.Do(func() {
+						w.must(w.engine.Job("one").Pause(t.Context()))
+						w.must(w.engine.Job("one").Resume(t.Context()))
+					})
+				}
+				return resp, err
+			}}}, picky)
 		w.putAccounts(names(200))
-		job, err := picky.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "one", PageSize: 200, Workers: 1, FailureLimit: 5})
+		job, err := picky.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{ID: "one", PageSize: 200, Workers: 1, FailureLimit: 5})
 		w.must(err)
 		time.Sleep(time.Hour)
 		if s := w.status(job); s.State != mapper.SucceededWithFailures || s.Failures != 8 {
@@ -111,8 +120,8 @@ func TestLateLimit(t *testing.T) {
 	})
 }
 
-// TestNoPageBeginsWhileDraining has a process drain while it looks for the entities of a page: the function is not
-// called for any of them.
+// TestNoPageBeginsWhileDraining has a process drain while it looks for the entities of a page: the
+// function is not called for any of them.
 func TestNoPageBeginsWhileDraining(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -125,18 +134,22 @@ func TestNoPageBeginsWhileDraining(t *testing.T) {
 		var looks atomic.Bool
 		var once sync.Once
 		drained := make(chan error, 1)
-		w = newWorld(t, setting{emulator: emulator.Options{Interceptor: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			if q, ok := req.(*datastorepb.RunQueryRequest); ok && looks.Load() && strings.Contains(q.String(), `"Account"`) {
-				once.Do(func() { go func() { drained <- w.engine.Drain(context.Background()) }() })
-				time.Sleep(time.Second)
-			}
-			return handler(ctx, req)
-		}}}, m)
+		w = newWorld(t,
+			setting{emulator: emulator.Options{Interceptor: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
+				handler grpc.UnaryHandler) (any, error) {
+				if q, ok := req.(*datastorepb.RunQueryRequest); ok && looks.Load() &&
+					strings.Contains(q.String(), `"Account"`) {
+					once.Do(func() { go func() { drained <- w.engine.Drain(context.Background()) }() })
+					time.Sleep(time.Second)
+				}
+				return handler(ctx, req)
+			}}}, m)
 		w.putAccounts(names(100))
 		door := &door{handler: w.handler}
 		w.handler = door
 		door.shut.Store(true)
-		_, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "one", Workers: 1})
+		_, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{ID: "one", Workers: 1})
 		w.must(err)
 		looks.Store(true)
 		door.shut.Store(false)

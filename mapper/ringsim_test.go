@@ -24,10 +24,10 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestRingSimulation has schedules tick, and people start, pause, resume, abort, retry, move and slow jobs of one
-// mapper over two kinds beside them, from several processes, while everything goes wrong that can. No two jobs run at
-// once that may not, no tick is lost or decided twice, no account is credited twice by a job, and in the end all that
-// may go on has ended.
+// TestRingSimulation has schedules tick, and people start, pause, resume, abort, retry, move and
+// slow jobs of one mapper over two kinds beside them, from several processes, while everything goes
+// wrong that can. No two jobs run at once that may not, no tick is lost or decided twice, no
+// account is credited twice by a job, and in the end all that may go on has ended.
 func TestRingSimulation(t *testing.T) {
 	testflag.Simulate(t, 5, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
@@ -80,8 +80,9 @@ type outcome struct{ what, job string }
 func simulateRing(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 30))
 	r := &ring{
-		rng: rng, faults: emulator.NewFaults(seed, trouble(rng)...), n: 20 + rng.IntN(60), mended: make(map[string]bool),
-		ticks: make(map[string][]outcome), at: make(map[string]ringTick), dice: rand.New(rand.NewPCG(seed, 31)),
+		rng: rng, faults: emulator.NewFaults(seed, trouble(rng)...), n: 20 + rng.IntN(60),
+		mended: make(map[string]bool),
+		ticks:  make(map[string][]outcome), at: make(map[string]ringTick), dice: rand.New(rand.NewPCG(seed, 31)),
 	}
 	r.faults.Pause()
 	pace := time.Duration(math.Pow(100, rng.Float64()) * float64(10*time.Millisecond))
@@ -100,11 +101,14 @@ func simulateRing(t *testing.T, seed uint64) {
 		r.schedules = append(r.schedules, mapper.NewSchedule(string(overlap), r.mapper, overlap))
 	}
 	r.world = newWorld(t, setting{
-		emulator: emulator.Options{Faults: r.faults, Pessimistic: rng.IntN(3) == 0, Interceptor: r.jobs.intercept, Retention: 60 * 24 * time.Hour},
-		queue:    few(int32(1 + rng.IntN(8))), deadline: time.Duration(60+rng.IntN(600)) * time.Second, plain: rng.IntN(2) == 0,
+		emulator: emulator.Options{Faults: r.faults, Pessimistic: rng.IntN(3) == 0, Interceptor: r.jobs.intercept,
+			Retention: 60 * 24 * time.Hour},
+		queue: few(int32(1 + rng.IntN(8))), deadline: time.Duration(60+rng.IntN(600)) * time.Second,
+		plain: rng.IntN(2) == 0,
 	}, r.mapper)
 	queues := r.tasksClient()
-	_, err := queues.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: otherQueue}})
+	_, err := queues.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{Name: otherQueue}})
 	r.must(err)
 	r.more = func(o *mapper.Options) {
 		for _, s := range r.schedules {
@@ -141,7 +145,8 @@ func simulateRing(t *testing.T, seed uint64) {
 	people.Wait()
 	r.end()
 	r.check()
-	t.Logf("%d jobs, %d ticks; %d processes died, %d were stopped; went wrong: %v", len(r.jobs.last), len(r.ticks), r.fleet.deaths(), r.fleet.stops.count, r.faults.Counts())
+	t.Logf("%d jobs, %d ticks; %d processes died, %d were stopped; went wrong: %v", len(r.jobs.last), len(r.ticks),
+		r.fleet.deaths(), r.fleet.stops.count, r.faults.Counts())
 }
 
 // draw draws for whoever asks.
@@ -151,8 +156,8 @@ func (r *ring) draw(n int) int {
 	return r.dice.IntN(n)
 }
 
-// ask has a process do something for somebody. In every third case the process dies or freezes at one of its calls;
-// in others somebody who got an error asks again.
+// ask has a process do something for somebody. In every third case the process dies or freezes at
+// one of its calls; in others somebody who got an error asks again.
 func (r *ring) ask(times int, do func(context.Context, *mapper.Engine) error) (err error) {
 	for range times {
 		p, ctx := r.fleet.pick(), r.Context()
@@ -167,13 +172,15 @@ func (r *ring) ask(times int, do func(context.Context, *mapper.Engine) error) (e
 		r.late.Go(func() { answered <- do(ctx, p.engine) })
 		select {
 		case err = <-answered:
-		case <-time.After(time.Duration(1+r.draw(600)) * time.Second): // nobody waits for ever, and what it does comes late
+		case <-time.After(time.Duration(1+r.draw(600)) * time.Second):
+			// nobody waits for ever, and what it does comes late
 			err = context.DeadlineExceeded
 		}
 		if r.draw(4) == 0 {
 			r.fleet.thaw()
 		}
-		if err == nil || errors.Is(err, mapper.ErrState) || errors.Is(err, mapper.ErrNoSuchJob) || errors.Is(err, mapper.ErrArguments) {
+		if err == nil || errors.Is(err, mapper.ErrState) || errors.Is(err, mapper.ErrNoSuchJob) ||
+			errors.Is(err, mapper.ErrArguments) {
 			return err
 		}
 		time.Sleep(time.Second)
@@ -191,7 +198,8 @@ func (r *ring) query(rng *rand.Rand) mapper.Query {
 
 // options draws the settings of a job.
 func (r *ring) options(rng *rand.Rand) (o mapper.StartOptions) {
-	o = mapper.StartOptions{PageSize: 2 + rng.IntN(20), Workers: 1 + rng.IntN(8), FailureLimit: -1, Beside: rng.IntN(5) == 0}
+	o = mapper.StartOptions{PageSize: 2 + rng.IntN(20), Workers: 1 + rng.IntN(8), FailureLimit: -1,
+		Beside: rng.IntN(5) == 0}
 	if rng.IntN(3) == 0 {
 		o.Queue = otherQueue
 	}
@@ -210,7 +218,8 @@ func (r *ring) known(id string) {
 	}
 }
 
-// tickAway calls the ticks of a schedule, one after the other, some of them twice at once, late, or again much later.
+// tickAway calls the ticks of a schedule, one after the other, some of them twice at once, late, or
+// again much later.
 func (r *ring) tickAway(rng *rand.Rand, s *mapper.Schedule[ringParams]) {
 	for i := range 2 + rng.IntN(5) {
 		time.Sleep(time.Duration(math.Pow(10_000, rng.Float64()) * float64(30*time.Millisecond)))
@@ -315,8 +324,8 @@ func (r *ring) platform(rng *rand.Rand) {
 	}
 }
 
-// end has everything that may go on come to its end: what is late comes, what is paused or has failed is resumed, and
-// a scheduler calls Revive.
+// end has everything that may go on come to its end: what is late comes, what is paused or has
+// failed is resumed, and a scheduler calls Revive.
 func (r *ring) end() {
 	for range 30 { // whoever still waits for an answer, in processes that stop for hours
 		r.fleet.thaw()
@@ -458,7 +467,8 @@ func (r *ring) checkTicks(states map[string]*mapper.Status) {
 	}
 }
 
-// ringJobs has what every commit has made of jobs. It sees what the database does, which no fault stands in front of.
+// ringJobs has what every commit has made of jobs. It sees what the database does, which no fault
+// stands in front of.
 type ringJobs struct {
 	mu   sync.Mutex
 	all  []ringJob
@@ -476,7 +486,9 @@ type ringJob struct {
 	allowances                  int64
 }
 
-func (j *ringJobs) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (j *ringJobs) intercept(
+	ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
 	resp, err := handler(ctx, req)
 	committed, ok := resp.(*datastorepb.CommitResponse)
 	if !ok || err != nil {
@@ -509,8 +521,10 @@ func (j *ringJobs) intercept(ctx context.Context, req any, _ *grpc.UnaryServerIn
 			id := e.Key.Path[0].GetName()
 			j.last[id] = true
 			j.all = append(j.all, ringJob{
-				id: id, mapper: text("mapper"), state: text("state"), schedule: text("schedule"), kinds: append(q.Kinds, q.Kind),
-				beside: e.Properties["beside"].GetBooleanValue(), at: at, spent: e.Properties["spent"].GetDoubleValue(), budget: b.Operations,
+				id: id, mapper: text("mapper"), state: text("state"), schedule: text("schedule"),
+				kinds:  append(q.Kinds, q.Kind),
+				beside: e.Properties["beside"].GetBooleanValue(), at: at, spent: e.Properties["spent"].GetDoubleValue(),
+				budget:     b.Operations,
 				allowances: e.Properties["allowance"].GetIntegerValue(),
 			})
 		case mapper.RangeKind:
@@ -545,8 +559,8 @@ func (j *ringJobs) intervals(so func(ringJob) bool) (all []interval) {
 	return all
 }
 
-// check checks that no two jobs ran at once which may not, that runs of a schedule were unfinished one after the
-// other, and budgets.
+// check checks that no two jobs ran at once which may not, that runs of a schedule were unfinished
+// one after the other, and budgets.
 func (j *ringJobs) check(t *testing.T) {
 	slices.SortStableFunc(j.all, func(a, b ringJob) int { return int(a.at - b.at) })
 	running := j.intervals(func(job ringJob) bool { return job.state == "running" && !job.beside })
@@ -556,7 +570,9 @@ func (j *ringJobs) check(t *testing.T) {
 	both := func(a, b interval) bool { return a.job.id != b.job.id && a.from < b.to && b.from < a.to }
 	for i, a := range running {
 		for _, b := range running[:i] {
-			shared := slices.ContainsFunc(a.job.kinds, func(kind string) bool { return kind != "" && slices.Contains(b.job.kinds, kind) })
+			shared := slices.ContainsFunc(a.job.kinds, func(kind string) bool {
+				return kind != "" && slices.Contains(b.job.kinds, kind)
+			})
 			if both(a, b) && shared && a.job.mapper == b.job.mapper {
 				t.Errorf("%s and %s run at once: %+v, %+v", a.job.id, b.job.id, a, b)
 			}

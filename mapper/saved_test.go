@@ -73,12 +73,13 @@ func (u *selfMade) Load(p []datastore.Property) error {
 }
 
 func (u *selfMade) Save() ([]datastore.Property, error) {
-	return []datastore.Property{{Name: "Name", Value: u.Name}, {Name: "Lower", Value: strings.ToLower(u.Name)}, {Name: "Length", Value: len(u.Name), NoIndex: true}}, nil
+	return []datastore.Property{{Name: "Name", Value: u.Name}, {Name: "Lower", Value: strings.ToLower(u.Name)},
+		{Name: "Length", Value: len(u.Name), NoIndex: true}}, nil
 }
 
-// TestResaveStoresWhatPutDoes runs mappers that resave over entities that were stored by older types: what is there
-// afterwards is what the client's Put of their structs stores, and what those do not declare. A second
-// job over them writes nothing.
+// TestResaveStoresWhatPutDoes runs mappers that resave over entities that were stored by older
+// types: what is there afterwards is what the client's Put of their structs stores, and what those
+// do not declare. A second job over them writes nothing.
 func TestResaveStoresWhatPutDoes(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 23, 1, 2, 3, 4567, time.UTC)
@@ -86,11 +87,19 @@ func TestResaveStoresWhatPutDoes(t *testing.T) {
 	stored := []datastore.PropertyList{
 		{},
 		{name("Ann"), {Name: "Seats", Value: int64(11)}},
-		{name("Bob"), {Name: "Seats", Value: int64(3)}, {Name: "undeclared", Value: []any{int64(1), "x"}, NoIndex: true}},
-		{name("Cy"), {Name: "Seats", Value: nil}, {Name: "nick", Value: ""}, {Name: "Limit", Value: nil}, {Name: "Bio", Value: "indexed"}, {Name: "Tags", Value: []any{}}},
-		{name("Di"), {Name: "Work", Value: &datastore.Entity{Properties: []datastore.Property{{Name: "City", Value: "Rome"}, {Name: "undeclared", Value: "u"}}}}},
-		{name("Ed"), {Name: "Home.City", Value: "Oslo"}, {Name: "Ratio", Value: 0.1}, {Name: "Photo", Value: "text", NoIndex: true}, {Name: "Tags", Value: "one"}},
-		{name("Flo"), {Name: "Old", Value: nil}, {Name: "Seen", Value: now.Truncate(time.Microsecond)}, {Name: "Boss", Value: datastore.IDKey("Patron", 1, nil)}, {Name: "Tags", Value: []any{"a", "b"}, NoIndex: true}},
+		{name("Bob"), {Name: "Seats", Value: int64(3)}, {Name: "undeclared", Value: []any{int64(1), "x"},
+			NoIndex: true}},
+		{name("Cy"), {Name: "Seats", Value: nil}, {Name: "nick", Value: ""}, {Name: "Limit", Value: nil},
+			{Name: "Bio", Value: "indexed"}, {Name: "Tags", Value: []any{}}},
+		{name("Di"),
+			{Name: "Work",
+				Value: &datastore.Entity{Properties: []datastore.Property{{Name: "City", Value: "Rome"},
+					{Name: "undeclared", Value: "u"}}}}},
+		{name("Ed"), {Name: "Home.City", Value: "Oslo"}, {Name: "Ratio", Value: 0.1},
+			{Name: "Photo", Value: "text", NoIndex: true}, {Name: "Tags", Value: "one"}},
+		{name("Flo"), {Name: "Old", Value: nil}, {Name: "Seen", Value: now.Truncate(time.Microsecond)},
+			{Name: "Boss", Value: datastore.IDKey("Patron", 1, nil)},
+			{Name: "Tags", Value: []any{"a", "b"}, NoIndex: true}},
 	}
 	all := func(names string) func(string) bool {
 		return func(name string) bool { return slices.Contains(strings.Fields(names), name) }
@@ -98,13 +107,18 @@ func TestResaveStoresWhatPutDoes(t *testing.T) {
 	large := func(name string, seats int) bool { return seats > 10 || name == "Flo" }
 	for _, run := range []func(t *testing.T, stored []datastore.PropertyList){
 		func(t *testing.T, stored []datastore.PropertyList) {
-			storesWhatPutDoes(t, stored, all("undeclared"), func(u *patron) { u.Large, u.Seen = large(u.Name, u.Seats), now })
+			storesWhatPutDoes(t, stored, all("undeclared"), func(u *patron) {
+				u.Large, u.Seen = large(u.Name, u.Seats), now
+			})
 		},
 		func(t *testing.T, stored []datastore.PropertyList) {
-			storesWhatPutDoes(t, stored, all("undeclared Limit"), func(u *plainPatron) { u.Large = large(u.Name, u.Seats) })
+			storesWhatPutDoes(t, stored, all("undeclared Limit"), func(u *plainPatron) {
+				u.Large = large(u.Name, u.Seats)
+			})
 		},
 		func(t *testing.T, stored []datastore.PropertyList) {
-			storesWhatPutDoes(t, stored, func(name string) bool { return !all("Name Lower Length")(name) }, func(*selfMade) {})
+			storesWhatPutDoes(t, stored, func(name string) bool { return !all("Name Lower Length")(name) },
+				func(*selfMade) {})
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) { run(t, stored) })
@@ -113,7 +127,9 @@ func TestResaveStoresWhatPutDoes(t *testing.T) {
 
 // storesWhatPutDoes runs a mapper of a type, which does not declare some of their properties, over
 // stored entities.
-func storesWhatPutDoes[T any](t *testing.T, stored []datastore.PropertyList, undeclared func(name string) bool, change func(*T)) {
+func storesWhatPutDoes[T any](
+	t *testing.T, stored []datastore.PropertyList, undeclared func(name string) bool, change func(*T),
+) {
 	m := mapper.Update("save", func(_ context.Context, e *mapper.Entity[T], _ mapper.None) error {
 		change(&e.Value)
 		e.Resave()
@@ -128,7 +144,8 @@ func storesWhatPutDoes[T any](t *testing.T, stored []datastore.PropertyList, und
 			t.Fatal(err)
 		}
 		var v T
-		if err := w.client.Get(t.Context(), key, &v); err != nil && !strings.Contains(err.Error(), "no such struct field") {
+		if err := w.client.Get(t.Context(), key, &v); err != nil &&
+			!strings.Contains(err.Error(), "no such struct field") {
 			t.Fatal(err)
 		}
 		change(&v)
@@ -155,14 +172,18 @@ func storesWhatPutDoes[T any](t *testing.T, stored []datastore.PropertyList, und
 				want[key.String()] = append(want[key.String()], p)
 			}
 		}
-		got, byName := w.propertiesOf(key), cmpopts.SortSlices(func(a, b datastore.Property) int { return strings.Compare(a.Name, b.Name) })
+		got, byName := w.propertiesOf(key), cmpopts.SortSlices(func(a, b datastore.Property) int {
+			return strings.Compare(a.Name, b.Name)
+		})
 		for _, p := range got {
 			inside, ok := p.Value.(*datastore.Entity)
 			if !ok || undeclared(p.Name) || p.Name != "Work" || i != 4 {
 				continue
 			}
 			n := len(inside.Properties)
-			if inside.Properties = slices.DeleteFunc(inside.Properties, func(p datastore.Property) bool { return p.Name == "undeclared" && p.Value == "u" }); len(inside.Properties) == n {
+			if inside.Properties = slices.DeleteFunc(inside.Properties, func(p datastore.Property) bool {
+				return p.Name == "undeclared" && p.Value == "u"
+			}); len(inside.Properties) == n {
 				t.Errorf("%v: what was undeclared inside is gone: %+v", key, inside)
 			}
 		}

@@ -17,46 +17,52 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// An Overlap says what becomes of a tick of a [Schedule] while a job is in its way. That is the schedule's last run
-// while it runs or is paused. It is also any other job, started by hand or by another schedule, that runs the same
-// mapper over one of the kinds; a paused one is in nobody's way, as for [Mapper.Start].
+// An Overlap says what becomes of a tick of a [Schedule] while a job is in its way. That is the
+// schedule's last run while it runs or is paused. It is also any other job, started by hand or by
+// another schedule, that runs the same mapper over one of the kinds; a paused one is in nobody's
+// way, as for [Mapper.Start].
 type Overlap string
 
 const (
 	// SkipTick has the tick start nothing.
 	SkipTick Overlap = "skip"
-	// QueueTick has it wait until nothing is in its way, and start a run then, before any later tick does. Of several
-	// that come meanwhile, the last one waits.
+	// QueueTick has it wait until nothing is in its way, and start a run then, before any later
+	// tick does. Of several that come meanwhile, the last one waits.
 	QueueTick Overlap = "queue"
-	// ReplaceRun has the schedule's last run be aborted, and the tick start another one, if that can start. Pages of
-	// the first that are under way come to their end. No other job is ever aborted: while one is in the way the tick
-	// waits as with QueueTick, and the last run, if it is paused meanwhile, is aborted when the tick can start.
+	// ReplaceRun has the schedule's last run be aborted, and the tick start another one, if that
+	// can start. Pages of the first that are under way come to their end. No other job is ever
+	// aborted: while one is in the way the tick waits as with QueueTick, and the last run, if it is
+	// paused meanwhile, is aborted when the tick can start.
 	ReplaceRun Overlap = "replace"
 )
 
 // What becomes of a tick.
 const (
 	TickStarted = record.TickStarted // it has started a run
-	TickSkipped = record.TickSkipped // it starts nothing: a job was in its way, or a later tick came first or took its place
+	// it starts nothing: a job was in its way, or a later tick came first or took its place
+	TickSkipped = record.TickSkipped
 	TickQueued  = record.TickQueued  // it waits for the end of a job
 	TickRefused = record.TickRefused // it has waited, and could not start a run then: the log says why
 )
 
-// A Schedule has a mapper run at times, with one run after the other. Whatever calls it, such as Cloud Scheduler, may call several
-// times for a tick, and several processes may be called at once: a tick is one run, and no run starts while the last one is
-// unfinished. Both are decided in the transaction that records the run's job. A run that had ended, and is resumed or retried, is the last
-// one from then on; while another is unfinished that is refused, by ErrState.
+// A Schedule has a mapper run at times, with one run after the other. Whatever calls it, such as
+// Cloud Scheduler, may call several times for a tick, and several processes may be called at once:
+// a tick is one run, and no run starts while the last one is unfinished. Both are decided in the
+// transaction that records the run's job. A run that had ended, and is resumed or retried, is the
+// last one from then on; while another is unfinished that is refused, by ErrState.
 //
-// A run also counts among the jobs of its mapper as any other one does: none starts, and none is resumed or retried,
-// while another job runs the mapper over one of its kinds, unless one of them may run beside others
-// ([StartOptions].Beside). A tick that waits goes on waiting if a deployment changes the overlap.
+// A run also counts among the jobs of its mapper as any other one does: none starts, and none is
+// resumed or retried, while another job runs the mapper over one of its kinds, unless one of them
+// may run beside others ([StartOptions].Beside). A tick that waits goes on waiting if a deployment
+// changes the overlap.
 type Schedule[P any] struct {
 	name    string
 	mapper  *Mapper[P]
 	overlap Overlap
 }
 
-// NewSchedule defines a schedule. Its name is part of the IDs of its jobs: 1 to 70 letters, digits, '-' and '_'.
+// NewSchedule defines a schedule. Its name is part of the IDs of its jobs: 1 to 70 letters, digits,
+// '-' and '_'.
 func NewSchedule[P any](name string, m *Mapper[P], overlap Overlap) *Schedule[P] {
 	return &Schedule[P]{name, m, overlap}
 }
@@ -70,7 +76,9 @@ type ScheduleDefinition interface {
 // A Ticked is what became of a tick.
 type Ticked struct {
 	Outcome string // TickStarted, TickSkipped, TickQueued or TickRefused
-	Job     *Job   // that the tick has started; otherwise the one that was, or is, in its way, or was started last; of one that an erasure has taken out, a hash
+	// that the tick has started; otherwise the one that was, or is, in its way, or was started
+	// last; of one that an erasure has taken out, a hash
+	Job *Job
 }
 
 // RunID returns the ID of the job of a tick.
@@ -78,11 +86,14 @@ func (s *Schedule[P]) RunID(at time.Time) string {
 	return s.name + "-" + at.UTC().Format("20060102T150405Z")
 }
 
-// Tick starts a run of the schedule's mapper, for a time that the caller gives, in seconds: that at which it was due,
-// and not that at which the call came. A second call for the same time does no more, and says what became of it; so a
-// caller that gets an error calls again. StartOptions.ID has to be empty. What became of the last 100 ticks is
-// remembered; of older ones, those that have no job were skipped.
-func (s *Schedule[P]) Tick(ctx context.Context, e *Engine, at time.Time, q Query, params P, o *StartOptions) (*Ticked, error) {
+// Tick starts a run of the schedule's mapper, for a time that the caller gives, in seconds: that at
+// which it was due, and not that at which the call came. A second call for the same time does no
+// more, and says what became of it; so a caller that gets an error calls again. StartOptions.ID has
+// to be empty. What became of the last 100 ticks is remembered; of older ones, those that have no
+// job were skipped.
+func (s *Schedule[P]) Tick(
+	ctx context.Context, e *Engine, at time.Time, q Query, params P, o *StartOptions,
+) (*Ticked, error) {
 	at = at.UTC().Truncate(time.Second)
 	fail := func(err error) (*Ticked, error) {
 		return nil, fmt.Errorf("mapper: tick %v of schedule %q: %w", at.Format(time.RFC3339), s.name, err)
@@ -120,9 +131,11 @@ func (s *Schedule[P]) check(e *Engine, t tick) error {
 	case t.At.IsZero() || t.At.Year() < 1:
 		return errors.New("the tick has no time")
 	case time.Until(t.At) > mostAhead:
-		return fmt.Errorf("the tick is at %v, which is more than %v from now: all that come before it would be skipped", t.At.Format(time.RFC3339), mostAhead)
+		return fmt.Errorf("the tick is at %v, which is more than %v from now: all that come before it would be skipped",
+			t.At.Format(time.RFC3339), mostAhead)
 	case t.Options.ID != "":
-		return fmt.Errorf("StartOptions.ID is %q, and the ID of a run is that of its tick: %s", t.Options.ID, s.RunID(t.At))
+		return fmt.Errorf("StartOptions.ID is %q, and the ID of a run is that of its tick: %s", t.Options.ID,
+			s.RunID(t.At))
 	}
 	return nil
 }
@@ -147,7 +160,8 @@ func (s *Schedule[P]) turns(e *Engine, start *starting) store.Turns {
 	return t
 }
 
-// decides is how often a tick is decided about anew, because the job that is in its way has ended meanwhile.
+// decides is how often a tick is decided about anew, because the job that is in its way has ended
+// meanwhile.
 const decides = 5
 
 // tick starts the run of a tick, or does what the overlap says.
@@ -224,8 +238,8 @@ func (s *Schedule[P]) ready(ctx context.Context, start *starting, may error) err
 	return start.findOut(ctx)
 }
 
-// replace aborts the last run for a tick: only while it is all that is in the tick's way, as the transaction that
-// aborts it finds.
+// replace aborts the last run for a tick: only while it is all that is in the tick's way, as the
+// transaction that aborts it finds.
 func (s *Schedule[P]) replace(ctx context.Context, e *Engine, turns store.Turns, at time.Time, run record.Ref) error {
 	job := &Job{ID: run.ID, incarnation: run.Incarnation, engine: e}
 	jobs := *job.control(ctx).Jobs
@@ -252,10 +266,10 @@ func (s *Schedule[P]) run(ctx context.Context, e *Engine, start *starting, t tic
 // hopeless are the errors with which a tick that waits can never start a run.
 var hopeless = []error{ErrArguments, ErrOtherArguments, ErrOtherQueue, errTaken}
 
-// Advance starts the run of a tick that waits, if nothing is in its way any more. Engines whose Options.Schedules
-// have the schedule do so whenever a job of any mapper stops running in their process, and in [Engine.Revive]. A tick
-// that can't start a run any more, because its arguments are refused or its ID is another job's, is refused, and the
-// log says why.
+// Advance starts the run of a tick that waits, if nothing is in its way any more. Engines whose
+// Options.Schedules have the schedule do so whenever a job of any mapper stops running in their
+// process, and in [Engine.Revive]. A tick that can't start a run any more, because its arguments
+// are refused or its ID is another job's, is refused, and the log says why.
 func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	fail := func(err error) error { return fmt.Errorf("mapper: advance schedule %q: %w", s.name, err) }
 	if e == nil || e.client == nil {
@@ -291,8 +305,8 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	return nil
 }
 
-// apart returns the context of a start that no function and no finalizer asks for: a tick may be advanced in the task
-// that ends a job.
+// apart returns the context of a start that no function and no finalizer asks for: a tick may be
+// advanced in the task that ends a job.
 func apart(ctx context.Context) context.Context {
 	return context.WithValue(ctx, engineKey{}, (*Engine)(nil))
 }

@@ -44,7 +44,8 @@ func ticker(t *testing.T, w *mappertest.World, s *mapper.Schedule[string], at ti
 	return nil
 }
 
-// TestTickOnce has a tick come five times at once, with and without faults, and once more when its run has ended: it is one run.
+// TestTickOnce has a tick come five times at once, with and without faults, and once more when its
+// run has ended: it is one run.
 func TestTickOnce(t *testing.T) {
 	t.Parallel()
 	first := testflag.Seed(t)
@@ -55,33 +56,34 @@ func TestTickOnce(t *testing.T) {
 		}
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			s := mapper.NewSchedule("nightly", nightly, mapper.SkipTick)
-			mappertest.Run(t, mapper.Set(nightly), &mappertest.Options{Seed: seed}, func(t *testing.T, w *mappertest.World) {
-				putLeaves(t, w.Client)
-				w.Trouble()
-				var all [5]*mapper.Ticked
-				var group sync.WaitGroup
-				for i := range all {
-					group.Go(func() { all[i] = ticker(t, w, s, midnight) })
-				}
-				group.Wait()
-				for _, got := range all {
-					if got == nil || got.Outcome != mapper.TickStarted || got.Job.ID != s.RunID(midnight) {
-						t.Fatalf("ticked %+v, want that it has started %s", got, s.RunID(midnight))
+			mappertest.Run(t, mapper.Set(nightly), &mappertest.Options{Seed: seed},
+				func(t *testing.T, w *mappertest.World) {
+					putLeaves(t, w.Client)
+					w.Trouble()
+					var all [5]*mapper.Ticked
+					var group sync.WaitGroup
+					for i := range all {
+						group.Go(func() { all[i] = ticker(t, w, s, midnight) })
 					}
-				}
-				w.Calm()
-				status, err := all[0].Job.Wait(t.Context())
-				if err != nil || status.State != mapper.Succeeded || status.Counters["nights"] != leaves {
-					t.Fatalf("%+v, %v", status, err)
-				}
-				if got := ticker(t, w, s, midnight); got.Outcome != mapper.TickStarted {
-					t.Errorf("the tick comes late, and is %s", got.Outcome)
-				}
-				if jobs, _, err := w.Engine.Jobs(t.Context(), nil, ""); err != nil || len(jobs) != 1 {
-					t.Errorf("%d jobs, %v, want one", len(jobs), err)
-				}
-				checkNights(t, w.Client, 1)
-			})
+					group.Wait()
+					for _, got := range all {
+						if got == nil || got.Outcome != mapper.TickStarted || got.Job.ID != s.RunID(midnight) {
+							t.Fatalf("ticked %+v, want that it has started %s", got, s.RunID(midnight))
+						}
+					}
+					w.Calm()
+					status, err := all[0].Job.Wait(t.Context())
+					if err != nil || status.State != mapper.Succeeded || status.Counters["nights"] != leaves {
+						t.Fatalf("%+v, %v", status, err)
+					}
+					if got := ticker(t, w, s, midnight); got.Outcome != mapper.TickStarted {
+						t.Errorf("the tick comes late, and is %s", got.Outcome)
+					}
+					if jobs, _, err := w.Engine.Jobs(t.Context(), nil, ""); err != nil || len(jobs) != 1 {
+						t.Errorf("%d jobs, %v, want one", len(jobs), err)
+					}
+					checkNights(t, w.Client, 1)
+				})
 		})
 	}
 }
@@ -113,11 +115,12 @@ func TestOverlap(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s/seed %d", overlap, seed), func(t *testing.T) {
 				s := mapper.NewSchedule("nightly", nightly, overlap)
-				mappertest.Run(t, mapper.Set(nightly), &mappertest.Options{Seed: seed}, func(t *testing.T, w *mappertest.World) {
-					putLeaves(t, w.Client)
-					w.Trouble()
-					overlapping(t, w, s, overlap)
-				})
+				mappertest.Run(t, mapper.Set(nightly), &mappertest.Options{Seed: seed},
+					func(t *testing.T, w *mappertest.World) {
+						putLeaves(t, w.Client)
+						w.Trouble()
+						overlapping(t, w, s, overlap)
+					})
 			})
 		}
 	}
@@ -182,15 +185,17 @@ func TestQueuedTick(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	s := mapper.NewSchedule("nightly", nightly, mapper.QueueTick)
-	mappertest.Run(t, mapper.Set(nightly), &mappertest.Options{Schedules: []mapper.ScheduleDefinition{s}}, func(t *testing.T, w *mappertest.World) {
-		putLeaves(t, w.Client)
-		ticker(t, w, s, midnight)
-		if got := ticker(t, w, s, midnight.Add(time.Hour)); got.Outcome != mapper.TickQueued || got.Job.ID != s.RunID(midnight) {
-			t.Fatalf("ticked %+v", got)
-		}
-		time.Sleep(time.Hour)
-		checkNights(t, w.Client, 2)
-	})
+	mappertest.Run(t, mapper.Set(nightly), &mappertest.Options{Schedules: []mapper.ScheduleDefinition{s}},
+		func(t *testing.T, w *mappertest.World) {
+			putLeaves(t, w.Client)
+			ticker(t, w, s, midnight)
+			if got := ticker(t, w, s, midnight.Add(time.Hour)); got.Outcome != mapper.TickQueued ||
+				got.Job.ID != s.RunID(midnight) {
+				t.Fatalf("ticked %+v", got)
+			}
+			time.Sleep(time.Hour)
+			checkNights(t, w.Client, 2)
+		})
 }
 
 // TestReplaceIsReady has a run go on if the one that would replace it can't start.
@@ -220,7 +225,8 @@ func TestReplaceIsReady(t *testing.T) {
 	}
 }
 
-// TestWaitingGoesFirst has a tick that waits start its run before a later tick, although nobody has advanced the schedule meanwhile.
+// TestWaitingGoesFirst has a tick that waits start its run before a later tick, although nobody has
+// advanced the schedule meanwhile.
 func TestWaitingGoesFirst(t *testing.T) {
 	t.Parallel()
 	s := mapper.NewSchedule("nightly", nightly, mapper.QueueTick)
@@ -233,7 +239,8 @@ func TestWaitingGoesFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := ticker(t, w, s, third); got.Outcome != mapper.TickQueued || got.Job.ID != s.RunID(second) {
-			t.Errorf("the third tick is %s behind %s, want that it waits for the second one's run", got.Outcome, got.Job.ID)
+			t.Errorf("the third tick is %s behind %s, want that it waits for the second one's run", got.Outcome,
+				got.Job.ID)
 		}
 		if _, err := w.Engine.Job(s.RunID(second)).Wait(t.Context()); err != nil {
 			t.Fatal(err)
@@ -248,43 +255,46 @@ func TestWaitingGoesFirst(t *testing.T) {
 	})
 }
 
-// TestWaitingRefused has a tick that waits, and then can't start a run, be done with, and others go on.
+// TestWaitingRefused has a tick that waits, and then can't start a run, be done with, and others go
+// on.
 func TestWaitingRefused(t *testing.T) {
 	t.Parallel()
 	s := mapper.NewSchedule("nightly", nightly, mapper.QueueTick)
-	mappertest.Run(t, mapper.Set(nightly), &mappertest.Options{Schedules: []mapper.ScheduleDefinition{s}}, func(t *testing.T, w *mappertest.World) {
-		putLeaves(t, w.Client)
-		only, second := datastore.IDKey("Rare", 1, nil), midnight.Add(time.Hour)
-		if _, err := w.Client.Put(t.Context(), only, &leaf{}); err != nil {
-			t.Fatal(err)
-		}
-		first := ticker(t, w, s, midnight).Job
-		tick := func() (*mapper.Ticked, error) {
-			return s.Tick(t.Context(), w.Engine, second, mapper.Query{Kind: "Rare"}, "night", nil)
-		}
-		if got, err := tick(); err != nil || got.Outcome != mapper.TickQueued {
-			t.Fatal(got, err)
-		}
-		if err := w.Client.Delete(t.Context(), only); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := first.Wait(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Hour)
-		if err := w.Engine.Revive(t.Context()); err != nil {
-			t.Errorf("a revival: %v", err)
-		}
-		if got, err := tick(); err != nil || got.Outcome != mapper.TickRefused {
-			t.Errorf("the second tick is %+v, %v, want that it is refused", got, err)
-		}
-		if got := ticker(t, w, s, second.Add(time.Hour)); got.Outcome != mapper.TickStarted {
-			t.Errorf("the third tick is %s", got.Outcome)
-		}
-	})
+	mappertest.Run(t, mapper.Set(nightly), &mappertest.Options{Schedules: []mapper.ScheduleDefinition{s}},
+		func(t *testing.T, w *mappertest.World) {
+			putLeaves(t, w.Client)
+			only, second := datastore.IDKey("Rare", 1, nil), midnight.Add(time.Hour)
+			if _, err := w.Client.Put(t.Context(), only, &leaf{}); err != nil {
+				t.Fatal(err)
+			}
+			first := ticker(t, w, s, midnight).Job
+			tick := func() (*mapper.Ticked, error) {
+				return s.Tick(t.Context(), w.Engine, second, mapper.Query{Kind: "Rare"}, "night", nil)
+			}
+			if got, err := tick(); err != nil || got.Outcome != mapper.TickQueued {
+				t.Fatal(got, err)
+			}
+			if err := w.Client.Delete(t.Context(), only); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := first.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Hour)
+			if err := w.Engine.Revive(t.Context()); err != nil {
+				t.Errorf("a revival: %v", err)
+			}
+			if got, err := tick(); err != nil || got.Outcome != mapper.TickRefused {
+				t.Errorf("the second tick is %+v, %v, want that it is refused", got, err)
+			}
+			if got := ticker(t, w, s, second.Add(time.Hour)); got.Outcome != mapper.TickStarted {
+				t.Errorf("the third tick is %s", got.Outcome)
+			}
+		})
 }
 
-// TestOneRunGoesOn has a run that has failed not go on while the next one is unfinished, and no tick start one while it does.
+// TestOneRunGoesOn has a run that has failed not go on while the next one is unfinished, and no
+// tick start one while it does.
 func TestOneRunGoesOn(t *testing.T) {
 	t.Parallel()
 	for _, beside := range []bool{false, true} { // with it, no slot is in the way
@@ -300,7 +310,8 @@ func TestOneRunGoesOn(t *testing.T) {
 		mappertest.Run(t, mapper.Set(m), nil, func(t *testing.T, w *mappertest.World) {
 			putLeaves(t, w.Client)
 			tick := func(at time.Time) *mapper.Ticked {
-				got, err := s.Tick(t.Context(), w.Engine, at, mapper.Query{Kind: "Leaf"}, "night", &mapper.StartOptions{Beside: beside})
+				got, err := s.Tick(t.Context(), w.Engine, at, mapper.Query{Kind: "Leaf"}, "night",
+					&mapper.StartOptions{Beside: beside})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -312,7 +323,8 @@ func TestOneRunGoesOn(t *testing.T) {
 			}
 			broken = false
 			second := tick(midnight.Add(time.Hour)).Job
-			if err := first.Retry(t.Context()); !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), second.ID) {
+			if err := first.Retry(t.Context()); !errors.Is(err, mapper.ErrState) ||
+				!strings.Contains(err.Error(), second.ID) {
 				t.Errorf("beside %v: a retry beside the next run: %v, want ErrState that names it", beside, err)
 			}
 			if _, err := second.Wait(t.Context()); err != nil {
@@ -346,15 +358,19 @@ func TestScheduleRefused(t *testing.T) {
 			}
 		}
 		s := mapper.NewSchedule("nightly", nightly, mapper.SkipTick)
-		if _, err := s.Tick(t.Context(), w.Engine, time.Time{}, mapper.Query{Kind: "Leaf"}, "", nil); !errors.Is(err, mapper.ErrArguments) {
+		if _, err := s.Tick(t.Context(), w.Engine, time.Time{}, mapper.Query{Kind: "Leaf"}, "", nil); !errors.Is(err,
+			mapper.ErrArguments) {
 			t.Errorf("a tick without a time: %v", err)
 		}
-		for _, at := range []time.Time{midnight.AddDate(0, 0, 3), time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC)} {
-			if _, err := s.Tick(t.Context(), w.Engine, at, mapper.Query{Kind: "Leaf"}, "", nil); !errors.Is(err, mapper.ErrArguments) {
+		for _, at := range []time.Time{midnight.AddDate(0, 0, 3), time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC),
+			time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC)} {
+			if _, err := s.Tick(t.Context(), w.Engine, at, mapper.Query{Kind: "Leaf"}, "", nil); !errors.Is(err,
+				mapper.ErrArguments) {
 				t.Errorf("a tick at %v: %v", at, err)
 			}
 		}
-		if _, err := s.Tick(t.Context(), w.Engine, midnight, mapper.Query{Kind: "Leaf"}, "", &mapper.StartOptions{ID: "mine"}); !errors.Is(err, mapper.ErrArguments) {
+		if _, err := s.Tick(t.Context(), w.Engine, midnight, mapper.Query{Kind: "Leaf"}, "",
+			&mapper.StartOptions{ID: "mine"}); !errors.Is(err, mapper.ErrArguments) {
 			t.Errorf("a tick with an ID: %v", err)
 		}
 	})

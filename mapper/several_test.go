@@ -26,19 +26,23 @@ var patient = mapper.Update("patient", func(_ context.Context, a *mapper.Entity[
 	return nil
 }).OnQueue("other")
 
-// severalQueues returns a world whose engine has another queue, too, that delivers one task at once.
+// severalQueues returns a world whose engine has another queue, too, that delivers one task at
+// once.
 func severalQueues(t *testing.T, mappers ...mapper.Definition) *world {
 	t.Helper()
 	w := newWorld(t, setting{queue: few(4)})
 	client := w.tasksClient()
-	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: otherQueue, RateLimits: few(1).RateLimits}}); err != nil {
+	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{Name: otherQueue, RateLimits: few(1).RateLimits}}); err != nil {
 		t.Fatal(err)
 	}
 	other, err := tasks.NewQueue(client, otherQueue, target, &tasks.Options{Unverified: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.engine, err = mapper.New(w.client, w.queue, &mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Queues: []*tasks.Queue{other}})
+	w.engine, err = mapper.New(w.client, w.queue,
+		&mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+			Queues: []*tasks.Queue{other}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,8 +50,9 @@ func severalQueues(t *testing.T, mappers ...mapper.Definition) *world {
 	return w
 }
 
-// TestSeveralQueues has an engine run jobs of two queues: of the one that a mapper names, and of the one that a start
-// names. Whatever is done to them by their IDs finds their queue, also after that is purged.
+// TestSeveralQueues has an engine run jobs of two queues: of the one that a mapper names, and of
+// the one that a start names. Whatever is done to them by their IDs finds their queue, also after
+// that is purged.
 func TestSeveralQueues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -56,7 +61,8 @@ func TestSeveralQueues(t *testing.T) {
 		w.putAccounts(names(n))
 		accounts := mapper.Query{Kind: "Account"}
 		start := func(m *mapper.Mapper[credit], id, queue string) *mapper.Job {
-			job, err := m.Start(ctx, w.engine, accounts, credit{1}, &mapper.StartOptions{ID: id, Queue: queue, PageSize: 20})
+			job, err := m.Start(ctx, w.engine, accounts, credit{1},
+				&mapper.StartOptions{ID: id, Queue: queue, PageSize: 20})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -93,7 +99,8 @@ func TestSeveralQueues(t *testing.T) {
 			}
 		}
 		var all []account
-		if _, err := w.client.GetAll(ctx, datastore.NewQuery("Account").Order("__key__"), &all); err != nil || len(all) != n {
+		if _, err := w.client.GetAll(ctx, datastore.NewQuery("Account").Order("__key__"), &all); err != nil ||
+			len(all) != n {
 			t.Fatalf("%d accounts, %v", len(all), err)
 		}
 		for i, a := range all {
@@ -133,7 +140,9 @@ func TestJobsOfSeveralQueues(t *testing.T) {
 		var want []string
 		for i := range 130 {
 			id := fmt.Sprintf("job-%03d", i)
-			if _, err := addCredit.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{1}, &mapper.StartOptions{ID: id, AllowEmpty: true, Queue: []string{"mapper", "other", "other"}[i%3]}); err != nil {
+			if _, err := addCredit.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{1},
+				&mapper.StartOptions{ID: id, AllowEmpty: true,
+					Queue: []string{"mapper", "other", "other"}[i%3]}); err != nil {
 				t.Fatal(err)
 			}
 			want = append(want, id)
@@ -162,15 +171,21 @@ func TestUnknownQueues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := severalQueues(t, addCredit)
-		_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1}, &mapper.StartOptions{ID: "none", Queue: "night"})
-		if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), `"night"`) || !strings.Contains(err.Error(), otherQueue) {
+		_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1},
+			&mapper.StartOptions{ID: "none", Queue: "night"})
+		if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), `"night"`) ||
+			!strings.Contains(err.Error(), otherQueue) {
 			t.Errorf("a start in a queue that is not there: %v", err)
 		}
-		lost := mapper.Update("lost", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil }).OnQueue("night")
-		if _, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(lost)}); err == nil || !strings.Contains(err.Error(), `"lost"`) || !strings.Contains(err.Error(), `"night"`) {
+		lost := mapper.Update("lost", func(context.Context, *mapper.Entity[account], mapper.None) error {
+			return nil
+		}).OnQueue("night")
+		if _, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(lost)}); err == nil ||
+			!strings.Contains(err.Error(), `"lost"`) || !strings.Contains(err.Error(), `"night"`) {
 			t.Errorf("a mapper of a queue that is not there: %v", err)
 		}
-		if _, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(addCredit), Queues: []*tasks.Queue{w.queue}}); err == nil || !strings.Contains(err.Error(), "already") {
+		if _, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(addCredit),
+			Queues: []*tasks.Queue{w.queue}}); err == nil || !strings.Contains(err.Error(), "already") {
 			t.Errorf("a queue twice: %v", err)
 		}
 	})

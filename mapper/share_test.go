@@ -17,7 +17,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestCanary has a job go over a share of the keys, under faults, and another over the rest: together they do each entity once.
+// TestCanary has a job go over a share of the keys, under faults, and another over the rest:
+// together they do each entity once.
 func TestCanary(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -29,58 +30,68 @@ func TestCanary(t *testing.T) {
 	})
 	for i := range n {
 		t.Run(fmt.Sprint("seed ", first+i), func(t *testing.T) {
-			mappertest.Run(t, mapper.Set(touch), &mappertest.Options{Seed: first + i}, func(t *testing.T, w *mappertest.World) {
-				putLeaves(t, w.Client)
-				done := int64(0)
-				for _, share := range []struct{ from, to int64 }{{0, 5}, {5, 40}, {40, 100}} {
-					start := func() (*mapper.Job, error) {
-						return touch.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf", Filters: []mapper.Filter{mapper.Share(share.from, share.to, 100)}},
-							mapper.None{}, &mapper.StartOptions{ID: fmt.Sprint("share-", share.from), PageSize: 20})
+			mappertest.Run(t, mapper.Set(touch), &mappertest.Options{Seed: first + i},
+				func(t *testing.T, w *mappertest.World) {
+					putLeaves(t, w.Client)
+					done := int64(0)
+					for _, share := range []struct{ from, to int64 }{{0, 5}, {5, 40}, {40, 100}} {
+						start := func() (*mapper.Job, error) {
+							return touch.Start(t.Context(), w.Engine,
+								mapper.Query{Kind: "Leaf",
+									Filters: []mapper.Filter{mapper.Share(share.from, share.to, 100)}},
+								mapper.None{}, &mapper.StartOptions{ID: fmt.Sprint("share-", share.from), PageSize: 20})
+						}
+						w.Trouble()
+						job, err := start()
+						w.Calm()
+						if err != nil {
+							job, err = start()
+						}
+						if err != nil {
+							t.Fatal(err)
+						}
+						w.Trouble()
+						s, err := job.Wait(t.Context())
+						w.Calm()
+						if err != nil {
+							s, err = job.Wait(t.Context())
+						}
+						if err != nil || s.State != mapper.Succeeded {
+							t.Fatalf("%+v, %v", s, err)
+						}
+						if about := leaves * (share.to - share.from) / 100; s.Processed < about*6/10 ||
+							s.Processed > about*14/10 {
+							t.Errorf("%d to %d of 100 parts are %d of %d entities", share.from, share.to, s.Processed,
+								leaves)
+						}
+						done += s.Processed
+						if proof, err := job.VerifyEntities(t.Context(), time.Time{}); err != nil ||
+							len(proof.Problems) > 0 || proof.Different > 0 {
+							t.Errorf("proof %+v, %v", proof, err)
+						}
 					}
-					w.Trouble()
-					job, err := start()
-					w.Calm()
-					if err != nil {
-						job, err = start()
+					if done != leaves {
+						t.Errorf("%d entities were done, want %d", done, leaves)
 					}
-					if err != nil {
-						t.Fatal(err)
-					}
-					w.Trouble()
-					s, err := job.Wait(t.Context())
-					w.Calm()
-					if err != nil {
-						s, err = job.Wait(t.Context())
-					}
-					if err != nil || s.State != mapper.Succeeded {
-						t.Fatalf("%+v, %v", s, err)
-					}
-					if about := leaves * (share.to - share.from) / 100; s.Processed < about*6/10 || s.Processed > about*14/10 {
-						t.Errorf("%d to %d of 100 parts are %d of %d entities", share.from, share.to, s.Processed, leaves)
-					}
-					done += s.Processed
-					if proof, err := job.VerifyEntities(t.Context(), time.Time{}); err != nil || len(proof.Problems) > 0 || proof.Different > 0 {
-						t.Errorf("proof %+v, %v", proof, err)
-					}
-				}
-				if done != leaves {
-					t.Errorf("%d entities were done, want %d", done, leaves)
-				}
-				checkNights(t, w.Client, 1)
-			})
+					checkNights(t, w.Client, 1)
+				})
 		})
 	}
 }
 
-// TestCanaryCost has a canary of 2% read the entities of that, and not the others, in as many pages as those take.
+// TestCanaryCost has a canary of 2% read the entities of that, and not the others, in as many pages
+// as those take.
 func TestCanaryCost(t *testing.T) {
 	t.Parallel()
-	visited := mapper.Visit("visit", func(_ context.Context, e *mapper.Entity[account], _ mapper.None) error { return nil })
+	visited := mapper.Visit("visit", func(_ context.Context, e *mapper.Entity[account], _ mapper.None) error {
+		return nil
+	})
 	update := mapper.Update("update", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
 		a.Value.Balance++
 		return nil
 	})
-	for _, start := range []func(ctx context.Context, e *mapper.Engine, q mapper.Query, o *mapper.StartOptions) (*mapper.Job, error){
+	for _, start := range []func(ctx context.Context, e *mapper.Engine, q mapper.Query, o *mapper.StartOptions) (
+		*mapper.Job, error){
 		func(ctx context.Context, e *mapper.Engine, q mapper.Query, o *mapper.StartOptions) (*mapper.Job, error) {
 			return visited.Start(ctx, e, q, mapper.None{}, o)
 		},
@@ -93,7 +104,8 @@ func TestCanaryCost(t *testing.T) {
 			const n = 20_000
 			w.putAccounts(names(n))
 			before := w.emulator.Usage()
-			job, err := start(t.Context(), w.engine, mapper.Query{Kind: "Account", Filters: []mapper.Filter{mapper.Share(3, 5, 100)}}, nil)
+			job, err := start(t.Context(), w.engine,
+				mapper.Query{Kind: "Account", Filters: []mapper.Filter{mapper.Share(3, 5, 100)}}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -133,13 +145,15 @@ func TestShareRefused(t *testing.T) {
 				t.Errorf("%v, want an error with %q", err, want)
 			}
 		}
-		if _, err := (mapper.Query{Kind: "Leaf", Filters: []mapper.Filter{mapper.Share(0, 1, 2)}}).Datastore(); err == nil {
+		if _, err := (mapper.Query{Kind: "Leaf",
+			Filters: []mapper.Filter{mapper.Share(0, 1, 2)}}).Datastore(); err == nil {
 			t.Error("Datastore has a query for a share")
 		}
 	})
 }
 
-// TestShareCombined has shares go with all else that a query says: two of them together are all that it is over.
+// TestShareCombined has shares go with all else that a query says: two of them together are all
+// that it is over.
 func TestShareCombined(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -176,11 +190,12 @@ func TestShareCombined(t *testing.T) {
 			"all namespaces": {Kind: "Leaf", AllNamespaces: true},
 			"namespaces":     {Kinds: []string{"Leaf", "Twig"}, Namespaces: []string{"n1", "n2"}},
 			"ancestor":       {Kind: "Leaf", Ancestor: parent},
-			"range":          {Kind: "Leaf", Start: datastore.IDKey("Leaf", 100, nil), End: datastore.IDKey("Leaf", 5000, nil)},
-			"filter":         {Kind: "Leaf", Filters: []mapper.Filter{mapper.Where("N", "in", []int{1, 3})}},
-			"property":       {Kind: "Leaf", ShardBy: "N", Filters: []mapper.Filter{mapper.Where("N", ">", 1)}},
-			"keys":           {Kind: "Leaf", KeysOnly: true},
-			"time":           {Kind: "Leaf", ReadTime: time.Now()},
+			"range": {Kind: "Leaf", Start: datastore.IDKey("Leaf", 100, nil),
+				End: datastore.IDKey("Leaf", 5000, nil)},
+			"filter":   {Kind: "Leaf", Filters: []mapper.Filter{mapper.Where("N", "in", []int{1, 3})}},
+			"property": {Kind: "Leaf", ShardBy: "N", Filters: []mapper.Filter{mapper.Where("N", ">", 1)}},
+			"keys":     {Kind: "Leaf", KeysOnly: true},
+			"time":     {Kind: "Leaf", ReadTime: time.Now()},
 		} {
 			processed := func(m *mapper.Mapper[mapper.None], more ...mapper.Filter) int64 {
 				t.Helper()
@@ -197,7 +212,8 @@ func TestShareCombined(t *testing.T) {
 				return s.Processed
 			}
 			all := processed(visit)
-			if a, b := processed(visit, mapper.Share(0, 3, 10)), processed(visit, mapper.Share(3, 10, 10)); all == 0 || a == 0 || b == 0 || a+b != all {
+			if a, b := processed(visit, mapper.Share(0, 3, 10)), processed(visit, mapper.Share(3, 10, 10)); all == 0 ||
+				a == 0 || b == 0 || a+b != all {
 				t.Errorf("%s: shares have %d and %d entities of %d", name, a, b, all)
 			}
 		}
@@ -205,7 +221,8 @@ func TestShareCombined(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		job, err := put.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf", Namespace: "n1", KeysOnly: true, Filters: []mapper.Filter{mapper.Share(0, 1, 2)}}, mapper.None{}, nil)
+		job, err := put.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf", Namespace: "n1", KeysOnly: true,
+			Filters: []mapper.Filter{mapper.Share(0, 1, 2)}}, mapper.None{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

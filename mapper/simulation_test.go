@@ -21,7 +21,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-var formFlag = flag.String("form", "", "of the query, empty: half of the simulations are over the whole kind, and half over the other forms")
+var formFlag = flag.String("form", "",
+	"of the query, empty: half of the simulations are over the whole kind, and half over the other forms")
 
 // TestSimulation runs jobs while everything goes wrong that can, and checks
 // after each that every account was credited exactly once, and that the records
@@ -85,7 +86,8 @@ func simulate(t *testing.T, seed uint64) {
 	faults.Pause()
 	checker := &snapshotChecker{T: t}
 	s := &simulation{
-		world: &world{T: t}, rng: rng, seed: seed, faults: faults, visit: rng.IntN(4) == 0, pace: time.Duration(rng.IntN(3)) * time.Millisecond,
+		world: &world{T: t}, rng: rng, seed: seed, faults: faults, visit: rng.IntN(4) == 0,
+		pace:  time.Duration(rng.IntN(3)) * time.Millisecond,
 		names: []int{1, 7, 300}[rng.IntN(3)], idempotency: make(map[string]map[string]bool),
 	}
 	s.dice, s.calms = rand.New(rand.NewPCG(seed, 5)), rand.New(rand.NewPCG(seed, 6))
@@ -105,7 +107,8 @@ func simulate(t *testing.T, seed uint64) {
 	pessimistic, workers := rng.IntN(3) == 0, few(int32(1+rng.IntN(20)))
 	s.deadline = time.Duration(15+rng.IntN(1200)) * time.Second
 	s.world = newWorld(t, setting{
-		emulator: emulator.Options{Faults: faults, Pessimistic: pessimistic, Interceptor: checker.intercept, Retention: retention},
+		emulator: emulator.Options{Faults: faults, Pessimistic: pessimistic, Interceptor: checker.intercept,
+			Retention: retention},
 		queue:    workers,
 		deadline: s.deadline,
 		plain:    rand.New(rand.NewPCG(seed, 7)).IntN(2) == 0,
@@ -181,7 +184,8 @@ func (s *simulation) newRound() {
 
 // options are those of the jobs.
 func (s *simulation) options() *mapper.StartOptions {
-	return &mapper.StartOptions{ID: simID, AllowEmpty: true, PageSize: 5 + s.rng.IntN(100), Workers: 1 + s.rng.IntN(64), Timeout: 5 * time.Second}
+	return &mapper.StartOptions{ID: simID, AllowEmpty: true, PageSize: 5 + s.rng.IntN(100), Workers: 1 + s.rng.IntN(64),
+		Timeout: 5 * time.Second}
 }
 
 // job runs a job to its end, with retries, and checks what it has done.
@@ -261,7 +265,9 @@ func (s *simulation) abortedJob() {
 			credited++
 		}
 	})
-	if status.State == mapper.Aborted && (!s.visit && (status.Processed < credited || status.Processed > credited+unknown) || status.Counters["credited"] != status.Processed) {
+	if status.State == mapper.Aborted &&
+		(!s.visit && (status.Processed < credited || status.Processed > credited+unknown) ||
+			status.Counters["credited"] != status.Processed) {
 		s.Errorf("%d accounts were credited; status %+v", credited, status)
 	}
 	if status.State != mapper.Aborted && !status.State.Ended() {
@@ -328,12 +334,15 @@ func trouble(rng *rand.Rand) []emulator.Fault {
 	return []emulator.Fault{
 		{Kind: emulator.LoseCall, Share: share(0.2)},
 		{Kind: emulator.LoseAnswer, Share: share(0.2)},
-		{Kind: emulator.LoseAnswer, Share: share(0.2), Code: codes.DeadlineExceeded, Methods: []string{"Commit", "CreateTask"}},
+		{Kind: emulator.LoseAnswer, Share: share(0.2), Code: codes.DeadlineExceeded,
+			Methods: []string{"Commit", "CreateTask"}},
 		{Kind: emulator.LoseCall, Share: share(0.1), Code: codes.Internal},
 		{Kind: emulator.LoseCall, After: down, Until: down + minutes(2) + time.Second},
-		{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: time.Duration(1+rng.IntN(100)) * time.Millisecond}},
+		{Kind: emulator.SlowCall,
+			Latency: emulator.Exponential{Mean: time.Duration(1+rng.IntN(100)) * time.Millisecond}},
 		{Kind: emulator.SlowCall, Share: share(0.05), Latency: emulator.Uniform{Max: 90 * time.Second}},
-		{Kind: emulator.SlowCall, Share: 0.4 * rng.Float64(), Latency: emulator.Uniform{Min: 10 * time.Second, Max: 100 * time.Second}, Methods: []string{"BeginTransaction"}},
+		{Kind: emulator.SlowCall, Share: 0.4 * rng.Float64(), Latency: emulator.Uniform{Min: 10 * time.Second,
+			Max: 100 * time.Second}, Methods: []string{"BeginTransaction"}},
 		{Kind: emulator.AbortCommit, Share: share(0.3)},
 		{Kind: emulator.DeliverTwice, Share: share(0.5), Latency: emulator.Uniform{Max: 5 * time.Minute}},
 		{Kind: emulator.DeliverTogether, Share: 0.5 * rng.Float64(), Latency: emulator.Uniform{Max: time.Second}},
@@ -366,11 +375,14 @@ func (s *simulation) checkEnd(status *mapper.Status) {
 				counters["min(length)"], counters["max(length)"] = id, id
 			}
 			counters[s.counter(k)] += id
-			counters["min(length)"], counters["max(length)"] = min(counters["min(length)"], id), max(counters["max(length)"], id)
+			counters["min(length)"], counters["max(length)"] = min(counters["min(length)"], id),
+				max(counters["max(length)"], id)
 		}
 	}
-	if status.State != want || status.Processed != n || !maps.Equal(status.Counters, counters) || status.Failures != int64(len(bad)) {
-		s.Errorf("status %+v of %d accounts, %d of them bad; want the counters %v", status, len(s.keys), len(bad), counters)
+	if status.State != want || status.Processed != n || !maps.Equal(status.Counters, counters) ||
+		status.Failures != int64(len(bad)) {
+		s.Errorf("status %+v of %d accounts, %d of them bad; want the counters %v", status, len(s.keys), len(bad),
+			counters)
 	}
 	failures, _, err := s.handle().Failures(s.Context(), "")
 	if err != nil {
@@ -382,7 +394,8 @@ func (s *simulation) checkEnd(status *mapper.Status) {
 		}
 	}
 	var e ends
-	if err := s.client.Get(s.Context(), s.endKey(), &e); s.finalizes && (err != nil || e.Credited != n || e.Ends < 1 || e.Ends > int64(1+s.retries)) {
+	if err := s.client.Get(s.Context(), s.endKey(), &e); s.finalizes && (err != nil || e.Credited != n || e.Ends < 1 ||
+		e.Ends > int64(1+s.retries)) {
 		s.Errorf("the finalizer's %+v, %v; %d accounts, %d retries", e, err, n, s.retries)
 	}
 	for _, k := range s.keys {
@@ -444,7 +457,8 @@ func (s *simulation) checkIdempotency() {
 			all[key] = true
 		}
 		if len(keys) > s.round || len(keys) < s.round-s.aborted {
-			s.Errorf("an account had %d idempotency keys in %d jobs, of which %d were aborted", len(keys), s.round, s.aborted)
+			s.Errorf("an account had %d idempotency keys in %d jobs, of which %d were aborted", len(keys), s.round,
+				s.aborted)
 		}
 	}
 }

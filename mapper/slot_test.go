@@ -24,7 +24,8 @@ import (
 func (w *world) advancing(log io.Writer, mappers []mapper.Definition, schedules ...mapper.ScheduleDefinition) {
 	w.Helper()
 	var err error
-	w.engine, err = mapper.New(w.client, w.queue, &mapper.Options{Mappers: mappers, Schedules: schedules, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	w.engine, err = mapper.New(w.client, w.queue, &mapper.Options{Mappers: mappers, Schedules: schedules,
+		Logger: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -37,7 +38,8 @@ func minute(n int) time.Time { return midnight.Add(time.Duration(n) * time.Minut
 // tickOver ticks a schedule of credits over kinds.
 func (w *world) tickOver(s *mapper.Schedule[credit], at time.Time, kinds ...string) *mapper.Ticked {
 	w.Helper()
-	got, err := s.Tick(w.Context(), w.engine, at, mapper.Query{Kinds: kinds}, credit{1}, &mapper.StartOptions{PageSize: 10})
+	got, err := s.Tick(w.Context(), w.engine, at, mapper.Query{Kinds: kinds}, credit{1},
+		&mapper.StartOptions{PageSize: 10})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -46,7 +48,8 @@ func (w *world) tickOver(s *mapper.Schedule[credit], at time.Time, kinds ...stri
 
 // byHand starts a job of steadyCredit over kinds.
 func (w *world) byHand(id string, kinds ...string) (*mapper.Job, error) {
-	return steadyCredit.Start(w.Context(), w.engine, mapper.Query{Kinds: kinds}, credit{1}, &mapper.StartOptions{ID: id, PageSize: 10})
+	return steadyCredit.Start(w.Context(), w.engine, mapper.Query{Kinds: kinds}, credit{1},
+		&mapper.StartOptions{ID: id, PageSize: 10})
 }
 
 func (w *world) must(err error) {
@@ -75,8 +78,9 @@ func (w *world) putOthers(n int) (keys []*datastore.Key) {
 	return keys
 }
 
-// TestTickBesideAJob has a tick come while a job that was started by hand runs its mapper over its kind: it is
-// skipped, or waits for the end of that, which is never aborted. Whoever asks again gets the same answer.
+// TestTickBesideAJob has a tick come while a job that was started by hand runs its mapper over its
+// kind: it is skipped, or waits for the end of that, which is never aborted. Whoever asks again
+// gets the same answer.
 func TestTickBesideAJob(t *testing.T) {
 	t.Parallel()
 	for _, overlap := range []mapper.Overlap{mapper.SkipTick, mapper.QueueTick, mapper.ReplaceRun} {
@@ -108,15 +112,16 @@ func TestTickBesideAJob(t *testing.T) {
 	}
 }
 
-// TestJobBesideARun has jobs be started, resumed and retried by hand while a run of a schedule is at work on one of
-// their kinds.
+// TestJobBesideARun has jobs be started, resumed and retried by hand while a run of a schedule is
+// at work on one of their kinds.
 func TestJobBesideARun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, ctx := newWorld(t, setting{}, steadyCredit), t.Context()
 		w.putAccounts(names(100))
 		w.putOthers(10)
-		s, other := mapper.NewSchedule("nightly", steadyCredit, mapper.SkipTick), mapper.NewSchedule("hourly", steadyCredit, mapper.QueueTick)
+		s, other := mapper.NewSchedule("nightly", steadyCredit, mapper.SkipTick),
+			mapper.NewSchedule("hourly", steadyCredit, mapper.QueueTick)
 		early, err := w.byHand("early", "Account")
 		w.must(err)
 		w.must(early.Pause(ctx))
@@ -151,13 +156,14 @@ func TestJobBesideARun(t *testing.T) {
 	})
 }
 
-// TestTwoSchedulesAtOnce has ticks of two schedules come at once, over kinds that they share in part: their runs come
-// one after the other, and none is lost.
+// TestTwoSchedulesAtOnce has ticks of two schedules come at once, over kinds that they share in
+// part: their runs come one after the other, and none is lost.
 func TestTwoSchedulesAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{})
-		a, b := mapper.NewSchedule("a", steadyCredit, mapper.QueueTick), mapper.NewSchedule("b", steadyCredit, mapper.ReplaceRun)
+		a, b := mapper.NewSchedule("a", steadyCredit, mapper.QueueTick),
+			mapper.NewSchedule("b", steadyCredit, mapper.ReplaceRun)
 		w.advancing(t.Output(), mapper.Set(steadyCredit), a, b)
 		w.putAccounts(names(100))
 		others := w.putOthers(10)
@@ -167,7 +173,8 @@ func TestTwoSchedulesAtOnce(t *testing.T) {
 			kinds := []string{"Account", "Other"}[:1+i%2*i/3] // b has both, or one of them: whoever is first decides
 			group.Go(func() {
 				for got[i] == nil { // as schedulers do
-					got[i], _ = s.Tick(t.Context(), w.engine, minute(1), mapper.Query{Kinds: kinds}, credit{1}, &mapper.StartOptions{PageSize: 10})
+					got[i], _ = s.Tick(t.Context(), w.engine, minute(1), mapper.Query{Kinds: kinds}, credit{1},
+						&mapper.StartOptions{PageSize: 10})
 					time.Sleep(time.Second)
 				}
 			})
@@ -201,8 +208,8 @@ func apart(w *world, ids ...string) {
 	}
 }
 
-// TestPausedJobLetsATickStart has a tick wait for a job that is paused then: the tick starts its run, and nobody has
-// to revive anything.
+// TestPausedJobLetsATickStart has a tick wait for a job that is paused then: the tick starts its
+// run, and nobody has to revive anything.
 func TestPausedJobLetsATickStart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -220,7 +227,8 @@ func TestPausedJobLetsATickStart(t *testing.T) {
 	})
 }
 
-// TestOverlapChanges has a tick wait, and a deployment change its schedule's overlap: it is started all the same.
+// TestOverlapChanges has a tick wait, and a deployment change its schedule's overlap: it is started
+// all the same.
 func TestOverlapChanges(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -231,7 +239,8 @@ func TestOverlapChanges(t *testing.T) {
 				w.putAccounts(names(100))
 				hand, err := w.byHand("by-hand", "Account")
 				w.must(err)
-				w.wantTick(w.tickOver(mapper.NewSchedule("nightly", steadyCredit, mapper.QueueTick), minute(1), "Account"), mapper.TickQueued, "by-hand")
+				w.wantTick(w.tickOver(mapper.NewSchedule("nightly", steadyCredit, mapper.QueueTick), minute(1),
+					"Account"), mapper.TickQueued, "by-hand")
 				s := mapper.NewSchedule("nightly", steadyCredit, now)
 				w.must(s.Advance(ctx, w.engine))
 				w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickQueued, "by-hand")
@@ -251,8 +260,8 @@ func TestOverlapChanges(t *testing.T) {
 	}
 }
 
-// TestReplaceAbortsItsOwn has a tick come that replaces runs, while the last run is paused and a job that was started
-// by hand runs: the run is left alone until the tick can start.
+// TestReplaceAbortsItsOwn has a tick come that replaces runs, while the last run is paused and a
+// job that was started by hand runs: the run is left alone until the tick can start.
 func TestReplaceAbortsItsOwn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -282,8 +291,8 @@ func TestReplaceAbortsItsOwn(t *testing.T) {
 	})
 }
 
-// TestTakenID has a tick wait whose ID a job has that somebody has started by hand: it is refused, and the schedule
-// goes on.
+// TestTakenID has a tick wait whose ID a job has that somebody has started by hand: it is refused,
+// and the schedule goes on.
 func TestTakenID(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -307,9 +316,10 @@ func TestTakenID(t *testing.T) {
 	})
 }
 
-// TestTickStalls has the process of a tick stand still, at each of its calls, while a job of its mapper ends, begins
-// or is paused, or the tick is decided by somebody else. No two jobs run at once, nobody's job is aborted but the run
-// in the tick's way, and a tick waits only for a job that runs.
+// TestTickStalls has the process of a tick stand still, at each of its calls, while a job of its
+// mapper ends, begins or is paused, or the tick is decided by somebody else. No two jobs run at
+// once, nobody's job is aborted but the run in the tick's way, and a tick waits only for a job that
+// runs.
 func TestTickStalls(t *testing.T) {
 	t.Parallel()
 	for _, overlap := range []mapper.Overlap{mapper.SkipTick, mapper.QueueTick, mapper.ReplaceRun} {
@@ -320,7 +330,9 @@ func TestTickStalls(t *testing.T) {
 			"the run ends": {"run", func(w *world, s *mapper.Schedule[credit]) {
 				w.must(w.engine.Job(s.RunID(minute(1))).Abort(w.Context()))
 			}},
-			"a job ends":   {"hand", func(w *world, _ *mapper.Schedule[credit]) { w.must(w.engine.Job("by-hand").Abort(w.Context())) }},
+			"a job ends": {"hand", func(w *world, _ *mapper.Schedule[credit]) {
+				w.must(w.engine.Job("by-hand").Abort(w.Context()))
+			}},
 			"a job begins": {"", func(w *world, _ *mapper.Schedule[credit]) { _, _ = w.byHand("by-hand", "Account") }},
 			"another job takes over": {"run", func(w *world, s *mapper.Schedule[credit]) {
 				_ = w.engine.Job(s.RunID(minute(1))).Pause(w.Context()) // it may be replaced already
@@ -333,7 +345,8 @@ func TestTickStalls(t *testing.T) {
 				for after, reached := rand.IntN(step), true; reached && !t.Failed(); after += step {
 					m := &mishap{after: after}
 					synctest.Test(t, func(t *testing.T) {
-						w, s := newWorld(t, setting{}, steadyCredit), mapper.NewSchedule("nightly", steadyCredit, overlap)
+						w, s := newWorld(t, setting{}, steadyCredit),
+							mapper.NewSchedule("nightly", steadyCredit, overlap)
 						staller := newFleetOf(w, queueName, target, 1, 1, steadyCredit)
 						w.putAccounts(names(20))
 						switch test.before {
@@ -345,20 +358,24 @@ func TestTickStalls(t *testing.T) {
 						}
 						m.happen = func(*process) { test.meanwhile(w, s) }
 						q := mapper.Query{Kind: "Account"}
-						got, err := s.Tick(m.with(t.Context()), staller.pick().engine, minute(2), q, credit{1}, &mapper.StartOptions{PageSize: 10})
+						got, err := s.Tick(m.with(t.Context()), staller.pick().engine, minute(2), q, credit{1},
+							&mapper.StartOptions{PageSize: 10})
 						if err != nil {
 							t.Fatalf("at call %d: %v", after, err)
 						}
 						running := 0
 						for _, id := range []string{s.RunID(minute(1)), s.RunID(minute(2)), "by-hand"} {
-							if status, err := w.engine.Job(id).Status(t.Context()); err == nil && status.State == mapper.Running {
+							if status, err := w.engine.Job(id).Status(t.Context()); err == nil &&
+								status.State == mapper.Running {
 								running++
 							}
 						}
 						if running > 1 || got.Outcome != mapper.TickStarted && running == 0 && m.since > 0 {
-							t.Errorf("at call %d: the tick is %s, of %s; %d jobs run", after, got.Outcome, got.Job.ID, running)
+							t.Errorf("at call %d: the tick is %s, of %s; %d jobs run", after, got.Outcome, got.Job.ID,
+								running)
 						}
-						if hand, err := w.engine.Job("by-hand").Status(t.Context()); err == nil && what != "a job ends" && hand.State == mapper.Aborted {
+						if hand, err := w.engine.Job("by-hand").Status(t.Context()); err == nil &&
+							what != "a job ends" && hand.State == mapper.Aborted {
 							t.Errorf("at call %d: the job of somebody else is aborted", after)
 						}
 					})
@@ -369,18 +386,20 @@ func TestTickStalls(t *testing.T) {
 	}
 }
 
-// TestLateReplacement has a process that is about to abort a run for a tick stand still, until the tick has long been
-// decided by another one, and somebody retries the run: that is left alone.
+// TestLateReplacement has a process that is about to abort a run for a tick stand still, until the
+// tick has long been decided by another one, and somebody retries the run: that is left alone.
 func TestLateReplacement(t *testing.T) {
 	t.Parallel()
 	for after := 0; ; after++ {
 		m, aborted := &mishap{after: after}, false
 		synctest.Test(t, func(t *testing.T) {
-			w, ctx, s := newWorld(t, setting{}, steadyCredit), t.Context(), mapper.NewSchedule("nightly", steadyCredit, mapper.ReplaceRun)
+			w, ctx, s := newWorld(t, setting{}, steadyCredit), t.Context(),
+				mapper.NewSchedule("nightly", steadyCredit, mapper.ReplaceRun)
 			late := newFleetOf(w, queueName, target, 1, 1, steadyCredit)
 			w.putAccounts(names(20))
 			first := w.tickOver(s, minute(1), "Account").Job
-			m.happen = func(*process) { // the first run ends, another process has the tick start one, and that ends, too
+			// the first run ends, another process has the tick start one, and that ends, too
+			m.happen = func(*process) {
 				if aborted = w.status(first).State == mapper.Aborted; aborted {
 					return
 				}
@@ -388,7 +407,8 @@ func TestLateReplacement(t *testing.T) {
 				w.wait(w.tickOver(s, minute(2), "Account").Job)
 				w.must(first.Retry(ctx)) // there is nothing to retry: it runs for a moment
 			}
-			_, err := s.Tick(m.with(ctx), late.pick().engine, minute(2), mapper.Query{Kind: "Account"}, credit{1}, &mapper.StartOptions{PageSize: 10})
+			_, err := s.Tick(m.with(ctx), late.pick().engine, minute(2), mapper.Query{Kind: "Account"}, credit{1},
+				&mapper.StartOptions{PageSize: 10})
 			if err != nil {
 				t.Fatalf("at call %d: %v", after, err)
 			}
@@ -405,8 +425,8 @@ func TestLateReplacement(t *testing.T) {
 	}
 }
 
-// TestSlotOfAnIDsSecondJob has a job take the ID of one that was cleaned up, and that job's slot: while it runs
-// nobody else does.
+// TestSlotOfAnIDsSecondJob has a job take the ID of one that was cleaned up, and that job's slot:
+// while it runs nobody else does.
 func TestSlotOfAnIDsSecondJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -415,7 +435,8 @@ func TestSlotOfAnIDsSecondJob(t *testing.T) {
 		for range 2 {
 			job, err := w.byHand("nightly", "Account")
 			w.must(err)
-			if _, err := w.byHand("other", "Account"); !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), "job nightly") {
+			if _, err := w.byHand("other", "Account"); !errors.Is(err, mapper.ErrState) ||
+				!strings.Contains(err.Error(), "job nightly") {
 				t.Errorf("a start beside it: %v", err)
 			}
 			w.wait(job)
@@ -425,8 +446,8 @@ func TestSlotOfAnIDsSecondJob(t *testing.T) {
 	})
 }
 
-// TestSlotsOfAllKinds has a job over two kinds keep others from both, and one that finds one of two kinds busy take
-// neither.
+// TestSlotsOfAllKinds has a job over two kinds keep others from both, and one that finds one of two
+// kinds busy take neither.
 func TestSlotsOfAllKinds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -436,7 +457,8 @@ func TestSlotsOfAllKinds(t *testing.T) {
 		both, err := w.byHand("both", "Account", "Other")
 		w.must(err)
 		for _, kind := range []string{"Account", "Other"} {
-			if _, err := w.byHand("one", kind); !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), fmt.Sprintf("kind %q", kind)) {
+			if _, err := w.byHand("one", kind); !errors.Is(err, mapper.ErrState) ||
+				!strings.Contains(err.Error(), fmt.Sprintf("kind %q", kind)) {
 				t.Errorf("a start over %s: %v", kind, err)
 			}
 		}

@@ -32,7 +32,9 @@ type snapshotChecker struct {
 	unread    int                                  // records that may be read by the next check
 }
 
-func (c *snapshotChecker) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (c *snapshotChecker) intercept(
+	ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
 	resp, err := handler(ctx, req)
 	if committed, ok := resp.(*datastorepb.CommitResponse); ok && err == nil && len(written(req)) > 0 && c.due() {
 		commit := req.(*datastorepb.CommitRequest)
@@ -90,7 +92,8 @@ func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project stri
 					totals[job] = len(p["totals"].GetBlobValue()) > 0
 					continue
 				}
-				r := record{Job: p["job"].GetStringValue(), State: p["state"].GetStringValue(), Alone: p["alone"].GetBooleanValue(), Start: positionOf(p["start"]), End: positionOf(p["end"])}
+				r := record{Job: p["job"].GetStringValue(), State: p["state"].GetStringValue(),
+					Alone: p["alone"].GetBooleanValue(), Start: positionOf(p["start"]), End: positionOf(p["end"])}
 				if open := p["open"]; open != nil {
 					mark := open.GetStringValue()
 					r.Open = &mark
@@ -115,7 +118,9 @@ func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project stri
 		switch {
 		case states[job] == "":
 			c.Errorf("there are %d ranges of a job that is gone", len(ranges[job]))
-		case cleaned[job] && totals[job] && slices.ContainsFunc(ranges[job], func(r record) bool { return r.State == "pending" }):
+		case cleaned[job] && totals[job] && slices.ContainsFunc(ranges[job], func(r record) bool {
+			return r.State == "pending"
+		}):
 			c.Errorf("job %s was added up for its clean-up, and a range is pending", job)
 		case !cleaned[job]: // its records are about to go
 			checkRecords(c, job, states[job], ranges[job])
@@ -142,7 +147,9 @@ func (c *snapshotChecker) mayBe(name, state string, at time.Time) bool {
 
 // recode decodes a result whose entity is in encoded form, unless it is among those that were
 // decoded before: most records of a job are as they were at the last commit.
-func recode(encoded *datastorepb.EntityResult, before map[string]*datastorepb.EntityResult) (string, *datastorepb.EntityResult) {
+func recode(
+	encoded *datastorepb.EntityResult, before map[string]*datastorepb.EntityResult,
+) (string, *datastorepb.EntityResult) {
 	wire, err := proto.Marshal(encoded)
 	if err != nil {
 		panic(err)
@@ -164,7 +171,8 @@ func positionOf(v *datastorepb.Value) *keyspace.Position {
 		return nil
 	}
 	at := &keyspace.Position{
-		Namespace: p["namespace"].GetStringValue(), Kind: p["kind"].GetStringValue(), Valued: p["valued"].GetBooleanValue(),
+		Namespace: p["namespace"].GetStringValue(), Kind: p["kind"].GetStringValue(),
+		Valued: p["valued"].GetBooleanValue(),
 	}
 	if p["key"].GetKeyValue() != nil {
 		at.Key = keyOf(p["key"])
@@ -190,7 +198,8 @@ func positionOf(v *datastorepb.Value) *keyspace.Position {
 func keyOf(v *datastorepb.Value) *datastore.Key {
 	var key *datastore.Key
 	for _, el := range v.GetKeyValue().GetPath() {
-		key = &datastore.Key{Kind: el.Kind, ID: el.GetId(), Name: el.GetName(), Parent: key, Namespace: v.GetKeyValue().GetPartitionId().GetNamespaceId()}
+		key = &datastore.Key{Kind: el.Kind, ID: el.GetId(), Name: el.GetName(), Parent: key,
+			Namespace: v.GetKeyValue().GetPartitionId().GetNamespaceId()}
 	}
 	return key
 }

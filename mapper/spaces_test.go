@@ -48,7 +48,9 @@ func TestManySpaces(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		job, err := checkUser.Start(t.Context(), w.engine, mapper.Query{Kinds: []string{"User", "Guest", "Admin", "None"}, AllNamespaces: true}, mapper.None{}, &mapper.StartOptions{PageSize: 50, Workers: 20, AllowEmpty: true})
+		job, err := checkUser.Start(t.Context(), w.engine,
+			mapper.Query{Kinds: []string{"User", "Guest", "Admin", "None"}, AllNamespaces: true}, mapper.None{},
+			&mapper.StartOptions{PageSize: 50, Workers: 20, AllowEmpty: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +67,8 @@ func TestManySpaces(t *testing.T) {
 		for space := range want {
 			full += (space.Processed + 49) / 50
 		}
-		t.Logf("%d entities in %d spaces: %d tasks, %d pages of at least %d, depth %d", len(keys), len(want), s.Tasks, s.Pages, full, s.Depth)
+		t.Logf("%d entities in %d spaces: %d tasks, %d pages of at least %d, depth %d", len(keys), len(want), s.Tasks,
+			s.Pages, full, s.Depth)
 		if s.Pages > full*5/4+100 || s.Tasks > s.Pages {
 			t.Errorf("%d tasks and %d pages, %d would do", s.Tasks, s.Pages, full)
 		}
@@ -98,13 +101,15 @@ func TestSpaces(t *testing.T) {
 	})
 	active := []mapper.Filter{mapper.Where("active", "=", true)}
 	for name, q := range map[string]mapper.Query{
-		"kinds":                {Kinds: []string{"A", "B"}},
-		"namespaces":           {Kind: "A", Namespaces: []string{"n2", "n1", ""}},
-		"all":                  {Kinds: []string{"B", "A"}, AllNamespaces: true},
-		"all, filter":          {Kinds: []string{"B", "A"}, AllNamespaces: true, Filters: active},
-		"all, by value":        {Kinds: []string{"B", "A"}, AllNamespaces: true, ShardBy: "userid"},
-		"all, value, filter":   {Kinds: []string{"B", "A"}, AllNamespaces: true, ShardBy: "userid", Filters: append(active, mapper.Where("userid", ">=", 100))},
-		"kinds below ancestor": {Kinds: []string{"A", "B"}, Ancestor: &datastore.Key{Kind: "G", ID: 1, Namespace: "n1"}},
+		"kinds":         {Kinds: []string{"A", "B"}},
+		"namespaces":    {Kind: "A", Namespaces: []string{"n2", "n1", ""}},
+		"all":           {Kinds: []string{"B", "A"}, AllNamespaces: true},
+		"all, filter":   {Kinds: []string{"B", "A"}, AllNamespaces: true, Filters: active},
+		"all, by value": {Kinds: []string{"B", "A"}, AllNamespaces: true, ShardBy: "userid"},
+		"all, value, filter": {Kinds: []string{"B", "A"}, AllNamespaces: true, ShardBy: "userid",
+			Filters: append(active, mapper.Where("userid", ">=", 100))},
+		"kinds below ancestor": {Kinds: []string{"A", "B"},
+			Ancestor: &datastore.Key{Kind: "G", ID: 1, Namespace: "n1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -123,7 +128,8 @@ func TestSpaces(t *testing.T) {
 							}
 							u := user{UserID: rng.Int64N(1000), Active: rng.IntN(2) == 0}
 							keys, users = append(keys, k), append(users, u)
-							if !slices.Contains(append(q.Kinds, q.Kind), kind) || len(q.Namespaces) > 0 && !slices.Contains(q.Namespaces, namespace) ||
+							if !slices.Contains(append(q.Kinds, q.Kind), kind) || len(q.Namespaces) > 0 &&
+								!slices.Contains(q.Namespaces, namespace) ||
 								!q.AllNamespaces && len(q.Namespaces) == 0 && q.Ancestor == nil && namespace != "" ||
 								q.Ancestor != nil && (namespace != "n1" || i%2 != 0) ||
 								len(q.Filters) > 0 && !u.Active || len(q.Filters) > 1 && u.UserID < 100 {
@@ -140,7 +146,8 @@ func TestSpaces(t *testing.T) {
 					}
 				}
 				putMany(w, keys, users)
-				job, err := failing.Start(t.Context(), w.engine, q, mapper.None{}, &mapper.StartOptions{PageSize: 20, Workers: 8})
+				job, err := failing.Start(t.Context(), w.engine, q, mapper.None{},
+					&mapper.StartOptions{PageSize: 20, Workers: 8})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -185,7 +192,8 @@ func TestSharedSpace(t *testing.T) {
 			}
 		}
 		putMany(w, keys, make([]user, len(keys)))
-		job, err := slow.Start(t.Context(), w.engine, mapper.Query{Kind: "A", AllNamespaces: true}, mapper.None{}, &mapper.StartOptions{PageSize: 50, Workers: 8})
+		job, err := slow.Start(t.Context(), w.engine, mapper.Query{Kind: "A", AllNamespaces: true}, mapper.None{},
+			&mapper.StartOptions{PageSize: 50, Workers: 8})
 		if err != nil {
 			t.Fatal(err)
 		}

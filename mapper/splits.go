@@ -73,9 +73,9 @@ type SplitsComparison struct {
 
 // A SplitsWay is a way to cut a query.
 type SplitsWay struct {
-	// Way is "lexicographic" (the key space between the first and the last key is cut into equal parts), "scatter" (at
-	// as many keys as needed, drawn by __scatter__), "oversampled" (at one in 32 of such keys), or "splits" (as
-	// [Splits] does).
+	// Way is "lexicographic" (the key space between the first and the last key is cut into equal
+	// parts), "scatter" (at as many keys as needed, drawn by __scatter__), "oversampled" (at one in
+	// 32 of such keys), or "splits" (as [Splits] does).
 	Way string `json:"way"`
 
 	Asked   int     `json:"asked"`   // how many keys with __scatter__ were asked for; -1: it is not known
@@ -117,10 +117,11 @@ func splitQuery(client *datastore.Client, q Query, n int) (query.Query, error) {
 	return normal, nil
 }
 
-// CompareSplits cuts a query over the keys of one kind in one namespace into n parts, in [1, 10000], in four ways, and
-// says how even the parts are. It counts all entities, which costs a read for a thousand of them and up to 4n counts. If
-// there are fewer than 10,000, or the database does not count, it reads all keys. A way that draws keys needs all
-// that it asks for: if there are too few entities with __scatter__, the comparison says little of it, and Note says so.
+// CompareSplits cuts a query over the keys of one kind in one namespace into n parts, in [1,
+// 10000], in four ways, and says how even the parts are. It counts all entities, which costs a read
+// for a thousand of them and up to 4n counts. If there are fewer than 10,000, or the database does
+// not count, it reads all keys. A way that draws keys needs all that it asks for: if there are too
+// few entities with __scatter__, the comparison says little of it, and Note says so.
 func CompareSplits(ctx context.Context, client *datastore.Client, query Query, n int) (*SplitsComparison, error) {
 	fail := func(err error) (*SplitsComparison, error) {
 		return nil, fmt.Errorf("mapper: compare splits: %w", err)
@@ -130,7 +131,8 @@ func CompareSplits(ctx context.Context, client *datastore.Client, query Query, n
 	case err != nil:
 		return fail(err)
 	case q.ShardBy != "":
-		return fail(fmt.Errorf("%w: Query.ShardBy is %q, and ways to cut between keys are compared", ErrArguments, q.ShardBy))
+		return fail(fmt.Errorf("%w: Query.ShardBy is %q, and ways to cut between keys are compared", ErrArguments,
+			q.ShardBy))
 	}
 	ways, err := survey.Compare(ctx, source.New(client, nil).Of(ctx, q), q, n)
 	if err != nil {

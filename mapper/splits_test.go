@@ -21,7 +21,9 @@ import (
 
 // wantParts checks that splits have all of a query's users, each once, and returns the most that
 // one of them has, as a multiple of the mean.
-func (w *world) wantParts(splits []mapper.Split, keys []*datastore.Key, users []user, want func(*datastore.Key, user) bool) float64 {
+func (w *world) wantParts(
+	splits []mapper.Split, keys []*datastore.Key, users []user, want func(*datastore.Key, user) bool,
+) float64 {
 	w.Helper()
 	seen := make(map[string]int)
 	total, largest := 0, 0
@@ -76,15 +78,18 @@ func TestSplits(t *testing.T) {
 					for _, parts := range []int{1, 7} {
 						q := test.query
 						q.Kind = "User"
-						splits, err := mapper.Splits(t.Context(), w.client, q, parts, &mapper.SplitsOptions{Count: true})
+						splits, err := mapper.Splits(t.Context(), w.client, q, parts,
+							&mapper.SplitsOptions{Count: true})
 						if err != nil {
 							t.Fatal(err)
 						}
 						largest := w.wantParts(splits, keys, users, test.want)
-						if n >= 300 && len(splits) < parts-2 && name != "few strings" { // one value may take the place of several
+						// one value may take the place of several
+						if n >= 300 && len(splits) < parts-2 && name != "few strings" {
 							t.Errorf("%d splits, want %d", len(splits), parts)
 						}
-						// A fifth of the users have one value, which is not cut: 1.4 times the mean of 7.
+						// A fifth of the users have one value, which is not cut: 1.4 times the mean
+						// of 7.
 						if most := 2.5; n >= 300 && largest > most && name != "few strings" {
 							t.Errorf("the largest of %d splits is %.2f times the mean", parts, largest)
 						}
@@ -114,7 +119,8 @@ func TestSplitsOfMany(t *testing.T) {
 		if splits[3].Entities != -1 {
 			t.Errorf("not counted, and %d entities", splits[3].Entities)
 		}
-		splits, err = mapper.Splits(t.Context(), w.client, mapper.Query{Kind: "Account"}, 20, &mapper.SplitsOptions{Count: true})
+		splits, err = mapper.Splits(t.Context(), w.client, mapper.Query{Kind: "Account"}, 20,
+			&mapper.SplitsOptions{Count: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +133,8 @@ func TestSplitsOfMany(t *testing.T) {
 		}
 		encoded, err := json.Marshal(splits[3])
 		var decoded mapper.Split
-		if err := errors.Join(err, json.Unmarshal(encoded, &decoded)); err != nil || !decoded.Query.Start.Equal(splits[3].Query.Start) || !decoded.Query.End.Equal(splits[4].Query.Start) {
+		if err := errors.Join(err, json.Unmarshal(encoded, &decoded)); err != nil ||
+			!decoded.Query.Start.Equal(splits[3].Query.Start) || !decoded.Query.End.Equal(splits[4].Query.Start) {
 			t.Errorf("%s, %v", encoded, err)
 		}
 	})
@@ -142,7 +149,8 @@ func TestSplitsUnsampled(t *testing.T) {
 		w := newWorld(t, setting{emulator: emulator.Options{Scatter: 1 << 16}})
 		const n = 12_000
 		w.putAccounts(names(n))
-		splits, err := mapper.Splits(t.Context(), w.client, mapper.Query{Kind: "Account"}, 8, &mapper.SplitsOptions{Count: true})
+		splits, err := mapper.Splits(t.Context(), w.client, mapper.Query{Kind: "Account"}, 8,
+			&mapper.SplitsOptions{Count: true})
 		if err != nil || len(splits) != 8 {
 			t.Fatalf("%d splits, %v", len(splits), err)
 		}
@@ -156,7 +164,8 @@ func TestSplitsUnsampled(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, setting{emulator: emulator.Options{Scatter: scatter}})
 			w.putAccounts(names(12_000))
-			splits, err := mapper.Splits(t.Context(), w.client, mapper.Query{Kind: "Account"}, 8, &mapper.SplitsOptions{Count: true})
+			splits, err := mapper.Splits(t.Context(), w.client, mapper.Query{Kind: "Account"}, 8,
+				&mapper.SplitsOptions{Count: true})
 			if err != nil || len(splits) != 8 {
 				t.Fatalf("%d splits, %v", len(splits), err)
 			}
@@ -216,13 +225,16 @@ func TestSplitsRefused(t *testing.T) {
 			"it is 10001":                      {w.client, users, 10_001},
 			"Query.Kind is empty":              {w.client, mapper.Query{}, 2},
 			"over several kinds or namespaces": {w.client, mapper.Query{Kinds: []string{"A", "B"}}, 2},
-			"can't be read as it was":          {w.client, mapper.Query{Kind: "User", ReadTime: time.Now().Add(time.Hour)}, 2},
+			"can't be read as it was": {w.client,
+				mapper.Query{Kind: "User", ReadTime: time.Now().Add(time.Hour)}, 2},
 		} {
-			if _, err := mapper.Splits(t.Context(), ask.client, ask.query, ask.n, nil); !errors.Is(err, mapper.ErrArguments) || !strings.Contains(fmt.Sprint(err), want) {
+			if _, err := mapper.Splits(t.Context(), ask.client, ask.query, ask.n, nil); !errors.Is(err,
+				mapper.ErrArguments) || !strings.Contains(fmt.Sprint(err), want) {
 				t.Errorf("%v, want an error with %q", err, want)
 			}
 		}
-		if _, err := (mapper.Query{Kind: "User", AllNamespaces: true}).Datastore(); !errors.Is(err, mapper.ErrArguments) {
+		if _, err := (mapper.Query{Kind: "User", AllNamespaces: true}).Datastore(); !errors.Is(err,
+			mapper.ErrArguments) {
 			t.Error(err)
 		}
 	})
@@ -244,7 +256,8 @@ func (w *world) wantCompared(q mapper.Query, n, entities int) *mapper.SplitsComp
 	}
 	for i, way := range c.Ways {
 		if way.Asked != asked[i] || way.Sampled > way.Asked || (way.Sampled < way.Asked) != (way.Note != "") {
-			w.Errorf("%s asks for %d keys, want %d; %d came, and it says %q", way.Way, way.Asked, asked[i], way.Sampled, way.Note)
+			w.Errorf("%s asks for %d keys, want %d; %d came, and it says %q", way.Way, way.Asked, asked[i], way.Sampled,
+				way.Note)
 		}
 		total, empty := int64(0), 0
 		for _, count := range way.Each {
@@ -252,7 +265,8 @@ func (w *world) wantCompared(q mapper.Query, n, entities int) *mapper.SplitsComp
 				empty++
 			}
 		}
-		if total != c.Entities || way.Parts != len(way.Each) || way.Parts < 1 || way.Parts > n || way.Empty != empty || way.Largest != slices.Max(way.Each) {
+		if total != c.Entities || way.Parts != len(way.Each) || way.Parts < 1 || way.Parts > n || way.Empty != empty ||
+			way.Largest != slices.Max(way.Each) {
 			w.Errorf("%+v of %d entities in up to %d parts", way, entities, n)
 		}
 		if want := float64(way.Largest) / max(1, float64(entities)/float64(n)); way.Ratio != want {
@@ -260,12 +274,14 @@ func (w *world) wantCompared(q mapper.Query, n, entities int) *mapper.SplitsComp
 		}
 	}
 	splits, err := mapper.Splits(w.Context(), w.client, q, n, &mapper.SplitsOptions{Count: true})
-	if err != nil && (entities == 0 || c.Ways[3].Parts > 1 || !strings.Contains(err.Error(), "nothing is known of where they are")) {
+	if err != nil && (entities == 0 || c.Ways[3].Parts > 1 ||
+		!strings.Contains(err.Error(), "nothing is known of where they are")) {
 		w.Fatal(err)
 	}
 	for i, s := range splits {
 		if each := c.Ways[3].Each; len(each) != len(splits) || s.Entities >= 0 && s.Entities != each[i] {
-			w.Fatalf("%v, and Splits has %d parts, of which the %d-th has %d entities", each, len(splits), i, s.Entities)
+			w.Fatalf("%v, and Splits has %d parts, of which the %d-th has %d entities", each, len(splits), i,
+				s.Entities)
 		}
 	}
 	return c
@@ -289,7 +305,9 @@ func TestCompareSplits(t *testing.T) {
 		"ancestors":    {func(i int) *datastore.Key { return below(int64(i%7+1), int64(i+1)) }, 2},
 		"one scatter":  {func(i int) *datastore.Key { return below(int64(i+1024), int64(i+1024)^(1<<20)) }, 1},
 		"negative ids": {func(i int) *datastore.Key { return datastore.IDKey("Account", int64(i*2-1001), nil) }, 2},
-		"all sizes":    {func(i int) *datastore.Key { return datastore.IDKey("Account", int64(1)<<(i%60)+int64(i), nil) }, 2},
+		"all sizes": {func(i int) *datastore.Key {
+			return datastore.IDKey("Account", int64(1)<<(i%60)+int64(i), nil)
+		}, 2},
 		"other letters": {func(i int) *datastore.Key {
 			return datastore.NameKey("Account", fmt.Sprintf("ключ-%d-\U0010ffff", i), nil)
 		}, 2},
@@ -329,8 +347,8 @@ func TestCompareSplits(t *testing.T) {
 	}
 }
 
-// TestLexicographic has a few numeric IDs beside many names: half of the shards that are cut lexicographically are for
-// the IDs, and samples know better, the more the better.
+// TestLexicographic has a few numeric IDs beside many names: half of the shards that are cut
+// lexicographically are for the IDs, and samples know better, the more the better.
 func TestLexicographic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -359,8 +377,10 @@ func TestLexicographic(t *testing.T) {
 		if scatter.Sampled != n-1 || oversampled.Sampled != 32*n-1 {
 			t.Errorf("sampled %d and %d keys, want %d and %d", scatter.Sampled, oversampled.Sampled, n-1, 32*n-1)
 		}
-		if lexicographic.Ratio < 3 || scatter.Ratio < 1.5*oversampled.Ratio || oversampled.Ratio > 1.5 || ours.Ratio > oversampled.Ratio+0.2 {
-			t.Errorf("the largest is %.2f times the mean lexicographically, %.2f by scatter, %.2f oversampled, %.2f by Splits", lexicographic.Ratio, scatter.Ratio, oversampled.Ratio, ours.Ratio)
+		if lexicographic.Ratio < 3 || scatter.Ratio < 1.5*oversampled.Ratio || oversampled.Ratio > 1.5 ||
+			ours.Ratio > oversampled.Ratio+0.2 {
+			t.Errorf("the largest is %.2f times the mean lexicographically, %.2f by scatter, %.2f oversampled, %.2f "+
+				"by Splits", lexicographic.Ratio, scatter.Ratio, oversampled.Ratio, ours.Ratio)
 		}
 	})
 }
@@ -373,12 +393,14 @@ func TestCompareRefused(t *testing.T) {
 		for _, c := range []struct {
 			q mapper.Query
 			n int
-		}{{mapper.Query{Kind: "Account"}, 0}, {mapper.Query{Kind: "Account"}, 10_001}, {mapper.Query{}, 2}, {mapper.Query{Kind: "Account", ShardBy: "Balance"}, 2}, {mapper.Query{Kinds: []string{"A", "B"}}, 2}} {
+		}{{mapper.Query{Kind: "Account"}, 0}, {mapper.Query{Kind: "Account"}, 10_001}, {mapper.Query{}, 2},
+			{mapper.Query{Kind: "Account", ShardBy: "Balance"}, 2}, {mapper.Query{Kinds: []string{"A", "B"}}, 2}} {
 			if _, err := mapper.CompareSplits(t.Context(), w.client, c.q, c.n); !errors.Is(err, mapper.ErrArguments) {
 				t.Errorf("%+v in %d parts: %v", c.q, c.n, err)
 			}
 		}
-		if _, err := mapper.CompareSplits(t.Context(), nil, mapper.Query{Kind: "Account"}, 2); !errors.Is(err, mapper.ErrArguments) {
+		if _, err := mapper.CompareSplits(t.Context(), nil, mapper.Query{Kind: "Account"}, 2); !errors.Is(err,
+			mapper.ErrArguments) {
 			t.Errorf("no client: %v", err)
 		}
 	})

@@ -63,8 +63,8 @@ func answers(code int) func(*world) {
 	}
 }
 
-// TestStalls brings a job into each state in which it can be stuck: within two minutes the status and the log of who waits for it
-// name the cause. docs/operations.md has a play for each.
+// TestStalls brings a job into each state in which it can be stuck: within two minutes the status
+// and the log of who waits for it name the cause. docs/operations.md has a play for each.
 func TestStalls(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -75,7 +75,8 @@ func TestStalls(t *testing.T) {
 	}{
 		"the queue is paused": {stall: stall{
 			before: func(w *world) {
-				if _, err := w.tasksClient().PauseQueue(w.Context(), &cloudtaskspb.PauseQueueRequest{Name: queueName}); err != nil {
+				if _, err := w.tasksClient().PauseQueue(w.Context(),
+					&cloudtaskspb.PauseQueueRequest{Name: queueName}); err != nil {
 					w.Error(err)
 				}
 			},
@@ -84,23 +85,45 @@ func TestStalls(t *testing.T) {
 		"the queue was purged": {stall: stall{
 			before: answers(500),
 			after: func(w *world) {
-				if _, err := w.tasksClient().PurgeQueue(w.Context(), &cloudtaskspb.PurgeQueueRequest{Name: queueName}); err != nil {
+				if _, err := w.tasksClient().PurgeQueue(w.Context(),
+					&cloudtaskspb.PurgeQueueRequest{Name: queueName}); err != nil {
 					w.Error(err)
 				}
 			},
 			status: []string{queueName, "been purged"}, log: []string{queueName, "been purged"},
 		}},
-		"the handler answers 403":            {stall: stall{before: answers(403), status: []string{"403", target, "account"}, log: []string{"403", target}}},
-		"the service is full":                {stall: stall{before: answers(429), status: []string{"429", target, "no instance free", "its concurrency"}, log: []string{"429", target}}},
-		"requests are cut off":               {stall: stall{before: answers(504), status: []string{"504", target, "time-out"}, log: []string{"504", target}}},
-		"the handler is gone":                {stall: stall{early: true, before: answers(200), status: []string{"UNAVAILABLE", target, "is the service there"}, log: []string{"UNAVAILABLE", target}}, faults: []emulator.Fault{{Kind: emulator.CrashReceiver, Share: 1}}},
-		"the sweeps are lost, with the rest": {stall: stall{before: answers(200), status: []string{"not in the queue", "something other than the handler answer at " + target}, log: []string{"not in the queue"}}},
-		"the database refuses commits":       {stall: stall{status: []string{"500", "the service's log says why"}, log: []string{"PermissionDenied"}}, faults: []emulator.Fault{{Kind: emulator.LoseCall, Share: 1, Methods: []string{"Commit"}, Code: codes.PermissionDenied}}},
-		"the database refuses everything":    {stall: stall{unreadable: true, status: []string{"PermissionDenied"}, log: []string{"PermissionDenied"}}, faults: []emulator.Fault{{Kind: emulator.LoseCall, Share: 1, Code: codes.PermissionDenied}}},
-		"the function hangs":                 {stall: stall{status: []string{"tried again", "30s"}, log: []string{"entities failed", "1 timeout"}}, params: blocked{Hangs: true}},
-		"one entity fails for ever":          {stall: stall{settings: mapper.StartOptions{Retries: mapper.Retries{Attempts: 100}}, status: []string{"an entity is tried again", "the ledger has no such account"}, log: []string{"an entity failed again"}}, params: blocked{Fails: true}},
-		"the rate is tiny":                   {stall: stall{gaugeSays: small, settings: mapper.StartOptions{Workers: 1, PageSize: 1, Rate: mapper.Rate{Entities: 0.05}}, status: []string{"its rate of 0.05 entities a second"}, log: []string{"job running", "0.05 entities a second"}}},
-		"somebody has paused it":             {stall: stall{gaugeSays: absent, before: answers(500), after: func(w *world) { _ = w.engine.Job("stalled").Pause(w.Context()) }, status: []string{"somebody has paused it"}, log: []string{"job paused"}}},
+		"the handler answers 403": {stall: stall{before: answers(403),
+			status: []string{"403", target, "account"}, log: []string{"403", target}}},
+		"the service is full": {stall: stall{before: answers(429),
+			status: []string{"429", target, "no instance free", "its concurrency"}, log: []string{"429", target}}},
+		"requests are cut off": {stall: stall{before: answers(504),
+			status: []string{"504", target, "time-out"}, log: []string{"504", target}}},
+		"the handler is gone": {stall: stall{early: true, before: answers(200),
+			status: []string{"UNAVAILABLE", target, "is the service there"}, log: []string{"UNAVAILABLE", target}},
+			faults: []emulator.Fault{{Kind: emulator.CrashReceiver, Share: 1}}},
+		"the sweeps are lost, with the rest": {stall: stall{before: answers(200),
+			status: []string{"not in the queue", "something other than the handler answer at " + target},
+			log:    []string{"not in the queue"}}},
+		"the database refuses commits": {stall: stall{status: []string{"500", "the service's log says why"},
+			log: []string{"PermissionDenied"}},
+			faults: []emulator.Fault{{Kind: emulator.LoseCall, Share: 1, Methods: []string{"Commit"},
+				Code: codes.PermissionDenied}}},
+		"the database refuses everything": {stall: stall{unreadable: true, status: []string{"PermissionDenied"},
+			log: []string{"PermissionDenied"}},
+			faults: []emulator.Fault{{Kind: emulator.LoseCall, Share: 1, Code: codes.PermissionDenied}}},
+		"the function hangs": {stall: stall{status: []string{"tried again", "30s"},
+			log: []string{"entities failed", "1 timeout"}}, params: blocked{Hangs: true}},
+		"one entity fails for ever": {
+			stall: stall{settings: mapper.StartOptions{Retries: mapper.Retries{Attempts: 100}},
+				status: []string{"an entity is tried again", "the ledger has no such account"},
+				log:    []string{"an entity failed again"}}, params: blocked{Fails: true}},
+		"the rate is tiny": {stall: stall{gaugeSays: small,
+			settings: mapper.StartOptions{Workers: 1, PageSize: 1, Rate: mapper.Rate{Entities: 0.05}},
+			status:   []string{"its rate of 0.05 entities a second"},
+			log:      []string{"job running", "0.05 entities a second"}}},
+		"somebody has paused it": {stall: stall{gaugeSays: absent, before: answers(500), after: func(w *world) {
+			_ = w.engine.Job("stalled").Pause(w.Context())
+		}, status: []string{"somebody has paused it"}, log: []string{"job paused"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -112,7 +135,8 @@ func TestStalls(t *testing.T) {
 				if test.settings.Workers > 0 {
 					queue = few(int32(test.settings.Workers))
 				}
-				w, reader, _ := observed(t, setting{log: &log, queue: queue, emulator: emulator.Options{Faults: faults}}, stalled)
+				w, reader, _ := observed(t,
+					setting{log: &log, queue: queue, emulator: emulator.Options{Faults: faults}}, stalled)
 				w.putAccounts(names(100))
 				calm := w.handler
 				if test.before != nil {
@@ -161,7 +185,8 @@ func TestStalls(t *testing.T) {
 					t.Error(err)
 				}
 				idle := read(t, reader)["scattermap.job.idle"]
-				if ok := map[int]bool{grows: idle.there && idle.value >= 60, absent: !idle.there, small: idle.there && idle.value < 60}[test.gaugeSays]; !ok {
+				if ok := map[int]bool{grows: idle.there && idle.value >= 60, absent: !idle.there, small: idle.there &&
+					idle.value < 60}[test.gaugeSays]; !ok {
 					t.Errorf("the job is idle for %+v", idle)
 				}
 				faults.Pause()

@@ -23,7 +23,9 @@ var errNoEngine = fmt.Errorf("mapper: start: %w: the engine is nil", ErrArgument
 // StartNamed starts a job by the name of its mapper and with parameters in
 // JSON, for callers that don't have the mapper's value: command lines, pages,
 // schedules. No parameters are written as {}.
-func (e *Engine) StartNamed(ctx context.Context, mapper string, q Query, params json.RawMessage, o *StartOptions) (*Job, error) {
+func (e *Engine) StartNamed(
+	ctx context.Context, mapper string, q Query, params json.RawMessage, o *StartOptions,
+) (*Job, error) {
 	if e == nil {
 		return nil, errNoEngine
 	}
@@ -37,7 +39,9 @@ func (e *Engine) StartNamed(ctx context.Context, mapper string, q Query, params 
 	return e.start(ctx, def, q, params, o)
 }
 
-func (e *Engine) start(ctx context.Context, def *function.Definition, query Query, params json.RawMessage, o *StartOptions) (_ *Job, failed error) {
+func (e *Engine) start(
+	ctx context.Context, def *function.Definition, query Query, params json.RawMessage, o *StartOptions,
+) (_ *Job, failed error) {
 	s, err := e.prepare(def, query, params, o)
 	if err != nil {
 		return nil, err
@@ -72,13 +76,16 @@ func (s *starting) traced(ctx context.Context) (context.Context, func(error)) {
 }
 
 // prepare checks the arguments of a start.
-func (e *Engine) prepare(def *function.Definition, query Query, params json.RawMessage, o *StartOptions) (*starting, error) {
+func (e *Engine) prepare(
+	def *function.Definition, query Query, params json.RawMessage, o *StartOptions,
+) (*starting, error) {
 	if e == nil || e.client == nil {
 		return nil, errNoEngine
 	}
 	if o != nil && o.Rehearse && !function.IsRehearsal(def.Name) {
 		if def.Mode != function.Update {
-			return nil, fmt.Errorf("mapper: start a rehearsal of %q: %w: it is no Update, and what its function does elsewhere is not known here", def.Name, ErrArguments)
+			return nil, fmt.Errorf("mapper: start a rehearsal of %q: %w: it is no Update, and what its function does "+
+				"elsewhere is not known here", def.Name, ErrArguments)
 		}
 		if e.mappers[def.Name] == def {
 			def = e.mappers[def.Rehearsal(0).Name]
@@ -89,7 +96,8 @@ func (e *Engine) prepare(def *function.Definition, query Query, params json.RawM
 		return nil, fmt.Errorf("mapper: start a job of %q: %w", def.Name, err)
 	}
 	longest := def.Mode.Longest(e.queue.Deadline())
-	s := &starting{engine: e, def: def, opts: o.withDefaults(longest), named: o != nil && o.ID != "", control: lifecycle.Control{Jobs: e.jobs.Asked()}}
+	s := &starting{engine: e, def: def, opts: o.withDefaults(longest), named: o != nil && o.ID != "",
+		control: lifecycle.Control{Jobs: e.jobs.Asked()}}
 	if e.mappers[def.Name] != def {
 		return nil, s.fail(fmt.Errorf("%w: it is not in Options.Mappers of this engine", ErrUnknownMapper))
 	}
@@ -103,12 +111,14 @@ func (e *Engine) prepare(def *function.Definition, query Query, params json.RawM
 		return nil, s.fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
 	if s.query.Many() && !s.opts.Splitting.strategy().Adaptive() {
-		return nil, s.fail(fmt.Errorf("%w: StartOptions.Splitting is %+v, and those ways of other mappers are over one kind in one namespace", ErrArguments, s.opts.Splitting))
+		return nil, s.fail(fmt.Errorf("%w: StartOptions.Splitting is %+v, and those ways of other mappers are over "+
+			"one kind in one namespace", ErrArguments, s.opts.Splitting))
 	}
 	return s, nil
 }
 
-// findOut asks the database and the queue what a start has to know, and whether they can carry it out.
+// findOut asks the database and the queue what a start has to know, and whether they can carry it
+// out.
 func (s *starting) findOut(ctx context.Context) (err error) {
 	e := s.engine
 	if !undo.Is(s.def.Name) && !names.Owns(ctx) {
@@ -116,13 +126,15 @@ func (s *starting) findOut(ctx context.Context) (err error) {
 			return s.fail(fmt.Errorf("%w: %w", ErrArguments, err))
 		}
 	}
-	if s.found, err = s.control.FindOut(ctx, e.source().Of(ctx, s.query), s.query, s.opts.ID, s.named, s.opts.AllowEmpty); err != nil {
+	if s.found, err = s.control.FindOut(ctx, e.source().Of(ctx, s.query), s.query, s.opts.ID, s.named,
+		s.opts.AllowEmpty); err != nil {
 		return s.fail(err)
 	}
 	if err := e.fillIn(&s.opts, s.def.Mode, s.found.Concurrent); err != nil {
 		return s.fail(err)
 	}
-	if s.created, err = newJob(s.def, s.query, s.params, s.opts, e.queue.Name(), s.found.Concurrent, e.jobs.Random()); err != nil {
+	if s.created, err = newJob(s.def, s.query, s.params, s.opts, e.queue.Name(), s.found.Concurrent,
+		e.jobs.Random()); err != nil {
 		return s.fail(err)
 	}
 	s.created.Retain = max(0, cmp.Or(s.opts.Retain, e.retain))
@@ -141,8 +153,8 @@ type turn struct {
 	begin    func(*datastore.Transaction) error // returns an error if it may not begin
 }
 
-// run starts the job, or finds the one of its ID. A run of a schedule starts if it may, as the transaction that
-// records the job decides.
+// run starts the job, or finds the one of its ID. A run of a schedule starts if it may, as the
+// transaction that records the job decides.
 func (s *starting) run(ctx context.Context, t *turn) (*Job, error) {
 	var when func(*datastore.Transaction) error
 	if t != nil {
@@ -160,16 +172,23 @@ func (s *starting) run(ctx context.Context, t *turn) (*Job, error) {
 const maxArguments = 320 << 10
 
 // newJob returns the record of a new job.
-func newJob(def *function.Definition, q query.Query, params json.RawMessage, opts StartOptions, queue string, concurrent int, number uint64) (*record.Job, error) {
+func newJob(
+	def *function.Definition, q query.Query, params json.RawMessage, opts StartOptions, queue string, concurrent int,
+	number uint64,
+) (*record.Job, error) {
 	now, retries := time.Now().UTC().Truncate(time.Microsecond), opts.Retries.of(def)
 	j := &record.Job{
 		ID: opts.ID, Mapper: def.Name, Queue: record.Owner(queue), Params: params, State: record.Running,
-		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Timeout: int64(opts.Timeout), Workers: int64(opts.Workers),
+		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Timeout: int64(opts.Timeout),
+		Workers:    int64(opts.Workers),
 		Concurrent: int64(concurrent), RampFrom: now,
-		Limit: int64(opts.FailureLimit), LimitStep: int64(opts.FailureLimit), LimitShare: opts.FailureShare, Created: now,
-		Tolerant: opts.FailureLimit < 0, AttemptSettings: record.AttemptSettings{Attempts: int64(retries.Attempts), BackoffFirst: int64(retries.First), BackoffMax: int64(retries.Max)},
+		Limit: int64(opts.FailureLimit), LimitStep: int64(opts.FailureLimit), LimitShare: opts.FailureShare,
+		Created:  now,
+		Tolerant: opts.FailureLimit < 0, AttemptSettings: record.AttemptSettings{Attempts: int64(retries.Attempts),
+			BackoffFirst: int64(retries.First), BackoffMax: int64(retries.Max)},
 	}
-	for to, v := range map[*[]byte]any{&j.Query: q, &j.Splitting: opts.Splitting, &j.Rate: opts.Rate, &j.Budget: opts.Budget} {
+	for to, v := range map[*[]byte]any{&j.Query: q, &j.Splitting: opts.Splitting, &j.Rate: opts.Rate,
+		&j.Budget: opts.Budget} {
 		text, err := json.Marshal(v)
 		if err != nil {
 			return nil, err
@@ -179,7 +198,8 @@ func newJob(def *function.Definition, q query.Query, params json.RawMessage, opt
 		}
 	}
 	if n := len(j.Query) + len(j.Params); n > maxArguments {
-		return nil, fmt.Errorf("%w: Query and params take %d bytes as JSON, above the maximum of %d", ErrArguments, n, maxArguments)
+		return nil, fmt.Errorf("%w: Query and params take %d bytes as JSON, above the maximum of %d", ErrArguments, n,
+			maxArguments)
 	}
 	j.Incarnate(number)
 	return j, nil
@@ -191,7 +211,8 @@ func (e *Engine) fillIn(opts *StartOptions, mode function.Mode, concurrent int) 
 	opts.Workers = cmp.Or(opts.Workers, min(concurrent, maxWorkers), defaultWorkers)
 	err := opts.Rate.limit().Validate("StartOptions.Rate", int64(max(opts.Workers, concurrent)), e.queue.Deadline())
 	if err == nil {
-		err = executor.CheckBudget(record.Budget(opts.Budget), opts.PageSize, max(opts.Workers, concurrent), mode.Writes())
+		err = executor.CheckBudget(record.Budget(opts.Budget), opts.PageSize, max(opts.Workers, concurrent),
+			mode.Writes())
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrArguments, err)
@@ -199,7 +220,8 @@ func (e *Engine) fillIn(opts *StartOptions, mode function.Mode, concurrent int) 
 	return nil
 }
 
-// adapt fits a job that was started in another queue to the engine's, or says why it can't run there.
+// adapt fits a job that was started in another queue to the engine's, or says why it can't run
+// there.
 func (e *Engine) adapt(ctx context.Context, j *record.Job) error {
 	def, deadline := e.mappers[j.Mapper], e.queue.Deadline()
 	if def == nil {
@@ -212,7 +234,8 @@ func (e *Engine) adapt(ctx context.Context, j *record.Job) error {
 	j.Concurrent = int64(concurrent)
 	opts, err := settingsOf(j)
 	if err == nil {
-		err = cmp.Or(opts.validate(def.Mode.Longest(deadline), deadline), opts.Rate.limit().Validate("StartOptions.Rate", j.AtOnce(), deadline))
+		err = cmp.Or(opts.validate(def.Mode.Longest(deadline), deadline),
+			opts.Rate.limit().Validate("StartOptions.Rate", j.AtOnce(), deadline))
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrArguments, err)

@@ -37,7 +37,8 @@ func TestConcurrentStarts(t *testing.T) {
 				wg.Go(func() {
 					// Whoever gets an error tries again, as an operator would.
 					for range 20 {
-						job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "once", PageSize: 50})
+						job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+							&mapper.StartOptions{ID: "once", PageSize: 50})
 						if err == nil {
 							started.Add(1)
 							if job.ID != "once" {
@@ -92,7 +93,8 @@ func TestStartAgain(t *testing.T) {
 		job, err = other.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, o)
 		refused("another mapper", job, err)
 
-		if _, err := w.engine.StartNamed(t.Context(), "add-credit", mapper.Query{Kind: "Account"}, []byte(` { "Amount" : 10 } `), o); err != nil {
+		if _, err := w.engine.StartNamed(t.Context(), "add-credit", mapper.Query{Kind: "Account"},
+			[]byte(` { "Amount" : 10 } `), o); err != nil {
 			t.Errorf("the same by name: %v", err)
 		}
 		time.Sleep(time.Hour)
@@ -133,7 +135,8 @@ func TestStartRevivesTheRoot(t *testing.T) {
 func TestStartWithoutLookups(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, Methods: []string{"Lookup"}, Code: codes.PermissionDenied})
+		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, Methods: []string{"Lookup"},
+			Code: codes.PermissionDenied})
 		f.Pause()
 		w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)
 		w.putAccounts(names(100))
@@ -141,7 +144,8 @@ func TestStartWithoutLookups(t *testing.T) {
 		w.wait(w.start(10, o))
 		f.Resume()
 		for _, id := range []string{"once", "new"} {
-			_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: id})
+			_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+				&mapper.StartOptions{ID: id})
 			if status.Code(err) != codes.PermissionDenied || errors.Is(err, mapper.ErrOtherArguments) {
 				t.Errorf("start of %q: %v, want PermissionDenied", id, err)
 			}
@@ -159,10 +163,12 @@ func TestBadStartCallsNothing(t *testing.T) {
 		before := w.emulator.Usage()
 		for _, start := range []func() (*mapper.Job, error){
 			func() (*mapper.Job, error) {
-				return addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{PageSize: -1})
+				return addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+					&mapper.StartOptions{PageSize: -1})
 			},
 			func() (*mapper.Job, error) {
-				return w.engine.StartNamed(t.Context(), "add-credit", mapper.Query{Kind: "Account"}, []byte(`{"Bogus":1}`), nil)
+				return w.engine.StartNamed(t.Context(), "add-credit", mapper.Query{Kind: "Account"},
+					[]byte(`{"Bogus":1}`), nil)
 			},
 			func() (*mapper.Job, error) {
 				return addCredit.Start(t.Context(), w.engine, mapper.Query{}, credit{10}, nil)
@@ -178,12 +184,14 @@ func TestBadStartCallsNothing(t *testing.T) {
 	})
 }
 
-// TestWithoutAnswers asks for all that can be asked for while the database is down: the error says so, and long
-// before the client would give up.
+// TestWithoutAnswers asks for all that can be asked for while the database is down: the error says
+// so, and long before the client would give up.
 func TestWithoutAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, Methods: []string{"Lookup", "RunQuery", "RunAggregationQuery", "BeginTransaction", "Commit"}, Code: codes.Unavailable})
+		f := emulator.NewFaults(1,
+			emulator.Fault{Kind: emulator.LoseCall, Methods: []string{"Lookup", "RunQuery", "RunAggregationQuery",
+				"BeginTransaction", "Commit"}, Code: codes.Unavailable})
 		f.Pause()
 		w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)
 		w.putAccounts(names(100))
@@ -230,7 +238,8 @@ func TestWithoutAnswers(t *testing.T) {
 		} {
 			begun := time.Now()
 			err := ask(t.Context())
-			if took := time.Since(begun); err == nil || strings.Count(err.Error(), "the database does not answer (it is ") != 1 || took > 30*time.Second {
+			if took := time.Since(begun); err == nil ||
+				strings.Count(err.Error(), "the database does not answer (it is ") != 1 || took > 30*time.Second {
 				t.Errorf("%s after %v: %v", name, took, err)
 			}
 		}
@@ -243,7 +252,8 @@ func TestWithoutAnswers(t *testing.T) {
 func TestStartWithoutCommits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, Methods: []string{"Commit"}, Code: codes.PermissionDenied})
+		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, Methods: []string{"Commit"},
+			Code: codes.PermissionDenied})
 		f.Pause()
 		w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)
 		f.Resume()

@@ -18,23 +18,23 @@ type StateChange struct {
 	// text, which may quote one.
 	Cause string
 
-	// By is who has asked for it, see [WithCaller], and Why for which reason, see [WithReason]. They are empty if nobody has, or
-	// nobody knows.
+	// By is who has asked for it, see [WithCaller], and Why for which reason, see [WithReason].
+	// They are empty if nobody has, or nobody knows.
 	By, Why string
 
-	// Processed and Failures are how many entities were processed, and have failed, so far; if Estimated
-	// is set, about. They are -1 if they could not be found out within 10 s.
+	// Processed and Failures are how many entities were processed, and have failed, so far; if
+	// Estimated is set, about. They are -1 if they could not be found out within 10 s.
 	Processed, Failures int64
 	Estimated           bool
 }
 
 // WithCaller returns a context that says who asks for what is done to jobs with it: a name, or the
-// address of an account that somebody has verified. It is for the log, [Job.History] and [StateChange.By], and is cut
-// off after 200 bytes.
+// address of an account that somebody has verified. It is for the log, [Job.History] and
+// [StateChange.By], and is cut off after 200 bytes.
 func WithCaller(ctx context.Context, who string) context.Context { return journal.WithBy(ctx, who) }
 
-// WithReason returns a context that says why something is done to jobs with it. It is for the log, [Job.History] and
-// [StateChange.Why], and is cut off after 500 bytes.
+// WithReason returns a context that says why something is done to jobs with it. It is for the log,
+// [Job.History] and [StateChange.Why], and is cut off after 500 bytes.
 func WithReason(ctx context.Context, why string) context.Context { return journal.WithWhy(ctx, why) }
 
 // An Act is what somebody has done to a job, or what one of its limits has.
@@ -53,7 +53,8 @@ func hookOf(onState func(context.Context, StateChange)) func(context.Context, jo
 	}
 	return func(ctx context.Context, c journal.Change) {
 		s := StateChange{
-			ID: c.Job.ID, Mapper: c.Job.Mapper, Queue: string(c.Job.Queue), From: State(c.From), To: State(c.Job.State), Time: c.Time,
+			ID: c.Job.ID, Mapper: c.Job.Mapper, Queue: string(c.Job.Queue), From: State(c.From), To: State(c.Job.State),
+			Time:  c.Time,
 			Cause: c.Cause, By: c.By, Why: c.Why, Processed: -1, Failures: -1, Estimated: c.Estimated,
 		}
 		if c.Counted {

@@ -26,7 +26,8 @@ import (
 // observe has a world's engine call a hook for each change of a job's state.
 func (w *world) observe(log *logged, hook func(context.Context, mapper.StateChange), mappers ...mapper.Definition) {
 	w.Helper()
-	engine, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(log, nil)), OnState: hook})
+	engine, err := mapper.New(w.client, w.queue,
+		&mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(log, nil)), OnState: hook})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -44,8 +45,8 @@ func (l *logged) lines() (all []string) {
 }
 
 // TestStateChanges checks what the log and the hook say of a job that is started, paused, resumed,
-// retried, paused by its limit, aborted, and of one that fails: each change once, with its cause, who has
-// asked, and what was done so far.
+// retried, paused by its limit, aborted, and of one that fails: each change once, with its cause,
+// who has asked, and what was done so far.
 func TestStateChanges(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -73,7 +74,8 @@ func TestStateChanges(t *testing.T) {
 		w.putAccounts(names(1000))
 		ctx := mapper.WithCaller(t.Context(), "alice@example.com")
 		broken.Store(100)
-		job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "one", PageSize: 20})
+		job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{ID: "one", PageSize: 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +88,8 @@ func TestStateChanges(t *testing.T) {
 				}
 			}
 		}
-		if _, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "one", PageSize: 20}); err != nil {
+		if _, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{ID: "one", PageSize: 20}); err != nil {
 			t.Error(err)
 		}
 		do(time.Second, (*mapper.Job).Pause)
@@ -100,7 +103,8 @@ func TestStateChanges(t *testing.T) {
 			t.Errorf("%+v, %v", s, err)
 		}
 		broken.Store(50)
-		job, err = m.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "two", PageSize: 20, FailureLimit: 5, Workers: 1})
+		job, err = m.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{ID: "two", PageSize: 20, FailureLimit: 5, Workers: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +113,8 @@ func TestStateChanges(t *testing.T) {
 		}
 		do(time.Minute, (*mapper.Job).Abort)
 		broken.Store(1)
-		job, err = m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "three", PageSize: 20})
+		job, err = m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{ID: "three", PageSize: 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,13 +129,16 @@ func TestStateChanges(t *testing.T) {
 			"INFO job paused one from=running cause=paused" + by + " processed=N failures=N estimated=false",
 			"INFO job running one from=paused cause=resumed" + by + " processed=N failures=N estimated=false",
 			"WARN job succeeded with failures one from=running processed=990 failures=10 estimated=false after=T",
-			`INFO job running one from="succeeded with failures" cause="its failures are retried"` + by + " processed=990 failures=10 estimated=false",
+			`INFO job running one from="succeeded with failures" cause="its failures are retried"` + by +
+				" processed=990 failures=10 estimated=false",
 			"INFO job succeeded one from=running processed=1000 failures=0 estimated=false after=T",
 			"INFO job running two cause=started" + by,
-			`WARN job paused two from=running cause="more than 5 entities have failed" processed=N failures=N estimated=false`,
+			`WARN job paused two from=running cause="more than 5 entities have failed" processed=N failures=N ` +
+				`estimated=false`,
 			"INFO job aborted two from=paused cause=aborted" + by + " processed=N failures=N estimated=false after=T",
 			"INFO job running three cause=started",
-			`ERROR job failed three from=running cause="the function failed on 20 of 20 entities of a page" processed=0 failures=0 estimated=false after=T`,
+			`ERROR job failed three from=running cause="the function failed on 20 of 20 entities of a page" ` +
+				`processed=0 failures=0 estimated=false after=T`,
 		}
 		got, noted := log.lines(), 0
 		got = slices.DeleteFunc(got, func(line string) bool {
@@ -143,8 +151,10 @@ func TestStateChanges(t *testing.T) {
 		if noted != 2 {
 			t.Errorf("%d lines say what is done to a job that goes on as it did, want 2", noted)
 		}
-		wantHistory(t, w.engine.Job("one"), "started running", "paused paused", "resumed running", "resumed running", "its failures are retried running", "its failures are retried running")
-		wantHistory(t, w.engine.Job("two"), "started running", "more than 5 entities have failed paused", "aborted aborted")
+		wantHistory(t, w.engine.Job("one"), "started running", "paused paused", "resumed running", "resumed running",
+			"its failures are retried running", "its failures are retried running")
+		wantHistory(t, w.engine.Job("two"), "started running", "more than 5 entities have failed paused",
+			"aborted aborted")
 		for i := range got {
 			if i < len(want) && strings.Contains(want[i], "=N") {
 				got[i] = regexp.MustCompile(`(processed)=\d+`).ReplaceAllString(got[i], "$1=N")
@@ -166,7 +176,9 @@ func TestStateChanges(t *testing.T) {
 			t.Fatalf("%d changes, want %d: %+v", len(changes), len(want), changes)
 		}
 		for i, c := range changes {
-			if text := fmt.Sprintf("job %s %s", c.To, c.ID); !strings.Contains(want[i], text) || strings.Contains(want[i], by) != (c.By == "alice@example.com") || c.Mapper != "some-fail" || c.Queue != queueName || c.Time.IsZero() {
+			if text := fmt.Sprintf("job %s %s", c.To, c.ID); !strings.Contains(want[i], text) ||
+				strings.Contains(want[i], by) != (c.By == "alice@example.com") || c.Mapper != "some-fail" ||
+				c.Queue != queueName || c.Time.IsZero() {
 				t.Errorf("%+v, want %s", c, want[i])
 			}
 		}
@@ -183,7 +195,9 @@ func TestStateChanges(t *testing.T) {
 func TestHookHarmsNothing(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	for name, hook := range map[string]func(){"panic": func() { panic("secret") }, "hang": func() { time.Sleep(time.Hour) }} {
+	for name, hook := range map[string]func(){"panic": func() { panic("secret") }, "hang": func() {
+		time.Sleep(time.Hour)
+	}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log logged
@@ -205,18 +219,21 @@ func TestHookHarmsNothing(t *testing.T) {
 	}
 }
 
-// TestLostAnswers loses the answers of all commits that change a job's state: each change is seen all the same.
+// TestLostAnswers loses the answers of all commits that change a job's state: each change is seen
+// all the same.
 func TestLostAnswersOfChanges(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log logged
-		faults := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseAnswer, Share: 1, Code: codes.DeadlineExceeded, Methods: []string{"Commit"}})
+		faults := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseAnswer, Share: 1,
+			Code: codes.DeadlineExceeded, Methods: []string{"Commit"}})
 		faults.Pause()
 		w := newWorld(t, setting{emulator: emulator.Options{Faults: faults}, log: &log}, steadyCredit)
 		w.putAccounts(names(500))
 		faults.Resume()
-		job, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "one", PageSize: 20})
+		job, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+			&mapper.StartOptions{ID: "one", PageSize: 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -236,8 +253,8 @@ func TestLostAnswersOfChanges(t *testing.T) {
 	})
 }
 
-// TestFewLines has 700 entities fail, each five times: the log has a few lines, which say how many entities
-// they are about, and how many lines were left out.
+// TestFewLines has 700 entities fail, each five times: the log has a few lines, which say how many
+// entities they are about, and how many lines were left out.
 func TestFewLines(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out tests of numbers")
@@ -254,7 +271,8 @@ func TestFewLines(t *testing.T) {
 		})
 		w := newWorld(t, setting{queue: few(10), log: &log}, m)
 		w.putAccounts(names(21_000))
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 300})
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{PageSize: 300})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -271,7 +289,9 @@ func TestFewLines(t *testing.T) {
 		if err != nil || len(causes) != 1 {
 			t.Fatalf("the causes are %+v, %v", causes, err)
 		}
-		if !regexp.MustCompile(`msg="entities failed" job=\S+ mapper=\S+ range=\S+ tried_again=10 recorded=0 kinds="10 error ` + causes[0].Digest + `"`).MatchString(log.String()) {
+		if !regexp.MustCompile(
+			`msg="entities failed" job=\S+ mapper=\S+ range=\S+ tried_again=10 recorded=0 kinds="10 error ` +
+				causes[0].Digest + `"`).MatchString(log.String()) {
 			t.Errorf("no line is about a page:\n%.3000s", log.String())
 		}
 		if !strings.Contains(log.String(), "left_out=") {
@@ -280,8 +300,8 @@ func TestFewLines(t *testing.T) {
 	})
 }
 
-// TestStatusSaysWhy has all entities fail for a while: while their pages are tried again the status says
-// why, and no longer than that.
+// TestStatusSaysWhy has all entities fail for a while: while their pages are tried again the status
+// says why, and no longer than that.
 func TestStatusSaysWhy(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -295,13 +315,15 @@ func TestStatusSaysWhy(t *testing.T) {
 		})
 		w := newWorld(t, setting{queue: few(10)}, m)
 		w.putAccounts(names(4000))
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 20, PageTime: 25 * time.Second, Workers: 5})
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{PageSize: 20, PageTime: 25 * time.Second, Workers: 5})
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(29 * time.Second)
 		s, err := job.Status(t.Context())
-		if err != nil || s.State != mapper.Running || !strings.Contains(s.Error, "pages are tried again") || !strings.Contains(s.Error, "20 of 20 entities") || !strings.Contains(s.Error, "the API is down") {
+		if err != nil || s.State != mapper.Running || !strings.Contains(s.Error, "pages are tried again") ||
+			!strings.Contains(s.Error, "20 of 20 entities") || !strings.Contains(s.Error, "the API is down") {
 			t.Errorf("while pages are tried again: %+v, %v", s, err)
 		}
 		time.Sleep(5 * time.Minute)
@@ -326,7 +348,8 @@ func TestStatusSettings(t *testing.T) {
 		}
 		s := w.wait(job)
 		want := *o
-		want.Workers, want.PageTime, want.Timeout, want.FailureLimit, want.Rate.Entities = 7, 3*time.Second, 30*time.Second, 1000, 2000
+		want.Workers, want.PageTime, want.Timeout, want.FailureLimit, want.Rate.Entities = 7, 3*time.Second,
+			30*time.Second, 1000, 2000
 		want.Retries = mapper.Retries{Attempts: mapper.UpdateAttempts, First: time.Second, Max: 1024 * time.Second}
 		if s.Settings != want || string(s.Params) != `{"Amount":10}` {
 			t.Errorf("%+v, %s; want %+v", s.Settings, s.Params, want)
@@ -357,7 +380,8 @@ func wantHistory(t *testing.T, job *mapper.Job, want ...string) {
 	}
 }
 
-// TestHistory has operators do things to a job, of which each has one act with who and why, and what changes nothing none.
+// TestHistory has operators do things to a job, of which each has one act with who and why, and
+// what changes nothing none.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -365,11 +389,13 @@ func TestHistory(t *testing.T) {
 		w := newWorld(t, setting{log: &log, queue: few(1)}, slowCredit)
 		w.putAccounts(names(300))
 		ann := mapper.WithReason(mapper.WithCaller(t.Context(), "ann@example.com"), "the spring credit")
-		job, err := slowCredit.Start(ann, w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "one", PageSize: 10})
+		job, err := slowCredit.Start(ann, w.engine, mapper.Query{Kind: "Account"}, credit{10},
+			&mapper.StartOptions{ID: "one", PageSize: 10})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := slowCredit.Start(ann, w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "one"}); err != nil {
+		if _, err := slowCredit.Start(ann, w.engine, mapper.Query{Kind: "Account"}, credit{10},
+			&mapper.StartOptions{ID: "one"}); err != nil {
 			t.Fatal(err)
 		}
 		bob := mapper.WithCaller(t.Context(), "bob@example.com\xff"+strings.Repeat("x", 1000))
@@ -396,7 +422,8 @@ func TestHistory(t *testing.T) {
 		}
 		want := []mapper.Act{
 			{What: "started", By: "ann@example.com", Why: "the spring credit", State: mapper.Running},
-			{What: "its rate is set to 40 entities a second, 100 writes a second", By: "bob@example.com", Why: "too fast", State: mapper.Running},
+			{What: "its rate is set to 40 entities a second, 100 writes a second", By: "bob@example.com",
+				Why: "too fast", State: mapper.Running},
 			{What: "paused", By: "bob@example.com", State: mapper.Paused},
 			{What: "resumed", State: mapper.Running},
 			{What: "cleaned up", By: "ann@example.com", Why: "the spring credit", State: mapper.Succeeded},
@@ -404,7 +431,8 @@ func TestHistory(t *testing.T) {
 		if !slices.Equal(acts, want) {
 			t.Errorf("the history is %+v,\nwant %+v", acts, want)
 		}
-		for _, text := range []string{`why="the spring credit"`, `why="too fast"`, "its rate is set to 40 entities a second"} {
+		for _, text := range []string{`why="the spring credit"`, `why="too fast"`,
+			"its rate is set to 40 entities a second"} {
 			if log.count(text) == 0 {
 				t.Errorf("the log does not say %s:\n%s", text, log.String())
 			}

@@ -24,19 +24,23 @@ import (
 
 // A Status says how a job stands.
 type Status struct {
-	ID      string    `json:"id"`
-	Mapper  string    `json:"mapper"`
-	Queue   string    `json:"queue,omitempty"` // that it belongs to, see [Job.Move]; empty for a job of an older build
-	Query   Query     `json:"query"`
-	State   State     `json:"state"`
-	Error   string    `json:"error,omitempty"` // why a job failed, is paused by a limit, does not get on, or tries something again
-	Why     string    `json:"why,omitempty"`   // why a job that has not ended is not faster: its Error, that somebody has paused it, or the Rate that it keeps to; empty if nothing is known
-	Created time.Time `json:"created"`         // when the job was started
-	Ended   time.Time `json:"ended,omitzero"`  // zero while it runs
-	Undo    string    `json:"undo,omitempty"`  // the ID of the job that undoes it, see [Job.Undo]
+	ID     string `json:"id"`
+	Mapper string `json:"mapper"`
+	Queue  string `json:"queue,omitempty"` // that it belongs to, see [Job.Move]; empty for a job of an older build
+	Query  Query  `json:"query"`
+	State  State  `json:"state"`
+	// why a job failed, is paused by a limit, does not get on, or tries something again
+	Error string `json:"error,omitempty"`
+	// why a job that has not ended is not faster: its Error, that somebody has paused it, or the
+	// Rate that it keeps to; empty if nothing is known
+	Why     string    `json:"why,omitempty"`
+	Created time.Time `json:"created"`        // when the job was started
+	Ended   time.Time `json:"ended,omitzero"` // zero while it runs
+	Undo    string    `json:"undo,omitempty"` // the ID of the job that undoes it, see [Job.Undo]
 
 	Progress Progress `json:"progress"`
-	Dollars  float64  `json:"dollars"` // about what the job has cost so far, by billing.NAM5, without what its function writes besides
+	// about what the job has cost so far, by billing.NAM5, without what its function writes besides
+	Dollars float64 `json:"dollars"`
 
 	// Params are the job's parameters as JSON, and Settings its settings as they are in force: with
 	// their defaults, and with the Rate that was set last.
@@ -52,22 +56,27 @@ type Status struct {
 	CleanedUp bool `json:"cleaned_up,omitempty"`
 	Cleaning  bool `json:"cleaning,omitempty"`
 
-	// CleanUpAt is when the retention of a job that has ended will clean it up, see [StartOptions.Retain]; zero if it
-	// will not. RetiredAt is when it has.
+	// CleanUpAt is when the retention of a job that has ended will clean it up, see
+	// [StartOptions.Retain]; zero if it will not. RetiredAt is when it has.
 	CleanUpAt time.Time `json:"clean_up_at,omitzero"`
 	RetiredAt time.Time `json:"retired_at,omitzero"`
 
-	Processed int64            `json:"processed"`  // entities that the function has processed
-	Written   int64            `json:"written"`    // of the processed ones, those that the function of an [Update] has changed or deleted; the others are stored as they were
-	Conflicts int64            `json:"conflicts"`  // how often the function of an [Update] ran again on an entity, as others had changed what it was about
+	Processed int64 `json:"processed"` // entities that the function has processed
+	// of the processed ones, those that the function of an [Update] has changed or deleted; the
+	// others are stored as they were
+	Written int64 `json:"written"`
+	// how often the function of an [Update] ran again on an entity, as others had changed what it
+	// was about
+	Conflicts int64            `json:"conflicts"`
 	Failures  int64            `json:"failures"`   // entities that it could not process
 	Remaining int64            `json:"remaining"`  // entities that are left, an estimate; 0 while nothing is known
 	Counters  map[string]int64 `json:"counters"`   // what the function has counted
 	Pages     int64            `json:"pages"`      // commits with entities
 	FullPages int64            `json:"full_pages"` // of them, those that were full by count, bytes or time
-	Tasks     int64            `json:"tasks"`      // of ranges; those that were enqueued again, and tasks of the job itself, do not count
-	Open      int64            `json:"open"`       // ranges that are not done
-	Depth     int64            `json:"depth"`      // of the deepest range; the root has 0
+	// of ranges; those that were enqueued again, and tasks of the job itself, do not count
+	Tasks int64 `json:"tasks"`
+	Open  int64 `json:"open"`  // ranges that are not done
+	Depth int64 `json:"depth"` // of the deepest range; the root has 0
 
 	// CountersDropped says that the job has no counters, as it has counted more than a job can. It
 	// fails for that, and goes on without them if it is resumed. See [Entity.Count].
@@ -80,8 +89,8 @@ type Status struct {
 	Unsharded int64 `json:"unsharded,omitempty"`
 
 	// Spaces are what is said above of kinds in namespaces, in their order, if the query has
-	// several: those that have entities, at most 5,000, and as many as fit 128 KiB. SpacesLeftOut is
-	// how many more there are, an estimate above 1,000.
+	// several: those that have entities, at most 5,000, and as many as fit 128 KiB. SpacesLeftOut
+	// is how many more there are, an estimate above 1,000.
 	Spaces        []SpaceStatus `json:"spaces,omitempty"`
 	SpacesLeftOut int           `json:"spaces_left_out,omitempty"`
 }
@@ -110,8 +119,9 @@ func spacesOf(t *record.Totals) (all []SpaceStatus) {
 // failed on its way, until [Job.CleanUp] has added up its records: then they are exact.
 //
 // Of a job that runs it also asks the queue about two tasks, and Status.Error says if they can't be
-// delivered: because the queue's URL is wrong, say, or its account may not call the service. Whoever may
-// not ask, for which the permission cloudtasks.tasks.get is needed, learns nothing of that.
+// delivered: because the queue's URL is wrong, say, or its account may not call the service.
+// Whoever may not ask, for which the permission cloudtasks.tasks.get is needed, learns nothing of
+// that.
 func (j *Job) Status(ctx context.Context) (*Status, error) {
 	job, err := j.engine.store().LoadJob(ctx, j.ref())
 	if err != nil {
@@ -140,12 +150,14 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	}
 	s.Progress, s.Dollars = progress.Of(job, sum, s.Query.inner(), time.Now())
 	if s.State == Running && job.Error == "" {
-		s.Error = cmp.Or(lifecycle.Lookout{Jobs: asked(j.engine.queues.of(job.Queue))}.Complaint(ctx, job, sum.Waiting), s.Error)
+		s.Error = cmp.Or(lifecycle.Lookout{Jobs: asked(j.engine.queues.of(job.Queue))}.Complaint(ctx, job, sum.Waiting),
+			s.Error)
 	}
 	if e := j.engine; s.State == Running && len(e.mappers) > 0 {
 		if def := e.mappers[s.Mapper]; def != nil {
 			if _, err := def.Prepare(job.Params, false); err != nil {
-				s.Error = fmt.Sprintf("this build's mapper %q has other params, and tasks that it gets wait for one with these: %v", s.Mapper, err)
+				s.Error = fmt.Sprintf("this build's mapper %q has other params, and tasks that it gets wait for one "+
+					"with these: %v", s.Mapper, err)
 			}
 		}
 	}
@@ -178,9 +190,15 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 		return nil, err
 	}
 	return &Status{
-		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", CleanUpAt: record.DueAt(j), RetiredAt: j.CleanedAt, ID: j.ID, Mapper: j.Mapper, Queue: string(j.Queue), Query: publicQuery(q), State: State(j.State), Error: cmp.Or(j.Error, j.Trouble), Params: slices.Clone(j.Params), Settings: settings, Created: j.Created, Ended: j.Ended, Undo: j.Undo,
-		Processed: sum.Processed, Written: sum.Written, Conflicts: sum.Conflicts, Failures: sum.Failures, Remaining: sum.Expected, Counters: sum.Counters,
-		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, Open: sum.Pending, Depth: sum.Depth, Unsharded: sum.Unsharded, CountersDropped: j.CountersDropped || j.CountersLost || sum.CountersLost, Spaces: spacesOf(&sum), SpacesLeftOut: sum.SpacesLeftOut,
+		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", CleanUpAt: record.DueAt(j), RetiredAt: j.CleanedAt, ID: j.ID,
+		Mapper: j.Mapper, Queue: string(j.Queue), Query: publicQuery(q), State: State(j.State),
+		Error: cmp.Or(j.Error, j.Trouble), Params: slices.Clone(j.Params), Settings: settings, Created: j.Created,
+		Ended: j.Ended, Undo: j.Undo,
+		Processed: sum.Processed, Written: sum.Written, Conflicts: sum.Conflicts, Failures: sum.Failures,
+		Remaining: sum.Expected, Counters: sum.Counters,
+		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, Open: sum.Pending, Depth: sum.Depth,
+		Unsharded: sum.Unsharded, CountersDropped: j.CountersDropped || j.CountersLost || sum.CountersLost,
+		Spaces: spacesOf(&sum), SpacesLeftOut: sum.SpacesLeftOut,
 	}, nil
 }
 
@@ -211,11 +229,12 @@ type Failure struct {
 
 // A Cause is what some failures of a job have in common.
 type Cause struct {
-	// Cause is the text of their errors, without numbers, words that have digits, what is quoted, addresses, and the names in
-	// their keys, all of which are "#".
+	// Cause is the text of their errors, without numbers, words that have digits, what is quoted,
+	// addresses, and the names in their keys, all of which are "#".
 	Cause string `json:"cause"`
 
-	// Digest names the cause in log lines, which have nothing of an entity: "entities failed" has it after the kind of the errors.
+	// Digest names the cause in log lines, which have nothing of an entity: "entities failed" has
+	// it after the kind of the errors.
 	Digest string `json:"digest"`
 
 	Count     int64   `json:"count"`     // of the failures
@@ -226,8 +245,9 @@ type Cause struct {
 // causesRead is how many failures Causes reads.
 const causesRead = 1000
 
-// Causes returns the causes of the job's failures, the most frequent one first. It costs up to 1,001 reads, and a count:
-// of more failures it reads those whose ranges' IDs, which are hashes, come first.
+// Causes returns the causes of the job's failures, the most frequent one first. It costs up to
+// 1,001 reads, and a count: of more failures it reads those whose ranges' IDs, which are hashes,
+// come first.
 func (j *Job) Causes(ctx context.Context) ([]Cause, error) {
 	job, err := j.engine.store().LoadJob(ctx, j.ref())
 	if err != nil {
@@ -272,8 +292,9 @@ func (j *Job) Failures(ctx context.Context, cursor string) (failures []Failure, 
 	return failures, next, nil
 }
 
-// Left returns some of the entities that a job which is an undo has left as they are, and where to go on: an empty cursor is the
-// beginning, and the end. A page has those of up to 10 pages of the job.
+// Left returns some of the entities that a job which is an undo has left as they are, and where to
+// go on: an empty cursor is the beginning, and the end. A page has those of up to 10 pages of the
+// job.
 func (j *Job) Left(ctx context.Context, cursor string) (left []Left, next string, err error) {
 	all, next, err := undo.Left(ctx, j.engine.store(), j.ref(), cursor)
 	if err != nil {
@@ -285,14 +306,16 @@ func (j *Job) Left(ctx context.Context, cursor string) (left []Left, next string
 	return left, next, nil
 }
 
-// An Example is what a rehearsal would do to an entity: which, what, and some of its properties before and after.
+// An Example is what a rehearsal would do to an entity: which, what, and some of its properties
+// before and after.
 type Example = record.Example
 
-// An ExampleProperty is a property of an [Example], with its values as texts of up to 200 characters.
+// An ExampleProperty is a property of an [Example], with its values as texts of up to 200
+// characters.
 type ExampleProperty = record.ExampleProperty
 
-// Examples returns what a job that is a rehearsal would do to some entities, two of each of up to 20 of its pages: a random choice of
-// pages, and the same each time.
+// Examples returns what a job that is a rehearsal would do to some entities, two of each of up to
+// 20 of its pages: a random choice of pages, and the same each time.
 func (j *Job) Examples(ctx context.Context) (examples []Example, err error) {
 	ranges, _, err := j.engine.store().Page(ctx, j.ref(), "examples_of", "", 20)
 	if err == nil {

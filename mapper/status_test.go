@@ -26,7 +26,9 @@ func TestStatus(t *testing.T) {
 			a.Count("seen", 1)
 			return nil
 		})
-		w := newWorld(t, setting{queue: &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 100}}}, slow)
+		w := newWorld(t,
+			setting{queue: &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 100}}},
+			slow)
 		var closed atomic.Bool
 		w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			if closed.Load() {
@@ -37,7 +39,8 @@ func TestStatus(t *testing.T) {
 		})
 		const n = 5000
 		w.putAccounts(names(n))
-		job, err := slow.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 10})
+		job, err := slow.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{PageSize: 10})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +83,8 @@ func TestStatus(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := w.wait(another.Job(job.ID))
-		if s.Estimated || s.Processed != n || s.Counters["seen"] != n || s.Mapper != "slow" || s.Query.Kind != "Account" ||
+		if s.Estimated || s.Processed != n || s.Counters["seen"] != n || s.Mapper != "slow" ||
+			s.Query.Kind != "Account" ||
 			s.Created.IsZero() || !s.Ended.After(s.Created) {
 			t.Errorf("status %+v", s)
 		}

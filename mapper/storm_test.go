@@ -182,7 +182,8 @@ func behind(t *testing.T, finalizes bool, slow time.Duration) {
 	})
 	faults := emulator.NewFaults(1)
 	if slow > 0 {
-		faults = emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Methods: []string{"Commit"}, Latency: emulator.Constant(slow)})
+		faults = emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Methods: []string{"Commit"},
+			Latency: emulator.Constant(slow)})
 	}
 	w := newWorld(t, setting{queue: impatient(8), emulator: emulator.Options{Faults: faults}}, storm, innocent)
 	f = newFleet(w, 1, 1, storm, innocent)
@@ -190,7 +191,8 @@ func behind(t *testing.T, finalizes bool, slow time.Duration) {
 	if _, err := w.client.Put(t.Context(), otherKey(0), new(other)); err != nil {
 		t.Fatal(err)
 	}
-	beside, err := innocent.Start(t.Context(), w.engine, mapper.Query{Kind: "Beside"}, mapper.None{}, &mapper.StartOptions{PageSize: 1, Retries: mapper.Retries{Attempts: 5}})
+	beside, err := innocent.Start(t.Context(), w.engine, mapper.Query{Kind: "Beside"}, mapper.None{},
+		&mapper.StartOptions{PageSize: 1, Retries: mapper.Retries{Attempts: 5}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +201,8 @@ func behind(t *testing.T, finalizes bool, slow time.Duration) {
 	}
 	var all []*mapper.Job
 	for i := range int64(100) {
-		job, err := storm.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{i}, &mapper.StartOptions{PageSize: 1, Workers: 1, Beside: true})
+		job, err := storm.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{i},
+			&mapper.StartOptions{PageSize: 1, Workers: 1, Beside: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -215,7 +218,8 @@ func behind(t *testing.T, finalizes bool, slow time.Duration) {
 		s.Error += failure.Error
 	}
 	if err != nil || !strings.HasSuffix(s.Error, "a service that it needs is down") {
-		t.Errorf("a finalizer: %v, commits take %v; %d processes died; %+v, %+v, %v", finalizes, slow, f.deaths(), s, failures, err)
+		t.Errorf("a finalizer: %v, commits take %v; %d processes died; %+v, %+v, %v", finalizes, slow, f.deaths(), s,
+			failures, err)
 	}
 	if !s.State.Ended() {
 		if err := beside.Abort(t.Context()); err != nil {
@@ -238,7 +242,9 @@ func TestDeadlyEndOfTasks(t *testing.T) {
 		f = newFleet(w, 1, 2, m)
 		w.putAccounts(names(100))
 		s := over(w, m, nil)
-		if s.State != mapper.Failed || !strings.HasPrefix(s.Error, "the process died 5 times while it did nothing but the finalizer") || f.deaths() > 50 {
+		if s.State != mapper.Failed ||
+			!strings.HasPrefix(s.Error, "the process died 5 times while it did nothing but the finalizer") ||
+			f.deaths() > 50 {
 			t.Errorf("%d processes died; %+v", f.deaths(), s)
 		}
 	})
@@ -275,7 +281,9 @@ func TestDeadlyEnd(t *testing.T) {
 				}
 				return
 			}
-			if s.State != mapper.Failed || !strings.HasPrefix(s.Error, "the process died 5 times while it did nothing but the finalizer") || s.Processed != 100 {
+			if s.State != mapper.Failed ||
+				!strings.HasPrefix(s.Error, "the process died 5 times while it did nothing but the finalizer") ||
+				s.Processed != 100 {
 				t.Errorf("status %+v", s)
 			}
 			if n := runs.Swap(deaths - 4); n != 6 { // the first one says nothing

@@ -36,7 +36,8 @@ func TestUndeclaredPropertiesSurvive(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
-	conn, err := grpc.NewClient("passthrough:///"+e.DatastoreAddr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:///"+e.DatastoreAddr(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +46,8 @@ func TestUndeclaredPropertiesSurvive(t *testing.T) {
 
 	key := &datastorepb.Key{
 		PartitionId: &datastorepb.PartitionId{ProjectId: "test"},
-		Path:        []*datastorepb.Key_PathElement{{Kind: "Account", IdType: &datastorepb.Key_PathElement_Name{Name: "a"}}},
+		Path: []*datastorepb.Key_PathElement{{Kind: "Account",
+			IdType: &datastorepb.Key_PathElement_Name{Name: "a"}}},
 	}
 	entity := &datastorepb.Entity{Key: key, Properties: map[string]*datastorepb.Value{
 		"Balance": integer(5),
@@ -57,7 +59,8 @@ func TestUndeclaredPropertiesSurvive(t *testing.T) {
 		"meaning":     {ValueType: &datastorepb.Value_IntegerValue{IntegerValue: 9}, Meaning: 13},
 		"a.dotted":    str("x", true),
 		"inside": {ExcludeFromIndexes: true, ValueType: &datastorepb.Value_EntityValue{EntityValue: &datastorepb.Entity{
-			Properties: map[string]*datastorepb.Value{"deep": str("x", true), "null": {ValueType: &datastorepb.Value_NullValue{}}},
+			Properties: map[string]*datastorepb.Value{"deep": str("x", true),
+				"null": {ValueType: &datastorepb.Value_NullValue{}}},
 		}}},
 	}}
 	if _, err := raw.Commit(t.Context(), &datastorepb.CommitRequest{

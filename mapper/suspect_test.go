@@ -38,29 +38,39 @@ type growing struct {
 }
 
 var poisons = []poison{
-	{name: "error", wants: "no", do: func(context.Context, *fleet, *mapper.Entity[growing]) error { return errors.New("no") }},
-	{name: "permanent error", few: true, wants: "never", do: func(context.Context, *fleet, *mapper.Entity[growing]) error {
-		return mapper.Permanent(errors.New("never"))
+	{name: "error", wants: "no", do: func(context.Context, *fleet, *mapper.Entity[growing]) error {
+		return errors.New("no")
 	}},
+	{name: "permanent error", few: true, wants: "never",
+		do: func(context.Context, *fleet, *mapper.Entity[growing]) error {
+			return mapper.Permanent(errors.New("never"))
+		}},
 	{name: "retry after", few: true, wants: "later", do: func(context.Context, *fleet, *mapper.Entity[growing]) error {
 		return mapper.RetryAfter(errors.New("later"), time.Hour)
 	}},
-	{name: "panic", wants: "panic: oh", do: func(context.Context, *fleet, *mapper.Entity[growing]) error { panic("oh") }},
-	{name: "exit", wants: "the process died 5 times", do: func(ctx context.Context, f *fleet, _ *mapper.Entity[growing]) error { return f.die(ctx) }},
+	{name: "panic", wants: "panic: oh", do: func(context.Context, *fleet, *mapper.Entity[growing]) error {
+		panic("oh")
+	}},
+	{name: "exit", wants: "the process died 5 times",
+		do: func(ctx context.Context, f *fleet, _ *mapper.Entity[growing]) error {
+			return f.die(ctx)
+		}},
 	{name: "hang", wants: "took too long", do: func(ctx context.Context, _ *fleet, _ *mapper.Entity[growing]) error {
 		<-ctx.Done()
 		time.Sleep(time.Hour) // it does not care
 		return nil
 	}},
-	{name: "goexit", few: true, wants: "ended its goroutine", do: func(context.Context, *fleet, *mapper.Entity[growing]) error {
-		runtime.Goexit()
-		return nil
-	}},
+	{name: "goexit", few: true, wants: "ended its goroutine",
+		do: func(context.Context, *fleet, *mapper.Entity[growing]) error {
+			runtime.Goexit()
+			return nil
+		}},
 	{name: "undecodable", wants: "Balance", store: &struct{ Balance, Owner string }{"much", "somebody"}},
-	{name: "oversize", wants: "longer than 1048487 bytes", do: func(_ context.Context, _ *fleet, a *mapper.Entity[growing]) error {
-		a.Value.Note = strings.Repeat("x", 1<<20)
-		return nil
-	}},
+	{name: "oversize", wants: "longer than 1048487 bytes",
+		do: func(_ context.Context, _ *fleet, a *mapper.Entity[growing]) error {
+			a.Value.Note = strings.Repeat("x", 1<<20)
+			return nil
+		}},
 }
 
 // TestPoison puts one entity among many that the function can't process: the job
@@ -102,7 +112,8 @@ func testPoison(t *testing.T, p poison, n int) {
 			t.Fatal(err)
 		}
 	}
-	job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "j"})
+	job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+		&mapper.StartOptions{ID: "j"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,19 +127,22 @@ func testPoison(t *testing.T, p poison, n int) {
 		return s
 	}
 	begun := time.Now()
-	if s := end(); s.State != mapper.SucceededWithFailures || s.Failures != 1 || s.Processed != int64(n-1) || s.Counters["credited"] != int64(n-1) {
+	if s := end(); s.State != mapper.SucceededWithFailures || s.Failures != 1 || s.Processed != int64(n-1) ||
+		s.Counters["credited"] != int64(n-1) {
 		t.Errorf("status %+v", s)
 	}
 	took := time.Since(begun)
 	failures, next, err := job.Failures(t.Context(), "")
-	if err != nil || next != "" || len(failures) != 1 || !failures[0].Key.Equal(bad) || !strings.Contains(failures[0].Error, p.wants) {
+	if err != nil || next != "" || len(failures) != 1 || !failures[0].Key.Equal(bad) ||
+		!strings.Contains(failures[0].Error, p.wants) {
 		t.Errorf("failures %+v, %q, %v", failures, next, err)
 	}
 	t.Logf("%+v; took %v, %d processes died", failures, took, f.deaths())
 
 	mended.Store(true)
 	if p.store != nil {
-		if _, err := w.client.Put(t.Context(), bad, &account{int64(n * 2 / 3), fmt.Sprint("owner ", n*2/3)}); err != nil {
+		if _, err := w.client.Put(t.Context(), bad,
+			&account{int64(n * 2 / 3), fmt.Sprint("owner ", n*2/3)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -181,7 +195,8 @@ func TestDeadlyEntities(t *testing.T) {
 				w.putAccounts(keys)
 				s := over(w, m, &mapper.StartOptions{ID: "j"})
 				failures, _, err := w.engine.Job("j").Failures(t.Context(), "")
-				if err != nil || s.Processed != 99 || len(failures) > 1 || len(failures) == 1 && !failures[0].Key.Equal(bad) || c.deleted != (len(failures) == 0) {
+				if err != nil || s.Processed != 99 || len(failures) > 1 || len(failures) == 1 &&
+					!failures[0].Key.Equal(bad) || c.deleted != (len(failures) == 0) {
 					t.Errorf("%d died: %+v, failures %+v, %v", f.deaths(), s, failures, err)
 				}
 			})
@@ -206,7 +221,8 @@ func TestAbortAtTheGate(t *testing.T) {
 		w := newWorld(t, setting{queue: few(30)}, m)
 		f := newFleet(w, 1, 1, m)
 		w.putAccounts(names(30))
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 1})
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{PageSize: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -227,8 +243,9 @@ func TestAbortAtTheGate(t *testing.T) {
 	})
 }
 
-// TestRecoveryBound has an entity kill its processes where transactions have locks, which a dead process's
-// keep until they expire, and deliveries a short deadline: the job gets over it in bounded time.
+// TestRecoveryBound has an entity kill its processes where transactions have locks, which a dead
+// process's keep until they expire, and deliveries a short deadline: the job gets over it in
+// bounded time.
 func TestRecoveryBound(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out tests of many deaths")
@@ -250,7 +267,8 @@ func TestRecoveryBound(t *testing.T) {
 				})
 				q := few(10)
 				q.RetryConfig = &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(10 * time.Second)}
-				w := newWorld(t, setting{emulator: emulator.Options{Pessimistic: pessimistic}, queue: q, deadline: 15 * time.Second, log: io.Discard}, m)
+				w := newWorld(t, setting{emulator: emulator.Options{Pessimistic: pessimistic}, queue: q,
+					deadline: 15 * time.Second, log: io.Discard}, m)
 				f = newFleet(w, 1, 3, m)
 				w.putAccounts(keys)
 				s := over(w, m, &mapper.StartOptions{PageSize: 500, PageTime: time.Second, Timeout: 5 * time.Second})
@@ -259,8 +277,9 @@ func TestRecoveryBound(t *testing.T) {
 				if s.State != mapper.SucceededWithFailures || s.Processed != 499 || s.Failures != 1 {
 					t.Errorf("%+v", s)
 				}
-				// Two deaths in company, nine until the page is one entity, and MaxDeaths: each with its delay, and
-				// once the time in which locks expire, and a death becomes certain.
+				// Two deaths in company, nine until the page is one entity, and MaxDeaths: each
+				// with its delay, and once the time in which locks expire, and a death becomes
+				// certain.
 				if most := 16*10*time.Second + 2*time.Minute + 2*time.Minute; takes > most {
 					t.Errorf("it took %v, above %v", takes, most)
 				}
@@ -269,8 +288,9 @@ func TestRecoveryBound(t *testing.T) {
 	}
 }
 
-// TestDeadlyEntityAfterOutage has an entity kill its processes after an hour in which the database refused everything:
-// the queue's back-off has grown by then, and does not lie between the deaths that halve the page.
+// TestDeadlyEntityAfterOutage has an entity kill its processes after an hour in which the database
+// refused everything: the queue's back-off has grown by then, and does not lie between the deaths
+// that halve the page.
 func TestDeadlyEntityAfterOutage(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -284,15 +304,19 @@ func TestDeadlyEntityAfterOutage(t *testing.T) {
 			}
 			return nil
 		})
-		w := newWorld(t, setting{log: io.Discard, emulator: emulator.Options{Interceptor: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			if out.Load() {
-				return nil, status.Error(codes.Internal, "an outage")
-			}
-			return handler(ctx, req)
-		}}}, m)
+		w := newWorld(t,
+			setting{log: io.Discard,
+				emulator: emulator.Options{Interceptor: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
+					handler grpc.UnaryHandler) (any, error) {
+					if out.Load() {
+						return nil, status.Error(codes.Internal, "an outage")
+					}
+					return handler(ctx, req)
+				}}}, m)
 		f = newFleet(w, 1, 3, m)
 		w.putAccounts(keys)
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "j"})
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{ID: "j"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -307,7 +331,8 @@ func TestDeadlyEntityAfterOutage(t *testing.T) {
 			t.Fatal(err)
 		}
 		if took, most := time.Since(begun), time.Hour+mapper.MaxDeaths*(10+4)*time.Minute; s.State != mapper.SucceededWithFailures || s.Failures != 1 || took > most {
-			t.Errorf("%s, %d failures, after %v, want at most %v; %d processes died", s.State, s.Failures, took, most, f.deaths())
+			t.Errorf("%s, %d failures, after %v, want at most %v; %d processes died", s.State, s.Failures, took, most,
+				f.deaths())
 		}
 	})
 }

@@ -26,8 +26,11 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// observed returns a world whose engine tells a reader of metrics and a recorder of spans what it does.
-func observed(t *testing.T, s setting, mappers ...mapper.Definition) (*world, *sdkmetric.ManualReader, *tracetest.SpanRecorder) {
+// observed returns a world whose engine tells a reader of metrics and a recorder of spans what it
+// does.
+func observed(
+	t *testing.T, s setting, mappers ...mapper.Definition,
+) (*world, *sdkmetric.ManualReader, *tracetest.SpanRecorder) {
 	t.Helper()
 	w := newWorld(t, s)
 	reader, spans := sdkmetric.NewManualReader(), tracetest.NewSpanRecorder()
@@ -47,8 +50,9 @@ func observed(t *testing.T, s setting, mappers ...mapper.Definition) (*world, *s
 	return w, reader, spans
 }
 
-// connected checks that each span's parent is among the spans, and that each one without is linked to one that is; but for the start of a
-// job. It returns how many spans each trace has, without the sweeps.
+// connected checks that each span's parent is among the spans, and that each one without is linked
+// to one that is; but for the start of a job. It returns how many spans each trace has, without the
+// sweeps.
 func connected(t *testing.T, spans []sdktrace.ReadOnlySpan) map[trace.TraceID]int {
 	t.Helper()
 	known, traces := make(map[trace.SpanID]bool), make(map[trace.TraceID]int)
@@ -83,7 +87,8 @@ func TestOneTrace(t *testing.T) {
 		w, _, spans := observed(t, setting{queue: few(20)}, steadyCredit)
 		const n = 3000
 		w.putAccounts(names(n))
-		job, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "one", PageSize: 50})
+		job, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+			&mapper.StartOptions{ID: "one", PageSize: 50})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,13 +110,15 @@ func TestOneTrace(t *testing.T) {
 				}
 			}
 		}
-		if names["scattermap start"] != 1 || names["scattermap range"] < 20 || names["scattermap finalize"] != 1 || names["scattermap sweep"] == 0 || entities != n {
+		if names["scattermap start"] != 1 || names["scattermap range"] < 20 || names["scattermap finalize"] != 1 ||
+			names["scattermap sweep"] == 0 || entities != n {
 			t.Errorf("spans %v, of %d entities", names, entities)
 		}
 	})
 }
 
-// TestManyTraces has the tasks that a very large range is cut into begin traces of their own, which are linked.
+// TestManyTraces has the tasks that a very large range is cut into begin traces of their own, which
+// are linked.
 func TestManyTraces(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -136,14 +143,15 @@ func documented(t *testing.T) map[string]bool {
 		t.Fatal(err)
 	}
 	all := make(map[string]bool)
-	for _, m := range regexp.MustCompile("(?m)^\\| `(scattermap\\.[a-z_.]+)` \\| ").FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `(scattermap\\.[a-z_.]+)` \\| ").FindAllStringSubmatch(string(text),
+		-1) {
 		all[m[1]] = true
 	}
 	return all
 }
 
-// TestMetrics has a job in which everything happens be told by every metric that is documented, and by no other; none has another
-// attribute than its mapper and, for splits, the reason.
+// TestMetrics has a job in which everything happens be told by every metric that is documented, and
+// by no other; none has another attribute than its mapper and, for splits, the reason.
 func TestMetrics(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -155,7 +163,8 @@ func TestMetrics(t *testing.T) {
 			case a.Key.Name == names(3)[2].Name:
 				return mapper.Permanent(errors.New("broken"))
 			case a.Key.Name == names(2)[1].Name && first.CompareAndSwap(false, true): // another client is faster
-				if _, err := w.client.Put(context.WithoutCancel(ctx), a.Key, &account{Balance: 7, Owner: "another"}); err != nil {
+				if _, err := w.client.Put(context.WithoutCancel(ctx), a.Key,
+					&account{Balance: 7, Owner: "another"}); err != nil {
 					return err
 				}
 			}
@@ -169,7 +178,8 @@ func TestMetrics(t *testing.T) {
 		w.handler = refuseOnce(own, &refused)
 		const n = 3000
 		w.putAccounts(names(n))
-		job, err := busy.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "busy", PageSize: 50})
+		job, err := busy.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{ID: "busy", PageSize: 50})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,15 +218,18 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 		for name, want := range map[string]float64{
-			"scattermap.entities": float64(s.Processed), "scattermap.pages": float64(s.Pages), "scattermap.failures": 1, "scattermap.tasks.in_flight": 0,
-			"scattermap.page.duration": float64(s.Pages), "scattermap.retries": 1,
+			"scattermap.entities": float64(s.Processed), "scattermap.pages": float64(s.Pages), "scattermap.failures": 1,
+			"scattermap.tasks.in_flight": 0,
+			"scattermap.page.duration":   float64(s.Pages), "scattermap.retries": 1,
 		} {
 			if got[name].value != want {
 				t.Errorf("%s is %v, want %v", name, got[name].value, want)
 			}
 		}
-		if got["scattermap.conflicts"].value < 1 || got["scattermap.splits"].value < 10 || got["scattermap.queue.wait"].value < 10 {
-			t.Errorf("conflicts %v, splits %v, waits %v", got["scattermap.conflicts"], got["scattermap.splits"], got["scattermap.queue.wait"])
+		if got["scattermap.conflicts"].value < 1 || got["scattermap.splits"].value < 10 ||
+			got["scattermap.queue.wait"].value < 10 {
+			t.Errorf("conflicts %v, splits %v, waits %v", got["scattermap.conflicts"], got["scattermap.splits"],
+				got["scattermap.queue.wait"])
 		}
 		if got["scattermap.job.idle"].there {
 			t.Errorf("a job that has ended is idle: %v", got["scattermap.job.idle"])
@@ -224,8 +237,8 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// TestMetricsOfNoWork has a process that has done nothing yet show in the metrics, with each of its mappers: only so does an
-// alarm know that they do not arrive.
+// TestMetricsOfNoWork has a process that has done nothing yet show in the metrics, with each of its
+// mappers: only so does an alarm know that they do not arrive.
 func TestMetricsOfNoWork(t *testing.T) {
 	work := func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error { a.Value.Balance++; return nil }
 	_, reader, _ := observed(t, setting{}, mapper.Update("a", work), mapper.Update("b", work))
@@ -237,15 +250,16 @@ func TestMetricsOfNoWork(t *testing.T) {
 	}
 }
 
-// TestIdle has the time since the last page grow while a job is stuck, for as long as somebody looks, whichever process that is; and
-// not while it is paused.
+// TestIdle has the time since the last page grow while a job is stuck, for as long as somebody
+// looks, whichever process that is; and not while it is paused.
 func TestIdle(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, reader, _ := observed(t, setting{queue: few(4)}, steadyCredit)
 		w.putAccounts(names(20000))
-		job, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "idle", PageSize: 20})
+		job, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+			&mapper.StartOptions{ID: "idle", PageSize: 20})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,8 +14,9 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// eachMishap runs a test with a process of an operator that dies at each of its calls, or behind the answer to it: at every third of them,
-// beginning somewhere. The test returns whether it has come to that.
+// eachMishap runs a test with a process of an operator that dies at each of its calls, or behind
+// the answer to it: at every third of them, beginning somewhere. The test returns whether it has
+// come to that.
 func eachMishap(t *testing.T, test func(t *testing.T, m *mishap, operators func(*fleet))) {
 	t.Helper()
 	step := 3
@@ -29,9 +30,10 @@ func eachMishap(t *testing.T, test func(t *testing.T, m *mishap, operators func(
 	}
 }
 
-// TestTickDies has the process die that calls Tick, while the last run goes on: behind every call that it makes, from the decision on what becomes
-// of the tick to the first task of its run. Another process calls then, as a scheduler does. No run is lost, none starts twice, and no two
-// of them run at once.
+// TestTickDies has the process die that calls Tick, while the last run goes on: behind every call
+// that it makes, from the decision on what becomes of the tick to the first task of its run.
+// Another process calls then, as a scheduler does. No run is lost, none starts twice, and no two of
+// them run at once.
 func TestTickDies(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -46,7 +48,8 @@ func TestTickDies(t *testing.T) {
 				w.putAccounts(keys)
 				s := mapper.NewSchedule("nightly", steadyCredit, overlap)
 				tick := func(ctx context.Context, e *mapper.Engine, at time.Time) (*mapper.Ticked, error) {
-					return s.Tick(ctx, e, at, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{PageSize: 10})
+					return s.Tick(ctx, e, at, mapper.Query{Kind: "Account"}, credit{10},
+						&mapper.StartOptions{PageSize: 10})
 				}
 				first, second := time.Now().Truncate(time.Minute), time.Now().Truncate(time.Minute).Add(time.Minute)
 				if got, err := tick(ctx, w.engine, first); err != nil || got.Outcome != mapper.TickStarted {
@@ -85,7 +88,8 @@ func TestTickDies(t *testing.T) {
 					want = 2 // the first run had ended by then
 				}
 				if runs != want {
-					t.Errorf("%d runs have succeeded, want %d; the tick was %s; jobs %+v", runs, want, got.Outcome, jobs)
+					t.Errorf("%d runs have succeeded, want %d; the tick was %s; jobs %+v", runs, want, got.Outcome,
+						jobs)
 				}
 				balances := int64(0)
 				for i, k := range keys {
@@ -104,7 +108,8 @@ func TestTickDies(t *testing.T) {
 	}
 }
 
-// TestUndoDies has the process die that calls Undo, at each of its calls. Another one calls then: the job is undone, once.
+// TestUndoDies has the process die that calls Undo, at each of its calls. Another one calls then:
+// the job is undone, once.
 func TestUndoDies(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -114,7 +119,8 @@ func TestUndoDies(t *testing.T) {
 		on(operators)
 		w.putAccounts(names(100))
 		before := images(t, w.client, "Account")
-		job, err := setOwner.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "done", PageSize: 10})
+		job, err := setOwner.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{ID: "done", PageSize: 10})
 		if err != nil {
 			t.Fatal(err)
 		}

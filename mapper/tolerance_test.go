@@ -26,19 +26,21 @@ func TestBadNeighbours(t *testing.T) {
 		options  mapper.StartOptions
 		failures int64
 	}{
-		"permanent, and one that is too large": {bad: 13, failures: 13, do: func(_ context.Context, i int, a *mapper.Entity[growing]) error {
-			if i == 12 {
-				a.Value.Note = strings.Repeat("x", 1<<20)
-				return nil
-			}
-			return mapper.Permanent(errors.New("no"))
-		}},
+		"permanent, and one that is too large": {bad: 13, failures: 13,
+			do: func(_ context.Context, i int, a *mapper.Entity[growing]) error {
+				if i == 12 {
+					a.Value.Note = strings.Repeat("x", 1<<20)
+					return nil
+				}
+				return mapper.Permanent(errors.New("no"))
+			}},
 		"hanging": {bad: 24, failures: 24, do: func(ctx context.Context, _ int, _ *mapper.Entity[growing]) error {
 			<-ctx.Done()
 			return ctx.Err()
 		}},
-		"undecodable, more than 5%, and no limit": {bad: 30, failures: 30, options: mapper.StartOptions{FailureLimit: -1},
-			store: &struct{ Balance, Owner string }{"much", "somebody"}},
+		"undecodable, more than 5%, and no limit": {bad: 30, failures: 30,
+			options: mapper.StartOptions{FailureLimit: -1},
+			store:   &struct{ Balance, Owner string }{"much", "somebody"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -47,13 +49,14 @@ func TestBadNeighbours(t *testing.T) {
 				for i, k := range keys[2000 : 2000+c.bad] {
 					place[k.Name] = i
 				}
-				m := mapper.Update("neighbours", func(ctx context.Context, a *mapper.Entity[growing], _ mapper.None) error {
-					a.Value.Balance += 10
-					if i, bad := place[a.Key.Name]; bad && c.do != nil {
-						return c.do(ctx, i, a)
-					}
-					return nil
-				})
+				m := mapper.Update("neighbours",
+					func(ctx context.Context, a *mapper.Entity[growing], _ mapper.None) error {
+						a.Value.Balance += 10
+						if i, bad := place[a.Key.Name]; bad && c.do != nil {
+							return c.do(ctx, i, a)
+						}
+						return nil
+					})
 				w := newWorld(t, setting{queue: few(20)}, m)
 				w.putAccounts(keys)
 				for _, k := range keys[2000 : 2000+c.bad] {
@@ -64,7 +67,8 @@ func TestBadNeighbours(t *testing.T) {
 					}
 				}
 				s := over(w, m, &c.options)
-				if s.State != mapper.SucceededWithFailures || s.Failures != c.failures || s.Processed != 5000-c.failures || s.Ended.Sub(s.Created) > 2*time.Hour {
+				if s.State != mapper.SucceededWithFailures || s.Failures != c.failures ||
+					s.Processed != 5000-c.failures || s.Ended.Sub(s.Created) > 2*time.Hour {
 					t.Errorf("after %v: %+v", s.Ended.Sub(s.Created), s)
 				}
 				w.wantBalances(keys[:2000], 10)
@@ -93,8 +97,10 @@ func TestBugs(t *testing.T) {
 		m       *mapper.Mapper[mapper.None]
 		options mapper.StartOptions
 	}{
-		"slow":    {m: mapper.Update("slow", slow)},
-		"small":   {m: mapper.Update("small", func(context.Context, *mapper.Entity[account], mapper.None) error { return broken }), options: mapper.StartOptions{PageSize: 10}},
+		"slow": {m: mapper.Update("slow", slow)},
+		"small": {m: mapper.Update("small", func(context.Context, *mapper.Entity[account], mapper.None) error {
+			return broken
+		}), options: mapper.StartOptions{PageSize: 10}},
 		"hanging": {m: mapper.Update("hanging", hang)}, "hanging visit": {m: mapper.Visit("hanging", hang)},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -109,7 +115,8 @@ func TestBugs(t *testing.T) {
 						alone++
 					}
 				}
-				if s.State != mapper.Failed || !strings.Contains(s.Error, "the function failed on") || s.Processed > 0 || alone > 400 || s.Ended.Sub(s.Created) > 2*time.Hour {
+				if s.State != mapper.Failed || !strings.Contains(s.Error, "the function failed on") ||
+					s.Processed > 0 || alone > 400 || s.Ended.Sub(s.Created) > 2*time.Hour {
 					t.Errorf("after %v, %d entities have a range of their own: %+v", s.Ended.Sub(s.Created), alone, s)
 				}
 				t.Logf("%v, %d entities have a range of their own", s.Ended.Sub(s.Created), alone)

@@ -18,9 +18,10 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestTransferSimulation runs jobs whose functions read and write each other's entities, and entities of which there are few, while
-// others do, and while everything goes wrong that can. Whatever they do moves points: in the end as many are there as were put
-// there, each entity has its receipt once, and the job has counted what the receipts say.
+// TestTransferSimulation runs jobs whose functions read and write each other's entities, and
+// entities of which there are few, while others do, and while everything goes wrong that can.
+// Whatever they do moves points: in the end as many are there as were put there, each entity has
+// its receipt once, and the job has counted what the receipts say.
 func TestTransferSimulation(t *testing.T) {
 	testflag.Simulate(t, 6, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
@@ -138,7 +139,8 @@ func simulateTransfers(t *testing.T, seed uint64) {
 	s.faults.Pause()
 	s.world = newWorld(t, setting{
 		emulator: emulator.Options{Faults: s.faults, Pessimistic: rng.IntN(3) == 0, Retention: 60 * 24 * time.Hour},
-		queue:    few(int32(1 + rng.IntN(12))), deadline: time.Duration(60+rng.IntN(1200)) * time.Second, plain: rng.IntN(4) == 0,
+		queue:    few(int32(1 + rng.IntN(12))), deadline: time.Duration(60+rng.IntN(1200)) * time.Second,
+		plain: rng.IntN(4) == 0,
 	}, m)
 	s.fleet = newFleet(s.world, seed, 1+rng.IntN(4), m)
 	s.fleet.fails.Store(true)
@@ -153,9 +155,10 @@ func simulateTransfers(t *testing.T, seed uint64) {
 	s.trouble()
 	others := s.others(rng.IntN(300), time.Duration(1+rng.IntN(50))*time.Millisecond)
 	s.again("start", func() error {
-		_, err := m.Start(t.Context(), s.fleet.pick().engine, mapper.Query{Kind: "Purse"}, mapper.None{}, &mapper.StartOptions{
-			ID: "transfer", PageSize: 3 + rng.IntN(60), FailureLimit: -1,
-		})
+		_, err := m.Start(t.Context(), s.fleet.pick().engine, mapper.Query{Kind: "Purse"}, mapper.None{},
+			&mapper.StartOptions{
+				ID: "transfer", PageSize: 3 + rng.IntN(60), FailureLimit: -1,
+			})
 		return err
 	})
 	status := s.await("transfer")
@@ -165,7 +168,8 @@ func simulateTransfers(t *testing.T, seed uint64) {
 	others.Wait()
 	time.Sleep(24 * time.Hour) // for what is late
 	s.checkTransfers(status, want)
-	t.Logf("%d purses, %d processed, %d times again; %d processes died; went wrong: %v", s.n, status.Processed, status.Conflicts, s.fleet.deaths(), s.faults.Counts())
+	t.Logf("%d purses, %d processed, %d times again; %d processes died; went wrong: %v", s.n, status.Processed,
+		status.Conflicts, s.fleet.deaths(), s.faults.Counts())
 }
 
 // others has another client move points so often, with pauses, and add some.
@@ -210,9 +214,10 @@ func (s *undoSimulation) others(times int, pause time.Duration) *sync.WaitGroup 
 	return &people
 }
 
-// once has another client commit a change, again until it is known that it has taken place, or that there is nothing to change: an
-// entity is not there. A commit whose answer is lost may take place late, and the change twice. So each commit puts an entity of its
-// own beside, with what the change has added: see noted.
+// once has another client commit a change, again until it is known that it has taken place, or that
+// there is nothing to change: an entity is not there. A commit whose answer is lost may take place
+// late, and the change twice. So each commit puts an entity of its own beside, with what the change
+// has added: see noted.
 func (s *undoSimulation) once(change func(tx *datastore.Transaction) (added int64, err error)) {
 	for {
 		done := datastore.NameKey("Done", fmt.Sprint(rand.Uint64()), nil)
@@ -265,7 +270,8 @@ func (s *undoSimulation) noted() int64 {
 	return points
 }
 
-// checkTransfers checks that no point was lost, or is there twice, and that each purse has had its turn once.
+// checkTransfers checks that no point was lost, or is there twice, and that each purse has had its
+// turn once.
 func (s *undoSimulation) checkTransfers(status *mapper.Status, want int64) {
 	got := int64(0)
 	for _, kind := range []string{"Purse", "Pot", "Slip", "Event"} {
@@ -277,8 +283,10 @@ func (s *undoSimulation) checkTransfers(status *mapper.Status, want int64) {
 	if got != want {
 		s.Errorf("%d points, want %d", got, want)
 	}
-	if status.State != mapper.Succeeded && status.State != mapper.SucceededWithFailures || int64(receipts) != status.Processed || moved != status.Counters["moved"] {
-		s.Errorf("%d receipts of %d points; the job is %s: %s, has processed %d and counted %v", receipts, moved, status.State, status.Error, status.Processed, status.Counters)
+	if status.State != mapper.Succeeded && status.State != mapper.SucceededWithFailures ||
+		int64(receipts) != status.Processed || moved != status.Counters["moved"] {
+		s.Errorf("%d receipts of %d points; the job is %s: %s, has processed %d and counted %v", receipts, moved,
+			status.State, status.Error, status.Processed, status.Counters)
 	}
 	proof, err := s.engine.Job("transfer").Verify(s.Context())
 	if err != nil || len(proof.Problems) > 0 {

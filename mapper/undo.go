@@ -25,7 +25,8 @@ func startUndo(ctx context.Context, j *Job, o *StartOptions) (undone *Job, err e
 	case def == nil:
 		return nil, fmt.Errorf("%w %q: have %s", ErrUnknownMapper, job.Mapper, e.names())
 	case def.Mode != function.Update:
-		return nil, fmt.Errorf("%w: its mapper %q is no Update, and what that did elsewhere is not known here", ErrArguments, job.Mapper)
+		return nil, fmt.Errorf("%w: its mapper %q is no Update, and what that did elsewhere is not known here",
+			ErrArguments, job.Mapper)
 	}
 	opts := StartOptions{}
 	if o != nil {
@@ -68,8 +69,8 @@ func startUndo(ctx context.Context, j *Job, o *StartOptions) (undone *Job, err e
 	return undone, err
 }
 
-// mayUndo says why a job can't be undone by one of an ID. If there is that one it was started before, and is as any other job that is
-// started again.
+// mayUndo says why a job can't be undone by one of an ID. If there is that one it was started
+// before, and is as any other job that is started again.
 func mayUndo(ctx context.Context, e *Engine, job *record.Job, id string) error {
 	if id != "" {
 		if _, err := e.store().LoadJob(ctx, record.Ref{ID: id}); !errors.Is(err, record.ErrNoSuchJob) {

@@ -26,7 +26,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// meddler does to accounts all that the function of an Update can do, by the last digit of their names.
+// meddler does to accounts all that the function of an Update can do, by the last digit of their
+// names.
 var meddler = mapper.Update("meddler", func(_ context.Context, a *mapper.Entity[account], p credit) error {
 	name := a.Key.Name
 	switch name[len(name)-1] {
@@ -106,16 +107,20 @@ func leftBy(t testing.TB, undo *mapper.Job) map[string]string {
 // putMeddled puts accounts that have all kinds of properties, and notes of some of them.
 func putMeddled(t testing.TB, client *datastore.Client, n int) {
 	t.Helper()
-	inner := &datastore.Entity{Key: datastore.NameKey("In", "side", nil), Properties: []datastore.Property{{Name: "A", Value: int64(1), NoIndex: true}}}
+	inner := &datastore.Entity{Key: datastore.NameKey("In", "side", nil),
+		Properties: []datastore.Property{{Name: "A", Value: int64(1), NoIndex: true}}}
 	for i := range n {
 		name := fmt.Sprintf("a-%05d", i)
 		keys, all := []*datastore.Key{datastore.NameKey("Account", name, nil)}, []datastore.PropertyList{{
 			{Name: "Balance", Value: int64(i)}, {Name: "Owner", Value: "somebody", NoIndex: i%2 == 0},
-			{Name: "Inner", Value: inner}, {Name: "List", Value: []any{int64(i), "text", nil, 1.5, time.UnixMicro(int64(i)).UTC()}},
-			{Name: "Nothing", Value: nil}, {Name: "Place", Value: datastore.GeoPoint{Lat: 1, Lng: 2}}, {Name: "Empty", Value: []any{}},
+			{Name: "Inner", Value: inner},
+			{Name: "List", Value: []any{int64(i), "text", nil, 1.5, time.UnixMicro(int64(i)).UTC()}},
+			{Name: "Nothing", Value: nil}, {Name: "Place", Value: datastore.GeoPoint{Lat: 1, Lng: 2}},
+			{Name: "Empty", Value: []any{}},
 		}}
 		if i%4 > 0 {
-			keys, all = append(keys, datastore.NameKey("Note", name, nil)), append(all, datastore.PropertyList{{Name: "Text", Value: []byte{1, 2, byte(i)}, NoIndex: true}})
+			keys, all = append(keys, datastore.NameKey("Note", name, nil)),
+				append(all, datastore.PropertyList{{Name: "Text", Value: []byte{1, 2, byte(i)}, NoIndex: true}})
 		}
 		if _, err := client.PutMulti(t.Context(), keys, all); err != nil {
 			t.Fatal(err)
@@ -123,25 +128,28 @@ func putMeddled(t testing.TB, client *datastore.Client, n int) {
 	}
 }
 
-// TestUndo has a job do all that a function can, and others change some of it. Its undo restores what they have left alone, byte for
-// byte, and leaves and lists the rest.
+// TestUndo has a job do all that a function can, and others change some of it. Its undo restores
+// what they have left alone, byte for byte, and leaves and lists the rest.
 func TestUndo(t *testing.T) {
 	t.Parallel()
-	for name, s := range map[string]setting{"optimistic": {}, "pessimistic": {emulator: emulator.Options{Pessimistic: true}}} {
+	for name, s := range map[string]setting{"optimistic": {},
+		"pessimistic": {emulator: emulator.Options{Pessimistic: true}}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, ctx := newWorld(t, s, meddler, slowVisit), t.Context()
 				const n = 400
 				putMeddled(t, w.client, n)
 				before := images(t, w.client, "Account", "Note", "Event")
-				job, err := meddler.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{7}, &mapper.StartOptions{ID: "done", PageSize: 30, FailureLimit: -1})
+				job, err := meddler.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{7},
+					&mapper.StartOptions{ID: "done", PageSize: 30, FailureLimit: -1})
 				if err != nil {
 					t.Fatal(err)
 				}
 				if _, err := job.Undo(ctx, nil); !errors.Is(err, mapper.ErrState) {
 					t.Errorf("an undo of a job that runs: %v", err)
 				}
-				if s, err := job.Wait(ctx); err != nil || s.State != mapper.SucceededWithFailures || s.Failures != n/10 {
+				if s, err := job.Wait(ctx); err != nil || s.State != mapper.SucceededWithFailures ||
+					s.Failures != n/10 {
 					t.Fatalf("%+v, %v", s, err)
 				}
 				if len(images(t, w.client, "Event")) != n/5 {
@@ -149,7 +157,9 @@ func TestUndo(t *testing.T) {
 				}
 
 				// Others change what they like.
-				account, note := func(i int) *datastore.Key { return datastore.NameKey("Account", fmt.Sprintf("a-%05d", i), nil) }, func(i int) *datastore.Key {
+				account, note := func(i int) *datastore.Key {
+					return datastore.NameKey("Account", fmt.Sprintf("a-%05d", i), nil)
+				}, func(i int) *datastore.Key {
 					return datastore.NameKey("Note", fmt.Sprintf("a-%05d", i), nil)
 				}
 				mine := &datastore.PropertyList{{Name: "Mine", Value: true}}
@@ -160,7 +170,8 @@ func TestUndo(t *testing.T) {
 						}
 					}
 				}
-				touched := []*datastore.Key{account(10), account(21), account(32), account(103), note(104), note(146), account(126)}
+				touched := []*datastore.Key{account(10), account(21), account(32), account(103), note(104), note(146),
+					account(126)}
 				put(touched...)
 				gone := []*datastore.Key{account(40), note(144)}
 				if err := w.client.DeleteMulti(ctx, gone); err != nil {
@@ -187,7 +198,8 @@ func TestUndo(t *testing.T) {
 				}
 				want, wantLeft := maps.Clone(before), make(map[string]string)
 				for _, key := range touched {
-					want[key.String()], wantLeft[key.String()] = after[key.String()], "it was changed after the page wrote it"
+					want[key.String()], wantLeft[key.String()] = after[key.String()],
+						"it was changed after the page wrote it"
 				}
 				for _, key := range []*datastore.Key{account(9), account(n), note(8)} {
 					want[key.String()] = after[key.String()]
@@ -223,7 +235,8 @@ func TestUndo(t *testing.T) {
 				if again, err := job.Undo(ctx, nil); err != nil || again.ID != undo.ID {
 					t.Errorf("a second undo: %v", err)
 				}
-				if _, err := job.Undo(ctx, &mapper.StartOptions{ID: "other"}); !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), "undo-done") {
+				if _, err := job.Undo(ctx, &mapper.StartOptions{ID: "other"}); !errors.Is(err, mapper.ErrState) ||
+					!strings.Contains(err.Error(), "undo-done") {
 					t.Errorf("another undo: %v", err)
 				}
 
@@ -243,14 +256,16 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-// TestUndoOnGoogle undoes a job on Google's Firestore emulator. The other one does not say when an entity was written, which Undo says.
+// TestUndoOnGoogle undoes a job on Google's Firestore emulator. The other one does not say when an
+// entity was written, which Undo says.
 func TestUndoOnGoogle(t *testing.T) {
 	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
 			w, ctx := newWorld(t, setting{client: googletest.Client(t, p, mapper.WithVersions())}, meddler), t.Context()
 			putMeddled(t, w.client, 60)
 			before := images(t, w.client, "Account", "Note", "Event")
-			job, err := meddler.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{7}, &mapper.StartOptions{ID: "done", PageSize: 15, FailureLimit: -1})
+			job, err := meddler.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{7},
+				&mapper.StartOptions{ID: "done", PageSize: 15, FailureLimit: -1})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -274,10 +289,12 @@ func TestUndoOnGoogle(t *testing.T) {
 			}
 			status := w.wait(undo)
 			before[other.String()] = after[other.String()]
-			if diff := cmp.Diff(before, images(t, w.client, "Account", "Note", "Event")); diff != "" || status.Counters["left"] != 1 {
+			if diff := cmp.Diff(before, images(t, w.client, "Account", "Note", "Event")); diff != "" ||
+				status.Counters["left"] != 1 {
 				t.Errorf("%+v (-want +got)\n%.3000s", status, diff)
 			}
-			if diff := cmp.Diff(map[string]string{other.String(): "it was changed after the page wrote it"}, leftBy(t, undo)); diff != "" {
+			if diff := cmp.Diff(map[string]string{other.String(): "it was changed after the page wrote it"},
+				leftBy(t, undo)); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -299,20 +316,22 @@ type task struct {
 	Due   int64
 }
 
-// TestUndoQueries undoes jobs over all forms of queries, whose functions have the entities leave the query.
+// TestUndoQueries undoes jobs over all forms of queries, whose functions have the entities leave
+// the query.
 func TestUndoQueries(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	top := datastore.NameKey("Top", "one", nil)
 	for name, q := range map[string]mapper.Query{
-		"filter":         {Kind: "Task", Filters: []mapper.Filter{mapper.Where("State", "=", "open")}},
-		"sharded":        {Kind: "Task", ShardBy: "Due"},
-		"sharded part":   {Kind: "Task", ShardBy: "Due", Filters: []mapper.Filter{mapper.Where("Due", "<", 50)}},
-		"share":          {Kind: "Task", Filters: []mapper.Filter{mapper.Share(0, 1, 3)}},
-		"keys only":      {Kind: "Task", KeysOnly: true},
-		"old keys":       {Kind: "Task", KeysOnly: true, Filters: []mapper.Filter{mapper.Where("Due", "<", 40)}},
-		"ancestor":       {Kind: "Task", Ancestor: top},
-		"range":          {Kind: "Task", Start: datastore.NameKey("Task", "t-030", nil), End: datastore.NameKey("Task", "t-060", nil)},
+		"filter":       {Kind: "Task", Filters: []mapper.Filter{mapper.Where("State", "=", "open")}},
+		"sharded":      {Kind: "Task", ShardBy: "Due"},
+		"sharded part": {Kind: "Task", ShardBy: "Due", Filters: []mapper.Filter{mapper.Where("Due", "<", 50)}},
+		"share":        {Kind: "Task", Filters: []mapper.Filter{mapper.Share(0, 1, 3)}},
+		"keys only":    {Kind: "Task", KeysOnly: true},
+		"old keys":     {Kind: "Task", KeysOnly: true, Filters: []mapper.Filter{mapper.Where("Due", "<", 40)}},
+		"ancestor":     {Kind: "Task", Ancestor: top},
+		"range": {Kind: "Task", Start: datastore.NameKey("Task", "t-030", nil),
+			End: datastore.NameKey("Task", "t-060", nil)},
 		"namespaces":     {Kinds: []string{"Task", "Chore"}, Namespaces: []string{"", "n"}},
 		"all namespaces": {Kind: "Task", AllNamespaces: true},
 	} {
@@ -320,12 +339,17 @@ func TestUndoQueries(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, ctx := newWorld(t, setting{}, sweeper), t.Context()
 				for i := range 100 {
-					for _, key := range []*datastore.Key{datastore.NameKey("Task", fmt.Sprintf("t-%03d", i), nil), datastore.NameKey("Task", fmt.Sprintf("t-%03d", i), top), datastore.NameKey("Chore", fmt.Sprint(i), nil)} {
+					for _, key := range []*datastore.Key{datastore.NameKey("Task", fmt.Sprintf("t-%03d", i), nil),
+						datastore.NameKey("Task", fmt.Sprintf("t-%03d", i), top),
+						datastore.NameKey("Chore", fmt.Sprint(i), nil)} {
 						for _, namespace := range []string{"", "n"} {
 							for k := key; k != nil && key.Parent == nil; k = k.Parent {
 								k.Namespace = namespace
 							}
-							if _, err := w.client.Put(ctx, key, &datastore.PropertyList{{Name: "State", Value: []string{"open", "shut"}[i/50]}, {Name: "Due", Value: int64(i)}, {Name: "More", Value: "text", NoIndex: true}}); err != nil {
+							if _, err := w.client.Put(ctx, key,
+								&datastore.PropertyList{{Name: "State", Value: []string{"open", "shut"}[i/50]},
+									{Name: "Due", Value: int64(i)},
+									{Name: "More", Value: "text", NoIndex: true}}); err != nil {
 								t.Fatal(err)
 							}
 						}
@@ -333,13 +357,15 @@ func TestUndoQueries(t *testing.T) {
 				}
 				all := func() map[string]string {
 					together := images(t, w.client, "Task", "Chore")
-					for key, image := range imagesOf(t, w.client, datastore.NewQuery("Task").Namespace("n"), datastore.NewQuery("Chore").Namespace("n")) {
+					for key, image := range imagesOf(t, w.client, datastore.NewQuery("Task").Namespace("n"),
+						datastore.NewQuery("Chore").Namespace("n")) {
 						together["n "+key] = image
 					}
 					return together
 				}
 				before := all()
-				job, err := sweeper.Start(ctx, w.engine, q, mapper.None{}, &mapper.StartOptions{ID: "done", PageSize: 7})
+				job, err := sweeper.Start(ctx, w.engine, q, mapper.None{},
+					&mapper.StartOptions{ID: "done", PageSize: 7})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -362,15 +388,17 @@ func TestUndoQueries(t *testing.T) {
 	}
 }
 
-// TestUndoLarge undoes pages whose images are more than a commit can hold, and one that has put more than its record has room for.
+// TestUndoLarge undoes pages whose images are more than a commit can hold, and one that has put
+// more than its record has room for.
 func TestUndoLarge(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		deletes := mapper.Update("deletes", func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
-			e.Delete(e.Key)
-			return nil
-		})
+		deletes := mapper.Update("deletes",
+			func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+				e.Delete(e.Key)
+				return nil
+			})
 		many := mapper.Update("many", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
 			a.Value.Owner = "set"
 			for i := range 10 {
@@ -384,12 +412,14 @@ func TestUndoLarge(t *testing.T) {
 		for i := range 300 {
 			b := make([]byte, 60_000)
 			_, _ = rng.Read(b)
-			if _, err := w.client.Put(ctx, datastore.NameKey("Big", fmt.Sprint(i), nil), &datastore.PropertyList{{Name: "B", Value: b, NoIndex: true}}); err != nil {
+			if _, err := w.client.Put(ctx, datastore.NameKey("Big", fmt.Sprint(i), nil),
+				&datastore.PropertyList{{Name: "B", Value: b, NoIndex: true}}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		before := images(t, w.client, "Big")
-		job, err := deletes.Start(ctx, w.engine, mapper.Query{Kind: "Big"}, mapper.None{}, &mapper.StartOptions{ID: "deletes", Workers: 1})
+		job, err := deletes.Start(ctx, w.engine, mapper.Query{Kind: "Big"}, mapper.None{},
+			&mapper.StartOptions{ID: "deletes", Workers: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -409,7 +439,8 @@ func TestUndoLarge(t *testing.T) {
 
 		w.putAccounts(names(500))
 		accounts := images(t, w.client, "Account")
-		if job, err = many.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "many", Workers: 1}); err != nil {
+		if job, err = many.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{ID: "many", Workers: 1}); err != nil {
 			t.Fatal(err)
 		}
 		w.wait(job)
@@ -419,10 +450,12 @@ func TestUndoLarge(t *testing.T) {
 		}
 		s := w.wait(undo)
 		rest := len(images(t, w.client, "Many"))
-		if diff := cmp.Diff(accounts, images(t, w.client, "Account")); diff != "" || s.Counters["restored"] != 500 || s.Counters["removed"]+int64(rest) != 5000 || rest == 0 || s.Counters["left"] != int64(rest) {
+		if diff := cmp.Diff(accounts, images(t, w.client, "Account")); diff != "" || s.Counters["restored"] != 500 ||
+			s.Counters["removed"]+int64(rest) != 5000 || rest == 0 || s.Counters["left"] != int64(rest) {
 			t.Errorf("%v, %d left: %.500s", s.Counters, rest, diff)
 		}
-		if left, _, err := undo.Left(ctx, ""); err != nil || len(left) == 0 || left[0].Key != nil || !strings.Contains(left[0].Why, fmt.Sprint(rest)) {
+		if left, _, err := undo.Left(ctx, ""); err != nil || len(left) == 0 || left[0].Key != nil ||
+			!strings.Contains(left[0].Why, fmt.Sprint(rest)) {
 			t.Errorf("%v, %v", left, err)
 		}
 	})

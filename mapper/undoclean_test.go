@@ -21,12 +21,14 @@ import (
 // beside returns an engine of a world in another process, whose calls pass a function.
 func (w *world) beside(f grpc.UnaryClientInterceptor, mappers ...mapper.Definition) *mapper.Engine {
 	w.Helper()
-	client, err := w.emulator.Datastore(w.Context(), "test", mapper.WithVersions(), option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(f)))
+	client, err := w.emulator.Datastore(w.Context(), "test", mapper.WithVersions(),
+		option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(f)))
 	if err != nil {
 		w.Fatal(err)
 	}
 	w.Cleanup(func() { client.Close() })
-	e, err := mapper.New(client, w.queue, &mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(w.Output(), nil))})
+	e, err := mapper.New(client, w.queue,
+		&mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(w.Output(), nil))})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -37,7 +39,8 @@ func (w *world) beside(f grpc.UnaryClientInterceptor, mappers ...mapper.Definiti
 func (w *world) doneJob(accounts int) *mapper.Job {
 	w.Helper()
 	w.putAccounts(names(accounts))
-	job, err := setOwner.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "done", PageSize: 5})
+	job, err := setOwner.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+		&mapper.StartOptions{ID: "done", PageSize: 5})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -66,8 +69,9 @@ type deed struct {
 	do   func(ctx context.Context, e *mapper.Engine) error
 }
 
-// TestUndoBesideCleanUp has the process of an operator stand still at each of its calls, one after the other, while another operator does
-// something else to the same job, from beginning to end. Then it wakes. Nobody is told of a success that is none.
+// TestUndoBesideCleanUp has the process of an operator stand still at each of its calls, one after
+// the other, while another operator does something else to the same job, from beginning to end.
+// Then it wakes. Nobody is told of a success that is none.
 func TestUndoBesideCleanUp(t *testing.T) {
 	t.Parallel()
 	cleanUp := func(o *mapper.CleanUpOptions) func(context.Context, *mapper.Engine) error {
@@ -80,8 +84,10 @@ func TestUndoBesideCleanUp(t *testing.T) {
 		}
 	}
 	undo, other := deed{"undo", undoAs("")}, deed{"another undo", undoAs("other")}
-	clean, all := deed{"clean up", cleanUp(nil)}, deed{"clean up with the job", cleanUp(&mapper.CleanUpOptions{Job: true})}
-	for _, pair := range [][2]deed{{clean, undo}, {all, undo}, {undo, clean}, {undo, all}, {undo, other}, {undo, undo}, {clean, all}} {
+	clean, all := deed{"clean up", cleanUp(nil)},
+		deed{"clean up with the job", cleanUp(&mapper.CleanUpOptions{Job: true})}
+	for _, pair := range [][2]deed{{clean, undo}, {all, undo}, {undo, clean}, {undo, all}, {undo, other}, {undo, undo},
+		{clean, all}} {
 		t.Run(pair[0].name+" beside "+pair[1].name, func(t *testing.T) {
 			step := 1
 			if testing.Short() {
@@ -95,7 +101,8 @@ func TestUndoBesideCleanUp(t *testing.T) {
 					stands, goes := make(chan struct{}), make(chan struct{})
 					wake := sync.OnceFunc(func() { close(goes) })
 					defer wake() // a look at the queue, later
-					sleeper := w.beside(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+					sleeper := w.beside(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+						invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 						if calls.Add(1)-1 == int64(call) {
 							close(stands)
 							<-goes
@@ -127,10 +134,13 @@ func TestUndoBesideCleanUp(t *testing.T) {
 						running++
 						s, err := w.engine.Job(j.ID).Status(ctx)
 						if err != nil || s.State != mapper.Succeeded || s.Counters["restored"] != 100 || set > 0 {
-							t.Errorf("call %d: %v, %v; %+v, %v: %d accounts are not restored", call, first, second, s, err, set)
+							t.Errorf("call %d: %v, %v; %+v, %v: %d accounts are not restored", call, first, second, s,
+								err, set)
 						}
 					}
-					if undoes := pair[0].name == undo.name || stood && pair[1].name == undo.name; undoes && running == 0 && (first == nil && pair[0].name == undo.name || stood && second == nil && pair[1].name == undo.name) {
+					if undoes := pair[0].name == undo.name || stood && pair[1].name == undo.name; undoes &&
+						running == 0 && (first == nil && pair[0].name == undo.name || stood && second == nil &&
+						pair[1].name == undo.name) {
 						t.Errorf("call %d: an undo that was begun is not there: %v, %v", call, first, second)
 					}
 					if running > 1 {
@@ -142,8 +152,9 @@ func TestUndoBesideCleanUp(t *testing.T) {
 	}
 }
 
-// TestOldCleanUp has an older build clean a job up that is being undone, which it does not look at. This build does not go on with that before
-// the undo is over; and the undo, which can't know what was deleted, does not end with success.
+// TestOldCleanUp has an older build clean a job up that is being undone, which it does not look at.
+// This build does not go on with that before the undo is over; and the undo, which can't know what
+// was deleted, does not end with success.
 func TestOldCleanUp(t *testing.T) {
 	t.Parallel()
 	for name, deletes := range map[string]bool{"it has deleted nothing": false, "it has deleted some records": true} {
@@ -152,7 +163,8 @@ func TestOldCleanUp(t *testing.T) {
 				w, ctx := newWorld(t, setting{queue: few(2)}, setOwner), t.Context()
 				job := w.doneJob(100)
 				before := w.count(mapper.RangeKind, "wrote")
-				undo, err := job.Undo(ctx, &mapper.StartOptions{PageSize: 1, Workers: 1, Rate: mapper.Rate{Entities: 4}})
+				undo, err := job.Undo(ctx, &mapper.StartOptions{PageSize: 1, Workers: 1,
+					Rate: mapper.Rate{Entities: 4}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -292,8 +304,8 @@ func TestUndoAfterCleanUp(t *testing.T) {
 	})
 }
 
-// TestUndoOutlived undoes a job so slowly that the database has forgotten what was there before the last pages: those are failures, and the
-// others are restored.
+// TestUndoOutlived undoes a job so slowly that the database has forgotten what was there before the
+// last pages: those are failures, and the others are restored.
 func TestUndoOutlived(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a page every 20 s, for more than an hour")

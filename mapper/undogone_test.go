@@ -16,9 +16,12 @@ import (
 )
 
 // runAndUndo runs a job over 100 accounts, with pages of 10, and undoes it after a time.
-func runAndUndo(w *world, m *mapper.Mapper[mapper.None], q mapper.Query, pageSize, size int, after func()) (*mapper.Job, *mapper.Status) {
+func runAndUndo(
+	w *world, m *mapper.Mapper[mapper.None], q mapper.Query, pageSize, size int, after func(),
+) (*mapper.Job, *mapper.Status) {
 	w.Helper()
-	job, err := m.Start(w.Context(), w.engine, q, mapper.None{}, &mapper.StartOptions{ID: "done", PageSize: pageSize, Workers: 1})
+	job, err := m.Start(w.Context(), w.engine, q, mapper.None{}, &mapper.StartOptions{ID: "done", PageSize: pageSize,
+		Workers: 1})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -48,8 +51,8 @@ func (w *world) putOwner(key *datastore.Key, owner string) {
 	}
 }
 
-// TestUndoDeletedTwice has two pages delete one entity, which somebody else puts again in between: the undo goes back
-// to his, in whatever order it comes to the pages.
+// TestUndoDeletedTwice has two pages delete one entity, which somebody else puts again in between:
+// the undo goes back to his, in whatever order it comes to the pages.
 func TestUndoDeletedTwice(t *testing.T) {
 	t.Parallel()
 	for _, deletes := range []string{"user-0000005 user-0000095", "user-0000015 user-0000075"} {
@@ -78,8 +81,8 @@ func TestUndoDeletedTwice(t *testing.T) {
 	}
 }
 
-// TestUndoDeletedBetween has a page delete an entity, which somebody else puts again and deletes for good before
-// another page puts it: the undo leaves it deleted.
+// TestUndoDeletedBetween has a page delete an entity, which somebody else puts again and deletes
+// for good before another page puts it: the undo leaves it deleted.
 func TestUndoDeletedBetween(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -117,8 +120,8 @@ var deletesAll = mapper.Update("deletes", func(_ context.Context, a *mapper.Enti
 	return nil
 })
 
-// TestUndoDeletedSince has somebody put an entity again that a job has deleted, and delete it: that stands, and is
-// listed. So it is by minutes.
+// TestUndoDeletedSince has somebody put an entity again that a job has deleted, and delete it: that
+// stands, and is listed. So it is by minutes.
 func TestUndoDeletedSince(t *testing.T) {
 	t.Parallel()
 	for _, minutes := range []time.Duration{1, 300} {
@@ -143,9 +146,9 @@ func TestUndoDeletedSince(t *testing.T) {
 	}
 }
 
-// TestUndoMinuteOthers has somebody delete entities, and put as many, within the minute before a page that deletes or
-// changes them all. Hours later nothing tells whose an entity was that is not there: none is restored that the job
-// has not deleted, and what it has deleted is listed.
+// TestUndoMinuteOthers has somebody delete entities, and put as many, within the minute before a
+// page that deletes or changes them all. Hours later nothing tells whose an entity was that is not
+// there: none is restored that the job has not deleted, and what it has deleted is listed.
 func TestUndoMinuteOthers(t *testing.T) {
 	t.Parallel()
 	changes := mapper.Update("changes", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
@@ -170,7 +173,9 @@ func TestUndoMinuteOthers(t *testing.T) {
 						w.putOwner(datastore.NameKey("Account", fmt.Sprint("user-0000005x", i), nil), "fresh")
 					}
 					time.Sleep(10 * time.Second)
-					undo, s := runAndUndo(w, m, mapper.Query{Kind: "Account"}, 200, 4, func() { time.Sleep(2 * time.Hour) })
+					undo, s := runAndUndo(w, m, mapper.Query{Kind: "Account"}, 200, 4, func() {
+						time.Sleep(2 * time.Hour)
+					})
 					left := leftBy(t, undo)
 					for i, key := range all {
 						got, gone := ownerOf(w, key), i >= 5 && i < 5+test.gone
@@ -184,7 +189,8 @@ func TestUndoMinuteOthers(t *testing.T) {
 					if _, some := left[""]; test.fresh > 0 != some && test != (struct{ gone, fresh int }{2, 1}) {
 						t.Errorf("%v: left %v", s.Counters, left)
 					}
-					if kept := s.Counters["left"]; test.gone+test.fresh == 0 && (kept > 0 || s.Counters["restored"] != 100) || m == changes && s.Counters["restored"] < 98 {
+					if kept := s.Counters["left"]; test.gone+test.fresh == 0 &&
+						(kept > 0 || s.Counters["restored"] != 100) || m == changes && s.Counters["restored"] < 98 {
 						t.Errorf("%v: left %v", s.Counters, left)
 					}
 				})
@@ -193,8 +199,9 @@ func TestUndoMinuteOthers(t *testing.T) {
 	}
 }
 
-// TestUndoBetween has somebody delete one entity and put another one between the reading of a page's keys and its
-// commit, which deletes without having read: the undo restores what the page has deleted, and nothing else.
+// TestUndoBetween has somebody delete one entity and put another one between the reading of a
+// page's keys and its commit, which deletes without having read: the undo restores what the page
+// has deleted, and nothing else.
 func TestUndoBetween(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -214,14 +221,15 @@ func TestUndoBetween(t *testing.T) {
 		w.putAccounts(names(20))
 		time.Sleep(time.Second)
 		undo, s := runAndUndo(w, m, mapper.Query{Kind: "Account", KeysOnly: true}, 10, 4, func() {})
-		if got := ownerOf(w, gone); got != "" || ownerOf(w, fresh) != "somebody else" || s.Counters["restored"] != 19 || s.Counters["left"] != 0 {
+		if got := ownerOf(w, gone); got != "" || ownerOf(w, fresh) != "somebody else" || s.Counters["restored"] != 19 ||
+			s.Counters["left"] != 0 {
 			t.Errorf("%q, %q, %v: left %v", got, ownerOf(w, fresh), s.Counters, leftBy(t, undo))
 		}
 	})
 }
 
-// TestUndoTouched saves entities as they are, which changes no version, while somebody else puts one beside them: there
-// is nothing to restore, and nothing is left.
+// TestUndoTouched saves entities as they are, which changes no version, while somebody else puts
+// one beside them: there is nothing to restore, and nothing is left.
 func TestUndoTouched(t *testing.T) {
 	t.Parallel()
 	for _, all := range []bool{true, false} {

@@ -14,8 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestUndoByMinute undoes a job hours later, where the database keeps whole minutes for that: what was left alone for longer than that before
-// the job is restored, and the rest is listed.
+// TestUndoByMinute undoes a job hours later, where the database keeps whole minutes for that: what
+// was left alone for longer than that before the job is restored, and the rest is listed.
 func TestUndoByMinute(t *testing.T) {
 	t.Parallel()
 	for name, plain := range map[string]bool{"optimistic": false, "transactions": true} {
@@ -24,10 +24,13 @@ func TestUndoByMinute(t *testing.T) {
 				w, ctx := newWorld(t, setting{emulator: emulator.Options{PointInTime: true}}, meddler), t.Context()
 				const n = 100
 				putMeddled(t, w.client, n)
-				account := func(i int) *datastore.Key { return datastore.NameKey("Account", fmt.Sprintf("a-%05d", i), nil) }
+				account := func(i int) *datastore.Key {
+					return datastore.NameKey("Account", fmt.Sprintf("a-%05d", i), nil)
+				}
 				if plain { // pages that put others are transactions
 					for range 2 {
-						job, err := meddler.Start(ctx, w.engine, mapper.Query{Kind: "Account", Start: account(4), End: account(5)}, credit{0}, nil)
+						job, err := meddler.Start(ctx, w.engine, mapper.Query{Kind: "Account", Start: account(4),
+							End: account(5)}, credit{0}, nil)
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -47,7 +50,8 @@ func TestUndoByMinute(t *testing.T) {
 				}
 				time.Sleep(20 * time.Second)
 				between := images(t, w.client, "Note")
-				job, err := meddler.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{7}, &mapper.StartOptions{ID: "done", PageSize: 30, FailureLimit: -1})
+				job, err := meddler.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{7},
+					&mapper.StartOptions{ID: "done", PageSize: 30, FailureLimit: -1})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -95,7 +99,8 @@ func TestUndoByMinute(t *testing.T) {
 					case strings.HasPrefix(key, "/Note"), strings.Contains(key, "Event"):
 						want = after[key]
 						if between[key] == after[key] {
-							listed = !listed || left[key] != "" // the job has not written it, or deleted what was not there
+							// the job has not written it, or deleted what was not there
+							listed = !listed || left[key] != ""
 						}
 					default:
 						listed = left[key] == ""

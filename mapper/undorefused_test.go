@@ -17,11 +17,13 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestUndoRefused asks for undos that can't be had: nothing changes then, and the job can still be retried.
+// TestUndoRefused asks for undos that can't be had: nothing changes then, and the job can still be
+// retried.
 func TestUndoRefused(t *testing.T) {
 	t.Parallel()
 	done := func(w *world, m *mapper.Mapper[mapper.None]) *mapper.Job {
-		job, err := m.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "done"})
+		job, err := m.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{ID: "done"})
 		if err != nil {
 			w.Fatal(err)
 		}
@@ -70,7 +72,8 @@ func TestUndoRefused(t *testing.T) {
 					return fmt.Sprint(all, err)
 				}
 				before := read()
-				if _, err := w.engine.Job("done").Undo(t.Context(), nil); !errors.Is(err, test.want) || !strings.Contains(err.Error(), test.text) {
+				if _, err := w.engine.Job("done").Undo(t.Context(), nil); !errors.Is(err, test.want) ||
+					!strings.Contains(err.Error(), test.text) {
 					t.Errorf("%v, want %v, and %q", err, test.want, test.text)
 				}
 				if s, err := job.Status(t.Context()); err == nil && s.Undo != "" {
@@ -86,7 +89,8 @@ func TestUndoRefused(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w, ctx := newWorld(t, setting{queue: few(1)}, setOwner), t.Context()
 			w.putAccounts(names(50))
-			job, err := setOwner.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "done", PageSize: 5, Rate: mapper.Rate{Entities: 5}})
+			job, err := setOwner.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+				&mapper.StartOptions{ID: "done", PageSize: 5, Rate: mapper.Rate{Entities: 5}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -95,7 +99,8 @@ func TestUndoRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Minute)
-			if _, err := job.Undo(ctx, nil); !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), "abort it first") {
+			if _, err := job.Undo(ctx, nil); !errors.Is(err, mapper.ErrState) ||
+				!strings.Contains(err.Error(), "abort it first") {
 				t.Errorf("the undo of a job that is paused: %v", err)
 			}
 			if err := job.Resume(ctx); err != nil {
@@ -110,7 +115,8 @@ func TestUndoRefused(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, setting{}, setOwner)
 			for _, name := range []string{"undo:set-owner", "rehearsal:undo:set-owner"} {
-				if _, err := w.engine.StartNamed(t.Context(), name, mapper.Query{Kind: mapper.RangeKind}, []byte(`{}`), nil); !errors.Is(err, mapper.ErrUnknownMapper) || strings.Contains(err.Error(), "have undo") {
+				if _, err := w.engine.StartNamed(t.Context(), name, mapper.Query{Kind: mapper.RangeKind}, []byte(`{}`),
+					nil); !errors.Is(err, mapper.ErrUnknownMapper) || strings.Contains(err.Error(), "have undo") {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
@@ -124,7 +130,8 @@ var setOwner = mapper.Update("set-owner", func(_ context.Context, a *mapper.Enti
 	return nil
 })
 
-// TestUndoUnknown undoes pages of which it is not known what they wrote: they are failures, and nothing of them changes.
+// TestUndoUnknown undoes pages of which it is not known what they wrote: they are failures, and
+// nothing of them changes.
 func TestUndoUnknown(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -142,7 +149,8 @@ func TestUndoUnknown(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, ctx := newWorld(t, setting{}, setOwner), t.Context()
 				w.putAccounts(names(50))
-				job, err := setOwner.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "done", PageSize: 20})
+				job, err := setOwner.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+					&mapper.StartOptions{ID: "done", PageSize: 20})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -165,7 +173,8 @@ func TestUndoUnknown(t *testing.T) {
 				}
 				s, err := undo.Wait(ctx)
 				failures, _, err2 := undo.Failures(ctx, "")
-				if err != nil || err2 != nil || s.Failures != int64(len(keys)) || len(failures) == 0 || !strings.Contains(failures[0].Error, test.text) {
+				if err != nil || err2 != nil || s.Failures != int64(len(keys)) || len(failures) == 0 ||
+					!strings.Contains(failures[0].Error, test.text) {
 					t.Errorf("%+v, %v, %v %v", s, err, failures, err2)
 				}
 				if diff := cmp.Diff(after, images(t, w.client, "Account")); diff != "" {
@@ -176,7 +185,8 @@ func TestUndoUnknown(t *testing.T) {
 	}
 }
 
-// TestUndoRecords has the records of jobs be in the way of an undo: they are cleaned up meanwhile, or other jobs have the IDs.
+// TestUndoRecords has the records of jobs be in the way of an undo: they are cleaned up meanwhile,
+// or other jobs have the IDs.
 func TestUndoRecords(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -186,7 +196,8 @@ func TestUndoRecords(t *testing.T) {
 		before := images(t, w.client, "Account")
 		start := func(id string) *mapper.Job {
 			t.Helper()
-			job, err := setOwner.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: id, PageSize: 20})
+			job, err := setOwner.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+				&mapper.StartOptions{ID: id, PageSize: 20})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -197,7 +208,8 @@ func TestUndoRecords(t *testing.T) {
 		if _, err := job.Undo(ctx, &mapper.StartOptions{ID: "nightly"}); !errors.Is(err, mapper.ErrOtherArguments) {
 			t.Errorf("an undo under the ID of its job: %v", err)
 		}
-		if _, err := job.Undo(ctx, &mapper.StartOptions{Budget: mapper.Budget{Dollars: 1}}); !errors.Is(err, mapper.ErrArguments) {
+		if _, err := job.Undo(ctx, &mapper.StartOptions{Budget: mapper.Budget{Dollars: 1}}); !errors.Is(err,
+			mapper.ErrArguments) {
 			t.Errorf("an undo with a budget: %v", err)
 		}
 		if s := w.status(job); s.Undo != "" {
@@ -210,7 +222,8 @@ func TestUndoRecords(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := job.CleanUp(ctx, nil); !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), "undo-nightly") {
+		if err := job.CleanUp(ctx, nil); !errors.Is(err, mapper.ErrState) ||
+			!strings.Contains(err.Error(), "undo-nightly") {
 			t.Errorf("a clean-up meanwhile: %v", err)
 		}
 		time.Sleep(30 * time.Second)

@@ -26,8 +26,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// TestUndoSimulation undoes jobs that have ended, or were aborted on their way, while everything goes wrong that can and others write to the
-// same entities: before, meanwhile and afterwards. What every commit has done to every entity says what has to be there in the end.
+// TestUndoSimulation undoes jobs that have ended, or were aborted on their way, while everything
+// goes wrong that can and others write to the same entities: before, meanwhile and afterwards. What
+// every commit has done to every entity says what has to be there in the end.
 func TestUndoSimulation(t *testing.T) {
 	testflag.Simulate(t, 6, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
@@ -41,14 +42,17 @@ type write struct {
 	version int64
 }
 
-// A history has the writes to all entities, in their order. It sees what the database does, which no fault stands in front of.
+// A history has the writes to all entities, in their order. It sees what the database does, which
+// no fault stands in front of.
 type history struct {
 	mu     sync.Mutex
 	writes map[string][]write // by key
 	keys   map[string]*datastore.Key
 }
 
-func (h *history) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (h *history) intercept(
+	ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
 	resp, err := handler(ctx, req)
 	committed, ok := resp.(*datastorepb.CommitResponse)
 	if !ok || err != nil {
@@ -100,8 +104,9 @@ type undoSimulation struct {
 	n       int // accounts
 }
 
-// scribbler returns a mapper that does what the meddler does; and, by the last digit but one, writes what other pages write, too: one entity
-// of all, those of others, and those that others delete. Some accounts fail at first.
+// scribbler returns a mapper that does what the meddler does; and, by the last digit but one,
+// writes what other pages write, too: one entity of all, those of others, and those that others
+// delete. Some accounts fail at first.
 func scribbler(n int) *mapper.Mapper[credit] {
 	var mu sync.Mutex
 	failed := make(map[string]bool)
@@ -165,8 +170,9 @@ func simulateUndo(t *testing.T, seed uint64) {
 	}
 	s.faults.Pause()
 	s.world = newWorld(t, setting{
-		emulator: emulator.Options{Faults: s.faults, Pessimistic: rng.IntN(3) == 0, Interceptor: s.history.intercept, Retention: 60 * 24 * time.Hour},
-		queue:    few(int32(1 + rng.IntN(20))), deadline: time.Duration(60+rng.IntN(1200)) * time.Second,
+		emulator: emulator.Options{Faults: s.faults, Pessimistic: rng.IntN(3) == 0, Interceptor: s.history.intercept,
+			Retention: 60 * 24 * time.Hour},
+		queue: few(int32(1 + rng.IntN(20))), deadline: time.Duration(60+rng.IntN(1200)) * time.Second,
 	}, m)
 	s.fleet = newFleet(s.world, seed, 1+rng.IntN(4), m)
 	s.fleet.fails.Store(true) // a tenth of the accounts do
@@ -177,14 +183,16 @@ func simulateUndo(t *testing.T, seed uint64) {
 	}
 	putMeddled(t, s.client, s.n)
 	for _, name := range []string{"one", "some 1"} {
-		if _, err := s.client.Put(t.Context(), datastore.NameKey("Hot", name, nil), &account{Owner: "before"}); err != nil {
+		if _, err := s.client.Put(t.Context(), datastore.NameKey("Hot", name, nil),
+			&account{Owner: "before"}); err != nil {
 			t.Fatal(err)
 		}
 	}
 
 	s.trouble()
 	s.again("start", func() error {
-		_, err := m.Start(t.Context(), s.fleet.pick().engine, mapper.Query{Kind: "Account"}, credit{7}, &mapper.StartOptions{ID: "done", PageSize: 5 + rng.IntN(50), FailureLimit: -1})
+		_, err := m.Start(t.Context(), s.fleet.pick().engine, mapper.Query{Kind: "Account"}, credit{7},
+			&mapper.StartOptions{ID: "done", PageSize: 5 + rng.IntN(50), FailureLimit: -1})
 		return err
 	})
 	others := s.disturb(rng.IntN(80))
@@ -252,7 +260,8 @@ func (s *undoSimulation) cleanUp(people *sync.WaitGroup) {
 	}
 }
 
-// undo undoes a job and checks what became of it. It returns the undo, unless the job was cleaned up before.
+// undo undoes a job and checks what became of it. It returns the undo, unless the job was cleaned
+// up before.
 func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 	t, rng := s.T, s.rng
 	begin := func() *mapper.Job {
@@ -352,7 +361,8 @@ func (s *undoSimulation) again(what string, do func() error) {
 	tryAgain(s, what, func() (none struct{}, _ error) { return none, do() })
 }
 
-// tryAgain returns what an attempt has returned that was waited for: one whose process is frozen may end at any time.
+// tryAgain returns what an attempt has returned that was waited for: one whose process is frozen
+// may end at any time.
 func tryAgain[T any](s *undoSimulation, what string, do func() (T, error)) (is T) {
 	type answer struct {
 		is  T
@@ -366,7 +376,8 @@ func tryAgain[T any](s *undoSimulation, what string, do func() (T, error)) (is T
 		}()
 		select {
 		case a := <-done:
-			if a.err == nil || errors.Is(a.err, mapper.ErrState) && slices.Contains([]string{"abort", "pause", "resume"}, what) {
+			if a.err == nil || errors.Is(a.err, mapper.ErrState) &&
+				slices.Contains([]string{"abort", "pause", "resume"}, what) {
 				return a.is
 			}
 		case <-time.After(10 * time.Minute): // its process is frozen
@@ -378,7 +389,8 @@ func tryAgain[T any](s *undoSimulation, what string, do func() (T, error)) (is T
 	return is
 }
 
-// await waits until a job has ended. It resumes one that a person has paused late, whose process had stood still.
+// await waits until a job has ended. It resumes one that a person has paused late, whose process
+// had stood still.
 func (s *undoSimulation) await(id string) *mapper.Status {
 	for range 2000 {
 		status, err := s.engine.Job(id).Status(s.Context())
@@ -413,7 +425,8 @@ func (s *undoSimulation) disturb(times int) *sync.WaitGroup {
 			if rng.IntN(4) == 0 && !hot {
 				_ = s.client.Delete(s.Context(), key)
 			} else {
-				_, _ = s.client.Put(s.Context(), key, &datastore.PropertyList{{Name: "Mine", Value: rng.Int64()}, {Name: "Balance", Value: int64(1)}})
+				_, _ = s.client.Put(s.Context(), key, &datastore.PropertyList{{Name: "Mine", Value: rng.Int64()},
+					{Name: "Balance", Value: int64(1)}})
 			}
 			time.Sleep(time.Duration(rng.IntN(400)) * time.Millisecond)
 		}
@@ -434,8 +447,9 @@ func (s *undoSimulation) image(key *datastore.Key, version int64) *datastorepb.E
 	return results.Of(key).GetEntity()
 }
 
-// check checks each entity that a job has written, and all others, by what each commit has done: after the undos of the job, the last of
-// which has left some, and has counted, unless one before it was aborted.
+// check checks each entity that a job has written, and all others, by what each commit has done:
+// after the undos of the job, the last of which has left some, and has counted, unless one before
+// it was aborted.
 func (s *undoSimulation) check(job string, left []mapper.Left, counts map[string]int64) {
 	listed := make(map[string]string)
 	for _, l := range left {
@@ -495,7 +509,8 @@ const (
 	itsUndo role = "its undo"
 )
 
-// roleOf returns what the job of an ID is to another one: its undos are named after it, and theirs are others.
+// roleOf returns what the job of an ID is to another one: its undos are named after it, and theirs
+// are others.
 func roleOf(by, job string) role {
 	switch rest, undoes := strings.CutPrefix(by, "undo-"+job); {
 	case by == job:
@@ -536,8 +551,8 @@ func alike(a, b *datastorepb.Entity) bool {
 	return a == nil && b == nil || a != nil && b != nil && proto.Equal(a, b)
 }
 
-// check checks the entity. The job's writes are in runs, between which others wrote. The last one is taken back, unless somebody wrote
-// after it; the others are listed.
+// check checks the entity. The job's writes are in runs, between which others wrote. The last one
+// is taken back, unless somebody wrote after it; the others are listed.
 func (e *scribbled) check() {
 	first := slices.IndexFunc(e.all, func(w wrote) bool { return w.by == itself })
 	undone := 0
@@ -558,7 +573,10 @@ func (e *scribbled) check() {
 	}
 	gone := 0 // times that it was deleted, after which nothing tells who wrote it before
 	for i, w := range e.all[first:] {
-		if w.is == nil && w.by != itsUndo && (w.by != itself || slices.ContainsFunc(e.all[first+i+1:], func(w wrote) bool { return w.by != itsUndo })) {
+		if w.is == nil && w.by != itsUndo &&
+			(w.by != itself || slices.ContainsFunc(e.all[first+i+1:], func(w wrote) bool {
+				return w.by != itsUndo
+			})) {
 			gone++
 		}
 	}
@@ -580,7 +598,8 @@ func (e *scribbled) check() {
 			end++
 		}
 		was, after := e.all[i].was, e.all[end:]
-		again := slices.ContainsFunc(after, func(w wrote) bool { return alike(w.is, was) }) // perhaps when the undo looked
+		// perhaps when the undo looked
+		again := slices.ContainsFunc(after, func(w wrote) bool { return alike(w.is, was) })
 		switch {
 		case len(after) > 0 && after[0].by == itsUndo:
 			if !alike(after[0].is, was) {
@@ -599,9 +618,9 @@ func (e *scribbled) check() {
 	}
 }
 
-// checkGone checks an entity that was deleted in between: it becomes something that it was before a write of the job,
-// or is listed. What somebody has put after the job deleted it, was there when the job ended, and was deleted since,
-// stays so, and is listed.
+// checkGone checks an entity that was deleted in between: it becomes something that it was before a
+// write of the job, or is listed. What somebody has put after the job deleted it, was there when
+// the job ended, and was deleted since, stays so, and is listed.
 func (e *scribbled) checkGone(first int) {
 	before := func(is *datastorepb.Entity) bool {
 		return slices.ContainsFunc(e.all, func(w wrote) bool { return w.by == itself && alike(w.was, is) })
@@ -620,8 +639,8 @@ func (e *scribbled) checkGone(first int) {
 	}
 }
 
-// stood reports whether the job has deleted the entity last, and somebody else put it before the job ended, and
-// deleted it after that and before the undo wrote it; and nobody else wrote it.
+// stood reports whether the job has deleted the entity last, and somebody else put it before the
+// job ended, and deleted it after that and before the undo wrote it; and nobody else wrote it.
 func (e *scribbled) stood() bool {
 	last := -1 // of the job's writes
 	for i, w := range e.all {
@@ -634,6 +653,7 @@ func (e *scribbled) stood() bool {
 	}
 	put, deleted := e.all[last+1], e.all[last+2]
 	rest := e.all[last+3:]
-	return put.by == someone && put.is != nil && !put.at.After(e.ended) && deleted.by == someone && deleted.is == nil && deleted.at.After(e.ended) &&
+	return put.by == someone && put.is != nil && !put.at.After(e.ended) && deleted.by == someone && deleted.is == nil &&
+		deleted.at.After(e.ended) &&
 		!slices.ContainsFunc(rest, func(w wrote) bool { return w.by == someone })
 }

@@ -24,8 +24,9 @@ import (
 // hot is an entity that pages put.
 var hot = datastore.NameKey("Hot", "one", nil)
 
-// TestUndoTwice undoes jobs whose pages write entities that other pages have written, too: each becomes what it was before the first of them.
-// The undo of that undo has each be what the job had left.
+// TestUndoTwice undoes jobs whose pages write entities that other pages have written, too: each
+// becomes what it was before the first of them. The undo of that undo has each be what the job had
+// left.
 func TestUndoTwice(t *testing.T) {
 	t.Parallel()
 	owner := func(owner string) *account { return &account{Owner: owner} }
@@ -36,8 +37,12 @@ func TestUndoTwice(t *testing.T) {
 		restored int64
 		removed  int64
 	}{
-		"one is put by all pages": {true, func(_ int, a *mapper.Entity[account]) { a.Put(hot, owner(a.Key.Name)) }, 1, 0},
-		"and was not there":       {false, func(_ int, a *mapper.Entity[account]) { a.Put(hot, owner(a.Key.Name)) }, 0, 1},
+		"one is put by all pages": {true, func(_ int, a *mapper.Entity[account]) {
+			a.Put(hot, owner(a.Key.Name))
+		}, 1, 0},
+		"and was not there": {false, func(_ int, a *mapper.Entity[account]) {
+			a.Put(hot, owner(a.Key.Name))
+		}, 0, 1},
 		"one is put and deleted": {true, func(i int, a *mapper.Entity[account]) {
 			if i/10%2 == 0 {
 				a.Put(hot, owner(a.Key.Name))
@@ -71,14 +76,15 @@ func TestUndoTwice(t *testing.T) {
 					splitting = mapper.Splitting{First: 1, FanOut: 2, Bisect: true}
 				}
 				synctest.Test(t, func(t *testing.T) {
-					twice := mapper.Update("twice", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
-						var i int
-						if _, err := fmt.Sscanf(a.Key.Name, "user-%d", &i); err != nil {
-							return err
-						}
-						test.f(i, a)
-						return nil
-					})
+					twice := mapper.Update("twice",
+						func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+							var i int
+							if _, err := fmt.Sscanf(a.Key.Name, "user-%d", &i); err != nil {
+								return err
+							}
+							test.f(i, a)
+							return nil
+						})
 					w, ctx := newWorld(t, setting{}, twice), t.Context()
 					w.putAccounts(names(200))
 					if test.there {
@@ -88,7 +94,8 @@ func TestUndoTwice(t *testing.T) {
 					}
 					time.Sleep(time.Second)
 					before := images(t, w.client, "Account", "Hot")
-					job, err := twice.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "done", PageSize: 10, Workers: 4})
+					job, err := twice.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+						&mapper.StartOptions{ID: "done", PageSize: 10, Workers: 4})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -104,10 +111,12 @@ func TestUndoTwice(t *testing.T) {
 						t.Fatal(err)
 					}
 					s := w.wait(undo)
-					if diff := cmp.Diff(before, images(t, w.client, "Account", "Hot")); diff != "" || s.State != mapper.Succeeded {
+					if diff := cmp.Diff(before, images(t, w.client, "Account", "Hot")); diff != "" ||
+						s.State != mapper.Succeeded {
 						t.Errorf("%+v (-want +got)\n%.2000s", s, diff)
 					}
-					if c := s.Counters; c["restored"] != test.restored || c["removed"] != test.removed || c["left"] != 0 {
+					if c := s.Counters; c["restored"] != test.restored || c["removed"] != test.removed ||
+						c["left"] != 0 {
 						t.Errorf("%v: left %v", c, leftBy(t, undo))
 					}
 					for _, what := range []string{"restored", "removed", "left"} {
@@ -120,7 +129,8 @@ func TestUndoTwice(t *testing.T) {
 						t.Fatal(err)
 					}
 					s = w.wait(redo)
-					if diff := cmp.Diff(after, images(t, w.client, "Account", "Hot")); diff != "" || s.State != mapper.Succeeded || s.Counters["left"] != 0 {
+					if diff := cmp.Diff(after, images(t, w.client, "Account", "Hot")); diff != "" ||
+						s.State != mapper.Succeeded || s.Counters["left"] != 0 {
 						t.Errorf("the undo of the undo: %+v (-want +got)\n%.2000s", s, diff)
 					}
 				})
@@ -129,8 +139,9 @@ func TestUndoTwice(t *testing.T) {
 	}
 }
 
-// TestUndoMixed has another client write an entity between pages of a job that do, too. Its undo goes back to what that client has written,
-// and lists the entity once, as pages before that were not undone: in whatever order it comes to the pages.
+// TestUndoMixed has another client write an entity between pages of a job that do, too. Its undo
+// goes back to what that client has written, and lists the entity once, as pages before that were
+// not undone: in whatever order it comes to the pages.
 func TestUndoMixed(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -155,7 +166,8 @@ func TestUndoMixed(t *testing.T) {
 			if _, err := w.client.Put(ctx, hot, &account{Owner: "before"}); err != nil {
 				t.Fatal(err)
 			}
-			job, err := mixed.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "done", PageSize: 10, Workers: 1})
+			job, err := mixed.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+				&mapper.StartOptions{ID: "done", PageSize: 10, Workers: 1})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -169,14 +181,16 @@ func TestUndoMixed(t *testing.T) {
 			if err := w.client.Get(ctx, hot, &a); err != nil || a.Owner != "somebody else" {
 				t.Errorf("%+v, %v", a, err)
 			}
-			if diff := cmp.Diff(map[string]string{hot.String(): "it was changed after the page wrote it"}, leftBy(t, undo)); diff != "" || s.Counters["left"] != 1 {
+			if diff := cmp.Diff(map[string]string{hot.String(): "it was changed after the page wrote it"},
+				leftBy(t, undo)); diff != "" || s.Counters["left"] != 1 {
 				t.Errorf("%v %s", s.Counters, diff)
 			}
 		})
 	}
 }
 
-// TestUndoTwiceByMinute undoes pages of more than an hour ago: an entity that another page may have put before is left, and listed.
+// TestUndoTwiceByMinute undoes pages of more than an hour ago: an entity that another page may have
+// put before is left, and listed.
 func TestUndoTwiceByMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -191,9 +205,11 @@ func TestUndoTwiceByMinute(t *testing.T) {
 		w.putAccounts(names(100))
 		time.Sleep(10 * time.Minute)
 		before := images(t, w.client, "Account")
-		job, err := twice.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "done", PageSize: 10, Workers: 1, Rate: mapper.Rate{Entities: 0.1}})
+		job, err := twice.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{ID: "done", PageSize: 10, Workers: 1, Rate: mapper.Rate{Entities: 0.1}})
 		if err != nil {
-			job, err = twice.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "done", PageSize: 10, Workers: 1})
+			job, err = twice.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+				&mapper.StartOptions{ID: "done", PageSize: 10, Workers: 1})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -234,7 +250,8 @@ func TestUndoAlone(t *testing.T) {
 		w, ctx := newWorld(t, setting{}, fails), t.Context()
 		w.putAccounts(names(100))
 		before := images(t, w.client, "Account")
-		job, err := fails.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "done", PageSize: 100, Workers: 1})
+		job, err := fails.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{ID: "done", PageSize: 100, Workers: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -254,29 +271,33 @@ func TestUndoAlone(t *testing.T) {
 	})
 }
 
-// TestUndoBatches undoes a page in batches, while calls fail and another client writes between what the undo has read and its commits. What
-// it says is exact, and nothing of the other client's is lost; and the undo of the undo has all that the job had left.
+// TestUndoBatches undoes a page in batches, while calls fail and another client writes between what
+// the undo has read and its commits. What it says is exact, and nothing of the other client's is
+// lost; and the undo of the undo has all that the job had left.
 func TestUndoBatches(t *testing.T) {
 	t.Parallel()
-	deletes := mapper.Update("deletes", func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
-		if strings.HasSuffix(e.Key.Name, "5") {
-			e.Value = append(e.Value, datastore.Property{Name: "More", Value: true})
-			e.Put(datastore.NameKey("Added", e.Key.Name, nil), &account{Owner: "added"})
-		} else {
-			e.Delete(e.Key)
-		}
-		return nil
-	})
+	deletes := mapper.Update("deletes",
+		func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+			if strings.HasSuffix(e.Key.Name, "5") {
+				e.Value = append(e.Value, datastore.Property{Name: "More", Value: true})
+				e.Put(datastore.NameKey("Added", e.Key.Name, nil), &account{Owner: "added"})
+			} else {
+				e.Delete(e.Key)
+			}
+			return nil
+		})
 	for fails := range 12 { // the commit of the undo that gets no answer, or another client's in front of it
 		synctest.Test(t, func(t *testing.T) {
 			w, ctx := newWorld(t, setting{}, deletes), t.Context()
 			for i := range 40 {
-				if _, err := w.client.Put(ctx, datastore.NameKey("Big", fmt.Sprintf("%03d", i), nil), &datastore.PropertyList{{Name: "B", Value: make([]byte, 1000), NoIndex: true}}); err != nil {
+				if _, err := w.client.Put(ctx, datastore.NameKey("Big", fmt.Sprintf("%03d", i), nil),
+					&datastore.PropertyList{{Name: "B", Value: make([]byte, 1000), NoIndex: true}}); err != nil {
 					t.Fatal(err)
 				}
 			}
 			before := images(t, w.client, "Big", "Added")
-			job, err := deletes.Start(ctx, w.engine, mapper.Query{Kind: "Big"}, mapper.None{}, &mapper.StartOptions{ID: "deletes", Workers: 1, PageSize: 40})
+			job, err := deletes.Start(ctx, w.engine, mapper.Query{Kind: "Big"}, mapper.None{},
+				&mapper.StartOptions{ID: "deletes", Workers: 1, PageSize: 40})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -284,12 +305,14 @@ func TestUndoBatches(t *testing.T) {
 			after := images(t, w.client, "Big", "Added")
 			commits := 0
 			mine := ""
-			e := w.beside(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			e := w.beside(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+				invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 				c, ok := req.(*datastorepb.CommitRequest)
 				var first *datastorepb.Key
 				if ok {
 					for _, key := range keysOfCommit(c) {
-						if kind := key.Path[0].Kind; kind == "Added" || kind == "Big" && (first == nil || strings.HasSuffix(key.Path[0].GetName(), "5")) {
+						if kind := key.Path[0].Kind; kind == "Added" || kind == "Big" &&
+							(first == nil || strings.HasSuffix(key.Path[0].GetName(), "5")) {
 							first = key
 						}
 					}
@@ -335,8 +358,10 @@ func TestUndoBatches(t *testing.T) {
 					t.Errorf("%d: %s of another client is listed as %q: %.100s", fails, mine, left[mine], now[mine])
 				}
 			}
-			if c := s.Counters; c["restored"] != restored || c["removed"] != removed || c["left"] != int64(len(left)) || mine == "" && len(left) > 0 || commits < 4 {
-				t.Errorf("%d: after %d commits: %v, want %d restored and %d removed; left %v", fails, commits, c, restored, removed, left)
+			if c := s.Counters; c["restored"] != restored || c["removed"] != removed || c["left"] != int64(len(left)) ||
+				mine == "" && len(left) > 0 || commits < 4 {
+				t.Errorf("%d: after %d commits: %v, want %d restored and %d removed; left %v", fails, commits, c,
+					restored, removed, left)
 			}
 			if diff := cmp.Diff(want, now); diff != "" {
 				t.Errorf("%d (-want +got)\n%.2000s", fails, diff)
@@ -353,7 +378,8 @@ func TestUndoBatches(t *testing.T) {
 			if mine != "" {
 				wantAfter[mine] = now[mine]
 			}
-			if diff := cmp.Diff(wantAfter, images(t, w.client, "Big", "Added")); diff != "" || again.Counters["left"] > 0 {
+			if diff := cmp.Diff(wantAfter, images(t, w.client, "Big", "Added")); diff != "" ||
+				again.Counters["left"] > 0 {
 				t.Errorf("%d: the undo of the undo: %v (-want +got)\n%.2000s", fails, again.Counters, diff)
 			}
 
@@ -362,7 +388,8 @@ func TestUndoBatches(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Hour)
-			if all, expire := w.count(mapper.BatchKind, "page"), w.count(mapper.BatchKind, "expires"); all != expire || all == 0 {
+			if all, expire := w.count(mapper.BatchKind, "page"), w.count(mapper.BatchKind, "expires"); all != expire ||
+				all == 0 {
 				t.Errorf("%d: %d of %d batches expire", fails, expire, all)
 			}
 			if err := undo.CleanUp(ctx, &mapper.CleanUpOptions{Job: true}); err != nil {

@@ -37,7 +37,8 @@ func TestUnevenEntities(t *testing.T) {
 			})
 			w := newWorld(t, setting{queue: few(20)}, m)
 			w.putAccounts(keys)
-			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 50, PageTime: 100 * time.Millisecond})
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+				&mapper.StartOptions{PageSize: 50, PageTime: 100 * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -15,8 +15,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestUnsendable has a function write what the client can't send, to its own entity and to another one: each entity is a failure that says
-// so, and the job ends.
+// TestUnsendable has a function write what the client can't send, to its own entity and to another
+// one: each entity is a failure that says so, and the job ends.
 func TestUnsendable(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -29,27 +29,33 @@ func TestUnsendable(t *testing.T) {
 		list datastore.PropertyList
 		want string
 	}{
-		"a name twice":               {datastore.PropertyList{prop("a", "b"), prop("a", "c")}, `"a" is there twice`},
-		"a name twice inside":        {datastore.PropertyList{prop("a", &datastore.Entity{Properties: []datastore.Property{prop("b", 1), prop("b", 2)}})}, `"b" is there twice`},
-		"no type of a property":      {datastore.PropertyList{prop("a", []string{"b"})}, "no property can have"},
-		"no type inside":             {datastore.PropertyList{prop("a", []any{"x", struct{}{}})}, "no property can have"},
+		"a name twice": {datastore.PropertyList{prop("a", "b"), prop("a", "c")}, `"a" is there twice`},
+		"a name twice inside": {
+			datastore.PropertyList{prop("a",
+				&datastore.Entity{Properties: []datastore.Property{prop("b", 1), prop("b", 2)}})},
+			`"b" is there twice`},
+		"no type of a property": {datastore.PropertyList{prop("a", []string{"b"})}, "no property can have"},
+		"no type inside": {datastore.PropertyList{prop("a", []any{"x", struct{}{}})},
+			"no property can have"},
 		"a text that is none":        {datastore.PropertyList{prop("a", "\xff")}, "not valid UTF-8"},
 		"a text that is none inside": {datastore.PropertyList{prop("a", []any{"\xff"})}, "not valid UTF-8"},
 		"a name that is no text":     {datastore.PropertyList{prop("a\xff", "x")}, "not valid UTF-8"},
 		"a late time":                {datastore.PropertyList{prop("a", time.Unix(1e15, 0))}, "years 1 to 9999"},
 		"too many indexed values":    {many, "at most 20000"},
-		"a key that is no text":      {datastore.PropertyList{prop("a", datastore.NameKey("K", "\xff", nil))}, "not valid UTF-8"},
+		"a key that is no text": {datastore.PropertyList{prop("a", datastore.NameKey("K", "\xff", nil))},
+			"not valid UTF-8"},
 	} {
 		for _, own := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				m := mapper.Update("unsendable", func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
-					if own {
-						e.Value = append(e.Value, c.list...)
-					} else {
-						e.Put(datastore.NameKey("Other", e.Key.Name, nil), &c.list)
-					}
-					return nil
-				})
+				m := mapper.Update("unsendable",
+					func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+						if own {
+							e.Value = append(e.Value, c.list...)
+						} else {
+							e.Put(datastore.NameKey("Other", e.Key.Name, nil), &c.list)
+						}
+						return nil
+					})
 				w := newWorld(t, setting{}, m)
 				w.putAccounts(names(2))
 				job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, nil)
@@ -58,8 +64,10 @@ func TestUnsendable(t *testing.T) {
 				}
 				time.Sleep(5 * time.Hour)
 				failures, _, err := job.Failures(t.Context(), "")
-				if s := w.status(job); err != nil || s.State != mapper.SucceededWithFailures || len(failures) != 2 || !strings.Contains(failures[0].Error, c.want) {
-					t.Errorf("%s, own: %v: the job is %q, its failures are %+v, %v; want %q", name, own, s.State, failures, err, c.want)
+				if s := w.status(job); err != nil || s.State != mapper.SucceededWithFailures || len(failures) != 2 ||
+					!strings.Contains(failures[0].Error, c.want) {
+					t.Errorf("%s, own: %v: the job is %q, its failures are %+v, %v; want %q", name, own, s.State,
+						failures, err, c.want)
 				}
 			})
 		}
@@ -70,7 +78,8 @@ func TestUnsendable(t *testing.T) {
 func TestUnsendableStored(t *testing.T) {
 	t.Parallel()
 	text := &datastorepb.Value{ValueType: &datastorepb.Value_StringValue{StringValue: "\xff"}}
-	for name, properties := range map[string]map[string]*datastorepb.Value{"a value": {"a": text}, "a name": {"\xff": {}}} {
+	for name, properties := range map[string]map[string]*datastorepb.Value{"a value": {"a": text},
+		"a name": {"\xff": {}}} {
 		synctest.Test(t, func(t *testing.T) {
 			m := mapper.Update("stored", func(_ context.Context, e *mapper.Entity[account], _ mapper.None) error {
 				e.PutStored(datastore.NameKey("Other", "x", nil), &datastorepb.Entity{Properties: properties})

@@ -41,8 +41,9 @@ func (p *byPointer) Validate() error {
 	return nil
 }
 
-// TestValidate has the parameters' own type be asked wherever a job is about to start: by its value, by its name, as a
-// rehearsal, by a schedule, and for a plan. What it refuses has left nothing.
+// TestValidate has the parameters' own type be asked wherever a job is about to start: by its
+// value, by its name, as a rehearsal, by a schedule, and for a plan. What it refuses has left
+// nothing.
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	add := mapper.Update("add", func(_ context.Context, e *mapper.Entity[account], p amount) error { return nil })
@@ -102,7 +103,8 @@ func TestValidate(t *testing.T) {
 	})
 }
 
-// TestParamsAsTheyAre has numbers of all sizes come to the function as they were given, or not at all.
+// TestParamsAsTheyAre has numbers of all sizes come to the function as they were given, or not at
+// all.
 func TestParamsAsTheyAre(t *testing.T) {
 	t.Parallel()
 	type params struct {

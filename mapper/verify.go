@@ -24,9 +24,10 @@ type Proof struct {
 	Failures int      `json:"failures"`           // entities that could not be processed
 	Problems []string `json:"problems,omitempty"` // what is wrong, at most 20 of it
 
-	// Compared is how many ranges VerifyEntities has compared with their entities, and Different how
-	// many of them have other ones than their pages had. Differences says which, at most 20. That
-	// is no problem if entities were put or deleted since, or do not satisfy the query any more.
+	// Compared is how many ranges VerifyEntities has compared with their entities, and Different
+	// how many of them have other ones than their pages had. Differences says which, at most 20.
+	// That is no problem if entities were put or deleted since, or do not satisfy the query any
+	// more.
 	Compared    int      `json:"compared,omitempty"`
 	Different   int      `json:"different,omitempty"`
 	Differences []string `json:"differences,omitempty"`
@@ -83,6 +84,7 @@ func (e *Engine) prove(ctx context.Context, ref record.Ref) (*record.Job, *Proof
 		return nil, nil, err
 	}
 	return job, &Proof{
-		Ranges: int(l.Tiles), Pending: int(l.PendingTiles), Alone: int(l.Alone), Failures: int(l.Failures), Problems: l.Problems,
+		Ranges: int(l.Tiles), Pending: int(l.PendingTiles), Alone: int(l.Alone), Failures: int(l.Failures),
+		Problems: l.Problems,
 	}, nil
 }

@@ -54,7 +54,8 @@ func (w *world) put(keys []*datastore.Key, all []datastore.PropertyList) {
 func TestVerifyFindsLoss(t *testing.T) {
 	testflag.Sequential(t)
 	damaged(t, func(w *world, job *mapper.Job, keys []*datastore.Key, all []datastore.PropertyList) {
-		sealed := []string{"", "processed", "state", "end", "start", "failed", "entities", "keys", "seal", "children", "recorded", "error"}
+		sealed := []string{"", "processed", "state", "end", "start", "failed", "entities", "keys", "seal", "children",
+			"recorded", "error"}
 		for i, k := range keys {
 			for n, name := range sealed {
 				damage := func() error { return w.client.Delete(w.Context(), k) }
@@ -105,7 +106,9 @@ func TestVerifyFindsChange(t *testing.T) {
 			w.Fatalf("%d, %d, %d", one, other, alone)
 		}
 		position := func(name string) *datastore.Entity {
-			return &datastore.Entity{Properties: []datastore.Property{{Name: "key", Value: datastore.NameKey("Account", name, nil), NoIndex: true}}}
+			return &datastore.Entity{
+				Properties: []datastore.Property{{Name: "key", Value: datastore.NameKey("Account", name, nil),
+					NoIndex: true}}}
 		}
 		jobKey := datastore.NameKey(mapper.JobKind, "j", nil)
 		var jobList datastore.PropertyList
@@ -117,7 +120,9 @@ func TestVerifyFindsChange(t *testing.T) {
 		}
 		processed := all[one][at(all[one], "processed")].Value.(int64)
 		for name, change := range map[string]func(set func(i int, name string, value any)){
-			"a single entity's record is of another entity": func(set func(int, string, any)) { set(alone, "start", position("user-0000005")) },
+			"a single entity's record is of another entity": func(set func(int, string, any)) {
+				set(alone, "start", position("user-0000005"))
+			},
 			"a boundary is moved between two neighbours": func(set func(int, string, any)) {
 				p := position(positionKey(all[one][at(all[one], "end")]).Name + "a")
 				set(one, "end", p)
@@ -133,10 +138,13 @@ func TestVerifyFindsChange(t *testing.T) {
 						set(i, "processed", int64(0))
 					}
 				}
-				set(-1, "totals", []byte(strings.Replace(text(jobList, "totals"), `"processed":495`, `"processed":0`, 1)))
+				set(-1, "totals",
+					[]byte(strings.Replace(text(jobList, "totals"), `"processed":495`, `"processed":0`, 1)))
 			},
 			"a filter is added to the query": func(set func(int, string, any)) {
-				set(-1, "query", []byte(strings.Replace(text(jobList, "query"), `"kind":"Account"`, `"kind":"Account","filters":[{"property":"Balance","op":">","value":5}]`, 1)))
+				set(-1, "query",
+					[]byte(strings.Replace(text(jobList, "query"), `"kind":"Account"`,
+						`"kind":"Account","filters":[{"property":"Balance","op":">","value":5}]`, 1)))
 			},
 			"the mapper is another":            func(set func(int, string, any)) { set(-1, "mapper", "another") },
 			"a page is said to have been full": func(set func(int, string, any)) { set(alone, "full", true) },
@@ -183,7 +191,8 @@ func TestVerifyFindsNames(t *testing.T) {
 		if err := w.client.Delete(w.Context(), keys[3]); err != nil {
 			w.Fatal(err)
 		}
-		if proof, err := job.Verify(w.Context()); err != nil || len(proof.Problems) == 0 || !strings.Contains(proof.Problems[0], other.Name) {
+		if proof, err := job.Verify(w.Context()); err != nil || len(proof.Problems) == 0 ||
+			!strings.Contains(proof.Problems[0], other.Name) {
 			w.Errorf("%+v, %v", proof, err)
 		}
 		if err := w.client.Delete(w.Context(), other); err != nil {
@@ -224,7 +233,9 @@ func TestCompletionChecksRecords(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			i := slices.IndexFunc(all, func(list datastore.PropertyList) bool { return len(without(list, "processed")) < len(list) })
+			i := slices.IndexFunc(all, func(list datastore.PropertyList) bool {
+				return len(without(list, "processed")) < len(list)
+			})
 			if err := damage(w, keys[i], all[i]); err != nil {
 				t.Fatal(err)
 			}
@@ -258,18 +269,22 @@ func TestCompletionChecksEntities(t *testing.T) {
 		w := newWorld(t, setting{}, once)
 		newFleet(w, 1, 1, once).fails.Store(true)
 		w.putAccounts(keys)
-		job, err := once.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 10})
+		job, err := once.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{PageSize: 10})
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(20 * time.Second)
 		var all []datastore.PropertyList
-		records, err := w.client.GetAll(t.Context(), datastore.NewQuery(mapper.RangeKind).FilterField("open", ">", ""), &all)
+		records, err := w.client.GetAll(t.Context(), datastore.NewQuery(mapper.RangeKind).FilterField("open", ">", ""),
+			&all)
 		if err != nil || len(records) != 1 || propertyOf(all[0], "alone") != true {
 			t.Fatalf("%v, %v, %v", records, all, err)
 		}
 		start := &datastore.Entity{Properties: []datastore.Property{{Name: "key", Value: keys[5], NoIndex: true}}}
-		w.put(records, []datastore.PropertyList{append(without(all[0], "start"), datastore.Property{Name: "start", Value: start, NoIndex: true})})
+		w.put(records,
+			[]datastore.PropertyList{append(without(all[0], "start"), datastore.Property{Name: "start", Value: start,
+				NoIndex: true})})
 		s, err := job.Wait(t.Context())
 		if err != nil || s.State != mapper.Failed || !strings.Contains(s.Error, "records do not add up") {
 			t.Errorf("%+v, %v", s, err)
@@ -284,7 +299,8 @@ func TestVerifyEntities(t *testing.T) {
 	t.Parallel()
 	lists := mapper.Visit("look", func(context.Context, *mapper.Entity[member], mapper.None) error { return nil })
 	for name, q := range map[string]mapper.Query{
-		"keys": {Kind: "Account"}, "values": {Kind: "Account", ShardBy: "Rank"}, "filter": {Kind: "Account", Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
+		"keys": {Kind: "Account"}, "values": {Kind: "Account", ShardBy: "Rank"},
+		"filter": {Kind: "Account", Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
 		"spaces": {Kinds: []string{"Account", "Other"}, AllNamespaces: true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -299,7 +315,8 @@ func TestVerifyEntities(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			job, err := lists.Start(t.Context(), w.engine, q, mapper.None{}, &mapper.StartOptions{PageSize: 50, AllowEmpty: true})
+			job, err := lists.Start(t.Context(), w.engine, q, mapper.None{},
+				&mapper.StartOptions{PageSize: 50, AllowEmpty: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -307,7 +324,9 @@ func TestVerifyEntities(t *testing.T) {
 			check := func(what string, at time.Time, different int) {
 				t.Helper()
 				proof, err := job.VerifyEntities(t.Context(), at)
-				if err != nil || len(proof.Problems) > 0 || proof.Compared != proof.Ranges || proof.Different != different || len(proof.Differences) != different || int64(proof.Compared) < s.Pages {
+				if err != nil || len(proof.Problems) > 0 || proof.Compared != proof.Ranges ||
+					proof.Different != different || len(proof.Differences) != different ||
+					int64(proof.Compared) < s.Pages {
 					t.Errorf("%s, %s: %+v, %v", name, what, proof, err)
 				}
 			}
@@ -315,7 +334,8 @@ func TestVerifyEntities(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			before := time.Now().Truncate(time.Second)
 			time.Sleep(2 * time.Second)
-			if _, err := w.client.Put(t.Context(), datastore.NameKey("Account", "user-0000500-a", nil), &members[3]); err != nil {
+			if _, err := w.client.Put(t.Context(), datastore.NameKey("Account", "user-0000500-a", nil),
+				&members[3]); err != nil {
 				t.Fatal(err)
 			}
 			check("one more", time.Time{}, 1)
@@ -326,7 +346,8 @@ func TestVerifyEntities(t *testing.T) {
 			if err := w.client.Delete(t.Context(), keys[3]); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := w.client.Put(t.Context(), datastore.NameKey("Account", "user-0000003-a", nil), &members[3]); err != nil {
+			if _, err := w.client.Put(t.Context(), datastore.NameKey("Account", "user-0000003-a", nil),
+				&members[3]); err != nil {
 				t.Fatal(err)
 			}
 			check("another in the place of one", time.Time{}, 1)
@@ -344,7 +365,8 @@ func ptr[T any](v T) *T { return &v }
 func without(list datastore.PropertyList, name string) datastore.PropertyList {
 	var rest datastore.PropertyList
 	for _, p := range list {
-		if k, isKey := p.Value.(*datastore.Key); p.Name != name || p.Value == int64(0) || p.Value == nil || isKey && k == nil {
+		if k, isKey := p.Value.(*datastore.Key); p.Name != name || p.Value == int64(0) || p.Value == nil ||
+			isKey && k == nil {
 			rest = append(rest, p)
 		}
 	}

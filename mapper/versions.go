@@ -11,36 +11,44 @@ import (
 	"github.com/scattermap/scattermap/internal/intercept"
 )
 
-// NewClient returns a Datastore client for an [Engine], and for all else: it is the official client of the project's
-// default database, made with [WithVersions].
+// NewClient returns a Datastore client for an [Engine], and for all else: it is the official client
+// of the project's default database, made with [WithVersions].
 func NewClient(ctx context.Context, project string, opts ...option.ClientOption) (*datastore.Client, error) {
 	return NewClientWithDatabase(ctx, project, datastore.DefaultDatabaseID, opts...)
 }
 
 // NewClientWithDatabase is [NewClient] for another database.
-func NewClientWithDatabase(ctx context.Context, project, database string, opts ...option.ClientOption) (*datastore.Client, error) {
-	return datastore.NewClientWithDatabase(ctx, project, database, append(opts[:len(opts):len(opts)], WithVersions())...)
+func NewClientWithDatabase(
+	ctx context.Context, project, database string, opts ...option.ClientOption,
+) (*datastore.Client, error) {
+	return datastore.NewClientWithDatabase(ctx, project, database,
+		append(opts[:len(opts):len(opts)], WithVersions())...)
 }
 
-// WithVersions is the option that the Datastore client of an [Engine] has, see [NewClient]; [New] refuses one without.
-// By it an engine reads and writes entities as they are stored, and knows their versions:
+// WithVersions is the option that the Datastore client of an [Engine] has, see [NewClient]; [New]
+// refuses one without. By it an engine reads and writes entities as they are stored, and knows
+// their versions:
 //
 //   - What a function leaves alone stays bit for bit, also where the Go client has no form for it, see [Update].
 //   - Pages of an [Update] are read ahead, and committed in one call, on the condition that nobody has changed the
 //     entities since. Those that somebody has changed are run again, and the page is committed once more.
 //
-// So an entity that the function leaves as it is, is not looked at once more: it is processed, and [Entity.Count] counts
-// it, as it was when its page was read, which is up to two pages before the commit (see StartOptions.PageTime).
+// So an entity that the function leaves as it is, is not looked at once more: it is processed, and
+// [Entity.Count] counts it, as it was when its page was read, which is up to two pages before the
+// commit (see StartOptions.PageTime).
 //
-// A client that is made with option.WithGRPCConn needs [VersionsInterceptor] on its connection in place of it.
+// A client that is made with option.WithGRPCConn needs [VersionsInterceptor] on its connection in
+// place of it.
 func WithVersions() option.ClientOption {
 	return option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(VersionsInterceptor()))
 }
 
-// VersionsInterceptor is what [WithVersions] adds to a connection: it takes entities and versions from answers, and
-// puts them into commits, for calls that an engine makes. Other calls pass it as they are.
+// VersionsInterceptor is what [WithVersions] adds to a connection: it takes entities and versions
+// from answers, and puts them into commits, for calls that an engine makes. Other calls pass it as
+// they are.
 func VersionsInterceptor() grpc.UnaryClientInterceptor { return intercept.Unary }
 
 // errPlainClient says what New needs.
 var errPlainClient = errors.New("the Datastore client can't read and write entities as they are stored: make it by " +
-	"mapper.NewClient, or with the option mapper.WithVersions(), or with mapper.VersionsInterceptor() on its connection")
+	"mapper.NewClient, or with the option mapper.WithVersions(), or with mapper.VersionsInterceptor() on its " +
+	"connection")

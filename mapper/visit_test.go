@@ -29,7 +29,8 @@ func TestVisitShared(t *testing.T) {
 		w := newWorld(t, setting{queue: few(4)}, m)
 		w.putAccounts(keys)
 		before := w.emulator.Usage()
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Workers: 4, PageSize: 400})
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{Workers: 4, PageSize: 400})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,8 +17,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestWaitOutlastsReads waits for a job while its reads take minutes and fail then, as on a machine that stood still: four in a
-// row end no wait, and reads that all fail do.
+// TestWaitOutlastsReads waits for a job while its reads take minutes and fail then, as on a machine
+// that stood still: four in a row end no wait, and reads that all fail do.
 func TestWaitOutlastsReads(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

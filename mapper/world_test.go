@@ -90,7 +90,8 @@ func newWorld(t *testing.T, s setting, mappers ...mapper.Definition) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
-	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: s.queue}); err != nil {
+	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: s.queue}); err != nil {
 		t.Fatal(err)
 	}
 	w.queue, err = tasks.NewQueue(client, queueName, target, &tasks.Options{Unverified: true, Deadline: s.deadline})
@@ -101,7 +102,8 @@ func newWorld(t *testing.T, s setting, mappers ...mapper.Definition) *world {
 		s.log = t.Output()
 	}
 	if len(mappers) > 0 {
-		w.engine, err = mapper.New(w.client, w.queue, &mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(s.log, nil))})
+		w.engine, err = mapper.New(w.client, w.queue,
+			&mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(s.log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +115,10 @@ func newWorld(t *testing.T, s setting, mappers ...mapper.Definition) *world {
 }
 
 // withoutVersions has a database say no versions, so that all pages are transactions.
-func withoutVersions(ctx context.Context, method string, req, resp any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func withoutVersions(
+	ctx context.Context, method string, req, resp any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
 	err := invoke(ctx, method, req, resp, conn, opts...)
 	var results []*datastorepb.EntityResult
 	switch resp := resp.(type) {

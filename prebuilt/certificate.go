@@ -15,16 +15,17 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A Certificate says that a namespace, or a tenant, was erased, and what that means: what was looked at between Looked
-// and Ended. It is not known what was put since.
+// A Certificate says that a namespace, or a tenant, was erased, and what that means: what was
+// looked at between Looked and Ended. It is not known what was put since.
 //
-// Of a namespace it proves that the job came to all entities of these kinds, that a count of each found none left, that
-// the namespace had no other kind, and that no record of scattermap held a key in it or its name. Of a tenant it proves
-// that the job came to all entities of these kinds and deleted those that had the value, whether it was indexed or not;
-// that fresh queries for the value found none, in all kinds that there were; and that no record held keys of a job, or
-// the value, if that is a text, an integer, a time, a key or bytes: records are not searched for a bool or a float, and
-// the words of [EraseParams] stand for them. An entity that somebody put after the job with a value that is not indexed is
-// found by no query.
+// Of a namespace it proves that the job came to all entities of these kinds, that a count of each
+// found none left, that the namespace had no other kind, and that no record of scattermap held a
+// key in it or its name. Of a tenant it proves that the job came to all entities of these kinds and
+// deleted those that had the value, whether it was indexed or not; that fresh queries for the value
+// found none, in all kinds that there were; and that no record held keys of a job, or the value, if
+// that is a text, an integer, a time, a key or bytes: records are not searched for a bool or a
+// float, and the words of [EraseParams] stand for them. An entity that somebody put after the job
+// with a value that is not indexed is found by no query.
 type Certificate struct {
 	Job       string       `json:"job"`
 	Run       string       `json:"run"` // what tells the job from later ones of its ID
@@ -39,8 +40,9 @@ type Certificate struct {
 	Coverage  mapper.Proof `json:"coverage"`  // of the job: that it came to all entities of these kinds
 	Remaining int64        `json:"remaining"` // entities at Ended: 0
 
-	// Records are how many records of scattermap were looked through, by kind, and Jobs the jobs that have forgotten
-	// something: hashes of their IDs, see mapper.HashID, and MoreJobs how many more there were.
+	// Records are how many records of scattermap were looked through, by kind, and Jobs the jobs
+	// that have forgotten something: hashes of their IDs, see mapper.HashID, and MoreJobs how many
+	// more there were.
 	Records  map[string]int64 `json:"records"`
 	Jobs     []string         `json:"jobs,omitempty"`
 	MoreJobs int64            `json:"more_jobs,omitempty"`
@@ -74,14 +76,16 @@ type signed struct {
 	PublicKey   []byte `json:"public_key"`
 }
 
-// ReadCertificate reads what was kept of an erasure, and checks that it was signed by the owner of a key.
+// ReadCertificate reads what was kept of an erasure, and checks that it was signed by the owner of
+// a key.
 func ReadCertificate(kept []byte, key ed25519.PublicKey) (*Certificate, error) {
 	var s signed
 	if err := json.Unmarshal(kept, &s); err != nil {
 		return nil, fmt.Errorf("prebuilt: certificate: %w", err)
 	}
 	if len(key) != ed25519.PublicKeySize || !ed25519.Verify(key, s.Certificate, s.Signature) {
-		return nil, errors.New("prebuilt: certificate: it was not signed by the owner of that key, or was changed since")
+		return nil, errors.New("prebuilt: certificate: it was not signed by the owner of that key, or was changed " +
+			"since")
 	}
 	c := new(Certificate)
 	if err := json.Unmarshal(s.Certificate, c); err != nil {
@@ -90,13 +94,15 @@ func ReadCertificate(kept []byte, key ed25519.PublicKey) (*Certificate, error) {
 	return c, nil
 }
 
-// certify has the records of other jobs forget what was erased, and then looks at everything, and keeps the
-// certificate. The job's own records are gone by then. If something is in the way, or was put meanwhile, there is none.
+// certify has the records of other jobs forget what was erased, and then looks at everything, and
+// keeps the certificate. The job's own records are gone by then. If something is in the way, or was
+// put meanwhile, there is none.
 func (o EraseOptions) certify(ctx context.Context, d *mapper.Done, p EraseParams) error {
 	e, s := mapper.FromContext(ctx), d.Status
 	c := Certificate{
-		Job: s.ID, Run: d.Run(), Namespace: s.Query.Namespace, Kinds: s.Query.Kinds, Deleted: s.Written, Unindexed: s.Counters[unindexedCounter],
-		Started: s.Created, Looked: time.Now().UTC(), Coverage: *d.Proof(), Outside: outside,
+		Job: s.ID, Run: d.Run(), Namespace: s.Query.Namespace, Kinds: s.Query.Kinds, Deleted: s.Written,
+		Unindexed: s.Counters[unindexedCounter],
+		Started:   s.Created, Looked: time.Now().UTC(), Coverage: *d.Proof(), Outside: outside,
 	}
 	if s.Query.Kind != "" { // it is the only one
 		c.Kinds = []string{s.Query.Kind}
@@ -142,7 +148,8 @@ func (o EraseOptions) lookAtNamespace(ctx context.Context, e *mapper.Engine, c *
 		c.Remaining += int64(n)
 	}
 	if c.Remaining > 0 {
-		return mapper.Permanent(fmt.Errorf("%d entities were put into the namespace meanwhile, so it is not erased: start another job", c.Remaining))
+		return mapper.Permanent(fmt.Errorf("%d entities were put into the namespace meanwhile, so it is not erased: "+
+			"start another job", c.Remaining))
 	}
 	return nil
 }
@@ -166,7 +173,8 @@ func (o EraseOptions) lookForTenant(ctx context.Context, e *mapper.Engine, q map
 		}
 	}
 	if len(others) > 0 && p.AllKinds {
-		return mapper.Permanent(fmt.Errorf("there are kinds that the job does not know, so the tenant may not be erased: %s: start another job", strings.Join(others[:min(10, len(others))], ", ")))
+		return mapper.Permanent(fmt.Errorf("there are kinds that the job does not know, so the tenant may not be "+
+			"erased: %s: start another job", strings.Join(others[:min(10, len(others))], ", ")))
 	}
 	for _, namespace := range namespaces {
 		for _, kind := range c.Kinds {
@@ -179,7 +187,8 @@ func (o EraseOptions) lookForTenant(ctx context.Context, e *mapper.Engine, q map
 		}
 	}
 	if c.Remaining > 0 {
-		return mapper.Permanent(fmt.Errorf("entities of the tenant were put meanwhile, into %d kinds, so it is not erased: start another job", c.Remaining))
+		return mapper.Permanent(fmt.Errorf("entities of the tenant were put meanwhile, into %d kinds, so it is not "+
+			"erased: start another job", c.Remaining))
 	}
 	return nil
 }

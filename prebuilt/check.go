@@ -43,21 +43,27 @@ var check = mapper.Visit("check", func(_ context.Context, e *mapper.Entity[entit
 	return mapper.Permanent(errDoesNotMeet)
 })
 
-// Check is the mapper "check": it checks that entities meet a condition. Those that do not are failures of the job, which
-// succeeds with failures then; the counter "meets" has the others. The condition is as behind WHERE in
-// GQL, with AND, OR, != and NOT IN; an array meets it if one of its values does, and properties need not be indexed. It can't be about
-// keys. A condition that can't be read is refused when the job starts. By default a job of it has no limit of failures.
+// Check is the mapper "check": it checks that entities meet a condition. Those that do not are
+// failures of the job, which succeeds with failures then; the counter "meets" has the others. The
+// condition is as behind WHERE in GQL, with AND, OR, != and NOT IN; an array meets it if one of its
+// values does, and properties need not be indexed. It can't be about keys. A condition that can't
+// be read is refused when the job starts. By default a job of it has no limit of failures.
 //
-// Values of different types are different, and neither is above the other: a text, a float or null does not meet
-// Balance >= 0, and the failure names both types. Where floats are right, too, the condition says so:
-// Balance >= 0 OR Balance >= 0.0. NaN is neither above nor below anything. -0.0 is below 0.0 and not equal to it, as
-// Datastore orders floats: it does not meet Balance >= 0.0, and the failure says so. Everything but null is above null.
-var Check = check.ByName(startCheck).CheckByName(func(params json.RawMessage) error { return mapper.CheckParams(params, new(CheckParams)) })
+// Values of different types are different, and neither is above the other: a text, a float or null
+// does not meet Balance >= 0, and the failure names both types. Where floats are right, too, the
+// condition says so: Balance >= 0 OR Balance >= 0.0. NaN is neither above nor below anything. -0.0
+// is below 0.0 and not equal to it, as Datastore orders floats: it does not meet Balance >= 0.0,
+// and the failure says so. Everything but null is above null.
+var Check = check.ByName(startCheck).CheckByName(func(params json.RawMessage) error {
+	return mapper.CheckParams(params, new(CheckParams))
+})
 
 var errDoesNotMeet = errors.New("the entity does not meet the condition")
 
 // startCheck starts a check by its name.
-func startCheck(ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage, o *mapper.StartOptions) (*mapper.Job, error) {
+func startCheck(
+	ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage, o *mapper.StartOptions,
+) (*mapper.Job, error) {
 	var p CheckParams
 	if err := mapper.CheckParams(params, &p); err != nil {
 		return nil, fmt.Errorf("check: %w", err)
@@ -183,8 +189,8 @@ const (
 	oddly                   // the value is one that may surprise
 )
 
-// reason returns why an entity does not meet a condition, where the condition does not say it. The type of a value is no
-// reason if the condition also compares it with one of its type.
+// reason returns why an entity does not meet a condition, where the condition does not say it. The
+// type of a value is no reason if the condition also compares it with one of its type.
 func reason(all []failed) string {
 	why := ""
 	for _, f := range all {

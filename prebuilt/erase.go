@@ -39,38 +39,43 @@ type EraseOptions struct {
 
 // EraseParams are the parameters of [Erase].
 type EraseParams struct {
-	// Property and Value, if they are set, erase entities that have the value, or one of several, in the property,
-	// whose name may lead into entities inside. A value has a type: "7" is another one than 7, and 7.0 another one than
-	// both.
+	// Property and Value, if they are set, erase entities that have the value, or one of several,
+	// in the property, whose name may lead into entities inside. A value has a type: "7" is another
+	// one than 7, and 7.0 another one than both.
 	Property string `json:"property,omitempty"`
 	Value    *Value `json:"value,omitempty"`
 
-	// Words are texts, such as addresses of a customer: records of other jobs that have one forget it, too. Where one is an
-	// integer, such as "4711", that counts as well. Give some for a tenant whose value is a bool or a float: records are
-	// not searched for these.
+	// Words are texts, such as addresses of a customer: records of other jobs that have one forget
+	// it, too. Where one is an integer, such as "4711", that counts as well. Give some for a tenant
+	// whose value is a bool or a float: records are not searched for these.
 	Words []string `json:"words,omitempty"`
 
 	// AllKinds says that the query has all kinds that there are. The start sets it.
 	AllKinds bool `json:"all_kinds,omitempty"`
 }
 
-// Erase returns the mapper "erase": it deletes all entities of a namespace, of whatever kinds, or those of a tenant,
-// which have a value in a property; has the records of scattermap forget them; and then keeps a signed certificate of
-// that, under the name of the job, see [Certificate]. It is started by its name.
+// Erase returns the mapper "erase": it deletes all entities of a namespace, of whatever kinds, or
+// those of a tenant, which have a value in a property; has the records of scattermap forget them;
+// and then keeps a signed certificate of that, under the name of the job, see [Certificate]. It is
+// started by its name.
 //
-// To erase a namespace, the query has that and nothing else: the kinds are those of the namespace at its start, at most
+// To erase a namespace, the query has that and nothing else: the kinds are those of the namespace
+// at its start, at most
 // 500. The empty namespace is refused. To erase a tenant, the query may name kinds and namespaces; all that there are
-// is the default. Then the job reads all entities, as a value that is not indexed is found by no query.
+// is the default. Then the job reads all entities, as a value that is not indexed is found by no
+// query.
 //
-// What other jobs have kept of it goes, too: those that have ended are cleaned up with their failures, and can't be
-// undone, retried or verified any more; where a tenant is erased these are all jobs of the database. A job that has not
-// ended, or is being undone, refuses the start, or fails the erasure, and is named: abort it, or wait, and resume the
-// erasure. [mapper.Done.Forget] has the details. The job itself has no records left when it has succeeded, its own one
-// names neither namespace nor tenant, and it can't be undone. Its ID stays, as given: choose one without the name of
-// the namespace, if that is a secret; one with the tenant's value or one of the words is refused.
+// What other jobs have kept of it goes, too: those that have ended are cleaned up with their
+// failures, and can't be undone, retried or verified any more; where a tenant is erased these are
+// all jobs of the database. A job that has not ended, or is being undone, refuses the start, or
+// fails the erasure, and is named: abort it, or wait, and resume the erasure. [mapper.Done.Forget]
+// has the details. The job itself has no records left when it has succeeded, its own one names
+// neither namespace nor tenant, and it can't be undone. Its ID stays, as given: choose one without
+// the name of the namespace, if that is a secret; one with the tenant's value or one of the words
+// is refused.
 //
-// If entities were put meanwhile there is no certificate, and the job fails: start another one. By default no other
-// retention counts, and the job runs beside others.
+// If entities were put meanwhile there is no certificate, and the job fails: start another one. By
+// default no other retention counts, and the job runs beside others.
 func Erase(o EraseOptions) mapper.Definition {
 	m := mapper.Update(EraseName, func(_ context.Context, e *mapper.Entity[entity], p EraseParams) error {
 		if p.Property != "" {
@@ -85,7 +90,8 @@ func Erase(o EraseOptions) mapper.Definition {
 		e.Delete(e.Key)
 		return nil
 	}).OnDone(func(_ context.Context, d *mapper.Done, _ EraseParams) error {
-		return mapper.Permanent(fmt.Errorf("%d entities could not be deleted, so there is no certificate: retry the job", d.Status.Failures))
+		return mapper.Permanent(fmt.Errorf("%d entities could not be deleted, so there is no certificate: retry "+
+			"the job", d.Status.Failures))
 	}).Forget(func(ctx context.Context, d *mapper.Done, p EraseParams) error { return o.certify(ctx, d, p) })
 	m.CheckByName(func(params json.RawMessage) error {
 		var p EraseParams
@@ -186,7 +192,8 @@ func (o EraseOptions) check(q mapper.Query, p EraseParams, opts mapper.StartOpti
 		return errors.New("EraseOptions.Key and Keep are required")
 	case p.Property == "" && (q.Namespace == "" || q.Kind != "" || len(q.Kinds)+len(q.Namespaces) > 0 ||
 		q.AllNamespaces || bounded):
-		return errors.New(`the query has to have a namespace, and nothing else, or the params "property" and "value" a tenant`)
+		return errors.New(
+			`the query has to have a namespace, and nothing else, or the params "property" and "value" a tenant`)
 	case bounded:
 		return errors.New("the query of a tenant can have kinds and namespaces, and nothing else")
 	}
@@ -254,8 +261,8 @@ func complete(ctx context.Context, e *mapper.Engine, q *mapper.Query, p ErasePar
 	return nil
 }
 
-// unfinished returns an error if jobs have not ended that may keep something of what is to be erased: it looks at their
-// queries. The others are found at the end.
+// unfinished returns an error if jobs have not ended that may keep something of what is to be
+// erased: it looks at their queries. The others are found at the end.
 func unfinished(ctx context.Context, e *mapper.Engine, q mapper.Query, p EraseParams, self string) error {
 	var found []string
 	for _, state := range []mapper.State{mapper.Running, mapper.Paused} {
@@ -286,5 +293,6 @@ func unfinished(ctx context.Context, e *mapper.Engine, q mapper.Query, p ErasePa
 	if len(found) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: these jobs keep records of what is to be erased, and have not ended: %s: wait for their end, or abort them", mapper.ErrState, strings.Join(found, ", "))
+	return fmt.Errorf("%w: these jobs keep records of what is to be erased, and have not ended: %s: wait for their "+
+		"end, or abort them", mapper.ErrState, strings.Join(found, ", "))
 }

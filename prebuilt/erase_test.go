@@ -65,8 +65,10 @@ func (d *drawer) certificate(t *testing.T, job string) *prebuilt.Certificate {
 	return c
 }
 
-// ourKinds are the kinds of records that the features of this test leave in the database at some time.
-var ourKinds = []string{"ScattermapDraft", "ScattermapFile", "ScattermapJob", "ScattermapPart", "ScattermapRange", "ScattermapSchedule",
+// ourKinds are the kinds of records that the features of this test leave in the database at some
+// time.
+var ourKinds = []string{"ScattermapDraft", "ScattermapFile", "ScattermapJob", "ScattermapPart", "ScattermapRange",
+	"ScattermapSchedule",
 	"ScattermapSlot", "ScattermapUndoBatch"}
 
 // texts returns all that an entity says, decompressed and decoded, one text a line.
@@ -74,7 +76,9 @@ func texts(properties []datastore.Property) string {
 	var b strings.Builder
 	var add func(v any)
 	encoded := func(text string) {
-		for _, word := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(`",:{}[] `, r) }) {
+		for _, word := range strings.FieldsFunc(text, func(r rune) bool {
+			return strings.ContainsRune(`",:{}[] `, r)
+		}) {
 			for i := range len(word) {
 				if i > 0 && word[i-1] != '-' && word[i-1] != '_' {
 					continue
@@ -220,7 +224,8 @@ func (w tenancy) earlier(q mapper.Query, prefix string) {
 
 func alice(i int) string { return fmt.Sprintf("alice-%04d@example.com", i) }
 
-// TestEraseForgets erases a namespace behind jobs of all sorts that keep its keys: none of them is in any record then.
+// TestEraseForgets erases a namespace behind jobs of all sorts that keep its keys: none of them is
+// in any record then.
 func TestEraseForgets(t *testing.T) {
 	d := newDrawer(t)
 	nightly := mapper.NewSchedule("nightly", prebuilt.Touch, mapper.SkipTick)
@@ -325,7 +330,8 @@ func TestEraseForgets(t *testing.T) {
 		}
 		for _, kind := range kinds {
 			if strings.HasPrefix(kind.Name, "Scattermap") && !slices.Contains(ourKinds, kind.Name) {
-				t.Errorf("%s is a kind of ours that no test of erasures knows: does its content name jobs by properties that lifecycle.refOf reads?", kind.Name)
+				t.Errorf("%s is a kind of ours that no test of erasures knows: does its content name jobs by "+
+					"properties that lifecycle.refOf reads?", kind.Name)
 			}
 		}
 	})
@@ -340,7 +346,8 @@ func (w tenancy) status(id string) *mapper.Status {
 	return s
 }
 
-// TestEraseTenant erases what has a value in a property, in all kinds and namespaces, whether it is indexed or not.
+// TestEraseTenant erases what has a value in a property, in all kinds and namespaces, whether it is
+// indexed or not.
 func TestEraseTenant(t *testing.T) {
 	d := newDrawer(t)
 	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.World) {
@@ -365,13 +372,17 @@ func TestEraseTenant(t *testing.T) {
 		w.earlier(mapper.Query{Kind: "Account"}, "a-")
 		w.earlier(mapper.Query{Kind: "Account", Namespace: "eu"}, "b-")
 		time.Sleep(time.Hour)
-		for _, params := range []string{`{"property": "tenant"}`, `{"value": "acme"}`, `{"property": "tenant", "value": null}`, `{"property": "tenant", "value": ""}`, `{"property": "tenant", "value": "acme", "what": 1}`} {
+		for _, params := range []string{`{"property": "tenant"}`, `{"value": "acme"}`,
+			`{"property": "tenant", "value": null}`, `{"property": "tenant", "value": ""}`,
+			`{"property": "tenant", "value": "acme", "what": 1}`} {
 			if _, err := w.Engine.StartNamed(t.Context(), "erase", mapper.Query{}, []byte(params),
 				nil); !errors.Is(err, mapper.ErrArguments) {
 				t.Errorf("%s: %v", params, err)
 			}
 		}
-		if _, err := w.Engine.StartNamed(t.Context(), "erase", mapper.Query{}, []byte(`{"property": "tenant", "value": "acme"}`), &mapper.StartOptions{ID: "acme-erasure"}); !errors.Is(err, mapper.ErrArguments) {
+		if _, err := w.Engine.StartNamed(t.Context(), "erase", mapper.Query{},
+			[]byte(`{"property": "tenant", "value": "acme"}`),
+			&mapper.StartOptions{ID: "acme-erasure"}); !errors.Is(err, mapper.ErrArguments) {
 			t.Errorf("an ID that names the tenant: %v", err)
 		}
 		if s := w.run("erase", mapper.Query{}, `{"property": "tenant", "value": 7}`, "seven"); s.Written != 3 {
@@ -404,8 +415,8 @@ func TestEraseTenant(t *testing.T) {
 	})
 }
 
-// TestEraseIsInTheWay has a tick that waits, and an undo under way, be in the way of a certificate: each is named, and the erasure is resumed
-// when it is gone.
+// TestEraseIsInTheWay has a tick that waits, and an undo under way, be in the way of a certificate:
+// each is named, and the erasure is resumed when it is gone.
 func TestEraseIsInTheWay(t *testing.T) {
 	d := newDrawer(t)
 	nightly := mapper.NewSchedule("nightly", prebuilt.Touch, mapper.QueueTick)
@@ -416,7 +427,8 @@ func TestEraseIsInTheWay(t *testing.T) {
 		}
 		q := mapper.Query{Namespace: "acme", Kind: "Account"}
 		set := w.run("set", q, `{"property": "seen", "value": true}`, "set")
-		first, err := nightly.Tick(t.Context(), w.Engine, time.Now(), q, mapper.None{}, &mapper.StartOptions{Rate: mapper.Rate{Entities: 200}})
+		first, err := nightly.Tick(t.Context(), w.Engine, time.Now(), q, mapper.None{},
+			&mapper.StartOptions{Rate: mapper.Rate{Entities: 200}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -448,7 +460,8 @@ func TestEraseIsInTheWay(t *testing.T) {
 		blocked(`a tick of the schedule "nightly" waits`)
 		if err := nightly.Advance(t.Context(), w.Engine); err == nil { // there is nothing left for it
 			time.Sleep(time.Hour)
-		} else if record := datastore.NameKey("ScattermapSchedule", "nightly", nil); w.Client.Delete(t.Context(), record) != nil {
+		} else if record := datastore.NameKey("ScattermapSchedule", "nightly", nil); w.Client.Delete(
+			t.Context(), record) != nil {
 			t.Fatal("the schedule can't be deleted")
 		}
 		if err := job.Retry(t.Context()); !errors.Is(err, mapper.ErrState) {
@@ -488,8 +501,8 @@ func TestEraseIsInTheWay(t *testing.T) {
 	})
 }
 
-// TestEraseBesideALatePage has a page stand still that has read keys, and its job be aborted, before any record has one: when it wakes, behind
-// the certificate, it writes none.
+// TestEraseBesideALatePage has a page stand still that has read keys, and its job be aborted,
+// before any record has one: when it wakes, behind the certificate, it writes none.
 func TestEraseBesideALatePage(t *testing.T) {
 	d := newDrawer(t)
 	slow := mapper.Visit("slow", func(context.Context, *mapper.Entity[datastore.PropertyList], mapper.None) error {
@@ -500,7 +513,8 @@ func TestEraseBesideALatePage(t *testing.T) {
 		w := tenancy{t, world}
 		w.put("acme", "Account", alice(1)) // one, so that no range ends at its key
 		o := &mapper.StartOptions{ID: "late", Workers: 1}
-		late, err := slow.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account", AllNamespaces: true}, mapper.None{}, o)
+		late, err := slow.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account", AllNamespaces: true},
+			mapper.None{}, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -520,8 +534,9 @@ func TestEraseBesideALatePage(t *testing.T) {
 	})
 }
 
-// TestEraseTicks erases a namespace after a job whose ID names it was in the way of a schedule's tick: the schedule
-// forgets the ID, and not what became of the tick, whether it has had runs since, and whether these are there.
+// TestEraseTicks erases a namespace after a job whose ID names it was in the way of a schedule's
+// tick: the schedule forgets the ID, and not what became of the tick, whether it has had runs
+// since, and whether these are there.
 func TestEraseTicks(t *testing.T) {
 	for _, variant := range []string{"no run", "the run is there", "the run is gone", "the job and the run are gone"} {
 		t.Run(variant, func(t *testing.T) {
@@ -541,14 +556,16 @@ func TestEraseTicks(t *testing.T) {
 				}
 				tick := func(at time.Time, want string) *mapper.Job {
 					t.Helper()
-					ticked, err := nightly.Tick(t.Context(), w.Engine, at, mapper.Query{Namespace: "other", Kind: "Account"},
+					ticked, err := nightly.Tick(t.Context(), w.Engine, at,
+						mapper.Query{Namespace: "other", Kind: "Account"},
 						mapper.None{}, nil)
 					if err != nil || ticked.Outcome != want {
 						t.Fatalf("%+v, %v, want %s", ticked, err, want)
 					}
 					return ticked.Job
 				}
-				byHand, err := prebuilt.Touch.Start(t.Context(), w.Engine, mapper.Query{Namespace: "acme", Kind: "Account"},
+				byHand, err := prebuilt.Touch.Start(t.Context(), w.Engine,
+					mapper.Query{Namespace: "acme", Kind: "Account"},
 					mapper.None{}, &mapper.StartOptions{ID: "touch-acme", Rate: mapper.Rate{Entities: 100}})
 				must(err)
 				skipped := time.Now()
@@ -588,7 +605,8 @@ func TestEraseTicks(t *testing.T) {
 	}
 }
 
-// TestEraseQueuedTick erases a word that JSON escapes, and that is in the parameters of a tick that waits.
+// TestEraseQueuedTick erases a word that JSON escapes, and that is in the parameters of a tick that
+// waits.
 func TestEraseQueuedTick(t *testing.T) {
 	d := newDrawer(t)
 	nightly := mapper.NewSchedule("nightly", prebuilt.Set, mapper.QueueTick)
@@ -599,7 +617,8 @@ func TestEraseQueuedTick(t *testing.T) {
 			w.put("other", "Account", fmt.Sprintf("carol-%04d", i))
 		}
 		q := mapper.Query{Namespace: "other", Kind: "Account"}
-		first, err := prebuilt.Set.Start(t.Context(), w.Engine, q, prebuilt.SetParams{Property: "p", Value: prebuilt.Value{V: "x"}},
+		first, err := prebuilt.Set.Start(t.Context(), w.Engine, q,
+			prebuilt.SetParams{Property: "p", Value: prebuilt.Value{V: "x"}},
 			&mapper.StartOptions{ID: "by-hand", Rate: mapper.Rate{Entities: 100}})
 		if err != nil {
 			t.Fatal(err)
@@ -614,7 +633,8 @@ func TestEraseQueuedTick(t *testing.T) {
 		}
 		job := w.start("erase", mapper.Query{Namespace: "acme"}, `{"words": ["AT&T"]}`, "erasure")
 		s, err := job.Wait(t.Context())
-		if err != nil || s.State != mapper.Failed || !strings.Contains(s.Error, `a tick of the schedule "nightly" waits`) {
+		if err != nil || s.State != mapper.Failed ||
+			!strings.Contains(s.Error, `a tick of the schedule "nightly" waits`) {
 			t.Fatalf("%+v, %v", s, err)
 		}
 		if err := nightly.Advance(t.Context(), w.Engine); err != nil {
@@ -635,8 +655,8 @@ func TestEraseQueuedTick(t *testing.T) {
 	})
 }
 
-// TestEraseValues erases tenants whose values are numbers and times, after jobs that have them in filters, parameters,
-// keys, names of counters and IDs, and where their ranges begin.
+// TestEraseValues erases tenants whose values are numbers and times, after jobs that have them in
+// filters, parameters, keys, names of counters and IDs, and where their ranges begin.
 func TestEraseValues(t *testing.T) {
 	at := time.Date(2026, 11, 26, 10, 20, 30, 0, time.UTC)
 	for _, test := range []struct {
@@ -661,7 +681,8 @@ func TestEraseValues(t *testing.T) {
 					t.Fatal(err)
 				}
 				all := mapper.Query{Kind: "Account"}
-				filtered := mapper.Query{Kind: "Account", Filters: []mapper.Filter{mapper.Where("tenant", "=", test.value)}}
+				filtered := mapper.Query{Kind: "Account",
+					Filters: []mapper.Filter{mapper.Where("tenant", "=", test.value)}}
 				w.run("touch", filtered, "{}", "touched")
 				w.run("touch", mapper.Query{Kind: "Account", ShardBy: "tenant"}, "{}", "sharded")
 				w.run("touch", mapper.Query{Kind: "Account", Start: key}, "{}", "started")
@@ -684,8 +705,8 @@ func TestEraseValues(t *testing.T) {
 	}
 }
 
-// TestEraseWaitsLong has an erasure wait for a clean-up for hours: deliveries that wait do not count as deaths of their
-// processes, also after one has failed.
+// TestEraseWaitsLong has an erasure wait for a clean-up for hours: deliveries that wait do not
+// count as deaths of their processes, also after one has failed.
 func TestEraseWaitsLong(t *testing.T) {
 	d := newDrawer(t)
 	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.World) {

@@ -27,11 +27,12 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestEraseSimulation erases namespaces and tenants behind and beside jobs of all sorts, while calls, answers and
-// deliveries are lost, processes stop at any call for hours and then make it, others put entities, and operators pause,
-// abort, resume, undo and clean up. Whenever a certificate is kept, nothing of what it says is gone may be in any
-// entity, or in any record, looked at from outside in that moment. Copies and renames beside others' writes lose and
-// double nothing.
+// TestEraseSimulation erases namespaces and tenants behind and beside jobs of all sorts, while
+// calls, answers and deliveries are lost, processes stop at any call for hours and then make it,
+// others put entities, and operators pause, abort, resume, undo and clean up. Whenever a
+// certificate is kept, nothing of what it says is gone may be in any entity, or in any record,
+// looked at from outside in that moment. Copies and renames beside others' writes lose and double
+// nothing.
 func TestEraseSimulation(t *testing.T) {
 	kept := 0
 	n := testflag.Simulate(t, 6, 2, func(t *testing.T, seed uint64) {
@@ -65,7 +66,8 @@ func (f *fleet) upTo(most time.Duration) time.Duration {
 	return time.Duration(f.rng.Int64N(int64(most)))
 }
 
-// stops has a process stop at a call, and make it when it wakes, whoever waits for it by then; or stop behind it.
+// stops has a process stop at a call, and make it when it wakes, whoever waits for it by then; or
+// stop behind it.
 func (f *fleet) stops(share float64) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 		o ...grpc.CallOption) error {
@@ -85,23 +87,27 @@ func newFleet(t *testing.T, seed uint64, mappers []mapper.Definition) *fleet {
 	f := &fleet{T: t, rng: rand.New(rand.NewPCG(seed, 7))}
 	share := func(most float64) float64 { return most * f.rng.Float64() }
 	f.faults = emulator.NewFaults(seed,
-		emulator.Fault{Kind: emulator.LoseCall, Share: share(0.05)}, emulator.Fault{Kind: emulator.LoseAnswer, Share: share(0.05)},
-		emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: 10 * time.Millisecond}}, emulator.Fault{Kind: emulator.AbortCommit, Share: share(0.1)},
+		emulator.Fault{Kind: emulator.LoseCall, Share: share(0.05)},
+		emulator.Fault{Kind: emulator.LoseAnswer, Share: share(0.05)},
+		emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: 10 * time.Millisecond}},
+		emulator.Fault{Kind: emulator.AbortCommit, Share: share(0.1)},
 		emulator.Fault{Kind: emulator.DeliverTwice, Share: share(0.2), Latency: emulator.Uniform{Max: 2 * time.Hour}},
 		emulator.Fault{Kind: emulator.DeliverTogether, Share: share(0.2), Latency: emulator.Uniform{Max: time.Second}},
 		emulator.Fault{Kind: emulator.DeliverLate, Share: share(0.1), Latency: emulator.Uniform{Max: time.Hour}},
-		emulator.Fault{Kind: emulator.CrashReceiver, Share: share(0.1)}, emulator.Fault{Kind: emulator.LoseReply, Share: share(0.1)})
+		emulator.Fault{Kind: emulator.CrashReceiver, Share: share(0.1)},
+		emulator.Fault{Kind: emulator.LoseReply, Share: share(0.1)})
 	f.faults.Pause()
 	var handlers []http.Handler
 	var running sync.WaitGroup
-	e := emulator.ForTest(t, &emulator.Options{Faults: f.faults, Seed: seed, Retention: 48 * time.Hour, Transport: emulator.HandlerTransport(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		running.Add(1)
-		defer running.Done()
-		f.mu.Lock()
-		i := f.rng.IntN(len(handlers))
-		f.mu.Unlock()
-		handlers[i].ServeHTTP(rw, r)
-	}))})
+	e := emulator.ForTest(t, &emulator.Options{Faults: f.faults, Seed: seed, Retention: 48 * time.Hour,
+		Transport: emulator.HandlerTransport(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			running.Add(1)
+			defer running.Done()
+			f.mu.Lock()
+			i := f.rng.IntN(len(handlers))
+			f.mu.Unlock()
+			handlers[i].ServeHTTP(rw, r)
+		}))})
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -112,7 +118,9 @@ func newFleet(t *testing.T, seed uint64, mappers []mapper.Definition) *fleet {
 	must(err)
 	t.Cleanup(func() { client.Close() })
 	const location = "projects/test/locations/here"
-	_, err = client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: location + "/queues/jobs", RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 8}}})
+	_, err = client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{Name: location + "/queues/jobs",
+			RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 8}}})
 	must(err)
 	stop := 0.004 * f.rng.Float64()
 	for i := range 4 { // the last one is that of operators, and takes no deliveries; the one before never stops
@@ -236,7 +244,8 @@ func simulateErase(t *testing.T, seed uint64) (kept int) {
 	return min(kept, 1)
 }
 
-// fill puts what is there in the beginning: of one who is erased, alice and the names with her, and of others.
+// fill puts what is there in the beginning: of one who is erased, alice and the names with her, and
+// of others.
 func (s *simulation) fill() {
 	n := 20 + s.rng.IntN(100)
 	for _, namespace := range []string{"acme", "other"} {
@@ -248,7 +257,8 @@ func (s *simulation) fill() {
 					name, tenant = fmt.Sprintf("carol-%04d", i), "umbrella"
 				}
 				keys = append(keys, key(namespace, kind, name))
-				all = append(all, datastore.PropertyList{{Name: "n", Value: int64(i)}, {Name: "tenant", Value: tenant, NoIndex: i%5 == 0}, {Name: "name", Value: name}})
+				all = append(all, datastore.PropertyList{{Name: "n", Value: int64(i)},
+					{Name: "tenant", Value: tenant, NoIndex: i%5 == 0}, {Name: "name", Value: name}})
 			}
 			if _, err := s.calm.PutMulti(s.Context(), keys, all); err != nil {
 				s.Fatal(err)
@@ -277,11 +287,18 @@ func (s *simulation) engine() *mapper.Engine {
 func (s *simulation) job(id string) {
 	s.mu.Lock()
 	value, _ := json.Marshal(s.acme)
-	jobs := []struct{ mapper, params string }{{"set", `{"property": "of", "value": ` + string(value) + `}`}, {"check", `{"condition": "n >= 5"}`}, {"set", `{"property": "seen", "value": "alice"}`}, {"touch", "{}"}, {"count", `{"by": "name"}`}, {"delete", "{}"}}
+	jobs := []struct{ mapper, params string }{{"set", `{"property": "of", "value": ` + string(value) + `}`},
+		{"check", `{"condition": "n >= 5"}`}, {"set", `{"property": "seen", "value": "alice"}`}, {"touch", "{}"},
+		{"count", `{"by": "name"}`}, {"delete", "{}"}}
 	which := jobs[s.chosen(len(jobs))]
-	q := []mapper.Query{{Kind: "Account", AllNamespaces: true}, {Kind: "Account", Namespace: "acme"}, {Kinds: []string{"Account", "__note"}, Namespace: "acme"}, {Kind: "Account", Namespace: "other"}, {Kind: "Account", AllNamespaces: true, ShardBy: "tenant"}, {Kind: "Account", Namespace: "other", Filters: []mapper.Filter{mapper.Where("tenant", "=", s.acme)}}}[s.chosen(6)]
+	q := []mapper.Query{{Kind: "Account", AllNamespaces: true}, {Kind: "Account", Namespace: "acme"},
+		{Kinds: []string{"Account", "__note"}, Namespace: "acme"}, {Kind: "Account", Namespace: "other"},
+		{Kind: "Account", AllNamespaces: true, ShardBy: "tenant"},
+		{Kind: "Account", Namespace: "other", Filters: []mapper.Filter{mapper.Where("tenant", "=", s.acme)}}}[s.chosen(
+		6)]
 	s.mu.Unlock()
-	o := &mapper.StartOptions{ID: id, PageSize: 5 + s.chosen(20), Beside: true, AllowEmpty: true, Rehearse: which.mapper == "delete" || which.mapper == "set" && s.chance(0.3)}
+	o := &mapper.StartOptions{ID: id, PageSize: 5 + s.chosen(20), Beside: true, AllowEmpty: true,
+		Rehearse: which.mapper == "delete" || which.mapper == "set" && s.chance(0.3)}
 	var job *mapper.Job
 	err := s.insist(func(ctx context.Context) (err error) {
 		job, err = s.engine().StartNamed(mapper.WithReason(ctx, "alice asks"), which.mapper, q, []byte(which.params), o)

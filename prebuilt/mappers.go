@@ -24,7 +24,8 @@ func Mappers() []mapper.Definition {
 	return mapper.Set(Count, Check, Touch, Delete, Set, Rename, Drop, Copy)
 }
 
-// Destroys reports whether the mapper of a name changes or deletes what is stored: its jobs should be rehearsed first.
+// Destroys reports whether the mapper of a name changes or deletes what is stored: its jobs should
+// be rehearsed first.
 func Destroys(name string) bool {
 	return slices.Contains([]string{Delete.Name(), Set.Name(), Rename.Name(), Drop.Name(), EraseName}, name)
 }
@@ -34,8 +35,8 @@ type entity = datastore.PropertyList
 
 // CountParams are the parameters of [Count].
 type CountParams struct {
-	// By is a property, by whose values to count; empty: nothing. A dot leads into an entity inside, or is part of the
-	// name, as in a filter.
+	// By is a property, by whose values to count; empty: nothing. A dot leads into an entity
+	// inside, or is part of the name, as in a filter.
 	By string `json:"by,omitempty"`
 }
 
@@ -47,13 +48,15 @@ func (p CountParams) Validate() error {
 	return checkProperty("by", p.By)
 }
 
-// Count is the mapper "count": it counts entities, under the counter "entities", and by the values of a property, if one is
-// named: plan="free", and "plan (missing)" of those that do not have it. Values have different counters if they differ, also
-// in their type: plan=5, plan=5.0, plan="5", plan=true, plan=null, and of other types what GQL has:
-// seen=DATETIME("2026-10-24T00:00:00Z"), bank=KEY(NAMESPACE("acme"), Bank, 5), photo=BLOB("…"), and
-// bank=KEY(PROJECT("other"), Bank, 5) of a key of another project, also inside an entity. A name of more than 100
-// bytes is cut off, and ends with a hash of all of it. An entity with several values counts for each, and an empty list is
-// a value of its own, ARRAY(). A job has up to 40,000 counters, so a property with more values fails it.
+// Count is the mapper "count": it counts entities, under the counter "entities", and by the values
+// of a property, if one is named: plan="free", and "plan (missing)" of those that do not have it.
+// Values have different counters if they differ, also in their type: plan=5, plan=5.0, plan="5",
+// plan=true, plan=null, and of other types what GQL has: seen=DATETIME("2026-10-24T00:00:00Z"),
+// bank=KEY(NAMESPACE("acme"), Bank, 5), photo=BLOB("…"), and bank=KEY(PROJECT("other"), Bank, 5) of
+// a key of another project, also inside an entity. A name of more than 100 bytes is cut off, and
+// ends with a hash of all of it. An entity with several values counts for each, and an empty list
+// is a value of its own, ARRAY(). A job has up to 40,000 counters, so a property with more values
+// fails it.
 var Count = mapper.Visit("count", func(_ context.Context, e *mapper.Entity[entity], p CountParams) error {
 	e.Count("entities", 1)
 	if p.By == "" {
@@ -81,21 +84,22 @@ var Count = mapper.Visit("count", func(_ context.Context, e *mapper.Entity[entit
 // longestCounter is how many bytes the name of a counter has at most.
 const longestCounter = 100
 
-// checkOwn returns an error if a name leads into an entity inside, as it does in a filter: what changes properties
-// changes those of the entity itself.
+// checkOwn returns an error if a name leads into an entity inside, as it does in a filter: what
+// changes properties changes those of the entity itself.
 func checkOwn(what string, e *mapper.Entity[entity], name string) error {
 	if !value.Leads(e.Stored(), name) {
 		return nil
 	}
-	return mapper.Permanent(fmt.Errorf("%s: %q leads into an entity inside, and only properties of the entity itself can be changed", what, name))
+	return mapper.Permanent(fmt.Errorf("%s: %q leads into an entity inside, and only properties of the entity itself "+
+		"can be changed", what, name))
 }
 
 func named(property string) func(datastore.Property) bool {
 	return func(p datastore.Property) bool { return p.Name == property }
 }
 
-// Touch is the mapper "touch": it writes entities exactly as they are stored, so that an index that was added since, or a
-// time-to-live policy, has them.
+// Touch is the mapper "touch": it writes entities exactly as they are stored, so that an index that
+// was added since, or a time-to-live policy, has them.
 var Touch = mapper.Update("touch", func(_ context.Context, e *mapper.Entity[entity], _ mapper.None) error {
 	e.Touch()
 	return nil
@@ -158,8 +162,8 @@ var Set = mapper.Update("set", func(_ context.Context, e *mapper.Entity[entity],
 	return nil
 })
 
-// A Value is what a property is set to, in the JSON of a filter's value (see mapper.Filter): a number, a text, true, null, or
-// {"time": "2026-10-24T00:00:00Z"}.
+// A Value is what a property is set to, in the JSON of a filter's value (see mapper.Filter): a
+// number, a text, true, null, or {"time": "2026-10-24T00:00:00Z"}.
 type Value struct {
 	V any
 
@@ -200,8 +204,8 @@ func (p RenameParams) Validate() error {
 	return err
 }
 
-// Rename is the mapper "rename": it gives a property another name. Entities without the property stay as they are, and one that has
-// both is a failure, as one of them would be lost.
+// Rename is the mapper "rename": it gives a property another name. Entities without the property
+// stay as they are, and one that has both is a failure, as one of them would be lost.
 var Rename = mapper.Update("rename", func(_ context.Context, e *mapper.Entity[entity], p RenameParams) error {
 	if err := cmp.Or(checkOwn("rename", e, p.From), checkOwn("rename", e, p.To)); err != nil {
 		return err
@@ -242,7 +246,9 @@ var Drop = mapper.Update("drop", func(_ context.Context, e *mapper.Entity[entity
 			return err
 		}
 	}
-	e.Value = slices.DeleteFunc(e.Value, func(q datastore.Property) bool { return slices.Contains(p.Properties, q.Name) })
+	e.Value = slices.DeleteFunc(e.Value, func(q datastore.Property) bool {
+		return slices.Contains(p.Properties, q.Name)
+	})
 	return nil
 })
 
@@ -264,13 +270,15 @@ func (p CopyParams) Validate() error {
 	case (p.Namespace == nil || *p.Namespace == "") && names.Ours("", p.Kind):
 		return fmt.Errorf(`"kind" is %q, one of those that hold scattermap's own records`, p.Kind)
 	case p.Namespace != nil && !names.Namespace(*p.Namespace):
-		return fmt.Errorf(`"namespace" is %.110q, which is reserved, or not up to 100 letters, digits, '.', '_' and '-'`, *p.Namespace)
+		return fmt.Errorf(
+			`"namespace" is %.110q, which is reserved, or not up to 100 letters, digits, '.', '_' and '-'`,
+			*p.Namespace)
 	}
 	return nil
 }
 
-// Copy is the mapper "copy": it copies entities exactly as they are stored to another kind, or namespace, under the same
-// names and ids. A copy that is there is overwritten.
+// Copy is the mapper "copy": it copies entities exactly as they are stored to another kind, or
+// namespace, under the same names and ids. A copy that is there is overwritten.
 var Copy = copies.ByName(startCopy).CheckByName(func(params json.RawMessage) error {
 	return mapper.CheckParams(params, new(CopyParams))
 })
@@ -283,7 +291,8 @@ func startCopy(ctx context.Context, e *mapper.Engine, q mapper.Query, params jso
 		return nil, fmt.Errorf("copy: %w", err)
 	}
 	several := q.AllNamespaces || len(q.Namespaces) > 0
-	stays := p.Namespace == nil || !several && *p.Namespace == q.Namespace || slices.Contains(q.Namespaces, *p.Namespace)
+	stays := p.Namespace == nil || !several && *p.Namespace == q.Namespace ||
+		slices.Contains(q.Namespaces, *p.Namespace)
 	if stays && (p.Kind == "" || p.Kind == q.Kind || slices.Contains(q.Kinds, p.Kind)) {
 		return nil, fmt.Errorf("copy: %w: copies of the query's entities would be the entities themselves: "+
 			"name another kind or namespace", mapper.ErrArguments)
@@ -304,7 +313,8 @@ var copies = mapper.Update("copy", func(_ context.Context, e *mapper.Entity[enti
 		return mapper.Permanent(errors.New("copy: the copy would be the entity itself: name another kind or namespace"))
 	}
 	if names.Ours(to.Namespace, to.Kind) {
-		return mapper.Permanent(fmt.Errorf("copy: the kind %q of the default namespace holds scattermap's own records", to.Kind))
+		return mapper.Permanent(fmt.Errorf("copy: the kind %q of the default namespace holds scattermap's own records",
+			to.Kind))
 	}
 	e.PutStored(&to, e.Stored())
 	return nil

@@ -14,8 +14,8 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-// forge puts entities with a property p that the Go client can't put: keys of other projects and databases, and an
-// array with indexed and unindexed elements.
+// forge puts entities with a property p that the Go client can't put: keys of other projects and
+// databases, and an array with indexed and unindexed elements.
 var forge = mapper.Update("forge", func(_ context.Context, e *mapper.Entity[mapper.None], _ mapper.None) error {
 	key := func(project, database string) *pb.Value {
 		of := e.Stored().Key.PartitionId
@@ -51,13 +51,14 @@ var forge = mapper.Update("forge", func(_ context.Context, e *mapper.Entity[mapp
 	return nil
 })
 
-// TestAsStored runs prebuilt mappers over values that the Go client's model does not have: keys of another project, and
-// arrays whose elements have different index flags.
+// TestAsStored runs prebuilt mappers over values that the Go client's model does not have: keys of
+// another project, and arrays whose elements have different index flags.
 func TestAsStored(t *testing.T) {
 	d := newDrawer(t)
 	mappertest.Run(t, append(prebuilt.Mappers(), d.erase(), forge), nil, func(t *testing.T, world *mappertest.World) {
 		w := tenancy{t, world}
-		if _, err := w.Client.Put(t.Context(), datastore.NameKey("Mould", "m", nil), new(datastore.PropertyList)); err != nil {
+		if _, err := w.Client.Put(t.Context(), datastore.NameKey("Mould", "m", nil),
+			new(datastore.PropertyList)); err != nil {
 			t.Fatal(err)
 		}
 		w.run("forge", mapper.Query{Kind: "Mould"}, "{}", "forged")
@@ -66,7 +67,8 @@ func TestAsStored(t *testing.T) {
 		s := w.run("count", accounts, `{"by": "p"}`, "counted")
 		want := map[string]int64{
 			"entities": 7, "p=ENTITY(of: KEY(Tenant, 5))": 1,
-			`p=ENTITY(of: KEY(PROJECT("their-project"), Tenant, 5))`: 1, "p=1": 1, "p=KEY(Tenant, 5)": 3, `p=KEY(PROJECT("their-project"), Tenant, 5)`: 1,
+			`p=ENTITY(of: KEY(PROJECT("their-project"), Tenant, 5))`: 1, "p=1": 1, "p=KEY(Tenant, 5)": 3,
+			`p=KEY(PROJECT("their-project"), Tenant, 5)`:                     1,
 			`p=KEY(PROJECT("their-project"), DATABASE("second"), Tenant, 5)`: 1,
 		}
 		if !maps.Equal(s.Counters, want) {
@@ -84,18 +86,20 @@ func TestAsStored(t *testing.T) {
 		}
 		s = w.run("erase", mapper.Query{}, `{"property": "p", "value": {"key": "`+tenant.Encode()+`"}}`, "erasure")
 		if c := d.certificate(t, "erasure"); s.Written != 3 || c.Deleted != 3 || c.Unindexed != 1 {
-			t.Errorf("%d were erased, and the certificate says %d, %d of them unindexed", s.Written, c.Deleted, c.Unindexed)
+			t.Errorf("%d were erased, and the certificate says %d, %d of them unindexed", s.Written, c.Deleted,
+				c.Unindexed)
 		}
 		for _, name := range []string{"theirs", "second"} {
-			if err := w.Client.Get(t.Context(), datastore.NameKey("Account", name, nil), new(datastore.PropertyList)); err != nil {
+			if err := w.Client.Get(t.Context(), datastore.NameKey("Account", name, nil),
+				new(datastore.PropertyList)); err != nil {
 				t.Errorf("the account %s of another project's tenant: %v", name, err)
 			}
 		}
 	})
 }
 
-// TestSetFlags sets a property that is an array in which the value is one element, and another one is not indexed: its
-// parameter says whether the value is.
+// TestSetFlags sets a property that is an array in which the value is one element, and another one
+// is not indexed: its parameter says whether the value is.
 func TestSetFlags(t *testing.T) {
 	text := func(s string, unindexed bool) *pb.Value {
 		return &pb.Value{ValueType: &pb.Value_StringValue{StringValue: s}, ExcludeFromIndexes: unindexed}
@@ -104,7 +108,8 @@ func TestSetFlags(t *testing.T) {
 		return &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: all}}}
 	}
 	stored := []*pb.Value{
-		text("free", false), text("free", true), text("gold", true), list(), list(text("gold", false), text("free", true)),
+		text("free", false), text("free", true), text("gold", true), list(),
+		list(text("gold", false), text("free", true)),
 		list(text("gold", true), text("free", false)), list(text("free", true), text("gold", false)),
 		list(text("free", true), text("free", false)), list(text("gold", true), text("gold", false)),
 	}
@@ -118,7 +123,8 @@ func TestSetFlags(t *testing.T) {
 	})
 	for _, noIndex := range []bool{false, true} {
 		mappertest.Run(t, append(prebuilt.Mappers(), mould), nil, func(t *testing.T, w *mappertest.World) {
-			if _, err := w.Client.Put(t.Context(), datastore.NameKey("Mould", "m", nil), new(datastore.PropertyList)); err != nil {
+			if _, err := w.Client.Put(t.Context(), datastore.NameKey("Mould", "m", nil),
+				new(datastore.PropertyList)); err != nil {
 				t.Fatal(err)
 			}
 			run(t, w, "mould", "{}", mapper.Query{Kind: "Mould"}, mapper.StartOptions{})

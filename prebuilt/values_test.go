@@ -23,8 +23,10 @@ func strangers() []any {
 	}
 	long := strings.Repeat("a", 200)
 	return []any{
-		nil, "null", "NULL", "", "(missing)", int64(1), 1.0, "1", "1.0", true, "true", false, int64(0), 0.0, math.Copysign(0, -1), math.NaN(), "NaN",
-		math.Inf(1), math.Inf(-1), 1e21, "1e+21", []byte("1"), []byte{}, []byte("ab"), []byte("ba"), "BLOB(\"MQ\")", at, at.Add(time.Microsecond), "2026-10-24T00:00:00Z",
+		nil, "null", "NULL", "", "(missing)", int64(1), 1.0, "1", "1.0", true, "true", false, int64(0), 0.0,
+		math.Copysign(0, -1), math.NaN(), "NaN",
+		math.Inf(1), math.Inf(-1), 1e21, "1e+21", []byte("1"), []byte{}, []byte("ab"), []byte("ba"), "BLOB(\"MQ\")", at,
+		at.Add(time.Microsecond), "2026-10-24T00:00:00Z",
 		at.UnixMicro(), key("", "K", "1", 0, nil), key("", "K", "", 1, nil), key("n", "K", "", 1, nil), key("m", "K",
 			"", 1, nil), key("", "K,1", "", 1, nil),
 		key("", "L", "x", 0, key("", "K", "1", 0, nil)), key("", "K", "1, L, \"x", 0,
@@ -36,7 +38,8 @@ func strangers() []any {
 	}
 }
 
-// TestCountTellsApart counts values that differ, by properties with odd names: each has a counter of its own.
+// TestCountTellsApart counts values that differ, by properties with odd names: each has a counter
+// of its own.
 func TestCountTellsApart(t *testing.T) {
 	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
 		all := strangers()
@@ -67,8 +70,8 @@ func TestCountTellsApart(t *testing.T) {
 	})
 }
 
-// TestPathsAgree has a count, a condition and a filter find the same under a path: what is inside an entity, and what has
-// the dot in its name.
+// TestPathsAgree has a count, a condition and a filter find the same under a path: what is inside
+// an entity, and what has the dot in its name.
 func TestPathsAgree(t *testing.T) {
 	inside := func(v any) any {
 		return &datastore.Entity{Properties: []datastore.Property{{Name: "b", Value: v}}}
@@ -110,8 +113,8 @@ func TestPathsAgree(t *testing.T) {
 	})
 }
 
-// TestCheckTellsTypesApart compares each value with each other: an inequality holds within a type only, and never for NaN;
-// different values are different.
+// TestCheckTellsTypesApart compares each value with each other: an inequality holds within a type
+// only, and never for NaN; different values are different.
 func TestCheckTellsTypesApart(t *testing.T) {
 	literals := map[string]any{"0": int64(0), "0.0": 0.0, "'0'": "0", "TRUE": true,
 		"DATETIME('2026-10-24T00:00:00Z')": time.Date(2026, 10, 24, 0, 0, 0, 0, time.UTC), "BLOB('MA')": []byte("0")}
@@ -143,8 +146,10 @@ func TestCheckTellsTypesApart(t *testing.T) {
 			}
 		}
 		for condition, want := range map[string]int{
-			"p > NULL": len(all) - 2, "p IS NULL": 1, "p != NULL": len(all) - 2, "p = 0": 1, "p = 0.0": 1, "p = '1'": 1, "p = 1": 1, "p = 1.0": 1,
-			"p != 1": len(all) - 2, "p NOT IN ARRAY(1, '1')": len(all) - 3, "p IN ARRAY(1, '1', NULL)": 3, "p >= 0 OR p >= 0.0": 7, "p >= 0 AND p < 1": 1,
+			"p > NULL": len(all) - 2, "p IS NULL": 1, "p != NULL": len(all) - 2, "p = 0": 1, "p = 0.0": 1, "p = '1'": 1,
+			"p = 1": 1, "p = 1.0": 1,
+			"p != 1": len(all) - 2, "p NOT IN ARRAY(1, '1')": len(all) - 3, "p IN ARRAY(1, '1', NULL)": 3,
+			"p >= 0 OR p >= 0.0": 7, "p >= 0 AND p < 1": 1,
 		} {
 			s := run(t, w, "check", fmt.Sprintf(`{"condition": "%s"}`, condition), mapper.Query{Kind: "V"},
 				mapper.StartOptions{})
@@ -173,8 +178,8 @@ func TestCheckTellsTypesApart(t *testing.T) {
 	})
 }
 
-// TestCheckSaysWhy has conditions that values do not meet for a reason that the condition does not show: the failure says
-// it, and names no type that has nothing to do with it.
+// TestCheckSaysWhy has conditions that values do not meet for a reason that the condition does not
+// show: the failure says it, and names no type that has nothing to do with it.
 func TestCheckSaysWhy(t *testing.T) {
 	const (
 		odd   = `"p" is -0.0, which is below 0.0 and not equal to it, as Datastore orders floats`
@@ -189,15 +194,19 @@ func TestCheckSaysWhy(t *testing.T) {
 			p         any
 			want      string // of the reason; "meets": it does; empty: no reason
 		}{
-			{"p >= 0.0", minus, odd}, {"p = 0.0", minus, odd}, {"p IN ARRAY(1.0, 0.0)", minus, odd}, {"p != 0.0", minus, "meets"},
+			{"p >= 0.0", minus, odd}, {"p = 0.0", minus, odd}, {"p IN ARRAY(1.0, 0.0)", minus, odd},
+			{"p != 0.0", minus, "meets"},
 			{"p <= -0.0", 0.0, above}, {"p < 0.0", minus, "meets"}, {"p > 0.0", minus, ""}, {"p >= 0.0", -1.0, ""},
-			{"p >= 0 OR p >= 0.0", minus, odd}, {"p >= 0.0 OR p >= 0", minus, odd}, {"p >= 0 OR p >= 0.0", math.NaN(), nan},
-			{"p >= 0 OR p >= 0.0", -1.0, ""}, {"p >= 0 OR p >= 0.0", int64(-1), ""}, {"p >= 0 OR p >= 0.0", 0.0, "meets"},
+			{"p >= 0 OR p >= 0.0", minus, odd}, {"p >= 0.0 OR p >= 0", minus, odd},
+			{"p >= 0 OR p >= 0.0", math.NaN(), nan},
+			{"p >= 0 OR p >= 0.0", -1.0, ""}, {"p >= 0 OR p >= 0.0", int64(-1), ""},
+			{"p >= 0 OR p >= 0.0", 0.0, "meets"},
 			{"p >= 0 OR p >= 0.0", "x", `"p" is of the type string, and is compared with the type integer`},
 			{"p >= 0 OR q = 1", "x", `"p"` + typed}, {"(p >= 0 OR p >= 0.0) AND q = 1", 1.0, ""},
 			{"q = 1 AND p >= 0", 1.0, ""}, {"q = 2 AND p >= 0", 1.0, `"p"` + typed},
 			{"p >= 0 OR p >= 0.0", []any{int64(-1), "x"}, `"p" is of the type string`}, {"p >= 0", []any{}, ""},
-			{"p >= 0", math.NaN(), `"p"` + typed}, {"p > NULL", math.NaN(), "meets"}, {"p > NULL", nil, ""}, {"p = 1", nil, ""},
+			{"p >= 0", math.NaN(), `"p"` + typed}, {"p > NULL", math.NaN(), "meets"}, {"p > NULL", nil, ""},
+			{"p = 1", nil, ""},
 			{"p <= NULL OR p >= 0", -1.0, `"p"` + typed}, {"p = NULL OR p = 5", 5.0, `"p"` + typed},
 		} {
 			kind := fmt.Sprintf("C%d", i)
@@ -254,18 +263,20 @@ func cmpOf[T int64 | float64](a, b T) int {
 	return 0
 }
 
-// TestOwnKindsAreNobodys refuses jobs of any mapper over the kinds of our own records, and takes those of other
-// namespaces, and kinds that only look reserved.
+// TestOwnKindsAreNobodys refuses jobs of any mapper over the kinds of our own records, and takes
+// those of other namespaces, and kinds that only look reserved.
 func TestOwnKindsAreNobodys(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *mappertest.World) {
 		for _, m := range prebuilt.Mappers() {
 			params := map[string]string{"set": `{"property": "p", "value": 1}`, "rename": `{"from": "a", "to": "b"}`,
-				"drop": `{"properties": ["a"]}`, "copy": `{"kind": "Copy"}`, "check": `{"condition": "a = 1"}`}[m.Name()]
+				"drop": `{"properties": ["a"]}`, "copy": `{"kind": "Copy"}`,
+				"check": `{"condition": "a = 1"}`}[m.Name()]
 			if params == "" {
 				params = "{}"
 			}
 			for _, kind := range []string{"ScattermapJob", "ScattermapRange", "ScattermapUndoBatch",
-				"ScattermapDraft", "ScattermapSlot", "ScattermapSchedule", "ScattermapPart", "ScattermapFile", "ScattermapOfLaterBuilds"} {
+				"ScattermapDraft", "ScattermapSlot", "ScattermapSchedule", "ScattermapPart", "ScattermapFile",
+				"ScattermapOfLaterBuilds"} {
 				for _, q := range []mapper.Query{{Kind: kind}, {Kinds: []string{"Account", kind}}, {Kind: kind,
 					AllNamespaces: true}, {Kind: kind, Namespaces: []string{"", "n"}}} {
 					for _, rehearse := range []bool{false, true} {

@@ -19,8 +19,8 @@ type errAdvised struct {
 
 func (e errAdvised) Unwrap() error { return e.error }
 
-// Advice returns what a client whose request was refused can do about its token. It repeats nothing but what the
-// client has sent. It is empty if the error has none.
+// Advice returns what a client whose request was refused can do about its token. It repeats nothing
+// but what the client has sent. It is empty if the error has none.
 func Advice(err error) string {
 	var advised errAdvised
 	if errors.As(err, &advised) {
@@ -42,8 +42,10 @@ func (v *Verifier) advise(err error, token string, now time.Time) error {
 	case !ok:
 		advice = "this is no identity token; an access token is none"
 	case c.Audience == claims.Gcloud:
-		advice = "gcloud makes a person's token for gcloud itself, and this service verifies that a token is for its own URL: " +
-			"impersonate a service account (gcloud auth print-identity-token --impersonate-service-account=ACCOUNT --audiences=URL --include-email)"
+		advice = "gcloud makes a person's token for gcloud itself, and this service verifies that a token is for its " +
+			"own URL: " +
+			"impersonate a service account (gcloud auth print-identity-token --impersonate-service-account=ACCOUNT " +
+			"--audiences=URL --include-email)"
 	case c.Audience != v.audience:
 		advice = "the token is for another audience than the URL of this service"
 	case c.Expired(now):
@@ -55,11 +57,12 @@ func (v *Verifier) advise(err error, token string, now time.Time) error {
 	return errAdvised{err, advice}
 }
 
-// Claimed returns the e-mail address in the token of a request, or its subject if it has none, without verifying it. It
-// is for services behind Cloud Run's own check, which has verified the token and removed its signature: a request with
-// another token, or with none, is refused with [ErrToken], as that check is off then, or elsewhere. Nothing else may
-// reach such a service, as anybody can write such a token. The header X-Serverless-Authorization goes first, as Cloud
-// Run verifies that one where both are there.
+// Claimed returns the e-mail address in the token of a request, or its subject if it has none,
+// without verifying it. It is for services behind Cloud Run's own check, which has verified the
+// token and removed its signature: a request with another token, or with none, is refused with
+// [ErrToken], as that check is off then, or elsewhere. Nothing else may reach such a service, as
+// anybody can write such a token. The header X-Serverless-Authorization goes first, as Cloud Run
+// verifies that one where both are there.
 func Claimed(r *http.Request) (account string, err error) {
 	header := r.Header.Get("X-Serverless-Authorization")
 	if header == "" {
@@ -68,7 +71,8 @@ func Claimed(r *http.Request) (account string, err error) {
 	token := bearer(header)
 	c, ok := claims.Of(token)
 	if !ok || !strings.HasSuffix(token, "."+claims.Removed) {
-		return "", fmt.Errorf("%w: Cloud Run has not verified one: is its check off, or is this not Cloud Run?", ErrToken)
+		return "", fmt.Errorf("%w: Cloud Run has not verified one: is its check off, or is this not Cloud Run?",
+			ErrToken)
 	}
 	return cmp.Or(c.Email, c.Subject), nil
 }

@@ -25,8 +25,8 @@ const (
 
 // A Delivery is one attempt to deliver a task.
 type Delivery struct {
-	// TaskID is the task's ID, as the sender says, of at most 500 bytes. A header can be forged by whom
-	// the handler lets in: it is for logs, and to tell deliveries apart.
+	// TaskID is the task's ID, as the sender says, of at most 500 bytes. A header can be forged by
+	// whom the handler lets in: it is for logs, and to tell deliveries apart.
 	TaskID string
 
 	// Queue is the name of the queue that the task was put into, as the sender says. It is
@@ -40,8 +40,9 @@ type Delivery struct {
 	// Due is when the task was to be delivered, as the sender says; zero if that is not known.
 	Due time.Time
 
-	// NewTrace says that the delivery is to begin a trace of its own, with a link to the span in which the task was enqueued,
-	// and not to be part of that one's. The context of the handler has that span.
+	// NewTrace says that the delivery is to begin a trace of its own, with a link to the span in
+	// which the task was enqueued, and not to be part of that one's. The context of the handler has
+	// that span.
 	NewTrace bool
 
 	// Body is the task's message.
@@ -64,8 +65,9 @@ type errElsewhere struct{ err error }
 func (e errElsewhere) Error() string { return e.err.Error() }
 func (e errElsewhere) Unwrap() error { return e.err }
 
-// Elsewhere marks an error of a process that is about to end: the queue delivers the task again, to another
-// process, and nobody needs to know. It is answered with 421, and logged at the level Debug.
+// Elsewhere marks an error of a process that is about to end: the queue delivers the task again, to
+// another process, and nobody needs to know. It is answered with 421, and logged at the level
+// Debug.
 func Elsewhere(err error) error { return errElsewhere{err} }
 
 // Errors of requests that are not deliveries of the queue.
@@ -80,7 +82,8 @@ var (
 	// ErrToken says that a request has no valid token. It is answered by 401.
 	ErrToken = errors.New("no valid token")
 
-	// ErrAccount says that the token of a request is valid, and of an account that is not let in. It is answered by 403.
+	// ErrAccount says that the token of a request is valid, and of an account that is not let in.
+	// It is answered by 403.
 	ErrAccount = errors.New("the token is of another account")
 )
 
@@ -145,8 +148,8 @@ func (q *Queue) Handler(log *slog.Logger, run func(context.Context, Delivery) er
 	})
 }
 
-// Refuse answers a request whose body is not read: the server closes the connection behind the answer, and
-// does not wait for what was not sent yet.
+// Refuse answers a request whose body is not read: the server closes the connection behind the
+// answer, and does not wait for what was not sent yet.
 func Refuse(w http.ResponseWriter, code int) {
 	hangUp(w)
 	w.WriteHeader(code)

@@ -63,7 +63,10 @@ func TestTokensOfTheEmulator(t *testing.T) {
 	server := httptest.NewServer(nil)
 	defer server.Close()
 	q := newQueue(t, server.URL, &emulator.Options{KeysAddr: "127.0.0.1:0"}, &tasks.Options{ServiceAccount: account})
-	server.Config.Handler = q.Handler(slog.Default(), func(_ context.Context, d tasks.Delivery) error { delivered <- d; return nil })
+	server.Config.Handler = q.Handler(slog.Default(), func(_ context.Context, d tasks.Delivery) error {
+		delivered <- d
+		return nil
+	})
 	if err := q.Enqueue(t.Context(), tasks.Task{ID: "abc", Body: []byte("x")}); err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +91,9 @@ func TestHandlerAnswers(t *testing.T) {
 		"too large": {"POST", bytes.NewReader(make([]byte, 1<<20+1)), nil, 413},
 		"largest":   {"POST", bytes.NewReader(make([]byte, 1<<20)), nil, 200},
 	} {
-		handler := q.Handler(slog.New(slog.DiscardHandler), func(context.Context, tasks.Delivery) error { return c.err })
+		handler := q.Handler(slog.New(slog.DiscardHandler), func(context.Context, tasks.Delivery) error {
+			return c.err
+		})
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequest(c.method, audience, c.body))
 		if w.Code != c.want || w.Body.Len() > 0 {

@@ -17,9 +17,10 @@ const (
 	maxKeys   = 1 << 20          // bytes
 )
 
-// keysTransport fetches the public keys for Google's library. That keeps them for as long as they say, whatever key a token names; but
-// while they can't be had, or say nothing, it would fetch them for each token, and strangers send as many as they like. Here
-// one fetch is under way at a time, and its outcome is that of every other within keysPause.
+// keysTransport fetches the public keys for Google's library. That keeps them for as long as they
+// say, whatever key a token names; but while they can't be had, or say nothing, it would fetch them
+// for each token, and strangers send as many as they like. Here one fetch is under way at a time,
+// and its outcome is that of every other within keysPause.
 type keysTransport struct {
 	base http.RoundTripper
 	from *url.URL      // where the keys are; nil: where the library looks

@@ -16,8 +16,8 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestKeysAreFetchedSeldom has a crowd ask for the public keys, at once and one after the other: they are fetched once a second,
-// whether they come or not.
+// TestKeysAreFetchedSeldom has a crowd ask for the public keys, at once and one after the other:
+// they are fetched once a second, whether they come or not.
 func TestKeysAreFetchedSeldom(t *testing.T) {
 	down := errors.New("down")
 	for name, c := range map[string]struct {
@@ -26,10 +26,11 @@ func TestKeysAreFetchedSeldom(t *testing.T) {
 		err  error
 		want error
 	}{
-		"the keys come":      {200, "keys", nil, nil},
-		"an error's page":    {500, "sorry", nil, nil},
-		"no connection":      {0, "", down, down},
-		"more than can be":   {200, strings.Repeat("x", maxKeys+1), nil, errors.New("the public keys have more than 1048576 bytes")},
+		"the keys come":   {200, "keys", nil, nil},
+		"an error's page": {500, "sorry", nil, nil},
+		"no connection":   {0, "", down, down},
+		"more than can be": {200, strings.Repeat("x", maxKeys+1), nil,
+			errors.New("the public keys have more than 1048576 bytes")},
 		"as many as they be": {200, strings.Repeat("x", maxKeys), nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -38,7 +39,8 @@ func TestKeysAreFetchedSeldom(t *testing.T) {
 				keys := newKeysTransport(roundTrip(func(*http.Request) (*http.Response, error) {
 					fetches++ // one at a time: the race detector would say so
 					time.Sleep(300 * time.Millisecond)
-					return &http.Response{StatusCode: c.code, Header: http.Header{"A": {"b"}}, Body: io.NopCloser(strings.NewReader(c.body))}, c.err
+					return &http.Response{StatusCode: c.code, Header: http.Header{"A": {"b"}},
+						Body: io.NopCloser(strings.NewReader(c.body))}, c.err
 				}), nil)
 				ask := func() {
 					r, err := http.NewRequestWithContext(t.Context(), "GET", "https://keys.example/", nil)
@@ -58,7 +60,8 @@ func TestKeysAreFetchedSeldom(t *testing.T) {
 						return
 					}
 					body, err := io.ReadAll(resp.Body)
-					if string(body) != c.body || err != nil || resp.StatusCode != c.code || resp.Header.Get("A") != "b" {
+					if string(body) != c.body || err != nil || resp.StatusCode != c.code ||
+						resp.Header.Get("A") != "b" {
 						t.Errorf("%d bytes, %d, %v; error %v", len(body), resp.StatusCode, resp.Header, err)
 					}
 				}
@@ -81,7 +84,8 @@ func TestKeysAreFetchedSeldom(t *testing.T) {
 	}
 }
 
-// TestFetchOfKeysGoesOn has the request that fetches the keys go away, and one that waits for them: others get them.
+// TestFetchOfKeysGoesOn has the request that fetches the keys go away, and one that waits for them:
+// others get them.
 func TestFetchOfKeysGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fetches := 0

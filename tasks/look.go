@@ -20,21 +20,21 @@ type Sighting struct {
 	Code     codes.Code
 	Message  string // in the queue's words, such as "NOT_FOUND(5): HTTP status code 404"
 
-	// Elsewhere says that the task is delivered to another URL, or with a token of another account or for
-	// another audience, than if it were enqueued now: a task keeps what it was created with.
+	// Elsewhere says that the task is delivered to another URL, or with a token of another account
+	// or for another audience, than if it were enqueued now: a task keeps what it was created with.
 	Elsewhere bool
 }
 
-// Exists reports whether a task waits in the queue or is being delivered. One that is delivered elsewhere (see
-// [Sighting]), and was not accepted there, does not count: it may never be. The caller needs the permission
-// cloudtasks.tasks.get.
+// Exists reports whether a task waits in the queue or is being delivered. One that is delivered
+// elsewhere (see [Sighting]), and was not accepted there, does not count: it may never be. The
+// caller needs the permission cloudtasks.tasks.get.
 func (q *Queue) Exists(ctx context.Context, t Task) (bool, error) {
 	s, err := q.Look(ctx, t)
 	return s != nil && (!s.Elsewhere || !s.Ended), err
 }
 
-// Look asks the queue about a task, or returns nil if the task is gone. The caller needs the permission
-// cloudtasks.tasks.get.
+// Look asks the queue about a task, or returns nil if the task is gone. The caller needs the
+// permission cloudtasks.tasks.get.
 func (q *Queue) Look(ctx context.Context, of Task) (*Sighting, error) {
 	name := q.name + "/tasks/" + of.ID
 	t, err := q.client.GetTask(ctx, &cloudtaskspb.GetTaskRequest{Name: name})
@@ -45,14 +45,18 @@ func (q *Queue) Look(ctx context.Context, of Task) (*Sighting, error) {
 	default:
 		return nil, fmt.Errorf("tasks: get %s: %w", name, err)
 	}
-	last, made, now := t.GetLastAttempt(), t.GetHttpRequest(), q.request(ctx, of, time.Time{}).GetTask().GetHttpRequest()
+	last, made, now := t.GetLastAttempt(), t.GetHttpRequest(),
+		q.request(ctx, of, time.Time{}).GetTask().GetHttpRequest()
 	return &Sighting{
 		URL: made.GetUrl(), Due: t.GetScheduleTime().AsTime(), Attempts: int(t.GetDispatchCount()),
-		// The status of an attempt that is under way means nothing, and it has no response time. One that
-		// nobody has answered may have none either: then the task is due later than that attempt.
-		Ended: last != nil && (last.ResponseTime != nil || t.GetScheduleTime().AsTime().After(last.GetDispatchTime().AsTime())),
-		Code:  codes.Code(last.GetResponseStatus().GetCode()), Message: last.GetResponseStatus().GetMessage(),
-		Elsewhere: made.GetUrl() != now.Url || made.GetOidcToken() != nil && !proto.Equal(made.GetOidcToken(), now.GetOidcToken()),
+		// The status of an attempt that is under way means nothing, and it has no response time.
+		// One that nobody has answered may have none either: then the task is due later than that
+		// attempt.
+		Ended: last != nil &&
+			(last.ResponseTime != nil || t.GetScheduleTime().AsTime().After(last.GetDispatchTime().AsTime())),
+		Code: codes.Code(last.GetResponseStatus().GetCode()), Message: last.GetResponseStatus().GetMessage(),
+		Elsewhere: made.GetUrl() != now.Url || made.GetOidcToken() != nil &&
+			!proto.Equal(made.GetOidcToken(), now.GetOidcToken()),
 	}, nil
 }
 

@@ -17,8 +17,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestLook follows what the queue says of a task: before its time, while it is delivered, after an attempt
-// that failed, and once it is gone.
+// TestLook follows what the queue says of a task: before its time, while it is delivered, after an
+// attempt that failed, and once it is gone.
 func TestLook(t *testing.T) {
 	var attempts atomic.Int64
 	run := func(context.Context, tasks.Delivery) error {
@@ -49,7 +49,8 @@ func TestLook(t *testing.T) {
 			t.Errorf("while it is delivered: %+v", s)
 		}
 		time.Sleep(30*time.Second + 50*time.Millisecond)
-		if s := look(); s == nil || s.Attempts != 1 || !s.Ended || s.Code != codes.Internal || s.Message != "INTERNAL(13): HTTP status code 500" {
+		if s := look(); s == nil || s.Attempts != 1 || !s.Ended || s.Code != codes.Internal ||
+			s.Message != "INTERNAL(13): HTTP status code 500" {
 			t.Errorf("after an attempt that failed: %+v", s)
 		}
 		time.Sleep(time.Hour)
@@ -62,24 +63,29 @@ func TestLook(t *testing.T) {
 	})
 }
 
-// TestElsewhere looks at a task through queues of one name that would create it with another URL, account or audience. It
-// exists for all of them until it was refused, and then for none but those that would create the same.
+// TestElsewhere looks at a task through queues of one name that would create it with another URL,
+// account or audience. It exists for all of them until it was refused, and then for none but those
+// that would create the same.
 func TestElsewhere(t *testing.T) {
 	for name, test := range map[string]struct {
 		target    string
 		options   tasks.Options
 		elsewhere bool
 	}{
-		"the same":         {target: "http://worker.example/base/"},
-		"another host":     {target: "http://other.example/base/", elsewhere: true},
-		"another path":     {target: "http://worker.example/", elsewhere: true},
-		"another account":  {target: "http://worker.example/base/", options: tasks.Options{ServiceAccount: "b@example.com"}, elsewhere: true},
-		"another audience": {target: "http://worker.example/base/", options: tasks.Options{Audience: "all"}, elsewhere: true},
+		"the same":     {target: "http://worker.example/base/"},
+		"another host": {target: "http://other.example/base/", elsewhere: true},
+		"another path": {target: "http://worker.example/", elsewhere: true},
+		"another account": {target: "http://worker.example/base/",
+			options: tasks.Options{ServiceAccount: "b@example.com"}, elsewhere: true},
+		"another audience": {target: "http://worker.example/base/", options: tasks.Options{Audience: "all"},
+			elsewhere: true},
 		"another deadline": {target: "http://worker.example/base/", options: tasks.Options{Deadline: time.Minute}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				refuse := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
+				refuse := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					w.WriteHeader(http.StatusForbidden)
+				})
 				emu := emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(refuse)})
 				client, err := emu.CloudTasks(t.Context())
 				if err != nil {
@@ -87,15 +93,19 @@ func TestElsewhere(t *testing.T) {
 				}
 				defer client.Close()
 				const queue = "projects/p/locations/l/queues/q"
-				if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: "projects/p/locations/l", Queue: &cloudtaskspb.Queue{Name: queue}}); err != nil {
+				if _, err := client.CreateQueue(t.Context(),
+					&cloudtaskspb.CreateQueueRequest{Parent: "projects/p/locations/l",
+						Queue: &cloudtaskspb.Queue{Name: queue}}); err != nil {
 					t.Fatal(err)
 				}
 				const account = "a@example.com"
-				first, err := tasks.NewQueue(client, queue, "http://worker.example/base/", &tasks.Options{Unverified: true, ServiceAccount: account})
+				first, err := tasks.NewQueue(client, queue, "http://worker.example/base/",
+					&tasks.Options{Unverified: true, ServiceAccount: account})
 				if err != nil {
 					t.Fatal(err)
 				}
-				test.options.Unverified, test.options.ServiceAccount = true, cmp.Or(test.options.ServiceAccount, account)
+				test.options.Unverified, test.options.ServiceAccount = true,
+					cmp.Or(test.options.ServiceAccount, account)
 				now, err := tasks.NewQueue(client, queue, test.target, &test.options)
 				if err != nil {
 					t.Fatal(err)
@@ -109,7 +119,8 @@ func TestElsewhere(t *testing.T) {
 					if err != nil || s == nil || s.Elsewhere != test.elsewhere {
 						t.Errorf("refused %v: %+v, %v", refused, s, err)
 					}
-					if exists, err := now.Exists(t.Context(), task); err != nil || exists == (refused && test.elsewhere) {
+					if exists, err := now.Exists(t.Context(), task); err != nil ||
+						exists == (refused && test.elsewhere) {
 						t.Errorf("refused %v: it exists %v, %v", refused, exists, err)
 					}
 					time.Sleep(2 * time.Minute)

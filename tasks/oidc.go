@@ -45,8 +45,9 @@ var oidc = proof{
 	verified:  true,
 }
 
-// iap are the assertions that Identity-Aware Proxy signs, as its page "Get the user's identity with signed headers" has them.
-// The headers that it sends beside, X-Goog-Authenticated-User-Email and others, prove nothing.
+// iap are the assertions that Identity-Aware Proxy signs, as its page "Get the user's identity with
+// signed headers" has them. The headers that it sends beside, X-Goog-Authenticated-User-Email and
+// others, prove nothing.
 var iap = proof{
 	token:     func(r *http.Request) string { return r.Header.Get("X-Goog-IAP-JWT-Assertion") },
 	missing:   "no assertion of Identity-Aware Proxy",
@@ -74,10 +75,11 @@ func NewVerifier(audience string, accounts []string, keysURL string) (*Verifier,
 	return newVerifier(oidc, audience, accounts, keysURL)
 }
 
-// NewIAPVerifier returns a verifier of the assertions of Identity-Aware Proxy that are meant for an audience, such as
-// "/projects/NUMBER/locations/REGION/services/SERVICE" for Cloud Run. It takes accounts with these e-mail addresses or, if there
-// are none, everybody whom the proxy lets through and whose assertion has an e-mail address. The public keys are fetched from keysURL,
-// or from Google if it is empty.
+// NewIAPVerifier returns a verifier of the assertions of Identity-Aware Proxy that are meant for an
+// audience, such as "/projects/NUMBER/locations/REGION/services/SERVICE" for Cloud Run. It takes
+// accounts with these e-mail addresses or, if there are none, everybody whom the proxy lets through
+// and whose assertion has an e-mail address. The public keys are fetched from keysURL, or from
+// Google if it is empty.
 func NewIAPVerifier(audience string, accounts []string, keysURL string) (*Verifier, error) {
 	return newVerifier(iap, audience, accounts, keysURL)
 }
@@ -110,8 +112,9 @@ func (v *Verifier) Verify(r *http.Request) error {
 	return err
 }
 
-// Allow verifies a request, and returns the e-mail address of the account that has sent it. The error is [ErrToken], with
-// [Advice] where that is known, or [ErrAccount] if the token is valid, and of another account.
+// Allow verifies a request, and returns the e-mail address of the account that has sent it. The
+// error is [ErrToken], with [Advice] where that is known, or [ErrAccount] if the token is valid,
+// and of another account.
 func (v *Verifier) Allow(r *http.Request) (account string, err error) {
 	token := v.proof.token(r)
 	account, err = v.allow(r.Context(), token)
@@ -142,7 +145,8 @@ func (v *Verifier) allow(ctx context.Context, token string) (account string, err
 	}
 	email, _ := payload.Claims["email"].(string)
 	verified, says := payload.Claims["email_verified"]
-	if email == "" || len(v.accounts) > 0 && !slices.Contains(v.accounts, email) || (says || v.proof.verified) && verified != true {
+	if email == "" || len(v.accounts) > 0 && !slices.Contains(v.accounts, email) || (says || v.proof.verified) &&
+		verified != true {
 		return "", ErrAccount
 	}
 	return email, nil
@@ -157,9 +161,9 @@ func Account(ctx context.Context) string {
 	return account
 }
 
-// Require returns a handler that answers 401 or 403 to requests that the
-// verifier does not take, and passes on the others, with their [Account]. The log says why; the answer
-// says that a token was wrong, with [Advice], or its account.
+// Require returns a handler that answers 401 or 403 to requests that the verifier does not take,
+// and passes on the others, with their [Account]. The log says why; the answer says that a token
+// was wrong, with [Advice], or its account.
 func (v *Verifier) Require(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		account, err := v.Allow(r)
@@ -167,7 +171,8 @@ func (v *Verifier) Require(log *slog.Logger, next http.Handler) http.Handler {
 			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), accountKey{}, account)))
 			return
 		}
-		log.LogAttrs(r.Context(), slog.LevelWarn, "request refused", slog.String("path", Shown(r.URL.Path)), slog.String("error", shorten(err.Error(), maxError)))
+		log.LogAttrs(r.Context(), slog.LevelWarn, "request refused", slog.String("path", Shown(r.URL.Path)),
+			slog.String("error", shorten(err.Error(), maxError)))
 		text := ErrToken.Error()
 		if errors.Is(err, ErrAccount) {
 			text = ErrAccount.Error()
@@ -179,8 +184,8 @@ func (v *Verifier) Require(log *slog.Logger, next http.Handler) http.Handler {
 	})
 }
 
-// checkForm lets through the algorithm of the proof only, and signatures of its length: the library would take both kinds of
-// tokens, and panics on some that are malformed.
+// checkForm lets through the algorithm of the proof only, and signatures of its length: the library
+// would take both kinds of tokens, and panics on some that are malformed.
 func (p proof) checkForm(token string) error {
 	encoded, rest, _ := strings.Cut(token, ".")
 	decoded, err := base64.RawURLEncoding.DecodeString(encoded)
@@ -207,7 +212,8 @@ func (p proof) checkForm(token string) error {
 	return nil
 }
 
-// clockSkew is how far the clock of whoever signs tokens may be ahead of this one: what Google allows for Identity-Aware Proxy's.
+// clockSkew is how far the clock of whoever signs tokens may be ahead of this one: what Google
+// allows for Identity-Aware Proxy's.
 const clockSkew = 30 * time.Second
 
 // checkTimes lets no token through that was issued in the future, or is not valid yet.

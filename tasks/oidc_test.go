@@ -15,8 +15,9 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestProofs sends requests with every proof to what takes one: the handler of a queue, an operator's pages behind OIDC, and pages
-// behind Identity-Aware Proxy. Only what Google has signed, for this audience and account, now, has an effect.
+// TestProofs sends requests with every proof to what takes one: the handler of a queue, an
+// operator's pages behind OIDC, and pages behind Identity-Aware Proxy. Only what Google has signed,
+// for this audience and account, now, has an effect.
 func TestProofs(t *testing.T) {
 	google, proxy := forge.OIDC(t), forge.IAP(t)
 	googleKeys, proxyKeys := google.Keys(proxy), proxy.Keys(google)
@@ -47,10 +48,13 @@ func TestProofs(t *testing.T) {
 		signer, other *forge.Forger
 		whoever       bool // takes every account
 	}{
-		"queue":         {q.Handler(logger, func(context.Context, tasks.Delivery) error { ran++; return nil }), google, proxy, false},
-		"operators":     {operators.Require(logger, page), google, proxy, false},
-		"iap":           {behind.Require(logger, page), proxy, google, false},
-		"iap, everyone": {everybody.Require(logger, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ran++ })), proxy, google, true},
+		"queue": {q.Handler(logger, func(context.Context, tasks.Delivery) error { ran++; return nil }), google,
+			proxy, false},
+		"operators": {operators.Require(logger, page), google, proxy, false},
+		"iap":       {behind.Require(logger, page), proxy, google, false},
+		"iap, everyone": {everybody.Require(logger, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			ran++
+		})), proxy, google, true},
 	} {
 		for _, p := range door.signer.Proofs(door.other, account, audience) {
 			if door.whoever && p.OtherAccount {
@@ -68,17 +72,20 @@ func TestProofs(t *testing.T) {
 			if p.Code != 200 && log.Len() == 0 {
 				t.Errorf("%s: %s: the log says nothing", name, p.Name)
 			}
-			if answer := w.Body.String(); name == "queue" && answer != "" || p.Token != "" && strings.Contains(answer+log.String(), p.Token) {
+			if answer := w.Body.String(); name == "queue" && answer != "" || p.Token != "" &&
+				strings.Contains(answer+log.String(), p.Token) {
 				t.Errorf("%s: %s: the answer tells %q, the log %q", name, p.Name, answer, log.String())
 			}
 		}
 	}
 	if google.Fetched() != 2 || proxy.Fetched() != 2 {
-		t.Errorf("two verifiers each have fetched the keys %d and %d times: strangers can have that done", google.Fetched(), proxy.Fetched())
+		t.Errorf("two verifiers each have fetched the keys %d and %d times: strangers can have that done",
+			google.Fetched(), proxy.Fetched())
 	}
 }
 
-// TestAllow checks who a verifier says has sent a request, and which of its two errors it returns otherwise.
+// TestAllow checks who a verifier says has sent a request, and which of its two errors it returns
+// otherwise.
 func TestAllow(t *testing.T) {
 	proxy := forge.IAP(t)
 	keys := proxy.Keys()
@@ -90,20 +97,23 @@ func TestAllow(t *testing.T) {
 		for who, c := range map[string]struct {
 			audience string
 			want     error
-		}{"ann@example.com": {audience, nil}, "eve@example.com": {audience, tasks.ErrAccount}, account: {"/other", tasks.ErrToken}} {
+		}{"ann@example.com": {audience, nil}, "eve@example.com": {audience, tasks.ErrAccount},
+			account: {"/other", tasks.ErrToken}} {
 			if accounts == nil && errors.Is(c.want, tasks.ErrAccount) {
 				c.want = nil // the proxy has let her through
 			}
 			r := httptest.NewRequest("GET", "/", nil)
 			r.Header = proxy.Header(proxy.Token(who, c.audience, nil))
-			if got, err := v.Allow(r); !errors.Is(err, c.want) || (err == nil) != (got == who) || (err != nil) != (got == "") {
+			if got, err := v.Allow(r); !errors.Is(err, c.want) || (err == nil) != (got == who) ||
+				(err != nil) != (got == "") {
 				t.Errorf("accounts %q: Allow of %s returned %q, %v, want the error %v", accounts, who, got, err, c.want)
 			}
 		}
 	}
 }
 
-// TestClaimed has a service behind Cloud Run's own check take requests whose token that has verified, and no others.
+// TestClaimed has a service behind Cloud Run's own check take requests whose token that has
+// verified, and no others.
 func TestClaimed(t *testing.T) {
 	google := forge.OIDC(t)
 	verified := func(token string) string {
@@ -116,16 +126,19 @@ func TestClaimed(t *testing.T) {
 	}{
 		"verified":             {http.Header{"Authorization": {"Bearer " + verified(whole)}}, account},
 		"verified, no address": {http.Header{"Authorization": {"Bearer " + verified(robot)}}, "1"},
-		"the other header": {http.Header{"Authorization": {"Bearer x"}, "X-Serverless-Authorization": {"bearer " + verified(whole)}},
+		"the other header": {http.Header{"Authorization": {"Bearer x"},
+			"X-Serverless-Authorization": {"bearer " + verified(whole)}},
 			account},
-		"the other header decides": {http.Header{"Authorization": {"Bearer " + verified(whole)}, "X-Serverless-Authorization": {"Bearer x"}}, ""},
-		"not verified":             {http.Header{"Authorization": {"Bearer " + whole}}, ""},
-		"no token":                 {http.Header{}, ""},
-		"no identity token":        {http.Header{"Authorization": {"Bearer ya29.SIGNATURE_REMOVED_BY_GOOGLE"}}, ""},
+		"the other header decides": {http.Header{"Authorization": {"Bearer " + verified(whole)},
+			"X-Serverless-Authorization": {"Bearer x"}}, ""},
+		"not verified":      {http.Header{"Authorization": {"Bearer " + whole}}, ""},
+		"no token":          {http.Header{}, ""},
+		"no identity token": {http.Header{"Authorization": {"Bearer ya29.SIGNATURE_REMOVED_BY_GOOGLE"}}, ""},
 	} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.Header = c.header
-		if got, err := tasks.Claimed(r); got != c.want || (err == nil) != (c.want != "") || err != nil && !errors.Is(err, tasks.ErrToken) {
+		if got, err := tasks.Claimed(r); got != c.want || (err == nil) != (c.want != "") || err != nil &&
+			!errors.Is(err, tasks.ErrToken) {
 			t.Errorf("%s: %q, %v; want %q", name, got, err, c.want)
 		}
 	}

@@ -64,13 +64,16 @@ func (o *Options) withDefaults() Options {
 func (o Options) validate() error {
 	switch {
 	case o.ServiceAccount == "" && !o.Unverified:
-		return errors.New("tasks: Options.ServiceAccount is empty: name the account whose token the deliveries carry, or set Unverified")
+		return errors.New("tasks: Options.ServiceAccount is empty: name the account whose token the deliveries " +
+			"carry, or set Unverified")
 	case o.ServiceAccount == "" && o.Audience != "":
-		return errors.New("tasks: Options.Audience is set without a ServiceAccount: there is no token to be meant for it")
+		return errors.New("tasks: Options.Audience is set without a ServiceAccount: there is no token to be meant " +
+			"for it")
 	case o.Unverified && o.KeysURL != "":
 		return errors.New("tasks: Options.KeysURL is set with Unverified: no token is verified")
 	case o.Deadline < shortestDeadline || o.Deadline > longestDeadline:
-		return fmt.Errorf("tasks: Options.Deadline has to be in [%v, %v], it is %v", shortestDeadline, longestDeadline, o.Deadline)
+		return fmt.Errorf("tasks: Options.Deadline has to be in [%v, %v], it is %v", shortestDeadline, longestDeadline,
+			o.Deadline)
 	}
 	return nil
 }
@@ -91,7 +94,8 @@ var queueName = regexp.MustCompile(`^(projects/[^/]+/locations/[^/]+)/queues/[A-
 // are sent to paths below the target, such as "https://worker.example/mapper/".
 func NewQueue(client *cloudtasks.Client, name, target string, o *Options) (*Queue, error) {
 	if !queueName.MatchString(name) {
-		return nil, fmt.Errorf("tasks: the queue's name is %q, it has to be projects/PROJECT/locations/LOCATION/queues/QUEUE", name)
+		return nil, fmt.Errorf("tasks: the queue's name is %q, it has to be "+
+			"projects/PROJECT/locations/LOCATION/queues/QUEUE", name)
 	}
 	u, err := parseURL("the target", target)
 	if err != nil {
@@ -148,7 +152,8 @@ const enqueueTimeout = 30 * time.Second
 
 // transient are the errors after which a create is tried again. It may have
 // taken place all the same: then its ID exists, which is a success.
-var transient = []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Internal, codes.Aborted, codes.ResourceExhausted}
+var transient = []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Internal, codes.Aborted,
+	codes.ResourceExhausted}
 
 // ErrExists says that a queue has a task of that ID, or had one within a day or
 // so.

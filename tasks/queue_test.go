@@ -54,10 +54,15 @@ func newQueue(t *testing.T, target string, emu *emulator.Options, o *tasks.Optio
 }
 
 // inBubble runs a test in virtual time, with a queue whose tasks go to run.
-func inBubble(t *testing.T, emu emulator.Options, run func(context.Context, tasks.Delivery) error, test func(*testing.T, *tasks.Queue)) {
+func inBubble(
+	t *testing.T, emu emulator.Options, run func(context.Context, tasks.Delivery) error,
+	test func(*testing.T, *tasks.Queue),
+) {
 	synctest.Test(t, func(t *testing.T) {
 		var handler http.Handler
-		emu.Transport = emulator.HandlerTransport(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))
+		emu.Transport = emulator.HandlerTransport(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			handler.ServeHTTP(w, r)
+		}))
 		q := newQueue(t, "http://worker.example/base/", &emu, &tasks.Options{Unverified: true})
 		handler = q.Handler(slog.New(slog.DiscardHandler), run)
 		test(t, q)
@@ -77,7 +82,8 @@ func TestDelivery(t *testing.T) {
 	}
 	inBubble(t, emulator.Options{}, run, func(t *testing.T, q *tasks.Queue) {
 		begun := time.Now()
-		if err := q.Enqueue(t.Context(), tasks.Task{ID: "abc", Path: "run", Body: []byte("hello"), At: begun.Add(time.Minute)}); err != nil {
+		if err := q.Enqueue(t.Context(), tasks.Task{ID: "abc", Path: "run", Body: []byte("hello"),
+			At: begun.Add(time.Minute)}); err != nil {
 			t.Fatal(err)
 		}
 		if exists, err := q.Exists(t.Context(), tasks.Task{ID: "abc", Path: "run"}); err != nil || !exists {
@@ -93,12 +99,14 @@ func TestDelivery(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		for i := range got {
-			if due := got[i].Due; due.Before(begun.Add(time.Minute).Add(-time.Millisecond)) || due.After(begun.Add(2*time.Minute)) {
+			if due := got[i].Due; due.Before(begun.Add(time.Minute).Add(-time.Millisecond)) ||
+				due.After(begun.Add(2*time.Minute)) {
 				t.Errorf("delivery %d was due at %v", i, due.Sub(begun))
 			}
 			got[i].Due = time.Time{}
 		}
-		want := []tasks.Delivery{{TaskID: "abc", Queue: q.Name(), Body: []byte("hello")}, {TaskID: "abc", Queue: q.Name(), Retries: 1, Body: []byte("hello")}}
+		want := []tasks.Delivery{{TaskID: "abc", Queue: q.Name(), Body: []byte("hello")},
+			{TaskID: "abc", Queue: q.Name(), Retries: 1, Body: []byte("hello")}}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("deliveries (-want +got):\n%s", diff)
 		}
@@ -187,7 +195,8 @@ func TestEnqueueGivesUp(t *testing.T) {
 func TestID(t *testing.T) {
 	valid := regexp.MustCompile(`^[A-Za-z0-9_-]{1,500}$`)
 	seen := make(map[string][]string)
-	for _, parts := range [][]string{nil, {""}, {"", ""}, {"a"}, {"a", ""}, {"", "a"}, {"a", "b"}, {"ab"}, {"ab", ""}, {strings.Repeat("x", 1000)}, {"a/b c"}} {
+	for _, parts := range [][]string{nil, {""}, {"", ""}, {"a"}, {"a", ""}, {"", "a"}, {"a", "b"}, {"ab"}, {"ab", ""},
+		{strings.Repeat("x", 1000)}, {"a/b c"}} {
 		id := tasks.ID(parts...)
 		if !valid.MatchString(id) || id != tasks.ID(parts...) {
 			t.Errorf("ID%q is %q", parts, id)
@@ -213,13 +222,17 @@ func TestOptions(t *testing.T) {
 		want          string
 	}{
 		"neither account nor none": {queueName, "https://x/", nil, "ServiceAccount is empty"},
-		"audience of nothing":      {queueName, "https://x/", &tasks.Options{Unverified: true, Audience: "a"}, "Audience is set without"},
-		"keys of nothing":          {queueName, "https://x/", &tasks.Options{Unverified: true, KeysURL: "https://x/"}, "KeysURL is set with Unverified"},
-		"queue":                    {"q", "https://x/", open, `the queue's name is "q"`},
-		"target":                   {queueName, "x/", open, `the target is "x/"`},
-		"target with query":        {queueName, "https://x/?a=b", open, "without a query"},
-		"keys":                     {queueName, "https://x/", &tasks.Options{ServiceAccount: "a", KeysURL: "nowhere"}, `the URL of the keys is "nowhere"`},
-		"deadline":                 {queueName, "https://x/", &tasks.Options{Unverified: true, Deadline: time.Second}, "Deadline has to be in [15s, 30m0s]"},
+		"audience of nothing": {queueName, "https://x/", &tasks.Options{Unverified: true, Audience: "a"},
+			"Audience is set without"},
+		"keys of nothing": {queueName, "https://x/", &tasks.Options{Unverified: true, KeysURL: "https://x/"},
+			"KeysURL is set with Unverified"},
+		"queue":             {"q", "https://x/", open, `the queue's name is "q"`},
+		"target":            {queueName, "x/", open, `the target is "x/"`},
+		"target with query": {queueName, "https://x/?a=b", open, "without a query"},
+		"keys": {queueName, "https://x/", &tasks.Options{ServiceAccount: "a", KeysURL: "nowhere"},
+			`the URL of the keys is "nowhere"`},
+		"deadline": {queueName, "https://x/", &tasks.Options{Unverified: true, Deadline: time.Second},
+			"Deadline has to be in [15s, 30m0s]"},
 	} {
 		_, err := tasks.NewQueue(client, c.queue, c.target, c.o)
 		if err == nil || !strings.Contains(err.Error(), c.want) {

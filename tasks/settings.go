@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// A Service is what runs the tasks of a queue: so many instances, of which each takes so many requests at once.
-// What is zero is not known.
+// A Service is what runs the tasks of a queue: so many instances, of which each takes so many
+// requests at once. What is zero is not known.
 type Service struct {
 	Instances   int           // at most, of Cloud Run's --max-instances
 	Concurrency int           // requests that an instance takes at once, of --concurrency
@@ -24,9 +24,10 @@ type Service struct {
 // atOnce returns how many requests the service takes at once, or 0 if that is not known.
 func (s Service) atOnce() int { return s.Instances * s.Concurrency }
 
-// ForTasks returns how many tasks all queues of the service together may deliver at once, or 0 if that is not known: nine
-// tenths of the requests that it takes, and one less at least. The rest is for operators: otherwise the request that
-// pauses a job competes with the load that it is to stop. A service that takes one request at once has none to keep.
+// ForTasks returns how many tasks all queues of the service together may deliver at once, or 0 if
+// that is not known: nine tenths of the requests that it takes, and one less at least. The rest is
+// for operators: otherwise the request that pauses a job competes with the load that it is to stop.
+// A service that takes one request at once has none to keep.
 func (s Service) ForTasks() int {
 	n := s.atOnce()
 	return max(min(n, 1), n-max(1, (n+operatorsShare-1)/operatorsShare))
@@ -36,34 +37,37 @@ func (s Service) ForTasks() int {
 const operatorsShare = 10
 
 const (
-	// sensibleBackoff is the max-backoff of a queue that Create makes: a task whose process has died several
-	// times waits no longer for the next one.
+	// sensibleBackoff is the max-backoff of a queue that Create makes: a task whose process has
+	// died several times waits no longer for the next one.
 	sensibleBackoff = time.Minute
 
-	// longestBackoff is the longest one that Check does not object to. A queue has an hour by default.
+	// longestBackoff is the longest one that Check does not object to. A queue has an hour by
+	// default.
 	longestBackoff = 5 * time.Minute
 
-	// defaultAtOnce is how many tasks a queue that Create makes delivers at once, for a service of unknown size.
+	// defaultAtOnce is how many tasks a queue that Create makes delivers at once, for a service of
+	// unknown size.
 	defaultAtOnce = 100
 
 	// mostAtOnce is Cloud Tasks' own limit, from its page of quotas.
 	mostAtOnce = 5000
 )
 
-// Create makes the queue for a service, unless there is one of its name, and reports whether it has: with as many
-// deliveries at once as an even part of [Service.ForTasks], or 100, a max-backoff of a minute, and attempts
-// without end. It leaves a queue that exists as it is, see [Queue.Check]. The caller needs the permission
-// cloudtasks.queues.create.
+// Create makes the queue for a service, unless there is one of its name, and reports whether it
+// has: with as many deliveries at once as an even part of [Service.ForTasks], or 100, a max-backoff
+// of a minute, and attempts without end. It leaves a queue that exists as it is, see [Queue.Check].
+// The caller needs the permission cloudtasks.queues.create.
 func (q *Queue) Create(ctx context.Context, s Service) (created bool, err error) {
 	atOnce := defaultAtOnce
 	if n := s.ForTasks(); n > 0 {
 		atOnce = max(1, min(n/max(1, s.Queues), mostAtOnce))
 	}
-	_, err = q.client.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: queueName.FindStringSubmatch(q.name)[1], Queue: &cloudtaskspb.Queue{
-		Name:        q.name,
-		RateLimits:  &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(atOnce)},
-		RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(sensibleBackoff)},
-	}})
+	_, err = q.client.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: queueName.FindStringSubmatch(q.name)[1],
+		Queue: &cloudtaskspb.Queue{
+			Name:        q.name,
+			RateLimits:  &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(atOnce)},
+			RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(sensibleBackoff)},
+		}})
 	switch status.Code(err) {
 	case codes.OK:
 		return true, nil
@@ -73,9 +77,10 @@ func (q *Queue) Create(ctx context.Context, s Service) (created bool, err error)
 	return false, fmt.Errorf("tasks: create %s: %w", q.name, err)
 }
 
-// Check returns what the queue's settings contradict: its own deadline, the service's limits, or that no task may
-// wait for long or be given up. It is nil if they contradict nothing that is known. Each of the joined errors says
-// what to do. The caller needs the permission cloudtasks.queues.get.
+// Check returns what the queue's settings contradict: its own deadline, the service's limits, or
+// that no task may wait for long or be given up. It is nil if they contradict nothing that is
+// known. Each of the joined errors says what to do. The caller needs the permission
+// cloudtasks.queues.get.
 func (q *Queue) Check(ctx context.Context, s Service) error {
 	queue, err := q.client.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: q.name})
 	if err != nil {
@@ -84,7 +89,8 @@ func (q *Queue) Check(ctx context.Context, s Service) error {
 	return contradictions(queue, q.opts.Deadline, s)
 }
 
-// contradictions returns what contradicts each other in the settings of a queue, of its tasks and of their service.
+// contradictions returns what contradicts each other in the settings of a queue, of its tasks and
+// of their service.
 func contradictions(queue *cloudtaskspb.Queue, deadline time.Duration, s Service) error {
 	var all []error
 	say := func(format string, args ...any) {
@@ -111,7 +117,8 @@ func contradictions(queue *cloudtaskspb.Queue, deadline time.Duration, s Service
 		say("it gives a task up that is older than %v: set max-retry-duration to 0", d)
 	}
 	if s.Timeout > 0 && s.Timeout < deadline {
-		say("a delivery may take %v (Options.Deadline), and the service cuts a request off after %v: raise its time-out, or lower the Deadline", deadline, s.Timeout)
+		say("a delivery may take %v (Options.Deadline), and the service cuts a request off after %v: raise its "+
+			"time-out, or lower the Deadline", deadline, s.Timeout)
 	}
 	return errors.Join(all...)
 }

@@ -31,7 +31,8 @@ func TestCreate(t *testing.T) {
 		service.Instances *= 2
 	}
 	if n, err := q.Concurrency(t.Context()); n != 36 || err != nil {
-		t.Errorf("the queue delivers %d tasks at once, %v; want 36 of the 40 requests that the first service takes", n, err)
+		t.Errorf("the queue delivers %d tasks at once, %v; want 36 of the 40 requests that the first service takes", n,
+			err)
 	}
 	if err := q.Check(t.Context(), service); err != nil {
 		t.Errorf("Check of the queue that Create has made: %v", err)
@@ -56,33 +57,45 @@ func TestCheck(t *testing.T) {
 		want    string // empty: nothing is wrong
 	}{
 		"all is well": {
-			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 36}, RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
+			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 36},
+				RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
 			tasks.Service{Instances: 5, Concurrency: 8, Timeout: time.Hour}, "",
 		},
 		"nothing is known of the service": {
-			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 5000}, RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
+			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 5000},
+				RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
 			tasks.Service{Instances: 5}, "",
 		},
 		"none is left for operators": {
-			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 37}, RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
+			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 37},
+				RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
 			tasks.Service{Instances: 5, Concurrency: 8}, "max-concurrent-dispatches to 36 at most",
 		},
 		"two at once": {
-			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 2}, RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
+			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 2},
+				RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
 			tasks.Service{Instances: 2, Concurrency: 1}, "max-concurrent-dispatches to 1 at most",
 		},
 		"one at once": {
-			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 1}, RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
+			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 1},
+				RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
 			tasks.Service{Instances: 1, Concurrency: 1}, "",
 		},
 		"too many at once": {
-			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 41}, RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
-			tasks.Service{Instances: 5, Concurrency: 8}, "up to 41 tasks at once, and the service takes 40 requests (5 instances of 8 each)",
+			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 41},
+				RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
+			tasks.Service{Instances: 5, Concurrency: 8},
+			"up to 41 tasks at once, and the service takes 40 requests (5 instances of 8 each)",
 		},
-		"defaults":      {&cloudtaskspb.Queue{}, tasks.Service{}, "set max-backoff to 1m0s"},
-		"few attempts":  {&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: 3, MaxBackoff: durationpb.New(time.Minute)}}, tasks.Service{}, "after 3 attempts"},
-		"limited age":   {&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: 3, MaxRetryDuration: durationpb.New(time.Hour), MaxBackoff: durationpb.New(time.Minute)}}, tasks.Service{}, "older than 1h0m0s"},
-		"short timeout": {&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}}, tasks.Service{Timeout: 5 * time.Minute}, "cuts a request off after 5m0s"},
+		"defaults": {&cloudtaskspb.Queue{}, tasks.Service{}, "set max-backoff to 1m0s"},
+		"few attempts": {&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: 3,
+			MaxBackoff: durationpb.New(time.Minute)}}, tasks.Service{}, "after 3 attempts"},
+		"limited age": {&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: 3,
+			MaxRetryDuration: durationpb.New(time.Hour), MaxBackoff: durationpb.New(time.Minute)}}, tasks.Service{},
+			"older than 1h0m0s"},
+		"short timeout": {&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1,
+			MaxBackoff: durationpb.New(time.Minute)}}, tasks.Service{Timeout: 5 * time.Minute},
+			"cuts a request off after 5m0s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, err := emulator.ForTest(t, nil).CloudTasks(t.Context())
@@ -91,7 +104,8 @@ func TestCheck(t *testing.T) {
 			}
 			t.Cleanup(func() { client.Close() })
 			c.queue.Name = queueName
-			if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: c.queue}); err != nil {
+			if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+				Queue: c.queue}); err != nil {
 				t.Fatal(err)
 			}
 			q, err := tasks.NewQueue(client, queueName, "http://worker/", &tasks.Options{Unverified: true})
@@ -99,7 +113,8 @@ func TestCheck(t *testing.T) {
 				t.Fatal(err)
 			}
 			err = q.Check(t.Context(), c.service)
-			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), queueName)) {
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) ||
+				!strings.Contains(err.Error(), queueName)) {
 				t.Errorf("Check returned %v, want %q", err, c.want)
 			}
 			if _, err := client.PauseQueue(t.Context(), &cloudtaskspb.PauseQueueRequest{Name: queueName}); err != nil {

@@ -20,7 +20,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A pipes is a listener whose connections are in memory, so that their deadlines are in virtual time.
+// A pipes is a listener whose connections are in memory, so that their deadlines are in virtual
+// time.
 type pipes chan net.Conn
 
 func (p pipes) Accept() (net.Conn, error) {
@@ -51,8 +52,8 @@ func serve(t *testing.T, handler http.Handler) (open func() net.Conn) {
 	}
 }
 
-// drip sends the header of a request, and then a byte of its body a second, until the connection is closed. It
-// returns the answer, and when that was.
+// drip sends the header of a request, and then a byte of its body a second, until the connection is
+// closed. It returns the answer, and when that was.
 func drip(conn net.Conn, header string) (code int, took time.Duration) {
 	begun := time.Now()
 	_ = conn.SetDeadline(begun.Add(10 * time.Minute))
@@ -74,8 +75,8 @@ func drip(conn net.Conn, header string) (code int, took time.Duration) {
 	return code, time.Since(begun)
 }
 
-// TestDrippingBodies has many strangers send the bodies of their requests byte by byte: who has no token is
-// refused at once, and nobody is waited for longer than a while.
+// TestDrippingBodies has many strangers send the bodies of their requests byte by byte: who has no
+// token is refused at once, and nobody is waited for longer than a while.
 func TestDrippingBodies(t *testing.T) {
 	run := func(context.Context, tasks.Delivery) error { return errors.New("it runs") }
 	log := slog.New(slog.DiscardHandler)
@@ -90,11 +91,14 @@ func TestDrippingBodies(t *testing.T) {
 		want    int
 		longest time.Duration
 	}{
-		"no token":        {verified.Handler(log, run), "POST /run HTTP/1.1\r\n", 401, 2 * time.Second},
-		"garbage":         {verified.Handler(log, run), "POST /run HTTP/1.1\r\nAuthorization: Bearer x.y.z\r\n", 401, 2 * time.Second},
-		"another method":  {verified.Handler(log, run), "PUT /run HTTP/1.1\r\n", 405, 2 * time.Second},
-		"a handler apart": {verifier.Require(log, http.NotFoundHandler()), "POST /jobs HTTP/1.1\r\n", 401, 2 * time.Second},
-		"no tokens":       {newHandled(t, &tasks.Options{Unverified: true}).Handler(log, run), "POST /run HTTP/1.1\r\n", 408, 12 * time.Second},
+		"no token": {verified.Handler(log, run), "POST /run HTTP/1.1\r\n", 401, 2 * time.Second},
+		"garbage": {verified.Handler(log, run), "POST /run HTTP/1.1\r\nAuthorization: Bearer x.y.z\r\n", 401,
+			2 * time.Second},
+		"another method": {verified.Handler(log, run), "PUT /run HTTP/1.1\r\n", 405, 2 * time.Second},
+		"a handler apart": {verifier.Require(log, http.NotFoundHandler()), "POST /jobs HTTP/1.1\r\n", 401,
+			2 * time.Second},
+		"no tokens": {newHandled(t, &tasks.Options{Unverified: true}).Handler(log, run), "POST /run HTTP/1.1\r\n",
+			408, 12 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -133,7 +137,8 @@ func TestLongDelivery(t *testing.T) {
 	})
 }
 
-// TestLogOfStrangers sends headers and paths of a size that nobody wants in a log, and as the ID of a task.
+// TestLogOfStrangers sends headers and paths of a size that nobody wants in a log, and as the ID of
+// a task.
 func TestLogOfStrangers(t *testing.T) {
 	google := forge.OIDC(t)
 	long := strings.Repeat("x", 900_000)
@@ -151,11 +156,15 @@ func TestLogOfStrangers(t *testing.T) {
 		path    string
 		header  map[string]string
 	}{
-		"names":       {verified.Handler(logger, fails), "", map[string]string{"X-CloudTasks-TaskName": long, "X-CloudTasks-TaskRetryCount": long}},
-		"algorithm":   {verified.Handler(logger, fails), "", map[string]string{"Authorization": "Bearer " + forge.Segment(`{"alg":"`+long+`"}`) + ".e30.AA"}},
-		"issuer":      {verified.Handler(logger, fails), "", map[string]string{"Authorization": "Bearer " + google.Token(account, audience, forge.Claims{"iss": long})}},
-		"path":        {verifier.Require(logger, http.NotFoundHandler()), long, nil},
-		"error":       {newHandled(t, &tasks.Options{Unverified: true}).Handler(logger, fails), "", map[string]string{"X-CloudTasks-TaskName": long}},
+		"names": {verified.Handler(logger, fails), "", map[string]string{"X-CloudTasks-TaskName": long,
+			"X-CloudTasks-TaskRetryCount": long}},
+		"algorithm": {verified.Handler(logger, fails), "",
+			map[string]string{"Authorization": "Bearer " + forge.Segment(`{"alg":"`+long+`"}`) + ".e30.AA"}},
+		"issuer": {verified.Handler(logger, fails), "",
+			map[string]string{"Authorization": "Bearer " + google.Token(account, audience, forge.Claims{"iss": long})}},
+		"path": {verifier.Require(logger, http.NotFoundHandler()), long, nil},
+		"error": {newHandled(t, &tasks.Options{Unverified: true}).Handler(logger, fails), "",
+			map[string]string{"X-CloudTasks-TaskName": long}},
 		"broken text": {verifier.Require(logger, http.NotFoundHandler()), "%ff" + long, nil},
 	} {
 		r := httptest.NewRequest("POST", audience+c.path, strings.NewReader("{}"))

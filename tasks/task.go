@@ -49,8 +49,8 @@ func ID(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:20])
 }
 
-// queueHeader names the queue that a task was put into. Cloud Tasks' own header has no project and no
-// location.
+// queueHeader names the queue that a task was put into. Cloud Tasks' own header has no project and
+// no location.
 const queueHeader = "Scattermap-Queue"
 
 // newTraceHeader says that a delivery begins a trace of its own.
@@ -59,8 +59,8 @@ const newTraceHeader = "Scattermap-New-Trace"
 // traces carries the span in which a task is enqueued to its deliveries, in the header traceparent.
 var traces propagation.TraceContext
 
-// QueueOf returns the name of the queue that the task of a delivery was put into, as the sender says. It is for the
-// choice among queues whose handlers verify the request themselves.
+// QueueOf returns the name of the queue that the task of a delivery was put into, as the sender
+// says. It is for the choice among queues whose handlers verify the request themselves.
 func QueueOf(r *http.Request) string { return r.Header.Get(queueHeader) }
 
 // request builds the request that creates a task, in a span.

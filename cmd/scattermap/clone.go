@@ -43,7 +43,9 @@ func newClone() *cobra.Command {
 	var watch, yes bool
 	c := &cobra.Command{
 		Use: "clone JOB", Short: "Start a job once more", Args: oneJob,
-		Long: "Starts another job with the mapper, the query, the parameters and the settings of a job that there is. It goes over all entities again, also\nover those that the other one has processed. Entities on which that one has failed are processed again by \"scattermap retry\".",
+		Long: "Starts another job with the mapper, the query, the parameters and the settings of a job that there " +
+			"is. It goes over all entities again, also\nover those that the other one has processed. Entities on " +
+			"which that one has failed are processed again by \"scattermap retry\".",
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
@@ -57,7 +59,8 @@ func newClone() *cobra.Command {
 			return err
 		}
 		if operator.Undoes(old) {
-			return fmt.Errorf("%s is an undo, which is not cloned: \"scattermap undo\" undoes the job again, and \"scattermap undo %s\" that undo", args[0], args[0])
+			return fmt.Errorf("%s is an undo, which is not cloned: \"scattermap undo\" undoes the job again, and "+
+				"\"scattermap undo %s\" that undo", args[0], args[0])
 		}
 		body := startBody{old.Mapper, old.Query, old.Params, old.Settings}
 		body.Mapper, body.Rehearse = strings.CutPrefix(old.Mapper, "rehearsal:")
@@ -65,7 +68,8 @@ func newClone() *cobra.Command {
 			body.ID = operator.NewID(body.Mapper, body.Rehearse)
 		}
 		if !yes && !body.Rehearse {
-			if err := confirm(c, fmt.Sprintf("Run %s again? Job %s is %s, and has processed %s entities.", operator.Line(body.Mapper, 100), old.ID, old.State, operator.Grouped(old.Processed))); err != nil {
+			if err := confirm(c, fmt.Sprintf("Run %s again? Job %s is %s, and has processed %s entities.",
+				operator.Line(body.Mapper, 100), old.ID, old.State, operator.Grouped(old.Processed))); err != nil {
 				return err
 			}
 		}

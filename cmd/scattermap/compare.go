@@ -12,7 +12,9 @@ import (
 )
 
 // compareSplits prints how even the parts are that several ways cut a kind into.
-func compareSplits(ctx context.Context, w io.Writer, client *datastore.Client, q mapper.Query, n int, format output, db *database) error {
+func compareSplits(
+	ctx context.Context, w io.Writer, client *datastore.Client, q mapper.Query, n int, format output, db *database,
+) error {
 	c, err := mapper.CompareSplits(ctx, client, q, n)
 	switch {
 	case err != nil:
@@ -29,7 +31,8 @@ func compareSplits(ctx context.Context, w io.Writer, client *datastore.Client, q
 		if way.Sampled < 0 {
 			sampled = "-"
 		}
-		fmt.Fprintf(w, "%-13s  %7s  %5d  %5d  %10d  %7.2f  %s\n", way.Way, sampled, way.Parts, way.Empty, way.Largest, way.Ratio, heights(way.Each, tallest(c)))
+		fmt.Fprintf(w, "%-13s  %7s  %5d  %5d  %10d  %7.2f  %s\n", way.Way, sampled, way.Parts, way.Empty, way.Largest,
+			way.Ratio, heights(way.Each, tallest(c)))
 	}
 	before := "\n"
 	for _, way := range c.Ways {
@@ -52,7 +55,8 @@ func tallest(c *mapper.SplitsComparison) (most int64) {
 // heightsWide is up to how many parts are drawn.
 const heightsWide = 20
 
-// heights draws a part as a bar, as high as it has entities; an empty one is a dot. Many parts are not drawn.
+// heights draws a part as a bar, as high as it has entities; an empty one is a dot. Many parts are
+// not drawn.
 func heights(each []int64, most int64) string {
 	if len(each) > heightsWide {
 		return "-"

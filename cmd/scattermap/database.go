@@ -24,15 +24,19 @@ import (
 type database struct{ project, id string }
 
 func (db *database) define(flags *pflag.FlagSet) {
-	flags.StringVar(&db.project, "project", "", "the `project` of the database; $DATASTORE_PROJECT_ID or $GOOGLE_CLOUD_PROJECT if empty, or that of the credentials")
+	flags.StringVar(&db.project, "project", "", "the `project` of the database; $DATASTORE_PROJECT_ID or "+
+		"$GOOGLE_CLOUD_PROJECT if empty, or that of the credentials")
 	flags.StringVar(&db.id, "database", "", "the `ID` of the database; the default database if empty")
 }
 
 func (db *database) open(ctx context.Context, opts ...option.ClientOption) (*datastore.Client, error) {
-	db.project = cmp.Or(db.project, os.Getenv("DATASTORE_PROJECT_ID"), os.Getenv("GOOGLE_CLOUD_PROJECT"), datastore.DetectProjectID)
-	client, err := mapper.NewClientWithDatabase(ctx, db.project, db.id, append(opts, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(new(patience).call)))...)
+	db.project = cmp.Or(db.project, os.Getenv("DATASTORE_PROJECT_ID"), os.Getenv("GOOGLE_CLOUD_PROJECT"),
+		datastore.DetectProjectID)
+	client, err := mapper.NewClientWithDatabase(ctx, db.project, db.id,
+		append(opts, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(new(patience).call)))...)
 	if err != nil {
-		return nil, fmt.Errorf("datastore: %w; --project, $DATASTORE_PROJECT_ID or $GOOGLE_CLOUD_PROJECT name its project", err)
+		return nil, fmt.Errorf("datastore: %w; --project, $DATASTORE_PROJECT_ID or $GOOGLE_CLOUD_PROJECT name its "+
+			"project", err)
 	}
 	return client, nil
 }
@@ -58,8 +62,8 @@ func (db *database) explain(err error) error {
 	return err
 }
 
-// A patience ends the waiting for a database that has never answered. The client would try each call again
-// for a minute, and then say no more than that it took too long.
+// A patience ends the waiting for a database that has never answered. The client would try each
+// call again for a minute, and then say no more than that it took too long.
 type patience struct {
 	mu       sync.Mutex
 	begun    time.Time
@@ -81,7 +85,10 @@ func (p *patience) left(answers bool) (left time.Duration, answered bool) {
 }
 
 // call is a grpc.UnaryClientInterceptor.
-func (p *patience) call(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (p *patience) call(
+	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
 	left, answered := p.left(false)
 	if answered {
 		return invoke(ctx, method, req, reply, cc, opts...)
@@ -96,5 +103,6 @@ func (p *patience) call(ctx context.Context, method string, req, reply any, cc *
 	}
 	address := cc.Target()
 	address = address[strings.LastIndex(address, "/")+1:]
-	return fmt.Errorf("the database at %s does not answer within %v: %v", address, longest, status.Convert(err).Message())
+	return fmt.Errorf("the database at %s does not answer within %v: %v", address, longest,
+		status.Convert(err).Message())
 }

@@ -21,29 +21,34 @@ func TestProject(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
 	t.Setenv("DATASTORE_EMULATOR_HOST", e.DatastoreAddr())
 	for _, c := range []struct{ datastore, cloud, args, want string }{
-		{"", "cloud", "verify j", `no such job: j in the database "(default)" of the project "cloud", at ` + e.DatastoreAddr()},
+		{"", "cloud", "verify j", `no such job: j in the database "(default)" of the project "cloud", at ` +
+			e.DatastoreAddr()},
 		{"ds", "cloud", "verify j", `of the project "ds"`},
 		{"ds", "cloud", "verify --project flag --entities j", `of the project "flag"`},
 		{"", "cloud", "splits --kind K", `of the project "cloud"`},
 	} {
 		t.Setenv("DATASTORE_PROJECT_ID", c.datastore)
 		t.Setenv("GOOGLE_CLOUD_PROJECT", c.cloud)
-		if err := run(t.Context(), strings.Fields(c.args), nil, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := run(t.Context(), strings.Fields(c.args), nil, io.Discard, io.Discard); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
 }
 
-// TestPatience calls a database that does not answer, or not at once, again and again, as the client does.
+// TestPatience calls a database that does not answer, or not at once, again and again, as the
+// client does.
 func TestPatience(t *testing.T) {
-	conn, err := grpc.NewClient("passthrough:///db.example:443", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:///db.example:443",
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
 	call := func(t *testing.T, p *patience, invoke grpc.UnaryInvoker) (err error) {
 		for range 100 {
-			if err = p.call(t.Context(), "m", nil, nil, conn, invoke); status.Code(err) != codes.Unavailable && status.Code(err) != codes.DeadlineExceeded {
+			if err = p.call(t.Context(), "m", nil, nil, conn, invoke); status.Code(err) != codes.Unavailable &&
+				status.Code(err) != codes.DeadlineExceeded {
 				return err
 			}
 		}
@@ -62,7 +67,8 @@ func TestPatience(t *testing.T) {
 		for want, invoke := range map[string]grpc.UnaryInvoker{"connection refused": down, "deadline": silent} {
 			begun := time.Now()
 			err := call(t, new(patience), invoke)
-			if err == nil || !strings.Contains(err.Error(), "the database at db.example:443 does not answer") || !strings.Contains(err.Error(), want) {
+			if err == nil || !strings.Contains(err.Error(), "the database at db.example:443 does not answer") ||
+				!strings.Contains(err.Error(), want) {
 				t.Error(err)
 			}
 			if took := time.Since(begun); took < longest || took > longest+2*time.Second {

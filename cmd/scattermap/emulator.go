@@ -27,8 +27,10 @@ func newEmulator() *cobra.Command {
 	var versions, indexed int64
 	var keepNames bool
 	c := &cobra.Command{
-		Use: "emulator", Short: "Serve Datastore and Cloud Tasks on this machine", GroupID: databaseGroup, Args: cobra.NoArgs,
-		Long: "Serves Datastore and Cloud Tasks, in memory, until it is interrupted. It prints the environment variables by which\nclients find them.",
+		Use: "emulator", Short: "Serve Datastore and Cloud Tasks on this machine", GroupID: databaseGroup,
+		Args: cobra.NoArgs,
+		Long: "Serves Datastore and Cloud Tasks, in memory, until it is interrupted. It prints the environment " +
+			"variables by which\nclients find them.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := complete(&o, indexes, keepNames); err != nil {
 				return err
@@ -40,20 +42,30 @@ func newEmulator() *cobra.Command {
 		},
 	}
 	flags := c.Flags()
-	flags.StringVar(&o.DatastoreAddr, "datastore", "127.0.0.1:8081", "where Datastore listens, `HOST:PORT`; port 0 is a free one")
-	flags.StringVar(&o.TasksAddr, "tasks", "127.0.0.1:8123", "where Cloud Tasks listens, `HOST:PORT`; port 0 is a free one")
-	flags.StringVar(&o.KeysAddr, "keys", "127.0.0.1:0", "where the public keys of the tasks' OIDC tokens are served, `HOST:PORT`")
-	flags.IntVar(&o.Scatter, "scatter", 128, "an entity in `N` has the property __scatter__; production has it on 1 in 128")
-	flags.BoolVar(&o.Pessimistic, "pessimistic", false, "transactions lock what they read, instead of conflicting when they commit")
-	flags.BoolVar(&keepNames, "keep-queue-names", false, "refuse to create a queue by the name of one that was deleted less than 72 hours ago, as production does; "+
-		"off, so that tests can run again against one server")
-	flags.StringVar(&indexes, "indexes", "", "refuse queries that need a composite index which is not in this `index.yaml`")
-	flags.StringArrayVar(&queues, "queue", []string{firstQueue}, "a `queue` that exists from the start; may be given several times; empty: none")
-	flags.Int64Var(&versions, "version-memory", 256, "how many `MiB` each database keeps of old versions of entities; a read of a time whose versions were dropped is refused")
+	flags.StringVar(&o.DatastoreAddr, "datastore", "127.0.0.1:8081",
+		"where Datastore listens, `HOST:PORT`; port 0 is a free one")
+	flags.StringVar(&o.TasksAddr, "tasks", "127.0.0.1:8123",
+		"where Cloud Tasks listens, `HOST:PORT`; port 0 is a free one")
+	flags.StringVar(&o.KeysAddr, "keys", "127.0.0.1:0",
+		"where the public keys of the tasks' OIDC tokens are served, `HOST:PORT`")
+	flags.IntVar(&o.Scatter, "scatter", 128,
+		"an entity in `N` has the property __scatter__; production has it on 1 in 128")
+	flags.BoolVar(&o.Pessimistic, "pessimistic", false,
+		"transactions lock what they read, instead of conflicting when they commit")
+	flags.BoolVar(&keepNames, "keep-queue-names", false,
+		"refuse to create a queue by the name of one that was deleted less than 72 hours ago, as production does; "+
+			"off, so that tests can run again against one server")
+	flags.StringVar(&indexes, "indexes", "",
+		"refuse queries that need a composite index which is not in this `index.yaml`")
+	flags.StringArrayVar(&queues, "queue", []string{firstQueue},
+		"a `queue` that exists from the start; may be given several times; empty: none")
+	flags.Int64Var(&versions, "version-memory", 256, "how many `MiB` each database keeps of old versions of "+
+		"entities; a read of a time whose versions were dropped is refused")
 	flags.Int64Var(&indexed, "index-memory", 1024,
 		"how many `MiB` each database keeps of indexes; beyond it some are dropped, and built again when needed")
-	flags.StringVar(&pages, "dashboard", "", "show the jobs of the queue's project on pages for a browser, at this `HOST:PORT`; "+
-		"they also run the mappers of package prebuilt, over a queue \"dashboard\"")
+	flags.StringVar(&pages, "dashboard", "",
+		"show the jobs of the queue's project on pages for a browser, at this `HOST:PORT`; "+
+			"they also run the mappers of package prebuilt, over a queue \"dashboard\"")
 	flags.Lookup("dashboard").NoOptDefVal = "127.0.0.1:8125"
 	return c
 }
@@ -61,7 +73,8 @@ func newEmulator() *cobra.Command {
 // complete completes what flags say of the emulator, and names what is wrong with it.
 func complete(o *emulator.Options, indexes string, keepNames bool) error {
 	o.ReuseQueueNames = !keepNames
-	for name, addr := range map[string]*string{"--datastore": &o.DatastoreAddr, "--tasks": &o.TasksAddr, "--keys": &o.KeysAddr} {
+	for name, addr := range map[string]*string{"--datastore": &o.DatastoreAddr, "--tasks": &o.TasksAddr,
+		"--keys": &o.KeysAddr} {
 		host, port, err := net.SplitHostPort(*addr)
 		if err != nil {
 			return usageError(fmt.Errorf("%s is %q, it has to be HOST:PORT", name, *addr))
@@ -113,7 +126,8 @@ func createQueue(ctx context.Context, e *emulator.Emulator, name string) error {
 	}
 	defer client.Close()
 	parent, _, _ := strings.Cut(name, "/queues/")
-	_, err = client.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: parent, Queue: &cloudtaskspb.Queue{Name: name}})
+	_, err = client.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: parent,
+		Queue: &cloudtaskspb.Queue{Name: name}})
 	if err != nil {
 		return fmt.Errorf("--queue %q: %w; it has to be projects/PROJECT/locations/LOCATION/queues/QUEUE", name, err)
 	}
@@ -136,7 +150,8 @@ func serve(ctx context.Context, o *emulator.Options, queues []string, pages stri
 			queue = name
 		}
 	}
-	for _, addr := range []string{e.DatastoreAddr(), e.TasksAddr(), strings.TrimSuffix(strings.TrimPrefix(e.KeysURL(), "http://"), "/")} {
+	for _, addr := range []string{e.DatastoreAddr(), e.TasksAddr(),
+		strings.TrimSuffix(strings.TrimPrefix(e.KeysURL(), "http://"), "/")} {
 		if host, _, err := net.SplitHostPort(addr); err == nil && !net.ParseIP(host).IsLoopback() {
 			fmt.Fprintf(stderr, "warning: %s is open to other machines, and nobody has to prove who they are\n", addr)
 		}

@@ -56,7 +56,9 @@ type server struct {
 
 func startServer(t *testing.T, args ...string) *server {
 	t.Helper()
-	s := &server{process: exec.Command(program(t), append([]string{"emulator", "--datastore", "127.0.0.1:0", "--tasks", "127.0.0.1:0"}, args...)...), env: make(map[string]string)}
+	s := &server{process: exec.Command(program(t),
+		append([]string{"emulator", "--datastore", "127.0.0.1:0", "--tasks", "127.0.0.1:0"}, args...)...),
+		env: make(map[string]string)}
 	s.process.Stderr = t.Output()
 	stdout, err := s.process.StdoutPipe()
 	if err != nil {
@@ -105,7 +107,8 @@ func TestServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer queues.Close()
-	if _, err := queues.GetQueue(t.Context(), &cloudtaskspb.GetQueueRequest{Name: os.Getenv("TASKS_QUEUE")}); err != nil {
+	if _, err := queues.GetQueue(t.Context(),
+		&cloudtaskspb.GetQueueRequest{Name: os.Getenv("TASKS_QUEUE")}); err != nil {
 		t.Errorf("of the queue that it says exists: %v", err)
 	}
 	if err := s.process.Process.Signal(syscall.SIGTERM); err != nil {
@@ -164,10 +167,12 @@ func nodeModules(t *testing.T) string {
 	if err != nil {
 		t.Skip("left out: npm, which fetches the Node client, is not installed")
 	}
-	cmd := exec.CommandContext(t.Context(), npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "@google-cloud/datastore@10")
+	cmd := exec.CommandContext(t.Context(), npm, "install", "--no-audit", "--no-fund", "--ignore-scripts",
+		"@google-cloud/datastore@10")
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Skipf("left out: npm can't fetch the Node client: %v: %.200s", err, bytes.ReplaceAll(out, []byte("\n"), []byte(" ")))
+		t.Skipf("left out: npm can't fetch the Node client: %v: %.200s", err,
+			bytes.ReplaceAll(out, []byte("\n"), []byte(" ")))
 	}
 	return dir
 }
@@ -186,16 +191,19 @@ func TestBadCommands(t *testing.T) {
 		"emulator --indexes /none":     {"--indexes", exitError},
 		"emulator --unknown":           {"--unknown", exitUsage},
 		"emulator --version-memory -1": {"--version-memory", exitUsage},
-		"emulator --datastore 127.0.0.1:0 --tasks 127.0.0.1:0 --queue mapper": {"it has to be projects/PROJECT/locations/LOCATION/queues/QUEUE", exitError},
-		"emulator --datastore 192.0.2.1:1 --tasks 127.0.0.1:0":                {"Datastore", exitError},
+		"emulator --datastore 127.0.0.1:0 --tasks 127.0.0.1:0 --queue mapper": {"it has to be " +
+			"projects/PROJECT/locations/LOCATION/queues/QUEUE", exitError},
+		"emulator --datastore 192.0.2.1:1 --tasks 127.0.0.1:0": {"Datastore", exitError},
 	} {
-		if err := run(t.Context(), strings.Fields(args), nil, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), c.want) || codeOf(err) != c.code {
+		if err := run(t.Context(), strings.Fields(args), nil, io.Discard, io.Discard); err == nil ||
+			!strings.Contains(err.Error(), c.want) || codeOf(err) != c.code {
 			t.Errorf("%q: error %v, want one with %q, and the code %d", args, err, c.want, c.code)
 		}
 	}
 	for _, args := range []string{"", "help", "emulator --help", "help emulator"} {
 		var out strings.Builder
-		if err := run(t.Context(), strings.Fields(args), nil, &out, io.Discard); err != nil || !strings.Contains(out.String(), "Usage") {
+		if err := run(t.Context(), strings.Fields(args), nil, &out, io.Discard); err != nil ||
+			!strings.Contains(out.String(), "Usage") {
 			t.Errorf("%q: %v\n%s", args, err, out.String())
 		}
 	}
@@ -231,7 +239,8 @@ func TestQueueNamesAreReused(t *testing.T) {
 		}
 	}
 	var help strings.Builder
-	if err := run(t.Context(), []string{"emulator", "--help"}, nil, &help, io.Discard); err != nil || !strings.Contains(help.String(), "72 hours") {
+	if err := run(t.Context(), []string{"emulator", "--help"}, nil, &help, io.Discard); err != nil ||
+		!strings.Contains(help.String(), "72 hours") {
 		t.Errorf("%v: the help does not say how long the name of a deleted queue is taken:\n%s", err, help.String())
 	}
 }
@@ -239,13 +248,15 @@ func TestQueueNamesAreReused(t *testing.T) {
 // TestLoopbackUnlessTold checks where the command listens.
 func TestLoopbackUnlessTold(t *testing.T) {
 	o := emulator.Options{DatastoreAddr: ":0", TasksAddr: "[::1]:0", KeysAddr: "127.0.0.1:0"}
-	if err := complete(&o, "", false); err != nil || o.DatastoreAddr != "127.0.0.1:0" || o.TasksAddr != "[::1]:0" || o.KeysAddr != "127.0.0.1:0" {
+	if err := complete(&o, "", false); err != nil || o.DatastoreAddr != "127.0.0.1:0" || o.TasksAddr != "[::1]:0" ||
+		o.KeysAddr != "127.0.0.1:0" {
 		t.Errorf("%+v, %v", o, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var warnings strings.Builder
-	if err := run(ctx, strings.Fields("emulator --datastore 0.0.0.0:0 --tasks :0"), nil, io.Discard, &warnings); err != nil {
+	if err := run(ctx, strings.Fields("emulator --datastore 0.0.0.0:0 --tasks :0"), nil, io.Discard,
+		&warnings); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Count(warnings.String(), "open to other machines") != 1 {
@@ -253,8 +264,8 @@ func TestLoopbackUnlessTold(t *testing.T) {
 	}
 }
 
-// TestDashboard starts the command with pages, and counts entities from their form. Another name of the address is refused, as is an address that
-// others can reach.
+// TestDashboard starts the command with pages, and counts entities from their form. Another name of
+// the address is refused, as is an address that others can reach.
 func TestDashboard(t *testing.T) {
 	s := startServer(t, "--dashboard=127.0.0.1:0")
 	for name, value := range s.env {
@@ -291,16 +302,19 @@ func TestDashboard(t *testing.T) {
 		}
 		return resp.StatusCode, string(body)
 	}
-	if code, text := send("POST", "start", "", url.Values{"mapper": {"count"}, "kind": {"K"}, "id": {"counted"}, "do": {"start"}}); code != http.StatusOK {
+	if code, text := send("POST", "start", "", url.Values{"mapper": {"count"}, "kind": {"K"}, "id": {"counted"},
+		"do": {"start"}}); code != http.StatusOK {
 		t.Fatalf("%d %s", code, text)
 	}
 	for range 100 {
-		if _, text := send("GET", "job?id=counted", "", nil); strings.Contains(text, `"entities":1`) && strings.Contains(text, `"succeeded"`) {
+		if _, text := send("GET", "job?id=counted", "", nil); strings.Contains(text, `"entities":1`) &&
+			strings.Contains(text, `"succeeded"`) {
 			break
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	if code, text := send("GET", "job?id=counted", "", nil); code != http.StatusOK || !strings.Contains(text, `"counters":{"entities":1}`) {
+	if code, text := send("GET", "job?id=counted", "", nil); code != http.StatusOK ||
+		!strings.Contains(text, `"counters":{"entities":1}`) {
 		t.Errorf("%d %s", code, text)
 	}
 	if code, _ := send("GET", "", "evil.example", nil); code != http.StatusForbidden {
@@ -308,7 +322,8 @@ func TestDashboard(t *testing.T) {
 	}
 	for _, addr := range []string{"0.0.0.0:0", "nowhere", "10.0.0.1:80"} {
 		var out bytes.Buffer
-		err := run(t.Context(), []string{"emulator", "--datastore", "127.0.0.1:0", "--tasks", "127.0.0.1:0", "--dashboard=" + addr}, nil, &out, &out)
+		err := run(t.Context(), []string{"emulator", "--datastore", "127.0.0.1:0", "--tasks", "127.0.0.1:0",
+			"--dashboard=" + addr}, nil, &out, &out)
 		if !errors.Is(err, errUsage) || !strings.Contains(err.Error(), "--dashboard") {
 			t.Errorf("%s: %v", addr, err)
 		}

@@ -25,7 +25,8 @@ func TestStartErase(t *testing.T) {
 		{"n", "start erase --namespace gone --execute", "nothing was done"},
 		{"", "start erase --namespace gone --execute --yes", `the namespace "gone" has no entities`},
 		{"", "start erase --namespace gone", `the namespace "gone" has no entities`},
-		{"n", "start erase --params '{\"property\":\"tenant\",\"value\":\"acme\"}' --execute", "in all kinds and namespaces"},
+		{"n", "start erase --params '{\"property\":\"tenant\",\"value\":\"acme\"}' --execute",
+			"in all kinds and namespaces"},
 		{"", "start count", "--kind names no kind"},
 		{"", "start count --kind Account --retain 7d", "at least 8 days"},
 	} {

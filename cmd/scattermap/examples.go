@@ -38,7 +38,8 @@ func newExamples() *cobra.Command {
 				lines = append(lines, append(row, "", "", ""))
 			}
 			for _, p := range x.Properties {
-				lines = append(lines, append(row, operator.Line(p.Name, 40), operator.Line(cmp.Or(p.Before, "-"), 60), operator.Line(cmp.Or(p.After, "-"), 60)))
+				lines = append(lines, append(row, operator.Line(p.Name, 40), operator.Line(cmp.Or(p.Before, "-"), 60),
+					operator.Line(cmp.Or(p.After, "-"), 60)))
 				row = []string{"", ""}
 			}
 		}

@@ -72,7 +72,8 @@ func causes(c *cobra.Command, s *service, id string, format *output) error {
 	lines := [][]string{{"FAILURES", "IN THE LOG", "CAUSE", "FOR INSTANCE"}}
 	for _, cause := range answer.Causes {
 		about := map[bool]string{true: "about "}[cause.Estimated]
-		lines = append(lines, []string{about + operator.Grouped(cause.Count), operator.Line(cause.Digest, 10), operator.Line(cause.Cause, 80),
+		lines = append(lines, []string{about + operator.Grouped(cause.Count), operator.Line(cause.Digest, 10),
+			operator.Line(cause.Cause, 80),
 			operator.Line(operator.Key(cause.Example.Key), 60)})
 	}
 	return rows(c.OutOrStdout(), lines...)

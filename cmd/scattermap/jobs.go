@@ -22,13 +22,20 @@ import (
 
 // jobCommands returns the commands for the jobs of a service.
 func jobCommands() []*cobra.Command {
-	all := []*cobra.Command{newJobs(), newDescribe(), newPlan(), newStart(), newClone(), newWatch(), newRate(), newFailures(), newHistory(), newUndo(), newLeft(), newExamples(), newTop(), newCleanUp(), newStopAll(), newLogin(), newLogout()}
+	all := []*cobra.Command{newJobs(), newDescribe(), newPlan(), newStart(), newClone(), newWatch(), newRate(),
+		newFailures(), newHistory(), newUndo(), newLeft(), newExamples(), newTop(), newCleanUp(), newStopAll(),
+		newLogin(), newLogout()}
 	for _, verb := range []struct{ name, short, long string }{
-		{"pause", "Have a job begin no more pages", "Pages under way come to their end. A paused job loses nothing, however long it is paused."},
-		{"resume", "Have a paused or failed job go on", "It goes on where it stopped: nothing that was done is repeated. Its tasks are made anew, so it also revives a job whose queue was purged."},
-		{"abort", "End a job for good", "Pages under way come to their end, and what was not processed stays as it is. An aborted job can't be resumed."},
-		{"retry", "Have a job process its failures again", "Each failure gets as many attempts as at first, and nothing that is done is repeated."},
-		{"move", "Have a job belong to a queue of this service", "It is for a job whose queue, or whose service, is gone or has another name."},
+		{"pause", "Have a job begin no more pages",
+			"Pages under way come to their end. A paused job loses nothing, however long it is paused."},
+		{"resume", "Have a paused or failed job go on", "It goes on where it stopped: nothing that was done is " +
+			"repeated. Its tasks are made anew, so it also revives a job whose queue was purged."},
+		{"abort", "End a job for good", "Pages under way come to their end, and what was not processed stays as it " +
+			"is. An aborted job can't be resumed."},
+		{"retry", "Have a job process its failures again",
+			"Each failure gets as many attempts as at first, and nothing that is done is repeated."},
+		{"move", "Have a job belong to a queue of this service",
+			"It is for a job whose queue, or whose service, is gone or has another name."},
 	} {
 		all = append(all, newVerb(verb.name, verb.short, verb.long))
 	}
@@ -102,9 +109,11 @@ func summary(job *mapper.Status) string {
 	if job.Estimated {
 		about = "about "
 	}
-	text := fmt.Sprintf("%s: %s, %s%s processed", job.ID, job.State, about, operator.Counted(job.Processed, "entity", "entities"))
+	text := fmt.Sprintf("%s: %s, %s%s processed", job.ID, job.State, about,
+		operator.Counted(job.Processed, "entity", "entities"))
 	if operator.Undoes(job) { // its entities are pages
-		text = fmt.Sprintf("%s: %s, %s%s looked at: %s", job.ID, job.State, about, operator.Counted(job.Processed, "page", "pages"), operator.Undone(job))
+		text = fmt.Sprintf("%s: %s, %s%s looked at: %s", job.ID, job.State, about,
+			operator.Counted(job.Processed, "page", "pages"), operator.Undone(job))
 	}
 	if left := job.Remaining; left > 0 && !job.State.Ended() {
 		text += fmt.Sprintf(" and about %s left", operator.Grouped(left))
@@ -154,7 +163,8 @@ func newJobs() *cobra.Command {
 	var all, allQueues bool
 	c := &cobra.Command{
 		Use: "jobs", Short: "List jobs, the one that was started last first", Args: cobra.NoArgs,
-		Long: "Lists up to 50 jobs, or all of them, the one that was started last first. A state is running, paused, succeeded,\n\"succeeded with failures\", failed or aborted.",
+		Long: "Lists up to 50 jobs, or all of them, the one that was started last first. A state is running, paused, " +
+			"succeeded,\n\"succeeded with failures\", failed or aborted.",
 	}
 	s.define(c.Flags())
 	c.Flags().StringVar(&state, "state", "", "only those in this `state`")
@@ -164,7 +174,8 @@ func newJobs() *cobra.Command {
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		parameters := make(url.Values)
-		for key, value := range map[string]string{"state": state, "mapper": name, "all": map[bool]string{true: "true"}[allQueues]} {
+		for key, value := range map[string]string{"state": state, "mapper": name,
+			"all": map[bool]string{true: "true"}[allQueues]} {
 			if value != "" {
 				parameters.Set(key, value)
 			}
@@ -187,7 +198,8 @@ func newJobs() *cobra.Command {
 			if j.Counted {
 				processed, failures = operator.Grouped(j.Processed), operator.Grouped(j.Failures)
 			}
-			lines = append(lines, []string{operator.Line(j.ID, 100), operator.Line(j.Mapper, 120), string(j.State), operator.Ago(j.Created, time.Now()), processed, failures, operator.Line(j.Error, 60)})
+			lines = append(lines, []string{operator.Line(j.ID, 100), operator.Line(j.Mapper, 120), string(j.State),
+				operator.Ago(j.Created, time.Now()), processed, failures, operator.Line(j.Error, 60)})
 		}
 		if len(jobs) == 0 {
 			_, err := fmt.Fprintln(c.OutOrStdout(), "There are no such jobs.")
@@ -230,7 +242,8 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 		return err
 	}
 	lines := [][]string{
-		{"Job:", operator.Line(job.ID, 100)}, {"Mapper:", operator.Line(job.Mapper, 120)}, {"Query:", operator.Line(string(query), 500)}, {"Parameters:", operator.Line(string(job.Params), 500)},
+		{"Job:", operator.Line(job.ID, 100)}, {"Mapper:", operator.Line(job.Mapper, 120)},
+		{"Query:", operator.Line(string(query), 500)}, {"Parameters:", operator.Line(string(job.Params), 500)},
 		{"State:", string(job.State)},
 	}
 	add := func(name, value string) {
@@ -250,32 +263,37 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 		add("Records:", "kept until "+job.CleanUpAt.Local().Format(time.DateTime))
 	}
 	if !job.Ended.IsZero() {
-		add("Ended:", fmt.Sprintf("%s, after %s", job.Ended.Local().Format(time.DateTime), job.Ended.Sub(job.Created).Round(time.Millisecond)))
+		add("Ended:", fmt.Sprintf("%s, after %s", job.Ended.Local().Format(time.DateTime),
+			job.Ended.Sub(job.Created).Round(time.Millisecond)))
 	}
 	written := "%s%s entities, %s of them written"
 	if strings.HasPrefix(job.Mapper, "rehearsal:") {
 		written = "%s%s entities, of which %s would be written"
 	}
 	if operator.Undoes(job) { // its entities are pages, and what it costs depends on theirs
-		add("Processed:", fmt.Sprintf("%s%s: %s", about, operator.Counted(job.Processed, "page", "pages"), operator.Undone(job)))
+		add("Processed:", fmt.Sprintf("%s%s: %s", about, operator.Counted(job.Processed, "page", "pages"),
+			operator.Undone(job)))
 	} else {
 		add("Processed:", fmt.Sprintf(written, about, operator.Grouped(job.Processed), operator.Grouped(job.Written)))
 	}
 	if job.Conflicts > 0 {
-		add("Run again:", about+operator.Counted(job.Conflicts, "time", "times")+", on entities that others had changed")
+		add("Run again:", about+operator.Counted(job.Conflicts, "time", "times")+
+			", on entities that others had changed")
 	}
 	add("Undone by:", job.Undo)
 	if !job.State.Ended() {
 		add("Left:", "about "+operator.Grouped(job.Remaining)+" entities")
 		add("Progress:", operator.Percent(job.Progress))
 		add("Time left:", operator.Takes(job.Progress))
-		add("Rate:", fmt.Sprintf("%s entities a second in the last minute, %s over all", operator.Grouped(int64(job.Progress.Rate)), operator.Grouped(int64(job.Progress.Overall))))
+		add("Rate:", fmt.Sprintf("%s entities a second in the last minute, %s over all",
+			operator.Grouped(int64(job.Progress.Rate)), operator.Grouped(int64(job.Progress.Overall))))
 	}
 	if !operator.Undoes(job) {
 		add("Cost:", fmt.Sprintf("about $%.4f so far, at the prices of nam5", job.Dollars))
 	}
 	add("Failures:", operator.Grouped(job.Failures))
-	add("Pages:", fmt.Sprintf("%s%s, %s of them full, by %s tasks", about, operator.Grouped(job.Pages), operator.Grouped(job.FullPages), operator.Grouped(job.Tasks)))
+	add("Pages:", fmt.Sprintf("%s%s, %s of them full, by %s tasks", about, operator.Grouped(job.Pages),
+		operator.Grouped(job.FullPages), operator.Grouped(job.Tasks)))
 	add("Open ranges:", operator.Grouped(job.Open))
 	add("Queue:", job.Queue)
 	for name, n := range sorted(job.Counters) {
@@ -308,7 +326,8 @@ func newRate() *cobra.Command {
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
 	c.Flags().Float64Var(&rate.Writes, "writes", 0, "the most `writes` a second, too; no limit by default")
-	c.Flags().DurationVar(&rate.For, "for", 0, "for how long, a `time` such as 2h: then it goes as fast as before; for good by default")
+	c.Flags().DurationVar(&rate.For, "for", 0,
+		"for how long, a `time` such as 2h: then it goes as fast as before; for good by default")
 	c.Flags().BoolVar(&rate.Ramp, "ramp", false, "begin with 500 a second, and half as many again every five minutes")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -339,7 +358,8 @@ func newHistory() *cobra.Command {
 		}
 		lines := [][]string{{"TIME", "WHAT", "BY", "WHY"}}
 		for _, a := range answer.History {
-			lines = append(lines, []string{a.Time.Local().Format(time.DateTime), operator.Line(a.What, 60), operator.Line(a.By, 60), operator.Line(a.Why, 100)})
+			lines = append(lines, []string{a.Time.Local().Format(time.DateTime), operator.Line(a.What, 60),
+				operator.Line(a.By, 60), operator.Line(a.Why, 100)})
 		}
 		return rows(c.OutOrStdout(), lines...)
 	}
@@ -352,13 +372,15 @@ func newCleanUp() *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use: "clean-up JOB", Short: "Delete the records of a job that has ended", Args: oneJob,
-		Long: "Deletes the records of the ranges of a job that has ended. It can't be resumed, retried or verified any more.",
+		Long: "Deletes the records of the ranges of a job that has ended. It can't be resumed, retried or verified " +
+			"any more.",
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
 	c.Flags().BoolVar(&o.Failures, "failures", false, "those of its failures, too")
 	c.Flags().BoolVar(&o.Job, "job", false, "the job's own record, too: another job can have its ID then")
-	c.Flags().DurationVar(&o.Expire, "expire", 0, "have them expire so much later in place of deleting them, such as `720h`")
+	c.Flags().DurationVar(&o.Expire, "expire", 0,
+		"have them expire so much later in place of deleting them, such as `720h`")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -380,7 +402,8 @@ func newStopAll() *cobra.Command {
 	var s service
 	var name string
 	var yes bool
-	c := &cobra.Command{Use: "stop-all", Short: "Pause all jobs that run", Args: cobra.NoArgs, Long: "Pauses all jobs of the service that run, or those of one mapper. A paused job loses nothing."}
+	c := &cobra.Command{Use: "stop-all", Short: "Pause all jobs that run", Args: cobra.NoArgs,
+		Long: "Pauses all jobs of the service that run, or those of one mapper. A paused job loses nothing."}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
 	c.Flags().StringVar(&name, "mapper", "", "only those of this `mapper`")

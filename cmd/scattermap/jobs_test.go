@@ -38,7 +38,8 @@ type account struct{ Balance int64 }
 
 type credit struct{ Amount int64 }
 
-// broken has one account of ten fail, and rarely one of a hundred, without what a terminal would act on. Quick has the others take no time.
+// broken has one account of ten fail, and rarely one of a hundred, without what a terminal would
+// act on. Quick has the others take no time.
 var broken, rarely, quick atomic.Bool
 
 var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.Entity[account], p credit) error {
@@ -79,7 +80,11 @@ func newService(t *testing.T, n int, more ...mapper.Definition) string {
 func newAPI(t *testing.T, n int, allow func(*http.Request) (string, error), more ...mapper.Definition) http.Handler {
 	t.Helper()
 	var handler http.Handler
-	e := emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))})
+	e := emulator.ForTest(t,
+		&emulator.Options{
+			Transport: emulator.HandlerTransport(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				handler.ServeHTTP(w, r)
+			}))})
 	client, err := e.Datastore(t.Context(), "test", mapper.WithVersions())
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +105,9 @@ func newAPI(t *testing.T, n int, allow func(*http.Request) (string, error), more
 	}
 	t.Cleanup(func() { taskClient.Close() })
 	const location, name = "projects/test/locations/here", "projects/test/locations/here/queues/q"
-	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: name, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 4}}}); err != nil {
+	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{Name: name,
+			RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 4}}}); err != nil {
 		t.Fatal(err)
 	}
 	queue, err := tasks.NewQueue(taskClient, name, "http://worker/mapper/", &tasks.Options{Unverified: true})
@@ -110,7 +117,9 @@ func newAPI(t *testing.T, n int, allow func(*http.Request) (string, error), more
 	bucket := memblob.OpenBucket(nil)
 	t.Cleanup(func() { bucket.Close() })
 	log := slog.New(slog.DiscardHandler) // deliveries go on when the test is over
-	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: slices.Concat(mapper.Set(addCredit), prebuilt.Mappers(), more, export.NewEntities("export", bucket, nil).Mappers()), Logger: log})
+	engine, err := mapper.New(client, queue,
+		&mapper.Options{Mappers: slices.Concat(mapper.Set(addCredit), prebuilt.Mappers(), more,
+			export.NewEntities("export", bucket, nil).Mappers()), Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,8 +169,11 @@ func TestJobs(t *testing.T) {
 		{"plan count --kind Nothing", "", 1, "Nothing"},
 		{"plan --kind Account", "", 2, "plan: name one mapper"},
 		{"jobs", "", 0, "There are no such jobs."},
-		{"start add-credit --kind Account --params '{\"Amount\": 10}' --id spring --page-size 50 --failure-limit -1 --reason 'the spring credit' --watch", "", 3, `spring: succeeded with failures, 1,800 entities processed, 200 failures`},
-		{"start add-credit --kind Account --params '{\"Amount\": 10}' --id spring", "", 0, "spring: succeeded with failures"},
+		{"start add-credit --kind Account --params '{\"Amount\": 10}' --id spring --page-size 50 --failure-limit -1 " +
+			"--reason 'the spring credit' --watch", "", 3,
+			`spring: succeeded with failures, 1,800 entities processed, 200 failures`},
+		{"start add-credit --kind Account --params '{\"Amount\": 10}' --id spring", "", 0,
+			"spring: succeeded with failures"},
 		{"jobs", "", 0, "spring  add-credit  succeeded with failures"},
 		{"jobs --state running", "", 0, "There are no such jobs."},
 		{"describe spring", "", 0, "Processed:    1,800 entities, 1,800 of them written"},
@@ -183,11 +195,14 @@ func TestJobs(t *testing.T) {
 		{"rate spring 100", "", 1, "it is \"succeeded with failures\""},
 		{"clean-up spring --yes", "", 0, "spring: succeeded with failures"},
 		{"stop-all", "", 0, "No job runs."},
-		{"start add-credit --kind Account --params '{\"Amount\": 1}' --id filtered --filter 'Balance = 10' --watch", "", 0, "filtered: succeeded, 1,800 entities processed"},
-		{"start add-credit --kind Account --params '{\"Amount\": 1}' --id tried --rehearse --page-size 50 -w", "", 3, "tried: succeeded with failures, 1,800"},
+		{"start add-credit --kind Account --params '{\"Amount\": 1}' --id filtered --filter 'Balance = 10' --watch", "",
+			0, "filtered: succeeded, 1,800 entities processed"},
+		{"start add-credit --kind Account --params '{\"Amount\": 1}' --id tried --rehearse --page-size 50 -w", "", 3,
+			"tried: succeeded with failures, 1,800"},
 		{"describe tried", "", 0, "would(change Balance) = 1,800"},
 		{"start add-credit --kind Account --params '{\"Amount\": 1}' --id tried", "", 1, "other arguments"},
-		{"start add-credit --kind Account --params '{\"Amount\": 1}' --id slow --rate 20 --workers 4", "", 0, "slow: running"},
+		{"start add-credit --kind Account --params '{\"Amount\": 1}' --id slow --rate 20 --workers 4", "", 0,
+			"slow: running"},
 		{"pause slow --reason lunch", "", 0, "slow: paused"},
 		{"watch slow", "", 3, "somebody has paused it"},
 		{"resume slow", "", 0, "slow: running"},
@@ -197,18 +212,23 @@ func TestJobs(t *testing.T) {
 		{"history slow", "", 0, "its rate is set to 40 entities a second, for 2h0m0s"},
 		{"history slow", "", 0, "paused"},
 		{"stop-all --yes", "", 0, "slow: paused"},
-		{"start count --kind Account --id counted -w --params '{\"by\": \"Balance\"}'", "", 0, "counted: succeeded, 2,000"},
+		{"start count --kind Account --id counted -w --params '{\"by\": \"Balance\"}'", "", 0,
+			"counted: succeeded, 2,000"},
 		{"describe counted", "", 0, "Balance=0 = 200"},
-		{"start delete --kind Account --id gone -w", "", 0, "This is a rehearsal, which writes nothing: --execute does it."},
+		{"start delete --kind Account --id gone -w", "", 0,
+			"This is a rehearsal, which writes nothing: --execute does it."},
 		{"describe gone", "", 0, "would(delete) = 2,000"},
 		{"examples gone", "", 0, "delete  Balance"},
 		{"examples tried", "", 0, "change  Balance"},
 		{"examples counted", "", 0, "There are none"},
 		{"start delete --kind Account --id gone -w --execute -y", "", 1, "other arguments"},
 		{"start delete --kind Account --rehearse --execute", "", 2, "contradict"},
-		{"start delete --kind Account --id really-gone -w --execute --filter 'Balance = 0'", "", 1, "delete is about to go over 200 entities. Type that number to go on:"},
-		{"start delete --kind Account --id really-gone -w --execute --filter 'Balance = 0'", "201\n", 1, "that is another number"},
-		{"start delete --kind Account --id really-gone -w --execute --filter 'Balance = 0'", "200\n", 0, "really-gone: succeeded, 200"},
+		{"start delete --kind Account --id really-gone -w --execute --filter 'Balance = 0'", "", 1,
+			"delete is about to go over 200 entities. Type that number to go on:"},
+		{"start delete --kind Account --id really-gone -w --execute --filter 'Balance = 0'", "201\n", 1,
+			"that is another number"},
+		{"start delete --kind Account --id really-gone -w --execute --filter 'Balance = 0'", "200\n", 0,
+			"really-gone: succeeded, 200"},
 		{"start count --kind Account --id left -w", "", 0, "left: succeeded, 1,800"},
 		{"abort slow", "y\n", 0, "slow: aborted"},
 		{"clone left", "n\n", 1, "Run count again? Job left is succeeded, and has processed 1,800 entities. [y/N]"},
@@ -232,27 +252,33 @@ func TestJobs(t *testing.T) {
 		if strings.ContainsRune(out+errs, '\x1b') {
 			t.Errorf("%s prints what a terminal acts on: %q", c.line, out+errs)
 		}
-		if strings.Contains(c.line, "-o json") && !json.Valid([]byte(out)) || strings.Contains(c.line, "-o yaml") && yaml.Unmarshal([]byte(out), new(map[string]any)) != nil {
+		if strings.Contains(c.line, "-o json") && !json.Valid([]byte(out)) || strings.Contains(c.line, "-o yaml") &&
+			yaml.Unmarshal([]byte(out), new(map[string]any)) != nil {
 			t.Errorf("%s prints\n%s", c.line, out)
 		}
 	}
 }
 
-// TestNoService has each command meet a service that is not there, or does not let it in, or something else in its place; and wrong flags. The error
-// names it, and the way out.
+// TestNoService has each command meet a service that is not there, or does not let it in, or
+// something else in its place; and wrong flags. The error names it, and the way out.
 func TestNoService(t *testing.T) {
 	url := newService(t, 1)
-	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>Welcome</html>") }))
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, "<html>Welcome</html>")
+	}))
 	defer other.Close()
 	missing := httptest.NewServer(http.NotFoundHandler())
 	defer missing.Close()
-	lines := []string{"jobs", "describe j", "start add-credit --kind Account", "watch j", "pause j", "resume j", "abort j -y", "retry j", "move j", "rate j 5", "failures j", "history j", "undo j -y", "left j", "examples j", "clone j -y", "plan m --kind K", "clean-up j -y", "stop-all -y"}
+	lines := []string{"jobs", "describe j", "start add-credit --kind Account", "watch j", "pause j", "resume j",
+		"abort j -y", "retry j", "move j", "rate j 5", "failures j", "history j", "undo j -y", "left j", "examples j",
+		"clone j -y", "plan m --kind K", "clean-up j -y", "stop-all -y"}
 	for name, c := range map[string]struct {
 		service, token string
 		code           int
 		want           []string
 	}{
-		"nobody listens":  {"http://127.0.0.1:1", "good", exitError, []string{"127.0.0.1:1", "does not answer", "$SCATTERMAP_SERVICE"}},
+		"nobody listens": {"http://127.0.0.1:1", "good", exitError,
+			[]string{"127.0.0.1:1", "does not answer", "$SCATTERMAP_SERVICE"}},
 		"no address":      {"", "good", exitUsage, []string{"--service or $SCATTERMAP_SERVICE"}},
 		"no URL":          {"credit", "good", exitUsage, []string{`"credit"`, "http or https URL"}},
 		"http elsewhere":  {"http://192.0.2.1", "", exitUsage, []string{"https"}},
@@ -267,7 +293,8 @@ func TestNoService(t *testing.T) {
 			out, errs, code := command(t, "", words(line)...)
 			for _, want := range c.want {
 				if code != c.code || !strings.Contains(errs, want) || out != "" {
-					t.Errorf("%s: %s: exit code %d, want %d, and %q in\n%s%s", name, line, code, c.code, want, out, errs)
+					t.Errorf("%s: %s: exit code %d, want %d, and %q in\n%s%s", name, line, code, c.code, want, out,
+						errs)
 				}
 			}
 		}
@@ -307,7 +334,8 @@ func TestNoService(t *testing.T) {
 		}
 	}
 	t.Setenv("SCATTERMAP_TOKEN", "")
-	if _, errs, code := command(t, "", "jobs", "--service", "https://service.invalid", "--token-command", "false"); code != exitError || !strings.Contains(errs, "--token-command") {
+	if _, errs, code := command(t, "", "jobs", "--service", "https://service.invalid", "--token-command",
+		"false"); code != exitError || !strings.Contains(errs, "--token-command") {
 		t.Errorf("no token: %d %s", code, errs)
 	}
 }
@@ -318,7 +346,9 @@ func TestWatch(t *testing.T) {
 	binary := program(t)
 	start := func(id string) {
 		t.Helper()
-		if out, errs, code := command(t, "", words("start add-credit --kind Account --params '{\"Amount\": 10}' --rate 2000 --page-size 50 --id "+id)...); code != 0 {
+		if out, errs, code := command(t, "",
+			words("start add-credit --kind Account --params '{\"Amount\": 10}' --rate 2000 --page-size 50 --id "+
+				id)...); code != 0 {
 			t.Fatal(out, errs)
 		}
 	}
@@ -334,14 +364,17 @@ func TestWatch(t *testing.T) {
 		t.Errorf("%v: %s", err, shown.String())
 	}
 	bars := strings.Count(shown.String(), "█")
-	if text := shown.String(); bars < 10 || !strings.Contains(text, "\r") || !strings.Contains(text, "terminal: running") || !strings.Contains(text, "terminal: succeeded, 4,000 entities processed, 0 failures") {
+	if text := shown.String(); bars < 10 || !strings.Contains(text, "\r") ||
+		!strings.Contains(text, "terminal: running") ||
+		!strings.Contains(text, "terminal: succeeded, 4,000 entities processed, 0 failures") {
 		t.Errorf("the terminal shows %q", text)
 	}
 
 	start("pipe")
 	out, err := exec.Command(binary, "watch", "pipe").CombinedOutput()
 	text := string(out)
-	if err != nil || strings.ContainsAny(text, "\r█\x1b") || !strings.Contains(text, "pipe: running") || !strings.HasSuffix(text, "pipe: succeeded, 4,000 entities processed, 0 failures\n") {
+	if err != nil || strings.ContainsAny(text, "\r█\x1b") || !strings.Contains(text, "pipe: running") ||
+		!strings.HasSuffix(text, "pipe: succeeded, 4,000 entities processed, 0 failures\n") {
 		t.Errorf("the pipe has %q, %v", text, err)
 	}
 	start("interrupted")
@@ -354,7 +387,8 @@ func TestWatch(t *testing.T) {
 	time.Sleep(200 * time.Millisecond)
 	_ = cmd.Process.Signal(os.Interrupt)
 	failed := new(exec.ExitError)
-	if err := cmd.Wait(); !errors.As(err, &failed) || failed.ExitCode() != exitError || !strings.Contains(errs.String(), "interrupted goes on") {
+	if err := cmd.Wait(); !errors.As(err, &failed) || failed.ExitCode() != exitError ||
+		!strings.Contains(errs.String(), "interrupted goes on") {
 		t.Errorf("%v: %s", err, errs.String())
 	}
 }
@@ -386,7 +420,8 @@ func TestCompletion(t *testing.T) {
 			}
 			loads := exec.Command(path, flags, "-c", load+file+after)
 			loads.Env = append(os.Environ(), "PATH="+filepath.Dir(binary)+":"+os.Getenv("PATH"), "HOME="+t.TempDir())
-			if out, err := loads.CombinedOutput(); err != nil || !strings.Contains(string(out), "scattermap") && !strings.Contains(string(out), "Take back") || strings.Contains(string(out), "rror") {
+			if out, err := loads.CombinedOutput(); err != nil || !strings.Contains(string(out), "scattermap") &&
+				!strings.Contains(string(out), "Take back") || strings.Contains(string(out), "rror") {
 				t.Errorf("%v: %s", err, out)
 			}
 		})

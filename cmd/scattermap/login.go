@@ -21,16 +21,22 @@ func newLogin() *cobra.Command {
 	var impersonate string
 	c := &cobra.Command{
 		Use: "login [URL]", Short: "Log in to a service with gcloud, and have commands go there",
-		Long: "Gets an identity token from gcloud, shows it to the service, and keeps the way that worked: commands after it need no --service\n" +
-			"and no token. Tokens are kept in a file that only you can read, until they expire; then gcloud makes another one.\n\n" +
-			"Your own account gets in where Cloud Run checks tokens (AUTH=iam) and it has the role roles/run.invoker. Where the service\n" +
-			"checks them itself (AUTH=on), impersonate a service account that OPERATORS names: gcloud makes tokens of people for gcloud\n" +
+		Long: "Gets an identity token from gcloud, shows it to the service, and keeps the way that worked: commands " +
+			"after it need no --service\n" +
+			"and no token. Tokens are kept in a file that only you can read, until they expire; then gcloud makes " +
+			"another one.\n\n" +
+			"Your own account gets in where Cloud Run checks tokens (AUTH=iam) and it has the role " +
+			"roles/run.invoker. Where the service\n" +
+			"checks them itself (AUTH=on), impersonate a service account that OPERATORS names: gcloud makes tokens " +
+			"of people for gcloud\n" +
 			"only. A job's history then names that account, and not you: have one for each team. You need the role\n" +
 			"roles/iam.serviceAccountTokenCreator on it.\n\n" +
-			"After you switch gcloud to another account, log in again: a kept token belongs to the account of before.\n" +
+			"After you switch gcloud to another account, log in again: a kept token belongs to the account of " +
+			"before.\n" +
 			"Without a URL it logs in again where commands go now, and says where that is.",
 		Example: "  scattermap login https://credit-123.europe-west1.run.app\n" +
-			"  scattermap login https://credit-123.europe-west1.run.app --impersonate credit-operators@PROJECT.iam.gserviceaccount.com",
+			"  scattermap login https://credit-123.europe-west1.run.app --impersonate " +
+			"credit-operators@PROJECT.iam.gserviceaccount.com",
 	}
 	c.Flags().StringVar(&impersonate, "impersonate", "", "the service `account` whose tokens are sent")
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -44,7 +50,8 @@ func newLogin() *cobra.Command {
 		case len(args) == 1:
 			s.address = args[0]
 		case all.Current == "":
-			return usageError(errors.New("login: you are not logged in; name a service, as in: scattermap login https://credit-123.europe-west1.run.app"))
+			return usageError(errors.New("login: you are not logged in; name a service, as in: scattermap login " +
+				"https://credit-123.europe-west1.run.app"))
 		default:
 			s.address = all.Current
 			if impersonate == "" {
@@ -52,7 +59,8 @@ func newLogin() *cobra.Command {
 			}
 		}
 		if impersonate != "" && (!strings.Contains(impersonate, "@") || strings.ContainsAny(impersonate, " ,")) {
-			return usageError(fmt.Errorf("login: --impersonate is %q, it has to be the e-mail address of a service account", impersonate))
+			return usageError(fmt.Errorf("login: --impersonate is %q, it has to be the e-mail address of a service "+
+				"account", impersonate))
 		}
 		base, err := s.base()
 		if err != nil {
@@ -78,7 +86,8 @@ func newLogin() *cobra.Command {
 			return err
 		}
 		if other := os.Getenv("SCATTERMAP_SERVICE"); other != "" && strings.TrimRight(other, "/") != all.Current {
-			fmt.Fprintf(c.ErrOrStderr(), "$SCATTERMAP_SERVICE is set, and commands go to %s until you unset it.\n", other)
+			fmt.Fprintf(c.ErrOrStderr(), "$SCATTERMAP_SERVICE is set, and commands go to %s until you unset it.\n",
+				other)
 		}
 		_, err = fmt.Fprintln(c.OutOrStdout(), says(all.Current, s.token))
 		return err
@@ -106,7 +115,8 @@ func says(address, token string) string {
 func newLogout() *cobra.Command {
 	return &cobra.Command{
 		Use: "logout [URL]", Short: "Forget a service and its token, or all of them",
-		Long: "Removes what \"scattermap login\" has kept: of one service, or of all without a URL. A token that somebody has copied goes on to\nwork until it expires, within an hour.",
+		Long: "Removes what \"scattermap login\" has kept: of one service, or of all without a URL. A token that " +
+			"somebody has copied goes on to\nwork until it expires, within an hour.",
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usageError(errors.New("logout: name one service, or none for all"))

@@ -28,13 +28,15 @@ const (
 	remote = "https://credit.test" // as another machine has it
 )
 
-// A gcloud stands in for gcloud: it prints the token that a line of arguments stands for, and fails for any other line.
+// A gcloud stands in for gcloud: it prints the token that a line of arguments stands for, and fails
+// for any other line.
 type gcloud struct {
 	t   *testing.T
 	dir string
 }
 
-// newGcloud puts the stand-in on the path, and nothing else there. Logins are kept in a folder of the test.
+// newGcloud puts the stand-in on the path, and nothing else there. Logins are kept in a folder of
+// the test.
 func newGcloud(t *testing.T) gcloud {
 	t.Helper()
 	if runtime.GOOS == "windows" {
@@ -42,7 +44,8 @@ func newGcloud(t *testing.T) gcloud {
 	}
 	g := gcloud{t, t.TempDir()}
 	script := "#!/bin/sh\necho \"$*\" >>" + g.dir + "/calls\n" +
-		"[ -f \"" + g.dir + "/$*\" ] || { echo 'ERROR: (gcloud.auth.print-identity-token) no such account' >&2; exit 1; }\n" +
+		"[ -f \"" + g.dir +
+		"/$*\" ] || { echo 'ERROR: (gcloud.auth.print-identity-token) no such account' >&2; exit 1; }\n" +
 		"while read -r line; do echo \"$line\"; done <\"" + g.dir + "/$*\"\n"
 	if err := os.WriteFile(filepath.Join(g.dir, "gcloud"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
@@ -59,7 +62,8 @@ func newGcloud(t *testing.T) gcloud {
 func (g gcloud) prints(token string, arguments ...string) {
 	g.t.Helper()
 	path := filepath.Join(g.dir, strings.Join(append([]string{"auth print-identity-token"}, arguments...), " "))
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(token+"\n"), 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700),
+		os.WriteFile(path, []byte(token+"\n"), 0o600)); err != nil {
 		g.t.Fatal(err) // a URL's slashes make folders
 	}
 }
@@ -91,7 +95,8 @@ func serveRemote(t *testing.T, handler http.Handler) {
 	http.DefaultTransport = transport
 }
 
-// cloudRun is what Cloud Run's own check does: it answers with pages of its own, and passes requests on without the signature of their token.
+// cloudRun is what Cloud Run's own check does: it answers with pages of its own, and passes
+// requests on without the signature of their token.
 func cloudRun(invokers string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -124,7 +129,8 @@ func expect(t *testing.T, line string, code int, want ...string) {
 	}
 }
 
-// TestLoginPerson has people come in through Cloud Run's own check, by what gcloud makes for them. The history names them.
+// TestLoginPerson has people come in through Cloud Run's own check, by what gcloud makes for them.
+// The history names them.
 func TestLoginPerson(t *testing.T) {
 	g, google := newGcloud(t), forge.OIDC(t)
 	serveRemote(t, cloudRun(person, newAPI(t, 20, tasks.Claimed)))
@@ -149,7 +155,8 @@ func TestLoginPerson(t *testing.T) {
 		t.Errorf("the file of the tokens: %v, %v", info.Mode(), err)
 	}
 
-	// A kept token that has expired is not sent; neither is one that the service does not take any more sent twice.
+	// A kept token that has expired is not sent; neither is one that the service does not take any
+	// more sent twice.
 	for _, c := range []struct{ audience, age string }{{claims.Gcloud, "expired"}, {"https://other.test", "fresh"}} {
 		kept, err := readLogins()
 		if err != nil {
@@ -185,8 +192,8 @@ func TestLoginPerson(t *testing.T) {
 	expect(t, "logout", 0, "Logged out of all services")
 }
 
-// TestLoginAccount has somebody come in as a service account, to a service that verifies tokens itself. A person's own token is
-// refused, and the error names the way in.
+// TestLoginAccount has somebody come in as a service account, to a service that verifies tokens
+// itself. A person's own token is refused, and the error names the way in.
 func TestLoginAccount(t *testing.T) {
 	g, google := newGcloud(t), forge.OIDC(t)
 	v, err := tasks.NewVerifier(remote, []string{robot}, google.Keys())
@@ -195,7 +202,8 @@ func TestLoginAccount(t *testing.T) {
 	}
 	serveRemote(t, newAPI(t, 20, v.Allow))
 	g.prints(google.Token(person, claims.Gcloud, nil))
-	expect(t, "login "+remote, exitError, "refuses the token of \"gcloud auth print-identity-token\"", "scattermap login "+remote+" --impersonate ACCOUNT")
+	expect(t, "login "+remote, exitError, "refuses the token of \"gcloud auth print-identity-token\"",
+		"scattermap login "+remote+" --impersonate ACCOUNT")
 	expect(t, "jobs", exitUsage, "scattermap login URL") // it was not kept
 	expect(t, "login "+remote+" --impersonate team", exitUsage, `"team"`)
 	expect(t, "login "+remote+" --impersonate "+robot, exitError, "roles/iam.serviceAccountTokenCreator on "+robot)
@@ -213,13 +221,16 @@ func TestLoginAccount(t *testing.T) {
 	expect(t, "login "+remote, 0, "as "+robot)
 
 	for name, c := range map[string]struct{ token, want string }{
-		"expired":          {google.Token(robot, remote, forge.Claims{"exp": time.Now().Unix() - 1}), "it has expired); take another one"},
-		"another audience": {google.Token(robot, "https://other.test", nil), "for another audience than the URL of this service"},
-		"an access token":  {"ya29.a0", "an access token is none"},
-		"another account":  {google.Token("eve@example.com", remote, nil), "does not let eve@example.com in"},
+		"expired": {google.Token(robot, remote, forge.Claims{"exp": time.Now().Unix() - 1}),
+			"it has expired); take another one"},
+		"another audience": {google.Token(robot, "https://other.test", nil),
+			"for another audience than the URL of this service"},
+		"an access token": {"ya29.a0", "an access token is none"},
+		"another account": {google.Token("eve@example.com", remote, nil), "does not let eve@example.com in"},
 	} {
 		t.Setenv("SCATTERMAP_TOKEN", c.token)
-		if out, errs, code := command(t, "", "jobs"); code != exitError || !strings.Contains(errs, c.want) || strings.Contains(out+errs, c.token) {
+		if out, errs, code := command(t, "", "jobs"); code != exitError || !strings.Contains(errs, c.want) ||
+			strings.Contains(out+errs, c.token) {
 			t.Errorf("%s: exit code %d, %s%s", name, code, out, errs)
 		}
 	}
@@ -229,7 +240,8 @@ func TestLoginAccount(t *testing.T) {
 	expect(t, "login "+remote, exitError, "https://cloud.google.com/sdk/docs/install")
 }
 
-// TestLoginBeside has somebody log out, and in elsewhere, while a command waits for gcloud: what the command keeps does not undo that.
+// TestLoginBeside has somebody log out, and in elsewhere, while a command waits for gcloud: what
+// the command keeps does not undo that.
 func TestLoginBeside(t *testing.T) {
 	g, google := newGcloud(t), forge.OIDC(t)
 	serveRemote(t, cloudRun(person, newAPI(t, 1, tasks.Claimed)))
@@ -239,7 +251,8 @@ func TestLoginBeside(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, after := range map[string]*logins{
-		"logged out": {Services: map[string]*login{}}, "elsewhere": {Current: "https://b.test", Services: map[string]*login{"https://b.test": {}}},
+		"logged out":  {Services: map[string]*login{}},
+		"elsewhere":   {Current: "https://b.test", Services: map[string]*login{"https://b.test": {}}},
 		"another way": {Current: remote, Services: map[string]*login{remote: {Impersonate: robot}}},
 	} {
 		if err := after.save(); err != nil {
@@ -253,7 +266,8 @@ func TestLoginBeside(t *testing.T) {
 	}
 }
 
-// TestLoginElsewhere logs in to what is no service: Identity-Aware Proxy's page, a page of another kind, this machine.
+// TestLoginElsewhere logs in to what is no service: Identity-Aware Proxy's page, a page of another
+// kind, this machine.
 func TestLoginElsewhere(t *testing.T) {
 	g, google := newGcloud(t), forge.OIDC(t)
 	g.prints(google.Token(person, claims.Gcloud, nil))

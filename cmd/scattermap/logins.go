@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// logins are the services that somebody has logged in to, as a file keeps them. It has tokens: only its owner may read it.
+// logins are the services that somebody has logged in to, as a file keeps them. It has tokens: only
+// its owner may read it.
 type logins struct {
 	Current  string            `json:"current,omitempty"` // where commands go that name no service
 	Services map[string]*login `json:"services,omitempty"`
@@ -18,7 +19,8 @@ type logins struct {
 
 // A login is how somebody gets tokens for a service, and the last one.
 type login struct {
-	Impersonate string `json:"impersonate,omitempty"` // the service account whose tokens are sent; empty: gcloud's own account
+	// the service account whose tokens are sent; empty: gcloud's own account
+	Impersonate string `json:"impersonate,omitempty"`
 	Token       string `json:"token,omitempty"`
 }
 

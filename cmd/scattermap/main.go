@@ -1,8 +1,8 @@
-// Command scattermap is the command line of scattermap: it starts and controls the jobs of a service, and looks at databases.
-// scattermap help lists its commands.
+// Command scattermap is the command line of scattermap: it starts and controls the jobs of a
+// service, and looks at databases. scattermap help lists its commands.
 //
-// It exits with 0 if all is well, 1 after an error, 2 if a flag or an argument is wrong, and 3 if the job that it has watched did not
-// succeed, or left failures.
+// It exits with 0 if all is well, 1 after an error, 2 if a flag or an argument is wrong, and 3 if
+// the job that it has watched did not succeed, or left failures.
 package main
 
 import (
@@ -76,13 +76,18 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		Use:   "scattermap",
 		Short: "Run Go functions over every entity of a Cloud Datastore query",
 		Long: "scattermap starts and controls the jobs of a service, and looks at databases.\n\n" +
-			"\"scattermap login URL\" finds the way into a service, and has the other commands go there; --service or $SCATTERMAP_SERVICE names\n" +
-			"another one. Operators prove who they are by an identity token that gcloud makes, or that of $SCATTERMAP_TOKEN. With --straight QUEUE there is no service: the command works on the database and the\n" +
-			"queue itself, with the permissions of whoever runs it. Exit codes: 0 all is well, 1 an error, 2 a wrong flag or argument, 3 the job that\n" +
+			"\"scattermap login URL\" finds the way into a service, and has the other commands go there; --service " +
+			"or $SCATTERMAP_SERVICE names\n" +
+			"another one. Operators prove who they are by an identity token that gcloud makes, or that of " +
+			"$SCATTERMAP_TOKEN. With --straight QUEUE there is no service: the command works on the database and " +
+			"the\n" +
+			"queue itself, with the permissions of whoever runs it. Exit codes: 0 all is well, 1 an error, 2 a wrong " +
+			"flag or argument, 3 the job that\n" +
 			"was watched did not succeed, or left failures.",
 		SilenceUsage: true, SilenceErrors: true,
 	}
-	root.AddGroup(&cobra.Group{ID: jobsGroup, Title: "Jobs of a service:"}, &cobra.Group{ID: databaseGroup, Title: "Databases:"})
+	root.AddGroup(&cobra.Group{ID: jobsGroup, Title: "Jobs of a service:"},
+		&cobra.Group{ID: databaseGroup, Title: "Databases:"})
 	root.AddCommand(newEmulator(), newSplits(), newVerify())
 	root.AddCommand(jobCommands()...)
 	root.SetArgs(args)
@@ -105,7 +110,8 @@ func oneJob(c *cobra.Command, args []string) error {
 		return usageError(fmt.Errorf("%s: name one job, as \"scattermap jobs\" lists them", c.Name()))
 	}
 	if !names.JobID(args[0]) {
-		return usageError(fmt.Errorf("%s: %.110q is no ID of a job, which is 1 to 100 letters, digits, '-' and '_', and not __x__: \"scattermap jobs\" lists them", c.Name(), args[0]))
+		return usageError(fmt.Errorf("%s: %.110q is no ID of a job, which is 1 to 100 letters, digits, '-' and '_', "+
+			"and not __x__: \"scattermap jobs\" lists them", c.Name(), args[0]))
 	}
 	return nil
 }

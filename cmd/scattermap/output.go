@@ -60,8 +60,8 @@ func (o *output) write(w io.Writer, v any) error {
 	return err
 }
 
-// escaped escapes the characters of JSON that a terminal would act on or hide, as in \u009b. encoding/json escapes only
-// those below a blank.
+// escaped escapes the characters of JSON that a terminal would act on or hide, as in \u009b.
+// encoding/json escapes only those below a blank.
 func escaped(text string) string {
 	var b strings.Builder
 	for _, r := range text {

@@ -18,8 +18,9 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// The pages of an emulator show the jobs of all queues of a project, and run jobs of the prebuilt mappers over a queue of their own: the service
-// of another queue's jobs has their functions, and its own dashboard.
+// The pages of an emulator show the jobs of all queues of a project, and run jobs of the prebuilt
+// mappers over a queue of their own: the service of another queue's jobs has their functions, and
+// its own dashboard.
 type pagesServer struct {
 	project, url string
 
@@ -33,7 +34,8 @@ func (p *pagesServer) Close() {
 	}
 }
 
-// openPages serves the pages of an emulator at an address. The project is that of a queue, or "local".
+// openPages serves the pages of an emulator at an address. The project is that of a queue, or
+// "local".
 func openPages(ctx context.Context, e *emulator.Emulator, queue, addr string) (_ *pagesServer, err error) {
 	p := &pagesServer{project: "local"}
 	defer func() {
@@ -55,7 +57,8 @@ func openPages(ctx context.Context, e *emulator.Emulator, queue, addr string) (_
 		host = "127.0.0.1"
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return nil, usageError(fmt.Errorf("--dashboard is %q: it is for this machine only, as nobody has to prove who they are", addr))
+		return nil, usageError(fmt.Errorf("--dashboard is %q: it is for this machine only, as nobody has to prove "+
+			"who they are", addr))
 	}
 	listener, err := net.Listen("tcp", net.JoinHostPort(host, port))
 	if err != nil {
@@ -88,7 +91,8 @@ func openPages(ctx context.Context, e *emulator.Emulator, queue, addr string) (_
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/mapper/", engine.Handler())
-	mux.Handle("/", dashboard.New(engine, &dashboard.Options{Allow: dashboard.Loopback, AllQueues: true, Logger: warnings}))
+	mux.Handle("/",
+		dashboard.New(engine, &dashboard.Options{Allow: dashboard.Loopback, AllQueues: true, Logger: warnings}))
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	go func() {
 		if err := server.Serve(listener); err != nil && !errors.Is(err, http.ErrServerClosed) {

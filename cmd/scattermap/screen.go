@@ -195,9 +195,11 @@ var (
 	reversed = lipgloss.NewStyle().Reverse(true)
 
 	stateStyles = map[mapper.State]lipgloss.Style{
-		mapper.Running: lipgloss.NewStyle().Foreground(lipgloss.Cyan), mapper.Paused: lipgloss.NewStyle().Foreground(lipgloss.Yellow),
-		mapper.Succeeded: lipgloss.NewStyle().Foreground(lipgloss.Green), mapper.SucceededWithFailures: lipgloss.NewStyle().Foreground(lipgloss.Yellow),
-		mapper.Failed: lipgloss.NewStyle().Foreground(lipgloss.Red), mapper.Aborted: faint,
+		mapper.Running:               lipgloss.NewStyle().Foreground(lipgloss.Cyan),
+		mapper.Paused:                lipgloss.NewStyle().Foreground(lipgloss.Yellow),
+		mapper.Succeeded:             lipgloss.NewStyle().Foreground(lipgloss.Green),
+		mapper.SucceededWithFailures: lipgloss.NewStyle().Foreground(lipgloss.Yellow),
+		mapper.Failed:                lipgloss.NewStyle().Foreground(lipgloss.Red), mapper.Aborted: faint,
 	}
 )
 
@@ -303,7 +305,8 @@ func (s *screen) draw() string {
 	for _, j := range s.jobs {
 		counts[j.State]++
 	}
-	head += faint.Render(fmt.Sprintf("  %d running, %d paused, %d failed", counts[mapper.Running], counts[mapper.Paused], counts[mapper.Failed]))
+	head += faint.Render(fmt.Sprintf("  %d running, %d paused, %d failed", counts[mapper.Running],
+		counts[mapper.Paused], counts[mapper.Failed]))
 	lines := []string{head, ""}
 	if job := s.job(); s.details && job != nil {
 		lines = append(lines, s.detail(job)...)
@@ -362,7 +365,8 @@ func (s *screen) detail(j *topJob) []string {
 	if j.status != nil {
 		_ = describe(&b, j.status, time.Now()) // to memory
 	} else {
-		_ = rows(&b, []string{"Job:", j.ID}, []string{"Mapper:", operator.Line(j.Mapper, 100)}, []string{"State:", string(j.State)}, []string{"Error:", operator.Line(j.Error, 500)},
+		_ = rows(&b, []string{"Job:", j.ID}, []string{"Mapper:", operator.Line(j.Mapper, 100)},
+			[]string{"State:", string(j.State)}, []string{"Error:", operator.Line(j.Error, 500)},
 			[]string{"Processed:", operator.Grouped(j.Processed)}, []string{"Failures:", operator.Grouped(j.Failures)})
 	}
 	return strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
@@ -373,11 +377,14 @@ func (s *screen) foot() []string {
 	about := ""
 	switch job := s.job(); {
 	case s.rates != "":
-		return []string{"", strong.Render("Entities a second for " + operator.Line(s.rates, 60) + ", 0 is no limit: " + s.typed + "▏"), faint.Render("enter sets it, esc does not")}
+		return []string{"", strong.Render("Entities a second for " + operator.Line(s.rates, 60) + ", 0 is no limit: " +
+			s.typed + "▏"), faint.Render("enter sets it, esc does not")}
 	case s.asks.verb != "":
-		return []string{"", strong.Render(strings.ToUpper(s.asks.verb[:1]) + s.asks.verb[1:] + " " + operator.Line(s.asks.job, 60) + "?"), faint.Render("y does it, any other key does not")}
+		return []string{"", strong.Render(strings.ToUpper(s.asks.verb[:1]) + s.asks.verb[1:] + " " +
+			operator.Line(s.asks.job, 60) + "?"), faint.Render("y does it, any other key does not")}
 	case s.err != nil:
-		about = stateStyles[mapper.Failed].Render(fmt.Sprintf("as of %s: %s", s.at.Local().Format(time.TimeOnly), operator.Line(s.err.Error(), 300)))
+		about = stateStyles[mapper.Failed].Render(fmt.Sprintf("as of %s: %s", s.at.Local().Format(time.TimeOnly),
+			operator.Line(s.err.Error(), 300)))
 	case s.said != "":
 		about = operator.Line(s.said, 300)
 	case job != nil && job.status != nil && job.status.Why != "":

@@ -37,9 +37,12 @@ type service struct {
 
 // define defines the flags of a service.
 func (s *service) define(flags *pflag.FlagSet) {
-	flags.StringVar(&s.address, "service", os.Getenv("SCATTERMAP_SERVICE"), "the `URL` of the service, with the path above /jobs if there is one; by default $SCATTERMAP_SERVICE, or that of \"scattermap login\"")
+	flags.StringVar(&s.address, "service", os.Getenv("SCATTERMAP_SERVICE"), "the `URL` of the service, with the path "+
+		"above /jobs if there is one; by default $SCATTERMAP_SERVICE, or that of \"scattermap login\"")
 	s.straight.define(flags)
-	flags.StringVar(&s.tokenCommand, "token-command", "", "the `command` that prints an identity token, if $SCATTERMAP_TOKEN is empty; by default the way of \"scattermap login\", or gcloud's own account. Not used for a service on this machine")
+	flags.StringVar(&s.tokenCommand, "token-command", "", "the `command` that prints an identity token, if "+
+		"$SCATTERMAP_TOKEN is empty; by default the way of \"scattermap login\", or gcloud's own account. Not used "+
+		"for a service on this machine")
 }
 
 // defineReason defines the flag of commands that change something.
@@ -50,7 +53,8 @@ func (s *service) defineReason(flags *pflag.FlagSet) {
 // callTime is how long a request may take.
 const callTime = time.Minute
 
-// call makes a request, with a body unless that is nil, and decodes the answer into v, unless that is nil.
+// call makes a request, with a body unless that is nil, and decodes the answer into v, unless that
+// is nil.
 func (s *service) call(ctx context.Context, method, path string, parameters url.Values, body, v any) error {
 	if err := checkPath(path); err != nil {
 		return err
@@ -117,7 +121,9 @@ func (s *service) call(ctx context.Context, method, path string, parameters url.
 }
 
 // send makes a request with a token, and returns the code and the body of the answer.
-func (s *service) send(ctx context.Context, method string, to *url.URL, content []byte, token string) (int, []byte, error) {
+func (s *service) send(
+	ctx context.Context, method string, to *url.URL, content []byte, token string,
+) (int, []byte, error) {
 	r, err := http.NewRequestWithContext(ctx, method, to.String(), bytes.NewReader(content))
 	if err != nil {
 		return 0, nil, err
@@ -136,7 +142,9 @@ func (s *service) send(ctx context.Context, method string, to *url.URL, content 
 		if errors.As(err, &failed) { // its text has the URL, which follows
 			err = failed.Err
 		}
-		return 0, nil, fmt.Errorf("the service at %s does not answer: %w; --service or $SCATTERMAP_SERVICE says where it is", s.address, err)
+		return 0, nil,
+			fmt.Errorf("the service at %s does not answer: %w; --service or $SCATTERMAP_SERVICE says where it is",
+				s.address, err)
 	}
 	defer func() { _ = answer.Body.Close() }() // it was only read
 	text, err := io.ReadAll(io.LimitReader(answer.Body, 64<<20))
@@ -144,7 +152,8 @@ func (s *service) send(ctx context.Context, method string, to *url.URL, content 
 		return 0, nil, fmt.Errorf("the answer of %s broke off: %w", s.address, err)
 	}
 	if answer.Header.Get("X-Goog-IAP-Generated-Response") != "" {
-		return 0, nil, fmt.Errorf("Identity-Aware Proxy stands before %s: open %s in a browser, or use an address of the service that it does not stand before",
+		return 0, nil, fmt.Errorf("Identity-Aware Proxy stands before %s: open %s in a browser, or use an address of "+
+			"the service that it does not stand before",
 			s.address, s.address+"/dashboard/")
 	}
 	return answer.StatusCode, text, nil
@@ -157,7 +166,8 @@ func checkPath(path string) error {
 	}
 	for segment := range strings.SplitSeq(path, "/") {
 		if !names.JobID(segment) { // what is done to a job has such a name, too
-			return usageError(fmt.Errorf("%.110q is no ID of a job, which is 1 to 100 letters, digits, '-' and '_', and not __x__",
+			return usageError(fmt.Errorf("%.110q is no ID of a job, which is 1 to 100 letters, digits, '-' and '_', "+
+				"and not __x__",
 				segment))
 		}
 	}
@@ -174,10 +184,13 @@ func (s *service) base() (*url.URL, error) {
 		s.address = all.Current
 	}
 	if s.address == "" {
-		return nil, usageError(errors.New("no service: \"scattermap login URL\", --service or $SCATTERMAP_SERVICE says where it is, such as https://credit-123.europe-west1.run.app; or --straight names a queue, to work on the database itself"))
+		return nil, usageError(errors.New("no service: \"scattermap login URL\", --service or $SCATTERMAP_SERVICE " +
+			"says where it is, such as https://credit-123.europe-west1.run.app; or --straight names a queue, to work " +
+			"on the database itself"))
 	}
 	u, err := url.Parse(s.address)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.User != nil {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.ForceQuery ||
+		u.Fragment != "" || u.User != nil {
 		return nil, usageError(fmt.Errorf("the service is %q, it has to be an http or https URL", s.address))
 	}
 	return u, nil
@@ -211,7 +224,8 @@ func (s *service) refusal(code int, text []byte, sent proof) error {
 			said, what = "it has expired", "take another one"
 		case of.Audience == claims.Gcloud:
 			said, _, _ = strings.Cut(said, ": ")
-			what = "gcloud makes a person's token for gcloud itself, and this service checks that it is for its own URL: impersonate a service account that OPERATORS names (scattermap login " +
+			what = "gcloud makes a person's token for gcloud itself, and this service checks that it is for its own " +
+				"URL: impersonate a service account that OPERATORS names (scattermap login " +
 				s.address + " --impersonate ACCOUNT), or open the dashboard in a browser"
 		}
 		return fmt.Errorf("the service at %s refuses the token%s (401: %s); %s", s.address, sent.from, said, what)
@@ -221,21 +235,25 @@ func (s *service) refusal(code int, text []byte, sent proof) error {
 			who = operator.Line(of.Email, 200)
 		}
 		if page {
-			return fmt.Errorf("the service at %s does not let %s in (403, says Cloud Run): it needs the role roles/run.invoker on the service", s.address, who)
+			return fmt.Errorf("the service at %s does not let %s in (403, says Cloud Run): it needs the role "+
+				"roles/run.invoker on the service", s.address, who)
 		}
-		return fmt.Errorf("the service at %s does not let %s in (403: %s): OPERATORS of the service lists those who may", s.address, who, said)
+		return fmt.Errorf("the service at %s does not let %s in (403: %s): OPERATORS of the service lists those "+
+			"who may", s.address, who, said)
 	case http.StatusNotFound:
 		if strings.Contains(said, "no such job") {
 			return fmt.Errorf("%s; \"scattermap jobs --all\" lists those of %s", said, s.address)
 		}
-		return fmt.Errorf("there are no jobs at %s (404): --service or $SCATTERMAP_SERVICE says where the service is", s.address)
+		return fmt.Errorf("there are no jobs at %s (404): --service or $SCATTERMAP_SERVICE says where the service is",
+			s.address)
 	case http.StatusInternalServerError:
 		if !page && said != "" {
 			return fmt.Errorf("the service at %s has failed: %s", s.address, said)
 		}
 	}
 	if page || said == "" {
-		return fmt.Errorf("what answers at %s is not the service: it says %d %s", s.address, code, http.StatusText(code))
+		return fmt.Errorf("what answers at %s is not the service: it says %d %s", s.address, code,
+			http.StatusText(code))
 	}
 	return errors.New(said)
 }

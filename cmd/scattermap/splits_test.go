@@ -33,22 +33,28 @@ func TestSplits(t *testing.T) {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]string{
-		"-n 4":                      "/Account,\"user-100\"\n/Account,\"user-200\"\n/Account,\"user-300\"\n",
-		"-n 4 --check":              "         100  the beginning\n         100  /Account,\"user-100\"\n         100  /Account,\"user-200\"\n         100  /Account,\"user-300\"\nparts: 4, entities: 400; the largest has 1.00 times the mean\n",
-		"-n 1":                      "",
-		"-n 2 --check --shard-by N": "         200  the beginning\n         200  100\nparts: 2, entities: 400; the largest has 1.00 times the mean\n",
+		"-n 4": "/Account,\"user-100\"\n/Account,\"user-200\"\n/Account,\"user-300\"\n",
+		"-n 4 --check": "         100  the beginning\n         100  /Account,\"user-100\"\n         100 " +
+			" /Account,\"user-200\"\n         100  /Account,\"user-300\"\nparts: 4, entities: 400; the largest has " +
+			"1.00 times the mean\n",
+		"-n 1": "",
+		"-n 2 --check --shard-by N": "         200  the beginning\n         200  100\nparts: 2, entities: 400; the " +
+			"largest has 1.00 times the mean\n",
 	} {
 		var out strings.Builder
-		if err := run(t.Context(), append(strings.Fields("splits --project test --kind Account"), strings.Fields(args)...), nil, &out, io.Discard); err != nil || out.String() != want {
+		if err := run(t.Context(), append(strings.Fields("splits --project test --kind Account"),
+			strings.Fields(args)...), nil, &out, io.Discard); err != nil || out.String() != want {
 			t.Errorf("%s: %v\n%s", args, err, out.String())
 		}
 	}
 	var out strings.Builder
-	if err := run(t.Context(), strings.Fields("splits --project test --kind Account -n 4 -o json"), nil, &out, io.Discard); err != nil {
+	if err := run(t.Context(), strings.Fields("splits --project test --kind Account -n 4 -o json"), nil, &out,
+		io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	var printed struct{ Splits []mapper.Split }
-	if err := json.Unmarshal([]byte(out.String()), &printed); err != nil || len(printed.Splits) != 4 || !printed.Splits[1].Query.Start.Equal(keys[100]) {
+	if err := json.Unmarshal([]byte(out.String()), &printed); err != nil || len(printed.Splits) != 4 ||
+		!printed.Splits[1].Query.Start.Equal(keys[100]) {
 		t.Errorf("%s, %v", out.String(), err)
 	}
 	for args, want := range map[string]string{
@@ -57,7 +63,8 @@ func TestSplits(t *testing.T) {
 		"--kind Account more":  `unknown command "more"`,
 		"--kind Account -n ab": "-help lists the flags",
 		"--kind __x__":         "reserved",
-		"--kind Acount -n 4":   `there is no entity of the kind "Acount" in the namespace "", in the database "(default)" of the project "test", at ` + e.DatastoreAddr(),
+		"--kind Acount -n 4": `there is no entity of the kind "Acount" in the namespace "", in the database ` +
+			`"(default)" of the project "test", at ` + e.DatastoreAddr(),
 		"--kind Account -n 2 --check --namespace other": `in the namespace "other"`,
 		"--kind Account --compare --shard-by N":         "does not go with --shard-by",
 		"--kind Account --compare --check":              "leave --check out",
@@ -66,7 +73,8 @@ func TestSplits(t *testing.T) {
 		"--kind Account --compare --namespace other":    `in the namespace "other"`,
 		"--kind Account -n 2 -o json --shard-by M":      `that has the property "M"`,
 	} {
-		if err := run(t.Context(), append(strings.Fields("splits --project test"), strings.Fields(args)...), nil, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+		if err := run(t.Context(), append(strings.Fields("splits --project test"), strings.Fields(args)...), nil,
+			io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want an error with %q", args, err, want)
 		}
 	}
@@ -91,7 +99,8 @@ func TestCompare(t *testing.T) {
 	compare := func(args string) string {
 		t.Helper()
 		var out strings.Builder
-		if err := run(t.Context(), strings.Fields("splits --project test --kind Word --compare "+args), nil, &out, io.Discard); err != nil {
+		if err := run(t.Context(), strings.Fields("splits --project test --kind Word --compare "+args), nil, &out,
+			io.Discard); err != nil {
 			t.Fatalf("%s: %v", args, err)
 		}
 		return out.String()
@@ -118,12 +127,14 @@ func TestCompare(t *testing.T) {
 		}
 	}
 	var c mapper.SplitsComparison
-	if err := json.Unmarshal([]byte(compare("-n 8 -o json")), &c); err != nil || c.Entities != 400 || len(c.Ways) != 4 || c.Ways[0].Largest != 398 || c.Ways[3].Each[7] != 50 {
+	if err := json.Unmarshal([]byte(compare("-n 8 -o json")), &c); err != nil || c.Entities != 400 ||
+		len(c.Ways) != 4 || c.Ways[0].Largest != 398 || c.Ways[3].Each[7] != 50 {
 		t.Errorf("%+v, %v", c, err)
 	}
 	for i, way := range c.Ways {
 		wantAsked, few := []int{0, 7, 255, -1}[i], way.Sampled < way.Asked
-		said := fmt.Sprintf("\n%s: only %d of the 255 keys that were asked for have __scatter__\n", way.Way, way.Sampled)
+		said := fmt.Sprintf("\n%s: only %d of the 255 keys that were asked for have __scatter__\n", way.Way,
+			way.Sampled)
 		if way.Asked != wantAsked || few != (way.Way == "oversampled") {
 			t.Errorf("%s: %d of %d keys, want %d", way.Way, way.Sampled, way.Asked, wantAsked)
 		}

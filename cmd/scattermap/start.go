@@ -33,16 +33,23 @@ type jobFlags struct {
 func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.query.Kind, "kind", "", "the `kind` of the entities")
 	flags.StringVar(&f.query.Namespace, "namespace", "", "their `namespace`; the default namespace if empty")
-	flags.StringArrayVar(&f.filters, "filter", nil, "a `condition` of GQL that they satisfy, such as \"Seats > 10 AND plan = 'free'\"; several of these flags are all satisfied")
-	flags.StringVar(&f.share, "share", "", "only a `share` of the entities, such as 1%: a canary, which reads no others")
+	flags.StringArrayVar(&f.filters, "filter", nil, "a `condition` of GQL that they satisfy, such as \"Seats > 10 "+
+		"AND plan = 'free'\"; several of these flags are all satisfied")
+	flags.StringVar(&f.share, "share", "",
+		"only a `share` of the entities, such as 1%: a canary, which reads no others")
 	flags.StringVar(&f.except, "except", "", "all but the `share` that --share has")
 	flags.StringVar(&f.options.Queue, "queue", "", "the `name` of the queue; the mapper's own by default")
-	flags.IntVar(&f.options.PageSize, "page-size", 0, "the most entities of a page, a `number` in [1, 1000]; 500 by default")
-	flags.IntVar(&f.options.Workers, "workers", 0, "how many tasks run at once, a `number` in [1, 5000]; what the queue delivers by default")
+	flags.IntVar(&f.options.PageSize, "page-size", 0,
+		"the most entities of a page, a `number` in [1, 1000]; 500 by default")
+	flags.IntVar(&f.options.Workers, "workers", 0,
+		"how many tasks run at once, a `number` in [1, 5000]; what the queue delivers by default")
 	flags.Float64Var(&f.options.Rate.Entities, "rate", 0, "the most `entities` a second; no limit by default")
-	flags.BoolVar(&f.options.Rate.Ramp, "ramp", false, "begin with 500 a second, and half as many again every five minutes")
-	flags.Float64Var(&f.options.Budget.Dollars, "budget", 0, "pause before the job has cost so many `dollars`, at the prices of nam5; no limit by default")
-	flags.Int64Var(&f.options.Budget.Operations, "budget-operations", 0, "pause before it has made so many reads, writes and other `operations`; no limit by default")
+	flags.BoolVar(&f.options.Rate.Ramp, "ramp", false,
+		"begin with 500 a second, and half as many again every five minutes")
+	flags.Float64Var(&f.options.Budget.Dollars, "budget", 0,
+		"pause before the job has cost so many `dollars`, at the prices of nam5; no limit by default")
+	flags.Int64Var(&f.options.Budget.Operations, "budget-operations", 0,
+		"pause before it has made so many reads, writes and other `operations`; no limit by default")
 	flags.BoolVar(&f.options.Beside, "beside", false, "run beside other jobs of the mapper over the same kind")
 	flags.BoolVar(&f.options.AllowEmpty, "allow-empty", false, "start over a kind without entities, too")
 }
@@ -53,7 +60,8 @@ func (f *jobFlags) check(kind bool) error {
 		return usageError(errors.New("--kind names no kind"))
 	}
 	if b := f.options.Budget; !(b.Dollars >= 0) || math.IsInf(b.Dollars, 1) || b.Operations < 0 {
-		return usageError(errors.New("--budget and --budget-operations have to be numbers of dollars and operations, or 0 for none"))
+		return usageError(errors.New("--budget and --budget-operations have to be numbers of dollars and operations, " +
+			"or 0 for none"))
 	}
 	for _, text := range f.filters {
 		if err := operator.AddCondition(&f.query, text); err != nil {
@@ -120,7 +128,10 @@ func newStart() *cobra.Command {
 	var watch, execute, yes bool
 	c := &cobra.Command{
 		Use: "start MAPPER --kind KIND", Short: "Start a job", Args: oneMapper,
-		Long: "Starts a job that runs a mapper of the service over the entities of a kind. Starting it again with the same --id and\narguments finds the job that there is.\n\nA service may have the mappers of package prebuilt: count, check, touch, copy, set, rename, drop and delete. The last four are\nrehearsals without --execute.",
+		Long: "Starts a job that runs a mapper of the service over the entities of a kind. Starting it again with " +
+			"the same --id and\narguments finds the job that there is.\n\nA service may have the mappers of package " +
+			"prebuilt: count, check, touch, copy, set, rename, drop and delete. The last four are\nrehearsals " +
+			"without --execute.",
 		Example: `  scattermap start add-credit --kind Account --params '{"Amount": 10}' --id spring-credit --watch
   scattermap start add-credit --kind Account --params '{"Amount": 10}' --share 1% --watch    # and then --except 1%
   scattermap start erase --namespace acme --execute
@@ -132,11 +143,14 @@ func newStart() *cobra.Command {
 	f.define(flags)
 	flags.StringVar(&f.options.ID, "id", "", "the `ID` of the job; a new one by default")
 	flags.StringVar(&params, "params", "{}", "the mapper's parameters as `JSON`")
-	flags.IntVar(&f.options.FailureLimit, "failure-limit", 0, "how many entities may fail before the job is paused; 1,000 by default, -1 is no limit")
-	flags.Var((*retention)(&f.options.Retain), "retain", "how long the job's records are kept after its end, a `time` such as 30d, at least 8d, or always; what the service says by default")
+	flags.IntVar(&f.options.FailureLimit, "failure-limit", 0,
+		"how many entities may fail before the job is paused; 1,000 by default, -1 is no limit")
+	flags.Var((*retention)(&f.options.Retain), "retain", "how long the job's records are kept after its end, a "+
+		"`time` such as 30d, at least 8d, or always; what the service says by default")
 	flags.BoolVar(&execute, "execute", false, "have set, rename, drop and delete do it, and not rehearse it")
 	flags.BoolVarP(&yes, "yes", "y", false, "do not ask, with --execute, for how many entities it is")
-	flags.BoolVar(&f.options.Rehearse, "rehearse", false, "run the function and write nothing: the job's counters say what it would have written")
+	flags.BoolVar(&f.options.Rehearse, "rehearse", false,
+		"run the function and write nothing: the job's counters say what it would have written")
 	flags.BoolVarP(&watch, "watch", "w", false, "follow the job to its end, as the command watch does")
 	format := outputFlag(flags)
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -148,7 +162,8 @@ func newStart() *cobra.Command {
 			return err
 		}
 		if o := f.options.ID; o != "" && !names.JobID(o) {
-			return usageError(fmt.Errorf("--id is %.110q, it has to be 1 to 100 letters, digits, '-' and '_', and not __x__", o))
+			return usageError(fmt.Errorf("--id is %.110q, it has to be 1 to 100 letters, digits, '-' and '_', and "+
+				"not __x__", o))
 		}
 		o := f.options
 		if execute && o.Rehearse {
@@ -186,13 +201,15 @@ func erasing(namespace, params string) string {
 		operator.Line(namespace, 100), operator.Line(params, 200))
 }
 
-// confirmNumber says how many entities a job that destroys something is over, and returns an error unless that number is typed.
+// confirmNumber says how many entities a job that destroys something is over, and returns an error
+// unless that number is typed.
 func confirmNumber(c *cobra.Command, s *service, mapper, params string, f jobFlags) error {
 	est, err := f.plan(c, s, mapper, params, 0)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(c.ErrOrStderr(), "%s is about to go over %s entities. Type that number to go on: ", operator.Line(mapper, 100), operator.Sized(est))
+	fmt.Fprintf(c.ErrOrStderr(), "%s is about to go over %s entities. Type that number to go on: ",
+		operator.Line(mapper, 100), operator.Sized(est))
 	typed, err := bufio.NewReader(c.InOrStdin()).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
@@ -200,7 +217,8 @@ func confirmNumber(c *cobra.Command, s *service, mapper, params string, f jobFla
 	if errors.Is(err, io.EOF) {
 		fmt.Fprintln(c.ErrOrStderr())
 	}
-	if n, err := strconv.ParseInt(strings.ReplaceAll(strings.TrimSpace(typed), ",", ""), 10, 64); err != nil || n != est.Entities {
+	if n, err := strconv.ParseInt(strings.ReplaceAll(strings.TrimSpace(typed), ",", ""), 10, 64); err != nil ||
+		n != est.Entities {
 		return errors.New("nothing was done: that is another number; --yes does it without asking")
 	}
 	return nil
@@ -209,7 +227,8 @@ func confirmNumber(c *cobra.Command, s *service, mapper, params string, f jobFla
 // checkParams returns what is wrong with parameters, whatever mapper they are for.
 func checkParams(params string) error {
 	if err := strictjson.Check([]byte(params)); err != nil {
-		return usageError(fmt.Errorf("--params is %.200q: %w (parameters are JSON, such as '{\"Amount\": 10}')", params, err))
+		return usageError(fmt.Errorf("--params is %.200q: %w (parameters are JSON, such as '{\"Amount\": 10}')", params,
+			err))
 	}
 	return nil
 }
@@ -234,7 +253,9 @@ func newPlan() *cobra.Command {
 	var each time.Duration
 	c := &cobra.Command{
 		Use: "plan MAPPER --kind KIND", Short: "Estimate what a job would take, without starting it", Args: oneMapper,
-		Long:    "Counts the entities of a query, or estimates how many there are, and says how long a job over them would take, and what it would cost.\nThat costs some thousand reads at most, and where a filter has to be counted up to 11,000.",
+		Long: "Counts the entities of a query, or estimates how many there are, and says how long a job over them " +
+			"would take, and what it would cost.\nThat costs some thousand reads at most, and where a filter has to " +
+			"be counted up to 11,000.",
 		Example: "  scattermap plan add-credit --kind Account --per-entity 5ms",
 	}
 	s.define(c.Flags())
@@ -261,9 +282,13 @@ func newPlan() *cobra.Command {
 		}
 		return rows(c.OutOrStdout(),
 			[]string{"Entities:", operator.Sized(est)},
-			[]string{"Pages:", fmt.Sprintf("%s, by %s tasks, %s at once", operator.Grouped(est.Pages), operator.Grouped(est.Tasks), operator.Grouped(int64(est.Workers)))},
+			[]string{"Pages:", fmt.Sprintf("%s, by %s tasks, %s at once", operator.Grouped(est.Pages),
+				operator.Grouped(est.Tasks), operator.Grouped(int64(est.Workers)))},
 			[]string{"Takes:", "about " + operator.Roughly(est.Takes)},
-			[]string{"Cost:", fmt.Sprintf("about $%.4f, at the prices of nam5: %s reads, %s writes, %s operations of tasks", est.Dollars, operator.Grouped(est.Usage.Reads), operator.Grouped(est.Usage.Writes), operator.Grouped(est.Usage.TaskOps))},
+			[]string{"Cost:",
+				fmt.Sprintf("about $%.4f, at the prices of nam5: %s reads, %s writes, %s operations of tasks",
+					est.Dollars, operator.Grouped(est.Usage.Reads), operator.Grouped(est.Usage.Writes),
+					operator.Grouped(est.Usage.TaskOps))},
 			[]string{"The plan:", fmt.Sprintf("has used %s reads", operator.Grouped(est.Used.Reads))})
 	}
 	return c

@@ -20,7 +20,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A straight is what works on jobs without a service: on their database, and on their queue. It answers as a service does.
+// A straight is what works on jobs without a service: on their database, and on their queue. It
+// answers as a service does.
 type straight struct {
 	db             database
 	queue          string
@@ -31,11 +32,16 @@ type straight struct {
 
 // define defines its flags.
 func (st *straight) define(flags *pflag.FlagSet) {
-	flags.StringVar(&st.queue, "straight", "", "work on the database itself, and on the queue of this `name` (projects/P/locations/L/queues/Q), in place of a service")
-	flags.StringVar(&st.db.project, "project", "", "with --straight, the `project` of the database; $DATASTORE_PROJECT_ID or $GOOGLE_CLOUD_PROJECT if empty, or that of the credentials")
-	flags.StringVar(&st.db.id, "database", "", "with --straight, the `ID` of the database; the default database if empty")
-	flags.StringVar(&st.target, "target", "", "with --straight, the `URL` that the queue's tasks are sent to, for what makes tasks: that of the service's handler")
-	flags.StringVar(&st.sender, "task-account", "", "with --straight, the service `account` whose tokens the tasks carry; they carry none by default")
+	flags.StringVar(&st.queue, "straight", "", "work on the database itself, and on the queue of this `name` "+
+		"(projects/P/locations/L/queues/Q), in place of a service")
+	flags.StringVar(&st.db.project, "project", "", "with --straight, the `project` of the database; "+
+		"$DATASTORE_PROJECT_ID or $GOOGLE_CLOUD_PROJECT if empty, or that of the credentials")
+	flags.StringVar(&st.db.id, "database", "",
+		"with --straight, the `ID` of the database; the default database if empty")
+	flags.StringVar(&st.target, "target", "", "with --straight, the `URL` that the queue's tasks are sent to, for "+
+		"what makes tasks: that of the service's handler")
+	flags.StringVar(&st.sender, "task-account", "",
+		"with --straight, the service `account` whose tokens the tasks carry; they carry none by default")
 }
 
 // taskless are the endings of paths by which no task is made, though they are posted to.
@@ -46,7 +52,8 @@ func (st *straight) open(ctx context.Context, method, path string) error {
 	target := st.target
 	if target == "" {
 		if method != http.MethodGet && !slices.Contains(taskless, path[strings.LastIndex(path, "/")+1:]) {
-			return usageError(errors.New("with --straight this makes tasks: --target says where the queue's tasks are sent, such as https://credit-123.europe-west1.run.app/mapper/"))
+			return usageError(errors.New("with --straight this makes tasks: --target says where the queue's tasks " +
+				"are sent, such as https://credit-123.europe-west1.run.app/mapper/"))
 		}
 		target = "http://nowhere.invalid/" // no task is made
 	}
@@ -76,7 +83,8 @@ func (st *straight) open(ctx context.Context, method, path string) error {
 	return err
 }
 
-// A lastError is a log of which the last error is what a request has failed of: here the one who asks may see it.
+// A lastError is a log of which the last error is what a request has failed of: here the one who
+// asks may see it.
 type lastError struct {
 	slog.Handler
 	text string
@@ -119,7 +127,9 @@ func (a *answered) WriteHeader(code int)        { a.code = code }
 func (a *answered) Write(b []byte) (int, error) { return a.body.Write(b) }
 
 // call makes a request of the handler, and returns its answer.
-func (st *straight) call(ctx context.Context, method, path string, parameters url.Values, body io.Reader) (code int, text []byte, err error) {
+func (st *straight) call(
+	ctx context.Context, method, path string, parameters url.Values, body io.Reader,
+) (code int, text []byte, err error) {
 	if err := st.open(ctx, method, path); err != nil {
 		return 0, nil, err
 	}

@@ -16,7 +16,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestStraight works on jobs without a service's API: on the database and the queue themselves. The tasks are the service's.
+// TestStraight works on jobs without a service's API: on the database and the queue themselves. The
+// tasks are the service's.
 func TestStraight(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
 	t.Setenv("DATASTORE_EMULATOR_HOST", e.DatastoreAddr())
@@ -33,17 +34,21 @@ func TestStraight(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { taskClient.Close() })
-	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: name}}); err != nil {
+	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{Name: name}}); err != nil {
 		t.Fatal(err)
 	}
 	var handler http.Handler
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handler.ServeHTTP(w, r)
+	}))
 	t.Cleanup(server.Close)
 	queue, err := tasks.NewQueue(taskClient, name, server.URL+"/mapper/", &tasks.Options{Unverified: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: prebuilt.Mappers(), Logger: slog.New(slog.DiscardHandler)})
+	engine, err := mapper.New(client, queue,
+		&mapper.Options{Mappers: prebuilt.Mappers(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +69,8 @@ func TestStraight(t *testing.T) {
 		{"plan count --kind Account" + straight, 0, "Entities:"},
 		{"start count --kind Account --id counted" + straight, exitUsage, "--target says where"},
 		{"start count --kind Account --id counted --watch" + target, 0, "counted: succeeded, 3 entities processed"},
-		{"start set --kind Account --id set --params '{\"property\": \"n\", \"value\": 1}' --execute --yes --watch" + target, 0, "set: succeeded, 3 entities"},
+		{"start set --kind Account --id set --params '{\"property\": \"n\", \"value\": 1}' --execute --yes --watch" +
+			target, 0, "set: succeeded, 3 entities"},
 		{"undo set --yes --watch" + target, 0, "3 entities restored"},
 		{"jobs" + straight, 0, "undo-set"},
 		{"describe counted" + straight, 0, "Counter:      entities = 3"},
@@ -82,7 +88,8 @@ func TestStraight(t *testing.T) {
 		}
 	}
 	t.Setenv("DATASTORE_EMULATOR_HOST", "127.0.0.1:1")
-	if out, errs, code := command(t, "", words("jobs"+straight)...); code != exitError || !strings.Contains(errs, "127.0.0.1:1") || !strings.Contains(errs, "does not answer") {
+	if out, errs, code := command(t, "", words("jobs"+straight)...); code != exitError ||
+		!strings.Contains(errs, "127.0.0.1:1") || !strings.Contains(errs, "does not answer") {
 		t.Errorf("a database that does not answer: code %d: %s%s", code, errs, out)
 	}
 }

@@ -28,12 +28,15 @@ func onThisMachine(base *url.URL) bool {
 	return base.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// prove returns the token for a service, and none if it is on this machine. Anew has it made even if one is kept.
+// prove returns the token for a service, and none if it is on this machine. Anew has it made even
+// if one is kept.
 func (s *service) prove(ctx context.Context, base *url.URL, anew bool) (proof, error) {
 	token := strings.TrimSpace(os.Getenv("SCATTERMAP_TOKEN"))
 	switch {
 	case base.Scheme != "https" && !onThisMachine(base):
-		return proof{}, usageError(fmt.Errorf("the service is %q, and a token is not sent over http to another machine: use https", s.address))
+		return proof{},
+			usageError(fmt.Errorf("the service is %q, and a token is not sent over http to another machine: use https",
+				s.address))
 	case token != "":
 		return proof{token: token, from: " in $SCATTERMAP_TOKEN"}, nil
 	case onThisMachine(base):
@@ -71,14 +74,17 @@ func (s *service) prove(ctx context.Context, base *url.URL, anew bool) (proof, e
 	}
 	token, err := printed(ctx, command)
 	if err != nil {
-		return proof{}, fmt.Errorf("no token: %w; set $SCATTERMAP_TOKEN to an identity token, or --token-command to what prints one", err)
+		return proof{},
+			fmt.Errorf("no token: %w; set $SCATTERMAP_TOKEN to an identity token, or --token-command to what "+
+				"prints one", err)
 	}
 	s.token, s.from = token, " that --token-command prints"
 	return proof{token: token, from: s.from}, nil
 }
 
-// keep stores a login's new token. It reads the file again first: another command may have logged in or out while gcloud
-// made the token, and that stays. If the token can't be stored, the next command asks gcloud again.
+// keep stores a login's new token. It reads the file again first: another command may have logged
+// in or out while gcloud made the token, and that stays. If the token can't be stored, the next
+// command asks gcloud again.
 func keep(base *url.URL, way *login) {
 	all, err := readLogins()
 	if err != nil {
@@ -90,15 +96,18 @@ func keep(base *url.URL, way *login) {
 	}
 }
 
-// gcloudToken has gcloud make a token for a service: of a service account that it impersonates, or of its own account.
+// gcloudToken has gcloud make a token for a service: of a service account that it impersonates, or
+// of its own account.
 func gcloudToken(ctx context.Context, base *url.URL, impersonate string) (token, from string, err error) {
 	audience := (&url.URL{Scheme: base.Scheme, Host: base.Host}).String() // SERVICE_URL has no path
 	command := []string{"gcloud", "auth", "print-identity-token"}
 	if impersonate != "" {
-		command = append(command, "--impersonate-service-account="+impersonate, "--audiences="+audience, "--include-email")
+		command = append(command, "--impersonate-service-account="+impersonate, "--audiences="+audience,
+			"--include-email")
 	}
 	token, err = printed(ctx, command)
-	if of, _ := claims.Of(token); err == nil && impersonate == "" && of.Audience != audience && strings.HasSuffix(of.Email, "gserviceaccount.com") {
+	if of, _ := claims.Of(token); err == nil && impersonate == "" && of.Audience != audience &&
+		strings.HasSuffix(of.Email, "gserviceaccount.com") {
 		// For a service account, unlike for people, gcloud takes an audience.
 		command = append(command, "--audiences="+audience)
 		token, err = printed(ctx, command)
@@ -109,7 +118,8 @@ func gcloudToken(ctx context.Context, base *url.URL, impersonate string) (token,
 		case errors.Is(err, exec.ErrNotFound):
 			hint = "install gcloud (https://cloud.google.com/sdk/docs/install)"
 		case impersonate != "":
-			hint = "you need the role roles/iam.serviceAccountTokenCreator on " + impersonate + ", and the API iamcredentials.googleapis.com"
+			hint = "you need the role roles/iam.serviceAccountTokenCreator on " + impersonate +
+				", and the API iamcredentials.googleapis.com"
 		}
 		return "", "", fmt.Errorf("no token: %w; %s, or set $SCATTERMAP_TOKEN to an identity token", err, hint)
 	}

@@ -20,14 +20,17 @@ func newTop() *cobra.Command {
 	var s service
 	c := &cobra.Command{
 		Use: "top", Short: "Show all jobs on one screen, live, with keys to control them", Args: cobra.NoArgs,
-		Long: "Shows the last 50 jobs on one screen, those that have not ended first, and asks for them every two seconds. Keys pause, resume and\nabort the job that is chosen, retry its failures, set its rate, and undo it. It needs a terminal.",
+		Long: "Shows the last 50 jobs on one screen, those that have not ended first, and asks for them every two " +
+			"seconds. Keys pause, resume and\nabort the job that is chosen, retry its failures, set its rate, and " +
+			"undo it. It needs a terminal.",
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		out, ok := c.OutOrStdout().(*os.File)
 		if !ok || !term.IsTerminal(int(out.Fd())) {
-			return usageError(errors.New("top: it needs a terminal; \"scattermap jobs\" lists jobs, and \"scattermap watch\" follows one"))
+			return usageError(errors.New("top: it needs a terminal; \"scattermap jobs\" lists jobs, and \"scattermap " +
+				"watch\" follows one"))
 		}
 		m := &top{screen: screen{address: s.address, width: 80, height: 24}, service: &s, ctx: c.Context()}
 		first := m.load()
@@ -36,7 +39,8 @@ func newTop() *cobra.Command {
 			return loaded.err
 		}
 		m.take(loaded)
-		_, err := tea.NewProgram(m, tea.WithContext(c.Context()), tea.WithInput(c.InOrStdin()), tea.WithOutput(out)).Run()
+		_, err := tea.NewProgram(m, tea.WithContext(c.Context()), tea.WithInput(c.InOrStdin()),
+			tea.WithOutput(out)).Run()
 		if err != nil && c.Context().Err() != nil {
 			return nil // it was told to end
 		}
@@ -45,7 +49,8 @@ func newTop() *cobra.Command {
 	return c
 }
 
-// Times and bounds of top: between two looks, and how many jobs that have not ended are looked at, so many at once.
+// Times and bounds of top: between two looks, and how many jobs that have not ended are looked at,
+// so many at once.
 const (
 	topEvery    = 2 * time.Second
 	topStatuses = 20
@@ -144,7 +149,8 @@ func (m *top) load() tea.Msg {
 		asked++
 		group.Go(func() error {
 			status := new(mapper.Status)
-			if err := m.service.call(ctx, http.MethodGet, info.ID, nil, nil, status); err == nil { // it may be gone by now
+			// it may be gone by now
+			if err := m.service.call(ctx, http.MethodGet, info.ID, nil, nil, status); err == nil {
 				job.status = status
 				job.State = status.State
 			}

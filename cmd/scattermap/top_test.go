@@ -65,7 +65,8 @@ func (s *screenOf) await(t *testing.T, what string) {
 func TestTop(t *testing.T) {
 	newService(t, 4000)
 	binary := program(t)
-	if out, errs, code := command(t, "", words("start add-credit --kind Account --params '{\"Amount\": 10}' --rate 100 --page-size 20 --id one")...); code != 0 {
+	if out, errs, code := command(t, "",
+		words("start add-credit --kind Account --params '{\"Amount\": 10}' --rate 100 --page-size 20 --id one")...); code != 0 {
 		t.Fatal(out, errs)
 	}
 	cmd := exec.Command(binary, "top")
@@ -140,26 +141,32 @@ func TestTop(t *testing.T) {
 	}
 	shown, _ := io.ReadAll(file) // it ends with an error, as the terminal closes
 	failed := new(exec.ExitError)
-	if err := cmd.Wait(); !errors.As(err, &failed) || failed.ExitCode() != exitError || !strings.Contains(string(shown), "does not answer") || strings.Contains(string(shown), "\x1b[?1049h") {
+	if err := cmd.Wait(); !errors.As(err, &failed) || failed.ExitCode() != exitError ||
+		!strings.Contains(string(shown), "does not answer") || strings.Contains(string(shown), "\x1b[?1049h") {
 		t.Errorf("a service that does not answer: %v: %q", err, shown)
 	}
 }
 
-// TestScreen draws the screen of all jobs on terminals of all sizes, with names that a terminal would act on.
+// TestScreen draws the screen of all jobs on terminals of all sizes, with names that a terminal
+// would act on.
 func TestScreen(t *testing.T) {
 	s := &screen{address: "http://localhost:1", at: time.Now()}
 	var jobs []*topJob
 	for i := range 60 {
-		job := &topJob{JobInfo: mapper.JobInfo{ID: fmt.Sprintf("job-%d-\x1b[31m%s", i, strings.Repeat("x", i)), Mapper: "mapper", State: []mapper.State{mapper.Running, mapper.Paused, mapper.Succeeded, mapper.Failed}[i%4], Error: "an\nerror"}}
+		job := &topJob{JobInfo: mapper.JobInfo{ID: fmt.Sprintf("job-%d-\x1b[31m%s", i, strings.Repeat("x", i)),
+			Mapper: "mapper", State: []mapper.State{mapper.Running, mapper.Paused, mapper.Succeeded,
+				mapper.Failed}[i%4], Error: "an\nerror"}}
 		if i%4 < 2 {
-			job.status = &mapper.Status{ID: job.ID, State: job.State, Processed: 1 << 40, Failures: 12, Why: "why\x1b[2J not", Progress: mapper.Progress{About: float64(i) / 40, Rate: 1e6, Left: time.Hour}}
+			job.status = &mapper.Status{ID: job.ID, State: job.State, Processed: 1 << 40, Failures: 12,
+				Why: "why\x1b[2J not", Progress: mapper.Progress{About: float64(i) / 40, Rate: 1e6, Left: time.Hour}}
 		}
 		jobs = append(jobs, job)
 	}
 	for _, size := range [][2]int{{1, 1}, {20, 5}, {40, 10}, {80, 24}, {120, 40}, {300, 100}} {
 		s.width, s.height = size[0], size[1]
 		s.take(loadedMsg{jobs: jobs, at: time.Now()})
-		for _, key := range []string{"", "down", "end", "home", "pgdown", "enter", "esc", "e", "up", "s", "5", "x", "backspace", "enter", "a", "n", "u", "n", "e"} {
+		for _, key := range []string{"", "down", "end", "home", "pgdown", "enter", "esc", "e", "up", "s", "5", "x",
+			"backspace", "enter", "a", "n", "u", "n", "e"} {
 			s.press(key)
 			drawn := s.draw()
 			lines := strings.Split(drawn, "\n")
@@ -182,7 +189,8 @@ func TestScreen(t *testing.T) {
 	}
 }
 
-// TestScreenRate types a rate for a job while the list moves below: it is that job's, and what else the job keeps to stays.
+// TestScreenRate types a rate for a job while the list moves below: it is that job's, and what else
+// the job keeps to stays.
 func TestScreenRate(t *testing.T) {
 	job := func(id string, state mapper.State) *topJob {
 		j := &topJob{JobInfo: mapper.JobInfo{ID: id, State: state}}
@@ -198,7 +206,8 @@ func TestScreenRate(t *testing.T) {
 	s.press("5")
 	s.take(loadedMsg{jobs: []*topJob{job("b", mapper.Running), job("a", mapper.Succeeded)}})
 	s.press("0")
-	if does, _ := s.press("enter"); does.job != "a" || does.verb != "rate" || does.rate != (mapper.Rate{Entities: 50, Writes: 7, Ramp: true}) || s.chosen != "b" {
+	if does, _ := s.press("enter"); does.job != "a" || does.verb != "rate" ||
+		does.rate != (mapper.Rate{Entities: 50, Writes: 7, Ramp: true}) || s.chosen != "b" {
 		t.Errorf("%+v, chosen is %s", does, s.chosen)
 	}
 }

@@ -42,7 +42,8 @@ just before the job is left as it is, too. A job can be undone while something i
 			if job.Undo != "" {
 				fmt.Fprintf(c.ErrOrStderr(), "Job %s undoes it already.\n", operator.Line(job.Undo, 100))
 			}
-			what := fmt.Sprintf("Undo job %s of %s? It is %s, and has written %s entities.", job.ID, operator.Line(job.Mapper, 100), job.State, operator.Grouped(job.Written))
+			what := fmt.Sprintf("Undo job %s of %s? It is %s, and has written %s entities.", job.ID,
+				operator.Line(job.Mapper, 100), job.State, operator.Grouped(job.Written))
 			if operator.Undoes(job) {
 				what = fmt.Sprintf("Undo the undo %s? It is %s: %s.", job.ID, job.State, operator.Undone(job))
 			}
@@ -61,7 +62,8 @@ func newLeft() *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use: "left JOB", Short: "List the entities that an undo has left as they are, and why", Args: oneJob,
-		Long: "Lists the entities that an undo has left as they are, as somebody had changed them since: JOB is the undo.",
+		Long: "Lists the entities that an undo has left as they are, as somebody had changed them since: JOB is the " +
+			"undo.",
 	}
 	s.define(c.Flags())
 	c.Flags().BoolVar(&all, "all", false, "all of them")

@@ -10,7 +10,8 @@ func TestUndo(t *testing.T) {
 	newService(t, 300)
 	start := func(id string) {
 		t.Helper()
-		if _, errs, code := command(t, "", "start", "add-credit", "--kind", "Account", "--params", `{"Amount": 10}`, "--id", id, "--watch"); code != 0 {
+		if _, errs, code := command(t, "", "start", "add-credit", "--kind", "Account", "--params", `{"Amount": 10}`,
+			"--id", id, "--watch"); code != 0 {
 			t.Fatal(errs)
 		}
 	}
@@ -23,18 +24,24 @@ func TestUndo(t *testing.T) {
 		says  string // in one of the two
 	}{
 		{"", []string{"undo", "two"}, 1, "nothing was done: --yes does it"},
-		{"n\n", []string{"undo", "two"}, 1, "Undo job two of add-credit? It is succeeded, and has written 300 entities."},
+		{"n\n", []string{"undo", "two"}, 1,
+			"Undo job two of add-credit? It is succeeded, and has written 300 entities."},
 		{"", []string{"undo", "none", "--yes"}, 1, "no such job: none"},
 		{"", []string{"undo"}, 2, "name one job"},
-		{"", []string{"undo", "two", "--rehearse", "--watch"}, 0, "it would restore 300 entities, delete 0 that the job had put, and leave 0 as they are"},
-		{"", []string{"undo", "one", "--rehearse", "--watch"}, 0, "it would restore 0 entities, delete 0 that the job had put, and leave 300 as they are"},
-		{"y\n", []string{"undo", "two", "--watch"}, 0, "300 entities restored, 0 deleted that the job had put, 0 left as they are"},
+		{"", []string{"undo", "two", "--rehearse", "--watch"}, 0,
+			"it would restore 300 entities, delete 0 that the job had put, and leave 0 as they are"},
+		{"", []string{"undo", "one", "--rehearse", "--watch"}, 0,
+			"it would restore 0 entities, delete 0 that the job had put, and leave 300 as they are"},
+		{"y\n", []string{"undo", "two", "--watch"}, 0,
+			"300 entities restored, 0 deleted that the job had put, 0 left as they are"},
 		{"", []string{"left", "undo-two"}, 0, "Nothing was left."},
 		{"", []string{"retry", "two"}, 1, "job undo-two undoes it"},
 		{"", []string{"undo", "two", "--yes", "--id", "again"}, 1, "job undo-two undoes it"},
 		{"", []string{"history", "two"}, 0, "undone by job undo-two"},
-		{"y\n", []string{"undo", "undo-two", "--watch"}, 0, "Undo the undo undo-two? It is succeeded: 300 entities restored"},
-		{"", []string{"undo", "one", "--yes", "--watch"}, 0, "0 entities restored, 0 deleted that the job had put, 300 left"},
+		{"y\n", []string{"undo", "undo-two", "--watch"}, 0,
+			"Undo the undo undo-two? It is succeeded: 300 entities restored"},
+		{"", []string{"undo", "one", "--yes", "--watch"}, 0,
+			"0 entities restored, 0 deleted that the job had put, 300 left"},
 		{"", []string{"left", "undo-one", "--limit", "2"}, 0, "it was changed after the page wrote it"},
 		{"", []string{"left", "undo-one", "--limit", "0"}, 2, "--limit is 0"},
 		{"", []string{"left", "undo-one", "--all", "-o", "json"}, 0, `"why": "it was changed after the page wrote it"`},
@@ -44,7 +51,8 @@ func TestUndo(t *testing.T) {
 		{"", []string{"describe", "undo-one"}, 0, "300 left as they are"},
 		{"", []string{"start", "add-credit", "--kind", "Account", "--budget", "inf"}, 2, "--budget"},
 		{"", []string{"rate", "one", "NaN"}, 2, "is no number"},
-		{"", []string{"start", "add-credit", "--kind", "Account", "--filter", "Balance != 1"}, 2, "a job has no NOT_EQUAL"},
+		{"", []string{"start", "add-credit", "--kind", "Account", "--filter", "Balance != 1"}, 2,
+			"a job has no NOT_EQUAL"},
 		{"", []string{"start", "add-credit", "--kind", "Account", "--filter", "Balance IN ARRAY()"}, 2, "IN"},
 	} {
 		out, errs, code := command(t, test.typed, test.args...)

@@ -26,7 +26,8 @@ func newVerify() *cobra.Command {
 	flags := c.Flags()
 	db.define(flags)
 	flags.BoolVar(&entities, "entities", false, "compare the ranges with the keys of the entities that are there now")
-	flags.StringVar(&at, "at", "", "compare them with those that were there at a `time` as 2006-01-02T15:04:05Z, which the database still has to keep")
+	flags.StringVar(&at, "at", "", "compare them with those that were there at a `time` as 2006-01-02T15:04:05Z, "+
+		"which the database still has to keep")
 	format := outputFlag(flags)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		var when time.Time
@@ -64,7 +65,8 @@ func newVerify() *cobra.Command {
 }
 
 func printProof(w io.Writer, p *mapper.Proof) {
-	fmt.Fprintf(w, "%d ranges, %d of them pending; %d single entities; %d failures\n", p.Ranges, p.Pending, p.Alone, p.Failures)
+	fmt.Fprintf(w, "%d ranges, %d of them pending; %d single entities; %d failures\n", p.Ranges, p.Pending, p.Alone,
+		p.Failures)
 	for _, problem := range p.Problems {
 		fmt.Fprintln(w, "problem:", problem)
 	}
@@ -72,7 +74,8 @@ func printProof(w io.Writer, p *mapper.Proof) {
 		fmt.Fprintln(w, "different:", difference)
 	}
 	if p.Compared > 0 {
-		fmt.Fprintf(w, "%d ranges compared with their entities: %d have the same, and %d others\n", p.Compared, p.Compared-p.Different, p.Different)
+		fmt.Fprintf(w, "%d ranges compared with their entities: %d have the same, and %d others\n", p.Compared,
+			p.Compared-p.Different, p.Different)
 	}
 	if len(p.Problems) == 0 {
 		fmt.Fprintln(w, "proven: the ranges cover all of the query, without a gap and without an overlap")

@@ -38,10 +38,12 @@ func TestVerify(t *testing.T) {
 	}
 	t.Cleanup(func() { taskClient.Close() })
 	const location = "projects/test/locations/here"
-	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: location + "/queues/q"}}); err != nil {
+	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{Name: location + "/queues/q"}}); err != nil {
 		t.Fatal(err)
 	}
-	queue, err := tasks.NewQueue(taskClient, location+"/queues/q", "http://worker/mapper/", &tasks.Options{Unverified: true})
+	queue, err := tasks.NewQueue(taskClient, location+"/queues/q", "http://worker/mapper/",
+		&tasks.Options{Unverified: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +59,8 @@ func TestVerify(t *testing.T) {
 	if _, err := client.PutMulti(t.Context(), keys, make([]struct{ N int }, len(keys))); err != nil {
 		t.Fatal(err)
 	}
-	job, err := count.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "j", PageSize: 50})
+	job, err := count.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, mapper.None{},
+		&mapper.StartOptions{ID: "j", PageSize: 50})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,19 +69,23 @@ func TestVerify(t *testing.T) {
 	}
 	verify := func(flags ...string) (string, error) {
 		var out strings.Builder
-		err := run(t.Context(), append(append([]string{"verify", "--project", "test"}, flags...), "j"), nil, &out, io.Discard)
+		err := run(t.Context(), append(append([]string{"verify", "--project", "test"}, flags...), "j"), nil, &out,
+			io.Discard)
 		return out.String(), err
 	}
-	if out, err := verify(); err != nil || !strings.Contains(out, "6 ranges, 0 of them pending") || !strings.Contains(out, "proven") {
+	if out, err := verify(); err != nil || !strings.Contains(out, "6 ranges, 0 of them pending") ||
+		!strings.Contains(out, "proven") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if out, err := verify("--entities"); err != nil || !strings.Contains(out, "6 ranges compared with their entities: 6 have the same, and 0 others") {
+	if out, err := verify("--entities"); err != nil ||
+		!strings.Contains(out, "6 ranges compared with their entities: 6 have the same, and 0 others") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if err := client.Delete(t.Context(), keys[7]); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := verify("--entities"); err != nil || !strings.Contains(out, "different: range") || !strings.Contains(out, "had 50 entities, and there are 49") || !strings.Contains(out, "proven") {
+	if out, err := verify("--entities"); err != nil || !strings.Contains(out, "different: range") ||
+		!strings.Contains(out, "had 50 entities, and there are 49") || !strings.Contains(out, "proven") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	ranges, err := client.GetAll(t.Context(), datastore.NewQuery("ScattermapRange").KeysOnly(), nil)
@@ -98,7 +105,8 @@ func TestVerify(t *testing.T) {
 		"verify -nope j":             "-nope",
 		"verify --at yesterday j":    "--at",
 	} {
-		if err := run(t.Context(), strings.Fields(args), nil, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+		if err := run(t.Context(), strings.Fields(args), nil, io.Discard, io.Discard); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want an error with %q", args, err, want)
 		}
 	}

@@ -11,7 +11,10 @@ import (
 var writeWalk = flag.Bool("walk", false, "write what TestWalkthrough gets into README.md")
 
 // varies is what differs from run to run in what commands print.
-var varies = regexp.MustCompile(`(?m)^(Pages|The plan|Takes|Cost|Rate|Started|Ended|Time left|Progress|Queue|TIME|\d{4}-\d{2}-\d{2}).*$|\b(?:about )?[\d.,]+ ?(?:ms|s|min|h)( ago)?\b|\b\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\b|"user-\d+"|^.*: running, .*$|\b[\d,]+ pages\b|^undo-\w+ +(?:rehearsal:)?undo:.*$`)
+var varies = regexp.MustCompile(`(?m)^(Pages|The plan|Takes|Cost|Rate|Started|Ended|Time ` +
+	`left|Progress|Queue|TIME|\d{4}-\d{2}-\d{2}).*$|\b(?:about )?[\d.,]+ ?(?:ms|s|min|h)( ` +
+	`ago)?\b|\b\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\b|"user-\d+"|^.*: running, .*$|\b[\d,]+ pages\b|^undo-\w+ ` +
+	`+(?:rehearsal:)?undo:.*$`)
 
 // TestWalkthrough has the commands of README.md print what it says.
 func TestWalkthrough(t *testing.T) {
@@ -73,12 +76,14 @@ func TestWalkthrough(t *testing.T) {
 	want := steady(string(text))
 	for i, line := range steady(got) {
 		if i >= len(want) || line != want[i] {
-			t.Fatalf("line %d is %q, and README.md has %q; go test ./cmd/scattermap -run TestWalkthrough -args -walk writes it again", i+1, line, want[min(i, len(want)-1)])
+			t.Fatalf("line %d is %q, and README.md has %q; go test ./cmd/scattermap -run TestWalkthrough -args -walk "+
+				"writes it again", i+1, line, want[min(i, len(want)-1)])
 		}
 	}
 }
 
-// steady returns the lines of a text without what differs from run to run, and the widths of columns with it.
+// steady returns the lines of a text without what differs from run to run, and the widths of
+// columns with it.
 func steady(text string) []string {
 	text = regexp.MustCompile(` +`).ReplaceAllString(varies.ReplaceAllString(text, "…"), " ")
 	return strings.Split(text, "\n")

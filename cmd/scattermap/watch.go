@@ -23,7 +23,9 @@ func newWatch() *cobra.Command {
 	var s service
 	c := &cobra.Command{
 		Use: "watch JOB", Short: "Follow a job to its end", Args: oneJob,
-		Long: "Follows a job until it has ended or is paused: by a bar on a terminal, and by a line whenever something has changed elsewhere. It exits with 0 if the\njob has succeeded, and with 3 if it has left failures, has failed, was aborted or is paused. An interrupt ends the watching, and not the job.",
+		Long: "Follows a job until it has ended or is paused: by a bar on a terminal, and by a line whenever " +
+			"something has changed elsewhere. It exits with 0 if the\njob has succeeded, and with 3 if it has left " +
+			"failures, has failed, was aborted or is paused. An interrupt ends the watching, and not the job.",
 	}
 	s.define(c.Flags())
 	format := outputFlag(c.Flags())
@@ -40,7 +42,8 @@ const (
 	fewFailures = 5 // in a row are none, however long they take
 )
 
-// follow shows how a job stands until it has ended or is paused. What it then prints is in a format.
+// follow shows how a job stands until it has ended or is paused. What it then prints is in a
+// format.
 func follow(c *cobra.Command, s *service, id string, format *output) error {
 	job := new(mapper.Status)
 	if err := s.call(c.Context(), http.MethodGet, id, nil, nil, job); err != nil {
@@ -81,7 +84,8 @@ func follow(c *cobra.Command, s *service, id string, format *output) error {
 		_, err = fmt.Fprintln(c.OutOrStdout(), summary(job))
 	}
 	if err == nil && job.State != mapper.Succeeded {
-		err = fmt.Errorf("%w: %s is %q; \"scattermap describe %s\" and \"scattermap failures %s\" say more", errJob, id, job.State, id, id)
+		err = fmt.Errorf("%w: %s is %q; \"scattermap describe %s\" and \"scattermap failures %s\" say more", errJob, id,
+			job.State, id, id)
 	}
 	return err
 }
@@ -91,10 +95,13 @@ func total(job *mapper.Status) int64 {
 	return max(1, job.Processed+job.Failures+job.Remaining)
 }
 
-// bar returns what shows how a job stands by a bar, with why it is not faster behind it, and what ends that.
+// bar returns what shows how a job stands by a bar, with why it is not faster behind it, and what
+// ends that.
 func bar(f *os.File) (show func(*mapper.Status), done func()) {
-	b := progressbar.NewOptions64(1, progressbar.OptionSetWriter(f), progressbar.OptionSetItsString("entities"), progressbar.OptionShowCount(),
-		progressbar.OptionShowIts(), progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish(), progressbar.OptionSetPredictTime(true))
+	b := progressbar.NewOptions64(1, progressbar.OptionSetWriter(f), progressbar.OptionSetItsString("entities"),
+		progressbar.OptionShowCount(),
+		progressbar.OptionShowIts(), progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish(),
+		progressbar.OptionSetPredictTime(true))
 	return func(job *mapper.Status) {
 		what := job.ID + ": " + string(job.State)
 		if job.Why != "" {
@@ -113,7 +120,8 @@ func bar(f *os.File) (show func(*mapper.Status), done func()) {
 	}, func() { _ = b.Finish() }
 }
 
-// plainLines returns what prints a line where something but the numbers has changed, or some time has gone by.
+// plainLines returns what prints a line where something but the numbers has changed, or some time
+// has gone by.
 func plainLines(w io.Writer) (show func(*mapper.Status), done func()) {
 	var last mapper.Status
 	var printed time.Time
@@ -121,7 +129,8 @@ func plainLines(w io.Writer) (show func(*mapper.Status), done func()) {
 		if job.State != mapper.Running { // what is printed in the end says that
 			return
 		}
-		if job.State == last.State && job.Why == last.Why && job.Failures == last.Failures && time.Since(printed) < lineEvery {
+		if job.State == last.State && job.Why == last.Why && job.Failures == last.Failures &&
+			time.Since(printed) < lineEvery {
 			return
 		}
 		last, printed = *job, time.Now()

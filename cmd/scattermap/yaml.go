@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// toYAML writes JSON as YAML, in the order of its names, so that every reader gets what the JSON has, one of YAML 1.1, too:
-// it would take no, on and 12:30:45 for a boolean and a number. So a text is in quotes unless it is certainly one.
+// toYAML writes JSON as YAML, in the order of its names, so that every reader gets what the JSON
+// has, one of YAML 1.1, too: it would take no, on and 12:30:45 for a boolean and a number. So a
+// text is in quotes unless it is certainly one.
 func toYAML(text []byte) ([]byte, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -27,7 +28,8 @@ type yamlWriter struct {
 	out bytes.Buffer
 }
 
-// value writes the next value after what introduces it; before stands before the first line of a block.
+// value writes the next value after what introduces it; before stands before the first line of a
+// block.
 func (w *yamlWriter) value(depth int, before string) error {
 	token, err := w.Token()
 	if err != nil {
@@ -91,7 +93,8 @@ func (w *yamlWriter) block(open json.Delim, depth int, before string) error {
 	return err
 }
 
-// plainYAML are texts that are nothing else in any YAML: words of letters, digits and what is between them.
+// plainYAML are texts that are nothing else in any YAML: words of letters, digits and what is
+// between them.
 var plainYAML = regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*$`)
 
 // wordsYAML are words that are something else than texts in a YAML.

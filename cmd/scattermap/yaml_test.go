@@ -10,13 +10,17 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestYAML writes what a service may answer as YAML: a reader gets what the JSON has. What YAML 1.1 takes for something else
-// than a text is in quotes, which the reader here, of YAML 1.2, would not notice.
+// TestYAML writes what a service may answer as YAML: a reader gets what the JSON has. What YAML 1.1
+// takes for something else than a text is in quotes, which the reader here, of YAML 1.2, would not
+// notice.
 func TestYAML(t *testing.T) {
 	texts := []string{
-		"", " ", "a", "a b", "a  b", " a", "a ", "no", "No", "on", "OFF", "y", "N", "yes", "true", "Null", "~", "12:30:45", "1", "-1", "0x1f", "1e3", ".5", ".inf", "1_000", "2026-10-24",
-		"2026-10-24T00:00:00Z", "- a", "a: b", "a #b", "#", "&a", "*a", "!a", "%a", "@a", "`a", "'a", `"a"`, `a\nb`, "a\nb", "a\r\n", "\ta", "\u007f", "\u0085", "\u0000", "\u2028", "\ufeff",
-		"\u00a0", "\U0001f600", "\U000e0001", "ä", "[a", "{a", "a, b", "?", "|", ">", "=", "<<", "...", "---", "/a/b", "a-b", "-", "e5",
+		"", " ", "a", "a b", "a  b", " a", "a ", "no", "No", "on", "OFF", "y", "N", "yes", "true", "Null", "~",
+		"12:30:45", "1", "-1", "0x1f", "1e3", ".5", ".inf", "1_000", "2026-10-24",
+		"2026-10-24T00:00:00Z", "- a", "a: b", "a #b", "#", "&a", "*a", "!a", "%a", "@a", "`a", "'a", `"a"`, `a\nb`,
+		"a\nb", "a\r\n", "\ta", "\u007f", "\u0085", "\u0000", "\u2028", "\ufeff",
+		"\u00a0", "\U0001f600", "\U000e0001", "ä", "[a", "{a", "a, b", "?", "|", ">", "=", "<<", "...", "---", "/a/b",
+		"a-b", "-", "e5",
 	}
 	for _, s := range texts {
 		for _, v := range []any{s, []any{s}, []any{[]any{s, s}, []any{}}, map[string]any{s: s},
@@ -46,7 +50,9 @@ func TestYAML(t *testing.T) {
 			t.Errorf("%q is written as %s, %v, want quotes", s, out, err)
 		}
 	}
-	if got, want := escaped("{\"a\": \"é\u007f\u009b31m\u202e\U000e0001 \U0001f600\"}"), `{"a": "é\u007f\u009b31m\u202e\udb40\udc01 😀"}`; got != want {
+	if got, want := escaped(
+		"{\"a\": \"é\u007f\u009b31m\u202e\U000e0001 \U0001f600\"}"),
+		`{"a": "é\u007f\u009b31m\u202e\udb40\udc01 😀"}`; got != want {
 		t.Errorf("for a terminal %s, want %s", got, want)
 	}
 	for in, want := range map[string]string{"9007199254740993": "9007199254740993", "1e-07": "1.0e-07",

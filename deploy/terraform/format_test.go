@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/hcl/v2/hclwrite"
 )
 
-// TestFormat has the files as HCL's own formatter has them, which is most of what terraform fmt does. .ci/nightly has
-// OpenTofu do it.
+// TestFormat has the files as HCL's own formatter has them, which is most of what terraform fmt
+// does. .ci/nightly has OpenTofu do it.
 func TestFormat(t *testing.T) {
 	for _, folder := range []string{".", "example"} {
 		for name, text := range read(t, folder) {

@@ -20,8 +20,9 @@ import (
 	"github.com/zclconf/go-cty/cty/function/stdlib"
 )
 
-// A plan is what the module makes of its variables, as Terraform would plan it: each instance of a resource with its
-// arguments. What a provider computes is a stand-in, such as an account's address.
+// A plan is what the module makes of its variables, as Terraform would plan it: each instance of a
+// resource with its arguments. What a provider computes is a stand-in, such as an account's
+// address.
 type plan struct {
 	r         *reader
 	schemas   map[string]*schema
@@ -127,7 +128,8 @@ func (p *plan) run(given map[string]string) error {
 	return nil
 }
 
-// conditions evaluates the blocks of a name, and notes the messages of those whose condition is false.
+// conditions evaluates the blocks of a name, and notes the messages of those whose condition is
+// false.
 func (p *plan) conditions(body *hclsyntax.Body, name string, more map[string]cty.Value) error {
 	for _, b := range body.Blocks {
 		if b.Type != name {
@@ -144,7 +146,8 @@ func (p *plan) conditions(body *hclsyntax.Body, name string, more map[string]cty
 	return nil
 }
 
-// value evaluates an expression. More are the roots that are there beside those of the module, such as each.
+// value evaluates an expression. More are the roots that are there beside those of the module, such
+// as each.
 func (p *plan) value(expr hcl.Expression, more map[string]cty.Value) (cty.Value, error) {
 	roots := map[string]map[string]cty.Value{"var": p.variables, "local": {}, "data": {}}
 	data := map[string]map[string]cty.Value{}
@@ -220,7 +223,8 @@ func (p *plan) local(name string) (cty.Value, error) {
 	return v, nil
 }
 
-// resource evaluates a resource: an object, or a tuple or an object of these with count or for_each.
+// resource evaluates a resource: an object, or a tuple or an object of these with count or
+// for_each.
 func (p *plan) resource(b *hclsyntax.Block) (cty.Value, error) {
 	address := strings.Join(b.Labels, ".")
 	if b.Type == "data" {

@@ -23,7 +23,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A series is a time series as Cloud Monitoring has it: with a sample a minute. It is the Series of promql/main.go.
+// A series is a time series as Cloud Monitoring has it: with a sample a minute. It is the Series of
+// promql/main.go.
 type series struct {
 	Labels  map[string]string
 	Samples []sampleAt
@@ -52,8 +53,9 @@ func grows(by float64) func(float64) float64 {
 
 func stays(at float64) func(float64) float64 { return func(float64) float64 { return at } }
 
-// own returns the labels of a metric that an instance of the service writes, as the collector's exporter
-// googlemanagedprometheus makes them: prometheus_target with the service's name as job and the instance's ID.
+// own returns the labels of a metric that an instance of the service writes, as the collector's
+// exporter googlemanagedprometheus makes them: prometheus_target with the service's name as job and
+// the instance's ID.
 func own(name, instance string, more ...string) map[string]string {
 	l := map[string]string{
 		"__name__":           name,
@@ -115,7 +117,8 @@ func buckets(labels map[string]string, from, to int64, perMinute map[string]floa
 	return all
 }
 
-// fleet calls f for each of two instances of the old revision, which end after an hour, and two of the new one.
+// fleet calls f for each of two instances of the old revision, which end after an hour, and two of
+// the new one.
 func fleet(f func(instance string, from, to int64) []series) (all []series) {
 	for _, i := range []struct {
 		id       string
@@ -173,7 +176,8 @@ func evaluate(t *testing.T, all []series, queries ...string) [][]series {
 	return out
 }
 
-// alarm returns the query of an alarm by the anchor of its play, and for how many minutes it has to be so.
+// alarm returns the query of an alarm by the anchor of its play, and for how many minutes it has to
+// be so.
 func (p *plan) alarm(t *testing.T, anchor string) (query string, duration int64) {
 	t.Helper()
 	a, err := p.find("google_monitoring_alert_policy", func(v cty.Value) bool {
@@ -191,8 +195,8 @@ func (p *plan) alarm(t *testing.T, anchor string) (query string, duration int64)
 	return text(c, "query"), int64(d / time.Minute)
 }
 
-// fires returns when an alarm goes off, in minutes: for each of the series that its query returns, once it was there
-// for the duration.
+// fires returns when an alarm goes off, in minutes: for each of the series that its query returns,
+// once it was there for the duration.
 func fires(result []series, duration int64) (at []int64) {
 	for _, s := range result {
 		since := int64(-1)
@@ -225,8 +229,8 @@ func one(name, instance string, from, to int64, value func(float64) float64) []s
 	return []series{over(own(name, instance, "scattermap_mapper", "raise"), from, to, value)}
 }
 
-// TestAlarms has each alarm go off when it should, and not otherwise: two instances write, and after an hour two of a
-// new revision.
+// TestAlarms has each alarm go off when it should, and not otherwise: two instances write, and
+// after an hour two of a new revision.
 func TestAlarms(t *testing.T) {
 	for anchor, scenarios := range map[string][]scenario{
 		"a-job-runs-and-commits-nothing": idleScenarios(),
@@ -328,7 +332,8 @@ func delayScenarios() []scenario {
 func reviveScenarios() []scenario {
 	const revived = "logging_googleapis_com:user_scattermap_revived"
 	type span = [2]int64
-	// The metric of each revision counts the schedule's calls, with a sample a minute, or one a call only.
+	// The metric of each revision counts the schedule's calls, with a sample a minute, or one a
+	// call only.
 	calls := func(interval int64, sparse bool, spans ...span) (all []series) {
 		for i, c := range spans {
 			s := over(revision(revived, fmt.Sprintf("scattermap-%05d", i+1)), c[0], c[1], func(m float64) float64 {
@@ -359,7 +364,8 @@ func reviveScenarios() []scenario {
 	}
 }
 
-// TestLogAlarms has the alarms on lines of the log look for lines that there are, in the field that they are in.
+// TestLogAlarms has the alarms on lines of the log look for lines that there are, in the field that
+// they are in.
 func TestLogAlarms(t *testing.T) {
 	journal, err := os.ReadFile("../../mapper/internal/journal/journal.go")
 	if err != nil {
@@ -396,8 +402,8 @@ func TestLogAlarms(t *testing.T) {
 	}
 }
 
-// TestCharts evaluates each chart while two instances work, and two of the next revision: what it shows is what all do
-// together, also while they change.
+// TestCharts evaluates each chart while two instances work, and two of the next revision: what it
+// shows is what all do together, also while they change.
 func TestCharts(t *testing.T) {
 	const label = "scattermap_mapper"
 	all := fleet(func(id string, from, to int64) []series {

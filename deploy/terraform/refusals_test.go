@@ -18,7 +18,8 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// A refusal is what an apply stops at, or what a second one would change again, without the schema saying so.
+// A refusal is what an apply stops at, or what a second one would change again, without the schema
+// saying so.
 type refusal struct {
 	what   string
 	source string // where that is said
@@ -432,7 +433,8 @@ func allWays(t *testing.T) map[string]map[string]string {
 	return all
 }
 
-// TestRefusals plans the module in several ways, and finds nothing that would be refused or changed again.
+// TestRefusals plans the module in several ways, and finds nothing that would be refused or changed
+// again.
 func TestRefusals(t *testing.T) {
 	for way, variables := range allWays(t) {
 		p := planOf(t, variables)
@@ -489,8 +491,8 @@ var apis = []struct{ prefix, api string }{
 	{"google_service_account", "iam"},
 }
 
-// TestOrder has everything that calls an API come after the wait that follows its being enabled, and misses each of the
-// waits.
+// TestOrder has everything that calls an API come after the wait that follows its being enabled,
+// and misses each of the waits.
 func TestOrder(t *testing.T) {
 	for way, variables := range allWays(t) {
 		for _, problem := range order(planOf(t, variables)) {
@@ -643,7 +645,8 @@ func TestWho(t *testing.T) {
 			}
 			var invokers, impersonate []string
 			for _, m := range p.instances["google_cloud_run_v2_service_iam_member"] {
-				if member := text(m, "member"); member != "serviceAccount:"+tasks && text(m, "role") == "roles/run.invoker" {
+				if member := text(m, "member"); member != "serviceAccount:"+tasks &&
+					text(m, "role") == "roles/run.invoker" {
 					invokers = append(invokers, member)
 				}
 			}
@@ -677,7 +680,8 @@ func (p *plan) environment() map[string]string {
 	return env
 }
 
-// TestOtherProject has the database in another project: the service is told so, and may read and write it there.
+// TestOtherProject has the database in another project: the service is told so, and may read and
+// write it there.
 func TestOtherProject(t *testing.T) {
 	p := planOf(t, map[string]string{"database_project": `"my-data"`, "database": `"jobs"`})
 	if env := p.environment(); env["GOOGLE_CLOUD_PROJECT"] != "my-project" || env["DATASTORE_PROJECT"] != "my-data" ||
@@ -717,8 +721,8 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// TestTTL compares the commands that are printed with gcloud's own tree, and their kinds with those of records that may
-// expire.
+// TestTTL compares the commands that are printed with gcloud's own tree, and their kinds with those
+// of records that may expire.
 func TestTTL(t *testing.T) {
 	commands := strings.Split(planOf(t, nil).outputs["ttl"].AsString(), "\n")
 	kinds := make(map[string]bool)

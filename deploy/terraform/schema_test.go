@@ -63,7 +63,8 @@ var readSchemas = sync.OnceValues(func() (map[string]*schema, error) {
 
 var exclusive = regexp.MustCompile(`(?i)exactly one of ((?:'\w+'(?:, | and | or )?)+)`)
 
-// parseSchemas parses lines such as "name optional string // Deprecated". The lines of a block have one more tab.
+// parseSchemas parses lines such as "name optional string // Deprecated". The lines of a block have
+// one more tab.
 func parseSchemas(text string) (map[string]*schema, error) {
 	all := make(map[string]*schema)
 	var around []*schema // by indentation

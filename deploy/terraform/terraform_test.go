@@ -1,7 +1,7 @@
-// Package terraform_test reads the module as Terraform would, as far as that is possible without it and its provider:
-// neither can be had on the machines that build this project. Arguments are compared with the provider's schema
-// (schema.txt), the module is planned with several variables (plan_test.go), and its plan is searched for what the API
-// refuses (refusals_test.go).
+// Package terraform_test reads the module as Terraform would, as far as that is possible without it
+// and its provider: neither can be had on the machines that build this project. Arguments are
+// compared with the provider's schema (schema.txt), the module is planned with several variables
+// (plan_test.go), and its plan is searched for what the API refuses (refusals_test.go).
 package terraform_test
 
 import (
@@ -53,7 +53,8 @@ type reader struct {
 }
 
 func (r *reader) say(at hcl.Range, format string, args ...any) {
-	r.problems = append(r.problems, fmt.Sprintf("%s:%d: ", filepath.Base(at.Filename), at.Start.Line)+fmt.Sprintf(format, args...))
+	r.problems = append(r.problems, fmt.Sprintf("%s:%d: ", filepath.Base(at.Filename),
+		at.Start.Line)+fmt.Sprintf(format, args...))
 }
 
 // check reads a module, whose modules have these variables.
@@ -72,7 +73,8 @@ func check(t testing.TB, m module, modules map[string]*reader) *reader {
 		r.blocks = append(r.blocks, file.Body.(*hclsyntax.Body).Blocks...)
 	}
 	for _, b := range r.blocks {
-		address := map[string]string{"variable": "var.", "output": "output.", "module": "module.", "data": "data."}[b.Type] + strings.Join(b.Labels, ".")
+		address := map[string]string{"variable": "var.", "output": "output.", "module": "module.",
+			"data": "data."}[b.Type] + strings.Join(b.Labels, ".")
 		switch b.Type {
 		case "locals":
 			for name, a := range b.Body.Attributes {
@@ -153,7 +155,8 @@ func (r *reader) needs(b *hclsyntax.Block, names ...string) {
 	}
 }
 
-// references resolves what the expressions of a body refer to. Iterators are the names of dynamic blocks around it.
+// references resolves what the expressions of a body refer to. Iterators are the names of dynamic
+// blocks around it.
 func (r *reader) references(body *hclsyntax.Body, iterators []string, _ bool) {
 	for _, a := range body.Attributes {
 		for _, v := range a.Expr.Variables() {
@@ -186,7 +189,8 @@ func (r *reader) resolve(v hcl.Traversal, iterators []string) {
 	}
 	root := v.RootName()
 	switch {
-	case slices.Contains(iterators, root), slices.Contains([]string{"each", "count", "path", "self"}, root), len(v) == 1 && slices.Contains(types, root):
+	case slices.Contains(iterators, root), slices.Contains([]string{"each", "count", "path", "self"}, root),
+		len(v) == 1 && slices.Contains(types, root):
 	case root == "var":
 		if r.used["var."+name(1)] = true; r.declared["var."+name(1)] == nil {
 			r.say(v.SourceRange(), "there is no var.%s", name(1))
@@ -305,7 +309,8 @@ output "name" {
 	}
 }
 
-// TestEnvironment compares the variables that the service's container gets with those that its program reads.
+// TestEnvironment compares the variables that the service's container gets with those that its
+// program reads.
 func TestEnvironment(t *testing.T) {
 	m := check(t, read(t, "."), nil)
 	given := make(map[string]bool)
@@ -327,7 +332,8 @@ func TestEnvironment(t *testing.T) {
 		return true
 	})
 	// What the module leaves to Cloud Run, to Google's own keys, or makes itself.
-	for _, own := range []string{"PORT", "HOST", "K_SERVICE", "K_REVISION", "OIDC_KEYS_URL", "IAP_KEYS_URL", "CREATE_QUEUES"} {
+	for _, own := range []string{"PORT", "HOST", "K_SERVICE", "K_REVISION", "OIDC_KEYS_URL", "IAP_KEYS_URL",
+		"CREATE_QUEUES"} {
 		if !reads[own] {
 			t.Errorf("%s does not read %s: take it off this list", file, own)
 		}
@@ -350,8 +356,8 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestQueries compares the metrics of alarms and charts with those that are documented, and the plays that alarms link
-// to with those that there are.
+// TestQueries compares the metrics of alarms and charts with those that are documented, and the
+// plays that alarms link to with those that there are.
 func TestQueries(t *testing.T) {
 	docs, err := os.ReadFile("../../docs/telemetry.md")
 	if err != nil {
@@ -374,7 +380,8 @@ func TestQueries(t *testing.T) {
 		t.Errorf("only %q are queried", queried)
 	}
 	for _, name := range queried {
-		if name = strings.TrimSuffix(name, "_bucket"); !documented[name] && name != "scattermap_mapper" && name != "scattermap_reason" {
+		if name = strings.TrimSuffix(name, "_bucket"); !documented[name] && name != "scattermap_mapper" &&
+			name != "scattermap_reason" {
 			t.Errorf("%s is not in docs/telemetry.md", name)
 		}
 	}

@@ -45,17 +45,22 @@ func pieces(q *datastore.Query, size int, between func(e *env)) func(*env) strin
 func nothing(*env) {}
 
 func (e *env) runQuery(q *pb.Query) (*pb.RunQueryResponse, error) {
-	return e.raw.RunQuery(e.Context(), &pb.RunQueryRequest{ProjectId: e.project, QueryType: &pb.RunQueryRequest_Query{Query: q}})
+	return e.raw.RunQuery(e.Context(),
+		&pb.RunQueryRequest{ProjectId: e.project, QueryType: &pb.RunQueryRequest_Query{Query: q}})
 }
 
 var kindP = []*pb.KindExpression{{Name: "P"}}
 
 var cursorCases = []conformanceCase{
 	{name: "by key", doc: "a cursor continues a query", run: pieces(all, 2, nothing), want: "a b c d e f g h i"},
-	{name: "by value", doc: "among equal values, too", run: pieces(all.Order("s"), 1, nothing), want: "e f a c g i b h d"},
-	{name: "descending", doc: "in any order", run: pieces(all.Order("-__key__"), 4, nothing), want: "i h g f e d c b a"},
+	{name: "by value", doc: "among equal values, too", run: pieces(all.Order("s"), 1, nothing),
+		want: "e f a c g i b h d"},
+	{name: "descending", doc: "in any order", run: pieces(all.Order("-__key__"), 4, nothing),
+		want: "i h g f e d c b a"},
 	{name: "filtered", doc: "with filters", run: pieces(all.FilterField("s", "=", "x"), 3, nothing), want: "a c g i"},
-	{name: "disjunctions", doc: "of a union", run: pieces(or(where("s", "=", "w"), where("n", "=", 2), where("s", "=", "x")), 2, nothing), want: "a b c f g i", classic: refusedBy("InvalidArgument")},
+	{name: "disjunctions", doc: "of a union",
+		run:  pieces(or(where("s", "=", "w"), where("n", "=", 2), where("s", "=", "x")), 2, nothing),
+		want: "a b c f g i", classic: refusedBy("InvalidArgument")},
 	{name: "while entities vanish", doc: "a cursor is a position, valid though the entity that it was made at is gone",
 		run: pieces(all, 3, func(e *env) {
 			_, err := e.commit(remove(e.name("P", "c")), remove(e.name("P", "d")))
@@ -67,7 +72,8 @@ var cursorCases = []conformanceCase{
 		letters(e)
 		resp, err := e.runQuery(&pb.Query{Kind: kindP})
 		e.must(err)
-		resp, err = e.runQuery(&pb.Query{Kind: kindP, StartCursor: resp.Batch.EntityResults[2].Cursor, EndCursor: resp.Batch.EntityResults[5].Cursor})
+		resp, err = e.runQuery(&pb.Query{Kind: kindP, StartCursor: resp.Batch.EntityResults[2].Cursor,
+			EndCursor: resp.Batch.EntityResults[5].Cursor})
 		e.must(err)
 		return names(resp)
 	}, want: "d e f"},
@@ -81,7 +87,8 @@ var cursorCases = []conformanceCase{
 		resp, err = e.runQuery(&pb.Query{Kind: kindP, StartCursor: resp.Batch.SkippedCursor})
 		e.must(err)
 		return names(resp)
-	}, want: "d e f g h i", firestore: &difference{"a b c d e f g h i", "the Firestore emulator returns no cursor for what it skipped"}},
+	}, want: "d e f g h i",
+		firestore: &difference{"a b c d e f g h i", "the Firestore emulator returns no cursor for what it skipped"}},
 	{name: "end before the first", doc: "the end of nothing is an end", run: func(e *env) string {
 		letters(e)
 		resp, err := e.runQuery(&pb.Query{Kind: kindP, Limit: wrapperspb.Int32(0)})
@@ -104,7 +111,9 @@ var cursorCases = []conformanceCase{
 			all = append(all, resp.Batch.MoreResults.String())
 		}
 		return strings.Join(all, " ")
-	}, want: "MORE_RESULTS_AFTER_LIMIT NO_MORE_RESULTS NO_MORE_RESULTS", classic: &difference{"MORE_RESULTS_AFTER_LIMIT MORE_RESULTS_AFTER_LIMIT MORE_RESULTS_AFTER_LIMIT", "the classic emulator always says so"}},
+	}, want: "MORE_RESULTS_AFTER_LIMIT NO_MORE_RESULTS NO_MORE_RESULTS",
+		classic: &difference{"MORE_RESULTS_AFTER_LIMIT MORE_RESULTS_AFTER_LIMIT MORE_RESULTS_AFTER_LIMIT",
+			"the classic emulator always says so"}},
 }
 
 func names(resp *pb.RunQueryResponse) string {

@@ -102,7 +102,8 @@ var dialects = map[string]dialect{
 	"firestore": {
 		{sortedArrays, "the Firestore emulator returns an entity once for each value of an array that it sorts by"},
 		{tiesDescending, "the Firestore emulator sorts equal values of a descending order by descending keys"},
-		{projectionCursors, "the Firestore emulator refuses its own cursors of projections, or repeats groups behind them"},
+		{projectionCursors,
+			"the Firestore emulator refuses its own cursors of projections, or repeats groups behind them"},
 		{summedEqualities, "the Firestore emulator adds up the value of an equality once for each value of the array"},
 		{conflicts, "the Firestore emulator locks what transactions read, and others wait for long"},
 	},
@@ -189,9 +190,12 @@ func somewhere() *pb.Value {
 
 // extreme returns a value that is nearly the same as another, or the last of its kind.
 func (g *generator) extreme() any {
-	return pick[any](g.rng, math.NaN(), math.Inf(-1), math.Copysign(0, -1), 0.0, 1.0, 2.0, 1<<53, 1<<53+1, 0x1p53, math.MaxInt64, math.MinInt64, 0x1p63, -0x1p63,
-		[]byte("x"), []byte{}, []byte("xy"), "x\x00", "é", "\U0001F600", time.UnixMicro(1).UTC(), time.UnixMicro(-1).UTC(), time.Unix(0, 0).UTC(),
-		&pb.Key{Path: []*pb.Key_PathElement{named("D", "a")}}, &pb.Key{Path: []*pb.Key_PathElement{named("D", "a"), named("D", "b")}},
+	return pick[any](g.rng, math.NaN(), math.Inf(-1), math.Copysign(0, -1), 0.0, 1.0, 2.0, 1<<53, 1<<53+1, 0x1p53,
+		math.MaxInt64, math.MinInt64, 0x1p63, -0x1p63,
+		[]byte("x"), []byte{}, []byte("xy"), "x\x00", "é", "\U0001F600", time.UnixMicro(1).UTC(),
+		time.UnixMicro(-1).UTC(), time.Unix(0, 0).UTC(),
+		&pb.Key{Path: []*pb.Key_PathElement{named("D", "a")}},
+		&pb.Key{Path: []*pb.Key_PathElement{named("D", "a"), named("D", "b")}},
 		somewhere())
 }
 
@@ -235,7 +239,8 @@ func (g *generator) entity() map[string]*pb.Value {
 // change returns a transform.
 func (g *generator) change() *pb.PropertyTransform {
 	number := func() any {
-		return pick[any](g.rng, 0, 1, -1, 2, 3, 0.5, 2.5, 1.0, math.NaN(), math.Inf(1), math.Inf(-1), math.Copysign(0, -1), 1<<53+1, 0x1p53, math.MaxInt64, math.MinInt64, 0x1p63, -0x1p63, "x")
+		return pick[any](g.rng, 0, 1, -1, 2, 3, 0.5, 2.5, 1.0, math.NaN(), math.Inf(1), math.Inf(-1),
+			math.Copysign(0, -1), 1<<53+1, 0x1p53, math.MaxInt64, math.MinInt64, 0x1p63, -0x1p63, "x")
 	}
 	name := pick(g.rng, "p", "q", "n", "in.p", "in.r", "`p`", "in.`x.y`", "new")
 	switch g.rng.IntN(5) {
@@ -267,21 +272,22 @@ func (g *generator) mutation() (string, []*pb.Key_PathElement, func(*env) *pb.Mu
 			changes = append(changes, g.change())
 		}
 	}
-	return fmt.Sprintf("%s %v %s mask %v transforms %v", op, path, showAll(properties), mask.GetPaths(), changes), path, func(e *env) *pb.Mutation {
-		entity := &pb.Entity{Key: e.keyOf(path), Properties: properties}
-		m := &pb.Mutation{PropertyMask: mask, PropertyTransforms: changes}
-		switch op {
-		case "upsert":
-			m.Operation = &pb.Mutation_Upsert{Upsert: entity}
-		case "insert":
-			m.Operation = &pb.Mutation_Insert{Insert: entity}
-		case "update":
-			m.Operation = &pb.Mutation_Update{Update: entity}
-		default:
-			m.Operation = &pb.Mutation_Delete{Delete: entity.Key}
+	return fmt.Sprintf("%s %v %s mask %v transforms %v", op, path, showAll(properties), mask.GetPaths(), changes), path,
+		func(e *env) *pb.Mutation {
+			entity := &pb.Entity{Key: e.keyOf(path), Properties: properties}
+			m := &pb.Mutation{PropertyMask: mask, PropertyTransforms: changes}
+			switch op {
+			case "upsert":
+				m.Operation = &pb.Mutation_Upsert{Upsert: entity}
+			case "insert":
+				m.Operation = &pb.Mutation_Insert{Insert: entity}
+			case "update":
+				m.Operation = &pb.Mutation_Update{Update: entity}
+			default:
+				m.Operation = &pb.Mutation_Delete{Delete: entity.Key}
+			}
+			return m
 		}
-		return m
-	}
 }
 
 // write is a commit: of one mutation, or of several in a transaction, since
@@ -305,7 +311,8 @@ func (g *generator) write() step {
 			req.Mutations = append(req.Mutations, m(e))
 		}
 		if len(makers) > 1 {
-			req.Mode, req.TransactionSelector = pb.CommitRequest_TRANSACTIONAL, &pb.CommitRequest_Transaction{Transaction: e.begin(nil)}
+			req.Mode, req.TransactionSelector = pb.CommitRequest_TRANSACTIONAL,
+				&pb.CommitRequest_Transaction{Transaction: e.begin(nil)}
 		}
 		resp, err := e.raw.Commit(e.Context(), req)
 		if err != nil && len(makers) > 1 {
@@ -341,29 +348,33 @@ func (g *generator) transaction() step {
 		meanwhile = fmt.Sprintf("; meanwhile upsert %v %s", read, showAll(properties))
 		other = func(e *env) *pb.Mutation { return upsert(e.keyOf(read), properties) }
 	}
-	return step{fmt.Sprintf("transaction: lookup %v%s; %s; rollback %v", read, meanwhile, text, back), func(e *env) string {
-		tx := e.begin(nil)
-		resp, err := e.raw.Lookup(e.Context(), &pb.LookupRequest{ProjectId: e.project, ReadOptions: inTx(tx), Keys: []*pb.Key{e.keyOf(read)}})
-		if err != nil {
-			return outcome(err)
-		}
-		s := fmt.Sprint(len(resp.Found), " found")
-		if other != nil {
-			if _, err := e.commit(other(e)); err != nil {
+	return step{fmt.Sprintf("transaction: lookup %v%s; %s; rollback %v", read, meanwhile, text, back),
+		func(e *env) string {
+			tx := e.begin(nil)
+			resp, err := e.raw.Lookup(e.Context(), &pb.LookupRequest{ProjectId: e.project, ReadOptions: inTx(tx),
+				Keys: []*pb.Key{e.keyOf(read)}})
+			if err != nil {
+				return outcome(err)
+			}
+			s := fmt.Sprint(len(resp.Found), " found")
+			if other != nil {
+				if _, err := e.commit(other(e)); err != nil {
+					return s + " " + outcome(err)
+				}
+			}
+			if back {
+				return s + " " + outcome(e.rollback(tx))
+			}
+			committed, err := e.raw.Commit(e.Context(),
+				&pb.CommitRequest{ProjectId: e.project, Mode: pb.CommitRequest_TRANSACTIONAL,
+					TransactionSelector: &pb.CommitRequest_Transaction{Transaction: tx},
+					Mutations:           []*pb.Mutation{upsert(e.keyOf(path), properties)}})
+			if err != nil {
+				_ = e.rollback(tx) // it may be over
 				return s + " " + outcome(err)
 			}
-		}
-		if back {
-			return s + " " + outcome(e.rollback(tx))
-		}
-		committed, err := e.raw.Commit(e.Context(), &pb.CommitRequest{ProjectId: e.project, Mode: pb.CommitRequest_TRANSACTIONAL,
-			TransactionSelector: &pb.CommitRequest_Transaction{Transaction: tx}, Mutations: []*pb.Mutation{upsert(e.keyOf(path), properties)}})
-		if err != nil {
-			_ = e.rollback(tx) // it may be over
-			return s + " " + outcome(err)
-		}
-		return fmt.Sprint(s, " ", len(committed.MutationResults))
-	}}
+			return fmt.Sprint(s, " ", len(committed.MutationResults))
+		}}
 }
 
 func (g *generator) lookup() step {
@@ -421,8 +432,11 @@ func (g *generator) aggregation() step {
 	}
 	return step{fmt.Sprintf("count up to %d, sum, average of %v over %v", up, names, q), func(e *env) string {
 		run := func(aggregations ...*pb.AggregationQuery_Aggregation) string {
-			resp, err := e.raw.RunAggregationQuery(e.Context(), &pb.RunAggregationQueryRequest{ProjectId: e.project, QueryType: &pb.RunAggregationQueryRequest_AggregationQuery{
-				AggregationQuery: &pb.AggregationQuery{QueryType: &pb.AggregationQuery_NestedQuery{NestedQuery: q.in(e)}, Aggregations: aggregations}}})
+			resp, err := e.raw.RunAggregationQuery(e.Context(), &pb.RunAggregationQueryRequest{ProjectId: e.project,
+				QueryType: &pb.RunAggregationQueryRequest_AggregationQuery{
+					AggregationQuery: &pb.AggregationQuery{
+						QueryType:    &pb.AggregationQuery_NestedQuery{NestedQuery: q.in(e)},
+						Aggregations: aggregations}}})
 			if err != nil {
 				return outcome(err)
 			}

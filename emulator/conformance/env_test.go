@@ -168,12 +168,14 @@ func last(k *pb.Key) string {
 
 // commit commits mutations without a transaction.
 func (e *env) commit(mutations ...*pb.Mutation) (*pb.CommitResponse, error) {
-	return e.raw.Commit(e.Context(), &pb.CommitRequest{ProjectId: e.project, Mode: pb.CommitRequest_NON_TRANSACTIONAL, Mutations: mutations})
+	return e.raw.Commit(e.Context(), &pb.CommitRequest{ProjectId: e.project, Mode: pb.CommitRequest_NON_TRANSACTIONAL,
+		Mutations: mutations})
 }
 
 // commitAtomically commits mutations in a transaction of their own.
 func (e *env) commitAtomically(mutations ...*pb.Mutation) (*pb.CommitResponse, error) {
-	return e.raw.Commit(e.Context(), &pb.CommitRequest{ProjectId: e.project, Mode: pb.CommitRequest_TRANSACTIONAL, Mutations: mutations,
+	return e.raw.Commit(e.Context(), &pb.CommitRequest{ProjectId: e.project, Mode: pb.CommitRequest_TRANSACTIONAL,
+		Mutations:           mutations,
 		TransactionSelector: &pb.CommitRequest_SingleUseTransaction{SingleUseTransaction: new(pb.TransactionOptions)}})
 }
 

@@ -36,8 +36,10 @@ type recordedCall struct {
 // recordingDiffers are the recorded calls that are answered otherwise, with the
 // reason. One that is not is a failure.
 var recordingDiffers = map[int]string{
-	22:  "a filter that contradicts itself is answered without a look at the projection: its results, none, are whole entities; here they are keys",
-	106: "an eventually consistent read of 2019 misses what was just written; all reads are consistent since Datastore is Firestore",
+	22: "a filter that contradicts itself is answered without a look at the projection: its results, none, are " +
+		"whole entities; here they are keys",
+	106: "an eventually consistent read of 2019 misses what was just written; all reads are consistent since " +
+		"Datastore is Firestore",
 }
 
 // TestGoClientRecording sends the calls that the Go client's integration tests have
@@ -197,7 +199,9 @@ func comparable(answer proto.Message) proto.Message {
 		}
 	case *pb.LookupResponse:
 		answer.ReadTime = nil
-		byKey := func(a, b *pb.EntityResult) int { return strings.Compare(fullKey(a.Entity.Key), fullKey(b.Entity.Key)) }
+		byKey := func(a, b *pb.EntityResult) int {
+			return strings.Compare(fullKey(a.Entity.Key), fullKey(b.Entity.Key))
+		}
 		for _, results := range [][]*pb.EntityResult{answer.Found, answer.Missing} {
 			slices.SortFunc(results, byKey)
 			stripped(results)

@@ -31,13 +31,14 @@ const (
 var goClientDiffers = map[string]map[string]string{
 	"embedded": {"TestIntegration_DetectProjectID": needsCredentials},
 	"classic": {
-		"TestIntegration_DetectProjectID":                                   needsCredentials,
-		"TestIntegration_AggregationQueries":                                noAggregations,
-		"TestIntegration_AggregationQueriesInTransaction":                   noAggregations,
-		"TestIntegration_BeginLater":                                        noAggregations,
-		"TestIntegration_RunAggregationQueryWithOptions":                    noAggregations,
-		"TestIntegration_FilterEntity":                                      "OR is newer than the classic emulator",
-		"TestIntegration_Filters":                                           "IN, NOT_IN and NOT_EQUAL are newer than the classic emulator",
+		"TestIntegration_DetectProjectID":                 needsCredentials,
+		"TestIntegration_AggregationQueries":              noAggregations,
+		"TestIntegration_AggregationQueriesInTransaction": noAggregations,
+		"TestIntegration_BeginLater":                      noAggregations,
+		"TestIntegration_RunAggregationQueryWithOptions":  noAggregations,
+		"TestIntegration_FilterEntity":                    "OR is newer than the classic emulator",
+		"TestIntegration_Filters": "IN, NOT_IN and NOT_EQUAL are newer " +
+			"than the classic emulator",
 		"TestIntegration_GetAllWithOptions":                                 unexplained.why,
 		"TestIntegration_RunWithOptions":                                    unexplained.why,
 		"TestIntegration_Transforms/Mutate":                                 ignoresTransforms,
@@ -47,11 +48,13 @@ var goClientDiffers = map[string]map[string]string{
 		"TestIntegration_UpsertWithPropertyMask/SpecificMask_PartialUpdate": ignoresMasks,
 	},
 	"firestore": {
-		"TestIntegration_DetectProjectID":                needsCredentials,
-		"TestIntegration_AggregationQueries":             "the Firestore emulator needs no index, so that none is missing",
-		"TestIntegration_BeginLater":                     commitsNoReads,
-		"TestIntegration_ReadOnlyTransaction":            commitsNoReads,
-		"TestIntegration_BeginLaterPerf":                 "in the Firestore emulator a transaction that a lookup begins waits for its own lock, and aborts",
+		"TestIntegration_DetectProjectID": needsCredentials,
+		"TestIntegration_AggregationQueries": "the Firestore emulator needs no index, so that none is " +
+			"missing",
+		"TestIntegration_BeginLater":          commitsNoReads,
+		"TestIntegration_ReadOnlyTransaction": commitsNoReads,
+		"TestIntegration_BeginLaterPerf": "in the Firestore emulator a transaction that a lookup " +
+			"begins waits for its own lock, and aborts",
 		"TestIntegration_GetAllWithOptions":              unexplained.why,
 		"TestIntegration_RunWithOptions":                 unexplained.why,
 		"TestIntegration_RunAggregationQueryWithOptions": unexplained.why,
@@ -63,7 +66,8 @@ var goClientDiffers = map[string]map[string]string{
 const (
 	needsCredentials = "it needs Google's credentials, and calls no Datastore"
 	commitsNoReads   = "the Firestore emulator refuses the commit of a read-only transaction"
-	skipsBackwards   = "the cursor that the Firestore emulator returns behind results that an offset skipped is the one before them"
+	skipsBackwards   = "the cursor that the Firestore emulator returns behind results that an offset skipped is the " +
+		"one before them"
 )
 
 // TestGoClient runs the integration tests of the official Go client, as they are
@@ -138,9 +142,11 @@ func (c *clientTest) passed() bool { return c.action == "pass" }
 // name. One that runs more than once counts by its worst.
 func runGoClient(t *testing.T, binary, dir string, env []string) map[string]*clientTest {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "tool", "test2json", binary, "-test.v=test2json", "-test.run=^TestIntegration_", "-test.timeout=10m")
+	cmd := exec.CommandContext(t.Context(), "go", "tool", "test2json", binary, "-test.v=test2json",
+		"-test.run=^TestIntegration_", "-test.timeout=10m")
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GCLOUD_TESTS_GOLANG_PROJECT_ID="+googletest.Project(), "GOOGLE_APPLICATION_CREDENTIALS=", "GCLOUD_TESTS_GOLANG_KEY=")
+	cmd.Env = append(os.Environ(), "GCLOUD_TESTS_GOLANG_PROJECT_ID="+googletest.Project(),
+		"GOOGLE_APPLICATION_CREDENTIALS=", "GCLOUD_TESTS_GOLANG_KEY=")
 	cmd.Env = append(cmd.Env, env...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -208,7 +214,8 @@ func buildGoClient(t *testing.T) (binary, module string) {
 	module = copyModule(t, clientModule, filepath.Join(dir, "datastore"))
 	support := copyModule(t, supportModule, filepath.Join(dir, "support"))
 	replaceIn(t, filepath.Join(module, "integration_test.go"), "\nfunc newClient(", "\nfunc newProductionClient(")
-	replaceIn(t, filepath.Join(support, "internal", "testutil", "retry.go"), "time.Sleep(sleep)", "_ = sleep // an emulator is consistent at once")
+	replaceIn(t, filepath.Join(support, "internal", "testutil", "retry.go"), "time.Sleep(sleep)",
+		"_ = sleep // an emulator is consistent at once")
 	adapter, err := os.ReadFile(filepath.Join("testdata", "goclient", "newclient_test.go"))
 	if err == nil {
 		err = os.WriteFile(filepath.Join(module, "newclient_test.go"), adapter, 0o600)
@@ -294,7 +301,8 @@ func goCommand(t *testing.T, args ...string) []byte {
 	said := stderr.String()
 	for _, unreachable := range []string{"module lookup disabled", "dial tcp", "no such host", "i/o timeout"} {
 		if strings.Contains(said, unreachable) {
-			t.Skipf("left out: the Go client's tests need a module that is not in the cache, and no proxy answers:\n%s", said)
+			t.Skipf("left out: the Go client's tests need a module that is not in the cache, and no proxy answers:\n%s",
+				said)
 		}
 	}
 	t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, said)

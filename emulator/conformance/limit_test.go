@@ -48,46 +48,67 @@ func named(kind, name string) *pb.Key_PathElement {
 }
 
 var limitCases = []conformanceCase{
-	{name: "meanings", doc: "long texts (15) are not indexed, and points (9) have a type of their own", run: func(e *env) string {
-		outcomes := ""
-		for _, v := range []*pb.Value{unindexed("x"), value("x"), unindexed(1), value("x"), value(nil)} {
-			v.Meaning = 15
-			if len(outcomes) > 30 {
-				v.Meaning = 9
+	{name: "meanings", doc: "long texts (15) are not indexed, and points (9) have a type of their own",
+		run: func(e *env) string {
+			outcomes := ""
+			for _, v := range []*pb.Value{unindexed("x"), value("x"), unindexed(1), value("x"), value(nil)} {
+				v.Meaning = 15
+				if len(outcomes) > 30 {
+					v.Meaning = 9
+				}
+				_, err := e.commit(upsert(e.name("M", "m"), map[string]*pb.Value{"v": v}))
+				outcomes += outcome(err) + " "
 			}
-			_, err := e.commit(upsert(e.name("M", "m"), map[string]*pb.Value{"v": v}))
-			outcomes += outcome(err) + " "
-		}
-		return outcomes
-	}, want: "OK InvalidArgument InvalidArgument InvalidArgument InvalidArgument "},
+			return outcomes
+		}, want: "OK InvalidArgument InvalidArgument InvalidArgument InvalidArgument "},
 	{name: "indexed text of 1,500 bytes", doc: "is allowed", run: writing("K", "a", "v", fits), want: "OK"},
-	{name: "indexed text above 1,500 bytes", doc: "is refused", run: writing("K", "a", "v", long), want: "InvalidArgument"},
-	{name: "unindexed text above 1,500 bytes", doc: "is allowed", run: writing("K", "a", "v", unindexed(long)), want: "OK"},
-	{name: "entity of 1 MiB", doc: "an entity has at most 1,048,572 bytes", run: writing("K", "a", "v", unindexed(strings.Repeat("x", 1<<20))), want: "InvalidArgument", classic: &difference{"OK", lenient}},
-	{name: "nearly 1 MiB", doc: "is allowed", run: writing("K", "a", "v", unindexed(strings.Repeat("x", 1<<20-1000))), want: "OK"},
+	{name: "indexed text above 1,500 bytes", doc: "is refused", run: writing("K", "a", "v", long),
+		want: "InvalidArgument"},
+	{name: "unindexed text above 1,500 bytes", doc: "is allowed", run: writing("K", "a", "v", unindexed(long)),
+		want: "OK"},
+	{name: "entity of 1 MiB", doc: "an entity has at most 1,048,572 bytes",
+		run: writing("K", "a", "v", unindexed(strings.Repeat("x", 1<<20))), want: "InvalidArgument",
+		classic: &difference{"OK", lenient}},
+	{name: "nearly 1 MiB", doc: "is allowed", run: writing("K", "a", "v", unindexed(strings.Repeat("x", 1<<20-1000))),
+		want: "OK"},
 	{name: "entities 20 deep", doc: "are allowed", run: writing("K", "a", "v", deepValue(20)), want: "OK"},
 	{name: "array 20 deep", doc: "counts as a level", run: writing("K", "a", "v", []any{deepValue(19)}), want: "OK"},
-	{name: "array 21 deep", doc: "counts as a level", run: writing("K", "a", "v", []any{deepValue(20)}), want: "InvalidArgument", classic: &difference{"OK", lenient}},
-	{name: "unindexed text of 1,048,487 bytes", doc: "is allowed", run: writing("K", "a", "v", unindexed(strings.Repeat("x", 1048487))), want: "OK"},
-	{name: "unindexed text of 1,048,488 bytes", doc: "an unindexed property has at most 1,048,487 bytes", run: writing("K", "a", "v", unindexed(strings.Repeat("x", 1048488))), want: "InvalidArgument",
+	{name: "array 21 deep", doc: "counts as a level", run: writing("K", "a", "v", []any{deepValue(20)}),
+		want: "InvalidArgument", classic: &difference{"OK", lenient}},
+	{name: "unindexed text of 1,048,487 bytes", doc: "is allowed",
+		run: writing("K", "a", "v", unindexed(strings.Repeat("x", 1048487))), want: "OK"},
+	{name: "unindexed text of 1,048,488 bytes", doc: "an unindexed property has at most 1,048,487 bytes",
+		run: writing("K", "a", "v", unindexed(strings.Repeat("x", 1048488))), want: "InvalidArgument",
 		classic: &difference{"OK", lenient}},
-	{name: "unindexed blob of 1,048,488 bytes", doc: "an unindexed property has at most 1,048,487 bytes", run: writing("K", "a", "v", unindexed(make([]byte, 1048488))), want: "InvalidArgument"},
-	{name: "incomplete key as a value", doc: "is refused", run: writing("K", "a", "v", &pb.Key{Path: []*pb.Key_PathElement{{Kind: "K"}}}), want: "InvalidArgument"},
-	{name: "incomplete key in an array", doc: "is refused", run: writing("K", "a", "v", []any{&pb.Key{Path: []*pb.Key_PathElement{{Kind: "K"}}}}), want: "InvalidArgument"},
-	{name: "incomplete key of an entity inside", doc: "is allowed", run: writing("K", "a", "v", &pb.Value{ValueType: &pb.Value_EntityValue{EntityValue: &pb.Entity{
-		Key: &pb.Key{Path: []*pb.Key_PathElement{{Kind: "K"}}}}}}), want: "OK"},
-	{name: "filter by text above 1,500 bytes", doc: "is refused", run: filtering(pb.PropertyFilter_EQUAL, long), want: "InvalidArgument"},
-	{name: "inequality with a blob above 1,500 bytes", doc: "is refused", run: filtering(pb.PropertyFilter_GREATER_THAN, []byte(long)), want: "InvalidArgument"},
-	{name: "filter by text of 1,500 bytes", doc: "is allowed", run: filtering(pb.PropertyFilter_EQUAL, fits), want: "OK"},
+	{name: "unindexed blob of 1,048,488 bytes", doc: "an unindexed property has at most 1,048,487 bytes",
+		run: writing("K", "a", "v", unindexed(make([]byte, 1048488))), want: "InvalidArgument"},
+	{name: "incomplete key as a value", doc: "is refused",
+		run: writing("K", "a", "v", &pb.Key{Path: []*pb.Key_PathElement{{Kind: "K"}}}), want: "InvalidArgument"},
+	{name: "incomplete key in an array", doc: "is refused",
+		run: writing("K", "a", "v", []any{&pb.Key{Path: []*pb.Key_PathElement{{Kind: "K"}}}}), want: "InvalidArgument"},
+	{name: "incomplete key of an entity inside", doc: "is allowed",
+		run: writing("K", "a", "v", &pb.Value{ValueType: &pb.Value_EntityValue{EntityValue: &pb.Entity{
+			Key: &pb.Key{Path: []*pb.Key_PathElement{{Kind: "K"}}}}}}), want: "OK"},
+	{name: "filter by text above 1,500 bytes", doc: "is refused", run: filtering(pb.PropertyFilter_EQUAL, long),
+		want: "InvalidArgument"},
+	{name: "inequality with a blob above 1,500 bytes", doc: "is refused", run: filtering(pb.PropertyFilter_GREATER_THAN,
+		[]byte(long)), want: "InvalidArgument"},
+	{name: "filter by text of 1,500 bytes", doc: "is allowed", run: filtering(pb.PropertyFilter_EQUAL, fits),
+		want: "OK"},
 	{name: "entities 21 deep", doc: "are refused", run: writing("K", "a", "v", deepValue(21)), want: "InvalidArgument"},
 	{name: "array of arrays", doc: "is refused", run: writing("K", "a", "v", []any{[]any{1}}), want: "InvalidArgument"},
-	{name: "array excluded from indexes", doc: "its elements are excluded instead", run: writing("K", "a", "v", unindexed([]any{1})), want: "InvalidArgument"},
+	{name: "array excluded from indexes", doc: "its elements are excluded instead",
+		run: writing("K", "a", "v", unindexed([]any{1})), want: "InvalidArgument"},
 	{name: "value of no type", doc: "is refused", run: writing("K", "a", "v", new(pb.Value)), want: "InvalidArgument"},
-	{name: "reserved property", doc: "names of the form __x__ are reserved", run: writing("K", "a", "__v__", 1), want: "InvalidArgument"},
+	{name: "reserved property", doc: "names of the form __x__ are reserved", run: writing("K", "a", "__v__", 1),
+		want: "InvalidArgument"},
 	{name: "empty property name", doc: "is refused", run: writing("K", "a", "", 1), want: "InvalidArgument"},
-	{name: "long property name", doc: "a name has at most 1,500 bytes", run: writing("K", "a", long, 1), want: "InvalidArgument"},
-	{name: "reserved kind", doc: "names of the form __x__ are reserved", run: writing("__K__", "a"), want: "InvalidArgument"},
-	{name: "reserved key name", doc: "names of the form __x__ are reserved", run: writing("K", "__a__"), want: "InvalidArgument"},
+	{name: "long property name", doc: "a name has at most 1,500 bytes", run: writing("K", "a", long, 1),
+		want: "InvalidArgument"},
+	{name: "reserved kind", doc: "names of the form __x__ are reserved", run: writing("__K__", "a"),
+		want: "InvalidArgument"},
+	{name: "reserved key name", doc: "names of the form __x__ are reserved", run: writing("K", "__a__"),
+		want: "InvalidArgument"},
 	{name: "empty kind", doc: "is refused", run: writing("", "a"), want: "InvalidArgument"},
 	{name: "empty key name", doc: "is refused", run: writing("K", ""), want: "InvalidArgument"},
 	{name: "long key name", doc: "a name has at most 1,500 bytes", run: writing("K", long), want: "InvalidArgument"},
@@ -106,9 +127,14 @@ var limitCases = []conformanceCase{
 	{name: "id 0", doc: "is no id", run: looking(func(e *env) *pb.Key {
 		return pathOf(e, &pb.Key_PathElement{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: 0}})
 	}), want: "InvalidArgument"},
-	{name: "incomplete key", doc: "can't be looked up", run: looking(func(e *env) *pb.Key { return pathOf(e, &pb.Key_PathElement{Kind: "K"}) }), want: "InvalidArgument"},
-	{name: "incomplete parent", doc: "only the last element can be incomplete", run: looking(func(e *env) *pb.Key { return pathOf(e, &pb.Key_PathElement{Kind: "K"}, named("K", "a")) }), want: "InvalidArgument"},
-	{name: "empty path", doc: "is no key", run: looking(func(e *env) *pb.Key { return pathOf(e) }), want: "InvalidArgument"},
+	{name: "incomplete key", doc: "can't be looked up", run: looking(func(e *env) *pb.Key {
+		return pathOf(e, &pb.Key_PathElement{Kind: "K"})
+	}), want: "InvalidArgument"},
+	{name: "incomplete parent", doc: "only the last element can be incomplete", run: looking(func(e *env) *pb.Key {
+		return pathOf(e, &pb.Key_PathElement{Kind: "K"}, named("K", "a"))
+	}), want: "InvalidArgument"},
+	{name: "empty path", doc: "is no key", run: looking(func(e *env) *pb.Key { return pathOf(e) }),
+		want: "InvalidArgument"},
 	{name: "key of another project", doc: "is refused", run: looking(func(e *env) *pb.Key {
 		k := e.name("K", "a")
 		k.PartitionId.ProjectId = "another"
@@ -119,13 +145,15 @@ var limitCases = []conformanceCase{
 		k.PartitionId.NamespaceId = "__n__"
 		return k
 	}), want: "InvalidArgument", classic: &difference{"OK", lenient}, firestore: &difference{"OK", lenient}},
-	{name: "namespace with other characters", doc: "a namespace matches [0-9A-Za-z._-]{0,100}", run: looking(func(e *env) *pb.Key {
-		k := e.name("K", "a")
-		k.PartitionId.NamespaceId = "a b"
-		return k
-	}), want: "InvalidArgument"},
+	{name: "namespace with other characters", doc: "a namespace matches [0-9A-Za-z._-]{0,100}",
+		run: looking(func(e *env) *pb.Key {
+			k := e.name("K", "a")
+			k.PartitionId.NamespaceId = "a b"
+			return k
+		}), want: "InvalidArgument"},
 	{name: "lookup of 1,000 keys", doc: "is allowed", run: lookups(1000), want: "OK"},
-	{name: "lookup of 1,001 keys", doc: "is refused", run: lookups(1001), want: "InvalidArgument", classic: &difference{"OK", lenient}, firestore: &difference{"OK", lenient}},
+	{name: "lookup of 1,001 keys", doc: "is refused", run: lookups(1001), want: "InvalidArgument",
+		classic: &difference{"OK", lenient}, firestore: &difference{"OK", lenient}},
 	{name: "empty lookup", doc: "finds nothing", run: lookups(0), want: "OK"},
 	{name: "negative limit", doc: "is refused", run: func(e *env) string {
 		_, err := e.runQuery(&pb.Query{Kind: kindP, Limit: wrapperspb.Int32(-1)})
@@ -144,7 +172,8 @@ var limitCases = []conformanceCase{
 		return outcome(err)
 	}, want: "InvalidArgument"},
 	{name: "database (default)", doc: "the default database is the empty name", run: func(e *env) string {
-		_, err := e.raw.Lookup(e.Context(), &pb.LookupRequest{ProjectId: e.project, DatabaseId: "(default)", Keys: []*pb.Key{pathOf(e, named("K", "a"))}})
+		_, err := e.raw.Lookup(e.Context(), &pb.LookupRequest{ProjectId: e.project, DatabaseId: "(default)",
+			Keys: []*pb.Key{pathOf(e, named("K", "a"))}})
 		return outcome(err)
 	}, want: "InvalidArgument"},
 	{name: "no project", doc: "is refused", run: func(e *env) string {
@@ -156,11 +185,14 @@ var limitCases = []conformanceCase{
 		return outcome(err)
 	}, want: "InvalidArgument"},
 	{name: "time before the year 1", doc: "times are from the years 1 to 9999", run: writing("K", "a", "v", &pb.Value{
-		ValueType: &pb.Value_TimestampValue{TimestampValue: value(zeroTime.AddDate(-1, 0, 0)).GetTimestampValue()}}), want: "InvalidArgument"},
+		ValueType: &pb.Value_TimestampValue{TimestampValue: value(zeroTime.AddDate(-1, 0, 0)).GetTimestampValue()}}),
+		want: "InvalidArgument"},
 	{name: "commit of 2,000 mutations", doc: "is allowed", run: func(e *env) string {
 		var mutations []*pb.Mutation
 		for i := range 2000 {
-			mutations = append(mutations, upsert(pathOf(e, &pb.Key_PathElement{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: int64(i + 1)}}), nil))
+			mutations = append(mutations,
+				upsert(pathOf(e, &pb.Key_PathElement{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: int64(i + 1)}}),
+					nil))
 		}
 		_, err := e.commit(mutations...)
 		return outcome(err)
@@ -173,7 +205,8 @@ var limitCases = []conformanceCase{
 		}
 		_, err := e.commit(mutations...)
 		return outcome(err)
-	}, want: "InvalidArgument", classic: &difference{"*", "the connection is closed on such a request"}, firestore: &difference{"*", "gRPC itself refuses such a request"}},
+	}, want: "InvalidArgument", classic: &difference{"*", "the connection is closed on such a request"},
+		firestore: &difference{"*", "gRPC itself refuses such a request"}},
 }
 
 // filtering queries by a property.
@@ -185,18 +218,24 @@ func filtering(op pb.PropertyFilter_Operator, v any) func(*env) string {
 }
 
 func rawFilter(property string, op pb.PropertyFilter_Operator, v any) *pb.Filter {
-	return &pb.Filter{FilterType: &pb.Filter_PropertyFilter{PropertyFilter: &pb.PropertyFilter{Property: &pb.PropertyReference{Name: property}, Op: op, Value: value(v)}}}
+	return &pb.Filter{
+		FilterType: &pb.Filter_PropertyFilter{
+			PropertyFilter: &pb.PropertyFilter{Property: &pb.PropertyReference{Name: property}, Op: op,
+				Value: value(v)}}}
 }
 
 func both(filters ...*pb.Filter) *pb.Filter {
-	return &pb.Filter{FilterType: &pb.Filter_CompositeFilter{CompositeFilter: &pb.CompositeFilter{Op: pb.CompositeFilter_AND, Filters: filters}}}
+	return &pb.Filter{
+		FilterType: &pb.Filter_CompositeFilter{CompositeFilter: &pb.CompositeFilter{Op: pb.CompositeFilter_AND,
+			Filters: filters}}}
 }
 
 func lookups(n int) func(*env) string {
 	return func(e *env) string {
 		req := &pb.LookupRequest{ProjectId: e.project}
 		for i := range n {
-			req.Keys = append(req.Keys, pathOf(e, &pb.Key_PathElement{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: int64(i + 1)}}))
+			req.Keys = append(req.Keys,
+				pathOf(e, &pb.Key_PathElement{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: int64(i + 1)}}))
 		}
 		_, err := e.raw.Lookup(e.Context(), req)
 		return outcome(err)

@@ -22,7 +22,8 @@ var meant = func() map[string]*pb.Value {
 		"boolean": value(true), "double": value(1.5),
 		"blob": value([]byte("x")), "time": value(time.Unix(5, 0)), "null": value(nil),
 		"entity": value(props("a", 1)), "nothing": value(props()),
-		"key":   value(&pb.Key{PartitionId: &pb.PartitionId{ProjectId: "p"}, Path: []*pb.Key_PathElement{named("K", "k")}}),
+		"key": value(&pb.Key{PartitionId: &pb.PartitionId{ProjectId: "p"},
+			Path: []*pb.Key_PathElement{named("K", "k")}}),
 		"point": {ValueType: &pb.Value_GeoPointValue{GeoPointValue: &latlng.LatLng{Latitude: 1, Longitude: 2}}},
 		"list":  value([]any{}), "doubles": value([]any{1.0, 2.0}), "texts": value([]any{"x"}),
 		"user": value(props("email", unindexed("a@example.com"), "auth_domain", unindexed("example.com"))),
@@ -59,8 +60,9 @@ var taken = func() map[int32][]string {
 	}
 }()
 
-// TestMeanings writes values of all types with all meanings, at every level: what Google's Firestore emulator refuses,
-// the embedded Datastore refuses in the same words, and what it takes comes back the same.
+// TestMeanings writes values of all types with all meanings, at every level: what Google's
+// Firestore emulator refuses, the embedded Datastore refuses in the same words, and what it takes
+// comes back the same.
 func TestMeanings(t *testing.T) {
 	texts := make(map[string]string) // of the embedded Datastore's refusals
 	for _, product := range []string{"embedded", "firestore"} {
@@ -94,7 +96,8 @@ func TestMeanings(t *testing.T) {
 								ProjectId: e.project, Keys: []*pb.Key{e.name("M", "m")},
 							})
 							if err != nil || !proto.Equal(resp.Found[0].Entity.Properties["v"], outer) {
-								t.Errorf("meaning %d of %s as %s does not come back the same: %v, %v", m, name, level, resp, err)
+								t.Errorf("meaning %d of %s as %s does not come back the same: %v, %v", m, name, level,
+									resp, err)
 							}
 							continue
 						}
@@ -113,7 +116,9 @@ func TestMeanings(t *testing.T) {
 					slices.Sort(got)
 					want := slices.Clone(taken[m])
 					if level == "element" {
-						want = slices.DeleteFunc(want, func(name string) bool { return meant[name].GetArrayValue() != nil })
+						want = slices.DeleteFunc(want, func(name string) bool {
+							return meant[name].GetArrayValue() != nil
+						})
 					}
 					if !slices.Equal(got, want) {
 						t.Errorf("meaning %d as %s is taken of %v, want %v", m, level, got, want)
@@ -124,14 +129,15 @@ func TestMeanings(t *testing.T) {
 	}
 }
 
-// TestKeysOfOthers stores keys of other projects, databases and namespaces: filters, orders and groups tell them apart,
-// and a key that names no project is of the database it is in.
+// TestKeysOfOthers stores keys of other projects, databases and namespaces: filters, orders and
+// groups tell them apart, and a key that names no project is of the database it is in.
 func TestKeysOfOthers(t *testing.T) {
 	for _, product := range []string{"embedded", "firestore"} {
 		t.Run(product, func(t *testing.T) {
 			e := newEnv(t, product).empty(t)
 			of := func(project, database, namespace string) *pb.Key {
-				return &pb.Key{PartitionId: &pb.PartitionId{ProjectId: project, DatabaseId: database, NamespaceId: namespace},
+				return &pb.Key{PartitionId: &pb.PartitionId{ProjectId: project, DatabaseId: database,
+					NamespaceId: namespace},
 					Path: []*pb.Key_PathElement{named("K", "k")}}
 			}
 			keys := map[string]*pb.Key{
@@ -168,7 +174,8 @@ func TestKeysOfOthers(t *testing.T) {
 				t.Errorf("the order is %s, want %s", got, want)
 			}
 			groups := &pb.Query{
-				Kind: kind, Projection: []*pb.Projection{{Property: property}}, DistinctOn: []*pb.PropertyReference{property},
+				Kind: kind, Projection: []*pb.Projection{{Property: property}},
+				DistinctOn: []*pb.PropertyReference{property},
 			}
 			if got, want := names(groups), "before own namespace database databases-namespace after"; got != want {
 				t.Errorf("the groups are %s, want %s", got, want)

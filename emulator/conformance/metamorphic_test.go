@@ -121,7 +121,8 @@ func (w *world) list(q *pb.Query, o *pb.ReadOptions) []row {
 	var rows []row
 	q = proto.CloneOf(q)
 	for {
-		resp, err := w.raw.RunQuery(w.Context(), &pb.RunQueryRequest{ProjectId: w.project, ReadOptions: o, QueryType: &pb.RunQueryRequest_Query{Query: q}})
+		resp, err := w.raw.RunQuery(w.Context(), &pb.RunQueryRequest{ProjectId: w.project, ReadOptions: o,
+			QueryType: &pb.RunQueryRequest_Query{Query: q}})
 		if err != nil {
 			panic(refusal{err})
 		}
@@ -166,7 +167,8 @@ func differ(text string, a, b []string) string {
 }
 
 var inequalities = []pb.PropertyFilter_Operator{
-	pb.PropertyFilter_LESS_THAN, pb.PropertyFilter_LESS_THAN_OR_EQUAL, pb.PropertyFilter_GREATER_THAN, pb.PropertyFilter_GREATER_THAN_OR_EQUAL,
+	pb.PropertyFilter_LESS_THAN, pb.PropertyFilter_LESS_THAN_OR_EQUAL, pb.PropertyFilter_GREATER_THAN,
+	pb.PropertyFilter_GREATER_THAN_OR_EQUAL,
 }
 
 func filterOn(name string, op pb.PropertyFilter_Operator, v any) *pb.Filter {
@@ -182,7 +184,8 @@ func composite(op pb.CompositeFilter_Operator, filters ...*pb.Filter) *pb.Filter
 	case 1:
 		return filters[0]
 	}
-	return &pb.Filter{FilterType: &pb.Filter_CompositeFilter{CompositeFilter: &pb.CompositeFilter{Op: op, Filters: filters}}}
+	return &pb.Filter{FilterType: &pb.Filter_CompositeFilter{CompositeFilter: &pb.CompositeFilter{Op: op,
+		Filters: filters}}}
 }
 
 func and(filters ...*pb.Filter) *pb.Filter {
@@ -324,8 +327,10 @@ var relations = map[string]func(*world) string{
 		rest := w.wild()
 		whole := w.ordered(with(rest, and(either(a, b), rest.Filter)))
 		all := keysOfRows(w.list(whole, nil))
-		parts := append(keysOfRows(w.must("part", with(whole, and(a, rest.Filter)), nil)), keysOfRows(w.must("part", with(whole, and(b, rest.Filter)), nil))...)
-		return differ(whole.String(), sortedSet(all), sortedSet(parts)) + differ("once each", slices.Sorted(slices.Values(all)), sortedSet(all))
+		parts := append(keysOfRows(w.must("part", with(whole, and(a, rest.Filter)), nil)),
+			keysOfRows(w.must("part", with(whole, and(b, rest.Filter)), nil))...)
+		return differ(whole.String(), sortedSet(all), sortedSet(parts)) + differ("once each",
+			slices.Sorted(slices.Values(all)), sortedSet(all))
 	},
 	"an AND with an equality is the intersection": func(w *world) string {
 		q, eq := w.ordered(w.wild()), w.equality()
@@ -334,8 +339,11 @@ var relations = map[string]func(*world) string{
 		}
 		whole := with(q, and(q.Filter, eq))
 		both := sortedSet(keysOfRows(w.list(whole, nil)))
-		one, other := keysOfRows(w.must("one", q, nil)), keysOfRows(w.must("other", with(&pb.Query{Kind: q.Kind}, eq), nil))
-		return differ(whole.String(), both, slices.DeleteFunc(sortedSet(one), func(k string) bool { return !slices.Contains(other, k) }))
+		one, other := keysOfRows(w.must("one", q, nil)),
+			keysOfRows(w.must("other", with(&pb.Query{Kind: q.Kind}, eq), nil))
+		return differ(whole.String(), both, slices.DeleteFunc(sortedSet(one), func(k string) bool {
+			return !slices.Contains(other, k)
+		}))
 	},
 	"IN is an OR of equalities": func(w *world) string {
 		name, values := w.name(), []any{w.scalar(), w.scalar(), w.scalar()}
@@ -345,7 +353,8 @@ var relations = map[string]func(*world) string{
 			parts = append(parts, filterOn(name, pb.PropertyFilter_EQUAL, v))
 		}
 		in := with(rest, and(filterOn(name, pb.PropertyFilter_IN, values), rest.Filter))
-		return differ(in.String(), keysOfRows(w.list(in, nil)), keysOfRows(w.must("or", with(rest, and(either(parts...), rest.Filter)), nil)))
+		return differ(in.String(), keysOfRows(w.list(in, nil)),
+			keysOfRows(w.must("or", with(rest, and(either(parts...), rest.Filter)), nil)))
 	},
 	"!= is less or greater": func(w *world) string {
 		name, v := pick(w.rng, append(single, "m", "__key__")...), w.scalar()
@@ -353,7 +362,9 @@ var relations = map[string]func(*world) string{
 			v = w.keyValue()
 		}
 		rest := w.wild()
-		q := w.ordered(with(rest, and(either(filterOn(name, pb.PropertyFilter_LESS_THAN, v), filterOn(name, pb.PropertyFilter_GREATER_THAN, v)), rest.Filter)))
+		q := w.ordered(with(rest,
+			and(either(filterOn(name, pb.PropertyFilter_LESS_THAN, v), filterOn(name, pb.PropertyFilter_GREATER_THAN,
+				v)), rest.Filter)))
 		not := with(q, and(filterOn(name, pb.PropertyFilter_NOT_EQUAL, v), rest.Filter))
 		all := keysOfRows(w.list(q, nil))
 		if len(all) == 0 {
@@ -363,10 +374,13 @@ var relations = map[string]func(*world) string{
 	},
 	"NOT IN is !=, all of them": func(w *world) string {
 		name, a, b := pick(w.rng, single...), w.scalar(), w.scalar()
-		q := &pb.Query{Kind: []*pb.KindExpression{{Name: "D"}}, Filter: filterOn(name, pb.PropertyFilter_NOT_IN, []any{a, b})}
+		q := &pb.Query{Kind: []*pb.KindExpression{{Name: "D"}}, Filter: filterOn(name, pb.PropertyFilter_NOT_IN,
+			[]any{a, b})}
 		one := keysOfRows(w.must("one", with(q, filterOn(name, pb.PropertyFilter_NOT_EQUAL, a)), nil))
 		other := keysOfRows(w.must("other", with(q, filterOn(name, pb.PropertyFilter_NOT_EQUAL, b)), nil))
-		return differ(q.String(), keysOfRows(w.list(q, nil)), slices.DeleteFunc(one, func(k string) bool { return !slices.Contains(other, k) }))
+		return differ(q.String(), keysOfRows(w.list(q, nil)), slices.DeleteFunc(one, func(k string) bool {
+			return !slices.Contains(other, k)
+		}))
 	},
 	"reversed orders reverse the results": func(w *world) string {
 		q := w.ordered(w.wild())
@@ -389,7 +403,9 @@ var relations = map[string]func(*world) string{
 		all := keysOfRows(w.list(q, nil))
 		by := proto.CloneOf(q)
 		w.orderBy(by, "__key__", w.rng.IntN(2) == 0)
-		return differ(by.String(), sortedSet(all), sortedSet(keysOfRows(w.must("ordered", by, nil)))) + differ("once each", slices.Sorted(slices.Values(all)), sortedSet(all))
+		return differ(by.String(), sortedSet(all),
+			sortedSet(keysOfRows(w.must("ordered", by, nil)))) + differ("once each", slices.Sorted(slices.Values(all)),
+			sortedSet(all))
 	},
 	"keys are in order": func(w *world) string {
 		q := w.wild()
@@ -398,7 +414,9 @@ var relations = map[string]func(*world) string{
 		all := keysOfRows(w.list(q, nil))
 		kind := proto.CloneOf(q)
 		kind.Filter = nil
-		in := slices.DeleteFunc(keysOfRows(w.must("kind", kind, nil)), func(k string) bool { return !slices.Contains(all, k) })
+		in := slices.DeleteFunc(keysOfRows(w.must("kind", kind, nil)), func(k string) bool {
+			return !slices.Contains(all, k)
+		})
 		return differ(q.String(), all, in)
 	},
 	"keys below and above are all": func(w *world) string {
@@ -411,7 +429,8 @@ var relations = map[string]func(*world) string{
 		low := keysOfRows(w.must("below", with(q, and(q.Filter, filterOn("__key__", below, key))), nil))
 		high := keysOfRows(w.must("above", with(q, and(q.Filter, filterOn("__key__", above, key))), nil))
 		if len(q.Order) > 1 {
-			return differ(fmt.Sprint(key, q), sortedSet(all), sortedSet(append(low, high...))) + differ("twice", slices.Sorted(slices.Values(all)), slices.Sorted(slices.Values(append(low, high...))))
+			return differ(fmt.Sprint(key, q), sortedSet(all), sortedSet(append(low, high...))) + differ("twice",
+				slices.Sorted(slices.Values(all)), slices.Sorted(slices.Values(append(low, high...))))
 		}
 		if q.Order[0].Direction == pb.PropertyOrder_DESCENDING {
 			low, high = high, low
@@ -425,10 +444,12 @@ var relations = map[string]func(*world) string{
 		q = w.ordered(q)
 		all := keysOfRows(w.list(q, nil))
 		var parts []string
-		for _, op := range []pb.PropertyFilter_Operator{pb.PropertyFilter_LESS_THAN, pb.PropertyFilter_EQUAL, pb.PropertyFilter_GREATER_THAN} {
+		for _, op := range []pb.PropertyFilter_Operator{pb.PropertyFilter_LESS_THAN, pb.PropertyFilter_EQUAL,
+			pb.PropertyFilter_GREATER_THAN} {
 			parts = append(parts, keysOfRows(w.must("part", with(q, and(q.Filter, filterOn(name, op, v))), nil))...)
 		}
-		return differ(fmt.Sprint(name, value(v), q), slices.Sorted(slices.Values(all)), slices.Sorted(slices.Values(parts)))
+		return differ(fmt.Sprint(name, value(v), q), slices.Sorted(slices.Values(all)),
+			slices.Sorted(slices.Values(parts)))
 	},
 	"an ancestor's entities are those below its key": func(w *world) string {
 		q := w.wild()
@@ -436,9 +457,12 @@ var relations = map[string]func(*world) string{
 		q = w.ordered(q)
 		path := w.g.key()
 		all := keysOfRows(w.list(q, nil))
-		below := keysOfRows(w.must("below", with(q, and(q.Filter, filterOn("__key__", pb.PropertyFilter_HAS_ANCESTOR, &pb.Key{Path: path}))), nil))
+		below := keysOfRows(w.must("below",
+			with(q, and(q.Filter, filterOn("__key__", pb.PropertyFilter_HAS_ANCESTOR, &pb.Key{Path: path}))), nil))
 		prefix := fullKey(&pb.Key{Path: path})
-		return differ(fmt.Sprint(prefix, q), below, slices.DeleteFunc(all, func(k string) bool { return k != prefix && !strings.HasPrefix(k, prefix+"/") }))
+		return differ(fmt.Sprint(prefix, q), below, slices.DeleteFunc(all, func(k string) bool {
+			return k != prefix && !strings.HasPrefix(k, prefix+"/")
+		}))
 	},
 	"a count is the length of the list": func(w *world) string {
 		q := w.wild()
@@ -451,14 +475,17 @@ var relations = map[string]func(*world) string{
 		limited := countOf()
 		limited.Alias = "limited"
 		limited.GetCount().UpTo = wrapperspb.Int64(int64(up))
-		resp, err := w.raw.RunAggregationQuery(w.Context(), &pb.RunAggregationQueryRequest{ProjectId: w.project, QueryType: &pb.RunAggregationQueryRequest_AggregationQuery{
-			AggregationQuery: &pb.AggregationQuery{QueryType: &pb.AggregationQuery_NestedQuery{NestedQuery: q}, Aggregations: []*pb.AggregationQuery_Aggregation{countOf(), limited}},
-		}})
+		resp, err := w.raw.RunAggregationQuery(w.Context(), &pb.RunAggregationQueryRequest{ProjectId: w.project,
+			QueryType: &pb.RunAggregationQueryRequest_AggregationQuery{
+				AggregationQuery: &pb.AggregationQuery{QueryType: &pb.AggregationQuery_NestedQuery{NestedQuery: q},
+					Aggregations: []*pb.AggregationQuery_Aggregation{countOf(), limited}},
+			}})
 		if err != nil {
 			return fmt.Sprintf("%v: %v", q, err)
 		}
 		want := showAll(props("count", n, "limited", min(n, up)))
-		return differ(q.String(), []string{showAll(resp.Batch.AggregationResults[0].AggregateProperties)}, []string{want})
+		return differ(q.String(), []string{showAll(resp.Batch.AggregationResults[0].AggregateProperties)},
+			[]string{want})
 	},
 	"a sum is that of the projected values": func(w *world) string {
 		q := w.wild()
@@ -477,15 +504,18 @@ var relations = map[string]func(*world) string{
 			}
 		}
 		sum, _ := exact.Float64()
-		resp, err := w.raw.RunAggregationQuery(w.Context(), &pb.RunAggregationQueryRequest{ProjectId: w.project, QueryType: &pb.RunAggregationQueryRequest_AggregationQuery{
-			AggregationQuery: &pb.AggregationQuery{QueryType: &pb.AggregationQuery_NestedQuery{NestedQuery: q}, Aggregations: []*pb.AggregationQuery_Aggregation{sumOf("n"), averageOf("n"), countOf()}},
-		}})
+		resp, err := w.raw.RunAggregationQuery(w.Context(), &pb.RunAggregationQueryRequest{ProjectId: w.project,
+			QueryType: &pb.RunAggregationQueryRequest_AggregationQuery{
+				AggregationQuery: &pb.AggregationQuery{QueryType: &pb.AggregationQuery_NestedQuery{NestedQuery: q},
+					Aggregations: []*pb.AggregationQuery_Aggregation{sumOf("n"), averageOf("n"), countOf()}},
+			}})
 		if err != nil {
 			return fmt.Sprintf("%v: %v", q, err)
 		}
 		results := resp.Batch.AggregationResults[0].AggregateProperties
 		number := func(v *pb.Value) float64 { return float64(v.GetIntegerValue()) + v.GetDoubleValue() }
-		got := fmt.Sprintf("%.9g %.9g %v", number(results["sn"]), number(results["an"])*float64(n), number(results["count"]))
+		got := fmt.Sprintf("%.9g %.9g %v", number(results["sn"]), number(results["an"])*float64(n),
+			number(results["count"]))
 		return differ(q.String(), []string{got}, []string{fmt.Sprintf("%.9g %.9g %v", sum, sum, len(rows))})
 	},
 	"pages are the whole": func(w *world) string {
@@ -527,7 +557,8 @@ var relations = map[string]func(*world) string{
 		whole := rowsAsText(w.list(q, nil))
 		q.Offset, q.Limit = int32(w.rng.IntN(8)), wrapperspb.Int32(int32(w.rng.IntN(8)))
 		from := min(len(whole), int(q.Offset))
-		return differ(q.String(), whole[from:min(len(whole), from+int(q.Limit.Value))], rowsAsText(w.must("part", q, nil)))
+		return differ(q.String(), whole[from:min(len(whole), from+int(q.Limit.Value))],
+			rowsAsText(w.must("part", q, nil)))
 	},
 	"projections are the values of entities": func(w *world) string {
 		q, name := w.wild(), pick(w.rng, single[:3]...)
@@ -541,7 +572,9 @@ var relations = map[string]func(*world) string{
 		rows := w.list(projected, nil)
 		entities := w.must("entities", q, nil)
 		found := make(map[string]*pb.Value)
-		resp, err := w.raw.RunQuery(w.Context(), &pb.RunQueryRequest{ProjectId: w.project, QueryType: &pb.RunQueryRequest_Query{Query: &pb.Query{Kind: q.Kind}}})
+		resp, err := w.raw.RunQuery(w.Context(),
+			&pb.RunQueryRequest{ProjectId: w.project,
+				QueryType: &pb.RunQueryRequest_Query{Query: &pb.Query{Kind: q.Kind}}})
 		for err == nil {
 			for _, r := range resp.Batch.EntityResults {
 				found[fullKey(r.Entity.Key)] = r.Entity.Properties[name]
@@ -549,7 +582,10 @@ var relations = map[string]func(*world) string{
 			if resp.Batch.MoreResults != pb.QueryResultBatch_NOT_FINISHED {
 				break
 			}
-			resp, err = w.raw.RunQuery(w.Context(), &pb.RunQueryRequest{ProjectId: w.project, QueryType: &pb.RunQueryRequest_Query{Query: &pb.Query{Kind: q.Kind, StartCursor: resp.Batch.EndCursor}}})
+			resp, err = w.raw.RunQuery(w.Context(),
+				&pb.RunQueryRequest{ProjectId: w.project,
+					QueryType: &pb.RunQueryRequest_Query{Query: &pb.Query{Kind: q.Kind,
+						StartCursor: resp.Batch.EndCursor}}})
 		}
 		if err != nil {
 			return err.Error()
@@ -578,7 +614,8 @@ var relations = map[string]func(*world) string{
 		want := rowsAsText(w.list(q, nil))
 		g := &pb.GqlQuery{NamedBindings: make(map[string]*pb.GqlQueryParameter)}
 		g.QueryString = gqlOf(q, g.NamedBindings)
-		resp, err := w.raw.RunQuery(w.Context(), &pb.RunQueryRequest{ProjectId: w.project, QueryType: &pb.RunQueryRequest_GqlQuery{GqlQuery: g}})
+		resp, err := w.raw.RunQuery(w.Context(),
+			&pb.RunQueryRequest{ProjectId: w.project, QueryType: &pb.RunQueryRequest_GqlQuery{GqlQuery: g}})
 		if err != nil {
 			return fmt.Sprintf("%s: %v", g.QueryString, err)
 		}
@@ -596,7 +633,8 @@ var relations = map[string]func(*world) string{
 	"what was is read the same later": func(w *world) string {
 		last := *w
 		w.asked = w.wild()
-		resp, err := w.raw.Lookup(w.Context(), &pb.LookupRequest{ProjectId: w.project, Keys: []*pb.Key{w.keyOf(w.g.key())}})
+		resp, err := w.raw.Lookup(w.Context(),
+			&pb.LookupRequest{ProjectId: w.project, Keys: []*pb.Key{w.keyOf(w.g.key())}})
 		if err != nil {
 			return err.Error()
 		}
@@ -607,9 +645,10 @@ var relations = map[string]func(*world) string{
 		if last.answer == nil {
 			panic(refusal{})
 		}
-		return differ(last.asked.String(), rowsAsText(last.answer), rowsAsText(last.must("later", last.asked, &pb.ReadOptions{
-			ConsistencyType: &pb.ReadOptions_ReadTime{ReadTime: last.at},
-		})))
+		return differ(last.asked.String(), rowsAsText(last.answer),
+			rowsAsText(last.must("later", last.asked, &pb.ReadOptions{
+				ConsistencyType: &pb.ReadOptions_ReadTime{ReadTime: last.at},
+			})))
 	},
 	"entities are what a lookup finds": func(w *world) string {
 		q := w.wild()
@@ -620,7 +659,8 @@ var relations = map[string]func(*world) string{
 		}
 		var got, want []string
 		for _, r := range resp.Batch.EntityResults {
-			found, err := w.raw.Lookup(w.Context(), &pb.LookupRequest{ProjectId: w.project, Keys: []*pb.Key{r.Entity.Key}})
+			found, err := w.raw.Lookup(w.Context(),
+				&pb.LookupRequest{ProjectId: w.project, Keys: []*pb.Key{r.Entity.Key}})
 			if err != nil || len(found.Found) != 1 {
 				return fmt.Sprint(r.Entity.Key, err)
 			}
@@ -632,7 +672,8 @@ var relations = map[string]func(*world) string{
 	"distinct results are the first of each": func(w *world) string {
 		q, name := w.wild(), w.name()
 		q.Order = slices.DeleteFunc(q.Order, func(o *pb.PropertyOrder) bool { return o.Property.Name == name })
-		q.Order = slices.Insert(q.Order, 0, &pb.PropertyOrder{Property: &pb.PropertyReference{Name: name}, Direction: pb.PropertyOrder_DESCENDING})
+		q.Order = slices.Insert(q.Order, 0, &pb.PropertyOrder{Property: &pb.PropertyReference{Name: name},
+			Direction: pb.PropertyOrder_DESCENDING})
 		w.projected(q, name)
 		all := w.list(q, nil)
 		distinct := proto.CloneOf(q)

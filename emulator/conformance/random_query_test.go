@@ -39,7 +39,9 @@ func (g *generator) query() step {
 		first.Limit, first.Offset = wrapperspb.Int32(int32(limit)), int32(offset)
 		s := ""
 		pages := 3
-		if slices.ContainsFunc(first.Order, func(o *pb.PropertyOrder) bool { return slices.Contains(arrays, o.Property.Name) }) && g.dialect.lacks(arrayCursors) {
+		if slices.ContainsFunc(first.Order, func(o *pb.PropertyOrder) bool {
+			return slices.Contains(arrays, o.Property.Name)
+		}) && g.dialect.lacks(arrayCursors) {
 			pages = 1
 		}
 		if len(first.Projection) > 0 && g.dialect.lacks(projectionCursors) {
@@ -71,7 +73,9 @@ func (g *generator) filtered() (randomQuery, string) {
 	var filters []*pb.Filter
 	var equal, between []string
 	filter := func(name string, op pb.PropertyFilter_Operator, v *pb.Value) *pb.Filter {
-		return &pb.Filter{FilterType: &pb.Filter_PropertyFilter{PropertyFilter: &pb.PropertyFilter{Property: &pb.PropertyReference{Name: name}, Op: op, Value: v}}}
+		return &pb.Filter{
+			FilterType: &pb.Filter_PropertyFilter{
+				PropertyFilter: &pb.PropertyFilter{Property: &pb.PropertyReference{Name: name}, Op: op, Value: v}}}
 	}
 	add := func(f *pb.Filter) { filters = append(filters, f) }
 	disjunction := false
@@ -93,9 +97,12 @@ func (g *generator) filtered() (randomQuery, string) {
 			} else {
 				other := pick(g.rng, names...)
 				equal = append(equal, other)
-				add(&pb.Filter{FilterType: &pb.Filter_CompositeFilter{CompositeFilter: &pb.CompositeFilter{Op: pb.CompositeFilter_OR, Filters: []*pb.Filter{
-					filter(name, pb.PropertyFilter_EQUAL, value(g.scalar())), filter(other, pb.PropertyFilter_EQUAL, value(g.scalar())),
-				}}}})
+				add(&pb.Filter{
+					FilterType: &pb.Filter_CompositeFilter{
+						CompositeFilter: &pb.CompositeFilter{Op: pb.CompositeFilter_OR, Filters: []*pb.Filter{
+							filter(name, pb.PropertyFilter_EQUAL, value(g.scalar())),
+							filter(other, pb.PropertyFilter_EQUAL, value(g.scalar())),
+						}}}})
 			}
 		}
 	}
@@ -107,7 +114,8 @@ func (g *generator) filtered() (randomQuery, string) {
 		name := pick(g.rng, sortable...)
 		if !slices.Contains(equal, name) {
 			between = append(between, name)
-			ops := []pb.PropertyFilter_Operator{pb.PropertyFilter_GREATER_THAN, pb.PropertyFilter_GREATER_THAN_OR_EQUAL, pb.PropertyFilter_LESS_THAN, pb.PropertyFilter_LESS_THAN_OR_EQUAL}
+			ops := []pb.PropertyFilter_Operator{pb.PropertyFilter_GREATER_THAN, pb.PropertyFilter_GREATER_THAN_OR_EQUAL,
+				pb.PropertyFilter_LESS_THAN, pb.PropertyFilter_LESS_THAN_OR_EQUAL}
 			if !g.dialect.lacks(notEqual) {
 				ops = append(ops, pb.PropertyFilter_NOT_EQUAL)
 			}
@@ -124,7 +132,8 @@ func (g *generator) filtered() (randomQuery, string) {
 		}
 	}
 	if g.rng.IntN(4) == 0 && len(between) == 0 {
-		op := pick(g.rng, pb.PropertyFilter_GREATER_THAN, pb.PropertyFilter_LESS_THAN_OR_EQUAL, pb.PropertyFilter_HAS_ANCESTOR)
+		op := pick(g.rng, pb.PropertyFilter_GREATER_THAN, pb.PropertyFilter_LESS_THAN_OR_EQUAL,
+			pb.PropertyFilter_HAS_ANCESTOR)
 		path := g.key()
 		if op == pb.PropertyFilter_HAS_ANCESTOR {
 			path = path[:1]
@@ -144,7 +153,9 @@ func (g *generator) filtered() (randomQuery, string) {
 	case 1:
 		q.Filter = filters[0]
 	default:
-		q.Filter = &pb.Filter{FilterType: &pb.Filter_CompositeFilter{CompositeFilter: &pb.CompositeFilter{Op: pb.CompositeFilter_AND, Filters: filters}}}
+		q.Filter = &pb.Filter{
+			FilterType: &pb.Filter_CompositeFilter{CompositeFilter: &pb.CompositeFilter{Op: pb.CompositeFilter_AND,
+				Filters: filters}}}
 	}
 	return randomQuery{q}, q.String()
 }
@@ -202,7 +213,8 @@ func (g *generator) project(q *pb.Query, equal, sortable []string) {
 	for _, name := range names {
 		q.Projection = append(q.Projection, &pb.Projection{Property: &pb.PropertyReference{Name: name}})
 	}
-	if names[0] != "__key__" && len(q.Order) == 0 && q.Filter == nil && g.rng.IntN(2) == 0 && !g.dialect.lacks(distinctOn) {
+	if names[0] != "__key__" && len(q.Order) == 0 && q.Filter == nil && g.rng.IntN(2) == 0 &&
+		!g.dialect.lacks(distinctOn) {
 		q.DistinctOn = []*pb.PropertyReference{{Name: names[0]}}
 	}
 }

@@ -45,8 +45,10 @@ type difference struct {
 
 // suites are the cases, by topic.
 var suites = map[string][]conformanceCase{
-	"queries": queryCases, "gql": gqlCases, "projections": projectionCases, "keys": keyCases, "cursors": cursorCases, "aggregations": aggregationCases,
-	"metadata": metadataCases, "mutations": mutationCases, "transforms": transformCases, "transactions": transactionCases, "reads": readCases, "limits": limitCases,
+	"queries": queryCases, "gql": gqlCases, "projections": projectionCases, "keys": keyCases, "cursors": cursorCases,
+	"aggregations": aggregationCases,
+	"metadata":     metadataCases, "mutations": mutationCases, "transforms": transformCases,
+	"transactions": transactionCases, "reads": readCases, "limits": limitCases,
 }
 
 var products = []string{"embedded", "classic", "firestore"}
@@ -94,7 +96,8 @@ func (e *env) connect(addr string) {
 func (e env) empty(t *testing.T) *env {
 	e.T, e.project = t, googletest.Project()
 	var err error
-	if e.client, err = datastore.NewClient(t.Context(), e.project, option.WithGRPCConn(e.conn), option.WithTelemetryDisabled()); err != nil {
+	if e.client, err = datastore.NewClient(t.Context(), e.project, option.WithGRPCConn(e.conn),
+		option.WithTelemetryDisabled()); err != nil {
 		t.Fatal(err)
 	}
 	return &e
@@ -174,7 +177,8 @@ func table(verdicts map[string]map[string]string) string {
 	w.Flush()
 	for _, product := range products {
 		fmt.Fprintf(&b, "%s: %d as documented, %d differ, %d failed, %d left out\n", product,
-			total[product]["as documented"], total[product]["differs"], total[product]["FAILED"], total[product]["left out"])
+			total[product]["as documented"], total[product]["differs"], total[product]["FAILED"],
+			total[product]["left out"])
 	}
 	return b.String()
 }

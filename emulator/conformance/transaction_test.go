@@ -11,14 +11,16 @@ import (
 
 func (e *env) begin(o *pb.TransactionOptions) []byte {
 	e.Helper()
-	resp, err := e.raw.BeginTransaction(e.Context(), &pb.BeginTransactionRequest{ProjectId: e.project, TransactionOptions: o})
+	resp, err := e.raw.BeginTransaction(e.Context(), &pb.BeginTransactionRequest{ProjectId: e.project,
+		TransactionOptions: o})
 	e.must(err)
 	return resp.Transaction
 }
 
 func (e *env) commitIn(tx []byte, mutations ...*pb.Mutation) error {
 	_, err := e.raw.Commit(e.Context(), &pb.CommitRequest{
-		ProjectId: e.project, Mode: pb.CommitRequest_TRANSACTIONAL, TransactionSelector: &pb.CommitRequest_Transaction{Transaction: tx}, Mutations: mutations,
+		ProjectId: e.project, Mode: pb.CommitRequest_TRANSACTIONAL,
+		TransactionSelector: &pb.CommitRequest_Transaction{Transaction: tx}, Mutations: mutations,
 	})
 	return err
 }
@@ -30,7 +32,8 @@ func (e *env) rollback(tx []byte) error {
 
 func (e *env) lookup(o *pb.ReadOptions, kind, name string) (string, error) {
 	e.Helper()
-	resp, err := e.raw.Lookup(e.Context(), &pb.LookupRequest{ProjectId: e.project, ReadOptions: o, Keys: []*pb.Key{e.name(kind, name)}})
+	resp, err := e.raw.Lookup(e.Context(), &pb.LookupRequest{ProjectId: e.project, ReadOptions: o,
+		Keys: []*pb.Key{e.name(kind, name)}})
 	if err != nil {
 		return outcome(err), err
 	}
@@ -45,7 +48,8 @@ func inTx(tx []byte) *pb.ReadOptions {
 }
 
 func atTime(t time.Time) *pb.ReadOptions {
-	return &pb.ReadOptions{ConsistencyType: &pb.ReadOptions_ReadTime{ReadTime: timestamppb.New(t.Truncate(time.Microsecond))}}
+	return &pb.ReadOptions{
+		ConsistencyType: &pb.ReadOptions_ReadTime{ReadTime: timestamppb.New(t.Truncate(time.Microsecond))}}
 }
 
 var readOnly = &pb.TransactionOptions{Mode: &pb.TransactionOptions_ReadOnly_{ReadOnly: new(pb.TransactionOptions_ReadOnly)}}
@@ -72,7 +76,9 @@ var transactionCases = []conformanceCase{
 		return outcome(e.commitIn(tx, ups(e))) + " " + outcome(e.commitIn(tx, upd(e)))
 	}, want: "OK InvalidArgument"},
 	{name: "commit without a transaction", doc: "TRANSACTIONAL needs one", run: func(e *env) string {
-		_, err := e.raw.Commit(e.Context(), &pb.CommitRequest{ProjectId: e.project, Mode: pb.CommitRequest_TRANSACTIONAL, Mutations: []*pb.Mutation{ups(e)}})
+		_, err := e.raw.Commit(e.Context(),
+			&pb.CommitRequest{ProjectId: e.project, Mode: pb.CommitRequest_TRANSACTIONAL,
+				Mutations: []*pb.Mutation{ups(e)}})
 		return outcome(err)
 	}, want: "InvalidArgument"},
 	{name: "unknown transaction", doc: "is refused", run: func(e *env) string {
@@ -95,7 +101,8 @@ var transactionCases = []conformanceCase{
 		_, err := e.lookup(inTx(tx), "K", "a")
 		e.must(err)
 		return outcome(e.commitIn(tx))
-	}, want: "OK", firestore: &difference{"InvalidArgument", "the Firestore emulator wants such transactions rolled back"}},
+	}, want: "OK",
+		firestore: &difference{"InvalidArgument", "the Firestore emulator wants such transactions rolled back"}},
 	{name: "snapshot of a read-only transaction", doc: "all its reads see one moment", run: func(e *env) string {
 		e.put("K", "a", "n", 1)
 		tx := e.begin(readOnly)
@@ -108,53 +115,67 @@ var transactionCases = []conformanceCase{
 		other, err := e.lookup(inTx(tx), "K", "b")
 		e.must(err)
 		return before + " " + after + " " + other
-	}, want: "{n=1} {n=1} missing", classic: &difference{"Aborted", "in the classic emulator a read-only transaction holds up writers"}},
+	}, want: "{n=1} {n=1} missing",
+		classic: &difference{"Aborted", "in the classic emulator a read-only transaction holds up writers"}},
 	{name: "begun by a lookup", doc: "new_transaction returns the transaction of the read", run: func(e *env) string {
 		e.put("K", "a", "n", 1)
-		resp, err := e.raw.Lookup(e.Context(), &pb.LookupRequest{ProjectId: e.project, Keys: []*pb.Key{e.name("K", "a")},
-			ReadOptions: &pb.ReadOptions{ConsistencyType: &pb.ReadOptions_NewTransaction{NewTransaction: new(pb.TransactionOptions)}}})
+		resp, err := e.raw.Lookup(e.Context(),
+			&pb.LookupRequest{ProjectId: e.project, Keys: []*pb.Key{e.name("K", "a")},
+				ReadOptions: &pb.ReadOptions{ConsistencyType: &pb.ReadOptions_NewTransaction{
+					NewTransaction: new(pb.TransactionOptions)}}})
 		if err != nil {
 			return outcome(err)
 		}
 		return outcome(e.commitIn(resp.Transaction, ups(e))) + " " + e.get("K", "a")
-	}, want: "OK {n=3}", firestore: &difference{"Aborted {n=1}", "the Firestore emulator has the transaction conflict with itself"}},
+	}, want: "OK {n=3}",
+		firestore: &difference{"Aborted {n=1}", "the Firestore emulator has the transaction conflict with itself"}},
 	{name: "begun by a query", doc: "new_transaction returns the transaction of the read", run: func(e *env) string {
 		e.put("P", "a", "n", 1)
-		resp, err := e.raw.RunQuery(e.Context(), &pb.RunQueryRequest{ProjectId: e.project, QueryType: &pb.RunQueryRequest_Query{Query: &pb.Query{Kind: kindP}},
-			ReadOptions: &pb.ReadOptions{ConsistencyType: &pb.ReadOptions_NewTransaction{NewTransaction: new(pb.TransactionOptions)}}})
+		resp, err := e.raw.RunQuery(e.Context(),
+			&pb.RunQueryRequest{ProjectId: e.project,
+				QueryType: &pb.RunQueryRequest_Query{Query: &pb.Query{Kind: kindP}},
+				ReadOptions: &pb.ReadOptions{ConsistencyType: &pb.ReadOptions_NewTransaction{
+					NewTransaction: new(pb.TransactionOptions)}}})
 		if err != nil {
 			return outcome(err)
 		}
 		return names(resp) + " " + outcome(e.commitIn(resp.Transaction, ups(e)))
 	}, want: "a OK"},
 	{name: "single use", doc: "a transaction of one commit", run: func(e *env) string {
-		_, err := e.raw.Commit(e.Context(), &pb.CommitRequest{ProjectId: e.project, Mode: pb.CommitRequest_TRANSACTIONAL, Mutations: []*pb.Mutation{ups(e)},
-			TransactionSelector: &pb.CommitRequest_SingleUseTransaction{SingleUseTransaction: new(pb.TransactionOptions)}})
+		_, err := e.raw.Commit(e.Context(),
+			&pb.CommitRequest{ProjectId: e.project, Mode: pb.CommitRequest_TRANSACTIONAL,
+				Mutations: []*pb.Mutation{ups(e)},
+				TransactionSelector: &pb.CommitRequest_SingleUseTransaction{
+					SingleUseTransaction: new(pb.TransactionOptions)}})
 		return outcome(err) + " " + e.get("K", "a")
 	}, want: "OK {n=3}"},
-	{name: "lost update", doc: "of two transactions that read and write one entity, the later commit is aborted", run: func(e *env) string {
-		if e.product == "firestore" {
-			return waits
-		}
-		e.put("K", "a", "n", 1)
-		first, second := e.begin(nil), e.begin(nil)
-		for _, tx := range [][]byte{first, second} {
-			_, err := e.lookup(inTx(tx), "K", "a")
-			e.must(err)
-		}
-		return outcome(e.commitIn(first, ups(e))) + " " + outcome(e.commitIn(second, upd(e))) + " " + e.get("K", "a")
-	}, want: "OK Aborted {n=3}", firestore: &difference{waits, waits}},
+	{name: "lost update", doc: "of two transactions that read and write one entity, the later commit is aborted",
+		run: func(e *env) string {
+			if e.product == "firestore" {
+				return waits
+			}
+			e.put("K", "a", "n", 1)
+			first, second := e.begin(nil), e.begin(nil)
+			for _, tx := range [][]byte{first, second} {
+				_, err := e.lookup(inTx(tx), "K", "a")
+				e.must(err)
+			}
+			return outcome(e.commitIn(first, ups(e))) + " " + outcome(e.commitIn(second, upd(e))) + " " +
+				e.get("K", "a")
+		}, want: "OK Aborted {n=3}", firestore: &difference{waits, waits}},
 	{name: "phantom", doc: "a query is a read: an entity that joins it is a conflict", run: func(e *env) string {
 		if e.product == "firestore" {
 			return waits
 		}
 		letters(e)
 		tx := e.begin(nil)
-		_, err := e.raw.RunQuery(e.Context(), &pb.RunQueryRequest{ProjectId: e.project, ReadOptions: inTx(tx), QueryType: &pb.RunQueryRequest_Query{Query: &pb.Query{Kind: kindP}}})
+		_, err := e.raw.RunQuery(e.Context(), &pb.RunQueryRequest{ProjectId: e.project, ReadOptions: inTx(tx),
+			QueryType: &pb.RunQueryRequest_Query{Query: &pb.Query{Kind: kindP}}})
 		e.must(err)
 		e.put("P", "new", "n", 1)
 		return outcome(e.commitIn(tx, ups(e)))
-	}, want: "Aborted", classic: &difference{"OK", "the classic emulator does not see phantoms"}, firestore: &difference{waits, waits}},
+	}, want: "Aborted", classic: &difference{"OK", "the classic emulator does not see phantoms"},
+		firestore: &difference{waits, waits}},
 	{name: "blind writes", doc: "who reads nothing conflicts with nobody", run: func(e *env) string {
 		first, second := e.begin(nil), e.begin(nil)
 		return outcome(e.commitIn(first, ups(e))) + " " + outcome(e.commitIn(second, upd(e))) + " " + e.get("K", "a")
@@ -162,7 +183,8 @@ var transactionCases = []conformanceCase{
 	{name: "query without ancestor", doc: "transactions run any query", run: func(e *env) string {
 		letters(e)
 		tx := e.begin(nil)
-		resp, err := e.raw.RunQuery(e.Context(), &pb.RunQueryRequest{ProjectId: e.project, ReadOptions: inTx(tx), QueryType: &pb.RunQueryRequest_Query{Query: &pb.Query{Kind: kindP}}})
+		resp, err := e.raw.RunQuery(e.Context(), &pb.RunQueryRequest{ProjectId: e.project, ReadOptions: inTx(tx),
+			QueryType: &pb.RunQueryRequest_Query{Query: &pb.Query{Kind: kindP}}})
 		e.must(err)
 		return fmt.Sprint(len(resp.Batch.EntityResults), " ", outcome(e.rollback(tx)))
 	}, want: "9 OK"},
@@ -175,22 +197,28 @@ var transactionCases = []conformanceCase{
 			return got
 		}
 		return got + " " + e.get("K", "a")
-	}, want: "{n=1} {n=2}", classic: &difference{"InvalidArgument", "the classic emulator returns no commit times, and ignores read_time"}},
+	}, want: "{n=1} {n=2}",
+		classic: &difference{"InvalidArgument", "the classic emulator returns no commit times, and ignores read_time"}},
 	{name: "query with read time", doc: "queries, too", run: func(e *env) string {
 		letters(e)
 		resp, err := e.commitAtomically(remove(e.name("P", "a")))
 		e.must(err)
 		e.put("P", "new", "n", 1)
-		old, err := e.raw.RunQuery(e.Context(), &pb.RunQueryRequest{ProjectId: e.project, ReadOptions: atTime(resp.CommitTime.AsTime().Add(-time.Microsecond)),
-			QueryType: &pb.RunQueryRequest_Query{Query: &pb.Query{Kind: kindP}}})
+		old, err := e.raw.RunQuery(e.Context(),
+			&pb.RunQueryRequest{ProjectId: e.project,
+				ReadOptions: atTime(resp.CommitTime.AsTime().Add(-time.Microsecond)),
+				QueryType:   &pb.RunQueryRequest_Query{Query: &pb.Query{Kind: kindP}}})
 		e.must(err)
 		return names(old) + "; " + e.keys(all)
-	}, want: "a b c d e f g h i; b c d e f g h i new", classic: &difference{"*", "the classic emulator returns no commit times, and ignores read_time"}},
+	}, want: "a b c d e f g h i; b c d e f g h i new",
+		classic: &difference{"*", "the classic emulator returns no commit times, and ignores read_time"}},
 	{name: "read-only transaction with read time", doc: "sees that time", run: func(e *env) string {
 		first, err := e.commitAtomically(upsert(e.name("K", "a"), props("n", 1)))
 		e.must(err)
 		e.put("K", "a", "n", 2)
-		tx := e.begin(&pb.TransactionOptions{Mode: &pb.TransactionOptions_ReadOnly_{ReadOnly: &pb.TransactionOptions_ReadOnly{ReadTime: first.CommitTime}}})
+		tx := e.begin(&pb.TransactionOptions{
+			Mode: &pb.TransactionOptions_ReadOnly_{
+				ReadOnly: &pb.TransactionOptions_ReadOnly{ReadTime: first.CommitTime}}})
 		got, _ := e.lookup(inTx(tx), "K", "a")
 		return got
 	}, want: "{n=1}", classic: &difference{"*", "the classic emulator returns no commit times, and ignores read_time"}},
@@ -201,11 +229,13 @@ var transactionCases = []conformanceCase{
 	{name: "read time before the retention", doc: "is refused", run: func(e *env) string {
 		got, _ := e.lookup(atTime(time.Now().Add(-48*time.Hour)), "K", "a")
 		return got
-	}, want: "FailedPrecondition", firestore: &difference{"missing", "the Firestore emulator has no retention"}, classic: &difference{"missing", ignoresTimes}},
+	}, want: "FailedPrecondition", firestore: &difference{"missing", "the Firestore emulator has no retention"},
+		classic: &difference{"missing", ignoresTimes}},
 	{name: "another database", doc: "databases of a project are apart", run: func(e *env) string {
 		e.put("K", "a", "n", 1)
 		k := &pb.Key{Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Name{Name: "a"}}}}
-		resp, err := e.raw.Lookup(e.Context(), &pb.LookupRequest{ProjectId: e.project, DatabaseId: "other", Keys: []*pb.Key{k}})
+		resp, err := e.raw.Lookup(e.Context(), &pb.LookupRequest{ProjectId: e.project, DatabaseId: "other",
+			Keys: []*pb.Key{k}})
 		if err != nil {
 			return outcome(err)
 		}

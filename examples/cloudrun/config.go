@@ -59,8 +59,8 @@ import (
 //	                       if empty, and all interfaces on Cloud Run, which sets
 //	                       K_SERVICE
 //
-// K_SERVICE and K_REVISION, which Cloud Run sets, name the service in telemetry. DATASTORE_EMULATOR_HOST
-// and CLOUD_TASKS_EMULATOR_HOST point the service at emulators.
+// K_SERVICE and K_REVISION, which Cloud Run sets, name the service in telemetry.
+// DATASTORE_EMULATOR_HOST and CLOUD_TASKS_EMULATOR_HOST point the service at emulators.
 type config struct {
 	project         string // of the service and its logs
 	databaseProject string
@@ -155,7 +155,8 @@ func (e *environment) auth(c *config) {
 		c.iapAudience, c.iapKeysURL = e.getenv("IAP_AUDIENCE"), e.getenv("IAP_KEYS_URL")
 		e.checkURL("IAP_KEYS_URL", c.iapKeysURL, func(*url.URL) bool { return true }, "an http(s) URL without a query")
 		if c.iapAudience != "" && !iapAudience.MatchString(c.iapAudience) {
-			e.problem("IAP_AUDIENCE is %q, it has to be like /projects/NUMBER/locations/REGION/services/SERVICE or /projects/NUMBER/global/backendServices/ID", c.iapAudience)
+			e.problem("IAP_AUDIENCE is %q, it has to be like /projects/NUMBER/locations/REGION/services/SERVICE or "+
+				"/projects/NUMBER/global/backendServices/ID", c.iapAudience)
 		}
 		if c.iapAudience == "" || e.getenv("OPERATORS") != "" {
 			c.operators = e.accounts("OPERATORS", "it lists the accounts that may start and see jobs")
@@ -179,7 +180,8 @@ func (e *environment) auth(c *config) {
 	}
 	for _, name := range belong {
 		if e.getenv(name) != "" {
-			e.problem("%s is set, and AUTH=%s does not use it%s", name, auth, map[bool]string{true: " without IAP_AUDIENCE"}[auth == "on"])
+			e.problem("%s is set, and AUTH=%s does not use it%s", name, auth,
+				map[bool]string{true: " without IAP_AUDIENCE"}[auth == "on"])
 		}
 	}
 }
@@ -258,7 +260,8 @@ func (e *environment) checkURL(name, value string, ok func(*url.URL) bool, want 
 		return
 	}
 	u, err := url.Parse(value)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil || !ok(u) {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" ||
+		u.Fragment != "" || u.User != nil || !ok(u) {
 		e.problem("%s is %q, it has to be %s", name, value, want)
 	}
 }

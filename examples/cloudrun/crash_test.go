@@ -29,7 +29,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// asService has the tests' binary be the service itself: as it is, or withTrouble, which is with mappers that make some.
+// asService has the tests' binary be the service itself: as it is, or withTrouble, which is with
+// mappers that make some.
 const (
 	asService   = "CLOUDRUN_TEST_SERVICE"
 	asItIs      = "as it is"
@@ -164,15 +165,24 @@ func TestKilledHandlers(t *testing.T) {
 		accounts int
 		addr     func(t *testing.T, e *emulator.Emulator) string
 	}{
-		"embedded":  {testflag.Size(t, 0, 20_000, 40_000), func(_ *testing.T, e *emulator.Emulator) string { return e.DatastoreAddr() }},
-		"google":    {testflag.Size(t, 0, 3000, 6000), func(t *testing.T, _ *emulator.Emulator) string { return googletest.Addr(t, emulator.Classic) }},
-		"firestore": {testflag.Size(t, 0, 3000, 6000), func(t *testing.T, _ *emulator.Emulator) string { return googletest.Addr(t, emulator.Firestore) }},
+		"embedded": {testflag.Size(t, 0, 20_000, 40_000), func(_ *testing.T, e *emulator.Emulator) string {
+			return e.DatastoreAddr()
+		}},
+		"google": {testflag.Size(t, 0, 3000, 6000), func(t *testing.T, _ *emulator.Emulator) string {
+			return googletest.Addr(t, emulator.Classic)
+		}},
+		"firestore": {testflag.Size(t, 0, 3000, 6000), func(t *testing.T, _ *emulator.Emulator) string {
+			return googletest.Addr(t, emulator.Firestore)
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			slow := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: 20 * time.Millisecond, Max: 120 * time.Millisecond}})
+			slow := emulator.NewFaults(1,
+				emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: 20 * time.Millisecond,
+					Max: 120 * time.Millisecond}})
 			slow.Pause()
-			e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0", Faults: slow})
+			e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0",
+				Faults: slow})
 			killedHandlers(t, e, slow, c.addr(t, e), c.accounts, testflag.Size(t, 0, 10, 20))
 		})
 	}
@@ -226,16 +236,21 @@ func killedHandlers(t *testing.T, e *emulator.Emulator, slow *emulator.Faults, a
 
 // newCloud returns a fleet, and a client and an engine for its jobs over a number of
 // accounts.
-func newCloud(t *testing.T, e *emulator.Emulator, addr string, n, concurrent int, mappers ...mapper.Definition) (*fleet, *datastore.Client, *mapper.Engine) {
+func newCloud(
+	t *testing.T, e *emulator.Emulator, addr string, n, concurrent int, mappers ...mapper.Definition,
+) (*fleet, *datastore.Client, *mapper.Engine) {
 	t.Helper()
 	return newCloudWith(t, e, addr, n, concurrent, nil, mappers...)
 }
 
 // newCloudWith is newCloud whose processes have more in their environment.
-func newCloudWith(t *testing.T, e *emulator.Emulator, addr string, n, concurrent int, env []string, mappers ...mapper.Definition) (*fleet, *datastore.Client, *mapper.Engine) {
+func newCloudWith(
+	t *testing.T, e *emulator.Emulator, addr string, n, concurrent int, env []string, mappers ...mapper.Definition,
+) (*fleet, *datastore.Client, *mapper.Engine) {
 	t.Helper()
 	project := googletest.Project()
-	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithChainUnaryInterceptor(mapper.VersionsInterceptor()))
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithChainUnaryInterceptor(mapper.VersionsInterceptor()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,11 +273,12 @@ func newCloudWith(t *testing.T, e *emulator.Emulator, addr string, n, concurrent
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { taskClient.Close() })
-	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
-		Name:        queue,
-		RateLimits:  &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(concurrent)},
-		RetryConfig: &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(time.Second)},
-	}}); err != nil {
+	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{
+			Name:        queue,
+			RateLimits:  &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(concurrent)},
+			RetryConfig: &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(time.Second)},
+		}}); err != nil {
 		t.Fatal(err)
 	}
 	f := newFleet(t, 3, append(env, "GOOGLE_CLOUD_PROJECT="+project, "TASKS_QUEUE="+queue,
@@ -315,7 +331,8 @@ func TestDeadlyEntity(t *testing.T) {
 	key := datastore.NameKey("Account", deadlyName, nil)
 	for _, by := range []string{"exit", "panic in a goroutine"} {
 		id, before := by[:4], f.died()
-		job, err := deadly.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, death{by}, &mapper.StartOptions{ID: id})
+		job, err := deadly.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, death{by},
+			&mapper.StartOptions{ID: id})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -324,7 +341,8 @@ func TestDeadlyEntity(t *testing.T) {
 			t.Fatal(err)
 		}
 		failures, _, err := job.Failures(t.Context(), "")
-		if err != nil || s.State != mapper.SucceededWithFailures || s.Processed != int64(n-1) || len(failures) != 1 || !failures[0].Key.Equal(key) {
+		if err != nil || s.State != mapper.SucceededWithFailures || s.Processed != int64(n-1) || len(failures) != 1 ||
+			!failures[0].Key.Equal(key) {
 			t.Errorf("%s: %+v, failures %+v, %v", by, s, failures, err)
 		}
 		t.Logf("%s: %v, %d processes died, %v", by, s.Ended.Sub(s.Created), f.died()-before, failures)
@@ -347,7 +365,8 @@ func TestDeadlyEntity(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if wrong, err := client.Count(t.Context(), datastore.NewQuery("Account").FilterField("Balance", "!=", 20)); err != nil || wrong != 1 {
+	if wrong, err := client.Count(t.Context(), datastore.NewQuery("Account").FilterField("Balance", "!=",
+		20)); err != nil || wrong != 1 {
 		t.Errorf("%d accounts are wrong, %v", wrong, err)
 	}
 }

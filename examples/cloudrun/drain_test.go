@@ -22,7 +22,8 @@ import (
 // notedIn names the file in which the processes note each call of the mapper below.
 const notedIn = "CLOUDRUN_TEST_CALLS"
 
-// noted adds 10 to accounts, each of which takes a while, and notes in a file which process has done so.
+// noted adds 10 to accounts, each of which takes a while, and notes in a file which process has
+// done so.
 var noted = mapper.Update("noted", func(_ context.Context, a *mapper.Entity[bank.Account], _ mapper.None) error {
 	f, err := os.OpenFile(os.Getenv(notedIn), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
@@ -37,8 +38,8 @@ var noted = mapper.Update("noted", func(_ context.Context, a *mapper.Entity[bank
 	return nil
 })
 
-// TestShutdown ends the processes of a job by SIGTERM, with pages under way: each ends with code 0, and cuts
-// off nothing, so the function is called for each account exactly once.
+// TestShutdown ends the processes of a job by SIGTERM, with pages under way: each ends with code 0,
+// and cuts off nothing, so the function is called for each account exactly once.
 func TestShutdown(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out the ends of processes")
@@ -59,14 +60,16 @@ func TestShutdown(t *testing.T) {
 	}
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
 	f, client, engine := newCloudWith(t, e, e.DatastoreAddr(), n, concurrent, []string{notedIn + "=" + file}, noted)
-	job, err := noted.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "noted"})
+	job, err := noted.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, mapper.None{},
+		&mapper.StartOptions{ID: "noted"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range shutdowns {
 		lines, died := calls(), f.died()
 		member, pid := -1, ""
-		for before := len(lines); len(lines) < before+100 || member < 0; lines = calls() { // one that has pages under way
+		// one that has pages under way
+		for before := len(lines); len(lines) < before+100 || member < 0; lines = calls() {
 			pid, _, _ = strings.Cut(lines[len(lines)-1], " ")
 			member = f.member(pid)
 			time.Sleep(10 * time.Millisecond)
@@ -114,7 +117,8 @@ func TestShutdown(t *testing.T) {
 			t.Errorf("the function was called %d times for %s", calls, name)
 		}
 	}
-	if right, err := client.Count(t.Context(), datastore.NewQuery("Account").FilterField("Balance", "=", 10)); err != nil || right != n || len(times) != n {
+	if right, err := client.Count(t.Context(), datastore.NewQuery("Account").FilterField("Balance", "=",
+		10)); err != nil || right != n || len(times) != n {
 		t.Errorf("%d of %d accounts are right, and the function was called for %d; %v", right, n, len(times), err)
 	}
 }

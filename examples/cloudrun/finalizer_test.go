@@ -41,7 +41,8 @@ func TestDeadlyFinalizer(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
 	f, client, engine := newCloud(t, e, e.DatastoreAddr(), n, 20, doomed, slow)
 	accounts := mapper.Query{Kind: "Account"}
-	beside, err := slow.Start(t.Context(), engine, accounts, mapper.None{}, &mapper.StartOptions{ID: "beside", PageSize: 10})
+	beside, err := slow.Start(t.Context(), engine, accounts, mapper.None{},
+		&mapper.StartOptions{ID: "beside", PageSize: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +68,8 @@ func TestDeadlyFinalizer(t *testing.T) {
 	if err != nil || s.State != mapper.Succeeded || s.Processed != n {
 		t.Errorf("%+v, failures %+v, %v", s, failures, err)
 	}
-	if right, err := client.Count(t.Context(), datastore.NewQuery("Account").FilterField("Balance", "=", 110)); err != nil || right != n {
+	if right, err := client.Count(t.Context(), datastore.NewQuery("Account").FilterField("Balance", "=",
+		110)); err != nil || right != n {
 		t.Errorf("%d of %d accounts were credited by both jobs; %v", right, n, err)
 	}
 }

@@ -51,7 +51,8 @@ func TestOperate(t *testing.T) {
 	if code, _ := s.send("GET", "/dashboard/", "", ""); code != 401 {
 		t.Errorf("a stranger sees the dashboard: %d", code)
 	}
-	if code, page := s.send("GET", "/dashboard/", admin, ""); code != 200 || !strings.Contains(page, "There are no such jobs.") {
+	if code, page := s.send("GET", "/dashboard/", admin, ""); code != 200 ||
+		!strings.Contains(page, "There are no such jobs.") {
 		t.Errorf("%d %s", code, page)
 	}
 	const n = 60
@@ -80,7 +81,9 @@ func TestOperate(t *testing.T) {
 
 	start := func(id string) {
 		t.Helper()
-		s.get("POST", "/jobs", admin, fmt.Sprintf(`{"mapper": "add-credit", "id": %q, "query": {"kind": "Account"}, "params": {"Amount": 10}}`, id), 200, nil)
+		s.get("POST", "/jobs", admin,
+			fmt.Sprintf(`{"mapper": "add-credit", "id": %q, "query": {"kind": "Account"}, "params": {"Amount": 10}}`,
+				id), 200, nil)
 	}
 	start("first")
 	status := s.await("first", admin, mapper.SucceededWithFailures)
@@ -92,7 +95,8 @@ func TestOperate(t *testing.T) {
 		Next     string
 	}
 	s.get("GET", "/jobs/first/failures", admin, "", 200, &failures)
-	if len(failures.Failures) != 3 || failures.Next != "" || failures.Failures[0].Error == "" || failures.Failures[0].Key.Kind != "Account" {
+	if len(failures.Failures) != 3 || failures.Next != "" || failures.Failures[0].Error == "" ||
+		failures.Failures[0].Key.Kind != "Account" {
 		t.Errorf("failures %+v", failures)
 	}
 	// They are mended, and tried again.
@@ -106,11 +110,13 @@ func TestOperate(t *testing.T) {
 		t.Errorf("status %+v", status)
 	}
 	s.get("GET", "/jobs/first/failures", admin, "", 200, &failures)
-	if code, answer := s.send("GET", "/jobs/first/failures", admin, ""); code != 200 || !strings.Contains(answer, "[]") {
+	if code, answer := s.send("GET", "/jobs/first/failures", admin, ""); code != 200 ||
+		!strings.Contains(answer, "[]") {
 		t.Errorf("no failures: %d %s", code, answer)
 	}
 
-	// A job is paused, listed, made slower, resumed, and ended; another is aborted. The queue delivers nothing meanwhile.
+	// A job is paused, listed, made slower, resumed, and ended; another is aborted. The queue
+	// delivers nothing meanwhile.
 	if _, err := s.tasks.PauseQueue(t.Context(), &cloudtaskspb.PauseQueueRequest{Name: queue}); err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +132,8 @@ func TestOperate(t *testing.T) {
 	}
 	s.get("POST", "/jobs/second/rate", admin, `{"entities": 1e6}`, 200, nil)
 	s.get("POST", "/jobs/second/move", admin, "", 200, nil) // it is there
-	for query, want := range map[string]string{"?state=paused&mapper=add-credit&all=true": "second", "?state=aborted": "third"} {
+	for query, want := range map[string]string{"?state=paused&mapper=add-credit&all=true": "second",
+		"?state=aborted": "third"} {
 		var listed struct {
 			Jobs []mapper.JobInfo
 			Next string
@@ -145,17 +152,21 @@ func TestOperate(t *testing.T) {
 	s.await("second", admin, mapper.Succeeded)
 	var listed struct{ Jobs []mapper.JobInfo }
 	s.get("GET", "/jobs?state="+url.QueryEscape(string(mapper.Succeeded)), admin, "", 200, &listed)
-	if len(listed.Jobs) != 2 || listed.Jobs[0].ID != "second" || listed.Jobs[1].ID != "first" || listed.Jobs[1].Processed != n {
+	if len(listed.Jobs) != 2 || listed.Jobs[0].ID != "second" || listed.Jobs[1].ID != "first" ||
+		listed.Jobs[1].Processed != n {
 		t.Errorf("jobs: %+v", listed)
 	}
-	if code, answer := s.send("GET", "/jobs?mapper=none", admin, ""); code != 200 || !strings.Contains(answer, `"jobs":[]`) {
+	if code, answer := s.send("GET", "/jobs?mapper=none", admin, ""); code != 200 ||
+		!strings.Contains(answer, `"jobs":[]`) {
 		t.Errorf("no jobs: %d %s", code, answer)
 	}
 
 	// The log says who has asked. Its lines come a moment after the answers.
 	for _, line := range [][]string{
-		{`"job running"`, `"job":"first"`, `"cause":"started"`}, {`"job running"`, `"job":"first"`, `"cause":"its failures are retried"`},
-		{`"job paused"`, `"job":"second"`}, {`"job running"`, `"job":"second"`, `"cause":"resumed"`}, {`"job aborted"`, `"job":"third"`},
+		{`"job running"`, `"job":"first"`, `"cause":"started"`},
+		{`"job running"`, `"job":"first"`, `"cause":"its failures are retried"`},
+		{`"job paused"`, `"job":"second"`}, {`"job running"`, `"job":"second"`, `"cause":"resumed"`},
+		{`"job aborted"`, `"job":"third"`},
 	} {
 		line = append(line, `"by":"`+operator+`"`)
 		for deadline := time.Now().Add(time.Minute); !s.logged(line...); time.Sleep(10 * time.Millisecond) {

@@ -40,7 +40,8 @@ func main() {
 	}
 }
 
-// Cloud Run ends a process 10 s after SIGTERM: so long may the requests under way take, and then what is left of telemetry.
+// Cloud Run ends a process 10 s after SIGTERM: so long may the requests under way take, and then
+// what is left of telemetry.
 const (
 	grace     = 8500 * time.Millisecond
 	flushTime = time.Second
@@ -102,8 +103,8 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 // readTime is how long the header of a request may take, and then its body.
 const readTime = 10 * time.Second
 
-// withinTime gives the bodies of requests their time. Who reads one to its end, and goes on for longer, takes
-// the bound away.
+// withinTime gives the bodies of requests their time. Who reads one to its end, and goes on for
+// longer, takes the bound away.
 func withinTime(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {

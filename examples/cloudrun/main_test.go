@@ -63,7 +63,8 @@ func (s *site) logged(texts ...string) bool {
 func newSite(t *testing.T) *site {
 	t.Helper()
 	s := &site{T: t}
-	s.emulator = emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0", KeysAddr: "127.0.0.1:0"})
+	s.emulator = emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0",
+		KeysAddr: "127.0.0.1:0"})
 	var err error
 	if s.client, err = s.emulator.Datastore(t.Context(), "data"); err != nil {
 		t.Fatal(err)
@@ -73,7 +74,8 @@ func newSite(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.tasks.Close() })
-	if _, err := s.tasks.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: queue}}); err != nil {
+	if _, err := s.tasks.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{Name: queue}}); err != nil {
 		t.Fatal(err)
 	}
 	// The service has to know its URL before it listens: it gets a port that is
@@ -82,7 +84,8 @@ func newSite(t *testing.T) *site {
 	s.url = "http://127.0.0.1:" + port
 	s.process = exec.Command(os.Args[0])
 	s.process.Env = append(os.Environ(), asService+"="+asItIs,
-		"GOOGLE_CLOUD_PROJECT=test", "DATASTORE_PROJECT=data", "TASKS_QUEUE="+queue+","+queue+"-night", "CREATE_QUEUES=true", "MAX_INSTANCES=10", "CONCURRENCY=80", "SERVICE_URL="+s.url, "PORT="+port,
+		"GOOGLE_CLOUD_PROJECT=test", "DATASTORE_PROJECT=data", "TASKS_QUEUE="+queue+","+queue+"-night",
+		"CREATE_QUEUES=true", "MAX_INSTANCES=10", "CONCURRENCY=80", "SERVICE_URL="+s.url, "PORT="+port,
 		"TASKS_SERVICE_ACCOUNT="+robot, "OPERATORS="+operator, "OIDC_KEYS_URL="+s.emulator.KeysURL(),
 		"DATASTORE_EMULATOR_HOST="+s.emulator.DatastoreAddr(), "CLOUD_TASKS_EMULATOR_HOST="+s.emulator.TasksAddr())
 	stderr, err := s.process.StderrPipe()
@@ -182,8 +185,9 @@ func TestService(t *testing.T) {
 	const start = `{"mapper": "add-credit", "id": "spring", "query": {"kind": "Account"}, "params": {"Amount": 10}}`
 	admin := s.token(operator, s.url)
 
-	// The queue that was not there is, with half of nine tenths of the requests that the service takes; and the log says what is
-	// wrong with the one that was, and that both together would have more.
+	// The queue that was not there is, with half of nine tenths of the requests that the service
+	// takes; and the log says what is wrong with the one that was, and that both together would
+	// have more.
 	night, err := s.tasks.GetQueue(t.Context(), &cloudtaskspb.GetQueueRequest{Name: queue + "-night"})
 	if err != nil || night.RateLimits.MaxConcurrentDispatches != 360 {
 		t.Errorf("the other queue: %v, %v", night, err)
@@ -219,7 +223,8 @@ func TestService(t *testing.T) {
 		`{"id": "a", "mapper": "add-credit", "query": {"kind": "A"}, "params": null}`: "params",
 		`{"id": "a", "mapper": "add-credit", "query": {"kind": "A"}}`:                 "params",
 	} {
-		if code, answer := s.send("POST", "/jobs", admin, body); code != 400 || !strings.Contains(strings.ReplaceAll(answer, `\"`, `"`), want) {
+		if code, answer := s.send("POST", "/jobs", admin, body); code != 400 ||
+			!strings.Contains(strings.ReplaceAll(answer, `\"`, `"`), want) {
 			t.Errorf("start with %s: %d %s, want 400 and %q", body, code, answer, want)
 		}
 	}
@@ -278,7 +283,8 @@ func TestService(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	good := map[string]string{
-		"GOOGLE_CLOUD_PROJECT": "p", "TASKS_QUEUE": "projects/p/locations/l/queues/q", "SERVICE_URL": "https://x.run.app/",
+		"GOOGLE_CLOUD_PROJECT": "p", "TASKS_QUEUE": "projects/p/locations/l/queues/q",
+		"SERVICE_URL":           "https://x.run.app/",
 		"TASKS_SERVICE_ACCOUNT": "a@b", "OPERATORS": "c@d, e@f",
 	}
 	getenv := func(changes ...string) func(string) string {
@@ -292,7 +298,8 @@ func TestConfig(t *testing.T) {
 		return func(name string) string { return env[name] }
 	}
 	c, err := configFrom(getenv())
-	if err != nil || c.url != "https://x.run.app" || c.addr != "127.0.0.1:8080" || len(c.operators) != 2 || !c.verified {
+	if err != nil || c.url != "https://x.run.app" || c.addr != "127.0.0.1:8080" || len(c.operators) != 2 ||
+		!c.verified {
 		t.Errorf("%+v, %v", c, err)
 	}
 	noAccounts := []string{"TASKS_SERVICE_ACCOUNT", "", "OPERATORS", ""}
@@ -300,19 +307,43 @@ func TestConfig(t *testing.T) {
 		changes []string
 		ok      func(config) bool
 	}{
-		"two queues": {[]string{"TASKS_QUEUE", "projects/p/locations/l/queues/q, projects/p/locations/l/queues/night", "CREATE_QUEUES", "true", "MAX_INSTANCES", "5", "CONCURRENCY", "8", "REQUEST_TIMEOUT", "600"}, func(c config) bool {
-			return len(c.queues) == 2 && c.createQueues && c.service == tasks.Service{Instances: 5, Concurrency: 8, Timeout: 10 * time.Minute, Queues: 2}
+		"two queues": {[]string{"TASKS_QUEUE", "projects/p/locations/l/queues/q, projects/p/locations/l/queues/night",
+			"CREATE_QUEUES", "true", "MAX_INSTANCES", "5", "CONCURRENCY", "8", "REQUEST_TIMEOUT", "600"},
+			func(c config) bool {
+				return len(c.queues) == 2 && c.createQueues && c.service == tasks.Service{Instances: 5, Concurrency: 8,
+					Timeout: 10 * time.Minute, Queues: 2}
+			}},
+		"the database elsewhere": {[]string{"DATASTORE_PROJECT", "data"}, func(c config) bool {
+			return c.project == "p" && c.databaseProject == "data"
 		}},
-		"the database elsewhere": {[]string{"DATASTORE_PROJECT", "data"}, func(c config) bool { return c.project == "p" && c.databaseProject == "data" }},
-		"the database here":      {nil, func(c config) bool { return c.project == "p" && c.databaseProject == "p" }},
-		"an address":             {[]string{"HOST", "::1", "PORT", "9"}, func(c config) bool { return c.addr == "[::1]:9" }},
-		"on Cloud Run":           {[]string{"K_SERVICE", "credit", "PORT", "9"}, func(c config) bool { return c.addr == ":9" }},
-		"off":                    {append([]string{"AUTH", "off"}, noAccounts...), func(c config) bool { return !c.verified && c.serviceAccount == "" && c.audience() == "" }},
-		"iam":                    {[]string{"AUTH", "iam", "OPERATORS", ""}, func(c config) bool { return !c.verified && c.serviceAccount == "a@b" && c.audience() == c.url }},
-		"iap":                    {[]string{"IAP_AUDIENCE", "/projects/12/locations/europe-west1/services/credit", "OPERATORS", ""}, func(c config) bool { return c.verified && len(c.operators) == 0 && c.iapAudience != "" }},
-		"iap, a region":          {[]string{"IAP_AUDIENCE", "/projects/12/regions/europe-west1/backendServices/34", "OPERATORS", ""}, func(c config) bool { return c.iapAudience != "" }},
-		"iap of some":            {[]string{"IAP_AUDIENCE", "/projects/12/global/backendServices/34", "OPERATORS", "ann@example.com", "IAP_KEYS_URL", "http://127.0.0.1:5/keys"}, func(c config) bool { return len(c.operators) == 1 && c.iapKeysURL != "" }},
-		"keys":                   {[]string{"OIDC_KEYS_URL", "http://127.0.0.1:5/keys"}, func(c config) bool { return c.keysURL != "" }},
+		"the database here": {nil, func(c config) bool { return c.project == "p" && c.databaseProject == "p" }},
+		"an address": {[]string{"HOST", "::1", "PORT", "9"}, func(c config) bool {
+			return c.addr == "[::1]:9"
+		}},
+		"on Cloud Run": {[]string{"K_SERVICE", "credit", "PORT", "9"}, func(c config) bool {
+			return c.addr == ":9"
+		}},
+		"off": {append([]string{"AUTH", "off"}, noAccounts...), func(c config) bool {
+			return !c.verified && c.serviceAccount == "" && c.audience() == ""
+		}},
+		"iam": {[]string{"AUTH", "iam", "OPERATORS", ""}, func(c config) bool {
+			return !c.verified && c.serviceAccount == "a@b" && c.audience() == c.url
+		}},
+		"iap": {[]string{"IAP_AUDIENCE", "/projects/12/locations/europe-west1/services/credit", "OPERATORS", ""},
+			func(c config) bool {
+				return c.verified && len(c.operators) == 0 && c.iapAudience != ""
+			}},
+		"iap, a region": {[]string{"IAP_AUDIENCE", "/projects/12/regions/europe-west1/backendServices/34", "OPERATORS",
+			""}, func(c config) bool {
+			return c.iapAudience != ""
+		}},
+		"iap of some": {[]string{"IAP_AUDIENCE", "/projects/12/global/backendServices/34", "OPERATORS",
+			"ann@example.com", "IAP_KEYS_URL", "http://127.0.0.1:5/keys"}, func(c config) bool {
+			return len(c.operators) == 1 && c.iapKeysURL != ""
+		}},
+		"keys": {[]string{"OIDC_KEYS_URL", "http://127.0.0.1:5/keys"}, func(c config) bool {
+			return c.keysURL != ""
+		}},
 	} {
 		if got, err := configFrom(getenv(c.changes...)); err != nil || !c.ok(got) {
 			t.Errorf("%s: %+v, %v", name, got, err)
@@ -324,15 +355,31 @@ func TestConfig(t *testing.T) {
 		}
 	}
 	for _, bad := range [][]string{
-		{"AUTH", "maybe"}, {"SERVICE_URL", "x.run.app"}, {"SERVICE_URL", "https://x.run.app/mapper"}, {"SERVICE_URL", "https://x.run.app?a=b"},
-		{"TASKS_QUEUE", "mapper"}, {"TASKS_QUEUE", " , "}, {"TASKS_QUEUE", "projects/p/locations/l/queues/q,night"}, {"TASKS_QUEUE", "projects/p/locations/l/queues/q,projects/p/locations/l/queues/q"},
-		{"CREATE_QUEUES", "yes"}, {"IAP_AUDIENCE", "credit"}, {"IAP_AUDIENCE", "/projects/name/global/backendServices/34"}, {"IAP_AUDIENCE", "/projects/12/global/backendServices/34 "}, {"IAP_AUDIENCE", "projects/12/global/backendServices/34"}, {"IAP_AUDIENCE", "/projects/12/locations/here/services/"},
-		{"IAP_KEYS_URL", "http://127.0.0.1:5/keys"}, {"IAP_KEYS_URL", "keys", "IAP_AUDIENCE", "/projects/12/global/backendServices/34"}, {"IAP_AUDIENCE", "/projects/12/global/backendServices/34", "AUTH", "iam", "OPERATORS", ""},
-		{"IAP_AUDIENCE", "/projects/12/global/backendServices/34", "AUTH", "off", "OPERATORS", "", "TASKS_SERVICE_ACCOUNT", ""}, {"IAP_KEYS_URL", "http://127.0.0.1:5/keys", "AUTH", "off", "OPERATORS", "", "TASKS_SERVICE_ACCOUNT", ""},
-		{"OPERATORS", "everybody", "IAP_AUDIENCE", "/projects/12/global/backendServices/34"}, {"MAX_INSTANCES", "0"}, {"CONCURRENCY", "1001"}, {"REQUEST_TIMEOUT", "10m"}, {"PORT", "http"}, {"PORT", "0"}, {"OPERATORS", "everybody"}, {"OPERATORS", " , "},
+		{"AUTH", "maybe"}, {"SERVICE_URL", "x.run.app"}, {"SERVICE_URL", "https://x.run.app/mapper"},
+		{"SERVICE_URL", "https://x.run.app?a=b"},
+		{"TASKS_QUEUE", "mapper"}, {"TASKS_QUEUE", " , "}, {"TASKS_QUEUE", "projects/p/locations/l/queues/q,night"},
+		{"TASKS_QUEUE", "projects/p/locations/l/queues/q,projects/p/locations/l/queues/q"},
+		{"CREATE_QUEUES", "yes"}, {"IAP_AUDIENCE", "credit"},
+		{"IAP_AUDIENCE", "/projects/name/global/backendServices/34"},
+		{"IAP_AUDIENCE", "/projects/12/global/backendServices/34 "},
+		{"IAP_AUDIENCE", "projects/12/global/backendServices/34"},
+		{"IAP_AUDIENCE", "/projects/12/locations/here/services/"},
+		{"IAP_KEYS_URL", "http://127.0.0.1:5/keys"},
+		{"IAP_KEYS_URL", "keys", "IAP_AUDIENCE", "/projects/12/global/backendServices/34"},
+		{"IAP_AUDIENCE", "/projects/12/global/backendServices/34", "AUTH", "iam", "OPERATORS", ""},
+		{"IAP_AUDIENCE", "/projects/12/global/backendServices/34", "AUTH", "off", "OPERATORS", "",
+			"TASKS_SERVICE_ACCOUNT", ""}, {"IAP_KEYS_URL", "http://127.0.0.1:5/keys", "AUTH", "off", "OPERATORS", "",
+			"TASKS_SERVICE_ACCOUNT", ""},
+		{"OPERATORS", "everybody", "IAP_AUDIENCE", "/projects/12/global/backendServices/34"}, {"MAX_INSTANCES", "0"},
+		{"CONCURRENCY", "1001"}, {"REQUEST_TIMEOUT", "10m"}, {"PORT", "http"}, {"PORT", "0"},
+		{"OPERATORS", "everybody"}, {"OPERATORS", " , "},
 		{"TASKS_SERVICE_ACCOUNT", "x"}, {"TASKS_SERVICE_ACCOUNT", "a@b,c@d"}, {"OIDC_KEYS_URL", "keys"},
-		{"OPERATORS", "c@d", "AUTH", "iam"}, {"OPERATORS", "c@d", "AUTH", "off"}, {"OIDC_KEYS_URL", "https://x", "AUTH", "iam", "OPERATORS", ""},
-		{"OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"}, {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "collector"}, {"OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318"}, {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318"}, {"OTEL_TRACES_EXPORTER", "zipkin", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318"},
+		{"OPERATORS", "c@d", "AUTH", "iam"}, {"OPERATORS", "c@d", "AUTH", "off"},
+		{"OIDC_KEYS_URL", "https://x", "AUTH", "iam", "OPERATORS", ""},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"}, {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "collector"},
+		{"OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318"},
+		{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318"},
+		{"OTEL_TRACES_EXPORTER", "zipkin", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318"},
 	} {
 		if _, err := configFrom(getenv(bad...)); err == nil || !strings.Contains(err.Error(), bad[0]) {
 			t.Errorf("%s: %v, want an error that names %s", bad, err, bad[0])
@@ -350,7 +397,8 @@ func TestRunReportsBadConfiguration(t *testing.T) {
 	t.Setenv("DATASTORE_EMULATOR_HOST", "127.0.0.1:1")
 	t.Setenv("CLOUD_TASKS_EMULATOR_HOST", "127.0.0.1:1")
 	log := slog.New(slog.NewTextHandler(new(bytes.Buffer), nil))
-	err := run(context.Background(), config{project: "p", databaseProject: "p", queues: []string{"q"}, url: "http://x"}, log)
+	err := run(context.Background(), config{project: "p", databaseProject: "p", queues: []string{"q"}, url: "http://x"},
+		log)
 	if err == nil || !strings.Contains(err.Error(), `the queue's name is "q"`) {
 		t.Errorf("error %v", err)
 	}

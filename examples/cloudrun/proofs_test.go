@@ -23,8 +23,8 @@ import (
 	"github.com/scattermap/scattermap/internal/forge"
 )
 
-// A gate is the service in this process, with forgers that sign as Google does. Its queue is paused, so that
-// nothing happens but what a test's requests bring about.
+// A gate is the service in this process, with forgers that sign as Google does. Its queue is
+// paused, so that nothing happens but what a test's requests bring about.
 type gate struct {
 	*testing.T
 	emulator      *emulator.Emulator
@@ -38,7 +38,8 @@ const (
 	theAudience = "/projects/12/locations/europe-west1/services/credit" // of Identity-Aware Proxy
 )
 
-// newGate starts the service, with operators who come through Identity-Aware Proxy or with tokens of their own.
+// newGate starts the service, with operators who come through Identity-Aware Proxy or with tokens
+// of their own.
 func newGate(t *testing.T, iap bool) *gate {
 	t.Helper()
 	g := &gate{T: t, google: forge.OIDC(t), proxy: forge.IAP(t)}
@@ -49,8 +50,9 @@ func newGate(t *testing.T, iap bool) *gate {
 	}
 	t.Cleanup(func() { g.client.Close() })
 	env := map[string]string{
-		"GOOGLE_CLOUD_PROJECT": "test", "TASKS_QUEUE": queue, "CREATE_QUEUES": "true", "SERVICE_URL": serviceURL, "TASKS_SERVICE_ACCOUNT": robot,
-		"OPERATORS": operator, "OIDC_KEYS_URL": g.google.Keys(g.proxy), "K_SERVICE": "",
+		"GOOGLE_CLOUD_PROJECT": "test", "TASKS_QUEUE": queue, "CREATE_QUEUES": "true", "SERVICE_URL": serviceURL,
+		"TASKS_SERVICE_ACCOUNT": robot,
+		"OPERATORS":             operator, "OIDC_KEYS_URL": g.google.Keys(g.proxy), "K_SERVICE": "",
 		"DATASTORE_EMULATOR_HOST": g.emulator.DatastoreAddr(), "CLOUD_TASKS_EMULATOR_HOST": g.emulator.TasksAddr(),
 	}
 	if iap {
@@ -103,7 +105,8 @@ func (g *gate) state() (s state) {
 		g.Fatal(err)
 	}
 	defer tasks.Close()
-	for it := tasks.ListTasks(g.Context(), &cloudtaskspb.ListTasksRequest{Parent: queue, ResponseView: cloudtaskspb.Task_FULL}); ; {
+	for it := tasks.ListTasks(g.Context(), &cloudtaskspb.ListTasksRequest{Parent: queue,
+		ResponseView: cloudtaskspb.Task_FULL}); ; {
 		task, err := it.Next()
 		if errors.Is(err, iterator.Done) {
 			break
@@ -131,8 +134,9 @@ func (g *gate) state() (s state) {
 	}
 }
 
-// TestProofs sends every proof that does not pass to whatever changes something: nothing is started, controlled, enqueued or run. Then
-// it sends the good one, which has each of these effects.
+// TestProofs sends every proof that does not pass to whatever changes something: nothing is
+// started, controlled, enqueued or run. Then it sends the good one, which has each of these
+// effects.
 func TestProofs(t *testing.T) {
 	for name, iap := range map[string]bool{"OIDC": false, "Identity-Aware Proxy": true} {
 		t.Run(name, func(t *testing.T) {
@@ -148,18 +152,24 @@ func TestProofs(t *testing.T) {
 			if iap {
 				operators, others, audience = g.proxy, g.google, theAudience
 			}
-			ofOperators, ofTasks := operators.Proofs(others, operator, audience), g.google.Proofs(g.proxy, robot, serviceURL)
+			ofOperators, ofTasks := operators.Proofs(others, operator, audience),
+				g.google.Proofs(g.proxy, robot, serviceURL)
 			admin, queue := ofOperators[0].Header, ofTasks[0].Header
 			// An account that has another part to play is just another account.
 			asTask, asOperator := g.google.Token(robot, serviceURL, nil), operators.Token(operator, audience, nil)
 			ofOperators = append(ofOperators,
-				forge.Proof{Name: "the tasks' account", Header: operators.Header(operators.Token(robot, audience, nil)), Code: 403},
-				forge.Proof{Name: "a task's token", Header: g.google.Header(asTask), Code: map[bool]int{false: 403, true: 401}[iap]})
+				forge.Proof{Name: "the tasks' account", Header: operators.Header(operators.Token(robot, audience, nil)),
+					Code: 403},
+				forge.Proof{Name: "a task's token", Header: g.google.Header(asTask),
+					Code: map[bool]int{false: 403, true: 401}[iap]})
 			ofTasks = append(ofTasks,
-				forge.Proof{Name: "an operator's account", Header: g.google.Header(g.google.Token(operator, serviceURL, nil)), Code: 403},
-				forge.Proof{Name: "an operator's proof", Header: operators.Header(asOperator), Code: map[bool]int{false: 403, true: 401}[iap]})
+				forge.Proof{Name: "an operator's account",
+					Header: g.google.Header(g.google.Token(operator, serviceURL, nil)), Code: 403},
+				forge.Proof{Name: "an operator's proof", Header: operators.Header(asOperator),
+					Code: map[bool]int{false: 403, true: 401}[iap]})
 
-			const spring = `{"mapper": "add-credit", "id": "spring", "query": {"kind": "Account"}, "params": {"Amount": 10}}`
+			const spring = `{"mapper": "add-credit", "id": "spring", "query": {"kind": "Account"}, "params": ` +
+				`{"Amount": 10}}`
 			if code, answer := g.send("POST", "/jobs", spring, admin); code != 200 {
 				t.Fatalf("start: %d %s", code, answer)
 			}
@@ -185,13 +195,15 @@ func TestProofs(t *testing.T) {
 			}
 			for _, p := range ofOperators {
 				if p.Code == 200 {
-					if code, answer := g.send("GET", "/jobs/spring", "", p.Header); code != 200 || !strings.Contains(answer, "spring") {
+					if code, answer := g.send("GET", "/jobs/spring", "", p.Header); code != 200 ||
+						!strings.Contains(answer, "spring") {
 						t.Errorf("%s: %d %s", p.Name, code, answer)
 					}
 					continue
 				}
 				refused("POST", "/jobs", strings.Replace(spring, "spring", "summer", 1), p)
-				for _, path := range []string{"/jobs", "/jobs/spring", "/jobs/spring/failures", "/jobs/spring/causes", "/jobs/spring/history"} {
+				for _, path := range []string{"/jobs", "/jobs/spring", "/jobs/spring/failures", "/jobs/spring/causes",
+					"/jobs/spring/history"} {
 					refused("GET", path, "", p)
 				}
 				for _, act := range strings.Fields("pause resume abort retry move rate clean-up") {
@@ -217,7 +229,8 @@ func TestProofs(t *testing.T) {
 			if code, answer := g.send("POST", "/jobs/spring/resume", "{}", admin); code != 200 {
 				t.Errorf("resume: %d %s", code, answer)
 			}
-			if code, answer := g.send("POST", "/jobs", strings.Replace(spring, `"id": "spring"`, `"id": "summer", "beside": true`, 1), admin); code != 200 {
+			if code, answer := g.send("POST", "/jobs",
+				strings.Replace(spring, `"id": "spring"`, `"id": "summer", "beside": true`, 1), admin); code != 200 {
 				t.Errorf("start: %d %s", code, answer)
 			}
 			if code, _ := g.send("POST", "/mapper/revive", "", queue); code != 200 {
@@ -225,10 +238,12 @@ func TestProofs(t *testing.T) {
 			}
 			after := g.state()
 			if len(after.Tasks) <= len(before.Tasks) || len(after.Entities) <= len(before.Entities) {
-				t.Errorf("%d tasks and %d entities after another start; there were %d and %d", len(after.Tasks), len(after.Entities), len(before.Tasks), len(before.Entities))
+				t.Errorf("%d tasks and %d entities after another start; there were %d and %d", len(after.Tasks),
+					len(after.Entities), len(before.Tasks), len(before.Entities))
 			}
 			for _, task := range before.Tasks {
-				if code, _ := g.send("POST", pathOf(t, task), string(task.GetHttpRequest().GetBody()), queue); code != 200 {
+				if code, _ := g.send("POST", pathOf(t, task), string(task.GetHttpRequest().GetBody()),
+					queue); code != 200 {
 					t.Errorf("a task: %d", code)
 				}
 			}
@@ -259,7 +274,8 @@ func pathOf(t *testing.T, task *cloudtaskspb.Task) string {
 // TestEverybodyBehindProxy leaves it to the proxy who is an operator.
 func TestEverybodyBehindProxy(t *testing.T) {
 	proxy := forge.IAP(t)
-	allow, err := operators(config{verified: true, serviceAccount: robot, iapAudience: theAudience, iapKeysURL: proxy.Keys()}, slog.New(slog.DiscardHandler))
+	allow, err := operators(config{verified: true, serviceAccount: robot, iapAudience: theAudience,
+		iapKeysURL: proxy.Keys()}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +301,8 @@ func TestOffIsSaid(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if said := strings.Contains(log.String(), "level=WARN") && strings.Contains(log.String(), "AUTH=off"); said != c.says {
+		if said := strings.Contains(log.String(), "level=WARN") &&
+			strings.Contains(log.String(), "AUTH=off"); said != c.says {
 			t.Errorf("%s: the log says %q", name, log.String())
 		}
 		if _, err := allow(httptest.NewRequest("GET", "/jobs", nil)); (err == nil) != c.says {

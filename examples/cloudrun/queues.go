@@ -13,7 +13,9 @@ import (
 )
 
 // newQueues returns the service's queues. Those that are not there are created, if that is wanted.
-func newQueues(ctx context.Context, client *cloudtasks.Client, c config, log *slog.Logger) (all []*tasks.Queue, err error) {
+func newQueues(
+	ctx context.Context, client *cloudtasks.Client, c config, log *slog.Logger,
+) (all []*tasks.Queue, err error) {
 	for _, name := range c.queues {
 		queue, err := tasks.NewQueue(client, name, c.url+"/mapper/", &tasks.Options{
 			ServiceAccount: c.serviceAccount, Audience: c.audience(), Unverified: !c.verified, KeysURL: c.keysURL,
@@ -39,8 +41,8 @@ func newQueues(ctx context.Context, client *cloudtasks.Client, c config, log *sl
 // checkTime is how long the settings of a queue may take to be read.
 const checkTime = 10 * time.Second
 
-// checkQueues says in the log what contradicts each other in the settings of the queues and of the service. It is nothing
-// that keeps the service from serving.
+// checkQueues says in the log what contradicts each other in the settings of the queues and of the
+// service. It is nothing that keeps the service from serving.
 func checkQueues(ctx context.Context, queues []*tasks.Queue, s tasks.Service, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
@@ -55,7 +57,8 @@ func checkQueues(ctx context.Context, queues []*tasks.Queue, s tasks.Service, lo
 		}
 	}
 	if most := s.ForTasks(); len(queues) > 1 && most > 0 && atOnce > most {
-		log.Warn("the queues' settings", "problem", fmt.Sprintf("together they deliver up to %d tasks at once, and the "+
-			"service should get %d at most: lower their max-concurrent-dispatches", atOnce, most))
+		log.Warn("the queues' settings", "problem",
+			fmt.Sprintf("together they deliver up to %d tasks at once, and the "+
+				"service should get %d at most: lower their max-concurrent-dispatches", atOnce, most))
 	}
 }

@@ -13,7 +13,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// exported starts telemetry with an environment, exports a number, and returns what its metrics say of the service.
+// exported starts telemetry with an environment, exports a number, and returns what its metrics say
+// of the service.
 func exported(t *testing.T, environment map[string]string) map[string]string {
 	t.Helper()
 	about := make(map[string]string)
@@ -70,28 +71,33 @@ func export(t *testing.T, environment, about map[string]string) {
 	}
 }
 
-// TestResource checks what metrics say of the service and the instance they are of: each process is another instance, though all containers
-// have the same process ID. The variables of OpenTelemetry go first.
+// TestResource checks what metrics say of the service and the instance they are of: each process is
+// another instance, though all containers have the same process ID. The variables of OpenTelemetry
+// go first.
 func TestResource(t *testing.T) {
 	first, second := exported(t, nil), exported(t, nil)
 	if first["service.name"] != "credit" || first["service.version"] != "credit-7" {
 		t.Errorf("metrics are of %v", first)
 	}
 	uuid := regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
-	if a, b := first["service.instance.id"], second["service.instance.id"]; a == b || !uuid.MatchString(a) || !uuid.MatchString(b) {
+	if a, b := first["service.instance.id"], second["service.instance.id"]; a == b || !uuid.MatchString(a) ||
+		!uuid.MatchString(b) {
 		t.Errorf("two instances are %q and %q", a, b)
 	}
 	theirs := exported(t, map[string]string{
-		"OTEL_SERVICE_NAME": "ledger", "OTEL_RESOURCE_ATTRIBUTES": "service.version=9,service.instance.id=blue,team=money",
+		"OTEL_SERVICE_NAME":                   "ledger",
+		"OTEL_RESOURCE_ATTRIBUTES":            "service.version=9,service.instance.id=blue,team=money",
 		"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "/only/metrics",
 	})
-	for name, want := range map[string]string{"service.name": "ledger", "service.version": "9", "service.instance.id": "blue", "team": "money"} {
+	for name, want := range map[string]string{"service.name": "ledger", "service.version": "9",
+		"service.instance.id": "blue", "team": "money"} {
 		if theirs[name] != want {
 			t.Errorf("%s is %q, want %q as the environment says", name, theirs[name], want)
 		}
 	}
 	for name, environment := range map[string]map[string]string{
-		"disabled": {"OTEL_SDK_DISABLED": "true"}, "none": {"OTEL_METRICS_EXPORTER": "none"}, "nowhere": {"OTEL_EXPORTER_OTLP_ENDPOINT": ""},
+		"disabled": {"OTEL_SDK_DISABLED": "true"}, "none": {"OTEL_METRICS_EXPORTER": "none"},
+		"nowhere": {"OTEL_EXPORTER_OTLP_ENDPOINT": ""},
 	} {
 		if got := exported(t, environment); len(got) > 0 {
 			t.Errorf("%s: exported by %v", name, got)

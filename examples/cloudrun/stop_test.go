@@ -29,20 +29,24 @@ func TestLateCleanUp(t *testing.T) {
 	}
 	t.Parallel()
 	const n = 3000
-	latency := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: 20 * time.Millisecond, Max: 120 * time.Millisecond}})
+	latency := emulator.NewFaults(1,
+		emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: 20 * time.Millisecond,
+			Max: 120 * time.Millisecond}})
 	latency.Pause()
 	var cleaning, stopped atomic.Bool
 	stop := make(chan func())
 	interceptor := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		resp, err := handler(ctx, req)
-		if lookup, ok := req.(*datastorepb.LookupRequest); ok && cleaning.Load() && lookup.Keys[0].Path[0].Kind == "ScattermapJob" && !stopped.Swap(true) {
+		if lookup, ok := req.(*datastorepb.LookupRequest); ok && cleaning.Load() &&
+			lookup.Keys[0].Path[0].Kind == "ScattermapJob" && !stopped.Swap(true) {
 			stopping := make(chan struct{})
 			stop <- func() { close(stopping) }
 			<-stopping // the process finds the answer when it wakes
 		}
 		return resp, err
 	}
-	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0", Faults: latency, Interceptor: interceptor})
+	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0", Faults: latency,
+		Interceptor: interceptor})
 	f, client, engine := newCloud(t, e, e.DatastoreAddr(), n, 60, bank.AddCredit)
 	f.route = func(r *http.Request) int {
 		if strings.HasSuffix(r.URL.Path, "/cleanup") && !stopped.Load() {
@@ -88,7 +92,8 @@ func TestLateCleanUp(t *testing.T) {
 	if proof, err := second.Verify(t.Context()); err != nil || len(proof.Problems) > 0 {
 		t.Errorf("proof %+v, %v", proof, err)
 	}
-	if right, err := client.Count(t.Context(), datastore.NewQuery("Account").FilterField("Balance", "=", 20)); err != nil || right != n {
+	if right, err := client.Count(t.Context(), datastore.NewQuery("Account").FilterField("Balance", "=",
+		20)); err != nil || right != n {
 		t.Errorf("%d of %d accounts were credited twice, by two jobs; %v", right, n, err)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestStrangers has people without a token hold connections open, whose headers or bodies come byte by byte:
-// the service closes all of them, and serves others meanwhile.
+// TestStrangers has people without a token hold connections open, whose headers or bodies come byte
+// by byte: the service closes all of them, and serves others meanwhile.
 func TestStrangers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out what waits for time-outs of a process")

@@ -17,14 +17,15 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
 )
 
-// exports reads whether traces or metrics are exported, by OpenTelemetry's variables for them alone, and where to, if not to the
-// collector of both. The exporters read the address themselves.
+// exports reads whether traces or metrics are exported, by OpenTelemetry's variables for them
+// alone, and where to, if not to the collector of both. The exporters read the address themselves.
 func (e *environment) exports(what, collector string) bool {
 	own := strings.ToUpper(what)
 	endpoint := "OTEL_EXPORTER_OTLP_" + own + "_ENDPOINT"
 	e.checkURL(endpoint, e.getenv(endpoint), func(*url.URL) bool { return true }, "an http(s) URL without a query")
 	exporter := "OTEL_" + own + "_EXPORTER"
-	if cmp.Or(e.getenv(endpoint), collector) == "" || e.getenv(exporter) == "none" || strings.EqualFold(e.getenv("OTEL_SDK_DISABLED"), "true") {
+	if cmp.Or(e.getenv(endpoint), collector) == "" || e.getenv(exporter) == "none" ||
+		strings.EqualFold(e.getenv("OTEL_SDK_DISABLED"), "true") {
 		return false
 	}
 	if v := e.getenv(exporter); v != "" && v != "otlp" {
@@ -41,9 +42,10 @@ func (e *environment) exports(what, collector string) bool {
 	return true
 }
 
-// startTelemetry exports metrics and traces by OTLP over HTTP, if the environment says where to. OpenTelemetry's own variables
-// (OTEL_...) go first: the exporters read theirs themselves, and OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES change what is said of the
-// service. What it returns exports what is left, and ends it.
+// startTelemetry exports metrics and traces by OTLP over HTTP, if the environment says where to.
+// OpenTelemetry's own variables (OTEL_...) go first: the exporters read theirs themselves, and
+// OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES change what is said of the service. What it
+// returns exports what is left, and ends it.
 func startTelemetry(ctx context.Context, c config) (end func(context.Context) error, err error) {
 	var ends []func(context.Context) error
 	end = func(ctx context.Context) error {
@@ -56,7 +58,8 @@ func startTelemetry(ctx context.Context, c config) (end func(context.Context) er
 	if !c.traces && !c.metrics {
 		return end, nil
 	}
-	// The instance's ID is random: process IDs and host names of containers are the same in many of them. What comes later goes first.
+	// The instance's ID is random: process IDs and host names of containers are the same in many of
+	// them. What comes later goes first.
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithService(), resource.WithAttributes(
 		semconv.ServiceName(c.serviceName), semconv.ServiceVersion(c.revision)), resource.WithFromEnv())
 	if about == nil {
@@ -79,7 +82,8 @@ func startTelemetry(ctx context.Context, c config) (end func(context.Context) er
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("telemetry: metrics: %w", err), end(ctx))
 		}
-		meters := metric.NewMeterProvider(metric.WithResource(about), metric.WithReader(metric.NewPeriodicReader(numbers)))
+		meters := metric.NewMeterProvider(metric.WithResource(about),
+			metric.WithReader(metric.NewPeriodicReader(numbers)))
 		otel.SetMeterProvider(meters)
 		ends = append(ends, meters.Shutdown)
 	}

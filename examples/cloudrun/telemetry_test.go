@@ -19,7 +19,8 @@ import (
 	"github.com/scattermap/scattermap/examples/internal/bank"
 )
 
-// TestTelemetry has the service, started in this process, run a job, and a collector receive its metrics and traces when it shuts down.
+// TestTelemetry has the service, started in this process, run a job, and a collector receive its
+// metrics and traces when it shuts down.
 func TestTelemetry(t *testing.T) {
 	var mu sync.Mutex
 	received := make(map[string]string)
@@ -48,14 +49,17 @@ func TestTelemetry(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tasks.Close()
-	if _, err := tasks.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: queue}}); err != nil {
+	if _, err := tasks.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{Name: queue}}); err != nil {
 		t.Fatal(err)
 	}
 	port := freePort(t)
 	url := "http://127.0.0.1:" + port
 	for name, value := range map[string]string{
-		"GOOGLE_CLOUD_PROJECT": "test", "TASKS_QUEUE": queue, "SERVICE_URL": url, "PORT": port, "AUTH": "off", "K_REVISION": "credit-7",
-		"DATASTORE_EMULATOR_HOST": e.DatastoreAddr(), "CLOUD_TASKS_EMULATOR_HOST": e.TasksAddr(), "OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL,
+		"GOOGLE_CLOUD_PROJECT": "test", "TASKS_QUEUE": queue, "SERVICE_URL": url, "PORT": port, "AUTH": "off",
+		"K_REVISION":              "credit-7",
+		"DATASTORE_EMULATOR_HOST": e.DatastoreAddr(), "CLOUD_TASKS_EMULATOR_HOST": e.TasksAddr(),
+		"OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL,
 	} {
 		t.Setenv(name, value)
 	}

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// aggregate counts and adds up. Each shard does so for itself, unless the query's results depend on those of others,
-// or an average is asked for: then they are read.
+// aggregate counts and adds up. Each shard does so for itself, unless the query's results depend on
+// those of others, or an average is asked for: then they are read.
 func (r *router) aggregate(ctx context.Context, req *pb.RunAggregationQueryRequest) (*pb.RunAggregationQueryResponse,
 	error) {
 	comments, err := ofTable(req.PartitionId, req.GetAggregationQuery().GetNestedQuery())
@@ -120,10 +120,13 @@ func (all *sums) ask(ctx context.Context, s *search, aq *pb.AggregationQuery) er
 			q := proto.Clone(st.query).(*pb.Query)
 			q.Projection = aq.GetNestedQuery().Projection
 			resp, err := read(ctx, func() (*pb.RunAggregationQueryResponse, error) {
-				return st.session.db.api().RunAggregationQuery(ctx, &pb.RunAggregationQueryRequest{ProjectId: st.session.db.project,
-					DatabaseId: st.session.db.name, ReadOptions: st.session.options(),
-					QueryType: &pb.RunAggregationQueryRequest_AggregationQuery{AggregationQuery: &pb.AggregationQuery{
-						QueryType: &pb.AggregationQuery_NestedQuery{NestedQuery: q}, Aggregations: aq.Aggregations}}})
+				return st.session.db.api().RunAggregationQuery(ctx,
+					&pb.RunAggregationQueryRequest{ProjectId: st.session.db.project,
+						DatabaseId: st.session.db.name, ReadOptions: st.session.options(),
+						QueryType: &pb.RunAggregationQueryRequest_AggregationQuery{
+							AggregationQuery: &pb.AggregationQuery{
+								QueryType:    &pb.AggregationQuery_NestedQuery{NestedQuery: q},
+								Aggregations: aq.Aggregations}}})
 			})
 			if err != nil {
 				return st.session.hint(err)
@@ -158,7 +161,8 @@ func (all *sums) read(ctx context.Context, v *view, q *pb.Query) error {
 		}
 	}
 	if len(wanted) > 0 && len(q.Projection) > 0 {
-		return status.Error(codes.InvalidArgument, "the store adds up what whole comments have: leave the projection out")
+		return status.Error(codes.InvalidArgument,
+			"the store adds up what whole comments have: leave the projection out")
 	}
 	q = proto.Clone(q).(*pb.Query)
 	for {

@@ -36,8 +36,8 @@ var (
 	_ Verbs = (*Store)(nil)
 )
 
-// A caller is a service that was written for the plain kind: it knows of no shards. It does things at random, the same
-// for the same seed, and notes what it gets.
+// A caller is a service that was written for the plain kind: it knows of no shards. It does things
+// at random, the same for the same seed, and notes what it gets.
 type caller struct {
 	client Verbs
 	rand   *rand.Rand
@@ -128,8 +128,9 @@ func (c *caller) edit(ctx context.Context) error {
 	return err
 }
 
-// editInTransaction changes all comments of an order, and deletes one of them if the order's number is even. The
-// orders of the first shard are in the database of other kinds, so there it writes one of these, too.
+// editInTransaction changes all comments of an order, and deletes one of them if the order's number
+// is even. The orders of the first shard are in the database of other kinds, so there it writes one
+// of these, too.
 func (c *caller) editInTransaction(ctx context.Context) error {
 	key, author := c.any(), authors[c.rand.IntN(3)]
 	_, err := c.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {

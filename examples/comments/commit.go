@@ -16,7 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// recentWrites is how many writes of others may come between a write whose answer is lost and its next attempt.
+// recentWrites is how many writes of others may come between a write whose answer is lost and its
+// next attempt.
 const recentWrites = 32
 
 // A write is a mutation of the caller's.
@@ -30,8 +31,8 @@ type write struct {
 	order    int64
 }
 
-// parse checks what can be checked before anything is read, and returns the writes of each database. A deletion under a
-// key that no shard can have is in none: there is nothing to delete.
+// parse checks what can be checked before anything is read, and returns the writes of each
+// database. A deletion under a key that no shard can have is in none: there is nothing to delete.
 func (r *router) parse(mutations []*pb.Mutation) (map[*database][]*write, error) {
 	all := make(map[*database][]*write)
 	var bad keyErrors
@@ -63,8 +64,9 @@ func (r *router) parseOne(position int, m *pb.Mutation) (*write, *database, erro
 	}
 	w.own = own(key)
 	if path := key.GetPath(); len(path) > 0 && isShard(path[0].Kind) {
-		return nil, nil, &KeyError{Key: clientKey(key), Reason: "it is in a shard: comments are written under the kind " +
-			"" + plainKind}
+		return nil, nil,
+			&KeyError{Key: clientKey(key), Reason: "it is in a shard: comments are written under the kind " +
+				"" + plainKind}
 	}
 	if !w.own {
 		return w, r.databases[0], nil
@@ -104,9 +106,10 @@ func (r *router) parseOne(position int, m *pb.Mutation) (*write, *database, erro
 	}
 	d := r.database(w.order)
 	if !w.drawn && id.Physical() != d.number {
-		return nil, nil, refuse("order %d is in database %d, and the ID in database %d: delete the comment, and put it "+
-			"under a new ID",
-			w.order, d.number, id.Physical())
+		return nil, nil,
+			refuse("order %d is in database %d, and the ID in database %d: delete the comment, and put it "+
+				"under a new ID",
+				w.order, d.number, id.Physical())
 	}
 	return w, d, nil
 }
@@ -307,8 +310,8 @@ func (r *router) commitTransaction(ctx context.Context, req *pb.CommitRequest,
 	return resp, nil
 }
 
-// write writes to a database in a transaction of the store's own. It tries again until it knows that it has written,
-// and never writes what it has written already.
+// write writes to a database in a transaction of the store's own. It tries again until it knows
+// that it has written, and never writes what it has written already.
 func (r *router) write(ctx context.Context, d *database, writes []*write) (results []*pb.MutationResult, err error) {
 	if len(writes) == 0 {
 		return nil, nil

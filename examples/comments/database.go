@@ -44,7 +44,8 @@ var errIntroduced = errors.New("the client is known now")
 func connect(ctx context.Context, number int, open Open,
 	route func(ctx context.Context, req, reply any) error) (*database, error) {
 	d := &database{number: number}
-	intercept := func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	intercept := func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
+		invoke grpc.UnaryInvoker,
 		opts ...grpc.CallOption) error {
 		if ctx.Value(introduction{}) != nil {
 			call, _ := req.(*pb.LookupRequest)

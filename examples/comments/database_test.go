@@ -17,16 +17,17 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// TestNamedDatabases has two databases of one server, as a project has them: each comment is in its own, and comments are
-// ordered by keys that they hold as if there were one database.
+// TestNamedDatabases has two databases of one server, as a project has them: each comment is in its
+// own, and comments are ordered by keys that they hold as if there were one database.
 func TestNamedDatabases(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
 	var open []Open
 	for _, name := range []string{"one", "two"} {
 		open = append(open, func(opts ...option.ClientOption) (*datastore.Client, error) {
-			return datastore.NewClientWithDatabase(t.Context(), "test", name, append(opts, option.WithEndpoint(e.DatastoreAddr()),
-				option.WithoutAuthentication(), option.WithTelemetryDisabled(),
-				option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())))...)
+			return datastore.NewClientWithDatabase(t.Context(), "test", name,
+				append(opts, option.WithEndpoint(e.DatastoreAddr()),
+					option.WithoutAuthentication(), option.WithTelemetryDisabled(),
+					option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())))...)
 		})
 	}
 	s := openStore(t, open...)
@@ -64,7 +65,8 @@ func TestNamedDatabases(t *testing.T) {
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("by the comments that they answer: %v, %v, want %v", got, err, want)
 	}
-	keys, err = s.GetAll(t.Context(), datastore.NewQuery(plainKind).FilterField("Answers", "=", plain(5)).KeysOnly(), nil)
+	keys, err = s.GetAll(t.Context(), datastore.NewQuery(plainKind).FilterField("Answers", "=", plain(5)).KeysOnly(),
+		nil)
 	if err != nil || len(keys) != 1 || keys[0].ID != want[4] {
 		t.Errorf("what answers comment 5: %v, %v", keys, err)
 	}
@@ -73,8 +75,8 @@ func TestNamedDatabases(t *testing.T) {
 	}
 }
 
-// TestDisorder has a database return results in an order that the store does not expect: it is an error, and none is left
-// out.
+// TestDisorder has a database return results in an order that the store does not expect: it is an
+// error, and none is left out.
 func TestDisorder(t *testing.T) {
 	reverse := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 		opts ...grpc.CallOption) error {

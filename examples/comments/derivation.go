@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// The numbers from which the document derives 20 shards of 300,000 in turn: about 100,000 comments come in 3 days, and
-// an order lives for 3 days.
+// The numbers from which the document derives 20 shards of 300,000 in turn: about 100,000 comments
+// come in 3 days, and an order lives for 3 days.
 const (
 	commentsInLife = 100_000
 	orderLife      = 3 * 24 * time.Hour
@@ -33,8 +33,8 @@ func turn(rows, inLife int64, life time.Duration) time.Duration {
 	return time.Duration(float64(life) * float64(rows) / float64(inLife))
 }
 
-// mostShards returns in how many shards the comments of an order are at most, if turns take so long: it is in one more
-// for each border that its life can cross.
+// mostShards returns in how many shards the comments of an order are at most, if turns take so
+// long: it is in one more for each border that its life can cross.
 func mostShards(turn, life time.Duration) int { return 1 + int((life+turn-1)/turn) }
 
 // derive follows the comments of two rounds by the store's own rule.
@@ -53,8 +53,8 @@ func derive() (derivation, error) {
 	return d, nil
 }
 
-// followComments counts comments, as the document does. It follows the orders of two rounds, each with a comment every
-// hour of its life, and counts their shards.
+// followComments counts comments, as the document does. It follows the orders of two rounds, each
+// with a comment every hour of its life, and counts their shards.
 func (d *derivation) followComments() {
 	orders, crossing := 0, 0
 	for begun := time.Duration(0); begun < 2*d.Round; begun += time.Hour {

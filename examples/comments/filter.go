@@ -98,7 +98,8 @@ func narrow(f *pb.Filter, ofOrder func(int64) set, ofKey func(*pb.Key) set) set 
 	return where
 }
 
-// databasesOf returns the databases in which a query has to look. No database has a key that can't be written.
+// databasesOf returns the databases in which a query has to look. No database has a key that can't
+// be written.
 func (r *router) databasesOf(f *pb.Filter) (all []*database) {
 	where := narrow(f, func(order int64) set { return setOf(fmt.Sprint(r.database(order).number)) },
 		func(key *pb.Key) set {
@@ -134,8 +135,8 @@ func (s *session) kindsOf(r *router, f *pb.Filter) (all []string) {
 	return all
 }
 
-// within returns a condition as the shard of a kind has it: its keys are those of the kind. Keys that are values of
-// other properties stay those of comments, which no move changes.
+// within returns a condition as the shard of a kind has it: its keys are those of the kind. Keys
+// that are values of other properties stay those of comments, which no move changes.
 func within(f *pb.Filter, kind string) *pb.Filter {
 	f, _ = proto.Clone(f).(*pb.Filter)
 	rename(f, kind)
@@ -161,7 +162,8 @@ func rename(f *pb.Filter, kind string) {
 	}
 }
 
-// renamed returns a key that compares with those of a shard as the given one does with those of comments.
+// renamed returns a key that compares with those of a shard as the given one does with those of
+// comments.
 func renamed(key *pb.Key, kind string) *pb.Key {
 	to := &pb.Key{PartitionId: &pb.PartitionId{NamespaceId: key.GetPartitionId().GetNamespaceId()}}
 	for _, el := range key.Path {
@@ -176,7 +178,8 @@ func renamed(key *pb.Key, kind string) *pb.Key {
 	return to
 }
 
-// ofTable reports whether a query is of comments, or refuses one that would show how they are stored.
+// ofTable reports whether a query is of comments, or refuses one that would show how they are
+// stored.
 func ofTable(partition *pb.PartitionId, q *pb.Query) (bool, error) {
 	switch {
 	case q == nil:
@@ -186,12 +189,15 @@ func ofTable(partition *pb.PartitionId, q *pb.Query) (bool, error) {
 	case len(q.Kind) != 1 || q.Kind[0].Name != plainKind:
 		return false, nil
 	case partition.GetNamespaceId() != "":
-		return false, status.Errorf(codes.InvalidArgument, "comments are in the default namespace, and the query is of %q",
-			partition.NamespaceId)
+		return false,
+			status.Errorf(codes.InvalidArgument, "comments are in the default namespace, and the query is of %q",
+				partition.NamespaceId)
 	case slices.ContainsFunc(q.Order, func(o *pb.PropertyOrder) bool { return o.Property.GetName() == "__scatter__" }):
-		return false, status.Errorf(codes.InvalidArgument, "comments of several shards can't be ordered by __scatter__, "+
-			"so mapper.Splits and jobs do not read the kind %s: name the kinds of its shards, such as %s, on a client of "+
-			"their database", plainKind, kindOf(0, 20))
+		return false,
+			status.Errorf(codes.InvalidArgument, "comments of several shards can't be ordered by __scatter__, "+
+				"so mapper.Splits and jobs do not read the kind %s: name the kinds of its shards, such as %s, on a "+
+				"client of "+
+				"their database", plainKind, kindOf(0, 20))
 	case q.FindNearest != nil:
 		return false, status.Error(codes.Unimplemented, "the store does not find nearest comments")
 	}

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// An ID names a comment. It is drawn without asking anybody, and says when and where: 43 bits of milliseconds since
-// Epoch, of which the highest is 0 until 2159, so that ids are positive; 3 bits of the physical shard; 7 of the
-// logical one; and 11 of a sequence.
+// An ID names a comment. It is drawn without asking anybody, and says when and where: 43 bits of
+// milliseconds since Epoch, of which the highest is 0 until 2159, so that ids are positive; 3 bits
+// of the physical shard; 7 of the logical one; and 11 of a sequence.
 type ID int64
 
 const (
@@ -47,8 +47,8 @@ func (id ID) Logical() int { return int(id>>sequenceBits) % MaxLogical }
 // Sequence returns the place among the ids of the same millisecond and shard, in one process.
 func (id ID) Sequence() int { return int(id) % sequences }
 
-// A Generator draws the ids of one shard in one process. They rise, whatever the clock does. Another process may draw
-// the same: an insert has to insist on a new key.
+// A Generator draws the ids of one shard in one process. They rise, whatever the clock does.
+// Another process may draw the same: an insert has to insist on a new key.
 type Generator struct {
 	physical, logical int
 	now               func() time.Time
@@ -68,17 +68,19 @@ const maxRuns = 10_000
 // NewGenerator returns a generator.
 func NewGenerator(physical, logical int) (*Generator, error) {
 	if physical < 0 || physical >= MaxPhysical || logical < 0 || logical >= MaxLogical {
-		return nil, fmt.Errorf("there are no ids for shard %d of %d in database %d of %d", logical, MaxLogical, physical,
+		return nil, fmt.Errorf("there are no ids for shard %d of %d in database %d of %d", logical, MaxLogical,
+			physical,
 			MaxPhysical)
 	}
 	return &Generator{physical: physical, logical: logical, now: time.Now}, nil
 }
 
-// tolerance is how far a clock may go back for its generator to wait for it. Beyond that, ids are ahead of the clock.
+// tolerance is how far a clock may go back for its generator to wait for it. Beyond that, ids are
+// ahead of the clock.
 const tolerance = time.Second
 
-// Next draws an ID. It waits for the next millisecond if this one has none left. A clock that is before the first ID,
-// or behind the last one, is an error.
+// Next draws an ID. It waits for the next millisecond if this one has none left. A clock that is
+// before the first ID, or behind the last one, is an error.
 func (g *Generator) Next(ctx context.Context) (ID, error) {
 	for {
 		id, wait, err := g.draw()
@@ -117,8 +119,8 @@ func (g *Generator) draw() (ID, time.Duration, error) {
 	return id, 0, nil
 }
 
-// At draws an ID of a time that the caller gives. It begins anywhere in the sequence, since other processes draw IDs
-// of that time, too.
+// At draws an ID of a time that the caller gives. It begins anywhere in the sequence, since other
+// processes draw IDs of that time, too.
 func (g *Generator) At(t time.Time) (ID, error) {
 	since := t.Sub(Epoch)
 	ms := since.Milliseconds()

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestIDs draws a million ids by 128 generators at once: none twice, each in order, and each says when and where it
-// was drawn.
+// TestIDs draws a million ids by 128 generators at once: none twice, each in order, and each says
+// when and where it was drawn.
 func TestIDs(t *testing.T) {
 	const each = 1_000_000 / 128
 	var all [128][]ID
@@ -44,7 +44,8 @@ func TestIDs(t *testing.T) {
 			}
 			if id.Physical() != i%MaxPhysical || id.Logical() != i || id.Time().Before(begun.Add(-time.Millisecond)) ||
 				id.Time().After(time.Now().Add(time.Millisecond)) {
-				t.Fatalf("%d says database %d, shard %d, %v; want %d, %d, about %v", id, id.Physical(), id.Logical(), id.Time(),
+				t.Fatalf("%d says database %d, shard %d, %v; want %d, %d, about %v", id, id.Physical(), id.Logical(),
+					id.Time(),
 					i%MaxPhysical, i, begun)
 			}
 			last, seen[id] = id, true

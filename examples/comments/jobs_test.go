@@ -26,8 +26,8 @@ var touch = mapper.Update("touch", func(_ context.Context, c *mapper.Entity[Comm
 	return nil
 })
 
-// TestJobs has jobs and splits over the plain kind be refused, on an engine whose client is the store's, by an error that
-// says what to name in its place. Jobs over other kinds run.
+// TestJobs has jobs and splits over the plain kind be refused, on an engine whose client is the
+// store's, by an error that says what to name in its place. Jobs over other kinds run.
 func TestJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var handler http.Handler
@@ -55,7 +55,8 @@ func TestJobs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Failed || !strings.Contains(s.Error, want) {
+			if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Failed ||
+				!strings.Contains(s.Error, want) {
 				t.Errorf("a job over comments: %+v, %v, want it to fail with %q", s, err, want)
 			}
 			if _, err := mapper.Splits(t.Context(), s.Client, q, 4, nil); status.Code(err) != codes.InvalidArgument ||

@@ -11,8 +11,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A KeyError says why nothing can be written under a key. It is datastore.ErrInvalidKey to errors.Is. Reads, queries
-// and deletions do not return it: a comment that no shard can have is absent.
+// A KeyError says why nothing can be written under a key. It is datastore.ErrInvalidKey to
+// errors.Is. Reads, queries and deletions do not return it: a comment that no shard can have is
+// absent.
 type KeyError struct {
 	Key    *datastore.Key
 	Reason string
@@ -105,7 +106,8 @@ func (d *database) under(kind string, id ID) *pb.Key {
 		Path: []*pb.Key_PathElement{{Kind: kind, IdType: &pb.Key_PathElement_Id{Id: int64(id)}}}}
 }
 
-// shaped returns the ID in a key of the plain kind, or why no comment has such a key; 0 if the key is incomplete.
+// shaped returns the ID in a key of the plain kind, or why no comment has such a key; 0 if the key
+// is incomplete.
 func (r *router) shaped(key *pb.Key) (ID, *KeyError) {
 	k := clientKey(key)
 	id := ID(k.ID)
@@ -124,7 +126,8 @@ func (r *router) shaped(key *pb.Key) (ID, *KeyError) {
 	case id.Physical() >= len(r.databases):
 		reason = fmt.Sprintf("the ID is damaged: it names database %d of %d", id.Physical(), len(r.databases))
 	case id.Logical()%len(r.databases) != id.Physical():
-		reason = fmt.Sprintf("the ID is damaged: it names logical shard %d in database %d, which has others", id.Logical(),
+		reason = fmt.Sprintf("the ID is damaged: it names logical shard %d in database %d, which has others",
+			id.Logical(),
 			id.Physical())
 	}
 	if reason != "" {

@@ -26,9 +26,9 @@ func kindsOf(shards int) (kinds []string) {
 	return kinds
 }
 
-// A Layout says into how many logical shards a database's comments are cut, and which of how many databases it is. The
-// first store that is opened writes it, and all others compare it with what they are opened with. Every read and every
-// write reads it in its own transaction.
+// A Layout says into how many logical shards a database's comments are cut, and which of how many
+// databases it is. The first store that is opened writes it, and all others compare it with what
+// they are opened with. Every read and every write reads it in its own transaction.
 type Layout struct {
 	Shards int
 	Next   int   // while comments are moved: into how many shards; otherwise 0
@@ -73,9 +73,9 @@ func (l Layout) all(database, databases int) (kinds []string) {
 	return kinds
 }
 
-// places returns where the comment of an ID may be: in the shard that the ID names, until shards are cut anew. After
-// that, the comments of shard 7 of 20 are in those of 32 shards whose number has the remainder 7 mod gcd(20, 32).
-// No place means that no layout ever had such a shard.
+// places returns where the comment of an ID may be: in the shard that the ID names, until shards
+// are cut anew. After that, the comments of shard 7 of 20 are in those of 32 shards whose number
+// has the remainder 7 mod gcd(20, 32). No place means that no layout ever had such a shard.
 func (l Layout) places(id ID) (kinds []string) {
 	named := id.Logical()
 	for _, n := range l.read() {
@@ -97,7 +97,8 @@ func gcd(a, b int) int {
 	return a
 }
 
-// agree compares the layout of a database with what a store is opened with. It writes one that is missing, if it may.
+// agree compares the layout of a database with what a store is opened with. It writes one that is
+// missing, if it may.
 func agree(ctx context.Context, d *database, shards, databases int, write bool) error {
 	ctx = context.WithValue(ctx, direct{}, true)
 	return persist(ctx, func() error {
@@ -113,11 +114,14 @@ func agree(ctx context.Context, d *database, shards, databases int, write bool) 
 			case err != nil:
 				return fmt.Errorf("read the layout of database %d: %w", d.number, err)
 			case !slices.Contains(append(l.read(), l.Before...), shards):
-				return fmt.Errorf("the store is opened with %d logical shards, and the comments of database %d are in %d: open "+
+				return fmt.Errorf("the store is opened with %d logical shards, and the comments of database %d are "+
+					"in %d: open "+
 					"it with %d, and move them with Reshard", shards, d.number, l.Shards, l.Shards)
 			case l.Databases != 0 && (l.Databases != databases || l.Database != d.number):
-				return fmt.Errorf("the store is opened with %d databases, of which this is number %d, and its comments say that "+
-					"it is number %d of %d: open the same databases in the same order", databases, d.number, l.Database, l.Databases)
+				return fmt.Errorf("the store is opened with %d databases, of which this is number %d, and its "+
+					"comments say that "+
+					"it is number %d of %d: open the same databases in the same order", databases, d.number, l.Database,
+					l.Databases)
 			case l.Databases != 0 || !write:
 				return nil
 			}
@@ -142,7 +146,8 @@ func persist(ctx context.Context, do func() error) (err error) {
 	return err
 }
 
-// begin has the comments of a database be moved into so many shards, unless they are, or are on their way.
+// begin has the comments of a database be moved into so many shards, unless they are, or are on
+// their way.
 func begin(ctx context.Context, client *datastore.Client, next int) (l Layout, err error) {
 	_, err = client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 		l = Layout{}
@@ -153,7 +158,8 @@ func begin(ctx context.Context, client *datastore.Client, next int) (l Layout, e
 		case l.Next == 0 && l.Shards == next, l.Next == next:
 			return nil
 		case l.Next != 0:
-			return fmt.Errorf("the comments are on their way into %d shards: they can be moved into %d after that", l.Next, next)
+			return fmt.Errorf("the comments are on their way into %d shards: they can be moved into %d after that",
+				l.Next, next)
 		}
 		l.Next = next
 		l.Moves++

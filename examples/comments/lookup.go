@@ -117,8 +117,9 @@ func (v *view) comments(ctx context.Context, d *database, ids []ID, mask *pb.Pro
 		if result := found[id]; result != nil {
 			resp.Found = append(resp.Found, v.router.shown(result))
 		} else {
-			resp.Missing = append(resp.Missing, &pb.EntityResult{Entity: &pb.Entity{Key: v.router.databases[0].under(plainKind,
-				id)}})
+			resp.Missing = append(resp.Missing,
+				&pb.EntityResult{Entity: &pb.Entity{Key: v.router.databases[0].under(plainKind,
+					id)}})
 		}
 	}
 	return resp, nil

@@ -1,7 +1,8 @@
-// Command comments keeps comments of orders in 20 logical shards, which are kinds, of two databases. Its callers know
-// one kind: they use the Datastore client, whose calls are routed to the shards. The program prints why there are 20
-// shards of 300,000 orders, and has the same caller use the plain kind and the store. Then it moves the comments into
-// 32 shards while others insert, edit, delete and read them, and checks that none was lost, doubled or seen twice.
+// Command comments keeps comments of orders in 20 logical shards, which are kinds, of two
+// databases. Its callers know one kind: they use the Datastore client, whose calls are routed to
+// the shards. The program prints why there are 20 shards of 300,000 orders, and has the same caller
+// use the plain kind and the store. Then it moves the comments into 32 shards while others insert,
+// edit, delete and read them, and checks that none was lost, doubled or seen twice.
 package main
 
 import (
@@ -47,14 +48,16 @@ func parse(args []string, help io.Writer) (config, error) {
 	c := config{Job: command.Job{Page: 100, Workers: 8}}
 	flags := flag.NewFlagSet("comments", flag.ContinueOnError)
 	c.Define(flags, "comments")
-	flags.IntVar(&c.comments, "comments", 4000, "how many comments are there before they are moved, `N` in [0, 1000000]")
+	flags.IntVar(&c.comments, "comments", 4000,
+		"how many comments are there before they are moved, `N` in [0, 1000000]")
 	flags.IntVar(&c.databases, "databases", 2, "in how many databases they are, `N` in [1, 8]")
 	flags.IntVar(&c.writers, "writers", 8, "how many insert, edit, delete and read comments meanwhile, `N` in [1, 100]")
 	flags.IntVar(&c.from, "from", 20, "in how many logical shards they are, a multiple of -databases, `N` in [1, 128]")
 	flags.IntVar(&c.to, "to", 32, "and into how many they are moved, likewise, `N` in [1, 128]")
 	flags.IntVar(&c.things, "things", 300, "how many things the caller does that uses the plain kind, and then the "+
 		"store, `N` in [0, 100000]")
-	flags.BoolVar(&c.indexes, "indexes", false, "print the index.yaml of -from and -to shards, which may be the same, and end")
+	flags.BoolVar(&c.indexes, "indexes", false,
+		"print the index.yaml of -from and -to shards, which may be the same, and end")
 	if err := command.Parse(flags, args, help); err != nil {
 		return c, err
 	}

@@ -111,7 +111,8 @@ func TestPrinted(t *testing.T) {
 		}
 	}
 	for _, r := range []result{{}, {Notes: 1_000_000, Comments: 1_000_000, Inserted: 1_000_000, Deleted: 1_000_000,
-		Edited: 1_000_000, Read: 1_000_000, Databases: 8, From: 120, To: 128, Largest: 1_000_000, MostEdits: 1_000_000}} {
+		Edited: 1_000_000, Read: 1_000_000, Databases: 8, From: 120, To: 128, Largest: 1_000_000,
+		MostEdits: 1_000_000}} {
 		out.Reset()
 		if err := r.print(&out, false); err != nil {
 			t.Fatal(err)
@@ -129,7 +130,8 @@ func TestPrinted(t *testing.T) {
 	}
 }
 
-// TestUncounted has a database that does not count, as Google's classic emulator: a caller that does not count is served.
+// TestUncounted has a database that does not count, as Google's classic emulator: a caller that
+// does not count is served.
 func TestUncounted(t *testing.T) {
 	refuse := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 		opts ...grpc.CallOption) error {
@@ -150,7 +152,8 @@ func TestGoogle(t *testing.T) {
 	}
 	for _, name := range []string{"google", "firestore"} {
 		t.Run(name, func(t *testing.T) {
-			_, err := comments(t, "-datastore", name, "-comments", "60", "-databases", "1", "-writers", "2", "-things", "20")
+			_, err := comments(t, "-datastore", name, "-comments", "60", "-databases", "1", "-writers", "2", "-things",
+				"20")
 			if errors.Is(err, emulator.ErrNotInstalled) {
 				t.Skipf("left out: %v", err)
 			}
@@ -161,8 +164,8 @@ func TestGoogle(t *testing.T) {
 	}
 }
 
-// TestSameCaller has the same caller, which was written for the plain kind, use the plain kind and the store: it gets
-// the same of both.
+// TestSameCaller has the same caller, which was written for the plain kind, use the plain kind and
+// the store: it gets the same of both.
 func TestSameCaller(t *testing.T) {
 	first := testflag.Seed(t)
 	for i, databases := range []int{1, 2, 4} {
@@ -200,8 +203,8 @@ func TestShards(t *testing.T) {
 	}
 }
 
-// TestLayout has processes open one database with other numbers of shards or databases: they are refused, and one that
-// was opened before the comments were moved is not.
+// TestLayout has processes open one database with other numbers of shards or databases: they are
+// refused, and one that was opened before the comments were moved is not.
 func TestLayout(t *testing.T) {
 	a, b := opener(t, emulator.ForTest(t, nil)), opener(t, emulator.ForTest(t, nil))
 	try := func(shards int, open ...Open) error {
@@ -272,15 +275,18 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestDerivation checks the numbers of the document, and that lives longer than a turn need more shards.
+// TestDerivation checks the numbers of the document, and that lives longer than a turn need more
+// shards.
 func TestDerivation(t *testing.T) {
 	d, err := derive()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d.Days != 9 || d.Turn != 9*day || d.Round != 180*day || d.MostRows != 2 || d.Shortest != 300_000 || d.Longest != 300_000 || d.Crossing < 0.32 ||
+	if d.Days != 9 || d.Turn != 9*day || d.Round != 180*day || d.MostRows != 2 || d.Shortest != 300_000 ||
+		d.Longest != 300_000 || d.Crossing < 0.32 ||
 		d.Crossing > 0.34 {
-		t.Errorf("%+v, want turns of 9 days, rounds of 180, at most 2 shards, of a third of the orders, and 300,000 orders a turn", d)
+		t.Errorf("%+v, want turns of 9 days, rounds of 180, at most 2 shards, of a third of the orders, and 300,000 "+
+			"orders a turn", d)
 	}
 	for life, want := range map[time.Duration]int{time.Hour: 2, 9 * day: 2, 10 * day: 3, 27 * day: 4} {
 		if got := mostShards(d.Turn, life); got != want {

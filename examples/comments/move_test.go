@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// inWorld runs a test on a store whose comments can be moved. Its clock is 30 years ahead of the test's, which is in
-// 2000.
+// inWorld runs a test on a store whose comments can be moved. Its clock is 30 years ahead of the
+// test's, which is in 2000.
 func inWorld(t *testing.T, o *mappertest.Options, test func(t *testing.T, w *mappertest.World, s *Store)) {
 	t.Helper()
 	mappertest.Run(t, mapper.Set(reshard, count), o, func(t *testing.T, w *mappertest.World) {
@@ -27,8 +27,8 @@ func inWorld(t *testing.T, o *mappertest.Options, test func(t *testing.T, w *map
 	})
 }
 
-// TestReshardUnderFaults moves comments while others insert, edit, delete and read them, calls fail and deliveries
-// come twice or to processes that crash; there and back.
+// TestReshardUnderFaults moves comments while others insert, edit, delete and read them, calls fail
+// and deliveries come twice or to processes that crash; there and back.
 func TestReshardUnderFaults(t *testing.T) {
 	first := testflag.Seed(t)
 	for i := range uint64(3) {
@@ -61,7 +61,8 @@ func TestReshardUnderFaults(t *testing.T) {
 	}
 }
 
-// underLoad moves the comments under a load. Whoever moves them is killed now and then, and somebody goes on.
+// underLoad moves the comments under a load. Whoever moves them is killed now and then, and
+// somebody goes on.
 func underLoad(t *testing.T, w *mappertest.World, l *load, shards int) {
 	moved := make(chan struct{})
 	var group sync.WaitGroup
@@ -87,8 +88,8 @@ func underLoad(t *testing.T, w *mappertest.World, l *load, shards int) {
 	t.Fatalf("the comments are not in %d shards after a hundred attempts", shards)
 }
 
-// TestMoved has comments be read, edited and deleted by their IDs alone after moves into other numbers of shards: IDs
-// name the shards of the time at which they were drawn.
+// TestMoved has comments be read, edited and deleted by their IDs alone after moves into other
+// numbers of shards: IDs name the shards of the time at which they were drawn.
 func TestMoved(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *mappertest.World, s *Store) {
 		var keys []*datastore.Key
@@ -135,8 +136,8 @@ func TestMoved(t *testing.T) {
 	})
 }
 
-// TestOnTheWay stops a move in its middle: each comment is read, edited and deleted, wherever it is, and is in one
-// shard then; and pages go on over a move.
+// TestOnTheWay stops a move in its middle: each comment is read, edited and deleted, wherever it
+// is, and is in one shard then; and pages go on over a move.
 func TestOnTheWay(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *mappertest.World, s *Store) {
 		var keys []*datastore.Key
@@ -217,8 +218,8 @@ func TestOnTheWay(t *testing.T) {
 	})
 }
 
-// TestLateWriter has a writer stand still between its reads and its commit while comments are moved: the commit is
-// refused, and the store tries again under the new layout.
+// TestLateWriter has a writer stand still between its reads and its commit while comments are
+// moved: the commit is refused, and the store tries again under the new layout.
 func TestLateWriter(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *mappertest.World, s *Store) {
 		order := int64(25 * ordersAShard) // shard 5 of 20, and 25 of 32
@@ -249,7 +250,8 @@ func TestLateWriter(t *testing.T) {
 			t.Fatalf("%d attempts, %v: the first has seen the old layout", attempts, err)
 		}
 		var all []Comment
-		if _, err := s.GetAll(t.Context(), datastore.NewQuery(plainKind).FilterField("Order", "=", order).Order("Created"),
+		if _, err := s.GetAll(t.Context(), datastore.NewQuery(plainKind).FilterField("Order", "=",
+			order).Order("Created"),
 			&all); err != nil {
 			t.Fatal(err)
 		}
@@ -262,7 +264,8 @@ func TestLateWriter(t *testing.T) {
 	})
 }
 
-// TestIdle has nobody write for days: comments are read as they were, by all shards and by their IDs.
+// TestIdle has nobody write for days: comments are read as they were, by all shards and by their
+// IDs.
 func TestIdle(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *mappertest.World, s *Store) {
 		key, err := s.Put(t.Context(), plain(0), &Comment{Order: 7})

@@ -24,8 +24,8 @@ type sort struct {
 	given    map[string]bool // to what values, or one, are given
 }
 
-// sortOf returns the order in which a database returns a query's results: the orders that it has, then those that
-// distinct results, inequalities and projections imply.
+// sortOf returns the order in which a database returns a query's results: the orders that it has,
+// then those that distinct results, inequalities and projections imply.
 func sortOf(q *pb.Query, homes []*database) *sort {
 	s := &sort{homes: homes, orders: slices.Clone(q.Order), ranges: make(map[string][]*pb.PropertyFilter),
 		free:  make(map[string]bool),
@@ -36,7 +36,8 @@ func sortOf(q *pb.Query, homes []*database) *sort {
 	explicit := 0
 	for _, p := range q.DistinctOn {
 		if !has(p.Name) {
-			s.orders = slices.Insert(s.orders, min(len(q.DistinctOn), len(q.Order))+explicit, &pb.PropertyOrder{Property: p})
+			s.orders = slices.Insert(s.orders, min(len(q.DistinctOn), len(q.Order))+explicit,
+				&pb.PropertyOrder{Property: p})
 			explicit++
 		}
 	}
@@ -52,7 +53,8 @@ func sortOf(q *pb.Query, homes []*database) *sort {
 	}
 	for _, name := range implied {
 		if !has(name) {
-			s.orders = append(s.orders, &pb.PropertyOrder{Property: &pb.PropertyReference{Name: name}, Direction: direction})
+			s.orders = append(s.orders, &pb.PropertyOrder{Property: &pb.PropertyReference{Name: name},
+				Direction: direction})
 		}
 	}
 	for _, name := range projected(q) {
@@ -110,7 +112,8 @@ func unequal(f *pb.Filter) (names []string) {
 	return slices.Compact(names)
 }
 
-// projected returns the properties that a query projects, by name; none: it returns keys, or whole comments.
+// projected returns the properties that a query projects, by name; none: it returns keys, or whole
+// comments.
 func projected(q *pb.Query) (names []string) {
 	for _, p := range q.Projection {
 		if name := p.GetProperty().GetName(); name != keyProperty {
@@ -164,7 +167,8 @@ func (s *sort) place(e *pb.Entity) (place, error) {
 	return p, nil
 }
 
-// form returns the value by which a result is ordered: of several, the first that satisfies the conditions.
+// form returns the value by which a result is ordered: of several, the first that satisfies the
+// conditions.
 func (s *sort) form(e *pb.Entity, o *pb.PropertyOrder) (string, error) {
 	name := o.Property.GetName()
 	v, err := valueOf(e, name)
@@ -179,9 +183,10 @@ func (s *sort) form(e *pb.Entity, o *pb.PropertyOrder) (string, error) {
 		return s.ordered(v), nil
 	}
 	if s.free[name] && len(list.ArrayValue.GetValues()) > 1 {
-		return "", status.Errorf(codes.InvalidArgument, "%v has several values of %s: comments of several shards can't be "+
-			"ordered by it "+
-			"when a condition on it has OR, IN, NOT IN or !=", clientKey(e.Key), name)
+		return "", status.Errorf(codes.InvalidArgument,
+			"%v has several values of %s: comments of several shards can't be "+
+				"ordered by it "+
+				"when a condition on it has OR, IN, NOT IN or !=", clientKey(e.Key), name)
 	}
 	var forms []string
 	for _, v := range list.ArrayValue.GetValues() {
@@ -222,16 +227,17 @@ func valueOf(e *pb.Entity, name string) (*pb.Value, error) {
 		case *pb.Value_EntityValue:
 			return valueOf(outer.EntityValue, name[i+1:])
 		case *pb.Value_ArrayValue:
-			return nil, status.Errorf(codes.InvalidArgument, "comments of several shards can't be ordered by %s: %s has "+
-				"several values",
+			return nil, status.Errorf(codes.InvalidArgument,
+				"comments of several shards can't be ordered by %s: %s has "+
+					"several values",
 				name, name[:i])
 		}
 	}
 	return nil, nil
 }
 
-// ordered returns a value as bytes that compare as Datastore orders values: first by type. Times are integers there,
-// and texts are bytes. None is the beginning of another.
+// ordered returns a value as bytes that compare as Datastore orders values: first by type. Times
+// are integers there, and texts are bytes. None is the beginning of another.
 func (s *sort) ordered(v *pb.Value) string {
 	switch v := v.GetValueType().(type) {
 	case *pb.Value_IntegerValue:

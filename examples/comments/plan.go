@@ -42,7 +42,8 @@ func (p *plan) commit(ctx context.Context) (*pb.CommitResponse, error) {
 		return nil, err
 	}
 	if len(resp.MutationResults) < len(p.mutations) {
-		return nil, status.Errorf(codes.Internal, "the database has %d results of %d mutations", len(resp.MutationResults),
+		return nil, status.Errorf(codes.Internal, "the database has %d results of %d mutations",
+			len(resp.MutationResults),
 			len(p.mutations))
 	}
 	resp.MutationResults = resp.MutationResults[:len(p.mutations)]
@@ -54,7 +55,8 @@ func (p *plan) commit(ctx context.Context) (*pb.CommitResponse, error) {
 	return resp, nil
 }
 
-// plan finds what is stored, and decides what is written. A token has it find what was written before.
+// plan finds what is stored, and decides what is written. A token has it find what was written
+// before.
 func (r *router) plan(ctx context.Context, s *session, writes []*write, token string) (*plan, error) {
 	p := &plan{session: s}
 	for {
@@ -152,8 +154,9 @@ func (r *router) fill(p *plan, writes []*write, found map[ID]*pb.EntityResult, p
 			if stored != nil {
 				kind = kindIn(stored)
 			}
-			p.mutations = append(p.mutations, &pb.Mutation{Operation: &pb.Mutation_Delete{Delete: p.session.db.under(kind,
-				w.id)}})
+			p.mutations = append(p.mutations,
+				&pb.Mutation{Operation: &pb.Mutation_Delete{Delete: p.session.db.under(kind,
+					w.id)}})
 			p.results = append(p.results, nil)
 			delete(found, w.id)
 			continue
@@ -171,7 +174,8 @@ func (r *router) fill(p *plan, writes []*write, found map[ID]*pb.EntityResult, p
 		}
 		kind := l.kind(order)
 		if err == nil && !slices.Contains(places[w.id], kind) {
-			err = fmt.Errorf("order %d is in shard %d, and the ID in shard %d: delete the comment, and put it under a new ID",
+			err = fmt.Errorf("order %d is in shard %d, and the ID in shard %d: delete the comment, and put it under "+
+				"a new ID",
 				order, shardOf(order, l.written()), w.id.Logical())
 		}
 		if err != nil {
@@ -179,11 +183,13 @@ func (r *router) fill(p *plan, writes []*write, found map[ID]*pb.EntityResult, p
 			continue
 		}
 		entity.Key = p.session.db.under(kind, w.id)
-		m := &pb.Mutation{Operation: &pb.Mutation_Upsert{Upsert: entity}, PropertyTransforms: w.mutation.PropertyTransforms}
+		m := &pb.Mutation{Operation: &pb.Mutation_Upsert{Upsert: entity},
+			PropertyTransforms: w.mutation.PropertyTransforms}
 		if stored == nil {
 			m.Operation = &pb.Mutation_Insert{Insert: entity}
 		} else if from := kindIn(stored); from != kind {
-			p.leave = append(p.leave, &pb.Mutation{Operation: &pb.Mutation_Delete{Delete: p.session.db.under(from, w.id)}})
+			p.leave = append(p.leave,
+				&pb.Mutation{Operation: &pb.Mutation_Delete{Delete: p.session.db.under(from, w.id)}})
 		}
 		result := &pb.MutationResult{}
 		if w.drawn {
@@ -206,7 +212,8 @@ func tokens(stored *pb.EntityResult) (all []string) {
 	return all
 }
 
-// stamp returns what is stored of what the caller writes: with the times and tokens that are the store's.
+// stamp returns what is stored of what the caller writes: with the times and tokens that are the
+// store's.
 func (r *router) stamp(w *write, stored *pb.EntityResult, token string) (*pb.Entity, error) {
 	e := &pb.Entity{Properties: maps.Clone(w.entity.Properties)}
 	if e.Properties == nil {
@@ -257,21 +264,24 @@ func (r *router) stamp(w *write, stored *pb.EntityResult, token string) (*pb.Ent
 	return e, nil
 }
 
-// times returns when a comment was created and updated, of what is stored and what the caller gives.
+// times returns when a comment was created and updated, of what is stored and what the caller
+// gives.
 func (r *router) times(id ID, stored *pb.EntityResult, created, updated time.Time) (time.Time, time.Time, error) {
 	now := r.now().Truncate(time.Microsecond)
 	before, _ := timeOf(stored.GetEntity(), createdProperty)
 	given := !created.IsZero()
 	switch {
 	case given && !before.IsZero() && !created.Equal(before):
-		return created, updated, fmt.Errorf("it was created at %v, and that can't become %v: leave %s as it is, or empty",
-			before.Format(time.RFC3339Nano), created.Format(time.RFC3339Nano), createdProperty)
+		return created, updated,
+			fmt.Errorf("it was created at %v, and that can't become %v: leave %s as it is, or empty",
+				before.Format(time.RFC3339Nano), created.Format(time.RFC3339Nano), createdProperty)
 	case !before.IsZero():
 		created = before
 	case given && !created.Truncate(time.Millisecond).Equal(id.Time()):
-		return created, updated, fmt.Errorf("its ID says that it was created at %v, and its %s is %v: leave that empty, or "+
-			"put the comment under a new ID", id.Time().Format(time.RFC3339Nano), createdProperty,
-			created.Format(time.RFC3339Nano))
+		return created, updated,
+			fmt.Errorf("its ID says that it was created at %v, and its %s is %v: leave that empty, or "+
+				"put the comment under a new ID", id.Time().Format(time.RFC3339Nano), createdProperty,
+				created.Format(time.RFC3339Nano))
 	case !given:
 		created = id.Time()
 	}
@@ -287,7 +297,8 @@ func (r *router) times(id ID, stored *pb.EntityResult, created, updated time.Tim
 	return created, updated, nil
 }
 
-// timeOf returns a time of a comment, in microseconds, as Datastore stores it. It is zero if the comment has none.
+// timeOf returns a time of a comment, in microseconds, as Datastore stores it. It is zero if the
+// comment has none.
 func timeOf(e *pb.Entity, name string) (time.Time, error) {
 	switch v := e.GetProperties()[name].GetValueType().(type) {
 	case nil, *pb.Value_NullValue:

@@ -21,7 +21,8 @@ const (
 	mostBytes   = 8 << 20
 )
 
-// runQuery asks the shards side by side, each for as much as could be wanted of it, and merges what they have.
+// runQuery asks the shards side by side, each for as much as could be wanted of it, and merges what
+// they have.
 func (r *router) runQuery(ctx context.Context, req *pb.RunQueryRequest) (*pb.RunQueryResponse, error) {
 	comments, err := ofTable(req.PartitionId, req.GetQuery())
 	if err != nil {
@@ -91,7 +92,8 @@ func (v *view) search(ctx context.Context, q *pb.Query) (*search, error) {
 		s.remaining = int(q.Limit.Value) + int(q.Offset)
 	}
 	if q.Offset < 0 || q.Limit.GetValue() < 0 {
-		return nil, status.Errorf(codes.InvalidArgument, "the offset %d or the limit %d of the query is negative", q.Offset,
+		return nil, status.Errorf(codes.InvalidArgument, "the offset %d or the limit %d of the query is negative",
+			q.Offset,
 			q.Limit.GetValue())
 	}
 	from, err := s.cursor(q.StartCursor)
@@ -124,8 +126,8 @@ func (v *view) search(ctx context.Context, q *pb.Query) (*search, error) {
 	if len(s.streams) > 0 {
 		return s, nil
 	}
-	// Nothing can be found. A shard says whether the query is right: outside the caller's transaction, which may be one of
-	// another database.
+	// Nothing can be found. A shard says whether the query is right: outside the caller's
+	// transaction, which may be one of another database.
 	in := &session{db: v.router.databases[0]}
 	if v.tx == nil {
 		in, err = v.on(ctx, in.db)
@@ -176,14 +178,15 @@ func (s *search) complete(q *pb.Query) {
 	}
 }
 
-// mergeable refuses a projection whose order is by a property that it can't have, as a condition gives it one of
-// several values: the shards' results do not say which.
+// mergeable refuses a projection whose order is by a property that it can't have, as a condition
+// gives it one of several values: the shards' results do not say which.
 func (s *sort) mergeable(q *pb.Query) error {
 	for _, o := range s.orders {
 		if name := o.Property.GetName(); len(projected(q)) > 0 && s.given[name] && !s.equal(name) {
-			return status.Errorf(codes.InvalidArgument, "a projection over several shards can't be ordered by %s, on which a "+
-				"condition has "+
-				"IN or OR: ask for whole comments", name)
+			return status.Errorf(codes.InvalidArgument,
+				"a projection over several shards can't be ordered by %s, on which a "+
+					"condition has "+
+					"IN or OR: ask for whole comments", name)
 		}
 	}
 	return nil
@@ -191,7 +194,9 @@ func (s *sort) mergeable(q *pb.Query) error {
 
 // equal reports whether a condition says which value a property has.
 func (s *sort) equal(name string) bool {
-	return slices.ContainsFunc(s.ranges[name], func(p *pb.PropertyFilter) bool { return p.Op == pb.PropertyFilter_EQUAL })
+	return slices.ContainsFunc(s.ranges[name], func(p *pb.PropertyFilter) bool {
+		return p.Op == pb.PropertyFilter_EQUAL
+	})
 }
 
 // batch returns the next results.
@@ -260,7 +265,9 @@ func (s *search) shown(result *pb.EntityResult) *pb.EntityResult {
 		shown.Entity.Properties = nil
 	case len(s.query.Projection) > 0:
 		names := projected(s.query)
-		maps.DeleteFunc(shown.Entity.Properties, func(name string, _ *pb.Value) bool { return !slices.Contains(names, name) })
+		maps.DeleteFunc(shown.Entity.Properties, func(name string, _ *pb.Value) bool {
+			return !slices.Contains(names, name)
+		})
 	}
 	return shown
 }
@@ -292,8 +299,9 @@ func (s *search) least(ctx context.Context) (*stream, error) {
 				return nil, err
 			}
 			if st.placed = true; st.place.form < st.before {
-				return nil, status.Errorf(codes.Internal, "the results of %s are in another order than the store expects, at %v: "+
-					"results of several shards can't be merged", st.kind, clientKey(st.results[0].Entity.Key))
+				return nil, status.Errorf(codes.Internal,
+					"the results of %s are in another order than the store expects, at %v: "+
+						"results of several shards can't be merged", st.kind, clientKey(st.results[0].Entity.Key))
 			}
 			st.before = st.place.form
 		}
@@ -354,8 +362,9 @@ func (s *session) hint(err error) error {
 		return err
 	}
 	kinds := kindsOf(s.layout.written())
-	return status.Errorf(codes.FailedPrecondition, "%s\nComments are in the kinds %s to %s: each of them needs it, see "+
-		"index.yaml of this program",
+	return status.Errorf(codes.FailedPrecondition,
+		"%s\nComments are in the kinds %s to %s: each of them needs it, see "+
+			"index.yaml of this program",
 		status.Convert(err).Message(), kinds[0], kinds[len(kinds)-1])
 }
 
@@ -369,8 +378,9 @@ func (st *stream) take() (*pb.EntityResult, place) {
 	return result, st.place
 }
 
-// A cursor says where a search has come to. By the cursors of shards it goes on without reading what came before. A
-// shard that has none, since comments were moved, is read from its start, and what came before is left out.
+// A cursor says where a search has come to. By the cursors of shards it goes on without reading
+// what came before. A shard that has none, since comments were moved, is read from its start, and
+// what came before is left out.
 type cursor struct {
 	Print uint32            `json:"q"` // of the query
 	Form  []byte            `json:"p"` // of the place
@@ -405,13 +415,15 @@ func (s *search) cursor(b []byte) (*cursor, error) {
 		return nil, status.Error(codes.InvalidArgument, "the cursor is none of this store")
 	}
 	if c.Print != s.print {
-		return nil, status.Error(codes.InvalidArgument, "the cursor is one of another query: its kind, conditions, orders "+
-			"and projection have to be the same")
+		return nil, status.Error(codes.InvalidArgument,
+			"the cursor is one of another query: its kind, conditions, orders "+
+				"and projection have to be the same")
 	}
 	return c, nil
 }
 
-// printOf returns a number that tells a query from others, whatever part of its results is asked for.
+// printOf returns a number that tells a query from others, whatever part of its results is asked
+// for.
 func printOf(q *pb.Query) uint32 {
 	q = proto.Clone(q).(*pb.Query)
 	q.Offset, q.Limit, q.StartCursor, q.EndCursor = 0, nil, nil, nil

@@ -17,7 +17,8 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// twins returns a store with comments of many shapes, and a plain kind with the same comments under the same keys.
+// twins returns a store with comments of many shapes, and a plain kind with the same comments under
+// the same keys.
 func twins(t *testing.T, rng *rand.Rand, databases, n int) (*datastore.Client, *Store, []*datastore.Key) {
 	t.Helper()
 	s := newStore(t, databases)
@@ -55,9 +56,10 @@ func someComment(rng *rand.Rand) datastore.PropertyList {
 			Value: []string{"", "ann", "bob", "bo\x00b", "bo"}[rng.IntN(5)]})
 	}
 	if rng.IntN(3) > 0 {
-		list = append(list, datastore.Property{Name: "Score", Value: []any{nil, int64(-3), int64(0), int64(5), -2.5, 5.0,
-			true, "five",
-			time.Unix(5, 0).UTC(), []byte("b"), datastore.GeoPoint{Lat: 1, Lng: -1}, plain(5)}[rng.IntN(12)]})
+		list = append(list,
+			datastore.Property{Name: "Score", Value: []any{nil, int64(-3), int64(0), int64(5), -2.5, 5.0,
+				true, "five",
+				time.Unix(5, 0).UTC(), []byte("b"), datastore.GeoPoint{Lat: 1, Lng: -1}, plain(5)}[rng.IntN(12)]})
 	}
 	if rng.IntN(2) > 0 {
 		tags := []any{}
@@ -80,7 +82,9 @@ func someQuery(rng *rand.Rand, keys []*datastore.Key) (*datastore.Query, string)
 	}
 	key := func() *datastore.Key { return keys[rng.IntN(len(keys))] }
 	values := map[string]func() any{
-		"Order": func() any { return orders[rng.IntN(len(orders))] }, "Status": func() any { return statuses[rng.IntN(3)] },
+		"Order": func() any { return orders[rng.IntN(len(orders))] }, "Status": func() any {
+			return statuses[rng.IntN(3)]
+		},
 		"Author":  func() any { return []string{"", "ann", "bo", "bob"}[rng.IntN(4)] },
 		"Score":   func() any { return []any{int64(0), int64(5), 5.0, "five", nil}[rng.IntN(5)] },
 		"Tags":    func() any { return []any{"a", "b", "c", int64(1)}[rng.IntN(4)] },
@@ -202,8 +206,9 @@ func answers(ctx context.Context, client Verbs, q *datastore.Query, pages int) (
 	return all, nil
 }
 
-// TestSameQueries compares the store with a plain kind of the same comments: queries of any form have the same results
-// in the same order, or the same code of an error. What the store refuses, it says.
+// TestSameQueries compares the store with a plain kind of the same comments: queries of any form
+// have the same results in the same order, or the same code of an error. What the store refuses, it
+// says.
 func TestSameQueries(t *testing.T) {
 	seed := testflag.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 0))

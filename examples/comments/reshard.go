@@ -22,9 +22,9 @@ type Move struct {
 	Databases int `json:"databases"`
 }
 
-// reshard moves comments to their new shards, while others write and read them. A comment is put in the new shard and
-// deleted in the old one by the same commit, so it is in one of them at all times. Its key keeps its ID. Those who
-// write know by the layout that the new one is right.
+// reshard moves comments to their new shards, while others write and read them. A comment is put in
+// the new shard and deleted in the old one by the same commit, so it is in one of them at all
+// times. Its key keeps its ID. Those who write know by the layout that the new one is right.
 var reshard = mapper.Update("reshard", func(_ context.Context, c *mapper.Entity[Comment], m Move) error {
 	c.PutStored(datastore.IDKey(kindOf(shardOf(c.Value.Order, m.To), m.To), c.Key.ID, nil), c.Stored())
 	c.Delete(c.Key)
@@ -33,7 +33,8 @@ var reshard = mapper.Update("reshard", func(_ context.Context, c *mapper.Entity[
 	if d.Status.Failures > 0 {
 		return nil // a retry comes here again
 	}
-	d.Put(layoutKey, &Layout{Shards: m.To, Moves: m.Moves, Before: m.Before, Database: m.Database, Databases: m.Databases})
+	d.Put(layoutKey, &Layout{Shards: m.To, Moves: m.Moves, Before: m.Before, Database: m.Database,
+		Databases: m.Databases})
 	return nil
 })
 
@@ -45,8 +46,8 @@ var count = mapper.Visit("count", func(_ context.Context, c *mapper.Entity[Comme
 	return nil
 })
 
-// Reshard has a database's comments be in so many logical shards, and waits until they are. Somebody else may go on
-// with it after an error, or do the same at the same time.
+// Reshard has a database's comments be in so many logical shards, and waits until they are.
+// Somebody else may go on with it after an error, or do the same at the same time.
 func (s *Store) Reshard(ctx context.Context, e *mapper.Engine, shards int) error {
 	if err := check(shards, len(s.router.databases)); err != nil {
 		return err

@@ -21,8 +21,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// runProgram has the same caller use the plain kind and the store, writes comments, moves them under load, and checks
-// what is there then.
+// runProgram has the same caller use the plain kind and the store, writes comments, moves them
+// under load, and checks what is there then.
 func runProgram(ctx context.Context, c config, stdout io.Writer) error {
 	r := result{Databases: c.databases, From: c.from, To: c.to}
 	var err error
@@ -87,8 +87,8 @@ func runProgram(ctx context.Context, c config, stdout io.Writer) error {
 	return r.print(stdout, c.JSON)
 }
 
-// compare has the same caller use the plain kind and the store, and returns how many notes it makes: the same of both.
-// What it leaves is deleted.
+// compare has the same caller use the plain kind and the store, and returns how many notes it
+// makes: the same of both. What it leaves is deleted.
 func compare(ctx context.Context, client *datastore.Client, s *Store, seed uint64, things int,
 	counts bool) (int, error) {
 	of := make(map[bool][]string)
@@ -112,9 +112,11 @@ func compare(ctx context.Context, client *datastore.Client, s *Store, seed uint6
 	}
 	for i := range max(len(of[false]), len(of[true])) {
 		if i >= len(of[false]) || i >= len(of[true]) || of[false][i] != of[true][i] {
-			return 0, fmt.Errorf("a caller (seed %d) gets something else from the store at note %d of %d and %d:\nplain: "+
+			return 0, fmt.Errorf("a caller (seed %d) gets something else from the store at note %d of %d and %d:\n"+
+				"plain: "+
 				"%q\nstore: %q", seed, i,
-				len(of[false]), len(of[true]), of[false][min(i, len(of[false])):][:1], of[true][min(i, len(of[true])):][:1])
+				len(of[false]), len(of[true]), of[false][min(i, len(of[false])):][:1],
+				of[true][min(i, len(of[true])):][:1])
 		}
 	}
 	return len(of[true]), nil
@@ -163,7 +165,8 @@ type load struct {
 	gone                            map[ID]bool            // it is deleted
 	inserted, edited, removed, read int64
 	refused                         func(error) bool // an error that is no mistake; nil: none is
-	blind                           bool             // nobody reads or edits: Google's classic emulator has no snapshots
+	// nobody reads or edits: Google's classic emulator has no snapshots
+	blind bool
 }
 
 func newLoad(s *Store) *load {
@@ -248,7 +251,8 @@ func (l *load) choose(order int64) (ID, bool) {
 // recentEdits is how many tokens a comment keeps.
 const recentEdits = 32
 
-// edit edits a comment, whose ID is all that it needs. An edit whose answer is lost finds its token.
+// edit edits a comment, whose ID is all that it needs. An edit whose answer is lost finds its
+// token.
 func (l *load) edit(ctx context.Context, order int64) error {
 	id, ok := l.choose(order)
 	if !ok {
@@ -314,8 +318,8 @@ func (l *load) remove(ctx context.Context, order int64) error {
 	return nil
 }
 
-// readOrder reads the comments of an order, by the order and by their IDs, and checks that none is missing that was
-// there before, none twice, and none that was deleted.
+// readOrder reads the comments of an order, by the order and by their IDs, and checks that none is
+// missing that was there before, none twice, and none that was deleted.
 func (l *load) readOrder(ctx context.Context, order int64) error {
 	var before, keys []*datastore.Key
 	gone := make(map[ID]bool)
@@ -336,7 +340,8 @@ func (l *load) readOrder(ctx context.Context, order int64) error {
 	seen := make(map[ID]bool, len(all))
 	for _, c := range all {
 		if seen[c.ID()] || c.Order != order || gone[c.ID()] {
-			return fmt.Errorf("comment %d of order %d is read twice, as one of order %d, or after it was deleted", c.ID(),
+			return fmt.Errorf("comment %d of order %d is read twice, as one of order %d, or after it was deleted",
+				c.ID(),
 				c.Order, order)
 		}
 		seen[c.ID()] = true
@@ -369,7 +374,8 @@ var errDiffers = errors.New("the comments are not those that were written")
 func (l *load) check(ctx context.Context) (n int64, err error) {
 	for order, want := range l.orders {
 		var all []Comment
-		if _, err := l.store.GetAll(ctx, datastore.NewQuery(plainKind).FilterField("Order", "=", order), &all); err != nil {
+		if _, err := l.store.GetAll(ctx, datastore.NewQuery(plainKind).FilterField("Order", "=", order),
+			&all); err != nil {
 			return 0, err
 		}
 		n += int64(len(all))
@@ -386,7 +392,8 @@ func (l *load) check(ctx context.Context) (n int64, err error) {
 				continue // whoever edited or deleted it has given up
 			}
 			if !ok || c.Edits != edits {
-				return 0, fmt.Errorf("%w: comment %d of order %d is there: %v, with %d edits, want %d", errDiffers, id, order, ok,
+				return 0, fmt.Errorf("%w: comment %d of order %d is there: %v, with %d edits, want %d", errDiffers, id,
+					order, ok,
 					c.Edits, edits)
 			}
 		}
@@ -403,7 +410,8 @@ func (l *load) check(ctx context.Context) (n int64, err error) {
 		}
 		if _, there := l.orders[c.Order][c.ID()]; !there || last != nil && !last.Created.Before(c.Created) &&
 			last.ID() >= c.ID() {
-			return 0, fmt.Errorf("%w: %d of order %d comes in the list after %d", errDiffers, c.ID(), c.Order, last.ID())
+			return 0, fmt.Errorf("%w: %d of order %d comes in the list after %d", errDiffers, c.ID(), c.Order,
+				last.ID())
 		}
 		last = c
 		listed++

@@ -50,12 +50,13 @@ func (c *Comment) ID() ID {
 // plain returns the key of a comment. Without an ID it is that of a new one.
 func plain(id ID) *datastore.Key { return datastore.IDKey(plainKind, int64(id), nil) }
 
-// A Store is a Datastore client to whom the kind Comment is one kind like any other. Behind it, comments are in
-// logical shards, which are kinds of several databases. How many databases there are divides each number of shards
-// that there ever is, so an order stays in its database. Other kinds are in database 0.
+// A Store is a Datastore client to whom the kind Comment is one kind like any other. Behind it,
+// comments are in logical shards, which are kinds of several databases. How many databases there
+// are divides each number of shards that there ever is, so an order stays in its database. Other
+// kinds are in database 0.
 //
-// The client's calls are routed on their way to the database. So what uses a *datastore.Client can use Store.Client.
-// Store's own methods say which keys cannot be written.
+// The client's calls are routed on their way to the database. So what uses a *datastore.Client can
+// use Store.Client. Store's own methods say which keys cannot be written.
 type Store struct {
 	*datastore.Client
 
@@ -74,8 +75,9 @@ type router struct {
 	started      int
 }
 
-// OpenStore returns a store of comments in so many logical shards. The first one decides. Later ones have to name the
-// same databases in the same order, and a number of shards that there is or was: comments may have been moved since.
+// OpenStore returns a store of comments in so many logical shards. The first one decides. Later
+// ones have to name the same databases in the same order, and a number of shards that there is or
+// was: comments may have been moved since.
 func OpenStore(ctx context.Context, shards int, databases ...Open) (*Store, error) {
 	r := &router{first: shards, now: time.Now, generators: make(map[[2]int]*Generator),
 		transactions: make(map[string]*transaction)}

@@ -56,8 +56,8 @@ func (w *watch) asked() int {
 	return n
 }
 
-// TestRouting has every way to read: by IDs alone, by one order, by several, by both, and by what no shard is known
-// for. Each reads the comments that it should, in as few shards as there can be.
+// TestRouting has every way to read: by IDs alone, by one order, by several, by both, and by what
+// no shard is known for. Each reads the comments that it should, in as few shards as there can be.
 func TestRouting(t *testing.T) {
 	w := &watch{kinds: make(map[string]bool)}
 	s := newStore(t, 2, w.see)
@@ -97,7 +97,8 @@ func TestRouting(t *testing.T) {
 			1},
 		"an order that can't be":     {table.FilterField("Order", "=", -5), 0, 1},
 		"an order that is no number": {table.FilterField("Order", "=", "3"), 0, 1},
-		"an order and a free condition": {table.FilterField("Order", "=", order(3)).FilterField("Status", "=", statuses[0]),
+		"an order and a free condition": {table.FilterField("Order", "=", order(3)).FilterField("Status", "=",
+			statuses[0]),
 			1, 1},
 		"orders from one on": {table.FilterField("Order", ">=", order(38)), 2, 20},
 		"a free condition":   {table.FilterField("Status", "=", statuses[0]), 14, 20},
@@ -110,7 +111,8 @@ func TestRouting(t *testing.T) {
 		}
 	}
 	all := make([]Comment, 3)
-	if err := s.GetMulti(t.Context(), []*datastore.Key{keys[3], keys[4], keys[23]}, all); err != nil || w.asked() != 2 ||
+	if err := s.GetMulti(t.Context(), []*datastore.Key{keys[3], keys[4], keys[23]}, all); err != nil ||
+		w.asked() != 2 ||
 		all[2].Order != order(23) {
 		t.Errorf("by IDs alone: %+v, %v", all, err)
 	}
@@ -122,8 +124,8 @@ func TestRouting(t *testing.T) {
 	}
 }
 
-// TestIndexes has the embedded Datastore refuse what index.yaml does not serve: the error names the index, and which
-// kinds need it. What the program asks is served, and each index is needed.
+// TestIndexes has the embedded Datastore refuse what index.yaml does not serve: the error names the
+// index, and which kinds need it. What the program asks is served, and each index is needed.
 func TestIndexes(t *testing.T) {
 	file, err := os.ReadFile("index.yaml")
 	if err != nil {
@@ -174,8 +176,8 @@ func TestIndexes(t *testing.T) {
 	}
 }
 
-// TestTimes has the store keep Created and Updated: a time that the caller gives makes the ID, an edit keeps it, and a
-// time that would change is refused.
+// TestTimes has the store keep Created and Updated: a time that the caller gives makes the ID, an
+// edit keeps it, and a time that would change is refused.
 func TestTimes(t *testing.T) {
 	s := newStore(t, 2)
 	now := time.Date(2026, 3, 4, 5, 6, 7, 8000, time.UTC)
@@ -289,7 +291,8 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// TestFullTime fills a millisecond of a shard: what comes after that is refused, and two processes share it.
+// TestFullTime fills a millisecond of a shard: what comes after that is refused, and two processes
+// share it.
 func TestFullTime(t *testing.T) {
 	e := emulator.ForTest(t, nil)
 	stores := []*Store{openStore(t, opener(t, e)), openStore(t, opener(t, e))}
@@ -362,8 +365,8 @@ func TestTwoProcesses(t *testing.T) {
 	}
 }
 
-// TestLostAnswer has the answer to a write be lost, and others edit the comment before the next attempt: it has taken
-// effect once, and theirs stands.
+// TestLostAnswer has the answer to a write be lost, and others edit the comment before the next
+// attempt: it has taken effect once, and theirs stands.
 func TestLostAnswer(t *testing.T) {
 	e := emulator.ForTest(t, nil)
 	other := openStore(t, opener(t, e))
@@ -400,7 +403,8 @@ func TestLostAnswer(t *testing.T) {
 				t.Fatal(err)
 			}
 			var armed atomic.Bool
-			lose := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+			lose := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+				invoke grpc.UnaryInvoker,
 				opts ...grpc.CallOption) error {
 				err := invoke(ctx, method, req, reply, cc, opts...)
 				c, ok := req.(*pb.CommitRequest)
@@ -408,14 +412,16 @@ func TestLostAnswer(t *testing.T) {
 					return err
 				}
 				var mine []Comment
-				if _, err := other.GetAll(ctx, datastore.NewQuery(plainKind).FilterField("Order", "=", 7), &mine); err != nil {
+				if _, err := other.GetAll(ctx, datastore.NewQuery(plainKind).FilterField("Order", "=", 7),
+					&mine); err != nil {
 					t.Error(err)
 				}
 				for _, c := range mine {
 					for range 3 {
 						if c.Text == "mine" {
 							c.Edits++
-							if _, err := other.Put(ctx, c.Key, &Comment{Order: 7, Text: "theirs", Edits: c.Edits}); err != nil {
+							if _, err := other.Put(ctx, c.Key,
+								&Comment{Order: 7, Text: "theirs", Edits: c.Edits}); err != nil {
 								t.Error(err)
 							}
 						}
@@ -444,7 +450,8 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
-// TestErrors compares the errors of the store with those of the plain kind: which they are, and of which position.
+// TestErrors compares the errors of the store with those of the plain kind: which they are, and of
+// which position.
 func TestErrors(t *testing.T) {
 	s, client := newStore(t, 2), plainClient(t)
 	key, err := s.Put(t.Context(), plain(0), &Comment{Order: 7})
@@ -496,11 +503,14 @@ func TestErrors(t *testing.T) {
 			return err
 		},
 		"a wrong projection": func(v Verbs) error {
-			_, err := v.GetAll(ctx, datastore.NewQuery(plainKind).FilterField("Order", "=", 7).Project("Order"), new([]Comment))
+			_, err := v.GetAll(ctx, datastore.NewQuery(plainKind).FilterField("Order", "=", 7).Project("Order"),
+				new([]Comment))
 			return err
 		},
 		"a transaction that gives up": func(v Verbs) error {
-			_, err := v.RunInTransaction(ctx, func(tx *datastore.Transaction) error { return tx.Get(gone, new(Comment)) })
+			_, err := v.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+				return tx.Get(gone, new(Comment))
+			})
 			return err
 		},
 		"a transaction that only reads": func(v Verbs) error {
@@ -516,7 +526,8 @@ func TestErrors(t *testing.T) {
 		wantAll, wantMany := want.(datastore.MultiError) //nolint:errorlint // likewise
 		same := (got == nil) == (want == nil) && status.Code(got) == status.Code(want) && gotMany == wantMany &&
 			len(gotAll) == len(wantAll)
-		for _, known := range []error{datastore.ErrNoSuchEntity, datastore.ErrInvalidKey, datastore.ErrInvalidEntityType} {
+		for _, known := range []error{datastore.ErrNoSuchEntity, datastore.ErrInvalidKey,
+			datastore.ErrInvalidEntityType} {
 			same = same && (got == known) == (want == known) //nolint:errorlint // likewise
 			for i := range wantAll {
 				same = same && (gotAll[i] == known) == (wantAll[i] == known) //nolint:errorlint // likewise
@@ -528,8 +539,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestAbsent has keys under which nothing can be written be read, queried and deleted as on the plain kind: there are
-// no such comments, and the other keys of the call are served.
+// TestAbsent has keys under which nothing can be written be read, queried and deleted as on the
+// plain kind: there are no such comments, and the other keys of the call are served.
 func TestAbsent(t *testing.T) {
 	s, client := newStore(t, 2), plainClient(t)
 	ctx := t.Context()
@@ -561,13 +572,15 @@ func TestAbsent(t *testing.T) {
 			note("get", err == datastore.ErrNoSuchEntity) //nolint:errorlint // callers compare so
 			all := make([]Comment, 3)
 			err = v.GetMulti(ctx, []*datastore.Key{good, bad, good}, all)
-			several, ok := err.(datastore.MultiError)                                   //nolint:errorlint // likewise
-			note("get several", several, ok && several[1] == datastore.ErrNoSuchEntity, //nolint:errorlint // to the letter, as callers compare
+			several, ok := err.(datastore.MultiError) //nolint:errorlint // likewise
+			note("get several", several, ok &&
+				several[1] == datastore.ErrNoSuchEntity, //nolint:errorlint // to the letter, as callers compare
 				all[0].Text, all[1].Text, all[2].Text)
 			_, err = v.RunInTransaction(ctx, func(tx *datastore.Transaction) error { return tx.Get(bad, new(Comment)) })
 			note("in a transaction", err == datastore.ErrNoSuchEntity) //nolint:errorlint // likewise
 			for _, op := range []string{"=", "!=", "<", ">"} {
-				keys, err := v.GetAll(ctx, datastore.NewQuery(plainKind).FilterField("__key__", op, bad).KeysOnly(), nil)
+				keys, err := v.GetAll(ctx, datastore.NewQuery(plainKind).FilterField("__key__", op, bad).KeysOnly(),
+					nil)
 				note(op, keys, status.Code(err))
 			}
 			for _, op := range []string{"in", "not-in"} {
@@ -610,8 +623,8 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// TestKeys has comments without an order, or under keys that belong to no shard, be refused by errors that say so, at
-// their positions. Nothing of such a call is written.
+// TestKeys has comments without an order, or under keys that belong to no shard, be refused by
+// errors that say so, at their positions. Nothing of such a call is written.
 func TestKeys(t *testing.T) {
 	s := newStore(t, 2)
 	good, err := s.Put(t.Context(), plain(0), &Comment{Order: ordersAShard})
@@ -742,7 +755,8 @@ func TestRefused(t *testing.T) {
 		}(),
 		"within one database": func() error {
 			_, err := s.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
-				_, err := tx.PutMulti([]*datastore.Key{plain(0), plain(0)}, []Comment{{Order: 0}, {Order: ordersAShard}})
+				_, err := tx.PutMulti([]*datastore.Key{plain(0), plain(0)},
+					[]Comment{{Order: 0}, {Order: ordersAShard}})
 				return err
 			})
 			return err

@@ -35,8 +35,8 @@ func (r *router) begin(ctx context.Context, db *database, options *pb.Transactio
 	return s, r.readLayout(ctx, s)
 }
 
-// snapshot reads the layout, and has all else be read as it is at that moment, or at the time that is given. It takes
-// no locks, and needs no end.
+// snapshot reads the layout, and has all else be read as it is at that moment, or at the time that
+// is given. It takes no locks, and needs no end.
 func (r *router) snapshot(ctx context.Context, db *database, at *timestamppb.Timestamp) (*session, error) {
 	s := &session{db: db, at: at}
 	return s, r.readLayout(ctx, s)
@@ -55,8 +55,9 @@ func (r *router) readLayout(ctx context.Context, s *session) error {
 		s.at = resp.ReadTime
 	}
 	if len(resp.Found) == 0 && s.id != nil {
-		return status.Errorf(codes.FailedPrecondition, "database %d has lost its layout, %v, without which nobody knows where "+
-			"its comments are: open the store again if it is empty", s.db.number, layoutKey)
+		return status.Errorf(codes.FailedPrecondition,
+			"database %d has lost its layout, %v, without which nobody knows where "+
+				"its comments are: open the store again if it is empty", s.db.number, layoutKey)
 	}
 	s.layout = Layout{Shards: r.first} // of a time before the layout
 	for _, found := range resp.Found {
@@ -80,8 +81,8 @@ func (s *session) options() *pb.ReadOptions {
 	return nil
 }
 
-// rollback ends a transaction that has changed nothing. Nobody waits for it, and one that is not rolled back ends by
-// itself.
+// rollback ends a transaction that has changed nothing. Nobody waits for it, and one that is not
+// rolled back ends by itself.
 func (s *session) rollback(ctx context.Context) {
 	if s.id == nil {
 		return
@@ -110,7 +111,8 @@ const transactionTime = 5 * time.Minute
 func errTwoDatabases(a, b *database) error {
 	return status.Errorf(codes.FailedPrecondition, "a transaction is within one database, and this one has used "+
 		"database %d "+
-		"before database %d: comments of an order are in one, other kinds are in database 0, and a query without an order "+
+		"before database %d: comments of an order are in one, other kinds are in database 0, and a query without an "+
+		"order "+
 		"or IDs is of all", a.number, b.number)
 }
 
@@ -131,7 +133,8 @@ func (t *transaction) on(ctx context.Context, r *router, db *database) (*session
 	return t.session, nil
 }
 
-// start starts a transaction for the caller, and returns its ID. Those that nobody has ended are forgotten.
+// start starts a transaction for the caller, and returns its ID. Those that nobody has ended are
+// forgotten.
 func (r *router) start(options *pb.TransactionOptions) []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -217,8 +220,8 @@ func (r *router) view(o *pb.ReadOptions) (v *view, err error) {
 	return v, err
 }
 
-// reading has a read see the caller's transaction, or else snapshots. These are taken anew if the database gives one
-// up.
+// reading has a read see the caller's transaction, or else snapshots. These are taken anew if the
+// database gives one up.
 func reading[T any](ctx context.Context, r *router, o *pb.ReadOptions, do func(v *view) (T, error)) (answer T,
 	err error) {
 	locks := false

@@ -17,7 +17,8 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// TestTransaction has transactions of comments and other kinds: all of one takes effect, or nothing.
+// TestTransaction has transactions of comments and other kinds: all of one takes effect, or
+// nothing.
 func TestTransaction(t *testing.T) {
 	s := newStore(t, 2)
 	ctx := t.Context()
@@ -170,8 +171,8 @@ func TestOtherKinds(t *testing.T) {
 	}
 }
 
-// TestLostCalls has every call be lost now and then, on its way or on its way back: what the store does by itself, it
-// does once.
+// TestLostCalls has every call be lost now and then, on its way or on its way back: what the store
+// does by itself, it does once.
 func TestLostCalls(t *testing.T) {
 	var n atomic.Int64
 	var on atomic.Bool
@@ -245,7 +246,8 @@ func TestMutations(t *testing.T) {
 	}
 }
 
-// TestSums compares sums, averages and counts, over all shards and parts of them, with those of the plain kind.
+// TestSums compares sums, averages and counts, over all shards and parts of them, with those of the
+// plain kind.
 func TestSums(t *testing.T) {
 	s, client := newStore(t, 2), plainClient(t)
 	ctx := t.Context()
@@ -323,14 +325,15 @@ func TestReadTime(t *testing.T) {
 	}
 }
 
-// TestOneMoment has others write between the calls by which a read looks at its shards: it sees all of them as they were
-// when it began.
+// TestOneMoment has others write between the calls by which a read looks at its shards: it sees all
+// of them as they were when it began.
 func TestOneMoment(t *testing.T) {
 	e := emulator.ForTest(t, nil)
 	other := openStore(t, opener(t, e))
 	ctx := t.Context()
 	put := func(n int64) error {
-		_, err := other.PutMulti(ctx, []*datastore.Key{plain(0), plain(0)}, []Comment{{Order: n}, {Order: n + ordersAShard}})
+		_, err := other.PutMulti(ctx, []*datastore.Key{plain(0), plain(0)},
+			[]Comment{{Order: n}, {Order: n + ordersAShard}})
 		return err
 	}
 	if err := put(0); err != nil {

@@ -55,7 +55,8 @@ func parse(args []string, help io.Writer) (config, error) {
 	flags.StringVar(&c.keys, "keys", "names", "how the accounts are keyed, `one of`:\n"+
 		"names, ids, uuid, ancestors (accounts of customers of regions),\n"+
 		"mixed (a few small ids beside a great many names)")
-	flags.BoolVar(&c.pages, "dashboard", false, "show the job on pages for a browser, at an address on this machine, until it is interrupted")
+	flags.BoolVar(&c.pages, "dashboard", false,
+		"show the job on pages for a browser, at an address on this machine, until it is interrupted")
 	if err := command.Parse(flags, args, help); err != nil {
 		return c, err
 	}
@@ -77,13 +78,16 @@ func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 	if c.Datastore != "embedded" {
 		say("Starting Google's emulator, which takes some seconds.")
 	}
-	on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Workers: c.Workers, Mappers: append(prebuilt.Mappers(), bank.AddCredit)})
+	on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Workers: c.Workers,
+		Mappers: append(prebuilt.Mappers(), bank.AddCredit)})
 	if err != nil {
 		return err
 	}
 	defer on.Close()
 	say("Writing %s accounts keyed by %s into the %s Datastore.", bank.Grouped(int64(c.entities)), c.keys, c.Datastore)
-	if err := bank.WriteAccounts(ctx, on.Client, c.entities, func(i int) *datastore.Key { return accountKey(c.keys, i) }); err != nil {
+	if err := bank.WriteAccounts(ctx, on.Client, c.entities, func(i int) *datastore.Key {
+		return accountKey(c.keys, i)
+	}); err != nil {
 		return fmt.Errorf("write the accounts: %w", err)
 	}
 	before, err := bank.ReadAccounts(ctx, on.Client, 0)
@@ -100,10 +104,11 @@ func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 	}
 	say("Adding %d to each balance.", c.amount)
 	used, begun := on.Usage(), time.Now()
-	job, err := bank.AddCredit.Start(ctx, on.Engine, mapper.Query{Kind: "Account"}, bank.Credit{Amount: c.amount}, &mapper.StartOptions{
-		AllowEmpty: true, // -accounts can be 0
-		ID:         "spring-credit", PageSize: c.Page, Workers: c.Workers,
-	})
+	job, err := bank.AddCredit.Start(ctx, on.Engine, mapper.Query{Kind: "Account"}, bank.Credit{Amount: c.amount},
+		&mapper.StartOptions{
+			AllowEmpty: true, // -accounts can be 0
+			ID:         "spring-credit", PageSize: c.Page, Workers: c.Workers,
+		})
 	if err != nil {
 		return err
 	}

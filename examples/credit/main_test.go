@@ -41,7 +41,8 @@ func check(t *testing.T, n int64, r bank.Result, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.State != mapper.Succeeded || r.Entities != n || r.Processed != n || r.SumAfter-r.SumBefore != 10*n || r.Failures != 0 {
+	if r.State != mapper.Succeeded || r.Entities != n || r.Processed != n || r.SumAfter-r.SumBefore != 10*n ||
+		r.Failures != 0 {
 		t.Errorf("%d accounts: %+v", n, r)
 	}
 }
@@ -54,7 +55,8 @@ func TestEveryKeyingAndSize(t *testing.T) {
 			t.Run(fmt.Sprint(keys, " ", n), func(t *testing.T) {
 				r, err := credit(t, "-keys", keys, "-entities", fmt.Sprint(n))
 				check(t, n, r, err)
-				if full := max(1, n/500); r.Tasks > 4*full+1 { // on a busy machine pages are smaller, as the function takes longer
+				// on a busy machine pages are smaller, as the function takes longer
+				if full := max(1, n/500); r.Tasks > 4*full+1 {
 					t.Errorf("%d tasks for %d full pages", r.Tasks, full)
 				}
 				if r.Reads < n || r.Writes < n {
@@ -95,7 +97,8 @@ func TestGoogle(t *testing.T) {
 
 func TestFlags(t *testing.T) {
 	var help strings.Builder
-	if _, err := parse([]string{"-help"}, &help); !errors.Is(err, flag.ErrHelp) || !strings.Contains(help.String(), "-entities N") {
+	if _, err := parse([]string{"-help"}, &help); !errors.Is(err, flag.ErrHelp) ||
+		!strings.Contains(help.String(), "-entities N") {
 		t.Errorf("-help: %v\n%s", err, help.String())
 	}
 	for args, want := range map[string]string{
@@ -135,7 +138,8 @@ func TestSummary(t *testing.T) {
 	if err := run(t.Context(), c, &out, &bar); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"Writing 1,200 accounts", "The job succeeded.", "processed 1,200, failures 0", "sum before", "greatest depth", "entity reads"} {
+	for _, want := range []string{"Writing 1,200 accounts", "The job succeeded.", "processed 1,200, failures 0",
+		"sum before", "greatest depth", "entity reads"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the summary does not say %q:\n%s", want, &out)
 		}
@@ -156,14 +160,16 @@ func TestManyRanges(t *testing.T) {
 }
 
 func TestGrouped(t *testing.T) {
-	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", -999: "-999", -1000: "-1,000", 1234567: "1,234,567"} {
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", -999: "-999", -1000: "-1,000",
+		1234567: "1,234,567"} {
 		if got := bank.Grouped(n); got != want {
 			t.Errorf("%d is written %s, want %s", n, got, want)
 		}
 	}
 }
 
-// TestDashboard runs the job with its pages: they show it, and stay until the command is interrupted.
+// TestDashboard runs the job with its pages: they show it, and stay until the command is
+// interrupted.
 func TestDashboard(t *testing.T) {
 	c, err := parse([]string{"-dashboard", "-entities", "500"}, io.Discard)
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// A duty says who does a piece of work: the old cron, which is one process, or the battery that takes its place. Whoever
-// begins gets a turn, and each of its commits compares that in the same transaction. So a process that was relieved, or
-// stood still for days, commits nothing.
+// A duty says who does a piece of work: the old cron, which is one process, or the battery that
+// takes its place. Whoever begins gets a turn, and each of its commits compares that in the same
+// transaction. So a process that was relieved, or stood still for days, commits nothing.
 type duty struct {
 	Turn      int64 // raised whenever others may work from now on
 	Running   bool  // a run of the old cron is under way
@@ -81,7 +81,8 @@ func retireOld(ctx context.Context, client *datastore.Client) error {
 	return err
 }
 
-// relieveOld is for a run of the old cron that has died, and so will not end: if it wakes after all, it commits nothing.
+// relieveOld is for a run of the old cron that has died, and so will not end: if it wakes after
+// all, it commits nothing.
 func relieveOld(ctx context.Context, client *datastore.Client) error {
 	_, err := changeDuty(ctx, client, func(d *duty) error {
 		if !d.Retired {
@@ -94,8 +95,9 @@ func relieveOld(ctx context.Context, client *datastore.Client) error {
 	return err
 }
 
-// startBattery begins the turn of n processes, and ends that of the ones before. It refuses as long as the old cron runs,
-// or may start again. If they filter by stored remainders, these have to be of n.
+// startBattery begins the turn of n processes, and ends that of the ones before. It refuses as long
+// as the old cron runs, or may start again. If they filter by stored remainders, these have to be
+// of n.
 func startBattery(ctx context.Context, client *datastore.Client, n int, stored bool) (int64, error) {
 	d, err := changeDuty(ctx, client, func(d *duty) error {
 		switch {

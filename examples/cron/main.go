@@ -1,11 +1,12 @@
-// Command cron runs nightly work on an embedded Datastore: a service whose endpoint a scheduler calls each night, several
-// times at once. The second night's calls come before the first night's work is done. It renews the subscriptions that
-// are due, exactly once each, and rebuilds the day's aggregates by country.
+// Command cron runs nightly work on an embedded Datastore: a service whose endpoint a scheduler
+// calls each night, several times at once. The second night's calls come before the first night's
+// work is done. It renews the subscriptions that are due, exactly once each, and rebuilds the day's
+// aggregates by country.
 //
-// Then it sends pending orders to a warehouse that drops answers, each once: first by the old cron, which is one
-// process, and once that has ended and was retired by processes that are shard i of N: by a stored remainder, which a job
-// rewrites to go from 4 to 8 of them, and by keys, from 4 to 8 without a stop; and in the end by a job, which has no N.
-// It checks all of it.
+// Then it sends pending orders to a warehouse that drops answers, each once: first by the old cron,
+// which is one process, and once that has ended and was retired by processes that are shard i of N:
+// by a stored remainder, which a job rewrites to go from 4 to 8 of them, and by keys, from 4 to 8
+// without a stop; and in the end by a job, which has no N. It checks all of it.
 package main
 
 import (
@@ -119,7 +120,8 @@ func (o ordersResult) String() string {
 	for _, by := range []string{byOld, byStored4, byStored8, byKeys4, byKeys8, byJob} {
 		fmt.Fprintf(&b, "  %-26s %d\n", by+":", o.SentBy[by])
 	}
-	fmt.Fprintf(&b, "  from 4 to 8 by remainder:  all stop; a job rewrites %d of %d orders:\n", o.Rewrite.Changed, o.Rewrite.Orders)
+	fmt.Fprintf(&b, "  from 4 to 8 by remainder:  all stop; a job rewrites %d of %d orders:\n", o.Rewrite.Changed,
+		o.Rewrite.Orders)
 	fmt.Fprintf(&b, "%s%d reads, %d writes, $%.4f\n", indent, o.Rewrite.Reads, o.Rewrite.Writes, o.Rewrite.Dollars)
 	fmt.Fprintf(&b, "  from 4 to 8 by keys:       no stop; each process reads all pending keys\n")
 	fmt.Fprintf(&b, "  refused meanwhile:         %s\n", strings.Join(o.Refused, "\n"+indent))

@@ -33,18 +33,21 @@ func TestNights(t *testing.T) {
 	for _, overlap := range overlaps {
 		for _, n := range []int{1, 100, 2000} {
 			t.Run(fmt.Sprintf("%s/%d", overlap, n), func(t *testing.T) {
-				r, err := cron(t, "-overlap", overlap, "-subscriptions", fmt.Sprint(n), "-orders", fmt.Sprint(n/10), "-nights", "4")
+				r, err := cron(t, "-overlap", overlap, "-subscriptions", fmt.Sprint(n), "-orders", fmt.Sprint(n/10),
+					"-nights", "4")
 				if err != nil {
 					t.Fatal(err)
 				}
-				runs, second := 4, map[string]string{"skip": "skipped", "queue": "queued", "replace": "started"}[overlap]
+				runs, second := 4, map[string]string{"skip": "skipped", "queue": "queued",
+					"replace": "started"}[overlap]
 				if overlap == "skip" {
 					runs = 3
 				}
 				if n == 1 && overlap != "skip" {
 					runs = r.Runs // the first run may replace nothing
 				}
-				if r.Runs != runs || r.Calls != 4*calls || fmt.Sprint(r.Became) != fmt.Sprintf("[started %s started started]", second) || r.Refused != 1 {
+				if r.Runs != runs || r.Calls != 4*calls ||
+					fmt.Sprint(r.Became) != fmt.Sprintf("[started %s started started]", second) || r.Refused != 1 {
 					t.Errorf("%+v, want %d runs", r, runs)
 				}
 			})
@@ -71,14 +74,16 @@ func TestGoogle(t *testing.T) {
 	}
 }
 
-// TestWidth has no line be wider than a terminal: of the help, of runs of all kinds, and of the largest one.
+// TestWidth has no line be wider than a terminal: of the help, of runs of all kinds, and of the
+// largest one.
 func TestWidth(t *testing.T) {
 	var out strings.Builder
 	if _, err := parse([]string{"-h"}, &out); !errors.Is(err, flag.ErrHelp) {
 		t.Fatal(err)
 	}
 	for _, overlap := range overlaps {
-		c, err := parse([]string{"-overlap", overlap, "-subscriptions", "3", "-orders", "10", "-nights", "2"}, io.Discard)
+		c, err := parse([]string{"-overlap", overlap, "-subscriptions", "3", "-orders", "10", "-nights", "2"},
+			io.Discard)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,7 +96,8 @@ func TestWidth(t *testing.T) {
 		largest.Became = append(largest.Became, mapper.TickSkipped)
 	}
 	o := &largest.Orders
-	o.Orders, o.Requests, o.Dropped, o.Refused = 100_000, 199_999, 99_999, []string{errRewriting.Error(), errRelieved.Error()}
+	o.Orders, o.Requests, o.Dropped, o.Refused = 100_000, 199_999, 99_999,
+		[]string{errRewriting.Error(), errRelieved.Error()}
 	o.Rewrite.Orders, o.Rewrite.Changed = 60_000, 60_000
 	o.Rewrite.Reads, o.Rewrite.Writes, o.Rewrite.Dollars = 199_999, 99_999, 12.3456
 	if err := largest.print(&out, false); err != nil {

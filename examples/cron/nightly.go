@@ -34,8 +34,8 @@ func dayOf(night time.Time) string { return night.UTC().Format(time.DateOnly) }
 // catchUp is how many nights without a run the next one makes up for.
 const catchUp = 6
 
-// dueFrom returns the days of a subscription that is due on a day. A filter by one of some values needs no index of its own, and one by "<="
-// does.
+// dueFrom returns the days of a subscription that is due on a day. A filter by one of some values
+// needs no index of its own, and one by "<=" does.
 func dueFrom(night time.Time) (all []string) {
 	for i := range catchUp + 1 {
 		all = append(all, dayOf(night.AddDate(0, 0, i)))
@@ -48,7 +48,8 @@ func dueIn(night time.Time) mapper.Query {
 	return mapper.Query{Kind: "Subscription", Filters: []mapper.Filter{{Property: "Due", Op: "=", Value: dayOf(night)}}}
 }
 
-// newRenew returns the mapper that renews the subscriptions that are due. Whoever pays is asked first.
+// newRenew returns the mapper that renews the subscriptions that are due. Whoever pays is asked
+// first.
 func newRenew(pay func(ctx context.Context, night time.Time) error) *mapper.Mapper[time.Time] {
 	return mapper.Update("renew", func(ctx context.Context, s *mapper.Entity[Subscription], night time.Time) error {
 		if err := pay(ctx, night); err != nil {
@@ -66,7 +67,8 @@ func newRenew(pay func(ctx context.Context, night time.Time) error) *mapper.Mapp
 		day, of := Day{Night: night}, d.Status.Counters
 		for name, n := range of {
 			if country, ok := strings.CutPrefix(name, "renewed/"); ok {
-				day.Countries = append(day.Countries, Country{country, n, of["cents/"+country], of["min("+country+")"], of["max("+country+")"]})
+				day.Countries = append(day.Countries, Country{country, n, of["cents/"+country], of["min("+country+")"],
+					of["max("+country+")"]})
 			}
 		}
 		d.Put(dayKey(night), &day) // together with the end of the job: exactly once
@@ -118,8 +120,9 @@ func (s *service) handler(keysURL string) (http.Handler, error) {
 	return mux, nil
 }
 
-// nightly starts a night's work. The tick is the time at which the call was due, which Cloud Scheduler sends; another call for it is
-// the same tick, also a day later. An error has Cloud Scheduler call again.
+// nightly starts a night's work. The tick is the time at which the call was due, which Cloud
+// Scheduler sends; another call for it is the same tick, also a day later. An error has Cloud
+// Scheduler call again.
 func (s *service) nightly(w http.ResponseWriter, r *http.Request) {
 	at, err := time.Parse(time.RFC3339, r.Header.Get("X-CloudScheduler-ScheduleTime"))
 	if err != nil {

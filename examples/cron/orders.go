@@ -24,20 +24,21 @@ const (
 	cancelled = "cancelled"
 )
 
-// shardOf returns which of n shards a key belongs to: the remainder of a hash, so that keys of every form are spread
-// evenly: numbers that follow each other, zip codes, UUIDs.
+// shardOf returns which of n shards a key belongs to: the remainder of a hash, so that keys of
+// every form are spread evenly: numbers that follow each other, zip codes, UUIDs.
 func shardOf(key *datastore.Key, n int) int {
 	h := fnv.New64a()
 	h.Write([]byte(key.Encode()))
 	return int(h.Sum64() % uint64(n))
 }
 
-// sendingKey is the idempotency key of sending an order: the same whoever sends it, and however often. That of
-// mapper.Entity would be another one in the next job, and could not be known to the processes of the battery.
+// sendingKey is the idempotency key of sending an order: the same whoever sends it, and however
+// often. That of mapper.Entity would be another one in the next job, and could not be known to the
+// processes of the battery.
 func sendingKey(order *datastore.Key) string { return "send/" + order.Encode() }
 
-// addOrders writes orders [from, to). The transaction that does reads the duty, so the remainder of an order is one by
-// the number of shards that whoever rewrites the others has begun with.
+// addOrders writes orders [from, to). The transaction that does reads the duty, so the remainder of
+// an order is one by the number of shards that whoever rewrites the others has begun with.
 func addOrders(ctx context.Context, client *datastore.Client, from, to int) error {
 	var ids []int64
 	for i := from; i < to; i++ {
@@ -53,7 +54,8 @@ func addOrders(ctx context.Context, client *datastore.Client, from, to int) erro
 			var orders []Order
 			for _, id := range some {
 				key := datastore.IDKey("Order", id, nil)
-				keys, orders = append(keys, key), append(orders, Order{Status: pending, Remainder: shardOf(key, max(1, d.Shards))})
+				keys, orders = append(keys, key),
+					append(orders, Order{Status: pending, Remainder: shardOf(key, max(1, d.Shards))})
 			}
 			_, err := tx.PutMulti(keys, orders)
 			return err
@@ -65,7 +67,8 @@ func addOrders(ctx context.Context, client *datastore.Client, from, to int) erro
 	return nil
 }
 
-// rewrite rewrites the stored remainders for another number of shards. An order whose remainder stays is not written.
+// rewrite rewrites the stored remainders for another number of shards. An order whose remainder
+// stays is not written.
 var rewrite = mapper.Update("rewrite-remainders", func(_ context.Context, o *mapper.Entity[Order], shards int) error {
 	o.Value.Remainder = shardOf(o.Key, shards)
 	return nil

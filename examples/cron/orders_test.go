@@ -16,7 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestOrders has orders sent by all that can send them, each once, by a warehouse that drops answers.
+// TestOrders has orders sent by all that can send them, each once, by a warehouse that drops
+// answers.
 func TestOrders(t *testing.T) {
 	r, err := cron(t, "-subscriptions", "1", "-nights", "1", "-orders", "400")
 	if err != nil {
@@ -34,11 +35,14 @@ func TestOrders(t *testing.T) {
 	if o.Dropped < 100 || o.Requests < 500 {
 		t.Errorf("of %d requests %d answers were dropped", o.Requests, o.Dropped)
 	}
-	// From 4 to 8 shards the remainders of about half of the orders change: those that were there when it began.
-	if w := o.Rewrite; w.Orders != 240 || w.Changed < 60 || w.Changed > 180 || w.Writes < w.Changed || w.Reads < w.Orders || w.Dollars <= 0 {
+	// From 4 to 8 shards the remainders of about half of the orders change: those that were there
+	// when it began.
+	if w := o.Rewrite; w.Orders != 240 || w.Changed < 60 || w.Changed > 180 || w.Writes < w.Changed ||
+		w.Reads < w.Orders || w.Dollars <= 0 {
 		t.Errorf("the remainders were rewritten so: %+v", w)
 	}
-	if got := fmt.Sprint(o.Refused); !strings.Contains(got, errNotYet.Error()) || !strings.Contains(got, errRunning.Error()) || !strings.Contains(got, errRetired.Error()) {
+	if got := fmt.Sprint(o.Refused); !strings.Contains(got, errNotYet.Error()) ||
+		!strings.Contains(got, errRunning.Error()) || !strings.Contains(got, errRetired.Error()) {
 		t.Errorf("%q was refused", o.Refused)
 	}
 	text := r.Orders.String()
@@ -58,17 +62,25 @@ func TestFewOrders(t *testing.T) {
 	}
 }
 
-// TestShards has keys of every form be spread evenly over n shards, each of which is split in two when there are twice as
-// many.
+// TestShards has keys of every form be spread evenly over n shards, each of which is split in two
+// when there are twice as many.
 func TestShards(t *testing.T) {
 	for form, key := range map[string]func(i int) *datastore.Key{
-		"numbers that follow each other": func(i int) *datastore.Key { return datastore.IDKey("Order", int64(i+1), nil) },
-		"multiples of 4":                 func(i int) *datastore.Key { return datastore.IDKey("Order", int64(4*i+4), nil) },
-		"zip codes":                      func(i int) *datastore.Key { return datastore.NameKey("Customer", fmt.Sprintf("%05d", i), nil) },
+		"numbers that follow each other": func(i int) *datastore.Key {
+			return datastore.IDKey("Order", int64(i+1), nil)
+		},
+		"multiples of 4": func(i int) *datastore.Key {
+			return datastore.IDKey("Order", int64(4*i+4), nil)
+		},
+		"zip codes": func(i int) *datastore.Key {
+			return datastore.NameKey("Customer", fmt.Sprintf("%05d", i), nil)
+		},
 		"UUIDs": func(i int) *datastore.Key {
 			return datastore.NameKey("Video", fmt.Sprintf("%08x-%04x-4000-8000-000000000000", i*2654435761, i), nil)
 		},
-		"reference numbers": func(i int) *datastore.Key { return datastore.NameKey("Transfer", fmt.Sprintf("RF-2026-%07d", i), nil) },
+		"reference numbers": func(i int) *datastore.Key {
+			return datastore.NameKey("Transfer", fmt.Sprintf("RF-2026-%07d", i), nil)
+		},
 	} {
 		var sizes [4]int
 		for i := range 10_000 {
@@ -168,8 +180,9 @@ func TestTakeover(t *testing.T) {
 	start(nil)
 }
 
-// TestOldCronWakes has a run of the old cron stand still between the sending of a page and its mark, while somebody
-// takes it for dead and starts the battery's turn. When it wakes it marks nothing, and what it has sent is not sent again.
+// TestOldCronWakes has a run of the old cron stand still between the sending of a page and its
+// mark, while somebody takes it for dead and starts the battery's turn. When it wakes it marks
+// nothing, and what it has sent is not sent again.
 func TestOldCronWakes(t *testing.T) {
 	f := newFloor(t, 60)
 	ctx := t.Context()
@@ -193,9 +206,9 @@ func TestOldCronWakes(t *testing.T) {
 	f.wantSent(map[string]int{byKeys4: 60})
 }
 
-// TestCancelled has orders be cancelled or deleted when the first one is sent: half of the page that is under way, and
-// all others. Those of that page are shipped all the same, which the process can't know, and no others. None of them is
-// marked.
+// TestCancelled has orders be cancelled or deleted when the first one is sent: half of the page
+// that is under way, and all others. Those of that page are shipped all the same, which the process
+// can't know, and no others. None of them is marked.
 func TestCancelled(t *testing.T) {
 	for form, start := range map[string]func(f *floor) process{
 		"by remainder": func(f *floor) process { return f.only(true) },
@@ -237,7 +250,8 @@ func TestJobCancelled(t *testing.T) {
 		mappertest.Run(t, mapper.Set(job), &mappertest.Options{Workers: 1}, func(t *testing.T, w *mappertest.World) {
 			f = &floor{T: t, client: w.Client}
 			f.must(addOrders(t.Context(), w.Client, 0, 200))
-			j, err := job.Start(t.Context(), w.Engine, pendingOrders, mapper.None{}, &mapper.StartOptions{PageSize: pageSize})
+			j, err := job.Start(t.Context(), w.Engine, pendingOrders, mapper.None{},
+				&mapper.StartOptions{PageSize: pageSize})
 			f.must(err)
 			_, err = finished(t.Context(), j)
 			f.must(err)
@@ -276,7 +290,8 @@ func (f *floor) cancel(from, to int, deleted bool) {
 	f.must(err)
 }
 
-// wantStatus checks that orders [from, to) are cancelled or deleted, and that those before are sent.
+// wantStatus checks that orders [from, to) are cancelled or deleted, and that those before are
+// sent.
 func (f *floor) wantStatus(from, to int, deleted bool) {
 	f.Helper()
 	for i := range to {
@@ -298,7 +313,8 @@ func (f *floor) wantStatus(from, to int, deleted bool) {
 	}
 }
 
-// TestRelieved has a process be relieved before it begins, and while it sends a page: no page is begun after that.
+// TestRelieved has a process be relieved before it begins, and while it sends a page: no page is
+// begun after that.
 func TestRelieved(t *testing.T) {
 	for _, stored := range []bool{true, false} {
 		for _, after := range []int{0, 1, pageSize} {
@@ -325,8 +341,8 @@ func TestRelieved(t *testing.T) {
 	}
 }
 
-// TestRewrite has the job rewrite the remainders of orders that are pending, and of some that come meanwhile. Only the
-// orders whose remainder is another one by 8 are written.
+// TestRewrite has the job rewrite the remainders of orders that are pending, and of some that come
+// meanwhile. Only the orders whose remainder is another one by 8 are written.
 func TestRewrite(t *testing.T) {
 	mappertest.Run(t, mapper.Set(rewrite), nil, func(t *testing.T, w *mappertest.World) {
 		f, ctx := &floor{T: t, client: w.Client}, t.Context()
@@ -359,27 +375,30 @@ func TestRewrite(t *testing.T) {
 	})
 }
 
-// TestDeadProcess has a process die after it has sent a page: the next one sends that again, with the same keys.
+// TestDeadProcess has a process die after it has sent a page: the next one sends that again, with
+// the same keys.
 func TestDeadProcess(t *testing.T) {
 	f := newFloor(t, 40)
 	ctx, kill := context.WithCancel(t.Context())
 	turn := f.turn(startOld(ctx, f.client))
 	f.must(retireOld(ctx, f.client))
 	calls := 0
-	dying := process{name: byOld, client: f.client, turn: turn, n: 1, send: func(ctx context.Context, key *datastore.Key) error {
-		err := f.send(ctx, key)
-		if calls++; calls == 40 {
-			kill()
-		}
-		return err
-	}}
+	dying := process{name: byOld, client: f.client, turn: turn, n: 1,
+		send: func(ctx context.Context, key *datastore.Key) error {
+			err := f.send(ctx, key)
+			if calls++; calls == 40 {
+				kill()
+			}
+			return err
+		}}
 	if err := dying.run(ctx); err == nil {
 		t.Error("it died, and says nothing")
 	}
 	ctx = t.Context()
 	f.must(relieveOld(ctx, f.client))
 	for _, stored := range []bool{true, false} {
-		p := process{name: "next", client: f.client, send: f.send, turn: f.turn(startBattery(ctx, f.client, 1, stored)), stored: stored}
+		p := process{name: "next", client: f.client, send: f.send, turn: f.turn(startBattery(ctx, f.client, 1, stored)),
+			stored: stored}
 		f.must(p.battery(ctx, 1))
 	}
 	f.wantSent(map[string]int{"next": 40})
@@ -388,14 +407,16 @@ func TestDeadProcess(t *testing.T) {
 	}
 }
 
-// TestRescale has remainders go from 4 to 8 and to 3, while orders come: each is sent by the battery after that.
+// TestRescale has remainders go from 4 to 8 and to 3, while orders come: each is sent by the
+// battery after that.
 func TestRescale(t *testing.T) {
 	f := newFloor(t, 0)
 	ctx := t.Context()
 	f.must(retireOld(ctx, f.client))
 	next, ship := 0, func(n int) {
 		t.Helper()
-		p := process{name: fmt.Sprint(n), client: f.client, send: f.send, turn: f.turn(startBattery(ctx, f.client, n, true)), stored: true}
+		p := process{name: fmt.Sprint(n), client: f.client, send: f.send,
+			turn: f.turn(startBattery(ctx, f.client, n, true)), stored: true}
 		f.must(p.battery(ctx, n))
 	}
 	more := func() {
@@ -438,7 +459,8 @@ func (f *floor) rewriteByHand(n int) {
 	f.must(err)
 }
 
-// TestForms compares what the two forms read: by remainder each order once, by keys each of n processes all keys.
+// TestForms compares what the two forms read: by remainder each order once, by keys each of n
+// processes all keys.
 func TestForms(t *testing.T) {
 	for _, stored := range []bool{true, false} {
 		e := emulator.ForTest(t, nil)
@@ -452,7 +474,10 @@ func TestForms(t *testing.T) {
 		turn := f.turn(startBattery(t.Context(), client, 4, stored))
 		f.must(addOrders(t.Context(), client, 0, 200))
 		var marked atomic.Int64
-		p := process{name: "p", client: client, turn: turn, stored: stored, sent: &marked, send: func(context.Context, *datastore.Key) error { return nil }}
+		p := process{name: "p", client: client, turn: turn, stored: stored, sent: &marked,
+			send: func(context.Context, *datastore.Key) error {
+				return nil
+			}}
 		used := e.Usage()
 		for i := range 4 { // one after the other, and none has another one's orders
 			one := p
@@ -479,7 +504,8 @@ func TestShardsStopped(t *testing.T) {
 	f := newFloor(t, 500)
 	f.must(retireOld(t.Context(), f.client))
 	for _, stored := range []bool{true, false} {
-		p := process{name: "p", client: f.client, send: f.send, turn: f.turn(startBattery(t.Context(), f.client, 4, stored)), stored: stored}
+		p := process{name: "p", client: f.client, send: f.send,
+			turn: f.turn(startBattery(t.Context(), f.client, 4, stored)), stored: stored}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := p.battery(ctx, 4); err == nil {

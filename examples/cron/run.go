@@ -39,7 +39,8 @@ func run(ctx context.Context, c config, stdout io.Writer) error {
 			return ctx.Err()
 		}
 	})
-	s := service{schedule: mapper.NewSchedule("nightly", renew, mapper.Overlap(c.overlap)), options: mapper.StartOptions{PageSize: c.Page, AllowEmpty: true}}
+	s := service{schedule: mapper.NewSchedule("nightly", renew, mapper.Overlap(c.overlap)),
+		options: mapper.StartOptions{PageSize: c.Page, AllowEmpty: true}}
 	w := newWarehouse()
 	warehouse, closing := w.open()
 	defer closing()
@@ -84,7 +85,8 @@ func fill(ctx context.Context, client *datastore.Client, n int) error {
 		var all []Subscription
 		for i := from; i < min(from+500, n); i++ {
 			keys = append(keys, datastore.IDKey("Subscription", int64(i+1), nil))
-			all = append(all, Subscription{Country: countries[i%len(countries)], Cents: int64(100 + i%7), Due: dueFrom(firstNight.AddDate(0, 0, i%days))})
+			all = append(all, Subscription{Country: countries[i%len(countries)], Cents: int64(100 + i%7),
+				Due: dueFrom(firstNight.AddDate(0, 0, i%days))})
 		}
 		if _, err := client.PutMulti(ctx, keys, all); err != nil {
 			return err
@@ -144,8 +146,8 @@ func (sc scheduler) insist(ctx context.Context, night time.Time) (answer, error)
 	}
 }
 
-// nights has the scheduler call each night, several times at once, and waits for the runs. The first night's run is unfinished when the
-// second one's calls come.
+// nights has the scheduler call each night, several times at once, and waits for the runs. The
+// first night's run is unfinished when the second one's calls come.
 func (sc scheduler) nights(ctx context.Context, c config, s service, slow chan struct{}) (result, error) {
 	r := result{Subscriptions: c.subscriptions, Nights: c.nights, Overlap: c.overlap}
 	status, _, err := sc.call(ctx, "stranger@example.com", firstNight)
@@ -242,7 +244,8 @@ func renewals(n int, nights []int) (times int64) {
 	return times
 }
 
-// mayHave returns how often a subscription may have been renewed: a run that was replaced has come to some.
+// mayHave returns how often a subscription may have been renewed: a run that was replaced has come
+// to some.
 func (r *result) mayHave(n int) []int64 {
 	var nights []int
 	for i, became := range r.Became {
@@ -257,7 +260,8 @@ func (r *result) mayHave(n int) []int64 {
 	return all
 }
 
-// check reads the subscriptions and the last night's aggregates, and compares them with what they should be.
+// check reads the subscriptions and the last night's aggregates, and compares them with what they
+// should be.
 func check(ctx context.Context, client *datastore.Client, c config, r *result) error {
 	var all []Subscription
 	keys, err := client.GetAll(ctx, datastore.NewQuery("Subscription"), &all)
@@ -273,7 +277,8 @@ func check(ctx context.Context, client *datastore.Client, c config, r *result) e
 	want, renewed := make(map[string]Country), int64(0) // of the last night
 	for i, s := range all {
 		if n := int(keys[i].ID - 1); s.Paid != s.Renewals*s.Cents || !slices.Contains(r.mayHave(n), s.Renewals) {
-			return fmt.Errorf("subscription %d has paid %d cents in %d renewals for %d, want %d of them", n, s.Paid, s.Renewals, s.Cents, r.mayHave(n))
+			return fmt.Errorf("subscription %d has paid %d cents in %d renewals for %d, want %d of them", n, s.Paid,
+				s.Renewals, s.Cents, r.mayHave(n))
 		}
 		renewed += s.Renewals
 		if s.Due[0] == dayOf(last.AddDate(0, 0, days)) {
@@ -281,7 +286,8 @@ func check(ctx context.Context, client *datastore.Client, c config, r *result) e
 			if !there {
 				of = Country{Name: s.Country, Least: s.Cents}
 			}
-			want[s.Country] = Country{s.Country, of.Renewed + 1, of.Cents + s.Cents, min(of.Least, s.Cents), max(of.Most, s.Cents)}
+			want[s.Country] = Country{s.Country, of.Renewed + 1, of.Cents + s.Cents, min(of.Least, s.Cents),
+				max(of.Most, s.Cents)}
 		}
 	}
 	if renewed != r.Renewed {
@@ -292,7 +298,9 @@ func check(ctx context.Context, client *datastore.Client, c config, r *result) e
 		return fmt.Errorf("the last night's aggregates: %w", err)
 	}
 	r.Countries = len(day.Countries)
-	if len(day.Countries) != len(want) || slices.ContainsFunc(day.Countries, func(c Country) bool { return want[c.Name] != c }) {
+	if len(day.Countries) != len(want) || slices.ContainsFunc(day.Countries, func(c Country) bool {
+		return want[c.Name] != c
+	}) {
 		return fmt.Errorf("the last night's aggregates are %v, want %v", day.Countries, want)
 	}
 	if len(all) != c.subscriptions {

@@ -11,12 +11,14 @@ import (
 	"google.golang.org/api/iterator"
 )
 
-// A process sends pending orders: all of them, as the old cron does, or as shard i of a battery of n.
+// A process sends pending orders: all of them, as the old cron does, or as shard i of a battery of
+// n.
 //
-// A battery has two forms. In one the database filters: each order has the remainder of its key, and a query finds those
-// of one shard. Whoever changes n rewrites all of them. In the other the process filters: it reads the keys of all
-// pending orders, which cost little, and goes on with its own. So n can be changed at any time, but each of n
-// processes goes through all keys. A job of package mapper reads each order once, and has no n.
+// A battery has two forms. In one the database filters: each order has the remainder of its key,
+// and a query finds those of one shard. Whoever changes n rewrites all of them. In the other the
+// process filters: it reads the keys of all pending orders, which cost little, and goes on with its
+// own. So n can be changed at any time, but each of n processes goes through all keys. A job of
+// package mapper reads each order once, and has no n.
 type process struct {
 	name   string
 	client *datastore.Client
@@ -27,8 +29,8 @@ type process struct {
 	sent   *atomic.Int64
 }
 
-// pageSize is how many orders a process looks up, sends, and marks as sent. So many may be sent although they were
-// cancelled after the look-up, or although others have the work since then.
+// pageSize is how many orders a process looks up, sends, and marks as sent. So many may be sent
+// although they were cancelled after the look-up, or although others have the work since then.
 const pageSize = 50
 
 // run sends the orders of the process until none is left, or others have its work.
@@ -67,8 +69,9 @@ func (p process) pages(ctx context.Context) error {
 	}
 }
 
-// page looks orders up, sends those that are still to be sent, and marks them. If the process dies in between, they are
-// sent again, with the same idempotency key. If it stands still there, it sends up to a page late when it wakes.
+// page looks orders up, sends those that are still to be sent, and marks them. If the process dies
+// in between, they are sent again, with the same idempotency key. If it stands still there, it
+// sends up to a page late when it wakes.
 func (p process) page(ctx context.Context, keys []*datastore.Key) error {
 	if len(keys) == 0 {
 		return nil
@@ -105,8 +108,8 @@ func (p process) page(ctx context.Context, keys []*datastore.Key) error {
 	return err
 }
 
-// lookUp returns those of some orders that are pending: others were sent or cancelled since their keys were read. It
-// returns errRelieved if others have the work by now.
+// lookUp returns those of some orders that are pending: others were sent or cancelled since their
+// keys were read. It returns errRelieved if others have the work by now.
 func (p process) lookUp(tx *datastore.Transaction, keys []*datastore.Key) ([]*datastore.Key, []Order, error) {
 	var due []*datastore.Key
 	var orders []Order

@@ -53,11 +53,14 @@ type takeover struct {
 	next    int // order to write
 }
 
-// sendOrders has all orders sent, each once, while the work goes from the old cron to a battery of 4, of 8, to the other
-// form, and to a job.
-func sendOrders(ctx context.Context, on *cloud.Cloud, c config, sending *mapper.Mapper[mapper.None], w *warehouse, s sender) (ordersResult, error) {
+// sendOrders has all orders sent, each once, while the work goes from the old cron to a battery of
+// 4, of 8, to the other form, and to a job.
+func sendOrders(
+	ctx context.Context, on *cloud.Cloud, c config, sending *mapper.Mapper[mapper.None], w *warehouse, s sender,
+) (ordersResult, error) {
 	t := takeover{on: on, c: c, send: s.send, sending: sending, r: ordersResult{Orders: c.orders}}
-	for _, step := range []func(context.Context) error{t.byOldCron, t.byRemainder, t.rewrite, t.byRemainderAgain, t.byKeys, t.byJob} {
+	for _, step := range []func(context.Context) error{t.byOldCron, t.byRemainder, t.rewrite, t.byRemainderAgain,
+		t.byKeys, t.byJob} {
 		if err := step(ctx); err != nil {
 			return t.r, err
 		}
@@ -86,7 +89,8 @@ func (t *takeover) refused(err, want error) error {
 	return nil
 }
 
-// byOldCron has the old cron send the first orders. The battery may not start before that has ended and was retired.
+// byOldCron has the old cron send the first orders. The battery may not start before that has ended
+// and was retired.
 func (t *takeover) byOldCron(ctx context.Context) error {
 	if err := t.more(ctx); err != nil {
 		return err
@@ -117,7 +121,8 @@ func (t *takeover) byOldCron(ctx context.Context) error {
 	return t.refused(err, errRetired)
 }
 
-// byRemainder has 4 processes send orders whose remainder is stored. The first ones were written without one.
+// byRemainder has 4 processes send orders whose remainder is stored. The first ones were written
+// without one.
 func (t *takeover) byRemainder(ctx context.Context) error {
 	turn, err := startBattery(ctx, t.on.Client, 4, true)
 	if err != nil {
@@ -129,8 +134,8 @@ func (t *takeover) byRemainder(ctx context.Context) error {
 	return process{name: byStored4, client: t.on.Client, send: t.send, turn: turn, stored: true}.battery(ctx, 4)
 }
 
-// rewrite has a job rewrite the remainders for 8 shards, half of those that are pending among them. The other half
-// comes meanwhile, and is written by the new number.
+// rewrite has a job rewrite the remainders for 8 shards, half of those that are pending among them.
+// The other half comes meanwhile, and is written by the new number.
 func (t *takeover) rewrite(ctx context.Context) error {
 	fifth := (t.c.orders + 4) / 5
 	if err := t.add(ctx, fifth/2); err != nil {
@@ -148,7 +153,8 @@ func (t *takeover) rewrite(ctx context.Context) error {
 		return err
 	}
 	used := t.on.Usage()
-	job, err := rewrite.Start(ctx, t.on.Engine, mapper.Query{Kind: "Order"}, 8, &mapper.StartOptions{ID: "rewrite-for-8", PageSize: t.c.Page, AllowEmpty: true})
+	job, err := rewrite.Start(ctx, t.on.Engine, mapper.Query{Kind: "Order"}, 8,
+		&mapper.StartOptions{ID: "rewrite-for-8", PageSize: t.c.Page, AllowEmpty: true})
 	if err != nil {
 		return err
 	}
@@ -158,11 +164,13 @@ func (t *takeover) rewrite(ctx context.Context) error {
 	}
 	cost := t.on.Usage().Sub(used)
 	t.r.Rewrite.Orders, t.r.Rewrite.Changed = status.Processed, status.Written
-	t.r.Rewrite.Reads, t.r.Rewrite.Writes, t.r.Rewrite.Dollars = cost.Reads, cost.Writes, billing.NAM5.Cost(billing.Usage{Reads: cost.Reads, Writes: cost.Writes})
+	t.r.Rewrite.Reads, t.r.Rewrite.Writes, t.r.Rewrite.Dollars = cost.Reads, cost.Writes,
+		billing.NAM5.Cost(billing.Usage{Reads: cost.Reads, Writes: cost.Writes})
 	return endRewrite(ctx, t.on.Client, 8)
 }
 
-// byRemainderAgain has 8 processes send the orders that came before the remainders were rewritten, and meanwhile.
+// byRemainderAgain has 8 processes send the orders that came before the remainders were rewritten,
+// and meanwhile.
 func (t *takeover) byRemainderAgain(ctx context.Context) error {
 	turn, err := startBattery(ctx, t.on.Client, 8, true)
 	if err != nil {
@@ -171,8 +179,8 @@ func (t *takeover) byRemainderAgain(ctx context.Context) error {
 	return process{name: byStored8, client: t.on.Client, send: t.send, turn: turn, stored: true}.battery(ctx, 8)
 }
 
-// byKeys has 4 processes filter by themselves. When they have sent a third 8 others start, without waiting for them:
-// these find at their next commit that others have their work.
+// byKeys has 4 processes filter by themselves. When they have sent a third 8 others start, without
+// waiting for them: these find at their next commit that others have their work.
 func (t *takeover) byKeys(ctx context.Context) error {
 	if err := t.more(ctx); err != nil {
 		return err
@@ -202,8 +210,8 @@ func (t *takeover) byKeys(ctx context.Context) error {
 	return errors.Join(eight.battery(ctx, 8), <-ended)
 }
 
-// byJob has a job send the rest. Its turn is that of a battery: if a process of the one before wakes late, it commits
-// nothing.
+// byJob has a job send the rest. Its turn is that of a battery: if a process of the one before
+// wakes late, it commits nothing.
 func (t *takeover) byJob(ctx context.Context) error {
 	if err := t.more(ctx); err != nil {
 		return err
@@ -211,7 +219,8 @@ func (t *takeover) byJob(ctx context.Context) error {
 	if _, err := startBattery(ctx, t.on.Client, 1, false); err != nil {
 		return err
 	}
-	job, err := t.sending.Start(ctx, t.on.Engine, pendingOrders, mapper.None{}, &mapper.StartOptions{ID: "send-orders", PageSize: t.c.Page, AllowEmpty: true})
+	job, err := t.sending.Start(ctx, t.on.Engine, pendingOrders, mapper.None{},
+		&mapper.StartOptions{ID: "send-orders", PageSize: t.c.Page, AllowEmpty: true})
 	if err != nil {
 		return err
 	}

@@ -12,9 +12,9 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// A warehouse is a server that takes orders, and has a bad network: it drops the answers to every third request, after it
-// has done what was asked. So whoever asks can't know whether it has. It recognises repetitions by the request's
-// idempotency key.
+// A warehouse is a server that takes orders, and has a bad network: it drops the answers to every
+// third request, after it has done what was asked. So whoever asks can't know whether it has. It
+// recognises repetitions by the request's idempotency key.
 type warehouse struct {
 	mu       sync.Mutex
 	done     map[string]bool // by idempotency key

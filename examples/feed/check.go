@@ -46,8 +46,8 @@ type checker struct {
 	order  []string            // of advice
 }
 
-// checkFolder checks all feeds in a folder and those below it against the rules of sharded feeds. A feed of more than
-// 20 shards gets advice, unless most says that more were agreed on.
+// checkFolder checks all feeds in a folder and those below it against the rules of sharded feeds. A
+// feed of more than 20 shards gets advice, unless most says that more were agreed on.
 func checkFolder(dir string, maxBytes int64, most int, now time.Time) (*Report, error) {
 	c := &checker{maxBytes: maxBytes, most: max(most, maxShards), now: now, advice: make(map[string][]string)}
 	shards, err := c.readFolder(dir)
@@ -192,8 +192,8 @@ func compareFeeds(a, b feedID) int {
 		cmp.Compare(a.nonce, b.nonce), cmp.Compare(a.file, b.file))
 }
 
-// adopt finds the feed of files that have no list: they have no records, and JSON leaves out an empty list. It is the
-// feed of their nonce, or the one that their name says.
+// adopt finds the feed of files that have no list: they have no records, and JSON leaves out an
+// empty list. It is the feed of their nonce, or the one that their name says.
 func (c *checker) adopt(shards []*shard) {
 	for _, s := range shards {
 		if s.kind.name != "" {
@@ -229,7 +229,8 @@ func kindOf(name string) kind {
 var shardName = regexp.MustCompile(
 	`^(merchant|service|availability)s?_feed_([0-9]+)(?:_([0-9]{3,})_of_([0-9]{3,}))?\.json\.gz$`)
 
-// checkName gives advice on the name of a file. There need not be any relation between that and the metadata.
+// checkName gives advice on the name of a file. There need not be any relation between that and the
+// metadata.
 func (c *checker) checkName(s *shard) {
 	m, d := shardName.FindStringSubmatch(filepath.Base(s.name)), s.metadata
 	if m == nil || m[3] == "" && d.TotalShards > 1 {
@@ -273,8 +274,9 @@ func (c *checker) feed(id feedID, shards []*shard, feeds map[feedID][]*shard) {
 			missing, total, alike(id, feeds))
 	}
 	if n := max(total, len(shards)); n > c.most {
-		c.advise("", fmt.Sprintf("%v has %d shards, and up to %d are recommended: agree on more with Google's support, "+
-			"and then say -max-shards", id, n, maxShards))
+		c.advise("",
+			fmt.Sprintf("%v has %d shards, and up to %d are recommended: agree on more with Google's support, "+
+				"and then say -max-shards", id, n, maxShards))
 	}
 	for _, field := range slices.Sorted(maps.Keys(lacks)) {
 		c.advise("", fmt.Sprintf("%v: %d of %s without %s", id, lacks[field], recordsOf(int(f.Records)), field))
@@ -293,8 +295,8 @@ func (c *checker) feed(id feedID, shards []*shard, feeds map[feedID][]*shard) {
 	c.report.Feeds = append(c.report.Feeds, f)
 }
 
-// fewBytes is how much a shard may have above 1.15 of the mean: where shards are small, a part of an export is a good
-// part of one.
+// fewBytes is how much a shard may have above 1.15 of the mean: where shards are small, a part of
+// an export is a good part of one.
 const fewBytes = 64 << 10
 
 // records counts the records of a feed, each of which is in one shard.
@@ -396,7 +398,8 @@ func (c *checker) compare(ids []feedID, feeds map[feedID][]*shard) {
 		}
 		at := feedID{kind: id.kind, timestamp: id.timestamp}
 		if other, there := byTime[at]; there {
-			c.problem("%s and %s are of two %s feeds with one generation_timestamp, and one replaces the other: shards "+
+			c.problem("%s and %s are of two %s feeds with one generation_timestamp, and one replaces the other: "+
+				"shards "+
 				"of one feed have one nonce, different shard_numbers, and their number as total_shards",
 				feeds[other][0].name, feeds[id][0].name, id.kind)
 		}

@@ -91,8 +91,8 @@ func checked(t *testing.T, dir string) *Report {
 	return r
 }
 
-// TestPublished checks the feeds of the document, by the command: one of three shards, and one of two regions. There is
-// nothing to say of them but how old they are.
+// TestPublished checks the feeds of the document, by the command: one of three shards, and one of
+// two regions. There is nothing to say of them but how old they are.
 func TestPublished(t *testing.T) {
 	regions := map[string]string{
 		"availability_feed_1524606581_001_of_002.json.gz": shardOf(0, 2, `"111111"`, "service_availability",
@@ -182,7 +182,8 @@ func renamed(files map[string]string, names ...string) map[string]string {
 	return others
 }
 
-// TestAccepted checks feeds that keep all rules, in all forms that the published format has. Some get advice.
+// TestAccepted checks feeds that keep all rules, in all forms that the published format has. Some
+// get advice.
 func TestAccepted(t *testing.T) {
 	services := map[string]string{"service_feed_1524606581_001_of_001.json.gz": shardOf(0, 1, `"7"`, "service",
 		`{"merchant_id": "a", "service_id": "1", "localized_service_name": {"value": "Cut"}, `+
@@ -338,7 +339,8 @@ func TestAccepted(t *testing.T) {
 	}
 }
 
-// TestRefused checks feeds that each break a rule: the checker names the file and what is wrong with it.
+// TestRefused checks feeds that each break a rule: the checker names the file and what is wrong
+// with it.
 func TestRefused(t *testing.T) {
 	merchants, slot := single("", ""), slotAt("m", 1577275200)
 	shared := map[string]string{"m.json": shardOf(0, 1, `"6"`, "merchant", `{"merchant_id": "a", "name": "A"}`)}

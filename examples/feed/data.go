@@ -17,7 +17,8 @@ func tagOf(merchant, service, slot int) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// fill writes what a region has of the merchants, their services, and the times of these. Two of twelve are over.
+// fill writes what a region has of the merchants, their services, and the times of these. Two of
+// twelve are over.
 func fill(ctx context.Context, client *datastore.Client, c config, region int, now time.Time) error {
 	var keys []*datastore.Key
 	var all []any
@@ -60,8 +61,8 @@ func fill(ctx context.Context, client *datastore.Client, c config, region int, n
 // laterCents is what a service costs later.
 const laterCents = 99_900
 
-// meddle opens a merchant with a service, changes the price of another service, and books out a time, after the time
-// that the feeds are of: they do not show it.
+// meddle opens a merchant with a service, changes the price of another service, and books out a
+// time, after the time that the feeds are of: they do not show it.
 func meddle(ctx context.Context, client *datastore.Client, region int) error {
 	merchant := datastore.NameKey("Merchant", fmt.Sprintf("merchant-%06d", region), nil)
 	service := datastore.NameKey("Service", "service-0", merchant)

@@ -14,9 +14,9 @@ import (
 )
 
 // The rules of sharded feeds that Google's partners deliver
-// (https://developers.google.com/actions-center/verticals/reservations/e2e/reference/feeds/sharding): each file has up
-// to 200 MB, compressed; a feed has up to 20 files; a record is in one of them; all of a feed's have the same nonce and
-// time.
+// (https://developers.google.com/actions-center/verticals/reservations/e2e/reference/feeds/sharding):
+// each file has up to 200 MB, compressed; a feed has up to 20 files; a record is in one of them;
+// all of a feed's have the same nonce and time.
 const (
 	maxShardBytes = 200 * 1000 * 1000
 	maxShards     = 20
@@ -32,8 +32,8 @@ type Metadata struct {
 	GenerationTimestamp   int64  `json:"generation_timestamp"` // of the feed, in seconds: when its data was read
 }
 
-// A Generation is what all files of a feed agree on, and which of its shards those of one region are. It is known when
-// all regions have counted theirs.
+// A Generation is what all files of a feed agree on, and which of its shards those of one region
+// are. It is known when all regions have counted theirs.
 type Generation struct {
 	Nonce     string `json:"nonce"`
 	Timestamp int64  `json:"timestamp"` // seconds

@@ -1,7 +1,8 @@
-// Command feed writes feeds of merchants, services and free times by the general rules of sharded feeds. It writes them
-// from an embedded Datastore, or from several, each of a region that writes its own shards of the same feed. All feeds
-// are of one moment, whatever changes meanwhile. Then it checks the files against these rules, and counts their records.
-// With -check it only checks the rules, in a folder that anybody has written.
+// Command feed writes feeds of merchants, services and free times by the general rules of sharded
+// feeds. It writes them from an embedded Datastore, or from several, each of a region that writes
+// its own shards of the same feed. All feeds are of one moment, whatever changes meanwhile. Then it
+// checks the files against these rules, and counts their records. With -check it only checks the
+// rules, in a folder that anybody has written.
 package main
 
 import (
@@ -76,10 +77,12 @@ func parse(args []string, help io.Writer) (config, error) {
 	return c, err
 }
 
-// tagBytes is what a time takes in a file at least, however well it is compressed: its tag is random.
+// tagBytes is what a time takes in a file at least, however well it is compressed: its tag is
+// random.
 const tagBytes = 16
 
-// fits returns an error if the feeds can't fit their shards, whatever their records are compressed to.
+// fits returns an error if the feeds can't fit their shards, whatever their records are compressed
+// to.
 func (c config) fits() error {
 	least, most := int64(20*c.merchants*tagBytes), c.maxBytes*int64(c.maxShards)
 	if least > most {

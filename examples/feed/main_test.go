@@ -139,8 +139,9 @@ func readFeeds(t *testing.T, dir string) map[string]written {
 	return files
 }
 
-// TestWritten reads what two regions have written as others would: metadata as the document has it, names as it
-// recommends them, the fields of its records, one time for all feeds, a nonce for each, and the data of that time.
+// TestWritten reads what two regions have written as others would: metadata as the document has it,
+// names as it recommends them, the fields of its records, one time for all feeds, a nonce for each,
+// and the data of that time.
 func TestWritten(t *testing.T) {
 	dir, before := t.TempDir(), time.Now().Unix()
 	if _, err := feed(t, "-merchants", "5", "-regions", "2", "-out", dir); err != nil {
@@ -207,8 +208,8 @@ func TestWritten(t *testing.T) {
 	}
 }
 
-// TestAgain writes two sets of feeds to one folder: each is complete, and the second one is what was asked for. The
-// second has a merchant in another shard than the first.
+// TestAgain writes two sets of feeds to one folder: each is complete, and the second one is what
+// was asked for. The second has a merchant in another shard than the first.
 func TestAgain(t *testing.T) {
 	dir := t.TempDir()
 	for i, regions := range []string{"1", "2"} {
@@ -273,9 +274,10 @@ var plain = func() config {
 	return c
 }()
 
-// TestLateRegion has a region read its database long after the time that all agreed on. Within an hour it may; later
-// only with point-in-time recovery, if the time is a whole minute. Otherwise it is an error that says so, and nothing
-// is written. What was counted may be written at any time: it reads nothing of that time any more.
+// TestLateRegion has a region read its database long after the time that all agreed on. Within an
+// hour it may; later only with point-in-time recovery, if the time is a whole minute. Otherwise it
+// is an error that says so, and nothing is written. What was counted may be written at any time: it
+// reads nothing of that time any more.
 func TestLateRegion(t *testing.T) {
 	const gone = "can't be read as it was"
 	for what, test := range map[string]struct {
@@ -371,8 +373,8 @@ func copied(t *testing.T, bucket *blob.Bucket) string {
 	}
 }
 
-// TestOutlasted has a region take longer to read than the database keeps the time: it fails, and says why; no region
-// writes a shard. Feeds of a new time, with new nonces, are the way out.
+// TestOutlasted has a region take longer to read than the database keeps the time: it fails, and
+// says why; no region writes a shard. Feeds of a new time, with new nonces, are the way out.
 func TestOutlasted(t *testing.T) {
 	inBubble(t, 20, maxShardBytes, nil, func(t *testing.T, w *mappertest.World, r *region, bucket *blob.Bucket) {
 		time.Sleep(time.Second)
@@ -421,7 +423,8 @@ func TestOutlasted(t *testing.T) {
 	})
 }
 
-// TestAgree gives regions the numbers of their shards: without gaps, however many each needs, up to the limit.
+// TestAgree gives regions the numbers of their shards: without gaps, however many each needs, up to
+// the limit.
 func TestAgree(t *testing.T) {
 	needing := func(needs ...int) (regions []*region) {
 		for i, n := range needs {
@@ -497,7 +500,8 @@ func TestBalanced(t *testing.T) {
 		})
 }
 
-// TestTooLarge has a feed that would need too many files be refused before one is written, and leave nothing.
+// TestTooLarge has a feed that would need too many files be refused before one is written, and
+// leave nothing.
 func TestTooLarge(t *testing.T) {
 	dir := t.TempDir()
 	_, err := feed(t, "-merchants", "300", "-max-bytes", "20000", "-max-shards", "5", "-regions", "2", "-out", dir)
@@ -516,8 +520,8 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// TestLimits has the arithmetic of the real limits: 1 GB fits 6 files of up to 200 MB with parts of some size, 2.9 GB
-// fit 15, and more than 4 GB fit none of 20.
+// TestLimits has the arithmetic of the real limits: 1 GB fits 6 files of up to 200 MB with parts of
+// some size, 2.9 GB fit 15, and more than 4 GB fit none of 20.
 func TestLimits(t *testing.T) {
 	m := Metadata{ShardNumber: 0, TotalShards: 2, GenerationTimestamp: 1574117613}
 	if got := kinds[2].shardName(m); got != "availability_feed_1574117613_001_of_002.json.gz" {
@@ -536,7 +540,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestFlags has flags that can't be, each of which is named; and sizes that can't fit are an error before any work.
+// TestFlags has flags that can't be, each of which is named; and sizes that can't fit are an error
+// before any work.
 func TestFlags(t *testing.T) {
 	for args, want := range map[string]string{
 		"-merchants 0":                        "-merchants",

@@ -14,8 +14,9 @@ import (
 	"unicode/utf8"
 )
 
-// Feeds are the JSON of protocol buffers (https://protobuf.dev/programming-guides/json/): a field may be left out or
-// null, its name may be start_sec or startSec, an int64 may be a number or a string, and an enum its name or its number.
+// Feeds are the JSON of protocol buffers (https://protobuf.dev/programming-guides/json/): a field
+// may be left out or null, its name may be start_sec or startSec, an int64 may be a number or a
+// string, and an enum its name or its number.
 
 // A valueType reads a value, and returns it in one form, so that equal records are equal.
 type valueType func(v any) (any, error)
@@ -169,7 +170,8 @@ func message(fields map[string]valueType, required ...string) valueType {
 	}
 }
 
-// protoName returns the name of a field for its JSON name: start_sec for startSec. Other names it returns as they are.
+// protoName returns the name of a field for its JSON name: start_sec for startSec. Other names it
+// returns as they are.
 func protoName(name string) string {
 	if strings.Contains(name, "_") || name == "" || name[0] >= 'A' && name[0] <= 'Z' {
 		return name
@@ -204,7 +206,8 @@ func parseValue(text []byte) (any, error) {
 	return value(exact)
 }
 
-// value reads a value token by token: encoding/json would keep the last of several values that have one name.
+// value reads a value token by token: encoding/json would keep the last of several values that have
+// one name.
 func value(d *json.Decoder) (any, error) {
 	token, err := d.Token()
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 )
 
 // The records of feeds, as far as their fields are checked:
-// https://developers.google.com/actions-center/verticals/reservations/e2e/reference/feeds/availability-feed and the
-// pages beside it. They have others, which are left alone.
+// https://developers.google.com/actions-center/verticals/reservations/e2e/reference/feeds/availability-feed
+// and the pages beside it. They have others, which are left alone.
 var (
 	merchantType = message(map[string]valueType{
 		"merchant_id": text, "name": text, "telephone": text, "url": text, "category": text,
@@ -79,7 +79,8 @@ func (k kind) records(element any) []any {
 	return slots
 }
 
-// hash returns the hash of a record's ID. A field that has its default is the same as one that is left out.
+// hash returns the hash of a record's ID. A field that has its default is the same as one that is
+// left out.
 func (k kind) hash(record any) recordHash {
 	fields, id := record.(map[string]any), make([]any, len(k.id))
 	for i, name := range k.id {
@@ -116,7 +117,8 @@ func withoutDefaults(v any) any {
 	return v
 }
 
-// lacks returns which of the fields a record has not that the reference requires, but that may be 0.
+// lacks returns which of the fields a record has not that the reference requires, but that may be
+// 0.
 func (k kind) lacks(record any) (missing []string) {
 	fields := record.(map[string]any)
 	for _, name := range k.wanted {

@@ -37,7 +37,8 @@ func (s *shard) problem(format string, args ...any) {
 
 func (s *shard) advise(what string) { s.advice = append(s.advice, what) }
 
-// readShard reads a file. What it is is decided by what it has, and not by its name, which is only recommended.
+// readShard reads a file. What it is is decided by what it has, and not by its name, which is only
+// recommended.
 func readShard(path, name string) (*shard, error) {
 	s := &shard{name: name, records: make(map[recordHash]int), lacks: make(map[string]int)}
 	info, err := os.Stat(path)
@@ -176,7 +177,8 @@ var metadataType = message(map[string]valueType{
 	"generation_timestamp":   seconds,
 })
 
-// readMetadata reads and checks the metadata. A feed of one file may leave out what tells its shards from each other.
+// readMetadata reads and checks the metadata. A feed of one file may leave out what tells its
+// shards from each other.
 func (s *shard) readMetadata(d *json.Decoder) error {
 	given, err := next(d)
 	if err != nil {

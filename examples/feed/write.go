@@ -18,7 +18,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A feedSet is feeds that belong together, one of each kind: what the regions agree on before they read anything.
+// A feedSet is feeds that belong together, one of each kind: what the regions agree on before they
+// read anything.
 type feedSet struct {
 	at     time.Time // of which all records are, in whole seconds
 	nonces []string  // of each kind
@@ -33,8 +34,9 @@ func newFeedSet(at time.Time) feedSet {
 	return s
 }
 
-// readTime returns the next whole second, when that is over: what was written before is read at it. Datastore serves
-// any time of the last hour; older ones only with point-in-time recovery, in whole minutes.
+// readTime returns the next whole second, when that is over: what was written before is read at it.
+// Datastore serves any time of the last hour; older ones only with point-in-time recovery, in whole
+// minutes.
 func readTime(ctx context.Context) (time.Time, error) {
 	at := time.Now().Truncate(time.Second).Add(time.Second)
 	select {
@@ -171,8 +173,8 @@ func (r *region) close() {
 	_ = r.all.bucket.Close() // what counts has been written
 }
 
-// pageSize returns how many records go into one part of a file: a part is not split, so it has to be small where files
-// are. A record takes some 40 bytes, and fewer in larger parts.
+// pageSize returns how many records go into one part of a file: a part is not split, so it has to
+// be small where files are. A record takes some 40 bytes, and fewer in larger parts.
 func (c config) pageSize() int { return int(min(int64(c.Page), max(30, c.maxBytes/16/40))) }
 
 // start starts the export of each feed, which is held before it writes a file.

@@ -1,7 +1,8 @@
-// Command scatter shows why shards are cut at sampled keys. A kind on an embedded Datastore has a few entities with
-// numeric IDs, left over from early tests, and many with names. It is cut into shards in four ways: lexicographically,
-// at keys drawn by __scatter__, at one in 32 of such keys, and as scattermap does. It prints how many entities each
-// shard has, and the largest one as a multiple of the mean. "scattermap splits --compare" says the same of any kind.
+// Command scatter shows why shards are cut at sampled keys. A kind on an embedded Datastore has a
+// few entities with numeric IDs, left over from early tests, and many with names. It is cut into
+// shards in four ways: lexicographically, at keys drawn by __scatter__, at one in 32 of such keys,
+// and as scattermap does. It prints how many entities each shard has, and the largest one as a
+// multiple of the mean. "scattermap splits --compare" says the same of any kind.
 package main
 
 import (
@@ -106,7 +107,8 @@ func compare(ctx context.Context, client *datastore.Client, c config) (*mapper.S
 // drawn draws the shards of each way.
 func drawn(compared *mapper.SplitsComparison, c config) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d entities have a number, %d a name. A shard of %d should have %.1f.\n", c.ids, c.names, c.shards, compared.Mean)
+	fmt.Fprintf(&b, "%d entities have a number, %d a name. A shard of %d should have %.1f.\n", c.ids, c.names, c.shards,
+		compared.Mean)
 	most := int64(1)
 	for _, way := range compared.Ways {
 		most = max(most, way.Largest)

@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestScatter has the IDs get half of the shards if the kind is cut lexicographically, and has samples cut it more
-// evenly, the more of them are drawn.
+// TestScatter has the IDs get half of the shards if the kind is cut lexicographically, and has
+// samples cut it more evenly, the more of them are drawn.
 func TestScatter(t *testing.T) {
 	c, err := parse([]string{"-names", "12000", "-json"}, io.Discard)
 	if err != nil {
@@ -32,20 +32,24 @@ func TestScatter(t *testing.T) {
 	if got := fmt.Sprint(lexicographic.Each[:4]); got != "[3 0 0 0]" {
 		t.Errorf("the first half of the shards has %s entities, want the 3 ids only", got)
 	}
-	if lexicographic.Ratio <= scatter.Ratio || scatter.Ratio <= 1.3*max(oversampled.Ratio, ours.Ratio) || ours.Ratio > 1.3 {
-		t.Errorf("the largest is %.2f, %.2f, %.2f and %.2f times the mean", lexicographic.Ratio, scatter.Ratio, oversampled.Ratio, ours.Ratio)
+	if lexicographic.Ratio <= scatter.Ratio || scatter.Ratio <= 1.3*max(oversampled.Ratio, ours.Ratio) ||
+		ours.Ratio > 1.3 {
+		t.Errorf("the largest is %.2f, %.2f, %.2f and %.2f times the mean", lexicographic.Ratio, scatter.Ratio,
+			oversampled.Ratio, ours.Ratio)
 	}
 }
 
 // TestPrinted runs it on kinds of all sizes.
 func TestPrinted(t *testing.T) {
-	for _, args := range []string{"-ids 0 -names 0", "-ids 1 -names 0", "-ids 0 -names 1", "-ids 3 -names 5 -shards 100", "-names 300 -shards 1", "-names 700"} {
+	for _, args := range []string{"-ids 0 -names 0", "-ids 1 -names 0", "-ids 0 -names 1",
+		"-ids 3 -names 5 -shards 100", "-names 300 -shards 1", "-names 700"} {
 		c, err := parse(strings.Fields(args), io.Discard)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var out strings.Builder
-		if err := run(t.Context(), c, &out); err != nil || !strings.Contains(out.String(), "oversampled: the largest has") {
+		if err := run(t.Context(), c, &out); err != nil ||
+			!strings.Contains(out.String(), "oversampled: the largest has") {
 			t.Errorf("%s: %v\n%s", args, err, out.String())
 		}
 		for line := range strings.Lines(out.String()) {
@@ -79,8 +83,8 @@ func TestFewKeys(t *testing.T) {
 	}
 }
 
-// TestGoogle compares on Google's emulators, where they are installed. One of them does not count, and the other has no
-// __scatter__.
+// TestGoogle compares on Google's emulators, where they are installed. One of them does not count,
+// and the other has no __scatter__.
 func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
@@ -116,7 +120,8 @@ func TestGoogle(t *testing.T) {
 }
 
 func TestFlags(t *testing.T) {
-	for args, want := range map[string]string{"-ids -1": "-ids", "-names 1000001": "-names", "-shards 0": "-shards", "more": `"more"`} {
+	for args, want := range map[string]string{"-ids -1": "-ids", "-names 1000001": "-names", "-shards 0": "-shards",
+		"more": `"more"`} {
 		if _, err := parse(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want an error with %q", args, err, want)
 		}

@@ -22,7 +22,8 @@ type order struct {
 var active = mapper.Where("active", "=", true)
 
 var (
-	// byUserID has the bounds that are known of the property beforehand, so that all of its space can be cut evenly.
+	// byUserID has the bounds that are known of the property beforehand, so that all of its space
+	// can be cut evenly.
 	byUserID = order{"random ids", mapper.Query{
 		Kind: "User", ShardBy: "userid",
 		Filters: []mapper.Filter{active, mapper.Where("userid", ">=", int64(0)), mapper.Where("userid", "<", idSpace)},
@@ -30,7 +31,8 @@ var (
 
 	byJoined = order{"joined", mapper.Query{
 		Kind: "User", ShardBy: "joined",
-		Filters: []mapper.Filter{active, mapper.Where("joined", ">=", int64(0)), mapper.Where("joined", "<", joinedSpace)},
+		Filters: []mapper.Filter{active, mapper.Where("joined", ">=", int64(0)),
+			mapper.Where("joined", "<", joinedSpace)},
 	}, func(u User) bool { return u.Joined != nil }}
 
 	// byKey needs no property: users have keys with random IDs, as Datastore gives them.
@@ -75,7 +77,8 @@ var forms = []form{
 
 // runForm writes the users, runs the job, and reads the users back.
 func runForm(ctx context.Context, c config, f form) (o outcome, err error) {
-	on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Workers: c.Workers, Latency: c.latency, Mappers: mapper.Set(checkUser)})
+	on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Workers: c.Workers, Latency: c.latency,
+		Mappers: mapper.Set(checkUser)})
 	if err != nil {
 		return o, err
 	}
@@ -111,8 +114,9 @@ func runForm(ctx context.Context, c config, f form) (o outcome, err error) {
 	}
 	levels := levelsOf(seen)
 	return outcome{
-		Over: f.over.name, Form: f.name, Seconds: status.Ended.Sub(begun).Seconds(), Checked: status.Processed, Invalid: status.Counters["invalid"],
-		Active: want.active, Without: want.without, Depth: len(levels) - 1, Tasks: status.Tasks, Pages: status.Pages,
+		Over: f.over.name, Form: f.name, Seconds: status.Ended.Sub(begun).Seconds(), Checked: status.Processed,
+		Invalid: status.Counters["invalid"],
+		Active:  want.active, Without: want.without, Depth: len(levels) - 1, Tasks: status.Tasks, Pages: status.Pages,
 		Reads: cost.Reads, Writes: cost.Writes, levels: levels, sampled: seen.Estimated,
 	}, nil
 }

@@ -1,16 +1,19 @@
-// Command users visits all active users of an embedded Datastore, checks each, and turns the flag off that the query
-// filters by. It does so again and again, each time with the same users, cut in another way:
+// Command users visits all active users of an embedded Datastore, checks each, and turns the flag
+// off that the query filters by. It does so again and again, each time with the same users, cut in
+// another way:
 //
 //   - chain: one task, page after page
 //   - ten shards: fixed at the start, page after page in each
 //   - page, then ten: a task does a page, and cuts the rest into ten equal parts, whose tasks do the same
 //   - adaptive: as scattermap cuts by itself
 //
-// and over three things: a number that each user got at random, the time at which they joined, and their keys. Half of
-// the users have joined in the first 8% of the time, so equal parts of it are not equal in users.
+// and over three things: a number that each user got at random, the time at which they joined, and
+// their keys. Half of the users have joined in the first 8% of the time, so equal parts of it are
+// not equal in users.
 //
-// Every call to the embedded Datastore takes 30 ms. It prints how long each took, the tree of "page, then ten" (how
-// many tasks each depth had, and when), and what it costs to read the users by offsets.
+// Every call to the embedded Datastore takes 30 ms. It prints how long each took, the tree of
+// "page, then ten" (how many tasks each depth had, and when), and what it costs to read the users
+// by offsets.
 package main
 
 import (

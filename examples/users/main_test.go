@@ -46,7 +46,8 @@ func agree(t *testing.T, r result) {
 		if _, there := first[o.Over]; !there {
 			first[o.Over] = o
 		}
-		if o.Form != f.name || o.Over != f.over.name || o.Checked != o.Active || o.Active != first[o.Over].Active || o.Invalid != first[o.Over].Invalid {
+		if o.Form != f.name || o.Over != f.over.name || o.Checked != o.Active || o.Active != first[o.Over].Active ||
+			o.Invalid != first[o.Over].Invalid {
 			t.Errorf("%+v, want what %+v has", o, first[o.Over])
 		}
 		if o.Seconds <= 0 || o.Ratio <= 0 || f.name == adaptiveName && o.Ratio != 1 {
@@ -110,7 +111,8 @@ func wantShapes(t *testing.T, r result) {
 			depth = 2 // 100, ten shards of some 123, and ten of each
 		}
 		if depth >= 0 && o.Depth != depth || tasks >= 0 && o.Tasks != tasks || o.Without > 0 != (o.Over != byKey.name) {
-			t.Errorf("%s over %s: depth %d, %d tasks, %d without the property; want %d, %d", o.Form, o.Over, o.Depth, o.Tasks, o.Without, depth, tasks)
+			t.Errorf("%s over %s: depth %d, %d tasks, %d without the property; want %d, %d", o.Form, o.Over, o.Depth,
+				o.Tasks, o.Without, depth, tasks)
 		}
 	}
 	if len(r.Tree) != 3 || r.Tree[0].Ranges != 1 || r.Tree[0].Users != 100 ||
@@ -124,7 +126,8 @@ func wantShapes(t *testing.T, r result) {
 	}
 }
 
-// TestTimes compares how long the forms take, in virtual time: on 20 workers, with 1 ms for each user.
+// TestTimes compares how long the forms take, in virtual time: on 20 workers, with 1 ms for each
+// user.
 func TestTimes(t *testing.T) {
 	took := make(map[string]time.Duration)
 	for _, f := range forms {
@@ -144,14 +147,15 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// TestLogarithm has ten times as many users take the chain ten times as long, and the tree of "page, then ten" the time
-// of one more page: there is a worker for each task.
+// TestLogarithm has ten times as many users take the chain ten times as long, and the tree of
+// "page, then ten" the time of one more page: there is a worker for each task.
 func TestLogarithm(t *testing.T) {
 	page := 20 * time.Millisecond
 	for n, levels := range map[int]int{300: 3, 3000: 4} {
 		s, took := inVirtualTime(t, form{byUserID, inTenName, inTen}, n, 2000)
 		if pages := int(took / page); pages >= levels+1 {
-			t.Errorf("%d active users in %d tasks take as long as %d pages one after the other, want %d levels at most", s.Processed, s.Tasks, pages, levels)
+			t.Errorf("%d active users in %d tasks take as long as %d pages one after the other, want %d levels at most",
+				s.Processed, s.Tasks, pages, levels)
 		}
 		s, took = inVirtualTime(t, form{byUserID, "chain", chain}, n, 2000)
 		if pages, want := int(took/page), int(s.Processed)/20; pages < want {
@@ -160,7 +164,8 @@ func TestLogarithm(t *testing.T) {
 	}
 }
 
-// inVirtualTime runs a form over n users, in pages of 20, with 1 ms for each user and nothing for calls.
+// inVirtualTime runs a form over n users, in pages of 20, with 1 ms for each user and nothing for
+// calls.
 func inVirtualTime(t *testing.T, f form, n, workers int) (s *mapper.Status, took time.Duration) {
 	t.Helper()
 	slow := mapper.Update("check-user-slowly", func(_ context.Context, u *mapper.Entity[User], _ mapper.None) error {
@@ -175,7 +180,8 @@ func inVirtualTime(t *testing.T, f form, n, workers int) (s *mapper.Status, took
 			t.Fatal(err)
 		}
 		begun := time.Now()
-		job, err := slow.Start(t.Context(), w.Engine, f.over.query, mapper.None{}, &mapper.StartOptions{PageSize: 20, Workers: workers, Splitting: f.splitting})
+		job, err := slow.Start(t.Context(), w.Engine, f.over.query, mapper.None{},
+			&mapper.StartOptions{PageSize: 20, Workers: workers, Splitting: f.splitting})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -196,10 +202,12 @@ func TestOffsets(t *testing.T) {
 		}
 		o, err := readByOffsets(t.Context(), c)
 		if want := offsetReads(n, 100); err != nil || o.Reads != want || o.CursorReads != int64(n) {
-			t.Errorf("%d users: %d reads by offsets, %d by cursors, %v; want %d and %d", n, o.Reads, o.CursorReads, err, want, n)
+			t.Errorf("%d users: %d reads by offsets, %d by cursors, %v; want %d and %d", n, o.Reads, o.CursorReads, err,
+				want, n)
 		}
 	}
-	if one, two := offsetReads(1_000_000, 100), offsetReads(2_000_000, 100); one != 5_000_500_000 || two < 4*one*99/100 {
+	if one, two := offsetReads(1_000_000, 100), offsetReads(2_000_000, 100); one != 5_000_500_000 ||
+		two < 4*one*99/100 {
 		t.Errorf("%d reads of a million users, %d of two", one, two)
 	}
 }
@@ -236,7 +244,8 @@ func TestPrinted(t *testing.T) {
 	}
 }
 
-// TestTree draws a tree of two depths, of which the second one is worked on from a half of the time on.
+// TestTree draws a tree of two depths, of which the second one is worked on from a half of the time
+// on.
 func TestTree(t *testing.T) {
 	begun := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	at := func(seconds int) time.Time { return begun.Add(time.Duration(seconds) * time.Second) }
@@ -306,7 +315,8 @@ func TestGoogle(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, f := range []form{{byUserID, inTenName, inTen}, {byKey, inTenName, inTen}, {byJoined, adaptiveName, adaptive}} {
+			for _, f := range []form{{byUserID, inTenName, inTen}, {byKey, inTenName, inTen},
+				{byJoined, adaptiveName, adaptive}} {
 				o, err := runForm(t.Context(), c, f)
 				if errors.Is(err, emulator.ErrNotInstalled) {
 					t.Skipf("left out: %v", err)

@@ -16,10 +16,12 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// mostByOffset is of how many users pages are read by offsets: twice as many cost four times as much.
+// mostByOffset is of how many users pages are read by offsets: twice as many cost four times as
+// much.
 const mostByOffset = 20_000
 
-// offsets is what it costs to read users by offsets. Datastore reads the users that it skips, and bills them.
+// offsets is what it costs to read users by offsets. Datastore reads the users that it skips, and
+// bills them.
 type offsets struct {
 	Users          int     `json:"users"`
 	Pages          int     `json:"pages"`
@@ -32,9 +34,11 @@ type offsets struct {
 	CursorDollars  float64 `json:"cursor_dollars"` // of a million users, by cursors
 }
 
-// readByOffsets reads all users by offsets, all pages at once, and then page after page from cursor to cursor.
+// readByOffsets reads all users by offsets, all pages at once, and then page after page from cursor
+// to cursor.
 func readByOffsets(ctx context.Context, c config) (o offsets, err error) {
-	on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Workers: c.Workers, Latency: c.latency, Mappers: mapper.Set(checkUser)})
+	on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Workers: c.Workers, Latency: c.latency,
+		Mappers: mapper.Set(checkUser)})
 	if err != nil {
 		return o, err
 	}
@@ -98,7 +102,8 @@ Datastore reads and bills what an offset skips. %s
 		o.CursorReads, o.CursorSeconds, 1_000_000, o.CursorDollars, counted)
 }
 
-// offsetReads returns how many entities are read to read n by offsets: those of each page, and all before it.
+// offsetReads returns how many entities are read to read n by offsets: those of each page, and all
+// before it.
 func offsetReads(n, page int) (reads int64) {
 	for first := 0; first < n; first += page {
 		reads += int64(min(first+page, n))

@@ -89,7 +89,8 @@ func (r *result) row(i int) string {
 	if i > 0 && r.Outcomes[i-1].Over == over {
 		over = ""
 	}
-	return fmt.Sprintf("%-10s  %-14s  %7.2f  %5.2f  %5d  %5d  %5d  %6d  %6d\n", over, o.Form, o.Seconds, o.Ratio, o.Depth, o.Tasks, o.Pages, o.Reads, o.Writes)
+	return fmt.Sprintf("%-10s  %-14s  %7.2f  %5.2f  %5d  %5d  %5d  %6d  %6d\n", over, o.Form, o.Seconds, o.Ratio,
+		o.Depth, o.Tasks, o.Pages, o.Reads, o.Writes)
 }
 
 // barWide is how many columns the time of the whole job has.

@@ -51,8 +51,8 @@ const putBatch = 500
 // growth is how unevenly users join: half of them in the first 8% of the time.
 const growth = 5
 
-// writeUsers writes the same users each time, and returns what those of an order add up to. One in a thousand has
-// neither an id nor a time.
+// writeUsers writes the same users each time, and returns what those of an order add up to. One in
+// a thousand has neither an id nor a time.
 func writeUsers(ctx context.Context, client *datastore.Client, n int, of order) (sum tally, err error) {
 	rng := rand.New(rand.NewPCG(7, 0))
 	keys, users := make([]*datastore.Key, n), make([]User, n)

@@ -1,5 +1,6 @@
-// Package bqload loads what package export has written into BigQuery: all files of a manifest by one load job, which takes effect as a
-// whole. It has been run against BigQuery's client and a server that checks its requests, and not against BigQuery itself.
+// Package bqload loads what package export has written into BigQuery: all files of a manifest by
+// one load job, which takes effect as a whole. It has been run against BigQuery's client and a
+// server that checks its requests, and not against BigQuery itself.
 package bqload
 
 import (
@@ -25,7 +26,8 @@ import (
 
 // Options say what to load where.
 type Options struct {
-	// Bucket is where the export's folder is, such as gs://my-exports; with a prefix, if the export's bucket has one. Required.
+	// Bucket is where the export's folder is, such as gs://my-exports; with a prefix, if the
+	// export's bucket has one. Required.
 	Bucket string
 	// Folder is the folder of the export. Required.
 	Folder string
@@ -33,7 +35,8 @@ type Options struct {
 	Table *bigquery.Table
 	// Replace has them replace what the table has. By default they are appended.
 	Replace bool
-	// Schema is that of JSON Lines and CSV. By default it is that of the type of records. Files of Avro and Parquet have their own.
+	// Schema is that of JSON Lines and CSV. By default it is that of the type of records. Files of
+	// Avro and Parquet have their own.
 	Schema bigquery.Schema
 }
 
@@ -41,9 +44,10 @@ type Options struct {
 // (https://cloud.google.com/bigquery/quotas#load_jobs).
 const mostFiles = 10_000
 
-// Load starts the load job of a manifest, or returns the one that was started for it, with the same table and in the same way: its ID
-// says which it is, so that a second call loads nothing twice. Where that has failed, and so has loaded nothing, it starts another one.
-// Job.Wait waits for its end. The records are of the type R.
+// Load starts the load job of a manifest, or returns the one that was started for it, with the same
+// table and in the same way: its ID says which it is, so that a second call loads nothing twice.
+// Where that has failed, and so has loaded nothing, it starts another one. Job.Wait waits for its
+// end. The records are of the type R.
 func Load[R any](ctx context.Context, client *bigquery.Client, m *export.Manifest, o Options) (*bigquery.Job, error) {
 	fail := func(err error) (*bigquery.Job, error) { return nil, fmt.Errorf("bqload: export %s: %w", m.Export, err) }
 	switch {
@@ -89,7 +93,8 @@ func Load[R any](ctx context.Context, client *bigquery.Client, m *export.Manifes
 // mostAttempts is how often a load that fails is begun.
 const mostAttempts = 1000
 
-// find returns the job of an ID. BigQuery finds jobs by their location, which is that of the table's dataset.
+// find returns the job of an ID. BigQuery finds jobs by their location, which is that of the
+// table's dataset.
 func find(ctx context.Context, client *bigquery.Client, table *bigquery.Table, id string) (*bigquery.Job, error) {
 	dataset, err := client.DatasetInProject(table.ProjectID, table.DatasetID).Metadata(ctx)
 	if err != nil {
@@ -104,7 +109,8 @@ func find(ctx context.Context, client *bigquery.Client, table *bigquery.Table, i
 
 // jobID returns the ID of the load job: of the run, the table, the way and the attempt.
 func jobID(m *export.Manifest, o Options, attempt int) string {
-	h := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s\x00%s\x00%t", m.Run, o.Table.ProjectID, o.Table.DatasetID, o.Table.TableID, o.Replace))
+	h := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s\x00%s\x00%t", m.Run, o.Table.ProjectID, o.Table.DatasetID,
+		o.Table.TableID, o.Replace))
 	id := "scattermap-" + hex.EncodeToString(h[:16])
 	if attempt > 1 {
 		id += fmt.Sprintf("-%d", attempt)
@@ -126,7 +132,8 @@ func describe[R any](source *bigquery.GCSReference, m *export.Manifest, schema b
 	case export.Parquet:
 		source.SourceFormat = bigquery.Parquet
 	default:
-		return fmt.Errorf("BigQuery does not load the format %q: export %q, %q, %q or %q", m.Format, export.JSONLines, export.CSV, export.Avro, export.Parquet)
+		return fmt.Errorf("BigQuery does not load the format %q: export %q, %q, %q or %q", m.Format, export.JSONLines,
+			export.CSV, export.Avro, export.Parquet)
 	}
 	if tag == "" {
 		return nil
@@ -135,7 +142,8 @@ func describe[R any](source *bigquery.GCSReference, m *export.Manifest, schema b
 	case export.Gzip:
 		source.Compression = bigquery.Gzip
 	case export.Zstd:
-		return fmt.Errorf("BigQuery does not load %q that is compressed by %q: export with %q", m.Format, m.Compression, export.Gzip)
+		return fmt.Errorf("BigQuery does not load %q that is compressed by %q: export with %q", m.Format, m.Compression,
+			export.Gzip)
 	}
 	if schema == nil {
 		var err error
@@ -214,7 +222,8 @@ func fieldOf(t reflect.Type, tag string, above []reflect.Type) (*bigquery.FieldS
 		return &bigquery.FieldSchema{Type: bigquery.StringFieldType}, nil
 	case reflect.Float32, reflect.Float64:
 		return &bigquery.FieldSchema{Type: bigquery.FloatFieldType}, nil
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint8, reflect.Uint16, reflect.Uint32:
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint8, reflect.Uint16,
+		reflect.Uint32:
 		return &bigquery.FieldSchema{Type: bigquery.IntegerFieldType}, nil
 	case reflect.Slice, reflect.Array:
 		field, err := fieldOf(t.Elem(), tag, above)

@@ -97,7 +97,8 @@ func newClient(t *testing.T) (*bigQuery, *bigquery.Client) {
 	server := &bigQuery{jobs: make(map[string]map[string]any)}
 	front := httptest.NewServer(server)
 	t.Cleanup(front.Close)
-	client, err := bigquery.NewClient(t.Context(), "my-project", option.WithEndpoint(front.URL), option.WithoutAuthentication())
+	client, err := bigquery.NewClient(t.Context(), "my-project", option.WithEndpoint(front.URL),
+		option.WithoutAuthentication())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,22 +113,28 @@ func manifest(format export.Format, c export.Compression) *export.Manifest {
 
 // TestLoad has the real client send load jobs to a server that checks what they ask for.
 func TestLoad(t *testing.T) {
-	jsonSchema := `{"fields":[{"name":"id","type":"INTEGER"},{"name":"name","type":"STRING"},{"name":"at","type":"TIMESTAMP"},{"mode":"REPEATED","name":"tags","type":"STRING"},
+	jsonSchema :=
+		`{"fields":[{"name":"id","type":"INTEGER"},{"name":"name","type":"STRING"},{"name":"at","type":"TIMESTAMP"},{"mode":"REPEATED","name":"tags","type":"STRING"},
 		{"name":"place","type":"RECORD","fields":[{"name":"lat","type":"FLOAT"},{"name":"open","type":"BOOLEAN"}]}]}`
-	csvSchema := `{"fields":[{"name":"id","type":"INTEGER"},{"name":"name","type":"STRING"},{"name":"at","type":"TIMESTAMP"},{"name":"raw","type":"BYTES"}]}`
+	csvSchema :=
+		`{"fields":[{"name":"id","type":"INTEGER"},{"name":"name","type":"STRING"},{"name":"at","type":"TIMESTAMP"},{"name":"raw","type":"BYTES"}]}`
 	for _, test := range []struct {
 		m       *export.Manifest
 		replace bool
 		want    string
 	}{
-		{manifest(export.JSONLines, export.Gzip), false, `{"sourceFormat":"NEWLINE_DELIMITED_JSON","writeDisposition":"WRITE_APPEND","schema":` + jsonSchema + `}`},
-		{manifest(export.CSV, export.None), true, `{"sourceFormat":"CSV","skipLeadingRows":1,"allowQuotedNewlines":true,"writeDisposition":"WRITE_TRUNCATE","schema":` + csvSchema + `}`},
-		{manifest(export.Avro, export.Gzip), true, `{"sourceFormat":"AVRO","useAvroLogicalTypes":true,"writeDisposition":"WRITE_TRUNCATE"}`},
+		{manifest(export.JSONLines, export.Gzip), false,
+			`{"sourceFormat":"NEWLINE_DELIMITED_JSON","writeDisposition":"WRITE_APPEND","schema":` + jsonSchema + `}`},
+		{manifest(export.CSV, export.None), true,
+			`{"sourceFormat":"CSV","skipLeadingRows":1,"allowQuotedNewlines":true,"writeDisposition":"WRITE_TRUNCATE","schema":` + csvSchema + `}`},
+		{manifest(export.Avro, export.Gzip), true,
+			`{"sourceFormat":"AVRO","useAvroLogicalTypes":true,"writeDisposition":"WRITE_TRUNCATE"}`},
 		{manifest(export.Parquet, export.Zstd), false, `{"sourceFormat":"PARQUET","writeDisposition":"WRITE_APPEND"}`},
 	} {
 		t.Run(string(test.m.Format), func(t *testing.T) {
 			server, client := newClient(t)
-			o := bqload.Options{Bucket: "gs://my-exports/", Folder: "teams/today", Table: client.Dataset("company").Table("teams"), Replace: test.replace}
+			o := bqload.Options{Bucket: "gs://my-exports/", Folder: "teams/today",
+				Table: client.Dataset("company").Table("teams"), Replace: test.replace}
 			var ids []string
 			for range 2 {
 				job, err := bqload.Load[row](t.Context(), client, test.m, o)
@@ -148,7 +155,8 @@ func TestLoad(t *testing.T) {
 				t.Fatal(err)
 			}
 			want["createDisposition"] = "CREATE_IF_NEEDED"
-			want["destinationTable"] = map[string]any{"projectId": "my-project", "datasetId": "company", "tableId": "teams"}
+			want["destinationTable"] = map[string]any{"projectId": "my-project", "datasetId": "company",
+				"tableId": "teams"}
 			want["sourceUris"] = []any{"gs://my-exports/teams/today/run-0123/00001-of-00002.x",
 				"gs://my-exports/teams/today/run-0123/00002-of-00002.x"}
 			if diff := cmp.Diff(want, got); diff != "" {
@@ -158,7 +166,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestOldManifest loads what an older build has exported, with its files directly in the folder of the export.
+// TestOldManifest loads what an older build has exported, with its files directly in the folder of
+// the export.
 func TestOldManifest(t *testing.T) {
 	text, err := os.ReadFile("../testdata/old/2026-11/bucket.json")
 	var blobs map[string][]byte
@@ -233,16 +242,19 @@ func TestRefused(t *testing.T) {
 		"Options.Fol": {manifest(export.JSONLines, export.None), bqload.Options{Bucket: "gs://b"}},
 		"discarded":   {&export.Manifest{Export: "teams", Format: export.Avro, Discarded: true}, good},
 	} {
-		if _, err := bqload.Load[row](t.Context(), client, test.m, test.o); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := bqload.Load[row](t.Context(), client, test.m, test.o); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want an error with %s", err, want)
 		}
 	}
-	if _, err := bqload.Load[map[string]int](t.Context(), client, manifest(export.JSONLines, export.None), good); err == nil {
+	if _, err := bqload.Load[map[string]int](t.Context(), client, manifest(export.JSONLines, export.None),
+		good); err == nil {
 		t.Error("a map has a schema")
 	}
 }
 
-// TestFailedLoad has a load that has failed, and so has loaded nothing, be begun again: once, however often it is asked for.
+// TestFailedLoad has a load that has failed, and so has loaded nothing, be begun again: once,
+// however often it is asked for.
 func TestFailedLoad(t *testing.T) {
 	server, client := newClient(t)
 	server.failing = 2
@@ -265,7 +277,8 @@ func TestFailedLoad(t *testing.T) {
 	}
 }
 
-// TestSchema has types that BigQuery reads in one way only have a schema, and others be refused with their name.
+// TestSchema has types that BigQuery reads in one way only have a schema, and others be refused
+// with their name.
 func TestSchema(t *testing.T) {
 	type blob []byte
 	type circle struct{ Next *circle }
@@ -293,16 +306,24 @@ func TestSchema(t *testing.T) {
 	}
 	m := manifest(export.JSONLines, export.None)
 	for want, load := range map[string]func() (*bigquery.Job, error){
-		"circle is inside itself":                        func() (*bigquery.Job, error) { return bqload.Load[circle](t.Context(), client, m, o) },
-		"export.Entity is not known: set Options.Schema": func() (*bigquery.Job, error) { return bqload.Load[export.Entity](t.Context(), client, m, o) },
-		"BigQuery has no type for interface {}":          func() (*bigquery.Job, error) { return bqload.Load[struct{ A any }](t.Context(), client, m, o) },
+		"circle is inside itself": func() (*bigquery.Job, error) {
+			return bqload.Load[circle](t.Context(), client, m, o)
+		},
+		"export.Entity is not known: set Options.Schema": func() (*bigquery.Job, error) {
+			return bqload.Load[export.Entity](t.Context(), client, m, o)
+		},
+		"BigQuery has no type for interface {}": func() (*bigquery.Job, error) {
+			return bqload.Load[struct{ A any }](t.Context(), client, m, o)
+		},
 		`the names "id" and "ID", which BigQuery takes for one`: func() (*bigquery.Job, error) {
 			return bqload.Load[struct {
 				A int `json:"id"`
 				B int `json:"ID"`
 			}](t.Context(), client, m, o)
 		},
-		"what big.Int is in JSON is not known": func() (*bigquery.Job, error) { return bqload.Load[struct{ A big.Int }](t.Context(), client, m, o) },
+		"what big.Int is in JSON is not known": func() (*bigquery.Job, error) {
+			return bqload.Load[struct{ A big.Int }](t.Context(), client, m, o)
+		},
 	} {
 		if _, err := load(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want an error with %s", err, want)

@@ -14,11 +14,12 @@ import (
 
 // Names are names of properties, odd ones among them.
 var Names = []string{
-	"p", "q", "Name", "ü", "日本", "emoji😀", "with space", "a.b", "a", "dot.", "`q`", "b`c", `back\slash`, `"quoted"`, "n\nl", "'", "0", "-", "N.N",
+	"p", "q", "Name", "ü", "日本", "emoji😀", "with space", "a.b", "a", "dot.", "`q`", "b`c", `back\slash`, `"quoted"`,
+	"n\nl", "'", "0", "-", "N.N",
 }
 
-// New returns an entity with up to twelve of the properties of [Names]. Others, which the database's tests use, are the
-// caller's to add. Plain leaves out what Google's emulators refuse.
+// New returns an entity with up to twelve of the properties of [Names]. Others, which the
+// database's tests use, are the caller's to add. Plain leaves out what Google's emulators refuse.
 func New(rng *rand.Rand, key *pb.Key, plain bool) *pb.Entity {
 	g := generator{rng, key, plain}
 	return &pb.Entity{Key: key, Properties: g.properties(0)}
@@ -68,9 +69,11 @@ func (g generator) element(depth int) *pb.Value {
 	case 1:
 		v.ValueType = &pb.Value_BooleanValue{BooleanValue: g.IntN(2) == 0}
 	case 2:
-		v.ValueType = &pb.Value_IntegerValue{IntegerValue: pick[int64](g, 0, 1, -1, math.MaxInt64, math.MinInt64, 1<<53+1)}
+		v.ValueType = &pb.Value_IntegerValue{IntegerValue: pick[int64](g, 0, 1, -1, math.MaxInt64, math.MinInt64,
+			1<<53+1)}
 	case 3:
-		v.ValueType = &pb.Value_DoubleValue{DoubleValue: pick(g, 0, math.Copysign(0, -1), 1.5, math.NaN(), math.Inf(1), math.Inf(-1), 1)}
+		v.ValueType = &pb.Value_DoubleValue{DoubleValue: pick(g, 0, math.Copysign(0, -1), 1.5, math.NaN(), math.Inf(1),
+			math.Inf(-1), 1)}
 	case 4:
 		t := pick(g, time.Unix(0, 0), time.Unix(-1, 999999000), time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC),
 			time.Date(9999, 12, 31, 23, 59, 59, 999999000, time.UTC), time.UnixMicro(g.Int64N(1e15)))
@@ -90,7 +93,8 @@ func (g generator) element(depth int) *pb.Value {
 		}
 	case 8, 9:
 		v.ValueType = &pb.Value_GeoPointValue{GeoPointValue: &latlng.LatLng{
-			Latitude: pick(g, 0, -90, 47.25, math.Copysign(0, -1)), Longitude: pick(g, 180, 0, -11.5, math.Copysign(0, -1))}}
+			Latitude:  pick(g, 0, -90, 47.25, math.Copysign(0, -1)),
+			Longitude: pick(g, 180, 0, -11.5, math.Copysign(0, -1))}}
 	default:
 		if g.IntN(4) == 0 && !g.plain {
 			v.Meaning, v.ValueType = 20, user() // App Engine's users
@@ -123,7 +127,8 @@ func (g generator) key() *pb.Key {
 		k.PartitionId.ProjectId, k.PartitionId.DatabaseId = "another-project", pick(g, "", "another-database")
 	}
 	for range 1 + g.IntN(3) {
-		e := &pb.Key_PathElement{Kind: pick(g, "Thing", "日本", "a.b"), IdType: &pb.Key_PathElement_Id{Id: pick[int64](g, 7, math.MaxInt64)}}
+		e := &pb.Key_PathElement{Kind: pick(g, "Thing", "日本", "a.b"),
+			IdType: &pb.Key_PathElement_Id{Id: pick[int64](g, 7, math.MaxInt64)}}
 		if g.IntN(2) == 0 {
 			e.IdType = &pb.Key_PathElement_Name{Name: pick(g, "7", "ü", "a/b", "x\"y")}
 		}

@@ -1,4 +1,5 @@
-// Package claims reads what identity tokens say of themselves, without verifying any of it: for errors that tell what to do next.
+// Package claims reads what identity tokens say of themselves, without verifying any of it: for
+// errors that tell what to do next.
 package claims
 
 import (
@@ -8,8 +9,9 @@ import (
 	"time"
 )
 
-// Gcloud is the client ID of gcloud. "gcloud auth print-identity-token" makes a person's token for this audience, and
-// refuses --audiences for people (gcloud 528, lib/surface/auth/print_identity_token.py).
+// Gcloud is the client ID of gcloud. "gcloud auth print-identity-token" makes a person's token for
+// this audience, and refuses --audiences for people (gcloud 528,
+// lib/surface/auth/print_identity_token.py).
 const Gcloud = "32555940559.apps.googleusercontent.com"
 
 // Claims are those that tell what a token is for.

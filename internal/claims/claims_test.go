@@ -27,7 +27,8 @@ func TestOf(t *testing.T) {
 			t.Errorf("%q has %+v, %v", token, got, is)
 		}
 	}
-	if want.Expired(time.Unix(999, 0)) || !want.Expired(time.Unix(1001, 0)) || (claims.Claims{}).Expired(time.Unix(1, 0)) {
+	if want.Expired(time.Unix(999, 0)) || !want.Expired(time.Unix(1001, 0)) ||
+		(claims.Claims{}).Expired(time.Unix(1, 0)) {
 		t.Error("a token expires at another time")
 	}
 }

@@ -71,7 +71,8 @@ type Cloud struct {
 	refused   []string // calls of services
 }
 
-// A grant is a role of a member on a resource, which is "project", or begins with "queue:", "service:" or "account:".
+// A grant is a role of a member on a resource, which is "project", or begins with "queue:",
+// "service:" or "account:".
 type grant struct{ resource, role, member string }
 
 // A schedule calls a URL.
@@ -467,6 +468,6 @@ func freePort() (string, error) {
 	return port, err
 }
 
-// Runs reports whether commands reach the service here: their TLS takes the authority of the Cloud from a variable
-// that only some systems look at.
+// Runs reports whether commands reach the service here: their TLS takes the authority of the Cloud
+// from a variable that only some systems look at.
 func Runs() bool { return runtime.GOOS == "linux" }

@@ -171,8 +171,8 @@ func (c *Cloud) git(cmd command) (reply, error) {
 	return reply{Err: "Cloning into 'scattermap'...\n"}, nil
 }
 
-// golang runs the Go command, but for what needs a network: go mod tidy has a module that imports scattermap use the
-// checkout. What go install installs comes to the programs.
+// golang runs the Go command, but for what needs a network: go mod tidy has a module that imports
+// scattermap use the checkout. What go install installs comes to the programs.
 func (c *Cloud) golang(ctx context.Context, cmd command) (reply, error) {
 	switch {
 	case len(cmd.Args) == 2 && cmd.Args[0] == "install":

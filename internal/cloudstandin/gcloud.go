@@ -20,7 +20,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// A handler carries out a command of gcloud. What it returns is printed: the result, and the status beside it.
+// A handler carries out a command of gcloud. What it returns is printed: the result, and the status
+// beside it.
 type handler struct {
 	apis string // that have to be enabled, without .googleapis.com, with spaces between
 	do   func(r *request) (out, said string, err error)
@@ -34,8 +35,8 @@ type request struct {
 	cmd command
 }
 
-// Place returns the flag that names the location, or "". gcloud's parser does not require it, as gcloud looks
-// elsewhere without it: in its configuration, in the project, or at the console.
+// Place returns the flag that names the location, or "". gcloud's parser does not require it, as
+// gcloud looks elsewhere without it: in its configuration, in the project, or at the console.
 func (c Call) Place() string {
 	for prefix, flag := range map[string]string{
 		"tasks ": "--location", "scheduler ": "--location", "artifacts ": "--location", "firestore databases " +

@@ -30,8 +30,8 @@ type reply struct {
 	Code     int
 }
 
-// Main is to be called first by the main function of a binary, such as TestMain. It returns unless the binary was
-// started as one of the programs.
+// Main is to be called first by the main function of a binary, such as TestMain. It returns unless
+// the binary was started as one of the programs.
 func Main() {
 	host := os.Getenv(hostVariable)
 	name := filepath.Base(os.Args[0])

@@ -170,8 +170,8 @@ func (c *Cloud) logged(s *service, line string) {
 
 var comparison = regexp.MustCompile(`^([\w.]+)\s*(=~|>=|=)\s*(.+)$`)
 
-// matchesLine evaluates a filter of Cloud Logging that is comparisons with AND between, for a line of a service's
-// log.
+// matchesLine evaluates a filter of Cloud Logging that is comparisons with AND between, for a line
+// of a service's log.
 func matchesLine(filter, service string, entry map[string]any) bool {
 	severities := []string{"DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY"}
 	for clause := range strings.SplitSeq(filter, " AND ") {
@@ -207,7 +207,8 @@ func matchesLine(filter, service string, entry map[string]any) bool {
 	return filter != ""
 }
 
-// A front is what stands in front of services: it routes by host, and checks tokens as Cloud Run does.
+// A front is what stands in front of services: it routes by host, and checks tokens as Cloud Run
+// does.
 type front struct {
 	cloud     *Cloud
 	server    *httptest.Server
@@ -358,7 +359,8 @@ func memberOf(email string) string {
 	return "user:" + email
 }
 
-// claimsOf reads the token of a header. It was signed by the Cloud itself, and nobody here forges one.
+// claimsOf reads the token of a header. It was signed by the Cloud itself, and nobody here forges
+// one.
 func claimsOf(header string) (email, audience string, err error) {
 	parts := strings.Split(strings.TrimPrefix(header, "Bearer "), ".")
 	if len(parts) != 3 {
@@ -417,7 +419,8 @@ func (c *Cloud) build(ctx context.Context, folder, pkg, image string) error {
 	return nil
 }
 
-// built are the programs of checkouts that this process has built: they do not change while it runs.
+// built are the programs of checkouts that this process has built: they do not change while it
+// runs.
 var built struct {
 	sync.Mutex
 	binaries map[string][]byte
@@ -449,7 +452,8 @@ func (c *Cloud) program(ctx context.Context, folder, pkg, binary string) error {
 	return os.WriteFile(binary, built.binaries[key], 0o700)
 }
 
-// source returns the folder of the checkout for one that git has cloned, and whether it is another one.
+// source returns the folder of the checkout for one that git has cloned, and whether it is another
+// one.
 func (c *Cloud) source(folder string) (real string, own bool) {
 	if module, err := filepath.EvalSymlinks(filepath.Join(folder, "go.mod")); err == nil &&
 		filepath.Dir(module) == c.options.Checkout {

@@ -14,7 +14,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// terraformFlags are the flags of Terraform's commands that the documentation may use, and whether they have a value.
+// terraformFlags are the flags of Terraform's commands that the documentation may use, and whether
+// they have a value.
 var terraformFlags = map[string]map[string]bool{
 	"init":     {"-upgrade": false, "-input": true, "-backend-config": true},
 	"plan":     {"-var": true, "-var-file": true, "-out": true, "-target": true},
@@ -36,8 +37,8 @@ type TerraformCall struct {
 	Arguments []string
 }
 
-// ParseTerraform reads the arguments of Terraform, and compares its variables with those of deploy/terraform/example
-// in a checkout.
+// ParseTerraform reads the arguments of Terraform, and compares its variables with those of
+// deploy/terraform/example in a checkout.
 func ParseTerraform(checkout string, args []string) (TerraformCall, error) {
 	call := TerraformCall{Flags: make(map[string]bool), Variables: make(map[string]string)}
 	for i := 0; i < len(args); i++ {

@@ -10,7 +10,8 @@ import (
 	"sync"
 )
 
-// A Tree is what gcloud's own parser knows of some commands: tree.py extracts it from an installed gcloud.
+// A Tree is what gcloud's own parser knows of some commands: tree.py extracts it from an installed
+// gcloud.
 type Tree struct {
 	Version  string            `json:"version"`
 	Global   []Node            `json:"global"`   // flags of every command
@@ -59,8 +60,9 @@ func (c Call) Positional(i int) string {
 	return ""
 }
 
-// Parse reads the arguments of gcloud as its own parser does: it has every command, flag and argument, those that are
-// required, those that exclude each other, and the choices of values. It does not check the form of other values.
+// Parse reads the arguments of gcloud as its own parser does: it has every command, flag and
+// argument, those that are required, those that exclude each other, and the choices of values. It
+// does not check the form of other values.
 func (t *Tree) Parse(args []string) (Call, error) {
 	c := Call{Flags: make(map[string]string)}
 	nodes, rest, err := t.command(&c, args)
@@ -216,7 +218,8 @@ func (c Call) checkNode(n Node) error {
 	return nil
 }
 
-// there reports whether something of a node was given. A positional argument counts as given: check counts them.
+// there reports whether something of a node was given. A positional argument counts as given: check
+// counts them.
 func (c Call) there(n Node) bool {
 	if len(n.Flags) > 0 {
 		_, ok := c.Flags[n.Flags[0]]

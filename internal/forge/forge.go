@@ -1,7 +1,7 @@
 // Package forge makes tokens for tests, as Google signs them and in every way that is wrong.
 //
-// A [Forger] signs with a key of its own, which it publishes as Google does. [Forger.Proofs] is the table of all that a request may
-// carry to prove who has sent it, with the answer that it gets.
+// A [Forger] signs with a key of its own, which it publishes as Google does. [Forger.Proofs] is the
+// table of all that a request may carry to prove who has sent it, with the answer that it gets.
 package forge
 
 import (
@@ -88,8 +88,9 @@ func (f *Forger) signed(algorithm jose.SignatureAlgorithm, key any, account, aud
 	return token
 }
 
-// Keys serves the public key until the test ends, as Google does, and returns its URL. Those of other forgers may be
-// beside it, so that a token of theirs is refused because it is theirs, and not because its key is not found.
+// Keys serves the public key until the test ends, as Google does, and returns its URL. Those of
+// other forgers may be beside it, so that a token of theirs is refused because it is theirs, and
+// not because its key is not found.
 func (f *Forger) Keys(others ...*Forger) string {
 	f.t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -97,7 +98,8 @@ func (f *Forger) Keys(others ...*Forger) string {
 		w.Header().Set("Cache-Control", "public, max-age=3600")
 		var keys jose.JSONWebKeySet
 		for _, f := range append([]*Forger{f}, others...) {
-			keys.Keys = append(keys.Keys, jose.JSONWebKey{Key: f.key.Public(), KeyID: f.id, Algorithm: string(f.algorithm), Use: "sig"})
+			keys.Keys = append(keys.Keys, jose.JSONWebKey{Key: f.key.Public(), KeyID: f.id,
+				Algorithm: string(f.algorithm), Use: "sig"})
 		}
 		_ = json.NewEncoder(w).Encode(keys) // whoever asks has gone
 	}))

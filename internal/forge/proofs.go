@@ -20,10 +20,12 @@ type Proof struct {
 	OtherAccount bool // it is good but for the account
 }
 
-// Proofs returns the table of proofs for what takes the forger's kind of tokens, of one account and for one audience. The other forger is of
-// the other kind; have its key be beside this one's ([Forger.Keys]). The first proof is the good one.
+// Proofs returns the table of proofs for what takes the forger's kind of tokens, of one account and
+// for one audience. The other forger is of the other kind; have its key be beside this one's
+// ([Forger.Keys]). The first proof is the good one.
 //
-// All have headers as Cloud Tasks and Identity-Aware Proxy set them, which prove nothing: anybody can send them.
+// All have headers as Cloud Tasks and Identity-Aware Proxy set them, which prove nothing: anybody
+// can send them.
 func (f *Forger) Proofs(other *Forger, account, audience string) []Proof {
 	f.t.Helper()
 	stranger := OIDC(f.t)
@@ -71,26 +73,32 @@ func (f *Forger) Proofs(other *Forger, account, audience string) []Proof {
 	with("truncated", 401, good[:len(good)-5])
 	with("truncated claims", 401, parts[0]+"."+parts[1][:len(parts[1])-4]+signature)
 	with("oversized", 401, parts[0]+"."+Segment(strings.Repeat("a", 40<<10))+signature)
-	with("oversized header", 401, Segment(`{"alg":"`+string(f.algorithm)+`","kid":"`+strings.Repeat("k", 40<<10)+`"}`)+"."+parts[1]+signature)
+	with("oversized header", 401, Segment(`{"alg":"`+string(f.algorithm)+`","kid":"`+strings.Repeat("k", 40<<10)+`"}`)+
+		"."+parts[1]+signature)
 
 	// Not signed by Google.
 	with("another key", 401, stranger.Token(account, audience, nil))
-	with("unknown key id", 401, f.signed(f.algorithm, jose.JSONWebKey{Key: f.key, KeyID: "unknown"}, account, audience, nil))
+	with("unknown key id", 401, f.signed(f.algorithm, jose.JSONWebKey{Key: f.key, KeyID: "unknown"}, account, audience,
+		nil))
 	with("no key id", 401, f.signed(f.algorithm, f.key, account, audience, nil))
 	with("signature removed", 401, parts[0]+"."+parts[1]+".")
 	with("signature removed by Cloud Run", 401, parts[0]+"."+parts[1]+".SIGNATURE_REMOVED_BY_GOOGLE")
 	with("short signature", 401, parts[0]+"."+parts[1]+".AA")
 	with("signature of zeros", 401, parts[0]+"."+parts[1]+"."+Segment(strings.Repeat("\x00", 64)))
-	with("claims changed", 401, parts[0]+"."+Segment(`{"aud":"`+audience+`","iss":"`+f.issuer+`","email":"`+account+`","email_verified":true,"exp":9999999999}`)+signature)
+	with("claims changed", 401, parts[0]+"."+Segment(`{"aud":"`+audience+`","iss":"`+f.issuer+`","email":"`+account+
+		`","email_verified":true,"exp":9999999999}`)+signature)
 	with("alg none", 401, Segment(`{"alg":"none"}`)+"."+parts[1]+".")
 	with("alg none, signed", 401, Segment(`{"alg":"none","kid":"`+f.id+`"}`)+"."+parts[1]+signature)
 	with("no alg", 401, Segment(`{"kid":"`+f.id+`"}`)+"."+parts[1]+signature)
-	with("HS256 by the public key", 401, f.signed(jose.HS256, jose.JSONWebKey{Key: public, KeyID: f.id}, account, audience, nil))
+	with("HS256 by the public key", 401, f.signed(jose.HS256, jose.JSONWebKey{Key: public, KeyID: f.id}, account,
+		audience, nil))
 
 	// The other kind.
-	with("the other's algorithm", 401, Segment(`{"alg":"`+string(other.algorithm)+`","kid":"`+f.id+`"}`)+"."+parts[1]+signature)
+	with("the other's algorithm", 401, Segment(`{"alg":"`+string(other.algorithm)+`","kid":"`+f.id+`"}`)+"."+
+		parts[1]+signature)
 	with("the other kind here", 401, forOther)
-	with("the other kind by this issuer", 401, other.Token(account, audience, Claims{"iss": f.issuer, "email_verified": true}))
+	with("the other kind by this issuer", 401,
+		other.Token(account, audience, Claims{"iss": f.issuer, "email_verified": true}))
 	add("the other kind where it belongs", 401, forOther, other.Header(forOther))
 	add("this kind where the other belongs", 401, good, other.Header(good))
 	add("a token without its scheme", 401, good, http.Header{authorization: {good}})

@@ -123,9 +123,11 @@ func (p *parser) operand(a *pb.AggregationQuery_Aggregation, function string) er
 		return err
 	}
 	if function == "SUM" {
-		a.Operator = &pb.AggregationQuery_Aggregation_Sum_{Sum: &pb.AggregationQuery_Aggregation_Sum{Property: property}}
+		a.Operator = &pb.AggregationQuery_Aggregation_Sum_{
+			Sum: &pb.AggregationQuery_Aggregation_Sum{Property: property}}
 	} else {
-		a.Operator = &pb.AggregationQuery_Aggregation_Avg_{Avg: &pb.AggregationQuery_Aggregation_Avg{Property: property}}
+		a.Operator = &pb.AggregationQuery_Aggregation_Avg_{
+			Avg: &pb.AggregationQuery_Aggregation_Avg{Property: property}}
 	}
 	return nil
 }

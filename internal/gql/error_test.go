@@ -30,7 +30,9 @@ var invalidQueries = []invalidCase{
 	{text: "SELECT FROM k", want: `expected a property, got the reserved word FROM: as a name it needs backquotes`},
 	{text: "SELECT 'a' FROM k", want: `expected * or a property, got "'a'"`},
 	{text: "SELECT a, * FROM k", want: `expected a property, got "*"`},
-	{text: "SELECT *, a FROM k", want: `expected a clause (FROM, WHERE, ORDER BY, LIMIT, OFFSET: in this order) or the end of the query, got ","`},
+	{text: "SELECT *, a FROM k",
+		want: `expected a clause (FROM, WHERE, ORDER BY, LIMIT, OFFSET: in this order) or the end of the query, ` +
+			`got ","`},
 	{text: "SELECT a AS b FROM k", want: `expected a clause`},
 	{text: "SELECT DISTINCT * FROM k", want: "column 17: expected ON or a property after DISTINCT"},
 	{text: "SELECT DISTINCT ON a * FROM k", want: `expected "(", got "a"`},
@@ -47,7 +49,9 @@ var invalidQueries = []invalidCase{
 	{text: "SELECT * FROM k ORDER BY", want: "expected a property, got the end"},
 	{text: "SELECT * FROM k ORDER BY a,", want: "expected a property, got the end"},
 	{text: "SELECT * FROM k GROUP BY a", want: "GROUP BY is not supported"},
-	{text: "SELECT * FROM k LIMIT 5 WHERE a = 1", want: `expected a clause (FROM, WHERE, ORDER BY, LIMIT, OFFSET: in this order) or the end of the query, got "WHERE"`},
+	{text: "SELECT * FROM k LIMIT 5 WHERE a = 1",
+		want: `expected a clause (FROM, WHERE, ORDER BY, LIMIT, OFFSET: in this order) or the end of the query, got ` +
+			`"WHERE"`},
 	{text: "SELECT * FROM k OFFSET 5 LIMIT 5", want: `got "LIMIT"`},
 	{text: "SELECT * FROM k;", want: `column 16: the character ";" has no meaning here`},
 }
@@ -58,16 +62,19 @@ var invalidPositions = []invalidCase{
 	{text: "SELECT * FROM k LIMIT -1", want: "the LIMIT is from 0 to 2147483647, not -1"},
 	{text: "SELECT * FROM k LIMIT 2147483648", want: "not 2147483648"},
 	{text: "SELECT * FROM k LIMIT 99999999999999999999", want: "does not fit into 64 bits"},
-	{text: "SELECT * FROM k LIMIT @s", want: `expected an integer or a cursor for LIMIT, but "@s" is bound to another value`},
+	{text: "SELECT * FROM k LIMIT @s",
+		want: `expected an integer or a cursor for LIMIT, but "@s" is bound to another value`},
 	{text: "SELECT * FROM k LIMIT 5, 3", want: `got ","`},
-	{text: "SELECT * FROM k LIMIT FIRST(1, 2)", want: `expected a number of results and a cursor for LIMIT FIRST, got "2" after "1"`},
+	{text: "SELECT * FROM k LIMIT FIRST(1, 2)",
+		want: `expected a number of results and a cursor for LIMIT FIRST, got "2" after "1"`},
 	{text: "SELECT * FROM k LIMIT FIRST(@c, @c)", want: "expected a number of results and a cursor"},
 	{text: "SELECT * FROM k LIMIT FIRST(1 @c)", want: `expected ",", got "@c"`},
 	{text: "SELECT * FROM k LIMIT FIRST(1, @c", want: `expected ")", got the end`},
 	{text: "SELECT * FROM k OFFSET 1 + 2", want: `+ can only follow a cursor, and "1" is a number`},
 	{text: "SELECT * FROM k OFFSET @i + 2", want: `+ can only follow a cursor, and "@i" is a number`},
 	{text: "SELECT * FROM k OFFSET @c +2", want: `got "+2"`},
-	{text: "SELECT * FROM k OFFSET @c + @c", want: `expected a number of results after +, but "@c" is bound to a cursor`},
+	{text: "SELECT * FROM k OFFSET @c + @c",
+		want: `expected a number of results after +, but "@c" is bound to a cursor`},
 	{text: "SELECT * FROM k OFFSET @c + -1", want: "the OFFSET is from 0"},
 }
 
@@ -78,7 +85,8 @@ var invalidFilters = []invalidCase{
 	wrong("a = 1 AND", "got the end"),
 	wrong("a = 1 b = 2", `got "b"`),
 	wrong("NOT a = 1", `got "NOT"`),
-	wrong("a", "expected a comparator (=, !=, <, <=, >, >=, IS NULL, IN, NOT IN, CONTAINS or HAS ANCESTOR), got the end"),
+	wrong("a", "expected a comparator (=, !=, <, <=, >, >=, IS NULL, IN, NOT IN, CONTAINS or HAS ANCESTOR), got "+
+		"the end"),
 	wrong("a <> 3", `expected a value, got ">"`),
 	wrong("a == 3", `expected a value, got "="`),
 	wrong("a LIKE 'x'", `expected a comparator`),
@@ -91,7 +99,8 @@ var invalidFilters = []invalidCase{
 	wrong("ARRAY(1) NOT IN a", `expected a comparator that can follow a value`),
 	wrong("'x' CONTAINS a", `expected a comparator that can follow a value`),
 	wrong("1 = 1", `expected a property, got "1"`),
-	wrong("a = b", `expected a value (a literal, a binding, or ARRAY, BLOB, DATETIME or KEY with parentheses), got "b"`),
+	wrong("a = b",
+		`expected a value (a literal, a binding, or ARRAY, BLOB, DATETIME or KEY with parentheses), got "b"`),
 	wrong("a = `b`", "expected a value, got \"`b`\""),
 	wrong("a.select = 1", "got the reserved word select"),
 	wrong("a. = 1", `expected a property, got "="`),
@@ -139,7 +148,8 @@ var invalidLiterals = []invalidCase{
 	wrong("a = KEY(A, '')", "the name of a key is not empty"),
 	wrong("a = KEY(PROJECT('q'))", `expected ",", got ")"`),
 	wrong("a = KEY(PROJECT(q), A, 1)", `expected a string: the name of a project, got "q"`),
-	wrong("a = KEY(NAMESPACE('n'), PROJECT('q'), A, 1)", `in this order, PROJECT, DATABASE and NAMESPACE, got "PROJECT"`),
+	wrong("a = KEY(NAMESPACE('n'), PROJECT('q'), A, 1)",
+		`in this order, PROJECT, DATABASE and NAMESPACE, got "PROJECT"`),
 	wrong("a = KEY(PROJECT('p'), PROJECT('p'), A, 1)", `once each`),
 	wrong("a = KEY(DATASET('q'), A, 1)", `got "DATASET"`),
 	wrong("a = KEY(A, 1", `expected ")", got the end`),
@@ -151,11 +161,14 @@ var invalidBindings = []invalidCase{
 	wrong("a = @absent", `column 27: nothing is bound to "@absent"`),
 	wrong("a = @c", `expected a value, but "@c" is bound to a cursor`),
 	wrong("a = @1", `nothing is bound to "@1": positional bindings: 0`),
-	{text: "SELECT * FROM k WHERE a = @2", positional: []string{"i"}, want: `nothing is bound to "@2": positional bindings: 1`},
+	{text: "SELECT * FROM k WHERE a = @2", positional: []string{"i"},
+		want: `nothing is bound to "@2": positional bindings: 1`},
 	{text: "SELECT * FROM k WHERE a = @0", positional: []string{"i"}, want: "positional bindings count from @1"},
 	{text: "SELECT * FROM k WHERE a = @99999999999999999999", positional: []string{"i"}, want: "nothing is bound"},
-	{text: "SELECT * FROM k WHERE a = @1", positional: []string{"i", "i"}, want: "binding 2 is not used: the query has no @2"},
-	{text: "SELECT * FROM k WHERE a = @2", positional: []string{"i", "i"}, want: "binding 1 is not used: the query has no @1"},
+	{text: "SELECT * FROM k WHERE a = @1", positional: []string{"i", "i"},
+		want: "binding 2 is not used: the query has no @2"},
+	{text: "SELECT * FROM k WHERE a = @2", positional: []string{"i", "i"},
+		want: "binding 1 is not used: the query has no @1"},
 	{text: "SELECT * FROM k", positional: []string{"i"}, want: "binding 1 is not used"},
 }
 
@@ -223,7 +236,8 @@ func TestLiteralsNotAllowed(t *testing.T) {
 			t.Errorf("%s: got %v, want an error about the literal %s", text, err, literal)
 		}
 	}
-	q := request("SELECT DISTINCT a FROM k WHERE a IN @list AND @s = b ORDER BY a LIMIT FIRST(@i, @c) OFFSET @c + @i", nil)
+	q := request("SELECT DISTINCT a FROM k WHERE a IN @list AND @s = b ORDER BY a LIMIT FIRST(@i, @c) OFFSET @c + @i",
+		nil)
 	q.AllowLiterals = false
 	if _, err := gql.Parse(q, partition); err != nil {
 		t.Error(err)

@@ -12,7 +12,9 @@ func (p *parser) filter() (*pb.Filter, error) {
 	})
 }
 
-func (p *parser) chain(joint string, op pb.CompositeFilter_Operator, link func() (*pb.Filter, error)) (*pb.Filter, error) {
+func (p *parser) chain(
+	joint string, op pb.CompositeFilter_Operator, link func() (*pb.Filter, error),
+) (*pb.Filter, error) {
 	var links []*pb.Filter
 	for {
 		f, err := link()

@@ -79,7 +79,8 @@ var filters = []validCase{
 
 	whereAll("a = 1 AND b = 2 AND d = 4", composite("AND", aIs1, bIs2, dIs4)),
 	whereAll("a = 1 OR b = 2 OR d = 4", composite("OR", aIs1, bIs2, dIs4)),
-	whereAll("a = 1 AND b = 2 OR c != 3 AND d = 4", composite("OR", composite("AND", aIs1, bIs2), composite("AND", cIsNot, dIs4))),
+	whereAll("a = 1 AND b = 2 OR c != 3 AND d = 4", composite("OR", composite("AND", aIs1, bIs2),
+		composite("AND", cIsNot, dIs4))),
 	whereAll("a = 1 OR b = 2 AND d = 4", composite("OR", aIs1, composite("AND", bIs2, dIs4))),
 	whereAll("a = 1 AND (b = 2 OR c != 3) AND d = 4", composite("AND", aIs1, composite("OR", bIs2, cIsNot), dIs4)),
 	whereAll("(a = 1 AND b = 2) AND d = 4", composite("AND", composite("AND", aIs1, bIs2), dIs4)),
@@ -94,6 +95,7 @@ var filters = []validCase{
 	},
 	{
 		text: "SELECT * FROM k WHERE a = @01 AND b = @i", positional: []string{"s"},
-		want: kindK + "filter { " + composite("AND", on("a", "EQUAL", "string_value: 'x'"), on("b", "EQUAL", "integer_value: 5")) + " }",
+		want: kindK + "filter { " + composite("AND", on("a", "EQUAL", "string_value: 'x'"),
+			on("b", "EQUAL", "integer_value: 5")) + " }",
 	},
 }

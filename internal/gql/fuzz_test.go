@@ -22,7 +22,8 @@ func TestDepth(t *testing.T) {
 			t.Errorf("%s: %v", one, err)
 		}
 		for _, n := range []int{maxDepth + 1, 100_000} {
-			if _, err := gql.Parse(nested(n), partition); err == nil || !strings.Contains(err.Error(), "parentheses nest deeper than 100") {
+			if _, err := gql.Parse(nested(n), partition); err == nil ||
+				!strings.Contains(err.Error(), "parentheses nest deeper than 100") {
 				t.Errorf("%s %d times: got %v", one, n, err)
 			}
 		}

@@ -80,7 +80,8 @@ func TestGoogle(t *testing.T) {
 			t.Errorf("%s: %v", c.text, err)
 		}
 	}
-	for _, cases := range [][]invalidCase{invalidQueries, invalidPositions, invalidFilters, invalidLiterals, invalidBindings} {
+	for _, cases := range [][]invalidCase{invalidQueries, invalidPositions, invalidFilters, invalidLiterals,
+		invalidBindings} {
 		for _, c := range cases {
 			if got, err := run(request(c.text, c.positional)); code(c) != status.Code(err) {
 				t.Errorf("%s: got %v, %v", c.text, got, err)

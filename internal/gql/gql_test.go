@@ -24,9 +24,10 @@ var bound = map[string]*pb.GqlQueryParameter{
 	"s":    parameter("value { string_value: 'x' }"),
 	"null": parameter("value { null_value: NULL_VALUE }"),
 	"list": parameter("value { array_value { values { integer_value: 5 } values { integer_value: 6 } } }"),
-	"key":  parameter("value { key_value { partition_id { project_id: 'p' namespace_id: 'ns' } path { kind: 'A' id: 1 } } }"),
-	"c":    {ParameterType: &pb.GqlQueryParameter_Cursor{Cursor: []byte(cursor)}},
-	"$_1":  parameter("value { boolean_value: true }"),
+	"key": parameter("value { key_value { partition_id { project_id: 'p' namespace_id: 'ns' } path { kind: 'A' id: " +
+		"1 } } }"),
+	"c":   {ParameterType: &pb.GqlQueryParameter_Cursor{Cursor: []byte(cursor)}},
+	"$_1": parameter("value { boolean_value: true }"),
 }
 
 func parameter(text string) *pb.GqlQueryParameter {
@@ -112,7 +113,8 @@ func TestKeyInDatabase(t *testing.T) {
 		"KEY(DATABASE('e'), A, 1)":  {ProjectId: "p", DatabaseId: "e"},
 		"KEY(PROJECT('p'), A, 1)":   {ProjectId: "p"},
 	} {
-		s, err := gql.Parse(request("SELECT * WHERE a = "+text, nil), &pb.PartitionId{ProjectId: "p", DatabaseId: "d", NamespaceId: "ns"})
+		s, err := gql.Parse(request("SELECT * WHERE a = "+text, nil), &pb.PartitionId{ProjectId: "p", DatabaseId: "d",
+			NamespaceId: "ns"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -42,7 +42,8 @@ func (p *parser) keyPartition() (*pb.PartitionId, error) {
 			dimensions = dimensions[1:]
 		}
 		if len(dimensions) == 0 {
-			return nil, p.errorAt(at, "expected a kind or, once each and in this order, PROJECT, DATABASE and NAMESPACE, got %s", at)
+			return nil, p.errorAt(at,
+				"expected a kind or, once each and in this order, PROJECT, DATABASE and NAMESPACE, got %s", at)
 		}
 		dimensions = dimensions[1:]
 		p.advance()

@@ -47,7 +47,8 @@ var values = []validCase{
 	is("DATETIME('9999-12-31T23:59:59.999999Z')", "timestamp_value { seconds: 253402300799 nanos: 999999000 }"),
 	unlessRefused(is("ARRAY()", "array_value { }"), "list value is not allowed"),
 	where("a IN ARRAY('x', NULL, KEY(A, 1), @i)", "IN",
-		`array_value { values { string_value: 'x' } values { null_value: NULL_VALUE } values { `+keyA1+` } values { integer_value: 5 } }`),
+		`array_value { values { string_value: 'x' } values { null_value: NULL_VALUE } values { `+keyA1+
+			` } values { integer_value: 5 } }`),
 }
 
 const here = "project_id: 'p' namespace_id: 'ns'"

@@ -84,7 +84,8 @@ func (p *parser) calls(name string) bool {
 // name reads a name, what says of what.
 func (p *parser) name(what string) (string, error) {
 	if p.tok.kind == keyword {
-		return "", p.errorAt(p.tok, "expected %s, got the reserved word %s: as a name it needs backquotes", what, p.tok.text)
+		return "", p.errorAt(p.tok, "expected %s, got the reserved word %s: as a name it needs backquotes", what,
+			p.tok.text)
 	}
 	if !p.tok.isName() {
 		return "", p.expected(what)

@@ -41,7 +41,8 @@ func (p *parser) position(clause string) (position, error) {
 		}
 		bound, ok := parameter.GetValue().GetValueType().(*pb.Value_IntegerValue)
 		if !ok {
-			return pos, p.errorAt(t, "expected an integer or a cursor for %s, but %s is bound to another value", clause, t)
+			return pos, p.errorAt(t, "expected an integer or a cursor for %s, but %s is bound to another value", clause,
+				t)
 		}
 		n = bound.IntegerValue
 	default:
@@ -79,7 +80,8 @@ func (p *parser) limit(q *pb.Query) error {
 		return err
 	}
 	if first.isCursor == second.isCursor {
-		return p.errorAt(second.token, "expected a number of results and a cursor for LIMIT FIRST, got %s after %s of the same sort",
+		return p.errorAt(second.token,
+			"expected a number of results and a cursor for LIMIT FIRST, got %s after %s of the same sort",
 			second.token, first.token)
 	}
 	limitAt(q, first)

@@ -7,7 +7,8 @@ var selections = []validCase{
 	{text: "select * From k", want: kindK},
 	{text: "SELECT *", want: ""},
 	{text: "SELECT __key__ FROM k", want: kindK + `projection { property { name: "__key__" } }`},
-	{text: "SELECT a, b.c FROM k", want: kindK + `projection { property { name: "a" } } projection { property { name: "b.c" } }`},
+	{text: "SELECT a, b.c FROM k", want: kindK +
+		`projection { property { name: "a" } } projection { property { name: "b.c" } }`},
 	{
 		text: "SELECT DISTINCT a, `b c` FROM k",
 		want: kindK + `projection { property { name: "a" } } projection { property { name: "b c" } }
@@ -16,7 +17,8 @@ var selections = []validCase{
 	{text: "SELECT DISTINCT ON (a, b) * FROM k", want: kindK + `distinct_on { name: "a" } distinct_on { name: "b" }`},
 	{
 		text: "SELECT DISTINCT ON (a) a, b FROM k",
-		want: kindK + `projection { property { name: "a" } } projection { property { name: "b" } } distinct_on { name: "a" }`,
+		want: kindK +
+			`projection { property { name: "a" } } projection { property { name: "b" } } distinct_on { name: "a" }`,
 	},
 	{
 		text: "SELECT * FROM k ORDER BY a, b.c ASC, __key__ DESC",
@@ -35,9 +37,11 @@ var selections = []validCase{
 var positions = []validCase{
 	{text: "SELECT * FROM k LIMIT 0", want: kindK + "limit { }"},
 	{text: "SELECT * FROM k LIMIT +7", want: kindK + "limit { value: 7 }"},
-	{text: "SELECT * FROM k LIMIT 2147483647 OFFSET 2147483647", want: kindK + "limit { value: 2147483647 } offset: 2147483647"},
+	{text: "SELECT * FROM k LIMIT 2147483647 OFFSET 2147483647", want: kindK +
+		"limit { value: 2147483647 } offset: 2147483647"},
 	{text: "SELECT * FROM k LIMIT @i", want: kindK + "limit { value: 5 }"},
-	{text: "SELECT * FROM k LIMIT @1 OFFSET @2", positional: []string{"i", "c"}, want: kindK + "limit { value: 5 }" + startCursor},
+	{text: "SELECT * FROM k LIMIT @1 OFFSET @2", positional: []string{"i", "c"}, want: kindK + "limit { value: 5 }" +
+		startCursor},
 	{text: "SELECT * FROM k LIMIT @c", want: kindK + endCursor},
 	{text: "SELECT * FROM k LIMIT FIRST(3, @c)", want: kindK + "limit { value: 3 }" + endCursor},
 	{text: "SELECT * FROM k LIMIT first (@c, @i)", want: kindK + "limit { value: 5 }" + endCursor},
@@ -45,7 +49,8 @@ var positions = []validCase{
 	{text: "SELECT * FROM k OFFSET @c", want: kindK + startCursor},
 	{text: "SELECT * FROM k OFFSET @c + 3", want: kindK + "offset: 3" + startCursor},
 	{text: "SELECT * FROM k OFFSET @c + @i", want: kindK + "offset: 5" + startCursor},
-	{text: "SELECT * FROM k LIMIT FIRST(3, @c) OFFSET @c + 2", want: kindK + "limit { value: 3 } offset: 2" + startCursor + endCursor},
+	{text: "SELECT * FROM k LIMIT FIRST(3, @c) OFFSET @c + 2", want: kindK + "limit { value: 3 } offset: 2" +
+		startCursor + endCursor},
 }
 
 const (
@@ -67,7 +72,8 @@ var aggregations = []validCase{
 	},
 	{text: "AGGREGATE COUNT(*) OVER (SELECT * FROM k)", want: kindK, aggregations: []string{"count { }"}},
 	{
-		text: "AGGREGATE COUNT_UP_TO(0) AS b, COUNT(*) AS a, SUM(x) OVER ( SELECT * FROM k ORDER BY a LIMIT 3 OFFSET 1 )",
+		text: "AGGREGATE COUNT_UP_TO(0) AS b, COUNT(*) AS a, SUM(x) OVER ( SELECT * FROM k ORDER BY a LIMIT 3 " +
+			"OFFSET 1 )",
 		want: kindK + `order { property { name: "a" } direction: ASCENDING } limit { value: 3 } offset: 1`,
 		aggregations: []string{
 			`alias: "b" count { up_to { } }`, `alias: "a" count { }`, `sum { property { name: "x" } }`,

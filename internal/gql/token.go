@@ -81,7 +81,8 @@ func show(text string) string {
 	return fmt.Sprintf("%q...", text[:cut])
 }
 
-// Path writes the path of a property, whose names have dots between them, in backquotes if it needs them.
+// Path writes the path of a property, whose names have dots between them, in backquotes if it needs
+// them.
 func Path(path string) string {
 	for name := range strings.SplitSeq(path, ".") {
 		if !plain(name) {

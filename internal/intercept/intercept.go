@@ -1,5 +1,5 @@
-// Package intercept is the interceptor of a Datastore client's connection, by which calls can ask for more than the
-// client offers. Calls whose context asks for nothing pass as they are.
+// Package intercept is the interceptor of a Datastore client's connection, by which calls can ask
+// for more than the client offers. Calls whose context asks for nothing pass as they are.
 package intercept
 
 import (
@@ -19,8 +19,8 @@ type Call interface {
 
 type callKey struct{}
 
-// With returns a context whose calls ask for something. What the context asks for already is asked for, too, and its
-// Answer is called first.
+// With returns a context whose calls ask for something. What the context asks for already is asked
+// for, too, and its Answer is called first.
 func With(ctx context.Context, c Call) context.Context {
 	if outer := of(ctx); outer != nil {
 		c = both{outer, c}
@@ -45,7 +45,10 @@ func (b both) Answer(resp any) {
 func (b both) Refused(err error) error { return b.inner.Refused(b.outer.Refused(err)) }
 
 // Unary is the interceptor. A connection may have it twice.
-func Unary(ctx context.Context, method string, req, resp any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func Unary(
+	ctx context.Context, method string, req, resp any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
 	c := of(ctx)
 	if c == nil {
 		return invoke(ctx, method, req, resp, conn, opts...)
@@ -60,8 +63,8 @@ func Unary(ctx context.Context, method string, req, resp any, conn *grpc.ClientC
 	return nil
 }
 
-// Has reports whether a client's connection has the interceptor. Nothing is sent where it has; where it has not, the
-// call ends before it is sent, too, as its context has.
+// Has reports whether a client's connection has the interceptor. Nothing is sent where it has;
+// where it has not, the call ends before it is sent, too, as its context has.
 func Has(client *datastore.Client) bool {
 	probe := new(probe)
 	ctx, cancel := context.WithCancel(With(context.Background(), probe))

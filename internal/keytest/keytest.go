@@ -55,7 +55,8 @@ func element(rng *rand.Rand, kind string, parent *datastore.Key, o Options) *dat
 }
 
 func id(rng *rand.Rand) int64 {
-	special := []int64{1, 2, 3, -1, -2, math.MaxInt64, math.MaxInt64 - 1, math.MinInt64, math.MinInt64 + 1, 1 << 32, 1<<53 + 1}
+	special := []int64{1, 2, 3, -1, -2, math.MaxInt64, math.MaxInt64 - 1, math.MinInt64, math.MinInt64 + 1, 1 << 32,
+		1<<53 + 1}
 	if rng.IntN(3) == 0 {
 		return special[rng.IntN(len(special))]
 	}
@@ -65,7 +66,8 @@ func id(rng *rand.Rand) int64 {
 	return 7
 }
 
-var alphabet = []rune("\x00\x01\x7f019aAbz_-./,\" é\u0080\u07ff\u0800\ud7ff\ue000\ufffd\uffff\U00010000\U0001F600\U0010FFFF")
+var alphabet = []rune("\x00\x01\x7f019aAbz_-./,\" " +
+	"é\u0080\u07ff\u0800\ud7ff\ue000\ufffd\uffff\U00010000\U0001F600\U0010FFFF")
 
 func name(rng *rand.Rand, o Options) string {
 	runes := alphabet

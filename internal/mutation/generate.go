@@ -65,7 +65,8 @@ func (m Mutant) Name() string {
 	return name
 }
 
-// Generate parses the targets, and returns their mutants and the files in which these are, by paths.
+// Generate parses the targets, and returns their mutants and the files in which these are, by
+// paths.
 func Generate(root string, targets []Target) ([]Mutant, map[string][]byte, error) {
 	exports, err := exportData(root, targets)
 	if err != nil {
@@ -407,7 +408,8 @@ func (g *generator) onlyLogs(n *ast.IfStmt) bool {
 	return true
 }
 
-// step mutates a call whose error ends what its function does: it is left out, as if it had succeeded.
+// step mutates a call whose error ends what its function does: it is left out, as if it had
+// succeeded.
 func (g *generator) step(s ast.Stmt) {
 	if s, ok := s.(*ast.AssignStmt); ok && len(s.Lhs) == 1 && len(s.Rhs) == 1 {
 		g.call(s.Rhs[0])
@@ -475,7 +477,8 @@ func (g *generator) condition(e ast.Expr, never bool, group token.Pos) {
 	}
 }
 
-// operands mutates the operands of && and ||, each of which is left out, and returns how many there are.
+// operands mutates the operands of && and ||, each of which is left out, and returns how many there
+// are.
 func (g *generator) operands(e ast.Expr, group token.Pos) (n int) {
 	switch x := e.(type) {
 	case *ast.ParenExpr:
@@ -574,8 +577,8 @@ func isPure(e ast.Expr) bool {
 	return false
 }
 
-// comparison mutates a comparison of what is ordered: at its boundary; and where two numbers have to be equal,
-// one may be larger, or smaller.
+// comparison mutates a comparison of what is ordered: at its boundary; and where two numbers have
+// to be equal, one may be larger, or smaller.
 func (g *generator) comparison(x *ast.BinaryExpr) {
 	if !g.isOrdered(x.X) || !g.isOrdered(x.Y) || g.info.Types[x].Value != nil {
 		return
@@ -609,7 +612,8 @@ func (g *generator) comparison(x *ast.BinaryExpr) {
 	g.edit(x.OpPos, x.OpPos+token.Pos(len(x.Op.String())), ",", false)
 }
 
-// onlyGrows reports whether what an expression is about is never less than it was: an epoch or a generation.
+// onlyGrows reports whether what an expression is about is never less than it was: an epoch or a
+// generation.
 func onlyGrows(e ast.Expr) bool {
 	if b, ok := e.(*ast.BinaryExpr); ok {
 		e = b.X
@@ -639,8 +643,8 @@ func (g *generator) isVariable(e ast.Expr) bool {
 	return g.basic(e)&types.IsInteger != 0 && g.info.Types[e].Value == nil
 }
 
-// Overlay writes files to a folder, and returns the file that has the Go command take them for those of
-// the module.
+// Overlay writes files to a folder, and returns the file that has the Go command take them for
+// those of the module.
 func Overlay(files map[string][]byte, dir string) (string, error) {
 	replace := make(map[string]string)
 	for name, source := range files {

@@ -19,7 +19,8 @@ import (
 
 const root = "../.."
 
-// TestNames checks that each mutant has a name of its own, which does not depend on where it is in its file.
+// TestNames checks that each mutant has a name of its own, which does not depend on where it is in
+// its file.
 func TestNames(t *testing.T) {
 	mutants, files, err := Generate(root, Targets)
 	if err != nil {
@@ -92,7 +93,8 @@ func TestGenerate(t *testing.T) {
 //go:embed sample.txt
 var sample string
 
-// seeds is on how many seeds a test looks for a mutant of the sample. Most are found on the first one.
+// seeds is on how many seeds a test looks for a mutant of the sample. Most are found on the first
+// one.
 const seeds = 10
 
 // seeded returns the test with a seed.
@@ -101,8 +103,8 @@ func (t Test) seeded(seed int) *Test {
 	return &t
 }
 
-// TestMutations takes the most important fences of the protocol away, one at a time, and has tests find each:
-// those that sample.txt names. With no mutant on, the same tests pass.
+// TestMutations takes the most important fences of the protocol away, one at a time, and has tests
+// find each: those that sample.txt names. With no mutant on, the same tests pass.
 func TestMutations(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out mutations of the protocol")

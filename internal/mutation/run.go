@@ -130,8 +130,9 @@ func (l *Lab) test(name string) *Test {
 	return nil
 }
 
-// Reach runs each test with no mutant on, and notes what it takes, and which mutants would differ in it.
-// Tests that fail are none. Those that a file has are taken from it, and the others are added there; no file: none are.
+// Reach runs each test with no mutant on, and notes what it takes, and which mutants would differ
+// in it. Tests that fail are none. Those that a file has are taken from it, and the others are
+// added there; no file: none are.
 func (l *Lab) Reach(ctx context.Context, file string, say func(string)) error {
 	known, err := readReach(file)
 	if err != nil {
@@ -190,7 +191,8 @@ func (l *Lab) reach(ctx context.Context, t *Test, file string) (ran, error) {
 	return r, err
 }
 
-// reached is what a file says of a test: the hashes of the names of the mutants that would differ in it.
+// reached is what a file says of a test: the hashes of the names of the mutants that would differ
+// in it.
 type reached struct {
 	Test string
 	CPU  time.Duration
@@ -277,8 +279,8 @@ type Result struct {
 	CPU     time.Duration `json:"cpu,omitempty"`
 }
 
-// Try runs the tests that reach a mutant until one fails, those first that have found its neighbours, and then
-// the fastest, as long as they take no more than most altogether.
+// Try runs the tests that reach a mutant until one fails, those first that have found its
+// neighbours, and then the fastest, as long as they take no more than most altogether.
 func (l *Lab) Try(ctx context.Context, m Mutant, most time.Duration) (Result, error) {
 	res := Result{Mutant: m.Name(), Place: m.Place}
 	var tests []*Test
@@ -339,11 +341,12 @@ func (l *Lab) Try(ctx context.Context, m Mutant, most time.Duration) (Result, er
 	return res, nil
 }
 
-// failing is what stands before the name of a test that has failed, or was running when time was up.
+// failing is what stands before the name of a test that has failed, or was running when time was
+// up.
 const failing = `(?m)^\s*(--- FAIL: |panic: test timed out.*\n\s+running tests:\n\s+)`
 
-// nextBatch returns the next tests that one process runs: of one binary and arguments, and longer the longer
-// nothing is found.
+// nextBatch returns the next tests that one process runs: of one binary and arguments, and longer
+// the longer nothing is found.
 func nextBatch(tests []*Test, spent time.Duration, first int) []*Test {
 	most := max(500*time.Millisecond, spent)
 	n, sum := 0, time.Duration(0)
@@ -426,9 +429,9 @@ func run(ctx context.Context, tests []*Test, lim limits, env string) (r ran) {
 // idleFor is how long a process that waits for something may do nothing.
 const idleFor = 30 * time.Second
 
-// stopIdle kills a process that does nothing any more, and reports whether it did. A busy machine may have it
-// wait for long; then it still gets some time. Where nothing says how much it has had, it is let alone, and the
-// tests' own time-out ends it.
+// stopIdle kills a process that does nothing any more, and reports whether it did. A busy machine
+// may have it wait for long; then it still gets some time. Where nothing says how much it has had,
+// it is let alone, and the tests' own time-out ends it.
 func stopIdle(p *os.Process, waited <-chan struct{}) bool {
 	var before string
 	since := time.Now()

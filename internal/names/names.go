@@ -1,5 +1,5 @@
-// Package names is the one notion of names that are not everybody's: those that Datastore keeps for itself, and the kinds
-// of scattermap's own records. A place that decides about one asks here.
+// Package names is the one notion of names that are not everybody's: those that Datastore keeps for
+// itself, and the kinds of scattermap's own records. A place that decides about one asks here.
 package names
 
 import (
@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// Reserved reports whether Datastore keeps a kind, a name, a namespace or a property for itself: those that match
-// __.*__. Others that begin with two underscores, such as the kind __session, are anybody's.
+// Reserved reports whether Datastore keeps a kind, a name, a namespace or a property for itself:
+// those that match __.*__. Others that begin with two underscores, such as the kind __session, are
+// anybody's.
 func Reserved(s string) bool {
 	return len(s) >= 4 && strings.HasPrefix(s, "__") && strings.HasSuffix(s, "__")
 }
@@ -17,8 +18,8 @@ func Reserved(s string) bool {
 // prefix begins the names of the kinds of all records of ours, those of package export included.
 const prefix = "Scattermap"
 
-// Ours reports whether a kind of a namespace holds records of ours, of this build or another: all are in the default
-// namespace.
+// Ours reports whether a kind of a namespace holds records of ours, of this build or another: all
+// are in the default namespace.
 func Ours(namespace, kind string) bool { return namespace == "" && strings.HasPrefix(kind, prefix) }
 
 type owning struct{}

@@ -17,7 +17,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// AddCondition has a query be over what a condition in GQL leaves: plan = 'free' AND seen < DATETIME('2026-10-24T00:00:00Z').
+// AddCondition has a query be over what a condition in GQL leaves: plan = 'free' AND seen <
+// DATETIME('2026-10-24T00:00:00Z').
 func AddCondition(q *mapper.Query, text string) error {
 	c, err := gql.ParseCondition(text)
 	if err == nil {
@@ -61,7 +62,8 @@ func addFilter(q *mapper.Query, c *pb.Filter) error {
 	case ofKey && op == pb.PropertyFilter_LESS_THAN && q.End == nil:
 		q.End = key
 	case name == "__key__":
-		return errors.New("of keys there are __key__ >= KEY(…), __key__ < KEY(…) and __key__ HAS ANCESTOR KEY(…), each once")
+		return errors.New("of keys there are __key__ >= KEY(…), __key__ < KEY(…) and __key__ HAS ANCESTOR KEY(…), " +
+			"each once")
 	default:
 		return fmt.Errorf("a job has no %s: skip entities in the function", op)
 	}
@@ -79,7 +81,8 @@ func AddShare(q *mapper.Query, share, except string) error {
 	}
 	number, ok := strings.CutSuffix(text, "%")
 	percent, err := strconv.ParseFloat(number, 64)
-	if parts := math.Round(percent * 1000); !ok || err != nil || !(parts >= 100 && parts <= 99_900) || math.Abs(parts-percent*1000) > 1e-6 {
+	if parts := math.Round(percent * 1000); !ok || err != nil || !(parts >= 100 && parts <= 99_900) ||
+		math.Abs(parts-percent*1000) > 1e-6 {
 		return fmt.Errorf("the share %q is none from 0.1%% to 99.9%%, such as 1%% or 0.125%%", text)
 	}
 	parts := int64(math.Round(percent * 1000))
@@ -96,5 +99,6 @@ func NewID(mapper string, rehearse bool) string {
 	if rehearse {
 		mapper += "-rehearsal"
 	}
-	return regexp.MustCompile(`[^A-Za-z0-9_-]`).ReplaceAllString(mapper+time.Now().UTC().Format("-20060102-150405"), "-")
+	return regexp.MustCompile(`[^A-Za-z0-9_-]`).ReplaceAllString(mapper+time.Now().UTC().Format("-20060102-150405"),
+		"-")
 }

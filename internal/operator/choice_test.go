@@ -27,12 +27,15 @@ func TestFilters(t *testing.T) {
 		}
 		encoded, err := json.Marshal(q)
 		var got, wanted any
-		if err := errors.Join(err, json.Unmarshal(encoded, &got), json.Unmarshal([]byte(want), &wanted)); err != nil || !reflect.DeepEqual(got, wanted) {
+		if err := errors.Join(err, json.Unmarshal(encoded, &got), json.Unmarshal([]byte(want), &wanted)); err != nil ||
+			!reflect.DeepEqual(got, wanted) {
 			t.Errorf("%s: %s, %v, want %s", condition, encoded, err, want)
 		}
 	}
 	q := mapper.Query{Kind: "K"}
-	if err := operator.AddCondition(&q, `__key__ >= KEY(K, 'a') AND __key__ < KEY(K, 7) AND __key__ HAS ANCESTOR KEY(Top, 1)`); err != nil || q.Start.Name != "a" || q.End.ID != 7 || q.Ancestor.Kind != "Top" {
+	if err := operator.AddCondition(&q,
+		`__key__ >= KEY(K, 'a') AND __key__ < KEY(K, 7) AND __key__ HAS ANCESTOR KEY(Top, 1)`); err != nil ||
+		q.Start.Name != "a" || q.End.ID != 7 || q.Ancestor.Kind != "Top" {
 		t.Errorf("%+v, %v", q, err)
 	}
 }

@@ -12,9 +12,12 @@ import (
 
 var errNobody = errors.New("Options.Allow is nil: nobody is allowed anything")
 
-// Allowed returns a handler that passes on the requests which are allowed, with who has sent them, and has the others refused. A nil
-// allow allows nobody anything.
-func Allowed(allow func(*http.Request) (who string, err error), log *slog.Logger, refuse func(w http.ResponseWriter, code int, text string), next http.Handler) http.Handler {
+// Allowed returns a handler that passes on the requests which are allowed, with who has sent them,
+// and has the others refused. A nil allow allows nobody anything.
+func Allowed(
+	allow func(*http.Request) (who string, err error), log *slog.Logger,
+	refuse func(w http.ResponseWriter, code int, text string), next http.Handler,
+) http.Handler {
 	if allow == nil {
 		allow = func(*http.Request) (string, error) { return "", errNobody }
 	}
@@ -24,7 +27,8 @@ func Allowed(allow func(*http.Request) (who string, err error), log *slog.Logger
 			next.ServeHTTP(w, r.WithContext(mapper.WithCaller(r.Context(), who)))
 			return
 		}
-		log.LogAttrs(r.Context(), slog.LevelWarn, "request refused", slog.String("path", tasks.Shown(r.URL.Path)), slog.String("error", tasks.Shown(err.Error())))
+		log.LogAttrs(r.Context(), slog.LevelWarn, "request refused", slog.String("path", tasks.Shown(r.URL.Path)),
+			slog.String("error", tasks.Shown(err.Error())))
 		code, text := http.StatusForbidden, "this is not allowed"
 		if errors.Is(err, tasks.ErrToken) {
 			code, text = http.StatusUnauthorized, tasks.ErrToken.Error()
@@ -51,7 +55,8 @@ func Code(err error) int {
 		return http.StatusOK
 	case errors.Is(err, mapper.ErrNoSuchJob):
 		return http.StatusNotFound
-	case errors.Is(err, mapper.ErrOtherArguments), errors.Is(err, mapper.ErrState), errors.Is(err, mapper.ErrOtherQueue), errors.Is(err, mapper.ErrNewer):
+	case errors.Is(err, mapper.ErrOtherArguments), errors.Is(err, mapper.ErrState),
+		errors.Is(err, mapper.ErrOtherQueue), errors.Is(err, mapper.ErrNewer):
 		return http.StatusConflict
 	case errors.As(err, new(BadRequest)), errors.Is(err, mapper.ErrUnknownMapper), errors.Is(err, mapper.ErrArguments):
 		return http.StatusBadRequest

@@ -46,7 +46,8 @@ func Ago(t, now time.Time) string {
 	return fmt.Sprintf("%d days ago", int(d.Hours()/24))
 }
 
-// Line returns a text that may be anybody's in one line, without what a terminal would act on, and cut off.
+// Line returns a text that may be anybody's in one line, without what a terminal would act on, and
+// cut off.
 func Line(s string, most int) string {
 	clean := strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r >= 0x200e && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {

@@ -1,4 +1,5 @@
-// Package pbkey reads keys as Datastore's protocol has them, which the Go client does for itself only.
+// Package pbkey reads keys as Datastore's protocol has them, which the Go client does for itself
+// only.
 package pbkey
 
 import (
@@ -11,13 +12,14 @@ import (
 // Of returns a key as the Go client has it: without its project and database.
 func Of(k *pb.Key) (key *datastore.Key) {
 	for _, e := range k.GetPath() {
-		key = &datastore.Key{Kind: e.GetKind(), ID: e.GetId(), Name: e.GetName(), Parent: key, Namespace: k.GetPartitionId().GetNamespaceId()}
+		key = &datastore.Key{Kind: e.GetKind(), ID: e.GetId(), Name: e.GetName(), Parent: key,
+			Namespace: k.GetPartitionId().GetNamespaceId()}
 	}
 	return key
 }
 
-// Text returns a text that equal keys have, and no others. Those that the client's String returns are the same for the
-// id 7 and the name "7".
+// Text returns a text that equal keys have, and no others. Those that the client's String returns
+// are the same for the id 7 and the name "7".
 func Text(k *datastore.Key) string {
 	var b []byte
 	for e := k; e != nil; e = e.Parent {

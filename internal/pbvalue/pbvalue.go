@@ -1,6 +1,7 @@
-// Package pbvalue converts between what Datastore's protocol says of an entity and what the Go client makes of that,
-// which the client does for itself only. The client's form has less: no meanings, one index flag for an array, keys
-// without their projects. So [Of] of [Go] may lose something, and [Go] of [Of] does not.
+// Package pbvalue converts between what Datastore's protocol says of an entity and what the Go
+// client makes of that, which the client does for itself only. The client's form has less: no
+// meanings, one index flag for an array, keys without their projects. So [Of] of [Go] may lose
+// something, and [Go] of [Of] does not.
 package pbvalue
 
 import (
@@ -24,8 +25,8 @@ import (
 // keyField is the name under which the client has a struct's own key.
 const keyField = "__key__"
 
-// Properties returns an entity's properties as the client has them, by their names. They share nothing with it that
-// could be changed in place.
+// Properties returns an entity's properties as the client has them, by their names. They share
+// nothing with it that could be changed in place.
 func Properties(e *pb.Entity) []datastore.Property { return Some(e, nil) }
 
 // Some returns those of the properties that are wanted; nil: all.
@@ -43,7 +44,8 @@ func Some(e *pb.Entity, wanted func(name string) bool) []datastore.Property {
 	return all
 }
 
-// Property returns one property as the client has it. The flag of an array is that of its first element.
+// Property returns one property as the client has it. The flag of an array is that of its first
+// element.
 func Property(name string, v *pb.Value) datastore.Property {
 	p := datastore.Property{Name: name, Value: Go(v), NoIndex: v.GetExcludeFromIndexes()}
 	if elements := v.GetArrayValue().GetValues(); len(elements) > 0 {
@@ -83,7 +85,8 @@ func Go(v *pb.Value) any {
 	return nil
 }
 
-// Entity returns the entity that the client's Put of properties stores. What is inside what is unindexed is so, too.
+// Entity returns the entity that the client's Put of properties stores. What is inside what is
+// unindexed is so, too.
 func Entity(key *datastore.Key, properties []datastore.Property, unindexed bool) (*pb.Entity, error) {
 	e := &pb.Entity{Key: Key(key), Properties: make(map[string]*pb.Value, len(properties))}
 	for _, p := range properties {
@@ -125,7 +128,8 @@ func Key(k *datastore.Key) *pb.Key {
 	return all
 }
 
-// LongestIndexed is how many bytes an indexed text or blob has at most, as the limits page of Datastore has it.
+// LongestIndexed is how many bytes an indexed text or blob has at most, as the limits page of
+// Datastore has it.
 const LongestIndexed = 1500
 
 // The times that the protocol has.
@@ -139,7 +143,8 @@ var (
 	errPoint   = errors.New("a geographical point is off the map")
 )
 
-// Of returns the value that the client's Put stores, or an error for what it or the database would refuse.
+// Of returns the value that the client's Put stores, or an error for what it or the database would
+// refuse.
 func Of(value any, noIndex bool) (*pb.Value, error) {
 	v := &pb.Value{ExcludeFromIndexes: noIndex}
 	switch x := value.(type) {
@@ -209,8 +214,10 @@ func Of(value any, noIndex bool) (*pb.Value, error) {
 		p := reflect.ValueOf(value)
 		switch {
 		case p.Kind() != reflect.Pointer:
-			return nil, fmt.Errorf("a value of the type %T, which no property can have: it can have a bool, int64, float64, "+
-				"string, []byte, time.Time, datastore.GeoPoint, *datastore.Key, *datastore.Entity, or an []any of these", value)
+			return nil, fmt.Errorf("a value of the type %T, which no property can have: it can have a bool, int64, "+
+				"float64, "+
+				"string, []byte, time.Time, datastore.GeoPoint, *datastore.Key, *datastore.Entity, or an []any of "+
+				"these", value)
 		case p.IsNil():
 			return Of(nil, noIndex)
 		}

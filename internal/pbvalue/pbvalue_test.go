@@ -28,7 +28,10 @@ type tap struct {
 	give *pb.Entity // to the next Get, in place of what is stored
 }
 
-func (p *tap) intercept(ctx context.Context, method string, req, resp any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (p *tap) intercept(
+	ctx context.Context, method string, req, resp any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
 	if r, ok := req.(*pb.CommitRequest); ok {
 		p.sent = r.Mutations[0].GetUpsert()
 	}
@@ -39,11 +42,12 @@ func (p *tap) intercept(ctx context.Context, method string, req, resp any, conn 
 	return err
 }
 
-// TestAsTheClient converts random entities in both ways, and has the Go client do the same: by a Get, and by a Put of
-// what that has returned.
+// TestAsTheClient converts random entities in both ways, and has the Go client do the same: by a
+// Get, and by a Put of what that has returned.
 func TestAsTheClient(t *testing.T) {
 	tapped := new(tap)
-	client, err := emulator.ForTest(t, nil).Datastore(t.Context(), "project", option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(tapped.intercept)))
+	client, err := emulator.ForTest(t, nil).Datastore(t.Context(), "project",
+		option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(tapped.intercept)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Same reports whether two values are stored alike, bit for bit. To proto.Equal, 0 and -0 are the same.
+// Same reports whether two values are stored alike, bit for bit. To proto.Equal, 0 and -0 are the
+// same.
 func Same(a, b *pb.Value) bool {
 	switch x := a.GetValueType().(type) {
 	case *pb.Value_DoubleValue:
@@ -29,7 +30,8 @@ func Same(a, b *pb.Value) bool {
 	return proto.Equal(a, b)
 }
 
-// SameEntity reports whether two entities are stored alike, as [Same] does. A nil one is like no other.
+// SameEntity reports whether two entities are stored alike, as [Same] does. A nil one is like no
+// other.
 func SameEntity(a, b *pb.Entity) bool {
 	return (a == nil) == (b == nil) && proto.Equal(a.GetKey(), b.GetKey()) &&
 		maps.EqualFunc(a.GetProperties(), b.GetProperties(), Same)
@@ -46,8 +48,9 @@ func samePoint(a, b *latlng.LatLng) bool {
 	return sameFloat(a.GetLatitude(), b.GetLatitude()) && sameFloat(a.GetLongitude(), b.GetLongitude())
 }
 
-// Clone returns a copy of an entity, bit for bit. That of proto.CloneOf has 0 for -0 in a geographical point, as a field
-// without presence that compares equal to 0 is not merged. Whoever encodes messages keeps it.
+// Clone returns a copy of an entity, bit for bit. That of proto.CloneOf has 0 for -0 in a
+// geographical point, as a field without presence that compares equal to 0 is not merged. Whoever
+// encodes messages keeps it.
 func Clone(e *pb.Entity) *pb.Entity {
 	clone := proto.CloneOf(e)
 	restorePoints(e, clone)

@@ -68,11 +68,15 @@ func TestSame(t *testing.T) {
 	meant := of("a", false)
 	meant.Meaning = 15
 	all := []*pb.Value{
-		nil, {}, of(nil, false), of(nil, true), of(0.0, false), of(minus, false), of(math.NaN(), false), of(int64(0), false),
-		of(datastore.GeoPoint{}, false), of(datastore.GeoPoint{Lat: minus}, false), of(datastore.GeoPoint{Lng: minus}, false),
+		nil, {}, of(nil, false), of(nil, true), of(0.0, false), of(minus, false), of(math.NaN(), false),
+		of(int64(0), false),
+		of(datastore.GeoPoint{}, false), of(datastore.GeoPoint{Lat: minus}, false),
+		of(datastore.GeoPoint{Lng: minus}, false),
 		of(datastore.GeoPoint{}, true), of("a", false), of("a", true), meant, of([]any{}, false), of([]any{nil}, false),
-		of(inside(datastore.GeoPoint{}), false), of(inside(datastore.GeoPoint{Lat: minus}), false), of(inside(0.0), false),
-		of(inside(minus), false), of(&datastore.Entity{}, false), of(&datastore.Entity{Key: datastore.IDKey("K", 1, nil)}, false),
+		of(inside(datastore.GeoPoint{}), false), of(inside(datastore.GeoPoint{Lat: minus}), false),
+		of(inside(0.0), false),
+		of(inside(minus), false), of(&datastore.Entity{}, false),
+		of(&datastore.Entity{Key: datastore.IDKey("K", 1, nil)}, false),
 	}
 	for i, a := range all {
 		for j, b := range all {

@@ -1,6 +1,7 @@
-// Package strictjson reads JSON that somebody has written for us, and refuses by name what encoding/json would change
-// without a word: a name that comes twice, of which the last one would win; a name that a struct does not have; null for
-// what can't be null, which would stay what it was; a number that becomes another one; and text that is not UTF-8.
+// Package strictjson reads JSON that somebody has written for us, and refuses by name what
+// encoding/json would change without a word: a name that comes twice, of which the last one would
+// win; a name that a struct does not have; null for what can't be null, which would stay what it
+// was; a number that becomes another one; and text that is not UTF-8.
 package strictjson
 
 import (
@@ -81,11 +82,12 @@ var (
 	timeType = reflect.TypeFor[time.Time]()
 )
 
-// own reports whether a type reads its JSON itself, so that nothing is known about what is inside. A time has nothing
-// inside, and reads null as nothing.
+// own reports whether a type reads its JSON itself, so that nothing is known about what is inside.
+// A time has nothing inside, and reads null as nothing.
 func own(t reflect.Type) bool { return t != timeType && reflect.PointerTo(t).Implements(ownType) }
 
-// value reads the next value, which a path leads to, and which t has taken; nil: a type that reads itself.
+// value reads the next value, which a path leads to, and which t has taken; nil: a type that reads
+// itself.
 func (r *reader) value(path string, t reflect.Type) error {
 	token, err := r.Token()
 	if err != nil {
@@ -109,7 +111,8 @@ func (r *reader) value(path string, t reflect.Type) error {
 		}
 	case json.Number:
 		if t == anyType && !Exact(token.String()) {
-			return fmt.Errorf("%s is %.60s, which a float64 does not hold, and numbers in a Go any are float64: declare it as "+
+			return fmt.Errorf("%s is %.60s, which a float64 does not hold, and numbers in a Go any are float64: "+
+				"declare it as "+
 				"an int64 or a json.Number, or write it as a text", shown(path), token)
 		}
 	case string:
@@ -194,7 +197,8 @@ func fold(name string) string {
 	}, name)
 }
 
-// checkText returns an error if the text that was just read has half of a character, which would become another one.
+// checkText returns an error if the text that was just read has half of a character, which would
+// become another one.
 func (r *reader) checkText(path string) error {
 	end := r.InputOffset()
 	from := bytes.LastIndexByte(r.text[:end-1], '"')
@@ -301,7 +305,8 @@ func Exact(number string) bool {
 // mostDigits are more than any float64 has that is between two others.
 const mostDigits = 800
 
-// digitsOf returns the digits of a number without zeros at either end, and the power of ten above the first one.
+// digitsOf returns the digits of a number without zeros at either end, and the power of ten above
+// the first one.
 func digitsOf(number string) (digits string, exponent int) {
 	mantissa, power, _ := strings.Cut(strings.ToLower(strings.TrimLeft(number, "+-")), "e")
 	exponent, _ = strconv.Atoi(power) // what is too large is no float64

@@ -111,12 +111,16 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestExact compares with exact arithmetic: a float64 holds a number if it is the nearest one, and has all of its digits.
+// TestExact compares with exact arithmetic: a float64 holds a number if it is the nearest one, and
+// has all of its digits.
 func TestExact(t *testing.T) {
 	for number, want := range map[string]bool{
-		"0": true, "-0": true, "0.000": true, "0e99": true, "1": true, "100": true, "1e2": true, "1.50": true, "9007199254740993": false, "9007199254740992": true, "9007199254740993.0": false,
-		"900719925474099.3e1": false, "0.1": true, "0.10000000000000001": true, "0.100000000000000005551115123125782702118158340454101562": true, "0.1000000000000000055511151231257829": false,
-		"1e23": true, "123456789012345678": false, "1e309": false, "4.9e-324": true, "1e-324": false, "18446744073709551616": true, "18446744073709551615": false,
+		"0": true, "-0": true, "0.000": true, "0e99": true, "1": true, "100": true, "1e2": true, "1.50": true,
+		"9007199254740993": false, "9007199254740992": true, "9007199254740993.0": false,
+		"900719925474099.3e1": false, "0.1": true, "0.10000000000000001": true,
+		"0.100000000000000005551115123125782702118158340454101562": true, "0.1000000000000000055511151231257829": false,
+		"1e23": true, "123456789012345678": false, "1e309": false, "4.9e-324": true, "1e-324": false,
+		"18446744073709551616": true, "18446744073709551615": false,
 	} {
 		if Exact(number) != want {
 			t.Errorf("%s: %v, want %v", number, !want, want)

@@ -59,8 +59,9 @@ func Size(t testing.TB, short, usual, night int) int {
 	return usual
 }
 
-// Simulate runs a test on some seeds, one after the other: on as many as usual, on few in a short run (one with the
-// race detector), on five times as many as usual in .ci/nightly, or on [Seeds]. It returns how many these were.
+// Simulate runs a test on some seeds, one after the other: on as many as usual, on few in a short
+// run (one with the race detector), on five times as many as usual in .ci/nightly, or on [Seeds].
+// It returns how many these were.
 func Simulate(t *testing.T, usual, few int, run func(t *testing.T, seed uint64)) (n int) {
 	t.Helper()
 	first := Seed(t)
@@ -76,8 +77,8 @@ func Simulate(t *testing.T, usual, few int, run func(t *testing.T, seed uint64))
 	return n
 }
 
-// SideBySide has a seed of [Simulate] run beside others, unless the first failure ends all: that has no effect on
-// parallel tests.
+// SideBySide has a seed of [Simulate] run beside others, unless the first failure ends all: that
+// has no effect on parallel tests.
 func SideBySide(t *testing.T) {
 	t.Helper()
 	if flag.Lookup("test.failfast").Value.String() != "true" {
@@ -91,9 +92,9 @@ func Rand(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(Seed(t), 0))
 }
 
-// Sequential leaves a test out of a short run of the race detector: one that takes long, as it checks
-// numbers or forms, or waits for many deaths, and has nothing of its own happen at the same time. Others have the
-// same code run.
+// Sequential leaves a test out of a short run of the race detector: one that takes long, as it
+// checks numbers or forms, or waits for many deaths, and has nothing of its own happen at the same
+// time. Others have the same code run.
 func Sequential(t *testing.T) {
 	t.Helper()
 	if raced && testing.Short() {

@@ -19,15 +19,18 @@ func TestEveryPackageKnowsTheFlags(t *testing.T) {
 		}
 		source, err := os.ReadFile(path)
 		dir := filepath.Dir(path)
-		knows[dir] = knows[dir] || strings.Contains(string(source), `"github.com/scattermap/scattermap/internal/testflag"`)
+		knows[dir] = knows[dir] ||
+			strings.Contains(string(source), `"github.com/scattermap/scattermap/internal/testflag"`)
 		return err
 	}
-	if err := errors.Join(filepath.WalkDir("../../emulator", look), filepath.WalkDir("../../mapper", look)); err != nil || len(knows) < 7 {
+	if err := errors.Join(filepath.WalkDir("../../emulator", look),
+		filepath.WalkDir("../../mapper", look)); err != nil || len(knows) < 7 {
 		t.Fatalf("%v, %v", knows, err)
 	}
 	for dir, ok := range knows {
 		if !ok {
-			t.Errorf("the tests in %s do not import testflag: go test ./emulator/... ./mapper/... -args -seed 7 fails there", dir)
+			t.Errorf("the tests in %s do not import testflag: go test ./emulator/... ./mapper/... -args -seed 7 "+
+				"fails there", dir)
 		}
 	}
 }

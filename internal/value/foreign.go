@@ -12,21 +12,22 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// A Foreign is a key of another project or database than its entity's. The client's keys have neither, so the client
-// takes it for a key of the own project.
+// A Foreign is a key of another project or database than its entity's. The client's keys have
+// neither, so the client takes it for a key of the own project.
 type Foreign struct {
 	Key               *datastore.Key
 	Project, Database string
 }
 
-// A ForeignEntity is an entity inside whose key is of another project or database. Its Entity has none.
+// A ForeignEntity is an entity inside whose key is of another project or database. Its Entity has
+// none.
 type ForeignEntity struct {
 	Key    Foreign
 	Entity *datastore.Entity
 }
 
-// Go returns a value of an entity as the client has it, with a [Foreign] for each foreign key, at whatever depth, and a
-// [ForeignEntity] for each entity inside that has such a key.
+// Go returns a value of an entity as the client has it, with a [Foreign] for each foreign key, at
+// whatever depth, and a [ForeignEntity] for each entity inside that has such a key.
 func Go(of *pb.Entity, v *pb.Value) any {
 	switch x := v.GetValueType().(type) {
 	case *pb.Value_ArrayValue:
@@ -38,7 +39,8 @@ func Go(of *pb.Entity, v *pb.Value) any {
 	case *pb.Value_EntityValue:
 		e := new(datastore.Entity)
 		for name, p := range x.EntityValue.GetProperties() {
-			e.Properties = append(e.Properties, datastore.Property{Name: name, Value: Go(of, p), NoIndex: p.GetExcludeFromIndexes()})
+			e.Properties = append(e.Properties, datastore.Property{Name: name, Value: Go(of, p),
+				NoIndex: p.GetExcludeFromIndexes()})
 		}
 		slices.SortFunc(e.Properties, func(a, b datastore.Property) int { return strings.Compare(a.Name, b.Name) })
 		if k, foreign := keyOf(of, x.EntityValue.GetKey()).(Foreign); foreign {
@@ -72,5 +74,6 @@ func compareForeign(a, b any) int {
 	case !both:
 		return 1
 	}
-	return cmp.Or(strings.Compare(p.Project, q.Project), strings.Compare(p.Database, q.Database), CompareKeys(p.Key, q.Key))
+	return cmp.Or(strings.Compare(p.Project, q.Project), strings.Compare(p.Database, q.Database),
+		CompareKeys(p.Key, q.Key))
 }

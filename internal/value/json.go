@@ -15,9 +15,9 @@ import (
 	"github.com/scattermap/scattermap/internal/strictjson"
 )
 
-// A JSON is a value of a property in JSON: true, "text", 5 and null are what they look like,
-// and so is 5.0, which is a float. Others are objects that name their type: {"time": "2026-…"},
-// {"key": "…"} as datastore.Key.Encode has it, {"bytes": "…"} in base64, {"float": "NaN"} or {"float": 5},
+// A JSON is a value of a property in JSON: true, "text", 5 and null are what they look like, and so
+// is 5.0, which is a float. Others are objects that name their type: {"time": "2026-…"}, {"key":
+// "…"} as datastore.Key.Encode has it, {"bytes": "…"} in base64, {"float": "NaN"} or {"float": 5},
 // {"int": "5"}.
 type JSON struct{ V any }
 
@@ -65,7 +65,8 @@ func (j JSON) MarshalJSON() ([]byte, error) {
 	case nil, bool, int64, string:
 		return json.Marshal(v)
 	}
-	return nil, fmt.Errorf("its value is a %T, which is not a bool, an int64, a float64, a string, a []byte, a time.Time, a *datastore.Key or nil", j.V)
+	return nil, fmt.Errorf("its value is a %T, which is not a bool, an int64, a float64, a string, a []byte, a "+
+		"time.Time, a *datastore.Key or nil", j.V)
 }
 
 // UnmarshalJSON implements json.Unmarshaler.

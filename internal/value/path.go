@@ -6,9 +6,10 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// Each calls f with each property that a path names, as Datastore's indexes have it: a path is names with dots between
-// them, a dot leads into an entity inside, also one of an array, and a dot may be part of a name. So "a.b" is the
-// property b of the entity a, and the property "a.b", which flattened structs have: both, if both are there.
+// Each calls f with each property that a path names, as Datastore's indexes have it: a path is
+// names with dots between them, a dot leads into an entity inside, also one of an array, and a dot
+// may be part of a name. So "a.b" is the property b of the entity a, and the property "a.b", which
+// flattened structs have: both, if both are there.
 func Each(e *pb.Entity, path string, f func(v *pb.Value)) { each(e, path, false, f) }
 
 func each(e *pb.Entity, path string, indexed bool, f func(*pb.Value)) {
@@ -31,7 +32,8 @@ func each(e *pb.Entity, path string, indexed bool, f func(*pb.Value)) {
 	}
 }
 
-// Leads reports whether the beginning of a path names an entity inside, so that the path leads into that.
+// Leads reports whether the beginning of a path names an entity inside, so that the path leads into
+// that.
 func Leads(e *pb.Entity, path string) bool {
 	found := false
 	for i := range strings.Count(path, ".") {
@@ -45,7 +47,8 @@ func Leads(e *pb.Entity, path string) bool {
 	return found
 }
 
-// Of returns the values of the properties that a path names. It returns the elements of arrays one by one.
+// Of returns the values of the properties that a path names. It returns the elements of arrays one
+// by one.
 func Of(e *pb.Entity, path string) (values []any) {
 	Each(e, path, func(v *pb.Value) {
 		for _, el := range Elements(v) {

@@ -46,10 +46,12 @@ func Type(v any) string {
 	return fmt.Sprintf("%T", v)
 }
 
-// Text writes a value so that another one has another text, and that its type can be seen: null, true, 5, 5.0, "5",
-// BLOB("…") in web-safe base64, DATETIME("2026-10-24T00:00:00Z"), and KEY(NAMESPACE("acme"), Account, 5), as GQL has them;
-// and what GQL lacks: KEY(PROJECT("other"), DATABASE("second"), Account, 5) of a [Foreign] key, NaN, Infinity, POINT(52.5, 13.4), ARRAY(5, "a"), and ENTITY(city: "Oslo") with the names in order. What a
-// terminal would act on is escaped, as in Go.
+// Text writes a value so that another one has another text, and that its type can be seen: null,
+// true, 5, 5.0, "5", BLOB("…") in web-safe base64, DATETIME("2026-10-24T00:00:00Z"), and
+// KEY(NAMESPACE("acme"), Account, 5), as GQL has them; and what GQL lacks: KEY(PROJECT("other"),
+// DATABASE("second"), Account, 5) of a [Foreign] key, NaN, Infinity, POINT(52.5, 13.4), ARRAY(5,
+// "a"), and ENTITY(city: "Oslo") with the names in order. What a terminal would act on is escaped,
+// as in Go.
 func Text(v any) string { return string(appendText(nil, v)) }
 
 func appendText(b []byte, v any) []byte {
@@ -146,7 +148,8 @@ func appendForeign(b []byte, k Foreign) []byte {
 	return appendKey(b, k.Key)
 }
 
-// appendProperties appends the properties of an entity and the closing parenthesis, after its key or not.
+// appendProperties appends the properties of an entity and the closing parenthesis, after its key
+// or not.
 func appendProperties(b []byte, properties []datastore.Property, keyed bool) []byte {
 	ordered := slices.Clone(properties)
 	slices.SortStableFunc(ordered, func(p, q datastore.Property) int { return strings.Compare(p.Name, q.Name) })
@@ -159,8 +162,9 @@ func appendProperties(b []byte, properties []datastore.Property, keyed bool) []b
 	return append(b, ')')
 }
 
-// Short returns a text of at most so many bytes, 40 or more, and valid UTF-8: a longer one is cut off, and ends with a
-// hash of all of it, so that another text still has another one. No [Text] ends so.
+// Short returns a text of at most so many bytes, 40 or more, and valid UTF-8: a longer one is cut
+// off, and ends with a hash of all of it, so that another text still has another one. No [Text]
+// ends so.
 func Short(text string, most int) string {
 	if len(text) <= most {
 		return text

@@ -310,7 +310,8 @@ func TestPaths(t *testing.T) {
 	inner := func(name string, v any) *datastore.Entity { return entity(datastore.Property{Name: name, Value: v}) }
 	e, err := pbvalue.Entity(nil, []datastore.Property{
 		{Name: "a.b.c", Value: 1}, {Name: "a.b", Value: []any{inner("c", []any{3, 4}), nil}},
-		{Name: "a", Value: []any{entity(datastore.Property{Name: "b.c", Value: 2}, datastore.Property{Name: "b", Value: inner("c", 5)}), 6, nil}},
+		{Name: "a", Value: []any{entity(datastore.Property{Name: "b.c", Value: 2},
+			datastore.Property{Name: "b", Value: inner("c", 5)}), 6, nil}},
 		{Name: "b", Value: 7, NoIndex: true}, {Name: "e", Value: []any{}}, {Name: "f", Value: (*datastore.Entity)(nil)},
 		{Name: "mixed", Value: []any{8, 9, inner("x", 10)}}, {Name: "hidden", Value: inner("x", 11), NoIndex: true},
 	}, false)
@@ -319,7 +320,8 @@ func TestPaths(t *testing.T) {
 	}
 	mixed := e.Properties["mixed"].GetArrayValue().Values
 	mixed[0].ExcludeFromIndexes, mixed[2].ExcludeFromIndexes = true, true
-	for path, want := range map[string]string{"a.b.c": "[1 2 3 4 5]", "b": "[7]", "b.c": "[]", "e": "[]", "f": "[<nil>]",
+	for path, want := range map[string]string{"a.b.c": "[1 2 3 4 5]", "b": "[7]", "b.c": "[]", "e": "[]",
+		"f":       "[<nil>]",
 		"a.b.c.d": "[]", "": "[]", "c": "[]", "mixed.x": "[10]", "hidden.x": "[11]"} {
 		values := Of(e, path)
 		slices.SortFunc(values, Compare)
@@ -327,12 +329,14 @@ func TestPaths(t *testing.T) {
 			t.Errorf("%q leads to %v, want %s", path, values, want)
 		}
 	}
-	for path, want := range map[string]bool{"a": false, "a.b": true, "a.b.c": true, "b.c": false, "a.x": true, "f.x": false} {
+	for path, want := range map[string]bool{"a": false, "a.b": true, "a.b.c": true, "b.c": false, "a.x": true,
+		"f.x": false} {
 		if Leads(e, path) != want {
 			t.Errorf("%q leads into an entity: %v, want %v", path, !want, want)
 		}
 	}
-	for path, want := range map[string]int{"a.b.c": 5, "b": 0, "mixed": 1, "mixed.x": 0, "hidden.x": 0, "a": 2, "e": 0} {
+	for path, want := range map[string]int{"a.b.c": 5, "b": 0, "mixed": 1, "mixed.x": 0, "hidden.x": 0, "a": 2,
+		"e": 0} {
 		if got := Indexed(e, path); len(got) != want {
 			t.Errorf("%q has %d values in indexes, want %d: %v", path, len(got), want, got)
 		}
@@ -346,13 +350,16 @@ func TestForeign(t *testing.T) {
 		k.PartitionId = &pb.PartitionId{ProjectId: project, DatabaseId: database}
 		return &pb.Value{ValueType: &pb.Value_KeyValue{KeyValue: k}}
 	}
-	e := &pb.Entity{Key: key("ours", "").GetKeyValue(), Properties: map[string]*pb.Value{"p": {ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{
-		Values: []*pb.Value{key("ours", ""), key("", ""), key("theirs", ""), key("ours", "second"), key("theirs", "second")},
-	}}}}}
+	e := &pb.Entity{Key: key("ours", "").GetKeyValue(),
+		Properties: map[string]*pb.Value{"p": {ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{
+			Values: []*pb.Value{key("ours", ""), key("", ""), key("theirs", ""), key("ours", "second"),
+				key("theirs", "second")},
+		}}}}}
 	var texts []string
 	for i, v := range Of(e, "p") {
 		texts = append(texts, Text(v))
-		if same := Compare(v, datastore.IDKey("K", 1, nil)) == 0; same != (i < 2) || Rank(v) != KeyRank || Type(v) != "key" {
+		if same := Compare(v, datastore.IDKey("K", 1, nil)) == 0; same != (i < 2) || Rank(v) != KeyRank ||
+			Type(v) != "key" {
 			t.Errorf("%s is ours: %v", Text(v), same)
 		}
 		for j, w := range Of(e, "p") {
@@ -361,7 +368,8 @@ func TestForeign(t *testing.T) {
 			}
 		}
 	}
-	want := []string{`KEY(K, 1)`, `KEY(K, 1)`, `KEY(PROJECT("theirs"), K, 1)`, `KEY(PROJECT("ours"), DATABASE("second"), K, 1)`,
+	want := []string{`KEY(K, 1)`, `KEY(K, 1)`, `KEY(PROJECT("theirs"), K, 1)`,
+		`KEY(PROJECT("ours"), DATABASE("second"), K, 1)`,
 		`KEY(PROJECT("theirs"), DATABASE("second"), K, 1)`}
 	if !slices.Equal(texts, want) {
 		t.Errorf("texts %q, want %q", texts, want)
@@ -381,9 +389,10 @@ func TestForeign(t *testing.T) {
 	}{
 		{in(key("ours", "")), `ENTITY(a: ARRAY(KEY(K, 1)), k: KEY(K, 1))`},
 		{in(key("theirs", "")), `ENTITY(a: ARRAY(KEY(PROJECT("theirs"), K, 1)), k: KEY(PROJECT("theirs"), K, 1))`},
-		{in(in(key("ours", "second"))), `ENTITY(a: ARRAY(ENTITY(a: ARRAY(KEY(PROJECT("ours"), DATABASE("second"), K, 1)), ` +
-			`k: KEY(PROJECT("ours"), DATABASE("second"), K, 1))), k: ENTITY(a: ARRAY(KEY(PROJECT("ours"), ` +
-			`DATABASE("second"), K, 1)), k: KEY(PROJECT("ours"), DATABASE("second"), K, 1)))`},
+		{in(in(key("ours", "second"))),
+			`ENTITY(a: ARRAY(ENTITY(a: ARRAY(KEY(PROJECT("ours"), DATABASE("second"), K, 1)), ` +
+				`k: KEY(PROJECT("ours"), DATABASE("second"), K, 1))), k: ENTITY(a: ARRAY(KEY(PROJECT("ours"), ` +
+				`DATABASE("second"), K, 1)), k: KEY(PROJECT("ours"), DATABASE("second"), K, 1)))`},
 		{inside(key("ours", "").GetKeyValue(), nil), `ENTITY(KEY(K, 1))`},
 		{inside(key("theirs", "").GetKeyValue(), map[string]*pb.Value{"k": key("", "")}),
 			`ENTITY(KEY(PROJECT("theirs"), K, 1), k: KEY(K, 1))`},

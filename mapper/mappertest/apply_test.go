@@ -43,13 +43,16 @@ var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.En
 func TestApply(t *testing.T) {
 	a := account{Balance: 5, Owner: "Ann"}
 	r := mappertest.Apply(t, addCredit, &a, credit{10})
-	if r.Err != nil || !r.Changed || r.Deleted || a.Balance != 15 || a.Owner != "Ann" || r.Counters["credited"] != 1 || len(r.Put) != 1 || r.Put[0].Properties[0].Value != int64(10) {
+	if r.Err != nil || !r.Changed || r.Deleted || a.Balance != 15 || a.Owner != "Ann" || r.Counters["credited"] != 1 ||
+		len(r.Put) != 1 || r.Put[0].Properties[0].Value != int64(10) {
 		t.Errorf("%+v, %+v", r, a)
 	}
-	if r := mappertest.Apply(t, addCredit, &a, credit{}); r.Err != nil || r.Changed || len(r.Put)+len(r.Counters) > 0 || a.Balance != 15 {
+	if r := mappertest.Apply(t, addCredit, &a, credit{}); r.Err != nil || r.Changed || len(r.Put)+len(r.Counters) > 0 ||
+		a.Balance != 15 {
 		t.Errorf("nothing to change: %+v, %+v", r, a)
 	}
-	if r := mappertest.Apply(t, addCredit, &account{Balance: 5}, credit{1}); !r.Deleted || r.Changed || len(r.Removed) != 1 {
+	if r := mappertest.Apply(t, addCredit, &account{Balance: 5}, credit{1}); !r.Deleted || r.Changed ||
+		len(r.Removed) != 1 {
 		t.Errorf("deleted: %+v", r)
 	}
 	if r := mappertest.Apply(t, addCredit, &account{Balance: -5, Owner: "Ann"}, credit{1}); r.Err == nil || r.Changed {
@@ -65,17 +68,21 @@ func TestApply(t *testing.T) {
 		a.Count("skipped", 1)
 		return mapper.Skip
 	})
-	if r := mappertest.Apply(t, skip, &a, mapper.None{}); r.Err != nil || r.Changed || a.Balance != 15 || r.Counters["skipped"] != 1 {
+	if r := mappertest.Apply(t, skip, &a, mapper.None{}); r.Err != nil || r.Changed || a.Balance != 15 ||
+		r.Counters["skipped"] != 1 {
 		t.Errorf("skipped: %+v, %+v", r, a)
 	}
 	// What the mapper's type does not declare stays, and what does not fit is an
 	// error.
-	list := datastore.PropertyList{{Name: "Balance", Value: int64(1)}, {Name: "Owner", Value: "Ann"}, {Name: "Other", Value: "x"}}
-	if r := mappertest.ApplyKey(t, addCredit, datastore.IDKey("Account", 7, nil), &list, credit{1}); r.Err != nil || !strings.Contains(fmt.Sprint(list), "Other") {
+	list := datastore.PropertyList{{Name: "Balance", Value: int64(1)}, {Name: "Owner", Value: "Ann"},
+		{Name: "Other", Value: "x"}}
+	if r := mappertest.ApplyKey(t, addCredit, datastore.IDKey("Account", 7, nil), &list, credit{1}); r.Err != nil ||
+		!strings.Contains(fmt.Sprint(list), "Other") {
 		t.Errorf("%+v, %+v", r, list)
 	}
 	misfit := datastore.PropertyList{{Name: "Balance", Value: "much"}}
-	if r := mappertest.Apply(t, addCredit, &misfit, credit{1}); r.Err == nil || !strings.Contains(r.Err.Error(), "Balance") {
+	if r := mappertest.Apply(t, addCredit, &misfit, credit{1}); r.Err == nil ||
+		!strings.Contains(r.Err.Error(), "Balance") {
 		t.Errorf("a misfit: %+v", r)
 	}
 }
@@ -97,7 +104,8 @@ func TestPuts(t *testing.T) {
 	})
 	var want []mappertest.Put
 	for i, k := range keys {
-		want = append(want, mappertest.Put{Key: k, Properties: datastore.PropertyList{{Name: "Amount", Value: int64(i)}}})
+		want = append(want,
+			mappertest.Put{Key: k, Properties: datastore.PropertyList{{Name: "Amount", Value: int64(i)}}})
 	}
 	if diff := cmp.Diff(want, mappertest.Apply(t, m, &account{Owner: "Ann"}, mapper.None{}).Put); diff != "" {
 		t.Errorf("puts (-want +got):\n%s", diff)
@@ -139,7 +147,8 @@ var empty = mapper.Update("empty", func(_ context.Context, b *mapper.Entity[bask
 
 func full(key *datastore.Key) basket {
 	inner := datastore.NameKey("Line", "a", nil)
-	return basket{Key: key, Items: []string{"a", "b"}, Note: "note", Photo: []byte("photo"), Lines: []line{{N: 1}, {Key: inner, N: 2}}}
+	return basket{Key: key, Items: []string{"a", "b"}, Note: "note", Photo: []byte("photo"),
+		Lines: []line{{N: 1}, {Key: inner, N: 2}}}
 }
 
 // TestLoadedAnew checks that nothing of the entity's old value is left, and that
@@ -172,7 +181,8 @@ func TestLoadedAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	list := datastore.PropertyList(saved)
-	if r := mappertest.ApplyKey(t, empty, key, &list, mapper.None{}); r.Err != nil || len(list) != 2 || strings.Contains(fmt.Sprint(list), "__key__") {
+	if r := mappertest.ApplyKey(t, empty, key, &list, mapper.None{}); r.Err != nil || len(list) != 2 ||
+		strings.Contains(fmt.Sprint(list), "__key__") {
 		t.Errorf("%+v: %v", r, list)
 	}
 }

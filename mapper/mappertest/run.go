@@ -23,8 +23,8 @@ type Options struct {
 	// Workers is how many tasks run at once, in [1, 5000]. Defaults to 10.
 	Workers int
 
-	// PointInTime has the Datastore do what production does with point-in-time recovery: of what is older than an hour
-	// whole minutes can be read, for seven days (mapper.Query.ReadTime).
+	// PointInTime has the Datastore do what production does with point-in-time recovery: of what is
+	// older than an hour whole minutes can be read, for seven days (mapper.Query.ReadTime).
 	PointInTime bool
 
 	// Schedules are those that the engine advances.
@@ -46,8 +46,8 @@ type World struct {
 	open   func(opts ...option.ClientOption) (*datastore.Client, error)
 }
 
-// NewClient returns another client of the same Datastore, with options of the test's: interceptors, say. The test closes
-// it.
+// NewClient returns another client of the same Datastore, with options of the test's: interceptors,
+// say. The test closes it.
 func (w *World) NewClient(opts ...option.ClientOption) (*datastore.Client, error) {
 	return w.open(opts...)
 }
@@ -84,8 +84,9 @@ func Run(t *testing.T, mappers []mapper.Definition, o *Options, test func(t *tes
 // start starts the emulators and the engine.
 func (w *World) start(t *testing.T, mappers []mapper.Definition, o Options) {
 	var handler http.Handler
-	e := emulator.ForTest(t, &emulator.Options{Faults: w.faults, PointInTime: o.PointInTime, Transport: emulator.HandlerTransport(
-		http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { handler.ServeHTTP(rw, r) }))})
+	e := emulator.ForTest(t, &emulator.Options{Faults: w.faults, PointInTime: o.PointInTime,
+		Transport: emulator.HandlerTransport(
+			http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { handler.ServeHTTP(rw, r) }))})
 	fail := func(err error) {
 		if err != nil {
 			t.Fatalf("mappertest: %v", err)
@@ -102,13 +103,17 @@ func (w *World) start(t *testing.T, mappers []mapper.Definition, o Options) {
 	fail(err)
 	t.Cleanup(func() { client.Close() })
 	const location = "projects/mappertest/locations/here"
-	_, err = client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
-		Name: location + "/queues/jobs", RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(o.Workers)},
-	}})
+	_, err = client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{
+			Name:       location + "/queues/jobs",
+			RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(o.Workers)},
+		}})
 	fail(err)
-	queue, err := tasks.NewQueue(client, location+"/queues/jobs", "http://worker/mapper/", &tasks.Options{Unverified: true})
+	queue, err := tasks.NewQueue(client, location+"/queues/jobs", "http://worker/mapper/",
+		&tasks.Options{Unverified: true})
 	fail(err)
-	w.Engine, err = mapper.New(w.Client, queue, &mapper.Options{Mappers: mappers, Schedules: o.Schedules, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	w.Engine, err = mapper.New(w.Client, queue, &mapper.Options{Mappers: mappers, Schedules: o.Schedules,
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	fail(err)
 	handler = w.Engine.Handler()
 	// Before what they need is closed, deliveries under way come to their end, and

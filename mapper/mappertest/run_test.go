@@ -17,36 +17,38 @@ import (
 // TestRun runs a whole job, calm and in trouble: each account is credited once.
 func TestRun(t *testing.T) {
 	for _, seed := range []uint64{0, 1, 2, 3} {
-		mappertest.Run(t, mapper.Set(addCredit), &mappertest.Options{Seed: seed}, func(t *testing.T, w *mappertest.World) {
-			var keys []*datastore.Key
-			var accounts []account
-			for i := range 300 {
-				keys = append(keys, datastore.IDKey("Account", int64(i+1), nil))
-				accounts = append(accounts, account{Balance: int64(i), Owner: "Ann"})
-			}
-			if _, err := w.Client.PutMulti(t.Context(), keys, accounts); err != nil {
-				t.Fatal(err)
-			}
-			job, err := addCredit.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{PageSize: 20})
-			if err != nil {
-				t.Fatal(err)
-			}
-			w.Trouble()
-			time.Sleep(24 * time.Hour) // virtual
-			w.Calm()
-			s, err := job.Status(t.Context())
-			if err != nil || s.State != mapper.Succeeded || s.Counters["credited"] != 300 {
-				t.Errorf("seed %d: %+v, %v", seed, s, err)
-			}
-			if err := w.Client.GetMulti(t.Context(), keys, accounts); err != nil {
-				t.Fatal(err)
-			}
-			for i, a := range accounts {
-				if a.Balance != int64(i)+10 {
-					t.Errorf("seed %d: %v has %d", seed, keys[i], a.Balance)
+		mappertest.Run(t, mapper.Set(addCredit), &mappertest.Options{Seed: seed},
+			func(t *testing.T, w *mappertest.World) {
+				var keys []*datastore.Key
+				var accounts []account
+				for i := range 300 {
+					keys = append(keys, datastore.IDKey("Account", int64(i+1), nil))
+					accounts = append(accounts, account{Balance: int64(i), Owner: "Ann"})
 				}
-			}
-		})
+				if _, err := w.Client.PutMulti(t.Context(), keys, accounts); err != nil {
+					t.Fatal(err)
+				}
+				job, err := addCredit.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account"}, credit{10},
+					&mapper.StartOptions{PageSize: 20})
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.Trouble()
+				time.Sleep(24 * time.Hour) // virtual
+				w.Calm()
+				s, err := job.Status(t.Context())
+				if err != nil || s.State != mapper.Succeeded || s.Counters["credited"] != 300 {
+					t.Errorf("seed %d: %+v, %v", seed, s, err)
+				}
+				if err := w.Client.GetMulti(t.Context(), keys, accounts); err != nil {
+					t.Fatal(err)
+				}
+				for i, a := range accounts {
+					if a.Balance != int64(i)+10 {
+						t.Errorf("seed %d: %v has %d", seed, keys[i], a.Balance)
+					}
+				}
+			})
 	}
 }
 
@@ -55,7 +57,8 @@ func TestNewClient(t *testing.T) {
 	mappertest.Run(t, mapper.Set(addCredit), nil, func(t *testing.T, w *mappertest.World) {
 		calls := 0
 		client, err := w.NewClient(option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(func(ctx context.Context,
-			method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+			opts ...grpc.CallOption) error {
 			calls++
 			return invoke(ctx, method, req, reply, cc, opts...)
 		})))

@@ -64,72 +64,78 @@ func pictureOf(t *testing.T, w *mappertest.World, id string) *picture.Picture {
 	return p
 }
 
-// TestPicture looks at a job that has ended: all of its ranges are there, in the order of their keys, and come to what its status says.
+// TestPicture looks at a job that has ended: all of its ranges are there, in the order of their
+// keys, and come to what its status says.
 func TestPicture(t *testing.T) {
-	inJob(t, 3000, &mapper.StartOptions{ID: "j", PageSize: 50, Workers: 8}, func(t *testing.T, w *mappertest.World, job *mapper.Job) {
-		s, err := job.Wait(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := pictureOf(t, w, "j")
-		if p.Estimated || !p.Ended || !p.Begun.Equal(s.Created) || !p.Until.Equal(s.Ended) || len(p.History) != 1 {
-			t.Errorf("%+v", p)
-		}
-		var processed, failed, slow int64
-		last := int64(0)
-		for _, r := range p.Ranges {
-			if r.Start != nil && r.Start.Key.ID < last {
-				t.Errorf("%d is behind %d", r.Start.Key.ID, last)
+	inJob(t, 3000, &mapper.StartOptions{ID: "j", PageSize: 50, Workers: 8},
+		func(t *testing.T, w *mappertest.World, job *mapper.Job) {
+			s, err := job.Wait(t.Context())
+			if err != nil {
+				t.Fatal(err)
 			}
-			if r.Start != nil {
-				last = r.Start.Key.ID
+			p := pictureOf(t, w, "j")
+			if p.Estimated || !p.Ended || !p.Begun.Equal(s.Created) || !p.Until.Equal(s.Ended) || len(p.History) != 1 {
+				t.Errorf("%+v", p)
 			}
-			switch r.State {
-			case picture.Failed:
-				failed++
-				continue
-			case picture.Slow:
-				slow++
-				if r.Start == nil || r.Start.Key.ID > 1050 || r.Start.Key.ID < 900 {
-					t.Errorf("%v is slow", r.Start)
+			var processed, failed, slow int64
+			last := int64(0)
+			for _, r := range p.Ranges {
+				if r.Start != nil && r.Start.Key.ID < last {
+					t.Errorf("%d is behind %d", r.Start.Key.ID, last)
 				}
-			case picture.Done:
-			default:
-				t.Errorf("%s is %s", r.ID, r.State)
+				if r.Start != nil {
+					last = r.Start.Key.ID
+				}
+				switch r.State {
+				case picture.Failed:
+					failed++
+					continue
+				case picture.Slow:
+					slow++
+					if r.Start == nil || r.Start.Key.ID > 1050 || r.Start.Key.ID < 900 {
+						t.Errorf("%v is slow", r.Start)
+					}
+				case picture.Done:
+				default:
+					t.Errorf("%s is %s", r.ID, r.State)
+				}
+				processed += r.Entities
 			}
-			processed += r.Entities
-		}
-		if processed != s.Processed || failed != s.Failures || failed != 6 || slow == 0 {
-			t.Errorf("%d processed, %d failed, %d slow; the status says %d and %d", processed, failed, slow, s.Processed, s.Failures)
-		}
-		if len(p.Causes) != 1 || p.Causes[0].Count != 6 || p.Causes[0].Cause != errClosed.Error() || p.Causes[0].Estimated {
-			t.Errorf("causes %+v", p.Causes)
-		}
-		checkShapes(t, p, s)
-		for _, i := range p.Notable(4)[:1] {
-			d, err := picture.RangeOf(t.Context(), w.Engine.Client(), "j", p.Ranges[i].ID)
-			if err != nil || d.State != picture.Failed || d.Error != errClosed.Error() || d.Refusals != 1 || !d.Alone {
-				t.Errorf("%+v, %v", d, err)
+			if processed != s.Processed || failed != s.Failures || failed != 6 || slow == 0 {
+				t.Errorf("%d processed, %d failed, %d slow; the status says %d and %d", processed, failed, slow,
+					s.Processed, s.Failures)
 			}
-		}
-		root, err := picture.RangeOf(t.Context(), w.Engine.Client(), "j", p.Ranges[0].ID)
-		if err != nil || root.Start != nil || root.Depth != 0 || len(root.Children) == 0 || root.PageSize != 50 {
-			t.Errorf("root %+v, %v", root, err)
-		}
-		for _, c := range root.Children {
-			if c.State != picture.Done && c.State != picture.Failed {
-				t.Errorf("child %+v", c)
+			if len(p.Causes) != 1 || p.Causes[0].Count != 6 || p.Causes[0].Cause != errClosed.Error() ||
+				p.Causes[0].Estimated {
+				t.Errorf("causes %+v", p.Causes)
 			}
-		}
-		for _, id := range []string{"", "x", "00000000000000000000000000000000", "../../../"} {
-			if _, err := picture.RangeOf(t.Context(), w.Engine.Client(), "j", id); !errors.Is(err, picture.ErrNoSuchRange) {
-				t.Errorf("range %q: %v", id, err)
+			checkShapes(t, p, s)
+			for _, i := range p.Notable(4)[:1] {
+				d, err := picture.RangeOf(t.Context(), w.Engine.Client(), "j", p.Ranges[i].ID)
+				if err != nil || d.State != picture.Failed || d.Error != errClosed.Error() || d.Refusals != 1 ||
+					!d.Alone {
+					t.Errorf("%+v, %v", d, err)
+				}
 			}
-		}
-		if _, err := picture.Of(t.Context(), w.Engine.Client(), "nobody"); !errors.Is(err, mapper.ErrNoSuchJob) {
-			t.Error(err)
-		}
-	})
+			root, err := picture.RangeOf(t.Context(), w.Engine.Client(), "j", p.Ranges[0].ID)
+			if err != nil || root.Start != nil || root.Depth != 0 || len(root.Children) == 0 || root.PageSize != 50 {
+				t.Errorf("root %+v, %v", root, err)
+			}
+			for _, c := range root.Children {
+				if c.State != picture.Done && c.State != picture.Failed {
+					t.Errorf("child %+v", c)
+				}
+			}
+			for _, id := range []string{"", "x", "00000000000000000000000000000000", "../../../"} {
+				if _, err := picture.RangeOf(t.Context(), w.Engine.Client(), "j", id); !errors.Is(err,
+					picture.ErrNoSuchRange) {
+					t.Errorf("range %q: %v", id, err)
+				}
+			}
+			if _, err := picture.Of(t.Context(), w.Engine.Client(), "nobody"); !errors.Is(err, mapper.ErrNoSuchJob) {
+				t.Error(err)
+			}
+		})
 }
 
 // checkShapes checks what is calculated from a picture of all of a job's ranges.
@@ -160,7 +166,8 @@ func checkShapes(t *testing.T, p *picture.Picture, s *mapper.Status) {
 	if entities != float64(s.Processed) || int64(ranges) != s.Pages {
 		t.Errorf("levels of %v ranges with %v entities: %+v", ranges, entities, s)
 	}
-	if q := p.Pages(); q.Entities.Most > 50 || q.Entities.Half < 30 || q.Each.Half < 0.001 || q.Each.Half > 0.002 || q.Each.Most < 0.005 {
+	if q := p.Pages(); q.Entities.Most > 50 || q.Entities.Half < 30 || q.Each.Half < 0.001 || q.Each.Half > 0.002 ||
+		q.Each.Most < 0.005 {
 		t.Errorf("pages %+v", q)
 	}
 	for _, by := range picture.Colours {
@@ -199,82 +206,90 @@ func checkShapes(t *testing.T, p *picture.Picture, s *mapper.Status) {
 	}
 }
 
-// TestPictureRunning looks at a job again and again while it runs: in the end it has seen ranges of all sorts.
+// TestPictureRunning looks at a job again and again while it runs: in the end it has seen ranges of
+// all sorts.
 func TestPictureRunning(t *testing.T) {
-	inJob(t, 3000, &mapper.StartOptions{ID: "j", PageSize: 20, Workers: 4}, func(t *testing.T, w *mappertest.World, job *mapper.Job) {
-		seen := make(map[picture.State]int)
-		for {
-			s, err := job.Status(t.Context())
-			if err != nil {
-				t.Fatal(err)
+	inJob(t, 3000, &mapper.StartOptions{ID: "j", PageSize: 20, Workers: 4},
+		func(t *testing.T, w *mappertest.World, job *mapper.Job) {
+			seen := make(map[picture.State]int)
+			for {
+				s, err := job.Status(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				p := pictureOf(t, w, "j")
+				for _, r := range p.Ranges {
+					seen[r.State]++
+				}
+				if s.State.Ended() {
+					break
+				}
+				time.Sleep(100 * time.Millisecond)
 			}
-			p := pictureOf(t, w, "j")
-			for _, r := range p.Ranges {
-				seen[r.State]++
-			}
-			if s.State.Ended() {
-				break
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
-		for _, state := range []picture.State{picture.Running, picture.Done, picture.Slow, picture.Failed} {
-			if seen[state] == 0 {
-				t.Errorf("no range was ever %s: %v", state, seen)
-			}
-		}
-	})
-}
-
-// TestPictureEstimated looks at a job with more ranges than a picture has: what it says is close to what there is.
-func TestPictureEstimated(t *testing.T) {
-	testflag.Sequential(t)
-	inJob(t, 20_000, &mapper.StartOptions{ID: "j", PageSize: 10, Workers: 16}, func(t *testing.T, w *mappertest.World, job *mapper.Job) {
-		time.Sleep(500 * time.Millisecond)
-		if err := job.Pause(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(5 * time.Second)
-		check := func(when string) {
-			s, err := job.Status(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			p := pictureOf(t, w, "j")
-			done, left := 0.0, 0.0
-			for _, r := range p.Ranges {
-				switch {
-				case r.State == picture.Running:
-					t.Errorf("%s: %s runs", when, r.ID)
-				case r.State == picture.Failed:
-				case r.Done.IsZero():
-					left += r.Stands * float64(r.Entities)
-				default:
-					done += r.Stands * float64(r.Entities)
+			for _, state := range []picture.State{picture.Running, picture.Done, picture.Slow, picture.Failed} {
+				if seen[state] == 0 {
+					t.Errorf("no range was ever %s: %v", state, seen)
 				}
 			}
-			t.Logf("%s: %v done, %v left of %d ranges; the status says %d and %d", when, done, left, len(p.Ranges), s.Processed, s.Remaining)
-			near := func(a float64, b int64) bool { return math.Abs(a-float64(b)) <= 0.02*20_000 }
-			if !near(done, s.Processed) || s.State == mapper.Paused && !near(left, s.Remaining) {
-				t.Errorf("%s: %v done, %v left; the status says %+v", when, done, left, s)
-			}
-			if s.State.Ended() && (!p.Estimated || len(p.Ranges) > 750) {
-				t.Errorf("%s: %d ranges, estimated %v", when, len(p.Ranges), p.Estimated)
-			}
-		}
-		check("paused")
-		if err := job.Resume(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := job.Wait(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		check("ended")
-	})
+		})
 }
 
-// TestPictureOfNothing draws a job without ranges, as after a clean-up, and one whose ranges had no entities.
+// TestPictureEstimated looks at a job with more ranges than a picture has: what it says is close to
+// what there is.
+func TestPictureEstimated(t *testing.T) {
+	testflag.Sequential(t)
+	inJob(t, 20_000, &mapper.StartOptions{ID: "j", PageSize: 10, Workers: 16},
+		func(t *testing.T, w *mappertest.World, job *mapper.Job) {
+			time.Sleep(500 * time.Millisecond)
+			if err := job.Pause(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(5 * time.Second)
+			check := func(when string) {
+				s, err := job.Status(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				p := pictureOf(t, w, "j")
+				done, left := 0.0, 0.0
+				for _, r := range p.Ranges {
+					switch {
+					case r.State == picture.Running:
+						t.Errorf("%s: %s runs", when, r.ID)
+					case r.State == picture.Failed:
+					case r.Done.IsZero():
+						left += r.Stands * float64(r.Entities)
+					default:
+						done += r.Stands * float64(r.Entities)
+					}
+				}
+				t.Logf("%s: %v done, %v left of %d ranges; the status says %d and %d", when, done, left, len(p.Ranges),
+					s.Processed, s.Remaining)
+				near := func(a float64, b int64) bool { return math.Abs(a-float64(b)) <= 0.02*20_000 }
+				if !near(done, s.Processed) || s.State == mapper.Paused && !near(left, s.Remaining) {
+					t.Errorf("%s: %v done, %v left; the status says %+v", when, done, left, s)
+				}
+				if s.State.Ended() && (!p.Estimated || len(p.Ranges) > 750) {
+					t.Errorf("%s: %d ranges, estimated %v", when, len(p.Ranges), p.Estimated)
+				}
+			}
+			check("paused")
+			if err := job.Resume(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := job.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			check("ended")
+		})
+}
+
+// TestPictureOfNothing draws a job without ranges, as after a clean-up, and one whose ranges had no
+// entities.
 func TestPictureOfNothing(t *testing.T) {
-	for _, p := range []*picture.Picture{{}, {Ranges: []picture.Range{{ID: "x", State: picture.Pending}, {ID: "y", State: picture.Done, Done: time.Unix(1, 0)}}}} {
+	for _, p := range []*picture.Picture{{},
+		{Ranges: []picture.Range{{ID: "x", State: picture.Pending},
+			{ID: "y", State: picture.Done, Done: time.Unix(1, 0)}}}} {
 		p.Slots(1000)
 		p.Series(60)
 		p.Levels()
@@ -289,41 +304,43 @@ func TestPictureOfNothing(t *testing.T) {
 	}
 }
 
-// TestPicturePaused looks at a job that was paused for a while, and then went on: no task was in flight meanwhile.
+// TestPicturePaused looks at a job that was paused for a while, and then went on: no task was in
+// flight meanwhile.
 func TestPicturePaused(t *testing.T) {
 	testflag.Sequential(t)
-	inJob(t, 3000, &mapper.StartOptions{ID: "j", PageSize: 20, Workers: 4}, func(t *testing.T, w *mappertest.World, job *mapper.Job) {
-		time.Sleep(300 * time.Millisecond)
-		if err := job.Pause(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Minute)
-		if err := job.Resume(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := job.Wait(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		p := pictureOf(t, w, "j")
-		halted, resumed := p.History[1].Time.Add(5*time.Second), p.History[2].Time
-		idle := 0
-		for _, m := range p.Series(120) {
-			if m.From.After(halted) && m.From.Add(time.Second).Before(resumed) {
-				if idle++; m.Busy > 0 || m.Rate > 0 {
-					t.Errorf("%v tasks in flight at %v, while the job was paused", m.Busy, m.From)
+	inJob(t, 3000, &mapper.StartOptions{ID: "j", PageSize: 20, Workers: 4},
+		func(t *testing.T, w *mappertest.World, job *mapper.Job) {
+			time.Sleep(300 * time.Millisecond)
+			if err := job.Pause(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			if err := job.Resume(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := job.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			p := pictureOf(t, w, "j")
+			halted, resumed := p.History[1].Time.Add(5*time.Second), p.History[2].Time
+			idle := 0
+			for _, m := range p.Series(120) {
+				if m.From.After(halted) && m.From.Add(time.Second).Before(resumed) {
+					if idle++; m.Busy > 0 || m.Rate > 0 {
+						t.Errorf("%v tasks in flight at %v, while the job was paused", m.Busy, m.From)
+					}
+				}
+				if m.Busy > 11 {
+					t.Errorf("%v tasks in flight", m.Busy)
 				}
 			}
-			if m.Busy > 11 {
-				t.Errorf("%v tasks in flight", m.Busy)
+			if idle < 50 {
+				t.Errorf("%d parts of the time while the job was paused", idle)
 			}
-		}
-		if idle < 50 {
-			t.Errorf("%d parts of the time while the job was paused", idle)
-		}
-		for _, state := range p.At(halted) {
-			if state == picture.Running {
-				t.Error("a range runs while the job is paused")
+			for _, state := range p.At(halted) {
+				if state == picture.Running {
+					t.Error("a range runs while the job is paused")
+				}
 			}
-		}
-	})
+		})
 }

@@ -32,8 +32,8 @@ type Picture struct {
 	Ended bool      `json:"ended"`          // it has ended
 	Gone  bool      `json:"gone,omitempty"` // it was cleaned up: there are no Ranges, whatever records are left
 
-	// Causes are what up to 250 of the job's failures have in common, the most frequent first, and History is what was done to the job, the
-	// oldest first: they come with the records.
+	// Causes are what up to 250 of the job's failures have in common, the most frequent first, and
+	// History is what was done to the job, the oldest first: they come with the records.
 	Causes  []mapper.Cause `json:"causes,omitempty"`
 	History []mapper.Act   `json:"history,omitempty"`
 }
@@ -41,8 +41,9 @@ type Picture struct {
 // ErrNoSuchRange says that a job has no range of an ID.
 var ErrNoSuchRange = errors.New("the job has no range of this ID")
 
-// Of returns the picture of a job. It costs up to 751 reads and four calls: of a job with fewer than 250 ranges it has all, and of others
-// a random choice of up to 250, of up to 250 of those that are pending, and of up to 250 failures.
+// Of returns the picture of a job. It costs up to 751 reads and four calls: of a job with fewer
+// than 250 ranges it has all, and of others a random choice of up to 250, of up to 250 of those
+// that are pending, and of up to 250 failures.
 func Of(ctx context.Context, client *datastore.Client, id string) (*Picture, error) {
 	p, err := read(ctx, store.New(client).Asked(), id, time.Now())
 	if err != nil {
@@ -51,8 +52,9 @@ func Of(ctx context.Context, client *datastore.Client, id string) (*Picture, err
 	return p, nil
 }
 
-// Look returns how a job of an engine stands, as [mapper.Job.Status] does, and its picture, both of the same records: so they cost some 750
-// reads together at most, and the calls of a status and two more.
+// Look returns how a job of an engine stands, as [mapper.Job.Status] does, and its picture, both of
+// the same records: so they cost some 750 reads together at most, and the calls of a status and two
+// more.
 func Look(ctx context.Context, e *mapper.Engine, id string) (*mapper.Status, *Picture, error) {
 	ctx = store.Sharing(ctx)
 	s, err := e.Job(id).Status(ctx)
@@ -88,7 +90,8 @@ func read(ctx context.Context, st store.Store, id string, now time.Time) (*Pictu
 			return nil, err
 		}
 	}
-	p := &Picture{Estimated: scale != 1, State: mapper.State(job.State), Undo: job.Undo, Begun: job.Created, Until: now, Gone: job.Cleaned || job.Cleaning != ""}
+	p := &Picture{Estimated: scale != 1, State: mapper.State(job.State), Undo: job.Undo, Begun: job.Created, Until: now,
+		Gone: job.Cleaned || job.Cleaning != ""}
 	if p.Ended = job.Over(); p.Ended {
 		p.Until = job.Ended
 	}
@@ -120,14 +123,16 @@ func read(ctx context.Context, st store.Store, id string, now time.Time) (*Pictu
 	return p, nil
 }
 
-// exactly returns how many ranges each of those that are done, and have failed, stands for in a job whose totals are recorded.
+// exactly returns how many ranges each of those that are done, and have failed, stands for in a job
+// whose totals are recorded.
 func exactly(job *record.Job, done, failed []*record.Range) (doneScale, failedScale float64, err error) {
 	sum, err := job.RecordedTotals()
 	processed := int64(0)
 	for _, r := range done {
 		processed += r.Processed
 	}
-	return float64(sum.Processed) / float64(max(1, processed)), float64(sum.Failures) / float64(max(1, len(failed))), err
+	return float64(sum.Processed) / float64(max(1, processed)), float64(sum.Failures) / float64(max(1, len(failed))),
+		err
 }
 
 // marked returns the records of some that a condition holds of.
@@ -146,8 +151,8 @@ func (p *Picture) add(all []*record.Range, stands float64) {
 	}
 }
 
-// sort brings the ranges, whose records these are, into the order of the key space: of those that begin at one place, which are a page and
-// an entity of it by itself, the longer one first.
+// sort brings the ranges, whose records these are, into the order of the key space: of those that
+// begin at one place, which are a page and an entity of it by itself, the longer one first.
 func (p *Picture) sort(records []*record.Range) {
 	at := make(map[string]*record.Range, len(records))
 	for _, r := range records {
@@ -158,7 +163,8 @@ func (p *Picture) sort(records []*record.Range) {
 		if x.Start == nil || y.Start == nil {
 			return keyspace.Present(x.Start != nil) - keyspace.Present(y.Start != nil)
 		}
-		return cmp.Or(keyspace.Compare(x.Start, y.Start), keyspace.Present(x.Alone)-keyspace.Present(y.Alone), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(keyspace.Compare(x.Start, y.Start), keyspace.Present(x.Alone)-keyspace.Present(y.Alone),
+			cmp.Compare(a.ID, b.ID))
 	})
 }
 
@@ -169,13 +175,16 @@ func (p *Picture) about(job *record.Job, failed []*record.Range, scale float64) 
 			if c.Example.Start == nil {
 				return fmt.Errorf("the range %s has failed, and its record has no entity", c.Example.ID)
 			}
-			example := mapper.Failure{Key: c.Example.Start.Key, Error: c.Example.Error, Attempts: int(c.Example.Refusals), Time: c.Example.Done}
-			p.Causes = append(p.Causes, mapper.Cause{Cause: c.Text, Count: c.Count, Estimated: c.Estimated, Example: example})
+			example := mapper.Failure{Key: c.Example.Start.Key, Error: c.Example.Error,
+				Attempts: int(c.Example.Refusals), Time: c.Example.Done}
+			p.Causes = append(p.Causes, mapper.Cause{Cause: c.Text, Count: c.Count, Estimated: c.Estimated,
+				Example: example})
 		}
 	}
 	acts, err := job.History.Acts()
 	for _, a := range acts {
-		p.History = append(p.History, mapper.Act{Time: a.At, What: a.What, By: a.By, Why: a.Why, State: mapper.State(a.To)})
+		p.History = append(p.History, mapper.Act{Time: a.At, What: a.What, By: a.By, Why: a.Why,
+			State: mapper.State(a.To)})
 	}
 	return err
 }
@@ -233,8 +242,10 @@ func detail(ctx context.Context, st store.Store, client *datastore.Client, id, r
 		return nil, err
 	}
 	d := &Detail{
-		Range: rangeOf(r, 1), Namespace: r.Namespace, Kind: r.Kind, PageSize: int64(r.PageLimit()), Full: r.Full, NotBefore: r.NotBefore, Begun: r.BegunAt,
-		Exclusive: r.Solo, Deaths: len(r.Deaths), Generation: r.Generation, Counters: r.Counters, More: max(0, r.Children-manyChildren),
+		Range: rangeOf(r, 1), Namespace: r.Namespace, Kind: r.Kind, PageSize: int64(r.PageLimit()), Full: r.Full,
+		NotBefore: r.NotBefore, Begun: r.BegunAt,
+		Exclusive: r.Solo, Deaths: len(r.Deaths), Generation: r.Generation, Counters: r.Counters,
+		More: max(0, r.Children-manyChildren),
 	}
 	if job.State == record.Running && atWork(r, false, time.Now()) {
 		d.State = Running
@@ -257,7 +268,9 @@ func (d *Detail) children(ctx context.Context, client *datastore.Client, r *reco
 	for i := range found {
 		dst[i] = &found[i]
 	}
-	missing, err := source.Lookup(func(keys []*datastore.Key, dst any) error { return client.GetMulti(ctx, keys, dst) }, keys, dst)
+	missing, err := source.Lookup(func(keys []*datastore.Key, dst any) error {
+		return client.GetMulti(ctx, keys, dst)
+	}, keys, dst)
 	if err != nil {
 		return err
 	}

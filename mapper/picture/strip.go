@@ -17,8 +17,9 @@ type Slot struct {
 	Width float64 // 0 for an entity by itself, which is also a part of a page
 }
 
-// Slots returns where the ranges lie on a strip of a width. A range is as wide as the entities that it stands for are many, but none is thinner
-// than a thousandth of the strip where there is room for that.
+// Slots returns where the ranges lie on a strip of a width. A range is as wide as the entities that
+// it stands for are many, but none is thinner than a thousandth of the strip where there is room
+// for that.
 func (p *Picture) Slots(width float64) []Slot {
 	total, n := 0.0, 0
 	for i := range p.Ranges {
@@ -43,7 +44,8 @@ func (p *Picture) Slots(width float64) []Slot {
 	return slots
 }
 
-// slowness is how many times as long as in half of the pages the function takes for an entity of a slow one.
+// slowness is how many times as long as in half of the pages the function takes for an entity of a
+// slow one.
 const slowness = 3
 
 // markSlow has pages be slow that are.
@@ -67,7 +69,8 @@ func (p *Picture) paces() (all []float64) {
 	return all
 }
 
-// quantile returns what a share of some numbers, which are in order, are not above; 0 if there are none.
+// quantile returns what a share of some numbers, which are in order, are not above; 0 if there are
+// none.
 func quantile(all []float64, share float64) float64 {
 	if len(all) == 0 {
 		return 0
@@ -92,7 +95,8 @@ var Colours = []Colour{ByState, ByPace, ByAttempts, ByTime}
 // None is the class of a range of which nothing is to be said: it is pending, or had no entities.
 const None = -1
 
-// Classes returns of which class each range is by something, from 0 on or None, and what each class is called.
+// Classes returns of which class each range is by something, from 0 on or None, and what each class
+// is called.
 func (p *Picture) Classes(by Colour) (classes []int, names []string) {
 	classOf := p.byState
 	switch by {
@@ -176,8 +180,8 @@ type timing struct {
 	halted [][2]time.Time
 }
 
-// timing finds out what is known of deliveries: how long they take from pages with which the task of another one went on, and when there were none
-// from the job's history.
+// timing finds out what is known of deliveries: how long they take from pages with which the task
+// of another one went on, and when there were none from the job's history.
 func (p *Picture) timing() timing {
 	var t timing
 	var from time.Time
@@ -200,12 +204,14 @@ func (p *Picture) timing() timing {
 	return t
 }
 
-// goneOn reports whether the task of the page before has gone on with the range's page until that was done.
+// goneOn reports whether the task of the page before has gone on with the range's page until that
+// was done.
 func (r *Range) goneOn() bool {
 	return r.Continues && !r.Done.IsZero() && r.Attempts == 0 && r.Refusals == 0
 }
 
-// behind returns the end of the last halt between two times, or the first of them if there was none.
+// behind returns the end of the last halt between two times, or the first of them if there was
+// none.
 func (t *timing) behind(from, to time.Time) time.Time {
 	for _, h := range t.halted {
 		if h[1].After(from) && h[1].Before(to) {
@@ -215,8 +221,9 @@ func (t *timing) behind(from, to time.Time) time.Time {
 	return from
 }
 
-// began returns when a delivery came to a range's page, which is done. Of a range that its task began with that is an estimate, by how long
-// pages usually take: it may have waited in the queue before.
+// began returns when a delivery came to a range's page, which is done. Of a range that its task
+// began with that is an estimate, by how long pages usually take: it may have waited in the queue
+// before.
 func (t *timing) began(r *Range) time.Time {
 	first := t.behind(r.Created, r.Done)
 	if r.goneOn() || t.usual == 0 {
@@ -256,8 +263,9 @@ func (p *Picture) Frames(n int) []time.Time {
 	return times
 }
 
-// Notable returns up to n ranges that are worth a look, by their places: some that failed, then slow ones, then those with attempts in vain,
-// then those at which tasks are. In each of these the worst comes first.
+// Notable returns up to n ranges that are worth a look, by their places: some that failed, then
+// slow ones, then those with attempts in vain, then those at which tasks are. In each of these the
+// worst comes first.
 func (p *Picture) Notable(n int) (all []int) {
 	rank := map[State]int{Failed: 0, Slow: 1, Running: 3}
 	worst := func(r *Range) (int, float64) {

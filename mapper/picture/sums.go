@@ -56,7 +56,8 @@ type Level struct {
 	Entities float64 `json:"entities"` // that were processed, or are expected
 }
 
-// Levels returns the fan-out by depth. Entities that were tried by themselves count with those that they are among.
+// Levels returns the fan-out by depth. Entities that were tried by themselves count with those that
+// they are among.
 func (p *Picture) Levels() (all []Level) {
 	for i := range p.Ranges {
 		r := &p.Ranges[i]

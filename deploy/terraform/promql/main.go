@@ -1,6 +1,6 @@
-// Command promql evaluates queries on series with the engine of Prometheus, for the test of the alarms and charts in
-// the folder above. It is a module of its own, so that nobody who uses scattermap gets the modules of Prometheus with
-// it.
+// Command promql evaluates queries on series with the engine of Prometheus, for the test of the
+// alarms and charts in the folder above. It is a module of its own, so that nobody who uses
+// scattermap gets the modules of Prometheus with it.
 //
 // It reads [Input] as JSON, and writes a list of results for each query.
 package main
@@ -23,14 +23,16 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// Input is what to evaluate: each query at each time from 0 to End, with Step between them, in seconds.
+// Input is what to evaluate: each query at each time from 0 to End, with Step between them, in
+// seconds.
 type Input struct {
 	Series    []Series
 	Queries   []string
 	End, Step int64
 }
 
-// A Series is a time series: its labels, with its name as __name__, and its samples. A result is one, too.
+// A Series is a time series: its labels, with its name as __name__, and its samples. A result is
+// one, too.
 type Series struct {
 	Labels  map[string]string
 	Samples []Sample

@@ -1,10 +1,12 @@
-// Command schema writes what the resources of deploy/terraform take, from the types of npm's @cdktf/provider-google,
-// which are made from the provider's own schema. The version of both is in the first line of what it writes.
+// Command schema writes what the resources of deploy/terraform take, from the types of npm's
+// @cdktf/provider-google, which are made from the provider's own schema. The version of both is in
+// the first line of what it writes.
 //
 //	npm pack @cdktf/provider-google@16.12.1 && tar xzf cdktf-provider-google-16.12.1.tgz
 //	go run ./deploy/terraform/schema package > deploy/terraform/schema.txt
 //
-// A resource that the module uses, and that the file does not have yet, is found by its name in the module's files.
+// A resource that the module uses, and that the file does not have yet, is found by its name in the
+// module's files.
 package main
 
 import (

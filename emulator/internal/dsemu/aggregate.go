@@ -12,7 +12,9 @@ import (
 
 // aggregate returns the aggregations of a query's rows, and how many of its
 // index's entries they came from.
-func (db *database) aggregate(ctx context.Context, q *query.Query, tallies []*query.Tally, o *pb.ReadOptions) (resp *pb.RunAggregationQueryResponse, entries int64, err error) {
+func (db *database) aggregate(
+	ctx context.Context, q *query.Query, tallies []*query.Tally, o *pb.ReadOptions,
+) (resp *pb.RunAggregationQueryResponse, entries int64, err error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	release, err := db.prepare(ctx, q)

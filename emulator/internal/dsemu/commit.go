@@ -118,7 +118,9 @@ func (db *database) committing(req *pb.CommitRequest, now time.Time) (*transacti
 
 // apply writes mutations, all or none of them, in a transaction or without one.
 // The database is locked.
-func (db *database) apply(tx *transaction, mutations []*pb.Mutation, now time.Time) (*pb.CommitResponse, *transaction, error) {
+func (db *database) apply(
+	tx *transaction, mutations []*pb.Mutation, now time.Time,
+) (*pb.CommitResponse, *transaction, error) {
 	if tx != nil && tx.readOnly && len(mutations) > 0 {
 		return nil, nil, model.Invalid("a read-only transaction can't write")
 	}

@@ -17,9 +17,9 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestDescriptionsInPieces makes each of the reserved kinds at once, in pieces of some entities, and for spans
-// of keys: all are the same. Namespaces and kinds are empty, deleted, and of odd names, and others ask for things
-// meanwhile.
+// TestDescriptionsInPieces makes each of the reserved kinds at once, in pieces of some entities,
+// and for spans of keys: all are the same. Namespaces and kinds are empty, deleted, and of odd
+// names, and others ask for things meanwhile.
 func TestDescriptionsInPieces(t *testing.T) {
 	rng := testflag.Rand(t)
 	for range 20 {
@@ -78,7 +78,8 @@ func TestDescriptionsInPieces(t *testing.T) {
 			if next != "" {
 				t.Errorf("%s: all of it goes on at %q", name, next)
 			}
-			paths := slices.Concat(slices.Sorted(maps.Keys(want)), []string{"", "\x01", "\x01\x00", "\x01__kind__", "\x02"})
+			paths := slices.Concat(slices.Sorted(maps.Keys(want)), []string{"", "\x01", "\x01\x00", "\x01__kind__",
+				"\x02"})
 			for range 10 {
 				in := metadata.Span{From: paths[rng.IntN(len(paths))], To: paths[rng.IntN(len(paths))]}
 				got, most := make(map[string]string), 1+rng.IntN(3)
@@ -94,14 +95,18 @@ func TestDescriptionsInPieces(t *testing.T) {
 						break
 					}
 					if piece.From >= next || k.Records.Len() < most {
-						t.Fatalf("%s: %d entities from %q on, and it goes on at %q", name, k.Records.Len(), piece.From, next)
+						t.Fatalf("%s: %d entities from %q on, and it goes on at %q", name, k.Records.Len(), piece.From,
+							next)
 					}
 					piece.From = next
 				}
 				some := maps.Clone(want)
-				maps.DeleteFunc(some, func(path, _ string) bool { return path < in.From || in.To != "" && path >= in.To })
+				maps.DeleteFunc(some, func(path, _ string) bool {
+					return path < in.From || in.To != "" && path >= in.To
+				})
 				if !maps.Equal(got, some) {
-					t.Errorf("%s from %q to %q, %d at a time: %d entities, want %d", name, in.From, in.To, most, len(got), len(some))
+					t.Errorf("%s from %q to %q, %d at a time: %d entities, want %d", name, in.From, in.To, most,
+						len(got), len(some))
 				}
 			}
 			for path, properties := range want {
@@ -122,8 +127,8 @@ type writing struct{ write func() }
 func (w writing) Wanted() bool { return true }
 func (w writing) Pause()       { w.write() }
 
-// TestScanBesideWrites scans many kinds at once, and several parts of one, while others write at every pause:
-// the results are those of the time that the scan is of.
+// TestScanBesideWrites scans many kinds at once, and several parts of one, while others write at
+// every pause: the results are those of the time that the scan is of.
 func TestScanBesideWrites(t *testing.T) {
 	rng := testflag.Rand(t)
 	s := newTestServer(t)

@@ -18,7 +18,8 @@ func newTestServer(t testing.TB) *Server {
 	t.Helper()
 	s := NewServer(Options{Scatter: 2, Batch: 2, Retention: time.Hour}, new(meter.Meter))
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
-		entity := &pb.Entity{Key: testKey(name), Properties: map[string]*pb.Value{"n": entity.Integer(int64(len(name))), "m": entity.Array([]*pb.Value{entity.Integer(1), entity.Text(name)})}}
+		entity := &pb.Entity{Key: testKey(name), Properties: map[string]*pb.Value{"n": entity.Integer(int64(len(name))),
+			"m": entity.Array([]*pb.Value{entity.Integer(1), entity.Text(name)})}}
 		if _, err := s.Commit(context.Background(), &pb.CommitRequest{
 			ProjectId: "p", Mode: pb.CommitRequest_NON_TRANSACTIONAL,
 			Mutations: []*pb.Mutation{{Operation: &pb.Mutation_Upsert{Upsert: entity}}},
@@ -35,7 +36,9 @@ func testKey(name string) *pb.Key {
 }
 
 func testFilter(property string, op pb.PropertyFilter_Operator, v *pb.Value) *pb.Filter {
-	return &pb.Filter{FilterType: &pb.Filter_PropertyFilter{PropertyFilter: &pb.PropertyFilter{Property: &pb.PropertyReference{Name: property}, Op: op, Value: v}}}
+	return &pb.Filter{
+		FilterType: &pb.Filter_PropertyFilter{
+			PropertyFilter: &pb.PropertyFilter{Property: &pb.PropertyReference{Name: property}, Op: op, Value: v}}}
 }
 
 // testQueries are queries of every sort, as seeds.
@@ -47,15 +50,22 @@ func testQueries() []*pb.Query {
 		{},
 		{Kind: kind, Offset: 1, Order: []*pb.PropertyOrder{{Property: m, Direction: pb.PropertyOrder_DESCENDING}}},
 		{Kind: kind, Filter: testFilter("n", pb.PropertyFilter_GREATER_THAN, entity.Integer(0))},
-		{Kind: kind, Filter: testFilter("m", pb.PropertyFilter_IN, entity.Array([]*pb.Value{entity.Text("a"), entity.Integer(1)}))},
-		{Kind: kind, Filter: testFilter("m", pb.PropertyFilter_NOT_EQUAL, entity.Text("a")), Order: []*pb.PropertyOrder{{Property: m}}},
-		{Kind: kind, Filter: testFilter("__key__", pb.PropertyFilter_HAS_ANCESTOR, &pb.Value{ValueType: &pb.Value_KeyValue{KeyValue: testKey("a")}})},
+		{Kind: kind, Filter: testFilter("m", pb.PropertyFilter_IN,
+			entity.Array([]*pb.Value{entity.Text("a"), entity.Integer(1)}))},
+		{Kind: kind, Filter: testFilter("m", pb.PropertyFilter_NOT_EQUAL, entity.Text("a")),
+			Order: []*pb.PropertyOrder{{Property: m}}},
+		{Kind: kind, Filter: testFilter("__key__", pb.PropertyFilter_HAS_ANCESTOR,
+			&pb.Value{ValueType: &pb.Value_KeyValue{KeyValue: testKey("a")}})},
 		{Kind: kind, Projection: []*pb.Projection{{Property: m}}, DistinctOn: []*pb.PropertyReference{m}},
 		{Kind: kind, Order: []*pb.PropertyOrder{{Property: &pb.PropertyReference{Name: query.ScatterProperty}}}},
 		{Kind: []*pb.KindExpression{{Name: "__property__"}}},
-		{Kind: kind, Filter: &pb.Filter{FilterType: &pb.Filter_CompositeFilter{CompositeFilter: &pb.CompositeFilter{Op: pb.CompositeFilter_OR, Filters: []*pb.Filter{
-			testFilter("n", pb.PropertyFilter_EQUAL, entity.Integer(1)), testFilter("m", pb.PropertyFilter_LESS_THAN, entity.Text("c")),
-		}}}}},
+		{Kind: kind,
+			Filter: &pb.Filter{
+				FilterType: &pb.Filter_CompositeFilter{CompositeFilter: &pb.CompositeFilter{Op: pb.CompositeFilter_OR,
+					Filters: []*pb.Filter{
+						testFilter("n", pb.PropertyFilter_EQUAL, entity.Integer(1)),
+						testFilter("m", pb.PropertyFilter_LESS_THAN, entity.Text("c")),
+					}}}}},
 	}
 }
 
@@ -78,7 +88,8 @@ func FuzzQuery(f *testing.F) {
 		q.Offset, q.Limit = 0, nil
 		var pieces, whole []string
 		for range 50 {
-			resp, err := s.RunQuery(t.Context(), &pb.RunQueryRequest{ProjectId: "p", QueryType: &pb.RunQueryRequest_Query{Query: q}})
+			resp, err := s.RunQuery(t.Context(),
+				&pb.RunQueryRequest{ProjectId: "p", QueryType: &pb.RunQueryRequest_Query{Query: q}})
 			if err != nil {
 				return
 			}
@@ -95,7 +106,8 @@ func FuzzQuery(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		parsed, err := query.Parse(db.Database, query.Options{Scatter: db.opts.Scatter, Indexes: db.opts.Indexes}, nil, q)
+		parsed, err := query.Parse(db.Database, query.Options{Scatter: db.opts.Scatter, Indexes: db.opts.Indexes}, nil,
+			q)
 		if err != nil {
 			return // it began with a cursor that has been taken away
 		}
@@ -113,17 +125,23 @@ func FuzzQuery(f *testing.F) {
 func FuzzRequests(f *testing.F) {
 	for i, req := range []proto.Message{
 		&pb.LookupRequest{ProjectId: "p", Keys: []*pb.Key{testKey("a")}},
-		&pb.RunAggregationQueryRequest{ProjectId: "p", QueryType: &pb.RunAggregationQueryRequest_GqlQuery{GqlQuery: &pb.GqlQuery{QueryString: "SELECT COUNT(*) FROM K", AllowLiterals: true}}},
+		&pb.RunAggregationQueryRequest{ProjectId: "p",
+			QueryType: &pb.RunAggregationQueryRequest_GqlQuery{
+				GqlQuery: &pb.GqlQuery{QueryString: "SELECT COUNT(*) FROM K", AllowLiterals: true}}},
 		&pb.BeginTransactionRequest{ProjectId: "p"},
 		&pb.CommitRequest{ProjectId: "p", Mode: pb.CommitRequest_NON_TRANSACTIONAL, Mutations: []*pb.Mutation{{
-			Operation:          &pb.Mutation_Update{Update: &pb.Entity{Key: testKey("a"), Properties: map[string]*pb.Value{"n": entity.Integer(1)}}},
-			PropertyMask:       &pb.PropertyMask{Paths: []string{`n.a\.b`}},
-			PropertyTransforms: []*pb.PropertyTransform{{Property: "n", TransformType: &pb.PropertyTransform_Increment{Increment: entity.Integer(1)}}},
+			Operation: &pb.Mutation_Update{Update: &pb.Entity{Key: testKey("a"),
+				Properties: map[string]*pb.Value{"n": entity.Integer(1)}}},
+			PropertyMask: &pb.PropertyMask{Paths: []string{`n.a\.b`}},
+			PropertyTransforms: []*pb.PropertyTransform{{Property: "n",
+				TransformType: &pb.PropertyTransform_Increment{Increment: entity.Integer(1)}}},
 		}}},
 		&pb.RollbackRequest{ProjectId: "p", Transaction: []byte("x")},
 		&pb.AllocateIdsRequest{ProjectId: "p", Keys: []*pb.Key{{Path: []*pb.Key_PathElement{{Kind: "K"}}}}},
-		&pb.ReserveIdsRequest{ProjectId: "p", Keys: []*pb.Key{{Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: 5}}}}}},
-		&pb.RunQueryRequest{ProjectId: "p", QueryType: &pb.RunQueryRequest_Query{Query: &pb.Query{}}, ExplainOptions: &pb.ExplainOptions{Analyze: true}, PropertyMask: &pb.PropertyMask{Paths: []string{"n"}}},
+		&pb.ReserveIdsRequest{ProjectId: "p",
+			Keys: []*pb.Key{{Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: 5}}}}}},
+		&pb.RunQueryRequest{ProjectId: "p", QueryType: &pb.RunQueryRequest_Query{Query: &pb.Query{}},
+			ExplainOptions: &pb.ExplainOptions{Analyze: true}, PropertyMask: &pb.PropertyMask{Paths: []string{"n"}}},
 	} {
 		encoded, err := proto.Marshal(req)
 		if err != nil {
@@ -161,7 +179,8 @@ func FuzzCursor(f *testing.F) {
 	s := newTestServer(f)
 	queries := testQueries()
 	for i, q := range queries {
-		resp, err := s.RunQuery(context.Background(), &pb.RunQueryRequest{ProjectId: "p", QueryType: &pb.RunQueryRequest_Query{Query: q}})
+		resp, err := s.RunQuery(context.Background(),
+			&pb.RunQueryRequest{ProjectId: "p", QueryType: &pb.RunQueryRequest_Query{Query: q}})
 		if err != nil {
 			f.Fatal(i, err)
 		}
@@ -170,8 +189,10 @@ func FuzzCursor(f *testing.F) {
 	f.Fuzz(func(t *testing.T, i int, cursor []byte) {
 		q := proto.CloneOf(queries[uint(i)%uint(len(queries))])
 		q.StartCursor = cursor
-		_, _ = s.RunQuery(t.Context(), &pb.RunQueryRequest{ProjectId: "p", QueryType: &pb.RunQueryRequest_Query{Query: q}})
+		_, _ = s.RunQuery(t.Context(),
+			&pb.RunQueryRequest{ProjectId: "p", QueryType: &pb.RunQueryRequest_Query{Query: q}})
 		q.StartCursor, q.EndCursor = nil, cursor
-		_, _ = s.RunQuery(t.Context(), &pb.RunQueryRequest{ProjectId: "p", QueryType: &pb.RunQueryRequest_Query{Query: q}})
+		_, _ = s.RunQuery(t.Context(),
+			&pb.RunQueryRequest{ProjectId: "p", QueryType: &pb.RunQueryRequest_Query{Query: q}})
 	})
 }

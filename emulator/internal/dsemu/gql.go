@@ -28,7 +28,8 @@ func (db *database) parseAggregationGQL(g *pb.GqlQuery, p *pb.PartitionId) (*pb.
 	case s.Aggregations == nil:
 		return nil, model.Invalid("the GQL query does not aggregate: that is for RunQuery")
 	}
-	return &pb.AggregationQuery{QueryType: &pb.AggregationQuery_NestedQuery{NestedQuery: s.Query}, Aggregations: s.Aggregations}, nil
+	return &pb.AggregationQuery{QueryType: &pb.AggregationQuery_NestedQuery{NestedQuery: s.Query},
+		Aggregations: s.Aggregations}, nil
 }
 
 func (db *database) statement(g *pb.GqlQuery, p *pb.PartitionId) (*gql.Statement, error) {

@@ -36,7 +36,9 @@ func (db *database) holders(tx *transaction, drafts []*draft, versions []store.V
 		if other == tx || other.aborted || !db.locks(other) {
 			continue
 		}
-		if slices.ContainsFunc(drafts, func(d *draft) bool { return other.holds(d, versions[slices.Index(drafts, d)]) }) {
+		if slices.ContainsFunc(drafts, func(d *draft) bool {
+			return other.holds(d, versions[slices.Index(drafts, d)])
+		}) {
 			all = append(all, other)
 		}
 	}

@@ -103,11 +103,13 @@ func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 	}
 	c.completed = completed
 	if c.draft.transforms += len(m.PropertyTransforms); c.draft.transforms > entity.MaxTransforms {
-		return c, model.Invalid("a commit has at most %d property transforms of one entity, this one has %d", entity.MaxTransforms, c.draft.transforms)
+		return c, model.Invalid("a commit has at most %d property transforms of one entity, this one has %d",
+			entity.MaxTransforms, c.draft.transforms)
 	}
 	switch last := c.draft.last; {
 	case last != "" && !s.atomic:
-		return c, model.Invalid("A non-transactional commit may not contain multiple mutations affecting the same entity.")
+		return c, model.Invalid("A non-transactional commit may not contain multiple mutations affecting the same " +
+			"entity.")
 	case c.operation == "insert" && last != "" && last != "delete",
 		c.operation == "update" && last == "delete":
 		return c, model.Invalid("Cannot %s then %s an entity in the same request.", last, c.operation)
@@ -173,7 +175,9 @@ func (d *draft) conflicts(m *pb.Mutation) (bool, error) {
 		conflict = strategy.UpdateTime.AsTime().UnixMicro() != version
 	}
 	if conflict && m.ConflictResolutionStrategy == pb.Mutation_FAIL {
-		return true, status.Errorf(codes.FailedPrecondition, "the entity has version %d, which is not what the mutation is for", version)
+		return true,
+			status.Errorf(codes.FailedPrecondition, "the entity has version %d, which is not what the mutation is for",
+				version)
 	}
 	return conflict, nil
 }
@@ -219,7 +223,8 @@ func (s *draftSet) versions() ([]store.Version, error) {
 			v.Form = v.Clone() // its key is the beginning of the entity, which would be kept with it
 		}
 		if len(v.Wire(false)) > maxEntity {
-			return nil, model.Invalid("The entity %v is %d bytes, above the maximum of %d.", d.key.PB.Path, len(v.Wire(false)), maxEntity)
+			return nil, model.Invalid("The entity %v is %d bytes, above the maximum of %d.", d.key.PB.Path,
+				len(v.Wire(false)), maxEntity)
 		}
 		d.changed = d.exists != d.existed || d.exists && !v.Equal(d.before.Form)
 		versions[i] = v

@@ -21,7 +21,8 @@ func filled(t *testing.T, n int64) (*Server, *database) {
 		req := &pb.CommitRequest{ProjectId: "full", Mode: pb.CommitRequest_NON_TRANSACTIONAL}
 		for id := first; id < min(n, first+500); id++ {
 			req.Mutations = append(req.Mutations, &pb.Mutation{Operation: &pb.Mutation_Upsert{Upsert: &pb.Entity{
-				Key:        &pb.Key{Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: id + 1}}}},
+				Key: &pb.Key{
+					Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: id + 1}}}},
 				Properties: map[string]*pb.Value{"n": entity.Integer(id % 7), "s": entity.Text(fmt.Sprint(id % 3))},
 			}}})
 		}
@@ -43,7 +44,8 @@ func shape(t *testing.T, db *database, property string, descending bool) *query.
 	if descending {
 		o.Direction = pb.PropertyOrder_DESCENDING
 	}
-	q, err := query.Parse(db.Database, query.Options{Scatter: 2}, nil, &pb.Query{Kind: []*pb.KindExpression{{Name: "K"}}, Order: []*pb.PropertyOrder{o}})
+	q, err := query.Parse(db.Database, query.Options{Scatter: 2}, nil,
+		&pb.Query{Kind: []*pb.KindExpression{{Name: "K"}}, Order: []*pb.PropertyOrder{o}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,10 +57,12 @@ func shape(t *testing.T, db *database, property string, descending bool) *query.
 func TestScanPauses(t *testing.T) {
 	const n = 20000
 	s, db := filled(t, n)
-	for name, q := range map[string]*query.Query{"keys": nil, "up": shape(t, db, "n", false), "down": shape(t, db, "n", true)} {
+	for name, q := range map[string]*query.Query{"keys": nil, "up": shape(t, db, "n", false),
+		"down": shape(t, db, "n", true)} {
 		if q == nil {
 			var err error
-			if q, err = query.Parse(db.Database, query.Options{Scatter: 2}, nil, &pb.Query{Kind: []*pb.KindExpression{{Name: "K"}}}); err != nil {
+			if q, err = query.Parse(db.Database, query.Options{Scatter: 2}, nil,
+				&pb.Query{Kind: []*pb.KindExpression{{Name: "K"}}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -66,13 +70,19 @@ func TestScanPauses(t *testing.T) {
 		started, written := make(chan bool), make(chan error, 1)
 		go func() {
 			<-started
-			_, err := s.Commit(t.Context(), &pb.CommitRequest{ProjectId: "full", Mode: pb.CommitRequest_NON_TRANSACTIONAL, Mutations: []*pb.Mutation{
-				{Operation: &pb.Mutation_Delete{Delete: &pb.Key{Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: n / 2}}}}}},
-				{Operation: &pb.Mutation_Insert{Insert: &pb.Entity{
-					Key:        &pb.Key{Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Name{Name: "new " + name}}}},
-					Properties: map[string]*pb.Value{"n": entity.Integer(3), "s": entity.Text("x")},
-				}}},
-			}})
+			_, err := s.Commit(t.Context(),
+				&pb.CommitRequest{ProjectId: "full", Mode: pb.CommitRequest_NON_TRANSACTIONAL,
+					Mutations: []*pb.Mutation{
+						{Operation: &pb.Mutation_Delete{
+							Delete: &pb.Key{
+								Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: n / 2}}}}}},
+						{Operation: &pb.Mutation_Insert{Insert: &pb.Entity{
+							Key: &pb.Key{
+								Path: []*pb.Key_PathElement{{Kind: "K",
+									IdType: &pb.Key_PathElement_Name{Name: "new " + name}}}},
+							Properties: map[string]*pb.Value{"n": entity.Integer(3), "s": entity.Text("x")},
+						}}},
+					}})
 			written <- err
 		}()
 		db.mu.Lock()
@@ -116,12 +126,14 @@ func TestScanPauses(t *testing.T) {
 			t.Errorf("%s: the other came at row %d of %d, want %d", name, between, rows, want)
 		}
 		// What was deleted for the last round comes back.
-		if _, err := s.Commit(t.Context(), &pb.CommitRequest{ProjectId: "full", Mode: pb.CommitRequest_NON_TRANSACTIONAL, Mutations: []*pb.Mutation{
-			{Operation: &pb.Mutation_Upsert{Upsert: &pb.Entity{
-				Key:        &pb.Key{Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: n / 2}}}},
-				Properties: map[string]*pb.Value{"n": entity.Integer(3), "s": entity.Text("x")},
-			}}},
-		}}); err != nil {
+		if _, err := s.Commit(t.Context(),
+			&pb.CommitRequest{ProjectId: "full", Mode: pb.CommitRequest_NON_TRANSACTIONAL, Mutations: []*pb.Mutation{
+				{Operation: &pb.Mutation_Upsert{Upsert: &pb.Entity{
+					Key: &pb.Key{
+						Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: n / 2}}}},
+					Properties: map[string]*pb.Value{"n": entity.Integer(3), "s": entity.Text("x")},
+				}}},
+			}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -140,28 +152,35 @@ func TestQueryWaitsForIndex(t *testing.T) {
 	db.mu.Unlock()
 	answered := make(chan int, 1)
 	go func() {
-		resp, err := s.RunAggregationQuery(t.Context(), &pb.RunAggregationQueryRequest{ProjectId: "full", QueryType: &pb.RunAggregationQueryRequest_AggregationQuery{
-			AggregationQuery: &pb.AggregationQuery{
-				QueryType: &pb.AggregationQuery_NestedQuery{NestedQuery: &pb.Query{
-					Kind: []*pb.KindExpression{{Name: "K"}}, Order: []*pb.PropertyOrder{{Property: &pb.PropertyReference{Name: "n"}}},
-				}},
-				Aggregations: []*pb.AggregationQuery_Aggregation{{Operator: &pb.AggregationQuery_Aggregation_Count_{Count: new(pb.AggregationQuery_Aggregation_Count)}}},
-			},
-		}})
+		resp, err := s.RunAggregationQuery(t.Context(), &pb.RunAggregationQueryRequest{ProjectId: "full",
+			QueryType: &pb.RunAggregationQueryRequest_AggregationQuery{
+				AggregationQuery: &pb.AggregationQuery{
+					QueryType: &pb.AggregationQuery_NestedQuery{NestedQuery: &pb.Query{
+						Kind:  []*pb.KindExpression{{Name: "K"}},
+						Order: []*pb.PropertyOrder{{Property: &pb.PropertyReference{Name: "n"}}},
+					}},
+					Aggregations: []*pb.AggregationQuery_Aggregation{
+						{Operator: &pb.AggregationQuery_Aggregation_Count_{
+							Count: new(pb.AggregationQuery_Aggregation_Count)}}},
+				},
+			}})
 		if err != nil {
 			t.Error(err)
 		}
-		answered <- int(resp.GetBatch().GetAggregationResults()[0].GetAggregateProperties()["property_1"].GetIntegerValue())
+		answered <- int(
+			resp.GetBatch().GetAggregationResults()[0].GetAggregateProperties()["property_1"].GetIntegerValue())
 	}()
 	key := &pb.Key{Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: 1}}}}
 	for range 3 {
-		if resp, err := s.Lookup(t.Context(), &pb.LookupRequest{ProjectId: "full", Keys: []*pb.Key{key}}); err != nil || len(resp.Found) != 1 {
+		if resp, err := s.Lookup(t.Context(), &pb.LookupRequest{ProjectId: "full", Keys: []*pb.Key{key}}); err != nil ||
+			len(resp.Found) != 1 {
 			t.Fatalf("a lookup while the index is built: %v, %v", resp, err)
 		}
 	}
-	if _, err := s.Commit(t.Context(), &pb.CommitRequest{ProjectId: "full", Mode: pb.CommitRequest_NON_TRANSACTIONAL, Mutations: []*pb.Mutation{
-		{Operation: &pb.Mutation_Delete{Delete: key}},
-	}}); err != nil {
+	if _, err := s.Commit(t.Context(), &pb.CommitRequest{ProjectId: "full", Mode: pb.CommitRequest_NON_TRANSACTIONAL,
+		Mutations: []*pb.Mutation{
+			{Operation: &pb.Mutation_Delete{Delete: key}},
+		}}); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -191,17 +210,24 @@ func TestManyShapes(t *testing.T) {
 		for _, property := range []string{"n", "s"} {
 			for _, equal := range []string{"", "n", "s"} {
 				for _, by := range []string{"n", "s", "__key__"} {
-					for _, direction := range []pb.PropertyOrder_Direction{pb.PropertyOrder_ASCENDING, pb.PropertyOrder_DESCENDING} {
-						q := &pb.Query{Kind: []*pb.KindExpression{{Name: "K"}}, Order: []*pb.PropertyOrder{{Property: &pb.PropertyReference{Name: by}, Direction: direction}}}
+					for _, direction := range []pb.PropertyOrder_Direction{pb.PropertyOrder_ASCENDING,
+						pb.PropertyOrder_DESCENDING} {
+						q := &pb.Query{Kind: []*pb.KindExpression{{Name: "K"}},
+							Order: []*pb.PropertyOrder{{Property: &pb.PropertyReference{Name: by},
+								Direction: direction}}}
 						if by != property {
-							q.Order = append(q.Order, &pb.PropertyOrder{Property: &pb.PropertyReference{Name: property}})
+							q.Order = append(q.Order,
+								&pb.PropertyOrder{Property: &pb.PropertyReference{Name: property}})
 						}
 						if equal != "" {
-							q.Filter = &pb.Filter{FilterType: &pb.Filter_PropertyFilter{PropertyFilter: &pb.PropertyFilter{
-								Property: &pb.PropertyReference{Name: equal}, Op: pb.PropertyFilter_GREATER_THAN_OR_EQUAL, Value: entity.Integer(0),
-							}}}
+							q.Filter = &pb.Filter{
+								FilterType: &pb.Filter_PropertyFilter{PropertyFilter: &pb.PropertyFilter{
+									Property: &pb.PropertyReference{Name: equal},
+									Op:       pb.PropertyFilter_GREATER_THAN_OR_EQUAL, Value: entity.Integer(0),
+								}}}
 						}
-						resp, err := s.RunQuery(t.Context(), &pb.RunQueryRequest{ProjectId: "full", QueryType: &pb.RunQueryRequest_Query{Query: q}})
+						resp, err := s.RunQuery(t.Context(),
+							&pb.RunQueryRequest{ProjectId: "full", QueryType: &pb.RunQueryRequest_Query{Query: q}})
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -243,7 +269,8 @@ func TestConflictsFoundWithPauses(t *testing.T) {
 				value = n
 			}
 			req.Mutations = append(req.Mutations, &pb.Mutation{Operation: &pb.Mutation_Upsert{Upsert: &pb.Entity{
-				Key:        &pb.Key{Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: id - others + i}}}},
+				Key: &pb.Key{
+					Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: id - others + i}}}},
 				Properties: map[string]*pb.Value{"n": entity.Integer(value), "s": entity.Text(fmt.Sprint(id, n))},
 			}}})
 		}
@@ -264,12 +291,14 @@ func TestConflictsFoundWithPauses(t *testing.T) {
 			t.Fatal(err)
 		}
 		query := &pb.Query{
-			Kind: []*pb.KindExpression{{Name: "K"}}, Filter: testFilter("n", pb.PropertyFilter_EQUAL, entity.Integer(seen)),
+			Kind: []*pb.KindExpression{{Name: "K"}}, Filter: testFilter("n", pb.PropertyFilter_EQUAL,
+				entity.Integer(seen)),
 		}
 		for more := true; more; {
 			resp, err := s.RunQuery(t.Context(), &pb.RunQueryRequest{
 				ProjectId: "full", QueryType: &pb.RunQueryRequest_Query{Query: query},
-				ReadOptions: &pb.ReadOptions{ConsistencyType: &pb.ReadOptions_Transaction{Transaction: begun.Transaction}},
+				ReadOptions: &pb.ReadOptions{
+					ConsistencyType: &pb.ReadOptions_Transaction{Transaction: begun.Transaction}},
 			})
 			if err != nil {
 				t.Fatal(err)

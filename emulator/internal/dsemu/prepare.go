@@ -57,8 +57,11 @@ func (db *database) prepare(ctx context.Context, q *query.Query) (release func()
 					settled = false
 				default:
 					release()
-					return nil, status.Errorf(codes.FailedPrecondition, "an entity of kind %q has more than %d combinations "+
-						"of the values that this query orders by (%s): Datastore writes no such entity where it has such an index",
+					return nil, status.Errorf(codes.FailedPrecondition,
+						"an entity of kind %q has more than %d combinations "+
+							"of the values that this query orders by (%s): Datastore writes no such entity where it "+
+							"has "+
+							"such an index",
 						q.Kind, store.MaxEntries, d.Orders())
 				}
 			}

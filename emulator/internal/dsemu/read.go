@@ -75,9 +75,11 @@ func (db *database) readTime(t *timestamppb.Timestamp, now time.Time) (int64, er
 	case micros > max(now.UnixMicro(), db.lastCommit):
 		return 0, model.Invalid("read_time %v is in the future", t.AsTime())
 	case micros < now.Add(-db.opts.Retention).UnixMicro():
-		return 0, status.Errorf(codes.FailedPrecondition, "read_time %v is too old: versions are kept for %v", t.AsTime(), db.opts.Retention)
+		return 0, status.Errorf(codes.FailedPrecondition, "read_time %v is too old: versions are kept for %v",
+			t.AsTime(), db.opts.Retention)
 	case micros < db.forgotten:
-		return 0, status.Errorf(codes.FailedPrecondition, "read_time %v is too old: versions since %v are kept, as older ones would take more than %d bytes of memory",
+		return 0, status.Errorf(codes.FailedPrecondition, "read_time %v is too old: versions since %v are kept, as "+
+			"older ones would take more than %d bytes of memory",
 			t.AsTime(), time.UnixMicro(db.forgotten).UTC(), db.opts.VersionMemory)
 	case db.opts.PointInTime && micros < now.Add(-time.Hour).UnixMicro() && micros%time.Minute.Microseconds() != 0:
 		return 0, model.Invalid("read_time %v is more than an hour ago, and no whole minute", t.AsTime())
@@ -133,7 +135,9 @@ func keepMasked(r *pb.EntityResult, v store.Version, paths []string) error {
 }
 
 // runQuery returns one batch of a query's results.
-func (db *database) runQuery(ctx context.Context, q *query.Query, req *pb.RunQueryRequest) (*pb.RunQueryResponse, error) {
+func (db *database) runQuery(
+	ctx context.Context, q *query.Query, req *pb.RunQueryRequest,
+) (*pb.RunQueryResponse, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	release, err := db.prepare(ctx, q)

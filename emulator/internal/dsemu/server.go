@@ -61,7 +61,8 @@ func (s *Server) database(project, id string) (*database, error) {
 	case !validProject.MatchString(project):
 		return nil, model.Invalid("the request's project_id is %.110q, which can't be a project", project)
 	case !validDatabase.MatchString(id):
-		return nil, model.Invalid("the request's database_id is %.110q: it is empty for the default database, and otherwise has letters, digits and '-'", id)
+		return nil, model.Invalid("the request's database_id is %.110q: it is empty for the default database, and "+
+			"otherwise has letters, digits and '-'", id)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +113,8 @@ func (s *Server) RunQuery(ctx context.Context, req *pb.RunQueryRequest) (*pb.Run
 	if asked == nil {
 		return nil, model.Invalid("the request has no query")
 	}
-	q, err := query.Parse(db.Database, query.Options{Scatter: db.opts.Scatter, Indexes: db.opts.Indexes}, req.PartitionId, asked)
+	q, err := query.Parse(db.Database, query.Options{Scatter: db.opts.Scatter, Indexes: db.opts.Indexes},
+		req.PartitionId, asked)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +144,9 @@ func (s *Server) RunQuery(ctx context.Context, req *pb.RunQueryRequest) (*pb.Run
 }
 
 // RunAggregationQuery counts and adds up the results of a query.
-func (s *Server) RunAggregationQuery(ctx context.Context, req *pb.RunAggregationQueryRequest) (*pb.RunAggregationQueryResponse, error) {
+func (s *Server) RunAggregationQuery(
+	ctx context.Context, req *pb.RunAggregationQueryRequest,
+) (*pb.RunAggregationQueryResponse, error) {
 	db, err := s.database(req.ProjectId, req.DatabaseId)
 	if err != nil {
 		return nil, err
@@ -161,7 +165,8 @@ func (s *Server) RunAggregationQuery(ctx context.Context, req *pb.RunAggregation
 	if err != nil {
 		return nil, err
 	}
-	q, err := query.Parse(db.Database, query.Options{Scatter: db.opts.Scatter, Indexes: db.opts.Indexes}, req.PartitionId, asked.GetNestedQuery(), query.Aggregated(tallies)...)
+	q, err := query.Parse(db.Database, query.Options{Scatter: db.opts.Scatter, Indexes: db.opts.Indexes},
+		req.PartitionId, asked.GetNestedQuery(), query.Aggregated(tallies)...)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +180,8 @@ func (s *Server) RunAggregationQuery(ctx context.Context, req *pb.RunAggregation
 		}
 		reads := s.meter.Aggregation(entries)
 		if req.ExplainOptions != nil {
-			resp.ExplainMetrics = cost{results: 1, reads: reads, scanned: q.Scanned, aggregated: entries}.metrics(q.Summary(), time.Since(begun))
+			resp.ExplainMetrics = cost{results: 1, reads: reads, scanned: q.Scanned,
+				aggregated: entries}.metrics(q.Summary(), time.Since(begun))
 		}
 	}
 	if req.GetGqlQuery() != nil {
@@ -185,7 +191,9 @@ func (s *Server) RunAggregationQuery(ctx context.Context, req *pb.RunAggregation
 }
 
 // BeginTransaction opens a transaction.
-func (s *Server) BeginTransaction(_ context.Context, req *pb.BeginTransactionRequest) (*pb.BeginTransactionResponse, error) {
+func (s *Server) BeginTransaction(
+	_ context.Context, req *pb.BeginTransactionRequest,
+) (*pb.BeginTransactionResponse, error) {
 	db, err := s.database(req.ProjectId, req.DatabaseId)
 	if err != nil {
 		return nil, err

@@ -243,7 +243,8 @@ func (s *scanned) covers(key *pb.Key) bool {
 // saw reports whether a version belongs to the part of the result that was seen.
 func (s *scanned) saw(r *store.Record, v store.Version) bool {
 	for _, row := range s.query.Rows(nil, r, v, "") {
-		if row.SortKey > s.query.After && (!s.query.Bounded || row.SortKey <= s.query.Until) && (s.to == "" || row.SortKey <= s.to) {
+		if row.SortKey > s.query.After && (!s.query.Bounded || row.SortKey <= s.query.Until) &&
+			(s.to == "" || row.SortKey <= s.to) {
 			return true
 		}
 	}

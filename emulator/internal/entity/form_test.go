@@ -21,15 +21,21 @@ func TestSplice(t *testing.T) {
 			case 0:
 				properties[name] = Integer(rng.Int64N(1000))
 			case 1:
-				properties[name] = Array([]*pb.Value{Text("x"), {ExcludeFromIndexes: true, ValueType: &pb.Value_StringValue{StringValue: "y"}}})
+				properties[name] =
+					Array([]*pb.Value{Text("x"),
+						{ExcludeFromIndexes: true, ValueType: &pb.Value_StringValue{StringValue: "y"}}})
 			case 2:
-				properties[name] = &pb.Value{ValueType: &pb.Value_EntityValue{EntityValue: &pb.Entity{Properties: map[string]*pb.Value{"in": Integer(1), "side": Text(name)}}}}
+				properties[name] =
+					&pb.Value{ValueType: &pb.Value_EntityValue{
+						EntityValue: &pb.Entity{Properties: map[string]*pb.Value{"in": Integer(1),
+							"side": Text(name)}}}}
 			}
 		}
 		return properties
 	}
 	for range 2000 {
-		empty, err := New(&pb.Key{Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Name{Name: "k"}}}})
+		empty, err :=
+			New(&pb.Key{Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Name{Name: "k"}}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +62,8 @@ func TestSplice(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(got.wire, want.wire) || got.indexed != want.indexed || got.keyLen != want.keyLen {
-			t.Fatalf("%q of %v in %v: %v, %d indexed, want %d", paths, after, before, got.Properties(), got.indexed, want.indexed)
+			t.Fatalf("%q of %v in %v: %v, %d indexed, want %d", paths, after, before, got.Properties(), got.indexed,
+				want.indexed)
 		}
 	}
 	for _, path := range []string{"", "a.b", `a\.b`, "__key__"} {

@@ -106,7 +106,8 @@ func set(properties map[string]*pb.Value, names []string, v *pb.Value) {
 	set(inner, names[1:], v)
 	properties[names[0]] = &pb.Value{
 		ExcludeFromIndexes: outer.GetExcludeFromIndexes(),
-		ValueType:          &pb.Value_EntityValue{EntityValue: &pb.Entity{Key: outer.GetEntityValue().GetKey(), Properties: inner}},
+		ValueType: &pb.Value_EntityValue{EntityValue: &pb.Entity{Key: outer.GetEntityValue().GetKey(),
+			Properties: inner}},
 	}
 }
 
@@ -133,7 +134,9 @@ func transformed(at int64, v *pb.Value, t *pb.PropertyTransform) (after, result 
 		return Array(elements), null
 	case *pb.PropertyTransform_RemoveAllFromArray:
 		elements := slices.DeleteFunc(slices.Clone(v.GetArrayValue().GetValues()), func(have *pb.Value) bool {
-			return slices.ContainsFunc(op.RemoveAllFromArray.GetValues(), func(el *pb.Value) bool { return sameValue(have, el) })
+			return slices.ContainsFunc(op.RemoveAllFromArray.GetValues(), func(el *pb.Value) bool {
+				return sameValue(have, el)
+			})
 		})
 		return Array(elements), null
 	}
@@ -154,7 +157,8 @@ func sameValue(a, b *pb.Value) bool {
 	switch x := a.ValueType.(type) {
 	case *pb.Value_EntityValue:
 		y := b.GetEntityValue()
-		return proto.Equal(x.EntityValue.GetKey(), y.GetKey()) && maps.EqualFunc(x.EntityValue.GetProperties(), y.GetProperties(), sameValue)
+		return proto.Equal(x.EntityValue.GetKey(), y.GetKey()) &&
+			maps.EqualFunc(x.EntityValue.GetProperties(), y.GetProperties(), sameValue)
 	case *pb.Value_ArrayValue:
 		return slices.EqualFunc(x.ArrayValue.GetValues(), b.GetArrayValue().GetValues(), sameValue)
 	}

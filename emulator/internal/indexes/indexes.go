@@ -92,7 +92,8 @@ func Parse(contents []byte) (*Set, error) {
 		}
 		for _, p := range x.Properties {
 			if p.Name == "" || p.Direction != "" && p.Direction != "asc" && p.Direction != "desc" || p.Mode != "" {
-				return nil, fmt.Errorf("index.yaml: index %d: a property needs a name, and the direction asc or desc", i+1)
+				return nil, fmt.Errorf("index.yaml: index %d: a property needs a name, and the direction asc or desc",
+					i+1)
 			}
 			index.Properties = append(index.Properties, Property{p.Name, p.Direction == "desc"})
 		}
@@ -167,7 +168,8 @@ func (s *Set) Serve(shape Shape) (used []Index, missing *Index) {
 	}
 	orders := shape.orders()
 	for _, x := range s.all {
-		if n := len(x.Properties) - len(orders) - len(shape.Rest); n >= 0 && slices.Equal(x.Properties[n:n+len(orders)], orders) && permuted(x.Properties[n+len(orders):], shape.Rest) {
+		if n := len(x.Properties) - len(orders) - len(shape.Rest); n >= 0 &&
+			slices.Equal(x.Properties[n:n+len(orders)], orders) && permuted(x.Properties[n+len(orders):], shape.Rest) {
 			if used := s.merged(shape, x.Properties[n:]); used != nil {
 				return used, nil
 			}

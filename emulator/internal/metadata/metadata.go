@@ -77,7 +77,8 @@ func (db *Database) Describe(namespace, name string, at int64, in Span, most int
 				return true
 			}
 			all := d.measureAll(ns)
-			return all.count == 0 || d.put(all.properties(at, map[string]*pb.Value{"subject_namespace": entity.Text(ns)}), path)
+			return all.count == 0 ||
+				d.put(all.properties(at, map[string]*pb.Value{"subject_namespace": entity.Text(ns)}), path)
 		})
 	case statKindKind:
 		d.perKind(statKindKind, everywhere)

@@ -112,7 +112,8 @@ func (m *Meter) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 // servers that have no meter. An aggregation without a COUNT counts as one
 // read, because its answer does not say how much was scanned.
 func (m *Meter) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
-	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker,
+		opts ...grpc.CallOption) error {
 		m.rpc(method)
 		if err := invoker(ctx, method, req, reply, cc, opts...); err != nil {
 			return err

@@ -81,7 +81,8 @@ func CheckReadPath(path []*pb.Key_PathElement, incomplete bool) error {
 	}
 	for i, el := range path {
 		if el.GetKind() == "" || len(el.GetKind()) > MaxName {
-			return Invalid("the kind of a key path element has 1 to %d bytes, this one has %d", MaxName, len(el.GetKind()))
+			return Invalid("the kind of a key path element has 1 to %d bytes, this one has %d", MaxName,
+				len(el.GetKind()))
 		}
 		switch id := el.IdType.(type) {
 		case *pb.Key_PathElement_Id:
@@ -90,7 +91,8 @@ func CheckReadPath(path []*pb.Key_PathElement, incomplete bool) error {
 			}
 		case *pb.Key_PathElement_Name:
 			if id.Name == "" || len(id.Name) > MaxName {
-				return Invalid("the name of a key path element has 1 to %d bytes, this one has %d", MaxName, len(id.Name))
+				return Invalid("the name of a key path element has 1 to %d bytes, this one has %d", MaxName,
+					len(id.Name))
 			}
 		default:
 			if !incomplete || i < len(path)-1 {

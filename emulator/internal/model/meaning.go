@@ -58,7 +58,8 @@ func checkMeaning(name string, v *pb.Value) error {
 	case isArray:
 		return Invalid("A Value containing a list_value cannot specify a meaning.")
 	case m == ProjectionMeaning:
-		return Invalid("the property %q has meaning %d, which only results of projections have", name, ProjectionMeaning)
+		return Invalid("the property %q has meaning %d, which only results of projections have", name,
+			ProjectionMeaning)
 	}
 	if wanted, ok := neverTaken[m]; ok {
 		if typeOf(v) == wanted {

@@ -110,8 +110,8 @@ func TestEqualities(t *testing.T) {
 	}
 }
 
-// TestManyEqualities checks that twice as many equalities take about twice as much: on one array, and on as
-// many properties.
+// TestManyEqualities checks that twice as many equalities take about twice as much: on one array,
+// and on as many properties.
 func TestManyEqualities(t *testing.T) {
 	type size struct{ array, wide float64 }
 	measure := func(n int) size {
@@ -163,8 +163,8 @@ func TestNamesRead(t *testing.T) {
 	}
 }
 
-// TestNarrowedPlans narrows plans at random until entities with so many values fit: each is over some of the
-// equalities, and nothing else is left out.
+// TestNarrowedPlans narrows plans at random until entities with so many values fit: each is over
+// some of the equalities, and nothing else is left out.
 func TestNarrowedPlans(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
 	for range 5000 {

@@ -298,7 +298,8 @@ func (p *filterParser) property(f *pb.PropertyFilter) ([]*conjunction, error) {
 		if op == pb.PropertyFilter_NOT_IN {
 			p.notIn++
 			if len(forms) > maxNotIn {
-				return nil, model.Invalid("a NOT_IN filter has at most %d values, this one has %d", maxNotIn, len(forms))
+				return nil, model.Invalid("a NOT_IN filter has at most %d values, this one has %d", maxNotIn,
+					len(forms))
 			}
 		}
 		p.notEqual++

@@ -28,15 +28,17 @@ type Query struct {
 	orders     []store.Order // explicit, then those that inequalities and projection imply
 	After      string        // sort key of the start cursor
 	AfterGroup string
-	Until      string          // sort key of the end cursor
-	Bounded    bool            // there is one
-	Offset     int             // rows to skip
-	Limit      int             // negative: none
-	scatter    int             // proportion of the database
-	chosen     int             // how many of the orders come before those that only a projection implies, in whatever order an index has them
-	indexes    []indexes.Index // that serve the query
-	Scanned    int64           // entries of indexes that were looked at
-	print      uint32          // tells the query from others, in its cursors
+	Until      string // sort key of the end cursor
+	Bounded    bool   // there is one
+	Offset     int    // rows to skip
+	Limit      int    // negative: none
+	scatter    int    // proportion of the database
+	// how many of the orders come before those that only a projection implies, in whatever order an
+	// index has them
+	chosen  int
+	indexes []indexes.Index // that serve the query
+	Scanned int64           // entries of indexes that were looked at
+	print   uint32          // tells the query from others, in its cursors
 }
 
 func unimplemented(what string) error {
@@ -173,7 +175,8 @@ func (q *Query) parseOrders(orders []*pb.PropertyOrder) error {
 // keys behind it.
 func alone(orders []*pb.PropertyOrder) bool {
 	rest := orders[1:]
-	return len(rest) == 0 || len(rest) == 1 && rest[0].GetProperty().GetName() == model.KeyProperty && rest[0].Direction != pb.PropertyOrder_DESCENDING
+	return len(rest) == 0 || len(rest) == 1 && rest[0].GetProperty().GetName() == model.KeyProperty &&
+		rest[0].Direction != pb.PropertyOrder_DESCENDING
 }
 
 func (q *Query) ordered(property string) bool {
@@ -223,7 +226,9 @@ func (q *Query) implyOrders() {
 		}
 	}
 	slices.Sort(implied)
-	if len(q.orders) == 0 && len(implied) == 0 && slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return c.ranged }) {
+	if len(q.orders) == 0 && len(implied) == 0 && slices.ContainsFunc(q.anyOf, func(c *conjunction) bool {
+		return c.ranged
+	}) {
 		implied = []string{model.KeyProperty}
 	}
 	if !q.byScatter() {
@@ -249,7 +254,8 @@ func (q *Query) check() error {
 		}
 		ranged := c.lo != "" || c.hi != "" || len(c.between) > 0
 		if q.byScatter() && ranged {
-			return model.Invalid("The first sort property must be the same as the property to which the inequality filter is applied.")
+			return model.Invalid("The first sort property must be the same as the property to which the inequality " +
+				"filter is applied.")
 		}
 	}
 	if q.byScatter() && q.aggregated != nil {
@@ -261,7 +267,9 @@ func (q *Query) check() error {
 			return model.Invalid("kind is required for all filters except __key__ and ancestor")
 		case q.aggregated == nil && len(q.Projected) > 0:
 			return model.Invalid("kind is required for projections except __key__")
-		case slices.ContainsFunc(q.orders, func(o store.Order) bool { return o.Property != model.KeyProperty || o.Descending }):
+		case slices.ContainsFunc(q.orders, func(o store.Order) bool {
+			return o.Property != model.KeyProperty || o.Descending
+		}):
 			return model.Invalid("kind is required for all orders except __key__ ascending")
 		}
 	}
@@ -297,7 +305,8 @@ func (q *Query) chooseIndexes(set *indexes.Set) error {
 		}
 		used, missing := set.Serve(shape)
 		if missing != nil {
-			return status.Errorf(codes.FailedPrecondition, "no matching index found. recommended index is:\n%s", missing)
+			return status.Errorf(codes.FailedPrecondition, "no matching index found. recommended index is:\n%s",
+				missing)
 		}
 		q.indexes = append(q.indexes, used...)
 		tail := used[0].Properties

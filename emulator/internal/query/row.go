@@ -36,7 +36,9 @@ func (q *Query) Rows(dst []Row, r *store.Record, v store.Version, sortKey string
 		if !ok {
 			return dst
 		}
-		if !slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return len(c.equal) == 0 || c.holds(v.Some(q.reads)) }) {
+		if !slices.ContainsFunc(q.anyOf, func(c *conjunction) bool {
+			return len(c.equal) == 0 || c.holds(v.Some(q.reads))
+		}) {
 			return dst
 		}
 		return append(dst, Row{SortKey: string(value[:]) + r.Path, Version: v})
@@ -211,7 +213,9 @@ func (c *conjunction) holds(properties map[string]*pb.Value) bool {
 		}
 	}
 	for _, iv := range c.between {
-		if !slices.ContainsFunc(collate.Entries(properties, iv.property), func(v collate.Entry) bool { return iv.holds(v.Form) }) {
+		if !slices.ContainsFunc(collate.Entries(properties, iv.property), func(v collate.Entry) bool {
+			return iv.holds(v.Form)
+		}) {
 			return false
 		}
 	}

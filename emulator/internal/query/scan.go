@@ -227,7 +227,8 @@ type source struct {
 const manyValues = 32
 
 func (q *Query) source(iter store.Iterator, s scan, at int64) *source {
-	src := &source{query: q, at: at, prefix: s.prefix, iter: iter, down: s.reverse, keys: !q.needsProperties() && q.Distinct == 0}
+	src := &source{query: q, at: at, prefix: s.prefix, iter: iter, down: s.reverse, keys: !q.needsProperties() &&
+		q.Distinct == 0}
 	if s.reverse {
 		src.end = s.lo
 		from := s.hi

@@ -37,7 +37,8 @@ func NewTallies(aggregations []*pb.AggregationQuery_Aggregation) ([]*Tally, erro
 	case n == 0:
 		return nil, model.Invalid("an aggregation query has 1 to %d aggregations, this one has none", maxAggregations)
 	case n > maxAggregations:
-		return nil, model.Invalid("The maximum number of aggregations allowed in an aggregation query is %d. Received: %d", maxAggregations, n)
+		return nil, model.Invalid("The maximum number of aggregations allowed in an aggregation query is %d. "+
+			"Received: %d", maxAggregations, n)
 	}
 	var tallies []*Tally
 	aliases := make(map[string]bool)

@@ -36,7 +36,8 @@ func Handler(c pb.CloudTasksClient) http.Handler {
 		if err != nil {
 			s := status.Convert(err)
 			w.WriteHeader(httpStatus(s.Code()))
-			body := map[string]any{"error": map[string]any{"code": httpStatus(s.Code()), "message": s.Message(), "status": codeName(s.Code())}}
+			body := map[string]any{"error": map[string]any{"code": httpStatus(s.Code()), "message": s.Message(),
+				"status": codeName(s.Code())}}
 			_ = json.NewEncoder(w).Encode(body) // the client has gone
 			return
 		}
@@ -161,7 +162,8 @@ func serve(ctx context.Context, c pb.CloudTasksClient, r *http.Request, body io.
 		return c.CreateTask(ctx, req)
 	case "GET " + tasks:
 		return c.ListTasks(ctx, &pb.ListTasksRequest{
-			Parent: parent, PageSize: pageSize, PageToken: query.Get("pageToken"), ResponseView: view(query.Get("responseView")),
+			Parent: parent, PageSize: pageSize, PageToken: query.Get("pageToken"),
+			ResponseView: view(query.Get("responseView")),
 		})
 	case "GET " + tasks + "/*":
 		return c.GetTask(ctx, &pb.GetTaskRequest{Name: name, ResponseView: view(query.Get("responseView"))})
@@ -185,7 +187,9 @@ var errNoURL = status.Error(codes.InvalidArgument, "the task has no URL. "+
 	"enqueue(data, {uri: \"http://127.0.0.1:5001/PROJECT/LOCATION/FUNCTION\"}), in Python TaskOptions(uri=...)")
 
 func unknown(r *http.Request) error {
-	return status.Errorf(codes.NotFound, "there is no %s %.200s here: this is Cloud Tasks, as gRPC, and as JSON below /v2/projects/", r.Method, r.URL.Path)
+	return status.Errorf(codes.NotFound,
+		"there is no %s %.200s here: this is Cloud Tasks, as gRPC, and as JSON below /v2/projects/", r.Method,
+		r.URL.Path)
 }
 
 // ensure creates a queue that is not there.

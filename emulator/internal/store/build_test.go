@@ -32,7 +32,8 @@ func put(t *testing.T, k *Kind, rng *rand.Rand, id, at int64) *Record {
 		for range 1 + rng.IntN(3) {
 			list = append(list, entity.Integer(rng.Int64N(5)))
 		}
-		if f, err = f.With(map[string]*pb.Value{"a": entity.Array(list), "b": entity.Integer(rng.Int64N(5))}); err != nil {
+		if f, err = f.With(map[string]*pb.Value{"a": entity.Array(list),
+			"b": entity.Integer(rng.Int64N(5))}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -101,9 +102,11 @@ func TestBuildBesideWrites(t *testing.T) {
 		again.Entries(d).Close()
 		built, always, later := k.index(d), whole.index(d), again.index(d)
 		if got := built.dump(); !slices.Equal(got, always.dump()) || !slices.Equal(got, later.dump()) {
-			t.Fatalf("%d entries, %d if it is there all the time, %d if it is built later", len(got), len(always.dump()), len(later.dump()))
+			t.Fatalf("%d entries, %d if it is there all the time, %d if it is built later", len(got),
+				len(always.dump()), len(later.dump()))
 		}
-		if totals != others && totals.Old != others.Old || built.bytes != always.bytes || totals.Indexes != built.bytes {
+		if totals != others && totals.Old != others.Old || built.bytes != always.bytes ||
+			totals.Indexes != built.bytes {
 			t.Errorf("memory: %+v and %+v, of the indexes %d and %d", totals, others, built.bytes, always.bytes)
 		}
 		// All that goes again takes all memory with it.
@@ -123,8 +126,8 @@ func TestBuildBesideWrites(t *testing.T) {
 	}
 }
 
-// TestDroppedIndexes asks for more indexes than there is memory for. In turn, most are there
-// when they are asked for again; once others are asked for instead, these are soon there all the time.
+// TestDroppedIndexes asks for more indexes than there is memory for. In turn, most are there when
+// they are asked for again; once others are asked for instead, these are soon there all the time.
 func TestDroppedIndexes(t *testing.T) {
 	rng := testflag.Rand(t)
 	var totals Totals
@@ -171,7 +174,8 @@ func TestIdleIndexes(t *testing.T) {
 	rng := testflag.Rand(t)
 	var totals Totals
 	k := NewKind("K", &totals)
-	used, held, idle := Definition{{Property: "a"}}, Definition{{Property: "b"}}, Definition{{Property: "b", Descending: true}}
+	used, held, idle := Definition{{Property: "a"}}, Definition{{Property: "b"}},
+		Definition{{Property: "b", Descending: true}}
 	for _, d := range []Definition{used, held, idle} {
 		k.Entries(d).Close()
 	}
@@ -189,7 +193,8 @@ func TestIdleIndexes(t *testing.T) {
 		}
 	}
 	if !k.Indexed(used) || !k.Indexed(held) || k.Indexed(idle) {
-		t.Errorf("kept: the used one %v, the held one %v, the idle one %v", k.Indexed(used), k.Indexed(held), k.Indexed(idle))
+		t.Errorf("kept: the used one %v, the held one %v, the idle one %v", k.Indexed(used), k.Indexed(held),
+			k.Indexed(idle))
 	}
 	if n := k.index(used).bytes + k.index(held).bytes; totals.Indexes != n {
 		t.Errorf("%d bytes, want %d", totals.Indexes, n)

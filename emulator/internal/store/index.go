@@ -48,7 +48,8 @@ func NamesOf(names []string) Names {
 // It copies no text, as it is asked of each property of each entity that a scan reads.
 func (n Names) Read(name []byte) bool {
 	for _, one := range n {
-		if len(one) >= len(name) && one[:len(name)] == string(name) && (len(one) == len(name) || one[len(name)] == '.') {
+		if len(one) >= len(name) && one[:len(name)] == string(name) &&
+			(len(one) == len(name) || one[len(name)] == '.') {
 			return true
 		}
 	}

@@ -20,7 +20,9 @@ const (
 
 // BatchCreateTasks puts several tasks into one queue, each as CreateTask does,
 // and each on its own: the operation's metadata says which failed.
-func (s *Server) BatchCreateTasks(_ context.Context, req *pb.BatchCreateTasksRequest) (*longrunningpb.Operation, error) {
+func (s *Server) BatchCreateTasks(
+	_ context.Context, req *pb.BatchCreateTasksRequest,
+) (*longrunningpb.Operation, error) {
 	q, err := s.queue(req.Parent)
 	if err != nil {
 		return nil, err
@@ -30,7 +32,8 @@ func (s *Server) BatchCreateTasks(_ context.Context, req *pb.BatchCreateTasksReq
 	}
 	for i, r := range req.Requests {
 		if r.GetParent() != req.Parent {
-			return nil, invalid("requests[%d].parent has to be %q, as that of the batch, it is %q", i, req.Parent, r.GetParent())
+			return nil, invalid("requests[%d].parent has to be %q, as that of the batch, it is %q", i, req.Parent,
+				r.GetParent())
 		}
 	}
 	return s.operate("create", req.Parent, req.RequestId, func() *operation {
@@ -50,7 +53,8 @@ func (s *Server) BatchCreateTasks(_ context.Context, req *pb.BatchCreateTasksReq
 			State: pb.BatchCreateTasksMetadata_SUCCEEDED, FailedRequests: failed,
 		}
 		o := &operation{
-			started:  &pb.BatchCreateTasksMetadata{StartTime: metadata.StartTime, State: pb.BatchCreateTasksMetadata_RUNNING},
+			started: &pb.BatchCreateTasksMetadata{StartTime: metadata.StartTime,
+				State: pb.BatchCreateTasksMetadata_RUNNING},
 			metadata: metadata, response: resp,
 		}
 		switch {
@@ -64,7 +68,9 @@ func (s *Server) BatchCreateTasks(_ context.Context, req *pb.BatchCreateTasksReq
 }
 
 // BatchDeleteTasks deletes several tasks of one queue, each as DeleteTask does.
-func (s *Server) BatchDeleteTasks(_ context.Context, req *pb.BatchDeleteTasksRequest) (*longrunningpb.Operation, error) {
+func (s *Server) BatchDeleteTasks(
+	_ context.Context, req *pb.BatchDeleteTasksRequest,
+) (*longrunningpb.Operation, error) {
 	if _, err := s.queue(req.Parent); err != nil {
 		return nil, err
 	}
@@ -93,7 +99,8 @@ func (s *Server) BatchDeleteTasks(_ context.Context, req *pb.BatchDeleteTasksReq
 			State: pb.BatchDeleteTasksMetadata_SUCCEEDED, FailedRequests: failed,
 		}
 		o := &operation{
-			started:  &pb.BatchDeleteTasksMetadata{StartTime: metadata.StartTime, State: pb.BatchDeleteTasksMetadata_RUNNING},
+			started: &pb.BatchDeleteTasksMetadata{StartTime: metadata.StartTime,
+				State: pb.BatchDeleteTasksMetadata_RUNNING},
 			metadata: metadata, response: new(emptypb.Empty),
 		}
 		switch {
@@ -108,5 +115,6 @@ func (s *Server) BatchDeleteTasks(_ context.Context, req *pb.BatchDeleteTasksReq
 
 // noneSucceeded is the documented error of a batch of which all failed.
 func noneSucceeded(metadata string) *rpcstatus.Status {
-	return status.Newf(codes.Aborted, "None of the requests succeeded, refer to %s.failed_requests for individual error details", metadata).Proto()
+	return status.Newf(codes.Aborted,
+		"None of the requests succeeded, refer to %s.failed_requests for individual error details", metadata).Proto()
 }

@@ -39,9 +39,11 @@ func completeQueue(config *pb.Queue, unlimited bool) (*pb.Queue, error) {
 	}
 	switch {
 	case !(limits.MaxDispatchesPerSecond > 0 && limits.MaxDispatchesPerSecond <= fastest): // nor NaN
-		return nil, invalid("Queue.rate_limits.max_dispatches_per_second has to be in (0, %v], it is %v", fastest, limits.MaxDispatchesPerSecond)
+		return nil, invalid("Queue.rate_limits.max_dispatches_per_second has to be in (0, %v], it is %v", fastest,
+			limits.MaxDispatchesPerSecond)
 	case limits.MaxConcurrentDispatches < 0 || limits.MaxConcurrentDispatches > maxConcurrentDispatches:
-		return nil, invalid("Queue.rate_limits.max_concurrent_dispatches has to be in [1, %d], it is %d", maxConcurrentDispatches, limits.MaxConcurrentDispatches)
+		return nil, invalid("Queue.rate_limits.max_concurrent_dispatches has to be in [1, %d], it is %d",
+			maxConcurrentDispatches, limits.MaxConcurrentDispatches)
 	}
 	// Output only. It is "generally at least equal to" the rate, and not said to
 	// be anything else.
@@ -94,7 +96,8 @@ func completeRetries(c *pb.RetryConfig, field string) (*pb.RetryConfig, error) {
 	case c.MaxDoublings < 0:
 		return nil, invalid("%s.max_doublings has to be at least 0, it is %d", field, c.MaxDoublings)
 	case c.MaxBackoff.AsDuration() < c.MinBackoff.AsDuration():
-		return nil, invalid("%s.max_backoff has to be at least min_backoff, %v, it is %v", field, c.MinBackoff.AsDuration(), c.MaxBackoff.AsDuration())
+		return nil, invalid("%s.max_backoff has to be at least min_backoff, %v, it is %v", field,
+			c.MinBackoff.AsDuration(), c.MaxBackoff.AsDuration())
 	}
 	return c, nil
 }

@@ -33,13 +33,17 @@ func FuzzRequests(f *testing.F) {
 	for _, m := range []proto.Message{
 		new(pb.CreateTaskRequest),
 		&pb.CreateTaskRequest{Parent: queue, Task: &pb.Task{
-			Name: queue + "/tasks/t", ScheduleTime: &timestamppb.Timestamp{Seconds: math.MinInt64}, DispatchDeadline: long,
-			RetryConfig: &pb.RetryConfig{MaxBackoff: long},
-			MessageType: &pb.Task_HttpRequest{HttpRequest: &pb.HttpRequest{Url: "http://h/", Headers: map[string]string{"": ""}}},
+			Name: queue + "/tasks/t", ScheduleTime: &timestamppb.Timestamp{Seconds: math.MinInt64},
+			DispatchDeadline: long,
+			RetryConfig:      &pb.RetryConfig{MaxBackoff: long},
+			MessageType: &pb.Task_HttpRequest{HttpRequest: &pb.HttpRequest{Url: "http://h/",
+				Headers: map[string]string{"": ""}}},
 		}},
-		&pb.CreateQueueRequest{Parent: location, Queue: &pb.Queue{Name: location + "/queues/r", RateLimits: &pb.RateLimits{MaxDispatchesPerSecond: math.Inf(1)}}},
+		&pb.CreateQueueRequest{Parent: location, Queue: &pb.Queue{Name: location + "/queues/r",
+			RateLimits: &pb.RateLimits{MaxDispatchesPerSecond: math.Inf(1)}}},
 		&pb.UpdateQueueRequest{Queue: &pb.Queue{Name: queue, HttpTarget: &pb.HttpTarget{
-			UriOverride: &pb.UriOverride{Host: proto.String("h"), Port: proto.Int64(math.MaxInt64), PathOverride: new(pb.PathOverride)}, HeaderOverrides: []*pb.HttpTarget_HeaderOverride{{}},
+			UriOverride: &pb.UriOverride{Host: proto.String("h"), Port: proto.Int64(math.MaxInt64),
+				PathOverride: new(pb.PathOverride)}, HeaderOverrides: []*pb.HttpTarget_HeaderOverride{{}},
 		}}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"http_target.uri_override.host", "rate_limits"}}},
 		&pb.ListQueuesRequest{Parent: location, Filter: "state: PAUSED", PageSize: -1},
 		&pb.BatchCreateTasksRequest{Parent: queue, Requests: []*pb.CreateTaskRequest{{Parent: queue}}},
@@ -65,7 +69,8 @@ func FuzzRequests(f *testing.F) {
 		setUp(s.CreateTask(ctx, &pb.CreateTaskRequest{Parent: queue, Task: &pb.Task{
 			Name: queue + "/tasks/t", MessageType: &pb.Task_HttpRequest{HttpRequest: &pb.HttpRequest{Url: "http://h/"}},
 		}}))
-		for _, service := range []any{pb.CloudTasksServer(s), longrunningpb.OperationsServer(operationsServer{server: s})} {
+		for _, service := range []any{pb.CloudTasksServer(s),
+			longrunningpb.OperationsServer(operationsServer{server: s})} {
 			v := reflect.ValueOf(service)
 			for i := range v.NumMethod() {
 				m := v.Method(i)

@@ -32,7 +32,8 @@ func checkLocation(name string) error {
 
 func checkQueueName(name string) error {
 	if !queueName.MatchString(name) {
-		return invalid("%q is not a queue name: projects/PROJECT/locations/LOCATION/queues/QUEUE, where QUEUE has 1 to 100 of [A-Za-z0-9-]", name)
+		return invalid("%q is not a queue name: projects/PROJECT/locations/LOCATION/queues/QUEUE, where QUEUE has 1 "+
+			"to 100 of [A-Za-z0-9-]", name)
 	}
 	return nil
 }
@@ -47,7 +48,8 @@ func locationOf(queue string) string {
 func splitTask(name string) (queue, id string, err error) {
 	queue, id, ok := strings.Cut(name, "/tasks/")
 	if !ok || !queueName.MatchString(queue) || !taskID.MatchString(id) {
-		return "", "", invalid("%q is not a task name: QUEUE/tasks/TASK, where TASK has 1 to 500 of [A-Za-z0-9_-]", name)
+		return "", "", invalid("%q is not a task name: QUEUE/tasks/TASK, where TASK has 1 to 500 of [A-Za-z0-9_-]",
+			name)
 	}
 	return queue, id, nil
 }

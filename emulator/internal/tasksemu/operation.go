@@ -137,7 +137,9 @@ func (s operationsServer) find(name string) (*operation, error) {
 }
 
 // GetOperation returns an operation, which is done.
-func (s operationsServer) GetOperation(_ context.Context, req *longrunningpb.GetOperationRequest) (*longrunningpb.Operation, error) {
+func (s operationsServer) GetOperation(
+	_ context.Context, req *longrunningpb.GetOperationRequest,
+) (*longrunningpb.Operation, error) {
 	op, err := s.find(req.Name)
 	if err != nil {
 		return nil, err
@@ -146,7 +148,9 @@ func (s operationsServer) GetOperation(_ context.Context, req *longrunningpb.Get
 }
 
 // WaitOperation returns an operation, which is done.
-func (s operationsServer) WaitOperation(_ context.Context, req *longrunningpb.WaitOperationRequest) (*longrunningpb.Operation, error) {
+func (s operationsServer) WaitOperation(
+	_ context.Context, req *longrunningpb.WaitOperationRequest,
+) (*longrunningpb.Operation, error) {
 	op, err := s.find(req.Name)
 	if err != nil {
 		return nil, err
@@ -155,13 +159,17 @@ func (s operationsServer) WaitOperation(_ context.Context, req *longrunningpb.Wa
 }
 
 // CancelOperation has no effect: the operation is done.
-func (s operationsServer) CancelOperation(_ context.Context, req *longrunningpb.CancelOperationRequest) (*emptypb.Empty, error) {
+func (s operationsServer) CancelOperation(
+	_ context.Context, req *longrunningpb.CancelOperationRequest,
+) (*emptypb.Empty, error) {
 	_, err := s.find(req.Name)
 	return new(emptypb.Empty), err
 }
 
 // DeleteOperation forgets an operation, and has no effect on its tasks.
-func (s operationsServer) DeleteOperation(_ context.Context, req *longrunningpb.DeleteOperationRequest) (*emptypb.Empty, error) {
+func (s operationsServer) DeleteOperation(
+	_ context.Context, req *longrunningpb.DeleteOperationRequest,
+) (*emptypb.Empty, error) {
 	if _, err := s.find(req.Name); err != nil {
 		return nil, err
 	}

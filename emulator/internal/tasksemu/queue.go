@@ -39,9 +39,10 @@ type queue struct {
 
 func newQueue(s *Server, e *era, config *pb.Queue) *queue {
 	return &queue{
-		server:     s,
-		era:        e,
-		limiter:    rate.NewLimiter(rate.Limit(config.RateLimits.MaxDispatchesPerSecond), int(config.RateLimits.MaxBurstSize)),
+		server: s,
+		era:    e,
+		limiter: rate.NewLimiter(rate.Limit(config.RateLimits.MaxDispatchesPerSecond),
+			int(config.RateLimits.MaxBurstSize)),
 		wake:       make(chan struct{}, 1),
 		closed:     make(chan struct{}),
 		config:     config,
@@ -93,7 +94,8 @@ func (q *queue) add(t *task, now time.Time) error {
 		return status.Errorf(codes.AlreadyExists, "Requested entity already exists: %s", t.name)
 	}
 	if _, taken := q.tombstones[t.name]; taken {
-		return status.Errorf(codes.AlreadyExists, "The task cannot be created because a task with this name existed too recently: %s", t.name)
+		return status.Errorf(codes.AlreadyExists,
+			"The task cannot be created because a task with this name existed too recently: %s", t.name)
 	}
 	q.tasks.Set(t.name, t)
 	q.wait(t)
@@ -192,7 +194,8 @@ func (q *queue) next(now time.Time) (*delivery, time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for {
-		if len(q.waiting) == 0 || q.config.State != pb.Queue_RUNNING || q.running >= int(q.config.RateLimits.MaxConcurrentDispatches) {
+		if len(q.waiting) == 0 || q.config.State != pb.Queue_RUNNING ||
+			q.running >= int(q.config.RateLimits.MaxConcurrentDispatches) {
 			return nil, 0
 		}
 		if at := q.waiting[0].at; at.After(now) {

@@ -44,7 +44,9 @@ func (s *Server) create(config *pb.Queue) (*pb.Queue, error) {
 	config.State = pb.Queue_RUNNING
 	config.PurgeTime = nil
 	if s.buried(config.Name, time.Now()) {
-		return nil, status.Errorf(codes.FailedPrecondition, "The queue cannot be created because a queue with this name existed too recently: %s, within %v", config.Name, queueTombstone)
+		return nil, status.Errorf(codes.FailedPrecondition,
+			"The queue cannot be created because a queue with this name existed too recently: %s, within %v",
+			config.Name, queueTombstone)
 	}
 	e := s.era
 	if e.ctx.Err() != nil {
@@ -177,7 +179,8 @@ func (s *Server) ListQueues(_ context.Context, req *pb.ListQueuesRequest) (*pb.L
 	if req.Filter != "" {
 		f := stateFilter.FindStringSubmatch(req.Filter)
 		if f == nil {
-			return nil, unimplemented("filters queues by their state only, as in \"state: PAUSED\"; the filter is %q", shorten(req.Filter))
+			return nil, unimplemented("filters queues by their state only, as in \"state: PAUSED\"; the filter is %q",
+				shorten(req.Filter))
 		}
 		wanted = func(q *pb.Queue) bool { return (q.State.String() == f[2]) == (f[1] != "!=") }
 	}

@@ -127,7 +127,8 @@ func (s *Server) queue(name string) (*queue, error) {
 		return q, nil
 	}
 	if s.buried(name, time.Now()) {
-		return nil, status.Errorf(codes.FailedPrecondition, "The queue no longer exists, though a queue with this name existed recently: %s", name)
+		return nil, status.Errorf(codes.FailedPrecondition,
+			"The queue no longer exists, though a queue with this name existed recently: %s", name)
 	}
 	return nil, status.Errorf(codes.NotFound, "Queue does not exist: %s. Create it first.", name)
 }

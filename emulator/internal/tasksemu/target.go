@@ -112,7 +112,8 @@ func checkTarget(t *pb.HttpTarget) error {
 	case pb.UriOverride_Scheme_name[int32(uri.GetScheme())] == "":
 		return invalid("%s.uri_override.scheme: there is no scheme %d", field, uri.GetScheme())
 	case pb.UriOverride_UriOverrideEnforceMode_name[int32(uri.UriOverrideEnforceMode)] == "":
-		return invalid("%s.uri_override.uri_override_enforce_mode: there is no mode %d", field, uri.UriOverrideEnforceMode)
+		return invalid("%s.uri_override.uri_override_enforce_mode: there is no mode %d", field,
+			uri.UriOverrideEnforceMode)
 	}
 	return checkURL(field+".uri_override", overrideURL("http://host.example/", uri))
 }
@@ -166,7 +167,9 @@ func overrideURL(text string, o *pb.UriOverride) string {
 
 // overrideRequest returns a task's method, URL, body and headers as its queue
 // wants them. The headers are a new map.
-func overrideRequest(r *pb.HttpRequest, t *pb.HttpTarget) (method, target string, body []byte, headers http.Header, auth authorization) {
+func overrideRequest(
+	r *pb.HttpRequest, t *pb.HttpTarget,
+) (method, target string, body []byte, headers http.Header, auth authorization) {
 	m := cmp.Or(t.GetHttpMethod(), r.HttpMethod, pb.HttpMethod_POST)
 	target = r.Url
 	if t.GetUriOverride() != nil {
@@ -195,7 +198,8 @@ func setHeader(headers http.Header, key, value string) {
 	key = http.CanonicalHeaderKey(key)
 	switch {
 	case key == "Host", key == "Content-Length", key == "User-Agent",
-		strings.HasPrefix(key, "X-Cloudtasks-"), strings.HasPrefix(key, "X-Google-"), strings.HasPrefix(key, "X-Appengine-"):
+		strings.HasPrefix(key, "X-Cloudtasks-"), strings.HasPrefix(key, "X-Google-"),
+		strings.HasPrefix(key, "X-Appengine-"):
 		return
 	}
 	headers[key] = []string{value}

@@ -39,7 +39,9 @@ type task struct {
 
 	dispatches int // attempts begun
 	responses  int // attempts that the handler answered
-	executions int // of them, those that it did not answer by 5XX: "this number does not include failures due to 5XX error codes"
+	// of them, those that it did not answer by 5XX: "this number does not include failures due to
+	// 5XX error codes"
+	executions int
 	first      time.Time
 	last       attempt
 	previous   outcome // of the last attempt that has ended
@@ -54,7 +56,8 @@ type attempt struct {
 // newTask checks a task, and completes it.
 func newTask(p *pb.Task, name, id string, now time.Time) (*task, error) {
 	if p.GetAppEngineHttpRequest() != nil {
-		return nil, unimplemented("delivers to HTTP targets only: use Task.http_request in place of Task.app_engine_http_request")
+		return nil, unimplemented("delivers to HTTP targets only: use Task.http_request in place of " +
+			"Task.app_engine_http_request")
 	}
 	request := p.GetHttpRequest()
 	if request == nil {
@@ -89,7 +92,8 @@ func newTask(p *pb.Task, name, id string, now time.Time) (*task, error) {
 		}
 		t.deadline = p.DispatchDeadline.AsDuration().Truncate(time.Millisecond)
 		if t.deadline < shortestDeadline || t.deadline > longestDeadline {
-			return nil, invalid("Task.dispatch_deadline has to be in [%v, %v], it is %v", shortestDeadline, longestDeadline, t.deadline)
+			return nil, invalid("Task.dispatch_deadline has to be in [%v, %v], it is %v", shortestDeadline,
+				longestDeadline, t.deadline)
 		}
 	}
 	if p.ScheduleTime != nil {

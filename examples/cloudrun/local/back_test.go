@@ -17,8 +17,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// earlier are the commits whose service goes on with what today's has begun, and the other way round. docs/upgrade.md says
-// when one is added.
+// earlier are the commits whose service goes on with what today's has begun, and the other way
+// round. docs/upgrade.md says when one is added.
 var earlier = []struct{ name, commit string }{
 	{"before undos, slots, budgets and shares", "db4410dd06cf126c5dee316371c575e1e86e320b"}, // 2026-11-25
 	{"before retention and erasures", "4c4b3228023dee60aa2a84b889199bc97ec2cdea"},           // 2026-11-26, morning
@@ -35,8 +35,8 @@ func git(args ...string) (string, error) {
 	return text, nil
 }
 
-// builtAt returns the service's program of an earlier commit, built in a worktree of its own. Without the repository's
-// history the test is left out.
+// builtAt returns the service's program of an earlier commit, built in a worktree of its own.
+// Without the repository's history the test is left out.
 func builtAt(t *testing.T, commit string) string {
 	t.Helper()
 	if _, err := git("rev-parse", "--show-toplevel"); err != nil {
@@ -64,15 +64,16 @@ func builtAt(t *testing.T, commit string) string {
 	return binary
 }
 
-// TestBack upgrades a service to today's build, goes back to an earlier one and upgrades again, in the middle of a job:
-// each account is credited exactly once, and what an operator sees is true all the time. Then the job is undone, as far as
-// the earlier build has recorded what that needs.
+// TestBack upgrades a service to today's build, goes back to an earlier one and upgrades again, in
+// the middle of a job: each account is credited exactly once, and what an operator sees is true all
+// the time. Then the job is undone, as far as the earlier build has recorded what that needs.
 func TestBack(t *testing.T) {
 	nightly.Leave(t)
 	today := built(t)
 	for _, e := range earlier {
 		t.Run(e.name, func(t *testing.T) {
-			c, err := parse(strings.Fields("-log -entities 30000 -max-instances 2 -concurrency 4 -idle 500ms -latency 20ms"), io.Discard)
+			c, err := parse(strings.Fields("-log -entities 30000 -max-instances 2 -concurrency 4 -idle 500ms "+
+				"-latency 20ms"), io.Discard)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -81,7 +82,8 @@ func TestBack(t *testing.T) {
 			o.settings = `, "rate": {"entities": 5000}` // so that each build has its time
 			for i := range 2 {
 				after := c.entities * (i + 1) / 3
-				o.events = append(o.events, event{after, actDeploy, 0}, event{after, actShift, 100}, event{after, actRetire, 0})
+				o.events = append(o.events, event{after, actDeploy, 0}, event{after, actShift, 100},
+					event{after, actRetire, 0})
 			}
 			o.must(o.start(t.Context()))
 			s, err := o.follow(t.Context())
@@ -157,8 +159,8 @@ func (p *pilot) wait(ctx context.Context, id string) *mapper.Status {
 	}
 }
 
-// undone undoes the job: each account is as it was before, or it is a failure of the undo whose page an earlier build has
-// done, and is credited still.
+// undone undoes the job: each account is as it was before, or it is a failure of the undo whose
+// page an earlier build has done, and is credited still.
 func (p *pilot) undone() {
 	p.Helper()
 	undo := new(mapper.Status)
@@ -168,26 +170,30 @@ func (p *pilot) undone() {
 	if still := int64(p.entities) - p.credited(p.amount).Wrong; still != left {
 		p.Errorf("%d accounts are not as before, and %d are credited", left, still)
 	}
-	p.Logf("the undo %s: restored %d, left %d, failures %d, and %d accounts are credited still", s.State, s.Counters["restored"], s.Counters["left"], s.Failures, left)
+	p.Logf("the undo %s: restored %d, left %d, failures %d, and %d accounts are credited still", s.State,
+		s.Counters["restored"], s.Counters["left"], s.Failures, left)
 	if s.Counters["restored"]+left != int64(p.entities) || (s.State == mapper.Succeeded) != (left == 0) {
-		p.Errorf("the undo has restored %d, %d accounts are credited still, and it is %s", s.Counters["restored"], left, s.State)
+		p.Errorf("the undo has restored %d, %d accounts are credited still, and it is %s", s.Counters["restored"], left,
+			s.State)
 	}
 	if left == 0 {
 		return
 	}
 	var failures struct{ Failures []mapper.Failure }
 	p.must(p.call(p.Context(), "GET", "/jobs/"+undo.ID+"/failures", "", &failures))
-	if len(failures.Failures) == 0 || !strings.Contains(failures.Failures[0].Error, "an older build has done the page") {
+	if len(failures.Failures) == 0 ||
+		!strings.Contains(failures.Failures[0].Error, "an older build has done the page") {
 		p.Errorf("the failures of the undo are %+v", failures.Failures)
 	}
 }
 
-// TestBackUnknown has an earlier build find jobs of what it does not know: it leaves them to today's, and says so, or does
-// what docs/upgrade.md says.
+// TestBackUnknown has an earlier build find jobs of what it does not know: it leaves them to
+// today's, and says so, or does what docs/upgrade.md says.
 func TestBackUnknown(t *testing.T) {
 	nightly.Leave(t)
 	today, e := built(t), earlier[0]
-	c, err := parse(strings.Fields("-log -entities 3000 -max-instances 2 -concurrency 6 -idle 500ms -latency 0"), io.Discard)
+	c, err := parse(strings.Fields("-log -entities 3000 -max-instances 2 -concurrency 6 -idle 500ms -latency 0"),
+		io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +212,10 @@ func TestBackUnknown(t *testing.T) {
 		return s
 	}
 	for id, settings := range jobs {
-		p.must(p.call(t.Context(), "POST", "/jobs", fmt.Sprintf(`{"mapper": "add-credit", "id": %q, "beside": true, "page_size": 20, "workers": 3, "rate": {"entities": 50}, %s}`, id, settings), nil))
+		p.must(p.call(t.Context(), "POST", "/jobs",
+			fmt.Sprintf(
+				`{"mapper": "add-credit", "id": %q, "beside": true, "page_size": 20, "workers": 3, "rate": `+
+					`{"entities": 50}, %s}`, id, settings), nil))
 		for ask(id).Processed == 0 {
 			p.must(sleep(t.Context(), 10*time.Millisecond))
 		}
@@ -218,10 +227,12 @@ func TestBackUnknown(t *testing.T) {
 	if s := p.wait(t.Context(), "budget"); s.State != mapper.Succeeded || s.Processed != int64(c.entities) {
 		t.Errorf("the earlier build has no budgets, and the job %s: %+v", s.State, s)
 	}
-	if s := ask("rehearsal"); s.State != mapper.Running || s.Error != "its tasks wait for a build that has the mapper rehearsal:add-credit" {
+	if s := ask("rehearsal"); s.State != mapper.Running ||
+		s.Error != "its tasks wait for a build that has the mapper rehearsal:add-credit" {
 		t.Errorf("a rehearsal, by the earlier build: %+v", s)
 	}
-	if code, text, err := p.send(t.Context(), "GET", "/jobs/share", ""); err != nil || code != http.StatusInternalServerError {
+	if code, text, err := p.send(t.Context(), "GET", "/jobs/share", ""); err != nil ||
+		code != http.StatusInternalServerError {
 		t.Errorf("a job over a share, by the earlier build: %d %s, %v", code, text, err)
 	}
 	p.deployNext()
@@ -237,7 +248,9 @@ func TestBackUnknown(t *testing.T) {
 	}
 	credited, others := p.credited(100010), p.credited(100000)
 	n := int64(c.entities)
-	if n-credited.Wrong != done["share"] || n-others.Wrong != n-done["share"] || done["share"] == 0 || done["rehearsal"] != n {
-		t.Errorf("%v are processed; %d accounts are credited twice, and %d once", done, n-credited.Wrong, n-others.Wrong)
+	if n-credited.Wrong != done["share"] || n-others.Wrong != n-done["share"] || done["share"] == 0 ||
+		done["rehearsal"] != n {
+		t.Errorf("%v are processed; %d accounts are credited twice, and %d once", done, n-credited.Wrong,
+			n-others.Wrong)
 	}
 }

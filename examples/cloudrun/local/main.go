@@ -1,5 +1,6 @@
-// Command local runs the service of examples/cloudrun on this machine as Cloud Run runs it, with nothing installed. It has
-// an embedded Datastore, an embedded Cloud Tasks, and a router that plays Cloud Run:
+// Command local runs the service of examples/cloudrun on this machine as Cloud Run runs it, with
+// nothing installed. It has an embedded Datastore, an embedded Cloud Tasks, and a router that plays
+// Cloud Run:
 //
 //   - Instances are processes of the service. They come and go with the requests, from none to a maximum.
 //   - An instance gets requests once it answers /ready with 200, and at most as many at once as its concurrency.
@@ -9,8 +10,9 @@
 //   - An instance that is to end gets SIGTERM and no more requests, and is killed 10 s later.
 //   - Two revisions may be there at once, and share the requests.
 //
-// It starts a job through the service's API with an operator's token, and follows it to its end. Then it checks that each
-// account was credited exactly once, that the job's records prove it, and that what the operator saw was true.
+// It starts a job through the service's API with an operator's token, and follows it to its end.
+// Then it checks that each account was credited exactly once, that the job's records prove it, and
+// that what the operator saw was true.
 package main
 
 import (
@@ -70,16 +72,22 @@ func parse(args []string, help io.Writer) (config, error) {
 	flags.IntVar(&c.concurrency, "concurrency", 8, "how many requests an instance takes at once, `N` in [1, 1000]")
 	flags.IntVar(&c.workers, "workers", 0, "how many tasks the queue delivers at once, `N` in [0, 1000];\n"+
 		"0: the service makes a queue that fits it. More than it takes are answered 429")
-	flags.StringVar(&c.cpu, "cpu", cpuRequest, "`when` an instance has a CPU: request, which is while it serves one, or always,\n"+
-		"as with a collector beside it")
-	flags.DurationVar(&c.keep, "idle", 2*time.Second, "how long an instance without a request stays; on Cloud Run up to 15m")
-	flags.DurationVar(&c.wait, "wait", 10*time.Second, "how long a request waits for an instance, before it is answered 429;\n"+
-		"longer if 3.5 average starts are")
+	flags.StringVar(&c.cpu, "cpu", cpuRequest,
+		"`when` an instance has a CPU: request, which is while it serves one, or always,\n"+
+			"as with a collector beside it")
+	flags.DurationVar(&c.keep, "idle", 2*time.Second,
+		"how long an instance without a request stays; on Cloud Run up to 15m")
+	flags.DurationVar(&c.wait, "wait", 10*time.Second,
+		"how long a request waits for an instance, before it is answered 429;\n"+
+			"longer if 3.5 average starts are")
 	flags.DurationVar(&c.timeout, "timeout", 15*time.Minute, "how long a request may take, before it is answered 504")
-	flags.DurationVar(&c.cold, "cold", 300*time.Millisecond, "how long it takes until the process of a new instance starts")
-	flags.DurationVar(&c.latency, "latency", 10*time.Millisecond, "the median `duration` of calls of the Datastore and Cloud Tasks,\n"+
-		"in addition to their work")
-	flags.BoolVar(&c.rollout, "rollout", false, "deploy a second revision in the middle: it gets 10%, 50% and then all requests")
+	flags.DurationVar(&c.cold, "cold", 300*time.Millisecond,
+		"how long it takes until the process of a new instance starts")
+	flags.DurationVar(&c.latency, "latency", 10*time.Millisecond,
+		"the median `duration` of calls of the Datastore and Cloud Tasks,\n"+
+			"in addition to their work")
+	flags.BoolVar(&c.rollout, "rollout", false,
+		"deploy a second revision in the middle: it gets 10%, 50% and then all requests")
 	flags.BoolVar(&c.pause, "pause", false, "pause the job in the middle, until the service has no instances")
 	flags.IntVar(&c.term, "term", 0, "how many instances get SIGTERM in the middle, `N` in [0, 20]")
 	flags.IntVar(&c.kill, "kill", 0, "how many instances are killed in the middle, `N` in [0, 20]")
@@ -136,7 +144,8 @@ func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 	}
 	defer s.close()
 	screen.print("The service       %s, %d to %d instances of %d requests at once", s.url, c.min, c.max, c.concurrency)
-	screen.print("Its Datastore     %s, and its Cloud Tasks %s, both in this process", s.emulator.DatastoreAddr(), s.emulator.TasksAddr())
+	screen.print("Its Datastore     %s, and its Cloud Tasks %s, both in this process", s.emulator.DatastoreAddr(),
+		s.emulator.TasksAddr())
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() {
@@ -172,7 +181,10 @@ func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 }
 
 // report checks what the job has done, and prints it.
-func (o *operation) report(ctx context.Context, stdout io.Writer, status *mapper.Status, before bank.Tally, took time.Duration, cost billing.Usage) error {
+func (o *operation) report(
+	ctx context.Context, stdout io.Writer, status *mapper.Status, before bank.Tally, took time.Duration,
+	cost billing.Usage,
+) error {
 	after, err := bank.ReadAccounts(ctx, o.client, int64(o.amount))
 	if err != nil {
 		return fmt.Errorf("read the accounts back: %w", err)
@@ -201,7 +213,8 @@ func (o *operation) report(ctx context.Context, stdout io.Writer, status *mapper
 	if o.json {
 		err = json.NewEncoder(stdout).Encode(r)
 	} else if err = r.Print(stdout, cost.TaskOps); err == nil {
-		o.screen.print("The function was called %s times, for %s accounts more than once.", bank.Grouped(calls), bank.Grouped(redone))
+		o.screen.print("The function was called %s times, for %s accounts more than once.", bank.Grouped(calls),
+			bank.Grouped(redone))
 		seen.print(o.screen)
 	}
 	if status.Error != "" {
@@ -216,7 +229,10 @@ func (c counts) print(s *screen) {
 	if c.life > 0 {
 		without = 100 * c.paused.Seconds() / c.life.Seconds()
 	}
-	s.print("\n%d instances were started, and up to %d were there at once. They had no CPU for %.0f%% of the time.", c.Started, c.AtOnce, without)
-	s.print("Of %s requests %s waited for an instance, for up to %v.", bank.Grouped(int64(c.Requests)), bank.Grouped(int64(c.Waited)), c.longestWait.Round(10*time.Millisecond))
-	s.print("The router itself answered %d requests with 429, %d with 503 and %d with 504.", c.Refused, c.Cut, c.TimedOut)
+	s.print("\n%d instances were started, and up to %d were there at once. They had no CPU for %.0f%% of the time.",
+		c.Started, c.AtOnce, without)
+	s.print("Of %s requests %s waited for an instance, for up to %v.", bank.Grouped(int64(c.Requests)),
+		bank.Grouped(int64(c.Waited)), c.longestWait.Round(10*time.Millisecond))
+	s.print("The router itself answered %d requests with 429, %d with 503 and %d with 504.", c.Refused, c.Cut,
+		c.TimedOut)
 }

@@ -31,8 +31,8 @@ func built(t testing.TB) string {
 	return binary
 }
 
-// TestLocal is the contract of the deployed service, on this machine: over real sockets, with tokens, and with what
-// Cloud Run does to its instances.
+// TestLocal is the contract of the deployed service, on this machine: over real sockets, with
+// tokens, and with what Cloud Run does to its instances.
 func TestLocal(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves crashes of processes out")
@@ -68,7 +68,8 @@ func TestLocal(t *testing.T) {
 			c.programs = []string{binary}
 			r := ran(t, c)
 			n := int64(c.entities)
-			if r.State != mapper.Succeeded || r.Entities != n || r.Processed != n || r.Failures != 0 || r.SumAfter-r.SumBefore != 10*n {
+			if r.State != mapper.Succeeded || r.Entities != n || r.Processed != n || r.Failures != 0 ||
+				r.SumAfter-r.SumBefore != 10*n {
 				t.Errorf("%+v", r)
 			}
 			if c.kill+r.TimedOut == 0 && r.Redone != 0 {
@@ -94,15 +95,19 @@ func ran(t *testing.T, c config) (r result) {
 
 func TestFlags(t *testing.T) {
 	var help strings.Builder
-	if _, err := parse([]string{"-help"}, &help); !errors.Is(err, flag.ErrHelp) || !strings.Contains(help.String(), "-term N") {
+	if _, err := parse([]string{"-help"}, &help); !errors.Is(err, flag.ErrHelp) ||
+		!strings.Contains(help.String(), "-term N") {
 		t.Errorf("-help: %v\n%s", err, help.String())
 	}
 	for args, want := range map[string]string{
-		"-entities 0": "-entities has to be in [1, 10000000]", "-max-instances 21": "-max-instances", "-workers -1": "-workers",
-		"-term -1": "-term", "-kill 21": "-kill", "-amount 1000000001": "-amount", "more": "unexpected argument",
-		"-min-instances 5": "-min-instances is 5, and -max-instances 4", "-concurrency 0": "-concurrency", "-cpu never": "-cpu is \"never\"",
-		"-pause -min-instances 1": "it needs -min-instances=0", "-timeout 1ms": "-timeout", "-idle 0": "-idle", "-wait -1s": "-wait",
-		"-cold 2m": "-cold", "-latency 2m": "-latency",
+		"-entities 0": "-entities has to be in [1, 10000000]", "-max-instances 21": "-max-instances",
+		"-workers -1": "-workers",
+		"-term -1":    "-term", "-kill 21": "-kill", "-amount 1000000001": "-amount", "more": "unexpected argument",
+		"-min-instances 5": "-min-instances is 5, and -max-instances 4", "-concurrency 0": "-concurrency",
+		"-cpu never":              "-cpu is \"never\"",
+		"-pause -min-instances 1": "it needs -min-instances=0", "-timeout 1ms": "-timeout", "-idle 0": "-idle",
+		"-wait -1s": "-wait",
+		"-cold 2m":  "-cold", "-latency 2m": "-latency",
 	} {
 		if _, err := parse(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want one with %q", args, err, want)
@@ -124,11 +129,15 @@ func TestObserver(t *testing.T) {
 		all    []*mapper.Status
 		want   string
 	}{
-		"all is well":       {called: 9, all: []*mapper.Status{status(mapper.Running, 0), status(mapper.Running, 5), status(mapper.Succeeded, 9)}},
-		"an estimate":       {called: 9, all: []*mapper.Status{estimate(20), estimate(4), status(mapper.Succeeded, 9)}},
-		"too many":          {called: 9, all: []*mapper.Status{status(mapper.Running, 10)}, want: "10 accounts are said to be processed"},
-		"fewer":             {called: 9, all: []*mapper.Status{status(mapper.Running, 5), status(mapper.Running, 4)}, want: "and now 4"},
-		"runs again":        {called: 9, all: []*mapper.Status{status(mapper.Succeeded, 9), status(mapper.Running, 9)}, want: "was succeeded"},
+		"all is well": {called: 9, all: []*mapper.Status{status(mapper.Running, 0), status(mapper.Running, 5),
+			status(mapper.Succeeded, 9)}},
+		"an estimate": {called: 9, all: []*mapper.Status{estimate(20), estimate(4), status(mapper.Succeeded, 9)}},
+		"too many": {called: 9, all: []*mapper.Status{status(mapper.Running, 10)},
+			want: "10 accounts are said to be processed"},
+		"fewer": {called: 9, all: []*mapper.Status{status(mapper.Running, 5), status(mapper.Running, 4)},
+			want: "and now 4"},
+		"runs again": {called: 9, all: []*mapper.Status{status(mapper.Succeeded, 9), status(mapper.Running, 9)},
+			want: "was succeeded"},
 		"paused":            {paused: true, all: []*mapper.Status{status(mapper.Paused, 0)}},
 		"paused by none":    {all: []*mapper.Status{status(mapper.Paused, 0)}, want: "is paused"},
 		"runs all the same": {paused: true, all: []*mapper.Status{status(mapper.Running, 0)}, want: "is running"},
@@ -150,8 +159,9 @@ func TestObserver(t *testing.T) {
 	}
 }
 
-// BenchmarkService prints how long a process of the service takes from its start until it serves, how long a job takes
-// from its start until its first task runs, and how much memory the process holds before it has run one.
+// BenchmarkService prints how long a process of the service takes from its start until it serves,
+// how long a job takes from its start until its first task runs, and how much memory the process
+// holds before it has run one.
 func BenchmarkService(b *testing.B) {
 	binary := built(b)
 	var serves, task, memory float64
@@ -180,7 +190,9 @@ func BenchmarkService(b *testing.B) {
 			begun = time.Now()
 			started := make(chan error, 1)
 			go func() {
-				started <- s.call(b.Context(), http.MethodPost, "/jobs", `{"mapper": "add-credit", "id": "bench", "query": {"kind": "Account"}, "params": {"Amount": 1}}`, nil)
+				started <- s.call(b.Context(), http.MethodPost, "/jobs",
+					`{"mapper": "add-credit", "id": "bench", "query": {"kind": "Account"}, "params": {"Amount": 1}}`,
+					nil)
 			}()
 			for s.called() == 0 {
 				time.Sleep(time.Millisecond)

@@ -64,8 +64,8 @@ type observer struct {
 	paused bool // by the operator
 }
 
-// see returns an error if a status is not true, by what is known of the job: by the statuses before, and by how often the
-// function was called.
+// see returns an error if a status is not true, by what is known of the job: by the statuses
+// before, and by how often the function was called.
 func (o *observer) see(s *mapper.Status, called int) error {
 	last := o.last
 	o.last = s
@@ -75,14 +75,16 @@ func (o *observer) see(s *mapper.Status, called int) error {
 	case s.State == mapper.Paused != o.paused:
 		return fmt.Errorf("the job is %s, and an operator has paused it: %v", s.State, o.paused)
 	case s.Processed+s.Failures > int64(called) && !s.Estimated:
-		return fmt.Errorf("%d accounts are said to be processed, and the function was called %d times", s.Processed+s.Failures, called)
+		return fmt.Errorf("%d accounts are said to be processed, and the function was called %d times",
+			s.Processed+s.Failures, called)
 	case last != nil && s.Processed < last.Processed && !s.Estimated && !last.Estimated:
 		return fmt.Errorf("%d accounts were said to be processed, and now %d", last.Processed, s.Processed)
 	}
 	return nil
 }
 
-// settled returns an error if the status of a job at which nobody works differs from what the accounts say.
+// settled returns an error if the status of a job at which nobody works differs from what the
+// accounts say.
 func settled(s *mapper.Status, c config, t bank.Tally) error {
 	credited := t.Accounts - t.Wrong
 	if c.amount != 0 && !s.Estimated && s.Processed != credited {
@@ -192,7 +194,8 @@ func (o *operation) rest(ctx context.Context) error {
 	return nil
 }
 
-// quiet waits until no instance is there, and compares what a new one says of the job with the accounts.
+// quiet waits until no instance is there, and compares what a new one says of the job with the
+// accounts.
 func (o *operation) quiet(ctx context.Context) error {
 	if err := o.empty(ctx); err != nil {
 		return err

@@ -18,7 +18,8 @@ import (
 // termTime is how long a process has from SIGTERM to SIGKILL, as on Cloud Run.
 const termTime = 10 * time.Second
 
-// probeTime is how long a process has until its startup probe succeeds: enough for one that begins on this machine.
+// probeTime is how long a process has until its startup probe succeeds: enough for one that begins
+// on this machine.
 const probeTime = 30 * time.Second
 
 // A process is an instance of the service.
@@ -34,7 +35,9 @@ type process struct {
 }
 
 // launch starts a program as an instance. A request that it does not answer, lost answers.
-func launch(program string, environment []string, log io.Writer, lost func(http.ResponseWriter, *http.Request)) (*process, error) {
+func launch(
+	program string, environment []string, log io.Writer, lost func(http.ResponseWriter, *http.Request),
+) (*process, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0") // a port that is free now
 	if err != nil {
 		return nil, err
@@ -74,7 +77,8 @@ func (p *process) fail(err error) {
 
 // Ready asks for /ready until that is answered 200.
 func (p *process) Ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, probeTime, fmt.Errorf("/ready was not answered 200 within %v", probeTime))
+	ctx, cancel := context.WithTimeoutCause(ctx, probeTime, fmt.Errorf("/ready was not answered 200 within %v",
+		probeTime))
 	defer cancel()
 	for {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url.JoinPath("ready").String(), nil)

@@ -55,7 +55,8 @@ func (v *revision) standings(now time.Time) []standing {
 	return all
 }
 
-// A router stands in front of a service, as Cloud Run does: it starts and ends instances, and gives each request to one.
+// A router stands in front of a service, as Cloud Run does: it starts and ends instances, and gives
+// each request to one.
 type router struct {
 	limits
 	always  bool          // instances have a CPU while they serve nothing, too
@@ -120,7 +121,8 @@ func (r *router) shift(percent int) {
 // limitsOf returns the limits of a revision: one that gets no requests keeps no instances.
 func (r *router) limitsOf(v *revision) limits {
 	l, last := r.limits, len(r.revisions)-1
-	if gets := v == r.revisions[last] && r.percent > 0 || last > 0 && v == r.revisions[last-1] && r.percent < 100; !gets {
+	if gets := v == r.revisions[last] && r.percent > 0 || last > 0 && v == r.revisions[last-1] &&
+		r.percent < 100; !gets {
 		l.min = 0
 	}
 	return l
@@ -151,7 +153,8 @@ func (r *router) settle() {
 			r.terminate(v.instances[i], fmt.Sprintf("it was idle for %v", r.keep))
 		}
 		for _, s := range v.standings(now) {
-			if s.stage == serving && s.underWay == 0 && len(v.instances) > l.min && (next == 0 || l.keep-s.idle < next) {
+			if s.stage == serving && s.underWay == 0 && len(v.instances) > l.min &&
+				(next == 0 || l.keep-s.idle < next) {
 				next = max(l.keep-s.idle, time.Millisecond)
 			}
 		}
@@ -266,12 +269,14 @@ func (r *router) terminate(in *instance, why string) {
 	}
 	in.stage, in.why = ending, why
 	if in.underWay > 0 {
-		r.say("instance %d of %s gets SIGTERM with %d requests under way: %s", in.number, in.revision.name, in.underWay, why)
+		r.say("instance %d of %s gets SIGTERM with %d requests under way: %s", in.number, in.revision.name, in.underWay,
+			why)
 	}
 	in.Terminate()
 }
 
-// disturb ends the instance that has the most requests: by SIGTERM, or at once. It reports whether there is one.
+// disturb ends the instance that has the most requests: by SIGTERM, or at once. It reports whether
+// there is one.
 func (r *router) disturb(kill bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -364,8 +369,8 @@ func (r *router) waited(since time.Time) {
 	r.counts.longestWait = max(r.counts.longestWait, time.Since(since))
 }
 
-// ServeHTTP gives a request to an instance. It is cut off at its time-out: its sender is answered 504, and the instance
-// loses the connection, and may go on.
+// ServeHTTP gives a request to an instance. It is cut off at its time-out: its sender is answered
+// 504, and the instance loses the connection, and may go on.
 func (r *router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	in, err := r.place(req.Context())
 	if err != nil {

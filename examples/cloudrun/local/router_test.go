@@ -151,8 +151,8 @@ func (p *playground) equal(got, want []string) {
 	}
 }
 
-// TestColdStart has requests come to a service without an instance: they wait for its start. It has a CPU while it starts,
-// serves and ends, and goes when it was idle for long.
+// TestColdStart has requests come to a service without an instance: they wait for its start. It has
+// a CPU while it starts, serves and ends, and goes when it was idle for long.
 func TestColdStart(t *testing.T) {
 	play(t, limits{max: 4, concurrency: 8, keep: time.Minute}, false, func(p *playground) {
 		p.equal(p.many(2, "5s"), []string{"200 after 8s: old 1", "200 after 8s: old 1"})
@@ -183,7 +183,8 @@ func TestAlways(t *testing.T) {
 	})
 }
 
-// TestFull has more requests come than all instances take: the others wait for 10 s, or for 3.5 starts, and are refused.
+// TestFull has more requests come than all instances take: the others wait for 10 s, or for 3.5
+// starts, and are refused.
 func TestFull(t *testing.T) {
 	play(t, limits{max: 2, concurrency: 2, keep: time.Minute}, false, func(p *playground) {
 		p.equal(p.many(6, "9s"), []string{
@@ -219,8 +220,8 @@ func TestTimeOut(t *testing.T) {
 	})
 }
 
-// TestEnds ends instances that have requests: one that is told to serves them and gets no others; of one that is killed
-// they are lost.
+// TestEnds ends instances that have requests: one that is told to serves them and gets no others;
+// of one that is killed they are lost.
 func TestEnds(t *testing.T) {
 	play(t, limits{max: 1, concurrency: 4, keep: time.Minute}, false, func(p *playground) {
 		if p.disturb(false) {
@@ -243,7 +244,8 @@ func TestEnds(t *testing.T) {
 	})
 }
 
-// TestRevisions moves the requests from one revision to another. The old one keeps none of its instances.
+// TestRevisions moves the requests from one revision to another. The old one keeps none of its
+// instances.
 func TestRevisions(t *testing.T) {
 	play(t, limits{min: 1, max: 4, concurrency: 100, keep: time.Minute}, false, func(p *playground) {
 		count := func(n int) map[string]int {
@@ -273,7 +275,8 @@ func TestRevisions(t *testing.T) {
 	})
 }
 
-// TestProblems notes what must not happen: an instance that does not start, that ends by itself, or not as it should.
+// TestProblems notes what must not happen: an instance that does not start, that ends by itself, or
+// not as it should.
 func TestProblems(t *testing.T) {
 	failed := func(p *playground, want string) {
 		t.Helper()

@@ -2,8 +2,8 @@ package main
 
 import "time"
 
-// What decides is in this file: how many instances there are, which of them gets a request, and which revision. It has
-// neither a process nor a clock.
+// What decides is in this file: how many instances there are, which of them gets a request, and
+// which revision. It has neither a process nor a clock.
 
 // limits are what a service of Cloud Run is told.
 type limits struct {
@@ -12,8 +12,8 @@ type limits struct {
 	keep        time.Duration // how long an instance without a request stays
 }
 
-// target is the share of an instance's concurrency that is to be in use, in tenths: with more, there are more instances.
-// Cloud Run documents 60%.
+// target is the share of an instance's concurrency that is to be in use, in tenths: with more,
+// there are more instances. Cloud Run documents 60%.
 const target = 6
 
 // A stage is a part of an instance's life.
@@ -39,8 +39,8 @@ func (l limits) wanted(requests int) int {
 	return min(l.max, max(l.min, min(n, requests)))
 }
 
-// choose returns the instance that gets the next request: the one with the fewest, and the oldest of several. It returns
-// -1 if none has room.
+// choose returns the instance that gets the next request: the one with the fewest, and the oldest
+// of several. It returns -1 if none has room.
 func (l limits) choose(all []standing) int {
 	best := -1
 	for i, s := range all {
@@ -63,7 +63,8 @@ func (l limits) missing(all []standing, waiting int) int {
 	return max(0, l.wanted(underWay+waiting)-there)
 }
 
-// spare returns the instances to end: those that have been idle for long, but for as many as there have to be.
+// spare returns the instances to end: those that have been idle for long, but for as many as there
+// have to be.
 func (l limits) spare(all []standing) (spare []int) {
 	there := 0
 	for _, s := range all {
@@ -91,14 +92,15 @@ func busiest(all []standing) int {
 	return best
 }
 
-// toNewest reports whether a request goes to the newest revision, if that gets a share of them. The first request is
-// number 0. Of a hundred in a row it gets as many as the share says, evenly spread.
+// toNewest reports whether a request goes to the newest revision, if that gets a share of them. The
+// first request is number 0. Of a hundred in a row it gets as many as the share says, evenly
+// spread.
 func toNewest(request, percent int) bool {
 	return (request+1)*percent/100 > request*percent/100
 }
 
-// patience returns how long a request waits for an instance before it is answered 429. Cloud Run documents 10 s, and more
-// where instances start slowly.
+// patience returns how long a request waits for an instance before it is answered 429. Cloud Run
+// documents 10 s, and more where instances start slowly.
 func patience(least time.Duration, starts int, inAll time.Duration) time.Duration {
 	if starts == 0 {
 		return least

@@ -55,9 +55,11 @@ func TestInstances(t *testing.T) {
 		"the one with less":                 {all: []standing{busy(2), busy(1), idle(0)}, choose: 2, busiest: 0},
 		"the oldest of two alike":           {all: []standing{ends, busy(1), busy(1)}, choose: 1, busiest: 1},
 		"idle, not yet for long":            {all: []standing{idle(keep - 1)}, choose: 0},
-		"idle for long":                     {all: []standing{idle(keep), busy(1), idle(keep)}, choose: 0, spare: []int{0, 2}, busiest: 1},
-		"one of them stays":                 {min: 2, all: []standing{idle(keep), idle(keep), ends, begins}, choose: 0, spare: []int{0}},
-		"none is missing":                   {min: 1, all: nil, choose: -1, missing: 1, busiest: -1},
+		"idle for long": {all: []standing{idle(keep), busy(1), idle(keep)}, choose: 0,
+			spare: []int{0, 2}, busiest: 1},
+		"one of them stays": {min: 2, all: []standing{idle(keep), idle(keep), ends, begins}, choose: 0,
+			spare: []int{0}},
+		"none is missing": {min: 1, all: nil, choose: -1, missing: 1, busiest: -1},
 	} {
 		l := limits{min: c.min, max: 3, concurrency: 2, keep: keep}
 		if got := l.choose(c.all); got != c.choose {
@@ -75,7 +77,8 @@ func TestInstances(t *testing.T) {
 	}
 }
 
-// TestTraffic has the newest revision get its share of any hundred requests in a row, and of fewer nearly so.
+// TestTraffic has the newest revision get its share of any hundred requests in a row, and of fewer
+// nearly so.
 func TestTraffic(t *testing.T) {
 	for _, percent := range []int{0, 1, 10, 33, 50, 99, 100} {
 		all := 0
@@ -105,7 +108,8 @@ func TestPatience(t *testing.T) {
 func TestScript(t *testing.T) {
 	got := script(config{entities: 1000, term: 2, kill: 1, rollout: true, pause: true})
 	want := []event{
-		{250, actTerm, 0}, {250, actDeploy, 0}, {250, actShift, 10}, {500, actTerm, 0}, {500, actShift, 50}, {500, actPause, 0},
+		{250, actTerm, 0}, {250, actDeploy, 0}, {250, actShift, 10}, {500, actTerm, 0}, {500, actShift, 50},
+		{500, actPause, 0},
 		{750, actKill, 0}, {750, actShift, 100},
 	}
 	if !reflect.DeepEqual(got, want) {

@@ -13,7 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A screen is what people see: lines, each with its time, and below them a bar if they look at a terminal.
+// A screen is what people see: lines, each with its time, and below them a bar if they look at a
+// terminal.
 type screen struct {
 	mu    sync.Mutex
 	out   io.Writer
@@ -26,7 +27,8 @@ type screen struct {
 func newScreen(out, bar io.Writer, total int64) *screen {
 	s := &screen{out: out, total: total, begun: time.Now()}
 	if f, ok := bar.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		s.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(f), progressbar.OptionSetDescription("crediting"),
+		s.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(f),
+			progressbar.OptionSetDescription("crediting"),
 			progressbar.OptionSetItsString("accounts"), progressbar.OptionShowCount(), progressbar.OptionShowIts(),
 			progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish())
 	}

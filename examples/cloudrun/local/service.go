@@ -73,7 +73,8 @@ func start(ctx context.Context, c config, say func(string, ...any), log io.Write
 	}
 	var slow []emulator.Fault
 	if c.latency > 0 {
-		slow = append(slow, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.LogNormal{Median: c.latency, P99: 5 * c.latency}})
+		slow = append(slow,
+			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.LogNormal{Median: c.latency, P99: 5 * c.latency}})
 	}
 	s.latency = emulator.NewFaults(1, slow...)
 	s.latency.Pause()
@@ -96,7 +97,8 @@ func start(ctx context.Context, c config, say func(string, ...any), log io.Write
 	return s, nil
 }
 
-// createQueue makes a queue that delivers so many tasks at once. Without it the service makes one that fits its limits.
+// createQueue makes a queue that delivers so many tasks at once. Without it the service makes one
+// that fits its limits.
 func (s *service) createQueue(ctx context.Context, workers int) error {
 	client, err := s.emulator.CloudTasks(ctx)
 	if err != nil {
@@ -115,7 +117,8 @@ func (s *service) createQueue(ctx context.Context, workers int) error {
 func (s *service) deployNext() {
 	n := len(s.revisions)
 	binary, name := s.programs[min(n, len(s.programs)-1)], fmt.Sprintf("credit-%05d", n+1)
-	others := slices.DeleteFunc(os.Environ(), func(v string) bool { // of another service, in the shell of whoever runs this
+	// of another service, in the shell of whoever runs this
+	others := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "AUTH=") || strings.HasPrefix(v, "IAP_") || strings.HasPrefix(v, "OTEL_")
 	})
 	environment := append(others,
@@ -169,11 +172,12 @@ func (s *service) calls() (calls, redone int64, err error) {
 	return calls, redone, lines.Err()
 }
 
-// attempts is how often an operator makes a request that the router, and not the service, has answered.
+// attempts is how often an operator makes a request that the router, and not the service, has
+// answered.
 const attempts = 20
 
-// call makes a request to the API, as an operator, and decodes the answer into v, unless that is nil. What Cloud Run
-// answers for the service is asked again: starts and orders are idempotent.
+// call makes a request to the API, as an operator, and decodes the answer into v, unless that is
+// nil. What Cloud Run answers for the service is asked again: starts and orders are idempotent.
 func (s *service) call(ctx context.Context, method, path, body string, v any) error {
 	for attempt := 1; ; attempt++ {
 		code, text, err := s.send(ctx, method, path, body)

@@ -17,7 +17,8 @@ type stored struct {
 	Owner   string
 }
 
-// WriteAccounts writes n accounts, some batches at a time. Account i has the key that a function returns.
+// WriteAccounts writes n accounts, some batches at a time. Account i has the key that a function
+// returns.
 func WriteAccounts(ctx context.Context, client *datastore.Client, n int, key func(int) *datastore.Key) error {
 	const batch, parallel = 500, 4
 	group, ctx := errgroup.WithContext(ctx)

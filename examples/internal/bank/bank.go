@@ -31,8 +31,8 @@ var AddCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.En
 	return nil
 })
 
-// CallsVariable names a file in which each process notes the keys that AddCredit is called with, for who wants to know
-// how often it was called for an account. Without it nothing is noted.
+// CallsVariable names a file in which each process notes the keys that AddCredit is called with,
+// for who wants to know how often it was called for an account. Without it nothing is noted.
 const CallsVariable = "BANK_CALLS"
 
 var callsFile = sync.OnceValues(func() (*os.File, error) {

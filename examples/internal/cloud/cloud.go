@@ -108,8 +108,9 @@ func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 		}
 	}()
 	if o.Latency > 0 {
-		c.faults = emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: o.Latency, Max: o.Latency},
-			Methods: []string{"Lookup", "RunQuery", "RunAggregationQuery", "BeginTransaction", "Commit"}})
+		c.faults = emulator.NewFaults(1,
+			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: o.Latency, Max: o.Latency},
+				Methods: []string{"Lookup", "RunQuery", "RunAggregationQuery", "BeginTransaction", "Commit"}})
 	}
 	c.faults.Pause()
 	keysAddr := ""
@@ -120,8 +121,9 @@ func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 	if o.Database != "" {
 		datastoreAddr = "127.0.0.1:0"
 	}
-	if c.embedded, err = emulator.Start(&emulator.Options{Faults: c.faults, KeysAddr: keysAddr, DatastoreAddr: datastoreAddr,
-		Indexes: o.Indexes}); err != nil {
+	if c.embedded, err = emulator.Start(&emulator.Options{Faults: c.faults, KeysAddr: keysAddr,
+		DatastoreAddr: datastoreAddr,
+		Indexes:       o.Indexes}); err != nil {
 		return nil, err
 	}
 	c.closers = append(c.closers, c.embedded.Close)
@@ -145,21 +147,25 @@ func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 		return nil, err
 	}
 	c.closers = append(c.closers, func() { taskClient.Close() })
-	if _, err := taskClient.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
-		Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(o.Workers)},
-	}}); err != nil {
+	if _, err := taskClient.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{
+			Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(o.Workers)},
+		}}); err != nil {
 		return nil, err
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	queue, err := tasks.NewQueue(taskClient, queueName, "http://"+listener.Addr().String()+"/mapper/", &tasks.Options{Unverified: true})
+	queue, err := tasks.NewQueue(taskClient, queueName, "http://"+listener.Addr().String()+"/mapper/",
+		&tasks.Options{Unverified: true})
 	if err != nil {
 		return nil, err
 	}
-	warnings := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})) // the program itself says how jobs stand
-	if c.Engine, err = mapper.New(c.Client, queue, &mapper.Options{Mappers: o.Mappers, Schedules: o.Schedules, Logger: warnings}); err != nil {
+	// the program itself says how jobs stand
+	warnings := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	if c.Engine, err = mapper.New(c.Client, queue, &mapper.Options{Mappers: o.Mappers, Schedules: o.Schedules,
+		Logger: warnings}); err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()
@@ -198,7 +204,8 @@ func (c *Cloud) openDatastore(ctx context.Context, name string) (addr string, er
 
 // open returns a client of a database at an address.
 func open(ctx context.Context, addr, database string, opts ...option.ClientOption) (*datastore.Client, error) {
-	return datastore.NewClientWithDatabase(ctx, project, database, append([]option.ClientOption{option.WithEndpoint(addr),
-		option.WithoutAuthentication(), option.WithTelemetryDisabled(),
-		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials()))}, opts...)...)
+	return datastore.NewClientWithDatabase(ctx, project, database,
+		append([]option.ClientOption{option.WithEndpoint(addr),
+			option.WithoutAuthentication(), option.WithTelemetryDisabled(),
+			option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials()))}, opts...)...)
 }

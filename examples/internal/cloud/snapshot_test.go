@@ -21,9 +21,9 @@ type item struct {
 	N     int
 }
 
-// TestSnapshot splits a kind, and reads it as it was while others change, delete and insert its entities: on
-// the embedded Datastore and on Google's Firestore emulator. On Google's classic one such a job
-// is refused.
+// TestSnapshot splits a kind, and reads it as it was while others change, delete and insert its
+// entities: on the embedded Datastore and on Google's Firestore emulator. On Google's classic one
+// such a job is refused.
 func TestSnapshot(t *testing.T) {
 	for _, name := range Datastores {
 		t.Run(name, func(t *testing.T) {
@@ -61,7 +61,8 @@ func testSnapshot(t *testing.T, name string) {
 	want, keys := make(map[string]item), make([]*datastore.Key, n)
 	items := make([]item, n)
 	for i := range keys {
-		keys[i], items[i] = datastore.NameKey("Item", fmt.Sprintf("%016x", rng.Uint64()), nil), item{Group: fmt.Sprint(i % 3), N: i}
+		keys[i], items[i] = datastore.NameKey("Item", fmt.Sprintf("%016x", rng.Uint64()), nil),
+			item{Group: fmt.Sprint(i % 3), N: i}
 		want[keys[i].String()] = items[i]
 	}
 	for i := 0; i < n; i += 500 {
@@ -86,7 +87,8 @@ func testSnapshot(t *testing.T, name string) {
 			case 1:
 				err = on.Client.Delete(ctx, k)
 			case 2:
-				_, err = on.Client.Put(ctx, datastore.NameKey("Item", fmt.Sprintf("%016x", rng.Uint64()), nil), &item{Group: "0", N: -1})
+				_, err = on.Client.Put(ctx, datastore.NameKey("Item", fmt.Sprintf("%016x", rng.Uint64()), nil),
+					&item{Group: "0", N: -1})
 			}
 			if err != nil && ctx.Err() == nil {
 				t.Error(err)

@@ -1,6 +1,7 @@
 // Package mutant has the switch of generated mutations: package mutation rewrites conditions and
-// statements as calls of its functions, each with a number. The environment says which number is on, if
-// any, and where a process notes which ones would have made a difference. No product code imports it.
+// statements as calls of its functions, each with a number. The environment says which number is
+// on, if any, and where a process notes which ones would have made a difference. No product code
+// imports it.
 package mutant
 
 import (

@@ -1,5 +1,5 @@
-// Command mutate changes the conditions of what decides about the promises, one at a time, runs the tests that
-// come there, and says which changes no test finds.
+// Command mutate changes the conditions of what decides about the promises, one at a time, runs the
+// tests that come there, and says which changes no test finds.
 //
 //	go run ./internal/mutation/mutate            # all
 //	go run ./internal/mutation/mutate undo store # of some packages
@@ -32,8 +32,9 @@ var (
 	file    = flag.String("names", "", "a file: try only mutants whose names begin its lines, up to a tab")
 	list    = flag.Bool("list", false, "print the names of the mutants, and try none")
 	limit   = flag.Duration("for", 0, "stop after this time, and count what was not run; 0: never")
-	shuffle = flag.Uint64("shuffle", 0, "try the mutants in a random order, by this seed, so that those of a run that is "+
-		"stopped are a random sample; 0: package by package")
+	shuffle = flag.Uint64("shuffle", 0,
+		"try the mutants in a random order, by this seed, so that those of a run that is "+
+			"stopped are a random sample; 0: package by package")
 )
 
 func main() {
@@ -110,8 +111,8 @@ func mutate(ctx context.Context) (ok bool, err error) {
 // A count is a line of the table.
 type count struct{ all, run, found, survived, explained int }
 
-// report tries the mutants, and prints the table and what survived without a reason. It is ok if no such mutant
-// is left, and 90% of those that matter were found.
+// report tries the mutants, and prints the table and what survived without a reason. It is ok if no
+// such mutant is left, and 90% of those that matter were found.
 func report(
 	ctx context.Context, lab *mutation.Lab, names []string, wanted func(mutation.Mutant) bool, began time.Time,
 ) (ok bool, err error) {

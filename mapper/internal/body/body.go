@@ -31,7 +31,8 @@ func ParseRange(body []byte) (Range, error) {
 	if err := json.Unmarshal(body, &t); err != nil {
 		return Range{}, err
 	}
-	if !record.ValidJobID(t.Job) || !record.ValidIncarnation(t.Incarnation) || !record.ValidRangeID(t.Range) || t.Generation < 0 {
+	if !record.ValidJobID(t.Job) || !record.ValidIncarnation(t.Incarnation) || !record.ValidRangeID(t.Range) ||
+		t.Generation < 0 {
 		return Range{}, errors.New("it names no job and range")
 	}
 	return t, nil
@@ -88,7 +89,8 @@ func (t Job) Task(j *record.Job, path string, at time.Time) tasks.Task {
 		parts = append(parts, "link", number(t.Link))
 	}
 	// Sweeps, and what goes on behind some records, are chains of any length.
-	return tasks.Task{ID: tasks.ID(parts...), Path: path, Body: body, At: at, NewTrace: !at.IsZero() || t.After != "" || t.Link > 0}
+	return tasks.Task{ID: tasks.ID(parts...), Path: path, Body: body, At: at, NewTrace: !at.IsZero() || t.After != "" ||
+		t.Link > 0}
 }
 
 // Current reports whether a task is of the job's epoch, and the job runs.

@@ -16,7 +16,8 @@ func FuzzParseTask(f *testing.F) {
 	root := job.RootRange()
 	root.Generation = 3
 	f.Add(TaskOf(root, job).Body)
-	for _, body := range []string{"", "null", "[]", `{"job": 5}`, `{"job": "a", "range": "x"}`, "\x00\xff", `{"generation": -1}`} {
+	for _, body := range []string{"", "null", "[]", `{"job": 5}`, `{"job": "a", "range": "x"}`, "\x00\xff",
+		`{"generation": -1}`} {
 		f.Add([]byte(body))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
@@ -24,7 +25,8 @@ func FuzzParseTask(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if !record.ValidJobID(task.Job) || !record.ValidIncarnation(task.Incarnation) || !record.ValidRangeID(task.Range) || task.Generation < 0 {
+		if !record.ValidJobID(task.Job) || !record.ValidIncarnation(task.Incarnation) ||
+			!record.ValidRangeID(task.Range) || task.Generation < 0 {
 			t.Errorf("%q passes for %+v", body, task)
 		}
 		encoded, err := json.Marshal(task)

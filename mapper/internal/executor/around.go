@@ -11,10 +11,13 @@ import (
 // mostLooked is how many open ranges are looked at, at most. They are a random choice.
 const mostLooked = 100
 
-// lookAround returns what is left of a job, as it was a while ago: what the process has last seen of its open ranges. It
-// has them looked at anew, in the background, if that is due. Until it has seen any nothing is taken to be done, of fair shares
-// of so many entities; where that is unknown, too, it is not ok.
-func lookAround(ctx context.Context, x *Executor, job *record.Job, fairShare int64, each time.Duration, l split.Load) (_ split.Outlook, age time.Duration, ok bool) {
+// lookAround returns what is left of a job, as it was a while ago: what the process has last seen
+// of its open ranges. It has them looked at anew, in the background, if that is due. Until it has
+// seen any nothing is taken to be done, of fair shares of so many entities; where that is unknown,
+// too, it is not ok.
+func lookAround(
+	ctx context.Context, x *Executor, job *record.Job, fairShare int64, each time.Duration, l split.Load,
+) (_ split.Outlook, age time.Duration, ok bool) {
 	known, now := x.cache.at(job.Ref()), time.Now()
 	seen := known.outlook.Load()
 	if seen == nil {
@@ -24,7 +27,8 @@ func lookAround(ctx context.Context, x *Executor, job *record.Job, fairShare int
 	if now.Sub(seen.at) > l.LookEvery() && known.looking.CompareAndSwap(false, true) {
 		go func() {
 			defer known.looking.Store(false)
-			if open, part, err := x.Store.LookOpen(ctx, job.Ref(), int(min(job.Workers, mostLooked))); err == nil { // it only helps
+			// it only helps
+			if open, part, err := x.Store.LookOpen(ctx, job.Ref(), int(min(job.Workers, mostLooked))); err == nil {
 				known.outlook.Store(&outlook{split.OutlookOf(open, part, job.Workers, each, job.PageSize), now})
 			}
 		}()

@@ -20,25 +20,31 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// aroundPages is what a job uses besides its pages, from its start or a resume on: records are read when it is split, paused and resumed, which
-// is said; and some tasks have read a page, and more ahead, that they may not begin any more.
+// aroundPages is what a job uses besides its pages, from its start or a resume on: records are read
+// when it is split, paused and resumed, which is said; and some tasks have read a page, and more
+// ahead, that they may not begin any more.
 func aroundPages(page, tasks int64) billing.Usage {
 	return billing.Usage{Reads: 1000 + 3*page*min(10, max(1, tasks))}
 }
 
-// CheckBudget returns an error if a job whose pages have so many entities, each of which has so many writes, could not do any within a budget.
+// CheckBudget returns an error if a job whose pages have so many entities, each of which has so
+// many writes, could not do any within a budget.
 func CheckBudget(budget record.Budget, page, tasks int, writes float64) error {
 	n, least := float64(page), aroundPages(int64(page), int64(tasks))
-	least = billing.Usage{Reads: least.Reads + int64(3*n) + 4, Writes: int64(n*writes) + 1 + pace.RecordWrites, TaskOps: 4}
-	if !(budget.Dollars >= 0) || math.IsInf(budget.Dollars, 1) || budget.Operations < 0 || progress.Share(budget, least) > 1 {
-		return fmt.Errorf("StartOptions.Budget is %v, and has to be none, or at least $%.4f and %d operations, which a page of %d entities may take with what is around it: a smaller PageSize and fewer Workers need less", budget, billing.NAM5.Cost(least), least.Reads+least.Writes+least.TaskOps, page)
+	least = billing.Usage{Reads: least.Reads + int64(3*n) + 4, Writes: int64(n*writes) + 1 + pace.RecordWrites,
+		TaskOps: 4}
+	if !(budget.Dollars >= 0) || math.IsInf(budget.Dollars, 1) || budget.Operations < 0 ||
+		progress.Share(budget, least) > 1 {
+		return fmt.Errorf("StartOptions.Budget is %v, and has to be none, or at least $%.4f and %d operations, which "+
+			"a page of %d entities may take with what is around it: a smaller PageSize and fewer Workers need less",
+			budget, billing.NAM5.Cost(least), least.Reads+least.Writes+least.TaskOps, page)
 	}
 	return nil
 }
 
-// A purse is what a process has taken out of a job's budget, as a share of that, and not spent yet. It is given back
-// when the process drains, when it has nothing more to do for the job, and when it forgets the job. What a process
-// that dies has in it counts as spent.
+// A purse is what a process has taken out of a job's budget, as a share of that, and not spent yet.
+// It is given back when the process drains, when it has nothing more to do for the job, and when it
+// forgets the job. What a process that dies has in it counts as spent.
 type purse struct {
 	turn *semaphore.Weighted // of who takes more out of the budget
 	left float64             // less than 0: a page has cost more than was expected
@@ -46,18 +52,19 @@ type purse struct {
 	allowance int64 // of the job, see record.Job: what is left of an earlier one does not count
 }
 
-// usageOf returns what a page uses, by its number of entities, of writes besides those of its records, and of entities that its
-// transaction compares.
+// usageOf returns what a page uses, by its number of entities, of writes besides those of its
+// records, and of entities that its transaction compares.
 func usageOf(d *delivery, entities, writes, compared float64) billing.Usage {
-	u := billing.Usage{Reads: int64(entities+compared) + 4, Writes: int64(writes+1) + pace.RecordWrites, TaskOps: 4} // its record, a child's, the job's and the scan's
+	// its record, a child's, the job's and the scan's
+	u := billing.Usage{Reads: int64(entities+compared) + 4, Writes: int64(writes+1) + pace.RecordWrites, TaskOps: 4}
 	if d.planner.Query.Unread(true) {
 		u.Reads = 4
 	}
 	return u
 }
 
-// keepBudget takes what a page of n entities is expected to cost out of the job's budget. If there is not as much left the job is paused. Settle
-// is called behind the page.
+// keepBudget takes what a page of n entities is expected to cost out of the job's budget. If there
+// is not as much left the job is paused. Settle is called behind the page.
 func keepBudget(ctx context.Context, d *delivery, n int) (settle func(), s standing, err error) {
 	budget, err := record.BudgetOf(d.job)
 	if err != nil {
@@ -67,16 +74,20 @@ func keepBudget(ctx context.Context, d *delivery, n int) (settle func(), s stand
 	if err := p.turn.Acquire(ctx, 1); err != nil {
 		return nil, ours, err
 	}
-	held := d.x.paces.Get(d.job.Ref()).Entities == 0 // nobody knows what a page costs: the others wait for the first one
+	// nobody knows what a page costs: the others wait for the first one
+	held := d.x.paces.Get(d.job.Ref()).Entities == 0
 	defer func() {
 		if !held || settle == nil {
 			p.turn.Release(1)
 		}
 	}()
 	job := d.job.Ref()
-	expected := progress.Share(budget, usageOf(d, float64(n), float64(n)*d.x.paces.Writes(job, d.planner.Mode.Writes()), float64(n)*d.x.paces.Compared(job)))
+	expected := progress.Share(budget, usageOf(d, float64(n), float64(n)*d.x.paces.Writes(job, d.planner.Mode.Writes()),
+		float64(n)*d.x.paces.Compared(job)))
 	ahead := 0.0
-	if !d.ahead { // each page of a delivery has the next one read, and what the last one has read is read again by somebody
+	// each page of a delivery has the next one read, and what the last one has read is read again
+	// by somebody
+	if !d.ahead {
 		ahead = progress.Share(budget, billing.Usage{Reads: int64(2 * n)})
 	}
 	p.renew(d.job.Allowance)
@@ -110,8 +121,8 @@ func (p *purse) renew(allowance int64) {
 	}
 }
 
-// takeOut takes a share out of a job's budget, for some pages of each task, and returns of which allowance that is.
-// If less is left than is needed it pauses the job, and returns 0.
+// takeOut takes a share out of a job's budget, for some pages of each task, and returns of which
+// allowance that is. If less is left than is needed it pauses the job, and returns 0.
 func takeOut(
 	ctx context.Context, x *Executor, job *record.Job, need, around float64, budget record.Budget,
 ) (got float64, allowance int64, err error) {
@@ -146,8 +157,8 @@ func (p *purse) takeAll() (left float64, allowance int64) {
 	return left, p.allowance
 }
 
-// giveBack gives what this process has not spent of an allowance of a job back to it. If the answer to that is lost
-// it is not done again: what was given back might have been spent since.
+// giveBack gives what this process has not spent of an allowance of a job back to it. If the answer
+// to that is lost it is not done again: what was given back might have been spent since.
 func giveBack(ctx context.Context, x *Executor, job record.Ref, left float64, allowance int64) {
 	if left == 0 {
 		return
@@ -163,8 +174,8 @@ func giveBack(ctx context.Context, x *Executor, job record.Ref, left float64, al
 	}
 }
 
-// giveBackIdle is giveBack for a job whose last delivery here has ended, if there may be no other one: it does not
-// run any more, or runs in another queue.
+// giveBackIdle is giveBack for a job whose last delivery here has ended, if there may be no other
+// one: it does not run any more, or runs in another queue.
 func giveBackIdle(ctx context.Context, x *Executor, job record.Ref, r *cachedJob) {
 	if !r.turn.TryAcquire(1) {
 		return
@@ -177,7 +188,8 @@ func giveBackIdle(ctx context.Context, x *Executor, job record.Ref, r *cachedJob
 	}
 }
 
-// GiveBack gives back what this process has taken out of the budgets of jobs and not spent, when it has drained.
+// GiveBack gives back what this process has taken out of the budgets of jobs and not spent, when it
+// has drained.
 func GiveBack(ctx context.Context, x *Executor) {
 	var group errgroup.Group
 	group.SetLimit(source.Parallel)

@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// enqueueChildren enqueues the tasks of the range's children that were not enqueued in this turn yet, and
-// that the delivery does not go on with.
+// enqueueChildren enqueues the tasks of the range's children that were not enqueued in this turn
+// yet, and that the delivery does not go on with.
 func (c *claim) enqueueChildren(ctx context.Context, queue *tasks.Queue, t *turn) (err error) {
 	r, waits := c.record, t.after.waits
 	if r.Retries > 0 && waits == nil {
@@ -36,9 +36,9 @@ func (c *claim) enqueueChildren(ctx context.Context, queue *tasks.Queue, t *turn
 	return nil
 }
 
-// continued returns the child that the delivery goes on with which has just done the range, if there is one. If it
-// had a task, too, two deliveries would go through what is left side by side. If that process dies it is found by the
-// queue or a sweep, as in any page.
+// continued returns the child that the delivery goes on with which has just done the range, if
+// there is one. If it had a task, too, two deliveries would go through what is left side by side.
+// If that process dies it is found by the queue or a sweep, as in any page.
 func (c *claim) continued(ctx context.Context) (*record.Range, error) {
 	last := c.record.Children - c.record.Recorded - c.record.Retries - 1
 	if last < 0 {
@@ -54,9 +54,9 @@ func (c *claim) continued(ctx context.Context) (*record.Range, error) {
 	return child, nil
 }
 
-// children returns the tasks of the range's children from the n-th on, but of the one that the delivery
-// goes on with. The last children are entities that failed: those to try again wait, as waits says, and
-// those that were recorded have no task. They may begin traces of their own.
+// children returns the tasks of the range's children from the n-th on, but of the one that the
+// delivery goes on with. The last children are entities that failed: those to try again wait, as
+// waits says, and those that were recorded have no task. They may begin traces of their own.
 func (c *claim) children(n int64, next *record.Range, waits map[string]time.Time, newTraces bool) []tasks.Task {
 	r := c.record
 	var all []tasks.Task
@@ -72,8 +72,8 @@ func (c *claim) children(n int64, next *record.Range, waits map[string]time.Time
 	return all
 }
 
-// waits returns until when the range's children wait that have to, as the delivery has recorded them that
-// has committed it.
+// waits returns until when the range's children wait that have to, as the delivery has recorded
+// them that has committed it.
 func (c *claim) waits(ctx context.Context) (map[string]time.Time, error) {
 	r := c.record
 	waits := make(map[string]time.Time)
@@ -87,13 +87,15 @@ func (c *claim) waits(ctx context.Context) (map[string]time.Time, error) {
 	return waits, nil
 }
 
-// handOver gives a range that a delivery leaves another task: what is left of the one that it has come for, and has gone on
-// with and failed, so that it is tried again with less to walk to; and that one itself if this process drains, as the queue
-// would deliver its task again only after a back-off. It reports whether there is such a task.
+// handOver gives a range that a delivery leaves another task: what is left of the one that it has
+// come for, and has gone on with and failed, so that it is tried again with less to walk to; and
+// that one itself if this process drains, as the queue would deliver its task again only after a
+// back-off. It reports whether there is such a task.
 func handOver(ctx context.Context, d *delivery, gone bool, cause error) bool {
 	draining := errors.Is(cause, gate.ErrDraining)
 	if !gone {
-		if !draining || d.redelivered || d.record.State != record.Pending { // a task of its own would not tell of deaths before
+		// a task of its own would not tell of deaths before
+		if !draining || d.redelivered || d.record.State != record.Pending {
 			return false
 		}
 		s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
@@ -108,7 +110,8 @@ func handOver(ctx context.Context, d *delivery, gone bool, cause error) bool {
 		return false
 	}
 	if !draining {
-		d.x.Log.LogAttrs(ctx, slog.LevelWarn, "range failed, and has a task of its own now", slog.String("job", d.job.ID), slog.String("mapper", d.job.Mapper),
+		d.x.Log.LogAttrs(ctx, slog.LevelWarn, "range failed, and has a task of its own now",
+			slog.String("job", d.job.ID), slog.String("mapper", d.job.Mapper),
 			slog.String("range", d.record.ID), slog.Any("error", cause))
 	}
 	return true

@@ -10,9 +10,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/page"
 )
 
-// collect runs the function over a page, if the mapper has one, on what was collected of its entities. What it asks for
-// is committed with the page; lose is to be called if that never takes effect. If it fails, the page is tried again
-// as a whole.
+// collect runs the function over a page, if the mapper has one, on what was collected of its
+// entities. What it asks for is committed with the page; lose is to be called if that never takes
+// effect. If it fails, the page is tried again as a whole.
 func collect(ctx context.Context, d *delivery, o *page.Outcome) (lose func(), err error) {
 	a := function.NewAttempt(d.job.Ref(), function.Update, nil)
 	lose = func() { a.Lose(context.WithoutCancel(ctx)) }
@@ -29,7 +29,8 @@ func collect(ctx context.Context, d *delivery, o *page.Outcome) (lose func(), er
 	})
 	switch {
 	case errors.Is(err, function.ErrTimeout): // what it is in the middle of is nobody's to look at
-		return func() {}, fault.Refusal{Summary: "the function over a page took too long", Cause: fmt.Errorf("it took more than %v", limit)}
+		return func() {}, fault.Refusal{Summary: "the function over a page took too long",
+			Cause: fmt.Errorf("it took more than %v", limit)}
 	case err != nil:
 		return lose, fault.Refusal{Summary: "the function over a page failed", Cause: err}
 	}
@@ -41,7 +42,8 @@ func collect(ctx context.Context, d *delivery, o *page.Outcome) (lose func(), er
 	case failed != nil && ctx.Err() != nil:
 		return lose, ctx.Err() // nobody waits for the delivery any more
 	case failed != nil:
-		return lose, fault.Refusal{Summary: "the function over a page failed", Cause: failed, Final: fault.IsPermanent(failed), After: fault.After(failed)}
+		return lose, fault.Refusal{Summary: "the function over a page failed", Cause: failed,
+			Final: fault.IsPermanent(failed), After: fault.After(failed)}
 	}
 	o.Page = *effect
 	o.Counters.Merge(effect.Counters)

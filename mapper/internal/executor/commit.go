@@ -21,14 +21,18 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/telemetry"
 )
 
-// processPage runs the function over the page's entities, and commits what it did together with the range's
-// record. See page.Page for progress.
-func (d *delivery) processPage(ctx context.Context, p planner.Plan, progress func(time.Duration, bool)) (standing, error) {
+// processPage runs the function over the page's entities, and commits what it did together with the
+// range's record. See page.Page for progress.
+func (d *delivery) processPage(
+	ctx context.Context, p planner.Plan, progress func(time.Duration, bool),
+) (standing, error) {
 	run := &page.Page{
-		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Call: d.call, At: p.At, Read: d.planner.ReaderAhead(ctx),
+		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Call: d.call, At: p.At,
+		Read:   d.planner.ReaderAhead(ctx),
 		Others: d.planner.Source.Stored(ctx), Keys: d.keys, Complete: d.client.AllocateIDs,
 		Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Late: late(ctx, d, p),
-		Progress: progress, Paces: &d.x.paces, Pause: d.planner.Wait, Strays: &d.x.Gate.Strays, Ends: d.x.Gate.IsDraining,
+		Progress: progress, Paces: &d.x.paces, Pause: d.planner.Wait, Strays: &d.x.Gate.Strays,
+		Ends: d.x.Gate.IsDraining,
 	}
 	o, err := run.Run(ctx)
 	if err != nil {
@@ -49,8 +53,8 @@ func (d *delivery) processPage(ctx context.Context, p planner.Plan, progress fun
 	return s, err
 }
 
-// mostMoves is how often an entity of a page is found changed by others until it gets a range for itself, in which that may
-// happen as often as hotAttempts says.
+// mostMoves is how often an entity of a page is found changed by others until it gets a range for
+// itself, in which that may happen as often as hotAttempts says.
 const (
 	mostMoves   = 3
 	hotAttempts = 20
@@ -100,9 +104,9 @@ func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Outco
 	return s, err
 }
 
-// tolerable returns an error if so much fails that its entities can't be blamed: of
-// a full page, or of what this process has called lately and of what the job has done so far. A tolerant job has them recorded
-// after their last attempt.
+// tolerable returns an error if so much fails that its entities can't be blamed: of a full page, or
+// of what this process has called lately and of what the job has done so far. A tolerant job has
+// them recorded after their last attempt.
 func (d *delivery) tolerable(ctx context.Context, o *page.Outcome) error {
 	failed := 0
 	for _, f := range o.Failures {
@@ -110,7 +114,9 @@ func (d *delivery) tolerable(ctx context.Context, o *page.Outcome) error {
 			failed++
 		}
 	}
-	if failed == 0 || d.record.Alone || d.job.Tolerant && !slices.ContainsFunc(o.Failures, func(f page.Failure) bool { return !f.Last(d.job.Backoff().Attempts) }) {
+	if failed == 0 || d.record.Alone || d.job.Tolerant && !slices.ContainsFunc(o.Failures, func(f page.Failure) bool {
+		return !f.Last(d.job.Backoff().Attempts)
+	}) {
 		return nil
 	}
 	r := fault.Refusal{Cause: o.Failures[0].Err, Final: true}
@@ -161,7 +167,8 @@ func (d *delivery) takeOver(ctx context.Context, after committed) {
 		behind = telemetry.Late
 	}
 	d.x.Telemetry.Committed(ctx, telemetry.Page{
-		Mapper: d.job.Mapper, Job: d.job.Ref().String(), Entities: d.record.Processed, Failures: int64(after.failed), Took: time.Since(d.pageAt),
+		Mapper: d.job.Mapper, Job: d.job.Ref().String(), Entities: d.record.Processed, Failures: int64(after.failed),
+		Took:   time.Since(d.pageAt),
 		CutOff: map[string]int64{behind: after.cut, telemetry.Failed: d.record.Retries + d.record.Recorded},
 	})
 	if after.kinds != "" {
@@ -179,11 +186,14 @@ func (d *delivery) commit(ctx context.Context, p planner.Plan, o *page.Outcome) 
 
 // errOverlap is a mistake in this package: a page reaches into another range, whose task
 // would do its entities once more.
-var errOverlap = fault.Fatal(errors.New("the page ends behind its range: this is a mistake in scattermap, please report it"))
+var errOverlap = fault.Fatal(errors.New("the page ends after its range: this is a mistake in scattermap, " +
+	"please report it"))
 
 // putOutcome puts the outcome into the range's record, as the transaction has
 // read it, and returns the children that come of it.
-func (d *delivery) putOutcome(r *record.Range, p planner.Plan, o *page.Outcome) (children []*record.Range, after committed, err error) {
+func (d *delivery) putOutcome(
+	r *record.Range, p planner.Plan, o *page.Outcome,
+) (children []*record.Range, after committed, err error) {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	r.RefusedIn = d.job.Generation
 	reaches := d.record.Kind == "" // into other spaces, perhaps; planSpaces may have found out
@@ -197,7 +207,8 @@ func (d *delivery) putOutcome(r *record.Range, p planner.Plan, o *page.Outcome) 
 		switch pieces, err := p.Pieces(); {
 		case errors.Is(err, planner.ErrCut):
 			return nil, after, err
-		case err == nil && len(pieces) > 1 && pieces[0].Holds(p.At[max(1, o.Reached)-1]): // otherwise the next page tries again
+		case err == nil && len(pieces) > 1 && pieces[0].Holds(p.At[max(1, o.Reached)-1]):
+			// otherwise the next page tries again
 			children = d.planner.Cut(r, pieces, size)
 			after.cut = int64(len(children))
 		}
@@ -224,7 +235,8 @@ func (d *delivery) putOutcome(r *record.Range, p planner.Plan, o *page.Outcome) 
 	for _, f := range o.Failures {
 		switch {
 		case r.Alone && !f.Last(most):
-			return nil, after, fault.Refusal{Summary: "the function failed on an entity", Cause: f.Err, After: fault.After(f.Err)}
+			return nil, after, fault.Refusal{Summary: "the function failed on an entity", Cause: f.Err,
+				After: fault.After(f.Err)}
 		case !r.Alone && !f.Last(most):
 			child := r.AloneChild(f.At, f.Attempts, f.Suspected, now)
 			if f.Attempts > 0 {
@@ -295,8 +307,8 @@ func (d *delivery) left(r *record.Range, p planner.Plan, o *page.Outcome) (rest 
 	return s.From(start, s.Estimate-int64(o.Reached)), true
 }
 
-// recordCulprit records the entity as a failure that the database has refused a page for. If there are many
-// of them among what the job has processed, it is the function that is at fault.
+// recordCulprit records the entity as a failure that the database has refused a page for. If there
+// are many of them among what the job has processed, it is the function that is at fault.
 func (d *delivery) recordCulprit(ctx context.Context, p planner.Plan, cause fault.CommitRefusal) (standing, error) {
 	o := page.Failed(&page.Failure{At: p.At[0], Err: cause, Attempts: 1, Permanent: true})
 	s, err := d.commit(ctx, p, o)
@@ -308,17 +320,19 @@ func (d *delivery) recordCulprit(ctx context.Context, p planner.Plan, cause faul
 		return ours, err
 	}
 	if pace.TooMany(int(sum.Failures), int(sum.Failures+sum.Processed)) {
-		summary := fmt.Sprintf("%d of %d entities failed so far, as the database refuses what the function writes", sum.Failures, sum.Failures+sum.Processed)
+		summary := fmt.Sprintf("%d of %d entities failed so far, as the database refuses what the function writes",
+			sum.Failures, sum.Failures+sum.Processed)
 		_, err = d.fail(ctx, fault.Refusal{Summary: summary, Cause: cause, Final: true})
 	}
 	return ours, err
 }
 
 // errHot is the failure of an entity that others have changed in all attempts.
-var errHot = errors.New("other clients change the entity, or hold its lock, all the time: in no attempt was it left alone from its read to the commit")
+var errHot = errors.New("other clients change the entity, or hold its lock, all the time: in no attempt was it left " +
+	"alone from its read to the commit")
 
-// yield has the only entity of a page give way to those after it, because others change it: it
-// gets a range for itself, as one that fails does. There it is tried again later, and is a failure after
+// yield has the only entity of a page give way to those after it, because others change it: it gets
+// a range for itself, as one that fails does. There it is tried again later, and is a failure after
 // its last attempt.
 func (d *delivery) yield(ctx context.Context, p planner.Plan) (standing, error) {
 	f := page.Failure{At: p.At[0], Err: errHot, Attempts: 1 + d.record.RefusalsIn(d.job)}

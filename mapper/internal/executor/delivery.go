@@ -20,8 +20,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A delivery is one delivery of a range's task. It does that range, and then what is left of it, range
-// after range, each of which is a turn.
+// A delivery is one delivery of a range's task. It does that range, and then what is left of it,
+// range after range, each of which is a turn.
 type delivery struct {
 	claim    // the range that it has in hand
 	planner  planner.Planner
@@ -64,8 +64,8 @@ type turn struct {
 //  6. go on with that child, from 2;
 //  7. see whether the job is complete.
 //
-// A delivery that finds the range done goes to 5: the one before may have died there. 7 is for ranges with
-// children, too: those of 3 may have ended before their parent.
+// A delivery that finds the range done goes to 5: the one before may have died there. 7 is for
+// ranges with children, too: those of 3 may have ended before their parent.
 func (x *Executor) run(ctx context.Context, t body.Range, queued tasks.Delivery) error {
 	place, err := x.Gate.Enter(ctx, false) // parameters may be decoded by a user's method
 	if err != nil {
@@ -89,8 +89,8 @@ func (x *Executor) run(ctx context.Context, t body.Range, queued tasks.Delivery)
 	return errors.Join(err, x.Complete(ctx, job, false)) // 7
 }
 
-// runAll does the range, and what is left of it, as one of the job's deliveries of this process. It reports
-// whether it is up to this one to check whether the job is complete.
+// runAll does the range, and what is left of it, as one of the job's deliveries of this process. It
+// reports whether it is up to this one to check whether the job is complete.
 func (d *delivery) runAll(ctx context.Context) (checks bool, err error) {
 	ref, ended := d.job.Ref(), false
 	job := d.x.cache.enter(ref)
@@ -115,8 +115,8 @@ func (d *delivery) runAll(ctx context.Context) (checks bool, err error) {
 	}
 }
 
-// runRange does the range, as far as this delivery can. It reports whether the range has ended, and its
-// children have tasks, but for the one to go on with: if there is none the job may be complete.
+// runRange does the range, as far as this delivery can. It reports whether the range has ended, and
+// its children have tasks, but for the one to go on with: if there is none the job may be complete.
 func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 	defer d.leave() // also if it panics
 	var s standing
@@ -165,7 +165,8 @@ func (d *delivery) process(ctx context.Context) (s standing, err error) {
 		return ours, err
 	}
 	if len(d.job.Rate) > 0 && !d.record.Solo {
-		if d.job, d.paced, s, err = d.x.keepRate(ctx, d.job, d.planner.Mode, len(p.At), d.paced); err != nil || s != ours {
+		if d.job, d.paced, s, err = d.x.keepRate(ctx, d.job, d.planner.Mode, len(p.At), d.paced); err != nil ||
+			s != ours {
 			return s, err
 		}
 	}
@@ -194,7 +195,8 @@ func (d *delivery) process(ctx context.Context) (s standing, err error) {
 	}
 	s, err = d.processPage(ctx, p, p.Progress(readOn)) // 4
 	settle()
-	refused, contended := new(fault.CommitRefusal), d.planner.Mode == function.Update && (fault.Contended(err) || errors.Is(err, errHot))
+	refused, contended := new(fault.CommitRefusal), d.planner.Mode == function.Update &&
+		(fault.Contended(err) || errors.Is(err, errHot))
 	switch {
 	case errors.As(err, refused) && len(p.At) == 1:
 		return d.recordCulprit(ctx, p, *refused)
@@ -219,7 +221,9 @@ func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) 
 		d.planner.KeepWhole() // it is shorter than it was taken for
 		return ours, nil
 	}
-	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) { return d.planner.Cut(r, pieces, r.PageSize), nil })
+	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
+		return d.planner.Cut(r, pieces, r.PageSize), nil
+	})
 	if err != nil || s != ours {
 		return s, err
 	}
@@ -241,11 +245,12 @@ func (d *delivery) mayGoOn(r *record.Range) bool {
 	if d.callPage != nil {
 		longest += function.MaxInTransaction
 	}
-	return !r.Alone && !r.Solo && !d.x.Gate.IsDraining() && time.Since(d.begunAt) < min(deadline/4, deadline*19/20-longest-pace.WaitWithin(deadline))
+	return !r.Alone && !r.Solo && !d.x.Gate.IsDraining() &&
+		time.Since(d.begunAt) < min(deadline/4, deadline*19/20-longest-pace.WaitWithin(deadline))
 }
 
-// goOn takes up what is left of the range, unless the job has been stopped meanwhile, or this process is
-// draining.
+// goOn takes up what is left of the range, unless the job has been stopped meanwhile, or this
+// process is draining.
 func (d *delivery) goOn(ctx context.Context) (goesOn bool, err error) {
 	next := d.after.next
 	job, err := d.x.cache.load(ctx, d.x.Store, d.job.Ref())
@@ -257,7 +262,8 @@ func (d *delivery) goOn(ctx context.Context) (goesOn bool, err error) {
 	}
 	known := d.job
 	d.job, d.record, d.generation, d.finished, d.turn = job, next, next.Generation, nil, turn{}
-	if job.Generation != known.Generation || job.Epoch != known.Epoch || d.x.Gate.IsDraining() { // whoever did that may not have seen the range
+	// whoever did that may not have seen the range
+	if job.Generation != known.Generation || job.Epoch != known.Epoch || d.x.Gate.IsDraining() {
 		if err := d.x.Queue.Enqueue(ctx, body.TaskOf(next, job)); err != nil && !errors.Is(err, tasks.ErrExists) {
 			return false, err
 		}

@@ -120,9 +120,10 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	}
 	r.Version = found.Of(r.Key()).GetVersion()
 	d = &delivery{
-		claim:   claim{client: x.client, store: x.Store, job: job, record: r, generation: t.Generation},
-		planner: planner.Planner{Pacer: x.pacer(), Query: q, Source: x.source.Of(ctx, q), Mode: def.Mode, Strategy: strategy},
-		x:       x, call: call, keys: keys, callPage: callPage, begunAt: begunAt, ended: ended,
+		claim: claim{client: x.client, store: x.Store, job: job, record: r, generation: t.Generation},
+		planner: planner.Planner{Pacer: x.pacer(), Query: q, Source: x.source.Of(ctx, q), Mode: def.Mode,
+			Strategy: strategy},
+		x: x, call: call, keys: keys, callPage: callPage, begunAt: begunAt, ended: ended,
 		turn: turn{queued: queued, redelivered: queued.Retries > 0 || r.Lost},
 	}
 	return d, nil

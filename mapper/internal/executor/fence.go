@@ -15,11 +15,12 @@ import (
 type standing int
 
 const (
-	ours       standing = iota // as the delivery knows it; of a transaction: it has taken effect, unless there is an error
-	changed                    // pending, but it, or its job, has changed: it has to be planned anew
-	done                       // another delivery has done it, or this one, and the answer was lost
-	superseded                 // it has another task, or is gone
-	stopped                    // its job does not run any more
+	// as the delivery knows it; of a transaction: it has taken effect, unless there is an error
+	ours       standing = iota
+	changed             // pending, but it, or its job, has changed: it has to be planned anew
+	done                // another delivery has done it, or this one, and the answer was lost
+	superseded          // it has another task, or is gone
+	stopped             // its job does not run any more
 )
 
 // A claim is a range in the hands of a delivery.
@@ -34,9 +35,9 @@ type claim struct {
 	beaten     bool          // another delivery has done the range meanwhile
 }
 
-// check returns how a record of the range, as it was just read, stands to the delivery. The range is its
-// own only if it is still pending, at the generation that the task names, and as it was when the delivery
-// looked at it.
+// check returns how a record of the range, as it was just read, stands to the delivery. The range
+// is its own only if it is still pending, at the generation that the task names, and as it was when
+// the delivery looked at it.
 func (c *claim) check(r *record.Range) standing {
 	known := c.record
 	switch {
@@ -50,7 +51,8 @@ func (c *claim) check(r *record.Range) standing {
 	return ours
 }
 
-// A fencedError ends a transaction on a range that is not the delivery's own, or not as it knows it.
+// A fencedError ends a transaction on a range that is not the delivery's own, or not as it knows
+// it.
 type fencedError struct {
 	standing standing
 	found    *record.Range

@@ -40,8 +40,8 @@ func TestStandings(t *testing.T) {
 	}
 }
 
-// TestChange changes a range that somebody else has changed since it was read, and one that nobody has: a change is made of
-// what is there.
+// TestChange changes a range that somebody else has changed since it was read, and one that nobody
+// has: a change is made of what is there.
 func TestChange(t *testing.T) {
 	e, err := emulator.Start(nil)
 	if err != nil {
@@ -56,7 +56,8 @@ func TestChange(t *testing.T) {
 	t.Cleanup(func() { _ = client.Close() })
 	job := &record.Job{ID: "j", Incarnation: "0123456789abcdef01234567"}
 	st := store.New(client)
-	first := &record.Range{Job: job.ID, Incarnation: job.Incarnation, ID: job.Root(), State: record.Pending, Open: job.ID, Generation: 1}
+	first := &record.Range{Job: job.ID, Incarnation: job.Incarnation, ID: job.Root(), State: record.Pending,
+		Open: job.ID, Generation: 1}
 	ctx, versions := wire.Noting(t.Context())
 	if _, err := client.Mutate(ctx, first.Insert()); err != nil {
 		t.Fatal(err)

@@ -11,8 +11,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// load returns what the law of cutting decides by, behind what a page of a delivery has dealt with. It is ok if what is left then
-// can be given away.
+// load returns what the law of cutting decides by, behind what a page of a delivery has dealt with.
+// It is ok if what is left then can be given away.
 func load(ctx context.Context, d *delivery, p planner.Plan, o *page.Outcome) (l split.Load, ok bool) {
 	if d.record.Solo || d.record.Alone || o.Reached == 0 {
 		return l, false
@@ -26,10 +26,12 @@ func load(ctx context.Context, d *delivery, p planner.Plan, o *page.Outcome) (l 
 	return l, ok
 }
 
-// lawEvery is how long the function runs on a page until the law is asked again whether the page ends.
+// lawEvery is how long the function runs on a page until the law is asked again whether the page
+// ends.
 const lawEvery = 50 * time.Millisecond
 
-// late returns what tells a page to end early, so that others begin with what this task would end late with.
+// late returns what tells a page to end early, so that others begin with what this task would end
+// late with.
 func late(ctx context.Context, d *delivery, p planner.Plan) page.Late {
 	asked := time.Duration(0)
 	return func(o *page.Outcome, left int) bool {

@@ -45,8 +45,8 @@ const cachedFor = time.Second
 // maxCached bounds of how many jobs something is remembered that have no delivery under way.
 const maxCached = 1000
 
-// at returns the place of a job. The one that was used longest ago is forgotten for it, if it has no delivery under
-// way.
+// at returns the place of a job. The one that was used longest ago is forgotten for it, if it has
+// no delivery under way.
 func (j *jobCache) at(job record.Ref) *cachedJob {
 	j.mu.Lock()
 	r, forgotten := j.place(job)
@@ -116,8 +116,8 @@ func (j *jobCache) leave(r *cachedJob, ended bool) (look, last bool) {
 	return look, last
 }
 
-// noteCounters notes what a page has counted. It reports whether all pages so far have more counters than
-// a job can have.
+// noteCounters notes what a page has counted. It reports whether all pages so far have more
+// counters than a job can have.
 func (r *cachedJob) noteCounters(page tally.Counters) (over bool) {
 	r.counting.Lock()
 	defer r.counting.Unlock()

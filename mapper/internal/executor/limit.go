@@ -7,8 +7,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// limitFailures pauses the job if too many entities have failed, of which so many are this delivery's. It
-// returns the job.
+// limitFailures pauses the job if too many entities have failed, of which so many are this
+// delivery's. It returns the job.
 func limitFailures(ctx context.Context, d *delivery, failed int) (*record.Job, error) {
 	if failed == 0 {
 		return d.job, nil

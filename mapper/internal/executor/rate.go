@@ -12,12 +12,15 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// keepRate waits until a page of n entities may begin, which is processed in a mode, and returns when that
-// is: for the first one of a delivery, which is the one behind none, a random time, so that deliveries which
-// begin together do not go on together. If the page has become much too large for the rate meanwhile, or the
-// job does not run any more, it returns how the range stands; and a job whose rate has changed, with its new rate. A page for which
-// others wait is none of many, and does not wait itself.
-func (x *Executor) keepRate(ctx context.Context, job *record.Job, mode function.Mode, n int, behind time.Time) (_ *record.Job, began time.Time, _ standing, err error) {
+// keepRate waits until a page of n entities may begin, which is processed in a mode, and returns
+// when that is: for the first one of a delivery, which is the one behind none, a random time, so
+// that deliveries which begin together do not go on together. If the page has become much too large
+// for the rate meanwhile, or the job does not run any more, it returns how the range stands; and a
+// job whose rate has changed, with its new rate. A page for which others wait is none of many, and
+// does not wait itself.
+func (x *Executor) keepRate(
+	ctx context.Context, job *record.Job, mode function.Mode, n int, behind time.Time,
+) (_ *record.Job, began time.Time, _ standing, err error) {
 	factor := 1.0
 	if behind.IsZero() {
 		behind, factor = time.Now(), 0.5+rand.Float64()

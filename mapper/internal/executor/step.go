@@ -22,22 +22,25 @@ import (
 
 // A step is what one commit of a delivery does to its range, and beside that.
 type step struct {
-	// put changes the range's record as it is, and returns its new children. It is called for each attempt.
+	// put changes the range's record as it is, and returns its new children. It is called for each
+	// attempt.
 	put func(r *record.Range) ([]*record.Range, error)
 
 	with   func() []wire.Mutation                    // is what else is written; nil: nothing
 	guards func() []page.Guard                       // is what has to be as it was read; nil: nothing
 	again  func(context.Context, []page.Moved) error // prepares anew what others have changed
-	locks  bool                                      // once it was refused it looks in a transaction, whose database may have locks
+	// once it was refused it looks in a transaction, whose database may have locks
+	locks bool
 }
 
-// commit commits a step in one call, on the condition that the range's record and what the step guards are as they were read. The
-// database refuses it as a whole where they are not, and does not say which: so they are looked up, what others have changed
-// is prepared again, and the rest stays as it is. What the step guards and does not write has no condition in such a call: then
-// a transaction looks, and commits. So it is where the database says no versions.
+// commit commits a step in one call, on the condition that the range's record and what the step
+// guards are as they were read. The database refuses it as a whole where they are not, and does not
+// say which: so they are looked up, what others have changed is prepared again, and the rest stays
+// as it is. What the step guards and does not write has no condition in such a call: then a
+// transaction looks, and commits. So it is where the database says no versions.
 //
-// A commit whose answer was lost shows as any error; what the record says since counts. A range that was found done, or cut by
-// another delivery, is what the claim knows from then on.
+// A commit whose answer was lost shows as any error; what the record says since counts. A range
+// that was found done, or cut by another delivery, is what the claim knows from then on.
 func (c *claim) commit(ctx context.Context, s step) (standing, error) {
 	refused := false
 	for idle, tries := 0, 0; ; {
@@ -108,7 +111,8 @@ func (c *claim) commit(ctx context.Context, s step) (standing, error) {
 // unversioned reports whether the database has not said which version of a guarded entity was read.
 func unversioned(g page.Guard) bool { return g.Was.Version == 0 && !g.Was.Gone }
 
-// unwritten reports whether nothing is written of a guarded entity, whose condition would say how it has to be.
+// unwritten reports whether nothing is written of a guarded entity, whose condition would say how
+// it has to be.
 func unwritten(g page.Guard) bool { return g.Free }
 
 // conflicts reports whether a commit was refused because of what others have done, or do.
@@ -120,7 +124,8 @@ func conflicts(err error) bool {
 	return errors.Is(err, datastore.ErrConcurrentTransaction) || fault.Contended(err)
 }
 
-// rest waits before an attempt that meets others, which do not say for how long: the client's own pauses are like that.
+// rest waits before an attempt that meets others, which do not say for how long: the client's own
+// pauses are like that.
 func rest(ctx context.Context, n int) error {
 	most := min(10*time.Millisecond<<n, time.Second)
 	select {
@@ -182,8 +187,8 @@ func (a *attempt) inOneCall(ctx context.Context) error {
 	return err
 }
 
-// inTransaction looks at what is guarded, or at a choice of that, has what others have changed be prepared again, and commits. If
-// that is all, what is written has no condition any more.
+// inTransaction looks at what is guarded, or at a choice of that, has what others have changed be
+// prepared again, and commits. If that is all, what is written has no condition any more.
 func (a *attempt) inTransaction(ctx context.Context, all bool, which func(page.Guard) bool) error {
 	noting, versions := wire.Noting(ctx)
 	a.versions = versions
@@ -195,7 +200,8 @@ func (a *attempt) inTransaction(ctx context.Context, all bool, which func(page.G
 				a.unprepared = true
 				return err
 			}
-			stands, moved, err = a.look(source.InTransaction(tx, &versions.Taken), a.guarded(which)) // it may rely on others now
+			// it may rely on others now
+			stands, moved, err = a.look(source.InTransaction(tx, &versions.Taken), a.guarded(which))
 		}
 		if a.unread = err != nil; a.unread {
 			return err
@@ -219,7 +225,8 @@ func (a *attempt) inTransaction(ctx context.Context, all bool, which func(page.G
 	return err
 }
 
-// look reads the range's record, and what is guarded. It returns how the range stands to the delivery, and what others have changed.
+// look reads the range's record, and what is guarded. It returns how the range stands to the
+// delivery, and what others have changed.
 func (c *claim) look(get source.Get, guards []page.Guard) (stands fencedError, moved []page.Moved, err error) {
 	r := new(record.Range)
 	keys := []*datastore.Key{c.record.Key()}

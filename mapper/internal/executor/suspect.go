@@ -17,9 +17,9 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// attempt processes a pending range, in company or exclusively. Whether it is suspected of killing its
-// process, and is halved, is decided by record.Range.Begin. It keeps its place inside the gate: while
-// there is a mark that says that it is alone, it has to be.
+// attempt processes a pending range, in company or exclusively. Whether it is suspected of killing
+// its process, and is halved, is decided by record.Range.Begin. It keeps its place inside the gate:
+// while there is a mark that says that it is alone, it has to be.
 func (d *delivery) attempt(ctx context.Context) (standing, error) {
 	if d.x.Gate.IsDraining() { // it may have its place from the attempt before
 		return ours, gate.ErrDraining
@@ -52,8 +52,8 @@ func (d *delivery) attempt(ctx context.Context) (standing, error) {
 	return d.process(ctx)
 }
 
-// enter has the delivery pass the gate, unless it is inside already, and exclusively if it has to be. It
-// reports whether it had to wait.
+// enter has the delivery pass the gate, unless it is inside already, and exclusively if it has to
+// be. It reports whether it had to wait.
 func (d *delivery) enter(ctx context.Context, exclusive bool) (waited bool, err error) {
 	if d.place.Leave != nil && (d.place.Exclusive || !exclusive) {
 		return false, nil
@@ -71,7 +71,8 @@ func (d *delivery) leave() {
 	d.place = gate.Place{}
 }
 
-// condemn records the range's entity as a failure, if it is still there: its process has died often enough.
+// condemn records the range's entity as a failure, if it is still there: its process has died often
+// enough.
 func (d *delivery) condemn(ctx context.Context, deaths int64) (standing, error) {
 	p := planner.Plan{At: []*keyspace.Position{d.record.Start}}
 	stored, err := d.planner.Reader(d.planner.Source.Stored(ctx))(p.At)
@@ -86,11 +87,13 @@ func (d *delivery) condemn(ctx context.Context, deaths int64) (standing, error) 
 	return d.commit(ctx, p, page.Failed(f))
 }
 
-// patience is how many redeliveries a task of a solo or single-entity range gets before a new task replaces it.
-// The queue's back-off has grown to some 25 seconds then, and would become an hour between two deaths.
+// patience is how many redeliveries a task of a solo or single-entity range gets before a new task
+// replaces it. The queue's back-off has grown to some 25 seconds then, and would become an hour
+// between two deaths.
 const patience = 8
 
-// postpone has another task go on with a range, once it is certain which of its processes have died.
+// postpone has another task go on with a range, once it is certain which of its processes have
+// died.
 func (d *delivery) postpone(ctx context.Context) (standing, error) {
 	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
 		r.Postpone(time.Now())
@@ -116,7 +119,8 @@ func (d *delivery) begin(ctx context.Context, exclusive, alone bool) (standing, 
 		case r.Suspected() != exclusive:
 			return nil, fencedError{changed, r}
 		default:
-			m := record.CrashMark{Delivery: d.mark, At: d.begunAt.UTC().Truncate(time.Microsecond), Task: d.queued.TaskID, Try: int64(d.queued.Retries), Alone: alone}
+			m := record.CrashMark{Delivery: d.mark, At: d.begunAt.UTC().Truncate(time.Microsecond),
+				Task: d.queued.TaskID, Try: int64(d.queued.Retries), Alone: alone}
 			r.Begin(m, now, d.x.Queue.Deadline())
 		}
 		return nil, nil
@@ -145,9 +149,9 @@ func (d *delivery) unmark(ctx context.Context) {
 	})
 }
 
-// giveUp decides what becomes of a range whose delivery failed. What passes by itself is up to the queue,
-// which delivers the task again. A refusal is tried again by another task, later, as often as the job's back-off says;
-// then the job fails, and keeps what it has recorded.
+// giveUp decides what becomes of a range whose delivery failed. What passes by itself is up to the
+// queue, which delivers the task again. A refusal is tried again by another task, later, as often
+// as the job's back-off says; then the job fails, and keeps what it has recorded.
 func (d *delivery) giveUp(ctx context.Context, cause error) (standing, error) {
 	cause = fmt.Errorf("job %s: range %s: %w", d.job.ID, d.record.ID, cause)
 	if !fault.IsFatal(cause) && !fault.Refused(cause) {
@@ -181,8 +185,8 @@ func (d *delivery) giveUp(ctx context.Context, cause error) (standing, error) {
 	return superseded, nil // by that task
 }
 
-// fail ends the job. It reports whether the job is over: it goes on if somebody has resumed it since this
-// delivery began.
+// fail ends the job. It reports whether the job is over: it goes on if somebody has resumed it
+// since this delivery began.
 func (d *delivery) fail(ctx context.Context, cause error) (over bool, err error) {
 	if err := d.x.Fail(ctx, d.job, cause); err != nil {
 		return false, err

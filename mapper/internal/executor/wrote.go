@@ -10,7 +10,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// keep has the record of a page keep what its commit writes, for an undo, and what that has left; and the delivery, what it used.
+// keep has the record of a page keep what its commit writes, for an undo, and what that has left;
+// and the delivery, what it used.
 func keep(d *delivery, r *record.Range, o *page.Outcome) {
 	record.Leave(r, o.Left)
 	record.Exemplify(r, o.Examples[:min(len(o.Examples), record.PageExamples)])
@@ -27,12 +28,13 @@ func keep(d *delivery, r *record.Range, o *page.Outcome) {
 		}
 	}
 	w := record.Wrote{
-		Own: record.KeysOf(o.Own, len(o.Own) == o.Reached), Written: int64(len(o.Own)), Gone: record.KeysOf(o.Gone, len(o.Gone) == len(o.Own)),
+		Own: record.KeysOf(o.Own, len(o.Own) == o.Reached), Written: int64(len(o.Own)),
+		Gone:  record.KeysOf(o.Gone, len(o.Gone) == len(o.Own)),
 		Fresh: record.KeysOf(fresh, len(fresh) == len(o.Own)), Settled: settled, Others: o.Others,
 	}
 	r.Wrote = w.Encode()
 }
 
-// settledFor is how long an entity has been left alone, by this process's clock, that was as it is a whole minute ago: behind an hour an undo
-// reads whole minutes.
+// settledFor is how long an entity has been left alone, by this process's clock, that was as it is
+// a whole minute ago: behind an hour an undo reads whole minutes.
 const settledFor = 2 * time.Minute

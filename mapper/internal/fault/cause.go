@@ -18,15 +18,16 @@ var (
 // longestCause is how many bytes of a text its cause has.
 const longestCause = 200
 
-// Digest returns a name of a cause that says nothing of it: for log lines, which must have nothing of an entity. Equal causes have
-// equal ones.
+// Digest returns a name of a cause that says nothing of it: for log lines, which must have nothing
+// of an entity. Equal causes have equal ones.
 func Digest(cause string) string {
 	sum := sha256.Sum256([]byte(cause))
 	return hex.EncodeToString(sum[:3])
 }
 
-// Cause returns what the text of an error has in common with those of other entities that have failed for the same reason: the text without
-// numbers, words that have digits, what is quoted, addresses, and the names in the entity's key. All of that is "#".
+// Cause returns what the text of an error has in common with those of other entities that have
+// failed for the same reason: the text without numbers, words that have digits, what is quoted,
+// addresses, and the names in the entity's key. All of that is "#".
 func Cause(text string, names ...string) string {
 	for _, name := range names {
 		if len(name) > 2 { // a shorter one is part of other words

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// A Backoff says how often something is tried, and how long the attempts wait. It is the second attempt that
-// waits for First; each further one waits four times as long as the one before, up to Max.
+// A Backoff says how often something is tried, and how long the attempts wait. It is the second
+// attempt that waits for First; each further one waits four times as long as the one before, up to
+// Max.
 type Backoff struct {
 	Attempts   int64
 	First, Max time.Duration

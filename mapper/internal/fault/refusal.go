@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// ErrArguments says that something can't be done with such arguments; the error names the one that is
-// wrong.
+// ErrArguments says that something can't be done with such arguments; the error names the one that
+// is wrong.
 var ErrArguments = errors.New("bad arguments")
 
 // A Refusal is what a task says when the mapper's function has failed: the range
@@ -57,8 +57,8 @@ func IsPermanent(err error) bool {
 	return errors.As(err, &p)
 }
 
-// IsOnly reports whether an error is another one, by itself or wrapped, and says nothing else: it is no join of
-// several.
+// IsOnly reports whether an error is another one, by itself or wrapped, and says nothing else: it
+// is no join of several.
 func IsOnly(err, other error) bool {
 	for err != nil && any(err) != any(other) { // errors.Is looks into joins
 		err = errors.Unwrap(err)

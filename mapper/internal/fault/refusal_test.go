@@ -29,7 +29,8 @@ func TestMarkedErrors(t *testing.T) {
 		{Refusal{Cause: errBusy, After: time.Hour}, false, false, time.Hour},
 		{Refusal{Cause: errBusy, Final: true}, true, false, 0},
 	} {
-		if IsFatal(test.err) != test.fatal || IsPermanent(test.err) != test.permanent || After(test.err) != test.after || !errors.Is(test.err, errBusy) && !Refused(test.err) {
+		if IsFatal(test.err) != test.fatal || IsPermanent(test.err) != test.permanent ||
+			After(test.err) != test.after || !errors.Is(test.err, errBusy) && !Refused(test.err) {
 			t.Errorf("%#v: %v, %v, %v", test.err, IsFatal(test.err), IsPermanent(test.err), After(test.err))
 		}
 	}
@@ -40,7 +41,8 @@ func TestMarkedErrors(t *testing.T) {
 
 func TestBackoff(t *testing.T) {
 	b := Backoff{First: time.Second, Max: 1000 * time.Second}
-	for failed, want := range map[int64]time.Duration{0: time.Second, 1: time.Second, 2: 4 * time.Second, 4: 64 * time.Second, 5: 256 * time.Second, 6: 1000 * time.Second, 1 << 40: 1000 * time.Second} {
+	for failed, want := range map[int64]time.Duration{0: time.Second, 1: time.Second, 2: 4 * time.Second,
+		4: 64 * time.Second, 5: 256 * time.Second, 6: 1000 * time.Second, 1 << 40: 1000 * time.Second} {
 		if d := b.Delay(failed); d != want {
 			t.Errorf("after %d attempts: %v, want %v", failed, d, want)
 		}

@@ -20,8 +20,8 @@ type summarizedError struct {
 func (e summarizedError) Error() string { return e.err.Error() }
 func (e summarizedError) Unwrap() error { return e.err }
 
-// Summary returns what an error says, but for what a function, an entity or the database may have said:
-// for a log. The whole text is for records.
+// Summary returns what an error says, but for what a function, an entity or the database may have
+// said: for a log. The whole text is for records.
 func Summary(err error) string {
 	var s summarizedError
 	var r Refusal
@@ -49,9 +49,9 @@ type panicError string
 func (e panicError) Error() string { return string(e) }
 func (e panicError) Kind() string  { return "panic" }
 
-// Kind returns of which kind the error of a function is, which says nothing of the entity: an error may
-// have a method of this name, and otherwise its type says it. The [Digest] of the [Cause] follows, for which names are those in the entity's
-// key.
+// Kind returns of which kind the error of a function is, which says nothing of the entity: an error
+// may have a method of this name, and otherwise its type says it. The [Digest] of the [Cause]
+// follows, for which names are those in the entity's key.
 func Kind(err error, names ...string) string {
 	return kind(err) + " " + Digest(Cause(Text(err), names...))
 }
@@ -71,8 +71,8 @@ func kind(err error) string {
 	return typeOf(err)
 }
 
-// typeOf returns the type of the outermost error that has one of its own; of what errors.New and fmt.Errorf have made, that
-// it is an error.
+// typeOf returns the type of the outermost error that has one of its own; of what errors.New and
+// fmt.Errorf have made, that it is an error.
 func typeOf(err error) string {
 	for ; err != nil; err = errors.Unwrap(err) {
 		t := reflect.TypeOf(err)

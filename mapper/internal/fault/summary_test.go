@@ -14,14 +14,17 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestSummary checks that nothing of a function's error, or of a database's text, is in what is logged.
+// TestSummary checks that nothing of a function's error, or of a database's text, is in what is
+// logged.
 func TestSummary(t *testing.T) {
 	secret := errors.New("secret")
 	for want, err := range map[string]error{
-		"":                                   nil,
-		"the function failed on 2 entities":  fmt.Errorf("range 1: %w", Refusal{Summary: "the function failed on 2 entities", Cause: secret}),
-		"a mistake":                          fmt.Errorf("secret: %w", Fatal(errors.New("a mistake"))),
-		"the finalizer failed":               fmt.Errorf("secret: %w", Summarized("the finalizer failed", Permanent(secret))),
+		"": nil,
+		"the function failed on 2 entities": fmt.Errorf("range 1: %w",
+			Refusal{Summary: "the function failed on 2 entities", Cause: secret}),
+		"a mistake": fmt.Errorf("secret: %w", Fatal(errors.New("a mistake"))),
+		"the finalizer failed": fmt.Errorf("secret: %w",
+			Summarized("the finalizer failed", Permanent(secret))),
 		"the database answers NotFound":      fmt.Errorf("secret: %w", status.Error(codes.NotFound, "secret")),
 		"an error that the job's record has": secret,
 	} {
@@ -30,13 +33,15 @@ func TestSummary(t *testing.T) {
 		}
 	}
 	for want, err := range map[string]error{
-		"panic":                       fmt.Errorf("secret: %w", Panicked("secret")),
-		"permanent error":             Permanent(secret),
-		"refused by the database":     Permanent(AsCommitRefusal(status.Error(codes.InvalidArgument, "secret"))),
-		"error Unavailable":           fmt.Errorf("secret: %w", status.Error(codes.Unavailable, "secret")),
-		"*fs.PathError":               fmt.Errorf("secret: %w", &fs.PathError{Op: "secret", Path: "secret", Err: secret}),
-		"permanent *strconv.NumError": Permanent(fmt.Errorf("secret: %w", &strconv.NumError{Func: "secret", Num: "secret", Err: secret})),
-		"error":                       RetryAfter(secret, 1),
+		"panic":                   fmt.Errorf("secret: %w", Panicked("secret")),
+		"permanent error":         Permanent(secret),
+		"refused by the database": Permanent(AsCommitRefusal(status.Error(codes.InvalidArgument, "secret"))),
+		"error Unavailable":       fmt.Errorf("secret: %w", status.Error(codes.Unavailable, "secret")),
+		"*fs.PathError": fmt.Errorf("secret: %w",
+			&fs.PathError{Op: "secret", Path: "secret", Err: secret}),
+		"permanent *strconv.NumError": Permanent(fmt.Errorf("secret: %w",
+			&strconv.NumError{Func: "secret", Num: "secret", Err: secret})),
+		"error": RetryAfter(secret, 1),
 	} {
 		if got, want := Kind(err), want+" "+Digest(Cause(Text(err))); got != want || strings.Contains(got, "secret") {
 			t.Errorf("%v: %q, want %q", err, got, want)

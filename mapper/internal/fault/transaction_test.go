@@ -17,10 +17,12 @@ func TestTransactionErrors(t *testing.T) {
 	}{
 		{datastore.ErrConcurrentTransaction, true, false, false},
 		{status.Error(codes.Aborted, "too much contention on these datastore entities"), true, false, false},
-		{status.Error(codes.InvalidArgument, "The referenced transaction has expired or is no longer valid."), true, false, false},
+		{status.Error(codes.InvalidArgument, "The referenced transaction has expired or is no longer valid."), true,
+			false, false},
 		{status.Error(codes.InvalidArgument, "transaction has expired or is invalid"), true, false, false},
 		{status.Error(codes.InvalidArgument, "Transaction is invalid or closed."), true, false, false},
-		{status.Error(codes.InvalidArgument, "The value of property \"a\" is longer than 1048487 bytes."), false, true, true},
+		{status.Error(codes.InvalidArgument, "The value of property \"a\" is longer than 1048487 bytes."), false, true,
+			true},
 		{status.Error(codes.PermissionDenied, "Missing or insufficient permissions."), false, true, false},
 		{status.Error(codes.FailedPrecondition, "no matching index found."), false, true, false},
 		{status.Error(codes.Unavailable, "connection refused"), false, false, false},
@@ -28,8 +30,10 @@ func TestTransactionErrors(t *testing.T) {
 		{Refusal{Cause: errBusy}, false, true, false},
 		{errBusy, false, false, false},
 	} {
-		if Contended(test.err) != test.contended || Refused(test.err) != test.refused || errors.As(AsCommitRefusal(test.err), new(CommitRefusal)) != test.contents {
-			t.Errorf("%v: contended %v, refused %v, %v", test.err, Contended(test.err), Refused(test.err), AsCommitRefusal(test.err))
+		if Contended(test.err) != test.contended || Refused(test.err) != test.refused ||
+			errors.As(AsCommitRefusal(test.err), new(CommitRefusal)) != test.contents {
+			t.Errorf("%v: contended %v, refused %v, %v", test.err, Contended(test.err), Refused(test.err),
+				AsCommitRefusal(test.err))
 		}
 	}
 }

@@ -19,7 +19,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A Job is what is known of a job before it starts. What the fields mean is said at mapper.PlanOptions.
+// A Job is what is known of a job before it starts. What the fields mean is said at
+// mapper.PlanOptions.
 type Job struct {
 	Query     query.Query
 	PageSize  int64
@@ -68,8 +69,8 @@ const mostPlanned = 1_000_000
 // mostSpaces is in up to how many kinds of namespaces entities are counted.
 const mostSpaces = 1000
 
-// size finds out how many entities a query has: in each of its spaces, but no more than a plan can wait for. It returns how
-// many pages that takes at least, as none has entities of two spaces.
+// size finds out how many entities a query has: in each of its spaces, but no more than a plan can
+// wait for. It returns how many pages that takes at least, as none has entities of two spaces.
 func (est *Estimate) size(ctx context.Context, src source.Source, j *Job, page int64) (least int64, err error) {
 	var mu sync.Mutex
 	est.Exact = true
@@ -126,7 +127,8 @@ func (est *Estimate) expect(ctx context.Context, j *Job, page, least int64) erro
 	times := splitsim.UsualTimes(tasks.Parallel)
 	times.Page += time.Duration(page) * j.PerEntity
 	part := 1 + est.Entities/page/mostModelled
-	m, err := splitsim.Run(ctx, splitsim.VirtualKind{N: est.Entities / part, Key: splitsim.SequentialKey}, j.Workers, page, times)
+	m, err := splitsim.Run(ctx, splitsim.VirtualKind{N: est.Entities / part, Key: splitsim.SequentialKey}, j.Workers,
+		page, times)
 	if err != nil {
 		return err
 	}
@@ -140,7 +142,8 @@ func (est *Estimate) expect(ctx context.Context, j *Job, page, least int64) erro
 		est.Takes = max(est.Takes, j.Rate.Takes(n, n*j.Writes+float64(pace.RecordWrites*m.Pages)))
 	}
 	est.Usage = billing.Usage{
-		Reads:    est.Entities + 3*m.Pages + m.Tasks, // of the entities; of the records, and the queries for keys; of jobs
+		// of the entities; of the records, and the queries for keys; of jobs
+		Reads:    est.Entities + 3*m.Pages + m.Tasks,
 		SmallOps: j.Query.Share.Keys(est.Entities),
 		Writes:   int64(float64(est.Entities)*j.Writes) + pace.RecordWrites*m.Pages,
 		TaskOps:  2 * (m.Tasks + 1), // the last one ends the job

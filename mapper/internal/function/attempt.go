@@ -158,7 +158,8 @@ func (a *Attempt) absent(key *datastore.Key) error {
 	case !ok || seen.Gone:
 		return nil
 	case seen.OfPage:
-		return fmt.Errorf("%v inserts %v, which is there: an entity before it, of the same page, has put it", a.key, key)
+		return fmt.Errorf("%v inserts %v, which is there: an entity before it, of the same page, has put it", a.key,
+			key)
 	}
 	return fmt.Errorf("%v inserts %v, which is there", a.key, key)
 }
@@ -186,7 +187,8 @@ func asStored(key *datastore.Key, stored *pb.Entity) func() (mutation, error) {
 		}
 		whole := &pb.Entity{Key: pbvalue.Key(key), Properties: stored.GetProperties()}
 		if of := stored.GetKey().GetPartitionId(); of != nil { // the project and database are the client's
-			whole.Key.PartitionId = &pb.PartitionId{ProjectId: of.ProjectId, DatabaseId: of.DatabaseId, NamespaceId: key.Namespace}
+			whole.Key.PartitionId = &pb.PartitionId{ProjectId: of.ProjectId, DatabaseId: of.DatabaseId,
+				NamespaceId: key.Namespace}
 		}
 		return mutation{
 			Mutation: datastore.NewUpsert(key, wire.Unsent()), Key: key, On: wire.Condition{Writes: whole, Free: true},
@@ -194,8 +196,11 @@ func asStored(key *datastore.Key, stored *pb.Entity) func() (mutation, error) {
 	}
 }
 
-// Get reads other entities, into what load is given for each of those that are there. It returns which are not.
-func (a *Attempt) Get(ctx context.Context, keys []*datastore.Key, load func(i int, stored *pb.Entity) error) (missing []bool, err error) {
+// Get reads other entities, into what load is given for each of those that are there. It returns
+// which are not.
+func (a *Attempt) Get(
+	ctx context.Context, keys []*datastore.Key, load func(i int, stored *pb.Entity) error,
+) (missing []bool, err error) {
 	others := a.others
 	a.do(func() error {
 		switch {
@@ -267,7 +272,8 @@ func (a *Attempt) Touch() {
 	})
 }
 
-// Resave has all that the type declares of the entity itself be saved, whether it has changed or not.
+// Resave has all that the type declares of the entity itself be saved, whether it has changed or
+// not.
 func (a *Attempt) Resave() {
 	a.do(func() error {
 		if a.mode != Update {
@@ -278,10 +284,11 @@ func (a *Attempt) Resave() {
 	})
 }
 
-// Restore has an entity be as the database had it, or be deleted if that is nil, on the condition that it has a version still; 0: that
-// it does not exist.
+// Restore has an entity be as the database had it, or be deleted if that is nil, on the condition
+// that it has a version still; 0: that it does not exist.
 func (a *Attempt) Restore(key *datastore.Key, image *pb.Entity, version int64) {
-	a.add(Restoring(key, image, version), mutation{Key: key, Deletes: image == nil, On: wire.Condition{Version: version, Writes: image}})
+	a.add(Restoring(key, image, version),
+		mutation{Key: key, Deletes: image == nil, On: wire.Condition{Version: version, Writes: image}})
 }
 
 // Restoring returns the mutation that [Attempt.Restore] makes: its condition has what it writes.
@@ -301,7 +308,8 @@ func (a *Attempt) Leave(key *datastore.Key, why string) {
 	a.effect.Left = append(a.effect.Left, record.Left{Key: key, Why: why})
 }
 
-// Save saves the entity itself: only the changed properties if masks can name them, and all of it otherwise.
+// Save saves the entity itself: only the changed properties if masks can name them, and all of it
+// otherwise.
 func (a *Attempt) Save(whole *pb.Entity, changed []string, masks bool) {
 	m, saved := datastore.NewUpdate(a.key, wire.Unsent()), whole
 	if masks && len(changed) > 0 && property.Maskable(changed) {
@@ -320,7 +328,8 @@ func (a *Attempt) Save(whole *pb.Entity, changed []string, masks bool) {
 // add adds a mutation. Of several of one entity the last one counts.
 func (a *Attempt) add(m *datastore.Mutation, added mutation) {
 	added.Mutation = m
-	added.bytes = keyspace.KeySize(added.Key) + keyspace.PropertiesSize(added.Properties) + keyspace.EntitySize(added.On.Writes)
+	added.bytes = keyspace.KeySize(added.Key) + keyspace.PropertiesSize(added.Properties) + keyspace.EntitySize(
+		added.On.Writes)
 	a.effect.Bytes += added.bytes
 	if !added.Key.Incomplete() {
 		if i := slices.IndexFunc(a.effect.Mutations, func(o mutation) bool { return o.Key.Equal(added.Key) }); i >= 0 {
@@ -394,7 +403,8 @@ const maxEffectBytes = 8 << 20
 // Effect returns what the attempt asks for, if a commit can hold it.
 func (a *Attempt) Effect() (*Effect, error) {
 	if a.effect.Bytes > maxEffectBytes {
-		return nil, fault.Permanent(fmt.Errorf("the function writes about %d bytes for one entity, above the maximum of %d", a.effect.Bytes, maxEffectBytes))
+		return nil, fault.Permanent(fmt.Errorf("the function writes about %d bytes for one entity, above the maximum "+
+			"of %d", a.effect.Bytes, maxEffectBytes))
 	}
 	return &a.effect, nil
 }

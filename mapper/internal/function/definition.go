@@ -35,7 +35,8 @@ func (m Mode) Writes() float64 {
 	return 0
 }
 
-// Longest returns how long the function can take on one entity, in a delivery that ends by a deadline.
+// Longest returns how long the function can take on one entity, in a delivery that ends by a
+// deadline.
 func (m Mode) Longest(deadline time.Duration) time.Duration {
 	if m == Visit {
 		return deadline / 2
@@ -43,8 +44,8 @@ func (m Mode) Longest(deadline time.Duration) time.Duration {
 	return min(MaxInTransaction, deadline/2)
 }
 
-// MaxInTransaction is how long a function can take in a transaction, which Datastore's transactions page
-// has given up after a minute without a request.
+// MaxInTransaction is how long a function can take in a transaction, which Datastore's transactions
+// page has given up after a minute without a request.
 const MaxInTransaction = 30 * time.Second
 
 // A Definition is a mapper without its types.
@@ -57,19 +58,21 @@ type Definition struct {
 
 	Params reflect.Type // of its parameters
 
-	Given  func(params json.RawMessage) error // what checks parameters that ByName is given; nil: they are not known
-	ByName any                                // what starts its jobs by name, see mapper.Mapper.ByName; nil: nothing but a start does
+	Given func(params json.RawMessage) error // what checks parameters that ByName is given; nil: they are not known
+	// what starts its jobs by name, see mapper.Mapper.ByName; nil: nothing but a start does
+	ByName any
 
 	Backoff fault.Backoff // of its jobs; what is zero is the default
 
-	// Canonical checks the parameters of a start, and returns them in the one form that equal ones have.
+	// Canonical checks the parameters of a start, and returns them in the one form that equal ones
+	// have.
 	Canonical func(params json.RawMessage) (json.RawMessage, error)
 
 	// onDone is the finalizer of a job whose records add up to sum, or nil.
 	OnDone func(ctx context.Context, a *Attempt, j *record.Job, sum record.Totals) error
 
-	// Forget is called before the transaction that ends a job, behind which its own records are gone; nil: the job
-	// keeps them.
+	// Forget is called before the transaction that ends a job, behind which its own records are
+	// gone; nil: the job keeps them.
 	Forget func(ctx context.Context, a *Attempt, j *record.Job, sum record.Totals) error
 
 	// prepare decodes a job's parameters, and returns the function over one
@@ -79,7 +82,8 @@ type Definition struct {
 	// PrepareKeys does so for what says which other entities the function reads; nil: nothing does.
 	PrepareKeys func(params json.RawMessage, keysOnly bool) (Keys, error)
 
-	// PreparePage does so for the function over what was collected of a page's entities; nil: there is none.
+	// PreparePage does so for the function over what was collected of a page's entities; nil: there
+	// is none.
 	PreparePage func(params json.RawMessage) (PageFunc, error)
 }
 
@@ -95,8 +99,9 @@ type Job struct {
 
 // Others are the entities besides its own that a function may read.
 type Others interface {
-	// Look returns entities as the function may see them: as the earlier entities of its page leave them, or as the database has them.
-	// The others are guarded: if others change them until the page is committed, the function is run again.
+	// Look returns entities as the function may see them: as the earlier entities of its page leave
+	// them, or as the database has them. The others are guarded: if others change them until the
+	// page is committed, the function is run again.
 	Look(ctx context.Context, keys []*datastore.Key) ([]Seen, error)
 
 	// Known returns an entity, if it is known without a call how it is.
@@ -117,5 +122,6 @@ type Keys func(key *datastore.Key, stored *pb.Entity) ([]*datastore.Key, error)
 // asks for. It does not panic, and does not change what is stored; nil: it was not read.
 type Func func(ctx context.Context, j Job, key *datastore.Key, stored *pb.Entity) (*Effect, error)
 
-// A PageFunc runs the mapper's function on what an attempt has collected of a page's entities. It does not panic.
+// A PageFunc runs the mapper's function on what an attempt has collected of a page's entities. It
+// does not panic.
 type PageFunc func(ctx context.Context, a *Attempt, name string, collected []any) error

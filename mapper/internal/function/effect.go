@@ -39,7 +39,8 @@ type mutation struct {
 	*datastore.Mutation
 }
 
-// insert has the mutation, which puts an entity, be an insert: an earlier one of the same function is.
+// insert has the mutation, which puts an entity, be an insert: an earlier one of the same function
+// is.
 func (m *mutation) insert() {
 	list := datastore.PropertyList(m.Properties)
 	if m.On.Writes != nil {
@@ -78,7 +79,8 @@ func (m mutation) puts() []datastore.Property {
 	return m.Properties
 }
 
-// Incomplete takes those mutations out of the effect that put entities under keys which the database has to complete.
+// Incomplete takes those mutations out of the effect that put entities under keys which the
+// database has to complete.
 func (e *Effect) Incomplete() (incomplete Effect) {
 	if !slices.ContainsFunc(e.Mutations, func(m mutation) bool { return m.Key.Incomplete() }) {
 		return incomplete

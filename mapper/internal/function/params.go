@@ -47,8 +47,9 @@ func DecodeParams(encoded json.RawMessage, params any) error {
 	return nil
 }
 
-// ReadParams decodes the parameters of a job that is about to start, and checks them: nothing is as good as not there, or
-// becomes another value, without a word; and they are what their own Validate, if they have one, takes.
+// ReadParams decodes the parameters of a job that is about to start, and checks them: nothing is as
+// good as not there, or becomes another value, without a word; and they are what their own
+// Validate, if they have one, takes.
 func ReadParams[P any](encoded json.RawMessage, params *P) error {
 	if string(bytes.TrimSpace(encoded)) == "null" {
 		return errNull

@@ -24,9 +24,10 @@ const rehearsalPrefix = "rehearsal:"
 // IsRehearsal reports whether a mapper of that name is a rehearsal.
 func IsRehearsal(name string) bool { return strings.HasPrefix(name, rehearsalPrefix) }
 
-// Rehearsal returns the mapper that rehearses one which changes entities: it runs the function, and counts what would be written in place
-// of writing that. It is a mapper of its own, with a name of its own: so a job that is a rehearsal is one for good, also for a build
-// that knows of no rehearsals. Attempts is how often such a function is tried by default.
+// Rehearsal returns the mapper that rehearses one which changes entities: it runs the function, and
+// counts what would be written in place of writing that. It is a mapper of its own, with a name of
+// its own: so a job that is a rehearsal is one for good, also for a build that knows of no
+// rehearsals. Attempts is how often such a function is tried by default.
 func (d *Definition) Rehearsal(attempts int64) *Definition {
 	r := *d
 	r.Name, r.Mode = rehearsalPrefix+d.Name, Visit                   // nothing of what a visit asks for is written
@@ -93,7 +94,8 @@ func (e *Effect) examples(key *datastore.Key, stored *pb.Entity) (all []record.E
 			names = slices.Sorted(maps.Keys(after))
 		}
 		for _, name := range names[:min(len(names), exampleProperties)] {
-			x.Properties = append(x.Properties, record.ExampleProperty{Name: name, Before: before[name], After: after[name]})
+			x.Properties = append(x.Properties, record.ExampleProperty{Name: name, Before: before[name],
+				After: after[name]})
 		}
 		all = append(all, x)
 	}

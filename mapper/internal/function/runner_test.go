@@ -46,7 +46,8 @@ func TestRunCalls(t *testing.T) {
 	}
 	t.Run("panic", func(t *testing.T) {
 		defer func() {
-			if p, _ := recover().(string); !strings.HasPrefix(p, "a mistake") || !strings.Contains(p, "runner_test.go") {
+			if p, _ := recover().(string); !strings.HasPrefix(p, "a mistake") ||
+				!strings.Contains(p, "runner_test.go") {
 				t.Errorf("panic %q", p)
 			}
 		}()

@@ -8,8 +8,8 @@ import (
 // ErrDraining says that the process takes up nothing more.
 var ErrDraining = errors.New("this process is about to end, and leaves its tasks to others")
 
-// Admit lets a delivery into the process, unless that is draining. The delivery calls leave when it has
-// ended.
+// Admit lets a delivery into the process, unless that is draining. The delivery calls leave when it
+// has ended.
 func (g *Gate) Admit() (leave func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -28,8 +28,8 @@ func (g *Gate) leave() {
 	}
 }
 
-// Drain has deliveries end as soon as they can, and no more be admitted. It waits until all are out, or returns
-// how many are not when ctx is done.
+// Drain has deliveries end as soon as they can, and no more be admitted. It waits until all are
+// out, or returns how many are not when ctx is done.
 func (g *Gate) Drain(ctx context.Context) (left int, err error) {
 	g.mu.Lock()
 	if !g.IsDraining() {

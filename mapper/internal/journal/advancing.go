@@ -7,9 +7,11 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Advancing returns a hook that also advances schedules when a job does not run any more, whichever it is: it may
-// have had a slot that a tick waits for. If that fails, a revival does so.
-func Advancing(hook func(context.Context, Change), advance func(context.Context) error, log *slog.Logger) func(context.Context, Change) {
+// Advancing returns a hook that also advances schedules when a job does not run any more, whichever
+// it is: it may have had a slot that a tick waits for. If that fails, a revival does so.
+func Advancing(
+	hook func(context.Context, Change), advance func(context.Context) error, log *slog.Logger,
+) func(context.Context, Change) {
 	return func(ctx context.Context, c Change) {
 		if hook != nil {
 			hook(ctx, c)
@@ -18,7 +20,8 @@ func Advancing(hook func(context.Context, Change), advance func(context.Context)
 			return
 		}
 		if err := advance(ctx); err != nil {
-			log.LogAttrs(ctx, slog.LevelWarn, "a schedule was not advanced; the next revival does so", slog.Any("error", err))
+			log.LogAttrs(ctx, slog.LevelWarn, "a schedule was not advanced; the next revival does so",
+				slog.Any("error", err))
 		}
 	}
 }

@@ -42,7 +42,8 @@ const (
 	hookTime  = 10 * time.Second
 )
 
-// Changed says that a job is in another state. That is committed: nothing here fails, or takes long.
+// Changed says that a job is in another state. That is committed: nothing here fails, or takes
+// long.
 func (jn *Journal) Changed(ctx context.Context, from string, job *record.Job, cause string) {
 	ctx = context.WithoutCancel(ctx)
 	c := Change{Job: job, From: from, Cause: cause, By: By(ctx), Why: Why(ctx), Time: time.Now()}
@@ -102,7 +103,8 @@ func attrs(c Change) []slog.Attr {
 		add("rate", limit.Says(c.Time.Sub(c.Job.RampBegan())))
 	}
 	if c.Counted && c.From != "" {
-		all = append(all, slog.Int64("processed", c.Totals.Processed), slog.Int64("failures", c.Totals.Failures), slog.Bool("estimated", c.Estimated))
+		all = append(all, slog.Int64("processed", c.Totals.Processed), slog.Int64("failures", c.Totals.Failures),
+			slog.Bool("estimated", c.Estimated))
 	}
 	if !c.Job.Ended.IsZero() {
 		all = append(all, slog.Duration("after", c.Job.Ended.Sub(c.Job.Created)))
@@ -110,8 +112,8 @@ func attrs(c Change) []slog.Attr {
 	return all
 }
 
-// call calls the hook, and waits for it as long as it may take. It runs in a goroutine of its own, so
-// that it harms nobody who waits for it.
+// call calls the hook, and waits for it as long as it may take. It runs in a goroutine of its own,
+// so that it harms nobody who waits for it.
 func (jn *Journal) call(ctx context.Context, c Change) {
 	ctx, cancel := context.WithTimeout(ctx, hookTime)
 	returned := make(chan struct{})
@@ -119,7 +121,8 @@ func (jn *Journal) call(ctx context.Context, c Change) {
 		defer close(returned)
 		defer func() {
 			if r := recover(); r != nil { // its text may be of an entity
-				jn.Flaws.LogAttrs(ctx, slog.LevelWarn, "Options.OnState has panicked", slog.String("panic", fmt.Sprintf("%T", r)), slog.String("stack", string(debug.Stack())))
+				jn.Flaws.LogAttrs(ctx, slog.LevelWarn, "Options.OnState has panicked",
+					slog.String("panic", fmt.Sprintf("%T", r)), slog.String("stack", string(debug.Stack())))
 			}
 		}()
 		jn.Hook(ctx, c)
@@ -130,46 +133,53 @@ func (jn *Journal) call(ctx context.Context, c Change) {
 		select {
 		case <-returned:
 		default:
-			jn.Flaws.LogAttrs(ctx, slog.LevelWarn, "Options.OnState has not returned, and is left behind", slog.Duration("after", hookTime))
+			jn.Flaws.LogAttrs(ctx, slog.LevelWarn, "Options.OnState has not returned, and is left behind",
+				slog.Duration("after", hookTime))
 		}
 	}
 	cancel()
 }
 
-// Failing says that entities of a page have failed: how many are tried again, how many are recorded as
-// failures, and of which kinds their errors are. Their keys and errors are in the records. The lines of entities
-// that are tried again by themselves are limited apart: there may be many for each page.
+// Failing says that entities of a page have failed: how many are tried again, how many are recorded
+// as failures, and of which kinds their errors are. Their keys and errors are in the records. The
+// lines of entities that are tried again by themselves are limited apart: there may be many for
+// each page.
 func (jn *Journal) Failing(ctx context.Context, job *record.Job, r *record.Range, again, recorded int64, kinds string) {
 	message := "entities failed"
 	if r.Alone {
 		message = "an entity failed again"
 	}
-	jn.Flaws.LogAttrs(ctx, slog.LevelWarn, message, slog.String("job", job.ID), slog.String("mapper", job.Mapper), slog.String("range", r.ID),
+	jn.Flaws.LogAttrs(ctx, slog.LevelWarn, message, slog.String("job", job.ID), slog.String("mapper", job.Mapper),
+		slog.String("range", r.ID),
 		slog.Int64("tried_again", again), slog.Int64("recorded", recorded), slog.String("kinds", kinds))
 }
 
 // Undelivered says what the queue says of a job's tasks, once a minute for each job.
 func (jn *Journal) Undelivered(ctx context.Context, job *record.Job, complaint string) {
 	if _, ok := jn.undelivered.admit(job.ID, time.Now(), 1); ok {
-		jn.Log.LogAttrs(ctx, slog.LevelWarn, "tasks are not delivered", slog.String("job", job.ID), slog.String("mapper", job.Mapper), slog.String("cause", complaint))
+		jn.Log.LogAttrs(ctx, slog.LevelWarn, "tasks are not delivered", slog.String("job", job.ID),
+			slog.String("mapper", job.Mapper), slog.String("cause", complaint))
 	}
 }
 
-// Flush says how many lines were left out, where no line that followed has said so within the minute.
+// Flush says how many lines were left out, where no line that followed has said so within the
+// minute.
 func (jn *Journal) Flush(ctx context.Context) { jn.flush(ctx, time.Now()) }
 
 // flush is Flush as of a time.
 func (jn *Journal) flush(ctx context.Context, now time.Time) {
 	if h, ok := jn.Flaws.Handler().(limiter); ok {
 		for message, n := range h.lines.owed(now) {
-			jn.Log.LogAttrs(ctx, slog.LevelWarn, "lines were left out", slog.String("message", message), slog.Int("left_out", n))
+			jn.Log.LogAttrs(ctx, slog.LevelWarn, "lines were left out", slog.String("message", message),
+				slog.Int("left_out", n))
 		}
 	}
 }
 
 // Noted says that a job was changed, and is in the same state.
 func (jn *Journal) Noted(ctx context.Context, job *record.Job, cause string) {
-	jn.Log.LogAttrs(ctx, slog.LevelInfo, "job changed", attrs(Change{Job: job, From: job.State, Cause: cause, By: By(ctx), Why: Why(ctx), Time: time.Now()})...)
+	jn.Log.LogAttrs(ctx, slog.LevelInfo, "job changed",
+		attrs(Change{Job: job, From: job.State, Cause: cause, By: By(ctx), Why: Why(ctx), Time: time.Now()})...)
 }
 
 type (

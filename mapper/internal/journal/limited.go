@@ -15,9 +15,9 @@ const (
 	maxMessages = 1000 // that are remembered
 )
 
-// Limited returns a logger that writes at most ten warnings or errors with one message in a minute. The
-// next line with the message says how many were left out before it, and so does [Journal.Flush]. Lines of lower
-// levels are not counted.
+// Limited returns a logger that writes at most ten warnings or errors with one message in a minute.
+// The next line with the message says how many were left out before it, and so does
+// [Journal.Flush]. Lines of lower levels are not counted.
 func Limited(log *slog.Logger) *slog.Logger {
 	return slog.New(limiter{log.Handler(), new(lines)})
 }
@@ -40,7 +40,8 @@ type line struct {
 	written, leftOut int       // in that window, and since the last line that said so
 }
 
-// admit reports whether a line may be written now, of which there are at most so many in a window, and how many were left out before it.
+// admit reports whether a line may be written now, of which there are at most so many in a window,
+// and how many were left out before it.
 func (ls *lines) admit(message string, now time.Time, most int) (leftOut int, ok bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -63,7 +64,8 @@ func (ls *lines) admit(message string, now time.Time, most int) (leftOut int, ok
 	return leftOut, true
 }
 
-// owed returns how many lines were left out of which nothing says so yet, by their messages: in windows that are over.
+// owed returns how many lines were left out of which nothing says so yet, by their messages: in
+// windows that are over.
 func (ls *lines) owed(now time.Time) map[string]int {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

@@ -13,7 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestLimited writes many lines, of two messages and several levels, through loggers that were made of one.
+// TestLimited writes many lines, of two messages and several levels, through loggers that were made
+// of one.
 func TestLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -29,18 +30,21 @@ func TestLimited(t *testing.T) {
 			jn.Flaws.Info("good")
 		}
 		got := strings.Join(lines(), "\n")
-		if bad, worse, good := strings.Count(got, "msg=bad"), strings.Count(got, "msg=worse"), strings.Count(got, "msg=good"); bad != maxLines || worse != maxLines || good != 25 || strings.Contains(got, "left_out") {
+		if bad, worse, good := strings.Count(got, "msg=bad"), strings.Count(got, "msg=worse"), strings.Count(got,
+			"msg=good"); bad != maxLines || worse != maxLines || good != 25 || strings.Contains(got, "left_out") {
 			t.Errorf("%d, %d and %d lines:\n%s", bad, worse, good, got)
 		}
 		jn.Flush(t.Context()) // the minute is not over: the next line will say so
 		time.Sleep(window)
 		jn.Flaws.Warn("bad")
 		jn.Flaws.Warn("bad")
-		if got := lines(); len(got) != 2 || !strings.HasSuffix(got[0], "msg=bad left_out=15") || strings.Contains(got[1], "left_out") {
+		if got := lines(); len(got) != 2 || !strings.HasSuffix(got[0], "msg=bad left_out=15") ||
+			strings.Contains(got[1], "left_out") {
 			t.Errorf("in the next minute: %q", got)
 		}
 		jn.Flush(t.Context())
-		if got := lines(); len(got) != 1 || !strings.HasSuffix(got[0], `msg="lines were left out" message=worse left_out=15`) {
+		if got := lines(); len(got) != 1 ||
+			!strings.HasSuffix(got[0], `msg="lines were left out" message=worse left_out=15`) {
 			t.Errorf("of lines that nothing follows: %q", got)
 		}
 		jn.Flush(t.Context())
@@ -52,7 +56,8 @@ func TestLimited(t *testing.T) {
 		}
 		lines()
 		jn.Changed(t.Context(), "", &record.Job{State: record.Running}, "started")
-		if got := lines(); len(got) != 2 || !strings.HasSuffix(got[0], `msg="lines were left out" message=bad left_out=7`) {
+		if got := lines(); len(got) != 2 ||
+			!strings.HasSuffix(got[0], `msg="lines were left out" message=bad left_out=7`) {
 			t.Errorf("before a change of a job's state: %q", got)
 		}
 		for i := range 3 * maxMessages { // does not grow

@@ -229,9 +229,9 @@ func Middle(a, b *Position) *Position {
 // halvings is how often Cuts halves for a position: it is off by 2^-32 of what is between the two.
 const halvings = 32
 
-// Cuts returns up to n-1 positions between two, which cut what is between them into n equal parts, by
-// arithmetic. There are fewer where there are not so many. It cuts between values as long as there are
-// several, and inside one between keys. A nil b is the end.
+// Cuts returns up to n-1 positions between two, which cut what is between them into n equal parts,
+// by arithmetic. There are fewer where there are not so many. It cuts between values as long as
+// there are several, and inside one between keys. A nil b is the end.
 func Cuts(a, b *Position, n int) (cuts []*Position) {
 	if cuts = cutsBy(valuesBetween, a, b, n); len(cuts) == 0 {
 		cuts = cutsBy(Middle, a, b, n)
@@ -239,9 +239,9 @@ func Cuts(a, b *Position, n int) (cuts []*Position) {
 	return cuts
 }
 
-// Lexicographic returns up to n-1 keys between two, which cut the key space between them into equal parts, as if IDs were
-// spread evenly up to the largest one. It is how mappers cut before there was __scatter__, to compare with: a few IDs
-// beside many names have half of the parts.
+// Lexicographic returns up to n-1 keys between two, which cut the key space between them into equal
+// parts, as if IDs were spread evenly up to the largest one. It is how mappers cut before there was
+// __scatter__, to compare with: a few IDs beside many names have half of the parts.
 func Lexicographic(a, b *Position, n int) []*Position {
 	return cutsBy(func(a, b *Position) *Position {
 		if m := Middle(a, b); m != nil || b == nil || b.Key == nil {
@@ -288,7 +288,8 @@ func cutsBy(middle func(a, b *Position) *Position, a, b *Position, n int) (cuts 
 	return cuts
 }
 
-// portion returns the position behind i of n equal parts of what is between two, or nil if there is none between them.
+// portion returns the position behind i of n equal parts of what is between two, or nil if there is
+// none between them.
 func portion(middle func(a, b *Position) *Position, a, b *Position, i, n int) *Position {
 	below, above := a, b
 	for range halvings {

@@ -60,7 +60,8 @@ func CheckKey(k *datastore.Key) error {
 		}
 	}
 	if !names.Namespace(k.Namespace) {
-		return fmt.Errorf("the key's namespace %.110q is reserved, or not up to 100 letters, digits, '.', '_' and '-'", k.Namespace)
+		return fmt.Errorf("the key's namespace %.110q is reserved, or not up to 100 letters, digits, '.', '_' and '-'",
+			k.Namespace)
 	}
 	return nil
 }

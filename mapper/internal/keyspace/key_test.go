@@ -134,17 +134,21 @@ func TestBisectCuts(t *testing.T) {
 	for _, c := range []struct{ a, b, want *datastore.Key }{
 		{datastore.IDKey("K", 1000, nil), datastore.IDKey("K", 3000, nil), datastore.IDKey("K", 2000, nil)},
 		{datastore.IDKey("K", -10, nil), datastore.IDKey("K", 10, nil), datastore.IDKey("K", 1, nil)},
-		{datastore.IDKey("K", -9223372036854775808, nil), datastore.IDKey("K", 9223372036854775807, nil), datastore.IDKey("K", -1, nil)},
+		{datastore.IDKey("K", -9223372036854775808, nil), datastore.IDKey("K", 9223372036854775807, nil),
+			datastore.IDKey("K", -1, nil)},
 		{datastore.IDKey("K", 1000, nil), nil, datastore.IDKey("K", 2000, nil)},
 		{datastore.IDKey("K", 1000, nil), datastore.NameKey("K", "a", nil), datastore.NameKey("K", "\x00", nil)},
 		{datastore.NameKey("K", "a", nil), datastore.NameKey("K", "c", nil), datastore.NameKey("K", "b", nil)},
-		{datastore.NameKey("K", "user-a", nil), datastore.NameKey("K", "user-c", nil), datastore.NameKey("K", "user-b", nil)},
+		{datastore.NameKey("K", "user-a", nil), datastore.NameKey("K", "user-c", nil),
+			datastore.NameKey("K", "user-b", nil)},
 		{datastore.NameKey("K", "a", nil), datastore.NameKey("K", "b", nil), datastore.NameKey("K", "a?", nil)},
 		{datastore.NameKey("K", "a", nil), datastore.NameKey("K", "a\x00", nil), nil},
 		{datastore.IDKey("K", 1, nil), datastore.IDKey("K", 2, nil), nil},
 		{datastore.IDKey("K", -1, nil), datastore.IDKey("K", 1, nil), nil},
-		{datastore.IDKey("P", 1, nil), datastore.IDKey("K", 8, datastore.IDKey("P", 9, nil)), datastore.IDKey("P", 5, nil)},
-		{datastore.IDKey("K", 8, datastore.IDKey("P", 8, nil)), datastore.IDKey("K", 8, datastore.IDKey("P", 9, nil)), datastore.IDKey("P", 9, nil)},
+		{datastore.IDKey("P", 1, nil), datastore.IDKey("K", 8, datastore.IDKey("P", 9, nil)),
+			datastore.IDKey("P", 5, nil)},
+		{datastore.IDKey("K", 8, datastore.IDKey("P", 8, nil)), datastore.IDKey("K", 8, datastore.IDKey("P", 9, nil)),
+			datastore.IDKey("P", 9, nil)},
 	} {
 		if diff := cmp.Diff(c.want, bisect(c.a, c.b, "K", "")); diff != "" {
 			t.Errorf("between %v and %v (-want +got):\n%s", c.a, c.b, diff)

@@ -14,11 +14,12 @@ import (
 // without a key is before all keys of its value, and one without a value before all values of
 // its kind.
 type Position struct {
-	Namespace string         `datastore:"namespace,omitempty,noindex"` // unless it is that of the key
-	Kind      string         `datastore:"kind,omitempty,noindex"`      // unless it is that of the key: one of an ancestor has another
-	Valued    bool           `datastore:"valued,omitempty,noindex"`
-	Value     any            `datastore:"value,omitempty,noindex"`
-	Key       *datastore.Key `datastore:"key,omitempty,noindex"`
+	Namespace string `datastore:"namespace,omitempty,noindex"` // unless it is that of the key
+	// unless it is that of the key: one of an ancestor has another
+	Kind   string         `datastore:"kind,omitempty,noindex"`
+	Valued bool           `datastore:"valued,omitempty,noindex"`
+	Value  any            `datastore:"value,omitempty,noindex"`
+	Key    *datastore.Key `datastore:"key,omitempty,noindex"`
 }
 
 // At returns the position of an entity in a job that is not sharded by a property.

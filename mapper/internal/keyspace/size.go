@@ -49,7 +49,8 @@ func valueSize(v any) int {
 	return 12
 }
 
-// EntitySize estimates the bytes that the protocol's entity takes in a request, as [PropertiesSize] does.
+// EntitySize estimates the bytes that the protocol's entity takes in a request, as [PropertiesSize]
+// does.
 func EntitySize(e *pb.Entity) int {
 	n := 0
 	for name, v := range e.GetProperties() {

@@ -19,10 +19,12 @@ import (
 // inOrder are values of all types, in the order that Datastore gives them.
 var inOrder = []any{
 	nil,
-	int64(math.MinInt64), int64(-1), time.UnixMicro(0), int64(1), time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC), int64(math.MaxInt64),
+	int64(math.MinInt64), int64(-1), time.UnixMicro(0), int64(1), time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC),
+	int64(math.MaxInt64),
 	false, true,
 	"", "\x00", "a", []byte("a\x00"), "a\x00\x00", "b", "ä", "\U0010FFFF", []byte{0xff},
-	math.Inf(-1), -math.MaxFloat64, -1.5, -math.SmallestNonzeroFloat64, math.Copysign(0, -1), 0.0, math.SmallestNonzeroFloat64, 2.0, math.MaxFloat64, math.Inf(1), math.NaN(),
+	math.Inf(-1), -math.MaxFloat64, -1.5, -math.SmallestNonzeroFloat64, math.Copysign(0, -1), 0.0,
+	math.SmallestNonzeroFloat64, 2.0, math.MaxFloat64, math.Inf(1), math.NaN(),
 	datastore.GeoPoint{Lat: -1, Lng: 7}, datastore.GeoPoint{Lat: 1, Lng: 2},
 	datastore.IDKey("K", 7, nil), datastore.NameKey("K", "7", nil),
 }
@@ -119,10 +121,12 @@ func TestNext(t *testing.T) {
 // FuzzBetween cuts between strings and blobs of any bytes, integers and floats.
 func FuzzBetween(f *testing.F) {
 	f.Add([]byte("a"), []byte("b"), int64(0), int64(1), 0.0, 1.0)
-	f.Add([]byte{0xff, 0xff}, []byte{0xff, 0xff, 0}, int64(math.MinInt64), int64(math.MaxInt64), math.Inf(-1), math.NaN())
+	f.Add([]byte{0xff, 0xff}, []byte{0xff, 0xff, 0}, int64(math.MinInt64), int64(math.MaxInt64), math.Inf(-1),
+		math.NaN())
 	f.Add([]byte{}, []byte{0}, int64(-1), int64(0), math.Copysign(0, -1), 0.0)
 	f.Fuzz(func(t *testing.T, x, y []byte, i, j int64, v, w float64) {
-		for _, pair := range [][2]any{{x, y}, {string(x), string(y)}, {x, string(y)}, {i, j}, {v, w}, {time.UnixMicro(i / 1e6), time.UnixMicro(j / 1e6)}, {i, w}, {string(x), v}} {
+		for _, pair := range [][2]any{{x, y}, {string(x), string(y)}, {x, string(y)}, {i, j}, {v, w},
+			{time.UnixMicro(i / 1e6), time.UnixMicro(j / 1e6)}, {i, w}, {string(x), v}} {
 			a, b := pair[0], pair[1]
 			if value.Compare(a, b) > 0 {
 				a, b = b, a
@@ -153,7 +157,8 @@ func TestCuts(t *testing.T) {
 		n        int
 		want     []int64
 	}{
-		{0, 1 << 32, 10, []int64{429496729, 858993459, 1288490188, 1717986918, 2147483648, 2576980377, 3006477107, 3435973836, 3865470566}},
+		{0, 1 << 32, 10, []int64{429496729, 858993459, 1288490188, 1717986918, 2147483648, 2576980377, 3006477107,
+			3435973836, 3865470566}},
 		{0, 1 << 32, 1, nil},
 		{0, 1000, 2, []int64{500}},
 		{100, 104, 4, []int64{101, 102, 103}},
@@ -183,8 +188,8 @@ func TestCuts(t *testing.T) {
 	}
 }
 
-// TestCutsOfKeys cuts between random keys: cuts are in order, inside, and keys that Datastore takes. Where there is a
-// middle, there is a cut.
+// TestCutsOfKeys cuts between random keys: cuts are in order, inside, and keys that Datastore
+// takes. Where there is a middle, there is a cut.
 func TestCutsOfKeys(t *testing.T) {
 	rng := testflag.Rand(t)
 	cut := 0

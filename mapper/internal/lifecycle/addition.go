@@ -10,23 +10,27 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A Portion bounds what is lost when somebody dies who adds up the records of a job. What is 0 is the default.
+// A Portion bounds what is lost when somebody dies who adds up the records of a job. What is 0 is
+// the default.
 type Portion struct {
 	Records int           // of each slice of the IDs, after which a draft is kept
 	Time    time.Duration // after which another task goes on
 }
 
-// portionRecords is the default of Portion.Records: some seconds pass from one draft to the next. A job with
-// fewer in all is added up without any.
+// portionRecords is the default of Portion.Records: some seconds pass from one draft to the next. A
+// job with fewer in all is added up without any.
 const portionRecords = 5000
 
 // An adder adds up the records of jobs.
 type adder struct{ *Jobs }
 
-// addUp adds up the records of a job, none of which changes while goesOn holds. It keeps a draft now and then;
-// after its time it enqueues the next task of a chain, and returns nothing. A delivery that follows one that
-// has died goes on with its draft, and so do two of one task: whoever is further leads.
-func (ad adder) addUp(ctx context.Context, job *record.Job, path string, t body.Job, goesOn func(*record.Job) bool) (*record.Ledger, error) {
+// addUp adds up the records of a job, none of which changes while goesOn holds. It keeps a draft
+// now and then; after its time it enqueues the next task of a chain, and returns nothing. A
+// delivery that follows one that has died goes on with its draft, and so do two of one task:
+// whoever is further leads.
+func (ad adder) addUp(
+	ctx context.Context, job *record.Job, path string, t body.Job, goesOn func(*record.Job) bool,
+) (*record.Ledger, error) {
 	most, longest := cmp.Or(ad.Portion.Records, portionRecords), cmp.Or(ad.Portion.Time, ad.Queue.Deadline()/4)
 	over := func() bool { return time.Since(t.BegunAt) > longest || ad.Gate.IsDraining() }
 	d, err := ad.draft(ctx, job)
@@ -61,8 +65,8 @@ func (ad adder) draft(ctx context.Context, job *record.Job) (*record.Draft, erro
 	return ad.Store.LoadDraft(ctx, job)
 }
 
-// lastLink returns the task that goes on to add up the records of a job that is about to end: the first one, if
-// there is no draft.
+// lastLink returns the task that goes on to add up the records of a job that is about to end: the
+// first one, if there is no draft.
 func (ad adder) lastLink(ctx context.Context, job *record.Job) (body.Job, error) {
 	d, err := ad.draft(ctx, job)
 	if err != nil {

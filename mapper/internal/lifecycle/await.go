@@ -17,9 +17,9 @@ const (
 	lookEvery    = time.Minute // at the queue
 )
 
-// Await waits until a job has ended, or a failure limit has paused it, and calls then. Now and then it asks the
-// queue, and logs why it can't deliver the job's tasks. It goes on through errors, also of then, that pass
-// within a minute: from the first one on, and with several after it.
+// Await waits until a job has ended, or a failure limit has paused it, and calls then. Now and then
+// it asks the queue, and logs why it can't deliver the job's tasks. It goes on through errors, also
+// of then, that pass within a minute: from the first one on, and with several after it.
 func (lo Lookout) Await(ctx context.Context, ref record.Ref, then func(ended record.Ref) error) error {
 	looked := time.Now()
 	var failing time.Time // since when each read fails

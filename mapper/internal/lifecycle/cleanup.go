@@ -30,8 +30,8 @@ type cleaner struct{ *Jobs }
 const (
 	cleanupPath = "cleanup"
 
-	// cleanupRanges is how many records one task cleans up, and cleanupBatch how many
-	// one commit: with 10 KiB a record, and 160 KiB of keys in few of them, the 10 MiB of a commit are far.
+	// cleanupRanges is how many records one task cleans up, and cleanupBatch how many one commit:
+	// with 10 KiB a record, and 160 KiB of keys in few of them, the 10 MiB of a commit are far.
 	cleanupRanges = 5000
 	cleanupBatch  = 50
 )
@@ -142,8 +142,8 @@ func (cl cleaner) total(ctx context.Context, job *record.Job, t body.Job) error 
 	return cl.enqueueFirst(ctx, job)
 }
 
-// abandonOpen takes the open ranges of a job that has ended away from their tasks, for good: all, or so many at least. It returns one of
-// those that are left.
+// abandonOpen takes the open ranges of a job that has ended away from their tasks, for good: all,
+// or so many at least. It returns one of those that are left.
 func (cl cleaner) abandonOpen(ctx context.Context, job record.Ref, most int) (left string, err error) {
 	for ; ; most -= sweepRanges {
 		open, err := cl.Store.FirstMarked(ctx, "open", job, "", sweepRanges)
@@ -223,7 +223,8 @@ func (cl cleaner) cleanRecords(ctx context.Context, job *record.Job, from, to st
 	return last, n, nil
 }
 
-// cleanBatches cleans up the batches of an undo in a stretch of IDs, and returns how many there were.
+// cleanBatches cleans up the batches of an undo in a stretch of IDs, and returns how many there
+// were.
 func (cl cleaner) cleanBatches(ctx context.Context, job *record.Job, from, to string, o CleanUp) (n int, err error) {
 	expires := time.Now().Add(o.Expire).UTC().Truncate(time.Microsecond)
 	var keys []*datastore.Key
@@ -236,15 +237,16 @@ func (cl cleaner) cleanBatches(ctx context.Context, job *record.Job, from, to st
 		n, keys = n+len(keys), nil
 		return err
 	}
-	err = store.EachBatch(ctx, cl.Store, store.Batches(job.Ref(), from, to), func(key *datastore.Key, b *record.Batch) error {
-		if o.Expire == 0 || b.Expires.IsZero() {
-			keys = append(keys, key)
-		}
-		if len(keys) < cleanupBatch {
-			return nil
-		}
-		return flush()
-	})
+	err = store.EachBatch(ctx, cl.Store, store.Batches(job.Ref(), from, to),
+		func(key *datastore.Key, b *record.Batch) error {
+			if o.Expire == 0 || b.Expires.IsZero() {
+				keys = append(keys, key)
+			}
+			if len(keys) < cleanupBatch {
+				return nil
+			}
+			return flush()
+		})
 	if err == nil && len(keys) > 0 {
 		err = flush()
 	}

@@ -15,10 +15,11 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A closer ends a job that deletes the records of its ranges first, whose mapper has a function Forget. They are added
-// up, and one transaction records that and closes the job: from then on they are cleaned up, while it runs, and what
-// they add up to is what the job's record has. Then the function runs, in no transaction, and the one that ends the job
-// takes out of its record what it was about.
+// A closer ends a job that deletes the records of its ranges first, whose mapper has a function
+// Forget. They are added up, and one transaction records that and closes the job: from then on they
+// are cleaned up, while it runs, and what they add up to is what the job's record has. Then the
+// function runs, in no transaction, and the one that ends the job takes out of its record what it
+// was about.
 type closer struct {
 	*Jobs
 	def *function.Definition
@@ -64,8 +65,8 @@ func (cs closer) run(ctx context.Context, job *record.Job, t body.Job) error {
 	return finalizer{Jobs: cs.Jobs, def: cs.def, sum: sum}.run(ctx, job, t)
 }
 
-// clean deletes the records, and returns the job when none is left; nil if its other tasks and its sweeps go on with
-// that.
+// clean deletes the records, and returns the job when none is left; nil if its other tasks and its
+// sweeps go on with that.
 func (cs closer) clean(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
 	cl := cleaner{cs.Jobs}
 	for job.Cleaning != "" {

@@ -111,7 +111,9 @@ func (js *Jobs) runEnd(ctx context.Context, job *record.Job, t body.Job) error {
 		return closer{js, def}.begin(ctx, job, t, l)
 	}
 	if def.OnDone == nil {
-		return js.end(ctx, job, "", func(_ *datastore.Transaction, j *record.Job) error { return j.Succeed(sum, time.Now()) })
+		return js.end(ctx, job, "", func(_ *datastore.Transaction, j *record.Job) error {
+			return j.Succeed(sum, time.Now())
+		})
 	}
 	return finalizer{Jobs: js, def: def, sum: sum}.run(ctx, job, t)
 }
@@ -136,7 +138,9 @@ func (js *Jobs) fail(ctx context.Context, job *record.Job, reason error, besides
 
 // end changes the record of a job that runs, for a reason, if no ranges have appeared since its
 // epoch was read. An undo that has not seen all records fails.
-func (js *Jobs) end(ctx context.Context, job *record.Job, cause string, change func(*datastore.Transaction, *record.Job) error) error {
+func (js *Jobs) end(
+	ctx context.Context, job *record.Job, cause string, change func(*datastore.Transaction, *record.Job) error,
+) error {
 	var s step
 	said := cause
 	err := js.Store.Transact(ctx, func(tx *datastore.Transaction) error {

@@ -23,10 +23,14 @@ import (
 type Control struct{ *Jobs }
 
 // Start has a new job begin, unless there is one with its ID: then that is started again, if its
-// arguments are the same. Who has seen it passes it as existing. Start returns the job that there is.
+// arguments are the same. Who has seen it passes it as existing. Start returns the job that there
+// is.
 //
-// If when is not nil it is called in the transaction that would record the new job, and decides whether it does.
-func (ct Control) Start(ctx context.Context, created, existing *record.Job, when func(*datastore.Transaction) error) (job *record.Job, err error) {
+// If when is not nil it is called in the transaction that would record the new job, and decides
+// whether it does.
+func (ct Control) Start(
+	ctx context.Context, created, existing *record.Job, when func(*datastore.Transaction) error,
+) (job *record.Job, err error) {
 	job, err = existing, errForestalled
 	for tries := 0; job == nil && errors.Is(err, errForestalled) && tries < guardAttempts; tries++ {
 		if tries > 0 {
@@ -56,7 +60,9 @@ func (ct Control) Start(ctx context.Context, created, existing *record.Job, when
 
 // create writes a job and its root in one transaction, unless the job exists.
 // It returns the job as it stands.
-func (ct Control) create(ctx context.Context, job *record.Job, when func(*datastore.Transaction) error) (*record.Job, error) {
+func (ct Control) create(
+	ctx context.Context, job *record.Job, when func(*datastore.Transaction) error,
+) (*record.Job, error) {
 	if err := guard(ct).post(ctx, job); err != nil {
 		return nil, err
 	}
@@ -87,14 +93,16 @@ func (ct Control) ensureTask(ctx context.Context, job *record.Job, id string) er
 	return ct.EnqueueAgain(ctx, job, r)
 }
 
-// sameArguments says why a start is not this job's: it has other arguments, or the job is about to go.
+// sameArguments says why a start is not this job's: it has other arguments, or the job is about to
+// go.
 func sameArguments(j, o *record.Job) error {
 	if err := j.Queue.Is(string(o.Queue)); err != nil {
 		return err
 	}
 	switch {
 	case !j.Erased.IsZero():
-		return fmt.Errorf("%w: what a job of this ID was about was erased on %s, and can't be compared: take another ID", record.ErrState, j.Erased.Format(time.DateOnly))
+		return fmt.Errorf("%w: what a job of this ID was about was erased on %s, and can't be compared: take "+
+			"another ID", record.ErrState, j.Erased.Format(time.DateOnly))
 	case j.Mapper != o.Mapper:
 		return fmt.Errorf("%w: it runs the mapper %q", record.ErrOtherArguments, j.Mapper)
 	case string(j.Query) != string(o.Query):
@@ -107,13 +115,15 @@ func sameArguments(j, o *record.Job) error {
 	if how, err := cleanUpOf(j); err != nil || !how.Job {
 		return err
 	}
-	return fmt.Errorf("%w: a job of this ID is being cleaned up with its own record, and the ID is free after that", record.ErrState)
+	return fmt.Errorf("%w: a job of this ID is being cleaned up with its own record, and the ID is free after that",
+		record.ErrState)
 }
 
 // A change changes the record of a job, and reports whether it has.
 type change func(*record.Job) (changed bool, err error)
 
-// Change changes the record of a job, notes in its history who has done what, and why, and has the journal say so.
+// Change changes the record of a job, notes in its history who has done what, and why, and has the
+// journal say so.
 func (js *Jobs) Change(ctx context.Context, ref record.Ref, cause string, f change) (*record.Job, error) {
 	var s step
 	job, err := js.Store.UpdateJob(ctx, ref, func(j *record.Job) (bool, error) {
@@ -142,15 +152,17 @@ type step struct {
 	to   *record.Job // nil: nothing is committed
 }
 
-// settle has the journal say that a job is in another state, if a transaction has brought it there, which
-// has returned an error or nil. The answer to a commit may be lost: then the record says whether it took place.
+// settle has the journal say that a job is in another state, if a transaction has brought it there,
+// which has returned an error or nil. The answer to a commit may be lost: then the record says
+// whether it took place.
 func (js *Jobs) settle(ctx context.Context, s step, cause string, err error) error {
 	if s.to == nil || s.to.State == s.from {
 		return err
 	}
 	if err != nil {
 		now, lookup := js.Store.LoadJob(ctx, s.to.Ref())
-		if lookup != nil || now.State != s.to.State || now.Epoch != s.to.Epoch || now.Generation != s.to.Generation || !now.Ended.Equal(s.to.Ended) {
+		if lookup != nil || now.State != s.to.State || now.Epoch != s.to.Epoch || now.Generation != s.to.Generation ||
+			!now.Ended.Equal(s.to.Ended) {
 			return err
 		}
 	}
@@ -186,11 +198,14 @@ func (ct Control) Abort(ctx context.Context, ref record.Ref) error {
 	return err
 }
 
-// Undo notes by which job one that was read is undone, and takes its open ranges away from pages that are still under way: from here on
-// nothing of it changes, as ranges appear only in the commit of one that is open. An undo that was noted before, and is gone or
-// was aborted, does not count: should it come to life later, its creation finds another note.
+// Undo notes by which job one that was read is undone, and takes its open ranges away from pages
+// that are still under way: from here on nothing of it changes, as ranges appear only in the commit
+// of one that is open. An undo that was noted before, and is gone or was aborted, does not count:
+// should it come to life later, its creation finds another note.
 func (ct Control) Undo(ctx context.Context, job *record.Job, by string) error {
-	_, err := ct.Change(ctx, job.Ref(), "undone by job "+by, ct.owned(func(j *record.Job) (bool, error) { return record.Undo(j, by) }))
+	_, err := ct.Change(ctx, job.Ref(), "undone by job "+by, ct.owned(func(j *record.Job) (bool, error) {
+		return record.Undo(j, by)
+	}))
 	if err != nil {
 		return err
 	}
@@ -198,12 +213,16 @@ func (ct Control) Undo(ctx context.Context, job *record.Job, by string) error {
 	return err
 }
 
-// EndRate has a job go as fast again as it did before its rate was set until a time, if that has come.
+// EndRate has a job go as fast again as it did before its rate was set until a time, if that has
+// come.
 func (ct Control) EndRate(ctx context.Context, job *record.Job) (*record.Job, error) {
 	if !record.RateEnds(job, time.Now()) {
 		return job, nil
 	}
-	return ct.Change(ctx, job.Ref(), "its rate is what it was before, as its time is over", func(j *record.Job) (bool, error) { return record.EndRate(j, time.Now()), nil })
+	return ct.Change(ctx, job.Ref(), "its rate is what it was before, as its time is over",
+		func(j *record.Job) (bool, error) {
+			return record.EndRate(j, time.Now()), nil
+		})
 }
 
 // Resume has a job go on, and all its open ranges get new tasks.
@@ -212,7 +231,9 @@ func (ct Control) Resume(ctx context.Context, ref record.Ref) error {
 	if err != nil {
 		return err
 	}
-	job, err := guard(ct).update(ctx, ref, "resumed", ct.owned(func(j *record.Job) (bool, error) { return true, j.Resume(failed, time.Now()) }))
+	job, err := guard(ct).update(ctx, ref, "resumed", ct.owned(func(j *record.Job) (bool, error) {
+		return true, j.Resume(failed, time.Now())
+	}))
 	if err == nil {
 		err = ct.goOn(ctx, job)
 	}
@@ -256,7 +277,9 @@ func (ct Control) Retry(ctx context.Context, ref record.Ref, cause string) (err 
 			}
 		}
 	}
-	job, err := guard(ct).update(ctx, ref, what, ct.owned(func(j *record.Job) (bool, error) { return true, j.Retry(s, time.Now()) }))
+	job, err := guard(ct).update(ctx, ref, what, ct.owned(func(j *record.Job) (bool, error) {
+		return true, j.Retry(s, time.Now())
+	}))
 	if err != nil {
 		return err
 	}

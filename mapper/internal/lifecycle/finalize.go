@@ -38,10 +38,13 @@ func (fi finalizer) run(ctx context.Context, job *record.Job, t body.Job) error 
 	}
 	delivery := fi.NewDelivery()
 	fi.delivery = delivery
-	err = fi.runAlone(ctx, job, t, record.CrashMark{Delivery: delivery, At: t.BegunAt.UTC().Truncate(time.Microsecond), Task: t.Queued.TaskID, Try: int64(t.Queued.Retries), Alone: place.Alone})
+	err = fi.runAlone(ctx, job, t, record.CrashMark{Delivery: delivery, At: t.BegunAt.UTC().Truncate(time.Microsecond),
+		Task: t.Queued.TaskID, Try: int64(t.Queued.Retries), Alone: place.Alone})
 	if err != nil { // it stays alone until its mark, if it has left one, is gone
 		fi.Insist(ctx, func(ctx context.Context) error {
-			_, err := fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return j.Alive(delivery), nil })
+			_, err := fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
+				return j.Alive(delivery), nil
+			})
 			if errors.Is(err, record.ErrNoSuchJob) { // nor the mark
 				return nil
 			}
@@ -63,7 +66,8 @@ func (fi finalizer) runAlone(ctx context.Context, job *record.Job, t body.Job, m
 		return fi.failAtEnd(ctx, job, fault.Summarized(died.Error(), died), fi.sum)
 	}
 	if job.Doomed() {
-		return fmt.Errorf("the process seems to have died %d times while it did nothing but the finalizer, which waits until that is certain", len(job.Deaths))
+		return fmt.Errorf("the process seems to have died %d times while it did nothing but the finalizer, which "+
+			"waits until that is certain", len(job.Deaths))
 	}
 	return fi.commit(ctx, job)
 }
@@ -108,7 +112,8 @@ func (fi finalizer) commit(ctx context.Context, job *record.Job) error {
 // forgetEvery is the time between two looks of a job that waits until others have forgotten.
 const forgetEvery = 30 * time.Second
 
-// wait has a function Forget that waits for something run again in a while. Its task has one name, whoever enqueues it.
+// wait has a function Forget that waits for something run again in a while. Its task has one name,
+// whoever enqueues it.
 func (fi finalizer) wait(ctx context.Context, job *record.Job, why error) error {
 	_, err := fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
 		text := "waits to end: " + fault.Text(why)
@@ -128,13 +133,15 @@ func (fi finalizer) wait(ctx context.Context, job *record.Job, why error) error 
 	return fi.enqueue(ctx, &any, finalizePath, body.Job{Tick: at.Unix()}, at)
 }
 
-// retry has a finalizer that has failed be tried again, or fails its job. Without a failure it returns err.
+// retry has a finalizer that has failed be tried again, or fails its job. Without a failure it
+// returns err.
 func (fi finalizer) retry(ctx context.Context, job *record.Job, failed, err error) error {
 	if failed == nil {
 		return err
 	}
 	if fault.IsPermanent(failed) {
-		return fi.failAtEnd(ctx, job, fault.Summarized("the finalizer failed", fmt.Errorf("the finalizer failed: %w", failed)), fi.sum)
+		return fi.failAtEnd(ctx, job,
+			fault.Summarized("the finalizer failed", fmt.Errorf("the finalizer failed: %w", failed)), fi.sum)
 	}
 	_, err = fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
 		if j.State != record.Running || j.Epoch != job.Epoch {

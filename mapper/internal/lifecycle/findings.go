@@ -24,10 +24,12 @@ type Findings struct {
 	existingFailed, masksFailed, timesFailed error
 }
 
-// FindOut finds out all at once what a job's start has to know of the queue and the database, so that it
-// takes as long as the slowest of these calls. A start that is repeated, whose job may exist, needs only one
-// of them. An error is that of the queue.
-func (ct Control) FindOut(ctx context.Context, src source.Source, q query.Query, id string, mayExist, allowEmpty bool) (found Findings, err error) {
+// FindOut finds out all at once what a job's start has to know of the queue and the database, so
+// that it takes as long as the slowest of these calls. A start that is repeated, whose job may
+// exist, needs only one of them. An error is that of the queue.
+func (ct Control) FindOut(
+	ctx context.Context, src source.Source, q query.Query, id string, mayExist, allowEmpty bool,
+) (found Findings, err error) {
 	var group sync.WaitGroup
 	group.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, source.Patience)

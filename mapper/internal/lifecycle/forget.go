@@ -18,13 +18,15 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A Forgetter has all records of ours forget a subject. It does a part, and says what it waits for, until it looks
-// through all of them and finds nothing: so what it then says has been seen, and not concluded. What could bring
-// something back has been fenced before, by the clean-up of its job: that takes open ranges away, and raises the epoch.
+// A Forgetter has all records of ours forget a subject. It does a part, and says what it waits for,
+// until it looks through all of them and finds nothing: so what it then says has been seen, and not
+// concluded. What could bring something back has been fenced before, by the clean-up of its job:
+// that takes open ranges away, and raises the epoch.
 //
-// A record of any kind that mentions the subject has one of three fates. It is deleted. It is written without that, by a
-// transaction that requires the record as it will be not to mention it. Or it is in the way, and an error names it. In
-// the first two cases, and while it waits for its job to go, the look is not the last one.
+// A record of any kind that mentions the subject has one of three fates. It is deleted. It is
+// written without that, by a transaction that requires the record as it will be not to mention it.
+// Or it is in the way, and an error names it. In the first two cases, and while it waits for its
+// job to go, the look is not the last one.
 type Forgetter struct {
 	*Jobs
 	Client  *datastore.Client
@@ -197,7 +199,8 @@ func (f Forgetter) mentions(kind string, written any) (bool, error) {
 	return err == nil && f.Subject.InRecord(kind, properties), err
 }
 
-// slot deletes a slot that names a job which is gone: nobody has it then. One whose job is there waits for it to go.
+// slot deletes a slot that names a job which is gone: nobody has it then. One whose job is there
+// waits for it to go.
 func (f Forgetter) slot(ctx context.Context, key *datastore.Key, l *look) error {
 	l.waits++
 	return f.Store.Transact(ctx, func(tx *datastore.Transaction) error {
@@ -228,7 +231,8 @@ func (f Forgetter) slot(ctx context.Context, key *datastore.Key, l *look) error 
 	})
 }
 
-// schedule has a schedule forget its last run, if that is gone, and jobs that were in the way of its ticks.
+// schedule has a schedule forget its last run, if that is gone, and jobs that were in the way of
+// its ticks.
 func (f Forgetter) schedule(ctx context.Context, key *datastore.Key, l *look) error {
 	if f.Subject.InText(key.Name) {
 		l.block("the schedule %q has it in its name: delete its record", key.Name)
@@ -265,7 +269,8 @@ func (f Forgetter) schedule(ctx context.Context, key *datastore.Key, l *look) er
 		blocked = "the schedule %q mentions it: delete its record"
 		rest.Queued = nil
 		if in, err = f.mentions(record.ScheduleKind, &rest); !in {
-			blocked = "a tick of the schedule %q waits, and would start a job over it: wait for that job's end, or delete " +
+			blocked = "a tick of the schedule %q waits, and would start a job over it: wait for that job's end, or " +
+				"delete " +
 				"the schedule's record if nothing advances it"
 		}
 		return cmp.Or(err, store.ErrNothing)

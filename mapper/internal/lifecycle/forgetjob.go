@@ -18,7 +18,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// jobs looks through the records of jobs, and has those forget that hold something. It returns how many it waits for.
+// jobs looks through the records of jobs, and has those forget that hold something. It returns how
+// many it waits for.
 func (f Forgetter) jobs(ctx context.Context, l *look) (waits int, err error) {
 	there, acts, ids := make(map[record.Ref]bool), []func() error{}, []string(nil)
 	for it := f.Client.Run(ctx, datastore.NewQuery(record.JobKind)); ; {
@@ -64,7 +65,8 @@ func (f Forgetter) jobs(ctx context.Context, l *look) (waits int, err error) {
 	return len(acts), nil
 }
 
-// orphan has the records of a job that is gone be deleted: a clean-up has left them, or they are of a copy.
+// orphan has the records of a job that is gone be deleted: a clean-up has left them, or they are of
+// a copy.
 func (f Forgetter) orphan(ctx context.Context, ref record.Ref, l *look) error {
 	before := len(l.orphans)
 	if key := l.drafts[ref]; key != nil {
@@ -134,17 +136,20 @@ func (f Forgetter) job(ctx context.Context, j *record.Job, named, mentioned bool
 		}
 		switch {
 		case err != nil:
-			return false, fault.Permanent(fmt.Errorf("the record of job %s can't be redacted: %w: delete it", now.ID, err))
+			return false, fault.Permanent(fmt.Errorf("the record of job %s can't be redacted: %w: delete it", now.ID,
+				err))
 		case !cleanUp && f.Subject.InJob(now):
-			return false, fault.Permanent(fmt.Errorf("%w: the record of job %s still mentions what is erased: delete it",
-				record.ErrState, now.ID))
+			return false,
+				fault.Permanent(fmt.Errorf("%w: the record of job %s still mentions what is erased: delete it",
+					record.ErrState, now.ID))
 		}
 		return changed || mentioned, nil // what this build does not know goes, too
 	}
 	return func() error {
 		_, err := f.Store.UpdateJob(ctx, ref, redact)
 		if errors.Is(err, record.ErrState) && !fault.IsPermanent(err) {
-			return fault.Permanent(fmt.Errorf("job %s can't forget: %w: abort that job, or wait for its end", j.ID, err))
+			return fault.Permanent(fmt.Errorf("job %s can't forget: %w: abort that job, or wait for its end", j.ID,
+				err))
 		}
 		if err != nil || !cleanUp {
 			return err

@@ -10,13 +10,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A guard is a sweep that is enqueued before the commit with which a job begins to run, or to be cleaned
-// up, in an epoch: so whoever makes that commit may die at any moment, and the job has a task. Of the
-// commit and the guard, the first one to change the record decides. If the commit comes first, the guard
-// sweeps the job. If the guard comes first it makes the commit impossible: it takes the epoch away from it,
-// or for a job that does not exist yet, the record of the root; or, for one that is about to be moved to its queue, it is
-// counted in the record. Then whoever wanted to commit begins anew,
-// with another guard, if that process is still there. So no guard is lost, and none has to wait.
+// A guard is a sweep that is enqueued before the commit with which a job begins to run, or to be
+// cleaned up, in an epoch: so whoever makes that commit may die at any moment, and the job has a
+// task. Of the commit and the guard, the first one to change the record decides. If the commit
+// comes first, the guard sweeps the job. If the guard comes first it makes the commit impossible:
+// it takes the epoch away from it, or for a job that does not exist yet, the record of the root;
+// or, for one that is about to be moved to its queue, it is counted in the record. Then whoever
+// wanted to commit begins anew, with another guard, if that process is still there. So no guard is
+// lost, and none has to wait.
 type guard struct{ *Jobs }
 
 const (
@@ -55,7 +56,8 @@ func (g guard) update(ctx context.Context, ref record.Ref, cause string, f chang
 		}
 		job, err := g.Change(ctx, seen.Ref(), cause, func(j *record.Job) (bool, error) {
 			changed, err := f(j)
-			if err == nil && changed && (j.Epoch != next.Epoch || j.Forestalled != next.Forestalled) { // the guard is of another one
+			// the guard is of another one
+			if err == nil && changed && (j.Epoch != next.Epoch || j.Forestalled != next.Forestalled) {
 				return false, errForestalled
 			}
 			return changed, err
@@ -70,16 +72,19 @@ func (g guard) update(ctx context.Context, ref record.Ref, cause string, f chang
 	return nil, fmt.Errorf("change job %s: %w", ref.ID, errForestalled)
 }
 
-// forestall takes its epoch away from a commit that has not come before its guard. It returns the job, whose
-// epoch that is by now.
+// forestall takes its epoch away from a commit that has not come before its guard. It returns the
+// job, whose epoch that is by now.
 func (g guard) forestall(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
 	if t.Guard == 0 {
 		return job, nil
 	}
-	return g.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return record.Forestall(j, t.Epoch), nil })
+	return g.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
+		return record.Forestall(j, t.Epoch), nil
+	})
 }
 
-// forestallMove has the move of a job to this engine's queue be refused if it comes later than its guard. It returns the job.
+// forestallMove has the move of a job to this engine's queue be refused if it comes later than its
+// guard. It returns the job.
 func (g guard) forestallMove(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
 	own := record.Owner(g.Queue.Name())
 	if t.Guard == 0 || job.Queue.Is(string(own)) == nil || t.Queued.Queue != "" && t.Queued.Queue != string(own) {
@@ -88,8 +93,8 @@ func (g guard) forestallMove(ctx context.Context, job *record.Job, t body.Job) (
 	return g.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return own.Forestall(j), nil })
 }
 
-// forestallStart takes the record of its root away from the start of a job that is not there when its guard
-// comes. It returns the job if it is there by now.
+// forestallStart takes the record of its root away from the start of a job that is not there when
+// its guard comes. It returns the job if it is there by now.
 func (g guard) forestallStart(ctx context.Context, t body.Job) (*record.Job, error) {
 	ref := record.Ref{ID: t.Job, Incarnation: t.Incarnation}
 	if err := g.Store.Forestall(ctx, ref, time.Now()); err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// Jobs carries out what becomes of whole jobs, by tasks that are about a job and not about one of its
-// ranges.
+// Jobs carries out what becomes of whole jobs, by tasks that are about a job and not about one of
+// its ranges.
 type Jobs struct {
 	Store   store.Store
 	Queue   *tasks.Queue
@@ -123,16 +123,20 @@ func (js *Jobs) EnqueueAgain(ctx context.Context, job *record.Job, r *record.Ran
 	return nil
 }
 
-// ShowBuild has the job's status say that a build does not have its mapper, and no longer once one has.
+// ShowBuild has the job's status say that a build does not have its mapper, and no longer once one
+// has.
 func (js *Jobs) ShowBuild(ctx context.Context, job *record.Job, missing bool) error {
 	if seen := *job; !seen.NeedsBuild(missing) {
 		return nil
 	}
-	_, err := js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return j.NeedsBuild(missing), nil })
+	_, err := js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
+		return j.NeedsBuild(missing), nil
+	})
 	return err
 }
 
-// Handler returns the handler of deliveries of a path that run runs, until this process is draining.
+// Handler returns the handler of deliveries of a path that run runs, until this process is
+// draining.
 func (js *Jobs) Handler(path string, run func(context.Context, tasks.Delivery) error) http.Handler {
 	return js.Queue.Handler(js.Log, func(ctx context.Context, d tasks.Delivery) (err error) {
 		leave, err := js.Gate.Admit()
@@ -158,8 +162,10 @@ func (js *Jobs) chain(path string, run func(context.Context, *record.Job, body.J
 		if err := json.Unmarshal(d.Body, &t); err != nil {
 			return tasks.Drop(fmt.Errorf("the body is not a task of ours: %w", err))
 		}
-		if !record.ValidJobID(t.Job) || !record.ValidIncarnation(t.Incarnation) || t.After != "" && !record.ValidRangeID(t.After) || t.Link < 0 {
-			return tasks.Drop(errors.New("the body is not a task of ours: it names no job, or goes on behind no record"))
+		if !record.ValidJobID(t.Job) || !record.ValidIncarnation(t.Incarnation) || t.After != "" &&
+			!record.ValidRangeID(t.After) || t.Link < 0 {
+			return tasks.Drop(errors.New("the body is not a task of ours: it names no job, or goes on behind no " +
+				"record"))
 		}
 		t.Queued, t.BegunAt = d, begunAt
 		job, err := js.Store.LoadJob(ctx, record.Ref{ID: t.Job, Incarnation: t.Incarnation})
@@ -185,7 +191,9 @@ func (js *Jobs) chain(path string, run func(context.Context, *record.Job, body.J
 }
 
 // inCompany has a task about a job run while none is exclusive.
-func (js *Jobs) inCompany(run func(context.Context, *record.Job, body.Job) error) func(context.Context, *record.Job, body.Job) error {
+func (js *Jobs) inCompany(
+	run func(context.Context, *record.Job, body.Job) error,
+) func(context.Context, *record.Job, body.Job) error {
 	return func(ctx context.Context, job *record.Job, t body.Job) error {
 		place, err := js.Gate.Enter(ctx, false)
 		if err != nil {

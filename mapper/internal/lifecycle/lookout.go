@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A Lookout asks the queue why the tasks of a job do not arrive. Where none does, no process of ours runs:
-// so it is asked by those who look at the job, and by Revive.
+// A Lookout asks the queue why the tasks of a job do not arrive. Where none does, no process of
+// ours runs: so it is asked by those who look at the job, and by Revive.
 type Lookout struct{ *Jobs }
 
 const (
@@ -32,9 +32,9 @@ const (
 	idle = 30 * time.Second
 )
 
-// Complaint says what is wrong with the delivery of a job's tasks, or nothing: if all is well, or the
-// queue may not be asked, or does not answer. It looks at two tasks: that of the range that has waited
-// longest, or of the job's end, and the last sweep that was due.
+// Complaint says what is wrong with the delivery of a job's tasks, or nothing: if all is well, or
+// the queue may not be asked, or does not answer. It looks at two tasks: that of the range that has
+// waited longest, or of the job's end, and the last sweep that was due.
 func (lo Lookout) Complaint(ctx context.Context, job *record.Job, waiting *record.Range) string {
 	if job.State != record.Running || lo.Queue == nil || job.Queue.Is(lo.Queue.Name()) != nil {
 		return ""
@@ -43,7 +43,8 @@ func (lo Lookout) Complaint(ctx context.Context, job *record.Job, waiting *recor
 	defer cancel()
 	now := time.Now()
 	tick, _ := nextTick(job, now)
-	looked := []tasks.Task{body.Job{}.Task(job, finalizePath, time.Time{}), body.Job{Tick: tick - 1}.Task(job, sweepPath, time.Time{})}
+	looked := []tasks.Task{body.Job{}.Task(job, finalizePath, time.Time{}),
+		body.Job{Tick: tick - 1}.Task(job, sweepPath, time.Time{})}
 	if waiting != nil {
 		looked[0] = body.TaskOf(waiting, job)
 	}
@@ -78,9 +79,10 @@ func (lo Lookout) Complaint(ctx context.Context, job *record.Job, waiting *recor
 // overdue is how long a task that is lost is missing at most, while the job's sweeps are there.
 const overdue = guardDelay + 2*sweepEvery
 
-// lost says that a range's task, which the queue does not have, was not carried out, or nothing: the range has
-// gone on since it was read, or its task is about to be enqueued, by a sweep if the job was resumed just now. Somebody has
-// purged the queue, or something that is not the handler has answered with success.
+// lost says that a range's task, which the queue does not have, was not carried out, or nothing:
+// the range has gone on since it was read, or its task is about to be enqueued, by a sweep if the
+// job was resumed just now. Somebody has purged the queue, or something that is not the handler has
+// answered with success.
 func (lo Lookout) lost(ctx context.Context, job *record.Job, waiting *record.Range, now time.Time) string {
 	late := now.Sub(waiting.Due())
 	if late <= idle {
@@ -96,11 +98,13 @@ func (lo Lookout) lost(ctx context.Context, job *record.Job, waiting *record.Ran
 	if err != nil || r.State != record.Pending || r.Generation != waiting.Generation || !r.Due().Equal(waiting.Due()) {
 		return ""
 	}
-	text := fmt.Sprintf("a task that was due at %s is not in the queue, and was not carried out: ", waiting.Due().UTC().Format(time.RFC3339))
+	text := fmt.Sprintf("a task that was due at %s is not in the queue, and was not carried out: ",
+		waiting.Due().UTC().Format(time.RFC3339))
 	if late > overdue {
 		text += "no sweep has enqueued it again, and Revive or Resume would: "
 	}
-	return text + "has " + lo.Queue.Name() + " been purged, or does something other than the handler answer at " + lo.Queue.Target() + "?"
+	return text + "has " + lo.Queue.Name() + " been purged, or does something other than the handler answer at " +
+		lo.Queue.Target() + "?"
 }
 
 // complaintOf says what is wrong with the deliveries of a task, or nothing.
@@ -109,12 +113,14 @@ func (lo Lookout) complaintOf(s *tasks.Sighting) string {
 		return ""
 	}
 	const longest = 200
-	text := fmt.Sprintf("the queue has tried %d times to deliver a task to %s, and the last attempt ended with %.*s", s.Attempts, s.URL, longest, strings.TrimSpace(s.Message))
+	text := fmt.Sprintf("the queue has tried %d times to deliver a task to %s, and the last attempt ended with %.*s",
+		s.Attempts, s.URL, longest, strings.TrimSpace(s.Message))
 	if strings.Contains(s.Message, strconv.Itoa(http.StatusMisdirectedRequest)) { // see tasks.Elsewhere
 		return text + ": the process there drains, or has drained: does another one run?"
 	}
 	if s.Elsewhere {
-		return text + ": tasks are made for " + lo.Queue.Target() + " now, or for another account, and those of before stay as they are until Revive or Resume makes others"
+		return text + ": tasks are made for " + lo.Queue.Target() +
+			" now, or for another account, and those of before stay as they are until Revive or Resume makes others"
 	}
 	switch s.Code {
 	case codes.NotFound:
@@ -124,7 +130,8 @@ func (lo Lookout) complaintOf(s *tasks.Sighting) string {
 	case codes.Unavailable:
 		return text + ": is the service there, and does it start?"
 	case codes.ResourceExhausted:
-		return text + ": it had no instance free. Does the queue deliver more tasks at once than the service's instances times its concurrency?"
+		return text + ": it had no instance free. Does the queue deliver more tasks at once than the service's " +
+			"instances times its concurrency?"
 	case codes.DeadlineExceeded:
 		return text + ": it took too long for the service's time-out, or for the task's deadline"
 	}
@@ -142,7 +149,8 @@ func (lo Lookout) LookLater(job *record.Job) {
 	time.AfterFunc(startLook, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*lookTime)
 		defer cancel()
-		if now, err := lo.Store.LoadJob(ctx, job.Ref()); err == nil && now.State == record.Running && !lo.Gate.IsDraining() {
+		if now, err := lo.Store.LoadJob(ctx, job.Ref()); err == nil && now.State == record.Running &&
+			!lo.Gate.IsDraining() {
 			lo.Look(ctx, now)
 		}
 	})

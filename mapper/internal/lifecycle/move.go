@@ -9,8 +9,9 @@ import (
 // A Mover moves jobs to this engine's queue.
 type Mover struct{ *Jobs }
 
-// Move has a job belong to this engine's queue. Its tasks in the queue that it had are superseded, and
-// all of its open ranges get tasks here. Adapt fits the record to this engine, or says why the job can't run here.
+// Move has a job belong to this engine's queue. Its tasks in the queue that it had are superseded,
+// and all of its open ranges get tasks here. Adapt fits the record to this engine, or says why the
+// job can't run here.
 func (mv Mover) Move(ctx context.Context, ref record.Ref, adapt func(*record.Job) error) error {
 	job, err := mv.Store.LoadJob(ctx, ref)
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A retainer cleans up jobs whose retention has come to its end. The record of such a job is listed by the time
-// (record.Job.Retires), and a task waits for that: a chain of them, as the queue takes tasks for up to 30 days. What
-// counts is the record, in the transaction that begins the clean-up: a task may come early, late, twice or never, and a
-// revival finds what is listed.
+// A retainer cleans up jobs whose retention has come to its end. The record of such a job is listed
+// by the time (record.Job.Retires), and a task waits for that: a chain of them, as the queue takes
+// tasks for up to 30 days. What counts is the record, in the transaction that begins the clean-up:
+// a task may come early, late, twice or never, and a revival finds what is listed.
 type retainer struct{ *Jobs }
 
 const (
@@ -26,7 +26,8 @@ const (
 	// retainAgain is how long a clean-up that was refused waits for the next attempt.
 	retainAgain = 24 * time.Hour
 
-	// retainSoon is how much later a task comes that is early: the queue's clock may be ahead of this one.
+	// retainSoon is how much later a task comes that is early: the queue's clock may be ahead of
+	// this one.
 	retainSoon = time.Minute
 
 	// retainMost is how many jobs that are due one revival looks at in a queue.
@@ -57,13 +58,15 @@ func (rt retainer) next(ctx context.Context, job *record.Job, after int64, now t
 	return rt.enqueue(ctx, job, retainPath, body.Job{Tick: at}, time.Unix(at, 0))
 }
 
-// again enqueues the task that tries again on the day of a time. There is one a day, whoever asks for it.
+// again enqueues the task that tries again on the day of a time. There is one a day, whoever asks
+// for it.
 func (rt retainer) again(ctx context.Context, job *record.Job, at time.Time) error {
 	return rt.enqueue(ctx, job, retainPath, body.Job{Tick: at.Truncate(retainAgain).Unix()}, at)
 }
 
-// foresee enqueues the task for a job that a change is about to end, before that is committed: who makes the change may
-// die behind it. If nothing is committed the task finds a job that has not ended.
+// foresee enqueues the task for a job that a change is about to end, before that is committed: who
+// makes the change may die behind it. If nothing is committed the task finds a job that has not
+// ended.
 func (rt retainer) foresee(ctx context.Context, ref record.Ref, f change) error {
 	seen, err := rt.Store.LoadJob(ctx, ref)
 	if err != nil {
@@ -120,7 +123,8 @@ func (rt retainer) revive(ctx context.Context, now time.Time) error {
 	return errors.Join(failed...)
 }
 
-// Retain has the records of a job be kept for so long after its end; 0: until somebody cleans them up.
+// Retain has the records of a job be kept for so long after its end; 0: until somebody cleans them
+// up.
 func (ct Control) Retain(ctx context.Context, ref record.Ref, d time.Duration) error {
 	set := func(j *record.Job) (bool, error) {
 		if err := record.CheckRecords(j); err != nil {

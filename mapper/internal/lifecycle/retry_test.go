@@ -36,11 +36,13 @@ func TestReopen(t *testing.T) {
 		change func(j *record.Job, r *record.Range) // since they were seen
 		opens  bool
 	}{
-		"nothing has changed":  {func(*record.Job, *record.Range) {}, true},
-		"the retry has ended":  {func(j *record.Job, _ *record.Range) { j.Retrying, j.Epoch = false, 5 }, false},
-		"another retry is on":  {func(j *record.Job, _ *record.Range) { j.Epoch = 6 }, false},
-		"the job has ended":    {func(j *record.Job, _ *record.Range) { j.State = record.Failed }, false},
-		"it is open again":     {func(_ *record.Job, r *record.Range) { r.State, r.Failed, r.Open = record.Pending, "", "j" }, false},
+		"nothing has changed": {func(*record.Job, *record.Range) {}, true},
+		"the retry has ended": {func(j *record.Job, _ *record.Range) { j.Retrying, j.Epoch = false, 5 }, false},
+		"another retry is on": {func(j *record.Job, _ *record.Range) { j.Epoch = 6 }, false},
+		"the job has ended":   {func(j *record.Job, _ *record.Range) { j.State = record.Failed }, false},
+		"it is open again": {func(_ *record.Job, r *record.Range) {
+			r.State, r.Failed, r.Open = record.Pending, "", "j"
+		}, false},
 		"it is open and named": {func(_ *record.Job, r *record.Range) { r.State, r.Open = record.Pending, "j" }, false},
 		"it is done":           {func(_ *record.Job, r *record.Range) { r.Failed, r.Error = "", "" }, false},
 	} {

@@ -16,10 +16,9 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A sweeper runs sweeps. A sweep looks at the open ranges of a job, and enqueues those whose task is
-// lost: purged, deleted, given up by the queue, or never created because a
-// process died between recording and enqueueing. It also notices that the job is
-// complete.
+// A sweeper runs sweeps. A sweep looks at the open ranges of a job, and enqueues those whose task
+// is lost: purged, deleted, given up by the queue, or never created because a process died between
+// recording and enqueueing. It also notices that the job is complete.
 //
 // The sweeps of a job are a chain of tasks, of which each enqueues the next. They
 // are named by the job's epoch and their tick, and ticks are at fixed times: who
@@ -125,7 +124,8 @@ func (sw sweeper) look(ctx context.Context, job *record.Job, t body.Job, now tim
 	return sw.Complete(ctx, job, true)
 }
 
-// calm has the job's status no longer say that something is tried again, if none of the ranges that a sweep looks at is.
+// calm has the job's status no longer say that something is tried again, if none of the ranges that
+// a sweep looks at is.
 func (sw sweeper) calm(ctx context.Context, job *record.Job, open []*record.Range) error {
 	if job.Trouble == "" || slices.ContainsFunc(open, func(r *record.Range) bool { return r.RefusalsIn(job) > 0 }) {
 		return nil

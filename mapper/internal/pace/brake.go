@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// A Brake slows the calls of a job's function in one process while they fail because there are too many at
-// once: a service that is called has a limit. It looks at windows of calls. Where more than 5% have failed
-// the rate becomes what was accepted, less a tenth; from there it grows, fast up to what was accepted when
-// it was cut, and slowly above. Where fewer calls at once fail as often, their number is not the cause, and the brake is
-// let go for a while.
+// A Brake slows the calls of a job's function in one process while they fail because there are too
+// many at once: a service that is called has a limit. It looks at windows of calls. Where more than
+// 5% have failed the rate becomes what was accepted, less a tenth; from there it grows, fast up to
+// what was accepted when it was cut, and slowly above. Where fewer calls at once fail as often,
+// their number is not the cause, and the brake is let go for a while.
 //
-// The idea is that of congestion control in networks. Its zero value does not brake. It is for several
-// goroutines.
+// The idea is that of congestion control in networks. Its zero value does not brake. It is for
+// several goroutines.
 type Brake struct {
 	mu sync.Mutex
 	braking
@@ -32,7 +32,8 @@ type braking struct {
 	freeUntil time.Time // the brake is let go
 }
 
-// Calls are how many calls there were, and how many failed: in any way, and so that another attempt may help.
+// Calls are how many calls there were, and how many failed: in any way, and so that another attempt
+// may help.
 type Calls struct{ All, Failed, Busy int }
 
 const (
@@ -46,8 +47,8 @@ const (
 	freeFor      = 5 * time.Minute
 )
 
-// TooMany reports whether so many calls failed that it is the function that is at fault, or the world, and
-// not the entities: more than 10, and more than 5%.
+// TooMany reports whether so many calls failed that it is the function that is at fault, or the
+// world, and not the entities: more than 10, and more than 5%.
 func TooMany(failed, calls int) bool { return failed > 10 && failed*20 > calls }
 
 // Wait returns how long the next call waits, at most.

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// A service takes calls for a time. It has a token for each that it accepts, and gets so many a second.
+// A service takes calls for a time. It has a token for each that it accepts, and gets so many a
+// second.
 type service struct {
 	limit  float64 // calls a second; 0: it is away
 	broken int     // of so many calls one fails, whatever their rate; 0: none
@@ -26,8 +27,8 @@ func (s *service) fails(since time.Duration) bool {
 	return false
 }
 
-// drive makes calls for a time, up to so many a second, and returns how many there were and failed in its
-// second half.
+// drive makes calls for a time, up to so many a second, and returns how many there were and failed
+// in its second half.
 func drive(b *Brake, s *service, most float64, from time.Time, during time.Duration) (calls Calls, end time.Time) {
 	now, last := from, from
 	for now.Sub(from) < during {

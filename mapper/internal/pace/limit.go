@@ -62,7 +62,8 @@ func (r Limit) Becomes() string {
 	return "its rate is set to " + strings.Join(parts, ", ")
 }
 
-// Says returns how fast a job of that limit may go, so long after the ramp's beginning, in a line; nothing if it may go as fast as it can.
+// Says returns how fast a job of that limit may go, so long after the ramp's beginning, in a line;
+// nothing if it may go as fast as it can.
 func (r Limit) Says(since time.Duration) string {
 	switch entities, writes := r.at(since); {
 	case r.Ramp && (r.Entities == 0 || r.Entities > entities) && (r.Writes == 0 || r.Writes > writes):
@@ -107,8 +108,8 @@ func (r Limit) Page(size int, each float64, workers int64, since, most time.Dura
 	return int(max(1, min(fit, float64(size))))
 }
 
-// Validate returns what is wrong with a limit, which name names, for so many workers and a queue of a
-// deadline.
+// Validate returns what is wrong with a limit, which name names, for so many workers and a queue of
+// a deadline.
 func (r Limit) Validate(name string, workers int64, deadline time.Duration) error {
 	wait := WaitWithin(deadline)
 	slowest := float64(workers) / wait.Seconds()
@@ -118,11 +119,15 @@ func (r Limit) Validate(name string, workers int64, deadline time.Duration) erro
 	case !(r.Writes >= 0) || math.IsInf(r.Writes, 1):
 		return fmt.Errorf("%s.Writes has to be at least 0, it is %v", name, r.Writes)
 	case r.Entities > 0 && r.Entities < slowest:
-		return fmt.Errorf("%s.Entities has to be at least %.3g a second for %d workers, as each waits for up to %v; it is %v: give the job and its queue fewer workers", name, slowest, workers, wait, r.Entities)
+		return fmt.Errorf("%s.Entities has to be at least %.3g a second for %d workers, as each waits for up to %v; "+
+			"it is %v: give the job and its queue fewer workers", name, slowest, workers, wait, r.Entities)
 	case r.Ramp && rampFirst < (1+RecordWrites)*slowest:
-		return fmt.Errorf("%s.Ramp begins with %d a second, which is too little for %d workers, as each waits for up to %v: it has to be at least %.3g; give the job and its queue fewer workers", name, rampFirst, workers, wait, (1+RecordWrites)*slowest)
+		return fmt.Errorf("%s.Ramp begins with %d a second, which is too little for %d workers, as each waits for up "+
+			"to %v: it has to be at least %.3g; give the job and its queue fewer workers", name, rampFirst, workers,
+			wait, (1+RecordWrites)*slowest)
 	case r.Writes > 0 && r.Writes < (1+RecordWrites)*slowest:
-		return fmt.Errorf("%s.Writes has to be at least %.3g a second for %d workers, as each waits for up to %v; it is %v: give the job and its queue fewer workers", name, (1+RecordWrites)*slowest, workers, wait, r.Writes)
+		return fmt.Errorf("%s.Writes has to be at least %.3g a second for %d workers, as each waits for up to %v; it "+
+			"is %v: give the job and its queue fewer workers", name, (1+RecordWrites)*slowest, workers, wait, r.Writes)
 	}
 	return nil
 }
@@ -135,7 +140,8 @@ func (r Limit) Takes(entities, writes float64) time.Duration {
 	most, mostWrites := Limit{Entities: r.Entities, Writes: r.Writes}.at(0)
 	for t := time.Duration(0); ; t += rampEvery {
 		perSecond, writesPerSecond := r.at(t)
-		rest := time.Duration(min(max(entities/perSecond, writes/writesPerSecond), MaxTakes.Seconds()) * float64(time.Second))
+		rest := time.Duration(min(max(entities/perSecond, writes/writesPerSecond),
+			MaxTakes.Seconds()) * float64(time.Second))
 		if rest <= rampEvery || perSecond == most && writesPerSecond == mostWrites { // the ramp is over, or is none
 			return t + rest
 		}

@@ -48,7 +48,8 @@ func TestSpacing(t *testing.T) {
 		if d := test.limit.Spacing(test.n, test.each, 10, 0); d != test.want {
 			t.Errorf("%+v, %d entities of %v writes: %v, want %v", test.limit, test.n, test.each, d, test.want)
 		}
-		if size := test.limit.Page(1000, test.each, 10, 0, test.want); test.want > 0 && test.want < time.Hour && size != test.n && test.limit.Spacing(size, test.each, 10, 0) > test.want {
+		if size := test.limit.Page(1000, test.each, 10, 0, test.want); test.want > 0 && test.want < time.Hour &&
+			size != test.n && test.limit.Spacing(size, test.each, 10, 0) > test.want {
 			t.Errorf("%+v: a page of %d in %v", test.limit, size, test.want)
 		}
 	}
@@ -85,7 +86,8 @@ func TestValidate(t *testing.T) {
 		"R.Entities has to be at least 0.5 a second for 10 workers": {Entities: 0.4},
 		"R.Writes has to be at least 1.5 a second for 10 workers":   {Writes: 1.4},
 	} {
-		if err := limit.Validate("R", 10, 10*time.Minute); (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), want) {
+		if err := limit.Validate("R", 10, 10*time.Minute); (err == nil) != (want == "") || err != nil &&
+			!strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", limit, err, want)
 		}
 	}

@@ -16,9 +16,9 @@ type Throughput struct {
 	expected                int64         // bytes of an entity, for as long as none was seen; 0: unknown
 }
 
-// The memory of a page is bounded: it reads as many entities at once as are expected to take readBytes,
-// which is two full pages of mutations. Where nothing is known it reads firstRead entities: 100 of the
-// largest possible, 1 MiB each, still fit.
+// The memory of a page is bounded: it reads as many entities at once as are expected to take
+// readBytes, which is two full pages of mutations. Where nothing is known it reads firstRead
+// entities: 100 of the largest possible, 1 MiB each, still fit.
 const (
 	readBytes = 8 << 20
 	firstRead = 100
@@ -45,8 +45,8 @@ func (p Throughput) Each() time.Duration { return p.Spent / time.Duration(max(1,
 // Fit reports whether n entities are known to be small enough to be read at once.
 func (p Throughput) Fit(n int) bool { return p.Entities+p.expected > 0 && p.Chunk(n) == n }
 
-// A Book keeps the throughput of each job that a process has worked for lately. Its zero value is ready
-// for use, by several goroutines.
+// A Book keeps the throughput of each job that a process has worked for lately. Its zero value is
+// ready for use, by several goroutines.
 type Book[Job comparable] struct {
 	InUse func(Job) bool // reports whether the process is at work for a job, which is not forgotten then; nil: for none
 
@@ -73,8 +73,8 @@ func (p *Book[Job]) Get(job Job) Throughput {
 	return Throughput{}
 }
 
-// Writes returns how many writes the function makes for an entity: on average so far, or usual if nothing
-// was observed.
+// Writes returns how many writes the function makes for an entity: on average so far, or usual if
+// nothing was observed.
 func (p *Book[Job]) Writes(job Job, usual float64) float64 {
 	if known := p.Get(job); known.Entities > 0 {
 		return float64(known.Writes) / float64(known.Entities)
@@ -82,7 +82,8 @@ func (p *Book[Job]) Writes(job Job, usual float64) float64 {
 	return usual
 }
 
-// Compared returns how many entities a transaction reads for one of the function's: on average so far.
+// Compared returns how many entities a transaction reads for one of the function's: on average so
+// far.
 func (p *Book[Job]) Compared(job Job) float64 {
 	known := p.Get(job)
 	return float64(known.Compared) / float64(max(1, known.Entities))

@@ -8,7 +8,8 @@ import (
 // TestBook keeps what is observed of two jobs.
 func TestBook(t *testing.T) {
 	var book Book[string]
-	if known := book.Get("j"); known.Each() != 0 || known.Fit(1) || known.Chunk(1000) != firstRead || known.In(1) != firstRead {
+	if known := book.Get("j"); known.Each() != 0 || known.Fit(1) || known.Chunk(1000) != firstRead ||
+		known.In(1) != firstRead {
 		t.Errorf("of a job that nothing is known of: %+v", known)
 	}
 	book.Expect("j", 1<<20)
@@ -26,8 +27,8 @@ func TestBook(t *testing.T) {
 	}
 }
 
-// TestBookKeepsWhatIsInUse has more jobs than a book has room for: those in use keep what is known of them, and the
-// brake that slows their calls.
+// TestBookKeepsWhatIsInUse has more jobs than a book has room for: those in use keep what is known
+// of them, and the brake that slows their calls.
 func TestBookKeepsWhatIsInUse(t *testing.T) {
 	b := Book[int]{InUse: func(job int) bool { return job < 5 }}
 	brakes := make(map[int]*Brake)
@@ -35,7 +36,8 @@ func TestBookKeepsWhatIsInUse(t *testing.T) {
 		b.Add(job, Throughput{Entities: int64(job + 1)})
 		brakes[job] = b.Brake(job)
 	}
-	for job, want := range map[int]bool{0: true, 4: true, 5: false, 2*maxJobs + 4: false, 2*maxJobs + 5: true, 3*maxJobs - 1: true} {
+	for job, want := range map[int]bool{0: true, 4: true, 5: false, 2*maxJobs + 4: false, 2*maxJobs + 5: true,
+		3*maxJobs - 1: true} {
 		if got := b.Get(job).Entities == int64(job+1) && b.Brake(job) == brakes[job]; got != want {
 			t.Errorf("job %d is known: %v, want %v", job, got, want)
 		}

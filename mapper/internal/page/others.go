@@ -15,7 +15,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// others are the entities besides their own that the functions of a page have read, and what the page has written so far.
+// others are the entities besides their own that the functions of a page have read, and what the
+// page has written so far.
 type others struct {
 	stamps map[string]wire.Stamp // as the database had them, by key
 
@@ -68,8 +69,8 @@ func (r *result) writes() (names []string) {
 	return names
 }
 
-// replace replaces a result, and returns what is still to be run again: also later entities that have read what it writes, or
-// has written before.
+// replace replaces a result, and returns what is still to be run again: also later entities that
+// have read what it writes, or has written before.
 func (o *Outcome) replace(i int, r result, todo []int, now map[int]wire.Stamp) []int {
 	was := &o.results[i]
 	changed := make(map[string]bool)
@@ -93,11 +94,12 @@ func (o *Outcome) replace(i int, r result, todo []int, now map[int]wire.Stamp) [
 	return todo
 }
 
-// mayPass reports whether an entity has failed in a call that may not fail if what it has read, which nobody knows any more, has changed.
+// mayPass reports whether an entity has failed in a call that may not fail if what it has read,
+// which nobody knows any more, has changed.
 func (r *result) mayPass() bool { return r.failure != nil && r.ran }
 
-// A view is how a function sees other entities. It is closed when the function has returned; the page does not touch what it shares
-// before that, unless it leaves the function behind.
+// A view is how a function sees other entities. It is closed when the function has returned; the
+// page does not touch what it shares before that, unless it leaves the function behind.
 type view struct {
 	get     source.Get
 	outcome *Outcome
@@ -205,8 +207,8 @@ func has[V any](m map[string]V, name string) bool {
 	return ok
 }
 
-// lookAhead looks up what the functions of a chunk are going to read, if that is known, in one call. What goes wrong with
-// that shows when they read it.
+// lookAhead looks up what the functions of a chunk are going to read, if that is known, in one
+// call. What goes wrong with that shows when they read it.
 func (p *Page) lookAhead(ctx context.Context, o *Outcome, c *chunk) error {
 	if p.Keys == nil {
 		return nil

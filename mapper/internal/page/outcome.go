@@ -37,7 +37,8 @@ type Outcome struct {
 	late    Late          // nil: it never ends for the sake of others
 }
 
-// Failed returns the outcome of a page of one entity, which has failed; nil: it is not there any more.
+// Failed returns the outcome of a page of one entity, which has failed; nil: it is not there any
+// more.
 func Failed(f *Failure) *Outcome {
 	o := &Outcome{Reached: 1}
 	if f != nil {
@@ -53,7 +54,8 @@ func (o *Outcome) add(r result) {
 	o.Reached++
 }
 
-// fold adds up the results anew, some of which were replaced. What the page then can't have any more is for the next one.
+// fold adds up the results anew, some of which were replaced. What the page then can't have any
+// more is for the next one.
 func (o *Outcome) fold() {
 	o.sum = sum{}
 	for i := range o.results {
@@ -66,11 +68,13 @@ func (o *Outcome) fold() {
 	}
 }
 
-// Late reports whether a page ends with so many entities left, so that others can begin with what is behind it.
+// Late reports whether a page ends with so many entities left, so that others can begin with what
+// is behind it.
 type Late func(o *Outcome, left int) bool
 
-// Each returns how long the function takes for an entity here: on this page or, if that is longer, of late. It leaves out
-// the dearest one, which says little of the others, and the time for which the function hung.
+// Each returns how long the function takes for an entity here: on this page or, if that is longer,
+// of late. It leaves out the dearest one, which says little of the others, and the time for which
+// the function hung.
 func (o *Outcome) Each() time.Duration {
 	ran, n := o.Ran-o.hung, o.Reached
 	if n > 1 {
@@ -94,7 +98,8 @@ func (f Failure) Last(most int64) bool { return f.Permanent || f.Attempts >= mos
 // mostKinds is how many kinds of errors are named in a line of the log.
 const mostKinds = 5
 
-// Kinds returns of which kinds the errors of the failures are, and how many of each: the most frequent ones first.
+// Kinds returns of which kinds the errors of the failures are, and how many of each: the most
+// frequent ones first.
 func (o *Outcome) Kinds() string {
 	n := make(map[string]int)
 	for _, f := range o.Failures {
@@ -105,7 +110,9 @@ func (o *Outcome) Kinds() string {
 			n[fault.Kind(f.Err, f.At.Names()...)]++
 		}
 	}
-	kinds := slices.SortedFunc(maps.Keys(n), func(a, b string) int { return cmp.Or(cmp.Compare(n[b], n[a]), cmp.Compare(a, b)) })
+	kinds := slices.SortedFunc(maps.Keys(n), func(a, b string) int {
+		return cmp.Or(cmp.Compare(n[b], n[a]), cmp.Compare(a, b))
+	})
 	var all []string
 	others := 0
 	for i, kind := range kinds {
@@ -127,7 +134,8 @@ func (o *Outcome) Compared() int { return o.compared }
 // Writes returns how many mutations the function has asked for.
 func (o *Outcome) Writes() int { return o.writes + len(o.Page.Mutations) }
 
-// took notes how long the function took for the last entity, of which it may have hung. How long it hung does not count.
+// took notes how long the function took for the last entity, of which it may have hung. How long it
+// hung does not count.
 func (o *Outcome) took(t, hung time.Duration) {
 	o.lately.Add(t - hung)
 	o.Spent += t
@@ -168,15 +176,15 @@ func (o *Outcome) NextPage(most int64, budget, usual time.Duration) int64 {
 	return max(1, min(int64(budget/each), most))
 }
 
-// MaxTime is the longest that a page may be asked to take, and maxBytes bounds its mutations, well below
-// the 10 MiB that a commit can have.
+// MaxTime is the longest that a page may be asked to take, and maxBytes bounds its mutations, well
+// below the 10 MiB that a commit can have.
 const (
 	MaxTime  = 25 * time.Second
 	maxBytes = 4 << 20
 )
 
-// Full reports whether the page was a full one, of a job whose pages have so many entities and take so
-// long.
+// Full reports whether the page was a full one, of a job whose pages have so many entities and take
+// so long.
 func (o *Outcome) Full(size int64, budget time.Duration) bool {
 	return o.Reached >= int(size) || o.Bytes >= maxBytes || o.Spent >= budget
 }

@@ -43,8 +43,8 @@ type Page struct {
 	Late     Late        // nil: it never ends for the sake of others
 	Ends     func() bool // reports whether the page has to end after the entity in hand
 
-	// Progress is called behind each entity with what the function took so far, and whether half of the
-	// page is done; nil: nothing is.
+	// Progress is called behind each entity with what the function took so far, and whether half of
+	// the page is done; nil: nothing is.
 	Progress func(ran time.Duration, half bool)
 
 	Paces  *pace.Book[record.Ref] // is told how fast the job goes
@@ -80,7 +80,8 @@ type chunk struct {
 
 // tell adds what a chunk has come to since the last time to the job's throughput.
 func (p *Page) tell(o *Outcome, c *chunk, now time.Time) {
-	p.Paces.Add(p.Job.Ref(), pace.Throughput{Entities: int64(c.next - c.known), Bytes: int64(c.bytes - c.knownBytes), Writes: int64(o.writes - c.writes),
+	p.Paces.Add(p.Job.Ref(), pace.Throughput{Entities: int64(c.next - c.known), Bytes: int64(c.bytes - c.knownBytes),
+		Writes:   int64(o.writes - c.writes),
 		Compared: int64(o.compared - c.compared), Spent: now.Sub(c.told)})
 	c.told, c.known, c.knownBytes, c.writes, c.compared = now, c.next, c.bytes, o.writes, o.compared
 }
@@ -88,8 +89,8 @@ func (p *Page) tell(o *Outcome, c *chunk, now time.Time) {
 // tellEvery is how often it is told.
 const tellEvery = 200 * time.Millisecond
 
-// Run runs the function over the entities until they are done, or the page has taken its time or its
-// bytes. It always deals with at least one.
+// Run runs the function over the entities until they are done, or the page has taken its time or
+// its bytes. It always deals with at least one.
 func (p *Page) Run(ctx context.Context) (*Outcome, error) {
 	o := &Outcome{late: p.Late, visits: p.Mode != function.Update}
 	begun := time.Now()
@@ -153,8 +154,8 @@ func (p *Page) complete(ctx context.Context, o *Outcome) error {
 // mostAllocated is how many keys a call completes, below the 1,000 of a lookup.
 const mostAllocated = 500
 
-// runChunk runs the function over entities that were read, of a page that was begun at a time. It reports
-// whether the page is full before that.
+// runChunk runs the function over entities that were read, of a page that was begun at a time. It
+// reports whether the page is full before that.
 func (p *Page) runChunk(ctx context.Context, o *Outcome, c *chunk, begun time.Time) (full bool, err error) {
 	size := len(p.At)
 	dealt := func(r result, hung time.Duration) {
@@ -174,7 +175,8 @@ func (p *Page) runChunk(ctx context.Context, o *Outcome, c *chunk, begun time.Ti
 		left := function.Calls(ctx, limit, p.Strays, func(runner *function.Runner) {
 			for c.next < len(c.at) {
 				at, read := c.at[c.next], c.entities[c.next]
-				full, err = o.full(at.Key, size-o.Reached, time.Duration(p.Job.PageTime)) || o.Reached > 0 && p.Ends(), ctx.Err()
+				full, err = o.full(at.Key, size-o.Reached, time.Duration(p.Job.PageTime)) || o.Reached > 0 && p.Ends(),
+					ctx.Err()
 				if full || err != nil {
 					return
 				}
@@ -182,7 +184,8 @@ func (p *Page) runChunk(ctx context.Context, o *Outcome, c *chunk, begun time.Ti
 				r, counts := p.look(at, read)
 				paused := time.Duration(0)
 				if counts {
-					if paused, err = pause(ctx, brake.Wait(time.Now(), p.Pause)); err != nil || !p.runEntity(runner, o, len(o.results), &r) {
+					if paused, err = pause(ctx, brake.Wait(time.Now(), p.Pause)); err != nil ||
+						!p.runEntity(runner, o, len(o.results), &r) {
 						return
 					}
 					brake.Done(time.Now(), r.failure != nil, r.failure != nil && !r.failure.Permanent)
@@ -212,9 +215,10 @@ type Moved struct {
 	Now wire.Stamp
 }
 
-// Again runs the function once more on entities of the page that others have changed, and on those that have read what these write, and
-// replaces their results; and those whose function has failed, as that may be because of what it has read. Those that are set aside become failures, of which no attempt is counted. It neither tells the brake nor counts as
-// time that entities take.
+// Again runs the function once more on entities of the page that others have changed, and on those
+// that have read what these write, and replaces their results; and those whose function has failed,
+// as that may be because of what it has read. Those that are set aside become failures, of which no
+// attempt is counted. It neither tells the brake nor counts as time that entities take.
 func (p *Page) Again(ctx context.Context, o *Outcome, moved []Moved, aside func(Moved) error) error {
 	out := make(map[int]error)
 	now := make(map[int]wire.Stamp) // by place, what the function gets
@@ -293,8 +297,8 @@ func (p *Page) fails(at *keyspace.Position, read wire.Stamp, err error) result {
 	return result{at: at, read: read, failure: f}
 }
 
-// counts reports whether an entity that was read is one of the query, and where the page has it: it may
-// have changed since its key was read.
+// counts reports whether an entity that was read is one of the query, and where the page has it: it
+// may have changed since its key was read.
 func (p *Page) counts(at *keyspace.Position, read wire.Stamp) (bool, error) {
 	if read.Gone || p.Query.Whole() || p.Query.Unread(p.Mode == function.Update) {
 		return !read.Gone, nil
@@ -306,8 +310,8 @@ func (p *Page) counts(at *keyspace.Position, read wire.Stamp) (bool, error) {
 	return true, err
 }
 
-// runEntity runs the function on an entity, and has its result say what became of it. It returns false if the call timed out
-// and was abandoned: touch nothing shared then.
+// runEntity runs the function on an entity, and has its result say what became of it. It returns
+// false if the call timed out and was abandoned: touch nothing shared then.
 func (p *Page) runEntity(runner *function.Runner, o *Outcome, place int, r *result) (awaited bool) {
 	var e *function.Effect
 	var err error

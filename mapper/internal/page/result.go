@@ -10,8 +10,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A result is what became of one of a page's entities. What the page comes to is folded from the results, in the order of
-// the entities: so one of them can be replaced.
+// A result is what became of one of a page's entities. What the page comes to is folded from the
+// results, in the order of the entities: so one of them can be replaced.
 type result struct {
 	at      *keyspace.Position
 	read    wire.Stamp       // what the function got
@@ -36,12 +36,14 @@ type sum struct {
 	Bytes     int   // of the mutations, and of entities of which something was collected
 	Collected []any // by the function
 
-	// What is written of the page's own entities, and what of others; and what is left as it is, by an undo.
+	// What is written of the page's own entities, and what of others; and what is left as it is, by
+	// an undo.
 	Own, Others []*datastore.Key
 	Gone        []*datastore.Key // of Own: those that are deleted
-	OwnAt       []int64          // when those of Own had been written, in microseconds after 1970, as they were read; 0: unknown
-	Left        []record.Left
-	Examples    []record.Example // of what a rehearsal would do
+	// when those of Own had been written, in microseconds after 1970, as they were read; 0: unknown
+	OwnAt    []int64
+	Left     []record.Left
+	Examples []record.Example // of what a rehearsal would do
 
 	written  map[string]bool // entities that others put or deleted
 	inserted map[string]bool // of these, entities that must not have been there
@@ -103,8 +105,9 @@ func (s *sum) add(r *result) {
 	s.Others = append(s.Others, r.completed...)
 }
 
-// takes reports whether a page can have another entity, after those of a sum: not if they write that, which has to be read after
-// that, or something that the entity writes on a condition, or writes too and they on one, as one commit can't have both.
+// takes reports whether a page can have another entity, after those of a sum: not if they write
+// that, which has to be read after that, or something that the entity writes on a condition, or
+// writes too and they on one, as one commit can't have both.
 func (s *sum) takes(at *datastore.Key, e *function.Effect) bool {
 	if len(s.written) == 0 {
 		return true
@@ -136,8 +139,8 @@ type Guard struct {
 	of int // the place of the page's entity that needs it
 }
 
-// Guards returns what the page's commit relies on: entities that it writes over what was read of them, and those that were
-// read and of which something is put or deleted elsewhere.
+// Guards returns what the page's commit relies on: entities that it writes over what was read of
+// them, and those that were read and of which something is put or deleted elsewhere.
 func (o *Outcome) Guards() (all []Guard) {
 	written := make(map[string]bool) // by the entities before: such a guard is theirs
 	for i := range o.results {
@@ -160,7 +163,8 @@ func (o *Outcome) Guards() (all []Guard) {
 			case m.Key.Equal(r.at.Key) && (m.On == (wire.Condition{}) || m.On.Free):
 				own = true
 			case m.On != (wire.Condition{}) && !m.On.Free:
-				all = append(all, Guard{Key: m.Key, Was: wire.Stamp{Version: m.On.Version, Gone: m.On.Version == 0}, of: i})
+				all = append(all, Guard{Key: m.Key, Was: wire.Stamp{Version: m.On.Version, Gone: m.On.Version == 0},
+					of: i})
 			}
 		}
 		if len(r.effect.Mutations)+len(r.incomplete.Mutations) == 0 {
@@ -178,8 +182,8 @@ func (o *Outcome) Guards() (all []Guard) {
 	return all
 }
 
-// Mutations returns what the page's commit writes, besides the record of its range. Of several mutations of one entity the last
-// one counts.
+// Mutations returns what the page's commit writes, besides the record of its range. Of several
+// mutations of one entity the last one counts.
 func (o *Outcome) Mutations() []wire.Mutation {
 	all := make([]wire.Mutation, 0, o.Writes())
 	var last map[string]int // by key, of those of other entities than the page's own

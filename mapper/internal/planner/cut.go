@@ -32,8 +32,8 @@ func (p *Planner) unsuspected(s split.Piece) (pieces func() ([]split.Piece, erro
 	return func() ([]split.Piece, error) { return []split.Piece{own, rest}, nil }, nil
 }
 
-// prefix returns what is known of the first entities of a range, for who looks for the n-th one, from the
-// range's start or from another position.
+// prefix returns what is known of the first entities of a range, for who looks for the n-th one,
+// from the range's start or from another position.
 type prefix func(n int64, start bool) source.Prefix
 
 // planCut decides where the range is cut, and has the boundaries looked for that are not
@@ -54,14 +54,16 @@ func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root b
 	p.later(ctx, plan, c, s, t, known)
 }
 
-// Load returns what is known behind some entities of the page of a plan, for which the function took so long each. It
-// is ok if what is left then can be given away.
+// Load returns what is known behind some entities of the page of a plan, for which the function
+// took so long each. It is ok if what is left then can be given away.
 func (p *Planner) Load(plan Plan, dealt int, each time.Duration) (l split.Load, ok bool) {
-	l = split.Load{Left: rest(plan).Estimate - int64(dealt), Here: each, Full: p.job.PageSize, Page: p.record.PageSize, Workers: p.job.Workers}
+	l = split.Load{Left: rest(plan).Estimate - int64(dealt), Here: each, Full: p.job.PageSize, Page: p.record.PageSize,
+		Workers: p.job.Workers}
 	if p.keys != nil {
 		l.Query = p.keys.Waited()
 	}
-	return l, plan.Pieces == nil && plan.known != nil && l.Left > 0 && p.Strategy.Gives(p.task(false)) && !p.record.Solo && (!p.Query.Many() || p.record.Kind != "")
+	return l, plan.Pieces == nil && plan.known != nil && l.Left > 0 && p.Strategy.Gives(p.task(false)) &&
+		!p.record.Solo && (!p.Query.Many() || p.record.Kind != "")
 }
 
 // rest returns the piece of a page that is not cut before it. What is in its last page is known.
@@ -74,8 +76,8 @@ func rest(plan Plan) split.Piece {
 	return s
 }
 
-// Give cuts what is left behind some entities of the page of a plan: the task keeps some, and gives the others away in
-// pieces of each so many.
+// Give cuts what is left behind some entities of the page of a plan: the task keeps some, and gives
+// the others away in pieces of each so many.
 func (p *Planner) Give(ctx context.Context, plan Plan, dealt int, keep, each int64) ([]split.Piece, error) {
 	s := rest(plan)
 	pieces, err := s.Give(int64(dealt), keep, each, p.job.Workers).Apply(s, p.finder(ctx, s, plan.known))
@@ -124,7 +126,8 @@ func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 		return nil
 	}
 	next := p.keys.PeekLater(int(p.job.PageSize) + 1)
-	look := survey.Survey{Source: p.Source, Query: p.local, Start: s.Start, End: s.End, Space: s.Space, Page: p.job.PageSize,
+	look := survey.Survey{Source: p.Source, Query: p.local, Start: s.Start, End: s.End, Space: s.Space,
+		Page: p.job.PageSize,
 		Next: func() ([]*keyspace.Position, error) { return p.ahead(next()) }}
 	if page := p.task(true).Page; p.Strategy.Adaptive() && s.Workers > 1 {
 		look.Weigh = func(pieces []split.Piece) []split.Piece { return p.weigh(ctx, p.local, s.Workers, page, pieces) }
@@ -133,7 +136,8 @@ func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 	if err != nil {
 		return fmt.Errorf("look around in the root: %w", err)
 	}
-	s.Samples, s.Estimate, s.Exact, s.FairShare, p.weighed = found.Samples, found.Estimate, found.Exact, found.Estimate/s.Workers, found.Pieces
+	s.Samples, s.Estimate, s.Exact, s.FairShare, p.weighed = found.Samples, found.Estimate, found.Exact,
+		found.Estimate/s.Workers, found.Pieces
 	job, some := p.job.Ref(), found.Samples
 	if len(some) == 0 {
 		if some, err = look.Next(); err != nil {
@@ -158,9 +162,9 @@ func inBackground[T any](f func() T) func() T {
 	return sync.OnceValue(func() T { return <-result })
 }
 
-// later applies a plan while something else is done: at once, if the range is cut before its page, and
-// otherwise once Plan.Progress says so. Whoever asks for the result waits for it. It uses only what stays the same
-// meanwhile.
+// later applies a plan while something else is done: at once, if the range is cut before its page,
+// and otherwise once Plan.Progress says so. Whoever asks for the result waits for it. It uses only
+// what stays the same meanwhile.
 func (p *Planner) later(ctx context.Context, plan *Plan, c split.CutPlan, s split.Piece, t split.Task, known prefix) {
 	var pieces []split.Piece
 	var err error
@@ -180,7 +184,8 @@ func (p *Planner) later(ctx context.Context, plan *Plan, c split.CutPlan, s spli
 		if t.Root && counted != nil {
 			pieces = split.Balance(counted, t.Page, find)
 			if len(pieces) == 1 { // it is short
-				pieces, err = p.Strategy.Decide(pieces[0], split.Task{Blind: t.Blind, Page: t.Page}).Apply(pieces[0], find)
+				pieces, err = p.Strategy.Decide(pieces[0], split.Task{Blind: t.Blind, Page: t.Page}).Apply(pieces[0],
+					find)
 			}
 		}
 	}
@@ -204,7 +209,9 @@ func (p *Planner) later(ctx context.Context, plan *Plan, c split.CutPlan, s spli
 
 // weigh counts the entities of pieces, all at the same time. If the database can't they stay as
 // they are.
-func (p *Planner) weigh(ctx context.Context, local query.Query, workers, page int64, pieces []split.Piece) []split.Piece {
+func (p *Planner) weigh(
+	ctx context.Context, local query.Query, workers, page int64, pieces []split.Piece,
+) []split.Piece {
 	counts, known := make([]int64, len(pieces)), make([]bool, len(pieces))
 	most := split.MostInPiece(len(pieces))
 	var group sync.WaitGroup
@@ -248,7 +255,8 @@ func (p *Planner) finder(ctx context.Context, s split.Piece, known prefix) split
 // ErrCut says that a range was cut out of order, which is a mistake in this package.
 var ErrCut = fault.Fatal(errors.New("a range was cut into pieces that are not in order: this is a mistake in scattermap, please report it"))
 
-// Cut takes the children out of a range, whose pages are to have so many entities, and returns them.
+// Cut takes the children out of a range, whose pages are to have so many entities, and returns
+// them.
 func (p *Planner) Cut(r *record.Range, pieces []split.Piece, size int64) []*record.Range {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	if p.entitySize != nil {
@@ -261,7 +269,9 @@ func (p *Planner) Cut(r *record.Range, pieces []split.Piece, size int64) []*reco
 		children = append(children, child)
 	}
 	own := pieces[0]
-	r.End, r.Samples, r.Estimate, r.Exact, r.Workers, r.FairShare, r.Cut = own.End, split.CapSamples(own.Samples, split.MaxSampleBytes), own.Estimate, own.Exact, own.Workers, own.FairShare, !own.Resample
+	r.End, r.Samples, r.Estimate, r.Exact, r.Workers, r.FairShare, r.Cut = own.End,
+		split.CapSamples(own.Samples, split.MaxSampleBytes), own.Estimate, own.Exact, own.Workers, own.FairShare,
+		!own.Resample
 	r.Resample = own.Resample
 	if p.Query.Many() {
 		r.In(own.Space)
@@ -281,8 +291,8 @@ func (p *Planner) AwaitCounts(ctx context.Context) {
 	}
 }
 
-// Unsharded returns how many entities AwaitCounts has found without the property that the job is sharded
-// by; negative: it is not known.
+// Unsharded returns how many entities AwaitCounts has found without the property that the job is
+// sharded by; negative: it is not known.
 func (p *Planner) Unsharded() int64 {
 	if p.unsharded == nil {
 		return 0

@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A Planner reads where the entities of a range are, and decides where it is cut: for one delivery, of a
-// range, and then of what is left of it.
+// A Planner reads where the entities of a range are, and decides where it is cut: for one delivery,
+// of a range, and then of what is left of it.
 type Planner struct {
 	Pacer
 	Query    query.Query
@@ -47,8 +47,8 @@ type Plan struct {
 	At   []*keyspace.Position // its entities, as they were read
 	Next *keyspace.Position   // the first one behind them in the range, if there is one
 
-	// Pieces returns where the range is cut; nil: it is not. The first piece begins with the page, and
-	// is the range's own; the others become its children, if there are any.
+	// Pieces returns where the range is cut; nil: it is not. The first piece begins with the page,
+	// and is the range's own; the others become its children, if there are any.
 	Pieces func() ([]split.Piece, error)
 	First  bool // the range is cut before the page is processed
 
@@ -63,10 +63,10 @@ func (p Plan) FairShare() int64 { return p.piece.FairShare }
 // Estimate returns how many entities the range had when it was planned, about; 0: nobody knows.
 func (p Plan) Estimate() int64 { return p.piece.Estimate }
 
-// Progress returns what is told behind each entity how long the function has run on the page so far, and
-// whether half of the page is done, which calls halfway, unless that is nil. Where a range is cut for the sake
-// of those who will have nothing to do, its boundaries are looked for once the function has run for long
-// enough to be worth it.
+// Progress returns what is told behind each entity how long the function has run on the page so
+// far, and whether half of the page is done, which calls halfway, unless that is nil. Where a range
+// is cut for the sake of those who will have nothing to do, its boundaries are looked for once the
+// function has run for long enough to be worth it.
 func (p Plan) Progress(halfway func()) func(ran time.Duration, half bool) {
 	return func(ran time.Duration, half bool) {
 		if p.seek != nil && ran >= worthSeeking {
@@ -78,8 +78,8 @@ func (p Plan) Progress(halfway func()) func(ran time.Duration, half bool) {
 	}
 }
 
-// worthSeeking is how long the function runs on a page at least of a range that is cut for others: half as
-// long as it has to take on what is worth a task.
+// worthSeeking is how long the function runs on a page at least of a range that is cut for others:
+// half as long as it has to take on what is worth a task.
 const worthSeeking = split.WorthTask / 2
 
 // Plan reads the keys of the next page of a range, and decides where the range is cut.
@@ -175,12 +175,14 @@ func (p *Planner) stream(ctx context.Context) *source.Stream {
 	return s
 }
 
-// answerBytes is how many bytes of entities a query asks for, of the 4 MiB that the client takes in one answer.
+// answerBytes is how many bytes of entities a query asks for, of the 4 MiB that the client takes in
+// one answer.
 const answerBytes = 2 << 20
 
-// ReadOn has the next page read while this one is processed. Entities cost more than keys, and others may
-// have to read them once more if the function is slower than it was: they are read when half of this page
-// is done, which calls halfway. Keys are not read for a page that will read entities.
+// ReadOn has the next page read while this one is processed. Entities cost more than keys, and
+// others may have to read them once more if the function is slower than it was: they are read when
+// half of this page is done, which calls halfway. Keys are not read for a page that will read
+// entities.
 func (p *Planner) ReadOn() (halfway func()) {
 	keys, n := p.keys, int(min(2*p.record.PageSize, max(p.record.Estimate, p.record.PageSize))+1)
 	switch {
@@ -228,11 +230,13 @@ func (p *Planner) Close() {
 	}
 }
 
-// readsWhole reports whether a stream should read entities in place of keys: where they are not read in a
-// transaction, once it is known that they are small. Of one that is sharded by a property which is
-// a list nothing would tell at which of its values it is, and of a share of the keys most would be read in vain.
+// readsWhole reports whether a stream should read entities in place of keys: where they are not
+// read in a transaction, once it is known that they are small. Of one that is sharded by a property
+// which is a list nothing would tell at which of its values it is, and of a share of the keys most
+// would be read in vain.
 func (p *Planner) readsWhole() bool {
-	return p.Query.ShardBy == "" && p.Query.Share.All() && !p.Query.KeysOnly && p.Paces.Get(p.job.Ref()).Fit(2*p.record.PageLimit()+1)
+	return p.Query.ShardBy == "" && p.Query.Share.All() && !p.Query.KeysOnly &&
+		p.Paces.Get(p.job.Ref()).Fit(2*p.record.PageLimit()+1)
 }
 
 // ahead returns those of the next positions of the stream that are in the range, which may have
@@ -259,7 +263,8 @@ func (p *Planner) ahead(found []*keyspace.Position, err error) ([]*keyspace.Posi
 // and not before the range. Otherwise ranges might overlap or leave gaps.
 func (p *Planner) checkOrder(found []*keyspace.Position) error {
 	for i, at := range found {
-		if p.record.Start != nil && keyspace.Compare(p.record.Start, at) > 0 || p.keys.End != nil && keyspace.Compare(at, p.keys.End) >= 0 ||
+		if p.record.Start != nil && keyspace.Compare(p.record.Start, at) > 0 || p.keys.End != nil &&
+			keyspace.Compare(at, p.keys.End) >= 0 ||
 			i > 0 && keyspace.Compare(found[i-1], at) >= 0 {
 			return source.ErrOrder
 		}

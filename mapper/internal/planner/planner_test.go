@@ -24,7 +24,8 @@ import (
 func TestOwnSamples(t *testing.T) {
 	var samples []*keyspace.Position
 	for i := range 1600 {
-		samples = append(samples, keyspace.At(datastore.NameKey("K", string(rune('A'+i))+strings.Repeat("x", 1200), nil)))
+		samples = append(samples,
+			keyspace.At(datastore.NameKey("K", string(rune('A'+i))+strings.Repeat("x", 1200), nil)))
 	}
 	r := &record.Range{Job: "j", ID: record.RangeID("j", 0)}
 	pieces := []split.Piece{{Samples: samples, End: samples[len(samples)-1]}, {Start: samples[len(samples)-1]}}
@@ -46,14 +47,16 @@ func TestFew(t *testing.T) {
 		}
 		defer client.Close()
 		for range 2 {
-			if _, err := client.PutMulti(t.Context(), slices.Repeat([]*datastore.Key{datastore.IncompleteKey("K", nil)}, 500), make([]struct{ N int }, 500)); err != nil {
+			if _, err := client.PutMulti(t.Context(), slices.Repeat([]*datastore.Key{datastore.IncompleteKey("K", nil)},
+				500), make([]struct{ N int }, 500)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		var paces pace.Book[record.Ref]
 		paces.Expect(record.Ref{ID: "job"}, 100)
 		for workers, want := range map[int64]int64{1: query.Batch, 4: 51} {
-			p := &Planner{Pacer: Pacer{Paces: &paces}, Source: source.New(client, nil), Mode: function.Visit, Query: query.Query{Kind: "K"}}
+			p := &Planner{Pacer: Pacer{Paces: &paces}, Source: source.New(client, nil), Mode: function.Visit,
+				Query: query.Query{Kind: "K"}}
 			p.job, p.record = &record.Job{ID: "job", PageSize: 50}, &record.Range{PageSize: 50, Workers: workers}
 			s := p.stream(t.Context())
 			before := em.Usage()

@@ -20,7 +20,8 @@ func (pc Pacer) Size(job *record.Job, mode function.Mode, size int) (int, error)
 	if err != nil {
 		return size, err
 	}
-	if (rate.WritesLimited() || len(job.Budget) > 0) && mode == function.Update && pc.Paces.Get(job.Ref()).Entities == 0 {
+	if (rate.WritesLimited() || len(job.Budget) > 0) && mode == function.Update &&
+		pc.Paces.Get(job.Ref()).Entities == 0 {
 		size = min(size, pace.FirstPaced)
 	}
 	if rate == (pace.Limit{}) {
@@ -35,8 +36,8 @@ func (pc Pacer) at(job *record.Job, mode function.Mode, rate pace.Limit, size in
 	return rate.Page(size, pc.Paces.Writes(job.Ref(), mode.Writes()), job.AtOnce(), since, pc.Wait)
 }
 
-// toCut returns the size of the pages that a range is cut for. At a low rate they are small, and each task has its share of the rate: so
-// that few entities are still spread over all.
+// toCut returns the size of the pages that a range is cut for. At a low rate they are small, and
+// each task has its share of the rate: so that few entities are still spread over all.
 func (pc Pacer) toCut(job *record.Job, r *record.Range, mode function.Mode) int64 {
 	if rate, err := job.RateLimit(); err == nil && rate != (pace.Limit{}) {
 		return min(r.PageSize, int64(pc.at(job, mode, rate, int(job.PageSize))))

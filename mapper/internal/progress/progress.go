@@ -1,4 +1,5 @@
-// Package progress says how far a job is from a part of its records: as an estimate, and between which bounds.
+// Package progress says how far a job is from a part of its records: as an estimate, and between
+// which bounds.
 package progress
 
 import (
@@ -13,10 +14,12 @@ import (
 
 // A Progress says how far a job is.
 type Progress struct {
-	// The share of its entities that the job has processed or failed on, from 0 to 1: an estimate, and its bounds. A later estimate is
-	// hardly ever below an earlier AtLeast, which is four standard deviations below its own, unless entities were inserted meanwhile: these
-	// count once the job has found them. Where all that is left was counted, and all records were read, they are the same; they are far
-	// apart while little is known, and where a query narrows a kind down.
+	// The share of its entities that the job has processed or failed on, from 0 to 1: an estimate,
+	// and its bounds. A later estimate is hardly ever below an earlier AtLeast, which is four
+	// standard deviations below its own, unless entities were inserted meanwhile: these count once
+	// the job has found them. Where all that is left was counted, and all records were read, they
+	// are the same; they are far apart while little is known, and where a query narrows a kind
+	// down.
 	AtLeast float64 `json:"at_least"`
 	About   float64 `json:"about"`
 	AtMost  float64 `json:"at_most"`
@@ -24,7 +27,8 @@ type Progress struct {
 	Rate    float64 `json:"rate"`    // entities a second in the last minute, while the job runs,
 	Overall float64 `json:"overall"` // and since it was started
 
-	// How long it takes until the last entity at Rate, in nanoseconds; 0 if that is not known, as while nothing was done.
+	// How long it takes until the last entity at Rate, in nanoseconds; 0 if that is not known, as
+	// while nothing was done.
 	LeftAtLeast time.Duration `json:"left_at_least,omitempty"`
 	Left        time.Duration `json:"left,omitempty"`
 	LeftAtMost  time.Duration `json:"left_at_most,omitempty"`
@@ -33,8 +37,8 @@ type Progress struct {
 // Bounds of estimates.
 const (
 	deviations = 4 // on each side, of what is estimated
-	// density is how far the number of entities behind each key that was sampled is off, of all of them together: within 25% two
-	// times in three (mapper.Estimate.Exact).
+	// density is how far the number of entities behind each key that was sampled is off, of all of
+	// them together: within 25% two times in three (mapper.Estimate.Exact).
 	density = 0.25
 	// narrowed is what that is multiplied by where only some entities of a kind are the job's.
 	narrowed = 4
@@ -43,7 +47,8 @@ const (
 
 // Of returns how far a job is whose records come to so much, and about what it has cost so far.
 func Of(j *record.Job, sum record.Totals, q query.Query, now time.Time) (Progress, float64) {
-	used := billing.Usage{Reads: sum.Processed + sum.Failures + 3*sum.Pages + sum.Tasks, Writes: sum.Written + pace.RecordWrites*sum.Pages, TaskOps: 2 * (sum.Tasks + 1)}
+	used := billing.Usage{Reads: sum.Processed + sum.Failures + 3*sum.Pages + sum.Tasks,
+		Writes: sum.Written + pace.RecordWrites*sum.Pages, TaskOps: 2 * (sum.Tasks + 1)}
 	if q.KeysOnly {
 		used.Reads -= sum.Processed + sum.Failures
 	}
@@ -107,7 +112,8 @@ func (k known) progress(s *record.Sample) Progress {
 	return p
 }
 
-// sampled returns how far the sum of a sample is off, as a share of it, from the sum of its squares.
+// sampled returns how far the sum of a sample is off, as a share of it, from the sum of its
+// squares.
 func sampled(squares, sum, scale float64) float64 {
 	if scale == 1 || sum == 0 {
 		return 0

@@ -13,10 +13,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A diagnosis finds out which records are missing or do not fit, of a job for which it is known that some are
-// or don't. It reads all of them twice: first to see in which buckets, by hash, something does not cancel out,
-// and then to look at what is in some of these buckets. So its memory does not grow with the records, but for
-// a 65,536th part of them for each problem.
+// A diagnosis finds out which records are missing or do not fit, of a job for which it is known
+// that some are or don't. It reads all of them twice: first to see in which buckets, by hash,
+// something does not cancel out, and then to look at what is in some of these buckets. So its
+// memory does not grow with the records, but for a 65,536th part of them for each problem.
 type diagnosis struct {
 	ids, bounds balance
 
@@ -144,7 +144,8 @@ func (d *diagnosis) report(l *record.Ledger) {
 	}
 }
 
-// A balance adds up, by buckets, what comes and goes. Where each thing goes as often as it comes a bucket is 0.
+// A balance adds up, by buckets, what comes and goes. Where each thing goes as often as it comes a
+// bucket is 0.
 type balance struct {
 	buckets [1 << 16]uint64
 	wrong   []uint16 // some of those that are not

@@ -1,2 +1,3 @@
-// Package proof checks the records of a job against each other, and against the entities of its query.
+// Package proof checks the records of a job against each other, and against the entities of its
+// query.
 package proof

@@ -19,9 +19,11 @@ type Comparison struct {
 	Differences         []string // which, at most record.MaxProblems
 }
 
-// OfEntities compares the entities of a job's ranges that are done with those that their pages had: as
-// they are now, or were at a time.
-func OfEntities(ctx context.Context, st store.Store, src source.Source, job *record.Job, at time.Time) (*Comparison, error) {
+// OfEntities compares the entities of a job's ranges that are done with those that their pages had:
+// as they are now, or were at a time.
+func OfEntities(
+	ctx context.Context, st store.Store, src source.Source, job *record.Job, at time.Time,
+) (*Comparison, error) {
 	q, err := query.Of(job)
 	if err != nil {
 		return nil, err
@@ -44,7 +46,9 @@ func OfEntities(ctx context.Context, st store.Store, src source.Source, job *rec
 		found.Compared++
 		if n != r.Entities || !bytes.Equal(keys, r.Keys) {
 			if found.Different++; len(found.Differences) < record.MaxProblems {
-				found.Differences = append(found.Differences, fmt.Sprintf("range %s, from %v to %v: its page had %d entities, and there are %d, not all the same", r.ID, r.Start, r.End, r.Entities, n))
+				found.Differences = append(found.Differences,
+					fmt.Sprintf("range %s, from %v to %v: its page had %d entities, and there are %d, not all the same",
+						r.ID, r.Start, r.End, r.Entities, n))
 			}
 		}
 		return nil

@@ -7,8 +7,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// OfRecords reads all records of a job, and returns the job with the ledger of them, which says what is
-// wrong. A job whose records are cleaned up has no proof.
+// OfRecords reads all records of a job, and returns the job with the ledger of them, which says
+// what is wrong. A job whose records are cleaned up has no proof.
 func OfRecords(ctx context.Context, st store.Store, ref record.Ref) (*record.Job, *record.Ledger, error) {
 	job, err := st.LoadJob(ctx, ref)
 	if err != nil {

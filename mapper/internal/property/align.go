@@ -19,11 +19,12 @@ func valuesIn(saved any) []any {
 	return []any{saved}
 }
 
-// mostPairs is how many pairs of elements align compares at most where a type does not save what it has loaded.
+// mostPairs is how many pairs of elements align compares at most where a type does not save what it
+// has loaded.
 const mostPairs = 1 << 18
 
-// align returns what each stored element was saved as, and whether that is certain. Where some are missing, it is those
-// that are empty: nulls, or all that omitempty leaves out.
+// align returns what each stored element was saved as, and whether that is certain. Where some are
+// missing, it is those that are empty: nulls, or all that omitempty leaves out.
 func align(stored []*pb.Value, saved []any) (all []any, ok bool) {
 	for _, omitted := range []func(*pb.Value) bool{func(*pb.Value) bool { return false }, isNull, isEmpty} {
 		all, rest := make([]any, len(stored)), saved
@@ -45,7 +46,8 @@ func align(stored []*pb.Value, saved []any) (all []any, ok bool) {
 	return nil, false
 }
 
-// inOrder reports whether no element is saved at another one's place: a type's Load or Save may sort them.
+// inOrder reports whether no element is saved at another one's place: a type's Load or Save may
+// sort them.
 func inOrder(stored []*pb.Value, saved []any) bool {
 	var unlike []int
 	for i, el := range stored {
@@ -114,7 +116,8 @@ func isNull(v *pb.Value) bool {
 	return ok || v.GetValueType() == nil
 }
 
-// isEmpty reports whether a value is loaded as one that the client does not save where a field has omitempty.
+// isEmpty reports whether a value is loaded as one that the client does not save where a field has
+// omitempty.
 func isEmpty(v *pb.Value) bool {
 	switch x := v.GetValueType().(type) {
 	case *pb.Value_BooleanValue:

@@ -184,8 +184,8 @@ func TestEqualStructs(t *testing.T) {
 	}
 }
 
-// TestFlattenedSlices changes slices of structs that are stored as an array for each field, of which the type declares
-// some.
+// TestFlattenedSlices changes slices of structs that are stored as an array for each field, of
+// which the type declares some.
 func TestFlattenedSlices(t *testing.T) {
 	type row struct {
 		Name string
@@ -204,17 +204,18 @@ func TestFlattenedSlices(t *testing.T) {
 		extra *pb.Value
 		ok    bool
 	}{
-		"first removed":                 {func(r []row) []row { return r[1:] }, both, false},
-		"last removed":                  {func(r []row) []row { return r[:1] }, both, false},
-		"all removed":                   {func(r []row) []row { return nil }, both, false},
-		"swapped":                       {func(r []row) []row { return []row{r[1], r[0]} }, both, false},
-		"inserted":                      {func(r []row) []row { return append([]row{{"x", 9}}, r...) }, both, false},
-		"removed, and one added":        {func(r []row) []row { return []row{r[1], {"x", 9}} }, both, false},
-		"added":                         {func(r []row) []row { return append(r, row{"x", 9}) }, both, true},
-		"added where there is one more": {func(r []row) []row { return append(r, row{"x", 9}) }, texts("", "", ""), false},
-		"in place":                      {func(r []row) []row { r[0].Qty++; r[1].Qty++; return r }, both, true},
-		"no array":                      {func(r []row) []row { return r[1:] }, wire(t, "x"), true},
-		"none":                          {func(r []row) []row { return r[1:] }, nil, true},
+		"first removed":          {func(r []row) []row { return r[1:] }, both, false},
+		"last removed":           {func(r []row) []row { return r[:1] }, both, false},
+		"all removed":            {func(r []row) []row { return nil }, both, false},
+		"swapped":                {func(r []row) []row { return []row{r[1], r[0]} }, both, false},
+		"inserted":               {func(r []row) []row { return append([]row{{"x", 9}}, r...) }, both, false},
+		"removed, and one added": {func(r []row) []row { return []row{r[1], {"x", 9}} }, both, false},
+		"added":                  {func(r []row) []row { return append(r, row{"x", 9}) }, both, true},
+		"added where there is one more": {func(r []row) []row { return append(r, row{"x", 9}) }, texts("", "", ""),
+			false},
+		"in place": {func(r []row) []row { r[0].Qty++; r[1].Qty++; return r }, both, true},
+		"no array": {func(r []row) []row { return r[1:] }, wire(t, "x"), true},
+		"none":     {func(r []row) []row { return r[1:] }, nil, true},
 	} {
 		for _, prefix := range []string{"Items.", "Deep.Items."} {
 			stored := map[string]*pb.Value{prefix + "Name": texts("a", "b"), prefix + "Qty": texts(int64(1), int64(2))}

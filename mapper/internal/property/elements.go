@@ -18,10 +18,11 @@ import (
 var errTwins = errors.New("elements of it are equal to the Go type and differ as they are stored, " +
 	"and nothing says which of them are gone")
 
-// elements returns what is stored of an array's elements, which were saved as before and are saved as after. One that
-// is there before and after is as stored, wherever it is now. Those that differ are merged with what is stored at their
-// places, if they are at the same ones: all others have stayed then. Otherwise nothing says which stored element a
-// changed one is, and if something would be lost it is refused.
+// elements returns what is stored of an array's elements, which were saved as before and are saved
+// as after. One that is there before and after is as stored, wherever it is now. Those that differ
+// are merged with what is stored at their places, if they are at the same ones: all others have
+// stayed then. Otherwise nothing says which stored element a changed one is, and if something would
+// be lost it is refused.
 func (m merger) elements(old []*pb.Value, before, after []any, noIndex, flags bool, s *schema) ([]*pb.Value, error) {
 	from := left(before, after)
 	removed := from != nil
@@ -83,8 +84,8 @@ func (m merger) elements(old []*pb.Value, before, after []any, noIndex, flags bo
 	return slices.DeleteFunc(all, func(v *pb.Value) bool { return v == nil }), nil
 }
 
-// left returns where elements were of which some were removed, and nothing else was done: as far to the front as can
-// be. It returns nil if something else was done.
+// left returns where elements were of which some were removed, and nothing else was done: as far to
+// the front as can be. It returns nil if something else was done.
 func left(before, after []any) []int {
 	if len(after) >= len(before) {
 		return nil
@@ -101,8 +102,8 @@ func left(before, after []any) []int {
 	return places
 }
 
-// shifts reports whether elements that are left after some were removed may be others than those at the places that
-// left has returned, and stored in another way.
+// shifts reports whether elements that are left after some were removed may be others than those at
+// the places that left has returned, and stored in another way.
 func (m merger) shifts(old []*pb.Value, before, after []any, places []int, flags bool) bool {
 	last := len(before)
 	for i := len(after) - 1; i >= 0; i-- {
@@ -117,7 +118,8 @@ func (m merger) shifts(old []*pb.Value, before, after []any, places []int, flags
 	return false
 }
 
-// twins reports whether some elements are gone and equal ones are kept, and not all of them are stored alike.
+// twins reports whether some elements are gone and equal ones are kept, and not all of them are
+// stored alike.
 func (m merger) twins(old []*pb.Value, before []any, kept []bool, flags bool) bool {
 	type group struct {
 		first              int
@@ -140,8 +142,8 @@ func (m merger) twins(old []*pb.Value, before []any, kept []bool, flags bool) bo
 	return false
 }
 
-// unlike reports whether it matters which of two stored elements is left that were saved alike. Flags says that the one
-// gets a flag.
+// unlike reports whether it matters which of two stored elements is left that were saved alike.
+// Flags says that the one gets a flag.
 func (m merger) unlike(a, b *pb.Value, saved any, flags bool) bool {
 	if same(a, b) || flags && same(flagged(a, false), flagged(b, false)) {
 		return false
@@ -149,8 +151,8 @@ func (m merger) unlike(a, b *pb.Value, saved any, flags bool) bool {
 	return !m.resaves || loses(a, saved) || loses(b, saved)
 }
 
-// placesOf returns where each element was before; -1: nowhere. One that is where it was has not moved; of equal ones that
-// have, the first is the first.
+// placesOf returns where each element was before; -1: nowhere. One that is where it was has not
+// moved; of equal ones that have, the first is the first.
 func placesOf(before, after []any) []int {
 	from, used := make([]int, len(after)), make([]bool, len(before))
 	keep := func(i, at int) { from[i], used[at] = at, true }
@@ -193,8 +195,9 @@ func placesOf(before, after []any) []int {
 	return from
 }
 
-// appendText appends a text of a value. Values that are equal, as equalValues says, have the same one. Values that differ
-// have different ones if they are of a type that the client reads; others, which a Save may return, may share one.
+// appendText appends a text of a value. Values that are equal, as equalValues says, have the same
+// one. Values that differ have different ones if they are of a type that the client reads; others,
+// which a Save may return, may share one.
 func appendText(b []byte, v any) []byte {
 	text := func(kind byte, s string) []byte {
 		b = binary.AppendUvarint(append(b, kind), uint64(len(s)))
@@ -250,5 +253,7 @@ func appendText(b []byte, v any) []byte {
 
 // mixedFlags reports whether some elements are indexed, and others are not.
 func mixedFlags(all []*pb.Value) bool {
-	return slices.ContainsFunc(all, func(v *pb.Value) bool { return v.GetExcludeFromIndexes() != all[0].GetExcludeFromIndexes() })
+	return slices.ContainsFunc(all, func(v *pb.Value) bool {
+		return v.GetExcludeFromIndexes() != all[0].GetExcludeFromIndexes()
+	})
 }

@@ -21,8 +21,9 @@ func TestIndexed(t *testing.T) {
 		return &pb.Value{ValueType: &pb.Value_EntityValue{EntityValue: e}, ExcludeFromIndexes: unindexed}
 	}
 	e := &pb.Entity{Properties: map[string]*pb.Value{
-		"tags": list(text("long", true), text("i", false)), "a": list(inner(false, text("in", false)), inner(true, text("out", false))),
-		"a.b": text("flat", false), "none": text("x", true),
+		"tags": list(text("long", true), text("i", false)),
+		"a":    list(inner(false, text("in", false)), inner(true, text("out", false))),
+		"a.b":  text("flat", false), "none": text("x", true),
 	}}
 	for name, want := range map[string][]any{
 		"tags": {"i"}, "a.b": {"flat", "in"}, "a.c.d": {"deep"}, "none": nil, "a": nil, "missing": nil,

@@ -9,10 +9,12 @@ import (
 )
 
 // errLoose says that the client can't save an entity that an interface holds.
-var errLoose = errors.New("it holds a *datastore.Entity in an interface, and the Go client saves that as the fields of the struct " +
+var errLoose = errors.New("it holds a *datastore.Entity in an interface, and the Go client saves that as the fields " +
+	"of the struct " +
 	"datastore.Entity: have a field of a type of its own, or a datastore.PropertyList for the whole entity")
 
-// checkLoose returns an error if a value that a function has changed is one that the client would save as something else.
+// checkLoose returns an error if a value that a function has changed is one that the client would
+// save as something else.
 func (h habits) checkLoose(v reflect.Value, before, after []datastore.Property) error {
 	if h.loose && !equalProperties(before, after) && holdsLoose(v) {
 		return errLoose

@@ -17,21 +17,25 @@ import (
 )
 
 // errUnkept says that something which the Go type does not hold has no place any more.
-var errUnkept = errors.New("changing it would drop what the Go type does not hold: properties or keys of the entities inside")
+var errUnkept = errors.New("changing it would drop what the Go type does not hold: properties or keys of the " +
+	"entities inside")
 
-// A merger makes what is stored of what a function has changed. The stored entity is the base. What is saved the same
-// before and after the function is as stored, bit for bit, and so is what is not saved at all. What differs is
-// converted, and inside arrays and entities only what differs.
+// A merger makes what is stored of what a function has changed. The stored entity is the base. What
+// is saved the same before and after the function is as stored, bit for bit, and so is what is not
+// saved at all. What differs is converted, and inside arrays and entities only what differs.
 type merger struct {
 	resaves bool            // what does not differ is converted, too: as the client's Put would
 	own     *pb.PartitionId // of the stored entity
 }
 
-// merge returns what is stored once properties are saved over a stored entity, and the names of those that differ then.
-// They were saved as before when the value had been loaded, and are saved as after. What the type declares is what
-// either has, and what its schema says, if it has one. Unindexed is what is inside an unindexed value. What is returned
-// may share values with what is stored.
-func (m merger) merge(stored *pb.Entity, before, after []datastore.Property, s *schema, unindexed bool) (whole *pb.Entity, changed []string, err error) {
+// merge returns what is stored once properties are saved over a stored entity, and the names of
+// those that differ then. They were saved as before when the value had been loaded, and are saved
+// as after. What the type declares is what either has, and what its schema says, if it has one.
+// Unindexed is what is inside an unindexed value. What is returned may share values with what is
+// stored.
+func (m merger) merge(
+	stored *pb.Entity, before, after []datastore.Property, s *schema, unindexed bool,
+) (whole *pb.Entity, changed []string, err error) {
 	was, is := byName(before), byName(after)
 	if err := s.inStep(stored, before, after); err != nil {
 		return nil, nil, err
@@ -128,8 +132,9 @@ func checkValue(v any) error {
 	}
 }
 
-// moves are properties that have got another name, where the type does not say which names there are: one whose value
-// differs from what it was under its name, and is what is stored of another one that is gone, or differs, too.
+// moves are properties that have got another name, where the type does not say which names there
+// are: one whose value differs from what it was under its name, and is what is stored of another
+// one that is gone, or differs, too.
 type moves struct {
 	stored *pb.Entity
 	before []datastore.Property
@@ -165,7 +170,9 @@ func (m *moves) find(p datastore.Property, unindexed bool) *pb.Value {
 }
 
 // value returns what is stored of a property that is stored already, and was saved as b, if it was.
-func (m merger) value(old *pb.Value, b *datastore.Property, p datastore.Property, s *schema, unindexed bool) (*pb.Value, error) {
+func (m merger) value(
+	old *pb.Value, b *datastore.Property, p datastore.Property, s *schema, unindexed bool,
+) (*pb.Value, error) {
 	noIndex := p.NoIndex || unindexed
 	if b == nil {
 		return m.saved(old, unsaved{}, p.Value, noIndex, m.resaves, s)
@@ -176,8 +183,8 @@ func (m merger) value(old *pb.Value, b *datastore.Property, p datastore.Property
 	return m.saved(old, b.Value, p.Value, noIndex, m.resaves || b.NoIndex != p.NoIndex, s)
 }
 
-// saved returns what is stored of a value that was saved as before, and is saved as after. Flags says that what does not
-// differ gets the flag, too.
+// saved returns what is stored of a value that was saved as before, and is saved as after. Flags
+// says that what does not differ gets the flag, too.
 func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *schema) (*pb.Value, error) {
 	b, wasEntity := before.(*datastore.Entity)
 	a, isEntity := after.(*datastore.Entity)
@@ -194,7 +201,8 @@ func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *
 	_, isArray := after.([]any)
 	if isArray || old.GetArrayValue() != nil {
 		if from, ok := align(value.Elements(old), valuesIn(before)); ok {
-			// A single value gets the flag that it is saved with, also if it was an element that had another one.
+			// A single value gets the flag that it is saved with, also if it was an element that
+			// had another one.
 			all, err := m.elements(value.Elements(old), from, valuesIn(after), noIndex, flags || !isArray, s)
 			if err != nil {
 				return nil, err
@@ -222,7 +230,8 @@ func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *
 	return v, err
 }
 
-// like returns a value with the meaning of one that it takes the place of, and with its flag, or another one.
+// like returns a value with the meaning of one that it takes the place of, and with its flag, or
+// another one.
 func like(old, v *pb.Value, noIndex, flags bool) *pb.Value {
 	v.Meaning, v.ExcludeFromIndexes = old.GetMeaning(), noIndex
 	if !flags {
@@ -251,7 +260,8 @@ func flagged(v *pb.Value, noIndex bool) *pb.Value {
 	return v
 }
 
-// sameBut reports whether two values, of which none is an array or an entity, are the same but for flags and meanings.
+// sameBut reports whether two values, of which none is an array or an entity, are the same but for
+// flags and meanings.
 func sameBut(old, v *pb.Value) bool {
 	switch x := old.GetValueType().(type) {
 	case *pb.Value_ArrayValue, *pb.Value_EntityValue:
@@ -269,8 +279,8 @@ func sameBut(old, v *pb.Value) bool {
 // same reports whether two values are stored alike.
 func same(a, b *pb.Value) bool { return pbvalue.Same(a, b) }
 
-// loses reports whether a stored value has something that its saved form lacks: inside entities, of which it is, or has,
-// one.
+// loses reports whether a stored value has something that its saved form lacks: inside entities, of
+// which it is, or has, one.
 func loses(old *pb.Value, saved any) bool {
 	if array := old.GetArrayValue(); array != nil {
 		to, ok := saved.([]any)
@@ -305,7 +315,8 @@ func loses(old *pb.Value, saved any) bool {
 	return false
 }
 
-// withoutProject returns a key as the client has it: one of another project is not the same once it is saved.
+// withoutProject returns a key as the client has it: one of another project is not the same once it
+// is saved.
 func withoutProject(k *pb.Key) *pb.Key {
 	all := &pb.Key{Path: k.GetPath()}
 	if namespace := k.GetPartitionId().GetNamespaceId(); namespace != "" {

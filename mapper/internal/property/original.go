@@ -26,12 +26,12 @@ type Original[T any] struct {
 	lists  bool    // T is a PropertyList: before is what is stored
 }
 
-// twice are properties as they were saved first, and what they were when they were saved again, if that was something
-// else: a Save that counts, say.
+// twice are properties as they were saved first, and what they were when they were saved again, if
+// that was something else: a Save that counts, say.
 type twice struct{ first, again []datastore.Property }
 
-// before returns what properties that are saved as after are compared with. What saving changes by itself is no change
-// of the function's, and is as the client's Put stores it once there is one.
+// before returns what properties that are saved as after are compared with. What saving changes by
+// itself is no change of the function's, and is as the client's Put stores it once there is one.
 func (s twice) before(after []datastore.Property, resaves bool) []datastore.Property {
 	if s.again == nil || resaves || equalProperties(s.first, after) {
 		return s.first
@@ -81,10 +81,10 @@ func LoadOriginal[T any](key *datastore.Key, stored *pb.Entity, v *T) (*Original
 	return o, nil
 }
 
-// Changes returns what is stored once the value is saved, and the names of the properties that differ from those that
-// are stored. What the function has left alone is as stored, and what it has changed, or what is not stored yet, is as
-// the client's Put stores it. Where it resaves, all that T declares is so. What is returned may share values with what
-// is stored.
+// Changes returns what is stored once the value is saved, and the names of the properties that
+// differ from those that are stored. What the function has left alone is as stored, and what it has
+// changed, or what is not stored yet, is as the client's Put stores it. Where it resaves, all that
+// T declares is so. What is returned may share values with what is stored.
 func (o *Original[T]) Changes(v *T, resaves bool) (whole *pb.Entity, changed []string, err error) {
 	s, m := schemaOrNone(reflect.TypeFor[T]()), merger{resaves, o.stored.GetKey().GetPartitionId()}
 	if o.shape.parts == nil {
@@ -102,7 +102,8 @@ func (o *Original[T]) Changes(v *T, resaves bool) (whole *pb.Entity, changed []s
 		return m.merge(o.stored, before, after, s, false)
 	}
 	is, saved := reflect.ValueOf(v).Elem(), o.saved
-	before, after := make([]datastore.Property, 0, len(o.shape.parts)), make([]datastore.Property, 0, len(o.shape.parts))
+	before, after := make([]datastore.Property, 0, len(o.shape.parts)),
+		make([]datastore.Property, 0, len(o.shape.parts))
 	for _, p := range o.shape.parts {
 		old := o.stored.GetProperties()[p.name]
 		if p.plain && !resaves && old != nil && p.stores(is.Field(p.field), old) {
@@ -148,10 +149,12 @@ type habits struct {
 }
 
 func habitsOf(t reflect.Type, tag string) habits {
-	return habits{savesSome(t, make(map[reflect.Type]bool)), omitsSome(t, tag, make(map[reflect.Type]bool)), looseSome(t, make(map[reflect.Type]bool))}
+	return habits{savesSome(t, make(map[reflect.Type]bool)), omitsSome(t, tag, make(map[reflect.Type]bool)),
+		looseSome(t, make(map[reflect.Type]bool))}
 }
 
-// save saves what a pointer points to, with all elements of its slices, in the form in which the client reads it.
+// save saves what a pointer points to, with all elements of its slices, in the form in which the
+// client reads it.
 func (h habits) save(src any) ([]datastore.Property, error) {
 	properties, err := Save(src)
 	if h.saves {
@@ -221,13 +224,15 @@ func (p part) after(whole reflect.Value) ([]datastore.Property, error) {
 // isScalar reports whether part.after knows how the client saves a plain type.
 func isScalar(t reflect.Type) bool {
 	switch t.Kind() {
-	case reflect.Bool, reflect.String, reflect.Float64, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+	case reflect.Bool, reflect.String, reflect.Float64, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32,
+		reflect.Int64:
 		return true
 	}
 	return t == timeType
 }
 
-// fits reports whether a stored value is what the client loads a scalar type from, and saves it as again.
+// fits reports whether a stored value is what the client loads a scalar type from, and saves it as
+// again.
 func fits(v *pb.Value, t reflect.Type) bool {
 	switch v.GetValueType().(type) {
 	case *pb.Value_BooleanValue:
@@ -361,7 +366,8 @@ func isPlain(t reflect.Type) bool {
 	}
 	if t.Kind() == reflect.Slice {
 		element := t.Elem()
-		return element.Kind() == reflect.Uint8 || element.Kind() != reflect.Slice && element != keyType && isPlain(element)
+		return element.Kind() == reflect.Uint8 || element.Kind() != reflect.Slice && element != keyType &&
+			isPlain(element)
 	}
 	return isScalar(t) || t.Kind() == reflect.Float32
 }
@@ -378,10 +384,12 @@ func storedAs(stored *pb.Value, f reflect.Value) bool {
 	case *pb.Value_DoubleValue:
 		return f.CanFloat() && math.Float64bits(f.Float()) == math.Float64bits(v.DoubleValue)
 	case *pb.Value_BlobValue:
-		return f.Kind() == reflect.Slice && f.Type().Elem().Kind() == reflect.Uint8 && slices.Equal(f.Bytes(), v.BlobValue)
+		return f.Kind() == reflect.Slice && f.Type().Elem().Kind() == reflect.Uint8 &&
+			slices.Equal(f.Bytes(), v.BlobValue)
 	case *pb.Value_TimestampValue:
 		t, ok := f.Interface().(time.Time)
-		return ok && t.Unix() == v.TimestampValue.GetSeconds() && int64(t.Nanosecond()) == int64(v.TimestampValue.GetNanos())
+		return ok && t.Unix() == v.TimestampValue.GetSeconds() &&
+			int64(t.Nanosecond()) == int64(v.TimestampValue.GetNanos())
 	case *pb.Value_KeyValue:
 		k, ok := f.Interface().(*datastore.Key)
 		return ok && k != nil && pbkey.Text(k) == pbkey.TextOf(v.KeyValue)

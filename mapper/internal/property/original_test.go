@@ -98,8 +98,8 @@ func image(t *testing.T, stored []datastore.Property) *pb.Entity {
 	return e
 }
 
-// TestOriginal changes fields at random, and resaves: it compares what is stored then with what the client's Put of
-// the value would store, besides what it does not declare.
+// TestOriginal changes fields at random, and resaves: it compares what is stored then with what the
+// client's Put of the value would store, besides what it does not declare.
 func TestOriginal(t *testing.T) {
 	testflag.Sequential(t)
 	rng := testflag.Rand(t)
@@ -182,7 +182,8 @@ func TestOriginal(t *testing.T) {
 		}
 		stored := slices.DeleteFunc(Stored(saved), func(datastore.Property) bool { return rng.IntN(10) == 0 })
 		for i := range stored {
-			if stored[i].NoIndex = stored[i].NoIndex != (rng.IntN(50) == 0); stored[i].Name == "Text" && rng.IntN(10) == 0 {
+			if stored[i].NoIndex = stored[i].NoIndex != (rng.IntN(50) == 0); stored[i].Name == "Text" &&
+				rng.IntN(10) == 0 {
 				stored[i].Value = nil
 			}
 		}
@@ -208,7 +209,9 @@ func TestOriginal(t *testing.T) {
 		byNames := func(a, b datastore.Property) int { return strings.Compare(a.Name, b.Name) }
 		slices.SortFunc(want, byNames)
 		slices.SortFunc(whole, byNames)
-		same := cmp.Options{cmpopts.EquateEmpty(), cmp.Comparer(func(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) }),
+		same := cmp.Options{cmpopts.EquateEmpty(), cmp.Comparer(func(a, b float64) bool {
+			return math.Float64bits(a) == math.Float64bits(b)
+		}),
 			cmp.Comparer(func(a, b *datastore.Key) bool { return a.Equal(b) })}
 		if diff := cmp.Diff(want, whole, same); diff != "" {
 			t.Fatalf("%+v (-want +got):\n%s", v, diff)
@@ -216,7 +219,8 @@ func TestOriginal(t *testing.T) {
 		has, is := byName(stored), byName(want)
 		for _, p := range append(stored, want...) {
 			old, now := has(p.Name), is(p.Name)
-			if same := old != nil && now != nil && cmp.Equal(*old, *now, same); same == slices.Contains(changed, p.Name) {
+			if same := old != nil && now != nil && cmp.Equal(*old, *now, same); same == slices.Contains(changed,
+				p.Name) {
 				t.Fatalf("%s: it was %+v and is %+v, and changed are %q", p.Name, old, now, changed)
 			}
 		}
@@ -240,20 +244,24 @@ func TestParts(t *testing.T) {
 	if len(p) != 23 || plain != 14 {
 		t.Errorf("%d parts, %d of them plain, want 23 and 14", len(p), plain)
 	}
-	for _, whole := range []reflect.Type{reflect.TypeFor[embedding](), reflect.TypeFor[note](), reflect.TypeFor[datastore.PropertyList](), reflect.TypeFor[flattened]()} {
+	for _, whole := range []reflect.Type{reflect.TypeFor[embedding](), reflect.TypeFor[note](),
+		reflect.TypeFor[datastore.PropertyList](), reflect.TypeFor[flattened]()} {
 		if p := partsOf(whole); p != nil {
 			t.Errorf("%v has parts: %+v", whole, p)
 		}
 	}
 	// What is saved as a whole, and what is not saved at all.
-	values, changed := updated(t, props{prop("A", int64(1)), prop("B", int64(0)), prop("Text", "a")}, func(v *embedding) { v.A, v.Text = 2, "b" })
+	values, changed := updated(t, props{prop("A", int64(1)), prop("B", int64(0)), prop("Text", "a")},
+		func(v *embedding) {
+			v.A, v.Text = 2, "b"
+		})
 	if len(changed) != 2 || values["A"] != int64(2) || values["Text"] != "b" {
 		t.Errorf("%v, changed %v", values, changed)
 	}
 }
 
-// TestOriginalOfStateful has a type change whenever it is saved: that is no change by itself, and happens once where the
-// function changes something, as in the client's Put.
+// TestOriginalOfStateful has a type change whenever it is saved: that is no change by itself, and
+// happens once where the function changes something, as in the client's Put.
 func TestOriginalOfStateful(t *testing.T) {
 	field := props{{Name: "Name", Value: "a"}, {Name: "Rev", Value: nested(prop("N", int64(5)), prop("Of", "a"))}}
 	revOf := func(v any) any { return v.(*datastore.Entity).Properties[0].Value }
@@ -283,7 +291,10 @@ func TestOriginalOfStateful(t *testing.T) {
 			t.Errorf("Of is %q: %v, changed %v, want %v", c.of, values, changed, c.want)
 		}
 	}
-	values, _ = updated(t, props{{Name: "Revs", Value: []any{nested(prop("N", int64(5)), prop("Of", "a"))}}}, func(v *revisions) { v.Revs[0].Of = "b" })
+	values, _ = updated(t, props{{Name: "Revs", Value: []any{nested(prop("N", int64(5)), prop("Of", "a"))}}},
+		func(v *revisions) {
+			v.Revs[0].Of = "b"
+		})
 	if rev := revOf(values["Revs"].([]any)[0]); rev != int64(6) {
 		t.Errorf("in a slice it is revision %v, want 6", rev)
 	}

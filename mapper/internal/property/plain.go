@@ -9,8 +9,8 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// plainProperties returns properties as the client reads them, also inside entities, whose properties are in the order of
-// their names. It changes nothing in place.
+// plainProperties returns properties as the client reads them, also inside entities, whose
+// properties are in the order of their names. It changes nothing in place.
 func plainProperties(properties []datastore.Property) []datastore.Property {
 	own := false
 	for i, p := range properties {

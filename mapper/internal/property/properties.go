@@ -38,8 +38,8 @@ func Load[T any](key *datastore.Key, properties []datastore.Property, v *T) erro
 	return datastore.LoadStruct(v, fitting)
 }
 
-// LoadStored loads a stored entity into *v, as [Load] does its properties, and shares nothing with it that could be
-// changed in place. What T does not declare is not even converted.
+// LoadStored loads a stored entity into *v, as [Load] does its properties, and shares nothing with
+// it that could be changed in place. What T does not declare is not even converted.
 func LoadStored[T any](key *datastore.Key, stored *pb.Entity, v *T) error {
 	if _, ok := any(v).(datastore.PropertyLoadSaver); ok {
 		return Load(key, pbvalue.Properties(stored), v)
@@ -59,8 +59,9 @@ func LoadStored[T any](key *datastore.Key, stored *pb.Entity, v *T) error {
 	return Load(key, rest, v)
 }
 
-// load loads a stored value into a field, if the field has the usual type for it, and reports whether it did. The
-// client's load has the same result, and takes longer than the rest of an Update.
+// load loads a stored value into a field, if the field has the usual type for it, and reports
+// whether it did. The client's load has the same result, and takes longer than the rest of an
+// Update.
 func load(v *pb.Value, f reflect.Value) bool {
 	t := f.Type()
 	elements := v.GetArrayValue().GetValues()
@@ -98,7 +99,9 @@ func load(v *pb.Value, f reflect.Value) bool {
 // loadItself has a PropertyLoadSaver load itself. Many do so by LoadStruct, which
 // reports only the last mismatch of all: a property that is not declared, which
 // is none to us, could hide another.
-func loadItself[T any](key *datastore.Key, properties []datastore.Property, v *T, loader datastore.PropertyLoadSaver) error {
+func loadItself[T any](
+	key *datastore.Key, properties []datastore.Property, v *T, loader datastore.PropertyLoadSaver,
+) error {
 	if keyed, ok := any(v).(datastore.KeyLoader); ok {
 		if err := keyed.LoadKey(key); err != nil {
 			return err
@@ -158,7 +161,9 @@ func tooLong(v any) bool {
 	case []any:
 		return slices.ContainsFunc(v, tooLong)
 	case *datastore.Entity:
-		return slices.ContainsFunc(v.Properties, func(p datastore.Property) bool { return !p.NoIndex && tooLong(p.Value) })
+		return slices.ContainsFunc(v.Properties, func(p datastore.Property) bool {
+			return !p.NoIndex && tooLong(p.Value)
+		})
 	}
 	return false
 }
@@ -186,8 +191,9 @@ func byName(properties []datastore.Property) func(name string) *datastore.Proper
 
 var plain = regexp.MustCompile("^[A-Za-z_][A-Za-z0-9_]*$")
 
-// Maskable reports whether a property mask can name properties: all names are plain identifiers. Servers differ in how
-// they read other names in a mask. Some refuse them, or take them for another property.
+// Maskable reports whether a property mask can name properties: all names are plain identifiers.
+// Servers differ in how they read other names in a mask. Some refuse them, or take them for another
+// property.
 func Maskable(names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return !plain.MatchString(name) })
 }
@@ -215,7 +221,8 @@ func equalValues(a, b any) bool {
 		return ok && slices.EqualFunc(a, b, equalValues)
 	case *datastore.Entity:
 		b, ok := b.(*datastore.Entity)
-		return ok && (a == nil) == (b == nil) && (a == nil || a.Key.Equal(b.Key) && equalProperties(a.Properties, b.Properties))
+		return ok && (a == nil) == (b == nil) &&
+			(a == nil || a.Key.Equal(b.Key) && equalProperties(a.Properties, b.Properties))
 	}
 	// A Save may return what no property can be, such as a []string.
 	if a == nil || b == nil {
@@ -271,9 +278,9 @@ func cloneKey(k *datastore.Key) *datastore.Key {
 	return &clone
 }
 
-// Stored returns properties as the client reads them once they are put: without the fields for keys,
-// which it saves as properties and does not send, and with what is unindexed inside unindexed values.
-// It shares nothing with them.
+// Stored returns properties as the client reads them once they are put: without the fields for
+// keys, which it saves as properties and does not send, and with what is unindexed inside unindexed
+// values. It shares nothing with them.
 func Stored(properties []datastore.Property) []datastore.Property {
 	return storedIn(cloneProperties(properties), false)
 }

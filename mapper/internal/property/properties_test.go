@@ -108,7 +108,8 @@ func TestMerge(t *testing.T) {
 		if diff := cmp.Diff(c.want, changed, cmpopts.SortSlices(strings.Compare), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s: changed (-want +got):\n%s", c.name, diff)
 		}
-		if diff := cmp.Diff([]any{[]any{int64(1), "two"}, 1.5}, []any{values["Undeclared"], values["old.flat"]}); diff != "" {
+		if diff := cmp.Diff([]any{[]any{int64(1), "two"}, 1.5},
+			[]any{values["Undeclared"], values["old.flat"]}); diff != "" {
 			t.Errorf("%s: undeclared properties (-want +got):\n%s", c.name, diff)
 		}
 		zip := byName(values["Address"].(*datastore.Entity).Properties)("Zip").Value
@@ -121,9 +122,9 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// TestSavedOver saves values that the function has left alone over what is stored in another form than
-// the client's Put gives them: that stays, but for fields that are not stored yet. A function that resaves has them get
-// that form, and what they do not declare stays.
+// TestSavedOver saves values that the function has left alone over what is stored in another form
+// than the client's Put gives them: that stays, but for fields that are not stored yet. A function
+// that resaves has them get that form, and what they do not declare stays.
 func TestSavedOver(t *testing.T) {
 	type fields struct {
 		N     int
@@ -139,7 +140,8 @@ func TestSavedOver(t *testing.T) {
 	// now is what is stored of fields that were never set, in its final form.
 	now := func() props {
 		return props{
-			prop("N", int64(0)), prop("Yes", false), {Name: "Text", Value: "", NoIndex: true}, prop("When", time.Time{}), prop("Age", nil),
+			prop("N", int64(0)), prop("Yes", false), {Name: "Text", Value: "", NoIndex: true},
+			prop("When", time.Time{}), prop("Age", nil),
 			prop("Flat.A", int64(0)), prop("Flat.B", int64(0)), prop("old", "o"),
 		}
 	}
@@ -154,18 +156,21 @@ func TestSavedOver(t *testing.T) {
 		stored  props
 		changed []string
 	}{
-		"its final form":         {now(), nil},
-		"nothing":                {props{prop("old", "o")}, []string{"N", "Yes", "Text", "When", "Age", "Flat.A", "Flat.B"}},
-		"a null":                 {with(prop("N", nil)), []string{"N"}},
-		"indexed":                {with(prop("Text", "")), []string{"Text"}},
-		"unindexed":              {with(datastore.Property{Name: "N", Value: int64(0), NoIndex: true}), []string{"N"}},
-		"what is left out":       {with(prop("Short", "")), []string{"Short"}},
-		"an empty array":         {with(prop("Texts", []any{})), []string{"Texts"}},
-		"a null of a struct":     {with(prop("In", nil)), []string{"In"}},
-		"bytes as a text":        {with(datastore.Property{Name: "Text", Value: []byte{}, NoIndex: true}), []string{"Text"}},
+		"its final form": {now(), nil},
+		"nothing": {props{prop("old", "o")}, []string{"N", "Yes", "Text", "When", "Age", "Flat.A",
+			"Flat.B"}},
+		"a null":             {with(prop("N", nil)), []string{"N"}},
+		"indexed":            {with(prop("Text", "")), []string{"Text"}},
+		"unindexed":          {with(datastore.Property{Name: "N", Value: int64(0), NoIndex: true}), []string{"N"}},
+		"what is left out":   {with(prop("Short", "")), []string{"Short"}},
+		"an empty array":     {with(prop("Texts", []any{})), []string{"Texts"}},
+		"a null of a struct": {with(prop("In", nil)), []string{"In"}},
+		"bytes as a text": {with(datastore.Property{Name: "Text", Value: []byte{}, NoIndex: true}),
+			[]string{"Text"}},
 		"one, and not an array":  {with(prop("Texts", "a")), []string{"Texts"}},
 		"a struct lacks a field": {with(prop("In", nested(prop("A", int64(0)), prop("Z", "z")))), []string{"In"}},
-		"a struct has more":      {with(prop("In", nested(prop("A", int64(0)), prop("B", int64(0)), prop("Z", "z")))), nil},
+		"a struct has more": {with(prop("In", nested(prop("A", int64(0)), prop("B", int64(0)), prop("Z", "z")))),
+			nil},
 		"flat ones lack a field": {without(now(), "Flat.B"), []string{"Flat.B"}},
 	} {
 		var lacks []string
@@ -184,31 +189,37 @@ func TestSavedOver(t *testing.T) {
 			}
 		}
 		values, changed = resaved(t, c.stored, func(*fields) {})
-		if diff := cmp.Diff(c.changed, changed, cmpopts.SortSlices(strings.Compare), cmpopts.EquateEmpty()); diff != "" {
+		if diff := cmp.Diff(c.changed, changed, cmpopts.SortSlices(strings.Compare),
+			cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s: changed (-want +got):\n%s", name, diff)
 		}
 		if values["old"] != "o" || len(values) < len(now()) {
 			t.Errorf("%s: %v", name, values)
 		}
-		if in, ok := values["In"].(*datastore.Entity); ok && (byName(in.Properties)("Z").Value != "z" || len(in.Properties) != 3) {
+		if in, ok := values["In"].(*datastore.Entity); ok && (byName(in.Properties)("Z").Value != "z" ||
+			len(in.Properties) != 3) {
 			t.Errorf("%s: inside are %v", name, in.Properties)
 		}
 	}
 }
 
-// TestElementsGetNewFields has the elements of an array that is resaved get a field, beside what they do not declare.
+// TestElementsGetNewFields has the elements of an array that is resaved get a field, beside what
+// they do not declare.
 func TestElementsGetNewFields(t *testing.T) {
-	stored := props{prop("Homes", []any{nested(prop("A", int64(1)), prop("Zip", "y")), nested(prop("A", int64(2)), prop("Zip", "z"))})}
+	stored := props{prop("Homes", []any{nested(prop("A", int64(1)), prop("Zip", "y")),
+		nested(prop("A", int64(2)), prop("Zip", "z"))})}
 	values, changed := updated(t, stored, func(*struct{ Homes []inner }) {})
 	if len(changed) > 0 {
 		t.Errorf("left alone: %v, changed %v", values, changed)
 	}
 	values, changed = resaved(t, stored, func(*struct{ Homes []inner }) {})
-	want := []any{nested(prop("A", int64(1)), prop("B", int64(0)), prop("Zip", "y")), nested(prop("A", int64(2)), prop("B", int64(0)), prop("Zip", "z"))}
+	want := []any{nested(prop("A", int64(1)), prop("B", int64(0)), prop("Zip", "y")),
+		nested(prop("A", int64(2)), prop("B", int64(0)), prop("Zip", "z"))}
 	if diff := cmp.Diff(want, values["Homes"]); diff != "" || !slices.Equal(changed, []string{"Homes"}) {
 		t.Errorf("changed %v (-want +got):\n%s", changed, diff)
 	}
-	stored = props{prop("Homes", []any{nested(prop("A", int64(1)), prop("Zip", "y")), nil})} // there is nothing to save the null as
+	// there is nothing to save the null as
+	stored = props{prop("Homes", []any{nested(prop("A", int64(1)), prop("Zip", "y")), nil})}
 	if values, changed = updated(t, stored, func(*struct{ Homes []*inner }) {}); len(changed) > 0 {
 		t.Errorf("%v, changed %v", values, changed)
 	}
@@ -226,15 +237,19 @@ func TestMergeElements(t *testing.T) {
 		fn   func(*homes)
 		want []any // nil: it is refused
 	}{
-		"changed in place": {func(h *homes) { h.Homes[1].B = 7 }, []any{home(1, 0, "x"), home(2, 7, "y"), home(3, 0, "z")}},
+		"changed in place": {func(h *homes) { h.Homes[1].B = 7 },
+			[]any{home(1, 0, "x"), home(2, 7, "y"), home(3, 0, "z")}},
 		"all in place": {func(h *homes) {
 			for i := range h.Homes {
 				h.Homes[i].B++
 			}
 		}, []any{home(1, 1, "x"), home(2, 1, "y"), home(3, 1, "z")}},
-		"removed":           {func(h *homes) { h.Homes = slices.Delete(h.Homes, 0, 1) }, []any{home(2, 0, "y"), home(3, 0, "z")}},
-		"inserted":          {func(h *homes) { h.Homes = slices.Insert(h.Homes, 1, inner{9, 9}) }, []any{home(1, 0, "x"), bare(9, 9), home(2, 0, "y"), home(3, 0, "z")}},
-		"reversed":          {func(h *homes) { slices.Reverse(h.Homes) }, []any{home(3, 0, "z"), home(2, 0, "y"), home(1, 0, "x")}},
+		"removed": {func(h *homes) { h.Homes = slices.Delete(h.Homes, 0, 1) },
+			[]any{home(2, 0, "y"), home(3, 0, "z")}},
+		"inserted": {func(h *homes) { h.Homes = slices.Insert(h.Homes, 1, inner{9, 9}) },
+			[]any{home(1, 0, "x"), bare(9, 9), home(2, 0, "y"), home(3, 0, "z")}},
+		"reversed": {func(h *homes) { slices.Reverse(h.Homes) },
+			[]any{home(3, 0, "z"), home(2, 0, "y"), home(1, 0, "x")}},
 		"removed and added": {func(h *homes) { h.Homes = append(h.Homes[1:], inner{9, 9}) }, nil},
 		"moved and changed": {func(h *homes) { h.Homes[0], h.Homes[1] = inner{2, 7}, inner{1, 0} }, nil},
 		"fewer":             {func(h *homes) { h.Homes = []inner{{9, 9}} }, nil},
@@ -313,7 +328,8 @@ func TestLoadSavers(t *testing.T) {
 		n.list[1].Value.([]byte)[0] = 'X'
 		n.list = append(n.list, datastore.Property{Name: "C", Value: "c"})
 	})
-	if diff := cmp.Diff(map[string]any{"A": int64(1), "B": []byte("X"), "C": "c"}, values); diff != "" || len(changed) != 2 {
+	if diff := cmp.Diff(map[string]any{"A": int64(1), "B": []byte("X"), "C": "c"}, values); diff != "" ||
+		len(changed) != 2 {
 		t.Errorf("changed %v, values (-want +got):\n%s", changed, diff)
 	}
 	if string(stored[1].Value.([]byte)) != "b" {
@@ -329,7 +345,9 @@ func TestLoadSavers(t *testing.T) {
 func TestNilReferences(t *testing.T) {
 	type linked struct{ A, B *datastore.Key }
 	key := datastore.IDKey("K", 1, nil)
-	values, changed := updated(t, props{{Name: "A", Value: key}, {Name: "B", Value: nil}}, func(v *linked) { v.A = nil })
+	values, changed := updated(t, props{{Name: "A", Value: key}, {Name: "B", Value: nil}}, func(v *linked) {
+		v.A = nil
+	})
 	if k, _ := values["A"].(*datastore.Key); k != nil || len(changed) != 1 {
 		t.Errorf("%v, changed %v", values, changed)
 	}
@@ -340,7 +358,8 @@ func TestNilReferences(t *testing.T) {
 
 func TestMaskable(t *testing.T) {
 	for name, want := range map[string]bool{
-		"A": true, "_a1": true, "": false, "1st": false, "a.b": false, `c\\d`: false, "`q`": false, "my-prop": false, "日本": false, "with space": false,
+		"A": true, "_a1": true, "": false, "1st": false, "a.b": false, `c\\d`: false, "`q`": false, "my-prop": false,
+		"日本": false, "with space": false,
 	} {
 		if got := Maskable([]string{"other", name}); got != want {
 			t.Errorf("%q: %v, want %v", name, got, want)
@@ -359,10 +378,12 @@ func TestEqualValues(t *testing.T) {
 		{"a", []byte("a"), false}, {[]byte{}, []byte(nil), true},
 		{time.Unix(1, 0), time.Unix(1, 0).UTC(), true}, {time.Unix(1, 0), time.Unix(2, 0), false},
 		{[]any{"a", nan}, []any{"a", nan}, true}, {[]any{"a"}, []any{"a", "b"}, false},
-		{datastore.IDKey("K", 1, nil), datastore.IDKey("K", 1, nil), true}, {datastore.IDKey("K", 1, nil), (*datastore.Key)(nil), false},
+		{datastore.IDKey("K", 1, nil), datastore.IDKey("K", 1, nil), true},
+		{datastore.IDKey("K", 1, nil), (*datastore.Key)(nil), false},
 		{nested(), nested(), true}, {nested(), (*datastore.Entity)(nil), false},
 		{nested(datastore.Property{Name: "A", Value: nan}), nested(datastore.Property{Name: "A", Value: nan}), true},
-		{datastore.GeoPoint{Lat: 1}, datastore.GeoPoint{Lat: 1}, true}, {datastore.GeoPoint{Lat: 1}, datastore.GeoPoint{Lat: 2}, false},
+		{datastore.GeoPoint{Lat: 1}, datastore.GeoPoint{Lat: 1}, true},
+		{datastore.GeoPoint{Lat: 1}, datastore.GeoPoint{Lat: 2}, false},
 		{datastore.GeoPoint{}, datastore.GeoPoint{Lat: math.Copysign(0, -1)}, false},
 		{datastore.GeoPoint{}, datastore.GeoPoint{Lng: math.Copysign(0, -1)}, false},
 	} {
@@ -372,12 +393,13 @@ func TestEqualValues(t *testing.T) {
 	}
 }
 
-// TestImpossibleValues has a Save return what no property can have: that is an error which names the property and the
-// type, and not one if nothing is to be stored.
+// TestImpossibleValues has a Save return what no property can have: that is an error which names
+// the property and the type, and not one if nothing is to be stored.
 func TestImpossibleValues(t *testing.T) {
 	for _, v := range []any{[]string{"a"}, map[string]int{"a": 1}, func() {}, struct{ A []int }{}, []any{[]string{"a"}},
 		nested(prop("inner", []int{1})), uint8(1), struct{ A any }{[]int{1}}} {
-		stored := &pb.Entity{Properties: map[string]*pb.Value{"Tags": {ValueType: &pb.Value_IntegerValue{IntegerValue: 1}}}}
+		stored := &pb.Entity{
+			Properties: map[string]*pb.Value{"Tags": {ValueType: &pb.Value_IntegerValue{IntegerValue: 1}}}}
 		var b bag
 		o, err := LoadOriginal(datastore.IDKey("K", 1, nil), stored, &b)
 		if err != nil {
@@ -386,7 +408,8 @@ func TestImpossibleValues(t *testing.T) {
 		b.kept = []datastore.Property{prop("Tags", v)}
 		for _, resaves := range []bool{false, true} {
 			_, _, err = o.Changes(&b, resaves)
-			if err == nil || !strings.Contains(err.Error(), `"Tags"`) || !strings.Contains(err.Error(), "which no property can have") {
+			if err == nil || !strings.Contains(err.Error(), `"Tags"`) ||
+				!strings.Contains(err.Error(), "which no property can have") {
 				t.Errorf("%T: error %v", v, err)
 			}
 		}
@@ -394,8 +417,10 @@ func TestImpossibleValues(t *testing.T) {
 			t.Errorf("%T is equal to itself", v)
 		}
 		list := bag{[]datastore.Property{prop("Tags", []any{int64(1), v})}} // the same before and after
-		before := &Original[bag]{stored: stored, shape: shapeOf(reflect.TypeFor[bag]()), saved: []twice{{first: cloneProperties(list.kept)}}}
-		if _, _, err := before.Changes(&list, true); err == nil || !strings.Contains(err.Error(), "which no property can have") {
+		before := &Original[bag]{stored: stored, shape: shapeOf(reflect.TypeFor[bag]()),
+			saved: []twice{{first: cloneProperties(list.kept)}}}
+		if _, _, err := before.Changes(&list, true); err == nil ||
+			!strings.Contains(err.Error(), "which no property can have") {
 			t.Errorf("%T in a list: error %v", v, err)
 		}
 		stored.Properties["Tags"] = arrayOf(wire(t, 1))
@@ -438,7 +463,9 @@ func TestChangedInPlace(t *testing.T) {
 	}
 	stored := func() props {
 		return props{
-			{Name: "In", Value: &datastore.Entity{Properties: props{{Name: "A", Value: int64(1)}, {Name: "B", Value: int64(2)}}}},
+			{Name: "In",
+				Value: &datastore.Entity{Properties: props{{Name: "A", Value: int64(1)},
+					{Name: "B", Value: int64(2)}}}},
 			{Name: "X.L", Value: []any{int64(1), int64(2)}},
 		}
 	}
@@ -450,7 +477,8 @@ func TestChangedInPlace(t *testing.T) {
 		t.Errorf("%v, %+v", changed, values["In"])
 	}
 	values, changed = updated(t, stored(), func(o *order) { o.Labels.values[0] = int64(9) })
-	if want := []any{int64(9), int64(2)}; !slices.Equal(changed, []string{"X.L"}) || !reflect.DeepEqual(values["X.L"], want) {
+	if want := []any{int64(9), int64(2)}; !slices.Equal(changed, []string{"X.L"}) ||
+		!reflect.DeepEqual(values["X.L"], want) {
 		t.Errorf("%v, %+v", changed, values)
 	}
 }

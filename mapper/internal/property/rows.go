@@ -13,14 +13,16 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// A flattened slice of structs is stored as an array for each of their fields: these are the columns of a table, and
-// its rows are the structs. Only the names of columns that the type does not declare say that they belong to it.
+// A flattened slice of structs is stored as an array for each of their fields: these are the
+// columns of a table, and its rows are the structs. Only the names of columns that the type does
+// not declare say that they belong to it.
 
 var errOutOfStep = errors.New("it has a value for each struct of a flattened slice, the Go type does not declare it, " +
 	"and structs were moved or removed: declare it, or change them in place")
 
-// inStep returns an error if rows of a flattened slice are at other places after than before, and the type does not
-// declare all columns: they stay as stored, and would be other rows'. A nil schema knows of none.
+// inStep returns an error if rows of a flattened slice are at other places after than before, and
+// the type does not declare all columns: they stay as stored, and would be other rows'. A nil
+// schema knows of none.
 func (s *schema) inStep(stored *pb.Entity, before, after []datastore.Property) error {
 	if s == nil || !s.flattens {
 		return nil
@@ -51,7 +53,8 @@ func (s *schema) inStep(stored *pb.Entity, before, after []datastore.Property) e
 	return nil
 }
 
-// stay reports whether each of some rows is where it was, or another one that has not been elsewhere.
+// stay reports whether each of some rows is where it was, or another one that has not been
+// elsewhere.
 func stay(was, is []any) bool {
 	if len(is) < len(was) {
 		return false
@@ -87,8 +90,8 @@ func (s *schema) rows(properties []datastore.Property, slice string) (rows []any
 	return rows
 }
 
-// slice returns the name of the flattened slice that a property is a column of, or "". Flat says that the schema is of
-// a field that is flattened.
+// slice returns the name of the flattened slice that a property is a column of, or "". Flat says
+// that the schema is of a field that is flattened.
 func (s *schema) slice(name string, flat bool) string {
 	for outer, f := range s.fields {
 		rest, inside := strings.CutPrefix(name, outer+".")

@@ -73,8 +73,8 @@ func entityOf(properties map[string]*pb.Value) *pb.Value {
 	return &pb.Value{ValueType: &pb.Value_EntityValue{EntityValue: &pb.Entity{Properties: properties}}}
 }
 
-// TestSlicesThatSaveThemselves loads slices that save themselves, or whose elements do, as the client's Get does: a function
-// sees all of them, and what it leaves alone stays.
+// TestSlicesThatSaveThemselves loads slices that save themselves, or whose elements do, as the
+// client's Get does: a function sees all of them, and what it leaves alone stays.
 func TestSlicesThatSaveThemselves(t *testing.T) {
 	one := func() *pb.Value { return entityOf(map[string]*pb.Value{"a": wire(t, int64(1))}) }
 	stored := func() map[string]*pb.Value {
@@ -98,12 +98,14 @@ func TestSlicesThatSaveThemselves(t *testing.T) {
 	}
 }
 
-// TestSavedPointers has types save pointers, which the client's Put takes: what the function changes is stored, and what it leaves alone
-// stays as it is stored.
+// TestSavedPointers has types save pointers, which the client's Put takes: what the function
+// changes is stored, and what it leaves alone stays as it is stored.
 func TestSavedPointers(t *testing.T) {
 	null := wire(t, nil)
 	null.ExcludeFromIndexes = true
-	is, err := edited(t, map[string]*pb.Value{"Name": wire(t, "old"), "N": wire(t, int64(1))}, func(p *pointers) { p.Name = "new" })
+	is, err := edited(t, map[string]*pb.Value{"Name": wire(t, "old"), "N": wire(t, int64(1))}, func(p *pointers) {
+		p.Name = "new"
+	})
 	if err != nil || is.Properties["Name"].GetStringValue() != "new" || is.Properties["N"].GetIntegerValue() != 1 {
 		t.Errorf("stored is %v, error %v", is, err)
 	}
@@ -113,12 +115,14 @@ func TestSavedPointers(t *testing.T) {
 	}
 }
 
-// TestSavedInAnyOrder removes an element of an array whose elements save themselves in any order: the others stay as they are stored.
+// TestSavedInAnyOrder removes an element of an array whose elements save themselves in any order:
+// the others stay as they are stored.
 func TestSavedInAnyOrder(t *testing.T) {
 	element := func(name string) *pb.Value {
 		special := wire(t, name)
 		special.Meaning, special.ExcludeFromIndexes = 15, true
-		return entityOf(map[string]*pb.Value{"a": special, "b": wire(t, int64(1)), "c": wire(t, true), "d": wire(t, nil)})
+		return entityOf(map[string]*pb.Value{"a": special, "b": wire(t, int64(1)), "c": wire(t, true),
+			"d": wire(t, nil)})
 	}
 	for range 20 { // maps are in another order each time
 		all := []*pb.Value{element("x"), element("y"), element("z")}
@@ -126,14 +130,17 @@ func TestSavedInAnyOrder(t *testing.T) {
 		if err != nil || !proto.Equal(is.Properties["Items"], arrayOf(all[1:]...)) {
 			t.Fatalf("stored is %v, error %v", is, err)
 		}
-		is, err = edited(t, map[string]*pb.Value{"Items": arrayOf(all...)}, func(l *datastore.PropertyList) { (*l)[0].Value = (*l)[0].Value.([]any)[1:] })
+		is, err = edited(t, map[string]*pb.Value{"Items": arrayOf(all...)}, func(l *datastore.PropertyList) {
+			(*l)[0].Value = (*l)[0].Value.([]any)[1:]
+		})
 		if err != nil || !proto.Equal(is.Properties["Items"], arrayOf(all[1:]...)) {
 			t.Fatalf("of a list: stored is %v, error %v", is, err)
 		}
 	}
 }
 
-// TestRowsWithEmptyValues changes a flattened slice whose rows have values that omitempty leaves out: each value stays in its row.
+// TestRowsWithEmptyValues changes a flattened slice whose rows have values that omitempty leaves
+// out: each value stays in its row.
 func TestRowsWithEmptyValues(t *testing.T) {
 	type address struct {
 		City string
@@ -147,13 +154,16 @@ func TestRowsWithEmptyValues(t *testing.T) {
 		edit func(p *person)
 		zips []*pb.Value
 	}{
-		"one more":         {func(p *person) { p.Addr = append(p.Addr, address{"d", "4"}) }, []*pb.Value{s("1"), null, s("3"), s("4")}},
-		"one more without": {func(p *person) { p.Addr = append(p.Addr, address{"d", ""}) }, []*pb.Value{s("1"), null, s("3"), s("")}},
+		"one more": {func(p *person) { p.Addr = append(p.Addr, address{"d", "4"}) },
+			[]*pb.Value{s("1"), null, s("3"), s("4")}},
+		"one more without": {func(p *person) { p.Addr = append(p.Addr, address{"d", ""}) },
+			[]*pb.Value{s("1"), null, s("3"), s("")}},
 		"one is emptied":   {func(p *person) { p.Addr[2].Zip = "" }, []*pb.Value{s("1"), null, s("")}},
 		"one is filled":    {func(p *person) { p.Addr[1].Zip = "2" }, []*pb.Value{s("1"), s("2"), s("3")}},
 		"the last is gone": {func(p *person) { p.Addr = p.Addr[:2] }, []*pb.Value{s("1"), null}},
 	} {
-		is, err := edited(t, map[string]*pb.Value{"Addr.City": arrayOf(s("a"), s("b"), s("c")), "Addr.Zip": arrayOf(s("1"), null, s("3"))}, c.edit)
+		is, err := edited(t, map[string]*pb.Value{"Addr.City": arrayOf(s("a"), s("b"), s("c")),
+			"Addr.Zip": arrayOf(s("1"), null, s("3"))}, c.edit)
 		if err != nil || !proto.Equal(is.Properties["Addr.Zip"], arrayOf(c.zips...)) {
 			t.Errorf("%s: stored is %v, error %v", name, is.GetProperties()["Addr.Zip"], err)
 		}
@@ -165,7 +175,8 @@ func TestRowsWithEmptyValues(t *testing.T) {
 	}
 }
 
-// TestEntityInInterface changes an entity that an interface holds, which the client can't save, and leaves one alone.
+// TestEntityInInterface changes an entity that an interface holds, which the client can't save, and
+// leaves one alone.
 func TestEntityInInterface(t *testing.T) {
 	type holder struct {
 		V any
@@ -174,7 +185,8 @@ func TestEntityInInterface(t *testing.T) {
 	stored := func() map[string]*pb.Value {
 		return map[string]*pb.Value{"V": entityOf(map[string]*pb.Value{"a": wire(t, "old")}), "N": wire(t, int64(1))}
 	}
-	if _, err := edited(t, stored(), func(h *holder) { h.V.(*datastore.Entity).Properties[0].Value = "new" }); !errors.Is(err, errLoose) {
+	if _, err := edited(t, stored(),
+		func(h *holder) { h.V.(*datastore.Entity).Properties[0].Value = "new" }); !errors.Is(err, errLoose) {
 		t.Errorf("error %v, want %v", err, errLoose)
 	}
 	is, err := edited(t, stored(), func(h *holder) { h.N = 2 })
@@ -183,14 +195,19 @@ func TestEntityInInterface(t *testing.T) {
 	}
 }
 
-// TestDotBesidePlainField has a property whose name continues that of a plain field: no field takes it, and it stays.
+// TestDotBesidePlainField has a property whose name continues that of a plain field: no field takes
+// it, and it stays.
 func TestDotBesidePlainField(t *testing.T) {
 	type person struct {
 		Address string
 		Visits  int64
 	}
-	is, err := edited(t, map[string]*pb.Value{"Address": wire(t, "x"), "Address.City": wire(t, "Oslo")}, func(p *person) { p.Visits++ })
-	if err != nil || is.Properties["Address.City"].GetStringValue() != "Oslo" || is.Properties["Visits"].GetIntegerValue() != 1 {
+	is, err := edited(t, map[string]*pb.Value{"Address": wire(t, "x"), "Address.City": wire(t, "Oslo")},
+		func(p *person) {
+			p.Visits++
+		})
+	if err != nil || is.Properties["Address.City"].GetStringValue() != "Oslo" ||
+		is.Properties["Visits"].GetIntegerValue() != 1 {
 		t.Errorf("stored is %v, error %v", is, err)
 	}
 }

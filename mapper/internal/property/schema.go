@@ -39,7 +39,8 @@ var schemas sync.Map // by reflect.Type
 
 var (
 	loadSaver = reflect.TypeFor[datastore.PropertyLoadSaver]()
-	leaves    = []reflect.Type{reflect.TypeFor[time.Time](), reflect.TypeFor[datastore.GeoPoint](), reflect.TypeFor[datastore.Key](), reflect.TypeFor[datastore.Entity]()}
+	leaves    = []reflect.Type{reflect.TypeFor[time.Time](), reflect.TypeFor[datastore.GeoPoint](),
+		reflect.TypeFor[datastore.Key](), reflect.TypeFor[datastore.Entity]()}
 )
 
 // schemaOf returns the schema of a struct type. A type may be inside itself.
@@ -146,8 +147,8 @@ func (s *schema) saved(name string, flat bool) (sub *schema, ok bool) {
 	return nil, false
 }
 
-// schemaOrNone returns the schema of a type, or nil if it is not a struct, or saves itself: nothing is
-// known of such a type.
+// schemaOrNone returns the schema of a type, or nil if it is not a struct, or saves itself: nothing
+// is known of such a type.
 func schemaOrNone(t reflect.Type) *schema {
 	if t.Kind() != reflect.Struct || savesItself(t) {
 		return nil
@@ -189,7 +190,8 @@ func (s *schema) loads(name string) bool {
 	return false
 }
 
-// concerns reports whether the property of a name is a field's, or the client would load it into one.
+// concerns reports whether the property of a name is a field's, or the client would load it into
+// one.
 func (s *schema) concerns(name string) bool {
 	_, ok := s.saved(name, false)
 	return ok || s.loads(name)
@@ -214,7 +216,8 @@ func (s *schema) fit(properties []datastore.Property) ([]datastore.Property, err
 		sub, ok := s.saved(p.Name, false)
 		if !ok {
 			if s.loads(p.Name) {
-				return nil, fmt.Errorf("the property %q belongs to a field that is saved under another name: give the field exactly that name by a tag", p.Name)
+				return nil, fmt.Errorf("the property %q belongs to a field that is saved under another name: give "+
+					"the field exactly that name by a tag", p.Name)
 			}
 			continue
 		}

@@ -40,21 +40,25 @@ func TestSchema(t *testing.T) {
 		want   props  // what the struct gets to load
 		err    string // or what the error says
 	}{
-		"declared":              {props{prop("name", "n"), prop("ID", int64(1))}, props{prop("name", "n"), prop("ID", int64(1))}, ""},
-		"undeclared":            {props{prop("x", 1.5), prop("Skipped", "s")}, props{}, ""},
-		"promoted":              {props{prop("Name", "n")}, props{prop("Name", "n")}, ""},
-		"in another case":       {props{prop("RATIO", 1.5)}, nil, `the property "RATIO"`},
-		"flattened":             {props{prop("Flat.A", int64(1)), prop("fs.A", []any{int64(1)})}, props{prop("Flat.A", int64(1)), prop("fs.A", []any{int64(1)})}, ""},
+		"declared": {props{prop("name", "n"), prop("ID", int64(1))},
+			props{prop("name", "n"), prop("ID", int64(1))}, ""},
+		"undeclared":      {props{prop("x", 1.5), prop("Skipped", "s")}, props{}, ""},
+		"promoted":        {props{prop("Name", "n")}, props{prop("Name", "n")}, ""},
+		"in another case": {props{prop("RATIO", 1.5)}, nil, `the property "RATIO"`},
+		"flattened": {props{prop("Flat.A", int64(1)), prop("fs.A", []any{int64(1)})},
+			props{prop("Flat.A", int64(1)), prop("fs.A", []any{int64(1)})}, ""},
 		"undeclared, flat":      {props{prop("Flat.B", int64(1)), prop("other.A", int64(1))}, props{}, ""},
 		"flat where it isn't":   {props{prop("Home.A", int64(1))}, nil, `the property "Home.A"`},
 		"whole where it's flat": {props{prop("Flat", entity(prop("A", int64(1))))}, nil, `the property "Flat"`},
 		"flattened load saver":  {props{prop("Note.x", int64(1))}, props{prop("Note.x", int64(1))}, ""},
 		"inside": {props{prop("Home", entity(prop("A", int64(1)), prop("Zip", "z")))},
 			props{prop("Home", entity(prop("A", int64(1))))}, ""},
-		"inside in another case": {props{prop("Home", entity(prop("a", int64(1))))}, nil, `in "Home": the property "a"`},
+		"inside in another case": {props{prop("Home", entity(prop("a", int64(1))))}, nil,
+			`in "Home": the property "a"`},
 		"elements": {props{prop("Items", []any{entity(prop("A", int64(1)), prop("B", "x")), entity(prop("B", "y"))})},
 			props{prop("Items", []any{entity(prop("A", int64(1))), entity()})}, ""},
-		"inside itself": {props{prop("Self", entity(prop("name", "n"), prop("x", 1.5)))}, props{prop("Self", entity(prop("name", "n")))}, ""},
+		"inside itself": {props{prop("Self", entity(prop("name", "n"), prop("x", 1.5)))},
+			props{prop("Self", entity(prop("name", "n")))}, ""},
 	} {
 		got, err := schemaOf(reflect.TypeFor[shop]()).fit(c.stored)
 		switch {
@@ -65,7 +69,9 @@ func TestSchema(t *testing.T) {
 		case err != nil:
 			t.Errorf("%s: %v", name, err)
 		default:
-			if diff := cmp.Diff(c.want, got, cmp.Transformer("nil", func(e *datastore.Entity) []datastore.Property { return append(props{}, e.Properties...) })); diff != "" {
+			if diff := cmp.Diff(c.want, got, cmp.Transformer("nil", func(e *datastore.Entity) []datastore.Property {
+				return append(props{}, e.Properties...)
+			})); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", name, diff)
 			}
 		}
@@ -82,7 +88,8 @@ func TestSchema(t *testing.T) {
 // TestElementsSurvive changes arrays of entities: what the Go type does not
 // declare is never dropped, and what the function sees is all there is.
 func TestElementsSurvive(t *testing.T) {
-	stored := props{prop("Items", []any{nested(prop("A", int64(1)), prop("B", "x")), nested(prop("A", int64(2)), prop("B", "y"))})}
+	stored := props{prop("Items", []any{nested(prop("A", int64(1)), prop("B", "x")),
+		nested(prop("A", int64(2)), prop("B", "y"))})}
 	values, changed := updated(t, stored, func(s *struct{ Items []item }) {
 		if len(s.Items) != 2 || s.Items[1].A != 2 {
 			t.Errorf("the function sees %+v", s.Items)
@@ -96,7 +103,9 @@ func TestElementsSurvive(t *testing.T) {
 		"single": nested(prop("A", int64(1)), prop("B", "x")),
 		"keyed":  &datastore.Entity{Key: datastore.IDKey("K", 1, nil), Properties: props{prop("A", int64(1))}},
 	} {
-		values, _ := updated(t, props{prop("Items", stored)}, func(s *struct{ Items []item }) { s.Items = append(s.Items, item{3}) })
+		values, _ := updated(t, props{prop("Items", stored)}, func(s *struct{ Items []item }) {
+			s.Items = append(s.Items, item{3})
+		})
 		want := append(slices.Clone(valuesIn(stored)), nested(prop("A", int64(3))))
 		if diff := cmp.Diff(want, values["Items"]); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -107,7 +116,10 @@ func TestElementsSurvive(t *testing.T) {
 // TestNestedKeySurvives changes a property beside the key of an entity inside.
 func TestNestedKeySurvives(t *testing.T) {
 	key := datastore.IDKey("K", 1, nil)
-	values, _ := updated(t, props{prop("Home", &datastore.Entity{Key: key, Properties: props{prop("A", int64(1))}})}, func(s *struct{ Home inner }) { s.Home.A = 2 })
+	values, _ := updated(t, props{prop("Home", &datastore.Entity{Key: key, Properties: props{prop("A", int64(1))}})},
+		func(s *struct{ Home inner }) {
+			s.Home.A = 2
+		})
 	if got := values["Home"].(*datastore.Entity).Key; !got.Equal(key) {
 		t.Errorf("the key is %v, want %v", got, key)
 	}

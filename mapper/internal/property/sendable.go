@@ -10,11 +10,12 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// mostIndexed is how many indexed values an entity has at most: the Go client refuses more (datastore/prop.go).
+// mostIndexed is how many indexed values an entity has at most: the Go client refuses more
+// (datastore/prop.go).
 const mostIndexed = 20_000
 
-// CheckSendable returns an error, which names the property, if the client can't send properties: it would refuse the commit that
-// they are in each time, and nothing would say whose they are.
+// CheckSendable returns an error, which names the property, if the client can't send properties: it
+// would refuse the commit that they are in each time, and nothing would say whose they are.
 func CheckSendable(properties []datastore.Property) error {
 	names, indexed := make(map[string]bool, len(properties)), 0
 	for _, p := range properties {
@@ -46,7 +47,8 @@ func CheckSendable(properties []datastore.Property) error {
 	return nil
 }
 
-// CheckText returns an error if a message has a text that is none, such as in a key: it can't be sent.
+// CheckText returns an error if a message has a text that is none, such as in a key: it can't be
+// sent.
 func CheckText(m proto.Message) error {
 	if _, err := proto.Marshal(m); err != nil {
 		return fmt.Errorf("a text in it is not valid UTF-8: %w", err)

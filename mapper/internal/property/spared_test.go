@@ -145,7 +145,8 @@ func (f fitter) element(t reflect.Type, depth int) *pb.Value {
 	}
 }
 
-// properties returns what a struct declares, and more; of flattened and embedded fields, what is inside them.
+// properties returns what a struct declares, and more; of flattened and embedded fields, what is
+// inside them.
 func (f fitter) properties(t reflect.Type, depth int) map[string]*pb.Value {
 	all := make(map[string]*pb.Value)
 	for range f.IntN(4) {
@@ -167,8 +168,8 @@ func (f fitter) properties(t reflect.Type, depth int) map[string]*pb.Value {
 	return all
 }
 
-// TestSpared has a function change nothing of random entities, or one thing: all else is as stored, bit for bit, however
-// deep it is, and whatever is beside it.
+// TestSpared has a function change nothing of random entities, or one thing: all else is as stored,
+// bit for bit, however deep it is, and whatever is beside it.
 func TestSpared(t *testing.T) {
 	testflag.Sequential(t)
 	rng := testflag.Rand(t)
@@ -230,8 +231,10 @@ func TestSpared(t *testing.T) {
 		"House.Rooms+":          func(v *sparse) { v.House.Rooms = append(v.House.Rooms, new(room)) },
 		"Texts-":                func(v *sparse) { remove(rng, &v.Texts, func(s string) bool { return s == "" }) },
 		"Counts-":               func(v *sparse) { remove(rng, &v.Counts, func(n int64) bool { return n == 0 }) },
-		"Refs-":                 func(v *sparse) { remove(rng, &v.Refs, func(k *datastore.Key) bool { return k == nil }) },
-		"Rooms-":                func(v *sparse) { remove(rng, &v.Rooms, func(r *room) bool { return r == nil }) },
+		"Refs-": func(v *sparse) {
+			remove(rng, &v.Refs, func(k *datastore.Key) bool { return k == nil })
+		},
+		"Rooms-": func(v *sparse) { remove(rng, &v.Rooms, func(r *room) bool { return r == nil }) },
 		"Times-": func(v *sparse) { // one that is not saved
 			i := slices.IndexFunc(v.Times, time.Time.IsZero)
 			v.Times = slices.Delete(v.Times, i, i+1)
@@ -329,7 +332,8 @@ func spared[T any](t *testing.T, rng *rand.Rand, edits map[string]func(*T)) {
 	t.Logf("%T: %v; %d removals of one of several that are saved alike", *new(T), done, twins)
 }
 
-// without1 returns what an array is without one of its elements: each one without which a value is saved as v.
+// without1 returns what an array is without one of its elements: each one without which a value is
+// saved as v.
 func without1[T any](t *testing.T, stored *pb.Entity, property string, v *T) (all []*pb.Value) {
 	t.Helper()
 	want, err := shapeOf(reflect.TypeFor[T]()).save(v)
@@ -354,8 +358,8 @@ func without1[T any](t *testing.T, stored *pb.Entity, property string, v *T) (al
 
 var entityType = reflect.TypeFor[*datastore.Entity]()
 
-// TestSparedLists renames properties of random lists, over others as well, and swaps them, also inside entities: each
-// is as it was, under its new name.
+// TestSparedLists renames properties of random lists, over others as well, and swaps them, also
+// inside entities: each is as it was, under its new name.
 func TestSparedLists(t *testing.T) {
 	testflag.Sequential(t)
 	rng := testflag.Rand(t)
@@ -371,7 +375,9 @@ func TestSparedLists(t *testing.T) {
 		want := pbvalue.Clone(stored)
 		list, in := (*[]datastore.Property)(&v), want
 		for rng.IntN(2) == 0 { // an entity inside
-			i := slices.IndexFunc(*list, func(p datastore.Property) bool { return reflect.TypeOf(p.Value) == entityType })
+			i := slices.IndexFunc(*list, func(p datastore.Property) bool {
+				return reflect.TypeOf(p.Value) == entityType
+			})
 			if i < 0 {
 				break
 			}
@@ -440,7 +446,8 @@ func differences(path string, was, is *pb.Entity) (all []difference) {
 	names := maps.Clone(was.GetProperties())
 	maps.Copy(names, is.GetProperties())
 	for name := range names {
-		all = append(all, unlike(strings.TrimPrefix(path+"."+name, "."), was.GetProperties()[name], is.GetProperties()[name])...)
+		all = append(all, unlike(strings.TrimPrefix(path+"."+name, "."), was.GetProperties()[name],
+			is.GetProperties()[name])...)
 	}
 	return all
 }

@@ -12,17 +12,20 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// unsaved stands for an element of a slice that the client does not save: a nil pointer to a struct, or what is empty
-// where the field has omitempty. Without it nothing would say where the others are.
+// unsaved stands for an element of a slice that the client does not save: a nil pointer to a
+// struct, or what is empty where the field has omitempty. Without it nothing would say where the
+// others are.
 type unsaved struct{}
 
 func isUnsaved(v any) bool { _, ok := v.(unsaved); return ok }
 
-// omitted stands for a value of a row of a flattened slice that the client does not save, as it is empty and the field
-// has omitempty. The values of later rows would be those of earlier ones, so it is stored where it is not yet.
+// omitted stands for a value of a row of a flattened slice that the client does not save, as it is
+// empty and the field has omitempty. The values of later rows would be those of earlier ones, so it
+// is stored where it is not yet.
 type omitted struct{ value any }
 
-// complete returns properties that a value is saved as, with all elements of its slices. It changes none in place.
+// complete returns properties that a value is saved as, with all elements of its slices. It changes
+// none in place.
 func complete(properties []datastore.Property, v reflect.Value) []datastore.Property {
 	if v.Kind() != reflect.Struct || slices.Contains(leaves, v.Type()) {
 		return properties
@@ -179,7 +182,8 @@ func omitsSome(t reflect.Type, tag string, seen map[reflect.Type]bool) bool {
 	seen[t] = true
 	for i := range t.NumField() {
 		f := t.Field(i)
-		if _, own, _ := strings.Cut(f.Tag.Get("datastore"), ","); isSlice && strings.Contains(options, "flatten") && strings.Contains(own, "omitempty") {
+		if _, own, _ := strings.Cut(f.Tag.Get("datastore"), ","); isSlice && strings.Contains(options, "flatten") &&
+			strings.Contains(own, "omitempty") {
 			return true
 		}
 		if omitsSome(f.Type, f.Tag.Get("datastore"), seen) {
@@ -192,8 +196,8 @@ func omitsSome(t reflect.Type, tag string, seen map[reflect.Type]bool) bool {
 // valueOf returns the value that the client's Put stores. It leaves unsaved elements out.
 func valueOf(v any, noIndex bool) (*pb.Value, error) { return pbvalue.Of(withoutUnsaved(v), noIndex) }
 
-// valueOf returns the value that is stored. The database stores a key with its project, so the keys in it get the
-// entity's own.
+// valueOf returns the value that is stored. The database stores a key with its project, so the keys
+// in it get the entity's own.
 func (m merger) valueOf(value any, noIndex bool) (*pb.Value, error) {
 	v, err := valueOf(value, noIndex)
 	if err == nil && m.own.GetProjectId() != "" {
@@ -210,7 +214,8 @@ func (m merger) valueOf(value any, noIndex bool) (*pb.Value, error) {
 
 func (m merger) atHome(v *pb.Value) {
 	if k := v.GetKeyValue(); k != nil {
-		k.PartitionId = &pb.PartitionId{ProjectId: m.own.ProjectId, DatabaseId: m.own.DatabaseId, NamespaceId: k.GetPartitionId().GetNamespaceId()}
+		k.PartitionId = &pb.PartitionId{ProjectId: m.own.ProjectId, DatabaseId: m.own.DatabaseId,
+			NamespaceId: k.GetPartitionId().GetNamespaceId()}
 	}
 	for _, el := range v.GetArrayValue().GetValues() {
 		m.atHome(el)

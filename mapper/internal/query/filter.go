@@ -16,7 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// A Filter is a condition that a query's entities satisfy: mapper.Filter has the meaning of its fields.
+// A Filter is a condition that a query's entities satisfy: mapper.Filter has the meaning of its
+// fields.
 type Filter struct {
 	Property string
 	Op       string
@@ -119,7 +120,8 @@ func normalValue(v any) (any, error) {
 		return float64(v), nil
 	case string:
 		if len(v) > keyspace.MaxName || !utf8.ValidString(v) {
-			return nil, fmt.Errorf("the text is longer than %d bytes, which are indexed, or not UTF-8", keyspace.MaxName)
+			return nil, fmt.Errorf("the text is longer than %d bytes, which are indexed, or not UTF-8",
+				keyspace.MaxName)
 		}
 		return v, nil
 	case []byte:
@@ -141,7 +143,8 @@ func normalValue(v any) (any, error) {
 		}
 		return v, keyspace.CheckKey(v)
 	}
-	return nil, fmt.Errorf("its value is a %T, which is not a bool, an integer, a float, a string, a []byte, a time.Time, a *datastore.Key or nil", v)
+	return nil, fmt.Errorf("its value is a %T, which is not a bool, an integer, a float, a string, a []byte, a "+
+		"time.Time, a *datastore.Key or nil", v)
 }
 
 // holds reports whether a value satisfies the filter.

@@ -9,11 +9,12 @@ import (
 )
 
 // ErrNewer says that a newer build has started a job, which has what this one does not know.
-var ErrNewer = errors.New("a newer version has started the job, and this one does not know all of it. Deploy that, or abort the job")
+var ErrNewer = errors.New("a newer version has started the job, and this one does not know all of it. Deploy that, " +
+	"or abort the job")
 
-// Of returns the query of a job. It is [ErrNewer] if this build does not know all of the query, or something that the job
-// needs: it would process other entities, or do it otherwise. A change that adds such a setting has it in [record.Job.Needs]
-// of the jobs that use it.
+// Of returns the query of a job. It is [ErrNewer] if this build does not know all of the query, or
+// something that the job needs: it would process other entities, or do it otherwise. A change that
+// adds such a setting has it in [record.Job.Needs] of the jobs that use it.
 func Of(j *record.Job) (Query, error) {
 	var q Query
 	if len(j.Needs) > 0 {

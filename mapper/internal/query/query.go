@@ -20,8 +20,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/property"
 )
 
-// A Query says which entities a job is over: mapper.Query has the meaning of its fields. It is stored
-// as JSON in the record of the job.
+// A Query says which entities a job is over: mapper.Query has the meaning of its fields. It is
+// stored as JSON in the record of the job.
 type Query struct {
 	Kind          string         `json:"kind,omitempty"`
 	Kinds         []string       `json:"kinds,omitempty"`
@@ -54,13 +54,15 @@ func (q Query) Normal(updates bool) (Query, error) {
 	case updates:
 		return q, errors.New("Query.ReadTime is for a Visit: an Update changes entities as they are now")
 	case q.AllNamespaces:
-		return q, errors.New("Query.ReadTime is set, and the database lists namespaces as they are now: name them in Query.Namespaces")
+		return q, errors.New("Query.ReadTime is set, and the database lists namespaces as they are now: name them in " +
+			"Query.Namespaces")
 	}
 	if !updates && q.KeysOnly && q.ShardBy != "" {
-		return q, errors.New("Query.KeysOnly is set, and entities have to be read to tell whether that of Query.ShardBy has one value: it may be a list")
+		return q, errors.New("Query.KeysOnly is set, and entities have to be read to tell whether that of " +
+			"Query.ShardBy has one value: it may be a list")
 	}
-	// The function of an Update with KeysOnly does not change the property, so the order of its values,
-	// which needs no composite index, does as well as that of keys.
+	// The function of an Update with KeysOnly does not change the property, so the order of its
+	// values, which needs no composite index, does as well as that of keys.
 	if by, one := q.rangedBy(); one && updates && q.KeysOnly && q.Start == nil && q.End == nil {
 		q.ShardBy = by
 	}
@@ -105,7 +107,8 @@ func (q Query) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON reads what MarshalJSON returns.
 func (q *Query) UnmarshalJSON(text []byte) error { return decode(q, text, false) }
 
-// decode reads a query from what MarshalJSON returns. If wholly, names that a query does not have are an error.
+// decode reads a query from what MarshalJSON returns. If wholly, names that a query does not have
+// are an error.
 func decode(q *Query, text []byte, wholly bool) error {
 	type plain Query
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -133,7 +136,8 @@ func (q Query) checkKeys() error {
 			return fmt.Errorf("Query.Ancestor: %w", err)
 		}
 		if a.Namespace != q.Namespace {
-			return fmt.Errorf("Query.Ancestor is in the namespace %q, and Query.Namespace is %q", a.Namespace, q.Namespace)
+			return fmt.Errorf("Query.Ancestor is in the namespace %q, and Query.Namespace is %q", a.Namespace,
+				q.Namespace)
 		}
 	}
 	for i, k := range []*datastore.Key{q.Start, q.End} {
@@ -145,10 +149,12 @@ func (q Query) checkKeys() error {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 		if k.Kind != q.Kind || k.Namespace != q.Namespace {
-			return fmt.Errorf("%s %v is of the kind %q in the namespace %q, and not of the query's", name, k, k.Kind, k.Namespace)
+			return fmt.Errorf("%s %v is of the kind %q in the namespace %q, and not of the query's", name, k, k.Kind,
+				k.Namespace)
 		}
 		if q.ShardBy != "" {
-			return fmt.Errorf("%s bounds keys, and the job is sharded by the property %q: bound that by Query.Filters", name, q.ShardBy)
+			return fmt.Errorf("%s bounds keys, and the job is sharded by the property %q: bound that by Query.Filters",
+				name, q.ShardBy)
 		}
 	}
 	if q.Start != nil && q.End != nil && keyspace.CompareKeys(q.Start, q.End) >= 0 {
@@ -171,12 +177,14 @@ func (q Query) checkFilters() error {
 		switch {
 		case f.Op == "in":
 			if either *= len(f.Value.([]any)); either > maxIn {
-				return fmt.Errorf("Query.Filters: all \"in\" together come to %d combinations, above the %d that Datastore allows", either, maxIn)
+				return fmt.Errorf("Query.Filters: all \"in\" together come to %d combinations, above the %d that "+
+					"Datastore allows", either, maxIn)
 			}
 			fallthrough
 		case !f.ranges():
 			if f.Property == q.ShardBy {
-				return fmt.Errorf("Query.Filters: %q %s is on the property of Query.ShardBy, whose values it leaves none to cut between: shard by keys", f.Property, f.Op)
+				return fmt.Errorf("Query.Filters: %q %s is on the property of Query.ShardBy, whose values it leaves "+
+					"none to cut between: shard by keys", f.Property, f.Op)
 			}
 		}
 	}
@@ -184,7 +192,8 @@ func (q Query) checkFilters() error {
 	case q.ShardBy == "":
 		return nil
 	case q.ShardBy == "__key__" || names.Reserved(q.ShardBy):
-		return fmt.Errorf("Query.ShardBy %q is reserved by Datastore; by keys is how jobs are sharded without it", q.ShardBy)
+		return fmt.Errorf("Query.ShardBy %q is reserved by Datastore; by keys is how jobs are sharded without it",
+			q.ShardBy)
 	case len(q.ShardBy) > keyspace.MaxName:
 		return fmt.Errorf("Query.ShardBy is longer than %d bytes", keyspace.MaxName)
 	}
@@ -238,8 +247,8 @@ func (q Query) Others() []Filter {
 	return slices.DeleteFunc(slices.Clone(q.Filters), func(f Filter) bool { return f.Property == q.ShardBy })
 }
 
-// rangedBy returns the property of a job's inequalities, if they are on one, and the job is sharded by
-// keys.
+// rangedBy returns the property of a job's inequalities, if they are on one, and the job is sharded
+// by keys.
 func (q Query) rangedBy() (property string, one bool) {
 	for _, f := range q.Filters {
 		if f.ranges() && property != "" && f.Property != property {
@@ -255,14 +264,18 @@ func (q Query) rangedBy() (property string, one bool) {
 // WithoutIndex says how a query that needs an index does without, if it does.
 func (q Query) WithoutIndex() string {
 	by, one := q.rangedBy()
-	if !one || q.Ancestor != nil || q.Start != nil || q.End != nil || slices.ContainsFunc(q.Filters, func(f Filter) bool { return !f.ranges() }) {
+	if !one || q.Ancestor != nil || q.Start != nil || q.End != nil ||
+		slices.ContainsFunc(q.Filters, func(f Filter) bool {
+			return !f.ranges()
+		}) {
 		return ""
 	}
-	return fmt.Sprintf(", unless Query.ShardBy is %q (\"shard_by\"), for a function that does not change that property, or an Update is KeysOnly (\"keys_only\"), for one that only deletes", by)
+	return fmt.Sprintf(", unless Query.ShardBy is %q (\"shard_by\"), for a function that does not change that "+
+		"property, or an Update is KeysOnly (\"keys_only\"), for one that only deletes", by)
 }
 
-// Unread reports whether a job does not read its entities. An Update has to, to check them against the
-// query in its transaction.
+// Unread reports whether a job does not read its entities. An Update has to, to check them against
+// the query in its transaction.
 func (q Query) Unread(updates bool) bool {
 	return q.KeysOnly && (!updates || len(q.Filters) == 0 && q.ShardBy == "")
 }
@@ -325,8 +338,8 @@ func (q Query) Position(key *datastore.Key, e *pb.Entity) (at *keyspace.Position
 // Matches reports whether an entity satisfies the filters of a query.
 func Matches(q Query, e *pb.Entity) bool { return match(q.Filters, e) }
 
-// Keeps returns an error if an entity has moved in the order of the query. After has at least those of its properties
-// that the function has changed.
+// Keeps returns an error if an entity has moved in the order of the query. After has at least those
+// of its properties that the function has changed.
 func (q Query) Keeps(before *pb.Entity, changed []string, after *pb.Entity) error {
 	leads := func(name string) bool { // a dot leads into an entity inside, or is part of a name
 		return name == q.ShardBy || strings.HasPrefix(q.ShardBy, name+".")

@@ -9,19 +9,19 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// A Share is a part of all keys, by their hashes: of so many parts of the same size, those from one on, and before another. The zero value is
-// all of them.
+// A Share is a part of all keys, by their hashes: of so many parts of the same size, those from one
+// on, and before another. The zero value is all of them.
 type Share struct{ From, To, Of int64 }
 
-// In a list of filters, and in JSON, a share is a filter by the property and the operator, with a value such as "0-1/100". Builds that know
-// no shares refuse it.
+// In a list of filters, and in JSON, a share is a filter by the property and the operator, with a
+// value such as "0-1/100". Builds that know no shares refuse it.
 const (
 	shareProperty = "__key__"
 	shareOp       = "share"
 )
 
-// mostParts is into how many parts keys are cut at most, and smallest the least share, as 1/smallest: of a smaller one, a page would
-// have too many keys read.
+// mostParts is into how many parts keys are cut at most, and smallest the least share, as
+// 1/smallest: of a smaller one, a page would have too many keys read.
 const (
 	mostParts = 1_000_000
 	smallest  = 1000
@@ -41,7 +41,8 @@ func (s Share) check() error {
 	case s.All():
 		return nil
 	case s.From < 0 || s.From >= s.To || s.To > s.Of || s.Of > mostParts:
-		return fmt.Errorf("the share is from %d to %d of %d parts, want 0 <= from < to <= of <= %d", s.From, s.To, s.Of, mostParts)
+		return fmt.Errorf("the share is from %d to %d of %d parts, want 0 <= from < to <= of <= %d", s.From, s.To, s.Of,
+			mostParts)
 	case (s.To-s.From)*smallest < s.Of:
 		return fmt.Errorf("the share is %d of %d parts, which is less than 1 of %d", s.To-s.From, s.Of, smallest)
 	}
@@ -54,7 +55,8 @@ func shareOf(f Filter) (s Share, ok bool, err error) {
 		return s, false, nil
 	}
 	text, _ := f.Value.(string)
-	if n, err := fmt.Sscanf(text, "%d-%d/%d", &s.From, &s.To, &s.Of); n != 3 || err != nil || s.Of == 0 || s.Filter().Value != text {
+	if n, err := fmt.Sscanf(text, "%d-%d/%d", &s.From, &s.To, &s.Of); n != 3 || err != nil || s.Of == 0 ||
+		s.Filter().Value != text {
 		return s, true, fmt.Errorf("the value %q of a share is not like \"0-1/100\"", f.Value)
 	}
 	return s, true, s.check()
@@ -87,7 +89,8 @@ func (s Share) Has(k *datastore.Key) bool {
 	return s.From <= part && part < s.To
 }
 
-// hashOf returns the hash of a key: of its namespace, and of the kinds, names and numbers of its path.
+// hashOf returns the hash of a key: of its namespace, and of the kinds, names and numbers of its
+// path.
 func hashOf(k *datastore.Key) uint64 {
 	var text []byte
 	for p := k; p != nil; p = p.Parent {

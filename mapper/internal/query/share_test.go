@@ -10,7 +10,8 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag" // its flags are passed to all tests
 )
 
-// TestHashOf has the hashes of keys be what they were: a canary and the job over the rest may be run by different builds.
+// TestHashOf has the hashes of keys be what they were: a canary and the job over the rest may be
+// run by different builds.
 func TestHashOf(t *testing.T) {
 	parent := datastore.NameKey("Bank", "b", nil)
 	inside := datastore.IDKey("Account", 5, parent)
@@ -30,9 +31,11 @@ func TestHashOf(t *testing.T) {
 	}
 }
 
-// TestShareJSON has a share be recorded as a filter that builds without shares refuse, beside others.
+// TestShareJSON has a share be recorded as a filter that builds without shares refuse, beside
+// others.
 func TestShareJSON(t *testing.T) {
-	q, err := Query{Kind: "K", Filters: []Filter{{Property: "a", Op: "=", Value: int64(1)}, Share{0, 1, 100}.Filter()}}.Normal(true)
+	q, err := Query{Kind: "K", Filters: []Filter{{Property: "a", Op: "=", Value: int64(1)},
+		Share{0, 1, 100}.Filter()}}.Normal(true)
 	if err != nil || q.Share != (Share{0, 1, 100}) || len(q.Filters) != 1 {
 		t.Fatalf("%+v, %v", q, err)
 	}

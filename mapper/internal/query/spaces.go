@@ -21,7 +21,8 @@ func (q Query) normalSpaces() (Query, error) {
 	case len(q.Kinds) > 0 && q.Kind != "":
 		return q, fmt.Errorf("Query.Kind is %q, and there are Query.Kinds: set one of them", q.Kind)
 	case len(q.Kinds) > maxKinds || len(q.Namespaces) > maxNamespaces:
-		return q, fmt.Errorf("Query.Kinds are %d, and Query.Namespaces %d, above the maximum of %d and %d", len(q.Kinds), len(q.Namespaces), maxKinds, maxNamespaces)
+		return q, fmt.Errorf("Query.Kinds are %d, and Query.Namespaces %d, above the maximum of %d and %d",
+			len(q.Kinds), len(q.Namespaces), maxKinds, maxNamespaces)
 	case q.AllNamespaces && (q.Namespace != "" || len(q.Namespaces) > 0), q.Namespace != "" && len(q.Namespaces) > 0:
 		return q, errors.New("of Query.Namespace, Query.Namespaces and Query.AllNamespaces one can be set")
 	}
@@ -57,7 +58,8 @@ func (q Query) normalSpaces() (Query, error) {
 func Foreign(q Query) error {
 	for _, k := range q.AllKinds() {
 		if slices.ContainsFunc(named(q), func(n string) bool { return names.Ours(n, k) }) {
-			return fmt.Errorf("Query.Kind %q is one of those that hold scattermap's own records, in the default namespace: "+
+			return fmt.Errorf("Query.Kind %q is one of those that hold scattermap's own records, in the default "+
+				"namespace: "+
 				"no job is over them", k)
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/property"
 )
 
-// A Comparison is what a query compares the values of one property with. Datastore compares values of
-// different types, too: by an order of types, which is hardly ever meant.
+// A Comparison is what a query compares the values of one property with. Datastore compares values
+// of different types, too: by an order of types, which is hardly ever meant.
 type Comparison struct {
 	Property string
 	filters  []Filter
@@ -58,7 +58,8 @@ func (c Comparison) Passing(greatest bool) *datastore.Query {
 	return d
 }
 
-// Stored returns the query for the entity with the least value that is not null, or the greatest one.
+// Stored returns the query for the entity with the least value that is not null, or the greatest
+// one.
 func (c Comparison) Stored(greatest bool) *datastore.Query {
 	return c.ordered(greatest).FilterField(c.Property, ">", nil)
 }
@@ -79,7 +80,8 @@ func (c Comparison) ordered(descending bool) *datastore.Query {
 // ValueOf returns the value by which an entity was found that passes, or that has a value.
 func (c Comparison) ValueOf(e *pb.Entity, passes, greatest bool) (any, bool) {
 	values := slices.DeleteFunc(property.Indexed(e, c.Property), func(v any) bool {
-		return passes && slices.ContainsFunc(c.filters, func(f Filter) bool { return !f.holds(v) }) || !passes && v == nil
+		return passes && slices.ContainsFunc(c.filters, func(f Filter) bool { return !f.holds(v) }) || !passes &&
+			v == nil
 	})
 	slices.SortFunc(values, value.Compare)
 	switch {
@@ -99,8 +101,10 @@ func (c Comparison) CheckPassing(passing any) error {
 			continue
 		}
 		if passing == nil {
-			return fmt.Errorf("%w: Query.Filters: %q %s lets null pass as well, as Datastore orders it before all else, and entities of the kind %q have it: "+
-				"leave that out by the filter {\"property\": %q, \"op\": \">\", \"value\": null}, in Go mapper.Where(%q, \">\", nil), or say by Filter.AnyType (\"any_type\": true) that it is meant",
+			return fmt.Errorf("%w: Query.Filters: %q %s lets null pass as well, as Datastore orders it before all "+
+				"else, and entities of the kind %q have it: "+
+				"leave that out by the filter {\"property\": %q, \"op\": \">\", \"value\": null}, in Go "+
+				"mapper.Where(%q, \">\", nil), or say by Filter.AnyType (\"any_type\": true) that it is meant",
 				fault.ErrArguments, f.Property, f.Op, c.kind, f.Property, f.Property)
 		}
 		return c.mismatch(f, f.Value, passing)
@@ -108,8 +112,8 @@ func (c Comparison) CheckPassing(passing any) error {
 	return nil
 }
 
-// CheckStored returns an error if values of the property, between which all others are in Datastore's
-// order, show that none has the type that they are compared with.
+// CheckStored returns an error if values of the property, between which all others are in
+// Datastore's order, show that none has the type that they are compared with.
 func (c Comparison) CheckStored(least, greatest any) error {
 	for _, f := range c.filters {
 		values, list := f.Value.([]any)
@@ -129,8 +133,10 @@ func (c Comparison) CheckStored(least, greatest any) error {
 }
 
 func (c Comparison) mismatch(f Filter, compared, stored any) error {
-	return fmt.Errorf("%w: Query.Filters: %q %s compares with a value of the type %s, and entities of the kind %q have values of the type %s, which Datastore orders by their type alone%s; "+
-		"Filter.AnyType (\"any_type\": true) says that it is meant", fault.ErrArguments, f.Property, f.Op, value.Type(compared), c.kind, value.Type(stored), advice(compared, stored))
+	return fmt.Errorf("%w: Query.Filters: %q %s compares with a value of the type %s, and entities of the kind %q "+
+		"have values of the type %s, which Datastore orders by their type alone%s; "+
+		"Filter.AnyType (\"any_type\": true) says that it is meant", fault.ErrArguments, f.Property, f.Op,
+		value.Type(compared), c.kind, value.Type(stored), advice(compared, stored))
 }
 
 // advice says how to write a value of the type that is stored.

@@ -1,8 +1,9 @@
-// Package recent remembers things by their keys: as many as it may, and those that are in use. It forgets those first
-// that were used longest ago.
+// Package recent remembers things by their keys: as many as it may, and those that are in use. It
+// forgets those first that were used longest ago.
 package recent
 
-// A Map has a value for each of some keys. Its zero value is empty. It is not for several goroutines at once.
+// A Map has a value for each of some keys. Its zero value is empty. It is not for several
+// goroutines at once.
 type Map[K comparable, V any] struct {
 	all  map[K]*entry[V]
 	uses uint64
@@ -32,8 +33,8 @@ func (m *Map[K, V]) Peek(key K) (value V, ok bool) {
 	return value, false
 }
 
-// Put sets the value of a key. If there are more than so many then, it forgets those that were used longest ago, but
-// none that inUse is true of, if that is not nil, and returns their values.
+// Put sets the value of a key. If there are more than so many then, it forgets those that were used
+// longest ago, but none that inUse is true of, if that is not nil, and returns their values.
 func (m *Map[K, V]) Put(key K, value V, most int, inUse func(K, V) bool) (forgotten map[K]V) {
 	if m.all == nil {
 		m.all = make(map[K]*entry[V])

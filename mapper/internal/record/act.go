@@ -35,7 +35,8 @@ func (h History) Acts() (acts []Act, err error) {
 	return acts, nil
 }
 
-// With returns the history with another act. One that can't be read begins anew: an act is not refused for it.
+// With returns the history with another act. One that can't be read begins anew: an act is not
+// refused for it.
 func (h History) With(a Act) History {
 	acts, _ := h.Acts()
 	a.At = a.At.UTC().Truncate(time.Microsecond)

@@ -11,9 +11,10 @@ import (
 // BatchKind is the kind of the records of batches.
 const BatchKind = "ScattermapUndoBatch"
 
-// A Batch is what a page of an undo has restored by a commit of its own, before that of the page, which can't hold it all. The record is
-// written by that commit. So another attempt knows what was restored and counts it once, and the undo of the undo finds it: all that the
-// commit has written has the version of the record.
+// A Batch is what a page of an undo has restored by a commit of its own, before that of the page,
+// which can't hold it all. The record is written by that commit. So another attempt knows what was
+// restored and counts it once, and the undo of the undo finds it: all that the commit has written
+// has the version of the record.
 type Batch struct {
 	Job         string    `datastore:"job,noindex"` // the undo,
 	Incarnation string    `datastore:"incarnation,noindex"`
@@ -24,7 +25,8 @@ type Batch struct {
 	Expires     time.Time `datastore:"expires,omitempty"` // for a time-to-live policy, see mapper.Job.CleanUp
 }
 
-// MaxBatchKeys is how many bytes of keys a batch may have, so that its record has room for all of them.
+// MaxBatchKeys is how many bytes of keys a batch may have, so that its record has room for all of
+// them.
 const MaxBatchKeys = maxKeys / 2
 
 // NewBatch returns the record of a batch that a job has on a page, and its key.
@@ -34,11 +36,13 @@ func NewBatch(job Ref, page string, keys []*datastore.Key, restored, removed int
 		h.Write([]byte(key.Encode() + "\n"))
 	}
 	w := Wrote{Others: keys}
-	b := &Batch{Job: job.ID, Incarnation: job.Incarnation, Page: page, Wrote: w.Encode(), Restored: restored, Removed: removed}
+	b := &Batch{Job: job.ID, Incarnation: job.Incarnation, Page: page, Wrote: w.Encode(), Restored: restored,
+		Removed: removed}
 	return BatchKey(job, page+"."+hex.EncodeToString(h.Sum(nil)[:16])), b
 }
 
-// BatchKey returns the key of the record of a batch, or a bound of such keys: the name begins with the ID of the page.
+// BatchKey returns the key of the record of a batch, or a bound of such keys: the name begins with
+// the ID of the page.
 func BatchKey(job Ref, name string) *datastore.Key {
 	return datastore.NameKey(BatchKind, RangePrefix(job)+name, nil)
 }

@@ -13,7 +13,8 @@ type Cause struct {
 	Example   *Range
 }
 
-// Causes groups the failures of a job, of which there are so many altogether, by what their errors have in common: the most frequent first.
+// Causes groups the failures of a job, of which there are so many altogether, by what their errors
+// have in common: the most frequent first.
 func Causes(failed []*Range, all int64) (causes []Cause) {
 	at := make(map[string]int)
 	for _, r := range failed {
@@ -28,6 +29,8 @@ func Causes(failed []*Range, all int64) (causes []Cause) {
 	for i := range causes {
 		causes[i].Count = causes[i].Count * all / int64(len(failed))
 	}
-	slices.SortStableFunc(causes, func(a, b Cause) int { return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Text, b.Text)) })
+	slices.SortStableFunc(causes, func(a, b Cause) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Text, b.Text))
+	})
 	return causes
 }

@@ -10,7 +10,8 @@ import (
 // ErrState says that a job is not in a state in which it can do what was asked.
 var ErrState = errors.New("the job's state does not allow that")
 
-// ErrOtherArguments says that a job of that ID was started with another mapper, query or parameters.
+// ErrOtherArguments says that a job of that ID was started with another mapper, query or
+// parameters.
 var ErrOtherArguments = errors.New("a job of this ID has other arguments")
 
 func refuse(j *Job) error { return fmt.Errorf("%w: it is %q", ErrState, j.State) }
@@ -41,8 +42,9 @@ func (j *Job) Pause() (changed bool, err error) {
 	return false, refuse(j)
 }
 
-// PauseByLimit pauses a job of an epoch that runs, whose failures are over a limit: over says which. If
-// it is that of their share, the job counts them anew from what sum has, when it is resumed.
+// PauseByLimit pauses a job of an epoch that runs, whose failures are over a limit: over says
+// which. If it is that of their share, the job counts them anew from what sum has, when it is
+// resumed.
 func (j *Job) PauseByLimit(epoch int64, over string, sum *Totals) (changed bool) {
 	if j.State != Running || j.Epoch != epoch {
 		return false
@@ -70,8 +72,8 @@ func (j *Job) Abort(now time.Time) (changed bool, err error) {
 	return false, refuse(j)
 }
 
-// Resume has a job go on that was paused, has failed, or runs and may have lost its tasks. One that a
-// limit has paused when so many entities had failed may have as many failures again.
+// Resume has a job go on that was paused, has failed, or runs and may have lost its tasks. One that
+// a limit has paused when so many entities had failed may have as many failures again.
 func (j *Job) Resume(failed int64, now time.Time) error {
 	switch j.State {
 	case Running, Paused, Failed:
@@ -92,14 +94,15 @@ func (j *Job) Resume(failed int64, now time.Time) error {
 	return nil
 }
 
-// A Selection is which failures of a job are retried: all of them, or those of a cause, of so many altogether.
+// A Selection is which failures of a job are retried: all of them, or those of a cause, of so many
+// altogether.
 type Selection struct {
 	Cause  string // see [Range.Cause]; empty: all
 	Failed int64
 }
 
-// Retry has a job process its failures again. They are opened one after the other, until EndRetry. Where some are left, as many more are
-// allowed as at first.
+// Retry has a job process its failures again. They are opened one after the other, until EndRetry.
+// Where some are left, as many more are allowed as at first.
 func (j *Job) Retry(s Selection, now time.Time) error {
 	if err := refuseCleaned(j); err != nil {
 		return err
@@ -142,7 +145,9 @@ func (j *Job) CleanUp(how string) (changed bool, err error) {
 	case j.Cleaning == how:
 		return false, nil
 	case j.Cleaning != "":
-		return false, fmt.Errorf("%w: it is being cleaned up in another way, which takes until the sweep after the last record", ErrState)
+		return false,
+			fmt.Errorf("%w: it is being cleaned up in another way, which takes until the sweep after the last record",
+				ErrState)
 	}
 	j.Cleaning, j.Cleaned = how, true
 	j.Epoch++
@@ -154,8 +159,8 @@ func (j *Job) MayEnd(epoch int64) bool {
 	return j.State == Running && !j.Retrying && j.Epoch == epoch && j.Cleaning == ""
 }
 
-// Forestall gives a job the epoch after its own, which somebody was about to give it in a commit: that is
-// refused then. Nothing else changes.
+// Forestall gives a job the epoch after its own, which somebody was about to give it in a commit:
+// that is refused then. Nothing else changes.
 func Forestall(j *Job, epoch int64) (changed bool) {
 	if j.Epoch+1 != epoch {
 		return false
@@ -173,8 +178,9 @@ func (j *Job) Fail(reason string, countersLost bool, now time.Time) {
 	j.State, j.Error, j.Ended = Failed, reason, now.UTC().Truncate(time.Microsecond)
 }
 
-// LoseEnd notes that the task that ends a job is lost, which was enqueued under a generation: the next
-// one has another name, and is suspected, as the deliveries of that one may have died of the finalizer.
+// LoseEnd notes that the task that ends a job is lost, which was enqueued under a generation: the
+// next one has another name, and is suspected, as the deliveries of that one may have died of the
+// finalizer.
 func (j *Job) LoseEnd(generation int64) (changed bool) {
 	if j.State != Running || j.Generation != generation {
 		return false
@@ -200,8 +206,8 @@ func (j *Job) BeginFinalizer(epoch int64, m CrashMark, now time.Time, deadline t
 
 const waitsForBuild = "its tasks wait for a build that has the mapper "
 
-// NeedsBuild has the status of a job say whether a build does not have its mapper. What else it says
-// stays.
+// NeedsBuild has the status of a job say whether a build does not have its mapper. What else it
+// says stays.
 func (j *Job) NeedsBuild(missing bool) (changed bool) {
 	text := ""
 	if missing {

@@ -26,7 +26,8 @@ func TestControl(t *testing.T) {
 		{"retry", always(func(j *Job) error { return j.Retry(Selection{}, noon) }), "R R R x R R"},
 		{"clean up", func(j *Job) (bool, error) { return j.CleanUp("{}") }, "x x F A S W"},
 	} {
-		letters := map[string]string{Running: "R", Paused: "P", Failed: "F", Aborted: "A", Succeeded: "S", SucceededWithFailures: "W"}
+		letters := map[string]string{Running: "R", Paused: "P", Failed: "F", Aborted: "A", Succeeded: "S",
+			SucceededWithFailures: "W"}
 		for i, want := range strings.Fields(test.want) {
 			j := Job{State: states[i], Error: "it waits"}
 			before := j
@@ -82,16 +83,19 @@ func TestLimits(t *testing.T) {
 	if j.PauseByLimit(1, "late", new(Totals)) || j.State != Running {
 		t.Error("a page of an epoch that is over has paused the job")
 	}
-	if !j.PauseByLimit(2, "more than 10 entities have failed", new(Totals)) || j.State != Paused || j.Failures != 0 || !strings.Contains(j.Error, "more than 10") {
+	if !j.PauseByLimit(2, "more than 10 entities have failed", new(Totals)) || j.State != Paused || j.Failures != 0 ||
+		!strings.Contains(j.Error, "more than 10") {
 		t.Errorf("%+v", j)
 	}
 	if err := j.Resume(13, noon); err != nil || j.Limit != 23 || j.Limited {
 		t.Errorf("resumed with 13 failures: %+v, %v", j, err)
 	}
-	if !j.PauseByLimit(3, "a share", &Totals{Ranges: 5, Failures: 20, Processed: 80}) || j.Failures != 20 || j.Tried != 100 {
+	if !j.PauseByLimit(3, "a share", &Totals{Ranges: 5, Failures: 20, Processed: 80}) || j.Failures != 20 ||
+		j.Tried != 100 {
 		t.Errorf("paused by the share: %+v", j)
 	}
-	if err := j.Retry(Selection{}, noon); err != nil || j.Limit != 10 || j.Failures != 0 || j.Tried != 0 || !j.Retrying {
+	if err := j.Retry(Selection{}, noon); err != nil || j.Limit != 10 || j.Failures != 0 || j.Tried != 0 ||
+		!j.Retrying {
 		t.Errorf("retried: %+v, %v", j, err)
 	}
 }
@@ -125,12 +129,13 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// TestBeginFinalizer has deliveries of the task that ends a job leave marks: of those that are found,
-// some are deaths.
+// TestBeginFinalizer has deliveries of the task that ends a job leave marks: of those that are
+// found, some are deaths.
 func TestBeginFinalizer(t *testing.T) {
 	j := Job{State: Running, Epoch: 1}
 	first := CrashMark{Delivery: "a", At: rounded, Task: "t", Alone: true}
-	if j.BeginFinalizer(0, first, rounded, time.Minute) || !j.BeginFinalizer(1, first, rounded, time.Minute) || j.Error == "" {
+	if j.BeginFinalizer(0, first, rounded, time.Minute) || !j.BeginFinalizer(1, first, rounded, time.Minute) ||
+		j.Error == "" {
 		t.Fatalf("%+v", j)
 	}
 	if j.BeginFinalizer(1, first, rounded, time.Minute) {
@@ -168,11 +173,12 @@ func TestNeedsBuild(t *testing.T) {
 	}
 }
 
-// TestForestall takes the next epoch away from whoever is about to commit it: that, and what says in which
-// epoch the finalizer took effect, is all that changes.
+// TestForestall takes the next epoch away from whoever is about to commit it: that, and what says
+// in which epoch the finalizer took effect, is all that changes.
 func TestForestall(t *testing.T) {
 	for _, before := range []Job{
-		{State: Running, Epoch: 3}, {State: Paused, Epoch: 3, Finalizes: true, Finalized: 2}, {State: Succeeded, Epoch: 3, Finalizes: true, Finalized: 3},
+		{State: Running, Epoch: 3}, {State: Paused, Epoch: 3, Finalizes: true, Finalized: 2},
+		{State: Succeeded, Epoch: 3, Finalizes: true, Finalized: 3},
 	} {
 		for epoch := range int64(7) {
 			j, want := before, before
@@ -188,7 +194,8 @@ func TestForestall(t *testing.T) {
 	}
 }
 
-// TestMayEnd has only a job end that runs, in the epoch of whoever ends it, and has no failures to open.
+// TestMayEnd has only a job end that runs, in the epoch of whoever ends it, and has no failures to
+// open.
 func TestMayEnd(t *testing.T) {
 	for _, test := range []struct {
 		j    Job

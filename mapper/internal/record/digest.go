@@ -157,10 +157,12 @@ func (r *Range) seal() []byte {
 	d.text(r.ID)
 	d.position(r.Start)
 	d.position(r.End)
-	for _, s := range []string{r.State, r.Namespace, r.Kind, r.Failed, r.Error, string(r.Keys), string(r.Counters), string(r.Single)} {
+	for _, s := range []string{r.State, r.Namespace, r.Kind, r.Failed, r.Error, string(r.Keys), string(r.Counters),
+		string(r.Single)} {
 		d.text(s)
 	}
-	for _, n := range []int64{r.Depth, r.Children, r.Retries, r.Recorded, r.Refusals, r.Entities, r.Processed, r.Unsharded} {
+	for _, n := range []int64{r.Depth, r.Children, r.Retries, r.Recorded, r.Refusals, r.Entities, r.Processed,
+		r.Unsharded} {
 		d.integer(n)
 	}
 	for _, b := range []bool{r.Alone, r.Continued, r.Full} {

@@ -13,10 +13,10 @@ import (
 // DraftKind is the kind of the records of drafts.
 const DraftKind = "ScattermapDraft"
 
-// A Draft is the ledger of some of a job's records, and says which: so that whoever comes next goes on where
-// another delivery has stopped, or died. It is about an epoch in which no record changes any more. So every
-// draft of that epoch is right, whoever has made it and however late it is; one of another epoch is of no
-// use. It takes less than an entity may, however many records there are.
+// A Draft is the ledger of some of a job's records, and says which: so that whoever comes next goes
+// on where another delivery has stopped, or died. It is about an epoch in which no record changes
+// any more. So every draft of that epoch is right, whoever has made it and however late it is; one
+// of another epoch is of no use. It takes less than an entity may, however many records there are.
 type Draft struct {
 	Epoch  int64     `datastore:"epoch,noindex"`
 	Link   int64     `datastore:"link,noindex"`   // of the chain of tasks that add up: the one that goes on
@@ -32,8 +32,8 @@ func DraftKey(job Ref) *datastore.Key {
 	return datastore.NameKey(DraftKind, RangePrefix(job)+"draft", nil)
 }
 
-// Further returns that of two drafts of an epoch which is of more records. Its chain is where the longer one
-// of theirs is.
+// Further returns that of two drafts of an epoch which is of more records. Its chain is where the
+// longer one of theirs is.
 func (d *Draft) Further(o *Draft) *Draft {
 	link := max(d.Link, o.Link)
 	if o.Ledger.Ranges > d.Ledger.Ranges {
@@ -98,7 +98,9 @@ func (d *Draft) Decode() error {
 	if err != nil {
 		return fmt.Errorf("the draft of a ledger: %w", err)
 	}
-	s.Totals.Retrying, s.Totals.Expected, s.Totals.tally, s.Totals.leftOut = s.Retrying, s.Expected, s.Counters, s.LeftOut
-	d.Ledger = Ledger{s.Totals, s.Made, s.Found, s.Begin, s.End, s.Meant, s.Single, s.First, s.Last, s.Problems, s.Missed, s.Tiles, s.PendingTiles, s.Alone}
+	s.Totals.Retrying, s.Totals.Expected, s.Totals.tally, s.Totals.leftOut = s.Retrying, s.Expected, s.Counters,
+		s.LeftOut
+	d.Ledger = Ledger{s.Totals, s.Made, s.Found, s.Begin, s.End, s.Meant, s.Single, s.First, s.Last, s.Problems,
+		s.Missed, s.Tiles, s.PendingTiles, s.Alone}
 	return nil
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// TestDraft adds records up by drafts that are stored and read back: what they come to is what they come to
-// at once.
+// TestDraft adds records up by drafts that are stored and read back: what they come to is what they
+// come to at once.
 func TestDraft(t *testing.T) {
 	j, all := tree(t)
 	all[1].State, all[1].Open, all[1].Estimate = Pending, j.ID, 7 // every sum has something to add up
@@ -50,7 +50,8 @@ func TestDraft(t *testing.T) {
 	}
 	d = restored(t, d)
 	if len(want.Problems) != len(d.Ledger.Problems) || want.missed != d.Ledger.missed || want.missed == 0 {
-		t.Errorf("%d problems and %d, want %d and %d", len(d.Ledger.Problems), d.Ledger.missed, len(want.Problems), want.missed)
+		t.Errorf("%d problems and %d, want %d and %d", len(d.Ledger.Problems), d.Ledger.missed, len(want.Problems),
+			want.missed)
 	}
 	want.Problems = d.Ledger.Problems // in the order of the records
 	want.Waiting = nil                // what a draft is of has no open ranges
@@ -84,11 +85,12 @@ func restored(t *testing.T, d *Draft) *Draft {
 	return again
 }
 
-// TestLargestDraft has the record of a draft hold as much as it can, and more counters than it can: it fits an entity, and has all of them or says
-// that it has none.
+// TestLargestDraft has the record of a draft hold as much as it can, and more counters than it can:
+// it fits an entity, and has all of them or says that it has none.
 func TestLargestDraft(t *testing.T) {
 	rng := testflag.Rand(t)
-	for random, fits := range map[int]bool{0: true, 3: true, 10: true, 30: false} { // bytes of a name that do not compress
+	// bytes of a name that do not compress
+	for random, fits := range map[int]bool{0: true, 3: true, 10: true, 30: false} {
 		t.Run(fmt.Sprintf("%d random bytes", random), func(t *testing.T) { largestDraft(t, rng, random, fits) })
 	}
 }
@@ -137,7 +139,8 @@ func largestDraft(t *testing.T, rng *rand.Rand, random int, fits bool) {
 		t.Errorf("the record takes %d bytes", size)
 	}
 	again := restored(t, d)
-	if got, err := again.Ledger.tally.Values(); fits && (err != nil || !maps.Equal(got, want)) || !fits && !errors.Is(err, tally.ErrTooMany) {
+	if got, err := again.Ledger.tally.Values(); fits && (err != nil || !maps.Equal(got, want)) ||
+		!fits && !errors.Is(err, tally.ErrTooMany) {
 		t.Errorf("%d counters, %v; want that all fit: %t", len(got), err, fits)
 	}
 	if n := d.Ledger.leftOut.Count(); len(d.Ledger.Spaces)+n < 29_000 || len(d.Ledger.Spaces)+n > 31_000 {
@@ -145,8 +148,8 @@ func largestDraft(t *testing.T, rng *rand.Rand, random int, fits bool) {
 	}
 }
 
-// TestSpacesOfParts adds up more spaces than a record has room for, in parts of which each leaves some out:
-// what is left is what is left of the whole.
+// TestSpacesOfParts adds up more spaces than a record has room for, in parts of which each leaves
+// some out: what is left is what is left of the whole.
 func TestSpacesOfParts(t *testing.T) {
 	rng := testflag.Rand(t)
 	var whole Totals
@@ -164,6 +167,7 @@ func TestSpacesOfParts(t *testing.T) {
 	}
 	whole.bound()
 	if !reflect.DeepEqual(sum, whole) || len(whole.Spaces) == 0 || whole.SpacesLeftOut == 0 {
-		t.Errorf("%d spaces and %d left out, want %d and %d", len(sum.Spaces), sum.SpacesLeftOut, len(whole.Spaces), whole.SpacesLeftOut)
+		t.Errorf("%d spaces and %d left out, want %d and %d", len(sum.Spaces), sum.SpacesLeftOut, len(whole.Spaces),
+			whole.SpacesLeftOut)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A Closing is what is kept of the records of a job that deletes them before it ends, see mapper.Mapper.Forget, until
-// it has.
+// A Closing is what is kept of the records of a job that deletes them before it ends, see
+// mapper.Mapper.Forget, until it has.
 type Closing struct {
 	Ranges   int64    `json:"ranges"`
 	Alone    int64    `json:"alone"`
@@ -24,8 +24,8 @@ type Closing struct {
 // maxForgot is how many jobs a Closing names: 64 KiB.
 const maxForgot = 1000
 
-// Close has a job that runs begin to delete the records of its ranges, which add up to a ledger: nothing of them
-// changes any more.
+// Close has a job that runs begin to delete the records of its ranges, which add up to a ledger:
+// nothing of them changes any more.
 func Close(j *Job, l *Ledger, salt, how string) error {
 	text, err := json.Marshal(Closing{Ranges: l.Tiles, Alone: l.Alone, Failures: l.Failures, Salt: salt})
 	if err == nil {
@@ -72,9 +72,10 @@ func Salted(salt, text string) string {
 
 const erasedText = "(erased)"
 
-// Redact takes out of a job's record what can name entities, or what it was about: query, parameters, errors, reasons,
-// the names of counters, and who has done something, if that mentions a subject. What stays is what was done when, and
-// numbers. Of query and parameters a hash stays, whose salt nobody keeps.
+// Redact takes out of a job's record what can name entities, or what it was about: query,
+// parameters, errors, reasons, the names of counters, and who has done something, if that mentions
+// a subject. What stays is what was done when, and numbers. Of query and parameters a hash stays,
+// whose salt nobody keeps.
 func Redact(j *Job, s Subject, salt string, now time.Time) error {
 	hash := Salted(salt, string(j.Query)+"\x00"+string(j.Params))
 	j.Query, j.Params = fmt.Appendf(nil, `{"kind":"erased-%s"}`, hash), fmt.Appendf(nil, `{"erased":"%s"}`, hash)
@@ -101,8 +102,8 @@ func Redact(j *Job, s Subject, salt string, now time.Time) error {
 	return err
 }
 
-// RedactTexts takes out of a job's record what mentions a subject, but its query and parameters: in what was done to
-// it, errors, and the names of counters. It reports whether there was something.
+// RedactTexts takes out of a job's record what mentions a subject, but its query and parameters: in
+// what was done to it, errors, and the names of counters. It reports whether there was something.
 func RedactTexts(j *Job, s Subject) (changed bool, err error) {
 	acts, err := j.History.Acts()
 	said := err != nil // what can't be read says nothing
@@ -132,8 +133,8 @@ func RedactTexts(j *Job, s Subject) (changed bool, err error) {
 	return said || changed, err
 }
 
-// RedactValues takes out of a job's record what may quote an entity, whatever its query: errors, and the names of
-// counters and namespaces. It reports whether there was something.
+// RedactValues takes out of a job's record what may quote an entity, whatever its query: errors,
+// and the names of counters and namespaces. It reports whether there was something.
 func RedactValues(j *Job) (changed bool, err error) {
 	for _, text := range []*string{&j.Error, &j.Trouble, &j.RetryOf} {
 		if *text != "" && *text != erasedText {
@@ -152,7 +153,8 @@ func RedactValues(j *Job) (changed bool, err error) {
 	return true, sum.RecordIn(j)
 }
 
-// ComesAnywhere reports whether a job may come to entities, or to records, whatever their namespace: an undo does, too.
+// ComesAnywhere reports whether a job may come to entities, or to records, whatever their
+// namespace: an undo does, too.
 func ComesAnywhere(j *Job) bool {
 	var q struct {
 		Kind string `json:"kind"`
@@ -167,8 +169,8 @@ func NamesKeys(j *Job) bool {
 	return json.Unmarshal(j.Query, &q) != nil || len(q.Ancestor)+len(q.Start)+len(q.End) > 0
 }
 
-// RedactPast takes out of what became of a schedule's ticks the IDs of jobs that mention a subject: a hash of each stays,
-// whose salt nobody keeps. What can't be read goes.
+// RedactPast takes out of what became of a schedule's ticks the IDs of jobs that mention a subject:
+// a hash of each stays, whose salt nobody keeps. What can't be read goes.
 func (s *Schedule) RedactPast(of Subject, salt string) {
 	all := s.past()
 	for i, p := range all {

@@ -9,9 +9,11 @@ import (
 
 // An Example is what a rehearsal would do to an entity.
 type Example struct {
-	Key        *datastore.Key    `json:"key"`
-	What       string            `json:"what"`                 // "change", "delete", "put another entity" or "delete another entity"
-	Properties []ExampleProperty `json:"properties,omitempty"` // that it would change or put, or of what it would delete
+	Key *datastore.Key `json:"key"`
+	// "change", "delete", "put another entity" or "delete another entity"
+	What string `json:"what"`
+	// that it would change or put, or of what it would delete
+	Properties []ExampleProperty `json:"properties,omitempty"`
 }
 
 // An ExampleProperty is one of an example, with its values as texts of up to 200 characters.

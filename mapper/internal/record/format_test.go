@@ -22,10 +22,17 @@ func TestStoredNames(t *testing.T) {
 		record any
 		want   string
 	}{
-		{new(Range), "job incarnation id open failed state generation depth start end namespace kind survey alone samples estimate exact workers portion entity_size page_size narrowed " +
-			"attempts refusals refused_in not_before lost cut children continued retries recorded single entities keys seal processed written conflicts ran pace full unsharded counters wrote left left_of examples examples_of error created done expires " + suspicion},
-		{new(Job), "incarnation needs history undo beside mapper queue schedule query params state active listed generation epoch forestalled page_size page_time timeout workers concurrent splitting rate rate_until rate_then ramp_from masks times limit_step limit limit_share limited budget poor spent allowance " +
-			"counters_lost counters_dropped attempts backoff_first backoff_max tolerant failures tried finalizes finalized replaying replaying_of created ended error trouble totals drafted closing erased retain retires retired cleaned_at cleaning cleaned expires " + suspicion},
+		{new(Range), "job incarnation id open failed state generation depth start end namespace kind survey alone " +
+			"samples estimate exact workers portion entity_size page_size narrowed " +
+			"attempts refusals refused_in not_before lost cut children continued retries recorded single entities " +
+			"keys seal processed written conflicts ran pace full unsharded counters wrote left left_of examples " +
+			"examples_of error created done expires " + suspicion},
+		{new(Job), "incarnation needs history undo beside mapper queue schedule query params state active listed " +
+			"generation epoch forestalled page_size page_time timeout workers concurrent splitting rate rate_until " +
+			"rate_then ramp_from masks times limit_step limit limit_share limited budget poor spent allowance " +
+			"counters_lost counters_dropped attempts backoff_first backoff_max tolerant failures tried finalizes " +
+			"finalized replaying replaying_of created ended error trouble totals drafted closing erased retain " +
+			"retires retired cleaned_at cleaning cleaned expires " + suspicion},
 		{new(Draft), "epoch link from ledger kept"},
 		{new(Schedule), "tick outcome run queued waits slots past"},
 		{new(Slot), "mapper kind job incarnation"},

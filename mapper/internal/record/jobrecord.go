@@ -29,44 +29,51 @@ const (
 // ErrNoSuchJob says that there is no job of that ID.
 var ErrNoSuchJob = errors.New("no such job")
 
-// A Job is the record of a job. It is written when the job starts, ends or is controlled, and when there
-// is something to show. No task writes it just because it runs: there are too many.
+// A Job is the record of a job. It is written when the job starts, ends or is controlled, and when
+// there is something to show. No task writes it just because it runs: there are too many.
 type Job struct {
-	ID          string    `datastore:"-"`
-	Incarnation string    `datastore:"incarnation,noindex"` // see [Ref]
-	Mapper      string    `datastore:"mapper,noindex"`
-	Queue       Owner     `datastore:"queue,omitempty,noindex"`
-	Schedule    string    `datastore:"schedule,omitempty,noindex"` // whose run it is, see [Schedule]
-	Beside      bool      `datastore:"beside,omitempty,noindex"`   // it may run beside others of its mapper and kind, see [Slot]
-	Needs       []string  `datastore:"needs,omitempty,noindex"`    // what a build has to know to run it, see query.Of; none so far
-	Query       []byte    `datastore:"query,noindex"`              // JSON
-	Params      []byte    `datastore:"params,noindex"`             // JSON
-	State       string    `datastore:"state,noindex"`
-	Active      bool      `datastore:"active,omitempty"`              // indexed: it needs sweeps
-	Generation  int64     `datastore:"generation,noindex"`            // of the names of its tasks
-	Listed      []string  `datastore:"listed,omitempty"`              // indexed: see [Listing]
-	Epoch       int64     `datastore:"epoch,noindex"`                 // counts ranges that appear outside a parent's commit
-	Forestalled int64     `datastore:"forestalled,omitempty,noindex"` // counts moves to another queue that were too late
-	PageSize    int64     `datastore:"page_size,noindex"`
-	PageTime    int64     `datastore:"page_time,noindex"` // nanoseconds
-	Timeout     int64     `datastore:"timeout,noindex"`   // nanoseconds
-	Workers     int64     `datastore:"workers,noindex"`
-	Concurrent  int64     `datastore:"concurrent,noindex"`           // how many tasks the queue delivers at once; 0: unknown
-	Splitting   []byte    `datastore:"splitting,noindex"`            // JSON
-	Rate        []byte    `datastore:"rate,noindex"`                 // JSON; empty: no limit
-	RateUntil   time.Time `datastore:"rate_until,omitempty,noindex"` // when Rate ends; zero: it does not
-	RateThen    []byte    `datastore:"rate_then,omitempty,noindex"`  // what it is from then on
-	RampFrom    time.Time `datastore:"ramp_from,noindex"`            // when its ramp began
-	Masks       bool      `datastore:"masks,noindex"`                // the database honours property masks
-	Times       bool      `datastore:"times,noindex"`                // the property that it is sharded by has times
-	LimitStep   int64     `datastore:"limit_step,noindex"`           // what Limit began with; each resume allows as many again
-	Limit       int64     `datastore:"limit,noindex"`                // of failures; negative: none
-	LimitShare  float64   `datastore:"limit_share,noindex"`
-	Limited     bool      `datastore:"limited,noindex"` // a limit has paused it
+	ID          string `datastore:"-"`
+	Incarnation string `datastore:"incarnation,noindex"` // see [Ref]
+	Mapper      string `datastore:"mapper,noindex"`
+	Queue       Owner  `datastore:"queue,omitempty,noindex"`
+	Schedule    string `datastore:"schedule,omitempty,noindex"` // whose run it is, see [Schedule]
+	// it may run beside others of its mapper and kind, see [Slot]
+	Beside bool `datastore:"beside,omitempty,noindex"`
+	// what a build has to know to run it, see query.Of; none so far
+	Needs      []string `datastore:"needs,omitempty,noindex"`
+	Query      []byte   `datastore:"query,noindex"`  // JSON
+	Params     []byte   `datastore:"params,noindex"` // JSON
+	State      string   `datastore:"state,noindex"`
+	Active     bool     `datastore:"active,omitempty"`   // indexed: it needs sweeps
+	Generation int64    `datastore:"generation,noindex"` // of the names of its tasks
+	Listed     []string `datastore:"listed,omitempty"`   // indexed: see [Listing]
+	// counts ranges that appear outside a parent's commit
+	Epoch int64 `datastore:"epoch,noindex"`
+	// counts moves to another queue that were too late
+	Forestalled int64 `datastore:"forestalled,omitempty,noindex"`
+	PageSize    int64 `datastore:"page_size,noindex"`
+	PageTime    int64 `datastore:"page_time,noindex"` // nanoseconds
+	Timeout     int64 `datastore:"timeout,noindex"`   // nanoseconds
+	Workers     int64 `datastore:"workers,noindex"`
+	// how many tasks the queue delivers at once; 0: unknown
+	Concurrent int64     `datastore:"concurrent,noindex"`
+	Splitting  []byte    `datastore:"splitting,noindex"`            // JSON
+	Rate       []byte    `datastore:"rate,noindex"`                 // JSON; empty: no limit
+	RateUntil  time.Time `datastore:"rate_until,omitempty,noindex"` // when Rate ends; zero: it does not
+	RateThen   []byte    `datastore:"rate_then,omitempty,noindex"`  // what it is from then on
+	RampFrom   time.Time `datastore:"ramp_from,noindex"`            // when its ramp began
+	Masks      bool      `datastore:"masks,noindex"`                // the database honours property masks
+	Times      bool      `datastore:"times,noindex"`                // the property that it is sharded by has times
+	// what Limit began with; each resume allows as many again
+	LimitStep  int64   `datastore:"limit_step,noindex"`
+	Limit      int64   `datastore:"limit,noindex"` // of failures; negative: none
+	LimitShare float64 `datastore:"limit_share,noindex"`
+	Limited    bool    `datastore:"limited,noindex"` // a limit has paused it
 
-	Budget []byte  `datastore:"budget,omitempty,noindex"` // JSON; empty: none
-	Poor   bool    `datastore:"poor,omitempty,noindex"`   // it has paused the job
-	Spent  float64 `datastore:"spent,omitempty,noindex"`  // of it, as a share: by pages, or taken out by processes for theirs
+	Budget []byte `datastore:"budget,omitempty,noindex"` // JSON; empty: none
+	Poor   bool   `datastore:"poor,omitempty,noindex"`   // it has paused the job
+	// of it, as a share: by pages, or taken out by processes for theirs
+	Spent float64 `datastore:"spent,omitempty,noindex"`
 
 	Allowance int64 `datastore:"allowance,omitempty,noindex"` // counts the resumes that have allowed as much again
 
@@ -75,19 +82,21 @@ type Job struct {
 	CountersLost    bool `datastore:"counters_lost,omitempty,noindex"`
 	CountersDropped bool `datastore:"counters_dropped,omitempty,noindex"`
 
-	Tolerant  bool      `datastore:"tolerant,noindex"`               // it records the failures of pages that fail as a whole
-	Failures  int64     `datastore:"failures,noindex"`               // when LimitShare has paused it, about
-	Tried     int64     `datastore:"tried,noindex"`                  // as many entities were processed or had failed
-	Finalizes bool      `datastore:"finalizes,noindex"`              // the build that ended it has a finalizer
-	Finalized int64     `datastore:"finalized,noindex"`              // the epoch in which that took effect
-	Retrying  bool      `datastore:"replaying,noindex"`              // failures are becoming ranges again:
-	RetryOf   string    `datastore:"replaying_of,omitempty,noindex"` // those of this cause, see [Range.Cause]; empty: all
-	Created   time.Time `datastore:"created,noindex"`
-	Ended     time.Time `datastore:"ended,noindex"`
-	Error     string    `datastore:"error,noindex"`
-	Trouble   string    `datastore:"trouble,omitempty,noindex"` // why something is tried again
-	Totals    []byte    `datastore:"totals,noindex"`            // JSON, as tally.Pack has it, once it has ended
-	Drafted   bool      `datastore:"drafted,omitempty,noindex"` // it has a [Draft], perhaps of an epoch that is over
+	// it records the failures of pages that fail as a whole
+	Tolerant  bool  `datastore:"tolerant,noindex"`
+	Failures  int64 `datastore:"failures,noindex"`  // when LimitShare has paused it, about
+	Tried     int64 `datastore:"tried,noindex"`     // as many entities were processed or had failed
+	Finalizes bool  `datastore:"finalizes,noindex"` // the build that ended it has a finalizer
+	Finalized int64 `datastore:"finalized,noindex"` // the epoch in which that took effect
+	Retrying  bool  `datastore:"replaying,noindex"` // failures are becoming ranges again:
+	// those of this cause, see [Range.Cause]; empty: all
+	RetryOf string    `datastore:"replaying_of,omitempty,noindex"`
+	Created time.Time `datastore:"created,noindex"`
+	Ended   time.Time `datastore:"ended,noindex"`
+	Error   string    `datastore:"error,noindex"`
+	Trouble string    `datastore:"trouble,omitempty,noindex"` // why something is tried again
+	Totals  []byte    `datastore:"totals,noindex"`            // JSON, as tally.Pack has it, once it has ended
+	Drafted bool      `datastore:"drafted,omitempty,noindex"` // it has a [Draft], perhaps of an epoch that is over
 
 	History History `datastore:"history,omitempty,noindex"`
 	Undo    string  `datastore:"undo,omitempty,noindex"` // the ID of the job that undoes it
@@ -96,13 +105,17 @@ type Job struct {
 	Cleaned  bool      `datastore:"cleaned,noindex"`   // some of its records are gone, or expire
 	Expires  time.Time `datastore:"expires,omitempty"` // for a time-to-live policy, see mapper.Job.CleanUp
 
-	Retain    time.Duration `datastore:"retain,omitempty,noindex"`     // how long its records are kept once it has ended; 0: until somebody cleans them up
-	Retires   string        `datastore:"retires,omitempty"`            // indexed, while they will be cleaned up for that: see retires
-	Retired   bool          `datastore:"retired,omitempty,noindex"`    // they were, or are being cleaned up,
-	CleanedAt time.Time     `datastore:"cleaned_at,omitempty,noindex"` // since then
+	// how long its records are kept once it has ended; 0: until somebody cleans them up
+	Retain time.Duration `datastore:"retain,omitempty,noindex"`
+	// indexed, while they will be cleaned up for that: see retires
+	Retires   string    `datastore:"retires,omitempty"`
+	Retired   bool      `datastore:"retired,omitempty,noindex"`    // they were, or are being cleaned up,
+	CleanedAt time.Time `datastore:"cleaned_at,omitempty,noindex"` // since then
 
-	Closing []byte    `datastore:"closing,omitempty,noindex"` // JSON, see [Closing]; empty: it does not delete its records before its end
-	Erased  time.Time `datastore:"erased,omitempty,noindex"`  // when what it was about was taken out of the record, see [Redact]
+	// JSON, see [Closing]; empty: it does not delete its records before its end
+	Closing []byte `datastore:"closing,omitempty,noindex"`
+	// when what it was about was taken out of the record, see [Redact]
+	Erased time.Time `datastore:"erased,omitempty,noindex"`
 
 	AttemptSettings
 	Suspicion // that its finalizer kills its process
@@ -131,10 +144,10 @@ func (j *Job) Root() string { return RangeID(j.Ref().String(), 0) }
 // JobKey returns the key of the record of a job.
 func JobKey(id string) *datastore.Key { return datastore.NameKey(JobKind, id, nil) }
 
-// A Ref names a job by its ID, and by the incarnation that tells it from the jobs that had the ID before.
-// Both are in the names of all that belongs to the job: records of ranges, tasks, idempotency keys. So a
-// process that wakes after the job's end finds nothing of the next job of that ID. A Ref without an
-// incarnation is the job that has the ID now.
+// A Ref names a job by its ID, and by the incarnation that tells it from the jobs that had the ID
+// before. Both are in the names of all that belongs to the job: records of ranges, tasks,
+// idempotency keys. So a process that wakes after the job's end finds nothing of the next job of
+// that ID. A Ref without an incarnation is the job that has the ID now.
 type Ref struct{ ID, Incarnation string }
 
 // Ref returns the name of the job.
@@ -215,7 +228,8 @@ func (t *Totals) RecordIn(j *Job) (err error) {
 
 // RootRange returns the root of a new job.
 func (j *Job) RootRange() *Range {
-	return &Range{Job: j.ID, Incarnation: j.Incarnation, ID: j.Root(), Open: j.ID, State: Pending, PageSize: j.PageSize, Created: j.Created}
+	return &Range{Job: j.ID, Incarnation: j.Incarnation, ID: j.Root(), Open: j.ID, State: Pending, PageSize: j.PageSize,
+		Created: j.Created}
 }
 
 // RecordedTotals returns what the records of a job that has ended add up to.

@@ -28,17 +28,21 @@ func TestJobTransitions(t *testing.T) {
 		from, want Job
 		transition func(*Job)
 	}{
-		{"resume a paused job", Job{State: Paused, Error: "paused by its failure limit", Limited: true, Generation: 3, Epoch: 4},
+		{"resume a paused job", Job{State: Paused, Error: "paused by its failure limit", Limited: true, Generation: 3,
+			Epoch: 4},
 			Job{State: Running, RampFrom: rounded, Generation: 4, Epoch: 5}, goOn},
 		{"resume a failed job", Job{State: Failed, Error: "gave up", Ended: rounded, Suspicion: suspected},
 			Job{State: Running, RampFrom: rounded, Tolerant: true, Generation: 1, Epoch: 1}, goOn},
 		{"resume one whose counters can't be kept", Job{State: Failed, CountersLost: true},
-			Job{State: Running, RampFrom: rounded, Tolerant: true, CountersDropped: true, Generation: 1, Epoch: 1}, goOn},
+			Job{State: Running, RampFrom: rounded, Tolerant: true, CountersDropped: true, Generation: 1, Epoch: 1},
+			goOn},
 		{"resume it again", Job{State: Paused, CountersDropped: true, Tolerant: true},
-			Job{State: Running, RampFrom: rounded, Tolerant: true, CountersDropped: true, Generation: 1, Epoch: 1}, goOn},
+			Job{State: Running, RampFrom: rounded, Tolerant: true, CountersDropped: true, Generation: 1, Epoch: 1},
+			goOn},
 		{"resume a job that runs", Job{State: Running, RampFrom: rounded.Add(-time.Hour)},
 			Job{State: Running, RampFrom: rounded.Add(-time.Hour), Generation: 1, Epoch: 1}, goOn},
-		{"retry the failures of a job", Job{State: SucceededWithFailures, Ended: rounded, Totals: []byte(`{"failures":1}`)},
+		{"retry the failures of a job", Job{State: SucceededWithFailures, Ended: rounded,
+			Totals: []byte(`{"failures":1}`)},
 			Job{State: Running, RampFrom: rounded, Generation: 1, Epoch: 1}, goOn},
 		{"succeed", Job{State: Running, Error: "tried again", Suspicion: suspected, Finalizes: true, Epoch: 7},
 			Job{State: Succeeded, Ended: rounded, Epoch: 7}, succeed(Totals{Processed: 5})},
@@ -76,7 +80,8 @@ func TestActive(t *testing.T) {
 	}
 }
 
-// TestIncarnation has two jobs of one ID differ, also if one is given the random number of the other.
+// TestIncarnation has two jobs of one ID differ, also if one is given the random number of the
+// other.
 func TestIncarnation(t *testing.T) {
 	job := Job{ID: "nightly", Mapper: "m", Query: []byte(`{"kind":"A"}`), Params: []byte("{}")}
 	job.Incarnate(7)
@@ -99,7 +104,8 @@ func TestIncarnation(t *testing.T) {
 			number = 8
 		}
 		other.Incarnate(number)
-		if err := ref.Is(&other); !errors.Is(err, ErrNoSuchJob) || RangeKey(ref, "r").Equal(RangeKey(other.Ref(), "r")) {
+		if err := ref.Is(&other); !errors.Is(err, ErrNoSuchJob) ||
+			RangeKey(ref, "r").Equal(RangeKey(other.Ref(), "r")) {
 			t.Errorf("another %s: %q, %v", name, other.Incarnation, err)
 		}
 		if err := (Ref{ID: other.ID}).Is(&other); err != nil {

@@ -26,10 +26,11 @@ import (
 //   - A record that is done has a seal: a hash of what it said when its page was committed.
 type Ledger struct {
 	Totals
-	made, found         tally.Sum // sums of the IDs of ranges: those that were made, and those of the records
-	begin, end          tally.Sum // sums of hashes of positions
-	meant, single       tally.Sum // sums of hashes of single entities: as their pages had them, and as their records have
-	first, last         int64     // ranges that begin, and end, with the query
+	made, found tally.Sum // sums of the IDs of ranges: those that were made, and those of the records
+	begin, end  tally.Sum // sums of hashes of positions
+	// sums of hashes of single entities: as their pages had them, and as their records have
+	meant, single       tally.Sum
+	first, last         int64 // ranges that begin, and end, with the query
 	Problems            []string
 	missed              int   // problems beyond those
 	Tiles, PendingTiles int64 // ranges that are not those of single entities
@@ -86,8 +87,8 @@ func boundaryDigest(p *keyspace.Position) *Digest {
 	return d
 }
 
-// BoundaryHash returns a hash of where a range begins or ends. That of a position is the same for both, and
-// those of the two ends of a query, nil, are not.
+// BoundaryHash returns a hash of where a range begins or ends. That of a position is the same for
+// both, and those of the two ends of a query, nil, are not.
 func BoundaryHash(p *keyspace.Position, begins bool) string {
 	if p != nil {
 		return string(boundaryDigest(p).Sum())
@@ -135,7 +136,8 @@ func (l *Ledger) check(r *Range) {
 	case r.Begun != "" || r.Done.IsZero():
 		l.Problem("range %s is done, at %v, and the delivery %q has begun and not ended", r.ID, r.Done, r.Begun)
 	case r.Processed < 0 || failures < 0 || r.Processed+failures > r.Entities:
-		l.Problem("range %s had %d entities, of which %d were processed, and %d failed", r.ID, r.Entities, r.Processed, failures)
+		l.Problem("range %s had %d entities, of which %d were processed, and %d failed", r.ID, r.Entities, r.Processed,
+			failures)
 	case r.Written < 0 || r.Written > r.Processed:
 		l.Problem("range %s has written %d of the %d entities that it has processed", r.ID, r.Written, r.Processed)
 	case !bytes.Equal(r.Seal, r.seal()):
@@ -165,7 +167,8 @@ func (l *Ledger) Close(j *Job) {
 		l.Problem("the job's mapper, query or params are not those that it was started with")
 	}
 	if l.made.Plus(idNumber(j.Root())) != l.found {
-		l.Problem("the records are not those of the ranges that were made, of which one is missing, or there is one more")
+		l.Problem("the records are not those of the ranges that were made, of which one is missing, or there is one " +
+			"more")
 	}
 	if l.first != 1 || l.last != 1 || l.begin != l.end {
 		l.Problem("the ranges do not tile the query: there is a gap, or an overlap")
@@ -183,7 +186,8 @@ func (l *Ledger) Err() error {
 	if len(l.Problems) == 0 {
 		return nil
 	}
-	return fault.Summarized(errRecords.Error(), fmt.Errorf("%w: %s (problem 1 of %d)", errRecords, l.Problems[0], len(l.Problems)+l.missed))
+	return fault.Summarized(errRecords.Error(), fmt.Errorf("%w: %s (problem 1 of %d)", errRecords, l.Problems[0],
+		len(l.Problems)+l.missed))
 }
 
 // CheckEnd compares a job that has ended with what its ranges add up to.
@@ -207,13 +211,16 @@ func (l *Ledger) CheckEnd(j *Job) {
 		l.Problem("the job has %s, and %v", j.State, l.Lost)
 	}
 	recorded, err := j.RecordedTotals()
-	if err != nil || recorded.Processed != l.Processed || recorded.Failures != l.Failures || recorded.Ranges != l.Ranges {
-		l.Problem("the totals of the job are %d processed and %d failures in %d ranges, its records add up to %d, %d and %d",
+	if err != nil || recorded.Processed != l.Processed || recorded.Failures != l.Failures ||
+		recorded.Ranges != l.Ranges {
+		l.Problem("the totals of the job are %d processed and %d failures in %d ranges, its records add up to %d, %d "+
+			"and %d",
 			recorded.Processed, recorded.Failures, recorded.Ranges, l.Processed, l.Failures, l.Ranges)
 		return
 	}
 	text, err := tally.Unpack(j.Totals)
 	if sum, encoding := json.Marshal(l.Totals); err != nil || encoding != nil || !bytes.Equal(sum, text) {
-		l.Problem("the counters, pages, spaces or written entities of the job's totals are not what its records add up to")
+		l.Problem("the counters, pages, spaces or written entities of the job's totals are not what its records add " +
+			"up to")
 	}
 }

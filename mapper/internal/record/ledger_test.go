@@ -10,8 +10,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// family returns a job that has ended, and its records: of a page, of what it has left to another one, and of
-// an entity that has failed.
+// family returns a job that has ended, and its records: of a page, of what it has left to another
+// one, and of an entity that has failed.
 func family(t *testing.T) (*Job, []*Range) {
 	t.Helper()
 	j := &Job{ID: "j", Mapper: "m", PageSize: 100, Created: noon, Generation: 2, State: SucceededWithFailures}
@@ -49,8 +49,8 @@ func ledgerOf(t *testing.T, j *Job, all []*Range) *Ledger {
 	return l
 }
 
-// TestDamagedRecords changes one thing of a job's records at a time, also where the one who changes it seals
-// the record again, and looks what the ledger says.
+// TestDamagedRecords changes one thing of a job's records at a time, also where the one who changes
+// it seals the record again, and looks what the ledger says.
 func TestDamagedRecords(t *testing.T) {
 	const root, rest, alone = 0, 1, 2
 	for name, test := range map[string]struct {

@@ -8,10 +8,10 @@ import (
 	"slices"
 )
 
-// A Listing is the jobs of a queue, in a state, of a mapper; what is empty does not matter. Each job is
-// listed under the eight combinations of what it has and of nothing, in one property that has an index
-// of its own: a value is a hash of the combination, and the job's place. So each listing is a stretch of
-// one index, in the order of places.
+// A Listing is the jobs of a queue, in a state, of a mapper; what is empty does not matter. Each
+// job is listed under the eight combinations of what it has and of nothing, in one property that
+// has an index of its own: a value is a hash of the combination, and the job's place. So each
+// listing is a stretch of one index, in the order of places.
 type Listing struct {
 	Queue         Owner
 	State, Mapper string
@@ -26,8 +26,8 @@ func (l Listing) prefix() string {
 	return hex.EncodeToString(h.Sum(nil)[:8]) + "."
 }
 
-// Bounds returns between which two values the jobs of the listing are that were started before a place;
-// an empty one is behind the last.
+// Bounds returns between which two values the jobs of the listing are that were started before a
+// place; an empty one is behind the last.
 func (l Listing) Bounds(before string) (from, to string) {
 	if before == "" {
 		before = "~" // above all places
@@ -35,7 +35,8 @@ func (l Listing) Bounds(before string) (from, to string) {
 	return l.prefix(), l.prefix() + before
 }
 
-// Place returns the job's place among all jobs, in the order in which they were started. No other job has it.
+// Place returns the job's place among all jobs, in the order in which they were started. No other
+// job has it.
 func Place(j *Job) string { return fmt.Sprintf("%016x.%s", j.Created.UnixMicro(), j.ID) }
 
 var place = regexp.MustCompile(`^[0-9a-f]{16}\.[A-Za-z0-9_-]{1,100}$`)

@@ -8,7 +8,8 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// TestListed checks that a job is in the listings of what it has and in no others, in the order of starts.
+// TestListed checks that a job is in the listings of what it has and in no others, in the order of
+// starts.
 func TestListed(t *testing.T) {
 	at := time.Unix(1_700_000_000, 0)
 	j := &Job{ID: "x", Queue: "q", State: Running, Mapper: "m", Created: at}
@@ -33,7 +34,9 @@ func TestListed(t *testing.T) {
 		if in(j) != test.x || in(old) != test.y {
 			t.Errorf("%+v: %v and %v", test.l, in(j), in(old))
 		}
-		if _, to := test.l.Bounds(Place(j)); slices.ContainsFunc(listed(j), func(s string) bool { return from <= s && s < to }) {
+		if _, to := test.l.Bounds(Place(j)); slices.ContainsFunc(listed(j), func(s string) bool {
+			return from <= s && s < to
+		}) {
 			t.Errorf("%+v: the job is before itself", test.l)
 		}
 	}

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestTakes checks which tasks of a job an engine runs, which are superseded, and which have gone astray.
+// TestTakes checks which tasks of a job an engine runs, which are superseded, and which have gone
+// astray.
 func TestTakes(t *testing.T) {
 	for _, test := range []struct {
 		owner       Owner
@@ -27,13 +28,14 @@ func TestTakes(t *testing.T) {
 			t.Errorf("%+v: %v, %v", test, takes, err)
 		}
 	}
-	if err := Owner("of-job").Is("of-engine"); err == nil || !strings.Contains(err.Error(), "of-job") || !strings.Contains(err.Error(), "of-engine") {
+	if err := Owner("of-job").Is("of-engine"); err == nil || !strings.Contains(err.Error(), "of-job") ||
+		!strings.Contains(err.Error(), "of-engine") {
 		t.Errorf("%v, want an error that names both", err)
 	}
 }
 
-// TestMove checks that a job which has tasks, or gets some when it is resumed, has others in its new queue,
-// and that the end of one that has ended stays as it is.
+// TestMove checks that a job which has tasks, or gets some when it is resumed, has others in its
+// new queue, and that the end of one that has ended stays as it is.
 func TestMove(t *testing.T) {
 	for _, test := range []struct {
 		job  Job
@@ -43,14 +45,15 @@ func TestMove(t *testing.T) {
 		{Job{State: Succeeded, Cleaning: "{}"}, 1}, {Job{State: Running, Queue: "b"}, 0},
 	} {
 		j := test.job
-		if changed := Owner("b").Move(&j); changed != (test.job.Queue != "b") || j.Queue != "b" || j.Epoch != test.want || j.Generation != test.want {
+		if changed := Owner("b").Move(&j); changed != (test.job.Queue != "b") || j.Queue != "b" ||
+			j.Epoch != test.want || j.Generation != test.want {
 			t.Errorf("%+v becomes %+v", test.job, j)
 		}
 	}
 }
 
-// TestForestallMove forestalls moves to a queue: each time the job differs from what the move has read, unless it is in
-// the queue already.
+// TestForestallMove forestalls moves to a queue: each time the job differs from what the move has
+// read, unless it is in the queue already.
 func TestForestallMove(t *testing.T) {
 	j := &Job{Queue: "here"}
 	for n := range int64(2) {

@@ -24,65 +24,86 @@ const (
 	Abandoned = "abandoned" // it was pending when its job was cleaned up
 )
 
-// A Range is the record of one range: what a task has to do, and once it
-// is done, what it did. Only open, failed, left_of, examples_of and expires are indexed, and exist only while
-// the range is pending, its entity has failed, its undo has left something, its rehearsal has an example, or it has been cleaned up: a finished job
-// costs no index entries otherwise. What is empty is not saved, as most of it is in most records, but
-// for what tells them apart.
+// A Range is the record of one range: what a task has to do, and once it is done, what it did. Only
+// open, failed, left_of, examples_of and expires are indexed, and exist only while the range is
+// pending, its entity has failed, its undo has left something, its rehearsal has an example, or it
+// has been cleaned up: a finished job costs no index entries otherwise. What is empty is not saved,
+// as most of it is in most records, but for what tells them apart.
 type Range struct {
-	Job         string               `datastore:"job,noindex"`
-	Incarnation string               `datastore:"incarnation,noindex"` // of the job
-	ID          string               `datastore:"id,noindex"`
-	Open        string               `datastore:"open,omitempty"`   // the job's ID, while it is pending
-	Failed      string               `datastore:"failed,omitempty"` // the job's ID, while its entity has failed
-	State       string               `datastore:"state,noindex"`
-	Generation  int64                `datastore:"generation,noindex"`
-	Depth       int64                `datastore:"depth,noindex"`               // the root has 0
-	Start       *keyspace.Position   `datastore:"start,omitempty,noindex"`     // nil: from the beginning
-	End         *keyspace.Position   `datastore:"end,omitempty,noindex"`       // nil: to the end
-	Namespace   string               `datastore:"namespace,omitempty,noindex"` // with Kind: the space that its entities are in, if the query has several
-	Kind        string               `datastore:"kind,omitempty,noindex"`      // empty: it may reach into several
-	Resample    bool                 `datastore:"survey,omitempty,noindex"`    // its task has to survey it, as that of the root does
-	Alone       bool                 `datastore:"alone,omitempty,noindex"`     // only the entity at Start
-	Samples     []*keyspace.Position `datastore:"samples,omitempty,noindex"`
-	Estimate    int64                `datastore:"estimate,omitempty,noindex"`    // of its entities; 0: unknown
-	Exact       bool                 `datastore:"exact,omitempty,noindex"`       // they were counted
-	Workers     int64                `datastore:"workers,omitempty,noindex"`     // that should share it; 0 is one
-	FairShare   int64                `datastore:"portion,omitempty,noindex"`     // how many entities are one worker's portion; 0: all of them
-	EntitySize  int64                `datastore:"entity_size,omitempty,noindex"` // bytes of an entity of the kind, on average; 0: unknown
-	PageSize    int64                `datastore:"page_size,omitempty,noindex"`
-	Narrowed    int64                `datastore:"narrowed,omitempty,noindex"`   // what became of PageSize for this page; 0: it is as it was
-	Attempts    int64                `datastore:"attempts,omitempty,noindex"`   // deliveries after the first one
-	Refusals    int64                `datastore:"refusals,omitempty,noindex"`   // attempts that the function or the database refused
-	RefusedIn   int64                `datastore:"refused_in,omitempty,noindex"` // the job's generation in which it did; Resume raises that
-	NotBefore   time.Time            `datastore:"not_before,omitempty,noindex"` // of its task
-	Lost        bool                 `datastore:"lost,omitempty,noindex"`       // its last task was gone while it was pending
-	Cut         bool                 `datastore:"cut,omitempty,noindex"`        // the part behind its page is with its children
-	Children    int64                `datastore:"children,omitempty,noindex"`
-	Continued   bool                 `datastore:"continued,omitempty,noindex"` // its parent's task went on with it
-	Retries     int64                `datastore:"retries,omitempty,noindex"`   // of the children: entities that failed, and are tried again
-	Recorded    int64                `datastore:"recorded,omitempty,noindex"`  // the last of the children: entities that have failed for good
-	Single      []byte               `datastore:"single,omitempty,noindex"`    // with Retries or Recorded: a sum of hashes of those children and their entities
-	Entities    int64                `datastore:"entities,omitempty,noindex"`  // that its page came to: all that were in the range then
-	Keys        []byte               `datastore:"keys,omitempty,noindex"`      // a digest of theirs
-	Seal        []byte               `datastore:"seal,omitempty,noindex"`      // a digest of what is above and below, once it is done
-	Processed   int64                `datastore:"processed,omitempty,noindex"`
-	Written     int64                `datastore:"written,omitempty,noindex"`   // of those, entities that it has saved or deleted
-	Conflicts   int64                `datastore:"conflicts,omitempty,noindex"` // how often its function ran again on what others had changed
-	Ran         time.Duration        `datastore:"ran,omitempty,noindex"`       // by the function, on its page
-	Pace        time.Duration        `datastore:"pace,omitempty,noindex"`      // of the function, for an entity, where the range was cut off; 0: unknown
-	Full        bool                 `datastore:"full,omitempty,noindex"`      // its page was full by count, bytes or time
-	Unsharded   int64                `datastore:"unsharded,omitempty,noindex"` // of the root: entities without the property that the job is sharded by; negative: unknown
-	Counters    []byte               `datastore:"counters,omitempty,noindex"`  // JSON
-	Wrote       []byte               `datastore:"wrote,omitempty,noindex"`     // by its page, see [Wrote]
-	Left        []byte               `datastore:"left,omitempty,noindex"`      // by the page of an undo, see [Leave]
-	LeftOf      string               `datastore:"left_of,omitempty"`           // the job's ID, if it has left something
-	Examples    []byte               `datastore:"examples,omitempty,noindex"`  // JSON: of what the page of a rehearsal would do
-	ExamplesOf  string               `datastore:"examples_of,omitempty"`       // the job's ID, if it has some
-	Error       string               `datastore:"error,omitempty,noindex"`     // of its entity, if that has failed
-	Created     time.Time            `datastore:"created,omitempty,noindex"`
-	Done        time.Time            `datastore:"done,omitempty,noindex"`
-	Expires     time.Time            `datastore:"expires,omitempty"` // for a time-to-live policy, see mapper.Job.CleanUp
+	Job         string             `datastore:"job,noindex"`
+	Incarnation string             `datastore:"incarnation,noindex"` // of the job
+	ID          string             `datastore:"id,noindex"`
+	Open        string             `datastore:"open,omitempty"`   // the job's ID, while it is pending
+	Failed      string             `datastore:"failed,omitempty"` // the job's ID, while its entity has failed
+	State       string             `datastore:"state,noindex"`
+	Generation  int64              `datastore:"generation,noindex"`
+	Depth       int64              `datastore:"depth,noindex"`           // the root has 0
+	Start       *keyspace.Position `datastore:"start,omitempty,noindex"` // nil: from the beginning
+	End         *keyspace.Position `datastore:"end,omitempty,noindex"`   // nil: to the end
+	// with Kind: the space that its entities are in, if the query has several
+	Namespace string `datastore:"namespace,omitempty,noindex"`
+	Kind      string `datastore:"kind,omitempty,noindex"` // empty: it may reach into several
+	// its task has to survey it, as that of the root does
+	Resample bool                 `datastore:"survey,omitempty,noindex"`
+	Alone    bool                 `datastore:"alone,omitempty,noindex"` // only the entity at Start
+	Samples  []*keyspace.Position `datastore:"samples,omitempty,noindex"`
+	Estimate int64                `datastore:"estimate,omitempty,noindex"` // of its entities; 0: unknown
+	Exact    bool                 `datastore:"exact,omitempty,noindex"`    // they were counted
+	Workers  int64                `datastore:"workers,omitempty,noindex"`  // that should share it; 0 is one
+	// how many entities are one worker's portion; 0: all of them
+	FairShare int64 `datastore:"portion,omitempty,noindex"`
+	// bytes of an entity of the kind, on average; 0: unknown
+	EntitySize int64 `datastore:"entity_size,omitempty,noindex"`
+	PageSize   int64 `datastore:"page_size,omitempty,noindex"`
+	// what became of PageSize for this page; 0: it is as it was
+	Narrowed int64 `datastore:"narrowed,omitempty,noindex"`
+	Attempts int64 `datastore:"attempts,omitempty,noindex"` // deliveries after the first one
+	// attempts that the function or the database refused
+	Refusals int64 `datastore:"refusals,omitempty,noindex"`
+	// the job's generation in which it did; Resume raises that
+	RefusedIn int64     `datastore:"refused_in,omitempty,noindex"`
+	NotBefore time.Time `datastore:"not_before,omitempty,noindex"` // of its task
+	// its last task was gone while it was pending
+	Lost bool `datastore:"lost,omitempty,noindex"`
+	// the part behind its page is with its children
+	Cut       bool  `datastore:"cut,omitempty,noindex"`
+	Children  int64 `datastore:"children,omitempty,noindex"`
+	Continued bool  `datastore:"continued,omitempty,noindex"` // its parent's task went on with it
+	// of the children: entities that failed, and are tried again
+	Retries int64 `datastore:"retries,omitempty,noindex"`
+	// the last of the children: entities that have failed for good
+	Recorded int64 `datastore:"recorded,omitempty,noindex"`
+	// with Retries or Recorded: a sum of hashes of those children and their entities
+	Single []byte `datastore:"single,omitempty,noindex"`
+	// that its page came to: all that were in the range then
+	Entities int64  `datastore:"entities,omitempty,noindex"`
+	Keys     []byte `datastore:"keys,omitempty,noindex"` // a digest of theirs
+	// a digest of what is above and below, once it is done
+	Seal      []byte `datastore:"seal,omitempty,noindex"`
+	Processed int64  `datastore:"processed,omitempty,noindex"`
+	// of those, entities that it has saved or deleted
+	Written int64 `datastore:"written,omitempty,noindex"`
+	// how often its function ran again on what others had changed
+	Conflicts int64         `datastore:"conflicts,omitempty,noindex"`
+	Ran       time.Duration `datastore:"ran,omitempty,noindex"` // by the function, on its page
+	// of the function, for an entity, where the range was cut off; 0: unknown
+	Pace time.Duration `datastore:"pace,omitempty,noindex"`
+	// its page was full by count, bytes or time
+	Full bool `datastore:"full,omitempty,noindex"`
+	// of the root: entities without the property that the job is sharded by; negative: unknown
+	Unsharded int64  `datastore:"unsharded,omitempty,noindex"`
+	Counters  []byte `datastore:"counters,omitempty,noindex"` // JSON
+	Wrote     []byte `datastore:"wrote,omitempty,noindex"`    // by its page, see [Wrote]
+	Left      []byte `datastore:"left,omitempty,noindex"`     // by the page of an undo, see [Leave]
+	LeftOf    string `datastore:"left_of,omitempty"`          // the job's ID, if it has left something
+	// JSON: of what the page of a rehearsal would do
+	Examples   []byte    `datastore:"examples,omitempty,noindex"`
+	ExamplesOf string    `datastore:"examples_of,omitempty"`   // the job's ID, if it has some
+	Error      string    `datastore:"error,omitempty,noindex"` // of its entity, if that has failed
+	Created    time.Time `datastore:"created,omitempty,noindex"`
+	Done       time.Time `datastore:"done,omitempty,noindex"`
+	// for a time-to-live policy, see mapper.Job.CleanUp
+	Expires time.Time `datastore:"expires,omitempty"`
 
 	Suspicion // that it kills its process
 
@@ -90,11 +111,12 @@ type Range struct {
 	Version int64          `datastore:"-"` // of the record, as the database has it; 0: unknown, see package wire
 }
 
-// MaxPageSize is the most entities of a page: as many as a lookup can have [the limits page of Datastore].
+// MaxPageSize is the most entities of a page: as many as a lookup can have [the limits page of
+// Datastore].
 const MaxPageSize = 1000
 
-// MaxDeaths is how often a process may die while it does nothing but one entity, or a job's finalizer, see
-// mapper.MaxDeaths.
+// MaxDeaths is how often a process may die while it does nothing but one entity, or a job's
+// finalizer, see mapper.MaxDeaths.
 const MaxDeaths = 5
 
 // RangeID derives the ID of a range from its parent's and its place among the
@@ -115,8 +137,8 @@ func RangePrefix(job Ref) string {
 	return hex.EncodeToString(h[:4]) + "." + job.String() + "."
 }
 
-// Forestalled returns a record in place of the root of a job that was about to be recorded: that is refused
-// then. It belongs to no job, and expires when nobody can be about to record it any more.
+// Forestalled returns a record in place of the root of a job that was about to be recorded: that is
+// refused then. It belongs to no job, and expires when nobody can be about to record it any more.
 func Forestalled(job Ref, now time.Time) (*datastore.Key, *Range) {
 	now = now.UTC().Truncate(time.Microsecond)
 	r := &Range{ID: RangeID(job.String(), 0), State: Abandoned, Created: now, Expires: now.Add(30 * 24 * time.Hour)}
@@ -144,7 +166,8 @@ func (r *Range) Due() time.Time {
 
 // Piece returns the range as splitting sees it.
 func (r *Range) Piece() split.Piece {
-	return split.Piece{Start: r.Start, End: r.End, Samples: r.Samples, Estimate: r.Estimate, Exact: r.Exact, Workers: r.Workers, FairShare: r.FairShare, Space: r.Space()}
+	return split.Piece{Start: r.Start, End: r.End, Samples: r.Samples, Estimate: r.Estimate, Exact: r.Exact,
+		Workers: r.Workers, FairShare: r.FairShare, Space: r.Space()}
 }
 
 // Space returns the space that all entities of the range are in, if that is known.
@@ -219,9 +242,9 @@ func (r *Range) RefusalsIn(j *Job) int64 {
 	return r.Refusals
 }
 
-// Refuse notes that the range was refused, and has another task when the job's back-off says, but not before
-// a delay: the last one, if the refusal is final or one of too many. Then the job fails, and whoever resumes
-// it begins anew.
+// Refuse notes that the range was refused, and has another task when the job's back-off says, but
+// not before a delay: the last one, if the refusal is final or one of too many. Then the job fails,
+// and whoever resumes it begins anew.
 func (r *Range) Refuse(j *Job, delay time.Duration, final bool, now time.Time) (last bool) {
 	r.Refusals, r.RefusedIn = r.RefusalsIn(j)+1, j.Generation
 	r.NotBefore = now.Add(max(delay, j.Backoff().Delay(r.Refusals))).UTC().Truncate(time.Microsecond)
@@ -232,8 +255,8 @@ func (r *Range) Refuse(j *Job, delay time.Duration, final bool, now time.Time) (
 	return last
 }
 
-// Postpone notes that the range has another task, once its deaths are certain. The delivery that notes it has
-// ended. Clocks differ, so the task waits for a while even if they seem to be.
+// Postpone notes that the range has another task, once its deaths are certain. The delivery that
+// notes it has ended. Clocks differ, so the task waits for a while even if they seem to be.
 func (r *Range) Postpone(now time.Time) {
 	r.NotBefore = r.Certain()
 	if soon := now.Add(10 * time.Second).UTC().Truncate(time.Microsecond); soon.After(r.NotBefore) {

@@ -24,7 +24,8 @@ func root() *Range {
 
 func TestContains(t *testing.T) {
 	r, all, one := root(), &Range{}, &Range{Alone: true, Start: at(10)}
-	for id, want := range map[int64][3]bool{9: {false, true, false}, 10: {true, true, true}, 19: {true, true, false}, 20: {false, true, false}} {
+	for id, want := range map[int64][3]bool{9: {false, true, false}, 10: {true, true, true}, 19: {true, true, false},
+		20: {false, true, false}} {
 		if got := [3]bool{r.Contains(at(id)), all.Contains(at(id)), one.Contains(at(id))}; got != want {
 			t.Errorf("key %d: %v, want %v", id, got, want)
 		}
@@ -35,15 +36,18 @@ func TestContains(t *testing.T) {
 func TestChildren(t *testing.T) {
 	r := root()
 	r.Kind, r.RefusedIn = "K", 2
-	piece := split.Piece{Start: at(15), End: at(20), Estimate: 5, Exact: true, Workers: 3, FairShare: 2, Space: keyspace.Space{Kind: "K"}}
+	piece := split.Piece{Start: at(15), End: at(20), Estimate: 5, Exact: true, Workers: 3, FairShare: 2,
+		Space: keyspace.Space{Kind: "K"}}
 	a, b := r.Child(piece, noon), r.Rest(piece, noon)
 	c := r.AloneChild(at(12), 2, true, noon)
 	for i, child := range []*Range{a, b, c} {
-		if child.ID != RangeID(r.ID, int64(i)) || child.State != Pending || child.Open != "j" || child.Ref() != r.Ref() || child.Depth != 1 || child.PageSize != 100 || child.EntitySize != 1000 {
+		if child.ID != RangeID(r.ID, int64(i)) || child.State != Pending || child.Open != "j" ||
+			child.Ref() != r.Ref() || child.Depth != 1 || child.PageSize != 100 || child.EntitySize != 1000 {
 			t.Errorf("child %d: %+v", i, child)
 		}
 	}
-	if r.Children != 3 || a.Piece().Workers != 3 || a.Piece().FairShare != 2 || !a.Exact || a.Space() != r.Space() || a.Solo || b.Solo {
+	if r.Children != 3 || a.Piece().Workers != 3 || a.Piece().FairShare != 2 || !a.Exact || a.Space() != r.Space() ||
+		a.Solo || b.Solo {
 		t.Errorf("%d children, %+v, %+v", r.Children, a, b)
 	}
 	if !c.Alone || c.Refusals != 2 || c.RefusedIn != 2 || !c.Solo || c.Kind != "K" || !c.Contains(at(12)) {
@@ -68,7 +72,8 @@ func TestRestOfSuspects(t *testing.T) {
 	} {
 		r := root()
 		r.Solo, r.Narrowed = test.solo, test.narrowed
-		if c := r.Rest(split.Piece{Start: at(15), Estimate: test.estimate}, noon); c.Solo != test.wantSolo || c.Narrowed != test.want {
+		if c := r.Rest(split.Piece{Start: at(15), Estimate: test.estimate}, noon); c.Solo != test.wantSolo ||
+			c.Narrowed != test.want {
 			t.Errorf("%+v: solo %v, %d", test, c.Solo, c.Narrowed)
 		}
 	}
@@ -108,14 +113,17 @@ func TestRefusalsIn(t *testing.T) {
 // TestRangeTransitions has a single entity's range fail, be opened again, and end.
 func TestRangeTransitions(t *testing.T) {
 	r := root().AloneChild(at(12), 4, false, noon)
-	r.Begun, r.SeenTask, r.Deaths, r.DeathsCountAt, r.Samples = "d", "t", []string{"d"}, []time.Time{noon}, []*keyspace.Position{at(13)}
+	r.Begun, r.SeenTask, r.Deaths, r.DeathsCountAt, r.Samples = "d", "t", []string{"d"}, []time.Time{noon},
+		[]*keyspace.Position{at(13)}
 	r.Fail(errors.New("no"), noon.Add(time.Hour))
-	if r.State != Done || r.Open != "" || r.Failed != "j" || r.Error != "no" || r.Begun != "" || r.SeenTask != "" || r.Entities != 1 || r.Samples != nil || len(r.Seal) == 0 || !r.Done.Equal(noon.Add(time.Hour)) {
+	if r.State != Done || r.Open != "" || r.Failed != "j" || r.Error != "no" || r.Begun != "" || r.SeenTask != "" ||
+		r.Entities != 1 || r.Samples != nil || len(r.Seal) == 0 || !r.Done.Equal(noon.Add(time.Hour)) {
 		t.Errorf("it has failed: %+v", r)
 	}
 	seal := string(r.Seal)
 	r.Reopen(noon.Add(2 * time.Hour))
-	if r.State != Pending || r.Open != "j" || r.Failed != "" || r.Error != "" || r.Entities != 0 || r.Keys != nil || r.Seal != nil || r.Refusals != 0 || r.Deaths != nil || r.Generation != 1 || !r.Done.IsZero() {
+	if r.State != Pending || r.Open != "j" || r.Failed != "" || r.Error != "" || r.Entities != 0 || r.Keys != nil ||
+		r.Seal != nil || r.Refusals != 0 || r.Deaths != nil || r.Generation != 1 || !r.Done.IsZero() {
 		t.Errorf("it is opened: %+v", r)
 	}
 	r.Processed, r.Entities = 1, 1

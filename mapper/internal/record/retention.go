@@ -26,8 +26,8 @@ func Due(j *Job, now time.Time) bool {
 	return !at.IsZero() && !at.After(now)
 }
 
-// retires returns the value that lists a job whose retention will clean it up among those of its queue, by the time. It
-// is empty for all others, and while a clean-up is under way.
+// retires returns the value that lists a job whose retention will clean it up among those of its
+// queue, by the time. It is empty for all others, and while a clean-up is under way.
 func retires(j *Job) string {
 	if at := DueAt(j); !at.IsZero() && j.Cleaning == "" {
 		return retiring(j.Queue) + fmt.Sprintf("%016x", at.UnixMicro())
@@ -41,7 +41,8 @@ func retiring(queue Owner) string {
 	return hex.EncodeToString(h[:8]) + "."
 }
 
-// RetiringBounds returns between which values of the property "retires" the jobs of a queue are that are due at a time.
+// RetiringBounds returns between which values of the property "retires" the jobs of a queue are
+// that are due at a time.
 func RetiringBounds(queue Owner, now time.Time) (from, to string) {
 	return retiring(queue), retiring(queue) + fmt.Sprintf("%016x", now.UnixMicro()+1)
 }

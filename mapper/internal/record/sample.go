@@ -58,5 +58,6 @@ func (s *Sample) add(r *Range) {
 
 // pending has what is pending be what another sample says.
 func (s *Sample) pending(o *Sample) {
-	s.Left, s.LeftScale, s.Counted, s.Gaps, s.Blind, s.LeftSquares = o.Left, o.LeftScale, o.Counted, o.Gaps, o.Blind, o.LeftSquares
+	s.Left, s.LeftScale, s.Counted, s.Gaps, s.Blind, s.LeftSquares = o.Left, o.LeftScale, o.Counted, o.Gaps, o.Blind,
+		o.LeftSquares
 }

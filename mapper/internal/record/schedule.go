@@ -22,10 +22,12 @@ type Schedule struct {
 	Queued  []byte    `datastore:"queued,noindex"`  // the tick that waits; empty: none does
 	Waits   time.Time `datastore:"waits,noindex"`   // when that tick was
 
-	// Slots are the names of the slots that the run of the tick that waits takes. Older builds note none.
+	// Slots are the names of the slots that the run of the tick that waits takes. Older builds note
+	// none.
 	Slots []string `datastore:"slots,omitempty,noindex"`
 
-	// Past is JSON: the last ticks, see [PastTick]. An older build that decides about a tick drops it.
+	// Past is JSON: the last ticks, see [PastTick]. An older build that decides about a tick drops
+	// it.
 	Past []byte `datastore:"past,omitempty,noindex"`
 }
 
@@ -37,7 +39,8 @@ const (
 	TickRefused = "refused"
 )
 
-// A PastTick is what became of a tick, and which job that was about: its run, or the one that was in its way.
+// A PastTick is what became of a tick, and which job that was about: its run, or the one that was
+// in its way.
 type PastTick struct {
 	At      time.Time `json:"at"`
 	Outcome string    `json:"outcome"`
@@ -107,8 +110,8 @@ func (s *Schedule) replaced(at time.Time, job string) {
 	}
 }
 
-// Queue notes that a tick waits for the end of a job, to start a run that takes some slots. It takes the place of one
-// that did before.
+// Queue notes that a tick waits for the end of a job, to start a run that takes some slots. It
+// takes the place of one that did before.
 func (s *Schedule) Queue(at time.Time, what []byte, slots []string, job string) {
 	s.replaced(at, job)
 	s.Tick, s.Outcome, s.Queued, s.Waits, s.Slots = at, TickQueued, what, at, slots

@@ -33,7 +33,8 @@ func (j *Job) RateLimit() (limit pace.Limit, err error) {
 	return limit, nil
 }
 
-// SetRate sets how fast the job may go, until a time if that is not zero: then it goes as fast again as it did before.
+// SetRate sets how fast the job may go, until a time if that is not zero: then it goes as fast
+// again as it did before.
 func SetRate(j *Job, rate []byte, until time.Time) {
 	then := j.RateThen
 	if j.RateUntil.IsZero() {
@@ -44,7 +45,8 @@ func SetRate(j *Job, rate []byte, until time.Time) {
 	}
 }
 
-// EndRate has the job go as fast again as it did before its rate was set until a time, if that has come.
+// EndRate has the job go as fast again as it did before its rate was set until a time, if that has
+// come.
 func EndRate(j *Job, now time.Time) (changed bool) {
 	if !RateEnds(j, now) {
 		return false
@@ -84,8 +86,8 @@ func (b Budget) String() string {
 	return fmt.Sprintf("$%g and %d operations", b.Dollars, b.Operations)
 }
 
-// Spend takes a share out of the budget of a job that runs: as much as is wanted, but not more than an eighth of what is left, and as much as
-// is needed; or nothing, if there is less than that.
+// Spend takes a share out of the budget of a job that runs: as much as is wanted, but not more than
+// an eighth of what is left, and as much as is needed; or nothing, if there is less than that.
 //
 // Around is what the job takes besides its pages, of which the first one pays for.
 func Spend(j *Job, around, need, want float64) (got float64) {
@@ -125,18 +127,20 @@ func PauseByBudget(j *Job, around, need float64, b Budget) (changed bool) {
 	return true
 }
 
-// AttemptSettings are how often the function is tried on an entity, or on a page that fails as a whole; 0 is the default.
+// AttemptSettings are how often the function is tried on an entity, or on a page that fails as a
+// whole; 0 is the default.
 type AttemptSettings struct {
 	Attempts     int64 `datastore:"attempts,omitempty,noindex"`
 	BackoffFirst int64 `datastore:"backoff_first,omitempty,noindex"` // nanoseconds
 	BackoffMax   int64 `datastore:"backoff_max,omitempty,noindex"`   // nanoseconds
 }
 
-// DefaultBackoff is how often the function of an Update is tried on an entity: within 85 s, in which a conflict
-// passes, and a service restarts.
+// DefaultBackoff is how often the function of an Update is tried on an entity: within 85 s, in
+// which a conflict passes, and a service restarts.
 var DefaultBackoff = fault.Backoff{Attempts: 5, First: time.Second, Max: 1024 * time.Second}
 
-// VisitAttempts is how often that of a Visit is tried: the delays between them add up to 74 minutes.
+// VisitAttempts is how often that of a Visit is tried: the delays between them add up to 74
+// minutes.
 const VisitAttempts = 10
 
 // Backoff returns the retries with their defaults.

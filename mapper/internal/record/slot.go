@@ -10,7 +10,8 @@ import (
 // SlotKind is the kind of the records of slots.
 const SlotKind = "ScattermapSlot"
 
-// A Slot is what a job has that runs a mapper over a kind: no other one has it before that one has ended.
+// A Slot is what a job has that runs a mapper over a kind: no other one has it before that one has
+// ended.
 type Slot struct {
 	Mapper string `datastore:"mapper,noindex"`
 	Kind   string `datastore:"kind,noindex"`

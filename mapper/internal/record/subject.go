@@ -25,11 +25,12 @@ type Subject struct {
 	Times      []time.Time
 }
 
-// ownProperties are those of our records that hold nothing which users or operators have given: names that a program
-// gives to mappers, kinds and queues, settings, states, and what tells records and deliveries apart. Every other
-// property is looked at, also one that another build has written.
+// ownProperties are those of our records that hold nothing which users or operators have given:
+// names that a program gives to mappers, kinds and queues, settings, states, and what tells records
+// and deliveries apart. Every other property is looked at, also one that another build has written.
 var ownProperties = map[string][]string{
-	JobKind: {"mapper", "queue", "incarnation", "state", "listed", "retires", "splitting", "rate", "rate_then", "budget",
+	JobKind: {"mapper", "queue", "incarnation", "state", "listed", "retires", "splitting", "rate", "rate_then",
+		"budget",
 		"cleaning", "closing", "begun", "seen_task", "deaths"},
 	RangeKind:    {"incarnation", "id", "state", "keys", "seal", "single", "begun", "seen_task", "deaths"},
 	BatchKind:    {"incarnation", "page"},
@@ -38,16 +39,18 @@ var ownProperties = map[string][]string{
 	SlotKind:     {"mapper", "kind", "incarnation"},
 }
 
-// givenValues are the properties whose numbers and times users have given. The others are our own bookkeeping.
+// givenValues are the properties whose numbers and times users have given. The others are our own
+// bookkeeping.
 var givenValues = map[string][]string{
 	JobKind:   {"params"},
 	RangeKind: {"start", "end", "samples"},
 }
 
-// InRecord reports whether a record of ours of a kind mentions the subject in its properties: in a key in its namespace,
-// or with a name or an ID of its; in a text that has the name of the namespace, a word or a number of it, as a word; or
-// in a number or a time that users have given. What is compressed is looked into, and so are keys that are encoded in
-// texts. The key of the record is not looked at.
+// InRecord reports whether a record of ours of a kind mentions the subject in its properties: in a
+// key in its namespace, or with a name or an ID of its; in a text that has the name of the
+// namespace, a word or a number of it, as a word; or in a number or a time that users have given.
+// What is compressed is looked into, and so are keys that are encoded in texts. The key of the
+// record is not looked at.
 func (s Subject) InRecord(kind string, properties []datastore.Property) bool {
 	for _, p := range properties {
 		if slices.Contains(ownProperties[kind], p.Name) {
@@ -76,7 +79,8 @@ func (s Subject) InRecord(kind string, properties []datastore.Property) bool {
 	return false
 }
 
-// inValue reports whether a value mentions the subject. Given says that users have given numbers and times in it.
+// inValue reports whether a value mentions the subject. Given says that users have given numbers
+// and times in it.
 func (s Subject) inValue(v any, given bool) bool {
 	switch v := v.(type) {
 	case string:
@@ -103,8 +107,9 @@ func (s Subject) inValue(v any, given bool) bool {
 	return false
 }
 
-// inJSON reports whether a text of a JSON document mentions the subject, or a number of it does that was given, or the
-// document does, if it is none. A name in a stored path is written after an "n", and an ID after an "i", see path.
+// inJSON reports whether a text of a JSON document mentions the subject, or a number of it does
+// that was given, or the document does, if it is none. A name in a stored path is written after an
+// "n", and an ID after an "i", see path.
 func (s Subject) inJSON(document []byte, given bool) bool {
 	d := json.NewDecoder(bytes.NewReader(document))
 	d.UseNumber()
@@ -132,8 +137,8 @@ func (s Subject) inJSON(document []byte, given bool) bool {
 	}
 }
 
-// inQuery reports whether the JSON of a query mentions the subject: of its numbers and times those of filters count,
-// and a share of the keys is none of these.
+// inQuery reports whether the JSON of a query mentions the subject: of its numbers and times those
+// of filters count, and a share of the keys is none of these.
 func (s Subject) inQuery(document []byte) bool {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(document, &fields) != nil {
@@ -175,7 +180,8 @@ func (s Subject) inTick(document []byte) bool {
 	return false
 }
 
-// inFields reports whether the JSON of a list of objects mentions the subject, in other fields than some.
+// inFields reports whether the JSON of a list of objects mentions the subject, in other fields than
+// some.
 func (s Subject) inFields(document []byte, but ...string) bool {
 	var all []map[string]json.RawMessage
 	if len(document) > 0 && json.Unmarshal(document, &all) != nil {
@@ -191,7 +197,8 @@ func (s Subject) inFields(document []byte, but ...string) bool {
 	return false
 }
 
-// inTotals reports whether the names of counters and namespaces of a job's totals mention the subject.
+// inTotals reports whether the names of counters and namespaces of a job's totals mention the
+// subject.
 func (s Subject) inTotals(stored []byte) bool {
 	if len(stored) == 0 {
 		return false
@@ -213,14 +220,16 @@ func (s Subject) inTotals(stored []byte) bool {
 	return false
 }
 
-// InJob reports whether the record of a job mentions the subject: what it is about, is called and has counted, and what
-// was said of it. Names that a program or an operator gives, of mappers, queues and settings, do not count.
+// InJob reports whether the record of a job mentions the subject: what it is about, is called and
+// has counted, and what was said of it. Names that a program or an operator gives, of mappers,
+// queues and settings, do not count.
 func (s Subject) InJob(j *Job) bool {
 	properties, err := datastore.SaveStruct(j)
 	return err != nil || s.InText(j.ID) || s.InRecord(JobKind, properties)
 }
 
-// IsAbout reports whether a job is about the subject: by its query, its parameters, its ID, its schedule or its undo.
+// IsAbout reports whether a job is about the subject: by its query, its parameters, its ID, its
+// schedule or its undo.
 func (s Subject) IsAbout(j *Job) bool {
 	for _, text := range []string{j.ID, j.Schedule, j.Undo} {
 		if s.InText(text) {
@@ -230,7 +239,8 @@ func (s Subject) IsAbout(j *Job) bool {
 	return s.inQuery(j.Query) || s.inJSON(j.Params, true)
 }
 
-// InKey reports whether a key is in the namespace of the subject, or has a name or an ID that mentions it.
+// InKey reports whether a key is in the namespace of the subject, or has a name or an ID that
+// mentions it.
 func (s Subject) InKey(k *datastore.Key) bool {
 	if k == nil {
 		return false
@@ -265,8 +275,8 @@ func (s Subject) InText(text string) bool {
 	return false
 }
 
-// inEncoded reports whether a word is, or has after and before a '-' or '_', the text of a key that mentions the
-// subject.
+// inEncoded reports whether a word is, or has after and before a '-' or '_', the text of a key that
+// mentions the subject.
 func (s Subject) inEncoded(word string) bool {
 	var begins, ends []int
 	for i := range len(word) {
@@ -319,7 +329,8 @@ func (s Subject) inPlain(text string) bool {
 	return false
 }
 
-// isNumber reports whether a number, as JSON has it, is one of the subject's numbers, or of its words.
+// isNumber reports whether a number, as JSON has it, is one of the subject's numbers, or of its
+// words.
 func (s Subject) isNumber(text string) bool {
 	if slices.Contains(s.Words, text) {
 		return true

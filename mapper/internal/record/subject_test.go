@@ -8,7 +8,8 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// TestSubjectInRecord checks where something of a subject is found: in keys, texts, encoded keys, and what our records compress.
+// TestSubjectInRecord checks where something of a subject is found: in keys, texts, encoded keys,
+// and what our records compress.
 func TestSubjectInRecord(t *testing.T) {
 	alice := datastore.NameKey("Account", "alice@example.com", nil)
 	inside := &datastore.Key{Kind: "Account", ID: 7, Namespace: "acme"}
@@ -50,7 +51,8 @@ func TestSubjectInRecord(t *testing.T) {
 		{"what a page has written of others", words, wrote(inside), false},
 		{"what an undo has left", words, left(child), true},
 		{"a list", words, []any{int64(1), "x", alice}, true},
-		{"an entity inside", namespace, &datastore.Entity{Properties: []datastore.Property{{Name: "of", Value: inside}}}, true},
+		{"an entity inside", namespace,
+			&datastore.Entity{Properties: []datastore.Property{{Name: "of", Value: inside}}}, true},
 		{"bytes that are nothing of ours", words, []byte("to alice@example.com, and more"), true},
 		{"nothing", words, nil, false},
 	} {
@@ -60,7 +62,8 @@ func TestSubjectInRecord(t *testing.T) {
 	}
 }
 
-// TestSubjectValues checks that numbers and times are found where users have given them, and that our own are not.
+// TestSubjectValues checks that numbers and times are found where users have given them, and that
+// our own are not.
 func TestSubjectValues(t *testing.T) {
 	at := time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC)
 	zone := at.In(time.FixedZone("", 3600)).Format(time.RFC3339)
@@ -68,7 +71,8 @@ func TestSubjectValues(t *testing.T) {
 	moment := Subject{Times: []time.Time{at}}
 	id := datastore.IDKey("Account", 4711, nil)
 	position := func(v any) *datastore.Entity {
-		return &datastore.Entity{Properties: []datastore.Property{{Name: "valued", Value: true}, {Name: "value", Value: v}}}
+		return &datastore.Entity{Properties: []datastore.Property{{Name: "valued", Value: true},
+			{Name: "value", Value: v}}}
 	}
 	left := &Range{Job: "j"}
 	Leave(left, []Left{{Key: datastore.NameKey("Order", "x", id), Why: "it was changed"}})
@@ -83,15 +87,19 @@ func TestSubjectValues(t *testing.T) {
 		{"a word that is a number", word, JobKind, "params", []byte(`{"value": [1, 4711]}`), true},
 		{"another number", number, JobKind, "params", []byte(`{"value": 47110, "other": 4711.5}`), false},
 		{"a text that is a number", number, JobKind, "params", []byte(`{"value": {"int": "4711"}}`), true},
-		{"a filter", number, JobKind, "query", []byte(`{"filters":[{"property":"tenant","op":"=","value":4711}]}`), true},
-		{"one of a filter", number, JobKind, "query", []byte(`{"filters":[{"property":"t","op":"in","value":[1,4711]}]}`), true},
+		{"a filter", number, JobKind, "query", []byte(`{"filters":[{"property":"tenant","op":"=","value":4711}]}`),
+			true},
+		{"one of a filter", number, JobKind, "query",
+			[]byte(`{"filters":[{"property":"t","op":"in","value":[1,4711]}]}`), true},
 		{"a share", number, JobKind, "query",
 			[]byte(`{"kind":"A","filters":[{"property":"__key__","op":"share","value":"0-4711/10000"}]}`), false},
 		{"the key of a query", number, JobKind, "query", []byte(`{"ancestor":"` + id.Encode() + `"}`), true},
 		{"a count", number, JobKind, "totals", []byte(`{"processed":4711,"counters":{"n":4711}}`), false},
-		{"the name of a counter", number, JobKind, "totals", []byte(`{"processed":1,"counters":{"tenant/4711":3}}`), true},
+		{"the name of a counter", number, JobKind, "totals", []byte(`{"processed":1,"counters":{"tenant/4711":3}}`),
+			true},
 		{"a setting", number, JobKind, "page_size", int64(4711), false},
-		{"a reason", number, JobKind, "history", []byte(`[{"at":"2026-11-26T00:00:00Z","what":"paused","why":"for 4711"}]`), true},
+		{"a reason", number, JobKind, "history",
+			[]byte(`[{"at":"2026-11-26T00:00:00Z","what":"paused","why":"for 4711"}]`), true},
 		{"an error", number, RangeKind, "error", "no such account: 4711", true},
 		{"the ID of a key", number, RangeKind, "samples", []any{&datastore.Entity{Properties: []datastore.Property{
 			{Name: "key", Value: id}}}}, true},
@@ -102,7 +110,8 @@ func TestSubjectValues(t *testing.T) {
 		{"a tick's query", number, ScheduleKind, "queued",
 			[]byte(`{"query":{"filters":[{"property":"t","op":"=","value":4711}]},"params":{}}`), true},
 		{"a tick's parameter", number, ScheduleKind, "queued", []byte(`{"query":{},"params":{"value":4711}}`), true},
-		{"a tick's setting", number, ScheduleKind, "queued", []byte(`{"query":{},"params":{},"options":{"PageSize":4711}}`), false},
+		{"a tick's setting", number, ScheduleKind, "queued",
+			[]byte(`{"query":{},"params":{},"options":{"PageSize":4711}}`), false},
 		{"a tick's text, escaped", Subject{Words: []string{"AT&T"}}, ScheduleKind, "queued",
 			[]byte(`{"query":{},"params":{"value":"AT\u0026T"}}`), true},
 		{"a job before a tick", number, ScheduleKind, "past",
@@ -117,7 +126,8 @@ func TestSubjectValues(t *testing.T) {
 		{"a property of another build", word, ScheduleKind, "later", "touch-4711", true},
 		{"a state", Subject{Words: []string{"succeeded"}}, JobKind, "state", "succeeded", false},
 	} {
-		if got := test.s.InRecord(test.kind, []datastore.Property{{Name: test.property, Value: test.value}}); got != test.want {
+		if got := test.s.InRecord(test.kind,
+			[]datastore.Property{{Name: test.property, Value: test.value}}); got != test.want {
 			t.Errorf("%s: %v", test.name, got)
 		}
 	}

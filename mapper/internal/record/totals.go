@@ -36,7 +36,8 @@ type Totals struct {
 	tally        tally.Counters
 	Lost         error `json:"-"` // why they can't be
 
-	Spaces map[string]spaceTotals `json:"spaces,omitempty"` // by namespace and kind, with a / between them, if the query has several
+	// by namespace and kind, with a / between them, if the query has several
+	Spaces map[string]spaceTotals `json:"spaces,omitempty"`
 
 	SpacesLeftOut int `json:"spaces_left_out,omitempty"`
 	leftOut       tally.Names
@@ -150,7 +151,8 @@ func (t *Totals) Close(j *Job) {
 	t.bound()
 }
 
-// checkStored has the totals of all records have no counters if these take more than the record of a job has room for.
+// checkStored has the totals of all records have no counters if these take more than the record of
+// a job has room for.
 func (t *Totals) checkStored() {
 	var j Job
 	if err := t.RecordIn(&j); err == nil && len(j.Totals) > tally.MaxStored {
@@ -164,7 +166,8 @@ func (t *Totals) Scale(factor float64) {
 	if t.Sample != nil {
 		t.Sample.Scale, t.Sample.LeftScale = factor, factor
 	}
-	for _, n := range []*int64{&t.Processed, &t.Written, &t.Conflicts, &t.Failures, &t.Pages, &t.FullPages, &t.Ranges, &t.Tasks, &t.Pending, &t.Retrying, &t.Expected} {
+	for _, n := range []*int64{&t.Processed, &t.Written, &t.Conflicts, &t.Failures, &t.Pages, &t.FullPages, &t.Ranges,
+		&t.Tasks, &t.Pending, &t.Retrying, &t.Expected} {
 		*n = int64(float64(*n)*factor + 0.5)
 	}
 	for name, n := range t.Counters {
@@ -190,8 +193,8 @@ const (
 	maxSpaceBytes = 128 << 10 // as JSON
 )
 
-// bound leaves out what a record has no room for. What is left out of a part is left out of the whole: there
-// at least as many come before it, whose numbers take at least as much.
+// bound leaves out what a record has no room for. What is left out of a part is left out of the
+// whole: there at least as many come before it, whose numbers take at least as much.
 func (t *Totals) bound() {
 	bytes := 0
 	for i, name := range slices.Sorted(maps.Keys(t.Spaces)) {

@@ -66,7 +66,8 @@ func TestTotals(t *testing.T) {
 			t.Error(err)
 		}
 		sum, err := json.Marshal(parts[0].Totals)
-		if err != nil || string(sum) != string(j.Totals) || !maps.Equal(parts[0].Counters, map[string]int64{"seen": 80, "20": 1, "40": 1, "60": 1, "80": 1}) {
+		if err != nil || string(sum) != string(j.Totals) ||
+			!maps.Equal(parts[0].Counters, map[string]int64{"seen": 80, "20": 1, "40": 1, "60": 1, "80": 1}) {
 			t.Errorf("%s, %v, want %s", sum, err, j.Totals)
 		}
 	}
@@ -82,33 +83,70 @@ func TestLedger(t *testing.T) {
 		"a record is missing":   func(_ *Job, all []*Range) []*Range { return all[:5] },
 		"a record comes twice":  func(_ *Job, all []*Range) []*Range { return append(all, all[2]) },
 		"the job has no ranges": func(*Job, []*Range) []*Range { return nil },
-		"a boundary is moved":   func(_ *Job, all []*Range) []*Range { all[2].Start = at(61); reseal(all[2]); return all },
-		"two are moved":         func(_ *Job, all []*Range) []*Range { all[2].Start, all[3].End = at(61), at(61); return all },
+		"a boundary is moved": func(_ *Job, all []*Range) []*Range {
+			all[2].Start = at(61)
+			reseal(all[2])
+			return all
+		},
+		"two are moved": func(_ *Job, all []*Range) []*Range {
+			all[2].Start, all[3].End = at(61), at(61)
+			return all
+		},
 		"a range is behind its end": func(_ *Job, all []*Range) []*Range {
 			all[2].Start, all[2].End = all[2].End, all[2].Start
 			reseal(all[2])
 			return all
 		},
-		"another entity":          func(_ *Job, all []*Range) []*Range { all[5].Start = at(13); reseal(all[5]); return all },
-		"a number":                func(_ *Job, all []*Range) []*Range { all[2].Processed--; return all },
-		"a number, and its seal":  func(_ *Job, all []*Range) []*Range { all[2].Processed--; reseal(all[2]); return all },
-		"more than there were":    func(_ *Job, all []*Range) []*Range { all[2].Processed++; reseal(all[2]); return all },
-		"what was written":        func(_ *Job, all []*Range) []*Range { all[2].Written++; return all },
-		"more than was processed": func(_ *Job, all []*Range) []*Range { all[2].Written = 30; reseal(all[2]); return all },
+		"another entity": func(_ *Job, all []*Range) []*Range {
+			all[5].Start = at(13)
+			reseal(all[5])
+			return all
+		},
+		"a number": func(_ *Job, all []*Range) []*Range { all[2].Processed--; return all },
+		"a number, and its seal": func(_ *Job, all []*Range) []*Range {
+			all[2].Processed--
+			reseal(all[2])
+			return all
+		},
+		"more than there were": func(_ *Job, all []*Range) []*Range {
+			all[2].Processed++
+			reseal(all[2])
+			return all
+		},
+		"what was written": func(_ *Job, all []*Range) []*Range { all[2].Written++; return all },
+		"more than was processed": func(_ *Job, all []*Range) []*Range {
+			all[2].Written = 30
+			reseal(all[2])
+			return all
+		},
 		"a counter": func(_ *Job, all []*Range) []*Range {
 			all[2].Counters = []byte(`{"seen":20}`)
 			reseal(all[2])
 			return all
 		},
-		"a range is pending":        func(_ *Job, all []*Range) []*Range { all[2].State, all[2].Open = Pending, "j"; return all },
-		"its mark is another":       func(_ *Job, all []*Range) []*Range { all[2].Open = "j"; return all },
-		"a failure is forgotten":    func(_ *Job, all []*Range) []*Range { all[5].Failed, all[5].Error = "", ""; reseal(all[5]); return all },
-		"a delivery has not ended":  func(_ *Job, all []*Range) []*Range { all[2].Begun = "d"; return all },
-		"too many children":         func(_ *Job, all []*Range) []*Range { all[2].Children = 1 << 40; reseal(all[2]); return all },
-		"the mapper is another":     func(j *Job, all []*Range) []*Range { j.Mapper = "n"; return all },
-		"the state is another":      func(j *Job, all []*Range) []*Range { j.State = Succeeded; return all },
-		"failures are being tried":  func(j *Job, all []*Range) []*Range { j.Retrying = true; return all },
-		"its finalizer did not run": func(j *Job, all []*Range) []*Range { j.Finalizes, j.Finalized = true, j.Epoch-1; return all },
+		"a range is pending": func(_ *Job, all []*Range) []*Range {
+			all[2].State, all[2].Open = Pending, "j"
+			return all
+		},
+		"its mark is another": func(_ *Job, all []*Range) []*Range { all[2].Open = "j"; return all },
+		"a failure is forgotten": func(_ *Job, all []*Range) []*Range {
+			all[5].Failed, all[5].Error = "", ""
+			reseal(all[5])
+			return all
+		},
+		"a delivery has not ended": func(_ *Job, all []*Range) []*Range { all[2].Begun = "d"; return all },
+		"too many children": func(_ *Job, all []*Range) []*Range {
+			all[2].Children = 1 << 40
+			reseal(all[2])
+			return all
+		},
+		"the mapper is another":    func(j *Job, all []*Range) []*Range { j.Mapper = "n"; return all },
+		"the state is another":     func(j *Job, all []*Range) []*Range { j.State = Succeeded; return all },
+		"failures are being tried": func(j *Job, all []*Range) []*Range { j.Retrying = true; return all },
+		"its finalizer did not run": func(j *Job, all []*Range) []*Range {
+			j.Finalizes, j.Finalized = true, j.Epoch-1
+			return all
+		},
 		"the totals are others": func(j *Job, all []*Range) []*Range {
 			j.Totals = []byte(`{"processed":97,"failures":1,"ranges":6}`)
 			return all
@@ -133,9 +171,11 @@ func TestLedger(t *testing.T) {
 
 // TestScaled makes an estimate of a part.
 func TestScaled(t *testing.T) {
-	sum := Totals{Processed: 10, Failures: 1, Ranges: 5, Depth: 3, Counters: map[string]int64{"a": -4}, Spaces: map[string]spaceTotals{"/K": {Processed: 3}}}
+	sum := Totals{Processed: 10, Failures: 1, Ranges: 5, Depth: 3, Counters: map[string]int64{"a": -4},
+		Spaces: map[string]spaceTotals{"/K": {Processed: 3}}}
 	sum.Scale(2.5)
-	if sum.Processed != 25 || sum.Failures != 3 || sum.Ranges != 13 || sum.Depth != 3 || sum.Counters["a"] != -10 || sum.Spaces["/K"].Processed != 8 {
+	if sum.Processed != 25 || sum.Failures != 3 || sum.Ranges != 13 || sum.Depth != 3 || sum.Counters["a"] != -10 ||
+		sum.Spaces["/K"].Processed != 8 {
 		t.Errorf("%+v", sum)
 	}
 }

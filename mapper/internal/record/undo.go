@@ -6,14 +6,15 @@ import (
 	"strings"
 )
 
-// UndoPrefix begins the names of the mappers that undo the jobs of others, and of no mapper of users.
+// UndoPrefix begins the names of the mappers that undo the jobs of others, and of no mapper of
+// users.
 const UndoPrefix = "undo:"
 
 // IsUndo reports whether a mapper of that name undoes jobs, or is a rehearsal of that.
 func IsUndo(mapper string) bool { return strings.Contains(mapper, UndoPrefix) }
 
-// Undone returns the job that a job undoes, or rehearses to undo. Takes reports whether it is the undo itself, which changes entities and
-// which the undone job's record names.
+// Undone returns the job that a job undoes, or rehearses to undo. Takes reports whether it is the
+// undo itself, which changes entities and which the undone job's record names.
 func Undone(j *Job) (ref Ref, takes bool) {
 	if !IsUndo(j.Mapper) {
 		return Ref{}, false
@@ -31,8 +32,8 @@ func Undoes(j, o *Job) bool {
 	return takes && j.ID == o.Undo && ref == o.Ref()
 }
 
-// NeedsUndone reports whether a job is an undo that may still read the records of the job that it undoes: it runs, is paused, or has
-// failed and may be resumed.
+// NeedsUndone reports whether a job is an undo that may still read the records of the job that it
+// undoes: it runs, is paused, or has failed and may be resumed.
 func NeedsUndone(j *Job) bool { return j.Unfinished() || j.State == Failed }
 
 // HasRecords returns an error if records of a job's ranges are deleted, or are about to be.
@@ -43,7 +44,8 @@ func HasRecords(j *Job) error {
 	return nil
 }
 
-// MayBeUndone returns an error if a job can't be undone, by whatever job: it has to have ended, and to have its records.
+// MayBeUndone returns an error if a job can't be undone, by whatever job: it has to have ended, and
+// to have its records.
 func MayBeUndone(j *Job) error {
 	if !j.Over() {
 		return fmt.Errorf("%w: it is %q: abort it first", ErrState, j.State)
@@ -51,7 +53,8 @@ func MayBeUndone(j *Job) error {
 	return HasRecords(j)
 }
 
-// Undo notes which job undoes one. The store sees to it that another one which was noted before is over, see store.UpdateJob.
+// Undo notes which job undoes one. The store sees to it that another one which was noted before is
+// over, see store.UpdateJob.
 func Undo(j *Job, id string) (changed bool, err error) {
 	if err := MayBeUndone(j); err != nil || j.Undo == id {
 		return false, err

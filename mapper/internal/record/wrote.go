@@ -14,8 +14,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// A Wrote is what the commit of a page has written, for an undo, which finds the entities of the page itself by the job's query. The
-// version of the record that has it is that of all that the commit wrote.
+// A Wrote is what the commit of a page has written, for an undo, which finds the entities of the
+// page itself by the job's query. The version of the record that has it is that of all that the
+// commit wrote.
 type Wrote struct {
 	Own     Keys      // of the page's entities that were written,
 	Written int64     // how many of them,
@@ -67,11 +68,12 @@ type Left struct {
 	Why string
 }
 
-// maxKeys is how many bytes of keys, compressed, a record has room for. A clean-up writes fifty records at once.
+// maxKeys is how many bytes of keys, compressed, a record has room for. A clean-up writes fifty
+// records at once.
 const maxKeys = 80 << 10
 
-// hashBytes is how many bytes tell the keys of a page's entities apart: one that was not written passes for one that was, once in
-// four billion.
+// hashBytes is how many bytes tell the keys of a page's entities apart: one that was not written
+// passes for one that was, once in four billion.
 const hashBytes = 4
 
 func keyHash(key *datastore.Key) []byte {
@@ -111,7 +113,8 @@ func DecodeWrote(stored []byte) (*Wrote, error) {
 	if err := decode(stored, &s); err != nil {
 		return nil, fmt.Errorf("what a page has written: %w", err)
 	}
-	w := &Wrote{Own: s.Own, Written: s.Written, Gone: s.Gone, Fresh: s.Fresh, Settled: time.UnixMicro(s.Settled), Lost: s.Lost}
+	w := &Wrote{Own: s.Own, Written: s.Written, Gone: s.Gone, Fresh: s.Fresh, Settled: time.UnixMicro(s.Settled),
+		Lost: s.Lost}
 	var err error
 	w.Others, err = keysOf(s.Others)
 	return w, err
@@ -164,8 +167,8 @@ func AllLeft(r *Range) (all []Left, lost int64, err error) {
 	return all, s.Lost, nil
 }
 
-// compressed returns JSON of what can be halved, until there is room for it or nothing is left to halve. Halve returns how much there
-// was.
+// compressed returns JSON of what can be halved, until there is room for it or nothing is left to
+// halve. Halve returns how much there was.
 func compressed(v any, halve func(half bool) int) []byte {
 	for {
 		text, err := json.Marshal(v)
@@ -191,7 +194,8 @@ func decode(stored []byte, v any) error {
 	return json.Unmarshal(text, v)
 }
 
-// path returns a key as texts: its namespace, and the kind and the name or ID of each element, from the root on.
+// path returns a key as texts: its namespace, and the kind and the name or ID of each element, from
+// the root on.
 func path(key *datastore.Key) []string {
 	if key == nil {
 		return nil

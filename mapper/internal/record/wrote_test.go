@@ -83,7 +83,8 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
-// TestLeftAgain stores what an undo has left, and reads it again: nothing, an entity, and a reason without one.
+// TestLeftAgain stores what an undo has left, and reads it again: nothing, an entity, and a reason
+// without one.
 func TestLeftAgain(t *testing.T) {
 	var r Range
 	if Leave(&r, nil); r.Left != nil || r.LeftOf != "" {
@@ -141,7 +142,8 @@ func TestDamagedSettings(t *testing.T) {
 	}
 }
 
-// TestSpend takes no more out of a budget than there is, and pauses the job only if there is less than it needs.
+// TestSpend takes no more out of a budget than there is, and pauses the job only if there is less
+// than it needs.
 func TestSpend(t *testing.T) {
 	for _, test := range []struct {
 		state      string

@@ -18,15 +18,15 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// What a check looks at is bounded: so many namespaces for an entity of a kind, and so many spaces for
-// the types of values.
+// What a check looks at is bounded: so many namespaces for an entity of a kind, and so many spaces
+// for the types of values.
 const (
 	mostNamespaces = 1000
 	mostTyped      = 20
 )
 
-// checkKinds returns an error if a kind of the query has no entity in any of its namespaces: its name
-// may be a mistake.
+// checkKinds returns an error if a kind of the query has no entity in any of its namespaces: its
+// name may be a mistake.
 func checkKinds(ctx context.Context, src Source, q query.Query) error {
 	for _, kind := range q.AllKinds() {
 		found, err := anyOf(ctx, src, q, kind)
@@ -38,17 +38,19 @@ func checkKinds(ctx context.Context, src Source, q query.Query) error {
 			if len(q.Namespaces) > 0 || q.AllNamespaces {
 				where = "in any of the query's namespaces"
 			}
-			return fmt.Errorf("%w: the kind %q has no entities %s: if its name is right, and there may be none, set StartOptions.AllowEmpty", fault.ErrArguments, kind, where)
+			return fmt.Errorf("%w: the kind %q has no entities %s: if its name is right, and there may be none, set "+
+				"StartOptions.AllowEmpty", fault.ErrArguments, kind, where)
 		}
 	}
 	return nil
 }
 
-// anyOf reports whether a kind has an entity in one of the query's namespaces, or those are too many to
-// look at all of them.
+// anyOf reports whether a kind has an entity in one of the query's namespaces, or those are too
+// many to look at all of them.
 func anyOf(ctx context.Context, src Source, q query.Query, kind string) (bool, error) {
 	next := src.namespaces(ctx, q, "")
-	for looked, at := 0, 1; looked < mostNamespaces; looked, at = looked+at, Parallel { // most have some in the first one
+	// most have some in the first one
+	for looked, at := 0, 1; looked < mostNamespaces; looked, at = looked+at, Parallel {
 		group, gctx := errgroup.WithContext(ctx)
 		var found atomic.Bool
 		var namespace string
@@ -108,15 +110,17 @@ func checkTypes(ctx context.Context, src Source, q query.Query, absent bool) err
 	}
 	for property, known := range there {
 		if !known {
-			return fmt.Errorf("%w: Query.Filters: no entity has an indexed property %q, so a filter by it finds none: if its name is right, it is indexed, and there may be none, set StartOptions.AllowEmpty",
+			return fmt.Errorf("%w: Query.Filters: no entity has an indexed property %q, so a filter by it finds "+
+				"none: if its name is right, it is indexed, and there may be none, set StartOptions.AllowEmpty",
 				fault.ErrArguments, property)
 		}
 	}
 	return nil
 }
 
-// checkComparison looks at the first and the last entity that pass, and if none does, at those that have
-// a value: an index has the types apart. It reports whether any entity has the property in an index.
+// checkComparison looks at the first and the last entity that pass, and if none does, at those that
+// have a value: an index has the types apart. It reports whether any entity has the property in an
+// index.
 func checkComparison(ctx context.Context, src Source, c query.Comparison) (known bool, err error) {
 	ends := func(of func(greatest bool) *datastore.Query, passes bool) (values []any, err error) {
 		var entities [2]*pb.Entity

@@ -37,8 +37,8 @@ func (src Source) Find(ctx context.Context, scans []query.Scan, n int64) (found 
 	return nil, nil
 }
 
-// First returns the position of the n-th entity of a scan, or nil if there are fewer. Of a share of the keys it is where about n of them
-// are before it.
+// First returns the position of the n-th entity of a scan, or nil if there are fewer. Of a share of
+// the keys it is where about n of them are before it.
 func (src Source) First(ctx context.Context, s query.Scan, n int64) (found *keyspace.Position, err error) {
 	s.Query = s.Query.Offset(int(s.Share.Keys(n))).Limit(1)
 	return found, src.EachIn(ctx, s, func(p *keyspace.Position) bool {
@@ -123,7 +123,8 @@ func (src Source) CountOne(ctx context.Context, s query.Scan, most int) (n int64
 	return n, err == nil
 }
 
-// Counted counts the entities of a scan, or up to most of them if that is not 0. Of a share of the keys it is an estimate.
+// Counted counts the entities of a scan, or up to most of them if that is not 0. Of a share of the
+// keys it is an estimate.
 func (src Source) Counted(ctx context.Context, s query.Scan, most int) (int64, error) {
 	if !src.Counts() {
 		return 0, errUncounted
@@ -164,9 +165,12 @@ func (src Source) results(ctx context.Context, s query.Scan, whole bool) (*datas
 	return src.Client.Run(ctx, q), nil
 }
 
-// next returns the next position of the scan, and the entity if those are read: taken has the results that the client
-// gets then. One that a projection has once for each of its values is there again each time.
-func next(s query.Scan, it *datastore.Iterator, taken *wire.Versions) (p *keyspace.Position, stamp wire.Stamp, err error) {
+// next returns the next position of the scan, and the entity if those are read: taken has the
+// results that the client gets then. One that a projection has once for each of its values is there
+// again each time.
+func next(
+	s query.Scan, it *datastore.Iterator, taken *wire.Versions,
+) (p *keyspace.Position, stamp wire.Stamp, err error) {
 	var dst any
 	var entity loaded
 	if taken != nil || s.Property != "" && !s.Fixed {

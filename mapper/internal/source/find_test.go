@@ -19,10 +19,12 @@ import (
 // valuesInOrder are values of all types, in the order that Datastore gives them.
 var valuesInOrder = []any{
 	nil,
-	int64(math.MinInt64), int64(-1), time.UnixMicro(0), int64(1), time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC), int64(math.MaxInt64),
+	int64(math.MinInt64), int64(-1), time.UnixMicro(0), int64(1), time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC),
+	int64(math.MaxInt64),
 	false, true,
 	"", "\x00", "a", []byte("a\x00"), "a\x00\x00", "b", "ä", "\U0010FFFF", []byte{0xff},
-	math.Inf(-1), -math.MaxFloat64, -1.5, -math.SmallestNonzeroFloat64, math.Copysign(0, -1), 0.0, math.SmallestNonzeroFloat64, 2.0, math.MaxFloat64, math.Inf(1), math.NaN(),
+	math.Inf(-1), -math.MaxFloat64, -1.5, -math.SmallestNonzeroFloat64, math.Copysign(0, -1), 0.0,
+	math.SmallestNonzeroFloat64, 2.0, math.MaxFloat64, math.Inf(1), math.NaN(),
 	datastore.GeoPoint{Lat: -1, Lng: 7}, datastore.GeoPoint{Lat: 1, Lng: 2},
 	datastore.IDKey("K", 7, nil), datastore.NameKey("K", "7", nil),
 }
@@ -87,7 +89,8 @@ func TestScansTile(t *testing.T) {
 					piece := 0
 					for _, s := range q.Scans(start, end) {
 						err := src.EachIn(t.Context(), s, func(p *keyspace.Position) bool {
-							if start != nil && keyspace.Compare(p, start) < 0 || end != nil && keyspace.Compare(p, end) >= 0 {
+							if start != nil && keyspace.Compare(p, start) < 0 || end != nil &&
+								keyspace.Compare(p, end) >= 0 {
 								t.Errorf("%v is not in %v to %v", p, start, end)
 							}
 							found = append(found, p)
@@ -125,9 +128,11 @@ func TestScansTile(t *testing.T) {
 func TestMiddle(t *testing.T) {
 	rng := testflag.Rand(t)
 	draw := func() *keyspace.Position {
-		p := &keyspace.Position{Valued: true, Value: valuesInOrder[rng.IntN(len(valuesInOrder))], Namespace: "n", Kind: "K"}
+		p := &keyspace.Position{Valued: true, Value: valuesInOrder[rng.IntN(len(valuesInOrder))], Namespace: "n",
+			Kind: "K"}
 		if rng.IntN(2) == 0 {
-			p = &keyspace.Position{Valued: true, Value: p.Value, Key: &datastore.Key{Kind: "K", ID: 1 + rng.Int64N(1<<rng.IntN(40)), Namespace: "n"}}
+			p = &keyspace.Position{Valued: true, Value: p.Value,
+				Key: &datastore.Key{Kind: "K", ID: 1 + rng.Int64N(1<<rng.IntN(40)), Namespace: "n"}}
 		}
 		return p
 	}
@@ -155,8 +160,10 @@ func TestMiddle(t *testing.T) {
 	if cut < 5000 {
 		t.Errorf("only %d were cut", cut)
 	}
-	for _, test := range []struct{ a, b any }{{int64(1), int64(1000)}, {time.UnixMicro(0), time.UnixMicro(1e12)}, {"a", "b"}, {-1.0, 1.0}} {
-		m := keyspace.Middle(&keyspace.Position{Kind: "K", Valued: true, Value: test.a}, &keyspace.Position{Kind: "K", Valued: true, Value: test.b})
+	for _, test := range []struct{ a, b any }{{int64(1), int64(1000)}, {time.UnixMicro(0), time.UnixMicro(1e12)},
+		{"a", "b"}, {-1.0, 1.0}} {
+		m := keyspace.Middle(&keyspace.Position{Kind: "K", Valued: true, Value: test.a},
+			&keyspace.Position{Kind: "K", Valued: true, Value: test.b})
 		if m == nil {
 			t.Errorf("nothing is between %v and %v", test.a, test.b)
 		}

@@ -86,8 +86,8 @@ func Apart(keys []*datastore.Key) [][]int {
 	return groups
 }
 
-// A Get looks up entities, as the protocol has them. The first keys may be of records, which the client loads into what is
-// given: their stamps have no entities.
+// A Get looks up entities, as the protocol has them. The first keys may be of records, which the
+// client loads into what is given: their stamps have no entities.
 type Get func(keys []*datastore.Key, records ...any) ([]wire.Stamp, error)
 
 // taking returns a Get by a client's get, whose calls take entities from the client.

@@ -24,7 +24,9 @@ func namespaceKey(namespace string) *datastore.Key {
 }
 
 // namespaces returns the namespaces of the query from one on, one after the other.
-func (src Source) namespaces(ctx context.Context, q query.Query, from string) func() (namespace string, ok bool, err error) {
+func (src Source) namespaces(
+	ctx context.Context, q query.Query, from string,
+) func() (namespace string, ok bool, err error) {
 	all := q.Namespaces
 	if len(all) == 0 {
 		all = []string{q.Namespace}
@@ -43,7 +45,8 @@ func (src Source) namespaces(ctx context.Context, q query.Query, from string) fu
 	var it *datastore.Iterator
 	return func() (string, bool, error) {
 		if it == nil {
-			it = src.Client.Run(ctx, datastore.NewQuery(namespaceKind).FilterField("__key__", ">=", namespaceKey(from)).Order("__key__").KeysOnly())
+			it = src.Client.Run(ctx, datastore.NewQuery(namespaceKind).FilterField("__key__", ">=",
+				namespaceKey(from)).Order("__key__").KeysOnly())
 		}
 		k, err := it.Next(nil)
 		switch {
@@ -57,7 +60,9 @@ func (src Source) namespaces(ctx context.Context, q query.Query, from string) fu
 }
 
 // Spaces returns the spaces that a range of the query reaches into, one after the other.
-func (src Source) Spaces(ctx context.Context, q query.Query, start, end *keyspace.Position) func() (s keyspace.Space, ok bool, err error) {
+func (src Source) Spaces(
+	ctx context.Context, q query.Query, start, end *keyspace.Position,
+) func() (s keyspace.Space, ok bool, err error) {
 	var from keyspace.Space
 	if start != nil {
 		from = start.Space()
@@ -89,7 +94,9 @@ func (src Source) Spaces(ctx context.Context, q query.Query, start, end *keyspac
 }
 
 // scanner returns the scans of a range, one after the other.
-func (src Source) scanner(ctx context.Context, q query.Query, start, end *keyspace.Position) func() (s query.Scan, ok bool, err error) {
+func (src Source) scanner(
+	ctx context.Context, q query.Query, start, end *keyspace.Position,
+) func() (s query.Scan, ok bool, err error) {
 	spaces := src.Spaces(ctx, q, start, end)
 	var rest []query.Scan
 	return func() (query.Scan, bool, error) {

@@ -20,11 +20,11 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Probe asks the database all that tasks will ask it about ranges, for one entity each, and
-// returns an error if it can't answer, or if the answer says that the query is a mistake: its filters
-// compare values of different types or, unless that is allowed, a kind has no entities, or none of them
-// a property that is filtered by. It reports
-// whether the values that the job is sharded by are times.
+// Probe asks the database all that tasks will ask it about ranges, for one entity each, and returns
+// an error if it can't answer, or if the answer says that the query is a mistake: its filters
+// compare values of different types or, unless that is allowed, a kind has no entities, or none of
+// them a property that is filtered by. It reports whether the values that the job is sharded by are
+// times.
 func Probe(ctx context.Context, src Source, q query.Query, empty bool) (times bool, err error) {
 	err = Answered(ctx, func(ctx context.Context) error {
 		var group sync.WaitGroup
@@ -57,7 +57,8 @@ func probe(ctx context.Context, src Source, q query.Query) (times bool, err erro
 	var missing []string // lines of index.yaml
 	var why error
 	for _, kind := range q.AllKinds() {
-		timed, lines, err := probeIn(ctx, src, q.In(keyspace.Space{Namespace: cmp.Or(append(slices.Clip(q.Namespaces), q.Namespace)...), Kind: kind}))
+		timed, lines, err := probeIn(ctx, src,
+			q.In(keyspace.Space{Namespace: cmp.Or(append(slices.Clip(q.Namespaces), q.Namespace)...), Kind: kind}))
 		if err != nil && len(lines) == 0 {
 			return false, err
 		}
@@ -65,7 +66,8 @@ func probe(ctx context.Context, src Source, q query.Query) (times bool, err erro
 		times, missing = times || timed, append(missing, lines...)
 	}
 	if len(missing) > 0 {
-		return false, fmt.Errorf("%w: the query needs an index%s: add these lines to index.yaml, and wait until it is built:\nindexes:\n%s\nThe database says: %w",
+		return false, fmt.Errorf("%w: the query needs an index%s: add these lines to index.yaml, and wait until it "+
+			"is built:\nindexes:\n%s\nThe database says: %w",
 			fault.ErrArguments, q.WithoutIndex(), strings.Join(missing, "\n"), why)
 	}
 	return times, nil
@@ -78,7 +80,8 @@ func probeSnapshot(ctx context.Context, src Source) error {
 	case err != nil:
 		return err
 	case !modern:
-		return fmt.Errorf("%w: Query.ReadTime is set, and Google's classic emulator, which this is, reads what is there now", fault.ErrArguments)
+		return fmt.Errorf("%w: Query.ReadTime is set, and Google's classic emulator, which this is, reads what is "+
+			"there now", fault.ErrArguments)
 	}
 	_, err := src.At.transaction()
 	if errors.As(err, new(snapshotError)) {

@@ -49,7 +49,8 @@ type snapshotError struct {
 }
 
 func (e snapshotError) Error() string {
-	return fmt.Sprintf("the database can't be read as it was at %s: Datastore keeps the last hour, or with point-in-time recovery seven days, of which whole minutes can be read: %v",
+	return fmt.Sprintf("the database can't be read as it was at %s: Datastore keeps the last hour, or with "+
+		"point-in-time recovery seven days, of which whole minutes can be read: %v",
 		e.at.Format(time.RFC3339Nano), e.cause)
 }
 

@@ -30,14 +30,15 @@ func New(client *datastore.Client, log *slog.Logger) Source {
 	return Source{Client: client, log: log, uncounted: new(atomic.Bool)}
 }
 
-// Counts reports whether the database counts, as far as that is known: one that has answered that it does
-// not is not asked again.
+// Counts reports whether the database counts, as far as that is known: one that has answered that
+// it does not is not asked again.
 func (src Source) Counts() bool { return !src.uncounted.Load() }
 
 // CantCount notes that the database does not count.
 func (src Source) CantCount() { src.uncounted.Store(true) }
 
-// Of returns the source that a query reads, until ctx ends: a snapshot, if the query has a ReadTime.
+// Of returns the source that a query reads, until ctx ends: a snapshot, if the query has a
+// ReadTime.
 func (src Source) Of(ctx context.Context, q query.Query) Source {
 	if !q.ReadTime.IsZero() {
 		src.At = snapshotAt(ctx, src.Client, q.ReadTime)

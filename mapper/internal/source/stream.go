@@ -49,14 +49,15 @@ type Stream struct {
 
 // NewStream returns a stream of a range of a query. It has to be closed.
 func NewStream(ctx context.Context, src Source, q query.Query, start, end *keyspace.Position, whole bool) *Stream {
-	s := &Stream{query: q, start: start, End: end, Whole: whole, AtOnce: mostAtOnce, source: src, turn: semaphore.NewWeighted(1)}
+	s := &Stream{query: q, start: start, End: end, Whole: whole, AtOnce: mostAtOnce, source: src,
+		turn: semaphore.NewWeighted(1)}
 	s.ctx, s.cancel = context.WithCancel(ctx)
 	s.scans = src.scanner(s.ctx, q, start, end)
 	return s
 }
 
-// mostAtOnce is how many results a query has. Datastore returns them in batches all the same; Google's Firestore emulator
-// returns them in one answer, of which the client takes up to 4 MiB.
+// mostAtOnce is how many results a query has. Datastore returns them in batches all the same;
+// Google's Firestore emulator returns them in one answer, of which the client takes up to 4 MiB.
 const mostAtOnce = 5 * query.Batch
 
 // begin begins the next scan, if there is one.

@@ -31,7 +31,8 @@ func TestShortenOrder(t *testing.T) {
 		}
 		_, src := newEmulator(t, &emulator.Options{Interceptor: swapped})
 		for i := range 5 {
-			if _, err := src.Client.Put(t.Context(), datastore.IDKey("K", int64(i+1), nil), &struct{ N int }{}); err != nil {
+			if _, err := src.Client.Put(t.Context(), datastore.IDKey("K", int64(i+1), nil),
+				&struct{ N int }{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -120,7 +121,8 @@ func TestShorten(t *testing.T) {
 				t.Fatalf("found %d, want %d", len(found), len(want))
 			}
 			if used := em.Usage().Sub(before).Reads; used > int64(reached+query.Batch+50) {
-				t.Errorf("%d reads of up to %d entities that are shortened %d times to %d", used, reached, shortened, len(want))
+				t.Errorf("%d reads of up to %d entities that are shortened %d times to %d", used, reached, shortened,
+					len(want))
 			}
 		}
 	})

@@ -40,7 +40,8 @@ func TestShares(t *testing.T) {
 			sum += l
 		}
 		// They differ by a page, as what is left over a full page can't be shared by all.
-		if shortest := slices.Min(lengths[:max(1, len(lengths)-1)]); sum != n || len(lengths) > MaxFanOut || slices.Min(lengths) < 1 || slices.Max(lengths) > shortest+page {
+		if shortest := slices.Min(lengths[:max(1, len(lengths)-1)]); sum != n || len(lengths) > MaxFanOut ||
+			slices.Min(lengths) < 1 || slices.Max(lengths) > shortest+page {
 			t.Fatalf("%d entities, a share of %d, %d workers, pages of %d: %v", n, fair, workers, page, lengths)
 		}
 	}

@@ -20,8 +20,8 @@ type CutPlan struct {
 	Until *keyspace.Position // if not nil: where the job's entities end, which is the end of a last part that has none
 }
 
-// A Finder finds the position of the n-th entity from a position on, counted from 0, or nil if the range
-// ends before it.
+// A Finder finds the position of the n-th entity from a position on, counted from 0, or nil if the
+// range ends before it.
 type Finder func(from *keyspace.Position, n int64) (*keyspace.Position, error)
 
 // Apply cuts a piece. The task keeps the first of the parts.
@@ -49,7 +49,8 @@ func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 		for i, at := range found {
 			piece := rest
 			piece.Far = far()
-			piece.End, piece.Estimate, piece.Exact, piece.Workers, piece.Samples = at, few[i], true, c.workersFor(s, few[i]), rest.Until(at)
+			piece.End, piece.Estimate, piece.Exact, piece.Workers, piece.Samples = at, few[i], true,
+				c.workersFor(s, few[i]), rest.Until(at)
 			pieces = append(pieces, piece)
 			rest = rest.From(at, rest.Estimate-few[i])
 		}
@@ -72,7 +73,8 @@ func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 	case last:
 		rest.Estimate, rest.Workers = all[len(pieces)], 1
 	default:
-		rest.Estimate, rest.Workers = max(rest.Estimate, beyond(s.Samples, rest.Samples, all[:len(pieces)])), max(1, s.Workers/c.Pieces)
+		rest.Estimate, rest.Workers = max(rest.Estimate, beyond(s.Samples, rest.Samples, all[:len(pieces)])),
+			max(1, s.Workers/c.Pieces)
 		if s.Estimate > 0 {
 			rest.Workers = max(rest.Workers, s.Workers*min(rest.Estimate, s.Estimate)/s.Estimate)
 		}
@@ -136,9 +138,9 @@ func findAll(find Finder, s Piece, lengths []int64) (found []*keyspace.Position,
 	}
 }
 
-// CountsPieces reports whether the root should count its pieces: samples need not be a random choice.
-// Those of entities below ancestors come in clumps [Google's classic
-// emulator: the value of __scatter__ is a hash of all IDs of a path, XORed].
+// CountsPieces reports whether the root should count its pieces: samples need not be a random
+// choice. Those of entities below ancestors come in clumps [Google's classic emulator: the value of
+// __scatter__ is a hash of all IDs of a path, XORed].
 func (c CutPlan) CountsPieces(s Piece) bool {
 	return c.Samples && c.Keep == 0 && s.Estimate > 0 && s.Estimate <= MostCountedPieces
 }

@@ -24,9 +24,12 @@ func TestApplyOdd(t *testing.T) {
 		want  int   // pieces
 		after int64 // the fair share of the last one
 	}{
-		{"it was empty", Piece{Start: keys[0], Exact: true, Workers: 3}, CutPlan{Pieces: 4, Keep: 10, lengths: []int64{10, 10}}, 1, 0},
-		{"it was longer", Piece{Start: keys[0], Exact: true, Estimate: 300, Workers: 3}, CutPlan{Pieces: 4, Keep: 60, lengths: []int64{60, 60}}, 2, 0},
-		{"a rest", Piece{Start: keys[0], Exact: true, Estimate: 100, Workers: 1, FairShare: 200}, CutPlan{Pieces: 2, Keep: 60}, 2, 200},
+		{"it was empty", Piece{Start: keys[0], Exact: true, Workers: 3},
+			CutPlan{Pieces: 4, Keep: 10, lengths: []int64{10, 10}}, 1, 0},
+		{"it was longer", Piece{Start: keys[0], Exact: true, Estimate: 300, Workers: 3},
+			CutPlan{Pieces: 4, Keep: 60, lengths: []int64{60, 60}}, 2, 0},
+		{"a rest", Piece{Start: keys[0], Exact: true, Estimate: 100, Workers: 1, FairShare: 200},
+			CutPlan{Pieces: 2, Keep: 60}, 2, 200},
 	} {
 		pieces, err := test.c.Apply(test.s, find)
 		if err != nil || len(pieces) != test.want || !Ordered(pieces) || pieces[len(pieces)-1].FairShare != test.after {

@@ -2,8 +2,8 @@ package split
 
 import "testing"
 
-// TestDecide has tasks decide where their pieces are cut: by a plan once, and later only by what they can't
-// do in time.
+// TestDecide has tasks decide where their pieces are cut: by a plan once, and later only by what
+// they can't do in time.
 func TestDecide(t *testing.T) {
 	for _, test := range []struct {
 		name     string
@@ -13,11 +13,16 @@ func TestDecide(t *testing.T) {
 		mayCut   bool
 		cuts     bool
 	}{
-		{"a new range for several workers", Strategy{}, Piece{Estimate: 1000, Exact: true, Workers: 10}, Task{Page: 100}, true, true},
-		{"what it kept, for one worker", Strategy{}, Piece{Estimate: 1000, Exact: true, Workers: 1}, Task{Divided: true, Page: 100}, false, false},
-		{"what it kept, for several workers", Strategy{}, Piece{Estimate: 1000, Exact: true, Workers: 10}, Task{Divided: true, Page: 100}, true, true},
-		{"what it kept is longer than it was taken for", Strategy{}, Piece{Workers: 1}, Task{Divided: true, Page: 100}, true, true},
-		{"a new range for one worker", Strategy{}, Piece{Estimate: 1000, Exact: true, Workers: 1, FairShare: 1000}, Task{Page: 100}, true, false},
+		{"a new range for several workers", Strategy{}, Piece{Estimate: 1000, Exact: true, Workers: 10},
+			Task{Page: 100}, true, true},
+		{"what it kept, for one worker", Strategy{}, Piece{Estimate: 1000, Exact: true, Workers: 1},
+			Task{Divided: true, Page: 100}, false, false},
+		{"what it kept, for several workers", Strategy{}, Piece{Estimate: 1000, Exact: true, Workers: 10},
+			Task{Divided: true, Page: 100}, true, true},
+		{"what it kept is longer than it was taken for", Strategy{}, Piece{Workers: 1}, Task{Divided: true, Page: 100},
+			true, true},
+		{"a new range for one worker", Strategy{}, Piece{Estimate: 1000, Exact: true, Workers: 1, FairShare: 1000},
+			Task{Page: 100}, true, false},
 	} {
 		if got := test.task.MayCut(test.piece); got != test.mayCut {
 			t.Errorf("%s: may cut: %v", test.name, got)

@@ -2,8 +2,8 @@ package split
 
 import "time"
 
-// A Load is what a task knows, behind some entities of its range, when it decides how much of what is left it
-// keeps.
+// A Load is what a task knows, behind some entities of its range, when it decides how much of what
+// is left it keeps.
 type Load struct {
 	Left    int64         // entities of the range, as far as is known
 	Here    time.Duration // that the function takes for each of them
@@ -18,33 +18,43 @@ type Load struct {
 
 // The constants of the law.
 const (
-	slackOf   = 0.5                    // of an even part: by so much what is kept may be more while nobody waits
-	partOf    = 0.125                  // of what is kept: by half of that it may be more or less, so that pages are full
-	worthOf   = 2 * WorthTask          // what is given away takes at least, and two queries: one finds where it begins, and one reads it
-	pageCalls = 150 * time.Millisecond // what a page costs beside the function: twice what its calls take [package bench: 75 ms for a query, a read and a commit]
+	slackOf = 0.5 // of an even part: by so much what is kept may be more while nobody waits
+	// of what is kept: by half of that it may be more or less, so that pages are full
+	partOf = 0.125
+	// what is given away takes at least, and two queries: one finds where it begins, and one reads
+	// it
+	worthOf = 2 * WorthTask
+	// what a page costs beside the function: twice what its calls take [package bench: 75 ms for a
+	// query, a read and a commit]
+	pageCalls = 150 * time.Millisecond
 
-	soonest   = 100 * time.Millisecond // a page does not end early before the function has run for so long
-	lookOf    = 0.1                    // the pause between two looks at a job's ranges, as a part of what the job still takes or has been looked at,
+	soonest = 100 * time.Millisecond // a page does not end early before the function has run for so long
+	// the pause between two looks at a job's ranges, as a part of what the job still takes or has
+	// been looked at,
+	lookOf    = 0.1
 	lookEvery = 250 * time.Millisecond // and at least
 )
 
-// WorthTask is how long the function has to take on entities that are worth a task of their own: the
-// task and its two commits take about as long.
+// WorthTask is how long the function has to take on entities that are worth a task of their own:
+// the task and its two commits take about as long.
 const WorthTask = 200 * time.Millisecond
 
-// Keep is the law of cutting: of the entities that are left, the task keeps the first, and leaves the others to
-// workers that have nothing to do, in pieces of each so many. It keeps all if nothing is worth a task.
+// Keep is the law of cutting: of the entities that are left, the task keeps the first, and leaves
+// the others to workers that have nothing to do, in pieces of each so many. It keeps all if nothing
+// is worth a task.
 //
-// What is left of the job, in time, is shared by all of its workers: if they all were busy until the end, it would come
-// when each has done an even part of that. So that is what a task may keep. What it would end later with is what it gives
-// away, in pieces of an even part each, if that is worth a task; while nobody waits, only if it is much, as there is
-// time to change that. Whoever takes a piece up decides in the same way, with less time left. So what is late is
-// handed out in pieces that become shorter and shorter, down to what is worth a task, and all workers end at
+// What is left of the job, in time, is shared by all of its workers: if they all were busy until
+// the end, it would come when each has done an even part of that. So that is what a task may keep.
+// What it would end later with is what it gives away, in pieces of an even part each, if that is
+// worth a task; while nobody waits, only if it is much, as there is time to change that. Whoever
+// takes a piece up decides in the same way, with less time left. So what is late is handed out in
+// pieces that become shorter and shorter, down to what is worth a task, and all workers end at
 // about the same time.
 //
-// It is factoring (Hummel, Schonberg and Flynn, 1992: what is left is handed out in batches of equal pieces, each
-// batch a fixed part of it), of time and not of iterations, and weighted by the pace that was measured
-// (Banicescu, Velusamy and Devaprasad, 2003); but a worker keeps what it began with for as long as it is in time.
+// It is factoring (Hummel, Schonberg and Flynn, 1992: what is left is handed out in batches of
+// equal pieces, each batch a fixed part of it), of time and not of iterations, and weighted by the
+// pace that was measured (Banicescu, Velusamy and Devaprasad, 2003); but a worker keeps what it
+// began with for as long as it is in time.
 func (l Load) Keep() (keep, each int64) {
 	here := l.Here + l.calls()
 	left, even := times(l.Left, here), l.Even()
@@ -61,7 +71,8 @@ func (l Load) Keep() (keep, each int64) {
 	return min(l.Left, int64(pages(mine)*page)), int64(max(1, pages(piece)) * page)
 }
 
-// Even returns what each worker has left to do if all of them have the same: at least of what is left here.
+// Even returns what each worker has left to do if all of them have the same: at least of what is
+// left here.
 func (l Load) Even() time.Duration {
 	workers := max(1, l.Workers)
 	rest := l.Rest + times(l.Entities, l.calls()) - times(min(workers, max(1, l.Open)), l.Age)
@@ -81,8 +92,9 @@ func times(n int64, each time.Duration) time.Duration {
 	return time.Duration(min(float64(n)*float64(each), float64(longest)))
 }
 
-// EndsPage reports whether a page ends early, with so many of its entities left, once the function has run on it for a time:
-// some of these are to be given away, or what is behind them, and somebody waits for that.
+// EndsPage reports whether a page ends early, with so many of its entities left, once the function
+// has run on it for a time: some of these are to be given away, or what is behind them, and
+// somebody waits for that.
 func (l Load) EndsPage(ran time.Duration, left int64) bool {
 	if ran < soonest || times(left, l.Here) < WorthTask {
 		return false
@@ -98,10 +110,10 @@ func (l Load) LookEvery() time.Duration {
 
 func part(of float64, t time.Duration) time.Duration { return time.Duration(of * float64(t)) }
 
-// Give returns the plan by which a task that has dealt with some entities of a piece keeps so many more, and
-// gives the others away: a piece of each so many entities for every worker, and what is behind these in pieces that are twice as long as
-// the one before, because little is known of what is far away: also behind the estimate, if that is one. There are up to
-// MaxFanOut pieces.
+// Give returns the plan by which a task that has dealt with some entities of a piece keeps so many
+// more, and gives the others away: a piece of each so many entities for every worker, and what is
+// behind these in pieces that are twice as long as the one before, because little is known of what
+// is far away: also behind the estimate, if that is one. There are up to MaxFanOut pieces.
 func (s Piece) Give(dealt, keep, each, workers int64) CutPlan {
 	keep += dealt
 	near := min(max(1, workers), mostNear)
@@ -117,9 +129,11 @@ func (s Piece) Give(dealt, keep, each, workers int64) CutPlan {
 	return CutPlan{Pieces: int64(len(lengths)) + 2, Keep: keep, lengths: lengths, near: int(near)}
 }
 
-// beyondEstimate is how many pieces are cut off behind the estimate of a range that was not counted: it may be longer.
-// Their lengths double, so that a few reach far where the pieces before them have doubled.
+// beyondEstimate is how many pieces are cut off behind the estimate of a range that was not
+// counted: it may be longer. Their lengths double, so that a few reach far where the pieces before
+// them have doubled.
 const beyondEstimate = 4
 
-// mostNear leaves room for as many pieces as double the length of a range until it has any entity that there may be.
+// mostNear leaves room for as many pieces as double the length of a range until it has any entity
+// that there may be.
 const mostNear = MaxFanOut - 40

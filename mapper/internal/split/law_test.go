@@ -14,24 +14,35 @@ import (
 // TestKeep has tasks decide how much they keep of what is left.
 func TestKeep(t *testing.T) {
 	const ms = time.Millisecond
-	all := func(open int64, rest time.Duration) Outlook { return Outlook{Open: open, Rest: rest} } // of entities that take no calls
+	// of entities that take no calls
+	all := func(open int64, rest time.Duration) Outlook { return Outlook{Open: open, Rest: rest} }
 	for _, test := range []struct {
 		name       string
 		load       Load
 		keep, each int64
 	}{
-		{"it has as much as the others", Load{Left: 5_000, Here: 2 * ms, Workers: 10, Outlook: all(10, 100*time.Second)}, 5_000, 0},
-		{"it has a fifth more, and there is time", Load{Left: 6_000, Here: 2 * ms, Workers: 10, Outlook: all(10, 100*time.Second)}, 6_000, 0},
-		{"it has a fifth more, and others wait", Load{Left: 6_000, Here: 2 * ms, Workers: 10, Outlook: all(9, 100*time.Second)}, 5_000, 5_000},
-		{"it is three times as slow", Load{Left: 5_000, Here: 6 * ms, Workers: 10, Outlook: all(10, 100*time.Second)}, 1_664, 1_664}, // by eighths
+		{"it has as much as the others",
+			Load{Left: 5_000, Here: 2 * ms, Workers: 10, Outlook: all(10, 100*time.Second)}, 5_000, 0},
+		{"it has a fifth more, and there is time",
+			Load{Left: 6_000, Here: 2 * ms, Workers: 10, Outlook: all(10, 100*time.Second)}, 6_000, 0},
+		{"it has a fifth more, and others wait",
+			Load{Left: 6_000, Here: 2 * ms, Workers: 10, Outlook: all(9, 100*time.Second)}, 5_000, 5_000},
+		// by eighths
+		{"it is three times as slow", Load{Left: 5_000, Here: 6 * ms, Workers: 10, Outlook: all(10, 100*time.Second)},
+			1_664, 1_664},
 		{"all are as slow", Load{Left: 5_000, Here: 6 * ms, Workers: 10, Outlook: all(10, 300*time.Second)}, 5_000, 0},
 		{"it has all that is left", Load{Left: 5_000, Here: 2 * ms, Workers: 10, Outlook: all(1, 0)}, 496, 496},
-		{"what the others had is done by now", Load{Left: 5_000, Here: 2 * ms, Workers: 10, Outlook: all(10, 100*time.Second), Age: 10 * time.Second}, 496, 496},
+		{"what the others had is done by now",
+			Load{Left: 5_000, Here: 2 * ms, Workers: 10, Outlook: all(10, 100*time.Second), Age: 10 * time.Second}, 496,
+			496},
 		{"what is late is not worth a task", Load{Left: 150, Here: 2 * ms, Workers: 10, Outlook: all(1, 0)}, 150, 0},
-		{"where queries are slow, only what pays for them is given away", Load{Left: 5_000, Here: 2 * ms, Workers: 10, Query: 2 * time.Second, Outlook: all(1, 0)}, 1_000, 2_000},
-		{"and nothing, if all that is left takes little longer", Load{Left: 5_000, Here: 2 * ms, Workers: 10, Query: 4 * time.Second, Outlook: all(1, 0)}, 5_000, 0},
+		{"where queries are slow, only what pays for them is given away",
+			Load{Left: 5_000, Here: 2 * ms, Workers: 10, Query: 2 * time.Second, Outlook: all(1, 0)}, 1_000, 2_000},
+		{"and nothing, if all that is left takes little longer",
+			Load{Left: 5_000, Here: 2 * ms, Workers: 10, Query: 4 * time.Second, Outlook: all(1, 0)}, 5_000, 0},
 		{"its pages are small", Load{Left: 400, Here: 300 * ms, Workers: 10, Page: 10, Outlook: all(10, 0)}, 40, 40},
-		{"more than three hundred years of a worker", Load{Left: 1e9, Here: 10 * time.Second, Workers: 5000, Outlook: all(5000, 0)}, 63_000, 63_000},
+		{"more than three hundred years of a worker", Load{Left: 1e9, Here: 10 * time.Second, Workers: 5000,
+			Outlook: all(5000, 0)}, 63_000, 63_000},
 		{"a few slow entities", Load{Left: 3, Here: 10 * time.Second, Workers: 10, Page: 1, Outlook: all(1, 0)}, 0, 1},
 	} {
 		test.load.Full = 1 << 40
@@ -45,14 +56,17 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestKeepAnything has loads of all kinds: a task keeps no more than there is, and gives away what is worth a task, but for
-// a page, in a bounded number of pieces. Nobody keeps much more than an even part while a worker waits.
+// TestKeepAnything has loads of all kinds: a task keeps no more than there is, and gives away what
+// is worth a task, but for a page, in a bounded number of pieces. Nobody keeps much more than an
+// even part while a worker waits.
 func TestKeepAnything(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
 	some := func(most float64) int64 { return int64(math.Exp(rng.Float64() * math.Log(most))) }
 	for range 100_000 {
-		l := Load{Left: some(1e10), Here: time.Duration(some(30e9)), Workers: some(5000), Age: time.Duration(some(1e12)), Full: some(1000), Query: time.Duration(some(1e10))}
-		l.Page, l.Open, l.Entities, l.Rest = 1+rng.Int64N(l.Full), some(1e5)-1, some(1e10)-1, time.Duration(some(1e15)-1)
+		l := Load{Left: some(1e10), Here: time.Duration(some(30e9)), Workers: some(5000),
+			Age: time.Duration(some(1e12)), Full: some(1000), Query: time.Duration(some(1e10))}
+		l.Page, l.Open, l.Entities, l.Rest = 1+rng.Int64N(l.Full), some(1e5)-1, some(1e10)-1,
+			time.Duration(some(1e15)-1)
 		keep, each := l.Keep()
 		worth := max(worthOf, 2*l.Query)
 		if keep < 0 || keep > l.Left || keep < l.Left && each < 1 {
@@ -61,7 +75,8 @@ func TestKeepAnything(t *testing.T) {
 		here := l.Here + l.calls()
 		page := float64(here) * float64(l.Page)
 		if takes := float64(keep) * float64(here); l.Waiting(l.Workers) && takes > float64(l.Even()+2*worth)+page {
-			t.Fatalf("%+v: keeps %d, which takes %v, while others wait; an even part is %v", l, keep, time.Duration(takes), l.Even())
+			t.Fatalf("%+v: keeps %d, which takes %v, while others wait; an even part is %v", l, keep,
+				time.Duration(takes), l.Even())
 		}
 		if keep == l.Left {
 			continue
@@ -75,13 +90,15 @@ func TestKeepAnything(t *testing.T) {
 		for _, n := range c.lengths {
 			all += n
 		}
-		if c.Keep != 7+keep || c.Pieces != int64(len(c.lengths))+2 || c.Pieces > MaxFanOut || s.Exact && all >= s.Estimate || !slices.IsSorted(c.lengths) {
+		if c.Keep != 7+keep || c.Pieces != int64(len(c.lengths))+2 || c.Pieces > MaxFanOut || s.Exact &&
+			all >= s.Estimate || !slices.IsSorted(c.lengths) {
 			t.Fatalf("%+v: a plan %+v", l, c)
 		}
 	}
 }
 
-// TestEndsPage ends pages early, of which something is given away, or what is behind them while somebody waits.
+// TestEndsPage ends pages early, of which something is given away, or what is behind them while
+// somebody waits.
 func TestEndsPage(t *testing.T) {
 	busy, waiting := Outlook{Open: 10, Rest: time.Hour}, Outlook{Open: 9, Rest: time.Second}
 	for _, test := range []struct {
@@ -92,10 +109,14 @@ func TestEndsPage(t *testing.T) {
 		want bool
 	}{
 		{"some of it is given away", Load{Left: 1000, Here: time.Second, Outlook: waiting}, time.Second, 500, true},
-		{"what is behind it is, and somebody waits", Load{Left: 1000, Here: time.Second, Outlook: waiting}, time.Second, 20, true},
-		{"what is behind it is, and nobody waits", Load{Left: 10_000, Here: time.Second, Outlook: busy}, time.Second, 20, false},
+		{"what is behind it is, and somebody waits", Load{Left: 1000, Here: time.Second, Outlook: waiting}, time.Second,
+			20, true},
+		{"what is behind it is, and nobody waits", Load{Left: 10_000, Here: time.Second, Outlook: busy}, time.Second,
+			20, false},
 		{"all are as busy", Load{Left: 300, Here: time.Second, Outlook: busy}, time.Second, 20, false},
-		{"less is left than of the page, by the estimate", Load{Left: 5, Here: 2 * time.Second, Outlook: Outlook{Open: 10, Rest: 1000 * time.Second}}, 2 * time.Second, 18, false},
+		{"less is left than of the page, by the estimate",
+			Load{Left: 5, Here: 2 * time.Second, Outlook: Outlook{Open: 10, Rest: 1000 * time.Second}}, 2 * time.Second,
+			18, false},
 		{"it has just begun", Load{Left: 1000, Here: time.Second, Outlook: waiting}, soonest - 1, 500, false},
 		{"little is left of it", Load{Left: 1000, Here: time.Millisecond, Outlook: waiting}, time.Second, 20, false},
 	} {
@@ -127,8 +148,9 @@ func (w *workers) Pop() any {
 	return x
 }
 
-// TestEnd runs jobs of which nobody knows where the entities are that take long, with workers that do nothing but
-// pages and the law: no worker has nothing to do for long while another has much left.
+// TestEnd runs jobs of which nobody knows where the entities are that take long, with workers that
+// do nothing but pages and the law: no worker has nothing to do for long while another has much
+// left.
 func TestEnd(t *testing.T) {
 	seed := testflag.Seed(t)
 	var ratios []float64
@@ -187,7 +209,8 @@ func TestEnd(t *testing.T) {
 			for _, p := range queue {
 				open = append(open, OpenRange{Estimate: p.last - p.first, Pace: p.pace})
 			}
-			l := Load{Left: b.last - first, Here: here, Page: page, Full: 500, Workers: all, Outlook: OutlookOf(open, 1, all, spent/time.Duration(done), 500)}
+			l := Load{Left: b.last - first, Here: here, Page: page, Full: 500, Workers: all,
+				Outlook: OutlookOf(open, 1, all, spent/time.Duration(done), 500)}
 			keep, each := l.Keep()
 			if keep < l.Left {
 				c := Piece{Estimate: l.Left}.Give(0, keep, each, all)

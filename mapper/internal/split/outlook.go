@@ -16,8 +16,8 @@ type Outlook struct {
 // Waiting reports whether some of so many workers have nothing to do.
 func (o Outlook) Waiting(workers int64) bool { return o.Open > 0 && o.Open < workers }
 
-// Unseen is the outlook for a job of which nothing is done: a fair share for each of its workers, where the function takes so long
-// for each entity.
+// Unseen is the outlook for a job of which nothing is done: a fair share for each of its workers,
+// where the function takes so long for each entity.
 func Unseen(fairShare, workers int64, each time.Duration) Outlook {
 	return Outlook{Open: workers, Entities: fairShare * workers, Rest: times(fairShare*workers, each)}
 }
@@ -29,9 +29,10 @@ type OpenRange struct {
 	Age      time.Duration // of the record
 }
 
-// OutlookOf returns the outlook by some open ranges, which are a random part of all, of a job with so many entities on a full
-// page. Where no pace was seen the function takes so long for each entity. The workers are at those that have been open longest,
-// for about as long, and make the calls of their pages besides.
+// OutlookOf returns the outlook by some open ranges, which are a random part of all, of a job with
+// so many entities on a full page. Where no pace was seen the function takes so long for each
+// entity. The workers are at those that have been open longest, for about as long, and make the
+// calls of their pages besides.
 func OutlookOf(some []OpenRange, part float64, workers int64, each time.Duration, full int64) Outlook {
 	slices.SortFunc(some, func(a, b OpenRange) int { return cmp.Compare(b.Age, a.Age) })
 	var o Outlook

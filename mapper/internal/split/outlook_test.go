@@ -16,17 +16,22 @@ func TestOutlook(t *testing.T) {
 		want    Outlook
 	}{
 		{"none", nil, 1, 10, Outlook{}},
-		{"one whose pace was seen, and one whose was not", []OpenRange{{Estimate: 10, Pace: 2 * s}, {Estimate: 10}}, 1, 10, Outlook{Open: 2, Entities: 20, Rest: 30 * s}},
-		{"half of what is open", []OpenRange{{Estimate: 10, Pace: 2 * s}, {Estimate: 10}}, 0.5, 10, Outlook{Open: 4, Entities: 40, Rest: 60 * s}},
-		{"a worker has been at each of them", []OpenRange{{Estimate: 10, Age: 4 * s}, {Estimate: 10, Age: s}}, 1, 10, Outlook{Open: 2, Entities: 15, Rest: 15 * s}},
-		{"a worker has been at the oldest one", []OpenRange{{Estimate: 10, Age: s}, {Estimate: 10, Age: 4 * s}}, 1, 1, Outlook{Open: 2, Entities: 16, Rest: 16 * s}},
+		{"one whose pace was seen, and one whose was not", []OpenRange{{Estimate: 10, Pace: 2 * s}, {Estimate: 10}}, 1,
+			10, Outlook{Open: 2, Entities: 20, Rest: 30 * s}},
+		{"half of what is open", []OpenRange{{Estimate: 10, Pace: 2 * s}, {Estimate: 10}}, 0.5, 10,
+			Outlook{Open: 4, Entities: 40, Rest: 60 * s}},
+		{"a worker has been at each of them", []OpenRange{{Estimate: 10, Age: 4 * s}, {Estimate: 10, Age: s}}, 1, 10,
+			Outlook{Open: 2, Entities: 15, Rest: 15 * s}},
+		{"a worker has been at the oldest one", []OpenRange{{Estimate: 10, Age: s}, {Estimate: 10, Age: 4 * s}}, 1, 1,
+			Outlook{Open: 2, Entities: 16, Rest: 16 * s}},
 		{"it takes longer than it should", []OpenRange{{Estimate: 10, Age: 20 * s}}, 1, 1, Outlook{Open: 1}},
 	} {
 		if got := OutlookOf(test.ranges, test.part, test.workers, s, 1<<40); got != test.want {
 			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
 		}
 	}
-	// Calls take pageCalls for 100 entities, so 1.5 ms for each: of 10,000 entities that take 1 µs a worker has done 999 in 1.5 s.
+	// Calls take pageCalls for 100 entities, so 1.5 ms for each: of 10,000 entities that take 1 µs
+	// a worker has done 999 in 1.5 s.
 	cheap := OutlookOf([]OpenRange{{Estimate: 10_000, Age: 1500 * time.Millisecond}}, 1, 1, time.Microsecond, 100)
 	if want := (Outlook{Open: 1, Entities: 9001, Rest: 9001 * time.Microsecond}); cheap != want {
 		t.Errorf("of a cheap function: %+v, want %+v", cheap, want)

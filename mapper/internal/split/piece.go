@@ -6,8 +6,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// A Piece is a range as splitting sees it: what is known of it before it is cut, and of what it is cut
-// into.
+// A Piece is a range as splitting sees it: what is known of it before it is cut, and of what it is
+// cut into.
 type Piece struct {
 	Start, End *keyspace.Position   // nil: the ends of the job
 	Samples    []*keyspace.Position // inside, in order
@@ -25,8 +25,8 @@ func (s Piece) Holds(p *keyspace.Position) bool {
 	return s.End == nil || keyspace.Compare(p, s.End) < 0
 }
 
-// From returns the part of a piece from a position on, of which an estimate is known. An estimate of
-// nothing was too low: it becomes unknown.
+// From returns the part of a piece from a position on, of which an estimate is known. An estimate
+// of nothing was too low: it becomes unknown.
 func (s Piece) From(start *keyspace.Position, estimate int64) Piece {
 	i := 0
 	for i < len(s.Samples) && keyspace.Compare(s.Samples[i], start) <= 0 {
@@ -45,8 +45,8 @@ func (s Piece) Until(end *keyspace.Position) []*keyspace.Position {
 	return slices.Clip(s.Samples[:i])
 }
 
-// Even returns how many entities the pages of a piece should have so that the last one is not a small
-// one: at most twice as many as usual.
+// Even returns how many entities the pages of a piece should have so that the last one is not a
+// small one: at most twice as many as usual.
 func (s Piece) Even(size, most int64) int64 {
 	n := max(1, s.Estimate/size)
 	return max(size, min((s.Estimate+n-1)/n, 2*size, most))
@@ -64,8 +64,8 @@ func (s Piece) Counted(n, most int64) Piece {
 	return s
 }
 
-// evenly cuts a piece of which nothing is known into up to n, by arithmetic on keys or values. Until is where
-// the job's entities end, if that is known.
+// evenly cuts a piece of which nothing is known into up to n, by arithmetic on keys or values.
+// Until is where the job's entities end, if that is known.
 func (s Piece) evenly(n int, until *keyspace.Position) (pieces []Piece) {
 	end := s.End
 	if end == nil && until != nil && until.Space() == s.Start.Space() {
@@ -86,8 +86,8 @@ func (s Piece) evenly(n int, until *keyspace.Position) (pieces []Piece) {
 	return append(pieces, s)
 }
 
-// cutAtSamples cuts a piece into n with equally many of its samples, or at all of them where they are fewer.
-// Each keeps the samples inside it, and its part of the workers.
+// cutAtSamples cuts a piece into n with equally many of its samples, or at all of them where they
+// are fewer. Each keeps the samples inside it, and its part of the workers.
 func cutAtSamples(s Piece, n int) []Piece {
 	n = min(n, len(s.Samples)+1)
 	pieces := make([]Piece, 0, n)
@@ -123,17 +123,17 @@ func AtSamples(sample []*keyspace.Position, n int) (at []*keyspace.Position) {
 	return at
 }
 
-// MostCountedPieces is the largest estimate of a kind whose pieces are counted after the root has cut
-// it at samples. A count costs a read for each thousand entities.
+// MostCountedPieces is the largest estimate of a kind whose pieces are counted after the root has
+// cut it at samples. A count costs a read for each thousand entities.
 const MostCountedPieces = 4_000_000
 
-// MostInPiece is up to how many entities are counted in each of n pieces: four times as many as each
-// has if all are even. The job's start waits for the longest count, and a piece that is not counted to
-// its end can't be made even.
+// MostInPiece is up to how many entities are counted in each of n pieces: four times as many as
+// each has if all are even. The job's start waits for the longest count, and a piece that is not
+// counted to its end can't be made even.
 func MostInPiece(n int) int64 { return 4 * MostCountedPieces / int64(n) }
 
-// WithCounts returns pieces after the entities of each were counted up to most, with as many workers as each has fair
-// shares.
+// WithCounts returns pieces after the entities of each were counted up to most, with as many
+// workers as each has fair shares.
 func WithCounts(pieces []Piece, counts []int64, most, workers int64) []Piece {
 	pieces = slices.Clone(pieces)
 	total := int64(0)
@@ -152,11 +152,12 @@ func WithCounts(pieces []Piece, counts []int64, most, workers int64) []Piece {
 	return joined(pieces, 0)
 }
 
-// joined joins neighbours that are short together, and those that are empty with what is beside them. Each piece has as many workers
-// as it has fair shares.
+// joined joins neighbours that are short together, and those that are empty with what is beside
+// them. Each piece has as many workers as it has fair shares.
 func joined(pieces []Piece, short int64) (all []Piece) {
 	for _, p := range pieces {
-		if n := len(all) - 1; n >= 0 && (all[n].Estimate+p.Estimate <= short || all[n].Exact && p.Exact && min(all[n].Estimate, p.Estimate) == 0) {
+		if n := len(all) - 1; n >= 0 && (all[n].Estimate+p.Estimate <= short || all[n].Exact && p.Exact &&
+			min(all[n].Estimate, p.Estimate) == 0) {
 			all[n] = all[n].with(p)
 			continue
 		}
@@ -180,8 +181,9 @@ func (s Piece) with(next Piece) Piece {
 // shareCount returns how many fair shares n entities are, at least one.
 func shareCount(n, fair int64) int64 { return max(1, (n+fair/2)/fair) }
 
-// CellsOf returns into how many cells a range is cut to be counted, of which a sample is known that could have had so many keys, and the
-// rank of its first page: one for two pages, as about as many queries again find boundaries inside.
+// CellsOf returns into how many cells a range is cut to be counted, of which a sample is known that
+// could have had so many keys, and the rank of its first page: one for two pages, as about as many
+// queries again find boundaries inside.
 func CellsOf(sample []*keyspace.Position, size int, first Rank) int64 {
 	cells := EstimateFrom(sample, []Rank{first}) / (2 * first.Before)
 	if cells < 2 && len(sample) == size { // none is in the first page
@@ -212,8 +214,8 @@ func MostlyCounted(pieces []Piece) (total int64, ok bool) {
 // records of all children of a range below the 10 MiB of a transaction.
 const MaxSampleBytes = 64 << 10
 
-// CapSamples leaves out every other sample until the rest fits into limit bytes. The rest is spread as
-// evenly as the whole.
+// CapSamples leaves out every other sample until the rest fits into limit bytes. The rest is spread
+// as evenly as the whole.
 func CapSamples(samples []*keyspace.Position, limit int) []*keyspace.Position {
 	for {
 		size := 0

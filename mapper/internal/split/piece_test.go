@@ -49,7 +49,8 @@ func TestCutAtSamples(t *testing.T) {
 				smallest, largest = min(smallest, len(p.Samples)), max(largest, len(p.Samples))
 			}
 			if inside != samples-(n-1) || largest-smallest > 1 {
-				t.Errorf("%d samples, %d pieces: %d inside, between %d and %d each", samples, n, inside, smallest, largest)
+				t.Errorf("%d samples, %d pieces: %d inside, between %d and %d each", samples, n, inside, smallest,
+					largest)
 			}
 		}
 	}
@@ -83,7 +84,8 @@ func TestWeighed(t *testing.T) {
 			{nil, nil, 59, 600, true, 6},
 		}},
 		{"short ones together", []int64{30, 20, 250, 40, 60, 200}, []piece{
-			{nil, cut(1), 19, 50, true, 1}, {cut(1), cut(2), 9, 250, true, 3}, {cut(2), cut(4), 19, 100, true, 1}, {cut(4), nil, 9, 200, true, 2},
+			{nil, cut(1), 19, 50, true, 1}, {cut(1), cut(2), 9, 250, true, 3}, {cut(2), cut(4), 19, 100, true, 1},
+			{cut(4), nil, 9, 200, true, 2},
 		}},
 		{"more than was counted", []int64{1000, 0, 0, 0, 0, 0}, []piece{
 			{nil, cut(0), 9, 1000, false, 6}, {cut(0), nil, 49, 0, false, 1},
@@ -152,7 +154,8 @@ func TestCapSamples(t *testing.T) {
 	}
 }
 
-// TestAtSamples picks one key in m of a sorted sample, and all of one that has fewer than are needed.
+// TestAtSamples picks one key in m of a sorted sample, and all of one that has fewer than are
+// needed.
 func TestAtSamples(t *testing.T) {
 	sample := func(n int) (all []*keyspace.Position) {
 		for i := range int64(n) {

@@ -22,10 +22,11 @@ func TestEstimateBy(t *testing.T) {
 				sample = append(sample, keyspace.At(rankKey((2*i+1)*(n/drawn)/2)))
 			}
 			var counted []int64
-			got := EstimateBy(sample, []Rank{{keyspace.At(rankKey(500)), 500}, {keyspace.At(rankKey(6000)), 6000}}, func(before *keyspace.Position) (int64, bool) {
-				counted = append(counted, min(MostCounted, before.Key.ID-1))
-				return counted[len(counted)-1], true
-			})
+			got := EstimateBy(sample, []Rank{{keyspace.At(rankKey(500)), 500}, {keyspace.At(rankKey(6000)), 6000}},
+				func(before *keyspace.Position) (int64, bool) {
+					counted = append(counted, min(MostCounted, before.Key.ID-1))
+					return counted[len(counted)-1], true
+				})
 			if least := min(n, drawn*MostCounted); got < least*2/5 || got > n*4/3 || len(counted) > 3 {
 				t.Errorf("%d samples of %d: estimated %d, want at least %d; counted %d", drawn, n, got, least, counted)
 			}
@@ -54,7 +55,8 @@ func TestEstimateFrom(t *testing.T) {
 	if got := EstimateFrom(nil, newModel(rng, sequence(121), 0).milestones(10)); got != 0 {
 		t.Errorf("no samples: estimated %d, want 0 for unknown", got)
 	}
-	if got := EstimateFrom(keyspace.AtAll(sequence(1000)[999:]), newModel(rng, sequence(1000), 0).milestones(10)); got != 0 {
+	if got := EstimateFrom(keyspace.AtAll(sequence(1000)[999:]),
+		newModel(rng, sequence(1000), 0).milestones(10)); got != 0 {
 		t.Errorf("no samples among those passed: estimated %d, want 0 for unknown", got)
 	}
 }

@@ -14,8 +14,8 @@ const (
 	// maxFirst is the most ranges that Strategy.First may ask for. One commit records them.
 	maxFirst = 5000
 
-	// maxExact is up to how many pieces a range that has samples is cut into at exact boundaries, rather than at these. Each
-	// boundary costs a query of one key.
+	// maxExact is up to how many pieces a range that has samples is cut into at exact boundaries,
+	// rather than at these. Each boundary costs a query of one key.
 	maxExact = 32
 
 	// A range of more than FarPages is cut at its samples, if it has any: its exact boundaries are
@@ -24,28 +24,31 @@ const (
 	FarPages  = 10 * maxExact
 	nearPages = FarPages / 8
 
-	// RootPages is the least number of pages in a piece that is cut at samples. Its last page is half
-	// empty on average, so pieces of 10 pages make 5% more pages than are full.
+	// RootPages is the least number of pages in a piece that is cut at samples. Its last page is
+	// half empty on average, so pieces of 10 pages make 5% more pages than are full.
 	RootPages = 10
 
-	// samplesPerCut is how many samples are drawn for each cut. With 16 the largest of 100 pieces is
-	// 1.7 times the mean, and with one it is 4.6 times [simulation]. With 32 a job starts later, and
-	// gains less than that: what a piece has above a worker's fair share is cut off anyway.
+	// samplesPerCut is how many samples are drawn for each cut. With 16 the largest of 100 pieces
+	// is 1.7 times the mean, and with one it is 4.6 times [simulation]. With 32 a job starts later,
+	// and gains less than that: what a piece has above a worker's fair share is cut off anyway.
 	samplesPerCut = 16
 
 	// samplesPerSharedCut takes its place where several workers share each piece. Such pieces are
 	// counted and cut exactly, so 600 samples in all are enough. Two batches of a query read them.
 	samplesPerSharedCut = 6
 
-	// largestSample is how many keys the root samples at most, of the largest kinds: that takes four seconds.
+	// largestSample is how many keys the root samples at most, of the largest kinds: that takes
+	// four seconds.
 	largestSample = 50_000
 
-	// unknownPieces is how many pieces are cut off the beginning of a range of unknown size. The first two have up to
-	// unknownPage pages, and each of the others is twice as long as the one before.
+	// unknownPieces is how many pieces are cut off the beginning of a range of unknown size. The
+	// first two have up to unknownPage pages, and each of the others is twice as long as the one
+	// before.
 	unknownPieces = 6
 	unknownPage   = 10
 
-	// shareParts is how many parts of a worker's fair share the first piece of a range of unknown size is, at least.
+	// shareParts is how many parts of a worker's fair share the first piece of a range of unknown
+	// size is, at least.
 	shareParts = 20
 )
 
@@ -63,9 +66,11 @@ func (sp Strategy) Validate() error {
 	case sp == Strategy{}:
 		return nil
 	case sp.Bisect && (sp.First != 1 || sp.FanOut < 2 || sp.FanOut > MaxFanOut):
-		return fmt.Errorf("StartOptions.Splitting has to have First 1 and FanOut in [2, %d] to bisect, it is %+v", MaxFanOut, sp)
+		return fmt.Errorf("StartOptions.Splitting has to have First 1 and FanOut in [2, %d] to bisect, it is %+v",
+			MaxFanOut, sp)
 	case sp.First < 1 || sp.First > maxFirst || sp.FanOut < 1 || sp.FanOut > MaxFanOut:
-		return fmt.Errorf("StartOptions.Splitting has to have First in [1, %d] and FanOut in [1, %d], or nothing set, it is %+v", maxFirst, MaxFanOut, sp)
+		return fmt.Errorf("StartOptions.Splitting has to have First in [1, %d] and FanOut in [1, %d], or nothing "+
+			"set, it is %+v", maxFirst, MaxFanOut, sp)
 	}
 	return nil
 }
@@ -103,7 +108,8 @@ func (sp Strategy) plan(s Piece, t Task) CutPlan {
 		// If the range is short some of the pieces do not come about. If it is long the rest
 		// behind them is halved.
 		each := max(1, min(s.FairShare/page/shareParts, unknownPage)) * page
-		return CutPlan{Pieces: unknownPieces + 1, Keep: each, lengths: doubling(each, unknownPieces-1), evenly: 2, First: true}
+		return CutPlan{Pieces: unknownPieces + 1, Keep: each, lengths: doubling(each, unknownPieces-1), evenly: 2,
+			First: true}
 	case pages == 1:
 		return CutPlan{}
 	case t.Blind:
@@ -117,7 +123,8 @@ func (sp Strategy) plan(s Piece, t Task) CutPlan {
 	}
 	share := (max(s.FairShare, s.Estimate/workers) + page/2) / page // in full pages, about: see Load.Keep
 	each := min(max(1, share, (pages+MaxFanOut-1)/MaxFanOut), nearPages) * page
-	if root && len(s.Samples) == 0 && pages >= CountedPages { // it is Google's Firestore emulator, where a query takes as long as several pages
+	// it is Google's Firestore emulator, where a query takes as long as several pages
+	if root && len(s.Samples) == 0 && pages >= CountedPages {
 		each = max(each, 2*page)
 	}
 	if s.Exact {
@@ -138,10 +145,11 @@ func doubling(each int64, n int) (lengths []int64) {
 	return lengths
 }
 
-// blindly plans where no boundary is looked for. A range is cut at its samples: for several workers into one
-// part for each of them, and for one in four, if that turns out to be worth it. Each part has two pages or
-// more, as its last one is half empty. Where a range for several workers has no sample its task does one page,
-// behind which the next key is known, and leaves the rest to another.
+// blindly plans where no boundary is looked for. A range is cut at its samples: for several workers
+// into one part for each of them, and for one in four, if that turns out to be worth it. Each part
+// has two pages or more, as its last one is half empty. Where a range for several workers has no
+// sample its task does one page, behind which the next key is known, and leaves the rest to
+// another.
 func blindly(s Piece, workers, pages, page int64) CutPlan {
 	parts := workers
 	if workers == 1 {
@@ -157,7 +165,8 @@ func blindly(s Piece, workers, pages, page int64) CutPlan {
 	return CutPlan{}
 }
 
-// unknownPages is how many pages a range that is longer than it was estimated is taken to have left.
+// unknownPages is how many pages a range that is longer than it was estimated is taken to have
+// left.
 const unknownPages = 8
 
 // fixed plans for the strategies of other mappers.
@@ -175,15 +184,16 @@ func (sp Strategy) fixed(s Piece, root bool, page int64) CutPlan {
 	if n = min(n, pages); n > 1 && n <= int64(len(s.Samples)) && pages/n >= RootPages {
 		return CutPlan{Pieces: n + 1, Keep: page, Samples: true}
 	}
-	return CutPlan{Pieces: n + 1, Keep: page, lengths: slices.Repeat([]int64{max(1, pages/max(1, n)) * page}, int(max(0, n-1)))}
+	return CutPlan{Pieces: n + 1, Keep: page, lengths: slices.Repeat([]int64{max(1, pages/max(1, n)) * page},
+		int(max(0, n-1)))}
 }
 
-// gapPages is the mean number of pages between two samples of a large kind. It is less than FarPages,
-// so nearly all ranges that are longer than that have samples.
+// gapPages is the mean number of pages between two samples of a large kind. It is less than
+// FarPages, so nearly all ranges that are longer than that have samples.
 const gapPages = FarPages / 4
 
-// SamplesFor returns how many keys the root samples once it knows that a kind is large. For a billion
-// entities these are 25,000 keys, which takes two seconds.
+// SamplesFor returns how many keys the root samples once it knows that a kind is large. For a
+// billion entities these are 25,000 keys, which takes two seconds.
 func SamplesFor(estimate, page, workers int64) int {
 	pages, least := estimate/page, int64(0)
 	if pages > MaxFanOut*FarPages { // pieces will be cut at samples again

@@ -138,7 +138,8 @@ func (tree treeModel) check(t *testing.T, m kindModel, page int) {
 	}
 	for i := 1; i < len(pages); i++ {
 		if pages[i-1].End == nil || !pages[i-1].End.Equal(pages[i].Start) {
-			t.Fatalf("page %v to %v is followed by %v to %v", pages[i-1].Start, pages[i-1].End, pages[i].Start, pages[i].End)
+			t.Fatalf("page %v to %v is followed by %v to %v", pages[i-1].Start, pages[i-1].End, pages[i].Start,
+				pages[i].End)
 		}
 	}
 	total := 0
@@ -211,7 +212,8 @@ var shapes = map[string]func(rng *rand.Rand, n int) []*datastore.Key{
 var densities = []int{128, 2, 0}
 
 // splittings are the adaptive way, and those of other mappers.
-var splittings = []Strategy{{}, {First: 1, FanOut: 1}, {First: 8, FanOut: 1}, {First: 1, FanOut: 10}, {First: 1, FanOut: 2, Bisect: true}}
+var splittings = []Strategy{{}, {First: 1, FanOut: 1}, {First: 8, FanOut: 1}, {First: 1, FanOut: 10},
+	{First: 1, FanOut: 2, Bisect: true}}
 
 // TestSplitTiles cuts kinds of all shapes, sizes and densities to pages.
 func TestSplitTiles(t *testing.T) {
@@ -230,7 +232,8 @@ func TestSplitTiles(t *testing.T) {
 							tree := m.runJob(sp, workers, page)
 							tree.check(t, m, page)
 							if t.Failed() {
-								t.Fatalf("%+v: %s, 1 in %d, %d entities, page %d, %d workers", sp, name, density, n, page, workers)
+								t.Fatalf("%+v: %s, 1 in %d, %d entities, page %d, %d workers", sp, name, density, n,
+									page, workers)
 							}
 						}
 					}
@@ -263,7 +266,8 @@ func TestSplitWastesLittle(t *testing.T) {
 						limit, deepest = 2, 40
 					}
 					if ratio > limit || tree.depth > deepest {
-						t.Errorf("%s, 1 in %d, %d entities, %d workers: %.2f pages for each full one, depth %d; want at most %.1f and %d",
+						t.Errorf("%s, 1 in %d, %d entities, %d workers: %.2f pages for each full one, depth %d; want "+
+							"at most %.1f and %d",
 							name, density, n, workers, ratio, tree.depth, limit, deepest)
 					}
 				}
@@ -288,7 +292,8 @@ func TestSharedByAll(t *testing.T) {
 		{"two pages each, but for one entity", 959, 32, 15, 30},
 	} {
 		s := Piece{Estimate: test.estimate, Exact: true, Workers: test.workers}
-		if c := (Strategy{}).plan(s, Task{Page: test.page}); c.Keep != test.keep || len(c.lengths) > 0 && c.lengths[0] != test.keep || !c.First || c.Pieces > MaxFanOut || int(c.Pieces) != len(c.lengths)+2 {
+		if c := (Strategy{}).plan(s, Task{Page: test.page}); c.Keep != test.keep || len(c.lengths) > 0 &&
+			c.lengths[0] != test.keep || !c.First || c.Pieces > MaxFanOut || int(c.Pieces) != len(c.lengths)+2 {
 			t.Errorf("%s: %+v, want pieces of %d", test.name, c, test.keep)
 		}
 	}

@@ -32,7 +32,9 @@ func (v VirtualKind) begin(p *keyspace.Position) int64 {
 	if p == nil {
 		return 0
 	}
-	return int64(sort.Search(int(v.N), func(i int) bool { return keyspace.Compare(keyspace.At(v.Key(int64(i))), p) >= 0 }))
+	return int64(sort.Search(int(v.N), func(i int) bool {
+		return keyspace.Compare(keyspace.At(v.Key(int64(i))), p) >= 0
+	}))
 }
 
 func (v VirtualKind) end(p *keyspace.Position) int64 {
@@ -229,7 +231,8 @@ func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s 
 		each := m.times.Page / time.Duration(m.page)
 		share := max(s.FairShare-int64((at-m.begins[0])/each), s.FairShare/8) // that is left of one; some begin late
 		if t := (split.Task{Divided: true}); more && sp.Gives(t) && !t.MayCut(s) {
-			l := split.Load{Left: s.Estimate, Here: each, Page: m.page, Full: m.page, Workers: m.workers, Outlook: split.Unseen(share, m.workers, each)}
+			l := split.Load{Left: s.Estimate, Here: each, Page: m.page, Full: m.page, Workers: m.workers,
+				Outlook: split.Unseen(share, m.workers, each)}
 			if keep, length := l.Keep(); keep < l.Left {
 				pieces, _ := s.Give(0, keep, length, m.workers).Apply(s, m.find(end))
 				give(pieces, at+m.times.Commit)
@@ -294,5 +297,6 @@ func (m *Model) Start(workers int64) time.Duration {
 func (m *Model) Takes(workers int64) time.Duration {
 	pages := float64(m.times.Page) * float64(m.Pages) / float64(m.busy(workers))
 	begun := float64(m.Tasks) * float64(time.Second) / queueDispatches
-	return max(m.Start(workers)+time.Duration(min(pages, float64(pace.MaxTakes))), time.Duration(min(begun, float64(pace.MaxTakes))))
+	return max(m.Start(workers)+time.Duration(min(pages, float64(pace.MaxTakes))),
+		time.Duration(min(begun, float64(pace.MaxTakes))))
 }

@@ -91,9 +91,12 @@ func TestBalanceKeeps(t *testing.T) {
 	for name, find := range map[string]split.Finder{
 		"an error": func(*keyspace.Position, int64) (*keyspace.Position, error) { return nil, errors.New("no") },
 		"the end":  func(*keyspace.Position, int64) (*keyspace.Position, error) { return nil, nil },
-		"before":   func(*keyspace.Position, int64) (*keyspace.Position, error) { return keyspace.At(kind.Key(0)), nil },
+		"before": func(*keyspace.Position, int64) (*keyspace.Position, error) {
+			return keyspace.At(kind.Key(0)), nil
+		},
 	} {
-		if got := split.Balance(slices.Clone(pieces), 10, find); len(got) != 2 || got[0].End != middle || got[0].Estimate != 700 {
+		if got := split.Balance(slices.Clone(pieces), 10, find); len(got) != 2 || got[0].End != middle ||
+			got[0].Estimate != 700 {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}

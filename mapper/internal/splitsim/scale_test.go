@@ -28,7 +28,8 @@ var virtualKinds = []struct {
 		gap := math.MaxUint64 / uint64(n)
 		return func(i int64) *datastore.Key {
 			high := gap*uint64(i) + uint64(i)*0x9e3779b97f4a7c15%gap
-			return datastore.NameKey("K", fmt.Sprintf("%08x-%04x-4000-8000-%012x", high>>32, high>>16&0xffff, high&0xffff), nil)
+			return datastore.NameKey("K", fmt.Sprintf("%08x-%04x-4000-8000-%012x", high>>32, high>>16&0xffff,
+				high&0xffff), nil)
 		}
 	}},
 	{"ancestors", func(n int64) func(int64) *datastore.Key {
@@ -37,7 +38,8 @@ var virtualKinds = []struct {
 			if i >= n/4 && i < n*3/4 {
 				customer = n / 4 / 20
 			}
-			return datastore.IDKey("K", i+1, datastore.IDKey("Customer", customer+1, datastore.NameKey("Region", "eu-west", nil)))
+			return datastore.IDKey("K", i+1,
+				datastore.IDKey("Customer", customer+1, datastore.NameKey("Region", "eu-west", nil)))
 		}
 	}},
 }
@@ -72,16 +74,21 @@ func TestScale(t *testing.T) {
 				pages := float64(n) / page
 				deepest := int64(math.Log(pages)/math.Log(split.MaxFanOut)) + 4
 				if m.Done != n || m.Depth > deepest || float64(m.Pages) > 1.1*pages+20 || m.Tasks > m.Pages {
-					t.Errorf("%s, %d entities, %d workers: %d entities in %d pages of %d tasks, depth %d, want at most %d",
+					t.Errorf("%s, %d entities, %d workers: %d entities in %d pages of %d tasks, depth %d, want at "+
+						"most %d",
 						kind.name, n, workers, m.Done, m.Pages, m.Tasks, m.Depth, deepest)
 				}
 				if m.LargestRecord > split.MaxSampleBytes+1<<10 || m.LargestCommit > 8<<20 {
-					t.Errorf("%s, %d entities, %d workers: a record of %d bytes, a commit of %d", kind.name, n, workers, m.LargestRecord, m.LargestCommit)
+					t.Errorf("%s, %d entities, %d workers: a record of %d bytes, a commit of %d", kind.name, n, workers,
+						m.LargestRecord, m.LargestCommit)
 				}
 				start, takes := m.Start(workers), m.Takes(workers)
 				rate := float64(m.Pages) / takes.Seconds()
-				fmt.Fprintf(&table, "| %s | %d | %d | %d | %d | %d | %.1f KiB | %.0f KiB | %.1f s | %v | %.1f | %.0f |\n", kind.name, n, workers,
-					m.Pages, m.Tasks, m.Depth, float64(m.LargestRecord)/1024, float64(m.LargestCommit)/1024, start.Seconds(), takes.Round(time.Second), float64(m.Tasks)/takes.Seconds(), 2*rate)
+				fmt.Fprintf(&table,
+					"| %s | %d | %d | %d | %d | %d | %.1f KiB | %.0f KiB | %.1f s | %v | %.1f | %.0f |\n", kind.name, n,
+					workers,
+					m.Pages, m.Tasks, m.Depth, float64(m.LargestRecord)/1024, float64(m.LargestCommit)/1024,
+					start.Seconds(), takes.Round(time.Second), float64(m.Tasks)/takes.Seconds(), 2*rate)
 			}
 		}
 	}
@@ -102,11 +109,13 @@ func TestScale(t *testing.T) {
 		return
 	}
 	if most == 1e9 && old != table.String() {
-		t.Errorf("%s has another table; write it again: go test ./mapper/internal/splitsim -run TestScale -args -scale", file)
+		t.Errorf("%s has another table; write it again: go test ./mapper/internal/splitsim -run TestScale -args -scale",
+			file)
 	}
 	for row := range strings.Lines(table.String()) {
 		if !strings.Contains(old, row) {
-			t.Errorf("%s does not have %q; write its table again: go test ./mapper/internal/splitsim -run TestScale -args -scale", file, row)
+			t.Errorf("%s does not have %q; write its table again: go test ./mapper/internal/splitsim -run TestScale "+
+				"-args -scale", file, row)
 		}
 	}
 }

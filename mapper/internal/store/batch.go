@@ -12,7 +12,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Batches returns the query for the batches of an undo whose names are in [from, to), as for Records.
+// Batches returns the query for the batches of an undo whose names are in [from, to), as for
+// Records.
 func Batches(job record.Ref, from, to string) *datastore.Query {
 	if to == "" {
 		to = "g" // above all hexadecimal digits

@@ -17,7 +17,8 @@ const (
 	healthFor  = time.Second     // in which an answer counts
 )
 
-// Health is whether the database has answered just now. One caller asks, and the others wait for that.
+// Health is whether the database has answered just now. One caller asks, and the others wait for
+// that.
 type Health struct {
 	mu    sync.Mutex
 	asked time.Time

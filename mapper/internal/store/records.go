@@ -92,7 +92,9 @@ func Marked(mark string, job record.Ref, after string) *datastore.Query {
 }
 
 // FirstMarked returns the first ranges behind one that have one of the two marks.
-func (st Store) FirstMarked(ctx context.Context, mark string, job record.Ref, after string, limit int) ([]*record.Range, error) {
+func (st Store) FirstMarked(
+	ctx context.Context, mark string, job record.Ref, after string, limit int,
+) ([]*record.Range, error) {
 	var all []*record.Range
 	err := st.Each(ctx, Marked(mark, job, after).Limit(limit), func(r *record.Range) error {
 		all = append(all, r)
@@ -101,8 +103,11 @@ func (st Store) FirstMarked(ctx context.Context, mark string, job record.Ref, af
 	return all, err
 }
 
-// Page returns some ranges of a job that have a mark, and the cursor of the next; empty is the beginning, and the end.
-func (st Store) Page(ctx context.Context, ref record.Ref, mark, cursor string, limit int) (ranges []*record.Range, next string, err error) {
+// Page returns some ranges of a job that have a mark, and the cursor of the next; empty is the
+// beginning, and the end.
+func (st Store) Page(
+	ctx context.Context, ref record.Ref, mark, cursor string, limit int,
+) (ranges []*record.Range, next string, err error) {
 	job, err := st.LoadJob(ctx, ref)
 	if err != nil {
 		return nil, "", err
@@ -112,7 +117,8 @@ func (st Store) Page(ctx context.Context, ref record.Ref, mark, cursor string, l
 	}
 	after, ok := strings.CutPrefix(cursor, job.Incarnation)
 	if cursor != "" && (!ok || !record.ValidRangeID(after)) {
-		return nil, "", fmt.Errorf("%w: the cursor %.80q is not one that the job's listing has returned", fault.ErrArguments, cursor)
+		return nil, "", fmt.Errorf("%w: the cursor %.80q is not one that the job's listing has returned",
+			fault.ErrArguments, cursor)
 	}
 	if ranges, err = st.FirstMarked(ctx, mark, job.Ref(), after, limit); len(ranges) == limit {
 		next = job.Incarnation + ranges[limit-1].ID
@@ -129,8 +135,11 @@ func (st Store) HasOpen(ctx context.Context, job record.Ref) (bool, error) {
 	return len(open) > 0, nil
 }
 
-// LookOpen looks at open ranges of a job, up to most of them: a random choice, and which part of all they are.
-func (st Store) LookOpen(ctx context.Context, job record.Ref, most int) (some []split.OpenRange, part float64, err error) {
+// LookOpen looks at open ranges of a job, up to most of them: a random choice, and which part of
+// all they are.
+func (st Store) LookOpen(
+	ctx context.Context, job record.Ref, most int,
+) (some []split.OpenRange, part float64, err error) {
 	open, scale, err := st.Sample(ctx, job, "open", most)
 	now := time.Now()
 	for _, r := range open {
@@ -139,11 +148,16 @@ func (st Store) LookOpen(ctx context.Context, job record.Ref, most int) (some []
 	return some, 1 / scale, err
 }
 
-// Sample returns the first records of a job that have a mark, or of all if it is empty: a random choice, as their IDs are hashes. Scale is how many
-// times as many there are, which the last ID tells; 1 if these are all. The records are not to be changed: see Sharing.
-func (st Store) Sample(ctx context.Context, job record.Ref, mark string, most int) (some []*record.Range, scale float64, err error) {
+// Sample returns the first records of a job that have a mark, or of all if it is empty: a random
+// choice, as their IDs are hashes. Scale is how many times as many there are, which the last ID
+// tells; 1 if these are all. The records are not to be changed: see Sharing.
+func (st Store) Sample(
+	ctx context.Context, job record.Ref, mark string, most int,
+) (some []*record.Range, scale float64, err error) {
 	if s, ok := ctx.Value(sharedKey{}).(*shared); ok {
-		return s.sample(sampled{job, mark, most}, func() ([]*record.Range, float64, error) { return firstRecords(ctx, st, job, mark, most) })
+		return s.sample(sampled{job, mark, most}, func() ([]*record.Range, float64, error) {
+			return firstRecords(ctx, st, job, mark, most)
+		})
 	}
 	return firstRecords(ctx, st, job, mark, most)
 }

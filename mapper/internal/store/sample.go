@@ -8,11 +8,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// SampleSize is how many records a sample of a job has, for a status or a picture. Those of one call of Datastore are 300.
+// SampleSize is how many records a sample of a job has, for a status or a picture. Those of one
+// call of Datastore are 300.
 const SampleSize = 250
 
 // firstRecords reads a sample.
-func firstRecords(ctx context.Context, st Store, job record.Ref, mark string, most int) (some []*record.Range, scale float64, err error) {
+func firstRecords(
+	ctx context.Context, st Store, job record.Ref, mark string, most int,
+) (some []*record.Range, scale float64, err error) {
 	q := Records(job, "", "")
 	if mark != "" {
 		q = Marked(mark, job, "")
@@ -33,7 +36,8 @@ func firstRecords(ctx context.Context, st Store, job record.Ref, mark string, mo
 	return some, space / (float64(position) + 1), nil
 }
 
-// Sharing returns a context with which a sample is read once: who asks for it again gets the same records.
+// Sharing returns a context with which a sample is read once: who asks for it again gets the same
+// records.
 func Sharing(ctx context.Context) context.Context {
 	return context.WithValue(ctx, sharedKey{}, new(shared))
 }

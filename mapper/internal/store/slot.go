@@ -34,8 +34,8 @@ func slotKeys(mapper string, kinds []string) (keys []*datastore.Key) {
 	return keys
 }
 
-// holder reads a slot. With it, it returns a HeldError if a job has it that runs, and is none but the one of a
-// reference.
+// holder reads a slot. With it, it returns a HeldError if a job has it that runs, and is none but
+// the one of a reference.
 func holder(get get, key *datastore.Key, but record.Ref) (*record.Slot, error) {
 	slot := new(record.Slot)
 	if _, err := found(get, key, slot); err != nil {
@@ -56,8 +56,8 @@ func holder(get get, key *datastore.Key, but record.Ref) (*record.Slot, error) {
 	return slot, nil
 }
 
-// takeSlots gives a job that is about to run the slots of its mapper on its kinds: unless another one has one of
-// them, and runs.
+// takeSlots gives a job that is about to run the slots of its mapper on its kinds: unless another
+// one has one of them, and runs.
 func takeSlots(tx *datastore.Transaction, job *record.Job) error {
 	if job.Beside {
 		return nil

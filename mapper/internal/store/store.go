@@ -28,15 +28,15 @@ type Store struct {
 // New returns the store in a client's database.
 func New(client *datastore.Client) Store { return Store{client: client} }
 
-// Asked returns the store for somebody who waits for answers, and not for a task: a job's record is not waited for
-// any longer than 20 seconds, and the error then names the database.
+// Asked returns the store for somebody who waits for answers, and not for a task: a job's record is
+// not waited for any longer than 20 seconds, and the error then names the database.
 func (st Store) Asked() Store {
 	st.asked = true
 	return st
 }
 
-// When returns the store for somebody who changes the record of a job on a condition: each transaction of UpdateJob
-// calls f, and changes nothing if that returns an error.
+// When returns the store for somebody who changes the record of a job on a condition: each
+// transaction of UpdateJob calls f, and changes nothing if that returns an error.
 func When(st Store, f func(*datastore.Transaction) error) Store {
 	st.when = f
 	return st
@@ -81,7 +81,8 @@ func (st Store) LoadJob(ctx context.Context, ref record.Ref) (*record.Job, error
 		return nil, errNoClient
 	}
 	if !record.ValidJobID(id) {
-		return nil, fmt.Errorf("%w: %.100q is not 1 to 100 letters, digits, '-' and '_', or is one like __x__", record.ErrNoSuchJob, id)
+		return nil, fmt.Errorf("%w: %.100q is not 1 to 100 letters, digits, '-' and '_', or is one like __x__",
+			record.ErrNoSuchJob, id)
 	}
 	j := &record.Job{ID: id}
 	err := st.answer(ctx, func(ctx context.Context) error {
@@ -104,7 +105,9 @@ func (st Store) LoadRange(ctx context.Context, job record.Ref, id string) (*reco
 
 // UpdateJob changes the record of a job, and returns it; as it is, if there is nothing
 // to change.
-func (st Store) UpdateJob(ctx context.Context, ref record.Ref, change func(*record.Job) (changed bool, err error)) (altered *record.Job, err error) {
+func (st Store) UpdateJob(
+	ctx context.Context, ref record.Ref, change func(*record.Job) (changed bool, err error),
+) (altered *record.Job, err error) {
 	if ref.Incarnation == "" { // the transaction may be tried again when another job has the ID
 		job, err := st.LoadJob(ctx, ref)
 		if err != nil {
@@ -146,7 +149,8 @@ func (st Store) UpdateJob(ctx context.Context, ref record.Ref, change func(*reco
 	return altered, err
 }
 
-// ChangeOnce changes the record of a job at most once. It does not try again once its commit may have taken place.
+// ChangeOnce changes the record of a job at most once. It does not try again once its commit may
+// have taken place.
 func ChangeOnce(ctx context.Context, st Store, ref record.Ref, change func(*record.Job) (changed bool)) (err error) {
 	for range Attempts {
 		_, err = st.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
@@ -182,9 +186,11 @@ func GetJob(tx *datastore.Transaction, ref record.Ref) (*record.Job, error) {
 	return j, ref.Is(j)
 }
 
-// UpdateRange changes the record of a range, and returns it; as it is, if there is nothing to change. One
-// that is gone is nil.
-func (st Store) UpdateRange(ctx context.Context, key *datastore.Key, change func(*record.Range) (changed bool)) (r *record.Range, err error) {
+// UpdateRange changes the record of a range, and returns it; as it is, if there is nothing to
+// change. One that is gone is nil.
+func (st Store) UpdateRange(
+	ctx context.Context, key *datastore.Key, change func(*record.Range) (changed bool),
+) (r *record.Range, err error) {
 	err = st.Transact(ctx, func(tx *datastore.Transaction) error {
 		r = new(record.Range)
 		err := property.IgnoreUndeclared(tx.Get(key, r))
@@ -208,9 +214,11 @@ func (st Store) Active(ctx context.Context) ([]*record.Job, error) {
 	return st.jobs(ctx, datastore.NewQuery(record.JobKind).FilterField("active", "=", true))
 }
 
-// Jobs loads the records of a listing for each of some queues, of which an empty one stands for all: the job that was started last first, from
-// before a place on.
-func (st Store) Jobs(ctx context.Context, queues []record.Owner, l record.Listing, before string, limit int) ([]*record.Job, error) {
+// Jobs loads the records of a listing for each of some queues, of which an empty one stands for
+// all: the job that was started last first, from before a place on.
+func (st Store) Jobs(
+	ctx context.Context, queues []record.Owner, l record.Listing, before string, limit int,
+) ([]*record.Job, error) {
 	if st.client == nil {
 		return nil, errNoClient
 	}
@@ -218,7 +226,8 @@ func (st Store) Jobs(ctx context.Context, queues []record.Owner, l record.Listin
 	for _, queue := range queues {
 		l.Queue = queue
 		from, to := l.Bounds(before)
-		some, err := st.jobs(ctx, datastore.NewQuery(record.JobKind).FilterField("listed", ">=", from).FilterField("listed", "<", to).Order("-listed").Limit(limit))
+		some, err := st.jobs(ctx, datastore.NewQuery(record.JobKind).FilterField("listed", ">=",
+			from).FilterField("listed", "<", to).Order("-listed").Limit(limit))
 		if err != nil {
 			return nil, err
 		}
@@ -261,8 +270,8 @@ func (st Store) Create(ctx context.Context, job *record.Job, when func(*datastor
 	return err
 }
 
-// Forestall has the record of a job that does not exist be refused, see record.Forestalled. If the job, or
-// that record, is there by now, nothing happens.
+// Forestall has the record of a job that does not exist be refused, see record.Forestalled. If the
+// job, or that record, is there by now, nothing happens.
 func (st Store) Forestall(ctx context.Context, job record.Ref, now time.Time) error {
 	key, r := record.Forestalled(job, now)
 	_, err := st.client.Mutate(ctx, datastore.NewInsert(key, r))

@@ -38,10 +38,12 @@ func NewDraft(job *record.Job) *record.Draft {
 	return d
 }
 
-// AddTo adds the next records of a job to a draft, of each slice up to so many, or all if most is 0; and fewer
-// once it is enough, but some of each slice. It reports whether the draft has all records. If it fails the
-// draft is as it was.
-func (st Store) AddTo(ctx context.Context, job record.Ref, d *record.Draft, most int, enough func() bool) (all bool, err error) {
+// AddTo adds the next records of a job to a draft, of each slice up to so many, or all if most is
+// 0; and fewer once it is enough, but some of each slice. It reports whether the draft has all
+// records. If it fails the draft is as it was.
+func (st Store) AddTo(
+	ctx context.Context, job record.Ref, d *record.Draft, most int, enough func() bool,
+) (all bool, err error) {
 	var parts [SlicesOfIDs]record.Ledger
 	var next [SlicesOfIDs]string
 	err = inSlices(ctx, job, func(ctx context.Context, i int) (err error) {
@@ -61,7 +63,9 @@ func (st Store) AddTo(ctx context.Context, job record.Ref, d *record.Draft, most
 }
 
 // addSlice adds the next records of a slice, and returns where to go on.
-func (st Store) addSlice(ctx context.Context, job record.Ref, sum *record.Ledger, from string, slice, most int, enough func() bool) (next string, err error) {
+func (st Store) addSlice(
+	ctx context.Context, job record.Ref, sum *record.Ledger, from string, slice, most int, enough func() bool,
+) (next string, err error) {
 	if from == nowhere {
 		return from, nil
 	}
@@ -108,9 +112,11 @@ func draftOf(job *record.Job, get func(*datastore.Key, *record.Draft) error) (*r
 	return d, nil
 }
 
-// KeepDraft records a draft for whoever goes on, while it is of use to the job. It returns what to go on
-// with, which may be the draft of somebody who is further, or nothing if nobody is to go on.
-func (st Store) KeepDraft(ctx context.Context, job *record.Job, d *record.Draft, ofUse func(*record.Job) bool) (kept *record.Draft, err error) {
+// KeepDraft records a draft for whoever goes on, while it is of use to the job. It returns what to
+// go on with, which may be the draft of somebody who is further, or nothing if nobody is to go on.
+func (st Store) KeepDraft(
+	ctx context.Context, job *record.Job, d *record.Draft, ofUse func(*record.Job) bool,
+) (kept *record.Draft, err error) {
 	err = st.Transact(ctx, func(tx *datastore.Transaction) error {
 		kept = nil
 		j, err := GetJob(tx, job.Ref())
@@ -152,9 +158,11 @@ func EndDraft(tx *datastore.Transaction, j *record.Job) error {
 	return tx.Delete(record.DraftKey(j.Ref()))
 }
 
-// SampleEnded is LiveTotals for a job that has ended without totals. A clean-up may delete its records
-// meanwhile: it has recorded the totals before.
-func (st Store) SampleEnded(ctx context.Context, job *record.Job) (_ *record.Job, sum record.Totals, estimated bool, err error) {
+// SampleEnded is LiveTotals for a job that has ended without totals. A clean-up may delete its
+// records meanwhile: it has recorded the totals before.
+func (st Store) SampleEnded(
+	ctx context.Context, job *record.Job,
+) (_ *record.Job, sum record.Totals, estimated bool, err error) {
 	if sum, estimated, err = st.LiveTotals(ctx, job); err != nil {
 		return nil, sum, false, err
 	}
@@ -190,8 +198,8 @@ func sumOf(ctx context.Context, st Store, job record.Ref, mark string) (sum reco
 	return sum, scale, err
 }
 
-// LiveTotals is SampleTotals, which of a job that has more records also looks at those that are pending: most of what is left may be in few of
-// them.
+// LiveTotals is SampleTotals, which of a job that has more records also looks at those that are
+// pending: most of what is left may be in few of them.
 func (st Store) LiveTotals(ctx context.Context, job *record.Job) (sum record.Totals, estimated bool, err error) {
 	sum, estimated, err = st.SampleTotals(ctx, job)
 	if err != nil || !estimated {

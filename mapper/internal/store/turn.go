@@ -26,8 +26,8 @@ func Schedule(get get, name string) (s *record.Schedule, unfinished *record.Job,
 	return s, run, nil
 }
 
-// runOf reads a run of a schedule, and reports whether it is there: it may have been cleaned up, and its ID be
-// another job's.
+// runOf reads a run of a schedule, and reports whether it is there: it may have been cleaned up,
+// and its ID be another job's.
 func runOf(get get, name, id string) (run *record.Job, there bool, err error) {
 	run = &record.Job{ID: id}
 	there, err = found(get, record.JobKey(id), run)
@@ -43,7 +43,8 @@ func found(get get, key *datastore.Key, dst any) (bool, error) {
 	return err == nil, err
 }
 
-// takeTurn has a run of a schedule that had ended go on: unless another one is unfinished. From here on it is the schedule's last.
+// takeTurn has a run of a schedule that had ended go on: unless another one is unfinished. From
+// here on it is the schedule's last.
 func takeTurn(tx *datastore.Transaction, job *record.Job) error {
 	if job.Schedule == "" {
 		return nil
@@ -53,15 +54,16 @@ func takeTurn(tx *datastore.Transaction, job *record.Job) error {
 	case err != nil || s.Run == job.ID || s.Run == "":
 		return err
 	case unfinished != nil:
-		return fmt.Errorf("%w: run %s of its schedule %q is unfinished, and one of them runs at a time", record.ErrState, s.Run, job.Schedule)
+		return fmt.Errorf("%w: run %s of its schedule %q is unfinished, and one of them runs at a time",
+			record.ErrState, s.Run, job.Schedule)
 	}
 	s.Run = job.ID
 	_, err = tx.Put(record.ScheduleKey(job.Schedule), s)
 	return err
 }
 
-// Turns are those of the runs of a schedule, one after the other, as the record of that has them. A run also takes
-// the slots that any job of its mapper takes.
+// Turns are those of the runs of a schedule, one after the other, as the record of that has them. A
+// run also takes the slots that any job of its mapper takes.
 type Turns struct {
 	Store  Store
 	Name   string                 // of the schedule
@@ -134,7 +136,8 @@ func (t Turns) Begin(tx *datastore.Transaction, at time.Time, run string) error 
 	return err
 }
 
-// Replaces returns an error unless a run is all that is in a tick's way, in the transaction that aborts it.
+// Replaces returns an error unless a run is all that is in a tick's way, in the transaction that
+// aborts it.
 func (t Turns) Replaces(tx *datastore.Transaction, at time.Time, run record.Ref) error {
 	_, err := t.look(tx.Get, at, t.slots())
 	var waits WaitsError
@@ -147,8 +150,8 @@ func (t Turns) Replaces(tx *datastore.Transaction, at time.Time, run record.Ref)
 	return err
 }
 
-// look reads how the schedule stands. With it, it returns a WaitsError if a tick can't start a run, which needs some
-// slots.
+// look reads how the schedule stands. With it, it returns a WaitsError if a tick can't start a run,
+// which needs some slots.
 func (t Turns) look(get get, at time.Time, slots []string) (*record.Schedule, error) {
 	s, unfinished, err := Schedule(get, t.Name)
 	if err != nil {
@@ -184,8 +187,8 @@ func (t Turns) look(get get, at time.Time, slots []string) (*record.Schedule, er
 	return s, nil
 }
 
-// became returns what became of a tick that does not wait. One that is older than another, of which nothing is known,
-// has started a run, if there is one, and was skipped otherwise.
+// became returns what became of a tick that does not wait. One that is older than another, of which
+// nothing is known, has started a run, if there is one, and was skipped otherwise.
 func (t Turns) became(get get, s *record.Schedule, at time.Time) (past record.PastTick, known bool, err error) {
 	if past, known = s.Became(at); known || !at.Before(s.Tick) {
 		return past, known, nil
@@ -201,8 +204,8 @@ func (t Turns) became(get get, s *record.Schedule, at time.Time) (past record.Pa
 	return record.PastTick{At: at, Outcome: record.TickSkipped, Job: last.Job}, true, nil
 }
 
-// heldBy returns the first job that has one of some slots, and runs, if there is one, and it is none but that of a
-// reference.
+// heldBy returns the first job that has one of some slots, and runs, if there is one, and it is
+// none but that of a reference.
 func heldBy(get get, slots []string, but record.Ref) (record.Ref, error) {
 	for _, name := range slots {
 		_, err := holder(get, datastore.NameKey(record.SlotKind, name, nil), but)
@@ -217,8 +220,9 @@ func heldBy(get get, slots []string, but record.Ref) (record.Ref, error) {
 	return record.Ref{}, nil
 }
 
-// Wait has a tick wait for the end of what is in its way, with what it then starts a run with; without that it is
-// skipped. A tick that waits already goes on waiting. It decides nothing if nothing is in the way any more.
+// Wait has a tick wait for the end of what is in its way, with what it then starts a run with;
+// without that it is skipped. A tick that waits already goes on waiting. It decides nothing if
+// nothing is in the way any more.
 func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided WaitsError, err error) {
 	err = t.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		decided = WaitsError{}

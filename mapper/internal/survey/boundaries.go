@@ -29,7 +29,8 @@ const (
 	cellsPerSplit = 8
 )
 
-var errUnknown = errors.New("the database neither counts entities nor has samples of them, so nothing is known of where they are")
+var errUnknown = errors.New("the database neither counts entities nor has samples of them, so nothing is known of " +
+	"where they are")
 
 // Boundaries returns up to n-1 positions that cut the query.
 func Boundaries(ctx context.Context, src source.Source, q query.Query, n int) ([]*keyspace.Position, error) {
@@ -49,7 +50,8 @@ func Boundaries(ctx context.Context, src source.Source, q query.Query, n int) ([
 	for i := range ones {
 		ones[i] = 1 // as likely as others to have an entity more
 	}
-	if total, known := look.Count(ctx, nil, exactSplits+1); q.Plain() && len(candidates) >= samplesPerSplit*n/2 && (!known || total > exactSplits) {
+	if total, known := look.Count(ctx, nil, exactSplits+1); q.Plain() && len(candidates) >= samplesPerSplit*n/2 &&
+		(!known || total > exactSplits) {
 		return evenly(candidates, ones, n), nil
 	} else if known && total <= exactSplits {
 		candidates = nil
@@ -104,7 +106,9 @@ func evenly(at []*keyspace.Position, counts []int64, n int) (cuts []*keyspace.Po
 // exactly cuts a query at every n-th part of its entities, of which there are so many before each
 // of some positions, after the one before, and behind the last. Where one of these is near it
 // cuts there. Between values it cuts at most where one ends.
-func exactly(ctx context.Context, src source.Source, q query.Query, n int, at []*keyspace.Position, counts []int64) (cuts []*keyspace.Position, err error) {
+func exactly(
+	ctx context.Context, src source.Source, q query.Query, n int, at []*keyspace.Position, counts []int64,
+) (cuts []*keyspace.Position, err error) {
 	total := int64(0)
 	for _, c := range counts {
 		total += c
@@ -149,7 +153,9 @@ func exactly(ctx context.Context, src source.Source, q query.Query, n int, at []
 
 // CountAll counts what is before each position, after the one before, and behind the last, some
 // at the same time.
-func CountAll(ctx context.Context, src source.Source, q query.Query, at []*keyspace.Position) (counts []int64, err error) {
+func CountAll(
+	ctx context.Context, src source.Source, q query.Query, at []*keyspace.Position,
+) (counts []int64, err error) {
 	counts = make([]int64, len(at)+1)
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(source.Parallel)

@@ -27,8 +27,8 @@ type Way struct {
 // Oversampling is how many keys are sampled for each part, to pick one.
 const Oversampling = 32
 
-// Compare cuts a query over keys into up to n parts in several ways, and counts the entities of each part. If the
-// database doesn't count, or there are few, the keys are read once.
+// Compare cuts a query over keys into up to n parts in several ways, and counts the entities of
+// each part. If the database doesn't count, or there are few, the keys are read once.
 func Compare(ctx context.Context, src source.Source, q query.Query, n int) (ways []Way, err error) {
 	look := Survey{Source: src, Query: q}
 	lexicographic, err := look.lexicographic(ctx, n)
@@ -58,8 +58,8 @@ func Compare(ctx context.Context, src source.Source, q query.Query, n int) (ways
 	return ways, look.weigh(ctx, ways)
 }
 
-// lexicographic cuts between the first and the last key. Where the database has no index to find the last one, the key
-// space has no end.
+// lexicographic cuts between the first and the last key. Where the database has no index to find
+// the last one, the key space has no end.
 func (sv Survey) lexicographic(ctx context.Context, n int) ([]*keyspace.Position, error) {
 	first, err := sv.Source.Find(ctx, sv.Query.Scans(nil, nil), 0)
 	if err != nil || first == nil {
@@ -75,7 +75,8 @@ func (sv Survey) lexicographic(ctx context.Context, n int) ([]*keyspace.Position
 	return keyspace.Lexicographic(first, last, n), nil
 }
 
-// weigh counts the entities of all parts. What is between two cuts, of whatever ways, is counted once.
+// weigh counts the entities of all parts. What is between two cuts, of whatever ways, is counted
+// once.
 func (sv Survey) weigh(ctx context.Context, ways []Way) error {
 	var all []*keyspace.Position
 	for _, w := range ways {

@@ -18,7 +18,8 @@ type Part struct {
 	Entities int64 // -1: unknown
 }
 
-// Parts cuts a query into up to n parts, and counts their entities, if that is asked for and the database counts.
+// Parts cuts a query into up to n parts, and counts their entities, if that is asked for and the
+// database counts.
 func Parts(ctx context.Context, src source.Source, q query.Query, n int, count bool) (parts []Part, err error) {
 	if q.Times, err = source.Probe(ctx, src, q, true); err != nil {
 		return nil, err

@@ -36,8 +36,8 @@ type Survey struct {
 
 	Weigh func(pieces []split.Piece) []split.Piece // if not nil, it counts what pieces have
 
-	// Next reads the first entities of the range, up to one more than a page has. If it is nil nobody
-	// needs them, and the survey asks for the last of them only.
+	// Next reads the first entities of the range, up to one more than a page has. If it is nil
+	// nobody needs them, and the survey asks for the last of them only.
 	Next func() ([]*keyspace.Position, error)
 }
 
@@ -52,9 +52,10 @@ type Found struct {
 // sized is of how many entities of the sample the size is looked at.
 const sized = 16
 
-// Run finds out how large the range is. What that takes has to be little beside what the range does: of a
-// range of one page it asks for a sample at most, and of others for two things more, or for the counts of the pieces between its samples. A database that can't
-// count is asked for nothing besides the sample.
+// Run finds out how large the range is. What that takes has to be little beside what the range
+// does: of a range of one page it asks for a sample at most, and of others for two things more, or
+// for the counts of the pieces between its samples. A database that can't count is asked for
+// nothing besides the sample.
 func (sv Survey) Run(ctx context.Context, sp split.Strategy, workers int64) (found Found, err error) {
 	size := sp.SampleSize(workers)
 	if found, settled, err := sv.weighed(ctx, workers); settled || err != nil {
@@ -86,7 +87,8 @@ func (sv Survey) Run(ctx context.Context, sp split.Strategy, workers int64) (fou
 		found.Estimate, found.Exact = n, known && 0 < n && n < split.MostCounted
 		return found, nil
 	}
-	if found.Estimate = sv.estimate(ctx, found.Samples, ranks); found.Estimate == 0 && len(found.Samples) > 0 && !sv.Source.Counts() {
+	if found.Estimate = sv.estimate(ctx, found.Samples, ranks); found.Estimate == 0 && len(found.Samples) > 0 &&
+		!sv.Source.Counts() {
 		found.Estimate = sv.Page * int64(len(found.Samples)+1) // no sample is in the first page
 	}
 	more := split.SamplesFor(found.Estimate, sv.Page, workers)
@@ -230,7 +232,8 @@ func (sv Survey) values(ctx context.Context, size int) ([]*keyspace.Position, er
 	}
 	var samples []*keyspace.Position
 	for _, v := range keyspace.Spread(low.Value, high.Value, size) {
-		samples = append(samples, &keyspace.Position{Namespace: sv.Query.Namespace, Kind: sv.Query.Kind, Valued: true, Value: v})
+		samples = append(samples, &keyspace.Position{Namespace: sv.Query.Namespace, Kind: sv.Query.Kind, Valued: true,
+			Value: v})
 	}
 	return samples, nil
 }
@@ -253,11 +256,13 @@ func (sv Survey) estimate(ctx context.Context, samples []*keyspace.Position, kno
 	if rough := split.EstimateFrom(samples, known); rough > 0 && rough <= split.MostCountedPieces && !sv.Refine {
 		return rough
 	}
-	return split.EstimateBy(samples, known, func(before *keyspace.Position) (int64, bool) { return sv.Count(ctx, before, split.MostCounted) })
+	return split.EstimateBy(samples, known, func(before *keyspace.Position) (int64, bool) {
+		return sv.Count(ctx, before, split.MostCounted)
+	})
 }
 
-// EntitySize returns how many bytes entities have: the mean of some of those in a sample or, if the query is sharded by
-// a property, of the first ones; 0 is unknown.
+// EntitySize returns how many bytes entities have: the mean of some of those in a sample or, if the
+// query is sharded by a property, of the first ones; 0 is unknown.
 func (sv Survey) EntitySize(ctx context.Context, sample []*keyspace.Position) (int64, error) {
 	var stored []wire.Stamp
 	var err error

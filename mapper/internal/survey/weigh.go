@@ -9,12 +9,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// mostCells is how many cells of a query are counted of which a sample does not say how large it is.
+// mostCells is how many cells of a query are counted of which a sample does not say how large it
+// is.
 const mostCells = 128
 
-// weighed surveys a range in two rounds of calls: in the first one it reads the first page and one answer of the sample, in the
-// second it counts what is between some of the samples. It is settled unless there are no samples, or most of the range
-// is in cells that are longer than they are counted. In both rounds the calls are made at the same time.
+// weighed surveys a range in two rounds of calls: in the first one it reads the first page and one
+// answer of the sample, in the second it counts what is between some of the samples. It is settled
+// unless there are no samples, or most of the range is in cells that are longer than they are
+// counted. In both rounds the calls are made at the same time.
 func (sv Survey) weighed(ctx context.Context, workers int64) (found Found, settled bool, err error) {
 	if sv.Weigh == nil || !sv.Source.Counts() || workers < 2 {
 		return found, false, nil
@@ -50,7 +52,8 @@ func (sv Survey) weighed(ctx context.Context, workers int64) (found Found, settl
 	if cells < 2 {
 		return found, false, nil
 	}
-	pieces := sv.Weigh(split.Cells(split.Piece{Start: sv.Start, End: sv.End, Space: sv.Space, Samples: found.Samples, Workers: workers}, cells))
+	pieces := sv.Weigh(split.Cells(split.Piece{Start: sv.Start, End: sv.End, Space: sv.Space, Samples: found.Samples,
+		Workers: workers}, cells))
 	if found.Estimate, settled = split.MostlyCounted(pieces); settled {
 		found.Pieces = pieces
 	}

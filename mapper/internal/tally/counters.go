@@ -19,8 +19,8 @@ const (
 	maxCounterName  = 100     // bytes
 	maxCounterBytes = 4 << 20 // of all names and numbers together, as JSON
 
-	// MaxStored is how many bytes they take in the record of a job at most, with what else it has done: that has up to 1 MiB. It is known once
-	// all are added up.
+	// MaxStored is how many bytes they take in the record of a job at most, with what else it has
+	// done: that has up to 1 MiB. It is known once all are added up.
 	MaxStored = 640 << 10
 	// MaxInPage is how many they take in the record of a page, as JSON.
 	MaxInPage = 512 << 10
@@ -40,8 +40,11 @@ var Err = fault.Fatal(errors.New("its counters can't be kept"))
 
 var (
 	// ErrTooMany says that there are more counters than a job can have.
-	ErrTooMany = fmt.Errorf("%w: the function counts under more names than the %d that a job can have, or they take more than %d KiB, compressed; Resume goes on without counters. Count under fewer names, such as one for many values; "+
-		"or have the function put what each entity adds as an entity of its own, and add those up by an aggregation query",
+	ErrTooMany = fmt.Errorf("%w: the function counts under more names than the %d that a job can have, or they take "+
+		"more than %d KiB, compressed; Resume goes on without counters. Count under fewer names, such as one for "+
+		"many values; "+
+		"or have the function put what each entity adds as an entity of its own, and add those up by an aggregation "+
+		"query",
 		Err, maxCounters, MaxStored>>10)
 	// ErrLarge says that the sum of one is too large.
 	ErrLarge = fmt.Errorf("%w: one of them adds up to more than an int64 holds; Resume goes on without counters", Err)
@@ -94,7 +97,8 @@ const (
 	most  = "max("
 )
 
-// Min returns the name of the counter that is the least of the numbers under a name, and Max that of the greatest.
+// Min returns the name of the counter that is the least of the numbers under a name, and Max that
+// of the greatest.
 func Min(name string) string { return least + name + ")" }
 
 // Max is like Min.

@@ -77,14 +77,16 @@ func TestTallyLimits(t *testing.T) {
 }
 
 func TestCheckCounter(t *testing.T) {
-	for name, ok := range map[string]bool{"a": true, strings.Repeat("x", 100): true, "": false, strings.Repeat("x", 101): false, "\xff": false} {
+	for name, ok := range map[string]bool{"a": true, strings.Repeat("x", 100): true, "": false,
+		strings.Repeat("x", 101): false, "\xff": false} {
 		if err := CheckName(name); (err == nil) != ok {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
 }
 
-// TestExtremes has minima and maxima of parts be those of all numbers, in whatever order, beside sums.
+// TestExtremes has minima and maxima of parts be those of all numbers, in whatever order, beside
+// sums.
 func TestExtremes(t *testing.T) {
 	rng := testflag.Rand(t)
 	want := make(map[string]int64)

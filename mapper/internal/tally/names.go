@@ -6,9 +6,10 @@ import (
 	"slices"
 )
 
-// Names counts different names: exactly while they are few, and about, within some 3%, when they are more.
-// It keeps the smallest hashes: the smaller these are, the more names there are. So it does not grow with
-// them, and the count does not depend on the order and the parts in which they come. It is stored as JSON.
+// Names counts different names: exactly while they are few, and about, within some 3%, when they
+// are more. It keeps the smallest hashes: the smaller these are, the more names there are. So it
+// does not grow with them, and the count does not depend on the order and the parts in which they
+// come. It is stored as JSON.
 type Names []uint64 // sorted
 
 // maxNames is how many names are counted exactly.

@@ -47,7 +47,8 @@ func Unpack(stored []byte) ([]byte, error) {
 	return text, nil
 }
 
-// A Grouped is a map whose JSON has the names of a group side by side, as they have their ends in common: so it compresses well.
+// A Grouped is a map whose JSON has the names of a group side by side, as they have their ends in
+// common: so it compresses well.
 type Grouped[V any] map[string]V
 
 // few is up to how many counters are stored as they were when a job had no more than so many.
@@ -65,7 +66,9 @@ func (g Grouped[V]) MarshalJSON() ([]byte, error) {
 		slices.Reverse(b)
 		ends[name] = string(b)
 	}
-	slices.SortFunc(names, func(a, b string) int { return cmp.Or(strings.Compare(ends[a], ends[b]), strings.Compare(a, b)) })
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(strings.Compare(ends[a], ends[b]), strings.Compare(a, b))
+	})
 	b := []byte{'{'}
 	for i, name := range names {
 		if i > 0 {

@@ -25,8 +25,8 @@ var raise = mapper.Update("raise", func(_ context.Context, a *mapper.Entity[acco
 	return nil
 })
 
-// BenchmarkTelemetry prints what telemetry costs where no provider is set, as a share of an Update over the embedded Datastore: as if each page
-// were a task of its own.
+// BenchmarkTelemetry prints what telemetry costs where no provider is set, as a share of an Update
+// over the embedded Datastore: as if each page were a task of its own.
 func BenchmarkTelemetry(b *testing.B) {
 	const n, page = 20_000, 500
 	each := updateOf(b, n)
@@ -39,7 +39,8 @@ func BenchmarkTelemetry(b *testing.B) {
 		ctx, ended := t.Delivery(b.Context(), "range", tasks.Delivery{})
 		left := t.Range(ctx, job, r, tasks.Delivery{Due: time.Now()}, time.Now())
 		t.CutOff(ctx, job.Mapper, map[string]int64{telemetry.BeforePage: 3})
-		t.Committed(ctx, telemetry.Page{Mapper: job.Mapper, Job: "a.1", Entities: page, Took: time.Second, CutOff: map[string]int64{telemetry.Late: 1, telemetry.Failed: 1}})
+		t.Committed(ctx, telemetry.Page{Mapper: job.Mapper, Job: "a.1", Entities: page, Took: time.Second,
+			CutOff: map[string]int64{telemetry.Late: 1, telemetry.Failed: 1}})
 		left()
 		ended(nil)
 	}
@@ -52,7 +53,11 @@ func BenchmarkTelemetry(b *testing.B) {
 func updateOf(b *testing.B, n int) time.Duration {
 	b.Helper()
 	var handler http.Handler
-	e := emulator.ForTest(b, &emulator.Options{Transport: emulator.HandlerTransport(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))})
+	e := emulator.ForTest(b,
+		&emulator.Options{
+			Transport: emulator.HandlerTransport(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				handler.ServeHTTP(w, r)
+			}))})
 	client, err := e.Datastore(b.Context(), "test", mapper.WithVersions())
 	if err != nil {
 		b.Fatal(err)
@@ -73,7 +78,8 @@ func updateOf(b *testing.B, n int) time.Duration {
 	}
 	defer taskClient.Close()
 	const location, name = "projects/test/locations/here", "projects/test/locations/here/queues/q"
-	if _, err := taskClient.CreateQueue(b.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: name}}); err != nil {
+	if _, err := taskClient.CreateQueue(b.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{Name: name}}); err != nil {
 		b.Fatal(err)
 	}
 	queue, err := tasks.NewQueue(taskClient, name, "http://worker/mapper/", &tasks.Options{Unverified: true})

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// progress is when jobs have last committed a page, as far as this process knows: from its own pages, and from the records
-// that it has looked at.
+// progress is when jobs have last committed a page, as far as this process knows: from its own
+// pages, and from the records that it has looked at.
 type progress struct {
 	mu   sync.Mutex
 	jobs map[string]*lately
@@ -15,12 +15,17 @@ type progress struct {
 type lately struct {
 	mapper    string
 	committed time.Time // the last page
-	looked    time.Time // when this process has last found the job running; zero: it has not, or it does not run any more
-	over      int64     // the epoch in which the job has ended, or was paused; a look that began before that says nothing
+	// when this process has last found the job running; zero: it has not, or it does not run any
+	// more
+	looked time.Time
+	// the epoch in which the job has ended, or was paused; a look that began before that says
+	// nothing
+	over int64
 }
 
 const (
-	// shown is for how long a process tells of a job after it has looked at it: sweeps come every two minutes.
+	// shown is for how long a process tells of a job after it has looked at it: sweeps come every
+	// two minutes.
 	shown = 3 * time.Minute
 
 	// forgotten is after how long it forgets a job, and most how many it remembers.

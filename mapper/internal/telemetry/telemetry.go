@@ -49,7 +49,8 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Telemetry,
 	if tracers == nil {
 		tracers = otel.GetTracerProvider()
 	}
-	t, meter := &Telemetry{tracer: tracers.Tracer(Name, trace.WithInstrumentationVersion(version()))}, meters.Meter(Name, metric.WithInstrumentationVersion(version()))
+	t, meter := &Telemetry{tracer: tracers.Tracer(Name, trace.WithInstrumentationVersion(version()))},
+		meters.Meter(Name, metric.WithInstrumentationVersion(version()))
 	var failed []error
 	counter := func(name, unit, text string) metric.Int64Counter {
 		c, err := meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(text))
@@ -57,23 +58,29 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Telemetry,
 		return c
 	}
 	seconds := func(name, text string, bounds ...float64) metric.Float64Histogram {
-		h, err := meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(text), metric.WithExplicitBucketBoundaries(bounds...))
+		h, err := meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(text),
+			metric.WithExplicitBucketBoundaries(bounds...))
 		failed = append(failed, err)
 		return h
 	}
 	t.entities = counter("scattermap.entities", "{entity}", "Entities that pages have processed.")
 	t.pages = counter("scattermap.pages", "{page}", "Pages that were committed.")
 	t.failures = counter("scattermap.failures", "{entity}", "Entities that were recorded as failures.")
-	t.conflicts = counter("scattermap.conflicts", "{entity}", "How often a function ran again on an entity, as others had changed what it was about.")
+	t.conflicts = counter("scattermap.conflicts", "{entity}",
+		"How often a function ran again on an entity, as others had changed what it was about.")
 	t.retries = counter("scattermap.retries", "{delivery}", "Deliveries of tasks that were delivered before.")
 	t.splits = counter("scattermap.splits", "{range}", "Ranges that were cut off, by why.")
-	t.pageTime = seconds("scattermap.page.duration", "How long pages took, from their reading to their commit.", 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-	t.queueWait = seconds("scattermap.queue.wait", "How long tasks that were due have waited for their first delivery.", 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, 3600)
+	t.pageTime = seconds("scattermap.page.duration", "How long pages took, from their reading to their commit.", 0.005,
+		0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+	t.queueWait = seconds("scattermap.queue.wait", "How long tasks that were due have waited for their first delivery.",
+		0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, 3600)
 	var err error
-	t.inFlight, err = meter.Int64UpDownCounter("scattermap.tasks.in_flight", metric.WithUnit("{task}"), metric.WithDescription("Tasks of ranges that are being done."))
+	t.inFlight, err = meter.Int64UpDownCounter("scattermap.tasks.in_flight", metric.WithUnit("{task}"),
+		metric.WithDescription("Tasks of ranges that are being done."))
 	failed = append(failed, err)
 	_, err = meter.Float64ObservableGauge("scattermap.job.idle", metric.WithUnit("s"),
-		metric.WithDescription("Seconds since a job that runs last committed a page; of several jobs of a mapper the longest."),
+		metric.WithDescription("Seconds since a job that runs last committed a page; of several jobs of a mapper the "+
+			"longest."),
 		metric.WithFloat64Callback(func(_ context.Context, o metric.Float64Observer) error {
 			for mapper, idle := range t.progress.idle(time.Now()) {
 				o.Observe(idle.Seconds(), metric.WithAttributes(mapperKey.String(mapper)))
@@ -83,8 +90,8 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Telemetry,
 	return t, errors.Join(append(failed, err)...)
 }
 
-// Has tells of the mappers that the process has: an instance that has done nothing yet shows in the metrics, so that its
-// absence says that they do not arrive.
+// Has tells of the mappers that the process has: an instance that has done nothing yet shows in the
+// metrics, so that its absence says that they do not arrive.
 func (t *Telemetry) Has(ctx context.Context, mapper string) {
 	t.inFlight.Add(ctx, 0, metric.WithAttributes(mapperKey.String(mapper)))
 }
@@ -92,7 +99,8 @@ func (t *Telemetry) Has(ctx context.Context, mapper string) {
 // module is the path of this library's module.
 const module = "github.com/scattermap/scattermap"
 
-// version returns the version of this library that the program was built with. It is empty where the build does not say.
+// version returns the version of this library that the program was built with. It is empty where
+// the build does not say.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

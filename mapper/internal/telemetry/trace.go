@@ -24,14 +24,16 @@ func taskOf(ctx context.Context) *task {
 	return t
 }
 
-// Start begins the span of a job's start, which is the root of its trace. Whoever calls it ends it with the error that it has.
+// Start begins the span of a job's start, which is the root of its trace. Whoever calls it ends it
+// with the error that it has.
 func (t *Telemetry) Start(ctx context.Context, mapper, job string) (context.Context, func(error)) {
-	ctx, span := t.tracer.Start(ctx, "scattermap start", trace.WithAttributes(mapperKey.String(mapper), jobKey.String(job)))
+	ctx, span := t.tracer.Start(ctx, "scattermap start", trace.WithAttributes(mapperKey.String(mapper),
+		jobKey.String(job)))
 	return ctx, func(err error) { end(span, err) }
 }
 
-// Delivery begins the span of a delivery of a path. Its parent is the span in which the task was enqueued, unless the
-// delivery is to begin a trace of its own: then there is a link to it.
+// Delivery begins the span of a delivery of a path. Its parent is the span in which the task was
+// enqueued, unless the delivery is to begin a trace of its own: then there is a link to it.
 func (t *Telemetry) Delivery(ctx context.Context, path string, d tasks.Delivery) (context.Context, func(error)) {
 	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer)}
 	if from := trace.SpanContextFromContext(ctx); d.NewTrace && from.IsValid() {
@@ -44,7 +46,8 @@ func (t *Telemetry) Delivery(ctx context.Context, path string, d tasks.Delivery)
 	done := new(task)
 	return context.WithValue(ctx, taskKey{}, done), func(err error) {
 		if n := done.pages.Load(); n > 0 && span.IsRecording() {
-			span.SetAttributes(pageKey.Int64(n), entityKey.Int64(done.entities.Load()), failedKey.Int64(done.failures.Load()))
+			span.SetAttributes(pageKey.Int64(n), entityKey.Int64(done.entities.Load()),
+				failedKey.Int64(done.failures.Load()))
 		}
 		end(span, err)
 	}
@@ -66,7 +69,9 @@ func (t *Telemetry) Job(ctx context.Context, job *record.Job) {
 }
 
 // Range says of which range a delivery is, counts it, and returns what ends it.
-func (t *Telemetry) Range(ctx context.Context, job *record.Job, r *record.Range, d tasks.Delivery, now time.Time) (ended func()) {
+func (t *Telemetry) Range(
+	ctx context.Context, job *record.Job, r *record.Range, d tasks.Delivery, now time.Time,
+) (ended func()) {
 	t.Job(ctx, job)
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.SetAttributes(rangeKey.String(r.ID), depthKey.Int64(r.Depth))
@@ -90,8 +95,8 @@ func (t *Telemetry) Turned(job *record.Job, now time.Time) {
 	t.progress.running(job.Ref().String(), job.Mapper, job.Epoch, now, now)
 }
 
-// Looked notes what a look at a running job has found: some of its open ranges. The newest of these has appeared with the
-// commit of a page, so no page may have been committed for longer than that.
+// Looked notes what a look at a running job has found: some of its open ranges. The newest of these
+// has appeared with the commit of a page, so no page may have been committed for longer than that.
 func (t *Telemetry) Looked(job *record.Job, open []*record.Range, now time.Time) {
 	last := job.Created
 	if job.RampFrom.After(last) { // it was resumed
@@ -105,11 +110,13 @@ func (t *Telemetry) Looked(job *record.Job, open []*record.Range, now time.Time)
 	t.progress.running(job.Ref().String(), job.Mapper, job.Epoch, last, now)
 }
 
-// tracePages is how many full pages a range may have, by its estimate, whose tasks are all in the trace of the task that
-// cuts it: a task does two or three of them, so that such a trace has about a thousand spans.
+// tracePages is how many full pages a range may have, by its estimate, whose tasks are all in the
+// trace of the task that cuts it: a task does two or three of them, so that such a trace has about
+// a thousand spans.
 const tracePages = 2500
 
-// NewTraces reports whether the tasks of the children of a range of so many entities begin traces of their own: they are too many for one.
+// NewTraces reports whether the tasks of the children of a range of so many entities begin traces
+// of their own: they are too many for one.
 func NewTraces(job *record.Job, entities int64) bool {
 	return job.PageSize > 0 && entities/job.PageSize > tracePages
 }

@@ -12,12 +12,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// Two pages of a job may have deleted one entity, which somebody put again in between. The undo of the page that
-// deleted it first sees nothing of that, and restores it. Then that of the other page restores what was there before
-// its own deletion: over the write of this undo, and over nobody else's.
+// Two pages of a job may have deleted one entity, which somebody put again in between. The undo of
+// the page that deleted it first sees nothing of that, and restores it. Then that of the other page
+// restores what was there before its own deletion: over the write of this undo, and over nobody
+// else's.
 
-// lookAgain finds those of the entities that a commit has deleted that are there again by this undo, and that it
-// deleted last.
+// lookAgain finds those of the entities that a commit has deleted that are there again by this
+// undo, and that it deleted last.
 func lookAgain(ctx context.Context, u undoer, o *outcome, c commit, all []*entity) error {
 	p := past{u}
 	p.history = u.undoes

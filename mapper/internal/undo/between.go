@@ -9,9 +9,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 )
 
-// A deletion leaves no version: whether an entity that is not there was put and deleted again since a page has
-// deleted it, nothing tells but its past. So an undo looks at that twice, for all such entities of a page together:
-// when the job ended, and between that and now.
+// A deletion leaves no version: whether an entity that is not there was put and deleted again since
+// a page has deleted it, nothing tells but its past. So an undo looks at that twice, for all such
+// entities of a page together: when the job ended, and between that and now.
 
 // moments returns when to look, between a commit and now.
 func moments(ctx context.Context, u past, c commit) ([]time.Time, error) {
@@ -37,8 +37,8 @@ func moments(ctx context.Context, u past, c commit) ([]time.Time, error) {
 	return all, nil
 }
 
-// lookBetween finds those of the entities that a commit has deleted, and that are not there, that were there in
-// between: they have changed.
+// lookBetween finds those of the entities that a commit has deleted, and that are not there, that
+// were there in between: they have changed.
 func lookBetween(ctx context.Context, u undoer, c commit, all []*entity) error {
 	absent := make(map[string]*entity)
 	var keys []*datastore.Key

@@ -11,8 +11,9 @@ const (
 	changed             // it is not: by another page, by this undo, or by somebody else
 )
 
-// decide returns what becomes of an entity that a commit of a version may have written: which was one thing before it, another with it, and
-// is a third now. Nil is no entity. With is called only if it matters.
+// decide returns what becomes of an entity that a commit of a version may have written: which was
+// one thing before it, another with it, and is a third now. Nil is no entity. With is called only
+// if it matters.
 func decide(commit int64, before, now *pb.EntityResult, with func() *pb.EntityResult) step {
 	switch {
 	case now.GetVersion() == commit:

@@ -19,22 +19,27 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// Several pages of a job may write one entity. What was there just before the last of them is then what another one has written, and no
-// state to go back to. So an undo follows the writes of an entity: back from the page that wrote it last, through those of the job, to what
-// was there before the first. That page restores it. A page after which another one of the job wrote it leaves it to that one. Where
-// somebody else wrote it in between, the undo of the later pages goes back to his state, and that of the earlier ones lists it.
+// Several pages of a job may write one entity. What was there just before the last of them is then
+// what another one has written, and no state to go back to. So an undo follows the writes of an
+// entity: back from the page that wrote it last, through those of the job, to what was there before
+// the first. That page restores it. A page after which another one of the job wrote it leaves it to
+// that one. Where somebody else wrote it in between, the undo of the later pages goes back to his
+// state, and that of the earlier ones lists it.
 //
-// Whose a write was, its time tells. A page's commit also writes the record of its range, which is open just before it, and not with it: so
-// the records that were closed at that moment are candidates, and what one keeps of its page says whether it wrote the entity. The states
-// of an hour ago and less can be read at any microsecond.
+// Whose a write was, its time tells. A page's commit also writes the record of its range, which is
+// open just before it, and not with it: so the records that were closed at that moment are
+// candidates, and what one keeps of its page says whether it wrote the entity. The states of an
+// hour ago and less can be read at any microsecond.
 
 // Reasons why an entity stays as it is. Pages of the job may have changed it, too.
 const (
 	whyChanged = "it was changed after the page wrote it"
 	whyDeleted = "it was deleted after the page wrote it"
-	whyUnkept  = "it was changed while the job ran, perhaps by another of its pages, which is not known any more: more than an hour ago only whole minutes are kept"
-	whyTwice   = "another page of the job had deleted it, too, and the undo of that has restored it"
-	whyOpen    = "it was changed while the job ran, perhaps by another of its pages: too many ranges were open then to find out"
+	whyUnkept  = "it was changed while the job ran, perhaps by another of its pages, which is not known any more: " +
+		"more than an hour ago only whole minutes are kept"
+	whyTwice = "another page of the job had deleted it, too, and the undo of that has restored it"
+	whyOpen  = "it was changed while the job ran, perhaps by another of its pages: too many ranges were open then " +
+		"to find out"
 )
 
 const (
@@ -44,17 +49,19 @@ const (
 )
 
 // whyOften is for an entity that more than maxWrites pages wrote.
-var whyOften = fmt.Sprintf("more than %d pages of the job wrote it, one after the other: what was there before the first is not looked for", maxWrites)
+var whyOften = fmt.Sprintf("more than %d pages of the job wrote it, one after the other: what was there before the "+
+	"first is not looked for", maxWrites)
 
 // skew is by how much the clocks of a process and of the database may differ.
 const skew = 2 * time.Minute
 
 // A history is what is known of when a job wrote.
 type history struct {
-	turn    *semaphore.Weighted // of who uses the rest, and may read it
-	job     *record.Job         // that is undone
-	begun   time.Time           // when it was recorded, by the database's clock, or a little earlier; zero: not asked yet
-	kept    bool                // what was there then can be read
+	turn *semaphore.Weighted // of who uses the rest, and may read it
+	job  *record.Job         // that is undone
+	// when it was recorded, by the database's clock, or a little earlier; zero: not asked yet
+	begun   time.Time
+	kept    bool // what was there then can be read
 	closers map[time.Time]*closers
 
 	mu       sync.Mutex
@@ -62,7 +69,8 @@ type history struct {
 }
 
 func newHistory() *history {
-	return &history{turn: semaphore.NewWeighted(1), closers: make(map[time.Time]*closers), restores: make(map[string]restoring)}
+	return &history{turn: semaphore.NewWeighted(1), closers: make(map[time.Time]*closers),
+		restores: make(map[string]restoring)}
 }
 
 // A past is what is asked of when the job wrote.
@@ -74,8 +82,9 @@ type restoring struct {
 	image *pb.Entity
 }
 
-// taken reports whether the undo of another page, in this delivery, has an entity be the same again, which several have deleted and which
-// is not there: nothing tells which of them was the last, and one commit writes it once.
+// taken reports whether the undo of another page, in this delivery, has an entity be the same
+// again, which several have deleted and which is not there: nothing tells which of them was the
+// last, and one commit writes it once.
 func (h *history) taken(key *datastore.Key, page string, image *pb.Entity) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -135,8 +144,9 @@ func (u past) beforeJob(ctx context.Context, t time.Time) (bool, error) {
 	return !t.After(begun), err
 }
 
-// begun returns when the job was recorded: it follows the record of its root back to its first write. If that can't be read any more it is
-// the time by the clock of the process that started the job, less what that may be wrong by.
+// begun returns when the job was recorded: it follows the record of its root back to its first
+// write. If that can't be read any more it is the time by the clock of the process that started the
+// job, less what that may be wrong by.
 func (u past) begun(ctx context.Context, job *record.Job) (time.Time, error) {
 	h := u.history
 	if err := h.turn.Acquire(ctx, 1); err != nil {
@@ -197,7 +207,8 @@ func (u past) wrote(ctx context.Context, key *datastore.Key, at time.Time) (wrot
 	return false, c.why, nil
 }
 
-// closersOf returns the records of the job's ranges that were closed at a time. Whoever asks for them first reads them, for all.
+// closersOf returns the records of the job's ranges that were closed at a time. Whoever asks for
+// them first reads them, for all.
 func (u past) closersOf(ctx context.Context, at time.Time) (*closers, error) {
 	h := u.history
 	if err := h.turn.Acquire(ctx, 1); err != nil {

@@ -13,8 +13,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// ID returns the ID that the undo of a job has by default: "undo-" and that of the job; or, if another job has that, or one that was
-// aborted, with a part of the incarnation behind it, or a number.
+// ID returns the ID that the undo of a job has by default: "undo-" and that of the job; or, if
+// another job has that, or one that was aborted, with a part of the incarnation behind it, or a
+// number.
 func ID(ctx context.Context, st store.Store, job *record.Job, params json.RawMessage) (string, error) {
 	const prefix, most, tries = "undo-", 100, 20
 	id := prefix + job.ID
@@ -37,5 +38,6 @@ func ID(ctx context.Context, st store.Store, job *record.Job, params json.RawMes
 			return some, nil
 		}
 	}
-	return "", fmt.Errorf("%w: %d jobs have the IDs that its undo might have: give it another one", record.ErrState, tries)
+	return "", fmt.Errorf("%w: %d jobs have the IDs that its undo might have: give it another one", record.ErrState,
+		tries)
 }

@@ -9,11 +9,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// leftPage is how many pages of an undo are read at once, each of which has up to 80 KiB of what was left.
+// leftPage is how many pages of an undo are read at once, each of which has up to 80 KiB of what
+// was left.
 const leftPage = 10
 
 // Left returns some of what an undo has left as it is, and where to go on.
-func Left(ctx context.Context, st store.Store, ref record.Ref, cursor string) (left []record.Left, next string, err error) {
+func Left(
+	ctx context.Context, st store.Store, ref record.Ref, cursor string,
+) (left []record.Left, next string, err error) {
 	job, err := st.LoadJob(ctx, ref)
 	switch {
 	case err != nil:
@@ -29,7 +32,8 @@ func Left(ctx context.Context, st store.Store, ref record.Ref, cursor string) (l
 		var lost int64
 		all, lost, err = record.AllLeft(ranges[i])
 		if left = append(left, all...); lost > 0 {
-			left = append(left, record.Left{Why: fmt.Sprintf("there are %d more, which the job's records have no room for", lost)})
+			left = append(left,
+				record.Left{Why: fmt.Sprintf("there are %d more, which the job's records have no room for", lost)})
 		}
 	}
 	return left, next, err

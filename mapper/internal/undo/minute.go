@@ -12,17 +12,20 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// minute returns the last whole minute at which nothing of it was there: behind an hour the database serves no other times.
+// minute returns the last whole minute at which nothing of it was there: behind an hour the
+// database serves no other times.
 func (c commit) minute() time.Time { return c.before().Truncate(time.Minute) }
 
-// whyWhich is for an entity that was there the minute before, where the page's entities were others.
+// whyWhich is for an entity that was there the minute before, where the page's entities were
+// others.
 const whyWhich = "perhaps the page wrote it: others have put or deleted entities within the minute before, " +
 	"and more than an hour ago only whole minutes are kept"
 
 // exactly is for how long any microsecond can be read.
 const exactly = time.Hour - time.Minute
 
-// undoByMinute decides what becomes of all that a commit has written, from what was there a whole minute before it: what was left alone for longer than that. The rest is listed.
+// undoByMinute decides what becomes of all that a commit has written, from what was there a whole
+// minute before it: what was left alone for longer than that. The rest is listed.
 func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c commit) ([]*entity, error) {
 	w, minute := c.wrote, c.minute()
 	own, err := ownOf(ctx, u, r, c, minute)
@@ -36,11 +39,13 @@ func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c
 			"and more than an hour ago only whole minutes are kept"
 		o.leave(nil, unfound, fmt.Sprintf(late, unfound))
 	case !sure:
-		const unknown = "others have put or deleted entities within the minute before the page, which has written %d: " +
+		const unknown = "others have put or deleted entities within the minute before the page, which has written " +
+			"%d: " +
 			"at least %d of those are not known, as more than an hour ago only whole minutes are kept"
 		o.leave(nil, unfound, fmt.Sprintf(unknown, w.Written, unfound))
 	}
-	const why = "what it was just before is not kept: it may have been changed within the minute before, and more than an hour ago only whole minutes are kept"
+	const why = "what it was just before is not kept: it may have been changed within the minute before, and more " +
+		"than an hour ago only whole minutes are kept"
 	var keys []*datastore.Key
 	for _, key := range own.keys {
 		switch {

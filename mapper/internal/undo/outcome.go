@@ -19,7 +19,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A change is what an entity becomes: an image, or nothing, if it has a version still; 0: if it is not there.
+// A change is what an entity becomes: an image, or nothing, if it has a version still; 0: if it is
+// not there.
 type change struct {
 	key     *datastore.Key
 	image   *pb.Entity
@@ -73,7 +74,8 @@ func (o *outcome) ask(a *function.Attempt) {
 	}
 }
 
-// smaller returns an image for a rehearsal, which writes nothing, and counts what it would: nil stays nil.
+// smaller returns an image for a rehearsal, which writes nothing, and counts what it would: nil
+// stays nil.
 func smaller(image *pb.Entity) *pb.Entity {
 	if image == nil {
 		return nil
@@ -81,7 +83,8 @@ func smaller(image *pb.Entity) *pb.Entity {
 	return &pb.Entity{Key: image.Key}
 }
 
-// together is how many bytes of images the commit of a page of the undo takes, well below the 10 MiB that one can have.
+// together is how many bytes of images the commit of a page of the undo takes, well below the 10
+// MiB that one can have.
 const together = 4 << 20
 
 // batchAttempts is how often a page is looked at anew whose batch met another commit.
@@ -90,7 +93,8 @@ const batchAttempts = 3
 // maxBatch is how many entities a batch has at most.
 const maxBatch = 500
 
-// errMoved says that a batch was not committed, perhaps, as an entity has changed since it was looked at.
+// errMoved says that a batch was not committed, perhaps, as an entity has changed since it was
+// looked at.
 var errMoved = errors.New("an entity was changed while its page was undone")
 
 // commitApart commits changes that the commit of the page can't hold before it, in batches.
@@ -102,7 +106,8 @@ func (u undoer) commitApart(ctx context.Context, o *outcome) error {
 	for !o.job.Rehearses && size > u.most {
 		n, bytes, keys := 0, 0, 0
 		for _, c := range o.changes {
-			if n > 0 && (bytes+c.size() > u.most/2 || keys+keyspace.KeySize(c.key) > record.MaxBatchKeys || n == maxBatch) {
+			if n > 0 && (bytes+c.size() > u.most/2 || keys+keyspace.KeySize(c.key) > record.MaxBatchKeys ||
+				n == maxBatch) {
 				break
 			}
 			n, bytes, keys = n+1, bytes+c.size(), keys+keyspace.KeySize(c.key)
@@ -115,7 +120,8 @@ func (u undoer) commitApart(ctx context.Context, o *outcome) error {
 	return nil
 }
 
-// commitBatch commits a batch: unless an entity has changed, or the job has ended meanwhile, whose own undo may have begun.
+// commitBatch commits a batch: unless an entity has changed, or the job has ended meanwhile, whose
+// own undo may have begun.
 func (u undoer) commitBatch(ctx context.Context, o *outcome, some []change) error {
 	keys := make([]*datastore.Key, len(some))
 	var restored, removed int64
@@ -173,8 +179,9 @@ func (o *outcome) count(key *datastore.Key, b *record.Batch, keys []*datastore.K
 	}
 }
 
-// readBatches takes over the batches that attempts on the page have committed. One that commits later changes an entity that was looked at
-// before: so of its changes and those of this attempt one takes effect.
+// readBatches takes over the batches that attempts on the page have committed. One that commits
+// later changes an entity that was looked at before: so of its changes and those of this attempt
+// one takes effect.
 func (u undoer) readBatches(ctx context.Context, o *outcome) error {
 	if o.job.Rehearses {
 		return nil
@@ -190,8 +197,9 @@ func (u undoer) readBatches(ctx context.Context, o *outcome) error {
 	})
 }
 
-// batchesOf returns the batches of pages of an undo, as the commits that they are. Those of the pages that a range of that undo is over are
-// found with it, whatever became of it, as a page may have failed or was abandoned behind them; its children for single entities have none.
+// batchesOf returns the batches of pages of an undo, as the commits that they are. Those of the
+// pages that a range of that undo is over are found with it, whatever became of it, as a page may
+// have failed or was abandoned behind them; its children for single entities have none.
 func (u undoer) batchesOf(ctx context.Context, r *record.Range) (all []commit, err error) {
 	if u.query.Kind != record.RangeKind || r.Alone {
 		return nil, nil
@@ -202,25 +210,27 @@ func (u undoer) batchesOf(ctx context.Context, r *record.Range) (all []commit, e
 		return nil, nil
 	}
 	ctx, results := wire.Reading(ctx)
-	err = store.EachBatch(ctx, store.New(u.client), store.Batches(u.undone(), from, to), func(key *datastore.Key, b *record.Batch) error {
-		w, err := record.DecodeWrote(b.Wrote)
-		stored := results.Of(key)
-		switch {
-		case err != nil:
-			return fault.Permanent(err)
-		case w == nil:
-			return fault.Permanent(errOld)
-		case stored.GetVersion() == 0:
-			return fault.Permanent(errNoVersions)
-		}
-		all = append(all, commit{version: stored.Version, at: stored.UpdateTime.AsTime(), record: key, wrote: w})
-		return nil
-	})
+	err = store.EachBatch(ctx, store.New(u.client), store.Batches(u.undone(), from, to),
+		func(key *datastore.Key, b *record.Batch) error {
+			w, err := record.DecodeWrote(b.Wrote)
+			stored := results.Of(key)
+			switch {
+			case err != nil:
+				return fault.Permanent(err)
+			case w == nil:
+				return fault.Permanent(errOld)
+			case stored.GetVersion() == 0:
+				return fault.Permanent(errNoVersions)
+			}
+			all = append(all, commit{version: stored.Version, at: stored.UpdateTime.AsTime(), record: key, wrote: w})
+			return nil
+		})
 	return slices.Clip(all), err
 }
 
-// pageNames returns where a boundary of an undo's range is among the names of the pages that the undo is over, which follow the prefix. A nil
-// boundary is at the default. A range that was cut at the middle of the key space may end outside all of them.
+// pageNames returns where a boundary of an undo's range is among the names of the pages that the
+// undo is over, which follow the prefix. A nil boundary is at the default. A range that was cut at
+// the middle of the key space may end outside all of them.
 func pageNames(prefix string, at *keyspace.Position, byDefault string) string {
 	if at == nil {
 		return byDefault

@@ -21,9 +21,9 @@ type owned struct {
 	same  bool  // they are those of the page, and no others
 }
 
-// ownOf returns the keys of what the page of a range has written of its own entities, which are found by the job's
-// query, as it was at a time. The record has no keys of theirs: whether those that are found are those of the page,
-// its digest of them tells.
+// ownOf returns the keys of what the page of a range has written of its own entities, which are
+// found by the job's query, as it was at a time. The record has no keys of theirs: whether those
+// that are found are those of the page, its digest of them tells.
 func ownOf(ctx context.Context, u undoer, r *record.Range, c commit, at time.Time) (own owned, err error) {
 	switch {
 	case !c.wrote.Own.Any():
@@ -51,9 +51,10 @@ func ownOf(ctx context.Context, u undoer, r *record.Range, c commit, at time.Tim
 // sure reports whether the page has written each of the keys.
 func (own owned) sure(w *record.Wrote) bool { return own.same || !w.Own.All }
 
-// unfound returns how many entities of its own a page has written, at least, that are not among those found. If it
-// has written all of its entities, and others are found, which of them are its own is not known. Versions do not tell:
-// a write that changes nothing leaves an entity its version.
+// unfound returns how many entities of its own a page has written, at least, that are not among
+// those found. If it has written all of its entities, and others are found, which of them are its
+// own is not known. Versions do not tell: a write that changes nothing leaves an entity its
+// version.
 func (own owned) unfound(w *record.Wrote) int64 {
 	switch {
 	case own.sure(w):

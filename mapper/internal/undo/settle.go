@@ -14,7 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
-// settle decides what becomes of entities that pages of the job, or others, may have written before or after a commit.
+// settle decides what becomes of entities that pages of the job, or others, may have written before
+// or after a commit.
 func settle(ctx context.Context, u past, c commit, all []*entity) error {
 	var some []*entity
 	var first, last []*datastore.Key // to look up as they were when the job began, and when it had ended
@@ -99,8 +100,8 @@ type settling struct {
 	from, until time.Time // in between the job wrote, as far as that can be read
 }
 
-// goBack has an entity become what it was before the job's first write, of those that end with the commit and between which nobody else
-// wrote it.
+// goBack has an entity become what it was before the job's first write, of those that end with the
+// commit and between which nobody else wrote it.
 func (s settling) goBack(ctx context.Context, e *entity) error {
 	image, why, err := s.first(ctx, e.key, s.c.at, e.before)
 	if fault.IsFatal(err) {
@@ -110,8 +111,11 @@ func (s settling) goBack(ctx context.Context, e *entity) error {
 	return err
 }
 
-// first follows the writes of an entity back from one of the job, before which it was something, or nothing.
-func (s settling) first(ctx context.Context, key *datastore.Key, at time.Time, before *pb.EntityResult) (image *pb.EntityResult, why string, err error) {
+// first follows the writes of an entity back from one of the job, before which it was something, or
+// nothing.
+func (s settling) first(
+	ctx context.Context, key *datastore.Key, at time.Time, before *pb.EntityResult,
+) (image *pb.EntityResult, why string, err error) {
 	for range maxWrites {
 		switch {
 		case before != nil:
@@ -134,9 +138,12 @@ func (s settling) first(ctx context.Context, key *datastore.Key, at time.Time, b
 	return nil, whyOften, nil
 }
 
-// lastDeletion returns when an entity was deleted that is not there just before a time, and was there when the job
-// began. If it came and went in between, that is seen if one of the looks meets it.
-func (s settling) lastDeletion(ctx context.Context, key *datastore.Key, at time.Time) (deleted time.Time, found bool, err error) {
+// lastDeletion returns when an entity was deleted that is not there just before a time, and was
+// there when the job began. If it came and went in between, that is seen if one of the looks meets
+// it.
+func (s settling) lastDeletion(
+	ctx context.Context, key *datastore.Key, at time.Time,
+) (deleted time.Time, found bool, err error) {
 	there, gone := s.from, at.Add(-time.Microsecond)
 	was, err := s.at(ctx, key, there)
 	if err != nil || was == nil || !gone.After(there) {
@@ -158,8 +165,8 @@ func (s settling) lastDeletion(ctx context.Context, key *datastore.Key, at time.
 	return deleted, true, nil
 }
 
-// deletion returns when an entity was deleted, once, between two times: at the first it was there, and at the second
-// it was gone.
+// deletion returns when an entity was deleted, once, between two times: at the first it was there,
+// and at the second it was gone.
 func (s settling) deletion(ctx context.Context, key *datastore.Key, there, gone time.Time) (time.Time, error) {
 	for gone.Sub(there) > time.Microsecond {
 		middle := there.Add(gone.Sub(there) / 2).Truncate(time.Microsecond)
@@ -176,9 +183,9 @@ func (s settling) deletion(ctx context.Context, key *datastore.Key, there, gone 
 	return gone, nil
 }
 
-// between returns a time between two, at both of which an entity was not there, at which it was; zero if no look
-// meets one. The looks are close together at both ends, as those who put and delete an entity again may do so beside
-// a page, and ever wider apart from there.
+// between returns a time between two, at both of which an entity was not there, at which it was;
+// zero if no look meets one. The looks are close together at both ends, as those who put and delete
+// an entity again may do so beside a page, and ever wider apart from there.
 func (s settling) between(ctx context.Context, key *datastore.Key, from, to time.Time) (at time.Time, err error) {
 	for away := time.Millisecond; away < to.Sub(from); away *= 4 {
 		for _, at := range []time.Time{to.Add(-away), from.Add(away)} {
@@ -190,7 +197,8 @@ func (s settling) between(ctx context.Context, key *datastore.Key, from, to time
 	return time.Time{}, nil
 }
 
-// lookFurther decides about an entity that was written again after the commit. Then is what it was when the job had ended.
+// lookFurther decides about an entity that was written again after the commit. Then is what it was
+// when the job had ended.
 func (s settling) lookFurther(ctx context.Context, e *entity, then *pb.EntityResult) error {
 	next, found, err := s.next(ctx, e, then)
 	if err == nil && found {
@@ -217,8 +225,9 @@ func same(a, b *pb.EntityResult) bool {
 	return a == nil && b == nil || a != nil && b != nil && pbvalue.SameEntity(a.Entity, b.Entity)
 }
 
-// next returns when an entity was written after the commit for the first time, if that was before the job had ended: it looks at the past
-// between the commit and a time at which it was another one.
+// next returns when an entity was written after the commit for the first time, if that was before
+// the job had ended: it looks at the past between the commit and a time at which it was another
+// one.
 func (s settling) next(ctx context.Context, e *entity, then *pb.EntityResult) (at time.Time, found bool, err error) {
 	left := func(is *pb.EntityResult) bool { // as the commit has left it
 		return e.deleted && is == nil || !e.deleted && is.GetVersion() == s.c.version
@@ -259,8 +268,8 @@ func (s settling) next(ctx context.Context, e *entity, then *pb.EntityResult) (a
 	return at, false, nil
 }
 
-// leadsBack reports whether whoever follows the writes of an entity back from one comes to the commit. That is so but for what was deleted,
-// as that leaves nothing in between.
+// leadsBack reports whether whoever follows the writes of an entity back from one comes to the
+// commit. That is so but for what was deleted, as that leaves nothing in between.
 func (s settling) leadsBack(ctx context.Context, e *entity, from time.Time) (bool, error) {
 	if !e.deleted {
 		return true, nil

@@ -27,7 +27,8 @@ import (
 // Is reports whether a mapper of that name undoes jobs, or is a rehearsal of that.
 func Is(name string) bool { return record.IsUndo(name) }
 
-// Name returns the name of the mapper that undoes the jobs of another one. What one of those has done it undoes itself.
+// Name returns the name of the mapper that undoes the jobs of another one. What one of those has
+// done it undoes itself.
 func Name(mapper string) string {
 	if Is(mapper) {
 		return mapper
@@ -35,8 +36,8 @@ func Name(mapper string) string {
 	return record.UndoPrefix + mapper
 }
 
-// PageSize is how many pages of up to 1,000 entities one of an undo takes back, by default: its commit has at most 10 MiB, and its record
-// room for their keys.
+// PageSize is how many pages of up to 1,000 entities one of an undo takes back, by default: its
+// commit has at most 10 MiB, and its record room for their keys.
 const PageSize = 4
 
 // Params say which job is undone.
@@ -57,13 +58,17 @@ func Records(j *record.Job) query.Query {
 	prefix := record.RangePrefix(j.Ref())
 	return query.Query{
 		Kind: record.RangeKind, KeysOnly: true, // the function reads a record when it needs it
-		Start: datastore.NameKey(record.RangeKind, prefix+"0", nil), End: datastore.NameKey(record.RangeKind, prefix+"g", nil), // hexadecimal digits are between
+		// hexadecimal digits are between
+		Start: datastore.NameKey(record.RangeKind, prefix+"0", nil),
+		End:   datastore.NameKey(record.RangeKind, prefix+"g", nil),
 	}
 }
 
-// Mapper returns the mapper that undoes the jobs of another one, with a client that notes versions. Most is how many bytes of images the
-// commit of a page has at most, if it is not 0: see together.
-func Mapper(of *function.Definition, client *datastore.Client, log *slog.Logger, most *atomic.Int64) *function.Definition {
+// Mapper returns the mapper that undoes the jobs of another one, with a client that notes versions.
+// Most is how many bytes of images the commit of a page has at most, if it is not 0: see together.
+func Mapper(
+	of *function.Definition, client *datastore.Client, log *slog.Logger, most *atomic.Int64,
+) *function.Definition {
 	return &function.Definition{
 		Name: Name(of.Name), Mode: function.Update, Queue: of.Queue,
 		Canonical: func(encoded json.RawMessage) (json.RawMessage, error) {
@@ -74,7 +79,8 @@ func Mapper(of *function.Definition, client *datastore.Client, log *slog.Logger,
 			return function.EncodeParams(params)
 		},
 		Prepare: func(encoded json.RawMessage, _ bool) (function.Func, error) {
-			u := undoer{client: client, source: source.New(client, log), most: cmp.Or(int(most.Load()), together), history: newHistory(), undoes: newHistory()}
+			u := undoer{client: client, source: source.New(client, log), most: cmp.Or(int(most.Load()), together),
+				history: newHistory(), undoes: newHistory()}
 			if err := function.DecodeParams(encoded, &u.params); err != nil {
 				return nil, err
 			}
@@ -82,7 +88,8 @@ func Mapper(of *function.Definition, client *datastore.Client, log *slog.Logger,
 				return nil, fmt.Errorf("params: query: %w", err)
 			}
 			u.query.Times = u.params.Times
-			return func(ctx context.Context, j function.Job, key *datastore.Key, _ *pb.Entity) (_ *function.Effect, err error) {
+			return func(ctx context.Context, j function.Job, key *datastore.Key, _ *pb.Entity) (_ *function.Effect,
+				err error) {
 				defer function.Recovered(&err)
 				a := function.NewAttempt(j.Ref, function.Update, key)
 				err = a.Run(func() error { return u.page(ctx, a, j, key) })
@@ -98,8 +105,8 @@ func Mapper(of *function.Definition, client *datastore.Client, log *slog.Logger,
 	}
 }
 
-// Check returns an error if a job can't be undone: because the database says no versions, or does not serve any more what was
-// there when the job's first page was committed.
+// Check returns an error if a job can't be undone: because the database says no versions, or does
+// not serve any more what was there when the job's first page was committed.
 func Check(ctx context.Context, client *datastore.Client, job *record.Job) error {
 	u := undoer{client: client, source: source.New(client, nil)}
 	r, stored, err := u.record(ctx, record.RangeKey(job.Ref(), job.Root()))
@@ -137,8 +144,10 @@ var (
 	errGone       = errors.New("the page's record is gone: its job was cleaned up meanwhile")
 	errOld        = errors.New("an older build has done the page, and has not recorded what it wrote")
 	errNoVersions = errors.New("the database does not say which versions entities have")
-	errNoTime     = errors.New("the database does not say when an entity was written, as Google's Datastore emulator does not")
-	errChanged    = errors.New("the page's record was changed since its commit, so that is not known, or the database does not serve what was there before")
+	errNoTime     = errors.New("the database does not say when an entity was written, as Google's Datastore emulator " +
+		"does not")
+	errChanged = errors.New("the page's record was changed since its commit, so that is not known, or the " +
+		"database does not serve what was there before")
 )
 
 // page undoes all that commits of a page of a range have written.
@@ -148,7 +157,8 @@ func (u undoer) page(ctx context.Context, a *function.Attempt, j function.Job, k
 		return err
 	}
 	for tries := 1; ; tries++ {
-		o := &outcome{job: j, page: r.ID, batches: make(map[string]bool), done: make(map[string]bool), changing: make(map[string]bool)}
+		o := &outcome{job: j, page: r.ID, batches: make(map[string]bool), done: make(map[string]bool),
+			changing: make(map[string]bool)}
 		err := u.commits(ctx, o, r, stored)
 		switch {
 		case err == nil:
@@ -160,7 +170,8 @@ func (u undoer) page(ctx context.Context, a *function.Attempt, j function.Job, k
 	}
 }
 
-// commits undoes the commits of a page of a range: its own, and those before it, if it is a page of an undo.
+// commits undoes the commits of a page of a range: its own, and those before it, if it is a page of
+// an undo.
 func (u undoer) commits(ctx context.Context, o *outcome, r *record.Range, stored *pb.EntityResult) error {
 	all, err := u.batchesOf(ctx, r)
 	if err != nil {
@@ -181,7 +192,9 @@ func (u undoer) commits(ctx context.Context, o *outcome, r *record.Range, stored
 			return err
 		}
 		if c.wrote.Lost > 0 {
-			o.leave(nil, c.wrote.Lost, fmt.Sprintf("the page has put or deleted %d other entities that its record had no room for", c.wrote.Lost))
+			o.leave(nil, c.wrote.Lost,
+				fmt.Sprintf("the page has put or deleted %d other entities that its record had no room for",
+					c.wrote.Lost))
 		}
 	}
 	return nil
@@ -198,13 +211,15 @@ type commit struct {
 // before returns the last time at which nothing of it was there.
 func (c commit) before() time.Time { return c.at.Add(-time.Microsecond) }
 
-// unlike reports whether the record of a commit was there before it, other than pending: so it was changed since.
+// unlike reports whether the record of a commit was there before it, other than pending: so it was
+// changed since.
 func (c commit) unlike(before *wire.Results) bool {
 	was := before.Of(c.record)
 	return was != nil && was.GetEntity().GetProperties()["state"].GetStringValue() != record.Pending
 }
 
-// undo undoes a commit: from what was there just before it, or if it is too old for that, a whole minute before.
+// undo undoes a commit: from what was there just before it, or if it is too old for that, a whole
+// minute before.
 func (u undoer) undo(ctx context.Context, o *outcome, r *record.Range, c commit) error {
 	all, err := u.undoExactly(ctx, o, r, c)
 	if fault.IsFatal(err) && time.Since(c.at) > exactly {
@@ -304,9 +319,13 @@ type entity struct {
 	passed  bool       // there is nothing to do, and to say
 }
 
-// look reads what a commit has written of some entities, and what became of it since. What it has not written is left out, and so is what
-// an earlier attempt has restored. With returns what an entity was as the commit has left it.
-func (u undoer) look(ctx context.Context, o *outcome, keys []*datastore.Key, before *wire.Results, c commit, with func(*datastore.Key) (*pb.EntityResult, error)) (all []*entity, err error) {
+// look reads what a commit has written of some entities, and what became of it since. What it has
+// not written is left out, and so is what an earlier attempt has restored. With returns what an
+// entity was as the commit has left it.
+func (u undoer) look(
+	ctx context.Context, o *outcome, keys []*datastore.Key, before *wire.Results, c commit,
+	with func(*datastore.Key) (*pb.EntityResult, error),
+) (all []*entity, err error) {
 	if c.unlike(before) {
 		return nil, fault.Permanent(errChanged)
 	}

@@ -21,13 +21,14 @@ type Condition struct {
 	Free    bool       // there is none but that: the entity may be there or not, at any version
 }
 
-// Unsent is what the client is given to send where a condition writes something else. No database takes it: so it is
-// refused, and not written, if it were sent.
+// Unsent is what the client is given to send where a condition writes something else. No database
+// takes it: so it is refused, and not written, if it were sent.
 func Unsent() *datastore.PropertyList {
 	return &datastore.PropertyList{{Name: "__unsent__"}}
 }
 
-// on returns a mutation on the condition. The client keeps its own, which a later commit may send on another one.
+// on returns a mutation on the condition. The client keeps its own, which a later commit may send
+// on another one.
 func (c Condition) on(m *pb.Mutation) *pb.Mutation {
 	on := &pb.Mutation{
 		Operation: m.Operation, PropertyMask: m.PropertyMask, PropertyTransforms: m.PropertyTransforms,
@@ -52,8 +53,9 @@ func (c Condition) on(m *pb.Mutation) *pb.Mutation {
 
 // A Mutation of a commit may have a condition.
 type Mutation struct {
-	*datastore.Mutation                // nil: a deletion
-	Deletes             *datastore.Key // what it deletes. The client would send one deletion for two keys whose texts are the same.
+	*datastore.Mutation // nil: a deletion
+	// what it deletes. The client would send one deletion for two keys whose texts are the same.
+	Deletes *datastore.Key
 	Condition
 }
 
@@ -71,20 +73,20 @@ func Put(all []Mutation) []*datastore.Mutation {
 	return put
 }
 
-// Commit commits mutations, all or none: none if the condition of one of them does not hold any more. It returns the
-// versions that the entities have then. An error may mean any of the two, as the answer may have
-// been lost.
+// Commit commits mutations, all or none: none if the condition of one of them does not hold any
+// more. It returns the versions that the entities have then. An error may mean any of the two, as
+// the answer may have been lost.
 //
-// The client's connection must have the interceptor, which it has if versions were noted: without it the client would commit
-// what it can.
+// The client's connection must have the interceptor, which it has if versions were noted: without
+// it the client would commit what it can.
 func Commit(ctx context.Context, client *datastore.Client, all []Mutation) (*Versions, error) {
 	v := &Versions{sends: all, alone: true}
 	_, err := client.Mutate(intercept.With(ctx, v), Put(all)...)
 	return v, err
 }
 
-// Send has the next commit, which is a transaction's, send mutations in place of those that the client is given, which
-// are those that [Put] returns.
+// Send has the next commit, which is a transaction's, send mutations in place of those that the
+// client is given, which are those that [Put] returns.
 func (v *Versions) Send(all []Mutation) { v.sends = all }
 
 // Request has a commit send the mutations that it is to.
@@ -123,8 +125,8 @@ func (v *Versions) Request(req any) error {
 	return nil
 }
 
-// Refused returns what an error is to the client. That an entity is there, or is not, breaks a condition as another
-// version does.
+// Refused returns what an error is to the client. That an entity is there, or is not, breaks a
+// condition as another version does.
 func (v *Versions) Refused(err error) error {
 	conditional := false
 	for _, m := range v.sends {

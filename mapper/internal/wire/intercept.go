@@ -9,8 +9,8 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// Versions are those of the results of queries, one after the other, or of the mutations of the last commit. They are
-// for the goroutine that makes the calls.
+// Versions are those of the results of queries, one after the other, or of the mutations of the
+// last commit. They are for the goroutine that makes the calls.
 type Versions struct {
 	Of []Stamp
 
@@ -36,7 +36,8 @@ func stampOf(r *pb.EntityResult, e *pb.Entity) Stamp {
 	return Stamp{Version: r.GetVersion(), At: microsOf(r), Entity: e}
 }
 
-// Same reports whether an entity is, as far as is known, as it was: by its version or, if the database says none, by what it is.
+// Same reports whether an entity is, as far as is known, as it was: by its version or, if the
+// database says none, by what it is.
 func (s Stamp) Same(now Stamp) bool {
 	switch {
 	case s.Gone || now.Gone:
@@ -61,8 +62,8 @@ func Noting(ctx context.Context) (context.Context, *Versions) {
 	return intercept.With(ctx, v), v
 }
 
-// Taking is [Noting], and takes the entities that queries find from the client: it gets their keys, and makes nothing of
-// properties that nobody would look at.
+// Taking is [Noting], and takes the entities that queries find from the client: it gets their keys,
+// and makes nothing of properties that nobody would look at.
 func Taking(ctx context.Context) (context.Context, *Versions) {
 	ctx, v := Noting(ctx)
 	v.takes = true
@@ -115,7 +116,8 @@ func take(r *pb.EntityResult) *pb.Entity {
 	return e
 }
 
-// Last returns the version of the n-th mutation from the end of the last commit, counted from 1; 0 is unknown.
+// Last returns the version of the n-th mutation from the end of the last commit, counted from 1; 0
+// is unknown.
 func (v *Versions) Last(n int) int64 {
 	if n < 1 || n > len(v.Of) {
 		return 0

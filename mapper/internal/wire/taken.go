@@ -11,8 +11,8 @@ import (
 	"github.com/scattermap/scattermap/internal/pbkey"
 )
 
-// Taken are entities that lookups take from the client, which gets their keys. Lookups of several goroutines may want
-// the same.
+// Taken are entities that lookups take from the client, which gets their keys. Lookups of several
+// goroutines may want the same.
 type Taken struct {
 	mu  sync.Mutex
 	all map[string]*taken // by key
@@ -30,8 +30,8 @@ func TakenBy(ctx context.Context) (context.Context, *Taken) {
 	return intercept.With(ctx, t), t
 }
 
-// Want has lookups take the entities of keys, but leave the first ones to the client, whose versions are wanted. It is followed by
-// [Taken.Take].
+// Want has lookups take the entities of keys, but leave the first ones to the client, whose
+// versions are wanted. It is followed by [Taken.Take].
 func (t *Taken) Want(keys []*datastore.Key, stay int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
