@@ -262,3 +262,43 @@ func wantNoFailure(w *world, job *mapper.Job) {
 		w.Errorf("failure: %s", f.Error)
 	}
 }
+
+// TestTolerantBesideOthers has others change one entity of a page all the time, whose other
+// entities fail for good. A job without a failure limit records these, and goes on.
+func TestTolerantBesideOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var w *world
+		moves := 0
+		key := func(i int64) *datastore.Key { return datastore.IDKey("Team", i, nil) }
+		m := mapper.Update("bad", func(ctx context.Context, e *mapper.Entity[team], _ mapper.None) error {
+			if e.Key.ID > 1 {
+				return mapper.Permanent(errors.New("it is bad"))
+			}
+			if e.Value.Name = "good"; moves < 10 {
+				moves++
+				_, err := w.client.Put(ctx, e.Key, &team{Points: int64(moves)})
+				return err
+			}
+			return nil
+		})
+		w = newWorld(t, setting{queue: few(1)}, m)
+		for i := range int64(30) {
+			_, err := w.client.Put(t.Context(), key(i+1), &team{})
+			w.must(err)
+		}
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Team"}, mapper.None{},
+			&mapper.StartOptions{PageSize: 30, FailureLimit: -1})
+		w.must(err)
+		s, err := job.Wait(t.Context())
+		w.must(err)
+		var first team
+		if s.State != mapper.SucceededWithFailures || s.Failures != 29 || s.Processed != 1 {
+			t.Errorf("%d moves; the job is %s: %s; %d failures, %d processed", moves, s.State, s.Error, s.Failures,
+				s.Processed)
+		}
+		if err := w.client.Get(t.Context(), key(1), &first); err != nil || first != (team{Name: "good", Points: 10}) {
+			t.Errorf("%+v, %v", first, err)
+		}
+	})
+}

@@ -101,16 +101,16 @@ func keepBudget(ctx context.Context, d *delivery, n int) (settle func(), s stand
 		p.left += got
 	}
 	p.left -= expected + ahead
-	d.ahead, d.used = true, nil
+	d.ahead, d.turn.used = true, nil
 	return sync.OnceFunc(func() {
 		if !held {
 			_ = p.turn.Acquire(context.WithoutCancel(ctx), 1)
 		}
 		defer p.turn.Release(1)
-		if d.used == nil {
+		if d.turn.used == nil {
 			return // it was not committed, and may have cost as much
 		}
-		p.left += expected - progress.Share(budget, *d.used)
+		p.left += expected - progress.Share(budget, *d.turn.used)
 	}), ours, nil
 }
 

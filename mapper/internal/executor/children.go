@@ -15,38 +15,37 @@ import (
 
 // enqueueChildren enqueues the tasks of the range's children that were not enqueued in this turn
 // yet, and that the delivery does not go on with.
-func (c *claim) enqueueChildren(ctx context.Context, queue *tasks.Queue, t *turn) (err error) {
-	r, waits := c.record, t.after.waits
+func (d *delivery) enqueueChildren(ctx context.Context) (err error) {
+	r, next, waits := d.record, d.turn.follow.Next, d.turn.follow.Waits
 	if r.Retries > 0 && waits == nil {
-		if waits, err = c.waits(ctx); err != nil {
+		if waits, err = d.waits(ctx); err != nil {
 			return err
 		}
 	}
-	next := t.after.next
-	if c.beaten && next == nil {
-		if next, err = c.continued(ctx); err != nil {
+	if d.turn.beaten && next == nil {
+		if next, err = d.continued(ctx); err != nil {
 			return err
 		}
 	}
-	if err := queue.EnqueueAll(ctx, c.children(t.enqueued, next, waits, t.newTraces)); err != nil {
-		t.enqueued = 0
+	if err := d.x.Queue.EnqueueAll(ctx, d.children(next, waits)); err != nil {
+		d.turn.enqueued = 0
 		return fmt.Errorf("enqueue the children of range %s of job %s: %w", r.ID, r.Job, err)
 	}
-	t.enqueued = max(t.enqueued, r.Children-r.Recorded)
+	d.turn.enqueued = max(d.turn.enqueued, r.Children-r.Recorded)
 	return nil
 }
 
 // continued returns the child that the delivery goes on with which has just done the range, if
 // there is one. If it had a task, too, two deliveries would go through what is left side by side.
 // If that process dies it is found by the queue or a sweep, as in any page.
-func (c *claim) continued(ctx context.Context) (*record.Range, error) {
-	last := c.record.Children - c.record.Recorded - c.record.Retries - 1
+func (d *delivery) continued(ctx context.Context) (*record.Range, error) {
+	last := d.record.Children - d.record.Recorded - d.record.Retries - 1
 	if last < 0 {
 		return nil, nil
 	}
-	child, err := c.store.LoadRange(ctx, c.record.Ref(), record.RangeID(c.record.ID, last))
+	child, err := d.x.Store.LoadRange(ctx, d.record.Ref(), record.RangeID(d.record.ID, last))
 	if err != nil {
-		return nil, fmt.Errorf("load the last child of range %s of job %s: %w", c.record.ID, c.record.Job, err)
+		return nil, fmt.Errorf("load the last child of range %s of job %s: %w", d.record.ID, d.record.Job, err)
 	}
 	if !child.Continued {
 		return nil, nil
@@ -54,18 +53,17 @@ func (c *claim) continued(ctx context.Context) (*record.Range, error) {
 	return child, nil
 }
 
-// children returns the tasks of the range's children from the n-th on, but of the one that the
+// children returns the tasks of the range's children that have none yet, but of the one that the
 // delivery goes on with. The last children are entities that failed: those to try again wait, as
 // waits says, and those that were recorded have no task. They may begin traces of their own.
-func (c *claim) children(n int64, next *record.Range, waits map[string]time.Time, newTraces bool) []tasks.Task {
-	r := c.record
-	var all []tasks.Task
-	for ; n < r.Children-r.Recorded; n++ {
+func (d *delivery) children(next *record.Range, waits map[string]time.Time) (all []tasks.Task) {
+	r := d.record
+	for n := d.turn.enqueued; n < r.Children-r.Recorded; n++ {
 		child := &record.Range{Job: r.Job, Incarnation: r.Incarnation, ID: record.RangeID(r.ID, n)}
 		child.NotBefore = waits[child.ID]
 		if next == nil || child.ID != next.ID {
-			task := body.TaskOf(child, c.job)
-			task.NewTrace = newTraces
+			task := body.TaskOf(child, d.job)
+			task.NewTrace = d.turn.newTraces
 			all = append(all, task)
 		}
 	}
@@ -74,11 +72,11 @@ func (c *claim) children(n int64, next *record.Range, waits map[string]time.Time
 
 // waits returns until when the range's children wait that have to, as the delivery has recorded
 // them that has committed it.
-func (c *claim) waits(ctx context.Context) (map[string]time.Time, error) {
-	r := c.record
+func (d *delivery) waits(ctx context.Context) (map[string]time.Time, error) {
+	r := d.record
 	waits := make(map[string]time.Time)
 	for i := r.Children - r.Recorded - r.Retries; i < r.Children-r.Recorded; i++ {
-		child, err := c.store.LoadRange(ctx, r.Ref(), record.RangeID(r.ID, i))
+		child, err := d.x.Store.LoadRange(ctx, r.Ref(), record.RangeID(r.ID, i))
 		if err != nil {
 			return nil, fmt.Errorf("load a child of range %s of job %s: %w", r.ID, r.Job, err)
 		}
@@ -95,7 +93,7 @@ func handOver(ctx context.Context, d *delivery, gone bool, cause error) bool {
 	draining := errors.Is(cause, gate.ErrDraining)
 	if !gone {
 		// a task of its own would not tell of deaths before
-		if !draining || d.redelivered || d.record.State != record.Pending {
+		if !draining || d.turn.redelivered || d.record.State != record.Pending {
 			return false
 		}
 		s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 
 	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/mapper/internal/body"
-	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
@@ -21,20 +21,24 @@ import (
 )
 
 // A delivery is one delivery of a range's task. It does that range, and then what is left of it,
-// range after range, each of which is a turn.
+// range after range. For each range it has a turn.
 type delivery struct {
-	claim    // the range that it has in hand
-	planner  planner.Planner
-	x        *Executor
+	x          *Executor
+	job        *record.Job
+	record     *record.Range // the range in hand, as the delivery knows it
+	generation int64         // of the range, that the task names
+	planner    planner.Planner
+
 	call     function.Func
 	keys     function.Keys     // that the function reads; nil: nobody knows
 	callPage function.PageFunc // nil: the mapper has none
-	begunAt  time.Time         // when it came
-	ended    func()            // is called when it has ended
-	place    gate.Place        // inside the gate
-	paced    time.Time         // when its last page began that had to wait for the job's rate
-	ahead    bool              // what it reads ahead has come out of the job's budget
-	turn
+
+	begunAt time.Time  // when it came
+	ended   func()     // is called when it has ended
+	place   gate.Place // inside the gate
+	paced   time.Time  // when its last page began that had to wait for the job's rate
+	ahead   bool       // what it reads ahead has come out of the job's budget
+	turn    turn
 }
 
 // A turn is what a delivery has done about one range.
@@ -44,7 +48,10 @@ type turn struct {
 	mark        string         // the delivery's own in the record; empty: it has left none
 	begun       bool           // that mark is there
 
-	after    committed      // of the page
+	finished []time.Time    // when its commits have done the range, if they took effect
+	beaten   bool           // another delivery has done the range meanwhile
+	follow   record.Follow  // what is to be done after the commit of the page
+	over     bool           // the pages of this process have more counters than a job can have
 	enqueued int64          // how many of its children have tasks, from the first on
 	late     bool           // what its page has cut off is what it would have ended late with
 	pageAt   time.Time      // when its page began
@@ -53,20 +60,24 @@ type turn struct {
 	newTraces bool // its children have too much to do for one trace
 }
 
-// run does what a task asks for:
+// Deliver runs the task of one delivery:
 //
 //  1. load the job and the range;
-//  2. read the keys of a page, and see where the range is cut;
-//  3. if others wait for that: record the children and enqueue them, before the page;
-//  4. process the page and commit it with the record, in one transaction. What is left of the range
-//     becomes a child;
+//  2. plan: read the keys of a page, and see where the range is cut;
+//  3. if others wait for that, split: record the children and enqueue them, before the page;
+//  4. run the function on the page, and commit what it did together with the range's record, in one
+//     call. What is left of the range becomes a child;
 //  5. enqueue the other children;
 //  6. go on with that child, from 2;
 //  7. see whether the job is complete.
 //
 // A delivery that finds the range done goes to 5: the one before may have died there. 7 is for
 // ranges with children, too: those of 3 may have ended before their parent.
-func (x *Executor) run(ctx context.Context, t body.Range, queued tasks.Delivery) error {
+func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
+	t, err := body.ParseRange(queued.Body)
+	if err != nil {
+		return tasks.Drop(fmt.Errorf("the body is not a task of ours: %w", err))
+	}
 	place, err := x.Gate.Enter(ctx, false) // parameters may be decoded by a user's method
 	if err != nil {
 		return err
@@ -105,7 +116,7 @@ func (d *delivery) runAll(ctx context.Context) (checks bool, err error) {
 		if err != nil && handOver(ctx, d, d.record.ID != first, err) {
 			return false, nil
 		}
-		if err != nil || !ended || d.after.next == nil {
+		if err != nil || !ended || d.turn.follow.Next == nil {
 			return false, err
 		}
 		ended = false
@@ -136,77 +147,137 @@ func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 	if err != nil || s == stopped || s == superseded || d.job.State != record.Running {
 		return false, err // or this task has ended or paused the job
 	}
-	if err := d.enqueueChildren(ctx, d.x.Queue, &d.turn); err != nil { // 5
+	if err := d.enqueueChildren(ctx); err != nil { // 5
 		return false, err
 	}
-	if d.after.overcounts {
-		d.after.overcounts = false
+	if d.turn.over {
+		d.turn.over = false
 		if over, err := d.fail(ctx, tally.ErrTooMany); err != nil || over {
 			return false, err
 		}
 	}
-	job, err := limitFailures(ctx, d, d.after.failed)
+	job, err := limitFailures(ctx, d, d.turn.follow.Failed)
 	d.job = job
 	return err == nil && job.State == record.Running, err
 }
 
-// process does the page of a pending range.
-func (d *delivery) process(ctx context.Context) (s standing, err error) {
-	d.pageAt, d.late = time.Now(), false
-	p, err := d.planner.Plan(ctx, d.job, d.record) // 2
-	d.newTraces = telemetry.NewTraces(d.job, p.Estimate())
-	for err == nil && p.First {
-		if s, err = d.split(ctx, p); err != nil || s != ours { // 3
-			return s, err
-		}
-		p, err = d.planner.Plan(ctx, d.job, d.record) // what the range keeps may be for several workers, too
+// attempt processes a pending range, in company or exclusively. Whether it is suspected of killing
+// its process, and is halved, is decided by record.Range.Begin. It keeps its place inside the gate:
+// while there is a mark that says that it is alone, it has to be.
+func (d *delivery) attempt(ctx context.Context) (standing, error) {
+	if d.x.Gate.IsDraining() { // it may have its place from the attempt before
+		return ours, gate.ErrDraining
 	}
+	exclusive := !d.turn.begun && d.record.Suspected() || d.record.Solo
+	waited, err := d.enter(ctx, exclusive)
 	if err != nil {
-		return ours, err
+		return ours, fmt.Errorf("wait for other tasks: %w", err)
 	}
-	if len(d.job.Rate) > 0 && !d.record.Solo {
-		if d.job, d.paced, s, err = d.x.keepRate(ctx, d.job, d.planner.Mode, len(p.At), d.paced); err != nil ||
-			s != ours {
-			return s, err
+	if waited || d.turn.begun {
+		job, err := d.x.Store.LoadJob(ctx, d.job.Ref())
+		if err != nil {
+			return ours, err
+		}
+		if job.State != record.Running {
+			return stopped, nil
 		}
 	}
-	settle := func() {}
-	if len(d.job.Budget) > 0 {
-		if settle, s, err = keepBudget(ctx, d, len(p.At)); err != nil || s != ours {
+	if !d.turn.begun && (d.turn.redelivered || exclusive) {
+		if s, err := d.begin(ctx, exclusive, d.place.Alone); err != nil || s != ours {
 			return s, err
 		}
-		defer settle()
+		if n := d.record.Died(time.Now()); d.record.Alone && n >= record.MaxDeaths {
+			return d.condemn(ctx, n)
+		}
+		if d.record.Doomed() || (d.record.Alone || d.record.Solo) && d.turn.queued.Retries >= patience {
+			return d.postpone(ctx)
+		}
 	}
+	return d.page(ctx)
+}
+
+// page does the page of a pending range.
+func (d *delivery) page(ctx context.Context) (standing, error) {
+	d.turn.pageAt, d.turn.late = time.Now(), false
+	p, s, err := d.plan(ctx) // 2 and 3
+	if err != nil || s != ours {
+		return s, err
+	}
+	settle, s, err := d.admit(ctx, p)
+	if err != nil || s != ours {
+		return s, err
+	}
+	defer settle()
 	if d.x.Gate.IsDraining() { // no page begins any more
 		return ours, gate.ErrDraining
 	}
+	if d.record.Solo && !d.record.Alone && d.record.PageLimit() == 1 && len(p.At) == 1 {
+		// Whatever becomes of it, it is this entity.
+		return d.commitPage(ctx, p, page.Failed(&record.Failure{At: p.At[0], Suspected: true}), nil)
+	}
+	s, err = d.runPage(ctx, p) // 4
+	settle()
+	return d.refused(ctx, p, s, err)
+}
+
+// plan reads the keys of a page, and has the range cut that others wait for.
+func (d *delivery) plan(ctx context.Context) (p planner.Plan, s standing, err error) {
+	p, err = d.planner.Plan(ctx, d.job, d.record)
+	d.turn.newTraces = telemetry.NewTraces(d.job, p.Estimate())
+	for err == nil && p.First {
+		if s, err = d.split(ctx, p); err != nil || s != ours {
+			return p, s, err
+		}
+		// what the range keeps may be for several workers, too
+		p, err = d.planner.Plan(ctx, d.job, d.record)
+	}
+	return p, ours, err
+}
+
+// admit waits until a page may begin that the job's rate and budget bound. Settle is called once
+// the page has ended.
+func (d *delivery) admit(ctx context.Context, p planner.Plan) (settle func(), s standing, err error) {
+	settle = func() {}
+	if len(d.job.Rate) > 0 && !d.record.Solo {
+		d.job, d.paced, s, err = d.x.keepRate(ctx, d.job, d.planner.Mode, len(p.At), d.paced)
+		if err != nil || s != ours {
+			return settle, s, err
+		}
+	}
+	if len(d.job.Budget) > 0 {
+		return keepBudget(ctx, d, len(p.At))
+	}
+	return settle, ours, nil
+}
+
+// runPage runs the function on a page, and commits what it did. Meanwhile the next page is read,
+// and boundaries are looked for.
+func (d *delivery) runPage(ctx context.Context, p planner.Plan) (standing, error) {
 	var readOn func()
-	if p.Next != nil && d.mayGoOn(d.record) {
+	if p.Next != nil && !d.record.Alone && !d.record.Solo && d.mayGoOn() {
 		job := d.job
 		go func() { _, _ = d.x.cache.load(ctx, d.x.Store, job.Ref()) }() // so that goOn need not wait
 		readOn = d.planner.ReadOn()
 	}
-	if d.record.Solo && !d.record.Alone && d.record.PageLimit() == 1 && len(p.At) == 1 {
-		// Whatever becomes of it, it is this entity.
-		return d.commit(ctx, p, page.Failed(&page.Failure{At: p.At[0], Suspected: true}))
-	}
 	if d.record.ID == d.job.Root() {
 		d.planner.AwaitCounts(ctx)
 	}
-	s, err = d.processPage(ctx, p, p.Progress(readOn)) // 4
-	settle()
-	refused, contended := new(fault.CommitRefusal), d.planner.Mode == function.Update &&
-		(fault.Contended(err) || errors.Is(err, errHot))
-	switch {
-	case errors.As(err, refused) && len(p.At) == 1:
-		return d.recordCulprit(ctx, p, *refused)
-	case contended && len(p.At) == 1:
-		return d.yield(ctx, p)
-	case len(p.At) > 1 && (errors.As(err, refused) || contended):
-		return d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
-			r.Narrow(len(p.At))
-			return nil, nil
-		})
+	run := d.pageOf(ctx, p, p.Progress(readOn))
+	o, err := run.Run(ctx)
+	if err != nil {
+		return ours, err
+	}
+	if err := tolerable(ctx, d, o); err != nil {
+		return ours, err
+	}
+	lose, err := collect(ctx, d, o)
+	if err != nil {
+		lose()
+		return ours, err
+	}
+	s, err := d.commitPage(ctx, p, o, run)
+	if s == superseded || s == done && d.turn.beaten {
+		lose()
 	}
 	return s, err
 }
@@ -222,7 +293,8 @@ func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) 
 		return ours, nil
 	}
 	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
-		return d.planner.Cut(r, pieces, r.PageSize), nil
+		r.EntitySize = cmp.Or(d.planner.EntitySize(), r.EntitySize)
+		return r.Divide(pieces, r.PageSize, d.planner.Query.Many(), now()), nil
 	})
 	if err != nil || s != ours {
 		return s, err
@@ -235,24 +307,24 @@ func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) 
 	if len(p.At) > 0 && p.Next == nil {
 		d.planner.KeepWhole() // a last page is cut once
 	}
-	return ours, d.enqueueChildren(ctx, d.x.Queue, &d.turn)
+	return ours, d.enqueueChildren(ctx)
 }
 
-// mayGoOn reports whether this delivery may go on with what is left of a range.
-func (d *delivery) mayGoOn(r *record.Range) bool {
+// mayGoOn reports whether this delivery may go on with what is left of its range.
+func (d *delivery) mayGoOn() bool {
 	deadline := d.x.Queue.Deadline()
 	longest := 2*time.Duration(d.job.PageTime) + time.Duration(d.job.Timeout) // of a page, see mapper.StartOptions
 	if d.callPage != nil {
 		longest += function.MaxInTransaction
 	}
-	return !r.Alone && !r.Solo && !d.x.Gate.IsDraining() &&
+	return !d.x.Gate.IsDraining() &&
 		time.Since(d.begunAt) < min(deadline/4, deadline*19/20-longest-pace.WaitWithin(deadline))
 }
 
 // goOn takes up what is left of the range, unless the job has been stopped meanwhile, or this
 // process is draining.
 func (d *delivery) goOn(ctx context.Context) (goesOn bool, err error) {
-	next := d.after.next
+	next := d.turn.follow.Next
 	job, err := d.x.cache.load(ctx, d.x.Store, d.job.Ref())
 	if err != nil || job.State != record.Running {
 		return false, err // whoever resumes it enqueues the range
@@ -261,7 +333,7 @@ func (d *delivery) goOn(ctx context.Context) (goesOn bool, err error) {
 		return false, nil // the next sweep in its queue enqueues the range there
 	}
 	known := d.job
-	d.job, d.record, d.generation, d.finished, d.turn = job, next, next.Generation, nil, turn{}
+	d.job, d.record, d.generation, d.turn = job, next, next.Generation, turn{}
 	// whoever did that may not have seen the range
 	if job.Generation != known.Generation || job.Epoch != known.Epoch || d.x.Gate.IsDraining() {
 		if err := d.x.Queue.Enqueue(ctx, body.TaskOf(next, job)); err != nil && !errors.Is(err, tasks.ErrExists) {

@@ -2,12 +2,8 @@ package executor
 
 import (
 	"context"
-	"time"
-
-	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/record"
-	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
@@ -23,27 +19,15 @@ const (
 	stopped             // its job does not run any more
 )
 
-// A claim is a range in the hands of a delivery.
-type claim struct {
-	client *datastore.Client
-	store  store.Store
-
-	job        *record.Job
-	record     *record.Range // as the delivery knows it
-	generation int64         // that the task names
-	finished   []time.Time   // when its commits have done the range, if they took effect
-	beaten     bool          // another delivery has done the range meanwhile
-}
-
 // check returns how a record of the range, as it was just read, stands to the delivery. The range
 // is its own only if it is still pending, at the generation that the task names, and as it was when
 // the delivery looked at it.
-func (c *claim) check(r *record.Range) standing {
-	known := c.record
+func (d *delivery) check(r *record.Range) standing {
+	known := d.record
 	switch {
 	case r.State == record.Done:
 		return done
-	case r.State != record.Pending || r.Generation != c.generation:
+	case r.State != record.Pending || r.Generation != d.generation:
 		return superseded
 	case r.Cut != known.Cut || r.Children != known.Children:
 		return changed
@@ -70,14 +54,14 @@ func mutationsOf(r *record.Range, children []*record.Range) []wire.Mutation {
 }
 
 // committed takes over what was committed, with the versions of what was written last.
-func (c *claim) committed(r *record.Range, children []*record.Range, versions *wire.Versions) {
-	c.record, r.Version = r, versions.Last(1)
+func (d *delivery) committed(r *record.Range, children []*record.Range, versions *wire.Versions) {
+	d.record, r.Version = r, versions.Last(1)
 	for i, child := range children {
 		child.Version = versions.Last(1 + len(children) - i)
 	}
 }
 
 // change changes the range, and returns its new children.
-func (c *claim) change(ctx context.Context, f func(r *record.Range) ([]*record.Range, error)) (standing, error) {
-	return c.commit(ctx, step{put: f})
+func (d *delivery) change(ctx context.Context, f func(r *record.Range) ([]*record.Range, error)) (standing, error) {
+	return d.commit(ctx, step{put: f})
 }

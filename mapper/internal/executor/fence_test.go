@@ -9,6 +9,7 @@ import (
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/intercept"
+	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
@@ -33,7 +34,7 @@ func TestStandings(t *testing.T) {
 	} {
 		now := known
 		test.change(&now)
-		c := &claim{record: &known, generation: 3}
+		c := &delivery{record: &known, generation: 3}
 		if got := c.check(&now); got != test.want {
 			t.Errorf("%s: %d, want %d", name, got, test.want)
 		}
@@ -63,20 +64,21 @@ func TestChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.Version = versions.Last(1)
-	claims := make([]*claim, 2)
-	for i := range claims {
-		claims[i] = &claim{client: client, store: st, job: job, record: first.Clone(), generation: 1}
+	deliveries := make([]*delivery, 2)
+	x := New(client, &lifecycle.Jobs{Store: st})
+	for i := range deliveries {
+		deliveries[i] = &delivery{x: x, job: job, record: first.Clone(), generation: 1}
 	}
 	add := func(r *record.Range) ([]*record.Range, error) { r.Attempts++; return nil, nil }
-	for i, c := range claims {
-		if s, err := c.change(context.WithoutCancel(t.Context()), add); s != ours || err != nil {
+	for i, d := range deliveries {
+		if s, err := d.change(context.WithoutCancel(t.Context()), add); s != ours || err != nil {
 			t.Errorf("change %d: %d, %v", i+1, s, err)
 		}
 		if now, err := st.LoadRange(t.Context(), job.Ref(), first.ID); err != nil || now.Attempts != int64(i)+1 {
 			t.Errorf("%+v, %v: want %d changes", now, err, i+1)
 		}
 	}
-	if s, err := claims[1].change(t.Context(), add); s != ours || err != nil {
+	if s, err := deliveries[1].change(t.Context(), add); s != ours || err != nil {
 		t.Errorf("who has changed it can't do so again: %d, %v", s, err)
 	}
 }

@@ -26,42 +26,26 @@ func load(ctx context.Context, d *delivery, p planner.Plan, o *page.Outcome) (l 
 	return l, ok
 }
 
-// lawEvery is how long the function runs on a page until the law is asked again whether the page
-// ends.
-const lawEvery = 50 * time.Millisecond
-
-// late returns what tells a page to end early, so that others begin with what this task would end
-// late with.
-func late(ctx context.Context, d *delivery, p planner.Plan) page.Late {
-	asked := time.Duration(0)
-	return func(o *page.Outcome, left int) bool {
-		if o.Ran-asked < lawEvery {
-			return false
+// cut returns where the range is cut with the commit of a page, and whether that is because the
+// task would end late with it. Of a plan without pieces what the law says is cut off.
+func cut(
+	ctx context.Context, d *delivery, p planner.Plan, o *page.Outcome,
+) (pieces []split.Piece, late bool, err error) {
+	if p.Pieces != nil {
+		pieces, err = p.Pieces()
+	} else if l, ok := load(ctx, d, p, o); ok {
+		if keep, each := l.Keep(); keep < l.Left {
+			pieces, err = d.planner.Give(ctx, p, o.Reached, keep, each)
+			late = err == nil && len(pieces) > 1
 		}
-		asked = o.Ran
-		l, ok := load(ctx, d, p, o)
-		return ok && l.EndsPage(o.Ran, int64(left))
 	}
-}
-
-// give has what a page's task would end late with cut off behind it, for others.
-func give(ctx context.Context, d *delivery, p *planner.Plan, o *page.Outcome) error {
-	l, ok := load(ctx, d, *p, o)
-	if !ok {
-		return nil
-	}
-	keep, each := l.Keep()
-	if keep >= l.Left {
-		return nil
-	}
-	pieces, err := d.planner.Give(ctx, *p, o.Reached, keep, each)
 	if errors.Is(err, planner.ErrCut) {
-		return err
+		return nil, false, err
 	}
-	if d.late = len(pieces) > 1; d.late { // without it the next page tries again
-		p.Pieces = func() ([]split.Piece, error) { return pieces, nil }
+	if err != nil { // the next page tries again
+		return nil, false, nil
 	}
-	return nil
+	return pieces, late, nil
 }
 
 // nextPage returns how many entities the pages behind one should have.

@@ -41,7 +41,7 @@ type step struct {
 //
 // A commit whose answer was lost shows as any error; what the record says since counts. A range
 // that was found done, or cut by another delivery, is what the claim knows from then on.
-func (c *claim) commit(ctx context.Context, s step) (standing, error) {
+func (d *delivery) commit(ctx context.Context, s step) (standing, error) {
 	refused := false
 	for idle, tries := 0, 0; ; {
 		if refused && s.locks { // another client that is in the way may be done then
@@ -51,10 +51,10 @@ func (c *claim) commit(ctx context.Context, s step) (standing, error) {
 				}
 			}
 		}
-		a := attempt{claim: c, step: s}
+		a := try{d: d, step: s}
 		guards := a.guarded(func(page.Guard) bool { return true })
 		var err error
-		all := c.record.Version == 0 || refused && s.locks || slices.ContainsFunc(guards, unversioned)
+		all := d.record.Version == 0 || refused && s.locks || slices.ContainsFunc(guards, unversioned)
 		switch {
 		case all:
 			err = a.inTransaction(ctx, all, func(page.Guard) bool { return true })
@@ -66,12 +66,12 @@ func (c *claim) commit(ctx context.Context, s step) (standing, error) {
 			err = a.inOneCall(ctx)
 		}
 		if err == nil {
-			c.committed(a.record, a.children, a.versions)
+			d.committed(a.record, a.children, a.versions)
 			return ours, nil
 		}
 		stands, moved := fencedError{}, []page.Moved(nil)
 		if !errors.As(err, &stands) {
-			now, found, lookup := c.look(source.New(c.client, nil).Stored(ctx), guards)
+			now, found, lookup := d.look(source.New(d.x.client, nil).Stored(ctx), guards)
 			if lookup != nil {
 				return ours, fmt.Errorf("%w, after a commit that has failed: %s", lookup, err.Error())
 			}
@@ -79,8 +79,8 @@ func (c *claim) commit(ctx context.Context, s step) (standing, error) {
 		}
 		switch {
 		case stands.standing == done || stands.standing == changed:
-			c.record = stands.found
-			c.beaten = stands.standing == done && !slices.ContainsFunc(c.finished, c.record.Done.Equal)
+			d.record = stands.found
+			d.turn.beaten = stands.standing == done && !slices.ContainsFunc(d.turn.finished, d.record.Done.Equal)
 			return stands.standing, nil
 		case stands.standing != ours:
 			return stands.standing, nil
@@ -96,7 +96,7 @@ func (c *claim) commit(ctx context.Context, s step) (standing, error) {
 				return ours, err
 			}
 		}
-		if refused = true; len(moved) == 0 && !a.moved && c.record.Version == stands.found.Version {
+		if refused = true; len(moved) == 0 && !a.moved && d.record.Version == stands.found.Version {
 			if idle++; idle == store.Attempts {
 				return ours, fault.AsCommitRefusal(err)
 			}
@@ -104,7 +104,7 @@ func (c *claim) commit(ctx context.Context, s step) (standing, error) {
 				return ours, err
 			}
 		}
-		c.record = stands.found
+		d.record = stands.found
 	}
 }
 
@@ -136,9 +136,9 @@ func rest(ctx context.Context, n int) error {
 	}
 }
 
-// An attempt is one of committing a step.
-type attempt struct {
-	*claim
+// A try is one of committing a step.
+type try struct {
+	d *delivery
 	step
 
 	record     *record.Range // as it is to be
@@ -150,7 +150,7 @@ type attempt struct {
 }
 
 // guarded returns which entities of some choice are guarded.
-func (a *attempt) guarded(which func(page.Guard) bool) (guards []page.Guard) {
+func (a *try) guarded(which func(page.Guard) bool) (guards []page.Guard) {
 	if a.guards == nil {
 		return nil
 	}
@@ -163,7 +163,7 @@ func (a *attempt) guarded(which func(page.Guard) bool) (guards []page.Guard) {
 }
 
 // prepare puts the step into a record, and returns what is written.
-func (a *attempt) prepare(r *record.Range) (all []wire.Mutation, err error) {
+func (a *try) prepare(r *record.Range) (all []wire.Mutation, err error) {
 	a.record = r.Clone()
 	if a.children, err = a.put(a.record); err != nil {
 		a.unprepared = true
@@ -176,24 +176,24 @@ func (a *attempt) prepare(r *record.Range) (all []wire.Mutation, err error) {
 }
 
 // inOneCall commits the step by the versions that were read.
-func (a *attempt) inOneCall(ctx context.Context) error {
-	known := a.claim.record.Version
-	all, err := a.prepare(a.claim.record)
+func (a *try) inOneCall(ctx context.Context) error {
+	known := a.d.record.Version
+	all, err := a.prepare(a.d.record)
 	if err != nil {
 		return err
 	}
 	all[len(all)-1].Version = known
-	a.versions, err = wire.Commit(ctx, a.client, all)
+	a.versions, err = wire.Commit(ctx, a.d.x.client, all)
 	return err
 }
 
 // inTransaction looks at what is guarded, or at a choice of that, has what others have changed be
 // prepared again, and commits. If that is all, what is written has no condition any more.
-func (a *attempt) inTransaction(ctx context.Context, all bool, which func(page.Guard) bool) error {
+func (a *try) inTransaction(ctx context.Context, all bool, which func(page.Guard) bool) error {
 	noting, versions := wire.Noting(ctx)
 	a.versions = versions
-	_, err := a.client.RunInTransaction(noting, func(tx *datastore.Transaction) error {
-		stands, moved, err := a.look(source.InTransaction(tx, &versions.Taken), a.guarded(which))
+	_, err := a.d.x.client.RunInTransaction(noting, func(tx *datastore.Transaction) error {
+		stands, moved, err := a.d.look(source.InTransaction(tx, &versions.Taken), a.guarded(which))
 		for err == nil && stands.standing == ours && len(moved) > 0 {
 			a.moved = true
 			if err := a.again(ctx, moved); err != nil {
@@ -201,7 +201,7 @@ func (a *attempt) inTransaction(ctx context.Context, all bool, which func(page.G
 				return err
 			}
 			// it may rely on others now
-			stands, moved, err = a.look(source.InTransaction(tx, &versions.Taken), a.guarded(which))
+			stands, moved, err = a.d.look(source.InTransaction(tx, &versions.Taken), a.guarded(which))
 		}
 		if a.unread = err != nil; a.unread {
 			return err
@@ -227,9 +227,9 @@ func (a *attempt) inTransaction(ctx context.Context, all bool, which func(page.G
 
 // look reads the range's record, and what is guarded. It returns how the range stands to the
 // delivery, and what others have changed.
-func (c *claim) look(get source.Get, guards []page.Guard) (stands fencedError, moved []page.Moved, err error) {
+func (d *delivery) look(get source.Get, guards []page.Guard) (stands fencedError, moved []page.Moved, err error) {
 	r := new(record.Range)
-	keys := []*datastore.Key{c.record.Key()}
+	keys := []*datastore.Key{d.record.Key()}
 	places := make(map[string]int, len(guards))
 	for _, g := range guards {
 		if name := g.Key.Encode(); places[name] == 0 {
@@ -258,5 +258,9 @@ func (c *claim) look(get source.Get, guards []page.Guard) (stands fencedError, m
 			moved = append(moved, page.Moved{Guard: g, Now: now})
 		}
 	}
-	return fencedError{c.check(r), r}, moved, nil
+	return fencedError{d.check(r), r}, moved, nil
 }
+
+// errHot is the failure of an entity that others have changed in all attempts.
+var errHot = errors.New("other clients change the entity, or hold its lock, all the time: in no attempt was it left " +
+	"alone from its read to the commit")

@@ -5,21 +5,12 @@ import (
 
 	"cloud.google.com/go/datastore"
 
-	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/page"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// keep has the record of a page keep what its commit writes, for an undo, and what that has left;
-// and the delivery, what it used.
-func keep(d *delivery, r *record.Range, o *page.Outcome) {
-	record.Leave(r, o.Left)
-	record.Exemplify(r, o.Examples[:min(len(o.Examples), record.PageExamples)])
-	used := usageOf(d, float64(o.Reached), float64(o.Writes()), float64(o.Compared()))
-	d.used = &used
-	if d.planner.Mode != function.Update {
-		return
-	}
+// wrote returns what the commit of a page writes, for an undo.
+func wrote(o *page.Outcome) []byte {
 	settled := time.Now().Add(-settledFor)
 	var fresh []*datastore.Key
 	for i, key := range o.Own {
@@ -32,7 +23,7 @@ func keep(d *delivery, r *record.Range, o *page.Outcome) {
 		Gone:  record.KeysOf(o.Gone, len(o.Gone) == len(o.Own)),
 		Fresh: record.KeysOf(fresh, len(fresh) == len(o.Own)), Settled: settled, Others: o.Others,
 	}
-	r.Wrote = w.Encode()
+	return w.Encode()
 }
 
 // settledFor is how long an entity has been left alone, by this process's clock, that was as it is

@@ -12,8 +12,8 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
-	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // An Outcome is what became of a page's entities.
@@ -39,10 +39,10 @@ type Outcome struct {
 
 // Failed returns the outcome of a page of one entity, which has failed; nil: it is not there any
 // more.
-func Failed(f *Failure) *Outcome {
+func Failed(f *record.Failure) *Outcome {
 	o := &Outcome{Reached: 1}
 	if f != nil {
-		o.Failures = []Failure{*f}
+		o.Failures = []record.Failure{*f}
 	}
 	return o
 }
@@ -82,18 +82,6 @@ func (o *Outcome) Each() time.Duration {
 	}
 	return max(ran/time.Duration(max(1, n)), o.lately.Each())
 }
-
-// A Failure is an entity that could not be processed.
-type Failure struct {
-	At        *keyspace.Position
-	Err       error
-	Attempts  int64 // that were made
-	Permanent bool  // another would only repeat it
-	Suspected bool  // of killing its process; nothing more is known
-}
-
-// Last reports whether there are no attempts left, of so many.
-func (f Failure) Last(most int64) bool { return f.Permanent || f.Attempts >= most }
 
 // mostKinds is how many kinds of errors are named in a line of the log.
 const mostKinds = 5

@@ -285,7 +285,7 @@ func (p *Page) look(at *keyspace.Position, read wire.Stamp) (r result, counts bo
 	r = result{at: at, read: read, compare: p.Mode == function.Update && !p.Query.Unread(true)}
 	counts, wrong := p.counts(at, read)
 	if wrong != nil {
-		r.failure = &Failure{At: at, Err: fault.Permanent(wrong), Attempts: 1, Permanent: true}
+		r.failure = &record.Failure{At: at, Err: fault.Permanent(wrong), Attempts: 1, Permanent: true}
 		return r, false
 	}
 	return r, counts
@@ -293,7 +293,7 @@ func (p *Page) look(at *keyspace.Position, read wire.Stamp) (r result, counts bo
 
 // fails returns the result of an entity that has failed.
 func (p *Page) fails(at *keyspace.Position, read wire.Stamp, err error) result {
-	f := &Failure{At: at, Err: err, Attempts: p.Attempts, Permanent: fault.IsPermanent(err)}
+	f := &record.Failure{At: at, Err: err, Attempts: p.Attempts, Permanent: fault.IsPermanent(err)}
 	return result{at: at, read: read, failure: f}
 }
 

@@ -17,7 +17,7 @@ type result struct {
 	read    wire.Stamp       // what the function got
 	compare bool             // it was read, and so it can be told whether others have changed it
 	effect  *function.Effect // nil: it has failed, or is none of the query's any more
-	failure *Failure         // nil: it has not failed
+	failure *record.Failure  // nil: it has not failed
 	bytes   int              // of what was collected of it
 
 	incomplete function.Effect // what it puts under keys that the database has to complete
@@ -32,7 +32,7 @@ type sum struct {
 	Processed int64
 	Written   int64 // of them, entities that the function has saved or deleted
 	Counters  tally.Counters
-	Failures  []Failure
+	Failures  []record.Failure
 	Bytes     int   // of the mutations, and of entities of which something was collected
 	Collected []any // by the function
 

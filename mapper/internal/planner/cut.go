@@ -1,7 +1,6 @@
 package planner
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/query"
-	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/split"
 	"github.com/scattermap/scattermap/mapper/internal/survey"
@@ -253,30 +251,16 @@ func (p *Planner) finder(ctx context.Context, s split.Piece, known prefix) split
 }
 
 // ErrCut says that a range was cut out of order, which is a mistake in this package.
-var ErrCut = fault.Fatal(errors.New("a range was cut into pieces that are not in order: this is a mistake in scattermap, please report it"))
+var ErrCut = fault.Fatal(errors.New("a range was cut into pieces that are not in order: this is a mistake in " +
+	"scattermap, please report it"))
 
-// Cut takes the children out of a range, whose pages are to have so many entities, and returns
-// them.
-func (p *Planner) Cut(r *record.Range, pieces []split.Piece, size int64) []*record.Range {
-	now := time.Now().UTC().Truncate(time.Microsecond)
-	if p.entitySize != nil {
-		r.EntitySize = cmp.Or(p.entitySize(), r.EntitySize)
+// EntitySize returns how many bytes an entity has on average, as a survey of the range has found;
+// 0: there was none.
+func (p *Planner) EntitySize() int64 {
+	if p.entitySize == nil {
+		return 0
 	}
-	children := make([]*record.Range, 0, len(pieces)-1)
-	for _, s := range pieces[1:] {
-		child := r.Child(s, now)
-		child.PageSize = size
-		children = append(children, child)
-	}
-	own := pieces[0]
-	r.End, r.Samples, r.Estimate, r.Exact, r.Workers, r.FairShare, r.Cut = own.End,
-		split.CapSamples(own.Samples, split.MaxSampleBytes), own.Estimate, own.Exact, own.Workers, own.FairShare,
-		!own.Resample
-	r.Resample = own.Resample
-	if p.Query.Many() {
-		r.In(own.Space)
-	}
-	return children
+	return p.entitySize()
 }
 
 // AwaitCounts waits for what the root finds out besides.
@@ -286,9 +270,7 @@ func (p *Planner) AwaitCounts(ctx context.Context) {
 		p.unsharded = sync.OnceValue(func() int64 { return look.Unsharded(ctx) })
 	}
 	p.unsharded()
-	if p.entitySize != nil {
-		p.entitySize()
-	}
+	p.EntitySize()
 }
 
 // Unsharded returns how many entities AwaitCounts has found without the property that the job is

@@ -2,6 +2,7 @@ package record
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -130,5 +131,23 @@ func TestRangeTransitions(t *testing.T) {
 	r.Finish(noon.Add(3 * time.Hour))
 	if r.State != Done || r.Open != "" || r.Failed != "" || string(r.Seal) == seal {
 		t.Errorf("it is done: %+v", r)
+	}
+}
+
+// TestOwnSamples cuts a root whose long samples are all in its own piece, as nothing is elsewhere:
+// its record stays as small as those of its children.
+func TestOwnSamples(t *testing.T) {
+	var samples []*keyspace.Position
+	for i := range 1600 {
+		samples = append(samples,
+			keyspace.At(datastore.NameKey("K", string(rune('A'+i))+strings.Repeat("x", 1200), nil)))
+	}
+	r := &Range{Job: "j", ID: RangeID("j", 0)}
+	pieces := []split.Piece{{Samples: samples, End: samples[len(samples)-1]}, {Start: samples[len(samples)-1]}}
+	if n := len(r.Divide(pieces, 500, false, noon)); n != 1 {
+		t.Fatalf("%d children", n)
+	}
+	if size := r.Size(); len(r.Samples) < 20 || size > split.MaxSampleBytes+4<<10 {
+		t.Errorf("%d samples in a record of %d bytes", len(r.Samples), size)
 	}
 }

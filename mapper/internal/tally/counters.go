@@ -148,6 +148,19 @@ func (t *Counters) Merge(o Counters) {
 	}
 }
 
+// Encode returns the counters as the record of a page has them: nil if there are none.
+func (t *Counters) Encode() ([]byte, error) {
+	values, err := t.Values()
+	if err != nil || len(values) == 0 {
+		return nil, err
+	}
+	text, err := json.Marshal(values)
+	if err == nil && len(text) > MaxInPage {
+		err = ErrTooMany
+	}
+	return text, err
+}
+
 // Values returns the sums, if they can be kept.
 func (t *Counters) Values() (map[string]int64, error) {
 	if t.over {

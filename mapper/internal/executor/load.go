@@ -1,0 +1,101 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/body"
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
+	"github.com/scattermap/scattermap/mapper/internal/planner"
+	"github.com/scattermap/scattermap/mapper/internal/query"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// load reads the job and the range of a task. It returns no delivery if there is nothing to do.
+func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery) (d *delivery, err error) {
+	begunAt := time.Now()
+	job, r := &record.Job{ID: t.Job}, new(record.Range)
+	looking, found := wire.Reading(ctx)
+	missing, err := source.Lookup(
+		func(keys []*datastore.Key, dst any) error { return x.client.GetMulti(looking, keys, dst) },
+		[]*datastore.Key{record.JobKey(t.Job), record.RangeKey(t.Ref(), t.Range)}, []any{job, r})
+	if err != nil {
+		return nil, fmt.Errorf("load range %s of job %s: %w", t.Range, t.Job, err)
+	}
+	if missing[0] || t.Ref().Is(job) != nil || missing[1] && job.Cleaned {
+		return nil, nil // it was cleaned up
+	}
+	if takes, err := job.Queue.Takes(queued.Queue, x.Queue.Name()); !takes {
+		return nil, err
+	}
+	ended := x.Telemetry.Range(ctx, job, r, queued, begunAt)
+	defer func() {
+		if d == nil {
+			ended()
+		}
+	}()
+	x.cache.note(job, begunAt)
+	if missing[1] {
+		return nil, tasks.Drop(fmt.Errorf("there is no range %s of a job %s", t.Range, t.Job))
+	}
+	if job.State != record.Running || r.State == record.Pending && r.Generation != t.Generation {
+		return nil, nil
+	}
+	def := x.Mappers[job.Mapper]
+	if def == nil {
+		// Another build may have it: the queue tries again.
+		return nil, showBuild(ctx, x.Jobs, job)
+	}
+	q, err := query.Of(job)
+	if err != nil {
+		return nil, err
+	}
+	strategy, err := job.Strategy()
+	if err != nil {
+		return nil, err
+	}
+	call, err := def.Prepare(job.Params, q.KeysOnly)
+	if err != nil {
+		return nil, fmt.Errorf("job %s: %w", t.Job, err)
+	}
+	var callPage function.PageFunc
+	if def.PreparePage != nil {
+		if callPage, err = def.PreparePage(job.Params); err != nil {
+			return nil, fmt.Errorf("job %s: %w", t.Job, err)
+		}
+	}
+	var keys function.Keys
+	if def.PrepareKeys != nil {
+		if keys, err = def.PrepareKeys(job.Params, q.KeysOnly); err != nil {
+			return nil, fmt.Errorf("job %s: %w", t.Job, err)
+		}
+	}
+	x.paces.Expect(t.Ref(), r.EntitySize)
+	if !job.Masks { // see source.HonoursMasks
+		x.source.CantCount()
+	}
+	r.Version = found.Of(r.Key()).GetVersion()
+	d = &delivery{
+		planner: planner.Planner{Pacer: x.pacer(), Query: q, Source: x.source.Of(ctx, q), Mode: def.Mode,
+			Strategy: strategy},
+		x: x, job: job, record: r, generation: t.Generation,
+		call: call, keys: keys, callPage: callPage, begunAt: begunAt, ended: ended,
+		turn: turn{queued: queued, redelivered: queued.Retries > 0 || r.Lost},
+	}
+	return d, nil
+}
+
+// showBuild says that this build does not have the mapper of a job. Only the first of many
+// deliveries writes to its record.
+func showBuild(ctx context.Context, x *lifecycle.Jobs, job *record.Job) error {
+	missing := fmt.Errorf("job %s: %w %q", job.ID, function.ErrUnknownMapper, job.Mapper)
+	return errors.Join(missing, x.ShowBuild(ctx, job, true))
+}
