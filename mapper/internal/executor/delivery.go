@@ -11,7 +11,6 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
-	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/page"
 	"github.com/scattermap/scattermap/mapper/internal/planner"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -308,17 +307,6 @@ func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) 
 		d.planner.KeepWhole() // a last page is cut once
 	}
 	return ours, d.enqueueChildren(ctx)
-}
-
-// mayGoOn reports whether this delivery may go on with what is left of its range.
-func (d *delivery) mayGoOn() bool {
-	deadline := d.x.Queue.Deadline()
-	longest := 2*time.Duration(d.job.PageTime) + time.Duration(d.job.Timeout) // of a page, see mapper.StartOptions
-	if d.callPage != nil {
-		longest += function.MaxInTransaction
-	}
-	return !d.x.Gate.IsDraining() &&
-		time.Since(d.begunAt) < min(deadline/4, deadline*19/20-longest-pace.WaitWithin(deadline))
 }
 
 // goOn takes up what is left of the range, unless the job has been stopped meanwhile, or this

@@ -1,8 +1,6 @@
 package executor
 
 import (
-	"context"
-
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
@@ -59,9 +57,4 @@ func (d *delivery) committed(r *record.Range, children []*record.Range, versions
 	for i, child := range children {
 		child.Version = versions.Last(1 + len(children) - i)
 	}
-}
-
-// change changes the range, and returns its new children.
-func (d *delivery) change(ctx context.Context, f func(r *record.Range) ([]*record.Range, error)) (standing, error) {
-	return d.commit(ctx, step{put: f})
 }

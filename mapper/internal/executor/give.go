@@ -6,6 +6,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/page"
 	"github.com/scattermap/scattermap/mapper/internal/planner"
 	"github.com/scattermap/scattermap/mapper/internal/split"
@@ -51,4 +53,15 @@ func cut(
 // nextPage returns how many entities the pages behind one should have.
 func nextPage(d *delivery, o *page.Outcome) int64 {
 	return o.NextPage(d.job.PageSize, time.Duration(d.job.PageTime), d.x.paces.Get(d.job.Ref()).Each())
+}
+
+// mayGoOn reports whether this delivery may go on with what is left of its range.
+func (d *delivery) mayGoOn() bool {
+	deadline := d.x.Queue.Deadline()
+	longest := 2*time.Duration(d.job.PageTime) + time.Duration(d.job.Timeout) // of a page, see mapper.StartOptions
+	if d.callPage != nil {
+		longest += function.MaxInTransaction
+	}
+	return !d.x.Gate.IsDraining() &&
+		time.Since(d.begunAt) < min(deadline/4, deadline*19/20-longest-pace.WaitWithin(deadline))
 }

@@ -108,6 +108,11 @@ func (d *delivery) commit(ctx context.Context, s step) (standing, error) {
 	}
 }
 
+// change changes the range, and returns its new children.
+func (d *delivery) change(ctx context.Context, f func(r *record.Range) ([]*record.Range, error)) (standing, error) {
+	return d.commit(ctx, step{put: f})
+}
+
 // unversioned reports whether the database has not said which version of a guarded entity was read.
 func unversioned(g page.Guard) bool { return g.Was.Version == 0 && !g.Was.Gone }
 

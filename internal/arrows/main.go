@@ -1,0 +1,174 @@
+// Command arrows says how the files of a package use each other: which file calls what stands in which
+// other one, and how many of these references point upwards, in the order of files in which the fewest
+// do. A package whose files have an order can be read from top to bottom.
+//
+//	go run ./internal/arrows ./mapper/internal/executor
+//
+// Functions, methods, variables and constants count; types do not, as the methods of one type may stand in
+// several files.
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"io/fs"
+	"math/bits"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: arrows FOLDER")
+		os.Exit(2)
+	}
+	if err := run(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(folder string) error {
+	names, uses, err := read(folder)
+	if err != nil {
+		return err
+	}
+	order, upwards := best(uses)
+	all := 0
+	place := make([]int, len(order))
+	for i, f := range order {
+		place[f] = i
+	}
+	for _, f := range order {
+		fmt.Printf("%s\n", names[f])
+		for to := range names {
+			what := uses[f][to]
+			if len(what) == 0 {
+				continue
+			}
+			all++
+			arrow := "  "
+			if place[to] < place[f] {
+				arrow = "^ "
+			}
+			fmt.Printf("    %s%-16s %s\n", arrow, names[to], strings.Join(what, ", "))
+		}
+	}
+	fmt.Printf("%d files, %d references between them, %d of them upwards (^)\n", len(names), all, upwards)
+	return nil
+}
+
+// read returns the files of a package, without its tests, and what each uses of each other one.
+func read(folder string) (names []string, uses [][][]string, err error) {
+	set := token.NewFileSet()
+	packages, err := parser.ParseDir(set, folder, func(f fs.FileInfo) bool {
+		return !strings.HasSuffix(f.Name(), "_test.go") && f.Name() != "doc.go"
+	}, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(packages) != 1 {
+		return nil, nil, fmt.Errorf("%s has %d packages, want one", folder, len(packages))
+	}
+	number := make(map[string]int)
+	var files []*ast.File
+	for _, p := range packages {
+		for name, f := range p.Files {
+			number[name] = len(names)
+			names, files = append(names, filepath.Base(name)), append(files, f)
+		}
+	}
+	uses = make([][][]string, len(names))
+	for i := range uses {
+		uses[i] = make([][]string, len(names))
+	}
+	info := &types.Info{Uses: make(map[*ast.Ident]types.Object)}
+	compiled, err := exports(folder)
+	if err != nil {
+		return nil, nil, err
+	}
+	config := types.Config{Importer: importer.ForCompiler(set, "gc", func(path string) (io.ReadCloser, error) {
+		return os.Open(compiled[path])
+	})}
+	pkg, err := config.Check(folder, set, files, info)
+	if err != nil {
+		return nil, nil, err
+	}
+	seen := make(map[string]bool)
+	for id, object := range info.Uses {
+		from := number[set.Position(id.Pos()).Filename]
+		to, ok := number[set.Position(object.Pos()).Filename]
+		if object.Pkg() != pkg || !ok || from == to || !counts(object, pkg) {
+			continue
+		}
+		if key := fmt.Sprint(from, " ", to, " ", object.Name()); !seen[key] {
+			seen[key] = true
+			uses[from][to] = append(uses[from][to], object.Name())
+		}
+	}
+	return names, uses, nil
+}
+
+// exports returns where the compiler keeps what it knows of the packages that one imports.
+func exports(folder string) (map[string]string, error) {
+	list := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", ".")
+	list.Dir, list.Stderr = folder, os.Stderr
+	out, err := list.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list %s: %w", folder, err)
+	}
+	all := make(map[string]string)
+	for line := range strings.Lines(string(out)) {
+		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
+		all[path] = file
+	}
+	return all, nil
+}
+
+// counts reports whether an object is a function, a method, or a variable or constant of a package.
+func counts(object types.Object, pkg *types.Package) bool {
+	switch object.(type) {
+	case *types.Func:
+		return true
+	case *types.Var, *types.Const:
+		return object.Parent() == pkg.Scope()
+	}
+	return false
+}
+
+// best returns an order of files in which the fewest references point upwards, and how many do. It tries
+// all sets of files that may stand at the top.
+func best(uses [][][]string) (order []int, upwards int) {
+	n := len(uses)
+	// What file f costs below a set of files: its references to them.
+	costs := func(f int, above uint32) (c int) {
+		for to := range n {
+			if above&(1<<to) != 0 && len(uses[f][to]) > 0 {
+				c++
+			}
+		}
+		return c
+	}
+	least, last := make([]int, 1<<n), make([]int, 1<<n)
+	for set := uint32(1); set < 1<<n; set++ {
+		least[set] = -1
+		for rest := set; rest != 0; rest &= rest - 1 {
+			f := bits.TrailingZeros32(rest)
+			above := set &^ (1 << f)
+			if c := least[above] + costs(f, above); least[set] < 0 || c < least[set] {
+				least[set], last[set] = c, f
+			}
+		}
+	}
+	for set := uint32(1<<n - 1); set != 0; set &^= 1 << last[set] {
+		order = append([]int{last[set]}, order...)
+	}
+	return order, least[1<<n-1]
+}
