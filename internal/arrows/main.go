@@ -1,11 +1,11 @@
-// Command arrows says how the files of a package use each other: which file calls what stands in which
-// other one, and how many of these references point upwards, in the order of files in which the fewest
-// do. A package whose files have an order can be read from top to bottom.
+// Command arrows says how the files of a package use each other: which file calls what stands in
+// which other one, and how many of these references point upwards, in the order of files in which
+// the fewest do. A package whose files have an order can be read from top to bottom.
 //
 //	go run ./internal/arrows ./mapper/internal/executor
 //
-// Functions, methods, variables and constants count; types do not, as the methods of one type may stand in
-// several files.
+// Functions, methods, variables and constants count; types do not, as the methods of one type may
+// stand in several files.
 package main
 
 import (
@@ -143,8 +143,8 @@ func counts(object types.Object, pkg *types.Package) bool {
 	return false
 }
 
-// best returns an order of files in which the fewest references point upwards, and how many do. It tries
-// all sets of files that may stand at the top.
+// best returns an order of files in which the fewest references point upwards, and how many do. It
+// tries all sets of files that may stand at the top.
 func best(uses [][][]string) (order []int, upwards int) {
 	n := len(uses)
 	// What file f costs below a set of files: its references to them.

@@ -2,7 +2,8 @@ package main
 
 import "testing"
 
-// TestExecutor has the files of package executor keep an order: a delivery can be read from top to bottom.
+// TestExecutor has the files of package executor keep an order: a delivery can be read from top to
+// bottom.
 func TestExecutor(t *testing.T) {
 	names, uses, err := read("../../mapper/internal/executor")
 	if err != nil {
