@@ -22,20 +22,20 @@ type State string
 
 const (
 	// Running is the state of a job that has ranges left.
-	Running State = record.Running
+	Running State = "running"
 	// Succeeded is the end of a job that has processed every entity.
-	Succeeded State = record.Succeeded
+	Succeeded State = "succeeded"
 	// SucceededWithFailures is the end of a job that has processed every entity
 	// but some, which are recorded as failures.
-	SucceededWithFailures State = record.SucceededWithFailures
+	SucceededWithFailures State = "succeeded with failures"
 	// Failed is the end of a job that gave up: Status.Error says why. What was
 	// not processed is still recorded as pending, and [Job.Resume] goes on with it.
-	Failed State = record.Failed
+	Failed State = "failed"
 	// Paused is the state of a job that waits for [Job.Resume]. Status.Error says
 	// why, if it was not paused by somebody but by its failure limit.
-	Paused State = record.Paused
+	Paused State = "paused"
 	// Aborted is the end of a job that somebody has ended.
-	Aborted State = record.Aborted
+	Aborted State = "aborted"
 )
 
 // Ended reports whether a job in this state does nothing more, unless it is

@@ -15,6 +15,7 @@ import (
 	"github.com/scattermap/scattermap/internal/keytest"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	stored "github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // TestSizes runs jobs over kinds of every size around a page.
@@ -258,4 +259,18 @@ func TestNoCompositeIndexes(t *testing.T) {
 		w.wait(w.start(10, &mapper.StartOptions{PageSize: 100}))
 		w.wantBalances(keys, 10)
 	})
+}
+
+// TestStates has the states of a job be those that its record has.
+func TestStates(t *testing.T) {
+	t.Parallel()
+	for state, want := range map[mapper.State]stored.JobState{
+		mapper.Running: stored.Running, mapper.Succeeded: stored.Succeeded, mapper.Failed: stored.Failed,
+		mapper.SucceededWithFailures: stored.SucceededWithFailures, mapper.Paused: stored.Paused,
+		mapper.Aborted: stored.Aborted,
+	} {
+		if string(state) != string(want) {
+			t.Errorf("%q is stored as %q", state, want)
+		}
+	}
 }

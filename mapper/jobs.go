@@ -53,10 +53,10 @@ func (o *JobsOptions) list(
 	if cursor != "" && !record.ValidPlace(cursor) {
 		return nil, "", fmt.Errorf("%w: the cursor %.80q is not one of Jobs", ErrArguments, cursor)
 	}
-	if err := record.CheckState(string(o.State)); err != nil {
+	if err := record.CheckState(record.JobState(o.State)); err != nil {
 		return nil, "", fmt.Errorf("%w: %w", ErrArguments, err)
 	}
-	found, err := st.Jobs(ctx, queues, record.Listing{State: string(o.State), Mapper: o.Mapper}, cursor, jobsPage)
+	found, err := st.Jobs(ctx, queues, record.Listing{State: record.JobState(o.State), Mapper: o.Mapper}, cursor, jobsPage)
 	if err != nil {
 		return nil, "", err
 	}

@@ -24,11 +24,11 @@ type Journal struct {
 
 // A Change is one change of a job's state.
 type Change struct {
-	Job   *record.Job // as it is since
-	From  string      // the state before; empty for a new job
-	Cause string      // nothing of an entity
-	By    string      // who asked for it; empty: nobody did, or nobody knows
-	Why   string      // for which reason; empty: none is known
+	Job   *record.Job     // as it is since
+	From  record.JobState // the state before; empty for a new job
+	Cause string          // nothing of an entity
+	By    string          // who asked for it; empty: nobody did, or nobody knows
+	Why   string          // for which reason; empty: none is known
 	Time  time.Time
 
 	Totals    record.Totals // what the job has done so far
@@ -44,13 +44,13 @@ const (
 
 // Changed says that a job is in another state. That is committed: nothing here fails, or takes
 // long.
-func (jn *Journal) Changed(ctx context.Context, from string, job *record.Job, cause string) {
+func (jn *Journal) Changed(ctx context.Context, from record.JobState, job *record.Job, cause string) {
 	ctx = context.WithoutCancel(ctx)
 	c := Change{Job: job, From: from, Cause: cause, By: By(ctx), Why: Why(ctx), Time: time.Now()}
 	jn.count(ctx, &c)
 	jn.flush(ctx, c.Time.Add(window))
 	if handler := jn.Log.Handler(); handler.Enabled(ctx, level(job)) {
-		line := slog.NewRecord(c.Time, level(job), "job "+job.State, 0) // of the change: who counts first, writes first
+		line := slog.NewRecord(c.Time, level(job), "job "+string(job.State), 0) // of the change: who counts first, writes first
 		line.AddAttrs(attrs(c)...)
 		_ = handler.Handle(ctx, line) // as slog's own methods do
 	}
@@ -95,7 +95,7 @@ func attrs(c Change) []slog.Attr {
 			all = append(all, slog.String(key, text))
 		}
 	}
-	add("from", c.From)
+	add("from", string(c.From))
 	add("cause", c.Cause)
 	add("by", c.By)
 	add("why", c.Why)

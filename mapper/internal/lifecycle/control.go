@@ -148,7 +148,7 @@ func actOf(ctx context.Context, what string, job *record.Job) record.Act {
 
 // A step is what a transaction does to the state of a job.
 type step struct {
-	from string
+	from record.JobState
 	to   *record.Job // nil: nothing is committed
 }
 

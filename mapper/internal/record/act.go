@@ -12,7 +12,7 @@ type Act struct {
 	What string    `json:"what"`
 	By   string    `json:"by,omitempty"`
 	Why  string    `json:"why,omitempty"`
-	To   string    `json:"to"` // the state of the job since
+	To   JobState  `json:"to"` // since
 }
 
 // Bounds of a job's history, which has its place in the job's record of at most 1 MiB.

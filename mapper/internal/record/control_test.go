@@ -11,7 +11,7 @@ import (
 // TestControl tries each transition that somebody asks for on each state: which are allowed, which
 // change nothing, and which are refused.
 func TestControl(t *testing.T) {
-	states := []string{Running, Paused, Failed, Aborted, Succeeded, SucceededWithFailures}
+	states := []JobState{Running, Paused, Failed, Aborted, Succeeded, SucceededWithFailures}
 	always := func(f func(*Job) error) func(*Job) (bool, error) {
 		return func(j *Job) (bool, error) { err := f(j); return err == nil, err }
 	}
@@ -26,7 +26,7 @@ func TestControl(t *testing.T) {
 		{"retry", always(func(j *Job) error { return j.Retry(Selection{}, noon) }), "R R R x R R"},
 		{"clean up", func(j *Job) (bool, error) { return j.CleanUp("{}") }, "x x F A S W"},
 	} {
-		letters := map[string]string{Running: "R", Paused: "P", Failed: "F", Aborted: "A", Succeeded: "S",
+		letters := map[JobState]string{Running: "R", Paused: "P", Failed: "F", Aborted: "A", Succeeded: "S",
 			SucceededWithFailures: "W"}
 		for i, want := range strings.Fields(test.want) {
 			j := Job{State: states[i], Error: "it waits"}

@@ -16,14 +16,17 @@ import (
 // JobKind is the kind of the records of jobs.
 const JobKind = "ScattermapJob"
 
+// A JobState is what has become of a job. It is stored.
+type JobState string
+
 // States of a job.
 const (
-	Running               = "running"
-	Succeeded             = "succeeded"
-	SucceededWithFailures = "succeeded with failures"
-	Failed                = "failed"
-	Paused                = "paused"
-	Aborted               = "aborted"
+	Running               JobState = "running"
+	Succeeded             JobState = "succeeded"
+	SucceededWithFailures JobState = "succeeded with failures"
+	Failed                JobState = "failed"
+	Paused                JobState = "paused"
+	Aborted               JobState = "aborted"
 )
 
 // ErrNoSuchJob says that there is no job of that ID.
@@ -43,7 +46,7 @@ type Job struct {
 	Needs      []string `datastore:"needs,omitempty,noindex"`
 	Query      []byte   `datastore:"query,noindex"`  // JSON
 	Params     []byte   `datastore:"params,noindex"` // JSON
-	State      string   `datastore:"state,noindex"`
+	State      JobState `datastore:"state,noindex"`
 	Active     bool     `datastore:"active,omitempty"`   // indexed: it needs sweeps
 	Generation int64    `datastore:"generation,noindex"` // of the names of its tasks
 	Listed     []string `datastore:"listed,omitempty"`   // indexed: see [Listing]

@@ -13,14 +13,15 @@ import (
 // has an index of its own: a value is a hash of the combination, and the job's place. So each
 // listing is a stretch of one index, in the order of places.
 type Listing struct {
-	Queue         Owner
-	State, Mapper string
+	Queue  Owner
+	State  JobState
+	Mapper string
 }
 
 // prefix begins the values of the listing, and of no other one.
 func (l Listing) prefix() string {
 	h := sha256.New()
-	for _, part := range []string{string(l.Queue), l.State, l.Mapper} {
+	for _, part := range []string{string(l.Queue), string(l.State), l.Mapper} {
 		fmt.Fprintf(h, "%d %s", len(part), part)
 	}
 	return hex.EncodeToString(h.Sum(nil)[:8]) + "."
@@ -65,8 +66,8 @@ func listed(j *Job) (all []string) {
 }
 
 // CheckState returns an error if a job can't be in a state. An empty one stands for all.
-func CheckState(state string) error {
-	states := []string{Running, Paused, Succeeded, SucceededWithFailures, Failed, Aborted}
+func CheckState(state JobState) error {
+	states := []JobState{Running, Paused, Succeeded, SucceededWithFailures, Failed, Aborted}
 	if state == "" || slices.Contains(states, state) {
 		return nil
 	}

@@ -22,7 +22,7 @@ func ids(all ...int64) (p []*keyspace.Position) {
 
 // said describes a range by what a reader would ask of it.
 func said(r *Range) string {
-	text := r.State + " ["
+	text := string(r.State) + " ["
 	if r.Start != nil {
 		text += fmt.Sprint(r.Start.Key.ID)
 	}
@@ -32,7 +32,7 @@ func said(r *Range) string {
 	}
 	text += ")"
 	if r.Alone {
-		text = r.State + " " + fmt.Sprint(r.Start.Key.ID)
+		text = string(r.State) + " " + fmt.Sprint(r.Start.Key.ID)
 	}
 	for _, is := range []struct {
 		what string

@@ -17,11 +17,14 @@ import (
 // RangeKind is the kind of the records of ranges.
 const RangeKind = "ScattermapRange"
 
+// A RangeState is what has become of a range. It is stored.
+type RangeState string
+
 // States of a range.
 const (
-	Pending   = "pending"
-	Done      = "done"
-	Abandoned = "abandoned" // it was pending when its job was cleaned up
+	Pending   RangeState = "pending"
+	Done      RangeState = "done"
+	Abandoned RangeState = "abandoned" // it was pending when its job was cleaned up
 )
 
 // A Range is the record of one range: what a task has to do, and once it is done, what it did. Only
@@ -35,7 +38,7 @@ type Range struct {
 	ID          string             `datastore:"id,noindex"`
 	Open        string             `datastore:"open,omitempty"`   // the job's ID, while it is pending
 	Failed      string             `datastore:"failed,omitempty"` // the job's ID, while its entity has failed
-	State       string             `datastore:"state,noindex"`
+	State       RangeState         `datastore:"state,noindex"`
 	Generation  int64              `datastore:"generation,noindex"`
 	Depth       int64              `datastore:"depth,noindex"`           // the root has 0
 	Start       *keyspace.Position `datastore:"start,omitempty,noindex"` // nil: from the beginning

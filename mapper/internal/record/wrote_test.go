@@ -146,7 +146,7 @@ func TestDamagedSettings(t *testing.T) {
 // than it needs.
 func TestSpend(t *testing.T) {
 	for _, test := range []struct {
-		state      string
+		state      JobState
 		spent      float64
 		need, want float64
 		got        float64

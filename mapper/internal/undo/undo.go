@@ -215,7 +215,7 @@ func (c commit) before() time.Time { return c.at.Add(-time.Microsecond) }
 // changed since.
 func (c commit) unlike(before *wire.Results) bool {
 	was := before.Of(c.record)
-	return was != nil && was.GetEntity().GetProperties()["state"].GetStringValue() != record.Pending
+	return was != nil && was.GetEntity().GetProperties()["state"].GetStringValue() != string(record.Pending)
 }
 
 // undo undoes a commit: from what was there just before it, or if it is too old for that, a whole
