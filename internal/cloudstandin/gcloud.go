@@ -337,10 +337,11 @@ var handlers = map[string]handler{
 
 // apiNames are the APIs that there are.
 var apiNames = setOf(`
-	artifactregistry.googleapis.com billingbudgets.googleapis.com cloudbilling.googleapis.com cloudbuild.googleapis.com
-	cloudresourcemanager.googleapis.com cloudscheduler.googleapis.com cloudtasks.googleapis.com cloudtrace.googleapis.com
-	datastore.googleapis.com firestore.googleapis.com iam.googleapis.com iamcredentials.googleapis.com iap.googleapis.com
-	logging.googleapis.com monitoring.googleapis.com run.googleapis.com serviceusage.googleapis.com secretmanager.googleapis.com
+	artifactregistry.googleapis.com billingbudgets.googleapis.com cloudbilling.googleapis.com
+	cloudbuild.googleapis.com cloudresourcemanager.googleapis.com cloudscheduler.googleapis.com
+	cloudtasks.googleapis.com cloudtrace.googleapis.com datastore.googleapis.com firestore.googleapis.com
+	iam.googleapis.com iamcredentials.googleapis.com iap.googleapis.com logging.googleapis.com
+	monitoring.googleapis.com run.googleapis.com serviceusage.googleapis.com secretmanager.googleapis.com
 	storage.googleapis.com telemetry.googleapis.com`)
 
 // remove removes what is there.

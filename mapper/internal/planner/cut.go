@@ -253,7 +253,8 @@ func (p *Planner) finder(ctx context.Context, s split.Piece, known prefix) split
 }
 
 // ErrCut says that a range was cut out of order, which is a mistake in this package.
-var ErrCut = fault.Fatal(errors.New("a range was cut into pieces that are not in order: this is a mistake in scattermap, please report it"))
+var ErrCut = fault.Fatal(errors.New(
+	"a range was cut into pieces that are not in order: this is a mistake in scattermap, please report it"))
 
 // Cut takes the children out of a range, whose pages are to have so many entities, and returns
 // them.
