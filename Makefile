@@ -2,7 +2,8 @@
 #   go run ./examples/credit
 #   go test ./...
 .DEFAULT_GOAL := help
-GOLANGCI := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.2
+GO ?= go
+GOLANGCI := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.2
 
 .PHONY: help
 help: ## Show this help
@@ -10,41 +11,43 @@ help: ## Show this help
 
 .PHONY: demo
 demo: ## Run the main job on the embedded emulators
-	go run ./examples/credit
+	$(GO) run ./examples/credit
 
 .PHONY: test
 test: ## Run all tests; those of Google's emulators where they are installed
-	go test ./...
+	$(GO) test ./...
 
 .PHONY: short
 short: ## Run the tests that take seconds, without Google's emulators
-	go test -short ./...
+	$(GO) test -short ./...
 
 .PHONY: race
 race: ## Run the core packages' tests under the race detector
-	go test -race -short ./emulator/... ./mapper/... ./tasks/... ./dashboard/...
+	$(GO) test -race -short ./emulator/... ./mapper/... ./tasks/... ./dashboard/...
 
 .PHONY: simulate
 SEEDS ?= 10000
 simulate: ## Run the fault simulation on many seeds, SEEDS=10000; some hours on a core
-	go test ./mapper -run TestSimulation -timeout 24h -args -seeds $(SEEDS)
+	$(GO) test ./mapper -run TestSimulation -timeout 24h -args -seeds $(SEEDS)
 
 .PHONY: fuzz
 FUZZTIME ?= 30s
-fuzz: ## Fuzz what parses and calculates, every target for half a minute; FUZZTIME=30s
-	@for pkg in $$(grep -rl '^func Fuzz' --include='*_test.go' . | xargs -n 1 dirname | sort -u); do \
-		for target in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
-			echo "$$pkg $$target"; \
-			go test $$pkg -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) || exit 1; done; done
+FUZZ ?= Fuzz
+fuzz: ## Fuzz what parses and calculates, every target for half a minute; FUZZTIME=30s FUZZ=FuzzQuery
+	@targets=$$(grep -roE '^func $(FUZZ)[A-Za-z0-9_]*' --include='*_test.go' . | sed -E 's,/[^/]*:func , ,' | sort -u); \
+	test -n "$$targets" || { echo "there is no fuzz target that begins with $(FUZZ)"; exit 1; }; \
+	echo "$$targets" | while read -r pkg target; do \
+		echo "$$pkg $$target"; \
+		$(GO) test $$pkg -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) </dev/null || exit 1; done
 
 .PHONY: mutations
 mutations: ## Change every condition that decides about a promise, and see that tests notice; some hours
-	go run ./internal/mutation/mutate
+	$(GO) run ./internal/mutation/mutate
 
 .PHONY: lint
 lint: ## Check formatting, vet and lint
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; exit 1; }
-	go vet ./...
+	$(GO) vet ./...
 	$(GOLANGCI) run ./...
 
 .PHONY: ci

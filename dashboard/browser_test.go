@@ -339,6 +339,19 @@ func (b *browser) grows() {
 	}
 }
 
+// runAxe has axe-core look at the page, and returns how many rules passed, and what broke one.
+const runAxe = `axe.run(document, {
+	resultTypes: ["violations"],
+	runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
+}).then((r) => JSON.stringify({
+	passes: r.passes.length,
+	violations: r.violations.map((v) => ({
+		id: v.id,
+		help: v.help,
+		nodes: v.nodes.slice(0, 3).map((n) => n.html + " " + n.failureSummary),
+	})),
+}))`
+
 // TestAccessible has axe-core look at each page, light and dark, and on a phone.
 func TestAccessible(t *testing.T) {
 	chromium(t)
@@ -368,10 +381,7 @@ func TestAccessible(t *testing.T) {
 		for _, page := range pages {
 			b.open(w.url + page)
 			of(b, chromedp.Evaluate[any](source+"; 1"))
-			said := of(b,
-				chromedp.Evaluate[string](
-					`axe.run(document, {resultTypes: ["violations"], runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}).then((r) => JSON.stringify({
-				passes: r.passes.length, violations: r.violations.map((v) => ({id: v.id, help: v.help, nodes: v.nodes.slice(0, 3).map((n) => n.html + " " + n.failureSummary)}))}))`, chromedp.EvalAwaitPromise))
+			said := of(b, chromedp.Evaluate[string](runAxe, chromedp.EvalAwaitPromise))
 			var found struct {
 				Passes     int
 				Violations []struct {

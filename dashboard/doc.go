@@ -27,7 +27,8 @@
 //	./replay?id=ID              how it unfolded: &frame=1 to 30
 //	./replay.svg?id=ID          the same, animated
 //	./start                     what can be started: ?mapper=NAME
-//	./act?do=VERB&id=ID         asks before it is done: pause, resume, retry, rate, abort, undo, move, verify, clean-up
+//	./act?do=VERB&id=ID         asks before it is done: pause, resume, retry, rate, abort, undo, move,
+//	                            verify, clean-up
 //
 // Orders are posted, by forms: to ./act with do, one or more id, a reason, and confirmed=yes for
 // abort, undo, move, verify and clean-up. A retry takes a cause, or the hash of one as of; rate
@@ -40,20 +41,24 @@
 // Each page is JSON for a request that accepts application/json before text/html, or with
 // ?format=json. These names stay:
 //
-//	./         {"jobs": [{"id", "mapper", "queue", "state", "error", "why", "created", "ended", "counted", "processed", "failures",
-//	           "dollars", "progress"}], "next", "searched"}: those of mapper.JobInfo, or, of up to 20 jobs that have not succeeded,
-//	           those of mapper.Status, whose "progress" and "why" are there while a job has not ended
-//	./job      {"status", "causes", "history", "ranges", "estimated", "series", "levels", "pages", "kept"}: status is mapper.Status, ranges
-//	           are those of picture.Picture, with bounds as texts, and series, levels and pages are those of package picture
+//	./         {"jobs": [{"id", "mapper", "queue", "state", "error", "why", "created", "ended",
+//	           "counted", "processed", "failures", "dollars", "progress"}], "next", "searched"}: those of
+//	           mapper.JobInfo, or, of up to 20 jobs that have not succeeded, those of mapper.Status,
+//	           whose "progress" and "why" are there while a job has not ended
+//	./job      {"status", "causes", "history", "ranges", "estimated", "series", "levels", "pages",
+//	           "kept"}: status is mapper.Status, ranges are those of picture.Picture, with bounds as
+//	           texts, and series, levels and pages are those of package picture
 //	./range    {"job", "range"}: picture.Detail, with bounds as texts
-//	./failures {"failures": [{"key", "error", "attempts", "time"}], "causes": [{"cause", "count", "estimated", "example"}], "next"}
+//	./failures {"failures": [{"key", "error", "attempts", "time"}],
+//	           "causes": [{"cause", "count", "estimated", "example"}], "next"}
 //	./examples {"examples": [{"key", "what", "properties": [{"name", "before", "after"}]}]}
 //	./left     {"left": [{"key", "why"}], "next"}
-//	./replay   {"times": [...], "frames": ["..."], "ranges"}: a letter for each range in each frame: u for uncut, p for pending, r for
-//	           running, d for done, s for slow and f for failed
+//	./replay   {"times": [...], "frames": ["..."], "ranges"}: a letter for each range in each frame:
+//	           u for uncut, p for pending, r for running, d for done, s for slow and f for failed
 //	./start    {"mappers": [{"name", "visit", "fields": [{"name", "kind", "optional"}]}]}: the field NAME is posted
 //	           as p.NAME; posted, {"plan"} (mapper.Estimate) or {"id"}
-//	./act      {"do", "jobs", "warns"}; posted: {"done": [ID...], "failed": [{"id", "error"}]}, and for verify {"proof"} (mapper.Proof)
+//	./act      {"do", "jobs", "warns"}; posted: {"done": [ID...], "failed": [{"id", "error"}]}, and
+//	           for verify {"proof"} (mapper.Proof)
 //
 // An error is {"error"}, with the code of its answer. A key is the text of its path, such as
 // /Account,"ann". [Options.Redact] applies to JSON as to pages.

@@ -256,7 +256,9 @@ func TestFormOddParams(t *testing.T) {
 		{"odd", []string{"p.name", "ann", "p.map", `{"a": 1}`, "p.any", `[1, "x"]`, "p.deep",
 			`{"name": "b", "quoted": "2", "small": 3, "ratio": 0}`, "p.quoted", "12", "p.small", "-128", "p.bytes",
 			`"AAE="`, "p.ratio", "0.5", "p.-", "d", "p.text", "te\"xt", "p.maybe", "false", "p.far", "off"},
-			`{"name":"ann","map":{"a":1},"any":[1,"x"],"deep":{"name":"b","quoted":"2","small":3,"ratio":0,"-":""},"far":"off","quoted":"12","text":"\"te\\\"xt\"","maybe":false,"small":-128,"bytes":"AAE=","ratio":0.5,"-":"d"}`},
+			`{"name":"ann","map":{"a":1},"any":[1,"x"],"deep":{"name":"b","quoted":"2","small":3,"ratio":0,"-":""},` +
+				`"far":"off","quoted":"12","text":"\"te\\\"xt\"","maybe":false,"small":-128,"bytes":"AAE=",` +
+				`"ratio":0.5,"-":"d"}`},
 		{"odd", []string{"p.name", "bad"}, "bad name"}, {"odd", []string{"p.nomen", "ann"}, "nomen"},
 		{"odd", []string{"p.small", "128"}, "p.small"}, {"odd", []string{"p.map", "{"}, "p.map"},
 		{"odd", []string{"p.map", `{"a": "x"}`}, "p.map"},

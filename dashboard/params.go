@@ -196,53 +196,9 @@ func (f *field) encode() (value json.RawMessage, err error) {
 	if text == "" {
 		return nil, nil
 	}
-	var v any
-	switch f.Kind {
-	case "bool":
-		v = text == "on" || text == "true" // false otherwise
-	case "int":
-		if _, err := strconv.ParseInt(text, 10, 64); err != nil {
-			if _, err := strconv.ParseUint(text, 10, 64); err != nil {
-				return nil, fmt.Errorf("%.100q is no whole number", text)
-			}
-		}
-		v = json.Number(text)
-	case "float":
-		n, err := strconv.ParseFloat(text, 64)
-		if err != nil {
-			return nil, fmt.Errorf("%.100q is no number", text)
-		}
-		if finite := !math.IsNaN(n) && !math.IsInf(n, 0); finite && !strictjson.Exact(text) {
-			return nil, fmt.Errorf("%.100q is no float: the nearest one is %v", text, n)
-		}
-		v = n
-	case "duration":
-		d, err := time.ParseDuration(text)
-		if err != nil {
-			return nil, fmt.Errorf("%.100q is no duration: it is written as 90s or 2h", text)
-		}
-		v = d
-	case "time":
-		t, err := time.Parse(time.RFC3339Nano, text)
-		if err != nil {
-			return nil, fmt.Errorf("%.100q is no time: it is written as 2026-10-24T00:00:00Z", text)
-		}
-		v = t
-	case "lines":
-		lines := []string{}
-		for line := range strings.Lines(text) {
-			if line = strings.TrimSpace(line); line != "" {
-				lines = append(lines, line)
-			}
-		}
-		v = lines
-	case "json":
-		if err := strictjson.Check([]byte(text)); err != nil {
-			return nil, fmt.Errorf("%.100q is no JSON: %w", text, err)
-		}
-		v = json.RawMessage(text)
-	default:
-		v = text
+	v, err := f.parse(text)
+	if err != nil {
+		return nil, err
 	}
 	if value, err = json.Marshal(v); err != nil {
 		return nil, err
@@ -253,6 +209,56 @@ func (f *field) encode() (value json.RawMessage, err error) {
 		}
 	}
 	return value, f.try(value)
+}
+
+// parse returns what the text of a field says, by its kind.
+func (f *field) parse(text string) (any, error) {
+	switch f.Kind {
+	case "bool":
+		return text == "on" || text == "true", nil // false otherwise
+	case "int":
+		if _, err := strconv.ParseInt(text, 10, 64); err != nil {
+			if _, err := strconv.ParseUint(text, 10, 64); err != nil {
+				return nil, fmt.Errorf("%.100q is no whole number", text)
+			}
+		}
+		return json.Number(text), nil
+	case "float":
+		n, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return nil, fmt.Errorf("%.100q is no number", text)
+		}
+		if finite := !math.IsNaN(n) && !math.IsInf(n, 0); finite && !strictjson.Exact(text) {
+			return nil, fmt.Errorf("%.100q is no float: the nearest one is %v", text, n)
+		}
+		return n, nil
+	case "duration":
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return nil, fmt.Errorf("%.100q is no duration: it is written as 90s or 2h", text)
+		}
+		return d, nil
+	case "time":
+		t, err := time.Parse(time.RFC3339Nano, text)
+		if err != nil {
+			return nil, fmt.Errorf("%.100q is no time: it is written as 2026-10-24T00:00:00Z", text)
+		}
+		return t, nil
+	case "lines":
+		lines := []string{}
+		for line := range strings.Lines(text) {
+			if line = strings.TrimSpace(line); line != "" {
+				lines = append(lines, line)
+			}
+		}
+		return lines, nil
+	case "json":
+		if err := strictjson.Check([]byte(text)); err != nil {
+			return nil, fmt.Errorf("%.100q is no JSON: %w", text, err)
+		}
+		return json.RawMessage(text), nil
+	}
+	return text, nil
 }
 
 // try has the value's own type read it: it may be out of its range.

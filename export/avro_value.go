@@ -48,65 +48,15 @@ func (w *avroWriters) of(n *avro.SchemaNode, t reflect.Type) (avroWriter, error)
 		}
 		w.named[n.Name], w.named[full] = n, n
 	}
-	kind, logical := t.Kind(), n.LogicalType
+	kind := t.Kind()
+	if leaf := avroLeaf(n, t); leaf != nil {
+		return leaf, nil
+	}
 	switch n.Type {
 	case "union":
 		return w.union(n, t)
-	case "boolean":
-		if kind == reflect.Bool {
-			return func(b []byte, v reflect.Value, _ int) ([]byte, error) {
-				if v.Bool() {
-					return append(b, 1), nil
-				}
-				return append(b, 0), nil
-			}, nil
-		}
-	case "int", "long":
-		if of := avroNumber(logical, t); of != nil {
-			return func(b []byte, v reflect.Value, _ int) ([]byte, error) {
-				i, err := of(v)
-				return binary.AppendVarint(b, i), err
-			}, nil
-		}
-	case "float":
-		if kind == reflect.Float32 {
-			return func(b []byte, v reflect.Value, _ int) ([]byte, error) {
-				return binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(v.Float()))), nil
-			}, nil
-		}
-	case "double":
-		if kind == reflect.Float64 {
-			return func(b []byte, v reflect.Value, _ int) ([]byte, error) {
-				return binary.LittleEndian.AppendUint64(b, math.Float64bits(v.Float())), nil
-			}, nil
-		}
 	case "string":
-		return avroText(logical, t)
-	case "bytes":
-		if logical == "decimal" && t == ratType {
-			return func(b []byte, v reflect.Value, _ int) ([]byte, error) {
-				text, err := decimalBytes(v, n.Precision, n.Scale)
-				return appendBytes(b, text), err
-			}, nil
-		}
-		if kind == reflect.Slice && t.Elem().Kind() == reflect.Uint8 {
-			return func(b []byte, v reflect.Value, _ int) ([]byte, error) { return appendBytes(b, v.Bytes()), nil }, nil
-		}
-	case "fixed":
-		if t == avroDuration {
-			return func(b []byte, v reflect.Value, _ int) ([]byte, error) {
-				text := v.Interface().(avro.Duration).Bytes()
-				return append(b, text[:]...), nil
-			}, nil
-		}
-		if kind == reflect.Array && t.Elem().Kind() == reflect.Uint8 && t.Len() == n.Size {
-			return func(b []byte, v reflect.Value, _ int) ([]byte, error) {
-				for i := range v.Len() {
-					b = append(b, byte(v.Index(i).Uint()))
-				}
-				return b, nil
-			}, nil
-		}
+		return avroText(n.LogicalType, t)
 	case "array":
 		if kind == reflect.Slice || kind == reflect.Array {
 			return w.array(n, t)
@@ -121,7 +71,66 @@ func (w *avroWriters) of(n *avro.SchemaNode, t reflect.Type) (avroWriter, error)
 		}
 	}
 	return nil, fmt.Errorf("%v can't be written as what the Avro schema has for it, %s: give it as a text, or as bytes",
-		t, strings.TrimSpace(n.Type+" "+logical))
+		t, strings.TrimSpace(n.Type+" "+n.LogicalType))
+}
+
+// avroLeaf returns the writer of what has nothing inside; nil, if the type is another one than the
+// schema's.
+func avroLeaf(n *avro.SchemaNode, t reflect.Type) avroWriter {
+	kind := t.Kind()
+	switch {
+	case n.Type == "boolean" && kind == reflect.Bool:
+		return func(b []byte, v reflect.Value, _ int) ([]byte, error) {
+			if v.Bool() {
+				return append(b, 1), nil
+			}
+			return append(b, 0), nil
+		}
+	case n.Type == "int", n.Type == "long":
+		if of := avroNumber(n.LogicalType, t); of != nil {
+			return func(b []byte, v reflect.Value, _ int) ([]byte, error) {
+				i, err := of(v)
+				return binary.AppendVarint(b, i), err
+			}
+		}
+	case n.Type == "float" && kind == reflect.Float32:
+		return func(b []byte, v reflect.Value, _ int) ([]byte, error) {
+			return binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(v.Float()))), nil
+		}
+	case n.Type == "double" && kind == reflect.Float64:
+		return func(b []byte, v reflect.Value, _ int) ([]byte, error) {
+			return binary.LittleEndian.AppendUint64(b, math.Float64bits(v.Float())), nil
+		}
+	case n.Type == "bytes" && n.LogicalType == "decimal" && t == ratType:
+		return func(b []byte, v reflect.Value, _ int) ([]byte, error) {
+			text, err := decimalBytes(v, n.Precision, n.Scale)
+			return appendBytes(b, text), err
+		}
+	case n.Type == "bytes" && kind == reflect.Slice && t.Elem().Kind() == reflect.Uint8:
+		return func(b []byte, v reflect.Value, _ int) ([]byte, error) { return appendBytes(b, v.Bytes()), nil }
+	case n.Type == "fixed":
+		return avroFixed(n.Size, t)
+	}
+	return nil
+}
+
+// avroFixed returns the writer of as many bytes as the schema says.
+func avroFixed(size int, t reflect.Type) avroWriter {
+	switch {
+	case t == avroDuration:
+		return func(b []byte, v reflect.Value, _ int) ([]byte, error) {
+			text := v.Interface().(avro.Duration).Bytes()
+			return append(b, text[:]...), nil
+		}
+	case t.Kind() == reflect.Array && t.Elem().Kind() == reflect.Uint8 && t.Len() == size:
+		return func(b []byte, v reflect.Value, _ int) ([]byte, error) {
+			for i := range v.Len() {
+				b = append(b, byte(v.Index(i).Uint()))
+			}
+			return b, nil
+		}
+	}
+	return nil
 }
 
 // avroNumber returns what makes an integer of a value; nil, if nothing does.

@@ -5,8 +5,9 @@
 // three stages, each of which is a job of package mapper, spread over as many tasks as there is
 // work:
 //
-//  1. Each page of entities is written as a part, under a name that no other attempt has. The page's commit records the part.
-//     So the recorded parts have each record once, whatever else was written by processes that died, or were too late.
+//  1. Each page of entities is written as a part, under a name that no other attempt has. The
+//     page's commit records the part. So the recorded parts have each record once, whatever else
+//     was written by processes that died, or were too late.
 //  2. Parts are joined into files of even size, without being compressed again.
 //  3. What is not a file is deleted: all parts, recorded or not. Then a manifest lists the files.
 //

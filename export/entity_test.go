@@ -143,7 +143,8 @@ func TestEntityText(t *testing.T) {
 	e := export.Entity{Key: datastore.IDKey("A", 7, datastore.NameKey("B", "b", nil)),
 		Properties: datastore.PropertyList{{Name: "n", Value: int64(1), NoIndex: true}}}
 	text, err := json.Marshal(e)
-	want := `{"key":{"path":[{"kind":"B","name":"b"},{"kind":"A","id":"7"}]},"properties":{"n":{"integerValue":"1","excludeFromIndexes":true}}}`
+	want := `{"key":{"path":[{"kind":"B","name":"b"},{"kind":"A","id":"7"}]},` +
+		`"properties":{"n":{"integerValue":"1","excludeFromIndexes":true}}}`
 	if err != nil || string(text) != want {
 		t.Errorf("%s, %v, want %s", text, err, want)
 	}
@@ -179,7 +180,8 @@ func TestEntityMinusZero(t *testing.T) {
 // client's Get returns.
 func TestEntityAsTheClient(t *testing.T) {
 	text := `{"key":{"path":[{"kind":"K","id":"1"}]},"properties":{"nothing":{},` +
-		`"in":{"entityValue":{"properties":{"q":{"arrayValue":{"values":[{"integerValue":"1"},{"integerValue":"2","excludeFromIndexes":true}]}}}}},` +
+		`"in":{"entityValue":{"properties":{"q":{"arrayValue":{"values":[` +
+		`{"integerValue":"1"},{"integerValue":"2","excludeFromIndexes":true}]}}}}},` +
 		`"first":{"arrayValue":{"values":[{"stringValue":"a","excludeFromIndexes":true},{"stringValue":"b"}]}},` +
 		`"last":{"arrayValue":{"values":[{"stringValue":"a"},{"stringValue":"b","excludeFromIndexes":true}]}}}}`
 	var e export.Entity

@@ -51,7 +51,7 @@ func appendFields(all []field, t reflect.Type, tag string, index []int, above []
 	for i := range t.NumField() {
 		f := t.Field(i)
 		column, options, _ := strings.Cut(f.Tag.Get(tag), ",")
-		if f.Tag.Get(tag) == "-" || column == "-" && tag != "json" && f.Tag.Get(tag) != "-," {
+		if hasNoColumn(f, tag) {
 			continue
 		}
 		f.Index = append(slices.Clip(index), i)
@@ -70,9 +70,6 @@ func appendFields(all []field, t reflect.Type, tag string, index []int, above []
 			}
 			continue
 		}
-		if !f.IsExported() && !f.Anonymous && f.Tag.Get(tag) == "" {
-			continue
-		}
 		if err := nameable(f, inner, tag, column, options); err != nil {
 			return nil, fmt.Errorf("field %s of %v: %w", f.Name, t, err)
 		}
@@ -86,6 +83,15 @@ func appendFields(all []field, t reflect.Type, tag string, index []int, above []
 		all = append(all, field{f, column})
 	}
 	return all, nil
+}
+
+// hasNoColumn reports whether a format has no column for a field: its tag says so, or it is not
+// exported and has none.
+func hasNoColumn(f reflect.StructField, tag string) bool {
+	whole := f.Tag.Get(tag)
+	column, _, _ := strings.Cut(whole, ",")
+	return whole == "-" || column == "-" && tag != "json" && whole != "-," ||
+		whole == "" && !f.IsExported() && !f.Anonymous
 }
 
 // embeds reports whether a format has the fields of an embedded struct in the outer one.

@@ -111,20 +111,7 @@ func (c *jsonChecks) make(t reflect.Type, addr bool) (func(c *jsonChecks, v refl
 	case timeType:
 		return func(_ *jsonChecks, v reflect.Value) error { return checkText(v.Interface().(time.Time)) }, nil
 	}
-	pointer := reflect.PointerTo(t)
-	for _, own := range []struct {
-		method string
-		is     reflect.Type
-	}{{"MarshalJSON", jsonMarshaler}, {"MarshalText", textMarshaler}} {
-		if t.Kind() == reflect.Pointer && t.Elem().Implements(own.is) {
-			break // below, as nil is null
-		}
-		if !t.Implements(own.is) && (!pointer.Implements(own.is) || t.Kind() == reflect.Pointer) {
-			continue
-		}
-		if t.Kind() == reflect.Interface {
-			break
-		}
+	if own := ownMethod(t); own != (marshaler{}) {
 		if !t.Implements(own.is) && !addr {
 			return nil, fmt.Errorf("the %s of *%v is not called where %v is in a map or an interface: have it "+
 				"be a pointer", own.method, t, t)
@@ -137,41 +124,14 @@ func (c *jsonChecks) make(t reflect.Type, addr bool) (func(c *jsonChecks, v refl
 		return nil, fmt.Errorf("%v has no JSON: give the field the tag `json:\"-\"`, or its type a method "+
 			"MarshalJSON", t)
 	case reflect.Float32, reflect.Float64:
-		return func(_ *jsonChecks, v reflect.Value) error {
-			if f := v.Float(); math.IsNaN(f) || math.IsInf(f, 0) {
-				return errors.New("it is NaN or infinite, which JSON does not have: write it as a pointer that " +
-					"is nil, or as a text")
-			}
-			return nil
-		}, nil
+		return checkFloat, nil
 	case reflect.String:
-		return func(_ *jsonChecks, v reflect.Value) error {
-			if !utf8.ValidString(v.String()) {
-				return errText
-			}
-			return nil
-		}, nil
+		return checkString, nil
 	case reflect.Interface:
-		texts := t.Implements(textMarshaler) && !t.Implements(jsonMarshaler) // whatever is in it
-		return func(c *jsonChecks, v reflect.Value) error {
-			if v.IsNil() {
-				return nil
-			}
-			if texts {
-				_, _, err := textOf(v, "json")
-				return err
-			}
-			k, known := dynamic.Load(v.Elem().Type())
-			if !known {
-				types := &jsonChecks{known: make(map[jsonType]*jsonCheck)}
-				of, err := types.of(jsonType{v.Elem().Type(), false})
-				if err != nil {
-					return err
-				}
-				k, _ = dynamic.LoadOrStore(v.Elem().Type(), of)
-			}
-			return k.(*jsonCheck).run(c, v.Elem())
-		}, nil
+		if t.Implements(textMarshaler) && !t.Implements(jsonMarshaler) { // whatever is in it
+			return checkOwnText, nil
+		}
+		return checkDynamic, nil
 	case reflect.Pointer:
 		k, err := c.of(jsonType{t.Elem(), true})
 		return func(c *jsonChecks, v reflect.Value) error {
@@ -181,29 +141,96 @@ func (c *jsonChecks) make(t reflect.Type, addr bool) (func(c *jsonChecks, v refl
 			return k.run(c, v.Elem())
 		}, err
 	case reflect.Slice, reflect.Array:
-		if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8 {
-			if p := reflect.PointerTo(t.Elem()); !p.Implements(jsonMarshaler) && !p.Implements(textMarshaler) {
-				return nil, nil // base64
-			}
-		}
-		k, err := c.of(jsonType{t.Elem(), addr || t.Kind() == reflect.Slice})
-		if err != nil || plain(t.Elem()) {
-			return nil, err
-		}
-		return func(c *jsonChecks, v reflect.Value) error {
-			for i := range v.Len() {
-				if err := k.run(c, v.Index(i)); err != nil {
-					return inside(elementOf(i), err)
-				}
-			}
-			return nil
-		}, nil
+		return c.ofList(t, addr)
 	case reflect.Map:
 		return c.ofMap(t)
 	case reflect.Struct:
 		return c.ofStruct(t, addr)
 	}
 	return nil, nil
+}
+
+// A marshaler is a method that encoding/json calls, and the interface that has it.
+type marshaler struct {
+	method string
+	is     reflect.Type
+}
+
+// ownMethod returns the method that has the JSON of a type, if its kind does not decide.
+func ownMethod(t reflect.Type) marshaler {
+	for _, own := range []marshaler{{"MarshalJSON", jsonMarshaler}, {"MarshalText", textMarshaler}} {
+		switch {
+		case t.Kind() == reflect.Pointer && t.Elem().Implements(own.is):
+			return marshaler{} // nil is null
+		case t.Implements(own.is) && t.Kind() == reflect.Interface:
+			return marshaler{}
+		case t.Implements(own.is), t.Kind() != reflect.Pointer && reflect.PointerTo(t).Implements(own.is):
+			return own
+		}
+	}
+	return marshaler{}
+}
+
+func checkFloat(_ *jsonChecks, v reflect.Value) error {
+	if f := v.Float(); math.IsNaN(f) || math.IsInf(f, 0) {
+		return errors.New("it is NaN or infinite, which JSON does not have: write it as a pointer that " +
+			"is nil, or as a text")
+	}
+	return nil
+}
+
+func checkString(_ *jsonChecks, v reflect.Value) error {
+	if !utf8.ValidString(v.String()) {
+		return errText
+	}
+	return nil
+}
+
+// checkOwnText checks a value in an interface that has the method MarshalText.
+func checkOwnText(_ *jsonChecks, v reflect.Value) error {
+	if v.IsNil() {
+		return nil
+	}
+	_, _, err := textOf(v, "json")
+	return err
+}
+
+// checkDynamic checks a value in an interface by the type that it has.
+func checkDynamic(c *jsonChecks, v reflect.Value) error {
+	if v.IsNil() {
+		return nil
+	}
+	k, known := dynamic.Load(v.Elem().Type())
+	if !known {
+		types := &jsonChecks{known: make(map[jsonType]*jsonCheck)}
+		of, err := types.of(jsonType{v.Elem().Type(), false})
+		if err != nil {
+			return err
+		}
+		k, _ = dynamic.LoadOrStore(v.Elem().Type(), of)
+	}
+	return k.(*jsonCheck).run(c, v.Elem())
+}
+
+// ofList returns the check of a slice or array.
+func (c *jsonChecks) ofList(t reflect.Type, addr bool) (func(c *jsonChecks, v reflect.Value) error, error) {
+	if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8 {
+		if p := reflect.PointerTo(t.Elem()); !p.Implements(jsonMarshaler) && !p.Implements(textMarshaler) {
+			return nil, nil // base64
+		}
+	}
+	k, err := c.of(jsonType{t.Elem(), addr || t.Kind() == reflect.Slice})
+	if err != nil || plain(t.Elem()) {
+		return nil, err
+	}
+	return func(c *jsonChecks, v reflect.Value) error {
+		for i := range v.Len() {
+			if err := k.run(c, v.Index(i)); err != nil {
+				return inside(elementOf(i), err)
+			}
+		}
+		return nil
+	}, nil
 }
 
 // ofMethod returns the check of a type that has its JSON, or its text, of a method.

@@ -131,21 +131,8 @@ func (s schemed) checkValue(t reflect.Type, tag reflect.StructTag, above []refle
 	if len(above) > 100 || t.Kind() != reflect.Struct && slices.Contains(above, t) {
 		return fmt.Errorf("%v is inside itself, or nested too deeply for %q", t, s.format)
 	}
-	if p, there := s.precise[t]; there {
-		_, options, tagged := strings.Cut(tag.Get(s.tag), ",")
-		for _, say := range p.says {
-			if slices.ContainsFunc(strings.Split(options, ","), func(o string) bool {
-				return o == say ||
-					strings.HasPrefix(o, say) && strings.ContainsAny(say, "-(")
-			}) {
-				return nil
-			}
-		}
-		if (tag == "" && !tagged || tag == nested) && inList(above) {
-			return fmt.Errorf("no tag says the precision of a %v here, and part of it would be lost: put it into a "+
-				"struct of its own", t)
-		}
-		return errors.New(p.want)
+	if _, there := s.precise[t]; there {
+		return s.checkPrecise(t, tag, above)
 	}
 	if s.texts && (t.Implements(textMarshaler) || reflect.PointerTo(t).Implements(textMarshaler)) {
 		return nil
@@ -160,22 +147,9 @@ func (s schemed) checkValue(t reflect.Type, tag reflect.StructTag, above []refle
 		}
 		return s.checkValue(t.Elem(), tag, above)
 	case reflect.Slice, reflect.Array:
-		if t.Kind() == reflect.Array && t.Elem().Kind() == reflect.Uint8 && !s.tagged(tag, "uuid") {
-			return s.checkName(t)
-		}
-		if err := s.checkList(t, tag); err != nil {
-			return err
-		}
-		return s.checkValue(t.Elem(), s.tagOf(tag, "-element"), above)
+		return s.checkElements(t, tag, above)
 	case reflect.Map:
-		if err := s.checkValue(t.Key(), s.tagOf(tag, "-key"), above); err != nil {
-			return err
-		}
-		value := s.tagOf(tag, "-value")
-		if isList(t.Elem()) && s.format == Parquet && !s.tagged(value, "list") {
-			return fmt.Errorf("%v is a map of lists, which needs the tag `parquet-value:\",list\"`", t)
-		}
-		return s.checkValue(t.Elem(), value, above)
+		return s.checkMap(t, tag, above)
 	case reflect.Struct:
 		return s.checkGroup(t, above)
 	case reflect.Interface, reflect.Chan, reflect.Func, reflect.Complex64, reflect.Complex128,
@@ -183,6 +157,45 @@ func (s schemed) checkValue(t reflect.Type, tag reflect.StructTag, above []refle
 		return fmt.Errorf("%v has no type that %q knows: give it as a text, or as bytes", t, s.format)
 	}
 	return nil
+}
+
+// checkPrecise returns an error for a type of which a part would be lost, unless the tag says how
+// precise it is.
+func (s schemed) checkPrecise(t reflect.Type, tag reflect.StructTag, above []reflect.Type) error {
+	_, options, tagged := strings.Cut(tag.Get(s.tag), ",")
+	for _, say := range s.precise[t].says {
+		if slices.ContainsFunc(strings.Split(options, ","), func(o string) bool {
+			return o == say || strings.HasPrefix(o, say) && strings.ContainsAny(say, "-(")
+		}) {
+			return nil
+		}
+	}
+	if (tag == "" && !tagged || tag == nested) && inList(above) {
+		return fmt.Errorf("no tag says the precision of a %v here, and part of it would be lost: put it into a "+
+			"struct of its own", t)
+	}
+	return errors.New(s.precise[t].want)
+}
+
+func (s schemed) checkElements(t reflect.Type, tag reflect.StructTag, above []reflect.Type) error {
+	if t.Kind() == reflect.Array && t.Elem().Kind() == reflect.Uint8 && !s.tagged(tag, "uuid") {
+		return s.checkName(t)
+	}
+	if err := s.checkList(t, tag); err != nil {
+		return err
+	}
+	return s.checkValue(t.Elem(), s.tagOf(tag, "-element"), above)
+}
+
+func (s schemed) checkMap(t reflect.Type, tag reflect.StructTag, above []reflect.Type) error {
+	if err := s.checkValue(t.Key(), s.tagOf(tag, "-key"), above); err != nil {
+		return err
+	}
+	value := s.tagOf(tag, "-value")
+	if isList(t.Elem()) && s.format == Parquet && !s.tagged(value, "list") {
+		return fmt.Errorf("%v is a map of lists, which needs the tag `parquet-value:\",list\"`", t)
+	}
+	return s.checkValue(t.Elem(), value, above)
 }
 
 func hasStruct(types []reflect.Type) bool {

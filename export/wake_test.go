@@ -270,7 +270,8 @@ func TestOthersStage(t *testing.T) {
 	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *deployed) {
 		putOrders(t, client)
 		run := startOrders(t, e, x)
-		stage := `{"export":"orders","run":"another","folder":"else","files":1,"parts":1,"records":1,"failures":0,"query":{"kind":"Order"},"layout":2}`
+		stage := `{"export":"orders","run":"another","folder":"else","files":1,"parts":1,"records":1,"failures":0,` +
+			`"query":{"kind":"Order"},"layout":2}`
 		if _, err := e.StartNamed(t.Context(), "orders-join", mapper.Query{Kind: "Order"}, []byte(stage),
 			&mapper.StartOptions{ID: "orders-join"}); err != nil {
 			t.Fatal(err)

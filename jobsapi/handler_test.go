@@ -257,6 +257,8 @@ func TestBodies(t *testing.T) {
 	o := newOffice(t)
 	h := o.handler(&jobsapi.Options{Allow: jobsapi.Anybody})
 	const end = `"id": "j", "query": {"kind": "Account"}, "params": {"Amount": 10}}`
+	const begun = `{"mapper": "add-credit", "id": "j", `
+	const account = `"query": {"kind": "Account"}, `
 	for body, want := range map[string]string{
 		`{"mapper": "add-credit", "mapper": "other", ` +
 			end: `\"mapper\" comes twice`,
@@ -264,12 +266,13 @@ func TestBodies(t *testing.T) {
 			end: `\"mapper\" and \"Mapper\"`,
 		`{"mapper": "add-credit", "page_size": 2, "page_size": 500, ` +
 			end: `\"page_size\" comes twice`,
-		`{"mapper": "add-credit", "id": "j", "query": {"kind": "Account", "kind": "User"}, "params": {"Amount": 10}}`: `\"query.kind\" comes twice`,
-		`{"mapper": "add-credit", "id": "j", "query": {"kind": "Account"}, "params": {"Amount": 10, "Amount": 1000}}`: `\"params.Amount\" comes twice`,
-		`{"mapper": "add-credit", "id": "j", "query": {"kind": "Account"}, "params": {"Amount": 10, "amount": 1000}}`: `\"Amount\" and \"amount\"`,
-		`{"mapper": "add-credit", "id": "j", "query": {"kind": "Account"}, "params": {"Amount": null}}`:               `\"Amount\" is null`,
-		`{"mapper": "add-credit", "id": "j", "query": {"kind": "Account", "filters": [{"property": "p", "op": "=", ` +
-			`"value": 1, "value": 2}]}, ` + `"params": {"Amount": 10}}`: `value\" comes twice`,
+		begun + `"query": {"kind": "Account", "kind": "User"}, "params": {"Amount": 10}}`: `\"query.kind\" comes twice`,
+		begun + account + `"params": {"Amount": 10, "Amount": 1000}}`: `\"params.Amount\" comes ` +
+			`twice`,
+		begun + account + `"params": {"Amount": 10, "amount": 1000}}`: `\"Amount\" and \"amount\"`,
+		begun + account + `"params": {"Amount": null}}`:               `\"Amount\" is null`,
+		begun + `"query": {"kind": "Account", "filters": [{"property": "p", "op": "=", "value": 1, "value": 2}]}, ` +
+			`"params": {"Amount": 10}}`: `value\" comes twice`,
 		`{"mapper": "add-credit", "limit": 2, ` +
 			end: "limit",
 		`{"mapper": "add-credit", ` + end +

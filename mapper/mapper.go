@@ -32,12 +32,14 @@ type None struct{}
 //
 // An Update loads e.Value, has the function change it, and saves it over the stored entity:
 //
-//   - A field that is saved the same before and after the function stays as stored, bit for bit: null stays null, and so
-//     do meanings, the index flag of each element, and keys of other projects.
-//   - A field that the function has changed is stored as the client's Put stores it. In arrays and entities only what
-//     differs is: an element that is there before and after stays as stored, wherever it is now, and one that has
-//     changed is merged with the one at its place. What T does not declare of it, stays. If nothing says where such
-//     properties belong, the entity is a failure.
+//   - A field that is saved the same before and after the function stays as stored, bit for bit:
+//     null stays null, and so do meanings, the index flag of each element, and keys of other
+//     projects.
+//   - A field that the function has changed is stored as the client's Put stores it. In arrays and
+//     entities only what differs is: an element that is there before and after stays as stored,
+//     wherever it is now, and one that has changed is merged with the one at its place. What T does
+//     not declare of it, stays. If nothing says where such properties belong, the entity is a
+//     failure.
 //   - A field that is not stored yet is stored, false and 0 too, unless it has the tag omitempty.
 //   - What T does not declare stays as stored.
 //

@@ -168,7 +168,8 @@ func TestPlanOfMany(t *testing.T) {
 			return resp, err
 		}
 		n := int64(1_000_000_000)
-		if limit := req.(*datastorepb.RunAggregationQueryRequest).GetAggregationQuery().GetNestedQuery().GetLimit(); limit != nil {
+		counted := req.(*datastorepb.RunAggregationQueryRequest).GetAggregationQuery().GetNestedQuery()
+		if limit := counted.GetLimit(); limit != nil {
 			n = min(n, int64(limit.GetValue()))
 		}
 		for _, r := range resp.(*datastorepb.RunAggregationQueryResponse).GetBatch().GetAggregationResults() {

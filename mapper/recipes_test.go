@@ -129,10 +129,12 @@ func Example_move() {
 	err = client.Get(ctx, datastore.NameKey("Customer", "ann@example.com", nil), &ann)
 	fmt.Println(s.State, s.Written, "moved,", s.Failures, "failed,", ann.Name, err)
 	failures, _, err := job.Failures(ctx, "")
-	fmt.Println(failures[0].Error, err)
+	fmt.Println(len(failures), "listed,", err)
+	fmt.Println(failures[0].Error)
 	// Output:
 	// succeeded with failures 1 moved, 1 failed, Ann <nil>
-	// /User,2 inserts /Customer,ann@example.com, which is there: an entity before it, of the same page, has put it <nil>
+	// 1 listed, <nil>
+	// /User,2 inserts /Customer,ann@example.com, which is there: an entity before it, of the same page, has put it
 }
 
 // Move with descendants.

@@ -177,7 +177,7 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *Ticked, f
 	for range decides {
 		var waits store.WaitsError
 		err = turns.May(ctx, t.At) // before anything is enqueued
-		replaces := errors.As(err, &waits) && s.overlap == ReplaceRun && waits.Run.ID != "" && waits.Held.ID == ""
+		replaces := errors.As(err, &waits) && s.replaces(waits)
 		if waits.Waits && !replaces { // it was able to start before it waited
 			return &Ticked{TickQueued, e.Job(waits.Other())}, nil
 		}
@@ -201,24 +201,13 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *Ticked, f
 			return nil, err
 		case waits.Became != "":
 			return &Ticked{waits.Became, e.Job(waits.Job)}, nil
-		case waits.First:
-			if err := s.Advance(ctx, e); err != nil {
+		case waits.First || replaces:
+			if err := s.makeWay(ctx, e, turns, t.At, waits); err != nil {
 				return nil, err
 			}
 			continue
-		case replaces:
-			if err := s.replace(ctx, e, turns, t.At, waits.Run); err != nil && !errors.Is(err, ErrState) {
-				return nil, fmt.Errorf("replace job %s: %w", waits.Run.ID, err)
-			}
-			continue
 		}
-		var what []byte
-		if s.overlap != SkipTick {
-			if what, err = json.Marshal(t); err != nil {
-				return nil, err
-			}
-		}
-		decided, err := turns.Wait(ctx, t.At, what)
+		decided, err := s.wait(ctx, turns, t)
 		if err != nil {
 			return nil, err
 		}
@@ -227,6 +216,35 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *Ticked, f
 		}
 	}
 	return nil, fmt.Errorf("jobs begin and end all the time: %w", err)
+}
+
+// replaces reports whether a tick's run replaces what is in its way: only the last run is.
+func (s *Schedule[P]) replaces(waits store.WaitsError) bool {
+	return s.overlap == ReplaceRun && waits.Run.ID != "" && waits.Held.ID == ""
+}
+
+// makeWay has the tick that comes before one start its run, or aborts the run that it replaces.
+func (s *Schedule[P]) makeWay(ctx context.Context, e *Engine, turns store.Turns, at time.Time,
+	waits store.WaitsError,
+) error {
+	if waits.First {
+		return s.Advance(ctx, e)
+	}
+	if err := s.replace(ctx, e, turns, at, waits.Run); err != nil && !errors.Is(err, ErrState) {
+		return fmt.Errorf("replace job %s: %w", waits.Run.ID, err)
+	}
+	return nil
+}
+
+// wait has a tick wait for its turn, with what it takes to start its run then, or be skipped.
+func (s *Schedule[P]) wait(ctx context.Context, turns store.Turns, t tick) (decided store.WaitsError, err error) {
+	var what []byte
+	if s.overlap != SkipTick {
+		if what, err = json.Marshal(t); err != nil {
+			return decided, err
+		}
+	}
+	return turns.Wait(ctx, t.At, what)
 }
 
 // ready finds out what a run needs, unless it was found out before, or the tick starts none.

@@ -355,7 +355,11 @@ func TestStatusSettings(t *testing.T) {
 			t.Errorf("%+v, %s; want %+v", s.Settings, s.Params, want)
 		}
 		encoded, err := json.Marshal(s)
-		if part := `"params":{"Amount":10},"settings":{"id":"one","page_size":77,"page_time_ns":3000000000,"workers":7,"rate":{"entities":2000},"timeout_ns":30000000000,"retries":{"attempts":5,"first_ns":1000000000,"max_ns":1024000000000},"failure_limit":1000,"failure_share":0.5}`; err != nil || !strings.Contains(string(encoded), part) {
+		part := `"params":{"Amount":10},"settings":{"id":"one","page_size":77,"page_time_ns":3000000000,"workers":7,` +
+			`"rate":{"entities":2000},"timeout_ns":30000000000,` +
+			`"retries":{"attempts":5,"first_ns":1000000000,"max_ns":1024000000000},` +
+			`"failure_limit":1000,"failure_share":0.5}`
+		if err != nil || !strings.Contains(string(encoded), part) {
 			t.Errorf("%s, %v; want %s in it", encoded, err, part)
 		}
 	})

@@ -330,7 +330,8 @@ func TestDeadlyEntityAfterOutage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if took, most := time.Since(begun), time.Hour+mapper.MaxDeaths*(10+4)*time.Minute; s.State != mapper.SucceededWithFailures || s.Failures != 1 || took > most {
+		took, most := time.Since(begun), time.Hour+mapper.MaxDeaths*(10+4)*time.Minute
+		if s.State != mapper.SucceededWithFailures || s.Failures != 1 || took > most {
 			t.Errorf("%s, %d failures, after %v, want at most %v; %d processes died", s.State, s.Failures, took, most,
 				f.deaths())
 		}

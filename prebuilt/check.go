@@ -260,9 +260,8 @@ func (o comparison) holds(v any) (holds bool, kind failure, why string) {
 			return false, plainly, ""
 		}
 		holds = holds || o.is(c)
-		if g, both := w.(float64); float && both && f == g && c != 0 && !o.is(c) && o.is(0) {
-			kind, why = oddly, fmt.Sprintf("is %s, which is %s %s and not equal to it, as Datastore orders floats",
-				value.Text(v), map[bool]string{true: "below", false: "above"}[c < 0], value.Text(w))
+		if c != 0 && !o.is(c) && o.is(0) && equalFloats(v, w) {
+			kind, why = oddly, zeros(v, w, c)
 		}
 	}
 	switch {
@@ -270,13 +269,35 @@ func (o comparison) holds(v any) (holds bool, kind failure, why string) {
 		return false, oddly, "is NaN, which is neither above nor below anything"
 	case differs, holds:
 		return true, plainly, ""
-	case !typed && !null && !o.ranges() && (v == nil || o.with[0] == nil), !typed && null:
-		return false, unasked, ""
 	case !typed:
-		return false, mistyped, fmt.Sprintf("is of the type %s, and is compared with the type %s", value.Type(v),
-			value.Type(o.with[0]))
+		kind, why = o.untyped(v, null)
 	}
 	return false, kind, why
+}
+
+// untyped says why a condition does not hold of a value with whose type it compares nothing.
+func (o comparison) untyped(v any, null bool) (kind failure, why string) {
+	if null || !o.ranges() && (v == nil || o.with[0] == nil) {
+		return unasked, ""
+	}
+	return mistyped, fmt.Sprintf("is of the type %s, and is compared with the type %s", value.Type(v),
+		value.Type(o.with[0]))
+}
+
+func equalFloats(v, w any) bool {
+	f, float := v.(float64)
+	g, both := w.(float64)
+	return float && both && f == g
+}
+
+// zeros says how 0 and -0 differ, which are equal to everybody but Datastore.
+func zeros(v, w any, order int) string {
+	where := "above"
+	if order < 0 {
+		where = "below"
+	}
+	return fmt.Sprintf("is %s, which is %s %s and not equal to it, as Datastore orders floats", value.Text(v), where,
+		value.Text(w))
 }
 
 // is reports whether values that compare so meet a comparison.

@@ -31,7 +31,9 @@ type EraseOptions struct {
 
 	// Keep keeps a certificate under a name, in a bucket, say:
 	//
-	//	func(ctx context.Context, name string, certificate []byte) error { return bucket.WriteAll(ctx, name, certificate, nil) }
+	//	func(ctx context.Context, name string, certificate []byte) error {
+	//		return bucket.WriteAll(ctx, name, certificate, nil)
+	//	}
 	//
 	// It may be called several times for one.
 	Keep func(ctx context.Context, name string, certificate []byte) error

@@ -132,18 +132,9 @@ func (s *screen) press(key string) (does act, quits bool) {
 	case "e":
 		s.lives = !s.lives
 		s.move(0)
-	case "up", "k":
-		s.move(-1)
-	case "down", "j":
-		s.move(1)
-	case "pgup":
-		s.move(-s.room())
-	case "pgdown":
-		s.move(s.room())
-	case "home":
-		s.move(-len(s.jobs))
-	case "end":
-		s.move(len(s.jobs))
+	case "up", "k", "down", "j", "pgup", "pgdown", "home", "end":
+		s.move(map[string]int{"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -s.room(), "pgdown": s.room(),
+			"home": -len(s.jobs), "end": len(s.jobs)}[key])
 	case "s":
 		s.rates, s.typed = s.chosen, ""
 	default:

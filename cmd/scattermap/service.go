@@ -75,19 +75,34 @@ func (s *service) call(ctx context.Context, method, path string, parameters url.
 		parameters.Set("reason", s.reason)
 	}
 	if s.straight.queue != "" {
-		code, text, err := s.straight.call(ctx, method, path, parameters, bytes.NewReader(content))
-		switch {
-		case err != nil:
-			return err
-		case code == http.StatusInternalServerError:
-			return fmt.Errorf("%s, %v", operator.Line(string(text), 1000), &s.straight.db)
-		case code != http.StatusOK:
-			return refusalOf(text)
-		case v == nil:
-			return nil
-		}
-		return json.Unmarshal(text, v)
+		return s.callStraight(ctx, method, path, parameters, content, v)
 	}
+	return s.callService(ctx, method, path, parameters, content, v)
+}
+
+// callStraight calls the jobs API in this process.
+func (s *service) callStraight(
+	ctx context.Context, method, path string, parameters url.Values, content []byte, v any,
+) error {
+	code, text, err := s.straight.call(ctx, method, path, parameters, bytes.NewReader(content))
+	switch {
+	case err != nil:
+		return err
+	case code == http.StatusInternalServerError:
+		return fmt.Errorf("%s, %v", operator.Line(string(text), 1000), &s.straight.db)
+	case code != http.StatusOK:
+		return refusalOf(text)
+	case v == nil:
+		return nil
+	}
+	return json.Unmarshal(text, v)
+}
+
+// callService calls the service's jobs API, again with another token if the one that was kept is
+// refused.
+func (s *service) callService(
+	ctx context.Context, method, path string, parameters url.Values, content []byte, v any,
+) error {
 	base, err := s.base()
 	if err != nil {
 		return err

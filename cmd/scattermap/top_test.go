@@ -65,8 +65,8 @@ func (s *screenOf) await(t *testing.T, what string) {
 func TestTop(t *testing.T) {
 	newService(t, 4000)
 	binary := program(t)
-	if out, errs, code := command(t, "",
-		words("start add-credit --kind Account --params '{\"Amount\": 10}' --rate 100 --page-size 20 --id one")...); code != 0 {
+	start := "start add-credit --kind Account --params '{\"Amount\": 10}' --rate 100 --page-size 20 --id one"
+	if out, errs, code := command(t, "", words(start)...); code != 0 {
 		t.Fatal(out, errs)
 	}
 	cmd := exec.Command(binary, "top")

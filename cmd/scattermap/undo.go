@@ -17,12 +17,13 @@ func newUndo() *cobra.Command {
 	var watch, yes bool
 	c := &cobra.Command{
 		Use: "undo JOB", Short: "Take back what a job has done", Args: oneJob,
-		Long: `Starts a job that takes back what another one has done, which has to have ended: each entity that the job has changed or deleted
-becomes what it was just before, and what it has put is deleted. An entity that anybody has changed since stays as it is:
-"scattermap left" lists those.
+		Long: `Starts a job that takes back what another one has done, which has to have ended: each entity that the
+job has changed or deleted becomes what it was just before, and what it has put is deleted. An entity
+that anybody has changed since stays as it is: "scattermap left" lists those.
 
-Datastore keeps what was there for an hour, and with point-in-time recovery whole minutes for seven days: then what somebody had changed
-just before the job is left as it is, too. A job can be undone while something is kept for all of its pages.`,
+Datastore keeps what was there for an hour, and with point-in-time recovery whole minutes for
+seven days: then what somebody had changed just before the job is left as it is, too. A job can be
+undone while something is kept for all of its pages.`,
 		Example: `  scattermap undo spring-credit --rehearse --watch    # says what it would do
   scattermap undo spring-credit --watch --reason "the amount was wrong"`,
 	}

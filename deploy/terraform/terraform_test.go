@@ -270,41 +270,42 @@ output "name" {
 	budget := func(inside string) string {
 		return "resource \"google_billing_budget\" \"b\" {\n" + inside + "\n}\n"
 	}
-	for text, want := range map[string]string{
-		account("account_id = \"a\""):                                                               "",
-		account("account_id = var.none"):                                                            "there is no var.none",
-		account("account_id = local.none"):                                                          "there is no local.none",
-		account("account_id = google_service_account.b.email"):                                      "there is no google_service_account.b",
-		account("account_id = google_service_account.a.mail"):                                       "google_service_account has no attribute mail",
-		account("account_id = data.google_project.p.number"):                                        "there is no data.google_project.p",
-		account("accountid = \"a\""):                                                                "google_service_account has no argument accountid",
-		account("display_name = \"a\""):                                                             "google_service_account needs account_id",
-		account("account_id = \"a\"") + account("account_id = \"a\""):                               "is there twice",
-		account("account_id = "):                                                                    "Invalid expression",
-		"resource \"google_account\" \"a\" {\n}\n":                                                  "schema.txt does not have the resource google_account",
-		"variable \"x\" {\n  type = string\n}\n":                                                    "variable x has no description",
-		"variable \"x\" {\n  type = string\n  description = \"x\"\n}\n":                             "var.x is not used",
-		"locals {\n  x = 1\n}\n":                                                                    "local.x is not used",
-		"output \"x\" {\n  value = 1\n}\n":                                                          "output x has no description",
-		"module \"m\" {\n  source = \"inner\"\n}\n":                                                 "the module needs name",
-		"module \"m\" {\n  source = \"inner\"\n  name = 1\n  nam = 2\n}\n":                          "the module has no variable nam",
-		"module \"m\" {\n  source = \"other\"\n}\n":                                                 "there is no module \"other\"",
-		"output \"x\" {\n  description = \"x\"\n  value = module.n.name\n}\n":                       "there is no module.n",
-		budget("billing_account = 1\nbudget_filter {\n calendar_period = 1\n}"):                     "needs a block amount",
-		budget("billing_account = 1\namount {\n  specifiedamount {}\n}"):                            "has no block specifiedamount",
-		budget("billing_account = 1\ndynamic \"amount\" {\n  for_each = [1]\n}"):                    "needs for_each and content",
-		budget("billing_account = amount.key\namount {}"):                                           "there is no amount.key",
-		budget("billing_account = 1\namount {}\namount {}"):                                         "one block amount at most",
-		budget("billing_account = 1\namount {}\nbudget_filter {}"):                                  "exactly one of calendar_period, custom_period",
-		budget("billing_account = 1\namount {}\nname = 1"):                                          "name is computed",
-		budget("billing_account = [1]\namount {}"):                                                  "has to be a string",
-		budget("billing_account = 1\namount {\n last_period_amount = \"yes\"\n}"):                   "has to be a boolean",
-		budget("billing_account = 1\namount {}\nall_updates_rule {\n pubsub_topic = [each.key]\n}"): "has to be a string",
-		"reource \"google_service_account\" \"a\" {\n}\n":                                           "there is no block reource",
+	for _, test := range []struct{ want, text string }{
+		{"", account("account_id = \"a\"")},
+		{"there is no var.none", account("account_id = var.none")},
+		{"there is no local.none", account("account_id = local.none")},
+		{"there is no google_service_account.b", account("account_id = google_service_account.b.email")},
+		{"google_service_account has no attribute mail", account("account_id = google_service_account.a.mail")},
+		{"there is no data.google_project.p", account("account_id = data.google_project.p.number")},
+		{"google_service_account has no argument accountid", account("accountid = \"a\"")},
+		{"google_service_account needs account_id", account("display_name = \"a\"")},
+		{"is there twice", account("account_id = \"a\"") + account("account_id = \"a\"")},
+		{"Invalid expression", account("account_id = ")},
+		{"schema.txt does not have the resource google_account", "resource \"google_account\" \"a\" {\n}\n"},
+		{"variable x has no description", "variable \"x\" {\n  type = string\n}\n"},
+		{"var.x is not used", "variable \"x\" {\n  type = string\n  description = \"x\"\n}\n"},
+		{"local.x is not used", "locals {\n  x = 1\n}\n"},
+		{"output x has no description", "output \"x\" {\n  value = 1\n}\n"},
+		{"the module needs name", "module \"m\" {\n  source = \"inner\"\n}\n"},
+		{"the module has no variable nam", "module \"m\" {\n  source = \"inner\"\n  name = 1\n  nam = 2\n}\n"},
+		{"there is no module \"other\"", "module \"m\" {\n  source = \"other\"\n}\n"},
+		{"there is no module.n", "output \"x\" {\n  description = \"x\"\n  value = module.n.name\n}\n"},
+		{"needs a block amount", budget("billing_account = 1\nbudget_filter {\n calendar_period = 1\n}")},
+		{"has no block specifiedamount", budget("billing_account = 1\namount {\n  specifiedamount {}\n}")},
+		{"needs for_each and content", budget("billing_account = 1\ndynamic \"amount\" {\n  for_each = [1]\n}")},
+		{"there is no amount.key", budget("billing_account = amount.key\namount {}")},
+		{"one block amount at most", budget("billing_account = 1\namount {}\namount {}")},
+		{"exactly one of calendar_period, custom_period", budget("billing_account = 1\namount {}\nbudget_filter {}")},
+		{"name is computed", budget("billing_account = 1\namount {}\nname = 1")},
+		{"has to be a string", budget("billing_account = [1]\namount {}")},
+		{"has to be a boolean", budget("billing_account = 1\namount {\n last_period_amount = \"yes\"\n}")},
+		{"has to be a string",
+			budget("billing_account = 1\namount {}\nall_updates_rule {\n pubsub_topic = [each.key]\n}")},
+		{"there is no block reource", "reource \"google_service_account\" \"a\" {\n}\n"},
 	} {
-		found := strings.Join(check(t, module{"a.tf": text}, map[string]*reader{"inner": inner}).problems, "\n")
-		if want == "" && found != "" || !strings.Contains(found, want) {
-			t.Errorf("%s\nhas the problems %q, want %q", text, found, want)
+		found := strings.Join(check(t, module{"a.tf": test.text}, map[string]*reader{"inner": inner}).problems, "\n")
+		if test.want == "" && found != "" || !strings.Contains(found, test.want) {
+			t.Errorf("%s\nhas the problems %q, want %q", test.text, found, test.want)
 		}
 	}
 }

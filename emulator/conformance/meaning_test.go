@@ -184,7 +184,8 @@ func TestKeysOfOthers(t *testing.T) {
 				ProjectId: e.project, Keys: []*pb.Key{e.name("R", "short")},
 			})
 			e.must(err)
-			if got := resp.Found[0].Entity.Properties["v"].GetKeyValue().GetPartitionId().GetProjectId(); got != e.project {
+			key := resp.Found[0].Entity.Properties["v"].GetKeyValue()
+			if got := key.GetPartitionId().GetProjectId(); got != e.project {
 				t.Errorf("a key without a project is stored with %q, want the entity's own", got)
 			}
 		})

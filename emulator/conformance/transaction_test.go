@@ -52,7 +52,9 @@ func atTime(t time.Time) *pb.ReadOptions {
 		ConsistencyType: &pb.ReadOptions_ReadTime{ReadTime: timestamppb.New(t.Truncate(time.Microsecond))}}
 }
 
-var readOnly = &pb.TransactionOptions{Mode: &pb.TransactionOptions_ReadOnly_{ReadOnly: new(pb.TransactionOptions_ReadOnly)}}
+var readOnly = &pb.TransactionOptions{
+	Mode: &pb.TransactionOptions_ReadOnly_{ReadOnly: new(pb.TransactionOptions_ReadOnly)},
+}
 
 // Reasons that come more than once.
 const (

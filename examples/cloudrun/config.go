@@ -91,8 +91,9 @@ func (c config) audience() string {
 
 var (
 	queueName   = regexp.MustCompile(`^projects/[^/]+/locations/[^/]+/queues/[A-Za-z0-9-]{1,100}$`)
-	iapAudience = regexp.MustCompile(`^/projects/[0-9]+/(locations/[^/]+/services|(global|regions/[^/]+)/backendServices)/[^/\s]+$`)
-	account     = regexp.MustCompile(`^[^@\s]+@[^@\s]+$`)
+	iapAudience = regexp.MustCompile(`^/projects/[0-9]+/` +
+		`(locations/[^/]+/services|(global|regions/[^/]+)/backendServices)/[^/\s]+$`)
+	account = regexp.MustCompile(`^[^@\s]+@[^@\s]+$`)
 )
 
 // configFrom reads the environment, and names everything that is wrong with it.

@@ -82,20 +82,11 @@ func (r *router) parseOne(position int, m *pb.Mutation) (*write, *database, erro
 	refuse := func(format string, args ...any) error {
 		return &KeyError{Key: clientKey(key), Reason: fmt.Sprintf(format, args...)}
 	}
-	switch {
-	case w.entity == nil && w.drawn:
-		return nil, nil, refuse("a comment without an ID can't be deleted")
+	switch why := w.refused(); {
+	case why != "":
+		return nil, nil, refuse("%s", why)
 	case w.entity == nil:
 		return w, r.databases[id.Physical()], nil
-	case w.entity.Properties[writesProperty] != nil:
-		return nil, nil, refuse("%s is a property of the store's own: take another name", writesProperty)
-	case m.ConflictDetectionStrategy != nil:
-		return nil, nil, refuse("the store does not compare versions: use a transaction")
-	}
-	for _, t := range m.PropertyTransforms {
-		if slices.Contains([]string{orderProperty, createdProperty, updatedProperty, writesProperty}, t.Property) {
-			return nil, nil, refuse("%s can't be transformed: the store needs it to find the shard", t.Property)
-		}
 	}
 	if m.PropertyMask != nil && !slices.Contains(m.PropertyMask.Paths, orderProperty) {
 		return w, r.databases[id.Physical()], nil // what is stored has the order
@@ -112,6 +103,26 @@ func (r *router) parseOne(position int, m *pb.Mutation) (*write, *database, erro
 				w.order, d.number, id.Physical())
 	}
 	return w, d, nil
+}
+
+// refused says why the store can't do what a write asks for; "" if it can.
+func (w *write) refused() string {
+	switch {
+	case w.entity == nil && w.drawn:
+		return "a comment without an ID can't be deleted"
+	case w.entity == nil:
+		return ""
+	case w.entity.Properties[writesProperty] != nil:
+		return writesProperty + " is a property of the store's own: take another name"
+	case w.mutation.ConflictDetectionStrategy != nil:
+		return "the store does not compare versions: use a transaction"
+	}
+	for _, t := range w.mutation.PropertyTransforms {
+		if slices.Contains([]string{orderProperty, createdProperty, updatedProperty, writesProperty}, t.Property) {
+			return t.Property + " can't be transformed: the store needs it to find the shard"
+		}
+	}
+	return ""
 }
 
 // orderOf returns the order of a comment.

@@ -370,33 +370,41 @@ func (l *load) readOrder(ctx context.Context, order int64) error {
 // errDiffers says that the comments are not those that were written.
 var errDiffers = errors.New("the comments are not those that were written")
 
+// checkOrder compares the comments of an order with what was written, and returns how many there
+// are.
+func (l *load) checkOrder(ctx context.Context, order int64) (n int64, err error) {
+	var all []Comment
+	if _, err := l.store.GetAll(ctx, datastore.NewQuery(plainKind).FilterField("Order", "=", order), &all); err != nil {
+		return 0, err
+	}
+	want, there := l.orders[order], make(map[ID]Comment)
+	for _, c := range all {
+		there[c.ID()] = c
+		if _, ours := want[c.ID()]; !ours {
+			return 0, fmt.Errorf("%w: nobody has written comment %d of order %d", errDiffers, c.ID(), order)
+		}
+	}
+	for id, edits := range want {
+		c, ok := there[id]
+		if l.busy[id] && (!ok || c.Edits != edits) {
+			continue // whoever edited or deleted it has given up
+		}
+		if !ok || c.Edits != edits {
+			return 0, fmt.Errorf("%w: comment %d of order %d is there: %v, with %d edits, want %d", errDiffers, id,
+				order, ok, c.Edits, edits)
+		}
+	}
+	return int64(len(all)), nil
+}
+
 // check reads all comments, by order and as a list, and compares them with what was written.
 func (l *load) check(ctx context.Context) (n int64, err error) {
-	for order, want := range l.orders {
-		var all []Comment
-		if _, err := l.store.GetAll(ctx, datastore.NewQuery(plainKind).FilterField("Order", "=", order),
-			&all); err != nil {
+	for order := range l.orders {
+		in, err := l.checkOrder(ctx, order)
+		if err != nil {
 			return 0, err
 		}
-		n += int64(len(all))
-		there := make(map[ID]Comment)
-		for _, c := range all {
-			there[c.ID()] = c
-			if _, ours := want[c.ID()]; !ours {
-				return 0, fmt.Errorf("%w: nobody has written comment %d of order %d", errDiffers, c.ID(), order)
-			}
-		}
-		for id, edits := range want {
-			c, ok := there[id]
-			if l.busy[id] && (!ok || c.Edits != edits) {
-				continue // whoever edited or deleted it has given up
-			}
-			if !ok || c.Edits != edits {
-				return 0, fmt.Errorf("%w: comment %d of order %d is there: %v, with %d edits, want %d", errDiffers, id,
-					order, ok,
-					c.Edits, edits)
-			}
-		}
+		n += in
 	}
 	listed, last := int64(0), (*Comment)(nil)
 	for it := l.store.Run(ctx, datastore.NewQuery(plainKind).Order("Created")); ; {

@@ -200,6 +200,16 @@ func schemaOf(t reflect.Type, tag string, above ...reflect.Type) (bigquery.Schem
 	return schema, nil
 }
 
+// plainTypes are the types that BigQuery has for values with nothing inside.
+var plainTypes = map[reflect.Kind]bigquery.FieldType{
+	reflect.Bool: bigquery.BooleanFieldType, reflect.String: bigquery.StringFieldType,
+	reflect.Float32: bigquery.FloatFieldType, reflect.Float64: bigquery.FloatFieldType,
+	reflect.Int: bigquery.IntegerFieldType, reflect.Int8: bigquery.IntegerFieldType,
+	reflect.Int16: bigquery.IntegerFieldType, reflect.Int32: bigquery.IntegerFieldType,
+	reflect.Int64: bigquery.IntegerFieldType, reflect.Uint8: bigquery.IntegerFieldType,
+	reflect.Uint16: bigquery.IntegerFieldType, reflect.Uint32: bigquery.IntegerFieldType,
+}
+
 func fieldOf(t reflect.Type, tag string, above []reflect.Type) (*bigquery.FieldSchema, error) {
 	switch {
 	case t == timeType:
@@ -215,16 +225,10 @@ func fieldOf(t reflect.Type, tag string, above []reflect.Type) (*bigquery.FieldS
 	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8:
 		return &bigquery.FieldSchema{Type: bigquery.BytesFieldType}, nil // in base64
 	}
+	if plain := plainTypes[t.Kind()]; plain != "" {
+		return &bigquery.FieldSchema{Type: plain}, nil
+	}
 	switch t.Kind() {
-	case reflect.Bool:
-		return &bigquery.FieldSchema{Type: bigquery.BooleanFieldType}, nil
-	case reflect.String:
-		return &bigquery.FieldSchema{Type: bigquery.StringFieldType}, nil
-	case reflect.Float32, reflect.Float64:
-		return &bigquery.FieldSchema{Type: bigquery.FloatFieldType}, nil
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint8, reflect.Uint16,
-		reflect.Uint32:
-		return &bigquery.FieldSchema{Type: bigquery.IntegerFieldType}, nil
 	case reflect.Slice, reflect.Array:
 		field, err := fieldOf(t.Elem(), tag, above)
 		if err == nil && field.Repeated {

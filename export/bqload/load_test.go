@@ -113,11 +113,10 @@ func manifest(format export.Format, c export.Compression) *export.Manifest {
 
 // TestLoad has the real client send load jobs to a server that checks what they ask for.
 func TestLoad(t *testing.T) {
-	jsonSchema :=
-		`{"fields":[{"name":"id","type":"INTEGER"},{"name":"name","type":"STRING"},{"name":"at","type":"TIMESTAMP"},{"mode":"REPEATED","name":"tags","type":"STRING"},
+	const both = `{"name":"id","type":"INTEGER"},{"name":"name","type":"STRING"},{"name":"at","type":"TIMESTAMP"}`
+	const jsonSchema = `{"fields":[` + both + `,{"mode":"REPEATED","name":"tags","type":"STRING"},
 		{"name":"place","type":"RECORD","fields":[{"name":"lat","type":"FLOAT"},{"name":"open","type":"BOOLEAN"}]}]}`
-	csvSchema :=
-		`{"fields":[{"name":"id","type":"INTEGER"},{"name":"name","type":"STRING"},{"name":"at","type":"TIMESTAMP"},{"name":"raw","type":"BYTES"}]}`
+	const csvSchema = `{"fields":[` + both + `,{"name":"raw","type":"BYTES"}]}`
 	for _, test := range []struct {
 		m       *export.Manifest
 		replace bool
@@ -126,7 +125,8 @@ func TestLoad(t *testing.T) {
 		{manifest(export.JSONLines, export.Gzip), false,
 			`{"sourceFormat":"NEWLINE_DELIMITED_JSON","writeDisposition":"WRITE_APPEND","schema":` + jsonSchema + `}`},
 		{manifest(export.CSV, export.None), true,
-			`{"sourceFormat":"CSV","skipLeadingRows":1,"allowQuotedNewlines":true,"writeDisposition":"WRITE_TRUNCATE","schema":` + csvSchema + `}`},
+			`{"sourceFormat":"CSV","skipLeadingRows":1,"allowQuotedNewlines":true,` +
+				`"writeDisposition":"WRITE_TRUNCATE","schema":` + csvSchema + `}`},
 		{manifest(export.Avro, export.Gzip), true,
 			`{"sourceFormat":"AVRO","useAvroLogicalTypes":true,"writeDisposition":"WRITE_TRUNCATE"}`},
 		{manifest(export.Parquet, export.Zstd), false, `{"sourceFormat":"PARQUET","writeDisposition":"WRITE_APPEND"}`},
@@ -300,7 +300,9 @@ func TestSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := json.Marshal(server.load(job.ID())["schema"])
-	want := `{"fields":[{"name":"id","type":"INTEGER"},{"name":"blob","type":"BYTES"},{"name":"raw","type":"JSON"},{"name":"addr","type":"STRING"},{"name":"big","type":"INTEGER"},{"mode":"REPEATED","name":"three","type":"INTEGER"}]}`
+	want := `{"fields":[{"name":"id","type":"INTEGER"},{"name":"blob","type":"BYTES"},{"name":"raw","type":"JSON"},` +
+		`{"name":"addr","type":"STRING"},{"name":"big","type":"INTEGER"},` +
+		`{"mode":"REPEATED","name":"three","type":"INTEGER"}]}`
 	if err != nil || string(got) != want {
 		t.Errorf("the schema is %s, want %s; %v", got, want, err)
 	}

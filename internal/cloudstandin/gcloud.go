@@ -337,10 +337,11 @@ var handlers = map[string]handler{
 
 // apiNames are the APIs that there are.
 var apiNames = setOf(`
-	artifactregistry.googleapis.com billingbudgets.googleapis.com cloudbilling.googleapis.com cloudbuild.googleapis.com
-	cloudresourcemanager.googleapis.com cloudscheduler.googleapis.com cloudtasks.googleapis.com cloudtrace.googleapis.com
-	datastore.googleapis.com firestore.googleapis.com iam.googleapis.com iamcredentials.googleapis.com iap.googleapis.com
-	logging.googleapis.com monitoring.googleapis.com run.googleapis.com serviceusage.googleapis.com secretmanager.googleapis.com
+	artifactregistry.googleapis.com billingbudgets.googleapis.com cloudbilling.googleapis.com
+	cloudbuild.googleapis.com cloudresourcemanager.googleapis.com cloudscheduler.googleapis.com
+	cloudtasks.googleapis.com cloudtrace.googleapis.com datastore.googleapis.com firestore.googleapis.com
+	iam.googleapis.com iamcredentials.googleapis.com iap.googleapis.com logging.googleapis.com
+	monitoring.googleapis.com run.googleapis.com serviceusage.googleapis.com secretmanager.googleapis.com
 	storage.googleapis.com telemetry.googleapis.com`)
 
 // remove removes what is there.
@@ -575,36 +576,46 @@ func deleteQueue(r *request) (string, string, error) {
 	return "", said, err
 }
 
+// imageOf returns the image that is to be deployed, and builds it if there is a source.
+func imageOf(r *request, name, region string) (string, error) {
+	image, source := r.Get("--image"), r.Get("--source")
+	switch {
+	case (image == "") == (source == ""):
+		return "", errors.New("Requires a container image to deploy (e.g. " +
+			"`us-docker.pkg.dev/cloudrun/container/hello:latest`), or --source")
+	case image != "":
+		return image, nil
+	}
+	if err := r.needs("cloudbuild.googleapis.com", "artifactregistry.googleapis.com",
+		"storage.googleapis.com"); err != nil {
+		return "", err
+	}
+	if !r.repos[region+"/cloud-run-source-deploy"] {
+		if r.Get("--quiet") != "true" {
+			return "", errors.New("This command asks whether it may create the repository " +
+				"[cloud-run-source-deploy], and nobody answers: --quiet")
+		}
+		r.repos[region+"/cloud-run-source-deploy"] = true
+	}
+	image = fmt.Sprintf("%s-docker.pkg.dev/%s/cloud-run-source-deploy/%s", region, r.options.Project, name)
+	if err := r.mayBuild(r.Get("--build-service-account"), image, "roles/run.builder"); err != nil {
+		return "", err
+	}
+	if err := r.build(r.Context, filepath.Join(r.cmd.Folder, source), ".", image); err != nil {
+		return "", fmt.Errorf("Build failed: %w", err)
+	}
+	return image, nil
+}
+
 // deploy deploys an image, or builds a folder before.
 func deploy(r *request) (string, string, error) {
 	name, region := r.Positional(0), r.Get("--region")
 	if name == "" {
 		return "", "", errors.New("This command asks for the name of the service, and nobody answers")
 	}
-	image := r.Get("--image")
-	switch source := r.Get("--source"); {
-	case image == "" && source == "" || image != "" && source != "":
-		return "", "", errors.New("Requires a container image to deploy (e.g. " +
-			"`us-docker.pkg.dev/cloudrun/container/hello:latest`), or --source")
-	case source != "":
-		if err := r.needs("cloudbuild.googleapis.com", "artifactregistry.googleapis.com",
-			"storage.googleapis.com"); err != nil {
-			return "", "", err
-		}
-		if !r.repos[region+"/cloud-run-source-deploy"] {
-			if r.Get("--quiet") != "true" {
-				return "", "", errors.New("This command asks whether it may create the repository " +
-					"[cloud-run-source-deploy], and nobody answers: --quiet")
-			}
-			r.repos[region+"/cloud-run-source-deploy"] = true
-		}
-		image = fmt.Sprintf("%s-docker.pkg.dev/%s/cloud-run-source-deploy/%s", region, r.options.Project, name)
-		if err := r.mayBuild(r.Get("--build-service-account"), image, "roles/run.builder"); err != nil {
-			return "", "", err
-		}
-		if err := r.build(r.Context, filepath.Join(r.cmd.Folder, source), ".", image); err != nil {
-			return "", "", fmt.Errorf("Build failed: %w", err)
-		}
+	image, err := imageOf(r, name, region)
+	if err != nil {
+		return "", "", err
 	}
 	if r.images[image] == "" {
 		return "", "", fmt.Errorf("Image '%s' not found.", image)

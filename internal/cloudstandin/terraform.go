@@ -78,19 +78,22 @@ func ParseTerraform(checkout string, args []string) (TerraformCall, error) {
 			call.Variables[variable] = text
 		}
 	}
-	switch call.Command {
+	return call, call.check(checkout)
+}
+
+// check returns an error for a call without a command, or with variables that the module lacks.
+func (c TerraformCall) check(checkout string) error {
+	switch c.Command {
 	case "":
-		return call, errors.New("Usage: terraform [global options] <subcommand> [args]")
+		return errors.New("Usage: terraform [global options] <subcommand> [args]")
 	case "plan", "apply", "destroy":
 		m, err := readModule(filepath.Join(checkout, "deploy", "terraform", "example"))
 		if err != nil {
-			return call, err
+			return err
 		}
-		if err := m.checkVariables(slices.Sorted(maps.Keys(call.Variables))); err != nil {
-			return call, err
-		}
+		return m.checkVariables(slices.Sorted(maps.Keys(c.Variables)))
 	}
-	return call, nil
+	return nil
 }
 
 // terraform carries out a command line of Terraform.
@@ -167,113 +170,162 @@ type state struct {
 
 // create makes what a resource declares, and returns what the provider says of it.
 func (p *plan) create(kind string, r object) (computed map[string]string, undo func() error, err error) {
-	c := p.cloud
-	nothing := func() error { return nil }
-	drop := func(f func()) func() error {
-		return func() error {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			f()
-			return nil
+	if m, ok := mere[kind]; ok {
+		computed = make(map[string]string)
+		for name, text := range m.computed {
+			computed[name] = strings.NewReplacer("PROJECT", p.cloud.options.Project, "NUMBER", p.cloud.number,
+				"NAME", r.text("name"), "SECRET_ID", r.text("secret_id"), "SECRET", r.text("secret")).Replace(text)
 		}
+		return computed, func() error { return nil }, p.cloud.needs(m.apis...)
 	}
-	grants := func(resource string, apis ...string) (map[string]string, func() error, error) {
-		g := grant{resource, r.text("role"), r.text("member")}
-		if err := c.needs(apis...); err != nil {
-			return nil, nil, err
-		}
-		return map[string]string{}, drop(func() { delete(c.grants, g) }), c.give(g, true)
+	if g, ok := grants[kind]; ok {
+		return p.grant(grant{g.on(p.cloud, r), r.text("role"), r.text("member")}, g.api)
 	}
-	project := "projects/" + c.options.Project
-	switch kind {
-	case "google_project":
-		return map[string]string{"number": c.number, "project_id": c.options.Project}, nothing,
-			c.needs("cloudresourcemanager.googleapis.com")
-	case "google_project_service":
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if !apiNames[r.text("service")] {
-			return nil, nil, fmt.Errorf("service %s not found", r.text("service"))
-		}
-		c.apis[r.text("service")] = true
-		return map[string]string{"id": c.options.Project + "/" + r.text("service")}, nothing, nil
-	case "google_service_account":
-		email := r.text("account_id") + "@" + c.options.Project + ".iam.gserviceaccount.com"
-		if err := c.needs("iam.googleapis.com"); err != nil {
-			return nil, nil, err
-		}
-		return map[string]string{
-			"email": email, "member": "serviceAccount:" + email, "name": project + "/serviceAccounts/" + email,
-			"id": project + "/serviceAccounts/" + email,
-		}, drop(func() { delete(c.accounts, email) }), c.account(email)
-	case "google_project_iam_member":
-		return grants("project", "cloudresourcemanager.googleapis.com")
-	case "google_service_account_iam_member":
-		_, email, _ := strings.Cut(r.text("service_account_id"), "/serviceAccounts/")
-		return grants("account:"+email, "iam.googleapis.com")
-	case "google_cloud_tasks_queue_iam_member":
-		return grants("queue:"+c.queue(r.text("location"), r.text("name")), "cloudtasks.googleapis.com")
-	case "google_cloud_run_v2_service_iam_member":
-		return grants("service:"+r.text("location")+"/"+r.text("name"), "run.googleapis.com")
-	case "google_secret_manager_secret_iam_member":
-		return grants("secret:"+r.text("secret_id"), "secretmanager.googleapis.com")
-	case "google_cloud_tasks_queue":
-		return p.createQueue(r)
-	case "google_cloud_run_v2_service":
-		return p.createService(r)
-	case "google_cloud_scheduler_job":
-		target := r.block("http_target")
-		token := target.block("oidc_token")
-		s := &schedule{
-			name: r.text("name"), uri: target.text("uri"), method: target.text("http_method"),
-			account: token.text("service_account_email"), audience: token.text("audience"),
-		}
-		if err := c.needs("cloudscheduler.googleapis.com"); err != nil {
-			return nil, nil, err
-		}
-		return map[string]string{"id": s.name}, drop(func() { delete(c.schedules, s.name) }), c.addSchedule(s)
-	case "google_monitoring_notification_channel":
-		if err := c.needs("monitoring.googleapis.com"); err != nil {
-			return nil, nil, err
-		}
-		name := c.channel(r.item("labels", "email_address"))
-		return map[string]string{"name": name, "id": name}, drop(func() { delete(c.channels, name) }), nil
-	case "google_monitoring_alert_policy":
-		if err := c.needs("monitoring.googleapis.com", "logging.googleapis.com"); err != nil {
-			return nil, nil, err
-		}
-		var conditions []string
-		for _, condition := range r.blocks["conditions"] {
-			for _, inner := range []string{"condition_matched_log", "condition_prometheus_query_language",
-				"condition_absent", "condition_threshold"} {
-				conditions = append(conditions, condition.block(inner).text("filter"),
-					condition.block(inner).text("query"))
-			}
-		}
-		name, err := c.policy(policy{r.text("display_name"), strings.Join(conditions, "\n"),
-			r.list("notification_channels")})
-		return map[string]string{"name": name, "id": name}, drop(func() { delete(c.policies, name) }), err
-	case "google_monitoring_dashboard":
-		return map[string]string{"id": project + "/dashboards/1"}, nothing, c.needs("monitoring.googleapis.com")
-	case "google_logging_metric":
-		return map[string]string{"id": r.text("name")}, nothing, c.needs("logging.googleapis.com")
-	case "google_secret_manager_secret":
-		id := project + "/secrets/" + r.text("secret_id")
-		return map[string]string{"id": id, "name": id}, nothing, c.needs("secretmanager.googleapis.com")
-	case "google_secret_manager_secret_version":
-		return map[string]string{"version": "1", "id": r.text("secret") + "/versions/1"}, nothing,
-			c.needs("secretmanager.googleapis.com")
-	case "google_firestore_field":
-		return nil, nil, errors.New("creating Field: googleapi: Error 400: Single-field indexing modes can't be " +
-			"updated for databases in Datastore mode")
-	case "google_billing_budget":
-		return map[string]string{"id": "billingAccounts/x/budgets/1"}, nothing,
-			c.needs("billingbudgets.googleapis.com")
-	case "time_sleep", "terraform_data", "null_resource":
-		return map[string]string{"id": "1"}, nothing, nil
+	if create, ok := creates[kind]; ok {
+		return create(p, r)
 	}
 	return nil, nil, fmt.Errorf("the stand-in has no model of %s: add it to create in "+
 		"internal/cloudstandin/terraform.go", kind)
+}
+
+// mere are the resources of which nothing is kept: what is computed of them, and the APIs that they
+// need.
+var mere = map[string]struct {
+	computed map[string]string
+	apis     []string
+}{
+	"google_project": {map[string]string{"number": "NUMBER", "project_id": "PROJECT"},
+		[]string{"cloudresourcemanager.googleapis.com"}},
+	"google_monitoring_dashboard": {map[string]string{"id": "projects/PROJECT/dashboards/1"},
+		[]string{"monitoring.googleapis.com"}},
+	"google_logging_metric": {map[string]string{"id": "NAME"}, []string{"logging.googleapis.com"}},
+	"google_secret_manager_secret": {map[string]string{"id": "projects/PROJECT/secrets/SECRET_ID",
+		"name": "projects/PROJECT/secrets/SECRET_ID"}, []string{"secretmanager.googleapis.com"}},
+	"google_secret_manager_secret_version": {map[string]string{"version": "1", "id": "SECRET/versions/1"},
+		[]string{"secretmanager.googleapis.com"}},
+	"google_billing_budget": {map[string]string{"id": "billingAccounts/x/budgets/1"},
+		[]string{"billingbudgets.googleapis.com"}},
+	"time_sleep":     {map[string]string{"id": "1"}, nil},
+	"terraform_data": {map[string]string{"id": "1"}, nil},
+	"null_resource":  {map[string]string{"id": "1"}, nil},
+}
+
+// grants are the resources that give a member a role: on what, and the API that they need.
+var grants = map[string]struct {
+	on  func(*Cloud, object) string
+	api string
+}{
+	"google_project_iam_member": {func(*Cloud, object) string { return "project" },
+		"cloudresourcemanager.googleapis.com"},
+	"google_service_account_iam_member": {func(_ *Cloud, r object) string {
+		_, email, _ := strings.Cut(r.text("service_account_id"), "/serviceAccounts/")
+		return "account:" + email
+	}, "iam.googleapis.com"},
+	"google_cloud_tasks_queue_iam_member": {func(c *Cloud, r object) string {
+		return "queue:" + c.queue(r.text("location"), r.text("name"))
+	}, "cloudtasks.googleapis.com"},
+	"google_cloud_run_v2_service_iam_member": {func(_ *Cloud, r object) string {
+		return "service:" + r.text("location") + "/" + r.text("name")
+	}, "run.googleapis.com"},
+	"google_secret_manager_secret_iam_member": {func(_ *Cloud, r object) string {
+		return "secret:" + r.text("secret_id")
+	}, "secretmanager.googleapis.com"},
+}
+
+// grant gives a member a role.
+func (p *plan) grant(g grant, api string) (map[string]string, func() error, error) {
+	if err := p.cloud.needs(api); err != nil {
+		return nil, nil, err
+	}
+	return map[string]string{}, p.drop(func() { delete(p.cloud.grants, g) }), p.cloud.give(g, true)
+}
+
+// drop returns what takes something out of the project.
+func (p *plan) drop(f func()) func() error {
+	return func() error {
+		p.cloud.mu.Lock()
+		defer p.cloud.mu.Unlock()
+		f()
+		return nil
+	}
+}
+
+// creates are the resources of which the project keeps something.
+var creates = map[string]func(*plan, object) (map[string]string, func() error, error){
+	"google_project_service":                 (*plan).createAPI,
+	"google_service_account":                 (*plan).createAccount,
+	"google_cloud_tasks_queue":               (*plan).createQueue,
+	"google_cloud_run_v2_service":            (*plan).createService,
+	"google_cloud_scheduler_job":             (*plan).createSchedule,
+	"google_monitoring_notification_channel": (*plan).createChannel,
+	"google_monitoring_alert_policy":         (*plan).createPolicy,
+	"google_firestore_field": func(*plan, object) (map[string]string, func() error, error) {
+		return nil, nil, errors.New("creating Field: googleapi: Error 400: Single-field indexing modes can't be " +
+			"updated for databases in Datastore mode")
+	},
+}
+
+func (p *plan) createAPI(r object) (map[string]string, func() error, error) {
+	c := p.cloud
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !apiNames[r.text("service")] {
+		return nil, nil, fmt.Errorf("service %s not found", r.text("service"))
+	}
+	c.apis[r.text("service")] = true
+	return map[string]string{"id": c.options.Project + "/" + r.text("service")}, func() error { return nil }, nil
+}
+
+func (p *plan) createAccount(r object) (map[string]string, func() error, error) {
+	c := p.cloud
+	email := r.text("account_id") + "@" + c.options.Project + ".iam.gserviceaccount.com"
+	if err := c.needs("iam.googleapis.com"); err != nil {
+		return nil, nil, err
+	}
+	name := "projects/" + c.options.Project + "/serviceAccounts/" + email
+	return map[string]string{"email": email, "member": "serviceAccount:" + email, "name": name, "id": name},
+		p.drop(func() { delete(c.accounts, email) }), c.account(email)
+}
+
+func (p *plan) createSchedule(r object) (map[string]string, func() error, error) {
+	c := p.cloud
+	target := r.block("http_target")
+	token := target.block("oidc_token")
+	s := &schedule{
+		name: r.text("name"), uri: target.text("uri"), method: target.text("http_method"),
+		account: token.text("service_account_email"), audience: token.text("audience"),
+	}
+	if err := c.needs("cloudscheduler.googleapis.com"); err != nil {
+		return nil, nil, err
+	}
+	return map[string]string{"id": s.name}, p.drop(func() { delete(c.schedules, s.name) }), c.addSchedule(s)
+}
+
+func (p *plan) createChannel(r object) (map[string]string, func() error, error) {
+	c := p.cloud
+	if err := c.needs("monitoring.googleapis.com"); err != nil {
+		return nil, nil, err
+	}
+	name := c.channel(r.item("labels", "email_address"))
+	return map[string]string{"name": name, "id": name}, p.drop(func() { delete(c.channels, name) }), nil
+}
+
+func (p *plan) createPolicy(r object) (map[string]string, func() error, error) {
+	c := p.cloud
+	if err := c.needs("monitoring.googleapis.com", "logging.googleapis.com"); err != nil {
+		return nil, nil, err
+	}
+	var conditions []string
+	for _, condition := range r.blocks["conditions"] {
+		for _, inner := range []string{"condition_matched_log", "condition_prometheus_query_language",
+			"condition_absent", "condition_threshold"} {
+			conditions = append(conditions, condition.block(inner).text("filter"),
+				condition.block(inner).text("query"))
+		}
+	}
+	name, err := c.policy(policy{r.text("display_name"), strings.Join(conditions, "\n"),
+		r.list("notification_channels")})
+	return map[string]string{"name": name, "id": name}, p.drop(func() { delete(c.policies, name) }), err
 }
 
 func (p *plan) createQueue(r object) (map[string]string, func() error, error) {

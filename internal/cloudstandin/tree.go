@@ -60,6 +60,22 @@ func (c Call) Positional(i int) string {
 	return ""
 }
 
+// chooses reports whether a flag takes a value.
+func (n Node) chooses(value string) bool {
+	return len(n.Choices) == 0 || slices.Contains(n.Choices, strings.ToLower(value)) ||
+		slices.Contains(n.Choices, value)
+}
+
+// invertedFlag returns the flag that a name such as --no-quiet says is off, if there is one.
+func invertedFlag(flags map[string]Node, name string) (flag string, ok bool) {
+	inverted, ok := strings.CutPrefix(name, "--no-")
+	n, known := flags["--"+inverted]
+	if !ok || !known || n.Nargs != "0" {
+		return "", false
+	}
+	return n.Flags[0], true
+}
+
 // Parse reads the arguments of gcloud as its own parser does: it has every command, flag and
 // argument, those that are required, those that exclude each other, and the choices of values. It
 // does not check the form of other values.
@@ -81,12 +97,9 @@ func (t *Tree) Parse(args []string) (Call, error) {
 		}
 		name, value, has := strings.Cut(arg, "=")
 		n, known := flags[name]
-		if inverted, ok := strings.CutPrefix(name, "--no-"); ok && !known {
-			if n, known = flags["--"+inverted]; known && n.Nargs == "0" && !has {
-				c.Flags[n.Flags[0]] = "false"
-				continue
-			}
-			known = false
+		if off, ok := invertedFlag(flags, name); ok && !known && !has {
+			c.Flags[off] = "false"
+			continue
 		}
 		switch {
 		case !known:
@@ -101,8 +114,7 @@ func (t *Tree) Parse(args []string) (Call, error) {
 			i++
 			value = rest[i]
 		}
-		if len(n.Choices) > 0 && !slices.Contains(n.Choices, strings.ToLower(value)) &&
-			!slices.Contains(n.Choices, value) {
+		if !n.chooses(value) {
 			return c, c.errorf("argument %s: Invalid choice: '%s'.\n\nValid choices are [%s].", name, value,
 				strings.Join(n.Choices, ", "))
 		}

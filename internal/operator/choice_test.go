@@ -13,13 +13,15 @@ import (
 
 // TestFilters reads conditions of GQL as parts of queries.
 func TestFilters(t *testing.T) {
-	for condition, want := range map[string]string{
-		`Seats > 10`:                              `{"kind":"K","filters":[{"property":"Seats","op":">","value":10}]}`,
-		`a = 'x' AND b <= 1.5 AND c IS NULL`:      `{"kind":"K","filters":[{"property":"a","op":"=","value":"x"},{"property":"b","op":"<=","value":1.5},{"property":"c","op":"=","value":null}]}`,
-		`seen < DATETIME('2026-10-24T00:00:00Z')`: `{"kind":"K","filters":[{"property":"seen","op":"<","value":{"time":"2026-10-24T00:00:00Z"}}]}`,
-		`plan IN ARRAY('free', 'gold')`:           `{"kind":"K","filters":[{"property":"plan","op":"in","value":["free","gold"]}]}`,
-		`active = TRUE`:                           `{"kind":"K","filters":[{"property":"active","op":"=","value":true}]}`,
+	for condition, filters := range map[string]string{
+		`Seats > 10`: `{"property":"Seats","op":">","value":10}`,
+		`a = 'x' AND b <= 1.5 AND c IS NULL`: `{"property":"a","op":"=","value":"x"},` +
+			`{"property":"b","op":"<=","value":1.5},{"property":"c","op":"=","value":null}`,
+		`day < DATETIME('2026-10-24T00:00:00Z')`: `{"property":"day","op":"<","value":{"time":"2026-10-24T00:00:00Z"}}`,
+		`plan IN ARRAY('free', 'gold')`:          `{"property":"plan","op":"in","value":["free","gold"]}`,
+		`active = TRUE`:                          `{"property":"active","op":"=","value":true}`,
 	} {
+		want := `{"kind":"K","filters":[` + filters + `]}`
 		q := mapper.Query{Kind: "K"}
 		if err := operator.AddCondition(&q, condition); err != nil {
 			t.Error(err)

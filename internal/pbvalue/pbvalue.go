@@ -148,26 +148,11 @@ var (
 func Of(value any, noIndex bool) (*pb.Value, error) {
 	v := &pb.Value{ExcludeFromIndexes: noIndex}
 	switch x := value.(type) {
-	case nil:
-		v.ValueType = &pb.Value_NullValue{NullValue: structpb.NullValue_NULL_VALUE}
-	case bool:
-		v.ValueType = &pb.Value_BooleanValue{BooleanValue: x}
-	case int:
-		v.ValueType = &pb.Value_IntegerValue{IntegerValue: int64(x)}
-	case int32:
-		v.ValueType = &pb.Value_IntegerValue{IntegerValue: int64(x)}
-	case int64:
-		v.ValueType = &pb.Value_IntegerValue{IntegerValue: x}
-	case float32:
-		v.ValueType = &pb.Value_DoubleValue{DoubleValue: float64(x)}
-	case float64:
-		v.ValueType = &pb.Value_DoubleValue{DoubleValue: x}
+	case nil, bool, int, int32, int64, float32, float64:
+		return ofPlain(x, noIndex), nil
 	case string:
-		switch {
-		case len(x) > LongestIndexed && !noIndex:
-			return nil, errTooLong
-		case !utf8.ValidString(x):
-			return nil, errUTF8
+		if err := checkText(x, noIndex); err != nil {
+			return nil, err
 		}
 		v.ValueType = &pb.Value_StringValue{StringValue: x}
 	case []byte:
@@ -201,27 +186,67 @@ func Of(value any, noIndex bool) (*pb.Value, error) {
 		}
 		v.ValueType = &pb.Value_EntityValue{EntityValue: inner}
 	case []any:
-		list := make([]*pb.Value, len(x))
-		for i, one := range x {
-			var err error
-			if list[i], err = Of(one, noIndex); err != nil {
-				return nil, fmt.Errorf("at index %d: %w", i, err)
-			}
-		}
-		// An array has no index of its own: its elements do.
-		v.ValueType, v.ExcludeFromIndexes = &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: list}}, false
+		return ofList(x, noIndex)
 	default:
-		p := reflect.ValueOf(value)
-		switch {
-		case p.Kind() != reflect.Pointer:
-			return nil, fmt.Errorf("a value of the type %T, which no property can have: it can have a bool, int64, "+
-				"float64, "+
-				"string, []byte, time.Time, datastore.GeoPoint, *datastore.Key, *datastore.Entity, or an []any of "+
-				"these", value)
-		case p.IsNil():
-			return Of(nil, noIndex)
-		}
-		return Of(p.Elem().Interface(), noIndex)
+		return ofPointer(value, noIndex)
 	}
 	return v, nil
+}
+
+// ofPlain converts what every property can have.
+func ofPlain(value any, noIndex bool) *pb.Value {
+	v := &pb.Value{ExcludeFromIndexes: noIndex}
+	switch x := value.(type) {
+	case nil:
+		v.ValueType = &pb.Value_NullValue{NullValue: structpb.NullValue_NULL_VALUE}
+	case bool:
+		v.ValueType = &pb.Value_BooleanValue{BooleanValue: x}
+	case int:
+		v.ValueType = &pb.Value_IntegerValue{IntegerValue: int64(x)}
+	case int32:
+		v.ValueType = &pb.Value_IntegerValue{IntegerValue: int64(x)}
+	case int64:
+		v.ValueType = &pb.Value_IntegerValue{IntegerValue: x}
+	case float32:
+		v.ValueType = &pb.Value_DoubleValue{DoubleValue: float64(x)}
+	case float64:
+		v.ValueType = &pb.Value_DoubleValue{DoubleValue: x}
+	}
+	return v
+}
+
+func checkText(text string, noIndex bool) error {
+	switch {
+	case len(text) > LongestIndexed && !noIndex:
+		return errTooLong
+	case !utf8.ValidString(text):
+		return errUTF8
+	}
+	return nil
+}
+
+// ofList converts an array, which has no index of its own: its elements do.
+func ofList(all []any, noIndex bool) (*pb.Value, error) {
+	list := make([]*pb.Value, len(all))
+	for i, one := range all {
+		var err error
+		if list[i], err = Of(one, noIndex); err != nil {
+			return nil, fmt.Errorf("at index %d: %w", i, err)
+		}
+	}
+	return &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: list}}}, nil
+}
+
+// ofPointer converts what a pointer points to.
+func ofPointer(value any, noIndex bool) (*pb.Value, error) {
+	p := reflect.ValueOf(value)
+	switch {
+	case p.Kind() != reflect.Pointer:
+		return nil, fmt.Errorf("a value of the type %T, which no property can have: it can have a bool, int64, "+
+			"float64, string, []byte, time.Time, datastore.GeoPoint, *datastore.Key, *datastore.Entity, or an "+
+			"[]any of these", value)
+	case p.IsNil():
+		return Of(nil, noIndex)
+	}
+	return Of(p.Elem().Interface(), noIndex)
 }

@@ -75,6 +75,11 @@ func checkMeaning(name string, v *pb.Value) error {
 	case typeOf(v) != wanted:
 		return notOfType(name, m, wanted)
 	}
+	return checkMeant(m, v)
+}
+
+// checkMeant checks a value, which is of the right type, by what its meaning says of it.
+func checkMeant(m int32, v *pb.Value) error {
 	switch m {
 	case textMeaning, compressedMeaning:
 		if !v.ExcludeFromIndexes {

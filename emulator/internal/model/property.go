@@ -4,6 +4,7 @@ import (
 	"time"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/genproto/googleapis/type/latlng"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -58,14 +59,13 @@ func (db Database) CheckValue(name string, v *pb.Value, depth int, inArray bool)
 	case *pb.Value_BlobValue:
 		return CheckSize(name, len(value.BlobValue), v.ExcludeFromIndexes)
 	case *pb.Value_TimestampValue:
-		t := value.TimestampValue
-		if t.CheckValid() != nil || t.Seconds < minSeconds || t.Seconds > maxSeconds {
+		if !isTime(value.TimestampValue) {
 			return Invalid("the property %q is no time between the years 1 and 9999", name)
 		}
-		v.ValueType = &pb.Value_TimestampValue{TimestampValue: timestamppb.New(t.AsTime().Truncate(time.Microsecond))}
+		t := value.TimestampValue.AsTime().Truncate(time.Microsecond)
+		v.ValueType = &pb.Value_TimestampValue{TimestampValue: timestamppb.New(t)}
 	case *pb.Value_GeoPointValue:
-		p := value.GeoPointValue
-		if !(p.GetLatitude() >= -90 && p.GetLatitude() <= 90 && p.GetLongitude() >= -180 && p.GetLongitude() <= 180) {
+		if !isPoint(value.GeoPointValue) {
 			return Invalid("the property %q is no point: latitude in [-90, 90], longitude in [-180, 180]", name)
 		}
 	case *pb.Value_KeyValue:
@@ -89,6 +89,14 @@ func (db Database) CheckValue(name string, v *pb.Value, depth int, inArray bool)
 		return db.checkNested(name+".", value.EntityValue.GetProperties(), depth+1)
 	}
 	return nil
+}
+
+func isTime(t *timestamppb.Timestamp) bool {
+	return t.CheckValid() == nil && t.Seconds >= minSeconds && t.Seconds <= maxSeconds
+}
+
+func isPoint(p *latlng.LatLng) bool {
+	return p.GetLatitude() >= -90 && p.GetLatitude() <= 90 && p.GetLongitude() >= -180 && p.GetLongitude() <= 180
 }
 
 // CheckSize checks the size of a string or blob.

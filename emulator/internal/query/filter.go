@@ -281,19 +281,33 @@ func (p *filterParser) property(f *pb.PropertyFilter) ([]*conjunction, error) {
 			return nil, err
 		}
 	}
-	one := func(c *conjunction) ([]*conjunction, error) { return []*conjunction{c}, nil }
+	if op == pb.PropertyFilter_IN {
+		return p.in(name, forms)
+	}
+	c, err := p.one(name, op, forms)
+	if err != nil {
+		return nil, err
+	}
+	return []*conjunction{c}, nil
+}
+
+// in parses an IN filter.
+func (p *filterParser) in(name string, forms []string) ([]*conjunction, error) {
+	p.either++
+	if len(forms) > maxDisjunctions {
+		return nil, model.Invalid("the filter comes to more than %d disjunctions", maxDisjunctions)
+	}
+	slices.Sort(forms)
+	var all []*conjunction
+	for _, form := range slices.Compact(forms) {
+		all = append(all, equals(name, form))
+	}
+	return all, nil
+}
+
+// one parses a filter that comes to one conjunction.
+func (p *filterParser) one(name string, op pb.PropertyFilter_Operator, forms []string) (*conjunction, error) {
 	switch op {
-	case pb.PropertyFilter_IN:
-		p.either++
-		if len(forms) > maxDisjunctions {
-			return nil, model.Invalid("the filter comes to more than %d disjunctions", maxDisjunctions)
-		}
-		slices.Sort(forms)
-		var all []*conjunction
-		for _, form := range slices.Compact(forms) {
-			all = append(all, equals(name, form))
-		}
-		return all, nil
 	case pb.PropertyFilter_NOT_IN, pb.PropertyFilter_NOT_EQUAL:
 		if op == pb.PropertyFilter_NOT_IN {
 			p.notIn++
@@ -308,36 +322,42 @@ func (p *filterParser) property(f *pb.PropertyFilter) ([]*conjunction, error) {
 			not[form] = true
 		}
 		if name == model.KeyProperty {
-			return one(&conjunction{notKeys: not, ranged: true})
+			return &conjunction{notKeys: not, ranged: true}, nil
 		}
-		return one(&conjunction{between: []*interval{{property: name, not: not}}})
+		return &conjunction{between: []*interval{{property: name, not: not}}}, nil
 	case pb.PropertyFilter_EQUAL:
-		return one(equals(name, forms[0]))
+		return equals(name, forms[0]), nil
 	case pb.PropertyFilter_HAS_ANCESTOR:
 		if name != model.KeyProperty {
 			return nil, model.Invalid("a HAS_ANCESTOR filter is on __key__, not on %q", name)
 		}
 		prefix := strings.TrimSuffix(forms[0], string(collate.PathEnd))
 		p.ancestors[prefix] = true
-		return one(&conjunction{lo: prefix, hi: prefix + string(collate.PathElement+1), ancestor: prefix})
+		return &conjunction{lo: prefix, hi: prefix + string(collate.PathElement+1), ancestor: prefix}, nil
 	}
-	var lo, hi string
+	lo, hi, ok := bounds(op, forms[0])
+	switch {
+	case !ok:
+		return nil, model.Invalid("a filter on %q has no operator", name)
+	case name == model.KeyProperty:
+		return &conjunction{lo: lo, hi: hi, ranged: true}, nil
+	}
+	return &conjunction{between: []*interval{{property: name, lo: lo, hi: hi}}}, nil
+}
+
+// bounds returns what an inequality is between. It is not ok if it is none.
+func bounds(op pb.PropertyFilter_Operator, form string) (lo, hi string, ok bool) {
 	switch op {
 	case pb.PropertyFilter_LESS_THAN:
-		hi = forms[0]
+		return "", form, true
 	case pb.PropertyFilter_LESS_THAN_OR_EQUAL:
-		hi = behind(forms[0])
+		return "", behind(form), true
 	case pb.PropertyFilter_GREATER_THAN:
-		lo = behind(forms[0])
+		return behind(form), "", true
 	case pb.PropertyFilter_GREATER_THAN_OR_EQUAL:
-		lo = forms[0]
-	default:
-		return nil, model.Invalid("a filter on %q has no operator", name)
+		return form, "", true
 	}
-	if name == model.KeyProperty {
-		return one(&conjunction{lo: lo, hi: hi, ranged: true})
-	}
-	return one(&conjunction{between: []*interval{{property: name, lo: lo, hi: hi}}})
+	return "", "", false
 }
 
 func equals(property, form string) *conjunction {

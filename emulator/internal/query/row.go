@@ -32,16 +32,7 @@ func (q *Query) Rows(dst []Row, r *store.Record, v store.Version, sortKey string
 		return dst
 	}
 	if q.byScatter() {
-		value, ok := store.Scatter(v.Key().Path, q.scatter)
-		if !ok {
-			return dst
-		}
-		if !slices.ContainsFunc(q.anyOf, func(c *conjunction) bool {
-			return len(c.equal) == 0 || c.holds(v.Some(q.reads))
-		}) {
-			return dst
-		}
-		return append(dst, Row{SortKey: string(value[:]) + r.Path, Version: v})
+		return q.scatterRows(dst, r, v)
 	}
 	properties := v.Some(q.reads)
 	var satisfied []*conjunction
@@ -88,6 +79,17 @@ func (q *Query) Rows(dst []Row, r *store.Record, v store.Version, sortKey string
 		}
 	}
 	return append(dst, rows...)
+}
+
+// scatterRows is Rows for a query that is ordered by __scatter__.
+func (q *Query) scatterRows(dst []Row, r *store.Record, v store.Version) []Row {
+	value, ok := store.Scatter(v.Key().Path, q.scatter)
+	if !ok || !slices.ContainsFunc(q.anyOf, func(c *conjunction) bool {
+		return len(c.equal) == 0 || c.holds(v.Some(q.reads))
+	}) {
+		return dst
+	}
+	return append(dst, Row{SortKey: string(value[:]) + r.Path, Version: v})
 }
 
 // extend returns the combinations of rows with the values of the next order. With a sort key,

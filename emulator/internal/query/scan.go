@@ -280,17 +280,10 @@ func (s *source) peek() bool {
 		}
 		s.rows, s.next = s.rows[:0], 0
 		entry, r := s.iter.Key(), s.iter.Record()
-		if s.down {
-			if entry < s.end {
-				break
-			}
-			s.first = s.iter.Prev()
-		} else {
-			if s.end != "" && entry >= s.end || !strings.HasPrefix(entry, s.prefix) {
-				break
-			}
-			s.first = s.iter.Next()
+		if s.ends(entry) {
+			break
 		}
+		s.first = s.step()
 		v, ok := r.At(s.at)
 		if !ok {
 			s.merge.look(1)
@@ -330,6 +323,22 @@ func (s *source) peek() bool {
 		s.rows = slices.DeleteFunc(s.rows, func(r Row) bool { return r.SortKey != key })
 	}
 	return s.next < len(s.rows)
+}
+
+// ends reports whether an entry is none of those that are to be read.
+func (s *source) ends(entry string) bool {
+	if s.down {
+		return entry < s.end
+	}
+	return s.end != "" && entry >= s.end || !strings.HasPrefix(entry, s.prefix)
+}
+
+// step goes to the next entry. It returns false if there is none.
+func (s *source) step() bool {
+	if s.down {
+		return s.iter.Prev()
+	}
+	return s.iter.Next()
 }
 
 // work is how much looking at a version takes beyond an entry.

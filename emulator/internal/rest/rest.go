@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 
@@ -75,109 +76,147 @@ func serve(ctx context.Context, c pb.CloudTasksClient, r *http.Request, body io.
 	id, verb, _ := strings.Cut(name[last:], ":")
 	name = name[:last] + id
 	parts := strings.Split(name, "/")
-	call := r.Method + " " + verb
+	to := r.Method + " " + verb
 	for i, p := range parts {
 		if i%2 == 0 {
-			call += "/" + p
+			to += "/" + p
 		} else if p == "" {
 			return nil, unknown(r)
 		}
 	}
 	if len(parts)%2 == 0 {
-		call += "/*"
+		to += "/*"
 	}
-	parent := strings.Join(parts[:max(0, len(parts)-1)], "/")
-	read := func(m proto.Message) error {
-		text, err := io.ReadAll(body)
-		if err != nil {
-			return status.Errorf(codes.InvalidArgument, "the body can't be read: %v", err)
-		}
-		if len(text) == 0 {
-			return nil
-		}
-		if err := (protojson.UnmarshalOptions{DiscardUnknown: !versioned}).Unmarshal(text, m); err != nil {
-			return status.Errorf(codes.InvalidArgument, "Invalid JSON payload received: %v", err)
-		}
-		return nil
-	}
-	query := r.URL.Query()
-	pageSize := int32(0)
-	if text := query.Get("pageSize"); text != "" {
+	serves, known := calls[to]
+	in := call{client: c, name: name, parent: strings.Join(parts[:max(0, len(parts)-1)], "/"),
+		versioned: versioned, body: body, query: r.URL.Query()}
+	if text := in.query.Get("pageSize"); text != "" {
 		n, err := strconv.ParseInt(text, 10, 32)
 		if err != nil {
 			return nil, status.Errorf(codes.InvalidArgument, "pageSize has to be a number, it is %.50q", text)
 		}
-		pageSize = int32(n)
+		in.pageSize = int32(n)
 	}
-	const queues, tasks = "/projects/locations/queues", "/projects/locations/queues/tasks"
-	switch call {
-	case "POST " + queues:
-		req := &pb.CreateQueueRequest{Parent: parent, Queue: new(pb.Queue)}
-		if err := read(req.Queue); err != nil {
-			return nil, err
-		}
-		return c.CreateQueue(ctx, req)
-	case "GET " + queues:
-		return c.ListQueues(ctx, &pb.ListQueuesRequest{
-			Parent: parent, Filter: query.Get("filter"), PageSize: pageSize, PageToken: query.Get("pageToken"),
+	if !known {
+		return nil, unknown(r)
+	}
+	return serves(ctx, in)
+}
+
+// A call is what a request asks for.
+type call struct {
+	client       pb.CloudTasksClient
+	name, parent string // of the queue or task
+	versioned    bool   // as clients of the REST API ask, not Firebase's Admin SDK
+	body         io.Reader
+	query        url.Values
+	pageSize     int32
+}
+
+// read reads the body.
+func (c call) read(m proto.Message) error {
+	text, err := io.ReadAll(c.body)
+	if err != nil {
+		return status.Errorf(codes.InvalidArgument, "the body can't be read: %v", err)
+	}
+	if len(text) == 0 {
+		return nil
+	}
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: !c.versioned}).Unmarshal(text, m); err != nil {
+		return status.Errorf(codes.InvalidArgument, "Invalid JSON payload received: %v", err)
+	}
+	return nil
+}
+
+const queues, tasks = "/projects/locations/queues", "/projects/locations/queues/tasks"
+
+// calls are the methods, by verb and path. A * is a name.
+var calls = map[string]func(context.Context, call) (proto.Message, error){
+	"POST " + queues:         createQueue,
+	"PATCH " + queues + "/*": updateQueue,
+	"POST " + tasks:          createTask,
+	"GET " + queues: func(ctx context.Context, c call) (proto.Message, error) {
+		return c.client.ListQueues(ctx, &pb.ListQueuesRequest{
+			Parent: c.parent, Filter: c.query.Get("filter"), PageSize: c.pageSize, PageToken: c.query.Get("pageToken"),
 		})
-	case "GET " + queues + "/*":
-		return c.GetQueue(ctx, &pb.GetQueueRequest{Name: name})
-	case "PATCH " + queues + "/*":
-		req := &pb.UpdateQueueRequest{Queue: new(pb.Queue)}
-		if err := read(req.Queue); err != nil {
-			return nil, err
-		}
-		req.Queue.Name = name
-		if mask := query.Get("updateMask"); mask != "" {
-			quoted, _ := json.Marshal(mask)
-			req.UpdateMask = new(fieldmaskpb.FieldMask)
-			if err := protojson.Unmarshal(quoted, req.UpdateMask); err != nil {
-				return nil, status.Errorf(codes.InvalidArgument, "updateMask: %v", err)
-			}
-		}
-		return c.UpdateQueue(ctx, req)
-	case "DELETE " + queues + "/*":
-		return c.DeleteQueue(ctx, &pb.DeleteQueueRequest{Name: name})
-	case "POST pause" + queues + "/*":
-		return c.PauseQueue(ctx, &pb.PauseQueueRequest{Name: name})
-	case "POST resume" + queues + "/*":
-		return c.ResumeQueue(ctx, &pb.ResumeQueueRequest{Name: name})
-	case "POST purge" + queues + "/*":
-		return c.PurgeQueue(ctx, &pb.PurgeQueueRequest{Name: name})
-	case "POST " + tasks:
-		req := new(pb.CreateTaskRequest)
-		if err := read(req); err != nil {
-			return nil, err
-		}
-		req.Parent = parent
-		if !versioned {
-			if h := req.Task.GetHttpRequest(); h != nil && h.Url == "" {
-				return nil, errNoURL
-			}
-			if err := ensure(ctx, c, parent); err != nil {
-				return nil, err
-			}
-		}
-		return c.CreateTask(ctx, req)
-	case "GET " + tasks:
-		return c.ListTasks(ctx, &pb.ListTasksRequest{
-			Parent: parent, PageSize: pageSize, PageToken: query.Get("pageToken"),
-			ResponseView: view(query.Get("responseView")),
+	},
+	"GET " + queues + "/*": func(ctx context.Context, c call) (proto.Message, error) {
+		return c.client.GetQueue(ctx, &pb.GetQueueRequest{Name: c.name})
+	},
+	"DELETE " + queues + "/*": func(ctx context.Context, c call) (proto.Message, error) {
+		return c.client.DeleteQueue(ctx, &pb.DeleteQueueRequest{Name: c.name})
+	},
+	"POST pause" + queues + "/*": func(ctx context.Context, c call) (proto.Message, error) {
+		return c.client.PauseQueue(ctx, &pb.PauseQueueRequest{Name: c.name})
+	},
+	"POST resume" + queues + "/*": func(ctx context.Context, c call) (proto.Message, error) {
+		return c.client.ResumeQueue(ctx, &pb.ResumeQueueRequest{Name: c.name})
+	},
+	"POST purge" + queues + "/*": func(ctx context.Context, c call) (proto.Message, error) {
+		return c.client.PurgeQueue(ctx, &pb.PurgeQueueRequest{Name: c.name})
+	},
+	"GET " + tasks: func(ctx context.Context, c call) (proto.Message, error) {
+		return c.client.ListTasks(ctx, &pb.ListTasksRequest{
+			Parent: c.parent, PageSize: c.pageSize, PageToken: c.query.Get("pageToken"),
+			ResponseView: view(c.query.Get("responseView")),
 		})
-	case "GET " + tasks + "/*":
-		return c.GetTask(ctx, &pb.GetTaskRequest{Name: name, ResponseView: view(query.Get("responseView"))})
-	case "DELETE " + tasks + "/*":
-		return c.DeleteTask(ctx, &pb.DeleteTaskRequest{Name: name})
-	case "POST run" + tasks + "/*":
+	},
+	"GET " + tasks + "/*": func(ctx context.Context, c call) (proto.Message, error) {
+		return c.client.GetTask(ctx,
+			&pb.GetTaskRequest{Name: c.name, ResponseView: view(c.query.Get("responseView"))})
+	},
+	"DELETE " + tasks + "/*": func(ctx context.Context, c call) (proto.Message, error) {
+		return c.client.DeleteTask(ctx, &pb.DeleteTaskRequest{Name: c.name})
+	},
+	"POST run" + tasks + "/*": func(ctx context.Context, c call) (proto.Message, error) {
 		req := new(pb.RunTaskRequest)
-		if err := read(req); err != nil {
+		if err := c.read(req); err != nil {
 			return nil, err
 		}
-		req.Name = name
-		return c.RunTask(ctx, req)
+		req.Name = c.name
+		return c.client.RunTask(ctx, req)
+	},
+}
+
+func createQueue(ctx context.Context, c call) (proto.Message, error) {
+	req := &pb.CreateQueueRequest{Parent: c.parent, Queue: new(pb.Queue)}
+	if err := c.read(req.Queue); err != nil {
+		return nil, err
 	}
-	return nil, unknown(r)
+	return c.client.CreateQueue(ctx, req)
+}
+
+func updateQueue(ctx context.Context, c call) (proto.Message, error) {
+	req := &pb.UpdateQueueRequest{Queue: new(pb.Queue)}
+	if err := c.read(req.Queue); err != nil {
+		return nil, err
+	}
+	req.Queue.Name = c.name
+	if mask := c.query.Get("updateMask"); mask != "" {
+		quoted, _ := json.Marshal(mask)
+		req.UpdateMask = new(fieldmaskpb.FieldMask)
+		if err := protojson.Unmarshal(quoted, req.UpdateMask); err != nil {
+			return nil, status.Errorf(codes.InvalidArgument, "updateMask: %v", err)
+		}
+	}
+	return c.client.UpdateQueue(ctx, req)
+}
+
+func createTask(ctx context.Context, c call) (proto.Message, error) {
+	req := new(pb.CreateTaskRequest)
+	if err := c.read(req); err != nil {
+		return nil, err
+	}
+	req.Parent = c.parent
+	if !c.versioned {
+		if h := req.Task.GetHttpRequest(); h != nil && h.Url == "" {
+			return nil, errNoURL
+		}
+		if err := ensure(ctx, c.client, c.parent); err != nil {
+			return nil, err
+		}
+	}
+	return c.client.CreateTask(ctx, req)
 }
 
 // errNoURL is for clients that leave it to Firebase's own emulators to know where a function is.

@@ -154,15 +154,20 @@ func overrideURL(text string, o *pb.UriOverride) string {
 		u.Host = strings.TrimSuffix(net.JoinHostPort(strings.Trim(host, "[]"), port), ":")
 	}
 	if o.PathOverride != nil && (always || u.Path == "") {
-		u.Path, u.RawPath = o.PathOverride.Path, ""
-		if u.Path != "" && !strings.HasPrefix(u.Path, "/") {
-			u.Path = "/" + u.Path
-		}
+		u.Path, u.RawPath = rooted(o.PathOverride.Path), ""
 	}
 	if o.QueryOverride != nil && (always || u.RawQuery == "") {
 		u.RawQuery = o.QueryOverride.QueryParams
 	}
 	return u.String()
+}
+
+// rooted returns a path that begins at the root, if there is one.
+func rooted(path string) string {
+	if path == "" || strings.HasPrefix(path, "/") {
+		return path
+	}
+	return "/" + path
 }
 
 // overrideRequest returns a task's method, URL, body and headers as its queue

@@ -125,51 +125,8 @@ func report(
 		return false, err
 	}
 	defer done()
-	counts := make(map[string]*count)
+	todo, t := plan(lab, names, wanted, reasons)
 	var mu sync.Mutex
-	var open, stale []string
-	existing := make(map[string]bool)
-	var todo []mutation.Mutant
-	for _, m := range lab.Mutants {
-		existing[m.Name()] = true
-		if !slices.Contains(names, m.Target) {
-			continue
-		}
-		if counts[m.Target] == nil {
-			counts[m.Target] = new(count)
-		}
-		counts[m.Target].all++
-		if wanted(m) {
-			todo = append(todo, m)
-		}
-	}
-	slices.SortStableFunc(todo, func(a, b mutation.Mutant) int {
-		return slices.Index(names, a.Target) - slices.Index(names, b.Target)
-	})
-	if *shuffle != 0 {
-		rand.New(rand.NewPCG(*shuffle, 0)).Shuffle(len(todo), func(i, j int) { todo[i], todo[j] = todo[j], todo[i] })
-	}
-	note := func(m mutation.Mutant, r mutation.Result) {
-		c := counts[m.Target]
-		c.run++
-		switch {
-		case r.Found != "":
-			c.found++
-			if reasons[r.Mutant] != "" {
-				stale = append(stale, r.Mutant+": found by "+r.Found)
-			}
-		case reasons[r.Mutant] != "":
-			c.survived++
-			c.explained++
-		default:
-			c.survived++
-			why := fmt.Sprintf("%d tests reach it", r.Reached)
-			if r.Left > 0 {
-				why += fmt.Sprintf(", %d of them were not run", r.Left)
-			}
-			open = append(open, fmt.Sprintf("%s\t(%s; %s)", r.Mutant, r.Place, why))
-		}
-	}
 	err = lab.Each(len(todo), func(i int) error {
 		m := todo[i]
 		if *limit > 0 && time.Since(began) > *limit {
@@ -192,32 +149,94 @@ func report(
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		note(m, r)
+		t.note(m, r)
 		return nil
 	})
-	table(counts)
-	for _, s := range open {
+	ok = t.print()
+	fmt.Printf("%v\n", time.Since(began).Round(time.Second))
+	return err == nil && ok && len(lab.Broken) == 0, err
+}
+
+// A tally counts what became of the mutants.
+type tally struct {
+	reasons     map[string]string // of survivors that can't matter
+	counts      map[string]*count
+	existing    map[string]bool
+	open, stale []string // survivors without a reason, and reasons without a survivor
+}
+
+// plan returns the mutants that are to be tried, in their order.
+func plan(
+	lab *mutation.Lab, names []string, wanted func(mutation.Mutant) bool, reasons map[string]string,
+) (todo []mutation.Mutant, t *tally) {
+	t = &tally{reasons: reasons, counts: make(map[string]*count), existing: make(map[string]bool)}
+	for _, m := range lab.Mutants {
+		t.existing[m.Name()] = true
+		if !slices.Contains(names, m.Target) {
+			continue
+		}
+		if t.counts[m.Target] == nil {
+			t.counts[m.Target] = new(count)
+		}
+		t.counts[m.Target].all++
+		if wanted(m) {
+			todo = append(todo, m)
+		}
+	}
+	slices.SortStableFunc(todo, func(a, b mutation.Mutant) int {
+		return slices.Index(names, a.Target) - slices.Index(names, b.Target)
+	})
+	if *shuffle != 0 {
+		rand.New(rand.NewPCG(*shuffle, 0)).Shuffle(len(todo), func(i, j int) { todo[i], todo[j] = todo[j], todo[i] })
+	}
+	return todo, t
+}
+
+// note counts what became of a mutant.
+func (t *tally) note(m mutation.Mutant, r mutation.Result) {
+	c := t.counts[m.Target]
+	c.run++
+	switch {
+	case r.Found != "":
+		c.found++
+		if t.reasons[r.Mutant] != "" {
+			t.stale = append(t.stale, r.Mutant+": found by "+r.Found)
+		}
+	case t.reasons[r.Mutant] != "":
+		c.survived++
+		c.explained++
+	default:
+		c.survived++
+		why := fmt.Sprintf("%d tests reach it", r.Reached)
+		if r.Left > 0 {
+			why += fmt.Sprintf(", %d of them were not run", r.Left)
+		}
+		t.open = append(t.open, fmt.Sprintf("%s\t(%s; %s)", r.Mutant, r.Place, why))
+	}
+}
+
+// print prints the table, what survived without a reason, and reasons without a survivor. It is ok
+// if there is neither, and enough were found.
+func (t *tally) print() (ok bool) {
+	table(t.counts)
+	for _, s := range t.open {
 		fmt.Println("SURVIVED:", s)
 	}
-	for _, s := range stale {
+	for _, s := range t.stale {
 		fmt.Println("NOT A SURVIVOR:", s)
 	}
-	for name := range reasons {
+	ok = len(t.open) == 0 && len(t.stale) == 0
+	for name := range t.reasons {
 		target, _, _ := strings.Cut(name, ".")
-		if counts[target] != nil && !existing[name] {
-			stale = append(stale, name)
+		if t.counts[target] != nil && !t.existing[name] {
+			ok = false
 			fmt.Println("NO SUCH MUTANT:", name)
 		}
 	}
-	fmt.Printf("%v\n", time.Since(began).Round(time.Second))
-	if err != nil {
-		return false, err
+	for _, c := range t.counts {
+		ok = ok && c.found*10 >= 9*(c.run-c.explained)
 	}
-	enough := true
-	for _, c := range counts {
-		enough = enough && c.found*10 >= 9*(c.run-c.explained)
-	}
-	return enough && len(open) == 0 && len(stale) == 0 && len(lab.Broken) == 0, nil
+	return ok
 }
 
 func says(r mutation.Result) string {

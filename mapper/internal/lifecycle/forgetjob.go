@@ -40,7 +40,7 @@ func (f Forgetter) jobs(ctx context.Context, l *look) (waits int, err error) {
 		if j.Ref() == f.For {
 			continue
 		}
-		if act := f.job(ctx, j, f.Subject.InText(j.ID), f.Subject.InRecord(record.JobKind, all), l); act != nil {
+		if act := f.job(ctx, j, f.tracesOf(j, all, l), l); act != nil {
 			acts, ids = append(acts, act), append(ids, j.ID)
 		}
 	}
@@ -89,20 +89,34 @@ func (f Forgetter) orphan(ctx context.Context, ref record.Ref, l *look) error {
 	return err
 }
 
-// job returns what has a job forget; nil if there is nothing to forget, or something is in the way.
-func (f Forgetter) job(ctx context.Context, j *record.Job, named, mentioned bool, l *look) func() error {
-	ref, holding := j.Ref(), l.holding[j.Ref()]
-	values, about := false, f.Subject.IsAbout(j)
+// traces say where a job has something of what is to be forgotten.
+type traces struct {
+	named     bool // its ID
+	mentioned bool // its record
+	about     bool // its query or its parameters
+	values    bool // values of counters, and the like
+	holding   bool // the records of its ranges
+}
+
+// tracesOf looks for what is to be forgotten in a job.
+func (f Forgetter) tracesOf(j *record.Job, stored datastore.PropertyList, l *look) traces {
+	t := traces{named: f.Subject.InText(j.ID), mentioned: f.Subject.InRecord(record.JobKind, stored),
+		about: f.Subject.IsAbout(j), holding: l.holding[j.Ref()]}
 	if f.Subject.Everywhere || record.ComesAnywhere(j) {
 		// What a page has read it may be about to write into a record, though none has it yet.
-		holding = holding || l.open[ref] || !j.Over()
+		t.holding = t.holding || l.open[j.Ref()] || !j.Over()
 	}
 	if f.Subject.Everywhere && j.Over() {
 		probe := *j
-		values, _ = record.RedactValues(&probe) // an error shows when it is done
-		about = about || j.Erased.IsZero() && record.NamesKeys(j)
+		t.values, _ = record.RedactValues(&probe) // an error shows when it is done
+		t.about = t.about || j.Erased.IsZero() && record.NamesKeys(j)
 	}
-	if !holding && !mentioned && !named && !about && !values {
+	return t
+}
+
+// job returns what has a job forget; nil if there is nothing to forget, or something is in the way.
+func (f Forgetter) job(ctx context.Context, j *record.Job, t traces, l *look) func() error {
+	if t == (traces{}) {
 		return nil
 	}
 	block := func(format string, args ...any) func() error {
@@ -116,37 +130,14 @@ func (f Forgetter) job(ctx context.Context, j *record.Job, named, mentioned bool
 		return block("job %s: %v: have it cleaned up there", j.ID, err)
 	case j.Cleaning != "":
 		return func() error { return nil } // it waits
-	case !j.Erased.IsZero() && about && !named && !holding:
+	case !j.Erased.IsZero() && t.about && !t.named && !t.holding:
 		return block("job %s, whose record does not say any more what it was about: delete it", j.ID)
 	}
-	cleanUp := named || holding || about && !j.Cleaned // and then it looks again
-	redact := func(now *record.Job) (changed bool, err error) {
-		switch {
-		case !now.Over() || now.Cleaning != "":
-			return false, nil
-		case about && now.Cleaned && !holding:
-			changed, err = true, record.Redact(now, f.Subject, saltOf(f.Jobs), time.Now())
-		default:
-			changed, err = record.RedactTexts(now, f.Subject)
-			if err == nil && (about || holding || values) {
-				var said bool
-				said, err = record.RedactValues(now)
-				changed = changed || said
-			}
-		}
-		switch {
-		case err != nil:
-			return false, fault.Permanent(fmt.Errorf("the record of job %s can't be redacted: %w: delete it", now.ID,
-				err))
-		case !cleanUp && f.Subject.InJob(now):
-			return false,
-				fault.Permanent(fmt.Errorf("%w: the record of job %s still mentions what is erased: delete it",
-					record.ErrState, now.ID))
-		}
-		return changed || mentioned, nil // what this build does not know goes, too
-	}
+	cleanUp := t.named || t.holding || t.about && !j.Cleaned // and then it looks again
 	return func() error {
-		_, err := f.Store.UpdateJob(ctx, ref, redact)
+		_, err := f.Store.UpdateJob(ctx, j.Ref(), func(now *record.Job) (bool, error) {
+			return f.redact(now, t, cleanUp)
+		})
 		if errors.Is(err, record.ErrState) && !fault.IsPermanent(err) {
 			return fault.Permanent(fmt.Errorf("job %s can't forget: %w: abort that job, or wait for its end", j.ID,
 				err))
@@ -154,12 +145,40 @@ func (f Forgetter) job(ctx context.Context, j *record.Job, named, mentioned bool
 		if err != nil || !cleanUp {
 			return err
 		}
-		err = f.of(j.Queue).CleanUp(ctx, ref, CleanUp{Failures: true, Job: named})
+		err = f.of(j.Queue).CleanUp(ctx, j.Ref(), CleanUp{Failures: true, Job: t.named})
 		if errors.Is(err, record.ErrState) {
 			return fault.Permanent(fmt.Errorf("job %s can't be cleaned up: %w", j.ID, err))
 		}
 		return err
 	}
+}
+
+// redact takes what is to be forgotten out of a job's record, unless the job is cleaned up or has
+// gone on meanwhile.
+func (f Forgetter) redact(now *record.Job, t traces, cleanUp bool) (changed bool, err error) {
+	switch {
+	case !now.Over() || now.Cleaning != "":
+		return false, nil
+	case t.about && now.Cleaned && !t.holding:
+		changed, err = true, record.Redact(now, f.Subject, saltOf(f.Jobs), time.Now())
+	default:
+		changed, err = record.RedactTexts(now, f.Subject)
+		if err == nil && (t.about || t.holding || t.values) {
+			var said bool
+			said, err = record.RedactValues(now)
+			changed = changed || said
+		}
+	}
+	switch {
+	case err != nil:
+		return false, fault.Permanent(fmt.Errorf("the record of job %s can't be redacted: %w: delete it", now.ID,
+			err))
+	case !cleanUp && f.Subject.InJob(now):
+		return false,
+			fault.Permanent(fmt.Errorf("%w: the record of job %s still mentions what is erased: delete it",
+				record.ErrState, now.ID))
+	}
+	return changed || t.mentioned, nil // what this build does not know goes, too
 }
 
 // owns reports whether one of the engine's queues is that of a job.

@@ -114,13 +114,7 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	if err != nil {
 		return Plan{}, err
 	}
-	keys, ready := p.keys, p.keys.PeekLater(size+1)
-	known := sync.OnceValue(func() source.Prefix {
-		if _, err := ready(); err != nil {
-			return source.Prefix{}
-		}
-		return keys.Known()
-	})
+	ready, known := p.peek(size + 1)
 	var found Plan
 	p.unsought = false
 	if p.count(ctx, &s, root) && s.Estimate > int64(size) { // there is more than a page
@@ -141,25 +135,44 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	if len(found.At) > size {
 		found.At, found.Next = found.At[:size], found.At[size]
 	}
-	if found.Pieces != nil {
-		return found, nil
+	if found.Pieces == nil {
+		err = p.planRest(ctx, &found, s, root, size, func(int64, bool) source.Prefix { return known() })
 	}
-	all := func(int64, bool) source.Prefix { return known() }
-	if found.known, found.piece = all, s; found.Next == nil {
-		return found, nil
+	return found, err
+}
+
+// peek begins to read so many positions. Ready waits for them, and known says where they are, once
+// they are read.
+func (p *Planner) peek(n int) (ready func() ([]*keyspace.Position, error), known func() source.Prefix) {
+	keys := p.keys
+	ready = keys.PeekLater(n)
+	return ready, sync.OnceValue(func() source.Prefix {
+		if _, err := ready(); err != nil {
+			return source.Prefix{}
+		}
+		return keys.Known()
+	})
+}
+
+// planRest plans where what comes after the page is cut.
+func (p *Planner) planRest(ctx context.Context, found *Plan, s split.Piece, root bool, size int,
+	known func(int64, bool) source.Prefix,
+) (err error) {
+	if found.known, found.piece = known, s; found.Next == nil {
+		return nil
 	}
-	if r.Solo {
+	if p.record.Solo {
 		if found.Pieces, err = p.unsuspected(s); err != nil || found.Pieces != nil {
 			found.First = true
-			return found, err
+			return err
 		}
 	}
-	if size >= int(r.PageSize) {
+	if size >= int(p.record.PageSize) {
 		s = s.Beyond(int64(size))
 		found.piece = s
 	}
-	p.planCut(ctx, &found, s, root, size, all)
-	return found, nil
+	p.planCut(ctx, found, s, root, size, known)
+	return nil
 }
 
 // stream returns a stream of the range.

@@ -16,12 +16,8 @@ func (p *Planner) planSpaces(ctx context.Context, s split.Piece, root bool) (fou
 	if r.Kind != "" && !root {
 		return found, false, nil
 	}
-	if root && !r.Solo && r.Kind == "" && p.listed != r.ID && (!p.divided || s.Workers > 1) {
-		p.listed = r.ID
-		if r.ID == p.job.Root() {
-			s.Workers = p.job.Workers
-		}
-		pieces, err := p.cutSpaces(ctx, s)
+	if root {
+		pieces, err := p.listSpaces(ctx, s)
 		if err != nil || len(pieces) > 1 {
 			p.listed = "" // what it keeps may be cut once more
 			return Plan{Pieces: func() ([]split.Piece, error) { return pieces, nil }, First: true}, true, err
@@ -61,6 +57,20 @@ func (p *Planner) planSpaces(ctx context.Context, s split.Piece, root bool) (fou
 		return found, false, nil
 	}
 	return Plan{First: true, Pieces: func() ([]split.Piece, error) { return []split.Piece{own, rest}, nil }}, true, nil
+}
+
+// listSpaces cuts a range at its spaces, once. It returns no pieces if the range is not to be cut
+// there.
+func (p *Planner) listSpaces(ctx context.Context, s split.Piece) (pieces []split.Piece, err error) {
+	r := p.record
+	if r.Solo || r.Kind != "" || p.listed == r.ID || p.divided && s.Workers <= 1 {
+		return nil, nil
+	}
+	p.listed = r.ID
+	if r.ID == p.job.Root() {
+		s.Workers = p.job.Workers
+	}
+	return p.cutSpaces(ctx, s)
 }
 
 // mostSpaces is how many spaces a task lists at once.

@@ -24,64 +24,90 @@ var errTwins = errors.New("elements of it are equal to the Go type and differ as
 // stayed then. Otherwise nothing says which stored element a changed one is, and if something would
 // be lost it is refused.
 func (m merger) elements(old []*pb.Value, before, after []any, noIndex, flags bool, s *schema) ([]*pb.Value, error) {
-	from := left(before, after)
-	removed := from != nil
-	if !removed {
-		from = placesOf(before, after)
-	}
-	all, kept, mixed := make([]*pb.Value, len(after)), make([]bool, len(old)), mixedFlags(old)
-	for i, at := range from {
-		if at < 0 {
-			continue
-		}
-		kept[at] = true
-		switch {
-		case m.resaves && isUnsaved(after[i]):
-		case m.resaves:
-			var err error
-			if all[i], err = m.saved(old[at], before[at], after[i], noIndex, true, s); err != nil {
-				return nil, err
-			}
-		case flags:
-			all[i] = flagged(old[at], noIndex)
-		default:
-			all[i] = old[at]
-		}
-	}
-	inPlace, more, moved := len(before) == len(after), false, false
-	for i, at := range from {
-		more = more || at < 0 && !isUnsaved(after[i])
-		moved = moved || at >= 0 && at != i
-		inPlace = inPlace && (at < 0) == !kept[i]
-	}
-	for i, el := range old {
-		if !inPlace && more && !kept[i] && loses(el, before[i]) {
-			return nil, errUnkept
-		}
-	}
-	if removed && m.shifts(old, before, after, from, flags) ||
-		!removed && (moved || !inPlace) && slices.Contains(kept, false) && m.twins(old, before, kept, flags) {
+	places := placing(before, after)
+	switch {
+	case !places.inPlace && places.more && places.loses(old, before):
+		return nil, errUnkept
+	case places.removed && m.shifts(old, before, after, places.from, flags),
+		!places.removed && (places.moved || !places.inPlace) && slices.Contains(places.kept, false) &&
+			m.twins(old, before, places.kept, flags):
 		return nil, errTwins
 	}
-	for i, at := range from {
-		if at >= 0 || isUnsaved(after[i]) {
-			continue
-		}
-		flag := noIndex
-		if inPlace && mixed && !flags { // what the flag of the whole is says nothing of this one
-			flag = old[i].GetExcludeFromIndexes() || tooLong(after[i])
-		}
+	all, mixed := make([]*pb.Value, len(after)), mixedFlags(old)
+	for i, at := range places.from {
 		var err error
-		if inPlace {
+		switch {
+		case at >= 0:
+			all[i], err = m.stays(old[at], before[at], after[i], noIndex, flags, s)
+		case isUnsaved(after[i]):
+		case places.inPlace:
+			flag := noIndex
+			if mixed && !flags { // what the flag of the whole is says nothing of this one
+				flag = old[i].GetExcludeFromIndexes() || tooLong(after[i])
+			}
 			all[i], err = m.saved(old[i], before[i], after[i], flag, flags, s)
-		} else {
-			all[i], err = m.valueOf(after[i], flag)
+		default:
+			all[i], err = m.valueOf(after[i], noIndex)
+		}
+		if err != nil && at < 0 {
+			err = fmt.Errorf("at index %d: %w", i, err)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("at index %d: %w", i, err)
+			return nil, err
 		}
 	}
 	return slices.DeleteFunc(all, func(v *pb.Value) bool { return v == nil }), nil
+}
+
+// stays returns what is stored of an element that is the same before and after.
+func (m merger) stays(old *pb.Value, before, after any, noIndex, flags bool, s *schema) (*pb.Value, error) {
+	switch {
+	case m.resaves && isUnsaved(after):
+		return nil, nil
+	case m.resaves:
+		return m.saved(old, before, after, noIndex, true, s)
+	case flags:
+		return flagged(old, noIndex), nil
+	}
+	return old, nil
+}
+
+// places say where the elements of an array have come from.
+type places struct {
+	from    []int  // of each element, its place before; -1 of one that was not there
+	kept    []bool // of each place before, whether its element is still there
+	removed bool   // some were removed, and nothing else was done
+	inPlace bool   // those that differ are at the same places before and after
+	more    bool   // some were not there before
+	moved   bool   // some are at other places
+}
+
+func placing(before, after []any) places {
+	p := places{from: left(before, after), kept: make([]bool, len(before)), inPlace: len(before) == len(after)}
+	if p.removed = p.from != nil; !p.removed {
+		p.from = placesOf(before, after)
+	}
+	for _, at := range p.from {
+		if at >= 0 {
+			p.kept[at] = true
+		}
+	}
+	for i, at := range p.from {
+		p.more = p.more || at < 0 && !isUnsaved(after[i])
+		p.moved = p.moved || at >= 0 && at != i
+		p.inPlace = p.inPlace && (at < 0) == !p.kept[i]
+	}
+	return p
+}
+
+// loses reports whether an element that is gone held what the Go type does not.
+func (p places) loses(old []*pb.Value, before []any) bool {
+	for i, el := range old {
+		if !p.kept[i] && loses(el, before[i]) {
+			return true
+		}
+	}
+	return false
 }
 
 // left returns where elements were of which some were removed, and nothing else was done: as far to

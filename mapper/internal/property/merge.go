@@ -40,19 +40,7 @@ func (m merger) merge(
 	if err := s.inStep(stored, before, after); err != nil {
 		return nil, nil, err
 	}
-	edits := make(map[string]*pb.Value) // nil: it is removed
-	for _, p := range before {
-		if stored.GetProperties()[p.Name] != nil && is(p.Name) == nil {
-			edits[p.Name] = nil
-		}
-	}
-	if m.resaves && s != nil {
-		for name := range stored.GetProperties() {
-			if is(name) == nil && s.declares(name) {
-				edits[name] = nil
-			}
-		}
-	}
+	edits := m.removed(stored, before, is, s)
 	moved := moves{stored: stored, before: before, is: is, flags: m.resaves}
 	for i := range after {
 		p := after[i]
@@ -65,14 +53,15 @@ func (m merger) merge(
 			return nil, nil, fmt.Errorf("the property's name %q is not valid UTF-8", p.Name)
 		}
 		old, b := stored.GetProperties()[p.Name], was(p.Name)
-		if !m.resaves && old != nil && b != nil && b.NoIndex == p.NoIndex && equalValues(b.Value, p.Value) {
+		differs := b == nil || !equalValues(b.Value, p.Value)
+		if !m.resaves && old != nil && !differs && b.NoIndex == p.NoIndex {
 			continue
 		}
 		if err := checkValue(p.Value); err != nil {
 			return nil, nil, fmt.Errorf("property %q: %w", p.Name, err)
 		}
 		var v *pb.Value
-		if s == nil && (b == nil || !equalValues(b.Value, p.Value)) {
+		if s == nil && differs {
 			v = moved.find(p, unindexed)
 		}
 		switch {
@@ -89,8 +78,35 @@ func (m merger) merge(
 			edits[p.Name] = v
 		}
 	}
+	whole, changed = withEdits(stored, edits)
+	return whole, changed, nil
+}
+
+// removed returns the edits that remove what is stored and not saved any more.
+func (m merger) removed(
+	stored *pb.Entity, before []datastore.Property, is func(string) *datastore.Property, s *schema,
+) map[string]*pb.Value {
+	edits := make(map[string]*pb.Value)
+	for _, p := range before {
+		if stored.GetProperties()[p.Name] != nil && is(p.Name) == nil {
+			edits[p.Name] = nil
+		}
+	}
+	if m.resaves && s != nil {
+		for name := range stored.GetProperties() {
+			if is(name) == nil && s.declares(name) {
+				edits[name] = nil
+			}
+		}
+	}
+	return edits
+}
+
+// withEdits returns an entity with its properties edited, and their names. One whose edit is nil is
+// removed.
+func withEdits(stored *pb.Entity, edits map[string]*pb.Value) (whole *pb.Entity, changed []string) {
 	if len(edits) == 0 {
-		return stored, nil, nil
+		return stored, nil
 	}
 	whole = &pb.Entity{Key: stored.GetKey(), Properties: maps.Clone(stored.GetProperties())}
 	if whole.Properties == nil {
@@ -104,7 +120,7 @@ func (m merger) merge(
 		}
 	}
 	slices.Sort(changed)
-	return whole, changed, nil
+	return whole, changed
 }
 
 // checkValue returns an error for a value that a Save may return and no property can have.

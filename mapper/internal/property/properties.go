@@ -1,6 +1,7 @@
 package property
 
 import (
+	"bytes"
 	"errors"
 	"math"
 	"reflect"
@@ -202,33 +203,40 @@ func Maskable(names []string) bool {
 func equalValues(a, b any) bool {
 	switch a := a.(type) {
 	case float64:
-		b, ok := b.(float64)
-		return ok && math.Float64bits(a) == math.Float64bits(b)
+		return isEqual(a, b, func(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) })
 	case []byte:
-		b, ok := b.([]byte)
-		return ok && string(a) == string(b)
+		return isEqual(a, b, bytes.Equal)
 	case time.Time:
-		b, ok := b.(time.Time)
-		return ok && a.Equal(b)
+		return isEqual(a, b, time.Time.Equal)
 	case *datastore.Key:
-		b, ok := b.(*datastore.Key)
-		return ok && a.Equal(b)
+		return isEqual(a, b, (*datastore.Key).Equal)
 	case datastore.GeoPoint:
-		b, ok := b.(datastore.GeoPoint)
-		return ok && equalValues(a.Lat, b.Lat) && equalValues(a.Lng, b.Lng)
+		return isEqual(a, b, func(a, b datastore.GeoPoint) bool {
+			return equalValues(a.Lat, b.Lat) && equalValues(a.Lng, b.Lng)
+		})
 	case []any:
-		b, ok := b.([]any)
-		return ok && slices.EqualFunc(a, b, equalValues)
+		return isEqual(a, b, func(a, b []any) bool { return slices.EqualFunc(a, b, equalValues) })
 	case *datastore.Entity:
-		b, ok := b.(*datastore.Entity)
-		return ok && (a == nil) == (b == nil) &&
-			(a == nil || a.Key.Equal(b.Key) && equalProperties(a.Properties, b.Properties))
+		return isEqual(a, b, equalEntities)
 	}
 	// A Save may return what no property can be, such as a []string.
 	if a == nil || b == nil {
 		return a == b
 	}
 	return reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
+}
+
+// isEqual reports whether b is of a's type, and equal to it.
+func isEqual[T any](a T, b any, equal func(a, b T) bool) bool {
+	same, ok := b.(T)
+	return ok && equal(a, same)
+}
+
+func equalEntities(a, b *datastore.Entity) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Key.Equal(b.Key) && equalProperties(a.Properties, b.Properties)
 }
 
 func equalProperties(a, b []datastore.Property) bool {

@@ -76,8 +76,7 @@ func (s *schema) collect(t reflect.Type, index []int, building map[reflect.Type]
 			continue
 		}
 		element := elementType(f.Type)
-		isStruct := element.Kind() == reflect.Struct && !slices.Contains(leaves, element)
-		if f.Anonymous && tag == "" && isStruct && f.Type.Kind() != reflect.Slice {
+		if f.Anonymous && tag == "" && isStruct(element) && f.Type.Kind() != reflect.Slice {
 			if !slices.Contains(embedding, element) {
 				s.collect(element, at, building, append(slices.Clone(embedding), element))
 			}
@@ -98,11 +97,16 @@ func (s *schema) collect(t reflect.Type, index []int, building map[reflect.Type]
 			index:   at,
 		}
 		s.flattens = s.flattens || entry.flatten
-		if isStruct && !entry.opaque {
+		if isStruct(element) && !entry.opaque {
 			entry.sub = buildSchema(element, building)
 		}
 		s.fields[name] = entry
 	}
+}
+
+// isStruct reports whether a type is saved as an entity or a list of them, field by field.
+func isStruct(element reflect.Type) bool {
+	return element.Kind() == reflect.Struct && !slices.Contains(leaves, element)
 }
 
 // partSavesItself reports whether a type saves itself, or what its pointers and slices lead to.

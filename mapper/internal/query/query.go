@@ -49,17 +49,8 @@ func (q Query) Normal(updates bool) (Query, error) {
 	if q.Share, q.Filters, err = splitShare(q.WithShare()); err != nil {
 		return q, err
 	}
-	switch {
-	case q.ReadTime.IsZero():
-	case updates:
-		return q, errors.New("Query.ReadTime is for a Visit: an Update changes entities as they are now")
-	case q.AllNamespaces:
-		return q, errors.New("Query.ReadTime is set, and the database lists namespaces as they are now: name them in " +
-			"Query.Namespaces")
-	}
-	if !updates && q.KeysOnly && q.ShardBy != "" {
-		return q, errors.New("Query.KeysOnly is set, and entities have to be read to tell whether that of " +
-			"Query.ShardBy has one value: it may be a list")
+	if err := q.checkReads(updates); err != nil {
+		return q, err
 	}
 	// The function of an Update with KeysOnly does not change the property, so the order of its
 	// values, which needs no composite index, does as well as that of keys.
@@ -86,6 +77,24 @@ func (q Query) Normal(updates bool) (Query, error) {
 		q.Filters = nil
 	}
 	return q, q.checkFilters()
+}
+
+// checkReads returns an error for a query that asks for a time, or for keys only, where entities
+// have to be read as they are.
+func (q Query) checkReads(updates bool) error {
+	switch {
+	case q.ReadTime.IsZero():
+	case updates:
+		return errors.New("Query.ReadTime is for a Visit: an Update changes entities as they are now")
+	case q.AllNamespaces:
+		return errors.New("Query.ReadTime is set, and the database lists namespaces as they are now: name them in " +
+			"Query.Namespaces")
+	}
+	if !updates && q.KeysOnly && q.ShardBy != "" {
+		return errors.New("Query.KeysOnly is set, and entities have to be read to tell whether that of " +
+			"Query.ShardBy has one value: it may be a list")
+	}
+	return nil
 }
 
 // WithShare returns the filters of the query, the share included.

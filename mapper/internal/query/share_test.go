@@ -40,7 +40,8 @@ func TestShareJSON(t *testing.T) {
 		t.Fatalf("%+v, %v", q, err)
 	}
 	text, err := json.Marshal(q)
-	const want = `{"kind":"K","filters":[{"property":"a","op":"=","value":1},{"property":"__key__","op":"share","value":"0-1/100"}]}`
+	const want = `{"kind":"K","filters":[{"property":"a","op":"=","value":1},` +
+		`{"property":"__key__","op":"share","value":"0-1/100"}]}`
 	if err != nil || string(text) != want {
 		t.Errorf("the query is recorded as %s, want %s; %v", text, want, err)
 	}

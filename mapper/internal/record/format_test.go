@@ -55,7 +55,8 @@ func TestStoredNames(t *testing.T) {
 	}
 	sum := Totals{Lost: errors.New("lost"), Retrying: 1, Expected: 1}
 	text, err := json.Marshal(sum)
-	if want := `{"processed":0,"failures":0,"pages":0,"full_pages":0,"ranges":0,"tasks":0,"pending":0,"depth":0}`; err != nil || string(text) != want {
+	want := `{"processed":0,"failures":0,"pages":0,"full_pages":0,"ranges":0,"tasks":0,"pending":0,"depth":0}`
+	if err != nil || string(text) != want {
 		t.Errorf("%s, %v, want %s", text, err, want)
 	}
 }

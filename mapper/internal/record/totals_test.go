@@ -71,7 +71,8 @@ func TestTotals(t *testing.T) {
 			t.Errorf("%s, %v, want %s", sum, err, j.Totals)
 		}
 	}
-	if want := `"processed":98,"failures":1,"pages":5,"full_pages":1,"ranges":6,"tasks":5,"pending":0,"depth":1`; !strings.Contains(string(j.Totals), want) {
+	want := `"processed":98,"failures":1,"pages":5,"full_pages":1,"ranges":6,"tasks":5,"pending":0,"depth":1`
+	if !strings.Contains(string(j.Totals), want) {
 		t.Errorf("%s, want %s", j.Totals, want)
 	}
 }

@@ -154,7 +154,8 @@ func (src Source) Counted(ctx context.Context, s query.Scan, most int) (int64, e
 var errUncounted = status.Error(codes.Unimplemented, "the database does not implement aggregations")
 
 // errNoValue is a fault of the database.
-var errNoValue = fault.Fatal(errors.New("the database returned an entity without the property that the query is ordered by"))
+var errNoValue = fault.Fatal(errors.New(
+	"the database returned an entity without the property that the query is ordered by"))
 
 // results begins to read where entities are, or whole entities.
 func (src Source) results(ctx context.Context, s query.Scan, whole bool) (*datastore.Iterator, error) {

@@ -264,4 +264,5 @@ type Prefix struct {
 }
 
 // ErrOrder is a fault of the database that no retry mends.
-var ErrOrder = fault.Fatal(errors.New("the database orders keys in another way than Datastore does, so ranges of keys can't be trusted"))
+var ErrOrder = fault.Fatal(errors.New(
+	"the database orders keys in another way than Datastore does, so ranges of keys can't be trusted"))

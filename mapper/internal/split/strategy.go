@@ -105,19 +105,13 @@ func (sp Strategy) plan(s Piece, t Task) CutPlan {
 	case s.Estimate == 0 && t.Blind && !root:
 		return blindly(s, workers, unknownPages, page)
 	case s.Estimate == 0:
-		// If the range is short some of the pieces do not come about. If it is long the rest
-		// behind them is halved.
-		each := max(1, min(s.FairShare/page/shareParts, unknownPage)) * page
-		return CutPlan{Pieces: unknownPieces + 1, Keep: each, lengths: doubling(each, unknownPieces-1), evenly: 2,
-			First: true}
+		return ofUnknown(s, page)
 	case pages == 1:
 		return CutPlan{}
 	case t.Blind:
 		return blindly(s, workers, pages, page)
-	case workers == 1 && (pages <= FarPages || len(s.Samples) == 0): // see Load.Keep
-		return CutPlan{}
 	case workers == 1:
-		return CutPlan{Pieces: min(int64(len(s.Samples)+1), MaxFanOut), Samples: true, First: true}
+		return forOne(s, pages)
 	case n > 1 && (root || pages > FarPages && (n > maxExact || pages > n*nearPages)):
 		return CutPlan{Pieces: n, Samples: true, First: true}
 	}
@@ -134,6 +128,22 @@ func (sp Strategy) plan(s Piece, t Task) CutPlan {
 	c := s.Give(0, each, each, workers)
 	c.First = true
 	return c
+}
+
+// forOne cuts a range for one worker: see Load.Keep.
+func forOne(s Piece, pages int64) CutPlan {
+	if pages <= FarPages || len(s.Samples) == 0 {
+		return CutPlan{}
+	}
+	return CutPlan{Pieces: min(int64(len(s.Samples)+1), MaxFanOut), Samples: true, First: true}
+}
+
+// ofUnknown cuts a range of which nothing says how much is in it. If it is short some of the pieces
+// do not come about. If it is long the rest behind them is halved.
+func ofUnknown(s Piece, page int64) CutPlan {
+	each := max(1, min(s.FairShare/page/shareParts, unknownPage)) * page
+	return CutPlan{Pieces: unknownPieces + 1, Keep: each, lengths: doubling(each, unknownPieces-1), evenly: 2,
+		First: true}
 }
 
 // doubling returns n lengths, of which each is twice as long as the one before.

@@ -187,20 +187,12 @@ func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s 
 		var c split.CutPlan
 		if more {
 			s = s.Beyond(m.page)
-			t := split.Task{Root: root, Divided: pages > 0, Page: m.page}
-			if most := sp.Counts(s, t); most > 0 {
-				s = s.Counted(min(most, end-first), most)
-			}
-			c = sp.Decide(s, t)
+			c = m.decide(sp, &s, split.Task{Root: root, Divided: pages > 0, Page: m.page}, end-first)
 		}
 		if c.Pieces > 1 {
 			pieces, _ := c.Apply(s, m.find(end))
 			if root && c.CountsPieces(s) {
-				if m.weighed == nil {
-					m.weighed = m.weigh(s.Workers, pieces, &at)
-				}
-				at += m.times.Query + time.Duration(min(longest(m.weighed), split.BalancePages*m.page))*m.times.Key
-				pieces = split.Balance(m.weighed, m.page, m.find(end))
+				pieces = m.balanced(s, pieces, end, &at)
 			}
 			root = false
 			if !c.Samples {
@@ -246,6 +238,24 @@ func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s 
 	for _, c := range children {
 		m.task(ctx, sp, c.record, c.piece, c.at)
 	}
+}
+
+// decide decides where a piece is cut, and counts what is left in it before, if that is asked for.
+func (m *Model) decide(sp split.Strategy, s *split.Piece, t split.Task, left int64) split.CutPlan {
+	if most := sp.Counts(*s, t); most > 0 {
+		*s = s.Counted(min(most, left), most)
+	}
+	return sp.Decide(*s, t)
+}
+
+// balanced counts the pieces of the first range, which takes until a later time, and cuts the range
+// again by what is in them.
+func (m *Model) balanced(s split.Piece, pieces []split.Piece, end int64, at *time.Duration) []split.Piece {
+	if m.weighed == nil {
+		m.weighed = m.weigh(s.Workers, pieces, at)
+	}
+	*at += m.times.Query + time.Duration(min(longest(m.weighed), split.BalancePages*m.page))*m.times.Key
+	return split.Balance(m.weighed, m.page, m.find(end))
 }
 
 // longest returns how many entities the longest of some pieces has.

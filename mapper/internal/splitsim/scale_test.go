@@ -44,7 +44,8 @@ var virtualKinds = []struct {
 	}},
 }
 
-const scaleHeader = `| keys | entities | workers | pages | tasks | depth | largest record | largest commit | all at work after | job takes | dispatches/s | page writes/s |
+const scaleHeader = `| keys | entities | workers | pages | tasks | depth | largest record | largest commit ` +
+	`| all at work after | job takes | dispatches/s | page writes/s |
 |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|
 `
 

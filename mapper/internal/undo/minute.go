@@ -32,34 +32,8 @@ func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c
 	if err != nil {
 		return nil, err
 	}
-	sure, unfound := own.sure(w), own.unfound(w)
-	switch {
-	case sure && unfound > 0:
-		const late = "%d entities of the page were put, or came into the query, within the minute before it, " +
-			"and more than an hour ago only whole minutes are kept"
-		o.leave(nil, unfound, fmt.Sprintf(late, unfound))
-	case !sure:
-		const unknown = "others have put or deleted entities within the minute before the page, which has written " +
-			"%d: " +
-			"at least %d of those are not known, as more than an hour ago only whole minutes are kept"
-		o.leave(nil, unfound, fmt.Sprintf(unknown, w.Written, unfound))
-	}
-	const why = "what it was just before is not kept: it may have been changed within the minute before, and more " +
-		"than an hour ago only whole minutes are kept"
-	var keys []*datastore.Key
-	for _, key := range own.keys {
-		switch {
-		case !sure && (w.Settled.After(minute) || w.Fresh.All):
-			o.leave(key, 1, whyWhich)
-		case w.Settled.After(minute) || w.Fresh.Has(key):
-			o.leave(key, 1, why)
-		default:
-			keys = append(keys, key)
-		}
-	}
-	for _, key := range w.Others {
-		o.leave(key, 1, why)
-	}
+	sure := own.sure(w)
+	keys := known(o, w, own, minute)
 	before, err := u.lookup(ctx, append(slices.Clip(keys), c.record), minute)
 	if err != nil {
 		return nil, err
@@ -94,4 +68,36 @@ func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c
 		}
 	}
 	return all, nil
+}
+
+// known returns the keys of the entities that are as they were a whole minute before the page. It
+// lists the rest as left.
+func known(o *outcome, w *record.Wrote, own owned, minute time.Time) (keys []*datastore.Key) {
+	sure, unfound := own.sure(w), own.unfound(w)
+	switch {
+	case sure && unfound > 0:
+		const late = "%d entities of the page were put, or came into the query, within the minute before it, " +
+			"and more than an hour ago only whole minutes are kept"
+		o.leave(nil, unfound, fmt.Sprintf(late, unfound))
+	case !sure:
+		const unknown = "others have put or deleted entities within the minute before the page, which has written " +
+			"%d: at least %d of those are not known, as more than an hour ago only whole minutes are kept"
+		o.leave(nil, unfound, fmt.Sprintf(unknown, w.Written, unfound))
+	}
+	const why = "what it was just before is not kept: it may have been changed within the minute before, and more " +
+		"than an hour ago only whole minutes are kept"
+	for _, key := range own.keys {
+		switch {
+		case !sure && (w.Settled.After(minute) || w.Fresh.All):
+			o.leave(key, 1, whyWhich)
+		case w.Settled.After(minute) || w.Fresh.Has(key):
+			o.leave(key, 1, why)
+		default:
+			keys = append(keys, key)
+		}
+	}
+	for _, key := range w.Others {
+		o.leave(key, 1, why)
+	}
+	return keys
 }

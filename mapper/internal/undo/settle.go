@@ -17,24 +17,9 @@ import (
 // settle decides what becomes of entities that pages of the job, or others, may have written before
 // or after a commit.
 func settle(ctx context.Context, u past, c commit, all []*entity) error {
-	var some []*entity
-	var first, last []*datastore.Key // to look up as they were when the job began, and when it had ended
-	for _, e := range all {
-		before, err := u.beforeJob(ctx, timeOf(e.before))
-		switch {
-		case err != nil:
-			return err
-		case !e.changed && before && e.before != nil:
-			continue
-		case !e.changed && e.before == nil:
-			first = append(first, e.key)
-		case e.changed:
-			last = append(last, e.key)
-		}
-		some = append(some, e)
-	}
-	if len(some) == 0 {
-		return nil
+	some, first, last, err := unsettled(ctx, u, all)
+	if err != nil || len(some) == 0 {
+		return err
 	}
 	job, err := u.load(ctx)
 	if err != nil {
@@ -44,13 +29,7 @@ func settle(ctx context.Context, u past, c commit, all []*entity) error {
 	if err != nil {
 		return err
 	}
-	s := settling{past: u, c: c, from: begun, until: time.Now()}
-	if oldest := s.until.Add(-exactly).Truncate(time.Microsecond); !u.history.kept && oldest.After(begun) {
-		s.from = oldest
-	}
-	if job.State == record.Succeeded || job.State == record.SucceededWithFailures {
-		s.until = job.Ended.Add(skew)
-	}
+	s := settlingOf(u, c, job, begun)
 	was, err := u.lookup(ctx, first, s.from)
 	if err != nil {
 		return unkept(err, some)
@@ -69,17 +48,48 @@ func settle(ctx context.Context, u past, c commit, all []*entity) error {
 		case !e.changed && e.before == nil && was.Of(e.key) == nil: // it was not there when the job began
 		case !e.changed:
 			group.Go(func() error { return s.goBack(gctx, e) })
+		case e.shown != nil:
+			group.Go(func() error { return s.lookFurther(gctx, e, e.shown) })
+		case ended && (e.now == nil || timeOf(e.now).After(s.until)):
+			group.Go(func() error { return s.lookFurther(gctx, e, then.Of(e.key)) })
 		default:
-			at := e.now
-			if e.shown != nil {
-				at = e.shown
-			} else if ended && (e.now == nil || timeOf(e.now).After(s.until)) {
-				at = then.Of(e.key)
-			}
-			group.Go(func() error { return s.lookFurther(gctx, e, at) })
+			group.Go(func() error { return s.lookFurther(gctx, e, e.now) })
 		}
 	}
 	return group.Wait()
+}
+
+// unsettled returns those that may have been written before the page, and the keys to look up as
+// they were when the job began, and when it had ended.
+func unsettled(ctx context.Context, u past, all []*entity) (some []*entity, first, last []*datastore.Key, err error) {
+	for _, e := range all {
+		before, err := u.beforeJob(ctx, timeOf(e.before))
+		switch {
+		case err != nil:
+			return nil, nil, nil, err
+		case !e.changed && before && e.before != nil:
+			continue
+		case !e.changed && e.before == nil:
+			first = append(first, e.key)
+		case e.changed:
+			last = append(last, e.key)
+		}
+		some = append(some, e)
+	}
+	return some, first, last, nil
+}
+
+// settlingOf returns between which times the job that is undone may have written: as far back as
+// what was there is kept, and until it had ended.
+func settlingOf(u past, c commit, job *record.Job, begun time.Time) settling {
+	s := settling{past: u, c: c, from: begun, until: time.Now()}
+	if oldest := s.until.Add(-exactly).Truncate(time.Microsecond); !u.history.kept && oldest.After(begun) {
+		s.from = oldest
+	}
+	if job.State == record.Succeeded || job.State == record.SucceededWithFailures {
+		s.until = job.Ended.Add(skew)
+	}
+	return s
 }
 
 // unkept leaves entities if an error says that the database does not serve their past.
