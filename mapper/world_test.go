@@ -257,7 +257,7 @@ func (w *world) start(amount int64, o *mapper.StartOptions) *mapper.Job {
 }
 
 // longestJob ends the wait for a job that never ends.
-const longestJob = 10 * time.Minute
+const longestJob = time.Hour
 
 // wait waits for the end of a job, and checks that it is a success.
 func (w *world) wait(job *mapper.Job) *mapper.Status {

@@ -4,6 +4,6 @@
 // their order, and calls what stands in the other files.
 //
 // What a delivery finds changed, by another one of the same task or by somebody who has stopped the
-// job, is a standing, see fence.go. Package split decides where ranges are cut, and package record what
-// a page's end makes of records (Range.Commit).
+// job, is a standing, see fence.go. Package split decides where ranges are cut, and package record
+// what a page's end makes of records (Range.Commit).
 package executor

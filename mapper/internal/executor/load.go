@@ -62,35 +62,38 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	if err != nil {
 		return nil, err
 	}
-	call, err := def.Prepare(job.Params, q.KeysOnly)
-	if err != nil {
+	d = &delivery{
+		x: x, job: job, record: r, generation: t.Generation, begunAt: begunAt, ended: ended,
+		planner: planner.Planner{Pacer: x.pacer(), Query: q, Source: x.source.Of(ctx, q), Mode: def.Mode,
+			Strategy: strategy},
+		turn: turn{queued: queued, redelivered: queued.Retries > 0 || r.Lost},
+	}
+	if err := d.prepare(def); err != nil {
 		return nil, fmt.Errorf("job %s: %w", t.Job, err)
-	}
-	var callPage function.PageFunc
-	if def.PreparePage != nil {
-		if callPage, err = def.PreparePage(job.Params); err != nil {
-			return nil, fmt.Errorf("job %s: %w", t.Job, err)
-		}
-	}
-	var keys function.Keys
-	if def.PrepareKeys != nil {
-		if keys, err = def.PrepareKeys(job.Params, q.KeysOnly); err != nil {
-			return nil, fmt.Errorf("job %s: %w", t.Job, err)
-		}
 	}
 	x.paces.Expect(t.Ref(), r.EntitySize)
 	if !job.Masks { // see source.HonoursMasks
 		x.source.CantCount()
 	}
 	r.Version = found.Of(r.Key()).GetVersion()
-	d = &delivery{
-		planner: planner.Planner{Pacer: x.pacer(), Query: q, Source: x.source.Of(ctx, q), Mode: def.Mode,
-			Strategy: strategy},
-		x: x, job: job, record: r, generation: t.Generation,
-		call: call, keys: keys, callPage: callPage, begunAt: begunAt, ended: ended,
-		turn: turn{queued: queued, redelivered: queued.Retries > 0 || r.Lost},
-	}
 	return d, nil
+}
+
+// prepare has the functions of a mapper ready, for the job's parameters.
+func (d *delivery) prepare(def *function.Definition) (err error) {
+	job, keysOnly := d.job, d.planner.Query.KeysOnly
+	if d.call, err = def.Prepare(job.Params, keysOnly); err != nil {
+		return err
+	}
+	if def.PreparePage != nil {
+		if d.callPage, err = def.PreparePage(job.Params); err != nil {
+			return err
+		}
+	}
+	if def.PrepareKeys != nil {
+		d.keys, err = def.PrepareKeys(job.Params, keysOnly)
+	}
+	return err
 }
 
 // showBuild says that this build does not have the mapper of a job. Only the first of many

@@ -51,52 +51,29 @@ func (d *delivery) commit(ctx context.Context, s step) (standing, error) {
 				}
 			}
 		}
-		a := try{d: d, step: s}
-		guards := a.guarded(func(page.Guard) bool { return true })
-		var err error
-		all := d.record.Version == 0 || refused && s.locks || slices.ContainsFunc(guards, unversioned)
-		switch {
-		case all:
-			err = a.inTransaction(ctx, all, func(page.Guard) bool { return true })
-			guards = nil // the next one looks again
-		case slices.ContainsFunc(guards, unwritten):
-			err = a.inTransaction(ctx, all, unwritten)
-			guards = a.guarded(func(page.Guard) bool { return true })
-		default:
-			err = a.inOneCall(ctx)
-		}
+		t := try{d: d, step: s}
+		guards, err := t.send(ctx, refused && s.locks)
 		if err == nil {
-			d.committed(a.record, a.children, a.versions)
+			d.committed(t.record, t.children, t.versions)
 			return ours, nil
 		}
-		stands, moved := fencedError{}, []page.Moved(nil)
-		if !errors.As(err, &stands) {
-			now, found, lookup := d.look(source.New(d.x.client, nil).Stored(ctx), guards)
-			if lookup != nil {
-				return ours, fmt.Errorf("%w, after a commit that has failed: %s", lookup, err.Error())
-			}
-			stands, moved = now, found
+		stands, moved, lookup := d.found(ctx, err, guards)
+		if lookup != nil {
+			return ours, lookup
 		}
-		switch {
-		case stands.standing == done || stands.standing == changed:
-			d.record = stands.found
-			d.turn.beaten = stands.standing == done && !slices.ContainsFunc(d.turn.finished, d.record.Done.Equal)
+		if stands.standing != ours {
+			d.lose(stands)
 			return stands.standing, nil
-		case stands.standing != ours:
-			return stands.standing, nil
-		case a.unprepared:
+		}
+		if err := t.final(err); err != nil {
 			return ours, err
-		case !conflicts(err) && a.unread:
-			return ours, err // nobody's entity is to blame
-		case !conflicts(err):
-			return ours, fault.AsCommitRefusal(err)
 		}
 		if len(moved) > 0 {
 			if err := s.again(ctx, moved); err != nil {
 				return ours, err
 			}
 		}
-		if refused = true; len(moved) == 0 && !a.moved && d.record.Version == stands.found.Version {
+		if refused = true; len(moved) == 0 && !t.moved && d.record.Version == stands.found.Version {
 			if idle++; idle == store.Attempts {
 				return ours, fault.AsCommitRefusal(err)
 			}
@@ -105,6 +82,29 @@ func (d *delivery) commit(ctx context.Context, s step) (standing, error) {
 			}
 		}
 		d.record = stands.found
+	}
+}
+
+// found returns how the range stands after a commit that has failed, and what others have changed
+// of what the commit guards.
+func (d *delivery) found(
+	ctx context.Context, failed error, guards []page.Guard,
+) (stands fencedError, moved []page.Moved, err error) {
+	if errors.As(failed, &stands) { // a transaction has looked
+		return stands, nil, nil
+	}
+	stands, moved, err = d.look(source.New(d.x.client, nil).Stored(ctx), guards)
+	if err != nil {
+		err = fmt.Errorf("%w, after a commit that has failed: %s", err, failed.Error())
+	}
+	return stands, moved, err
+}
+
+// lose notes that the range is another delivery's, or not as this one knows it.
+func (d *delivery) lose(stands fencedError) {
+	if stands.standing == done || stands.standing == changed {
+		d.record = stands.found
+		d.turn.beaten = stands.standing == done && !slices.ContainsFunc(d.turn.finished, d.record.Done.Equal)
 	}
 }
 
@@ -155,11 +155,11 @@ type try struct {
 }
 
 // guarded returns which entities of some choice are guarded.
-func (a *try) guarded(which func(page.Guard) bool) (guards []page.Guard) {
-	if a.guards == nil {
+func (t *try) guarded(which func(page.Guard) bool) (guards []page.Guard) {
+	if t.guards == nil {
 		return nil
 	}
-	for _, g := range a.guards() {
+	for _, g := range t.guards() {
 		if which(g) {
 			guards = append(guards, g)
 		}
@@ -167,54 +167,83 @@ func (a *try) guarded(which func(page.Guard) bool) (guards []page.Guard) {
 	return guards
 }
 
+// send commits the step in the way that its guards allow: in one call, unless a transaction has to
+// look. It returns what is guarded that nobody has looked at.
+func (t *try) send(ctx context.Context, locks bool) (guards []page.Guard, err error) {
+	every := func(page.Guard) bool { return true }
+	guards = t.guarded(every)
+	all := t.d.record.Version == 0 || locks || slices.ContainsFunc(guards, unversioned)
+	switch {
+	case all:
+		return nil, t.inTransaction(ctx, all, every)
+	case slices.ContainsFunc(guards, unwritten):
+		err = t.inTransaction(ctx, all, unwritten)
+		return t.guarded(every), err
+	}
+	return guards, t.inOneCall(ctx)
+}
+
+// final returns the error of a try that another one would only repeat; nil: others were in the way.
+func (t *try) final(err error) error {
+	switch {
+	case t.unprepared:
+		return err
+	case conflicts(err):
+		return nil
+	case t.unread:
+		return err // nobody's entity is to blame
+	}
+	return fault.AsCommitRefusal(err)
+}
+
 // prepare puts the step into a record, and returns what is written.
-func (a *try) prepare(r *record.Range) (all []wire.Mutation, err error) {
-	a.record = r.Clone()
-	if a.children, err = a.put(a.record); err != nil {
-		a.unprepared = true
+func (t *try) prepare(r *record.Range) (all []wire.Mutation, err error) {
+	t.record = r.Clone()
+	if t.children, err = t.put(t.record); err != nil {
+		t.unprepared = true
 		return nil, err
 	}
-	if a.with != nil {
-		all = a.with()
+	if t.with != nil {
+		all = t.with()
 	}
-	return append(all, mutationsOf(a.record, a.children)...), nil
+	return append(all, mutationsOf(t.record, t.children)...), nil
 }
 
 // inOneCall commits the step by the versions that were read.
-func (a *try) inOneCall(ctx context.Context) error {
-	known := a.d.record.Version
-	all, err := a.prepare(a.d.record)
+func (t *try) inOneCall(ctx context.Context) error {
+	known := t.d.record.Version
+	all, err := t.prepare(t.d.record)
 	if err != nil {
 		return err
 	}
 	all[len(all)-1].Version = known
-	a.versions, err = wire.Commit(ctx, a.d.x.client, all)
+	t.versions, err = wire.Commit(ctx, t.d.x.client, all)
 	return err
 }
 
 // inTransaction looks at what is guarded, or at a choice of that, has what others have changed be
 // prepared again, and commits. If that is all, what is written has no condition any more.
-func (a *try) inTransaction(ctx context.Context, all bool, which func(page.Guard) bool) error {
+func (t *try) inTransaction(ctx context.Context, all bool, which func(page.Guard) bool) error {
 	noting, versions := wire.Noting(ctx)
-	a.versions = versions
-	_, err := a.d.x.client.RunInTransaction(noting, func(tx *datastore.Transaction) error {
-		stands, moved, err := a.d.look(source.InTransaction(tx, &versions.Taken), a.guarded(which))
+	t.versions = versions
+	_, err := t.d.x.client.RunInTransaction(noting, func(tx *datastore.Transaction) error {
+		stands, moved, err := t.d.look(source.InTransaction(tx, &versions.Taken), t.guarded(which))
 		for err == nil && stands.standing == ours && len(moved) > 0 {
-			a.moved = true
-			if err := a.again(ctx, moved); err != nil {
-				a.unprepared = true
+			t.moved = true
+			if err := t.again(ctx, moved); err != nil {
+				t.unprepared = true
 				return err
 			}
 			// it may rely on others now
-			stands, moved, err = a.d.look(source.InTransaction(tx, &versions.Taken), a.guarded(which))
+			stands, moved, err = t.d.look(source.InTransaction(tx, &versions.Taken), t.guarded(which))
 		}
-		if a.unread = err != nil; a.unread {
+		if t.unread = err != nil; t.unread {
 			return err
 		}
 		if stands.standing != ours {
 			return stands
 		}
-		mutations, err := a.prepare(stands.found)
+		mutations, err := t.prepare(stands.found)
 		if err != nil {
 			return err
 		}

@@ -157,7 +157,8 @@ func (r *Range) seal() []byte {
 	d.text(r.ID)
 	d.position(r.Start)
 	d.position(r.End)
-	for _, s := range []string{string(r.State), r.Namespace, r.Kind, r.Failed, r.Error, string(r.Keys), string(r.Counters),
+	for _, s := range []string{string(r.State), r.Namespace, r.Kind, r.Failed, r.Error, string(r.Keys),
+		string(r.Counters),
 		string(r.Single)} {
 		d.text(s)
 	}

@@ -110,6 +110,21 @@ func (l *Ledger) check(r *Range) {
 	if r.Children < 0 || r.Children > maxChildren {
 		l.Problem("range %s has %d children", r.ID, r.Children)
 	}
+	l.checkMarks(r)
+	if !r.Alone && r.Start != nil && r.End != nil && keyspace.Compare(r.Start, r.End) > 0 {
+		l.Problem("range %s begins at %v, and ends before that, at %v", r.ID, r.Start, r.End)
+	}
+	if r.Alone && (r.Start == nil || r.Start.Key == nil) {
+		l.Problem("range %s is that of a single entity, and has none", r.ID)
+	}
+	if r.State == Done {
+		l.checkDone(r)
+	}
+}
+
+// checkMarks checks a record's state, and the properties by which open ranges and failures are
+// found.
+func (l *Ledger) checkMarks(r *Range) {
 	if r.State != Pending && r.State != Done {
 		l.Problem("range %s is in the state %q", r.ID, r.State)
 	}
@@ -119,15 +134,10 @@ func (l *Ledger) check(r *Range) {
 	if (r.Failed == r.Job) != (r.Error != "") || r.Failed != "" && (r.Failed != r.Job || !r.Alone || r.State != Done) {
 		l.Problem("range %s is %s, and its mark as a failure is %q", r.ID, r.State, r.Failed)
 	}
-	if !r.Alone && r.Start != nil && r.End != nil && keyspace.Compare(r.Start, r.End) > 0 {
-		l.Problem("range %s begins at %v, and ends before that, at %v", r.ID, r.Start, r.End)
-	}
-	if r.Alone && (r.Start == nil || r.Start.Key == nil) {
-		l.Problem("range %s is that of a single entity, and has none", r.ID)
-	}
-	if r.State != Done {
-		return
-	}
+}
+
+// checkDone checks what a range's page has recorded.
+func (l *Ledger) checkDone(r *Range) {
 	failures := r.Retries + r.Recorded
 	if r.Failed != "" {
 		failures++
