@@ -15,8 +15,6 @@ import (
 	"cloud.google.com/go/datastore"
 	"cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/emulator"
@@ -77,47 +75,6 @@ func TestPlan(t *testing.T) {
 		if slow.Takes != 200*time.Second || slow.Usage.Writes > 2*slow.Pages || slow.Pages < 200 ||
 			int64(slow.Dollars) != slow.Usage.Reads {
 			t.Errorf("plan %+v", slow)
-		}
-	})
-}
-
-// TestPlanBySample plans a job where nothing can be counted.
-func TestPlanBySample(t *testing.T) {
-	testflag.Sequential(t)
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		uncounted := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any,
-			error) {
-			if path.Base(info.FullMethod) == "RunAggregationQuery" {
-				return nil, status.Error(codes.Unimplemented, "no aggregations here")
-			}
-			return handler(ctx, req)
-		}
-		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: uncounted}}, addCredit)
-		w.putAccounts(names(40_000))
-		plan, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"},
-			&mapper.PlanOptions{StartOptions: mapper.StartOptions{PageSize: 100}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if plan.Exact || plan.Entities < 20_000 || plan.Entities > 80_000 || plan.Used.Reads == 0 {
-			t.Errorf("plan %+v", plan)
-		}
-	})
-}
-
-// TestPlanBlind plans a job where nothing can be counted, and there are no samples: without
-// a word it would cost nothing.
-func TestPlanBlind(t *testing.T) {
-	testflag.Sequential(t)
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: blind}}, addCredit)
-		w.putAccounts(names(20_000))
-		plan, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"},
-			&mapper.PlanOptions{StartOptions: mapper.StartOptions{PageSize: 100}})
-		if err == nil || !strings.Contains(err.Error(), "neither counts") {
-			t.Errorf("plan %+v, %v", plan, err)
 		}
 	})
 }

@@ -50,3 +50,47 @@ func TestShareJSON(t *testing.T) {
 		t.Errorf("it is read as %+v, want %+v; %v", again, q, err)
 	}
 }
+
+// TestShares has four parts of the keys be all of them, each once, and each about as large.
+func TestShares(t *testing.T) {
+	const keys = 10_000
+	var in [4]int
+	for n := range int64(keys) {
+		key, parts := datastore.IDKey("K", n+1, nil), 0
+		for i := range in {
+			if (Share{int64(i), int64(i) + 1, 4}).Has(key) {
+				in[i]++
+				parts++
+			}
+		}
+		if both := (Share{1, 3, 4}).Has(key); parts != 1 ||
+			both != ((Share{1, 2, 4}).Has(key) || (Share{2, 3, 4}).Has(key)) {
+			t.Errorf("%v is in %d parts", key, parts)
+		}
+		if !(Share{}).Has(key) {
+			t.Errorf("%v is not in all", key)
+		}
+	}
+	for i, n := range in {
+		if n < keys/4-200 || n > keys/4+200 {
+			t.Errorf("part %d has %d of %d", i, n, keys)
+		}
+	}
+	quarter := Share{1, 2, 4}
+	if quarter.Keys(25) != 100 || quarter.Part(100) != 25 || quarter.Part(1) != 1 || (Share{}).Keys(25) != 25 ||
+		(Share{}).Part(25) != 25 {
+		t.Errorf("a quarter of 100 is %d, and 25 are of %d", quarter.Part(100), quarter.Keys(25))
+	}
+}
+
+// TestShareIs has shares be refused that are none.
+func TestShareIs(t *testing.T) {
+	for value, ok := range map[any]bool{"0-1/100": true, "99-100/100": true, "0-1000/1000000": true, "1-1/100": false,
+		"2-1/100": false, "-1-1/100": false, "0-101/100": false, "0-1/1001": false, "0-999/1000000": false,
+		"0-2000000/2000000": false, "0-1": false, "00-1/100": false, "0-0/0": false, "": false, 5: false} {
+		s, is, err := shareOf(where("__key__", "share", value))
+		if !is || (err == nil) != ok || ok && s.Filter().Value != value {
+			t.Errorf("%v: %+v, %v", value, s, err)
+		}
+	}
+}

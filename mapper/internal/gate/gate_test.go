@@ -1,0 +1,183 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/scattermap/scattermap/internal/testflag"
+)
+
+// A visit is a task that comes to the gate, wants to be by itself or not, and stays for a time.
+type visit struct {
+	name      string
+	comes     time.Duration
+	exclusive bool
+	stays     time.Duration
+}
+
+// TestEnter has tasks come to the gate: each says when it is let in, and what its place is like.
+func TestEnter(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		visits []visit
+		strays int64
+		want   []string
+	}{
+		{
+			name:   "tasks are beside each other",
+			visits: []visit{{"a", 0, false, 3}, {"b", 1, false, 3}, {"c", 2, false, 3}},
+			want:   []string{"a at 0", "b at 1", "c at 2"},
+		},
+		{
+			name:   "an exclusive one waits for all before it, and those after it wait for it",
+			visits: []visit{{"a", 0, false, 5}, {"x", 1, true, 4}, {"b", 2, false, 1}, {"c", 3, false, 1}},
+			want:   []string{"a at 0", "x at 5 exclusive waited alone", "b at 9 waited", "c at 9 waited"},
+		},
+		{
+			name:   "an exclusive one that finds nothing inside does not wait",
+			visits: []visit{{"x", 0, true, 2}, {"a", 3, false, 1}},
+			want:   []string{"x at 0 exclusive alone", "a at 3"},
+		},
+		{
+			name:   "two exclusive ones come one after the other",
+			visits: []visit{{"x", 0, true, 4}, {"y", 1, true, 4}},
+			want:   []string{"x at 0 exclusive alone", "y at 4 exclusive waited alone"},
+		},
+		{
+			name:   "beside a stray no task is the only suspect",
+			visits: []visit{{"x", 0, true, 1}}, strays: 1,
+			want: []string{"x at 0 exclusive"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := New()
+				g.Strays.Store(c.strays)
+				begun := time.Now()
+				entered := make([]string, len(c.visits))
+				for i, v := range c.visits {
+					go func() {
+						time.Sleep(v.comes * time.Second)
+						p, err := g.Enter(t.Context(), v.exclusive)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						entered[i] = fmt.Sprint(v.name, " at ", time.Since(begun).Seconds()) + saidOf(p)
+						time.Sleep(v.stays * time.Second)
+						p.Leave()
+						p.Leave() // once more does not let in more
+					}()
+				}
+				time.Sleep(time.Hour)
+				if !slices.Equal(entered, c.want) {
+					t.Errorf("entered: %q, want %q", entered, c.want)
+				}
+			})
+		})
+	}
+}
+
+// saidOf describes a place.
+func saidOf(p Place) (text string) {
+	for _, is := range []struct {
+		what string
+		true bool
+	}{{"exclusive", p.Exclusive}, {"waited", p.Waited}, {"alone", p.Alone}} {
+		if is.true {
+			text += " " + is.what
+		}
+	}
+	return text
+}
+
+// TestExclusive has many tasks come at random: none is inside together with an exclusive one, and
+// all get in.
+func TestExclusive(t *testing.T) {
+	seed := testflag.Seed(t)
+	synctest.Test(t, func(t *testing.T) {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		g := New()
+		var inside, done atomic.Int64
+		const n = 500
+		for range n {
+			exclusive, comes, stays := rng.IntN(5) == 0, time.Duration(rng.IntN(1000)), time.Duration(rng.IntN(20))
+			go func() {
+				time.Sleep(comes * time.Millisecond)
+				p, err := g.Enter(t.Context(), exclusive)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				weight := int64(1)
+				if exclusive {
+					weight = math.MaxInt32
+				}
+				for range 2 { // as it comes, and as it goes
+					if now := inside.Add(weight); exclusive && now != weight || !exclusive && now >= math.MaxInt32 {
+						t.Errorf("exclusive %v: inside is %d", exclusive, now)
+					}
+					time.Sleep(stays * time.Millisecond)
+					inside.Add(-weight)
+				}
+				done.Add(1)
+				p.Leave()
+			}()
+		}
+		time.Sleep(time.Hour)
+		if done.Load() != n {
+			t.Errorf("%d of %d got in", done.Load(), n)
+		}
+	})
+}
+
+// TestEnterEnds has a task that waits give up, or learn that the process is draining.
+func TestEnterEnds(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		end  func(g *Gate, cancel context.CancelFunc)
+		want error
+	}{
+		{"its request ends", func(_ *Gate, cancel context.CancelFunc) { cancel() }, context.Canceled},
+		{"the process drains", func(g *Gate, _ context.CancelFunc) { g.drain() }, ErrDraining},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := New()
+				first, err := g.Enter(t.Context(), true)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				got := make(chan error, 1)
+				go func() {
+					_, err := g.Enter(ctx, false)
+					got <- err
+				}()
+				synctest.Wait()
+				select {
+				case err := <-got:
+					t.Fatalf("it did not wait: %v", err)
+				default:
+				}
+				c.end(g, cancel)
+				if err := <-got; !errors.Is(err, c.want) {
+					t.Errorf("%v, want %v", err, c.want)
+				}
+				first.Leave()
+				if !g.places.TryAcquire(math.MaxInt64) {
+					t.Error("who has given up has a place")
+				}
+			})
+		})
+	}
+}

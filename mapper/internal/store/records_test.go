@@ -1,0 +1,314 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// thirds has of each three ranges one be done, one have failed and one be pending.
+func thirds(i int, r *record.Range) {
+	r.Created = time.Now().UTC()
+	switch i % 3 {
+	case 0:
+		r.Processed = 10
+		r.Finish(time.Now())
+	case 1:
+		r.Alone, r.End = true, nil
+		r.Fail(errors.New("bad"), time.Now())
+	default:
+		r.Estimate, r.Pace = int64(i), time.Second
+	}
+}
+
+// TestEachRecord finds each record of a job once, and none of another job's, by slices and by
+// marks.
+func TestEachRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStore(t, nil)
+		j := run(t, st, "j", nil)
+		other := run(t, st, "other", func(j *record.Job) { j.Mapper = "other" })
+		putRanges(t, st, j, 300, thirds)
+		putRanges(t, st, other, 30, thirds)
+		var mu sync.Mutex
+		seen := make(map[string]int)
+		if err := st.EachRecord(t.Context(), j.Ref(), func(r *record.Range) error {
+			mu.Lock()
+			defer mu.Unlock()
+			seen[r.ID]++
+			if r.Job != "j" || !r.Stored.Equal(r.Key()) {
+				t.Errorf("%+v", r)
+			}
+			return nil
+		}); err != nil || len(seen) != 301 {
+			t.Errorf("%d records, %v", len(seen), err)
+		}
+		for id, n := range seen {
+			if n != 1 {
+				t.Errorf("%s comes %d times", id, n)
+			}
+		}
+		errStop := errors.New("stop")
+		if err := st.EachRecord(t.Context(), j.Ref(), func(*record.Range) error { return errStop }); !errors.Is(err,
+			errStop) {
+			t.Errorf("it does not stop: %v", err)
+		}
+		for _, mark := range []string{"open", "failed"} {
+			var ids []string
+			after := ""
+			for {
+				some, err := st.FirstMarked(t.Context(), mark, j.Ref(), after, 7)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, r := range some {
+					if after = r.ID; (mark == "open") != (r.Open == "j") || (mark == "failed") != (r.Failed == "j") {
+						t.Errorf("%s: %+v", mark, r)
+					}
+					ids = append(ids, r.ID)
+				}
+				if len(some) < 7 {
+					break
+				}
+			}
+			if !slices.IsSorted(ids) || len(slices.Compact(slices.Clone(ids))) != 100 || len(ids) != 100 {
+				t.Errorf("%s: %d", mark, len(ids))
+			}
+		}
+		for most, want := range map[int]int64{0: 100, 30: 30, 200: 100} {
+			if n, err := st.CountFailures(t.Context(), j.Ref(), most); err != nil || n != want {
+				t.Errorf("up to %d failures are counted as %d, %v", most, n, err)
+			}
+		}
+		if open, err := st.HasOpen(t.Context(), j.Ref()); err != nil || !open {
+			t.Errorf("it has open ranges: %v, %v", open, err)
+		}
+		if open, err := st.HasOpen(t.Context(), record.Ref{ID: "j", Incarnation: "other"}); err != nil || open {
+			t.Errorf("another job of the ID has: %v, %v", open, err)
+		}
+		time.Sleep(time.Minute)
+		look, part, err := st.LookOpen(t.Context(), j.Ref(), 1000)
+		if err != nil || len(look) != 100 || part != 1 || look[0].Age < time.Minute || look[0].Pace != time.Second ||
+			look[0].Estimate == 0 {
+			t.Errorf("%d are open, %v of all, %+v, %v", len(look), part, look[:1], err)
+		}
+		var keys []*datastore.Key
+		for id := range seen {
+			keys = append(keys, record.RangeKey(j.Ref(), id))
+		}
+		if err := st.Delete(t.Context(), keys); err != nil {
+			t.Fatal(err)
+		}
+		if open, err := st.HasOpen(t.Context(), j.Ref()); err != nil || open {
+			t.Errorf("there are open ranges after all were deleted: %v, %v", open, err)
+		}
+		if n, err := st.CountFailures(t.Context(), other.Ref(), 0); err != nil || n != 10 {
+			t.Errorf("the other job has %d failures, %v", n, err)
+		}
+	})
+}
+
+// TestSlices has the slices of IDs be all of them: each begins where one ends.
+func TestSlices(t *testing.T) {
+	ids := []string{"00", "0fff", "10", "7f", "80", "ef", "f0", "ffff"}
+	for _, id := range ids {
+		in := 0
+		for i := range int64(SlicesOfIDs) {
+			if from, to := SliceOfIDs(i); from <= id && (to == "" || id < to) {
+				in++
+			}
+		}
+		if in != 1 {
+			t.Errorf("%s is in %d slices", id, in)
+		}
+	}
+}
+
+// TestPage lists failures page by page. A cursor is of one job.
+func TestPage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStore(t, nil)
+		j := run(t, st, "j", nil)
+		putRanges(t, st, j, 60, thirds)
+		seen, cursor := make(map[string]bool), ""
+		for pages := 1; ; pages++ {
+			some, next, err := st.Page(t.Context(), j.Ref(), "failed", cursor, 8)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range some {
+				seen[r.ID] = true
+			}
+			if cursor = next; next == "" {
+				if pages != 3 || len(seen) != 20 {
+					t.Errorf("%d failures on %d pages", len(seen), pages)
+				}
+				break
+			}
+		}
+		for _, bad := range []string{"x", j.Incarnation, j.Incarnation + "x", "other" + j.Root()} {
+			if _, _, err := st.Page(t.Context(), j.Ref(), "failed", bad, 8); !errors.Is(err, fault.ErrArguments) {
+				t.Errorf("the cursor %q: %v", bad, err)
+			}
+		}
+		if _, _, err := st.Page(t.Context(), record.Ref{ID: "k"}, "failed", "", 8); !errors.Is(err,
+			record.ErrNoSuchJob) {
+			t.Errorf("of another job: %v", err)
+		}
+	})
+}
+
+// TestSample draws some records of a job of 1,001, and says how many there are. Several who ask at
+// the same time with one context read once.
+func TestSample(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		em := emulator.ForTest(t, nil)
+		client, err := em.Datastore(t.Context(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		st := New(client)
+		j := run(t, st, "j", nil)
+		putRanges(t, st, j, 1000, func(_ int, r *record.Range) {
+			r.Processed = 10
+			r.Finish(time.Now())
+		})
+		for _, c := range []struct {
+			mark  string
+			most  int
+			about float64
+			exact bool
+		}{{"", 2000, 1001, true}, {"", 1002, 1001, true}, {"", 250, 1001, false}, {"", 50, 1001, false},
+			{"open", 10, 0, true}} {
+			some, scale, err := st.Sample(t.Context(), j.Ref(), c.mark, c.most)
+			n := float64(len(some)) * scale
+			if err != nil || math.Abs(n-c.about) > 0.4*c.about || c.exact != (scale == 1) || len(some) > c.most {
+				t.Errorf("%d of %q are a sample of %v, %v", c.most, c.mark, n, err)
+			}
+		}
+		sum, estimated, err := st.SampleTotals(t.Context(), j)
+		if err != nil || !estimated || sum.Processed < 6000 || sum.Processed > 14000 {
+			t.Errorf("%d were processed, estimated %v, %v", sum.Processed, estimated, err)
+		}
+		reads := func(ask func()) int64 {
+			before := em.Usage()
+			ask()
+			return em.Usage().Sub(before).Reads
+		}
+		sample := func() { _, _, _ = st.Sample(t.Context(), j.Ref(), "", 50) }
+		one := reads(sample)
+		shared := Sharing(t.Context())
+		if three := reads(func() {
+			var all sync.WaitGroup
+			for range 3 {
+				all.Go(func() {
+					some, _, err := st.Sample(shared, j.Ref(), "", 50)
+					if err != nil || len(some) != 50 {
+						t.Errorf("%d, %v", len(some), err)
+					}
+				})
+			}
+			all.Wait()
+		}); one == 0 || three != one {
+			t.Errorf("a sample takes %d reads, and three with one context %d", one, three)
+		}
+		if other := reads(func() { _, _, _ = st.Sample(shared, j.Ref(), "", 60) }); other == 0 {
+			t.Error("another sample is the same")
+		}
+	})
+}
+
+// TestBatches lists the batches of a page, and has those expire that are there still.
+func TestBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStore(t, nil)
+		j, page, other := record.Ref{ID: "u", Incarnation: "1"}, "aa", "ab"
+		var keys []*datastore.Key
+		for i, p := range []string{page, page, other} {
+			key, b := record.NewBatch(j, p, []*datastore.Key{datastore.IDKey("K", int64(i+1), nil)}, 1, 0)
+			if _, err := st.client.Put(t.Context(), key, b); err != nil {
+				t.Fatal(err)
+			}
+			keys = append(keys, key)
+		}
+		list := func(from, to string) (said []string) {
+			if err := EachBatch(t.Context(), st, Batches(j, from, to), func(_ *datastore.Key, b *record.Batch) error {
+				said = append(said, fmt.Sprint(b.Page, " ", b.Expires.IsZero()))
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			return said
+		}
+		if got := list("", ""); !slices.Equal(got, []string{"aa true", "aa true", "ab true"}) {
+			t.Errorf("%q", got)
+		}
+		if got := list(page, other); !slices.Equal(got, []string{"aa true", "aa true"}) {
+			t.Errorf("of the page: %q", got)
+		}
+		if err := st.client.Delete(t.Context(), keys[0]); err != nil {
+			t.Fatal(err)
+		}
+		if err := ExpireBatches(t.Context(), st, keys[:2], time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if got := list("", ""); !slices.Equal(got, []string{"aa false", "ab true"}) {
+			t.Errorf("after some expire: %q", got)
+		}
+		errStop := errors.New("stop")
+		if err := EachBatch(t.Context(), st, Batches(j, "", ""), func(*datastore.Key, *record.Batch) error {
+			return errStop
+		}); !errors.Is(err, errStop) {
+			t.Errorf("it does not stop: %v", err)
+		}
+	})
+}
+
+// TestMutate has an effect be in a transaction, unless the client can't tell its keys apart: it
+// would leave one of two deletions out.
+func TestMutate(t *testing.T) {
+	number, name := datastore.IDKey("K", 7, nil), datastore.NameKey("K", "7", nil)
+	for _, c := range []struct {
+		name string
+		keys []*datastore.Key // that are deleted
+		ok   bool
+	}{
+		{"nothing", nil, true},
+		{"two entities", []*datastore.Key{number, datastore.IDKey("K", 8, nil)}, true},
+		{"two that look the same", []*datastore.Key{number, name}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := newStore(t, nil)
+				for _, key := range c.keys {
+					if _, err := st.client.Put(t.Context(), key, &struct{ N int }{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				var e function.Effect
+				e.Mutations = slices.Grow(e.Mutations, len(c.keys))[:len(c.keys)]
+				for i, key := range c.keys {
+					e.Mutations[i].Key, e.Mutations[i].Mutation = key, datastore.NewDelete(key)
+				}
+				err := st.Transact(t.Context(), func(tx *datastore.Transaction) error { return Mutate(tx, &e) })
+				left, _ := st.client.Count(t.Context(), datastore.NewQuery("K"))
+				if (err == nil) != c.ok || (left == 0) != c.ok {
+					t.Errorf("%v, and %d are left", err, left)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,465 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"path"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/split"
+)
+
+// newStore returns the store that an emulator is.
+func newStore(t *testing.T, options *emulator.Options) Store {
+	t.Helper()
+	client, err := emulator.ForTest(t, options).Datastore(t.Context(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return New(client)
+}
+
+// run starts a job that runs, of the mapper "m" over the kind "K" unless that is changed. It fails
+// the test if that is refused.
+func run(t *testing.T, st Store, id string, change func(j *record.Job)) *record.Job {
+	t.Helper()
+	j, err := tryRun(t, st, id, change)
+	if err != nil {
+		t.Fatalf("start %s: %v", id, err)
+	}
+	return j
+}
+
+func tryRun(t *testing.T, st Store, id string, change func(j *record.Job)) (*record.Job, error) {
+	t.Helper()
+	j := &record.Job{ID: id, Mapper: "m", Query: []byte(`{"kind":"K"}`), State: record.Running, PageSize: 10,
+		Created: time.Now().UTC()}
+	if change != nil {
+		change(j)
+	}
+	j.Incarnate(uint64(time.Now().UnixNano()))
+	return j, st.Create(t.Context(), j, nil)
+}
+
+// becomes has a job be in another state.
+func becomes(t *testing.T, st Store, j *record.Job, state string) {
+	t.Helper()
+	if _, err := st.UpdateJob(t.Context(), j.Ref(), func(j *record.Job) (bool, error) {
+		j.State = state
+		return true, nil
+	}); err != nil {
+		t.Fatalf("%s becomes %s: %v", j.ID, state, err)
+	}
+}
+
+// at is a position by an ID.
+func at(n int) *keyspace.Position { return keyspace.At(datastore.IDKey("K", int64(n), nil)) }
+
+// putRanges gives a job n ranges below its root, which tile the query: of the i-th, from 1 on,
+// change says what it is.
+func putRanges(t *testing.T, st Store, j *record.Job, n int, change func(i int, r *record.Range)) {
+	t.Helper()
+	root := j.RootRange()
+	all := []*datastore.Mutation{}
+	for i := n; i > 0; i-- {
+		end := root.End
+		root.End = at(i)
+		child := root.Child(split.Piece{Start: root.End, End: end}, time.Now())
+		if change != nil {
+			change(i, child)
+		}
+		all = append(all, child.Insert())
+	}
+	root.Finish(time.Now())
+	for some := range slices.Chunk(append(all, root.Update()), 500) {
+		if _, err := st.client.Mutate(t.Context(), some...); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestCreate has a job and its root be there together, or neither.
+func TestCreate(t *testing.T) {
+	errNo := errors.New("no")
+	for _, c := range []struct {
+		name   string
+		before func(t *testing.T, st Store, j *record.Job)
+		when   func(*datastore.Transaction) error
+		want   error // nil: it is created; errAny: of the database
+	}{
+		{name: "it is new"},
+		{name: "it is new, and may be", when: func(*datastore.Transaction) error { return nil }},
+		{name: "it may not be", when: func(*datastore.Transaction) error { return errNo }, want: errNo},
+		{name: "another job has the ID", before: func(t *testing.T, st Store, _ *record.Job) {
+			run(t, st, "j", func(j *record.Job) { j.Mapper = "other" })
+		}, want: errThere},
+		{name: "its root was forestalled", before: func(t *testing.T, st Store, j *record.Job) {
+			for range 2 {
+				if err := st.Forestall(t.Context(), j.Ref(), time.Now()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}, want: errThere},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := newStore(t, nil)
+				j := &record.Job{ID: "j", Mapper: "m", Query: []byte(`{"kind":"K"}`), State: record.Running}
+				j.Incarnate(7)
+				if c.before != nil {
+					c.before(t, st, j)
+				}
+				err := st.Create(t.Context(), j, c.when)
+				if status.Code(err) == codes.AlreadyExists {
+					err = errThere
+				}
+				if !errors.Is(err, c.want) {
+					t.Errorf("%v, want %v", err, c.want)
+				}
+				_, err = st.LoadJob(t.Context(), j.Ref())
+				if (err == nil) != (c.want == nil) {
+					t.Errorf("load the job: %v", err)
+				}
+				open, err := st.HasOpen(t.Context(), j.Ref())
+				if err != nil || open != (c.want == nil) {
+					t.Errorf("it has open ranges: %v, %v", open, err)
+				}
+			})
+		})
+	}
+}
+
+var errThere = errors.New("it is there")
+
+// TestLoadJob has jobs be named by what they can be named by.
+func TestLoadJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStore(t, nil)
+		j := run(t, st, "j", nil)
+		for _, c := range []struct {
+			name string
+			st   Store
+			ref  record.Ref
+			want error
+		}{
+			{"by its ID", st, record.Ref{ID: "j"}, nil},
+			{"by both", st, j.Ref(), nil},
+			{"for somebody who waits", st.Asked(), j.Ref(), nil},
+			{"another incarnation", st, record.Ref{ID: "j", Incarnation: "other"}, record.ErrNoSuchJob},
+			{"another ID", st, record.Ref{ID: "k"}, record.ErrNoSuchJob},
+			{"no ID", st, record.Ref{}, record.ErrNoSuchJob},
+			{"what is no ID", st, record.Ref{ID: "a/b"}, record.ErrNoSuchJob},
+			{"without a database", Store{}, j.Ref(), fault.ErrArguments},
+		} {
+			got, err := c.st.LoadJob(t.Context(), c.ref)
+			if !errors.Is(err, c.want) || err == nil && got.Ref() != j.Ref() {
+				t.Errorf("%s: %+v, %v", c.name, got, err)
+			}
+		}
+		if r, err := st.LoadRange(t.Context(), j.Ref(), j.Root()); err != nil || r.Open != "j" {
+			t.Errorf("the root is %+v, %v", r, err)
+		}
+	})
+}
+
+// TestUpdateJob changes the record of a job that has the failures 5.
+func TestUpdateJob(t *testing.T) {
+	errNo := errors.New("no")
+	raise := func(j *record.Job) (bool, error) { j.Failures++; return true, nil }
+	for _, c := range []struct {
+		name   string
+		ref    func(j *record.Job) record.Ref
+		when   func(*datastore.Transaction) error
+		change func(j *record.Job) (bool, error)
+		want   int64
+		err    error
+	}{
+		{name: "it is changed", change: raise, want: 6},
+		{name: "by its ID", ref: func(*record.Job) record.Ref { return record.Ref{ID: "j"} }, change: raise, want: 6},
+		{name: "there is nothing to change", want: 5,
+			change: func(j *record.Job) (bool, error) { j.Trouble = "unsaved"; return false, nil }},
+		{name: "it may not be", change: func(*record.Job) (bool, error) { return true, errNo }, want: 5, err: errNo},
+		{name: "on a condition that holds", when: func(*datastore.Transaction) error { return nil }, change: raise,
+			want: 6},
+		{name: "on one that does not", when: func(*datastore.Transaction) error { return errNo }, change: raise,
+			want: 5,
+			err:  errNo},
+		{name: "another incarnation", ref: func(*record.Job) record.Ref {
+			return record.Ref{ID: "j", Incarnation: "x"}
+		},
+			change: raise, want: 5, err: record.ErrNoSuchJob},
+		{name: "another job", ref: func(*record.Job) record.Ref { return record.Ref{ID: "k"} }, change: raise, want: 5,
+			err: record.ErrNoSuchJob},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := newStore(t, nil)
+				j := run(t, st, "j", func(j *record.Job) { j.Failures = 5 })
+				ref := j.Ref()
+				if c.ref != nil {
+					ref = c.ref(j)
+				}
+				got, err := When(st, c.when).UpdateJob(t.Context(), ref, c.change)
+				if !errors.Is(err, c.err) || err == nil && got.Failures != c.want {
+					t.Errorf("%+v, %v, want %v", got, err, c.err)
+				}
+				now, err := st.LoadJob(t.Context(), j.Ref())
+				if err != nil || now.Failures != c.want || now.Trouble != "" {
+					t.Errorf("the record has %d, %q, %v, want %d", now.Failures, now.Trouble, err, c.want)
+				}
+			})
+		})
+	}
+}
+
+// TestUpdatesTogether has many change a job at once: no change is lost.
+func TestUpdatesTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStore(t, nil)
+		j := run(t, st, "j", nil)
+		var changed atomic.Int64
+		for range 20 {
+			go func() {
+				_, err := st.UpdateJob(t.Context(), j.Ref(), func(j *record.Job) (bool, error) {
+					j.Failures++
+					return true, nil
+				})
+				if err == nil {
+					changed.Add(1)
+				} else if !errors.Is(err, datastore.ErrConcurrentTransaction) {
+					t.Error(err)
+				}
+			}()
+		}
+		time.Sleep(time.Hour)
+		now, err := st.LoadJob(t.Context(), j.Ref())
+		if err != nil || now.Failures != changed.Load() || now.Failures < 2 {
+			t.Errorf("%d changes are recorded of %d, %v", now.Failures, changed.Load(), err)
+		}
+	})
+}
+
+// TestChangeOnce loses the answer to a commit, or has it refused: what may have taken place is not
+// done again.
+func TestChangeOnce(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		answers []codes.Code // to the commits, one after the other; OK is done, and Internal is done and lost
+		want    int64        // how often it takes place
+		err     bool
+	}{
+		{"it is done", nil, 1, false},
+		{"others were first, twice", []codes.Code{codes.Aborted, codes.Aborted}, 1, false},
+		{"the answer is lost", []codes.Code{codes.Internal}, 1, true},
+		{"others were first, and then the answer is lost", []codes.Code{codes.Aborted, codes.Internal}, 1, true},
+		{"others are first all the time", []codes.Code{codes.Aborted, codes.Aborted, codes.Aborted, codes.Aborted,
+			codes.Aborted, codes.OK}, 0, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var answers []codes.Code
+				st := newStore(t, &emulator.Options{Interceptor: func(
+					ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+				) (any, error) {
+					answer := codes.OK
+					if path.Base(info.FullMethod) == "Commit" && len(answers) > 0 {
+						answer, answers = answers[0], answers[1:]
+					}
+					if answer == codes.Aborted {
+						return nil, status.Error(answer, "others were first")
+					}
+					resp, err := handler(ctx, req)
+					if answer != codes.OK {
+						err = status.Error(answer, "the answer is lost")
+					}
+					return resp, err
+				}})
+				j := run(t, st, "j", nil)
+				answers = slices.Clone(c.answers)
+				err := ChangeOnce(t.Context(), st, j.Ref(), func(j *record.Job) bool { j.Failures++; return true })
+				if (err != nil) != c.err {
+					t.Error(err)
+				}
+				now, err := st.LoadJob(t.Context(), j.Ref())
+				if err != nil || now.Failures != c.want {
+					t.Errorf("it took place %d times, want %d; %v", now.Failures, c.want, err)
+				}
+				answers = nil
+				if err := ChangeOnce(t.Context(), st, j.Ref(), func(*record.Job) bool { return false }); err != nil {
+					t.Errorf("nothing is to be changed: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// TestUpdateRange changes the record of a range, leaves it as it is, or finds none.
+func TestUpdateRange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStore(t, nil)
+		j := run(t, st, "j", nil)
+		root := record.RangeKey(j.Ref(), j.Root())
+		for _, c := range []struct {
+			name    string
+			key     *datastore.Key
+			changes bool
+			want    int64 // attempts, in the record; -1: there is none
+		}{
+			{"nothing is to be changed", root, false, 0},
+			{"it is changed", root, true, 1},
+			{"once more", root, true, 2},
+			{"it is gone", record.RangeKey(j.Ref(), record.RangeID(j.Root(), 0)), true, -1},
+		} {
+			r, err := st.UpdateRange(t.Context(), c.key, func(r *record.Range) bool { r.Attempts++; return c.changes })
+			if err != nil || (r == nil) != (c.want < 0) {
+				t.Errorf("%s: %+v, %v", c.name, r, err)
+			}
+			now := new(record.Range)
+			if err := st.client.Get(t.Context(), c.key, now); (err != nil) != (c.want < 0) || err == nil &&
+				now.Attempts != c.want {
+				t.Errorf("%s: %d attempts, %v, want %d", c.name, now.Attempts, err, c.want)
+			}
+		}
+	})
+}
+
+// TestJobs lists jobs by their queue, state and mapper, the one that was started last first.
+func TestJobs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStore(t, nil)
+		var all []*record.Job
+		for _, j := range []struct {
+			id, mapper string
+			queue      record.Owner
+			state      string
+		}{
+			{"a", "m", "q1", record.Running}, {"b", "m", "q2", record.Paused}, {"c", "n", "q1", record.Succeeded},
+			{"d", "n", "q2", record.Running}, {"e", "m", "", record.Running},
+		} {
+			all = append(all, run(t, st, j.id, func(r *record.Job) {
+				r.Mapper, r.Queue, r.State, r.Beside = j.mapper, j.queue, j.state, true
+			}))
+			time.Sleep(time.Second)
+		}
+		for _, c := range []struct {
+			name    string
+			queues  []record.Owner
+			listing record.Listing
+			before  string
+			limit   int
+			want    []string
+		}{
+			{"all", []record.Owner{""}, record.Listing{}, "", 10, []string{"e", "d", "c", "b", "a"}},
+			{"the last two", []record.Owner{""}, record.Listing{}, "", 2, []string{"e", "d"}},
+			{"those before these", []record.Owner{""}, record.Listing{}, record.Place(all[3]), 2, []string{"c", "b"}},
+			{"of a queue", []record.Owner{"q1"}, record.Listing{}, "", 10, []string{"c", "a"}},
+			{"of two queues", []record.Owner{"q1", "q2"}, record.Listing{}, "", 3, []string{"d", "c", "b"}},
+			{"in a state", []record.Owner{""}, record.Listing{State: record.Running}, "", 10, []string{"e", "d", "a"}},
+			{"of a mapper", []record.Owner{""}, record.Listing{Mapper: "n"}, "", 10, []string{"d", "c"}},
+			{"of all three", []record.Owner{"q2"}, record.Listing{Mapper: "m", State: record.Paused}, "", 10,
+				[]string{"b"}},
+			{"none", []record.Owner{"q3"}, record.Listing{}, "", 10, nil},
+		} {
+			jobs, err := st.Jobs(t.Context(), c.queues, c.listing, c.before, c.limit)
+			if got := idsOf(jobs); err != nil || !slices.Equal(got, c.want) {
+				t.Errorf("%s: %q, %v, want %q", c.name, got, err, c.want)
+			}
+		}
+		active, err := st.Active(t.Context())
+		if got := idsOf(active); err != nil || !slices.Equal(got, []string{"a", "d", "e"}) {
+			t.Errorf("active are %q, %v", got, err)
+		}
+		if _, err := (Store{}).Jobs(t.Context(), nil, record.Listing{}, "", 1); !errors.Is(err, fault.ErrArguments) {
+			t.Errorf("without a database: %v", err)
+		}
+	})
+}
+
+func idsOf(jobs []*record.Job) (all []string) {
+	for _, j := range jobs {
+		all = append(all, j.ID)
+	}
+	return all
+}
+
+// TestDue lists the jobs of a queue whose retention is over, the one that has waited longest first.
+func TestDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStore(t, nil)
+		now := time.Now()
+		ended := func(id string, queue record.Owner, ago, retain time.Duration) {
+			run(t, st, id, func(j *record.Job) {
+				j.Queue, j.State, j.Ended, j.Retain = queue, record.Succeeded, now.Add(-ago).UTC(), retain
+				j.Beside = true
+			})
+		}
+		ended("late", "q", 5*time.Hour, 2*time.Hour)
+		ended("later", "q", 3*time.Hour, 2*time.Hour)
+		ended("early", "q", time.Hour, 2*time.Hour)
+		ended("kept", "q", 5*time.Hour, 0)
+		ended("other", "r", 5*time.Hour, 2*time.Hour)
+		for limit, want := range map[int][]string{10: {"late", "later"}, 1: {"late"}} {
+			jobs, err := Due(t.Context(), st, "q", now, limit)
+			if got := idsOf(jobs); err != nil || !slices.Equal(got, want) {
+				t.Errorf("%q are due, %v, want %q", got, err, want)
+			}
+		}
+	})
+}
+
+// TestHealth asks a database that has answered, and one that does not: at most once a second.
+func TestHealth(t *testing.T) {
+	_ = testflag.Seeds // the flags of this test binary are those of all
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int64
+		var down atomic.Bool
+		st := newStore(t, &emulator.Options{Interceptor: func(
+			ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+		) (any, error) {
+			asked.Add(1)
+			if down.Load() {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return handler(ctx, req)
+		}})
+		var h Health
+		for _, c := range []struct {
+			name    string
+			down    bool
+			waits   time.Duration // before it
+			ok      bool
+			asked   int64 // by now
+			answers time.Duration
+		}{
+			{"at first", false, 0, true, 1, 0},
+			{"just now", true, healthFor / 2, true, 1, 0},
+			{"a second later it is down", true, healthFor, false, 2, healthTime},
+			{"just now again", false, healthFor / 2, false, 2, 0},
+			{"and up again", false, healthFor, true, 3, 0},
+		} {
+			time.Sleep(c.waits)
+			down.Store(c.down)
+			begun := time.Now()
+			err := h.Check(t.Context(), st.client)
+			if took := time.Since(begun); (err == nil) != c.ok || asked.Load() != c.asked || took != c.answers {
+				t.Errorf("%s: after %v, asked %d times: %v", c.name, took, asked.Load(), err)
+			}
+		}
+	})
+}

@@ -1,0 +1,187 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// TestFold adds up a job's records at once and in parts of each size: it comes to the same.
+func TestFold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStore(t, nil)
+		j := run(t, st, "j", nil)
+		putRanges(t, st, j, 200, func(i int, r *record.Range) {
+			r.Entities, r.Processed = int64(i), int64(i)
+			r.Finish(time.Now())
+		})
+		const sum = 200 * 201 / 2
+		whole, err := st.Fold(t.Context(), j)
+		if err != nil || whole.Processed != sum || whole.Ranges != 201 || whole.Err() != nil {
+			t.Fatalf("%+v, %v, %v", whole, err, whole.Err())
+		}
+		never := func() bool { return false }
+		for _, most := range []int{0, 1, 3, 100} {
+			d := NewDraft(j)
+			parts := 0
+			for all := false; !all; parts++ {
+				was := d.Ledger.Ranges
+				if all, err = st.AddTo(t.Context(), j.Ref(), d, most, never); err != nil {
+					t.Fatal(err)
+				}
+				if got := d.Ledger.Ranges - was; most > 0 && got > int64(most*SlicesOfIDs) {
+					t.Errorf("%d at a time: %d records are added", most, got)
+				}
+			}
+			d.Ledger.Close(j)
+			if d.Ledger.Processed != sum || d.Ledger.Err() != nil || (parts == 1) != (most == 0 || most == 100) {
+				t.Errorf("%d at a time: %d after %d parts, %v", most, d.Ledger.Processed, parts, d.Ledger.Err())
+			}
+		}
+		if err := st.client.Delete(t.Context(), record.RangeKey(j.Ref(), record.RangeID(j.Root(), 7))); err != nil {
+			t.Fatal(err)
+		}
+		if l, err := st.Fold(t.Context(), j); err != nil || l.Err() == nil {
+			t.Errorf("without one of them: %v", err)
+		}
+	})
+}
+
+// TestEnough adds up some of a slice's records where that is enough, and goes on behind them.
+func TestEnough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStore(t, nil)
+		j := run(t, st, "j", nil)
+		const n = 2*atOnce + 50
+		var all []*datastore.Mutation
+		for i := range n {
+			r := j.RootRange()
+			r.ID = fmt.Sprintf("%032x", i) // all of the first slice
+			all = append(all, r.Insert())
+		}
+		for some := range slices.Chunk(all, 500) {
+			if _, err := st.client.Mutate(t.Context(), some...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d := NewDraft(j)
+		for i := range d.From[1:] {
+			d.From[i+1] = nowhere
+		}
+		for i, want := range []int64{atOnce, 2 * atOnce, n, n} {
+			whole, err := st.AddTo(t.Context(), j.Ref(), d, 0, func() bool { return true })
+			if err != nil || whole != (i >= 2) || d.Ledger.Ranges != want {
+				t.Errorf("the %d. time: %d of %d, all %v, %v", i+1, d.Ledger.Ranges, n, whole, err)
+			}
+		}
+	})
+}
+
+// TestKeepDraft keeps drafts of a job: the one of most records stays, while it is of use.
+func TestKeepDraft(t *testing.T) {
+	draft := func(j *record.Job, ranges, link int64) *record.Draft {
+		d := NewDraft(j)
+		d.Ledger.Ranges, d.Link = ranges, link
+		return d
+	}
+	anyUse := func(*record.Job) bool { return true }
+	for _, c := range []struct {
+		name string
+		keep func(j *record.Job) *record.Draft // beside one of 50 records, which is the second link
+		use  func(*record.Job) bool
+		kept bool
+		want int64 // records in the draft that is kept
+	}{
+		{"one of more", func(j *record.Job) *record.Draft { return draft(j, 60, 1) }, anyUse, true, 60},
+		{"one of fewer", func(j *record.Job) *record.Draft { return draft(j, 40, 1) }, anyUse, true, 50},
+		{"one that is of no use", func(j *record.Job) *record.Draft { return draft(j, 60, 1) },
+			func(*record.Job) bool { return false }, false, 50},
+		{"one of another epoch", func(j *record.Job) *record.Draft {
+			d := draft(j, 60, 1)
+			d.Epoch++
+			return d
+		}, anyUse, false, 50},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := newStore(t, nil)
+				j := run(t, st, "j", nil)
+				if d, err := st.LoadDraft(t.Context(), j); err != nil || d.Ledger.Ranges != 0 ||
+					len(d.From) != SlicesOfIDs {
+					t.Fatalf("at first: %+v, %v", d, err)
+				}
+				if _, err := st.KeepDraft(t.Context(), j, draft(j, 50, 2), anyUse); err != nil {
+					t.Fatal(err)
+				}
+				kept, err := st.KeepDraft(t.Context(), j, c.keep(j), c.use)
+				if err != nil || (kept != nil) != c.kept || kept != nil &&
+					(kept.Ledger.Ranges != c.want || kept.Link != 2) {
+					t.Errorf("%+v, %v", kept, err)
+				}
+				stored, err := st.LoadDraft(t.Context(), j)
+				if err != nil || stored.Ledger.Ranges != c.want || stored.Link != 2 {
+					t.Errorf("stored is %+v, %v", stored, err)
+				}
+				j.Epoch++ // what is kept is of no use to a job that goes on
+				if d, err := st.LoadDraft(t.Context(), j); err != nil || d.Ledger.Ranges != 0 {
+					t.Errorf("of the next epoch: %+v, %v", d, err)
+				}
+				j.Epoch--
+				if err := st.Transact(t.Context(), func(tx *datastore.Transaction) error {
+					now, err := GetJob(tx, j.Ref())
+					if err != nil || !now.Drafted {
+						return errors.Join(err, errors.New("the job does not say that it has a draft"))
+					}
+					return errors.Join(EndDraft(tx, now), Write(tx, now.Update()))
+				}); err != nil {
+					t.Fatal(err)
+				}
+				if d, err := st.LoadDraft(t.Context(), j); err != nil || d.Ledger.Ranges != 0 {
+					t.Errorf("after its end: %+v, %v", d, err)
+				}
+			})
+		})
+	}
+}
+
+// TestLiveTotals looks at what a job of 1,000 ranges has left: few ranges have most of it.
+func TestLiveTotals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := newStore(t, nil)
+		j := run(t, st, "j", nil)
+		putRanges(t, st, j, 1000, func(i int, r *record.Range) {
+			if i > 5 {
+				r.Processed = 10
+				r.Finish(time.Now())
+				return
+			}
+			r.Estimate, r.Exact = 100_000, true
+		})
+		sum, estimated, err := st.LiveTotals(t.Context(), j)
+		if err != nil || !estimated || sum.Sample.Left != 500_000 || sum.Sample.LeftScale != 1 {
+			t.Errorf("%+v, %v, %v", sum.Sample, estimated, err)
+		}
+		ended := *j
+		ended.State = record.Aborted
+		if _, sum, estimated, err := st.SampleEnded(t.Context(), &ended); err != nil || !estimated ||
+			sum.Sample.Left != 500_000 {
+			t.Errorf("%+v, %v, %v", sum.Sample, estimated, err)
+		}
+		if _, err := st.UpdateJob(t.Context(), j.Ref(), func(j *record.Job) (bool, error) {
+			return true, (&record.Totals{Processed: 7}).RecordIn(j)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if _, sum, estimated, err := st.SampleEnded(t.Context(), &ended); err != nil || estimated ||
+			sum.Processed != 7 {
+			t.Errorf("a clean-up has recorded it: %+v, %v, %v", sum, estimated, err)
+		}
+	})
+}

@@ -1,0 +1,229 @@
+package wire
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// TestCommit commits mutations of the entities 1 and 2, which have 10 and 20. Entity 1 was written
+// once more since it was read.
+func TestCommit(t *testing.T) {
+	upsert := func(k, n int64) *datastore.Mutation { return datastore.NewUpsert(key(k), &item{n}) }
+	unsent := func(k int64) *datastore.Mutation { return datastore.NewUpdate(key(k), Unsent()) }
+	for _, c := range []struct {
+		name      string
+		mutations func(old, now1, now2 int64) []Mutation // by the versions of entity 1 that was, and of both
+		code      codes.Code
+		want      [3]int64 // what the entities 1 to 3 have then; -1: there is none
+	}{
+		{
+			name: "without a condition",
+			mutations: func(int64, int64, int64) []Mutation {
+				return []Mutation{{Mutation: upsert(1, 11)}, {Mutation: upsert(3, 33)}}
+			},
+			want: [3]int64{11, 20, 33},
+		},
+		{
+			name: "on the versions that are there",
+			mutations: func(_, now1, now2 int64) []Mutation {
+				return []Mutation{{Mutation: upsert(1, 11), Condition: Condition{Version: now1}},
+					{Deletes: key(2), Condition: Condition{Version: now2}}}
+			},
+			want: [3]int64{11, -1, -1},
+		},
+		{
+			name: "on a version that was: nothing is written",
+			mutations: func(old, _, now2 int64) []Mutation {
+				return []Mutation{{Mutation: upsert(3, 33)},
+					{Mutation: upsert(2, 22), Condition: Condition{Version: now2}},
+					{Mutation: upsert(1, 11), Condition: Condition{Version: old}}}
+			},
+			code: codes.FailedPrecondition, want: [3]int64{10, 20, -1},
+		},
+		{
+			name: "a deletion on a version that was: nothing is deleted",
+			mutations: func(old, _, _ int64) []Mutation {
+				return []Mutation{{Deletes: key(2)}, {Deletes: key(1), Condition: Condition{Version: old}}}
+			},
+			code: codes.FailedPrecondition, want: [3]int64{10, 20, -1},
+		},
+		{
+			name: "other entities than the client's are written",
+			mutations: func(_, now1, _ int64) []Mutation {
+				return []Mutation{{Mutation: unsent(1), Condition: Condition{Version: now1, Writes: sends(1, 111)}},
+					{Deletes: key(2)},
+					{Mutation: datastore.NewInsert(key(3), Unsent()), Condition: Condition{Writes: sends(3, 333)}}}
+			},
+			want: [3]int64{111, -1, 333},
+		},
+		{
+			name: "what is not to be sent is refused",
+			mutations: func(int64, int64, int64) []Mutation {
+				return []Mutation{{Mutation: upsert(3, 33)}, {Mutation: unsent(1)}}
+			},
+			code: codes.InvalidArgument, want: [3]int64{10, 20, -1},
+		},
+		{
+			name: "an insertion of what is there says so, as it is no transaction's",
+			mutations: func(_, now1, _ int64) []Mutation {
+				return []Mutation{{Mutation: upsert(1, 11), Condition: Condition{Version: now1}},
+					{Mutation: datastore.NewInsert(key(2), &item{22})}}
+			},
+			code: codes.AlreadyExists, want: [3]int64{10, 20, -1},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				db := newDatabase(t)
+				old := db.put(t, key(1), 1)
+				all := c.mutations(old, db.put(t, key(1), 10), db.put(t, key(2), 20))
+				db.calls, db.commits = nil, nil
+				v, err := Commit(t.Context(), db.Client, all)
+				if status.Code(err) != c.code {
+					t.Errorf("%v, want %v", err, c.code)
+				}
+				if len(db.calls) != 1 || db.calls[0] != "Commit" || db.commits[0].GetSingleUseTransaction() == nil ||
+					db.commits[0].Mode != pb.CommitRequest_TRANSACTIONAL {
+					t.Errorf("%q, %v", db.calls, db.commits)
+				}
+				for i, want := range c.want {
+					if got := db.stored(t, key(int64(i+1))); got != want {
+						t.Errorf("entity %d has %d, want %d", i+1, got, want)
+					}
+				}
+				if err == nil && (v.Last(1) <= old || v.Last(len(all)) != v.Last(1) || v.Last(len(all)+1) != 0 ||
+					v.Last(0) != 0) {
+					t.Errorf("versions %+v, after %d", v.Of, old)
+				}
+			})
+		})
+	}
+}
+
+// TestByteForByte has what is written be as it was given: the client would not send a meaning.
+func TestByteForByte(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := newDatabase(t)
+		for _, m := range []*datastore.Mutation{datastore.NewInsert(key(1), Unsent()),
+			datastore.NewUpdate(key(1), Unsent()), datastore.NewUpsert(key(1), Unsent())} {
+			if _, err := Commit(t.Context(), db.Client, []Mutation{{Mutation: m, Condition: Condition{
+				Writes: sends(1, 5)}}}); err != nil {
+				t.Fatal(err)
+			}
+			ctx, v := Taking(t.Context())
+			var all []datastore.PropertyList
+			if _, err := db.GetAll(ctx, datastore.NewQuery("K"), &all); err != nil || len(v.Of) != 1 ||
+				len(all[0]) > 0 {
+				t.Fatalf("%+v, %+v, %v", v.Of, all, err)
+			}
+			if got := v.Of[0].Entity.Properties["T"]; got.GetStringValue() != "text" || got.Meaning != 15 {
+				t.Errorf("%v is stored", got)
+			}
+		}
+	})
+}
+
+// TestDeletionsApart deletes two entities whose keys' texts are the same: the client alone would
+// send one deletion.
+func TestDeletionsApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := newDatabase(t)
+		number, name := datastore.IDKey("K", 7, nil), datastore.NameKey("K", "7", nil)
+		db.put(t, number, 1)
+		db.put(t, name, 2)
+		v, err := Commit(t.Context(), db.Client, []Mutation{{Deletes: number}, {Mutation: datastore.NewUpsert(key(1),
+			&item{1})}, {Deletes: name}})
+		if err != nil || len(v.Of) != 3 || db.stored(t, number) != -1 || db.stored(t, name) != -1 ||
+			db.stored(t, key(1)) != 1 {
+			t.Errorf("%v, %+v", err, v.Of)
+		}
+	})
+}
+
+// TestSend commits a transaction that inserts entity 1, which is there, on several conditions. That
+// is a conflict only if another mutation depends on what was read.
+func TestSend(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		condition func(version int64) Condition // of entity 2
+		want      codes.Code
+	}{
+		{"no condition", func(int64) Condition { return Condition{} }, codes.AlreadyExists},
+		{"a version", func(v int64) Condition { return Condition{Version: v} }, codes.Aborted},
+		{"none but what is written", func(int64) Condition { return Condition{Writes: sends(2, 2), Free: true} },
+			codes.AlreadyExists},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				db := newDatabase(t)
+				db.put(t, key(1), 10)
+				all := []Mutation{{Mutation: datastore.NewUpsert(key(2), &item{21}),
+					Condition: c.condition(db.put(t, key(2), 20))}, {Mutation: datastore.NewInsert(key(1), &item{11})}}
+				ctx, v := Noting(t.Context())
+				_, err := db.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+					v.Send(all)
+					_, err := tx.Mutate(Put(all)...)
+					return err
+				}, datastore.MaxAttempts(1))
+				got := status.Code(err)
+				if errors.Is(err, datastore.ErrConcurrentTransaction) {
+					got = codes.Aborted
+				}
+				if got != c.want {
+					t.Errorf("%v, want %v", err, c.want)
+				}
+				if db.stored(t, key(1)) != 10 || db.stored(t, key(2)) != 20 {
+					t.Error("something was written")
+				}
+			})
+		})
+	}
+}
+
+// TestRequest has no request be sent that is not the one which its conditions were made for. One
+// that the client sends again is as it was.
+func TestRequest(t *testing.T) {
+	given := func(n int) *pb.CommitRequest {
+		r := new(pb.CommitRequest)
+		for range n {
+			r.Mutations = append(r.Mutations, &pb.Mutation{Operation: &pb.Mutation_Upsert{Upsert: sends(1, 1)}})
+		}
+		return r
+	}
+	all := []Mutation{{Mutation: datastore.NewUpsert(key(1), Unsent()), Condition: Condition{Version: 3,
+		Writes: sends(1, 5)}}, {Deletes: key(2)}}
+	for n, ok := range []bool{false, true, false} {
+		v := &Versions{sends: all}
+		r := given(n)
+		err := v.Request(r)
+		if (err == nil) != ok || err != nil && !errors.Is(err, errConditions) {
+			t.Errorf("of %d mutations: %v", n, err)
+		}
+		if !ok {
+			continue
+		}
+		for range 2 { // and again
+			if len(r.Mutations) != 2 || r.Mutations[0].GetUpsert().Properties["N"].GetIntegerValue() != 5 ||
+				r.Mutations[0].GetBaseVersion() != 3 || r.Mutations[0].ConflictResolutionStrategy != pb.Mutation_FAIL ||
+				r.Mutations[1].GetDelete() == nil || r.TransactionSelector != nil {
+				t.Errorf("%v is sent", r)
+			}
+			if err := v.Request(r); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	r := given(3)
+	if err := new(Versions).Request(r); err != nil || len(r.Mutations) != 3 {
+		t.Errorf("a commit that nothing is asked of: %v, %v", r, err)
+	}
+	if err := (&Versions{sends: all}).Request(new(pb.LookupRequest)); err != nil {
+		t.Error(err)
+	}
+}
