@@ -1,10 +1,15 @@
 package page
 
 import (
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	_ "github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // TestNextPage has pages of 500 at most, and of a second.
@@ -55,5 +60,57 @@ func TestSudden(t *testing.T) {
 	each(1, 30*time.Second, 30*time.Second)
 	if n := o.NextPage(500, 3*time.Second, 0); n < 299 || n > 301 {
 		t.Errorf("behind one that hung the next page has %d entities, want about 300", n)
+	}
+}
+
+// TestKinds names the errors of a page in a line of the log.
+func TestKinds(t *testing.T) {
+	fails := func(n int, err error) (all []record.Failure) {
+		for i := range n {
+			all = append(all, record.Failure{At: keyspace.At(keyOf(int64(i + 1))), Err: err, Suspected: err == nil})
+		}
+		return all
+	}
+	slow := TooSlowError{time.Minute}
+	if !strings.Contains(slow.Error(), "1m0s") {
+		t.Errorf("%v does not say the limit", slow)
+	}
+	o := Outcome{sum: sum{Failures: append(append(fails(2, slow), fails(3, nil)...), fails(1, errors.New("bad"))...)}}
+	got := o.Kinds()
+	if !strings.HasPrefix(got, "3 suspected of killing its process, 2 timeout ") || strings.Contains(got, "bad") {
+		t.Errorf("%q: it has to have the most frequent first, and no text of a function", got)
+	}
+	if got := new(Outcome).Kinds(); got != "" {
+		t.Errorf("%q of no failures", got)
+	}
+}
+
+// TestFull says whether a page of a job whose pages have 10 entities, or take a second, was full.
+func TestFull(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		o    Outcome
+		want bool
+	}{
+		{"few entities", Outcome{Reached: 9}, false},
+		{"as many as it may have", Outcome{Reached: 10}, true},
+		{"it took its time", Outcome{Reached: 1, Spent: time.Second}, true},
+		{"it writes much", Outcome{Reached: 1, sum: sum{Bytes: maxBytes}}, true},
+	} {
+		if got := c.o.Full(10, time.Second); got != c.want {
+			t.Errorf("%s: full is %v", c.name, got)
+		}
+	}
+}
+
+// TestFailed is the outcome of a page whose function does not run.
+func TestFailed(t *testing.T) {
+	f := record.Failure{At: keyspace.At(keyOf(1)), Err: errBad}
+	for want, o := range map[string]*Outcome{
+		"1 reached, 0 done; failed 1": Failed(&f), "1 reached, 0 done": Failed(nil),
+	} {
+		if got := said(o); got != want || len(o.Mutations()) > 0 || len(o.Guards()) > 0 {
+			t.Errorf("%s, want %s", got, fmt.Sprint(want))
+		}
 	}
 }

@@ -1,0 +1,380 @@
+package page
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+
+	"github.com/scattermap/scattermap/internal/pbvalue"
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
+)
+
+// A kind has the entities of a test: by their IDs, what N each has. A new one has the version 1.
+type kind struct {
+	n, version map[int64]int64
+	looks      [][]int64 // which were looked up
+	down       error
+}
+
+func kindOf(ids ...int64) *kind {
+	k := &kind{n: make(map[int64]int64), version: make(map[int64]int64)}
+	for _, id := range ids {
+		k.put(id, id)
+	}
+	return k
+}
+
+// put writes an entity, as others do.
+func (k *kind) put(id, n int64) {
+	k.n[id] = n
+	k.version[id]++
+}
+
+func keyOf(id int64) *datastore.Key { return datastore.IDKey("K", id, nil) }
+
+func entityOf(id, n int64) *pb.Entity {
+	return &pb.Entity{Key: pbvalue.Key(keyOf(id)), Properties: map[string]*pb.Value{
+		"N": {ValueType: &pb.Value_IntegerValue{IntegerValue: n}}}}
+}
+
+// stamp is an entity as the kind has it.
+func (k *kind) stamp(id int64) wire.Stamp {
+	n, there := k.n[id]
+	if !there {
+		return wire.Stamp{Gone: true}
+	}
+	return wire.Stamp{Version: k.version[id], Entity: entityOf(id, n)}
+}
+
+func (k *kind) get(keys []*datastore.Key, _ ...any) (all []wire.Stamp, err error) {
+	var ids []int64
+	for _, key := range keys {
+		ids = append(ids, key.ID)
+		all = append(all, k.stamp(key.ID))
+	}
+	k.looks = append(k.looks, ids)
+	return all, k.down
+}
+
+// A call is one of the function for an entity: its ID, and N, which the function may change.
+type call struct {
+	context.Context
+	*function.Attempt
+	id, n int64
+}
+
+// sees returns N of another entity; negative: it is not there, or can't be read.
+func (c *call) sees(id int64) int64 {
+	n := int64(-2)
+	missing, err := c.Get(c, []*datastore.Key{keyOf(id)}, func(_ int, e *pb.Entity) error {
+		n = e.Properties["N"].GetIntegerValue()
+		return nil
+	})
+	if err == nil && missing[0] {
+		return -1
+	}
+	return n
+}
+
+// over returns a page of entities over which a function runs.
+func over(k *kind, mode function.Mode, fn func(c *call) error, ids ...int64) *Page {
+	p := &Page{
+		Job: &record.Job{ID: "j", Timeout: int64(time.Minute), PageTime: int64(10 * time.Second)}, Mode: mode,
+		Query: query.Query{Kind: "K"}, Others: k.get, Attempts: 1, Ends: func() bool { return false },
+		Paces: new(pace.Book[record.Ref]), Strays: new(atomic.Int64),
+	}
+	for _, id := range ids {
+		p.At = append(p.At, keyspace.At(keyOf(id)))
+	}
+	p.Read = func(at []*keyspace.Position) (all []wire.Stamp, err error) {
+		for _, at := range at {
+			all = append(all, k.stamp(at.Key.ID))
+		}
+		return all, nil
+	}
+	p.Call = func(ctx context.Context, j function.Job, key *datastore.Key, e *pb.Entity) (_ *function.Effect,
+		err error) {
+		defer function.Recovered(&err)
+		a := function.NewAttempt(j.Ref, mode, key)
+		a.Among(j.Others)
+		was := e.GetProperties()["N"].GetIntegerValue()
+		c := &call{ctx, a, key.ID, was}
+		if err := a.Run(func() error { return fn(c) }); err != nil {
+			return nil, err
+		}
+		if c.n != was {
+			a.Save(entityOf(key.ID, c.n), []string{"N"}, true)
+		}
+		return a.Effect()
+	}
+	next := int64(1000)
+	p.Complete = func(_ context.Context, keys []*datastore.Key) (all []*datastore.Key, err error) {
+		for range keys {
+			next++
+			all = append(all, keyOf(next))
+		}
+		return all, nil
+	}
+	return p
+}
+
+// idsOf names entities by their IDs.
+func idsOf(keys []*datastore.Key) string {
+	var all []string
+	for _, key := range keys {
+		all = append(all, fmt.Sprint(key.ID))
+	}
+	return strings.Join(all, " ")
+}
+
+// said describes an outcome: how many entities it has reached, and what became of them.
+func said(o *Outcome) string {
+	text := fmt.Sprintf("%d reached, %d done", o.Reached, o.Processed)
+	var failed []string
+	for _, f := range o.Failures {
+		what := fmt.Sprint(f.At.Key.ID)
+		if f.Permanent {
+			what += " for good"
+		}
+		failed = append(failed, what)
+	}
+	for _, is := range []struct{ what, of string }{
+		{"wrote", idsOf(o.Own)}, {"deleted", idsOf(o.Gone)}, {"wrote others", idsOf(o.Others)},
+		{"failed", strings.Join(failed, ", ")}, {"collected", strings.Trim(fmt.Sprint(o.Collected), "[]")},
+	} {
+		if is.of != "" {
+			text += "; " + is.what + " " + is.of
+		}
+	}
+	return text
+}
+
+var errBad = errors.New("bad")
+
+// TestRun runs functions over pages of the entities 1, 2, 3, whose N are the same.
+func TestRun(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		mode function.Mode
+		fn   func(c *call) error
+		with func(p *Page, k *kind) // changes the page
+		want string
+	}{
+		{name: "nothing changes", fn: func(*call) error { return nil }, want: "3 reached, 3 done"},
+		{name: "all change", fn: func(c *call) error { c.n++; return nil }, want: "3 reached, 3 done; wrote 1 2 3"},
+		{name: "a visit", mode: function.Visit, fn: func(c *call) error { c.Count("seen", 1); return nil },
+			want: "3 reached, 3 done"},
+		{name: "one is deleted, one puts another", fn: func(c *call) error {
+			switch c.id {
+			case 1:
+				c.Delete(keyOf(1))
+			case 2:
+				c.Put(keyOf(20), &struct{ N int }{1})
+			}
+			return nil
+		}, want: "3 reached, 3 done; wrote 1; deleted 1; wrote others 20"},
+		{name: "one has gone", fn: func(c *call) error { c.n++; return nil },
+			with: func(_ *Page, k *kind) { delete(k.n, 2) }, want: "3 reached, 2 done; wrote 1 3"},
+		{name: "one fails: the rest goes on", fn: func(c *call) error {
+			if c.n++; c.id == 2 {
+				return errBad
+			}
+			return nil
+		}, want: "3 reached, 2 done; wrote 1 3; failed 2"},
+		{name: "one fails for good", fn: func(c *call) error {
+			if c.id == 1 {
+				return fault.Permanent(errBad)
+			}
+			return nil
+		}, want: "3 reached, 2 done; failed 1 for good"},
+		{name: "one panics", fn: func(c *call) error {
+			if c.id == 3 {
+				panic("ouch")
+			}
+			return nil
+		}, want: "3 reached, 2 done; failed 3"},
+		{name: "one ends its goroutine: the rest has another", fn: func(c *call) error {
+			if c.id == 1 {
+				runtime.Goexit()
+			}
+			return nil
+		}, want: "3 reached, 2 done; failed 1"},
+		{name: "one hangs: what an Update has read is old then", fn: func(c *call) error {
+			if c.id == 2 {
+				time.Sleep(2 * time.Minute)
+			}
+			return nil
+		}, with: func(p *Page, _ *kind) { p.Job.PageTime = int64(time.Hour) }, want: "2 reached, 1 done; failed 2"},
+		{name: "one hangs in a visit: the rest goes on", mode: function.Visit, fn: func(c *call) error {
+			if c.id == 2 {
+				time.Sleep(2 * time.Minute)
+			}
+			return nil
+		}, with: func(p *Page, _ *kind) { p.Job.PageTime = int64(time.Hour) }, want: "3 reached, 2 done; failed 2"},
+		{name: "the page has taken its time, and what is left does not fit", fn: func(*call) error {
+			time.Sleep(15 * time.Second)
+			return nil
+		}, want: "1 reached, 1 done"},
+		{name: "little is left: it may take twice its time", fn: func(*call) error {
+			time.Sleep(6 * time.Second)
+			return nil
+		}, want: "3 reached, 3 done"},
+		{name: "the process needs the page to end", fn: func(*call) error { return nil },
+			with: func(p *Page, _ *kind) { p.Ends = func() bool { return true } }, want: "1 reached, 1 done"},
+		{name: "others wait for what is left", fn: func(*call) error { return nil },
+			with: func(p *Page, _ *kind) { p.Late = func(_ *Outcome, left int) bool { return left == 1 } },
+			want: "2 reached, 2 done"},
+		{name: "an entity of the page is put before it: it is for the next one", fn: func(c *call) error {
+			if c.id == 1 {
+				c.Put(keyOf(2), &struct{ N int }{9})
+			}
+			return nil
+		}, want: "1 reached, 1 done; wrote others 2"},
+		{name: "two insert one entity: the second finds that it is there", fn: func(c *call) error {
+			if c.id != 2 {
+				c.Insert(keyOf(20), &struct{ N int }{1})
+			}
+			return nil
+		}, want: "3 reached, 2 done; wrote others 20; failed 3 for good"},
+		{name: "new entities have keys", fn: func(c *call) error {
+			c.Put(datastore.IncompleteKey("K", nil), &struct{ N int }{1})
+			return nil
+		}, want: "3 reached, 3 done; wrote others 1001 1002 1003"},
+		{name: "values are collected in the order of keys", fn: func(c *call) error {
+			c.Collect(10 * c.id)
+			return nil
+		},
+			want: "3 reached, 3 done; collected 10 20 30"},
+		{name: "an entity that the filter does not have any more", fn: func(*call) error { return nil },
+			with: func(p *Page, k *kind) {
+				p.Query.Filters = []query.Filter{{Property: "N", Op: "<", Value: int64(10)}}
+				k.put(2, 10)
+			}, want: "3 reached, 2 done"},
+		{name: "an entity moves in the order of the query", fn: func(c *call) error { c.n += 2 - c.id; return nil },
+			with: func(p *Page, _ *kind) {
+				p.Query.ShardBy = "N"
+				for i := range p.At {
+					p.At[i] = &keyspace.Position{Valued: true, Value: int64(i + 1), Key: p.At[i].Key}
+				}
+			}, want: "3 reached, 1 done; failed 1 for good, 3 for good"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := kindOf(1, 2, 3)
+				p := over(k, c.mode, c.fn, 1, 2, 3)
+				if c.with != nil {
+					c.with(p, k)
+				}
+				o, err := p.Run(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := said(o); got != c.want {
+					t.Errorf("%s\nwant %s", got, c.want)
+				}
+				time.Sleep(time.Hour) // until what hangs has returned
+			})
+		})
+	}
+}
+
+// TestRunErrors has what a page needs fail.
+func TestRunErrors(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		with func(p *Page)
+	}{
+		{"entities can't be read", func(p *Page) {
+			p.Read = func([]*keyspace.Position) ([]wire.Stamp, error) { return nil, errBad }
+		}},
+		{"new keys can't be had", func(p *Page) {
+			p.Complete = func(context.Context, []*datastore.Key) ([]*datastore.Key, error) { return nil, errBad }
+		}},
+	} {
+		p := over(kindOf(1), function.Update, func(c *call) error {
+			c.Put(datastore.IncompleteKey("K", nil), &struct{ N int }{1})
+			return nil
+		}, 1)
+		c.with(p)
+		if _, err := p.Run(t.Context()); !errors.Is(err, errBad) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	p := over(kindOf(1), function.Update, func(*call) error { return nil }, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := p.Run(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("its delivery has ended: %v", err)
+	}
+}
+
+// TestTells has a page tell how far it is, and how fast the job goes.
+func TestTells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := over(kindOf(1, 2, 3, 4), function.Update, func(c *call) error {
+			time.Sleep(time.Second)
+			c.n++
+			return nil
+		}, 1, 2, 3, 4)
+		var told []string
+		p.Progress = func(ran time.Duration, half bool) { told = append(told, fmt.Sprint(ran, " ", half)) }
+		o, err := p.Run(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(told, []string{"1s false", "2s true", "3s true", "4s true"}) {
+			t.Errorf("told %q", told)
+		}
+		pace := p.Paces.Get(p.Job.Ref())
+		if pace.Entities != 4 || pace.Writes != 4 || pace.Each() != time.Second {
+			t.Errorf("the job's pace: %+v", pace)
+		}
+		if o.Ran != 4*time.Second || o.Each() != time.Second {
+			t.Errorf("it ran for %v, %v each", o.Ran, o.Each())
+		}
+	})
+}
+
+// TestBrakes has a function call a service that takes 20 calls a second: it is called more slowly
+// then, so that most calls succeed.
+func TestBrakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ids []int64
+		for id := range int64(200) {
+			ids = append(ids, id+1)
+		}
+		taken := time.Now()
+		p := over(kindOf(ids...), function.Visit, func(*call) error {
+			time.Sleep(5 * time.Millisecond)
+			if time.Since(taken) < 50*time.Millisecond {
+				return errBad
+			}
+			taken = time.Now()
+			return nil
+		}, ids...)
+		p.Pause, p.Job.PageTime = time.Second, int64(time.Hour)
+		o, err := p.Run(t.Context())
+		if err != nil || o.Reached != 200 {
+			t.Fatalf("%d reached, %v", o.Reached, err)
+		}
+		if len(o.Failures) > 100 { // 180 are without a brake
+			t.Errorf("%d of 200 calls failed", len(o.Failures))
+		}
+	})
+}

@@ -1,0 +1,177 @@
+package page
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"cloud.google.com/go/datastore"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
+)
+
+// commits describes what a page's commit does, and on which conditions: "1@3" is the entity 1,
+// which has to have the version 3 still.
+func commits(o *Outcome) string {
+	at := func(id int64, c wire.Condition) string {
+		if c.Version == 0 {
+			return fmt.Sprint(id)
+		}
+		return fmt.Sprintf("%d@%d", id, c.Version)
+	}
+	var all []string
+	for _, m := range o.Mutations() {
+		if m.Deletes != nil {
+			all = append(all, "delete "+at(m.Deletes.ID, m.Condition))
+			continue
+		}
+		id := int64(0)
+		if m.Writes != nil {
+			id = m.Writes.Key.Path[0].IdType.(*datastorepb.Key_PathElement_Id).Id
+		}
+		all = append(all, "put "+at(id, m.Condition))
+	}
+	return strings.Join(all, ", ")
+}
+
+// relies describes what a page's commit relies on besides its own conditions, or with them.
+func relies(o *Outcome) string {
+	var all []string
+	for _, g := range o.Guards() {
+		what := fmt.Sprintf("%d@%d", g.Key.ID, g.Was.Version)
+		if g.Was.Gone {
+			what = fmt.Sprintf("no %d", g.Key.ID)
+		}
+		if g.Free {
+			what += " read"
+		}
+		all = append(all, what)
+	}
+	return strings.Join(all, ", ")
+}
+
+// TestCommits says what the commit of a page of the entities 1 and 2 writes, and what has to be as
+// it was then. All entities have the version 1.
+func TestCommits(t *testing.T) {
+	puts := func(c *call, id int64) { c.PutStored(keyOf(id), entityOf(id, 5)) }
+	for _, c := range []struct {
+		name, want, relies string
+		mode               function.Mode
+		fn                 func(c *call)
+		with               func(p *Page)
+	}{
+		{name: "nothing", fn: func(*call) {}},
+		{name: "nothing is written: what was read may change", fn: func(c *call) { c.sees(7) }},
+		{name: "each", fn: func(c *call) { c.n++ }, want: "put 1@1, put 2@1", relies: "1@1, 2@1"},
+		{name: "one is deleted", fn: func(c *call) {
+			if c.id == 2 {
+				c.Delete(keyOf(2))
+			}
+		}, want: "delete 2@1", relies: "2@1"},
+		{name: "another one is put for what the own one has: that has to stay", fn: func(c *call) {
+			if c.id == 1 {
+				puts(c, 7)
+			}
+		}, want: "put 7", relies: "1@1 read"},
+		{name: "what was read for it has to stay, too", fn: func(c *call) {
+			if c.id == 1 {
+				c.sees(8)
+				puts(c, 7)
+			}
+		}, want: "put 7", relies: "1@1 read, 8@1 read"},
+		{name: "both put one: the last counts", fn: func(c *call) { puts(c, 7) }, want: "put 7",
+			relies: "1@1 read, 2@1 read"},
+		{name: "both delete one", fn: func(c *call) { c.Delete(keyOf(7)) }, want: "delete 7",
+			relies: "1@1 read, 2@1 read"},
+		{name: "an insert: it must not be there", fn: func(c *call) {
+			if c.id == 1 {
+				c.InsertStored(keyOf(9), entityOf(9, 5))
+			}
+		}, want: "put 9", relies: "no 9, 1@1 read"},
+		{name: "what an undo restores is as it has seen it", fn: func(c *call) {
+			if c.id == 1 {
+				c.Restore(keyOf(7), entityOf(7, 5), 4)
+			}
+		}, want: "put 7@4", relies: "7@4, 1@1 read"},
+		{name: "keys only: nothing is known of the own one", fn: func(c *call) { puts(c, 7) },
+			with: func(p *Page) { p.Query.KeysOnly = true }, want: "put 7"},
+		{name: "a visit writes nothing", mode: function.Visit, fn: func(c *call) { c.sees(7) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := over(kindOf(1, 2, 7, 8), c.mode, func(e *call) error { c.fn(e); return nil }, 1, 2)
+			if c.with != nil {
+				c.with(p)
+			}
+			o, err := p.Run(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := commits(o); got != c.want {
+				t.Errorf("it commits %q, want %q", got, c.want)
+			}
+			if got := relies(o); got != c.relies {
+				t.Errorf("it relies on %q, want %q", got, c.relies)
+			}
+			if got := len(o.Mutations()); got > o.Writes() {
+				t.Errorf("%d mutations, and %d were said", got, o.Writes())
+			}
+		})
+	}
+}
+
+// TestPageWrites has the function over a page write, too: over what those of its entities write.
+func TestPageWrites(t *testing.T) {
+	o, err := over(kindOf(1), function.Update, func(c *call) error {
+		c.PutStored(keyOf(7), entityOf(7, 5))
+		return nil
+	}, 1).Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := function.NewAttempt(record.Ref{ID: "j"}, function.Update, nil)
+	a.Delete(keyOf(7))
+	a.Delete(keyOf(8))
+	a.Put(datastore.IncompleteKey("K", nil), &struct{ N int }{1})
+	e, err := a.Effect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Page = *e
+	if got := commits(o); got != "delete 7, delete 8, put 0" {
+		t.Errorf("it commits %q", got)
+	}
+}
+
+// TestFold has results of a page be replaced, after which one commit can't have all: the rest is
+// for the next page.
+func TestFold(t *testing.T) {
+	wants := func(id int64) *function.Effect {
+		a := function.NewAttempt(record.Ref{ID: "j"}, function.Update, keyOf(1))
+		a.PutStored(keyOf(id), entityOf(id, 5))
+		e, _ := a.Effect()
+		e.Counters.Add("puts", 1)
+		return e
+	}
+	o := new(Outcome)
+	for id := range int64(3) {
+		o.add(result{at: keyspace.At(keyOf(id + 1)), effect: wants(7)})
+	}
+	if got := said(o); got != "3 reached, 3 done; wrote others 7 7 7" {
+		t.Fatal(got)
+	}
+	o.replace(0, result{at: keyspace.At(keyOf(1)), effect: wants(3)}, nil, map[int]wire.Stamp{})
+	o.fold()
+	counters, _ := o.Counters.Values()
+	if got := said(o); got != "2 reached, 2 done; wrote others 3 7" || counters["puts"] != 2 {
+		t.Errorf("%s, counted %v: the third entity is put by the first, and is for the next page", got, counters)
+	}
+	o.replace(0, result{at: keyspace.At(keyOf(1)), effect: &function.Effect{Bytes: maxBytes}}, nil,
+		map[int]wire.Stamp{})
+	if o.fold(); said(o) != "1 reached, 1 done" {
+		t.Errorf("%s: there is no room for the second entity", said(o))
+	}
+}

@@ -1,0 +1,54 @@
+package planner
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// TestSize says how many entities a page of 100 has at the rate of its job, which has four workers,
+// if a page may wait for 10 seconds.
+func TestSize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			name   string
+			mode   function.Mode
+			change func(j *record.Job)
+			known  bool // something was observed of the job
+			want   int
+		}{
+			{"no rate", function.Update, func(*record.Job) {}, false, 100},
+			{"40 a second: ten for each worker", function.Update, func(j *record.Job) {
+				j.Rate = []byte(`{"entities":40}`)
+			},
+				false, 100},
+			{"4 a second: one for each worker, for ten seconds", function.Update,
+				func(j *record.Job) { j.Rate = []byte(`{"entities":4}`) }, false, 10},
+			{"writes are limited: nobody knows how many an entity has", function.Update,
+				func(j *record.Job) { j.Rate = []byte(`{"writes":1000}`) }, false, pace.FirstPaced},
+			{"it is known", function.Update, func(j *record.Job) { j.Rate = []byte(`{"writes":1000}`) }, true, 100},
+			{"a visit writes nothing", function.Visit, func(j *record.Job) { j.Rate = []byte(`{"writes":1000}`) },
+				false, 100},
+			{"a budget: nobody knows what an entity costs", function.Update,
+				func(j *record.Job) { j.Budget = []byte(`{"dollars":1}`) }, false, pace.FirstPaced},
+		} {
+			job := &record.Job{ID: "j", Workers: 4, PageSize: 100, Created: time.Now()}
+			c.change(job)
+			pc := Pacer{Paces: new(pace.Book[record.Ref]), Wait: 10 * time.Second}
+			if c.known {
+				pc.Paces.Add(job.Ref(), pace.Throughput{Entities: 10, Writes: 10, Bytes: 1000, Spent: time.Millisecond})
+			}
+			if got, err := pc.Size(job, c.mode, 100); err != nil || got != c.want {
+				t.Errorf("%s: %d, %v, want %d", c.name, got, err, c.want)
+			}
+		}
+		broken := &record.Job{ID: "j", Rate: []byte(`{`)}
+		if _, err := (Pacer{Paces: new(pace.Book[record.Ref])}).Size(broken, function.Update, 100); err == nil {
+			t.Error("a rate that can't be read is none")
+		}
+	})
+}

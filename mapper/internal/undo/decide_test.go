@@ -1,0 +1,46 @@
+package undo
+
+import (
+	"testing"
+
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+)
+
+// TestDecide has the commit of the version 5 have written an entity, or not: of each moment there
+// is the version of the entity; 0: it was not there.
+func TestDecide(t *testing.T) {
+	version := func(v int64) *pb.EntityResult {
+		if v == 0 {
+			return nil
+		}
+		return &pb.EntityResult{Version: v}
+	}
+	for _, c := range []struct {
+		name              string
+		before, with, now int64
+		want              step
+		asked             bool // what it was with the commit
+	}{
+		{"changed", 3, 5, 5, undone, false},
+		{"put", 0, 5, 5, undone, false},
+		{"deleted", 3, 0, 0, undone, true},
+		{"not written", 3, 3, 3, nothing, false},
+		{"never there", 0, 0, 0, nothing, false},
+		{"changed since", 3, 5, 8, changed, true},
+		{"deleted since", 3, 5, 0, changed, true},
+		{"deleted, and put since", 3, 0, 8, changed, true},
+		{"not written, and changed since", 3, 3, 8, nothing, true},
+		{"not written, and deleted since", 3, 3, 0, nothing, true},
+		{"not there, and put since", 0, 0, 8, nothing, true},
+		{"put, and deleted since", 0, 5, 0, nothing, false},
+	} {
+		asked := false
+		got := decide(5, version(c.before), version(c.now), func() *pb.EntityResult {
+			asked = true
+			return version(c.with)
+		})
+		if got != c.want || asked != c.asked {
+			t.Errorf("%s: %d, asked %v, want %d, %v", c.name, got, asked, c.want, c.asked)
+		}
+	}
+}

@@ -1,0 +1,44 @@
+package undo
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// TestMinute undoes pages after two hours, when the database still serves whole minutes: what was
+// left alone for two minutes before the page is restored, and the rest stays.
+func TestMinute(t *testing.T) {
+	type to = map[int64]int64
+	const why = "what it was just before is not kept: it may have been changed within the minute before, and more " +
+		"than an hour ago only whole minutes are kept"
+	for _, c := range []struct {
+		name string
+		job  func(w *world)
+		want []string
+	}{
+		{"changed", func(w *world) { w.page(0, to{1: 7, 2: 8}) }, []string{"1 becomes 1", "2 becomes 2"}},
+		{"deleted", func(w *world) { w.page(0, to{1: gone}) }, []string{"1 becomes 1"}},
+		{"an entity of others, of which nothing is known", func(w *world) { w.page(0, to{1: 7, 51: 8}) },
+			[]string{"1 becomes 1", "51 stays: " + why}},
+		{"changed since", func(w *world) { w.page(0, to{1: 7, 2: 8}); w.somebody(to{1: 9}) },
+			[]string{"2 becomes 2", "1 stays: " + whyChanged}},
+		{"deleted since", func(w *world) { w.page(0, to{1: 7, 2: 8}); w.somebody(to{1: gone}) },
+			[]string{"2 becomes 2", "1 stays: " + whyDeleted}},
+		{"put back since", func(w *world) { w.page(0, to{1: 7, 2: 8}); w.somebody(to{1: 1}) },
+			[]string{"2 becomes 2"}},
+		{"somebody has put one within the minute before", func(w *world) { w.somebody(to{5: 5}); w.page(0, to{5: 7}) },
+			[]string{"0 stays: " + fmt.Sprintf("%d entities of the page were put, or came into the query, within the "+
+				"minute before it, and more than an hour ago only whole minutes are kept", 1)}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, 1, []int64{1, 2, 3, 51}, func(w *world) {
+				time.Sleep(10*time.Minute + 30*time.Second)
+				c.job(w)
+				w.end()
+				time.Sleep(2 * time.Hour)
+				w.wantUndo(0, c.want...)
+			})
+		})
+	}
+}

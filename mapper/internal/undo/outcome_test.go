@@ -1,0 +1,113 @@
+package undo
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// counted returns the counters of an effect.
+func counted(t *testing.T, e *function.Effect) string {
+	t.Helper()
+	values, err := e.Counters.Values()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprint(values)
+}
+
+// TestBatches undoes a page whose images are more than the commit of a page has: before it, some
+// are restored in batches, once, whatever becomes of the page.
+func TestBatches(t *testing.T) {
+	inWorld(t, 1, []int64{1, 2, 3, 4, 5}, func(w *world) {
+		w.page(0, map[int64]int64{1: 7, 2: 7, 3: 7, 4: 7, 5: gone})
+		w.most.Store(1) // none fits
+		call := w.function()
+		n := func(id int64) int64 {
+			var is thing
+			if err := w.client.Get(w.Context(), keyOf(id), &is); err != nil {
+				return gone
+			}
+			return is.N
+		}
+		for attempt := range 2 {
+			e, err := call(w.Context(), function.Job{Ref: w.undo.Ref()}, w.ranges[0].Key(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := says(e) + counted(t, e); got != "map[restored:5]" {
+				t.Errorf("attempt %d: %s, want all to be restored before", attempt+1, got)
+			}
+			for id := range int64(5) {
+				if got := n(id + 1); got != id+1 {
+					t.Errorf("attempt %d: %d is %d", attempt+1, id+1, got)
+				}
+			}
+			if batches, err := w.client.Count(w.Context(), datastore.NewQuery(record.BatchKind)); err != nil ||
+				batches != 5 {
+				t.Errorf("attempt %d: %d batches, %v", attempt+1, batches, err)
+			}
+		}
+	})
+}
+
+// TestNoBatches has the undo have ended, or be a rehearsal: nothing is restored before the page.
+func TestNoBatches(t *testing.T) {
+	for name, rehearses := range map[string]bool{"a rehearsal": true, "the undo was aborted": false} {
+		inWorld(t, 1, []int64{1, 2}, func(w *world) {
+			w.page(0, map[int64]int64{1: 7, 2: 7})
+			if !rehearses {
+				w.undo.State = record.Aborted
+				w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(w.undo.Update()); return err })
+			}
+			w.most.Store(1)
+			e, err := w.function()(w.Context(), function.Job{Ref: w.undo.Ref(), Rehearses: rehearses},
+				w.ranges[0].Key(), nil)
+			if rehearses && (err != nil || counted(t, e) != "map[restored:2]") || !rehearses &&
+				!errors.Is(err, record.ErrState) {
+				t.Errorf("%s: %v, %v", name, e, err)
+			}
+			var is thing
+			if err := w.client.Get(w.Context(), keyOf(1), &is); err != nil || is.N != 7 {
+				t.Errorf("%s: it is %d, %v", name, is.N, err)
+			}
+		})
+	}
+}
+
+// TestCounts says how many entities an undo has restored, removed and left.
+func TestCounts(t *testing.T) {
+	inWorld(t, 1, []int64{1, 2, 3}, func(w *world) {
+		w.page(0, map[int64]int64{1: 7, 2: 7, 3: gone, 99: 7})
+		w.somebody(map[int64]int64{2: 8})
+		e, err := w.function()(w.Context(), function.Job{Ref: w.undo.Ref()}, w.ranges[0].Key(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := counted(t, e); got != "map[left:1 removed:1 restored:2]" {
+			t.Errorf("counted %s", got)
+		}
+	})
+}
+
+// TestPageNames says where the boundaries of an undo's range are among the pages that it is over,
+// whose names follow "j.".
+func TestPageNames(t *testing.T) {
+	at := func(name string) *keyspace.Position {
+		return keyspace.At(datastore.NameKey(record.RangeKind, name, nil))
+	}
+	for _, c := range []struct {
+		at   *keyspace.Position
+		want string
+	}{{nil, "default"}, {at("j.5a"), "5a"}, {at("a"), "0"}, {at("z"), "g"}} {
+		if got := pageNames("j.", c.at, "default"); got != c.want {
+			t.Errorf("%v is at %q, want %q", c.at, got, c.want)
+		}
+	}
+}

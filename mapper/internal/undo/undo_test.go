@@ -1,0 +1,370 @@
+package undo
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+	_ "github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+type thing struct{ N int64 }
+
+func keyOf(id int64) *datastore.Key { return datastore.IDKey("K", id, nil) }
+
+// A world is a database with a job over the kind K, whose ranges have 10 IDs each: [1, 10), [10,
+// 20) and so on. Somebody else writes, too. Each does so in a second of its own.
+type world struct {
+	*testing.T
+	client *datastore.Client
+	job    *record.Job
+	undo   *record.Job
+	ranges []*record.Range
+	most   atomic.Int64
+}
+
+// inWorld runs a test in a bubble, in a world with some entities, whose N are their IDs.
+func inWorld(t *testing.T, ranges int64, ids []int64, test func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		client, err := emulator.ForTest(t, &emulator.Options{PointInTime: true}).Datastore(t.Context(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		w := &world{T: t, client: client}
+		now := map[int64]int64{}
+		for _, id := range ids {
+			now[id] = id
+		}
+		w.somebody(now)
+		time.Sleep(time.Hour)
+		w.job = &record.Job{ID: "j", Incarnation: "0123456789abcdef01234567", Mapper: "m", State: record.Running,
+			Query: []byte(`{"kind":"K"}`), Params: []byte(`{}`), Created: time.Now()}
+		w.undo = &record.Job{ID: "undo-j", Incarnation: "76543210fedcba9876543210", Mapper: Name("m"),
+			State: record.Running}
+		for n := range ranges {
+			id := record.RangeID(w.job.Root(), n)
+			if n == 0 {
+				id = w.job.Root()
+			}
+			w.ranges = append(w.ranges, &record.Range{Job: "j", Incarnation: w.job.Incarnation, ID: id,
+				State: record.Pending, Open: "j", Start: keyspace.At(keyOf(max(1, 10*n))),
+				End: keyspace.At(keyOf(10 * (n + 1)))})
+		}
+		w.commit(func(tx *datastore.Transaction) error {
+			all := []*datastore.Mutation{w.job.Insert(), w.undo.Insert()}
+			for _, r := range w.ranges {
+				all = append(all, r.Insert())
+			}
+			_, err := tx.Mutate(all...)
+			return err
+		})
+		test(w)
+	})
+}
+
+func (w *world) commit(f func(tx *datastore.Transaction) error) {
+	w.Helper()
+	time.Sleep(time.Second)
+	if _, err := w.client.RunInTransaction(w.Context(), f); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// gone is what a map says of an entity that is deleted.
+const gone = -1
+
+// changes returns mutations that have entities be something, by their IDs.
+func changes(to map[int64]int64) (all []*datastore.Mutation) {
+	for _, id := range slices.Sorted(maps.Keys(to)) {
+		if to[id] == gone {
+			all = append(all, datastore.NewDelete(keyOf(id)))
+		} else {
+			all = append(all, datastore.NewUpsert(keyOf(id), &thing{to[id]}))
+		}
+	}
+	return all
+}
+
+// somebody changes entities.
+func (w *world) somebody(to map[int64]int64) {
+	w.Helper()
+	w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(changes(to)...); return err })
+}
+
+// page has the page of a range change entities, and end it.
+func (w *world) page(n int, to map[int64]int64) {
+	w.Helper()
+	r := w.ranges[n]
+	wrote := record.Wrote{Settled: time.Now().Add(-2 * time.Minute)}
+	var found []*keyspace.Position
+	all, err := w.client.GetAll(w.Context(), datastore.NewQuery("K").KeysOnly(), nil)
+	if err != nil {
+		w.Fatal(err)
+	}
+	var own, deleted []*datastore.Key
+	for _, key := range all {
+		if r.Contains(keyspace.At(key)) {
+			found = append(found, keyspace.At(key))
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(to)) {
+		switch key := keyOf(id); {
+		case !r.Contains(keyspace.At(key)):
+			wrote.Others = append(wrote.Others, key)
+		case to[id] == gone:
+			deleted = append(deleted, key)
+			fallthrough
+		default:
+			own = append(own, key)
+		}
+	}
+	wrote.Own, wrote.Gone = record.KeysOf(own, len(own) == len(found)), record.KeysOf(deleted, len(deleted) == len(own))
+	wrote.Written = int64(len(own))
+	r.State, r.Open, r.Wrote, r.Entities, r.Keys = record.Done, "", wrote.Encode(), int64(len(found)),
+		record.KeysDigest(found)
+	w.commit(func(tx *datastore.Transaction) error {
+		_, err := tx.Mutate(append(changes(to), r.Update())...)
+		return err
+	})
+}
+
+// end ends the job.
+func (w *world) end() {
+	w.job.State, w.job.Ended = record.Succeeded, time.Now()
+	w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(w.job.Update()); return err })
+}
+
+// function returns that of the undo.
+func (w *world) function() function.Func {
+	w.Helper()
+	params, err := json.Marshal(Of(w.job))
+	if err != nil {
+		w.Fatal(err)
+	}
+	m := Mapper(&function.Definition{Name: "m"}, w.client, nil, &w.most)
+	if canonical, err := m.Canonical(params); err != nil || string(canonical) != string(params) {
+		w.Fatalf("the parameters %s are %s, %v", params, canonical, err)
+	}
+	call, err := m.Prepare(params, true)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return call
+}
+
+// says describes what an undo asks for: what becomes of entities, and which stay as they are.
+func says(e *function.Effect) string {
+	var all []string
+	for _, m := range e.Mutations {
+		what := fmt.Sprintf("%d deleted", m.Key.ID)
+		if !m.Deletes {
+			what = fmt.Sprintf("%d becomes %d", m.Key.ID, m.On.Writes.Properties["N"].GetIntegerValue())
+		}
+		all = append(all, what)
+	}
+	slices.Sort(all)
+	for _, l := range e.Left {
+		id := int64(0)
+		if l.Key != nil {
+			id = l.Key.ID
+		}
+		all = append(all, fmt.Sprintf("%d stays: %s", id, l.Why))
+	}
+	return strings.Join(all, "\n")
+}
+
+// wantUndo checks what the undo of the page of a range asks for.
+func (w *world) wantUndo(n int, want ...string) {
+	w.Helper()
+	e, err := w.function()(w.Context(), function.Job{Ref: w.undo.Ref()}, w.ranges[n].Key(), nil)
+	if err != nil {
+		w.Errorf("page %d: %v", n, err)
+		return
+	}
+	if got := says(e); got != strings.Join(want, "\n") {
+		w.Errorf("page %d: %s\nwant %s", n, got, strings.Join(want, "\n"))
+	}
+}
+
+// TestUndo undoes pages of a job over the entities 1, 2, 3 and 11, beside which there are 51 and
+// 52.
+func TestUndo(t *testing.T) {
+	type to = map[int64]int64
+	unknown := []string{"unknown"}
+	for _, c := range []struct {
+		name string
+		job  func(w *world) // what the job has done, and others
+		want [][]string     // of each page
+	}{
+		{"nothing was written", func(w *world) { w.page(0, nil); w.page(1, nil) }, [][]string{nil, nil}},
+		{"a page is open", func(w *world) { w.page(0, to{1: 7}) }, [][]string{{"1 becomes 1"}, nil}},
+		{"changed", func(w *world) { w.page(0, to{1: 7, 3: 8}); w.page(1, to{11: 9}) },
+			[][]string{{"1 becomes 1", "3 becomes 3"}, {"11 becomes 11"}}},
+		{"deleted", func(w *world) { w.page(0, to{1: gone, 2: gone, 3: gone}) },
+			[][]string{{"1 becomes 1", "2 becomes 2", "3 becomes 3"}}},
+		{"put", func(w *world) { w.page(0, to{51: 7, 99: 7}) }, [][]string{{"51 becomes 51", "99 deleted"}}},
+		{"somebody has changed one since", func(w *world) { w.page(0, to{1: 7, 2: 7}); w.somebody(to{1: 8}) },
+			[][]string{{"2 becomes 2", "1 stays: " + whyChanged}}},
+		{"somebody has deleted one since", func(w *world) { w.page(0, to{1: 7, 2: 7}); w.somebody(to{1: gone}) },
+			[][]string{{"2 becomes 2", "1 stays: " + whyDeleted}}},
+		{"somebody has put it back", func(w *world) { w.page(0, to{1: 7, 2: 7}); w.somebody(to{1: 1}) },
+			[][]string{{"2 becomes 2"}}},
+		{"somebody has changed another one", func(w *world) { w.page(0, to{1: 7}); w.somebody(to{2: 9}) },
+			[][]string{{"1 becomes 1"}}},
+		{"somebody had changed it before the page", func(w *world) { w.somebody(to{1: 5}); w.page(0, to{1: 7}) },
+			[][]string{{"1 becomes 5"}}},
+		{"two pages have put one: that of the last page restores it", func(w *world) {
+			w.page(0, to{51: 7})
+			w.page(1, to{51: 8})
+		}, [][]string{nil, {"51 becomes 51"}}},
+		{"two pages, and one that was not there", func(w *world) { w.page(0, to{99: 7}); w.page(1, to{99: 8}) },
+			[][]string{nil, {"99 deleted"}}},
+		{"one deletes what the other has put", func(w *world) { w.page(0, to{51: 7}); w.page(1, to{51: gone}) },
+			[][]string{nil, {"51 becomes 51"}}},
+		{"somebody was between the two: the undo goes back to his state", func(w *world) {
+			w.page(0, to{51: 7})
+			w.somebody(to{51: 6})
+			w.page(1, to{51: 8})
+		}, [][]string{{"51 stays: " + whyChanged}, {"51 becomes 6"}}},
+		{"somebody has deleted what was put", func(w *world) { w.page(0, to{99: 7}); w.somebody(to{99: gone}) },
+			[][]string{nil}},
+		{"somebody has put what was deleted", func(w *world) { w.page(0, to{51: gone}); w.somebody(to{51: 6}) },
+			[][]string{{"51 stays: " + whyChanged}}},
+		{"a page deletes it again: the undo goes back to what somebody has put", func(w *world) {
+			w.page(0, to{51: gone})
+			w.somebody(to{51: 6})
+			w.page(1, to{51: gone})
+		}, [][]string{unknown, {"51 becomes 6"}}}, // two looks may miss what came and went in between
+		{"a page deletes it, and another puts it", func(w *world) { w.page(0, to{51: gone}); w.page(1, to{51: 7}) },
+			[][]string{nil, {"51 becomes 51"}}},
+		{"and deleted it again, after the job had ended", func(w *world) {
+			w.page(0, to{51: gone})
+			w.somebody(to{51: 6})
+			w.end() // an undo looks at what was there then
+			w.somebody(to{51: gone})
+		}, [][]string{{"51 stays: " + whyDeleted}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, ended := range []bool{false, true} {
+				inWorld(t, 2, []int64{1, 2, 3, 11, 51, 52}, func(w *world) {
+					if c.job(w); ended && w.job.Ended.IsZero() {
+						w.end()
+						time.Sleep(5 * time.Minute)
+					}
+					for n, want := range c.want {
+						if !slices.Equal(want, unknown) {
+							w.wantUndo(n, want...)
+						}
+					}
+				})
+			}
+		})
+	}
+}
+
+// TestRefused undoes pages that can't be: the error is one that does not pass.
+func TestRefused(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		then func(w *world, r *record.Range) // after the page; nil: the record becomes what it says
+		want error
+		says string
+	}{
+		{name: "it is as it was", then: func(*world, *record.Range) {}, says: "1 becomes 1"},
+		{name: "its record is gone", then: func(w *world, r *record.Range) {
+			w.commit(func(tx *datastore.Transaction) error { return tx.Delete(r.Key()) })
+		}, want: errGone},
+		{name: "its record was changed since", then: func(w *world, r *record.Range) {
+			r.Pace++
+			w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(r.Update()); return err })
+		}, want: errChanged},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, 1, []int64{1}, func(w *world) {
+				w.page(0, map[int64]int64{1: 7})
+				c.then(w, w.ranges[0])
+				e, err := w.function()(w.Context(), function.Job{Ref: w.undo.Ref()}, w.ranges[0].Key(), nil)
+				if !errors.Is(err, c.want) || err != nil && !fault.IsPermanent(err) {
+					t.Errorf("%v, want %v", err, c.want)
+				}
+				if err == nil && says(e) != c.says {
+					t.Errorf("%s, want %s", says(e), c.says)
+				}
+			})
+		})
+	}
+}
+
+// TestOther undoes pages that have recorded something else than what they wrote.
+func TestOther(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(r *record.Range)
+		says   string
+		wrong  error
+	}{
+		{"an older build has not recorded it", func(r *record.Range) { r.Wrote = nil }, "", errOld},
+		{"it has failed: nothing was written", func(r *record.Range) { r.Failed = "j" }, "", nil},
+		{"there was no room for all", func(r *record.Range) { r.Wrote = (&record.Wrote{Lost: 3}).Encode() },
+			"0 stays: the page has put or deleted 3 other entities that its record had no room for", nil},
+	} {
+		inWorld(t, 1, []int64{1}, func(w *world) {
+			r := w.ranges[0]
+			r.State, r.Open, r.Wrote = record.Done, "", (&record.Wrote{}).Encode()
+			c.change(r)
+			w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(r.Update()); return err })
+			e, err := w.function()(w.Context(), function.Job{Ref: w.undo.Ref()}, r.Key(), nil)
+			if !errors.Is(err, c.wrong) || err == nil && says(e) != c.says {
+				t.Errorf("%s: %v, want %v, %s", c.name, err, c.wrong, c.says)
+			}
+		})
+	}
+}
+
+// TestCheck says early whether a job can be undone.
+func TestCheck(t *testing.T) {
+	for age, ok := range map[time.Duration]bool{time.Minute: true, 2 * time.Hour: true, 24 * 8 * time.Hour: false} {
+		inWorld(t, 1, []int64{1}, func(w *world) {
+			w.page(0, map[int64]int64{1: 7})
+			w.end()
+			time.Sleep(age)
+			if err := Check(w.Context(), w.client, w.job); (err == nil) != ok || err != nil &&
+				!errors.Is(err, record.ErrState) {
+				t.Errorf("after %v: %v", age, err)
+			}
+		})
+	}
+}
+
+// TestNames says which mappers undo.
+func TestNames(t *testing.T) {
+	if name := Name("m"); !Is(name) || Name(name) != name || Is("m") {
+		t.Errorf("%q undoes m, and %q that", name, Name(name))
+	}
+	_, err := Mapper(&function.Definition{Name: "m"}, nil, nil, new(atomic.Int64)).Canonical([]byte(`{"other":1}`))
+	if err == nil {
+		t.Error("parameters of something else are an undo's")
+	}
+	q := Records(&record.Job{ID: "j", Incarnation: "0123456789abcdef01234567"})
+	root := (&record.Job{ID: "j", Incarnation: "0123456789abcdef01234567"}).Root()
+	key := record.RangeKey(record.Ref{ID: "j", Incarnation: "0123456789abcdef01234567"}, root)
+	if keyspace.CompareKeys(q.Start, key) > 0 || keyspace.CompareKeys(key, q.End) >= 0 {
+		t.Errorf("the record %v is not in [%v, %v)", key, q.Start, q.End)
+	}
+}
