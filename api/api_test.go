@@ -133,8 +133,8 @@ func list(packages []*types.Package) []string {
 	return slices.Compact(l.lines)
 }
 
-// hidden returns the type of an alias if users can't look it up, as it is in an internal package: its
-// fields and methods are listed as the alias's own.
+// hidden returns the type of an alias if users can't look it up, as it is in an internal package:
+// its fields and methods are listed as the alias's own.
 func hidden(o types.Object) *types.Named {
 	name, ok := o.(*types.TypeName)
 	if !ok || !name.IsAlias() || !name.Exported() {
@@ -338,7 +338,8 @@ func init() {}`
 		"type Func func(Point) State",
 		"type Point struct", "type Point struct, X int",
 		"type Point struct, Y int", "type State int",
-		"type Thing struct, At *Point", "type Thing struct, Hidden string `json:\"hidden\"`", "type Thing struct, ID int",
+		"type Thing struct, At *Point", "type Thing struct, Hidden string `json:\"hidden\"`",
+		"type Thing struct, ID int",
 		"type Thing struct, embedded io.Reader", "type Thing[T any] struct", "var Default *Thing[int]",
 	}
 	for i := range want {

@@ -89,7 +89,7 @@ func chosen[T namer](t *testing.T, flag string, all []T) []T {
 		return all
 	}
 	var some []T
-	for _, name := range strings.Split(flag, ",") {
+	for name := range strings.SplitSeq(flag, ",") {
 		some = append(some, pick(t, all, name))
 	}
 	return some
@@ -139,7 +139,6 @@ func TestMakespan(t *testing.T) {
 		run(t, "visit", sequential, pick(t, costs, "hot-1%"), filters[0], adaptive, 100, checked)
 		return
 	}
-	n := cmp.Or(*entities, checked)
 	for _, s := range chosenShapes(t) {
 		for _, c := range chosenCosts(t) {
 			for _, workers := range []int{100, 1000} {
@@ -147,20 +146,26 @@ func TestMakespan(t *testing.T) {
 					continue
 				}
 				for _, f := range chosen(t, *filterFlag, filters) {
-					rows := make(map[string]row)
-					for _, st := range chosen(t, *strategyFlag, strategies) {
-						if s.all && st.name != "adaptive" {
-							continue // the others are for one kind in one namespace
-						}
-						rows[st.name] = run(t, *modeFlag, s, c, f, st, workers, n)
-					}
-					for name, r := range rows {
-						if ours, ok := rows["adaptive"]; ok && name != "adaptive" {
-							ours.compare(t, r)
-						}
-					}
+					compareStrategies(t, s, c, f, workers)
 				}
 			}
+		}
+	}
+}
+
+// compareStrategies runs the strategies that are chosen, and compares them with the adaptive one.
+func compareStrategies(t *testing.T, s shape, c cost, f filter, workers int) {
+	t.Helper()
+	rows := make(map[string]row)
+	for _, st := range chosen(t, *strategyFlag, strategies) {
+		if s.all && st.name != "adaptive" {
+			continue // the others are for one kind in one namespace
+		}
+		rows[st.name] = run(t, *modeFlag, s, c, f, st, workers, cmp.Or(*entities, checked))
+	}
+	for name, r := range rows {
+		if ours, ok := rows["adaptive"]; ok && name != "adaptive" {
+			ours.compare(t, r)
 		}
 	}
 }

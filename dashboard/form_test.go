@@ -122,26 +122,28 @@ func TestFormRefused(t *testing.T) {
 	}
 }
 
+// planned has a form plan its job, and returns what says so when the job is started, and the page.
+func planned(t *testing.T, url string, entered ...string) (planned, text string) {
+	t.Helper()
+	code, text := post(t, url+"start", form(append([]string{"id", "p", "do", "plan"}, entered...)...))
+	if code != http.StatusOK {
+		t.Fatalf("%d %s", code, text)
+	}
+	for _, n := range elements(t, text) {
+		if attribute(n, "name") == "planned" {
+			planned = attribute(n, "value")
+		}
+	}
+	return planned, text
+}
+
 // TestPlanBeforeStart checks that a form starts what was planned, and nothing else: one that was
 // changed since is planned anew.
 func TestPlanBeforeStart(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)
 	w.putAccounts(t, 1000)
-	plan := func(entered ...string) (planned, text string) {
-		t.Helper()
-		code, text := post(t, w.url+"start", form(append([]string{"id", "p", "do", "plan"}, entered...)...))
-		if code != http.StatusOK {
-			t.Fatalf("%d %s", code, text)
-		}
-		for _, n := range elements(t, text) {
-			if attribute(n, "name") == "planned" {
-				planned = attribute(n, "value")
-			}
-		}
-		return planned, text
-	}
-	planned, text := plan()
+	planned, text := planned(t, w.url)
 	if planned == "" || !strings.Contains(text, "<strong>1,000</strong>") {
 		t.Errorf("planned %q: %s", planned, text)
 	}
@@ -162,6 +164,13 @@ func TestPlanBeforeStart(t *testing.T) {
 	if s, err := w.engine.Job("p").Wait(t.Context()); err != nil || s.Processed != 1000 {
 		t.Errorf("%+v, %v", s, err)
 	}
+}
+
+// TestPlanOfEachWay plans and starts a rehearsal, a canary, and the rest.
+func TestPlanOfEachWay(t *testing.T) {
+	testflag.Sequential(t)
+	w := newWorld(t, nil)
+	w.putAccounts(t, 1000)
 	for _, test := range []struct {
 		how, share   string
 		least, most  int64
@@ -171,7 +180,7 @@ func TestPlanBeforeStart(t *testing.T) {
 	}{{"rehearsal", "", 1000, 1000, "rehearsal:credit", false, "Start the rehearsal"},
 		{"canary", "10%", 30, 200, "credit", true, "Start the canary"},
 		{"rest", "10%", 800, 970, "credit", true, "Start the job"}} {
-		planned, text := plan("how", test.how, "share", test.share, "id", test.how)
+		planned, text := planned(t, w.url, "how", test.how, "share", test.share, "id", test.how)
 		var answer struct{ Plan mapper.Estimate }
 		_, said := post(t, w.url+"start", form("id", test.how, "how", test.how, "share", test.share, "do", "plan"),
 			"Accept", "application/json")

@@ -96,17 +96,7 @@ func TestQueriesWhileIndexesAreBuilt(t *testing.T) {
 					return err
 				}
 				_ = tx.Rollback()
-				var want []string
-				for v := range 4 {
-					if down {
-						v = 3 - v
-					}
-					for i, e := range all {
-						if e.property(equal) == value && e.property(by) == v {
-							want = append(want, everything[i].String()+fmt.Sprint(e))
-						}
-					}
-				}
+				want := readingsOf(everything, all, equal, value, by, down)
 				var have []string
 				for i, e := range got {
 					have = append(have, found[i].String()+fmt.Sprint(e))
@@ -124,6 +114,21 @@ func TestQueriesWhileIndexesAreBuilt(t *testing.T) {
 	}
 	stop()
 	writers.Wait()
+}
+
+// readingsOf returns the readings that have a value in a property, by another one.
+func readingsOf(keys []*datastore.Key, all []reading, equal, value, by int, down bool) (texts []string) {
+	for v := range 4 {
+		if down {
+			v = 3 - v
+		}
+		for i, e := range all {
+			if e.property(equal) == value && e.property(by) == v {
+				texts = append(texts, keys[i].String()+fmt.Sprint(e))
+			}
+		}
+	}
+	return texts
 }
 
 // TestVersionMemory rewrites an entity until there is no room for its old versions: reads
@@ -183,20 +188,7 @@ func TestVersionMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	put(301)
-	kept := 0
-	for n := range times {
-		switch got, err := read(at(n)); {
-		case err == nil && got == int64(n):
-			kept++
-		case err == nil:
-			t.Errorf("the past of %d is %d", n, got)
-		case status.Code(err) != codes.FailedPrecondition || kept > 0:
-			t.Errorf("the past of %d: %v", n, err)
-		}
-	}
-	if kept < 60 || kept > 100 {
-		t.Errorf("%d versions of 1 kB are kept, want about 85", kept)
-	}
+	wantSomeKept(t, len(times), func(n int) (int64, error) { return read(at(n)) })
 	if _, err := client.Commit(t.Context(),
 		&datastorepb.CommitRequest{ProjectId: "p", Mode: datastorepb.CommitRequest_NON_TRANSACTIONAL,
 			Mutations: []*datastorepb.Mutation{
@@ -209,5 +201,24 @@ func TestVersionMemory(t *testing.T) {
 	}
 	if n, err := read(at(301)); n != 301 || err != nil {
 		t.Errorf("before it was deleted: %d, %v, want 301", n, err)
+	}
+}
+
+// wantSomeKept reads all versions of 1 kB, the last of which are kept, and no others.
+func wantSomeKept(t *testing.T, versions int, read func(n int) (int64, error)) {
+	t.Helper()
+	kept := 0
+	for n := range versions {
+		switch got, err := read(n); {
+		case err == nil && got == int64(n):
+			kept++
+		case err == nil:
+			t.Errorf("the past of %d is %d", n, got)
+		case status.Code(err) != codes.FailedPrecondition || kept > 0:
+			t.Errorf("the past of %d: %v", n, err)
+		}
+	}
+	if kept < 60 || kept > 100 {
+		t.Errorf("%d versions of 1 kB are kept, want about 85", kept)
 	}
 }

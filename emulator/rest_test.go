@@ -19,121 +19,138 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// TestRESTTasks uses Cloud Tasks as JSON, at the address at which it is served as gRPC:
-// by the paths of the REST API, and by those of Firebase's Admin SDK.
-func TestRESTTasks(t *testing.T) {
-	delivered := make(chan string, 10)
-	target := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		delivered <- r.Header.Get("X-CloudTasks-QueueName") + " " + string(body)
+// A restClient calls Cloud Tasks as JSON, at the address at which it is served as gRPC.
+type restClient struct {
+	*testing.T
+	emulator  *emulator.Emulator
+	target    string      // where its tasks go
+	delivered chan string // their queues and bodies
+}
+
+func newREST(t *testing.T) *restClient {
+	r := &restClient{T: t, delivered: make(chan string, 10)}
+	target := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		body, _ := io.ReadAll(req.Body)
+		r.delivered <- req.Header.Get("X-CloudTasks-QueueName") + " " + string(body)
 	}))
-	defer target.Close()
-	e := emulator.ForTest(t, &emulator.Options{TasksAddr: "127.0.0.1:0"})
-	call := func(method, path, body string) (int, map[string]any) {
-		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+e.TasksAddr()+path,
-			strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		var answer map[string]any
-		if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
-			t.Fatalf("%s %s: %v", method, path, err)
-		}
-		return resp.StatusCode, answer
+	t.Cleanup(target.Close)
+	r.target, r.emulator = target.URL, emulator.ForTest(t, &emulator.Options{TasksAddr: "127.0.0.1:0"})
+	r.want("POST", restLocation+"/queues", `{"name":"projects/p/locations/l/queues/q"}`, 200)
+	return r
+}
+
+const restLocation = "/v2/projects/p/locations/l"
+
+// want makes a call, and returns its answer, which has a code.
+func (r *restClient) want(method, path, body string, code int) map[string]any {
+	r.Helper()
+	req, err := http.NewRequestWithContext(r.Context(), method, "http://"+r.emulator.TasksAddr()+path,
+		strings.NewReader(body))
+	if err != nil {
+		r.Fatal(err)
 	}
-	const location = "/v2/projects/p/locations/l"
-	body := func(text string) string {
-		return fmt.Sprintf(`{"task":{"httpRequest":{"url":%q,"body":%q}}}`, target.URL,
-			base64.StdEncoding.EncodeToString([]byte(text)))
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		r.Fatal(err)
 	}
-	if code, answer := call("POST", location+"/queues", `{"name":"projects/p/locations/l/queues/q"}`); code != 200 ||
-		answer["state"] != "RUNNING" {
-		t.Errorf("a queue is created: %d %v", code, answer)
+	defer resp.Body.Close()
+	var answer map[string]any
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || resp.StatusCode != code {
+		r.Fatalf("%s %s: %s, %v, %v, want %d", method, path, resp.Status, answer, err, code)
 	}
-	if code, answer := call("POST", location+"/queues/q:pause", "{}"); code != 200 || answer["state"] != "PAUSED" {
-		t.Errorf("it is paused: %d %v", code, answer)
+	return answer
+}
+
+func (r *restClient) wantDelivered(want string) {
+	r.Helper()
+	if got := <-r.delivered; got != want {
+		r.Errorf("delivered: %q, want %q", got, want)
 	}
-	code, task := call("POST", location+"/queues/q/tasks", body("one"))
+}
+
+// task is a task with a body.
+func (r *restClient) task(text string) string {
+	return fmt.Sprintf(`{"task":{"httpRequest":{"url":%q,"body":%q}}}`, r.target,
+		base64.StdEncoding.EncodeToString([]byte(text)))
+}
+
+// TestRESTTasks goes by the paths of the REST API.
+func TestRESTTasks(t *testing.T) {
+	r := newREST(t)
+	if answer := r.want("POST", restLocation+"/queues/q:pause", "{}", 200); answer["state"] != "PAUSED" {
+		t.Errorf("the queue is paused: %v", answer)
+	}
+	task := r.want("POST", restLocation+"/queues/q/tasks", r.task("one"), 200)
 	name, _ := task["name"].(string)
-	if code != 200 || !strings.HasPrefix(name, "projects/p/locations/l/queues/q/tasks/") {
-		t.Fatalf("a task is created: %d %v", code, task)
+	if !strings.HasPrefix(name, "projects/p/locations/l/queues/q/tasks/") {
+		t.Fatalf("a task is created: %v", task)
 	}
-	if code, answer := call("GET", location+"/queues/q/tasks", ""); code != 200 || len(answer["tasks"].([]any)) != 1 {
-		t.Errorf("tasks are listed: %d %v", code, answer)
+	if answer := r.want("GET", restLocation+"/queues/q/tasks", "", 200); len(answer["tasks"].([]any)) != 1 {
+		t.Errorf("tasks are listed: %v", answer)
 	}
-	if code, _ := call("POST", "/v2/"+name+":run", ""); code != 200 {
-		t.Errorf("it is run: %d", code)
-	}
-	if got := <-delivered; got != "q one" {
-		t.Errorf("delivered: %q", got)
-	}
-	// As Firebase's Admin SDK asks.
-	if code, answer := call("POST", "/projects/p/locations/us-central1/queues/fn/tasks", body("two")); code != 200 {
-		t.Errorf("Firebase enqueues: %d %v", code, answer)
-	}
-	if got := <-delivered; got != "fn two" {
-		t.Errorf("delivered: %q", got)
-	}
+	r.want("POST", "/v2/"+name+":run", "", 200)
+	r.wantDelivered("q one")
 	for path, want := range map[string]int{
-		location + "/queues/none/tasks":      http.StatusNotFound, // the REST API makes no queue
-		location + "/queues/q/tasks/x:break": http.StatusNotFound,
-		"/nothing":                           http.StatusNotFound,
+		restLocation + "/queues/none/tasks":      http.StatusNotFound, // the REST API makes no queue
+		restLocation + "/queues/q/tasks/x:break": http.StatusNotFound,
+		"/nothing":                               http.StatusNotFound,
 	} {
-		if code, answer := call("POST", path, body("three")); code != want ||
-			answer["error"].(map[string]any)["status"] != "NOT_FOUND" {
-			t.Errorf("%s: %d %v", path, code, answer)
+		answer := r.want("POST", path, r.task("three"), want)
+		if answer["error"].(map[string]any)["status"] != "NOT_FOUND" {
+			t.Errorf("%s: %v", path, answer)
 		}
 	}
-	if code, answer := call("POST", location+"/queues/q/tasks",
-		`{"task":{"httpRequest":{"uri":"x"}}}`); code != http.StatusBadRequest {
-		t.Errorf("an unknown field: %d %v", code, answer)
+	r.want("POST", restLocation+"/queues/q/tasks", `{"task":{"httpRequest":{"uri":"x"}}}`, http.StatusBadRequest)
+}
+
+// TestRESTFirebase goes by the paths of Firebase's Admin SDK, which makes queues.
+func TestRESTFirebase(t *testing.T) {
+	r := newREST(t)
+	r.want("POST", "/projects/p/locations/us-central1/queues/fn/tasks", r.task("two"), 200)
+	r.wantDelivered("fn two")
+	// What it sends without the option uri.
+	answer := r.want("POST", "/projects/p/locations/us-central1/queues/fn/tasks",
+		`{"task":{"httpRequest":{"url":"","body":"e30="}}}`, http.StatusBadRequest)
+	if !strings.Contains(fmt.Sprint(answer), "the option uri") {
+		t.Errorf("without an URL: %v", answer)
 	}
+}
+
+// TestRESTProjectOfADomain has a colon in the name of its project, and pages.
+func TestRESTProjectOfADomain(t *testing.T) {
+	r := newREST(t)
 	inAnHour := fmt.Sprintf(`"scheduleTime":%q,"httpRequest"`, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
-	later := strings.Replace(body("four"), `"httpRequest"`, inAnHour, 1)
+	later := strings.Replace(r.task("four"), `"httpRequest"`, inAnHour, 1)
 	for range 3 {
-		if code, answer := call("POST", "/projects/example.com:p/locations/l/queues/q/tasks", later); code != 200 {
-			t.Errorf("a project of a domain: %d %v", code, answer)
-		}
+		r.want("POST", "/projects/example.com:p/locations/l/queues/q/tasks", later, 200)
 	}
 	const domain = "/v2/projects/example.com:p/locations/l/queues/q"
-	code, answer := call("GET", domain+"/tasks?pageSize=2", "")
-	if list, _ := answer["tasks"].([]any); code != 200 || len(list) != 2 || answer["nextPageToken"] == nil {
-		t.Errorf("a page of two: %d %v", code, answer)
+	answer := r.want("GET", domain+"/tasks?pageSize=2", "", 200)
+	if list, _ := answer["tasks"].([]any); len(list) != 2 || answer["nextPageToken"] == nil {
+		t.Errorf("a page of two: %v", answer)
 	}
-	code, answer = call("GET", "/v2/projects/example.com:p/locations/l/queues?pageSize=many", "")
-	if code != http.StatusBadRequest {
-		t.Errorf("a page of many: %d %v", code, answer)
+	r.want("GET", "/v2/projects/example.com:p/locations/l/queues?pageSize=many", "", http.StatusBadRequest)
+	if answer = r.want("POST", domain+":pause", "{}", 200); answer["name"] != strings.TrimPrefix(domain, "/v2/") {
+		t.Errorf("its queue is paused: %v", answer)
 	}
-	code, answer = call("POST", domain+":pause", "{}")
-	if code != 200 || answer["name"] != strings.TrimPrefix(domain, "/v2/") {
-		t.Errorf("its queue is paused: %d %v", code, answer)
-	}
-	// What Firebase's Admin SDK sends without the option uri.
-	code, answer = call("POST", "/projects/p/locations/us-central1/queues/fn/tasks",
-		`{"task":{"httpRequest":{"url":"","body":"e30="}}}`)
-	if code != http.StatusBadRequest || !strings.Contains(fmt.Sprint(answer), "the option uri") {
-		t.Errorf("without an URL: %d %v", code, answer)
-	}
-	// Beside a connection that sends nothing.
-	silent, err := net.Dial("tcp", e.TasksAddr())
+}
+
+// TestRESTBesideGRPC is served at one address, also beside a connection that sends nothing.
+func TestRESTBesideGRPC(t *testing.T) {
+	r := newREST(t)
+	silent, err := net.Dial("tcp", r.emulator.TasksAddr())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	conn, err := grpc.NewClient("passthrough:///"+e.TasksAddr(),
+	conn, err := grpc.NewClient("passthrough:///"+r.emulator.TasksAddr(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
 	queue, err := cloudtaskspb.NewCloudTasksClient(conn).GetQueue(t.Context(),
-		&cloudtaskspb.GetQueueRequest{Name: "projects/p/locations/us-central1/queues/fn"})
+		&cloudtaskspb.GetQueueRequest{Name: "projects/p/locations/l/queues/q"})
 	if err != nil || queue.State != cloudtaskspb.Queue_RUNNING {
 		t.Errorf("gRPC at the same address: %v, %v", queue, err)
 	}

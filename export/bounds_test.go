@@ -43,28 +43,7 @@ func TestBounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, index := range f.ColumnIndexes() {
-		pages := len(f.OffsetIndexes()[i].PageLocations)
-		column := f.Schema().Columns()[i%len(f.Schema().Columns())]
-		if len(index.NullPages) != pages || len(index.MinValues) != pages || len(index.MaxValues) != pages {
-			t.Errorf("%v has %d pages, and bounds of %d and %d", column, pages, len(index.MinValues),
-				len(index.MaxValues))
-			continue
-		}
-		for j, null := range index.NullPages {
-			if null != (len(index.MinValues[j]) == 0) && column[0] != "ID" {
-				t.Errorf("page %d of %v has the bounds %x and %x", j, column, index.MinValues[j], index.MaxValues[j])
-			}
-		}
-	}
-	for _, c := range f.Metadata().RowGroups[0].Columns {
-		name, s := c.MetaData.PathInSchema[0], c.MetaData.Statistics
-		if decimal := slices.Contains([]string{"Dec", "Dict", "List", "Opt"}, name); decimal != (s.MinValue == nil) &&
-			name != "None" && name != "Left" {
-			t.Errorf("%s has the bounds %x and %x", name, s.MinValue, s.MaxValue)
-		}
-	}
-
+	wantBounds(t, f)
 	path := filepath.Join(t.TempDir(), "file.parquet")
 	if err := os.WriteFile(path, file, 0o600); err != nil {
 		t.Fatal(err)
@@ -91,6 +70,32 @@ func TestBounds(t *testing.T) {
 					}
 				})
 			}
+		}
+	}
+}
+
+// wantBounds checks which columns have bounds: pages that are not null, but no decimals.
+func wantBounds(t *testing.T, f *parquet.File) {
+	t.Helper()
+	for i, index := range f.ColumnIndexes() {
+		pages := len(f.OffsetIndexes()[i].PageLocations)
+		column := f.Schema().Columns()[i%len(f.Schema().Columns())]
+		if len(index.NullPages) != pages || len(index.MinValues) != pages || len(index.MaxValues) != pages {
+			t.Errorf("%v has %d pages, and bounds of %d and %d", column, pages, len(index.MinValues),
+				len(index.MaxValues))
+			continue
+		}
+		for j, null := range index.NullPages {
+			if null != (len(index.MinValues[j]) == 0) && column[0] != "ID" {
+				t.Errorf("page %d of %v has the bounds %x and %x", j, column, index.MinValues[j], index.MaxValues[j])
+			}
+		}
+	}
+	for _, c := range f.Metadata().RowGroups[0].Columns {
+		name, s := c.MetaData.PathInSchema[0], c.MetaData.Statistics
+		if decimal := slices.Contains([]string{"Dec", "Dict", "List", "Opt"}, name); decimal != (s.MinValue == nil) &&
+			name != "None" && name != "Left" {
+			t.Errorf("%s has the bounds %x and %x", name, s.MinValue, s.MaxValue)
 		}
 	}
 }

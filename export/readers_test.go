@@ -456,17 +456,30 @@ func parsed(t *testing.T, got any, of reflect.Type, tag reflect.StructTag, forma
 		}
 		return all
 	case of.Kind() == reflect.Map:
-		all := []any{}
-		for _, pair := range got.([]any) {
-			p := pair.([]any)
-			all = append(all, []any{"t:" + p[0].(string), parsed(t, p[1], of.Elem(), "", format)})
-		}
-		slices.SortFunc(all, func(a, b any) int { return utf16Compare(a.([]any)[0].(string), b.([]any)[0].(string)) })
-		return all
+		return parsedMap(t, got.([]any), of, format)
 	case (of.Kind() == reflect.Float32 || of.Kind() == reflect.Float64) && format == export.JSONLines:
 		return number(floatOf(s))
 	case format != export.CSV || !isText || text == "" && isPointer:
 		return got
+	}
+	return parsedText(text, got, of, number)
+}
+
+// parsedMap reads pairs, and sorts them by their keys.
+func parsedMap(t *testing.T, pairs []any, of reflect.Type, format export.Format) any {
+	t.Helper()
+	all := []any{}
+	for _, pair := range pairs {
+		p := pair.([]any)
+		all = append(all, []any{"t:" + p[0].(string), parsed(t, p[1], of.Elem(), "", format)})
+	}
+	slices.SortFunc(all, func(a, b any) int { return utf16Compare(a.([]any)[0].(string), b.([]any)[0].(string)) })
+	return all
+}
+
+// parsedText reads a text of CSV, which has no other types.
+func parsedText(text string, got any, of reflect.Type, number func(any, error) any) any {
+	switch {
 	case of.Kind() == reflect.Bool:
 		return number(strconv.ParseBool(text))
 	case of.Kind() == reflect.Float32:
@@ -606,21 +619,28 @@ func lenient(r reader, name string, want, have any, s sample) (any, any) {
 	case strings.HasPrefix(name, "UUID") && !strings.HasPrefix(r.name, "python"):
 		want = "b:" + hex.EncodeToString(s.UUID[:])
 	}
-	if r.name == "duckdb-parquet" { // which has microseconds
-		unit := map[string]string{"Millis": "1000000", "OfDay3": "1000000", "Nanos": "1"}[name]
-		if units, ok := new(big.Int).SetString(strings.TrimPrefix(fmt.Sprint(want), "n:"), 10); ok && unit != "" {
-			n, _ := new(big.Int).SetString(unit, 10)
-			n.Div(n.Mul(n, units), big.NewInt(1000))
-			want = "n:" + n.String()
-			if name == "Nanos" && want != have && units.Sign() < 0 { // it rounds towards 0
-				want = "n:" + n.Add(n, big.NewInt(1)).String()
-			}
-		}
+	if r.name == "duckdb-parquet" {
+		want = micros(name, want, have)
 	}
 	if r.name == "python-csv" && (have == "t:" || have == "b:") && want == nil {
 		have = nil // Python's csv does not say what is quoted
 	}
 	return want, have
+}
+
+// micros returns what is wanted of a time for a reader that has microseconds.
+func micros(name string, want, have any) any {
+	unit := map[string]int64{"Millis": 1e6, "OfDay3": 1e6, "Nanos": 1}[name]
+	units, ok := new(big.Int).SetString(strings.TrimPrefix(fmt.Sprint(want), "n:"), 10)
+	if !ok || unit == 0 {
+		return want
+	}
+	n := new(big.Int).Mul(big.NewInt(unit), units)
+	n.Div(n, big.NewInt(1000))
+	if text := "n:" + n.String(); name != "Nanos" || text == have || units.Sign() >= 0 {
+		return text
+	}
+	return "n:" + n.Add(n, big.NewInt(1)).String() // it rounds towards 0
 }
 
 // exportAll exports records, and returns the file.

@@ -98,6 +98,12 @@ func TestVerify(t *testing.T) {
 	if out, err := verify(); err == nil || !strings.Contains(out, "problem:") || strings.Contains(out, "proven") {
 		t.Errorf("with a gap: %v\n%s", err, out)
 	}
+}
+
+// TestVerifyArguments says which of them are wrong.
+func TestVerifyArguments(t *testing.T) {
+	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
+	t.Setenv("DATASTORE_EMULATOR_HOST", e.DatastoreAddr())
 	for args, want := range map[string]string{
 		"verify":                     "name one job",
 		"verify --project test none": "no such job",

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -281,22 +282,23 @@ func TestService(t *testing.T) {
 	}
 }
 
+// required are variables without which there is no configuration.
+var required = map[string]string{
+	"GOOGLE_CLOUD_PROJECT": "p", "TASKS_QUEUE": "projects/p/locations/l/queues/q",
+	"SERVICE_URL":           "https://x.run.app/",
+	"TASKS_SERVICE_ACCOUNT": "a@b", "OPERATORS": "c@d, e@f",
+}
+
+// getenv returns an environment of what is required, with changes.
+func getenv(changes ...string) func(string) string {
+	env := maps.Clone(required)
+	for i := 0; i < len(changes); i += 2 {
+		env[changes[i]] = changes[i+1]
+	}
+	return func(name string) string { return env[name] }
+}
+
 func TestConfig(t *testing.T) {
-	good := map[string]string{
-		"GOOGLE_CLOUD_PROJECT": "p", "TASKS_QUEUE": "projects/p/locations/l/queues/q",
-		"SERVICE_URL":           "https://x.run.app/",
-		"TASKS_SERVICE_ACCOUNT": "a@b", "OPERATORS": "c@d, e@f",
-	}
-	getenv := func(changes ...string) func(string) string {
-		env := make(map[string]string)
-		for k, v := range good {
-			env[k] = v
-		}
-		for i := 0; i < len(changes); i += 2 {
-			env[changes[i]] = changes[i+1]
-		}
-		return func(name string) string { return env[name] }
-	}
 	c, err := configFrom(getenv())
 	if err != nil || c.url != "https://x.run.app" || c.addr != "127.0.0.1:8080" || len(c.operators) != 2 ||
 		!c.verified {
@@ -349,7 +351,11 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
-	for name := range good {
+}
+
+// TestConfigRefused names the variable that is missing, or wrong.
+func TestConfigRefused(t *testing.T) {
+	for name := range required {
 		if _, err := configFrom(getenv(name, "")); err == nil || !strings.Contains(err.Error(), name+" is not set") {
 			t.Errorf("without %s: %v", name, err)
 		}
@@ -385,8 +391,8 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%s: %v, want an error that names %s", bad, err, bad[0])
 		}
 	}
-	_, err = configFrom(func(string) string { return "" })
-	if err == nil || strings.Count(err.Error(), "is not set") != len(good) || strings.Contains(err.Error(), "\n") {
+	_, err := configFrom(func(string) string { return "" })
+	if err == nil || strings.Count(err.Error(), "is not set") != len(required) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("an empty environment: %v, want all that is missing in a line", err)
 	}
 }

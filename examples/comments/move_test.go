@@ -179,43 +179,49 @@ func TestOnTheWay(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			it := s.Run(t.Context(), page)
-			n := 0
-			for ; ; n++ {
-				key, err := it.Next(nil)
-				if errors.Is(err, iterator.Done) {
-					break
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				got = append(got, key.ID)
-			}
-			c, err := it.Cursor()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if page = page.Start(c); n < 20 {
+			ids, c := readPage(t, s, page)
+			got = append(got, ids...)
+			if page = page.Start(c); len(ids) < 20 {
 				break
 			}
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("page by page, over a move:\ngot  %v\nwant %v", got, want)
 		}
-		stored := 0
-		for _, shards := range []int{20, 32} {
-			for _, kind := range kindsOf(shards) {
-				n, err := w.Client.Count(t.Context(), datastore.NewQuery(kind))
-				if err != nil {
-					t.Fatal(err)
-				}
-				stored += n
-			}
-		}
-		if stored != len(keys) {
+		if stored := countIn(t, w.Client, 20) + countIn(t, w.Client, 32); stored != len(keys) {
 			t.Errorf("%d comments are stored, want %d: one in two shards is doubled", stored, len(keys))
 		}
 	})
+}
+
+// readPage returns the IDs that a query finds, and where it goes on.
+func readPage(t *testing.T, s *Store, page *datastore.Query) (ids []int64, c datastore.Cursor) {
+	t.Helper()
+	for it := s.Run(t.Context(), page); ; {
+		key, err := it.Next(nil)
+		if errors.Is(err, iterator.Done) {
+			if c, err = it.Cursor(); err == nil {
+				return ids, c
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, key.ID)
+	}
+}
+
+// countIn counts what is stored in so many shards.
+func countIn(t *testing.T, client *datastore.Client, shards int) (stored int) {
+	t.Helper()
+	for _, kind := range kindsOf(shards) {
+		n, err := client.Count(t.Context(), datastore.NewQuery(kind))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored += n
+	}
+	return stored
 }
 
 // TestLateWriter has a writer stand still between its reads and its commit while comments are

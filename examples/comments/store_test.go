@@ -179,45 +179,60 @@ func TestIndexes(t *testing.T) {
 // TestTimes has the store keep Created and Updated: a time that the caller gives makes the ID, an
 // edit keeps it, and a time that would change is refused.
 func TestTimes(t *testing.T) {
-	s := newStore(t, 2)
-	now := time.Date(2026, 3, 4, 5, 6, 7, 8000, time.UTC)
-	s.router.now = func() time.Time { return now }
-	get := func(key *datastore.Key) (c Comment) {
-		t.Helper()
-		if err := s.Get(t.Context(), key, &c); err != nil {
-			t.Fatal(err)
-		}
-		return c
-	}
-	put := func(key *datastore.Key, c *Comment) *datastore.Key {
-		t.Helper()
-		key, err := s.Put(t.Context(), key, c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return key
-	}
-	// The store says when.
-	key := put(plain(0), &Comment{Order: 7, Text: "a"})
-	c := get(key)
-	if want := now.Truncate(time.Millisecond); !c.Created.Equal(want) || !c.Updated.Equal(want) ||
+	s := newTimed(t)
+	key := s.put(t, plain(0), &Comment{Order: 7, Text: "a"})
+	c := s.get(t, key)
+	if want := s.now.Truncate(time.Millisecond); !c.Created.Equal(want) || !c.Updated.Equal(want) ||
 		!ID(key.ID).Time().Equal(want) {
 		t.Errorf("%+v, ID of %v; want all of %v", c, ID(key.ID).Time(), want)
 	}
 	// An edit keeps Created, whether it is given or not, and the ID.
 	created := c.Created
 	for i, c := range []Comment{c, {Order: 7, Text: "b"}} {
-		now = now.Add(time.Hour)
-		put(key, &c)
-		if c = get(key); !c.Created.Equal(created) || !c.Updated.Equal(now) {
-			t.Errorf("edit %d: %+v, want it created at %v and updated at %v", i, c, created, now)
+		s.now = s.now.Add(time.Hour)
+		s.put(t, key, &c)
+		if c = s.get(t, key); !c.Created.Equal(created) || !c.Updated.Equal(s.now) {
+			t.Errorf("edit %d: %+v, want it created at %v and updated at %v", i, c, created, s.now)
 		}
 	}
 	if _, err := s.Put(t.Context(), key, &Comment{Order: 7, Created: created.Add(time.Second)}); err == nil ||
 		!strings.Contains(err.Error(), "it was created at 2026-03-04") {
 		t.Errorf("a comment that was created at another time: %v", err)
 	}
-	// The caller says when.
+}
+
+// A timed store has a clock that a test sets.
+type timed struct {
+	*Store
+	now time.Time
+}
+
+func newTimed(t *testing.T) *timed {
+	s := &timed{newStore(t, 2), time.Date(2026, 3, 4, 5, 6, 7, 8000, time.UTC)}
+	s.router.now = func() time.Time { return s.now }
+	return s
+}
+
+func (s *timed) get(t *testing.T, key *datastore.Key) (c Comment) {
+	t.Helper()
+	if err := s.Get(t.Context(), key, &c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (s *timed) put(t *testing.T, key *datastore.Key, c *Comment) *datastore.Key {
+	t.Helper()
+	key, err := s.Put(t.Context(), key, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// TestTimesOfTheCaller has the caller say when.
+func TestTimesOfTheCaller(t *testing.T) {
+	s := newTimed(t)
 	given := time.Date(2022, 2, 2, 2, 2, 2, 345_678_000, time.UTC)
 	keys := make([]*datastore.Key, 500)
 	all := make([]Comment, len(keys))
@@ -238,14 +253,19 @@ func TestTimes(t *testing.T) {
 	if len(seen) != len(keys) {
 		t.Errorf("%d comments of one time have %d IDs", len(keys), len(seen))
 	}
-	if c := get(keys[0]); !c.Created.Equal(given) || !c.Updated.Equal(given.Add(time.Minute)) {
+	if c := s.get(t, keys[0]); !c.Created.Equal(given) || !c.Updated.Equal(given.Add(time.Minute)) {
 		t.Errorf("%+v, want the times that were given", c)
 	}
 	// An import can't have been updated after now.
-	if c := get(put(plain(0), &Comment{Order: 7, Created: given, Updated: now.Add(time.Hour)})); !c.Updated.Equal(now) {
-		t.Errorf("%+v, want it to be updated at %v", c, now)
+	late := s.put(t, plain(0), &Comment{Order: 7, Created: given, Updated: s.now.Add(time.Hour)})
+	if c := s.get(t, late); !c.Updated.Equal(s.now) {
+		t.Errorf("%+v, want it to be updated at %v", c, s.now)
 	}
-	// Who leaves the times out has them kept, too, also in a transaction.
+}
+
+// TestTimesLeftOut keeps the times of types that leave them out, also in a transaction.
+func TestTimesLeftOut(t *testing.T) {
+	s := newTimed(t)
 	type short struct {
 		Order   int64
 		Created time.Time `datastore:",omitempty"`
@@ -255,31 +275,35 @@ func TestTimes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := get(bare); !c.Created.Equal(ID(bare.ID).Time()) || !c.Updated.Equal(c.Created) {
+	if c := s.get(t, bare); !c.Created.Equal(ID(bare.ID).Time()) || !c.Updated.Equal(c.Created) {
 		t.Errorf("%+v, want the time of the ID", c)
 	}
-	now = now.Add(time.Hour)
+	s.now = s.now.Add(time.Hour)
 	if _, err := s.RunInTransaction(t.Context(), func(tx *datastore.Transaction) error {
 		_, err := tx.Put(bare, &struct{ Order int64 }{7})
 		return err
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if c := get(bare); !c.Created.Equal(ID(bare.ID).Time()) || !c.Updated.Equal(now) {
+	if c := s.get(t, bare); !c.Created.Equal(ID(bare.ID).Time()) || !c.Updated.Equal(s.now) {
 		t.Errorf("%+v, want the time of the ID, and now", c)
 	}
-	if n, err := s.Count(t.Context(), datastore.NewQuery(plainKind).FilterField("Updated", "=", now)); n != 1 ||
+	if n, err := s.Count(t.Context(), datastore.NewQuery(plainKind).FilterField("Updated", "=", s.now)); n != 1 ||
 		err != nil {
 		t.Errorf("%d comments, %v, want the one that was updated now", n, err)
 	}
-	// A key that the caller has made has a time, too.
-	given = given.Add(time.Hour) // nobody has drawn an ID of that time
+}
+
+// TestTimesOfKeys takes the time of a key that the caller has made.
+func TestTimesOfKeys(t *testing.T) {
+	s := newTimed(t)
+	given := time.Date(2022, 2, 2, 3, 2, 2, 345_678_000, time.UTC)
 	own := plain(newID(given.Sub(Epoch).Milliseconds(), 0, 0, 5))
 	if _, err := s.Put(t.Context(), own, &Comment{Order: 7, Created: given.Add(time.Second)}); !errors.Is(err,
 		datastore.ErrInvalidKey) || !strings.Contains(err.Error(), "its ID says that it was created at 2022-02-02") {
 		t.Errorf("another time than that of the ID: %v", err)
 	}
-	if c := get(put(own, &Comment{Order: 7, Created: given})); !c.Created.Equal(given) {
+	if c := s.get(t, s.put(t, own, &Comment{Order: 7, Created: given})); !c.Created.Equal(given) {
 		t.Errorf("%+v, want the time that was given", c)
 	}
 	// Times for which there is no ID.
@@ -411,22 +435,7 @@ func TestLostAnswer(t *testing.T) {
 				if !ok || err != nil || len(c.Mutations) == 0 || !armed.CompareAndSwap(true, false) {
 					return err
 				}
-				var mine []Comment
-				if _, err := other.GetAll(ctx, datastore.NewQuery(plainKind).FilterField("Order", "=", 7),
-					&mine); err != nil {
-					t.Error(err)
-				}
-				for _, c := range mine {
-					for range 3 {
-						if c.Text == "mine" {
-							c.Edits++
-							if _, err := other.Put(ctx, c.Key,
-								&Comment{Order: 7, Text: "theirs", Edits: c.Edits}); err != nil {
-								t.Error(err)
-							}
-						}
-					}
-				}
+				editMine(ctx, t, other)
 				return status.Error(codes.Unavailable, "the answer is lost")
 			}
 			s := openStore(t, opener(t, e, lose))
@@ -447,6 +456,26 @@ func TestLostAnswer(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+// editMine edits, three times, what another store has written and not heard of.
+func editMine(ctx context.Context, t *testing.T, other *Store) {
+	t.Helper()
+	var mine []Comment
+	if _, err := other.GetAll(ctx, datastore.NewQuery(plainKind).FilterField("Order", "=", 7), &mine); err != nil {
+		t.Error(err)
+	}
+	for _, c := range mine {
+		if c.Text != "mine" {
+			continue
+		}
+		for edits := range int64(3) {
+			if _, err := other.Put(ctx, c.Key,
+				&Comment{Order: 7, Text: "theirs", Edits: c.Edits + edits + 1}); err != nil {
+				t.Error(err)
+			}
+		}
 	}
 }
 
@@ -666,6 +695,24 @@ func TestKeys(t *testing.T) {
 			}
 		}
 	}
+	for range 30 { // what is good is in another database than what is not
+		keys := []*datastore.Key{plain(0), plain(newID(1, 1, 21, 0))}
+		if _, err := s.PutMulti(ctx, keys, []Comment{{Order: 0}, {Order: ordersAShard}}); err == nil {
+			t.Error("no error")
+		}
+	}
+	if n, err := s.Count(ctx, datastore.NewQuery(plainKind)); n != 1 || err != nil {
+		t.Errorf("%d comments, %v: something of what was refused is written", n, err)
+	}
+}
+
+// TestProperties refuses comments whose properties the store can't do with, and writes nothing.
+func TestProperties(t *testing.T) {
+	s, ctx := newStore(t, 2), t.Context()
+	good, err := s.Put(ctx, plain(0), &Comment{Order: ordersAShard})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for want, list := range map[string]datastore.PropertyList{
 		"it has no Order":               {{Name: "Text", Value: "x"}},
 		"its Order is no integer":       {{Name: "Order", Value: "7"}},
@@ -684,12 +731,6 @@ func TestKeys(t *testing.T) {
 		all, ok := err.(datastore.MultiError) //nolint:errorlint // to the letter, as callers compare
 		if !ok || all[0] != nil || !strings.Contains(fmt.Sprint(all[1]), want) {
 			t.Errorf("%v, want %q at position 1", err, want)
-		}
-	}
-	for range 30 { // what is good is in another database than what is not
-		keys := []*datastore.Key{plain(0), plain(newID(1, 1, 21, 0))}
-		if _, err := s.PutMulti(ctx, keys, []Comment{{Order: 0}, {Order: ordersAShard}}); err == nil {
-			t.Error("no error")
 		}
 	}
 	if n, err := s.Count(ctx, datastore.NewQuery(plainKind)); n != 1 || err != nil {

@@ -61,8 +61,16 @@ func TestTransaction(t *testing.T) {
 	if err := s.Get(ctx, shop, &v); err != nil || v.N != 2 {
 		t.Errorf("%+v, %v, want 2 visits", v, err)
 	}
-	// Of one comment, several changes in a row.
-	if _, err := s.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+	if left := len(s.router.transactions); left != 0 {
+		t.Errorf("%d transactions are kept after their end", left)
+	}
+}
+
+// TestTransactionChangesTwice has several changes in a row, of one comment.
+func TestTransactionChangesTwice(t *testing.T) {
+	s := newStore(t, 2)
+	key := commitKey(t, s)
+	if _, err := s.RunInTransaction(t.Context(), func(tx *datastore.Transaction) error {
 		if err := tx.Delete(key); err != nil {
 			return err
 		}
@@ -71,7 +79,21 @@ func TestTransaction(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	// A snapshot of all of an order, and of other kinds beside it.
+	c := new(Comment)
+	if err := s.Get(t.Context(), key, c); err != nil || c.Text != "again" {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+// TestTransactionReadsASnapshot has one of all comments of an order, and of other kinds beside
+// them.
+func TestTransactionReadsASnapshot(t *testing.T) {
+	s := newStore(t, 2)
+	ctx := t.Context()
+	commitKey(t, s)
+	if _, err := s.Put(ctx, datastore.NameKey("Shop", "x", nil), &struct{ N int }{1}); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := s.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 		if _, err := s.Put(ctx, plain(0), &Comment{Order: 7, Text: "later"}); err != nil {
 			return err
@@ -88,7 +110,7 @@ func TestTransaction(t *testing.T) {
 		if err == nil && after["n"].(*pb.Value).GetIntegerValue() != int64(before) {
 			t.Errorf("%v comments after %d: a transaction sees one snapshot", after, before)
 		}
-		var shops []visits
+		var shops []struct{ N int }
 		if _, err := s.GetAll(ctx, datastore.NewQuery("Shop").Transaction(tx), &shops); err != nil || len(shops) != 1 {
 			t.Errorf("%v, %v", shops, err)
 		}
@@ -96,8 +118,12 @@ func TestTransaction(t *testing.T) {
 	}, datastore.ReadOnly); err != nil {
 		t.Error(err)
 	}
-	// Two that change the same comment.
-	attempts := 0
+}
+
+// TestTransactionsOfOneComment has two that change the same comment.
+func TestTransactionsOfOneComment(t *testing.T) {
+	s := newStore(t, 2)
+	ctx, key, attempts := t.Context(), commitKey(t, s), 0
 	if _, err := s.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 		attempts++
 		c := new(Comment)

@@ -169,31 +169,9 @@ func TestWritten(t *testing.T) {
 				kind)
 		}
 		nonces[nonce], times[m[2]] = m[1], true
-		for _, r := range f.Merchant {
-			if strings.HasPrefix(r["merchant_id"].(string), "opened-later") {
-				t.Errorf("%s has a merchant of later: %v", name, r)
-			}
-		}
-		for _, r := range f.Service {
-			micros := r["price"].(map[string]any)["price_micros"].(float64)
-			if strings.HasPrefix(r["merchant_id"].(string), "opened-later") || micros == laterCents*10_000 {
-				t.Errorf("%s has a service of later: %v", name, r)
-			}
-			services++
-		}
-		for _, a := range f.Availability {
-			for _, r := range a.Availability {
-				for field, zero := range map[string]any{"spots_total": 0.0, "spots_open": 0.0, "duration_sec": 0.0,
-					"start_sec": 0.0, "service_id": "", "merchant_id": "", "confirmation_mode": ""} {
-					if fmt.Sprintf("%T", r[field]) != fmt.Sprintf("%T", zero) {
-						t.Fatalf("a record of %s is %v, want %s like %#v", name, r, field, zero)
-					}
-				}
-				if r["service_id"] == "service-0" && r["start_sec"].(float64) < float64(time.Now().Unix()+24*3600) {
-					open[r["merchant_id"].(string)] = int(r["spots_open"].(float64))
-				}
-			}
-		}
+		services += len(f.Service)
+		wantNothingOfLater(t, name, f)
+		wantAvailability(t, name, f, open)
 	}
 	// The first time of the first merchant of each region was booked out later.
 	if len(files) != 6 || services != 10 || len(nonces) != 3 || len(times) != 1 ||
@@ -204,6 +182,40 @@ func TestWritten(t *testing.T) {
 	for at := range times {
 		if at < fmt.Sprint(before) || at > fmt.Sprint(time.Now().Unix()) {
 			t.Errorf("the time of the feeds is %s, want one between %d and now", at, before)
+		}
+	}
+}
+
+// wantNothingOfLater checks that what was written after the time of the feeds is in none.
+func wantNothingOfLater(t *testing.T, name string, f written) {
+	t.Helper()
+	for _, r := range f.Merchant {
+		if strings.HasPrefix(r["merchant_id"].(string), "opened-later") {
+			t.Errorf("%s has a merchant of later: %v", name, r)
+		}
+	}
+	for _, r := range f.Service {
+		micros := r["price"].(map[string]any)["price_micros"].(float64)
+		if strings.HasPrefix(r["merchant_id"].(string), "opened-later") || micros == laterCents*10_000 {
+			t.Errorf("%s has a service of later: %v", name, r)
+		}
+	}
+}
+
+// wantAvailability checks the types of records, and notes what is open of the first service today.
+func wantAvailability(t *testing.T, name string, f written, open map[string]int) {
+	t.Helper()
+	for _, a := range f.Availability {
+		for _, r := range a.Availability {
+			for field, zero := range map[string]any{"spots_total": 0.0, "spots_open": 0.0, "duration_sec": 0.0,
+				"start_sec": 0.0, "service_id": "", "merchant_id": "", "confirmation_mode": ""} {
+				if fmt.Sprintf("%T", r[field]) != fmt.Sprintf("%T", zero) {
+					t.Fatalf("a record of %s is %v, want %s like %#v", name, r, field, zero)
+				}
+			}
+			if r["service_id"] == "service-0" && r["start_sec"].(float64) < float64(time.Now().Unix()+24*3600) {
+				open[r["merchant_id"].(string)] = int(r["spots_open"].(float64))
+			}
 		}
 	}
 }

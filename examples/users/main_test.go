@@ -115,6 +115,13 @@ func wantShapes(t *testing.T, r result) {
 				o.Tasks, o.Without, depth, tasks)
 		}
 	}
+	wantTree(t, r)
+}
+
+// wantTree checks the depths of a tree of ten shards of ten shards, which begin one after the
+// other.
+func wantTree(t *testing.T, r result) {
+	t.Helper()
 	if len(r.Tree) != 3 || r.Tree[0].Ranges != 1 || r.Tree[0].Users != 100 ||
 		r.Tree[1].Ranges != 10 || r.Tree[1].Users < 900 || r.Tree[2].Ranges < 50 {
 		t.Fatalf("the tree is %+v", r.Tree)

@@ -146,19 +146,24 @@ func same(a, b any) bool {
 		return ok && slices.EqualFunc(a, b, same)
 	case *datastore.Entity:
 		b, ok := b.(*datastore.Entity)
-		if !ok || len(a.Properties) != len(b.Properties) || (a.Key == nil) != (b.Key == nil) || a.Key != nil &&
-			!a.Key.Equal(b.Key) {
-			return false
-		}
-		for _, p := range a.Properties {
-			i := slices.IndexFunc(b.Properties, func(q datastore.Property) bool { return q.Name == p.Name })
-			if i < 0 || !same(p.Value, b.Properties[i].Value) {
-				return false
-			}
-		}
-		return true
+		return ok && sameEntities(a, b)
 	}
 	return a == b
+}
+
+// sameEntities compares entities whose properties may be in another order.
+func sameEntities(a, b *datastore.Entity) bool {
+	if len(a.Properties) != len(b.Properties) || (a.Key == nil) != (b.Key == nil) ||
+		a.Key != nil && !a.Key.Equal(b.Key) {
+		return false
+	}
+	for _, p := range a.Properties {
+		i := slices.IndexFunc(b.Properties, func(q datastore.Property) bool { return q.Name == p.Name })
+		if i < 0 || !same(p.Value, b.Properties[i].Value) {
+			return false
+		}
+	}
+	return true
 }
 
 // A reader reads texts of values.
@@ -252,21 +257,30 @@ func (p *reader) value() any {
 		}
 		return list
 	case p.accept("ENTITY("):
-		e := new(datastore.Entity)
-		if strings.HasPrefix(p.text, "KEY(") {
-			e.Key = p.key()
-			p.accept(", ")
-		}
-		for !p.failed && !p.accept(")") {
-			if len(e.Properties) > 0 {
-				p.expect(", ")
-			}
-			name := p.name()
-			p.expect(": ")
-			e.Properties = append(e.Properties, datastore.Property{Name: name, Value: p.value()})
-		}
-		return e
+		return p.entity()
 	}
+	return p.number()
+}
+
+// entity reads what is behind ENTITY(.
+func (p *reader) entity() *datastore.Entity {
+	e := new(datastore.Entity)
+	if strings.HasPrefix(p.text, "KEY(") {
+		e.Key = p.key()
+		p.accept(", ")
+	}
+	for !p.failed && !p.accept(")") {
+		if len(e.Properties) > 0 {
+			p.expect(", ")
+		}
+		name := p.name()
+		p.expect(": ")
+		e.Properties = append(e.Properties, datastore.Property{Name: name, Value: p.value()})
+	}
+	return e
+}
+
+func (p *reader) number() any {
 	n := len(p.text) - len(strings.TrimLeft(p.text, "0123456789+-.e"))
 	number := p.text[:n]
 	p.text = p.text[n:]

@@ -58,14 +58,6 @@ func TestDescriptionsInPieces(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		all := func(k *store.Kind) map[string]string {
-			found := make(map[string]string)
-			k.Records.Scan(func(path string, r *store.Record) bool {
-				found[path] = fmt.Sprint(r.Last.Properties())
-				return true
-			})
-			return found
-		}
 		ns := namespaces[rng.IntN(len(namespaces))]
 		db.mu.Lock()
 		db.mu.waiting.Store(int32(rng.IntN(2))) // somebody, who gets it at every pause
@@ -74,7 +66,7 @@ func TestDescriptionsInPieces(t *testing.T) {
 			"__Stat_Namespace__", "__Stat_Kind__", "__Stat_Ns_Total__", "__Stat_Ns_Kind__",
 		} {
 			whole, next := db.describe(ns, name, db.lastCommit, metadata.Span{}, math.MaxInt)
-			want := all(whole)
+			want := propertiesOf(whole)
 			if next != "" {
 				t.Errorf("%s: all of it goes on at %q", name, next)
 			}
@@ -82,24 +74,8 @@ func TestDescriptionsInPieces(t *testing.T) {
 				"\x02"})
 			for range 10 {
 				in := metadata.Span{From: paths[rng.IntN(len(paths))], To: paths[rng.IntN(len(paths))]}
-				got, most := make(map[string]string), 1+rng.IntN(3)
-				for piece := in; ; {
-					k, next := db.describe(ns, name, db.lastCommit, piece, most)
-					for path, properties := range all(k) {
-						if got[path] != "" || path < piece.From {
-							t.Errorf("%s: %q is there twice", name, path)
-						}
-						got[path] = properties
-					}
-					if next == "" {
-						break
-					}
-					if piece.From >= next || k.Records.Len() < most {
-						t.Fatalf("%s: %d entities from %q on, and it goes on at %q", name, k.Records.Len(), piece.From,
-							next)
-					}
-					piece.From = next
-				}
+				most := 1 + rng.IntN(3)
+				got := describePieces(t, db, ns, name, in, most)
 				some := maps.Clone(want)
 				maps.DeleteFunc(some, func(path, _ string) bool {
 					return path < in.From || in.To != "" && path >= in.To
@@ -119,6 +95,39 @@ func TestDescriptionsInPieces(t *testing.T) {
 		db.mu.waiting.Store(0)
 		db.mu.Unlock()
 	}
+}
+
+// describePieces describes a span in pieces of at least so many entities, none of which is there
+// twice.
+func describePieces(t *testing.T, db *database, ns, name string, in metadata.Span, most int) map[string]string {
+	t.Helper()
+	got := make(map[string]string)
+	for piece := in; ; {
+		k, next := db.describe(ns, name, db.lastCommit, piece, most)
+		for path, properties := range propertiesOf(k) {
+			if got[path] != "" || path < piece.From {
+				t.Errorf("%s: %q is there twice", name, path)
+			}
+			got[path] = properties
+		}
+		if next == "" {
+			return got
+		}
+		if piece.From >= next || k.Records.Len() < most {
+			t.Fatalf("%s: %d entities from %q on, and it goes on at %q", name, k.Records.Len(), piece.From, next)
+		}
+		piece.From = next
+	}
+}
+
+// propertiesOf returns the properties of a kind's entities, as texts, by their paths.
+func propertiesOf(k *store.Kind) map[string]string {
+	found := make(map[string]string)
+	k.Records.Scan(func(path string, r *store.Record) bool {
+		found[path] = fmt.Sprint(r.Last.Properties())
+		return true
+	})
+	return found
 }
 
 // writing is a pause in which others write.
