@@ -106,7 +106,7 @@ func TestJobTask(t *testing.T) {
 // TestCurrent has a task be of use only while its job runs, in the task's epoch.
 func TestCurrent(t *testing.T) {
 	for _, c := range []struct {
-		state string
+		state record.JobState
 		epoch int64
 		want  bool
 	}{

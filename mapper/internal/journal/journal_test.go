@@ -39,7 +39,7 @@ func TestChanged(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		job    record.Job
-		from   string
+		from   record.JobState
 		cause  string
 		by     string
 		totals bool // the job has them
@@ -218,7 +218,7 @@ func TestByWhy(t *testing.T) {
 // case.
 func TestAdvancing(t *testing.T) {
 	for _, c := range []struct {
-		state    string
+		state    record.JobState
 		err      error
 		advanced bool
 	}{{record.Running, nil, false}, {record.Paused, nil, true}, {record.Succeeded, nil, true},

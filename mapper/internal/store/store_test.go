@@ -57,7 +57,7 @@ func tryRun(t *testing.T, st Store, id string, change func(j *record.Job)) (*rec
 }
 
 // becomes has a job be in another state.
-func becomes(t *testing.T, st Store, j *record.Job, state string) {
+func becomes(t *testing.T, st Store, j *record.Job, state record.JobState) {
 	t.Helper()
 	if _, err := st.UpdateJob(t.Context(), j.Ref(), func(j *record.Job) (bool, error) {
 		j.State = state
@@ -346,7 +346,7 @@ func TestJobs(t *testing.T) {
 		for _, j := range []struct {
 			id, mapper string
 			queue      record.Owner
-			state      string
+			state      record.JobState
 		}{
 			{"a", "m", "q1", record.Running}, {"b", "m", "q2", record.Paused}, {"c", "n", "q1", record.Succeeded},
 			{"d", "n", "q2", record.Running}, {"e", "m", "", record.Running},
