@@ -27,7 +27,7 @@ func TestUndo(t *testing.T) {
 	other := func(j *record.Job) (bool, error) { return record.Undo(j, "v") }
 	for _, c := range []struct {
 		name   string
-		undo   string // the state of the undo; empty: it was not started
+		undo   record.JobState // the state of the undo; empty: it was not started
 		change func(j *record.Job) (bool, error)
 		ok     bool
 		holds  bool // a clean-up waits
