@@ -129,7 +129,7 @@ func TestDeliver(t *testing.T) {
 				if c.change != nil {
 					c.change(j)
 				}
-				w.Start(j)
+				w.Begin(j)
 				time.Sleep(30 * time.Minute)
 				if got := said(w, "j"); got != c.want {
 					w.Errorf("%s\nwant %s; %s", got, c.want, w.Job("j").Error)
@@ -244,7 +244,7 @@ func TestDrains(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		return nil
 	}, func(w *testworld.World, x *Executor) {
-		w.Start(w.NewJob("j", "m"))
+		w.Begin(w.NewJob("j", "m"))
 		time.Sleep(time.Second)
 		ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
 		defer cancel()
@@ -275,7 +275,7 @@ func TestPauses(t *testing.T) {
 		return nil
 	}, func(w *testworld.World, _ *Executor) {
 		j := w.NewJob("j", "m")
-		w.Start(j)
+		w.Begin(j)
 		time.Sleep(2500 * time.Millisecond)
 		control := lifecycle.Control{Jobs: w.Jobs}
 		if err := control.Pause(w.Context(), j.Ref()); err != nil {
@@ -301,7 +301,7 @@ func TestBudget(t *testing.T) {
 		func(w *testworld.World, _ *Executor) {
 			j := w.NewJob("j", "m")
 			j.PageSize, j.Budget = 100, []byte(`{"operations":4000}`)
-			w.Start(j)
+			w.Begin(j)
 			time.Sleep(time.Hour)
 			if job := w.Job("j"); job.State != record.Paused || !job.Poor || w.N(1) != 10_001 {
 				w.Fatalf("%s: %s; 1 is %d", job.State, job.Error, w.N(1))
@@ -343,7 +343,7 @@ func TestMoved(t *testing.T) {
 	}, func(world *testworld.World, _ *Executor) {
 		w = world
 		j := w.NewJob("j", "m")
-		w.Start(j)
+		w.Begin(j)
 		time.Sleep(time.Hour)
 		if n := w.N(5); n != 106 || met[5] != 2 {
 			w.Errorf("5 is %d after %d calls", n, met[5])

@@ -38,7 +38,7 @@ func TestSuspected(t *testing.T) {
 	}{
 		{"nothing has died: all goes on", record.Suspicion{}, false, false, 20, false, false},
 		{"a process died that did other things, too: the page is exclusive", begun(false), false, false, 10, false,
-			true},
+			false},
 		{"one died that did nothing else: the page is halved", begun(true), false, false, 5, false, true},
 		{"an entity whose process died four times is tried again", dead(record.MaxDeaths - 1), true, false, 1, false,
 			false},

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -40,6 +41,7 @@ type World struct {
 	*testing.T
 	Emulator *emulator.Emulator
 	Client   *datastore.Client
+	Tasks    *cloudtasks.Client
 	Queue    *tasks.Queue
 	Jobs     *lifecycle.Jobs
 
@@ -68,16 +70,15 @@ func New(t *testing.T, n int64, mappers ...*function.Definition) *World {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.Client.Close() })
-	queues, err := w.Emulator.CloudTasks(t.Context())
-	if err != nil {
+	if w.Tasks, err = w.Emulator.CloudTasks(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = queues.Close() })
-	if _, err := queues.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+	t.Cleanup(func() { _ = w.Tasks.Close() })
+	if _, err := w.Tasks.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
 		Queue: &cloudtaskspb.Queue{Name: queueName}}); err != nil {
 		t.Fatal(err)
 	}
-	if w.Queue, err = tasks.NewQueue(queues, queueName, "http://worker/",
+	if w.Queue, err = tasks.NewQueue(w.Tasks, queueName, "http://worker/",
 		&tasks.Options{Unverified: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -140,8 +141,8 @@ func (w *World) NewJob(id, mapper string) *record.Job {
 	return j
 }
 
-// Start starts a job.
-func (w *World) Start(j *record.Job) {
+// Begin starts a job.
+func (w *World) Begin(j *record.Job) {
 	w.Helper()
 	if _, err := (lifecycle.Control{Jobs: w.Jobs}).Start(w.Context(), j, nil, nil); err != nil {
 		w.Fatal(err)
