@@ -12,30 +12,6 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestSlowPages has the function take so long that pages end before their
-// entities do.
-func TestSlowPages(t *testing.T) {
-	t.Parallel()
-	for _, define := range []func(string, func(context.Context, *mapper.Entity[account],
-		mapper.None) error) *mapper.Mapper[mapper.None]{
-		mapper.Update[account, mapper.None], mapper.Visit[account, mapper.None],
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			m := define("slow", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
-				time.Sleep(200 * time.Millisecond)
-				a.Count("seen", 1)
-				return nil
-			})
-			w := newWorld(t, setting{}, m)
-			w.putAccounts(names(100))
-			s := over(w, m, &mapper.StartOptions{PageSize: 50, PageTime: time.Second})
-			if s.State != mapper.Succeeded || s.Counters["seen"] != 100 || s.Pages < 15 {
-				t.Errorf("status %+v", s)
-			}
-		})
-	}
-}
-
 // TestSlowFunctions compares how long jobs over slow functions take with what
 // they would ideally: what is left of a page that took its time is spread, and
 // not done one page after the other.

@@ -1,0 +1,218 @@
+// Package testworld is what the tests of packages need that act on whole jobs: an embedded database
+// with a small kind, a queue, and the jobs whose tasks it delivers. Only tests import it.
+package testworld
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"path"
+	"sync"
+	"testing"
+	"time"
+
+	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/pbvalue"
+	"github.com/scattermap/scattermap/mapper/internal/body"
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/gate"
+	"github.com/scattermap/scattermap/mapper/internal/journal"
+	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/store"
+	"github.com/scattermap/scattermap/mapper/internal/telemetry"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+const (
+	location  = "projects/test/locations/here"
+	queueName = location + "/queues/mapper"
+)
+
+// A World is a process with a database, whose kind K has entities with the IDs 1, 2, ..., and a
+// queue. It works inside a bubble of testing/synctest.
+type World struct {
+	*testing.T
+	Emulator *emulator.Emulator
+	Client   *datastore.Client
+	Tasks    *cloudtasks.Client
+	Queue    *tasks.Queue
+	Jobs     *lifecycle.Jobs
+
+	// Range runs the tasks of ranges.
+	Range func(context.Context, tasks.Delivery) error
+
+	mu         sync.Mutex
+	ended      bool
+	deliveries sync.WaitGroup
+}
+
+// A Thing is what entities of the kind have.
+type Thing struct{ N int64 }
+
+// Key returns the key of an entity.
+func Key(id int64) *datastore.Key { return datastore.IDKey("K", id, nil) }
+
+// New returns a world with n entities, the N of each of which is its ID, and a process that has
+// some mappers.
+func New(t *testing.T, n int64, mappers ...*function.Definition) *World {
+	t.Helper()
+	w := &World{T: t}
+	w.Emulator = emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(w)})
+	var err error
+	if w.Client, err = w.Emulator.Datastore(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.Client.Close() })
+	if w.Tasks, err = w.Emulator.CloudTasks(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.Tasks.Close() })
+	if _, err := w.Tasks.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{Name: queueName}}); err != nil {
+		t.Fatal(err)
+	}
+	if w.Queue, err = tasks.NewQueue(w.Tasks, queueName, "http://worker/",
+		&tasks.Options{Unverified: true}); err != nil {
+		t.Fatal(err)
+	}
+	log, st := slog.New(slog.NewTextHandler(t.Output(), nil)), store.New(w.Client)
+	w.Jobs = &lifecycle.Jobs{Store: st, Queue: w.Queue, Mappers: make(map[string]*function.Definition), Log: log,
+		Journal: &journal.Journal{Store: st, Log: log, Flaws: log}, Gate: gate.New(), Random: lifecycle.Seeded(1)}
+	if w.Jobs.Telemetry, err = telemetry.New(nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mappers {
+		w.Jobs.Mappers[m.Name] = m
+	}
+	for from := int64(1); from <= n; from += 500 {
+		var keys []*datastore.Key
+		var all []Thing
+		for id := from; id <= min(n, from+499); id++ {
+			keys, all = append(keys, Key(id)), append(all, Thing{id})
+		}
+		if _, err := w.Client.PutMulti(t.Context(), keys, all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(w.end)
+	return w
+}
+
+// end lets the deliveries under way come to their end. None begins any more.
+func (w *World) end() {
+	w.mu.Lock()
+	w.ended = true
+	w.mu.Unlock()
+	w.deliveries.Wait()
+}
+
+func (w *World) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	w.mu.Lock()
+	if w.ended {
+		w.mu.Unlock()
+		rw.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	w.deliveries.Add(1)
+	w.mu.Unlock()
+	defer w.deliveries.Done()
+	handlers := w.Jobs.Handlers()
+	handlers[body.RangePath] = w.Jobs.Handler(body.RangePath, w.Range)
+	handlers[path.Base(r.URL.Path)].ServeHTTP(rw, r)
+}
+
+// NewJob returns the record of a job over the kind that is about to start, in pages of 10.
+func (w *World) NewJob(id, mapper string) *record.Job {
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	j := &record.Job{ID: id, Mapper: mapper, Queue: record.Owner(w.Queue.Name()), Query: []byte(`{"kind":"K"}`),
+		Params: json.RawMessage(`{}`), State: record.Running, PageSize: 10, PageTime: int64(2 * time.Second),
+		Timeout: int64(10 * time.Second), Workers: 1, Created: now, RampFrom: now, Masks: true, Limit: -1,
+		LimitShare: 1,
+		AttemptSettings: record.AttemptSettings{Attempts: 3, BackoffFirst: int64(time.Second),
+			BackoffMax: int64(time.Minute)}}
+	j.Incarnate(w.Jobs.Random())
+	return j
+}
+
+// Begin starts a job.
+func (w *World) Begin(j *record.Job) {
+	w.Helper()
+	if _, err := (lifecycle.Control{Jobs: w.Jobs}).Start(w.Context(), j, nil, nil); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// Job reads the record of a job.
+func (w *World) Job(id string) *record.Job {
+	w.Helper()
+	j, err := w.Jobs.Store.LoadJob(w.Context(), record.Ref{ID: id})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return j
+}
+
+// Records reads the records of a job's ranges, by their IDs.
+func (w *World) Records(j *record.Job) map[string]*record.Range {
+	w.Helper()
+	all := make(map[string]*record.Range)
+	err := w.Jobs.Store.Each(w.Context(), store.Records(j.Ref(), "", ""), func(r *record.Range) error {
+		all[r.ID] = r
+		return nil
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return all
+}
+
+// N returns N of an entity; negative: it is not there.
+func (w *World) N(id int64) int64 {
+	w.Helper()
+	var is Thing
+	switch err := w.Client.Get(w.Context(), Key(id), &is); err {
+	case nil:
+		return is.N
+	case datastore.ErrNoSuchEntity:
+		return -1
+	default:
+		w.Fatal(err)
+		return 0
+	}
+}
+
+// A Call is one of a function for an entity: its ID, and N, which the function may change.
+type Call struct {
+	context.Context
+	*function.Attempt
+	ID, N int64
+}
+
+// Mapper returns a mapper of a function.
+func Mapper(name string, mode function.Mode, fn func(c *Call) error) *function.Definition {
+	return &function.Definition{Name: name, Mode: mode, Prepare: func(json.RawMessage, bool) (function.Func, error) {
+		return func(ctx context.Context, j function.Job, key *datastore.Key, e *pb.Entity) (_ *function.Effect,
+			err error) {
+			defer function.Recovered(&err)
+			a := function.NewAttempt(j.Ref, mode, key)
+			a.Among(j.Others)
+			was := e.GetProperties()["N"].GetIntegerValue()
+			c := &Call{ctx, a, key.ID, was}
+			if err := a.Run(func() error { return fn(c) }); err != nil {
+				return nil, err
+			}
+			if mode == function.Update && c.N != was {
+				a.Save(&pb.Entity{Key: pbvalue.Key(key), Properties: map[string]*pb.Value{
+					"N": {ValueType: &pb.Value_IntegerValue{IntegerValue: c.N}}}}, []string{"N"}, j.Masks)
+			}
+			return a.Effect()
+		}, nil
+	}}
+}
