@@ -171,7 +171,7 @@ func TestOriginal(t *testing.T) {
 			changes[rng.IntN(len(changes))](v)
 		}
 	}
-	for range 3000 {
+	for range testflag.Size(t, 200, 400, 10_000) {
 		v := all{Any: "any"}
 		for range 20 {
 			some(&v)

@@ -365,7 +365,7 @@ func TestSparedLists(t *testing.T) {
 	rng := testflag.Rand(t)
 	key := pbvalue.Key(datastore.IDKey("K", 1, nil))
 	done := make(map[string]int)
-	for range 3000 {
+	for range testflag.Size(t, 200, 400, 10_000) {
 		stored := anyentity.New(rng, key, false)
 		var v datastore.PropertyList
 		was, err := LoadOriginal(datastore.IDKey("K", 1, nil), stored, &v)

@@ -62,7 +62,7 @@ func TestKeep(t *testing.T) {
 func TestKeepAnything(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
 	some := func(most float64) int64 { return int64(math.Exp(rng.Float64() * math.Log(most))) }
-	for range 100_000 {
+	for range testflag.Size(t, 20_000, 50_000, 100_000) {
 		l := Load{Left: some(1e10), Here: time.Duration(some(30e9)), Workers: some(5000),
 			Age: time.Duration(some(1e12)), Full: some(1000), Query: time.Duration(some(1e10))}
 		l.Page, l.Open, l.Entities, l.Rest = 1+rng.Int64N(l.Full), some(1e5)-1, some(1e10)-1,

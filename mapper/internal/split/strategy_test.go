@@ -218,7 +218,7 @@ var splittings = []Strategy{{}, {First: 1, FanOut: 1}, {First: 8, FanOut: 1}, {F
 // TestSplitTiles cuts kinds of all shapes, sizes and densities to pages.
 func TestSplitTiles(t *testing.T) {
 	testflag.Sequential(t)
-	rng, most := testflag.Rand(t), testflag.Size(t, 500, 2000, 20_000)
+	rng, most := testflag.Rand(t), testflag.Size(t, 200, 500, 20_000)
 	for name, shape := range shapes {
 		for _, density := range densities {
 			for _, n := range []int{0, 1, 9, 10, 11, 51, 500, 2000, 20000} {

@@ -1,0 +1,225 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
+)
+
+// TestApart keeps keys apart that the client takes for the same.
+func TestApart(t *testing.T) {
+	number, name := datastore.IDKey("K", 7, nil), datastore.NameKey("K", "7", nil)
+	path, slash := datastore.IDKey("K", 1, datastore.NameKey("P", "a", nil)), datastore.NameKey("P", "a/K,1", nil)
+	for _, c := range []struct {
+		keys []*datastore.Key
+		want string // the indexes of each group
+	}{
+		{nil, "[]"}, {[]*datastore.Key{number, path}, "[[0 1]]"}, {[]*datastore.Key{number, path, name}, "[[0 1] [2]]"},
+		{[]*datastore.Key{path, slash, number, name}, "[[0 2] [1 3]]"},
+	} {
+		if got := fmt.Sprint(Apart(c.keys)); got != c.want {
+			t.Errorf("%v: %s, want %s", c.keys, got, c.want)
+		}
+	}
+}
+
+// TestLookup gives each key its own entity, also where the client would confuse them, and says
+// which are missing.
+func TestLookup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, src := newEmulator(t, nil)
+		keys := []*datastore.Key{datastore.IDKey("K", 7, nil), datastore.IDKey("K", 8, nil),
+			datastore.NameKey("K", "7", nil), datastore.NameKey("K", "8", nil)}
+		for i, key := range keys[:3] {
+			if _, err := src.Client.Put(t.Context(), key, &struct{ N int }{i}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		missing, err := Lookup(src.Get(t.Context()), keys, Into(len(keys)))
+		if got := fmt.Sprint(missing); err != nil || got != "[false false false true]" {
+			t.Errorf("missing are %s, %v", got, err)
+		}
+		stamps, err := EntityReader(src.Stored(t.Context()))(keyspace.AtAll(keys))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, s := range stamps {
+			if s.Gone != (i == 3) || !s.Gone && s.Entity.Properties["N"].GetIntegerValue() != int64(i) {
+				t.Errorf("%v is %+v", keys[i], s)
+			}
+		}
+		errDown := errors.New("down")
+		if _, err := Lookup(func([]*datastore.Key, any) error { return errDown }, keys, Into(4)); !errors.Is(err,
+			errDown) {
+			t.Error(err)
+		}
+		if _, err := Lookup(func([]*datastore.Key, any) error {
+			return datastore.MultiError{nil, errDown}
+		}, keys[:2], Into(2)); !errors.Is(err, errDown) {
+			t.Error(err)
+		}
+	})
+}
+
+// TestSpaces lists the spaces that ranges of queries reach into, of entities in the namespaces a, b
+// and c, in their order.
+func TestSpaces(t *testing.T) {
+	pos := func(namespace, kind string) *keyspace.Position {
+		return &keyspace.Position{Namespace: namespace, Kind: kind}
+	}
+	all := query.Query{Kinds: []string{"K", "L"}, AllNamespaces: true}
+	key := datastore.IDKey("L", 1, nil)
+	key.Namespace = "b"
+	for _, c := range []struct {
+		name       string
+		q          query.Query
+		start, end *keyspace.Position
+		want       string
+	}{
+		{"one", query.Query{Kind: "K", Namespace: "a"}, nil, nil, "[{a K}]"},
+		{"some that are named", query.Query{Kind: "K", Namespaces: []string{"a", "x"}}, nil, nil, "[{a K} {x K}]"},
+		{"all that are there", all, nil, nil, "[{a K} {a L} {b K} {b L} {c K} {c L}]"},
+		{"from one on", all, pos("b", "L"), nil, "[{b L} {c K} {c L}]"},
+		{"from a key on", all, keyspace.At(key), nil, "[{b L} {c K} {c L}]"},
+		{"before one", all, nil, pos("b", "L"), "[{a K} {a L} {b K}]"},
+		{"up to a key of one", all, nil, keyspace.At(key), "[{a K} {a L} {b K} {b L}]"},
+		{"behind the last", all, pos("d", "K"), nil, "[]"},
+		{"of some from one on", query.Query{Kind: "K", Namespaces: []string{"a", "x"}}, pos("b", "K"), nil, "[{x K}]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, src := newEmulator(t, nil)
+				for _, namespace := range []string{"c", "a", "b"} {
+					key := datastore.IDKey("K", 1, nil)
+					key.Namespace = namespace
+					if _, err := src.Client.Put(t.Context(), key, &struct{ N int }{1}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				var got []keyspace.Space
+				for next := src.Spaces(t.Context(), c.q, c.start, c.end); ; {
+					s, ok, err := next()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if !ok {
+						break
+					}
+					got = append(got, s)
+				}
+				if text := fmt.Sprint(got); text != c.want {
+					t.Errorf("%s, want %s", text, c.want)
+				}
+			})
+		})
+	}
+}
+
+// TestSample draws keys of a kind, no more than have room.
+func TestSample(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, src := newEmulator(t, &emulator.Options{Scatter: 2})
+		for i := range 100 {
+			if _, err := src.Client.Put(t.Context(), datastore.IDKey("K", int64(i+1), nil),
+				&struct{ N int }{i}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, c := range []struct{ n, bytes, least, most int }{{1000, 1 << 20, 30, 70}, {10, 1 << 20, 10, 10},
+			{1000, 17 * 5, 5, 5}, {1000, 0, 0, 0}} { // a key takes 17 bytes
+			got, err := src.Sample(t.Context(), query.Query{Kind: "K"}, c.n, c.bytes)
+			if err != nil || len(got) < c.least || len(got) > c.most {
+				t.Errorf("of %d in %d bytes: %d, %v", c.n, c.bytes, len(got), err)
+			}
+			for i := range got {
+				if i > 0 && keyspace.Compare(got[i-1], got[i]) >= 0 {
+					t.Errorf("%v is before %v", got[i-1], got[i])
+				}
+			}
+		}
+	})
+}
+
+// TestUncounted asks a database that does not count once, and tells it by masks.
+func TestUncounted(t *testing.T) {
+	for _, code := range []codes.Code{codes.OK, codes.Unimplemented, codes.Internal} {
+		t.Run(code.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				asked := 0
+				_, src := newEmulator(t, &emulator.Options{Interceptor: func(
+					ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+				) (any, error) {
+					if path.Base(info.FullMethod) == "RunAggregationQuery" {
+						if asked++; code != codes.OK {
+							return nil, status.Error(code, "no")
+						}
+					}
+					return handler(ctx, req)
+				}})
+				scans := query.Query{Kind: "K"}.Scans(nil, nil)
+				for range 3 {
+					if _, known := src.Count(t.Context(), scans, 10); known != (code == codes.OK) {
+						t.Errorf("it is known %v", known)
+					}
+				}
+				if once := asked == 1; once != (code == codes.Unimplemented) || src.Counts() == once {
+					t.Errorf("it was asked %d times, and counts: %v", asked, src.Counts())
+				}
+				masks, err := HonoursMasks(t.Context(), src)
+				if masks != (code == codes.OK) || (err != nil) != (code == codes.Internal) {
+					t.Errorf("it honours masks: %v, %v", masks, err)
+				}
+			})
+		})
+	}
+}
+
+// TestAnswered names the database in the error of somebody who has waited for it, and of nobody
+// else.
+func TestAnswered(t *testing.T) {
+	down := status.Error(codes.Unavailable, "down")
+	for _, c := range []struct {
+		name  string
+		host  string
+		ask   func(ctx context.Context) error
+		named string // in the error; empty: it is as it was, or there is none
+		took  time.Duration
+	}{
+		{"it answers", "", func(context.Context) error { return nil }, "", 0},
+		{"it is down", "", func(context.Context) error { return down }, "Datastore itself", 0},
+		{"an emulator is down", "localhost:81", func(context.Context) error { return down }, "localhost:81", 0},
+		{"it does not answer", "", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+			"does not answer", Patience},
+		{"it refuses", "", func(context.Context) error { return status.Error(codes.NotFound, "no") }, "", 0},
+	} {
+		t.Setenv("DATASTORE_EMULATOR_HOST", c.host)
+		synctest.Test(t, func(t *testing.T) {
+			begun := time.Now()
+			err := Answered(t.Context(), c.ask)
+			if took := time.Since(begun); took != c.took || c.named != "" &&
+				!strings.Contains(fmt.Sprint(err), c.named) ||
+				c.named == "" && err != nil && strings.Contains(err.Error(), "answer") {
+				t.Errorf("%s: after %v %v", c.name, took, err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if err := Unanswered(ctx, down); err != down {
+				t.Errorf("%s: of somebody who has gone: %v", c.name, err)
+			}
+		})
+	}
+}

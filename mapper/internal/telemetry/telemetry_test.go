@@ -1,0 +1,168 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/codes"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// observed returns telemetry, and what reads what it has told.
+func observed(t *testing.T) (*Telemetry, *sdkmetric.ManualReader, *tracetest.SpanRecorder) {
+	t.Helper()
+	reader, spans := sdkmetric.NewManualReader(), tracetest.NewSpanRecorder()
+	tel, err := New(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)),
+		sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tel, reader, spans
+}
+
+// told returns the values of all series, by their names and their last attribute but the mapper.
+func told(t *testing.T, reader *sdkmetric.ManualReader) map[string]string {
+	t.Helper()
+	var data metricdata.ResourceMetrics
+	if err := reader.Collect(t.Context(), &data); err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[string]string)
+	for _, m := range data.ScopeMetrics[0].Metrics {
+		switch d := m.Data.(type) {
+		case metricdata.Sum[int64]:
+			for _, p := range d.DataPoints {
+				name := m.Name
+				if why, ok := p.Attributes.Value(reasonKey); ok {
+					name += " " + why.AsString()
+				}
+				all[name] = fmt.Sprint(p.Value)
+			}
+		case metricdata.Histogram[float64]:
+			for _, p := range d.DataPoints {
+				all[m.Name] = fmt.Sprint(p.Count, " of ", p.Sum)
+			}
+		case metricdata.Gauge[float64]:
+			all[m.Name] = "there"
+		}
+	}
+	return all
+}
+
+// TestMetrics has each metric be told what it is called.
+func TestMetrics(t *testing.T) {
+	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+	job, r := &record.Job{ID: "j", Mapper: "m"}, new(record.Range)
+	for _, c := range []struct {
+		name string
+		do   func(ctx context.Context, t *Telemetry)
+		want map[string]string
+	}{
+		{"a process that has done nothing", func(ctx context.Context, t *Telemetry) { t.Has(ctx, "m") },
+			map[string]string{"scattermap.tasks.in_flight": "0"}},
+		{"a page", func(ctx context.Context, t *Telemetry) {
+			t.Committed(ctx, Page{Mapper: "m", Entities: 5, Took: 2 * time.Second})
+		}, map[string]string{"scattermap.pages": "1", "scattermap.entities": "5",
+			"scattermap.page.duration": "1 of 2"}},
+		{"a page with failures, that has cut ranges off", func(ctx context.Context, t *Telemetry) {
+			t.Committed(ctx, Page{Mapper: "m", Entities: 5, Failures: 2, Took: time.Second,
+				CutOff: map[string]int64{Late: 3, Failed: 2, AtStart: 0}})
+		}, map[string]string{"scattermap.pages": "1", "scattermap.entities": "5", "scattermap.failures": "2",
+			"scattermap.page.duration": "1 of 1", "scattermap.splits late": "3", "scattermap.splits failure": "2"}},
+		{"conflicts", func(ctx context.Context, t *Telemetry) { t.Conflicts(ctx, "m", 3) },
+			map[string]string{"scattermap.conflicts": "3"}},
+		{"a task that has waited", func(ctx context.Context, t *Telemetry) {
+			t.Range(ctx, job, r, tasks.Delivery{Due: now.Add(-5 * time.Second)}, now)()
+		}, map[string]string{"scattermap.tasks.in_flight": "0", "scattermap.queue.wait": "1 of 5"}},
+		{"a task that came early", func(ctx context.Context, t *Telemetry) {
+			t.Range(ctx, job, r, tasks.Delivery{Due: now.Add(5 * time.Second)}, now)
+		}, map[string]string{"scattermap.tasks.in_flight": "1", "scattermap.queue.wait": "1 of 0"}},
+		{"a task that comes again", func(ctx context.Context, t *Telemetry) {
+			t.Range(ctx, job, r, tasks.Delivery{Due: now, Retries: 2}, now)
+		}, map[string]string{"scattermap.tasks.in_flight": "1", "scattermap.retries": "1"}},
+		{"a job that runs", func(_ context.Context, t *Telemetry) {
+			t.Turned(&record.Job{ID: "j", Mapper: "m", State: record.Running}, time.Now())
+		}, map[string]string{"scattermap.job.idle": "there"}},
+	} {
+		tel, reader, _ := observed(t)
+		tel.Conflicts(t.Context(), "m", 0) // so that there is something to read
+		c.do(t.Context(), tel)
+		got := told(t, reader)
+		if got["scattermap.conflicts"] == "0" {
+			delete(got, "scattermap.conflicts")
+		}
+		if fmt.Sprint(got) != fmt.Sprint(c.want) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// TestSpans has a delivery be part of the trace that its task was enqueued in or, if it begins one
+// of its own, be linked to it. No span has the text of an error.
+func TestSpans(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		d    tasks.Delivery
+		err  error
+		own  bool // a trace
+		want []string
+	}{
+		{"a delivery", tasks.Delivery{}, nil, false, []string{"scattermap.mapper=m", "scattermap.job=j",
+			"scattermap.range=r", "scattermap.depth=2", "scattermap.pages=2", "scattermap.entities=7",
+			"scattermap.failures=1"}},
+		{"one that fails, and begins a trace", tasks.Delivery{NewTrace: true, Retries: 3}, errors.New("of ann"), true,
+			[]string{"scattermap.retries=3", "scattermap.mapper=m", "scattermap.job=j", "scattermap.range=r",
+				"scattermap.depth=2", "scattermap.pages=2", "scattermap.entities=7", "scattermap.failures=1"}},
+	} {
+		tel, _, spans := observed(t)
+		started, ended := tel.Start(t.Context(), "m", "j")
+		ended(nil)
+		ctx, done := tel.Delivery(started, "range", c.d)
+		tel.Range(ctx, &record.Job{ID: "j", Mapper: "m"}, &record.Range{ID: "r", Depth: 2}, c.d, time.Now())()
+		tel.Committed(ctx, Page{Mapper: "m", Entities: 4, Failures: 1})
+		tel.Committed(ctx, Page{Mapper: "m", Entities: 3})
+		done(c.err)
+		all := spans.Ended()
+		if len(all) != 2 || all[0].Name() != "scattermap start" || all[1].Name() != "scattermap range" {
+			t.Fatalf("%s: %v", c.name, all)
+		}
+		root, span := all[0].SpanContext(), all[1]
+		var got []string
+		for _, a := range span.Attributes() {
+			got = append(got, fmt.Sprint(a.Key, "=", a.Value.AsInterface()))
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+		if own := span.SpanContext().TraceID() != root.TraceID(); own != c.own || (span.Parent().SpanID() ==
+			root.SpanID()) == c.own || (len(span.Links()) == 1) != c.own {
+			t.Errorf("%s: a trace of its own %v, with %v", c.name, own, span.Links())
+		}
+		if status := span.Status(); (status.Code == codes.Error) != (c.err != nil) || c.err != nil &&
+			status.Description != "see the log" || len(span.Events()) > 0 {
+			t.Errorf("%s: %+v, %v", c.name, status, span.Events())
+		}
+	}
+}
+
+// TestNewTraces has the tasks of a large range begin traces.
+func TestNewTraces(t *testing.T) {
+	for _, c := range []struct {
+		page, entities int64
+		want           bool
+	}{{10, 25_000, false}, {10, 25_010, true}, {0, 1_000_000, false}} {
+		if got := NewTraces(&record.Job{PageSize: c.page}, c.entities); got != c.want {
+			t.Errorf("%d entities by %d: %v", c.entities, c.page, got)
+		}
+	}
+}
