@@ -177,7 +177,7 @@ func (g *Google) wait(ctx context.Context) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		req, err := http.NewRequestWithContext(ctx, "GET", "http://"+g.Addr+"/", nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+g.Addr+"/", nil)
 		if err != nil {
 			return err
 		}
@@ -262,8 +262,8 @@ func findJava() (string, error) {
 }
 
 func realDir(file string) string {
-	if real, err := filepath.EvalSymlinks(file); err == nil {
-		file = real
+	if target, err := filepath.EvalSymlinks(file); err == nil {
+		file = target
 	}
 	return filepath.Dir(file)
 }

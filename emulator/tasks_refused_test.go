@@ -174,8 +174,8 @@ func TestQueuesRefused(t *testing.T) {
 			"no scope": {
 				target(&cloudtaskspb.HttpTarget{AuthorizationHeader: &cloudtaskspb.HttpTarget_OauthToken{
 					OauthToken: &cloudtaskspb.OAuthToken{ServiceAccountEmail: "a"}}}), "scope"},
-			"an empty host":      {uri(&cloudtaskspb.UriOverride{Host: proto.String("")}), "host"},
-			"a host with a path": {uri(&cloudtaskspb.UriOverride{Host: proto.String("a/b")}), "host"},
+			"an empty host":      {uri(&cloudtaskspb.UriOverride{Host: new("")}), "host"},
+			"a host with a path": {uri(&cloudtaskspb.UriOverride{Host: new("a/b")}), "host"},
 			"a negative port":    {uri(&cloudtaskspb.UriOverride{Port: proto.Int64(-1)}), "port"},
 		} {
 			_, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,

@@ -50,7 +50,7 @@ func TestURIOverride(t *testing.T) {
 		override  *cloudtaskspb.UriOverride
 	}{
 		{"https://www.google.com/a?b=c", "https://example.net/a?b=c",
-			&cloudtaskspb.UriOverride{Host: proto.String("example.net")}},
+			&cloudtaskspb.UriOverride{Host: new("example.net")}},
 		{"https://www.example.com/example", "https://www.example.com:123/example",
 			&cloudtaskspb.UriOverride{Port: proto.Int64(123)}},
 		{"https://www.example.com:5/example", "https://www.example.com/example",
@@ -65,7 +65,7 @@ func TestURIOverride(t *testing.T) {
 			QueryOverride: &cloudtaskspb.QueryOverride{QueryParams: "p=q"}}},
 		{"http://a.example/x", "http://a.example:7/x?p=q",
 			&cloudtaskspb.UriOverride{UriOverrideEnforceMode: ifNotExists,
-				Host: proto.String("b.example"), Port: proto.Int64(7), Scheme: cloudtaskspb.UriOverride_HTTPS.Enum(),
+				Host: new("b.example"), Port: proto.Int64(7), Scheme: cloudtaskspb.UriOverride_HTTPS.Enum(),
 				PathOverride:  &cloudtaskspb.PathOverride{Path: "/users/1"},
 				QueryOverride: &cloudtaskspb.QueryOverride{QueryParams: "p=q"}}},
 		{"http://[::1]:5/x", "http://[::1]:7/x", &cloudtaskspb.UriOverride{Port: proto.Int64(7)}},
@@ -98,7 +98,7 @@ func TestHTTPTarget(t *testing.T) {
 			ServiceAccountEmail: "a@b.example", Scope: "https://www.googleapis.com/auth/datastore"}},
 	}}, task)
 	token, ok := strings.CutPrefix(got.Header.Get("Authorization"), "Bearer ya29.")
-	if !ok || len(token) < 20 || got.Method != "PUT" {
+	if !ok || len(token) < 20 || got.Method != http.MethodPut {
 		t.Errorf("%s with the token %q", got.Method, got.Header.Get("Authorization"))
 	}
 	got.Header.Del("Authorization")

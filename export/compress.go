@@ -49,6 +49,7 @@ func (s squeezer) extension() string {
 		return ".gz"
 	case Zstd:
 		return ".zst"
+	case None:
 	}
 	return ""
 }
@@ -69,6 +70,7 @@ func (s squeezer) squeeze(text []byte) ([]byte, error) {
 			return nil, err
 		}
 		return b.Bytes(), nil
+	case None:
 	}
 	return text, nil
 }

@@ -113,6 +113,7 @@ func readLinesIn(t *testing.T, folder string, m *export.Manifest, bucket *blob.B
 		all, err := parquet.Read[line](bytes.NewReader(text), int64(len(text)))
 		fail(err)
 		return all
+	case export.JSON, export.JSONLines, export.CSV:
 	}
 	var r io.Reader = bytes.NewReader(text)
 	switch m.Compression {
@@ -124,6 +125,7 @@ func readLinesIn(t *testing.T, folder string, m *export.Manifest, bucket *blob.B
 		fail(err)
 		defer z.Close()
 		r = z
+	case export.None:
 	}
 	switch m.Format {
 	case export.JSON:
@@ -147,6 +149,7 @@ func readLinesIn(t *testing.T, folder string, m *export.Manifest, bucket *blob.B
 			fail(err)
 			all = append(all, line{n, row[1], at})
 		}
+	case export.Avro, export.Parquet:
 	}
 	return all
 }

@@ -58,7 +58,7 @@ func TestPackages(t *testing.T) {
 			t.Errorf("%s is not among %q", path, rooms)
 			continue
 		}
-		for _, imported := range strings.Fields(imports) {
+		for imported := range strings.FieldsSeq(imports) {
 			room, inside := strings.CutPrefix(imported, below)
 			if inside && slices.Contains(rooms[:at], room) {
 				continue

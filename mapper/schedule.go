@@ -311,7 +311,7 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	}
 	_, err = s.tick(apart(ctx), e, t)
 	if why := err; slices.ContainsFunc(hopeless, func(e error) bool { return errors.Is(why, e) }) {
-		refused := false
+		var refused bool
 		if refused, err = turns.Refuse(ctx, t.At); refused {
 			e.log.LogAttrs(ctx, slog.LevelWarn, "a tick that has waited can't start a run",
 				slog.String("schedule", s.name), slog.Time("tick", t.At), slog.Any("error", why))

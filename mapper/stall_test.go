@@ -165,7 +165,7 @@ func TestStalls(t *testing.T) {
 				if err != nil && !test.unreadable {
 					t.Fatal(err)
 				}
-				why := ""
+				var why string
 				if test.unreadable {
 					why = err.Error()
 				} else {

@@ -61,7 +61,7 @@ func TestVerifyFindsLoss(t *testing.T) {
 				damage := func() error { return w.client.Delete(w.Context(), k) }
 				if n > 0 {
 					damage = func() error {
-						_, err := w.client.Put(w.Context(), k, ptr(without(all[i], name)))
+						_, err := w.client.Put(w.Context(), k, new(without(all[i], name)))
 						return err
 					}
 				}
@@ -219,7 +219,7 @@ func TestCompletionChecksRecords(t *testing.T) {
 			return w.client.Delete(w.Context(), key)
 		},
 		"a record is changed": func(w *world, key *datastore.Key, list datastore.PropertyList) error {
-			_, err := w.client.Put(w.Context(), key, ptr(without(list, "processed")))
+			_, err := w.client.Put(w.Context(), key, new(without(list, "processed")))
 			return err
 		},
 	} {
@@ -358,8 +358,6 @@ func TestVerifyEntities(t *testing.T) {
 		})
 	}
 }
-
-func ptr[T any](v T) *T { return &v }
 
 // without returns properties without one that is not zero.
 func without(list datastore.PropertyList, name string) datastore.PropertyList {

@@ -358,7 +358,7 @@ func TestCheck(t *testing.T) {
 			"__key__ HAS ANCESTOR KEY(Bank, 1)": "HAS_ANCESTOR", "Balance = @b": "@b",
 		} {
 			_, err := w.Engine.StartNamed(t.Context(), "check", mapper.Query{Kind: "Account"},
-				[]byte(fmt.Sprintf(`{"condition": %q}`, condition)), nil)
+				fmt.Appendf(nil, `{"condition": %q}`, condition), nil)
 			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%q: %v, want %q", condition, err, want)
 			}

@@ -43,7 +43,7 @@ func TestKeysAreFetchedSeldom(t *testing.T) {
 						Body: io.NopCloser(strings.NewReader(c.body))}, c.err
 				}), nil)
 				ask := func() {
-					r, err := http.NewRequestWithContext(t.Context(), "GET", "https://keys.example/", nil)
+					r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://keys.example/", nil)
 					if err != nil {
 						t.Error(err)
 						return
@@ -96,12 +96,12 @@ func TestFetchOfKeysGoesOn(t *testing.T) {
 				return nil, r.Context().Err()
 			case <-time.After(3 * time.Second):
 			}
-			return &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody}, nil
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: http.NoBody}, nil
 		}), nil)
 		ask := func(patience time.Duration, want error) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			r, err := http.NewRequestWithContext(ctx, "GET", "https://keys.example/", nil)
+			r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://keys.example/", nil)
 			if err != nil {
 				t.Error(err)
 				return
@@ -130,7 +130,7 @@ func TestKeysThatHang(t *testing.T) {
 			return nil, r.Context().Err()
 		}), nil)
 		begun := time.Now()
-		r, err := http.NewRequestWithContext(t.Context(), "GET", "https://keys.example/", nil)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://keys.example/", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

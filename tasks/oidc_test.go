@@ -62,7 +62,7 @@ func TestProofs(t *testing.T) {
 			}
 			before := ran
 			log.Reset()
-			r := httptest.NewRequest("POST", audience+"run", strings.NewReader("{}"))
+			r := httptest.NewRequest(http.MethodPost, audience+"run", strings.NewReader("{}"))
 			r.Header = p.Header
 			w := httptest.NewRecorder()
 			door.handler.ServeHTTP(w, r)
@@ -102,7 +102,7 @@ func TestAllow(t *testing.T) {
 			if accounts == nil && errors.Is(c.want, tasks.ErrAccount) {
 				c.want = nil // the proxy has let her through
 			}
-			r := httptest.NewRequest("GET", "/", nil)
+			r := httptest.NewRequest(http.MethodGet, "/", nil)
 			r.Header = proxy.Header(proxy.Token(who, c.audience, nil))
 			if got, err := v.Allow(r); !errors.Is(err, c.want) || (err == nil) != (got == who) ||
 				(err != nil) != (got == "") {
@@ -135,7 +135,7 @@ func TestClaimed(t *testing.T) {
 		"no token":          {http.Header{}, ""},
 		"no identity token": {http.Header{"Authorization": {"Bearer ya29.SIGNATURE_REMOVED_BY_GOOGLE"}}, ""},
 	} {
-		r := httptest.NewRequest("GET", "/", nil)
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header = c.header
 		if got, err := tasks.Claimed(r); got != c.want || (err == nil) != (c.want != "") || err != nil &&
 			!errors.Is(err, tasks.ErrToken) {
@@ -163,7 +163,7 @@ func TestAdvice(t *testing.T) {
 		google.Token(account, audience, forge.Claims{"exp": time.Now().Unix() - 1000}): "expired",
 		google.Token("eve@example.com", audience, nil):                                 "",
 	} {
-		r := httptest.NewRequest("GET", "/", nil)
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header.Set("Authorization", "Bearer "+token)
 		_, err := v.Allow(r)
 		if advice := tasks.Advice(err); err == nil || !strings.Contains(advice, want) || want == "" && advice != "" {

@@ -131,7 +131,7 @@ func TestLongDelivery(t *testing.T) {
 		conn := open()
 		defer conn.Close()
 		go func() { _, _ = io.WriteString(conn, "POST /run HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}") }()
-		if resp, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || resp.StatusCode != 200 {
+		if resp, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || resp.StatusCode != http.StatusOK {
 			t.Errorf("%+v, %v", resp, err)
 		}
 	})
@@ -167,7 +167,7 @@ func TestLogOfStrangers(t *testing.T) {
 			map[string]string{"X-CloudTasks-TaskName": long}},
 		"broken text": {verifier.Require(logger, http.NotFoundHandler()), "%ff" + long, nil},
 	} {
-		r := httptest.NewRequest("POST", audience+c.path, strings.NewReader("{}"))
+		r := httptest.NewRequest(http.MethodPost, audience+c.path, strings.NewReader("{}"))
 		for key, value := range c.header {
 			r.Header.Set(key, value)
 		}

@@ -56,7 +56,7 @@ func TestWalkthrough(t *testing.T) {
 			expect()
 			written = append(written, line)
 			out, errs, _ := command(t, "", shellWords(strings.TrimPrefix(line, "$ scattermap "))...)
-			for _, l := range strings.Split(strings.TrimRight(errs+out, "\n"), "\n") {
+			for l := range strings.SplitSeq(strings.TrimRight(errs+out, "\n"), "\n") {
 				if !strings.Contains(l, ": running, ") { // how often that is said depends on the machine
 					printed = append(printed, strings.TrimRight(l, " "))
 				}

@@ -463,9 +463,7 @@ func TestRefusalsAreFound(t *testing.T) {
 		found := false
 		for _, way := range []string{"a budget", "a collector", "the least"} {
 			variables := map[string]string{"revive_minutes": "5"}
-			for name, value := range ways[way] {
-				variables[name] = value
-			}
+			maps.Copy(variables, ways[way])
 			p, err := planModule(t, m, variables)
 			if err != nil {
 				t.Fatalf("%s: %v", r.broken, err)

@@ -97,7 +97,7 @@ func (r *replay) compare(c *recordedCall) string {
 	if c.answer == nil {
 		return ""
 	}
-	want, got := comparable(c.answer), comparable(got)
+	want, got := withoutChance(c.answer), withoutChance(got)
 	if proto.Equal(want, got) {
 		return ""
 	}
@@ -181,8 +181,8 @@ func (r *replay) translate(m protoreflect.Message) {
 	})
 }
 
-// comparable returns an answer without what can't be the same.
-func comparable(answer proto.Message) proto.Message {
+// withoutChance returns an answer without what can't be the same.
+func withoutChance(answer proto.Message) proto.Message {
 	answer = proto.CloneOf(answer)
 	answer.ProtoReflect().SetUnknown(nil) // fields that the protocol does not have any more
 	switch answer := answer.(type) {

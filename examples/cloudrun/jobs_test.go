@@ -68,7 +68,7 @@ func TestOperate(t *testing.T) {
 	}
 	// What there is not is said, and so is another method.
 	paths := map[string]string{"/jobs": "GET", "/jobs/a/failures": "GET"}
-	for _, do := range strings.Fields("pause resume abort retry move rate") {
+	for do := range strings.FieldsSeq("pause resume abort retry move rate") {
 		paths["/jobs/a/"+do] = "POST"
 	}
 	for path, method := range paths {

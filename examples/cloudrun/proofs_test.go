@@ -206,7 +206,7 @@ func TestProofs(t *testing.T) {
 					"/jobs/spring/history"} {
 					refused("GET", path, "", p)
 				}
-				for _, act := range strings.Fields("pause resume abort retry move rate clean-up") {
+				for act := range strings.FieldsSeq("pause resume abort retry move rate clean-up") {
 					refused("POST", "/jobs/spring/"+act, "{}", p)
 				}
 				unchanged(p.Name)
@@ -279,7 +279,7 @@ func TestEverybodyBehindProxy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := httptest.NewRequest("GET", "/jobs", nil)
+	r := httptest.NewRequest(http.MethodGet, "/jobs", nil)
 	r.Header = proxy.Header(proxy.Token("ann@example.com", theAudience, nil))
 	if who, err := allow(r); who != "ann@example.com" || err != nil {
 		t.Errorf("allow returned %q, %v", who, err)
@@ -305,7 +305,7 @@ func TestOffIsSaid(t *testing.T) {
 			strings.Contains(log.String(), "AUTH=off"); said != c.says {
 			t.Errorf("%s: the log says %q", name, log.String())
 		}
-		if _, err := allow(httptest.NewRequest("GET", "/jobs", nil)); (err == nil) != c.says {
+		if _, err := allow(httptest.NewRequest(http.MethodGet, "/jobs", nil)); (err == nil) != c.says {
 			t.Errorf("%s: a request without a token: %v", name, err)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -167,17 +168,13 @@ func (r *router) route(ctx context.Context, req, reply any) error {
 	case *pb.RollbackRequest:
 		answer, err = r.rollback(ctx, req)
 	case *pb.AllocateIdsRequest:
-		for _, key := range req.Keys {
-			if own(key) {
-				return errNoOrder
-			}
+		if slices.ContainsFunc(req.Keys, own) {
+			return errNoOrder
 		}
 		answer, err = r.databases[0].api().AllocateIds(ctx, req)
 	case *pb.ReserveIdsRequest:
-		for _, key := range req.Keys {
-			if own(key) {
-				return errNoOrder
-			}
+		if slices.ContainsFunc(req.Keys, own) {
+			return errNoOrder
 		}
 		answer, err = r.databases[0].api().ReserveIds(ctx, req)
 	default:

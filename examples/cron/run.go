@@ -108,7 +108,7 @@ func (sc scheduler) call(ctx context.Context, account string, night time.Time) (
 	if err != nil {
 		return 0, a, err
 	}
-	req, err := http.NewRequestWithContext(ctx, "POST", sc.url, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, sc.url, nil)
 	if err != nil {
 		return 0, a, err
 	}

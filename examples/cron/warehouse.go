@@ -74,7 +74,7 @@ func (s sender) send(ctx context.Context, order *datastore.Key) error {
 }
 
 func (s sender) ask(ctx context.Context, order *datastore.Key) error {
-	req, err := http.NewRequestWithContext(ctx, "POST", s.url, strings.NewReader(order.Encode()))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, strings.NewReader(order.Encode()))
 	if err != nil {
 		return err
 	}

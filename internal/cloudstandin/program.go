@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -57,12 +58,7 @@ func Main() {
 }
 
 func isProgram(name string) bool {
-	for _, p := range programs {
-		if p == name {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(programs, name)
 }
 
 func send(host string, c command) (r reply, err error) {

@@ -454,7 +454,7 @@ func (c *Cloud) program(ctx context.Context, folder, pkg, binary string) error {
 
 // source returns the folder of the checkout for one that git has cloned, and whether it is another
 // one.
-func (c *Cloud) source(folder string) (real string, own bool) {
+func (c *Cloud) source(folder string) (source string, own bool) {
 	if module, err := filepath.EvalSymlinks(filepath.Join(folder, "go.mod")); err == nil &&
 		filepath.Dir(module) == c.options.Checkout {
 		return c.options.Checkout, false

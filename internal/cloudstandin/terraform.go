@@ -106,8 +106,8 @@ func (c *Cloud) terraform(ctx context.Context, cmd command) (reply, error) {
 	if files, _ := filepath.Glob(filepath.Join(folder, "*.tf")); len(files) == 0 {
 		return reply{}, fmt.Errorf("Error: No configuration files in %s", folder)
 	}
-	if real, err := filepath.EvalSymlinks(folder); err == nil {
-		folder = real
+	if target, err := filepath.EvalSymlinks(folder); err == nil {
+		folder = target
 	}
 	m := c.states[folder]
 	switch {

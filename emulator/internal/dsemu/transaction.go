@@ -165,12 +165,7 @@ func (db *database) conflicts(tx *transaction) bool {
 	if len(tx.queries) == 0 {
 		return false
 	}
-	for _, c := range db.since(tx.checked()) {
-		if tx.conflicts(c) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(db.since(tx.checked()), tx.conflicts)
 }
 
 // checked is the time of the last change that was found to leave all queries alone.

@@ -2,6 +2,7 @@ package entity
 
 import (
 	"errors"
+	"maps"
 	"strings"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -13,9 +14,7 @@ import (
 // from after: set, or removed where after does not have them.
 func Mask(before, after map[string]*pb.Value, paths []string) (map[string]*pb.Value, error) {
 	result := make(map[string]*pb.Value, len(before))
-	for name, v := range before {
-		result[name] = v
-	}
+	maps.Copy(result, before)
 	for _, p := range paths {
 		names, err := splitPath(p)
 		if err != nil {
@@ -43,9 +42,7 @@ func maskOne(to, from map[string]*pb.Value, names []string) {
 		return
 	}
 	properties := make(map[string]*pb.Value)
-	for n, v := range old.GetProperties() {
-		properties[n] = v
-	}
+	maps.Copy(properties, old.GetProperties())
 	maskOne(properties, sub, names[1:])
 	to[name] = &pb.Value{
 		ExcludeFromIndexes: v.GetExcludeFromIndexes(),

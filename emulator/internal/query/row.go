@@ -1,6 +1,7 @@
 package query
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -105,9 +106,7 @@ func (q *Query) extend(rows []Row, o store.Order, values []collate.Entry, sortKe
 			}
 			if slices.Contains(q.Projected, o.Property) {
 				n.Values = make(map[string]*pb.Value, len(r.Values)+1)
-				for name, v := range r.Values {
-					n.Values[name] = v
-				}
+				maps.Copy(n.Values, r.Values)
 				n.Values[o.Property] = fromIndex(value.Value)
 			}
 			all = append(all, n)

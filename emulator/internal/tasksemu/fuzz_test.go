@@ -42,7 +42,7 @@ func FuzzRequests(f *testing.F) {
 		&pb.CreateQueueRequest{Parent: location, Queue: &pb.Queue{Name: location + "/queues/r",
 			RateLimits: &pb.RateLimits{MaxDispatchesPerSecond: math.Inf(1)}}},
 		&pb.UpdateQueueRequest{Queue: &pb.Queue{Name: queue, HttpTarget: &pb.HttpTarget{
-			UriOverride: &pb.UriOverride{Host: proto.String("h"), Port: proto.Int64(math.MaxInt64),
+			UriOverride: &pb.UriOverride{Host: new("h"), Port: proto.Int64(math.MaxInt64),
 				PathOverride: new(pb.PathOverride)}, HeaderOverrides: []*pb.HttpTarget_HeaderOverride{{}},
 		}}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"http_target.uri_override.host", "rate_limits"}}},
 		&pb.ListQueuesRequest{Parent: location, Filter: "state: PAUSED", PageSize: -1},

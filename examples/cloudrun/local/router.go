@@ -320,8 +320,9 @@ var errFull = errors.New("no instance is free")
 // place waits for an instance that takes a request.
 func (r *router) place(ctx context.Context) (*instance, error) {
 	r.mu.Lock()
-	v, last := (*revision)(nil), len(r.revisions)-1
-	if v = r.revisions[last]; !toNewest(r.requests, r.percent) {
+	last := len(r.revisions) - 1
+	v := r.revisions[last]
+	if !toNewest(r.requests, r.percent) {
 		v = r.revisions[max(last-1, 0)]
 	}
 	r.requests++

@@ -32,7 +32,7 @@ func bisect(a, b *datastore.Key, kind, namespace string) *datastore.Key {
 	}
 	y := upper[i]
 	var m element
-	ok := false
+	var ok bool
 	switch {
 	case i < len(lower) && lower[i].Kind == y.Kind:
 		m, ok = halve(elementOf(lower[i]), elementOf(y))

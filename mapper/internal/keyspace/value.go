@@ -140,7 +140,7 @@ func betweenBytes(a, b any) any {
 		return -1
 	}
 	top := false // y is no limit any more
-	for i := 0; i < MaxName; i++ {
+	for i := range MaxName {
 		dx, dy := digit(x, i), digit(y, i)
 		if top {
 			dy = 256

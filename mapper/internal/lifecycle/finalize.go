@@ -127,10 +127,10 @@ func (fi finalizer) wait(ctx context.Context, job *record.Job, why error) error 
 	if err != nil {
 		return err
 	}
-	any := *job
-	any.Generation = 0
+	first := *job // so the name is that of every generation
+	first.Generation = 0
 	at := time.Now().Truncate(forgetEvery).Add(2 * forgetEvery)
-	return fi.enqueue(ctx, &any, finalizePath, body.Job{Tick: at.Unix()}, at)
+	return fi.enqueue(ctx, &first, finalizePath, body.Job{Tick: at.Unix()}, at)
 }
 
 // retry has a finalizer that has failed be tried again, or fails its job. Without a failure it
