@@ -13,7 +13,7 @@ import (
 func TestIdle(t *testing.T) {
 	began := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	at := func(minutes int) time.Time { return began.Add(time.Duration(minutes) * time.Minute) }
-	job := func(state string, epoch int64) *record.Job {
+	job := func(state record.JobState, epoch int64) *record.Job {
 		return &record.Job{ID: "j", Incarnation: "1", Mapper: "m", State: state, Epoch: epoch, Created: began}
 	}
 	other := &record.Job{ID: "k", Incarnation: "1", Mapper: "m", State: record.Running, Created: began}
