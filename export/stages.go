@@ -358,9 +358,8 @@ func coverage(ctx context.Context, s stage) (*mapper.Proof, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(proof.Problems) > 0 {
-		return nil, mapper.Permanent(fmt.Errorf("the records of job %s do not prove that it covered its query: %s",
-			s.Export, proof.Problems[0]))
+	if err := proof.Err(); err != nil {
+		return nil, mapper.Permanent(fmt.Errorf("verify job %s: %w", s.Export, err))
 	}
 	return proof, nil
 }

@@ -42,6 +42,9 @@ func Example() {
 		log.Fatal(err)
 	}
 	status, err := job.Wait(ctx)
+	if err == nil {
+		err = status.Err() // of the job; that of Wait is about the waiting
+	}
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -325,7 +325,11 @@ func TestNights(t *testing.T) {
 						t.Errorf("the night of %v is the job %+v, %v", due, job, err)
 						continue
 					}
-					if _, err := job.Wait(t.Context()); err != nil {
+					s, err := job.Wait(t.Context())
+					if err == nil {
+						err = s.Err()
+					}
+					if err != nil {
 						t.Error(err)
 					}
 				}
@@ -448,6 +452,9 @@ func wait(ctx context.Context, job *mapper.Job, err error) *mapper.Status {
 		log.Fatal(err)
 	}
 	s, err := job.Wait(ctx)
+	if err == nil {
+		err = s.Err()
+	}
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -31,6 +31,8 @@ type Status struct {
 	State  State  `json:"state"`
 	// why a job failed, is paused by a limit, does not get on, or tries something again
 	Error string `json:"error,omitempty"`
+	// it is paused by one of its limits, which Error names, and not by somebody
+	Limited bool `json:"limited,omitempty"`
 	// why a job that has not ended is not faster: its Error, that somebody has paused it, or the
 	// Rate that it keeps to; empty if nothing is known
 	Why     string    `json:"why,omitempty"`
@@ -93,6 +95,32 @@ type Status struct {
 	// is how many more there are, an estimate above 1,000.
 	Spaces        []SpaceStatus `json:"spaces,omitempty"`
 	SpacesLeftOut int           `json:"spaces_left_out,omitempty"`
+}
+
+// Err returns nil if the job has processed every entity, and while it goes on or waits because
+// somebody has paused it. It is an error if the job has failed, was aborted, is paused by one of
+// its limits, or has ended with entities that it could not process:
+//
+//	status, err := job.Wait(ctx)
+//	if err == nil {
+//		err = status.Err()
+//	}
+//
+// Where some failures do not matter, compare Status.State with [SucceededWithFailures] before. The
+// error has the text of Status.Error, which may quote an entity.
+func (s *Status) Err() error {
+	switch {
+	case s.State == SucceededWithFailures:
+		return fmt.Errorf("mapper: job %s has failed on %d of its entities: Job.Failures lists them, and Job.Retry "+
+			"tries them again", s.ID, s.Failures)
+	case s.State == Failed:
+		return fmt.Errorf("mapper: job %s has failed: %s", s.ID, s.Error)
+	case s.State == Aborted:
+		return fmt.Errorf("mapper: job %s was aborted", s.ID)
+	case s.Limited:
+		return fmt.Errorf("mapper: job %s is paused by a limit: %s", s.ID, s.Error)
+	}
+	return nil
 }
 
 // A SpaceStatus is what a job has done in one kind of one namespace.
@@ -192,7 +220,7 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 	return &Status{
 		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", CleanUpAt: record.DueAt(j), RetiredAt: j.CleanedAt, ID: j.ID,
 		Mapper: j.Mapper, Queue: string(j.Queue), Query: publicQuery(q), State: State(j.State),
-		Error: cmp.Or(j.Error, j.Trouble), Params: slices.Clone(j.Params), Settings: settings, Created: j.Created,
+		Error: cmp.Or(j.Error, j.Trouble), Limited: j.State == record.Paused && j.Limited, Params: slices.Clone(j.Params), Settings: settings, Created: j.Created,
 		Ended: j.Ended, Undo: j.Undo,
 		Processed: sum.Processed, Written: sum.Written, Conflicts: sum.Conflicts, Failures: sum.Failures,
 		Remaining: sum.Expected, Counters: sum.Counters,
@@ -202,9 +230,9 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 	}, nil
 }
 
-// Wait waits until the job has ended, or a failure limit has paused it, and returns
-// its status; it waits on while somebody has paused it. A job that failed is no error:
-// its status says so. Waiting costs one read every two seconds, or more often at
+// Wait waits until the job has ended, or one of its limits has paused it, and returns
+// its status; it waits on while somebody has paused it. Its error is about the waiting only:
+// [Status.Err] says whether the job has done its work. Waiting costs one read every two seconds, or more often at
 // first, and every minute up to 20 and two calls of the queue: if that can't deliver the
 // job's tasks, the log says why. It goes on through errors that pass within a minute.
 func (j *Job) Wait(ctx context.Context) (*Status, error) {

@@ -33,8 +33,23 @@ type Proof struct {
 	Differences []string `json:"differences,omitempty"`
 }
 
+// Err returns nil if nothing is wrong, or an error with the first of Problems. Differences are none
+// of them.
+func (p *Proof) Err() error {
+	switch n := len(p.Problems); n {
+	case 0:
+		return nil
+	case 1:
+		return fmt.Errorf("mapper: the job's records do not cover its query: %s", p.Problems[0])
+	default:
+		return fmt.Errorf("mapper: the job's records do not cover its query: %s (and %d problems more)", p.Problems[0],
+			n-1)
+	}
+}
+
 // Verify reads all records of the job, and checks them against each other. It
-// costs a read of every range. A job that runs changes its records meanwhile:
+// costs a read of every range. Its error is about the reading only: [Proof.Err] says whether
+// something is wrong. A job that runs changes its records meanwhile:
 // then the proof may name problems that are none.
 func (j *Job) Verify(ctx context.Context) (*Proof, error) { return j.engine.verify(ctx, j.ref()) }
 

@@ -268,9 +268,9 @@ func (w *world) wait(job *mapper.Job) *mapper.Status {
 	if err != nil {
 		w.Fatal(err)
 	}
-	if status.State != mapper.Succeeded {
+	if err := status.Err(); err != nil {
 		failures, _, err := job.Failures(w.Context(), "")
-		w.Errorf("the job ended as %q: %s, %+v, %v", status.State, status.Error, failures, err)
+		w.Errorf("%v: %+v, %v", status.Err(), failures, err)
 	}
 	return status
 }

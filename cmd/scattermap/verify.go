@@ -56,7 +56,7 @@ func newVerify() *cobra.Command {
 		} else {
 			printProof(c.OutOrStdout(), proof)
 		}
-		if err == nil && len(proof.Problems) > 0 {
+		if err == nil && proof.Err() != nil {
 			err = errUnproven
 		}
 		return err

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -72,8 +71,5 @@ func (s *Store) Reshard(ctx context.Context, e *mapper.Engine, shards int) error
 	if err != nil {
 		return err
 	}
-	if status.State != mapper.Succeeded {
-		return errors.New("job " + job.ID + " is " + string(status.State) + ": " + status.Error)
-	}
-	return nil
+	return status.Err()
 }

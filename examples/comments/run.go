@@ -144,12 +144,14 @@ func (r *result) look(ctx context.Context, client *datastore.Client, e *mapper.E
 		return err
 	}
 	status, err := job.Wait(ctx)
+	if err == nil {
+		err = status.Err()
+	}
 	if err != nil {
 		return err
 	}
-	if status.State != mapper.Succeeded || status.Counters["comments"] != sum {
-		return fmt.Errorf("job %s is %s and counts %d comments, want %d: %s", job.ID, status.State,
-			status.Counters["comments"], sum, status.Error)
+	if status.Counters["comments"] != sum {
+		return fmt.Errorf("job %s counts %d comments, want %d", job.ID, status.Counters["comments"], sum)
 	}
 	r.MostEdits = max(r.MostEdits, status.Counters["max(edits)"])
 	return nil

@@ -218,8 +218,8 @@ func (sc scheduler) callAtOnce(ctx context.Context, night time.Time) (string, er
 func (s service) await(ctx context.Context, night time.Time) error {
 	for {
 		job, err := s.engine.Job(s.schedule.RunID(night)).Wait(ctx)
-		if err == nil && job.State != mapper.Succeeded {
-			err = fmt.Errorf("job %s is %s: %s", job.ID, job.State, job.Error)
+		if err == nil {
+			err = job.Err()
 		}
 		if !errors.Is(err, mapper.ErrNoSuchJob) {
 			return err

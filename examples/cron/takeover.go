@@ -231,8 +231,8 @@ func (t *takeover) byJob(ctx context.Context) error {
 // finished waits for a job, and returns an error if it has not succeeded.
 func finished(ctx context.Context, job *mapper.Job) (*mapper.Status, error) {
 	status, err := job.Wait(ctx)
-	if err == nil && status.State != mapper.Succeeded {
-		err = fmt.Errorf("job %s is %s: %s", job.ID, status.State, status.Error)
+	if err == nil {
+		err = status.Err()
 	}
 	return status, err
 }

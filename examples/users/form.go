@@ -97,14 +97,14 @@ func runForm(ctx context.Context, c config, f form) (o outcome, err error) {
 		return o, err
 	}
 	status, err := job.Wait(ctx)
+	if err == nil {
+		err = status.Err()
+	}
 	if err != nil {
 		return o, err
 	}
 	cost := on.Usage().Sub(used)
 	on.Slow(false)
-	if status.State != mapper.Succeeded {
-		return o, fmt.Errorf("the job ended as %q: %s", status.State, status.Error)
-	}
 	if err := checkUsers(ctx, on.Client, status, want, f.over); err != nil {
 		return o, err
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -247,8 +246,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 // proven checks that the job's records prove that each account was processed.
 func (o *operation) proven(ctx context.Context) error {
 	proof, err := mapper.Verify(ctx, o.client, jobID)
-	if err == nil && len(proof.Problems) > 0 {
-		err = errors.New(proof.Problems[0])
+	if err == nil {
+		err = proof.Err()
 	}
 	if err != nil {
 		return fmt.Errorf("verify the job: %w", err)
