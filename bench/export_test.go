@@ -52,10 +52,13 @@ func BenchmarkExport(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer bucket.Close()
-			x := export.New("export", bucket,
+			x, err := export.New("export", bucket,
 				func(_ context.Context, e *mapper.Entity[record], _ mapper.None) (exported, error) {
 					return exportedOf(e.Key, e.Value), nil
 				}, &export.Options{Compression: export.Gzip})
+			if err != nil {
+				b.Fatal(err)
+			}
 			w := newRealWorld(b, n, x.Mappers()...)
 			var jobs, loops time.Duration
 			peak := uint64(0)

@@ -143,7 +143,14 @@ func setRate(ctx context.Context, j *mapper.Job, q url.Values) error {
 	if err := errors.Join(bad, worse, worst); err != nil {
 		return err
 	}
-	return j.SetRateFor(ctx, mapper.Rate{Entities: entities, Writes: writes, Ramp: q.Get("ramp") != ""}, d)
+	rate := mapper.Rate{Entities: entities, Writes: writes, Ramp: q.Get("ramp") != ""}
+	if rate == (mapper.Rate{}) {
+		rate.Entities = mapper.Unlimited // as an empty field says
+	}
+	if d == 0 {
+		return j.SetRate(ctx, rate)
+	}
+	return j.SetRateFor(ctx, rate, d)
 }
 
 func cleanUp(ctx context.Context, j *mapper.Job, q url.Values) error {

@@ -124,7 +124,7 @@ func TestMany(t *testing.T) {
 		code int
 	}{
 		{"do=abort", 400}, {"do=undo&id=a&id=b", 400}, {"do=x&id=a", 400}, {"do=rate&id=a&rate=x", 400},
-		{"do=rate&id=a&rate=-1", 400}, {"do=rate&id=a&rate=NaN", 400}, {"do=rate&id=a&for=x", 400},
+		{"do=rate&id=a&rate=-2", 400}, {"do=rate&id=a&rate=NaN", 400}, {"do=rate&id=a&for=x", 400},
 		{"do=pause&id=nobody", 404}, {"do=abort&id=a&confirmed=yes", 303}, {"do=resume&id=a", 409},
 		{"do=retry&id=b&cause=x", 400}, {"do=retry&id=b&of=x", 400},
 	} {

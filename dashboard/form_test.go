@@ -87,7 +87,7 @@ func TestFormRefused(t *testing.T) {
 		{[]string{"how", "canary", "share", ""}, "share"}, {[]string{"how", "x"}, "how"},
 		{[]string{"page_size", "5000"}, "PageSize"}, {[]string{"page_size", "x"}, "page_size"},
 		{[]string{"page_size", "1.5"}, "page_size"}, {[]string{"workers", "-1"}, "Workers"},
-		{[]string{"rate", "NaN"}, "Rate"}, {[]string{"rate", "-1"}, "Rate"}, {[]string{"budget", "-1"}, "Budget"},
+		{[]string{"rate", "NaN"}, "Rate"}, {[]string{"rate", "-2"}, "Rate"}, {[]string{"budget", "-1"}, "Budget"},
 		{[]string{"queue", "nowhere"}, "nowhere"}, {[]string{"failure_limit", "-2"}, "FailureLimit"},
 		{[]string{"kind", "Nothing"}, "Nothing"}, {[]string{"per_entity", "fast"}, "per_entity"},
 		{[]string{"kind", "__x__"}, "__x__"},

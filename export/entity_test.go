@@ -57,7 +57,7 @@ func TestEntities(t *testing.T) {
 		t.Run(string(format), func(t *testing.T) {
 			bucket := memblob.OpenBucket(nil)
 			defer bucket.Close()
-			x := export.NewEntities("entities", bucket, &export.Options{Format: format})
+			x := must(export.NewEntities("entities", bucket, &export.Options{Format: format}))
 			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
 				const n = 20
 				for i := range int64(n) {

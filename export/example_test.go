@@ -35,13 +35,14 @@ func Example() {
 	check(err)
 	defer bucket.Close()
 
-	teams := export.New("export-teams", bucket,
+	teams, err := export.New("export-teams", bucket,
 		func(_ context.Context, e *mapper.Entity[Team], _ mapper.None) (TeamLine, error) {
 			if e.Value.Seats == 0 {
 				return TeamLine{}, mapper.Skip
 			}
 			return TeamLine{e.Key.ID, e.Value.Name, e.Value.Seats}, nil
 		}, &export.Options{Compression: export.Gzip})
+	check(err)
 
 	engine, stop := newEngine(ctx, teams.Mappers()) // mapper.New, with Options.Mappers
 	defer stop()

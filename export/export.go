@@ -10,7 +10,6 @@ import (
 
 	"gocloud.dev/blob"
 
-	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/internal/strictjson"
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -84,7 +83,6 @@ type Export[P any] struct {
 	bucket  *blob.Bucket
 	opts    Options
 	coder   coder
-	err     error
 	parts   *mapper.Mapper[startParams[P]]
 	joins   *mapper.Mapper[stage]
 	deletes *mapper.Mapper[stage]
@@ -119,31 +117,32 @@ func (p startParams[P]) Validate() error {
 // mapper.Skip for one that is left out. Its errors are those of a mapper.Visit. A record that can't
 // be written is a failure of its entity.
 //
-// An engine has to have all of [Export.Mappers]. An error in the definition is returned by Start.
+// An engine has to have all of [Export.Mappers].
 func New[T, R, P any](
 	name string, bucket *blob.Bucket, record func(ctx context.Context, e *mapper.Entity[T], params P) (R, error),
 	o *Options,
-) *Export[P] {
+) (*Export[P], error) {
 	x := &Export[P]{name: name, bucket: bucket}
 	if o != nil {
 		x.opts = *o
 	}
 	x.opts.setDefaults()
-	if x.coder, x.err = coderOf[R](&x.opts); x.err == nil {
+	var err error
+	if x.coder, err = coderOf[R](&x.opts); err == nil {
 		x.opts.revision = x.coder.revision()
 	}
 	switch {
 	case bucket == nil:
-		x.err = errors.New("the bucket is nil")
+		err = errors.New("the bucket is nil")
 	case record == nil:
-		x.err = errors.New("the function is nil")
-	case x.err == nil:
-		x.err = x.opts.validate()
+		err = errors.New("the function is nil")
+	case err == nil:
+		err = x.opts.validate()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("export: define %q: %w: %w", name, mapper.ErrArguments, err)
 	}
 	x.parts = mapper.Collect(name, func(ctx context.Context, e *mapper.Entity[T], p startParams[P]) (any, error) {
-		if x.err != nil {
-			return nil, mapper.Permanent(x.err)
-		}
 		r, err := record(ctx, e, p.Params)
 		if err != nil {
 			return nil, err
@@ -169,7 +168,7 @@ func New[T, R, P any](
 	x.parts.ByName(x.startByName).CheckByName(x.checkByName)
 	x.joins = mapper.Collect(name+joinSuffix, x.join, putJoined).OnDone(x.list)
 	x.deletes = mapper.Visit(name+deleteSuffix, x.deleteParts).OnDone(x.succeed)
-	return x
+	return x, nil
 }
 
 // What the names of the mappers of the second and third stage end with, and the IDs of their jobs.
@@ -255,9 +254,6 @@ func (x *Export[P]) Start(
 	}
 	fail := func(err error) (*Run, error) {
 		return nil, fmt.Errorf("export: start %q: %w", x.name, err)
-	}
-	if x.err != nil {
-		return fail(fmt.Errorf("%w: %w", mapper.ErrArguments, x.err))
 	}
 	opts := o.StartOptions
 	opts.Beside = true // it only reads
@@ -379,9 +375,6 @@ func (x *Export[P]) Plan(
 	if o != nil {
 		opts = *o
 	}
-	if opts.Prices == (billing.Prices{}) {
-		opts.Prices = billing.NAM5
-	}
 	opts.Visit = true
 	est, err := mapper.Plan(ctx, e, q, &opts)
 	if err != nil {
@@ -390,6 +383,6 @@ func (x *Export[P]) Plan(
 	est.Usage.Writes += est.Pages
 	est.Usage.Reads += 3 * est.Pages // each part is listed by the plan, the join and the deletion
 	est.Usage.Deletes += est.Pages
-	est.Dollars = opts.Prices.Cost(est.Usage)
+	est.Dollars = e.Prices().Cost(est.Usage)
 	return est, nil
 }

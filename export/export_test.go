@@ -39,7 +39,19 @@ func lineOf(n int64) line {
 	return line{n, fmt.Sprintf("order %d, \"quoted\"", n), begun.Add(time.Duration(n) * time.Microsecond)}
 }
 
+// must returns a value of which an error is a mistake of the test.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 func newExport(bucket *blob.Bucket, o *export.Options) *export.Export[mapper.None] {
+	return must(define(bucket, o))
+}
+
+func define(bucket *blob.Bucket, o *export.Options) (*export.Export[mapper.None], error) {
 	return export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line, error) {
 		if e.Value.N < 0 {
 			return line{}, mapper.Skip
@@ -191,16 +203,17 @@ func TestFailures(t *testing.T) {
 			bucket := memblob.OpenBucket(nil)
 			defer bucket.Close()
 			broken := true
-			x := export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line,
-				error) {
-				if broken && e.Value.N%500 == 3 {
-					return line{}, mapper.Permanent(errors.New("three"))
-				}
-				if e.Value.N < 0 {
-					return line{}, mapper.Skip
-				}
-				return line(e.Value), nil
-			}, &export.Options{AllowFailures: allow})
+			x := must(export.New("orders", bucket,
+				func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line,
+					error) {
+					if broken && e.Value.N%500 == 3 {
+						return line{}, mapper.Permanent(errors.New("three"))
+					}
+					if e.Value.N < 0 {
+						return line{}, mapper.Skip
+					}
+					return line(e.Value), nil
+				}, &export.Options{AllowFailures: allow}))
 			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
 				putOrders(t, w.Client)
 				run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.None{},
@@ -254,52 +267,68 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestRefused has definitions and starts that can't be carried out be refused, with an error that
-// names what is wrong.
-func TestRefused(t *testing.T) {
+// TestBadDefinitions has export.New refuse what can't be carried out, and say what is wrong: a
+// service does not start with it, and no start of an export has to find it.
+func TestBadDefinitions(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
 	type piped struct{ To chan int }
-	for name, test := range map[string]struct {
-		x      *export.Export[mapper.None]
-		folder string
-		want   string
-	}{
-		"no bucket":      {newExport(nil, nil), "", "the bucket is nil"},
-		"unknown format": {newExport(bucket, &export.Options{Format: "xml"}), "", `"xml"`},
-		"compression":    {newExport(bucket, &export.Options{Compression: "lzma"}), "", `"lzma"`},
-		"too many files": {newExport(bucket, &export.Options{Files: 20_000}), "", "20000"},
-		"wrap without": {newExport(bucket, &export.Options{Wrap: func(export.File) (string, string) {
-			return "", ""
-		}}), "", "Wrap"},
-		"chan in JSON": {export.New("x", bucket, func(context.Context, *mapper.Entity[order], mapper.None) (piped,
-			error) {
-			return piped{}, nil
-		}, nil), "", "has no JSON"},
-		"bad folder":       {newExport(bucket, nil), "a//b", `"a//b"`},
-		"no text":          {newExport(bucket, nil), "a\xff", `"a\xff"`},
-		"above the bucket": {newExport(bucket, nil), "../b", `"../b"`},
-		"of a run": {newExport(bucket, nil), "a/run-0123456789abcdefghijklmnop/b",
-			`"run-0123456789abcdefghijklmnop"`},
+	for want, new := range map[string]func() (*export.Export[mapper.None], error){
+		"the bucket is nil": func() (*export.Export[mapper.None], error) { return define(nil, nil) },
+		`"xml"`: func() (*export.Export[mapper.None], error) {
+			return define(bucket, &export.Options{Format: "xml"})
+		},
+		`"lzma"`: func() (*export.Export[mapper.None], error) {
+			return define(bucket, &export.Options{Compression: "lzma"})
+		},
+		"20000": func() (*export.Export[mapper.None], error) {
+			return define(bucket, &export.Options{Files: 20_000})
+		},
+		"Wrap": func() (*export.Export[mapper.None], error) {
+			return define(bucket, &export.Options{Wrap: func(export.File) (string, string) { return "", "" }})
+		},
+		"the function is nil": func() (*export.Export[mapper.None], error) {
+			return export.New[order, line, mapper.None]("x", bucket, nil, nil)
+		},
+		"has no JSON": func() (*export.Export[mapper.None], error) {
+			return export.New("x", bucket, func(context.Context, *mapper.Entity[order], mapper.None) (piped, error) {
+				return piped{}, nil
+			}, nil)
+		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			mappertest.Run(t, test.x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
-				putOrders(t, w.Client)
-				_, err := test.x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.None{},
-					&export.StartOptions{Folder: test.folder})
-				if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), test.want) {
-					t.Errorf("%v, want an error that names %s", err, test.want)
-				}
-			})
-		})
+		x, err := new()
+		if x != nil || !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, %v, want an error that names %s", x, err, want)
+		}
 	}
+}
+
+// TestRefused has starts that can't be carried out be refused, with an error that names what is
+// wrong.
+func TestRefused(t *testing.T) {
+	bucket := memblob.OpenBucket(nil)
+	defer bucket.Close()
+	x := newExport(bucket, nil)
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+		putOrders(t, w.Client)
+		for folder, want := range map[string]string{
+			"a//b": `"a//b"`, "a\xff": `"a\xff"`, "../b": `"../b"`,
+			"a/run-0123456789abcdefghijklmnop/b": `"run-0123456789abcdefghijklmnop"`,
+		} {
+			_, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.None{},
+				&export.StartOptions{Folder: folder})
+			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want an error that names %s", err, want)
+			}
+		}
+	})
 }
 
 // TestByName starts an export by its name, as an operator does.
 func TestByName(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	t.Cleanup(func() { bucket.Close() })
-	x := export.NewEntities("export", bucket, nil)
+	x := must(export.NewEntities("export", bucket, nil))
 	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
 		for i := range 100 {
 			if _, err := w.Client.Put(t.Context(), datastore.NameKey("Account", fmt.Sprint(i), nil),

@@ -297,13 +297,14 @@ func TestUsedID(t *testing.T) {
 func TestDiscard(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
-	x := export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line, error) {
+	x := must(export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line,
+		error) {
 		time.Sleep(10 * time.Millisecond)
 		if e.Value.N < 0 {
 			return line{}, mapper.Skip
 		}
 		return line(e.Value), nil
-	}, nil)
+	}, nil))
 	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
 		putOrders(t, w.Client)
 		ctx := t.Context()
@@ -358,12 +359,13 @@ func TestRetryTooLate(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
 	broken := true
-	x := export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line, error) {
+	x := must(export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line,
+		error) {
 		if broken && e.Value.N == 3 {
 			return line{}, mapper.Permanent(errors.New("three"))
 		}
 		return line(e.Value), nil
-	}, &export.Options{AllowFailures: true})
+	}, &export.Options{AllowFailures: true}))
 	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
 		putOrders(t, w.Client)
 		run, err := startIn(t, w, x, "orders", folder)
@@ -403,12 +405,13 @@ func testRetryMeetsTheEnd(t *testing.T, when string) {
 			time.Sleep(time.Second)
 		}
 	}
-	x := export.New("orders", s.open(), func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line, error) {
+	x := must(export.New("orders", s.open(), func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line,
+		error) {
 		if e.Value.N == 3 && !mended.Load() {
 			return line{}, mapper.Permanent(errors.New("three"))
 		}
 		return line(e.Value), nil
-	}, &export.Options{Files: 2, AllowFailures: true})
+	}, &export.Options{Files: 2, AllowFailures: true}))
 	var d *deployed
 	s.hook = func(c *call) error {
 		switch {

@@ -75,9 +75,6 @@ func (x *Export[P]) Write(ctx context.Context, r *Run, files int, params P) erro
 // held waits until all records of an export that is held are in parts, and returns what its next
 // stage is made of.
 func (x *Export[P]) held(ctx context.Context, r *Run) (stage, *mapper.Status, error) {
-	if x.err != nil {
-		return stage{}, nil, fmt.Errorf("%w: %w", mapper.ErrArguments, x.err)
-	}
 	status, err := r.Jobs()[0].Wait(ctx)
 	if err != nil {
 		return stage{}, nil, err

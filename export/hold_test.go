@@ -34,7 +34,7 @@ func newNumbered(bucket *blob.Bucket, most int) *export.Export[numbers] {
 		n.First += f.Index
 		return n
 	}
-	return export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], n numbers) (line, error) {
+	return must(export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], n numbers) (line, error) {
 		if e.Value.N < 0 || n != (numbers{}) { // it has the parameters of the start
 			return line{}, mapper.Skip
 		}
@@ -44,7 +44,7 @@ func newNumbered(bucket *blob.Bucket, most int) *export.Export[numbers] {
 		Wrap: func(f export.File) (head, tail string) {
 			return fmt.Sprintf(`{"shard":%d,"of":%d,"records":[`, of(f).First, of(f).Total), "]}"
 		},
-	})
+	}))
 }
 
 func startHeld(t *testing.T, e *mapper.Engine, x *export.Export[numbers], id string, hold bool) *export.Run {

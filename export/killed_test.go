@@ -82,13 +82,14 @@ func killedEngine(
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	x := export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line, error) {
+	x := must(export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line,
+		error) {
 		time.Sleep(3 * time.Millisecond)
 		if e.Value.N < 0 {
 			return line{}, mapper.Skip
 		}
 		return line(e.Value), nil
-	}, &export.Options{Format: export.JSONLines, Compression: export.Gzip, FileBytes: 10_000})
+	}, &export.Options{Format: export.JSONLines, Compression: export.Gzip, FileBytes: 10_000}))
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: x.Mappers(), Logger: quiet})
 	return engine, x, bucket, err

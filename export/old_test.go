@@ -37,9 +37,10 @@ const oldOrders = 60
 
 // newAged returns the export whose records are on file. Changing it makes them unreadable.
 func newAged(bucket *blob.Bucket) *export.Export[mapper.None] {
-	return export.New("aged", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line, error) {
+	return must(export.New("aged", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line,
+		error) {
 		return line(e.Value), nil
-	}, &export.Options{Compression: export.Gzip, Files: 3})
+	}, &export.Options{Compression: export.Gzip, Files: 3}))
 }
 
 // oldKinds are the kinds of the records on file, and that of the entities.

@@ -628,9 +628,9 @@ func exportAll[R any](t *testing.T, o export.Options, records []R) (file []byte)
 	t.Helper()
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
-	x := export.New("all", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (R, error) {
+	x := must(export.New("all", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (R, error) {
 		return records[e.Key.ID-1], nil
-	}, &o)
+	}, &o))
 	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
 		for i := range records {
 			if _, err := w.Client.Put(t.Context(), datastore.IDKey("Order", int64(i+1), nil), &order{}); err != nil {

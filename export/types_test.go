@@ -27,9 +27,12 @@ func one[R any](t *testing.T, o export.Options, record R) (file []byte, failed e
 	t.Helper()
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
-	x := export.New("one", bucket, func(context.Context, *mapper.Entity[order], mapper.None) (R, error) {
+	x, err := export.New("one", bucket, func(context.Context, *mapper.Entity[order], mapper.None) (R, error) {
 		return record, nil
 	}, &o)
+	if err != nil {
+		return nil, err
+	}
 	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
 		_, err := w.Client.Put(t.Context(), datastore.IDKey("Order", 1, nil), &order{})
 		if err != nil {

@@ -15,8 +15,8 @@
 //	                           mapper.StartOptions under their names there ("page_size", "queue", "rate", ...). params are {} for a
 //	                           mapper that takes none; a query is {"kind", "namespace", "filters"}, and a filter
 //	                           {"property": "seen", "op": "<", "value": {"time": "2026-10-24T00:00:00Z"}}, see mapper.Filter
-//	POST /jobs/plan            estimates what such a job would take, and starts none: mapper.Estimate. "per_entity" is how long the
-//	                           function takes for an entity, in nanoseconds, and "writes" how many entities it writes for each
+//	POST /jobs/plan            estimates what such a job would take, and starts none: mapper.Estimate. "per_entity_ns" is how long the
+//	                           function takes for an entity, and "writes" how many entities it writes for each
 //	GET  /jobs                 lists jobs, the one that was started last first: ?state=running&mapper=add-credit; all=true lists
 //	                           those of other queues, too
 //	GET  /jobs/ID              tells how a job stands: mapper.Status
@@ -31,8 +31,9 @@
 //	POST /jobs/ID/retry        has it process its failures again; ?cause=TEXT those of one cause
 //	POST /jobs/ID/undo         starts a job that takes back what it has written: the settings of mapper.StartOptions, or nothing
 //	POST /jobs/ID/move         has it belong to a queue of this service
-//	POST /jobs/ID/rate         sets how fast it goes: {"entities", "writes", "ramp"}, see mapper.Rate; "for_ns" is for how long
-//	POST /jobs/ID/clean-up     has its records deleted: {"failures", "job", "expire"}, see mapper.CleanUpOptions
+//	POST /jobs/ID/rate         sets how fast it goes: {"entities", "writes", "ramp"}, see mapper.Rate; "for_ns" is for how long;
+//	                           {"entities": -1} lifts the limits
+//	POST /jobs/ID/clean-up     has its records deleted: {"failures", "job", "expire_ns"}, see mapper.CleanUpOptions
 //
 // A POST may have a reason, ?reason=TEXT, which is kept in the job's history and logged with who
 // has asked.

@@ -2,6 +2,7 @@ package jobsapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -154,7 +155,8 @@ func (s service) plan(r *http.Request) (any, error) {
 	var plan struct {
 		Mapper    string          `json:"mapper"`
 		Query     mapper.Query    `json:"query"`
-		PerEntity time.Duration   `json:"per_entity"`
+		PerEntity time.Duration   `json:"per_entity_ns"`
+		Before    time.Duration   `json:"per_entity"` // as older clients name it
 		Writes    float64         `json:"writes"`
 		Params    json.RawMessage `json:"params"` // as those of a start; they are checked
 		mapper.StartOptions
@@ -166,7 +168,8 @@ func (s service) plan(r *http.Request) (any, error) {
 		return nil, err
 	}
 	return mapper.PlanNamed(r.Context(), s.engine, plan.Mapper, plan.Query, &mapper.PlanOptions{
-		StartOptions: plan.StartOptions, PerEntity: plan.PerEntity, Writes: plan.Writes, Params: plan.Params,
+		StartOptions: plan.StartOptions, PerEntity: cmp.Or(plan.PerEntity, plan.Before), Writes: plan.Writes,
+		Params: plan.Params,
 	})
 }
 
@@ -290,13 +293,22 @@ func (s service) rate(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	switch {
+	case rate.Rate == (mapper.Rate{}):
+		return nil, operator.BadRequest(`the rate is empty: {"entities": -1} lifts the limits`)
+	case rate.For == 0:
+		return s.after(r, s.job(r).SetRate(ctx, rate.Rate))
+	}
 	return s.after(r, s.job(r).SetRateFor(ctx, rate.Rate, rate.For))
 }
 
 // cleanUp has the records of a job deleted. A request without a body has the defaults. The job's
 // own record may be gone when it answers: then there is nothing to tell.
 func (s service) cleanUp(r *http.Request) (any, error) {
-	var o mapper.CleanUpOptions
+	var o struct {
+		mapper.CleanUpOptions
+		Before time.Duration `json:"expire"` // as older clients name it
+	}
 	ctx, err := because(r)
 	if err == nil && r.ContentLength != 0 {
 		err = decode(r, "what to clean up", &o)
@@ -304,7 +316,8 @@ func (s service) cleanUp(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.job(r).CleanUp(ctx, &o); err != nil {
+	o.Expire = cmp.Or(o.Expire, o.Before)
+	if err := s.job(r).CleanUp(ctx, &o.CleanUpOptions); err != nil {
 		return nil, err
 	}
 	status, err := s.job(r).Status(r.Context())

@@ -175,6 +175,14 @@ func TestControl(t *testing.T) {
 	if ask("POST", "/spring/rate", `{"entities": 50}`, &s); s.Settings.Rate.Entities != 50 {
 		t.Errorf("rate: %+v", s)
 	}
+	var lifted mapper.Status
+	if ask("POST", "/spring/rate", `{"entities": -1, "for_ns": 60000000000}`, &lifted); lifted.Settings.Rate !=
+		(mapper.Rate{}) {
+		t.Errorf("without a rate: %+v", lifted)
+	}
+	if ask("POST", "/spring/rate", `{"entities": 50}`, &s); s.Settings.Rate.Entities != 50 {
+		t.Errorf("rate: %+v", s)
+	}
 	if ask("POST", "/spring/resume", "", &s); s.State != mapper.Running {
 		t.Errorf("resumed: %+v", s)
 	}
@@ -194,6 +202,7 @@ func TestControl(t *testing.T) {
 		got = append(got, a.What+" by "+a.By+": "+a.Why)
 	}
 	want := []string{"started by ann: the spring credit", "paused by ann: lunch",
+		"its rate is set to 50 entities a second by ann: ", "its rate is not limited any more, for 1m0s by ann: ",
 		"its rate is set to 50 entities a second by ann: ", "resumed by ann: ", "moved by ann: ",
 		"aborted by ann: a mistake", "cleaned up by ann: "}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
@@ -217,6 +226,8 @@ func TestControl(t *testing.T) {
 		{"POST", "/none/clean-up", `{"jobs": true}`, 400, `unknown field \"jobs\"`},
 		{"POST", "/spring/clean-up", `{"job": true}`, 409, "in another way"},
 		{"GET", "/none?x=1", "", 400, `no parameter \"x\"`},
+		{"POST", "/spring/rate", `{}`, 400, `{\"entities\": -1} lifts the limits`},
+		{"POST", "/spring/rate", `{"for_ns": 60000000000}`, 400, `lifts the limits`},
 	} {
 		if text := o.ask(h, c.method, "/api/v1/jobs"+c.path, c.body, c.code, nil); !strings.Contains(text, c.want) {
 			t.Errorf("%s %s: %s, want %q in it", c.method, c.path, text, c.want)
@@ -286,5 +297,27 @@ func TestBodies(t *testing.T) {
 	}
 	for _, path := range []string{"/jobs/j", "/jobs/j/failures"} {
 		o.ask(h, "GET", path, "", 404, nil)
+	}
+}
+
+// TestOldNames has the handler take what clients of before send, in which durations had no unit in
+// their names.
+func TestOldNames(t *testing.T) {
+	o := newOffice(t)
+	h := o.handler(&jobsapi.Options{Allow: jobsapi.Anybody})
+	var plans [3]mapper.Estimate
+	for i, body := range []string{`"per_entity_ns": 1000000000`, `"per_entity": 1000000000`, `"writes": 1`} {
+		o.ask(h, "POST", "/jobs/plan", `{"mapper": "add-credit", "query": {"kind": "Account"}, `+body+"}", 200,
+			&plans[i])
+	}
+	if plans[0].Takes != plans[1].Takes || plans[0].Takes <= plans[2].Takes {
+		t.Errorf("with a second for each entity the plans take %v and %v, and without %v", plans[0].Takes,
+			plans[1].Takes,
+			plans[2].Takes)
+	}
+	for _, body := range []string{`{"expire_ns": -1}`, `{"expire": -1}`} {
+		if text := o.ask(h, "POST", "/jobs/none/clean-up", body, 400, nil); !strings.Contains(text, "Expire is -1ns") {
+			t.Errorf("%s: %s", body, text)
+		}
 	}
 }

@@ -302,9 +302,10 @@ func TestNextJob(t *testing.T) {
 		// The handle of the first job does nothing to the second.
 		for what, err := range map[string]error{
 			"pause": first.Pause(t.Context()), "resume": first.Resume(t.Context()), "abort": first.Abort(t.Context()),
-			"retry":    first.Retry(t.Context()),
-			"clean up": first.CleanUp(t.Context(), nil), "set the rate": first.SetRate(t.Context(), mapper.Rate{}),
-			"status": errorOf(first.Status(t.Context())), "wait": errorOf(first.Wait(t.Context())),
+			"retry":        first.Retry(t.Context()),
+			"clean up":     first.CleanUp(t.Context(), nil),
+			"set the rate": first.SetRate(t.Context(), mapper.Rate{Entities: mapper.Unlimited}),
+			"status":       errorOf(first.Status(t.Context())), "wait": errorOf(first.Wait(t.Context())),
 			"verify": errorOf(first.Verify(t.Context())),
 		} {
 			if !errors.Is(err, mapper.ErrNoSuchJob) {

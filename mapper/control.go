@@ -152,7 +152,7 @@ type CleanUpOptions struct {
 	// Expire, if it is not 0, has the records get the property "expires" in place of
 	// being deleted: that much later than now, for time-to-live policies on the kinds
 	// ScattermapJob, ScattermapRange and ScattermapUndoBatch.
-	Expire time.Duration `json:"expire,omitempty"`
+	Expire time.Duration `json:"expire_ns,omitempty"`
 }
 
 // CleanUp has the records of the job's ranges deleted, by tasks of its own; nil is
@@ -188,17 +188,29 @@ func (j *Job) SetRetain(ctx context.Context, d time.Duration) error {
 }
 
 // SetRate changes how fast the job goes. Pages that begin from a second later on keep to
-// it. If it turns the ramp on, that begins now. A rate that is no number, or too low for the
-// job's workers, is [ErrArguments], and a job that has ended, but for a failed one, [ErrState].
-func (j *Job) SetRate(ctx context.Context, rate Rate) error { return j.SetRateFor(ctx, rate, 0) }
+// it. If it turns the ramp on, that begins now. Rate{Entities: [Unlimited]} lifts the limits. The
+// zero Rate says nothing, and is [ErrArguments], as one is that is no number, or too low for the
+// job's workers. A job that has ended, but for a failed one, is [ErrState].
+func (j *Job) SetRate(ctx context.Context, rate Rate) error { return j.setRate(ctx, rate, 0) }
 
-// SetRateFor is [Job.SetRate] for a time, behind which the job goes as fast again as it did before,
-// within two minutes; 0 is for good.
+// SetRateFor is [Job.SetRate] for a time, which is above 0: after it the job goes as fast again as
+// it did before, within two minutes.
 func (j *Job) SetRateFor(ctx context.Context, rate Rate, d time.Duration) error {
+	if d <= 0 {
+		return fmt.Errorf("mapper: set the rate of %s: %w: its time is %v, and has to be above 0: SetRate sets it "+
+			"without an end", j.ID, ErrArguments, d)
+	}
+	return j.setRate(ctx, rate, d)
+}
+
+// setRate sets the rate for a time, or without an end if that is 0.
+func (j *Job) setRate(ctx context.Context, rate Rate, d time.Duration) error {
+	if rate == (Rate{}) {
+		return fmt.Errorf("mapper: set the rate of %s: %w: the Rate is empty: Entities: Unlimited lifts the limits",
+			j.ID, ErrArguments)
+	}
 	e, text, until := engineOf(ctx, j), rate.limit().Becomes(), time.Time{}
-	if d < 0 {
-		return fmt.Errorf("mapper: set the rate of %s: %w: its time is %v", j.ID, ErrArguments, d)
-	} else if d > 0 {
+	if d > 0 {
 		text, until = fmt.Sprintf("%s, for %v", text, d), time.Now().UTC().Add(d).Truncate(time.Microsecond)
 	}
 	_, err := asked(e).Change(ctx, j.ref(), text, func(r *record.Job) (changed bool, err error) {
@@ -214,7 +226,7 @@ func (j *Job) SetRateFor(ctx context.Context, rate Rate, d time.Duration) error 
 		if before, err := r.RateLimit(); rate.Ramp && (err != nil || !before.Ramp) {
 			r.RampFrom = time.Now().UTC().Truncate(time.Microsecond)
 		}
-		encoded, err := json.Marshal(rate)
+		encoded, err := json.Marshal(rate.limit())
 		record.SetRate(r, encoded, until)
 		return true, err
 	})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"net/http"
 	"path"
 	"reflect"
@@ -18,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/internal/intercept"
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/executor"
@@ -58,8 +60,9 @@ type Options struct {
 	// own finalizer, see [Mapper.OnDone].
 	OnState func(ctx context.Context, c StateChange)
 
-	// Schedules are those whose ticks may wait for the end of a job, see [QueueTick]: the engine
-	// advances them when any job ends or is paused in its process, and in [Engine.Revive].
+	// Schedules are those whose runs the engine starts. Where ticks wait for the end of a job, see
+	// [QueueTick], it starts their runs when any job ends or is paused in its process, and in
+	// [Engine.Revive].
 	Schedules []ScheduleDefinition
 
 	// MeterProvider and TracerProvider receive what docs/telemetry.md lists. Default to the global
@@ -77,6 +80,10 @@ type Options struct {
 	// does not say so: those of jobs that schedules, exports, prebuilt mappers and undos start,
 	// too. Defaults to [RetainAlways]. A job keeps what it was started with.
 	Retain time.Duration
+
+	// Prices are what Google charges, for plans, budgets, and what jobs have cost. Defaults to
+	// [billing.NAM5].
+	Prices billing.Prices
 }
 
 // An Engine starts jobs, follows them, and runs their tasks. All engines with
@@ -94,6 +101,9 @@ type Engine struct {
 	queues  queues // of the process; all of their engines have the same
 	health  *store.Health
 	retain  time.Duration // of new jobs
+
+	schedules []string // their names
+	prices    billing.Prices
 
 	undoMost *atomic.Int64 // bytes that the commit of an undo's page has; 0: the default
 }
@@ -113,7 +123,17 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 	if err := checkRetain("Options.Retain", o.Retain); err != nil {
 		return nil, fmt.Errorf("mapper: %w: %w", ErrArguments, err)
 	}
+	prices := o.Prices
+	if prices == (billing.Prices{}) {
+		prices = billing.NAM5
+	}
+	for _, price := range []float64{prices.Reads, prices.Writes, prices.Deletes, prices.SmallOps, prices.TaskOps} {
+		if !(price >= 0) || math.IsInf(price, 1) { // not a number, too
+			return nil, fmt.Errorf("mapper: %w: Options.Prices has %v, and prices are at least 0", ErrArguments, price)
+		}
+	}
 	e := &Engine{
+		prices: prices,
 		client: client, queue: queue, log: o.Logger, retain: o.Retain,
 		mappers: make(map[string]*function.Definition), health: new(store.Health), undoMost: new(atomic.Int64),
 	}
@@ -143,6 +163,19 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 			}
 		}
 	}
+	for i, s := range o.Schedules {
+		if s == nil {
+			return nil, fmt.Errorf("mapper: %w: Options.Schedules[%d] is nil", ErrArguments, i)
+		}
+		if err := s.defined(e); err != nil {
+			return nil, fmt.Errorf("mapper: %w: Options.Schedules[%d]: %w", ErrArguments, i, err)
+		}
+		if slices.Contains(e.schedules, s.Name()) {
+			return nil, fmt.Errorf("mapper: %w: Options.Schedules: two schedules have the name %q", ErrArguments,
+				s.Name())
+		}
+		e.schedules = append(e.schedules, s.Name())
+	}
 	said := &journal.Journal{Store: e.store(), Log: e.log, Flaws: journal.Limited(e.log), Hook: hookOf(o.OnState)}
 	if schedules := o.Schedules; len(schedules) > 0 {
 		said.Hook = journal.Advancing(said.Hook, func(ctx context.Context) error {
@@ -151,7 +184,7 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 	}
 	e.log = said.Flaws
 	e.jobs = &lifecycle.Jobs{Store: store.New(client), Queue: queue, Mappers: e.mappers, Log: e.log, Journal: said,
-		Gate: gate.New(), Random: lifecycle.Unique}
+		Gate: gate.New(), Random: lifecycle.Unique, Prices: e.prices}
 	var err error
 	if e.jobs.Telemetry, err = telemetry.New(o.MeterProvider, o.TracerProvider); err != nil {
 		return nil, fmt.Errorf("mapper: %w", err)
@@ -237,7 +270,7 @@ func (e *Engine) Jobs(ctx context.Context, o *JobsOptions, cursor string) (jobs 
 	if e != nil && e.queue != nil && !o.AllQueues {
 		queues = e.queues.owners()
 	}
-	if jobs, next, err = o.list(ctx, e.store(), queues, cursor); err != nil {
+	if jobs, next, err = o.list(ctx, e.store(), queues, cursor, e.Prices()); err != nil {
 		return nil, "", fmt.Errorf("mapper: jobs: %w", err)
 	}
 	return jobs, next, nil
@@ -319,6 +352,14 @@ func (e *Engine) Mappers() (all []Registered) {
 		}
 	}
 	return all
+}
+
+// Prices returns the prices that the engine was told, see [Options].Prices.
+func (e *Engine) Prices() billing.Prices {
+	if e == nil {
+		return billing.NAM5
+	}
+	return e.prices
 }
 
 // Client returns the client of the engine's database.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/mapper/internal/progress"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -48,7 +49,7 @@ const jobsPage = 50
 // list returns a page of the jobs that are chosen, and where to go on. An empty queue stands for
 // all.
 func (o *JobsOptions) list(
-	ctx context.Context, st store.Store, queues []record.Owner, cursor string,
+	ctx context.Context, st store.Store, queues []record.Owner, cursor string, prices billing.Prices,
 ) (jobs []JobInfo, next string, err error) {
 	if cursor != "" && !record.ValidPlace(cursor) {
 		return nil, "", fmt.Errorf("%w: the cursor %.80q is not one of Jobs", ErrArguments, cursor)
@@ -70,7 +71,7 @@ func (o *JobsOptions) list(
 			}
 			q, err := query.Of(j)
 			if err == nil {
-				_, info.Dollars = progress.Of(j, sum, q, time.Now())
+				_, info.Dollars = progress.Of(j, sum, q, time.Now(), prices)
 			} else {
 				info.Error = cmp.Or(info.Error, err.Error()) // the list has the others all the same
 			}

@@ -93,6 +93,7 @@ func newRelic(t *testing.T) *relic {
 			Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}); err != nil {
 		t.Fatal(err)
 	}
+	mapper.LetTick(r.engine, "nightly", weekly.Name())
 	handler = r.engine.Handler()
 	return r
 }
@@ -524,7 +525,7 @@ var oldJobs = map[string]func(*testing.T, *relic){
 			s.Settings.Rate.Entities != 2 {
 			t.Errorf("a job over a share: %+v, %v", s, err)
 		}
-		r.must(job.SetRate(t.Context(), mapper.Rate{}))
+		r.must(job.SetRate(t.Context(), mapper.Rate{Entities: mapper.Unlimited}))
 		r.must(job.Resume(t.Context()))
 		if s, err = job.Wait(t.Context()); err != nil || s.State != mapper.Succeeded || s.Processed == 0 ||
 			s.Processed == 40 {
@@ -583,11 +584,11 @@ var oldJobs = map[string]func(*testing.T, *relic){
 		for i, day := range []int{18, 25} {
 			run := r.engine.Job(weekly.RunID(dayOf(day)))
 			if i == 0 {
-				r.must(run.SetRate(t.Context(), mapper.Rate{}))
+				r.must(run.SetRate(t.Context(), mapper.Rate{Entities: mapper.Unlimited}))
 				r.must(run.Resume(t.Context()))
 			} else {
 				r.must(weekly.Advance(t.Context(), r.engine))
-				r.must(run.SetRate(t.Context(), mapper.Rate{}))
+				r.must(run.SetRate(t.Context(), mapper.Rate{Entities: mapper.Unlimited}))
 			}
 			if s, err := run.Wait(t.Context()); err != nil || s.State != mapper.Succeeded || s.Processed != 40 ||
 				r.balances("Ticked", 1000*(i+1)) != 40 {

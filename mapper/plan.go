@@ -34,9 +34,6 @@ type PlanOptions struct {
 	// Params are the parameters of the job, as JSON. [PlanNamed] checks them as a start does; they
 	// change no estimate. Empty ones are not checked.
 	Params json.RawMessage
-
-	// Prices are what Google charges. Defaults to [billing.NAM5].
-	Prices billing.Prices
 }
 
 // An Estimate is what [Plan] expects of a job.
@@ -47,10 +44,10 @@ type Estimate struct {
 	// it is no estimate: there are as many, or more, as they were counted no further
 	AtLeast bool `json:"at_least,omitempty"`
 
-	Workers int           `json:"workers"` // tasks at once
-	Pages   int64         `json:"pages"`   // that the job commits
-	Tasks   int64         `json:"tasks"`   // of its ranges, without sweeps
-	Takes   time.Duration `json:"takes"`   // nanoseconds, if calls take what they take in docs/scale.md
+	Workers int           `json:"workers"`  // tasks at once
+	Pages   int64         `json:"pages"`    // that the job commits
+	Tasks   int64         `json:"tasks"`    // of its ranges, without sweeps
+	Takes   time.Duration `json:"takes_ns"` // if calls take what they take in docs/scale.md
 
 	Usage   billing.Usage `json:"usage"`   // what the job uses; RPCs are not estimated
 	Dollars float64       `json:"dollars"` // what that costs
@@ -118,9 +115,6 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 		opts.Writes = 1
 	}
 	opts.PerEntity = cmp.Or(opts.PerEntity, 2*time.Millisecond)
-	if opts.Prices == (billing.Prices{}) {
-		opts.Prices = billing.NAM5
-	}
 	longest := m.Longest(e.queue.Deadline())
 	start := opts.withDefaults(longest)
 	err := start.validate(longest, e.queue.Deadline())
@@ -159,7 +153,7 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 		Query: q, PageSize: int64(start.PageSize), PageTime: start.PageTime, Workers: int64(start.Workers),
 		AtOnce: int64(max(start.Workers, concurrent)),
 		Rate:   start.Rate.limit(), Deadline: e.queue.Deadline(), Update: !opts.Visit, Writes: opts.Writes,
-		PerEntity: opts.PerEntity, Prices: opts.Prices,
+		PerEntity: opts.PerEntity, Prices: e.prices,
 	})
 	if err != nil {
 		return fail(err)

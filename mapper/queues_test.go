@@ -112,7 +112,7 @@ func TestTwoServices(t *testing.T) {
 		}
 		for what, err := range map[string]error{
 			"pause": b.Pause(ctx), "resume": b.Resume(ctx), "retry": b.Retry(ctx), "abort": b.Abort(ctx),
-			"clean up": b.CleanUp(ctx, nil), "set the rate of": b.SetRate(ctx, mapper.Rate{}),
+			"clean up": b.CleanUp(ctx, nil), "set the rate of": b.SetRate(ctx, mapper.Rate{Entities: mapper.Unlimited}),
 		} {
 			if !errors.Is(err, mapper.ErrOtherQueue) || !strings.Contains(err.Error(), queueName) ||
 				!strings.Contains(err.Error(), otherQueue) {

@@ -13,11 +13,11 @@ import "github.com/scattermap/scattermap/mapper/internal/pace"
 // seconds; with few workers they are larger and cost fewer writes for records. The rate
 // holds on average over a minute.
 type Rate struct {
-	// Entities is how many entities are processed in a second. 0 is no limit.
+	// Entities is how many entities are processed in a second. 0 and [Unlimited] are no limit.
 	Entities float64 `json:"entities,omitempty"`
 
 	// Writes is how many writes are made in a second: puts and deletes of the function,
-	// and those of the job's own records. 0 is no limit.
+	// and those of the job's own records. 0 and [Unlimited] are no limit.
 	Writes float64 `json:"writes,omitempty"`
 
 	// Ramp has the job begin with 500 entities and 500 writes a second, and allows half
@@ -34,9 +34,19 @@ type Rate struct {
 // around pages. What its start takes does not count. A page costs what those before it did, for an
 // entity: one whose function suddenly puts much more may pass the budget. An undo takes none.
 type Budget struct {
-	Dollars    float64 `json:"dollars,omitempty"`    // by the prices of billing.NAM5
+	Dollars    float64 `json:"dollars,omitempty"`    // at the prices of [Options].Prices
 	Operations int64   `json:"operations,omitempty"` // reads, writes, deletes, and operations of tasks
 }
 
+// Unlimited is no limit, where a setting has one: of failures, or of a [Rate].
+const Unlimited = -1
+
 // limit returns what the rate allows.
-func (r Rate) limit() pace.Limit { return pace.Limit(r) }
+func (r Rate) limit() pace.Limit {
+	for _, n := range []*float64{&r.Entities, &r.Writes} {
+		if *n == Unlimited {
+			*n = 0 // as records have it
+		}
+	}
+	return pace.Limit(r)
+}

@@ -135,7 +135,7 @@ func TestRateLowered(t *testing.T) {
 		}
 		time.Sleep(6 * time.Minute)
 		later := time.Now()
-		if err := job.SetRate(t.Context(), mapper.Rate{}); err != nil {
+		if err := job.SetRate(t.Context(), mapper.Rate{Entities: mapper.Unlimited}); err != nil {
 			t.Fatal(err)
 		}
 		w.wait(job)
@@ -217,7 +217,7 @@ func TestRampLater(t *testing.T) {
 		w, job := c.start(t, tenWorkers, 24_000, &mapper.StartOptions{Workers: 10, Rate: mapper.Rate{Entities: 1}})
 		time.Sleep(time.Hour)
 		changed := time.Now()
-		for _, rate := range []mapper.Rate{{Entities: math.NaN()}, {Writes: math.Inf(1)}, {Entities: -1}} {
+		for _, rate := range []mapper.Rate{{Entities: math.NaN()}, {Writes: math.Inf(1)}, {Entities: -2}, {}} {
 			if err := job.SetRate(t.Context(), rate); !errors.Is(err, mapper.ErrArguments) {
 				t.Errorf("%+v: %v", rate, err)
 			}
@@ -249,7 +249,7 @@ func TestRatePauses(t *testing.T) {
 		if n := c.between(paused, time.Now()); n > 0 {
 			t.Errorf("%d entities while the job is paused", n)
 		}
-		if err := job.SetRate(t.Context(), mapper.Rate{}); err != nil {
+		if err := job.SetRate(t.Context(), mapper.Rate{Entities: mapper.Unlimited}); err != nil {
 			t.Fatal(err)
 		}
 		if err := job.Resume(t.Context()); err != nil {
@@ -270,7 +270,7 @@ func TestBadRates(t *testing.T) {
 		w := newWorld(t, setting{queue: hundred}, addCredit)
 		w.putAccounts([]*datastore.Key{names(1)[0]})
 		for text, rate := range map[string]mapper.Rate{
-			"Rate.Entities has to be at least 0":           {Entities: -1},
+			"Rate.Entities has to be at least 0":           {Entities: -2},
 			"Rate.Entities has to be at least 5 a second":  {Entities: 4.9},
 			"Rate.Writes has to be at least 15 a second":   {Writes: 14},
 			"for 100 workers, as each waits for up to 20s": {Writes: 1},
@@ -294,10 +294,11 @@ func TestBadRates(t *testing.T) {
 			t.Errorf("a rate that is too slow: %v", err)
 		}
 		w.wait(job)
-		if err := job.SetRate(t.Context(), mapper.Rate{}); !errors.Is(err, mapper.ErrState) {
+		if err := job.SetRate(t.Context(), mapper.Rate{Entities: mapper.Unlimited}); !errors.Is(err, mapper.ErrState) {
 			t.Errorf("a job that has ended: %v", err)
 		}
-		if err := w.engine.Job("other").SetRate(t.Context(), mapper.Rate{}); !errors.Is(err, mapper.ErrNoSuchJob) {
+		if err := w.engine.Job("other").SetRate(t.Context(), mapper.Rate{Entities: mapper.Unlimited}); !errors.Is(err,
+			mapper.ErrNoSuchJob) {
 			t.Errorf("no job: %v", err)
 		}
 	})
@@ -339,13 +340,21 @@ func TestRateFor(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		rate(100)
 		set(mapper.Rate{Entities: 30}, time.Minute)
-		set(mapper.Rate{Entities: 40}, 0) // for good
+		if err := job.SetRate(ctx, mapper.Rate{Entities: 40}); err != nil {
+			t.Fatal(err)
+		}
 		time.Sleep(10 * time.Minute)
 		rate(40)
-		if err := job.SetRateFor(ctx, mapper.Rate{}, -1); !errors.Is(err, mapper.ErrArguments) {
-			t.Error(err)
+		for _, d := range []time.Duration{-1, 0} {
+			if err := job.SetRateFor(ctx, mapper.Rate{Entities: 1}, d); !errors.Is(err, mapper.ErrArguments) {
+				t.Errorf("for %v: %v", d, err)
+			}
 		}
-		set(mapper.Rate{}, time.Minute) // as fast as it can, for a minute
+		if err := job.SetRateFor(ctx, mapper.Rate{}, time.Hour); !errors.Is(err, mapper.ErrArguments) {
+			t.Errorf("a rate that says nothing: %v", err)
+		}
+		rate(40)
+		set(mapper.Rate{Entities: mapper.Unlimited}, time.Minute) // as fast as it can, for a minute
 		w.wait(job)
 		acts, err := job.History(ctx)
 		if err != nil {

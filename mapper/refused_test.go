@@ -99,6 +99,8 @@ func newRefusedWorld(t *testing.T) *refusedWorld {
 		t.Fatal(err)
 	}
 	w.job = w.operator.Job("j")
+	mapper.LetTick(w.engine, "refused")
+	mapper.LetTick(w.operator, "refused")
 	return w
 }
 

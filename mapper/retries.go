@@ -31,12 +31,12 @@ type Retries struct {
 // restarts. Those of a Visit take 74 minutes, as it calls services that may be down for longer.
 const (
 	UpdateAttempts = 5
-	VisitAttempts  = record.VisitAttempts
+	VisitAttempts  = 10
 )
 
 // MaxDeaths is how often a process may die while it does nothing but one entity, which is a failure
 // then, or nothing but a job's finalizer, which fails the job.
-const MaxDeaths = record.MaxDeaths
+const MaxDeaths = 5
 
 // Retries sets how often, and when, the function is tried again in jobs that do not say so
 // themselves. It returns the mapper, for use in its definition.

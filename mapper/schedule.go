@@ -62,13 +62,20 @@ type Schedule[P any] struct {
 }
 
 // NewSchedule defines a schedule. Its name is part of the IDs of its jobs: 1 to 70 letters, digits,
-// '-' and '_'.
+// '-' and '_'. List it in [Options].Schedules: [New] refuses one that is wrong, and an engine that
+// does not have a schedule whose ticks may wait refuses these.
 func NewSchedule[P any](name string, m *Mapper[P], overlap Overlap) *Schedule[P] {
 	return &Schedule[P]{name, m, overlap}
 }
 
 // A ScheduleDefinition is a [Schedule] of any parameters.
 type ScheduleDefinition interface {
+	// Name returns the schedule's name.
+	Name() string
+
+	// defined returns what is wrong with the schedule in an engine.
+	defined(e *Engine) error
+
 	// Advance starts the run of a tick that waits, if nothing is in its way any more.
 	Advance(ctx context.Context, e *Engine) error
 }
@@ -80,6 +87,9 @@ type Ticked struct {
 	// last; of one that an erasure has taken out, a hash
 	Job *Job
 }
+
+// Name returns the schedule's name.
+func (s *Schedule[P]) Name() string { return s.name }
 
 // RunID returns the ID of the job of a tick.
 func (s *Schedule[P]) RunID(at time.Time) string {
@@ -117,17 +127,35 @@ func (s *Schedule[P]) Tick(
 	return ticked, nil
 }
 
-// check returns what is wrong with a schedule, or with a tick.
-func (s *Schedule[P]) check(e *Engine, t tick) error {
+// defined returns what is wrong with the schedule in an engine.
+func (s *Schedule[P]) defined(e *Engine) error {
 	switch {
-	case e == nil || e.client == nil:
-		return errNoEngine
+	case s == nil:
+		return errors.New("the schedule is nil")
 	case s.mapper == nil || s.mapper.def.Prepare == nil:
 		return errors.New("the mapper is nil, or was not made by Update, Visit or Collect")
 	case len(s.name) > 70 || !record.ValidJobID(s.name):
 		return fmt.Errorf("the name %q is not 1 to 70 letters, digits, '-' and '_'", s.name)
 	case s.overlap != SkipTick && s.overlap != QueueTick && s.overlap != ReplaceRun:
 		return fmt.Errorf("the overlap is %q, want %q, %q or %q", s.overlap, SkipTick, QueueTick, ReplaceRun)
+	case e.mappers[s.mapper.def.Name] == nil:
+		return fmt.Errorf("%w %q: have %s", ErrUnknownMapper, s.mapper.def.Name, e.names())
+	}
+	return nil
+}
+
+// check returns what is wrong with a schedule, or with a tick.
+func (s *Schedule[P]) check(e *Engine, t tick) error {
+	if e == nil || e.client == nil {
+		return errNoEngine
+	}
+	if err := s.defined(e); err != nil {
+		return err
+	}
+	switch {
+	case s.overlap != SkipTick && !slices.Contains(e.schedules, s.name):
+		return fmt.Errorf("the schedule is not among the engine's Options.Schedules, and nothing would start a tick "+
+			"that waits, as it may with the overlap %q", s.overlap)
 	case t.At.IsZero() || t.At.Year() < 1:
 		return errors.New("the tick has no time")
 	case time.Until(t.At) > mostAhead:

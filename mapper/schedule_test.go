@@ -118,6 +118,7 @@ func TestOverlap(t *testing.T) {
 				mappertest.Run(t, mapper.Set(nightly), &mappertest.Options{Seed: seed},
 					func(t *testing.T, w *mappertest.World) {
 						putLeaves(t, w.Client)
+						mapper.LetTick(w.Engine, "nightly")
 						w.Trouble()
 						overlapping(t, w, s, overlap)
 					})
@@ -205,6 +206,7 @@ func TestReplaceIsReady(t *testing.T) {
 	for _, overlap := range []mapper.Overlap{mapper.ReplaceRun, mapper.QueueTick} {
 		s := mapper.NewSchedule("nightly", nightly, overlap)
 		mappertest.Run(t, mapper.Set(nightly), nil, func(t *testing.T, w *mappertest.World) {
+			mapper.LetTick(w.Engine, "nightly")
 			putLeaves(t, w.Client)
 			run := ticker(t, w, s, midnight).Job
 			for _, kind := range []string{"Leave", ""} { // which nobody has, and which can't be
@@ -231,6 +233,7 @@ func TestWaitingGoesFirst(t *testing.T) {
 	t.Parallel()
 	s := mapper.NewSchedule("nightly", nightly, mapper.QueueTick)
 	mappertest.Run(t, mapper.Set(nightly), nil, func(t *testing.T, w *mappertest.World) {
+		mapper.LetTick(w.Engine, "nightly")
 		putLeaves(t, w.Client)
 		second, third := midnight.Add(time.Hour), midnight.Add(2*time.Hour)
 		first := ticker(t, w, s, midnight).Job
@@ -347,14 +350,40 @@ func TestOneRunGoesOn(t *testing.T) {
 func TestScheduleRefused(t *testing.T) {
 	t.Parallel()
 	mappertest.Run(t, mapper.Set(nightly), nil, func(t *testing.T, w *mappertest.World) {
+		other := mapper.Update("other", func(context.Context, *mapper.Entity[leaf], string) error { return nil })
 		for want, s := range map[string]*mapper.Schedule[string]{
 			`"a b"`:             mapper.NewSchedule("a b", nightly, mapper.SkipTick),
 			`"wait"`:            mapper.NewSchedule("nightly", nightly, "wait"),
+			`overlap is ""`:     mapper.NewSchedule("nightly", nightly, ""),
 			"the mapper is nil": mapper.NewSchedule[string]("nightly", nil, mapper.SkipTick),
+			`mapper "other"`:    mapper.NewSchedule("nightly", other, mapper.SkipTick),
+			"schedule is nil":   nil,
 		} {
-			_, err := s.Tick(t.Context(), w.Engine, midnight, mapper.Query{Kind: "Leaf"}, "", nil)
+			_, err := mapper.New(w.Client, w.Engine.Queue(), &mapper.Options{Mappers: mapper.Set(nightly),
+				Schedules: []mapper.ScheduleDefinition{s}})
+			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), want) {
+				t.Errorf("an engine: %v, want an error with %s", err, want)
+			}
+			if s == nil {
+				continue
+			}
+			_, err = s.Tick(t.Context(), w.Engine, midnight, mapper.Query{Kind: "Leaf"}, "", nil)
 			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%v, want an error with %s", err, want)
+			}
+		}
+		twice := mapper.NewSchedule("nightly", nightly, mapper.SkipTick)
+		for _, all := range [][]mapper.ScheduleDefinition{{nil}, {twice, twice}} {
+			if _, err := mapper.New(w.Client, w.Engine.Queue(), &mapper.Options{Mappers: mapper.Set(nightly),
+				Schedules: all}); !errors.Is(err, mapper.ErrArguments) {
+				t.Errorf("an engine with the schedules %v: %v", all, err)
+			}
+		}
+		for _, overlap := range []mapper.Overlap{mapper.QueueTick, mapper.ReplaceRun} { // nobody would start what waits
+			s := mapper.NewSchedule("elsewhere", nightly, overlap)
+			if _, err := s.Tick(t.Context(), w.Engine, midnight, mapper.Query{Kind: "Leaf"}, "", nil); !errors.Is(err,
+				mapper.ErrArguments) || !strings.Contains(err.Error(), "Options.Schedules") {
+				t.Errorf("%s: a tick of a schedule that the engine lacks: %v", overlap, err)
 			}
 		}
 		s := mapper.NewSchedule("nightly", nightly, mapper.SkipTick)

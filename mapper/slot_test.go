@@ -118,6 +118,7 @@ func TestJobBesideARun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, ctx := newWorld(t, setting{}, steadyCredit), t.Context()
+		mapper.LetTick(w.engine, "nightly", "hourly")
 		w.putAccounts(names(100))
 		w.putOthers(10)
 		s, other := mapper.NewSchedule("nightly", steadyCredit, mapper.SkipTick),
@@ -236,6 +237,8 @@ func TestOverlapChanges(t *testing.T) {
 		t.Run(string(now), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, ctx := newWorld(t, setting{}, steadyCredit), t.Context()
+				mapper.LetTick(w.engine, "nightly")
+				mapper.LetTick(w.engine, "nightly", "hourly")
 				w.putAccounts(names(100))
 				hand, err := w.byHand("by-hand", "Account")
 				w.must(err)
@@ -347,6 +350,7 @@ func TestTickStalls(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						w, s := newWorld(t, setting{}, steadyCredit),
 							mapper.NewSchedule("nightly", steadyCredit, overlap)
+						mapper.LetTick(w.engine, s.Name())
 						staller := newFleetOf(w, queueName, target, 1, 1, steadyCredit)
 						w.putAccounts(names(20))
 						switch test.before {
@@ -358,7 +362,9 @@ func TestTickStalls(t *testing.T) {
 						}
 						m.happen = func(*process) { test.meanwhile(w, s) }
 						q := mapper.Query{Kind: "Account"}
-						got, err := s.Tick(m.with(t.Context()), staller.pick().engine, minute(2), q, credit{1},
+						e := staller.pick().engine
+						mapper.LetTick(e, s.Name())
+						got, err := s.Tick(m.with(t.Context()), e, minute(2), q, credit{1},
 							&mapper.StartOptions{PageSize: 10})
 						if err != nil {
 							t.Fatalf("at call %d: %v", after, err)
@@ -395,6 +401,7 @@ func TestLateReplacement(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w, ctx, s := newWorld(t, setting{}, steadyCredit), t.Context(),
 				mapper.NewSchedule("nightly", steadyCredit, mapper.ReplaceRun)
+			mapper.LetTick(w.engine, s.Name())
 			late := newFleetOf(w, queueName, target, 1, 1, steadyCredit)
 			w.putAccounts(names(20))
 			first := w.tickOver(s, minute(1), "Account").Job
@@ -407,7 +414,9 @@ func TestLateReplacement(t *testing.T) {
 				w.wait(w.tickOver(s, minute(2), "Account").Job)
 				w.must(first.Retry(ctx)) // there is nothing to retry: it runs for a moment
 			}
-			_, err := s.Tick(m.with(ctx), late.pick().engine, minute(2), mapper.Query{Kind: "Account"}, credit{1},
+			e := late.pick().engine
+			mapper.LetTick(e, s.Name())
+			_, err := s.Tick(m.with(ctx), e, minute(2), mapper.Query{Kind: "Account"}, credit{1},
 				&mapper.StartOptions{PageSize: 10})
 			if err != nil {
 				t.Fatalf("at call %d: %v", after, err)

@@ -187,7 +187,7 @@ func newJob(
 		Tolerant: opts.FailureLimit < 0, AttemptSettings: record.AttemptSettings{Attempts: int64(retries.Attempts),
 			BackoffFirst: int64(retries.First), BackoffMax: int64(retries.Max)},
 	}
-	for to, v := range map[*[]byte]any{&j.Query: q, &j.Splitting: opts.Splitting, &j.Rate: opts.Rate,
+	for to, v := range map[*[]byte]any{&j.Query: q, &j.Splitting: opts.Splitting, &j.Rate: opts.Rate.limit(),
 		&j.Budget: opts.Budget} {
 		text, err := json.Marshal(v)
 		if err != nil {
@@ -212,7 +212,7 @@ func (e *Engine) fillIn(opts *StartOptions, mode function.Mode, concurrent int) 
 	err := opts.Rate.limit().Validate("StartOptions.Rate", int64(max(opts.Workers, concurrent)), e.queue.Deadline())
 	if err == nil {
 		err = executor.CheckBudget(record.Budget(opts.Budget), opts.PageSize, max(opts.Workers, concurrent),
-			mode.Writes())
+			mode.Writes(), e.prices)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrArguments, err)

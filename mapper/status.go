@@ -41,7 +41,8 @@ type Status struct {
 	Undo    string    `json:"undo,omitempty"` // the ID of the job that undoes it, see [Job.Undo]
 
 	Progress Progress `json:"progress"`
-	// about what the job has cost so far, by billing.NAM5, without what its function writes besides
+	// about what the job has cost so far, at the prices of [Options].Prices, without what its
+	// function writes besides
 	Dollars float64 `json:"dollars"`
 
 	// Params are the job's parameters as JSON, and Settings its settings as they are in force: with
@@ -176,7 +177,8 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	if function.IsRehearsal(s.Mapper) {
 		sum.Written = 0
 	}
-	s.Progress, s.Dollars = progress.Of(job, sum, s.Query.inner(), time.Now())
+	found, dollars := progress.Of(job, sum, s.Query.inner(), time.Now(), j.engine.Prices())
+	s.Progress, s.Dollars = Progress(found), dollars
 	if s.State == Running && job.Error == "" {
 		s.Error = cmp.Or(lifecycle.Lookout{Jobs: asked(j.engine.queues.of(job.Queue))}.Complaint(ctx, job, sum.Waiting),
 			s.Error)
@@ -193,8 +195,27 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	return s, nil
 }
 
-// A Progress says how far a job is, and between which bounds.
-type Progress = progress.Progress
+// A Progress says how far a job is.
+type Progress struct {
+	// The share of its entities that the job has processed or failed on, from 0 to 1: an estimate,
+	// and its bounds. A later estimate is hardly ever below an earlier AtLeast, which is four
+	// standard deviations below its own, unless entities were inserted meanwhile: these count once
+	// the job has found them. Where all that is left was counted, and all records were read, they
+	// are the same; they are far apart while little is known, and where a query narrows a kind
+	// down.
+	AtLeast float64 `json:"at_least"`
+	About   float64 `json:"about"`
+	AtMost  float64 `json:"at_most"`
+
+	Rate    float64 `json:"rate"`    // entities a second in the last minute, while the job runs,
+	Overall float64 `json:"overall"` // and since it was started
+
+	// How long it takes until the last entity at Rate, in nanoseconds; 0 if that is not known, as
+	// while nothing was done.
+	LeftAtLeast time.Duration `json:"left_at_least_ns,omitempty"`
+	Left        time.Duration `json:"left_ns,omitempty"`
+	LeftAtMost  time.Duration `json:"left_at_most_ns,omitempty"`
+}
 
 // whyNotFaster returns why a job is not faster, whose ramp began so long ago, or nothing.
 func whyNotFaster(s *Status, since time.Duration) string {
@@ -220,7 +241,8 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 	return &Status{
 		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", CleanUpAt: record.DueAt(j), RetiredAt: j.CleanedAt, ID: j.ID,
 		Mapper: j.Mapper, Queue: string(j.Queue), Query: publicQuery(q), State: State(j.State),
-		Error: cmp.Or(j.Error, j.Trouble), Limited: j.State == record.Paused && j.Limited, Params: slices.Clone(j.Params), Settings: settings, Created: j.Created,
+		Error: cmp.Or(j.Error, j.Trouble), Limited: j.State == record.Paused && j.Limited,
+		Params: slices.Clone(j.Params), Settings: settings, Created: j.Created,
 		Ended: j.Ended, Undo: j.Undo,
 		Processed: sum.Processed, Written: sum.Written, Conflicts: sum.Conflicts, Failures: sum.Failures,
 		Remaining: sum.Expected, Counters: sum.Counters,
@@ -230,11 +252,11 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 	}, nil
 }
 
-// Wait waits until the job has ended, or one of its limits has paused it, and returns
-// its status; it waits on while somebody has paused it. Its error is about the waiting only:
-// [Status.Err] says whether the job has done its work. Waiting costs one read every two seconds, or more often at
-// first, and every minute up to 20 and two calls of the queue: if that can't deliver the
-// job's tasks, the log says why. It goes on through errors that pass within a minute.
+// Wait waits until the job has ended, or one of its limits has paused it, and returns its status;
+// it waits on while somebody has paused it. Its error is about the waiting only: [Status.Err] says
+// whether the job has done its work. Waiting costs one read every two seconds, or more often at
+// first, and every minute up to 20 and two calls of the queue: if that can't deliver the job's
+// tasks, the log says why. It goes on through errors that pass within a minute.
 func (j *Job) Wait(ctx context.Context) (*Status, error) {
 	var s *Status
 	err := lifecycle.Lookout{Jobs: asked(engineOf(ctx, j))}.Await(ctx, j.ref(), func(ended record.Ref) (err error) {
@@ -336,21 +358,39 @@ func (j *Job) Left(ctx context.Context, cursor string) (left []Left, next string
 
 // An Example is what a rehearsal would do to an entity: which, what, and some of its properties
 // before and after.
-type Example = record.Example
+type Example struct {
+	Key *datastore.Key `json:"key"`
+	// "change", "delete", "put another entity" or "delete another entity"
+	What string `json:"what"`
+	// that it would change or put, or of what it would delete
+	Properties []ExampleProperty `json:"properties,omitempty"`
+}
 
 // An ExampleProperty is a property of an [Example], with its values as texts of up to 200
 // characters.
-type ExampleProperty = record.ExampleProperty
+type ExampleProperty struct {
+	Name   string `json:"name"`
+	Before string `json:"before"` // empty: it is not there
+	After  string `json:"after"`
+}
 
 // Examples returns what a job that is a rehearsal would do to some entities, two of each of up to
 // 20 of its pages: a random choice of pages, and the same each time.
 func (j *Job) Examples(ctx context.Context) (examples []Example, err error) {
 	ranges, _, err := j.engine.store().Page(ctx, j.ref(), "examples_of", "", 20)
+	var all []record.Example
 	if err == nil {
-		examples, err = record.ExamplesOf(ranges)
+		all, err = record.ExamplesOf(ranges)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("mapper: examples of %s: %w", j.ID, err)
+	}
+	for _, x := range all {
+		example := Example{Key: x.Key, What: x.What}
+		for _, p := range x.Properties {
+			example.Properties = append(example.Properties, ExampleProperty(p))
+		}
+		examples = append(examples, example)
 	}
 	return examples, nil
 }

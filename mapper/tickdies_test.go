@@ -48,6 +48,7 @@ func TestTickDies(t *testing.T) {
 				w.putAccounts(keys)
 				s := mapper.NewSchedule("nightly", steadyCredit, overlap)
 				tick := func(ctx context.Context, e *mapper.Engine, at time.Time) (*mapper.Ticked, error) {
+					mapper.LetTick(e, s.Name())
 					return s.Tick(ctx, e, at, mapper.Query{Kind: "Account"}, credit{10},
 						&mapper.StartOptions{PageSize: 10})
 				}

@@ -2,17 +2,21 @@ package mapper_test
 
 import (
 	"encoding/json"
+	"errors"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/mapper"
+	kept "github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // TestNoFailureUnnoticed waits for jobs as a program does that looks at errors only: it learns of
-// each job that has not done all of its work, and of no other one. What a client reads of the status
-// in JSON says the same.
+// each job that has not done all of its work, and of no other one. What a client reads of the
+// status in JSON says the same.
 func TestNoFailureUnnoticed(t *testing.T) {
 	t.Parallel()
 	check := func(t *testing.T, s *mapper.Status, want ...string) {
@@ -79,7 +83,8 @@ func TestNoFailureUnnoticed(t *testing.T) {
 		}
 		check(t, wait(slow), "job slow", "aborted")
 	})
-	check(t, &mapper.Status{ID: "j", State: mapper.Failed, Error: "no attempts are left"}, "job j", "no attempts are left")
+	check(t, &mapper.Status{ID: "j", State: mapper.Failed, Error: "no attempts are left"}, "job j",
+		"no attempts are left")
 }
 
 // TestNoProblemUnnoticed has a proof with and without problems say so to who looks at errors only.
@@ -91,5 +96,56 @@ func TestNoProblemUnnoticed(t *testing.T) {
 	err := (&mapper.Proof{Problems: []string{"a gap", "an overlap", "a loss"}}).Err()
 	if err == nil || !strings.Contains(err.Error(), "a gap") || !strings.Contains(err.Error(), "2") {
 		t.Errorf("a proof with problems: %v", err)
+	}
+}
+
+// TestPrices tells an engine other prices than those of nam5: a plan, a budget, and what a job and
+// the list of jobs say that it has cost, are by these.
+func TestPrices(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, ctx := newWorld(t, setting{}, addCredit), t.Context()
+		w.putAccounts(names(500))
+		prices := billing.Prices{Reads: 1000, Writes: 2000, TaskOps: 3000}
+		dear, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(addCredit), Prices: prices})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := mapper.Query{Kind: "Account"}
+		plan, err := mapper.Plan(ctx, dear, q, nil)
+		if err != nil || plan.Dollars != prices.Cost(plan.Usage) || dear.Prices() != prices ||
+			w.engine.Prices() != billing.NAM5 {
+			t.Errorf("a plan %+v, %v", plan, err)
+		}
+		// A budget that is enough for all at the prices of nam5.
+		_, err = addCredit.Start(ctx, dear, q, credit{1}, &mapper.StartOptions{Budget: mapper.Budget{Dollars: 1}})
+		if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), "Budget") {
+			t.Errorf("a start with a budget for no page: %v", err)
+		}
+		job := w.start(1, &mapper.StartOptions{ID: "j", Budget: mapper.Budget{Dollars: 1}})
+		cheap, other := w.wait(job), w.status(dear.Job("j"))
+		jobs, _, err := dear.Jobs(ctx, nil, "")
+		if err != nil || cheap.Dollars <= 0 || cheap.Dollars > 0.1 || other.Dollars < 5 ||
+			jobs[0].Dollars != other.Dollars {
+			t.Errorf("the job costs $%v and $%v, and in the list %+v, %v", cheap.Dollars, other.Dollars, jobs, err)
+		}
+		for _, price := range []float64{-1, math.NaN(), math.Inf(1)} {
+			_, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(addCredit),
+				Prices: billing.Prices{Reads: 1, SmallOps: price}})
+			if !errors.Is(err, mapper.ErrArguments) {
+				t.Errorf("a price of %v: %v", price, err)
+			}
+		}
+	})
+}
+
+// TestDocumentedNumbers compares the numbers that the documentation shows with those that the
+// records count by.
+func TestDocumentedNumbers(t *testing.T) {
+	t.Parallel()
+	if mapper.VisitAttempts != kept.VisitAttempts || mapper.MaxDeaths != kept.MaxDeaths {
+		t.Errorf("%d attempts and %d deaths are documented, and it is %d and %d", mapper.VisitAttempts,
+			mapper.MaxDeaths,
+			kept.VisitAttempts, kept.MaxDeaths)
 	}
 }

@@ -54,7 +54,9 @@ func TestValidate(t *testing.T) {
 	},
 		func(context.Context, *mapper.Page[int], *byPointer) error { return nil })
 	schedule := mapper.NewSchedule("hourly", add, mapper.QueueTick)
-	mappertest.Run(t, mapper.Set(add, text, pointed), nil, func(t *testing.T, w *mappertest.World) {
+	mappertest.Run(t, mapper.Set(add, text, pointed), &mappertest.Options{
+		Schedules: []mapper.ScheduleDefinition{schedule},
+	}, func(t *testing.T, w *mappertest.World) {
 		key := datastore.NameKey("Account", "a", nil)
 		if _, err := w.Client.Put(t.Context(), key, &account{}); err != nil {
 			t.Fatal(err)

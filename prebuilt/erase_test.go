@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -415,6 +416,18 @@ func TestEraseTenant(t *testing.T) {
 	})
 }
 
+// ticking returns an engine that ticks a schedule, in a process that runs no tasks: so no tick that
+// waits is started by itself.
+func ticking(t *testing.T, w *mappertest.World, s mapper.ScheduleDefinition) *mapper.Engine {
+	t.Helper()
+	e, err := mapper.New(w.Client, w.Engine.Queue(), &mapper.Options{Mappers: prebuilt.Mappers(),
+		Schedules: []mapper.ScheduleDefinition{s}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
 // TestEraseIsInTheWay has a tick that waits, and an undo under way, be in the way of a certificate:
 // each is named, and the erasure is resumed when it is gone.
 func TestEraseIsInTheWay(t *testing.T) {
@@ -427,7 +440,7 @@ func TestEraseIsInTheWay(t *testing.T) {
 		}
 		q := mapper.Query{Namespace: "acme", Kind: "Account"}
 		set := w.run("set", q, `{"property": "seen", "value": true}`, "set")
-		first, err := nightly.Tick(t.Context(), w.Engine, time.Now(), q, mapper.None{},
+		first, err := nightly.Tick(t.Context(), ticking(t, world, nightly), time.Now(), q, mapper.None{},
 			&mapper.StartOptions{Rate: mapper.Rate{Entities: 200}})
 		if err != nil {
 			t.Fatal(err)
@@ -435,11 +448,12 @@ func TestEraseIsInTheWay(t *testing.T) {
 		if err := first.Job.Pause(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		ticked, err := nightly.Tick(t.Context(), w.Engine, time.Now().Add(time.Hour), q, mapper.None{}, nil)
+		ticked, err := nightly.Tick(t.Context(), ticking(t, world, nightly), time.Now().Add(time.Hour), q,
+			mapper.None{}, nil)
 		if err != nil || ticked.Outcome != mapper.TickQueued {
 			t.Fatalf("%+v, %v", ticked, err)
 		}
-		if err := first.Job.Abort(t.Context()); err != nil {
+		if err := w.Engine.Job(first.Job.ID).Abort(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		undo, err := w.Engine.Job(set.ID).Undo(t.Context(), nil)
@@ -623,7 +637,7 @@ func TestEraseQueuedTick(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ticked, err := nightly.Tick(t.Context(), w.Engine, time.Now(), q,
+		ticked, err := nightly.Tick(t.Context(), ticking(t, world, nightly), time.Now(), q,
 			prebuilt.SetParams{Property: "p", Value: prebuilt.Value{V: "AT&T"}}, nil)
 		if err != nil || ticked.Outcome != mapper.TickQueued {
 			t.Fatalf("%+v, %v", ticked, err)

@@ -82,7 +82,7 @@ func (f *fleet) stops(share float64) grpc.UnaryClientInterceptor {
 	}
 }
 
-func newFleet(t *testing.T, seed uint64, mappers []mapper.Definition) *fleet {
+func newFleet(t *testing.T, seed uint64, mappers []mapper.Definition, schedules ...mapper.ScheduleDefinition) *fleet {
 	t.Helper()
 	f := &fleet{T: t, rng: rand.New(rand.NewPCG(seed, 7))}
 	share := func(most float64) float64 { return most * f.rng.Float64() }
@@ -135,7 +135,8 @@ func newFleet(t *testing.T, seed uint64, mappers []mapper.Definition) *fleet {
 			&tasks.Options{Unverified: true})
 		must(err)
 		engine, err := mapper.New(db, queue,
-			&mapper.Options{Mappers: mappers, Retain: mapper.MinRetain, Logger: slog.New(slog.DiscardHandler)})
+			&mapper.Options{Mappers: mappers, Retain: mapper.MinRetain, Schedules: schedules,
+				Logger: slog.New(slog.DiscardHandler)})
 		must(err)
 		if f.all = append(f.all, engine); i == 2 {
 			f.calm = db
@@ -221,13 +222,13 @@ func simulateErase(t *testing.T, seed uint64) (kept int) {
 		}
 		return nil
 	}
-	s.fleet = newFleet(t, seed, append(prebuilt.Mappers(), d.erase()))
+	s.schedule = mapper.NewSchedule("nightly", prebuilt.Touch,
+		[]mapper.Overlap{mapper.SkipTick, mapper.QueueTick}[seed%2])
+	s.fleet = newFleet(t, seed, append(prebuilt.Mappers(), d.erase()), s.schedule)
 	s.tenant, s.acme = s.rng.IntN(2) == 0, "acme"
 	if s.rng.IntN(2) == 0 {
 		s.acme = tenantNumber
 	}
-	overlap := []mapper.Overlap{mapper.SkipTick, mapper.QueueTick}[s.rng.IntN(2)]
-	s.schedule = mapper.NewSchedule("nightly", prebuilt.Touch, overlap)
 	s.fill()
 	s.faults.Resume()
 	s.before()

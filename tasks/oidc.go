@@ -75,16 +75,32 @@ func NewVerifier(audience string, accounts []string, keysURL string) (*Verifier,
 	return newVerifier(oidc, audience, accounts, keysURL)
 }
 
+// AnyAccount, as the only one of the accounts of [NewIAPVerifier], stands for everybody whom the
+// proxy's own policy lets through.
+const AnyAccount = "*"
+
 // NewIAPVerifier returns a verifier of the assertions of Identity-Aware Proxy that are meant for an
 // audience, such as "/projects/NUMBER/locations/REGION/services/SERVICE" for Cloud Run. It takes
-// accounts with these e-mail addresses or, if there are none, everybody whom the proxy lets through
-// and whose assertion has an e-mail address. The public keys are fetched from keysURL, or from
-// Google if it is empty.
+// accounts with these e-mail addresses. With [AnyAccount] it takes all whom the proxy lets through
+// and whose assertion has an e-mail address; an empty list is an error. The public keys are fetched
+// from keysURL, or from Google if it is empty.
 func NewIAPVerifier(audience string, accounts []string, keysURL string) (*Verifier, error) {
+	if len(accounts) == 0 {
+		return nil, errors.New("tasks: a verifier needs the accounts that it takes: name them, or AnyAccount for all " +
+			"whom Identity-Aware Proxy lets through")
+	}
+	if len(accounts) == 1 && accounts[0] == AnyAccount {
+		accounts = nil
+	}
 	return newVerifier(iap, audience, accounts, keysURL)
 }
 
 func newVerifier(p proof, audience string, accounts []string, keysURL string) (*Verifier, error) {
+	if slices.Contains(accounts, AnyAccount) {
+		return nil, errors.New("tasks: AnyAccount stands alone in the accounts, and is for NewIAPVerifier only: " +
+			"anybody " +
+			"can get a token of Google")
+	}
 	if audience == "" || slices.Contains(accounts, "") {
 		return nil, errors.New("tasks: a verifier needs an audience, and accounts that are not empty")
 	}

@@ -39,7 +39,7 @@ func TestProofs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	everybody, err := tasks.NewIAPVerifier(audience, nil, proxyKeys)
+	everybody, err := tasks.NewIAPVerifier(audience, []string{tasks.AnyAccount}, proxyKeys)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestProofs(t *testing.T) {
 func TestAllow(t *testing.T) {
 	proxy := forge.IAP(t)
 	keys := proxy.Keys()
-	for _, accounts := range [][]string{nil, {account, "ann@example.com"}} {
+	for _, accounts := range [][]string{{tasks.AnyAccount}, {account, "ann@example.com"}} {
 		v, err := tasks.NewIAPVerifier(audience, accounts, keys)
 		if err != nil {
 			t.Fatal(err)
@@ -151,7 +151,7 @@ func TestAdvice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	behind, err := tasks.NewIAPVerifier(audience, nil, proxy.Keys())
+	behind, err := tasks.NewIAPVerifier(audience, []string{tasks.AnyAccount}, proxy.Keys())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,12 +181,16 @@ func TestBadVerifiers(t *testing.T) {
 		audience string
 		accounts []string
 		keys     string
-	}{{"", []string{"a"}, ""}, {"a", nil, ""}, {"a", []string{""}, ""}, {"a", []string{"a"}, "nowhere"}} {
+	}{{"", []string{"a"}, ""}, {"a", nil, ""}, {"a", []string{""}, ""}, {"a", []string{"a"}, "nowhere"},
+		{"a", []string{"a", tasks.AnyAccount}, ""}, {"", []string{tasks.AnyAccount}, ""}} {
 		if _, err := tasks.NewVerifier(bad.audience, bad.accounts, bad.keys); err == nil {
 			t.Errorf("%+v: no error", bad)
 		}
-		if _, err := tasks.NewIAPVerifier(bad.audience, bad.accounts, bad.keys); (err == nil) != (bad.accounts == nil) {
-			t.Errorf("%+v behind the proxy: error %v", bad, err)
+		if _, err := tasks.NewIAPVerifier(bad.audience, bad.accounts, bad.keys); err == nil {
+			t.Errorf("%+v behind the proxy: no error", bad)
 		}
+	}
+	if _, err := tasks.NewVerifier("a", []string{tasks.AnyAccount}, ""); err == nil {
+		t.Error("without a proxy anybody who has a token is let in")
 	}
 }

@@ -289,7 +289,7 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 			operator.Grouped(int64(job.Progress.Rate)), operator.Grouped(int64(job.Progress.Overall))))
 	}
 	if !operator.Undoes(job) {
-		add("Cost:", fmt.Sprintf("about $%.4f so far, at the prices of nam5", job.Dollars))
+		add("Cost:", fmt.Sprintf("about $%.4f so far", job.Dollars))
 	}
 	add("Failures:", operator.Grouped(job.Failures))
 	add("Pages:", fmt.Sprintf("%s%s, %s of them full, by %s tasks", about, operator.Grouped(job.Pages),
@@ -333,6 +333,9 @@ func newRate() *cobra.Command {
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if rate.For < 0 {
 			return usageError(fmt.Errorf("--for is %v, it has to be a time such as 2h", rate.For))
+		}
+		if rate.Rate == (mapper.Rate{}) {
+			rate.Entities = mapper.Unlimited
 		}
 		job := new(mapper.Status)
 		if err := s.call(c.Context(), http.MethodPost, args[0]+"/rate", nil, rate, job); err != nil {

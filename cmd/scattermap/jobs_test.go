@@ -116,10 +116,14 @@ func newAPI(t *testing.T, n int, allow func(*http.Request) (string, error), more
 	}
 	bucket := memblob.OpenBucket(nil)
 	t.Cleanup(func() { bucket.Close() })
+	entities, err := export.NewEntities("export", bucket, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	log := slog.New(slog.DiscardHandler) // deliveries go on when the test is over
 	engine, err := mapper.New(client, queue,
 		&mapper.Options{Mappers: slices.Concat(mapper.Set(addCredit), prebuilt.Mappers(), more,
-			export.NewEntities("export", bucket, nil).Mappers()), Logger: log})
+			entities.Mappers()), Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,8 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.options.Rate.Ramp, "ramp", false,
 		"begin with 500 a second, and half as many again every five minutes")
 	flags.Float64Var(&f.options.Budget.Dollars, "budget", 0,
-		"pause before the job has cost so many `dollars`, at the prices of nam5; no limit by default")
+		"pause before the job has cost so many `dollars`, at the prices that the service was told, or those of nam5; "+
+			"no limit by default")
 	flags.Int64Var(&f.options.Budget.Operations, "budget-operations", 0,
 		"pause before it has made so many reads, writes and other `operations`; no limit by default")
 	flags.BoolVar(&f.options.Beside, "beside", false, "run beside other jobs of the mapper over the same kind")
@@ -241,7 +242,7 @@ func (f jobFlags) plan(c *cobra.Command, s *service, name, params string, each t
 		Mapper    string          `json:"mapper"`
 		Query     mapper.Query    `json:"query"`
 		Params    json.RawMessage `json:"params,omitempty"`
-		PerEntity time.Duration   `json:"per_entity"`
+		PerEntity time.Duration   `json:"per_entity_ns"`
 		mapper.StartOptions
 	}{name, f.query, json.RawMessage(params), each, f.options}, est)
 }
@@ -286,7 +287,7 @@ func newPlan() *cobra.Command {
 				operator.Grouped(est.Tasks), operator.Grouped(int64(est.Workers)))},
 			[]string{"Takes:", "about " + operator.Roughly(est.Takes)},
 			[]string{"Cost:",
-				fmt.Sprintf("about $%.4f, at the prices of nam5: %s reads, %s writes, %s operations of tasks",
+				fmt.Sprintf("about $%.4f: %s reads, %s writes, %s operations of tasks",
 					est.Dollars, operator.Grouped(est.Usage.Reads), operator.Grouped(est.Usage.Writes),
 					operator.Grouped(est.Usage.TaskOps))},
 			[]string{"The plan:", fmt.Sprintf("has used %s reads", operator.Grouped(est.Used.Reads))})

@@ -160,6 +160,8 @@ func (e *environment) auth(c *config) {
 		}
 		if c.iapAudience == "" || e.getenv("OPERATORS") != "" {
 			c.operators = e.accounts("OPERATORS", "it lists the accounts that may start and see jobs")
+		} else {
+			c.operators = []string{tasks.AnyAccount}
 		}
 		if belong = nil; c.iapAudience == "" {
 			belong = []string{"IAP_KEYS_URL"}

@@ -331,7 +331,7 @@ func TestConfig(t *testing.T) {
 		}},
 		"iap": {[]string{"IAP_AUDIENCE", "/projects/12/locations/europe-west1/services/credit", "OPERATORS", ""},
 			func(c config) bool {
-				return c.verified && len(c.operators) == 0 && c.iapAudience != ""
+				return c.verified && c.operators[0] == tasks.AnyAccount && c.iapAudience != ""
 			}},
 		"iap, a region": {[]string{"IAP_AUDIENCE", "/projects/12/regions/europe-west1/backendServices/34", "OPERATORS",
 			""}, func(c config) bool {

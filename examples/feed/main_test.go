@@ -255,7 +255,10 @@ func inBubble(t *testing.T, merchants int, maxBytes int64, o *mappertest.Options
 	test func(t *testing.T, w *mappertest.World, r *region, bucket *blob.Bucket)) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
-	all := newFeeds(bucket, maxBytes)
+	all, err := newFeeds(bucket, maxBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
 	mappertest.Run(t, all.mappers(), o, func(t *testing.T, w *mappertest.World) {
 		if err := fill(t.Context(), w.Client, config{merchants: merchants, regions: 1}, 0, time.Now()); err != nil {
 			t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
@@ -30,6 +31,7 @@ type Jobs struct {
 	Journal *journal.Journal
 	Gate    *gate.Gate
 	Random  func() uint64 // a number that nobody else draws
+	Prices  billing.Prices
 
 	Telemetry *telemetry.Telemetry
 

@@ -45,8 +45,9 @@ const (
 	lately   = time.Minute
 )
 
-// Of returns how far a job is whose records come to so much, and about what it has cost so far.
-func Of(j *record.Job, sum record.Totals, q query.Query, now time.Time) (Progress, float64) {
+// Of returns how far a job is whose records come to so much, and about what it has cost so far,
+// at some prices.
+func Of(j *record.Job, sum record.Totals, q query.Query, now time.Time, prices billing.Prices) (Progress, float64) {
 	used := billing.Usage{Reads: sum.Processed + sum.Failures + 3*sum.Pages + sum.Tasks,
 		Writes: sum.Written + pace.RecordWrites*sum.Pages, TaskOps: 2 * (sum.Tasks + 1)}
 	if q.KeysOnly {
@@ -60,13 +61,13 @@ func Of(j *record.Job, sum record.Totals, q query.Query, now time.Time) (Progres
 		sum.Sample = record.NewSample()
 		sum.Sample.Done = float64(sum.Processed + sum.Failures)
 	}
-	return k.progress(sum.Sample), billing.NAM5.Cost(used)
+	return k.progress(sum.Sample), prices.Cost(used)
 }
 
-// Share returns which share of a budget a usage is.
-func Share(b record.Budget, u billing.Usage) (share float64) {
+// Share returns which share of a budget a usage is, at some prices.
+func Share(b record.Budget, u billing.Usage, prices billing.Prices) (share float64) {
 	if b.Dollars > 0 {
-		share = billing.NAM5.Cost(u) / b.Dollars
+		share = prices.Cost(u) / b.Dollars
 	}
 	if b.Operations > 0 {
 		share = max(share, float64(u.Reads+u.Writes+u.Deletes+u.TaskOps)/float64(b.Operations))
