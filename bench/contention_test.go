@@ -22,7 +22,7 @@ const (
 )
 
 // slowRaise takes its time for each account.
-var slowRaise = mapper.Update("slow-raise", func(_ context.Context, e *mapper.Entity[account], _ mapper.None) error {
+var slowRaise = mapper.Update("slow-raise", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
 	time.Sleep(contendedCost)
 	e.Value.Balance++
 	return nil
@@ -130,8 +130,8 @@ func contend(t *testing.T, n, writes int, job bool) (c contention) {
 	time.Sleep(time.Second)
 	begun := time.Now()
 	if job {
-		j, err := slowRaise.Start(t.Context(), w.processes[0], mapper.Query{Kind: accounts}, mapper.None{},
-			&mapper.StartOptions{Workers: contendedHands})
+		j, err := slowRaise.Start(t.Context(), w.processes[0], mapper.Query{Kind: accounts}, mapper.NoParams{},
+			&mapper.StartOptions{ExpectedWorkers: contendedHands})
 		if err != nil {
 			return contention{err: err}
 		}

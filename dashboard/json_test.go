@@ -47,7 +47,7 @@ func TestJSON(t *testing.T) {
 			"jobs.progress.overall jobs.progress.rate jobs.queue jobs.state",
 		"job?id=j": "causes causes.cause causes.count causes.estimated causes.example " +
 			"causes.example.attempts causes.example.error causes.example.key causes.example.time estimated history " +
-			"history.state history.time history.what kept levels levels.depth levels.entities levels.open " +
+			"history.action history.state history.time kept levels levels.depth levels.entities levels.open " +
 			"levels.ranges pages pages.entities pages.per_entity pages.seconds ranges ranges.attempts " +
 			"ranges.continues ranges.created ranges.depth ranges.done ranges.end ranges.entities ranges.id " +
 			"ranges.ran_ns ranges.refusals ranges.stands ranges.state ranges.written series series.busy series.from " +

@@ -2,7 +2,7 @@
 // and see how they stand, and to whatever starts jobs for them, such as a schedule. A service
 // mounts it beside the engine's own handler:
 //
-//	api, err := jobsapi.New(engine, &jobsapi.Options{Allow: verifier.Allow})
+//	api, err := jobsapi.NewHandler(engine, &jobsapi.Options{Allow: verifier.Allow})
 //	...
 //	mux.Handle("/mapper/", engine.Handler()) // Cloud Tasks
 //	mux.Handle("/jobs", api)                 // operators
@@ -21,10 +21,10 @@
 //	                           those of other queues, too
 //	GET  /jobs/ID              tells how a job stands: mapper.Status
 //	GET  /jobs/ID/failures     lists its failures: mapper.Failure
-//	GET  /jobs/ID/causes       lists their causes, with counts and an example of each: mapper.Cause
-//	GET  /jobs/ID/left         lists what an undo has left as it is: mapper.Left
+//	GET  /jobs/ID/causes       lists their causes, with counts and an example of each: mapper.FailureCause
+//	GET  /jobs/ID/left         lists what an undo has left as it is: mapper.NotUndone
 //	GET  /jobs/ID/examples     lists what a rehearsal would do to some entities, before and after: mapper.Example
-//	GET  /jobs/ID/history      lists what was done to it, by whom and why: mapper.Act
+//	GET  /jobs/ID/history      lists what was done to it, by whom and why: mapper.HistoryEntry
 //	POST /jobs/ID/pause        has it begin no more pages
 //	POST /jobs/ID/resume       has it go on
 //	POST /jobs/ID/abort        ends it

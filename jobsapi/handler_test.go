@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
@@ -42,12 +43,12 @@ type office struct {
 func newOffice(t *testing.T) *office {
 	t.Helper()
 	e := emulator.ForTest(t, nil)
-	client, err := e.Datastore(t.Context(), "test")
+	client, err := e.DatastoreClient(t.Context(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
-	taskClient, err := e.CloudTasks(t.Context())
+	taskClient, err := e.TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,13 +64,13 @@ func newOffice(t *testing.T) *office {
 		if _, err := taskClient.PauseQueue(t.Context(), &cloudtaskspb.PauseQueueRequest{Name: name}); err != nil {
 			t.Fatal(err)
 		}
-		q, err := tasks.NewQueue(taskClient, name, "http://worker/mapper/", &tasks.Options{Unverified: true})
+		q, err := tasks.NewQueue(taskClient, name, "http://worker/mapper/", &tasks.Options{InsecureSkipVerify: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		queues = append(queues, q)
 	}
-	if o.engine, err = mapper.New(client, queues[0], &mapper.Options{Mappers: mapper.Set(addCredit), Queues: queues[1:],
+	if o.engine, err = mapper.NewEngine(client, queues[0], &mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit}, OtherQueues: queues[1:],
 		Logger: slog.New(slog.NewTextHandler(&o.log, nil))}); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +87,7 @@ func newOffice(t *testing.T) *office {
 func (o *office) handler(opts *jobsapi.Options) http.Handler {
 	o.Helper()
 	opts.Logger = slog.New(slog.NewTextHandler(&o.log, nil))
-	h, err := jobsapi.New(o.engine, opts)
+	h, err := jobsapi.NewHandler(o.engine, opts)
 	if err != nil {
 		o.Fatal(err)
 	}
@@ -127,9 +128,9 @@ func TestAllow(t *testing.T) {
 	}{
 		"closed by default": {nil, 403},
 		"no token": {func(*http.Request) (string, error) {
-			return "", fmt.Errorf("%w: secret cause", tasks.ErrToken)
+			return "", fmt.Errorf("%w: secret cause", tasks.ErrUnauthenticated)
 		}, 401},
-		"another account":  {func(*http.Request) (string, error) { return "", tasks.ErrAccount }, 403},
+		"another account":  {func(*http.Request) (string, error) { return "", tasks.ErrForbidden }, 403},
 		"a deployer's own": {func(*http.Request) (string, error) { return "", errors.New("secret cause") }, 403},
 	} {
 		h := o.handler(&jobsapi.Options{Allow: c.allow})
@@ -147,7 +148,7 @@ func TestAllow(t *testing.T) {
 			t.Errorf("%s: %d lines in the log", name, lines)
 		}
 	}
-	if jobs, _, err := o.engine.Jobs(t.Context(), nil, ""); len(jobs) > 0 || err != nil {
+	if jobs, _, err := o.engine.JobsPage(t.Context(), nil, ""); len(jobs) > 0 || err != nil {
 		t.Errorf("there are jobs: %+v, %v", jobs, err)
 	}
 }
@@ -164,15 +165,15 @@ func TestControl(t *testing.T) {
 		o.ask(h, method, "/api/v1/jobs"+path, body, 200, v, "Who", "ann")
 	}
 	ask("POST", "?reason=the+spring+credit", start, &s)
-	if s.State != mapper.Running || s.Queue != location+"/queues/night" || s.Settings.PageSize != 2 ||
-		s.Settings.Workers != 3 || s.Settings.FailureLimit != 7 || s.Settings.Rate.Entities != 100 {
+	if s.State != mapper.StateRunning || s.Queue != location+"/queues/night" || s.Settings.PageSize != 2 ||
+		s.Settings.ExpectedWorkers != 3 || s.Settings.FailureLimit != 7 || s.Settings.Rate.EntitiesPerSecond != 100 {
 		t.Errorf("started: %+v", s)
 	}
-	if ask("POST", "/spring/pause?reason=lunch", "", &s); s.State != mapper.Paused ||
-		s.Why != "somebody has paused it" {
+	if ask("POST", "/spring/pause?reason=lunch", "", &s); s.State != mapper.StatePaused ||
+		s.Bottleneck != "somebody has paused it" {
 		t.Errorf("paused: %+v", s)
 	}
-	if ask("POST", "/spring/rate", `{"entities": 50}`, &s); s.Settings.Rate.Entities != 50 {
+	if ask("POST", "/spring/rate", `{"entities": 50}`, &s); s.Settings.Rate.EntitiesPerSecond != 50 {
 		t.Errorf("rate: %+v", s)
 	}
 	var lifted mapper.Status
@@ -180,26 +181,26 @@ func TestControl(t *testing.T) {
 		(mapper.Rate{}) {
 		t.Errorf("without a rate: %+v", lifted)
 	}
-	if ask("POST", "/spring/rate", `{"entities": 50}`, &s); s.Settings.Rate.Entities != 50 {
+	if ask("POST", "/spring/rate", `{"entities": 50}`, &s); s.Settings.Rate.EntitiesPerSecond != 50 {
 		t.Errorf("rate: %+v", s)
 	}
-	if ask("POST", "/spring/resume", "", &s); s.State != mapper.Running {
+	if ask("POST", "/spring/resume", "", &s); s.State != mapper.StateRunning {
 		t.Errorf("resumed: %+v", s)
 	}
 	if ask("POST", "/spring/move", "", &s); s.Queue != location+"/queues/day" { // its mapper's
 		t.Errorf("moved: %+v", s)
 	}
-	if ask("POST", "/spring/abort?reason=a+mistake", "", &s); s.State != mapper.Aborted {
+	if ask("POST", "/spring/abort?reason=a+mistake", "", &s); s.State != mapper.StateAborted {
 		t.Errorf("aborted: %+v", s)
 	}
-	if ask("POST", "/spring/clean-up", "", &s); !s.Cleaning {
+	if ask("POST", "/spring/clean-up", "", &s); !s.CleaningUp {
 		t.Errorf("cleaned up: %+v", s)
 	}
-	var h1 struct{ History []mapper.Act }
+	var h1 struct{ History []mapper.HistoryEntry }
 	ask("GET", "/spring/history", "", &h1)
 	var got []string
 	for _, a := range h1.History {
-		got = append(got, a.What+" by "+a.By+": "+a.Why)
+		got = append(got, a.Action+" by "+a.By+": "+a.Reason)
 	}
 	want := []string{"started by ann: the spring credit", "paused by ann: lunch",
 		"its rate is set to 50 entities a second by ann: ", "its rate is not limited any more, for 1m0s by ann: ",
@@ -245,7 +246,7 @@ func TestOtherSites(t *testing.T) {
 	o.ask(h, "POST", "/jobs", start, 200, nil, "Sec-Fetch-Site", "same-origin")
 	o.ask(h, "POST", "/jobs/spring/abort", "", 403, nil, "Sec-Fetch-Site", "cross-site")
 	var s mapper.Status
-	if o.ask(h, "GET", "/jobs/spring", "", 200, &s, "Sec-Fetch-Site", "cross-site"); s.State != mapper.Running {
+	if o.ask(h, "GET", "/jobs/spring", "", 200, &s, "Sec-Fetch-Site", "cross-site"); s.State != mapper.StateRunning {
 		t.Errorf("%+v", s)
 	}
 }
@@ -253,11 +254,11 @@ func TestOtherSites(t *testing.T) {
 func TestOptions(t *testing.T) {
 	o := newOffice(t)
 	for _, prefix := range []string{"jobs", "/", "/jobs/", "/{x}"} {
-		if _, err := jobsapi.New(o.engine, &jobsapi.Options{Prefix: prefix}); err == nil {
+		if _, err := jobsapi.NewHandler(o.engine, &jobsapi.Options{Prefix: prefix}); err == nil {
 			t.Errorf("the prefix %q is taken", prefix)
 		}
 	}
-	if _, err := jobsapi.New(nil, nil); err == nil {
+	if _, err := jobsapi.NewHandler(nil, nil); err == nil {
 		t.Error("an engine that is nil is taken")
 	}
 }
@@ -310,14 +311,33 @@ func TestOldNames(t *testing.T) {
 		o.ask(h, "POST", "/jobs/plan", `{"mapper": "add-credit", "query": {"kind": "Account"}, `+body+"}", 200,
 			&plans[i])
 	}
-	if plans[0].Takes != plans[1].Takes || plans[0].Takes <= plans[2].Takes {
-		t.Errorf("with a second for each entity the plans take %v and %v, and without %v", plans[0].Takes,
-			plans[1].Takes,
-			plans[2].Takes)
+	if plans[0].Duration != plans[1].Duration || plans[0].Duration <= plans[2].Duration {
+		t.Errorf("with a second for each entity the plans take %v and %v, and without %v", plans[0].Duration,
+			plans[1].Duration,
+			plans[2].Duration)
 	}
 	for _, body := range []string{`{"expire_ns": -1}`, `{"expire": -1}`} {
-		if text := o.ask(h, "POST", "/jobs/none/clean-up", body, 400, nil); !strings.Contains(text, "Expire is -1ns") {
+		if text := o.ask(h, "POST", "/jobs/none/clean-up", body, 400, nil); !strings.Contains(text,
+			`\"expire_ns\" is -1ns`) {
 			t.Errorf("%s: %s", body, text)
+		}
+	}
+	const one = `{"mapper": "add-credit", "query": {"kind": "Account"}, "params": {"Amount": 10}, "page_size": 2, `
+	for id, settings := range map[string]string{
+		"now":    `"expected_workers": 3, "allow_overlap": true, "entity_timeout_ns": 5000000000`,
+		"before": `"workers": 3, "beside": true, "timeout_ns": 5000000000`,
+	} {
+		var s mapper.Status
+		o.ask(h, "POST", "/jobs", one+`"id": "`+id+`", `+settings+"}", 200, &s)
+		if got := s.Settings; got.ExpectedWorkers != 3 || !got.AllowOverlap || got.EntityTimeout != 5*time.Second {
+			t.Errorf("the settings of the job %s are %+v", id, got)
+		}
+	}
+	for id, settings := range map[string]string{"tried-now": `"dry_run": true`, "tried-before": `"rehearse": true`} {
+		var s mapper.Status
+		o.ask(h, "POST", "/jobs", one+`"allow_overlap": true, "id": "`+id+`", `+settings+"}", 200, &s)
+		if s.Mapper != "rehearsal:add-credit" {
+			t.Errorf("the job %s is one of %s", id, s.Mapper)
 		}
 	}
 }

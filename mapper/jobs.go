@@ -13,7 +13,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// JobsOptions choose what [Engine.Jobs] lists. What is zero does not matter.
+// JobsOptions choose what [Engine.JobsPage] lists. What is zero does not matter.
 type JobsOptions struct {
 	State  State  // that jobs are in
 	Mapper string // the name of their mapper
@@ -52,10 +52,10 @@ func (o *JobsOptions) list(
 	ctx context.Context, st store.Store, queues []record.Owner, cursor string, prices billing.Prices,
 ) (jobs []JobInfo, next string, err error) {
 	if cursor != "" && !record.ValidPlace(cursor) {
-		return nil, "", fmt.Errorf("%w: the cursor %.80q is not one of Jobs", ErrArguments, cursor)
+		return nil, "", fmt.Errorf("%w: the cursor %.80q is not one of Jobs", ErrInvalidArgument, cursor)
 	}
 	if err := record.CheckState(string(o.State)); err != nil {
-		return nil, "", fmt.Errorf("%w: %w", ErrArguments, err)
+		return nil, "", fmt.Errorf("%w: %w", ErrInvalidArgument, err)
 	}
 	found, err := st.Jobs(ctx, queues, record.Listing{State: string(o.State), Mapper: o.Mapper}, cursor, jobsPage)
 	if err != nil {

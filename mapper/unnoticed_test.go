@@ -45,7 +45,7 @@ func TestNoFailureUnnoticed(t *testing.T) {
 		w := newWorld(t, setting{queue: few(4)}, slowCredit, addCredit, failing77)
 		w.putAccounts(names(500))
 		start := func(m, id string, limit int) *mapper.Job {
-			job, err := w.engine.StartNamed(t.Context(), m, mapper.Query{Kind: "Account"}, json.RawMessage(`{}`),
+			job, err := w.engine.StartByName(t.Context(), m, mapper.Query{Kind: "Account"}, json.RawMessage(`{}`),
 				&mapper.StartOptions{ID: id, PageSize: 50, FailureLimit: limit})
 			if err != nil {
 				t.Fatal(err)
@@ -63,7 +63,7 @@ func TestNoFailureUnnoticed(t *testing.T) {
 		check(t, wait(start(failing77.Name(), "failures", 0)), "job failures", "5 of its entities", "Job.Retry")
 		limited := start(failing77.Name(), "limited", 1)
 		s := wait(limited)
-		if s.State != mapper.Paused || !s.Limited {
+		if s.State != mapper.StatePaused || !s.Limited {
 			t.Errorf("a job that its limit has paused: %+v", s)
 		}
 		check(t, s, "job limited", "paused by a limit", s.Error)
@@ -74,7 +74,7 @@ func TestNoFailureUnnoticed(t *testing.T) {
 		if err := slow.Pause(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if s := w.status(slow); s.State != mapper.Paused || s.Limited {
+		if s := w.status(slow); s.State != mapper.StatePaused || s.Limited {
 			t.Errorf("a job that somebody has paused: %+v", s)
 		}
 		check(t, w.status(slow))
@@ -83,7 +83,7 @@ func TestNoFailureUnnoticed(t *testing.T) {
 		}
 		check(t, wait(slow), "job slow", "aborted")
 	})
-	check(t, &mapper.Status{ID: "j", State: mapper.Failed, Error: "no attempts are left"}, "job j",
+	check(t, &mapper.Status{ID: "j", State: mapper.StateFailed, Error: "no attempts are left"}, "job j",
 		"no attempts are left")
 }
 
@@ -106,33 +106,33 @@ func TestPrices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, ctx := newWorld(t, setting{}, addCredit), t.Context()
 		w.putAccounts(names(500))
-		prices := billing.Prices{Reads: 1000, Writes: 2000, TaskOps: 3000}
-		dear, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(addCredit), Prices: prices})
+		prices := billing.Prices{ReadsPer100K: 1000, WritesPer100K: 2000, TaskOpsPerMillion: 3000}
+		dear, err := mapper.NewEngine(w.client, w.queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit}, Prices: prices})
 		if err != nil {
 			t.Fatal(err)
 		}
 		q := mapper.Query{Kind: "Account"}
 		plan, err := mapper.Plan(ctx, dear, q, nil)
-		if err != nil || plan.Dollars != prices.Cost(plan.Usage) || dear.Prices() != prices ||
+		if err != nil || plan.Dollars != prices.Dollars(plan.Usage) || dear.Prices() != prices ||
 			w.engine.Prices() != billing.NAM5 {
 			t.Errorf("a plan %+v, %v", plan, err)
 		}
 		// A budget that is enough for all at the prices of nam5.
 		_, err = addCredit.Start(ctx, dear, q, credit{1}, &mapper.StartOptions{Budget: mapper.Budget{Dollars: 1}})
-		if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), "Budget") {
+		if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), "Budget") {
 			t.Errorf("a start with a budget for no page: %v", err)
 		}
 		job := w.start(1, &mapper.StartOptions{ID: "j", Budget: mapper.Budget{Dollars: 1}})
 		cheap, other := w.wait(job), w.status(dear.Job("j"))
-		jobs, _, err := dear.Jobs(ctx, nil, "")
+		jobs, _, err := dear.JobsPage(ctx, nil, "")
 		if err != nil || cheap.Dollars <= 0 || cheap.Dollars > 0.1 || other.Dollars < 5 ||
 			jobs[0].Dollars != other.Dollars {
 			t.Errorf("the job costs $%v and $%v, and in the list %+v, %v", cheap.Dollars, other.Dollars, jobs, err)
 		}
 		for _, price := range []float64{-1, math.NaN(), math.Inf(1)} {
-			_, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(addCredit),
-				Prices: billing.Prices{Reads: 1, SmallOps: price}})
-			if !errors.Is(err, mapper.ErrArguments) {
+			_, err := mapper.NewEngine(w.client, w.queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit},
+				Prices: billing.Prices{ReadsPer100K: 1, SmallOpsPer100K: price}})
+			if !errors.Is(err, mapper.ErrInvalidArgument) {
 				t.Errorf("a price of %v: %v", price, err)
 			}
 		}
@@ -143,8 +143,8 @@ func TestPrices(t *testing.T) {
 // records count by.
 func TestDocumentedNumbers(t *testing.T) {
 	t.Parallel()
-	if mapper.VisitAttempts != kept.VisitAttempts || mapper.MaxDeaths != kept.MaxDeaths {
-		t.Errorf("%d attempts and %d deaths are documented, and it is %d and %d", mapper.VisitAttempts,
+	if mapper.DefaultVisitAttempts != kept.VisitAttempts || mapper.MaxDeaths != kept.MaxDeaths {
+		t.Errorf("%d attempts and %d deaths are documented, and it is %d and %d", mapper.DefaultVisitAttempts,
 			mapper.MaxDeaths,
 			kept.VisitAttempts, kept.MaxDeaths)
 	}

@@ -18,11 +18,11 @@ import (
 // lost, added or changed, by accident or by mistake, but not those that somebody has forged with
 // their hashes; and nothing of what a function should have done and has not.
 type Proof struct {
-	Ranges   int      `json:"ranges"`             // records of ranges, without those of single entities
-	Pending  int      `json:"pending"`            // of them, those that are not done
-	Alone    int      `json:"alone"`              // single entities that are, or were, tried again by themselves
-	Failures int      `json:"failures"`           // entities that could not be processed
-	Problems []string `json:"problems,omitempty"` // what is wrong, at most 20 of it
+	Ranges         int      `json:"ranges"`             // records of ranges, without those of single entities
+	Pending        int      `json:"pending"`            // of them, those that are not done
+	SingleEntities int      `json:"alone"`              // single entities that are, or were, tried again by themselves
+	Failures       int      `json:"failures"`           // entities that could not be processed
+	Problems       []string `json:"problems,omitempty"` // what is wrong, at most 20 of it
 
 	// Compared is how many ranges VerifyEntities has compared with their entities, and Different
 	// how many of them have other ones than their pages had. Differences says which, at most 20.
@@ -99,7 +99,7 @@ func (e *Engine) prove(ctx context.Context, ref record.Ref) (*record.Job, *Proof
 		return nil, nil, err
 	}
 	return job, &Proof{
-		Ranges: int(l.Tiles), Pending: int(l.PendingTiles), Alone: int(l.Alone), Failures: int(l.Failures),
+		Ranges: int(l.Tiles), Pending: int(l.PendingTiles), SingleEntities: int(l.Alone), Failures: int(l.Failures),
 		Problems: l.Problems,
 	}, nil
 }

@@ -1,7 +1,7 @@
 // Package prebuilt has mappers that need no code: a service registers them by one line, and
 // operators start them by their names, over the jobs API or the command line:
 //
-//	mapper.New(client, queue, &mapper.Options{Mappers: append(mapper.Set(yours), prebuilt.Mappers()...)})
+//	mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: append([]mapper.AnyMapper{yours}, prebuilt.Mappers()...)})
 //
 //	scattermap start count --kind Account --params '{"by": "country"}'
 //	scattermap start set --kind Account --params '{"property": "plan", "value": "free"}' --filter 'plan IS NULL'

@@ -97,14 +97,14 @@ func TestAllow(t *testing.T) {
 		for who, c := range map[string]struct {
 			audience string
 			want     error
-		}{"ann@example.com": {audience, nil}, "eve@example.com": {audience, tasks.ErrAccount},
-			account: {"/other", tasks.ErrToken}} {
-			if accounts == nil && errors.Is(c.want, tasks.ErrAccount) {
+		}{"ann@example.com": {audience, nil}, "eve@example.com": {audience, tasks.ErrForbidden},
+			account: {"/other", tasks.ErrUnauthenticated}} {
+			if accounts[0] == tasks.AnyAccount && errors.Is(c.want, tasks.ErrForbidden) {
 				c.want = nil // the proxy has let her through
 			}
 			r := httptest.NewRequest("GET", "/", nil)
 			r.Header = proxy.Header(proxy.Token(who, c.audience, nil))
-			if got, err := v.Allow(r); !errors.Is(err, c.want) || (err == nil) != (got == who) ||
+			if got, err := v.Authenticate(r); !errors.Is(err, c.want) || (err == nil) != (got == who) ||
 				(err != nil) != (got == "") {
 				t.Errorf("accounts %q: Allow of %s returned %q, %v, want the error %v", accounts, who, got, err, c.want)
 			}
@@ -138,7 +138,7 @@ func TestClaimed(t *testing.T) {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.Header = c.header
 		if got, err := tasks.Claimed(r); got != c.want || (err == nil) != (c.want != "") || err != nil &&
-			!errors.Is(err, tasks.ErrToken) {
+			!errors.Is(err, tasks.ErrUnauthenticated) {
 			t.Errorf("%s: %q, %v; want %q", name, got, err, c.want)
 		}
 	}
@@ -165,11 +165,11 @@ func TestAdvice(t *testing.T) {
 	} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.Header.Set("Authorization", "Bearer "+token)
-		_, err := v.Allow(r)
+		_, err := v.Authenticate(r)
 		if advice := tasks.Advice(err); err == nil || !strings.Contains(advice, want) || want == "" && advice != "" {
 			t.Errorf("%v has the advice %q, want %q", err, advice, want)
 		}
-		if _, err := behind.Allow(r); tasks.Advice(err) != "" {
+		if _, err := behind.Authenticate(r); tasks.Advice(err) != "" {
 			t.Errorf("behind the proxy the advice is %q", tasks.Advice(err))
 		}
 	}

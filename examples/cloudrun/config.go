@@ -67,7 +67,7 @@ type config struct {
 	database        string
 	queues          []string
 	createQueues    bool
-	service         tasks.Service
+	service         tasks.ServiceLimits
 	url             string
 	serviceAccount  string
 	verified        bool // requests have to prove themselves here
@@ -116,8 +116,8 @@ func configFrom(getenv func(string) string) (config, error) {
 		e.problem("TASKS_QUEUE is %q, and names no queue", e.getenv("TASKS_QUEUE"))
 	}
 	c.createQueues = e.flag("CREATE_QUEUES")
-	c.service = tasks.Service{
-		Instances: e.number("MAX_INSTANCES", 100_000), Concurrency: e.number("CONCURRENCY", 1000),
+	c.service = tasks.ServiceLimits{
+		MaxInstances: e.number("MAX_INSTANCES", 100_000), Concurrency: e.number("CONCURRENCY", 1000),
 		Timeout: time.Duration(e.number("REQUEST_TIMEOUT", 3600)) * time.Second, // the bounds are Cloud Run's
 		Queues:  len(c.queues),
 	}

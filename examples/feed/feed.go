@@ -194,7 +194,7 @@ func newFeeds(bucket *blob.Bucket, maxBytes int64) (feeds, error) {
 	return feeds{bucket, []*export.Export[Generation]{merchants, services, slots}}, errors.Join(err, bad, worse)
 }
 
-func (f feeds) mappers() (all []mapper.Definition) {
+func (f feeds) mappers() (all []mapper.AnyMapper) {
 	for _, x := range f.exports {
 		all = append(all, x.Mappers()...)
 	}

@@ -253,7 +253,7 @@ func discard(ctx context.Context, regions []*region) error {
 				continue
 			}
 			job := run.Jobs()[0]
-			if err := job.Abort(ctx); err != nil && !errors.Is(err, mapper.ErrState) {
+			if err := job.Abort(ctx); err != nil && !errors.Is(err, mapper.ErrWrongState) {
 				return err
 			}
 			if _, err := job.Wait(ctx); err != nil {

@@ -78,7 +78,7 @@ var forms = []form{
 // runForm writes the users, runs the job, and reads the users back.
 func runForm(ctx context.Context, c config, f form) (o outcome, err error) {
 	on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Workers: c.Workers, Latency: c.latency,
-		Mappers: mapper.Set(checkUser)})
+		Mappers: []mapper.AnyMapper{checkUser}})
 	if err != nil {
 		return o, err
 	}
@@ -89,9 +89,9 @@ func runForm(ctx context.Context, c config, f form) (o outcome, err error) {
 	}
 	on.Slow(true)
 	used, begun := on.Usage(), time.Now()
-	job, err := checkUser.Start(ctx, on.Engine, f.over.query, mapper.None{}, &mapper.StartOptions{
+	job, err := checkUser.Start(ctx, on.Engine, f.over.query, mapper.NoParams{}, &mapper.StartOptions{
 		AllowEmpty: true, // -users can be 0
-		ID:         "check-users", PageSize: c.Page, Workers: c.Workers, Splitting: f.splitting,
+		ID:         "check-users", PageSize: c.Page, ExpectedWorkers: c.Workers, Splitting: f.splitting,
 	})
 	if err != nil {
 		return o, err

@@ -71,7 +71,7 @@ func (o *observer) see(s *mapper.Status, called int) error {
 	switch {
 	case last != nil && last.State.Ended() && s.State != last.State:
 		return fmt.Errorf("the job was %s, and is %s", last.State, s.State)
-	case s.State == mapper.Paused != o.paused:
+	case s.State == mapper.StatePaused != o.paused:
 		return fmt.Errorf("the job is %s, and an operator has paused it: %v", s.State, o.paused)
 	case s.Processed+s.Failures > int64(called) && !s.Estimated:
 		return fmt.Errorf("%d accounts are said to be processed, and the function was called %d times",
@@ -118,10 +118,10 @@ func (o *operation) status(ctx context.Context) (*mapper.Status, error) {
 	}
 	why := ""
 	if o.observer.last != nil {
-		why = o.observer.last.Why
+		why = o.observer.last.Bottleneck
 	}
-	if s.Why != why && s.Why != "" {
-		o.screen.say("the job's status says: %s", s.Why)
+	if s.Bottleneck != why && s.Bottleneck != "" {
+		o.screen.say("the job's status says: %s", s.Bottleneck)
 	}
 	o.screen.progress(s)
 	return s, o.observer.see(s, o.called())

@@ -37,7 +37,7 @@ func CheckBudget(budget record.Budget, page, tasks int, writes float64, prices b
 		progress.Share(budget, least, prices) > 1 {
 		return fmt.Errorf("StartOptions.Budget is %v, and has to be none, or at least $%.4f and %d operations, which "+
 			"a page of %d entities may take with what is around it: a smaller PageSize and fewer Workers need less",
-			budget, prices.Cost(least), least.Reads+least.Writes+least.TaskOps, page)
+			budget, prices.Dollars(least), least.Reads+least.Writes+least.TaskOps, page)
 	}
 	return nil
 }

@@ -240,7 +240,7 @@ func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) 
 
 // mayGoOn reports whether this delivery may go on with what is left of a range.
 func (d *delivery) mayGoOn(r *record.Range) bool {
-	deadline := d.x.Queue.Deadline()
+	deadline := d.x.Queue.DispatchDeadline()
 	longest := 2*time.Duration(d.job.PageTime) + time.Duration(d.job.Timeout) // of a page, see mapper.StartOptions
 	if d.callPage != nil {
 		longest += function.MaxInTransaction

@@ -43,7 +43,7 @@ func New(client *datastore.Client, jobs *lifecycle.Jobs) *Executor {
 
 // pacer returns what knows how large pages may be.
 func (x *Executor) pacer() planner.Pacer {
-	return planner.Pacer{Paces: &x.paces, Wait: pace.WaitWithin(x.Queue.Deadline())}
+	return planner.Pacer{Paces: &x.paces, Wait: pace.WaitWithin(x.Queue.DispatchDeadline())}
 }
 
 // Deliver runs the task of one delivery.
@@ -124,7 +124,7 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 		planner: planner.Planner{Pacer: x.pacer(), Query: q, Source: x.source.Of(ctx, q), Mode: def.Mode,
 			Strategy: strategy},
 		x: x, call: call, keys: keys, callPage: callPage, begunAt: begunAt, ended: ended,
-		turn: turn{queued: queued, redelivered: queued.Retries > 0 || r.Lost},
+		turn: turn{queued: queued, redelivered: queued.RetryCount > 0 || r.Lost},
 	}
 	return d, nil
 }

@@ -45,7 +45,7 @@ func (d *delivery) attempt(ctx context.Context) (standing, error) {
 		if n := d.record.Died(time.Now()); d.record.Alone && n >= record.MaxDeaths {
 			return d.condemn(ctx, n)
 		}
-		if d.record.Doomed() || (d.record.Alone || d.record.Solo) && d.queued.Retries >= patience {
+		if d.record.Doomed() || (d.record.Alone || d.record.Solo) && d.queued.RetryCount >= patience {
 			return d.postpone(ctx)
 		}
 	}
@@ -120,8 +120,8 @@ func (d *delivery) begin(ctx context.Context, exclusive, alone bool) (standing, 
 			return nil, fencedError{changed, r}
 		default:
 			m := record.CrashMark{Delivery: d.mark, At: d.begunAt.UTC().Truncate(time.Microsecond),
-				Task: d.queued.TaskID, Try: int64(d.queued.Retries), Alone: alone}
-			r.Begin(m, now, d.x.Queue.Deadline())
+				Task: d.queued.TaskID, Try: int64(d.queued.RetryCount), Alone: alone}
+			r.Begin(m, now, d.x.Queue.DispatchDeadline())
 		}
 		return nil, nil
 	})

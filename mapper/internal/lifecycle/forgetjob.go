@@ -154,7 +154,7 @@ func (f Forgetter) job(ctx context.Context, j *record.Job, named, mentioned bool
 		if err != nil || !cleanUp {
 			return err
 		}
-		err = f.of(j.Queue).CleanUp(ctx, ref, CleanUp{Failures: true, Job: named})
+		err = f.of(j.Queue).CleanUp(ctx, ref, CleanUp{IncludeFailures: true, IncludeJob: named})
 		if errors.Is(err, record.ErrState) {
 			return fault.Permanent(fmt.Errorf("job %s can't be cleaned up: %w", j.ID, err))
 		}

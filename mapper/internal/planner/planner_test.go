@@ -41,7 +41,7 @@ func TestOwnSamples(t *testing.T) {
 func TestFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		em := emulator.ForTest(t, nil)
-		client, err := em.Datastore(t.Context(), "test")
+		client, err := em.DatastoreClient(t.Context(), "test")
 		if err != nil {
 			t.Fatal(err)
 		}
