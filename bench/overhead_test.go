@@ -149,7 +149,8 @@ func newRealWorld(b *testing.B, n int, more ...mapper.AnyMapper) *realWorld {
 	b.Cleanup(front.Close)
 	queue, err := tasks.NewQueue(client, queueName, front.URL+"/", &tasks.Options{InsecureSkipVerify: true})
 	must(err)
-	w.engine, err = mapper.NewEngine(w.client, queue, &mapper.EngineOptions{Mappers: append([]mapper.AnyMapper{addOne, look}, more...)})
+	w.engine, err = mapper.NewEngine(w.client, queue,
+		&mapper.EngineOptions{Mappers: append([]mapper.AnyMapper{addOne, look}, more...)})
 	must(err)
 	front.Config.Handler = w.engine.Handler()
 	w.front = front.Config

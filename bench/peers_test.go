@@ -193,7 +193,8 @@ func (p *peers) engine(b *testing.B, client *datastore.Client, workers int) *map
 			p.ended <- c.Time // behind the commit
 		}
 	}
-	engine, err := mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{raise}, OnStateChange: ended})
+	engine, err := mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{raise},
+		OnStateChange: ended})
 	must(err)
 	front.Config.Handler = engine.Handler()
 	return engine

@@ -90,7 +90,8 @@ func newWorldOn(t *testing.T, workers int, o emulator.Options, n network) *world
 			option.WithGRPCDialOption(grpc.WithUnaryInterceptor(w.calls.intercept)))
 		w.must(err)
 		t.Cleanup(func() { datastoreClient.Close() })
-		queue, err := tasks.NewQueue(client, queueName, "http://worker/mapper/", &tasks.Options{InsecureSkipVerify: true})
+		queue, err := tasks.NewQueue(client, queueName, "http://worker/mapper/",
+			&tasks.Options{InsecureSkipVerify: true})
 		w.must(err)
 		engine, err := mapper.NewEngine(datastoreClient, queue, &mapper.EngineOptions{
 			Mappers: []mapper.AnyMapper{updateItems, visitItems, raise, slowRaise},

@@ -154,7 +154,8 @@ func setRate(ctx context.Context, j *mapper.Job, q url.Values) error {
 }
 
 func cleanUp(ctx context.Context, j *mapper.Job, q url.Values) error {
-	return j.CleanUp(ctx, &mapper.CleanUpOptions{IncludeFailures: q.Get("failures") != "", IncludeJob: q.Get("record") != ""})
+	return j.CleanUp(ctx, &mapper.CleanUpOptions{IncludeFailures: q.Get("failures") != "",
+		IncludeJob: q.Get("record") != ""})
 }
 
 // A question is what is asked before something is done.

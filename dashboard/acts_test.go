@@ -194,7 +194,8 @@ func TestRate(t *testing.T) {
 		t.Fatalf("%d %s", code, text)
 	}
 	s, err := job.Status(t.Context())
-	if want := (mapper.Rate{EntitiesPerSecond: 500, WritesPerSecond: 770, Ramp: true}); err != nil || s.Settings.Rate != want {
+	if want := (mapper.Rate{EntitiesPerSecond: 500, WritesPerSecond: 770, Ramp: true}); err != nil ||
+		s.Settings.Rate != want {
 		t.Errorf("%+v, %v, want %+v", s.Settings.Rate, err, want)
 	}
 	if err := job.Abort(t.Context()); err != nil {

@@ -51,8 +51,8 @@ type server struct {
 	cache  cache
 }
 
-// NewHandler returns a handler that serves the jobs of an engine. It can be mounted at any path, with or
-// without http.StripPrefix: only the last part of a request's path matters.
+// NewHandler returns a handler that serves the jobs of an engine. It can be mounted at any path,
+// with or without http.StripPrefix: only the last part of a request's path matters.
 func NewHandler(e *mapper.Engine, o *Options) http.Handler {
 	s := &server{engine: e}
 	if o != nil {

@@ -53,7 +53,8 @@ const (
 )
 
 // states are those of jobs.
-var states = []mapper.State{mapper.StateRunning, mapper.StatePaused, mapper.StateSucceeded, mapper.StateSucceededWithFailures,
+var states = []mapper.State{mapper.StateRunning, mapper.StatePaused, mapper.StateSucceeded,
+	mapper.StateSucceededWithFailures,
 	mapper.StateFailed, mapper.StateAborted}
 
 // jobs answers with the list of jobs.

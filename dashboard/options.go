@@ -13,9 +13,10 @@ import (
 // Options are the settings of a dashboard.
 type Options struct {
 	// Allow returns who has sent a request, or an error for one that is not allowed, as that of
-	// jobsapi.Options does: tasks.ErrUnauthenticated is answered by 401, and any other error by 403. The log
-	// says what it was, and the answer does not. tasks.Verifier.Authenticate, a deployer's own function,
-	// [Loopback] and jobsapi.Anybody are such functions. Nobody is allowed anything without one.
+	// jobsapi.Options does: tasks.ErrUnauthenticated is answered by 401, and any other error by
+	// 403. The log says what it was, and the answer does not. tasks.Verifier.Authenticate, a
+	// deployer's own function, [Loopback] and jobsapi.Anybody are such functions. Nobody is allowed
+	// anything without one.
 	Allow func(r *http.Request) (who string, err error)
 
 	// ReadOnly has every request refused that is no GET or HEAD, and no page offer what can't be
@@ -75,8 +76,8 @@ func Loopback(r *http.Request) (who string, err error) {
 	return "", nil
 }
 
-// CloudLoggingURL returns a function for [Options.LogURL] that leads to Cloud Logging of a project, for
-// lines as package cloudlog writes them.
+// CloudLoggingURL returns a function for [Options.LogURL] that leads to Cloud Logging of a project,
+// for lines as package cloudlog writes them.
 func CloudLoggingURL(project string) func(job, rangeID string) string {
 	return func(job, rangeID string) string {
 		query := fmt.Sprintf("labels.job=%q", job)

@@ -19,12 +19,13 @@ import (
 // A status is that of a job, as it may be seen.
 type status struct {
 	*mapper.Status
-	Query  json.RawMessage `json:"query"` // in place of those of Status
-	Params json.RawMessage `json:"params"`
-	Error  string          `json:"error,omitempty"`
-	Why    string          `json:"why,omitempty"`
+	// In place of those of Status: so they have the same names, also in JSON.
+	Query      json.RawMessage `json:"query"`
+	Params     json.RawMessage `json:"params"`
+	Error      string          `json:"error,omitempty"`
+	Bottleneck string          `json:"bottleneck,omitempty"`
 
-	Spaces   []mapper.KindStatus `json:"spaces,omitempty"`
+	ByKind   []mapper.KindStatus `json:"spaces,omitempty"`
 	Counters map[string]int64    `json:"counters"`
 
 	Over string `json:"-"` // the query in words
@@ -32,11 +33,11 @@ type status struct {
 
 // statusOf returns what may be seen of a status.
 func (s *server) statusOf(from *mapper.Status) (v status, err error) {
-	v = status{Status: from, Error: s.redact(TextError, from.Error), Why: s.redact(TextError, from.Bottleneck),
+	v = status{Status: from, Error: s.redact(TextError, from.Error), Bottleneck: s.redact(TextError, from.Bottleneck),
 		Over: s.redact(TextParams, operator.Over(from.Query)), Counters: make(map[string]int64)}
 	for _, space := range from.ByKind {
 		space.Namespace = s.redact(TextKey, space.Namespace)
-		v.Spaces = append(v.Spaces, space)
+		v.ByKind = append(v.ByKind, space)
 	}
 	for name, n := range from.Counters {
 		v.Counters[s.redact(TextCounter, name)] += n // those that look the same now are one
@@ -95,7 +96,8 @@ func (s *server) causesOf(from []mapper.FailureCause) []cause {
 		total += c.Count
 	}
 	for _, c := range from {
-		all = append(all, cause{s.redact(TextError, c.Text), c.Count, c.Estimated, s.failedOf(c.Example), hashOf(c.Text),
+		all = append(all, cause{s.redact(TextError, c.Text), c.Count, c.Estimated, s.failedOf(c.Example),
+			hashOf(c.Text),
 			float64(c.Count) / float64(max(1, total))})
 	}
 	return all

@@ -60,7 +60,8 @@ func TestRedact(t *testing.T) {
 			t.Errorf("%s says it", at)
 		}
 	}
-	for _, what := range []dashboard.TextKind{dashboard.TextKey, dashboard.TextParams, dashboard.TextError, dashboard.TextValue,
+	for _, what := range []dashboard.TextKind{dashboard.TextKey, dashboard.TextParams, dashboard.TextError,
+		dashboard.TextValue,
 		dashboard.TextCounter, dashboard.TextReason} {
 		if asked[what] == 0 {
 			t.Errorf("asked about %v, and not about a %s", asked, what)

@@ -163,7 +163,8 @@ func (f *form) read(q url.Values) (in entered, err error) {
 		*to = int(n)
 		note(err)
 	}
-	for name, to := range map[string]*float64{"rate": &in.options.Rate.EntitiesPerSecond, "budget": &in.options.Budget.Dollars} {
+	for name, to := range map[string]*float64{"rate": &in.options.Rate.EntitiesPerSecond,
+		"budget": &in.options.Budget.Dollars} {
 		*to, err = number(q, name)
 		note(err)
 	}

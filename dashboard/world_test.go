@@ -104,7 +104,8 @@ func newEngine(t testing.TB) *world {
 		}}); err != nil {
 		t.Fatal(err)
 	}
-	queue, err := tasks.NewQueue(taskClient, queueName, "http://tasks.test/mapper/", &tasks.Options{InsecureSkipVerify: true})
+	queue, err := tasks.NewQueue(taskClient, queueName, "http://tasks.test/mapper/",
+		&tasks.Options{InsecureSkipVerify: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,8 +60,8 @@ type Options struct {
 	// recovery.
 	Retention time.Duration
 
-	// PointInTimeRecovery has the Datastore do what production does with point-in-time recovery: of what is
-	// older than an hour whole minutes can be read. Retention defaults to seven days then.
+	// PointInTimeRecovery has the Datastore do what production does with point-in-time recovery: of
+	// what is older than an hour whole minutes can be read. Retention defaults to seven days then.
 	PointInTimeRecovery bool
 
 	// VersionMemory is how many bytes of memory old versions may take in each database,
@@ -309,8 +309,8 @@ func (e *Emulator) Reset() {
 	e.datastoreServer.Reset()
 }
 
-// DatastoreClient returns a client of a project's default database, which mapper.NewEngine takes. It has to be
-// closed before the emulator.
+// DatastoreClient returns a client of a project's default database, which mapper.NewEngine takes.
+// It has to be closed before the emulator.
 func (e *Emulator) DatastoreClient(
 	ctx context.Context, project string, opts ...option.ClientOption,
 ) (*datastore.Client, error) {

@@ -40,7 +40,8 @@ type Row struct {
 // and as a [Row] in other formats.
 func NewEntities(name string, bucket *blob.Bucket, o *Options) (*Export[mapper.NoParams], error) {
 	if o == nil || o.Format == JSONLines || o.Format == JSON || o.Format == "" {
-		return New(name, bucket, func(_ context.Context, e *mapper.Entity[struct{}], _ mapper.NoParams) (Entity, error) {
+		return New(name, bucket, func(_ context.Context, e *mapper.Entity[struct{}], _ mapper.NoParams) (Entity,
+			error) {
 			return Entity{Key: e.Key, Stored: e.Stored()}, nil
 		}, o)
 	}

@@ -52,7 +52,8 @@ func newExport(bucket *blob.Bucket, o *export.Options) *export.Export[mapper.NoP
 }
 
 func define(bucket *blob.Bucket, o *export.Options) (*export.Export[mapper.NoParams], error) {
-	return export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.NoParams) (line, error) {
+	return export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.NoParams) (line,
+		error) {
 		if e.Value.N < 0 {
 			return line{}, mapper.Skip
 		}
@@ -291,7 +292,8 @@ func TestBadDefinitions(t *testing.T) {
 			return export.New[order, line, mapper.NoParams]("x", bucket, nil, nil)
 		},
 		"has no JSON": func() (*export.Export[mapper.NoParams], error) {
-			return export.New("x", bucket, func(context.Context, *mapper.Entity[order], mapper.NoParams) (piped, error) {
+			return export.New("x", bucket, func(context.Context, *mapper.Entity[order], mapper.NoParams) (piped,
+				error) {
 				return piped{}, nil
 			}, nil)
 		},
@@ -347,7 +349,8 @@ func TestByName(t *testing.T) {
 			`[]`:            `{"folder": "accounts"}`,
 			`{"files": -1}`: "Files is -1",
 		} {
-			if _, err := start(params); !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
+			if _, err := start(params); !errors.Is(err, mapper.ErrInvalidArgument) ||
+				!strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v", params, err)
 			}
 		}

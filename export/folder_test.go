@@ -25,7 +25,9 @@ import (
 )
 
 // startIn starts an export into a folder, without an ID if it is empty.
-func startIn(t *testing.T, w *mappertest.Env, x *export.Export[mapper.NoParams], id, folder string) (*export.Run, error) {
+func startIn(
+	t *testing.T, w *mappertest.Env, x *export.Export[mapper.NoParams], id, folder string,
+) (*export.Run, error) {
 	t.Helper()
 	return x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{}, &export.StartOptions{
 		StartOptions: mapper.StartOptions{ID: id, PageSize: 50}, Folder: folder})

@@ -94,7 +94,8 @@ func (x *Export[P]) held(ctx context.Context, r *Run) (stage, *mapper.Status, er
 		err = fmt.Errorf("%w: it was not started with StartOptions.Hold, so it writes its files by itself",
 			mapper.ErrWrongState)
 	case status.State == mapper.StateSucceededWithFailures && !x.opts.AllowFailures:
-		err = fmt.Errorf("%w: job %s has failed on %d entities: see its Failures, and Retry it", mapper.ErrWrongState, r.ID,
+		err = fmt.Errorf("%w: job %s has failed on %d entities: see its Failures, and Retry it", mapper.ErrWrongState,
+			r.ID,
 			status.Failures)
 	case status.State != mapper.StateSucceeded && status.State != mapper.StateSucceededWithFailures:
 		err = fmt.Errorf("%w: job %s is %s: %s", mapper.ErrWrongState, r.ID, status.State, status.Error)

@@ -114,7 +114,8 @@ func testLateAfterDiscard(t *testing.T, c lateCall, before bool) {
 		discard := func() {
 			t.Helper()
 			switch err := first.Discard(t.Context()); {
-			case c.told && (!errors.Is(err, mapper.ErrWrongState) || !strings.Contains(err.Error(), "it has succeeded")):
+			case c.told && (!errors.Is(err, mapper.ErrWrongState) ||
+				!strings.Contains(err.Error(), "it has succeeded")):
 				t.Errorf("%v, want ErrState, as it has succeeded", err)
 			case !c.told && err != nil:
 				t.Fatal(err)

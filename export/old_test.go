@@ -99,8 +99,9 @@ func newRelic(t *testing.T) *relic {
 
 func (r *relic) start(id string) *export.Run {
 	r.Helper()
-	run, err := r.export.Start(r.Context(), r.engine, mapper.Query{Kind: "Order"}, mapper.NoParams{}, &export.StartOptions{
-		StartOptions: mapper.StartOptions{ID: id, PageSize: 6}, Folder: "out/" + id})
+	run, err := r.export.Start(r.Context(), r.engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
+		&export.StartOptions{
+			StartOptions: mapper.StartOptions{ID: id, PageSize: 6}, Folder: "out/" + id})
 	if err != nil {
 		r.Fatal(err)
 	}

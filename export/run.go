@@ -92,7 +92,8 @@ func (r *Run) Wait(ctx context.Context) (*Manifest, error) {
 			return nil, fmt.Errorf("export %s: %w", r.ID, err)
 		}
 		switch {
-		case status.State == mapper.StateSucceeded || status.State == mapper.StateSucceededWithFailures && i == 0 && r.allow:
+		case status.State == mapper.StateSucceeded || status.State == mapper.StateSucceededWithFailures && i == 0 &&
+			r.allow:
 			continue
 		case status.State == mapper.StateSucceededWithFailures:
 			stopped = fmt.Errorf("export %s: job %s has failed on %d entities: see its Failures, and Retry it", r.ID,
@@ -135,8 +136,8 @@ func awaitJob(ctx context.Context, job *mapper.Job, follows bool) (*mapper.Statu
 }
 
 // Discard deletes what an export has written that was aborted, has failed, or has failures that
-// nobody retries. It is mapper.ErrWrongState for one that goes on, or has succeeded: its manifest is
-// there, whatever has become of its jobs. What is left is a mark that the run was discarded, so
+// nobody retries. It is mapper.ErrWrongState for one that goes on, or has succeeded: its manifest
+// is there, whatever has become of its jobs. What is left is a mark that the run was discarded, so
 // that whatever comes late of it does not count. Its jobs stay: clean them up, but do not go on
 // with them.
 func (r *Run) Discard(ctx context.Context) error {

@@ -283,8 +283,9 @@ func (s *simulation) act(ctx context.Context, rng *rand.Rand, id string) {
 		s.mu.Lock()
 		s.ids[id] = true
 		s.mu.Unlock()
-		run, err = s.export.Start(ctx, s.world.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{}, &export.StartOptions{
-			StartOptions: mapper.StartOptions{ID: id, PageSize: 8 + rng.IntN(30)}, Folder: folder})
+		run, err = s.export.Start(ctx, s.world.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
+			&export.StartOptions{
+				StartOptions: mapper.StartOptions{ID: id, PageSize: 8 + rng.IntN(30)}, Folder: folder})
 		if err != nil && strings.Contains(err.Error(), "is there still") {
 			for _, suffix := range []string{"-join", "-delete"} {
 				job := s.world.Engine.Job(id + suffix)

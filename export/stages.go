@@ -221,7 +221,8 @@ func (x *Export[P]) checkFiles(n int) error {
 func startStage(ctx context.Context, e *mapper.Engine, m *mapper.Mapper[stage], suffix string, s stage) error {
 	q := mapper.Query{Kind: fileKind, Start: fileKey(s.Run, 0),
 		End: datastore.NameKey(fileKind, entityName(s.Run, lastName), nil)}
-	_, err := m.Start(names.Owning(ctx), e, q, s, &mapper.StartOptions{ID: s.Export + suffix, AllowOverlap: true, PageSize: 1,
+	_, err := m.Start(names.Owning(ctx), e, q, s, &mapper.StartOptions{ID: s.Export + suffix, AllowOverlap: true,
+		PageSize:      1,
 		EntityTimeout: e.Queue().DispatchDeadline() / 2})
 	return err
 }

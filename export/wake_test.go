@@ -60,7 +60,8 @@ func runAsked(t *testing.T, mappers []mapper.AnyMapper, ask func(path, body stri
 			&cloudtaskspb.CreateQueueRequest{Parent: "projects/test/locations/here",
 				Queue: &cloudtaskspb.Queue{Name: queueName}})
 		must(err)
-		queue, err := tasks.NewQueue(queues, queueName, "http://worker/mapper/", &tasks.Options{InsecureSkipVerify: true})
+		queue, err := tasks.NewQueue(queues, queueName, "http://worker/mapper/",
+			&tasks.Options{InsecureSkipVerify: true})
 		must(err)
 		d := new(deployed)
 		d.deploy = func(mappers []mapper.AnyMapper) {
@@ -301,8 +302,9 @@ func TestDiscardBesideOthers(t *testing.T) {
 	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *deployed) {
 		putOrders(t, client)
 		start := func(id string) *export.Run {
-			run, err := x.Start(t.Context(), e.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{}, &export.StartOptions{
-				StartOptions: mapper.StartOptions{ID: id, PageSize: 50}, Folder: folder})
+			run, err := x.Start(t.Context(), e.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
+				&export.StartOptions{
+					StartOptions: mapper.StartOptions{ID: id, PageSize: 50}, Folder: folder})
 			if err == nil {
 				_, err = run.Jobs()[0].Wait(t.Context())
 			}

@@ -25,9 +25,9 @@ import (
 // Options are the settings of a handler.
 type Options struct {
 	// Allow returns who has sent a request, or an error for one that is not allowed:
-	// [tasks.ErrUnauthenticated] is answered by 401, and any other error by 403. The log says what it was,
-	// and the answer does not. [tasks.Verifier.Authenticate] is such a function, and a deployer's own may
-	// be another. Nobody is allowed anything without one.
+	// [tasks.ErrUnauthenticated] is answered by 401, and any other error by 403. The log says what
+	// it was, and the answer does not. [tasks.Verifier.Authenticate] is such a function, and a
+	// deployer's own may be another. Nobody is allowed anything without one.
 	Allow func(r *http.Request) (who string, err error)
 
 	// Prefix is the path of the list of jobs. Defaults to "/jobs".

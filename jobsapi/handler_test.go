@@ -70,8 +70,9 @@ func newOffice(t *testing.T) *office {
 		}
 		queues = append(queues, q)
 	}
-	if o.engine, err = mapper.NewEngine(client, queues[0], &mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit}, OtherQueues: queues[1:],
-		Logger: slog.New(slog.NewTextHandler(&o.log, nil))}); err != nil {
+	if o.engine, err = mapper.NewEngine(client, queues[0], &mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit},
+		OtherQueues: queues[1:],
+		Logger:      slog.New(slog.NewTextHandler(&o.log, nil))}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 {

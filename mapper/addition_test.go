@@ -224,7 +224,8 @@ func TestAbortedInParts(t *testing.T) {
 		}
 		time.Sleep(24 * time.Hour)
 		after, credited := w.status(job), w.credited(n)
-		if after.Processed != credited || after.Counters["credited"] != credited || after.Estimated || after.CleaningUp ||
+		if after.Processed != credited || after.Counters["credited"] != credited || after.Estimated ||
+			after.CleaningUp ||
 			a.drafts.Load() < 5 || f.deaths() != 5 {
 			t.Errorf("%d were credited, %d drafts kept, and %d processes died; status %+v", credited, a.drafts.Load(),
 				f.deaths(), after)

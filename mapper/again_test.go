@@ -199,7 +199,8 @@ func TestShiftOfKeys(t *testing.T) {
 				w.must(err)
 			}
 			job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Team"}, mapper.NoParams{},
-				&mapper.StartOptions{ExpectedWorkers: 1, FailureLimit: -1, Splitting: mapper.Splitting{First: 1, FanOut: 1}})
+				&mapper.StartOptions{ExpectedWorkers: 1, FailureLimit: -1,
+					Splitting: mapper.Splitting{First: 1, FanOut: 1}})
 			w.must(err)
 			s, err := job.Wait(ctx)
 			w.must(err)

@@ -119,7 +119,8 @@ func TestManyStarts(t *testing.T) {
 	for name, pessimistic := range map[string]bool{"optimistic": false, "pessimistic": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w, ctx := newWorld(t, setting{emulator: emulator.Options{PessimisticConcurrency: pessimistic}}, addCredit),
+				w, ctx := newWorld(t, setting{emulator: emulator.Options{PessimisticConcurrency: pessimistic}},
+					addCredit),
 					t.Context()
 				w.putAccounts(names(1000))
 				var mu sync.Mutex

@@ -33,10 +33,11 @@ func TestBeatenAtTheCommit(t *testing.T) {
 			t.Run(map[bool]string{false: "with versions ", true: "plain "}[plain]+name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := &shelf{sheets: make(map[string][]int64), tried: make(map[int64]int)}
-					m := mapper.Update("beaten", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.NoParams) error {
-						e.Value.N++
-						return nil
-					})
+					m := mapper.Update("beaten",
+						func(_ context.Context, e *mapper.Entity[leaf], _ mapper.NoParams) error {
+							e.Value.N++
+							return nil
+						})
 					if collects {
 						m = mapper.VisitPages("beaten",
 							func(_ context.Context, e *mapper.Entity[leaf], _ mapper.NoParams) (int64, error) {
@@ -71,7 +72,8 @@ func beaten(t *testing.T, plain bool, m *mapper.Mapper[mapper.NoParams]) {
 		w.must(err)
 		t.Cleanup(func() { client.Close() })
 		e, err := mapper.NewEngine(client, w.queue,
-			&mapper.EngineOptions{Mappers: []mapper.AnyMapper{m}, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+			&mapper.EngineOptions{Mappers: []mapper.AnyMapper{m},
+				Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 		w.must(err)
 		return e
 	}

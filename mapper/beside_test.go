@@ -37,8 +37,9 @@ func (s *simulation) putBeside(n int) {
 }
 
 func (s *simulation) startBeside() {
-	o := &mapper.StartOptions{ID: besideID, AllowEmpty: true, PageSize: 1 + s.rng.IntN(20), ExpectedWorkers: 1 + s.rng.IntN(10),
-		EntityTimeout: 5 * time.Second}
+	o := &mapper.StartOptions{ID: besideID, AllowEmpty: true, PageSize: 1 + s.rng.IntN(20),
+		ExpectedWorkers: 1 + s.rng.IntN(10),
+		EntityTimeout:   5 * time.Second}
 	s.insist("start another job", s.has(besideID, func(status *mapper.Status) bool { return status != nil }),
 		func(ctx context.Context) error {
 			_, err := s.beside.Start(ctx, s.fleet.pick().engine, mapper.Query{Kind: "Beside"}, mapper.NoParams{}, o)

@@ -173,20 +173,21 @@ func TestOwnAndOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		keys := names(10)
-		m := mapper.Update("own-and-others", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
-			switch a.Value.Balance++; a.Key.Name {
-			case keys[3].Name: // the first of these has had its turn
-				a.Put(keys[1], &account{Owner: "put after it", Balance: 7})
-				a.Put(keys[6], &account{Owner: "put before it", Balance: 7})
-			case keys[4].Name:
-				a.Delete(keys[2])
-				a.Delete(keys[2])
-			case keys[5].Name:
-				a.Delete(keys[2])
-				a.Put(keys[1], &account{Owner: "put once more", Balance: 8})
-			}
-			return nil
-		})
+		m := mapper.Update("own-and-others",
+			func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+				switch a.Value.Balance++; a.Key.Name {
+				case keys[3].Name: // the first of these has had its turn
+					a.Put(keys[1], &account{Owner: "put after it", Balance: 7})
+					a.Put(keys[6], &account{Owner: "put before it", Balance: 7})
+				case keys[4].Name:
+					a.Delete(keys[2])
+					a.Delete(keys[2])
+				case keys[5].Name:
+					a.Delete(keys[2])
+					a.Put(keys[1], &account{Owner: "put once more", Balance: 8})
+				}
+				return nil
+			})
 		w := newWorld(t, setting{queue: few(1)}, m)
 		w.putAccounts(keys)
 		if s := over(w, m, &mapper.StartOptions{PageSize: 10}); s.State != mapper.StateSucceeded || s.Failures > 0 {

@@ -15,13 +15,14 @@ import (
 )
 
 // failing7 fails for good on the accounts whose names end with 77.
-var failing77 = mapper.Update("failing-77", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
-	if a.Key.Name[len(a.Key.Name)-2:] == "77" {
-		return mapper.Permanent(errors.New("no"))
-	}
-	a.Value.Balance += 10
-	return nil
-})
+var failing77 = mapper.Update("failing-77",
+	func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+		if a.Key.Name[len(a.Key.Name)-2:] == "77" {
+			return mapper.Permanent(errors.New("no"))
+		}
+		a.Value.Balance += 10
+		return nil
+	})
 
 // count returns how many entities of a kind there are with a property set.
 func (w *world) count(kind, property string) (n int) {
@@ -132,7 +133,8 @@ func TestCleanUpOfOtherStates(t *testing.T) {
 		if n := w.count(mapper.RangeKind, "expires") + w.count(mapper.JobKind, "expires"); n > 0 {
 			t.Errorf("%d records of a paused job expire", n)
 		}
-		if err := job.CleanUp(t.Context(), &mapper.CleanUpOptions{ExpireAfter: -1}); !errors.Is(err, mapper.ErrInvalidArgument) {
+		if err := job.CleanUp(t.Context(), &mapper.CleanUpOptions{ExpireAfter: -1}); !errors.Is(err,
+			mapper.ErrInvalidArgument) {
 			t.Errorf("a negative time: %v", err)
 		}
 		if err := job.Abort(t.Context()); err != nil {

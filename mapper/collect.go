@@ -10,9 +10,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 )
 
-// A Page is what the first function of a [VisitPages] has made of the entities of a page, in the hands
-// of the second one, before the page is committed. It belongs to one attempt: after the function
-// has returned its methods panic. They can be called concurrently.
+// A Page is what the first function of a [VisitPages] has made of the entities of a page, in the
+// hands of the second one, before the page is committed. It belongs to one attempt: after the
+// function has returned its methods panic. They can be called concurrently.
 type Page[R any] struct {
 	// Records are in the order of their entities. There is at least one.
 	Records []R
@@ -21,13 +21,13 @@ type Page[R any] struct {
 	attempt *function.Attempt
 }
 
-// UniqueName returns a name for what the function makes of the page: no other attempt, page or job has
-// the same. It is made of hexadecimal digits, which are spread evenly, and of letters, digits and
-// '-' behind them.
+// UniqueName returns a name for what the function makes of the page: no other attempt, page or job
+// has the same. It is made of hexadecimal digits, which are spread evenly, and of letters, digits
+// and '-' behind them.
 func (p *Page[R]) UniqueName() string { return p.name }
 
-// RunID returns what tells this job from all others, also from a later one of the same ID: [Completion.RunID]
-// returns the same.
+// RunID returns what tells this job from all others, also from a later one of the same ID:
+// [Completion.RunID] returns the same.
 func (p *Page[R]) RunID() string { return p.attempt.Job() }
 
 // Count adds n to the job's counter of a name, together with the page's commit, see [Entity.Count].
@@ -41,10 +41,10 @@ func (p *Page[R]) Put(key *datastore.Key, src any) { p.attempt.Put(key, src) }
 // Delete deletes an entity together with the page's commit.
 func (p *Page[R]) Delete(key *datastore.Key) { p.attempt.Delete(key) }
 
-// OnRollback has f called if the page is not committed, so that what the function made elsewhere can be
-// taken away: because it fails, or because another delivery has done the page. It is not called if
-// the process dies, nor if the function takes too long: whoever has to find all that is left looks
-// for what no commit knows of.
+// OnRollback has f called if the page is not committed, so that what the function made elsewhere
+// can be taken away: because it fails, or because another delivery has done the page. It is not
+// called if the process dies, nor if the function takes too long: whoever has to find all that is
+// left looks for what no commit knows of.
 func (p *Page[R]) OnRollback(f func(context.Context)) { p.attempt.OnLost(f) }
 
 // VisitPages defines a mapper that writes records elsewhere, a page at a time: a file, a batch of

@@ -62,7 +62,8 @@ const leaves = 3000
 // collector returns a mapper that writes to a shelf: all leaves but those that are skipped, fail
 // for good, or fail at first.
 func collector(s *shelf) *mapper.Mapper[mapper.NoParams] {
-	return mapper.VisitPages("collect", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.NoParams) (int64, error) {
+	return mapper.VisitPages("collect", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.NoParams) (int64,
+		error) {
 		switch n := e.Value.N; {
 		case n%100 == 7:
 			return 0, mapper.Permanent(errors.New("seven"))
@@ -81,7 +82,8 @@ func collector(s *shelf) *mapper.Mapper[mapper.NoParams] {
 		if s.tries(-1)%10 == 3 {
 			return errors.New("the shelf is full, for now")
 		}
-		p.Put(datastore.NameKey("Sheet", p.RunID()+"/"+p.UniqueName(), nil), &sheet{p.UniqueName(), int64(len(p.Records))})
+		p.Put(datastore.NameKey("Sheet", p.RunID()+"/"+p.UniqueName(), nil),
+			&sheet{p.UniqueName(), int64(len(p.Records))})
 		p.Count("sheets", 1)
 		return nil
 	}).WithFinalizer(func(ctx context.Context, d *mapper.Completion, _ mapper.NoParams) error {
@@ -106,26 +108,27 @@ func TestCollect(t *testing.T) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			s := &shelf{sheets: make(map[string][]int64), tried: make(map[int64]int)}
 			m := collector(s)
-			mappertest.Run(t, []mapper.AnyMapper{m}, &mappertest.Options{Seed: seed}, func(t *testing.T, w *mappertest.Env) {
-				putLeaves(t, w.Client)
-				w.ResumeFaults()
-				job, err := m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.NoParams{},
-					&mapper.StartOptions{ID: "collect", PageSize: 100})
-				if err != nil {
-					w.PauseFaults()
-					job, err = m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.NoParams{},
+			mappertest.Run(t, []mapper.AnyMapper{m}, &mappertest.Options{Seed: seed},
+				func(t *testing.T, w *mappertest.Env) {
+					putLeaves(t, w.Client)
+					w.ResumeFaults()
+					job, err := m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.NoParams{},
 						&mapper.StartOptions{ID: "collect", PageSize: 100})
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				status, err := job.Wait(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
-				w.PauseFaults()
-				checkSheets(t, w.Client, s, status, seed == 0)
-			})
+					if err != nil {
+						w.PauseFaults()
+						job, err = m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.NoParams{},
+							&mapper.StartOptions{ID: "collect", PageSize: 100})
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					status, err := job.Wait(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					w.PauseFaults()
+					checkSheets(t, w.Client, s, status, seed == 0)
+				})
 		})
 	}
 }
@@ -149,7 +152,8 @@ func putLeaves(t *testing.T, client *datastore.Client) {
 func checkSheets(t *testing.T, client *datastore.Client, s *shelf, status *mapper.Status, calm bool) {
 	t.Helper()
 	const failed, skipped = leaves / 100, leaves / 100
-	if status.State != mapper.StateSucceededWithFailures || status.Failures != failed || status.Processed != leaves-failed ||
+	if status.State != mapper.StateSucceededWithFailures || status.Failures != failed ||
+		status.Processed != leaves-failed ||
 		status.Counters["leaves"] != leaves-failed-skipped {
 		t.Errorf("status %+v", status)
 	}
@@ -197,7 +201,9 @@ func TestCollectFails(t *testing.T) {
 		"permanently": func(context.Context, *mapper.Page[int64], mapper.NoParams) error {
 			return mapper.Permanent(errors.New("no disk"))
 		},
-		"each time":  func(context.Context, *mapper.Page[int64], mapper.NoParams) error { return errors.New("no disk") },
+		"each time": func(context.Context, *mapper.Page[int64], mapper.NoParams) error {
+			return errors.New("no disk")
+		},
 		"by a panic": func(context.Context, *mapper.Page[int64], mapper.NoParams) error { panic("no disk") },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -62,9 +62,9 @@ func (j *Job) Retry(ctx context.Context) error {
 	return nil
 }
 
-// RetryCause is [Job.Retry] for the failures of one cause, as [Job.FailureCauses] lists them; the others
-// stay. It takes the place of a retry that has not opened all of its failures yet. A cause that is
-// none of the job's is [ErrInvalidArgument], if the job has up to 1,000 failures.
+// RetryCause is [Job.Retry] for the failures of one cause, as [Job.FailureCauses] lists them; the
+// others stay. It takes the place of a retry that has not opened all of its failures yet. A cause
+// that is none of the job's is [ErrInvalidArgument], if the job has up to 1,000 failures.
 func (j *Job) RetryCause(ctx context.Context, cause string) error {
 	causes, err := j.FailureCauses(ctx)
 	if err != nil {
@@ -83,9 +83,10 @@ func (j *Job) RetryCause(ctx context.Context, cause string) error {
 // Undo starts a job that takes back what this job, of an [Update], has done to entities. It reads
 // each as it was just before its page's commit, and has it be that again, byte for byte: what the
 // job has changed or deleted is restored, and what it has put is deleted. An entity that anybody
-// else has changed since stays as it is, and is listed by [Job.NotUndonePage]. An entity that several pages
-// have written becomes what it was before the first of them, or what somebody else has made of it
-// in between, and is listed then. What a finalizer has put or deleted is not taken back.
+// else has changed since stays as it is, and is listed by [Job.NotUndonePage]. An entity that
+// several pages have written becomes what it was before the first of them, or what somebody else
+// has made of it in between, and is listed then. What a finalizer has put or deleted is not taken
+// back.
 //
 // An entity that the job has deleted is restored if it is not there, unless others have put it
 // since: the undo looks at it when the job ended, and half way from there to now. What others put
@@ -109,9 +110,9 @@ func (j *Job) RetryCause(ctx context.Context, cause string) error {
 // before its page, and what the function has put or deleted besides, is left and listed. So is what
 // the page has deleted, or somebody has changed since, where others had put or deleted entities of
 // the page within the minute before. If nothing is kept for the first page, Undo is refused with
-// [ErrWrongState]. That a commit's entities have the version of the record which it writes is seen on
-// the embedded Datastore and on Google's Firestore emulator, and the rule of whole minutes on the
-// embedded one; for production both are what Datastore documents.
+// [ErrWrongState]. That a commit's entities have the version of the record which it writes is seen
+// on the embedded Datastore and on Google's Firestore emulator, and the rule of whole minutes on
+// the embedded one; for production both are what Datastore documents.
 func (j *Job) Undo(ctx context.Context, o *StartOptions) (*Job, error) {
 	undone, err := startUndo(ctx, j, o)
 	if err != nil {
@@ -187,10 +188,10 @@ func (j *Job) SetRetain(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// SetRate changes how fast the job goes. Pages that begin from a second later on keep to
-// it. If it turns the ramp on, that begins now. Rate{Entities: [Unlimited]} lifts the limits. The
-// zero Rate says nothing, and is [ErrInvalidArgument], as one is that is no number, or too low for the
-// job's workers. A job that has ended, but for a failed one, is [ErrWrongState].
+// SetRate changes how fast the job goes. Pages that begin from a second later on keep to it. If it
+// turns the ramp on, that begins now. Rate{Entities: [Unlimited]} lifts the limits. The zero Rate
+// says nothing, and is [ErrInvalidArgument], as one is that is no number, or too low for the job's
+// workers. A job that has ended, but for a failed one, is [ErrWrongState].
 func (j *Job) SetRate(ctx context.Context, rate Rate) error { return j.setRate(ctx, rate, 0) }
 
 // SetRateFor is [Job.SetRate] for a time, which is above 0: after it the job goes as fast again as

@@ -274,7 +274,8 @@ func TestFailuresAndRetry(t *testing.T) {
 		keys := names(n)
 		w.putAccounts(keys)
 		s := over(w, m, &mapper.StartOptions{ID: "j", PageSize: 100})
-		if s.State != mapper.StateSucceededWithFailures || s.Failures != int64(failing) || s.Processed != int64(n-failing) {
+		if s.State != mapper.StateSucceededWithFailures || s.Failures != int64(failing) ||
+			s.Processed != int64(n-failing) {
 			t.Fatalf("status %+v", s)
 		}
 		job := w.engine.Job("j")
@@ -286,7 +287,8 @@ func TestFailuresAndRetry(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, f := range failures {
-				if seen[f.Key.Name] || f.Error != f.Key.Name+" is broken" || f.Attempts != mapper.DefaultUpdateAttempts ||
+				if seen[f.Key.Name] || f.Error != f.Key.Name+" is broken" ||
+					f.Attempts != mapper.DefaultUpdateAttempts ||
 					f.Time.IsZero() {
 					t.Errorf("failure %+v", f)
 				}

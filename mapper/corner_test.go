@@ -317,7 +317,8 @@ func TestNested(t *testing.T) {
 		"inequality, and by zip": {ShardBy: "Addr.Zip", Filters: between},
 	} {
 		q.Kind = "N"
-		for _, m := range []*mapper.Mapper[mapper.NoParams]{mapper.Visit("visit", check), mapper.Update("update", check)} {
+		for _, m := range []*mapper.Mapper[mapper.NoParams]{mapper.Visit("visit", check),
+			mapper.Update("update", check)} {
 			t.Run(fmt.Sprint(name, m.Name()), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {

@@ -107,7 +107,8 @@ func TestPageMates(t *testing.T) {
 			w.putAccounts(names(10))
 			s := over(w, m, &mapper.StartOptions{ExpectedWorkers: 1, PageSize: 10,
 				Splitting: mapper.Splitting{First: 1, FanOut: 1}})
-			if s.State != mapper.StateSucceeded || s.Counters["seen"] != int64(10-boolToInt(c.gone >= 0)) || s.Pages != 2 {
+			if s.State != mapper.StateSucceeded || s.Counters["seen"] != int64(10-boolToInt(c.gone >= 0)) ||
+				s.Pages != 2 {
 				t.Errorf("%s: status %+v; want a page that ends before what it has changed, and one behind it", name, s)
 			}
 			for i, k := range names(10) {
@@ -165,7 +166,8 @@ func TestMisuse(t *testing.T) {
 			w := newWorld(t, setting{}, m)
 			keys := names(2)
 			w.putAccounts(keys)
-			if s := over(w, m, nil); s.State != mapper.StateSucceededWithFailures || s.Failures != 2 || len(s.Counters) > 0 {
+			if s := over(w, m, nil); s.State != mapper.StateSucceededWithFailures || s.Failures != 2 ||
+				len(s.Counters) > 0 {
 				t.Errorf("%s: status %+v", name, s)
 			}
 			w.wantBalances(keys, 0)
@@ -407,11 +409,12 @@ func TestTooManyCounters(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ends := 0
-				m := mapper.Update("count", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
-					c.count(a)
-					a.Value.Balance += 10
-					return nil
-				}).WithFinalizer(func(_ context.Context, d *mapper.Completion, _ mapper.NoParams) error {
+				m := mapper.Update("count",
+					func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+						c.count(a)
+						a.Value.Balance += 10
+						return nil
+					}).WithFinalizer(func(_ context.Context, d *mapper.Completion, _ mapper.NoParams) error {
 					if len(d.Status.Counters) > 0 || !d.Status.CountersDropped {
 						t.Errorf("the finalizer sees %+v", d.Status)
 					}
@@ -424,7 +427,8 @@ func TestTooManyCounters(t *testing.T) {
 				w.putAccounts(keys)
 				o := &mapper.StartOptions{ID: "j", PageSize: c.page, ExpectedWorkers: 10}
 				s := over(w, m, o)
-				if s.State != mapper.StateFailed || !strings.Contains(s.Error, c.wants) || len(s.Counters) > 0 || ends > 0 {
+				if s.State != mapper.StateFailed || !strings.Contains(s.Error, c.wants) || len(s.Counters) > 0 ||
+					ends > 0 {
 					t.Errorf("status %+v", s)
 				}
 				if err := w.engine.Job("j").Resume(t.Context()); err != nil {

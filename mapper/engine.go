@@ -70,8 +70,8 @@ type EngineOptions struct {
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 
-	// OtherQueues are those that the engine's jobs may belong to besides its first one: for work that
-	// must not wait for other work, or has a rate of its own, see [Mapper.WithQueue] and
+	// OtherQueues are those that the engine's jobs may belong to besides its first one: for work
+	// that must not wait for other work, or has a rate of its own, see [Mapper.WithQueue] and
 	// [StartOptions.Queue]. Their tasks are sent to the URL of the first one, too: the engine's
 	// Handler knows which queue a task was put into.
 	OtherQueues []*tasks.Queue
@@ -127,9 +127,11 @@ func NewEngine(client *datastore.Client, queue *tasks.Queue, o *EngineOptions) (
 	if prices == (billing.Prices{}) {
 		prices = billing.NAM5
 	}
-	for _, price := range []float64{prices.ReadsPer100K, prices.WritesPer100K, prices.DeletesPer100K, prices.SmallOpsPer100K, prices.TaskOpsPerMillion} {
+	for _, price := range []float64{prices.ReadsPer100K, prices.WritesPer100K, prices.DeletesPer100K,
+		prices.SmallOpsPer100K, prices.TaskOpsPerMillion} {
 		if !(price >= 0) || math.IsInf(price, 1) { // not a number, too
-			return nil, fmt.Errorf("mapper: %w: EngineOptions.Prices has %v, and prices are at least 0", ErrInvalidArgument, price)
+			return nil, fmt.Errorf("mapper: %w: EngineOptions.Prices has %v, and prices are at least 0",
+				ErrInvalidArgument, price)
 		}
 	}
 	e := &Engine{
@@ -171,7 +173,8 @@ func NewEngine(client *datastore.Client, queue *tasks.Queue, o *EngineOptions) (
 			return nil, fmt.Errorf("mapper: %w: EngineOptions.Schedules[%d]: %w", ErrInvalidArgument, i, err)
 		}
 		if slices.Contains(e.schedules, s.Name()) {
-			return nil, fmt.Errorf("mapper: %w: EngineOptions.Schedules: two schedules have the name %q", ErrInvalidArgument,
+			return nil, fmt.Errorf("mapper: %w: EngineOptions.Schedules: two schedules have the name %q",
+				ErrInvalidArgument,
 				s.Name())
 		}
 		e.schedules = append(e.schedules, s.Name())
@@ -255,8 +258,8 @@ func (e *Engine) Handler() http.Handler {
 // they are called.
 func (e *Engine) Job(id string) *Job { return &Job{ID: id, engine: e} }
 
-// Jobs lists all jobs that are chosen, the one that was started last first, as [Engine.JobsPage] does
-// a page at a time. After an error there are no more.
+// Jobs lists all jobs that are chosen, the one that was started last first, as [Engine.JobsPage]
+// does a page at a time. After an error there are no more.
 func (e *Engine) Jobs(ctx context.Context, o *JobsOptions) iter.Seq2[JobInfo, error] {
 	return pages(func(cursor string) ([]JobInfo, string, error) { return e.JobsPage(ctx, o, cursor) })
 }
@@ -280,9 +283,9 @@ func pages[T any](page func(cursor string) (some []T, next string, err error)) i
 	}
 }
 
-// JobsPage lists some jobs, the one that was started last first, and says where to go on: an empty cursor is
-// the beginning, and the end. A page has up to 50 jobs, and costs as many reads for each of the
-// engine's queues, however many jobs there are and whichever are chosen. A cursor serves any
+// JobsPage lists some jobs, the one that was started last first, and says where to go on: an empty
+// cursor is the beginning, and the end. A page has up to 50 jobs, and costs as many reads for each
+// of the engine's queues, however many jobs there are and whichever are chosen. A cursor serves any
 // options. A job whose state changes while pages are read is in the listing of the state that it
 // had when its page was read, so it can be missing in both.
 //
@@ -352,9 +355,9 @@ func (e *Engine) seed(seed uint64) {
 // engineKey is the key of a task's context for the engine that runs it.
 type engineKey struct{}
 
-// EngineFromContext returns the engine that runs the function, or the finalizer, that was called with a
-// context; nil if it is another context. It is for finalizers that start what follows their job:
-// another job, under an ID that says which one it follows. Such a start is not part of the
+// EngineFromContext returns the engine that runs the function, or the finalizer, that was called
+// with a context; nil if it is another context. It is for finalizers that start what follows their
+// job: another job, under an ID that says which one it follows. Such a start is not part of the
 // transaction: it takes place at least once, and is the same job each time.
 func EngineFromContext(ctx context.Context) *Engine {
 	e, _ := ctx.Value(engineKey{}).(*Engine)
@@ -396,8 +399,8 @@ func (e *Engine) Queue() *tasks.Queue { return e.queue }
 // Owns reports whether a job of a queue, by its name, is one of the engine's.
 func (e *Engine) Owns(queue string) bool { return e.queues.has(record.Owner(queue)) }
 
-// CheckSettings returns what contradicts each other in the settings of the engine's queues and of the
-// service that runs their tasks, see [tasks.Queue.CheckSettings], or nil if nothing does.
+// CheckSettings returns what contradicts each other in the settings of the engine's queues and of
+// the service that runs their tasks, see [tasks.Queue.CheckSettings], or nil if nothing does.
 func (e *Engine) CheckSettings(ctx context.Context, s tasks.ServiceLimits) error {
 	var all []error
 	for _, on := range e.queues {
@@ -406,9 +409,9 @@ func (e *Engine) CheckSettings(ctx context.Context, s tasks.ServiceLimits) error
 	return errors.Join(all...)
 }
 
-// CheckReady returns nil if the engine takes deliveries, and its database answers: it looks up a key for
-// that, within 2 s, at most once a second however often it is called. A service tells its platform
-// by it whether to send requests.
+// CheckReady returns nil if the engine takes deliveries, and its database answers: it looks up a
+// key for that, within 2 s, at most once a second however often it is called. A service tells its
+// platform by it whether to send requests.
 func (e *Engine) CheckReady(ctx context.Context) error {
 	if e == nil || e.client == nil {
 		return fmt.Errorf("mapper: ready: %w: the engine is nil", ErrInvalidArgument)

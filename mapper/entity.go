@@ -40,11 +40,11 @@ type Entity[T any] struct {
 // [ClientOption].
 func (e *Entity[T]) Count(name string, n int64) { e.attempt.Count(name, n) }
 
-// CountMin has the job's counter "min(name)" be the least of all numbers that its function gives under a
-// name, and [Entity.CountMax] has "max(name)" be the greatest. They are exact as those of [Entity.Count]
-// are, and of the same limits; a counter that no entity has given a number is not there. So a group
-// has a count, a sum, a minimum and a maximum under names of its own, such as "orders/AT",
-// "cents/AT", "min(cents/AT)" and "max(cents/AT)".
+// CountMin has the job's counter "min(name)" be the least of all numbers that its function gives
+// under a name, and [Entity.CountMax] has "max(name)" be the greatest. They are exact as those of
+// [Entity.Count] are, and of the same limits; a counter that no entity has given a number is not
+// there. So a group has a count, a sum, a minimum and a maximum under names of its own, such as
+// "orders/AT", "cents/AT", "min(cents/AT)" and "max(cents/AT)".
 func (e *Entity[T]) CountMin(name string, n int64) { e.attempt.Min(name, n) }
 
 // MinCounter returns the name of the counter that [Entity.CountMin] makes of a name, as

@@ -138,7 +138,8 @@ func TestFailingFinalizer(t *testing.T) {
 // finalizer take too long: the one fails the job, the other is shown.
 func TestRefusedFinalizer(t *testing.T) {
 	t.Parallel()
-	plain := func(onDone func(context.Context, *mapper.Completion, mapper.NoParams) error) *mapper.Mapper[mapper.NoParams] {
+	plain := func(onDone func(context.Context, *mapper.Completion,
+		mapper.NoParams) error) *mapper.Mapper[mapper.NoParams] {
 		return mapper.Update("plain", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
 			return nil
 		}).WithFinalizer(onDone)
@@ -291,7 +292,9 @@ func TestFinalizerMarksUnanswered(t *testing.T) {
 			}
 			return resp, nil
 		}
-		m := mapper.Visit("report", func(context.Context, *mapper.Entity[account], mapper.NoParams) error { return nil }).
+		m := mapper.Visit("report", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
+			return nil
+		}).
 			WithFinalizer(func(context.Context, *mapper.Completion, mapper.NoParams) error {
 				if runs.Add(1) == 1 {
 					return errors.New("not yet")
@@ -300,7 +303,8 @@ func TestFinalizerMarksUnanswered(t *testing.T) {
 			})
 		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: losing}}, m)
 		w.putAccounts(names(10))
-		if s := over(w, m, nil); s.State != mapper.StateSucceeded || runs.Load() != 2 || lost.Load() <= 2*mapper.MaxDeaths {
+		if s := over(w, m, nil); s.State != mapper.StateSucceeded || runs.Load() != 2 ||
+			lost.Load() <= 2*mapper.MaxDeaths {
 			t.Errorf("after %d runs, and %d answers: %+v", runs.Load(), lost.Load(), s)
 		}
 	})

@@ -16,7 +16,8 @@ func (d *Completion) Proof() *Proof {
 	if d.closing == nil {
 		return nil
 	}
-	return &Proof{Ranges: int(d.closing.Ranges), SingleEntities: int(d.closing.Alone), Failures: int(d.closing.Failures)}
+	return &Proof{Ranges: int(d.closing.Ranges), SingleEntities: int(d.closing.Alone),
+		Failures: int(d.closing.Failures)}
 }
 
 // A Subject is what records are to forget. Of them are keys and texts; whatever is compressed or

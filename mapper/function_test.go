@@ -79,7 +79,8 @@ func TestFailingEntities(t *testing.T) {
 				t.Errorf("%v has %d, want %d", k, a.Balance, want)
 			}
 		}
-		want := map[string]int{"user-0000003": mapper.DefaultUpdateAttempts, "user-0000005": mapper.DefaultUpdateAttempts,
+		want := map[string]int{"user-0000003": mapper.DefaultUpdateAttempts,
+			"user-0000005": mapper.DefaultUpdateAttempts,
 			"user-0000007": 1, "user-0000009": 3}
 		for name, n := range want {
 			if tries[name] != n {
@@ -256,7 +257,9 @@ func TestStructThatDoesNotFit(t *testing.T) {
 	t.Parallel()
 	type misfit struct{ Owner int64 }
 	synctest.Test(t, func(t *testing.T) {
-		m := mapper.Update("misfit", func(context.Context, *mapper.Entity[misfit], mapper.NoParams) error { return nil })
+		m := mapper.Update("misfit", func(context.Context, *mapper.Entity[misfit], mapper.NoParams) error {
+			return nil
+		})
 		w := newWorld(t, setting{}, m)
 		keys := names(50)
 		w.putAccounts(keys)

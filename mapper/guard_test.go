@@ -232,7 +232,8 @@ func testOperatorDies(t *testing.T, op operation, m *mishap, stopped time.Durati
 		}
 		w.must(0, op.do(t.Context(), w))
 	} else {
-		if s := w.statusOf("j"); s != nil && (s.State == mapper.StateRunning || s.CleaningUp) && w.tasks("/sweep") == 0 {
+		if s := w.statusOf("j"); s != nil && (s.State == mapper.StateRunning || s.CleaningUp) &&
+			w.tasks("/sweep") == 0 {
 			t.Errorf("mishap %d: the job goes on without a sweep: %+v", planned, s)
 		}
 		for _, path := range []string{"range", "replay", "cleanup"} {

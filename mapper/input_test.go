@@ -72,9 +72,10 @@ func TestBadStarts(t *testing.T) {
 			"reserved namespace":     {start(mapper.Query{Kind: "A", Namespace: "__n__"}, nil), "Query.Namespace"},
 			"negative page": {start(accounts, &mapper.StartOptions{PageSize: -1}),
 				"StartOptions.PageSize has to be in [1, 1000], it is -1"},
-			"large page":       {start(accounts, &mapper.StartOptions{PageSize: 1001}), "StartOptions.PageSize"},
-			"negative workers": {start(accounts, &mapper.StartOptions{ExpectedWorkers: -1}), "StartOptions.ExpectedWorkers"},
-			"negative time":    {start(accounts, &mapper.StartOptions{PageTime: -1}), "StartOptions.PageTime"},
+			"large page": {start(accounts, &mapper.StartOptions{PageSize: 1001}), "StartOptions.PageSize"},
+			"negative workers": {start(accounts, &mapper.StartOptions{ExpectedWorkers: -1}),
+				"StartOptions.ExpectedWorkers"},
+			"negative time": {start(accounts, &mapper.StartOptions{PageTime: -1}), "StartOptions.PageTime"},
 			"long time": {start(accounts, &mapper.StartOptions{PageTime: time.Hour}),
 				"StartOptions.PageTime"},
 			"too many workers": {start(accounts, &mapper.StartOptions{ExpectedWorkers: 5001}),
@@ -148,17 +149,20 @@ func TestBadEngines(t *testing.T) {
 			"nil mapper": {[]mapper.AnyMapper{(*mapper.Mapper[credit])(nil)}, "EngineOptions.Mappers[0] is nil"},
 			"two of a name": {[]mapper.AnyMapper{mapper.Update("a", ok), mapper.Visit("a", ok)},
 				`two mappers have the name "a"`},
-			"no name":     {[]mapper.AnyMapper{mapper.Update("", ok)}, `the name ""`},
-			"bad name":    {[]mapper.AnyMapper{mapper.Update("a b", ok)}, `the name "a b"`},
-			"no function": {[]mapper.AnyMapper{mapper.Update[account, mapper.NoParams]("a", nil)}, "the function is nil"},
+			"no name":  {[]mapper.AnyMapper{mapper.Update("", ok)}, `the name ""`},
+			"bad name": {[]mapper.AnyMapper{mapper.Update("a b", ok)}, `the name "a b"`},
+			"no function": {[]mapper.AnyMapper{mapper.Update[account, mapper.NoParams]("a", nil)},
+				"the function is nil"},
 			"not a struct": {
-				[]mapper.AnyMapper{mapper.Update("a", func(context.Context, *mapper.Entity[int], mapper.NoParams) error {
-					return nil
-				})}, "neither a struct"},
+				[]mapper.AnyMapper{mapper.Update("a",
+					func(context.Context, *mapper.Entity[int], mapper.NoParams) error {
+						return nil
+					})}, "neither a struct"},
 			"bad struct": {
-				[]mapper.AnyMapper{mapper.Update("a", func(context.Context, *mapper.Entity[unsavable], mapper.NoParams) error {
-					return nil
-				})}, "unsupported struct field type"},
+				[]mapper.AnyMapper{mapper.Update("a",
+					func(context.Context, *mapper.Entity[unsavable], mapper.NoParams) error {
+						return nil
+					})}, "unsupported struct field type"},
 		} {
 			_, err := mapper.NewEngine(w.client, w.queue, &mapper.EngineOptions{Mappers: c.mappers})
 			if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -168,7 +172,8 @@ func TestBadEngines(t *testing.T) {
 		if _, err := mapper.NewEngine(w.client, w.queue, nil); err == nil {
 			t.Error("nil options: no error")
 		}
-		if _, err := mapper.NewEngine(nil, nil, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit}}); err == nil {
+		if _, err := mapper.NewEngine(nil, nil,
+			&mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit}}); err == nil {
 			t.Error("nil client and queue: no error")
 		}
 		if _, err := mapper.NewEngine(w.client, w.queue,
@@ -191,12 +196,14 @@ func TestNothingToUse(t *testing.T) {
 	var engine *mapper.Engine
 	job := new(mapper.Job)
 	_, onNil := none.Start(ctx, engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
-	_, onZero := new(mapper.Mapper[mapper.NoParams]).Start(ctx, engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
+	_, onZero := new(mapper.Mapper[mapper.NoParams]).Start(ctx, engine, mapper.Query{Kind: "Account"},
+		mapper.NoParams{}, nil)
 	_, proof := mapper.Verify(ctx, nil, "j")
 	_, status := job.Status(ctx)
 	_, _, failures := job.FailuresPage(ctx, "")
 	for name, err := range map[string]error{
-		"a nil mapper": onNil, "a zero mapper": onZero, "revive": engine.ReviveJobs(ctx), "verify": proof, "status": status,
+		"a nil mapper": onNil, "a zero mapper": onZero, "revive": engine.ReviveJobs(ctx), "verify": proof,
+		"status":   status,
 		"failures": failures,
 		"pause":    job.Pause(ctx), "resume": job.Resume(ctx), "abort": job.Abort(ctx), "retry": job.Retry(ctx),
 		"clean up": job.CleanUp(ctx, nil),
@@ -312,7 +319,9 @@ func FuzzDeliveries(f *testing.F) {
 func TestMapperOfAnotherBuild(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		other := mapper.Visit("other", func(context.Context, *mapper.Entity[account], mapper.NoParams) error { return nil })
+		other := mapper.Visit("other", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
+			return nil
+		})
 		w := newWorld(t, setting{}, addCredit)
 		old, err := mapper.NewEngine(w.client, w.queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{other}})
 		if err != nil {

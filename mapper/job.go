@@ -84,10 +84,11 @@ type StartOptions struct {
 	// false.
 	DryRun bool `json:"dry_run,omitempty"`
 
-	// AllowOverlap has the job run beside others of its mapper over the same kind. By default a start, a
-	// resume or a retry is refused with [ErrWrongState] while another one runs that does not run beside
-	// others, also a run of a [Schedule]; the error names it. Undos, and jobs that are started by
-	// functions and finalizers of others ([EngineFromContext]), run beside others in any case.
+	// AllowOverlap has the job run beside others of its mapper over the same kind. By default a
+	// start, a resume or a retry is refused with [ErrWrongState] while another one runs that does
+	// not run beside others, also a run of a [Schedule]; the error names it. Undos, and jobs that
+	// are started by functions and finalizers of others ([EngineFromContext]), run beside others in
+	// any case.
 	AllowOverlap bool `json:"allow_overlap,omitempty"`
 
 	// AllowEmpty has a job start over a kind that has no entities, or with a filter by a
@@ -153,10 +154,10 @@ type StartOptions struct {
 
 	// Retain is how long the records of the job's ranges are kept after its end, with the keys and
 	// errors that are in them: at least [MinRetain]. Then they are cleaned up as [Job.CleanUp] does
-	// with CleanUpOptions.IncludeFailures, and the job's own record stays, so that a start of its ID
-	// returns the job. What goes on again, by [Job.Resume] or [Job.Retry], is kept until so long
-	// after its next end. Defaults to [EngineOptions.Retain]; [RetainAlways] is until somebody cleans up.
-	// [Job.SetRetain] changes it.
+	// with CleanUpOptions.IncludeFailures, and the job's own record stays, so that a start of its
+	// ID returns the job. What goes on again, by [Job.Resume] or [Job.Retry], is kept until so long
+	// after its next end. Defaults to [EngineOptions.Retain]; [RetainAlways] is until somebody
+	// cleans up. [Job.SetRetain] changes it.
 	Retain time.Duration `json:"retain_ns,omitempty"`
 }
 
@@ -242,10 +243,12 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 	case o.PageTime < 0 || o.PageTime > maxPageTime:
 		return fmt.Errorf("StartOptions.PageTime has to be in (0, %v], it is %v", maxPageTime, o.PageTime)
 	case o.EntityTimeout < 0 || o.EntityTimeout > longest:
-		return fmt.Errorf("StartOptions.EntityTimeout has to be in (0, %v] for this mapper and queue, it is %v", longest,
+		return fmt.Errorf("StartOptions.EntityTimeout has to be in (0, %v] for this mapper and queue, it is %v",
+			longest,
 			o.EntityTimeout)
 	case 2*o.PageTime+o.EntityTimeout > deadline*9/10: // as long a page may take of which one entity hangs
-		return fmt.Errorf("StartOptions.EntityTimeout and twice PageTime have to be at most 9/10 of the queue's Deadline "+
+		return fmt.Errorf("StartOptions.EntityTimeout and twice PageTime have to be at most 9/10 of the queue's "+
+			"Deadline "+
 			"of %v together, they are %v", deadline, 2*o.PageTime+o.EntityTimeout)
 	case !(o.FailureShare > 0 && o.FailureShare <= 1): // not a number, too
 		return fmt.Errorf("StartOptions.FailureShare has to be in (0, 1], it is %v", o.FailureShare)

@@ -88,7 +88,8 @@ func testJobs(t *testing.T, client *datastore.Client) {
 		{w.engine, &mapper.JobsOptions{State: mapper.StateSucceeded}, of(mapper.StateSucceeded, "m a y z")},
 		{w.engine, &mapper.JobsOptions{State: mapper.StateAborted}, of(mapper.StateAborted, "a")},
 		{w.engine, &mapper.JobsOptions{State: mapper.StateRunning}, nil},
-		{w.engine, &mapper.JobsOptions{State: mapper.StateSucceeded, Mapper: "add-credit"}, of(mapper.StateSucceeded, "m a z")},
+		{w.engine, &mapper.JobsOptions{State: mapper.StateSucceeded, Mapper: "add-credit"},
+			of(mapper.StateSucceeded, "m a z")},
 		{w.engine, &mapper.JobsOptions{State: mapper.StateSucceeded, Mapper: "add-credit", AllQueues: true},
 			of(mapper.StateSucceeded, "m a x z")},
 	} {
@@ -100,7 +101,8 @@ func testJobs(t *testing.T, client *datastore.Client) {
 	if err != nil || len(jobs) != 1 {
 		t.Fatalf("%+v, %v", jobs, err)
 	}
-	if j := jobs[0]; j.Mapper != "steady-credit" || j.Queue != queueName || j.State != mapper.StateSucceeded || !j.Counted ||
+	if j := jobs[0]; j.Mapper != "steady-credit" || j.Queue != queueName || j.State != mapper.StateSucceeded ||
+		!j.Counted ||
 		j.Processed != 2 || j.Failures != 0 || !j.Ended.After(j.Created) {
 		t.Errorf("%+v", j)
 	}
@@ -109,7 +111,8 @@ func testJobs(t *testing.T, client *datastore.Client) {
 			t.Errorf("the cursor %q: %v", bad, err)
 		}
 	}
-	if _, _, err := w.engine.JobsPage(ctx, &mapper.JobsOptions{State: "done"}, ""); !errors.Is(err, mapper.ErrInvalidArgument) ||
+	if _, _, err := w.engine.JobsPage(ctx, &mapper.JobsOptions{State: "done"}, ""); !errors.Is(err,
+		mapper.ErrInvalidArgument) ||
 		!strings.Contains(err.Error(), "succeeded") {
 		t.Errorf("a state that there is not: %v", err)
 	}

@@ -309,7 +309,8 @@ func (z *zoo) run(name, params string, written int) *mapper.Job {
 		z.Fatal(err)
 	}
 	s := z.wait(job)
-	if s.State != mapper.StateSucceeded || s.Processed != int64(len(z.keys)) || written >= 0 && s.Written != int64(written) {
+	if s.State != mapper.StateSucceeded || s.Processed != int64(len(z.keys)) || written >= 0 &&
+		s.Written != int64(written) {
 		failures, _, _ := job.FailuresPage(z.Context(), "")
 		for _, f := range failures[:min(3, len(failures))] {
 			z.Logf("%v: %s", f.Key, f.Error)

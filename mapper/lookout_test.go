@@ -180,8 +180,9 @@ func TestOtherURL(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				before, err := mapper.NewEngine(w.client, first, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{steadyCredit},
-					Logger: slog.New(slog.DiscardHandler)})
+				before, err := mapper.NewEngine(w.client, first,
+					&mapper.EngineOptions{Mappers: []mapper.AnyMapper{steadyCredit},
+						Logger: slog.New(slog.DiscardHandler)})
 				if err != nil {
 					t.Fatal(err)
 				}

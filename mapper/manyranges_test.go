@@ -101,7 +101,8 @@ func TestStatusOfManyRanges(t *testing.T) {
 		t.Errorf("%d calls", made)
 	}
 	p, all := s.Progress, int64(n)*450
-	if !s.Estimated || s.Processed < all*8/10 || s.Processed > all*12/10 || p.FractionMin > 0.9 || p.FractionMax < 0.9 ||
+	if !s.Estimated || s.Processed < all*8/10 || s.Processed > all*12/10 || p.FractionMin > 0.9 ||
+		p.FractionMax < 0.9 ||
 		p.Fraction < p.FractionMin || p.Fraction > p.FractionMax {
 		t.Errorf("%+v, of %d entities", s, all)
 	}

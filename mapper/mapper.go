@@ -110,14 +110,15 @@ func (m *Mapper[P]) WithFinalizer(fn func(ctx context.Context, d *Completion, pa
 // its entities, and none is a failure, it deletes the records of its ranges. Then fn is called, in
 // a task of its own and in no transaction, for up to half of the queue's Deadline. When it returns
 // nil the job ends, and its record loses query, parameters, errors, reasons and counters: a hash
-// stays, whose salt nobody keeps. A start of its ID is refused with [ErrWrongState] from then on. The
-// job can't be undone, retried or verified.
+// stays, whose salt nobody keeps. A start of its ID is refused with [ErrWrongState] from then on.
+// The job can't be undone, retried or verified.
 //
 // The function runs at least once. Its error has it tried again by the queue's back-off, and is
 // shown in Status.Error; one that is marked by [Permanent] fails the job, and [Job.Resume] calls it
-// again. [Completion.Proof] is what the records have proved, and [Completion.Forget] has other records forget.
-// Put and Delete of the Done have no effect. A job with failures calls the finalizer of
-// [Mapper.WithFinalizer] instead, if there is one. It returns the mapper, for use in its definition.
+// again. [Completion.Proof] is what the records have proved, and [Completion.Forget] has other
+// records forget. Put and Delete of the Done have no effect. A job with failures calls the
+// finalizer of [Mapper.WithFinalizer] instead, if there is one. It returns the mapper, for use in
+// its definition.
 func (m *Mapper[P]) Forget(fn func(ctx context.Context, d *Completion, params P) error) *Mapper[P] {
 	if fn == nil {
 		m.def.Err = errors.New("Forget: the function is nil")
@@ -163,8 +164,8 @@ func (m *Mapper[P]) CheckByName(check func(params json.RawMessage) error) *Mappe
 
 // A Validator is a type of parameters that says what is wrong with them. Validate is called for
 // each start, by whatever means, with [Mapper.Start], [Engine.StartByName] or [Schedule.Tick], and
-// by [PlanNamed]: its error refuses that with [ErrInvalidArgument], before anything is recorded. It is
-// not called while a job runs. Name the parameter in the error, as it is in JSON. The method may
+// by [PlanNamed]: its error refuses that with [ErrInvalidArgument], before anything is recorded. It
+// is not called while a job runs. Name the parameter in the error, as it is in JSON. The method may
 // have a pointer as its receiver.
 //
 //	type Params struct {
@@ -206,7 +207,8 @@ func (m *Mapper[P]) definition() *function.Definition {
 // that ID if there is one: see [StartOptions.ID].
 func (m *Mapper[P]) Start(ctx context.Context, e *Engine, q Query, params P, o *StartOptions) (*Job, error) {
 	if m == nil || m.def.Prepare == nil {
-		return nil, fmt.Errorf("mapper: start: %w: the mapper is nil, or was not made by Update or Visit", ErrInvalidArgument)
+		return nil, fmt.Errorf("mapper: start: %w: the mapper is nil, or was not made by Update or Visit",
+			ErrInvalidArgument)
 	}
 	encoded, err := function.EncodeParams(params)
 	if err != nil {

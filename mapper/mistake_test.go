@@ -28,11 +28,12 @@ type session struct {
 }
 
 // deleteAll deletes whatever it gets.
-var deleteAll = mapper.Update("delete-all", func(_ context.Context, s *mapper.Entity[session], _ mapper.NoParams) error {
-	s.Delete(s.Key)
-	s.Count("deleted", 1)
-	return nil
-})
+var deleteAll = mapper.Update("delete-all",
+	func(_ context.Context, s *mapper.Entity[session], _ mapper.NoParams) error {
+		s.Delete(s.Key)
+		s.Count("deleted", 1)
+		return nil
+	})
 
 // putSessions puts n sessions, one an hour.
 func (w *world) putSessions(kind string, n int) {
@@ -74,7 +75,8 @@ func TestDeleteByAge(t *testing.T) {
 			c.q.Kind = strings.ReplaceAll(name, " ", "")
 			w.putSessions(c.q.Kind, n)
 			start := func() (*mapper.Job, error) {
-				return deleteAll.Start(t.Context(), w.engine, c.q, mapper.NoParams{}, &mapper.StartOptions{PageSize: 50})
+				return deleteAll.Start(t.Context(), w.engine, c.q, mapper.NoParams{},
+					&mapper.StartOptions{PageSize: 50})
 			}
 			job, err := start()
 			if c.refused && err != nil { // the Firestore emulator needs no index
@@ -268,7 +270,8 @@ func TestFilterTypes(t *testing.T) {
 				q.ShardBy = ""
 			}
 			_, err = deleteAll.Start(t.Context(), w.engine, q, mapper.NoParams{},
-				&mapper.StartOptions{AllowOverlap: true, Rate: mapper.Rate{EntitiesPerSecond: 50, WritesPerSecond: 200}})
+				&mapper.StartOptions{AllowOverlap: true,
+					Rate: mapper.Rate{EntitiesPerSecond: 50, WritesPerSecond: 200}})
 			switch {
 			case want == "" && err != nil:
 				t.Errorf("%s: %v", filters, err)
@@ -383,7 +386,8 @@ func TestMistypedKind(t *testing.T) {
 				!strings.Contains(fmt.Sprint(err), want) {
 				t.Errorf("a plan of %+v: %v, want %q", q, err, want)
 			}
-			job, err := checkUser.Start(t.Context(), w.engine, q, mapper.NoParams{}, &mapper.StartOptions{AllowEmpty: true})
+			job, err := checkUser.Start(t.Context(), w.engine, q, mapper.NoParams{},
+				&mapper.StartOptions{AllowEmpty: true})
 			if err != nil {
 				t.Fatal(err)
 			}

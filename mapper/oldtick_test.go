@@ -35,7 +35,8 @@ func TestOldTick(t *testing.T) {
 		old := 0
 		for i := range all[0] {
 			text, ok := all[0][i].Value.([]byte)
-			if !ok || !bytes.Contains(text, []byte(`"workers":7`)) || !bytes.Contains(text, []byte(`"timeout_ns":5000000000`)) {
+			if !ok || !bytes.Contains(text, []byte(`"workers":7`)) ||
+				!bytes.Contains(text, []byte(`"timeout_ns":5000000000`)) {
 				continue
 			}
 			text = bytes.Replace(text, []byte(`"expected_workers":7,`), nil, 1)

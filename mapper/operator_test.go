@@ -312,7 +312,9 @@ func (s *simulation) queued() (queued []string) {
 func (s *simulation) await() *mapper.Status {
 	status := s.awaitOnce()
 	if s.mend(status) {
-		s.insist("resume", s.not(mapper.StateFailed), func(ctx context.Context) error { return s.ofProcess().Resume(ctx) })
+		s.insist("resume", s.not(mapper.StateFailed), func(ctx context.Context) error {
+			return s.ofProcess().Resume(ctx)
+		})
 		status = s.awaitOnce()
 	}
 	if status.State == mapper.StateFailed && s.end.fails() {
@@ -326,7 +328,9 @@ func (s *simulation) await() *mapper.Status {
 		s.mu.Lock()
 		s.end = endsWell
 		s.mu.Unlock()
-		s.insist("resume", s.not(mapper.StateFailed), func(ctx context.Context) error { return s.ofProcess().Resume(ctx) })
+		s.insist("resume", s.not(mapper.StateFailed), func(ctx context.Context) error {
+			return s.ofProcess().Resume(ctx)
+		})
 		status = s.awaitOnce()
 	}
 	return status

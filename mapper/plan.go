@@ -27,8 +27,8 @@ type PlanOptions struct {
 	// Visit says that the mapper is a [Visit], which writes no entities.
 	Visit bool
 
-	// WritesPerEntity is how many entities an [Update] writes for each that it is called with, up to
-	// 10,000. Defaults to 1.
+	// WritesPerEntity is how many entities an [Update] writes for each that it is called with, up
+	// to 10,000. Defaults to 1.
 	WritesPerEntity float64
 
 	// Params are the parameters of the job, as JSON. [PlanNamed] checks them as a start does; they
@@ -97,8 +97,8 @@ const mostWrites = 10_000
 // and a cent or two for kinds of billions, where it may have to count anew. With filters, an
 // ancestor, bounds or ShardBy a sample says little: it counts up to ten millions, which costs
 // 11,000 reads, and no further. All this is for each kind in each namespace, up to 1,000 of them: a
-// query over more has at least what these have. Estimate.Spent says how much it was. If the database
-// neither counts nor has samples, that is an error.
+// query over more has at least what these have. Estimate.Spent says how much it was. If the
+// database neither counts nor has samples, that is an error.
 func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimate, error) {
 	var opts PlanOptions
 	if o != nil {
@@ -122,13 +122,16 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 	case err != nil:
 		return fail(fmt.Errorf("%w: %w", ErrInvalidArgument, err))
 	case opts.TimePerEntity < 0 || opts.TimePerEntity > start.EntityTimeout:
-		return fail(fmt.Errorf("%w: PlanOptions.TimePerEntity has to be in (0, %v], the Timeout; it is %v", ErrInvalidArgument,
+		return fail(fmt.Errorf("%w: PlanOptions.TimePerEntity has to be in (0, %v], the Timeout; it is %v",
+			ErrInvalidArgument,
 			start.EntityTimeout, opts.TimePerEntity))
 	case !(opts.WritesPerEntity >= 0 && opts.WritesPerEntity <= mostWrites): // not a number, too
-		return fail(fmt.Errorf("%w: PlanOptions.WritesPerEntity has to be in [0, %d], it is %v", ErrInvalidArgument, mostWrites,
+		return fail(fmt.Errorf("%w: PlanOptions.WritesPerEntity has to be in [0, %d], it is %v", ErrInvalidArgument,
+			mostWrites,
 			opts.WritesPerEntity))
 	case !start.Splitting.strategy().Adaptive():
-		return fail(fmt.Errorf("%w: StartOptions.Splitting has to be the default for a plan, it is %+v", ErrInvalidArgument,
+		return fail(fmt.Errorf("%w: StartOptions.Splitting has to be the default for a plan, it is %+v",
+			ErrInvalidArgument,
 			start.Splitting))
 	}
 	q, err := query.inner().Normal(m == function.Update)
@@ -152,7 +155,8 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 	est, err := forecast.Of(ctx, src, &forecast.Job{
 		Query: q, PageSize: int64(start.PageSize), PageTime: start.PageTime, Workers: int64(start.ExpectedWorkers),
 		AtOnce: int64(max(start.ExpectedWorkers, concurrent)),
-		Rate:   start.Rate.limit(), Deadline: e.queue.DispatchDeadline(), Update: !opts.Visit, Writes: opts.WritesPerEntity,
+		Rate:   start.Rate.limit(), Deadline: e.queue.DispatchDeadline(), Update: !opts.Visit,
+		Writes:    opts.WritesPerEntity,
 		PerEntity: opts.TimePerEntity, Prices: e.prices,
 	})
 	if err != nil {

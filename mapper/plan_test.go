@@ -131,9 +131,10 @@ func TestPlanOfNothing(t *testing.T) {
 			t.Errorf("plan %+v, %v", plan, err)
 		}
 		for text, all := range map[string][]mapper.PlanOptions{
-			"PlanOptions.TimePerEntity":   {{TimePerEntity: -1}, {TimePerEntity: time.Hour}},
-			"PlanOptions.WritesPerEntity": {{WritesPerEntity: -1}, {WritesPerEntity: 1e300}, {WritesPerEntity: math.NaN()}},
-			"StartOptions.PageSize":       {{StartOptions: mapper.StartOptions{PageSize: -1}}},
+			"PlanOptions.TimePerEntity": {{TimePerEntity: -1}, {TimePerEntity: time.Hour}},
+			"PlanOptions.WritesPerEntity": {{WritesPerEntity: -1}, {WritesPerEntity: 1e300},
+				{WritesPerEntity: math.NaN()}},
+			"StartOptions.PageSize": {{StartOptions: mapper.StartOptions{PageSize: -1}}},
 			"StartOptions.Splitting": {
 				{StartOptions: mapper.StartOptions{Splitting: mapper.Splitting{First: 8, FanOut: 1}}}},
 		} {
@@ -150,7 +151,8 @@ func TestPlanOfNothing(t *testing.T) {
 				t.Errorf("no engine: %v", err)
 			}
 		}
-		if _, err := mapper.Plan(t.Context(), w.engine, mapper.Query{}, nil); !errors.Is(err, mapper.ErrInvalidArgument) {
+		if _, err := mapper.Plan(t.Context(), w.engine, mapper.Query{}, nil); !errors.Is(err,
+			mapper.ErrInvalidArgument) {
 			t.Errorf("no kind: %v", err)
 		}
 	})
@@ -192,7 +194,8 @@ func TestPlanOfMany(t *testing.T) {
 			var takes []time.Duration
 			for _, ramp := range []bool{false, true} { // four months, so what the ramp allows passes all numbers
 				plan, err := mapper.Plan(t.Context(), w.engine, q,
-					&mapper.PlanOptions{StartOptions: mapper.StartOptions{Rate: mapper.Rate{EntitiesPerSecond: 1, Ramp: ramp}}})
+					&mapper.PlanOptions{StartOptions: mapper.StartOptions{Rate: mapper.Rate{EntitiesPerSecond: 1,
+						Ramp: ramp}}})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -275,7 +275,8 @@ func newProcess(f *fleet) *process {
 	w := f.world
 	p := &process{stops: &f.stops, fleet: f}
 	intercept := option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(p.intercept))
-	database, err := w.emulator.DatastoreClient(context.Background(), "test", append(slices.Clip(w.options), intercept)...)
+	database, err := w.emulator.DatastoreClient(context.Background(), "test",
+		append(slices.Clip(w.options), intercept)...)
 	if err != nil {
 		panic(err)
 	}

@@ -123,7 +123,8 @@ func watchProgress(t *testing.T, job *mapper.Job, total float64, meanwhile func(
 			break
 		}
 		if looks > 5 && p.FractionMin > 0 {
-			if widest = max(widest, p.FractionMax-p.FractionMin); p.EntitiesPerSecond <= 0 || p.TimeLeft < p.TimeLeftMin || p.TimeLeftMax != 0 &&
+			if widest = max(widest, p.FractionMax-p.FractionMin); p.EntitiesPerSecond <= 0 ||
+				p.TimeLeft < p.TimeLeftMin || p.TimeLeftMax != 0 &&
 				p.TimeLeftMax < p.TimeLeft {
 				t.Errorf("look %d: %+v", looks, p)
 			}

@@ -229,7 +229,8 @@ func TestValues(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		job, err := moving.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"}, mapper.NoParams{},
+		job, err := moving.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"},
+			mapper.NoParams{},
 			&mapper.StartOptions{PageSize: 20, FailureShare: 1})
 		if err != nil {
 			t.Fatal(err)
@@ -334,7 +335,8 @@ func TestOneValue(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		job, err := checkUser.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"}, mapper.NoParams{},
+		job, err := checkUser.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"},
+			mapper.NoParams{},
 			&mapper.StartOptions{PageSize: 100})
 		if err != nil {
 			t.Fatal(err)

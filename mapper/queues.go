@@ -15,9 +15,9 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// WithQueue has the mapper's jobs belong to a queue of the engine's that is not the first one, unless
-// their start says otherwise, see [StartOptions.Queue]. It returns the mapper, for use in its
-// definition.
+// WithQueue has the mapper's jobs belong to a queue of the engine's that is not the first one,
+// unless their start says otherwise, see [StartOptions.Queue]. It returns the mapper, for use in
+// its definition.
 func (m *Mapper[P]) WithQueue(name string) *Mapper[P] {
 	m.def.Queue = name
 	return m
@@ -76,7 +76,8 @@ func (q queues) named(name string) (*Engine, error) {
 		}
 	}
 	if found == nil {
-		return nil, fmt.Errorf("%w: the engine has no queue %q: have %s", ErrInvalidArgument, name, strings.Join(names, ", "))
+		return nil, fmt.Errorf("%w: the engine has no queue %q: have %s", ErrInvalidArgument, name,
+			strings.Join(names, ", "))
 	}
 	return found, nil
 }

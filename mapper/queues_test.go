@@ -112,7 +112,8 @@ func TestTwoServices(t *testing.T) {
 		}
 		for what, err := range map[string]error{
 			"pause": b.Pause(ctx), "resume": b.Resume(ctx), "retry": b.Retry(ctx), "abort": b.Abort(ctx),
-			"clean up": b.CleanUp(ctx, nil), "set the rate of": b.SetRate(ctx, mapper.Rate{EntitiesPerSecond: mapper.Unlimited}),
+			"clean up":        b.CleanUp(ctx, nil),
+			"set the rate of": b.SetRate(ctx, mapper.Rate{EntitiesPerSecond: mapper.Unlimited}),
 		} {
 			if !errors.Is(err, mapper.ErrWrongQueue) || !strings.Contains(err.Error(), queueName) ||
 				!strings.Contains(err.Error(), otherQueue) {
@@ -123,7 +124,8 @@ func TestTwoServices(t *testing.T) {
 			&mapper.StartOptions{ID: "one"}); !errors.Is(err, mapper.ErrWrongQueue) {
 			t.Errorf("start a job under the ID of one of another queue: %v", err)
 		}
-		if s, err := b.Status(ctx); err != nil || s.State != mapper.StateRunning || s.Queue != queueName || s.Error != "" {
+		if s, err := b.Status(ctx); err != nil || s.State != mapper.StateRunning || s.Queue != queueName ||
+			s.Error != "" {
 			t.Errorf("the status, from the other service: %+v, %v", s, err)
 		}
 		if s := w.wait(job); s.Processed != 8000 {
@@ -288,7 +290,8 @@ func TestMoveInTrouble(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
 			defer cancel()
 			s, err := job.Wait(ctx)
-			if err != nil || s.State != mapper.StateSucceeded || s.Processed != 1000 || s.Counters["credited"] != 1000 ||
+			if err != nil || s.State != mapper.StateSucceeded || s.Processed != 1000 ||
+				s.Counters["credited"] != 1000 ||
 				s.Queue != queueName {
 				t.Errorf("%+v, %v", s, err)
 			}

@@ -13,7 +13,8 @@ import "github.com/scattermap/scattermap/mapper/internal/pace"
 // seconds; with few workers they are larger and cost fewer writes for records. The rate
 // holds on average over a minute.
 type Rate struct {
-	// EntitiesPerSecond is how many entities are processed in a second. 0 and [Unlimited] are no limit.
+	// EntitiesPerSecond is how many entities are processed in a second. 0 and [Unlimited] are no
+	// limit.
 	EntitiesPerSecond float64 `json:"entities,omitempty"`
 
 	// WritesPerSecond is how many writes are made in a second: puts and deletes of the function,

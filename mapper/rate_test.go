@@ -77,7 +77,8 @@ func TestRate(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var c clocked
 				begun := time.Now()
-				w, job := c.start(t, tenWorkers, 20_000, &mapper.StartOptions{ExpectedWorkers: 10, PageSize: 20, Rate: rate})
+				w, job := c.start(t, tenWorkers, 20_000, &mapper.StartOptions{ExpectedWorkers: 10, PageSize: 20,
+					Rate: rate})
 				time.Sleep(100 * time.Second)
 				changed := time.Now()
 				if err := job.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: 1000}); err != nil {
@@ -127,7 +128,8 @@ func TestRateLowered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c clocked
-		w, job := c.start(t, tenWorkers, 12_000, &mapper.StartOptions{ExpectedWorkers: 10, Rate: mapper.Rate{EntitiesPerSecond: 250}})
+		w, job := c.start(t, tenWorkers, 12_000,
+			&mapper.StartOptions{ExpectedWorkers: 10, Rate: mapper.Rate{EntitiesPerSecond: 250}})
 		time.Sleep(15 * time.Second)
 		changed := time.Now()
 		if err := job.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: 1}); err != nil {
@@ -214,10 +216,12 @@ func TestRampLater(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c clocked
-		w, job := c.start(t, tenWorkers, 24_000, &mapper.StartOptions{ExpectedWorkers: 10, Rate: mapper.Rate{EntitiesPerSecond: 1}})
+		w, job := c.start(t, tenWorkers, 24_000,
+			&mapper.StartOptions{ExpectedWorkers: 10, Rate: mapper.Rate{EntitiesPerSecond: 1}})
 		time.Sleep(time.Hour)
 		changed := time.Now()
-		for _, rate := range []mapper.Rate{{EntitiesPerSecond: math.NaN()}, {WritesPerSecond: math.Inf(1)}, {EntitiesPerSecond: -2}, {}} {
+		for _, rate := range []mapper.Rate{{EntitiesPerSecond: math.NaN()}, {WritesPerSecond: math.Inf(1)},
+			{EntitiesPerSecond: -2}, {}} {
 			if err := job.SetRate(t.Context(), rate); !errors.Is(err, mapper.ErrInvalidArgument) {
 				t.Errorf("%+v: %v", rate, err)
 			}
@@ -238,7 +242,8 @@ func TestRatePauses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c clocked
-		w, job := c.start(t, tenWorkers, 2000, &mapper.StartOptions{ExpectedWorkers: 10, Rate: mapper.Rate{EntitiesPerSecond: 20}})
+		w, job := c.start(t, tenWorkers, 2000,
+			&mapper.StartOptions{ExpectedWorkers: 10, Rate: mapper.Rate{EntitiesPerSecond: 20}})
 		time.Sleep(30 * time.Second)
 		if err := job.Pause(t.Context()); err != nil {
 			t.Fatal(err)
@@ -290,14 +295,17 @@ func TestBadRates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := job.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: 1}); !errors.Is(err, mapper.ErrInvalidArgument) {
+		if err := job.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: 1}); !errors.Is(err,
+			mapper.ErrInvalidArgument) {
 			t.Errorf("a rate that is too slow: %v", err)
 		}
 		w.wait(job)
-		if err := job.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: mapper.Unlimited}); !errors.Is(err, mapper.ErrWrongState) {
+		if err := job.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: mapper.Unlimited}); !errors.Is(err,
+			mapper.ErrWrongState) {
 			t.Errorf("a job that has ended: %v", err)
 		}
-		if err := w.engine.Job("other").SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: mapper.Unlimited}); !errors.Is(err,
+		if err := w.engine.Job("other").SetRate(t.Context(),
+			mapper.Rate{EntitiesPerSecond: mapper.Unlimited}); !errors.Is(err,
 			mapper.ErrNoSuchJob) {
 			t.Errorf("no job: %v", err)
 		}
@@ -346,7 +354,8 @@ func TestRateFor(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		rate(40)
 		for _, d := range []time.Duration{-1, 0} {
-			if err := job.SetRateFor(ctx, mapper.Rate{EntitiesPerSecond: 1}, d); !errors.Is(err, mapper.ErrInvalidArgument) {
+			if err := job.SetRateFor(ctx, mapper.Rate{EntitiesPerSecond: 1}, d); !errors.Is(err,
+				mapper.ErrInvalidArgument) {
 				t.Errorf("for %v: %v", d, err)
 			}
 		}

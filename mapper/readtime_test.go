@@ -111,7 +111,8 @@ func TestReadTime(t *testing.T) {
 					s, err := job.Wait(t.Context())
 					stop()
 					disturbed.Wait()
-					if err != nil || s.State != mapper.StateSucceeded || s.Processed != int64(len(want)) || s.Failures != 0 {
+					if err != nil || s.State != mapper.StateSucceeded || s.Processed != int64(len(want)) ||
+						s.Failures != 0 {
 						t.Errorf("%+v, %v; want %d processed", s, err, len(want))
 					}
 					if strings.Contains(log.String(), "expired") {
@@ -257,7 +258,8 @@ func TestStartRepeated(t *testing.T) {
 			}
 			time.Sleep(2 * time.Hour)
 		}
-		if _, err := read.Start(t.Context(), w.engine, q, mapper.NoParams{}, nil); !errors.Is(err, mapper.ErrInvalidArgument) {
+		if _, err := read.Start(t.Context(), w.engine, q, mapper.NoParams{}, nil); !errors.Is(err,
+			mapper.ErrInvalidArgument) {
 			t.Errorf("another job: %v", err)
 		}
 	})
@@ -285,7 +287,8 @@ func TestKeysOnlyUnsaved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, remove)
 		w.putUsers(rand.New(rand.NewPCG(1, 0)), 30)
-		job, err := remove.Start(t.Context(), w.engine, mapper.Query{Kind: "User", KeysOnly: true}, mapper.NoParams{}, nil)
+		job, err := remove.Start(t.Context(), w.engine, mapper.Query{Kind: "User", KeysOnly: true}, mapper.NoParams{},
+			nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -112,7 +112,8 @@ var MoveUsers = mapper.Update("move-users",
 	})
 
 func startMove(ctx context.Context, m *mapper.Engine) (*mapper.Job, error) {
-	return MoveUsers.Start(ctx, m, mapper.Query{Kind: "User"}, mapper.NoParams{}, &mapper.StartOptions{ID: "move-users"})
+	return MoveUsers.Start(ctx, m, mapper.Query{Kind: "User"}, mapper.NoParams{},
+		&mapper.StartOptions{ID: "move-users"})
 }
 
 func Example_move() {
@@ -235,20 +236,21 @@ type Card struct {
 	Points int64
 }
 
-var MergeCards = mapper.Update("merge-cards", func(ctx context.Context, c *mapper.Entity[Card], _ mapper.NoParams) error {
-	first := datastore.NameKey("Card", strings.ToLower(c.Value.Email), nil)
-	if c.Key.Equal(first) {
-		return mapper.Skip // it is the one that stays
-	}
-	var merged Card
-	if err := c.Get(ctx, first, &merged); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
-		return err
-	}
-	merged.Email, merged.Points = first.Name, merged.Points+c.Value.Points
-	c.Put(first, &merged)
-	c.Delete(c.Key)
-	return nil
-})
+var MergeCards = mapper.Update("merge-cards",
+	func(ctx context.Context, c *mapper.Entity[Card], _ mapper.NoParams) error {
+		first := datastore.NameKey("Card", strings.ToLower(c.Value.Email), nil)
+		if c.Key.Equal(first) {
+			return mapper.Skip // it is the one that stays
+		}
+		var merged Card
+		if err := c.Get(ctx, first, &merged); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
+			return err
+		}
+		merged.Email, merged.Points = first.Name, merged.Points+c.Value.Points
+		c.Put(first, &merged)
+		c.Delete(c.Key)
+		return nil
+	})
 
 func Example_merge() {
 	ctx := context.Background()

@@ -40,8 +40,9 @@ func simulateRecipe(t *testing.T, seed uint64) {
 	all := []mapper.AnyMapper{NameClubs, MergeCards, MoveUsers, MoveTeams, MovePlayers}
 	r.faults.Pause()
 	r.world = newWorld(t, setting{
-		emulator: emulator.Options{Faults: r.faults, PessimisticConcurrency: rng.IntN(3) == 0, Retention: 60 * 24 * time.Hour},
-		queue:    few(int32(1 + rng.IntN(12))), deadline: time.Duration(60+rng.IntN(1200)) * time.Second,
+		emulator: emulator.Options{Faults: r.faults, PessimisticConcurrency: rng.IntN(3) == 0,
+			Retention: 60 * 24 * time.Hour},
+		queue: few(int32(1 + rng.IntN(12))), deadline: time.Duration(60+rng.IntN(1200)) * time.Second,
 		plain: rng.IntN(4) == 0,
 	}, all...)
 	r.fleet = newFleet(r.world, seed, 1+rng.IntN(4), all...)
@@ -80,7 +81,8 @@ func (r *recipe) run(act func(rng *rand.Rand), jobs ...string) (last *mapper.Sta
 	}
 	for _, kind := range jobs {
 		r.again("start", func() error {
-			_, err := mappers[kind].Start(r.Context(), r.fleet.pick().engine, mapper.Query{Kind: kind}, mapper.NoParams{},
+			_, err := mappers[kind].Start(r.Context(), r.fleet.pick().engine, mapper.Query{Kind: kind},
+				mapper.NoParams{},
 				&mapper.StartOptions{
 					ID: kind, PageSize: 3 + r.rng.IntN(60), FailureLimit: -1, AllowEmpty: true,
 				})

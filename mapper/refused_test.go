@@ -94,7 +94,8 @@ func newRefusedWorld(t *testing.T) *refusedWorld {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	w.operator, err = mapper.NewEngine(database, queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{w.mapper}, Logger: log})
+	w.operator, err = mapper.NewEngine(database, queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{w.mapper},
+		Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +138,8 @@ func (w *refusedWorld) schedule() *mapper.Schedule[mapper.NoParams] {
 
 // tick has the schedule tick on a day.
 func (w *refusedWorld) tick(ctx context.Context, e *mapper.Engine, day int) error {
-	_, err := w.schedule().Tick(ctx, e, midnight.AddDate(0, 0, day), mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
+	_, err := w.schedule().Tick(ctx, e, midnight.AddDate(0, 0, day), mapper.Query{Kind: "Account"}, mapper.NoParams{},
+		nil)
 	return err
 }
 

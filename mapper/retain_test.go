@@ -228,7 +228,8 @@ func TestDefaultRetention(t *testing.T) {
 		w := newWorld(t, setting{}, failing77)
 		for _, d := range []time.Duration{1, mapper.MinRetain - 1} {
 			if _, err := mapper.NewEngine(w.client, w.queue,
-				&mapper.EngineOptions{Mappers: []mapper.AnyMapper{failing77}, Retain: d}); !errors.Is(err, mapper.ErrInvalidArgument) ||
+				&mapper.EngineOptions{Mappers: []mapper.AnyMapper{failing77}, Retain: d}); !errors.Is(err,
+				mapper.ErrInvalidArgument) ||
 				!strings.Contains(err.Error(), "EngineOptions.Retain") {
 				t.Errorf("%v: %v", d, err)
 			}
@@ -239,7 +240,8 @@ func TestDefaultRetention(t *testing.T) {
 			}
 		}
 		w.putAccounts(names(300))
-		e, err := mapper.NewEngine(w.client, w.queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{failing77}, Retain: 10 * day,
+		e, err := mapper.NewEngine(w.client, w.queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{failing77},
+			Retain: 10 * day,
 			Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 		if err != nil {
 			t.Fatal(err)

@@ -9,10 +9,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// RetryPolicy say how often a mapper's function is tried on an entity that it returns an error for, and
-// a page that fails as a whole, see [Update]; and how long these attempts wait. What is zero is the
-// default: of a job that of its mapper, see [Mapper.WithRetryPolicy], and of a mapper [DefaultUpdateAttempts] or
-// [DefaultVisitAttempts].
+// RetryPolicy say how often a mapper's function is tried on an entity that it returns an error for,
+// and a page that fails as a whole, see [Update]; and how long these attempts wait. What is zero is
+// the default: of a job that of its mapper, see [Mapper.WithRetryPolicy], and of a mapper
+// [DefaultUpdateAttempts] or [DefaultVisitAttempts].
 type RetryPolicy struct {
 	// MaxAttempts is how often, in [1, 100]. After the last one the entity is a failure; if a page
 	// fails as a whole, its job fails.
@@ -22,8 +22,8 @@ type RetryPolicy struct {
 	// further attempt waits four times as long as the one before, up to Max.
 	MinBackoff time.Duration `json:"first_ns,omitempty"`
 
-	// MaxBackoff is the longest that an attempt waits, unless the function asks for more by [RetryAfter]:
-	// up to a week, and 1,024 seconds by default.
+	// MaxBackoff is the longest that an attempt waits, unless the function asks for more by
+	// [RetryAfter]: up to a week, and 1,024 seconds by default.
 	MaxBackoff time.Duration `json:"max_ns,omitempty"`
 }
 

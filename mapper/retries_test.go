@@ -59,10 +59,12 @@ func TestRetries(t *testing.T) {
 			1024}},
 		{name: "of the mapper", visit: true, mapper: mapper.RetryPolicy{MaxAttempts: 3, MinBackoff: 10 * time.Second,
 			MaxBackoff: 15 * time.Second}, want: 3, between: []time.Duration{10, 15}},
-		{name: "of the job", mapper: mapper.RetryPolicy{MaxAttempts: 9, MinBackoff: time.Minute}, job: mapper.RetryPolicy{MaxAttempts: 2},
+		{name: "of the job", mapper: mapper.RetryPolicy{MaxAttempts: 9, MinBackoff: time.Minute},
+			job:  mapper.RetryPolicy{MaxAttempts: 2},
 			want: 2, between: []time.Duration{60}},
 		{name: "no second attempt", job: mapper.RetryPolicy{MaxAttempts: 1}, want: 1},
-		{name: "a first wait above the usual maximum", job: mapper.RetryPolicy{MaxAttempts: 3, MinBackoff: time.Hour}, want: 3,
+		{name: "a first wait above the usual maximum", job: mapper.RetryPolicy{MaxAttempts: 3, MinBackoff: time.Hour},
+			want:    3,
 			between: []time.Duration{3600, 3600}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -106,20 +108,23 @@ func TestBadRetries(t *testing.T) {
 		m := mapper.Update("m", func(context.Context, *mapper.Entity[account], mapper.NoParams) error { return nil })
 		w := newWorld(t, setting{}, m)
 		for want, r := range map[string]mapper.RetryPolicy{
-			"MaxAttempts has to be in [1, 100], it is 101":           {MaxAttempts: 101},
-			"MaxAttempts has to be in [1, 100], it is -1":            {MaxAttempts: -1},
-			"MinBackoff has to be in (0, 168h0m0s], it is -1s":       {MinBackoff: -time.Second},
-			"MaxBackoff has to be at least MinBackoff, 2s, it is 1s": {MinBackoff: 2 * time.Second, MaxBackoff: time.Second},
+			"MaxAttempts has to be in [1, 100], it is 101":     {MaxAttempts: 101},
+			"MaxAttempts has to be in [1, 100], it is -1":      {MaxAttempts: -1},
+			"MinBackoff has to be in (0, 168h0m0s], it is -1s": {MinBackoff: -time.Second},
+			"MaxBackoff has to be at least MinBackoff, 2s, it is 1s": {MinBackoff: 2 * time.Second,
+				MaxBackoff: time.Second},
 		} {
 			_, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 				&mapper.StartOptions{Retries: r})
-			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), "StartOptions.Retries."+want) {
+			if !errors.Is(err, mapper.ErrInvalidArgument) ||
+				!strings.Contains(err.Error(), "StartOptions.Retries."+want) {
 				t.Errorf("%+v: %v", r, err)
 			}
 			bad := mapper.Update("bad", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
 				return nil
 			}).WithRetryPolicy(r)
-			if _, err := mapper.NewEngine(w.client, w.queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{bad}}); err == nil ||
+			if _, err := mapper.NewEngine(w.client, w.queue,
+				&mapper.EngineOptions{Mappers: []mapper.AnyMapper{bad}}); err == nil ||
 				!strings.Contains(err.Error(), want) {
 				t.Errorf("%+v: %v", r, err)
 			}

@@ -68,7 +68,8 @@ func TestMoveLeavesNoTasks(t *testing.T) {
 				}}}, steadyCredit)
 		other := w.second(steadyCredit)
 		w.putAccounts(names(200))
-		o := &mapper.StartOptions{ID: "one", PageSize: 10, ExpectedWorkers: 1, Splitting: mapper.Splitting{First: 1, FanOut: 1}}
+		o := &mapper.StartOptions{ID: "one", PageSize: 10, ExpectedWorkers: 1,
+			Splitting: mapper.Splitting{First: 1, FanOut: 1}}
 		_, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1}, o)
 		w.must(err)
 		time.Sleep(2500 * time.Millisecond)

@@ -104,8 +104,9 @@ func simulateRing(t *testing.T, seed uint64) {
 		r.schedules = append(r.schedules, mapper.NewSchedule(string(overlap), r.mapper, overlap))
 	}
 	r.world = newWorld(t, setting{
-		emulator: emulator.Options{Faults: r.faults, PessimisticConcurrency: rng.IntN(3) == 0, Interceptor: r.jobs.intercept,
-			Retention: 60 * 24 * time.Hour},
+		emulator: emulator.Options{Faults: r.faults, PessimisticConcurrency: rng.IntN(3) == 0,
+			Interceptor: r.jobs.intercept,
+			Retention:   60 * 24 * time.Hour},
 		queue: few(int32(1 + rng.IntN(8))), deadline: time.Duration(60+rng.IntN(600)) * time.Second,
 		plain: rng.IntN(2) == 0,
 	}, r.mapper)

@@ -31,8 +31,8 @@ const (
 	// OverlapQueue has it wait until nothing is in its way, and start a run then, before any later
 	// tick does. Of several that come meanwhile, the last one waits.
 	OverlapQueue Overlap = "queue"
-	// OverlapReplace has the schedule's last run be aborted, and the tick start another one, if that
-	// can start. Pages of the first that are under way come to their end. No other job is ever
+	// OverlapReplace has the schedule's last run be aborted, and the tick start another one, if
+	// that can start. Pages of the first that are under way come to their end. No other job is ever
 	// aborted: while one is in the way the tick waits as with QueueTick, and the last run, if it is
 	// paused meanwhile, is aborted when the tick can start.
 	OverlapReplace Overlap = "replace"
@@ -58,8 +58,8 @@ const (
 //
 // A run also counts among the jobs of its mapper as any other one does: none starts, and none is
 // resumed or retried, while another job runs the mapper over one of its kinds, unless one of them
-// may run beside others ([StartOptions].AllowOverlap). A tick that waits goes on waiting if a deployment
-// changes the overlap.
+// may run beside others ([StartOptions].AllowOverlap). A tick that waits goes on waiting if a
+// deployment changes the overlap.
 type Schedule[P any] struct {
 	name    string
 	mapper  *Mapper[P]
@@ -67,8 +67,8 @@ type Schedule[P any] struct {
 }
 
 // NewSchedule defines a schedule. Its name is part of the IDs of its jobs: 1 to 70 letters, digits,
-// '-' and '_'. List it in [EngineOptions].Schedules: [NewEngine] refuses one that is wrong, and an engine that
-// does not have a schedule whose ticks may wait refuses these.
+// '-' and '_'. List it in [EngineOptions].Schedules: [NewEngine] refuses one that is wrong, and an
+// engine that does not have a schedule whose ticks may wait refuses these.
 func NewSchedule[P any](name string, m *Mapper[P], overlap Overlap) *Schedule[P] {
 	return &Schedule[P]{name, m, overlap}
 }
@@ -117,7 +117,8 @@ func (s *Schedule[P]) Tick(
 	if o != nil {
 		t.Options = *o
 	}
-	t.Options.AllowOverlap = t.Options.AllowOverlap || EngineFromContext(ctx) != nil // also if it waits, and somebody else starts it
+	// also if it waits, and somebody else starts it
+	t.Options.AllowOverlap = t.Options.AllowOverlap || EngineFromContext(ctx) != nil
 	if err := s.check(e, t); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrInvalidArgument, err))
 	}
@@ -159,7 +160,8 @@ func (s *Schedule[P]) check(e *Engine, t tick) error {
 	}
 	switch {
 	case s.overlap != OverlapSkip && !slices.Contains(e.schedules, s.name):
-		return fmt.Errorf("the schedule is not among the engine's EngineOptions.Schedules, and nothing would start a tick "+
+		return fmt.Errorf("the schedule is not among the engine's EngineOptions.Schedules, and nothing would start a "+
+			"tick "+
 			"that waits, as it may with the overlap %q", s.overlap)
 	case t.At.IsZero() || t.At.Year() < 1:
 		return errors.New("the tick has no time")
@@ -328,9 +330,9 @@ func (s *Schedule[P]) run(ctx context.Context, e *Engine, start *starting, t tic
 var hopeless = []error{ErrInvalidArgument, ErrIDTaken, ErrWrongQueue, errTaken}
 
 // Advance starts the run of a tick that waits, if nothing is in its way any more. Engines whose
-// EngineOptions.Schedules have the schedule do so whenever a job of any mapper stops running in their
-// process, and in [Engine.ReviveJobs]. A tick that can't start a run any more, because its arguments
-// are refused or its ID is another job's, is refused, and the log says why.
+// EngineOptions.Schedules have the schedule do so whenever a job of any mapper stops running in
+// their process, and in [Engine.ReviveJobs]. A tick that can't start a run any more, because its
+// arguments are refused or its ID is another job's, is refused, and the log says why.
 func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	fail := func(err error) error { return fmt.Errorf("mapper: advance schedule %q: %w", s.name, err) }
 	if e == nil || e.client == nil {

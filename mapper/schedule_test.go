@@ -359,8 +359,9 @@ func TestScheduleRefused(t *testing.T) {
 			`mapper "other"`:    mapper.NewSchedule("nightly", other, mapper.OverlapSkip),
 			"schedule is nil":   nil,
 		} {
-			_, err := mapper.NewEngine(w.Client, w.Engine.Queue(), &mapper.EngineOptions{Mappers: []mapper.AnyMapper{nightly},
-				Schedules: []mapper.AnySchedule{s}})
+			_, err := mapper.NewEngine(w.Client, w.Engine.Queue(),
+				&mapper.EngineOptions{Mappers: []mapper.AnyMapper{nightly},
+					Schedules: []mapper.AnySchedule{s}})
 			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
 				t.Errorf("an engine: %v, want an error with %s", err, want)
 			}
@@ -374,12 +375,14 @@ func TestScheduleRefused(t *testing.T) {
 		}
 		twice := mapper.NewSchedule("nightly", nightly, mapper.OverlapSkip)
 		for _, all := range [][]mapper.AnySchedule{{nil}, {twice, twice}} {
-			if _, err := mapper.NewEngine(w.Client, w.Engine.Queue(), &mapper.EngineOptions{Mappers: []mapper.AnyMapper{nightly},
-				Schedules: all}); !errors.Is(err, mapper.ErrInvalidArgument) {
+			if _, err := mapper.NewEngine(w.Client, w.Engine.Queue(),
+				&mapper.EngineOptions{Mappers: []mapper.AnyMapper{nightly},
+					Schedules: all}); !errors.Is(err, mapper.ErrInvalidArgument) {
 				t.Errorf("an engine with the schedules %v: %v", all, err)
 			}
 		}
-		for _, overlap := range []mapper.Overlap{mapper.OverlapQueue, mapper.OverlapReplace} { // nobody would start what waits
+		// nobody would start what waits
+		for _, overlap := range []mapper.Overlap{mapper.OverlapQueue, mapper.OverlapReplace} {
 			s := mapper.NewSchedule("elsewhere", nightly, overlap)
 			if _, err := s.Tick(t.Context(), w.Engine, midnight, mapper.Query{Kind: "Leaf"}, "", nil); !errors.Is(err,
 				mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), "EngineOptions.Schedules") {

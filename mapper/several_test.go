@@ -180,7 +180,8 @@ func TestUnknownQueues(t *testing.T) {
 		lost := mapper.Update("lost", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
 			return nil
 		}).WithQueue("night")
-		if _, err := mapper.NewEngine(w.client, w.queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{lost}}); err == nil ||
+		if _, err := mapper.NewEngine(w.client, w.queue,
+			&mapper.EngineOptions{Mappers: []mapper.AnyMapper{lost}}); err == nil ||
 			!strings.Contains(err.Error(), `"lost"`) || !strings.Contains(err.Error(), `"night"`) {
 			t.Errorf("a mapper of a queue that is not there: %v", err)
 		}

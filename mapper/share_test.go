@@ -39,7 +39,8 @@ func TestCanary(t *testing.T) {
 							return touch.Start(t.Context(), w.Engine,
 								mapper.Query{Kind: "Leaf",
 									Filters: []mapper.Filter{mapper.Share(share.from, share.to, 100)}},
-								mapper.NoParams{}, &mapper.StartOptions{ID: fmt.Sprint("share-", share.from), PageSize: 20})
+								mapper.NoParams{}, &mapper.StartOptions{ID: fmt.Sprint("share-", share.from),
+									PageSize: 20})
 						}
 						w.ResumeFaults()
 						job, err := start()
@@ -140,7 +141,8 @@ func TestShareRefused(t *testing.T) {
 			"two shares":              {mapper.Share(0, 1, 2), mapper.Share(1, 2, 2)},
 			"Query.Start and Query.E": {{Property: "__key__", Op: "=", Value: "x"}},
 		} {
-			_, err := m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf", Filters: filters}, mapper.NoParams{}, nil)
+			_, err := m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf", Filters: filters}, mapper.NoParams{},
+				nil)
 			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%v, want an error with %q", err, want)
 			}

@@ -184,8 +184,9 @@ func (s *simulation) newRound() {
 
 // options are those of the jobs.
 func (s *simulation) options() *mapper.StartOptions {
-	return &mapper.StartOptions{ID: simID, AllowEmpty: true, PageSize: 5 + s.rng.IntN(100), ExpectedWorkers: 1 + s.rng.IntN(64),
-		EntityTimeout: 5 * time.Second}
+	return &mapper.StartOptions{ID: simID, AllowEmpty: true, PageSize: 5 + s.rng.IntN(100),
+		ExpectedWorkers: 1 + s.rng.IntN(64),
+		EntityTimeout:   5 * time.Second}
 }
 
 // job runs a job to its end, with retries, and checks what it has done.

@@ -268,7 +268,8 @@ func TestOverlapChanges(t *testing.T) {
 func TestReplaceAbortsItsOwn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, ctx, s := newWorld(t, setting{}), t.Context(), mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapReplace)
+		w, ctx, s := newWorld(t, setting{}), t.Context(),
+			mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapReplace)
 		w.advancing(t.Output(), []mapper.AnyMapper{steadyCredit}, s)
 		w.putAccounts(names(100))
 		run := w.tickOver(s, minute(1), "Account").Job

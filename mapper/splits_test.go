@@ -395,7 +395,8 @@ func TestCompareRefused(t *testing.T) {
 			n int
 		}{{mapper.Query{Kind: "Account"}, 0}, {mapper.Query{Kind: "Account"}, 10_001}, {mapper.Query{}, 2},
 			{mapper.Query{Kind: "Account", ShardBy: "Balance"}, 2}, {mapper.Query{Kinds: []string{"A", "B"}}, 2}} {
-			if _, err := mapper.CompareSplits(t.Context(), w.client, c.q, c.n); !errors.Is(err, mapper.ErrInvalidArgument) {
+			if _, err := mapper.CompareSplits(t.Context(), w.client, c.q, c.n); !errors.Is(err,
+				mapper.ErrInvalidArgument) {
 				t.Errorf("%+v in %d parts: %v", c.q, c.n, err)
 			}
 		}

@@ -198,7 +198,8 @@ func newJob(
 		}
 	}
 	if n := len(j.Query) + len(j.Params); n > maxArguments {
-		return nil, fmt.Errorf("%w: Query and params take %d bytes as JSON, above the maximum of %d", ErrInvalidArgument, n,
+		return nil, fmt.Errorf("%w: Query and params take %d bytes as JSON, above the maximum of %d",
+			ErrInvalidArgument, n,
 			maxArguments)
 	}
 	j.Incarnate(number)
@@ -209,7 +210,8 @@ func newJob(
 // at once, or 0 if nobody may know.
 func (e *Engine) fillIn(opts *StartOptions, mode function.Mode, concurrent int) error {
 	opts.ExpectedWorkers = cmp.Or(opts.ExpectedWorkers, min(concurrent, maxWorkers), defaultWorkers)
-	err := opts.Rate.limit().Validate("StartOptions.Rate", int64(max(opts.ExpectedWorkers, concurrent)), e.queue.DispatchDeadline())
+	err := opts.Rate.limit().Validate("StartOptions.Rate", int64(max(opts.ExpectedWorkers, concurrent)),
+		e.queue.DispatchDeadline())
 	if err == nil {
 		err = executor.CheckBudget(record.Budget(opts.Budget), opts.PageSize, max(opts.ExpectedWorkers, concurrent),
 			mode.Writes(), e.prices)

@@ -122,7 +122,8 @@ func TestStartRevivesTheRoot(t *testing.T) {
 		o := &mapper.StartOptions{ID: "once", PageSize: 50}
 		job := w.start(10, o)
 		time.Sleep(time.Minute) // before the first sweep
-		if status, err := job.Status(t.Context()); err != nil || status.State != mapper.StateRunning || status.OpenRanges != 1 {
+		if status, err := job.Status(t.Context()); err != nil || status.State != mapper.StateRunning ||
+			status.OpenRanges != 1 {
 			t.Errorf("without its task the job is %+v, %v", status, err)
 		}
 		w.wait(w.start(10, o))

@@ -211,7 +211,8 @@ func TestHookHarmsNothing(t *testing.T) {
 				}
 				time.Sleep(2 * time.Hour) // also for what was left behind
 				w.wantBalances(names(100), 10)
-				if n := log.count("EngineOptions.OnStateChange has"); n != 2 || strings.Contains(log.String(), "secret") {
+				if n := log.count("EngineOptions.OnStateChange has"); n != 2 ||
+					strings.Contains(log.String(), "secret") {
 					t.Errorf("the log:\n%s", log.String())
 				}
 			})
@@ -341,16 +342,19 @@ func TestStatusSettings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{queue: few(7)}, addCredit)
 		w.putAccounts(names(1))
-		o := &mapper.StartOptions{ID: "one", PageSize: 77, FailureShare: 0.5, Rate: mapper.Rate{EntitiesPerSecond: 1000}}
+		o := &mapper.StartOptions{ID: "one", PageSize: 77, FailureShare: 0.5,
+			Rate: mapper.Rate{EntitiesPerSecond: 1000}}
 		job := w.start(10, o)
 		if err := job.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: 2000}); err != nil {
 			t.Fatal(err)
 		}
 		s := w.wait(job)
 		want := *o
-		want.ExpectedWorkers, want.PageTime, want.EntityTimeout, want.FailureLimit, want.Rate.EntitiesPerSecond = 7, 3*time.Second,
+		want.ExpectedWorkers, want.PageTime, want.EntityTimeout, want.FailureLimit, want.Rate.EntitiesPerSecond = 7,
+			3*time.Second,
 			30*time.Second, 1000, 2000
-		want.Retries = mapper.RetryPolicy{MaxAttempts: mapper.DefaultUpdateAttempts, MinBackoff: time.Second, MaxBackoff: 1024 * time.Second}
+		want.Retries = mapper.RetryPolicy{MaxAttempts: mapper.DefaultUpdateAttempts, MinBackoff: time.Second,
+			MaxBackoff: 1024 * time.Second}
 		if s.Settings != want || string(s.Params) != `{"Amount":10}` {
 			t.Errorf("%+v, %s; want %+v", s.Settings, s.Params, want)
 		}

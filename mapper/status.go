@@ -108,12 +108,13 @@ type Status struct {
 //		err = status.Err()
 //	}
 //
-// Where some failures do not matter, compare Status.State with [StateSucceededWithFailures] before. The
-// error has the text of Status.Error, which may quote an entity.
+// Where some failures do not matter, compare Status.State with [StateSucceededWithFailures] before.
+// The error has the text of Status.Error, which may quote an entity.
 func (s *Status) Err() error {
 	switch {
 	case s.State == StateSucceededWithFailures:
-		return fmt.Errorf("mapper: job %s has failed on %d of its entities: Job.FailuresPage lists them, and Job.Retry "+
+		return fmt.Errorf("mapper: job %s has failed on %d of its entities: Job.FailuresPage lists them, and "+
+			"Job.Retry "+
 			"tries them again", s.ID, s.Failures)
 	case s.State == StateFailed:
 		return fmt.Errorf("mapper: job %s has failed: %s", s.ID, s.Error)
@@ -240,7 +241,8 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 		return nil, err
 	}
 	return &Status{
-		CleanedUp: j.Cleaned, CleaningUp: j.Cleaning != "", CleanUpAt: record.DueAt(j), RetiredAt: j.CleanedAt, ID: j.ID,
+		CleanedUp: j.Cleaned, CleaningUp: j.Cleaning != "", CleanUpAt: record.DueAt(j), RetiredAt: j.CleanedAt,
+		ID:     j.ID,
 		Mapper: j.Mapper, Queue: string(j.Queue), Query: publicQuery(q), State: State(j.State),
 		Error: cmp.Or(j.Error, j.Trouble), Limited: j.State == record.Paused && j.Limited,
 		Params: slices.Clone(j.Params), Settings: settings, Created: j.Created,
@@ -296,8 +298,8 @@ type FailureCause struct {
 // causesRead is how many failures Causes reads.
 const causesRead = 1000
 
-// FailureCauses returns the causes of the job's failures, the most frequent one first. It costs up to
-// 1,001 reads, and a count: of more failures it reads those whose ranges' IDs, which are hashes,
+// FailureCauses returns the causes of the job's failures, the most frequent one first. It costs up
+// to 1,001 reads, and a count: of more failures it reads those whose ranges' IDs, which are hashes,
 // come first.
 func (j *Job) FailureCauses(ctx context.Context) ([]FailureCause, error) {
 	job, err := j.engine.store().LoadJob(ctx, j.ref())
@@ -329,8 +331,8 @@ func failureOf(r *record.Range) Failure {
 	return Failure{Key: r.Start.Key, Error: r.Error, Attempts: int(r.Refusals), Time: r.Done}
 }
 
-// Failures lists all failures of the job, as [Job.FailuresPage] does a page at a time. After an error
-// there are no more.
+// Failures lists all failures of the job, as [Job.FailuresPage] does a page at a time. After an
+// error there are no more.
 func (j *Job) Failures(ctx context.Context) iter.Seq2[Failure, error] {
 	return pages(func(cursor string) ([]Failure, string, error) { return j.FailuresPage(ctx, cursor) })
 }
@@ -355,9 +357,9 @@ func (j *Job) NotUndone(ctx context.Context) iter.Seq2[NotUndone, error] {
 	return pages(func(cursor string) ([]NotUndone, string, error) { return j.NotUndonePage(ctx, cursor) })
 }
 
-// NotUndonePage returns some of the entities that a job which is an undo has left as they are, and where to
-// go on: an empty cursor is the beginning, and the end. A page has those of up to 10 pages of the
-// job.
+// NotUndonePage returns some of the entities that a job which is an undo has left as they are, and
+// where to go on: an empty cursor is the beginning, and the end. A page has those of up to 10 pages
+// of the job.
 func (j *Job) NotUndonePage(ctx context.Context, cursor string) (left []NotUndone, next string, err error) {
 	all, next, err := undo.Left(ctx, j.engine.store(), j.ref(), cursor)
 	if err != nil {

@@ -78,7 +78,8 @@ func TestStatus(t *testing.T) {
 			t.Error("no status was an estimate")
 		}
 		// Another process with other mappers can follow it.
-		another, err := mapper.NewEngine(w.client, w.queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit}})
+		another, err := mapper.NewEngine(w.client, w.queue,
+			&mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -83,7 +83,8 @@ func rage(t *testing.T, rng *rand.Rand) {
 	}
 	start := func(m *mapper.Mapper[mapper.NoParams], kind string, timeout time.Duration) *mapper.Job {
 		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: kind}, mapper.NoParams{},
-			&mapper.StartOptions{AllowEmpty: true, PageSize: 1, ExpectedWorkers: 100, EntityTimeout: timeout, FailureLimit: -1})
+			&mapper.StartOptions{AllowEmpty: true, PageSize: 1, ExpectedWorkers: 100, EntityTimeout: timeout,
+				FailureLimit: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -234,8 +235,12 @@ func TestDeadlyEndOfTasks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var f *fleet
-		m := mapper.Visit("report", func(context.Context, *mapper.Entity[account], mapper.NoParams) error { return nil }).
-			WithFinalizer(func(ctx context.Context, _ *mapper.Completion, _ mapper.NoParams) error { return f.die(ctx) })
+		m := mapper.Visit("report", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
+			return nil
+		}).
+			WithFinalizer(func(ctx context.Context, _ *mapper.Completion, _ mapper.NoParams) error {
+				return f.die(ctx)
+			})
 		once := few(20)
 		once.RetryConfig = &cloudtaskspb.RetryConfig{MaxAttempts: 1}
 		w := newWorld(t, setting{queue: once}, m)

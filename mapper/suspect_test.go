@@ -177,17 +177,18 @@ func TestDeadlyEntities(t *testing.T) {
 				var w *world
 				keys := names(100)
 				bad := keys[50]
-				m := mapper.Update("deadly", func(ctx context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
-					if !a.Key.Equal(bad) {
-						return nil
-					}
-					if c.deleted && f.deaths() == 6 {
-						if err := w.client.Delete(context.Background(), bad); err != nil {
-							return err
+				m := mapper.Update("deadly",
+					func(ctx context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+						if !a.Key.Equal(bad) {
+							return nil
 						}
-					}
-					return f.die(ctx)
-				})
+						if c.deleted && f.deaths() == 6 {
+							if err := w.client.Delete(context.Background(), bad); err != nil {
+								return err
+							}
+						}
+						return f.die(ctx)
+					})
 				q := few(20)
 				q.RetryConfig = &cloudtaskspb.RetryConfig{MaxAttempts: c.attempts}
 				w = newWorld(t, setting{queue: q}, m)
@@ -257,21 +258,23 @@ func TestRecoveryBound(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var f *fleet
 				keys := names(500)
-				m := mapper.Update("deadly", func(ctx context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
-					if a.Key.Equal(keys[333]) {
-						time.Sleep(time.Second)
-						return f.die(ctx)
-					}
-					a.Value.Balance += 10
-					return nil
-				})
+				m := mapper.Update("deadly",
+					func(ctx context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+						if a.Key.Equal(keys[333]) {
+							time.Sleep(time.Second)
+							return f.die(ctx)
+						}
+						a.Value.Balance += 10
+						return nil
+					})
 				q := few(10)
 				q.RetryConfig = &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(10 * time.Second)}
 				w := newWorld(t, setting{emulator: emulator.Options{PessimisticConcurrency: pessimistic}, queue: q,
 					deadline: 15 * time.Second, log: io.Discard}, m)
 				f = newFleet(w, 1, 3, m)
 				w.putAccounts(keys)
-				s := over(w, m, &mapper.StartOptions{PageSize: 500, PageTime: time.Second, EntityTimeout: 5 * time.Second})
+				s := over(w, m, &mapper.StartOptions{PageSize: 500, PageTime: time.Second,
+					EntityTimeout: 5 * time.Second})
 				takes := s.Ended.Sub(s.Created)
 				t.Logf("it took %v, and %d processes died", takes, f.deaths())
 				if s.State != mapper.StateSucceededWithFailures || s.Processed != 499 || s.Failures != 1 {

@@ -84,7 +84,8 @@ func TestTickDies(t *testing.T) {
 						runs++
 					}
 				}
-				want := map[mapper.Overlap]int{mapper.OverlapSkip: 1, mapper.OverlapQueue: 2, mapper.OverlapReplace: 1}[overlap]
+				want := map[mapper.Overlap]int{mapper.OverlapSkip: 1, mapper.OverlapQueue: 2,
+					mapper.OverlapReplace: 1}[overlap]
 				if got.Outcome == mapper.TickStarted && overlap == mapper.OverlapSkip {
 					want = 2 // the first run had ended by then
 				}

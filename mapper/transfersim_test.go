@@ -138,8 +138,9 @@ func simulateTransfers(t *testing.T, seed uint64) {
 	}
 	s.faults.Pause()
 	s.world = newWorld(t, setting{
-		emulator: emulator.Options{Faults: s.faults, PessimisticConcurrency: rng.IntN(3) == 0, Retention: 60 * 24 * time.Hour},
-		queue:    few(int32(1 + rng.IntN(12))), deadline: time.Duration(60+rng.IntN(1200)) * time.Second,
+		emulator: emulator.Options{Faults: s.faults, PessimisticConcurrency: rng.IntN(3) == 0,
+			Retention: 60 * 24 * time.Hour},
+		queue: few(int32(1 + rng.IntN(12))), deadline: time.Duration(60+rng.IntN(1200)) * time.Second,
 		plain: rng.IntN(4) == 0,
 	}, m)
 	s.fleet = newFleet(s.world, seed, 1+rng.IntN(4), m)

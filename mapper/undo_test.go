@@ -193,7 +193,8 @@ func TestUndo(t *testing.T) {
 					t.Fatal(err)
 				}
 				status := w.wait(undo)
-				if status.State != mapper.StateSucceeded || status.ID != "undo-done" || status.Mapper != "undo:meddler" {
+				if status.State != mapper.StateSucceeded || status.ID != "undo-done" ||
+					status.Mapper != "undo:meddler" {
 					t.Errorf("%+v", status)
 				}
 				want, wantLeft := maps.Clone(before), make(map[string]string)

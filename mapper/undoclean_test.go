@@ -199,7 +199,8 @@ func TestOldCleanUp(t *testing.T) {
 					t.Fatal(err)
 				}
 				s, err := undo.Wait(ctx)
-				if err != nil || s.State != mapper.StateFailed || !strings.Contains(s.Error, "were cleaned up meanwhile") {
+				if err != nil || s.State != mapper.StateFailed ||
+					!strings.Contains(s.Error, "were cleaned up meanwhile") {
 					t.Errorf("the undo: %+v, %v", s, err)
 				}
 				if set := w.unrestored(); set > 0 != deletes {
@@ -295,7 +296,8 @@ func TestUndoAfterCleanUp(t *testing.T) {
 		if _, err := job.Undo(ctx, &mapper.StartOptions{ID: "other"}); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("another undo: %v", err)
 		}
-		if err := undo.Retry(ctx); !errors.Is(err, mapper.ErrWrongState) || !strings.Contains(err.Error(), "cleaned up") {
+		if err := undo.Retry(ctx); !errors.Is(err, mapper.ErrWrongState) ||
+			!strings.Contains(err.Error(), "cleaned up") {
 			t.Errorf("a retry of the undo: %v", err)
 		}
 		if s := w.status(undo); s.State != mapper.StateSucceeded {
@@ -314,12 +316,14 @@ func TestUndoOutlived(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, ctx := newWorld(t, setting{queue: few(1)}, setOwner), t.Context()
 		job := w.doneJob(1100)
-		undo, err := job.Undo(ctx, &mapper.StartOptions{PageSize: 1, ExpectedWorkers: 1, Rate: mapper.Rate{EntitiesPerSecond: 0.05}})
+		undo, err := job.Undo(ctx, &mapper.StartOptions{PageSize: 1, ExpectedWorkers: 1,
+			Rate: mapper.Rate{EntitiesPerSecond: 0.05}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		s, err := undo.Wait(ctx)
-		if err != nil || s.State != mapper.StateSucceededWithFailures || s.Failures < 2 || s.Counters["restored"] < 500 {
+		if err != nil || s.State != mapper.StateSucceededWithFailures || s.Failures < 2 ||
+			s.Counters["restored"] < 500 {
 			t.Fatalf("%+v, %v", s, err)
 		}
 		if set := w.unrestored(); int64(set) != 1100-s.Counters["restored"] || int64(set) > 5*s.Failures {

@@ -20,8 +20,9 @@ func runAndUndo(
 	w *world, m *mapper.Mapper[mapper.NoParams], q mapper.Query, pageSize, size int, after func(),
 ) (*mapper.Job, *mapper.Status) {
 	w.Helper()
-	job, err := m.Start(w.Context(), w.engine, q, mapper.NoParams{}, &mapper.StartOptions{ID: "done", PageSize: pageSize,
-		ExpectedWorkers: 1})
+	job, err := m.Start(w.Context(), w.engine, q, mapper.NoParams{},
+		&mapper.StartOptions{ID: "done", PageSize: pageSize,
+			ExpectedWorkers: 1})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -59,15 +60,16 @@ func TestUndoDeletedTwice(t *testing.T) {
 		for _, size := range []int{1, 4, 100} {
 			synctest.Test(t, func(t *testing.T) {
 				var w *world
-				m := mapper.Update("mixed", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
-					switch {
-					case strings.Contains(deletes, a.Key.Name):
-						a.Delete(hot)
-					case a.Key.Name == "user-0000055":
-						w.putOwner(hot, "somebody else")
-					}
-					return nil
-				})
+				m := mapper.Update("mixed",
+					func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+						switch {
+						case strings.Contains(deletes, a.Key.Name):
+							a.Delete(hot)
+						case a.Key.Name == "user-0000055":
+							w.putOwner(hot, "somebody else")
+						}
+						return nil
+					})
 				w = newWorld(t, setting{queue: few(1)}, m)
 				w.putAccounts(names(100))
 				w.putOwner(hot, "before")
@@ -207,16 +209,17 @@ func TestUndoBetween(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w *world
 		gone, fresh := names(20)[7], datastore.NameKey("Account", "user-0000005x", nil)
-		m := mapper.Update("mixed", func(ctx context.Context, a *mapper.Entity[mapper.NoParams], _ mapper.NoParams) error {
-			if a.Key.Name == "user-0000005" {
-				w.putOwner(fresh, "somebody else")
-				if err := w.client.Delete(ctx, gone); err != nil {
-					return err
+		m := mapper.Update("mixed",
+			func(ctx context.Context, a *mapper.Entity[mapper.NoParams], _ mapper.NoParams) error {
+				if a.Key.Name == "user-0000005" {
+					w.putOwner(fresh, "somebody else")
+					if err := w.client.Delete(ctx, gone); err != nil {
+						return err
+					}
 				}
-			}
-			a.Delete(a.Key)
-			return nil
-		})
+				a.Delete(a.Key)
+				return nil
+			})
 		w = newWorld(t, setting{queue: few(1)}, m)
 		w.putAccounts(names(20))
 		time.Sleep(time.Second)

@@ -21,7 +21,8 @@ func TestUndoByMinute(t *testing.T) {
 	for name, plain := range map[string]bool{"optimistic": false, "transactions": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w, ctx := newWorld(t, setting{emulator: emulator.Options{PointInTimeRecovery: true}}, meddler), t.Context()
+				w, ctx := newWorld(t, setting{emulator: emulator.Options{PointInTimeRecovery: true}}, meddler),
+					t.Context()
 				const n = 100
 				putMeddled(t, w.client, n)
 				account := func(i int) *datastore.Key {

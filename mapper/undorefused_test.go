@@ -52,7 +52,8 @@ func TestUndoRefused(t *testing.T) {
 			return nil
 		}, mapper.ErrWrongState, "can't be read as it was at"},
 		"mapper gone": {setting{}, setOwner, func(w *world, _ *mapper.Job) (err error) {
-			w.engine, err = mapper.NewEngine(w.client, w.queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit}})
+			w.engine, err = mapper.NewEngine(w.client, w.queue,
+				&mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit}})
 			return err
 		}, mapper.ErrUnknownMapper, "set-owner"},
 	} {

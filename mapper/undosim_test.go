@@ -170,8 +170,9 @@ func simulateUndo(t *testing.T, seed uint64) {
 	}
 	s.faults.Pause()
 	s.world = newWorld(t, setting{
-		emulator: emulator.Options{Faults: s.faults, PessimisticConcurrency: rng.IntN(3) == 0, Interceptor: s.history.intercept,
-			Retention: 60 * 24 * time.Hour},
+		emulator: emulator.Options{Faults: s.faults, PessimisticConcurrency: rng.IntN(3) == 0,
+			Interceptor: s.history.intercept,
+			Retention:   60 * 24 * time.Hour},
 		queue: few(int32(1 + rng.IntN(20))), deadline: time.Duration(60+rng.IntN(1200)) * time.Second,
 	}, m)
 	s.fleet = newFleet(s.world, seed, 1+rng.IntN(4), m)

@@ -148,18 +148,19 @@ func TestUndoMixed(t *testing.T) {
 	for seed := range int64(6) {
 		synctest.Test(t, func(t *testing.T) {
 			var w *world
-			mixed := mapper.Update("mixed", func(ctx context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
-				if a.Key.Name == "user-0000055" {
-					if _, err := w.client.Put(ctx, hot, &account{Owner: "somebody else"}); err != nil {
-						return err
+			mixed := mapper.Update("mixed",
+				func(ctx context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+					if a.Key.Name == "user-0000055" {
+						if _, err := w.client.Put(ctx, hot, &account{Owner: "somebody else"}); err != nil {
+							return err
+						}
+						return nil
+					}
+					if a.Key.Name[:11] != "user-000005" {
+						a.Put(hot, &account{Owner: a.Key.Name})
 					}
 					return nil
-				}
-				if a.Key.Name[:11] != "user-000005" {
-					a.Put(hot, &account{Owner: a.Key.Name})
-				}
-				return nil
-			})
+				})
 			w = newWorld(t, setting{queue: few(1)}, mixed)
 			ctx := t.Context()
 			w.putAccounts(names(100))
@@ -206,7 +207,8 @@ func TestUndoTwiceByMinute(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		before := images(t, w.client, "Account")
 		job, err := twice.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
-			&mapper.StartOptions{ID: "done", PageSize: 10, ExpectedWorkers: 1, Rate: mapper.Rate{EntitiesPerSecond: 0.1}})
+			&mapper.StartOptions{ID: "done", PageSize: 10, ExpectedWorkers: 1,
+				Rate: mapper.Rate{EntitiesPerSecond: 0.1}})
 		if err != nil {
 			job, err = twice.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 				&mapper.StartOptions{ID: "done", PageSize: 10, ExpectedWorkers: 1})

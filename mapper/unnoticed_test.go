@@ -107,7 +107,8 @@ func TestPrices(t *testing.T) {
 		w, ctx := newWorld(t, setting{}, addCredit), t.Context()
 		w.putAccounts(names(500))
 		prices := billing.Prices{ReadsPer100K: 1000, WritesPer100K: 2000, TaskOpsPerMillion: 3000}
-		dear, err := mapper.NewEngine(w.client, w.queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit}, Prices: prices})
+		dear, err := mapper.NewEngine(w.client, w.queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit},
+			Prices: prices})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -64,7 +64,8 @@ func TestUnsendable(t *testing.T) {
 				}
 				time.Sleep(5 * time.Hour)
 				failures, _, err := job.FailuresPage(t.Context(), "")
-				if s := w.status(job); err != nil || s.State != mapper.StateSucceededWithFailures || len(failures) != 2 ||
+				if s := w.status(job); err != nil || s.State != mapper.StateSucceededWithFailures ||
+					len(failures) != 2 ||
 					!strings.Contains(failures[0].Error, c.want) {
 					t.Errorf("%s, own: %v: the job is %q, its failures are %+v, %v; want %q", name, own, s.State,
 						failures, err, c.want)

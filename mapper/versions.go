@@ -25,9 +25,9 @@ func NewClientWithDatabase(
 		append(opts[:len(opts):len(opts)], ClientOption())...)
 }
 
-// ClientOption is the option that the Datastore client of an [Engine] has, see [NewClient]; [NewEngine]
-// refuses one without. By it an engine reads and writes entities as they are stored, and knows
-// their versions:
+// ClientOption is the option that the Datastore client of an [Engine] has, see [NewClient];
+// [NewEngine] refuses one without. By it an engine reads and writes entities as they are stored,
+// and knows their versions:
 //
 //   - What a function leaves alone stays bit for bit, also where the Go client has no form for it, see [Update].
 //   - Pages of an [Update] are read ahead, and committed in one call, on the condition that nobody has changed the

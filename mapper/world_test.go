@@ -94,7 +94,8 @@ func newWorld(t *testing.T, s setting, mappers ...mapper.AnyMapper) *world {
 		Queue: s.queue}); err != nil {
 		t.Fatal(err)
 	}
-	w.queue, err = tasks.NewQueue(client, queueName, target, &tasks.Options{InsecureSkipVerify: true, DispatchDeadline: s.deadline})
+	w.queue, err = tasks.NewQueue(client, queueName, target,
+		&tasks.Options{InsecureSkipVerify: true, DispatchDeadline: s.deadline})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,11 +68,11 @@ type EraseParams struct {
 // What other jobs have kept of it goes, too: those that have ended are cleaned up with their
 // failures, and can't be undone, retried or verified any more; where a tenant is erased these are
 // all jobs of the database. A job that has not ended, or is being undone, refuses the start, or
-// fails the erasure, and is named: abort it, or wait, and resume the erasure. [mapper.Completion.Forget]
-// has the details. The job itself has no records left when it has succeeded, its own one names
-// neither namespace nor tenant, and it can't be undone. Its ID stays, as given: choose one without
-// the name of the namespace, if that is a secret; one with the tenant's value or one of the words
-// is refused.
+// fails the erasure, and is named: abort it, or wait, and resume the erasure.
+// [mapper.Completion.Forget] has the details. The job itself has no records left when it has
+// succeeded, its own one names neither namespace nor tenant, and it can't be undone. Its ID stays,
+// as given: choose one without the name of the namespace, if that is a secret; one with the
+// tenant's value or one of the words is refused.
 //
 // If entities were put meanwhile there is no certificate, and the job fails: start another one. By
 // default no other retention counts, and the job runs beside others.
@@ -256,7 +256,8 @@ func complete(ctx context.Context, e *mapper.Engine, q *mapper.Query, p ErasePar
 		return err
 	}
 	if len(q.Kinds) == 0 {
-		return fmt.Errorf("%w: the namespace %q has no entities", mapper.ErrInvalidArgument, strings.Join(namespaces, " "))
+		return fmt.Errorf("%w: the namespace %q has no entities", mapper.ErrInvalidArgument,
+			strings.Join(namespaces, " "))
 	}
 	return nil
 }

@@ -580,7 +580,8 @@ func TestEraseTicks(t *testing.T) {
 				}
 				byHand, err := prebuilt.Touch.Start(t.Context(), w.Engine,
 					mapper.Query{Namespace: "acme", Kind: "Account"},
-					mapper.NoParams{}, &mapper.StartOptions{ID: "touch-acme", Rate: mapper.Rate{EntitiesPerSecond: 100}})
+					mapper.NoParams{},
+					&mapper.StartOptions{ID: "touch-acme", Rate: mapper.Rate{EntitiesPerSecond: 100}})
 				must(err)
 				skipped := time.Now()
 				tick(skipped, mapper.TickSkipped)

@@ -163,8 +163,9 @@ func (f *fleet) insist(do func(ctx context.Context) error) error {
 		ctx, cancel := context.WithTimeout(f.Context(), time.Minute)
 		err := do(ctx)
 		cancel()
-		if err == nil || errors.Is(err, mapper.ErrWrongState) || errors.Is(err, mapper.ErrInvalidArgument) || errors.Is(err,
-			mapper.ErrNoSuchJob) || errors.Is(err, mapper.ErrIDTaken) {
+		if err == nil || errors.Is(err, mapper.ErrWrongState) || errors.Is(err, mapper.ErrInvalidArgument) ||
+			errors.Is(err,
+				mapper.ErrNoSuchJob) || errors.Is(err, mapper.ErrIDTaken) {
 			return err
 		}
 		if f.Context().Err() != nil { // the test is over
@@ -302,7 +303,8 @@ func (s *simulation) job(id string) {
 		DryRun: which.mapper == "delete" || which.mapper == "set" && s.chance(0.3)}
 	var job *mapper.Job
 	err := s.insist(func(ctx context.Context) (err error) {
-		job, err = s.engine().StartByName(mapper.WithReason(ctx, "alice asks"), which.mapper, q, []byte(which.params), o)
+		job, err = s.engine().StartByName(mapper.WithReason(ctx, "alice asks"), which.mapper, q, []byte(which.params),
+			o)
 		return err
 	})
 	if err != nil {

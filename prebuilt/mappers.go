@@ -27,7 +27,8 @@ func Mappers() []mapper.AnyMapper {
 // Destroys reports whether the mapper of a name changes or deletes what is stored: its jobs should
 // be rehearsed first.
 func Destroys(name string) bool {
-	return slices.Contains([]string{Delete.Name(), SetProperty.Name(), RenameProperty.Name(), DropProperties.Name(), EraseName}, name)
+	return slices.Contains([]string{Delete.Name(), SetProperty.Name(), RenameProperty.Name(), DropProperties.Name(),
+		EraseName}, name)
 }
 
 // An entity has whatever properties there are.
@@ -117,7 +118,8 @@ func deleteEntity(_ context.Context, e *mapper.Entity[entity], _ mapper.NoParams
 	return nil
 }
 
-// SetPropertyParams are the parameters of [SetProperty]. Property and value are required; null is a value.
+// SetPropertyParams are the parameters of [SetProperty]. Property and value are required; null is a
+// value.
 type SetPropertyParams struct {
 	Property string `json:"property"`
 	Value    Value  `json:"value"`
@@ -154,7 +156,8 @@ func checkProperty(param, property string) error {
 // maxName is how many bytes the name of a property or a kind has at most.
 const maxName = 1500
 
-// SetProperty is the mapper "set": it sets a property to a value, and leaves entities that have it already.
+// SetProperty is the mapper "set": it sets a property to a value, and leaves entities that have it
+// already.
 var SetProperty *mapper.Mapper[SetPropertyParams] = mapper.Update("set", setProperty)
 
 func setProperty(_ context.Context, e *mapper.Entity[entity], p SetPropertyParams) error {
@@ -212,8 +215,8 @@ func (p RenamePropertyParams) Validate() error {
 	return err
 }
 
-// RenameProperty is the mapper "rename": it gives a property another name. Entities without the property
-// stay as they are, and one that has both is a failure, as one of them would be lost.
+// RenameProperty is the mapper "rename": it gives a property another name. Entities without the
+// property stay as they are, and one that has both is a failure, as one of them would be lost.
 var RenameProperty *mapper.Mapper[RenamePropertyParams] = mapper.Update("rename", renameProperty)
 
 func renameProperty(_ context.Context, e *mapper.Entity[entity], p RenamePropertyParams) error {
@@ -249,7 +252,8 @@ func (p DropPropertiesParams) Validate() error {
 	return nil
 }
 
-// DropProperties is the mapper "drop": it removes properties. Entities without them stay as they are.
+// DropProperties is the mapper "drop": it removes properties. Entities without them stay as they
+// are.
 var DropProperties *mapper.Mapper[DropPropertiesParams] = mapper.Update("drop", dropProperties)
 
 func dropProperties(_ context.Context, e *mapper.Entity[entity], p DropPropertiesParams) error {

@@ -349,7 +349,8 @@ func TestCheck(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceededWithFailures || s.Failures != n {
+		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceededWithFailures ||
+			s.Failures != n {
 			t.Errorf("with no limit of its own: %+v, %v", s, err)
 		}
 		for condition, want := range map[string]string{

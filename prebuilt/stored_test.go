@@ -113,14 +113,15 @@ func TestSetFlags(t *testing.T) {
 		list(text("gold", true), text("free", false)), list(text("free", true), text("gold", false)),
 		list(text("free", true), text("free", false)), list(text("gold", true), text("gold", false)),
 	}
-	mould := mapper.Update("mould", func(_ context.Context, e *mapper.Entity[mapper.NoParams], _ mapper.NoParams) error {
-		for i, v := range stored {
-			whole := e.Stored()
-			whole.Properties = map[string]*pb.Value{"plan": v}
-			e.PutStored(datastore.IDKey("Account", int64(i+1), nil), whole)
-		}
-		return nil
-	})
+	mould := mapper.Update("mould",
+		func(_ context.Context, e *mapper.Entity[mapper.NoParams], _ mapper.NoParams) error {
+			for i, v := range stored {
+				whole := e.Stored()
+				whole.Properties = map[string]*pb.Value{"plan": v}
+				e.PutStored(datastore.IDKey("Account", int64(i+1), nil), whole)
+			}
+			return nil
+		})
 	for _, noIndex := range []bool{false, true} {
 		mappertest.Run(t, append(prebuilt.Mappers(), mould), nil, func(t *testing.T, w *mappertest.Env) {
 			if _, err := w.Client.Put(t.Context(), datastore.NameKey("Mould", "m", nil),

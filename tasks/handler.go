@@ -37,7 +37,8 @@ type Delivery struct {
 	// says.
 	RetryCount int
 
-	// ScheduleTime is when the task was to be delivered, as the sender says; zero if that is not known.
+	// ScheduleTime is when the task was to be delivered, as the sender says; zero if that is not
+	// known.
 	ScheduleTime time.Time
 
 	// NewTrace says that the delivery is to begin a trace of its own, with a link to the span in

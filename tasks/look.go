@@ -20,8 +20,9 @@ type TaskInfo struct {
 	Code         codes.Code
 	Message      string // in the queue's words, such as "NOT_FOUND(5): HTTP status code 404"
 
-	// TargetChanged says that the task is delivered to another URL, or with a token of another account
-	// or for another audience, than if it were enqueued now: a task keeps what it was created with.
+	// TargetChanged says that the task is delivered to another URL, or with a token of another
+	// account or for another audience, than if it were enqueued now: a task keeps what it was
+	// created with.
 	TargetChanged bool
 }
 

@@ -30,7 +30,8 @@ func TestLook(t *testing.T) {
 	}
 	inBubble(t, emulator.Options{}, run, func(t *testing.T, q *tasks.Queue) {
 		begun := time.Now()
-		if err := q.Enqueue(t.Context(), tasks.Task{ID: "abc", Path: "run", ScheduleTime: begun.Add(time.Minute)}); err != nil {
+		if err := q.Enqueue(t.Context(),
+			tasks.Task{ID: "abc", Path: "run", ScheduleTime: begun.Add(time.Minute)}); err != nil {
 			t.Fatal(err)
 		}
 		look := func() *tasks.TaskInfo {
@@ -41,7 +42,8 @@ func TestLook(t *testing.T) {
 			return s
 		}
 		const url = "http://worker.example/base/run"
-		if s := look(); s == nil || s.URL != url || s.Attempts != 0 || s.Ended || !s.ScheduleTime.Equal(begun.Add(time.Minute)) {
+		if s := look(); s == nil || s.URL != url || s.Attempts != 0 || s.Ended ||
+			!s.ScheduleTime.Equal(begun.Add(time.Minute)) {
 			t.Errorf("before its time: %+v", s)
 		}
 		time.Sleep(90 * time.Second)
@@ -79,7 +81,8 @@ func TestElsewhere(t *testing.T) {
 			options: tasks.Options{ServiceAccount: "b@example.com"}, elsewhere: true},
 		"another audience": {target: "http://worker.example/base/", options: tasks.Options{Audience: "all"},
 			elsewhere: true},
-		"another deadline": {target: "http://worker.example/base/", options: tasks.Options{DispatchDeadline: time.Minute}},
+		"another deadline": {target: "http://worker.example/base/",
+			options: tasks.Options{DispatchDeadline: time.Minute}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -128,9 +128,9 @@ func (v *Verifier) Verify(r *http.Request) error {
 	return err
 }
 
-// Authenticate verifies a request, and returns the e-mail address of the account that has sent it. The
-// error is [ErrUnauthenticated], with [Advice] where that is known, or [ErrForbidden] if the token is valid,
-// and of another account.
+// Authenticate verifies a request, and returns the e-mail address of the account that has sent it.
+// The error is [ErrUnauthenticated], with [Advice] where that is known, or [ErrForbidden] if the
+// token is valid, and of another account.
 func (v *Verifier) Authenticate(r *http.Request) (account string, err error) {
 	token := v.proof.token(r)
 	account, err = v.allow(r.Context(), token)

@@ -72,7 +72,8 @@ func (o Options) validate() error {
 	case o.InsecureSkipVerify && o.KeysURL != "":
 		return errors.New("tasks: Options.KeysURL is set with Unverified: no token is verified")
 	case o.DispatchDeadline < shortestDeadline || o.DispatchDeadline > longestDeadline:
-		return fmt.Errorf("tasks: Options.DispatchDeadline has to be in [%v, %v], it is %v", shortestDeadline, longestDeadline,
+		return fmt.Errorf("tasks: Options.DispatchDeadline has to be in [%v, %v], it is %v", shortestDeadline,
+			longestDeadline,
 			o.DispatchDeadline)
 	}
 	return nil

@@ -54,9 +54,9 @@ const (
 )
 
 // Create makes the queue for a service, unless there is one of its name, and reports whether it
-// has: with as many deliveries at once as an even part of [ServiceLimits.ForTasks], or 100, a max-backoff
-// of a minute, and attempts without end. It leaves a queue that exists as it is, see [Queue.CheckSettings].
-// The caller needs the permission cloudtasks.queues.create.
+// has: with as many deliveries at once as an even part of [ServiceLimits.ForTasks], or 100, a
+// max-backoff of a minute, and attempts without end. It leaves a queue that exists as it is, see
+// [Queue.CheckSettings]. The caller needs the permission cloudtasks.queues.create.
 func (q *Queue) Create(ctx context.Context, s ServiceLimits) (created bool, err error) {
 	atOnce := defaultAtOnce
 	if n := s.ForTasks(); n > 0 {
@@ -77,9 +77,9 @@ func (q *Queue) Create(ctx context.Context, s ServiceLimits) (created bool, err 
 	return false, fmt.Errorf("tasks: create %s: %w", q.name, err)
 }
 
-// CheckSettings returns what the queue's settings contradict: its own deadline, the service's limits, or
-// that no task may wait for long or be given up. It is nil if they contradict nothing that is
-// known. Each of the joined errors says what to do. The caller needs the permission
+// CheckSettings returns what the queue's settings contradict: its own deadline, the service's
+// limits, or that no task may wait for long or be given up. It is nil if they contradict nothing
+// that is known. Each of the joined errors says what to do. The caller needs the permission
 // cloudtasks.queues.get.
 func (q *Queue) CheckSettings(ctx context.Context, s ServiceLimits) error {
 	queue, err := q.client.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: q.name})
@@ -117,7 +117,8 @@ func contradictions(queue *cloudtaskspb.Queue, deadline time.Duration, s Service
 		say("it gives a task up that is older than %v: set max-retry-duration to 0", d)
 	}
 	if s.Timeout > 0 && s.Timeout < deadline {
-		say("a delivery may take %v (Options.DispatchDeadline), and the service cuts a request off after %v: raise its "+
+		say("a delivery may take %v (Options.DispatchDeadline), and the service cuts a request off after %v: raise "+
+			"its "+
 			"time-out, or lower the Deadline", deadline, s.Timeout)
 	}
 	return errors.Join(all...)

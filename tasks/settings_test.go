@@ -37,11 +37,13 @@ func TestCreate(t *testing.T) {
 	if err := q.CheckSettings(t.Context(), service); err != nil {
 		t.Errorf("Check of the queue that Create has made: %v", err)
 	}
-	other, err := tasks.NewQueue(client, location+"/queues/other", "http://worker/", &tasks.Options{InsecureSkipVerify: true})
+	other, err := tasks.NewQueue(client, location+"/queues/other", "http://worker/",
+		&tasks.Options{InsecureSkipVerify: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.Create(t.Context(), tasks.ServiceLimits{MaxInstances: 5, Concurrency: 8, Queues: 2}); err != nil {
+	if _, err := other.Create(t.Context(), tasks.ServiceLimits{MaxInstances: 5, Concurrency: 8,
+		Queues: 2}); err != nil {
 		t.Error(err)
 	}
 	if n, err := other.MaxConcurrent(t.Context()); n != 18 || err != nil {
@@ -91,7 +93,8 @@ func TestCheck(t *testing.T) {
 		"few attempts": {&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: 3,
 			MaxBackoff: durationpb.New(time.Minute)}}, tasks.ServiceLimits{}, "after 3 attempts"},
 		"limited age": {&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: 3,
-			MaxRetryDuration: durationpb.New(time.Hour), MaxBackoff: durationpb.New(time.Minute)}}, tasks.ServiceLimits{},
+			MaxRetryDuration: durationpb.New(time.Hour), MaxBackoff: durationpb.New(time.Minute)}},
+			tasks.ServiceLimits{},
 			"older than 1h0m0s"},
 		"short timeout": {&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1,
 			MaxBackoff: durationpb.New(time.Minute)}}, tasks.ServiceLimits{Timeout: 5 * time.Minute},

@@ -97,7 +97,8 @@ func TestDrippingBodies(t *testing.T) {
 		"another method": {verified.Handler(log, run), "PUT /run HTTP/1.1\r\n", 405, 2 * time.Second},
 		"a handler apart": {verifier.Require(log, http.NotFoundHandler()), "POST /jobs HTTP/1.1\r\n", 401,
 			2 * time.Second},
-		"no tokens": {newHandled(t, &tasks.Options{InsecureSkipVerify: true}).Handler(log, run), "POST /run HTTP/1.1\r\n",
+		"no tokens": {newHandled(t, &tasks.Options{InsecureSkipVerify: true}).Handler(log, run),
+			"POST /run HTTP/1.1\r\n",
 			408, 12 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -286,7 +286,8 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 		add("Progress:", operator.Percent(job.Progress))
 		add("Time left:", operator.Takes(job.Progress))
 		add("Rate:", fmt.Sprintf("%s entities a second in the last minute, %s over all",
-			operator.Grouped(int64(job.Progress.EntitiesPerSecond)), operator.Grouped(int64(job.Progress.EntitiesPerSecondOverall))))
+			operator.Grouped(int64(job.Progress.EntitiesPerSecond)),
+			operator.Grouped(int64(job.Progress.EntitiesPerSecondOverall))))
 	}
 	if !operator.Undoes(job) {
 		add("Cost:", fmt.Sprintf("about $%.4f so far", job.Dollars))

@@ -51,7 +51,8 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 			"no limit by default")
 	flags.Int64Var(&f.options.Budget.Operations, "budget-operations", 0,
 		"pause before it has made so many reads, writes and other `operations`; no limit by default")
-	flags.BoolVar(&f.options.AllowOverlap, "allow-overlap", false, "run beside other jobs of the mapper over the same kind")
+	flags.BoolVar(&f.options.AllowOverlap, "allow-overlap", false,
+		"run beside other jobs of the mapper over the same kind")
 	flags.BoolVar(&f.options.AllowEmpty, "allow-empty", false, "start over a kind without entities, too")
 }
 

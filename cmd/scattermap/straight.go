@@ -68,7 +68,8 @@ func (st *straight) open(ctx context.Context, method, path string) error {
 	if err != nil {
 		return fmt.Errorf("cloud tasks: %w", err)
 	}
-	queue, err := tasks.NewQueue(queues, st.queue, target, &tasks.Options{ServiceAccount: st.sender, InsecureSkipVerify: true})
+	queue, err := tasks.NewQueue(queues, st.queue, target,
+		&tasks.Options{ServiceAccount: st.sender, InsecureSkipVerify: true})
 	if err != nil {
 		return usageError(fmt.Errorf("--straight, --target: %w", err))
 	}

@@ -158,7 +158,8 @@ func TestScreen(t *testing.T) {
 				mapper.StateFailed}[i%4], Error: "an\nerror"}}
 		if i%4 < 2 {
 			job.status = &mapper.Status{ID: job.ID, State: job.State, Processed: 1 << 40, Failures: 12,
-				Bottleneck: "why\x1b[2J not", Progress: mapper.Progress{Fraction: float64(i) / 40, EntitiesPerSecond: 1e6, TimeLeft: time.Hour}}
+				Bottleneck: "why\x1b[2J not", Progress: mapper.Progress{Fraction: float64(i) / 40,
+					EntitiesPerSecond: 1e6, TimeLeft: time.Hour}}
 		}
 		jobs = append(jobs, job)
 	}

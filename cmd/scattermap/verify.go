@@ -65,7 +65,8 @@ func newVerify() *cobra.Command {
 }
 
 func printProof(w io.Writer, p *mapper.Proof) {
-	fmt.Fprintf(w, "%d ranges, %d of them pending; %d single entities; %d failures\n", p.Ranges, p.Pending, p.SingleEntities,
+	fmt.Fprintf(w, "%d ranges, %d of them pending; %d single entities; %d failures\n", p.Ranges, p.Pending,
+		p.SingleEntities,
 		p.Failures)
 	for _, problem := range p.Problems {
 		fmt.Fprintln(w, "problem:", problem)

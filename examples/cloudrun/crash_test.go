@@ -283,7 +283,8 @@ func newCloudWith(
 	}
 	f := newFleet(t, 3, append(env, "GOOGLE_CLOUD_PROJECT="+project, "TASKS_QUEUE="+queue,
 		"DATASTORE_EMULATOR_HOST="+addr, "CLOUD_TASKS_EMULATOR_HOST="+e.TasksAddr())...)
-	tasksQueue, err := tasks.NewQueue(taskClient, queue, f.front.URL+"/mapper/", &tasks.Options{InsecureSkipVerify: true})
+	tasksQueue, err := tasks.NewQueue(taskClient, queue, f.front.URL+"/mapper/",
+		&tasks.Options{InsecureSkipVerify: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,7 +342,8 @@ func TestDeadlyEntity(t *testing.T) {
 			t.Fatal(err)
 		}
 		failures, _, err := job.FailuresPage(t.Context(), "")
-		if err != nil || s.State != mapper.StateSucceededWithFailures || s.Processed != int64(n-1) || len(failures) != 1 ||
+		if err != nil || s.State != mapper.StateSucceededWithFailures || s.Processed != int64(n-1) ||
+			len(failures) != 1 ||
 			!failures[0].Key.Equal(key) {
 			t.Errorf("%s: %+v, failures %+v, %v", by, s, failures, err)
 		}

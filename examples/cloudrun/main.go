@@ -138,7 +138,8 @@ func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine
 	if err != nil {
 		return nil, nil, open, err
 	}
-	engine, err := mapper.NewEngine(client, queues[0], &mapper.EngineOptions{Mappers: mappers, Logger: log, OtherQueues: queues[1:]})
+	engine, err := mapper.NewEngine(client, queues[0], &mapper.EngineOptions{Mappers: mappers, Logger: log,
+		OtherQueues: queues[1:]})
 	if err != nil {
 		return nil, nil, open, err
 	}
@@ -151,7 +152,8 @@ func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine
 	if err != nil {
 		return nil, nil, open, err
 	}
-	pages := dashboard.NewHandler(engine, &dashboard.Options{Allow: allow, Logger: log, LogURL: dashboard.CloudLoggingURL(c.project)})
+	pages := dashboard.NewHandler(engine, &dashboard.Options{Allow: allow, Logger: log,
+		LogURL: dashboard.CloudLoggingURL(c.project)})
 	mux := http.NewServeMux()
 	mux.Handle("/mapper/", engine.Handler())                                   // Cloud Tasks
 	mux.Handle("/jobs", jobs)                                                  // operators

@@ -310,8 +310,9 @@ func TestConfig(t *testing.T) {
 		"two queues": {[]string{"TASKS_QUEUE", "projects/p/locations/l/queues/q, projects/p/locations/l/queues/night",
 			"CREATE_QUEUES", "true", "MAX_INSTANCES", "5", "CONCURRENCY", "8", "REQUEST_TIMEOUT", "600"},
 			func(c config) bool {
-				return len(c.queues) == 2 && c.createQueues && c.service == tasks.ServiceLimits{MaxInstances: 5, Concurrency: 8,
-					Timeout: 10 * time.Minute, Queues: 2}
+				return len(c.queues) == 2 && c.createQueues && c.service == tasks.ServiceLimits{MaxInstances: 5,
+					Concurrency: 8,
+					Timeout:     10 * time.Minute, Queues: 2}
 			}},
 		"the database elsewhere": {[]string{"DATASTORE_PROJECT", "data"}, func(c config) bool {
 			return c.project == "p" && c.databaseProject == "data"

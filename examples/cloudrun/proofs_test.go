@@ -231,7 +231,8 @@ func TestProofs(t *testing.T) {
 				t.Errorf("resume: %d %s", code, answer)
 			}
 			if code, answer := g.send("POST", "/jobs",
-				strings.Replace(spring, `"id": "spring"`, `"id": "summer", "allow_overlap": true`, 1), admin); code != 200 {
+				strings.Replace(spring, `"id": "spring"`, `"id": "summer", "allow_overlap": true`, 1),
+				admin); code != 200 {
 				t.Errorf("start: %d %s", code, answer)
 			}
 			if code, _ := g.send("POST", "/mapper/revive", "", queue); code != 200 {

@@ -18,7 +18,8 @@ func newQueues(
 ) (all []*tasks.Queue, err error) {
 	for _, name := range c.queues {
 		queue, err := tasks.NewQueue(client, name, c.url+"/mapper/", &tasks.Options{
-			ServiceAccount: c.serviceAccount, Audience: c.audience(), InsecureSkipVerify: !c.verified, KeysURL: c.keysURL,
+			ServiceAccount: c.serviceAccount, Audience: c.audience(), InsecureSkipVerify: !c.verified,
+			KeysURL: c.keysURL,
 		})
 		if err != nil {
 			return nil, err

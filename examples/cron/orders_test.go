@@ -247,19 +247,20 @@ func TestJobCancelled(t *testing.T) {
 			shipped[key.Encode()] = true
 			return nil
 		})
-		mappertest.Run(t, []mapper.AnyMapper{job}, &mappertest.Options{Workers: 1}, func(t *testing.T, w *mappertest.Env) {
-			f = &floor{T: t, client: w.Client}
-			f.must(addOrders(t.Context(), w.Client, 0, 200))
-			j, err := job.Start(t.Context(), w.Engine, pendingOrders, mapper.NoParams{},
-				&mapper.StartOptions{PageSize: pageSize})
-			f.must(err)
-			_, err = finished(t.Context(), j)
-			f.must(err)
-			if len(shipped) != pageSize {
-				t.Errorf("%d orders were shipped, want the page of %d", len(shipped), pageSize)
-			}
-			f.wantStatus(pageSize/2, 200, deleted)
-		})
+		mappertest.Run(t, []mapper.AnyMapper{job}, &mappertest.Options{Workers: 1},
+			func(t *testing.T, w *mappertest.Env) {
+				f = &floor{T: t, client: w.Client}
+				f.must(addOrders(t.Context(), w.Client, 0, 200))
+				j, err := job.Start(t.Context(), w.Engine, pendingOrders, mapper.NoParams{},
+					&mapper.StartOptions{PageSize: pageSize})
+				f.must(err)
+				_, err = finished(t.Context(), j)
+				f.must(err)
+				if len(shipped) != pageSize {
+					t.Errorf("%d orders were shipped, want the page of %d", len(shipped), pageSize)
+				}
+				f.wantStatus(pageSize/2, 200, deleted)
+			})
 	}
 }
 

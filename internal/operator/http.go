@@ -58,7 +58,8 @@ func Code(err error) int {
 	case errors.Is(err, mapper.ErrIDTaken), errors.Is(err, mapper.ErrWrongState),
 		errors.Is(err, mapper.ErrWrongQueue), errors.Is(err, mapper.ErrNewer):
 		return http.StatusConflict
-	case errors.As(err, new(BadRequest)), errors.Is(err, mapper.ErrUnknownMapper), errors.Is(err, mapper.ErrInvalidArgument):
+	case errors.As(err, new(BadRequest)), errors.Is(err, mapper.ErrUnknownMapper),
+		errors.Is(err, mapper.ErrInvalidArgument):
 		return http.StatusBadRequest
 	}
 	return http.StatusInternalServerError

@@ -80,7 +80,8 @@ func Takes(p mapper.Progress) string {
 	case Roughly(p.TimeLeftMin) == Roughly(p.TimeLeftMax):
 		return "about " + Roughly(p.TimeLeft)
 	}
-	return fmt.Sprintf("about %s, between %s and %s", Roughly(p.TimeLeft), Roughly(p.TimeLeftMin), Roughly(p.TimeLeftMax))
+	return fmt.Sprintf("about %s, between %s and %s", Roughly(p.TimeLeft), Roughly(p.TimeLeftMin),
+		Roughly(p.TimeLeftMax))
 }
 
 // Roughly writes a duration with two digits, or so.

@@ -47,7 +47,8 @@ func TestApply(t *testing.T) {
 		len(r.Puts) != 1 || r.Puts[0].Properties[0].Value != int64(10) {
 		t.Errorf("%+v, %+v", r, a)
 	}
-	if r := mappertest.Apply(t, addCredit, &a, credit{}); r.Err != nil || r.Changed || len(r.Puts)+len(r.Counters) > 0 ||
+	if r := mappertest.Apply(t, addCredit, &a, credit{}); r.Err != nil || r.Changed ||
+		len(r.Puts)+len(r.Counters) > 0 ||
 		a.Balance != 15 {
 		t.Errorf("nothing to change: %+v, %+v", r, a)
 	}

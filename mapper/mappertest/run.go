@@ -23,8 +23,8 @@ type Options struct {
 	// Workers is how many tasks run at once, in [1, 5000]. Defaults to 10.
 	Workers int
 
-	// PointInTimeRecovery has the Datastore do what production does with point-in-time recovery: of what is
-	// older than an hour whole minutes can be read, for seven days (mapper.Query.ReadTime).
+	// PointInTimeRecovery has the Datastore do what production does with point-in-time recovery: of
+	// what is older than an hour whole minutes can be read, for seven days (mapper.Query.ReadTime).
 	PointInTimeRecovery bool
 
 	// Schedules are those that the engine advances.

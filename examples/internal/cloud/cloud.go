@@ -164,13 +164,15 @@ func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 	}
 	// the program itself says how jobs stand
 	warnings := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	if c.Engine, err = mapper.NewEngine(c.Client, queue, &mapper.EngineOptions{Mappers: o.Mappers, Schedules: o.Schedules,
-		Logger: warnings}); err != nil {
+	if c.Engine, err = mapper.NewEngine(c.Client, queue,
+		&mapper.EngineOptions{Mappers: o.Mappers, Schedules: o.Schedules,
+			Logger: warnings}); err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/mapper/", c.Engine.Handler())
-	mux.Handle("/dashboard/", dashboard.NewHandler(c.Engine, &dashboard.Options{Allow: dashboard.Loopback, Logger: warnings}))
+	mux.Handle("/dashboard/",
+		dashboard.NewHandler(c.Engine, &dashboard.Options{Allow: dashboard.Loopback, Logger: warnings}))
 	c.Dashboard = "http://" + listener.Addr().String() + "/dashboard/"
 	server := &http.Server{Handler: mux}
 	go server.Serve(listener)

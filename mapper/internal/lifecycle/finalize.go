@@ -75,7 +75,8 @@ func (fi finalizer) runAlone(ctx context.Context, job *record.Job, t body.Job, m
 // begin leaves a mark in the job's record.
 func (fi finalizer) begin(ctx context.Context, job *record.Job, t body.Job, m record.CrashMark) (*record.Job, error) {
 	return fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
-		return j.BeginFinalizer(t.Epoch, m, time.Now().UTC().Truncate(time.Microsecond), fi.Queue.DispatchDeadline()), nil
+		return j.BeginFinalizer(t.Epoch, m, time.Now().UTC().Truncate(time.Microsecond), fi.Queue.DispatchDeadline()),
+			nil
 	})
 }
 

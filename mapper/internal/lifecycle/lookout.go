@@ -56,7 +56,8 @@ func (lo Lookout) Complaint(ctx context.Context, job *record.Job, waiting *recor
 			if gone[i] = err == nil && s == nil; err != nil || gone[i] {
 				return
 			}
-			if complaints[i] = lo.complaintOf(s); complaints[i] == "" && s.Attempts == 0 && now.Sub(s.ScheduleTime) > idle {
+			if complaints[i] = lo.complaintOf(s); complaints[i] == "" && s.Attempts == 0 &&
+				now.Sub(s.ScheduleTime) > idle {
 				if paused, err := lo.Queue.Paused(ctx); err == nil && paused {
 					complaints[i] = "the queue " + lo.Queue.Name() + " is paused"
 				}

@@ -66,7 +66,8 @@ func (r Limit) Becomes() string {
 // nothing if it may go as fast as it can.
 func (r Limit) Says(since time.Duration) string {
 	switch entities, writes := r.at(since); {
-	case r.Ramp && (r.EntitiesPerSecond == 0 || r.EntitiesPerSecond > entities) && (r.WritesPerSecond == 0 || r.WritesPerSecond > writes):
+	case r.Ramp && (r.EntitiesPerSecond == 0 || r.EntitiesPerSecond > entities) &&
+		(r.WritesPerSecond == 0 || r.WritesPerSecond > writes):
 		return fmt.Sprintf("it is on its ramp, at %.0f entities and writes a second", entities)
 	case math.IsInf(entities, 1) && math.IsInf(writes, 1):
 		return ""
@@ -119,15 +120,18 @@ func (r Limit) Validate(name string, workers int64, deadline time.Duration) erro
 	case !(r.WritesPerSecond >= 0) || math.IsInf(r.WritesPerSecond, 1):
 		return fmt.Errorf("%s.WritesPerSecond has to be at least 0, it is %v", name, r.WritesPerSecond)
 	case r.EntitiesPerSecond > 0 && r.EntitiesPerSecond < slowest:
-		return fmt.Errorf("%s.EntitiesPerSecond has to be at least %.3g a second for %d workers, as each waits for up to %v; "+
+		return fmt.Errorf("%s.EntitiesPerSecond has to be at least %.3g a second for %d workers, as each waits for "+
+			"up to %v; "+
 			"it is %v: give the job and its queue fewer workers", name, slowest, workers, wait, r.EntitiesPerSecond)
 	case r.Ramp && rampFirst < (1+RecordWrites)*slowest:
 		return fmt.Errorf("%s.Ramp begins with %d a second, which is too little for %d workers, as each waits for up "+
 			"to %v: it has to be at least %.3g; give the job and its queue fewer workers", name, rampFirst, workers,
 			wait, (1+RecordWrites)*slowest)
 	case r.WritesPerSecond > 0 && r.WritesPerSecond < (1+RecordWrites)*slowest:
-		return fmt.Errorf("%s.WritesPerSecond has to be at least %.3g a second for %d workers, as each waits for up to %v; it "+
-			"is %v: give the job and its queue fewer workers", name, (1+RecordWrites)*slowest, workers, wait, r.WritesPerSecond)
+		return fmt.Errorf("%s.WritesPerSecond has to be at least %.3g a second for %d workers, as each waits for up "+
+			"to %v; it "+
+			"is %v: give the job and its queue fewer workers", name, (1+RecordWrites)*slowest, workers, wait,
+			r.WritesPerSecond)
 	}
 	return nil
 }
