@@ -22,11 +22,12 @@ const (
 )
 
 // slowRaise takes its time for each account.
-var slowRaise = mapper.Update("slow-raise", func(_ context.Context, e *mapper.Entity[account], _ mapper.None) error {
-	time.Sleep(contendedCost)
-	e.Value.Balance++
-	return nil
-})
+var slowRaise = mapper.Update("slow-raise",
+	func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
+		time.Sleep(contendedCost)
+		e.Value.Balance++
+		return nil
+	})
 
 // BenchmarkContention has other clients write a kind while a job changes all of it, and while a
 // loop does, in virtual time. It reports how long each takes, beside what it takes without them:
@@ -130,8 +131,8 @@ func contend(t *testing.T, n, writes int, job bool) (c contention) {
 	time.Sleep(time.Second)
 	begun := time.Now()
 	if job {
-		j, err := slowRaise.Start(t.Context(), w.processes[0], mapper.Query{Kind: accounts}, mapper.None{},
-			&mapper.StartOptions{Workers: contendedHands})
+		j, err := slowRaise.Start(t.Context(), w.processes[0], mapper.Query{Kind: accounts}, mapper.NoParams{},
+			&mapper.StartOptions{ExpectedWorkers: contendedHands})
 		if err != nil {
 			return contention{err: err}
 		}

@@ -33,7 +33,7 @@ func TestCost(t *testing.T) {
 			u.Reads += (u.Reads - int64(n)) * (1_000_000/int64(n) - 1)
 		}
 		scale := 1_000_000 / float64(n)
-		dollars := billing.NAM5.Cost(u) * scale
+		dollars := billing.NAM5.Dollars(u) * scale
 		scaled := func(n int64) int64 { return int64(float64(n) * scale) }
 		t.Logf("%-13s  %10d  %10d  %10d  %8d  %8.2f", name, scaled(u.Reads), scaled(u.Writes), scaled(u.SmallOps),
 			scaled(u.TaskOps), dollars)
@@ -69,7 +69,7 @@ func TestCost(t *testing.T) {
 	if *strategyFlag != "" {
 		return
 	}
-	adaptive, loop := billing.NAM5.Cost(used["adaptive"]), billing.NAM5.Cost(used["loop"])
+	adaptive, loop := billing.NAM5.Dollars(used["adaptive"]), billing.NAM5.Dollars(used["loop"])
 	most := 1.1
 	if n < 200_000 { // the boundaries that a start looks for pass as many keys, however many pages are behind them
 		most = 1.25

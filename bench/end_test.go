@@ -30,15 +30,15 @@ func BenchmarkEnd(b *testing.B) {
 			w.front.Handler = end.tasks(w.front.Handler, "/finalize")
 			for b.Loop() {
 				w.jobs++
-				job, err := look.Start(b.Context(), w.engine, mapper.Query{Kind: "Record"}, mapper.None{},
+				job, err := look.Start(b.Context(), w.engine, mapper.Query{Kind: "Record"}, mapper.NoParams{},
 					&mapper.StartOptions{
-						ID: fmt.Sprint("job-", w.jobs), PageSize: 1, Workers: concurrent,
+						ID: fmt.Sprint("job-", w.jobs), PageSize: 1, ExpectedWorkers: concurrent,
 					})
 				if err != nil {
 					b.Fatal(err)
 				}
 				wait := func() {
-					if s, err := job.Wait(b.Context()); err != nil || s.State != mapper.Succeeded ||
+					if s, err := job.Wait(b.Context()); err != nil || s.State != mapper.StateSucceeded ||
 						s.Processed != int64(n) {
 						b.Fatalf("%+v, %v", s, err)
 					}

@@ -52,10 +52,13 @@ func BenchmarkExport(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer bucket.Close()
-			x := export.New("export", bucket,
-				func(_ context.Context, e *mapper.Entity[record], _ mapper.None) (exported, error) {
+			x, err := export.New("export", bucket,
+				func(_ context.Context, e *mapper.Entity[record], _ mapper.NoParams) (exported, error) {
 					return exportedOf(e.Key, e.Value), nil
 				}, &export.Options{Compression: export.Gzip})
+			if err != nil {
+				b.Fatal(err)
+			}
 			w := newRealWorld(b, n, x.Mappers()...)
 			var jobs, loops time.Duration
 			peak := uint64(0)
@@ -64,7 +67,7 @@ func BenchmarkExport(b *testing.B) {
 				w.keys = nil // what is live makes garbage live longer
 				most := watchHeap()
 				begun := time.Now()
-				run, err := x.Start(b.Context(), w.engine, mapper.Query{Kind: "Record"}, mapper.None{}, nil)
+				run, err := x.Start(b.Context(), w.engine, mapper.Query{Kind: "Record"}, mapper.NoParams{}, nil)
 				if err != nil {
 					b.Fatal(err)
 				}

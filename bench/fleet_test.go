@@ -35,7 +35,7 @@ type fleet struct {
 	tasks    *cloudtasks.Client
 	queue    *tasks.Queue
 	client   *datastore.Client
-	visit    *mapper.Mapper[mapper.None]
+	visit    *mapper.Mapper[mapper.NoParams]
 	each     int // workers of a process
 
 	function func(*datastore.Key) // takes its time
@@ -68,16 +68,16 @@ func newFleet(t *testing.T, workers int, c *cloud) *fleet {
 		Transport: emulator.HandlerTransport(f), Interceptor: c.intercept, UnlimitedRate: true,
 	})
 	var err error
-	f.tasks, err = f.emulator.CloudTasks(t.Context())
+	f.tasks, err = f.emulator.TasksClient(t.Context())
 	f.must(err)
 	t.Cleanup(func() { f.tasks.Close() })
-	f.client, err = f.emulator.Datastore(t.Context(), "bench", mapper.WithVersions())
+	f.client, err = f.emulator.DatastoreClient(t.Context(), "bench", mapper.ClientOption())
 	f.must(err)
 	t.Cleanup(func() { f.client.Close() })
 	f.resize(fleetSize)
-	f.queue, err = tasks.NewQueue(f.tasks, queueName, "http://worker/mapper/", &tasks.Options{Unverified: true})
+	f.queue, err = tasks.NewQueue(f.tasks, queueName, "http://worker/mapper/", &tasks.Options{InsecureSkipVerify: true})
 	f.must(err)
-	f.visit = mapper.Visit("bare", func(_ context.Context, e *mapper.Entity[bare], _ mapper.None) error {
+	f.visit = mapper.Visit("bare", func(_ context.Context, e *mapper.Entity[bare], _ mapper.NoParams) error {
 		f.function(e.Key)
 		return nil
 	})
@@ -108,8 +108,8 @@ func (f *fleet) resize(up int) {
 
 func (f *fleet) newProcess() *process {
 	f.Helper()
-	engine, err := mapper.New(f.client, f.queue, &mapper.Options{
-		Mappers: mapper.Set(f.visit), Logger: slog.New(slog.DiscardHandler),
+	engine, err := mapper.NewEngine(f.client, f.queue, &mapper.EngineOptions{
+		Mappers: []mapper.AnyMapper{f.visit}, Logger: slog.New(slog.DiscardHandler),
 	})
 	f.must(err)
 	return &process{engine: engine, handler: engine.Handler()}
@@ -233,8 +233,8 @@ func (f *fleet) run(
 	starter := f.newProcess().engine
 	f.cloud.on.Store(true)
 	begun := time.Now()
-	job, err := f.visit.Start(f.Context(), starter, q, mapper.None{}, &mapper.StartOptions{
-		ID: id, PageSize: *pageSize, Workers: f.each * fleetSize, Splitting: sp, Timeout: longestEntity,
+	job, err := f.visit.Start(f.Context(), starter, q, mapper.NoParams{}, &mapper.StartOptions{
+		ID: id, PageSize: *pageSize, ExpectedWorkers: f.each * fleetSize, Splitting: sp, EntityTimeout: longestEntity,
 	})
 	f.must(err)
 	status := f.await(job)

@@ -317,8 +317,8 @@ func makespan(t *testing.T, mode string, s shape, c cost, f filter, st strategy,
 	before, delivered := w.emulator.Usage(), w.delivered.Load()
 	w.network.on.Store(true)
 	begun := time.Now()
-	job, err := m.Start(t.Context(), w.processes[0], query, mapper.None{}, &mapper.StartOptions{
-		ID: "bench", PageSize: *pageSize, Workers: workers, Splitting: st.splitting(workers),
+	job, err := m.Start(t.Context(), w.processes[0], query, mapper.NoParams{}, &mapper.StartOptions{
+		ID: "bench", PageSize: *pageSize, ExpectedWorkers: workers, Splitting: st.splitting(workers),
 	})
 	w.must(err)
 	status, used := w.await(job)
@@ -335,7 +335,7 @@ func makespan(t *testing.T, mode string, s shape, c cost, f filter, st strategy,
 		Mode: mode, Keys: s.name, Costs: c.name, Filter: f.name, Strategy: st.name, Workers: workers,
 		Entities: len(times), Page: *pageSize,
 		Makespan: took.Seconds(), Ideal: best.Seconds(), Ratio: took.Seconds() / best.Seconds(),
-		Tasks: w.delivered.Load() - delivered, Pages: status.Pages, FullPages: status.FullPages, Depth: status.Depth,
+		Tasks: w.delivered.Load() - delivered, Pages: status.Pages, FullPages: status.FullPages, Depth: status.MaxDepth,
 		Reads: used.Reads, Writes: used.Writes, RPCs: rpcs, used: used,
 	}
 }

@@ -44,11 +44,11 @@ var models = []model{{
 	call: 200 * time.Microsecond, key: 1500 * time.Nanosecond, passed: 80 * time.Nanosecond,
 	read: 8 * time.Microsecond, write: 13 * time.Microsecond, dispatch: time.Millisecond,
 }, {
-	name: "classic", uncounted: true, options: emulator.Options{Scatter: 2},
+	name: "classic", uncounted: true, options: emulator.Options{ScatterOneIn: 2},
 	call: time.Millisecond, query: 5 * time.Millisecond, key: 500 * time.Microsecond, passed: 500 * time.Microsecond,
 	read: 40 * time.Microsecond, write: 60 * time.Microsecond, dispatch: time.Millisecond,
 }, {
-	name: "firestore", unsampled: true, options: emulator.Options{Batch: 10_000},
+	name: "firestore", unsampled: true, options: emulator.Options{QueryBatchSize: 10_000},
 	call: 2 * time.Millisecond, query: 15 * time.Millisecond, key: 80 * time.Microsecond, passed: 15 * time.Microsecond,
 	read: 60 * time.Microsecond, write: 100 * time.Microsecond, dispatch: time.Millisecond,
 }}

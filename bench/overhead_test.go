@@ -54,11 +54,11 @@ type record struct {
 }
 
 var (
-	addOne = mapper.Update("add-one", func(_ context.Context, r *mapper.Entity[record], _ mapper.None) error {
+	addOne = mapper.Update("add-one", func(_ context.Context, r *mapper.Entity[record], _ mapper.NoParams) error {
 		r.Value.Balance++
 		return nil
 	})
-	look = mapper.Visit("look", func(_ context.Context, r *mapper.Entity[record], _ mapper.None) error {
+	look = mapper.Visit("look", func(_ context.Context, r *mapper.Entity[record], _ mapper.NoParams) error {
 		if r.Value.Owner == "" {
 			return fmt.Errorf("%v has no owner", r.Key)
 		}
@@ -118,7 +118,7 @@ func dial(b *testing.B, addr string, opts ...grpc.DialOption) *grpc.ClientConn {
 	return conn
 }
 
-func newRealWorld(b *testing.B, n int, more ...mapper.Definition) *realWorld {
+func newRealWorld(b *testing.B, n int, more ...mapper.AnyMapper) *realWorld {
 	b.Helper()
 	must := func(err error) {
 		b.Helper()
@@ -130,7 +130,7 @@ func newRealWorld(b *testing.B, n int, more ...mapper.Definition) *realWorld {
 	var err error
 	w := &realWorld{B: b}
 	w.client, err = datastore.NewClient(b.Context(), "bench",
-		option.WithGRPCConn(dial(b, addrs.datastore, grpc.WithChainUnaryInterceptor(mapper.VersionsInterceptor()))),
+		option.WithGRPCConn(dial(b, addrs.datastore, grpc.WithChainUnaryInterceptor(mapper.ClientInterceptor()))),
 		option.WithTelemetryDisabled())
 	must(err)
 	b.Cleanup(func() { w.client.Close() })
@@ -147,9 +147,10 @@ func newRealWorld(b *testing.B, n int, more ...mapper.Definition) *realWorld {
 	front := httptest.NewUnstartedServer(nil)
 	front.Start()
 	b.Cleanup(front.Close)
-	queue, err := tasks.NewQueue(client, queueName, front.URL+"/", &tasks.Options{Unverified: true})
+	queue, err := tasks.NewQueue(client, queueName, front.URL+"/", &tasks.Options{InsecureSkipVerify: true})
 	must(err)
-	w.engine, err = mapper.New(w.client, queue, &mapper.Options{Mappers: append(mapper.Set(addOne, look), more...)})
+	w.engine, err = mapper.NewEngine(w.client, queue,
+		&mapper.EngineOptions{Mappers: append([]mapper.AnyMapper{addOne, look}, more...)})
 	must(err)
 	front.Config.Handler = w.engine.Handler()
 	w.front = front.Config
@@ -181,19 +182,19 @@ func recordKeys(n int) (keys []*datastore.Key) {
 }
 
 // job runs a job over all records.
-func (w *realWorld) job(m *mapper.Mapper[mapper.None]) time.Duration {
+func (w *realWorld) job(m *mapper.Mapper[mapper.NoParams]) time.Duration {
 	return w.jobOver(m, len(w.keys))
 }
 
-func (w *realWorld) jobOver(m *mapper.Mapper[mapper.None], n int) time.Duration {
+func (w *realWorld) jobOver(m *mapper.Mapper[mapper.NoParams], n int) time.Duration {
 	w.jobs++
-	job, err := m.Start(w.Context(), w.engine, mapper.Query{Kind: "Record"}, mapper.None{},
+	job, err := m.Start(w.Context(), w.engine, mapper.Query{Kind: "Record"}, mapper.NoParams{},
 		&mapper.StartOptions{ID: fmt.Sprint("job-", w.jobs)})
 	if err != nil {
 		w.Fatal(err)
 	}
 	s, err := job.Wait(w.Context())
-	if err != nil || s.State != mapper.Succeeded || s.Processed != int64(n) {
+	if err != nil || s.State != mapper.StateSucceeded || s.Processed != int64(n) {
 		w.Fatalf("%+v, %v", s, err)
 	}
 	return s.Ended.Sub(s.Created) // Wait looks now and then
@@ -270,7 +271,7 @@ func measure(run func() time.Duration) usage {
 func BenchmarkOverhead(b *testing.B) {
 	const n = 1_000_000
 	for name, run := range map[string]struct {
-		job *mapper.Mapper[mapper.None]
+		job *mapper.Mapper[mapper.NoParams]
 		put bool
 	}{"update": {addOne, true}, "visit": {look, false}} {
 		b.Run(name, func(b *testing.B) {

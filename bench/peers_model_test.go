@@ -52,7 +52,7 @@ func queriesAPage(t *testing.T, m model, n, workers int) {
 
 	begun = time.Now()
 	w.calls.reset()
-	job, err := raise.Start(t.Context(), w.processes[0], mapper.Query{Kind: accounts}, mapper.None{}, nil)
+	job, err := raise.Start(t.Context(), w.processes[0], mapper.Query{Kind: accounts}, mapper.NoParams{}, nil)
 	w.must(err)
 	status, _ := w.await(job)
 	took := status.Ended.Sub(begun)

@@ -36,7 +36,7 @@ type account struct {
 
 const loopRaise = 1_000_000
 
-var raise = mapper.Update("raise", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+var raise = mapper.Update("raise", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 	a.Value.Balance++
 	return nil
 })
@@ -154,7 +154,7 @@ func (p *peers) client(b *testing.B, opts ...grpc.DialOption) *datastore.Client 
 	b.Helper()
 	client, err := datastore.NewClient(b.Context(), p.project,
 		option.WithGRPCConn(dial(b, p.servers.at.datastore,
-			append(opts, grpc.WithChainUnaryInterceptor(mapper.VersionsInterceptor()))...)),
+			append(opts, grpc.WithChainUnaryInterceptor(mapper.ClientInterceptor()))...)),
 		option.WithTelemetryDisabled())
 	if err != nil {
 		b.Fatal(err)
@@ -186,14 +186,15 @@ func (p *peers) engine(b *testing.B, client *datastore.Client, workers int) *map
 	front := httptest.NewUnstartedServer(nil)
 	front.Start()
 	b.Cleanup(front.Close)
-	queue, err := tasks.NewQueue(queues, name, front.URL+"/", &tasks.Options{Unverified: true})
+	queue, err := tasks.NewQueue(queues, name, front.URL+"/", &tasks.Options{InsecureSkipVerify: true})
 	must(err)
 	ended := func(_ context.Context, c mapper.StateChange) {
 		if c.To.Ended() {
 			p.ended <- c.Time // behind the commit
 		}
 	}
-	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: mapper.Set(raise), OnState: ended})
+	engine, err := mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{raise},
+		OnStateChange: ended})
 	must(err)
 	front.Config.Handler = engine.Handler()
 	return engine
@@ -202,17 +203,17 @@ func (p *peers) engine(b *testing.B, client *datastore.Client, workers int) *map
 // compare runs jobs and loops with so many workers.
 func (p *peers) compare(b *testing.B, workers int) {
 	var seen calls
-	engine := p.engine(b, p.client(b, grpc.WithChainUnaryInterceptor(seen.intercept, mapper.VersionsInterceptor())),
+	engine := p.engine(b, p.client(b, grpc.WithChainUnaryInterceptor(seen.intercept, mapper.ClientInterceptor())),
 		workers)
 	client := p.client(b)
 	job := func() time.Duration {
 		begun := time.Now()
-		job, err := raise.Start(b.Context(), engine, mapper.Query{Kind: accounts}, mapper.None{}, nil)
+		job, err := raise.Start(b.Context(), engine, mapper.Query{Kind: accounts}, mapper.NoParams{}, nil)
 		if err != nil {
 			b.Fatal(err)
 		}
 		s, err := job.Wait(b.Context())
-		if err != nil || s.State != mapper.Succeeded || s.Processed != int64(p.n) {
+		if err != nil || s.State != mapper.StateSucceeded || s.Processed != int64(p.n) {
 			b.Fatalf("%+v, %v", s, err)
 		}
 		p.jobs++

@@ -168,7 +168,7 @@ func runShape(t *testing.T, seed uint64, n, workers int, l latencies, some []str
 			f.function = tl.watch(f.function)
 		}
 		status, took := f.run(fmt.Sprintf("%d-%s", seed, s.name), query, s.splitting(workers), r.shifts, r.cold)
-		if status.State != mapper.Succeeded || status.Processed != int64(r.matching()) {
+		if status.State != mapper.StateSucceeded || status.Processed != int64(r.matching()) {
 			t.Errorf("%s: the job is %+v, want %d processed", s.name, status, r.matching())
 		}
 		for i := range visited {
@@ -181,7 +181,7 @@ func runShape(t *testing.T, seed uint64, n, workers int, l latencies, some []str
 		fmt.Fprintf(&text, "  %s %6.3f", s.name, run.ratio)
 		if *timelineFlag {
 			fmt.Fprintf(&text, " [%s %% busy; %d pages, %d tasks, depth %d]", tl.busy(20, took, workers), status.Pages,
-				status.Tasks, status.Depth)
+				status.Tasks, status.MaxDepth)
 		}
 		runs = append(runs, run)
 	}

@@ -59,7 +59,7 @@ func TestSmallJobs(t *testing.T) {
 						f.function = func(*datastore.Key) { time.Sleep(cost) }
 						status, took := f.run(fmt.Sprint("small-", cost.Microseconds()), query, mapper.Splitting{}, nil,
 							0)
-						if status.State != mapper.Succeeded || status.Processed != int64(n) {
+						if status.State != mapper.StateSucceeded || status.Processed != int64(n) {
 							t.Errorf("the job is %+v, want %d processed", status, n)
 						}
 						most := l.mean(l.way) + smallPages*pageTime(l, n, cost) + smallStart

@@ -38,12 +38,12 @@ type item struct {
 }
 
 var (
-	updateItems = mapper.Update("update", func(_ context.Context, e *mapper.Entity[item], _ mapper.None) error {
+	updateItems = mapper.Update("update", func(_ context.Context, e *mapper.Entity[item], _ mapper.NoParams) error {
 		time.Sleep(time.Duration(e.Value.Cost))
 		e.Value.Done++
 		return nil
 	})
-	visitItems = mapper.Visit("visit", func(_ context.Context, e *mapper.Entity[item], _ mapper.None) error {
+	visitItems = mapper.Visit("visit", func(_ context.Context, e *mapper.Entity[item], _ mapper.NoParams) error {
 		time.Sleep(time.Duration(e.Value.Cost))
 		return nil
 	})
@@ -76,7 +76,7 @@ func newWorldOn(t *testing.T, workers int, o emulator.Options, n network) *world
 	w := &world{T: t, network: n}
 	o.Transport, o.Interceptor, o.UnlimitedRate = emulator.HandlerTransport(w), w.network.intercept, true
 	w.emulator = emulator.ForTest(t, &o)
-	client, err := w.emulator.CloudTasks(t.Context())
+	client, err := w.emulator.TasksClient(t.Context())
 	w.must(err)
 	t.Cleanup(func() { client.Close() })
 	_, err = client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
@@ -86,14 +86,15 @@ func newWorldOn(t *testing.T, workers int, o emulator.Options, n network) *world
 		}})
 	w.must(err)
 	for i := range max(1, workers/perProcess) {
-		datastoreClient, err := w.emulator.Datastore(t.Context(), "bench", mapper.WithVersions(),
+		datastoreClient, err := w.emulator.DatastoreClient(t.Context(), "bench", mapper.ClientOption(),
 			option.WithGRPCDialOption(grpc.WithUnaryInterceptor(w.calls.intercept)))
 		w.must(err)
 		t.Cleanup(func() { datastoreClient.Close() })
-		queue, err := tasks.NewQueue(client, queueName, "http://worker/mapper/", &tasks.Options{Unverified: true})
+		queue, err := tasks.NewQueue(client, queueName, "http://worker/mapper/",
+			&tasks.Options{InsecureSkipVerify: true})
 		w.must(err)
-		engine, err := mapper.New(datastoreClient, queue, &mapper.Options{
-			Mappers: mapper.Set(updateItems, visitItems, raise, slowRaise),
+		engine, err := mapper.NewEngine(datastoreClient, queue, &mapper.EngineOptions{
+			Mappers: []mapper.AnyMapper{updateItems, visitItems, raise, slowRaise},
 			Logger:  slog.New(slog.NewTextHandler(t.Output(), nil)),
 		})
 		w.must(err)
@@ -178,7 +179,7 @@ func (w *world) check(
 			n++
 		}
 	}
-	if status.State != mapper.Succeeded || status.Processed != int64(n) {
+	if status.State != mapper.StateSucceeded || status.Processed != int64(n) {
 		w.Errorf("the job is %+v, want %d processed", status, n)
 	}
 	proof, err := job.Verify(w.Context())

@@ -7,9 +7,9 @@ package billing
 // in it.
 type Prices struct {
 	// Of 100,000 operations of the Datastore.
-	Reads, Writes, Deletes, SmallOps float64
+	ReadsPer100K, WritesPer100K, DeletesPer100K, SmallOpsPer100K float64
 	// Of a million operations of Cloud Tasks.
-	TaskOps float64
+	TaskOpsPerMillion float64
 }
 
 // NAM5 are the prices of Firestore in Datastore mode in the multi-region
@@ -20,13 +20,13 @@ type Prices struct {
 // February 2020), looked up on 2026-11-20. Prices change: compare before you rely
 // on them.
 var NAM5 = Prices{
-	Reads: 0.06, Writes: 0.18, Deletes: 0.02, SmallOps: 0,
-	TaskOps: 0.40,
+	ReadsPer100K: 0.06, WritesPer100K: 0.18, DeletesPer100K: 0.02, SmallOpsPer100K: 0,
+	TaskOpsPerMillion: 0.40,
 }
 
-// Cost returns the price of a usage, in US dollars.
-func (p Prices) Cost(u Usage) float64 {
-	datastore := p.Reads*float64(u.Reads) + p.Writes*float64(u.Writes) + p.Deletes*float64(
-		u.Deletes) + p.SmallOps*float64(u.SmallOps)
-	return datastore/100_000 + p.TaskOps*float64(u.TaskOps)/1_000_000
+// Dollars returns the price of a usage, in US dollars.
+func (p Prices) Dollars(u Usage) float64 {
+	datastore := p.ReadsPer100K*float64(u.Reads) + p.WritesPer100K*float64(u.Writes) + p.DeletesPer100K*float64(
+		u.Deletes) + p.SmallOpsPer100K*float64(u.SmallOps)
+	return datastore/100_000 + p.TaskOpsPerMillion*float64(u.TaskOps)/1_000_000
 }

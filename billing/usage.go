@@ -11,21 +11,21 @@ type Usage struct {
 	// call of a query that returned keys, projections or nothing, and one for each
 	// 1,000 index entries of an aggregation. That queries with inequalities on
 	// several properties pay for the index entries they pass is not counted.
-	Reads int64
+	Reads int64 `json:"reads"`
 	// SmallOps counts the results of keys-only queries and of projections without
 	// distinct-on, and allocated ids. They are free.
-	SmallOps int64
+	SmallOps int64 `json:"small_ops"`
 	// Writes counts inserts, updates and upserts that were committed.
-	Writes int64
+	Writes int64 `json:"writes"`
 	// Deletes counts deletes that were committed.
-	Deletes int64
+	Deletes int64 `json:"deletes"`
 	// TaskOps counts Cloud Tasks operations: each successful call, for each task
 	// that it creates, returns or deletes, and each delivery attempt; all of them
 	// per started 32 KiB of the task.
-	TaskOps int64
+	TaskOps int64 `json:"task_ops"`
 	// RPCs counts calls by method, "Lookup" for example, whether they
 	// succeeded or not.
-	RPCs map[string]int64
+	RPCs map[string]int64 `json:"rpcs,omitempty"`
 }
 
 // Sub returns what was used since an earlier reading of the same meter.

@@ -39,21 +39,21 @@ func plain(do func(*mapper.Job, context.Context) error) func(context.Context, *m
 
 // verbs are all of them, in the order in which they are shown.
 var verbs = []verb{
-	{Name: "pause", Label: "Pause", Did: "It is paused.", Many: true, when: in(mapper.Running),
+	{Name: "pause", Label: "Pause", Did: "It is paused.", Many: true, when: in(mapper.StateRunning),
 		do: plain((*mapper.Job).Pause)},
-	{Name: "resume", Label: "Resume", Did: "It goes on.", Many: true, when: in(mapper.Paused, mapper.Failed),
+	{Name: "resume", Label: "Resume", Did: "It goes on.", Many: true, when: in(mapper.StatePaused, mapper.StateFailed),
 		do: plain((*mapper.Job).Resume)},
 	{Name: "retry", Label: "Retry failures", Did: "Its failures are tried again.",
 		when: func(s *mapper.Status) bool {
-			return s.Failures > 0 && s.State != mapper.Aborted && !s.CleanedUp && !s.Cleaning && s.Undo == ""
+			return s.Failures > 0 && s.State != mapper.StateAborted && !s.CleanedUp && !s.CleaningUp && s.UndoneBy == ""
 		}, do: retry},
 	{Name: "rate", Label: "Set rate", Did: "Its rate is set.", Settles: "rate",
-		when: in(mapper.Running, mapper.Paused, mapper.Failed), do: setRate},
+		when: in(mapper.StateRunning, mapper.StatePaused, mapper.StateFailed), do: setRate},
 	{Name: "verify", Label: "Prove it again", Did: "It is verified.", Warns: "This reads the record of every range " +
 		"of the job, which is billed, and checks them against each other. It changes nothing.",
-		when: func(s *mapper.Status) bool { return s.State.Ended() && !s.CleanedUp && !s.Cleaning }},
+		when: func(s *mapper.Status) bool { return s.State.Ended() && !s.CleanedUp && !s.CleaningUp }},
 	{Name: "abort", Label: "Abort", Did: "It is aborted.", Many: true,
-		when: in(mapper.Running, mapper.Paused, mapper.Failed), do: plain((*mapper.Job).Abort),
+		when: in(mapper.StateRunning, mapper.StatePaused, mapper.StateFailed), do: plain((*mapper.Job).Abort),
 		Warns: "An aborted job can't be resumed. What it has done stays, and what it has not come to stays as it is."},
 	{Name: "undo", Label: "Undo", Did: "A job undoes it.",
 		do: func(ctx context.Context, j *mapper.Job, _ url.Values) error {
@@ -63,13 +63,13 @@ var verbs = []verb{
 		Warns: "This starts a job that restores what this one has changed or deleted, and deletes what it has put, " +
 			"as far as nobody has changed it since. The job can't be resumed or retried from then on.",
 		when: func(s *mapper.Status) bool {
-			return s.State.Ended() && s.Written > 0 && s.Undo == "" && !s.CleanedUp && !s.Cleaning &&
+			return s.State.Ended() && s.Written > 0 && s.UndoneBy == "" && !s.CleanedUp && !s.CleaningUp &&
 				!strings.Contains(s.Mapper, ":")
 		}},
 	{Name: "clean-up", Label: "Clean up", Did: "Its records are being deleted.", Settles: "clean-up", do: cleanUp,
 		Warns: "This deletes the records of the job's ranges. It keeps its status, but has no picture and no replay " +
 			"any more, and can't be resumed, retried, undone or verified.",
-		when: func(s *mapper.Status) bool { return s.State.Ended() && !s.Cleaning }},
+		when: func(s *mapper.Status) bool { return s.State.Ended() && !s.CleaningUp }},
 	{Name: "move", Label: "Move to this service", Did: "It belongs to this service's queue.",
 		do:    plain((*mapper.Job).Move),
 		Warns: "The job belongs to another queue. This has it go on in the queue of this service.",
@@ -93,15 +93,15 @@ func legal(s *mapper.Status, e *mapper.Engine) (all []verb) {
 func retry(ctx context.Context, j *mapper.Job, q url.Values) error {
 	cause := q.Get("cause")
 	if hash := q.Get("of"); hash != "" {
-		causes, err := j.Causes(ctx)
+		causes, err := j.FailureCauses(ctx)
 		if err != nil {
 			return err
 		}
-		i := slices.IndexFunc(causes, func(c mapper.Cause) bool { return hashOf(c.Cause) == hash })
+		i := slices.IndexFunc(causes, func(c mapper.FailureCause) bool { return hashOf(c.Text) == hash })
 		if i < 0 {
 			return operator.BadRequest("no failure has this cause any more")
 		}
-		cause = causes[i].Cause
+		cause = causes[i].Text
 	}
 	if cause != "" {
 		return j.RetryCause(ctx, cause)
@@ -143,11 +143,19 @@ func setRate(ctx context.Context, j *mapper.Job, q url.Values) error {
 	if err := errors.Join(bad, worse, worst); err != nil {
 		return err
 	}
-	return j.SetRateFor(ctx, mapper.Rate{Entities: entities, Writes: writes, Ramp: q.Get("ramp") != ""}, d)
+	rate := mapper.Rate{EntitiesPerSecond: entities, WritesPerSecond: writes, Ramp: q.Get("ramp") != ""}
+	if rate == (mapper.Rate{}) {
+		rate.EntitiesPerSecond = mapper.Unlimited // as an empty field says
+	}
+	if d == 0 {
+		return j.SetRate(ctx, rate)
+	}
+	return j.SetRateFor(ctx, rate, d)
 }
 
 func cleanUp(ctx context.Context, j *mapper.Job, q url.Values) error {
-	return j.CleanUp(ctx, &mapper.CleanUpOptions{Failures: q.Get("failures") != "", Job: q.Get("record") != ""})
+	return j.CleanUp(ctx, &mapper.CleanUpOptions{IncludeFailures: q.Get("failures") != "",
+		IncludeJob: q.Get("record") != ""})
 }
 
 // A question is what is asked before something is done.
@@ -242,7 +250,7 @@ func (s *server) act(r *http.Request, q url.Values) (*answer, error) {
 	done := result{Done: []string{}, Failed: []refusal{}, Verb: v}
 	for _, id := range ids {
 		if err := v.do(ctx, s.engine.Job(id), q); err != nil {
-			text := s.redact(Error, strings.TrimPrefix(err.Error(), "mapper: "))
+			text := s.redact(TextError, strings.TrimPrefix(err.Error(), "mapper: "))
 			if codeOf(err) == http.StatusInternalServerError {
 				s.Logger.ErrorContext(ctx, "dashboard", "do", v.Name, "job", id, "error", err)
 				text = "it failed: the log says why"
@@ -273,7 +281,7 @@ func (s *server) verify(ctx context.Context, id string) (*answer, error) {
 		return nil, err
 	}
 	for i, p := range proof.Problems {
-		proof.Problems[i] = s.redact(Error, p)
+		proof.Problems[i] = s.redact(TextError, p)
 	}
 	return &answer{template: "proof", title: "Proof of " + id, body: proven{proof, id}}, nil
 }

@@ -24,37 +24,37 @@ func TestLegal(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 200)
 	prepare := map[mapper.State]func(id string){
-		mapper.Succeeded: func(id string) {
+		mapper.StateSucceeded: func(id string) {
 			w.fails.Store(false)
 			w.run(t, id, `{"Amount": 1}`, mapper.StartOptions{})
 		},
-		mapper.SucceededWithFailures: func(id string) {
+		mapper.StateSucceededWithFailures: func(id string) {
 			w.fails.Store(true)
 			w.run(t, id, `{"Amount": 1}`, mapper.StartOptions{})
 		},
-		mapper.Running: func(id string) {
+		mapper.StateRunning: func(id string) {
 			w.slow.Store(int64(150 * time.Millisecond))
-			w.start(t, id, `{"Amount": 1}`, mapper.StartOptions{PageSize: 10, Beside: true})
+			w.start(t, id, `{"Amount": 1}`, mapper.StartOptions{PageSize: 10, AllowOverlap: true})
 		},
-		mapper.Paused: func(id string) {
+		mapper.StatePaused: func(id string) {
 			w.slow.Store(int64(150 * time.Millisecond))
 			if err := w.start(t, id, `{"Amount": 1}`,
-				mapper.StartOptions{PageSize: 10, Beside: true}).Pause(t.Context()); err != nil {
+				mapper.StartOptions{PageSize: 10, AllowOverlap: true}).Pause(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		},
-		mapper.Failed: func(id string) {
+		mapper.StateFailed: func(id string) {
 			w.fails.Store(true)
 			w.all.Store(true)
 			defer w.all.Store(false)
-			if s := w.run(t, id, `{"Amount": 1}`, mapper.StartOptions{PageSize: 20}); s.State != mapper.Failed {
+			if s := w.run(t, id, `{"Amount": 1}`, mapper.StartOptions{PageSize: 20}); s.State != mapper.StateFailed {
 				t.Fatalf("%+v", s)
 			}
 		},
-		mapper.Aborted: func(id string) {
+		mapper.StateAborted: func(id string) {
 			w.slow.Store(int64(150 * time.Millisecond))
 			if err := w.start(t, id, `{"Amount": 1}`,
-				mapper.StartOptions{PageSize: 10, Beside: true}).Abort(t.Context()); err != nil {
+				mapper.StartOptions{PageSize: 10, AllowOverlap: true}).Abort(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -96,13 +96,13 @@ func TestMany(t *testing.T) {
 	w.putAccounts(t, 100)
 	w.slow.Store(int64(100 * time.Millisecond))
 	for _, id := range []string{"a", "b"} {
-		w.start(t, id, `{"Amount": 1}`, mapper.StartOptions{PageSize: 10, Beside: true})
+		w.start(t, id, `{"Amount": 1}`, mapper.StartOptions{PageSize: 10, AllowOverlap: true})
 	}
 	if code, text := post(t, w.url+"act", "do=pause&id=a&id=b&reason=lunch"); code != http.StatusSeeOther {
 		t.Fatalf("%d %.300s", code, text)
 	}
 	for _, id := range []string{"a", "b"} {
-		if s, err := w.engine.Job(id).Status(t.Context()); err != nil || s.State != mapper.Paused {
+		if s, err := w.engine.Job(id).Status(t.Context()); err != nil || s.State != mapper.StatePaused {
 			t.Errorf("%s: %+v, %v", id, s, err)
 		}
 	}
@@ -124,7 +124,7 @@ func TestMany(t *testing.T) {
 		code int
 	}{
 		{"do=abort", 400}, {"do=undo&id=a&id=b", 400}, {"do=x&id=a", 400}, {"do=rate&id=a&rate=x", 400},
-		{"do=rate&id=a&rate=-1", 400}, {"do=rate&id=a&rate=NaN", 400}, {"do=rate&id=a&for=x", 400},
+		{"do=rate&id=a&rate=-2", 400}, {"do=rate&id=a&rate=NaN", 400}, {"do=rate&id=a&for=x", 400},
 		{"do=pause&id=nobody", 404}, {"do=abort&id=a&confirmed=yes", 303}, {"do=resume&id=a", 409},
 		{"do=retry&id=b&cause=x", 400}, {"do=retry&id=b&of=x", 400},
 	} {
@@ -142,13 +142,13 @@ func TestForeign(t *testing.T) {
 	w.slow.Store(int64(150 * time.Millisecond))
 	w.start(t, "j", `{"Amount": 1}`, mapper.StartOptions{PageSize: 10})
 	other, err := tasks.NewQueue(w.queues, location+"/queues/other", "http://other.test/mapper/",
-		&tasks.Options{Unverified: true})
+		&tasks.Options{InsecureSkipVerify: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ours := w.engine
-	if w.engine, err = mapper.New(w.client, other,
-		&mapper.Options{Mappers: w.mappers, Logger: slog.New(slog.DiscardHandler)}); err != nil {
+	if w.engine, err = mapper.NewEngine(w.client, other,
+		&mapper.EngineOptions{Mappers: w.mappers, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
 	url := w.serve(t, &dashboard.Options{AllQueues: true})
@@ -180,7 +180,7 @@ func TestRate(t *testing.T) {
 	w.putAccounts(t, 500)
 	w.slow.Store(int64(150 * time.Millisecond))
 	job := w.start(t, "j", `{"Amount": 1}`,
-		mapper.StartOptions{PageSize: 10, Rate: mapper.Rate{Entities: 1000, Writes: 770, Ramp: true}})
+		mapper.StartOptions{PageSize: 10, Rate: mapper.Rate{EntitiesPerSecond: 1000, WritesPerSecond: 770, Ramp: true}})
 	_, page := get(t, w.url+"job?id=j", "")
 	form := url.Values{"do": {"rate"}, "id": {"j"}}
 	for _, n := range elements(t, page) {
@@ -194,7 +194,8 @@ func TestRate(t *testing.T) {
 		t.Fatalf("%d %s", code, text)
 	}
 	s, err := job.Status(t.Context())
-	if want := (mapper.Rate{Entities: 500, Writes: 770, Ramp: true}); err != nil || s.Settings.Rate != want {
+	if want := (mapper.Rate{EntitiesPerSecond: 500, WritesPerSecond: 770, Ramp: true}); err != nil ||
+		s.Settings.Rate != want {
 		t.Errorf("%+v, %v, want %+v", s.Settings.Rate, err, want)
 	}
 	if err := job.Abort(t.Context()); err != nil {

@@ -80,13 +80,13 @@ func TestAllowed(t *testing.T) {
 		code  int
 	}{
 		"nobody": {nil, http.StatusForbidden},
-		"a token": {func(*http.Request) (string, error) { return "", fmt.Errorf("no: %w", tasks.ErrToken) },
+		"a token": {func(*http.Request) (string, error) { return "", fmt.Errorf("no: %w", tasks.ErrUnauthenticated) },
 			http.StatusUnauthorized},
 		"forbidden": {func(*http.Request) (string, error) { return "", errors.New("the secret reason") },
 			http.StatusForbidden},
 		"ann": {func(*http.Request) (string, error) { return "ann@example.com", nil }, http.StatusOK},
 	} {
-		h := dashboard.New(w.engine, &dashboard.Options{Allow: test.allow})
+		h := dashboard.NewHandler(w.engine, &dashboard.Options{Allow: test.allow})
 		for _, at := range []string{"/", "/job?id=x", "/style.css", "/start"} {
 			rec := httptest.NewRecorder()
 			h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, at, nil))
@@ -110,7 +110,7 @@ func TestAllowed(t *testing.T) {
 		t.Fatalf("%d %s", code, text)
 	}
 	acts, err := w.engine.Job("hers").History(t.Context())
-	if err != nil || len(acts) == 0 || acts[0].By != "ann@example.com" || acts[0].Why != "because" {
+	if err != nil || len(acts) == 0 || acts[0].By != "ann@example.com" || acts[0].Reason != "because" {
 		t.Errorf("%+v, %v", acts, err)
 	}
 }

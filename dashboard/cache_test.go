@@ -31,7 +31,7 @@ func BenchmarkWatchers(b *testing.B) {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			before := w.calls()
 			for b.Loop() {
-				h := dashboard.New(w.engine, everybody)
+				h := dashboard.NewHandler(w.engine, everybody)
 				var group sync.WaitGroup
 				for range n {
 					group.Go(func() {
@@ -61,7 +61,7 @@ func watched(t *testing.T, n int) (calls int64) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		h := dashboard.New(w.engine, everybody)
+		h := dashboard.NewHandler(w.engine, everybody)
 		const every = 2 * time.Second
 		time.Sleep(time.Until(time.Now().Truncate(every).Add(every))) // what is read is shown until such a time
 		before, end := w.calls(), time.Now().Add(time.Minute)

@@ -4,7 +4,7 @@
 // path that ends with a slash, with or without http.StripPrefix:
 //
 //	mux.Handle("/mapper/", engine.Handler()) // Cloud Tasks
-//	mux.Handle("/dashboard/", dashboard.New(engine, &dashboard.Options{Allow: verifier.Allow})) // people
+//	mux.Handle("/dashboard/", dashboard.NewHandler(engine, &dashboard.Options{Allow: verifier.Allow})) // people
 //
 // It is closed by default: [Options.Allow] says who may see and do anything, as that of package
 // jobsapi does, and nobody may without it. [Options.ReadOnly] has it refuse everything but looking.

@@ -39,8 +39,8 @@ func (s *server) examples(r *http.Request, q url.Values) (*answer, error) {
 		shown := example{Key: s.keyOf(x.Key), What: x.What}
 		for _, p := range x.Properties {
 			shown.Properties = append(shown.Properties,
-				mapper.ExampleProperty{Name: p.Name, Before: s.redact(Value, p.Before),
-					After: s.redact(Value, p.After)})
+				mapper.ExampleProperty{Name: p.Name, Before: s.redact(TextValue, p.Before),
+					After: s.redact(TextValue, p.After)})
 		}
 		v.Examples = append(v.Examples, shown)
 	}

@@ -40,7 +40,7 @@ func (s *server) failures(r *http.Request, q url.Values) (*answer, error) {
 	group.Go(func() (err error) {
 		found, err = shared(ctx, &s.cache, "failures\x00"+id+"\x00"+cursor,
 			func(ctx context.Context) (f some, err error) {
-				f.failures, f.next, err = s.engine.Job(id).Failures(ctx, cursor)
+				f.failures, f.next, err = s.engine.Job(id).FailuresPage(ctx, cursor)
 				return f, err
 			})
 		return err
@@ -61,7 +61,7 @@ func (s *server) failures(r *http.Request, q url.Values) (*answer, error) {
 	if v.Next != "" {
 		v.More = "failures?" + url.Values{"id": {id}, "cursor": {v.Next}}.Encode()
 	}
-	known := &mapper.Status{State: p.State, Undo: p.Undo, CleanedUp: p.Gone, Failures: int64(len(p.Causes))}
+	known := &mapper.Status{State: p.State, UndoneBy: p.Undo, CleanedUp: p.Gone, Failures: int64(len(p.Causes))}
 	v.Retry = slices.ContainsFunc(verbs, func(v verb) bool { return v.Name == "retry" && v.when(known) })
 	return &answer{template: "failures", title: "Failures of " + id, live: cursor == "" && !p.Ended, body: v}, nil
 }

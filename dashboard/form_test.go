@@ -41,13 +41,13 @@ func TestFormParams(t *testing.T) {
 	since := time.Date(2026, 10, 24, 12, 0, 0, 0, time.UTC)
 	for i, test := range []struct {
 		entered []string
-		want    Params
+		want    TextParams
 	}{
-		{[]string{"p.Amount", "-7"}, Params{Amount: -7}},
-		{[]string{"p.Amount", "", "p.note", "  as it is "}, Params{Note: "  as it is "}},
+		{[]string{"p.Amount", "-7"}, TextParams{Amount: -7}},
+		{[]string{"p.Amount", "", "p.note", "  as it is "}, TextParams{Note: "  as it is "}},
 		{[]string{"p.extra.dry", "on", "p.extra.tags", "a\r\n b \n\nc", "p.extra.wait", "1h30m", "p.extra.since",
 			"2026-10-24T12:00:00Z", "p.extra.top", "5"},
-			Params{Amount: 1, Extra: Extra{Dry: true, Tags: []string{"a", "b", "c"}, Wait: 90 * time.Minute,
+			TextParams{Amount: 1, Extra: Extra{Dry: true, Tags: []string{"a", "b", "c"}, Wait: 90 * time.Minute,
 				Since: since, Top: &top}}},
 	} {
 		id := fmt.Sprint("form-", i)
@@ -60,7 +60,7 @@ func TestFormParams(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var got Params
+		var got TextParams
 		if err := json.Unmarshal(s.Params, &got); err != nil || !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%q: %s, %v, want %+v", test.entered, s.Params, err, test.want)
 		}
@@ -87,7 +87,7 @@ func TestFormRefused(t *testing.T) {
 		{[]string{"how", "canary", "share", ""}, "share"}, {[]string{"how", "x"}, "how"},
 		{[]string{"page_size", "5000"}, "PageSize"}, {[]string{"page_size", "x"}, "page_size"},
 		{[]string{"page_size", "1.5"}, "page_size"}, {[]string{"workers", "-1"}, "Workers"},
-		{[]string{"rate", "NaN"}, "Rate"}, {[]string{"rate", "-1"}, "Rate"}, {[]string{"budget", "-1"}, "Budget"},
+		{[]string{"rate", "NaN"}, "Rate"}, {[]string{"rate", "-2"}, "Rate"}, {[]string{"budget", "-1"}, "Budget"},
 		{[]string{"queue", "nowhere"}, "nowhere"}, {[]string{"failure_limit", "-2"}, "FailureLimit"},
 		{[]string{"kind", "Nothing"}, "Nothing"}, {[]string{"per_entity", "fast"}, "per_entity"},
 		{[]string{"kind", "__x__"}, "__x__"},
@@ -117,7 +117,7 @@ func TestFormRefused(t *testing.T) {
 			t.Errorf("%q is started: %d %s", test.entered, code, text)
 		}
 	}
-	if jobs, _, err := w.engine.Jobs(t.Context(), nil, ""); err != nil || len(jobs) > 0 {
+	if jobs, _, err := w.engine.JobsPage(t.Context(), nil, ""); err != nil || len(jobs) > 0 {
 		t.Errorf("%+v, %v", jobs, err)
 	}
 }
@@ -249,8 +249,8 @@ func TestFormOddParams(t *testing.T) {
 	odd := mapper.Visit("odd", func(context.Context, *mapper.Entity[account], Odd) error { return nil })
 	list := mapper.Visit("list", func(context.Context, *mapper.Entity[account], []int) error { return nil })
 	var err error
-	if w.engine, err = mapper.New(w.client, w.engine.Queue(),
-		&mapper.Options{Mappers: append(prebuilt.Mappers(), odd, list),
+	if w.engine, err = mapper.NewEngine(w.client, w.engine.Queue(),
+		&mapper.EngineOptions{Mappers: append(prebuilt.Mappers(), odd, list),
 			Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
@@ -309,7 +309,7 @@ func TestFormOddParams(t *testing.T) {
 // TestBodies posts what no browser does.
 func TestBodies(t *testing.T) {
 	w := newEngine(t)
-	h := dashboard.New(w.engine, everybody)
+	h := dashboard.NewHandler(w.engine, everybody)
 	for name, test := range map[string]struct {
 		typ, body string
 		code      int

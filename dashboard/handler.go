@@ -51,9 +51,9 @@ type server struct {
 	cache  cache
 }
 
-// New returns a handler that serves the jobs of an engine. It can be mounted at any path, with or
-// without http.StripPrefix: only the last part of a request's path matters.
-func New(e *mapper.Engine, o *Options) http.Handler {
+// NewHandler returns a handler that serves the jobs of an engine. It can be mounted at any path,
+// with or without http.StripPrefix: only the last part of a request's path matters.
+func NewHandler(e *mapper.Engine, o *Options) http.Handler {
 	s := &server{engine: e}
 	if o != nil {
 		s.Options = *o
@@ -113,7 +113,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if s.engine == nil {
-		s.fail(w, r, http.StatusInternalServerError, "the dashboard has no engine: dashboard.New was given nil")
+		s.fail(w, r, http.StatusInternalServerError, "the dashboard has no engine: dashboard.NewHandler was given nil")
 		return
 	}
 	name := path.Base(r.URL.Path)
@@ -156,7 +156,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil {
 		code := codeOf(err)
-		text := s.redact(Error, strings.TrimPrefix(err.Error(), "mapper: "))
+		text := s.redact(TextError, strings.TrimPrefix(err.Error(), "mapper: "))
 		if code == http.StatusInternalServerError {
 			s.Logger.LogAttrs(r.Context(), slog.LevelError, "dashboard", slog.String("path", tasks.Shown(r.URL.Path)),
 				slog.Any("error", err))

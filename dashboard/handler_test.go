@@ -17,7 +17,7 @@ func TestMounted(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 20)
 	w.run(t, "j", `{"Amount": 1}`, mapper.StartOptions{})
-	h := dashboard.New(w.engine, &dashboard.Options{Allow: dashboard.Loopback})
+	h := dashboard.NewHandler(w.engine, &dashboard.Options{Allow: dashboard.Loopback})
 	for name, mount := range map[string]func(*http.ServeMux) (path string){
 		"at the root":         func(m *http.ServeMux) string { m.Handle("/", h); return "/" },
 		"without StripPrefix": func(m *http.ServeMux) string { m.Handle("/admin/jobs/", h); return "/admin/jobs/" },
@@ -56,7 +56,7 @@ func TestMounted(t *testing.T) {
 		t.Errorf("%v, %v", to, err)
 	}
 	rec := httptest.NewRecorder()
-	dashboard.New(nil, everybody).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/", nil))
+	dashboard.NewHandler(nil, everybody).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/", nil))
 	if rec.Code != http.StatusInternalServerError || !strings.Contains(rec.Body.String(), "no engine") {
 		t.Errorf("without an engine: %d %s", rec.Code, rec.Body)
 	}

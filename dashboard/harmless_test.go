@@ -197,12 +197,12 @@ func TestHostile(t *testing.T) {
 	w.fails.Store(true)
 	for i, text := range hostile {
 		w.error.Store(text)
-		params, err := json.Marshal(Params{Amount: 1, Note: mapperName(text), Extra: Extra{Tags: []string{text}}})
+		params, err := json.Marshal(TextParams{Amount: 1, Note: mapperName(text), Extra: Extra{Tags: []string{text}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		id := fmt.Sprint("job", i)
-		w.run(t, id, string(params), mapper.StartOptions{PageSize: 5, Beside: true})
+		w.run(t, id, string(params), mapper.StartOptions{PageSize: 5, AllowOverlap: true})
 		for _, do := range []string{"retry", "rate"} {
 			post(t, w.url+"act", url.Values{"do": {do}, "id": {id}, "reason": {text}, "cause": {text},
 				"rate": {text}}.Encode())

@@ -20,15 +20,15 @@ import (
 
 // A view is the page of a job.
 type view struct {
-	Status    status           `json:"status"`
-	Causes    []cause          `json:"causes"`
-	History   []mapper.Act     `json:"history"`
-	Ranges    []ranged         `json:"ranges"`
-	Estimated bool             `json:"estimated"` // there are more ranges than these
-	Kept      bool             `json:"kept"`      // the records of its ranges are there
-	Series    []picture.Moment `json:"series"`
-	Levels    []picture.Level  `json:"levels"`
-	Pages     picture.Pages    `json:"pages"`
+	Status    status                `json:"status"`
+	Causes    []cause               `json:"causes"`
+	History   []mapper.HistoryEntry `json:"history"`
+	Ranges    []ranged              `json:"ranges"`
+	Estimated bool                  `json:"estimated"` // there are more ranges than these
+	Kept      bool                  `json:"kept"`      // the records of its ranges are there
+	Series    []picture.Moment      `json:"series"`
+	Levels    []picture.Level       `json:"levels"`
+	Pages     picture.Pages         `json:"pages"`
 
 	Undone       string           `json:"-"` // what it has taken back, of an undo
 	Rehearsed    bool             `json:"-"`
@@ -102,7 +102,7 @@ func (s *server) job(r *http.Request, q url.Values) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &answer{template: "job", title: id, live: !l.status.State.Ended() || l.status.Cleaning, body: v}, nil
+	return &answer{template: "job", title: id, live: !l.status.State.Ended() || l.status.CleaningUp, body: v}, nil
 }
 
 // view returns what a job's page shows.
@@ -137,8 +137,8 @@ func (s *server) view(st *mapper.Status, p *picture.Picture, chosen picture.Colo
 	}
 	v.MoreCounters = max(0, len(v.Counters)-manyCounters)
 	v.Counters = v.Counters[:len(v.Counters)-v.MoreCounters]
-	if v.Settings, err = settingsOf(st.Settings); s.Logs != nil {
-		v.Logs = s.Logs(st.ID, "")
+	if v.Settings, err = settingsOf(st.Settings); s.LogURL != nil {
+		v.Logs = s.LogURL(st.ID, "")
 	}
 	return v, err
 }

@@ -30,7 +30,7 @@ func TestKindsOfJobs(t *testing.T) {
 	start := func(id string, name string, q mapper.Query, o mapper.StartOptions) {
 		t.Helper()
 		o.ID, o.PageSize = id, 20
-		job, err := w.engine.StartNamed(t.Context(), name, q, []byte(`{}`), &o)
+		job, err := w.engine.StartByName(t.Context(), name, q, []byte(`{}`), &o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,10 +45,10 @@ func TestKindsOfJobs(t *testing.T) {
 	if code, text := post(t, w.url+"act", "do=undo&id=done&confirmed=yes"); code != http.StatusSeeOther {
 		t.Fatalf("%d %s", code, text)
 	}
-	if s, err := w.engine.Job("undo-done").Wait(t.Context()); err != nil || s.State != mapper.Succeeded {
+	if s, err := w.engine.Job("undo-done").Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded {
 		t.Fatalf("%+v, %v", s, err)
 	}
-	w.run(t, "rehearsal", `{"Amount": 1}`, mapper.StartOptions{PageSize: 20, Rehearse: true})
+	w.run(t, "rehearsal", `{"Amount": 1}`, mapper.StartOptions{PageSize: 20, DryRun: true})
 	start("spaces", "look", mapper.Query{Kind: "Account", Namespaces: []string{"", "a", "b"}}, mapper.StartOptions{})
 	start("sharded", "look", mapper.Query{Kind: "Account", ShardBy: "Balance"}, mapper.StartOptions{})
 	start("empty", "look", mapper.Query{Kind: "Nothing"}, mapper.StartOptions{AllowEmpty: true})

@@ -53,8 +53,9 @@ const (
 )
 
 // states are those of jobs.
-var states = []mapper.State{mapper.Running, mapper.Paused, mapper.Succeeded, mapper.SucceededWithFailures,
-	mapper.Failed, mapper.Aborted}
+var states = []mapper.State{mapper.StateRunning, mapper.StatePaused, mapper.StateSucceeded,
+	mapper.StateSucceededWithFailures,
+	mapper.StateFailed, mapper.StateAborted}
 
 // jobs answers with the list of jobs.
 func (s *server) jobs(r *http.Request, q url.Values) (*answer, error) {
@@ -99,7 +100,7 @@ func (s *server) list(ctx context.Context, f filter, cursor string) (*list, erro
 			jobs []mapper.JobInfo
 			next string
 		}, err error) {
-			p.jobs, p.next, err = s.engine.Jobs(ctx, o, cursor)
+			p.jobs, p.next, err = s.engine.JobsPage(ctx, o, cursor)
 			return p, err
 		})
 		if err != nil {
@@ -134,7 +135,7 @@ func (s *server) statuses(ctx context.Context, rows []row) error {
 		}
 	}
 	for i := range rows {
-		rows[i].Error = s.redact(Error, rows[i].Error)
+		rows[i].Error = s.redact(TextError, rows[i].Error)
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(8)
@@ -149,7 +150,7 @@ func (s *server) statuses(ctx context.Context, rows []row) error {
 			}
 			j.Asked, j.State, j.Processed, j.Failures, j.Dollars = true, status.State, status.Processed,
 				status.Failures, status.Dollars
-			j.Error, j.Why = s.redact(Error, status.Error), s.redact(Error, status.Why)
+			j.Error, j.Why = s.redact(TextError, status.Error), s.redact(TextError, status.Bottleneck)
 			if j.Ended = status.Ended; !status.State.Ended() {
 				j.Progress = &status.Progress
 			}
@@ -175,7 +176,7 @@ func (r row) Done() mapper.Progress {
 }
 
 // Runs reports whether the job is getting on.
-func (r row) Runs() bool { return r.Progress != nil && r.State == mapper.Running }
+func (r row) Runs() bool { return r.Progress != nil && r.State == mapper.StateRunning }
 
 // Took returns how long the job took, which has ended.
 func (r row) Took() time.Duration { return r.Ended.Sub(r.Created) }

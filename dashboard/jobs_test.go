@@ -22,7 +22,7 @@ func TestList(t *testing.T) {
 	w.slow.Store(int64(50 * time.Millisecond))
 	for i := range 24 {
 		job := w.start(t, fmt.Sprintf("stopped-%02d", i), `{"Amount": 1}`,
-			mapper.StartOptions{PageSize: 10, Beside: true})
+			mapper.StartOptions{PageSize: 10, AllowOverlap: true})
 		if i < 12 {
 			if err := job.Abort(t.Context()); err != nil {
 				t.Fatal(err)

@@ -26,13 +26,13 @@ func (s *server) left(r *http.Request, q url.Values) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, next, err := s.engine.Job(id).Left(r.Context(), q.Get("cursor"))
+	all, next, err := s.engine.Job(id).NotUndonePage(r.Context(), q.Get("cursor"))
 	if err != nil {
 		return nil, err
 	}
 	v := &leavings{Left: []leaving{}, Next: next, Job: id}
 	for _, l := range all {
-		shown := leaving{Why: s.redact(Error, l.Why)}
+		shown := leaving{Why: s.redact(TextError, l.Reason)}
 		if l.Key != nil {
 			shown.Key = s.keyOf(l.Key)
 		}

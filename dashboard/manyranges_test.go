@@ -111,7 +111,7 @@ func TestManyRanges(t *testing.T) {
 	w, ids := crowded(t, n)
 	for _, at := range crowdedPages(ids) {
 		for _, first := range []bool{true, false} {
-			h := dashboard.New(w.engine, everybody) // it has read nothing yet
+			h := dashboard.NewHandler(w.engine, everybody) // it has read nothing yet
 			before, begun := w.calls(), time.Now()
 			rec := httptest.NewRecorder()
 			h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, at, nil))
@@ -139,7 +139,7 @@ func BenchmarkPages(b *testing.B) {
 			return r
 		}, at[1:min(len(at), 20)]), func(b *testing.B) {
 			look := func() {
-				h := dashboard.New(w.engine, everybody)
+				h := dashboard.NewHandler(w.engine, everybody)
 				rec := httptest.NewRecorder()
 				h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, at, nil))
 				if rec.Code != http.StatusOK {

@@ -13,9 +13,10 @@ import (
 // Options are the settings of a dashboard.
 type Options struct {
 	// Allow returns who has sent a request, or an error for one that is not allowed, as that of
-	// jobsapi.Options does: tasks.ErrToken is answered by 401, and any other error by 403. The log
-	// says what it was, and the answer does not. tasks.Verifier.Allow, a deployer's own function,
-	// [Loopback] and jobsapi.Anybody are such functions. Nobody is allowed anything without one.
+	// jobsapi.Options does: tasks.ErrUnauthenticated is answered by 401, and any other error by
+	// 403. The log says what it was, and the answer does not. tasks.Verifier.Authenticate, a
+	// deployer's own function, [Loopback] and jobsapi.Anybody are such functions. Nobody is allowed
+	// anything without one.
 	Allow func(r *http.Request) (who string, err error)
 
 	// ReadOnly has every request refused that is no GET or HEAD, and no page offer what can't be
@@ -28,28 +29,28 @@ type Options struct {
 
 	// Redact, if it is not nil, returns what is shown in place of a text that may be anything: an
 	// entity's, or a person's.
-	Redact func(what What, text string) string
+	Redact func(what TextKind, text string) string
 
-	// Logs, if it is not nil, returns the address of what the log has of a job, and of a range of
-	// it if that is not empty. [CloudLogs] is such a function.
-	Logs func(job, rangeID string) string
+	// LogURL, if it is not nil, returns the address of what the log has of a job, and of a range of
+	// it if that is not empty. [CloudLoggingURL] is such a function.
+	LogURL func(job, rangeID string) string
 
 	// Logger receives why requests were refused or have failed. Defaults to slog.Default().
 	Logger *slog.Logger
 }
 
-// A What says what a text is that [Options.Redact] is asked about.
-type What string
+// A TextKind says what a text is that [Options.Redact] is asked about.
+type TextKind string
 
 // The texts that may be anything.
 const (
 	// the path of a key, such as /Account,"ann", a value that a job is sharded by, or a namespace
-	Key     What = "key"
-	Params  What = "params"  // a job's parameters as JSON, or its query, as JSON or in words
-	Error   What = "error"   // an error, or a cause of errors
-	Value   What = "value"   // the value of a property of an entity, which a rehearsal shows
-	Counter What = "counter" // the name of a counter
-	Reason  What = "reason"  // why somebody has done something
+	TextKey     TextKind = "key"
+	TextParams  TextKind = "params"  // a job's parameters as JSON, or its query, as JSON or in words
+	TextError   TextKind = "error"   // an error, or a cause of errors
+	TextValue   TextKind = "value"   // the value of a property of an entity, which a rehearsal shows
+	TextCounter TextKind = "counter" // the name of a counter
+	TextReason  TextKind = "reason"  // why somebody has done something
 )
 
 // Loopback allows everything to whoever sends a request from this machine to this machine, by one
@@ -75,9 +76,9 @@ func Loopback(r *http.Request) (who string, err error) {
 	return "", nil
 }
 
-// CloudLogs returns a function for [Options.Logs] that leads to Cloud Logging of a project, for
-// lines as package cloudlog writes them.
-func CloudLogs(project string) func(job, rangeID string) string {
+// CloudLoggingURL returns a function for [Options.LogURL] that leads to Cloud Logging of a project,
+// for lines as package cloudlog writes them.
+func CloudLoggingURL(project string) func(job, rangeID string) string {
 	return func(job, rangeID string) string {
 		query := fmt.Sprintf("labels.job=%q", job)
 		if rangeID != "" {
@@ -89,7 +90,7 @@ func CloudLogs(project string) func(job, rangeID string) string {
 }
 
 // redact returns what is shown in place of a text.
-func (o *Options) redact(what What, text string) string {
+func (o *Options) redact(what TextKind, text string) string {
 	if o.Redact == nil || text == "" {
 		return text
 	}
@@ -97,7 +98,7 @@ func (o *Options) redact(what What, text string) string {
 }
 
 // redactJSON returns what is shown in place of JSON: as a text, if it is none any more.
-func (o *Options) redactJSON(what What, v any) (json.RawMessage, error) {
+func (o *Options) redactJSON(what TextKind, v any) (json.RawMessage, error) {
 	encoded, err := json.Marshal(v)
 	if err != nil || o.Redact == nil {
 		return encoded, err

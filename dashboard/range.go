@@ -43,14 +43,14 @@ func (s *server) aRange(r *http.Request, q url.Values) (*answer, error) {
 		return nil, err
 	}
 	shown := s.rangedOf(d.Range)
-	v := &detail{Job: job, Range: oneRange{d, shown.Start, shown.End, shown.Error, s.redact(Key, d.Namespace), nil}}
+	v := &detail{Job: job, Range: oneRange{d, shown.Start, shown.End, shown.Error, s.redact(TextKey, d.Namespace), nil}}
 	if len(d.Counters) > 0 {
-		if v.Range.Counters, err = s.redactJSON(Counter, d.Counters); err != nil {
+		if v.Range.Counters, err = s.redactJSON(TextCounter, d.Counters); err != nil {
 			return nil, err
 		}
 	}
-	if s.Logs != nil {
-		v.Logs = s.Logs(job, name)
+	if s.LogURL != nil {
+		v.Logs = s.LogURL(job, name)
 	}
 	return &answer{template: "range", title: "Range " + name, live: d.State == picture.Pending ||
 		d.State == picture.Running, body: v}, nil

@@ -26,18 +26,18 @@ func TestReadmeScreens(t *testing.T) {
 	w.run(t, "winter-credit", `{"Amount": 5}`, mapper.StartOptions{PageSize: 100})
 	w.slow.Store(int64(4 * time.Millisecond))
 	if err := w.start(t, "backfill-plan", `{"Amount": 0}`,
-		mapper.StartOptions{PageSize: 20, Beside: true}).Pause(mapper.WithCaller(t.Context(),
+		mapper.StartOptions{PageSize: 20, AllowOverlap: true}).Pause(mapper.WithCaller(t.Context(),
 		"ben@example.com")); err != nil {
 		t.Fatal(err)
 	}
 	w.hot.Store(3100)
-	job := w.start(t, "spring-credit", `{"Amount": 10}`, mapper.StartOptions{PageSize: 40, Beside: true})
+	job := w.start(t, "spring-credit", `{"Amount": 10}`, mapper.StartOptions{PageSize: 40, AllowOverlap: true})
 	for {
 		s, err := job.Status(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s.Progress.About > 0.5 {
+		if s.Progress.Fraction > 0.5 {
 			break
 		}
 		time.Sleep(50 * time.Millisecond)

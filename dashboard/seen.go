@@ -19,46 +19,47 @@ import (
 // A status is that of a job, as it may be seen.
 type status struct {
 	*mapper.Status
-	Query  json.RawMessage `json:"query"` // in place of those of Status
-	Params json.RawMessage `json:"params"`
-	Error  string          `json:"error,omitempty"`
-	Why    string          `json:"why,omitempty"`
+	// In place of those of Status: so they have the same names, also in JSON.
+	Query      json.RawMessage `json:"query"`
+	Params     json.RawMessage `json:"params"`
+	Error      string          `json:"error,omitempty"`
+	Bottleneck string          `json:"bottleneck,omitempty"`
 
-	Spaces   []mapper.SpaceStatus `json:"spaces,omitempty"`
-	Counters map[string]int64     `json:"counters"`
+	ByKind   []mapper.KindStatus `json:"spaces,omitempty"`
+	Counters map[string]int64    `json:"counters"`
 
 	Over string `json:"-"` // the query in words
 }
 
 // statusOf returns what may be seen of a status.
 func (s *server) statusOf(from *mapper.Status) (v status, err error) {
-	v = status{Status: from, Error: s.redact(Error, from.Error), Why: s.redact(Error, from.Why),
-		Over: s.redact(Params, operator.Over(from.Query)), Counters: make(map[string]int64)}
-	for _, space := range from.Spaces {
-		space.Namespace = s.redact(Key, space.Namespace)
-		v.Spaces = append(v.Spaces, space)
+	v = status{Status: from, Error: s.redact(TextError, from.Error), Bottleneck: s.redact(TextError, from.Bottleneck),
+		Over: s.redact(TextParams, operator.Over(from.Query)), Counters: make(map[string]int64)}
+	for _, space := range from.ByKind {
+		space.Namespace = s.redact(TextKey, space.Namespace)
+		v.ByKind = append(v.ByKind, space)
 	}
 	for name, n := range from.Counters {
-		v.Counters[s.redact(Counter, name)] += n // those that look the same now are one
+		v.Counters[s.redact(TextCounter, name)] += n // those that look the same now are one
 	}
-	if v.Query, err = s.redactJSON(Params, from.Query); err == nil {
-		v.Params, err = s.redactJSON(Params, from.Params)
+	if v.Query, err = s.redactJSON(TextParams, from.Query); err == nil {
+		v.Params, err = s.redactJSON(TextParams, from.Params)
 	}
 	return v, err
 }
 
 // actsOf returns what may be seen of what was done to a job.
-func (s *server) actsOf(from []mapper.Act) []mapper.Act {
-	all := []mapper.Act{}
+func (s *server) actsOf(from []mapper.HistoryEntry) []mapper.HistoryEntry {
+	all := []mapper.HistoryEntry{}
 	for _, a := range from {
-		a.Why = s.redact(Reason, a.Why)
+		a.Reason = s.redact(TextReason, a.Reason)
 		all = append(all, a)
 	}
 	return all
 }
 
 // keyOf writes a key, as it may be seen.
-func (s *server) keyOf(k *datastore.Key) string { return s.redact(Key, operator.Key(k)) }
+func (s *server) keyOf(k *datastore.Key) string { return s.redact(TextKey, operator.Key(k)) }
 
 // A cause is that of some failures, as it may be seen.
 type cause struct {
@@ -85,17 +86,18 @@ type failed struct {
 }
 
 func (s *server) failedOf(f mapper.Failure) failed {
-	return failed{s.keyOf(f.Key), s.redact(Error, f.Error), f.Attempts, f.Time}
+	return failed{s.keyOf(f.Key), s.redact(TextError, f.Error), f.Attempts, f.Time}
 }
 
-func (s *server) causesOf(from []mapper.Cause) []cause {
+func (s *server) causesOf(from []mapper.FailureCause) []cause {
 	all := []cause{}
 	total := int64(0)
 	for _, c := range from {
 		total += c.Count
 	}
 	for _, c := range from {
-		all = append(all, cause{s.redact(Error, c.Cause), c.Count, c.Estimated, s.failedOf(c.Example), hashOf(c.Cause),
+		all = append(all, cause{s.redact(TextError, c.Text), c.Count, c.Estimated, s.failedOf(c.Example),
+			hashOf(c.Text),
 			float64(c.Count) / float64(max(1, total))})
 	}
 	return all
@@ -110,7 +112,7 @@ type ranged struct {
 }
 
 func (s *server) rangedOf(r picture.Range) ranged {
-	return ranged{r, s.place(r.Start), s.place(r.End), s.redact(Error, r.Error)}
+	return ranged{r, s.place(r.Start), s.place(r.End), s.redact(TextError, r.Error)}
 }
 
 // place writes a bound; an empty text is none.
@@ -131,5 +133,5 @@ func (s *server) place(p *picture.Place) string {
 		parts = append(parts, "the beginning of "+p.Kind)
 	}
 	text := strings.Join(parts, " at ")
-	return s.redact(Key, text)
+	return s.redact(TextKey, text)
 }

@@ -18,8 +18,8 @@ import (
 func TestRedact(t *testing.T) {
 	testflag.Sequential(t)
 	var mu sync.Mutex
-	asked := make(map[dashboard.What]int)
-	w := newWorld(t, &dashboard.Options{Redact: func(what dashboard.What, _ string) string {
+	asked := make(map[dashboard.TextKind]int)
+	w := newWorld(t, &dashboard.Options{Redact: func(what dashboard.TextKind, _ string) string {
 		mu.Lock()
 		defer mu.Unlock()
 		asked[what]++
@@ -45,8 +45,8 @@ func TestRedact(t *testing.T) {
 	spaces := mapper.Query{Kind: "Account", Namespaces: []string{"", secret},
 		Filters: []mapper.Filter{mapper.Where("Balance", "<", int64(1_000_000))}}
 	for _, id := range []string{"spaces", "rehearsal"} {
-		job, err := w.engine.StartNamed(mapper.WithReason(t.Context(), secret), "credit", spaces, params,
-			&mapper.StartOptions{ID: id, Rehearse: id == "rehearsal"})
+		job, err := w.engine.StartByName(mapper.WithReason(t.Context(), secret), "credit", spaces, params,
+			&mapper.StartOptions{ID: id, DryRun: id == "rehearsal"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,8 +60,9 @@ func TestRedact(t *testing.T) {
 			t.Errorf("%s says it", at)
 		}
 	}
-	for _, what := range []dashboard.What{dashboard.Key, dashboard.Params, dashboard.Error, dashboard.Value,
-		dashboard.Counter, dashboard.Reason} {
+	for _, what := range []dashboard.TextKind{dashboard.TextKey, dashboard.TextParams, dashboard.TextError,
+		dashboard.TextValue,
+		dashboard.TextCounter, dashboard.TextReason} {
 		if asked[what] == 0 {
 			t.Errorf("asked about %v, and not about a %s", asked, what)
 		}
@@ -76,7 +77,7 @@ func TestRedact(t *testing.T) {
 	if code, text := post(t, w.url+"act", "do=retry&id=j&of="+hash); code != http.StatusSeeOther {
 		t.Fatalf("%d %.200s", code, text)
 	}
-	if s, err := w.engine.Job("j").Wait(t.Context()); err != nil || s.State != mapper.Succeeded {
+	if s, err := w.engine.Job("j").Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded {
 		t.Errorf("%+v, %v", s, err)
 	}
 }

@@ -52,7 +52,7 @@ const (
 // startables returns the engine's mappers.
 func (s *server) startables() (all []startable) {
 	for _, m := range s.engine.Mappers() {
-		all = append(all, startable{m.Name, m.Visit, append([]field{}, fieldsOf(m.Params)...),
+		all = append(all, startable{m.Name, m.Visit, append([]field{}, fieldsOf(m.ParamsType)...),
 			prebuilt.Destroys(m.Name)})
 	}
 	return all
@@ -130,7 +130,7 @@ func (f *form) read(q url.Values) (in entered, err error) {
 	}
 	switch how, share := q.Get("how"), strings.TrimSpace(q.Get("share")); how {
 	case asRehearsal:
-		in.options.Rehearse = true
+		in.options.DryRun = true
 	case asCanary, asRest:
 		if how == asCanary {
 			err = operator.AddShare(&in.query, share, "")
@@ -154,7 +154,7 @@ func (f *form) read(q url.Values) (in entered, err error) {
 	if in.options.ID == "" {
 		note(operator.BadRequest("the ID is missing: it makes repeated starts one job"))
 	}
-	for name, to := range map[string]*int{"page_size": &in.options.PageSize, "workers": &in.options.Workers,
+	for name, to := range map[string]*int{"page_size": &in.options.PageSize, "workers": &in.options.ExpectedWorkers,
 		"failure_limit": &in.options.FailureLimit} {
 		n, err := number(q, name)
 		if err == nil && n != float64(int(n)) {
@@ -163,11 +163,12 @@ func (f *form) read(q url.Values) (in entered, err error) {
 		*to = int(n)
 		note(err)
 	}
-	for name, to := range map[string]*float64{"rate": &in.options.Rate.Entities, "budget": &in.options.Budget.Dollars} {
+	for name, to := range map[string]*float64{"rate": &in.options.Rate.EntitiesPerSecond,
+		"budget": &in.options.Budget.Dollars} {
 		*to, err = number(q, name)
 		note(err)
 	}
-	in.options.Rate.Ramp, in.options.Beside, in.options.AllowEmpty = q.Get("ramp") != "", q.Get("beside") != "",
+	in.options.Rate.Ramp, in.options.AllowOverlap, in.options.AllowEmpty = q.Get("ramp") != "", q.Get("beside") != "",
 		q.Get("allow_empty") != ""
 	in.each, err = lasting(q, "per_entity")
 	note(err)
@@ -177,7 +178,7 @@ func (f *form) read(q url.Values) (in entered, err error) {
 // plan returns what a job of what was entered would take.
 func (s *server) plan(ctx context.Context, in entered) (*mapper.Estimate, error) {
 	return mapper.PlanNamed(ctx, s.engine, in.mapper, in.query, &mapper.PlanOptions{
-		StartOptions: in.options, PerEntity: in.each, Params: in.params,
+		StartOptions: in.options, TimePerEntity: in.each, Params: in.params,
 	})
 }
 
@@ -206,7 +207,7 @@ func (s *server) start(r *http.Request, q url.Values) (*answer, error) {
 		f.Mappers = nil
 		return &answer{template: "start", title: "Start a job", body: f}, nil
 	}
-	job, err := s.engine.StartNamed(mapper.WithReason(r.Context(), q.Get("reason")), in.mapper, in.query, in.params,
+	job, err := s.engine.StartByName(mapper.WithReason(r.Context(), q.Get("reason")), in.mapper, in.query, in.params,
 		&in.options)
 	if err != nil {
 		return s.again(r, f, err)
@@ -221,7 +222,7 @@ func (s *server) again(r *http.Request, f *form, err error) (*answer, error) {
 	if code == http.StatusInternalServerError || asJSON(r) {
 		return nil, err
 	}
-	f.Bad = cmp.Or(s.redact(Error, strings.TrimPrefix(strings.TrimPrefix(err.Error(), "mapper: "), "start: ")),
+	f.Bad = cmp.Or(s.redact(TextError, strings.TrimPrefix(strings.TrimPrefix(err.Error(), "mapper: "), "start: ")),
 		"it is wrong")
 	f.Planned = ""
 	return &answer{code: code, template: "start", title: "Start a job", body: f}, nil

@@ -63,7 +63,8 @@ type bar struct {
 }
 
 func barOf(p mapper.Progress) bar {
-	return bar{unit(100 * p.AtLeast), unit(100 * p.About), unit(100 * (p.AtMost - p.AtLeast)), operator.Percent(p)}
+	return bar{unit(100 * p.FractionMin), unit(100 * p.Fraction), unit(100 * (p.FractionMax - p.FractionMin)),
+		operator.Percent(p)}
 }
 
 // dollars writes what something costs: in cents, or finer where it is less.

@@ -41,8 +41,8 @@ type Extra struct {
 	Top   *int          `json:"top,omitempty"`
 }
 
-// Params are those of the mapper.
-type Params struct {
+// TextParams are those of the mapper.
+type TextParams struct {
 	Amount int64
 	Note   string `json:"note,omitempty"`
 	Extra  Extra  `json:"extra,omitzero"`
@@ -53,7 +53,7 @@ type world struct {
 	emulator *emulator.Emulator
 	client   *datastore.Client
 	queues   *cloudtasks.Client
-	mappers  []mapper.Definition
+	mappers  []mapper.AnyMapper
 	engine   *mapper.Engine
 	url      string // of the dashboard
 
@@ -88,11 +88,11 @@ func newEngine(t testing.TB) *world {
 				handler.ServeHTTP(rw, r)
 			}))})
 	var err error
-	if w.client, err = w.emulator.Datastore(t.Context(), "test", mapper.WithVersions()); err != nil {
+	if w.client, err = w.emulator.DatastoreClient(t.Context(), "test", mapper.ClientOption()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.client.Close() })
-	taskClient, err := w.emulator.CloudTasks(t.Context())
+	taskClient, err := w.emulator.TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,11 +104,12 @@ func newEngine(t testing.TB) *world {
 		}}); err != nil {
 		t.Fatal(err)
 	}
-	queue, err := tasks.NewQueue(taskClient, queueName, "http://tasks.test/mapper/", &tasks.Options{Unverified: true})
+	queue, err := tasks.NewQueue(taskClient, queueName, "http://tasks.test/mapper/",
+		&tasks.Options{InsecureSkipVerify: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	credit := mapper.Update("credit", func(ctx context.Context, e *mapper.Entity[account], p Params) error {
+	credit := mapper.Update("credit", func(ctx context.Context, e *mapper.Entity[account], p TextParams) error {
 		if d := time.Duration(w.slow.Load()); d > 0 {
 			if from := w.hot.Load(); from > 0 && e.Key.ID >= from && e.Key.ID < from+80 {
 				d *= 8
@@ -129,10 +130,10 @@ func newEngine(t testing.TB) *world {
 		}
 		return nil
 	})
-	look := mapper.Visit("look", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil })
-	w.mappers = mapper.Set(credit, look)
-	if w.engine, err = mapper.New(w.client, queue,
-		&mapper.Options{Mappers: w.mappers, Logger: slog.New(slog.DiscardHandler)}); err != nil {
+	look := mapper.Visit("look", func(context.Context, *mapper.Entity[account], mapper.NoParams) error { return nil })
+	w.mappers = []mapper.AnyMapper{credit, look}
+	if w.engine, err = mapper.NewEngine(w.client, queue,
+		&mapper.EngineOptions{Mappers: w.mappers, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
 	handler = w.engine.Handler()
@@ -152,7 +153,7 @@ func (w *world) serve(t testing.TB, o *dashboard.Options) (url string) {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/some/where/", dashboard.New(w.engine, &opts))
+	mux.Handle("/some/where/", dashboard.NewHandler(w.engine, &opts))
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	return server.URL + "/some/where/"
@@ -177,7 +178,7 @@ func (w *world) putAccounts(t testing.TB, n int) {
 func (w *world) start(t testing.TB, id string, params string, o mapper.StartOptions) *mapper.Job {
 	t.Helper()
 	o.ID = id
-	job, err := w.engine.StartNamed(mapper.WithReason(mapper.WithCaller(t.Context(), "ann@example.com"),
+	job, err := w.engine.StartByName(mapper.WithReason(mapper.WithCaller(t.Context(), "ann@example.com"),
 		"the spring campaign"), "credit", mapper.Query{Kind: "Account"}, []byte(params), &o)
 	if err != nil {
 		t.Fatal(err)

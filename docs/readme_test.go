@@ -94,7 +94,7 @@ func TestReadmeProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	client, err := e.Datastore(t.Context(), "readme")
+	client, err := e.DatastoreClient(t.Context(), "readme")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestReadmeProgram(t *testing.T) {
 	if _, err := client.Put(t.Context(), datastore.NameKey("Account", "ann", nil), &account{5}); err != nil {
 		t.Fatal(err)
 	}
-	taskClient, err := e.CloudTasks(t.Context())
+	taskClient, err := e.TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,10 +153,10 @@ func askUntilSucceeded(ctx context.Context, t *testing.T, url string) {
 		var s mapper.Status
 		err = json.NewDecoder(answer.Body).Decode(&s)
 		answer.Body.Close()
-		if err != nil || s.State != mapper.Running && s.State != mapper.Succeeded {
+		if err != nil || s.State != mapper.StateRunning && s.State != mapper.StateSucceeded {
 			t.Fatalf("%s, %+v, %v", answer.Status, s, err)
 		}
-		if s.State == mapper.Succeeded {
+		if s.State == mapper.StateSucceeded {
 			return
 		}
 	}

@@ -170,8 +170,8 @@ func TestSeedNames(t *testing.T) {
 func TestScatterIsFree(t *testing.T) {
 	var billed []emulator.Usage
 	for _, oneIn := range []int{1, 65536} {
-		e := emulator.ForTest(t, &emulator.Options{Scatter: oneIn})
-		client, err := e.Datastore(t.Context(), "docs")
+		e := emulator.ForTest(t, &emulator.Options{ScatterOneIn: oneIn})
+		client, err := e.DatastoreClient(t.Context(), "docs")
 		if err != nil {
 			t.Fatal(err)
 		}

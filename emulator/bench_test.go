@@ -64,7 +64,8 @@ func BenchmarkAgainstGoogle(b *testing.B) {
 	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
 		b.Run(string(p), func(b *testing.B) {
 			theirs := googletest.Client(b, p)
-			ours, err := emulator.ForTest(b, &emulator.Options{DatastoreAddr: "127.0.0.1:0"}).Datastore(b.Context(),
+			ours, err := emulator.ForTest(b,
+				&emulator.Options{DatastoreAddr: "127.0.0.1:0"}).DatastoreClient(b.Context(),
 				"bench")
 			if err != nil {
 				b.Fatal(err)
@@ -106,7 +107,7 @@ func BenchmarkWrite(b *testing.B) {
 
 func benchClient(b *testing.B) *datastore.Client {
 	b.Helper()
-	client, err := emulator.ForTest(b, nil).Datastore(b.Context(), "bench")
+	client, err := emulator.ForTest(b, nil).DatastoreClient(b.Context(), "bench")
 	if err != nil {
 		b.Fatal(err)
 	}

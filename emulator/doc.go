@@ -3,8 +3,8 @@
 // milliseconds.
 //
 // An [Emulator] is one of each. Both speak their real gRPC protocols, so that
-// the official client libraries, made by [Emulator.Datastore] and
-// [Emulator.CloudTasks], take the same path as in production. Inside the process the
+// the official client libraries, made by [Emulator.DatastoreClient] and
+// [Emulator.TasksClient], take the same path as in production. Inside the process the
 // clients are connected in memory; [Options] can open loopback ports for other
 // processes too. Both services count what Google would bill ([Usage]), and
 // [billing.Prices] turn that into money. [Emulator.Reset] empties the emulator between two

@@ -35,20 +35,20 @@ type Usage = billing.Usage
 // Options say how an [Emulator] behaves. The zero value of each field is its
 // default.
 type Options struct {
-	// Scatter is the proportion of entities that have the __scatter__ property:
+	// ScatterOneIn is the proportion of entities that have the __scatter__ property:
 	// one in this many. 2 is the proportion of Google's classic emulator.
 	// Defaults to 128, production's.
-	Scatter int
+	ScatterOneIn int
 
-	// Batch is the most results that one call of a query returns; a client asks
+	// QueryBatchSize is the most results that one call of a query returns; a client asks
 	// again for the next ones. Defaults to 300.
-	Batch int
+	QueryBatchSize int
 
-	// Pessimistic has transactions lock what they read, so that other writers
+	// PessimisticConcurrency has transactions lock what they read, so that other writers
 	// wait for them. By default concurrency is optimistic: a transaction whose
 	// reads have changed conflicts when it commits. In production this is a
 	// setting of the database.
-	Pessimistic bool
+	PessimisticConcurrency bool
 
 	// Indexes are the contents of an index.yaml. With them, a query that needs a
 	// composite index which is not among them is refused, as in production, with
@@ -60,9 +60,9 @@ type Options struct {
 	// recovery.
 	Retention time.Duration
 
-	// PointInTime has the Datastore do what production does with point-in-time recovery: of what is
-	// older than an hour whole minutes can be read. Retention defaults to seven days then.
-	PointInTime bool
+	// PointInTimeRecovery has the Datastore do what production does with point-in-time recovery: of
+	// what is older than an hour whole minutes can be read. Retention defaults to seven days then.
+	PointInTimeRecovery bool
 
 	// VersionMemory is how many bytes of memory old versions may take in each database,
 	// about: those that only reads of the past see, and deleted entities. Beyond it the
@@ -123,13 +123,13 @@ func (o *Options) withDefaults() Options {
 	if o != nil {
 		opts = *o
 	}
-	if opts.Scatter == 0 {
-		opts.Scatter = 128
+	if opts.ScatterOneIn == 0 {
+		opts.ScatterOneIn = 128
 	}
-	if opts.Batch == 0 {
-		opts.Batch = 300
+	if opts.QueryBatchSize == 0 {
+		opts.QueryBatchSize = 300
 	}
-	if opts.Retention == 0 && opts.PointInTime {
+	if opts.Retention == 0 && opts.PointInTimeRecovery {
 		opts.Retention = 7 * 24 * time.Hour
 	} else if opts.Retention == 0 {
 		opts.Retention = time.Hour
@@ -154,14 +154,14 @@ func (o *Options) withDefaults() Options {
 
 func (o Options) validate() error {
 	switch {
-	case o.Scatter < 1 || o.Scatter > 1<<16:
-		return fmt.Errorf("emulator: Options.Scatter has to be in [1, %d], it is %d", 1<<16, o.Scatter)
+	case o.ScatterOneIn < 1 || o.ScatterOneIn > 1<<16:
+		return fmt.Errorf("emulator: Options.ScatterOneIn has to be in [1, %d], it is %d", 1<<16, o.ScatterOneIn)
 	case o.Retention < 0:
 		return fmt.Errorf("emulator: Options.Retention has to be at least 0, it is %v", o.Retention)
 	case o.IndexMemory < 0:
 		return fmt.Errorf("emulator: Options.IndexMemory has to be at least 0, it is %d", o.IndexMemory)
-	case o.Batch < 1:
-		return fmt.Errorf("emulator: Options.Batch has to be at least 1, it is %d", o.Batch)
+	case o.QueryBatchSize < 1:
+		return fmt.Errorf("emulator: Options.QueryBatchSize has to be at least 1, it is %d", o.QueryBatchSize)
 	}
 	return nil
 }
@@ -215,8 +215,8 @@ func Start(o *Options) (_ *Emulator, err error) {
 	}
 	e.datastore, err = startService(opts.DatastoreAddr, interceptors, func(s *grpc.Server) {
 		e.datastoreServer = dsemu.NewServer(dsemu.Options{
-			Scatter: opts.Scatter, Batch: opts.Batch, Seed: opts.Seed, Retention: opts.Retention,
-			PointInTime: opts.PointInTime, Pessimistic: opts.Pessimistic, Indexes: enforced,
+			Scatter: opts.ScatterOneIn, Batch: opts.QueryBatchSize, Seed: opts.Seed, Retention: opts.Retention,
+			PointInTime: opts.PointInTimeRecovery, Pessimistic: opts.PessimisticConcurrency, Indexes: enforced,
 			VersionMemory: opts.VersionMemory, IndexMemory: opts.IndexMemory,
 		}, e.meter)
 		datastorepb.RegisterDatastoreServer(s, e.datastoreServer)
@@ -309,22 +309,22 @@ func (e *Emulator) Reset() {
 	e.datastoreServer.Reset()
 }
 
-// Datastore returns a client of a project's default database, which mapper.New takes. It has to be
-// closed before the emulator.
-func (e *Emulator) Datastore(
+// DatastoreClient returns a client of a project's default database, which mapper.NewEngine takes.
+// It has to be closed before the emulator.
+func (e *Emulator) DatastoreClient(
 	ctx context.Context, project string, opts ...option.ClientOption,
 ) (*datastore.Client, error) {
 	all := append(e.datastore.clientOptions(), intercepted())
 	return datastore.NewClient(ctx, project, append(all, opts...)...)
 }
 
-// intercepted is mapper.WithVersions.
+// intercepted is mapper.ClientOption.
 func intercepted() option.ClientOption {
 	return option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(intercept.Unary))
 }
 
-// CloudTasks returns a client. It has to be closed before the emulator.
-func (e *Emulator) CloudTasks(ctx context.Context, opts ...option.ClientOption) (*cloudtasks.Client, error) {
+// TasksClient returns a client. It has to be closed before the emulator.
+func (e *Emulator) TasksClient(ctx context.Context, opts ...option.ClientOption) (*cloudtasks.Client, error) {
 	return cloudtasks.NewClient(ctx, append(e.tasks.clientOptions(), opts...)...)
 }
 

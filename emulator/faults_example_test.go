@@ -24,7 +24,7 @@ func ExampleFaults() {
 		log.Fatal(err)
 	}
 	defer e.Close()
-	client, err := e.CloudTasks(ctx)
+	client, err := e.TasksClient(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}

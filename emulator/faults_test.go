@@ -299,7 +299,7 @@ func TestCrashCancels(t *testing.T) {
 		})
 		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.CrashReceiver})
 		e := emulator.ForTest(t, &emulator.Options{Faults: f, Transport: emulator.HandlerTransport(handler)})
-		client, err := e.CloudTasks(t.Context())
+		client, err := e.TasksClient(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -205,7 +205,7 @@ func (g *Google) Close() {
 }
 
 // Datastore returns a client of a project's default database, whose operations
-// are counted, and which mapper.New takes. It has to be closed before the emulator.
+// are counted, and which mapper.NewEngine takes. It has to be closed before the emulator.
 func (g *Google) Datastore(
 	ctx context.Context, project string, opts ...option.ClientOption,
 ) (*datastore.Client, error) {

@@ -90,7 +90,8 @@ func TestGoogleThatDoesNotAnswer(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	for _, o := range []emulator.Options{{Scatter: -1}, {Scatter: 1 << 20}, {Batch: -1}, {DatastoreAddr: "nowhere"},
+	for _, o := range []emulator.Options{{ScatterOneIn: -1}, {ScatterOneIn: 1 << 20}, {QueryBatchSize: -1},
+		{DatastoreAddr: "nowhere"},
 		{TasksAddr: "nowhere"}, {KeysAddr: "nowhere"}} {
 		if e, err := emulator.Start(&o); err == nil {
 			e.Close()

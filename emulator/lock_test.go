@@ -17,7 +17,7 @@ import (
 
 // pessimistic runs a test in virtual time on a database that locks.
 func pessimistic(t *testing.T, test func(t *testing.T, client *datastore.Client)) {
-	synctest.Test(t, func(t *testing.T) { test(t, embedded(t, &emulator.Options{Pessimistic: true})) })
+	synctest.Test(t, func(t *testing.T) { test(t, embedded(t, &emulator.Options{PessimisticConcurrency: true})) })
 }
 
 // since rounds the time since begun to seconds.
@@ -181,8 +181,8 @@ func TestSnapshotRetention(t *testing.T) {
 // and whole minutes of seven days.
 func TestPointInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := emulator.ForTest(t, &emulator.Options{PointInTime: true})
-		client, err := e.Datastore(t.Context(), "test")
+		e := emulator.ForTest(t, &emulator.Options{PointInTimeRecovery: true})
+		client, err := e.DatastoreClient(t.Context(), "test")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,7 +16,7 @@ func TestMain(m *testing.M) { googletest.Main(m) }
 // embedded returns a client of an empty embedded database.
 func embedded(t *testing.T, o *emulator.Options) *datastore.Client {
 	t.Helper()
-	client, err := emulator.ForTest(t, o).Datastore(t.Context(), googletest.Project())
+	client, err := emulator.ForTest(t, o).DatastoreClient(t.Context(), googletest.Project())
 	if err != nil {
 		t.Fatal(err)
 	}

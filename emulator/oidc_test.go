@@ -49,7 +49,7 @@ func TestTokens(t *testing.T) {
 		tokens <- token
 	})})
 	e := emulator.ForTest(t, &emulator.Options{KeysAddr: "127.0.0.1:0"})
-	client, err := e.CloudTasks(t.Context())
+	client, err := e.TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

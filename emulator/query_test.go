@@ -220,7 +220,7 @@ func TestCursorOfAnotherQueryIsRefused(t *testing.T) {
 func TestBatches(t *testing.T) {
 	for _, n := range []int{0, 1, 299, 300, 301, 1000} {
 		e := emulator.ForTest(t, nil)
-		client, err := e.Datastore(t.Context(), googletest.Project())
+		client, err := e.DatastoreClient(t.Context(), googletest.Project())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,7 @@ import (
 // allocated.
 func TestReset(t *testing.T) {
 	e := emulator.ForTest(t, nil)
-	client, err := e.Datastore(t.Context(), "test")
+	client, err := e.DatastoreClient(t.Context(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,8 +39,8 @@ func TestReset(t *testing.T) {
 // of after.
 func TestResetEndsWhatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := emulator.ForTest(t, &emulator.Options{Pessimistic: true})
-		client, err := e.Datastore(t.Context(), "test")
+		e := emulator.ForTest(t, &emulator.Options{PessimisticConcurrency: true})
+		client, err := e.DatastoreClient(t.Context(), "test")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,7 +23,7 @@ var byScatter = datastore.NewQuery("K").Order("__scatter__")
 // with Google's classic emulator at that emulator's proportion.
 func TestScatterAsClassic(t *testing.T) {
 	seed := testflag.Seed(t)
-	theirs, ours := googletest.Client(t, emulator.Classic), embedded(t, &emulator.Options{Scatter: 2})
+	theirs, ours := googletest.Client(t, emulator.Classic), embedded(t, &emulator.Options{ScatterOneIn: 2})
 	rng := rand.New(rand.NewPCG(seed, 0))
 	keys := keytest.Random(rng, 2000, keytest.Options{Kind: "K", BasicPlane: true})
 	for i := range 500 {
@@ -108,7 +108,7 @@ func TestScatterRefusesRanges(t *testing.T) {
 // TestScatterFollowsEntities checks that an entity leaves the scatter order
 // when it is deleted, and comes back with it.
 func TestScatterFollowsEntities(t *testing.T) {
-	client := embedded(t, &emulator.Options{Scatter: 1})
+	client := embedded(t, &emulator.Options{ScatterOneIn: 1})
 	key := datastore.NameKey("K", "a", nil)
 	for range 2 {
 		putAll(t, client, []*datastore.Key{key})
@@ -126,7 +126,7 @@ func TestScatterFollowsEntities(t *testing.T) {
 
 // TestScatterIsNotReturned checks that the property orders entities, and is not among theirs.
 func TestScatterIsNotReturned(t *testing.T) {
-	client := embedded(t, &emulator.Options{Scatter: 1})
+	client := embedded(t, &emulator.Options{ScatterOneIn: 1})
 	key := datastore.NameKey("K", "a", nil)
 	if _, err := client.Put(t.Context(), key, &datastore.PropertyList{{Name: "n", Value: int64(1)}}); err != nil {
 		t.Fatal(err)

@@ -62,7 +62,7 @@ func benchmarkTasks(
 	} else {
 		o.Transport = emulator.HandlerTransport(handler)
 	}
-	client, err := emulator.ForTest(b, o).CloudTasks(b.Context())
+	client, err := emulator.ForTest(b, o).TasksClient(b.Context())
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -78,7 +78,7 @@ func TestNoneLost(t *testing.T) {
 				}
 			})
 			e := emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(handler)})
-			client, err := e.CloudTasks(t.Context())
+			client, err := e.TasksClient(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -137,7 +137,7 @@ func TestReceiverRestarts(t *testing.T) {
 		return server, l.Addr().String()
 	}
 	server, addr := listen("127.0.0.1:0")
-	client, err := emulator.ForTest(t, &emulator.Options{UnlimitedRate: true}).CloudTasks(t.Context())
+	client, err := emulator.ForTest(t, &emulator.Options{UnlimitedRate: true}).TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

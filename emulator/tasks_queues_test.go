@@ -166,7 +166,7 @@ func TestReuseQueueNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := new(receiver)
 		e := emulator.ForTest(t, &emulator.Options{ReuseQueueNames: true, Transport: emulator.HandlerTransport(r)})
-		client, err := e.CloudTasks(t.Context())
+		client, err := e.TasksClient(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

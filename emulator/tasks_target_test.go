@@ -23,7 +23,7 @@ func requestOf(t *testing.T, queue *cloudtaskspb.Queue, task *cloudtaskspb.Task)
 				Transport: emulator.HandlerTransport(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 					got = r
 				}))})
-		client, err := e.CloudTasks(t.Context())
+		client, err := e.TasksClient(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -110,7 +110,7 @@ func tasksWith(
 	r.begun = time.Now()
 	o.Transport = emulator.HandlerTransport(r)
 	e := emulator.ForTest(t, &o)
-	client, err := e.CloudTasks(t.Context())
+	client, err := e.TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +253,7 @@ func TestOverHTTP(t *testing.T) {
 		})}
 	url := serve(t, server)
 	e := emulator.ForTest(t, &emulator.Options{UnlimitedRate: true})
-	client, err := e.CloudTasks(t.Context())
+	client, err := e.TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

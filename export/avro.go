@@ -47,7 +47,7 @@ func avroEncoding[R any](c Compression) (coder, error) {
 			return nil, err
 		}
 		a.codec = ocf.NopCloser(codec)
-	case None:
+	case Uncompressed:
 	}
 	a.frames = frames{ext: ".avro", head: a.header, line: func(record any) ([]byte,
 		error) {

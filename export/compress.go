@@ -13,8 +13,8 @@ import (
 type Compression string
 
 const (
-	// None is no compression.
-	None Compression = ""
+	// Uncompressed is no compression.
+	Uncompressed Compression = ""
 	// Gzip has text in gzip members, one for each part, as RFC 1952 allows; blocks of Avro and
 	// pages of Parquet in its DEFLATE.
 	Gzip Compression = "gzip"
@@ -34,13 +34,13 @@ var gzips = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
 
 func squeezerOf(c Compression) (squeezer, error) {
 	switch c {
-	case None, Gzip:
+	case Uncompressed, Gzip:
 		return squeezer{how: c}, nil
 	case Zstd:
 		w, err := zstd.NewWriter(nil, zstd.WithZeroFrames(true))
 		return squeezer{c, w}, err
 	}
-	return squeezer{}, fmt.Errorf("Options.Compression is %q, want one of %q, %q and %q", c, None, Gzip, Zstd)
+	return squeezer{}, fmt.Errorf("Options.Compression is %q, want one of %q, %q and %q", c, Uncompressed, Gzip, Zstd)
 }
 
 func (s squeezer) extension() string {
@@ -49,7 +49,7 @@ func (s squeezer) extension() string {
 		return ".gz"
 	case Zstd:
 		return ".zst"
-	case None:
+	case Uncompressed:
 	}
 	return ""
 }
@@ -70,7 +70,7 @@ func (s squeezer) squeeze(text []byte) ([]byte, error) {
 			return nil, err
 		}
 		return b.Bytes(), nil
-	case None:
+	case Uncompressed:
 	}
 	return text, nil
 }

@@ -38,13 +38,14 @@ type Row struct {
 
 // NewEntities defines an export of entities as they are: as an [Entity] in [JSONLines] and [JSON],
 // and as a [Row] in other formats.
-func NewEntities(name string, bucket *blob.Bucket, o *Options) *Export[mapper.None] {
+func NewEntities(name string, bucket *blob.Bucket, o *Options) (*Export[mapper.NoParams], error) {
 	if o == nil || o.Format == JSONLines || o.Format == JSON || o.Format == "" {
-		return New(name, bucket, func(_ context.Context, e *mapper.Entity[struct{}], _ mapper.None) (Entity, error) {
+		return New(name, bucket, func(_ context.Context, e *mapper.Entity[struct{}], _ mapper.NoParams) (Entity,
+			error) {
 			return Entity{Key: e.Key, Stored: e.Stored()}, nil
 		}, o)
 	}
-	return New(name, bucket, func(_ context.Context, e *mapper.Entity[struct{}], _ mapper.None) (Row, error) {
+	return New(name, bucket, func(_ context.Context, e *mapper.Entity[struct{}], _ mapper.NoParams) (Row, error) {
 		text, err := Entity{Key: e.Key, Stored: e.Stored()}.MarshalJSON()
 		if err != nil {
 			return Row{}, mapper.Permanent(err)

@@ -57,8 +57,8 @@ func TestEntities(t *testing.T) {
 		t.Run(string(format), func(t *testing.T) {
 			bucket := memblob.OpenBucket(nil)
 			defer bucket.Close()
-			x := export.NewEntities("entities", bucket, &export.Options{Format: format})
-			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+			x := must(export.NewEntities("entities", bucket, &export.Options{Format: format}))
+			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 				const n = 20
 				for i := range int64(n) {
 					key, properties := everything(i)
@@ -67,7 +67,7 @@ func TestEntities(t *testing.T) {
 					}
 				}
 				run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Everything", Namespace: "north"},
-					mapper.None{}, &export.StartOptions{Folder: folder})
+					mapper.NoParams{}, &export.StartOptions{Folder: folder})
 				if err != nil {
 					t.Fatal(err)
 				}

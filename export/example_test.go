@@ -35,18 +35,19 @@ func Example() {
 	check(err)
 	defer bucket.Close()
 
-	teams := export.New("export-teams", bucket,
-		func(_ context.Context, e *mapper.Entity[Team], _ mapper.None) (TeamLine, error) {
+	teams, err := export.New("export-teams", bucket,
+		func(_ context.Context, e *mapper.Entity[Team], _ mapper.NoParams) (TeamLine, error) {
 			if e.Value.Seats == 0 {
 				return TeamLine{}, mapper.Skip
 			}
 			return TeamLine{e.Key.ID, e.Value.Name, e.Value.Seats}, nil
 		}, &export.Options{Compression: export.Gzip})
+	check(err)
 
-	engine, stop := newEngine(ctx, teams.Mappers()) // mapper.New, with Options.Mappers
+	engine, stop := newEngine(ctx, teams.Mappers()) // mapper.NewEngine, with Options.Mappers
 	defer stop()
 
-	run, err := teams.Start(ctx, engine, mapper.Query{Kind: "Team"}, mapper.None{},
+	run, err := teams.Start(ctx, engine, mapper.Query{Kind: "Team"}, mapper.NoParams{},
 		&export.StartOptions{Folder: "teams/2026-11-25"})
 	check(err)
 	manifest, err := run.Wait(ctx)

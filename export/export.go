@@ -10,7 +10,6 @@ import (
 
 	"gocloud.dev/blob"
 
-	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/internal/strictjson"
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -84,7 +83,6 @@ type Export[P any] struct {
 	bucket  *blob.Bucket
 	opts    Options
 	coder   coder
-	err     error
 	parts   *mapper.Mapper[startParams[P]]
 	joins   *mapper.Mapper[stage]
 	deletes *mapper.Mapper[stage]
@@ -119,31 +117,32 @@ func (p startParams[P]) Validate() error {
 // mapper.Skip for one that is left out. Its errors are those of a mapper.Visit. A record that can't
 // be written is a failure of its entity.
 //
-// An engine has to have all of [Export.Mappers]. An error in the definition is returned by Start.
+// An engine has to have all of [Export.Mappers].
 func New[T, R, P any](
 	name string, bucket *blob.Bucket, record func(ctx context.Context, e *mapper.Entity[T], params P) (R, error),
 	o *Options,
-) *Export[P] {
+) (*Export[P], error) {
 	x := &Export[P]{name: name, bucket: bucket}
 	if o != nil {
 		x.opts = *o
 	}
 	x.opts.setDefaults()
-	if x.coder, x.err = coderOf[R](&x.opts); x.err == nil {
+	var err error
+	if x.coder, err = coderOf[R](&x.opts); err == nil {
 		x.opts.revision = x.coder.revision()
 	}
 	switch {
 	case bucket == nil:
-		x.err = errors.New("the bucket is nil")
+		err = errors.New("the bucket is nil")
 	case record == nil:
-		x.err = errors.New("the function is nil")
-	case x.err == nil:
-		x.err = x.opts.validate()
+		err = errors.New("the function is nil")
+	case err == nil:
+		err = x.opts.validate()
 	}
-	x.parts = mapper.Collect(name, func(ctx context.Context, e *mapper.Entity[T], p startParams[P]) (any, error) {
-		if x.err != nil {
-			return nil, mapper.Permanent(x.err)
-		}
+	if err != nil {
+		return nil, fmt.Errorf("export: define %q: %w: %w", name, mapper.ErrInvalidArgument, err)
+	}
+	x.parts = mapper.VisitPages(name, func(ctx context.Context, e *mapper.Entity[T], p startParams[P]) (any, error) {
 		r, err := record(ctx, e, p.Params)
 		if err != nil {
 			return nil, err
@@ -155,7 +154,7 @@ func New[T, R, P any](
 		return encoded, nil
 	}, func(ctx context.Context, p *mapper.Page[any], params startParams[P]) error {
 		return x.writePart(ctx, p, params)
-	}).OnDone(func(ctx context.Context, d *mapper.Done, params startParams[P]) error {
+	}).WithFinalizer(func(ctx context.Context, d *mapper.Completion, params startParams[P]) error {
 		if params.Hold {
 			return nil // until somebody calls Write
 		}
@@ -163,13 +162,13 @@ func New[T, R, P any](
 		if err != nil {
 			return mapper.Permanent(err)
 		}
-		return x.plan(ctx, mapper.FromContext(ctx), d.Status, stage{Export: params.Export, Run: params.Run,
+		return x.plan(ctx, mapper.EngineFromContext(ctx), d.Status, stage{Export: params.Export, Run: params.Run,
 			Folder: params.Folder, Files: params.Files, Params: given, Layout: params.Layout, Coding: params.Coding})
 	})
-	x.parts.ByName(x.startByName).CheckByName(x.checkByName)
-	x.joins = mapper.Collect(name+joinSuffix, x.join, putJoined).OnDone(x.list)
-	x.deletes = mapper.Visit(name+deleteSuffix, x.deleteParts).OnDone(x.succeed)
-	return x
+	x.parts.WithStarter(x.startByName).CheckByName(x.checkByName)
+	x.joins = mapper.VisitPages(name+joinSuffix, x.join, putJoined).WithFinalizer(x.list)
+	x.deletes = mapper.Visit(name+deleteSuffix, x.deleteParts).WithFinalizer(x.succeed)
+	return x, nil
 }
 
 // What the names of the mappers of the second and third stage end with, and the IDs of their jobs.
@@ -220,8 +219,10 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// Mappers returns the mappers of the export's three stages, for mapper.Options.
-func (x *Export[P]) Mappers() []mapper.Definition { return mapper.Set(x.parts, x.joins, x.deletes) }
+// Mappers returns the mappers of the export's three stages, for mapper.EngineOptions.
+func (x *Export[P]) Mappers() []mapper.AnyMapper {
+	return []mapper.AnyMapper{x.parts, x.joins, x.deletes}
+}
 
 // StartOptions are the settings of one export.
 type StartOptions struct {
@@ -256,27 +257,24 @@ func (x *Export[P]) Start(
 	fail := func(err error) (*Run, error) {
 		return nil, fmt.Errorf("export: start %q: %w", x.name, err)
 	}
-	if x.err != nil {
-		return fail(fmt.Errorf("%w: %w", mapper.ErrArguments, x.err))
-	}
 	opts := o.StartOptions
-	opts.Beside = true // it only reads
+	opts.AllowOverlap = true // it only reads
 	if opts.ID == "" {
 		opts.ID = newID()
 	}
 	if len(opts.ID) > 90 {
-		return fail(fmt.Errorf("%w: the ID has %d bytes, want up to 90", mapper.ErrArguments, len(opts.ID)))
+		return fail(fmt.Errorf("%w: the ID has %d bytes, want up to 90", mapper.ErrInvalidArgument, len(opts.ID)))
 	}
 	folder := o.Folder
 	if folder == "" {
 		folder = opts.ID
 	}
 	if err := checkFolder(folder); err != nil {
-		return fail(fmt.Errorf("%w: %w", mapper.ErrArguments, err))
+		return fail(fmt.Errorf("%w: %w", mapper.ErrInvalidArgument, err))
 	}
 	files := cmp.Or(o.Files, x.opts.Files)
 	if files < 0 || files > x.opts.MaxFiles {
-		return fail(fmt.Errorf("%w: StartOptions.Files is %d, want 0 to %d", mapper.ErrArguments, files,
+		return fail(fmt.Errorf("%w: StartOptions.Files is %d, want 0 to %d", mapper.ErrInvalidArgument, files,
 			x.opts.MaxFiles))
 	}
 	given, err := json.Marshal(params)
@@ -285,7 +283,7 @@ func (x *Export[P]) Start(
 			cmp.Or(files, min(2, x.opts.MaxFiles)))
 	}
 	if err != nil {
-		return fail(fmt.Errorf("%w: %w", mapper.ErrArguments, err))
+		return fail(fmt.Errorf("%w: %w", mapper.ErrInvalidArgument, err))
 	}
 	run := &Run{ID: opts.ID, Folder: folder, engine: e, bucket: x.bucket, allow: x.opts.AllowFailures}
 	for first := true; ; first = false {
@@ -303,27 +301,27 @@ func (x *Export[P]) Start(
 			return run, nil
 		}
 		// Another start of the ID may have been first at this moment, and has a run of its own.
-		if known || !first || !errors.Is(err, mapper.ErrOtherArguments) {
+		if known || !first || !errors.Is(err, mapper.ErrIDTaken) {
 			return fail(err)
 		}
 	}
 }
 
-// NamedParams are the parameters of an export that is started by its name, over package jobsapi,
+// ByNameParams are the parameters of an export that is started by its name, over package jobsapi,
 // say: {"folder": "accounts"}. They are what [Export.Start] is given otherwise.
-type NamedParams struct {
+type ByNameParams struct {
 	Folder string          `json:"folder,omitempty"` // see StartOptions
 	Files  int             `json:"files,omitempty"`
 	Params json.RawMessage `json:"params,omitempty"` // of the export's function; none by default
 }
 
-// startByName starts an export for mapper.Engine.StartNamed. The job that it returns is the first
+// startByName starts an export for mapper.Engine.StartByName. The job that it returns is the first
 // one.
 func (x *Export[P]) startByName(
 	ctx context.Context, e *mapper.Engine, q mapper.Query, given json.RawMessage, o *mapper.StartOptions,
 ) (*mapper.Job, error) {
 	fail := func(what string, err error) (*mapper.Job, error) {
-		return nil, fmt.Errorf("export: start %q: %w: %s: %w", x.name, mapper.ErrArguments, what, err)
+		return nil, fmt.Errorf("export: start %q: %w: %s: %w", x.name, mapper.ErrInvalidArgument, what, err)
 	}
 	var recorded startParams[json.RawMessage]
 	// of a job that was started, which somebody wants once more
@@ -348,7 +346,7 @@ func (x *Export[P]) startByName(
 }
 
 // readNamed reads the parameters of a start by name, and those of the export's function in them.
-func (x *Export[P]) readNamed(given json.RawMessage) (named NamedParams, params P, err error) {
+func (x *Export[P]) readNamed(given json.RawMessage) (named ByNameParams, params P, err error) {
 	named.Params = json.RawMessage("{}")
 	if err := strictly(given, &named); err != nil {
 		return named, params, fmt.Errorf(`they have to be like {"folder": "accounts"}: %w`, err)
@@ -379,9 +377,6 @@ func (x *Export[P]) Plan(
 	if o != nil {
 		opts = *o
 	}
-	if opts.Prices == (billing.Prices{}) {
-		opts.Prices = billing.NAM5
-	}
 	opts.Visit = true
 	est, err := mapper.Plan(ctx, e, q, &opts)
 	if err != nil {
@@ -390,6 +385,6 @@ func (x *Export[P]) Plan(
 	est.Usage.Writes += est.Pages
 	est.Usage.Reads += 3 * est.Pages // each part is listed by the plan, the join and the deletion
 	est.Usage.Deletes += est.Pages
-	est.Dollars = opts.Prices.Cost(est.Usage)
+	est.Dollars = e.Prices().Dollars(est.Usage)
 	return est, nil
 }

@@ -39,8 +39,21 @@ func lineOf(n int64) line {
 	return line{n, fmt.Sprintf("order %d, \"quoted\"", n), begun.Add(time.Duration(n) * time.Microsecond)}
 }
 
-func newExport(bucket *blob.Bucket, o *export.Options) *export.Export[mapper.None] {
-	return export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line, error) {
+// must returns a value of which an error is a mistake of the test.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+func newExport(bucket *blob.Bucket, o *export.Options) *export.Export[mapper.NoParams] {
+	return must(define(bucket, o))
+}
+
+func define(bucket *blob.Bucket, o *export.Options) (*export.Export[mapper.NoParams], error) {
+	return export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.NoParams) (line,
+		error) {
 		if e.Value.N < 0 {
 			return line{}, mapper.Skip
 		}
@@ -72,23 +85,23 @@ func putOrders(t *testing.T, client *datastore.Client) {
 const folder = "of/today"
 
 // runExport runs an export to its end.
-func runExport(t *testing.T, w *mappertest.World, x *export.Export[mapper.None]) *export.Manifest {
+func runExport(t *testing.T, w *mappertest.Env, x *export.Export[mapper.NoParams]) *export.Manifest {
 	t.Helper()
 	start := func() (*export.Run, error) {
-		return x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{
+		return x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{}, &export.StartOptions{
 			StartOptions: mapper.StartOptions{ID: "orders", PageSize: 50}, Folder: folder})
 	}
-	w.Trouble()
+	w.ResumeFaults()
 	run, err := start()
 	if err != nil {
-		w.Calm()
+		w.PauseFaults()
 		if run, err = start(); err != nil {
 			t.Fatal(err)
 		}
-		w.Trouble()
+		w.ResumeFaults()
 	}
 	m, err := run.Wait(t.Context())
-	w.Calm()
+	w.PauseFaults()
 	if err != nil {
 		if m, err = run.Wait(t.Context()); err != nil {
 			t.Fatal(err)
@@ -143,7 +156,7 @@ func TestFaults(t *testing.T) {
 			defer bucket.Close()
 			x := newExport(bucket, &export.Options{Compression: export.Gzip, FileBytes: most})
 			mappertest.Run(t, x.Mappers(), &mappertest.Options{Seed: first + i},
-				func(t *testing.T, w *mappertest.World) {
+				func(t *testing.T, w *mappertest.Env) {
 					putOrders(t, w.Client)
 					m := runExport(t, w, x)
 					checkRecords(t, bucket, m)
@@ -166,8 +179,8 @@ func TestEmpty(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
 	x := newExport(bucket, &export.Options{Format: export.JSON})
-	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
-		run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
+		run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{}, &export.StartOptions{
 			StartOptions: mapper.StartOptions{AllowEmpty: true}, Folder: folder})
 		if err != nil {
 			t.Fatal(err)
@@ -191,19 +204,20 @@ func TestFailures(t *testing.T) {
 			bucket := memblob.OpenBucket(nil)
 			defer bucket.Close()
 			broken := true
-			x := export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line,
-				error) {
-				if broken && e.Value.N%500 == 3 {
-					return line{}, mapper.Permanent(errors.New("three"))
-				}
-				if e.Value.N < 0 {
-					return line{}, mapper.Skip
-				}
-				return line(e.Value), nil
-			}, &export.Options{AllowFailures: allow})
-			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+			x := must(export.New("orders", bucket,
+				func(_ context.Context, e *mapper.Entity[order], _ mapper.NoParams) (line,
+					error) {
+					if broken && e.Value.N%500 == 3 {
+						return line{}, mapper.Permanent(errors.New("three"))
+					}
+					if e.Value.N < 0 {
+						return line{}, mapper.Skip
+					}
+					return line(e.Value), nil
+				}, &export.Options{AllowFailures: allow}))
+			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 				putOrders(t, w.Client)
-				run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.None{},
+				run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
 					&export.StartOptions{Folder: folder})
 				if err != nil {
 					t.Fatal(err)
@@ -245,62 +259,79 @@ func TestNames(t *testing.T) {
 			bucket := memblob.OpenBucket(nil)
 			defer bucket.Close()
 			x := newExport(bucket, &export.Options{Files: 2, Name: name})
-			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 				putOrders(t, w.Client)
-				_, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.None{}, nil)
+				_, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{}, nil)
 				wantRefused(t, err, want)
 			})
 		})
 	}
 }
 
-// TestRefused has definitions and starts that can't be carried out be refused, with an error that
-// names what is wrong.
-func TestRefused(t *testing.T) {
+// TestBadDefinitions has export.New refuse what can't be carried out, and say what is wrong: a
+// service does not start with it, and no start of an export has to find it.
+func TestBadDefinitions(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
 	type piped struct{ To chan int }
-	for name, test := range map[string]struct {
-		x      *export.Export[mapper.None]
-		folder string
-		want   string
-	}{
-		"no bucket":      {newExport(nil, nil), "", "the bucket is nil"},
-		"unknown format": {newExport(bucket, &export.Options{Format: "xml"}), "", `"xml"`},
-		"compression":    {newExport(bucket, &export.Options{Compression: "lzma"}), "", `"lzma"`},
-		"too many files": {newExport(bucket, &export.Options{Files: 20_000}), "", "20000"},
-		"wrap without": {newExport(bucket, &export.Options{Wrap: func(export.File) (string, string) {
-			return "", ""
-		}}), "", "Wrap"},
-		"chan in JSON": {export.New("x", bucket, func(context.Context, *mapper.Entity[order], mapper.None) (piped,
-			error) {
-			return piped{}, nil
-		}, nil), "", "has no JSON"},
-		"bad folder":       {newExport(bucket, nil), "a//b", `"a//b"`},
-		"no text":          {newExport(bucket, nil), "a\xff", `"a\xff"`},
-		"above the bucket": {newExport(bucket, nil), "../b", `"../b"`},
-		"of a run": {newExport(bucket, nil), "a/run-0123456789abcdefghijklmnop/b",
-			`"run-0123456789abcdefghijklmnop"`},
+	for want, new := range map[string]func() (*export.Export[mapper.NoParams], error){
+		"the bucket is nil": func() (*export.Export[mapper.NoParams], error) { return define(nil, nil) },
+		`"xml"`: func() (*export.Export[mapper.NoParams], error) {
+			return define(bucket, &export.Options{Format: "xml"})
+		},
+		`"lzma"`: func() (*export.Export[mapper.NoParams], error) {
+			return define(bucket, &export.Options{Compression: "lzma"})
+		},
+		"20000": func() (*export.Export[mapper.NoParams], error) {
+			return define(bucket, &export.Options{Files: 20_000})
+		},
+		"Wrap": func() (*export.Export[mapper.NoParams], error) {
+			return define(bucket, &export.Options{Wrap: func(export.File) (string, string) { return "", "" }})
+		},
+		"the function is nil": func() (*export.Export[mapper.NoParams], error) {
+			return export.New[order, line, mapper.NoParams]("x", bucket, nil, nil)
+		},
+		"has no JSON": func() (*export.Export[mapper.NoParams], error) {
+			return export.New("x", bucket, func(context.Context, *mapper.Entity[order], mapper.NoParams) (piped,
+				error) {
+				return piped{}, nil
+			}, nil)
+		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			mappertest.Run(t, test.x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
-				putOrders(t, w.Client)
-				_, err := test.x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.None{},
-					&export.StartOptions{Folder: test.folder})
-				if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), test.want) {
-					t.Errorf("%v, want an error that names %s", err, test.want)
-				}
-			})
-		})
+		x, err := new()
+		if x != nil || !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, %v, want an error that names %s", x, err, want)
+		}
 	}
+}
+
+// TestRefused has starts that can't be carried out be refused, with an error that names what is
+// wrong.
+func TestRefused(t *testing.T) {
+	bucket := memblob.OpenBucket(nil)
+	defer bucket.Close()
+	x := newExport(bucket, nil)
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
+		putOrders(t, w.Client)
+		for folder, want := range map[string]string{
+			"a//b": `"a//b"`, "a\xff": `"a\xff"`, "../b": `"../b"`,
+			"a/run-0123456789abcdefghijklmnop/b": `"run-0123456789abcdefghijklmnop"`,
+		} {
+			_, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
+				&export.StartOptions{Folder: folder})
+			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want an error that names %s", err, want)
+			}
+		}
+	})
 }
 
 // TestByName starts an export by its name, as an operator does.
 func TestByName(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	t.Cleanup(func() { bucket.Close() })
-	x := export.NewEntities("export", bucket, nil)
-	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+	x := must(export.NewEntities("export", bucket, nil))
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		for i := range 100 {
 			if _, err := w.Client.Put(t.Context(), datastore.NameKey("Account", fmt.Sprint(i), nil),
 				&datastore.PropertyList{{Name: "n", Value: int64(i)}}); err != nil {
@@ -308,7 +339,7 @@ func TestByName(t *testing.T) {
 			}
 		}
 		start := func(params string) (*mapper.Job, error) {
-			return w.Engine.StartNamed(t.Context(), "export", mapper.Query{Kind: "Account"}, []byte(params),
+			return w.Engine.StartByName(t.Context(), "export", mapper.Query{Kind: "Account"}, []byte(params),
 				&mapper.StartOptions{ID: "out"})
 		}
 		for params, want := range map[string]string{
@@ -318,7 +349,8 @@ func TestByName(t *testing.T) {
 			`[]`:            `{"folder": "accounts"}`,
 			`{"files": -1}`: "Files is -1",
 		} {
-			if _, err := start(params); !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), want) {
+			if _, err := start(params); !errors.Is(err, mapper.ErrInvalidArgument) ||
+				!strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v", params, err)
 			}
 		}

@@ -18,7 +18,7 @@ import (
 
 // deleteParts deletes a share of the parts, with what nobody has recorded, for each file.
 func (x *Export[P]) deleteParts(ctx context.Context, e *mapper.Entity[plannedFile], s stage) error {
-	client := mapper.FromContext(ctx).Client()
+	client := mapper.EngineFromContext(ctx).Client()
 	var names []string
 	flush := func() error {
 		group, within := errgroup.WithContext(ctx)
@@ -80,7 +80,7 @@ func deleteAll(ctx context.Context, bucket *blob.Bucket, prefix string, keep fun
 }
 
 // succeed ends the third stage, and the export.
-func (x *Export[P]) succeed(ctx context.Context, d *mapper.Done, s stage) error {
+func (x *Export[P]) succeed(ctx context.Context, d *mapper.Completion, s stage) error {
 	if d.Status.Failures > 0 {
 		return nil
 	}
@@ -104,7 +104,7 @@ func (x *Export[P]) succeed(ctx context.Context, d *mapper.Done, s stage) error 
 		return err
 	}
 	for some := range slices.Chunk(fileKeys(s), 500) {
-		if err := mapper.FromContext(ctx).Client().DeleteMulti(ctx, some); err != nil {
+		if err := mapper.EngineFromContext(ctx).Client().DeleteMulti(ctx, some); err != nil {
 			return fmt.Errorf("delete the records of files: %w", err)
 		}
 	}

@@ -115,7 +115,7 @@ func (r *Run) checkOld(ctx context.Context, folder string) error {
 			return fmt.Errorf("%w: an older build has begun export %q in the folder %q, and its end may delete what "+
 				"else "+
 				"is there: wait for its end, discard it (Run.Discard), or choose another folder",
-				mapper.ErrArguments, c.Export, above)
+				mapper.ErrInvalidArgument, c.Export, above)
 		case err != nil && !errors.Is(err, mapper.ErrNoSuchJob):
 			return err
 		}
@@ -125,7 +125,7 @@ func (r *Run) checkOld(ctx context.Context, folder string) error {
 			return fmt.Errorf("%w: in the folder %q are parts of export %q of an older build, and there is no such "+
 				"job in "+
 				"this database: if it does not go on elsewhere, delete %s there, or choose another folder",
-				mapper.ErrArguments, above, c.Export, StartedName)
+				mapper.ErrInvalidArgument, above, c.Export, StartedName)
 		case !errors.Is(err, io.EOF):
 			return fmt.Errorf("look into the folder %q: %w", above, err)
 		}

@@ -25,16 +25,18 @@ import (
 )
 
 // startIn starts an export into a folder, without an ID if it is empty.
-func startIn(t *testing.T, w *mappertest.World, x *export.Export[mapper.None], id, folder string) (*export.Run, error) {
+func startIn(
+	t *testing.T, w *mappertest.Env, x *export.Export[mapper.NoParams], id, folder string,
+) (*export.Run, error) {
 	t.Helper()
-	return x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{
+	return x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{}, &export.StartOptions{
 		StartOptions: mapper.StartOptions{ID: id, PageSize: 50}, Folder: folder})
 }
 
 // wantRefused checks that a start was refused, by an error that says what to do.
 func wantRefused(t *testing.T, err error, want string) {
 	t.Helper()
-	if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), want) {
+	if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want an error that has %q", err, want)
 	}
 }
@@ -45,7 +47,7 @@ func TestFoldersApart(t *testing.T) {
 	store := newStore()
 	bucket := store.open()
 	x := newExport(bucket, &export.Options{Files: 2})
-	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		putOrders(t, w.Client)
 		store.put("a/b/of somebody else", []byte("x"))
 		runs := make(map[string]*export.Run)
@@ -98,7 +100,7 @@ func TestOldestDeleted(t *testing.T) {
 	s := newStore()
 	bucket := s.open()
 	x := newExport(bucket, &export.Options{Files: 2})
-	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		putOrders(t, w.Client)
 		var runs []*export.Run
 		var manifests []*export.Manifest
@@ -145,7 +147,7 @@ func TestOldestDeleted(t *testing.T) {
 		if gcerrors.Code(err) != gcerrors.NotFound {
 			t.Errorf("%+v, %v, want that there is none, as all are deleted", m, err)
 		}
-		if err := runs[4].Discard(t.Context()); !errors.Is(err, mapper.ErrState) {
+		if err := runs[4].Discard(t.Context()); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("%v, want ErrState for one that has succeeded, and was deleted", err)
 		}
 	})
@@ -177,7 +179,7 @@ func TestStartsAtOnce(t *testing.T) {
 		t.Run(fmt.Sprintf("ID %q", id), func(t *testing.T) {
 			store := newStore()
 			x := newExport(store.open(), nil)
-			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 				putOrders(t, w.Client)
 				runs, errs := make([]*export.Run, 8), make([]error, 8)
 				var wg sync.WaitGroup
@@ -215,10 +217,10 @@ func TestStartsAtOnce(t *testing.T) {
 func TestRefusedStart(t *testing.T) {
 	store := newStore()
 	x := newExport(store.open(), nil)
-	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		putOrders(t, w.Client)
 		start := func(kind, id, in string) error {
-			_, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: kind}, mapper.None{},
+			_, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: kind}, mapper.NoParams{},
 				&export.StartOptions{StartOptions: mapper.StartOptions{ID: id}, Folder: in})
 			return err
 		}
@@ -242,21 +244,21 @@ func TestRefusedStart(t *testing.T) {
 				t.Errorf("after that the bucket has %q, and before %q", after, before)
 			}
 		}
-		refused(start("Nothing", "second", "second"), mapper.ErrArguments)
-		refused(start("Order", "first", "second"), mapper.ErrOtherArguments)
-		refused(start("Order", "first-join", "second"), mapper.ErrOtherArguments)
+		refused(start("Nothing", "second", "second"), mapper.ErrInvalidArgument)
+		refused(start("Order", "first", "second"), mapper.ErrIDTaken)
+		refused(start("Order", "first-join", "second"), mapper.ErrIDTaken)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err = x.Start(ctx, w.Engine, mapper.Query{Kind: "Order"}, mapper.None{},
+		_, err = x.Start(ctx, w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
 			&export.StartOptions{Folder: "second"})
 		if err == nil {
 			t.Error("a start whose context has ended begins")
 		}
 		refused(err, err)
-		if err := run.Jobs()[0].CleanUp(t.Context(), &mapper.CleanUpOptions{Job: true}); err != nil {
+		if err := run.Jobs()[0].CleanUp(t.Context(), &mapper.CleanUpOptions{IncludeJob: true}); err != nil {
 			t.Fatal(err)
 		}
-		refused(start("Order", "first", "first"), mapper.ErrState)
+		refused(start("Order", "first", "first"), mapper.ErrWrongState)
 		if err := start("Order", "by-hand", "second"); err != nil {
 			t.Error(err)
 		}
@@ -269,7 +271,7 @@ func TestUsedID(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
 	x := newExport(bucket, nil)
-	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		putOrders(t, w.Client)
 		run, err := startIn(t, w, x, "daily", "1")
 		if err == nil {
@@ -279,7 +281,7 @@ func TestUsedID(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, job := range run.Jobs() {
-			if err := job.CleanUp(t.Context(), &mapper.CleanUpOptions{Job: true}); err != nil {
+			if err := job.CleanUp(t.Context(), &mapper.CleanUpOptions{IncludeJob: true}); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(3 * time.Hour) // until its record is gone
@@ -297,14 +299,15 @@ func TestUsedID(t *testing.T) {
 func TestDiscard(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
-	x := export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line, error) {
+	x := must(export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.NoParams) (line,
+		error) {
 		time.Sleep(10 * time.Millisecond)
 		if e.Value.N < 0 {
 			return line{}, mapper.Skip
 		}
 		return line(e.Value), nil
-	}, nil)
-	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+	}, nil))
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		putOrders(t, w.Client)
 		ctx := t.Context()
 		if _, err := startIn(t, w, x, "old", folder); err != nil {
@@ -314,7 +317,7 @@ func TestDiscard(t *testing.T) {
 		if err != nil || run.Folder != folder {
 			t.Fatalf("%+v, %v", run, err)
 		}
-		if err := run.Discard(ctx); !errors.Is(err, mapper.ErrState) {
+		if err := run.Discard(ctx); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("%v, want ErrState while it runs", err)
 		}
 		for len(list(t, bucket)) < 5 {
@@ -346,7 +349,7 @@ func TestDiscard(t *testing.T) {
 			t.Fatal(err)
 		}
 		checkTidy(t, w.Client, bucket, m)
-		if err := run.Discard(ctx); !errors.Is(err, mapper.ErrState) {
+		if err := run.Discard(ctx); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("%v, want ErrState once it has succeeded", err)
 		}
 	})
@@ -358,13 +361,14 @@ func TestRetryTooLate(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
 	broken := true
-	x := export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line, error) {
+	x := must(export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.NoParams) (line,
+		error) {
 		if broken && e.Value.N == 3 {
 			return line{}, mapper.Permanent(errors.New("three"))
 		}
 		return line(e.Value), nil
-	}, &export.Options{AllowFailures: true})
-	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+	}, &export.Options{AllowFailures: true}))
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		putOrders(t, w.Client)
 		run, err := startIn(t, w, x, "orders", folder)
 		if err != nil {
@@ -403,12 +407,13 @@ func testRetryMeetsTheEnd(t *testing.T, when string) {
 			time.Sleep(time.Second)
 		}
 	}
-	x := export.New("orders", s.open(), func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line, error) {
+	x := must(export.New("orders", s.open(), func(_ context.Context, e *mapper.Entity[order], _ mapper.NoParams) (line,
+		error) {
 		if e.Value.N == 3 && !mended.Load() {
 			return line{}, mapper.Permanent(errors.New("three"))
 		}
 		return line(e.Value), nil
-	}, &export.Options{Files: 2, AllowFailures: true})
+	}, &export.Options{Files: 2, AllowFailures: true}))
 	var d *deployed
 	s.hook = func(c *call) error {
 		switch {

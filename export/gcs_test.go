@@ -29,7 +29,7 @@ func TestGoogleCloudStorage(t *testing.T) {
 	engine, stop := newEngine(t.Context(), x.Mappers())
 	defer stop()
 	putOrders(t, engine.Client())
-	run, err := x.Start(t.Context(), engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{
+	run, err := x.Start(t.Context(), engine, mapper.Query{Kind: "Order"}, mapper.NoParams{}, &export.StartOptions{
 		StartOptions: mapper.StartOptions{PageSize: 200}, Folder: folder})
 	if err != nil {
 		t.Fatal(err)

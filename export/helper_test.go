@@ -21,24 +21,24 @@ func check(err error) {
 }
 
 // newEngine returns an engine on emulators that have three teams.
-func newEngine(ctx context.Context, mappers []mapper.Definition) (_ *mapper.Engine, stop func()) {
+func newEngine(ctx context.Context, mappers []mapper.AnyMapper) (_ *mapper.Engine, stop func()) {
 	var handler http.Handler
 	e, err := emulator.Start(&emulator.Options{
 		Transport: emulator.HandlerTransport(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			handler.ServeHTTP(w, r)
 		}))})
 	check(err)
-	client, err := e.Datastore(ctx, "test", mapper.WithVersions())
+	client, err := e.DatastoreClient(ctx, "test", mapper.ClientOption())
 	check(err)
-	queues, err := e.CloudTasks(ctx)
+	queues, err := e.TasksClient(ctx)
 	check(err)
 	_, err = queues.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: "projects/test/locations/here",
 		Queue: &cloudtaskspb.Queue{Name: queueName}})
 	check(err)
-	queue, err := tasks.NewQueue(queues, queueName, "http://worker/mapper/", &tasks.Options{Unverified: true})
+	queue, err := tasks.NewQueue(queues, queueName, "http://worker/mapper/", &tasks.Options{InsecureSkipVerify: true})
 	check(err)
-	engine, err := mapper.New(client, queue,
-		&mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	engine, err := mapper.NewEngine(client, queue,
+		&mapper.EngineOptions{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	check(err)
 	handler = engine.Handler()
 	for i, t := range []Team{{"Red", 3}, {"Blue", 0}, {"Green", 12}} {

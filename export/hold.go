@@ -37,18 +37,18 @@ func (x *Export[P]) Count(ctx context.Context, r *Run) (int, error) {
 // until all records are in parts, and returns when the files are planned: [Run.Wait] waits for
 // them. If files is 0, there are as many as [Export.Count] says. Options.Name and Options.Wrap get
 // these parameters; the function has had those of the start. A second call with the same arguments
-// does nothing. With others it is mapper.ErrOtherArguments.
+// does nothing. With others it is mapper.ErrIDTaken.
 func (x *Export[P]) Write(ctx context.Context, r *Run, files int, params P) error {
 	fail := func(err error) error { return fmt.Errorf("export: write the files of %s: %w", r.ID, err) }
 	if files < 0 || files > x.opts.MaxFiles {
-		return fail(fmt.Errorf("%w: %d files, want 0 to %d", mapper.ErrArguments, files, x.opts.MaxFiles))
+		return fail(fmt.Errorf("%w: %d files, want 0 to %d", mapper.ErrInvalidArgument, files, x.opts.MaxFiles))
 	}
 	if err := (startParams[P]{Params: params}).Validate(); err != nil {
-		return fail(fmt.Errorf("%w: %w", mapper.ErrArguments, err))
+		return fail(fmt.Errorf("%w: %w", mapper.ErrInvalidArgument, err))
 	}
 	given, err := json.Marshal(params)
 	if err != nil {
-		return fail(fmt.Errorf("%w: %w", mapper.ErrArguments, err))
+		return fail(fmt.Errorf("%w: %w", mapper.ErrInvalidArgument, err))
 	}
 	s, status, err := x.held(ctx, r)
 	if err != nil {
@@ -64,7 +64,7 @@ func (x *Export[P]) Write(ctx context.Context, r *Run, files int, params P) erro
 	next, err := nextStage(ctx, r.engine, s, joinSuffix)
 	if err == nil && next != nil && next.Plan != s.Plan {
 		err = fmt.Errorf("%w: its files are written already, with other numbers or parameters",
-			mapper.ErrOtherArguments)
+			mapper.ErrIDTaken)
 	}
 	if err != nil {
 		return fail(err)
@@ -75,9 +75,6 @@ func (x *Export[P]) Write(ctx context.Context, r *Run, files int, params P) erro
 // held waits until all records of an export that is held are in parts, and returns what its next
 // stage is made of.
 func (x *Export[P]) held(ctx context.Context, r *Run) (stage, *mapper.Status, error) {
-	if x.err != nil {
-		return stage{}, nil, fmt.Errorf("%w: %w", mapper.ErrArguments, x.err)
-	}
 	status, err := r.Jobs()[0].Wait(ctx)
 	if err != nil {
 		return stage{}, nil, err
@@ -90,17 +87,18 @@ func (x *Export[P]) held(ctx context.Context, r *Run) (stage, *mapper.Status, er
 		Coding: p.Coding}
 	switch {
 	case status.Mapper != x.name:
-		err = fmt.Errorf("%w: it is a job of %q", mapper.ErrOtherArguments, status.Mapper)
+		err = fmt.Errorf("%w: it is a job of %q", mapper.ErrIDTaken, status.Mapper)
 	case p.Run != r.place.run:
-		err = fmt.Errorf("%w: the ID is that of another run, %s", mapper.ErrOtherArguments, p.Run)
+		err = fmt.Errorf("%w: the ID is that of another run, %s", mapper.ErrIDTaken, p.Run)
 	case !p.Hold:
 		err = fmt.Errorf("%w: it was not started with StartOptions.Hold, so it writes its files by itself",
-			mapper.ErrState)
-	case status.State == mapper.SucceededWithFailures && !x.opts.AllowFailures:
-		err = fmt.Errorf("%w: job %s has failed on %d entities: see its Failures, and Retry it", mapper.ErrState, r.ID,
+			mapper.ErrWrongState)
+	case status.State == mapper.StateSucceededWithFailures && !x.opts.AllowFailures:
+		err = fmt.Errorf("%w: job %s has failed on %d entities: see its Failures, and Retry it", mapper.ErrWrongState,
+			r.ID,
 			status.Failures)
-	case status.State != mapper.Succeeded && status.State != mapper.SucceededWithFailures:
-		err = fmt.Errorf("%w: job %s is %s: %s", mapper.ErrState, r.ID, status.State, status.Error)
+	case status.State != mapper.StateSucceeded && status.State != mapper.StateSucceededWithFailures:
+		err = fmt.Errorf("%w: job %s is %s: %s", mapper.ErrWrongState, r.ID, status.State, status.Error)
 	}
 	if err == nil {
 		err = x.opts.checkCoding(s.Coding)

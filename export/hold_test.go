@@ -34,7 +34,7 @@ func newNumbered(bucket *blob.Bucket, most int) *export.Export[numbers] {
 		n.First += f.Index
 		return n
 	}
-	return export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], n numbers) (line, error) {
+	return must(export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], n numbers) (line, error) {
 		if e.Value.N < 0 || n != (numbers{}) { // it has the parameters of the start
 			return line{}, mapper.Skip
 		}
@@ -44,7 +44,7 @@ func newNumbered(bucket *blob.Bucket, most int) *export.Export[numbers] {
 		Wrap: func(f export.File) (head, tail string) {
 			return fmt.Sprintf(`{"shard":%d,"of":%d,"records":[`, of(f).First, of(f).Total), "]}"
 		},
-	})
+	}))
 }
 
 func startHeld(t *testing.T, e *mapper.Engine, x *export.Export[numbers], id string, hold bool) *export.Run {
@@ -64,12 +64,12 @@ func TestHold(t *testing.T) {
 	defer bucket.Close()
 	x := newNumbered(bucket, 10)
 	mappertest.Run(t, x.Mappers(), &mappertest.Options{Seed: testflag.Seed(t)},
-		func(t *testing.T, w *mappertest.World) {
+		func(t *testing.T, w *mappertest.Env) {
 			putOrders(t, w.Client)
 			run := startHeld(t, w.Engine, x, "held", true)
-			w.Trouble()
+			w.ResumeFaults()
 			_, err := run.Jobs()[0].Wait(t.Context())
-			w.Calm()
+			w.PauseFaults()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -83,13 +83,13 @@ func TestHold(t *testing.T) {
 				}
 			}
 			agreed := numbers{7, 7 + n}
-			w.Trouble()
+			w.ResumeFaults()
 			for range 5 { // a call may fail, or its answer be lost
 				if err = x.Write(t.Context(), run, 0, agreed); err == nil {
 					break
 				}
 			}
-			w.Calm()
+			w.PauseFaults()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -117,7 +117,7 @@ func TestHold(t *testing.T) {
 				t.Errorf("%d files when they are written, %v, want %d", again, err, n)
 			}
 			err = x.Write(t.Context(), run, 0, numbers{8, 8 + n})
-			if !errors.Is(err, mapper.ErrOtherArguments) {
+			if !errors.Is(err, mapper.ErrIDTaken) {
 				t.Errorf("a Write with other numbers: %v, want ErrOtherArguments", err)
 			}
 		})
@@ -129,7 +129,7 @@ func TestHoldRefused(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
 	x := newNumbered(bucket, 2)
-	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		putOrders(t, w.Client)
 		run := startHeld(t, w.Engine, x, "held", true)
 		if n, err := x.Count(t.Context(), run); err == nil || !strings.Contains(err.Error(), "Options.MaxFiles is 2") {
@@ -158,7 +158,7 @@ func TestHoldRefused(t *testing.T) {
 		if _, err := free.Jobs()[0].Wait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := x.Count(t.Context(), free); !errors.Is(err, mapper.ErrState) {
+		if _, err := x.Count(t.Context(), free); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("the count of an export that is not held: %v, want ErrState", err)
 		}
 	})
@@ -204,7 +204,7 @@ func TestHoldTwoPlans(t *testing.T) {
 		if _, err = run.Wait(t.Context()); err == nil {
 			t.Error("an export of two plans has succeeded")
 		}
-		all, _, err := run.Jobs()[1].Failures(t.Context(), "")
+		all, _, err := run.Jobs()[1].FailuresPage(t.Context(), "")
 		if text := fmt.Sprint(all, err); !strings.Contains(text, "was planned by another Export.Write") {
 			t.Errorf("the failures are %s, want one that says so", text)
 		}
@@ -231,7 +231,7 @@ func TestHoldLateWrite(t *testing.T) {
 		}
 		return err
 	}
-	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		seen, discarded = make(chan bool), make(chan bool)
 		putOrders(t, w.Client)
 		run := startHeld(t, w.Engine, x, "held", true)

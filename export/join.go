@@ -44,7 +44,7 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 		return f, fmt.Errorf("write a file: %w", err)
 	}
 	written := &counter{w: w, sum: sha256.New()}
-	err = x.joinParts(ctx, mapper.FromContext(ctx).Client(), written, &f, s)
+	err = x.joinParts(ctx, mapper.EngineFromContext(ctx).Client(), written, &f, s)
 	if err != nil {
 		cancel()
 		_ = w.Close() // which fails, as its context has ended

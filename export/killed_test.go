@@ -59,7 +59,7 @@ const queueName = "projects/test/locations/here/queues/export"
 // killedEngine returns an engine of a process, with an export that takes some time for each entity.
 func killedEngine(
 	ctx context.Context, datastoreAddr, tasksAddr, dir, target string,
-) (*mapper.Engine, *export.Export[mapper.None], *blob.Bucket, error) {
+) (*mapper.Engine, *export.Export[mapper.NoParams], *blob.Bucket, error) {
 	bucket, err := fileblob.OpenBucket(dir, &fileblob.Options{NoTempDir: true, Metadata: fileblob.MetadataDontWrite})
 	if err != nil {
 		return nil, nil, nil, err
@@ -71,26 +71,27 @@ func killedEngine(
 		return option.WithGRPCConn(conn)
 	}
 	client, failed := datastore.NewClient(ctx, "test",
-		dial(datastoreAddr, grpc.WithChainUnaryInterceptor(mapper.VersionsInterceptor())),
+		dial(datastoreAddr, grpc.WithChainUnaryInterceptor(mapper.ClientInterceptor())),
 		option.WithTelemetryDisabled())
 	err = errors.Join(err, failed)
 	queues, failed := cloudtasks.NewClient(ctx, dial(tasksAddr), option.WithTelemetryDisabled())
 	if err = errors.Join(err, failed); err != nil {
 		return nil, nil, nil, err
 	}
-	queue, err := tasks.NewQueue(queues, queueName, target, &tasks.Options{Unverified: true})
+	queue, err := tasks.NewQueue(queues, queueName, target, &tasks.Options{InsecureSkipVerify: true})
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	x := export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line, error) {
+	x := must(export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.NoParams) (line,
+		error) {
 		time.Sleep(3 * time.Millisecond)
 		if e.Value.N < 0 {
 			return line{}, mapper.Skip
 		}
 		return line(e.Value), nil
-	}, &export.Options{Format: export.JSONLines, Compression: export.Gzip, FileBytes: 10_000})
+	}, &export.Options{Format: export.JSONLines, Compression: export.Gzip, FileBytes: 10_000}))
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: x.Mappers(), Logger: quiet})
+	engine, err := mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: x.Mappers(), Logger: quiet})
 	return engine, x, bucket, err
 }
 
@@ -213,7 +214,7 @@ func TestKilled(t *testing.T) {
 	}
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0",
 		ReuseQueueNames: true})
-	queues, err := e.CloudTasks(t.Context())
+	queues, err := e.TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +247,7 @@ func TestKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	putOrders(t, engine.Client())
-	run, err := x.Start(t.Context(), engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{
+	run, err := x.Start(t.Context(), engine, mapper.Query{Kind: "Order"}, mapper.NoParams{}, &export.StartOptions{
 		StartOptions: mapper.StartOptions{ID: "orders", PageSize: 20}, Folder: folder})
 	if err != nil {
 		t.Fatal(err)

@@ -99,7 +99,7 @@ func testLateAfterDiscard(t *testing.T, c lateCall, before bool) {
 	s.hook = leaving(s, l.hook)
 	bucket := s.open()
 	x := newExport(bucket, &export.Options{Files: 2})
-	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		putOrders(t, w.Client)
 		first, err := startIn(t, w, x, "first", folder)
 		if err != nil {
@@ -114,7 +114,8 @@ func testLateAfterDiscard(t *testing.T, c lateCall, before bool) {
 		discard := func() {
 			t.Helper()
 			switch err := first.Discard(t.Context()); {
-			case c.told && (!errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), "it has succeeded")):
+			case c.told && (!errors.Is(err, mapper.ErrWrongState) ||
+				!strings.Contains(err.Error(), "it has succeeded")):
 				t.Errorf("%v, want ErrState, as it has succeeded", err)
 			case !c.told && err != nil:
 				t.Fatal(err)
@@ -182,7 +183,7 @@ func TestLateInRun(t *testing.T) {
 				return err
 			})
 			x := newExport(s.open(), &export.Options{Files: 2})
-			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 				putOrders(t, w.Client)
 				run, err := startIn(t, w, x, "orders", folder)
 				if err != nil {
@@ -247,7 +248,7 @@ func TestLateListings(t *testing.T) {
 		}
 		return c.effect()
 	}
-	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		putOrders(t, w.Client)
 		first, err := startIn(t, w, x, "first", folder)
 		if err != nil {

@@ -36,10 +36,11 @@ var writeOld = flag.String("old", "", "have TestOldRecords write testdata/old/`N
 const oldOrders = 60
 
 // newAged returns the export whose records are on file. Changing it makes them unreadable.
-func newAged(bucket *blob.Bucket) *export.Export[mapper.None] {
-	return export.New("aged", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line, error) {
+func newAged(bucket *blob.Bucket) *export.Export[mapper.NoParams] {
+	return must(export.New("aged", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.NoParams) (line,
+		error) {
 		return line(e.Value), nil
-	}, &export.Options{Compression: export.Gzip, Files: 3})
+	}, &export.Options{Compression: export.Gzip, Files: 3}))
 }
 
 // oldKinds are the kinds of the records on file, and that of the entities.
@@ -50,7 +51,7 @@ var oldKinds = []string{"ScattermapJob", "ScattermapRange", "ScattermapSlot", "S
 type relic struct {
 	*testing.T
 	store  *store
-	export *export.Export[mapper.None]
+	export *export.Export[mapper.NoParams]
 	client *datastore.Client
 	raw    datastorepb.DatastoreClient
 	engine *mapper.Engine
@@ -72,7 +73,7 @@ func newRelic(t *testing.T) *relic {
 			handler.ServeHTTP(rw, req)
 		}))})
 	var err error
-	r.client, err = e.Datastore(t.Context(), "test", mapper.WithVersions())
+	r.client, err = e.DatastoreClient(t.Context(), "test", mapper.ClientOption())
 	must(err)
 	t.Cleanup(func() { r.client.Close() })
 	conn, err := grpc.NewClient("passthrough:///"+e.DatastoreAddr(),
@@ -80,16 +81,16 @@ func newRelic(t *testing.T) *relic {
 	must(err)
 	t.Cleanup(func() { conn.Close() })
 	r.raw = datastorepb.NewDatastoreClient(conn)
-	queues, err := e.CloudTasks(t.Context())
+	queues, err := e.TasksClient(t.Context())
 	must(err)
 	t.Cleanup(func() { queues.Close() })
 	_, err = queues.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: "projects/test/locations/here",
 		Queue: &cloudtaskspb.Queue{
 			Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 2}}})
 	must(err)
-	queue, err := tasks.NewQueue(queues, queueName, "http://worker/mapper/", &tasks.Options{Unverified: true})
+	queue, err := tasks.NewQueue(queues, queueName, "http://worker/mapper/", &tasks.Options{InsecureSkipVerify: true})
 	must(err)
-	r.engine, err = mapper.New(r.client, queue, &mapper.Options{Mappers: r.export.Mappers(),
+	r.engine, err = mapper.NewEngine(r.client, queue, &mapper.EngineOptions{Mappers: r.export.Mappers(),
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	must(err)
 	handler = r.engine.Handler()
@@ -98,8 +99,9 @@ func newRelic(t *testing.T) *relic {
 
 func (r *relic) start(id string) *export.Run {
 	r.Helper()
-	run, err := r.export.Start(r.Context(), r.engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{
-		StartOptions: mapper.StartOptions{ID: id, PageSize: 6}, Folder: "out/" + id})
+	run, err := r.export.Start(r.Context(), r.engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
+		&export.StartOptions{
+			StartOptions: mapper.StartOptions{ID: id, PageSize: 6}, Folder: "out/" + id})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -301,11 +303,11 @@ func TestOldDiscard(t *testing.T) {
 		}
 		return run
 	}
-	if err := find("done", -1).Discard(t.Context()); !errors.Is(err, mapper.ErrState) {
+	if err := find("done", -1).Discard(t.Context()); !errors.Is(err, mapper.ErrWrongState) {
 		t.Errorf("%v, want ErrState for one that has succeeded", err)
 	}
-	if _, err := r.export.Start(t.Context(), r.engine, mapper.Query{Kind: "Order"}, mapper.None{},
-		&export.StartOptions{Folder: "out/paused/below"}); !errors.Is(err, mapper.ErrArguments) ||
+	if _, err := r.export.Start(t.Context(), r.engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
+		&export.StartOptions{Folder: "out/paused/below"}); !errors.Is(err, mapper.ErrInvalidArgument) ||
 		!strings.Contains(err.Error(), `"out/paused"`) {
 		t.Errorf("%v, want an error that names the folder of the export which may delete what is there", err)
 	}

@@ -57,7 +57,7 @@ func parquetEncoding[R any](c Compression) (p *parquetFormat[R], err error) {
 		p.codec = &parquet.Gzip
 	case Zstd:
 		p.codec = &parquet.Zstd
-	case None:
+	case Uncompressed:
 	}
 	return p, nil
 }

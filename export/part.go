@@ -49,7 +49,7 @@ func entityName(run, name string) string {
 // written then would be in no file.
 func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], s startParams[P]) error {
 	if x.opts.AllowFailures {
-		begun, err := hasBegun(ctx, mapper.FromContext(ctx).Client(), s.Export+joinSuffix)
+		begun, err := hasBegun(ctx, mapper.EngineFromContext(ctx).Client(), s.Export+joinSuffix)
 		if err != nil {
 			return err
 		}
@@ -65,8 +65,8 @@ func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], s startP
 	if err != nil {
 		return mapper.Permanent(fmt.Errorf("a part can't be written: %w", err))
 	}
-	path := (place{s.Folder, s.Run, s.Layout == 0}).part(p.Name())
-	p.OnLost(func(ctx context.Context) {
+	path := (place{s.Folder, s.Run, s.Layout == 0}).part(p.UniqueName())
+	p.OnRollback(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
 		_ = x.bucket.Delete(ctx, path) // otherwise the last stage does
@@ -76,7 +76,7 @@ func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], s startP
 		return fmt.Errorf("write part %s: %w", path, err)
 	}
 	n := int64(len(p.Records))
-	p.Put(datastore.NameKey(partKind, entityName(s.Run, p.Name()), nil), &part{n, int64(len(text))})
+	p.Put(datastore.NameKey(partKind, entityName(s.Run, p.UniqueName()), nil), &part{n, int64(len(text))})
 	p.Count(recordsCounter, n)
 	p.Count(bytesCounter, int64(len(text)))
 	p.Count(partsCounter, 1)

@@ -30,12 +30,12 @@ import (
 // scattermap.
 func TestFormats(t *testing.T) {
 	for _, format := range []export.Format{export.JSONLines, export.JSON, export.CSV, export.Avro, export.Parquet} {
-		for _, compression := range []export.Compression{export.None, export.Gzip, export.Zstd} {
+		for _, compression := range []export.Compression{export.Uncompressed, export.Gzip, export.Zstd} {
 			t.Run(fmt.Sprintf("%s/%s", format, compression), func(t *testing.T) {
 				bucket := memblob.OpenBucket(nil)
 				defer bucket.Close()
 				x := newExport(bucket, &export.Options{Format: format, Compression: compression, Files: 3})
-				mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+				mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 					putOrders(t, w.Client)
 					m := runExport(t, w, x)
 					if len(m.Files) != 3 {
@@ -125,7 +125,7 @@ func readLinesIn(t *testing.T, folder string, m *export.Manifest, bucket *blob.B
 		fail(err)
 		defer z.Close()
 		r = z
-	case export.None:
+	case export.Uncompressed:
 	}
 	switch m.Format {
 	case export.JSON:

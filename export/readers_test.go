@@ -503,9 +503,9 @@ func TestReaders(t *testing.T) {
 	count := 300
 	for i, format := range []export.Format{export.Parquet, export.Avro, export.CSV, export.JSONLines} {
 		r := rand.New(rand.NewPCG(seed, uint64(i)))
-		compression := []export.Compression{export.None, export.Gzip}[r.IntN(2)]
+		compression := []export.Compression{export.Uncompressed, export.Gzip}[r.IntN(2)]
 		if format == export.CSV || format == export.JSONLines {
-			compression = export.None
+			compression = export.Uncompressed
 		}
 		records := make([]sample, count)
 		for id := range records {
@@ -648,10 +648,10 @@ func exportAll[R any](t *testing.T, o export.Options, records []R) (file []byte)
 	t.Helper()
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
-	x := export.New("all", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (R, error) {
+	x := must(export.New("all", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.NoParams) (R, error) {
 		return records[e.Key.ID-1], nil
-	}, &o)
-	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+	}, &o))
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		for i := range records {
 			if _, err := w.Client.Put(t.Context(), datastore.IDKey("Order", int64(i+1), nil), &order{}); err != nil {
 				t.Fatal(err)
@@ -663,7 +663,7 @@ func exportAll[R any](t *testing.T, o export.Options, records []R) (file []byte)
 		}
 		m, err := run.Wait(t.Context())
 		if err != nil {
-			failures, _, _ := run.Jobs()[0].Failures(t.Context(), "")
+			failures, _, _ := run.Jobs()[0].FailuresPage(t.Context(), "")
 			t.Fatal(err, failures)
 		}
 		if file, err = bucket.ReadAll(t.Context(), "f/"+m.Files[0].Name); err != nil {

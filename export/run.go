@@ -47,7 +47,7 @@ func (r *Run) load(ctx context.Context, name string) error {
 		return fmt.Errorf("the job's parameters: %w", err)
 	}
 	if name != "" && status.Mapper != name {
-		return fmt.Errorf("%w: it is a job of %q", mapper.ErrOtherArguments, status.Mapper)
+		return fmt.Errorf("%w: it is a job of %q", mapper.ErrIDTaken, status.Mapper)
 	}
 	r.place = place{params.Folder, params.Run, params.Layout == 0}
 	r.Folder = params.Folder
@@ -65,7 +65,7 @@ func (r *Run) find(ctx context.Context, name string) (known bool, err error) {
 	for _, job := range jobs[1:] {
 		if _, err := job.Status(ctx); err == nil {
 			return false, fmt.Errorf("%w: job %s of an earlier export is there still, and would be taken for one of "+
-				"this: clean it up, or choose another ID", mapper.ErrArguments, job.ID)
+				"this: clean it up, or choose another ID", mapper.ErrInvalidArgument, job.ID)
 		} else if !errors.Is(err, mapper.ErrNoSuchJob) {
 			return false, err
 		}
@@ -92,9 +92,10 @@ func (r *Run) Wait(ctx context.Context) (*Manifest, error) {
 			return nil, fmt.Errorf("export %s: %w", r.ID, err)
 		}
 		switch {
-		case status.State == mapper.Succeeded || status.State == mapper.SucceededWithFailures && i == 0 && r.allow:
+		case status.State == mapper.StateSucceeded || status.State == mapper.StateSucceededWithFailures && i == 0 &&
+			r.allow:
 			continue
-		case status.State == mapper.SucceededWithFailures:
+		case status.State == mapper.StateSucceededWithFailures:
 			stopped = fmt.Errorf("export %s: job %s has failed on %d entities: see its Failures, and Retry it", r.ID,
 				job.ID, status.Failures)
 		default:
@@ -135,13 +136,13 @@ func awaitJob(ctx context.Context, job *mapper.Job, follows bool) (*mapper.Statu
 }
 
 // Discard deletes what an export has written that was aborted, has failed, or has failures that
-// nobody retries. It is mapper.ErrState for one that goes on, or has succeeded: its manifest is
-// there, whatever has become of its jobs. What is left is a mark that the run was discarded, so
+// nobody retries. It is mapper.ErrWrongState for one that goes on, or has succeeded: its manifest
+// is there, whatever has become of its jobs. What is left is a mark that the run was discarded, so
 // that whatever comes late of it does not count. Its jobs stay: clean them up, but do not go on
 // with them.
 func (r *Run) Discard(ctx context.Context) error {
 	fail := func(err error) error { return fmt.Errorf("export: discard %s: %w", r.ID, err) }
-	succeeded := fmt.Errorf("%w: it has succeeded: delete the folder %q", mapper.ErrState, r.Folder)
+	succeeded := fmt.Errorf("%w: it has succeeded: delete the folder %q", mapper.ErrWrongState, r.Folder)
 	decided, err := r.place.decided(ctx, r.bucket)
 	if err != nil {
 		return fail(err)
@@ -159,9 +160,9 @@ func (r *Run) Discard(ctx context.Context) error {
 			return fail(err)
 		}
 		if !status.State.Ended() {
-			return fail(fmt.Errorf("%w: job %s is %s: abort it first", mapper.ErrState, job.ID, status.State))
+			return fail(fmt.Errorf("%w: job %s is %s: abort it first", mapper.ErrWrongState, job.ID, status.State))
 		}
-		if status.State == mapper.Succeeded || status.State == mapper.SucceededWithFailures && r.allow {
+		if status.State == mapper.StateSucceeded || status.State == mapper.StateSucceededWithFailures && r.allow {
 			done++
 		}
 	}

@@ -43,8 +43,8 @@ type simulation struct {
 	seed   uint64
 	store  *store
 	clean  *blob.Bucket // without faults
-	export *export.Export[mapper.None]
-	world  *mappertest.World
+	export *export.Export[mapper.NoParams]
+	world  *mappertest.Env
 
 	mu       sync.Mutex
 	rng      *rand.Rand
@@ -74,7 +74,7 @@ func simulate(t *testing.T, seed uint64) {
 	options := &export.Options{Format: export.JSONLines, Files: 1 + s.rng.IntN(4)}
 	s.export = newExport(s.store.open(), options)
 	mappertest.Run(t, s.export.Mappers(), &mappertest.Options{Seed: seed, Workers: 2 + s.rng.IntN(10)},
-		func(t *testing.T, w *mappertest.World) {
+		func(t *testing.T, w *mappertest.Env) {
 			s.T, s.world = t, w
 			s.run()
 		})
@@ -231,7 +231,7 @@ func (s *simulation) run() {
 	s.store.put(folder+"/of somebody else", []byte("x"))
 	s.store.put("of/other.json", []byte("x"))
 	s.setCalm(false)
-	s.world.Trouble()
+	s.world.ResumeFaults()
 	until := time.Now().Add(time.Duration(30+s.rng.IntN(90)) * time.Minute)
 	var operators sync.WaitGroup
 	for i := range 2 + s.rng.IntN(3) {
@@ -250,7 +250,7 @@ func (s *simulation) run() {
 		}
 	})
 	operators.Wait()
-	s.world.Calm()
+	s.world.PauseFaults()
 	s.setCalm(true)
 	s.pending.Wait()
 	s.end()
@@ -283,13 +283,14 @@ func (s *simulation) act(ctx context.Context, rng *rand.Rand, id string) {
 		s.mu.Lock()
 		s.ids[id] = true
 		s.mu.Unlock()
-		run, err = s.export.Start(ctx, s.world.Engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{
-			StartOptions: mapper.StartOptions{ID: id, PageSize: 8 + rng.IntN(30)}, Folder: folder})
+		run, err = s.export.Start(ctx, s.world.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
+			&export.StartOptions{
+				StartOptions: mapper.StartOptions{ID: id, PageSize: 8 + rng.IntN(30)}, Folder: folder})
 		if err != nil && strings.Contains(err.Error(), "is there still") {
 			for _, suffix := range []string{"-join", "-delete"} {
 				job := s.world.Engine.Job(id + suffix)
 				_ = job.Abort(ctx)
-				_ = job.CleanUp(ctx, &mapper.CleanUpOptions{Job: true})
+				_ = job.CleanUp(ctx, &mapper.CleanUpOptions{IncludeJob: true})
 			}
 		}
 		if err != nil {
@@ -313,7 +314,7 @@ func (s *simulation) act(ctx context.Context, rng *rand.Rand, id string) {
 		_ = job.Retry(ctx)
 	case dice < 10: // so that the ID is free
 		for _, job := range run.Jobs() {
-			_ = job.CleanUp(ctx, &mapper.CleanUpOptions{Job: true})
+			_ = job.CleanUp(ctx, &mapper.CleanUpOptions{IncludeJob: true})
 		}
 	default:
 		ctx, cancel := context.WithTimeout(ctx, time.Duration(rng.Float64()*float64(3*time.Minute)))
@@ -342,7 +343,7 @@ func (s *simulation) end() {
 			switch err := run.Discard(s.Context()); {
 			case err == nil:
 				discarded++
-			case errors.Is(err, mapper.ErrState) && strings.Contains(err.Error(), "has succeeded"):
+			case errors.Is(err, mapper.ErrWrongState) && strings.Contains(err.Error(), "has succeeded"):
 				succeeded++
 			default:
 				s.Errorf("discard %s at the end: %v", id, err)

@@ -221,8 +221,9 @@ func (x *Export[P]) checkFiles(n int) error {
 func startStage(ctx context.Context, e *mapper.Engine, m *mapper.Mapper[stage], suffix string, s stage) error {
 	q := mapper.Query{Kind: fileKind, Start: fileKey(s.Run, 0),
 		End: datastore.NameKey(fileKind, entityName(s.Run, lastName), nil)}
-	_, err := m.Start(names.Owning(ctx), e, q, s, &mapper.StartOptions{ID: s.Export + suffix, Beside: true, PageSize: 1,
-		Timeout: e.Queue().Deadline() / 2})
+	_, err := m.Start(names.Owning(ctx), e, q, s, &mapper.StartOptions{ID: s.Export + suffix, AllowOverlap: true,
+		PageSize:      1,
+		EntityTimeout: e.Queue().DispatchDeadline() / 2})
 	return err
 }
 
@@ -240,11 +241,11 @@ func (x *Export[P]) fileName(s stage, f plannedFile) string {
 
 // list ends the second stage: it checks what the files have, before anything is deleted, and starts
 // the third one.
-func (x *Export[P]) list(ctx context.Context, d *mapper.Done, s stage) error {
+func (x *Export[P]) list(ctx context.Context, d *mapper.Completion, s stage) error {
 	if d.Status.Failures > 0 {
 		return nil // a retry comes here again
 	}
-	e := mapper.FromContext(ctx)
+	e := mapper.EngineFromContext(ctx)
 	if begun, err := stageBegun(ctx, e, s, deleteSuffix); begun || err != nil {
 		return err
 	}
@@ -278,7 +279,7 @@ func (x *Export[P]) manifest(ctx context.Context, s stage) (*Manifest, error) {
 	keys, files := fileKeys(s), make([]plannedFile, s.Files)
 	for i := 0; i < len(keys); i += 1000 {
 		j := min(i+1000, len(keys))
-		if err := mapper.FromContext(ctx).Client().GetMulti(ctx, keys[i:j], files[i:j]); err != nil {
+		if err := mapper.EngineFromContext(ctx).Client().GetMulti(ctx, keys[i:j], files[i:j]); err != nil {
 			return nil, fmt.Errorf("read the files: %w", err)
 		}
 	}
@@ -354,13 +355,12 @@ func coverage(ctx context.Context, s stage) (*mapper.Proof, error) {
 	if s.Parts > exactParts {
 		return nil, nil
 	}
-	proof, err := mapper.FromContext(ctx).Job(s.Export).Verify(ctx)
+	proof, err := mapper.EngineFromContext(ctx).Job(s.Export).Verify(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if len(proof.Problems) > 0 {
-		return nil, mapper.Permanent(fmt.Errorf("the records of job %s do not prove that it covered its query: %s",
-			s.Export, proof.Problems[0]))
+	if err := proof.Err(); err != nil {
+		return nil, mapper.Permanent(fmt.Errorf("verify job %s: %w", s.Export, err))
 	}
 	return proof, nil
 }

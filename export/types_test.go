@@ -27,10 +27,13 @@ func one[R any](t *testing.T, o export.Options, record R) (file []byte, failed e
 	t.Helper()
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
-	x := export.New("one", bucket, func(context.Context, *mapper.Entity[order], mapper.None) (R, error) {
+	x, err := export.New("one", bucket, func(context.Context, *mapper.Entity[order], mapper.NoParams) (R, error) {
 		return record, nil
 	}, &o)
-	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+	if err != nil {
+		return nil, err
+	}
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		_, err := w.Client.Put(t.Context(), datastore.IDKey("Order", 1, nil), &order{})
 		if err != nil {
 			t.Fatal(err)
@@ -225,7 +228,7 @@ func TestEmptyFiles(t *testing.T) {
 		bucket := memblob.OpenBucket(nil)
 		defer bucket.Close()
 		x := newExport(bucket, &export.Options{Compression: compression, Files: 3})
-		mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+		mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 			if _, err := w.Client.Put(t.Context(), datastore.IDKey("Order", 1, nil), &order{N: 1}); err != nil {
 				t.Fatal(err)
 			}

@@ -20,17 +20,18 @@ import (
 
 var everyFormat = []export.Format{export.JSONLines, export.JSON, export.CSV, export.Avro, export.Parquet}
 
-// startOf returns what Start says of records of a type; it needs no engine to refuse one.
+// startOf returns what New or Start says of records of a type; it needs no engine to refuse one.
 func startOf[R any](t *testing.T, format export.Format) error {
 	t.Helper()
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
-	x := export.New("one", bucket, func(context.Context, *mapper.Entity[order], mapper.None) (R,
-		error) {
+	x, err := export.New("one", bucket, func(context.Context, *mapper.Entity[order], mapper.NoParams) (R, error) {
 		return *new(R), nil
-	},
-		&export.Options{Format: format})
-	_, err := x.Start(t.Context(), nil, mapper.Query{Kind: "Order"}, mapper.None{}, nil)
+	}, &export.Options{Format: format})
+	if err != nil {
+		return err
+	}
+	_, err = x.Start(t.Context(), nil, mapper.Query{Kind: "Order"}, mapper.NoParams{}, nil)
 	if err != nil && strings.Contains(err.Error(), "there is no engine") {
 		return nil // it went on to that
 	}
@@ -298,12 +299,12 @@ func failureOf[R any](t *testing.T, format export.Format, record R) (failure str
 	t.Helper()
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
-	x := export.New("one", bucket, func(context.Context, *mapper.Entity[order], mapper.None) (R,
+	x := must(export.New("one", bucket, func(context.Context, *mapper.Entity[order], mapper.NoParams) (R,
 		error) {
 		return record, nil
 	},
-		&export.Options{Format: format, AllowFailures: true})
-	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+		&export.Options{Format: format, AllowFailures: true}))
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		if _, err := w.Client.Put(t.Context(), datastore.IDKey("Order", 1, nil), &order{}); err != nil {
 			t.Fatal(err)
 		}
@@ -314,7 +315,7 @@ func failureOf[R any](t *testing.T, format export.Format, record R) (failure str
 		if _, err = run.Wait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		failures, _, err := run.Jobs()[0].Failures(t.Context(), "")
+		failures, _, err := run.Jobs()[0].FailuresPage(t.Context(), "")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -29,12 +29,12 @@ import (
 // A deployed is the engine that deliveries come to. Another build may take its place.
 type deployed struct {
 	*mapper.Engine
-	deploy func(mappers []mapper.Definition)
+	deploy func(mappers []mapper.AnyMapper)
 }
 
 // runAsked runs a test in a bubble, in which it is asked about each delivery: how often it is
 // carried out, at the same time.
-func runAsked(t *testing.T, mappers []mapper.Definition, ask func(path, body string) int, test func(t *testing.T,
+func runAsked(t *testing.T, mappers []mapper.AnyMapper, ask func(path, body string) int, test func(t *testing.T,
 	client *datastore.Client, d *deployed)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -50,21 +50,22 @@ func runAsked(t *testing.T, mappers []mapper.Definition, ask func(path, body str
 				t.Fatal(err)
 			}
 		}
-		client, err := em.Datastore(t.Context(), "test", mapper.WithVersions())
+		client, err := em.DatastoreClient(t.Context(), "test", mapper.ClientOption())
 		must(err)
 		t.Cleanup(func() { client.Close() })
-		queues, err := em.CloudTasks(t.Context())
+		queues, err := em.TasksClient(t.Context())
 		must(err)
 		t.Cleanup(func() { queues.Close() })
 		_, err = queues.CreateQueue(t.Context(),
 			&cloudtaskspb.CreateQueueRequest{Parent: "projects/test/locations/here",
 				Queue: &cloudtaskspb.Queue{Name: queueName}})
 		must(err)
-		queue, err := tasks.NewQueue(queues, queueName, "http://worker/mapper/", &tasks.Options{Unverified: true})
+		queue, err := tasks.NewQueue(queues, queueName, "http://worker/mapper/",
+			&tasks.Options{InsecureSkipVerify: true})
 		must(err)
 		d := new(deployed)
-		d.deploy = func(mappers []mapper.Definition) {
-			d.Engine, err = mapper.New(client, queue, &mapper.Options{Mappers: mappers,
+		d.deploy = func(mappers []mapper.AnyMapper) {
+			d.Engine, err = mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: mappers,
 				Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 			must(err)
 			handler = d.Handler()
@@ -104,9 +105,9 @@ func serveTimes(handler http.Handler, ask func(path, body string) int, rw http.R
 }
 
 // startOrders starts an export of all orders.
-func startOrders(t *testing.T, e *deployed, x *export.Export[mapper.None]) *export.Run {
+func startOrders(t *testing.T, e *deployed, x *export.Export[mapper.NoParams]) *export.Run {
 	t.Helper()
-	run, err := x.Start(t.Context(), e.Engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{
+	run, err := x.Start(t.Context(), e.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{}, &export.StartOptions{
 		StartOptions: mapper.StartOptions{ID: "orders", PageSize: 50}, Folder: folder})
 	if err != nil {
 		t.Fatal(err)
@@ -272,7 +273,7 @@ func TestOthersStage(t *testing.T) {
 		run := startOrders(t, e, x)
 		stage := `{"export":"orders","run":"another","folder":"else","files":1,"parts":1,"records":1,"failures":0,` +
 			`"query":{"kind":"Order"},"layout":2}`
-		if _, err := e.StartNamed(t.Context(), "orders-join", mapper.Query{Kind: "Order"}, []byte(stage),
+		if _, err := e.StartByName(t.Context(), "orders-join", mapper.Query{Kind: "Order"}, []byte(stage),
 			&mapper.StartOptions{ID: "orders-join"}); err != nil {
 			t.Fatal(err)
 		}
@@ -302,8 +303,9 @@ func TestDiscardBesideOthers(t *testing.T) {
 	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *deployed) {
 		putOrders(t, client)
 		start := func(id string) *export.Run {
-			run, err := x.Start(t.Context(), e.Engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{
-				StartOptions: mapper.StartOptions{ID: id, PageSize: 50}, Folder: folder})
+			run, err := x.Start(t.Context(), e.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
+				&export.StartOptions{
+					StartOptions: mapper.StartOptions{ID: id, PageSize: 50}, Folder: folder})
 			if err == nil {
 				_, err = run.Jobs()[0].Wait(t.Context())
 			}
@@ -339,7 +341,7 @@ func TestDiscardBesideOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 		checkLast(t, s, second, m)
-		if err := second.Discard(t.Context()); !errors.Is(err, mapper.ErrState) {
+		if err := second.Discard(t.Context()); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("%v, want ErrState for one that has succeeded", err)
 		}
 		checkLast(t, s, second, m)

@@ -2,7 +2,7 @@
 // and see how they stand, and to whatever starts jobs for them, such as a schedule. A service
 // mounts it beside the engine's own handler:
 //
-//	api, err := jobsapi.New(engine, &jobsapi.Options{Allow: verifier.Allow})
+//	api, err := jobsapi.NewHandler(engine, &jobsapi.Options{Allow: verifier.Allow})
 //	...
 //	mux.Handle("/mapper/", engine.Handler()) // Cloud Tasks
 //	mux.Handle("/jobs", api)                 // operators
@@ -17,16 +17,16 @@
 //	                           is {"kind", "namespace", "filters"}, and a filter {"property": "seen",
 //	                           "op": "<", "value": {"time": "2026-10-24T00:00:00Z"}}, see mapper.Filter
 //	POST /jobs/plan            estimates what such a job would take, and starts none: mapper.Estimate.
-//	                           "per_entity" is how long the function takes for an entity, in
-//	                           nanoseconds, and "writes" how many entities it writes for each
+//	                           "per_entity_ns" is how long the function takes for an entity, and
+//	                           "writes" how many entities it writes for each
 //	GET  /jobs                 lists jobs, the one that was started last first:
 //	                           ?state=running&mapper=add-credit; all=true lists those of other queues, too
 //	GET  /jobs/ID              tells how a job stands: mapper.Status
 //	GET  /jobs/ID/failures     lists its failures: mapper.Failure
-//	GET  /jobs/ID/causes       lists their causes, with counts and an example of each: mapper.Cause
-//	GET  /jobs/ID/left         lists what an undo has left as it is: mapper.Left
+//	GET  /jobs/ID/causes       lists their causes, with counts and an example of each: mapper.FailureCause
+//	GET  /jobs/ID/left         lists what an undo has left as it is: mapper.NotUndone
 //	GET  /jobs/ID/examples     lists what a rehearsal would do to some entities, before and after: mapper.Example
-//	GET  /jobs/ID/history      lists what was done to it, by whom and why: mapper.Act
+//	GET  /jobs/ID/history      lists what was done to it, by whom and why: mapper.HistoryEntry
 //	POST /jobs/ID/pause        has it begin no more pages
 //	POST /jobs/ID/resume       has it go on
 //	POST /jobs/ID/abort        ends it
@@ -35,8 +35,8 @@
 //	                           mapper.StartOptions, or nothing
 //	POST /jobs/ID/move         has it belong to a queue of this service
 //	POST /jobs/ID/rate         sets how fast it goes: {"entities", "writes", "ramp"}, see mapper.Rate;
-//	                           "for_ns" is for how long
-//	POST /jobs/ID/clean-up     has its records deleted: {"failures", "job", "expire"}, see
+//	                           "for_ns" is for how long; {"entities": -1} lifts the limits
+//	POST /jobs/ID/clean-up     has its records deleted: {"failures", "job", "expire_ns"}, see
 //	                           mapper.CleanUpOptions
 //
 // A POST may have a reason, ?reason=TEXT, which is kept in the job's history and logged with who

@@ -2,6 +2,7 @@ package jobsapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/scattermap/scattermap/internal/oldnames"
 	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/internal/strictjson"
 	"github.com/scattermap/scattermap/mapper"
@@ -23,9 +25,9 @@ import (
 // Options are the settings of a handler.
 type Options struct {
 	// Allow returns who has sent a request, or an error for one that is not allowed:
-	// [tasks.ErrToken] is answered by 401, and any other error by 403. The log says what it was,
-	// and the answer does not. [tasks.Verifier.Allow] is such a function, and a deployer's own may
-	// be another. Nobody is allowed anything without one.
+	// [tasks.ErrUnauthenticated] is answered by 401, and any other error by 403. The log says what
+	// it was, and the answer does not. [tasks.Verifier.Authenticate] is such a function, and a
+	// deployer's own may be another. Nobody is allowed anything without one.
 	Allow func(r *http.Request) (who string, err error)
 
 	// Prefix is the path of the list of jobs. Defaults to "/jobs".
@@ -39,8 +41,8 @@ type Options struct {
 // something in front of it protects.
 func Anybody(*http.Request) (who string, err error) { return "", nil }
 
-// New returns the handler of the jobs of an engine.
-func New(e *mapper.Engine, o *Options) (http.Handler, error) {
+// NewHandler returns the handler of the jobs of an engine.
+func NewHandler(e *mapper.Engine, o *Options) (http.Handler, error) {
 	if e == nil {
 		return nil, errors.New("jobsapi: the engine is nil")
 	}
@@ -124,13 +126,28 @@ func (s service) status(r *http.Request) (any, error) {
 // job returns the job of a request's path.
 func (s service) job(r *http.Request) *mapper.Job { return s.engine.Job(r.PathValue("id")) }
 
+// settings are those of a job, also under the names that older clients send.
+type settings struct {
+	mapper.StartOptions
+	oldnames.Start
+}
+
+// current returns the settings under their names.
+func (s settings) current() *mapper.StartOptions {
+	o := s.StartOptions
+	o.DryRun, o.AllowOverlap = o.DryRun || s.Rehearse, o.AllowOverlap || s.Beside
+	o.ExpectedWorkers = cmp.Or(o.ExpectedWorkers, s.Workers)
+	o.EntityTimeout = cmp.Or(o.EntityTimeout, s.Timeout)
+	return &o
+}
+
 // start starts a job.
 func (s service) start(r *http.Request) (any, error) {
 	var start struct {
 		Mapper string          `json:"mapper"`
 		Query  mapper.Query    `json:"query"`
 		Params json.RawMessage `json:"params"`
-		mapper.StartOptions
+		settings
 	}
 	ctx, err := because(r)
 	if err != nil {
@@ -142,7 +159,7 @@ func (s service) start(r *http.Request) (any, error) {
 	if start.ID == "" {
 		return nil, operator.BadRequest(`"id" is empty: it makes repeated requests start one job`)
 	}
-	job, err := s.engine.StartNamed(ctx, start.Mapper, start.Query, start.Params, &start.StartOptions)
+	job, err := s.engine.StartByName(ctx, start.Mapper, start.Query, start.Params, start.current())
 	if err != nil {
 		return nil, err
 	}
@@ -154,10 +171,11 @@ func (s service) plan(r *http.Request) (any, error) {
 	var plan struct {
 		Mapper    string          `json:"mapper"`
 		Query     mapper.Query    `json:"query"`
-		PerEntity time.Duration   `json:"per_entity"`
+		PerEntity time.Duration   `json:"per_entity_ns"`
+		Before    time.Duration   `json:"per_entity"` // as older clients name it
 		Writes    float64         `json:"writes"`
 		Params    json.RawMessage `json:"params"` // as those of a start; they are checked
-		mapper.StartOptions
+		settings
 	}
 	if _, err := parameters(r); err != nil {
 		return nil, err
@@ -166,7 +184,8 @@ func (s service) plan(r *http.Request) (any, error) {
 		return nil, err
 	}
 	return mapper.PlanNamed(r.Context(), s.engine, plan.Mapper, plan.Query, &mapper.PlanOptions{
-		StartOptions: plan.StartOptions, PerEntity: plan.PerEntity, Writes: plan.Writes, Params: plan.Params,
+		StartOptions: *plan.current(), TimePerEntity: cmp.Or(plan.PerEntity, plan.Before), WritesPerEntity: plan.Writes,
+		Params: plan.Params,
 	})
 }
 
@@ -181,7 +200,7 @@ func (s service) list(r *http.Request) (any, error) {
 		return nil, operator.BadRequest(fmt.Sprintf("the parameter all is %q, it has to be true or false", all))
 	}
 	o := &mapper.JobsOptions{State: mapper.State(q.Get("state")), Mapper: q.Get("mapper"), AllQueues: all == "true"}
-	jobs, next, err := s.engine.Jobs(r.Context(), o, q.Get("cursor"))
+	jobs, next, err := s.engine.JobsPage(r.Context(), o, q.Get("cursor"))
 	return struct {
 		Jobs []mapper.JobInfo `json:"jobs"`
 		Next string           `json:"next,omitempty"`
@@ -194,7 +213,7 @@ func (s service) failures(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	failures, next, err := s.job(r).Failures(r.Context(), q.Get("cursor"))
+	failures, next, err := s.job(r).FailuresPage(r.Context(), q.Get("cursor"))
 	return struct {
 		Failures []mapper.Failure `json:"failures"`
 		Next     string           `json:"next,omitempty"`
@@ -206,10 +225,10 @@ func (s service) causes(r *http.Request) (any, error) {
 	if _, err := parameters(r); err != nil {
 		return nil, err
 	}
-	causes, err := s.job(r).Causes(r.Context())
+	causes, err := s.job(r).FailureCauses(r.Context())
 	return struct {
-		Causes []mapper.Cause `json:"causes"`
-	}{append([]mapper.Cause{}, causes...)}, err
+		Causes []mapper.FailureCause `json:"causes"`
+	}{append([]mapper.FailureCause{}, causes...)}, err
 }
 
 // retry has a job process its failures again, or those of one cause.
@@ -227,7 +246,7 @@ func (s service) retry(r *http.Request) (any, error) {
 
 // undo starts the undo of a job. A request without a body has the defaults.
 func (s service) undo(r *http.Request) (any, error) {
-	var o mapper.StartOptions
+	var o settings
 	ctx, err := because(r)
 	if err == nil && r.ContentLength != 0 {
 		err = decode(r, "the settings of an undo", &o)
@@ -235,7 +254,7 @@ func (s service) undo(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	undo, err := s.job(r).Undo(ctx, &o)
+	undo, err := s.job(r).Undo(ctx, o.current())
 	if err != nil {
 		return nil, err
 	}
@@ -248,11 +267,11 @@ func (s service) left(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	left, next, err := s.job(r).Left(r.Context(), q.Get("cursor"))
+	left, next, err := s.job(r).NotUndonePage(r.Context(), q.Get("cursor"))
 	return struct {
-		Left []mapper.Left `json:"left"`
-		Next string        `json:"next,omitempty"`
-	}{append([]mapper.Left{}, left...), next}, err
+		Left []mapper.NotUndone `json:"left"`
+		Next string             `json:"next,omitempty"`
+	}{append([]mapper.NotUndone{}, left...), next}, err
 }
 
 // examples lists what a rehearsal would do to some entities.
@@ -273,8 +292,8 @@ func (s service) history(r *http.Request) (any, error) {
 	}
 	acts, err := s.job(r).History(r.Context())
 	return struct {
-		History []mapper.Act `json:"history"`
-	}{append([]mapper.Act{}, acts...)}, err
+		History []mapper.HistoryEntry `json:"history"`
+	}{append([]mapper.HistoryEntry{}, acts...)}, err
 }
 
 // rate sets how fast a job goes.
@@ -290,13 +309,22 @@ func (s service) rate(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	switch {
+	case rate.Rate == (mapper.Rate{}):
+		return nil, operator.BadRequest(`the rate is empty: {"entities": -1} lifts the limits`)
+	case rate.For == 0:
+		return s.after(r, s.job(r).SetRate(ctx, rate.Rate))
+	}
 	return s.after(r, s.job(r).SetRateFor(ctx, rate.Rate, rate.For))
 }
 
 // cleanUp has the records of a job deleted. A request without a body has the defaults. The job's
 // own record may be gone when it answers: then there is nothing to tell.
 func (s service) cleanUp(r *http.Request) (any, error) {
-	var o mapper.CleanUpOptions
+	var o struct {
+		mapper.CleanUpOptions
+		Before time.Duration `json:"expire"` // as older clients name it
+	}
 	ctx, err := because(r)
 	if err == nil && r.ContentLength != 0 {
 		err = decode(r, "what to clean up", &o)
@@ -304,7 +332,8 @@ func (s service) cleanUp(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.job(r).CleanUp(ctx, &o); err != nil {
+	o.ExpireAfter = cmp.Or(o.ExpireAfter, o.Before)
+	if err := s.job(r).CleanUp(ctx, &o.CleanUpOptions); err != nil {
 		return nil, err
 	}
 	status, err := s.job(r).Status(r.Context())
@@ -369,7 +398,7 @@ func (s service) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 		}
 		code := operator.Code(err)
 		if err != nil {
-			body = failure{err.Error()}
+			body = failure{operator.InJSON(err.Error())}
 		}
 		if code == http.StatusInternalServerError {
 			s.log.ErrorContext(r.Context(), "jobs", "path", tasks.Shown(r.URL.Path), "error", err)

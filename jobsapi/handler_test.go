@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
@@ -42,12 +43,12 @@ type office struct {
 func newOffice(t *testing.T) *office {
 	t.Helper()
 	e := emulator.ForTest(t, nil)
-	client, err := e.Datastore(t.Context(), "test")
+	client, err := e.DatastoreClient(t.Context(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
-	taskClient, err := e.CloudTasks(t.Context())
+	taskClient, err := e.TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,14 +64,15 @@ func newOffice(t *testing.T) *office {
 		if _, err := taskClient.PauseQueue(t.Context(), &cloudtaskspb.PauseQueueRequest{Name: name}); err != nil {
 			t.Fatal(err)
 		}
-		q, err := tasks.NewQueue(taskClient, name, "http://worker/mapper/", &tasks.Options{Unverified: true})
+		q, err := tasks.NewQueue(taskClient, name, "http://worker/mapper/", &tasks.Options{InsecureSkipVerify: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		queues = append(queues, q)
 	}
-	if o.engine, err = mapper.New(client, queues[0], &mapper.Options{Mappers: mapper.Set(addCredit), Queues: queues[1:],
-		Logger: slog.New(slog.NewTextHandler(&o.log, nil))}); err != nil {
+	if o.engine, err = mapper.NewEngine(client, queues[0], &mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit},
+		OtherQueues: queues[1:],
+		Logger:      slog.New(slog.NewTextHandler(&o.log, nil))}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 {
@@ -86,7 +88,7 @@ func newOffice(t *testing.T) *office {
 func (o *office) handler(opts *jobsapi.Options) http.Handler {
 	o.Helper()
 	opts.Logger = slog.New(slog.NewTextHandler(&o.log, nil))
-	h, err := jobsapi.New(o.engine, opts)
+	h, err := jobsapi.NewHandler(o.engine, opts)
 	if err != nil {
 		o.Fatal(err)
 	}
@@ -127,9 +129,9 @@ func TestAllow(t *testing.T) {
 	}{
 		"closed by default": {nil, 403},
 		"no token": {func(*http.Request) (string, error) {
-			return "", fmt.Errorf("%w: secret cause", tasks.ErrToken)
+			return "", fmt.Errorf("%w: secret cause", tasks.ErrUnauthenticated)
 		}, 401},
-		"another account":  {func(*http.Request) (string, error) { return "", tasks.ErrAccount }, 403},
+		"another account":  {func(*http.Request) (string, error) { return "", tasks.ErrForbidden }, 403},
 		"a deployer's own": {func(*http.Request) (string, error) { return "", errors.New("secret cause") }, 403},
 	} {
 		h := o.handler(&jobsapi.Options{Allow: c.allow})
@@ -147,7 +149,7 @@ func TestAllow(t *testing.T) {
 			t.Errorf("%s: %d lines in the log", name, lines)
 		}
 	}
-	if jobs, _, err := o.engine.Jobs(t.Context(), nil, ""); len(jobs) > 0 || err != nil {
+	if jobs, _, err := o.engine.JobsPage(t.Context(), nil, ""); len(jobs) > 0 || err != nil {
 		t.Errorf("there are jobs: %+v, %v", jobs, err)
 	}
 }
@@ -164,36 +166,45 @@ func TestControl(t *testing.T) {
 		o.ask(h, method, "/api/v1/jobs"+path, body, 200, v, "Who", "ann")
 	}
 	ask("POST", "?reason=the+spring+credit", start, &s)
-	if s.State != mapper.Running || s.Queue != location+"/queues/night" || s.Settings.PageSize != 2 ||
-		s.Settings.Workers != 3 || s.Settings.FailureLimit != 7 || s.Settings.Rate.Entities != 100 {
+	if s.State != mapper.StateRunning || s.Queue != location+"/queues/night" || s.Settings.PageSize != 2 ||
+		s.Settings.ExpectedWorkers != 3 || s.Settings.FailureLimit != 7 || s.Settings.Rate.EntitiesPerSecond != 100 {
 		t.Errorf("started: %+v", s)
 	}
-	if ask("POST", "/spring/pause?reason=lunch", "", &s); s.State != mapper.Paused ||
-		s.Why != "somebody has paused it" {
+	if ask("POST", "/spring/pause?reason=lunch", "", &s); s.State != mapper.StatePaused ||
+		s.Bottleneck != "somebody has paused it" {
 		t.Errorf("paused: %+v", s)
 	}
-	if ask("POST", "/spring/rate", `{"entities": 50}`, &s); s.Settings.Rate.Entities != 50 {
+	if ask("POST", "/spring/rate", `{"entities": 50}`, &s); s.Settings.Rate.EntitiesPerSecond != 50 {
 		t.Errorf("rate: %+v", s)
 	}
-	if ask("POST", "/spring/resume", "", &s); s.State != mapper.Running {
+	var lifted mapper.Status
+	if ask("POST", "/spring/rate", `{"entities": -1, "for_ns": 60000000000}`, &lifted); lifted.Settings.Rate !=
+		(mapper.Rate{}) {
+		t.Errorf("without a rate: %+v", lifted)
+	}
+	if ask("POST", "/spring/rate", `{"entities": 50}`, &s); s.Settings.Rate.EntitiesPerSecond != 50 {
+		t.Errorf("rate: %+v", s)
+	}
+	if ask("POST", "/spring/resume", "", &s); s.State != mapper.StateRunning {
 		t.Errorf("resumed: %+v", s)
 	}
 	if ask("POST", "/spring/move", "", &s); s.Queue != location+"/queues/day" { // its mapper's
 		t.Errorf("moved: %+v", s)
 	}
-	if ask("POST", "/spring/abort?reason=a+mistake", "", &s); s.State != mapper.Aborted {
+	if ask("POST", "/spring/abort?reason=a+mistake", "", &s); s.State != mapper.StateAborted {
 		t.Errorf("aborted: %+v", s)
 	}
-	if ask("POST", "/spring/clean-up", "", &s); !s.Cleaning {
+	if ask("POST", "/spring/clean-up", "", &s); !s.CleaningUp {
 		t.Errorf("cleaned up: %+v", s)
 	}
-	var h1 struct{ History []mapper.Act }
+	var h1 struct{ History []mapper.HistoryEntry }
 	ask("GET", "/spring/history", "", &h1)
 	var got []string
 	for _, a := range h1.History {
-		got = append(got, a.What+" by "+a.By+": "+a.Why)
+		got = append(got, a.Action+" by "+a.By+": "+a.Reason)
 	}
 	want := []string{"started by ann: the spring credit", "paused by ann: lunch",
+		"its rate is set to 50 entities a second by ann: ", "its rate is not limited any more, for 1m0s by ann: ",
 		"its rate is set to 50 entities a second by ann: ", "resumed by ann: ", "moved by ann: ",
 		"aborted by ann: a mistake", "cleaned up by ann: "}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
@@ -217,6 +228,8 @@ func TestControl(t *testing.T) {
 		{"POST", "/none/clean-up", `{"jobs": true}`, 400, `unknown field \"jobs\"`},
 		{"POST", "/spring/clean-up", `{"job": true}`, 409, "in another way"},
 		{"GET", "/none?x=1", "", 400, `no parameter \"x\"`},
+		{"POST", "/spring/rate", `{}`, 400, `{\"entities\": -1} lifts the limits`},
+		{"POST", "/spring/rate", `{"for_ns": 60000000000}`, 400, `lifts the limits`},
 	} {
 		if text := o.ask(h, c.method, "/api/v1/jobs"+c.path, c.body, c.code, nil); !strings.Contains(text, c.want) {
 			t.Errorf("%s %s: %s, want %q in it", c.method, c.path, text, c.want)
@@ -234,7 +247,7 @@ func TestOtherSites(t *testing.T) {
 	o.ask(h, "POST", "/jobs", start, 200, nil, "Sec-Fetch-Site", "same-origin")
 	o.ask(h, "POST", "/jobs/spring/abort", "", 403, nil, "Sec-Fetch-Site", "cross-site")
 	var s mapper.Status
-	if o.ask(h, "GET", "/jobs/spring", "", 200, &s, "Sec-Fetch-Site", "cross-site"); s.State != mapper.Running {
+	if o.ask(h, "GET", "/jobs/spring", "", 200, &s, "Sec-Fetch-Site", "cross-site"); s.State != mapper.StateRunning {
 		t.Errorf("%+v", s)
 	}
 }
@@ -242,11 +255,11 @@ func TestOtherSites(t *testing.T) {
 func TestOptions(t *testing.T) {
 	o := newOffice(t)
 	for _, prefix := range []string{"jobs", "/", "/jobs/", "/{x}"} {
-		if _, err := jobsapi.New(o.engine, &jobsapi.Options{Prefix: prefix}); err == nil {
+		if _, err := jobsapi.NewHandler(o.engine, &jobsapi.Options{Prefix: prefix}); err == nil {
 			t.Errorf("the prefix %q is taken", prefix)
 		}
 	}
-	if _, err := jobsapi.New(nil, nil); err == nil {
+	if _, err := jobsapi.NewHandler(nil, nil); err == nil {
 		t.Error("an engine that is nil is taken")
 	}
 }
@@ -289,5 +302,46 @@ func TestBodies(t *testing.T) {
 	}
 	for _, path := range []string{"/jobs/j", "/jobs/j/failures"} {
 		o.ask(h, "GET", path, "", 404, nil)
+	}
+}
+
+// TestOldNames has the handler take what clients of before send, in which durations had no unit in
+// their names.
+func TestOldNames(t *testing.T) {
+	o := newOffice(t)
+	h := o.handler(&jobsapi.Options{Allow: jobsapi.Anybody})
+	var plans [3]mapper.Estimate
+	for i, body := range []string{`"per_entity_ns": 1000000000`, `"per_entity": 1000000000`, `"writes": 1`} {
+		o.ask(h, "POST", "/jobs/plan", `{"mapper": "add-credit", "query": {"kind": "Account"}, `+body+"}", 200,
+			&plans[i])
+	}
+	if plans[0].Duration != plans[1].Duration || plans[0].Duration <= plans[2].Duration {
+		t.Errorf("with a second for each entity the plans take %v and %v, and without %v", plans[0].Duration,
+			plans[1].Duration,
+			plans[2].Duration)
+	}
+	for _, body := range []string{`{"expire_ns": -1}`, `{"expire": -1}`} {
+		if text := o.ask(h, "POST", "/jobs/none/clean-up", body, 400, nil); !strings.Contains(text,
+			`\"expire_ns\" is -1ns`) {
+			t.Errorf("%s: %s", body, text)
+		}
+	}
+	const one = `{"mapper": "add-credit", "query": {"kind": "Account"}, "params": {"Amount": 10}, "page_size": 2, `
+	for id, settings := range map[string]string{
+		"now":    `"expected_workers": 3, "allow_overlap": true, "entity_timeout_ns": 5000000000`,
+		"before": `"workers": 3, "beside": true, "timeout_ns": 5000000000`,
+	} {
+		var s mapper.Status
+		o.ask(h, "POST", "/jobs", one+`"id": "`+id+`", `+settings+"}", 200, &s)
+		if got := s.Settings; got.ExpectedWorkers != 3 || !got.AllowOverlap || got.EntityTimeout != 5*time.Second {
+			t.Errorf("the settings of the job %s are %+v", id, got)
+		}
+	}
+	for id, settings := range map[string]string{"tried-now": `"dry_run": true`, "tried-before": `"rehearse": true`} {
+		var s mapper.Status
+		o.ask(h, "POST", "/jobs", one+`"allow_overlap": true, "id": "`+id+`", `+settings+"}", 200, &s)
+		if s.Mapper != "rehearsal:add-credit" {
+			t.Errorf("the job %s is one of %s", id, s.Mapper)
+		}
 	}
 }

@@ -90,7 +90,7 @@ func TestEndInParts(t *testing.T) {
 				time.Sleep(time.Hour)
 				read, kept := a.read.Load(), a.drafts.Load()
 				s := w.status(job)
-				if s.State != mapper.Succeeded || s.Processed != int64(n) || s.Counters["credited"] != int64(n) {
+				if s.State != mapper.StateSucceeded || s.Processed != int64(n) || s.Counters["credited"] != int64(n) {
 					t.Errorf("status %+v", s)
 				}
 				ranges := int64(w.count(mapper.RangeKind, "id"))
@@ -163,7 +163,7 @@ func TestDraftOfAnotherEpoch(t *testing.T) {
 		const n = 6000
 		var a additions
 		var mended atomic.Bool
-		fails := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		fails := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			if a.Key.Name[len(a.Key.Name)-2:] == "77" && !mended.Load() {
 				return mapper.Permanent(errors.New("no"))
 			}
@@ -173,7 +173,7 @@ func TestDraftOfAnotherEpoch(t *testing.T) {
 		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: a.intercept}}, fails)
 		mapper.SetPortion(w.engine, 10, 0)
 		w.putAccounts(names(n))
-		job, err := fails.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+		job, err := fails.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{PageSize: 10, ID: "j"})
 		if err != nil {
 			t.Fatal(err)
@@ -224,7 +224,8 @@ func TestAbortedInParts(t *testing.T) {
 		}
 		time.Sleep(24 * time.Hour)
 		after, credited := w.status(job), w.credited(n)
-		if after.Processed != credited || after.Counters["credited"] != credited || after.Estimated || after.Cleaning ||
+		if after.Processed != credited || after.Counters["credited"] != credited || after.Estimated ||
+			after.CleaningUp ||
 			a.drafts.Load() < 5 || f.deaths() != 5 {
 			t.Errorf("%d were credited, %d drafts kept, and %d processes died; status %+v", credited, a.drafts.Load(),
 				f.deaths(), after)

@@ -20,7 +20,7 @@ func TestNextPageReadsAnew(t *testing.T) {
 	for _, size := range []int{1, 3, 100} {
 		synctest.Test(t, func(t *testing.T) {
 			const n = 12
-			mark := mapper.Update("mark", func(ctx context.Context, e *mapper.Entity[team], _ mapper.None) error {
+			mark := mapper.Update("mark", func(ctx context.Context, e *mapper.Entity[team], _ mapper.NoParams) error {
 				if e.Value.Points == 0 {
 					e.Count("unmarked", 1)
 					return nil
@@ -40,8 +40,8 @@ func TestNextPageReadsAnew(t *testing.T) {
 				_, err := w.client.Put(ctx, key(i+1), &team{Points: p})
 				w.must(err)
 			}
-			job, err := mark.Start(ctx, w.engine, mapper.Query{Kind: "Team"}, mapper.None{}, &mapper.StartOptions{
-				PageSize: size, Workers: 1, Splitting: mapper.Splitting{First: 1, FanOut: 1},
+			job, err := mark.Start(ctx, w.engine, mapper.Query{Kind: "Team"}, mapper.NoParams{}, &mapper.StartOptions{
+				PageSize: size, ExpectedWorkers: 1, Splitting: mapper.Splitting{First: 1, FanOut: 1},
 			})
 			w.must(err)
 			s := w.wait(job)
@@ -62,7 +62,7 @@ func TestRefusedInsertPasses(t *testing.T) {
 		calls := map[int64]int{}
 		x := datastore.NameKey("Target", "x", nil)
 		key := func(i int64) *datastore.Key { return datastore.IDKey("Team", i, nil) }
-		m := mapper.Update("insert", func(ctx context.Context, e *mapper.Entity[team], _ mapper.None) error {
+		m := mapper.Update("insert", func(ctx context.Context, e *mapper.Entity[team], _ mapper.NoParams) error {
 			calls[e.Key.ID]++
 			if e.Value.Points == 0 {
 				e.Insert(x, &team{Points: e.Key.ID})
@@ -96,7 +96,7 @@ func TestErrorPasses(t *testing.T) {
 		calls := map[int64]int{}
 		x := datastore.NameKey("Target", "x", nil)
 		key := func(i int64) *datastore.Key { return datastore.IDKey("Team", i, nil) }
-		m := mapper.Update("read", func(ctx context.Context, e *mapper.Entity[team], _ mapper.None) error {
+		m := mapper.Update("read", func(ctx context.Context, e *mapper.Entity[team], _ mapper.NoParams) error {
 			calls[e.Key.ID]++
 			switch {
 			case e.Key.ID == 2:
@@ -140,7 +140,7 @@ func TestGetOfItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w *world
 		calls := 0
-		m := mapper.Update("itself", func(ctx context.Context, e *mapper.Entity[team], _ mapper.None) error {
+		m := mapper.Update("itself", func(ctx context.Context, e *mapper.Entity[team], _ mapper.NoParams) error {
 			calls++
 			var got team
 			if err := e.Get(ctx, e.Key, &got); err != nil {
@@ -178,7 +178,7 @@ func TestShiftOfKeys(t *testing.T) {
 			calls := map[string]int{}
 			const n = 20
 			key := func(i int64) *datastore.Key { return datastore.IDKey("Team", i, nil) }
-			m := mapper.Update("shift", func(ctx context.Context, e *mapper.Entity[team], _ mapper.None) error {
+			m := mapper.Update("shift", func(ctx context.Context, e *mapper.Entity[team], _ mapper.NoParams) error {
 				calls[e.Value.Name]++
 				e.Delete(e.Key)
 				if e.Key.ID > 1 {
@@ -198,8 +198,9 @@ func TestShiftOfKeys(t *testing.T) {
 				_, err := w.client.Put(ctx, key(i+1), &team{Name: fmt.Sprint("t", i+1)})
 				w.must(err)
 			}
-			job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Team"}, mapper.None{},
-				&mapper.StartOptions{Workers: 1, FailureLimit: -1, Splitting: mapper.Splitting{First: 1, FanOut: 1}})
+			job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Team"}, mapper.NoParams{},
+				&mapper.StartOptions{ExpectedWorkers: 1, FailureLimit: -1,
+					Splitting: mapper.Splitting{First: 1, FanOut: 1}})
 			w.must(err)
 			s, err := job.Wait(ctx)
 			w.must(err)
@@ -224,7 +225,7 @@ func TestPutAfterInsert(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		x := datastore.NameKey("Target", "x", nil)
-		m := mapper.Update("insert", func(ctx context.Context, e *mapper.Entity[team], _ mapper.None) error {
+		m := mapper.Update("insert", func(ctx context.Context, e *mapper.Entity[team], _ mapper.NoParams) error {
 			e.Insert(x, &team{Points: 1})
 			e.Put(x, &team{Points: 2})
 			return nil
@@ -244,10 +245,10 @@ func TestPutAfterInsert(t *testing.T) {
 }
 
 // overTeams runs a job over the teams by one worker, until it has ended.
-func overTeams(w *world, m *mapper.Mapper[mapper.None]) (*mapper.Job, *mapper.Status) {
+func overTeams(w *world, m *mapper.Mapper[mapper.NoParams]) (*mapper.Job, *mapper.Status) {
 	w.Helper()
-	job, err := m.Start(w.Context(), w.engine, mapper.Query{Kind: "Team"}, mapper.None{},
-		&mapper.StartOptions{Workers: 1, FailureLimit: -1})
+	job, err := m.Start(w.Context(), w.engine, mapper.Query{Kind: "Team"}, mapper.NoParams{},
+		&mapper.StartOptions{ExpectedWorkers: 1, FailureLimit: -1})
 	w.must(err)
 	s, err := job.Wait(w.Context())
 	w.must(err)
@@ -256,7 +257,7 @@ func overTeams(w *world, m *mapper.Mapper[mapper.None]) (*mapper.Job, *mapper.St
 
 func wantNoFailure(w *world, job *mapper.Job) {
 	w.Helper()
-	failures, _, err := job.Failures(w.Context(), "")
+	failures, _, err := job.FailuresPage(w.Context(), "")
 	w.must(err)
 	for _, f := range failures {
 		w.Errorf("failure: %s", f.Error)
@@ -271,7 +272,7 @@ func TestTolerantBesideOthers(t *testing.T) {
 		var w *world
 		moves := 0
 		key := func(i int64) *datastore.Key { return datastore.IDKey("Team", i, nil) }
-		m := mapper.Update("bad", func(ctx context.Context, e *mapper.Entity[team], _ mapper.None) error {
+		m := mapper.Update("bad", func(ctx context.Context, e *mapper.Entity[team], _ mapper.NoParams) error {
 			if e.Key.ID > 1 {
 				return mapper.Permanent(errors.New("it is bad"))
 			}
@@ -287,13 +288,13 @@ func TestTolerantBesideOthers(t *testing.T) {
 			_, err := w.client.Put(t.Context(), key(i+1), &team{})
 			w.must(err)
 		}
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Team"}, mapper.None{},
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Team"}, mapper.NoParams{},
 			&mapper.StartOptions{PageSize: 30, FailureLimit: -1})
 		w.must(err)
 		s, err := job.Wait(t.Context())
 		w.must(err)
 		var first team
-		if s.State != mapper.SucceededWithFailures || s.Failures != 29 || s.Processed != 1 {
+		if s.State != mapper.StateSucceededWithFailures || s.Failures != 29 || s.Processed != 1 {
 			t.Errorf("%d moves; the job is %s: %s; %d failures, %d processed", moves, s.State, s.Error, s.Failures,
 				s.Processed)
 		}

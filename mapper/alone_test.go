@@ -19,17 +19,17 @@ import (
 )
 
 // follower starts another job of its own over the same kind when it ends, once.
-var follower *mapper.Mapper[mapper.None]
+var follower *mapper.Mapper[mapper.NoParams]
 
 func init() {
-	follower = mapper.Update("follower", func(context.Context, *mapper.Entity[account], mapper.None) error {
+	follower = mapper.Update("follower", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
 		return nil
 	})
-	follower.OnDone(func(ctx context.Context, d *mapper.Done, _ mapper.None) error {
+	follower.WithFinalizer(func(ctx context.Context, d *mapper.Completion, _ mapper.NoParams) error {
 		if d.Status.ID != "first" {
 			return nil
 		}
-		_, err := follower.Start(ctx, mapper.FromContext(ctx), mapper.Query{Kind: "Account"}, mapper.None{},
+		_, err := follower.Start(ctx, mapper.EngineFromContext(ctx), mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{ID: "next"})
 		return err
 	})
@@ -42,7 +42,7 @@ func TestOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fails atomic.Bool
 		fails.Store(true)
-		picky := mapper.Update("picky", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		picky := mapper.Update("picky", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			time.Sleep(time.Millisecond)
 			if fails.Load() && a.Value.Balance == 7 {
 				return mapper.Permanent(errors.New("seven"))
@@ -56,12 +56,12 @@ func TestOneAtATime(t *testing.T) {
 		}
 		start := func(id string, q mapper.Query, o mapper.StartOptions) error {
 			o.ID = id
-			_, err := picky.Start(ctx, w.engine, q, mapper.None{}, &o)
+			_, err := picky.Start(ctx, w.engine, q, mapper.NoParams{}, &o)
 			return err
 		}
 		refused := func(what, other string, err error) {
 			t.Helper()
-			if !errors.Is(err, mapper.ErrState) || !strings.Contains(fmt.Sprint(err), "job "+other+" runs picky") {
+			if !errors.Is(err, mapper.ErrWrongState) || !strings.Contains(fmt.Sprint(err), "job "+other+" runs picky") {
 				t.Errorf("%s: %v, want that %s runs", what, err, other)
 			}
 		}
@@ -78,9 +78,9 @@ func TestOneAtATime(t *testing.T) {
 			mapper.StartOptions{}))
 		fine("the same again", start("one", accounts, mapper.StartOptions{}))
 		fine("another kind", start("other", mapper.Query{Kind: "Other"}, mapper.StartOptions{}))
-		fine("its rehearsal", start("rehearsal", accounts, mapper.StartOptions{Rehearse: true}))
-		fine("beside it", start("beside", accounts, mapper.StartOptions{Beside: true}))
-		_, err := setOwner.Start(ctx, w.engine, accounts, mapper.None{}, &mapper.StartOptions{ID: "owner"})
+		fine("its rehearsal", start("rehearsal", accounts, mapper.StartOptions{DryRun: true}))
+		fine("beside it", start("beside", accounts, mapper.StartOptions{AllowOverlap: true}))
+		_, err := setOwner.Start(ctx, w.engine, accounts, mapper.NoParams{}, &mapper.StartOptions{ID: "owner"})
 		fine("another mapper", err)
 		fine("a pause", w.engine.Job("one").Pause(ctx))
 		fine("while it is paused", start("zero", accounts, mapper.StartOptions{}))
@@ -93,19 +93,19 @@ func TestOneAtATime(t *testing.T) {
 		fine("when it has ended", start("two", accounts, mapper.StartOptions{}))
 		refused("a retry meanwhile", "two", w.engine.Job("one").Retry(ctx))
 		fails.Store(false)
-		if s, err := w.engine.Job("two").Wait(ctx); err != nil || s.State != mapper.Succeeded {
+		if s, err := w.engine.Job("two").Wait(ctx); err != nil || s.State != mapper.StateSucceeded {
 			t.Fatalf("%+v, %v", s, err)
 		}
 		fine("a retry", w.engine.Job("one").Retry(ctx))
 		refused("a start while it is retried", "one", start("three", accounts, mapper.StartOptions{}))
-		if s, err := w.engine.Job("one").Wait(ctx); err != nil || s.State != mapper.Succeeded {
+		if s, err := w.engine.Job("one").Wait(ctx); err != nil || s.State != mapper.StateSucceeded {
 			t.Errorf("%+v, %v", s, err)
 		}
-		fine("its end", w.engine.Job("one").CleanUp(ctx, &mapper.CleanUpOptions{Job: true}))
+		fine("its end", w.engine.Job("one").CleanUp(ctx, &mapper.CleanUpOptions{IncludeJob: true}))
 		time.Sleep(time.Hour)
 		fine("when it is gone", start("three", accounts, mapper.StartOptions{}))
 
-		_, err = follower.Start(ctx, w.engine, accounts, mapper.None{}, &mapper.StartOptions{ID: "first"})
+		_, err = follower.Start(ctx, w.engine, accounts, mapper.NoParams{}, &mapper.StartOptions{ID: "first"})
 		fine("one that another follows", err)
 		w.wait(w.engine.Job("first"))
 		w.wait(w.engine.Job("next"))
@@ -119,7 +119,8 @@ func TestManyStarts(t *testing.T) {
 	for name, pessimistic := range map[string]bool{"optimistic": false, "pessimistic": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w, ctx := newWorld(t, setting{emulator: emulator.Options{Pessimistic: pessimistic}}, addCredit),
+				w, ctx := newWorld(t, setting{emulator: emulator.Options{PessimisticConcurrency: pessimistic}},
+					addCredit),
 					t.Context()
 				w.putAccounts(names(1000))
 				var mu sync.Mutex
@@ -128,13 +129,13 @@ func TestManyStarts(t *testing.T) {
 				for i := range 8 {
 					all.Go(func() {
 						_, err := addCredit.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{1},
-							&mapper.StartOptions{ID: fmt.Sprint("job-", i), Rate: mapper.Rate{Entities: 50}})
+							&mapper.StartOptions{ID: fmt.Sprint("job-", i), Rate: mapper.Rate{EntitiesPerSecond: 50}})
 						mu.Lock()
 						defer mu.Unlock()
 						switch {
 						case err == nil:
 							started++
-						case errors.Is(err, mapper.ErrState):
+						case errors.Is(err, mapper.ErrWrongState):
 							refused++
 						default:
 							t.Log(err) // too many at once
@@ -176,7 +177,7 @@ func TestSlotsOfReusedIDs(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.wait(job)
-		if err := job.CleanUp(ctx, &mapper.CleanUpOptions{Job: true}); err != nil {
+		if err := job.CleanUp(ctx, &mapper.CleanUpOptions{IncludeJob: true}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
@@ -186,7 +187,7 @@ func TestSlotsOfReusedIDs(t *testing.T) {
 		if _, err := start("another", "Account"); err != nil {
 			t.Errorf("nobody is at work on the kind: %v", err)
 		}
-		if _, err := start("third", "Account"); !errors.Is(err, mapper.ErrState) ||
+		if _, err := start("third", "Account"); !errors.Is(err, mapper.ErrWrongState) ||
 			!strings.Contains(err.Error(), "job another") {
 			t.Errorf("somebody is: %v", err)
 		}

@@ -33,18 +33,19 @@ func TestBeatenAtTheCommit(t *testing.T) {
 			t.Run(map[bool]string{false: "with versions ", true: "plain "}[plain]+name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := &shelf{sheets: make(map[string][]int64), tried: make(map[int64]int)}
-					m := mapper.Update("beaten", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.None) error {
-						e.Value.N++
-						return nil
-					})
+					m := mapper.Update("beaten",
+						func(_ context.Context, e *mapper.Entity[leaf], _ mapper.NoParams) error {
+							e.Value.N++
+							return nil
+						})
 					if collects {
-						m = mapper.Collect("beaten",
-							func(_ context.Context, e *mapper.Entity[leaf], _ mapper.None) (int64, error) {
+						m = mapper.VisitPages("beaten",
+							func(_ context.Context, e *mapper.Entity[leaf], _ mapper.NoParams) (int64, error) {
 								return e.Value.N, nil
 							},
-							func(_ context.Context, p *mapper.Page[int64], _ mapper.None) error {
-								p.OnLost(func(context.Context) { s.remove(p.Name()) })
-								return s.write(p.Name(), p.Records)
+							func(_ context.Context, p *mapper.Page[int64], _ mapper.NoParams) error {
+								p.OnRollback(func(context.Context) { s.remove(p.UniqueName()) })
+								return s.write(p.UniqueName(), p.Records)
 							})
 					}
 					beaten(t, plain, m)
@@ -57,7 +58,7 @@ func TestBeatenAtTheCommit(t *testing.T) {
 	}
 }
 
-func beaten(t *testing.T, plain bool, m *mapper.Mapper[mapper.None]) {
+func beaten(t *testing.T, plain bool, m *mapper.Mapper[mapper.NoParams]) {
 	w, ctx := newWorld(t, setting{plain: plain}), t.Context()
 	var keys []*datastore.Key
 	for i := range int64(30) {
@@ -66,12 +67,13 @@ func beaten(t *testing.T, plain bool, m *mapper.Mapper[mapper.None]) {
 	_, err := w.client.PutMulti(ctx, keys, make([]leaf, len(keys)))
 	w.must(err)
 	process := func(intercept grpc.UnaryClientInterceptor) *mapper.Engine {
-		client, err := w.emulator.Datastore(ctx, "test",
+		client, err := w.emulator.DatastoreClient(ctx, "test",
 			append(slices.Clip(w.options), option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(intercept)))...)
 		w.must(err)
 		t.Cleanup(func() { client.Close() })
-		e, err := mapper.New(client, w.queue,
-			&mapper.Options{Mappers: mapper.Set(m), Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+		e, err := mapper.NewEngine(client, w.queue,
+			&mapper.EngineOptions{Mappers: []mapper.AnyMapper{m},
+				Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 		w.must(err)
 		return e
 	}
@@ -115,8 +117,8 @@ func beaten(t *testing.T, plain bool, m *mapper.Mapper[mapper.None]) {
 		}
 		handler.ServeHTTP(rw, r)
 	})
-	job, err := m.Start(ctx, first, mapper.Query{Kind: "Leaf"}, mapper.None{},
-		&mapper.StartOptions{PageSize: 10, Workers: 1, Splitting: mapper.Splitting{First: 1, FanOut: 1}})
+	job, err := m.Start(ctx, first, mapper.Query{Kind: "Leaf"}, mapper.NoParams{},
+		&mapper.StartOptions{PageSize: 10, ExpectedWorkers: 1, Splitting: mapper.Splitting{First: 1, FanOut: 1}})
 	w.must(err)
 	s := w.wait(job)
 	if !lost || s.Processed != 30 || s.Pages != 3 {

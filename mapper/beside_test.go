@@ -20,8 +20,8 @@ type other struct{ N int64 }
 func otherKey(i int) *datastore.Key { return datastore.NameKey("Beside", fmt.Sprintf("b%04d", i), nil) }
 
 // besideMapper adds 1 to each entity, which takes a while.
-func besideMapper(pace time.Duration) *mapper.Mapper[mapper.None] {
-	return mapper.Update("beside", func(_ context.Context, e *mapper.Entity[other], _ mapper.None) error {
+func besideMapper(pace time.Duration) *mapper.Mapper[mapper.NoParams] {
+	return mapper.Update("beside", func(_ context.Context, e *mapper.Entity[other], _ mapper.NoParams) error {
 		time.Sleep(pace)
 		e.Value.N++
 		return nil
@@ -37,11 +37,12 @@ func (s *simulation) putBeside(n int) {
 }
 
 func (s *simulation) startBeside() {
-	o := &mapper.StartOptions{ID: besideID, AllowEmpty: true, PageSize: 1 + s.rng.IntN(20), Workers: 1 + s.rng.IntN(10),
-		Timeout: 5 * time.Second}
+	o := &mapper.StartOptions{ID: besideID, AllowEmpty: true, PageSize: 1 + s.rng.IntN(20),
+		ExpectedWorkers: 1 + s.rng.IntN(10),
+		EntityTimeout:   5 * time.Second}
 	s.insist("start another job", s.has(besideID, func(status *mapper.Status) bool { return status != nil }),
 		func(ctx context.Context) error {
-			_, err := s.beside.Start(ctx, s.fleet.pick().engine, mapper.Query{Kind: "Beside"}, mapper.None{}, o)
+			_, err := s.beside.Start(ctx, s.fleet.pick().engine, mapper.Query{Kind: "Beside"}, mapper.NoParams{}, o)
 			return err
 		})
 }
@@ -58,8 +59,8 @@ func (s *simulation) checkBeside(n int) {
 	if err != nil {
 		status, err = s.waitFor(besideID, 20*time.Hour)
 	}
-	if err != nil || status.State != mapper.Succeeded || status.Processed != int64(n) {
-		failures, _, _ := s.engine.Job(besideID).Failures(s.Context(), "")
+	if err != nil || status.State != mapper.StateSucceeded || status.Processed != int64(n) {
+		failures, _, _ := s.engine.Job(besideID).FailuresPage(s.Context(), "")
 		s.Errorf("beside: %+v, %v, %+v", status, err, failures)
 	}
 	for i := range n {

@@ -25,7 +25,7 @@ import (
 func TestRepeatedFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			if a.Key.Name == "user-0000003" {
 				time.Sleep(time.Second)
 				return errors.New("no")
@@ -35,7 +35,7 @@ func TestRepeatedFailure(t *testing.T) {
 		w := newWorld(t, setting{}, m)
 		w.handler = repeat(w.engine.Handler())
 		w.putAccounts(names(100))
-		if s := over(w, m, &mapper.StartOptions{PageSize: 50}); s.State != mapper.SucceededWithFailures ||
+		if s := over(w, m, &mapper.StartOptions{PageSize: 50}); s.State != mapper.StateSucceededWithFailures ||
 			s.Failures != 1 || s.Processed != 99 {
 			t.Errorf("status %+v", s)
 		}
@@ -49,7 +49,7 @@ func TestRepeatedVisit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		sent := make(map[string]bool)
-		m := mapper.Visit("send", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Visit("send", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			mu.Lock()
 			again := sent[a.IdempotencyKey()]
 			sent[a.IdempotencyKey()] = true
@@ -63,7 +63,7 @@ func TestRepeatedVisit(t *testing.T) {
 		w := newWorld(t, setting{}, m)
 		w.handler = repeat(w.engine.Handler())
 		w.putAccounts(names(100))
-		if s := over(w, m, nil); s.State != mapper.Succeeded || s.Processed != 100 {
+		if s := over(w, m, nil); s.State != mapper.StateSucceeded || s.Processed != 100 {
 			t.Errorf("status %+v", s)
 		}
 	})
@@ -100,7 +100,7 @@ func TestRefusedReads(t *testing.T) {
 		keys := names(50)
 		w.putAccounts(keys)
 		end, err := w.start(10, nil).Wait(t.Context())
-		if err != nil || end.State != mapper.Failed || end.Failures > 0 {
+		if err != nil || end.State != mapper.StateFailed || end.Failures > 0 {
 			t.Errorf("status %+v, %v", end, err)
 		}
 		w.wantBalances(keys, 0)
@@ -130,8 +130,8 @@ func TestEveryCommitRefused(t *testing.T) {
 		}, addCredit)
 		keys := names(2000)
 		w.putAccounts(keys)
-		s, err := w.start(10, &mapper.StartOptions{Workers: 4}).Wait(t.Context())
-		if err != nil || s.State != mapper.Failed || s.Failures > 200 || s.Tasks > 500 {
+		s, err := w.start(10, &mapper.StartOptions{ExpectedWorkers: 4}).Wait(t.Context())
+		if err != nil || s.State != mapper.StateFailed || s.Failures > 200 || s.Tasks > 500 {
 			t.Errorf("status %+v, %v", s, err)
 		}
 		w.wantBalances(keys, 0)
@@ -144,7 +144,7 @@ func TestSameKeyTwice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		other, gone := datastore.NameKey("Other", "x", nil), datastore.NameKey("Other", "y", nil)
-		m := mapper.Update("twice", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("twice", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			a.Put(other, &account{Balance: 1})
 			a.Put(gone, &account{Balance: 1})
 			a.Delete(other)
@@ -154,7 +154,7 @@ func TestSameKeyTwice(t *testing.T) {
 		})
 		w := newWorld(t, setting{}, m)
 		w.putAccounts(names(3))
-		if s := over(w, m, nil); s.State != mapper.Succeeded {
+		if s := over(w, m, nil); s.State != mapper.StateSucceeded {
 			t.Errorf("status %+v", s)
 		}
 		var a account
@@ -173,23 +173,24 @@ func TestOwnAndOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		keys := names(10)
-		m := mapper.Update("own-and-others", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
-			switch a.Value.Balance++; a.Key.Name {
-			case keys[3].Name: // the first of these has had its turn
-				a.Put(keys[1], &account{Owner: "put after it", Balance: 7})
-				a.Put(keys[6], &account{Owner: "put before it", Balance: 7})
-			case keys[4].Name:
-				a.Delete(keys[2])
-				a.Delete(keys[2])
-			case keys[5].Name:
-				a.Delete(keys[2])
-				a.Put(keys[1], &account{Owner: "put once more", Balance: 8})
-			}
-			return nil
-		})
+		m := mapper.Update("own-and-others",
+			func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+				switch a.Value.Balance++; a.Key.Name {
+				case keys[3].Name: // the first of these has had its turn
+					a.Put(keys[1], &account{Owner: "put after it", Balance: 7})
+					a.Put(keys[6], &account{Owner: "put before it", Balance: 7})
+				case keys[4].Name:
+					a.Delete(keys[2])
+					a.Delete(keys[2])
+				case keys[5].Name:
+					a.Delete(keys[2])
+					a.Put(keys[1], &account{Owner: "put once more", Balance: 8})
+				}
+				return nil
+			})
 		w := newWorld(t, setting{queue: few(1)}, m)
 		w.putAccounts(keys)
-		if s := over(w, m, &mapper.StartOptions{PageSize: 10}); s.State != mapper.Succeeded || s.Failures > 0 {
+		if s := over(w, m, &mapper.StartOptions{PageSize: 10}); s.State != mapper.StateSucceeded || s.Failures > 0 {
 			t.Errorf("status %+v", s)
 		}
 		for i, key := range keys {
@@ -214,7 +215,7 @@ func TestTooMuchForACommit(t *testing.T) {
 		Text []byte `datastore:",noindex"`
 	}
 	synctest.Test(t, func(t *testing.T) {
-		m := mapper.Update("much", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("much", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			if a.Key.Name == "user-0000007" {
 				for i := range 20 {
 					a.Put(datastore.IDKey("Large", int64(i+1), nil), &large{make([]byte, 1<<20-1000)})
@@ -224,7 +225,7 @@ func TestTooMuchForACommit(t *testing.T) {
 		})
 		w := newWorld(t, setting{}, m)
 		w.putAccounts(names(100))
-		if s := over(w, m, nil); s.State != mapper.SucceededWithFailures || s.Failures != 1 || s.Processed != 99 {
+		if s := over(w, m, nil); s.State != mapper.StateSucceededWithFailures || s.Failures != 1 || s.Processed != 99 {
 			t.Errorf("status %+v", s)
 		}
 	})
@@ -235,7 +236,7 @@ func TestTooMuchForACommit(t *testing.T) {
 func TestTooSlowForATransaction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := mapper.Update("slow", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("slow", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			a.Count("seen", 1)
 			if a.Key.Name == "user-0000007" {
 				time.Sleep(5 * time.Minute)
@@ -245,7 +246,7 @@ func TestTooSlowForATransaction(t *testing.T) {
 		})
 		w := newWorld(t, setting{}, m)
 		w.putAccounts(names(100))
-		if s := over(w, m, nil); s.State != mapper.SucceededWithFailures || s.Failures != 1 || s.Processed != 99 ||
+		if s := over(w, m, nil); s.State != mapper.StateSucceededWithFailures || s.Failures != 1 || s.Processed != 99 ||
 			s.Counters["seen"] != 99 {
 			t.Errorf("status %+v", s)
 		}

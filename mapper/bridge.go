@@ -14,7 +14,7 @@ func init() {
 
 // prepare returns the function of a definition with parameters, as a job would.
 func prepare(definition, params any) (function.Func, error) {
-	def := definition.(Definition).definition()
+	def := definition.(AnyMapper).definition()
 	if def.Prepare == nil {
 		return nil, errors.New("the mapper was not made by Update or Visit")
 	}

@@ -22,18 +22,18 @@ func TestBudget(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	const n = 6000
-	copies := mapper.Update("copies", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+	copies := mapper.Update("copies", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 		time.Sleep(time.Millisecond)
 		a.Put(datastore.NameKey("Copy", a.Key.Name, nil), &a.Value)
 		a.Put(datastore.NameKey("Second", a.Key.Name, nil), &a.Value)
 		return nil
 	})
-	visits := mapper.Visit("visits", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+	visits := mapper.Visit("visits", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 		time.Sleep(time.Millisecond)
 		return nil
 	})
 	for name, test := range map[string]struct {
-		mapper *mapper.Mapper[mapper.None]
+		mapper *mapper.Mapper[mapper.NoParams]
 		budget mapper.Budget
 	}{
 		"operations":       {setOwner, mapper.Budget{Operations: 5000}},
@@ -47,7 +47,7 @@ func TestBudget(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, ctx := newWorld(t, setting{queue: few(8)}, test.mapper), t.Context()
 				w.putAccounts(names(n))
-				job, err := test.mapper.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+				job, err := test.mapper.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 					&mapper.StartOptions{ID: "job", PageSize: 50, Budget: test.budget})
 				if err != nil {
 					t.Fatal(err)
@@ -55,9 +55,9 @@ func TestBudget(t *testing.T) {
 				pauses, looks := 0, int64(0)
 				before := w.emulator.Usage() // what the start takes does not count
 				for {
-					for state := mapper.Running; state == mapper.Running; looks++ {
+					for state := mapper.StateRunning; state == mapper.StateRunning; looks++ {
 						time.Sleep(time.Second)
-						jobs, _, err := w.engine.Jobs(ctx, nil, "")
+						jobs, _, err := w.engine.JobsPage(ctx, nil, "")
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -67,14 +67,14 @@ func TestBudget(t *testing.T) {
 					used := w.emulator.Usage().Sub(before)
 					used.Reads -= looks
 					s := w.status(job)
-					if s.State != mapper.Paused {
-						if s.State != mapper.Succeeded || s.Processed != n || s.Settings.Budget != test.budget {
+					if s.State != mapper.StatePaused {
+						if s.State != mapper.StateSucceeded || s.Processed != n || s.Settings.Budget != test.budget {
 							t.Errorf("%+v", s)
 						}
 						break
 					}
-					if pauses++; !strings.Contains(s.Error, "paused by its budget of") || s.Why != s.Error {
-						t.Errorf("%q, %q", s.Error, s.Why)
+					if pauses++; !strings.Contains(s.Error, "paused by its budget of") || s.Bottleneck != s.Error {
+						t.Errorf("%q, %q", s.Error, s.Bottleneck)
 					}
 					share := 0.0
 					if test.budget.Operations > 0 {
@@ -82,7 +82,7 @@ func TestBudget(t *testing.T) {
 							test.budget.Operations)
 					}
 					if test.budget.Dollars > 0 {
-						share = max(share, billing.NAM5.Cost(used)/test.budget.Dollars)
+						share = max(share, billing.NAM5.Dollars(used)/test.budget.Dollars)
 					}
 					t.Logf("pause %d at %.0f%% of the budget", pauses, 100*share)
 					if share > 1 || share < 0.15 {
@@ -105,8 +105,8 @@ func TestBudget(t *testing.T) {
 		w.putAccounts(names(10))
 		for _, b := range []mapper.Budget{{Dollars: -1}, {Dollars: math.NaN()}, {Operations: -1}, {Operations: 2000},
 			{Dollars: 0.001}} {
-			if _, err := setOwner.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-				&mapper.StartOptions{Budget: b}); !errors.Is(err, mapper.ErrArguments) ||
+			if _, err := setOwner.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+				&mapper.StartOptions{Budget: b}); !errors.Is(err, mapper.ErrInvalidArgument) ||
 				!strings.Contains(err.Error(), "StartOptions.Budget") {
 				t.Errorf("%+v: %v", b, err)
 			}
@@ -120,7 +120,7 @@ func TestBudgetAndFailures(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		picky := mapper.Update("picky", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		picky := mapper.Update("picky", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			if a.Value.Balance%50 == 7 {
 				return mapper.Permanent(errors.New("seven"))
 			}
@@ -129,7 +129,7 @@ func TestBudgetAndFailures(t *testing.T) {
 		})
 		w, ctx := newWorld(t, setting{queue: few(2)}, picky), t.Context()
 		w.putAccounts(names(4000))
-		job, err := picky.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+		job, err := picky.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{PageSize: 50, FailureLimit: 20, Budget: mapper.Budget{Operations: 6000}})
 		if err != nil {
 			t.Fatal(err)
@@ -138,15 +138,15 @@ func TestBudgetAndFailures(t *testing.T) {
 		failures, allowed := int64(0), int64(20)
 		for {
 			s := w.status(job)
-			for ; s.State == mapper.Running; s = w.status(job) {
+			for ; s.State == mapper.StateRunning; s = w.status(job) {
 				time.Sleep(time.Second)
 			}
-			if s.State != mapper.Paused {
+			if s.State != mapper.StatePaused {
 				break
 			}
 			cause, _, _ := strings.Cut(strings.TrimPrefix(s.Error, "paused by its "), " ")
 			why[cause]++
-			failed, _, err := job.Failures(ctx, "")
+			failed, _, err := job.FailuresPage(ctx, "")
 			if failures = int64(len(failed)); err != nil || failures > allowed+10 {
 				t.Fatalf("%d failures, %d are allowed: %v; paused %v", failures, allowed, err, why)
 			}

@@ -35,13 +35,13 @@ func TestBudgetAmongManyJobs(t *testing.T) {
 	spent := make(map[int]float64)
 	for _, others := range []int{0, 1100} {
 		synctest.Test(t, func(t *testing.T) {
-			tiny := mapper.Visit("tiny", func(context.Context, *mapper.Entity[account], mapper.None) error {
+			tiny := mapper.Visit("tiny", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
 				return nil
 			})
 			w, ctx := newWorld(t, setting{queue: few(50)}, steadyCredit, tiny), t.Context()
 			w.putAccounts(names(60))
 			w.putOthers(1)
-			o := &mapper.StartOptions{ID: "budget", PageSize: 10, Workers: 1,
+			o := &mapper.StartOptions{ID: "budget", PageSize: 10, ExpectedWorkers: 1,
 				Splitting: mapper.Splitting{First: 1, FanOut: 1}, Budget: mapper.Budget{Operations: 3000}}
 			job, err := steadyCredit.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{1}, o)
 			w.must(err)
@@ -50,14 +50,14 @@ func TestBudgetAmongManyJobs(t *testing.T) {
 			for first := range 20 {
 				all.Go(func() {
 					for i := first; i < others; i += 20 {
-						_, err := tiny.Start(ctx, w.engine, mapper.Query{Kind: "Other"}, mapper.None{},
-							&mapper.StartOptions{ID: fmt.Sprint("tiny-", i), Beside: true})
+						_, err := tiny.Start(ctx, w.engine, mapper.Query{Kind: "Other"}, mapper.NoParams{},
+							&mapper.StartOptions{ID: fmt.Sprint("tiny-", i), AllowOverlap: true})
 						w.must(err)
 					}
 				})
 			}
 			all.Wait()
-			if s := w.status(job); s.State != mapper.Running || s.Processed > 20 {
+			if s := w.status(job); s.State != mapper.StateRunning || s.Processed > 20 {
 				t.Fatalf("the others came too late: %+v", s)
 			}
 			w.wait(job)
@@ -99,13 +99,13 @@ func TestBudgetIsGivenBack(t *testing.T) {
 				f := newFleet(w, 1, 3, steadyCredit)
 				keys := names(1500)
 				w.putAccounts(keys)
-				o := &mapper.StartOptions{ID: "budget", PageSize: 10, Workers: 40,
+				o := &mapper.StartOptions{ID: "budget", PageSize: 10, ExpectedWorkers: 40,
 					Budget: mapper.Budget{Operations: 40_000}}
 				job, err := steadyCredit.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{1}, o)
 				w.must(err)
 				for range 6 {
 					time.Sleep(2 * time.Second)
-					if s := w.status(job); s.State == mapper.Running {
+					if s := w.status(job); s.State == mapper.StateRunning {
 						test.disturb(w, f, job)
 					}
 				}

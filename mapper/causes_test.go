@@ -51,13 +51,13 @@ func TestCauses(t *testing.T) {
 		}
 		wantCauses := func(want ...string) {
 			t.Helper()
-			causes, err := job.Causes(ctx)
+			causes, err := job.FailureCauses(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var got []string
 			for _, c := range causes {
-				got = append(got, fmt.Sprint(c.Count, " ", c.Cause))
+				got = append(got, fmt.Sprint(c.Count, " ", c.Text))
 				if c.Estimated || c.Example.Key == nil || c.Example.Error == "" {
 					t.Errorf("%+v", c)
 				}
@@ -66,10 +66,10 @@ func TestCauses(t *testing.T) {
 				t.Errorf("causes %q, want %q", got, want)
 			}
 		}
-		wait(mapper.SucceededWithFailures, 50)
+		wait(mapper.StateSucceededWithFailures, 50)
 		wantCauses("20 invoice # of # is open", "20 the ledger has no #", "10 a plain error")
 		for _, bad := range []string{"", "none"} {
-			if err := job.RetryCause(ctx, bad); !errors.Is(err, mapper.ErrArguments) {
+			if err := job.RetryCause(ctx, bad); !errors.Is(err, mapper.ErrInvalidArgument) {
 				t.Errorf("a retry of %q: %v", bad, err)
 			}
 		}
@@ -77,18 +77,18 @@ func TestCauses(t *testing.T) {
 		if err := job.RetryCause(ctx, "invoice # of # is open"); err != nil {
 			t.Fatal(err)
 		}
-		wait(mapper.SucceededWithFailures, 30)
+		wait(mapper.StateSucceededWithFailures, 30)
 		wantCauses("20 the ledger has no #", "10 a plain error")
 		if err := job.RetryCause(ctx, "the ledger has no #"); err != nil { // in vain
 			t.Fatal(err)
 		}
-		wait(mapper.SucceededWithFailures, 30)
+		wait(mapper.StateSucceededWithFailures, 30)
 		wantHistory(t, job, "started running", "its failures of one cause are retried running",
 			"its failures of one cause are retried running")
 		if err := job.Retry(ctx); err != nil {
 			t.Fatal(err)
 		}
-		wait(mapper.SucceededWithFailures, 20)
+		wait(mapper.StateSucceededWithFailures, 20)
 		if proof, err := job.Verify(ctx); err != nil || len(proof.Problems) > 0 {
 			t.Errorf("%+v, %v", proof, err)
 		}

@@ -15,13 +15,14 @@ import (
 )
 
 // failing7 fails for good on the accounts whose names end with 77.
-var failing77 = mapper.Update("failing-77", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
-	if a.Key.Name[len(a.Key.Name)-2:] == "77" {
-		return mapper.Permanent(errors.New("no"))
-	}
-	a.Value.Balance += 10
-	return nil
-})
+var failing77 = mapper.Update("failing-77",
+	func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+		if a.Key.Name[len(a.Key.Name)-2:] == "77" {
+			return mapper.Permanent(errors.New("no"))
+		}
+		a.Value.Balance += 10
+		return nil
+	})
 
 // count returns how many entities of a kind there are with a property set.
 func (w *world) count(kind, property string) (n int) {
@@ -64,7 +65,7 @@ func TestCleanUp(t *testing.T) {
 			t.Fatalf("status %+v", before)
 		}
 
-		tidy(&mapper.CleanUpOptions{Expire: 24 * time.Hour})
+		tidy(&mapper.CleanUpOptions{ExpireAfter: 24 * time.Hour})
 		if all, expire := w.count(mapper.RangeKind, "job"), w.count(mapper.RangeKind, "expires"); all != ranges ||
 			expire != all-30 {
 			t.Errorf("%d of %d records expire", expire, all)
@@ -78,28 +79,28 @@ func TestCleanUp(t *testing.T) {
 			!after.Ended.Equal(before.Ended) {
 			t.Errorf("status %+v, before %+v", after, before)
 		}
-		if failures, _, err := job.Failures(t.Context(), ""); err != nil || len(failures) != 30 {
+		if failures, _, err := job.FailuresPage(t.Context(), ""); err != nil || len(failures) != 30 {
 			t.Errorf("%d failures, %v", len(failures), err)
 		}
-		if _, err := job.Verify(t.Context()); !errors.Is(err, mapper.ErrState) {
+		if _, err := job.Verify(t.Context()); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("verify: %v", err)
 		}
-		if err := job.Retry(t.Context()); !errors.Is(err, mapper.ErrState) {
+		if err := job.Retry(t.Context()); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("retry: %v", err)
 		}
 		if s := over(w, failing77, o); !s.Ended.Equal(before.Ended) {
 			t.Errorf("the same start ran again: %+v", s)
 		}
 
-		tidy(&mapper.CleanUpOptions{Failures: true})
+		tidy(&mapper.CleanUpOptions{IncludeFailures: true})
 		if n := w.count(mapper.RangeKind, "job"); n != 0 {
 			t.Errorf("%d records are left", n)
 		}
-		tidy(&mapper.CleanUpOptions{Job: true, Expire: time.Hour})
+		tidy(&mapper.CleanUpOptions{IncludeJob: true, ExpireAfter: time.Hour})
 		if n := w.count(mapper.JobKind, "expires"); n != 1 {
 			t.Errorf("%d records of jobs expire", n)
 		}
-		tidy(&mapper.CleanUpOptions{Job: true})
+		tidy(&mapper.CleanUpOptions{IncludeJob: true})
 		if err := job.CleanUp(t.Context(), nil); !errors.Is(err, mapper.ErrNoSuchJob) {
 			t.Errorf("a job that is gone: %v", err)
 		}
@@ -120,19 +121,20 @@ func TestCleanUpOfOtherStates(t *testing.T) {
 		w.putAccounts(names(1000))
 		job := w.startSlow()
 		time.Sleep(time.Second)
-		if err := job.CleanUp(t.Context(), nil); !errors.Is(err, mapper.ErrState) {
+		if err := job.CleanUp(t.Context(), nil); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("of a job that runs: %v", err)
 		}
 		if err := job.Pause(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := job.CleanUp(t.Context(), nil); !errors.Is(err, mapper.ErrState) {
+		if err := job.CleanUp(t.Context(), nil); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("of a paused job: %v", err)
 		}
 		if n := w.count(mapper.RangeKind, "expires") + w.count(mapper.JobKind, "expires"); n > 0 {
 			t.Errorf("%d records of a paused job expire", n)
 		}
-		if err := job.CleanUp(t.Context(), &mapper.CleanUpOptions{Expire: -1}); !errors.Is(err, mapper.ErrArguments) {
+		if err := job.CleanUp(t.Context(), &mapper.CleanUpOptions{ExpireAfter: -1}); !errors.Is(err,
+			mapper.ErrInvalidArgument) {
 			t.Errorf("a negative time: %v", err)
 		}
 		if err := job.Abort(t.Context()); err != nil {
@@ -142,8 +144,8 @@ func TestCleanUpOfOtherStates(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
-		if s := w.status(job); s.State != mapper.Aborted || s.Processed == 0 || s.Processed != w.credited(1000) ||
-			s.Open == 0 {
+		if s := w.status(job); s.State != mapper.StateAborted || s.Processed == 0 || s.Processed != w.credited(1000) ||
+			s.OpenRanges == 0 {
 			t.Errorf("%d accounts were credited, status %+v", w.credited(1000), s)
 		}
 		if n := w.count(mapper.RangeKind, "job"); n > 0 {
@@ -170,7 +172,7 @@ func TestCleanUpBeforeAPage(t *testing.T) {
 	for name, expire := range map[string]time.Duration{"gone": 0, "expires": 1000 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m := mapper.Update("long", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+				m := mapper.Update("long", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 					if a.Key.Name == "user-0000017" {
 						time.Sleep(20 * time.Second)
 					}
@@ -179,7 +181,7 @@ func TestCleanUpBeforeAPage(t *testing.T) {
 				})
 				w := newWorld(t, setting{queue: few(40)}, m)
 				w.putAccounts(names(200))
-				job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+				job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 					&mapper.StartOptions{ID: "j", PageSize: 10})
 				if err != nil {
 					t.Fatal(err)
@@ -188,12 +190,12 @@ func TestCleanUpBeforeAPage(t *testing.T) {
 				if err := job.Abort(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				if err := job.CleanUp(t.Context(), &mapper.CleanUpOptions{Expire: expire}); err != nil {
+				if err := job.CleanUp(t.Context(), &mapper.CleanUpOptions{ExpireAfter: expire}); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(time.Hour)
-				if s := w.status(job); s.State != mapper.Aborted || s.Processed == 0 ||
-					s.Processed != w.credited(200) || s.Open != 1 {
+				if s := w.status(job); s.State != mapper.StateAborted || s.Processed == 0 ||
+					s.Processed != w.credited(200) || s.OpenRanges != 1 {
 					t.Errorf("%d accounts were credited, status %+v", w.credited(200), s)
 				}
 				if all, expiring := w.count(mapper.RangeKind, "job"), w.count(mapper.RangeKind,
@@ -213,7 +215,7 @@ func TestCleanUpBesideAPage(t *testing.T) {
 	for ends := time.Duration(0); ends < 300*time.Millisecond; ends += 10 * time.Millisecond {
 		synctest.Test(t, func(t *testing.T) {
 			cleaning := make(chan struct{})
-			m := mapper.Update("late", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			m := mapper.Update("late", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 				if a.Key.Name == "user-0000017" {
 					<-cleaning
 					time.Sleep(ends)
@@ -226,7 +228,7 @@ func TestCleanUpBesideAPage(t *testing.T) {
 			w := newWorld(t, setting{queue: few(10), emulator: emulator.Options{Faults: slow}}, m)
 			w.putAccounts(names(30))
 			o := &mapper.StartOptions{ID: "j", PageSize: 10}
-			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, o)
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -235,7 +237,7 @@ func TestCleanUpBesideAPage(t *testing.T) {
 				t.Fatal(err)
 			}
 			close(cleaning)
-			if err := job.CleanUp(t.Context(), &mapper.CleanUpOptions{Expire: 1000 * time.Hour}); err != nil {
+			if err := job.CleanUp(t.Context(), &mapper.CleanUpOptions{ExpireAfter: 1000 * time.Hour}); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Hour)
@@ -261,7 +263,7 @@ func TestNextJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		runs := make(map[string]int)
-		m := mapper.Visit("send", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Visit("send", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			runs[a.IdempotencyKey()]++
 			if a.Key.Name == "user-0000077" {
 				return mapper.Permanent(errors.New("no"))
@@ -271,7 +273,7 @@ func TestNextJob(t *testing.T) {
 		w := newWorld(t, setting{queue: few(1)}, m)
 		w.putAccounts(names(100))
 		start := func() *mapper.Job {
-			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 				&mapper.StartOptions{ID: "nightly"})
 			if err != nil {
 				t.Fatal(err)
@@ -282,11 +284,11 @@ func TestNextJob(t *testing.T) {
 			return job
 		}
 		first := start()
-		if err := first.CleanUp(t.Context(), &mapper.CleanUpOptions{Job: true}); err != nil {
+		if err := first.CleanUp(t.Context(), &mapper.CleanUpOptions{IncludeJob: true}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-			&mapper.StartOptions{ID: "nightly"}); !errors.Is(err, mapper.ErrState) {
+		if _, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{ID: "nightly"}); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("a start under the ID of a job that is about to go: %v, want one that says so", err)
 		}
 		time.Sleep(time.Hour)
@@ -302,19 +304,20 @@ func TestNextJob(t *testing.T) {
 		// The handle of the first job does nothing to the second.
 		for what, err := range map[string]error{
 			"pause": first.Pause(t.Context()), "resume": first.Resume(t.Context()), "abort": first.Abort(t.Context()),
-			"retry":    first.Retry(t.Context()),
-			"clean up": first.CleanUp(t.Context(), nil), "set the rate": first.SetRate(t.Context(), mapper.Rate{}),
-			"status": errorOf(first.Status(t.Context())), "wait": errorOf(first.Wait(t.Context())),
+			"retry":        first.Retry(t.Context()),
+			"clean up":     first.CleanUp(t.Context(), nil),
+			"set the rate": first.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: mapper.Unlimited}),
+			"status":       errorOf(first.Status(t.Context())), "wait": errorOf(first.Wait(t.Context())),
 			"verify": errorOf(first.Verify(t.Context())),
 		} {
 			if !errors.Is(err, mapper.ErrNoSuchJob) {
 				t.Errorf("%s by the handle of a job that is gone: %v", what, err)
 			}
 		}
-		if _, _, err := first.Failures(t.Context(), ""); !errors.Is(err, mapper.ErrNoSuchJob) {
+		if _, _, err := first.FailuresPage(t.Context(), ""); !errors.Is(err, mapper.ErrNoSuchJob) {
 			t.Errorf("failures of a job that is gone: %v", err)
 		}
-		if s := w.status(w.engine.Job("nightly")); s.State != mapper.SucceededWithFailures || s.Processed != 99 {
+		if s := w.status(w.engine.Job("nightly")); s.State != mapper.StateSucceededWithFailures || s.Processed != 99 {
 			t.Errorf("status %+v", s)
 		}
 	})

@@ -27,10 +27,10 @@ func TestNewRefusesPlainClients(t *testing.T) {
 			return mapper.NewClientWithDatabase(t.Context(), "test", "other")
 		}, ""},
 		"the option": {func() (*datastore.Client, error) {
-			return datastore.NewClient(t.Context(), "test", mapper.WithVersions())
+			return datastore.NewClient(t.Context(), "test", mapper.ClientOption())
 		}, ""},
 		"twice": {func() (*datastore.Client, error) {
-			return mapper.NewClient(t.Context(), "test", mapper.WithVersions())
+			return mapper.NewClient(t.Context(), "test", mapper.ClientOption())
 		}, ""},
 		"plain": {func() (*datastore.Client, error) { return datastore.NewClient(t.Context(), "test") },
 			"mapper.NewClient"},
@@ -41,8 +41,8 @@ func TestNewRefusesPlainClients(t *testing.T) {
 		}
 		defer client.Close()
 		before := e.Usage()
-		_, err = mapper.New(client, w.queue, &mapper.Options{Mappers: mapper.Set(addCredit)})
-		if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, mapper.ErrArguments) ||
+		_, err = mapper.NewEngine(client, w.queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit}})
+		if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, mapper.ErrInvalidArgument) ||
 			!strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}

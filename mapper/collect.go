@@ -10,9 +10,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 )
 
-// A Page is what the first function of a [Collect] has made of the entities of a page, in the hands
-// of the second one, before the page is committed. It belongs to one attempt: after the function
-// has returned its methods panic. They can be called concurrently.
+// A Page is what the first function of a [VisitPages] has made of the entities of a page, in the
+// hands of the second one, before the page is committed. It belongs to one attempt: after the
+// function has returned its methods panic. They can be called concurrently.
 type Page[R any] struct {
 	// Records are in the order of their entities. There is at least one.
 	Records []R
@@ -21,14 +21,14 @@ type Page[R any] struct {
 	attempt *function.Attempt
 }
 
-// Name returns a name for what the function makes of the page: no other attempt, page or job has
-// the same. It is made of hexadecimal digits, which are spread evenly, and of letters, digits and
-// '-' behind them.
-func (p *Page[R]) Name() string { return p.name }
+// UniqueName returns a name for what the function makes of the page: no other attempt, page or job
+// has the same. It is made of hexadecimal digits, which are spread evenly, and of letters, digits
+// and '-' behind them.
+func (p *Page[R]) UniqueName() string { return p.name }
 
-// Run returns what tells this job from all others, also from a later one of the same ID: [Done.Run]
-// returns the same.
-func (p *Page[R]) Run() string { return p.attempt.Job() }
+// RunID returns what tells this job from all others, also from a later one of the same ID:
+// [Completion.RunID] returns the same.
+func (p *Page[R]) RunID() string { return p.attempt.Job() }
 
 // Count adds n to the job's counter of a name, together with the page's commit, see [Entity.Count].
 func (p *Page[R]) Count(name string, n int64) { p.attempt.Count(name, n) }
@@ -41,13 +41,13 @@ func (p *Page[R]) Put(key *datastore.Key, src any) { p.attempt.Put(key, src) }
 // Delete deletes an entity together with the page's commit.
 func (p *Page[R]) Delete(key *datastore.Key) { p.attempt.Delete(key) }
 
-// OnLost has f called if the page is not committed, so that what the function made elsewhere can be
-// taken away: because it fails, or because another delivery has done the page. It is not called if
-// the process dies, nor if the function takes too long: whoever has to find all that is left looks
-// for what no commit knows of.
-func (p *Page[R]) OnLost(f func(context.Context)) { p.attempt.OnLost(f) }
+// OnRollback has f called if the page is not committed, so that what the function made elsewhere
+// can be taken away: because it fails, or because another delivery has done the page. It is not
+// called if the process dies, nor if the function takes too long: whoever has to find all that is
+// left looks for what no commit knows of.
+func (p *Page[R]) OnRollback(f func(context.Context)) { p.attempt.OnLost(f) }
 
-// Collect defines a mapper that writes records elsewhere, a page at a time: a file, a batch of
+// VisitPages defines a mapper that writes records elsewhere, a page at a time: a file, a batch of
 // rows, a request with many messages. Its first function makes a record of each entity, as a
 // [Visit] does, with the same attempts and failures; one that returns [Skip] makes none. Its second
 // function gets the records of a page, and writes them under the name of the page. What it puts and
@@ -58,7 +58,7 @@ func (p *Page[R]) OnLost(f func(context.Context)) { p.attempt.OnLost(f) }
 // panic, has the page tried again as a whole, as often as an entity would be, and then the job
 // fails; one marked by [Permanent] fails it at once, and [Job.Resume] goes on. A page ends behind 4
 // MiB of entities: so much is in memory, for each task.
-func Collect[T, R, P any](
+func VisitPages[T, R, P any](
 	name string, record func(ctx context.Context, e *Entity[T], params P) (R, error),
 	page func(ctx context.Context, p *Page[R], params P) error,
 ) *Mapper[P] {

@@ -61,8 +61,9 @@ const leaves = 3000
 
 // collector returns a mapper that writes to a shelf: all leaves but those that are skipped, fail
 // for good, or fail at first.
-func collector(s *shelf) *mapper.Mapper[mapper.None] {
-	return mapper.Collect("collect", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.None) (int64, error) {
+func collector(s *shelf) *mapper.Mapper[mapper.NoParams] {
+	return mapper.VisitPages("collect", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.NoParams) (int64,
+		error) {
 		switch n := e.Value.N; {
 		case n%100 == 7:
 			return 0, mapper.Permanent(errors.New("seven"))
@@ -73,22 +74,23 @@ func collector(s *shelf) *mapper.Mapper[mapper.None] {
 		}
 		e.Count("leaves", 1)
 		return e.Value.N, nil
-	}, func(_ context.Context, p *mapper.Page[int64], _ mapper.None) error {
-		if err := s.write(p.Name(), p.Records); err != nil {
+	}, func(_ context.Context, p *mapper.Page[int64], _ mapper.NoParams) error {
+		if err := s.write(p.UniqueName(), p.Records); err != nil {
 			return mapper.Permanent(err)
 		}
-		p.OnLost(func(context.Context) { s.remove(p.Name()) })
+		p.OnRollback(func(context.Context) { s.remove(p.UniqueName()) })
 		if s.tries(-1)%10 == 3 {
 			return errors.New("the shelf is full, for now")
 		}
-		p.Put(datastore.NameKey("Sheet", p.Run()+"/"+p.Name(), nil), &sheet{p.Name(), int64(len(p.Records))})
+		p.Put(datastore.NameKey("Sheet", p.RunID()+"/"+p.UniqueName(), nil),
+			&sheet{p.UniqueName(), int64(len(p.Records))})
 		p.Count("sheets", 1)
 		return nil
-	}).OnDone(func(ctx context.Context, d *mapper.Done, _ mapper.None) error {
-		if mapper.FromContext(ctx) == nil {
+	}).WithFinalizer(func(ctx context.Context, d *mapper.Completion, _ mapper.NoParams) error {
+		if mapper.EngineFromContext(ctx) == nil {
 			return mapper.Permanent(errors.New("no engine"))
 		}
-		d.Put(datastore.NameKey("Run", "it", nil), &sheet{Name: d.Run()})
+		d.Put(datastore.NameKey("Run", "it", nil), &sheet{Name: d.RunID()})
 		return nil
 	})
 }
@@ -106,26 +108,27 @@ func TestCollect(t *testing.T) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			s := &shelf{sheets: make(map[string][]int64), tried: make(map[int64]int)}
 			m := collector(s)
-			mappertest.Run(t, mapper.Set(m), &mappertest.Options{Seed: seed}, func(t *testing.T, w *mappertest.World) {
-				putLeaves(t, w.Client)
-				w.Trouble()
-				job, err := m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.None{},
-					&mapper.StartOptions{ID: "collect", PageSize: 100})
-				if err != nil {
-					w.Calm()
-					job, err = m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.None{},
+			mappertest.Run(t, []mapper.AnyMapper{m}, &mappertest.Options{Seed: seed},
+				func(t *testing.T, w *mappertest.Env) {
+					putLeaves(t, w.Client)
+					w.ResumeFaults()
+					job, err := m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.NoParams{},
 						&mapper.StartOptions{ID: "collect", PageSize: 100})
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				status, err := job.Wait(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
-				w.Calm()
-				checkSheets(t, w.Client, s, status, seed == 0)
-			})
+					if err != nil {
+						w.PauseFaults()
+						job, err = m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.NoParams{},
+							&mapper.StartOptions{ID: "collect", PageSize: 100})
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					status, err := job.Wait(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					w.PauseFaults()
+					checkSheets(t, w.Client, s, status, seed == 0)
+				})
 		})
 	}
 }
@@ -149,7 +152,8 @@ func putLeaves(t *testing.T, client *datastore.Client) {
 func checkSheets(t *testing.T, client *datastore.Client, s *shelf, status *mapper.Status, calm bool) {
 	t.Helper()
 	const failed, skipped = leaves / 100, leaves / 100
-	if status.State != mapper.SucceededWithFailures || status.Failures != failed || status.Processed != leaves-failed ||
+	if status.State != mapper.StateSucceededWithFailures || status.Failures != failed ||
+		status.Processed != leaves-failed ||
 		status.Counters["leaves"] != leaves-failed-skipped {
 		t.Errorf("status %+v", status)
 	}
@@ -193,26 +197,28 @@ func checkSheets(t *testing.T, client *datastore.Client, s *shelf, status *mappe
 func TestCollectFails(t *testing.T) {
 	t.Parallel()
 	testflag.Sequential(t)
-	for name, page := range map[string]func(context.Context, *mapper.Page[int64], mapper.None) error{
-		"permanently": func(context.Context, *mapper.Page[int64], mapper.None) error {
+	for name, page := range map[string]func(context.Context, *mapper.Page[int64], mapper.NoParams) error{
+		"permanently": func(context.Context, *mapper.Page[int64], mapper.NoParams) error {
 			return mapper.Permanent(errors.New("no disk"))
 		},
-		"each time":  func(context.Context, *mapper.Page[int64], mapper.None) error { return errors.New("no disk") },
-		"by a panic": func(context.Context, *mapper.Page[int64], mapper.None) error { panic("no disk") },
+		"each time": func(context.Context, *mapper.Page[int64], mapper.NoParams) error {
+			return errors.New("no disk")
+		},
+		"by a panic": func(context.Context, *mapper.Page[int64], mapper.NoParams) error { panic("no disk") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := mapper.Collect("collect", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.None) (int64,
+			m := mapper.VisitPages("collect", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.NoParams) (int64,
 				error) {
 				return e.Value.N, nil
 			}, page)
-			mappertest.Run(t, mapper.Set(m), nil, func(t *testing.T, w *mappertest.World) {
+			mappertest.Run(t, []mapper.AnyMapper{m}, nil, func(t *testing.T, w *mappertest.Env) {
 				putLeaves(t, w.Client)
-				job, err := m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.None{}, nil)
+				job, err := m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.NoParams{}, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
 				status, err := job.Wait(t.Context())
-				if err != nil || status.State != mapper.Failed || status.Processed != 0 {
+				if err != nil || status.State != mapper.StateFailed || status.Processed != 0 {
 					t.Errorf("%+v, %v", status, err)
 				}
 				if status != nil && !strings.Contains(status.Error, "no disk") {
@@ -235,7 +241,7 @@ func TestCollectOfTwins(t *testing.T) {
 			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: 10 * time.Millisecond}})
 		w := newWorld(t, setting{emulator: emulator.Options{Faults: twins}, queue: few(8)}, m)
 		putLeaves(t, w.client)
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Leaf"}, mapper.None{},
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Leaf"}, mapper.NoParams{},
 			&mapper.StartOptions{ID: "collect", PageSize: 100})
 		if err != nil {
 			t.Fatal(err)

@@ -68,7 +68,7 @@ func ask(t *testing.T, q mapper.Query, indexes []byte) (a verdict, err error) {
 			q.ReadTime = time.Now()
 			time.Sleep(time.Second)
 		}
-		job, started := m.Start(t.Context(), w.engine, q, mapper.None{},
+		job, started := m.Start(t.Context(), w.engine, q, mapper.NoParams{},
 			&mapper.StartOptions{ID: "j", PageSize: 10, AllowEmpty: true})
 		if err = started; err == nil {
 			w.wait(job)
@@ -79,7 +79,7 @@ func ask(t *testing.T, q mapper.Query, indexes []byte) (a verdict, err error) {
 	switch {
 	case err == nil:
 		a.cell = "yes"
-	case !errors.Is(err, mapper.ErrArguments):
+	case !errors.Is(err, mapper.ErrInvalidArgument):
 		t.Errorf("%+v: %v", q, err)
 	case strings.Contains(err.Error(), "needs an index"):
 		a.cell = "index"
@@ -196,14 +196,14 @@ func TestQueryRefused(t *testing.T) {
 			"hold scattermap's own records": {Kind: mapper.JobKind},
 			"Query.ReadTime is for a Visit": {Kind: "User", ReadTime: now},
 		} {
-			_, err := checkUser.Start(t.Context(), w.engine, q, mapper.None{}, nil)
-			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(fmt.Sprint(err), want) {
+			_, err := checkUser.Start(t.Context(), w.engine, q, mapper.NoParams{}, nil)
+			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(fmt.Sprint(err), want) {
 				t.Errorf("%+v: %v, want an error with %q", q, err, want)
 			}
 		}
 		_, err := lookAtUser.Start(t.Context(), w.engine, mapper.Query{Kind: "User", KeysOnly: true, ShardBy: "userid"},
-			mapper.None{}, nil)
-		if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(fmt.Sprint(err), "it may be a list") {
+			mapper.NoParams{}, nil)
+		if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(fmt.Sprint(err), "it may be a list") {
 			t.Errorf("a Visit: %v", err)
 		}
 	})

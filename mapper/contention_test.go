@@ -33,7 +33,8 @@ func TestHotEntities(t *testing.T) {
 func testHotEntities(t *testing.T, pessimistic bool) {
 	slow := emulator.NewFaults(0,
 		emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Constant(10 * time.Millisecond)})
-	w := newWorld(t, setting{emulator: emulator.Options{Faults: slow, Pessimistic: pessimistic}, queue: few(10)},
+	w := newWorld(t, setting{emulator: emulator.Options{Faults: slow, PessimisticConcurrency: pessimistic},
+		queue: few(10)},
 		slowCredit)
 	keys := names(2000)
 	w.putAccounts(keys)
@@ -108,7 +109,8 @@ func testHotEntity(t *testing.T, takes time.Duration, pessimistic, fails bool) {
 		e.Value.Balance += p.Amount
 		return nil
 	})
-	w := newWorld(t, setting{emulator: emulator.Options{Faults: slow, Pessimistic: pessimistic}, queue: few(4)}, add)
+	w := newWorld(t, setting{emulator: emulator.Options{Faults: slow, PessimisticConcurrency: pessimistic},
+		queue: few(4)}, add)
 	keys := names(200)
 	w.putAccounts(keys)
 	others, stop := context.WithCancel(t.Context())
@@ -158,7 +160,7 @@ func testHotEntity(t *testing.T, takes time.Duration, pessimistic, fails bool) {
 	if s.Ended.Sub(s.Created) > 10*time.Minute {
 		t.Errorf("it took %v", s.Ended.Sub(s.Created))
 	}
-	failures, _, err := job.Failures(t.Context(), "")
+	failures, _, err := job.FailuresPage(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}

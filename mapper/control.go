@@ -12,12 +12,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// ErrOtherQueue says that a job belongs to another queue than the engine's, see [Job.Move]. It
+// ErrWrongQueue says that a job belongs to another queue than the engine's, see [Job.Move]. It
 // names both.
-var ErrOtherQueue = record.ErrOtherQueue
+var ErrWrongQueue = record.ErrOtherQueue
 
-// ErrState says that a job is not in a state in which it can do what was asked.
-var ErrState = record.ErrState
+// ErrWrongState says that a job is not in a state in which it can do what was asked.
+var ErrWrongState = record.ErrState
 
 // Pause has the job begin no more pages. Those under way come to their end. A
 // paused job loses nothing, however long it is paused.
@@ -54,7 +54,7 @@ func (j *Job) Resume(ctx context.Context) error {
 // Retry has the job process its failures again, and nothing that is done: each gets
 // as many attempts as at first. The job runs again until they are done, and what else
 // was left, if it was paused or had failed; its finalizer takes effect again. A job
-// that was aborted or cleaned up is refused with [ErrState].
+// that was aborted or cleaned up is refused with [ErrWrongState].
 func (j *Job) Retry(ctx context.Context) error {
 	if err := j.control(ctx).Retry(ctx, j.ref(), ""); err != nil {
 		return fmt.Errorf("mapper: retry %s: %w", j.ID, err)
@@ -62,17 +62,17 @@ func (j *Job) Retry(ctx context.Context) error {
 	return nil
 }
 
-// RetryCause is [Job.Retry] for the failures of one cause, as [Job.Causes] lists them; the others
-// stay. It takes the place of a retry that has not opened all of its failures yet. A cause that is
-// none of the job's is [ErrArguments], if the job has up to 1,000 failures.
+// RetryCause is [Job.Retry] for the failures of one cause, as [Job.FailureCauses] lists them; the
+// others stay. It takes the place of a retry that has not opened all of its failures yet. A cause
+// that is none of the job's is [ErrInvalidArgument], if the job has up to 1,000 failures.
 func (j *Job) RetryCause(ctx context.Context, cause string) error {
-	causes, err := j.Causes(ctx)
+	causes, err := j.FailureCauses(ctx)
 	if err != nil {
 		return err
 	}
-	known := slices.ContainsFunc(causes, func(c Cause) bool { return c.Cause == cause || c.Estimated })
+	known := slices.ContainsFunc(causes, func(c FailureCause) bool { return c.Text == cause || c.Estimated })
 	if cause == "" || !known {
-		return fmt.Errorf("mapper: retry %s: %w: no failure has the cause %.200q", j.ID, ErrArguments, cause)
+		return fmt.Errorf("mapper: retry %s: %w: no failure has the cause %.200q", j.ID, ErrInvalidArgument, cause)
 	}
 	if err := j.control(ctx).Retry(ctx, j.ref(), cause); err != nil {
 		return fmt.Errorf("mapper: retry %s: %w", j.ID, err)
@@ -83,9 +83,10 @@ func (j *Job) RetryCause(ctx context.Context, cause string) error {
 // Undo starts a job that takes back what this job, of an [Update], has done to entities. It reads
 // each as it was just before its page's commit, and has it be that again, byte for byte: what the
 // job has changed or deleted is restored, and what it has put is deleted. An entity that anybody
-// else has changed since stays as it is, and is listed by [Job.Left]. An entity that several pages
-// have written becomes what it was before the first of them, or what somebody else has made of it
-// in between, and is listed then. What a finalizer has put or deleted is not taken back.
+// else has changed since stays as it is, and is listed by [Job.NotUndonePage]. An entity that
+// several pages have written becomes what it was before the first of them, or what somebody else
+// has made of it in between, and is listed then. What a finalizer has put or deleted is not taken
+// back.
 //
 // An entity that the job has deleted is restored if it is not there, unless others have put it
 // since: the undo looks at it when the job ended, and half way from there to now. What others put
@@ -95,7 +96,7 @@ func (j *Job) RetryCause(ctx context.Context, cause string) error {
 // job, while Datastore keeps what was there. Its entities are pages: Status.Counters has
 // "restored", "removed" and "left". A page that can't be undone is a failure;
 // StartOptions.FailureLimit defaults to -1, none, as the rest would grow too old while the undo
-// stands. StartOptions.Rehearse has it only count. StartOptions.ID defaults to "undo-" and the
+// stands. StartOptions.DryRun has it only count. StartOptions.ID defaults to "undo-" and the
 // job's ID, or if another job has that, with more behind it: so a second Undo is the same job,
 // unless the first one was aborted.
 //
@@ -109,9 +110,9 @@ func (j *Job) RetryCause(ctx context.Context, cause string) error {
 // before its page, and what the function has put or deleted besides, is left and listed. So is what
 // the page has deleted, or somebody has changed since, where others had put or deleted entities of
 // the page within the minute before. If nothing is kept for the first page, Undo is refused with
-// [ErrState]. That a commit's entities have the version of the record which it writes is seen on
-// the embedded Datastore and on Google's Firestore emulator, and the rule of whole minutes on the
-// embedded one; for production both are what Datastore documents.
+// [ErrWrongState]. That a commit's entities have the version of the record which it writes is seen
+// on the embedded Datastore and on Google's Firestore emulator, and the rule of whole minutes on
+// the embedded one; for production both are what Datastore documents.
 func (j *Job) Undo(ctx context.Context, o *StartOptions) (*Job, error) {
 	undone, err := startUndo(ctx, j, o)
 	if err != nil {
@@ -123,7 +124,7 @@ func (j *Job) Undo(ctx context.Context, o *StartOptions) (*Job, error) {
 // Move has the job belong to the queue that a start of its mapper would put it into, with its open
 // ranges, and what it has done. It is for a job whose queue, or whose service, is gone or has
 // another name: a job belongs to the queue that it was started with, and engines of other queues
-// only read it ([ErrOtherQueue]). Tasks of the old queue are superseded, pages under way there come
+// only read it ([ErrWrongQueue]). Tasks of the old queue are superseded, pages under way there come
 // to their end, and what they leave is found by the next sweeps, within minutes. A job that the
 // engine has no mapper for, or whose pages may take too long for the queue's Deadline, is refused.
 // Moving a job to the queue that it belongs to does nothing.
@@ -140,19 +141,19 @@ func (j *Job) Move(ctx context.Context) error {
 
 // CleanUpOptions say what becomes of the records of a job that has ended.
 type CleanUpOptions struct {
-	// Failures has the records of failures cleaned up, too. By default they are kept,
-	// for [Job.Failures].
-	Failures bool `json:"failures,omitempty"`
+	// IncludeFailures has the records of failures cleaned up, too. By default they are kept,
+	// for [Job.FailuresPage].
+	IncludeFailures bool `json:"failures,omitempty"`
 
-	// Job has the job's own record cleaned up, too, and with it the failures. By
+	// IncludeJob has the job's own record cleaned up, too, and with it the failures. By
 	// default it is kept: while it is there, a start under its ID returns this job, and
 	// does not run the mapper again.
-	Job bool `json:"job,omitempty"`
+	IncludeJob bool `json:"job,omitempty"`
 
-	// Expire, if it is not 0, has the records get the property "expires" in place of
+	// ExpireAfter, if it is not 0, has the records get the property "expires" in place of
 	// being deleted: that much later than now, for time-to-live policies on the kinds
 	// ScattermapJob, ScattermapRange and ScattermapUndoBatch.
-	Expire time.Duration `json:"expire,omitempty"`
+	ExpireAfter time.Duration `json:"expire_ns,omitempty"`
 }
 
 // CleanUp has the records of the job's ranges deleted, by tasks of its own; nil is
@@ -172,12 +173,12 @@ func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 
 // SetRetain changes how long the records of the job are kept after its end, see
 // [StartOptions.Retain]: [RetainAlways] is until somebody cleans them up. Those of a job that ended
-// longer ago are cleaned up soon. What is cleaned up already is [ErrState].
+// longer ago are cleaned up soon. What is cleaned up already is [ErrWrongState].
 func (j *Job) SetRetain(ctx context.Context, d time.Duration) error {
 	err := checkRetain("the retention", d)
 	switch {
 	case err != nil || d == 0:
-		err = fmt.Errorf("%w: %w", ErrArguments, cmp.Or(err, checkRetain("the retention", 1)))
+		err = fmt.Errorf("%w: %w", ErrInvalidArgument, cmp.Or(err, checkRetain("the retention", 1)))
 	default:
 		err = j.control(ctx).Retain(ctx, j.ref(), max(0, d))
 	}
@@ -187,34 +188,46 @@ func (j *Job) SetRetain(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// SetRate changes how fast the job goes. Pages that begin from a second later on keep to
-// it. If it turns the ramp on, that begins now. A rate that is no number, or too low for the
-// job's workers, is [ErrArguments], and a job that has ended, but for a failed one, [ErrState].
-func (j *Job) SetRate(ctx context.Context, rate Rate) error { return j.SetRateFor(ctx, rate, 0) }
+// SetRate changes how fast the job goes. Pages that begin from a second later on keep to it. If it
+// turns the ramp on, that begins now. Rate{Entities: [Unlimited]} lifts the limits. The zero Rate
+// says nothing, and is [ErrInvalidArgument], as one is that is no number, or too low for the job's
+// workers. A job that has ended, but for a failed one, is [ErrWrongState].
+func (j *Job) SetRate(ctx context.Context, rate Rate) error { return j.setRate(ctx, rate, 0) }
 
-// SetRateFor is [Job.SetRate] for a time, behind which the job goes as fast again as it did before,
-// within two minutes; 0 is for good.
+// SetRateFor is [Job.SetRate] for a time, which is above 0: after it the job goes as fast again as
+// it did before, within two minutes.
 func (j *Job) SetRateFor(ctx context.Context, rate Rate, d time.Duration) error {
+	if d <= 0 {
+		return fmt.Errorf("mapper: set the rate of %s: %w: its time is %v, and has to be above 0: SetRate sets it "+
+			"without an end", j.ID, ErrInvalidArgument, d)
+	}
+	return j.setRate(ctx, rate, d)
+}
+
+// setRate sets the rate for a time, or without an end if that is 0.
+func (j *Job) setRate(ctx context.Context, rate Rate, d time.Duration) error {
+	if rate == (Rate{}) {
+		return fmt.Errorf("mapper: set the rate of %s: %w: the Rate is empty: Entities: Unlimited lifts the limits",
+			j.ID, ErrInvalidArgument)
+	}
 	e, text, until := engineOf(ctx, j), rate.limit().Becomes(), time.Time{}
-	if d < 0 {
-		return fmt.Errorf("mapper: set the rate of %s: %w: its time is %v", j.ID, ErrArguments, d)
-	} else if d > 0 {
+	if d > 0 {
 		text, until = fmt.Sprintf("%s, for %v", text, d), time.Now().UTC().Add(d).Truncate(time.Microsecond)
 	}
 	_, err := asked(e).Change(ctx, j.ref(), text, func(r *record.Job) (changed bool, err error) {
 		if err := r.Queue.Is(e.queue.Name()); err != nil {
 			return false, err
 		}
-		if err := rate.limit().Validate("Rate", r.AtOnce(), e.queue.Deadline()); err != nil {
-			return false, fmt.Errorf("%w: %w", ErrArguments, err)
+		if err := rate.limit().Validate("Rate", r.AtOnce(), e.queue.DispatchDeadline()); err != nil {
+			return false, fmt.Errorf("%w: %w", ErrInvalidArgument, err)
 		}
 		if r.Over() && r.State != record.Failed { // that can be resumed
-			return false, fmt.Errorf("%w: it is %q", ErrState, r.State)
+			return false, fmt.Errorf("%w: it is %q", ErrWrongState, r.State)
 		}
 		if before, err := r.RateLimit(); rate.Ramp && (err != nil || !before.Ramp) {
 			r.RampFrom = time.Now().UTC().Truncate(time.Microsecond)
 		}
-		encoded, err := json.Marshal(rate)
+		encoded, err := json.Marshal(rate.limit())
 		record.SetRate(r, encoded, until)
 		return true, err
 	})
@@ -229,7 +242,7 @@ func (j *Job) SetRateFor(ctx context.Context, rate Rate, d time.Duration) error 
 // limits has paused it. Each act is recorded by the transaction that takes effect; what changes
 // nothing is none. The last 100 are kept, as far as they fit 64 KiB. A job that an older build has
 // started has no more than what newer ones have done.
-func (j *Job) History(ctx context.Context) ([]Act, error) {
+func (j *Job) History(ctx context.Context) ([]HistoryEntry, error) {
 	job, err := j.engine.store().LoadJob(ctx, j.ref())
 	if err != nil {
 		return nil, fmt.Errorf("mapper: history: %w", err)
@@ -238,9 +251,9 @@ func (j *Job) History(ctx context.Context) ([]Act, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mapper: history of %s: %w", j.ID, err)
 	}
-	acts := make([]Act, len(recorded))
+	acts := make([]HistoryEntry, len(recorded))
 	for i, a := range recorded {
-		acts[i] = Act{a.At, a.What, a.By, a.Why, State(a.To)}
+		acts[i] = HistoryEntry{a.At, a.What, a.By, a.Why, State(a.To)}
 	}
 	return acts, nil
 }

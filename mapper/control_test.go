@@ -34,7 +34,7 @@ func few(n int32) *cloudtaskspb.Queue {
 func (w *world) startSlow() *mapper.Job {
 	w.Helper()
 	job, err := slowCredit.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
-		&mapper.StartOptions{Workers: 100, ID: "slow", PageSize: 50})
+		&mapper.StartOptions{ExpectedWorkers: 100, ID: "slow", PageSize: 50})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestPauseAndResume(t *testing.T) {
 			}
 			time.Sleep(10 * time.Second) // for the pages under way
 			paused := w.status(job)
-			if paused.State != mapper.Paused || paused.Processed == 0 || paused.Processed == 2000 {
+			if paused.State != mapper.StatePaused || paused.Processed == 0 || paused.Processed == 2000 {
 				t.Fatalf("round %d: %+v", round, paused)
 			}
 			time.Sleep(72 * time.Hour)
@@ -83,7 +83,7 @@ func TestPauseAndResume(t *testing.T) {
 		w.wantBalances(keys, 10)
 		for name, control := range map[string]func(context.Context) error{"pause": job.Pause, "resume": job.Resume,
 			"abort": job.Abort} {
-			if err := control(t.Context()); !errors.Is(err, mapper.ErrState) {
+			if err := control(t.Context()); !errors.Is(err, mapper.ErrWrongState) {
 				t.Errorf("%s of a job that has ended: %v", name, err)
 			}
 			if err := w.engine.Job("none").Pause(t.Context()); !errors.Is(err, mapper.ErrNoSuchJob) {
@@ -110,7 +110,7 @@ func TestAbort(t *testing.T) {
 		s := w.status(job)
 		time.Sleep(24 * time.Hour)
 		after := w.status(job)
-		if after.State != mapper.Aborted || after.Processed != s.Processed || after.Processed == 2000 ||
+		if after.State != mapper.StateAborted || after.Processed != s.Processed || after.Processed == 2000 ||
 			after.Ended.IsZero() {
 			t.Errorf("%+v, then %+v", s, after)
 		}
@@ -128,7 +128,7 @@ func TestAbort(t *testing.T) {
 		if credited != after.Processed {
 			t.Errorf("%d accounts are credited, the job says %d", credited, after.Processed)
 		}
-		if err := job.Resume(t.Context()); !errors.Is(err, mapper.ErrState) {
+		if err := job.Resume(t.Context()); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("resume: %v", err)
 		}
 	})
@@ -145,7 +145,7 @@ func TestPurgedQueue(t *testing.T) {
 			w.putAccounts(keys)
 			job := w.startSlow()
 			purge := func() {
-				client, err := w.emulator.CloudTasks(t.Context())
+				client, err := w.emulator.TasksClient(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -168,7 +168,7 @@ func TestPurgedQueue(t *testing.T) {
 				purge()
 				if resume {
 					time.Sleep(time.Hour)
-					if s := w.status(job); s.State != mapper.Running {
+					if s := w.status(job); s.State != mapper.StateRunning {
 						t.Fatalf("without any task the job is %+v", s)
 					}
 					if err := job.Resume(t.Context()); err != nil {
@@ -213,7 +213,7 @@ func TestRevive(t *testing.T) {
 		}
 		w.wantBalances(keys, 11)
 		time.Sleep(time.Hour)
-		if err := w.engine.Revive(t.Context()); err != nil || w.tasks("") > 0 {
+		if err := w.engine.ReviveJobs(t.Context()); err != nil || w.tasks("") > 0 {
 			t.Errorf("after all have ended: %d tasks, %v", w.tasks(""), err)
 		}
 	})
@@ -261,7 +261,7 @@ func TestFailuresAndRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var broken atomic.Bool
 		broken.Store(true)
-		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			a.Value.Balance += 10
 			a.Count("seen", 1)
 			if last := len(a.Key.Name) - 2; broken.Load() && strings.Contains("02 27 52 77", a.Key.Name[last:]) {
@@ -274,19 +274,21 @@ func TestFailuresAndRetry(t *testing.T) {
 		keys := names(n)
 		w.putAccounts(keys)
 		s := over(w, m, &mapper.StartOptions{ID: "j", PageSize: 100})
-		if s.State != mapper.SucceededWithFailures || s.Failures != int64(failing) || s.Processed != int64(n-failing) {
+		if s.State != mapper.StateSucceededWithFailures || s.Failures != int64(failing) ||
+			s.Processed != int64(n-failing) {
 			t.Fatalf("status %+v", s)
 		}
 		job := w.engine.Job("j")
 		seen := make(map[string]bool)
 		pages := 0
 		for cursor := ""; ; pages++ {
-			failures, next, err := job.Failures(t.Context(), cursor)
+			failures, next, err := job.FailuresPage(t.Context(), cursor)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, f := range failures {
-				if seen[f.Key.Name] || f.Error != f.Key.Name+" is broken" || f.Attempts != mapper.UpdateAttempts ||
+				if seen[f.Key.Name] || f.Error != f.Key.Name+" is broken" ||
+					f.Attempts != mapper.DefaultUpdateAttempts ||
 					f.Time.IsZero() {
 					t.Errorf("failure %+v", f)
 				}
@@ -299,7 +301,7 @@ func TestFailuresAndRetry(t *testing.T) {
 		if len(seen) != failing || pages < failing/101 {
 			t.Errorf("%d failures in %d pages", len(seen), pages)
 		}
-		if _, _, err := job.Failures(t.Context(), "nonsense"); !errors.Is(err, mapper.ErrArguments) {
+		if _, _, err := job.FailuresPage(t.Context(), "nonsense"); !errors.Is(err, mapper.ErrInvalidArgument) {
 			t.Errorf("a bad cursor: %v", err)
 		}
 		if err := job.Retry(t.Context()); err != nil { // in vain
@@ -307,12 +309,12 @@ func TestFailuresAndRetry(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
 		defer cancel()
-		if s, err := job.Wait(ctx); err != nil || s.State != mapper.SucceededWithFailures ||
+		if s, err := job.Wait(ctx); err != nil || s.State != mapper.StateSucceededWithFailures ||
 			s.Failures != int64(failing) || s.Processed != int64(n-failing) {
 			t.Errorf("after a retry in vain: %+v, %v", s, err)
 		}
-		if failures, _, err := job.Failures(t.Context(), ""); err != nil || len(failures) != min(100, failing) ||
-			failures[0].Attempts != mapper.UpdateAttempts {
+		if failures, _, err := job.FailuresPage(t.Context(), ""); err != nil || len(failures) != min(100, failing) ||
+			failures[0].Attempts != mapper.DefaultUpdateAttempts {
 			t.Errorf("after a retry in vain: %d failures, %v", len(failures), err)
 		}
 		broken.Store(false)
@@ -346,7 +348,7 @@ func (w *world) tasks(path string) (n int) {
 
 func (w *world) eachTask(path string, f func(*cloudtasks.Client, string)) {
 	w.Helper()
-	client, err := w.emulator.CloudTasks(w.Context())
+	client, err := w.emulator.TasksClient(w.Context())
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -367,7 +369,7 @@ func TestFailureLimit(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			if a.Key.Name[len(a.Key.Name)-2:] == "77" {
 				return mapper.Permanent(errors.New("broken"))
 			}
@@ -379,7 +381,7 @@ func TestFailureLimit(t *testing.T) {
 		w.putAccounts(keys)
 		s := over(w, m, &mapper.StartOptions{ID: "j", PageSize: 100, FailureLimit: 20})
 		job := w.engine.Job("j")
-		for rounds := 0; s.State == mapper.Paused; rounds++ {
+		for rounds := 0; s.State == mapper.StatePaused; rounds++ {
 			if s.Failures != int64(21*(rounds+1)) || s.Error == "" || rounds > 5 {
 				t.Fatalf("round %d: %+v", rounds, s)
 			}
@@ -391,7 +393,7 @@ func TestFailureLimit(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if s.State != mapper.SucceededWithFailures || s.Failures != 100 || s.Processed != 9900 {
+		if s.State != mapper.StateSucceededWithFailures || s.Failures != 100 || s.Processed != 9900 {
 			t.Errorf("status %+v", s)
 		}
 	})
@@ -404,15 +406,15 @@ func TestResumeHandsOver(t *testing.T) {
 	const n = 2000
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
-		m := mapper.Visit("look", func(context.Context, *mapper.Entity[account], mapper.None) error {
+		m := mapper.Visit("look", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
 			time.Sleep(10 * time.Millisecond)
 			calls.Add(1)
 			return nil
 		})
 		w := newWorld(t, setting{queue: few(20)}, m)
 		w.putAccounts(names(n))
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-			&mapper.StartOptions{PageSize: 20, Workers: 4, Splitting: mapper.Splitting{First: 4, FanOut: 1}})
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{PageSize: 20, ExpectedWorkers: 4, Splitting: mapper.Splitting{First: 4, FanOut: 1}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,9 +22,9 @@ import (
 )
 
 // finish runs a job over a query to its end, and checks its records.
-func finish(w *world, m *mapper.Mapper[mapper.None], q mapper.Query, o *mapper.StartOptions) *mapper.Status {
+func finish(w *world, m *mapper.Mapper[mapper.NoParams], q mapper.Query, o *mapper.StartOptions) *mapper.Status {
 	w.Helper()
-	job, err := m.Start(w.Context(), w.engine, q, mapper.None{}, o)
+	job, err := m.Start(w.Context(), w.engine, q, mapper.NoParams{}, o)
 	if err != nil {
 		w.Fatalf("%+v: %v", q, err)
 	}
@@ -55,18 +55,18 @@ func putMany[T any](w *world, keys []*datastore.Key, entities []T) {
 // TestSlowSpaces has pages of small spaces end early: what is left begins inside the space.
 func TestSlowSpaces(t *testing.T) {
 	t.Parallel()
-	slow := func(_ context.Context, u *mapper.Entity[user], _ mapper.None) error {
+	slow := func(_ context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
 		if u.Value.UserID >= 200 {
 			time.Sleep(3 * time.Second)
 		}
 		return nil
 	}
-	for _, m := range []*mapper.Mapper[mapper.None]{mapper.Visit("visit", slow), mapper.Update("update", slow)} {
+	for _, m := range []*mapper.Mapper[mapper.NoParams]{mapper.Visit("visit", slow), mapper.Update("update", slow)} {
 		for _, shardBy := range []string{"", "userid"} {
 			t.Run(fmt.Sprint(m.Name(), shardBy), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t, setting{queue: few(8), emulator: emulator.Options{Scatter: 4}}, m)
+					w := newWorld(t, setting{queue: few(8), emulator: emulator.Options{ScatterOneIn: 4}}, m)
 					for _, kind := range []string{"A", "B"} {
 						var keys []*datastore.Key
 						var users []user
@@ -76,8 +76,8 @@ func TestSlowSpaces(t *testing.T) {
 						putMany(w, keys, users)
 					}
 					s := finish(w, m, mapper.Query{Kinds: []string{"A", "B"}, ShardBy: shardBy},
-						&mapper.StartOptions{PageSize: 300, Workers: 8})
-					if s.State != mapper.Succeeded || s.Processed != 600 {
+						&mapper.StartOptions{PageSize: 300, ExpectedWorkers: 8})
+					if s.State != mapper.StateSucceeded || s.Processed != 600 {
 						t.Errorf("%+v", s)
 					}
 				})
@@ -177,7 +177,7 @@ func TestTimesAndIntegers(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	touch := mapper.Update("touch",
-		func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+		func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.NoParams) error {
 			e.Value = append(e.Value, datastore.Property{Name: "seen", Value: true})
 			return nil
 		})
@@ -197,7 +197,7 @@ func TestTimesAndIntegers(t *testing.T) {
 					}
 				}
 				if s := finish(w, touch, mapper.Query{Kinds: kinds, ShardBy: "joined"},
-					&mapper.StartOptions{PageSize: 20}); s.Processed != 300 || s.State != mapper.Succeeded {
+					&mapper.StartOptions{PageSize: 20}); s.Processed != 300 || s.State != mapper.StateSucceeded {
 					t.Errorf("%+v", s)
 				}
 			})
@@ -218,8 +218,8 @@ func TestLastBounds(t *testing.T) {
 			mapper.Where("score", "<=", math.Inf(1)), mapper.Where("score", "<=", math.NaN()),
 			mapper.Where("score", ">=", math.Copysign(0, -1)),
 			mapper.Where("userid", "<=", math.MaxInt64), mapper.Where("userid", ">=", nil),
-			{Property: "userid", Op: "<", Value: datastore.IDKey("X", 1, nil), AnyType: true},
-			{Property: "userid", Op: "<=", Value: datastore.IDKey("X", 1, nil), AnyType: true},
+			{Property: "userid", Op: "<", Value: datastore.IDKey("X", 1, nil), AllowAnyType: true},
+			{Property: "userid", Op: "<=", Value: datastore.IDKey("X", 1, nil), AllowAnyType: true},
 		} {
 			if s := finish(w, checkUser, mapper.Query{Kind: "User", ShardBy: f.Property, Filters: []mapper.Filter{f}},
 				nil); s.Processed != 1 {
@@ -283,7 +283,7 @@ func TestNeighbourKinds(t *testing.T) {
 					}
 					putMany(w, keys, users)
 					s := finish(w, checkUser, mapper.Query{Kinds: kinds, AllNamespaces: true, ShardBy: shardBy},
-						&mapper.StartOptions{PageSize: size, Workers: 2, AllowEmpty: true})
+						&mapper.StartOptions{PageSize: size, ExpectedWorkers: 2, AllowEmpty: true})
 					w.wantChecked(keys, users, everybody, s)
 				})
 			})
@@ -301,7 +301,7 @@ type nested struct {
 // TestNested filters by lists, and shards by a property inside an entity.
 func TestNested(t *testing.T) {
 	t.Parallel()
-	check := func(_ context.Context, e *mapper.Entity[nested], _ mapper.None) error {
+	check := func(_ context.Context, e *mapper.Entity[nested], _ mapper.NoParams) error {
 		e.Value.Checked++
 		return nil
 	}
@@ -317,7 +317,8 @@ func TestNested(t *testing.T) {
 		"inequality, and by zip": {ShardBy: "Addr.Zip", Filters: between},
 	} {
 		q.Kind = "N"
-		for _, m := range []*mapper.Mapper[mapper.None]{mapper.Visit("visit", check), mapper.Update("update", check)} {
+		for _, m := range []*mapper.Mapper[mapper.NoParams]{mapper.Visit("visit", check),
+			mapper.Update("update", check)} {
 			t.Run(fmt.Sprint(name, m.Name()), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
@@ -331,7 +332,7 @@ func TestNested(t *testing.T) {
 					}
 					putMany(w, keys, all)
 					if s := finish(w, m, q, &mapper.StartOptions{PageSize: 10}); s.Processed != 400 ||
-						s.State != mapper.Succeeded {
+						s.State != mapper.StateSucceeded {
 						t.Errorf("%+v", s)
 					}
 				})
@@ -349,7 +350,7 @@ func TestIndexOfOneKind(t *testing.T) {
 		putMany(w, []*datastore.Key{datastore.IDKey("A", 1, nil), datastore.IDKey("B", 1, nil)}, []user{{}, {}})
 		q := mapper.Query{Kinds: []string{"A", "B"}, ShardBy: "userid",
 			Filters: []mapper.Filter{mapper.Where("active", "=", true)}}
-		_, err := checkUser.Start(t.Context(), w.engine, q, mapper.None{}, nil)
+		_, err := checkUser.Start(t.Context(), w.engine, q, mapper.NoParams{}, nil)
 		if said := fmt.Sprint(err); !strings.Contains(said, "- kind: A") || strings.Contains(said, "- kind: B") ||
 			strings.Contains(said, "%!") {
 			t.Error(err)
@@ -373,7 +374,7 @@ func TestShardedInPlace(t *testing.T) {
 	} {
 		t.Run(property, func(t *testing.T) {
 			t.Parallel()
-			move := mapper.Update("move", func(_ context.Context, e *mapper.Entity[parcel], _ mapper.None) error {
+			move := mapper.Update("move", func(_ context.Context, e *mapper.Entity[parcel], _ mapper.NoParams) error {
 				change(&e.Value)
 				e.Value.N++
 				return nil
@@ -392,7 +393,7 @@ func TestShardedInPlace(t *testing.T) {
 					t.Fatal(err)
 				}
 				job, err := move.Start(t.Context(), w.engine, mapper.Query{Kind: "Parcel", ShardBy: property},
-					mapper.None{}, &mapper.StartOptions{PageSize: 10, FailureLimit: -1})
+					mapper.NoParams{}, &mapper.StartOptions{PageSize: 10, FailureLimit: -1})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -450,7 +451,7 @@ func TestShardedByPath(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.by, " of ", c.stored(0)[0].Name, " ", c.refused), func(t *testing.T) {
 			t.Parallel()
-			move := mapper.Update("move", func(_ context.Context, e *mapper.Entity[list], _ mapper.None) error {
+			move := mapper.Update("move", func(_ context.Context, e *mapper.Entity[list], _ mapper.NoParams) error {
 				first := c.stored(0)[0].Name
 				raise(&e.Value[slices.IndexFunc(e.Value, func(p datastore.Property) bool { return p.Name == first })])
 				return nil
@@ -464,7 +465,7 @@ func TestShardedByPath(t *testing.T) {
 					}
 				}
 				job, err := move.Start(t.Context(), w.engine, mapper.Query{Kind: "Parcel", ShardBy: c.by},
-					mapper.None{}, &mapper.StartOptions{PageSize: 5, FailureLimit: -1})
+					mapper.NoParams{}, &mapper.StartOptions{PageSize: 5, FailureLimit: -1})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -28,7 +28,7 @@ type caller struct {
 
 const callTime = 100 * time.Millisecond
 
-func (c *caller) function(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+func (c *caller) function(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 	c.mu.Lock()
 	if c.calls == nil {
 		c.calls = make(map[string]int)
@@ -64,8 +64,8 @@ func (c *caller) wantOnce(t *testing.T, n int) {
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	for name, define := range map[string]func(string, func(context.Context, *mapper.Entity[account],
-		mapper.None) error) *mapper.Mapper[mapper.None]{
-		"update": mapper.Update[account, mapper.None], "visit": mapper.Visit[account, mapper.None],
+		mapper.NoParams) error) *mapper.Mapper[mapper.NoParams]{
+		"update": mapper.Update[account, mapper.NoParams], "visit": mapper.Visit[account, mapper.NoParams],
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -79,7 +79,7 @@ func TestDrain(t *testing.T) {
 				w := newWorld(t, setting{queue: few(20), emulator: emulator.Options{Faults: latency}}, m)
 				w.putAccounts(names(n))
 				f := newFleet(w, 1, 3, m)
-				job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, nil)
+				job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -143,8 +143,8 @@ func TestDrainOfWaiting(t *testing.T) {
 				platform.Go(drain)
 			}
 		}
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-			&mapper.StartOptions{Rate: mapper.Rate{Entities: 5}, PageSize: 10})
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{Rate: mapper.Rate{EntitiesPerSecond: 5}, PageSize: 10})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -167,15 +167,15 @@ func TestDrainOfWaiting(t *testing.T) {
 func TestDrained(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		hangs := mapper.Update("hangs", func(ctx context.Context, _ *mapper.Entity[account], _ mapper.None) error {
+		hangs := mapper.Update("hangs", func(ctx context.Context, _ *mapper.Entity[account], _ mapper.NoParams) error {
 			<-ctx.Done()
 			return ctx.Err()
 		})
 		var log logged
 		w := newWorld(t, setting{log: &log}, hangs)
 		w.putAccounts(names(10))
-		job, err := hangs.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-			&mapper.StartOptions{Timeout: 20 * time.Second})
+		job, err := hangs.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{EntityTimeout: 20 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,8 +194,8 @@ func TestDrained(t *testing.T) {
 		}
 		before := w.status(job)
 		time.Sleep(time.Hour)
-		if after := w.status(job); after.Processed != before.Processed || after.Open != before.Open ||
-			after.State != mapper.Running {
+		if after := w.status(job); after.Processed != before.Processed || after.OpenRanges != before.OpenRanges ||
+			after.State != mapper.StateRunning {
 			t.Errorf("status %+v, before %+v", after, before)
 		}
 		// but "entities failed", and "tasks are not delivered": nobody else takes them
@@ -249,7 +249,7 @@ func TestDrainBeforePages(t *testing.T) {
 		if s := w.status(job); s.State.Ended() {
 			t.Errorf("the job has ended too early to show anything: %+v", s)
 		}
-		if s := w.wait(job); s.Processed != n || s.State != mapper.Succeeded {
+		if s := w.wait(job); s.Processed != n || s.State != mapper.StateSucceeded {
 			t.Errorf("status %+v", s)
 		}
 		if n := refused.Load(); n > 0 {

@@ -26,7 +26,7 @@ func TestPutsAndDeletes(t *testing.T) {
 	t.Parallel()
 	type entry struct{ Account string }
 	synctest.Test(t, func(t *testing.T) {
-		m := mapper.Update("move", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("move", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			a.Put(datastore.NameKey("Named", a.Key.Name, nil), &entry{a.Key.Name})
 			a.Put(datastore.IncompleteKey("Entry", nil), &entry{a.Key.Name})
 			switch a.Value.Balance % 3 {
@@ -41,7 +41,7 @@ func TestPutsAndDeletes(t *testing.T) {
 		w.handler = repeat(w.engine.Handler())
 		keys := names(300)
 		w.putAccounts(keys)
-		if s := over(w, m, &mapper.StartOptions{PageSize: 40}); s.State != mapper.Succeeded || s.Processed != 300 {
+		if s := over(w, m, &mapper.StartOptions{PageSize: 40}); s.State != mapper.StateSucceeded || s.Processed != 300 {
 			t.Errorf("status %+v", s)
 		}
 		for i, k := range keys {
@@ -95,7 +95,7 @@ func TestPageMates(t *testing.T) {
 		"delete": {of: map[int]effects{3: func(a *mapper.Entity[account]) { a.Delete(key(6)) }}, gone: 6},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			m := mapper.Update("mates", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			m := mapper.Update("mates", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 				if f := c.of[int(a.Key.Name[len(a.Key.Name)-1]-'0')]; f != nil {
 					f(a)
 				}
@@ -105,9 +105,10 @@ func TestPageMates(t *testing.T) {
 			})
 			w := newWorld(t, setting{}, m)
 			w.putAccounts(names(10))
-			s := over(w, m, &mapper.StartOptions{Workers: 1, PageSize: 10,
+			s := over(w, m, &mapper.StartOptions{ExpectedWorkers: 1, PageSize: 10,
 				Splitting: mapper.Splitting{First: 1, FanOut: 1}})
-			if s.State != mapper.Succeeded || s.Counters["seen"] != int64(10-boolToInt(c.gone >= 0)) || s.Pages != 2 {
+			if s.State != mapper.StateSucceeded || s.Counters["seen"] != int64(10-boolToInt(c.gone >= 0)) ||
+				s.Pages != 2 {
 				t.Errorf("%s: status %+v; want a page that ends before what it has changed, and one behind it", name, s)
 			}
 			for i, k := range names(10) {
@@ -160,26 +161,27 @@ func TestMisuse(t *testing.T) {
 		"put in a visit":    func(e E) { e.Put(key, &account{}) },
 		"delete in a visit": func(e E) { e.Delete(key) },
 	}
-	check := func(name string, m *mapper.Mapper[mapper.None]) {
+	check := func(name string, m *mapper.Mapper[mapper.NoParams]) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, setting{}, m)
 			keys := names(2)
 			w.putAccounts(keys)
-			if s := over(w, m, nil); s.State != mapper.SucceededWithFailures || s.Failures != 2 || len(s.Counters) > 0 {
+			if s := over(w, m, nil); s.State != mapper.StateSucceededWithFailures || s.Failures != 2 ||
+				len(s.Counters) > 0 {
 				t.Errorf("%s: status %+v", name, s)
 			}
 			w.wantBalances(keys, 0)
 		})
 	}
 	for name, misuse := range updates {
-		check(name, mapper.Update("m", func(_ context.Context, e E, _ mapper.None) error {
+		check(name, mapper.Update("m", func(_ context.Context, e E, _ mapper.NoParams) error {
 			e.Value.Balance++
 			misuse(e)
 			return nil
 		}))
 	}
 	for name, misuse := range visits {
-		check(name, mapper.Visit("m", func(_ context.Context, e E, _ mapper.None) error { misuse(e); return nil }))
+		check(name, mapper.Visit("m", func(_ context.Context, e E, _ mapper.NoParams) error { misuse(e); return nil }))
 	}
 }
 
@@ -188,7 +190,7 @@ func TestUseAfterReturn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var kept *mapper.Entity[account]
-		m := mapper.Update("keep", func(_ context.Context, e *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("keep", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
 			kept = e
 			return nil
 		})
@@ -211,7 +213,7 @@ func TestVisit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		calls := make(map[string][]string)
-		m := mapper.Visit("look", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Visit("look", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			a.Value.Balance = -1 // not saved
 			a.Count("seen", 1)
 			mu.Lock()
@@ -224,7 +226,7 @@ func TestVisit(t *testing.T) {
 		keys := names(1000)
 		w.putAccounts(keys)
 		s := over(w, m, &mapper.StartOptions{ID: "one", PageSize: 100})
-		if s.State != mapper.Succeeded || s.Processed != 1000 || s.Counters["seen"] != 1000 {
+		if s.State != mapper.StateSucceeded || s.Processed != 1000 || s.Counters["seen"] != 1000 {
 			t.Errorf("status %+v", s)
 		}
 		w.wantBalances(keys, 0)
@@ -256,7 +258,7 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		some := mapper.Update("some", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		some := mapper.Update("some", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			if a.Value.Balance%10 == 0 {
 				a.Value.Balance++
 			}
@@ -266,7 +268,7 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 		more := mapper.Update("more", func(_ context.Context, a *mapper.Entity[struct {
 			account
 			Large bool
-		}], _ mapper.None) error {
+		}], _ mapper.NoParams) error {
 			if a.Value.Balance < 300 {
 				a.Value.Balance = -1
 				a.Count("skipped", 1)
@@ -277,11 +279,11 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 		})
 		unindex := mapper.Update("unindex", func(_ context.Context, a *mapper.Entity[struct {
 			Owner string `datastore:",noindex"`
-		}], _ mapper.None) error {
+		}], _ mapper.NoParams) error {
 			a.Resave()
 			return nil
 		})
-		drop := mapper.Update("drop", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		drop := mapper.Update("drop", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			if a.Value.Balance < 100 {
 				a.Delete(a.Key)
 			}
@@ -290,7 +292,7 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 		w := newWorld(t, setting{}, some, more, unindex, drop)
 		w.putAccounts(names(1000))
 		for _, c := range []struct {
-			m       *mapper.Mapper[mapper.None]
+			m       *mapper.Mapper[mapper.NoParams]
 			want    int64
 			skipped int64
 		}{{some, 100, 0}, {some, 0, 0}, {more, 700, 300}, {more, 0, 300}, {unindex, 1000, 0}, {unindex, 0, 0},
@@ -311,7 +313,7 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 func TestSkipWithError(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := mapper.Update("both", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("both", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			if a.Value.Balance%2 == 0 {
 				return mapper.Permanent(errors.Join(mapper.Skip, errors.New("even")))
 			}
@@ -319,7 +321,7 @@ func TestSkipWithError(t *testing.T) {
 		})
 		w := newWorld(t, setting{}, m)
 		w.putAccounts(names(10))
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{FailureShare: 1})
 		if err != nil {
 			t.Fatal(err)
@@ -339,7 +341,7 @@ func TestManyCounters(t *testing.T) {
 	for _, c := range []struct{ entities, names, page int }{{150, 150, 10}, {1500, 150, 100}, {1000, 10_000, 50},
 		{1000, 10_000, 1000}} {
 		synctest.Test(t, func(t *testing.T) {
-			m := mapper.Visit("count", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			m := mapper.Visit("count", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 				for i := range int64(10) { // neighbours have names in common
 					a.Count(fmt.Sprintf("country-%04d", (a.Value.Balance*10+i)%int64(c.names)), a.Value.Balance-100)
 				}
@@ -353,7 +355,7 @@ func TestManyCounters(t *testing.T) {
 					want[fmt.Sprintf("country-%04d", (balance*10+i)%c.names)] += int64(balance) - 100
 				}
 			}
-			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 				&mapper.StartOptions{PageSize: c.page})
 			if err != nil {
 				t.Fatal(err)
@@ -407,11 +409,12 @@ func TestTooManyCounters(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ends := 0
-				m := mapper.Update("count", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
-					c.count(a)
-					a.Value.Balance += 10
-					return nil
-				}).OnDone(func(_ context.Context, d *mapper.Done, _ mapper.None) error {
+				m := mapper.Update("count",
+					func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+						c.count(a)
+						a.Value.Balance += 10
+						return nil
+					}).WithFinalizer(func(_ context.Context, d *mapper.Completion, _ mapper.NoParams) error {
 					if len(d.Status.Counters) > 0 || !d.Status.CountersDropped {
 						t.Errorf("the finalizer sees %+v", d.Status)
 					}
@@ -422,9 +425,10 @@ func TestTooManyCounters(t *testing.T) {
 				newFleet(w, 1, c.processes, m).fails.Store(true)
 				keys := names(c.entities)
 				w.putAccounts(keys)
-				o := &mapper.StartOptions{ID: "j", PageSize: c.page, Workers: 10}
+				o := &mapper.StartOptions{ID: "j", PageSize: c.page, ExpectedWorkers: 10}
 				s := over(w, m, o)
-				if s.State != mapper.Failed || !strings.Contains(s.Error, c.wants) || len(s.Counters) > 0 || ends > 0 {
+				if s.State != mapper.StateFailed || !strings.Contains(s.Error, c.wants) || len(s.Counters) > 0 ||
+					ends > 0 {
 					t.Errorf("status %+v", s)
 				}
 				if err := w.engine.Job("j").Resume(t.Context()); err != nil {
@@ -457,7 +461,7 @@ func TestAbortedCounters(t *testing.T) {
 		"large": func(a *mapper.Entity[account]) { a.Count("all", math.MaxInt64) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			m := mapper.Visit("count", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			m := mapper.Visit("count", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 				count(a)
 				time.Sleep(time.Second)
 				return nil
@@ -465,8 +469,8 @@ func TestAbortedCounters(t *testing.T) {
 			w := newWorld(t, setting{queue: few(20)}, m)
 			newFleet(w, 1, 20, m)
 			w.putAccounts(names(400))
-			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-				&mapper.StartOptions{PageSize: 1, Workers: 20})
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+				&mapper.StartOptions{PageSize: 1, ExpectedWorkers: 20})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -500,7 +504,7 @@ func TestKeysOfOneText(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		others := []*datastore.Key{datastore.IDKey("Other", 7, nil), datastore.NameKey("Other", "7", nil),
 			datastore.IDKey("Other", 8, nil), datastore.NameKey("Other", "8", nil)}
-		m := mapper.Update("m", func(_ context.Context, e *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("m", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
 			if e.Delete(others[e.Value.Balance]); e.Value.Balance == 0 {
 				e.Delete(others[2])
 				e.Delete(others[3])
@@ -513,7 +517,7 @@ func TestKeysOfOneText(t *testing.T) {
 			w.must(err)
 		}
 		w.putAccounts(names(2))
-		if s := over(w, m, nil); s.State != mapper.Succeeded {
+		if s := over(w, m, nil); s.State != mapper.StateSucceeded {
 			t.Errorf("%+v", s)
 		}
 		for _, key := range others {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
+	"math"
 	"net/http"
 	"path"
 	"reflect"
@@ -18,6 +20,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/internal/intercept"
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/executor"
@@ -33,11 +36,10 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// Options are the settings of an [Engine].
-type Options struct {
-	// Mappers are the mappers whose jobs the engine starts and runs, see [Set].
-	// Required.
-	Mappers []Definition
+// EngineOptions are the settings of an [Engine].
+type EngineOptions struct {
+	// Mappers are the mappers whose jobs the engine starts and runs. Required.
+	Mappers []AnyMapper
 
 	// Logger receives what an operator should know: a line for each change of a job's
 	// state, with its cause, who has asked for it ([WithCaller]) and what the job has done so
@@ -46,7 +48,7 @@ type Options struct {
 	// in the job's records. Defaults to slog.Default().
 	Logger *slog.Logger
 
-	// OnState, if it is not nil, is called after each change of a job's state: its start, its
+	// OnStateChange, if it is not nil, is called after each change of a job's state: its start, its
 	// end, and whenever it is paused, resumed, aborted or retried, by somebody or by its limits.
 	// The process that has made the change calls it, once, after the commit, and never inside
 	// a transaction; that costs up to 250 reads to count what was done. It is called
@@ -54,29 +56,34 @@ type Options struct {
 	// ends, and then leaves it behind; a panic is logged, and harms nothing.
 	//
 	// This is best effort: a process that dies between the commit and the call calls nothing.
-	// Whoever must not miss a change looks at [Engine.Jobs], or has it recorded by the job's
-	// own finalizer, see [Mapper.OnDone].
-	OnState func(ctx context.Context, c StateChange)
+	// Whoever must not miss a change looks at [Engine.JobsPage], or has it recorded by the job's
+	// own finalizer, see [Mapper.WithFinalizer].
+	OnStateChange func(ctx context.Context, c StateChange)
 
-	// Schedules are those whose ticks may wait for the end of a job, see [QueueTick]: the engine
-	// advances them when any job ends or is paused in its process, and in [Engine.Revive].
-	Schedules []ScheduleDefinition
+	// Schedules are those whose runs the engine starts. Where ticks wait for the end of a job, see
+	// [OverlapQueue], it starts their runs when any job ends or is paused in its process, and in
+	// [Engine.ReviveJobs].
+	Schedules []AnySchedule
 
 	// MeterProvider and TracerProvider receive what docs/telemetry.md lists. Default to the global
 	// ones of OpenTelemetry, which do nothing unless the program sets them.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 
-	// Queues are those that the engine's jobs may belong to besides its first one: for work that
-	// must not wait for other work, or has a rate of its own, see [Mapper.OnQueue] and
+	// OtherQueues are those that the engine's jobs may belong to besides its first one: for work
+	// that must not wait for other work, or has a rate of its own, see [Mapper.WithQueue] and
 	// [StartOptions.Queue]. Their tasks are sent to the URL of the first one, too: the engine's
 	// Handler knows which queue a task was put into.
-	Queues []*tasks.Queue
+	OtherQueues []*tasks.Queue
 
 	// Retain is how long the records of new jobs are kept after their end, if [StartOptions.Retain]
 	// does not say so: those of jobs that schedules, exports, prebuilt mappers and undos start,
 	// too. Defaults to [RetainAlways]. A job keeps what it was started with.
 	Retain time.Duration
+
+	// Prices are what Google charges, for plans, budgets, and what jobs have cost. Defaults to
+	// [billing.NAM5].
+	Prices billing.Prices
 }
 
 // An Engine starts jobs, follows them, and runs their tasks. All engines with
@@ -95,25 +102,40 @@ type Engine struct {
 	health  *store.Health
 	retain  time.Duration // of new jobs
 
+	schedules []string // their names
+	prices    billing.Prices
+
 	undoMost *atomic.Int64 // bytes that the commit of an undo's page has; 0: the default
 }
 
-// New returns an engine that keeps its records in the client's database and
+// NewEngine returns an engine that keeps its records in the client's database and
 // sends its tasks through the queue. The client is one that [NewClient] makes.
-func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, error) {
+func NewEngine(client *datastore.Client, queue *tasks.Queue, o *EngineOptions) (*Engine, error) {
 	if client == nil || queue == nil {
 		return nil, errors.New("mapper: New needs a client and a queue")
 	}
 	if !intercept.Has(client) {
-		return nil, fmt.Errorf("mapper: %w: %w", ErrArguments, errPlainClient)
+		return nil, fmt.Errorf("mapper: %w: %w", ErrInvalidArgument, errPlainClient)
 	}
 	if o == nil || len(o.Mappers) == 0 {
-		return nil, errors.New("mapper: Options.Mappers is empty: list the mappers with mapper.Set")
+		return nil, errors.New("mapper: EngineOptions.Mappers is empty")
 	}
-	if err := checkRetain("Options.Retain", o.Retain); err != nil {
-		return nil, fmt.Errorf("mapper: %w: %w", ErrArguments, err)
+	if err := checkRetain("EngineOptions.Retain", o.Retain); err != nil {
+		return nil, fmt.Errorf("mapper: %w: %w", ErrInvalidArgument, err)
+	}
+	prices := o.Prices
+	if prices == (billing.Prices{}) {
+		prices = billing.NAM5
+	}
+	for _, price := range []float64{prices.ReadsPer100K, prices.WritesPer100K, prices.DeletesPer100K,
+		prices.SmallOpsPer100K, prices.TaskOpsPerMillion} {
+		if !(price >= 0) || math.IsInf(price, 1) { // not a number, too
+			return nil, fmt.Errorf("mapper: %w: EngineOptions.Prices has %v, and prices are at least 0",
+				ErrInvalidArgument, price)
+		}
 	}
 	e := &Engine{
+		prices: prices,
 		client: client, queue: queue, log: o.Logger, retain: o.Retain,
 		mappers: make(map[string]*function.Definition), health: new(store.Health), undoMost: new(atomic.Int64),
 	}
@@ -126,24 +148,38 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 			def = m.definition()
 		}
 		if def == nil || def.Prepare == nil {
-			return nil, fmt.Errorf("mapper: Options.Mappers[%d] is nil, or was not made by Update or Visit", i)
+			return nil, fmt.Errorf("mapper: EngineOptions.Mappers[%d] is nil, or was not made by Update or Visit", i)
 		}
 		if def.Err != nil {
-			return nil, fmt.Errorf("mapper: Options.Mappers: mapper %q: %w", def.Name, def.Err)
+			return nil, fmt.Errorf("mapper: EngineOptions.Mappers: mapper %q: %w", def.Name, def.Err)
 		}
 		if e.mappers[def.Name] != nil {
-			return nil, fmt.Errorf("mapper: Options.Mappers: two mappers have the name %q", def.Name)
+			return nil, fmt.Errorf("mapper: EngineOptions.Mappers: two mappers have the name %q", def.Name)
 		}
 		e.mappers[def.Name] = def
 		if def.Mode == function.Update {
 			undoes := undo.Mapper(def, client, e.log, e.undoMost)
-			for _, d := range []*function.Definition{undoes, undoes.Rehearsal(UpdateAttempts),
-				def.Rehearsal(UpdateAttempts)} {
+			for _, d := range []*function.Definition{undoes, undoes.Rehearsal(DefaultUpdateAttempts),
+				def.Rehearsal(DefaultUpdateAttempts)} {
 				e.mappers[d.Name] = d
 			}
 		}
 	}
-	said := &journal.Journal{Store: e.store(), Log: e.log, Flaws: journal.Limited(e.log), Hook: hookOf(o.OnState)}
+	for i, s := range o.Schedules {
+		if s == nil {
+			return nil, fmt.Errorf("mapper: %w: EngineOptions.Schedules[%d] is nil", ErrInvalidArgument, i)
+		}
+		if err := s.defined(e); err != nil {
+			return nil, fmt.Errorf("mapper: %w: EngineOptions.Schedules[%d]: %w", ErrInvalidArgument, i, err)
+		}
+		if slices.Contains(e.schedules, s.Name()) {
+			return nil, fmt.Errorf("mapper: %w: EngineOptions.Schedules: two schedules have the name %q",
+				ErrInvalidArgument,
+				s.Name())
+		}
+		e.schedules = append(e.schedules, s.Name())
+	}
+	said := &journal.Journal{Store: e.store(), Log: e.log, Flaws: journal.Limited(e.log), Hook: hookOf(o.OnStateChange)}
 	if schedules := o.Schedules; len(schedules) > 0 {
 		said.Hook = journal.Advancing(said.Hook, func(ctx context.Context) error {
 			return advance(ctx, e, schedules)
@@ -151,7 +187,7 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 	}
 	e.log = said.Flaws
 	e.jobs = &lifecycle.Jobs{Store: store.New(client), Queue: queue, Mappers: e.mappers, Log: e.log, Journal: said,
-		Gate: gate.New(), Random: lifecycle.Unique}
+		Gate: gate.New(), Random: lifecycle.Unique, Prices: e.prices}
 	var err error
 	if e.jobs.Telemetry, err = telemetry.New(o.MeterProvider, o.TracerProvider); err != nil {
 		return nil, fmt.Errorf("mapper: %w", err)
@@ -161,7 +197,7 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 	}
 	e.jobs.Revived = func(ctx context.Context) error { return advance(ctx, e, o.Schedules) }
 	e.ranges = executor.New(client, e.jobs)
-	if e.queues, err = queuesOf(e, o.Queues); err != nil {
+	if e.queues, err = queuesOf(e, o.OtherQueues); err != nil {
 		return nil, err
 	}
 	return e, nil
@@ -222,14 +258,39 @@ func (e *Engine) Handler() http.Handler {
 // they are called.
 func (e *Engine) Job(id string) *Job { return &Job{ID: id, engine: e} }
 
-// Jobs lists jobs, the one that was started last first, and says where to go on: an empty cursor is
-// the beginning, and the end. A page has up to 50 jobs, and costs as many reads for each of the
-// engine's queues, however many jobs there are and whichever are chosen. A cursor serves any
+// Jobs lists all jobs that are chosen, the one that was started last first, as [Engine.JobsPage]
+// does a page at a time. After an error there are no more.
+func (e *Engine) Jobs(ctx context.Context, o *JobsOptions) iter.Seq2[JobInfo, error] {
+	return pages(func(cursor string) ([]JobInfo, string, error) { return e.JobsPage(ctx, o, cursor) })
+}
+
+// pages goes through what is listed by pages.
+func pages[T any](page func(cursor string) (some []T, next string, err error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for cursor, more := "", true; more; more = cursor != "" {
+			some, next, err := page(cursor)
+			if err != nil {
+				yield(*new(T), err)
+				return
+			}
+			for _, one := range some {
+				if !yield(one, nil) {
+					return
+				}
+			}
+			cursor = next
+		}
+	}
+}
+
+// JobsPage lists some jobs, the one that was started last first, and says where to go on: an empty
+// cursor is the beginning, and the end. A page has up to 50 jobs, and costs as many reads for each
+// of the engine's queues, however many jobs there are and whichever are chosen. A cursor serves any
 // options. A job whose state changes while pages are read is in the listing of the state that it
 // had when its page was read, so it can be missing in both.
 //
 // Jobs that an older build has started are not listed before their records change.
-func (e *Engine) Jobs(ctx context.Context, o *JobsOptions, cursor string) (jobs []JobInfo, next string, err error) {
+func (e *Engine) JobsPage(ctx context.Context, o *JobsOptions, cursor string) (jobs []JobInfo, next string, err error) {
 	if o == nil {
 		o = new(JobsOptions)
 	}
@@ -237,13 +298,13 @@ func (e *Engine) Jobs(ctx context.Context, o *JobsOptions, cursor string) (jobs 
 	if e != nil && e.queue != nil && !o.AllQueues {
 		queues = e.queues.owners()
 	}
-	if jobs, next, err = o.list(ctx, e.store(), queues, cursor); err != nil {
+	if jobs, next, err = o.list(ctx, e.store(), queues, cursor, e.Prices()); err != nil {
 		return nil, "", fmt.Errorf("mapper: jobs: %w", err)
 	}
 	return jobs, next, nil
 }
 
-// Revive makes sure that every job of the engine's queues that runs has a sweep. The chain of
+// ReviveJobs makes sure that every job of the engine's queues that runs has a sweep. The chain of
 // sweeps is lost only if the queue is purged, or gives tasks up, or if something other than the
 // handler answers them with success; a schedule that calls this now and then, or posts to the path
 // "revive" of the handler, finds such jobs. It costs a read for each job that runs, and for those
@@ -252,9 +313,9 @@ func (e *Engine) Jobs(ctx context.Context, o *JobsOptions, cursor string) (jobs 
 //
 // It also finds jobs whose retention is over and whose task is lost, see [StartOptions.Retain]: up
 // to 1,000 for each queue, the oldest first, at a read and a task each.
-func (e *Engine) Revive(ctx context.Context) error {
+func (e *Engine) ReviveJobs(ctx context.Context) error {
 	if e == nil {
-		return fmt.Errorf("mapper: revive: %w: the engine is nil", ErrArguments)
+		return fmt.Errorf("mapper: revive: %w: the engine is nil", ErrInvalidArgument)
 	}
 	if err := e.jobs.Asked().Revive(ctx); err != nil {
 		return fmt.Errorf("mapper: revive: %w", err)
@@ -272,7 +333,7 @@ func (e *Engine) Revive(ctx context.Context) error {
 // A service that is told to end calls Drain first, and then shuts down its server.
 func (e *Engine) Drain(ctx context.Context) error {
 	if e == nil {
-		return fmt.Errorf("mapper: drain: %w: the engine is nil", ErrArguments)
+		return fmt.Errorf("mapper: drain: %w: the engine is nil", ErrInvalidArgument)
 	}
 	if left, err := e.jobs.Gate.Drain(ctx); err != nil {
 		return fmt.Errorf("mapper: drain: deliveries still under way: %d: %w", left, err)
@@ -294,31 +355,39 @@ func (e *Engine) seed(seed uint64) {
 // engineKey is the key of a task's context for the engine that runs it.
 type engineKey struct{}
 
-// FromContext returns the engine that runs the function, or the finalizer, that was called with a
-// context; nil if it is another context. It is for finalizers that start what follows their job:
-// another job, under an ID that says which one it follows. Such a start is not part of the
+// EngineFromContext returns the engine that runs the function, or the finalizer, that was called
+// with a context; nil if it is another context. It is for finalizers that start what follows their
+// job: another job, under an ID that says which one it follows. Such a start is not part of the
 // transaction: it takes place at least once, and is the same job each time.
-func FromContext(ctx context.Context) *Engine {
+func EngineFromContext(ctx context.Context) *Engine {
 	e, _ := ctx.Value(engineKey{}).(*Engine)
 	return e
 }
 
-// A Registered is a mapper that an engine has.
-type Registered struct {
-	Name   string
-	Visit  bool         // it was defined by [Visit]
-	Params reflect.Type // of its parameters
+// A MapperInfo is a mapper that an engine has.
+type MapperInfo struct {
+	Name       string
+	Visit      bool         // it was defined by [Visit]
+	ParamsType reflect.Type // of its parameters
 }
 
 // Mappers returns the engine's mappers, by their names, without the rehearsals and undos that it
 // makes of them.
-func (e *Engine) Mappers() (all []Registered) {
+func (e *Engine) Mappers() (all []MapperInfo) {
 	for _, name := range slices.Sorted(maps.Keys(e.mappers)) {
 		if def := e.mappers[name]; !isDerived(name) {
-			all = append(all, Registered{name, def.Mode == function.Visit, def.Params})
+			all = append(all, MapperInfo{name, def.Mode == function.Visit, def.Params})
 		}
 	}
 	return all
+}
+
+// Prices returns the prices that the engine was told, see [EngineOptions].Prices.
+func (e *Engine) Prices() billing.Prices {
+	if e == nil {
+		return billing.NAM5
+	}
+	return e.prices
 }
 
 // Client returns the client of the engine's database.
@@ -330,22 +399,22 @@ func (e *Engine) Queue() *tasks.Queue { return e.queue }
 // Owns reports whether a job of a queue, by its name, is one of the engine's.
 func (e *Engine) Owns(queue string) bool { return e.queues.has(record.Owner(queue)) }
 
-// Check returns what contradicts each other in the settings of the engine's queues and of the
-// service that runs their tasks, see [tasks.Queue.Check], or nil if nothing does.
-func (e *Engine) Check(ctx context.Context, s tasks.Service) error {
+// CheckSettings returns what contradicts each other in the settings of the engine's queues and of
+// the service that runs their tasks, see [tasks.Queue.CheckSettings], or nil if nothing does.
+func (e *Engine) CheckSettings(ctx context.Context, s tasks.ServiceLimits) error {
 	var all []error
 	for _, on := range e.queues {
-		all = append(all, on.queue.Check(ctx, s))
+		all = append(all, on.queue.CheckSettings(ctx, s))
 	}
 	return errors.Join(all...)
 }
 
-// Ready returns nil if the engine takes deliveries, and its database answers: it looks up a key for
-// that, within 2 s, at most once a second however often it is called. A service tells its platform
-// by it whether to send requests.
-func (e *Engine) Ready(ctx context.Context) error {
+// CheckReady returns nil if the engine takes deliveries, and its database answers: it looks up a
+// key for that, within 2 s, at most once a second however often it is called. A service tells its
+// platform by it whether to send requests.
+func (e *Engine) CheckReady(ctx context.Context) error {
 	if e == nil || e.client == nil {
-		return fmt.Errorf("mapper: ready: %w: the engine is nil", ErrArguments)
+		return fmt.Errorf("mapper: ready: %w: the engine is nil", ErrInvalidArgument)
 	}
 	if e.jobs.Gate.IsDraining() {
 		return fmt.Errorf("mapper: ready: %w", gate.ErrDraining)

@@ -12,6 +12,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
 // An Entity is one entity in the hands of a mapper's function. It belongs to
@@ -36,18 +37,25 @@ type Entity[T any] struct {
 // without counters: there is never a wrong number. What has more names, such as one for each
 // customer, the function of an [Update] can put as entities of their own, for an aggregation query
 // to add up. An entity that the function does not change counts as it was when it was read, see
-// [WithVersions].
+// [ClientOption].
 func (e *Entity[T]) Count(name string, n int64) { e.attempt.Count(name, n) }
 
-// Min has the job's counter "min(name)" be the least of all numbers that its function gives under a
-// name, and [Entity.Max] has "max(name)" be the greatest. They are exact as those of [Entity.Count]
-// are, and of the same limits; a counter that no entity has given a number is not there. So a group
-// has a count, a sum, a minimum and a maximum under names of its own, such as "orders/AT",
-// "cents/AT", "min(cents/AT)" and "max(cents/AT)".
-func (e *Entity[T]) Min(name string, n int64) { e.attempt.Min(name, n) }
+// CountMin has the job's counter "min(name)" be the least of all numbers that its function gives
+// under a name, and [Entity.CountMax] has "max(name)" be the greatest. They are exact as those of
+// [Entity.Count] are, and of the same limits; a counter that no entity has given a number is not
+// there. So a group has a count, a sum, a minimum and a maximum under names of its own, such as
+// "orders/AT", "cents/AT", "min(cents/AT)" and "max(cents/AT)".
+func (e *Entity[T]) CountMin(name string, n int64) { e.attempt.Min(name, n) }
 
-// Max is like [Entity.Min].
-func (e *Entity[T]) Max(name string, n int64) { e.attempt.Max(name, n) }
+// MinCounter returns the name of the counter that [Entity.CountMin] makes of a name, as
+// [Status].Counters has it.
+func MinCounter(name string) string { return tally.Min(name) }
+
+// MaxCounter returns the name of the counter that [Entity.CountMax] makes of a name.
+func MaxCounter(name string) string { return tally.Max(name) }
+
+// CountMax is like [Entity.CountMin].
+func (e *Entity[T]) CountMax(name string, n int64) { e.attempt.Max(name, n) }
 
 // Put saves another entity in the commit of an [Update]'s page: a struct pointer or a
 // datastore.PropertyLoadSaver. It overwrites what is there, also what others have written since.
@@ -104,7 +112,7 @@ var Skip = errors.New("the function skips the entity")
 func Permanent(err error) error { return fault.Permanent(err) }
 
 // RetryAfter marks an error of a mapper's function: the next attempt is to be no
-// sooner than after d, at most a week. It is an attempt as any, see [Retries]. If
+// sooner than after d, at most a week. It is an attempt as any, see [RetryPolicy]. If
 // so much of a page fails that the page is tried again as a whole, it waits for the
 // longest of them.
 func RetryAfter(err error, d time.Duration) error { return fault.RetryAfter(err, d) }

@@ -30,7 +30,7 @@ func Example() {
 	client, queue, stop := cloud(ctx) // a *datastore.Client and a *tasks.Queue
 	defer stop()
 
-	m, err := mapper.New(client, queue, &mapper.Options{Mappers: mapper.Set(AddCredit)})
+	m, err := mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{AddCredit}})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -42,6 +42,9 @@ func Example() {
 		log.Fatal(err)
 	}
 	status, err := job.Wait(ctx)
+	if err == nil {
+		err = status.Err() // of the job; that of Wait is about the waiting
+	}
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -56,7 +59,7 @@ func cloud(ctx context.Context) (*datastore.Client, *tasks.Queue, func()) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	client, err := e.Datastore(ctx, "example")
+	client, err := e.DatastoreClient(ctx, "example")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -65,7 +68,7 @@ func cloud(ctx context.Context) (*datastore.Client, *tasks.Queue, func()) {
 			log.Fatal(err)
 		}
 	}
-	taskClient, err := e.CloudTasks(ctx)
+	taskClient, err := e.TasksClient(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -77,7 +80,7 @@ func cloud(ctx context.Context) (*datastore.Client, *tasks.Queue, func()) {
 	}
 	server := httptest.NewServer(http.DefaultServeMux)
 	queue, err := tasks.NewQueue(taskClient, location+"/queues/mapper", server.URL+"/mapper/",
-		&tasks.Options{Unverified: true}) // an emulator's tasks may come without a token
+		&tasks.Options{InsecureSkipVerify: true}) // an emulator's tasks may come without a token
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -94,7 +97,7 @@ func ExampleVisit() {
 	send := func(_ context.Context, idempotencyKey, to string) error { return nil }
 
 	type user struct{ Email string }
-	greet := mapper.Visit("greet", func(ctx context.Context, u *mapper.Entity[user], _ mapper.None) error {
+	greet := mapper.Visit("greet", func(ctx context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
 		if u.Value.Email == "" {
 			u.Count("without address", 1)
 			return nil
@@ -107,7 +110,7 @@ func ExampleVisit() {
 
 func ExamplePermanent() {
 	type order struct{ Total int64 }
-	check := mapper.Update("check-totals", func(_ context.Context, o *mapper.Entity[order], _ mapper.None) error {
+	check := mapper.Update("check-totals", func(_ context.Context, o *mapper.Entity[order], _ mapper.NoParams) error {
 		if o.Value.Total < 0 {
 			// Another attempt would find the same: the entity is listed as a failure at
 			// once, and the others go on.
@@ -123,7 +126,7 @@ func ExamplePlan() {
 	ctx := context.Background()
 	client, queue, stop := cloud(ctx)
 	defer stop()
-	m, err := mapper.New(client, queue, &mapper.Options{Mappers: mapper.Set(AddCredit)})
+	m, err := mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{AddCredit}})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -131,7 +134,7 @@ func ExamplePlan() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(plan.Entities, "entities on", plan.Tasks, "task; the plan took", plan.Used.Reads, "read")
+	fmt.Println(plan.Entities, "entities on", plan.Tasks, "task; the plan took", plan.Spent.Reads, "read")
 	// Output: 3 entities on 1 task; the plan took 1 read
 }
 
@@ -139,8 +142,8 @@ func ExampleRate() {
 	options := mapper.StartOptions{
 		ID: "spring-credit",
 		// At most 2,000 entities a second; Job.SetRate changes that while it runs.
-		Rate: mapper.Rate{Entities: 2000},
+		Rate: mapper.Rate{EntitiesPerSecond: 2000},
 	}
-	fmt.Println(options.Rate.Entities)
+	fmt.Println(options.Rate.EntitiesPerSecond)
 	// Output: 2000
 }

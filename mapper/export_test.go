@@ -70,3 +70,6 @@ func SetPortion(e *Engine, records int, longest time.Duration) {
 // SetUndoMost has the commits of an engine's undos have so many bytes of images at most: the rest
 // is restored in batches.
 func SetUndoMost(e *Engine, bytes int64) { e.undoMost.Store(bytes) }
+
+// LetTick has an engine take the ticks of schedules, and not start those that wait by itself.
+func LetTick(e *Engine, schedules ...string) { e.schedules = append(e.schedules, schedules...) }

@@ -22,7 +22,7 @@ func TestFailureShare(t *testing.T) {
 		w := newWorld(t, setting{queue: few(2)}, failing77)
 		w.putAccounts(names(10000))
 		s := over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 100, FailureShare: 0.005, FailureLimit: -1})
-		if s.State != mapper.Paused || s.Failures < 11 || s.Failures > 20 ||
+		if s.State != mapper.StatePaused || s.Failures < 11 || s.Failures > 20 ||
 			!strings.Contains(s.Error, "entities have failed") {
 			t.Errorf("status %+v", s)
 		}
@@ -31,7 +31,7 @@ func TestFailureShare(t *testing.T) {
 		w := newWorld(t, setting{queue: few(2)}, failing77)
 		w.putAccounts(names(10000))
 		if s := over(w, failing77,
-			&mapper.StartOptions{PageSize: 100, FailureShare: 0.05}); s.State != mapper.SucceededWithFailures ||
+			&mapper.StartOptions{PageSize: 100, FailureShare: 0.05}); s.State != mapper.StateSucceededWithFailures ||
 			s.Failures != 100 {
 			t.Errorf("status %+v", s)
 		}
@@ -51,7 +51,7 @@ func TestPausedTwice(t *testing.T) {
 		w.putAccounts(names(10000))
 		s := over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 100, FailureLimit: 20})
 		job := w.engine.Job("j")
-		if s.State != mapper.Paused || s.Failures != 21 {
+		if s.State != mapper.StatePaused || s.Failures != 21 {
 			t.Fatalf("status %+v", s)
 		}
 		if err := job.Resume(t.Context()); err != nil {
@@ -60,7 +60,7 @@ func TestPausedTwice(t *testing.T) {
 		if err := job.Pause(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if s := w.status(job); s.State != mapper.Paused || s.Error != "" {
+		if s := w.status(job); s.State != mapper.StatePaused || s.Error != "" {
 			t.Errorf("status %+v", s)
 		}
 		time.Sleep(time.Minute)
@@ -68,7 +68,7 @@ func TestPausedTwice(t *testing.T) {
 			t.Fatal(err)
 		}
 		s, err := job.Wait(t.Context())
-		if err != nil || s.State != mapper.Paused || s.Failures != 42 {
+		if err != nil || s.State != mapper.StatePaused || s.Failures != 42 {
 			t.Errorf("status %+v, %v", s, err)
 		}
 	})

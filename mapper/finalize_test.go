@@ -31,12 +31,12 @@ type report struct {
 var reportKey = datastore.NameKey("Report", "r", nil)
 
 // reporting returns a mapper whose finalizer adds to a report.
-func reporting(client func() *datastore.Client, fail func() error) *mapper.Mapper[mapper.None] {
-	return mapper.Update("report", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+func reporting(client func() *datastore.Client, fail func() error) *mapper.Mapper[mapper.NoParams] {
+	return mapper.Update("report", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 		a.Value.Balance += 10
 		a.Count("credited", 1)
 		return nil
-	}).OnDone(func(ctx context.Context, d *mapper.Done, _ mapper.None) error {
+	}).WithFinalizer(func(ctx context.Context, d *mapper.Completion, _ mapper.NoParams) error {
 		var r report
 		if err := client().Get(ctx, reportKey, &r); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
 			return err
@@ -67,7 +67,7 @@ func TestFinalizer(t *testing.T) {
 			w = newWorld(t, setting{emulator: emulator.Options{Faults: faults}}, m)
 			w.handler = repeat(w.engine.Handler())
 			w.putAccounts(names(300))
-			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 				&mapper.StartOptions{PageSize: 50})
 			if err != nil {
 				t.Fatal(err)
@@ -102,12 +102,12 @@ func TestFailingFinalizer(t *testing.T) {
 		})
 		w = newWorld(t, setting{}, m)
 		w.putAccounts(names(10))
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, nil)
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		if s := w.status(job); s.State != mapper.Running || !strings.Contains(s.Error, "out of paper") ||
+		if s := w.status(job); s.State != mapper.StateRunning || !strings.Contains(s.Error, "out of paper") ||
 			s.Processed != 10 {
 			t.Errorf("status %+v", s)
 		}
@@ -123,7 +123,7 @@ func TestFailingFinalizer(t *testing.T) {
 		})
 		w = newWorld(t, setting{}, m)
 		w.putAccounts(names(10))
-		if s := over(w, m, nil); s.State != mapper.Failed || !strings.Contains(s.Error, "no printer") ||
+		if s := over(w, m, nil); s.State != mapper.StateFailed || !strings.Contains(s.Error, "no printer") ||
 			s.Processed != 10 {
 			t.Errorf("status %+v", s)
 		}
@@ -138,30 +138,31 @@ func TestFailingFinalizer(t *testing.T) {
 // finalizer take too long: the one fails the job, the other is shown.
 func TestRefusedFinalizer(t *testing.T) {
 	t.Parallel()
-	plain := func(onDone func(context.Context, *mapper.Done, mapper.None) error) *mapper.Mapper[mapper.None] {
-		return mapper.Update("plain", func(context.Context, *mapper.Entity[account], mapper.None) error {
+	plain := func(onDone func(context.Context, *mapper.Completion,
+		mapper.NoParams) error) *mapper.Mapper[mapper.NoParams] {
+		return mapper.Update("plain", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
 			return nil
-		}).OnDone(onDone)
+		}).WithFinalizer(onDone)
 	}
 	type large struct {
 		Text []byte `datastore:",noindex"`
 	}
 	for size, wants := range map[int]string{2 << 20: "the database refuses", 9 << 20: "above the maximum"} {
 		synctest.Test(t, func(t *testing.T) {
-			m := plain(func(_ context.Context, d *mapper.Done, _ mapper.None) error {
+			m := plain(func(_ context.Context, d *mapper.Completion, _ mapper.NoParams) error {
 				d.Put(reportKey, &large{make([]byte, size)})
 				return nil
 			})
 			w := newWorld(t, setting{}, m)
 			w.putAccounts(names(10))
-			if s := over(w, m, nil); s.State != mapper.Failed || !strings.Contains(s.Error, wants) {
+			if s := over(w, m, nil); s.State != mapper.StateFailed || !strings.Contains(s.Error, wants) {
 				t.Errorf("status %+v", s)
 			}
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var tries atomic.Int64
-		m := plain(func(ctx context.Context, d *mapper.Done, _ mapper.None) error {
+		m := plain(func(ctx context.Context, d *mapper.Completion, _ mapper.NoParams) error {
 			if tries.Add(1) < 3 {
 				<-ctx.Done()
 			}
@@ -170,12 +171,12 @@ func TestRefusedFinalizer(t *testing.T) {
 		})
 		w := newWorld(t, setting{}, m)
 		w.putAccounts(names(10))
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, nil)
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(45 * time.Second)
-		if s := w.status(job); s.State != mapper.Running || !strings.Contains(s.Error, "more than 30s") {
+		if s := w.status(job); s.State != mapper.StateRunning || !strings.Contains(s.Error, "more than 30s") {
 			t.Errorf("status %+v", s)
 		}
 		w.wait(job)
@@ -198,7 +199,7 @@ func TestLostFinalizer(t *testing.T) {
 			inner.ServeHTTP(rw, r)
 		})
 		w.putAccounts(names(10))
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, nil)
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -256,7 +257,7 @@ func TestFailingEnd(t *testing.T) {
 		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: mayNotAsk}}, m)
 		client = w.client
 		w.putAccounts(names(10))
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, nil)
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -291,8 +292,10 @@ func TestFinalizerMarksUnanswered(t *testing.T) {
 			}
 			return resp, nil
 		}
-		m := mapper.Visit("report", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil }).
-			OnDone(func(context.Context, *mapper.Done, mapper.None) error {
+		m := mapper.Visit("report", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
+			return nil
+		}).
+			WithFinalizer(func(context.Context, *mapper.Completion, mapper.NoParams) error {
 				if runs.Add(1) == 1 {
 					return errors.New("not yet")
 				}
@@ -300,7 +303,8 @@ func TestFinalizerMarksUnanswered(t *testing.T) {
 			})
 		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: losing}}, m)
 		w.putAccounts(names(10))
-		if s := over(w, m, nil); s.State != mapper.Succeeded || runs.Load() != 2 || lost.Load() <= 2*mapper.MaxDeaths {
+		if s := over(w, m, nil); s.State != mapper.StateSucceeded || runs.Load() != 2 ||
+			lost.Load() <= 2*mapper.MaxDeaths {
 			t.Errorf("after %d runs, and %d answers: %+v", runs.Load(), lost.Load(), s)
 		}
 	})

@@ -17,7 +17,7 @@ import (
 // A fleet is some processes that share the deliveries of a world.
 type fleet struct {
 	world   *world
-	mappers []mapper.Definition
+	mappers []mapper.AnyMapper
 	queue   string      // that they have,
 	target  string      // and where its tasks go
 	zombies float64     // the share of deliveries that outlive their request
@@ -62,14 +62,14 @@ func byTheEnd(r slog.Record) (yes bool) {
 }
 
 // newFleet has a fleet take the deliveries of a world.
-func newFleet(w *world, seed uint64, size int, mappers ...mapper.Definition) *fleet {
+func newFleet(w *world, seed uint64, size int, mappers ...mapper.AnyMapper) *fleet {
 	f := newFleetOf(w, queueName, target, seed, size, mappers...)
 	w.handler = f
 	return f
 }
 
 // newFleetOf has a fleet use a queue of a world, of which its processes are to take the deliveries.
-func newFleetOf(w *world, queue, target string, seed uint64, size int, mappers ...mapper.Definition) *fleet {
+func newFleetOf(w *world, queue, target string, seed uint64, size int, mappers ...mapper.AnyMapper) *fleet {
 	f := &fleet{world: w, mappers: mappers, queue: queue, target: target, rng: rand.New(rand.NewPCG(seed, 2)),
 		processes: make([]*process, size)}
 	f.stops.rng = rand.New(rand.NewPCG(seed, 3))

@@ -12,11 +12,12 @@ import (
 
 // Proof returns what the records of the job have proved before they were deleted, see
 // [Mapper.Forget]; nil in another function.
-func (d *Done) Proof() *Proof {
+func (d *Completion) Proof() *Proof {
 	if d.closing == nil {
 		return nil
 	}
-	return &Proof{Ranges: int(d.closing.Ranges), Alone: int(d.closing.Alone), Failures: int(d.closing.Failures)}
+	return &Proof{Ranges: int(d.closing.Ranges), SingleEntities: int(d.closing.Alone),
+		Failures: int(d.closing.Failures)}
 }
 
 // A Subject is what records are to forget. Of them are keys and texts; whatever is compressed or
@@ -45,7 +46,7 @@ type Subject struct {
 // Mentions reports whether a text mentions the subject: by a word, or by the name of its namespace.
 func (s Subject) Mentions(text string) bool { return record.Subject(s).InText(text) }
 
-// Forgotten is what [Done.Forget] has looked through.
+// Forgotten is what [Completion.Forget] has looked through.
 type Forgotten struct {
 	Records map[string]int64 // how many, by kind: all kinds whose names begin with "Scattermap"
 	Jobs    []string         // that have forgotten something: salted hashes of their IDs, up to 1,000,
@@ -70,12 +71,12 @@ func HashID(salt, id string) string { return record.Salted(salt, id) }
 // became of ticks, without the IDs of jobs that mention it.
 //
 // It reads all records: a million take about a minute, and the time of the function is bounded.
-func (d *Done) Forget(ctx context.Context, s Subject) (*Forgotten, error) {
-	e := FromContext(ctx)
+func (d *Completion) Forget(ctx context.Context, s Subject) (*Forgotten, error) {
+	e := EngineFromContext(ctx)
 	if e == nil || d.closing == nil {
-		return nil, fmt.Errorf("mapper: forget: %w: it is for the function of Mapper.Forget", ErrArguments)
+		return nil, fmt.Errorf("mapper: forget: %w: it is for the function of Mapper.Forget", ErrInvalidArgument)
 	}
-	of := record.Ref{ID: d.Status.ID, Incarnation: strings.TrimPrefix(d.Run(), d.Status.ID+".")}
+	of := record.Ref{ID: d.Status.ID, Incarnation: strings.TrimPrefix(d.RunID(), d.Status.ID+".")}
 	looked, err := lifecycle.Forgetter{Jobs: e.jobs, Client: e.client, Subject: record.Subject(s), For: of}.Forget(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("mapper: forget: %w", err)

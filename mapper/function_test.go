@@ -18,9 +18,9 @@ import (
 )
 
 // over runs a mapper without parameters over the accounts, to its end.
-func over(w *world, m *mapper.Mapper[mapper.None], o *mapper.StartOptions) *mapper.Status {
+func over(w *world, m *mapper.Mapper[mapper.NoParams], o *mapper.StartOptions) *mapper.Status {
 	w.Helper()
-	job, err := m.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, o)
+	job, err := m.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, o)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func TestFailingEntities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		tries := make(map[string]int)
-		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			a.Value.Balance += 10
 			a.Count("seen", 1)
 			mu.Lock()
@@ -64,7 +64,7 @@ func TestFailingEntities(t *testing.T) {
 		keys := names(300)
 		w.putAccounts(keys)
 		s := over(w, m, &mapper.StartOptions{PageSize: 100})
-		if s.State != mapper.SucceededWithFailures || s.Failures != 3 || s.Processed != 297 ||
+		if s.State != mapper.StateSucceededWithFailures || s.Failures != 3 || s.Processed != 297 ||
 			s.Counters["seen"] != 297 {
 			t.Errorf("status %+v", s)
 		}
@@ -79,7 +79,8 @@ func TestFailingEntities(t *testing.T) {
 				t.Errorf("%v has %d, want %d", k, a.Balance, want)
 			}
 		}
-		want := map[string]int{"user-0000003": mapper.UpdateAttempts, "user-0000005": mapper.UpdateAttempts,
+		want := map[string]int{"user-0000003": mapper.DefaultUpdateAttempts,
+			"user-0000005": mapper.DefaultUpdateAttempts,
 			"user-0000007": 1, "user-0000009": 3}
 		for name, n := range want {
 			if tries[name] != n {
@@ -96,7 +97,7 @@ func TestFailingFunction(t *testing.T) {
 	for _, permanent := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			var calls atomic.Int64
-			m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 				calls.Add(1)
 				a.Value.Balance = -1
 				err := errors.New("the bug")
@@ -108,17 +109,17 @@ func TestFailingFunction(t *testing.T) {
 			w := newWorld(t, setting{}, m)
 			keys := names(1000)
 			w.putAccounts(keys)
-			s := over(w, m, &mapper.StartOptions{PageSize: 100, Workers: 4})
-			if s.State != mapper.Failed || !strings.Contains(s.Error, "the bug") ||
+			s := over(w, m, &mapper.StartOptions{PageSize: 100, ExpectedWorkers: 4})
+			if s.State != mapper.StateFailed || !strings.Contains(s.Error, "the bug") ||
 				!strings.Contains(s.Error, "of a page") {
 				t.Errorf("status %+v", s)
 			}
-			if limit := int64(1000 * mapper.UpdateAttempts); calls.Load() > limit {
+			if limit := int64(1000 * mapper.DefaultUpdateAttempts); calls.Load() > limit {
 				t.Errorf("the function was called %d times, want at most %d", calls.Load(), limit)
 			}
 			time.Sleep(48 * time.Hour)
 			w.wantBalances(keys, 0)
-			if s.Open == 0 {
+			if s.OpenRanges == 0 {
 				t.Error("no range is open for another try")
 			}
 		})
@@ -132,7 +133,7 @@ func TestLogsSayNothingOfEntities(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log logged
-		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			if a.Value.Balance%2 == 0 {
 				panic("panic of " + a.Value.Owner)
 			}
@@ -142,7 +143,7 @@ func TestLogsSayNothingOfEntities(t *testing.T) {
 		w.putAccounts(names(200))
 		for _, size := range []int{5, 100} { // entities fail one by one, and as a page
 			s := over(w, m, &mapper.StartOptions{PageSize: size})
-			if s.State == mapper.Failed && !strings.Contains(s.Error, " of owner ") {
+			if s.State == mapper.StateFailed && !strings.Contains(s.Error, " of owner ") {
 				t.Errorf("the record does not say why: %q", s.Error)
 			}
 		}
@@ -158,7 +159,7 @@ func TestMixedErrors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		outage := time.Now().Add(time.Second)
-		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			if a.Key.Name == "user-0000007" {
 				return mapper.Permanent(errors.New("never"))
 			}
@@ -170,7 +171,7 @@ func TestMixedErrors(t *testing.T) {
 		})
 		w := newWorld(t, setting{}, m)
 		w.putAccounts(names(100))
-		if s := over(w, m, nil); s.State != mapper.SucceededWithFailures || s.Failures != 1 || s.Processed != 99 {
+		if s := over(w, m, nil); s.State != mapper.StateSucceededWithFailures || s.Failures != 1 || s.Processed != 99 {
 			t.Errorf("status %+v", s)
 		}
 	})
@@ -199,7 +200,7 @@ func TestRefusedCommits(t *testing.T) {
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			m := mapper.Update("spoil", func(_ context.Context, e E, _ mapper.None) error {
+			m := mapper.Update("spoil", func(_ context.Context, e E, _ mapper.NoParams) error {
 				e.Value.Balance += 10
 				e.Count("seen", 1)
 				if e.Key.Name == "user-0000123" {
@@ -214,7 +215,7 @@ func TestRefusedCommits(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := over(w, m, nil)
-			if s.State != mapper.SucceededWithFailures || s.Failures != 1 || s.Processed != 499 ||
+			if s.State != mapper.StateSucceededWithFailures || s.Failures != 1 || s.Processed != 499 ||
 				s.Counters["seen"] != 499 {
 				t.Errorf("%s: status %+v", name, s)
 			}
@@ -234,7 +235,7 @@ func TestRefusedCommits(t *testing.T) {
 func TestPanicSaysWhere(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := mapper.Update("panics", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("panics", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			var missing *account
 			a.Value.Balance = missing.Balance
 			return nil
@@ -256,12 +257,14 @@ func TestStructThatDoesNotFit(t *testing.T) {
 	t.Parallel()
 	type misfit struct{ Owner int64 }
 	synctest.Test(t, func(t *testing.T) {
-		m := mapper.Update("misfit", func(context.Context, *mapper.Entity[misfit], mapper.None) error { return nil })
+		m := mapper.Update("misfit", func(context.Context, *mapper.Entity[misfit], mapper.NoParams) error {
+			return nil
+		})
 		w := newWorld(t, setting{}, m)
 		keys := names(50)
 		w.putAccounts(keys)
 		s := over(w, m, nil)
-		if s.State != mapper.Failed || !strings.Contains(s.Error, `"Owner"`) {
+		if s.State != mapper.StateFailed || !strings.Contains(s.Error, `"Owner"`) {
 			t.Errorf("status %+v", s)
 		}
 		w.wantBalances(keys, 0)

@@ -30,21 +30,21 @@ func TestGroups(t *testing.T) {
 				const each = 2 // entities of a group
 				n := c.groups * each
 				var got map[string]int64
-				m := mapper.Visit("groups", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.None) error {
+				m := mapper.Visit("groups", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.NoParams) error {
 					group := fmt.Sprint("g", e.Value.N%c.groups)
 					e.Count(group, 1)
 					if c.four {
 						e.Count(group+" sum", e.Value.N)
-						e.Min(group, e.Value.N)
-						e.Max(group, e.Value.N)
+						e.CountMin(group, e.Value.N)
+						e.CountMax(group, e.Value.N)
 					}
 					return nil
-				}).OnDone(func(_ context.Context, d *mapper.Done, _ mapper.None) error {
+				}).WithFinalizer(func(_ context.Context, d *mapper.Completion, _ mapper.NoParams) error {
 					got = d.Status.Counters
 					return nil
 				})
-				mappertest.Run(t, mapper.Set(m), &mappertest.Options{Seed: seed},
-					func(t *testing.T, w *mappertest.World) {
+				mappertest.Run(t, []mapper.AnyMapper{m}, &mappertest.Options{Seed: seed},
+					func(t *testing.T, w *mappertest.Env) {
 						for from := int64(0); from < n; from += 500 {
 							var keys []*datastore.Key
 							var all []leaf
@@ -57,23 +57,23 @@ func TestGroups(t *testing.T) {
 							}
 						}
 						start := func() (*mapper.Job, error) {
-							return m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.None{},
+							return m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.NoParams{},
 								&mapper.StartOptions{ID: "groups", PageSize: 50})
 						}
-						w.Trouble()
+						w.ResumeFaults()
 						job, err := start()
 						if err != nil {
-							w.Calm()
+							w.PauseFaults()
 							job, err = start()
 						}
 						if err != nil {
 							t.Fatal(err)
 						}
 						s, err := job.Wait(t.Context())
-						if err != nil || s.State != mapper.Succeeded || s.Processed != n {
+						if err != nil || s.State != mapper.StateSucceeded || s.Processed != n {
 							t.Errorf("%+v, %v", s, err)
 						}
-						w.Calm()
+						w.PauseFaults()
 					})
 				want := make(map[string]int64)
 				for g := range c.groups {

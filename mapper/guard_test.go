@@ -29,13 +29,13 @@ type guardWorld struct {
 	*world
 	fleet  *fleet
 	others *fleet // of a second service, with another queue
-	mapper *mapper.Mapper[mapper.None]
+	mapper *mapper.Mapper[mapper.NoParams]
 	mended atomic.Bool
 	slow   atomic.Bool
 }
 
 func (w *guardWorld) begin(ctx context.Context) error {
-	_, err := w.mapper.Start(ctx, w.fleet.pick().engine, mapper.Query{Kind: "Account"}, mapper.None{},
+	_, err := w.mapper.Start(ctx, w.fleet.pick().engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 		&mapper.StartOptions{ID: "j", PageSize: 10})
 	return err
 }
@@ -53,7 +53,7 @@ var operations = map[string]operation{
 	"start": {
 		before: func(*guardWorld) {},
 		do:     func(ctx context.Context, w *guardWorld) error { return w.begin(ctx) },
-		want:   mapper.SucceededWithFailures,
+		want:   mapper.StateSucceededWithFailures,
 		taken:  func(s *mapper.Status) bool { return s != nil },
 	},
 	"resume": {
@@ -62,8 +62,8 @@ var operations = map[string]operation{
 			w.must(time.Hour, w.engine.Job("j").Pause(w.Context()))
 		},
 		do:    func(ctx context.Context, w *guardWorld) error { return w.fleet.pick().engine.Job("j").Resume(ctx) },
-		want:  mapper.SucceededWithFailures,
-		taken: func(s *mapper.Status) bool { return s.State != mapper.Paused },
+		want:  mapper.StateSucceededWithFailures,
+		taken: func(s *mapper.Status) bool { return s.State != mapper.StatePaused },
 	},
 	"retry": {
 		before: func(w *guardWorld) {
@@ -71,25 +71,25 @@ var operations = map[string]operation{
 			w.mended.Store(true)
 		},
 		do:    func(ctx context.Context, w *guardWorld) error { return w.fleet.pick().engine.Job("j").Retry(ctx) },
-		want:  mapper.Succeeded,
-		taken: func(s *mapper.Status) bool { return s.State != mapper.SucceededWithFailures },
+		want:  mapper.StateSucceeded,
+		taken: func(s *mapper.Status) bool { return s.State != mapper.StateSucceededWithFailures },
 	},
 	"clean up": {
 		before: func(w *guardWorld) { w.must(time.Hour, w.begin(w.Context())) },
 		do: func(ctx context.Context, w *guardWorld) error {
-			return w.fleet.pick().engine.Job("j").CleanUp(ctx, &mapper.CleanUpOptions{Job: true})
+			return w.fleet.pick().engine.Job("j").CleanUp(ctx, &mapper.CleanUpOptions{IncludeJob: true})
 		},
-		taken: func(s *mapper.Status) bool { return s == nil || s.Cleaning },
+		taken: func(s *mapper.Status) bool { return s == nil || s.CleaningUp },
 	},
 	"clean up again": { // the first one ends meanwhile
 		before: func(w *guardWorld) {
 			w.must(time.Hour, w.begin(w.Context()))
-			w.must(0, w.engine.Job("j").CleanUp(w.Context(), &mapper.CleanUpOptions{Failures: true}))
+			w.must(0, w.engine.Job("j").CleanUp(w.Context(), &mapper.CleanUpOptions{IncludeFailures: true}))
 		},
 		do: func(ctx context.Context, w *guardWorld) error {
-			return w.fleet.pick().engine.Job("j").CleanUp(ctx, &mapper.CleanUpOptions{Failures: true})
+			return w.fleet.pick().engine.Job("j").CleanUp(ctx, &mapper.CleanUpOptions{IncludeFailures: true})
 		},
-		want:  mapper.SucceededWithFailures,
+		want:  mapper.StateSucceededWithFailures,
 		taken: func(*mapper.Status) bool { return true },
 	},
 	"clean up what was aborted": {
@@ -98,9 +98,9 @@ var operations = map[string]operation{
 			w.must(time.Hour, w.engine.Job("j").Abort(w.Context()))
 		},
 		do: func(ctx context.Context, w *guardWorld) error {
-			return w.fleet.pick().engine.Job("j").CleanUp(ctx, &mapper.CleanUpOptions{Job: true})
+			return w.fleet.pick().engine.Job("j").CleanUp(ctx, &mapper.CleanUpOptions{IncludeJob: true})
 		},
-		taken: func(s *mapper.Status) bool { return s == nil || s.Cleaning },
+		taken: func(s *mapper.Status) bool { return s == nil || s.CleaningUp },
 	},
 	"move": {
 		before: func(w *guardWorld) {
@@ -108,13 +108,13 @@ var operations = map[string]operation{
 			w.must(10*time.Second, w.begin(w.Context()))
 		},
 		do:    move,
-		want:  mapper.SucceededWithFailures,
+		want:  mapper.StateSucceededWithFailures,
 		taken: moved,
 	},
 	"move what is cleaned up": {
 		before: func(w *guardWorld) {
 			w.must(time.Hour, w.begin(w.Context()))
-			w.must(0, w.engine.Job("j").CleanUp(w.Context(), &mapper.CleanUpOptions{Job: true}))
+			w.must(0, w.engine.Job("j").CleanUp(w.Context(), &mapper.CleanUpOptions{IncludeJob: true}))
 		},
 		do:    move,
 		taken: func(s *mapper.Status) bool { return s == nil || moved(s) },
@@ -198,7 +198,7 @@ func TestResumeUnderWay(t *testing.T) {
 func testOperatorDies(t *testing.T, op operation, m *mishap, stopped time.Duration) {
 	planned := m.after
 	w := &guardWorld{}
-	w.mapper = mapper.Update("mended", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+	w.mapper = mapper.Update("mended", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 		time.Sleep(10 * time.Millisecond)
 		if w.slow.Load() {
 			time.Sleep(20 * time.Second)
@@ -232,7 +232,8 @@ func testOperatorDies(t *testing.T, op operation, m *mishap, stopped time.Durati
 		}
 		w.must(0, op.do(t.Context(), w))
 	} else {
-		if s := w.statusOf("j"); s != nil && (s.State == mapper.Running || s.Cleaning) && w.tasks("/sweep") == 0 {
+		if s := w.statusOf("j"); s != nil && (s.State == mapper.StateRunning || s.CleaningUp) &&
+			w.tasks("/sweep") == 0 {
 			t.Errorf("mishap %d: the job goes on without a sweep: %+v", planned, s)
 		}
 		for _, path := range []string{"range", "replay", "cleanup"} {
@@ -241,7 +242,7 @@ func testOperatorDies(t *testing.T, op operation, m *mishap, stopped time.Durati
 	}
 	for waited := time.Duration(0); ; waited += 5 * time.Second {
 		status := w.statusOf("j")
-		if op.want == "" && status == nil || status != nil && status.State == op.want && !status.Cleaning {
+		if op.want == "" && status == nil || status != nil && status.State == op.want && !status.CleaningUp {
 			break
 		}
 		if waited > 15*time.Minute {

@@ -22,7 +22,7 @@ func TestReady(t *testing.T) {
 		w := newWorld(t, setting{emulator: emulator.Options{Faults: away}}, addCredit)
 		before := w.emulator.Usage().Reads
 		for range 1000 {
-			if err := w.engine.Ready(t.Context()); err != nil {
+			if err := w.engine.CheckReady(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -31,21 +31,21 @@ func TestReady(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		away.Resume()
-		if err := w.engine.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "PermissionDenied") {
+		if err := w.engine.CheckReady(t.Context()); err == nil || !strings.Contains(err.Error(), "PermissionDenied") {
 			t.Errorf("the database is away: %v", err)
 		}
 		away.Pause()
 		time.Sleep(2 * time.Second)
-		if err := w.engine.Ready(t.Context()); err != nil {
+		if err := w.engine.CheckReady(t.Context()); err != nil {
 			t.Errorf("the database is back: %v", err)
 		}
 		if err := w.engine.Drain(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.engine.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "about to end") {
+		if err := w.engine.CheckReady(t.Context()); err == nil || !strings.Contains(err.Error(), "about to end") {
 			t.Errorf("it drains: %v", err)
 		}
-		if err := (*mapper.Engine)(nil).Ready(t.Context()); err == nil {
+		if err := (*mapper.Engine)(nil).CheckReady(t.Context()); err == nil {
 			t.Error("no engine is ready")
 		}
 	})

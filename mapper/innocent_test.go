@@ -67,7 +67,7 @@ func TestInnocents(t *testing.T) {
 			var f *fleet
 			keys := names(n)
 			bad := keys[7777]
-			m := mapper.Update("deadly", func(ctx context.Context, a *mapper.Entity[growing], _ mapper.None) error {
+			m := mapper.Update("deadly", func(ctx context.Context, a *mapper.Entity[growing], _ mapper.NoParams) error {
 				if a.Key.Equal(bad) {
 					time.Sleep(5 * time.Millisecond)
 					return f.die(ctx)
@@ -79,7 +79,7 @@ func TestInnocents(t *testing.T) {
 			w := newWorld(t, setting{queue: few(60)}, m)
 			f = newFleet(w, seed, 3, m)
 			w.putAccounts(keys)
-			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 				&mapper.StartOptions{PageSize: 100})
 			if err != nil {
 				t.Fatal(err)
@@ -102,7 +102,7 @@ func TestInnocents(t *testing.T) {
 				t.Errorf("seed %d: %+v, %v", seed, s, err)
 			}
 			close(stop)
-			failures, _, err := job.Failures(t.Context(), "")
+			failures, _, err := job.FailuresPage(t.Context(), "")
 			if err != nil || len(failures) != 1 || !failures[0].Key.Equal(bad) {
 				t.Errorf("seed %d: failures %+v, %v", seed, failures, err)
 			}
@@ -120,7 +120,7 @@ func TestInnocentsAlone(t *testing.T) {
 		var f *fleet
 		keys := names(400)
 		bad := keys[177]
-		m := mapper.Update("deadly", func(ctx context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("deadly", func(ctx context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			if a.Key.Equal(bad) {
 				time.Sleep(50 * time.Millisecond)
 				return f.die(ctx)
@@ -137,7 +137,7 @@ func TestInnocentsAlone(t *testing.T) {
 		f = newFleet(w, 1, 1, m)
 		w.putAccounts(keys)
 		s := over(w, m, &mapper.StartOptions{ID: "j", PageSize: 1})
-		failures, _, err := w.engine.Job("j").Failures(t.Context(), "")
+		failures, _, err := w.engine.Job("j").FailuresPage(t.Context(), "")
 		if err != nil || s.Processed != 399 || len(failures) != 1 || !failures[0].Key.Equal(bad) {
 			t.Errorf("status %+v, failures %+v, %v", s, failures, err)
 		}
@@ -196,7 +196,7 @@ func TestOverrunsAreNoDeaths(t *testing.T) {
 			keys := names(40)
 			w.putAccounts(keys)
 			job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
-				&mapper.StartOptions{ID: "j", PageSize: 1, PageTime: time.Second, Timeout: 5 * time.Second})
+				&mapper.StartOptions{ID: "j", PageSize: 1, PageTime: time.Second, EntityTimeout: 5 * time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -266,7 +266,7 @@ func changes(commit *datastorepb.CommitRequest, kind string) bool {
 func TestLiveDeliveriesAreNoDeaths(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := mapper.Visit("slow", func(context.Context, *mapper.Entity[account], mapper.None) error {
+		m := mapper.Visit("slow", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
 			time.Sleep(4 * time.Minute)
 			return nil
 		})
@@ -274,8 +274,8 @@ func TestLiveDeliveriesAreNoDeaths(t *testing.T) {
 		newFleet(w, 1, 40, m)
 		w.handler = downUntil(time.Now().Add(time.Second), w.handler) // so that the next delivery leaves a mark
 		w.putAccounts(names(1))
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-			&mapper.StartOptions{PageSize: 1, Timeout: 5 * time.Minute})
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{PageSize: 1, EntityTimeout: 5 * time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -301,7 +301,7 @@ func TestRefusedDeliveriesAreNoDeaths(t *testing.T) {
 				return p["generation"].GetIntegerValue() > 0 && p["state"].GetStringValue() == "pending"
 			})
 		}}
-		m := mapper.Update("failing", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("failing", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			if time.Now().Before(mended) {
 				return mapper.RetryAfter(errors.New("not yet"), time.Minute)
 			}
@@ -314,7 +314,7 @@ func TestRefusedDeliveriesAreNoDeaths(t *testing.T) {
 		f := newFleet(w, 1, 10, m)
 		keys := names(10)
 		w.putAccounts(keys)
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{ID: "j", PageSize: 1})
 		if err != nil {
 			t.Fatal(err)
@@ -341,7 +341,7 @@ func TestSupersededDeliveriesAreNoDeaths(t *testing.T) {
 			})
 		}}
 		var calls atomic.Int64
-		m := mapper.Visit("slow", func(context.Context, *mapper.Entity[account], mapper.None) error {
+		m := mapper.Visit("slow", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
 			if calls.Add(1) == 1 {
 				time.Sleep(4 * time.Minute)
 			}
@@ -353,13 +353,13 @@ func TestSupersededDeliveriesAreNoDeaths(t *testing.T) {
 		f := newFleet(w, 1, 40, m)
 		w.handler = downUntil(time.Now().Add(time.Second), w.handler) // so that the next delivery leaves a mark
 		w.putAccounts(names(1))
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-			&mapper.StartOptions{ID: "j", PageSize: 1, Timeout: 5 * time.Minute})
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{ID: "j", PageSize: 1, EntityTimeout: 5 * time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(30 * time.Second)
-		client, err := w.emulator.CloudTasks(t.Context())
+		client, err := w.emulator.TasksClient(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -367,7 +367,7 @@ func TestSupersededDeliveriesAreNoDeaths(t *testing.T) {
 		if _, err := client.PurgeQueue(t.Context(), &cloudtaskspb.PurgeQueueRequest{Name: queueName}); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.engine.Revive(t.Context()); err != nil {
+		if err := w.engine.ReviveJobs(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Until(up))

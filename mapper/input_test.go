@@ -51,7 +51,7 @@ func TestBadStarts(t *testing.T) {
 			return err
 		}
 		named := func(name, params string) error {
-			_, err := w.engine.StartNamed(t.Context(), name, accounts, json.RawMessage(params),
+			_, err := w.engine.StartByName(t.Context(), name, accounts, json.RawMessage(params),
 				&mapper.StartOptions{AllowEmpty: true})
 			return err
 		}
@@ -72,13 +72,14 @@ func TestBadStarts(t *testing.T) {
 			"reserved namespace":     {start(mapper.Query{Kind: "A", Namespace: "__n__"}, nil), "Query.Namespace"},
 			"negative page": {start(accounts, &mapper.StartOptions{PageSize: -1}),
 				"StartOptions.PageSize has to be in [1, 1000], it is -1"},
-			"large page":       {start(accounts, &mapper.StartOptions{PageSize: 1001}), "StartOptions.PageSize"},
-			"negative workers": {start(accounts, &mapper.StartOptions{Workers: -1}), "StartOptions.Workers"},
-			"negative time":    {start(accounts, &mapper.StartOptions{PageTime: -1}), "StartOptions.PageTime"},
+			"large page": {start(accounts, &mapper.StartOptions{PageSize: 1001}), "StartOptions.PageSize"},
+			"negative workers": {start(accounts, &mapper.StartOptions{ExpectedWorkers: -1}),
+				"StartOptions.ExpectedWorkers"},
+			"negative time": {start(accounts, &mapper.StartOptions{PageTime: -1}), "StartOptions.PageTime"},
 			"long time": {start(accounts, &mapper.StartOptions{PageTime: time.Hour}),
 				"StartOptions.PageTime"},
-			"too many workers": {start(accounts, &mapper.StartOptions{Workers: 5001}),
-				"StartOptions.Workers has to be in [1, 5000], it is 5001"},
+			"too many workers": {start(accounts, &mapper.StartOptions{ExpectedWorkers: 5001}),
+				"StartOptions.ExpectedWorkers has to be in [1, 5000], it is 5001"},
 			"fan-out alone": {start(accounts, &mapper.StartOptions{Splitting: mapper.Splitting{FanOut: 2}}),
 				"StartOptions.Splitting has to have First"},
 			"bisecting in one": {start(accounts,
@@ -135,48 +136,52 @@ func TestBadStarts(t *testing.T) {
 
 func TestBadEngines(t *testing.T) {
 	t.Parallel()
-	ok := func(context.Context, *mapper.Entity[account], mapper.None) error { return nil }
+	ok := func(context.Context, *mapper.Entity[account], mapper.NoParams) error { return nil }
 	type unsavable struct{ M map[string]int }
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{})
 		for name, c := range map[string]struct {
-			mappers []mapper.Definition
+			mappers []mapper.AnyMapper
 			want    string
 		}{
-			"none":       {nil, "Options.Mappers is empty"},
-			"nil":        {mapper.Set(nil), "Options.Mappers[0] is nil"},
-			"nil mapper": {mapper.Set((*mapper.Mapper[credit])(nil)), "Options.Mappers[0] is nil"},
-			"two of a name": {mapper.Set(mapper.Update("a", ok), mapper.Visit("a", ok)),
+			"none":       {nil, "EngineOptions.Mappers is empty"},
+			"nil":        {[]mapper.AnyMapper{nil}, "EngineOptions.Mappers[0] is nil"},
+			"nil mapper": {[]mapper.AnyMapper{(*mapper.Mapper[credit])(nil)}, "EngineOptions.Mappers[0] is nil"},
+			"two of a name": {[]mapper.AnyMapper{mapper.Update("a", ok), mapper.Visit("a", ok)},
 				`two mappers have the name "a"`},
-			"no name":     {mapper.Set(mapper.Update("", ok)), `the name ""`},
-			"bad name":    {mapper.Set(mapper.Update("a b", ok)), `the name "a b"`},
-			"no function": {mapper.Set(mapper.Update[account, mapper.None]("a", nil)), "the function is nil"},
+			"no name":  {[]mapper.AnyMapper{mapper.Update("", ok)}, `the name ""`},
+			"bad name": {[]mapper.AnyMapper{mapper.Update("a b", ok)}, `the name "a b"`},
+			"no function": {[]mapper.AnyMapper{mapper.Update[account, mapper.NoParams]("a", nil)},
+				"the function is nil"},
 			"not a struct": {
-				mapper.Set(mapper.Update("a", func(context.Context, *mapper.Entity[int], mapper.None) error {
-					return nil
-				})), "neither a struct"},
+				[]mapper.AnyMapper{mapper.Update("a",
+					func(context.Context, *mapper.Entity[int], mapper.NoParams) error {
+						return nil
+					})}, "neither a struct"},
 			"bad struct": {
-				mapper.Set(mapper.Update("a", func(context.Context, *mapper.Entity[unsavable], mapper.None) error {
-					return nil
-				})), "unsupported struct field type"},
+				[]mapper.AnyMapper{mapper.Update("a",
+					func(context.Context, *mapper.Entity[unsavable], mapper.NoParams) error {
+						return nil
+					})}, "unsupported struct field type"},
 		} {
-			_, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: c.mappers})
+			_, err := mapper.NewEngine(w.client, w.queue, &mapper.EngineOptions{Mappers: c.mappers})
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: error %v, want one with %q", name, err, c.want)
 			}
 		}
-		if _, err := mapper.New(w.client, w.queue, nil); err == nil {
+		if _, err := mapper.NewEngine(w.client, w.queue, nil); err == nil {
 			t.Error("nil options: no error")
 		}
-		if _, err := mapper.New(nil, nil, &mapper.Options{Mappers: mapper.Set(addCredit)}); err == nil {
+		if _, err := mapper.NewEngine(nil, nil,
+			&mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit}}); err == nil {
 			t.Error("nil client and queue: no error")
 		}
-		if _, err := mapper.New(w.client, w.queue,
-			&mapper.Options{
-				Mappers: mapper.Set(mapper.Update("list",
-					func(context.Context, *mapper.Entity[datastore.PropertyList], mapper.None) error {
+		if _, err := mapper.NewEngine(w.client, w.queue,
+			&mapper.EngineOptions{
+				Mappers: []mapper.AnyMapper{mapper.Update("list",
+					func(context.Context, *mapper.Entity[datastore.PropertyList], mapper.NoParams) error {
 						return nil
-					}))}); err != nil {
+					})}}); err != nil {
 			t.Errorf("a PropertyLoadSaver: %v", err)
 		}
 	})
@@ -187,21 +192,23 @@ func TestBadEngines(t *testing.T) {
 func TestNothingToUse(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	var none *mapper.Mapper[mapper.None]
+	var none *mapper.Mapper[mapper.NoParams]
 	var engine *mapper.Engine
 	job := new(mapper.Job)
-	_, onNil := none.Start(ctx, engine, mapper.Query{Kind: "Account"}, mapper.None{}, nil)
-	_, onZero := new(mapper.Mapper[mapper.None]).Start(ctx, engine, mapper.Query{Kind: "Account"}, mapper.None{}, nil)
+	_, onNil := none.Start(ctx, engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
+	_, onZero := new(mapper.Mapper[mapper.NoParams]).Start(ctx, engine, mapper.Query{Kind: "Account"},
+		mapper.NoParams{}, nil)
 	_, proof := mapper.Verify(ctx, nil, "j")
 	_, status := job.Status(ctx)
-	_, _, failures := job.Failures(ctx, "")
+	_, _, failures := job.FailuresPage(ctx, "")
 	for name, err := range map[string]error{
-		"a nil mapper": onNil, "a zero mapper": onZero, "revive": engine.Revive(ctx), "verify": proof, "status": status,
+		"a nil mapper": onNil, "a zero mapper": onZero, "revive": engine.ReviveJobs(ctx), "verify": proof,
+		"status":   status,
 		"failures": failures,
 		"pause":    job.Pause(ctx), "resume": job.Resume(ctx), "abort": job.Abort(ctx), "retry": job.Retry(ctx),
 		"clean up": job.CleanUp(ctx, nil),
 	} {
-		if !errors.Is(err, mapper.ErrArguments) {
+		if !errors.Is(err, mapper.ErrInvalidArgument) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -312,9 +319,11 @@ func FuzzDeliveries(f *testing.F) {
 func TestMapperOfAnotherBuild(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		other := mapper.Visit("other", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil })
+		other := mapper.Visit("other", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
+			return nil
+		})
 		w := newWorld(t, setting{}, addCredit)
-		old, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(other)})
+		old, err := mapper.NewEngine(w.client, w.queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{other}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,40 +21,40 @@ import (
 type State string
 
 const (
-	// Running is the state of a job that has ranges left.
-	Running State = "running"
-	// Succeeded is the end of a job that has processed every entity.
-	Succeeded State = "succeeded"
-	// SucceededWithFailures is the end of a job that has processed every entity
+	// StateRunning is the state of a job that has ranges left.
+	StateRunning State = "running"
+	// StateSucceeded is the end of a job that has processed every entity.
+	StateSucceeded State = "succeeded"
+	// StateSucceededWithFailures is the end of a job that has processed every entity
 	// but some, which are recorded as failures.
-	SucceededWithFailures State = "succeeded with failures"
-	// Failed is the end of a job that gave up: Status.Error says why. What was
+	StateSucceededWithFailures State = "succeeded with failures"
+	// StateFailed is the end of a job that gave up: Status.Error says why. What was
 	// not processed is still recorded as pending, and [Job.Resume] goes on with it.
-	Failed State = "failed"
-	// Paused is the state of a job that waits for [Job.Resume]. Status.Error says
+	StateFailed State = "failed"
+	// StatePaused is the state of a job that waits for [Job.Resume]. Status.Error says
 	// why, if it was not paused by somebody but by its failure limit.
-	Paused State = "paused"
-	// Aborted is the end of a job that somebody has ended.
-	Aborted State = "aborted"
+	StatePaused State = "paused"
+	// StateAborted is the end of a job that somebody has ended.
+	StateAborted State = "aborted"
 )
 
 // Ended reports whether a job in this state does nothing more, unless it is
 // resumed or its failures are retried.
-func (s State) Ended() bool { return s != Running && s != Paused }
+func (s State) Ended() bool { return s != StateRunning && s != StatePaused }
 
 // Errors of starting and finding jobs.
 var (
-	// ErrOtherArguments says that a job of that ID was started with another
+	// ErrIDTaken says that a job of that ID was started with another
 	// mapper, query or parameters.
-	ErrOtherArguments = record.ErrOtherArguments
+	ErrIDTaken = record.ErrOtherArguments
 
 	// ErrUnknownMapper says that a mapper is not among the engine's
-	// [Options.Mappers].
+	// [EngineOptions.Mappers].
 	ErrUnknownMapper = function.ErrUnknownMapper
 
-	// ErrArguments says that something can't be done with such arguments; the error
+	// ErrInvalidArgument says that something can't be done with such arguments; the error
 	// names the one that is wrong.
-	ErrArguments = fault.ErrArguments
+	ErrInvalidArgument = fault.ErrArguments
 
 	// ErrNoSuchJob says that there is no job of that ID.
 	ErrNoSuchJob = record.ErrNoSuchJob
@@ -69,11 +69,11 @@ type StartOptions struct {
 	// ID names the job: 1 to 100 letters, digits, '-' and '_', but not __x__.
 	// Starting a job with the ID of one that exists returns that one, whatever state
 	// it is in, if mapper, query and parameters are the same, and is refused with
-	// [ErrOtherArguments] otherwise; the settings are those of the first start.
+	// [ErrIDTaken] otherwise; the settings are those of the first start.
 	// Defaults to a new ID, with which every start is another job.
 	ID string `json:"id,omitempty"`
 
-	// Rehearse has the function of an [Update] run, and nothing be written: the job counts what it
+	// DryRun has the function of an [Update] run, and nothing be written: the job counts what it
 	// would have done, under the counters "would(change)", "would(change PROPERTY)" for each
 	// property, "would(delete)", "would(put another entity)" and "would(delete another entity)",
 	// [Job.Examples] shows some, and Status.Written is how many entities it would have changed or
@@ -82,13 +82,14 @@ type StartOptions struct {
 	// can't become another one: start the mapper under another ID for that. A rehearsal does not
 	// notice what only the database would refuse, such as an entity that is too large. Default is
 	// false.
-	Rehearse bool `json:"rehearse,omitempty"`
+	DryRun bool `json:"dry_run,omitempty"`
 
-	// Beside has the job run beside others of its mapper over the same kind. By default a start, a
-	// resume or a retry is refused with [ErrState] while another one runs that does not run beside
-	// others, also a run of a [Schedule]; the error names it. Undos, and jobs that are started by
-	// functions and finalizers of others ([FromContext]), run beside others in any case.
-	Beside bool `json:"beside,omitempty"`
+	// AllowOverlap has the job run beside others of its mapper over the same kind. By default a
+	// start, a resume or a retry is refused with [ErrWrongState] while another one runs that does
+	// not run beside others, also a run of a [Schedule]; the error names it. Undos, and jobs that
+	// are started by functions and finalizers of others ([EngineFromContext]), run beside others in
+	// any case.
+	AllowOverlap bool `json:"allow_overlap,omitempty"`
 
 	// AllowEmpty has a job start over a kind that has no entities, or with a filter by a
 	// property that none has in an index. By default that is an error, if it is so in all of the
@@ -97,8 +98,8 @@ type StartOptions struct {
 	AllowEmpty bool `json:"allow_empty,omitempty"`
 
 	// Queue is the name of one of the engine's queues, or the last part of it: the job belongs to
-	// that. Defaults to that of [Mapper.OnQueue], or the engine's first one. A start under the ID
-	// of a job that belongs to another queue is refused with [ErrOtherQueue].
+	// that. Defaults to that of [Mapper.WithQueue], or the engine's first one. A start under the ID
+	// of a job that belongs to another queue is refused with [ErrWrongQueue].
 	Queue string `json:"queue,omitempty"`
 
 	// PageSize is the most entities that are processed and committed together,
@@ -112,11 +113,11 @@ type StartOptions struct {
 	// percent.
 	PageTime time.Duration `json:"page_time_ns,omitempty"`
 
-	// Workers is how many tasks run at once, in [1, 5000]. It is a setting of the
+	// ExpectedWorkers is how many tasks run at once, in [1, 5000]. It is a setting of the
 	// queue, which the job does not change: its first split is made for it. Defaults to
 	// how many the queue delivers at once, or to 100 if the caller may not know that, for
 	// which it needs the permission cloudtasks.queues.get.
-	Workers int `json:"workers,omitempty"`
+	ExpectedWorkers int `json:"expected_workers,omitempty"`
 
 	// Splitting says how the job's ranges are cut. Defaults to adaptive.
 	Splitting Splitting `json:"splitting,omitzero"`
@@ -128,17 +129,17 @@ type StartOptions struct {
 	// Budget is the most that the job's pages may cost. Defaults to no limit.
 	Budget Budget `json:"budget,omitzero"`
 
-	// Timeout is how long the function may take on one entity: up to half of the
+	// EntityTimeout is how long the function may take on one entity: up to half of the
 	// queue's Deadline, and for an [Update] up to 30s. Then its context
 	// is done, the entity has failed, as if the function had returned an error, and
 	// the others go on; a function that does not look at its context is left to itself,
 	// with all that it holds. What a function leaves running when it returns can't rely on
 	// its context either, which ends soon after. Defaults to 30s, or half of the Deadline if
 	// that is less.
-	Timeout time.Duration `json:"timeout_ns,omitempty"`
+	EntityTimeout time.Duration `json:"entity_timeout_ns,omitempty"`
 
 	// Retries say how often the function is tried, and when. Defaults to those of the mapper.
-	Retries Retries `json:"retries,omitzero"`
+	Retries RetryPolicy `json:"retries,omitzero"`
 
 	// FailureLimit is how many entities may fail for good before the job is paused, so
 	// that somebody looks at them while the rest is untouched. The job may pass it by
@@ -153,10 +154,10 @@ type StartOptions struct {
 
 	// Retain is how long the records of the job's ranges are kept after its end, with the keys and
 	// errors that are in them: at least [MinRetain]. Then they are cleaned up as [Job.CleanUp] does
-	// with CleanUpOptions.Failures, and the job's own record stays, so that a start of its ID
-	// returns the job. What goes on again, by [Job.Resume] or [Job.Retry], is kept until so long
-	// after its next end. Defaults to [Options.Retain]; [RetainAlways] is until somebody cleans up.
-	// [Job.SetRetain] changes it.
+	// with CleanUpOptions.IncludeFailures, and the job's own record stays, so that a start of its
+	// ID returns the job. What goes on again, by [Job.Resume] or [Job.Retry], is kept until so long
+	// after its next end. Defaults to [EngineOptions.Retain]; [RetainAlways] is until somebody
+	// cleans up. [Job.SetRetain] changes it.
 	Retain time.Duration `json:"retain_ns,omitempty"`
 }
 
@@ -184,9 +185,9 @@ func settingsOf(j *record.Job) (StartOptions, error) {
 	limit, bad := j.RateLimit()
 	budget, worse := record.BudgetOf(j)
 	return StartOptions{
-		ID: j.ID, Beside: j.Beside, PageSize: int(j.PageSize), PageTime: time.Duration(j.PageTime),
-		Workers: int(j.Workers), Splitting: Splitting(strategy), Rate: Rate(limit), Budget: Budget(budget),
-		Timeout: time.Duration(j.Timeout), FailureLimit: int(j.LimitStep), FailureShare: j.LimitShare,
+		ID: j.ID, AllowOverlap: j.Beside, PageSize: int(j.PageSize), PageTime: time.Duration(j.PageTime),
+		ExpectedWorkers: int(j.Workers), Splitting: Splitting(strategy), Rate: Rate(limit), Budget: Budget(budget),
+		EntityTimeout: time.Duration(j.Timeout), FailureLimit: int(j.LimitStep), FailureShare: j.LimitShare,
 		Retries: retriesOf(j), Retain: j.Retain,
 	}, cmp.Or(err, bad, worse)
 }
@@ -217,8 +218,8 @@ func (o *StartOptions) withDefaults(longest time.Duration) StartOptions {
 	if opts.PageTime == 0 {
 		opts.PageTime = 3 * time.Second
 	}
-	if opts.Timeout == 0 {
-		opts.Timeout = min(30*time.Second, longest)
+	if opts.EntityTimeout == 0 {
+		opts.EntityTimeout = min(30*time.Second, longest)
 	}
 	if opts.FailureLimit == 0 {
 		opts.FailureLimit = 1000
@@ -241,18 +242,20 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 		return fmt.Errorf("StartOptions.PageSize has to be in [1, %d], it is %d", record.MaxPageSize, o.PageSize)
 	case o.PageTime < 0 || o.PageTime > maxPageTime:
 		return fmt.Errorf("StartOptions.PageTime has to be in (0, %v], it is %v", maxPageTime, o.PageTime)
-	case o.Timeout < 0 || o.Timeout > longest:
-		return fmt.Errorf("StartOptions.Timeout has to be in (0, %v] for this mapper and queue, it is %v", longest,
-			o.Timeout)
-	case 2*o.PageTime+o.Timeout > deadline*9/10: // as long a page may take of which one entity hangs
-		return fmt.Errorf("StartOptions.Timeout and twice PageTime have to be at most 9/10 of the queue's Deadline "+
-			"of %v together, they are %v", deadline, 2*o.PageTime+o.Timeout)
+	case o.EntityTimeout < 0 || o.EntityTimeout > longest:
+		return fmt.Errorf("StartOptions.EntityTimeout has to be in (0, %v] for this mapper and queue, it is %v",
+			longest,
+			o.EntityTimeout)
+	case 2*o.PageTime+o.EntityTimeout > deadline*9/10: // as long a page may take of which one entity hangs
+		return fmt.Errorf("StartOptions.EntityTimeout and twice PageTime have to be at most 9/10 of the queue's "+
+			"Deadline "+
+			"of %v together, they are %v", deadline, 2*o.PageTime+o.EntityTimeout)
 	case !(o.FailureShare > 0 && o.FailureShare <= 1): // not a number, too
 		return fmt.Errorf("StartOptions.FailureShare has to be in (0, 1], it is %v", o.FailureShare)
 	case o.FailureLimit < -1:
 		return fmt.Errorf("StartOptions.FailureLimit has to be at least 1, or -1 for none, it is %d", o.FailureLimit)
-	case o.Workers < 0 || o.Workers > maxWorkers: // 0: what the queue delivers at once
-		return fmt.Errorf("StartOptions.Workers has to be in [1, %d], it is %d", maxWorkers, o.Workers)
+	case o.ExpectedWorkers < 0 || o.ExpectedWorkers > maxWorkers: // 0: what the queue delivers at once
+		return fmt.Errorf("StartOptions.ExpectedWorkers has to be in [1, %d], it is %d", maxWorkers, o.ExpectedWorkers)
 	}
 	err := cmp.Or(o.Retries.validate("StartOptions.Retries"), checkRetain("StartOptions.Retain", o.Retain))
 	if err != nil {

@@ -30,8 +30,8 @@ func TestSizes(t *testing.T) {
 				w.putAccounts(keys)
 				status := w.wait(w.start(10, &mapper.StartOptions{PageSize: 100, AllowEmpty: true}))
 				w.wantBalances(keys, 10)
-				if status.Processed != int64(n) || status.Counters["credited"] != int64(n) || status.Open != 0 ||
-					status.Failures != 0 || len(status.Spaces) > 0 {
+				if status.Processed != int64(n) || status.Counters["credited"] != int64(n) || status.OpenRanges != 0 ||
+					status.Failures != 0 || len(status.ByKind) > 0 {
 					t.Errorf("status %+v", status)
 				}
 			})
@@ -53,8 +53,8 @@ func TestFullPages(t *testing.T) {
 		if full := int64(20000 / 500); status.Tasks > full*13/10 || w.most.Load() < 10 {
 			t.Errorf("%d tasks for %d full pages, %d at once", status.Tasks, full, w.most.Load())
 		}
-		if len(status.Spaces) > 0 {
-			t.Errorf("a job over one kind has the spaces %+v", status.Spaces)
+		if len(status.ByKind) > 0 {
+			t.Errorf("a job over one kind has the spaces %+v", status.ByKind)
 		}
 	})
 }
@@ -94,7 +94,7 @@ func TestKeysOfEveryForm(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		w.wait(w.start(10, &mapper.StartOptions{PageSize: 25, Workers: 16}))
+		w.wait(w.start(10, &mapper.StartOptions{PageSize: 25, ExpectedWorkers: 16}))
 		for i, k := range keys {
 			var a account
 			if err := client.Get(t.Context(), k, &a); err != nil || a.Balance != int64(i)+10 {
@@ -119,7 +119,7 @@ func TestForeignKeyOrder(t *testing.T) {
 		}
 	}
 	w.putAccounts(keys)
-	job := w.start(10, &mapper.StartOptions{PageSize: 10, Workers: 64})
+	job := w.start(10, &mapper.StartOptions{PageSize: 10, ExpectedWorkers: 64})
 	end, err := job.Wait(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -129,11 +129,11 @@ func TestForeignKeyOrder(t *testing.T) {
 		if err := client.Get(t.Context(), k, &a); err != nil {
 			t.Fatal(err)
 		}
-		if credited := a.Balance - int64(i); credited != 10 && (credited != 0 || end.State == mapper.Succeeded) {
+		if credited := a.Balance - int64(i); credited != 10 && (credited != 0 || end.State == mapper.StateSucceeded) {
 			t.Errorf("%v was credited %d by a job that %s", k, credited, end.State)
 		}
 	}
-	if end.State == mapper.Failed && end.Error == "" {
+	if end.State == mapper.StateFailed && end.Error == "" {
 		t.Error("the job failed without an error")
 	}
 }
@@ -152,7 +152,7 @@ func testOtherWriters(t *testing.T, pessimistic bool) {
 	// A little latency lets the two meet.
 	slow := emulator.NewFaults(0,
 		emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Constant(3 * time.Millisecond)})
-	w := newWorld(t, setting{emulator: emulator.Options{Faults: slow, Pessimistic: pessimistic}}, addCredit)
+	w := newWorld(t, setting{emulator: emulator.Options{Faults: slow, PessimisticConcurrency: pessimistic}}, addCredit)
 	keys := names(1000)
 	w.putAccounts(keys)
 	job := w.start(10, &mapper.StartOptions{PageSize: 50})
@@ -201,7 +201,7 @@ func TestTwoJobsAtOnce(t *testing.T) {
 		keys := names(1000)
 		w.putAccounts(keys)
 		first := w.start(10, &mapper.StartOptions{ID: "first", PageSize: 50})
-		second := w.start(200, &mapper.StartOptions{ID: "second", PageSize: 70, Beside: true})
+		second := w.start(200, &mapper.StartOptions{ID: "second", PageSize: 70, AllowOverlap: true})
 		for _, job := range []*mapper.Job{first, second} {
 			if s := w.wait(job); s.Processed != 1000 || s.Counters["credited"] != 1000 {
 				t.Errorf("status %+v", s)
@@ -265,9 +265,9 @@ func TestNoCompositeIndexes(t *testing.T) {
 func TestStates(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[mapper.State]stored.JobState{
-		mapper.Running: stored.Running, mapper.Succeeded: stored.Succeeded, mapper.Failed: stored.Failed,
-		mapper.SucceededWithFailures: stored.SucceededWithFailures, mapper.Paused: stored.Paused,
-		mapper.Aborted: stored.Aborted,
+		mapper.StateRunning: stored.Running, mapper.StateSucceeded: stored.Succeeded, mapper.StateFailed: stored.Failed,
+		mapper.StateSucceededWithFailures: stored.SucceededWithFailures, mapper.StatePaused: stored.Paused,
+		mapper.StateAborted: stored.Aborted,
 	} {
 		if string(state) != string(want) {
 			t.Errorf("%q is stored as %q", state, want)

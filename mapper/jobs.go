@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/mapper/internal/progress"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// JobsOptions choose what [Engine.Jobs] lists. What is zero does not matter.
+// JobsOptions choose what [Engine.JobsPage] lists. What is zero does not matter.
 type JobsOptions struct {
 	State  State  // that jobs are in
 	Mapper string // the name of their mapper
@@ -48,15 +49,16 @@ const jobsPage = 50
 // list returns a page of the jobs that are chosen, and where to go on. An empty queue stands for
 // all.
 func (o *JobsOptions) list(
-	ctx context.Context, st store.Store, queues []record.Owner, cursor string,
+	ctx context.Context, st store.Store, queues []record.Owner, cursor string, prices billing.Prices,
 ) (jobs []JobInfo, next string, err error) {
 	if cursor != "" && !record.ValidPlace(cursor) {
-		return nil, "", fmt.Errorf("%w: the cursor %.80q is not one of Jobs", ErrArguments, cursor)
+		return nil, "", fmt.Errorf("%w: the cursor %.80q is not one of Jobs", ErrInvalidArgument, cursor)
 	}
 	if err := record.CheckState(record.JobState(o.State)); err != nil {
-		return nil, "", fmt.Errorf("%w: %w", ErrArguments, err)
+		return nil, "", fmt.Errorf("%w: %w", ErrInvalidArgument, err)
 	}
-	found, err := st.Jobs(ctx, queues, record.Listing{State: record.JobState(o.State), Mapper: o.Mapper}, cursor, jobsPage)
+	found, err := st.Jobs(ctx, queues, record.Listing{State: record.JobState(o.State), Mapper: o.Mapper}, cursor,
+		jobsPage)
 	if err != nil {
 		return nil, "", err
 	}
@@ -70,7 +72,7 @@ func (o *JobsOptions) list(
 			}
 			q, err := query.Of(j)
 			if err == nil {
-				_, info.Dollars = progress.Of(j, sum, q, time.Now())
+				_, info.Dollars = progress.Of(j, sum, q, time.Now(), prices)
 			} else {
 				info.Error = cmp.Or(info.Error, err.Error()) // the list has the others all the same
 			}

@@ -21,7 +21,7 @@ import (
 func list(t *testing.T, e *mapper.Engine, o *mapper.JobsOptions) (ids []string, pages int) {
 	t.Helper()
 	for cursor := ""; ; {
-		jobs, next, err := e.Jobs(t.Context(), o, cursor)
+		jobs, next, err := e.JobsPage(t.Context(), o, cursor)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,35 +85,38 @@ func testJobs(t *testing.T, client *datastore.Client) {
 		{other.engine, &mapper.JobsOptions{AllQueues: true}, strings.Fields("m a x y z")},
 		{w.engine, &mapper.JobsOptions{Mapper: "steady-credit"}, strings.Fields("y")},
 		{w.engine, &mapper.JobsOptions{Mapper: "none"}, nil},
-		{w.engine, &mapper.JobsOptions{State: mapper.Succeeded}, of(mapper.Succeeded, "m a y z")},
-		{w.engine, &mapper.JobsOptions{State: mapper.Aborted}, of(mapper.Aborted, "a")},
-		{w.engine, &mapper.JobsOptions{State: mapper.Running}, nil},
-		{w.engine, &mapper.JobsOptions{State: mapper.Succeeded, Mapper: "add-credit"}, of(mapper.Succeeded, "m a z")},
-		{w.engine, &mapper.JobsOptions{State: mapper.Succeeded, Mapper: "add-credit", AllQueues: true},
-			of(mapper.Succeeded, "m a x z")},
+		{w.engine, &mapper.JobsOptions{State: mapper.StateSucceeded}, of(mapper.StateSucceeded, "m a y z")},
+		{w.engine, &mapper.JobsOptions{State: mapper.StateAborted}, of(mapper.StateAborted, "a")},
+		{w.engine, &mapper.JobsOptions{State: mapper.StateRunning}, nil},
+		{w.engine, &mapper.JobsOptions{State: mapper.StateSucceeded, Mapper: "add-credit"},
+			of(mapper.StateSucceeded, "m a z")},
+		{w.engine, &mapper.JobsOptions{State: mapper.StateSucceeded, Mapper: "add-credit", AllQueues: true},
+			of(mapper.StateSucceeded, "m a x z")},
 	} {
 		if got, _ := list(t, test.engine, test.o); !slices.Equal(got, test.want) {
 			t.Errorf("%+v: %q, want %q", test.o, got, test.want)
 		}
 	}
-	jobs, _, err := w.engine.Jobs(ctx, &mapper.JobsOptions{Mapper: "steady-credit"}, "")
+	jobs, _, err := w.engine.JobsPage(ctx, &mapper.JobsOptions{Mapper: "steady-credit"}, "")
 	if err != nil || len(jobs) != 1 {
 		t.Fatalf("%+v, %v", jobs, err)
 	}
-	if j := jobs[0]; j.Mapper != "steady-credit" || j.Queue != queueName || j.State != mapper.Succeeded || !j.Counted ||
+	if j := jobs[0]; j.Mapper != "steady-credit" || j.Queue != queueName || j.State != mapper.StateSucceeded ||
+		!j.Counted ||
 		j.Processed != 2 || j.Failures != 0 || !j.Ended.After(j.Created) {
 		t.Errorf("%+v", j)
 	}
 	for _, bad := range []string{"x", "0000000000000000.", strings.Repeat("0", 16) + ".a b", "~"} {
-		if _, _, err := w.engine.Jobs(ctx, nil, bad); !errors.Is(err, mapper.ErrArguments) {
+		if _, _, err := w.engine.JobsPage(ctx, nil, bad); !errors.Is(err, mapper.ErrInvalidArgument) {
 			t.Errorf("the cursor %q: %v", bad, err)
 		}
 	}
-	if _, _, err := w.engine.Jobs(ctx, &mapper.JobsOptions{State: "done"}, ""); !errors.Is(err, mapper.ErrArguments) ||
+	if _, _, err := w.engine.JobsPage(ctx, &mapper.JobsOptions{State: "done"}, ""); !errors.Is(err,
+		mapper.ErrInvalidArgument) ||
 		!strings.Contains(err.Error(), "succeeded") {
 		t.Errorf("a state that there is not: %v", err)
 	}
-	if _, _, err := (*mapper.Engine)(nil).Jobs(ctx, nil, ""); !errors.Is(err, mapper.ErrArguments) {
+	if _, _, err := (*mapper.Engine)(nil).JobsPage(ctx, nil, ""); !errors.Is(err, mapper.ErrInvalidArgument) {
 		t.Errorf("no engine: %v", err)
 	}
 }
@@ -128,7 +131,7 @@ func TestManyJobs(t *testing.T) {
 		w.putAccounts(names(1))
 		const n, pause = 320, 100
 		for i := range n {
-			o := &mapper.StartOptions{ID: fmt.Sprint("job-", i), Workers: 1}
+			o := &mapper.StartOptions{ID: fmt.Sprint("job-", i), ExpectedWorkers: 1}
 			if i%pause > 0 {
 				w.start(1, o)
 			} else {
@@ -144,7 +147,7 @@ func TestManyJobs(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		before := w.emulator.Usage()
-		got, pages := list(t, w.engine, &mapper.JobsOptions{State: mapper.Aborted})
+		got, pages := list(t, w.engine, &mapper.JobsOptions{State: mapper.StateAborted})
 		if used := w.emulator.Usage().Sub(before); !slices.Equal(got,
 			[]string{"job-300", "job-200", "job-100", "job-0"}) || pages != 1 || used.Reads > 4 {
 			t.Errorf("%q on %d pages cost %+v", got, pages, used)

@@ -24,7 +24,7 @@ import (
 func TestLateAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := mapper.Update("broken", func(context.Context, *mapper.Entity[account], mapper.None) error {
+		m := mapper.Update("broken", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
 			return mapper.Permanent(errors.New("broken"))
 		})
 		var log logged
@@ -41,23 +41,23 @@ func TestLateAnswer(t *testing.T) {
 			time.Sleep(3 * time.Hour) // a sweep has found the job by then
 			return status.Error(codes.Unavailable, "the answer is lost")
 		}
-		client, err := w.emulator.Datastore(t.Context(), "test", mapper.WithVersions(),
+		client, err := w.emulator.DatastoreClient(t.Context(), "test", mapper.ClientOption(),
 			option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(lose)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer client.Close()
-		starter, err := mapper.New(client, w.queue,
-			&mapper.Options{Mappers: mapper.Set(m), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		starter, err := mapper.NewEngine(client, w.queue,
+			&mapper.EngineOptions{Mappers: []mapper.AnyMapper{m}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
-		job, err := m.Start(t.Context(), starter, mapper.Query{Kind: "Account"}, mapper.None{},
+		job, err := m.Start(t.Context(), starter, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{ID: "j"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s, err := job.Status(t.Context()); err != nil || s.State != mapper.Failed {
+		if s, err := job.Status(t.Context()); err != nil || s.State != mapper.StateFailed {
 			t.Fatalf("%+v, %v", s, err)
 		}
 		var failed, started int

@@ -40,19 +40,19 @@ type partly struct {
 }
 
 var (
-	idle = mapper.Update("idle", func(context.Context, *mapper.Entity[partly], mapper.None) error { return nil })
-	add  = mapper.Update("add", func(_ context.Context, e *mapper.Entity[partly], _ mapper.None) error {
+	idle = mapper.Update("idle", func(context.Context, *mapper.Entity[partly], mapper.NoParams) error { return nil })
+	add  = mapper.Update("add", func(_ context.Context, e *mapper.Entity[partly], _ mapper.NoParams) error {
 		e.Value.Number++
 		return nil
 	})
 	idleList = mapper.Update("idleList",
-		func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+		func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.NoParams) error {
 			e.Value = slices.Clone(e.Value)
 			slices.Reverse(e.Value)
 			return nil
 		})
 	renameList = mapper.Update("renameList",
-		func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+		func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.NoParams) error {
 			for i, p := range e.Value {
 				if p.Name == "other" {
 					e.Value[i].Name = "moved"
@@ -207,7 +207,7 @@ func leavesAlone(t *testing.T, w *world, rng *rand.Rand, n int, plain bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := z.wait(undo); s.State != mapper.Succeeded {
+	if s := z.wait(undo); s.State != mapper.StateSucceeded {
 		t.Fatalf("the undo is %v: %s", s.State, s.Error)
 	}
 	first = before
@@ -303,14 +303,15 @@ func (z *zoo) found() map[string]int {
 func (z *zoo) run(name, params string, written int) *mapper.Job {
 	z.Helper()
 	z.runs++
-	job, err := z.engine.StartNamed(z.Context(), name, mapper.Query{Kind: "Thing"}, json.RawMessage(params),
+	job, err := z.engine.StartByName(z.Context(), name, mapper.Query{Kind: "Thing"}, json.RawMessage(params),
 		&mapper.StartOptions{ID: fmt.Sprintf("run%d", z.runs)})
 	if err != nil {
 		z.Fatal(err)
 	}
 	s := z.wait(job)
-	if s.State != mapper.Succeeded || s.Processed != int64(len(z.keys)) || written >= 0 && s.Written != int64(written) {
-		failures, _, _ := job.Failures(z.Context(), "")
+	if s.State != mapper.StateSucceeded || s.Processed != int64(len(z.keys)) || written >= 0 &&
+		s.Written != int64(written) {
+		failures, _, _ := job.FailuresPage(z.Context(), "")
 		for _, f := range failures[:min(3, len(failures))] {
 			z.Logf("%v: %s", f.Key, f.Error)
 		}
@@ -326,7 +327,7 @@ func TestOddNames(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	raise := mapper.Update("raise",
-		func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+		func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.NoParams) error {
 			for i, p := range e.Value {
 				if n, ok := p.Value.(int64); ok && n < 100 {
 					e.Value[i].Value = n + 1
@@ -402,7 +403,7 @@ func TestFilterOfMixedElements(t *testing.T) {
 		}}})
 		for op, want := range map[string]int64{"=": 1, ">=": 1, "<=": 1} {
 			s := finish(w, idle, mapper.Query{Kind: "Thing", Filters: []mapper.Filter{mapper.Where("p", op, 5)}}, nil)
-			if s.State != mapper.Succeeded || s.Processed != want {
+			if s.State != mapper.StateSucceeded || s.Processed != want {
 				t.Errorf("p %s 5: %s, %d entities: %s", op, s.State, s.Processed, s.Error)
 			}
 		}

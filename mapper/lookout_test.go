@@ -60,7 +60,7 @@ func TestUndelivered(t *testing.T) {
 				keys := names(100)
 				w.putAccounts(keys)
 				own := w.handler
-				client, err := w.emulator.CloudTasks(t.Context())
+				client, err := w.emulator.TasksClient(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -110,7 +110,7 @@ func TestUndelivered(t *testing.T) {
 					}
 				}
 				if test.lost { // the sweeps as well
-					if err := w.engine.Revive(t.Context()); err != nil {
+					if err := w.engine.ReviveJobs(t.Context()); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -176,12 +176,13 @@ func TestOtherURL(t *testing.T) {
 				keys := names(100)
 				w.putAccounts(keys)
 				first, err := tasks.NewQueue(w.tasksClient(), queueName, "http://before/mapper/",
-					&tasks.Options{Unverified: true})
+					&tasks.Options{InsecureSkipVerify: true})
 				if err != nil {
 					t.Fatal(err)
 				}
-				before, err := mapper.New(w.client, first, &mapper.Options{Mappers: []mapper.Definition{steadyCredit},
-					Logger: slog.New(slog.DiscardHandler)})
+				before, err := mapper.NewEngine(w.client, first,
+					&mapper.EngineOptions{Mappers: []mapper.AnyMapper{steadyCredit},
+						Logger: slog.New(slog.DiscardHandler)})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -205,18 +206,18 @@ func TestOtherURL(t *testing.T) {
 				}
 				job := w.engine.Job("one")
 				time.Sleep(5 * time.Minute)
-				if s, err := job.Status(t.Context()); err != nil || s.State != mapper.Running ||
+				if s, err := job.Status(t.Context()); err != nil || s.State != mapper.StateRunning ||
 					!strings.Contains(s.Error, "404") || !strings.Contains(s.Error, "http://before/") ||
 					!strings.Contains(s.Error, target) {
 					t.Errorf("%+v, %v, want an error that names both URLs", s, err)
 				}
 				for range 2 {
-					if err := w.engine.Revive(t.Context()); err != nil {
+					if err := w.engine.ReviveJobs(t.Context()); err != nil {
 						t.Error(err)
 					}
 					time.Sleep(10 * time.Minute)
 				}
-				if s, err := job.Status(t.Context()); err != nil || s.State != mapper.Succeeded || s.Error != "" {
+				if s, err := job.Status(t.Context()); err != nil || s.State != mapper.StateSucceeded || s.Error != "" {
 					t.Errorf("%+v, %v", s, err)
 				}
 				w.wantBalances(keys, 10)
@@ -254,7 +255,7 @@ func TestMissingMapper(t *testing.T) {
 			t.Errorf("%d lines:\n%.2000s", n, log.String())
 		}
 		w.handler = own
-		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Succeeded || s.Error != "" {
+		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded || s.Error != "" {
 			t.Errorf("%+v, %v", s, err)
 		}
 	})

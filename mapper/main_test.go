@@ -14,7 +14,7 @@ func TestMain(m *testing.M) { googletest.Main(m) }
 // onEach runs a test on the embedded Datastore and on Google's emulators.
 func onEach(t *testing.T, test func(t *testing.T, client *datastore.Client)) {
 	t.Run("embedded", func(t *testing.T) {
-		client, err := emulator.ForTest(t, nil).Datastore(t.Context(), "test")
+		client, err := emulator.ForTest(t, nil).DatastoreClient(t.Context(), "test")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,12 +25,12 @@ func manyRanges(t testing.TB, n int) (*mapper.Job, func() int64) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	})
 	e := emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(refuse)})
-	client, err := e.Datastore(t.Context(), "test", mapper.WithVersions())
+	client, err := e.DatastoreClient(t.Context(), "test", mapper.ClientOption())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
-	taskClient, err := e.CloudTasks(t.Context())
+	taskClient, err := e.TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,11 +39,11 @@ func manyRanges(t testing.TB, n int) (*mapper.Job, func() int64) {
 		Queue: &cloudtaskspb.Queue{Name: queueName}}); err != nil {
 		t.Fatal(err)
 	}
-	queue, err := tasks.NewQueue(taskClient, queueName, target, &tasks.Options{Unverified: true})
+	queue, err := tasks.NewQueue(taskClient, queueName, target, &tasks.Options{InsecureSkipVerify: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: mapper.Set(addCredit),
+	engine, err := mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit},
 		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -101,8 +101,9 @@ func TestStatusOfManyRanges(t *testing.T) {
 		t.Errorf("%d calls", made)
 	}
 	p, all := s.Progress, int64(n)*450
-	if !s.Estimated || s.Processed < all*8/10 || s.Processed > all*12/10 || p.AtLeast > 0.9 || p.AtMost < 0.9 ||
-		p.About < p.AtLeast || p.About > p.AtMost {
+	if !s.Estimated || s.Processed < all*8/10 || s.Processed > all*12/10 || p.FractionMin > 0.9 ||
+		p.FractionMax < 0.9 ||
+		p.Fraction < p.FractionMin || p.Fraction > p.FractionMax {
 		t.Errorf("%+v, of %d entities", s, all)
 	}
 }

@@ -14,8 +14,8 @@ import (
 // TestPlanManyNamespaces has a plan look at 1,000 namespaces and no more, and say so.
 func TestPlanManyNamespaces(t *testing.T) {
 	t.Parallel()
-	m := mapper.Visit("m", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil })
-	mappertest.Run(t, mapper.Set(m), nil, func(t *testing.T, w *mappertest.World) {
+	m := mapper.Visit("m", func(context.Context, *mapper.Entity[account], mapper.NoParams) error { return nil })
+	mappertest.Run(t, []mapper.AnyMapper{m}, nil, func(t *testing.T, w *mappertest.Env) {
 		put := func(from, to int) {
 			var keys []*datastore.Key
 			for i := from; i < to; i++ {
@@ -29,13 +29,13 @@ func TestPlanManyNamespaces(t *testing.T) {
 		put(0, 500)
 		put(500, 1000)
 		est, err := mapper.PlanNamed(t.Context(), w.Engine, "m", q, nil)
-		if err != nil || est.Entities != 1000 || !est.Exact || est.AtLeast {
+		if err != nil || est.Entities != 1000 || !est.Exact || est.LowerBound {
 			t.Errorf("1,000 namespaces: %+v, %v", est, err)
 		}
 		put(1000, 1100)
 		more, err := mapper.PlanNamed(t.Context(), w.Engine, "m", q, nil)
-		if err != nil || more.Entities != 1000 || more.Exact || !more.AtLeast || more.Used.Reads > est.Used.Reads {
-			t.Errorf("1,100 namespaces: %+v, %v, want at least 1,000 for %d reads", more, err, est.Used.Reads)
+		if err != nil || more.Entities != 1000 || more.Exact || !more.LowerBound || more.Spent.Reads > est.Spent.Reads {
+			t.Errorf("1,100 namespaces: %+v, %v, want at least 1,000 for %d reads", more, err, est.Spent.Reads)
 		}
 	})
 }

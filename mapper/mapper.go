@@ -22,8 +22,8 @@ type Mapper[P any] struct {
 	def function.Definition
 }
 
-// None is the type of the parameters of a mapper that takes none.
-type None struct{}
+// NoParams is the type of the parameters of a mapper that takes none.
+type NoParams struct{}
 
 // Update defines a mapper whose function changes entities. What it changes of
 // e.Value, and what it puts and deletes besides, is committed together with the job's own
@@ -52,7 +52,7 @@ type None struct{}
 // Where others change an entity before its page is committed, the function runs again on what is
 // there then, and what it asked for before is forgotten. It may read other entities by
 // [Entity.Get], which are guarded as its own is. An error leaves the entity as it was and has it
-// tried again by itself, up to [UpdateAttempts] times, see [Retries]. An error marked by
+// tried again by itself, up to [DefaultUpdateAttempts] times, see [RetryPolicy]. An error marked by
 // [Permanent], or a value that does not fit T, is not tried again, and one by [RetryAfter] not
 // before its time. What can't be processed is recorded as a failure, and the others go on.
 //
@@ -74,14 +74,14 @@ func Update[T, P any](name string, fn func(ctx context.Context, e *Entity[T], pa
 // Visit defines a mapper whose function has its effects outside Datastore. It
 // runs at least once for each entity, with [Entity.IdempotencyKey] to recognise
 // repetitions by; what it counts, counts once. What it changes of e.Value is
-// not saved. Errors are treated as those of [Update], but tried up to [VisitAttempts] times:
+// not saved. Errors are treated as those of [Update], but tried up to [DefaultVisitAttempts] times:
 // a service may be away for an hour. Where more than 5% of the calls fail because there are
 // too many at once, the job slows down by itself, to what is accepted.
 func Visit[T, P any](name string, fn func(ctx context.Context, e *Entity[T], params P) error) *Mapper[P] {
 	return define(name, function.Visit, fn)
 }
 
-// OnDone adds a finalizer to the mapper: a function that runs after the last page
+// WithFinalizer adds a finalizer to the mapper: a function that runs after the last page
 // of a job that succeeds, with or without failures, in a task of its own. It takes
 // effect once each time the job ends: after a [Job.Retry], again.
 // What it puts and deletes is committed in one transaction with the end of the
@@ -89,7 +89,7 @@ func Visit[T, P any](name string, fn func(ctx context.Context, e *Entity[T], par
 // by the queue's back-off, and is shown in Status.Error. One marked by [Permanent]
 // fails the job, and so does a write that the database refuses, or a finalizer that kills
 // its process five times. It returns the mapper, for use in its definition.
-func (m *Mapper[P]) OnDone(fn func(ctx context.Context, d *Done, params P) error) *Mapper[P] {
+func (m *Mapper[P]) WithFinalizer(fn func(ctx context.Context, d *Completion, params P) error) *Mapper[P] {
 	if fn == nil {
 		m.def.Err = errors.New("OnDone: the function is nil")
 		return m
@@ -103,7 +103,7 @@ func (m *Mapper[P]) OnDone(fn func(ctx context.Context, d *Done, params P) error
 		if err := function.DecodeParams(j.Params, &params); err != nil {
 			return err
 		}
-		return fn(ctx, &Done{Status: status, attempt: a}, params)
+		return fn(ctx, &Completion{Status: status, attempt: a}, params)
 	}
 	return m
 }
@@ -112,15 +112,16 @@ func (m *Mapper[P]) OnDone(fn func(ctx context.Context, d *Done, params P) error
 // its entities, and none is a failure, it deletes the records of its ranges. Then fn is called, in
 // a task of its own and in no transaction, for up to half of the queue's Deadline. When it returns
 // nil the job ends, and its record loses query, parameters, errors, reasons and counters: a hash
-// stays, whose salt nobody keeps. A start of its ID is refused with [ErrState] from then on. The
-// job can't be undone, retried or verified.
+// stays, whose salt nobody keeps. A start of its ID is refused with [ErrWrongState] from then on.
+// The job can't be undone, retried or verified.
 //
 // The function runs at least once. Its error has it tried again by the queue's back-off, and is
 // shown in Status.Error; one that is marked by [Permanent] fails the job, and [Job.Resume] calls it
-// again. [Done.Proof] is what the records have proved, and [Done.Forget] has other records forget.
-// Put and Delete of the Done have no effect. A job with failures calls the finalizer of
-// [Mapper.OnDone] instead, if there is one. It returns the mapper, for use in its definition.
-func (m *Mapper[P]) Forget(fn func(ctx context.Context, d *Done, params P) error) *Mapper[P] {
+// again. [Completion.Proof] is what the records have proved, and [Completion.Forget] has other
+// records forget. Put and Delete of the Done have no effect. A job with failures calls the
+// finalizer of [Mapper.WithFinalizer] instead, if there is one. It returns the mapper, for use in
+// its definition.
+func (m *Mapper[P]) Forget(fn func(ctx context.Context, d *Completion, params P) error) *Mapper[P] {
 	if fn == nil {
 		m.def.Err = errors.New("Forget: the function is nil")
 		return m
@@ -138,7 +139,7 @@ func (m *Mapper[P]) Forget(fn func(ctx context.Context, d *Done, params P) error
 		if err != nil || closing == nil {
 			return fmt.Errorf("what the records have proved is gone: %w", err)
 		}
-		return fn(ctx, &Done{Status: status, attempt: a, closing: closing}, params)
+		return fn(ctx, &Completion{Status: status, attempt: a, closing: closing}, params)
 	}
 	return m
 }
@@ -146,17 +147,17 @@ func (m *Mapper[P]) Forget(fn func(ctx context.Context, d *Done, params P) error
 // A starter starts jobs by name.
 type starter = func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error)
 
-// ByName has [Engine.StartNamed] start jobs of the mapper by a function, which may prepare
+// WithStarter has [Engine.StartByName] start jobs of the mapper by a function, which may prepare
 // something first that the job needs. Params are what was given, and not yet those of the mapper.
 // It returns the mapper, for use in its definition.
-func (m *Mapper[P]) ByName(
+func (m *Mapper[P]) WithStarter(
 	start func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error),
 ) *Mapper[P] {
 	m.def.ByName = start
 	return m
 }
 
-// CheckByName has [PlanNamed] check the parameters that the function of [Mapper.ByName] takes,
+// CheckByName has [PlanNamed] check the parameters that the function of [Mapper.WithStarter] takes,
 // which a plan does not know otherwise. It returns the mapper, for use in its definition.
 func (m *Mapper[P]) CheckByName(check func(params json.RawMessage) error) *Mapper[P] {
 	m.def.Given = check
@@ -164,9 +165,9 @@ func (m *Mapper[P]) CheckByName(check func(params json.RawMessage) error) *Mappe
 }
 
 // A Validator is a type of parameters that says what is wrong with them. Validate is called for
-// each start, by whatever means, with [Mapper.Start], [Engine.StartNamed] or [Schedule.Tick], and
-// by [PlanNamed]: its error refuses that with [ErrArguments], before anything is recorded. It is
-// not called while a job runs. Name the parameter in the error, as it is in JSON. The method may
+// each start, by whatever means, with [Mapper.Start], [Engine.StartByName] or [Schedule.Tick], and
+// by [PlanNamed]: its error refuses that with [ErrInvalidArgument], before anything is recorded. It
+// is not called while a job runs. Name the parameter in the error, as it is in JSON. The method may
 // have a pointer as its receiver.
 //
 //	type Params struct {
@@ -186,10 +187,10 @@ func (m *Mapper[P]) CheckByName(check func(params json.RawMessage) error) *Mappe
 type Validator interface{ Validate() error }
 
 // CheckParams decodes parameters in JSON into what params points to, and checks them, as a start
-// does: for the function of [Mapper.ByName].
+// does: for the function of [Mapper.WithStarter].
 func CheckParams[P any](encoded json.RawMessage, params *P) error {
 	if err := function.ReadParams(encoded, params); err != nil {
-		return fmt.Errorf("%w: %w", ErrArguments, err)
+		return fmt.Errorf("%w: %w", ErrInvalidArgument, err)
 	}
 	return nil
 }
@@ -208,23 +209,21 @@ func (m *Mapper[P]) definition() *function.Definition {
 // that ID if there is one: see [StartOptions.ID].
 func (m *Mapper[P]) Start(ctx context.Context, e *Engine, q Query, params P, o *StartOptions) (*Job, error) {
 	if m == nil || m.def.Prepare == nil {
-		return nil, fmt.Errorf("mapper: start: %w: the mapper is nil, or was not made by Update or Visit", ErrArguments)
+		return nil, fmt.Errorf("mapper: start: %w: the mapper is nil, or was not made by Update or Visit",
+			ErrInvalidArgument)
 	}
 	encoded, err := function.EncodeParams(params)
 	if err != nil {
-		return nil, fmt.Errorf("mapper: start a job of %q: %w: %w", m.def.Name, ErrArguments, err)
+		return nil, fmt.Errorf("mapper: start a job of %q: %w: %w", m.def.Name, ErrInvalidArgument, err)
 	}
 	return e.start(ctx, &m.def, q, encoded, o)
 }
 
-// A Definition is a [Mapper] of any parameters.
-type Definition interface {
+// A AnyMapper is a [Mapper] of any parameters.
+type AnyMapper interface {
 	Name() string
 	definition() *function.Definition
 }
-
-// Set lists mappers for [Options.Mappers].
-func Set(mappers ...Definition) []Definition { return mappers }
 
 var mapperName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,100}$`)
 

@@ -49,7 +49,7 @@ func (s *simulation) putMembers() {
 var forms = map[string]mapper.Query{
 	"filter": {Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
 	"in": {Filters: []mapper.Filter{{Property: "Active", Op: "in", Value: []any{true, "yes"},
-		AnyType: true}}},
+		AllowAnyType: true}}},
 	"inequality":       {Filters: []mapper.Filter{mapper.Where("Rank", ">=", 0)}},
 	"keys":             {Start: datastore.IDKey("Account", 1, nil)},
 	"value":            {ShardBy: "Rank"},
@@ -208,8 +208,8 @@ func (s *simulation) function(ctx context.Context, a *mapper.Entity[member], p c
 	a.Value.Active = false
 	a.Count("credited", 1)
 	a.Count(s.counter(a.Key), int64(len(id)))
-	a.Min("length", int64(len(id)))
-	a.Max("length", int64(len(id)))
+	a.CountMin("length", int64(len(id)))
+	a.CountMax("length", int64(len(id)))
 	return nil
 }
 

@@ -28,11 +28,12 @@ type session struct {
 }
 
 // deleteAll deletes whatever it gets.
-var deleteAll = mapper.Update("delete-all", func(_ context.Context, s *mapper.Entity[session], _ mapper.None) error {
-	s.Delete(s.Key)
-	s.Count("deleted", 1)
-	return nil
-})
+var deleteAll = mapper.Update("delete-all",
+	func(_ context.Context, s *mapper.Entity[session], _ mapper.NoParams) error {
+		s.Delete(s.Key)
+		s.Count("deleted", 1)
+		return nil
+	})
 
 // putSessions puts n sessions, one an hour.
 func (w *world) putSessions(kind string, n int) {
@@ -74,11 +75,12 @@ func TestDeleteByAge(t *testing.T) {
 			c.q.Kind = strings.ReplaceAll(name, " ", "")
 			w.putSessions(c.q.Kind, n)
 			start := func() (*mapper.Job, error) {
-				return deleteAll.Start(t.Context(), w.engine, c.q, mapper.None{}, &mapper.StartOptions{PageSize: 50})
+				return deleteAll.Start(t.Context(), w.engine, c.q, mapper.NoParams{},
+					&mapper.StartOptions{PageSize: 50})
 			}
 			job, err := start()
 			if c.refused && err != nil { // the Firestore emulator needs no index
-				if !errors.Is(err, mapper.ErrArguments) ||
+				if !errors.Is(err, mapper.ErrInvalidArgument) ||
 					!strings.Contains(err.Error(), `unless Query.ShardBy is "seen"`) ||
 					!strings.Contains(err.Error(), "KeysOnly") {
 					t.Errorf("%s: %v", name, err)
@@ -107,7 +109,7 @@ func TestDeleteByAge(t *testing.T) {
 		w.putSessions("Session", 70)
 		q := mapper.Query{Kind: "Session", KeysOnly: true, Filters: []mapper.Filter{mapper.Where("user", "=", "user 3"),
 			mapper.Where("hits", "=", 10)}}
-		job, err := deleteAll.Start(t.Context(), w.engine, q, mapper.None{}, nil)
+		job, err := deleteAll.Start(t.Context(), w.engine, q, mapper.NoParams{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,14 +140,14 @@ func TestDeleteByAgeSparesTheRenewed(t *testing.T) {
 		q := mapper.Query{Kind: "Session", KeysOnly: true,
 			Filters: []mapper.Filter{mapper.Where("seen", "<", epoch.Add(400*time.Hour)),
 				mapper.Where("user", "=", "user 3")}}
-		if _, err := deleteAll.Start(t.Context(), w.engine, q, mapper.None{}, nil); err == nil ||
+		if _, err := deleteAll.Start(t.Context(), w.engine, q, mapper.NoParams{}, nil); err == nil ||
 			!strings.Contains(err.Error(), "  - name: user\n  - name: seen") {
 			t.Errorf("with an equality: %v", err)
 		}
 		q.Filters = q.Filters[:1]
 		renewed := 0
-		job, err := deleteAll.Start(t.Context(), w.engine, q, mapper.None{},
-			&mapper.StartOptions{PageSize: 20, Rate: mapper.Rate{Entities: 40}})
+		job, err := deleteAll.Start(t.Context(), w.engine, q, mapper.NoParams{},
+			&mapper.StartOptions{PageSize: 20, Rate: mapper.Rate{EntitiesPerSecond: 40}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -267,20 +269,21 @@ func TestFilterTypes(t *testing.T) {
 			if op := q.Filters[0].Op; op == "=" || op == "in" {
 				q.ShardBy = ""
 			}
-			_, err = deleteAll.Start(t.Context(), w.engine, q, mapper.None{},
-				&mapper.StartOptions{Beside: true, Rate: mapper.Rate{Entities: 50, Writes: 200}})
+			_, err = deleteAll.Start(t.Context(), w.engine, q, mapper.NoParams{},
+				&mapper.StartOptions{AllowOverlap: true,
+					Rate: mapper.Rate{EntitiesPerSecond: 50, WritesPerSecond: 200}})
 			switch {
 			case want == "" && err != nil:
 				t.Errorf("%s: %v", filters, err)
-			case want != "" && (!errors.Is(err, mapper.ErrArguments) || !strings.Contains(fmt.Sprint(err), want)):
+			case want != "" && (!errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(fmt.Sprint(err), want)):
 				t.Errorf("%s: %v, want %q", filters, err, want)
 			}
 		}
 		// A property that no entity has may be meant, and is no mistake where it is null.
 		absent := mapper.Query{Kind: "Session", KeysOnly: true,
 			Filters: []mapper.Filter{mapper.Where("sean", "<", epoch)}}
-		if _, err := deleteAll.Start(t.Context(), w.engine, absent, mapper.None{},
-			&mapper.StartOptions{AllowEmpty: true, Beside: true}); err != nil {
+		if _, err := deleteAll.Start(t.Context(), w.engine, absent, mapper.NoParams{},
+			&mapper.StartOptions{AllowEmpty: true, AllowOverlap: true}); err != nil {
 			t.Errorf("an absent property that is allowed: %v", err)
 		}
 		gone := datastore.PropertyList{{Name: "gone", Value: nil}}
@@ -288,13 +291,13 @@ func TestFilterTypes(t *testing.T) {
 			t.Fatal(err)
 		}
 		nulls := mapper.Query{Kind: "Null", KeysOnly: true, Filters: []mapper.Filter{mapper.Where("gone", "=", 5)}}
-		if _, err := deleteAll.Start(t.Context(), w.engine, nulls, mapper.None{}, nil); err != nil {
+		if _, err := deleteAll.Start(t.Context(), w.engine, nulls, mapper.NoParams{}, nil); err != nil {
 			t.Errorf("a property that is null: %v", err)
 		}
 		// Null, and several types.
 		in := func(f ...mapper.Filter) error {
 			_, err := deleteAll.Start(t.Context(), w.engine, mapper.Query{Kind: "Mixed", Namespaces: []string{"", "n"},
-				ShardBy: f[0].Property, Filters: f}, mapper.None{}, &mapper.StartOptions{Beside: true})
+				ShardBy: f[0].Property, Filters: f}, mapper.NoParams{}, &mapper.StartOptions{AllowOverlap: true})
 			return err
 		}
 		if err := in(mapper.Where("seen", "<", epoch.Add(-time.Hour))); err == nil ||
@@ -334,10 +337,10 @@ func TestFilterTypesOnEach(t *testing.T) {
 				mapper.Where("hits", ">", nil)},
 		} {
 			job, err := deleteAll.Start(t.Context(), w.engine, mapper.Query{Kind: "Session", KeysOnly: true,
-				Filters: filters}, mapper.None{}, nil)
+				Filters: filters}, mapper.NoParams{}, nil)
 			switch {
 			case want != "":
-				if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), want) {
+				if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
 					t.Errorf("%+v: %v, want %q", filters, err, want)
 				}
 			case err != nil:
@@ -375,15 +378,16 @@ func TestMistypedKind(t *testing.T) {
 			`the kind "User" has no entities in any of the query's namespaces: if`: {Kind: "User",
 				Namespaces: []string{"n", "m"}},
 		} {
-			_, err := checkUser.Start(t.Context(), w.engine, q, mapper.None{}, nil)
-			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(fmt.Sprint(err), want) {
+			_, err := checkUser.Start(t.Context(), w.engine, q, mapper.NoParams{}, nil)
+			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(fmt.Sprint(err), want) {
 				t.Errorf("%+v: %v, want %q", q, err, want)
 			}
-			if _, err := mapper.Plan(t.Context(), w.engine, q, nil); !errors.Is(err, mapper.ErrArguments) ||
+			if _, err := mapper.Plan(t.Context(), w.engine, q, nil); !errors.Is(err, mapper.ErrInvalidArgument) ||
 				!strings.Contains(fmt.Sprint(err), want) {
 				t.Errorf("a plan of %+v: %v, want %q", q, err, want)
 			}
-			job, err := checkUser.Start(t.Context(), w.engine, q, mapper.None{}, &mapper.StartOptions{AllowEmpty: true})
+			job, err := checkUser.Start(t.Context(), w.engine, q, mapper.NoParams{},
+				&mapper.StartOptions{AllowEmpty: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -400,7 +404,7 @@ func TestMistypedKind(t *testing.T) {
 			{Kinds: []string{"User", "Guest"}, AllNamespaces: true,
 				Filters: []mapper.Filter{mapper.Where("userid", "=", 7)}},
 		} {
-			job, err := lookAtUser.Start(t.Context(), w.engine, q, mapper.None{}, nil)
+			job, err := lookAtUser.Start(t.Context(), w.engine, q, mapper.NoParams{}, nil)
 			if err != nil {
 				t.Errorf("%+v: %v", q, err)
 				continue

@@ -91,7 +91,7 @@ func TestJobOfNewerBuild(t *testing.T) {
 				_, err := job.Status(t.Context())
 				refused("status", err)
 				refused("resume", job.Resume(t.Context()))
-				if jobs, _, err := w.engine.Jobs(t.Context(), nil, ""); err != nil || len(jobs) != 1 {
+				if jobs, _, err := w.engine.JobsPage(t.Context(), nil, ""); err != nil || len(jobs) != 1 {
 					t.Errorf("the list of jobs: %+v, %v", jobs, err)
 				}
 				// A newer build resumes it, and this one gets its tasks.
@@ -113,7 +113,7 @@ func TestJobOfNewerBuild(t *testing.T) {
 					return
 				}
 				w.rewrite(job.ID, c.known)
-				if s := w.wait(job); s.State != mapper.Succeeded || s.Processed != 1000 {
+				if s := w.wait(job); s.State != mapper.StateSucceeded || s.Processed != 1000 {
 					t.Errorf("%+v", s)
 				}
 				w.wantBalances(keys, 10)

@@ -64,7 +64,7 @@ func newRelic(t *testing.T) *relic {
 			handler.ServeHTTP(rw, req)
 		}))})
 	var err error
-	if r.client, err = e.Datastore(t.Context(), "test", mapper.WithVersions()); err != nil {
+	if r.client, err = e.DatastoreClient(t.Context(), "test", mapper.ClientOption()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.client.Close() })
@@ -75,7 +75,7 @@ func newRelic(t *testing.T) *relic {
 	}
 	t.Cleanup(func() { conn.Close() })
 	r.raw = datastorepb.NewDatastoreClient(conn)
-	taskClient, err := e.CloudTasks(t.Context())
+	taskClient, err := e.TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,15 +84,16 @@ func newRelic(t *testing.T) *relic {
 		Queue: &cloudtaskspb.Queue{Name: queueName, RateLimits: few(2).RateLimits}}); err != nil {
 		t.Fatal(err)
 	}
-	queue, err := tasks.NewQueue(taskClient, queueName, target, &tasks.Options{Unverified: true})
+	queue, err := tasks.NewQueue(taskClient, queueName, target, &tasks.Options{InsecureSkipVerify: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.engine, err = mapper.New(r.client, queue,
-		&mapper.Options{Mappers: mapper.Set(aged),
+	if r.engine, err = mapper.NewEngine(r.client, queue,
+		&mapper.EngineOptions{Mappers: []mapper.AnyMapper{aged},
 			Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}); err != nil {
 		t.Fatal(err)
 	}
+	mapper.LetTick(r.engine, "nightly", weekly.Name())
 	handler = r.engine.Handler()
 	return r
 }
@@ -169,8 +170,8 @@ func (r *relic) writeUndo() {
 		must(err)
 		jobs[kind] = job
 	}
-	undo, err := jobs["Half"].Undo(r.Context(), &mapper.StartOptions{PageSize: 1, Workers: 1,
-		Rate: mapper.Rate{Entities: 3}})
+	undo, err := jobs["Half"].Undo(r.Context(), &mapper.StartOptions{PageSize: 1, ExpectedWorkers: 1,
+		Rate: mapper.Rate{EntitiesPerSecond: 3}})
 	must(err)
 	for {
 		s, err := undo.Status(r.Context())
@@ -187,7 +188,7 @@ func (r *relic) writeUndo() {
 func dayOf(d int) time.Time { return time.Date(2026, 11, d, 0, 0, 0, 0, time.UTC) }
 
 // weekly is a schedule with a tick that waits.
-var weekly = mapper.NewSchedule("weekly", aged, mapper.QueueTick)
+var weekly = mapper.NewSchedule("weekly", aged, mapper.OverlapQueue)
 
 // writeSettings leaves jobs whose settings are in their records: one over a share of the keys,
 // whose rate was set for a time, and which is paused in the middle; one that its budget has paused;
@@ -216,17 +217,17 @@ func (r *relic) writeSettings() {
 			}
 		}
 	}
-	slowly := mapper.StartOptions{PageSize: 1, Workers: 1, Rate: mapper.Rate{Entities: 3}}
+	slowly := mapper.StartOptions{PageSize: 1, ExpectedWorkers: 1, Rate: mapper.Rate{EntitiesPerSecond: 3}}
 	middle := func(s *mapper.Status) bool { return s.Processed > 2 }
 	shared := start("Shared", slowly)
 	until(shared, middle)
-	r.must(shared.SetRateFor(r.Context(), mapper.Rate{Entities: 2}, 100*365*24*time.Hour))
+	r.must(shared.SetRateFor(r.Context(), mapper.Rate{EntitiesPerSecond: 2}, 100*365*24*time.Hour))
 	r.must(shared.Pause(r.Context()))
-	until(start("Dear", mapper.StartOptions{PageSize: 5, Workers: 1, Budget: mapper.Budget{Operations: 1100}}),
+	until(start("Dear", mapper.StartOptions{PageSize: 5, ExpectedWorkers: 1, Budget: mapper.Budget{Operations: 1100}}),
 		func(s *mapper.Status) bool {
-			return s.State == mapper.Paused
+			return s.State == mapper.StatePaused
 		})
-	until(start("Rehearsed", mapper.StartOptions{PageSize: 5, Rehearse: true}), func(s *mapper.Status) bool {
+	until(start("Rehearsed", mapper.StartOptions{PageSize: 5, DryRun: true}), func(s *mapper.Status) bool {
 		return s.State.Ended()
 	})
 	until(start("Kept", mapper.StartOptions{PageSize: 5, Retain: 100 * 365 * 24 * time.Hour}),
@@ -285,7 +286,7 @@ func (r *relic) write(folder string) {
 	mapper.SetPortion(r.engine, 1, time.Nanosecond) // a task keeps a draft, and leaves the rest to another one
 	var ends atomic.Int64
 	r.gate = func(req *http.Request) bool { return !strings.HasSuffix(req.URL.Path, "/finalize") || ends.Add(1) == 1 }
-	s := mapper.NewSchedule("nightly", aged, mapper.QueueTick)
+	s := mapper.NewSchedule("nightly", aged, mapper.OverlapQueue)
 	_, err = s.Tick(r.Context(), r.engine, time.Date(2026, 11, 25, 0, 0, 0, 0, time.UTC), mapper.Query{Kind: "Account"},
 		credit{3}, &mapper.StartOptions{PageSize: 10})
 	must(err)
@@ -293,7 +294,7 @@ func (r *relic) write(folder string) {
 		time.Sleep(time.Millisecond)
 	}
 	job, err := aged.Start(r.Context(), r.engine, mapper.Query{Kind: "Account"}, credit{5},
-		&mapper.StartOptions{ID: "paused", PageSize: 10, FailureLimit: -1, Beside: true})
+		&mapper.StartOptions{ID: "paused", PageSize: 10, FailureLimit: -1, AllowOverlap: true})
 	must(err)
 	for {
 		s, err := job.Status(r.Context())
@@ -393,7 +394,7 @@ func TestOldRecords(t *testing.T) {
 			if !slices.Contains(found, mapper.JobKind) || !slices.Contains(found, mapper.RangeKind) {
 				t.Fatalf("the folder has %q", found)
 			}
-			jobs, _, err := r.engine.Jobs(t.Context(), nil, "")
+			jobs, _, err := r.engine.JobsPage(t.Context(), nil, "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -404,21 +405,21 @@ func TestOldRecords(t *testing.T) {
 			}
 			i := slices.IndexFunc(jobs, func(j mapper.JobInfo) bool { return j.ID == "paused" })
 			k := slices.IndexFunc(jobs, func(j mapper.JobInfo) bool { return strings.HasPrefix(j.ID, "nightly") })
-			if i < 0 || k < 0 || jobs[i].State != mapper.Paused || jobs[k].State != mapper.Running {
+			if i < 0 || k < 0 || jobs[i].State != mapper.StatePaused || jobs[k].State != mapper.StateRunning {
 				t.Fatalf("jobs %+v", jobs)
 			}
 			scheduled, paused := r.engine.Job(jobs[k].ID), r.engine.Job("paused")
-			if acts, err := paused.History(t.Context()); err != nil || len(acts) != 2 || acts[1].What != "paused" {
+			if acts, err := paused.History(t.Context()); err != nil || len(acts) != 2 || acts[1].Action != "paused" {
 				t.Errorf("history %+v, %v", acts, err)
 			}
 			if err := scheduled.Resume(t.Context()); err != nil { // its tasks are in no queue
 				t.Fatal(err)
 			}
 			s, err := scheduled.Wait(t.Context())
-			if err != nil || s.State != mapper.Succeeded || s.Processed != 200 || s.Counters["credited"] != 200 {
+			if err != nil || s.State != mapper.StateSucceeded || s.Processed != 200 || s.Counters["credited"] != 200 {
 				t.Errorf("the job of the schedule: %+v, %v", s, err)
 			}
-			ticked, err := mapper.NewSchedule("nightly", aged, mapper.QueueTick).Tick(t.Context(), r.engine,
+			ticked, err := mapper.NewSchedule("nightly", aged, mapper.OverlapQueue).Tick(t.Context(), r.engine,
 				time.Date(2026, 11, 25, 0, 0, 0, 0, time.UTC), mapper.Query{Kind: "Account"}, credit{3},
 				&mapper.StartOptions{PageSize: 10})
 			if err != nil || ticked.Job == nil || ticked.Job.ID != scheduled.ID {
@@ -427,7 +428,7 @@ func TestOldRecords(t *testing.T) {
 			if err := paused.Resume(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if s, err = paused.Wait(t.Context()); err != nil || s.State != mapper.SucceededWithFailures ||
+			if s, err = paused.Wait(t.Context()); err != nil || s.State != mapper.StateSucceededWithFailures ||
 				s.Processed != 198 || s.Failures != 2 {
 				t.Errorf("the job that was paused: %+v, %v", s, err)
 			}
@@ -465,28 +466,28 @@ var oldJobs = map[string]func(*testing.T, *relic){
 			t.Fatal(err)
 		}
 		s, err := undo.Wait(t.Context())
-		if err != nil || s.State != mapper.Succeeded || s.Counters["restored"] != 40 || s.Counters["left"] != 0 {
+		if err != nil || s.State != mapper.StateSucceeded || s.Counters["restored"] != 40 || s.Counters["left"] != 0 {
 			t.Errorf("the undo of a job that was done: %+v, %v", s, err)
 		}
 		r.isAsBefore("Done")
 	},
 	"Half": func(t *testing.T, r *relic) { // its undo is paused in the middle
 		undo := r.engine.Job("undo-half")
-		if err := r.engine.Job("half").CleanUp(t.Context(), nil); !errors.Is(err, mapper.ErrState) {
+		if err := r.engine.Job("half").CleanUp(t.Context(), nil); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("a clean-up beside the undo: %v", err)
 		}
 		if err := undo.Resume(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		s, err := undo.Wait(t.Context())
-		if err != nil || s.State != mapper.Succeeded || s.Counters["restored"] != 40 || s.Counters["left"] != 0 {
+		if err != nil || s.State != mapper.StateSucceeded || s.Counters["restored"] != 40 || s.Counters["left"] != 0 {
 			t.Errorf("an undo that was paused: %+v, %v", s, err)
 		}
 		r.isAsBefore("Half")
 	},
 	"Clean": func(t *testing.T, r *relic) { // it is being cleaned up
 		job := r.engine.Job("clean")
-		if _, err := job.Undo(t.Context(), nil); !errors.Is(err, mapper.ErrState) {
+		if _, err := job.Undo(t.Context(), nil); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("the undo of a job that is being cleaned up: %v", err)
 		}
 		if err := job.CleanUp(t.Context(), nil); err != nil { // its tasks are in no queue
@@ -499,34 +500,34 @@ var oldJobs = map[string]func(*testing.T, *relic){
 	"Held": func(t *testing.T, r *relic) { // it runs, and has the slot
 		q := mapper.Query{Kind: "Held"}
 		if _, err := aged.Start(t.Context(), r.engine, q, credit{1}, &mapper.StartOptions{ID: "other"}); !errors.Is(err,
-			mapper.ErrState) {
+			mapper.ErrWrongState) {
 			t.Errorf("a start beside a job that has the slot: %v", err)
 		}
 		held := r.engine.Job("held")
 		if err := held.Resume(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if s, err := held.Wait(t.Context()); err != nil || s.State != mapper.Succeeded || s.Processed != 40 {
+		if s, err := held.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded || s.Processed != 40 {
 			t.Errorf("the job that has the slot: %+v, %v", s, err)
 		}
 		other, err := aged.Start(t.Context(), r.engine, q, credit{1}, &mapper.StartOptions{ID: "other"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s, err := other.Wait(t.Context()); err != nil || s.State != mapper.Succeeded || s.Processed != 40 {
+		if s, err := other.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded || s.Processed != 40 {
 			t.Errorf("a job after it: %+v, %v", s, err)
 		}
 	},
 	"Shared": func(t *testing.T, r *relic) { // it is paused in the middle, and slow for a time
 		job := r.engine.Job("shared")
 		s, err := job.Status(t.Context())
-		if err != nil || s.State != mapper.Paused || s.Processed == 0 || s.Processed > 10 ||
-			s.Settings.Rate.Entities != 2 {
+		if err != nil || s.State != mapper.StatePaused || s.Processed == 0 || s.Processed > 10 ||
+			s.Settings.Rate.EntitiesPerSecond != 2 {
 			t.Errorf("a job over a share: %+v, %v", s, err)
 		}
-		r.must(job.SetRate(t.Context(), mapper.Rate{}))
+		r.must(job.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: mapper.Unlimited}))
 		r.must(job.Resume(t.Context()))
-		if s, err = job.Wait(t.Context()); err != nil || s.State != mapper.Succeeded || s.Processed == 0 ||
+		if s, err = job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded || s.Processed == 0 ||
 			s.Processed == 40 {
 			t.Errorf("a job over a share: %+v, %v", s, err)
 		}
@@ -546,18 +547,18 @@ var oldJobs = map[string]func(*testing.T, *relic){
 	"Dear": func(t *testing.T, r *relic) { // its budget has paused it
 		job := r.engine.Job("dear")
 		s, err := job.Status(t.Context())
-		if err != nil || s.State != mapper.Paused || !strings.Contains(s.Why, "budget") ||
+		if err != nil || s.State != mapper.StatePaused || !strings.Contains(s.Bottleneck, "budget") ||
 			s.Settings.Budget.Operations != 1100 {
 			t.Fatalf("a job that its budget has paused: %+v, %v", s, err)
 		}
-		for resumes := 0; s.State == mapper.Paused && resumes < 20; resumes++ {
+		for resumes := 0; s.State == mapper.StatePaused && resumes < 20; resumes++ {
 			r.must(job.Resume(t.Context()))
-			for s.State = mapper.Running; s.State == mapper.Running; {
+			for s.State = mapper.StateRunning; s.State == mapper.StateRunning; {
 				s, err = job.Status(t.Context())
 				r.must(err)
 			}
 		}
-		if s.State != mapper.Succeeded || s.Processed != 40 || r.balances("Dear", 1000) != 40 {
+		if s.State != mapper.StateSucceeded || s.Processed != 40 || r.balances("Dear", 1000) != 40 {
 			t.Errorf("a job that its budget has paused: %+v", s)
 		}
 	},
@@ -568,7 +569,7 @@ var oldJobs = map[string]func(*testing.T, *relic){
 			examples[0].Properties[0].Name != "Balance" {
 			t.Errorf("a rehearsal: %+v, %v", examples, err)
 		}
-		if s, err := job.Status(t.Context()); err != nil || s.State != mapper.Succeeded || s.Processed != 40 ||
+		if s, err := job.Status(t.Context()); err != nil || s.State != mapper.StateSucceeded || s.Processed != 40 ||
 			r.balances("Rehearsed", 0) != 40 {
 			t.Errorf("a rehearsal: %+v, %v", s, err)
 		}
@@ -581,15 +582,15 @@ var oldJobs = map[string]func(*testing.T, *relic){
 	},
 	"Ticked": func(t *testing.T, r *relic) { // the run is paused in the middle, and a tick waits for its end
 		for i, day := range []int{18, 25} {
-			run := r.engine.Job(weekly.RunID(dayOf(day)))
+			run := r.engine.Job(weekly.JobID(dayOf(day)))
 			if i == 0 {
-				r.must(run.SetRate(t.Context(), mapper.Rate{}))
+				r.must(run.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: mapper.Unlimited}))
 				r.must(run.Resume(t.Context()))
 			} else {
 				r.must(weekly.Advance(t.Context(), r.engine))
-				r.must(run.SetRate(t.Context(), mapper.Rate{}))
+				r.must(run.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: mapper.Unlimited}))
 			}
-			if s, err := run.Wait(t.Context()); err != nil || s.State != mapper.Succeeded || s.Processed != 40 ||
+			if s, err := run.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded || s.Processed != 40 ||
 				r.balances("Ticked", 1000*(i+1)) != 40 {
 				t.Errorf("run %d of a schedule: %+v, %v", i+1, s, err)
 			}

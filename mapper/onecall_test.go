@@ -52,7 +52,7 @@ func TestOneCall(t *testing.T) {
 				addCredit)
 			keys := names(5000)
 			w.putAccounts(keys)
-			s := w.wait(w.start(10, &mapper.StartOptions{PageSize: 100, Workers: 4}))
+			s := w.wait(w.start(10, &mapper.StartOptions{PageSize: 100, ExpectedWorkers: 4}))
 			w.wantBalances(keys, 10)
 			if s.Written != 5000 || s.Pages != c.calls.Load()+c.transactions.Load() {
 				t.Errorf("%d pages in %d commits and %d transactions", s.Pages, c.calls.Load(), c.transactions.Load())
@@ -80,7 +80,7 @@ func TestOthersWrite(t *testing.T) {
 		const n = 5000
 		keys := names(n)
 		w.putAccounts(keys)
-		job := w.start(10, &mapper.StartOptions{PageSize: 50, Workers: 8})
+		job := w.start(10, &mapper.StartOptions{PageSize: 50, ExpectedWorkers: 8})
 		added := make([]int64, n)
 		for range 150 {
 			i := rng.IntN(n)
@@ -119,7 +119,7 @@ func TestCopiesOfUnchanged(t *testing.T) {
 		last := keys[len(keys)-1]
 		var w *world
 		var once sync.Once
-		m := mapper.Update("copy", func(ctx context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("copy", func(ctx context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			if a.Put(copyOf(a.Key), &a.Value); a.Key.Equal(last) {
 				once.Do(func() {
 					now := account{Balance: 5000, Owner: "another"}
@@ -133,7 +133,7 @@ func TestCopiesOfUnchanged(t *testing.T) {
 		})
 		w = newWorld(t, setting{queue: few(1)}, m)
 		w.putAccounts(keys)
-		over(w, m, &mapper.StartOptions{PageSize: 100, Workers: 1})
+		over(w, m, &mapper.StartOptions{PageSize: 100, ExpectedWorkers: 1})
 		var copied account
 		if err := w.client.Get(t.Context(), copyOf(last), &copied); err != nil {
 			t.Fatal(err)

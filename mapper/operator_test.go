@@ -34,7 +34,7 @@ func (s *simulation) insist(what string, taken func() bool, do func(context.Cont
 	for range 10_000 {
 		err = s.patiently(func() error { return do(s.mishap()) })
 		s.wake()
-		if err == nil || errors.Is(err, mapper.ErrState) || errors.Is(err, mapper.ErrNoSuchJob) || s.unattended &&
+		if err == nil || errors.Is(err, mapper.ErrWrongState) || errors.Is(err, mapper.ErrNoSuchJob) || s.unattended &&
 			taken != nil && taken() {
 			return
 		}
@@ -159,7 +159,7 @@ func (s *simulation) mend(status *mapper.Status) (mended bool) {
 	}
 	s.faults.Pause()
 	defer s.faults.Resume()
-	if status.State != mapper.Failed || !strings.Contains(status.Error, "its records do not add up") {
+	if status.State != mapper.StateFailed || !strings.Contains(status.Error, "its records do not add up") {
 		s.Errorf("a record was changed, and the job: %+v", status)
 	}
 	s.putRecord(s.tampered.key, s.tampered.list)
@@ -191,13 +191,13 @@ func (s *simulation) operate(rng *rand.Rand) {
 		case 0:
 			// it may have taken place, whatever it says
 			_ = s.patiently(func() error { return s.ofProcess().Pause(s.Context()) })
-			taken = s.not(mapper.Paused)
+			taken = s.not(mapper.StatePaused)
 		case 1:
 			s.purge() // with the chain of sweeps
 		case 2:
 			s.purge()
 			if !s.unattended {
-				repair = func(ctx context.Context) error { return s.fleet.pick().engine.Revive(ctx) }
+				repair = func(ctx context.Context) error { return s.fleet.pick().engine.ReviveJobs(ctx) }
 			}
 		default:
 			s.fleet.killAny()
@@ -218,7 +218,7 @@ func (s *simulation) shutDown(rng *rand.Rand) {
 
 // purge empties the queue.
 func (s *simulation) purge() {
-	client, err := s.emulator.CloudTasks(s.Context())
+	client, err := s.emulator.TasksClient(s.Context())
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -290,7 +290,7 @@ func (s *simulation) open() (open []record) {
 
 // queued lists the tasks of the queue.
 func (s *simulation) queued() (queued []string) {
-	client, err := s.emulator.CloudTasks(s.Context())
+	client, err := s.emulator.TasksClient(s.Context())
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -312,10 +312,12 @@ func (s *simulation) queued() (queued []string) {
 func (s *simulation) await() *mapper.Status {
 	status := s.awaitOnce()
 	if s.mend(status) {
-		s.insist("resume", s.not(mapper.Failed), func(ctx context.Context) error { return s.ofProcess().Resume(ctx) })
+		s.insist("resume", s.not(mapper.StateFailed), func(ctx context.Context) error {
+			return s.ofProcess().Resume(ctx)
+		})
 		status = s.awaitOnce()
 	}
-	if status.State == mapper.Failed && s.end.fails() {
+	if status.State == mapper.StateFailed && s.end.fails() {
 		want := "while it did nothing but the finalizer"
 		if s.end == neverEnds {
 			want = "the finalizer failed: never"
@@ -326,7 +328,9 @@ func (s *simulation) await() *mapper.Status {
 		s.mu.Lock()
 		s.end = endsWell
 		s.mu.Unlock()
-		s.insist("resume", s.not(mapper.Failed), func(ctx context.Context) error { return s.ofProcess().Resume(ctx) })
+		s.insist("resume", s.not(mapper.StateFailed), func(ctx context.Context) error {
+			return s.ofProcess().Resume(ctx)
+		})
 		status = s.awaitOnce()
 	}
 	return status
@@ -411,7 +415,7 @@ func (s *simulation) awaitFunction() *mapper.Status {
 	s.mu.Lock()
 	s.broken = false
 	s.mu.Unlock()
-	if status.State == mapper.Failed || status.State == mapper.Paused {
+	if status.State == mapper.StateFailed || status.State == mapper.StatePaused {
 		s.insist("resume", s.not(status.State), func(ctx context.Context) error { return s.ofProcess().Resume(ctx) })
 		if s.dice.IntN(2) == 0 {
 			time.Sleep(time.Duration(s.dice.IntN(1000)) * time.Millisecond)
@@ -450,10 +454,10 @@ func (s *simulation) retry(before *mapper.Status, mended bool) {
 // any way, and checks that they are.
 func (s *simulation) cleanUp(last bool) {
 	if !last {
-		s.cleanUpWith(&mapper.CleanUpOptions{Job: true})
+		s.cleanUpWith(&mapper.CleanUpOptions{IncludeJob: true})
 		return
 	}
-	o := &mapper.CleanUpOptions{Failures: s.rng.IntN(2) == 0, Job: s.rng.IntN(2) == 0}
+	o := &mapper.CleanUpOptions{IncludeFailures: s.rng.IntN(2) == 0, IncludeJob: s.rng.IntN(2) == 0}
 	s.cleanUpWith(o)
 	time.Sleep(24 * time.Hour)
 	s.faults.Pause()
@@ -461,26 +465,26 @@ func (s *simulation) cleanUp(last bool) {
 	if n := len(records(s, s.client)[simID]); n != 0 {
 		s.Errorf("%d ranges are left", n)
 	}
-	if _, err := s.handle().Status(s.Context()); o.Job != errors.Is(err, mapper.ErrNoSuchJob) {
+	if _, err := s.handle().Status(s.Context()); o.IncludeJob != errors.Is(err, mapper.ErrNoSuchJob) {
 		s.Errorf("after the clean-up %+v: %v", o, err)
 	}
 }
 
 // cleanUpWith has the job's records cleaned up, and waits for that.
 func (s *simulation) cleanUpWith(o *mapper.CleanUpOptions) {
-	if s.rng.IntN(2) == 0 && o.Expire == 0 {
-		s.cleanUpWith(&mapper.CleanUpOptions{Expire: 1000 * time.Hour})
+	if s.rng.IntN(2) == 0 && o.ExpireAfter == 0 {
+		s.cleanUpWith(&mapper.CleanUpOptions{ExpireAfter: 1000 * time.Hour})
 	}
 	s.fleet.stops.allow(s.rng.IntN(4), 0.1)
 	s.fleet.stops.freeze(1+s.rng.IntN(3), 0.1)
 	if s.rng.IntN(8) == 0 {
 		s.thaw()
 	}
-	begun := s.has(simID, func(status *mapper.Status) bool { return status == nil || status.Cleaning })
+	begun := s.has(simID, func(status *mapper.Status) bool { return status == nil || status.CleaningUp })
 	s.insist("clean up", begun, func(ctx context.Context) error { return s.ofProcess().CleanUp(ctx, o) })
 	for range 100_000 {
 		status, err := s.handle().Status(s.Context())
-		if errors.Is(err, mapper.ErrNoSuchJob) || err == nil && !status.Cleaning && !o.Job {
+		if errors.Is(err, mapper.ErrNoSuchJob) || err == nil && !status.CleaningUp && !o.IncludeJob {
 			return
 		}
 		time.Sleep(5 * time.Second)

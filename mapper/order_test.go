@@ -53,8 +53,8 @@ func TestFanOutOnGoogle(t *testing.T) {
 			w.putAccounts(keys)
 			s := w.wait(w.start(10, nil))
 			w.wantBalances(keys, 10)
-			if s.Depth < 1 || w.most.Load() < 2 || s.Tasks > 8 {
-				t.Errorf("depth %d, %d tasks, %d at once", s.Depth, s.Tasks, w.most.Load())
+			if s.MaxDepth < 1 || w.most.Load() < 2 || s.Tasks > 8 {
+				t.Errorf("depth %d, %d tasks, %d at once", s.MaxDepth, s.Tasks, w.most.Load())
 			}
 		})
 	}

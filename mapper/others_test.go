@@ -36,7 +36,7 @@ func teamKey(name string) *datastore.Key { return datastore.NameKey("Team", name
 // finds nothing to do where nobody interferes.
 func TestJoin(t *testing.T) {
 	t.Parallel()
-	named := func(ctx context.Context, e *mapper.Entity[player], _ mapper.None) error {
+	named := func(ctx context.Context, e *mapper.Entity[player], _ mapper.NoParams) error {
 		var of team
 		if err := e.Get(ctx, teamKey(e.Value.Team), &of); err != nil {
 			return err
@@ -44,10 +44,10 @@ func TestJoin(t *testing.T) {
 		e.Value.Name = of.Name
 		return nil
 	}
-	reads := func(e *mapper.Entity[player], _ mapper.None) []*datastore.Key {
+	reads := func(e *mapper.Entity[player], _ mapper.NoParams) []*datastore.Key {
 		return []*datastore.Key{teamKey(e.Value.Team)}
 	}
-	for name, m := range map[string]*mapper.Mapper[mapper.None]{
+	for name, m := range map[string]*mapper.Mapper[mapper.NoParams]{
 		"one by one": mapper.Update("join", named), "ahead": mapper.UpdateReading("join", reads, named),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-func testJoin(t *testing.T, m *mapper.Mapper[mapper.None]) {
+func testJoin(t *testing.T, m *mapper.Mapper[mapper.NoParams]) {
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
 	slow := emulator.NewFaults(1,
 		emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: 5 * time.Millisecond}})
@@ -73,8 +73,8 @@ func testJoin(t *testing.T, m *mapper.Mapper[mapper.None]) {
 		_, err := w.client.Put(ctx, teamKey(fmt.Sprint(i)), &team{Name: "before"})
 		w.must(err)
 	}
-	job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Member"}, mapper.None{},
-		&mapper.StartOptions{PageSize: 50, Workers: 4})
+	job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Member"}, mapper.NoParams{},
+		&mapper.StartOptions{PageSize: 50, ExpectedWorkers: 4})
 	w.must(err)
 	// Who renames a team renames its members that have been named, in one transaction: so all
 	// agree, or are not named yet.
@@ -128,7 +128,7 @@ func TestMerge(t *testing.T) {
 		Of     string
 		Points int64
 	}
-	merge := mapper.Update("merge", func(ctx context.Context, e *mapper.Entity[entry], _ mapper.None) error {
+	merge := mapper.Update("merge", func(ctx context.Context, e *mapper.Entity[entry], _ mapper.NoParams) error {
 		var of team
 		if err := e.Get(ctx, teamKey(e.Value.Of), &of); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
 			return err
@@ -150,8 +150,8 @@ func TestMerge(t *testing.T) {
 			w.must(err)
 			want += int64(i)
 		}
-		job, err := merge.Start(ctx, w.engine, mapper.Query{Kind: "Entry"}, mapper.None{},
-			&mapper.StartOptions{PageSize: 40, Workers: 4})
+		job, err := merge.Start(ctx, w.engine, mapper.Query{Kind: "Entry"}, mapper.NoParams{},
+			&mapper.StartOptions{PageSize: 40, ExpectedWorkers: 4})
 		w.must(err)
 		for range 30 {
 			key := teamKey(fmt.Sprint(rng.IntN(teams)))
@@ -192,7 +192,7 @@ func TestMerge(t *testing.T) {
 func TestRekey(t *testing.T) {
 	t.Parallel()
 	to := func(name string) *datastore.Key { return datastore.NameKey("Patron", strings.ToLower(name), nil) }
-	move := mapper.Update("rekey", func(_ context.Context, e *mapper.Entity[team], _ mapper.None) error {
+	move := mapper.Update("rekey", func(_ context.Context, e *mapper.Entity[team], _ mapper.NoParams) error {
 		e.Insert(to(e.Key.Name), &e.Value)
 		e.Delete(e.Key)
 		return nil
@@ -209,12 +209,12 @@ func TestRekey(t *testing.T) {
 				put(datastore.NameKey("Guest", name, nil), int64(i))
 			}
 			put(to("dan"), 100)
-			job, err := move.Start(ctx, w.engine, mapper.Query{Kind: "Guest"}, mapper.None{},
-				&mapper.StartOptions{PageSize: size, Workers: 1, FailureLimit: -1})
+			job, err := move.Start(ctx, w.engine, mapper.Query{Kind: "Guest"}, mapper.NoParams{},
+				&mapper.StartOptions{PageSize: size, ExpectedWorkers: 1, FailureLimit: -1})
 			w.must(err)
 			s, err := job.Wait(ctx)
 			w.must(err)
-			failures, _, err := job.Failures(ctx, "")
+			failures, _, err := job.FailuresPage(ctx, "")
 			w.must(err)
 			if s.Processed != 3 || len(failures) != 4 {
 				t.Errorf("pages of %d: %d processed, %d failures", size, s.Processed, len(failures))
@@ -244,7 +244,7 @@ func TestRekey(t *testing.T) {
 func TestReadsInOrder(t *testing.T) {
 	t.Parallel()
 	key := func(i int64) *datastore.Key { return datastore.IDKey("Team", i, nil) }
-	sum := mapper.Update("sum", func(ctx context.Context, e *mapper.Entity[team], _ mapper.None) error {
+	sum := mapper.Update("sum", func(ctx context.Context, e *mapper.Entity[team], _ mapper.NoParams) error {
 		if e.Key.ID == 1 {
 			return nil
 		}
@@ -264,8 +264,8 @@ func TestReadsInOrder(t *testing.T) {
 				w.must(err)
 			}
 			var once sync.Once
-			job, err := sum.Start(ctx, w.engine, mapper.Query{Kind: "Team"}, mapper.None{}, &mapper.StartOptions{
-				PageSize: size, Workers: 1, Splitting: mapper.Splitting{First: 1, FanOut: 1},
+			job, err := sum.Start(ctx, w.engine, mapper.Query{Kind: "Team"}, mapper.NoParams{}, &mapper.StartOptions{
+				PageSize: size, ExpectedWorkers: 1, Splitting: mapper.Splitting{First: 1, FanOut: 1},
 			})
 			w.must(err)
 			once.Do(func() { w.wait(job) })
@@ -286,7 +286,7 @@ func TestGet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		asked := make(map[string]error)
-		m := mapper.Update("get", func(ctx context.Context, e *mapper.Entity[team], _ mapper.None) error {
+		m := mapper.Update("get", func(ctx context.Context, e *mapper.Entity[team], _ mapper.NoParams) error {
 			var one team
 			asked["missing"] = e.Get(ctx, teamKey("none"), &one)
 			some := make([]*team, 2)
@@ -313,7 +313,7 @@ func TestGet(t *testing.T) {
 		w.must(err)
 		_, err = w.client.Put(ctx, datastore.NameKey("One", "x", nil), &team{})
 		w.must(err)
-		job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "One"}, mapper.None{}, nil)
+		job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "One"}, mapper.NoParams{}, nil)
 		w.must(err)
 		w.wait(job)
 		var each datastore.MultiError

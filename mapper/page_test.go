@@ -36,7 +36,7 @@ func TestSlowFunctions(t *testing.T) {
 			for i := range c.entities {
 				ideal += c.cost(i) / time.Duration(c.workers)
 			}
-			m := mapper.Update("slow", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			m := mapper.Update("slow", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 				time.Sleep(c.cost(int(a.Value.Balance)))
 				a.Count("seen", 1)
 				return nil
@@ -46,10 +46,10 @@ func TestSlowFunctions(t *testing.T) {
 					RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(c.workers)}}}, m)
 			w.putAccounts(names(c.entities))
 			begun := time.Now()
-			s := over(w, m, &mapper.StartOptions{Workers: c.workers})
+			s := over(w, m, &mapper.StartOptions{ExpectedWorkers: c.workers})
 			ratio := float64(time.Since(begun)) / float64(ideal)
 			t.Logf("%s: %.2f of the ideal by %d pages", name, ratio, s.Pages)
-			if s.State != mapper.Succeeded || s.Counters["seen"] != int64(c.entities) || ratio > c.most {
+			if s.State != mapper.StateSucceeded || s.Counters["seen"] != int64(c.entities) || ratio > c.most {
 				t.Errorf("%s: %.2f of the ideal, want at most %.1f: %+v", name, ratio, c.most, s)
 			}
 		})
@@ -65,7 +65,7 @@ func TestLargeEntities(t *testing.T) {
 		N    int
 	}
 	synctest.Test(t, func(t *testing.T) {
-		m := mapper.Update("grow", func(_ context.Context, a *mapper.Entity[large], _ mapper.None) error {
+		m := mapper.Update("grow", func(_ context.Context, a *mapper.Entity[large], _ mapper.NoParams) error {
 			a.Value.N++
 			return nil
 		})
@@ -77,7 +77,7 @@ func TestLargeEntities(t *testing.T) {
 			}
 		}
 		s := over(w, m, nil)
-		if s.State != mapper.Succeeded || s.Processed != 60 {
+		if s.State != mapper.StateSucceeded || s.Processed != 60 {
 			t.Errorf("status %+v", s)
 		}
 		for _, k := range keys {

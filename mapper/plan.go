@@ -20,23 +20,20 @@ type PlanOptions struct {
 	// StartOptions are those of the job. Splitting has to be the default.
 	StartOptions
 
-	// PerEntity is how long the function takes for an entity, up to StartOptions.Timeout.
+	// TimePerEntity is how long the function takes for an entity, up to StartOptions.EntityTimeout.
 	// Defaults to 2ms.
-	PerEntity time.Duration
+	TimePerEntity time.Duration
 
 	// Visit says that the mapper is a [Visit], which writes no entities.
 	Visit bool
 
-	// Writes is how many entities an [Update] writes for each that it is called with, up to
-	// 10,000. Defaults to 1.
-	Writes float64
+	// WritesPerEntity is how many entities an [Update] writes for each that it is called with, up
+	// to 10,000. Defaults to 1.
+	WritesPerEntity float64
 
 	// Params are the parameters of the job, as JSON. [PlanNamed] checks them as a start does; they
 	// change no estimate. Empty ones are not checked.
 	Params json.RawMessage
-
-	// Prices are what Google charges. Defaults to [billing.NAM5].
-	Prices billing.Prices
 }
 
 // An Estimate is what [Plan] expects of a job.
@@ -45,19 +42,19 @@ type Estimate struct {
 	// the entities were counted; otherwise it is an estimate, within 25% two times in three
 	Exact bool `json:"exact"`
 	// it is no estimate: there are as many, or more, as they were counted no further
-	AtLeast bool `json:"at_least,omitempty"`
+	LowerBound bool `json:"at_least,omitempty"`
 
-	Workers int           `json:"workers"` // tasks at once
-	Pages   int64         `json:"pages"`   // that the job commits
-	Tasks   int64         `json:"tasks"`   // of its ranges, without sweeps
-	Takes   time.Duration `json:"takes"`   // nanoseconds, if calls take what they take in docs/scale.md
+	Workers  int           `json:"workers"`  // tasks at once
+	Pages    int64         `json:"pages"`    // that the job commits
+	Tasks    int64         `json:"tasks"`    // of its ranges, without sweeps
+	Duration time.Duration `json:"takes_ns"` // if calls take what they take in docs/scale.md
 
 	Usage   billing.Usage `json:"usage"`   // what the job uses; RPCs are not estimated
 	Dollars float64       `json:"dollars"` // what that costs
 
-	// Used is what the plan itself has used to count and to sample. To see whether the database
+	// Spent is what the plan itself has used to count and to sample. To see whether the database
 	// serves the query takes a few reads more.
-	Used billing.Usage `json:"used"`
+	Spent billing.Usage `json:"used"`
 }
 
 // PlanNamed is [Plan] for a job of a mapper that the engine has, by its name: PlanOptions.Visit is
@@ -71,10 +68,10 @@ func PlanNamed(ctx context.Context, e *Engine, mapper string, q Query, o *PlanOp
 		opts = *o
 	}
 	if err := checkGiven(e.mappers[mapper], opts.Params); err != nil {
-		return nil, fmt.Errorf("mapper: plan a job of %q: %w: %w", mapper, ErrArguments, err)
+		return nil, fmt.Errorf("mapper: plan a job of %q: %w: %w", mapper, ErrInvalidArgument, err)
 	}
-	if opts.Visit = e.mappers[mapper].Mode == function.Visit || opts.Rehearse; opts.Visit {
-		opts.Writes = 0
+	if opts.Visit = e.mappers[mapper].Mode == function.Visit || opts.DryRun; opts.Visit {
+		opts.WritesPerEntity = 0
 	}
 	return Plan(ctx, e, q, &opts)
 }
@@ -91,7 +88,7 @@ func checkGiven(def *function.Definition, params json.RawMessage) (err error) {
 	return err
 }
 
-// mostWrites is the most that PlanOptions.Writes can be.
+// mostWrites is the most that PlanOptions.WritesPerEntity can be.
 const mostWrites = 10_000
 
 // Plan estimates what a job over a query would take, without starting it. It counts up to a million
@@ -100,8 +97,8 @@ const mostWrites = 10_000
 // and a cent or two for kinds of billions, where it may have to count anew. With filters, an
 // ancestor, bounds or ShardBy a sample says little: it counts up to ten millions, which costs
 // 11,000 reads, and no further. All this is for each kind in each namespace, up to 1,000 of them: a
-// query over more has at least what these have. Estimate.Used says how much it was. If the database
-// neither counts nor has samples, that is an error.
+// query over more has at least what these have. Estimate.Spent says how much it was. If the
+// database neither counts nor has samples, that is an error.
 func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimate, error) {
 	var opts PlanOptions
 	if o != nil {
@@ -109,32 +106,32 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 	}
 	fail := func(err error) (*Estimate, error) { return nil, fmt.Errorf("mapper: plan: %w", err) }
 	if e == nil || e.client == nil {
-		return fail(fmt.Errorf("%w: the engine is nil", ErrArguments))
+		return fail(fmt.Errorf("%w: the engine is nil", ErrInvalidArgument))
 	}
 	m := function.Update
 	if opts.Visit {
-		m, opts.Writes = function.Visit, 0
-	} else if opts.Writes == 0 {
-		opts.Writes = 1
+		m, opts.WritesPerEntity = function.Visit, 0
+	} else if opts.WritesPerEntity == 0 {
+		opts.WritesPerEntity = 1
 	}
-	opts.PerEntity = cmp.Or(opts.PerEntity, 2*time.Millisecond)
-	if opts.Prices == (billing.Prices{}) {
-		opts.Prices = billing.NAM5
-	}
-	longest := m.Longest(e.queue.Deadline())
+	opts.TimePerEntity = cmp.Or(opts.TimePerEntity, 2*time.Millisecond)
+	longest := m.Longest(e.queue.DispatchDeadline())
 	start := opts.withDefaults(longest)
-	err := start.validate(longest, e.queue.Deadline())
+	err := start.validate(longest, e.queue.DispatchDeadline())
 	switch {
 	case err != nil:
-		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
-	case opts.PerEntity < 0 || opts.PerEntity > start.Timeout:
-		return fail(fmt.Errorf("%w: PlanOptions.PerEntity has to be in (0, %v], the Timeout; it is %v", ErrArguments,
-			start.Timeout, opts.PerEntity))
-	case !(opts.Writes >= 0 && opts.Writes <= mostWrites): // not a number, too
-		return fail(fmt.Errorf("%w: PlanOptions.Writes has to be in [0, %d], it is %v", ErrArguments, mostWrites,
-			opts.Writes))
+		return fail(fmt.Errorf("%w: %w", ErrInvalidArgument, err))
+	case opts.TimePerEntity < 0 || opts.TimePerEntity > start.EntityTimeout:
+		return fail(fmt.Errorf("%w: PlanOptions.TimePerEntity has to be in (0, %v], the Timeout; it is %v",
+			ErrInvalidArgument,
+			start.EntityTimeout, opts.TimePerEntity))
+	case !(opts.WritesPerEntity >= 0 && opts.WritesPerEntity <= mostWrites): // not a number, too
+		return fail(fmt.Errorf("%w: PlanOptions.WritesPerEntity has to be in [0, %d], it is %v", ErrInvalidArgument,
+			mostWrites,
+			opts.WritesPerEntity))
 	case !start.Splitting.strategy().Adaptive():
-		return fail(fmt.Errorf("%w: StartOptions.Splitting has to be the default for a plan, it is %+v", ErrArguments,
+		return fail(fmt.Errorf("%w: StartOptions.Splitting has to be the default for a plan, it is %+v",
+			ErrInvalidArgument,
 			start.Splitting))
 	}
 	q, err := query.inner().Normal(m == function.Update)
@@ -142,7 +139,7 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 		err = queries.Foreign(q)
 	}
 	if err != nil {
-		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
+		return fail(fmt.Errorf("%w: %w", ErrInvalidArgument, err))
 	}
 	concurrent, err := lifecycle.Concurrency(ctx, e.queue)
 	if err == nil {
@@ -156,10 +153,11 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 		return fail(err)
 	}
 	est, err := forecast.Of(ctx, src, &forecast.Job{
-		Query: q, PageSize: int64(start.PageSize), PageTime: start.PageTime, Workers: int64(start.Workers),
-		AtOnce: int64(max(start.Workers, concurrent)),
-		Rate:   start.Rate.limit(), Deadline: e.queue.Deadline(), Update: !opts.Visit, Writes: opts.Writes,
-		PerEntity: opts.PerEntity, Prices: opts.Prices,
+		Query: q, PageSize: int64(start.PageSize), PageTime: start.PageTime, Workers: int64(start.ExpectedWorkers),
+		AtOnce: int64(max(start.ExpectedWorkers, concurrent)),
+		Rate:   start.Rate.limit(), Deadline: e.queue.DispatchDeadline(), Update: !opts.Visit,
+		Writes:    opts.WritesPerEntity,
+		PerEntity: opts.TimePerEntity, Prices: e.prices,
 	})
 	if err != nil {
 		return fail(err)

@@ -27,7 +27,7 @@ func TestPlan(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := mapper.Update("slow", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("slow", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			time.Sleep(time.Millisecond)
 			a.Value.Balance++
 			return nil
@@ -36,13 +36,13 @@ func TestPlan(t *testing.T) {
 		w.putAccounts(names(20_000))
 		q := mapper.Query{Kind: "Account"}
 		before := w.emulator.Usage()
-		plan, err := mapper.Plan(t.Context(), w.engine, q, &mapper.PlanOptions{PerEntity: time.Millisecond})
+		plan, err := mapper.Plan(t.Context(), w.engine, q, &mapper.PlanOptions{TimePerEntity: time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
 		used := w.emulator.Usage().Sub(before)
 		if plan.Entities != 20_000 || !plan.Exact || plan.Workers != 10 ||
-			plan.Used.Reads+1 != used.Reads /* that the kind has entities */ || used.Writes > 0 {
+			plan.Spent.Reads+1 != used.Reads /* that the kind has entities */ || used.Writes > 0 {
 			t.Errorf("plan %+v, used %+v", plan, used)
 		}
 		before = w.emulator.Usage()
@@ -61,19 +61,18 @@ func TestPlan(t *testing.T) {
 			}
 		}
 		if plan.Tasks < 10 || plan.Tasks > plan.Pages || plan.Dollars < 0.04 || plan.Dollars > 0.06 ||
-			plan.Takes < 2*time.Second || plan.Takes > 4*time.Second {
+			plan.Duration < 2*time.Second || plan.Duration > 4*time.Second {
 			t.Errorf("plan %+v", plan)
 		}
 
 		slow, err := mapper.Plan(t.Context(), w.engine, q, &mapper.PlanOptions{
-			StartOptions: mapper.StartOptions{Rate: mapper.Rate{Entities: 100}, PageSize: 100}, Visit: true,
-			Prices: billing.Prices{Reads: 100_000},
+			StartOptions: mapper.StartOptions{Rate: mapper.Rate{EntitiesPerSecond: 100}, PageSize: 100}, Visit: true,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if slow.Takes != 200*time.Second || slow.Usage.Writes > 2*slow.Pages || slow.Pages < 200 ||
-			int64(slow.Dollars) != slow.Usage.Reads {
+		if slow.Duration != 200*time.Second || slow.Usage.Writes > 2*slow.Pages || slow.Pages < 200 ||
+			slow.Dollars != billing.NAM5.Dollars(slow.Usage) {
 			t.Errorf("plan %+v", slow)
 		}
 	})
@@ -89,26 +88,28 @@ func TestPlanOfNothing(t *testing.T) {
 			t.Errorf("plan %+v, %v", plan, err)
 		}
 		for text, all := range map[string][]mapper.PlanOptions{
-			"PlanOptions.PerEntity": {{PerEntity: -1}, {PerEntity: time.Hour}},
-			"PlanOptions.Writes":    {{Writes: -1}, {Writes: 1e300}, {Writes: math.NaN()}},
+			"PlanOptions.TimePerEntity": {{TimePerEntity: -1}, {TimePerEntity: time.Hour}},
+			"PlanOptions.WritesPerEntity": {{WritesPerEntity: -1}, {WritesPerEntity: 1e300},
+				{WritesPerEntity: math.NaN()}},
 			"StartOptions.PageSize": {{StartOptions: mapper.StartOptions{PageSize: -1}}},
 			"StartOptions.Splitting": {
 				{StartOptions: mapper.StartOptions{Splitting: mapper.Splitting{First: 8, FanOut: 1}}}},
 		} {
 			for _, o := range all {
 				if _, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, &o); !errors.Is(err,
-					mapper.ErrArguments) || !strings.Contains(err.Error(), text) {
+					mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), text) {
 					t.Errorf("%+v: %v", o, err)
 				}
 			}
 		}
 		for _, e := range []*mapper.Engine{nil, {}} {
 			if _, err := mapper.Plan(t.Context(), e, mapper.Query{Kind: "Account"}, nil); !errors.Is(err,
-				mapper.ErrArguments) {
+				mapper.ErrInvalidArgument) {
 				t.Errorf("no engine: %v", err)
 			}
 		}
-		if _, err := mapper.Plan(t.Context(), w.engine, mapper.Query{}, nil); !errors.Is(err, mapper.ErrArguments) {
+		if _, err := mapper.Plan(t.Context(), w.engine, mapper.Query{}, nil); !errors.Is(err,
+			mapper.ErrInvalidArgument) {
 			t.Errorf("no kind: %v", err)
 		}
 	})
@@ -145,17 +146,18 @@ func TestPlanOfMany(t *testing.T) {
 			"bound":    {Kind: "Account", End: names(9999)[9998]},
 		} {
 			plan, err := mapper.Plan(t.Context(), w.engine, q, nil)
-			if err != nil || plan.Exact || !plan.AtLeast || plan.Entities < 10_000_000 {
+			if err != nil || plan.Exact || !plan.LowerBound || plan.Entities < 10_000_000 {
 				t.Errorf("%s: %+v, %v", name, plan, err)
 			}
 			var takes []time.Duration
 			for _, ramp := range []bool{false, true} { // four months, so what the ramp allows passes all numbers
 				plan, err := mapper.Plan(t.Context(), w.engine, q,
-					&mapper.PlanOptions{StartOptions: mapper.StartOptions{Rate: mapper.Rate{Entities: 1, Ramp: ramp}}})
+					&mapper.PlanOptions{StartOptions: mapper.StartOptions{Rate: mapper.Rate{EntitiesPerSecond: 1,
+						Ramp: ramp}}})
 				if err != nil {
 					t.Fatal(err)
 				}
-				takes = append(takes, plan.Takes)
+				takes = append(takes, plan.Duration)
 			}
 			if takes[0] < 100*24*time.Hour || takes[1] < takes[0] || takes[1] > takes[0]+time.Hour {
 				t.Errorf("%s: an entity a second takes %v, and with a ramp %v", name, takes[0], takes[1])
@@ -172,7 +174,7 @@ func TestPlanOfMany(t *testing.T) {
 		w := newWorld(t, setting{queue: tenWorkers, emulator: emulator.Options{Interceptor: blindly}}, addCredit)
 		w.putAccounts(names(10_000))
 		plan, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, nil)
-		if err != nil || plan.Exact || !plan.AtLeast || plan.Entities < 1_000_000 {
+		if err != nil || plan.Exact || !plan.LowerBound || plan.Entities < 1_000_000 {
 			t.Errorf("%+v, %v", plan, err)
 		}
 	})
@@ -199,7 +201,7 @@ func TestPlanOfSpaces(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := w.emulator.Usage()
-		job, err := lookAtUser.Start(t.Context(), w.engine, q, mapper.None{}, nil)
+		job, err := lookAtUser.Start(t.Context(), w.engine, q, mapper.NoParams{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -216,7 +218,7 @@ func TestPlanOfSpaces(t *testing.T) {
 func TestPlanKeysOnly(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	look := mapper.Visit("look", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil })
+	look := mapper.Visit("look", func(context.Context, *mapper.Entity[account], mapper.NoParams) error { return nil })
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{queue: tenWorkers}, look)
 		w.putAccounts(names(3000))
@@ -225,7 +227,7 @@ func TestPlanKeysOnly(t *testing.T) {
 			rate  mapper.Rate
 		}{
 			"keys": {query: mapper.Query{Kind: "Account", KeysOnly: true}},
-			"slow": {query: mapper.Query{Kind: "Account"}, rate: mapper.Rate{Entities: 10}},
+			"slow": {query: mapper.Query{Kind: "Account"}, rate: mapper.Rate{EntitiesPerSecond: 10}},
 		} {
 			o := mapper.StartOptions{Rate: c.rate}
 			plan, err := mapper.Plan(t.Context(), w.engine, c.query, &mapper.PlanOptions{StartOptions: o, Visit: true})
@@ -233,7 +235,7 @@ func TestPlanKeysOnly(t *testing.T) {
 				t.Fatal(err)
 			}
 			before, begun := w.emulator.Usage(), time.Now()
-			job, err := look.Start(t.Context(), w.engine, c.query, mapper.None{}, &o)
+			job, err := look.Start(t.Context(), w.engine, c.query, mapper.NoParams{}, &o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -244,8 +246,8 @@ func TestPlanKeysOnly(t *testing.T) {
 				t.Errorf("%s: planned %d reads and %d pages, it was %d and %d", name, plan.Usage.Reads, plan.Pages,
 					reads, s.Pages)
 			}
-			if took := s.Ended.Sub(begun); name == "slow" && (plan.Takes < took/2 || plan.Takes > 2*took) {
-				t.Errorf("planned %v, it was %v", plan.Takes, took)
+			if took := s.Ended.Sub(begun); name == "slow" && (plan.Duration < took/2 || plan.Duration > 2*took) {
+				t.Errorf("planned %v, it was %v", plan.Duration, took)
 			}
 		}
 	})

@@ -125,7 +125,7 @@ func TestEntitiesComeAndGo(t *testing.T) {
 					w = newWorld(t, setting{emulator: emulator.Options{Interceptor: putBack}, queue: few(4)}, m)
 					w.putAccounts(keys)
 					job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
-						&mapper.StartOptions{PageSize: 20, Workers: 100})
+						&mapper.StartOptions{PageSize: 20, ExpectedWorkers: 100})
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -275,32 +275,33 @@ func newProcess(f *fleet) *process {
 	w := f.world
 	p := &process{stops: &f.stops, fleet: f}
 	intercept := option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(p.intercept))
-	database, err := w.emulator.Datastore(context.Background(), "test", append(slices.Clip(w.options), intercept)...)
+	database, err := w.emulator.DatastoreClient(context.Background(), "test",
+		append(slices.Clip(w.options), intercept)...)
 	if err != nil {
 		panic(err)
 	}
-	client, err := w.emulator.CloudTasks(context.Background(), intercept)
+	client, err := w.emulator.TasksClient(context.Background(), intercept)
 	if err != nil {
 		panic(err)
 	}
 	queue, err := tasks.NewQueue(client, f.queue, f.target,
-		&tasks.Options{Unverified: true, Deadline: w.queue.Deadline()})
+		&tasks.Options{InsecureSkipVerify: true, DispatchDeadline: w.queue.DispatchDeadline()})
 	if err != nil {
 		panic(err)
 	}
-	o := &mapper.Options{Mappers: f.mappers, Logger: slog.New(&noErrors{slog.NewTextHandler(w.Output(), nil), f})}
+	o := &mapper.EngineOptions{Mappers: f.mappers, Logger: slog.New(&noErrors{slog.NewTextHandler(w.Output(), nil), f})}
 	for _, name := range w.others {
 		other, err := tasks.NewQueue(client, name, f.target,
-			&tasks.Options{Unverified: true, Deadline: w.queue.Deadline()})
+			&tasks.Options{InsecureSkipVerify: true, DispatchDeadline: w.queue.DispatchDeadline()})
 		if err != nil {
 			panic(err)
 		}
-		o.Queues = append(o.Queues, other)
+		o.OtherQueues = append(o.OtherQueues, other)
 	}
 	if w.more != nil {
 		w.more(o)
 	}
-	p.engine, err = mapper.New(database, queue, o)
+	p.engine, err = mapper.NewEngine(database, queue, o)
 	if err != nil {
 		panic(err)
 	}

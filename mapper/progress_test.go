@@ -22,7 +22,7 @@ func TestProgress(t *testing.T) {
 	t.Parallel()
 	testflag.Sequential(t)
 	n := testflag.Size(t, 2000, 3000, 6000)
-	slow := mapper.Visit("slow", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.None) error {
+	slow := mapper.Visit("slow", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.NoParams) error {
 		time.Sleep(3 * time.Millisecond)
 		return nil
 	})
@@ -47,8 +47,8 @@ func TestProgress(t *testing.T) {
 		"growing": {func(i int) *datastore.Key { return datastore.IDKey("Leaf", int64(i+1), nil) }, nil, true, 1, 20},
 	} {
 		t.Run(name, func(t *testing.T) {
-			mappertest.Run(t, mapper.Set(slow), &mappertest.Options{Workers: 8},
-				func(t *testing.T, w *mappertest.World) {
+			mappertest.Run(t, []mapper.AnyMapper{slow}, &mappertest.Options{Workers: 8},
+				func(t *testing.T, w *mappertest.Env) {
 					put := func(from, to int) {
 						for ; from < to; from += 500 {
 							var keys []*datastore.Key
@@ -67,7 +67,7 @@ func TestProgress(t *testing.T) {
 					}
 					put(0, n)
 					job, err := slow.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf", Filters: kind.filter},
-						mapper.None{}, &mapper.StartOptions{PageSize: kind.page, AllowEmpty: true})
+						mapper.NoParams{}, &mapper.StartOptions{PageSize: kind.page, AllowEmpty: true})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -105,26 +105,27 @@ func watchProgress(t *testing.T, job *mapper.Job, total float64, meanwhile func(
 			t.Fatal(err)
 		}
 		p := s.Progress
-		if !(0 <= p.AtLeast && p.AtLeast <= p.About && p.About <= p.AtMost && p.AtMost <= 1) {
+		if !(0 <= p.FractionMin && p.FractionMin <= p.Fraction && p.Fraction <= p.FractionMax && p.FractionMax <= 1) {
 			t.Fatalf("look %d: %+v: the bounds are not in order", looks, p)
 		}
-		if p.About < floor-hair {
+		if p.Fraction < floor-hair {
 			t.Fatalf("look %d: %+v, and an earlier bound was %v", looks, p, floor)
 		}
 		if done := float64(s.Processed) / total; !s.Estimated && grown == 0 &&
-			(done < p.AtLeast-1e-9 || done > p.AtMost+1e-9) {
+			(done < p.FractionMin-1e-9 || done > p.FractionMax+1e-9) {
 			t.Fatalf("look %d: %+v, and %v is done", looks, p, done)
 		}
-		floor = max(floor, p.AtLeast*total/(total+grown)) // which the job may not have found yet
+		floor = max(floor, p.FractionMin*total/(total+grown)) // which the job may not have found yet
 		if s.State.Ended() {
-			if p.AtLeast != 1 || p.Rate != 0 || p.Overall <= 0 || s.Dollars <= 0 {
+			if p.FractionMin != 1 || p.EntitiesPerSecond != 0 || p.EntitiesPerSecondOverall <= 0 || s.Dollars <= 0 {
 				t.Errorf("in the end: %+v, $%v", p, s.Dollars)
 			}
 			break
 		}
-		if looks > 5 && p.AtLeast > 0 {
-			if widest = max(widest, p.AtMost-p.AtLeast); p.Rate <= 0 || p.Left < p.LeftAtLeast || p.LeftAtMost != 0 &&
-				p.LeftAtMost < p.Left {
+		if looks > 5 && p.FractionMin > 0 {
+			if widest = max(widest, p.FractionMax-p.FractionMin); p.EntitiesPerSecond <= 0 ||
+				p.TimeLeft < p.TimeLeftMin || p.TimeLeftMax != 0 &&
+				p.TimeLeftMax < p.TimeLeft {
 				t.Errorf("look %d: %+v", looks, p)
 			}
 		}

@@ -43,7 +43,7 @@ type Query struct {
 	// types, which are in Datastore's order. If set, the job goes through the entities in the
 	// order of its values, and not of their keys, and is cut between values: what is filtered
 	// by that property is then one range. Entities without that property are not seen, but
-	// counted: see Status.Unsharded. The property must not be a list, which fails the entity,
+	// counted: see Status.WithoutShardBy. The property must not be a list, which fails the entity,
 	// and the function must not change it: that fails the entity, too. Filters on it have to be
 	// "<", "<=", ">" or ">=".
 	ShardBy string `json:"shard_by,omitempty"`
@@ -84,12 +84,12 @@ type Filter struct {
 	// {"float": "NaN"}, and {"int": 5} or {"int": "5"}.
 	Value any
 
-	// AnyType has a job start although entities have the property with values of another
+	// AllowAnyType has a job start although entities have the property with values of another
 	// type than Value. By default that is an error, found by a look at the least and the
 	// greatest values: Datastore orders types, so a filter by the string "2026-10-24" lets
 	// all times pass that are less than a string, which every time is, and a filter by a
 	// time lets null pass.
-	AnyType bool
+	AllowAnyType bool
 }
 
 // Where returns a filter: Where("active", "=", true).
@@ -113,11 +113,11 @@ func Share(from, to, of int64) Filter {
 func Matches(filters []Filter, properties []datastore.Property) (bool, error) {
 	q, err := Query{Kind: "K", Filters: filters}.inner().Normal(true)
 	if err != nil {
-		return false, fmt.Errorf("mapper: %w: %w", ErrArguments, err)
+		return false, fmt.Errorf("mapper: %w: %w", ErrInvalidArgument, err)
 	}
 	e, err := pbvalue.Entity(nil, properties, false)
 	if err != nil {
-		return false, fmt.Errorf("mapper: %w: these can't be the properties of an entity: %w", ErrArguments, err)
+		return false, fmt.Errorf("mapper: %w: these can't be the properties of an entity: %w", ErrInvalidArgument, err)
 	}
 	return query.Matches(q, e), nil
 }
@@ -154,13 +154,13 @@ func publicQuery(q query.Query) Query {
 	}
 }
 
-// Datastore returns the query for the client, for readers of a [Split]. It is in the order of
+// DatastoreQuery returns the query for the client, for readers of a [Split]. It is in the order of
 // the property of ShardBy, or of keys. ReadTime is not part of it: that is an option of a
 // client, or of a transaction. It is an error if the query is over several kinds or namespaces.
-func (q Query) Datastore() (*datastore.Query, error) {
+func (q Query) DatastoreQuery() (*datastore.Query, error) {
 	d, err := q.inner().Datastore()
 	if err != nil {
-		return nil, fmt.Errorf("mapper: query: %w: %w", ErrArguments, err)
+		return nil, fmt.Errorf("mapper: query: %w: %w", ErrInvalidArgument, err)
 	}
 	return d, nil
 }

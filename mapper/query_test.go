@@ -56,14 +56,14 @@ func (w *world) putUsers(rng *rand.Rand, n int) (keys []*datastore.Key, users []
 }
 
 // checkUser turns the flag off that queries filter by.
-var checkUser = mapper.Update("check-user", func(_ context.Context, u *mapper.Entity[user], _ mapper.None) error {
+var checkUser = mapper.Update("check-user", func(_ context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
 	u.Value.Active = false
 	u.Value.Checked++
 	u.Count("checked", 1)
 	return nil
 })
 
-var lookAtUser = mapper.Visit("look-at-user", func(context.Context, *mapper.Entity[user], mapper.None) error {
+var lookAtUser = mapper.Visit("look-at-user", func(context.Context, *mapper.Entity[user], mapper.NoParams) error {
 	return nil
 })
 
@@ -145,8 +145,8 @@ func TestQueries(t *testing.T) {
 					w := newWorld(t, setting{emulator: emulator.Options{}}, checkUser)
 					keys, users := w.putUsers(rand.New(rand.NewPCG(1, 0)), n)
 					test.query.Kind = "User"
-					job, err := checkUser.Start(t.Context(), w.engine, test.query, mapper.None{},
-						&mapper.StartOptions{PageSize: 20, Workers: 10, AllowEmpty: true})
+					job, err := checkUser.Start(t.Context(), w.engine, test.query, mapper.NoParams{},
+						&mapper.StartOptions{PageSize: 20, ExpectedWorkers: 10, AllowEmpty: true})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -204,7 +204,7 @@ func (w *world) wantChecked(
 // that the function changes.
 func TestValues(t *testing.T) {
 	t.Parallel()
-	moving := mapper.Update("move", func(_ context.Context, u *mapper.Entity[user], _ mapper.None) error {
+	moving := mapper.Update("move", func(_ context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
 		if u.Value.UserID%50 == 3 {
 			u.Value.UserID += 1000
 		}
@@ -229,7 +229,8 @@ func TestValues(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		job, err := moving.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"}, mapper.None{},
+		job, err := moving.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"},
+			mapper.NoParams{},
 			&mapper.StartOptions{PageSize: 20, FailureShare: 1})
 		if err != nil {
 			t.Fatal(err)
@@ -240,10 +241,10 @@ func TestValues(t *testing.T) {
 		}
 		// 485 have one value: of them 53, 103, …, 453 are changed.
 		const moved, lists = 9, 5
-		if s.State != mapper.SucceededWithFailures || s.Failures != moved+lists || s.Processed != 485-moved {
+		if s.State != mapper.StateSucceededWithFailures || s.Failures != moved+lists || s.Processed != 485-moved {
 			t.Errorf("%+v", s)
 		}
-		failures, _, err := job.Failures(t.Context(), "")
+		failures, _, err := job.FailuresPage(t.Context(), "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -296,15 +297,15 @@ func TestUnsharded(t *testing.T) {
 				if len(test.kinds) == 0 {
 					active.Kind = "User"
 				}
-				job, err := checkUser.Start(t.Context(), w.engine, active, mapper.None{},
+				job, err := checkUser.Start(t.Context(), w.engine, active, mapper.NoParams{},
 					&mapper.StartOptions{PageSize: 20, AllowEmpty: true})
 				if err != nil {
 					t.Fatal(err)
 				}
 				s := w.wait(job)
 				w.wantChecked(keys, users, func(_ *datastore.Key, u user) bool { return u.Active }, s)
-				if s.Unsharded != test.want {
-					t.Errorf("%d are without the property, want %d", s.Unsharded, test.want)
+				if s.WithoutShardBy != test.want {
+					t.Errorf("%d are without the property, want %d", s.WithoutShardBy, test.want)
 				}
 			})
 		})
@@ -334,7 +335,8 @@ func TestOneValue(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		job, err := checkUser.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"}, mapper.None{},
+		job, err := checkUser.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"},
+			mapper.NoParams{},
 			&mapper.StartOptions{PageSize: 100})
 		if err != nil {
 			t.Fatal(err)
@@ -342,7 +344,7 @@ func TestOneValue(t *testing.T) {
 		s := w.wait(job)
 		w.wantChecked(keys, users, everybody, s)
 		// a worker has a page and a fifth, of which the fifth is a page, too
-		if s.Depth < 1 || s.Tasks < 10 || s.Pages > int64(n/100*3/2+20) {
+		if s.MaxDepth < 1 || s.Tasks < 10 || s.Pages > int64(n/100*3/2+20) {
 			t.Errorf("it is not cut well: %+v", s)
 		}
 	})
@@ -355,7 +357,7 @@ func TestMovingValues(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		slow := mapper.Update("slow", func(_ context.Context, u *mapper.Entity[user], _ mapper.None) error {
+		slow := mapper.Update("slow", func(_ context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
 			time.Sleep(time.Millisecond)
 			u.Value.Checked++
 			return nil
@@ -363,7 +365,7 @@ func TestMovingValues(t *testing.T) {
 		w := newWorld(t, setting{queue: few(3)}, slow)
 		rng := rand.New(rand.NewPCG(1, 0))
 		keys, _ := w.putUsers(rng, 2000)
-		job, err := slow.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"}, mapper.None{},
+		job, err := slow.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"}, mapper.NoParams{},
 			&mapper.StartOptions{PageSize: 20})
 		if err != nil {
 			t.Fatal(err)
@@ -408,7 +410,7 @@ func TestMovingValues(t *testing.T) {
 // TestVisitValues has a Visit go through the values of a property that is a list in some entities.
 func TestVisitValues(t *testing.T) {
 	t.Parallel()
-	seen := mapper.Visit("see", func(_ context.Context, u *mapper.Entity[user], _ mapper.None) error {
+	seen := mapper.Visit("see", func(_ context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
 		u.Count("seen", 1)
 		return nil
 	})
@@ -423,7 +425,7 @@ func TestVisitValues(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		job, err := seen.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"}, mapper.None{},
+		job, err := seen.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"}, mapper.NoParams{},
 			&mapper.StartOptions{PageSize: 20})
 		if err != nil {
 			t.Fatal(err)
@@ -434,7 +436,7 @@ func TestVisitValues(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s.State != mapper.SucceededWithFailures || s.Processed != 597 || s.Failures != 3 ||
+		if s.State != mapper.StateSucceededWithFailures || s.Processed != 597 || s.Failures != 3 ||
 			s.Counters["seen"] != 597 {
 			t.Errorf("%+v", s)
 		}

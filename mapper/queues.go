@@ -15,10 +15,10 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// OnQueue has the mapper's jobs belong to a queue of the engine's that is not the first one, unless
-// their start says otherwise, see [StartOptions.Queue]. It returns the mapper, for use in its
-// definition.
-func (m *Mapper[P]) OnQueue(name string) *Mapper[P] {
+// WithQueue has the mapper's jobs belong to a queue of the engine's that is not the first one,
+// unless their start says otherwise, see [StartOptions.Queue]. It returns the mapper, for use in
+// its definition.
+func (m *Mapper[P]) WithQueue(name string) *Mapper[P] {
 	m.def.Queue = name
 	return m
 }
@@ -32,10 +32,10 @@ func queuesOf(first *Engine, others []*tasks.Queue) (queues, error) {
 	all := queues{first}
 	for i, queue := range others {
 		if queue == nil {
-			return nil, fmt.Errorf("mapper: Options.Queues[%d] is nil", i)
+			return nil, fmt.Errorf("mapper: EngineOptions.OtherQueues[%d] is nil", i)
 		}
 		if all.has(record.Owner(queue.Name())) {
-			return nil, fmt.Errorf("mapper: Options.Queues[%d]: the engine has %s already", i, queue.Name())
+			return nil, fmt.Errorf("mapper: EngineOptions.OtherQueues[%d]: the engine has %s already", i, queue.Name())
 		}
 		e, jobs := *first, *first.jobs
 		jobs.Queue, jobs.Revived, jobs.Beside = queue, nil, nil
@@ -49,7 +49,7 @@ func queuesOf(first *Engine, others []*tasks.Queue) (queues, error) {
 	for _, name := range slices.Sorted(maps.Keys(first.mappers)) {
 		// that has the same as its mapper
 		if _, err := all.named(first.mappers[name].Queue); err != nil && !isDerived(name) {
-			return nil, fmt.Errorf("mapper: Options.Mappers: mapper %q: %w", name, err)
+			return nil, fmt.Errorf("mapper: EngineOptions.Mappers: mapper %q: %w", name, err)
 		}
 	}
 	return all, nil
@@ -70,13 +70,14 @@ func (q queues) named(name string) (*Engine, error) {
 			return e, nil
 		case !strings.HasSuffix(names[i], "/"+name):
 		case found != nil:
-			return nil, fmt.Errorf("%w: the engine has several queues %q: name one in full", ErrArguments, name)
+			return nil, fmt.Errorf("%w: the engine has several queues %q: name one in full", ErrInvalidArgument, name)
 		default:
 			found = e
 		}
 	}
 	if found == nil {
-		return nil, fmt.Errorf("%w: the engine has no queue %q: have %s", ErrArguments, name, strings.Join(names, ", "))
+		return nil, fmt.Errorf("%w: the engine has no queue %q: have %s", ErrInvalidArgument, name,
+			strings.Join(names, ", "))
 	}
 	return found, nil
 }

@@ -33,7 +33,7 @@ const otherTarget = "http://other/mapper/"
 // tasksClient returns a client of the queue's service.
 func (w *world) tasksClient() *cloudtasks.Client {
 	w.Helper()
-	client, err := w.emulator.CloudTasks(w.Context())
+	client, err := w.emulator.TasksClient(w.Context())
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -61,18 +61,18 @@ func (w *world) otherHandler(other http.Handler) *cloudtasks.Client {
 }
 
 // second starts a second service, whose mappers may be others.
-func (w *world) second(mappers ...mapper.Definition) *second {
+func (w *world) second(mappers ...mapper.AnyMapper) *second {
 	w.Helper()
 	s := new(second)
 	client := w.otherHandler(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		s.engine.Handler().ServeHTTP(rw, r)
 	}))
-	queue, err := tasks.NewQueue(client, otherQueue, otherTarget, &tasks.Options{Unverified: true})
+	queue, err := tasks.NewQueue(client, otherQueue, otherTarget, &tasks.Options{InsecureSkipVerify: true})
 	if err != nil {
 		w.Fatal(err)
 	}
-	s.engine, err = mapper.New(w.client, queue,
-		&mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(&s.log, nil))})
+	s.engine, err = mapper.NewEngine(w.client, queue,
+		&mapper.EngineOptions{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(&s.log, nil))})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -106,24 +106,26 @@ func TestTwoServices(t *testing.T) {
 		ctx, b := t.Context(), other.engine.Job("one")
 		for range 10 {
 			time.Sleep(10 * time.Second)
-			if err := other.engine.Revive(ctx); err != nil {
+			if err := other.engine.ReviveJobs(ctx); err != nil {
 				t.Errorf("revive in the other service: %v", err)
 			}
 		}
 		for what, err := range map[string]error{
 			"pause": b.Pause(ctx), "resume": b.Resume(ctx), "retry": b.Retry(ctx), "abort": b.Abort(ctx),
-			"clean up": b.CleanUp(ctx, nil), "set the rate of": b.SetRate(ctx, mapper.Rate{}),
+			"clean up":        b.CleanUp(ctx, nil),
+			"set the rate of": b.SetRate(ctx, mapper.Rate{EntitiesPerSecond: mapper.Unlimited}),
 		} {
-			if !errors.Is(err, mapper.ErrOtherQueue) || !strings.Contains(err.Error(), queueName) ||
+			if !errors.Is(err, mapper.ErrWrongQueue) || !strings.Contains(err.Error(), queueName) ||
 				!strings.Contains(err.Error(), otherQueue) {
 				t.Errorf("%s a job of another queue: %v, want an error that names both", what, err)
 			}
 		}
 		if _, err := addCredit.Start(ctx, other.engine, mapper.Query{Kind: "Account"}, credit{10},
-			&mapper.StartOptions{ID: "one"}); !errors.Is(err, mapper.ErrOtherQueue) {
+			&mapper.StartOptions{ID: "one"}); !errors.Is(err, mapper.ErrWrongQueue) {
 			t.Errorf("start a job under the ID of one of another queue: %v", err)
 		}
-		if s, err := b.Status(ctx); err != nil || s.State != mapper.Running || s.Queue != queueName || s.Error != "" {
+		if s, err := b.Status(ctx); err != nil || s.State != mapper.StateRunning || s.Queue != queueName ||
+			s.Error != "" {
 			t.Errorf("the status, from the other service: %+v, %v", s, err)
 		}
 		if s := w.wait(job); s.Processed != 8000 {
@@ -198,14 +200,14 @@ func TestMove(t *testing.T) {
 					t.Errorf("move it once more: %v", err)
 				}
 				if paused {
-					if s, err := b.Status(ctx); err != nil || s.State != mapper.Paused {
+					if s, err := b.Status(ctx); err != nil || s.State != mapper.StatePaused {
 						t.Errorf("moved: %+v, %v", s, err)
 					}
 					if err := b.Resume(ctx); err != nil {
 						t.Error(err)
 					}
 				}
-				if err := job.Resume(ctx); !errors.Is(err, mapper.ErrOtherQueue) {
+				if err := job.Resume(ctx); !errors.Is(err, mapper.ErrWrongQueue) {
 					t.Errorf("resume in the old queue: %v", err)
 				}
 				if s := w.wait(b); s.Processed != 2000 || s.Queue != otherQueue {
@@ -220,7 +222,7 @@ func TestMove(t *testing.T) {
 				if err := job.Move(ctx); err != nil {
 					t.Fatal(err)
 				}
-				if err := job.CleanUp(ctx, &mapper.CleanUpOptions{Job: true}); err != nil {
+				if err := job.CleanUp(ctx, &mapper.CleanUpOptions{IncludeJob: true}); err != nil {
 					t.Fatal(err)
 				}
 				if err := b.Move(ctx); err != nil { // while that is under way
@@ -288,7 +290,8 @@ func TestMoveInTrouble(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
 			defer cancel()
 			s, err := job.Wait(ctx)
-			if err != nil || s.State != mapper.Succeeded || s.Processed != 1000 || s.Counters["credited"] != 1000 ||
+			if err != nil || s.State != mapper.StateSucceeded || s.Processed != 1000 ||
+				s.Counters["credited"] != 1000 ||
 				s.Queue != queueName {
 				t.Errorf("%+v, %v", s, err)
 			}

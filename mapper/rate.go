@@ -4,7 +4,7 @@ import "github.com/scattermap/scattermap/mapper/internal/pace"
 
 // A Rate is how fast a job goes at most. The zero value is as fast as it can.
 //
-// Each of the job's StartOptions.Workers tasks, or of as many as the queue delivers at once
+// Each of the job's StartOptions.ExpectedWorkers tasks, or of as many as the queue delivers at once
 // if those are more, keeps to its share of it by itself: it waits before a page for as long
 // as the page's entities take at that rate. So nothing is counted in a record that all
 // would write, and if fewer tasks run the job is slower than its rate. If more of them run,
@@ -13,12 +13,13 @@ import "github.com/scattermap/scattermap/mapper/internal/pace"
 // seconds; with few workers they are larger and cost fewer writes for records. The rate
 // holds on average over a minute.
 type Rate struct {
-	// Entities is how many entities are processed in a second. 0 is no limit.
-	Entities float64 `json:"entities,omitempty"`
+	// EntitiesPerSecond is how many entities are processed in a second. 0 and [Unlimited] are no
+	// limit.
+	EntitiesPerSecond float64 `json:"entities,omitempty"`
 
-	// Writes is how many writes are made in a second: puts and deletes of the function,
-	// and those of the job's own records. 0 is no limit.
-	Writes float64 `json:"writes,omitempty"`
+	// WritesPerSecond is how many writes are made in a second: puts and deletes of the function,
+	// and those of the job's own records. 0 and [Unlimited] are no limit.
+	WritesPerSecond float64 `json:"writes,omitempty"`
 
 	// Ramp has the job begin with 500 entities and 500 writes a second, and allows half
 	// as many again every five minutes: from its start, or when it was last resumed, or
@@ -34,9 +35,19 @@ type Rate struct {
 // around pages. What its start takes does not count. A page costs what those before it did, for an
 // entity: one whose function suddenly puts much more may pass the budget. An undo takes none.
 type Budget struct {
-	Dollars    float64 `json:"dollars,omitempty"`    // by the prices of billing.NAM5
+	Dollars    float64 `json:"dollars,omitempty"`    // at the prices of [EngineOptions].Prices
 	Operations int64   `json:"operations,omitempty"` // reads, writes, deletes, and operations of tasks
 }
 
+// Unlimited is no limit, where a setting has one: of failures, or of a [Rate].
+const Unlimited = -1
+
 // limit returns what the rate allows.
-func (r Rate) limit() pace.Limit { return pace.Limit(r) }
+func (r Rate) limit() pace.Limit {
+	for _, n := range []*float64{&r.EntitiesPerSecond, &r.WritesPerSecond} {
+		if *n == Unlimited {
+			*n = 0 // as records have it
+		}
+	}
+	return pace.Limit(r)
+}

@@ -25,8 +25,8 @@ type clocked struct {
 	times []time.Time
 }
 
-func (c *clocked) mapper() *mapper.Mapper[mapper.None] {
-	return mapper.Update("clocked", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+func (c *clocked) mapper() *mapper.Mapper[mapper.NoParams] {
+	return mapper.Update("clocked", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.times = append(c.times, time.Now())
@@ -43,7 +43,7 @@ func (c *clocked) start(
 	m := c.mapper()
 	w := newWorld(t, setting{queue: queue}, m)
 	w.putAccounts(names(n))
-	job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, options)
+	job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,8 +67,8 @@ func TestRate(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	for name, rate := range map[string]mapper.Rate{
-		"entities": {Entities: 100},
-		"writes":   {Writes: 100 * 1.1}, // pages of 20 entities, with 2 more for records
+		"entities": {EntitiesPerSecond: 100},
+		"writes":   {WritesPerSecond: 100 * 1.1}, // pages of 20 entities, with 2 more for records
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && name == "writes" {
@@ -77,10 +77,11 @@ func TestRate(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var c clocked
 				begun := time.Now()
-				w, job := c.start(t, tenWorkers, 20_000, &mapper.StartOptions{Workers: 10, PageSize: 20, Rate: rate})
+				w, job := c.start(t, tenWorkers, 20_000, &mapper.StartOptions{ExpectedWorkers: 10, PageSize: 20,
+					Rate: rate})
 				time.Sleep(100 * time.Second)
 				changed := time.Now()
-				if err := job.SetRate(t.Context(), mapper.Rate{Entities: 1000}); err != nil {
+				if err := job.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: 1000}); err != nil {
 					t.Fatal(err)
 				}
 				s := w.wait(job)
@@ -112,7 +113,7 @@ func TestRateOfFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c clocked
 		begun := time.Now()
-		w, job := c.start(t, few(100), 2000, &mapper.StartOptions{Rate: mapper.Rate{Entities: 10}})
+		w, job := c.start(t, few(100), 2000, &mapper.StartOptions{Rate: mapper.Rate{EntitiesPerSecond: 10}})
 		s := w.wait(job)
 		w.wantBalances(names(2000), 1)
 		if took := s.Ended.Sub(begun); took < 3*time.Minute || took > 5*time.Minute {
@@ -127,15 +128,16 @@ func TestRateLowered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c clocked
-		w, job := c.start(t, tenWorkers, 12_000, &mapper.StartOptions{Workers: 10, Rate: mapper.Rate{Entities: 250}})
+		w, job := c.start(t, tenWorkers, 12_000,
+			&mapper.StartOptions{ExpectedWorkers: 10, Rate: mapper.Rate{EntitiesPerSecond: 250}})
 		time.Sleep(15 * time.Second)
 		changed := time.Now()
-		if err := job.SetRate(t.Context(), mapper.Rate{Entities: 1}); err != nil {
+		if err := job.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: 1}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(6 * time.Minute)
 		later := time.Now()
-		if err := job.SetRate(t.Context(), mapper.Rate{}); err != nil {
+		if err := job.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: mapper.Unlimited}); err != nil {
 			t.Fatal(err)
 		}
 		w.wait(job)
@@ -155,7 +157,7 @@ func TestRateOfManyWrites(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c clocked
-		m := mapper.Update("many-writes", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("many-writes", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			c.times = append(c.times, time.Now())
@@ -167,8 +169,8 @@ func TestRateOfManyWrites(t *testing.T) {
 		w := newWorld(t, setting{queue: tenWorkers}, m)
 		w.putAccounts(names(3_000))
 		begun := time.Now()
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-			&mapper.StartOptions{Workers: 10, PageSize: 50, Rate: mapper.Rate{Writes: 500}})
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{ExpectedWorkers: 10, PageSize: 50, Rate: mapper.Rate{WritesPerSecond: 500}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,8 +190,8 @@ func TestRamp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c clocked
 		begun := time.Now()
-		w, job := c.start(t, tenWorkers, 40_000, &mapper.StartOptions{Workers: 10, PageSize: 500,
-			Rate: mapper.Rate{Ramp: true, Writes: 200}})
+		w, job := c.start(t, tenWorkers, 40_000, &mapper.StartOptions{ExpectedWorkers: 10, PageSize: 500,
+			Rate: mapper.Rate{Ramp: true, WritesPerSecond: 200}})
 		time.Sleep(time.Minute)
 		if err := job.SetRate(t.Context(), mapper.Rate{Ramp: true}); err != nil {
 			t.Fatal(err)
@@ -214,11 +216,13 @@ func TestRampLater(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c clocked
-		w, job := c.start(t, tenWorkers, 24_000, &mapper.StartOptions{Workers: 10, Rate: mapper.Rate{Entities: 1}})
+		w, job := c.start(t, tenWorkers, 24_000,
+			&mapper.StartOptions{ExpectedWorkers: 10, Rate: mapper.Rate{EntitiesPerSecond: 1}})
 		time.Sleep(time.Hour)
 		changed := time.Now()
-		for _, rate := range []mapper.Rate{{Entities: math.NaN()}, {Writes: math.Inf(1)}, {Entities: -1}} {
-			if err := job.SetRate(t.Context(), rate); !errors.Is(err, mapper.ErrArguments) {
+		for _, rate := range []mapper.Rate{{EntitiesPerSecond: math.NaN()}, {WritesPerSecond: math.Inf(1)},
+			{EntitiesPerSecond: -2}, {}} {
+			if err := job.SetRate(t.Context(), rate); !errors.Is(err, mapper.ErrInvalidArgument) {
 				t.Errorf("%+v: %v", rate, err)
 			}
 		}
@@ -238,7 +242,8 @@ func TestRatePauses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c clocked
-		w, job := c.start(t, tenWorkers, 2000, &mapper.StartOptions{Workers: 10, Rate: mapper.Rate{Entities: 20}})
+		w, job := c.start(t, tenWorkers, 2000,
+			&mapper.StartOptions{ExpectedWorkers: 10, Rate: mapper.Rate{EntitiesPerSecond: 20}})
 		time.Sleep(30 * time.Second)
 		if err := job.Pause(t.Context()); err != nil {
 			t.Fatal(err)
@@ -249,7 +254,7 @@ func TestRatePauses(t *testing.T) {
 		if n := c.between(paused, time.Now()); n > 0 {
 			t.Errorf("%d entities while the job is paused", n)
 		}
-		if err := job.SetRate(t.Context(), mapper.Rate{}); err != nil {
+		if err := job.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: mapper.Unlimited}); err != nil {
 			t.Fatal(err)
 		}
 		if err := job.Resume(t.Context()); err != nil {
@@ -270,19 +275,19 @@ func TestBadRates(t *testing.T) {
 		w := newWorld(t, setting{queue: hundred}, addCredit)
 		w.putAccounts([]*datastore.Key{names(1)[0]})
 		for text, rate := range map[string]mapper.Rate{
-			"Rate.Entities has to be at least 0":           {Entities: -1},
-			"Rate.Entities has to be at least 5 a second":  {Entities: 4.9},
-			"Rate.Writes has to be at least 15 a second":   {Writes: 14},
-			"for 100 workers, as each waits for up to 20s": {Writes: 1},
-			"Rate.Ramp begins with 500 a second":           {Ramp: true},
+			"Rate.EntitiesPerSecond has to be at least 0":          {EntitiesPerSecond: -2},
+			"Rate.EntitiesPerSecond has to be at least 5 a second": {EntitiesPerSecond: 4.9},
+			"Rate.WritesPerSecond has to be at least 15 a second":  {WritesPerSecond: 14},
+			"for 100 workers, as each waits for up to 20s":         {WritesPerSecond: 1},
+			"Rate.Ramp begins with 500 a second":                   {Ramp: true},
 		} {
 			workers := 1
 			if rate.Ramp {
 				workers = 5000
 			}
 			_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1},
-				&mapper.StartOptions{Workers: workers, Rate: rate})
-			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), text) {
+				&mapper.StartOptions{ExpectedWorkers: workers, Rate: rate})
+			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), text) {
 				t.Errorf("%+v: %v", rate, err)
 			}
 		}
@@ -290,14 +295,18 @@ func TestBadRates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := job.SetRate(t.Context(), mapper.Rate{Entities: 1}); !errors.Is(err, mapper.ErrArguments) {
+		if err := job.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: 1}); !errors.Is(err,
+			mapper.ErrInvalidArgument) {
 			t.Errorf("a rate that is too slow: %v", err)
 		}
 		w.wait(job)
-		if err := job.SetRate(t.Context(), mapper.Rate{}); !errors.Is(err, mapper.ErrState) {
+		if err := job.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: mapper.Unlimited}); !errors.Is(err,
+			mapper.ErrWrongState) {
 			t.Errorf("a job that has ended: %v", err)
 		}
-		if err := w.engine.Job("other").SetRate(t.Context(), mapper.Rate{}); !errors.Is(err, mapper.ErrNoSuchJob) {
+		if err := w.engine.Job("other").SetRate(t.Context(),
+			mapper.Rate{EntitiesPerSecond: mapper.Unlimited}); !errors.Is(err,
+			mapper.ErrNoSuchJob) {
 			t.Errorf("no job: %v", err)
 		}
 	})
@@ -311,10 +320,10 @@ func TestRateFor(t *testing.T) {
 		w, ctx := newWorld(t, setting{queue: few(4)}, addCredit), t.Context()
 		keys := names(60_000)
 		w.putAccounts(keys)
-		job := w.start(10, &mapper.StartOptions{PageSize: 50, Rate: mapper.Rate{Entities: 100}})
+		job := w.start(10, &mapper.StartOptions{PageSize: 50, Rate: mapper.Rate{EntitiesPerSecond: 100}})
 		rate := func(want float64) {
 			t.Helper()
-			if s := w.status(job); s.State != mapper.Running || s.Settings.Rate.Entities != want {
+			if s := w.status(job); s.State != mapper.StateRunning || s.Settings.Rate.EntitiesPerSecond != want {
 				t.Errorf("%s at %v, want %v", s.State, s.Settings.Rate, want)
 			}
 		}
@@ -329,8 +338,8 @@ func TestRateFor(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		set(mapper.Rate{Entities: 20}, 10*time.Minute)
-		set(mapper.Rate{Entities: 10}, 5*time.Minute) // what was before is 100 still
+		set(mapper.Rate{EntitiesPerSecond: 20}, 10*time.Minute)
+		set(mapper.Rate{EntitiesPerSecond: 10}, 5*time.Minute) // what was before is 100 still
 		rate(10)
 		time.Sleep(time.Minute)
 		if n := processed(3 * time.Minute); n > 4*3*60*10 {
@@ -338,14 +347,23 @@ func TestRateFor(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		rate(100)
-		set(mapper.Rate{Entities: 30}, time.Minute)
-		set(mapper.Rate{Entities: 40}, 0) // for good
+		set(mapper.Rate{EntitiesPerSecond: 30}, time.Minute)
+		if err := job.SetRate(ctx, mapper.Rate{EntitiesPerSecond: 40}); err != nil {
+			t.Fatal(err)
+		}
 		time.Sleep(10 * time.Minute)
 		rate(40)
-		if err := job.SetRateFor(ctx, mapper.Rate{}, -1); !errors.Is(err, mapper.ErrArguments) {
-			t.Error(err)
+		for _, d := range []time.Duration{-1, 0} {
+			if err := job.SetRateFor(ctx, mapper.Rate{EntitiesPerSecond: 1}, d); !errors.Is(err,
+				mapper.ErrInvalidArgument) {
+				t.Errorf("for %v: %v", d, err)
+			}
 		}
-		set(mapper.Rate{}, time.Minute) // as fast as it can, for a minute
+		if err := job.SetRateFor(ctx, mapper.Rate{}, time.Hour); !errors.Is(err, mapper.ErrInvalidArgument) {
+			t.Errorf("a rate that says nothing: %v", err)
+		}
+		rate(40)
+		set(mapper.Rate{EntitiesPerSecond: mapper.Unlimited}, time.Minute) // as fast as it can, for a minute
 		w.wait(job)
 		acts, err := job.History(ctx)
 		if err != nil {
@@ -353,7 +371,7 @@ func TestRateFor(t *testing.T) {
 		}
 		var all []string
 		for _, a := range acts {
-			all = append(all, a.What)
+			all = append(all, a.Action)
 		}
 		want := []string{"started", "its rate is set to 20 entities a second, for 10m0s",
 			"its rate is set to 10 entities a second, for 5m0s",

@@ -27,9 +27,9 @@ type readout struct {
 }
 
 // visit returns a mapper that reads users, and takes its time for each, and more for some.
-func (r *readout) visit(each, some time.Duration) *mapper.Mapper[mapper.None] {
+func (r *readout) visit(each, some time.Duration) *mapper.Mapper[mapper.NoParams] {
 	r.users = make(map[string]user)
-	return mapper.Visit("read", func(ctx context.Context, u *mapper.Entity[user], _ mapper.None) error {
+	return mapper.Visit("read", func(ctx context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
 		if time.Sleep(each); u.Key.ID%50 == 0 {
 			time.Sleep(some)
 		}
@@ -86,7 +86,7 @@ func TestReadTime(t *testing.T) {
 					var r readout
 					read := r.visit(2*time.Second, 90*time.Second) // a transaction lives 60 s without a call
 					var log logged
-					w := newWorld(t, setting{emulator: emulator.Options{Batch: batch}, log: &log}, read)
+					w := newWorld(t, setting{emulator: emulator.Options{QueryBatchSize: batch}, log: &log}, read)
 					keys, users := w.putUsers(rand.New(rand.NewPCG(1, 0)), n)
 					want := make(map[string]user)
 					for i, k := range keys {
@@ -100,8 +100,8 @@ func TestReadTime(t *testing.T) {
 					q := test.query
 					q.Kind, q.ReadTime, q.KeysOnly = "User", time.Now(), keysOnly
 					time.Sleep(time.Second)
-					job, err := read.Start(t.Context(), w.engine, q, mapper.None{},
-						&mapper.StartOptions{PageSize: 100, Workers: 2, Timeout: 2 * time.Minute})
+					job, err := read.Start(t.Context(), w.engine, q, mapper.NoParams{},
+						&mapper.StartOptions{PageSize: 100, ExpectedWorkers: 2, EntityTimeout: 2 * time.Minute})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -111,7 +111,8 @@ func TestReadTime(t *testing.T) {
 					s, err := job.Wait(t.Context())
 					stop()
 					disturbed.Wait()
-					if err != nil || s.State != mapper.Succeeded || s.Processed != int64(len(want)) || s.Failures != 0 {
+					if err != nil || s.State != mapper.StateSucceeded || s.Processed != int64(len(want)) ||
+						s.Failures != 0 {
 						t.Errorf("%+v, %v; want %d processed", s, err, len(want))
 					}
 					if strings.Contains(log.String(), "expired") {
@@ -146,31 +147,31 @@ func TestReadTimeGone(t *testing.T) {
 		time.Sleep(time.Second)
 		q := mapper.Query{Kind: "User", ReadTime: time.Now()}
 		time.Sleep(time.Second)
-		job, err := read.Start(t.Context(), w.engine, q, mapper.None{}, &mapper.StartOptions{PageSize: 10})
+		job, err := read.Start(t.Context(), w.engine, q, mapper.NoParams{}, &mapper.StartOptions{PageSize: 10})
 		if err != nil {
 			t.Fatal(err)
 		}
 		const gone = "can't be read as it was at 2000-"
 		for range 2 { // resuming does not help, and does not go on for ever
 			s, err := job.Wait(t.Context())
-			if err != nil || s.State != mapper.Failed || !strings.Contains(s.Error, gone) || s.Processed == 0 {
+			if err != nil || s.State != mapper.StateFailed || !strings.Contains(s.Error, gone) || s.Processed == 0 {
 				t.Fatalf("%+v, %v", s, err)
 			}
 			if err := job.Resume(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Failed {
+		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateFailed {
 			t.Errorf("%+v, %v", s, err)
 		}
 		for _, at := range []time.Time{q.ReadTime, time.Now().Add(time.Hour)} {
 			q.ReadTime = at
-			if _, err := read.Start(t.Context(), w.engine, q, mapper.None{}, nil); !errors.Is(err,
-				mapper.ErrArguments) || !strings.Contains(fmt.Sprint(err), gone) {
+			if _, err := read.Start(t.Context(), w.engine, q, mapper.NoParams{}, nil); !errors.Is(err,
+				mapper.ErrInvalidArgument) || !strings.Contains(fmt.Sprint(err), gone) {
 				t.Errorf("at %v: %v", at, err)
 			}
 			if _, err := mapper.Plan(t.Context(), w.engine, q, &mapper.PlanOptions{Visit: true}); !errors.Is(err,
-				mapper.ErrArguments) {
+				mapper.ErrInvalidArgument) {
 				t.Errorf("plan at %v: %v", at, err)
 			}
 		}
@@ -184,14 +185,14 @@ func TestKeysOnly(t *testing.T) {
 	t.Parallel()
 	var r readout
 	read := r.visit(0, 0)
-	remove := mapper.Update("remove", func(_ context.Context, u *mapper.Entity[user], _ mapper.None) error {
+	remove := mapper.Update("remove", func(_ context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
 		if u.Value != (user{}) {
 			return errors.New("it was read")
 		}
 		u.Delete(u.Key)
 		return nil
 	})
-	change := mapper.Update("change", func(_ context.Context, u *mapper.Entity[user], _ mapper.None) error {
+	change := mapper.Update("change", func(_ context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
 		u.Value.Active = true
 		return nil
 	})
@@ -199,15 +200,15 @@ func TestKeysOnly(t *testing.T) {
 		const n = 5000
 		w := newWorld(t, setting{}, read, remove, change)
 		keys, users := w.putUsers(rand.New(rand.NewPCG(1, 0)), n)
-		run := func(m *mapper.Mapper[mapper.None]) (*mapper.Status, int64) {
+		run := func(m *mapper.Mapper[mapper.NoParams]) (*mapper.Status, int64) {
 			used := w.emulator.Usage()
-			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "User", KeysOnly: true}, mapper.None{},
-				&mapper.StartOptions{PageSize: 100, Workers: 10, FailureLimit: -1})
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "User", KeysOnly: true}, mapper.NoParams{},
+				&mapper.StartOptions{PageSize: 100, ExpectedWorkers: 10, FailureLimit: -1})
 			if err != nil {
 				t.Fatal(err)
 			}
 			s, err := job.Wait(t.Context())
-			if err != nil || s.Open > 0 {
+			if err != nil || s.OpenRanges > 0 {
 				t.Fatalf("%+v, %v", s, err)
 			}
 			return s, w.emulator.Usage().Sub(used).Reads
@@ -248,7 +249,7 @@ func TestStartRepeated(t *testing.T) {
 		q := mapper.Query{Kind: "User", ReadTime: time.Now()}
 		for range 2 {
 			time.Sleep(time.Second)
-			job, err := read.Start(t.Context(), w.engine, q, mapper.None{}, &mapper.StartOptions{ID: "same"})
+			job, err := read.Start(t.Context(), w.engine, q, mapper.NoParams{}, &mapper.StartOptions{ID: "same"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -257,7 +258,8 @@ func TestStartRepeated(t *testing.T) {
 			}
 			time.Sleep(2 * time.Hour)
 		}
-		if _, err := read.Start(t.Context(), w.engine, q, mapper.None{}, nil); !errors.Is(err, mapper.ErrArguments) {
+		if _, err := read.Start(t.Context(), w.engine, q, mapper.NoParams{}, nil); !errors.Is(err,
+			mapper.ErrInvalidArgument) {
 			t.Errorf("another job: %v", err)
 		}
 	})
@@ -278,14 +280,15 @@ func (s *strict) Save() ([]datastore.Property, error) {
 // TestKeysOnlyUnsaved has a type whose empty value can't be saved.
 func TestKeysOnlyUnsaved(t *testing.T) {
 	t.Parallel()
-	remove := mapper.Update("remove", func(_ context.Context, u *mapper.Entity[strict], _ mapper.None) error {
+	remove := mapper.Update("remove", func(_ context.Context, u *mapper.Entity[strict], _ mapper.NoParams) error {
 		u.Delete(u.Key)
 		return nil
 	})
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, remove)
 		w.putUsers(rand.New(rand.NewPCG(1, 0)), 30)
-		job, err := remove.Start(t.Context(), w.engine, mapper.Query{Kind: "User", KeysOnly: true}, mapper.None{}, nil)
+		job, err := remove.Start(t.Context(), w.engine, mapper.Query{Kind: "User", KeysOnly: true}, mapper.NoParams{},
+			nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -34,13 +34,13 @@ type Team struct {
 	Large bool // new
 }
 
-var SetLarge = mapper.Update("set-large", func(_ context.Context, t *mapper.Entity[Team], _ mapper.None) error {
+var SetLarge = mapper.Update("set-large", func(_ context.Context, t *mapper.Entity[Team], _ mapper.NoParams) error {
 	t.Value.Large = t.Value.Seats > 10
 	return nil
 })
 
 func startBackfill(ctx context.Context, m *mapper.Engine) (*mapper.Job, error) {
-	return SetLarge.Start(ctx, m, mapper.Query{Kind: "Team"}, mapper.None{}, &mapper.StartOptions{ID: "set-large"})
+	return SetLarge.Start(ctx, m, mapper.Query{Kind: "Team"}, mapper.NoParams{}, &mapper.StartOptions{ID: "set-large"})
 }
 
 func Example_backfill() {
@@ -63,7 +63,7 @@ func Example_backfill() {
 type Session struct{ Seen time.Time }
 
 var DeleteSessions = mapper.Update("delete-sessions",
-	func(_ context.Context, s *mapper.Entity[Session], _ mapper.None) error {
+	func(_ context.Context, s *mapper.Entity[Session], _ mapper.NoParams) error {
 		s.Delete(s.Key)
 		return nil
 	})
@@ -74,7 +74,7 @@ func startDeletion(ctx context.Context, m *mapper.Engine, before time.Time) (*ma
 		Kind:     "Session",
 		KeysOnly: true, // the function needs no more
 		Filters:  []mapper.Filter{mapper.Where("Seen", "<", before)},
-	}, mapper.None{}, &mapper.StartOptions{ID: "delete-sessions-" + before.Format("2006-01-02")})
+	}, mapper.NoParams{}, &mapper.StartOptions{ID: "delete-sessions-" + before.Format("2006-01-02")})
 }
 
 func Example_deleteByAge() {
@@ -100,7 +100,7 @@ func Example_deleteByAge() {
 // Move to another key.
 
 var MoveUsers = mapper.Update("move-users",
-	func(_ context.Context, u *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+	func(_ context.Context, u *mapper.Entity[datastore.PropertyList], _ mapper.NoParams) error {
 		stored := u.Stored()
 		email := strings.ToLower(stored.Properties["Email"].GetStringValue())
 		if email == "" {
@@ -112,7 +112,8 @@ var MoveUsers = mapper.Update("move-users",
 	})
 
 func startMove(ctx context.Context, m *mapper.Engine) (*mapper.Job, error) {
-	return MoveUsers.Start(ctx, m, mapper.Query{Kind: "User"}, mapper.None{}, &mapper.StartOptions{ID: "move-users"})
+	return MoveUsers.Start(ctx, m, mapper.Query{Kind: "User"}, mapper.NoParams{},
+		&mapper.StartOptions{ID: "move-users"})
 }
 
 func Example_move() {
@@ -128,7 +129,7 @@ func Example_move() {
 	var ann person
 	err = client.Get(ctx, datastore.NameKey("Customer", "ann@example.com", nil), &ann)
 	fmt.Println(s.State, s.Written, "moved,", s.Failures, "failed,", ann.Name, err)
-	failures, _, err := job.Failures(ctx, "")
+	failures, _, err := job.FailuresPage(ctx, "")
 	fmt.Println(len(failures), "listed,", err)
 	fmt.Println(failures[0].Error)
 	// Output:
@@ -140,7 +141,7 @@ func Example_move() {
 // Move with descendants.
 
 var MoveTeams = mapper.Update("move-teams",
-	func(_ context.Context, t *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+	func(_ context.Context, t *mapper.Entity[datastore.PropertyList], _ mapper.NoParams) error {
 		to := datastore.NameKey("Club", fmt.Sprint("team ", t.Key.ID), nil)
 		if slices.ContainsFunc(t.Value, func(p datastore.Property) bool { return p.Name == "MovedTo" }) {
 			return mapper.Skip // it has been moved
@@ -151,7 +152,7 @@ var MoveTeams = mapper.Update("move-teams",
 	})
 
 var MovePlayers = mapper.Update("move-players",
-	func(ctx context.Context, p *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+	func(ctx context.Context, p *mapper.Entity[datastore.PropertyList], _ mapper.NoParams) error {
 		var parent struct{ MovedTo *datastore.Key }
 		if err := p.Get(ctx, p.Key.Parent, &parent); err != nil {
 			return err
@@ -175,10 +176,10 @@ func Example_moveWithDescendants() {
 	put(client, team, &Team{Seats: 11})
 	put(client, datastore.IDKey("Player", 1, team), &player{"Ann"})
 	for _, move := range []struct {
-		mapper *mapper.Mapper[mapper.None]
+		mapper *mapper.Mapper[mapper.NoParams]
 		kind   string
 	}{{MoveTeams, "Team"}, {MovePlayers, "Player"}} { // one after the other
-		job, err := move.mapper.Start(ctx, m, mapper.Query{Kind: move.kind}, mapper.None{}, nil)
+		job, err := move.mapper.Start(ctx, m, mapper.Query{Kind: move.kind}, mapper.NoParams{}, nil)
 		fmt.Println(move.kind, wait(ctx, job, err).State)
 	}
 	club := datastore.NameKey("Club", "team 7", nil)
@@ -203,8 +204,10 @@ type Member struct {
 }
 
 var NameClubs = mapper.UpdateReading("name-clubs",
-	func(m *mapper.Entity[Member], _ mapper.None) []*datastore.Key { return []*datastore.Key{m.Value.Club} },
-	func(ctx context.Context, m *mapper.Entity[Member], _ mapper.None) error {
+	func(m *mapper.Entity[Member], _ mapper.NoParams) []*datastore.Key {
+		return []*datastore.Key{m.Value.Club}
+	},
+	func(ctx context.Context, m *mapper.Entity[Member], _ mapper.NoParams) error {
 		var club Club
 		if err := m.Get(ctx, m.Value.Club, &club); err != nil {
 			return err
@@ -220,7 +223,7 @@ func Example_join() {
 	club, ann := datastore.NameKey("Club", "chess", nil), datastore.NameKey("Member", "ann", nil)
 	put(client, club, &Club{"Chess"})
 	put(client, ann, &Member{Club: club})
-	job, err := NameClubs.Start(ctx, m, mapper.Query{Kind: "Member"}, mapper.None{}, nil)
+	job, err := NameClubs.Start(ctx, m, mapper.Query{Kind: "Member"}, mapper.NoParams{}, nil)
 	s := wait(ctx, job, err)
 	var named Member
 	err = client.Get(ctx, ann, &named)
@@ -235,20 +238,21 @@ type Card struct {
 	Points int64
 }
 
-var MergeCards = mapper.Update("merge-cards", func(ctx context.Context, c *mapper.Entity[Card], _ mapper.None) error {
-	first := datastore.NameKey("Card", strings.ToLower(c.Value.Email), nil)
-	if c.Key.Equal(first) {
-		return mapper.Skip // it is the one that stays
-	}
-	var merged Card
-	if err := c.Get(ctx, first, &merged); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
-		return err
-	}
-	merged.Email, merged.Points = first.Name, merged.Points+c.Value.Points
-	c.Put(first, &merged)
-	c.Delete(c.Key)
-	return nil
-})
+var MergeCards = mapper.Update("merge-cards",
+	func(ctx context.Context, c *mapper.Entity[Card], _ mapper.NoParams) error {
+		first := datastore.NameKey("Card", strings.ToLower(c.Value.Email), nil)
+		if c.Key.Equal(first) {
+			return mapper.Skip // it is the one that stays
+		}
+		var merged Card
+		if err := c.Get(ctx, first, &merged); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
+			return err
+		}
+		merged.Email, merged.Points = first.Name, merged.Points+c.Value.Points
+		c.Put(first, &merged)
+		c.Delete(c.Key)
+		return nil
+	})
 
 func Example_merge() {
 	ctx := context.Background()
@@ -257,7 +261,7 @@ func Example_merge() {
 	for i, a := range []Card{{"ann@example.com", 3}, {"Ann@example.com", 4}, {"bob@example.com", 5}} {
 		put(client, datastore.IDKey("Card", int64(i+1), nil), &a)
 	}
-	job, err := MergeCards.Start(ctx, m, mapper.Query{Kind: "Card"}, mapper.None{}, nil)
+	job, err := MergeCards.Start(ctx, m, mapper.Query{Kind: "Card"}, mapper.NoParams{}, nil)
 	s := wait(ctx, job, err)
 	var ann Card
 	err = client.Get(ctx, datastore.NameKey("Card", "ann@example.com", nil), &ann)
@@ -274,7 +278,7 @@ func startNightly(ctx context.Context, m *mapper.Engine, due time.Time, zone *ti
 	night := time.Date(year, month, day, 0, 0, 0, 0, time.UTC) // a date: no clock is put forward or back in it
 	job, err := DeleteSessions.Start(ctx, m, mapper.Query{
 		Kind: "Session", KeysOnly: true, Filters: []mapper.Filter{mapper.Where("Seen", "<", night.AddDate(0, 0, -30))},
-	}, mapper.None{}, &mapper.StartOptions{
+	}, mapper.NoParams{}, &mapper.StartOptions{
 		ID:         id(night), // the scheduler may call twice: it is one job
 		AllowEmpty: true,      // there may be no sessions at all
 	})
@@ -282,7 +286,7 @@ func startNightly(ctx context.Context, m *mapper.Engine, due time.Time, zone *ti
 		return nil, err
 	}
 	// The records of the job of a week ago are needed no more.
-	err = m.Job(id(night.AddDate(0, 0, -7))).CleanUp(ctx, &mapper.CleanUpOptions{Job: true})
+	err = m.Job(id(night.AddDate(0, 0, -7))).CleanUp(ctx, &mapper.CleanUpOptions{IncludeJob: true})
 	if errors.Is(err, mapper.ErrNoSuchJob) {
 		err = nil
 	}
@@ -299,7 +303,7 @@ func Example_nightly() {
 		fmt.Println(job.ID, wait(ctx, job, err).State)
 	}
 	s, err := m.Job("expire-2026-10-01").Status(ctx)
-	fmt.Println("the first one is cleaned up:", errors.Is(err, mapper.ErrNoSuchJob) || s.Cleaning)
+	fmt.Println("the first one is cleaned up:", errors.Is(err, mapper.ErrNoSuchJob) || s.CleaningUp)
 	// Output:
 	// expire-2026-10-01 succeeded
 	// expire-2026-10-01 succeeded
@@ -316,7 +320,7 @@ func TestNights(t *testing.T) {
 	if err != nil {
 		t.Skip("no time zones are installed: ", err)
 	}
-	mappertest.Run(t, mapper.Set(DeleteSessions), nil, func(t *testing.T, w *mappertest.World) {
+	mappertest.Run(t, []mapper.AnyMapper{DeleteSessions}, nil, func(t *testing.T, w *mappertest.Env) {
 		for _, first := range []time.Time{time.Date(2026, 3, 26, 1, 0, 0, 0, zone),
 			time.Date(2026, 10, 22, 1, 0, 0, 0, zone)} {
 			for i := range 6 {
@@ -327,13 +331,17 @@ func TestNights(t *testing.T) {
 						t.Errorf("the night of %v is the job %+v, %v", due, job, err)
 						continue
 					}
-					if _, err := job.Wait(t.Context()); err != nil {
+					s, err := job.Wait(t.Context())
+					if err == nil {
+						err = s.Err()
+					}
+					if err != nil {
 						t.Error(err)
 					}
 				}
 			}
 		}
-		jobs, _, err := w.Engine.Jobs(t.Context(), nil, "")
+		jobs, _, err := w.Engine.JobsPage(t.Context(), nil, "")
 		if err != nil || len(jobs) != 12 {
 			t.Errorf("%d jobs, %v, want one for each of 12 nights", len(jobs), err)
 		}
@@ -347,8 +355,8 @@ type Bucket interface {
 	Put(ctx context.Context, name string, content []byte) error
 }
 
-func export(bucket Bucket) *mapper.Mapper[mapper.None] {
-	return mapper.Visit("export-teams", func(ctx context.Context, t *mapper.Entity[Team], _ mapper.None) error {
+func export(bucket Bucket) *mapper.Mapper[mapper.NoParams] {
+	return mapper.Visit("export-teams", func(ctx context.Context, t *mapper.Entity[Team], _ mapper.NoParams) error {
 		content, err := json.Marshal(t.Value)
 		if err != nil {
 			return mapper.Permanent(err)
@@ -360,12 +368,12 @@ func export(bucket Bucket) *mapper.Mapper[mapper.None] {
 }
 
 func startExport(
-	ctx context.Context, m *mapper.Engine, export *mapper.Mapper[mapper.None], at time.Time,
+	ctx context.Context, m *mapper.Engine, export *mapper.Mapper[mapper.NoParams], at time.Time,
 ) (*mapper.Job, error) {
 	return export.Start(ctx, m, mapper.Query{
 		Kind:     "Team",
 		ReadTime: at, // all entities are as they were at that time, whoever changes them meanwhile
-	}, mapper.None{}, &mapper.StartOptions{ID: "export-" + at.UTC().Format("20060102-150405")})
+	}, mapper.NoParams{}, &mapper.StartOptions{ID: "export-" + at.UTC().Format("20060102-150405")})
 }
 
 func Example_export() {
@@ -402,16 +410,16 @@ func (m *memory) Put(_ context.Context, name string, content []byte) error {
 
 // engine returns an engine on the embedded emulators.
 func engine(
-	ctx context.Context, mappers ...mapper.Definition,
+	ctx context.Context, mappers ...mapper.AnyMapper,
 ) (client *datastore.Client, m *mapper.Engine, stop func()) {
 	e, err := emulator.Start(nil)
 	if err != nil {
 		log.Fatal(err)
 	}
-	if client, err = e.Datastore(ctx, "example"); err != nil {
+	if client, err = e.DatastoreClient(ctx, "example"); err != nil {
 		log.Fatal(err)
 	}
-	taskClient, err := e.CloudTasks(ctx)
+	taskClient, err := e.TasksClient(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -423,11 +431,11 @@ func engine(
 	mux := http.NewServeMux()
 	server := httptest.NewServer(mux)
 	queue, err := tasks.NewQueue(taskClient, location+"/queues/mapper", server.URL+"/mapper/",
-		&tasks.Options{Unverified: true})
+		&tasks.Options{InsecureSkipVerify: true})
 	if err != nil {
 		log.Fatal(err)
 	}
-	if m, err = mapper.New(client, queue, &mapper.Options{Mappers: mappers}); err != nil {
+	if m, err = mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: mappers}); err != nil {
 		log.Fatal(err)
 	}
 	mux.Handle("/mapper/", m.Handler())
@@ -450,6 +458,9 @@ func wait(ctx context.Context, job *mapper.Job, err error) *mapper.Status {
 		log.Fatal(err)
 	}
 	s, err := job.Wait(ctx)
+	if err == nil {
+		err = s.Err()
+	}
 	if err != nil {
 		log.Fatal(err)
 	}

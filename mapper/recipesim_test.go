@@ -37,11 +37,12 @@ func simulateRecipe(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 44))
 	r := &recipe{undoSimulation: &undoSimulation{rng: rng, faults: emulator.NewFaults(seed, trouble(rng)...),
 		n: 10 + rng.IntN(200)}}
-	all := mapper.Set(NameClubs, MergeCards, MoveUsers, MoveTeams, MovePlayers)
+	all := []mapper.AnyMapper{NameClubs, MergeCards, MoveUsers, MoveTeams, MovePlayers}
 	r.faults.Pause()
 	r.world = newWorld(t, setting{
-		emulator: emulator.Options{Faults: r.faults, Pessimistic: rng.IntN(3) == 0, Retention: 60 * 24 * time.Hour},
-		queue:    few(int32(1 + rng.IntN(12))), deadline: time.Duration(60+rng.IntN(1200)) * time.Second,
+		emulator: emulator.Options{Faults: r.faults, PessimisticConcurrency: rng.IntN(3) == 0,
+			Retention: 60 * 24 * time.Hour},
+		queue: few(int32(1 + rng.IntN(12))), deadline: time.Duration(60+rng.IntN(1200)) * time.Second,
 		plain: rng.IntN(4) == 0,
 	}, all...)
 	r.fleet = newFleet(r.world, seed, 1+rng.IntN(4), all...)
@@ -75,19 +76,20 @@ func (r *recipe) run(act func(rng *rand.Rand), jobs ...string) (last *mapper.Sta
 			}
 		})
 	}
-	mappers := map[string]*mapper.Mapper[mapper.None]{
+	mappers := map[string]*mapper.Mapper[mapper.NoParams]{
 		"Member": NameClubs, "Card": MergeCards, "User": MoveUsers, "Team": MoveTeams, "Player": MovePlayers,
 	}
 	for _, kind := range jobs {
 		r.again("start", func() error {
-			_, err := mappers[kind].Start(r.Context(), r.fleet.pick().engine, mapper.Query{Kind: kind}, mapper.None{},
+			_, err := mappers[kind].Start(r.Context(), r.fleet.pick().engine, mapper.Query{Kind: kind},
+				mapper.NoParams{},
 				&mapper.StartOptions{
 					ID: kind, PageSize: 3 + r.rng.IntN(60), FailureLimit: -1, AllowEmpty: true,
 				})
 			return err
 		})
 		last = r.await(kind)
-		if !last.State.Ended() || last.State == mapper.Failed {
+		if !last.State.Ended() || last.State == mapper.StateFailed {
 			r.Errorf("the job over %s is %s: %s", kind, last.State, last.Error)
 		}
 	}
@@ -114,7 +116,7 @@ func all[T any](r *recipe, kind string) (keys []*datastore.Key, entities []T) {
 // failures returns how many entities of a job have failed. All have to say one thing.
 func (r *recipe) failures(kind, why string) (n int) {
 	for cursor := ""; ; {
-		failures, next, err := r.engine.Job(kind).Failures(r.Context(), cursor)
+		failures, next, err := r.engine.Job(kind).FailuresPage(r.Context(), cursor)
 		r.must(err)
 		for _, f := range failures {
 			if n++; !strings.Contains(f.Error, why) {

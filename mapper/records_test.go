@@ -75,7 +75,7 @@ func checkInvariants(t testing.TB, client *datastore.Client) {
 // checkRecords checks the ranges of one job in a state.
 func checkRecords(t testing.TB, job, state string, ranges []record) {
 	t.Helper()
-	succeeded := state == string(mapper.Succeeded) || state == string(mapper.SucceededWithFailures)
+	succeeded := state == string(mapper.StateSucceeded) || state == string(mapper.StateSucceededWithFailures)
 	var tiles []record
 	for _, r := range ranges {
 		if succeeded && r.State != "done" {
@@ -192,9 +192,9 @@ func TestRecordsStayColdAmongMany(t *testing.T) {
 			queue: few(1000)}, failing77)
 		w.putAccounts(names(n))
 		faults.Resume()
-		s := over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 20, Workers: 1000, FailureLimit: -1})
+		s := over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 20, ExpectedWorkers: 1000, FailureLimit: -1})
 		faults.Pause()
-		if s.State != mapper.SucceededWithFailures || s.Failures != n/100 || w.most.Load() < busy {
+		if s.State != mapper.StateSucceededWithFailures || s.Failures != n/100 || w.most.Load() < busy {
 			t.Errorf("status %+v, %d at once", s, w.most.Load())
 		}
 		if err := w.engine.Job("j").Retry(t.Context()); err != nil {

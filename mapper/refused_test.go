@@ -61,14 +61,14 @@ func refuse(
 // A refusedWorld has an operator whose calls are refused.
 type refusedWorld struct {
 	*world
-	mapper   *mapper.Mapper[mapper.None]
+	mapper   *mapper.Mapper[mapper.NoParams]
 	operator *mapper.Engine
 	job      *mapper.Job // the operator's, of a job that has failures
 }
 
 func newRefusedWorld(t *testing.T) *refusedWorld {
 	w := new(refusedWorld)
-	w.mapper = mapper.Update("refused", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+	w.mapper = mapper.Update("refused", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 		time.Sleep(10 * time.Millisecond)
 		if strings.HasSuffix(a.Key.Name, "7") {
 			return mapper.Permanent(errors.New("no"))
@@ -79,33 +79,36 @@ func newRefusedWorld(t *testing.T) *refusedWorld {
 	w.world = newWorld(t, setting{queue: few(2)}, w.mapper)
 	w.putAccounts(names(30))
 	intercept := option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(refuse))
-	database, err := w.emulator.Datastore(t.Context(), "test", mapper.WithVersions(), intercept)
+	database, err := w.emulator.DatastoreClient(t.Context(), "test", mapper.ClientOption(), intercept)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { database.Close() })
-	client, err := w.emulator.CloudTasks(t.Context(), intercept)
+	client, err := w.emulator.TasksClient(t.Context(), intercept)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
-	queue, err := tasks.NewQueue(client, queueName, target, &tasks.Options{Unverified: true})
+	queue, err := tasks.NewQueue(client, queueName, target, &tasks.Options{InsecureSkipVerify: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	w.operator, err = mapper.New(database, queue, &mapper.Options{Mappers: mapper.Set(w.mapper), Logger: log})
+	w.operator, err = mapper.NewEngine(database, queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{w.mapper},
+		Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.job = w.operator.Job("j")
+	mapper.LetTick(w.engine, "refused")
+	mapper.LetTick(w.operator, "refused")
 	return w
 }
 
 // start starts the job.
 func (w *refusedWorld) start(ctx context.Context, e *mapper.Engine) error {
-	o := &mapper.StartOptions{ID: "j", PageSize: 5, Workers: 2}
-	_, err := w.mapper.Start(ctx, e, mapper.Query{Kind: "Account"}, mapper.None{}, o)
+	o := &mapper.StartOptions{ID: "j", PageSize: 5, ExpectedWorkers: 2}
+	_, err := w.mapper.Start(ctx, e, mapper.Query{Kind: "Account"}, mapper.NoParams{}, o)
 	return err
 }
 
@@ -129,13 +132,14 @@ func (w *refusedWorld) undone() {
 	time.Sleep(2 * time.Minute)
 }
 
-func (w *refusedWorld) schedule() *mapper.Schedule[mapper.None] {
-	return mapper.NewSchedule("refused", w.mapper, mapper.QueueTick)
+func (w *refusedWorld) schedule() *mapper.Schedule[mapper.NoParams] {
+	return mapper.NewSchedule("refused", w.mapper, mapper.OverlapQueue)
 }
 
 // tick has the schedule tick on a day.
 func (w *refusedWorld) tick(ctx context.Context, e *mapper.Engine, day int) error {
-	_, err := w.schedule().Tick(ctx, e, midnight.AddDate(0, 0, day), mapper.Query{Kind: "Account"}, mapper.None{}, nil)
+	_, err := w.schedule().Tick(ctx, e, midnight.AddDate(0, 0, day), mapper.Query{Kind: "Account"}, mapper.NoParams{},
+		nil)
 	return err
 }
 
@@ -215,13 +219,13 @@ var refusedOperations = map[string]refusedOperation{
 	"clean up": {
 		before: (*refusedWorld).ran,
 		do: func(ctx context.Context, w *refusedWorld) error {
-			return w.job.CleanUp(ctx, &mapper.CleanUpOptions{Job: true})
+			return w.job.CleanUp(ctx, &mapper.CleanUpOptions{IncludeJob: true})
 		},
 	},
 	"set rate": {
 		before: (*refusedWorld).running,
 		do: func(ctx context.Context, w *refusedWorld) error {
-			return w.job.SetRateFor(ctx, mapper.Rate{Entities: 100}, time.Hour)
+			return w.job.SetRateFor(ctx, mapper.Rate{EntitiesPerSecond: 100}, time.Hour)
 		},
 	},
 	"status": {
@@ -239,16 +243,16 @@ var refusedOperations = map[string]refusedOperation{
 	},
 	"failures": {
 		before: (*refusedWorld).ran,
-		do:     func(ctx context.Context, w *refusedWorld) error { return errOf2(w.job.Failures(ctx, "")) },
+		do:     func(ctx context.Context, w *refusedWorld) error { return errOf2(w.job.FailuresPage(ctx, "")) },
 	},
 	"causes": {
 		before: (*refusedWorld).ran,
-		do:     func(ctx context.Context, w *refusedWorld) error { return errOf(w.job.Causes(ctx)) },
+		do:     func(ctx context.Context, w *refusedWorld) error { return errOf(w.job.FailureCauses(ctx)) },
 	},
 	"left": {
 		before: (*refusedWorld).undone,
 		do: func(ctx context.Context, w *refusedWorld) error {
-			return errOf2(w.operator.Job("undo-j").Left(ctx, ""))
+			return errOf2(w.operator.Job("undo-j").NotUndonePage(ctx, ""))
 		},
 	},
 	"examples": {
@@ -267,7 +271,7 @@ var refusedOperations = map[string]refusedOperation{
 	},
 	"list jobs": {
 		before: (*refusedWorld).ran,
-		do:     func(ctx context.Context, w *refusedWorld) error { return errOf2(w.operator.Jobs(ctx, nil, "")) },
+		do:     func(ctx context.Context, w *refusedWorld) error { return errOf2(w.operator.JobsPage(ctx, nil, "")) },
 	},
 	"tick": {
 		do:    func(ctx context.Context, w *refusedWorld) error { return w.tick(ctx, w.operator, 0) },
@@ -285,10 +289,10 @@ var refusedOperations = map[string]refusedOperation{
 	},
 	"revive": {
 		before: (*refusedWorld).running,
-		do:     func(ctx context.Context, w *refusedWorld) error { return w.operator.Revive(ctx) },
+		do:     func(ctx context.Context, w *refusedWorld) error { return w.operator.ReviveJobs(ctx) },
 		helps:  []string{"RunQuery", "GetTask", "GetTask"},
 	},
-	"ready": {do: func(ctx context.Context, w *refusedWorld) error { return w.operator.Ready(ctx) }},
+	"ready": {do: func(ctx context.Context, w *refusedWorld) error { return w.operator.CheckReady(ctx) }},
 }
 
 // TestRefusedCalls has every call of every operation be refused, one at a time: the operation

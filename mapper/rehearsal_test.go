@@ -36,7 +36,7 @@ var eventful = mapper.Update("eventful", func(_ context.Context, a *mapper.Entit
 		return mapper.Permanent(errors.New("seven"))
 	}
 	return nil
-}).OnDone(func(_ context.Context, d *mapper.Done, _ credit) error {
+}).WithFinalizer(func(_ context.Context, d *mapper.Completion, _ credit) error {
 	d.Put(datastore.NameKey("Note", "the end", nil), &account{})
 	return nil
 })
@@ -71,7 +71,7 @@ func TestRehearsal(t *testing.T) {
 			o.PageSize, o.FailureLimit = 50, -1
 			return eventful.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{5}, &o)
 		}
-		job, err := start(mapper.StartOptions{ID: "tried", Rehearse: true})
+		job, err := start(mapper.StartOptions{ID: "tried", DryRun: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +84,7 @@ func TestRehearsal(t *testing.T) {
 			"would(delete)":             100,
 			"would(put another entity)": 100, "would(delete another entity)": 100,
 		}
-		if diff := cmp.Diff(want, s.Counters); diff != "" || s.State != mapper.SucceededWithFailures ||
+		if diff := cmp.Diff(want, s.Counters); diff != "" || s.State != mapper.StateSucceededWithFailures ||
 			s.Processed != 900 || s.Failures != 100 || s.Written != 500 || s.Mapper != "rehearsal:eventful" {
 			t.Errorf("%+v; counters (-want +got):\n%s", s, diff)
 		}
@@ -107,23 +107,23 @@ func TestRehearsal(t *testing.T) {
 			t.Errorf("%+v, %v", proof, err)
 		}
 		// It is a rehearsal for good.
-		if _, err := start(mapper.StartOptions{ID: "tried"}); !errors.Is(err, mapper.ErrOtherArguments) {
+		if _, err := start(mapper.StartOptions{ID: "tried"}); !errors.Is(err, mapper.ErrIDTaken) {
 			t.Errorf("the job itself under the ID of its rehearsal: %v", err)
 		}
-		if again, err := start(mapper.StartOptions{ID: "tried", Rehearse: true}); err != nil || again.ID != "tried" {
+		if again, err := start(mapper.StartOptions{ID: "tried", DryRun: true}); err != nil || again.ID != "tried" {
 			t.Errorf("the rehearsal once more: %v", err)
 		}
-		if _, err := slowVisit.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-			&mapper.StartOptions{Rehearse: true}); !errors.Is(err, mapper.ErrArguments) ||
+		if _, err := slowVisit.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{DryRun: true}); !errors.Is(err, mapper.ErrInvalidArgument) ||
 			!strings.Contains(err.Error(), "no Update") {
 			t.Errorf("the rehearsal of a visit: %v", err)
 		}
-		if _, err := w.engine.StartNamed(ctx, "none", mapper.Query{Kind: "Account"}, nil, nil); err == nil ||
+		if _, err := w.engine.StartByName(ctx, "none", mapper.Query{Kind: "Account"}, nil, nil); err == nil ||
 			strings.Contains(err.Error(), "rehearsal:") || !strings.Contains(err.Error(), "eventful") {
 			t.Errorf("an unknown mapper: %v", err)
 		}
-		named, err := w.engine.StartNamed(ctx, "eventful", mapper.Query{Kind: "Account"}, []byte(`{"Amount": 5}`),
-			&mapper.StartOptions{ID: "named", Rehearse: true, FailureLimit: -1})
+		named, err := w.engine.StartByName(ctx, "eventful", mapper.Query{Kind: "Account"}, []byte(`{"Amount": 5}`),
+			&mapper.StartOptions{ID: "named", DryRun: true, FailureLimit: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -145,6 +145,6 @@ func TestRehearsal(t *testing.T) {
 }
 
 // slowVisit is a mapper that is no Update.
-var slowVisit = mapper.Visit("slow-visit", func(context.Context, *mapper.Entity[account], mapper.None) error {
+var slowVisit = mapper.Visit("slow-visit", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
 	return nil
 })

@@ -52,7 +52,7 @@ func TestRetention(t *testing.T) {
 			before.Settings.Retain != o.Retain {
 			t.Fatalf("clean up at %v, want %v: %+v", before.CleanUpAt, want, before)
 		}
-		listed, _, err := w.engine.Jobs(t.Context(), nil, "")
+		listed, _, err := w.engine.JobsPage(t.Context(), nil, "")
 		if err != nil || len(listed) != 2 || !listed[1].CleanUpAt.Equal(before.CleanUpAt) ||
 			!listed[0].CleanUpAt.IsZero() {
 			t.Errorf("%+v, %v", listed, err)
@@ -86,20 +86,20 @@ func TestRetention(t *testing.T) {
 		}
 		after := w.status(job)
 		if after.Processed != ended.Processed || after.Failures != ended.Failures || !after.CleanedUp ||
-			after.Cleaning || !after.CleanUpAt.IsZero() || after.RetiredAt.IsZero() {
+			after.CleaningUp || !after.CleanUpAt.IsZero() || after.RetiredAt.IsZero() {
 			t.Errorf("status %+v", after)
 		}
 		says := "were cleaned up on " + after.RetiredAt.Format(time.DateOnly) + ", as its retention of 40 days says"
 		for what, f := range map[string]func() error{
 			"undo":     func() error { _, err := job.Undo(t.Context(), nil); return err },
 			"retry":    func() error { return job.Retry(t.Context()) },
-			"failures": func() error { _, _, err := job.Failures(t.Context(), ""); return err },
-			"causes":   func() error { _, err := job.Causes(t.Context()); return err },
+			"failures": func() error { _, _, err := job.FailuresPage(t.Context(), ""); return err },
+			"causes":   func() error { _, err := job.FailureCauses(t.Context()); return err },
 			"examples": func() error { _, err := job.Examples(t.Context()); return err },
 			"verify":   func() error { _, err := job.Verify(t.Context()); return err },
 			"retain":   func() error { return job.SetRetain(t.Context(), mapper.RetainAlways) },
 		} {
-			if err := f(); !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), says) {
+			if err := f(); !errors.Is(err, mapper.ErrWrongState) || !strings.Contains(err.Error(), says) {
 				t.Errorf("%s: %v, want %q", what, err, says)
 			}
 		}
@@ -107,7 +107,7 @@ func TestRetention(t *testing.T) {
 			t.Errorf("the same start ran again: %+v", s)
 		}
 		acts, err := job.History(t.Context())
-		if err != nil || acts[len(acts)-1].What != "cleaned up, as its retention of 40 days says" {
+		if err != nil || acts[len(acts)-1].Action != "cleaned up, as its retention of 40 days says" {
 			t.Errorf("%+v, %v", acts, err)
 		}
 	})
@@ -141,7 +141,7 @@ func TestRetentionOfOtherStates(t *testing.T) {
 		}
 
 		// A clean-up by hand that keeps failures: these go when their time has come.
-		o := &mapper.StartOptions{ID: "by-hand", PageSize: 10, Retain: 9 * day, Beside: true}
+		o := &mapper.StartOptions{ID: "by-hand", PageSize: 10, Retain: 9 * day, AllowOverlap: true}
 		over(w, failing77, o)
 		if err := w.engine.Job("by-hand").CleanUp(t.Context(), nil); err != nil {
 			t.Fatal(err)
@@ -150,7 +150,7 @@ func TestRetentionOfOtherStates(t *testing.T) {
 		if n := w.ranges("by-hand"); n != 3 {
 			t.Errorf("%d records of 3 failures", n)
 		}
-		if err := w.engine.Job("by-hand").SetRetain(t.Context(), day); !errors.Is(err, mapper.ErrArguments) {
+		if err := w.engine.Job("by-hand").SetRetain(t.Context(), day); !errors.Is(err, mapper.ErrInvalidArgument) {
 			t.Errorf("a retention of a day: %v", err)
 		}
 		time.Sleep(8 * day)
@@ -173,7 +173,7 @@ func TestRetentionOfOtherStates(t *testing.T) {
 		if n := w.ranges("lost"); n == 0 {
 			t.Fatal("its task was not lost")
 		}
-		if err := w.engine.Revive(t.Context()); err != nil {
+		if err := w.engine.ReviveJobs(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
@@ -199,7 +199,7 @@ func TestRetentionWaitsForUndo(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * day)
-		if err := w.engine.Revive(t.Context()); err != nil {
+		if err := w.engine.ReviveJobs(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
@@ -227,19 +227,21 @@ func TestDefaultRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, failing77)
 		for _, d := range []time.Duration{1, mapper.MinRetain - 1} {
-			if _, err := mapper.New(w.client, w.queue,
-				&mapper.Options{Mappers: mapper.Set(failing77), Retain: d}); !errors.Is(err, mapper.ErrArguments) ||
-				!strings.Contains(err.Error(), "Options.Retain") {
+			if _, err := mapper.NewEngine(w.client, w.queue,
+				&mapper.EngineOptions{Mappers: []mapper.AnyMapper{failing77}, Retain: d}); !errors.Is(err,
+				mapper.ErrInvalidArgument) ||
+				!strings.Contains(err.Error(), "EngineOptions.Retain") {
 				t.Errorf("%v: %v", d, err)
 			}
-			if _, err := failing77.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-				&mapper.StartOptions{Retain: d}); !errors.Is(err, mapper.ErrArguments) ||
+			if _, err := failing77.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+				&mapper.StartOptions{Retain: d}); !errors.Is(err, mapper.ErrInvalidArgument) ||
 				!strings.Contains(err.Error(), "StartOptions.Retain") {
 				t.Errorf("%v: %v", d, err)
 			}
 		}
 		w.putAccounts(names(300))
-		e, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(failing77), Retain: 10 * day,
+		e, err := mapper.NewEngine(w.client, w.queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{failing77},
+			Retain: 10 * day,
 			Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 		if err != nil {
 			t.Fatal(err)
@@ -261,8 +263,8 @@ func TestDefaultRetention(t *testing.T) {
 			t.Fatal(err)
 		}
 		want(undo, 10*day)
-		s := mapper.NewSchedule("nightly", failing77, mapper.SkipTick)
-		ticked, err := s.Tick(t.Context(), e, time.Now(), mapper.Query{Kind: "Account"}, mapper.None{}, nil)
+		s := mapper.NewSchedule("nightly", failing77, mapper.OverlapSkip)
+		ticked, err := s.Tick(t.Context(), e, time.Now(), mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,7 +21,7 @@ func TestOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		back := time.Now().Add(time.Hour)
-		m := mapper.Visit("call", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Visit("call", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			time.Sleep(5 * time.Millisecond)
 			if time.Now().Before(back) {
 				return errors.New("connection refused")
@@ -32,7 +32,7 @@ func TestOutage(t *testing.T) {
 		w := newWorld(t, setting{queue: few(10)}, m)
 		w.putAccounts(names(5000))
 		s := over(w, m, nil)
-		if s.State != mapper.Succeeded || s.Counters["called"] != 5000 || s.Failures > 0 {
+		if s.State != mapper.StateSucceeded || s.Counters["called"] != 5000 || s.Failures > 0 {
 			t.Errorf("the job ended as %q, with %d of 5000, %d failures: %s", s.State, s.Counters["called"], s.Failures,
 				s.Error)
 		}
@@ -49,20 +49,22 @@ func TestRetries(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		visit   bool
-		mapper  mapper.Retries
-		job     mapper.Retries
+		mapper  mapper.RetryPolicy
+		job     mapper.RetryPolicy
 		want    int
 		between []time.Duration // the attempts
 	}{
 		{name: "of an Update", want: 5, between: []time.Duration{1, 4, 16, 64}},
 		{name: "of a Visit", visit: true, want: 10, between: []time.Duration{1, 4, 16, 64, 256, 1024, 1024, 1024,
 			1024}},
-		{name: "of the mapper", visit: true, mapper: mapper.Retries{Attempts: 3, First: 10 * time.Second,
-			Max: 15 * time.Second}, want: 3, between: []time.Duration{10, 15}},
-		{name: "of the job", mapper: mapper.Retries{Attempts: 9, First: time.Minute}, job: mapper.Retries{Attempts: 2},
+		{name: "of the mapper", visit: true, mapper: mapper.RetryPolicy{MaxAttempts: 3, MinBackoff: 10 * time.Second,
+			MaxBackoff: 15 * time.Second}, want: 3, between: []time.Duration{10, 15}},
+		{name: "of the job", mapper: mapper.RetryPolicy{MaxAttempts: 9, MinBackoff: time.Minute},
+			job:  mapper.RetryPolicy{MaxAttempts: 2},
 			want: 2, between: []time.Duration{60}},
-		{name: "no second attempt", job: mapper.Retries{Attempts: 1}, want: 1},
-		{name: "a first wait above the usual maximum", job: mapper.Retries{Attempts: 3, First: time.Hour}, want: 3,
+		{name: "no second attempt", job: mapper.RetryPolicy{MaxAttempts: 1}, want: 1},
+		{name: "a first wait above the usual maximum", job: mapper.RetryPolicy{MaxAttempts: 3, MinBackoff: time.Hour},
+			want:    3,
 			between: []time.Duration{3600, 3600}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -70,7 +72,7 @@ func TestRetries(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var mu sync.Mutex
 				var tries []time.Time
-				fn := func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+				fn := func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 					if a.Key.Name != "user-0000003" {
 						return nil
 					}
@@ -79,14 +81,14 @@ func TestRetries(t *testing.T) {
 					tries = append(tries, time.Now())
 					return errors.New("broken")
 				}
-				m := mapper.Update("broken", fn).Retries(test.mapper)
+				m := mapper.Update("broken", fn).WithRetryPolicy(test.mapper)
 				if test.visit {
-					m = mapper.Visit("broken", fn).Retries(test.mapper)
+					m = mapper.Visit("broken", fn).WithRetryPolicy(test.mapper)
 				}
 				w := newWorld(t, setting{}, m)
 				w.putAccounts(names(100))
 				s := over(w, m, &mapper.StartOptions{Retries: test.job})
-				if s.State != mapper.SucceededWithFailures || s.Failures != 1 || len(tries) != test.want {
+				if s.State != mapper.StateSucceededWithFailures || s.Failures != 1 || len(tries) != test.want {
 					t.Fatalf("%d attempts, want %d; %+v", len(tries), test.want, s)
 				}
 				for i, want := range test.between {
@@ -103,23 +105,26 @@ func TestRetries(t *testing.T) {
 func TestBadRetries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := mapper.Update("m", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil })
+		m := mapper.Update("m", func(context.Context, *mapper.Entity[account], mapper.NoParams) error { return nil })
 		w := newWorld(t, setting{}, m)
-		for want, r := range map[string]mapper.Retries{
-			"Retries.Attempts has to be in [1, 100], it is 101":   {Attempts: 101},
-			"Retries.Attempts has to be in [1, 100], it is -1":    {Attempts: -1},
-			"Retries.First has to be in (0, 168h0m0s], it is -1s": {First: -time.Second},
-			"Retries.Max has to be at least First, 2s, it is 1s":  {First: 2 * time.Second, Max: time.Second},
+		for want, r := range map[string]mapper.RetryPolicy{
+			"MaxAttempts has to be in [1, 100], it is 101":     {MaxAttempts: 101},
+			"MaxAttempts has to be in [1, 100], it is -1":      {MaxAttempts: -1},
+			"MinBackoff has to be in (0, 168h0m0s], it is -1s": {MinBackoff: -time.Second},
+			"MaxBackoff has to be at least MinBackoff, 2s, it is 1s": {MinBackoff: 2 * time.Second,
+				MaxBackoff: time.Second},
 		} {
-			_, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			_, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 				&mapper.StartOptions{Retries: r})
-			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), "StartOptions."+want) {
+			if !errors.Is(err, mapper.ErrInvalidArgument) ||
+				!strings.Contains(err.Error(), "StartOptions.Retries."+want) {
 				t.Errorf("%+v: %v", r, err)
 			}
-			bad := mapper.Update("bad", func(context.Context, *mapper.Entity[account], mapper.None) error {
+			bad := mapper.Update("bad", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
 				return nil
-			}).Retries(r)
-			if _, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(bad)}); err == nil ||
+			}).WithRetryPolicy(r)
+			if _, err := mapper.NewEngine(w.client, w.queue,
+				&mapper.EngineOptions{Mappers: []mapper.AnyMapper{bad}}); err == nil ||
 				!strings.Contains(err.Error(), want) {
 				t.Errorf("%+v: %v", r, err)
 			}
@@ -136,7 +141,7 @@ func TestServiceLimit(t *testing.T) {
 		const limit, n = 100.0, 10_000
 		var mu sync.Mutex
 		tokens, at, calls, refused := limit/10, time.Now(), 0, 0
-		m := mapper.Visit("call", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Visit("call", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			time.Sleep(5 * time.Millisecond)
 			mu.Lock()
 			defer mu.Unlock()
@@ -155,7 +160,7 @@ func TestServiceLimit(t *testing.T) {
 		s := over(w, m, nil)
 		takes := s.Ended.Sub(s.Created)
 		t.Logf("%d calls, %d refused, %v, %d tasks, %d pages", calls, refused, takes, s.Tasks, s.Pages)
-		if s.State != mapper.Succeeded || s.Counters["called"] != n {
+		if s.State != mapper.StateSucceeded || s.Counters["called"] != n {
 			t.Errorf("%+v", s)
 		}
 		if takes > 2*n/limit*time.Second {

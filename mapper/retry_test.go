@@ -33,13 +33,14 @@ func TestLateReplay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var mended, quiet atomic.Bool
-				m := mapper.Update("mended", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
-					if !mended.Load() && strings.HasSuffix(a.Key.Name, "77") {
-						return mapper.Permanent(errors.New("no"))
-					}
-					a.Value.Balance += 10
-					return nil
-				})
+				m := mapper.Update("mended",
+					func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+						if !mended.Load() && strings.HasSuffix(a.Key.Name, "77") {
+							return mapper.Permanent(errors.New("no"))
+						}
+						a.Value.Balance += 10
+						return nil
+					})
 				w := newWorld(t, setting{queue: few(4)}, m)
 				inner := w.handler
 				w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -67,7 +68,7 @@ func TestLateReplay(t *testing.T) {
 					t.Fatal(err)
 				}
 				quiet.Store(false)
-				if w.status(job).State == mapper.Paused {
+				if w.status(job).State == mapper.StatePaused {
 					if err := job.Resume(t.Context()); err != nil {
 						t.Fatal(err)
 					}

@@ -21,7 +21,7 @@ func TestRetryAfter(t *testing.T) {
 			var mu sync.Mutex
 			var tries []time.Time
 			busy := time.Now().Add(90 * time.Minute)
-			m := mapper.Visit("busy", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			m := mapper.Visit("busy", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 				if time.Now().Before(busy) && (all || a.Key.Name == "user-0000003") {
 					if a.Key.Name == "user-0000003" {
 						mu.Lock()
@@ -37,7 +37,7 @@ func TestRetryAfter(t *testing.T) {
 			w.handler = repeat(w.engine.Handler())
 			w.putAccounts(names(100))
 			s := over(w, m, nil)
-			if s.State != mapper.Succeeded || s.Counters["seen"] != 100 || s.Ended.Before(busy) ||
+			if s.State != mapper.StateSucceeded || s.Counters["seen"] != 100 || s.Ended.Before(busy) ||
 				s.Ended.After(busy.Add(26*time.Minute)) {
 				t.Errorf("status %+v, busy until %v", s, busy)
 			}
@@ -63,7 +63,7 @@ func TestResumeAfterFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		attempts := make(map[time.Time]bool)
-		m := mapper.Update("broken", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("broken", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if a.Key.Name == "user-0000000" {
@@ -77,7 +77,7 @@ func TestResumeAfterFailure(t *testing.T) {
 		w := newWorld(t, setting{queue: few(1)}, m)
 		w.putAccounts(names(100))
 		s := over(w, m, &mapper.StartOptions{ID: "j"})
-		if s.State != mapper.Failed || len(attempts) != mapper.UpdateAttempts {
+		if s.State != mapper.StateFailed || len(attempts) != mapper.DefaultUpdateAttempts {
 			t.Errorf("%d attempts, %+v", len(attempts), s)
 		}
 		clear(attempts)
@@ -86,12 +86,12 @@ func TestResumeAfterFailure(t *testing.T) {
 			t.Fatal(err)
 		}
 		s, err := job.Wait(t.Context())
-		if err != nil || s.State != mapper.SucceededWithFailures || s.Processed != 40 || s.Failures != 60 ||
-			len(attempts) != mapper.UpdateAttempts {
+		if err != nil || s.State != mapper.StateSucceededWithFailures || s.Processed != 40 || s.Failures != 60 ||
+			len(attempts) != mapper.DefaultUpdateAttempts {
 			t.Errorf("%d attempts, %+v, %v", len(attempts), s, err)
 		}
-		if failures, _, err := job.Failures(t.Context(), ""); err != nil || len(failures) != 60 ||
-			failures[0].Attempts != mapper.UpdateAttempts {
+		if failures, _, err := job.FailuresPage(t.Context(), ""); err != nil || len(failures) != 60 ||
+			failures[0].Attempts != mapper.DefaultUpdateAttempts {
 			t.Errorf("%d failures, %v", len(failures), err)
 		}
 	})

@@ -44,7 +44,7 @@ func TestReviveOfAllQueues(t *testing.T) {
 		if s := w.status(job); s.State.Ended() {
 			t.Fatalf("the job goes on without a revival: %+v", s)
 		}
-		w.must(w.engine.Revive(ctx))
+		w.must(w.engine.ReviveJobs(ctx))
 		w.wait(job)
 	})
 }
@@ -68,7 +68,8 @@ func TestMoveLeavesNoTasks(t *testing.T) {
 				}}}, steadyCredit)
 		other := w.second(steadyCredit)
 		w.putAccounts(names(200))
-		o := &mapper.StartOptions{ID: "one", PageSize: 10, Workers: 1, Splitting: mapper.Splitting{First: 1, FanOut: 1}}
+		o := &mapper.StartOptions{ID: "one", PageSize: 10, ExpectedWorkers: 1,
+			Splitting: mapper.Splitting{First: 1, FanOut: 1}}
 		_, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1}, o)
 		w.must(err)
 		time.Sleep(2500 * time.Millisecond)
@@ -88,7 +89,7 @@ func TestMoveLeavesNoTasks(t *testing.T) {
 func TestLateLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		picky := mapper.Update("picky", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		picky := mapper.Update("picky", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			if a.Value.Balance < 8 {
 				return mapper.Permanent(errors.New("small"))
 			}
@@ -109,11 +110,11 @@ func TestLateLimit(t *testing.T) {
 				return resp, err
 			}}}, picky)
 		w.putAccounts(names(200))
-		job, err := picky.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-			&mapper.StartOptions{ID: "one", PageSize: 200, Workers: 1, FailureLimit: 5})
+		job, err := picky.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{ID: "one", PageSize: 200, ExpectedWorkers: 1, FailureLimit: 5})
 		w.must(err)
 		time.Sleep(time.Hour)
-		if s := w.status(job); s.State != mapper.SucceededWithFailures || s.Failures != 8 {
+		if s := w.status(job); s.State != mapper.StateSucceededWithFailures || s.Failures != 8 {
 			t.Errorf("the job is %s: %s", s.State, s.Error)
 		}
 		wantHistory(t, job, "started running", "paused paused", "resumed running")
@@ -126,7 +127,7 @@ func TestNoPageBeginsWhileDraining(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
-		m := mapper.Update("counted", func(context.Context, *mapper.Entity[account], mapper.None) error {
+		m := mapper.Update("counted", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
 			calls.Add(1)
 			return nil
 		})
@@ -148,8 +149,8 @@ func TestNoPageBeginsWhileDraining(t *testing.T) {
 		door := &door{handler: w.handler}
 		w.handler = door
 		door.shut.Store(true)
-		_, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-			&mapper.StartOptions{ID: "one", Workers: 1})
+		_, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{ID: "one", ExpectedWorkers: 1})
 		w.must(err)
 		looks.Store(true)
 		door.shut.Store(false)

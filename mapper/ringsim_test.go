@@ -75,7 +75,10 @@ type ringTick struct {
 }
 
 // An outcome is an answer to a tick.
-type outcome struct{ what, job string }
+type outcome struct {
+	what mapper.TickOutcome
+	job  string
+}
 
 func simulateRing(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 30))
@@ -97,12 +100,13 @@ func simulateRing(t *testing.T, seed uint64) {
 		e.Value.Jobs = append(e.Value.Jobs, p.Job)
 		return nil
 	})
-	for _, overlap := range []mapper.Overlap{mapper.SkipTick, mapper.QueueTick, mapper.ReplaceRun} {
+	for _, overlap := range []mapper.Overlap{mapper.OverlapSkip, mapper.OverlapQueue, mapper.OverlapReplace} {
 		r.schedules = append(r.schedules, mapper.NewSchedule(string(overlap), r.mapper, overlap))
 	}
 	r.world = newWorld(t, setting{
-		emulator: emulator.Options{Faults: r.faults, Pessimistic: rng.IntN(3) == 0, Interceptor: r.jobs.intercept,
-			Retention: 60 * 24 * time.Hour},
+		emulator: emulator.Options{Faults: r.faults, PessimisticConcurrency: rng.IntN(3) == 0,
+			Interceptor: r.jobs.intercept,
+			Retention:   60 * 24 * time.Hour},
 		queue: few(int32(1 + rng.IntN(8))), deadline: time.Duration(60+rng.IntN(600)) * time.Second,
 		plain: rng.IntN(2) == 0,
 	}, r.mapper)
@@ -110,7 +114,7 @@ func simulateRing(t *testing.T, seed uint64) {
 	_, err := queues.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
 		Queue: &cloudtaskspb.Queue{Name: otherQueue}})
 	r.must(err)
-	r.more = func(o *mapper.Options) {
+	r.more = func(o *mapper.EngineOptions) {
 		for _, s := range r.schedules {
 			o.Schedules = append(o.Schedules, s)
 		}
@@ -179,8 +183,8 @@ func (r *ring) ask(times int, do func(context.Context, *mapper.Engine) error) (e
 		if r.draw(4) == 0 {
 			r.fleet.thaw()
 		}
-		if err == nil || errors.Is(err, mapper.ErrState) || errors.Is(err, mapper.ErrNoSuchJob) ||
-			errors.Is(err, mapper.ErrArguments) {
+		if err == nil || errors.Is(err, mapper.ErrWrongState) || errors.Is(err, mapper.ErrNoSuchJob) ||
+			errors.Is(err, mapper.ErrInvalidArgument) {
 			return err
 		}
 		time.Sleep(time.Second)
@@ -198,8 +202,8 @@ func (r *ring) query(rng *rand.Rand) mapper.Query {
 
 // options draws the settings of a job.
 func (r *ring) options(rng *rand.Rand) (o mapper.StartOptions) {
-	o = mapper.StartOptions{PageSize: 2 + rng.IntN(20), Workers: 1 + rng.IntN(8), FailureLimit: -1,
-		Beside: rng.IntN(5) == 0}
+	o = mapper.StartOptions{PageSize: 2 + rng.IntN(20), ExpectedWorkers: 1 + rng.IntN(8), FailureLimit: -1,
+		AllowOverlap: rng.IntN(5) == 0}
 	if rng.IntN(3) == 0 {
 		o.Queue = otherQueue
 	}
@@ -224,7 +228,7 @@ func (r *ring) tickAway(rng *rand.Rand, s *mapper.Schedule[ringParams]) {
 	for i := range 2 + rng.IntN(5) {
 		time.Sleep(time.Duration(math.Pow(10_000, rng.Float64()) * float64(30*time.Millisecond)))
 		tick := ringTick{s, minute(i + 1), r.query(rng), r.options(rng)}
-		id := s.RunID(tick.at)
+		id := s.JobID(tick.at)
 		r.known(id)
 		r.mu.Lock()
 		r.at[id] = tick
@@ -237,7 +241,7 @@ func (r *ring) tickAway(rng *rand.Rand, s *mapper.Schedule[ringParams]) {
 		}
 		if rng.IntN(3) == 0 && i > 0 {
 			r.mu.Lock()
-			before := r.at[s.RunID(minute(1+rng.IntN(i)))]
+			before := r.at[s.JobID(minute(1+rng.IntN(i)))]
 			r.mu.Unlock()
 			callers.Go(func() {
 				_ = r.ask(1, func(ctx context.Context, e *mapper.Engine) error { return r.tick(ctx, e, before) })
@@ -252,7 +256,7 @@ func (r *ring) tickAway(rng *rand.Rand, s *mapper.Schedule[ringParams]) {
 
 // tick calls a tick, and notes what it is answered.
 func (r *ring) tick(ctx context.Context, e *mapper.Engine, tick ringTick) error {
-	id := tick.schedule.RunID(tick.at)
+	id := tick.schedule.JobID(tick.at)
 	got, err := tick.schedule.Tick(ctx, e, tick.at, tick.query, ringParams{id}, &tick.options)
 	if err != nil {
 		return err
@@ -292,7 +296,7 @@ func (r *ring) operator(rng *rand.Rand) {
 			r.mended[id] = true
 		}
 		r.mu.Unlock()
-		rate, d := mapper.Rate{Entities: 20 + 100*rng.Float64()}, time.Duration(1+rng.IntN(3600))*time.Second
+		rate, d := mapper.Rate{EntitiesPerSecond: 20 + 100*rng.Float64()}, time.Duration(1+rng.IntN(3600))*time.Second
 		_ = r.ask(1+rng.IntN(3), func(ctx context.Context, e *mapper.Engine) error {
 			job := e.Job(id)
 			switch what {
@@ -345,17 +349,17 @@ func (r *ring) end() {
 				continue
 			case err != nil:
 				r.Fatal(err)
-			case !status.State.Ended() || status.State == mapper.Failed:
+			case !status.State.Ended() || status.State == mapper.StateFailed:
 				unfinished++
 			}
 			e := r.fleet.pick().engine
-			if status.State == mapper.Paused || status.State == mapper.Failed {
-				if err := e.Job(id).Resume(r.Context()); err != nil && !errors.Is(err, mapper.ErrState) {
+			if status.State == mapper.StatePaused || status.State == mapper.StateFailed {
+				if err := e.Job(id).Resume(r.Context()); err != nil && !errors.Is(err, mapper.ErrWrongState) {
 					r.Fatalf("resume %s: %v", id, err)
 				}
 			}
 		}
-		r.must(r.fleet.pick().engine.Revive(r.Context()))
+		r.must(r.fleet.pick().engine.ReviveJobs(r.Context()))
 		if unfinished == 0 && !r.waiting() {
 			r.late.Wait()
 			time.Sleep(24 * time.Hour) // for what is late, and wakes
@@ -373,7 +377,7 @@ func (r *ring) end() {
 func (r *ring) waiting() bool {
 	for _, s := range r.schedules {
 		var list datastore.PropertyList
-		name := strings.TrimSuffix(s.RunID(midnight), midnight.Format("-20060102T150405Z"))
+		name := strings.TrimSuffix(s.JobID(midnight), midnight.Format("-20060102T150405Z"))
 		err := r.client.Get(r.Context(), datastore.NameKey("ScattermapSchedule", name, nil), &list)
 		if queued, _ := propertyOf(list, "queued").([]byte); err == nil && len(queued) > 0 {
 			return true
@@ -428,11 +432,11 @@ func (r *ring) checkAccounts(states map[string]*mapper.Status) {
 		want := r.n * max(1, len(s.Query.Kinds))
 		done := int64(credited[id]) == s.Processed
 		switch s.State {
-		case mapper.Succeeded:
+		case mapper.StateSucceeded:
 			done = done && credited[id] == want
-		case mapper.SucceededWithFailures:
+		case mapper.StateSucceededWithFailures:
 			done = done && credited[id]+int(s.Failures) == want
-		case mapper.Aborted:
+		case mapper.StateAborted:
 			done = credited[id] <= want
 		default:
 			done = false

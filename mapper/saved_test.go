@@ -130,7 +130,7 @@ func TestResaveStoresWhatPutDoes(t *testing.T) {
 func storesWhatPutDoes[T any](
 	t *testing.T, stored []datastore.PropertyList, undeclared func(name string) bool, change func(*T),
 ) {
-	m := mapper.Update("save", func(_ context.Context, e *mapper.Entity[T], _ mapper.None) error {
+	m := mapper.Update("save", func(_ context.Context, e *mapper.Entity[T], _ mapper.NoParams) error {
 		change(&e.Value)
 		e.Resave()
 		return nil
@@ -157,7 +157,7 @@ func storesWhatPutDoes[T any](
 	}
 	finish := func(written int64) {
 		t.Helper()
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Patron"}, mapper.None{}, nil)
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Patron"}, mapper.NoParams{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,11 +24,11 @@ var patient = mapper.Update("patient", func(_ context.Context, a *mapper.Entity[
 	time.Sleep(50 * time.Millisecond)
 	a.Value.Balance += p.Amount
 	return nil
-}).OnQueue("other")
+}).WithQueue("other")
 
 // severalQueues returns a world whose engine has another queue, too, that delivers one task at
 // once.
-func severalQueues(t *testing.T, mappers ...mapper.Definition) *world {
+func severalQueues(t *testing.T, mappers ...mapper.AnyMapper) *world {
 	t.Helper()
 	w := newWorld(t, setting{queue: few(4)})
 	client := w.tasksClient()
@@ -36,13 +36,13 @@ func severalQueues(t *testing.T, mappers ...mapper.Definition) *world {
 		Queue: &cloudtaskspb.Queue{Name: otherQueue, RateLimits: few(1).RateLimits}}); err != nil {
 		t.Fatal(err)
 	}
-	other, err := tasks.NewQueue(client, otherQueue, target, &tasks.Options{Unverified: true})
+	other, err := tasks.NewQueue(client, otherQueue, target, &tasks.Options{InsecureSkipVerify: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.engine, err = mapper.New(w.client, w.queue,
-		&mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
-			Queues: []*tasks.Queue{other}})
+	w.engine, err = mapper.NewEngine(w.client, w.queue,
+		&mapper.EngineOptions{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+			OtherQueues: []*tasks.Queue{other}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,15 +86,15 @@ func TestSeveralQueues(t *testing.T) {
 		if err := slow.Resume(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if err := slow.SetRate(ctx, mapper.Rate{Entities: 1000}); err != nil {
+		if err := slow.SetRate(ctx, mapper.Rate{EntitiesPerSecond: 1000}); err != nil {
 			t.Error(err)
 		}
-		if err := w.engine.Revive(ctx); err != nil {
+		if err := w.engine.ReviveJobs(ctx); err != nil {
 			t.Error(err)
 		}
 		for id, queue := range map[string]string{"by-mapper": otherQueue, "first": queueName, "by-start": otherQueue} {
 			s, err := w.engine.Job(id).Wait(ctx)
-			if err != nil || s.State != mapper.Succeeded || s.Processed != n || s.Queue != queue {
+			if err != nil || s.State != mapper.StateSucceeded || s.Processed != n || s.Queue != queue {
 				t.Errorf("%s: %+v, %v; want it to be of %s", id, s, err, queue)
 			}
 		}
@@ -108,7 +108,7 @@ func TestSeveralQueues(t *testing.T) {
 				t.Fatalf("account %d has %d, want %d", i, a.Balance, i+3)
 			}
 		}
-		jobs, next, err := w.engine.Jobs(ctx, nil, "")
+		jobs, next, err := w.engine.JobsPage(ctx, nil, "")
 		var ids []string
 		for _, j := range jobs {
 			ids = append(ids, j.ID)
@@ -151,7 +151,7 @@ func TestJobsOfSeveralQueues(t *testing.T) {
 		slices.Reverse(want)
 		var found []string
 		for cursor, pages := "", 0; cursor != "" || pages == 0; pages++ {
-			jobs, next, err := w.engine.Jobs(ctx, nil, cursor)
+			jobs, next, err := w.engine.JobsPage(ctx, nil, cursor)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -173,19 +173,20 @@ func TestUnknownQueues(t *testing.T) {
 		w := severalQueues(t, addCredit)
 		_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1},
 			&mapper.StartOptions{ID: "none", Queue: "night"})
-		if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), `"night"`) ||
+		if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), `"night"`) ||
 			!strings.Contains(err.Error(), otherQueue) {
 			t.Errorf("a start in a queue that is not there: %v", err)
 		}
-		lost := mapper.Update("lost", func(context.Context, *mapper.Entity[account], mapper.None) error {
+		lost := mapper.Update("lost", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
 			return nil
-		}).OnQueue("night")
-		if _, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(lost)}); err == nil ||
+		}).WithQueue("night")
+		if _, err := mapper.NewEngine(w.client, w.queue,
+			&mapper.EngineOptions{Mappers: []mapper.AnyMapper{lost}}); err == nil ||
 			!strings.Contains(err.Error(), `"lost"`) || !strings.Contains(err.Error(), `"night"`) {
 			t.Errorf("a mapper of a queue that is not there: %v", err)
 		}
-		if _, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(addCredit),
-			Queues: []*tasks.Queue{w.queue}}); err == nil || !strings.Contains(err.Error(), "already") {
+		if _, err := mapper.NewEngine(w.client, w.queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit},
+			OtherQueues: []*tasks.Queue{w.queue}}); err == nil || !strings.Contains(err.Error(), "already") {
 			t.Errorf("a queue twice: %v", err)
 		}
 	})

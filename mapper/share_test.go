@@ -23,15 +23,15 @@ func TestCanary(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	first, n := testflag.Seed(t), uint64(testflag.Size(t, 1, 2, 4))
-	touch := mapper.Update("touch-share", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.None) error {
+	touch := mapper.Update("touch-share", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.NoParams) error {
 		e.Value.N++
 		e.Count("touched", 1)
 		return nil
 	})
 	for i := range n {
 		t.Run(fmt.Sprint("seed ", first+i), func(t *testing.T) {
-			mappertest.Run(t, mapper.Set(touch), &mappertest.Options{Seed: first + i},
-				func(t *testing.T, w *mappertest.World) {
+			mappertest.Run(t, []mapper.AnyMapper{touch}, &mappertest.Options{Seed: first + i},
+				func(t *testing.T, w *mappertest.Env) {
 					putLeaves(t, w.Client)
 					done := int64(0)
 					for _, share := range []struct{ from, to int64 }{{0, 5}, {5, 40}, {40, 100}} {
@@ -39,24 +39,25 @@ func TestCanary(t *testing.T) {
 							return touch.Start(t.Context(), w.Engine,
 								mapper.Query{Kind: "Leaf",
 									Filters: []mapper.Filter{mapper.Share(share.from, share.to, 100)}},
-								mapper.None{}, &mapper.StartOptions{ID: fmt.Sprint("share-", share.from), PageSize: 20})
+								mapper.NoParams{}, &mapper.StartOptions{ID: fmt.Sprint("share-", share.from),
+									PageSize: 20})
 						}
-						w.Trouble()
+						w.ResumeFaults()
 						job, err := start()
-						w.Calm()
+						w.PauseFaults()
 						if err != nil {
 							job, err = start()
 						}
 						if err != nil {
 							t.Fatal(err)
 						}
-						w.Trouble()
+						w.ResumeFaults()
 						s, err := job.Wait(t.Context())
-						w.Calm()
+						w.PauseFaults()
 						if err != nil {
 							s, err = job.Wait(t.Context())
 						}
-						if err != nil || s.State != mapper.Succeeded {
+						if err != nil || s.State != mapper.StateSucceeded {
 							t.Fatalf("%+v, %v", s, err)
 						}
 						if about := leaves * (share.to - share.from) / 100; s.Processed < about*6/10 ||
@@ -83,20 +84,20 @@ func TestCanary(t *testing.T) {
 // as those take.
 func TestCanaryCost(t *testing.T) {
 	t.Parallel()
-	visited := mapper.Visit("visit", func(_ context.Context, e *mapper.Entity[account], _ mapper.None) error {
+	visited := mapper.Visit("visit", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
 		return nil
 	})
-	update := mapper.Update("update", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+	update := mapper.Update("update", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 		a.Value.Balance++
 		return nil
 	})
 	for _, start := range []func(ctx context.Context, e *mapper.Engine, q mapper.Query, o *mapper.StartOptions) (
 		*mapper.Job, error){
 		func(ctx context.Context, e *mapper.Engine, q mapper.Query, o *mapper.StartOptions) (*mapper.Job, error) {
-			return visited.Start(ctx, e, q, mapper.None{}, o)
+			return visited.Start(ctx, e, q, mapper.NoParams{}, o)
 		},
 		func(ctx context.Context, e *mapper.Engine, q mapper.Query, o *mapper.StartOptions) (*mapper.Job, error) {
-			return update.Start(ctx, e, q, mapper.None{}, o)
+			return update.Start(ctx, e, q, mapper.NoParams{}, o)
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -112,7 +113,7 @@ func TestCanaryCost(t *testing.T) {
 			s := w.wait(job)
 			used := w.emulator.Usage().Sub(before)
 			t.Logf("%d of %d entities in %d pages: %+v", s.Processed, n, s.Pages, used)
-			if s.State != mapper.Succeeded || s.Processed < n/50*7/10 || s.Processed > n/50*13/10 {
+			if s.State != mapper.StateSucceeded || s.Processed < n/50*7/10 || s.Processed > n/50*13/10 {
 				t.Errorf("%+v", s)
 			}
 			if used.Reads > s.Processed+200 || s.Pages > 16 {
@@ -129,8 +130,8 @@ func TestCanaryCost(t *testing.T) {
 // TestShareRefused has shares that are none be refused.
 func TestShareRefused(t *testing.T) {
 	t.Parallel()
-	m := mapper.Visit("visit", func(context.Context, *mapper.Entity[leaf], mapper.None) error { return nil })
-	mappertest.Run(t, mapper.Set(m), nil, func(t *testing.T, w *mappertest.World) {
+	m := mapper.Visit("visit", func(context.Context, *mapper.Entity[leaf], mapper.NoParams) error { return nil })
+	mappertest.Run(t, []mapper.AnyMapper{m}, nil, func(t *testing.T, w *mappertest.Env) {
 		putLeaves(t, w.Client)
 		for want, filters := range map[string][]mapper.Filter{
 			"from 1 to 1 of 100":      {mapper.Share(1, 1, 100)},
@@ -140,13 +141,14 @@ func TestShareRefused(t *testing.T) {
 			"two shares":              {mapper.Share(0, 1, 2), mapper.Share(1, 2, 2)},
 			"Query.Start and Query.E": {{Property: "__key__", Op: "=", Value: "x"}},
 		} {
-			_, err := m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf", Filters: filters}, mapper.None{}, nil)
-			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), want) {
+			_, err := m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf", Filters: filters}, mapper.NoParams{},
+				nil)
+			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%v, want an error with %q", err, want)
 			}
 		}
 		if _, err := (mapper.Query{Kind: "Leaf",
-			Filters: []mapper.Filter{mapper.Share(0, 1, 2)}}).Datastore(); err == nil {
+			Filters: []mapper.Filter{mapper.Share(0, 1, 2)}}).DatastoreQuery(); err == nil {
 			t.Error("Datastore has a query for a share")
 		}
 	})
@@ -157,12 +159,12 @@ func TestShareRefused(t *testing.T) {
 func TestShareCombined(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	visit := mapper.Visit("visit", func(context.Context, *mapper.Entity[leaf], mapper.None) error { return nil })
-	put := mapper.Update("put", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.None) error {
+	visit := mapper.Visit("visit", func(context.Context, *mapper.Entity[leaf], mapper.NoParams) error { return nil })
+	put := mapper.Update("put", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.NoParams) error {
 		e.Delete(e.Key)
 		return nil
 	})
-	mappertest.Run(t, mapper.Set(visit, put), nil, func(t *testing.T, w *mappertest.World) {
+	mappertest.Run(t, []mapper.AnyMapper{visit, put}, nil, func(t *testing.T, w *mappertest.Env) {
 		parent, child := datastore.NameKey("Root", "r", nil), []*datastore.Key(nil)
 		for _, space := range []string{"", "n1", "n2"} {
 			for _, kind := range []string{"Leaf", "Twig"} {
@@ -197,16 +199,16 @@ func TestShareCombined(t *testing.T) {
 			"keys":     {Kind: "Leaf", KeysOnly: true},
 			"time":     {Kind: "Leaf", ReadTime: time.Now()},
 		} {
-			processed := func(m *mapper.Mapper[mapper.None], more ...mapper.Filter) int64 {
+			processed := func(m *mapper.Mapper[mapper.NoParams], more ...mapper.Filter) int64 {
 				t.Helper()
 				q := q
 				q.Filters = append(q.Filters[:len(q.Filters):len(q.Filters)], more...)
-				job, err := m.Start(t.Context(), w.Engine, q, mapper.None{}, &mapper.StartOptions{PageSize: 7})
+				job, err := m.Start(t.Context(), w.Engine, q, mapper.NoParams{}, &mapper.StartOptions{PageSize: 7})
 				if err != nil {
 					t.Fatalf("%s: %v", name, err)
 				}
 				s, err := job.Wait(t.Context())
-				if err != nil || s.State != mapper.Succeeded {
+				if err != nil || s.State != mapper.StateSucceeded {
 					t.Fatalf("%s: %+v, %v", name, s, err)
 				}
 				return s.Processed
@@ -222,7 +224,7 @@ func TestShareCombined(t *testing.T) {
 			t.Fatal(err)
 		}
 		job, err := put.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf", Namespace: "n1", KeysOnly: true,
-			Filters: []mapper.Filter{mapper.Share(0, 1, 2)}}, mapper.None{}, nil)
+			Filters: []mapper.Filter{mapper.Share(0, 1, 2)}}, mapper.NoParams{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

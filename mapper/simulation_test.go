@@ -44,7 +44,7 @@ type simulation struct {
 	fleet  *fleet
 	keys   []*datastore.Key
 	mapper *mapper.Mapper[credit]
-	beside *mapper.Mapper[mapper.None]
+	beside *mapper.Mapper[mapper.NoParams]
 
 	visit, finalizes bool
 	query            mapper.Query
@@ -100,14 +100,14 @@ func simulate(t *testing.T, seed uint64) {
 	}
 	s.mapper = define("simulated", s.function)
 	if s.finalizes = rng.IntN(2) == 0; s.finalizes {
-		s.mapper = s.mapper.OnDone(s.finalizer)
+		s.mapper = s.mapper.WithFinalizer(s.finalizer)
 	}
 	s.beside = besideMapper(time.Duration(rng.IntN(300)) * time.Millisecond)
 	const retention = 60 * 24 * time.Hour // a late process's commit is checked as of its own time
 	pessimistic, workers := rng.IntN(3) == 0, few(int32(1+rng.IntN(20)))
 	s.deadline = time.Duration(15+rng.IntN(1200)) * time.Second
 	s.world = newWorld(t, setting{
-		emulator: emulator.Options{Faults: faults, Pessimistic: pessimistic, Interceptor: checker.intercept,
+		emulator: emulator.Options{Faults: faults, PessimisticConcurrency: pessimistic, Interceptor: checker.intercept,
 			Retention: retention},
 		queue:    workers,
 		deadline: s.deadline,
@@ -184,8 +184,9 @@ func (s *simulation) newRound() {
 
 // options are those of the jobs.
 func (s *simulation) options() *mapper.StartOptions {
-	return &mapper.StartOptions{ID: simID, AllowEmpty: true, PageSize: 5 + s.rng.IntN(100), Workers: 1 + s.rng.IntN(64),
-		Timeout: 5 * time.Second}
+	return &mapper.StartOptions{ID: simID, AllowEmpty: true, PageSize: 5 + s.rng.IntN(100),
+		ExpectedWorkers: 1 + s.rng.IntN(64),
+		EntityTimeout:   5 * time.Second}
 }
 
 // job runs a job to its end, with retries, and checks what it has done.
@@ -250,7 +251,7 @@ func (s *simulation) abortedJob() {
 	time.Sleep(time.Duration(s.rng.IntN(200)) * time.Millisecond)
 	s.insist("abort", nil, func(ctx context.Context) error { return s.ofProcess().Abort(ctx) })
 	s.thaw()
-	s.cleanUpWith(&mapper.CleanUpOptions{Failures: true})
+	s.cleanUpWith(&mapper.CleanUpOptions{IncludeFailures: true})
 	s.faults.Pause()
 	defer s.faults.Resume()
 	status, err := s.handle().Status(s.Context())
@@ -265,12 +266,12 @@ func (s *simulation) abortedJob() {
 			credited++
 		}
 	})
-	if status.State == mapper.Aborted &&
+	if status.State == mapper.StateAborted &&
 		(!s.visit && (status.Processed < credited || status.Processed > credited+unknown) ||
 			status.Counters["credited"] != status.Processed) {
 		s.Errorf("%d accounts were credited; status %+v", credited, status)
 	}
-	if status.State != mapper.Aborted && !status.State.Ended() {
+	if status.State != mapper.StateAborted && !status.State.Ended() {
 		s.Errorf("an aborted job: %+v", status)
 	}
 }
@@ -301,7 +302,7 @@ func (s *simulation) endKey() *datastore.Key {
 }
 
 // finalizer counts the ends of the job.
-func (s *simulation) finalizer(ctx context.Context, d *mapper.Done, _ credit) error {
+func (s *simulation) finalizer(ctx context.Context, d *mapper.Completion, _ credit) error {
 	s.mu.Lock()
 	fate, n := s.end, s.ends
 	s.ends++
@@ -363,9 +364,9 @@ func (s *simulation) checkEnd(status *mapper.Status) {
 			bad[id] = true
 		}
 	}
-	want, counters := mapper.Succeeded, make(map[string]int64)
+	want, counters := mapper.StateSucceeded, make(map[string]int64)
 	if len(bad) > 0 {
-		want = mapper.SucceededWithFailures
+		want = mapper.StateSucceededWithFailures
 	}
 	n := int64(len(s.keys) - len(bad))
 	for _, k := range s.keys {
@@ -384,7 +385,7 @@ func (s *simulation) checkEnd(status *mapper.Status) {
 		s.Errorf("status %+v of %d accounts, %d of them bad; want the counters %v", status, len(s.keys), len(bad),
 			counters)
 	}
-	failures, _, err := s.handle().Failures(s.Context(), "")
+	failures, _, err := s.handle().FailuresPage(s.Context(), "")
 	if err != nil {
 		s.Error(err)
 	}

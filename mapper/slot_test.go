@@ -21,10 +21,10 @@ import (
 )
 
 // advancing gives a world an engine that advances schedules by itself.
-func (w *world) advancing(log io.Writer, mappers []mapper.Definition, schedules ...mapper.ScheduleDefinition) {
+func (w *world) advancing(log io.Writer, mappers []mapper.AnyMapper, schedules ...mapper.AnySchedule) {
 	w.Helper()
 	var err error
-	w.engine, err = mapper.New(w.client, w.queue, &mapper.Options{Mappers: mappers, Schedules: schedules,
+	w.engine, err = mapper.NewEngine(w.client, w.queue, &mapper.EngineOptions{Mappers: mappers, Schedules: schedules,
 		Logger: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		w.Fatal(err)
@@ -36,7 +36,7 @@ func (w *world) advancing(log io.Writer, mappers []mapper.Definition, schedules 
 func minute(n int) time.Time { return midnight.Add(time.Duration(n) * time.Minute) }
 
 // tickOver ticks a schedule of credits over kinds.
-func (w *world) tickOver(s *mapper.Schedule[credit], at time.Time, kinds ...string) *mapper.Ticked {
+func (w *world) tickOver(s *mapper.Schedule[credit], at time.Time, kinds ...string) *mapper.TickResult {
 	w.Helper()
 	got, err := s.Tick(w.Context(), w.engine, at, mapper.Query{Kinds: kinds}, credit{1},
 		&mapper.StartOptions{PageSize: 10})
@@ -60,7 +60,7 @@ func (w *world) must(err error) {
 }
 
 // wantTick checks what became of a tick, and which job it names.
-func (w *world) wantTick(got *mapper.Ticked, outcome, job string) {
+func (w *world) wantTick(got *mapper.TickResult, outcome mapper.TickOutcome, job string) {
 	w.Helper()
 	if got.Outcome != outcome || got.Job.ID != job {
 		w.Errorf("the tick is %s, of job %s, want %s of job %s", got.Outcome, got.Job.ID, outcome, job)
@@ -83,16 +83,16 @@ func (w *world) putOthers(n int) (keys []*datastore.Key) {
 // gets the same answer.
 func TestTickBesideAJob(t *testing.T) {
 	t.Parallel()
-	for _, overlap := range []mapper.Overlap{mapper.SkipTick, mapper.QueueTick, mapper.ReplaceRun} {
+	for _, overlap := range []mapper.Overlap{mapper.OverlapSkip, mapper.OverlapQueue, mapper.OverlapReplace} {
 		t.Run(string(overlap), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, s := newWorld(t, setting{}), mapper.NewSchedule("nightly", steadyCredit, overlap)
-				w.advancing(t.Output(), mapper.Set(steadyCredit), s)
+				w.advancing(t.Output(), []mapper.AnyMapper{steadyCredit}, s)
 				w.putAccounts(names(100))
 				hand, err := w.byHand("by-hand", "Account")
 				w.must(err)
 				outcome := mapper.TickQueued
-				if overlap == mapper.SkipTick {
+				if overlap == mapper.OverlapSkip {
 					outcome = mapper.TickSkipped
 				}
 				for range 2 {
@@ -100,12 +100,12 @@ func TestTickBesideAJob(t *testing.T) {
 				}
 				w.wait(hand) // it has succeeded
 				time.Sleep(10 * time.Minute)
-				if overlap == mapper.SkipTick {
+				if overlap == mapper.OverlapSkip {
 					w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickSkipped, "by-hand")
 					w.wantBalances(names(100), 1)
 					return
 				}
-				w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickStarted, s.RunID(minute(1)))
+				w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickStarted, s.JobID(minute(1)))
 				w.wantBalances(names(100), 2)
 			})
 		})
@@ -118,18 +118,19 @@ func TestJobBesideARun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, ctx := newWorld(t, setting{}, steadyCredit), t.Context()
+		mapper.LetTick(w.engine, "nightly", "hourly")
 		w.putAccounts(names(100))
 		w.putOthers(10)
-		s, other := mapper.NewSchedule("nightly", steadyCredit, mapper.SkipTick),
-			mapper.NewSchedule("hourly", steadyCredit, mapper.QueueTick)
+		s, other := mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapSkip),
+			mapper.NewSchedule("hourly", steadyCredit, mapper.OverlapQueue)
 		early, err := w.byHand("early", "Account")
 		w.must(err)
 		w.must(early.Pause(ctx))
 		run := w.tickOver(s, minute(1), "Account").Job // a paused job is in nobody's way
-		w.wantTick(&mapper.Ticked{Outcome: mapper.TickStarted, Job: run}, mapper.TickStarted, s.RunID(minute(1)))
+		w.wantTick(&mapper.TickResult{Outcome: mapper.TickStarted, Job: run}, mapper.TickStarted, s.JobID(minute(1)))
 		refused := func(what string, err error) {
 			t.Helper()
-			if !errors.Is(err, mapper.ErrState) || !strings.Contains(fmt.Sprint(err), run.ID) {
+			if !errors.Is(err, mapper.ErrWrongState) || !strings.Contains(fmt.Sprint(err), run.ID) {
 				t.Errorf("%s: %v, want that %s runs", what, err, run.ID)
 			}
 		}
@@ -143,7 +144,7 @@ func TestJobBesideARun(t *testing.T) {
 		w.must(err)
 		w.must(run.Pause(ctx))
 		w.must(early.Resume(ctx)) // nor is a paused run
-		if err := run.Resume(ctx); !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), "early") {
+		if err := run.Resume(ctx); !errors.Is(err, mapper.ErrWrongState) || !strings.Contains(err.Error(), "early") {
 			t.Errorf("a resume of the run: %v, want that early runs", err)
 		}
 		w.wantTick(w.tickOver(s, minute(3), "Account"), mapper.TickSkipped, run.ID)
@@ -151,7 +152,7 @@ func TestJobBesideARun(t *testing.T) {
 		w.must(run.Resume(ctx))
 		w.wait(run)
 		w.must(other.Advance(ctx, w.engine))
-		w.wait(w.engine.Job(other.RunID(minute(2))))
+		w.wait(w.engine.Job(other.JobID(minute(2))))
 		w.wantBalances(names(100), 3)
 	})
 }
@@ -162,13 +163,13 @@ func TestTwoSchedulesAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{})
-		a, b := mapper.NewSchedule("a", steadyCredit, mapper.QueueTick),
-			mapper.NewSchedule("b", steadyCredit, mapper.ReplaceRun)
-		w.advancing(t.Output(), mapper.Set(steadyCredit), a, b)
+		a, b := mapper.NewSchedule("a", steadyCredit, mapper.OverlapQueue),
+			mapper.NewSchedule("b", steadyCredit, mapper.OverlapReplace)
+		w.advancing(t.Output(), []mapper.AnyMapper{steadyCredit}, a, b)
 		w.putAccounts(names(100))
 		others := w.putOthers(10)
 		var group sync.WaitGroup
-		got := make([]*mapper.Ticked, 4)
+		got := make([]*mapper.TickResult, 4)
 		for i, s := range []*mapper.Schedule[credit]{a, a, b, b} {
 			kinds := []string{"Account", "Other"}[:1+i%2*i/3] // b has both, or one of them: whoever is first decides
 			group.Go(func() {
@@ -185,10 +186,10 @@ func TestTwoSchedulesAtOnce(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		for _, s := range []*mapper.Schedule[credit]{a, b} {
-			w.wait(w.engine.Job(s.RunID(minute(1))))
+			w.wait(w.engine.Job(s.JobID(minute(1))))
 		}
 		w.wantBalances(names(100), 2)
-		apart(w, a.RunID(minute(1)), b.RunID(minute(1)))
+		apart(w, a.JobID(minute(1)), b.JobID(minute(1)))
 		if n := w.account(others[0]).Balance; n > 1 {
 			t.Errorf("the other kind was credited %d", n)
 		}
@@ -198,7 +199,7 @@ func TestTwoSchedulesAtOnce(t *testing.T) {
 // apart checks that jobs have not run at the same time.
 func apart(w *world, ids ...string) {
 	w.Helper()
-	jobs, _, err := w.engine.Jobs(w.Context(), nil, "")
+	jobs, _, err := w.engine.JobsPage(w.Context(), nil, "")
 	w.must(err)
 	jobs = slices.DeleteFunc(jobs, func(j mapper.JobInfo) bool { return !slices.Contains(ids, j.ID) })
 	for i := 1; i < len(jobs); i++ { // the last one first
@@ -213,14 +214,14 @@ func apart(w *world, ids ...string) {
 func TestPausedJobLetsATickStart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, s := newWorld(t, setting{}), mapper.NewSchedule("nightly", steadyCredit, mapper.QueueTick)
-		w.advancing(t.Output(), mapper.Set(steadyCredit), s)
+		w, s := newWorld(t, setting{}), mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapQueue)
+		w.advancing(t.Output(), []mapper.AnyMapper{steadyCredit}, s)
 		w.putAccounts(names(100))
 		hand, err := w.byHand("by-hand", "Account")
 		w.must(err)
 		w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickQueued, "by-hand")
 		w.must(hand.Pause(t.Context()))
-		w.wait(w.engine.Job(s.RunID(minute(1))))
+		w.wait(w.engine.Job(s.JobID(minute(1))))
 		w.must(hand.Resume(t.Context()))
 		w.wait(hand)
 		w.wantBalances(names(100), 2)
@@ -232,26 +233,28 @@ func TestPausedJobLetsATickStart(t *testing.T) {
 func TestOverlapChanges(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	for _, now := range []mapper.Overlap{mapper.SkipTick, mapper.QueueTick, mapper.ReplaceRun} {
+	for _, now := range []mapper.Overlap{mapper.OverlapSkip, mapper.OverlapQueue, mapper.OverlapReplace} {
 		t.Run(string(now), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, ctx := newWorld(t, setting{}, steadyCredit), t.Context()
+				mapper.LetTick(w.engine, "nightly")
+				mapper.LetTick(w.engine, "nightly", "hourly")
 				w.putAccounts(names(100))
 				hand, err := w.byHand("by-hand", "Account")
 				w.must(err)
-				w.wantTick(w.tickOver(mapper.NewSchedule("nightly", steadyCredit, mapper.QueueTick), minute(1),
+				w.wantTick(w.tickOver(mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapQueue), minute(1),
 					"Account"), mapper.TickQueued, "by-hand")
 				s := mapper.NewSchedule("nightly", steadyCredit, now)
 				w.must(s.Advance(ctx, w.engine))
 				w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickQueued, "by-hand")
-				if now == mapper.SkipTick {
+				if now == mapper.OverlapSkip {
 					w.wantTick(w.tickOver(s, minute(2), "Account"), mapper.TickSkipped, "by-hand")
 				}
 				w.wait(hand)
 				w.must(s.Advance(ctx, w.engine))
-				w.wait(w.engine.Job(s.RunID(minute(1))))
-				w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickStarted, s.RunID(minute(1)))
-				if now == mapper.SkipTick {
+				w.wait(w.engine.Job(s.JobID(minute(1))))
+				w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickStarted, s.JobID(minute(1)))
+				if now == mapper.OverlapSkip {
 					w.wantTick(w.tickOver(s, minute(2), "Account"), mapper.TickSkipped, "by-hand")
 				}
 				w.wantBalances(names(100), 2)
@@ -265,8 +268,9 @@ func TestOverlapChanges(t *testing.T) {
 func TestReplaceAbortsItsOwn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, ctx, s := newWorld(t, setting{}), t.Context(), mapper.NewSchedule("nightly", steadyCredit, mapper.ReplaceRun)
-		w.advancing(t.Output(), mapper.Set(steadyCredit), s)
+		w, ctx, s := newWorld(t, setting{}), t.Context(),
+			mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapReplace)
+		w.advancing(t.Output(), []mapper.AnyMapper{steadyCredit}, s)
 		w.putAccounts(names(100))
 		run := w.tickOver(s, minute(1), "Account").Job
 		w.must(run.Pause(ctx))
@@ -274,16 +278,16 @@ func TestReplaceAbortsItsOwn(t *testing.T) {
 		w.must(err)
 		w.wantTick(w.tickOver(s, minute(2), "Account"), mapper.TickQueued, "by-hand")
 		w.wantTick(w.tickOver(s, minute(3), "Account"), mapper.TickQueued, "by-hand")
-		if status := w.status(run); status.State != mapper.Paused {
+		if status := w.status(run); status.State != mapper.StatePaused {
 			t.Errorf("the run is %s before the tick can start", status.State)
 		}
 		w.wait(hand)
 		time.Sleep(time.Minute)
-		if status := w.status(run); status.State != mapper.Aborted {
+		if status := w.status(run); status.State != mapper.StateAborted {
 			t.Errorf("the run is %s", status.State)
 		}
-		w.wait(w.engine.Job(s.RunID(minute(3))))
-		for i, want := range []string{1: mapper.TickStarted, 2: mapper.TickSkipped, 3: mapper.TickStarted} {
+		w.wait(w.engine.Job(s.JobID(minute(3))))
+		for i, want := range []mapper.TickOutcome{1: mapper.TickStarted, 2: mapper.TickSkipped, 3: mapper.TickStarted} {
 			if i > 0 && w.tickOver(s, minute(i), "Account").Outcome != want {
 				t.Errorf("tick %d is %s, want %s", i, w.tickOver(s, minute(i), "Account").Outcome, want)
 			}
@@ -297,22 +301,22 @@ func TestTakenID(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log logged
-		w, s := newWorld(t, setting{}), mapper.NewSchedule("nightly", steadyCredit, mapper.QueueTick)
-		w.advancing(&log, mapper.Set(steadyCredit), s)
+		w, s := newWorld(t, setting{}), mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapQueue)
+		w.advancing(&log, []mapper.AnyMapper{steadyCredit}, s)
 		w.putAccounts(names(100))
-		hand, err := w.byHand(s.RunID(minute(1)), "Account")
+		hand, err := w.byHand(s.JobID(minute(1)), "Account")
 		w.must(err)
 		w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickQueued, hand.ID)
 		w.wait(hand)
 		time.Sleep(time.Minute)
-		w.must(w.engine.Revive(t.Context()))
+		w.must(w.engine.ReviveJobs(t.Context()))
 		if got := w.tickOver(s, minute(1), "Account"); got.Outcome != mapper.TickRefused {
 			t.Errorf("the tick is %s, want that it is refused", got.Outcome)
 		}
 		if log.count("a tick that has waited can't start a run") != 1 {
 			t.Errorf("the log does not say so once:\n%s", log.String())
 		}
-		w.wantTick(w.tickOver(s, minute(2), "Account"), mapper.TickStarted, s.RunID(minute(2)))
+		w.wantTick(w.tickOver(s, minute(2), "Account"), mapper.TickStarted, s.JobID(minute(2)))
 	})
 }
 
@@ -322,20 +326,20 @@ func TestTakenID(t *testing.T) {
 // runs.
 func TestTickStalls(t *testing.T) {
 	t.Parallel()
-	for _, overlap := range []mapper.Overlap{mapper.SkipTick, mapper.QueueTick, mapper.ReplaceRun} {
+	for _, overlap := range []mapper.Overlap{mapper.OverlapSkip, mapper.OverlapQueue, mapper.OverlapReplace} {
 		for what, test := range map[string]struct {
 			before    string // what runs before: "run", "hand" or nothing
 			meanwhile func(w *world, s *mapper.Schedule[credit])
 		}{
 			"the run ends": {"run", func(w *world, s *mapper.Schedule[credit]) {
-				w.must(w.engine.Job(s.RunID(minute(1))).Abort(w.Context()))
+				w.must(w.engine.Job(s.JobID(minute(1))).Abort(w.Context()))
 			}},
 			"a job ends": {"hand", func(w *world, _ *mapper.Schedule[credit]) {
 				w.must(w.engine.Job("by-hand").Abort(w.Context()))
 			}},
 			"a job begins": {"", func(w *world, _ *mapper.Schedule[credit]) { _, _ = w.byHand("by-hand", "Account") }},
 			"another job takes over": {"run", func(w *world, s *mapper.Schedule[credit]) {
-				_ = w.engine.Job(s.RunID(minute(1))).Pause(w.Context()) // it may be replaced already
+				_ = w.engine.Job(s.JobID(minute(1))).Pause(w.Context()) // it may be replaced already
 				_, _ = w.byHand("by-hand", "Account")
 			}},
 		} {
@@ -347,6 +351,7 @@ func TestTickStalls(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						w, s := newWorld(t, setting{}, steadyCredit),
 							mapper.NewSchedule("nightly", steadyCredit, overlap)
+						mapper.LetTick(w.engine, s.Name())
 						staller := newFleetOf(w, queueName, target, 1, 1, steadyCredit)
 						w.putAccounts(names(20))
 						switch test.before {
@@ -358,15 +363,17 @@ func TestTickStalls(t *testing.T) {
 						}
 						m.happen = func(*process) { test.meanwhile(w, s) }
 						q := mapper.Query{Kind: "Account"}
-						got, err := s.Tick(m.with(t.Context()), staller.pick().engine, minute(2), q, credit{1},
+						e := staller.pick().engine
+						mapper.LetTick(e, s.Name())
+						got, err := s.Tick(m.with(t.Context()), e, minute(2), q, credit{1},
 							&mapper.StartOptions{PageSize: 10})
 						if err != nil {
 							t.Fatalf("at call %d: %v", after, err)
 						}
 						running := 0
-						for _, id := range []string{s.RunID(minute(1)), s.RunID(minute(2)), "by-hand"} {
+						for _, id := range []string{s.JobID(minute(1)), s.JobID(minute(2)), "by-hand"} {
 							if status, err := w.engine.Job(id).Status(t.Context()); err == nil &&
-								status.State == mapper.Running {
+								status.State == mapper.StateRunning {
 								running++
 							}
 						}
@@ -375,7 +382,7 @@ func TestTickStalls(t *testing.T) {
 								running)
 						}
 						if hand, err := w.engine.Job("by-hand").Status(t.Context()); err == nil &&
-							what != "a job ends" && hand.State == mapper.Aborted {
+							what != "a job ends" && hand.State == mapper.StateAborted {
 							t.Errorf("at call %d: the job of somebody else is aborted", after)
 						}
 					})
@@ -394,20 +401,23 @@ func TestLateReplacement(t *testing.T) {
 		m, aborted := &mishap{after: after}, false
 		synctest.Test(t, func(t *testing.T) {
 			w, ctx, s := newWorld(t, setting{}, steadyCredit), t.Context(),
-				mapper.NewSchedule("nightly", steadyCredit, mapper.ReplaceRun)
+				mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapReplace)
+			mapper.LetTick(w.engine, s.Name())
 			late := newFleetOf(w, queueName, target, 1, 1, steadyCredit)
 			w.putAccounts(names(20))
 			first := w.tickOver(s, minute(1), "Account").Job
 			// the first run ends, another process has the tick start one, and that ends, too
 			m.happen = func(*process) {
-				if aborted = w.status(first).State == mapper.Aborted; aborted {
+				if aborted = w.status(first).State == mapper.StateAborted; aborted {
 					return
 				}
 				w.wait(first)
 				w.wait(w.tickOver(s, minute(2), "Account").Job)
 				w.must(first.Retry(ctx)) // there is nothing to retry: it runs for a moment
 			}
-			_, err := s.Tick(m.with(ctx), late.pick().engine, minute(2), mapper.Query{Kind: "Account"}, credit{1},
+			e := late.pick().engine
+			mapper.LetTick(e, s.Name())
+			_, err := s.Tick(m.with(ctx), e, minute(2), mapper.Query{Kind: "Account"}, credit{1},
 				&mapper.StartOptions{PageSize: 10})
 			if err != nil {
 				t.Fatalf("at call %d: %v", after, err)
@@ -415,7 +425,7 @@ func TestLateReplacement(t *testing.T) {
 			if !m.happened || aborted {
 				return
 			}
-			if status, err := first.Wait(ctx); err != nil || status.State != mapper.Succeeded {
+			if status, err := first.Wait(ctx); err != nil || status.State != mapper.StateSucceeded {
 				t.Errorf("at call %d: the run is %+v, %v", after, status, err)
 			}
 		})
@@ -435,12 +445,12 @@ func TestSlotOfAnIDsSecondJob(t *testing.T) {
 		for range 2 {
 			job, err := w.byHand("nightly", "Account")
 			w.must(err)
-			if _, err := w.byHand("other", "Account"); !errors.Is(err, mapper.ErrState) ||
+			if _, err := w.byHand("other", "Account"); !errors.Is(err, mapper.ErrWrongState) ||
 				!strings.Contains(err.Error(), "job nightly") {
 				t.Errorf("a start beside it: %v", err)
 			}
 			w.wait(job)
-			w.must(job.CleanUp(t.Context(), &mapper.CleanUpOptions{Job: true}))
+			w.must(job.CleanUp(t.Context(), &mapper.CleanUpOptions{IncludeJob: true}))
 			time.Sleep(time.Hour)
 		}
 	})
@@ -457,7 +467,7 @@ func TestSlotsOfAllKinds(t *testing.T) {
 		both, err := w.byHand("both", "Account", "Other")
 		w.must(err)
 		for _, kind := range []string{"Account", "Other"} {
-			if _, err := w.byHand("one", kind); !errors.Is(err, mapper.ErrState) ||
+			if _, err := w.byHand("one", kind); !errors.Is(err, mapper.ErrWrongState) ||
 				!strings.Contains(err.Error(), fmt.Sprintf("kind %q", kind)) {
 				t.Errorf("a start over %s: %v", kind, err)
 			}
@@ -465,7 +475,7 @@ func TestSlotsOfAllKinds(t *testing.T) {
 		w.must(both.Abort(context.Background()))
 		_, err = w.byHand("other", "Other")
 		w.must(err)
-		if _, err := w.byHand("again", "Account", "Other"); !errors.Is(err, mapper.ErrState) {
+		if _, err := w.byHand("again", "Account", "Other"); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("a start over both: %v", err)
 		}
 		_, err = w.byHand("account", "Account") // which the start that was refused has not taken

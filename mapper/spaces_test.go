@@ -23,7 +23,7 @@ func TestManySpaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{queue: few(20)}, checkUser)
 		rng := rand.New(rand.NewPCG(1, 0))
-		want := make(map[mapper.SpaceStatus]bool)
+		want := make(map[mapper.KindStatus]bool)
 		var keys []*datastore.Key
 		for i := range spaces {
 			for j, kind := range []string{"Admin", "Guest", "User"} {
@@ -36,7 +36,7 @@ func TestManySpaces(t *testing.T) {
 					namespace = ""
 				}
 				if n > 0 {
-					want[mapper.SpaceStatus{Namespace: namespace, Kind: kind, Processed: int64(n)}] = true
+					want[mapper.KindStatus{Namespace: namespace, Kind: kind, Processed: int64(n)}] = true
 				}
 				for k := range n {
 					keys = append(keys, &datastore.Key{Kind: kind, ID: int64(k + 1), Namespace: namespace})
@@ -49,16 +49,16 @@ func TestManySpaces(t *testing.T) {
 			}
 		}
 		job, err := checkUser.Start(t.Context(), w.engine,
-			mapper.Query{Kinds: []string{"User", "Guest", "Admin", "None"}, AllNamespaces: true}, mapper.None{},
-			&mapper.StartOptions{PageSize: 50, Workers: 20, AllowEmpty: true})
+			mapper.Query{Kinds: []string{"User", "Guest", "Admin", "None"}, AllNamespaces: true}, mapper.NoParams{},
+			&mapper.StartOptions{PageSize: 50, ExpectedWorkers: 20, AllowEmpty: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		s := w.wait(job)
-		if s.Processed != int64(len(keys)) || len(s.Spaces) != len(want) {
-			t.Errorf("%d of %d entities in %d spaces of %d", s.Processed, len(keys), len(s.Spaces), len(want))
+		if s.Processed != int64(len(keys)) || len(s.ByKind) != len(want) {
+			t.Errorf("%d of %d entities in %d spaces of %d", s.Processed, len(keys), len(s.ByKind), len(want))
 		}
-		for _, space := range s.Spaces {
+		for _, space := range s.ByKind {
 			if !want[space] {
 				t.Errorf("%+v", space)
 			}
@@ -68,7 +68,7 @@ func TestManySpaces(t *testing.T) {
 			full += (space.Processed + 49) / 50
 		}
 		t.Logf("%d entities in %d spaces: %d tasks, %d pages of at least %d, depth %d", len(keys), len(want), s.Tasks,
-			s.Pages, full, s.Depth)
+			s.Pages, full, s.MaxDepth)
 		if s.Pages > full*5/4+100 || s.Tasks > s.Pages {
 			t.Errorf("%d tasks and %d pages, %d would do", s.Tasks, s.Pages, full)
 		}
@@ -92,7 +92,7 @@ func TestManySpaces(t *testing.T) {
 // with entities that fail.
 func TestSpaces(t *testing.T) {
 	t.Parallel()
-	failing := mapper.Update("failing", func(_ context.Context, u *mapper.Entity[user], _ mapper.None) error {
+	failing := mapper.Update("failing", func(_ context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
 		if u.Key.ID == 13 {
 			return mapper.Permanent(fmt.Errorf("no"))
 		}
@@ -116,7 +116,7 @@ func TestSpaces(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, setting{queue: few(8)}, failing)
 				rng := rand.New(rand.NewPCG(1, 0))
-				want := make(map[string]mapper.SpaceStatus)
+				want := make(map[string]mapper.KindStatus)
 				var keys []*datastore.Key
 				var users []user
 				for _, kind := range []string{"A", "B", "C"} {
@@ -146,8 +146,8 @@ func TestSpaces(t *testing.T) {
 					}
 				}
 				putMany(w, keys, users)
-				job, err := failing.Start(t.Context(), w.engine, q, mapper.None{},
-					&mapper.StartOptions{PageSize: 20, Workers: 8})
+				job, err := failing.Start(t.Context(), w.engine, q, mapper.NoParams{},
+					&mapper.StartOptions{PageSize: 20, ExpectedWorkers: 8})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -155,10 +155,10 @@ func TestSpaces(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if !s.State.Ended() || len(s.Spaces) != len(want) {
+				if !s.State.Ended() || len(s.ByKind) != len(want) {
 					t.Errorf("%+v", s)
 				}
-				for _, space := range s.Spaces {
+				for _, space := range s.ByKind {
 					if space != want[space.Namespace+"/"+space.Kind] {
 						t.Errorf("%+v, want %+v", space, want[space.Namespace+"/"+space.Kind])
 					}
@@ -179,7 +179,7 @@ func TestSharedSpace(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		slow := mapper.Update("slow", func(_ context.Context, u *mapper.Entity[user], _ mapper.None) error {
+		slow := mapper.Update("slow", func(_ context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
 			time.Sleep(10 * time.Millisecond)
 			u.Value.Checked++
 			return nil
@@ -192,8 +192,8 @@ func TestSharedSpace(t *testing.T) {
 			}
 		}
 		putMany(w, keys, make([]user, len(keys)))
-		job, err := slow.Start(t.Context(), w.engine, mapper.Query{Kind: "A", AllNamespaces: true}, mapper.None{},
-			&mapper.StartOptions{PageSize: 50, Workers: 8})
+		job, err := slow.Start(t.Context(), w.engine, mapper.Query{Kind: "A", AllNamespaces: true}, mapper.NoParams{},
+			&mapper.StartOptions{PageSize: 50, ExpectedWorkers: 8})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,7 @@ import (
 // A Split is a part of a query.
 type Split struct {
 	// Query is the part: the query with Start and End, or with bounds of its ShardBy. A job can
-	// be over it; see also [Query.Datastore].
+	// be over it; see also [Query.DatastoreQuery].
 	Query Query `json:"query"`
 
 	// Entities is how many it has; -1 if that was not asked for, or the database does not
@@ -112,7 +112,7 @@ func splitQuery(client *datastore.Client, q Query, n int) (query.Query, error) {
 		err = errors.New("the query is over several kinds or namespaces: split each")
 	}
 	if err != nil {
-		return normal, fmt.Errorf("%w: %w", ErrArguments, err)
+		return normal, fmt.Errorf("%w: %w", ErrInvalidArgument, err)
 	}
 	return normal, nil
 }
@@ -131,7 +131,7 @@ func CompareSplits(ctx context.Context, client *datastore.Client, query Query, n
 	case err != nil:
 		return fail(err)
 	case q.ShardBy != "":
-		return fail(fmt.Errorf("%w: Query.ShardBy is %q, and ways to cut between keys are compared", ErrArguments,
+		return fail(fmt.Errorf("%w: Query.ShardBy is %q, and ways to cut between keys are compared", ErrInvalidArgument,
 			q.ShardBy))
 	}
 	ways, err := survey.Compare(ctx, source.New(client, nil).Of(ctx, q), q, n)

@@ -28,7 +28,7 @@ func (w *world) wantParts(
 	seen := make(map[string]int)
 	total, largest := 0, 0
 	for i, s := range splits {
-		q, err := s.Query.Datastore()
+		q, err := s.Query.DatastoreQuery()
 		if err != nil {
 			w.Fatal(err)
 		}
@@ -108,7 +108,7 @@ func TestSplitsOfMany(t *testing.T) {
 		n = 11_000
 	}
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, setting{emulator: emulator.Options{Scatter: 16}})
+		w := newWorld(t, setting{emulator: emulator.Options{ScatterOneIn: 16}})
 		w.putAccounts(names(n))
 		before := w.emulator.Usage()
 		splits, err := mapper.Splits(t.Context(), w.client, mapper.Query{Kind: "Account"}, 20, nil)
@@ -146,7 +146,7 @@ func TestSplitsUnsampled(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, setting{emulator: emulator.Options{Scatter: 1 << 16}})
+		w := newWorld(t, setting{emulator: emulator.Options{ScatterOneIn: 1 << 16}})
 		const n = 12_000
 		w.putAccounts(names(n))
 		splits, err := mapper.Splits(t.Context(), w.client, mapper.Query{Kind: "Account"}, 8,
@@ -162,7 +162,7 @@ func TestSplitsUnsampled(t *testing.T) {
 	})
 	for _, scatter := range []int{512, 2048} { // or has few
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, setting{emulator: emulator.Options{Scatter: scatter}})
+			w := newWorld(t, setting{emulator: emulator.Options{ScatterOneIn: scatter}})
 			w.putAccounts(names(12_000))
 			splits, err := mapper.Splits(t.Context(), w.client, mapper.Query{Kind: "Account"}, 8,
 				&mapper.SplitsOptions{Count: true})
@@ -186,7 +186,7 @@ func TestSplitsIndexes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{emulator: emulator.Options{Indexes: []byte("indexes: []")}})
 		_, err := mapper.Splits(t.Context(), w.client, q, 5, nil)
-		if !errors.Is(err, mapper.ErrArguments) {
+		if !errors.Is(err, mapper.ErrInvalidArgument) {
 			t.Fatal(err)
 		}
 		_, lines, _ := strings.Cut(err.Error(), "built:\n")
@@ -198,7 +198,7 @@ func TestSplitsIndexes(t *testing.T) {
 			t.Fatalf("%d splits, %v", len(splits), err)
 		}
 		for _, s := range splits {
-			d, err := s.Query.Datastore()
+			d, err := s.Query.DatastoreQuery()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -229,12 +229,12 @@ func TestSplitsRefused(t *testing.T) {
 				mapper.Query{Kind: "User", ReadTime: time.Now().Add(time.Hour)}, 2},
 		} {
 			if _, err := mapper.Splits(t.Context(), ask.client, ask.query, ask.n, nil); !errors.Is(err,
-				mapper.ErrArguments) || !strings.Contains(fmt.Sprint(err), want) {
+				mapper.ErrInvalidArgument) || !strings.Contains(fmt.Sprint(err), want) {
 				t.Errorf("%v, want an error with %q", err, want)
 			}
 		}
-		if _, err := (mapper.Query{Kind: "User", AllNamespaces: true}).Datastore(); !errors.Is(err,
-			mapper.ErrArguments) {
+		if _, err := (mapper.Query{Kind: "User", AllNamespaces: true}).DatastoreQuery(); !errors.Is(err,
+			mapper.ErrInvalidArgument) {
 			t.Error(err)
 		}
 	})
@@ -316,7 +316,7 @@ func TestCompareSplits(t *testing.T) {
 			t.Run(fmt.Sprint(name, counts), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					o := emulator.Options{Scatter: kind.scatter}
+					o := emulator.Options{ScatterOneIn: kind.scatter}
 					if !counts {
 						o.Interceptor = uncounted(0, codes.Unimplemented)
 					}
@@ -353,7 +353,7 @@ func TestLexicographic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const ids, named, n = 3, 11_000, 8
-		w := newWorld(t, setting{emulator: emulator.Options{Scatter: 16}})
+		w := newWorld(t, setting{emulator: emulator.Options{ScatterOneIn: 16}})
 		rng := rand.New(rand.NewPCG(5, 0))
 		var keys []*datastore.Key
 		for i := range int64(ids) {
@@ -395,12 +395,13 @@ func TestCompareRefused(t *testing.T) {
 			n int
 		}{{mapper.Query{Kind: "Account"}, 0}, {mapper.Query{Kind: "Account"}, 10_001}, {mapper.Query{}, 2},
 			{mapper.Query{Kind: "Account", ShardBy: "Balance"}, 2}, {mapper.Query{Kinds: []string{"A", "B"}}, 2}} {
-			if _, err := mapper.CompareSplits(t.Context(), w.client, c.q, c.n); !errors.Is(err, mapper.ErrArguments) {
+			if _, err := mapper.CompareSplits(t.Context(), w.client, c.q, c.n); !errors.Is(err,
+				mapper.ErrInvalidArgument) {
 				t.Errorf("%+v in %d parts: %v", c.q, c.n, err)
 			}
 		}
 		if _, err := mapper.CompareSplits(t.Context(), nil, mapper.Query{Kind: "Account"}, 2); !errors.Is(err,
-			mapper.ErrArguments) {
+			mapper.ErrInvalidArgument) {
 			t.Errorf("no client: %v", err)
 		}
 	})

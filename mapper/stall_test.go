@@ -26,7 +26,7 @@ type stall struct {
 	unreadable bool // the status is an error, as the database answers nothing
 	settings   mapper.StartOptions
 
-	status []string // what Status.Why has, or its error
+	status []string // what Status.Bottleneck has, or its error
 	log    []string // what a line of the log has
 
 	gaugeSays int // what scattermap.job.idle says, once a schedule has called Revive
@@ -114,11 +114,11 @@ func TestStalls(t *testing.T) {
 		"the function hangs": {stall: stall{status: []string{"tried again", "30s"},
 			log: []string{"entities failed", "1 timeout"}}, params: blocked{Hangs: true}},
 		"one entity fails for ever": {
-			stall: stall{settings: mapper.StartOptions{Retries: mapper.Retries{Attempts: 100}},
+			stall: stall{settings: mapper.StartOptions{Retries: mapper.RetryPolicy{MaxAttempts: 100}},
 				status: []string{"an entity is tried again", "the ledger has no such account"},
 				log:    []string{"an entity failed again"}}, params: blocked{Fails: true}},
 		"the rate is tiny": {stall: stall{gaugeSays: small,
-			settings: mapper.StartOptions{Workers: 1, PageSize: 1, Rate: mapper.Rate{Entities: 0.05}},
+			settings: mapper.StartOptions{ExpectedWorkers: 1, PageSize: 1, Rate: mapper.Rate{EntitiesPerSecond: 0.05}},
 			status:   []string{"its rate of 0.05 entities a second"},
 			log:      []string{"job running", "0.05 entities a second"}}},
 		"somebody has paused it": {stall: stall{gaugeSays: absent, before: answers(500), after: func(w *world) {
@@ -132,8 +132,8 @@ func TestStalls(t *testing.T) {
 				faults := emulator.NewFaults(1, test.faults...)
 				faults.Pause()
 				queue := &cloudtaskspb.Queue{RateLimits: few(4).RateLimits}
-				if test.settings.Workers > 0 {
-					queue = few(int32(test.settings.Workers))
+				if test.settings.ExpectedWorkers > 0 {
+					queue = few(int32(test.settings.ExpectedWorkers))
 				}
 				w, reader, _ := observed(t,
 					setting{log: &log, queue: queue, emulator: emulator.Options{Faults: faults}}, stalled)
@@ -169,7 +169,7 @@ func TestStalls(t *testing.T) {
 				if test.unreadable {
 					why = err.Error()
 				} else {
-					why = s.Why
+					why = s.Bottleneck
 				}
 				for _, want := range test.status {
 					if !strings.Contains(why, want) {
@@ -181,7 +181,7 @@ func TestStalls(t *testing.T) {
 						t.Errorf("the log does not say %q:\n%s", want, log.String())
 					}
 				}
-				if err := w.engine.Revive(t.Context()); err != nil && !test.unreadable {
+				if err := w.engine.ReviveJobs(t.Context()); err != nil && !test.unreadable {
 					t.Error(err)
 				}
 				idle := read(t, reader)["scattermap.job.idle"]

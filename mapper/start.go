@@ -18,12 +18,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undo"
 )
 
-var errNoEngine = fmt.Errorf("mapper: start: %w: the engine is nil", ErrArguments)
+var errNoEngine = fmt.Errorf("mapper: start: %w: the engine is nil", ErrInvalidArgument)
 
-// StartNamed starts a job by the name of its mapper and with parameters in
+// StartByName starts a job by the name of its mapper and with parameters in
 // JSON, for callers that don't have the mapper's value: command lines, pages,
 // schedules. No parameters are written as {}.
-func (e *Engine) StartNamed(
+func (e *Engine) StartByName(
 	ctx context.Context, mapper string, q Query, params json.RawMessage, o *StartOptions,
 ) (*Job, error) {
 	if e == nil {
@@ -82,10 +82,10 @@ func (e *Engine) prepare(
 	if e == nil || e.client == nil {
 		return nil, errNoEngine
 	}
-	if o != nil && o.Rehearse && !function.IsRehearsal(def.Name) {
+	if o != nil && o.DryRun && !function.IsRehearsal(def.Name) {
 		if def.Mode != function.Update {
 			return nil, fmt.Errorf("mapper: start a rehearsal of %q: %w: it is no Update, and what its function does "+
-				"elsewhere is not known here", def.Name, ErrArguments)
+				"elsewhere is not known here", def.Name, ErrInvalidArgument)
 		}
 		if e.mappers[def.Name] == def {
 			def = e.mappers[def.Rehearsal(0).Name]
@@ -95,24 +95,24 @@ func (e *Engine) prepare(
 	if err != nil {
 		return nil, fmt.Errorf("mapper: start a job of %q: %w", def.Name, err)
 	}
-	longest := def.Mode.Longest(e.queue.Deadline())
+	longest := def.Mode.Longest(e.queue.DispatchDeadline())
 	s := &starting{engine: e, def: def, opts: o.withDefaults(longest), named: o != nil && o.ID != "",
 		control: lifecycle.Control{Jobs: e.jobs.Asked()}}
 	if e.mappers[def.Name] != def {
-		return nil, s.fail(fmt.Errorf("%w: it is not in Options.Mappers of this engine", ErrUnknownMapper))
+		return nil, s.fail(fmt.Errorf("%w: it is not in EngineOptions.Mappers of this engine", ErrUnknownMapper))
 	}
 	if s.query = query.inner(); !undo.Is(def.Name) { // that is over records
 		s.query, err = s.query.Normal(def.Mode == function.Update)
 	}
-	if err = cmp.Or(err, s.opts.validate(longest, e.queue.Deadline())); err == nil {
+	if err = cmp.Or(err, s.opts.validate(longest, e.queue.DispatchDeadline())); err == nil {
 		s.params, err = def.Canonical(params)
 	}
 	if err != nil {
-		return nil, s.fail(fmt.Errorf("%w: %w", ErrArguments, err))
+		return nil, s.fail(fmt.Errorf("%w: %w", ErrInvalidArgument, err))
 	}
 	if s.query.Many() && !s.opts.Splitting.strategy().Adaptive() {
 		return nil, s.fail(fmt.Errorf("%w: StartOptions.Splitting is %+v, and those ways of other mappers are over "+
-			"one kind in one namespace", ErrArguments, s.opts.Splitting))
+			"one kind in one namespace", ErrInvalidArgument, s.opts.Splitting))
 	}
 	return s, nil
 }
@@ -123,7 +123,7 @@ func (s *starting) findOut(ctx context.Context) (err error) {
 	e := s.engine
 	if !undo.Is(s.def.Name) && !names.Owns(ctx) {
 		if err := query.Foreign(s.query); err != nil {
-			return s.fail(fmt.Errorf("%w: %w", ErrArguments, err))
+			return s.fail(fmt.Errorf("%w: %w", ErrInvalidArgument, err))
 		}
 	}
 	if s.found, err = s.control.FindOut(ctx, e.source().Of(ctx, s.query), s.query, s.opts.ID, s.named,
@@ -138,7 +138,7 @@ func (s *starting) findOut(ctx context.Context) (err error) {
 		return s.fail(err)
 	}
 	s.created.Retain = max(0, cmp.Or(s.opts.Retain, e.retain))
-	s.created.Beside = s.opts.Beside || undo.Is(s.def.Name) || FromContext(ctx) != nil
+	s.created.Beside = s.opts.AllowOverlap || undo.Is(s.def.Name) || EngineFromContext(ctx) != nil
 	if s.found.Existing == nil {
 		if err := s.found.Database(s.created); err != nil {
 			return s.fail(err)
@@ -179,15 +179,15 @@ func newJob(
 	now, retries := time.Now().UTC().Truncate(time.Microsecond), opts.Retries.of(def)
 	j := &record.Job{
 		ID: opts.ID, Mapper: def.Name, Queue: record.Owner(queue), Params: params, State: record.Running,
-		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Timeout: int64(opts.Timeout),
-		Workers:    int64(opts.Workers),
+		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Timeout: int64(opts.EntityTimeout),
+		Workers:    int64(opts.ExpectedWorkers),
 		Concurrent: int64(concurrent), RampFrom: now,
 		Limit: int64(opts.FailureLimit), LimitStep: int64(opts.FailureLimit), LimitShare: opts.FailureShare,
 		Created:  now,
-		Tolerant: opts.FailureLimit < 0, AttemptSettings: record.AttemptSettings{Attempts: int64(retries.Attempts),
-			BackoffFirst: int64(retries.First), BackoffMax: int64(retries.Max)},
+		Tolerant: opts.FailureLimit < 0, AttemptSettings: record.AttemptSettings{Attempts: int64(retries.MaxAttempts),
+			BackoffFirst: int64(retries.MinBackoff), BackoffMax: int64(retries.MaxBackoff)},
 	}
-	for to, v := range map[*[]byte]any{&j.Query: q, &j.Splitting: opts.Splitting, &j.Rate: opts.Rate,
+	for to, v := range map[*[]byte]any{&j.Query: q, &j.Splitting: opts.Splitting, &j.Rate: opts.Rate.limit(),
 		&j.Budget: opts.Budget} {
 		text, err := json.Marshal(v)
 		if err != nil {
@@ -198,7 +198,8 @@ func newJob(
 		}
 	}
 	if n := len(j.Query) + len(j.Params); n > maxArguments {
-		return nil, fmt.Errorf("%w: Query and params take %d bytes as JSON, above the maximum of %d", ErrArguments, n,
+		return nil, fmt.Errorf("%w: Query and params take %d bytes as JSON, above the maximum of %d",
+			ErrInvalidArgument, n,
 			maxArguments)
 	}
 	j.Incarnate(number)
@@ -208,14 +209,15 @@ func newJob(
 // fillIn sets and checks the settings of a job that depend on how many tasks the queue delivers
 // at once, or 0 if nobody may know.
 func (e *Engine) fillIn(opts *StartOptions, mode function.Mode, concurrent int) error {
-	opts.Workers = cmp.Or(opts.Workers, min(concurrent, maxWorkers), defaultWorkers)
-	err := opts.Rate.limit().Validate("StartOptions.Rate", int64(max(opts.Workers, concurrent)), e.queue.Deadline())
+	opts.ExpectedWorkers = cmp.Or(opts.ExpectedWorkers, min(concurrent, maxWorkers), defaultWorkers)
+	err := opts.Rate.limit().Validate("StartOptions.Rate", int64(max(opts.ExpectedWorkers, concurrent)),
+		e.queue.DispatchDeadline())
 	if err == nil {
-		err = executor.CheckBudget(record.Budget(opts.Budget), opts.PageSize, max(opts.Workers, concurrent),
-			mode.Writes())
+		err = executor.CheckBudget(record.Budget(opts.Budget), opts.PageSize, max(opts.ExpectedWorkers, concurrent),
+			mode.Writes(), e.prices)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrArguments, err)
+		return fmt.Errorf("%w: %w", ErrInvalidArgument, err)
 	}
 	return nil
 }
@@ -223,7 +225,7 @@ func (e *Engine) fillIn(opts *StartOptions, mode function.Mode, concurrent int) 
 // adapt fits a job that was started in another queue to the engine's, or says why it can't run
 // there.
 func (e *Engine) adapt(ctx context.Context, j *record.Job) error {
-	def, deadline := e.mappers[j.Mapper], e.queue.Deadline()
+	def, deadline := e.mappers[j.Mapper], e.queue.DispatchDeadline()
 	if def == nil {
 		return fmt.Errorf("%w %q: have %s", ErrUnknownMapper, j.Mapper, e.names())
 	}
@@ -238,7 +240,7 @@ func (e *Engine) adapt(ctx context.Context, j *record.Job) error {
 			opts.Rate.limit().Validate("StartOptions.Rate", j.AtOnce(), deadline))
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrArguments, err)
+		return fmt.Errorf("%w: %w", ErrInvalidArgument, err)
 	}
 	return nil
 }

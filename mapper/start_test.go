@@ -80,7 +80,7 @@ func TestStartAgain(t *testing.T) {
 		w.wantBalances(keys, 10)
 
 		refused := func(name string, _ *mapper.Job, err error) {
-			if !errors.Is(err, mapper.ErrOtherArguments) {
+			if !errors.Is(err, mapper.ErrIDTaken) {
 				t.Errorf("%s: %v, want ErrOtherArguments", name, err)
 			}
 		}
@@ -93,7 +93,7 @@ func TestStartAgain(t *testing.T) {
 		job, err = other.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, o)
 		refused("another mapper", job, err)
 
-		if _, err := w.engine.StartNamed(t.Context(), "add-credit", mapper.Query{Kind: "Account"},
+		if _, err := w.engine.StartByName(t.Context(), "add-credit", mapper.Query{Kind: "Account"},
 			[]byte(` { "Amount" : 10 } `), o); err != nil {
 			t.Errorf("the same by name: %v", err)
 		}
@@ -122,7 +122,8 @@ func TestStartRevivesTheRoot(t *testing.T) {
 		o := &mapper.StartOptions{ID: "once", PageSize: 50}
 		job := w.start(10, o)
 		time.Sleep(time.Minute) // before the first sweep
-		if status, err := job.Status(t.Context()); err != nil || status.State != mapper.Running || status.Open != 1 {
+		if status, err := job.Status(t.Context()); err != nil || status.State != mapper.StateRunning ||
+			status.OpenRanges != 1 {
 			t.Errorf("without its task the job is %+v, %v", status, err)
 		}
 		w.wait(w.start(10, o))
@@ -146,7 +147,7 @@ func TestStartWithoutLookups(t *testing.T) {
 		for _, id := range []string{"once", "new"} {
 			_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
 				&mapper.StartOptions{ID: id})
-			if status.Code(err) != codes.PermissionDenied || errors.Is(err, mapper.ErrOtherArguments) {
+			if status.Code(err) != codes.PermissionDenied || errors.Is(err, mapper.ErrIDTaken) {
 				t.Errorf("start of %q: %v, want PermissionDenied", id, err)
 			}
 		}
@@ -167,14 +168,14 @@ func TestBadStartCallsNothing(t *testing.T) {
 					&mapper.StartOptions{PageSize: -1})
 			},
 			func() (*mapper.Job, error) {
-				return w.engine.StartNamed(t.Context(), "add-credit", mapper.Query{Kind: "Account"},
+				return w.engine.StartByName(t.Context(), "add-credit", mapper.Query{Kind: "Account"},
 					[]byte(`{"Bogus":1}`), nil)
 			},
 			func() (*mapper.Job, error) {
 				return addCredit.Start(t.Context(), w.engine, mapper.Query{}, credit{10}, nil)
 			},
 		} {
-			if _, err := start(); !errors.Is(err, mapper.ErrArguments) {
+			if _, err := start(); !errors.Is(err, mapper.ErrInvalidArgument) {
 				t.Errorf("error %v, want ErrArguments", err)
 			}
 		}
@@ -213,7 +214,7 @@ func TestWithoutAnswers(t *testing.T) {
 				return err
 			},
 			"Jobs": func(ctx context.Context) error {
-				_, _, err := w.engine.Jobs(ctx, nil, "")
+				_, _, err := w.engine.JobsPage(ctx, nil, "")
 				return err
 			},
 			"Status": func(ctx context.Context) error {
@@ -221,7 +222,7 @@ func TestWithoutAnswers(t *testing.T) {
 				return err
 			},
 			"Failures": func(ctx context.Context) error {
-				_, _, err := job.Failures(ctx, "")
+				_, _, err := job.FailuresPage(ctx, "")
 				return err
 			},
 			"Verify": func(ctx context.Context) error {
@@ -232,9 +233,9 @@ func TestWithoutAnswers(t *testing.T) {
 			"Resume":  job.Resume,
 			"Abort":   job.Abort,
 			"Retry":   job.Retry,
-			"SetRate": func(ctx context.Context) error { return job.SetRate(ctx, mapper.Rate{Entities: 1}) },
+			"SetRate": func(ctx context.Context) error { return job.SetRate(ctx, mapper.Rate{EntitiesPerSecond: 1}) },
 			"CleanUp": func(ctx context.Context) error { return job.CleanUp(ctx, nil) },
-			"Revive":  w.engine.Revive,
+			"Revive":  w.engine.ReviveJobs,
 		} {
 			begun := time.Now()
 			err := ask(t.Context())

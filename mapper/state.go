@@ -7,7 +7,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/journal"
 )
 
-// A StateChange is a change of a job's state, see [Options.OnState].
+// A StateChange is a change of a job's state, see [EngineOptions.OnStateChange].
 type StateChange struct {
 	ID, Mapper string
 	Queue      string // that the job belongs to
@@ -18,9 +18,9 @@ type StateChange struct {
 	// text, which may quote one.
 	Cause string
 
-	// By is who has asked for it, see [WithCaller], and Why for which reason, see [WithReason].
+	// By is who has asked for it, see [WithCaller], and Reason why, see [WithReason].
 	// They are empty if nobody has, or nobody knows.
-	By, Why string
+	By, Reason string
 
 	// Processed and Failures are how many entities were processed, and have failed, so far; if
 	// Estimated is set, about. They are -1 if they could not be found out within 10 s.
@@ -34,16 +34,16 @@ type StateChange struct {
 func WithCaller(ctx context.Context, who string) context.Context { return journal.WithBy(ctx, who) }
 
 // WithReason returns a context that says why something is done to jobs with it. It is for the log,
-// [Job.History] and [StateChange.Why], and is cut off after 500 bytes.
+// [Job.History] and [StateChange.Reason], and is cut off after 500 bytes.
 func WithReason(ctx context.Context, why string) context.Context { return journal.WithWhy(ctx, why) }
 
-// An Act is what somebody has done to a job, or what one of its limits has.
-type Act struct {
-	Time  time.Time `json:"time"`
-	What  string    `json:"what"`          // such as "started", "paused" or "its failures are retried"
-	By    string    `json:"by,omitempty"`  // see [WithCaller]
-	Why   string    `json:"why,omitempty"` // see [WithReason]
-	State State     `json:"state"`         // that the job was in since
+// An HistoryEntry is what somebody has done to a job, or what one of its limits has.
+type HistoryEntry struct {
+	Time   time.Time `json:"time"`
+	Action string    `json:"action"`           // such as "started", "paused" or "its failures are retried"
+	By     string    `json:"by,omitempty"`     // see [WithCaller]
+	Reason string    `json:"reason,omitempty"` // see [WithReason]
+	State  State     `json:"state"`            // that the job was in since
 }
 
 // hookOf returns what the journal calls.
@@ -55,7 +55,7 @@ func hookOf(onState func(context.Context, StateChange)) func(context.Context, jo
 		s := StateChange{
 			ID: c.Job.ID, Mapper: c.Job.Mapper, Queue: string(c.Job.Queue), From: State(c.From), To: State(c.Job.State),
 			Time:  c.Time,
-			Cause: c.Cause, By: c.By, Why: c.Why, Processed: -1, Failures: -1, Estimated: c.Estimated,
+			Cause: c.Cause, By: c.By, Reason: c.Why, Processed: -1, Failures: -1, Estimated: c.Estimated,
 		}
 		if c.Counted {
 			s.Processed, s.Failures = c.Totals.Processed, c.Totals.Failures

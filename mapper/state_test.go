@@ -24,10 +24,10 @@ import (
 )
 
 // observe has a world's engine call a hook for each change of a job's state.
-func (w *world) observe(log *logged, hook func(context.Context, mapper.StateChange), mappers ...mapper.Definition) {
+func (w *world) observe(log *logged, hook func(context.Context, mapper.StateChange), mappers ...mapper.AnyMapper) {
 	w.Helper()
-	engine, err := mapper.New(w.client, w.queue,
-		&mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(log, nil)), OnState: hook})
+	engine, err := mapper.NewEngine(w.client, w.queue,
+		&mapper.EngineOptions{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(log, nil)), OnStateChange: hook})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestStateChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var broken atomic.Int64 // every so manieth account fails
-		m := mapper.Update("some-fail", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("some-fail", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			time.Sleep(10 * time.Millisecond)
 			if n := broken.Load(); n > 0 && a.Value.Balance%n == 0 {
 				return mapper.Permanent(errors.New("failure of " + a.Value.Owner))
@@ -74,7 +74,7 @@ func TestStateChanges(t *testing.T) {
 		w.putAccounts(names(1000))
 		ctx := mapper.WithCaller(t.Context(), "alice@example.com")
 		broken.Store(100)
-		job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+		job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{ID: "one", PageSize: 20})
 		if err != nil {
 			t.Fatal(err)
@@ -88,7 +88,7 @@ func TestStateChanges(t *testing.T) {
 				}
 			}
 		}
-		if _, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+		if _, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{ID: "one", PageSize: 20}); err != nil {
 			t.Error(err)
 		}
@@ -103,22 +103,22 @@ func TestStateChanges(t *testing.T) {
 			t.Errorf("%+v, %v", s, err)
 		}
 		broken.Store(50)
-		job, err = m.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-			&mapper.StartOptions{ID: "two", PageSize: 20, FailureLimit: 5, Workers: 1})
+		job, err = m.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{ID: "two", PageSize: 20, FailureLimit: 5, ExpectedWorkers: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Paused {
+		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StatePaused {
 			t.Errorf("%+v, %v", s, err)
 		}
 		do(time.Minute, (*mapper.Job).Abort)
 		broken.Store(1)
-		job, err = m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+		job, err = m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{ID: "three", PageSize: 20})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Failed {
+		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateFailed {
 			t.Errorf("%+v, %v", s, err)
 		}
 		time.Sleep(time.Hour)
@@ -182,7 +182,7 @@ func TestStateChanges(t *testing.T) {
 				t.Errorf("%+v, want %s", c, want[i])
 			}
 		}
-		if c := changes[3]; c.From != mapper.Running || c.Processed != 990 || c.Failures != 10 || c.Estimated {
+		if c := changes[3]; c.From != mapper.StateRunning || c.Processed != 990 || c.Failures != 10 || c.Estimated {
 			t.Errorf("%+v", c)
 		}
 		if c := changes[10]; c.Cause != "the function failed on 20 of 20 entities of a page" {
@@ -211,7 +211,8 @@ func TestHookHarmsNothing(t *testing.T) {
 				}
 				time.Sleep(2 * time.Hour) // also for what was left behind
 				w.wantBalances(names(100), 10)
-				if n := log.count("Options.OnState has"); n != 2 || strings.Contains(log.String(), "secret") {
+				if n := log.count("EngineOptions.OnStateChange has"); n != 2 ||
+					strings.Contains(log.String(), "secret") {
 					t.Errorf("the log:\n%s", log.String())
 				}
 			})
@@ -263,7 +264,7 @@ func TestFewLines(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log logged
-		m := mapper.Update("some-fail", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("some-fail", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			if a.Value.Balance%30 == 0 {
 				return errors.New("failure of " + a.Value.Owner)
 			}
@@ -271,7 +272,7 @@ func TestFewLines(t *testing.T) {
 		})
 		w := newWorld(t, setting{queue: few(10), log: &log}, m)
 		w.putAccounts(names(21_000))
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{PageSize: 300})
 		if err != nil {
 			t.Fatal(err)
@@ -285,7 +286,7 @@ func TestFewLines(t *testing.T) {
 		if most := 12 * (int(took.Minutes()) + 2); lines > most || log.count(`msg="entities failed"`) < 10 {
 			t.Errorf("%d lines in %v, at most %d wanted:\n%.3000s", lines, took, most, log.String())
 		}
-		causes, err := job.Causes(t.Context())
+		causes, err := job.FailureCauses(t.Context())
 		if err != nil || len(causes) != 1 {
 			t.Fatalf("the causes are %+v, %v", causes, err)
 		}
@@ -307,7 +308,7 @@ func TestStatusSaysWhy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		outage := time.Now().Add(30 * time.Second)
-		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			if time.Sleep(time.Second); time.Now().Before(outage) {
 				return errors.New("the API is down")
 			}
@@ -315,19 +316,19 @@ func TestStatusSaysWhy(t *testing.T) {
 		})
 		w := newWorld(t, setting{queue: few(10)}, m)
 		w.putAccounts(names(4000))
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-			&mapper.StartOptions{PageSize: 20, PageTime: 25 * time.Second, Workers: 5})
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{PageSize: 20, PageTime: 25 * time.Second, ExpectedWorkers: 5})
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(29 * time.Second)
 		s, err := job.Status(t.Context())
-		if err != nil || s.State != mapper.Running || !strings.Contains(s.Error, "pages are tried again") ||
+		if err != nil || s.State != mapper.StateRunning || !strings.Contains(s.Error, "pages are tried again") ||
 			!strings.Contains(s.Error, "20 of 20 entities") || !strings.Contains(s.Error, "the API is down") {
 			t.Errorf("while pages are tried again: %+v, %v", s, err)
 		}
 		time.Sleep(5 * time.Minute)
-		if s, err = job.Status(t.Context()); err != nil || s.State != mapper.Running || s.Error != "" {
+		if s, err = job.Status(t.Context()); err != nil || s.State != mapper.StateRunning || s.Error != "" {
 			t.Errorf("once they are done: %+v, %v", s, err)
 		}
 		w.wait(job)
@@ -341,22 +342,25 @@ func TestStatusSettings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{queue: few(7)}, addCredit)
 		w.putAccounts(names(1))
-		o := &mapper.StartOptions{ID: "one", PageSize: 77, FailureShare: 0.5, Rate: mapper.Rate{Entities: 1000}}
+		o := &mapper.StartOptions{ID: "one", PageSize: 77, FailureShare: 0.5,
+			Rate: mapper.Rate{EntitiesPerSecond: 1000}}
 		job := w.start(10, o)
-		if err := job.SetRate(t.Context(), mapper.Rate{Entities: 2000}); err != nil {
+		if err := job.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: 2000}); err != nil {
 			t.Fatal(err)
 		}
 		s := w.wait(job)
 		want := *o
-		want.Workers, want.PageTime, want.Timeout, want.FailureLimit, want.Rate.Entities = 7, 3*time.Second,
+		want.ExpectedWorkers, want.PageTime, want.EntityTimeout, want.FailureLimit, want.Rate.EntitiesPerSecond = 7,
+			3*time.Second,
 			30*time.Second, 1000, 2000
-		want.Retries = mapper.Retries{Attempts: mapper.UpdateAttempts, First: time.Second, Max: 1024 * time.Second}
+		want.Retries = mapper.RetryPolicy{MaxAttempts: mapper.DefaultUpdateAttempts, MinBackoff: time.Second,
+			MaxBackoff: 1024 * time.Second}
 		if s.Settings != want || string(s.Params) != `{"Amount":10}` {
 			t.Errorf("%+v, %s; want %+v", s.Settings, s.Params, want)
 		}
 		encoded, err := json.Marshal(s)
-		part := `"params":{"Amount":10},"settings":{"id":"one","page_size":77,"page_time_ns":3000000000,"workers":7,` +
-			`"rate":{"entities":2000},"timeout_ns":30000000000,` +
+		part := `"params":{"Amount":10},"settings":{"id":"one","page_size":77,"page_time_ns":3000000000,` +
+			`"expected_workers":7,"rate":{"entities":2000},"entity_timeout_ns":30000000000,` +
 			`"retries":{"attempts":5,"first_ns":1000000000,"max_ns":1024000000000},` +
 			`"failure_limit":1000,"failure_share":0.5}`
 		if err != nil || !strings.Contains(string(encoded), part) {
@@ -374,7 +378,7 @@ func wantHistory(t *testing.T, job *mapper.Job, want ...string) {
 	}
 	var got []string
 	for i, a := range acts {
-		got = append(got, a.What+" "+string(a.State))
+		got = append(got, a.Action+" "+string(a.State))
 		if a.Time.IsZero() || i > 0 && a.Time.Before(acts[i-1].Time) {
 			t.Errorf("act %d was at %v", i, a.Time)
 		}
@@ -409,11 +413,11 @@ func TestHistory(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		must(job.SetRate(mapper.WithReason(bob, "too fast"), mapper.Rate{Entities: 40, Writes: 100}))
+		must(job.SetRate(mapper.WithReason(bob, "too fast"), mapper.Rate{EntitiesPerSecond: 40, WritesPerSecond: 100}))
 		must(job.Pause(bob))
 		must(job.Pause(ann))
 		must(job.Resume(t.Context()))
-		if s := w.wait(job); s.State != mapper.Succeeded {
+		if s := w.wait(job); s.State != mapper.StateSucceeded {
 			t.Errorf("%+v", s)
 		}
 		must(job.CleanUp(ann, nil))
@@ -424,13 +428,13 @@ func TestHistory(t *testing.T) {
 			acts[i].Time = time.Time{}
 			acts[i].By, _, _ = strings.Cut(acts[i].By, "xxx")
 		}
-		want := []mapper.Act{
-			{What: "started", By: "ann@example.com", Why: "the spring credit", State: mapper.Running},
-			{What: "its rate is set to 40 entities a second, 100 writes a second", By: "bob@example.com",
-				Why: "too fast", State: mapper.Running},
-			{What: "paused", By: "bob@example.com", State: mapper.Paused},
-			{What: "resumed", State: mapper.Running},
-			{What: "cleaned up", By: "ann@example.com", Why: "the spring credit", State: mapper.Succeeded},
+		want := []mapper.HistoryEntry{
+			{Action: "started", By: "ann@example.com", Reason: "the spring credit", State: mapper.StateRunning},
+			{Action: "its rate is set to 40 entities a second, 100 writes a second", By: "bob@example.com",
+				Reason: "too fast", State: mapper.StateRunning},
+			{Action: "paused", By: "bob@example.com", State: mapper.StatePaused},
+			{Action: "resumed", State: mapper.StateRunning},
+			{Action: "cleaned up", By: "ann@example.com", Reason: "the spring credit", State: mapper.StateSucceeded},
 		}
 		if !slices.Equal(acts, want) {
 			t.Errorf("the history is %+v,\nwant %+v", acts, want)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -31,15 +32,18 @@ type Status struct {
 	State  State  `json:"state"`
 	// why a job failed, is paused by a limit, does not get on, or tries something again
 	Error string `json:"error,omitempty"`
+	// it is paused by one of its limits, which Error names, and not by somebody
+	Limited bool `json:"limited,omitempty"`
 	// why a job that has not ended is not faster: its Error, that somebody has paused it, or the
 	// Rate that it keeps to; empty if nothing is known
-	Why     string    `json:"why,omitempty"`
-	Created time.Time `json:"created"`        // when the job was started
-	Ended   time.Time `json:"ended,omitzero"` // zero while it runs
-	Undo    string    `json:"undo,omitempty"` // the ID of the job that undoes it, see [Job.Undo]
+	Bottleneck string    `json:"bottleneck,omitempty"`
+	Created    time.Time `json:"created"`        // when the job was started
+	Ended      time.Time `json:"ended,omitzero"` // zero while it runs
+	UndoneBy   string    `json:"undo,omitempty"` // the ID of the job that undoes it, see [Job.Undo]
 
 	Progress Progress `json:"progress"`
-	// about what the job has cost so far, by billing.NAM5, without what its function writes besides
+	// about what the job has cost so far, at the prices of [EngineOptions].Prices, without what its
+	// function writes besides
 	Dollars float64 `json:"dollars"`
 
 	// Params are the job's parameters as JSON, and Settings its settings as they are in force: with
@@ -53,8 +57,8 @@ type Status struct {
 
 	// CleanedUp says that some of its records are gone, or expire: see [Job.CleanUp].
 	// Cleaning says that they are about to.
-	CleanedUp bool `json:"cleaned_up,omitempty"`
-	Cleaning  bool `json:"cleaning,omitempty"`
+	CleanedUp  bool `json:"cleaned_up,omitempty"`
+	CleaningUp bool `json:"cleaning,omitempty"`
 
 	// CleanUpAt is when the retention of a job that has ended will clean it up, see
 	// [StartOptions.Retain]; zero if it will not. RetiredAt is when it has.
@@ -74,29 +78,56 @@ type Status struct {
 	Pages     int64            `json:"pages"`      // commits with entities
 	FullPages int64            `json:"full_pages"` // of them, those that were full by count, bytes or time
 	// of ranges; those that were enqueued again, and tasks of the job itself, do not count
-	Tasks int64 `json:"tasks"`
-	Open  int64 `json:"open"`  // ranges that are not done
-	Depth int64 `json:"depth"` // of the deepest range; the root has 0
+	Tasks      int64 `json:"tasks"`
+	OpenRanges int64 `json:"open"`  // ranges that are not done
+	MaxDepth   int64 `json:"depth"` // of the deepest range; the root has 0
 
 	// CountersDropped says that the job has no counters, as it has counted more than a job can. It
 	// fails for that, and goes on without them if it is resumed. See [Entity.Count].
 	CountersDropped bool `json:"counters_dropped,omitempty"`
 
-	// Unsharded is how many entities of the query had not the property of Query.ShardBy when
+	// WithoutShardBy is how many entities of the query had not the property of Query.ShardBy when
 	// the job began, about: the job does not see them. It is -1 if they were not counted, as the
 	// database can't, or the query is over more than 100 kinds and namespaces together; and less
 	// than there are if some have several values.
-	Unsharded int64 `json:"unsharded,omitempty"`
+	WithoutShardBy int64 `json:"unsharded,omitempty"`
 
-	// Spaces are what is said above of kinds in namespaces, in their order, if the query has
+	// ByKind are what is said above of kinds in namespaces, in their order, if the query has
 	// several: those that have entities, at most 5,000, and as many as fit 128 KiB. SpacesLeftOut
 	// is how many more there are, an estimate above 1,000.
-	Spaces        []SpaceStatus `json:"spaces,omitempty"`
-	SpacesLeftOut int           `json:"spaces_left_out,omitempty"`
+	ByKind       []KindStatus `json:"spaces,omitempty"`
+	KindsOmitted int          `json:"spaces_left_out,omitempty"`
 }
 
-// A SpaceStatus is what a job has done in one kind of one namespace.
-type SpaceStatus struct {
+// Err returns nil if the job has processed every entity, and while it goes on or waits because
+// somebody has paused it. It is an error if the job has failed, was aborted, is paused by one of
+// its limits, or has ended with entities that it could not process:
+//
+//	status, err := job.Wait(ctx)
+//	if err == nil {
+//		err = status.Err()
+//	}
+//
+// Where some failures do not matter, compare Status.State with [StateSucceededWithFailures] before.
+// The error has the text of Status.Error, which may quote an entity.
+func (s *Status) Err() error {
+	switch {
+	case s.State == StateSucceededWithFailures:
+		return fmt.Errorf("mapper: job %s has failed on %d of its entities: Job.FailuresPage lists them, and "+
+			"Job.Retry "+
+			"tries them again", s.ID, s.Failures)
+	case s.State == StateFailed:
+		return fmt.Errorf("mapper: job %s has failed: %s", s.ID, s.Error)
+	case s.State == StateAborted:
+		return fmt.Errorf("mapper: job %s was aborted", s.ID)
+	case s.Limited:
+		return fmt.Errorf("mapper: job %s is paused by a limit: %s", s.ID, s.Error)
+	}
+	return nil
+}
+
+// A KindStatus is what a job has done in one kind of one namespace.
+type KindStatus struct {
 	Namespace string `json:"namespace"`
 	Kind      string `json:"kind"`
 	Processed int64  `json:"processed"`
@@ -104,10 +135,10 @@ type SpaceStatus struct {
 }
 
 // spacesOf returns what totals say of spaces, in order.
-func spacesOf(t *record.Totals) (all []SpaceStatus) {
+func spacesOf(t *record.Totals) (all []KindStatus) {
 	for _, name := range slices.Sorted(maps.Keys(t.Spaces)) {
 		namespace, kind, _ := strings.Cut(name, "/")
-		all = append(all, SpaceStatus{namespace, kind, t.Spaces[name].Processed, t.Spaces[name].Failures})
+		all = append(all, KindStatus{namespace, kind, t.Spaces[name].Processed, t.Spaces[name].Failures})
 	}
 	return all
 }
@@ -148,12 +179,13 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	if function.IsRehearsal(s.Mapper) {
 		sum.Written = 0
 	}
-	s.Progress, s.Dollars = progress.Of(job, sum, s.Query.inner(), time.Now())
-	if s.State == Running && job.Error == "" {
+	found, dollars := progress.Of(job, sum, s.Query.inner(), time.Now(), j.engine.Prices())
+	s.Progress, s.Dollars = Progress(found), dollars
+	if s.State == StateRunning && job.Error == "" {
 		s.Error = cmp.Or(lifecycle.Lookout{Jobs: asked(j.engine.queues.of(job.Queue))}.Complaint(ctx, job, sum.Waiting),
 			s.Error)
 	}
-	if e := j.engine; s.State == Running && len(e.mappers) > 0 {
+	if e := j.engine; s.State == StateRunning && len(e.mappers) > 0 {
 		if def := e.mappers[s.Mapper]; def != nil {
 			if _, err := def.Prepare(job.Params, false); err != nil {
 				s.Error = fmt.Sprintf("this build's mapper %q has other params, and tasks that it gets wait for one "+
@@ -161,19 +193,38 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 			}
 		}
 	}
-	s.Why = whyNotFaster(s, time.Since(job.RampBegan()))
+	s.Bottleneck = whyNotFaster(s, time.Since(job.RampBegan()))
 	return s, nil
 }
 
-// A Progress says how far a job is, and between which bounds.
-type Progress = progress.Progress
+// A Progress says how far a job is.
+type Progress struct {
+	// The share of its entities that the job has processed or failed on, from 0 to 1: an estimate,
+	// and its bounds. A later estimate is hardly ever below an earlier AtLeast, which is four
+	// standard deviations below its own, unless entities were inserted meanwhile: these count once
+	// the job has found them. Where all that is left was counted, and all records were read, they
+	// are the same; they are far apart while little is known, and where a query narrows a kind
+	// down.
+	FractionMin float64 `json:"at_least"`
+	Fraction    float64 `json:"about"`
+	FractionMax float64 `json:"at_most"`
+
+	EntitiesPerSecond        float64 `json:"rate"`    // entities a second in the last minute, while the job runs,
+	EntitiesPerSecondOverall float64 `json:"overall"` // and since it was started
+
+	// How long it takes until the last entity at Rate, in nanoseconds; 0 if that is not known, as
+	// while nothing was done.
+	TimeLeftMin time.Duration `json:"left_at_least_ns,omitempty"`
+	TimeLeft    time.Duration `json:"left_ns,omitempty"`
+	TimeLeftMax time.Duration `json:"left_at_most_ns,omitempty"`
+}
 
 // whyNotFaster returns why a job is not faster, whose ramp began so long ago, or nothing.
 func whyNotFaster(s *Status, since time.Duration) string {
 	switch {
 	case s.State.Ended():
 		return ""
-	case s.State == Paused:
+	case s.State == StatePaused:
 		return cmp.Or(s.Error, "somebody has paused it")
 	}
 	return cmp.Or(s.Error, s.Settings.Rate.limit().Says(since))
@@ -190,23 +241,25 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 		return nil, err
 	}
 	return &Status{
-		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", CleanUpAt: record.DueAt(j), RetiredAt: j.CleanedAt, ID: j.ID,
+		CleanedUp: j.Cleaned, CleaningUp: j.Cleaning != "", CleanUpAt: record.DueAt(j), RetiredAt: j.CleanedAt,
+		ID:     j.ID,
 		Mapper: j.Mapper, Queue: string(j.Queue), Query: publicQuery(q), State: State(j.State),
-		Error: cmp.Or(j.Error, j.Trouble), Params: slices.Clone(j.Params), Settings: settings, Created: j.Created,
-		Ended: j.Ended, Undo: j.Undo,
+		Error: cmp.Or(j.Error, j.Trouble), Limited: j.State == record.Paused && j.Limited,
+		Params: slices.Clone(j.Params), Settings: settings, Created: j.Created,
+		Ended: j.Ended, UndoneBy: j.Undo,
 		Processed: sum.Processed, Written: sum.Written, Conflicts: sum.Conflicts, Failures: sum.Failures,
 		Remaining: sum.Expected, Counters: sum.Counters,
-		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, Open: sum.Pending, Depth: sum.Depth,
-		Unsharded: sum.Unsharded, CountersDropped: j.CountersDropped || j.CountersLost || sum.CountersLost,
-		Spaces: spacesOf(&sum), SpacesLeftOut: sum.SpacesLeftOut,
+		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, OpenRanges: sum.Pending, MaxDepth: sum.Depth,
+		WithoutShardBy: sum.Unsharded, CountersDropped: j.CountersDropped || j.CountersLost || sum.CountersLost,
+		ByKind: spacesOf(&sum), KindsOmitted: sum.SpacesLeftOut,
 	}, nil
 }
 
-// Wait waits until the job has ended, or a failure limit has paused it, and returns
-// its status; it waits on while somebody has paused it. A job that failed is no error:
-// its status says so. Waiting costs one read every two seconds, or more often at
-// first, and every minute up to 20 and two calls of the queue: if that can't deliver the
-// job's tasks, the log says why. It goes on through errors that pass within a minute.
+// Wait waits until the job has ended, or one of its limits has paused it, and returns its status;
+// it waits on while somebody has paused it. Its error is about the waiting only: [Status.Err] says
+// whether the job has done its work. Waiting costs one read every two seconds, or more often at
+// first, and every minute up to 20 and two calls of the queue: if that can't deliver the job's
+// tasks, the log says why. It goes on through errors that pass within a minute.
 func (j *Job) Wait(ctx context.Context) (*Status, error) {
 	var s *Status
 	err := lifecycle.Lookout{Jobs: asked(engineOf(ctx, j))}.Await(ctx, j.ref(), func(ended record.Ref) (err error) {
@@ -227,11 +280,11 @@ type Failure struct {
 	Time     time.Time      `json:"time"`     // of the last one
 }
 
-// A Cause is what some failures of a job have in common.
-type Cause struct {
-	// Cause is the text of their errors, without numbers, words that have digits, what is quoted,
+// A FailureCause is what some failures of a job have in common.
+type FailureCause struct {
+	// Text is the text of their errors, without numbers, words that have digits, what is quoted,
 	// addresses, and the names in their keys, all of which are "#".
-	Cause string `json:"cause"`
+	Text string `json:"cause"`
 
 	// Digest names the cause in log lines, which have nothing of an entity: "entities failed" has
 	// it after the kind of the errors.
@@ -245,10 +298,10 @@ type Cause struct {
 // causesRead is how many failures Causes reads.
 const causesRead = 1000
 
-// Causes returns the causes of the job's failures, the most frequent one first. It costs up to
-// 1,001 reads, and a count: of more failures it reads those whose ranges' IDs, which are hashes,
+// FailureCauses returns the causes of the job's failures, the most frequent one first. It costs up
+// to 1,001 reads, and a count: of more failures it reads those whose ranges' IDs, which are hashes,
 // come first.
-func (j *Job) Causes(ctx context.Context) ([]Cause, error) {
+func (j *Job) FailureCauses(ctx context.Context) ([]FailureCause, error) {
 	job, err := j.engine.store().LoadJob(ctx, j.ref())
 	if err != nil {
 		return nil, fmt.Errorf("mapper: causes: %w", err)
@@ -266,9 +319,9 @@ func (j *Job) Causes(ctx context.Context) ([]Cause, error) {
 			return nil, fmt.Errorf("mapper: causes of %s: %w", j.ID, err)
 		}
 	}
-	var causes []Cause
+	var causes []FailureCause
 	for _, c := range record.Causes(failed, all) {
-		causes = append(causes, Cause{c.Text, fault.Digest(c.Text), c.Count, c.Estimated, failureOf(c.Example)})
+		causes = append(causes, FailureCause{c.Text, fault.Digest(c.Text), c.Count, c.Estimated, failureOf(c.Example)})
 	}
 	return causes, nil
 }
@@ -278,10 +331,16 @@ func failureOf(r *record.Range) Failure {
 	return Failure{Key: r.Start.Key, Error: r.Error, Attempts: int(r.Refusals), Time: r.Done}
 }
 
-// Failures returns some failures of the job, and where to go on: an empty cursor
+// Failures lists all failures of the job, as [Job.FailuresPage] does a page at a time. After an
+// error there are no more.
+func (j *Job) Failures(ctx context.Context) iter.Seq2[Failure, error] {
+	return pages(func(cursor string) ([]Failure, string, error) { return j.FailuresPage(ctx, cursor) })
+}
+
+// FailuresPage returns some failures of the job, and where to go on: an empty cursor
 // is the beginning, and the end. A page has up to 100 failures, and costs as many
 // reads.
-func (j *Job) Failures(ctx context.Context, cursor string) (failures []Failure, next string, err error) {
+func (j *Job) FailuresPage(ctx context.Context, cursor string) (failures []Failure, next string, err error) {
 	ranges, next, err := j.engine.store().Page(ctx, j.ref(), "failed", cursor, store.FailurePage)
 	if err != nil {
 		return nil, "", fmt.Errorf("mapper: failures of %s: %w", j.ID, err)
@@ -292,37 +351,61 @@ func (j *Job) Failures(ctx context.Context, cursor string) (failures []Failure, 
 	return failures, next, nil
 }
 
-// Left returns some of the entities that a job which is an undo has left as they are, and where to
-// go on: an empty cursor is the beginning, and the end. A page has those of up to 10 pages of the
-// job.
-func (j *Job) Left(ctx context.Context, cursor string) (left []Left, next string, err error) {
+// NotUndone lists all entities that a job which is an undo has left as they are, as
+// [Job.NotUndonePage] does a page at a time. After an error there are no more.
+func (j *Job) NotUndone(ctx context.Context) iter.Seq2[NotUndone, error] {
+	return pages(func(cursor string) ([]NotUndone, string, error) { return j.NotUndonePage(ctx, cursor) })
+}
+
+// NotUndonePage returns some of the entities that a job which is an undo has left as they are, and
+// where to go on: an empty cursor is the beginning, and the end. A page has those of up to 10 pages
+// of the job.
+func (j *Job) NotUndonePage(ctx context.Context, cursor string) (left []NotUndone, next string, err error) {
 	all, next, err := undo.Left(ctx, j.engine.store(), j.ref(), cursor)
 	if err != nil {
 		return nil, "", fmt.Errorf("mapper: what %s has left: %w", j.ID, err)
 	}
 	for _, l := range all {
-		left = append(left, Left(l))
+		left = append(left, NotUndone{l.Key, l.Why})
 	}
 	return left, next, nil
 }
 
 // An Example is what a rehearsal would do to an entity: which, what, and some of its properties
 // before and after.
-type Example = record.Example
+type Example struct {
+	Key *datastore.Key `json:"key"`
+	// "change", "delete", "put another entity" or "delete another entity"
+	What string `json:"what"`
+	// that it would change or put, or of what it would delete
+	Properties []ExampleProperty `json:"properties,omitempty"`
+}
 
 // An ExampleProperty is a property of an [Example], with its values as texts of up to 200
 // characters.
-type ExampleProperty = record.ExampleProperty
+type ExampleProperty struct {
+	Name   string `json:"name"`
+	Before string `json:"before"` // empty: it is not there
+	After  string `json:"after"`
+}
 
 // Examples returns what a job that is a rehearsal would do to some entities, two of each of up to
 // 20 of its pages: a random choice of pages, and the same each time.
 func (j *Job) Examples(ctx context.Context) (examples []Example, err error) {
 	ranges, _, err := j.engine.store().Page(ctx, j.ref(), "examples_of", "", 20)
+	var all []record.Example
 	if err == nil {
-		examples, err = record.ExamplesOf(ranges)
+		all, err = record.ExamplesOf(ranges)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("mapper: examples of %s: %w", j.ID, err)
+	}
+	for _, x := range all {
+		example := Example{Key: x.Key, What: x.What}
+		for _, p := range x.Properties {
+			example.Properties = append(example.Properties, ExampleProperty(p))
+		}
+		examples = append(examples, example)
 	}
 	return examples, nil
 }

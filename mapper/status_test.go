@@ -20,7 +20,7 @@ func TestStatus(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		slow := mapper.Update("slow", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		slow := mapper.Update("slow", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			time.Sleep(100 * time.Millisecond)
 			a.Value.Balance++
 			a.Count("seen", 1)
@@ -39,7 +39,7 @@ func TestStatus(t *testing.T) {
 		})
 		const n = 5000
 		w.putAccounts(names(n))
-		job, err := slow.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+		job, err := slow.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{PageSize: 10})
 		if err != nil {
 			t.Fatal(err)
@@ -78,7 +78,8 @@ func TestStatus(t *testing.T) {
 			t.Error("no status was an estimate")
 		}
 		// Another process with other mappers can follow it.
-		another, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(addCredit)})
+		another, err := mapper.NewEngine(w.client, w.queue,
+			&mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -50,20 +50,20 @@ func rage(t *testing.T, rng *rand.Rand) {
 	// finalizer.
 	strays := rng.IntN(2) == 0
 	after := 6*time.Second + time.Duration(rng.IntN(4000))*time.Millisecond // which is longer than Timeout
-	storm := mapper.Visit("storm", func(ctx context.Context, _ *mapper.Entity[account], _ mapper.None) error {
+	storm := mapper.Visit("storm", func(ctx context.Context, _ *mapper.Entity[account], _ mapper.NoParams) error {
 		if !strays || mended.Load() {
 			return nil
 		}
 		time.Sleep(after)
 		return die(ctx)
-	}).OnDone(func(ctx context.Context, _ *mapper.Done, _ mapper.None) error { return die(ctx) })
+	}).WithFinalizer(func(ctx context.Context, _ *mapper.Completion, _ mapper.NoParams) error { return die(ctx) })
 	// The other job takes too long to end between two deaths.
 	pace := after + time.Second
 	var ends atomic.Int64
-	innocent := mapper.Visit("innocent", func(context.Context, *mapper.Entity[other], mapper.None) error {
+	innocent := mapper.Visit("innocent", func(context.Context, *mapper.Entity[other], mapper.NoParams) error {
 		time.Sleep(pace)
 		return nil
-	}).OnDone(func(_ context.Context, d *mapper.Done, _ mapper.None) error {
+	}).WithFinalizer(func(_ context.Context, d *mapper.Completion, _ mapper.NoParams) error {
 		time.Sleep(pace)
 		d.Put(reportKey, &report{Jobs: ends.Add(1)})
 		return nil
@@ -81,9 +81,10 @@ func rage(t *testing.T, rng *rand.Rand) {
 			t.Fatal(err)
 		}
 	}
-	start := func(m *mapper.Mapper[mapper.None], kind string, timeout time.Duration) *mapper.Job {
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: kind}, mapper.None{},
-			&mapper.StartOptions{AllowEmpty: true, PageSize: 1, Workers: 100, Timeout: timeout, FailureLimit: -1})
+	start := func(m *mapper.Mapper[mapper.NoParams], kind string, timeout time.Duration) *mapper.Job {
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: kind}, mapper.NoParams{},
+			&mapper.StartOptions{AllowEmpty: true, PageSize: 1, ExpectedWorkers: 100, EntityTimeout: timeout,
+				FailureLimit: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +95,7 @@ func rage(t *testing.T, rng *rand.Rand) {
 	job := start(storm, "Account", 2*time.Second)
 	for range 150 {
 		time.Sleep(time.Duration(1000+rng.IntN(2000)) * time.Millisecond)
-		if s, err := job.Status(t.Context()); err == nil && s.State == mapper.Failed { // by its finalizer
+		if s, err := job.Status(t.Context()); err == nil && s.State == mapper.StateFailed { // by its finalizer
 			if err := job.Resume(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -114,14 +115,14 @@ func rage(t *testing.T, rng *rand.Rand) {
 	}
 	mended.Store(true)
 	s, err := beside.Wait(t.Context())
-	failures, _, _ := beside.Failures(t.Context(), "")
-	if err != nil || s.State != mapper.Succeeded || s.Processed != int64(others) {
+	failures, _, _ := beside.FailuresPage(t.Context(), "")
+	if err != nil || s.State != mapper.StateSucceeded || s.Processed != int64(others) {
 		t.Errorf("strays: %v; %d processes died; %+v, %+v, %v", strays, f.deaths(), s, failures, err)
 	}
 	if f.deaths() < 2*mapper.MaxDeaths {
 		t.Errorf("strays: %v; %d processes died", strays, f.deaths())
 	}
-	for s, err = job.Wait(t.Context()); err == nil && s.State == mapper.Failed; s, err = job.Wait(t.Context()) {
+	for s, err = job.Wait(t.Context()); err == nil && s.State == mapper.StateFailed; s, err = job.Wait(t.Context()) {
 		if err := job.Resume(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -169,12 +170,12 @@ func behind(t *testing.T, finalizes bool, slow time.Duration) {
 		time.Sleep(5 * time.Second)
 		return errors.New("a service that it needs is down")
 	}
-	innocent := mapper.Visit("innocent", func(ctx context.Context, _ *mapper.Entity[other], _ mapper.None) error {
+	innocent := mapper.Visit("innocent", func(ctx context.Context, _ *mapper.Entity[other], _ mapper.NoParams) error {
 		if finalizes {
 			return nil
 		}
 		return fails(ctx)
-	}).OnDone(func(ctx context.Context, _ *mapper.Done, _ mapper.None) error {
+	}).WithFinalizer(func(ctx context.Context, _ *mapper.Completion, _ mapper.NoParams) error {
 		if finalizes {
 			return fails(ctx)
 		}
@@ -191,8 +192,8 @@ func behind(t *testing.T, finalizes bool, slow time.Duration) {
 	if _, err := w.client.Put(t.Context(), otherKey(0), new(other)); err != nil {
 		t.Fatal(err)
 	}
-	beside, err := innocent.Start(t.Context(), w.engine, mapper.Query{Kind: "Beside"}, mapper.None{},
-		&mapper.StartOptions{PageSize: 1, Retries: mapper.Retries{Attempts: 5}})
+	beside, err := innocent.Start(t.Context(), w.engine, mapper.Query{Kind: "Beside"}, mapper.NoParams{},
+		&mapper.StartOptions{PageSize: 1, Retries: mapper.RetryPolicy{MaxAttempts: 5}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +203,7 @@ func behind(t *testing.T, finalizes bool, slow time.Duration) {
 	var all []*mapper.Job
 	for i := range int64(100) {
 		job, err := storm.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{i},
-			&mapper.StartOptions{PageSize: 1, Workers: 1, Beside: true})
+			&mapper.StartOptions{PageSize: 1, ExpectedWorkers: 1, AllowOverlap: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -213,7 +214,7 @@ func behind(t *testing.T, finalizes bool, slow time.Duration) {
 		w.wait(job)
 	}
 	s, err := beside.Status(t.Context())
-	failures, _, _ := beside.Failures(t.Context(), "")
+	failures, _, _ := beside.FailuresPage(t.Context(), "")
 	for _, failure := range failures {
 		s.Error += failure.Error
 	}
@@ -234,15 +235,19 @@ func TestDeadlyEndOfTasks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var f *fleet
-		m := mapper.Visit("report", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil }).
-			OnDone(func(ctx context.Context, _ *mapper.Done, _ mapper.None) error { return f.die(ctx) })
+		m := mapper.Visit("report", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
+			return nil
+		}).
+			WithFinalizer(func(ctx context.Context, _ *mapper.Completion, _ mapper.NoParams) error {
+				return f.die(ctx)
+			})
 		once := few(20)
 		once.RetryConfig = &cloudtaskspb.RetryConfig{MaxAttempts: 1}
 		w := newWorld(t, setting{queue: once}, m)
 		f = newFleet(w, 1, 2, m)
 		w.putAccounts(names(100))
 		s := over(w, m, nil)
-		if s.State != mapper.Failed ||
+		if s.State != mapper.StateFailed ||
 			!strings.HasPrefix(s.Error, "the process died 5 times while it did nothing but the finalizer") ||
 			f.deaths() > 50 {
 			t.Errorf("%d processes died; %+v", f.deaths(), s)
@@ -260,10 +265,10 @@ func TestDeadlyEnd(t *testing.T) {
 			var f *fleet
 			var runs atomic.Int64
 			ends := 0
-			m := mapper.Update("report", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			m := mapper.Update("report", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 				a.Value.Balance += 10
 				return nil
-			}).OnDone(func(ctx context.Context, d *mapper.Done, _ mapper.None) error {
+			}).WithFinalizer(func(ctx context.Context, d *mapper.Completion, _ mapper.NoParams) error {
 				if runs.Add(1) <= deaths {
 					return f.die(ctx)
 				}
@@ -276,12 +281,12 @@ func TestDeadlyEnd(t *testing.T) {
 			w.putAccounts(names(100))
 			s := over(w, m, &mapper.StartOptions{ID: "j", PageSize: 10})
 			if deaths < mapper.MaxDeaths {
-				if s.State != mapper.Succeeded || s.Error != "" || ends != 1 {
+				if s.State != mapper.StateSucceeded || s.Error != "" || ends != 1 {
 					t.Errorf("%d deaths: %+v, %d ends", deaths, s, ends)
 				}
 				return
 			}
-			if s.State != mapper.Failed ||
+			if s.State != mapper.StateFailed ||
 				!strings.HasPrefix(s.Error, "the process died 5 times while it did nothing but the finalizer") ||
 				s.Processed != 100 {
 				t.Errorf("status %+v", s)

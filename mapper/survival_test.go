@@ -31,7 +31,7 @@ func integer(n int64) *datastorepb.Value {
 func TestUndeclaredPropertiesSurvive(t *testing.T) {
 	t.Parallel()
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
-	client, err := e.Datastore(t.Context(), "test")
+	client, err := e.DatastoreClient(t.Context(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestUndeclaredValuesSurvive(t *testing.T) {
 		Balance int64
 		Home    struct{ Town string }
 	}
-	m := mapper.Update("part", func(_ context.Context, a *mapper.Entity[part], _ mapper.None) error {
+	m := mapper.Update("part", func(_ context.Context, a *mapper.Entity[part], _ mapper.NoParams) error {
 		a.Value.Balance++
 		a.Value.Home.Town = "York"
 		return nil
@@ -112,7 +112,7 @@ func TestUndeclaredValuesSurvive(t *testing.T) {
 		if _, err := client.Put(t.Context(), key, &before); err != nil {
 			t.Fatal(err)
 		}
-		if s := over(w, m, nil); s.State != mapper.Succeeded {
+		if s := over(w, m, nil); s.State != mapper.StateSucceeded {
 			t.Fatalf("status %+v", s)
 		}
 		var after full

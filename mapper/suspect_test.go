@@ -96,7 +96,7 @@ func testPoison(t *testing.T, p poison, n int) {
 	var mended atomic.Bool
 	keys := names(n)
 	bad := keys[n*2/3]
-	m := mapper.Update("poisoned", func(ctx context.Context, a *mapper.Entity[growing], _ mapper.None) error {
+	m := mapper.Update("poisoned", func(ctx context.Context, a *mapper.Entity[growing], _ mapper.NoParams) error {
 		if p.do != nil && a.Key.Equal(bad) && !mended.Load() {
 			return p.do(ctx, f, a)
 		}
@@ -112,7 +112,7 @@ func testPoison(t *testing.T, p poison, n int) {
 			t.Fatal(err)
 		}
 	}
-	job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+	job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 		&mapper.StartOptions{ID: "j"})
 	if err != nil {
 		t.Fatal(err)
@@ -127,12 +127,12 @@ func testPoison(t *testing.T, p poison, n int) {
 		return s
 	}
 	begun := time.Now()
-	if s := end(); s.State != mapper.SucceededWithFailures || s.Failures != 1 || s.Processed != int64(n-1) ||
+	if s := end(); s.State != mapper.StateSucceededWithFailures || s.Failures != 1 || s.Processed != int64(n-1) ||
 		s.Counters["credited"] != int64(n-1) {
 		t.Errorf("status %+v", s)
 	}
 	took := time.Since(begun)
-	failures, next, err := job.Failures(t.Context(), "")
+	failures, next, err := job.FailuresPage(t.Context(), "")
 	if err != nil || next != "" || len(failures) != 1 || !failures[0].Key.Equal(bad) ||
 		!strings.Contains(failures[0].Error, p.wants) {
 		t.Errorf("failures %+v, %q, %v", failures, next, err)
@@ -149,7 +149,7 @@ func testPoison(t *testing.T, p poison, n int) {
 	if err := job.Retry(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if s := end(); s.State != mapper.Succeeded || s.Processed != int64(n) || s.Counters["credited"] != int64(n) {
+	if s := end(); s.State != mapper.StateSucceeded || s.Processed != int64(n) || s.Counters["credited"] != int64(n) {
 		t.Errorf("after the retry: %+v", s)
 	}
 	w.wantBalances(keys, 10)
@@ -177,24 +177,25 @@ func TestDeadlyEntities(t *testing.T) {
 				var w *world
 				keys := names(100)
 				bad := keys[50]
-				m := mapper.Update("deadly", func(ctx context.Context, a *mapper.Entity[account], _ mapper.None) error {
-					if !a.Key.Equal(bad) {
-						return nil
-					}
-					if c.deleted && f.deaths() == 6 {
-						if err := w.client.Delete(context.Background(), bad); err != nil {
-							return err
+				m := mapper.Update("deadly",
+					func(ctx context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+						if !a.Key.Equal(bad) {
+							return nil
 						}
-					}
-					return f.die(ctx)
-				})
+						if c.deleted && f.deaths() == 6 {
+							if err := w.client.Delete(context.Background(), bad); err != nil {
+								return err
+							}
+						}
+						return f.die(ctx)
+					})
 				q := few(20)
 				q.RetryConfig = &cloudtaskspb.RetryConfig{MaxAttempts: c.attempts}
 				w = newWorld(t, setting{queue: q}, m)
 				f = newFleet(w, 1, 3, m)
 				w.putAccounts(keys)
 				s := over(w, m, &mapper.StartOptions{ID: "j"})
-				failures, _, err := w.engine.Job("j").Failures(t.Context(), "")
+				failures, _, err := w.engine.Job("j").FailuresPage(t.Context(), "")
 				if err != nil || s.Processed != 99 || len(failures) > 1 || len(failures) == 1 &&
 					!failures[0].Key.Equal(bad) || c.deleted != (len(failures) == 0) {
 					t.Errorf("%d died: %+v, failures %+v, %v", f.deaths(), s, failures, err)
@@ -209,7 +210,7 @@ func TestDeadlyEntities(t *testing.T) {
 func TestAbortAtTheGate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := mapper.Update("slow", func(ctx context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("slow", func(ctx context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
@@ -221,7 +222,7 @@ func TestAbortAtTheGate(t *testing.T) {
 		w := newWorld(t, setting{queue: few(30)}, m)
 		f := newFleet(w, 1, 1, m)
 		w.putAccounts(names(30))
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{PageSize: 1})
 		if err != nil {
 			t.Fatal(err)
@@ -257,24 +258,26 @@ func TestRecoveryBound(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var f *fleet
 				keys := names(500)
-				m := mapper.Update("deadly", func(ctx context.Context, a *mapper.Entity[account], _ mapper.None) error {
-					if a.Key.Equal(keys[333]) {
-						time.Sleep(time.Second)
-						return f.die(ctx)
-					}
-					a.Value.Balance += 10
-					return nil
-				})
+				m := mapper.Update("deadly",
+					func(ctx context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+						if a.Key.Equal(keys[333]) {
+							time.Sleep(time.Second)
+							return f.die(ctx)
+						}
+						a.Value.Balance += 10
+						return nil
+					})
 				q := few(10)
 				q.RetryConfig = &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(10 * time.Second)}
-				w := newWorld(t, setting{emulator: emulator.Options{Pessimistic: pessimistic}, queue: q,
+				w := newWorld(t, setting{emulator: emulator.Options{PessimisticConcurrency: pessimistic}, queue: q,
 					deadline: 15 * time.Second, log: io.Discard}, m)
 				f = newFleet(w, 1, 3, m)
 				w.putAccounts(keys)
-				s := over(w, m, &mapper.StartOptions{PageSize: 500, PageTime: time.Second, Timeout: 5 * time.Second})
+				s := over(w, m, &mapper.StartOptions{PageSize: 500, PageTime: time.Second,
+					EntityTimeout: 5 * time.Second})
 				takes := s.Ended.Sub(s.Created)
 				t.Logf("it took %v, and %d processes died", takes, f.deaths())
-				if s.State != mapper.SucceededWithFailures || s.Processed != 499 || s.Failures != 1 {
+				if s.State != mapper.StateSucceededWithFailures || s.Processed != 499 || s.Failures != 1 {
 					t.Errorf("%+v", s)
 				}
 				// Two deaths in company, nine until the page is one entity, and MaxDeaths: each
@@ -298,7 +301,7 @@ func TestDeadlyEntityAfterOutage(t *testing.T) {
 		var f *fleet
 		var out atomic.Bool
 		keys := names(87)
-		m := mapper.Update("deadly", func(ctx context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("deadly", func(ctx context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			if a.Key.Equal(keys[50]) {
 				return f.die(ctx)
 			}
@@ -315,7 +318,7 @@ func TestDeadlyEntityAfterOutage(t *testing.T) {
 				}}}, m)
 		f = newFleet(w, 1, 3, m)
 		w.putAccounts(keys)
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{ID: "j"})
 		if err != nil {
 			t.Fatal(err)
@@ -331,7 +334,7 @@ func TestDeadlyEntityAfterOutage(t *testing.T) {
 			t.Fatal(err)
 		}
 		took, most := time.Since(begun), time.Hour+mapper.MaxDeaths*(10+4)*time.Minute
-		if s.State != mapper.SucceededWithFailures || s.Failures != 1 || took > most {
+		if s.State != mapper.StateSucceededWithFailures || s.Failures != 1 || took > most {
 			t.Errorf("%s, %d failures, after %v, want at most %v; %d processes died", s.State, s.Failures, took, most,
 				f.deaths())
 		}

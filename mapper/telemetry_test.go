@@ -29,7 +29,7 @@ import (
 // observed returns a world whose engine tells a reader of metrics and a recorder of spans what it
 // does.
 func observed(
-	t *testing.T, s setting, mappers ...mapper.Definition,
+	t *testing.T, s setting, mappers ...mapper.AnyMapper,
 ) (*world, *sdkmetric.ManualReader, *tracetest.SpanRecorder) {
 	t.Helper()
 	w := newWorld(t, s)
@@ -38,7 +38,7 @@ func observed(
 		s.log = t.Output()
 	}
 	var err error
-	w.engine, err = mapper.New(w.client, w.queue, &mapper.Options{
+	w.engine, err = mapper.NewEngine(w.client, w.queue, &mapper.EngineOptions{
 		Mappers: mappers, Logger: slog.New(slog.NewTextHandler(s.log, nil)),
 		MeterProvider:  sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)),
 		TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)),
@@ -92,7 +92,7 @@ func TestOneTrace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s := w.wait(job); s.State != mapper.Succeeded {
+		if s := w.wait(job); s.State != mapper.StateSucceeded {
 			t.Errorf("%+v", s)
 		}
 		time.Sleep(5 * time.Minute) // the last sweep
@@ -125,7 +125,7 @@ func TestManyTraces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _, spans := observed(t, setting{queue: few(20)}, addCredit)
 		w.putAccounts(names(4000))
-		if s := w.wait(w.start(10, &mapper.StartOptions{ID: "many", PageSize: 1})); s.State != mapper.Succeeded {
+		if s := w.wait(w.start(10, &mapper.StartOptions{ID: "many", PageSize: 1})); s.State != mapper.StateSucceeded {
 			t.Errorf("%+v", s)
 		}
 		w.settle()
@@ -158,7 +158,7 @@ func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var first, refused atomic.Bool
 		var w *world
-		busy := mapper.Update("busy", func(ctx context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		busy := mapper.Update("busy", func(ctx context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			switch {
 			case a.Key.Name == names(3)[2].Name:
 				return mapper.Permanent(errors.New("broken"))
@@ -178,7 +178,7 @@ func TestMetrics(t *testing.T) {
 		w.handler = refuseOnce(own, &refused)
 		const n = 3000
 		w.putAccounts(names(n))
-		job, err := busy.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+		job, err := busy.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{ID: "busy", PageSize: 50})
 		if err != nil {
 			t.Fatal(err)
@@ -240,7 +240,10 @@ func TestMetrics(t *testing.T) {
 // TestMetricsOfNoWork has a process that has done nothing yet show in the metrics, with each of its
 // mappers: only so does an alarm know that they do not arrive.
 func TestMetricsOfNoWork(t *testing.T) {
-	work := func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error { a.Value.Balance++; return nil }
+	work := func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+		a.Value.Balance++
+		return nil
+	}
 	_, reader, _ := observed(t, setting{}, mapper.Update("a", work), mapper.Update("b", work))
 	m := read(t, reader)["scattermap.tasks.in_flight"]
 	slices.Sort(m.attributes)
@@ -282,7 +285,7 @@ func TestIdle(t *testing.T) {
 		if got := idle(); got != -1 {
 			t.Errorf("nobody looks, and the job is idle for %v s", got)
 		}
-		if err := w.engine.Revive(t.Context()); err != nil { // as a schedule does
+		if err := w.engine.ReviveJobs(t.Context()); err != nil { // as a schedule does
 			t.Fatal(err)
 		}
 		if got := idle(); got < 6*60 || got > 10*60 {

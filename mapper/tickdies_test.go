@@ -37,7 +37,7 @@ func eachMishap(t *testing.T, test func(t *testing.T, m *mishap, operators func(
 func TestTickDies(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	for _, overlap := range []mapper.Overlap{mapper.SkipTick, mapper.QueueTick, mapper.ReplaceRun} {
+	for _, overlap := range []mapper.Overlap{mapper.OverlapSkip, mapper.OverlapQueue, mapper.OverlapReplace} {
 		t.Run(string(overlap), func(t *testing.T) {
 			t.Parallel()
 			eachMishap(t, func(t *testing.T, m *mishap, on func(*fleet)) {
@@ -47,7 +47,8 @@ func TestTickDies(t *testing.T) {
 				keys := names(100)
 				w.putAccounts(keys)
 				s := mapper.NewSchedule("nightly", steadyCredit, overlap)
-				tick := func(ctx context.Context, e *mapper.Engine, at time.Time) (*mapper.Ticked, error) {
+				tick := func(ctx context.Context, e *mapper.Engine, at time.Time) (*mapper.TickResult, error) {
+					mapper.LetTick(e, s.Name())
 					return s.Tick(ctx, e, at, mapper.Query{Kind: "Account"}, credit{10},
 						&mapper.StartOptions{PageSize: 10})
 				}
@@ -69,7 +70,7 @@ func TestTickDies(t *testing.T) {
 					}
 				}
 				runs := 0
-				jobs, _, err := w.engine.Jobs(ctx, nil, "")
+				jobs, _, err := w.engine.JobsPage(ctx, nil, "")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -79,12 +80,13 @@ func TestTickDies(t *testing.T) {
 					if done += status.Processed; !j.State.Ended() {
 						t.Errorf("%s is %s", j.ID, j.State)
 					}
-					if j.State == mapper.Succeeded {
+					if j.State == mapper.StateSucceeded {
 						runs++
 					}
 				}
-				want := map[mapper.Overlap]int{mapper.SkipTick: 1, mapper.QueueTick: 2, mapper.ReplaceRun: 1}[overlap]
-				if got.Outcome == mapper.TickStarted && overlap == mapper.SkipTick {
+				want := map[mapper.Overlap]int{mapper.OverlapSkip: 1, mapper.OverlapQueue: 2,
+					mapper.OverlapReplace: 1}[overlap]
+				if got.Outcome == mapper.TickStarted && overlap == mapper.OverlapSkip {
 					want = 2 // the first run had ended by then
 				}
 				if runs != want {
@@ -119,7 +121,7 @@ func TestUndoDies(t *testing.T) {
 		on(operators)
 		w.putAccounts(names(100))
 		before := images(t, w.client, "Account")
-		job, err := setOwner.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+		job, err := setOwner.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{ID: "done", PageSize: 10})
 		if err != nil {
 			t.Fatal(err)

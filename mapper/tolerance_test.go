@@ -50,7 +50,7 @@ func TestBadNeighbours(t *testing.T) {
 					place[k.Name] = i
 				}
 				m := mapper.Update("neighbours",
-					func(ctx context.Context, a *mapper.Entity[growing], _ mapper.None) error {
+					func(ctx context.Context, a *mapper.Entity[growing], _ mapper.NoParams) error {
 						a.Value.Balance += 10
 						if i, bad := place[a.Key.Name]; bad && c.do != nil {
 							return c.do(ctx, i, a)
@@ -67,7 +67,7 @@ func TestBadNeighbours(t *testing.T) {
 					}
 				}
 				s := over(w, m, &c.options)
-				if s.State != mapper.SucceededWithFailures || s.Failures != c.failures ||
+				if s.State != mapper.StateSucceededWithFailures || s.Failures != c.failures ||
 					s.Processed != 5000-c.failures || s.Ended.Sub(s.Created) > 2*time.Hour {
 					t.Errorf("after %v: %+v", s.Ended.Sub(s.Created), s)
 				}
@@ -85,20 +85,20 @@ func TestBugs(t *testing.T) {
 	}
 	t.Parallel()
 	broken := errors.New("the bug")
-	slow := func(context.Context, *mapper.Entity[account], mapper.None) error {
+	slow := func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
 		time.Sleep(400 * time.Millisecond)
 		return broken
 	}
-	hang := func(ctx context.Context, _ *mapper.Entity[account], _ mapper.None) error {
+	hang := func(ctx context.Context, _ *mapper.Entity[account], _ mapper.NoParams) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
 	for name, c := range map[string]struct {
-		m       *mapper.Mapper[mapper.None]
+		m       *mapper.Mapper[mapper.NoParams]
 		options mapper.StartOptions
 	}{
 		"slow": {m: mapper.Update("slow", slow)},
-		"small": {m: mapper.Update("small", func(context.Context, *mapper.Entity[account], mapper.None) error {
+		"small": {m: mapper.Update("small", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
 			return broken
 		}), options: mapper.StartOptions{PageSize: 10}},
 		"hanging": {m: mapper.Update("hanging", hang)}, "hanging visit": {m: mapper.Visit("hanging", hang)},
@@ -115,7 +115,7 @@ func TestBugs(t *testing.T) {
 						alone++
 					}
 				}
-				if s.State != mapper.Failed || !strings.Contains(s.Error, "the function failed on") ||
+				if s.State != mapper.StateFailed || !strings.Contains(s.Error, "the function failed on") ||
 					s.Processed > 0 || alone > 400 || s.Ended.Sub(s.Created) > 2*time.Hour {
 					t.Errorf("after %v, %d entities have a range of their own: %+v", s.Ended.Sub(s.Created), alone, s)
 				}

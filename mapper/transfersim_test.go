@@ -53,10 +53,10 @@ func pointsOf(ctx context.Context, e *mapper.Entity[purse], key *datastore.Key) 
 }
 
 // transfer moves points between the purses of n, pots and slips.
-func transfer(n int, pace time.Duration) func(ctx context.Context, e *mapper.Entity[purse], _ mapper.None) error {
+func transfer(n int, pace time.Duration) func(ctx context.Context, e *mapper.Entity[purse], _ mapper.NoParams) error {
 	var mu sync.Mutex
 	failed := make(map[string]bool)
-	return func(ctx context.Context, e *mapper.Entity[purse], _ mapper.None) error {
+	return func(ctx context.Context, e *mapper.Entity[purse], _ mapper.NoParams) error {
 		h := moves(e.Key)
 		if h%19 == 0 {
 			return mapper.Permanent(errors.New("nineteen"))
@@ -127,7 +127,7 @@ func transfer(n int, pace time.Duration) func(ctx context.Context, e *mapper.Ent
 func simulateTransfers(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 40))
 	s := &undoSimulation{rng: rng, faults: emulator.NewFaults(seed, trouble(rng)...), n: 20 + rng.IntN(300)}
-	reads := func(e *mapper.Entity[purse], _ mapper.None) []*datastore.Key {
+	reads := func(e *mapper.Entity[purse], _ mapper.NoParams) []*datastore.Key {
 		h := moves(e.Key)
 		return []*datastore.Key{potKey(h % 3), slipKey(h % 20), purseKey((h / 7) % s.n)}[:h%4]
 	}
@@ -138,8 +138,9 @@ func simulateTransfers(t *testing.T, seed uint64) {
 	}
 	s.faults.Pause()
 	s.world = newWorld(t, setting{
-		emulator: emulator.Options{Faults: s.faults, Pessimistic: rng.IntN(3) == 0, Retention: 60 * 24 * time.Hour},
-		queue:    few(int32(1 + rng.IntN(12))), deadline: time.Duration(60+rng.IntN(1200)) * time.Second,
+		emulator: emulator.Options{Faults: s.faults, PessimisticConcurrency: rng.IntN(3) == 0,
+			Retention: 60 * 24 * time.Hour},
+		queue: few(int32(1 + rng.IntN(12))), deadline: time.Duration(60+rng.IntN(1200)) * time.Second,
 		plain: rng.IntN(4) == 0,
 	}, m)
 	s.fleet = newFleet(s.world, seed, 1+rng.IntN(4), m)
@@ -155,7 +156,7 @@ func simulateTransfers(t *testing.T, seed uint64) {
 	s.trouble()
 	others := s.others(rng.IntN(300), time.Duration(1+rng.IntN(50))*time.Millisecond)
 	s.again("start", func() error {
-		_, err := m.Start(t.Context(), s.fleet.pick().engine, mapper.Query{Kind: "Purse"}, mapper.None{},
+		_, err := m.Start(t.Context(), s.fleet.pick().engine, mapper.Query{Kind: "Purse"}, mapper.NoParams{},
 			&mapper.StartOptions{
 				ID: "transfer", PageSize: 3 + rng.IntN(60), FailureLimit: -1,
 			})
@@ -283,7 +284,7 @@ func (s *undoSimulation) checkTransfers(status *mapper.Status, want int64) {
 	if got != want {
 		s.Errorf("%d points, want %d", got, want)
 	}
-	if status.State != mapper.Succeeded && status.State != mapper.SucceededWithFailures ||
+	if status.State != mapper.StateSucceeded && status.State != mapper.StateSucceededWithFailures ||
 		int64(receipts) != status.Processed || moved != status.Counters["moved"] {
 		s.Errorf("%d receipts of %d points; the job is %s: %s, has processed %d and counted %v", receipts, moved,
 			status.State, status.Error, status.Processed, status.Counters)
@@ -292,7 +293,7 @@ func (s *undoSimulation) checkTransfers(status *mapper.Status, want int64) {
 	if err != nil || len(proof.Problems) > 0 {
 		s.Errorf("proof %+v, %v", proof, err)
 	}
-	failures, _, err := s.engine.Job("transfer").Failures(s.Context(), "")
+	failures, _, err := s.engine.Job("transfer").FailuresPage(s.Context(), "")
 	s.must(err)
 	for _, f := range failures {
 		if moves(f.Key)%19 != 0 {

@@ -26,7 +26,7 @@ func startUndo(ctx context.Context, j *Job, o *StartOptions) (undone *Job, err e
 		return nil, fmt.Errorf("%w %q: have %s", ErrUnknownMapper, job.Mapper, e.names())
 	case def.Mode != function.Update:
 		return nil, fmt.Errorf("%w: its mapper %q is no Update, and what that did elsewhere is not known here",
-			ErrArguments, job.Mapper)
+			ErrInvalidArgument, job.Mapper)
 	}
 	opts := StartOptions{}
 	if o != nil {
@@ -37,13 +37,13 @@ func startUndo(ctx context.Context, j *Job, o *StartOptions) (undone *Job, err e
 		return nil, err
 	}
 	opts.FailureLimit = cmp.Or(opts.FailureLimit, -1) // what can't be undone is no reason to let the rest grow older
-	if opts.PageSize = cmp.Or(opts.PageSize, undo.PageSize); opts.ID == "" && !opts.Rehearse {
+	if opts.PageSize = cmp.Or(opts.PageSize, undo.PageSize); opts.ID == "" && !opts.DryRun {
 		if opts.ID, err = undo.ID(ctx, e.store(), job, params); err != nil {
 			return nil, err
 		}
 	}
 	if opts.Budget != (Budget{}) {
-		return nil, fmt.Errorf("%w: an undo takes no budget", ErrArguments)
+		return nil, fmt.Errorf("%w: an undo takes no budget", ErrInvalidArgument)
 	}
 	s, err := e.prepare(e.mappers[undo.Name(job.Mapper)], publicQuery(undo.Records(job)), params, &opts)
 	if err != nil {
@@ -58,7 +58,7 @@ func startUndo(ctx context.Context, j *Job, o *StartOptions) (undone *Job, err e
 		return nil, err
 	}
 	if s.found.Existing == nil {
-		if err = undo.Check(ctx, e.client, job); err == nil && !opts.Rehearse {
+		if err = undo.Check(ctx, e.client, job); err == nil && !opts.DryRun {
 			err = s.control.Undo(ctx, job, opts.ID)
 		}
 	}
@@ -83,8 +83,8 @@ func mayUndo(ctx context.Context, e *Engine, job *record.Job, id string) error {
 // isDerived reports whether a mapper of that name is made from another one, of a user.
 func isDerived(name string) bool { return function.IsRehearsal(name) || undo.Is(name) }
 
-// A Left is an entity that an undo has left as it is.
-type Left struct {
-	Key *datastore.Key `json:"key"` // nil: Why says how many more there are, whose keys are not known
-	Why string         `json:"why"`
+// A NotUndone is an entity that an undo has left as it is.
+type NotUndone struct {
+	Key    *datastore.Key `json:"key"` // nil: Reason says how many more there are, whose keys are not known
+	Reason string         `json:"reason"`
 }

@@ -91,12 +91,12 @@ func leftBy(t testing.TB, undo *mapper.Job) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
 	for cursor := ""; ; {
-		left, next, err := undo.Left(t.Context(), cursor)
+		left, next, err := undo.NotUndonePage(t.Context(), cursor)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, l := range left {
-			all[l.Key.String()] = l.Why
+			all[l.Key.String()] = l.Reason
 		}
 		if cursor = next; next == "" {
 			return all
@@ -133,7 +133,7 @@ func putMeddled(t testing.TB, client *datastore.Client, n int) {
 func TestUndo(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]setting{"optimistic": {},
-		"pessimistic": {emulator: emulator.Options{Pessimistic: true}}} {
+		"pessimistic": {emulator: emulator.Options{PessimisticConcurrency: true}}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, ctx := newWorld(t, s, meddler, slowVisit), t.Context()
@@ -145,10 +145,10 @@ func TestUndo(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := job.Undo(ctx, nil); !errors.Is(err, mapper.ErrState) {
+				if _, err := job.Undo(ctx, nil); !errors.Is(err, mapper.ErrWrongState) {
 					t.Errorf("an undo of a job that runs: %v", err)
 				}
-				if s, err := job.Wait(ctx); err != nil || s.State != mapper.SucceededWithFailures ||
+				if s, err := job.Wait(ctx); err != nil || s.State != mapper.StateSucceededWithFailures ||
 					s.Failures != n/10 {
 					t.Fatalf("%+v, %v", s, err)
 				}
@@ -180,7 +180,7 @@ func TestUndo(t *testing.T) {
 				put(account(9), account(n), note(8)) // which the job has not touched
 				after := images(t, w.client, "Account", "Note", "Event")
 
-				rehearsal, err := job.Undo(ctx, &mapper.StartOptions{Rehearse: true})
+				rehearsal, err := job.Undo(ctx, &mapper.StartOptions{DryRun: true})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -193,7 +193,8 @@ func TestUndo(t *testing.T) {
 					t.Fatal(err)
 				}
 				status := w.wait(undo)
-				if status.State != mapper.Succeeded || status.ID != "undo-done" || status.Mapper != "undo:meddler" {
+				if status.State != mapper.StateSucceeded || status.ID != "undo-done" ||
+					status.Mapper != "undo:meddler" {
 					t.Errorf("%+v", status)
 				}
 				want, wantLeft := maps.Clone(before), make(map[string]string)
@@ -228,14 +229,14 @@ func TestUndo(t *testing.T) {
 
 				// From here on it is undone, and undone once.
 				for what, err := range map[string]error{"retry": job.Retry(ctx), "resume": job.Resume(ctx)} {
-					if !errors.Is(err, mapper.ErrState) {
+					if !errors.Is(err, mapper.ErrWrongState) {
 						t.Errorf("%s: %v", what, err)
 					}
 				}
 				if again, err := job.Undo(ctx, nil); err != nil || again.ID != undo.ID {
 					t.Errorf("a second undo: %v", err)
 				}
-				if _, err := job.Undo(ctx, &mapper.StartOptions{ID: "other"}); !errors.Is(err, mapper.ErrState) ||
+				if _, err := job.Undo(ctx, &mapper.StartOptions{ID: "other"}); !errors.Is(err, mapper.ErrWrongState) ||
 					!strings.Contains(err.Error(), "undo-done") {
 					t.Errorf("another undo: %v", err)
 				}
@@ -245,7 +246,7 @@ func TestUndo(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if s := w.wait(redo); s.State != mapper.Succeeded || s.Counters["left"] > 0 {
+				if s := w.wait(redo); s.State != mapper.StateSucceeded || s.Counters["left"] > 0 {
 					t.Errorf("%+v", s)
 				}
 				if diff := cmp.Diff(after, images(t, w.client, "Account", "Note", "Event")); diff != "" {
@@ -261,7 +262,7 @@ func TestUndo(t *testing.T) {
 func TestUndoOnGoogle(t *testing.T) {
 	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
-			w, ctx := newWorld(t, setting{client: googletest.Client(t, p, mapper.WithVersions())}, meddler), t.Context()
+			w, ctx := newWorld(t, setting{client: googletest.Client(t, p, mapper.ClientOption())}, meddler), t.Context()
 			putMeddled(t, w.client, 60)
 			before := images(t, w.client, "Account", "Note", "Event")
 			job, err := meddler.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{7},
@@ -269,7 +270,7 @@ func TestUndoOnGoogle(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if s, err := job.Wait(ctx); err != nil || s.State != mapper.SucceededWithFailures {
+			if s, err := job.Wait(ctx); err != nil || s.State != mapper.StateSucceededWithFailures {
 				t.Fatalf("%+v, %v", s, err)
 			}
 			other := datastore.NameKey("Account", "a-00010", nil)
@@ -279,7 +280,7 @@ func TestUndoOnGoogle(t *testing.T) {
 			after := images(t, w.client, "Account", "Note", "Event")
 			undo, err := job.Undo(ctx, nil)
 			if p == emulator.Classic {
-				if !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), "does not say when") {
+				if !errors.Is(err, mapper.ErrWrongState) || !strings.Contains(err.Error(), "does not say when") {
 					t.Errorf("an undo on a database that does not say when an entity was written: %v", err)
 				}
 				return
@@ -302,7 +303,7 @@ func TestUndoOnGoogle(t *testing.T) {
 }
 
 // sweeper deletes what it gets, or has it no longer be what the query is about.
-var sweeper = mapper.Update("sweeper", func(_ context.Context, e *mapper.Entity[task], _ mapper.None) error {
+var sweeper = mapper.Update("sweeper", func(_ context.Context, e *mapper.Entity[task], _ mapper.NoParams) error {
 	if e.Value.Due%2 == 0 && e.Value.State != "" {
 		e.Value.State = "done"
 	} else {
@@ -364,7 +365,7 @@ func TestUndoQueries(t *testing.T) {
 					return together
 				}
 				before := all()
-				job, err := sweeper.Start(ctx, w.engine, q, mapper.None{},
+				job, err := sweeper.Start(ctx, w.engine, q, mapper.NoParams{},
 					&mapper.StartOptions{ID: "done", PageSize: 7})
 				if err != nil {
 					t.Fatal(err)
@@ -395,11 +396,11 @@ func TestUndoLarge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		deletes := mapper.Update("deletes",
-			func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+			func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.NoParams) error {
 				e.Delete(e.Key)
 				return nil
 			})
-		many := mapper.Update("many", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		many := mapper.Update("many", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			a.Value.Owner = "set"
 			for i := range 10 {
 				h := sha256.Sum256([]byte(a.Key.Name + fmt.Sprint(i)))
@@ -418,13 +419,13 @@ func TestUndoLarge(t *testing.T) {
 			}
 		}
 		before := images(t, w.client, "Big")
-		job, err := deletes.Start(ctx, w.engine, mapper.Query{Kind: "Big"}, mapper.None{},
-			&mapper.StartOptions{ID: "deletes", Workers: 1})
+		job, err := deletes.Start(ctx, w.engine, mapper.Query{Kind: "Big"}, mapper.NoParams{},
+			&mapper.StartOptions{ID: "deletes", ExpectedWorkers: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		w.wait(job)
-		for _, o := range []*mapper.StartOptions{{Rehearse: true}, nil} {
+		for _, o := range []*mapper.StartOptions{{DryRun: true}, nil} {
 			undo, err := job.Undo(ctx, o)
 			if err != nil {
 				t.Fatal(err)
@@ -439,8 +440,8 @@ func TestUndoLarge(t *testing.T) {
 
 		w.putAccounts(names(500))
 		accounts := images(t, w.client, "Account")
-		if job, err = many.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-			&mapper.StartOptions{ID: "many", Workers: 1}); err != nil {
+		if job, err = many.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{ID: "many", ExpectedWorkers: 1}); err != nil {
 			t.Fatal(err)
 		}
 		w.wait(job)
@@ -454,8 +455,8 @@ func TestUndoLarge(t *testing.T) {
 			s.Counters["removed"]+int64(rest) != 5000 || rest == 0 || s.Counters["left"] != int64(rest) {
 			t.Errorf("%v, %d left: %.500s", s.Counters, rest, diff)
 		}
-		if left, _, err := undo.Left(ctx, ""); err != nil || len(left) == 0 || left[0].Key != nil ||
-			!strings.Contains(left[0].Why, fmt.Sprint(rest)) {
+		if left, _, err := undo.NotUndonePage(ctx, ""); err != nil || len(left) == 0 || left[0].Key != nil ||
+			!strings.Contains(left[0].Reason, fmt.Sprint(rest)) {
 			t.Errorf("%v, %v", left, err)
 		}
 	})

@@ -19,16 +19,16 @@ import (
 )
 
 // beside returns an engine of a world in another process, whose calls pass a function.
-func (w *world) beside(f grpc.UnaryClientInterceptor, mappers ...mapper.Definition) *mapper.Engine {
+func (w *world) beside(f grpc.UnaryClientInterceptor, mappers ...mapper.AnyMapper) *mapper.Engine {
 	w.Helper()
-	client, err := w.emulator.Datastore(w.Context(), "test", mapper.WithVersions(),
+	client, err := w.emulator.DatastoreClient(w.Context(), "test", mapper.ClientOption(),
 		option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(f)))
 	if err != nil {
 		w.Fatal(err)
 	}
 	w.Cleanup(func() { client.Close() })
-	e, err := mapper.New(client, w.queue,
-		&mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(w.Output(), nil))})
+	e, err := mapper.NewEngine(client, w.queue,
+		&mapper.EngineOptions{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(w.Output(), nil))})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func (w *world) beside(f grpc.UnaryClientInterceptor, mappers ...mapper.Definiti
 func (w *world) doneJob(accounts int) *mapper.Job {
 	w.Helper()
 	w.putAccounts(names(accounts))
-	job, err := setOwner.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+	job, err := setOwner.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 		&mapper.StartOptions{ID: "done", PageSize: 5})
 	if err != nil {
 		w.Fatal(err)
@@ -79,13 +79,13 @@ func TestUndoBesideCleanUp(t *testing.T) {
 	}
 	undoAs := func(id string) func(context.Context, *mapper.Engine) error {
 		return func(ctx context.Context, e *mapper.Engine) error {
-			_, err := e.Job("done").Undo(ctx, &mapper.StartOptions{ID: id, PageSize: 1, Workers: 1})
+			_, err := e.Job("done").Undo(ctx, &mapper.StartOptions{ID: id, PageSize: 1, ExpectedWorkers: 1})
 			return err
 		}
 	}
 	undo, other := deed{"undo", undoAs("")}, deed{"another undo", undoAs("other")}
 	clean, all := deed{"clean up", cleanUp(nil)},
-		deed{"clean up with the job", cleanUp(&mapper.CleanUpOptions{Job: true})}
+		deed{"clean up with the job", cleanUp(&mapper.CleanUpOptions{IncludeJob: true})}
 	for _, pair := range [][2]deed{{clean, undo}, {all, undo}, {undo, clean}, {undo, all}, {undo, other}, {undo, undo},
 		{clean, all}} {
 		t.Run(pair[0].name+" beside "+pair[1].name, func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestUndoBesideCleanUp(t *testing.T) {
 					}
 					time.Sleep(time.Hour)
 					set, running := w.unrestored(), 0
-					jobs, _, err := w.engine.Jobs(ctx, nil, "")
+					jobs, _, err := w.engine.JobsPage(ctx, nil, "")
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -133,7 +133,7 @@ func TestUndoBesideCleanUp(t *testing.T) {
 						}
 						running++
 						s, err := w.engine.Job(j.ID).Status(ctx)
-						if err != nil || s.State != mapper.Succeeded || s.Counters["restored"] != 100 || set > 0 {
+						if err != nil || s.State != mapper.StateSucceeded || s.Counters["restored"] != 100 || set > 0 {
 							t.Errorf("call %d: %v, %v; %+v, %v: %d accounts are not restored", call, first, second, s,
 								err, set)
 						}
@@ -163,8 +163,8 @@ func TestOldCleanUp(t *testing.T) {
 				w, ctx := newWorld(t, setting{queue: few(2)}, setOwner), t.Context()
 				job := w.doneJob(100)
 				before := w.count(mapper.RangeKind, "wrote")
-				undo, err := job.Undo(ctx, &mapper.StartOptions{PageSize: 1, Workers: 1,
-					Rate: mapper.Rate{Entities: 4}})
+				undo, err := job.Undo(ctx, &mapper.StartOptions{PageSize: 1, ExpectedWorkers: 1,
+					Rate: mapper.Rate{EntitiesPerSecond: 4}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -188,7 +188,7 @@ func TestOldCleanUp(t *testing.T) {
 				if err := job.CleanUp(ctx, nil); err != nil { // its tasks come once more
 					t.Fatal(err)
 				}
-				if err := w.engine.Revive(ctx); err != nil {
+				if err := w.engine.ReviveJobs(ctx); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(10 * time.Minute)
@@ -199,7 +199,8 @@ func TestOldCleanUp(t *testing.T) {
 					t.Fatal(err)
 				}
 				s, err := undo.Wait(ctx)
-				if err != nil || s.State != mapper.Failed || !strings.Contains(s.Error, "were cleaned up meanwhile") {
+				if err != nil || s.State != mapper.StateFailed ||
+					!strings.Contains(s.Error, "were cleaned up meanwhile") {
 					t.Errorf("the undo: %+v, %v", s, err)
 				}
 				if set := w.unrestored(); set > 0 != deletes {
@@ -208,7 +209,7 @@ func TestOldCleanUp(t *testing.T) {
 				if err := undo.Resume(ctx); err != nil { // it may go on still
 					t.Errorf("resume: %v", err)
 				}
-				if s, err = undo.Wait(ctx); err != nil || s.State != mapper.Failed {
+				if s, err = undo.Wait(ctx); err != nil || s.State != mapper.StateFailed {
 					t.Errorf("the undo, resumed: %+v, %v", s, err)
 				}
 				if err := undo.Abort(ctx); err != nil {
@@ -292,13 +293,14 @@ func TestUndoAfterCleanUp(t *testing.T) {
 		if again, err := job.Undo(ctx, &mapper.StartOptions{ID: undo.ID}); err != nil || again.ID != undo.ID {
 			t.Errorf("the same undo by its ID: %v", err)
 		}
-		if _, err := job.Undo(ctx, &mapper.StartOptions{ID: "other"}); !errors.Is(err, mapper.ErrState) {
+		if _, err := job.Undo(ctx, &mapper.StartOptions{ID: "other"}); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("another undo: %v", err)
 		}
-		if err := undo.Retry(ctx); !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), "cleaned up") {
+		if err := undo.Retry(ctx); !errors.Is(err, mapper.ErrWrongState) ||
+			!strings.Contains(err.Error(), "cleaned up") {
 			t.Errorf("a retry of the undo: %v", err)
 		}
-		if s := w.status(undo); s.State != mapper.Succeeded {
+		if s := w.status(undo); s.State != mapper.StateSucceeded {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -314,12 +316,14 @@ func TestUndoOutlived(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, ctx := newWorld(t, setting{queue: few(1)}, setOwner), t.Context()
 		job := w.doneJob(1100)
-		undo, err := job.Undo(ctx, &mapper.StartOptions{PageSize: 1, Workers: 1, Rate: mapper.Rate{Entities: 0.05}})
+		undo, err := job.Undo(ctx, &mapper.StartOptions{PageSize: 1, ExpectedWorkers: 1,
+			Rate: mapper.Rate{EntitiesPerSecond: 0.05}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		s, err := undo.Wait(ctx)
-		if err != nil || s.State != mapper.SucceededWithFailures || s.Failures < 2 || s.Counters["restored"] < 500 {
+		if err != nil || s.State != mapper.StateSucceededWithFailures || s.Failures < 2 ||
+			s.Counters["restored"] < 500 {
 			t.Fatalf("%+v, %v", s, err)
 		}
 		if set := w.unrestored(); int64(set) != 1100-s.Counters["restored"] || int64(set) > 5*s.Failures {

@@ -17,17 +17,18 @@ import (
 
 // runAndUndo runs a job over 100 accounts, with pages of 10, and undoes it after a time.
 func runAndUndo(
-	w *world, m *mapper.Mapper[mapper.None], q mapper.Query, pageSize, size int, after func(),
+	w *world, m *mapper.Mapper[mapper.NoParams], q mapper.Query, pageSize, size int, after func(),
 ) (*mapper.Job, *mapper.Status) {
 	w.Helper()
-	job, err := m.Start(w.Context(), w.engine, q, mapper.None{}, &mapper.StartOptions{ID: "done", PageSize: pageSize,
-		Workers: 1})
+	job, err := m.Start(w.Context(), w.engine, q, mapper.NoParams{},
+		&mapper.StartOptions{ID: "done", PageSize: pageSize,
+			ExpectedWorkers: 1})
 	if err != nil {
 		w.Fatal(err)
 	}
 	w.wait(job)
 	after()
-	undo, err := job.Undo(w.Context(), &mapper.StartOptions{PageSize: size, Workers: 1})
+	undo, err := job.Undo(w.Context(), &mapper.StartOptions{PageSize: size, ExpectedWorkers: 1})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -59,21 +60,22 @@ func TestUndoDeletedTwice(t *testing.T) {
 		for _, size := range []int{1, 4, 100} {
 			synctest.Test(t, func(t *testing.T) {
 				var w *world
-				m := mapper.Update("mixed", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
-					switch {
-					case strings.Contains(deletes, a.Key.Name):
-						a.Delete(hot)
-					case a.Key.Name == "user-0000055":
-						w.putOwner(hot, "somebody else")
-					}
-					return nil
-				})
+				m := mapper.Update("mixed",
+					func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+						switch {
+						case strings.Contains(deletes, a.Key.Name):
+							a.Delete(hot)
+						case a.Key.Name == "user-0000055":
+							w.putOwner(hot, "somebody else")
+						}
+						return nil
+					})
 				w = newWorld(t, setting{queue: few(1)}, m)
 				w.putAccounts(names(100))
 				w.putOwner(hot, "before")
 				time.Sleep(time.Second)
 				undo, s := runAndUndo(w, m, mapper.Query{Kind: "Account"}, 10, size, func() {})
-				if got := ownerOf(w, hot); got != "somebody else" || s.State != mapper.Succeeded {
+				if got := ownerOf(w, hot); got != "somebody else" || s.State != mapper.StateSucceeded {
 					t.Errorf("size %d: it is %q; %s %v, left %v", size, got, s.State, s.Counters, leftBy(t, undo))
 				}
 			})
@@ -87,7 +89,7 @@ func TestUndoDeletedBetween(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var w *world
-		m := mapper.Update("mixed", func(ctx context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Update("mixed", func(ctx context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			switch a.Key.Name {
 			case "user-0000005":
 				time.Sleep(time.Second)
@@ -115,7 +117,7 @@ func TestUndoDeletedBetween(t *testing.T) {
 }
 
 // deletesAll is a mapper that deletes what it gets.
-var deletesAll = mapper.Update("deletes", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+var deletesAll = mapper.Update("deletes", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 	a.Delete(a.Key)
 	return nil
 })
@@ -126,7 +128,7 @@ func TestUndoDeletedSince(t *testing.T) {
 	t.Parallel()
 	for _, minutes := range []time.Duration{1, 300} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, setting{emulator: emulator.Options{PointInTime: true}}, deletesAll)
+			w := newWorld(t, setting{emulator: emulator.Options{PointInTimeRecovery: true}}, deletesAll)
 			w.putAccounts(names(20))
 			time.Sleep(10 * time.Minute)
 			key := names(20)[3]
@@ -151,15 +153,15 @@ func TestUndoDeletedSince(t *testing.T) {
 // there: none is restored that the job has not deleted, and what it has deleted is listed.
 func TestUndoMinuteOthers(t *testing.T) {
 	t.Parallel()
-	changes := mapper.Update("changes", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+	changes := mapper.Update("changes", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 		a.Value.Owner = "job"
 		return nil
 	})
 	for _, test := range []struct{ gone, fresh int }{{1, 1}, {2, 1}, {1, 2}, {0, 0}} {
-		for _, m := range []*mapper.Mapper[mapper.None]{deletesAll, changes} {
+		for _, m := range []*mapper.Mapper[mapper.NoParams]{deletesAll, changes} {
 			t.Run(fmt.Sprint(m.Name(), test), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t, setting{emulator: emulator.Options{PointInTime: true}}, m)
+					w := newWorld(t, setting{emulator: emulator.Options{PointInTimeRecovery: true}}, m)
 					all := names(100)
 					w.putAccounts(all)
 					time.Sleep(10 * time.Minute)
@@ -207,16 +209,17 @@ func TestUndoBetween(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w *world
 		gone, fresh := names(20)[7], datastore.NameKey("Account", "user-0000005x", nil)
-		m := mapper.Update("mixed", func(ctx context.Context, a *mapper.Entity[mapper.None], _ mapper.None) error {
-			if a.Key.Name == "user-0000005" {
-				w.putOwner(fresh, "somebody else")
-				if err := w.client.Delete(ctx, gone); err != nil {
-					return err
+		m := mapper.Update("mixed",
+			func(ctx context.Context, a *mapper.Entity[mapper.NoParams], _ mapper.NoParams) error {
+				if a.Key.Name == "user-0000005" {
+					w.putOwner(fresh, "somebody else")
+					if err := w.client.Delete(ctx, gone); err != nil {
+						return err
+					}
 				}
-			}
-			a.Delete(a.Key)
-			return nil
-		})
+				a.Delete(a.Key)
+				return nil
+			})
 		w = newWorld(t, setting{queue: few(1)}, m)
 		w.putAccounts(names(20))
 		time.Sleep(time.Second)
@@ -235,7 +238,7 @@ func TestUndoTouched(t *testing.T) {
 	for _, all := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			var w *world
-			m := mapper.Update("touches", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			m := mapper.Update("touches", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 				if a.Key.Name == "user-0000005" {
 					w.putOwner(datastore.NameKey("Account", "user-0000005x", nil), "somebody else")
 				}

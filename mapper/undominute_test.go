@@ -21,7 +21,8 @@ func TestUndoByMinute(t *testing.T) {
 	for name, plain := range map[string]bool{"optimistic": false, "transactions": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w, ctx := newWorld(t, setting{emulator: emulator.Options{PointInTime: true}}, meddler), t.Context()
+				w, ctx := newWorld(t, setting{emulator: emulator.Options{PointInTimeRecovery: true}}, meddler),
+					t.Context()
 				const n = 100
 				putMeddled(t, w.client, n)
 				account := func(i int) *datastore.Key {
@@ -74,7 +75,7 @@ func TestUndoByMinute(t *testing.T) {
 				got, left := images(t, w.client, "Account", "Note", "Event"), make(map[string]string)
 				more := int64(0)
 				for cursor := ""; ; {
-					some, next, err := undo.Left(ctx, cursor)
+					some, next, err := undo.NotUndonePage(ctx, cursor)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -82,7 +83,7 @@ func TestUndoByMinute(t *testing.T) {
 						if l.Key == nil {
 							more++
 						} else {
-							left[l.Key.String()] = l.Why
+							left[l.Key.String()] = l.Reason
 						}
 					}
 					if cursor = next; next == "" {

@@ -21,8 +21,8 @@ import (
 // retried.
 func TestUndoRefused(t *testing.T) {
 	t.Parallel()
-	done := func(w *world, m *mapper.Mapper[mapper.None]) *mapper.Job {
-		job, err := m.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+	done := func(w *world, m *mapper.Mapper[mapper.NoParams]) *mapper.Job {
+		job, err := m.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{ID: "done"})
 		if err != nil {
 			w.Fatal(err)
@@ -32,27 +32,28 @@ func TestUndoRefused(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		setting setting
-		mapper  *mapper.Mapper[mapper.None]
+		mapper  *mapper.Mapper[mapper.NoParams]
 		spoil   func(w *world, job *mapper.Job) error
 		want    error
 		text    string
 	}{
-		"no versions": {setting{plain: true}, setOwner, nil, mapper.ErrState, "which versions"},
-		"visit":       {setting{}, slowVisit, nil, mapper.ErrArguments, "no Update"},
+		"no versions": {setting{plain: true}, setOwner, nil, mapper.ErrWrongState, "which versions"},
+		"visit":       {setting{}, slowVisit, nil, mapper.ErrInvalidArgument, "no Update"},
 		"cleaned up": {setting{}, setOwner, func(w *world, job *mapper.Job) error {
 			defer time.Sleep(time.Hour / 2)
 			return job.CleanUp(w.Context(), nil)
-		}, mapper.ErrState, "cleaned up"},
+		}, mapper.ErrWrongState, "cleaned up"},
 		"gone": {setting{}, setOwner, func(w *world, job *mapper.Job) error {
 			defer time.Sleep(time.Hour / 2)
-			return job.CleanUp(w.Context(), &mapper.CleanUpOptions{Job: true})
+			return job.CleanUp(w.Context(), &mapper.CleanUpOptions{IncludeJob: true})
 		}, mapper.ErrNoSuchJob, "done"},
 		"old": {setting{}, setOwner, func(*world, *mapper.Job) error {
 			time.Sleep(61 * time.Minute)
 			return nil
-		}, mapper.ErrState, "can't be read as it was at"},
+		}, mapper.ErrWrongState, "can't be read as it was at"},
 		"mapper gone": {setting{}, setOwner, func(w *world, _ *mapper.Job) (err error) {
-			w.engine, err = mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(addCredit)})
+			w.engine, err = mapper.NewEngine(w.client, w.queue,
+				&mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit}})
 			return err
 		}, mapper.ErrUnknownMapper, "set-owner"},
 	} {
@@ -76,8 +77,8 @@ func TestUndoRefused(t *testing.T) {
 					!strings.Contains(err.Error(), test.text) {
 					t.Errorf("%v, want %v, and %q", err, test.want, test.text)
 				}
-				if s, err := job.Status(t.Context()); err == nil && s.Undo != "" {
-					t.Errorf("the job is undone by %q", s.Undo)
+				if s, err := job.Status(t.Context()); err == nil && s.UndoneBy != "" {
+					t.Errorf("the job is undone by %q", s.UndoneBy)
 				}
 				if diff := cmp.Diff(before, read()); diff != "" {
 					t.Error(diff)
@@ -89,8 +90,8 @@ func TestUndoRefused(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w, ctx := newWorld(t, setting{queue: few(1)}, setOwner), t.Context()
 			w.putAccounts(names(50))
-			job, err := setOwner.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-				&mapper.StartOptions{ID: "done", PageSize: 5, Rate: mapper.Rate{Entities: 5}})
+			job, err := setOwner.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+				&mapper.StartOptions{ID: "done", PageSize: 5, Rate: mapper.Rate{EntitiesPerSecond: 5}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -99,14 +100,14 @@ func TestUndoRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Minute)
-			if _, err := job.Undo(ctx, nil); !errors.Is(err, mapper.ErrState) ||
+			if _, err := job.Undo(ctx, nil); !errors.Is(err, mapper.ErrWrongState) ||
 				!strings.Contains(err.Error(), "abort it first") {
 				t.Errorf("the undo of a job that is paused: %v", err)
 			}
 			if err := job.Resume(ctx); err != nil {
 				t.Fatal(err)
 			}
-			if s := w.wait(job); s.Processed != 50 || s.Undo != "" {
+			if s := w.wait(job); s.Processed != 50 || s.UndoneBy != "" {
 				t.Errorf("%+v", s)
 			}
 		})
@@ -115,7 +116,7 @@ func TestUndoRefused(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, setting{}, setOwner)
 			for _, name := range []string{"undo:set-owner", "rehearsal:undo:set-owner"} {
-				if _, err := w.engine.StartNamed(t.Context(), name, mapper.Query{Kind: mapper.RangeKind}, []byte(`{}`),
+				if _, err := w.engine.StartByName(t.Context(), name, mapper.Query{Kind: mapper.RangeKind}, []byte(`{}`),
 					nil); !errors.Is(err, mapper.ErrUnknownMapper) || strings.Contains(err.Error(), "have undo") {
 					t.Errorf("%s: %v", name, err)
 				}
@@ -125,7 +126,7 @@ func TestUndoRefused(t *testing.T) {
 }
 
 // setOwner is an Update without parameters.
-var setOwner = mapper.Update("set-owner", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+var setOwner = mapper.Update("set-owner", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 	a.Value.Owner = "set"
 	return nil
 })
@@ -149,7 +150,7 @@ func TestUndoUnknown(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, ctx := newWorld(t, setting{}, setOwner), t.Context()
 				w.putAccounts(names(50))
-				job, err := setOwner.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+				job, err := setOwner.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 					&mapper.StartOptions{ID: "done", PageSize: 20})
 				if err != nil {
 					t.Fatal(err)
@@ -172,7 +173,7 @@ func TestUndoUnknown(t *testing.T) {
 					t.Fatal(err)
 				}
 				s, err := undo.Wait(ctx)
-				failures, _, err2 := undo.Failures(ctx, "")
+				failures, _, err2 := undo.FailuresPage(ctx, "")
 				if err != nil || err2 != nil || s.Failures != int64(len(keys)) || len(failures) == 0 ||
 					!strings.Contains(failures[0].Error, test.text) {
 					t.Errorf("%+v, %v, %v %v", s, err, failures, err2)
@@ -196,7 +197,7 @@ func TestUndoRecords(t *testing.T) {
 		before := images(t, w.client, "Account")
 		start := func(id string) *mapper.Job {
 			t.Helper()
-			job, err := setOwner.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			job, err := setOwner.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 				&mapper.StartOptions{ID: id, PageSize: 20})
 			if err != nil {
 				t.Fatal(err)
@@ -205,29 +206,29 @@ func TestUndoRecords(t *testing.T) {
 			return job
 		}
 		job := start("nightly")
-		if _, err := job.Undo(ctx, &mapper.StartOptions{ID: "nightly"}); !errors.Is(err, mapper.ErrOtherArguments) {
+		if _, err := job.Undo(ctx, &mapper.StartOptions{ID: "nightly"}); !errors.Is(err, mapper.ErrIDTaken) {
 			t.Errorf("an undo under the ID of its job: %v", err)
 		}
 		if _, err := job.Undo(ctx, &mapper.StartOptions{Budget: mapper.Budget{Dollars: 1}}); !errors.Is(err,
-			mapper.ErrArguments) {
+			mapper.ErrInvalidArgument) {
 			t.Errorf("an undo with a budget: %v", err)
 		}
-		if s := w.status(job); s.Undo != "" {
-			t.Errorf("it is undone by %q", s.Undo)
+		if s := w.status(job); s.UndoneBy != "" {
+			t.Errorf("it is undone by %q", s.UndoneBy)
 		}
-		if _, _, err := job.Left(ctx, ""); !errors.Is(err, mapper.ErrArguments) {
+		if _, _, err := job.NotUndonePage(ctx, ""); !errors.Is(err, mapper.ErrInvalidArgument) {
 			t.Errorf("what a job has left that is no undo: %v", err)
 		}
-		undo, err := job.Undo(ctx, &mapper.StartOptions{Rate: mapper.Rate{Entities: 1}, Workers: 2})
+		undo, err := job.Undo(ctx, &mapper.StartOptions{Rate: mapper.Rate{EntitiesPerSecond: 1}, ExpectedWorkers: 2})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := job.CleanUp(ctx, nil); !errors.Is(err, mapper.ErrState) ||
+		if err := job.CleanUp(ctx, nil); !errors.Is(err, mapper.ErrWrongState) ||
 			!strings.Contains(err.Error(), "undo-nightly") {
 			t.Errorf("a clean-up meanwhile: %v", err)
 		}
 		time.Sleep(30 * time.Second)
-		if s := w.status(undo); s.Counters["restored"] == 0 || s.State != mapper.Running {
+		if s := w.status(undo); s.Counters["restored"] == 0 || s.State != mapper.StateRunning {
 			t.Fatalf("%+v", s)
 		}
 		if err := undo.Abort(ctx); err != nil {
@@ -243,7 +244,7 @@ func TestUndoRecords(t *testing.T) {
 		if diff := cmp.Diff(before, images(t, w.client, "Account")); diff != "" {
 			t.Errorf("%.1000s", diff)
 		}
-		if err := job.CleanUp(ctx, &mapper.CleanUpOptions{Job: true}); err != nil {
+		if err := job.CleanUp(ctx, &mapper.CleanUpOptions{IncludeJob: true}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)

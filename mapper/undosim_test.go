@@ -170,8 +170,9 @@ func simulateUndo(t *testing.T, seed uint64) {
 	}
 	s.faults.Pause()
 	s.world = newWorld(t, setting{
-		emulator: emulator.Options{Faults: s.faults, Pessimistic: rng.IntN(3) == 0, Interceptor: s.history.intercept,
-			Retention: 60 * 24 * time.Hour},
+		emulator: emulator.Options{Faults: s.faults, PessimisticConcurrency: rng.IntN(3) == 0,
+			Interceptor: s.history.intercept,
+			Retention:   60 * 24 * time.Hour},
 		queue: few(int32(1 + rng.IntN(20))), deadline: time.Duration(60+rng.IntN(1200)) * time.Second,
 	}, m)
 	s.fleet = newFleet(s.world, seed, 1+rng.IntN(4), m)
@@ -230,7 +231,7 @@ func (s *undoSimulation) pausedUndo() {
 	time.Sleep(time.Duration(s.rng.IntN(200)) * time.Millisecond)
 	s.again("pause", func() error { return s.fleet.pick().engine.Job("done").Pause(s.Context()) })
 	status := tryAgain(s, "status", func() (*mapper.Status, error) { return s.engine.Job("done").Status(s.Context()) })
-	if status.State != mapper.Paused {
+	if status.State != mapper.StatePaused {
 		return // it had ended
 	}
 	s.again("undo while it is paused", func() error {
@@ -238,7 +239,7 @@ func (s *undoSimulation) pausedUndo() {
 		if err == nil {
 			s.Error("a job that is paused is undone")
 		}
-		if errors.Is(err, mapper.ErrState) {
+		if errors.Is(err, mapper.ErrWrongState) {
 			return nil
 		}
 		return err
@@ -250,7 +251,7 @@ func (s *undoSimulation) pausedUndo() {
 func (s *undoSimulation) cleanUp(people *sync.WaitGroup) {
 	rng := rand.New(rand.NewPCG(s.rng.Uint64(), 1))
 	for range 1 + rng.IntN(3) {
-		options := []*mapper.CleanUpOptions{nil, {Failures: true}, {Expire: 24 * time.Hour}}[rng.IntN(3)]
+		options := []*mapper.CleanUpOptions{nil, {IncludeFailures: true}, {ExpireAfter: 24 * time.Hour}}[rng.IntN(3)]
 		after := time.Duration(math.Pow(1000, rng.Float64()) * float64(5*time.Millisecond))
 		people.Go(func() {
 			time.Sleep(after)
@@ -269,7 +270,7 @@ func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 		return tryAgain(s, "undo", func() (*mapper.Job, error) {
 			j, err := s.fleet.pick().engine.Job(id).Undo(t.Context(), &mapper.StartOptions{PageSize: size})
 			switch {
-			case errors.Is(err, mapper.ErrState) && strings.Contains(err.Error(), "cleaned up"):
+			case errors.Is(err, mapper.ErrWrongState) && strings.Contains(err.Error(), "cleaned up"):
 				return nil, nil
 			case err != nil:
 				return nil, err
@@ -299,17 +300,17 @@ func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 	}
 	status := s.await(undo.ID)
 	s.faults.Pause()
-	for tries := 0; status.State != mapper.Succeeded && tries < 5; tries++ {
-		failures, _, err := undo.Failures(t.Context(), "")
+	for tries := 0; status.State != mapper.StateSucceeded && tries < 5; tries++ {
+		failures, _, err := undo.FailuresPage(t.Context(), "")
 		t.Logf("the undo has ended as %q %s: %v %v", status.State, status.Error, failures, err)
 		refused := false
 		s.again("retry", func() (err error) {
-			if status.State == mapper.Failed {
+			if status.State == mapper.StateFailed {
 				err = undo.Resume(t.Context())
 			} else {
 				err = undo.Retry(t.Context())
 			}
-			if refused = errors.Is(err, mapper.ErrState); refused {
+			if refused = errors.Is(err, mapper.ErrWrongState); refused {
 				return nil
 			}
 			return err
@@ -319,15 +320,15 @@ func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 		}
 		status = s.await(undo.ID)
 	}
-	if status.State != mapper.Succeeded {
+	if status.State != mapper.StateSucceeded {
 		t.Errorf("%+v", status)
 	}
 	others.Wait()
 	s.fleet.thaw()
 	time.Sleep(24 * time.Hour) // for what is late, and wakes
-	var left []mapper.Left
+	var left []mapper.NotUndone
 	for cursor := ""; ; {
-		some, next, err := undo.Left(t.Context(), cursor)
+		some, next, err := undo.NotUndonePage(t.Context(), cursor)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -376,7 +377,7 @@ func tryAgain[T any](s *undoSimulation, what string, do func() (T, error)) (is T
 		}()
 		select {
 		case a := <-done:
-			if a.err == nil || errors.Is(a.err, mapper.ErrState) &&
+			if a.err == nil || errors.Is(a.err, mapper.ErrWrongState) &&
 				slices.Contains([]string{"abort", "pause", "resume"}, what) {
 				return a.is
 			}
@@ -397,13 +398,13 @@ func (s *undoSimulation) await(id string) *mapper.Status {
 		switch {
 		case err == nil && status.State.Ended():
 			return status
-		case err == nil && status.State == mapper.Paused:
+		case err == nil && status.State == mapper.StatePaused:
 			_ = s.engine.Job(id).Resume(s.Context())
 		}
 		for range 5 { // a status reads many records
 			time.Sleep(time.Minute)
 			s.fleet.thaw()
-			_ = s.engine.Revive(s.Context())
+			_ = s.engine.ReviveJobs(s.Context())
 		}
 	}
 	s.Fatalf("job %s does not end", id)
@@ -450,14 +451,14 @@ func (s *undoSimulation) image(key *datastore.Key, version int64) *datastorepb.E
 // check checks each entity that a job has written, and all others, by what each commit has done:
 // after the undos of the job, the last of which has left some, and has counted, unless one before
 // it was aborted.
-func (s *undoSimulation) check(job string, left []mapper.Left, counts map[string]int64) {
+func (s *undoSimulation) check(job string, left []mapper.NotUndone, counts map[string]int64) {
 	listed := make(map[string]string)
 	for _, l := range left {
 		if l.Key == nil {
-			s.Errorf("an entity without a key is left: %s", l.Why)
+			s.Errorf("an entity without a key is left: %s", l.Reason)
 			continue
 		}
-		listed[l.Key.String()] = l.Why
+		listed[l.Key.String()] = l.Reason
 	}
 	if counts != nil && counts["left"] != int64(len(left)) {
 		s.Errorf("%d entities are left by the list, and %d by the count", len(left), counts["left"])

@@ -77,7 +77,7 @@ func TestUndoTwice(t *testing.T) {
 				}
 				synctest.Test(t, func(t *testing.T) {
 					twice := mapper.Update("twice",
-						func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+						func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 							var i int
 							if _, err := fmt.Sscanf(a.Key.Name, "user-%d", &i); err != nil {
 								return err
@@ -94,14 +94,14 @@ func TestUndoTwice(t *testing.T) {
 					}
 					time.Sleep(time.Second)
 					before := images(t, w.client, "Account", "Hot")
-					job, err := twice.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-						&mapper.StartOptions{ID: "done", PageSize: 10, Workers: 4})
+					job, err := twice.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+						&mapper.StartOptions{ID: "done", PageSize: 10, ExpectedWorkers: 4})
 					if err != nil {
 						t.Fatal(err)
 					}
 					w.wait(job)
 					after := images(t, w.client, "Account", "Hot")
-					rehearsal, err := job.Undo(ctx, &mapper.StartOptions{Rehearse: true, PageSize: size})
+					rehearsal, err := job.Undo(ctx, &mapper.StartOptions{DryRun: true, PageSize: size})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -112,7 +112,7 @@ func TestUndoTwice(t *testing.T) {
 					}
 					s := w.wait(undo)
 					if diff := cmp.Diff(before, images(t, w.client, "Account", "Hot")); diff != "" ||
-						s.State != mapper.Succeeded {
+						s.State != mapper.StateSucceeded {
 						t.Errorf("%+v (-want +got)\n%.2000s", s, diff)
 					}
 					if c := s.Counters; c["restored"] != test.restored || c["removed"] != test.removed ||
@@ -130,7 +130,7 @@ func TestUndoTwice(t *testing.T) {
 					}
 					s = w.wait(redo)
 					if diff := cmp.Diff(after, images(t, w.client, "Account", "Hot")); diff != "" ||
-						s.State != mapper.Succeeded || s.Counters["left"] != 0 {
+						s.State != mapper.StateSucceeded || s.Counters["left"] != 0 {
 						t.Errorf("the undo of the undo: %+v (-want +got)\n%.2000s", s, diff)
 					}
 				})
@@ -148,31 +148,32 @@ func TestUndoMixed(t *testing.T) {
 	for seed := range int64(6) {
 		synctest.Test(t, func(t *testing.T) {
 			var w *world
-			mixed := mapper.Update("mixed", func(ctx context.Context, a *mapper.Entity[account], _ mapper.None) error {
-				if a.Key.Name == "user-0000055" {
-					if _, err := w.client.Put(ctx, hot, &account{Owner: "somebody else"}); err != nil {
-						return err
+			mixed := mapper.Update("mixed",
+				func(ctx context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+					if a.Key.Name == "user-0000055" {
+						if _, err := w.client.Put(ctx, hot, &account{Owner: "somebody else"}); err != nil {
+							return err
+						}
+						return nil
+					}
+					if a.Key.Name[:11] != "user-000005" {
+						a.Put(hot, &account{Owner: a.Key.Name})
 					}
 					return nil
-				}
-				if a.Key.Name[:11] != "user-000005" {
-					a.Put(hot, &account{Owner: a.Key.Name})
-				}
-				return nil
-			})
+				})
 			w = newWorld(t, setting{queue: few(1)}, mixed)
 			ctx := t.Context()
 			w.putAccounts(names(100))
 			if _, err := w.client.Put(ctx, hot, &account{Owner: "before"}); err != nil {
 				t.Fatal(err)
 			}
-			job, err := mixed.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-				&mapper.StartOptions{ID: "done", PageSize: 10, Workers: 1})
+			job, err := mixed.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+				&mapper.StartOptions{ID: "done", PageSize: 10, ExpectedWorkers: 1})
 			if err != nil {
 				t.Fatal(err)
 			}
 			w.wait(job)
-			undo, err := job.Undo(ctx, &mapper.StartOptions{PageSize: 1 + int(seed), Workers: 1})
+			undo, err := job.Undo(ctx, &mapper.StartOptions{PageSize: 1 + int(seed), ExpectedWorkers: 1})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -194,22 +195,23 @@ func TestUndoMixed(t *testing.T) {
 func TestUndoTwiceByMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		twice := mapper.Update("twice", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		twice := mapper.Update("twice", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			a.Value.Owner = "own"
 			if a.Key.Name == "user-0000000" {
 				a.Put(datastore.NameKey("Account", "user-0000099", nil), &account{Owner: "by another page"})
 			}
 			return nil
 		})
-		w, ctx := newWorld(t, setting{emulator: emulator.Options{PointInTime: true}}, twice), t.Context()
+		w, ctx := newWorld(t, setting{emulator: emulator.Options{PointInTimeRecovery: true}}, twice), t.Context()
 		w.putAccounts(names(100))
 		time.Sleep(10 * time.Minute)
 		before := images(t, w.client, "Account")
-		job, err := twice.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-			&mapper.StartOptions{ID: "done", PageSize: 10, Workers: 1, Rate: mapper.Rate{Entities: 0.1}})
+		job, err := twice.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{ID: "done", PageSize: 10, ExpectedWorkers: 1,
+				Rate: mapper.Rate{EntitiesPerSecond: 0.1}})
 		if err != nil {
-			job, err = twice.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-				&mapper.StartOptions{ID: "done", PageSize: 10, Workers: 1})
+			job, err = twice.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+				&mapper.StartOptions{ID: "done", PageSize: 10, ExpectedWorkers: 1})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -240,7 +242,7 @@ func TestUndoAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
-		fails := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		fails := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			if strings.HasSuffix(a.Key.Name, "7") && calls.Add(1) <= 10 {
 				return errors.New("at first")
 			}
@@ -250,8 +252,8 @@ func TestUndoAlone(t *testing.T) {
 		w, ctx := newWorld(t, setting{}, fails), t.Context()
 		w.putAccounts(names(100))
 		before := images(t, w.client, "Account")
-		job, err := fails.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-			&mapper.StartOptions{ID: "done", PageSize: 100, Workers: 1})
+		job, err := fails.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{ID: "done", PageSize: 100, ExpectedWorkers: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -277,7 +279,7 @@ func TestUndoAlone(t *testing.T) {
 func TestUndoBatches(t *testing.T) {
 	t.Parallel()
 	deletes := mapper.Update("deletes",
-		func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+		func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.NoParams) error {
 			if strings.HasSuffix(e.Key.Name, "5") {
 				e.Value = append(e.Value, datastore.Property{Name: "More", Value: true})
 				e.Put(datastore.NameKey("Added", e.Key.Name, nil), &account{Owner: "added"})
@@ -296,8 +298,8 @@ func TestUndoBatches(t *testing.T) {
 				}
 			}
 			before := images(t, w.client, "Big", "Added")
-			job, err := deletes.Start(ctx, w.engine, mapper.Query{Kind: "Big"}, mapper.None{},
-				&mapper.StartOptions{ID: "deletes", Workers: 1, PageSize: 40})
+			job, err := deletes.Start(ctx, w.engine, mapper.Query{Kind: "Big"}, mapper.NoParams{},
+				&mapper.StartOptions{ID: "deletes", ExpectedWorkers: 1, PageSize: 40})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -384,7 +386,7 @@ func TestUndoBatches(t *testing.T) {
 			}
 
 			// What is cleaned up has no batches.
-			if err := undo.CleanUp(ctx, &mapper.CleanUpOptions{Expire: time.Hour}); err != nil {
+			if err := undo.CleanUp(ctx, &mapper.CleanUpOptions{ExpireAfter: time.Hour}); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Hour)
@@ -392,7 +394,7 @@ func TestUndoBatches(t *testing.T) {
 				all == 0 {
 				t.Errorf("%d: %d of %d batches expire", fails, expire, all)
 			}
-			if err := undo.CleanUp(ctx, &mapper.CleanUpOptions{Job: true}); err != nil {
+			if err := undo.CleanUp(ctx, &mapper.CleanUpOptions{IncludeJob: true}); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Hour)

@@ -30,14 +30,14 @@ func TestUnevenEntities(t *testing.T) {
 			took[k.Name] = time.Duration(float64(time.Millisecond) * min(1000, math.Pow(1-rng.Float64(), -1/1.2)))
 		}
 		synctest.Test(t, func(t *testing.T) {
-			m := mapper.Update("uneven", func(_ context.Context, e *mapper.Entity[account], _ mapper.None) error {
+			m := mapper.Update("uneven", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
 				time.Sleep(took[e.Key.Name])
 				e.Value.Balance++
 				return nil
 			})
 			w := newWorld(t, setting{queue: few(20)}, m)
 			w.putAccounts(keys)
-			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 				&mapper.StartOptions{PageSize: 50, PageTime: 100 * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)

@@ -48,7 +48,7 @@ func TestUnsendable(t *testing.T) {
 		for _, own := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				m := mapper.Update("unsendable",
-					func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+					func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.NoParams) error {
 						if own {
 							e.Value = append(e.Value, c.list...)
 						} else {
@@ -58,13 +58,14 @@ func TestUnsendable(t *testing.T) {
 					})
 				w := newWorld(t, setting{}, m)
 				w.putAccounts(names(2))
-				job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, nil)
+				job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(5 * time.Hour)
-				failures, _, err := job.Failures(t.Context(), "")
-				if s := w.status(job); err != nil || s.State != mapper.SucceededWithFailures || len(failures) != 2 ||
+				failures, _, err := job.FailuresPage(t.Context(), "")
+				if s := w.status(job); err != nil || s.State != mapper.StateSucceededWithFailures ||
+					len(failures) != 2 ||
 					!strings.Contains(failures[0].Error, c.want) {
 					t.Errorf("%s, own: %v: the job is %q, its failures are %+v, %v; want %q", name, own, s.State,
 						failures, err, c.want)
@@ -81,18 +82,18 @@ func TestUnsendableStored(t *testing.T) {
 	for name, properties := range map[string]map[string]*datastorepb.Value{"a value": {"a": text},
 		"a name": {"\xff": {}}} {
 		synctest.Test(t, func(t *testing.T) {
-			m := mapper.Update("stored", func(_ context.Context, e *mapper.Entity[account], _ mapper.None) error {
+			m := mapper.Update("stored", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
 				e.PutStored(datastore.NameKey("Other", "x", nil), &datastorepb.Entity{Properties: properties})
 				return nil
 			})
 			w := newWorld(t, setting{}, m)
 			w.putAccounts(names(1))
-			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, nil)
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(5 * time.Hour)
-			failures, _, err := job.Failures(t.Context(), "")
+			failures, _, err := job.FailuresPage(t.Context(), "")
 			if err != nil || len(failures) != 1 || !strings.Contains(failures[0].Error, "not valid UTF-8") {
 				t.Errorf("%s: failures %+v, %v", name, failures, err)
 			}

@@ -48,13 +48,15 @@ func TestValidate(t *testing.T) {
 	t.Parallel()
 	add := mapper.Update("add", func(_ context.Context, e *mapper.Entity[account], p amount) error { return nil })
 	text := mapper.Visit("text", func(context.Context, *mapper.Entity[account], byPointer) error { return nil })
-	pointed := mapper.Collect("pointed", func(context.Context, *mapper.Entity[account], *byPointer) (int,
+	pointed := mapper.VisitPages("pointed", func(context.Context, *mapper.Entity[account], *byPointer) (int,
 		error) {
 		return 0, nil
 	},
 		func(context.Context, *mapper.Page[int], *byPointer) error { return nil })
-	schedule := mapper.NewSchedule("hourly", add, mapper.QueueTick)
-	mappertest.Run(t, mapper.Set(add, text, pointed), nil, func(t *testing.T, w *mappertest.World) {
+	schedule := mapper.NewSchedule("hourly", add, mapper.OverlapQueue)
+	mappertest.Run(t, []mapper.AnyMapper{add, text, pointed}, &mappertest.Options{
+		Schedules: []mapper.AnySchedule{schedule},
+	}, func(t *testing.T, w *mappertest.Env) {
 		key := datastore.NameKey("Account", "a", nil)
 		if _, err := w.Client.Put(t.Context(), key, &account{}); err != nil {
 			t.Fatal(err)
@@ -62,13 +64,13 @@ func TestValidate(t *testing.T) {
 		q := mapper.Query{Kind: "Account"}
 		refused := func(what string, err error, want string) {
 			t.Helper()
-			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), want) {
+			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v, want %q", what, err, want)
 			}
 		}
 		_, err := add.Start(t.Context(), w.Engine, q, amount{}, nil)
 		refused("a start", err, `"amount" is 0`)
-		_, err = add.Start(t.Context(), w.Engine, q, amount{-1}, &mapper.StartOptions{Rehearse: true})
+		_, err = add.Start(t.Context(), w.Engine, q, amount{-1}, &mapper.StartOptions{DryRun: true})
 		refused("a rehearsal", err, `"amount" is -1`)
 		_, err = schedule.Tick(t.Context(), w.Engine, time.Now(), q, amount{}, nil)
 		refused("a tick", err, `"amount" is 0`)
@@ -83,13 +85,13 @@ func TestValidate(t *testing.T) {
 				`{"amount": 1, "amount": 2}`, "twice"}, {"add", `{"amount": 1, "x": 2}`, `"x"`},
 			{"text", `{}`, `"text" is missing`}, {"pointed", `{}`, `"text" is missing`}, {"pointed", `null`, "null"},
 		} {
-			_, err := w.Engine.StartNamed(t.Context(), c[0], q, json.RawMessage(c[1]), nil)
+			_, err := w.Engine.StartByName(t.Context(), c[0], q, json.RawMessage(c[1]), nil)
 			refused(c[0]+" "+c[1], err, c[2])
 			_, err = mapper.PlanNamed(t.Context(), w.Engine, c[0], q,
 				&mapper.PlanOptions{Params: json.RawMessage(c[1])})
 			refused("a plan of "+c[0]+" "+c[1], err, c[2])
 		}
-		if jobs, _, err := w.Engine.Jobs(t.Context(), nil, ""); err != nil || len(jobs) > 0 {
+		if jobs, _, err := w.Engine.JobsPage(t.Context(), nil, ""); err != nil || len(jobs) > 0 {
 			t.Errorf("there are jobs: %+v, %v", jobs, err)
 		}
 		if _, err := mapper.PlanNamed(t.Context(), w.Engine, "add", q, nil); err != nil {
@@ -97,7 +99,7 @@ func TestValidate(t *testing.T) {
 		}
 		if job, err := add.Start(t.Context(), w.Engine, q, amount{1}, nil); err != nil {
 			t.Error(err)
-		} else if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Succeeded {
+		} else if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded {
 			t.Errorf("%+v, %v", s, err)
 		}
 	})
@@ -118,7 +120,7 @@ func TestParamsAsTheyAre(t *testing.T) {
 		got = p
 		return nil
 	})
-	mappertest.Run(t, mapper.Set(m), nil, func(t *testing.T, w *mappertest.World) {
+	mappertest.Run(t, []mapper.AnyMapper{m}, nil, func(t *testing.T, w *mappertest.Env) {
 		if _, err := w.Client.Put(t.Context(), datastore.NameKey("Account", "a", nil), &account{}); err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +137,7 @@ func TestParamsAsTheyAre(t *testing.T) {
 		} {
 			job, err := m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account"}, test.given, nil)
 			if !test.taken {
-				if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), "float64") {
+				if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), "float64") {
 					t.Errorf("%+v: %v, want it refused", test.given, err)
 				}
 				continue

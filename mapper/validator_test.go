@@ -27,9 +27,9 @@ func ExampleValidator() {
 	ctx := context.Background()
 	_, m, stop := engine(ctx, raise)
 	defer stop()
-	_, err := m.StartNamed(ctx, "raise", mapper.Query{Kind: "Team"}, []byte(`{"percent": 200}`),
+	_, err := m.StartByName(ctx, "raise", mapper.Query{Kind: "Team"}, []byte(`{"percent": 200}`),
 		&mapper.StartOptions{ID: "spring"})
-	fmt.Println(errors.Is(err, mapper.ErrArguments), err)
+	fmt.Println(errors.Is(err, mapper.ErrInvalidArgument), err)
 	// Output:
 	// true mapper: start spring of "raise": bad arguments: params: "percent" is 200, it has to be in [1, 20]
 }

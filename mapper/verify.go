@@ -18,11 +18,11 @@ import (
 // lost, added or changed, by accident or by mistake, but not those that somebody has forged with
 // their hashes; and nothing of what a function should have done and has not.
 type Proof struct {
-	Ranges   int      `json:"ranges"`             // records of ranges, without those of single entities
-	Pending  int      `json:"pending"`            // of them, those that are not done
-	Alone    int      `json:"alone"`              // single entities that are, or were, tried again by themselves
-	Failures int      `json:"failures"`           // entities that could not be processed
-	Problems []string `json:"problems,omitempty"` // what is wrong, at most 20 of it
+	Ranges         int      `json:"ranges"`             // records of ranges, without those of single entities
+	Pending        int      `json:"pending"`            // of them, those that are not done
+	SingleEntities int      `json:"alone"`              // single entities that are, or were, tried again by themselves
+	Failures       int      `json:"failures"`           // entities that could not be processed
+	Problems       []string `json:"problems,omitempty"` // what is wrong, at most 20 of it
 
 	// Compared is how many ranges VerifyEntities has compared with their entities, and Different
 	// how many of them have other ones than their pages had. Differences says which, at most 20.
@@ -33,8 +33,23 @@ type Proof struct {
 	Differences []string `json:"differences,omitempty"`
 }
 
+// Err returns nil if nothing is wrong, or an error with the first of Problems. Differences are none
+// of them.
+func (p *Proof) Err() error {
+	switch n := len(p.Problems); n {
+	case 0:
+		return nil
+	case 1:
+		return fmt.Errorf("mapper: the job's records do not cover its query: %s", p.Problems[0])
+	default:
+		return fmt.Errorf("mapper: the job's records do not cover its query: %s (and %d problems more)", p.Problems[0],
+			n-1)
+	}
+}
+
 // Verify reads all records of the job, and checks them against each other. It
-// costs a read of every range. A job that runs changes its records meanwhile:
+// costs a read of every range. Its error is about the reading only: [Proof.Err] says whether
+// something is wrong. A job that runs changes its records meanwhile:
 // then the proof may name problems that are none.
 func (j *Job) Verify(ctx context.Context) (*Proof, error) { return j.engine.verify(ctx, j.ref()) }
 
@@ -84,7 +99,7 @@ func (e *Engine) prove(ctx context.Context, ref record.Ref) (*record.Job, *Proof
 		return nil, nil, err
 	}
 	return job, &Proof{
-		Ranges: int(l.Tiles), Pending: int(l.PendingTiles), Alone: int(l.Alone), Failures: int(l.Failures),
+		Ranges: int(l.Tiles), Pending: int(l.PendingTiles), SingleEntities: int(l.Alone), Failures: int(l.Failures),
 		Problems: l.Problems,
 	}, nil
 }

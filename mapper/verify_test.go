@@ -240,7 +240,7 @@ func TestCompletionChecksRecords(t *testing.T) {
 				t.Fatal(err)
 			}
 			s, err := job.Wait(t.Context())
-			if err != nil || s.State != mapper.Failed || !strings.Contains(s.Error, "records do not add up") {
+			if err != nil || s.State != mapper.StateFailed || !strings.Contains(s.Error, "records do not add up") {
 				t.Errorf("%s: %+v, %v", name, s, err)
 			}
 			w.put(keys[i:i+1], all[i:i+1])
@@ -259,7 +259,7 @@ func TestCompletionChecksEntities(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		keys := names(100)
-		once := mapper.Update("once", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		once := mapper.Update("once", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			if a.Key.Equal(keys[50]) && a.Value.Owner != "mended" {
 				return mapper.RetryAfter(errors.New("later"), time.Minute)
 			}
@@ -269,7 +269,7 @@ func TestCompletionChecksEntities(t *testing.T) {
 		w := newWorld(t, setting{}, once)
 		newFleet(w, 1, 1, once).fails.Store(true)
 		w.putAccounts(keys)
-		job, err := once.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+		job, err := once.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{PageSize: 10})
 		if err != nil {
 			t.Fatal(err)
@@ -286,7 +286,7 @@ func TestCompletionChecksEntities(t *testing.T) {
 			[]datastore.PropertyList{append(without(all[0], "start"), datastore.Property{Name: "start", Value: start,
 				NoIndex: true})})
 		s, err := job.Wait(t.Context())
-		if err != nil || s.State != mapper.Failed || !strings.Contains(s.Error, "records do not add up") {
+		if err != nil || s.State != mapper.StateFailed || !strings.Contains(s.Error, "records do not add up") {
 			t.Errorf("%+v, %v", s, err)
 		}
 	})
@@ -297,7 +297,7 @@ func TestCompletionChecksEntities(t *testing.T) {
 func TestVerifyEntities(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	lists := mapper.Visit("look", func(context.Context, *mapper.Entity[member], mapper.None) error { return nil })
+	lists := mapper.Visit("look", func(context.Context, *mapper.Entity[member], mapper.NoParams) error { return nil })
 	for name, q := range map[string]mapper.Query{
 		"keys": {Kind: "Account"}, "values": {Kind: "Account", ShardBy: "Rank"},
 		"filter": {Kind: "Account", Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
@@ -315,7 +315,7 @@ func TestVerifyEntities(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			job, err := lists.Start(t.Context(), w.engine, q, mapper.None{},
+			job, err := lists.Start(t.Context(), w.engine, q, mapper.NoParams{},
 				&mapper.StartOptions{PageSize: 50, AllowEmpty: true})
 			if err != nil {
 				t.Fatal(err)

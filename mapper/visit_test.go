@@ -18,7 +18,7 @@ func TestVisitShared(t *testing.T) {
 		var visits atomic.Int64
 		keys := names(12_000)
 		slow := keys[9000].Name
-		m := mapper.Visit("slow", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		m := mapper.Visit("slow", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			visits.Add(1)
 			time.Sleep(2 * time.Millisecond)
 			if a.Key.Name >= slow {
@@ -29,8 +29,8 @@ func TestVisitShared(t *testing.T) {
 		w := newWorld(t, setting{queue: few(4)}, m)
 		w.putAccounts(keys)
 		before := w.emulator.Usage()
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-			&mapper.StartOptions{Workers: 4, PageSize: 400})
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{ExpectedWorkers: 4, PageSize: 400})
 		if err != nil {
 			t.Fatal(err)
 		}

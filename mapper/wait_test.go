@@ -28,7 +28,7 @@ func TestWaitOutlastsReads(t *testing.T) {
 	}{{4, 10 * time.Minute, true}, {25, time.Second, true}, {1 << 40, time.Second, false}, {1 << 40, time.Hour,
 		false}} {
 		synctest.Test(t, func(t *testing.T) {
-			m := mapper.Visit("slow", func(context.Context, *mapper.Entity[account], mapper.None) error {
+			m := mapper.Visit("slow", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
 				time.Sleep(20 * time.Second)
 				return nil
 			})
@@ -46,17 +46,17 @@ func TestWaitOutlastsReads(t *testing.T) {
 				}
 				return invoke(ctx, method, req, reply, cc, opts...)
 			}
-			client, err := w.emulator.Datastore(t.Context(), "test", mapper.WithVersions(),
+			client, err := w.emulator.DatastoreClient(t.Context(), "test", mapper.ClientOption(),
 				option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(fail)))
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer client.Close()
-			starter, err := mapper.New(client, w.queue, &mapper.Options{Mappers: mapper.Set(m)})
+			starter, err := mapper.NewEngine(client, w.queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{m}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			job, err := m.Start(t.Context(), starter, mapper.Query{Kind: "Account"}, mapper.None{},
+			job, err := m.Start(t.Context(), starter, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 				&mapper.StartOptions{ID: "j"})
 			if err != nil {
 				t.Fatal(err)
@@ -64,13 +64,13 @@ func TestWaitOutlastsReads(t *testing.T) {
 			begun.Store(true)
 			s, err := job.Wait(t.Context())
 			switch {
-			case test.ends && (err != nil || s.State != mapper.Succeeded):
+			case test.ends && (err != nil || s.State != mapper.StateSucceeded):
 				t.Errorf("%d reads that take %v: %+v, %v", test.fails, test.takes, s, err)
 			case !test.ends && (err == nil || !strings.Contains(err.Error(), "takes too long")):
 				t.Errorf("reads that take %v, and all fail: %+v, %v", test.takes, s, err)
 			}
 			left.Store(0)
-			if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Succeeded {
+			if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded {
 				t.Errorf("%+v, %v", s, err)
 			}
 		})

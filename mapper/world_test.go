@@ -45,8 +45,8 @@ type world struct {
 	handler http.Handler
 	options []option.ClientOption // of Datastore clients
 
-	more   func(*mapper.Options) // changes the options of processes; nil: nothing does
-	others []string              // queues that processes have besides the first
+	more   func(*mapper.EngineOptions) // changes the options of processes; nil: nothing does
+	others []string                    // queues that processes have besides the first
 
 	mu            sync.Mutex // ending is set once no delivery begins any more
 	ending        bool
@@ -64,17 +64,17 @@ type setting struct {
 	plain    bool              // the database says no versions
 }
 
-func newWorld(t *testing.T, s setting, mappers ...mapper.Definition) *world {
+func newWorld(t *testing.T, s setting, mappers ...mapper.AnyMapper) *world {
 	t.Helper()
 	w := &world{T: t}
-	w.options = append(w.options, mapper.WithVersions())
+	w.options = append(w.options, mapper.ClientOption())
 	if s.plain {
 		w.options = append(w.options, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(withoutVersions)))
 	}
 	s.emulator.Transport = emulator.HandlerTransport(w)
 	w.emulator = emulator.ForTest(t, &s.emulator)
 	if w.client = s.client; w.client == nil {
-		client, err := w.emulator.Datastore(t.Context(), "test", w.options...)
+		client, err := w.emulator.DatastoreClient(t.Context(), "test", w.options...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +85,7 @@ func newWorld(t *testing.T, s setting, mappers ...mapper.Definition) *world {
 		s.queue = new(cloudtaskspb.Queue)
 	}
 	s.queue.Name = queueName
-	client, err := w.emulator.CloudTasks(t.Context())
+	client, err := w.emulator.TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,8 @@ func newWorld(t *testing.T, s setting, mappers ...mapper.Definition) *world {
 		Queue: s.queue}); err != nil {
 		t.Fatal(err)
 	}
-	w.queue, err = tasks.NewQueue(client, queueName, target, &tasks.Options{Unverified: true, Deadline: s.deadline})
+	w.queue, err = tasks.NewQueue(client, queueName, target,
+		&tasks.Options{InsecureSkipVerify: true, DispatchDeadline: s.deadline})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,8 +103,8 @@ func newWorld(t *testing.T, s setting, mappers ...mapper.Definition) *world {
 		s.log = t.Output()
 	}
 	if len(mappers) > 0 {
-		w.engine, err = mapper.New(w.client, w.queue,
-			&mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(s.log, nil))})
+		w.engine, err = mapper.NewEngine(w.client, w.queue,
+			&mapper.EngineOptions{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(s.log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -268,9 +269,9 @@ func (w *world) wait(job *mapper.Job) *mapper.Status {
 	if err != nil {
 		w.Fatal(err)
 	}
-	if status.State != mapper.Succeeded {
-		failures, _, err := job.Failures(w.Context(), "")
-		w.Errorf("the job ended as %q: %s, %+v, %v", status.State, status.Error, failures, err)
+	if err := status.Err(); err != nil {
+		failures, _, err := job.FailuresPage(w.Context(), "")
+		w.Errorf("%v: %+v, %v", status.Err(), failures, err)
 	}
 	return status
 }

@@ -97,10 +97,10 @@ func ReadCertificate(kept []byte, key ed25519.PublicKey) (*Certificate, error) {
 // certify has the records of other jobs forget what was erased, and then looks at everything, and
 // keeps the certificate. The job's own records are gone by then. If something is in the way, or was
 // put meanwhile, there is none.
-func (o EraseOptions) certify(ctx context.Context, d *mapper.Done, p EraseParams) error {
-	e, s := mapper.FromContext(ctx), d.Status
+func (o EraseOptions) certify(ctx context.Context, d *mapper.Completion, p EraseParams) error {
+	e, s := mapper.EngineFromContext(ctx), d.Status
 	c := Certificate{
-		Job: s.ID, Run: d.Run(), Namespace: s.Query.Namespace, Kinds: s.Query.Kinds, Deleted: s.Written,
+		Job: s.ID, Run: d.RunID(), Namespace: s.Query.Namespace, Kinds: s.Query.Kinds, Deleted: s.Written,
 		Unindexed: s.Counters[unindexedCounter],
 		Started:   s.Created, Looked: time.Now().UTC(), Coverage: *d.Proof(), Outside: outside,
 	}

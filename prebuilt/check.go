@@ -54,7 +54,7 @@ var check = mapper.Visit("check", func(_ context.Context, e *mapper.Entity[entit
 // condition says so: Balance >= 0 OR Balance >= 0.0. NaN is neither above nor below anything. -0.0
 // is below 0.0 and not equal to it, as Datastore orders floats: it does not meet Balance >= 0.0,
 // and the failure says so. Everything but null is above null.
-var Check = check.ByName(startCheck).CheckByName(func(params json.RawMessage) error {
+var Check = check.WithStarter(startCheck).CheckByName(func(params json.RawMessage) error {
 	return mapper.CheckParams(params, new(CheckParams))
 })
 

@@ -1,7 +1,8 @@
 // Package prebuilt has mappers that need no code: a service registers them by one line, and
 // operators start them by their names, over the jobs API or the command line:
 //
-//	mapper.New(client, queue, &mapper.Options{Mappers: append(mapper.Set(yours), prebuilt.Mappers()...)})
+//	mappers := append([]mapper.AnyMapper{yours}, prebuilt.Mappers()...)
+//	engine, err := mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: mappers})
 //
 //	scattermap start count --kind Account --params '{"by": "country"}'
 //	scattermap start set --kind Account --params '{"property": "plan", "value": "free"}' --filter 'plan IS NULL'

@@ -70,15 +70,15 @@ type EraseParams struct {
 // What other jobs have kept of it goes, too: those that have ended are cleaned up with their
 // failures, and can't be undone, retried or verified any more; where a tenant is erased these are
 // all jobs of the database. A job that has not ended, or is being undone, refuses the start, or
-// fails the erasure, and is named: abort it, or wait, and resume the erasure. [mapper.Done.Forget]
-// has the details. The job itself has no records left when it has succeeded, its own one names
-// neither namespace nor tenant, and it can't be undone. Its ID stays, as given: choose one without
-// the name of the namespace, if that is a secret; one with the tenant's value or one of the words
-// is refused.
+// fails the erasure, and is named: abort it, or wait, and resume the erasure.
+// [mapper.Completion.Forget] has the details. The job itself has no records left when it has
+// succeeded, its own one names neither namespace nor tenant, and it can't be undone. Its ID stays,
+// as given: choose one without the name of the namespace, if that is a secret; one with the
+// tenant's value or one of the words is refused.
 //
 // If entities were put meanwhile there is no certificate, and the job fails: start another one. By
 // default no other retention counts, and the job runs beside others.
-func Erase(o EraseOptions) mapper.Definition {
+func Erase(o EraseOptions) mapper.AnyMapper {
 	m := mapper.Update(EraseName, func(_ context.Context, e *mapper.Entity[entity], p EraseParams) error {
 		if p.Property != "" {
 			has, indexed := p.has(e.Stored())
@@ -91,10 +91,10 @@ func Erase(o EraseOptions) mapper.Definition {
 		}
 		e.Delete(e.Key)
 		return nil
-	}).OnDone(func(_ context.Context, d *mapper.Done, _ EraseParams) error {
+	}).WithFinalizer(func(_ context.Context, d *mapper.Completion, _ EraseParams) error {
 		return mapper.Permanent(fmt.Errorf("%d entities could not be deleted, so there is no certificate: retry "+
 			"the job", d.Status.Failures))
-	}).Forget(func(ctx context.Context, d *mapper.Done, p EraseParams) error { return o.certify(ctx, d, p) })
+	}).Forget(func(ctx context.Context, d *mapper.Completion, p EraseParams) error { return o.certify(ctx, d, p) })
 	m.CheckByName(func(params json.RawMessage) error {
 		var p EraseParams
 		if err := readErase(params, &p); err != nil {
@@ -102,7 +102,7 @@ func Erase(o EraseOptions) mapper.Definition {
 		}
 		return p.Validate()
 	})
-	return m.ByName(func(ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage,
+	return m.WithStarter(func(ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage,
 		opts *mapper.StartOptions) (*mapper.Job, error) {
 		var p EraseParams
 		bad := readErase(params, &p)
@@ -117,18 +117,18 @@ func Erase(o EraseOptions) mapper.Definition {
 			bad = o.check(q, p, given)
 		}
 		if bad != nil {
-			return nil, fmt.Errorf("erase: %w: %w", mapper.ErrArguments, bad)
+			return nil, fmt.Errorf("erase: %w: %w", mapper.ErrInvalidArgument, bad)
 		}
 		p.AllKinds = p.Property != "" && q.Kind == "" && len(q.Kinds) == 0
 		if err := complete(ctx, e, &q, p); err != nil {
 			return nil, fmt.Errorf("erase: %w", err)
 		}
-		if !given.Rehearse {
+		if !given.DryRun {
 			if err := unfinished(ctx, e, q, p, given.ID); err != nil {
 				return nil, fmt.Errorf("erase: %w", err)
 			}
 		}
-		given.Beside = true
+		given.AllowOverlap = true
 		return m.Start(ctx, e, q, p, &given)
 	})
 }
@@ -258,7 +258,8 @@ func complete(ctx context.Context, e *mapper.Engine, q *mapper.Query, p ErasePar
 		return err
 	}
 	if len(q.Kinds) == 0 {
-		return fmt.Errorf("%w: the namespace %q has no entities", mapper.ErrArguments, strings.Join(namespaces, " "))
+		return fmt.Errorf("%w: the namespace %q has no entities", mapper.ErrInvalidArgument,
+			strings.Join(namespaces, " "))
 	}
 	return nil
 }
@@ -267,9 +268,9 @@ func complete(ctx context.Context, e *mapper.Engine, q *mapper.Query, p ErasePar
 // erased: it looks at their queries. The others are found at the end.
 func unfinished(ctx context.Context, e *mapper.Engine, q mapper.Query, p EraseParams, self string) error {
 	var found []string
-	for _, state := range []mapper.State{mapper.Running, mapper.Paused} {
+	for _, state := range []mapper.State{mapper.StateRunning, mapper.StatePaused} {
 		for cursor := ""; ; {
-			jobs, next, err := e.Jobs(ctx, &mapper.JobsOptions{State: state, AllQueues: true}, cursor)
+			jobs, next, err := e.JobsPage(ctx, &mapper.JobsOptions{State: state, AllQueues: true}, cursor)
 			if err != nil {
 				return err
 			}
@@ -296,5 +297,5 @@ func unfinished(ctx context.Context, e *mapper.Engine, q mapper.Query, p ErasePa
 		return nil
 	}
 	return fmt.Errorf("%w: these jobs keep records of what is to be erased, and have not ended: %s: wait for their "+
-		"end, or abort them", mapper.ErrState, strings.Join(found, ", "))
+		"end, or abort them", mapper.ErrWrongState, strings.Join(found, ", "))
 }

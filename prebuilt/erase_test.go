@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -40,7 +41,7 @@ func newDrawer(t *testing.T) *drawer {
 	return &drawer{public: public, private: private, kept: make(map[string][]byte)}
 }
 
-func (d *drawer) erase() mapper.Definition {
+func (d *drawer) erase() mapper.AnyMapper {
 	return prebuilt.Erase(prebuilt.EraseOptions{Key: d.private, Keep: func(ctx context.Context, name string,
 		text []byte) error {
 		c, err := prebuilt.ReadCertificate(text, d.public)
@@ -157,7 +158,7 @@ func grep(ctx context.Context, client *datastore.Client, text string, but func(k
 // A tenancy puts entities, and runs jobs over them that keep something of them.
 type tenancy struct {
 	*testing.T
-	*mappertest.World
+	*mappertest.Env
 }
 
 func (w tenancy) put(namespace, kind, name string, properties ...datastore.Property) {
@@ -173,8 +174,8 @@ func (w tenancy) put(namespace, kind, name string, properties ...datastore.Prope
 func (w tenancy) start(name string, q mapper.Query, params, id string) *mapper.Job {
 	w.Helper()
 	ctx := mapper.WithReason(w.Context(), "as alice-0001@example.com of acme asks")
-	job, err := w.Engine.StartNamed(ctx, name, q, []byte(params),
-		&mapper.StartOptions{ID: id, PageSize: 10, Beside: true})
+	job, err := w.Engine.StartByName(ctx, name, q, []byte(params),
+		&mapper.StartOptions{ID: id, PageSize: 10, AllowOverlap: true})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -184,7 +185,7 @@ func (w tenancy) start(name string, q mapper.Query, params, id string) *mapper.J
 func (w tenancy) run(name string, q mapper.Query, params, id string) *mapper.Status {
 	w.Helper()
 	s, err := w.start(name, q, params, id).Wait(w.Context())
-	if err != nil || s.State == mapper.Failed || s.State == mapper.Running {
+	if err != nil || s.State == mapper.StateFailed || s.State == mapper.StateRunning {
 		w.Fatalf("%+v, %v", s, err)
 	}
 	return s
@@ -197,8 +198,8 @@ func (w tenancy) earlier(q mapper.Query, prefix string) {
 	w.run("check", q, `{"condition": "n >= 5"}`, prefix+"check") // with failures
 	w.run("count", q, `{"by": "owner"}`, prefix+"count")
 	w.run("copy", q, `{"namespace": "elsewhere"}`, prefix+"copy")
-	job, err := w.Engine.StartNamed(w.Context(), "delete", q, []byte("{}"),
-		&mapper.StartOptions{ID: prefix + "rehearsal", Rehearse: true})
+	job, err := w.Engine.StartByName(w.Context(), "delete", q, []byte("{}"),
+		&mapper.StartOptions{ID: prefix + "rehearsal", DryRun: true})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -213,7 +214,7 @@ func (w tenancy) earlier(q mapper.Query, prefix string) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	if s, err := undo.Wait(w.Context()); err != nil || s.State != mapper.Succeeded {
+	if s, err := undo.Wait(w.Context()); err != nil || s.State != mapper.StateSucceeded {
 		w.Fatalf("%+v, %v", s, err)
 	}
 	job = w.start("touch", q, "{}", prefix+"aborted")
@@ -228,8 +229,8 @@ func alice(i int) string { return fmt.Sprintf("alice-%04d@example.com", i) }
 // in any record then.
 func TestEraseForgets(t *testing.T) {
 	d := newDrawer(t)
-	nightly := mapper.NewSchedule("nightly", prebuilt.Touch, mapper.SkipTick)
-	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.World) {
+	nightly := mapper.NewSchedule("nightly", prebuilt.Touch, mapper.OverlapSkip)
+	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.Env) {
 		w := tenancy{t, world}
 		for i := range 60 {
 			w.put("acme", "Account", alice(i), datastore.Property{Name: "n", Value: int64(i)},
@@ -245,7 +246,7 @@ func TestEraseForgets(t *testing.T) {
 		everywhere := w.run("count", mapper.Query{AllNamespaces: true, Kind: "Account"}, "{}", "everywhere")
 		named := w.run("touch", mapper.Query{Namespace: "other", Kind: "Account"}, "{}", "touch-for-acme")
 		kept := w.run("check", mapper.Query{Namespace: "other", Kind: "Account"}, `{"condition": "n >= 5"}`, "kept")
-		if _, err := nightly.Tick(t.Context(), w.Engine, time.Now(), q, mapper.None{}, nil); err != nil {
+		if _, err := nightly.Tick(t.Context(), w.Engine, time.Now(), q, mapper.NoParams{}, nil); err != nil {
 			t.Fatal(err)
 		}
 
@@ -254,8 +255,8 @@ func TestEraseForgets(t *testing.T) {
 		if err := paused.Pause(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		_, err := w.Engine.StartNamed(t.Context(), "erase", mapper.Query{Namespace: "acme"}, []byte("{}"), nil)
-		if !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), "paused (paused)") {
+		_, err := w.Engine.StartByName(t.Context(), "erase", mapper.Query{Namespace: "acme"}, []byte("{}"), nil)
+		if !errors.Is(err, mapper.ErrWrongState) || !strings.Contains(err.Error(), "paused (paused)") {
 			t.Errorf("a job is paused: %v", err)
 		}
 		if err := paused.Abort(t.Context()); err != nil {
@@ -268,13 +269,13 @@ func TestEraseForgets(t *testing.T) {
 		time.Sleep(time.Hour)
 		job := w.start("erase", mapper.Query{Namespace: "acme"}, `{"words": ["carol-0059"]}`, "erasure")
 		for ctx, left := t.Context(), 20; left > 0; left-- { // somebody starts one meanwhile
-			if _, err := w.Engine.StartNamed(ctx, "touch", q, []byte("{}"),
-				&mapper.StartOptions{ID: "meanwhile", Beside: true, AllowEmpty: true}); err == nil {
+			if _, err := w.Engine.StartByName(ctx, "touch", q, []byte("{}"),
+				&mapper.StartOptions{ID: "meanwhile", AllowOverlap: true, AllowEmpty: true}); err == nil {
 				break
 			}
 		}
 		s, err := job.Wait(t.Context())
-		for i := 0; err == nil && s.State == mapper.Failed && i < 5; i++ { // the other one had not ended
+		for i := 0; err == nil && s.State == mapper.StateFailed && i < 5; i++ { // the other one had not ended
 			if !strings.Contains(s.Error, "meanwhile") {
 				t.Fatalf("%+v", s)
 			}
@@ -284,7 +285,7 @@ func TestEraseForgets(t *testing.T) {
 			}
 			s, err = job.Wait(t.Context())
 		}
-		if err != nil || s.State != mapper.Succeeded || s.Written != 181 {
+		if err != nil || s.State != mapper.StateSucceeded || s.Written != 181 {
 			t.Fatalf("%+v, %v", s, err)
 		}
 		for _, text := range []string{"alice", "acme", "bob"} {
@@ -313,15 +314,15 @@ func TestEraseForgets(t *testing.T) {
 		if _, err := w.Engine.Job(kept.ID).Verify(t.Context()); err != nil {
 			t.Errorf("a job of another namespace: %v", err)
 		}
-		if failures, _, err := w.Engine.Job(kept.ID).Failures(t.Context(), ""); err != nil || len(failures) != 5 {
+		if failures, _, err := w.Engine.Job(kept.ID).FailuresPage(t.Context(), ""); err != nil || len(failures) != 5 {
 			t.Errorf("%v, %v", failures, err)
 		}
-		if _, err := w.Engine.StartNamed(t.Context(), "set", q, []byte(`{"property": "seen", "value": true}`),
-			&mapper.StartOptions{ID: "set", AllowEmpty: true}); !errors.Is(err, mapper.ErrState) ||
+		if _, err := w.Engine.StartByName(t.Context(), "set", q, []byte(`{"property": "seen", "value": true}`),
+			&mapper.StartOptions{ID: "set", AllowEmpty: true}); !errors.Is(err, mapper.ErrWrongState) ||
 			!strings.Contains(err.Error(), "erased on") {
 			t.Errorf("a start of a job that was erased: %v", err)
 		}
-		if _, err := w.Engine.Job("erasure").Undo(t.Context(), nil); !errors.Is(err, mapper.ErrState) {
+		if _, err := w.Engine.Job("erasure").Undo(t.Context(), nil); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("undo: %v", err)
 		}
 		kinds, err := w.Client.GetAll(t.Context(), datastore.NewQuery("__kind__").KeysOnly(), nil)
@@ -350,7 +351,7 @@ func (w tenancy) status(id string) *mapper.Status {
 // indexed or not.
 func TestEraseTenant(t *testing.T) {
 	d := newDrawer(t)
-	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.World) {
+	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.Env) {
 		w := tenancy{t, world}
 		tenant := func(v any, noindex bool) datastore.Property {
 			return datastore.Property{Name: "tenant", Value: v, NoIndex: noindex}
@@ -375,14 +376,14 @@ func TestEraseTenant(t *testing.T) {
 		for _, params := range []string{`{"property": "tenant"}`, `{"value": "acme"}`,
 			`{"property": "tenant", "value": null}`, `{"property": "tenant", "value": ""}`,
 			`{"property": "tenant", "value": "acme", "what": 1}`} {
-			if _, err := w.Engine.StartNamed(t.Context(), "erase", mapper.Query{}, []byte(params),
-				nil); !errors.Is(err, mapper.ErrArguments) {
+			if _, err := w.Engine.StartByName(t.Context(), "erase", mapper.Query{}, []byte(params),
+				nil); !errors.Is(err, mapper.ErrInvalidArgument) {
 				t.Errorf("%s: %v", params, err)
 			}
 		}
-		if _, err := w.Engine.StartNamed(t.Context(), "erase", mapper.Query{},
+		if _, err := w.Engine.StartByName(t.Context(), "erase", mapper.Query{},
 			[]byte(`{"property": "tenant", "value": "acme"}`),
-			&mapper.StartOptions{ID: "acme-erasure"}); !errors.Is(err, mapper.ErrArguments) {
+			&mapper.StartOptions{ID: "acme-erasure"}); !errors.Is(err, mapper.ErrInvalidArgument) {
 			t.Errorf("an ID that names the tenant: %v", err)
 		}
 		if s := w.run("erase", mapper.Query{}, `{"property": "tenant", "value": 7}`, "seven"); s.Written != 3 {
@@ -415,31 +416,44 @@ func TestEraseTenant(t *testing.T) {
 	})
 }
 
+// ticking returns an engine that ticks a schedule, in a process that runs no tasks: so no tick that
+// waits is started by itself.
+func ticking(t *testing.T, w *mappertest.Env, s mapper.AnySchedule) *mapper.Engine {
+	t.Helper()
+	e, err := mapper.NewEngine(w.Client, w.Engine.Queue(), &mapper.EngineOptions{Mappers: prebuilt.Mappers(),
+		Schedules: []mapper.AnySchedule{s}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
 // TestEraseIsInTheWay has a tick that waits, and an undo under way, be in the way of a certificate:
 // each is named, and the erasure is resumed when it is gone.
 func TestEraseIsInTheWay(t *testing.T) {
 	d := newDrawer(t)
-	nightly := mapper.NewSchedule("nightly", prebuilt.Touch, mapper.QueueTick)
-	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.World) {
+	nightly := mapper.NewSchedule("nightly", prebuilt.Touch, mapper.OverlapQueue)
+	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.Env) {
 		w := tenancy{t, world}
 		for i := range 40 {
 			w.put("acme", "Account", alice(i), datastore.Property{Name: "n", Value: int64(i)})
 		}
 		q := mapper.Query{Namespace: "acme", Kind: "Account"}
 		set := w.run("set", q, `{"property": "seen", "value": true}`, "set")
-		first, err := nightly.Tick(t.Context(), w.Engine, time.Now(), q, mapper.None{},
-			&mapper.StartOptions{Rate: mapper.Rate{Entities: 200}})
+		first, err := nightly.Tick(t.Context(), ticking(t, world, nightly), time.Now(), q, mapper.NoParams{},
+			&mapper.StartOptions{Rate: mapper.Rate{EntitiesPerSecond: 200}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := first.Job.Pause(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		ticked, err := nightly.Tick(t.Context(), w.Engine, time.Now().Add(time.Hour), q, mapper.None{}, nil)
+		ticked, err := nightly.Tick(t.Context(), ticking(t, world, nightly), time.Now().Add(time.Hour), q,
+			mapper.NoParams{}, nil)
 		if err != nil || ticked.Outcome != mapper.TickQueued {
 			t.Fatalf("%+v, %v", ticked, err)
 		}
-		if err := first.Job.Abort(t.Context()); err != nil {
+		if err := w.Engine.Job(first.Job.ID).Abort(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		undo, err := w.Engine.Job(set.ID).Undo(t.Context(), nil)
@@ -453,7 +467,7 @@ func TestEraseIsInTheWay(t *testing.T) {
 		blocked := func(want string) {
 			t.Helper()
 			s, err := job.Wait(t.Context())
-			if err != nil || s.State != mapper.Failed || !strings.Contains(s.Error, want) || len(d.kept) > 0 {
+			if err != nil || s.State != mapper.StateFailed || !strings.Contains(s.Error, want) || len(d.kept) > 0 {
 				t.Fatalf("%+v, %v, %d certificates; want %q", s, err, len(d.kept), want)
 			}
 		}
@@ -464,7 +478,7 @@ func TestEraseIsInTheWay(t *testing.T) {
 			t.Context(), record) != nil {
 			t.Fatal("the schedule can't be deleted")
 		}
-		if err := job.Retry(t.Context()); !errors.Is(err, mapper.ErrState) {
+		if err := job.Retry(t.Context()); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("a retry of a job without records: %v", err)
 		}
 		if err := job.Resume(t.Context()); err != nil {
@@ -490,7 +504,7 @@ func TestEraseIsInTheWay(t *testing.T) {
 		if err := job.Resume(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Succeeded || len(d.kept) != 1 {
+		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded || len(d.kept) != 1 {
 			t.Fatalf("%+v, %v, %d certificates", s, err, len(d.kept))
 		}
 		for _, text := range []string{"alice", "acme"} {
@@ -505,16 +519,16 @@ func TestEraseIsInTheWay(t *testing.T) {
 // before any record has one: when it wakes, behind the certificate, it writes none.
 func TestEraseBesideALatePage(t *testing.T) {
 	d := newDrawer(t)
-	slow := mapper.Visit("slow", func(context.Context, *mapper.Entity[datastore.PropertyList], mapper.None) error {
+	slow := mapper.Visit("slow", func(context.Context, *mapper.Entity[datastore.PropertyList], mapper.NoParams) error {
 		time.Sleep(20 * time.Second)
 		return errors.New("no") // which the page records with the key
 	})
-	mappertest.Run(t, append(prebuilt.Mappers(), d.erase(), slow), nil, func(t *testing.T, world *mappertest.World) {
+	mappertest.Run(t, append(prebuilt.Mappers(), d.erase(), slow), nil, func(t *testing.T, world *mappertest.Env) {
 		w := tenancy{t, world}
 		w.put("acme", "Account", alice(1)) // one, so that no range ends at its key
-		o := &mapper.StartOptions{ID: "late", Workers: 1}
+		o := &mapper.StartOptions{ID: "late", ExpectedWorkers: 1}
 		late, err := slow.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account", AllNamespaces: true},
-			mapper.None{}, o)
+			mapper.NoParams{}, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -522,7 +536,7 @@ func TestEraseBesideALatePage(t *testing.T) {
 		if err := late.Abort(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if s := w.run("erase", mapper.Query{Namespace: "acme"}, "{}", "erasure"); s.State != mapper.Succeeded {
+		if s := w.run("erase", mapper.Query{Namespace: "acme"}, "{}", "erasure"); s.State != mapper.StateSucceeded {
 			t.Fatalf("%+v", s)
 		}
 		for range 2 {
@@ -541,8 +555,8 @@ func TestEraseTicks(t *testing.T) {
 	for _, variant := range []string{"no run", "the run is there", "the run is gone", "the job and the run are gone"} {
 		t.Run(variant, func(t *testing.T) {
 			d := newDrawer(t)
-			nightly := mapper.NewSchedule("nightly", prebuilt.Touch, mapper.SkipTick)
-			mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.World) {
+			nightly := mapper.NewSchedule("nightly", prebuilt.Touch, mapper.OverlapSkip)
+			mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.Env) {
 				w := tenancy{t, world}
 				must := func(err error) {
 					t.Helper()
@@ -554,11 +568,11 @@ func TestEraseTicks(t *testing.T) {
 					w.put("acme", "Account", alice(i))
 					w.put("other", "Account", fmt.Sprintf("carol-%04d", i))
 				}
-				tick := func(at time.Time, want string) *mapper.Job {
+				tick := func(at time.Time, want mapper.TickOutcome) *mapper.Job {
 					t.Helper()
 					ticked, err := nightly.Tick(t.Context(), w.Engine, at,
 						mapper.Query{Namespace: "other", Kind: "Account"},
-						mapper.None{}, nil)
+						mapper.NoParams{}, nil)
 					if err != nil || ticked.Outcome != want {
 						t.Fatalf("%+v, %v, want %s", ticked, err, want)
 					}
@@ -566,7 +580,8 @@ func TestEraseTicks(t *testing.T) {
 				}
 				byHand, err := prebuilt.Touch.Start(t.Context(), w.Engine,
 					mapper.Query{Namespace: "acme", Kind: "Account"},
-					mapper.None{}, &mapper.StartOptions{ID: "touch-acme", Rate: mapper.Rate{Entities: 100}})
+					mapper.NoParams{},
+					&mapper.StartOptions{ID: "touch-acme", Rate: mapper.Rate{EntitiesPerSecond: 100}})
 				must(err)
 				skipped := time.Now()
 				tick(skipped, mapper.TickSkipped)
@@ -578,10 +593,10 @@ func TestEraseTicks(t *testing.T) {
 					_, err := run.Wait(t.Context())
 					must(err)
 					if variant == "the job and the run are gone" {
-						must(byHand.CleanUp(t.Context(), &mapper.CleanUpOptions{Job: true}))
+						must(byHand.CleanUp(t.Context(), &mapper.CleanUpOptions{IncludeJob: true}))
 					}
 					if variant != "the run is there" {
-						must(run.CleanUp(t.Context(), &mapper.CleanUpOptions{Job: true}))
+						must(run.CleanUp(t.Context(), &mapper.CleanUpOptions{IncludeJob: true}))
 						time.Sleep(24 * time.Hour)
 					}
 				}
@@ -609,22 +624,22 @@ func TestEraseTicks(t *testing.T) {
 // waits.
 func TestEraseQueuedTick(t *testing.T) {
 	d := newDrawer(t)
-	nightly := mapper.NewSchedule("nightly", prebuilt.Set, mapper.QueueTick)
-	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.World) {
+	nightly := mapper.NewSchedule("nightly", prebuilt.SetProperty, mapper.OverlapQueue)
+	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.Env) {
 		w := tenancy{t, world}
 		for i := range 60 {
 			w.put("acme", "Account", alice(i))
 			w.put("other", "Account", fmt.Sprintf("carol-%04d", i))
 		}
 		q := mapper.Query{Namespace: "other", Kind: "Account"}
-		first, err := prebuilt.Set.Start(t.Context(), w.Engine, q,
-			prebuilt.SetParams{Property: "p", Value: prebuilt.Value{V: "x"}},
-			&mapper.StartOptions{ID: "by-hand", Rate: mapper.Rate{Entities: 100}})
+		first, err := prebuilt.SetProperty.Start(t.Context(), w.Engine, q,
+			prebuilt.SetPropertyParams{Property: "p", Value: prebuilt.Value{V: "x"}},
+			&mapper.StartOptions{ID: "by-hand", Rate: mapper.Rate{EntitiesPerSecond: 100}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		ticked, err := nightly.Tick(t.Context(), w.Engine, time.Now(), q,
-			prebuilt.SetParams{Property: "p", Value: prebuilt.Value{V: "AT&T"}}, nil)
+		ticked, err := nightly.Tick(t.Context(), ticking(t, world, nightly), time.Now(), q,
+			prebuilt.SetPropertyParams{Property: "p", Value: prebuilt.Value{V: "AT&T"}}, nil)
 		if err != nil || ticked.Outcome != mapper.TickQueued {
 			t.Fatalf("%+v, %v", ticked, err)
 		}
@@ -633,7 +648,7 @@ func TestEraseQueuedTick(t *testing.T) {
 		}
 		job := w.start("erase", mapper.Query{Namespace: "acme"}, `{"words": ["AT&T"]}`, "erasure")
 		s, err := job.Wait(t.Context())
-		if err != nil || s.State != mapper.Failed ||
+		if err != nil || s.State != mapper.StateFailed ||
 			!strings.Contains(s.Error, `a tick of the schedule "nightly" waits`) {
 			t.Fatalf("%+v, %v", s, err)
 		}
@@ -644,7 +659,7 @@ func TestEraseQueuedTick(t *testing.T) {
 		if err := job.Resume(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if s, err = job.Wait(t.Context()); err != nil || s.State != mapper.Succeeded {
+		if s, err = job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded {
 			t.Fatalf("%+v, %v", s, err)
 		}
 		for _, text := range []string{"AT&T", `AT\u0026T`} {
@@ -670,7 +685,7 @@ func TestEraseValues(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%T", test.value), func(t *testing.T) {
 			d := newDrawer(t)
-			mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.World) {
+			mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.Env) {
 				w := tenancy{t, world}
 				tenant := datastore.Property{Name: "tenant", Value: test.value}
 				for i := range 60 {
@@ -709,7 +724,7 @@ func TestEraseValues(t *testing.T) {
 // count as deaths of their processes, also after one has failed.
 func TestEraseWaitsLong(t *testing.T) {
 	d := newDrawer(t)
-	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.World) {
+	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.Env) {
 		w := tenancy{t, world}
 		for i := range 20 {
 			w.put("acme", "Account", alice(i))
@@ -737,7 +752,7 @@ func TestEraseWaitsLong(t *testing.T) {
 		for range 2 * 6 {
 			time.Sleep(10 * time.Minute)
 			s := w.status("erasure")
-			if s.State != mapper.Running {
+			if s.State != mapper.StateRunning {
 				t.Fatalf("%+v", s)
 			}
 			if !failed && strings.Contains(s.Error, "waits to end") {
@@ -749,7 +764,7 @@ func TestEraseWaitsLong(t *testing.T) {
 			t.Fatal("it did not wait")
 		}
 		change("touched", map[string]any{"cleaning": ""})
-		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Succeeded {
+		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded {
 			t.Fatalf("%+v, %v", s, err)
 		}
 	})

@@ -82,7 +82,7 @@ func (f *fleet) stops(share float64) grpc.UnaryClientInterceptor {
 	}
 }
 
-func newFleet(t *testing.T, seed uint64, mappers []mapper.Definition) *fleet {
+func newFleet(t *testing.T, seed uint64, mappers []mapper.AnyMapper, schedules ...mapper.AnySchedule) *fleet {
 	t.Helper()
 	f := &fleet{T: t, rng: rand.New(rand.NewPCG(seed, 7))}
 	share := func(most float64) float64 { return most * f.rng.Float64() }
@@ -114,7 +114,7 @@ func newFleet(t *testing.T, seed uint64, mappers []mapper.Definition) *fleet {
 			t.Fatal(err)
 		}
 	}
-	client, err := e.CloudTasks(t.Context())
+	client, err := e.TasksClient(t.Context())
 	must(err)
 	t.Cleanup(func() { client.Close() })
 	const location = "projects/test/locations/here"
@@ -124,18 +124,19 @@ func newFleet(t *testing.T, seed uint64, mappers []mapper.Definition) *fleet {
 	must(err)
 	stop := 0.004 * f.rng.Float64()
 	for i := range 4 { // the last one is that of operators, and takes no deliveries; the one before never stops
-		options := []option.ClientOption{mapper.WithVersions()}
+		options := []option.ClientOption{mapper.ClientOption()}
 		if i != 2 {
 			options = append(options, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(f.stops(stop))))
 		}
-		db, err := e.Datastore(t.Context(), "test", options...)
+		db, err := e.DatastoreClient(t.Context(), "test", options...)
 		must(err)
 		t.Cleanup(func() { db.Close() })
 		queue, err := tasks.NewQueue(client, location+"/queues/jobs", "http://worker/mapper/",
-			&tasks.Options{Unverified: true})
+			&tasks.Options{InsecureSkipVerify: true})
 		must(err)
-		engine, err := mapper.New(db, queue,
-			&mapper.Options{Mappers: mappers, Retain: mapper.MinRetain, Logger: slog.New(slog.DiscardHandler)})
+		engine, err := mapper.NewEngine(db, queue,
+			&mapper.EngineOptions{Mappers: mappers, Retain: mapper.MinRetain, Schedules: schedules,
+				Logger: slog.New(slog.DiscardHandler)})
 		must(err)
 		if f.all = append(f.all, engine); i == 2 {
 			f.calm = db
@@ -144,7 +145,7 @@ func newFleet(t *testing.T, seed uint64, mappers []mapper.Definition) *fleet {
 		}
 	}
 	handlers = append(handlers, f.all[2].Handler())
-	f.past, err = e.Datastore(t.Context(), "test")
+	f.past, err = e.DatastoreClient(t.Context(), "test")
 	must(err)
 	t.Cleanup(func() { f.past.Close() })
 	t.Cleanup(func() {
@@ -162,8 +163,9 @@ func (f *fleet) insist(do func(ctx context.Context) error) error {
 		ctx, cancel := context.WithTimeout(f.Context(), time.Minute)
 		err := do(ctx)
 		cancel()
-		if err == nil || errors.Is(err, mapper.ErrState) || errors.Is(err, mapper.ErrArguments) || errors.Is(err,
-			mapper.ErrNoSuchJob) || errors.Is(err, mapper.ErrOtherArguments) {
+		if err == nil || errors.Is(err, mapper.ErrWrongState) || errors.Is(err, mapper.ErrInvalidArgument) ||
+			errors.Is(err,
+				mapper.ErrNoSuchJob) || errors.Is(err, mapper.ErrIDTaken) {
 			return err
 		}
 		if f.Context().Err() != nil { // the test is over
@@ -188,7 +190,7 @@ type simulation struct {
 	*fleet
 	tenant   bool
 	acme     any // the tenant's value: a text or a number
-	schedule *mapper.Schedule[mapper.None]
+	schedule *mapper.Schedule[mapper.NoParams]
 
 	mu     sync.Mutex
 	guests map[string]time.Time // put into what is erased by others: since when they are there
@@ -221,13 +223,13 @@ func simulateErase(t *testing.T, seed uint64) (kept int) {
 		}
 		return nil
 	}
-	s.fleet = newFleet(t, seed, append(prebuilt.Mappers(), d.erase()))
+	s.schedule = mapper.NewSchedule("nightly", prebuilt.Touch,
+		[]mapper.Overlap{mapper.OverlapSkip, mapper.OverlapQueue}[seed%2])
+	s.fleet = newFleet(t, seed, append(prebuilt.Mappers(), d.erase()), s.schedule)
 	s.tenant, s.acme = s.rng.IntN(2) == 0, "acme"
 	if s.rng.IntN(2) == 0 {
 		s.acme = tenantNumber
 	}
-	overlap := []mapper.Overlap{mapper.SkipTick, mapper.QueueTick}[s.rng.IntN(2)]
-	s.schedule = mapper.NewSchedule("nightly", prebuilt.Touch, overlap)
 	s.fill()
 	s.faults.Resume()
 	s.before()
@@ -297,11 +299,12 @@ func (s *simulation) job(id string) {
 		{Kind: "Account", Namespace: "other", Filters: []mapper.Filter{mapper.Where("tenant", "=", s.acme)}}}[s.chosen(
 		6)]
 	s.mu.Unlock()
-	o := &mapper.StartOptions{ID: id, PageSize: 5 + s.chosen(20), Beside: true, AllowEmpty: true,
-		Rehearse: which.mapper == "delete" || which.mapper == "set" && s.chance(0.3)}
+	o := &mapper.StartOptions{ID: id, PageSize: 5 + s.chosen(20), AllowOverlap: true, AllowEmpty: true,
+		DryRun: which.mapper == "delete" || which.mapper == "set" && s.chance(0.3)}
 	var job *mapper.Job
 	err := s.insist(func(ctx context.Context) (err error) {
-		job, err = s.engine().StartNamed(mapper.WithReason(ctx, "alice asks"), which.mapper, q, []byte(which.params), o)
+		job, err = s.engine().StartByName(mapper.WithReason(ctx, "alice asks"), which.mapper, q, []byte(which.params),
+			o)
 		return err
 	})
 	if err != nil {
@@ -318,7 +321,7 @@ func (s *simulation) job(id string) {
 		s.give(job.Resume)
 	}
 	s.ended(job)
-	if which.mapper == "set" && !o.Rehearse && s.chance(0.5) {
+	if which.mapper == "set" && !o.DryRun && s.chance(0.5) {
 		var undo *mapper.Job
 		if s.insist(func(ctx context.Context) (err error) { undo, err = job.Undo(ctx, nil); return err }) == nil &&
 			s.chance(0.7) {
@@ -327,7 +330,7 @@ func (s *simulation) job(id string) {
 	}
 	if s.chance(0.3) {
 		s.give(func(ctx context.Context) error {
-			return job.CleanUp(ctx, &mapper.CleanUpOptions{Failures: s.chance(0.5)})
+			return job.CleanUp(ctx, &mapper.CleanUpOptions{IncludeFailures: s.chance(0.5)})
 		})
 	}
 	if s.chance(0.2) {
@@ -372,8 +375,8 @@ func (s *simulation) tick() {
 	var job *mapper.Job
 	err := s.insist(func(ctx context.Context) (err error) {
 		q := mapper.Query{Kind: "Account", Namespace: []string{"acme", "other"}[s.chosen(2)]}
-		job, err = s.all[2].StartNamed(ctx, "touch", q, []byte("{}"),
-			&mapper.StartOptions{ID: id, PageSize: 5, Rate: mapper.Rate{Entities: 0.5}, AllowEmpty: true})
+		job, err = s.all[2].StartByName(ctx, "touch", q, []byte("{}"),
+			&mapper.StartOptions{ID: id, PageSize: 5, Rate: mapper.Rate{EntitiesPerSecond: 0.5}, AllowEmpty: true})
 		return err
 	})
 	if err != nil {
@@ -385,7 +388,7 @@ func (s *simulation) tick() {
 	}
 	at := time.Now()
 	s.give(func(ctx context.Context) error {
-		_, err := s.schedule.Tick(ctx, s.all[2], at, q, mapper.None{}, &mapper.StartOptions{AllowEmpty: true})
+		_, err := s.schedule.Tick(ctx, s.all[2], at, q, mapper.NoParams{}, &mapper.StartOptions{AllowEmpty: true})
 		return err
 	})
 	if s.chance(0.5) {
@@ -439,15 +442,15 @@ func (s *simulation) erase() {
 	for i := range 40 {
 		var job *mapper.Job
 		err := s.insist(func(ctx context.Context) (err error) {
-			job, err = s.engine().StartNamed(ctx, "erase", q, []byte(params),
+			job, err = s.engine().StartByName(ctx, "erase", q, []byte(params),
 				&mapper.StartOptions{ID: fmt.Sprint("erasure-", i), PageSize: 7 + s.chosen(20)})
 			return err
 		})
 		if err == nil && s.chance(0.5) { // somebody begins, and does not go on
 			var beside *mapper.Job
 			started := s.insist(func(ctx context.Context) (err error) {
-				beside, err = s.all[2].StartNamed(ctx, "touch", mapper.Query{Kind: "Account", AllNamespaces: true},
-					[]byte("{}"), &mapper.StartOptions{ID: fmt.Sprint("paused-", i), PageSize: 3, Beside: true})
+				beside, err = s.all[2].StartByName(ctx, "touch", mapper.Query{Kind: "Account", AllNamespaces: true},
+					[]byte("{}"), &mapper.StartOptions{ID: fmt.Sprint("paused-", i), PageSize: 3, AllowOverlap: true})
 				return err
 			})
 			if started == nil {
@@ -477,11 +480,11 @@ func (s *simulation) erase() {
 				s.clear() // an undo, say
 				continue
 			}
-			if status.State == mapper.Succeeded {
+			if status.State == mapper.StateSucceeded {
 				return
 			}
 			why = status.Error
-			if status.State != mapper.Failed || strings.Contains(status.Error, "start another") {
+			if status.State != mapper.StateFailed || strings.Contains(status.Error, "start another") {
 				break
 			}
 			s.clear()
@@ -495,10 +498,10 @@ func (s *simulation) erase() {
 func (s *simulation) clear() {
 	time.Sleep(s.upTo(30 * time.Minute))
 	s.give(func(ctx context.Context) error { return s.schedule.Advance(ctx, s.engine()) }) // a tick may wait
-	for _, state := range []mapper.State{mapper.Running, mapper.Paused, mapper.Failed} {
+	for _, state := range []mapper.State{mapper.StateRunning, mapper.StatePaused, mapper.StateFailed} {
 		var jobs []mapper.JobInfo
 		s.give(func(ctx context.Context) (err error) {
-			jobs, _, err = s.engine().Jobs(ctx, &mapper.JobsOptions{State: state}, "")
+			jobs, _, err = s.engine().JobsPage(ctx, &mapper.JobsOptions{State: state}, "")
 			return err
 		})
 		for _, j := range jobs {
@@ -602,14 +605,14 @@ func (s *simulation) docs() {
 		group.Go(func() {
 			var job *mapper.Job
 			err := s.insist(func(ctx context.Context) (err error) {
-				job, err = s.engine().StartNamed(ctx, each[0], q, []byte(each[1]),
+				job, err = s.engine().StartByName(ctx, each[0], q, []byte(each[1]),
 					&mapper.StartOptions{ID: "docs-" + each[0], PageSize: 7})
 				return err
 			})
 			if err != nil {
 				return // a tenant's erasure is in the way of nothing, but may have come before
 			}
-			if status := s.ended(job); status != nil && status.State != mapper.Succeeded {
+			if status := s.ended(job); status != nil && status.State != mapper.StateSucceeded {
 				s.Errorf("%+v", status)
 			}
 		})

@@ -19,15 +19,16 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// Mappers returns all of the package's mappers, for mapper.Options.
-func Mappers() []mapper.Definition {
-	return mapper.Set(Count, Check, Touch, Delete, Set, Rename, Drop, Copy)
+// Mappers returns all of the package's mappers, for mapper.EngineOptions.
+func Mappers() []mapper.AnyMapper {
+	return []mapper.AnyMapper{Count, Check, Touch, Delete, SetProperty, RenameProperty, DropProperties, Copy}
 }
 
 // Destroys reports whether the mapper of a name changes or deletes what is stored: its jobs should
 // be rehearsed first.
 func Destroys(name string) bool {
-	return slices.Contains([]string{Delete.Name(), Set.Name(), Rename.Name(), Drop.Name(), EraseName}, name)
+	return slices.Contains([]string{Delete.Name(), SetProperty.Name(), RenameProperty.Name(), DropProperties.Name(),
+		EraseName}, name)
 }
 
 // An entity has whatever properties there are.
@@ -57,7 +58,9 @@ func (p CountParams) Validate() error {
 // ends with a hash of all of it. An entity with several values counts for each, and an empty list
 // is a value of its own, ARRAY(). A job has up to 40,000 counters, so a property with more values
 // fails it.
-var Count = mapper.Visit("count", func(_ context.Context, e *mapper.Entity[entity], p CountParams) error {
+var Count *mapper.Mapper[CountParams] = mapper.Visit("count", countEntity)
+
+func countEntity(_ context.Context, e *mapper.Entity[entity], p CountParams) error {
 	e.Count("entities", 1)
 	if p.By == "" {
 		return nil
@@ -79,7 +82,7 @@ var Count = mapper.Visit("count", func(_ context.Context, e *mapper.Entity[entit
 		counted(" (missing)")
 	}
 	return nil
-})
+}
 
 // longestCounter is how many bytes the name of a counter has at most.
 const longestCounter = 100
@@ -100,26 +103,31 @@ func named(property string) func(datastore.Property) bool {
 
 // Touch is the mapper "touch": it writes entities exactly as they are stored, so that an index that
 // was added since, or a time-to-live policy, has them.
-var Touch = mapper.Update("touch", func(_ context.Context, e *mapper.Entity[entity], _ mapper.None) error {
+var Touch *mapper.Mapper[mapper.NoParams] = mapper.Update("touch", touchEntity)
+
+func touchEntity(_ context.Context, e *mapper.Entity[entity], _ mapper.NoParams) error {
 	e.Touch()
 	return nil
-})
+}
 
 // Delete is the mapper "delete": it deletes entities.
-var Delete = mapper.Update("delete", func(_ context.Context, e *mapper.Entity[entity], _ mapper.None) error {
+var Delete *mapper.Mapper[mapper.NoParams] = mapper.Update("delete", deleteEntity)
+
+func deleteEntity(_ context.Context, e *mapper.Entity[entity], _ mapper.NoParams) error {
 	e.Delete(e.Key)
 	return nil
-})
+}
 
-// SetParams are the parameters of [Set]. Property and value are required; null is a value.
-type SetParams struct {
+// SetPropertyParams are the parameters of [SetProperty]. Property and value are required; null is a
+// value.
+type SetPropertyParams struct {
 	Property string `json:"property"`
 	Value    Value  `json:"value"`
 	NoIndex  bool   `json:"noindex,omitempty"`
 }
 
 // Validate is called when a job starts.
-func (p SetParams) Validate() error {
+func (p SetPropertyParams) Validate() error {
 	if err := checkProperty("property", p.Property); err != nil {
 		return err
 	}
@@ -148,8 +156,11 @@ func checkProperty(param, property string) error {
 // maxName is how many bytes the name of a property or a kind has at most.
 const maxName = 1500
 
-// Set is the mapper "set": it sets a property to a value, and leaves entities that have it already.
-var Set = mapper.Update("set", func(_ context.Context, e *mapper.Entity[entity], p SetParams) error {
+// SetProperty is the mapper "set": it sets a property to a value, and leaves entities that have it
+// already.
+var SetProperty *mapper.Mapper[SetPropertyParams] = mapper.Update("set", setProperty)
+
+func setProperty(_ context.Context, e *mapper.Entity[entity], p SetPropertyParams) error {
 	if err := checkOwn("set", e, p.Property); err != nil {
 		return err
 	}
@@ -160,7 +171,7 @@ var Set = mapper.Update("set", func(_ context.Context, e *mapper.Entity[entity],
 	}
 	e.Value = append(e.Value, property)
 	return nil
-})
+}
 
 // A Value is what a property is set to, in the JSON of a filter's value (see mapper.Filter): a
 // number, a text, true, null, or {"time": "2026-10-24T00:00:00Z"}.
@@ -189,14 +200,14 @@ func (v *Value) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// RenameParams are the parameters of [Rename].
-type RenameParams struct {
+// RenamePropertyParams are the parameters of [RenameProperty].
+type RenamePropertyParams struct {
 	From string `json:"from"`
 	To   string `json:"to"`
 }
 
 // Validate is called when a job starts.
-func (p RenameParams) Validate() error {
+func (p RenamePropertyParams) Validate() error {
 	err := cmp.Or(checkProperty("from", p.From), checkProperty("to", p.To))
 	if err == nil && p.From == p.To {
 		err = fmt.Errorf(`"from" and "to" are both %q`, p.From)
@@ -204,9 +215,11 @@ func (p RenameParams) Validate() error {
 	return err
 }
 
-// Rename is the mapper "rename": it gives a property another name. Entities without the property
-// stay as they are, and one that has both is a failure, as one of them would be lost.
-var Rename = mapper.Update("rename", func(_ context.Context, e *mapper.Entity[entity], p RenameParams) error {
+// RenameProperty is the mapper "rename": it gives a property another name. Entities without the
+// property stay as they are, and one that has both is a failure, as one of them would be lost.
+var RenameProperty *mapper.Mapper[RenamePropertyParams] = mapper.Update("rename", renameProperty)
+
+func renameProperty(_ context.Context, e *mapper.Entity[entity], p RenamePropertyParams) error {
 	if err := cmp.Or(checkOwn("rename", e, p.From), checkOwn("rename", e, p.To)); err != nil {
 		return err
 	}
@@ -219,15 +232,15 @@ var Rename = mapper.Update("rename", func(_ context.Context, e *mapper.Entity[en
 	}
 	e.Value[from].Name = p.To
 	return nil
-})
+}
 
-// DropParams are the parameters of [Drop].
-type DropParams struct {
+// DropPropertiesParams are the parameters of [DropProperties].
+type DropPropertiesParams struct {
 	Properties []string `json:"properties"`
 }
 
 // Validate is called when a job starts.
-func (p DropParams) Validate() error {
+func (p DropPropertiesParams) Validate() error {
 	if len(p.Properties) == 0 {
 		return errors.New(`"properties" is missing, or empty: it names those to remove`)
 	}
@@ -239,8 +252,11 @@ func (p DropParams) Validate() error {
 	return nil
 }
 
-// Drop is the mapper "drop": it removes properties. Entities without them stay as they are.
-var Drop = mapper.Update("drop", func(_ context.Context, e *mapper.Entity[entity], p DropParams) error {
+// DropProperties is the mapper "drop": it removes properties. Entities without them stay as they
+// are.
+var DropProperties *mapper.Mapper[DropPropertiesParams] = mapper.Update("drop", dropProperties)
+
+func dropProperties(_ context.Context, e *mapper.Entity[entity], p DropPropertiesParams) error {
 	for _, name := range p.Properties {
 		if err := checkOwn("drop", e, name); err != nil {
 			return err
@@ -250,7 +266,7 @@ var Drop = mapper.Update("drop", func(_ context.Context, e *mapper.Entity[entity
 		return slices.Contains(p.Properties, q.Name)
 	})
 	return nil
-})
+}
 
 // CopyParams are the parameters of [Copy].
 type CopyParams struct {
@@ -279,7 +295,7 @@ func (p CopyParams) Validate() error {
 
 // Copy is the mapper "copy": it copies entities exactly as they are stored to another kind, or
 // namespace, under the same names and ids. A copy that is there is overwritten.
-var Copy = copies.ByName(startCopy).CheckByName(func(params json.RawMessage) error {
+var Copy = copies.WithStarter(startCopy).CheckByName(func(params json.RawMessage) error {
 	return mapper.CheckParams(params, new(CopyParams))
 })
 
@@ -295,7 +311,7 @@ func startCopy(ctx context.Context, e *mapper.Engine, q mapper.Query, params jso
 		slices.Contains(q.Namespaces, *p.Namespace)
 	if stays && (p.Kind == "" || p.Kind == q.Kind || slices.Contains(q.Kinds, p.Kind)) {
 		return nil, fmt.Errorf("copy: %w: copies of the query's entities would be the entities themselves: "+
-			"name another kind or namespace", mapper.ErrArguments)
+			"name another kind or namespace", mapper.ErrInvalidArgument)
 	}
 	return copies.Start(ctx, e, q, p, o)
 }

@@ -68,13 +68,13 @@ func entities(t *testing.T, client *datastore.Client, kind, namespace string) ma
 
 // run runs a mapper by its name, with parameters in JSON, as operators do, and returns how it
 // ended.
-func run(t *testing.T, w *mappertest.World, name, params string, q mapper.Query, o mapper.StartOptions) *mapper.Status {
+func run(t *testing.T, w *mappertest.Env, name, params string, q mapper.Query, o mapper.StartOptions) *mapper.Status {
 	t.Helper()
 	if q.Kind == "" {
 		q.Kind = "Account"
 	}
 	o.FailureLimit = -1
-	job, err := w.Engine.StartNamed(t.Context(), name, q, json.RawMessage(params), &o)
+	job, err := w.Engine.StartByName(t.Context(), name, q, json.RawMessage(params), &o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,15 +85,15 @@ func run(t *testing.T, w *mappertest.World, name, params string, q mapper.Query,
 	return s
 }
 
-func inWorld(t *testing.T, test func(t *testing.T, w *mappertest.World)) {
-	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+func inWorld(t *testing.T, test func(t *testing.T, w *mappertest.Env)) {
+	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		put(t, w.Client)
 		test(t, w)
 	})
 }
 
 func TestCount(t *testing.T) {
-	inWorld(t, func(t *testing.T, w *mappertest.World) {
+	inWorld(t, func(t *testing.T, w *mappertest.Env) {
 		for params, want := range map[string]map[string]int64{
 			`{}`: {"entities": 60},
 			`{"by": "plan"}`: {"entities": 60, `plan="free"`: 19, `plan="paid"`: 20, "plan=null": 1,
@@ -111,10 +111,10 @@ func TestCount(t *testing.T) {
 
 // TestTouch writes each entity as it is, and nothing else.
 func TestTouch(t *testing.T) {
-	inWorld(t, func(t *testing.T, w *mappertest.World) {
+	inWorld(t, func(t *testing.T, w *mappertest.Env) {
 		want := entities(t, w.Client, "Account", "")
 		s := run(t, w, "touch", `{}`, mapper.Query{}, mapper.StartOptions{})
-		if s.State != mapper.Succeeded || s.Written != n {
+		if s.State != mapper.StateSucceeded || s.Written != n {
 			t.Errorf("touch: %+v, want that all %d are written", s, n)
 		}
 		if diff := cmp.Diff(want, entities(t, w.Client, "Account", "")); diff != "" {
@@ -126,7 +126,7 @@ func TestTouch(t *testing.T) {
 // TestChanges sets, renames and drops properties, and deletes entities: what is not named stays as
 // it was, and a rehearsal changes nothing.
 func TestChanges(t *testing.T) {
-	inWorld(t, func(t *testing.T, w *mappertest.World) {
+	inWorld(t, func(t *testing.T, w *mappertest.Env) {
 		want := entities(t, w.Client, "Account", "")
 		check := func(what string) {
 			t.Helper()
@@ -135,7 +135,7 @@ func TestChanges(t *testing.T) {
 			}
 		}
 		s := run(t, w, "set", `{"property": "plan", "value": "free"}`, mapper.Query{},
-			mapper.StartOptions{Rehearse: true})
+			mapper.StartOptions{DryRun: true})
 		if s.Counters["would(change plan)"] != 41 || s.Written != 41 {
 			t.Errorf("the rehearsal: %+v", s)
 		}
@@ -174,7 +174,7 @@ func TestChanges(t *testing.T) {
 		}
 		check("rename")
 		if s := run(t, w, "rename", `{"from": "plan", "to": "Balance"}`, mapper.Query{},
-			mapper.StartOptions{}); s.Failures != n && s.State != mapper.Failed {
+			mapper.StartOptions{}); s.Failures != n && s.State != mapper.StateFailed {
 			t.Errorf("rename over another property: %+v", s)
 		}
 		check("rename over another property")
@@ -197,7 +197,7 @@ func TestChanges(t *testing.T) {
 }
 
 func TestCopy(t *testing.T) {
-	inWorld(t, func(t *testing.T, w *mappertest.World) {
+	inWorld(t, func(t *testing.T, w *mappertest.Env) {
 		from := entities(t, w.Client, "Account", "")
 		run(t, w, "copy", `{"kind": "Backup"}`, mapper.Query{}, mapper.StartOptions{})
 		run(t, w, "copy", `{"namespace": "archive"}`, mapper.Query{}, mapper.StartOptions{})
@@ -220,7 +220,7 @@ func TestCopy(t *testing.T) {
 // TestParams has parameters that can't be meant refused at the start, by a start and by a plan,
 // with the name of what is wrong.
 func TestParams(t *testing.T) {
-	inWorld(t, func(t *testing.T, w *mappertest.World) {
+	inWorld(t, func(t *testing.T, w *mappertest.Env) {
 		before := entities(t, w.Client, "Account", "")
 		for _, c := range [][3]string{
 			{"set", `{"property": "plan"}`, `"value" is missing`},
@@ -265,13 +265,13 @@ func TestParams(t *testing.T) {
 			{"delete", `null`, "null"},
 			{"delete", `{} {}`, "more than one"},
 		} {
-			_, err := w.Engine.StartNamed(t.Context(), c[0], mapper.Query{Kind: "Account"}, json.RawMessage(c[1]), nil)
-			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), c[2]) {
+			_, err := w.Engine.StartByName(t.Context(), c[0], mapper.Query{Kind: "Account"}, json.RawMessage(c[1]), nil)
+			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), c[2]) {
 				t.Errorf("%s %s: %v, want %q", c[0], c[1], err, c[2])
 			}
 			_, err = mapper.PlanNamed(t.Context(), w.Engine, c[0], mapper.Query{Kind: "Account"},
 				&mapper.PlanOptions{Params: json.RawMessage(c[1])})
-			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), c[2]) {
+			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), c[2]) {
 				t.Errorf("a plan of %s %s: %v, want %q", c[0], c[1], err, c[2])
 			}
 		}
@@ -280,9 +280,9 @@ func TestParams(t *testing.T) {
 		}
 		for _, params := range []string{`{"kind": "Account"}`, `{"namespace": ""}`,
 			`{"kind": "Account", "namespace": ""}`} {
-			_, err := w.Engine.StartNamed(t.Context(), "copy", mapper.Query{Kind: "Account"}, json.RawMessage(params),
+			_, err := w.Engine.StartByName(t.Context(), "copy", mapper.Query{Kind: "Account"}, json.RawMessage(params),
 				nil)
-			if !errors.Is(err, mapper.ErrArguments) ||
+			if !errors.Is(err, mapper.ErrInvalidArgument) ||
 				!strings.Contains(err.Error(), "would be the entities themselves") {
 				t.Errorf("copy %s: %v", params, err)
 			}
@@ -291,8 +291,8 @@ func TestParams(t *testing.T) {
 			mapper.Query{}, mapper.StartOptions{})
 		run(t, w, "drop", `{"properties": ["essay"]}`, mapper.Query{}, mapper.StartOptions{})
 		// In Go null is a value that was given.
-		job, err := prebuilt.Set.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account"},
-			prebuilt.SetParams{Property: "note"}, nil)
+		job, err := prebuilt.SetProperty.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account"},
+			prebuilt.SetPropertyParams{Property: "note"}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -304,7 +304,7 @@ func TestParams(t *testing.T) {
 
 // TestCheck checks conditions of all forms.
 func TestCheck(t *testing.T) {
-	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		put(t, w.Client)
 		noted := &datastore.PropertyList{{Name: "Balance", Value: int64(1000), NoIndex: true},
 			{Name: "plan", Value: "free", NoIndex: true}}
@@ -344,12 +344,13 @@ func TestCheck(t *testing.T) {
 				t.Errorf("%s: %v, %d failures, want %d that meet it", condition, s.Counters, s.Failures, meets)
 			}
 		}
-		job, err := w.Engine.StartNamed(t.Context(), "check", mapper.Query{Kind: "Account"},
+		job, err := w.Engine.StartByName(t.Context(), "check", mapper.Query{Kind: "Account"},
 			[]byte(`{"condition": "Balance = 1"}`), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.SucceededWithFailures || s.Failures != n {
+		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceededWithFailures ||
+			s.Failures != n {
 			t.Errorf("with no limit of its own: %+v, %v", s, err)
 		}
 		for condition, want := range map[string]string{
@@ -357,9 +358,9 @@ func TestCheck(t *testing.T) {
 			"__key__ = KEY(Account, 1)":         "range of keys",
 			"__key__ HAS ANCESTOR KEY(Bank, 1)": "HAS_ANCESTOR", "Balance = @b": "@b",
 		} {
-			_, err := w.Engine.StartNamed(t.Context(), "check", mapper.Query{Kind: "Account"},
+			_, err := w.Engine.StartByName(t.Context(), "check", mapper.Query{Kind: "Account"},
 				fmt.Appendf(nil, `{"condition": %q}`, condition), nil)
-			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), want) {
+			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%q: %v, want %q", condition, err, want)
 			}
 		}
@@ -378,7 +379,7 @@ func TestErase(t *testing.T) {
 			kept[name] = c
 			return nil
 		}})
-	mappertest.Run(t, append(prebuilt.Mappers(), erase), nil, func(t *testing.T, w *mappertest.World) {
+	mappertest.Run(t, append(prebuilt.Mappers(), erase), nil, func(t *testing.T, w *mappertest.Env) {
 		put := func(kind, namespace string, n int) {
 			t.Helper()
 			for i := range n {
@@ -395,26 +396,26 @@ func TestErase(t *testing.T) {
 		put("Account", "other", 10)
 		put("Account", "", 10)
 		start := func(id string, q mapper.Query, params string) (*mapper.Job, error) {
-			return w.Engine.StartNamed(t.Context(), "erase", q, []byte(params), &mapper.StartOptions{ID: id})
+			return w.Engine.StartByName(t.Context(), "erase", q, []byte(params), &mapper.StartOptions{ID: id})
 		}
 		for want, q := range map[string]mapper.Query{
 			"a namespace, and nothing else": {}, "and nothing else": {Namespace: "gone", Kind: "Account"},
 			"nothing else": {AllNamespaces: true}, "has no entities": {Namespace: "nobody"},
 		} {
-			if _, err := start("refused", q, "{}"); !errors.Is(err, mapper.ErrArguments) ||
+			if _, err := start("refused", q, "{}"); !errors.Is(err, mapper.ErrInvalidArgument) ||
 				!strings.Contains(err.Error(), want) {
 				t.Errorf("%+v: %v", q, err)
 			}
 		}
 		if _, err := start("refused", mapper.Query{Namespace: "gone"}, `{"a": 1}`); !errors.Is(err,
-			mapper.ErrArguments) {
+			mapper.ErrInvalidArgument) {
 			t.Error(err)
 		}
 		job, err := start("erasure", mapper.Query{Namespace: "gone"}, "{}")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Succeeded || s.Written != 500 {
+		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded || s.Written != 500 {
 			t.Fatalf("%+v, %v", s, err)
 		}
 		for kind, namespaces := range map[string]map[string]int{"Account": {"gone": 0, "other": 10, "": 10},
@@ -469,14 +470,14 @@ func TestErase(t *testing.T) {
 				}
 			}
 		}()
-		if job, err = w.Engine.StartNamed(t.Context(), "erase", mapper.Query{Namespace: "busy"}, []byte("{}"),
-			&mapper.StartOptions{ID: "busy", PageSize: 50, Rate: mapper.Rate{Entities: 100}}); err != nil {
+		if job, err = w.Engine.StartByName(t.Context(), "erase", mapper.Query{Namespace: "busy"}, []byte("{}"),
+			&mapper.StartOptions{ID: "busy", PageSize: 50, Rate: mapper.Rate{EntitiesPerSecond: 100}}); err != nil {
 			t.Fatal(err)
 		}
 		s, err := job.Wait(t.Context())
 		close(ended)
 		<-stopped
-		if err != nil || s.State != mapper.Failed || !strings.Contains(s.Error, "meanwhile") ||
+		if err != nil || s.State != mapper.StateFailed || !strings.Contains(s.Error, "meanwhile") ||
 			kept["busy.certificate.json"] != nil {
 			t.Errorf("%+v, %v", s, err)
 		}

@@ -16,7 +16,7 @@ import (
 
 // forge puts entities with a property p that the Go client can't put: keys of other projects and
 // databases, and an array with indexed and unindexed elements.
-var forge = mapper.Update("forge", func(_ context.Context, e *mapper.Entity[mapper.None], _ mapper.None) error {
+var forge = mapper.Update("forge", func(_ context.Context, e *mapper.Entity[mapper.NoParams], _ mapper.NoParams) error {
 	key := func(project, database string) *pb.Value {
 		of := e.Stored().Key.PartitionId
 		k := &pb.Key{
@@ -55,7 +55,7 @@ var forge = mapper.Update("forge", func(_ context.Context, e *mapper.Entity[mapp
 // another project, and arrays whose elements have different index flags.
 func TestAsStored(t *testing.T) {
 	d := newDrawer(t)
-	mappertest.Run(t, append(prebuilt.Mappers(), d.erase(), forge), nil, func(t *testing.T, world *mappertest.World) {
+	mappertest.Run(t, append(prebuilt.Mappers(), d.erase(), forge), nil, func(t *testing.T, world *mappertest.Env) {
 		w := tenancy{t, world}
 		if _, err := w.Client.Put(t.Context(), datastore.NameKey("Mould", "m", nil),
 			new(datastore.PropertyList)); err != nil {
@@ -113,16 +113,17 @@ func TestSetFlags(t *testing.T) {
 		list(text("gold", true), text("free", false)), list(text("free", true), text("gold", false)),
 		list(text("free", true), text("free", false)), list(text("gold", true), text("gold", false)),
 	}
-	mould := mapper.Update("mould", func(_ context.Context, e *mapper.Entity[mapper.None], _ mapper.None) error {
-		for i, v := range stored {
-			whole := e.Stored()
-			whole.Properties = map[string]*pb.Value{"plan": v}
-			e.PutStored(datastore.IDKey("Account", int64(i+1), nil), whole)
-		}
-		return nil
-	})
+	mould := mapper.Update("mould",
+		func(_ context.Context, e *mapper.Entity[mapper.NoParams], _ mapper.NoParams) error {
+			for i, v := range stored {
+				whole := e.Stored()
+				whole.Properties = map[string]*pb.Value{"plan": v}
+				e.PutStored(datastore.IDKey("Account", int64(i+1), nil), whole)
+			}
+			return nil
+		})
 	for _, noIndex := range []bool{false, true} {
-		mappertest.Run(t, append(prebuilt.Mappers(), mould), nil, func(t *testing.T, w *mappertest.World) {
+		mappertest.Run(t, append(prebuilt.Mappers(), mould), nil, func(t *testing.T, w *mappertest.Env) {
 			if _, err := w.Client.Put(t.Context(), datastore.NameKey("Mould", "m", nil),
 				new(datastore.PropertyList)); err != nil {
 				t.Fatal(err)

@@ -41,7 +41,7 @@ func strangers() []any {
 // TestCountTellsApart counts values that differ, by properties with odd names: each has a counter
 // of its own.
 func TestCountTellsApart(t *testing.T) {
-	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		all := strangers()
 		for _, by := range []string{"p", "a.b", "max(p", strings.Repeat("p", 120)} {
 			func() {
@@ -76,7 +76,7 @@ func TestPathsAgree(t *testing.T) {
 	inside := func(v any) any {
 		return &datastore.Entity{Properties: []datastore.Property{{Name: "b", Value: v}}}
 	}
-	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		for i, p := range []datastore.Property{
 			{Name: "a.b", Value: int64(7)}, {Name: "a", Value: inside(int64(7))}, {Name: "a",
 				Value: []any{inside(int64(1)), inside(int64(7))}},
@@ -88,7 +88,7 @@ func TestPathsAgree(t *testing.T) {
 			}
 		}
 		filter := mapper.Query{Kind: "P", Filters: []mapper.Filter{{Property: "a.b", Op: "=", Value: int64(7),
-			AnyType: true}}}
+			AllowAnyType: true}}}
 		found := run(t, w, "count", `{}`, filter, mapper.StartOptions{}).Counters["entities"]
 		meets := run(t, w, "check", `{"condition": "a.b = 7"}`, mapper.Query{Kind: "P"},
 			mapper.StartOptions{}).Counters["meets"]
@@ -118,7 +118,7 @@ func TestPathsAgree(t *testing.T) {
 func TestCheckTellsTypesApart(t *testing.T) {
 	literals := map[string]any{"0": int64(0), "0.0": 0.0, "'0'": "0", "TRUE": true,
 		"DATETIME('2026-10-24T00:00:00Z')": time.Date(2026, 10, 24, 0, 0, 0, 0, time.UTC), "BLOB('MA')": []byte("0")}
-	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		all := strangers()
 		for i, v := range all {
 			if _, err := w.Client.Put(t.Context(), datastore.IDKey("V", int64(i+1), nil),
@@ -157,7 +157,7 @@ func TestCheckTellsTypesApart(t *testing.T) {
 				t.Errorf("%s: %d meet it, want %d", condition, s.Counters["meets"], want)
 			}
 		}
-		job, err := w.Engine.StartNamed(t.Context(), "check", mapper.Query{Kind: "V"},
+		job, err := w.Engine.StartByName(t.Context(), "check", mapper.Query{Kind: "V"},
 			[]byte(`{"condition": "p >= 0"}`), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -165,7 +165,7 @@ func TestCheckTellsTypesApart(t *testing.T) {
 		if _, err := job.Wait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		failures, _, err := job.Failures(t.Context(), "")
+		failures, _, err := job.FailuresPage(t.Context(), "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,7 +188,7 @@ func TestCheckSaysWhy(t *testing.T) {
 		typed = ` is of the type `
 	)
 	minus := math.Copysign(0, -1)
-	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 		for i, c := range []struct {
 			condition string
 			p         any
@@ -216,7 +216,7 @@ func TestCheckSaysWhy(t *testing.T) {
 			}
 			s := run(t, w, "check", fmt.Sprintf(`{"condition": %q}`, c.condition), mapper.Query{Kind: kind},
 				mapper.StartOptions{ID: kind})
-			failures, _, err := w.Engine.Job(kind).Failures(t.Context(), "")
+			failures, _, err := w.Engine.Job(kind).FailuresPage(t.Context(), "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -266,7 +266,7 @@ func cmpOf[T int64 | float64](a, b T) int {
 // TestOwnKindsAreNobodys refuses jobs of any mapper over the kinds of our own records, and takes
 // those of other namespaces, and kinds that only look reserved.
 func TestOwnKindsAreNobodys(t *testing.T) {
-	inWorld(t, func(t *testing.T, w *mappertest.World) {
+	inWorld(t, func(t *testing.T, w *mappertest.Env) {
 		for _, m := range prebuilt.Mappers() {
 			params := map[string]string{"set": `{"property": "p", "value": 1}`, "rename": `{"from": "a", "to": "b"}`,
 				"drop": `{"properties": ["a"]}`, "copy": `{"kind": "Copy"}`,
@@ -280,9 +280,9 @@ func TestOwnKindsAreNobodys(t *testing.T) {
 				for _, q := range []mapper.Query{{Kind: kind}, {Kinds: []string{"Account", kind}}, {Kind: kind,
 					AllNamespaces: true}, {Kind: kind, Namespaces: []string{"", "n"}}} {
 					for _, rehearse := range []bool{false, true} {
-						_, err := w.Engine.StartNamed(t.Context(), m.Name(), q, []byte(params),
-							&mapper.StartOptions{Rehearse: rehearse, AllowEmpty: true})
-						if !errors.Is(err, mapper.ErrArguments) {
+						_, err := w.Engine.StartByName(t.Context(), m.Name(), q, []byte(params),
+							&mapper.StartOptions{DryRun: rehearse, AllowEmpty: true})
+						if !errors.Is(err, mapper.ErrInvalidArgument) {
 							t.Errorf("%s over %+v: %v, want it refused", m.Name(), q, err)
 						}
 					}

@@ -60,9 +60,9 @@ func (v *Verifier) advise(err error, token string, now time.Time) error {
 // Claimed returns the e-mail address in the token of a request, or its subject if it has none,
 // without verifying it. It is for services behind Cloud Run's own check, which has verified the
 // token and removed its signature: a request with another token, or with none, is refused with
-// [ErrToken], as that check is off then, or elsewhere. Nothing else may reach such a service, as
-// anybody can write such a token. The header X-Serverless-Authorization goes first, as Cloud Run
-// verifies that one where both are there.
+// [ErrUnauthenticated], as that check is off then, or elsewhere. Nothing else may reach such a
+// service, as anybody can write such a token. The header X-Serverless-Authorization goes first, as
+// Cloud Run verifies that one where both are there.
 func Claimed(r *http.Request) (account string, err error) {
 	header := r.Header.Get("X-Serverless-Authorization")
 	if header == "" {
@@ -72,7 +72,7 @@ func Claimed(r *http.Request) (account string, err error) {
 	c, ok := claims.Of(token)
 	if !ok || !strings.HasSuffix(token, "."+claims.Removed) {
 		return "", fmt.Errorf("%w: Cloud Run has not verified one: is its check off, or is this not Cloud Run?",
-			ErrToken)
+			ErrUnauthenticated)
 	}
 	return cmp.Or(c.Email, c.Subject), nil
 }

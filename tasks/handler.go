@@ -33,12 +33,13 @@ type Delivery struct {
 	// empty if an older build has put it there.
 	Queue string
 
-	// Retries is how many attempts were made before this one, as the sender
+	// RetryCount is how many attempts were made before this one, as the sender
 	// says.
-	Retries int
+	RetryCount int
 
-	// Due is when the task was to be delivered, as the sender says; zero if that is not known.
-	Due time.Time
+	// ScheduleTime is when the task was to be delivered, as the sender says; zero if that is not
+	// known.
+	ScheduleTime time.Time
 
 	// NewTrace says that the delivery is to begin a trace of its own, with a link to the span in
 	// which the task was enqueued, and not to be part of that one's. The context of the handler has
@@ -65,10 +66,10 @@ type errElsewhere struct{ err error }
 func (e errElsewhere) Error() string { return e.err.Error() }
 func (e errElsewhere) Unwrap() error { return e.err }
 
-// Elsewhere marks an error of a process that is about to end: the queue delivers the task again, to
+// Redeliver marks an error of a process that is about to end: the queue delivers the task again, to
 // another process, and nobody needs to know. It is answered with 421, and logged at the level
 // Debug.
-func Elsewhere(err error) error { return errElsewhere{err} }
+func Redeliver(err error) error { return errElsewhere{err} }
 
 // Errors of requests that are not deliveries of the queue.
 var (
@@ -79,12 +80,12 @@ var (
 
 // Errors of requests that do not prove what they have to.
 var (
-	// ErrToken says that a request has no valid token. It is answered by 401.
-	ErrToken = errors.New("no valid token")
+	// ErrUnauthenticated says that a request has no valid token. It is answered by 401.
+	ErrUnauthenticated = errors.New("no valid token")
 
-	// ErrAccount says that the token of a request is valid, and of an account that is not let in.
+	// ErrForbidden says that the token of a request is valid, and of an account that is not let in.
 	// It is answered by 403.
-	ErrAccount = errors.New("the token is of another account")
+	ErrForbidden = errors.New("the token is of another account")
 )
 
 // statusOf is the table from errors to answers. Cloud Tasks retries whatever is
@@ -97,9 +98,9 @@ func statusOf(err error) int {
 		return http.StatusOK
 	case errors.Is(err, errMethod):
 		return http.StatusMethodNotAllowed
-	case errors.Is(err, ErrToken):
+	case errors.Is(err, ErrUnauthenticated):
 		return http.StatusUnauthorized
-	case errors.Is(err, ErrAccount):
+	case errors.Is(err, ErrForbidden):
 		return http.StatusForbidden
 	case errors.Is(err, errTooLarge):
 		return http.StatusRequestEntityTooLarge
@@ -199,8 +200,8 @@ func (q *Queue) receive(w http.ResponseWriter, r *http.Request) (Delivery, error
 	name := r.Header.Get("X-CloudTasks-TaskName")
 	retries, _ := strconv.Atoi(r.Header.Get("X-CloudTasks-TaskRetryCount")) // absent or bad: 0
 	return Delivery{
-		TaskID: name[:min(len(name), maxTaskID)], Queue: QueueOf(r), Retries: max(retries, 0), Body: body,
-		Due: dueOf(r.Header.Get("X-CloudTasks-TaskETA")), NewTrace: r.Header.Get(newTraceHeader) != "",
+		TaskID: name[:min(len(name), maxTaskID)], Queue: QueueOf(r), RetryCount: max(retries, 0), Body: body,
+		ScheduleTime: dueOf(r.Header.Get("X-CloudTasks-TaskETA")), NewTrace: r.Header.Get(newTraceHeader) != "",
 	}, nil
 }
 

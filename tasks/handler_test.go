@@ -23,7 +23,7 @@ const (
 // newHandled returns a queue whose handler is all that a test uses of it.
 func newHandled(t *testing.T, o *tasks.Options) *tasks.Queue {
 	t.Helper()
-	client, err := emulator.ForTest(t, nil).CloudTasks(t.Context())
+	client, err := emulator.ForTest(t, nil).TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func TestAttachedAndUnverified(t *testing.T) {
 	authorization := make(chan string, 1)
 	server := httptest.NewServer(nil)
 	defer server.Close()
-	q := newQueue(t, server.URL, nil, &tasks.Options{ServiceAccount: account, Unverified: true})
+	q := newQueue(t, server.URL, nil, &tasks.Options{ServiceAccount: account, InsecureSkipVerify: true})
 	handler := q.Handler(slog.Default(), func(context.Context, tasks.Delivery) error { return nil })
 	server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		authorization <- r.Header.Get("Authorization")
@@ -76,7 +76,7 @@ func TestTokensOfTheEmulator(t *testing.T) {
 }
 
 func TestHandlerAnswers(t *testing.T) {
-	q := newHandled(t, &tasks.Options{Unverified: true})
+	q := newHandled(t, &tasks.Options{InsecureSkipVerify: true})
 	for name, c := range map[string]struct {
 		method string
 		body   io.Reader
@@ -86,7 +86,7 @@ func TestHandlerAnswers(t *testing.T) {
 		"done":      {"POST", strings.NewReader("{}"), nil, 200},
 		"dropped":   {"POST", strings.NewReader("{}"), tasks.Drop(errors.New("no such job")), 200},
 		"failed":    {"POST", strings.NewReader("{}"), errors.New("secret contents"), 500},
-		"elsewhere": {"POST", strings.NewReader("{}"), tasks.Elsewhere(errors.New("this process ends")), 421},
+		"elsewhere": {"POST", strings.NewReader("{}"), tasks.Redeliver(errors.New("this process ends")), 421},
 		"GET":       {"GET", nil, nil, 405},
 		"too large": {"POST", bytes.NewReader(make([]byte, 1<<20+1)), nil, 413},
 		"largest":   {"POST", bytes.NewReader(make([]byte, 1<<20)), nil, 200},

@@ -11,31 +11,32 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A Sighting is what a queue says of one of its tasks.
-type Sighting struct {
-	URL      string    // that it is delivered to
-	Due      time.Time // when it is, or was, to be delivered next
-	Attempts int       // that were begun
-	Ended    bool      // so has the last one of them, with what follows
-	Code     codes.Code
-	Message  string // in the queue's words, such as "NOT_FOUND(5): HTTP status code 404"
+// A TaskInfo is what a queue says of one of its tasks.
+type TaskInfo struct {
+	URL          string    // that it is delivered to
+	ScheduleTime time.Time // when it is, or was, to be delivered next
+	Attempts     int       // that were begun
+	Ended        bool      // so has the last one of them, with what follows
+	Code         codes.Code
+	Message      string // in the queue's words, such as "NOT_FOUND(5): HTTP status code 404"
 
-	// Elsewhere says that the task is delivered to another URL, or with a token of another account
-	// or for another audience, than if it were enqueued now: a task keeps what it was created with.
-	Elsewhere bool
+	// TargetChanged says that the task is delivered to another URL, or with a token of another
+	// account or for another audience, than if it were enqueued now: a task keeps what it was
+	// created with.
+	TargetChanged bool
 }
 
 // Exists reports whether a task waits in the queue or is being delivered. One that is delivered
-// elsewhere (see [Sighting]), and was not accepted there, does not count: it may never be. The
+// elsewhere (see [TaskInfo]), and was not accepted there, does not count: it may never be. The
 // caller needs the permission cloudtasks.tasks.get.
 func (q *Queue) Exists(ctx context.Context, t Task) (bool, error) {
-	s, err := q.Look(ctx, t)
-	return s != nil && (!s.Elsewhere || !s.Ended), err
+	s, err := q.Lookup(ctx, t)
+	return s != nil && (!s.TargetChanged || !s.Ended), err
 }
 
-// Look asks the queue about a task, or returns nil if the task is gone. The caller needs the
+// Lookup asks the queue about a task, or returns nil if the task is gone. The caller needs the
 // permission cloudtasks.tasks.get.
-func (q *Queue) Look(ctx context.Context, of Task) (*Sighting, error) {
+func (q *Queue) Lookup(ctx context.Context, of Task) (*TaskInfo, error) {
 	name := q.name + "/tasks/" + of.ID
 	t, err := q.client.GetTask(ctx, &cloudtaskspb.GetTaskRequest{Name: name})
 	switch status.Code(err) {
@@ -47,15 +48,15 @@ func (q *Queue) Look(ctx context.Context, of Task) (*Sighting, error) {
 	}
 	last, made, now := t.GetLastAttempt(), t.GetHttpRequest(),
 		q.request(ctx, of, time.Time{}).GetTask().GetHttpRequest()
-	return &Sighting{
-		URL: made.GetUrl(), Due: t.GetScheduleTime().AsTime(), Attempts: int(t.GetDispatchCount()),
+	return &TaskInfo{
+		URL: made.GetUrl(), ScheduleTime: t.GetScheduleTime().AsTime(), Attempts: int(t.GetDispatchCount()),
 		// The status of an attempt that is under way means nothing, and it has no response time.
 		// One that nobody has answered may have none either: then the task is due later than that
 		// attempt.
 		Ended: last != nil &&
 			(last.ResponseTime != nil || t.GetScheduleTime().AsTime().After(last.GetDispatchTime().AsTime())),
 		Code: codes.Code(last.GetResponseStatus().GetCode()), Message: last.GetResponseStatus().GetMessage(),
-		Elsewhere: made.GetUrl() != now.Url || made.GetOidcToken() != nil &&
+		TargetChanged: made.GetUrl() != now.Url || made.GetOidcToken() != nil &&
 			!proto.Equal(made.GetOidcToken(), now.GetOidcToken()),
 	}, nil
 }

@@ -30,18 +30,20 @@ func TestLook(t *testing.T) {
 	}
 	inBubble(t, emulator.Options{}, run, func(t *testing.T, q *tasks.Queue) {
 		begun := time.Now()
-		if err := q.Enqueue(t.Context(), tasks.Task{ID: "abc", Path: "run", At: begun.Add(time.Minute)}); err != nil {
+		if err := q.Enqueue(t.Context(),
+			tasks.Task{ID: "abc", Path: "run", ScheduleTime: begun.Add(time.Minute)}); err != nil {
 			t.Fatal(err)
 		}
-		look := func() *tasks.Sighting {
-			s, err := q.Look(t.Context(), tasks.Task{ID: "abc", Path: "run"})
+		look := func() *tasks.TaskInfo {
+			s, err := q.Lookup(t.Context(), tasks.Task{ID: "abc", Path: "run"})
 			if err != nil {
 				t.Fatal(err)
 			}
 			return s
 		}
 		const url = "http://worker.example/base/run"
-		if s := look(); s == nil || s.URL != url || s.Attempts != 0 || s.Ended || !s.Due.Equal(begun.Add(time.Minute)) {
+		if s := look(); s == nil || s.URL != url || s.Attempts != 0 || s.Ended ||
+			!s.ScheduleTime.Equal(begun.Add(time.Minute)) {
 			t.Errorf("before its time: %+v", s)
 		}
 		time.Sleep(90 * time.Second)
@@ -79,7 +81,8 @@ func TestElsewhere(t *testing.T) {
 			options: tasks.Options{ServiceAccount: "b@example.com"}, elsewhere: true},
 		"another audience": {target: "http://worker.example/base/", options: tasks.Options{Audience: "all"},
 			elsewhere: true},
-		"another deadline": {target: "http://worker.example/base/", options: tasks.Options{Deadline: time.Minute}},
+		"another deadline": {target: "http://worker.example/base/",
+			options: tasks.Options{DispatchDeadline: time.Minute}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -87,7 +90,7 @@ func TestElsewhere(t *testing.T) {
 					w.WriteHeader(http.StatusForbidden)
 				})
 				emu := emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(refuse)})
-				client, err := emu.CloudTasks(t.Context())
+				client, err := emu.TasksClient(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -100,23 +103,23 @@ func TestElsewhere(t *testing.T) {
 				}
 				const account = "a@example.com"
 				first, err := tasks.NewQueue(client, queue, "http://worker.example/base/",
-					&tasks.Options{Unverified: true, ServiceAccount: account})
+					&tasks.Options{InsecureSkipVerify: true, ServiceAccount: account})
 				if err != nil {
 					t.Fatal(err)
 				}
-				test.options.Unverified, test.options.ServiceAccount = true,
+				test.options.InsecureSkipVerify, test.options.ServiceAccount = true,
 					cmp.Or(test.options.ServiceAccount, account)
 				now, err := tasks.NewQueue(client, queue, test.target, &test.options)
 				if err != nil {
 					t.Fatal(err)
 				}
-				task := tasks.Task{ID: "abc", Path: "run", At: time.Now().Add(time.Minute)}
+				task := tasks.Task{ID: "abc", Path: "run", ScheduleTime: time.Now().Add(time.Minute)}
 				if err := first.Enqueue(t.Context(), task); err != nil {
 					t.Fatal(err)
 				}
 				for _, refused := range []bool{false, true} {
-					s, err := now.Look(t.Context(), task)
-					if err != nil || s == nil || s.Elsewhere != test.elsewhere {
+					s, err := now.Lookup(t.Context(), task)
+					if err != nil || s == nil || s.TargetChanged != test.elsewhere {
 						t.Errorf("refused %v: %+v, %v", refused, s, err)
 					}
 					if exists, err := now.Exists(t.Context(), task); err != nil ||

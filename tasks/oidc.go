@@ -75,16 +75,32 @@ func NewVerifier(audience string, accounts []string, keysURL string) (*Verifier,
 	return newVerifier(oidc, audience, accounts, keysURL)
 }
 
+// AnyAccount, as the only one of the accounts of [NewIAPVerifier], stands for everybody whom the
+// proxy's own policy lets through.
+const AnyAccount = "*"
+
 // NewIAPVerifier returns a verifier of the assertions of Identity-Aware Proxy that are meant for an
 // audience, such as "/projects/NUMBER/locations/REGION/services/SERVICE" for Cloud Run. It takes
-// accounts with these e-mail addresses or, if there are none, everybody whom the proxy lets through
-// and whose assertion has an e-mail address. The public keys are fetched from keysURL, or from
-// Google if it is empty.
+// accounts with these e-mail addresses. With [AnyAccount] it takes all whom the proxy lets through
+// and whose assertion has an e-mail address; an empty list is an error. The public keys are fetched
+// from keysURL, or from Google if it is empty.
 func NewIAPVerifier(audience string, accounts []string, keysURL string) (*Verifier, error) {
+	if len(accounts) == 0 {
+		return nil, errors.New("tasks: a verifier needs the accounts that it takes: name them, or AnyAccount for all " +
+			"whom Identity-Aware Proxy lets through")
+	}
+	if len(accounts) == 1 && accounts[0] == AnyAccount {
+		accounts = nil
+	}
 	return newVerifier(iap, audience, accounts, keysURL)
 }
 
 func newVerifier(p proof, audience string, accounts []string, keysURL string) (*Verifier, error) {
+	if slices.Contains(accounts, AnyAccount) {
+		return nil, errors.New("tasks: AnyAccount stands alone in the accounts, and is for NewIAPVerifier only: " +
+			"anybody " +
+			"can get a token of Google")
+	}
 	if audience == "" || slices.Contains(accounts, "") {
 		return nil, errors.New("tasks: a verifier needs an audience, and accounts that are not empty")
 	}
@@ -108,17 +124,17 @@ func newVerifier(p proof, audience string, accounts []string, keysURL string) (*
 // and here what that leaves out: algorithm, issuer, that it is valid already, and
 // the account with its e-mail verified.
 func (v *Verifier) Verify(r *http.Request) error {
-	_, err := v.Allow(r)
+	_, err := v.Authenticate(r)
 	return err
 }
 
-// Allow verifies a request, and returns the e-mail address of the account that has sent it. The
-// error is [ErrToken], with [Advice] where that is known, or [ErrAccount] if the token is valid,
-// and of another account.
-func (v *Verifier) Allow(r *http.Request) (account string, err error) {
+// Authenticate verifies a request, and returns the e-mail address of the account that has sent it.
+// The error is [ErrUnauthenticated], with [Advice] where that is known, or [ErrForbidden] if the
+// token is valid, and of another account.
+func (v *Verifier) Authenticate(r *http.Request) (account string, err error) {
 	token := v.proof.token(r)
 	account, err = v.allow(r.Context(), token)
-	if errors.Is(err, ErrToken) {
+	if errors.Is(err, ErrUnauthenticated) {
 		err = v.advise(err, token, time.Now())
 	}
 	return account, err
@@ -126,28 +142,28 @@ func (v *Verifier) Allow(r *http.Request) (account string, err error) {
 
 func (v *Verifier) allow(ctx context.Context, token string) (account string, err error) {
 	if token == "" {
-		return "", fmt.Errorf("%w: %s", ErrToken, v.proof.missing)
+		return "", fmt.Errorf("%w: %s", ErrUnauthenticated, v.proof.missing)
 	}
 	if err := v.proof.checkForm(token); err != nil {
-		return "", fmt.Errorf("%w: %w", ErrToken, err)
+		return "", fmt.Errorf("%w: %w", ErrUnauthenticated, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, keysTime)
 	defer cancel()
 	payload, err := v.validator.Validate(ctx, token, v.audience)
 	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrToken, err)
+		return "", fmt.Errorf("%w: %w", ErrUnauthenticated, err)
 	}
 	if !slices.Contains(v.proof.issuers, payload.Issuer) {
-		return "", fmt.Errorf("%w: issuer %.100q", ErrToken, payload.Issuer)
+		return "", fmt.Errorf("%w: issuer %.100q", ErrUnauthenticated, payload.Issuer)
 	}
 	if err := checkTimes(payload, time.Now()); err != nil {
-		return "", fmt.Errorf("%w: %w", ErrToken, err)
+		return "", fmt.Errorf("%w: %w", ErrUnauthenticated, err)
 	}
 	email, _ := payload.Claims["email"].(string)
 	verified, says := payload.Claims["email_verified"]
 	if email == "" || len(v.accounts) > 0 && !slices.Contains(v.accounts, email) || (says || v.proof.verified) &&
 		verified != true {
-		return "", ErrAccount
+		return "", ErrForbidden
 	}
 	return email, nil
 }
@@ -166,16 +182,16 @@ func Account(ctx context.Context) string {
 // was wrong, with [Advice], or its account.
 func (v *Verifier) Require(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		account, err := v.Allow(r)
+		account, err := v.Authenticate(r)
 		if err == nil {
 			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), accountKey{}, account)))
 			return
 		}
 		log.LogAttrs(r.Context(), slog.LevelWarn, "request refused", slog.String("path", Shown(r.URL.Path)),
 			slog.String("error", shorten(err.Error(), maxError)))
-		text := ErrToken.Error()
-		if errors.Is(err, ErrAccount) {
-			text = ErrAccount.Error()
+		text := ErrUnauthenticated.Error()
+		if errors.Is(err, ErrForbidden) {
+			text = ErrForbidden.Error()
 		} else if advice := Advice(err); advice != "" {
 			text += ": " + advice
 		}

@@ -39,7 +39,7 @@ func TestProofs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	everybody, err := tasks.NewIAPVerifier(audience, nil, proxyKeys)
+	everybody, err := tasks.NewIAPVerifier(audience, []string{tasks.AnyAccount}, proxyKeys)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestProofs(t *testing.T) {
 func TestAllow(t *testing.T) {
 	proxy := forge.IAP(t)
 	keys := proxy.Keys()
-	for _, accounts := range [][]string{nil, {account, "ann@example.com"}} {
+	for _, accounts := range [][]string{{tasks.AnyAccount}, {account, "ann@example.com"}} {
 		v, err := tasks.NewIAPVerifier(audience, accounts, keys)
 		if err != nil {
 			t.Fatal(err)
@@ -97,14 +97,14 @@ func TestAllow(t *testing.T) {
 		for who, c := range map[string]struct {
 			audience string
 			want     error
-		}{"ann@example.com": {audience, nil}, "eve@example.com": {audience, tasks.ErrAccount},
-			account: {"/other", tasks.ErrToken}} {
-			if accounts == nil && errors.Is(c.want, tasks.ErrAccount) {
+		}{"ann@example.com": {audience, nil}, "eve@example.com": {audience, tasks.ErrForbidden},
+			account: {"/other", tasks.ErrUnauthenticated}} {
+			if accounts[0] == tasks.AnyAccount && errors.Is(c.want, tasks.ErrForbidden) {
 				c.want = nil // the proxy has let her through
 			}
 			r := httptest.NewRequest(http.MethodGet, "/", nil)
 			r.Header = proxy.Header(proxy.Token(who, c.audience, nil))
-			if got, err := v.Allow(r); !errors.Is(err, c.want) || (err == nil) != (got == who) ||
+			if got, err := v.Authenticate(r); !errors.Is(err, c.want) || (err == nil) != (got == who) ||
 				(err != nil) != (got == "") {
 				t.Errorf("accounts %q: Allow of %s returned %q, %v, want the error %v", accounts, who, got, err, c.want)
 			}
@@ -138,7 +138,7 @@ func TestClaimed(t *testing.T) {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header = c.header
 		if got, err := tasks.Claimed(r); got != c.want || (err == nil) != (c.want != "") || err != nil &&
-			!errors.Is(err, tasks.ErrToken) {
+			!errors.Is(err, tasks.ErrUnauthenticated) {
 			t.Errorf("%s: %q, %v; want %q", name, got, err, c.want)
 		}
 	}
@@ -151,7 +151,7 @@ func TestAdvice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	behind, err := tasks.NewIAPVerifier(audience, nil, proxy.Keys())
+	behind, err := tasks.NewIAPVerifier(audience, []string{tasks.AnyAccount}, proxy.Keys())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,11 +165,11 @@ func TestAdvice(t *testing.T) {
 	} {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header.Set("Authorization", "Bearer "+token)
-		_, err := v.Allow(r)
+		_, err := v.Authenticate(r)
 		if advice := tasks.Advice(err); err == nil || !strings.Contains(advice, want) || want == "" && advice != "" {
 			t.Errorf("%v has the advice %q, want %q", err, advice, want)
 		}
-		if _, err := behind.Allow(r); tasks.Advice(err) != "" {
+		if _, err := behind.Authenticate(r); tasks.Advice(err) != "" {
 			t.Errorf("behind the proxy the advice is %q", tasks.Advice(err))
 		}
 	}
@@ -181,12 +181,16 @@ func TestBadVerifiers(t *testing.T) {
 		audience string
 		accounts []string
 		keys     string
-	}{{"", []string{"a"}, ""}, {"a", nil, ""}, {"a", []string{""}, ""}, {"a", []string{"a"}, "nowhere"}} {
+	}{{"", []string{"a"}, ""}, {"a", nil, ""}, {"a", []string{""}, ""}, {"a", []string{"a"}, "nowhere"},
+		{"a", []string{"a", tasks.AnyAccount}, ""}, {"", []string{tasks.AnyAccount}, ""}} {
 		if _, err := tasks.NewVerifier(bad.audience, bad.accounts, bad.keys); err == nil {
 			t.Errorf("%+v: no error", bad)
 		}
-		if _, err := tasks.NewIAPVerifier(bad.audience, bad.accounts, bad.keys); (err == nil) != (bad.accounts == nil) {
-			t.Errorf("%+v behind the proxy: error %v", bad, err)
+		if _, err := tasks.NewIAPVerifier(bad.audience, bad.accounts, bad.keys); err == nil {
+			t.Errorf("%+v behind the proxy: no error", bad)
 		}
+	}
+	if _, err := tasks.NewVerifier("a", []string{tasks.AnyAccount}, ""); err == nil {
+		t.Error("without a proxy anybody who has a token is let in")
 	}
 }

@@ -26,24 +26,24 @@ type Options struct {
 	// Audience is whom the token is meant for. Defaults to the queue's URL.
 	Audience string
 
-	// Unverified has the handler take whatever comes: for emulators, and for a
+	// InsecureSkipVerify has the handler take whatever comes: for emulators, and for a
 	// service whose callers something in front of it has already checked, as
 	// Cloud Run's own IAM check does, which removes the token's signature. That
 	// needs a ServiceAccount all the same. Anybody who reaches such a handler can
 	// run tasks. Defaults to false.
-	Unverified bool
+	InsecureSkipVerify bool
 
 	// KeysURL is where the public keys are that verify the tokens. Defaults to
 	// Google's; an emulator has its own.
 	KeysURL string
 
-	// Deadline is how long a delivery may take before Cloud Tasks gives it up
+	// DispatchDeadline is how long a delivery may take before Cloud Tasks gives it up
 	// and makes another, in [15s, 30m]. Defaults to 10m, Cloud Tasks' own
 	// default.
-	Deadline time.Duration
+	DispatchDeadline time.Duration
 }
 
-// Bounds of Options.Deadline, from the documentation of Task.dispatch_deadline.
+// Bounds of Options.DispatchDeadline, from the documentation of Task.dispatch_deadline.
 const (
 	defaultDeadline  = 10 * time.Minute
 	shortestDeadline = 15 * time.Second
@@ -55,25 +55,26 @@ func (o *Options) withDefaults() Options {
 	if o != nil {
 		opts = *o
 	}
-	if opts.Deadline == 0 {
-		opts.Deadline = defaultDeadline
+	if opts.DispatchDeadline == 0 {
+		opts.DispatchDeadline = defaultDeadline
 	}
 	return opts
 }
 
 func (o Options) validate() error {
 	switch {
-	case o.ServiceAccount == "" && !o.Unverified:
+	case o.ServiceAccount == "" && !o.InsecureSkipVerify:
 		return errors.New("tasks: Options.ServiceAccount is empty: name the account whose token the deliveries " +
 			"carry, or set Unverified")
 	case o.ServiceAccount == "" && o.Audience != "":
 		return errors.New("tasks: Options.Audience is set without a ServiceAccount: there is no token to be meant " +
 			"for it")
-	case o.Unverified && o.KeysURL != "":
+	case o.InsecureSkipVerify && o.KeysURL != "":
 		return errors.New("tasks: Options.KeysURL is set with Unverified: no token is verified")
-	case o.Deadline < shortestDeadline || o.Deadline > longestDeadline:
-		return fmt.Errorf("tasks: Options.Deadline has to be in [%v, %v], it is %v", shortestDeadline, longestDeadline,
-			o.Deadline)
+	case o.DispatchDeadline < shortestDeadline || o.DispatchDeadline > longestDeadline:
+		return fmt.Errorf("tasks: Options.DispatchDeadline has to be in [%v, %v], it is %v", shortestDeadline,
+			longestDeadline,
+			o.DispatchDeadline)
 	}
 	return nil
 }
@@ -112,7 +113,7 @@ func NewQueue(client *cloudtasks.Client, name, target string, o *Options) (*Queu
 		opts.Audience = target
 	}
 	q := &Queue{client: client, name: name, url: u, opts: opts}
-	if !opts.Unverified {
+	if !opts.InsecureSkipVerify {
 		if q.verifier, err = NewVerifier(opts.Audience, []string{opts.ServiceAccount}, opts.KeysURL); err != nil {
 			return nil, err
 		}
@@ -131,15 +132,15 @@ func parseURL(what, s string) (*url.URL, error) {
 // Name returns the queue's name.
 func (q *Queue) Name() string { return q.name }
 
-// Target returns the URL below which tasks are sent.
-func (q *Queue) Target() string { return q.url.String() }
+// URL returns the URL below which tasks are sent.
+func (q *Queue) URL() string { return q.url.String() }
 
-// Deadline returns how long a delivery may take, see [Options.Deadline].
-func (q *Queue) Deadline() time.Duration { return q.opts.Deadline }
+// DispatchDeadline returns how long a delivery may take, see [Options.DispatchDeadline].
+func (q *Queue) DispatchDeadline() time.Duration { return q.opts.DispatchDeadline }
 
-// Concurrency returns how many tasks the queue delivers at once. The caller needs the
+// MaxConcurrent returns how many tasks the queue delivers at once. The caller needs the
 // permission cloudtasks.queues.get.
-func (q *Queue) Concurrency(ctx context.Context) (int, error) {
+func (q *Queue) MaxConcurrent(ctx context.Context) (int, error) {
 	queue, err := q.client.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: q.name})
 	if err != nil {
 		return 0, fmt.Errorf("tasks: get %s: %w", q.name, err)

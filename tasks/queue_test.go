@@ -33,7 +33,7 @@ const (
 func newQueue(t *testing.T, target string, emu *emulator.Options, o *tasks.Options) *tasks.Queue {
 	t.Helper()
 	e := emulator.ForTest(t, emu)
-	client, err := e.CloudTasks(t.Context())
+	client, err := e.TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func newQueue(t *testing.T, target string, emu *emulator.Options, o *tasks.Optio
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if o != nil && !o.Unverified {
+	if o != nil && !o.InsecureSkipVerify {
 		o.KeysURL = e.KeysURL()
 	}
 	q, err := tasks.NewQueue(client, queueName, target, o)
@@ -63,7 +63,7 @@ func inBubble(
 		emu.Transport = emulator.HandlerTransport(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			handler.ServeHTTP(w, r)
 		}))
-		q := newQueue(t, "http://worker.example/base/", &emu, &tasks.Options{Unverified: true})
+		q := newQueue(t, "http://worker.example/base/", &emu, &tasks.Options{InsecureSkipVerify: true})
 		handler = q.Handler(slog.New(slog.DiscardHandler), run)
 		test(t, q)
 	})
@@ -83,7 +83,7 @@ func TestDelivery(t *testing.T) {
 	inBubble(t, emulator.Options{}, run, func(t *testing.T, q *tasks.Queue) {
 		begun := time.Now()
 		if err := q.Enqueue(t.Context(), tasks.Task{ID: "abc", Path: "run", Body: []byte("hello"),
-			At: begun.Add(time.Minute)}); err != nil {
+			ScheduleTime: begun.Add(time.Minute)}); err != nil {
 			t.Fatal(err)
 		}
 		if exists, err := q.Exists(t.Context(), tasks.Task{ID: "abc", Path: "run"}); err != nil || !exists {
@@ -99,14 +99,14 @@ func TestDelivery(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		for i := range got {
-			if due := got[i].Due; due.Before(begun.Add(time.Minute).Add(-time.Millisecond)) ||
+			if due := got[i].ScheduleTime; due.Before(begun.Add(time.Minute).Add(-time.Millisecond)) ||
 				due.After(begun.Add(2*time.Minute)) {
 				t.Errorf("delivery %d was due at %v", i, due.Sub(begun))
 			}
-			got[i].Due = time.Time{}
+			got[i].ScheduleTime = time.Time{}
 		}
 		want := []tasks.Delivery{{TaskID: "abc", Queue: q.Name(), Body: []byte("hello")},
-			{TaskID: "abc", Queue: q.Name(), Retries: 1, Body: []byte("hello")}}
+			{TaskID: "abc", Queue: q.Name(), RetryCount: 1, Body: []byte("hello")}}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("deliveries (-want +got):\n%s", diff)
 		}
@@ -175,12 +175,12 @@ func TestEnqueueGivesUp(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		e := emulator.ForTest(t, &emulator.Options{Interceptor: down})
-		client, err := e.CloudTasks(t.Context())
+		client, err := e.TasksClient(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer client.Close()
-		q, err := tasks.NewQueue(client, queueName, "http://worker.example/", &tasks.Options{Unverified: true})
+		q, err := tasks.NewQueue(client, queueName, "http://worker.example/", &tasks.Options{InsecureSkipVerify: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -210,28 +210,28 @@ func TestID(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	e := emulator.ForTest(t, nil)
-	client, err := e.CloudTasks(t.Context())
+	client, err := e.TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	open := &tasks.Options{Unverified: true}
+	open := &tasks.Options{InsecureSkipVerify: true}
 	for name, c := range map[string]struct {
 		queue, target string
 		o             *tasks.Options
 		want          string
 	}{
 		"neither account nor none": {queueName, "https://x/", nil, "ServiceAccount is empty"},
-		"audience of nothing": {queueName, "https://x/", &tasks.Options{Unverified: true, Audience: "a"},
+		"audience of nothing": {queueName, "https://x/", &tasks.Options{InsecureSkipVerify: true, Audience: "a"},
 			"Audience is set without"},
-		"keys of nothing": {queueName, "https://x/", &tasks.Options{Unverified: true, KeysURL: "https://x/"},
+		"keys of nothing": {queueName, "https://x/", &tasks.Options{InsecureSkipVerify: true, KeysURL: "https://x/"},
 			"KeysURL is set with Unverified"},
 		"queue":             {"q", "https://x/", open, `the queue's name is "q"`},
 		"target":            {queueName, "x/", open, `the target is "x/"`},
 		"target with query": {queueName, "https://x/?a=b", open, "without a query"},
 		"keys": {queueName, "https://x/", &tasks.Options{ServiceAccount: "a", KeysURL: "nowhere"},
 			`the URL of the keys is "nowhere"`},
-		"deadline": {queueName, "https://x/", &tasks.Options{Unverified: true, Deadline: time.Second},
+		"deadline": {queueName, "https://x/", &tasks.Options{InsecureSkipVerify: true, DispatchDeadline: time.Second},
 			"Deadline has to be in [15s, 30m0s]"},
 	} {
 		_, err := tasks.NewQueue(client, c.queue, c.target, c.o)

@@ -12,23 +12,23 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// A Service is what runs the tasks of a queue: so many instances, of which each takes so many
+// A ServiceLimits is what runs the tasks of a queue: so many instances, of which each takes so many
 // requests at once. What is zero is not known.
-type Service struct {
-	Instances   int           // at most, of Cloud Run's --max-instances
-	Concurrency int           // requests that an instance takes at once, of --concurrency
-	Timeout     time.Duration // after which a request is cut off, of --timeout
-	Queues      int           // that deliver to it; 0 is one
+type ServiceLimits struct {
+	MaxInstances int           // at most, of Cloud Run's --max-instances
+	Concurrency  int           // requests that an instance takes at once, of --concurrency
+	Timeout      time.Duration // after which a request is cut off, of --timeout
+	Queues       int           // that deliver to it; 0 is one
 }
 
 // atOnce returns how many requests the service takes at once, or 0 if that is not known.
-func (s Service) atOnce() int { return s.Instances * s.Concurrency }
+func (s ServiceLimits) atOnce() int { return s.MaxInstances * s.Concurrency }
 
 // ForTasks returns how many tasks all queues of the service together may deliver at once, or 0 if
 // that is not known: nine tenths of the requests that it takes, and one less at least. The rest is
 // for operators: otherwise the request that pauses a job competes with the load that it is to stop.
 // A service that takes one request at once has none to keep.
-func (s Service) ForTasks() int {
+func (s ServiceLimits) ForTasks() int {
 	n := s.atOnce()
 	return max(min(n, 1), n-max(1, (n+operatorsShare-1)/operatorsShare))
 }
@@ -54,10 +54,10 @@ const (
 )
 
 // Create makes the queue for a service, unless there is one of its name, and reports whether it
-// has: with as many deliveries at once as an even part of [Service.ForTasks], or 100, a max-backoff
-// of a minute, and attempts without end. It leaves a queue that exists as it is, see [Queue.Check].
-// The caller needs the permission cloudtasks.queues.create.
-func (q *Queue) Create(ctx context.Context, s Service) (created bool, err error) {
+// has: with as many deliveries at once as an even part of [ServiceLimits.ForTasks], or 100, a
+// max-backoff of a minute, and attempts without end. It leaves a queue that exists as it is, see
+// [Queue.CheckSettings]. The caller needs the permission cloudtasks.queues.create.
+func (q *Queue) Create(ctx context.Context, s ServiceLimits) (created bool, err error) {
 	atOnce := defaultAtOnce
 	if n := s.ForTasks(); n > 0 {
 		atOnce = max(1, min(n/max(1, s.Queues), mostAtOnce))
@@ -77,21 +77,21 @@ func (q *Queue) Create(ctx context.Context, s Service) (created bool, err error)
 	return false, fmt.Errorf("tasks: create %s: %w", q.name, err)
 }
 
-// Check returns what the queue's settings contradict: its own deadline, the service's limits, or
-// that no task may wait for long or be given up. It is nil if they contradict nothing that is
-// known. Each of the joined errors says what to do. The caller needs the permission
+// CheckSettings returns what the queue's settings contradict: its own deadline, the service's
+// limits, or that no task may wait for long or be given up. It is nil if they contradict nothing
+// that is known. Each of the joined errors says what to do. The caller needs the permission
 // cloudtasks.queues.get.
-func (q *Queue) Check(ctx context.Context, s Service) error {
+func (q *Queue) CheckSettings(ctx context.Context, s ServiceLimits) error {
 	queue, err := q.client.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: q.name})
 	if err != nil {
 		return fmt.Errorf("tasks: get %s: %w", q.name, err)
 	}
-	return contradictions(queue, q.opts.Deadline, s)
+	return contradictions(queue, q.opts.DispatchDeadline, s)
 }
 
 // contradictions returns what contradicts each other in the settings of a queue, of its tasks and
 // of their service.
-func contradictions(queue *cloudtaskspb.Queue, deadline time.Duration, s Service) error {
+func contradictions(queue *cloudtaskspb.Queue, deadline time.Duration, s ServiceLimits) error {
 	var all []error
 	say := func(format string, args ...any) {
 		all = append(all, fmt.Errorf("tasks: "+queue.Name+": "+format, args...))
@@ -103,7 +103,7 @@ func contradictions(queue *cloudtaskspb.Queue, deadline time.Duration, s Service
 		say("it delivers up to %d tasks at once, and the service takes %d requests (%d instances of %d each), "+
 			"a tenth of them for operators: what is above is answered 429, after which the queue slows down, and a "+
 			"pause would be among it. Set max-concurrent-dispatches to %d at most, or raise the service's limits",
-			n, s.atOnce(), s.Instances, s.Concurrency, most)
+			n, s.atOnce(), s.MaxInstances, s.Concurrency, most)
 	}
 	retries := queue.GetRetryConfig()
 	if d := retries.GetMaxBackoff().AsDuration(); d > longestBackoff {
@@ -117,7 +117,8 @@ func contradictions(queue *cloudtaskspb.Queue, deadline time.Duration, s Service
 		say("it gives a task up that is older than %v: set max-retry-duration to 0", d)
 	}
 	if s.Timeout > 0 && s.Timeout < deadline {
-		say("a delivery may take %v (Options.Deadline), and the service cuts a request off after %v: raise its "+
+		say("a delivery may take %v (Options.DispatchDeadline), and the service cuts a request off after %v: raise "+
+			"its "+
 			"time-out, or lower the Deadline", deadline, s.Timeout)
 	}
 	return errors.Join(all...)

@@ -97,7 +97,8 @@ func TestDrippingBodies(t *testing.T) {
 		"another method": {verified.Handler(log, run), "PUT /run HTTP/1.1\r\n", 405, 2 * time.Second},
 		"a handler apart": {verifier.Require(log, http.NotFoundHandler()), "POST /jobs HTTP/1.1\r\n", 401,
 			2 * time.Second},
-		"no tokens": {newHandled(t, &tasks.Options{Unverified: true}).Handler(log, run), "POST /run HTTP/1.1\r\n",
+		"no tokens": {newHandled(t, &tasks.Options{InsecureSkipVerify: true}).Handler(log, run),
+			"POST /run HTTP/1.1\r\n",
 			408, 12 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -119,7 +120,7 @@ func TestDrippingBodies(t *testing.T) {
 
 // TestLongDelivery checks that the time for a body is none for what is done about it.
 func TestLongDelivery(t *testing.T) {
-	q := newHandled(t, &tasks.Options{Unverified: true})
+	q := newHandled(t, &tasks.Options{InsecureSkipVerify: true})
 	synctest.Test(t, func(t *testing.T) {
 		open := serve(t, q.Handler(slog.New(slog.DiscardHandler), func(ctx context.Context, _ tasks.Delivery) error {
 			select {
@@ -163,7 +164,7 @@ func TestLogOfStrangers(t *testing.T) {
 		"issuer": {verified.Handler(logger, fails), "",
 			map[string]string{"Authorization": "Bearer " + google.Token(account, audience, forge.Claims{"iss": long})}},
 		"path": {verifier.Require(logger, http.NotFoundHandler()), long, nil},
-		"error": {newHandled(t, &tasks.Options{Unverified: true}).Handler(logger, fails), "",
+		"error": {newHandled(t, &tasks.Options{InsecureSkipVerify: true}).Handler(logger, fails), "",
 			map[string]string{"X-CloudTasks-TaskName": long}},
 		"broken text": {verifier.Require(logger, http.NotFoundHandler()), "%ff" + long, nil},
 	} {

@@ -26,8 +26,8 @@ type Task struct {
 	// Body is the message, at most about 1 MiB with everything else.
 	Body []byte
 
-	// At is when the task is delivered at the earliest. Defaults to at once.
-	At time.Time
+	// ScheduleTime is when the task is delivered at the earliest. Defaults to at once.
+	ScheduleTime time.Time
 
 	// NewTrace has the delivery begin a trace of its own, see [Delivery.NewTrace].
 	NewTrace bool
@@ -86,10 +86,10 @@ func (q *Queue) request(ctx context.Context, t Task, now time.Time) *cloudtasksp
 	task := &cloudtaskspb.Task{
 		Name:             q.name + "/tasks/" + t.ID,
 		MessageType:      &cloudtaskspb.Task_HttpRequest{HttpRequest: message},
-		DispatchDeadline: durationpb.New(q.opts.Deadline),
+		DispatchDeadline: durationpb.New(q.opts.DispatchDeadline),
 	}
-	if t.At.After(now) {
-		task.ScheduleTime = timestamppb.New(t.At)
+	if t.ScheduleTime.After(now) {
+		task.ScheduleTime = timestamppb.New(t.ScheduleTime)
 	}
 	return &cloudtaskspb.CreateTaskRequest{Parent: q.name, Task: task}
 }

@@ -63,11 +63,11 @@ func newClone() *cobra.Command {
 				"\"scattermap undo %s\" that undo", args[0], args[0])
 		}
 		body := startBody{old.Mapper, old.Query, old.Params, old.Settings}
-		body.Mapper, body.Rehearse = strings.CutPrefix(old.Mapper, "rehearsal:")
+		body.Mapper, body.DryRun = strings.CutPrefix(old.Mapper, "rehearsal:")
 		if body.ID = id; id == "" {
-			body.ID = operator.NewID(body.Mapper, body.Rehearse)
+			body.ID = operator.NewID(body.Mapper, body.DryRun)
 		}
-		if !yes && !body.Rehearse {
+		if !yes && !body.DryRun {
 			if err := confirm(c, fmt.Sprintf("Run %s again? Job %s is %s, and has processed %s entities.",
 				operator.Line(body.Mapper, 100), old.ID, old.State, operator.Grouped(old.Processed))); err != nil {
 				return err

@@ -48,9 +48,9 @@ func newEmulator() *cobra.Command {
 		"where Cloud Tasks listens, `HOST:PORT`; port 0 is a free one")
 	flags.StringVar(&o.KeysAddr, "keys", "127.0.0.1:0",
 		"where the public keys of the tasks' OIDC tokens are served, `HOST:PORT`")
-	flags.IntVar(&o.Scatter, "scatter", 128,
+	flags.IntVar(&o.ScatterOneIn, "scatter", 128,
 		"an entity in `N` has the property __scatter__; production has it on 1 in 128")
-	flags.BoolVar(&o.Pessimistic, "pessimistic", false,
+	flags.BoolVar(&o.PessimisticConcurrency, "pessimistic", false,
 		"transactions lock what they read, instead of conflicting when they commit")
 	flags.BoolVar(&keepNames, "keep-queue-names", false,
 		"refuse to create a queue by the name of one that was deleted less than 72 hours ago, as production does; "+
@@ -120,7 +120,7 @@ func createQueue(ctx context.Context, e *emulator.Emulator, name string) error {
 	if name == "" {
 		return nil
 	}
-	client, err := e.CloudTasks(ctx)
+	client, err := e.TasksClient(ctx)
 	if err != nil {
 		return err
 	}

@@ -58,12 +58,12 @@ func newFailures() *cobra.Command {
 
 // causes lists the causes of a job's failures.
 func causes(c *cobra.Command, s *service, id string, format *output) error {
-	var answer struct{ Causes []mapper.Cause }
+	var answer struct{ Causes []mapper.FailureCause }
 	if err := s.call(c.Context(), http.MethodGet, id+"/causes", nil, nil, &answer); err != nil {
 		return err
 	}
 	if *format != table {
-		return format.write(c.OutOrStdout(), append([]mapper.Cause{}, answer.Causes...))
+		return format.write(c.OutOrStdout(), append([]mapper.FailureCause{}, answer.Causes...))
 	}
 	if len(answer.Causes) == 0 {
 		_, err := fmt.Fprintln(c.OutOrStdout(), "There are no failures.")
@@ -73,7 +73,7 @@ func causes(c *cobra.Command, s *service, id string, format *output) error {
 	for _, cause := range answer.Causes {
 		about := map[bool]string{true: "about "}[cause.Estimated]
 		lines = append(lines, []string{about + operator.Grouped(cause.Count), operator.Line(cause.Digest, 10),
-			operator.Line(cause.Cause, 80),
+			operator.Line(cause.Text, 80),
 			operator.Line(operator.Key(cause.Example.Key), 60)})
 	}
 	return rows(c.OutOrStdout(), lines...)

@@ -117,12 +117,12 @@ func summary(job *mapper.Status) string {
 	}
 	if left := job.Remaining; left > 0 && !job.State.Ended() {
 		text += fmt.Sprintf(" and about %s left", operator.Grouped(left))
-		if p := job.Progress; p.Left > 0 {
+		if p := job.Progress; p.TimeLeft > 0 {
 			text += fmt.Sprintf(" (%s, %s)", operator.Percent(p), operator.Takes(p))
 		}
 	}
 	text += ", " + operator.Counted(job.Failures, "failure", "failures")
-	if why := job.Why; why != "" {
+	if why := job.Bottleneck; why != "" {
 		text += "; " + operator.Line(why, 300)
 	} else if job.Error != "" {
 		text += "; " + operator.Line(job.Error, 300)
@@ -251,8 +251,8 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 			lines = append(lines, []string{name, operator.Line(value, 1000)})
 		}
 	}
-	add("Why not faster:", job.Why)
-	if job.Why == "" {
+	add("Why not faster:", job.Bottleneck)
+	if job.Bottleneck == "" {
 		add("Error:", job.Error)
 	}
 	add("Started:", job.Created.Local().Format(time.DateTime)+", "+operator.Ago(job.Created, now))
@@ -280,21 +280,22 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 		add("Run again:", about+operator.Counted(job.Conflicts, "time", "times")+
 			", on entities that others had changed")
 	}
-	add("Undone by:", job.Undo)
+	add("Undone by:", job.UndoneBy)
 	if !job.State.Ended() {
 		add("Left:", "about "+operator.Grouped(job.Remaining)+" entities")
 		add("Progress:", operator.Percent(job.Progress))
 		add("Time left:", operator.Takes(job.Progress))
 		add("Rate:", fmt.Sprintf("%s entities a second in the last minute, %s over all",
-			operator.Grouped(int64(job.Progress.Rate)), operator.Grouped(int64(job.Progress.Overall))))
+			operator.Grouped(int64(job.Progress.EntitiesPerSecond)),
+			operator.Grouped(int64(job.Progress.EntitiesPerSecondOverall))))
 	}
 	if !operator.Undoes(job) {
-		add("Cost:", fmt.Sprintf("about $%.4f so far, at the prices of nam5", job.Dollars))
+		add("Cost:", fmt.Sprintf("about $%.4f so far", job.Dollars))
 	}
 	add("Failures:", operator.Grouped(job.Failures))
 	add("Pages:", fmt.Sprintf("%s%s, %s of them full, by %s tasks", about, operator.Grouped(job.Pages),
 		operator.Grouped(job.FullPages), operator.Grouped(job.Tasks)))
-	add("Open ranges:", operator.Grouped(job.Open))
+	add("Open ranges:", operator.Grouped(job.OpenRanges))
 	add("Queue:", job.Queue)
 	for name, n := range sorted(job.Counters) {
 		add("Counter:", fmt.Sprintf("%s = %s", name, operator.Grouped(n)))
@@ -319,13 +320,13 @@ func newRate() *cobra.Command {
 			if err != nil || !(n >= 0) || math.IsInf(n, 1) {
 				return usageError(fmt.Errorf("rate: %q is no number of entities a second", args[1]))
 			}
-			rate.Entities = n
+			rate.EntitiesPerSecond = n
 			return nil
 		},
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
-	c.Flags().Float64Var(&rate.Writes, "writes", 0, "the most `writes` a second, too; no limit by default")
+	c.Flags().Float64Var(&rate.WritesPerSecond, "writes", 0, "the most `writes` a second, too; no limit by default")
 	c.Flags().DurationVar(&rate.For, "for", 0,
 		"for how long, a `time` such as 2h: then it goes as fast as before; for good by default")
 	c.Flags().BoolVar(&rate.Ramp, "ramp", false, "begin with 500 a second, and half as many again every five minutes")
@@ -333,6 +334,9 @@ func newRate() *cobra.Command {
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if rate.For < 0 {
 			return usageError(fmt.Errorf("--for is %v, it has to be a time such as 2h", rate.For))
+		}
+		if rate.Rate == (mapper.Rate{}) {
+			rate.EntitiesPerSecond = mapper.Unlimited
 		}
 		job := new(mapper.Status)
 		if err := s.call(c.Context(), http.MethodPost, args[0]+"/rate", nil, rate, job); err != nil {
@@ -349,17 +353,17 @@ func newHistory() *cobra.Command {
 	s.define(c.Flags())
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
-		var answer struct{ History []mapper.Act }
+		var answer struct{ History []mapper.HistoryEntry }
 		if err := s.call(c.Context(), http.MethodGet, args[0]+"/history", nil, nil, &answer); err != nil {
 			return err
 		}
 		if *format != table {
-			return format.write(c.OutOrStdout(), append([]mapper.Act{}, answer.History...))
+			return format.write(c.OutOrStdout(), append([]mapper.HistoryEntry{}, answer.History...))
 		}
 		lines := [][]string{{"TIME", "WHAT", "BY", "WHY"}}
 		for _, a := range answer.History {
-			lines = append(lines, []string{a.Time.Local().Format(time.DateTime), operator.Line(a.What, 60),
-				operator.Line(a.By, 60), operator.Line(a.Why, 100)})
+			lines = append(lines, []string{a.Time.Local().Format(time.DateTime), operator.Line(a.Action, 60),
+				operator.Line(a.By, 60), operator.Line(a.Reason, 100)})
 		}
 		return rows(c.OutOrStdout(), lines...)
 	}
@@ -377,9 +381,9 @@ func newCleanUp() *cobra.Command {
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
-	c.Flags().BoolVar(&o.Failures, "failures", false, "those of its failures, too")
-	c.Flags().BoolVar(&o.Job, "job", false, "the job's own record, too: another job can have its ID then")
-	c.Flags().DurationVar(&o.Expire, "expire", 0,
+	c.Flags().BoolVar(&o.IncludeFailures, "failures", false, "those of its failures, too")
+	c.Flags().BoolVar(&o.IncludeJob, "job", false, "the job's own record, too: another job can have its ID then")
+	c.Flags().DurationVar(&o.ExpireAfter, "expire", 0,
 		"have them expire so much later in place of deleting them, such as `720h`")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	format := outputFlag(c.Flags())
@@ -409,7 +413,7 @@ func newStopAll() *cobra.Command {
 	c.Flags().StringVar(&name, "mapper", "", "only those of this `mapper`")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		parameters := url.Values{"state": {string(mapper.Running)}}
+		parameters := url.Values{"state": {string(mapper.StateRunning)}}
 		if name != "" {
 			parameters.Set("mapper", name)
 		}

@@ -58,16 +58,16 @@ var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.En
 })
 
 // newService returns the URL of a service with n accounts, which lets in who has a token.
-func newService(t *testing.T, n int, more ...mapper.Definition) string {
+func newService(t *testing.T, n int, more ...mapper.AnyMapper) string {
 	t.Helper()
 	server := httptest.NewServer(newAPI(t, n, func(r *http.Request) (string, error) {
 		switch r.Header.Get("Authorization") {
 		case "Bearer good":
 			return "ann@example.com", nil
 		case "Bearer eve":
-			return "", tasks.ErrAccount
+			return "", tasks.ErrForbidden
 		}
-		return "", tasks.ErrToken
+		return "", tasks.ErrUnauthenticated
 	}, more...))
 	t.Cleanup(server.Close)
 	t.Setenv("SCATTERMAP_SERVICE", server.URL)
@@ -77,7 +77,7 @@ func newService(t *testing.T, n int, more ...mapper.Definition) string {
 }
 
 // newAPI returns the jobs API of a service with n accounts, and who is let in.
-func newAPI(t *testing.T, n int, allow func(*http.Request) (string, error), more ...mapper.Definition) http.Handler {
+func newAPI(t *testing.T, n int, allow func(*http.Request) (string, error), more ...mapper.AnyMapper) http.Handler {
 	t.Helper()
 	var handler http.Handler
 	e := emulator.ForTest(t,
@@ -85,7 +85,7 @@ func newAPI(t *testing.T, n int, allow func(*http.Request) (string, error), more
 			Transport: emulator.HandlerTransport(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				handler.ServeHTTP(w, r)
 			}))})
-	client, err := e.Datastore(t.Context(), "test", mapper.WithVersions())
+	client, err := e.DatastoreClient(t.Context(), "test", mapper.ClientOption())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func newAPI(t *testing.T, n int, allow func(*http.Request) (string, error), more
 			t.Fatal(err)
 		}
 	}
-	taskClient, err := e.CloudTasks(t.Context())
+	taskClient, err := e.TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,21 +110,25 @@ func newAPI(t *testing.T, n int, allow func(*http.Request) (string, error), more
 			RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 4}}}); err != nil {
 		t.Fatal(err)
 	}
-	queue, err := tasks.NewQueue(taskClient, name, "http://worker/mapper/", &tasks.Options{Unverified: true})
+	queue, err := tasks.NewQueue(taskClient, name, "http://worker/mapper/", &tasks.Options{InsecureSkipVerify: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	bucket := memblob.OpenBucket(nil)
 	t.Cleanup(func() { bucket.Close() })
+	entities, err := export.NewEntities("export", bucket, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	log := slog.New(slog.DiscardHandler) // deliveries go on when the test is over
-	engine, err := mapper.New(client, queue,
-		&mapper.Options{Mappers: slices.Concat(mapper.Set(addCredit), prebuilt.Mappers(), more,
-			export.NewEntities("export", bucket, nil).Mappers()), Logger: log})
+	engine, err := mapper.NewEngine(client, queue,
+		&mapper.EngineOptions{Mappers: slices.Concat([]mapper.AnyMapper{addCredit}, prebuilt.Mappers(), more,
+			entities.Mappers()), Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	handler = engine.Handler()
-	api, err := jobsapi.New(engine, &jobsapi.Options{Logger: log, Allow: allow})
+	api, err := jobsapi.NewHandler(engine, &jobsapi.Options{Logger: log, Allow: allow})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,11 +201,11 @@ func TestJobs(t *testing.T) {
 		{"stop-all", "", 0, "No job runs."},
 		{"start add-credit --kind Account --params '{\"Amount\": 1}' --id filtered --filter 'Balance = 10' --watch", "",
 			0, "filtered: succeeded, 1,800 entities processed"},
-		{"start add-credit --kind Account --params '{\"Amount\": 1}' --id tried --rehearse --page-size 50 -w", "", 3,
+		{"start add-credit --kind Account --params '{\"Amount\": 1}' --id tried --dry-run --page-size 50 -w", "", 3,
 			"tried: succeeded with failures, 1,800"},
 		{"describe tried", "", 0, "would(change Balance) = 1,800"},
 		{"start add-credit --kind Account --params '{\"Amount\": 1}' --id tried", "", 1, "other arguments"},
-		{"start add-credit --kind Account --params '{\"Amount\": 1}' --id slow --rate 20 --workers 4", "", 0,
+		{"start add-credit --kind Account --params '{\"Amount\": 1}' --id slow --rate 20 --expected-workers 4", "", 0,
 			"slow: running"},
 		{"pause slow --reason lunch", "", 0, "slow: paused"},
 		{"watch slow", "", 3, "somebody has paused it"},
@@ -222,7 +226,8 @@ func TestJobs(t *testing.T) {
 		{"examples tried", "", 0, "change  Balance"},
 		{"examples counted", "", 0, "There are none"},
 		{"start delete --kind Account --id gone -w --execute -y", "", 1, "other arguments"},
-		{"start delete --kind Account --rehearse --execute", "", 2, "contradict"},
+		{"start delete --kind Account --dry-run --execute", "", 2, "contradict"},
+		{"start add-credit --kind Account --id wide --page-size 5000", "", 1, "--page-size has to be in [1, 1000]"},
 		{"start delete --kind Account --id really-gone -w --execute --filter 'Balance = 0'", "", 1,
 			"delete is about to go over 200 entities. Type that number to go on:"},
 		{"start delete --kind Account --id really-gone -w --execute --filter 'Balance = 0'", "201\n", 1,

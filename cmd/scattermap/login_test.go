@@ -200,7 +200,7 @@ func TestLoginAccount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	serveRemote(t, newAPI(t, 20, v.Allow))
+	serveRemote(t, newAPI(t, 20, v.Authenticate))
 	g.prints(google.Token(person, claims.Gcloud, nil))
 	expect(t, "login "+remote, exitError, "refuses the token of \"gcloud auth print-identity-token\"",
 		"scattermap login "+remote+" --impersonate ACCOUNT")

@@ -97,7 +97,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError(fmt.Errorf("%s: %w (%s --help lists the flags)", c.Name(), err, c.CommandPath()))
 	})
-	err := root.ExecuteContext(ctx)
+	ran, err := root.ExecuteContextC(ctx)
+	err = inFlags(ran, err)
 	if err != nil && strings.HasPrefix(err.Error(), "unknown command") { // also what cobra says of an argument too many
 		return usageError(err)
 	}

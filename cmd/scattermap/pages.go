@@ -66,12 +66,12 @@ func openPages(ctx context.Context, e *emulator.Emulator, queue, addr string) (_
 	}
 	p.closers = append(p.closers, func() { listener.Close() })
 	base := "http://" + listener.Addr().String()
-	client, err := e.Datastore(ctx, p.project, mapper.WithVersions())
+	client, err := e.DatastoreClient(ctx, p.project, mapper.ClientOption())
 	if err != nil {
 		return nil, err
 	}
 	p.closers = append(p.closers, func() { client.Close() })
-	taskClient, err := e.CloudTasks(ctx)
+	taskClient, err := e.TasksClient(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -80,19 +80,19 @@ func openPages(ctx context.Context, e *emulator.Emulator, queue, addr string) (_
 	if err := createQueue(ctx, e, own); err != nil {
 		return nil, err
 	}
-	on, err := tasks.NewQueue(taskClient, own, base+"/mapper/", &tasks.Options{Unverified: true})
+	on, err := tasks.NewQueue(taskClient, own, base+"/mapper/", &tasks.Options{InsecureSkipVerify: true})
 	if err != nil {
 		return nil, err
 	}
 	warnings := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	engine, err := mapper.New(client, on, &mapper.Options{Mappers: prebuilt.Mappers(), Logger: warnings})
+	engine, err := mapper.NewEngine(client, on, &mapper.EngineOptions{Mappers: prebuilt.Mappers(), Logger: warnings})
 	if err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/mapper/", engine.Handler())
 	mux.Handle("/",
-		dashboard.New(engine, &dashboard.Options{Allow: dashboard.Loopback, AllQueues: true, Logger: warnings}))
+		dashboard.NewHandler(engine, &dashboard.Options{Allow: dashboard.Loopback, AllQueues: true, Logger: warnings}))
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	go func() {
 		if err := server.Serve(listener); err != nil && !errors.Is(err, http.ErrServerClosed) {

@@ -169,7 +169,7 @@ func (s *screen) typeRate(key string) act {
 				does.rate = j.status.Settings.Rate
 			}
 		}
-		does.rate.Entities = n
+		does.rate.EntitiesPerSecond = n
 		return does
 	case key == "backspace":
 		s.typed = s.typed[:max(0, len(s.typed)-1)]
@@ -186,11 +186,11 @@ var (
 	reversed = lipgloss.NewStyle().Reverse(true)
 
 	stateStyles = map[mapper.State]lipgloss.Style{
-		mapper.Running:               lipgloss.NewStyle().Foreground(lipgloss.Cyan),
-		mapper.Paused:                lipgloss.NewStyle().Foreground(lipgloss.Yellow),
-		mapper.Succeeded:             lipgloss.NewStyle().Foreground(lipgloss.Green),
-		mapper.SucceededWithFailures: lipgloss.NewStyle().Foreground(lipgloss.Yellow),
-		mapper.Failed:                lipgloss.NewStyle().Foreground(lipgloss.Red), mapper.Aborted: faint,
+		mapper.StateRunning:               lipgloss.NewStyle().Foreground(lipgloss.Cyan),
+		mapper.StatePaused:                lipgloss.NewStyle().Foreground(lipgloss.Yellow),
+		mapper.StateSucceeded:             lipgloss.NewStyle().Foreground(lipgloss.Green),
+		mapper.StateSucceededWithFailures: lipgloss.NewStyle().Foreground(lipgloss.Yellow),
+		mapper.StateFailed:                lipgloss.NewStyle().Foreground(lipgloss.Red), mapper.StateAborted: faint,
 	}
 )
 
@@ -207,23 +207,23 @@ var columns = []column{
 	{"JOB", 40, 0, false, func(j *topJob) string { return j.ID }},
 	{"MAPPER", 30, 4, false, func(j *topJob) string { return j.Mapper }},
 	{"STATE", 12, 0, false, func(j *topJob) string {
-		if j.State == mapper.SucceededWithFailures {
+		if j.State == mapper.StateSucceededWithFailures {
 			return "failures"
 		}
 		return string(j.State)
 	}},
 	{"PROGRESS", 21, 1, false, progressOf},
 	{"RATE", 9, 2, true, func(j *topJob) string {
-		if j.status == nil || j.State != mapper.Running {
+		if j.status == nil || j.State != mapper.StateRunning {
 			return ""
 		}
-		return operator.Grouped(int64(j.status.Progress.Rate)) + "/s"
+		return operator.Grouped(int64(j.status.Progress.EntitiesPerSecond)) + "/s"
 	}},
 	{"LEFT", 8, 2, true, func(j *topJob) string {
-		if j.status == nil || j.State != mapper.Running || j.status.Progress.Left == 0 {
+		if j.status == nil || j.State != mapper.StateRunning || j.status.Progress.TimeLeft == 0 {
 			return ""
 		}
-		return operator.Roughly(j.status.Progress.Left)
+		return operator.Roughly(j.status.Progress.TimeLeft)
 	}},
 	{"DONE", 12, 3, true, func(j *topJob) string {
 		switch {
@@ -253,7 +253,7 @@ func progressOf(j *topJob) string {
 		return ""
 	}
 	const cells = 16
-	about := min(1, max(0, j.status.Progress.About))
+	about := min(1, max(0, j.status.Progress.Fraction))
 	full := int(about * cells)
 	return strings.Repeat("█", full) + strings.Repeat("░", cells-full) + fmt.Sprintf("%4.0f%%", 100*about)
 }
@@ -296,8 +296,8 @@ func (s *screen) draw() string {
 	for _, j := range s.jobs {
 		counts[j.State]++
 	}
-	head += faint.Render(fmt.Sprintf("  %d running, %d paused, %d failed", counts[mapper.Running],
-		counts[mapper.Paused], counts[mapper.Failed]))
+	head += faint.Render(fmt.Sprintf("  %d running, %d paused, %d failed", counts[mapper.StateRunning],
+		counts[mapper.StatePaused], counts[mapper.StateFailed]))
 	lines := []string{head, ""}
 	if job := s.job(); s.details && job != nil {
 		lines = append(lines, s.detail(job)...)
@@ -339,7 +339,7 @@ func (s *screen) list() []string {
 			case c.name == "STATE":
 				text = stateStyles[j.State].Render(text)
 			case c.name == "FAILED":
-				text = stateStyles[mapper.Failed].Render(text)
+				text = stateStyles[mapper.StateFailed].Render(text)
 			case j.State.Ended():
 				text = faint.Render(text)
 			}
@@ -374,12 +374,12 @@ func (s *screen) foot() []string {
 		return []string{"", strong.Render(strings.ToUpper(s.asks.verb[:1]) + s.asks.verb[1:] + " " +
 			operator.Line(s.asks.job, 60) + "?"), faint.Render("y does it, any other key does not")}
 	case s.err != nil:
-		about = stateStyles[mapper.Failed].Render(fmt.Sprintf("as of %s: %s", s.at.Local().Format(time.TimeOnly),
+		about = stateStyles[mapper.StateFailed].Render(fmt.Sprintf("as of %s: %s", s.at.Local().Format(time.TimeOnly),
 			operator.Line(s.err.Error(), 300)))
 	case s.said != "":
 		about = operator.Line(s.said, 300)
-	case job != nil && job.status != nil && job.status.Why != "":
-		about = operator.Line(job.ID, 60) + ": " + operator.Line(job.status.Why, 300)
+	case job != nil && job.status != nil && job.status.Bottleneck != "":
+		about = operator.Line(job.ID, 60) + ": " + operator.Line(job.status.Bottleneck, 300)
 	case job != nil && job.Error != "":
 		about = operator.Line(job.ID, 60) + ": " + operator.Line(job.Error, 300)
 	}

@@ -95,7 +95,7 @@ func noEntities(q mapper.Query, db *database) error {
 
 // hasEntities reports whether a query has any.
 func hasEntities(ctx context.Context, client *datastore.Client, q mapper.Query) (bool, error) {
-	d, err := q.Datastore()
+	d, err := q.DatastoreQuery()
 	if err != nil {
 		return false, err
 	}

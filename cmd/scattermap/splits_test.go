@@ -82,7 +82,7 @@ func TestSplits(t *testing.T) {
 
 // TestCompare compares ways to cut a kind with a few numeric IDs beside many names.
 func TestCompare(t *testing.T) {
-	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", Scatter: 4})
+	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", ScatterOneIn: 4})
 	t.Setenv("DATASTORE_EMULATOR_HOST", e.DatastoreAddr())
 	client, err := datastore.NewClient(t.Context(), "test")
 	if err != nil {

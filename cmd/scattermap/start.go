@@ -41,16 +41,18 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.options.Queue, "queue", "", "the `name` of the queue; the mapper's own by default")
 	flags.IntVar(&f.options.PageSize, "page-size", 0,
 		"the most entities of a page, a `number` in [1, 1000]; 500 by default")
-	flags.IntVar(&f.options.Workers, "workers", 0,
+	flags.IntVar(&f.options.ExpectedWorkers, "expected-workers", 0,
 		"how many tasks run at once, a `number` in [1, 5000]; what the queue delivers by default")
-	flags.Float64Var(&f.options.Rate.Entities, "rate", 0, "the most `entities` a second; no limit by default")
+	flags.Float64Var(&f.options.Rate.EntitiesPerSecond, "rate", 0, "the most `entities` a second; no limit by default")
 	flags.BoolVar(&f.options.Rate.Ramp, "ramp", false,
 		"begin with 500 a second, and half as many again every five minutes")
 	flags.Float64Var(&f.options.Budget.Dollars, "budget", 0,
-		"pause before the job has cost so many `dollars`, at the prices of nam5; no limit by default")
+		"pause before the job has cost so many `dollars`, at the prices that the service was told, or those of nam5; "+
+			"no limit by default")
 	flags.Int64Var(&f.options.Budget.Operations, "budget-operations", 0,
 		"pause before it has made so many reads, writes and other `operations`; no limit by default")
-	flags.BoolVar(&f.options.Beside, "beside", false, "run beside other jobs of the mapper over the same kind")
+	flags.BoolVar(&f.options.AllowOverlap, "allow-overlap", false,
+		"run beside other jobs of the mapper over the same kind")
 	flags.BoolVar(&f.options.AllowEmpty, "allow-empty", false, "start over a kind without entities, too")
 }
 
@@ -149,7 +151,7 @@ func newStart() *cobra.Command {
 		"`time` such as 30d, at least 8d, or always; what the service says by default")
 	flags.BoolVar(&execute, "execute", false, "have set, rename, drop and delete do it, and not rehearse it")
 	flags.BoolVarP(&yes, "yes", "y", false, "do not ask, with --execute, for how many entities it is")
-	flags.BoolVar(&f.options.Rehearse, "rehearse", false,
+	flags.BoolVar(&f.options.DryRun, "dry-run", false,
 		"run the function and write nothing: the job's counters say what it would have written")
 	flags.BoolVarP(&watch, "watch", "w", false, "follow the job to its end, as the command watch does")
 	format := outputFlag(flags)
@@ -166,14 +168,14 @@ func newStart() *cobra.Command {
 				"not __x__", o))
 		}
 		o := f.options
-		if execute && o.Rehearse {
-			return usageError(errors.New("--execute and --rehearse contradict each other"))
+		if execute && o.DryRun {
+			return usageError(errors.New("--execute and --dry-run contradict each other"))
 		}
-		if prebuilt.Destroys(args[0]) && !execute && !o.Rehearse {
-			o.Rehearse = true
+		if prebuilt.Destroys(args[0]) && !execute && !o.DryRun {
+			o.DryRun = true
 			fmt.Fprintf(c.ErrOrStderr(), "This is a rehearsal, which writes nothing: --execute does it.\n")
 		}
-		switch destroys := prebuilt.Destroys(args[0]) && !o.Rehearse && !yes; {
+		switch destroys := prebuilt.Destroys(args[0]) && !o.DryRun && !yes; {
 		case destroys && erases:
 			if err := confirm(c, erasing(f.query.Namespace, params)); err != nil {
 				return err
@@ -184,7 +186,7 @@ func newStart() *cobra.Command {
 			}
 		}
 		if o.ID == "" {
-			o.ID = operator.NewID(args[0], o.Rehearse)
+			o.ID = operator.NewID(args[0], o.DryRun)
 		}
 		return startBody{args[0], f.query, json.RawMessage(params), o}.start(c, &s, watch, format)
 	}
@@ -241,7 +243,7 @@ func (f jobFlags) plan(c *cobra.Command, s *service, name, params string, each t
 		Mapper    string          `json:"mapper"`
 		Query     mapper.Query    `json:"query"`
 		Params    json.RawMessage `json:"params,omitempty"`
-		PerEntity time.Duration   `json:"per_entity"`
+		PerEntity time.Duration   `json:"per_entity_ns"`
 		mapper.StartOptions
 	}{name, f.query, json.RawMessage(params), each, f.options}, est)
 }
@@ -284,12 +286,12 @@ func newPlan() *cobra.Command {
 			[]string{"Entities:", operator.Sized(est)},
 			[]string{"Pages:", fmt.Sprintf("%s, by %s tasks, %s at once", operator.Grouped(est.Pages),
 				operator.Grouped(est.Tasks), operator.Grouped(int64(est.Workers)))},
-			[]string{"Takes:", "about " + operator.Roughly(est.Takes)},
+			[]string{"Takes:", "about " + operator.Roughly(est.Duration)},
 			[]string{"Cost:",
-				fmt.Sprintf("about $%.4f, at the prices of nam5: %s reads, %s writes, %s operations of tasks",
+				fmt.Sprintf("about $%.4f: %s reads, %s writes, %s operations of tasks",
 					est.Dollars, operator.Grouped(est.Usage.Reads), operator.Grouped(est.Usage.Writes),
 					operator.Grouped(est.Usage.TaskOps))},
-			[]string{"The plan:", fmt.Sprintf("has used %s reads", operator.Grouped(est.Used.Reads))})
+			[]string{"The plan:", fmt.Sprintf("has used %s reads", operator.Grouped(est.Spent.Reads))})
 	}
 	return c
 }

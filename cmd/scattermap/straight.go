@@ -68,17 +68,18 @@ func (st *straight) open(ctx context.Context, method, path string) error {
 	if err != nil {
 		return fmt.Errorf("cloud tasks: %w", err)
 	}
-	queue, err := tasks.NewQueue(queues, st.queue, target, &tasks.Options{ServiceAccount: st.sender, Unverified: true})
+	queue, err := tasks.NewQueue(queues, st.queue, target,
+		&tasks.Options{ServiceAccount: st.sender, InsecureSkipVerify: true})
 	if err != nil {
 		return usageError(fmt.Errorf("--straight, --target: %w", err))
 	}
 	log := slog.New(slog.DiscardHandler) // what fails is answered
-	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: prebuilt.Mappers(), Logger: log})
+	engine, err := mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: prebuilt.Mappers(), Logger: log})
 	if err != nil {
 		return err
 	}
 	failed := new(lastError)
-	st.handler, err = jobsapi.New(engine, &jobsapi.Options{Allow: jobsapi.Anybody, Logger: slog.New(failed)})
+	st.handler, err = jobsapi.NewHandler(engine, &jobsapi.Options{Allow: jobsapi.Anybody, Logger: slog.New(failed)})
 	st.handler = failed.shown(st.handler)
 	return err
 }

@@ -24,12 +24,12 @@ func TestStraight(t *testing.T) {
 	t.Setenv("CLOUD_TASKS_EMULATOR_HOST", e.TasksAddr())
 	t.Setenv("SCATTERMAP_SERVICE", "")
 	const location, name = "projects/test/locations/here", "projects/test/locations/here/queues/q"
-	client, err := e.Datastore(t.Context(), "test", mapper.WithVersions())
+	client, err := e.DatastoreClient(t.Context(), "test", mapper.ClientOption())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
-	taskClient, err := e.CloudTasks(t.Context())
+	taskClient, err := e.TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,12 +43,12 @@ func TestStraight(t *testing.T) {
 		handler.ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)
-	queue, err := tasks.NewQueue(taskClient, name, server.URL+"/mapper/", &tasks.Options{Unverified: true})
+	queue, err := tasks.NewQueue(taskClient, name, server.URL+"/mapper/", &tasks.Options{InsecureSkipVerify: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	engine, err := mapper.New(client, queue,
-		&mapper.Options{Mappers: prebuilt.Mappers(), Logger: slog.New(slog.DiscardHandler)})
+	engine, err := mapper.NewEngine(client, queue,
+		&mapper.EngineOptions{Mappers: prebuilt.Mappers(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

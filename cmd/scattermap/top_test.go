@@ -103,19 +103,19 @@ func TestTop(t *testing.T) {
 	terminal.await(t, "1 running, 0 paused")
 	terminal.await(t, "█")
 	press("p")
-	state(mapper.Paused)
+	state(mapper.StatePaused)
 	terminal.await(t, "somebody has paused it")
 	press("r")
-	state(mapper.Running)
+	state(mapper.StateRunning)
 	press("s50\r")
-	job("slower", func(s *mapper.Status) bool { return s.Settings.Rate.Entities == 50 })
+	job("slower", func(s *mapper.Status) bool { return s.Settings.Rate.EntitiesPerSecond == 50 })
 	press("\r")
 	terminal.await(t, "Parameters:")
 	press("\ran") // asks, and takes no for an answer
 	press("p")
-	state(mapper.Paused)
+	state(mapper.StatePaused)
 	press("ay")
-	state(mapper.Aborted)
+	state(mapper.StateAborted)
 	press("q")
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v: %q", err, terminal.shown.String())
@@ -154,11 +154,12 @@ func TestScreen(t *testing.T) {
 	var jobs []*topJob
 	for i := range 60 {
 		job := &topJob{JobInfo: mapper.JobInfo{ID: fmt.Sprintf("job-%d-\x1b[31m%s", i, strings.Repeat("x", i)),
-			Mapper: "mapper", State: []mapper.State{mapper.Running, mapper.Paused, mapper.Succeeded,
-				mapper.Failed}[i%4], Error: "an\nerror"}}
+			Mapper: "mapper", State: []mapper.State{mapper.StateRunning, mapper.StatePaused, mapper.StateSucceeded,
+				mapper.StateFailed}[i%4], Error: "an\nerror"}}
 		if i%4 < 2 {
 			job.status = &mapper.Status{ID: job.ID, State: job.State, Processed: 1 << 40, Failures: 12,
-				Why: "why\x1b[2J not", Progress: mapper.Progress{About: float64(i) / 40, Rate: 1e6, Left: time.Hour}}
+				Bottleneck: "why\x1b[2J not", Progress: mapper.Progress{Fraction: float64(i) / 40,
+					EntitiesPerSecond: 1e6, TimeLeft: time.Hour}}
 		}
 		jobs = append(jobs, job)
 	}
@@ -195,19 +196,19 @@ func TestScreenRate(t *testing.T) {
 	job := func(id string, state mapper.State) *topJob {
 		j := &topJob{JobInfo: mapper.JobInfo{ID: id, State: state}}
 		if j.status = (&mapper.Status{ID: id, State: state}); id == "a" {
-			j.status.Settings.Rate = mapper.Rate{Entities: 9, Writes: 7, Ramp: true}
+			j.status.Settings.Rate = mapper.Rate{EntitiesPerSecond: 9, WritesPerSecond: 7, Ramp: true}
 		}
 		return j
 	}
 	s := &screen{width: 80, height: 24}
-	s.take(loadedMsg{jobs: []*topJob{job("a", mapper.Running), job("b", mapper.Running)}})
+	s.take(loadedMsg{jobs: []*topJob{job("a", mapper.StateRunning), job("b", mapper.StateRunning)}})
 	s.press("e") // hides those that have ended
 	s.press("s")
 	s.press("5")
-	s.take(loadedMsg{jobs: []*topJob{job("b", mapper.Running), job("a", mapper.Succeeded)}})
+	s.take(loadedMsg{jobs: []*topJob{job("b", mapper.StateRunning), job("a", mapper.StateSucceeded)}})
 	s.press("0")
 	if does, _ := s.press("enter"); does.job != "a" || does.verb != "rate" ||
-		does.rate != (mapper.Rate{Entities: 50, Writes: 7, Ramp: true}) || s.chosen != "b" {
+		does.rate != (mapper.Rate{EntitiesPerSecond: 50, WritesPerSecond: 7, Ramp: true}) || s.chosen != "b" {
 		t.Errorf("%+v, chosen is %s", does, s.chosen)
 	}
 }

@@ -24,13 +24,13 @@ that anybody has changed since stays as it is: "scattermap left" lists those.
 Datastore keeps what was there for an hour, and with point-in-time recovery whole minutes for
 seven days: then what somebody had changed just before the job is left as it is, too. A job can be
 undone while something is kept for all of its pages.`,
-		Example: `  scattermap undo spring-credit --rehearse --watch    # says what it would do
+		Example: `  scattermap undo spring-credit --dry-run --watch    # says what it would do
   scattermap undo spring-credit --watch --reason "the amount was wrong"`,
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
 	c.Flags().StringVar(&o.ID, "id", "", "the `ID` of the undo; \"undo-\" and that of the job by default")
-	c.Flags().BoolVar(&o.Rehearse, "rehearse", false, "write nothing: the undo's counters say what it would do")
+	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "write nothing: the undo's counters say what it would do")
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "follow the undo to its end, as the command watch does")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	format := outputFlag(c.Flags())
@@ -39,9 +39,9 @@ undone while something is kept for all of its pages.`,
 		if err := s.call(c.Context(), http.MethodGet, args[0], nil, nil, job); err != nil {
 			return err
 		}
-		if !yes && !o.Rehearse {
-			if job.Undo != "" {
-				fmt.Fprintf(c.ErrOrStderr(), "Job %s undoes it already.\n", operator.Line(job.Undo, 100))
+		if !yes && !o.DryRun {
+			if job.UndoneBy != "" {
+				fmt.Fprintf(c.ErrOrStderr(), "Job %s undoes it already.\n", operator.Line(job.UndoneBy, 100))
 			}
 			what := fmt.Sprintf("Undo job %s of %s? It is %s, and has written %s entities.", job.ID,
 				operator.Line(job.Mapper, 100), job.State, operator.Grouped(job.Written))
@@ -74,8 +74,8 @@ func newLeft() *cobra.Command {
 		if limit < 1 {
 			return usageError(fmt.Errorf("--limit is %d, it has to be at least 1", limit))
 		}
-		left := []mapper.Left{}
-		err := list(c.Context(), &s, args[0]+"/left", "left", nil, func(some []mapper.Left) bool {
+		left := []mapper.NotUndone{}
+		err := list(c.Context(), &s, args[0]+"/left", "left", nil, func(some []mapper.NotUndone) bool {
 			left = append(left, some...)
 			return all || len(left) <= limit
 		})
@@ -99,7 +99,7 @@ func newLeft() *cobra.Command {
 			if l.Key != nil {
 				key = operator.Line(operator.Key(l.Key), 80)
 			}
-			lines = append(lines, []string{cmp.Or(key, "…"), operator.Line(l.Why, 100)})
+			lines = append(lines, []string{cmp.Or(key, "…"), operator.Line(l.Reason, 100)})
 		}
 		if err := rows(c.OutOrStdout(), lines...); err != nil {
 			return err

@@ -56,7 +56,7 @@ func newVerify() *cobra.Command {
 		} else {
 			printProof(c.OutOrStdout(), proof)
 		}
-		if err == nil && len(proof.Problems) > 0 {
+		if err == nil && proof.Err() != nil {
 			err = errUnproven
 		}
 		return err
@@ -65,7 +65,8 @@ func newVerify() *cobra.Command {
 }
 
 func printProof(w io.Writer, p *mapper.Proof) {
-	fmt.Fprintf(w, "%d ranges, %d of them pending; %d single entities; %d failures\n", p.Ranges, p.Pending, p.Alone,
+	fmt.Fprintf(w, "%d ranges, %d of them pending; %d single entities; %d failures\n", p.Ranges, p.Pending,
+		p.SingleEntities,
 		p.Failures)
 	for _, problem := range p.Problems {
 		fmt.Fprintln(w, "problem:", problem)

@@ -15,7 +15,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-var count = mapper.Visit("count", func(_ context.Context, e *mapper.Entity[struct{ N int }], _ mapper.None) error {
+var count = mapper.Visit("count", func(_ context.Context, e *mapper.Entity[struct{ N int }], _ mapper.NoParams) error {
 	e.Count("seen", 1)
 	return nil
 })
@@ -32,7 +32,7 @@ func TestVerify(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
-	taskClient, err := e.CloudTasks(t.Context())
+	taskClient, err := e.TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,11 +43,11 @@ func TestVerify(t *testing.T) {
 		t.Fatal(err)
 	}
 	queue, err := tasks.NewQueue(taskClient, location+"/queues/q", "http://worker/mapper/",
-		&tasks.Options{Unverified: true})
+		&tasks.Options{InsecureSkipVerify: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: mapper.Set(count)})
+	engine, err := mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{count}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestVerify(t *testing.T) {
 	if _, err := client.PutMulti(t.Context(), keys, make([]struct{ N int }, len(keys))); err != nil {
 		t.Fatal(err)
 	}
-	job, err := count.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, mapper.None{},
+	job, err := count.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 		&mapper.StartOptions{ID: "j", PageSize: 50})
 	if err != nil {
 		t.Fatal(err)

@@ -55,7 +55,7 @@ func follow(c *cobra.Command, s *service, id string, format *output) error {
 	}
 	var failing time.Time // since when each look fails
 	failed := 0           // in a row
-	for show(job); job.State == mapper.Running; {
+	for show(job); job.State == mapper.StateRunning; {
 		select {
 		case <-c.Context().Done():
 			done()
@@ -83,7 +83,7 @@ func follow(c *cobra.Command, s *service, id string, format *output) error {
 	} else {
 		_, err = fmt.Fprintln(c.OutOrStdout(), summary(job))
 	}
-	if err == nil && job.State != mapper.Succeeded {
+	if err == nil && job.State != mapper.StateSucceeded {
 		err = fmt.Errorf("%w: %s is %q; \"scattermap describe %s\" and \"scattermap failures %s\" say more", errJob, id,
 			job.State, id, id)
 	}
@@ -104,8 +104,8 @@ func bar(f *os.File) (show func(*mapper.Status), done func()) {
 		progressbar.OptionSetPredictTime(true))
 	return func(job *mapper.Status) {
 		what := job.ID + ": " + string(job.State)
-		if job.Why != "" {
-			what += ", " + operator.Line(job.Why, 60)
+		if job.Bottleneck != "" {
+			what += ", " + operator.Line(job.Bottleneck, 60)
 		}
 		if job.Failures > 0 {
 			what += fmt.Sprintf(", %s failures", operator.Grouped(job.Failures))
@@ -126,10 +126,10 @@ func plainLines(w io.Writer) (show func(*mapper.Status), done func()) {
 	var last mapper.Status
 	var printed time.Time
 	return func(job *mapper.Status) {
-		if job.State != mapper.Running { // what is printed in the end says that
+		if job.State != mapper.StateRunning { // what is printed in the end says that
 			return
 		}
-		if job.State == last.State && job.Why == last.Why && job.Failures == last.Failures &&
+		if job.State == last.State && job.Bottleneck == last.Bottleneck && job.Failures == last.Failures &&
 			time.Since(printed) < lineEvery {
 			return
 		}

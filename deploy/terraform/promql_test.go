@@ -391,7 +391,8 @@ func TestLogAlarms(t *testing.T) {
 		}
 	}
 	slices.Sort(found)
-	want := []string{"job " + string(mapper.Failed), "job " + string(mapper.Paused), "tasks are not delivered"}
+	want := []string{"job " + string(mapper.StateFailed), "job " + string(mapper.StatePaused),
+		"tasks are not delivered"}
 	if !slices.Equal(found, want) {
 		t.Errorf("the alarms look for %q, want %q", found, want)
 	}

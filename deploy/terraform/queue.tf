@@ -1,6 +1,6 @@
 locals {
   # A tenth of the requests that the service takes at once, and one at least, is for operators: what is above the
-  # service's limit is answered 429, and a pause would come to be among it just when it is needed. tasks.Queue.Check
+  # service's limit is answered 429, and a pause would come to be among it just when it is needed. tasks.Queue.CheckSettings
   # has the same rule.
   at_once   = var.instances * var.concurrency
   for_tasks = max(1, local.at_once - max(1, ceil(local.at_once / 10)))

@@ -34,7 +34,7 @@ func TestQueueLeavesRoom(t *testing.T) {
 				t.Errorf("%+v: %d tasks at once", c, n)
 			}
 		}
-		service := tasks.Service{Instances: c.instances, Concurrency: c.concurrency, Queues: c.queues}
+		service := tasks.ServiceLimits{MaxInstances: c.instances, Concurrency: c.concurrency, Queues: c.queues}
 		if n := max(1, min(5000, service.ForTasks()/c.queues)); n != c.want {
 			t.Errorf("%+v: package tasks would have %d", c, n)
 		}

@@ -29,7 +29,8 @@ func TestMetamorphic(t *testing.T) {
 	total, refused := 0, 0
 	for n := uint64(0); total < *testflag.Comparisons; n++ {
 		rng := rand.New(rand.NewPCG(seed+n, 0))
-		local := emulator.ForTest(t, &emulator.Options{Batch: pick(rng, 1, 3, 7, 300), DatastoreAddr: "127.0.0.1:0"})
+		local := emulator.ForTest(t, &emulator.Options{QueryBatchSize: pick(rng, 1, 3, 7, 300),
+			DatastoreAddr: "127.0.0.1:0"})
 		e := &env{T: t, product: "embedded", project: googletest.Project()}
 		e.connect(local.DatastoreAddr())
 		w := &world{env: e, rng: rng, g: &generator{rng: rng}}

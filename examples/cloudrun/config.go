@@ -67,7 +67,7 @@ type config struct {
 	database        string
 	queues          []string
 	createQueues    bool
-	service         tasks.Service
+	service         tasks.ServiceLimits
 	url             string
 	serviceAccount  string
 	verified        bool // requests have to prove themselves here
@@ -117,8 +117,8 @@ func configFrom(getenv func(string) string) (config, error) {
 		e.problem("TASKS_QUEUE is %q, and names no queue", e.getenv("TASKS_QUEUE"))
 	}
 	c.createQueues = e.flag("CREATE_QUEUES")
-	c.service = tasks.Service{
-		Instances: e.number("MAX_INSTANCES", 100_000), Concurrency: e.number("CONCURRENCY", 1000),
+	c.service = tasks.ServiceLimits{
+		MaxInstances: e.number("MAX_INSTANCES", 100_000), Concurrency: e.number("CONCURRENCY", 1000),
 		Timeout: time.Duration(e.number("REQUEST_TIMEOUT", 3600)) * time.Second, // the bounds are Cloud Run's
 		Queues:  len(c.queues),
 	}
@@ -161,6 +161,8 @@ func (e *environment) auth(c *config) {
 		}
 		if c.iapAudience == "" || e.getenv("OPERATORS") != "" {
 			c.operators = e.accounts("OPERATORS", "it lists the accounts that may start and see jobs")
+		} else {
+			c.operators = []string{tasks.AnyAccount}
 		}
 		if belong = nil; c.iapAudience == "" {
 			belong = []string{"IAP_KEYS_URL"}

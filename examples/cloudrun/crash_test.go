@@ -208,7 +208,7 @@ func killedHandlers(t *testing.T, e *emulator.Emulator, slow *emulator.Faults, a
 			ended = err == nil && s.State.Ended()
 		}
 		s, err := job.Wait(t.Context())
-		if err != nil || s.State != mapper.Succeeded || s.Processed != int64(n) {
+		if err != nil || s.State != mapper.StateSucceeded || s.Processed != int64(n) {
 			t.Errorf("after %d kills: %+v, %v", kills, s, err)
 		}
 		proof, err := job.Verify(t.Context())
@@ -237,7 +237,7 @@ func killedHandlers(t *testing.T, e *emulator.Emulator, slow *emulator.Faults, a
 // newCloud returns a fleet, and a client and an engine for its jobs over a number of
 // accounts.
 func newCloud(
-	t *testing.T, e *emulator.Emulator, addr string, n, concurrent int, mappers ...mapper.Definition,
+	t *testing.T, e *emulator.Emulator, addr string, n, concurrent int, mappers ...mapper.AnyMapper,
 ) (*fleet, *datastore.Client, *mapper.Engine) {
 	t.Helper()
 	return newCloudWith(t, e, addr, n, concurrent, nil, mappers...)
@@ -245,12 +245,12 @@ func newCloud(
 
 // newCloudWith is newCloud whose processes have more in their environment.
 func newCloudWith(
-	t *testing.T, e *emulator.Emulator, addr string, n, concurrent int, env []string, mappers ...mapper.Definition,
+	t *testing.T, e *emulator.Emulator, addr string, n, concurrent int, env []string, mappers ...mapper.AnyMapper,
 ) (*fleet, *datastore.Client, *mapper.Engine) {
 	t.Helper()
 	project := googletest.Project()
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithChainUnaryInterceptor(mapper.VersionsInterceptor()))
+		grpc.WithChainUnaryInterceptor(mapper.ClientInterceptor()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +268,7 @@ func newCloudWith(
 			t.Fatal(err)
 		}
 	}
-	taskClient, err := e.CloudTasks(t.Context())
+	taskClient, err := e.TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,11 +283,12 @@ func newCloudWith(
 	}
 	f := newFleet(t, 3, append(env, "GOOGLE_CLOUD_PROJECT="+project, "TASKS_QUEUE="+queue,
 		"DATASTORE_EMULATOR_HOST="+addr, "CLOUD_TASKS_EMULATOR_HOST="+e.TasksAddr())...)
-	tasksQueue, err := tasks.NewQueue(taskClient, queue, f.front.URL+"/mapper/", &tasks.Options{Unverified: true})
+	tasksQueue, err := tasks.NewQueue(taskClient, queue, f.front.URL+"/mapper/",
+		&tasks.Options{InsecureSkipVerify: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	engine, err := mapper.New(client, tasksQueue, &mapper.Options{Mappers: mappers})
+	engine, err := mapper.NewEngine(client, tasksQueue, &mapper.EngineOptions{Mappers: mappers})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -340,8 +341,9 @@ func TestDeadlyEntity(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		failures, _, err := job.Failures(t.Context(), "")
-		if err != nil || s.State != mapper.SucceededWithFailures || s.Processed != int64(n-1) || len(failures) != 1 ||
+		failures, _, err := job.FailuresPage(t.Context(), "")
+		if err != nil || s.State != mapper.StateSucceededWithFailures || s.Processed != int64(n-1) ||
+			len(failures) != 1 ||
 			!failures[0].Key.Equal(key) {
 			t.Errorf("%s: %+v, failures %+v, %v", by, s, failures, err)
 		}
@@ -355,7 +357,7 @@ func TestDeadlyEntity(t *testing.T) {
 		}
 		var mended bank.Account
 		s, err = job.Wait(t.Context())
-		if err != nil || s.State != mapper.Succeeded || s.Processed != int64(n) {
+		if err != nil || s.State != mapper.StateSucceeded || s.Processed != int64(n) {
 			t.Errorf("%s, after the retry: %+v, %v", by, s, err)
 		}
 		if err := client.Get(t.Context(), key, &mended); err != nil || mended.Balance != rich+10 {

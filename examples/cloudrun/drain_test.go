@@ -24,7 +24,7 @@ const notedIn = "CLOUDRUN_TEST_CALLS"
 
 // noted adds 10 to accounts, each of which takes a while, and notes in a file which process has
 // done so.
-var noted = mapper.Update("noted", func(_ context.Context, a *mapper.Entity[bank.Account], _ mapper.None) error {
+var noted = mapper.Update("noted", func(_ context.Context, a *mapper.Entity[bank.Account], _ mapper.NoParams) error {
 	f, err := os.OpenFile(os.Getenv(notedIn), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func TestShutdown(t *testing.T) {
 	}
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
 	f, client, engine := newCloudWith(t, e, e.DatastoreAddr(), n, concurrent, []string{notedIn + "=" + file}, noted)
-	job, err := noted.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, mapper.None{},
+	job, err := noted.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 		&mapper.StartOptions{ID: "noted"})
 	if err != nil {
 		t.Fatal(err)
@@ -90,10 +90,10 @@ func TestShutdown(t *testing.T) {
 		}
 		t.Logf("shutdown %d: %d calls behind it", i, after)
 	}
-	if s, err := job.Status(t.Context()); err != nil || s.State != mapper.Running {
+	if s, err := job.Status(t.Context()); err != nil || s.State != mapper.StateRunning {
 		t.Errorf("the job has ended too early to show anything: %+v, %v", s, err)
 	}
-	if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Succeeded || s.Processed != n {
+	if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded || s.Processed != n {
 		t.Errorf("%+v, %v", s, err)
 	}
 	f.mu.Lock()

@@ -15,16 +15,16 @@ import (
 )
 
 // doomed adds 10 to accounts, and its finalizer kills its process.
-var doomed = mapper.Update("doomed", func(_ context.Context, a *mapper.Entity[bank.Account], _ mapper.None) error {
+var doomed = mapper.Update("doomed", func(_ context.Context, a *mapper.Entity[bank.Account], _ mapper.NoParams) error {
 	a.Value.Balance += 10
 	return nil
-}).OnDone(func(context.Context, *mapper.Done, mapper.None) error {
+}).WithFinalizer(func(context.Context, *mapper.Completion, mapper.NoParams) error {
 	os.Exit(3)
 	return nil
 })
 
 // slow adds 100 to accounts, each of which takes a while.
-var slow = mapper.Update("slow", func(_ context.Context, a *mapper.Entity[bank.Account], _ mapper.None) error {
+var slow = mapper.Update("slow", func(_ context.Context, a *mapper.Entity[bank.Account], _ mapper.NoParams) error {
 	time.Sleep(100 * time.Millisecond)
 	a.Value.Balance += 100
 	return nil
@@ -41,12 +41,12 @@ func TestDeadlyFinalizer(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
 	f, client, engine := newCloud(t, e, e.DatastoreAddr(), n, 20, doomed, slow)
 	accounts := mapper.Query{Kind: "Account"}
-	beside, err := slow.Start(t.Context(), engine, accounts, mapper.None{},
+	beside, err := slow.Start(t.Context(), engine, accounts, mapper.NoParams{},
 		&mapper.StartOptions{ID: "beside", PageSize: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
-	job, err := doomed.Start(t.Context(), engine, accounts, mapper.None{}, &mapper.StartOptions{ID: "doomed"})
+	job, err := doomed.Start(t.Context(), engine, accounts, mapper.NoParams{}, &mapper.StartOptions{ID: "doomed"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestDeadlyFinalizer(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v; %d processes died", err, f.died())
 	}
-	if s.State != mapper.Failed || s.Processed != n ||
+	if s.State != mapper.StateFailed || s.Processed != n ||
 		!strings.Contains(s.Error, "the process died 5 times while it did nothing but the finalizer") {
 		t.Errorf("%+v, %v", s, err)
 	}
@@ -64,8 +64,8 @@ func TestDeadlyFinalizer(t *testing.T) {
 		t.Errorf("%d processes died", died)
 	}
 	s, err = beside.Wait(ctx)
-	failures, _, _ := beside.Failures(t.Context(), "")
-	if err != nil || s.State != mapper.Succeeded || s.Processed != n {
+	failures, _, _ := beside.FailuresPage(t.Context(), "")
+	if err != nil || s.State != mapper.StateSucceeded || s.Processed != n {
 		t.Errorf("%+v, failures %+v, %v", s, failures, err)
 	}
 	if right, err := client.Count(t.Context(), datastore.NewQuery("Account").FilterField("Balance", "=",

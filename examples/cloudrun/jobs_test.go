@@ -86,7 +86,7 @@ func TestOperate(t *testing.T) {
 				id), 200, nil)
 	}
 	start("first")
-	status := s.await("first", admin, mapper.SucceededWithFailures)
+	status := s.await("first", admin, mapper.StateSucceededWithFailures)
 	if status.Failures != 3 || status.Queue != queue {
 		t.Errorf("status %+v", status)
 	}
@@ -106,7 +106,7 @@ func TestOperate(t *testing.T) {
 		}
 	}
 	s.get("POST", "/jobs/first/retry", admin, "", 200, nil)
-	if status = s.await("first", admin, mapper.Succeeded); status.Processed != n {
+	if status = s.await("first", admin, mapper.StateSucceeded); status.Processed != n {
 		t.Errorf("status %+v", status)
 	}
 	s.get("GET", "/jobs/first/failures", admin, "", 200, &failures)
@@ -122,12 +122,12 @@ func TestOperate(t *testing.T) {
 	}
 	start("second")
 	for range 2 {
-		if s.get("POST", "/jobs/second/pause", admin, "", 200, &status); status.State != mapper.Paused {
+		if s.get("POST", "/jobs/second/pause", admin, "", 200, &status); status.State != mapper.StatePaused {
 			t.Errorf("paused: %+v", status)
 		}
 	}
 	start("third")
-	if s.get("POST", "/jobs/third/abort", admin, "", 200, &status); status.State != mapper.Aborted {
+	if s.get("POST", "/jobs/third/abort", admin, "", 200, &status); status.State != mapper.StateAborted {
 		t.Errorf("aborted: %+v", status)
 	}
 	s.get("POST", "/jobs/second/rate", admin, `{"entities": 1e6}`, 200, nil)
@@ -143,15 +143,15 @@ func TestOperate(t *testing.T) {
 			t.Errorf("%s: %+v", query, listed)
 		}
 	}
-	if s.get("POST", "/jobs/second/resume", admin, "", 200, &status); status.State != mapper.Running {
+	if s.get("POST", "/jobs/second/resume", admin, "", 200, &status); status.State != mapper.StateRunning {
 		t.Errorf("resumed: %+v", status)
 	}
 	if _, err := s.tasks.ResumeQueue(t.Context(), &cloudtaskspb.ResumeQueueRequest{Name: queue}); err != nil {
 		t.Fatal(err)
 	}
-	s.await("second", admin, mapper.Succeeded)
+	s.await("second", admin, mapper.StateSucceeded)
 	var listed struct{ Jobs []mapper.JobInfo }
-	s.get("GET", "/jobs?state="+url.QueryEscape(string(mapper.Succeeded)), admin, "", 200, &listed)
+	s.get("GET", "/jobs?state="+url.QueryEscape(string(mapper.StateSucceeded)), admin, "", 200, &listed)
 	if len(listed.Jobs) != 2 || listed.Jobs[0].ID != "second" || listed.Jobs[1].ID != "first" ||
 		listed.Jobs[1].Processed != n {
 		t.Errorf("jobs: %+v", listed)

@@ -24,7 +24,7 @@ import (
 )
 
 // mappers are what the service runs. Add yours.
-var mappers = mapper.Set(bank.AddCredit)
+var mappers = []mapper.AnyMapper{bank.AddCredit}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -138,7 +138,8 @@ func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine
 	if err != nil {
 		return nil, nil, open, err
 	}
-	engine, err := mapper.New(client, queues[0], &mapper.Options{Mappers: mappers, Logger: log, Queues: queues[1:]})
+	engine, err := mapper.NewEngine(client, queues[0], &mapper.EngineOptions{Mappers: mappers, Logger: log,
+		OtherQueues: queues[1:]})
 	if err != nil {
 		return nil, nil, open, err
 	}
@@ -147,11 +148,12 @@ func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine
 	if err != nil {
 		return nil, nil, open, err
 	}
-	jobs, err := jobsapi.New(engine, &jobsapi.Options{Allow: allow, Logger: log})
+	jobs, err := jobsapi.NewHandler(engine, &jobsapi.Options{Allow: allow, Logger: log})
 	if err != nil {
 		return nil, nil, open, err
 	}
-	pages := dashboard.New(engine, &dashboard.Options{Allow: allow, Logger: log, Logs: dashboard.CloudLogs(c.project)})
+	pages := dashboard.NewHandler(engine, &dashboard.Options{Allow: allow, Logger: log,
+		LogURL: dashboard.CloudLoggingURL(c.project)})
 	mux := http.NewServeMux()
 	mux.Handle("/mapper/", engine.Handler())                                   // Cloud Tasks
 	mux.Handle("/jobs", jobs)                                                  // operators
@@ -159,7 +161,7 @@ func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine
 	mux.Handle("/dashboard/", pages)                                           // operators, in a browser
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {}) // the process is up
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, r *http.Request) {
-		if err := engine.Ready(r.Context()); err != nil {
+		if err := engine.CheckReady(r.Context()); err != nil {
 			log.Warn("not ready", "error", err)
 			http.Error(w, "not ready: see the log", http.StatusServiceUnavailable)
 		}
@@ -175,13 +177,13 @@ func operators(c config, log *slog.Logger) (func(*http.Request) (string, error),
 		if err != nil {
 			return nil, err
 		}
-		return v.Allow, nil
+		return v.Authenticate, nil
 	case c.verified:
 		v, err := tasks.NewVerifier(c.url, c.operators, c.keysURL)
 		if err != nil {
 			return nil, err
 		}
-		return v.Allow, nil
+		return v.Authenticate, nil
 	case c.serviceAccount != "": // Cloud Run has verified the token
 		return tasks.Claimed, nil
 	}

@@ -67,11 +67,11 @@ func newSite(t *testing.T) *site {
 	s.emulator = emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0",
 		KeysAddr: "127.0.0.1:0"})
 	var err error
-	if s.client, err = s.emulator.Datastore(t.Context(), "data"); err != nil {
+	if s.client, err = s.emulator.DatastoreClient(t.Context(), "data"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.client.Close() })
-	if s.tasks, err = s.emulator.CloudTasks(t.Context()); err != nil {
+	if s.tasks, err = s.emulator.TasksClient(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.tasks.Close() })
@@ -217,7 +217,7 @@ func TestService(t *testing.T) {
 		`{"mapper": "add-credit"}`:            `"id" is empty`,
 		`{"id": "a", "mapper": "none"}`:       `unknown mapper "none"`,
 		`{"id": "a", "mapper": "add-credit"}`: "Query.Kind is empty",
-		`{"id": "a b", "mapper": "add-credit", "query": {"kind": "A"}}`:                     "StartOptions.ID",
+		`{"id": "a b", "mapper": "add-credit", "query": {"kind": "A"}}`:                     `\"id\"`,
 		`{"id": "a", "mapper": "add-credit", "query": {"kind": "A"}, "params": {"Sum": 1}}`: `unknown field "Sum"`,
 		`{"id": "a", "page": 5}`: `unknown field "page"`,
 		start + start:            "more than one JSON value",
@@ -252,14 +252,14 @@ func TestService(t *testing.T) {
 		t.Fatalf("start: %d %s", code, answer)
 	}
 	var status mapper.Status
-	for deadline := time.Now().Add(time.Minute); status.State != mapper.Succeeded; {
+	for deadline := time.Now().Add(time.Minute); status.State != mapper.StateSucceeded; {
 		if code, answer = s.send("GET", "/jobs/spring", admin, ""); code != 200 {
 			t.Fatalf("status: %d %s", code, answer)
 		}
 		if err := json.Unmarshal([]byte(answer), &status); err != nil {
 			t.Fatal(err)
 		}
-		if status.State.Ended() && status.State != mapper.Succeeded || time.Now().After(deadline) {
+		if status.State.Ended() && status.State != mapper.StateSucceeded || time.Now().After(deadline) {
 			t.Fatalf("status %s", answer)
 		}
 	}
@@ -312,8 +312,9 @@ func TestConfig(t *testing.T) {
 		"two queues": {[]string{"TASKS_QUEUE", "projects/p/locations/l/queues/q, projects/p/locations/l/queues/night",
 			"CREATE_QUEUES", "true", "MAX_INSTANCES", "5", "CONCURRENCY", "8", "REQUEST_TIMEOUT", "600"},
 			func(c config) bool {
-				return len(c.queues) == 2 && c.createQueues && c.service == tasks.Service{Instances: 5, Concurrency: 8,
-					Timeout: 10 * time.Minute, Queues: 2}
+				return len(c.queues) == 2 && c.createQueues && c.service == tasks.ServiceLimits{MaxInstances: 5,
+					Concurrency: 8,
+					Timeout:     10 * time.Minute, Queues: 2}
 			}},
 		"the database elsewhere": {[]string{"DATASTORE_PROJECT", "data"}, func(c config) bool {
 			return c.project == "p" && c.databaseProject == "data"
@@ -333,7 +334,7 @@ func TestConfig(t *testing.T) {
 		}},
 		"iap": {[]string{"IAP_AUDIENCE", "/projects/12/locations/europe-west1/services/credit", "OPERATORS", ""},
 			func(c config) bool {
-				return c.verified && len(c.operators) == 0 && c.iapAudience != ""
+				return c.verified && c.operators[0] == tasks.AnyAccount && c.iapAudience != ""
 			}},
 		"iap, a region": {[]string{"IAP_AUDIENCE", "/projects/12/regions/europe-west1/backendServices/34", "OPERATORS",
 			""}, func(c config) bool {

@@ -21,6 +21,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/examples/internal/bank"
 	"github.com/scattermap/scattermap/internal/forge"
+	"github.com/scattermap/scattermap/tasks"
 )
 
 // A gate is the service in this process, with forgers that sign as Google does. Its queue is
@@ -45,7 +46,7 @@ func newGate(t *testing.T, iap bool) *gate {
 	g := &gate{T: t, google: forge.OIDC(t), proxy: forge.IAP(t)}
 	g.emulator = emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
 	var err error
-	if g.client, err = g.emulator.Datastore(t.Context(), "test"); err != nil {
+	if g.client, err = g.emulator.DatastoreClient(t.Context(), "test"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { g.client.Close() })
@@ -71,7 +72,7 @@ func newGate(t *testing.T, iap bool) *gate {
 		t.Fatal(err)
 	}
 	g.handler = handler
-	tasks, err := g.emulator.CloudTasks(t.Context())
+	tasks, err := g.emulator.TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +101,7 @@ type state struct {
 
 func (g *gate) state() (s state) {
 	g.Helper()
-	tasks, err := g.emulator.CloudTasks(g.Context())
+	tasks, err := g.emulator.TasksClient(g.Context())
 	if err != nil {
 		g.Fatal(err)
 	}
@@ -230,7 +231,8 @@ func TestProofs(t *testing.T) {
 				t.Errorf("resume: %d %s", code, answer)
 			}
 			if code, answer := g.send("POST", "/jobs",
-				strings.Replace(spring, `"id": "spring"`, `"id": "summer", "beside": true`, 1), admin); code != 200 {
+				strings.Replace(spring, `"id": "spring"`, `"id": "summer", "allow_overlap": true`, 1),
+				admin); code != 200 {
 				t.Errorf("start: %d %s", code, answer)
 			}
 			if code, _ := g.send("POST", "/mapper/revive", "", queue); code != 200 {
@@ -275,7 +277,7 @@ func pathOf(t *testing.T, task *cloudtaskspb.Task) string {
 func TestEverybodyBehindProxy(t *testing.T) {
 	proxy := forge.IAP(t)
 	allow, err := operators(config{verified: true, serviceAccount: robot, iapAudience: theAudience,
-		iapKeysURL: proxy.Keys()}, slog.New(slog.DiscardHandler))
+		operators: []string{tasks.AnyAccount}, iapKeysURL: proxy.Keys()}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,8 @@ func newQueues(
 ) (all []*tasks.Queue, err error) {
 	for _, name := range c.queues {
 		queue, err := tasks.NewQueue(client, name, c.url+"/mapper/", &tasks.Options{
-			ServiceAccount: c.serviceAccount, Audience: c.audience(), Unverified: !c.verified, KeysURL: c.keysURL,
+			ServiceAccount: c.serviceAccount, Audience: c.audience(), InsecureSkipVerify: !c.verified,
+			KeysURL: c.keysURL,
 		})
 		if err != nil {
 			return nil, err
@@ -43,14 +44,14 @@ const checkTime = 10 * time.Second
 
 // checkQueues says in the log what contradicts each other in the settings of the queues and of the
 // service. It is nothing that keeps the service from serving.
-func checkQueues(ctx context.Context, queues []*tasks.Queue, s tasks.Service, log *slog.Logger) {
+func checkQueues(ctx context.Context, queues []*tasks.Queue, s tasks.ServiceLimits, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
 	atOnce := 0
 	for _, queue := range queues {
-		n, _ := queue.Concurrency(ctx) // what can't be read is an error of Check
+		n, _ := queue.MaxConcurrent(ctx) // what can't be read is an error of Check
 		atOnce += n
-		if err := queue.Check(ctx, s); err != nil {
+		if err := queue.CheckSettings(ctx, s); err != nil {
 			for line := range strings.Lines(err.Error()) {
 				log.Warn("the queue's settings", "queue", queue.Name(), "problem", strings.TrimSpace(line))
 			}

@@ -64,10 +64,10 @@ func TestLateCleanUp(t *testing.T) {
 		return job
 	}
 	first := start()
-	if s, err := first.Wait(t.Context()); err != nil || s.State != mapper.Succeeded {
+	if s, err := first.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded {
 		t.Fatalf("%+v, %v", s, err)
 	}
-	if err := first.CleanUp(t.Context(), &mapper.CleanUpOptions{Job: true}); err != nil {
+	if err := first.CleanUp(t.Context(), &mapper.CleanUpOptions{IncludeJob: true}); err != nil {
 		t.Fatal(err)
 	}
 	answer := <-stop
@@ -85,7 +85,7 @@ func TestLateCleanUp(t *testing.T) {
 	}
 	f.signal(0, syscall.SIGCONT)
 	s, err := second.Wait(t.Context())
-	if err != nil || s.State != mapper.Succeeded || s.Processed != n || s.Counters["credited"] != n {
+	if err != nil || s.State != mapper.StateSucceeded || s.Processed != n || s.Counters["credited"] != n {
 		t.Errorf("%+v, %v", s, err)
 	}
 	latency.Pause()
@@ -101,7 +101,7 @@ func TestLateCleanUp(t *testing.T) {
 // endCleanUp has the sweeps of a job that is being cleaned up come at once, until it is gone.
 func (f *fleet) endCleanUp(e *emulator.Emulator, job *mapper.Job) {
 	f.Helper()
-	client, err := e.CloudTasks(f.Context())
+	client, err := e.TasksClient(f.Context())
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func TestTelemetry(t *testing.T) {
 	}))
 	defer collector.Close()
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
-	client, err := e.Datastore(t.Context(), "test")
+	client, err := e.DatastoreClient(t.Context(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestTelemetry(t *testing.T) {
 	if _, err := client.Put(t.Context(), datastore.NameKey("Account", "a", nil), &bank.Account{}); err != nil {
 		t.Fatal(err)
 	}
-	tasks, err := e.CloudTasks(t.Context())
+	tasks, err := e.TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -102,7 +102,7 @@ func TestDisorder(t *testing.T) {
 func TestForeignClient(t *testing.T) {
 	e := emulator.ForTest(t, nil)
 	_, err := OpenStore(t.Context(), 20, func(...option.ClientOption) (*datastore.Client, error) {
-		return e.Datastore(t.Context(), "test")
+		return e.DatastoreClient(t.Context(), "test")
 	})
 	if err == nil || !strings.Contains(err.Error(), "has to be made with the options that it is given") {
 		t.Errorf("%v", err)

@@ -21,7 +21,7 @@ import (
 )
 
 // touch writes each comment.
-var touch = mapper.Update("touch", func(_ context.Context, c *mapper.Entity[Comment], _ mapper.None) error {
+var touch = mapper.Update("touch", func(_ context.Context, c *mapper.Entity[Comment], _ mapper.NoParams) error {
 	c.Value.Edits++
 	return nil
 })
@@ -34,7 +34,7 @@ func TestJobs(t *testing.T) {
 		e := emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(
 			http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))})
 		s := openStore(t, func(opts ...option.ClientOption) (*datastore.Client, error) {
-			return e.Datastore(t.Context(), "test", append(opts, mapper.WithVersions())...)
+			return e.DatastoreClient(t.Context(), "test", append(opts, mapper.ClientOption())...)
 		})
 		s.router.now = func() time.Time { return time.Now().AddDate(30, 0, 0) }
 		engine := engineOn(t, e, s.Client)
@@ -51,11 +51,11 @@ func TestJobs(t *testing.T) {
 		for _, q := range []mapper.Query{{Kind: plainKind}, {Kind: plainKind,
 			Filters: []mapper.Filter{{Property: "Status", Op: "=", Value: ""}}}} {
 			const want = "can't be ordered by __scatter__"
-			job, err := touch.Start(t.Context(), engine, q, mapper.None{}, nil)
+			job, err := touch.Start(t.Context(), engine, q, mapper.NoParams{}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Failed ||
+			if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateFailed ||
 				!strings.Contains(s.Error, want) {
 				t.Errorf("a job over comments: %+v, %v, want it to fail with %q", s, err, want)
 			}
@@ -64,11 +64,11 @@ func TestJobs(t *testing.T) {
 				t.Errorf("splits of comments: %v, want InvalidArgument with %q", err, want)
 			}
 		}
-		job, err := touch.Start(t.Context(), engine, mapper.Query{Kind: "Note"}, mapper.None{}, nil)
+		job, err := touch.Start(t.Context(), engine, mapper.Query{Kind: "Note"}, mapper.NoParams{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Succeeded {
+		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded {
 			t.Errorf("a job over another kind: %+v, %v", s, err)
 		}
 		e.Reset()
@@ -79,7 +79,7 @@ func TestJobs(t *testing.T) {
 // engineOn returns an engine with the client of a store.
 func engineOn(t *testing.T, e *emulator.Emulator, client *datastore.Client) *mapper.Engine {
 	t.Helper()
-	taskClient, err := e.CloudTasks(t.Context())
+	taskClient, err := e.TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,11 +90,11 @@ func engineOn(t *testing.T, e *emulator.Emulator, client *datastore.Client) *map
 		t.Fatal(err)
 	}
 	queue, err := tasks.NewQueue(taskClient, location+"/queues/jobs", "http://worker/mapper/",
-		&tasks.Options{Unverified: true})
+		&tasks.Options{InsecureSkipVerify: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: mapper.Set(touch),
+	engine, err := mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{touch},
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)

@@ -45,14 +45,14 @@ func openStore(t *testing.T, open ...Open) *Store {
 func opener(t *testing.T, e *emulator.Emulator, interceptors ...grpc.UnaryClientInterceptor) Open {
 	return func(opts ...option.ClientOption) (*datastore.Client, error) {
 		opts = append(opts, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(interceptors...)))
-		return e.Datastore(t.Context(), "test", opts...)
+		return e.DatastoreClient(t.Context(), "test", opts...)
 	}
 }
 
 // plainClient returns a client of another, empty Datastore.
 func plainClient(t *testing.T) *datastore.Client {
 	t.Helper()
-	client, err := emulator.ForTest(t, nil).Datastore(t.Context(), "test")
+	client, err := emulator.ForTest(t, nil).DatastoreClient(t.Context(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}

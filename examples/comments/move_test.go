@@ -18,9 +18,9 @@ import (
 
 // inWorld runs a test on a store whose comments can be moved. Its clock is 30 years ahead of the
 // test's, which is in 2000.
-func inWorld(t *testing.T, o *mappertest.Options, test func(t *testing.T, w *mappertest.World, s *Store)) {
+func inWorld(t *testing.T, o *mappertest.Options, test func(t *testing.T, w *mappertest.Env, s *Store)) {
 	t.Helper()
-	mappertest.Run(t, mapper.Set(reshard, count), o, func(t *testing.T, w *mappertest.World) {
+	mappertest.Run(t, []mapper.AnyMapper{reshard, count}, o, func(t *testing.T, w *mappertest.Env) {
 		s := openStore(t, w.NewClient)
 		s.router.now = func() time.Time { return time.Now().AddDate(30, 0, 0) }
 		test(t, w, s)
@@ -33,7 +33,7 @@ func TestReshardUnderFaults(t *testing.T) {
 	first := testflag.Seed(t)
 	for i := range uint64(3) {
 		t.Run(fmt.Sprint("seed ", first+i), func(t *testing.T) {
-			inWorld(t, &mappertest.Options{Seed: first + i}, func(t *testing.T, w *mappertest.World, s *Store) {
+			inWorld(t, &mappertest.Options{Seed: first + i}, func(t *testing.T, w *mappertest.Env, s *Store) {
 				l := newLoad(s)
 				l.refused = func(err error) bool { // it has given up
 					return !errors.Is(err, errDiffers) && again(err)
@@ -41,11 +41,11 @@ func TestReshardUnderFaults(t *testing.T) {
 				if err := l.fill(t.Context(), 800); err != nil {
 					t.Fatal(err)
 				}
-				w.Trouble()
+				w.ResumeFaults()
 				for _, shards := range []int{32, 20} {
 					underLoad(t, w, l, shards)
 				}
-				w.Calm()
+				w.PauseFaults()
 				if _, err := l.check(t.Context()); err != nil {
 					t.Error(err)
 				}
@@ -63,7 +63,7 @@ func TestReshardUnderFaults(t *testing.T) {
 
 // underLoad moves the comments under a load. Whoever moves them is killed now and then, and
 // somebody goes on.
-func underLoad(t *testing.T, w *mappertest.World, l *load, shards int) {
+func underLoad(t *testing.T, w *mappertest.Env, l *load, shards int) {
 	moved := make(chan struct{})
 	var group sync.WaitGroup
 	for range 5 {
@@ -91,7 +91,7 @@ func underLoad(t *testing.T, w *mappertest.World, l *load, shards int) {
 // TestMoved has comments be read, edited and deleted by their IDs alone after moves into other
 // numbers of shards: IDs name the shards of the time at which they were drawn.
 func TestMoved(t *testing.T) {
-	inWorld(t, nil, func(t *testing.T, w *mappertest.World, s *Store) {
+	inWorld(t, nil, func(t *testing.T, w *mappertest.Env, s *Store) {
 		var keys []*datastore.Key
 		insert := func() {
 			for block := range int64(64) {
@@ -139,7 +139,7 @@ func TestMoved(t *testing.T) {
 // TestOnTheWay stops a move in its middle: each comment is read, edited and deleted, wherever it
 // is, and is in one shard then; and pages go on over a move.
 func TestOnTheWay(t *testing.T) {
-	inWorld(t, nil, func(t *testing.T, w *mappertest.World, s *Store) {
+	inWorld(t, nil, func(t *testing.T, w *mappertest.Env, s *Store) {
 		var keys []*datastore.Key
 		for i := range 200 {
 			key, err := s.Put(t.Context(), plain(0), &Comment{Order: someOrder(i), Status: statuses[i%3],
@@ -227,7 +227,7 @@ func countIn(t *testing.T, client *datastore.Client, shards int) (stored int) {
 // TestLateWriter has a writer stand still between its reads and its commit while comments are
 // moved: the commit is refused, and the store tries again under the new layout.
 func TestLateWriter(t *testing.T) {
-	inWorld(t, nil, func(t *testing.T, w *mappertest.World, s *Store) {
+	inWorld(t, nil, func(t *testing.T, w *mappertest.Env, s *Store) {
 		order := int64(25 * ordersAShard) // shard 5 of 20, and 25 of 32
 		key, err := s.Put(t.Context(), plain(0), &Comment{Order: order, Text: "first"})
 		if err != nil {
@@ -273,7 +273,7 @@ func TestLateWriter(t *testing.T) {
 // TestIdle has nobody write for days: comments are read as they were, by all shards and by their
 // IDs.
 func TestIdle(t *testing.T) {
-	inWorld(t, nil, func(t *testing.T, w *mappertest.World, s *Store) {
+	inWorld(t, nil, func(t *testing.T, w *mappertest.Env, s *Store) {
 		key, err := s.Put(t.Context(), plain(0), &Comment{Order: 7})
 		if err != nil {
 			t.Fatal(err)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -29,7 +28,7 @@ var reshard = mapper.Update("reshard", func(_ context.Context, c *mapper.Entity[
 	c.PutStored(datastore.IDKey(kindOf(shardOf(c.Value.Order, m.To), m.To), c.Key.ID, nil), c.Stored())
 	c.Delete(c.Key)
 	return nil
-}).OnDone(func(_ context.Context, d *mapper.Done, m Move) error {
+}).WithFinalizer(func(_ context.Context, d *mapper.Completion, m Move) error {
 	if d.Status.Failures > 0 {
 		return nil // a retry comes here again
 	}
@@ -39,10 +38,10 @@ var reshard = mapper.Update("reshard", func(_ context.Context, c *mapper.Entity[
 })
 
 // count counts the comments of each order, over all logical shards.
-var count = mapper.Visit("count", func(_ context.Context, c *mapper.Entity[Comment], _ mapper.None) error {
+var count = mapper.Visit("count", func(_ context.Context, c *mapper.Entity[Comment], _ mapper.NoParams) error {
 	c.Count("comments", 1)
 	c.Count("edits", c.Value.Edits)
-	c.Max("edits", c.Value.Edits)
+	c.CountMax("edits", c.Value.Edits)
 	return nil
 })
 
@@ -72,8 +71,5 @@ func (s *Store) Reshard(ctx context.Context, e *mapper.Engine, shards int) error
 	if err != nil {
 		return err
 	}
-	if status.State != mapper.Succeeded {
-		return errors.New("job " + job.ID + " is " + string(status.State) + ": " + status.Error)
-	}
-	return nil
+	return status.Err()
 }

@@ -35,7 +35,7 @@ func runProgram(ctx context.Context, c config, stdout io.Writer) error {
 	for i := range c.databases {
 		on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Database: fmt.Sprintf("comments-%d", i),
 			Workers: c.Workers,
-			Mappers: mapper.Set(reshard, count), Indexes: indexYAML(c.from, c.to)})
+			Mappers: []mapper.AnyMapper{reshard, count}, Indexes: indexYAML(c.from, c.to)})
 		if err != nil {
 			return err
 		}
@@ -138,18 +138,20 @@ func (r *result) look(ctx context.Context, client *datastore.Client, e *mapper.E
 			sum += int64(len(keys))
 		}
 	}
-	job, err := count.Start(ctx, e, mapper.Query{Kinds: kindsOf(r.To)}, mapper.None{},
+	job, err := count.Start(ctx, e, mapper.Query{Kinds: kindsOf(r.To)}, mapper.NoParams{},
 		&mapper.StartOptions{AllowEmpty: true})
 	if err != nil {
 		return err
 	}
 	status, err := job.Wait(ctx)
+	if err == nil {
+		err = status.Err()
+	}
 	if err != nil {
 		return err
 	}
-	if status.State != mapper.Succeeded || status.Counters["comments"] != sum {
-		return fmt.Errorf("job %s is %s and counts %d comments, want %d: %s", job.ID, status.State,
-			status.Counters["comments"], sum, status.Error)
+	if status.Counters["comments"] != sum {
+		return fmt.Errorf("job %s counts %d comments, want %d", job.ID, status.Counters["comments"], sum)
 	}
 	r.MostEdits = max(r.MostEdits, status.Counters["max(edits)"])
 	return nil

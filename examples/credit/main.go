@@ -107,7 +107,7 @@ func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 	job, err := bank.AddCredit.Start(ctx, on.Engine, mapper.Query{Kind: "Account"}, bank.Credit{Amount: c.amount},
 		&mapper.StartOptions{
 			AllowEmpty: true, // -accounts can be 0
-			ID:         "spring-credit", PageSize: c.Page, Workers: c.Workers,
+			ID:         "spring-credit", PageSize: c.Page, ExpectedWorkers: c.Workers,
 		})
 	if err != nil {
 		return err
@@ -125,7 +125,7 @@ func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 	r := bank.Result{
 		State: status.State, Entities: after.Accounts, Processed: status.Processed, Failures: status.Failures,
 		SumBefore: before.Sum, SumAfter: after.Sum,
-		Tasks: status.Tasks, Pages: status.Pages, Depth: status.Depth, Seconds: took.Seconds(),
+		Tasks: status.Tasks, Pages: status.Pages, Depth: status.MaxDepth, Seconds: took.Seconds(),
 		Reads: cost.Reads, Writes: cost.Writes,
 	}
 	if c.JSON {

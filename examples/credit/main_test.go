@@ -41,7 +41,7 @@ func check(t *testing.T, n int64, r bank.Result, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.State != mapper.Succeeded || r.Entities != n || r.Processed != n || r.SumAfter-r.SumBefore != 10*n ||
+	if r.State != mapper.StateSucceeded || r.Entities != n || r.Processed != n || r.SumAfter-r.SumBefore != 10*n ||
 		r.Failures != 0 {
 		t.Errorf("%d accounts: %+v", n, r)
 	}

@@ -32,7 +32,7 @@ type config struct {
 	overlap       string
 }
 
-var overlaps = []string{string(mapper.SkipTick), string(mapper.QueueTick), string(mapper.ReplaceRun)}
+var overlaps = []string{string(mapper.OverlapSkip), string(mapper.OverlapQueue), string(mapper.OverlapReplace)}
 
 func main() {
 	command.Main("cron", func(ctx context.Context, args []string) error {

@@ -60,10 +60,10 @@ func newRenew(pay func(ctx context.Context, night time.Time) error) *mapper.Mapp
 		s.Value.Renewals++
 		s.Count("renewed/"+s.Value.Country, 1)
 		s.Count("cents/"+s.Value.Country, s.Value.Cents)
-		s.Min(s.Value.Country, s.Value.Cents)
-		s.Max(s.Value.Country, s.Value.Cents)
+		s.CountMin(s.Value.Country, s.Value.Cents)
+		s.CountMax(s.Value.Country, s.Value.Cents)
 		return nil
-	}).OnDone(func(_ context.Context, d *mapper.Done, night time.Time) error {
+	}).WithFinalizer(func(_ context.Context, d *mapper.Completion, night time.Time) error {
 		day, of := Day{Night: night}, d.Status.Counters
 		for name, n := range of {
 			if country, ok := strings.CutPrefix(name, "renewed/"); ok {
@@ -133,14 +133,14 @@ func (s *service) nightly(w http.ResponseWriter, r *http.Request) {
 	ticked, err := s.schedule.Tick(r.Context(), s.engine, at, dueIn(at), at, &options)
 	if err != nil {
 		status := http.StatusServiceUnavailable
-		if errors.Is(err, mapper.ErrArguments) {
+		if errors.Is(err, mapper.ErrInvalidArgument) {
 			status = http.StatusBadRequest
 		}
 		http.Error(w, err.Error(), status)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(answer{ticked.Outcome, ticked.Job.ID})
+	_ = json.NewEncoder(w).Encode(answer{string(ticked.Outcome), ticked.Job.ID})
 }
 
 // An answer says what became of a tick.

@@ -75,8 +75,8 @@ var rewrite = mapper.Update("rewrite-remainders", func(_ context.Context, o *map
 })
 
 // newSend returns the mapper that sends the pending orders: what takes the place of a battery.
-func newSend(send func(ctx context.Context, order *datastore.Key) error) *mapper.Mapper[mapper.None] {
-	return mapper.Update("send-orders", func(ctx context.Context, o *mapper.Entity[Order], _ mapper.None) error {
+func newSend(send func(ctx context.Context, order *datastore.Key) error) *mapper.Mapper[mapper.NoParams] {
+	return mapper.Update("send-orders", func(ctx context.Context, o *mapper.Entity[Order], _ mapper.NoParams) error {
 		if err := send(ctx, o.Key); err != nil {
 			return err
 		}

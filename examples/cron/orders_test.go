@@ -108,7 +108,7 @@ type floor struct {
 }
 
 func newFloor(t *testing.T, orders int) *floor {
-	client, err := emulator.ForTest(t, nil).Datastore(t.Context(), "test")
+	client, err := emulator.ForTest(t, nil).DatastoreClient(t.Context(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,19 +247,20 @@ func TestJobCancelled(t *testing.T) {
 			shipped[key.Encode()] = true
 			return nil
 		})
-		mappertest.Run(t, mapper.Set(job), &mappertest.Options{Workers: 1}, func(t *testing.T, w *mappertest.World) {
-			f = &floor{T: t, client: w.Client}
-			f.must(addOrders(t.Context(), w.Client, 0, 200))
-			j, err := job.Start(t.Context(), w.Engine, pendingOrders, mapper.None{},
-				&mapper.StartOptions{PageSize: pageSize})
-			f.must(err)
-			_, err = finished(t.Context(), j)
-			f.must(err)
-			if len(shipped) != pageSize {
-				t.Errorf("%d orders were shipped, want the page of %d", len(shipped), pageSize)
-			}
-			f.wantStatus(pageSize/2, 200, deleted)
-		})
+		mappertest.Run(t, []mapper.AnyMapper{job}, &mappertest.Options{Workers: 1},
+			func(t *testing.T, w *mappertest.Env) {
+				f = &floor{T: t, client: w.Client}
+				f.must(addOrders(t.Context(), w.Client, 0, 200))
+				j, err := job.Start(t.Context(), w.Engine, pendingOrders, mapper.NoParams{},
+					&mapper.StartOptions{PageSize: pageSize})
+				f.must(err)
+				_, err = finished(t.Context(), j)
+				f.must(err)
+				if len(shipped) != pageSize {
+					t.Errorf("%d orders were shipped, want the page of %d", len(shipped), pageSize)
+				}
+				f.wantStatus(pageSize/2, 200, deleted)
+			})
 	}
 }
 
@@ -344,7 +345,7 @@ func TestRelieved(t *testing.T) {
 // TestRewrite has the job rewrite the remainders of orders that are pending, and of some that come
 // meanwhile. Only the orders whose remainder is another one by 8 are written.
 func TestRewrite(t *testing.T) {
-	mappertest.Run(t, mapper.Set(rewrite), nil, func(t *testing.T, w *mappertest.World) {
+	mappertest.Run(t, []mapper.AnyMapper{rewrite}, nil, func(t *testing.T, w *mappertest.Env) {
 		f, ctx := &floor{T: t, client: w.Client}, t.Context()
 		f.must(retireOld(ctx, w.Client))
 		f.turn(startBattery(ctx, w.Client, 4, true))
@@ -464,7 +465,7 @@ func (f *floor) rewriteByHand(n int) {
 func TestForms(t *testing.T) {
 	for _, stored := range []bool{true, false} {
 		e := emulator.ForTest(t, nil)
-		client, err := e.Datastore(t.Context(), "test")
+		client, err := e.DatastoreClient(t.Context(), "test")
 		if err != nil {
 			t.Fatal(err)
 		}

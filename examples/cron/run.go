@@ -46,7 +46,7 @@ func run(ctx context.Context, c config, stdout io.Writer) error {
 	defer closing()
 	sending := newSend(warehouse.send)
 	on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Workers: c.Workers, Keys: true,
-		Mappers: mapper.Set(renew, rewrite, sending), Schedules: []mapper.ScheduleDefinition{s.schedule}})
+		Mappers: []mapper.AnyMapper{renew, rewrite, sending}, Schedules: []mapper.AnySchedule{s.schedule}})
 	if err != nil {
 		return err
 	}
@@ -172,14 +172,14 @@ func (sc scheduler) nights(ctx context.Context, c config, s service, slow chan s
 		if i <= 1 {
 			close(slow)
 		}
-		if became == mapper.TickSkipped {
+		if became == string(mapper.TickSkipped) {
 			night = firstNight // whose run it was skipped for
 		}
 		if err := s.await(ctx, night); err != nil {
 			return r, fmt.Errorf("night %d: %w", i+1, err)
 		}
 	}
-	jobs, _, err := s.engine.Jobs(ctx, &mapper.JobsOptions{Mapper: "renew"}, "")
+	jobs, _, err := s.engine.JobsPage(ctx, &mapper.JobsOptions{Mapper: "renew"}, "")
 	if err != nil {
 		return r, err
 	}
@@ -217,9 +217,9 @@ func (sc scheduler) callAtOnce(ctx context.Context, night time.Time) (string, er
 // await waits for the run of a night.
 func (s service) await(ctx context.Context, night time.Time) error {
 	for {
-		job, err := s.engine.Job(s.schedule.RunID(night)).Wait(ctx)
-		if err == nil && job.State != mapper.Succeeded {
-			err = fmt.Errorf("job %s is %s: %s", job.ID, job.State, job.Error)
+		job, err := s.engine.Job(s.schedule.JobID(night)).Wait(ctx)
+		if err == nil {
+			err = job.Err()
 		}
 		if !errors.Is(err, mapper.ErrNoSuchJob) {
 			return err
@@ -249,12 +249,12 @@ func renewals(n int, nights []int) (times int64) {
 func (r *result) mayHave(n int) []int64 {
 	var nights []int
 	for i, became := range r.Became {
-		if became != mapper.TickSkipped {
+		if became != string(mapper.TickSkipped) {
 			nights = append(nights, i)
 		}
 	}
 	all := []int64{renewals(n, nights)}
-	if r.Overlap == string(mapper.ReplaceRun) && r.Nights > 1 {
+	if r.Overlap == string(mapper.OverlapReplace) && r.Nights > 1 {
 		all = append(all, renewals(n, nights[1:]))
 	}
 	return all
@@ -270,7 +270,7 @@ func check(ctx context.Context, client *datastore.Client, c config, r *result) e
 	}
 	last := firstNight // that had a run
 	for i, became := range r.Became {
-		if became != mapper.TickSkipped {
+		if became != string(mapper.TickSkipped) {
 			last = firstNight.Add(time.Duration(i) * 24 * time.Hour)
 		}
 	}

@@ -48,7 +48,7 @@ type takeover struct {
 	on      *cloud.Cloud
 	c       config
 	send    func(ctx context.Context, order *datastore.Key) error
-	sending *mapper.Mapper[mapper.None]
+	sending *mapper.Mapper[mapper.NoParams]
 	r       ordersResult
 	next    int // order to write
 }
@@ -56,7 +56,7 @@ type takeover struct {
 // sendOrders has all orders sent, each once, while the work goes from the old cron to a battery of
 // 4, of 8, to the other form, and to a job.
 func sendOrders(
-	ctx context.Context, on *cloud.Cloud, c config, sending *mapper.Mapper[mapper.None], w *warehouse, s sender,
+	ctx context.Context, on *cloud.Cloud, c config, sending *mapper.Mapper[mapper.NoParams], w *warehouse, s sender,
 ) (ordersResult, error) {
 	t := takeover{on: on, c: c, send: s.send, sending: sending, r: ordersResult{Orders: c.orders}}
 	for _, step := range []func(context.Context) error{t.byOldCron, t.byRemainder, t.rewrite, t.byRemainderAgain,
@@ -165,7 +165,7 @@ func (t *takeover) rewrite(ctx context.Context) error {
 	cost := t.on.Usage().Sub(used)
 	t.r.Rewrite.Orders, t.r.Rewrite.Changed = status.Processed, status.Written
 	t.r.Rewrite.Reads, t.r.Rewrite.Writes, t.r.Rewrite.Dollars = cost.Reads, cost.Writes,
-		billing.NAM5.Cost(billing.Usage{Reads: cost.Reads, Writes: cost.Writes})
+		billing.NAM5.Dollars(billing.Usage{Reads: cost.Reads, Writes: cost.Writes})
 	return endRewrite(ctx, t.on.Client, 8)
 }
 
@@ -219,7 +219,7 @@ func (t *takeover) byJob(ctx context.Context) error {
 	if _, err := startBattery(ctx, t.on.Client, 1, false); err != nil {
 		return err
 	}
-	job, err := t.sending.Start(ctx, t.on.Engine, pendingOrders, mapper.None{},
+	job, err := t.sending.Start(ctx, t.on.Engine, pendingOrders, mapper.NoParams{},
 		&mapper.StartOptions{ID: "send-orders", PageSize: t.c.Page, AllowEmpty: true})
 	if err != nil {
 		return err
@@ -231,8 +231,8 @@ func (t *takeover) byJob(ctx context.Context) error {
 // finished waits for a job, and returns an error if it has not succeeded.
 func finished(ctx context.Context, job *mapper.Job) (*mapper.Status, error) {
 	status, err := job.Wait(ctx)
-	if err == nil && status.State != mapper.Succeeded {
-		err = fmt.Errorf("job %s is %s: %s", job.ID, status.State, status.Error)
+	if err == nil {
+		err = status.Err()
 	}
 	return status, err
 }

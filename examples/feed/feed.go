@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -186,15 +187,14 @@ type feeds struct {
 	exports []*export.Export[Generation]
 }
 
-func newFeeds(bucket *blob.Bucket, maxBytes int64) feeds {
-	return feeds{bucket, []*export.Export[Generation]{
-		export.New("merchants", bucket, merchantOf, kinds[0].options(maxBytes)),
-		export.New("services", bucket, serviceOf, kinds[1].options(maxBytes)),
-		export.New("availability", bucket, slotOf, kinds[2].options(maxBytes)),
-	}}
+func newFeeds(bucket *blob.Bucket, maxBytes int64) (feeds, error) {
+	merchants, err := export.New("merchants", bucket, merchantOf, kinds[0].options(maxBytes))
+	services, bad := export.New("services", bucket, serviceOf, kinds[1].options(maxBytes))
+	slots, worse := export.New("availability", bucket, slotOf, kinds[2].options(maxBytes))
+	return feeds{bucket, []*export.Export[Generation]{merchants, services, slots}}, errors.Join(err, bad, worse)
 }
 
-func (f feeds) mappers() (all []mapper.Definition) {
+func (f feeds) mappers() (all []mapper.AnyMapper) {
 	for _, x := range f.exports {
 		all = append(all, x.Mappers()...)
 	}

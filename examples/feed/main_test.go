@@ -264,11 +264,14 @@ func TestGoogle(t *testing.T) {
 
 // inBubble runs a test with a region in a bubble, whose database has some merchants.
 func inBubble(t *testing.T, merchants int, maxBytes int64, o *mappertest.Options,
-	test func(t *testing.T, w *mappertest.World, r *region, bucket *blob.Bucket)) {
+	test func(t *testing.T, w *mappertest.Env, r *region, bucket *blob.Bucket)) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
-	all := newFeeds(bucket, maxBytes)
-	mappertest.Run(t, all.mappers(), o, func(t *testing.T, w *mappertest.World) {
+	all, err := newFeeds(bucket, maxBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mappertest.Run(t, all.mappers(), o, func(t *testing.T, w *mappertest.Env) {
 		if err := fill(t.Context(), w.Client, config{merchants: merchants, regions: 1}, 0, time.Now()); err != nil {
 			t.Fatal(err)
 		}
@@ -306,8 +309,8 @@ func TestLateRegion(t *testing.T) {
 		"after a week":                  {true, 0, 8 * 24 * time.Hour, 0, gone},
 	} {
 		t.Run(what, func(t *testing.T) {
-			inBubble(t, 3, maxShardBytes, &mappertest.Options{PointInTime: test.recovery},
-				func(t *testing.T, w *mappertest.World, r *region, bucket *blob.Bucket) {
+			inBubble(t, 3, maxShardBytes, &mappertest.Options{PointInTimeRecovery: test.recovery},
+				func(t *testing.T, w *mappertest.Env, r *region, bucket *blob.Bucket) {
 					at := time.Now().Truncate(time.Minute).Add(time.Minute + time.Duration(test.second)*time.Second)
 					time.Sleep(time.Until(at) + time.Second)
 					set := newFeedSet(at)
@@ -388,7 +391,7 @@ func copied(t *testing.T, bucket *blob.Bucket) string {
 // TestOutlasted has a region take longer to read than the database keeps the time: it fails, and
 // says why; no region writes a shard. Feeds of a new time, with new nonces, are the way out.
 func TestOutlasted(t *testing.T) {
-	inBubble(t, 20, maxShardBytes, nil, func(t *testing.T, w *mappertest.World, r *region, bucket *blob.Bucket) {
+	inBubble(t, 20, maxShardBytes, nil, func(t *testing.T, w *mappertest.Env, r *region, bucket *blob.Bucket) {
 		time.Sleep(time.Second)
 		set := newFeedSet(time.Now().Truncate(time.Second))
 		time.Sleep(time.Second)
@@ -474,7 +477,7 @@ func TestBalanced(t *testing.T) {
 	const most = 200_000
 	seed := testflag.Seed(t)
 	inBubble(t, 1_000, most, &mappertest.Options{Seed: seed, Workers: 30},
-		func(t *testing.T, w *mappertest.World, r *region, bucket *blob.Bucket) {
+		func(t *testing.T, w *mappertest.Env, r *region, bucket *blob.Bucket) {
 			set := newFeedSet(time.Now().Add(time.Second).Truncate(time.Second))
 			time.Sleep(2 * time.Second)
 			x, ctx := r.all.exports[2], t.Context()
@@ -488,9 +491,9 @@ func TestBalanced(t *testing.T) {
 			}
 			inTrouble := func(f func() error) {
 				t.Helper()
-				w.Trouble()
+				w.ResumeFaults()
 				err := f()
-				w.Calm()
+				w.PauseFaults()
 				if err != nil { // a call of ours has failed
 					err = f()
 				}

@@ -160,7 +160,9 @@ func openRegion(ctx context.Context, c config, dir string, i int) (*region, erro
 	if err != nil {
 		return nil, err
 	}
-	r.all = newFeeds(bucket, c.maxBytes)
+	if r.all, err = newFeeds(bucket, c.maxBytes); err != nil {
+		return nil, errors.Join(err, bucket.Close())
+	}
 	r.on, err = cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Workers: c.Workers, Mappers: r.all.mappers()})
 	if err != nil {
 		return nil, errors.Join(err, bucket.Close())
@@ -251,7 +253,7 @@ func discard(ctx context.Context, regions []*region) error {
 				continue
 			}
 			job := run.Jobs()[0]
-			if err := job.Abort(ctx); err != nil && !errors.Is(err, mapper.ErrState) {
+			if err := job.Abort(ctx); err != nil && !errors.Is(err, mapper.ErrWrongState) {
 				return err
 			}
 			if _, err := job.Wait(ctx); err != nil {

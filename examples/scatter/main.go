@@ -65,7 +65,7 @@ func run(ctx context.Context, c config, stdout io.Writer) error {
 		return err
 	}
 	defer e.Close()
-	client, err := e.Datastore(ctx, "scattermap-example")
+	client, err := e.DatastoreClient(ctx, "scattermap-example")
 	if err != nil {
 		return err
 	}

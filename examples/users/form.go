@@ -78,7 +78,7 @@ var forms = []form{
 // runForm writes the users, runs the job, and reads the users back.
 func runForm(ctx context.Context, c config, f form) (o outcome, err error) {
 	on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Workers: c.Workers, Latency: c.latency,
-		Mappers: mapper.Set(checkUser)})
+		Mappers: []mapper.AnyMapper{checkUser}})
 	if err != nil {
 		return o, err
 	}
@@ -89,22 +89,22 @@ func runForm(ctx context.Context, c config, f form) (o outcome, err error) {
 	}
 	on.Slow(true)
 	used, begun := on.Usage(), time.Now()
-	job, err := checkUser.Start(ctx, on.Engine, f.over.query, mapper.None{}, &mapper.StartOptions{
+	job, err := checkUser.Start(ctx, on.Engine, f.over.query, mapper.NoParams{}, &mapper.StartOptions{
 		AllowEmpty: true, // -users can be 0
-		ID:         "check-users", PageSize: c.Page, Workers: c.Workers, Splitting: f.splitting,
+		ID:         "check-users", PageSize: c.Page, ExpectedWorkers: c.Workers, Splitting: f.splitting,
 	})
 	if err != nil {
 		return o, err
 	}
 	status, err := job.Wait(ctx)
+	if err == nil {
+		err = status.Err()
+	}
 	if err != nil {
 		return o, err
 	}
 	cost := on.Usage().Sub(used)
 	on.Slow(false)
-	if status.State != mapper.Succeeded {
-		return o, fmt.Errorf("the job ended as %q: %s", status.State, status.Error)
-	}
 	if err := checkUsers(ctx, on.Client, status, want, f.over); err != nil {
 		return o, err
 	}

@@ -175,28 +175,30 @@ func TestLogarithm(t *testing.T) {
 // calls.
 func inVirtualTime(t *testing.T, f form, n, workers int) (s *mapper.Status, took time.Duration) {
 	t.Helper()
-	slow := mapper.Update("check-user-slowly", func(_ context.Context, u *mapper.Entity[User], _ mapper.None) error {
-		time.Sleep(time.Millisecond)
-		u.Value.Active = false
-		u.Value.Checked++
-		return nil
-	})
-	mappertest.Run(t, mapper.Set(slow), &mappertest.Options{Workers: workers}, func(t *testing.T, w *mappertest.World) {
-		want, err := writeUsers(t.Context(), w.Client, n, f.over)
-		if err != nil {
-			t.Fatal(err)
-		}
-		begun := time.Now()
-		job, err := slow.Start(t.Context(), w.Engine, f.over.query, mapper.None{},
-			&mapper.StartOptions{PageSize: 20, Workers: workers, Splitting: f.splitting})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if s, err = job.Wait(t.Context()); err != nil || s.Processed != want.active {
-			t.Fatalf("%+v, %v, want %d", s, err, want.active)
-		}
-		took = s.Ended.Sub(begun)
-	})
+	slow := mapper.Update("check-user-slowly",
+		func(_ context.Context, u *mapper.Entity[User], _ mapper.NoParams) error {
+			time.Sleep(time.Millisecond)
+			u.Value.Active = false
+			u.Value.Checked++
+			return nil
+		})
+	mappertest.Run(t, []mapper.AnyMapper{slow}, &mappertest.Options{Workers: workers},
+		func(t *testing.T, w *mappertest.Env) {
+			want, err := writeUsers(t.Context(), w.Client, n, f.over)
+			if err != nil {
+				t.Fatal(err)
+			}
+			begun := time.Now()
+			job, err := slow.Start(t.Context(), w.Engine, f.over.query, mapper.NoParams{},
+				&mapper.StartOptions{PageSize: 20, ExpectedWorkers: workers, Splitting: f.splitting})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s, err = job.Wait(t.Context()); err != nil || s.Processed != want.active {
+				t.Fatalf("%+v, %v, want %d", s, err, want.active)
+			}
+			took = s.Ended.Sub(begun)
+		})
 	return s, took
 }
 

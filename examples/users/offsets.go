@@ -38,7 +38,7 @@ type offsets struct {
 // to cursor.
 func readByOffsets(ctx context.Context, c config) (o offsets, err error) {
 	on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Workers: c.Workers, Latency: c.latency,
-		Mappers: mapper.Set(checkUser)})
+		Mappers: []mapper.AnyMapper{checkUser}})
 	if err != nil {
 		return o, err
 	}
@@ -75,8 +75,8 @@ func readByOffsets(ctx context.Context, c config) (o offsets, err error) {
 	o.CursorReads, o.CursorSeconds = on.Usage().Sub(used).Reads, time.Since(begun).Seconds()
 	million := offsetReads(1_000_000, c.Page)
 	o.MillionReads = million
-	o.MillionDollars = billing.NAM5.Cost(billing.Usage{Reads: million})
-	o.CursorDollars = billing.NAM5.Cost(billing.Usage{Reads: 1_000_000})
+	o.MillionDollars = billing.NAM5.Dollars(billing.Usage{Reads: million})
+	o.CursorDollars = billing.NAM5.Dollars(billing.Usage{Reads: 1_000_000})
 	return o, seen.check(o.Users)
 }
 

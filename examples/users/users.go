@@ -30,7 +30,7 @@ const (
 
 // checkUser checks a user, and turns the flag off. So the query does not find the user any more
 // while the job still runs: it has been visited, and is not visited again.
-var checkUser = mapper.Update("check-user", func(_ context.Context, u *mapper.Entity[User], _ mapper.None) error {
+var checkUser = mapper.Update("check-user", func(_ context.Context, u *mapper.Entity[User], _ mapper.NoParams) error {
 	if !strings.Contains(u.Value.Email, "@") {
 		u.Count("invalid", 1)
 	}

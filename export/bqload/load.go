@@ -139,7 +139,7 @@ func describe[R any](source *bigquery.GCSReference, m *export.Manifest, schema b
 		return nil
 	}
 	switch m.Compression {
-	case export.None:
+	case export.Uncompressed:
 	case export.Gzip:
 		source.Compression = bigquery.Gzip
 	case export.Zstd:

@@ -124,7 +124,7 @@ func TestLoad(t *testing.T) {
 	}{
 		{manifest(export.JSONLines, export.Gzip), false,
 			`{"sourceFormat":"NEWLINE_DELIMITED_JSON","writeDisposition":"WRITE_APPEND","schema":` + jsonSchema + `}`},
-		{manifest(export.CSV, export.None), true,
+		{manifest(export.CSV, export.Uncompressed), true,
 			`{"sourceFormat":"CSV","skipLeadingRows":1,"allowQuotedNewlines":true,` +
 				`"writeDisposition":"WRITE_TRUNCATE","schema":` + csvSchema + `}`},
 		{manifest(export.Avro, export.Gzip), true,
@@ -209,7 +209,7 @@ func TestOldManifest(t *testing.T) {
 func TestAnotherLoad(t *testing.T) {
 	server, client := newClient(t)
 	o := bqload.Options{Bucket: "gs://my-exports", Folder: "teams", Table: client.Dataset("company").Table("teams")}
-	m := manifest(export.JSONLines, export.None)
+	m := manifest(export.JSONLines, export.Uncompressed)
 	load := func() {
 		t.Helper()
 		if _, err := bqload.Load[row](t.Context(), client, m, o); err != nil {
@@ -236,10 +236,10 @@ func TestRefused(t *testing.T) {
 		m *export.Manifest
 		o bqload.Options
 	}{
-		`"json"`:      {manifest(export.JSON, export.None), good},
+		`"json"`:      {manifest(export.JSON, export.Uncompressed), good},
 		`"zstd"`:      {manifest(export.JSONLines, export.Zstd), good},
-		`"file:///e`:  {manifest(export.JSONLines, export.None), bad},
-		"Options.Fol": {manifest(export.JSONLines, export.None), bqload.Options{Bucket: "gs://b"}},
+		`"file:///e`:  {manifest(export.JSONLines, export.Uncompressed), bad},
+		"Options.Fol": {manifest(export.JSONLines, export.Uncompressed), bqload.Options{Bucket: "gs://b"}},
 		"discarded":   {&export.Manifest{Export: "teams", Format: export.Avro, Discarded: true}, good},
 	} {
 		if _, err := bqload.Load[row](t.Context(), client, test.m, test.o); err == nil ||
@@ -247,7 +247,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%v, want an error with %s", err, want)
 		}
 	}
-	if _, err := bqload.Load[map[string]int](t.Context(), client, manifest(export.JSONLines, export.None),
+	if _, err := bqload.Load[map[string]int](t.Context(), client, manifest(export.JSONLines, export.Uncompressed),
 		good); err == nil {
 		t.Error("a map has a schema")
 	}
@@ -263,7 +263,7 @@ func TestFailedLoad(t *testing.T) {
 		ok   bool
 		jobs int
 	}{{false, 1}, {false, 2}, {true, 3}, {true, 3}} {
-		job, err := bqload.Load[row](t.Context(), client, manifest(export.JSONLines, export.None), o)
+		job, err := bqload.Load[row](t.Context(), client, manifest(export.JSONLines, export.Uncompressed), o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -295,7 +295,7 @@ func TestSchema(t *testing.T) {
 	}
 	server, client := newClient(t)
 	o := bqload.Options{Bucket: "gs://my-exports", Folder: "teams", Table: client.Dataset("company").Table("teams")}
-	job, err := bqload.Load[good](t.Context(), client, manifest(export.JSONLines, export.None), o)
+	job, err := bqload.Load[good](t.Context(), client, manifest(export.JSONLines, export.Uncompressed), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +306,7 @@ func TestSchema(t *testing.T) {
 	if err != nil || string(got) != want {
 		t.Errorf("the schema is %s, want %s; %v", got, want, err)
 	}
-	m := manifest(export.JSONLines, export.None)
+	m := manifest(export.JSONLines, export.Uncompressed)
 	for want, load := range map[string]func() (*bigquery.Job, error){
 		"circle is inside itself": func() (*bigquery.Job, error) {
 			return bqload.Load[circle](t.Context(), client, m, o)

@@ -122,11 +122,11 @@ func Start(o Options) (_ *Cloud, err error) {
 	}
 	if c.emulator, err = emulator.Start(&emulator.Options{
 		DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0", KeysAddr: "127.0.0.1:0",
-		Interceptor: c.intercept, Transport: c.front, Scatter: 2,
+		Interceptor: c.intercept, Transport: c.front, ScatterOneIn: 2,
 	}); err != nil {
 		return nil, err
 	}
-	if c.queues, err = c.emulator.CloudTasks(context.Background()); err != nil {
+	if c.queues, err = c.emulator.TasksClient(context.Background()); err != nil {
 		return nil, err
 	}
 	if c.conn, err = grpc.NewClient(c.emulator.DatastoreAddr(),

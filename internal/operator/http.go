@@ -30,8 +30,8 @@ func Allowed(
 		log.LogAttrs(r.Context(), slog.LevelWarn, "request refused", slog.String("path", tasks.Shown(r.URL.Path)),
 			slog.String("error", tasks.Shown(err.Error())))
 		code, text := http.StatusForbidden, "this is not allowed"
-		if errors.Is(err, tasks.ErrToken) {
-			code, text = http.StatusUnauthorized, tasks.ErrToken.Error()
+		if errors.Is(err, tasks.ErrUnauthenticated) {
+			code, text = http.StatusUnauthorized, tasks.ErrUnauthenticated.Error()
 			if advice := tasks.Advice(err); advice != "" {
 				text += ": " + advice
 			}
@@ -55,10 +55,11 @@ func Code(err error) int {
 		return http.StatusOK
 	case errors.Is(err, mapper.ErrNoSuchJob):
 		return http.StatusNotFound
-	case errors.Is(err, mapper.ErrOtherArguments), errors.Is(err, mapper.ErrState),
-		errors.Is(err, mapper.ErrOtherQueue), errors.Is(err, mapper.ErrNewer):
+	case errors.Is(err, mapper.ErrIDTaken), errors.Is(err, mapper.ErrWrongState),
+		errors.Is(err, mapper.ErrWrongQueue), errors.Is(err, mapper.ErrNewer):
 		return http.StatusConflict
-	case errors.As(err, new(BadRequest)), errors.Is(err, mapper.ErrUnknownMapper), errors.Is(err, mapper.ErrArguments):
+	case errors.As(err, new(BadRequest)), errors.Is(err, mapper.ErrUnknownMapper),
+		errors.Is(err, mapper.ErrInvalidArgument):
 		return http.StatusBadRequest
 	}
 	return http.StatusInternalServerError

@@ -63,9 +63,9 @@ func Line(s string, most int) string {
 
 // Percent writes how far a job is, and between which bounds.
 func Percent(p mapper.Progress) string {
-	text := fmt.Sprintf("%.0f%%", 100*p.About)
-	if p.AtMost-p.AtLeast > 0.01 {
-		text += fmt.Sprintf(", between %.0f%% and %.0f%%", math.Floor(100*p.AtLeast), math.Ceil(100*p.AtMost))
+	text := fmt.Sprintf("%.0f%%", 100*p.Fraction)
+	if p.FractionMax-p.FractionMin > 0.01 {
+		text += fmt.Sprintf(", between %.0f%% and %.0f%%", math.Floor(100*p.FractionMin), math.Ceil(100*p.FractionMax))
 	}
 	return text
 }
@@ -73,14 +73,15 @@ func Percent(p mapper.Progress) string {
 // Takes writes how long a job takes from now on, and between which bounds.
 func Takes(p mapper.Progress) string {
 	switch {
-	case p.Left == 0:
+	case p.TimeLeft == 0:
 		return "not known"
-	case p.LeftAtMost == 0:
-		return fmt.Sprintf("about %s, or more", Roughly(p.Left))
-	case Roughly(p.LeftAtLeast) == Roughly(p.LeftAtMost):
-		return "about " + Roughly(p.Left)
+	case p.TimeLeftMax == 0:
+		return fmt.Sprintf("about %s, or more", Roughly(p.TimeLeft))
+	case Roughly(p.TimeLeftMin) == Roughly(p.TimeLeftMax):
+		return "about " + Roughly(p.TimeLeft)
 	}
-	return fmt.Sprintf("about %s, between %s and %s", Roughly(p.Left), Roughly(p.LeftAtLeast), Roughly(p.LeftAtMost))
+	return fmt.Sprintf("about %s, between %s and %s", Roughly(p.TimeLeft), Roughly(p.TimeLeftMin),
+		Roughly(p.TimeLeftMax))
 }
 
 // Roughly writes a duration with two digits, or so.
@@ -102,7 +103,7 @@ func Sized(est *mapper.Estimate) string {
 	switch {
 	case est.Exact:
 		size = ""
-	case est.AtLeast:
+	case est.LowerBound:
 		size = "at least "
 	}
 	return size + Grouped(est.Entities)

@@ -46,7 +46,7 @@ func (p *tap) intercept(
 // Get, and by a Put of what that has returned.
 func TestAsTheClient(t *testing.T) {
 	tapped := new(tap)
-	client, err := emulator.ForTest(t, nil).Datastore(t.Context(), "project",
+	client, err := emulator.ForTest(t, nil).DatastoreClient(t.Context(), "project",
 		option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(tapped.intercept)))
 	if err != nil {
 		t.Fatal(err)

@@ -103,10 +103,11 @@ const module = "github.com/scattermap/scattermap"
 
 type account struct{ Balance int64 }
 
-var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
-	a.Value.Balance += 10
-	return nil
-})
+var addCredit = mapper.Update("add-credit",
+	func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+		a.Value.Balance += 10
+		return nil
+	})
 
 func measure(dir string) error {
 	ctx := context.Background()
@@ -115,12 +116,12 @@ func measure(dir string) error {
 		return err
 	}
 	defer e.Close()
-	client, err := e.Datastore(ctx, "trip", mapper.WithVersions())
+	client, err := e.DatastoreClient(ctx, "trip", mapper.ClientOption())
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	queues, err := e.CloudTasks(ctx)
+	queues, err := e.TasksClient(ctx)
 	if err != nil {
 		return err
 	}
@@ -169,23 +170,23 @@ func measure(dir string) error {
 		}
 	}))
 	defer server.Close()
-	queue, err := tasks.NewQueue(queues, name, server.URL+"/", &tasks.Options{Unverified: true})
+	queue, err := tasks.NewQueue(queues, name, server.URL+"/", &tasks.Options{InsecureSkipVerify: true})
 	if err != nil {
 		return err
 	}
-	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: mapper.Set(addCredit),
+	engine, err := mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit},
 		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
 	handler = engine.Handler()
-	job, err := addCredit.Start(ctx, engine, mapper.Query{Kind: "Account"}, mapper.None{},
-		&mapper.StartOptions{Workers: 4})
+	job, err := addCredit.Start(ctx, engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+		&mapper.StartOptions{ExpectedWorkers: 4})
 	if err != nil {
 		return err
 	}
 	status, err := job.Wait(ctx)
-	if err == nil && status.State != mapper.Succeeded {
+	if err == nil && status.State != mapper.StateSucceeded {
 		err = fmt.Errorf("the job is %s: %s", status.State, status.Error)
 	}
 	return err

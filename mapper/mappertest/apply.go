@@ -46,11 +46,11 @@ type Result struct {
 	// Counters are what the function counted.
 	Counters map[string]int64
 
-	// Put are the other entities that the function put, in that order.
-	Put []Put
+	// Puts are the other entities that the function put, in that order.
+	Puts []Put
 
-	// Removed are the keys of the other entities that the function deleted.
-	Removed []*datastore.Key
+	// Deletes are the keys of the other entities that the function deleted.
+	Deletes []*datastore.Key
 }
 
 // A Put is an entity that a function put.
@@ -109,13 +109,13 @@ func ApplyKey[P any](t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, 
 				t.Fatalf("mappertest: the changed entity can't be loaded into a %T: %v", entity, err)
 			}
 		case w.Deletes:
-			r.Removed = append(r.Removed, w.Key)
+			r.Deletes = append(r.Deletes, w.Key)
 		default:
 			put := property.Stored(w.Properties)
 			if w.On.Writes != nil {
 				put = pbvalue.Properties(w.On.Writes)
 			}
-			r.Put = append(r.Put, Put{w.Key, put})
+			r.Puts = append(r.Puts, Put{w.Key, put})
 		}
 	}
 	return r

@@ -44,15 +44,16 @@ func TestApply(t *testing.T) {
 	a := account{Balance: 5, Owner: "Ann"}
 	r := mappertest.Apply(t, addCredit, &a, credit{10})
 	if r.Err != nil || !r.Changed || r.Deleted || a.Balance != 15 || a.Owner != "Ann" || r.Counters["credited"] != 1 ||
-		len(r.Put) != 1 || r.Put[0].Properties[0].Value != int64(10) {
+		len(r.Puts) != 1 || r.Puts[0].Properties[0].Value != int64(10) {
 		t.Errorf("%+v, %+v", r, a)
 	}
-	if r := mappertest.Apply(t, addCredit, &a, credit{}); r.Err != nil || r.Changed || len(r.Put)+len(r.Counters) > 0 ||
+	if r := mappertest.Apply(t, addCredit, &a, credit{}); r.Err != nil || r.Changed ||
+		len(r.Puts)+len(r.Counters) > 0 ||
 		a.Balance != 15 {
 		t.Errorf("nothing to change: %+v, %+v", r, a)
 	}
 	if r := mappertest.Apply(t, addCredit, &account{Balance: 5}, credit{1}); !r.Deleted || r.Changed ||
-		len(r.Removed) != 1 {
+		len(r.Deletes) != 1 {
 		t.Errorf("deleted: %+v", r)
 	}
 	if r := mappertest.Apply(t, addCredit, &account{Balance: -5, Owner: "Ann"}, credit{1}); r.Err == nil || r.Changed {
@@ -63,12 +64,12 @@ func TestApply(t *testing.T) {
 	if r := mappertest.Apply(t, addCredit, &older{"Ann"}, credit{}); r.Err != nil || !r.Changed {
 		t.Errorf("a new field: %+v", r)
 	}
-	skip := mapper.Update("skip", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+	skip := mapper.Update("skip", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 		a.Value.Balance = 9
 		a.Count("skipped", 1)
 		return mapper.Skip
 	})
-	if r := mappertest.Apply(t, skip, &a, mapper.None{}); r.Err != nil || r.Changed || a.Balance != 15 ||
+	if r := mappertest.Apply(t, skip, &a, mapper.NoParams{}); r.Err != nil || r.Changed || a.Balance != 15 ||
 		r.Counters["skipped"] != 1 {
 		t.Errorf("skipped: %+v, %+v", r, a)
 	}
@@ -96,7 +97,7 @@ func TestPuts(t *testing.T) {
 		datastore.IncompleteKey("Receipt", nil), datastore.NameKey("Receipt", "a", nil),
 		datastore.IncompleteKey("Receipt", nil), foreign,
 	}
-	m := mapper.Update("puts", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+	m := mapper.Update("puts", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 		for i, k := range keys {
 			a.Put(k, &credit{int64(i)})
 		}
@@ -107,7 +108,7 @@ func TestPuts(t *testing.T) {
 		want = append(want,
 			mappertest.Put{Key: k, Properties: datastore.PropertyList{{Name: "Amount", Value: int64(i)}}})
 	}
-	if diff := cmp.Diff(want, mappertest.Apply(t, m, &account{Owner: "Ann"}, mapper.None{}).Put); diff != "" {
+	if diff := cmp.Diff(want, mappertest.Apply(t, m, &account{Owner: "Ann"}, mapper.NoParams{}).Puts); diff != "" {
 		t.Errorf("puts (-want +got):\n%s", diff)
 	}
 }
@@ -134,7 +135,7 @@ func (l *loader) Load(p []datastore.Property) error   { return datastore.LoadStr
 func (l *loader) Save() ([]datastore.Property, error) { return datastore.SaveStruct(&l.basket) }
 
 // empty empties a basket, but for its lines.
-var empty = mapper.Update("empty", func(_ context.Context, b *mapper.Entity[basket], _ mapper.None) error {
+var empty = mapper.Update("empty", func(_ context.Context, b *mapper.Entity[basket], _ mapper.NoParams) error {
 	if !b.Key.Equal(b.Value.Key) {
 		return fmt.Errorf("the field has the key %v, want %v", b.Value.Key, b.Key)
 	}
@@ -159,7 +160,7 @@ func TestLoadedAnew(t *testing.T) {
 	want.Items, want.Note, want.Photo, want.Lines[0].N, want.Lines[1].N = nil, "", nil, 2, 3
 	for _, before := range []*datastore.Key{nil, key, datastore.IncompleteKey("Basket", nil)} {
 		b := full(before)
-		if r := mappertest.ApplyKey(t, empty, key, &b, mapper.None{}); r.Err != nil || !r.Changed {
+		if r := mappertest.ApplyKey(t, empty, key, &b, mapper.NoParams{}); r.Err != nil || !r.Changed {
 			t.Errorf("key %v: %+v", before, r)
 		}
 		// Photo is saved as empty, and not as nil.
@@ -167,7 +168,7 @@ func TestLoadedAnew(t *testing.T) {
 			t.Errorf("key %v (-want +got):\n%s", before, cmp.Diff(want, b))
 		}
 		l := loader{full(before)}
-		if r := mappertest.ApplyKey(t, empty, key, &l, mapper.None{}); r.Err != nil || !r.Changed {
+		if r := mappertest.ApplyKey(t, empty, key, &l, mapper.NoParams{}); r.Err != nil || !r.Changed {
 			t.Errorf("loader, key %v: %+v", before, r)
 		}
 		if l.Photo = append([]byte(nil), l.Photo...); !cmp.Equal(l.basket, want) {
@@ -181,7 +182,7 @@ func TestLoadedAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	list := datastore.PropertyList(saved)
-	if r := mappertest.ApplyKey(t, empty, key, &list, mapper.None{}); r.Err != nil || len(list) != 2 ||
+	if r := mappertest.ApplyKey(t, empty, key, &list, mapper.NoParams{}); r.Err != nil || len(list) != 2 ||
 		strings.Contains(fmt.Sprint(list), "__key__") {
 		t.Errorf("%+v: %v", r, list)
 	}
@@ -190,12 +191,12 @@ func TestLoadedAnew(t *testing.T) {
 // TestUntouched checks that an entity is as it was after an error, whatever the
 // function has changed in place.
 func TestUntouched(t *testing.T) {
-	m := mapper.Update("spoil", func(_ context.Context, b *mapper.Entity[basket], _ mapper.None) error {
+	m := mapper.Update("spoil", func(_ context.Context, b *mapper.Entity[basket], _ mapper.NoParams) error {
 		b.Value.Photo[0], b.Value.Items[0], b.Value.Lines[1].Key.Name = 'x', "x", "x"
 		return errors.New("no")
 	})
 	b, want := full(nil), full(nil)
-	if r := mappertest.Apply(t, m, &b, mapper.None{}); r.Err == nil || !cmp.Equal(b, want) {
+	if r := mappertest.Apply(t, m, &b, mapper.NoParams{}); r.Err == nil || !cmp.Equal(b, want) {
 		t.Errorf("%+v (-want +got):\n%s", r, cmp.Diff(want, b))
 	}
 }
@@ -210,19 +211,19 @@ func TestUnknownProperties(t *testing.T) {
 		Lines []newLine
 		Z     int64
 	}
-	m := mapper.Update("extend", func(_ context.Context, b *mapper.Entity[newBasket], _ mapper.None) error {
+	m := mapper.Update("extend", func(_ context.Context, b *mapper.Entity[newBasket], _ mapper.NoParams) error {
 		b.Value = newBasket{Items: []string{"c"}, Added: "x", Lines: []newLine{{1, 2}}, Z: 1}
 		return nil
 	})
 	want := basket{Key: datastore.NameKey("Entity", "test", nil), Items: []string{"c"}, Lines: []line{{N: 1}}}
 	b := basket{Lines: []line{{N: 5}}} // a nil key is not stored, so newLine drops nothing
-	if r := mappertest.Apply(t, m, &b, mapper.None{}); r.Err != nil || !cmp.Equal(b, want) {
+	if r := mappertest.Apply(t, m, &b, mapper.NoParams{}); r.Err != nil || !cmp.Equal(b, want) {
 		t.Errorf("%+v (-want +got):\n%s", r, cmp.Diff(want, b))
 	}
 	// Here the client itself leaves out what does not fit.
 	want.Lines = nil
 	var l loader
-	if r := mappertest.Apply(t, m, &l, mapper.None{}); r.Err != nil || !cmp.Equal(l.Items, want.Items) {
+	if r := mappertest.Apply(t, m, &l, mapper.NoParams{}); r.Err != nil || !cmp.Equal(l.Items, want.Items) {
 		t.Errorf("%+v: %+v", r, l)
 	}
 }

@@ -23,22 +23,22 @@ type Options struct {
 	// Workers is how many tasks run at once, in [1, 5000]. Defaults to 10.
 	Workers int
 
-	// PointInTime has the Datastore do what production does with point-in-time recovery: of what is
-	// older than an hour whole minutes can be read, for seven days (mapper.Query.ReadTime).
-	PointInTime bool
+	// PointInTimeRecovery has the Datastore do what production does with point-in-time recovery: of
+	// what is older than an hour whole minutes can be read, for seven days (mapper.Query.ReadTime).
+	PointInTimeRecovery bool
 
 	// Schedules are those that the engine advances.
-	Schedules []mapper.ScheduleDefinition
+	Schedules []mapper.AnySchedule
 
 	// Seed, if it is not 0, has calls fail, before and after their effect, commits
 	// abort, and tasks be delivered twice, late, and to receivers that crash. A seed
 	// gives the same faults again, as far as the test leaves the order of calls the
-	// same. [World.Calm] ends them.
+	// same. [Env.PauseFaults] ends them.
 	Seed uint64
 }
 
-// A World is what a job needs, in one process.
-type World struct {
+// A Env is what a job needs, in one process.
+type Env struct {
 	Client *datastore.Client // of an empty Datastore
 	Engine *mapper.Engine    // its tasks are run
 
@@ -48,22 +48,22 @@ type World struct {
 
 // NewClient returns another client of the same Datastore, with options of the test's: interceptors,
 // say. The test closes it.
-func (w *World) NewClient(opts ...option.ClientOption) (*datastore.Client, error) {
+func (w *Env) NewClient(opts ...option.ClientOption) (*datastore.Client, error) {
 	return w.open(opts...)
 }
 
-// Calm ends the faults, for what the test does itself, such as reading entities
+// PauseFaults ends the faults, for what the test does itself, such as reading entities
 // back.
-func (w *World) Calm() { w.faults.Pause() }
+func (w *Env) PauseFaults() { w.faults.Pause() }
 
-// Trouble begins the faults.
-func (w *World) Trouble() { w.faults.Resume() }
+// ResumeFaults begins the faults.
+func (w *Env) ResumeFaults() { w.faults.Resume() }
 
 // Run runs a test in a testing/synctest bubble, with the embedded emulators and an
-// engine of the mappers. It begins calm: see [World.Trouble]. A function that blocks
+// engine of the mappers. It begins calm: see [Env.ResumeFaults]. A function that blocks
 // for ever, on a channel for instance, has to be let go before the test ends: a bubble
 // can't be left with it.
-func Run(t *testing.T, mappers []mapper.Definition, o *Options, test func(t *testing.T, w *World)) {
+func Run(t *testing.T, mappers []mapper.AnyMapper, o *Options, test func(t *testing.T, w *Env)) {
 	t.Helper()
 	var opts Options
 	if o != nil {
@@ -73,8 +73,8 @@ func Run(t *testing.T, mappers []mapper.Definition, o *Options, test func(t *tes
 		opts.Workers = 10
 	}
 	synctest.Test(t, func(t *testing.T) {
-		w := &World{faults: emulator.NewFaults(opts.Seed, faults(opts.Seed)...)}
-		w.Calm()
+		w := &Env{faults: emulator.NewFaults(opts.Seed, faults(opts.Seed)...)}
+		w.PauseFaults()
 		w.start(t, mappers, opts)
 		bridge.Seed(w.Engine, opts.Seed)
 		test(t, w)
@@ -82,9 +82,9 @@ func Run(t *testing.T, mappers []mapper.Definition, o *Options, test func(t *tes
 }
 
 // start starts the emulators and the engine.
-func (w *World) start(t *testing.T, mappers []mapper.Definition, o Options) {
+func (w *Env) start(t *testing.T, mappers []mapper.AnyMapper, o Options) {
 	var handler http.Handler
-	e := emulator.ForTest(t, &emulator.Options{Faults: w.faults, PointInTime: o.PointInTime,
+	e := emulator.ForTest(t, &emulator.Options{Faults: w.faults, PointInTimeRecovery: o.PointInTimeRecovery,
 		Transport: emulator.HandlerTransport(
 			http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { handler.ServeHTTP(rw, r) }))})
 	fail := func(err error) {
@@ -94,12 +94,12 @@ func (w *World) start(t *testing.T, mappers []mapper.Definition, o Options) {
 	}
 	var err error
 	w.open = func(opts ...option.ClientOption) (*datastore.Client, error) {
-		return e.Datastore(t.Context(), "mappertest", opts...)
+		return e.DatastoreClient(t.Context(), "mappertest", opts...)
 	}
-	w.Client, err = w.open(mapper.WithVersions())
+	w.Client, err = w.open(mapper.ClientOption())
 	fail(err)
 	t.Cleanup(func() { w.Client.Close() })
-	client, err := e.CloudTasks(t.Context())
+	client, err := e.TasksClient(t.Context())
 	fail(err)
 	t.Cleanup(func() { client.Close() })
 	const location = "projects/mappertest/locations/here"
@@ -110,9 +110,9 @@ func (w *World) start(t *testing.T, mappers []mapper.Definition, o Options) {
 		}})
 	fail(err)
 	queue, err := tasks.NewQueue(client, location+"/queues/jobs", "http://worker/mapper/",
-		&tasks.Options{Unverified: true})
+		&tasks.Options{InsecureSkipVerify: true})
 	fail(err)
-	w.Engine, err = mapper.New(w.Client, queue, &mapper.Options{Mappers: mappers, Schedules: o.Schedules,
+	w.Engine, err = mapper.NewEngine(w.Client, queue, &mapper.EngineOptions{Mappers: mappers, Schedules: o.Schedules,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	fail(err)
 	handler = w.Engine.Handler()

@@ -17,8 +17,8 @@ import (
 // TestRun runs a whole job, calm and in trouble: each account is credited once.
 func TestRun(t *testing.T) {
 	for _, seed := range []uint64{0, 1, 2, 3} {
-		mappertest.Run(t, mapper.Set(addCredit), &mappertest.Options{Seed: seed},
-			func(t *testing.T, w *mappertest.World) {
+		mappertest.Run(t, []mapper.AnyMapper{addCredit}, &mappertest.Options{Seed: seed},
+			func(t *testing.T, w *mappertest.Env) {
 				var keys []*datastore.Key
 				var accounts []account
 				for i := range 300 {
@@ -33,11 +33,11 @@ func TestRun(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				w.Trouble()
+				w.ResumeFaults()
 				time.Sleep(24 * time.Hour) // virtual
-				w.Calm()
+				w.PauseFaults()
 				s, err := job.Status(t.Context())
-				if err != nil || s.State != mapper.Succeeded || s.Counters["credited"] != 300 {
+				if err != nil || s.State != mapper.StateSucceeded || s.Counters["credited"] != 300 {
 					t.Errorf("seed %d: %+v, %v", seed, s, err)
 				}
 				if err := w.Client.GetMulti(t.Context(), keys, accounts); err != nil {
@@ -54,7 +54,7 @@ func TestRun(t *testing.T) {
 
 // TestNewClient has a client with an interceptor see what the world's own client has written.
 func TestNewClient(t *testing.T) {
-	mappertest.Run(t, mapper.Set(addCredit), nil, func(t *testing.T, w *mappertest.World) {
+	mappertest.Run(t, []mapper.AnyMapper{addCredit}, nil, func(t *testing.T, w *mappertest.Env) {
 		calls := 0
 		client, err := w.NewClient(option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(func(ctx context.Context,
 			method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,

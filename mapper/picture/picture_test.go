@@ -21,7 +21,7 @@ type account struct{ Balance int64 }
 
 var errClosed = errors.New("the account is closed")
 
-var credit = mapper.Update("credit", func(_ context.Context, e *mapper.Entity[account], _ mapper.None) error {
+var credit = mapper.Update("credit", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
 	time.Sleep(time.Millisecond)
 	if e.Key.ID > 1000 && e.Key.ID <= 1050 {
 		time.Sleep(20 * time.Millisecond) // virtual
@@ -34,8 +34,8 @@ var credit = mapper.Update("credit", func(_ context.Context, e *mapper.Entity[ac
 })
 
 // inJob calls test with a job that is over n accounts, in virtual time.
-func inJob(t *testing.T, n int, o *mapper.StartOptions, test func(t *testing.T, w *mappertest.World, job *mapper.Job)) {
-	mappertest.Run(t, mapper.Set(credit), nil, func(t *testing.T, w *mappertest.World) {
+func inJob(t *testing.T, n int, o *mapper.StartOptions, test func(t *testing.T, w *mappertest.Env, job *mapper.Job)) {
+	mappertest.Run(t, []mapper.AnyMapper{credit}, nil, func(t *testing.T, w *mappertest.Env) {
 		client := w.Engine.Client()
 		for first := 0; first < n; first += 500 {
 			var keys []*datastore.Key
@@ -47,7 +47,7 @@ func inJob(t *testing.T, n int, o *mapper.StartOptions, test func(t *testing.T, 
 				t.Fatal(err)
 			}
 		}
-		job, err := credit.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account"}, mapper.None{}, o)
+		job, err := credit.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +55,7 @@ func inJob(t *testing.T, n int, o *mapper.StartOptions, test func(t *testing.T, 
 	})
 }
 
-func pictureOf(t *testing.T, w *mappertest.World, id string) *picture.Picture {
+func pictureOf(t *testing.T, w *mappertest.Env, id string) *picture.Picture {
 	t.Helper()
 	p, err := picture.Of(t.Context(), w.Engine.Client(), id)
 	if err != nil {
@@ -67,8 +67,8 @@ func pictureOf(t *testing.T, w *mappertest.World, id string) *picture.Picture {
 // TestPicture looks at a job that has ended: all of its ranges are there, in the order of their
 // keys, and come to what its status says.
 func TestPicture(t *testing.T) {
-	inJob(t, 3000, &mapper.StartOptions{ID: "j", PageSize: 50, Workers: 8},
-		func(t *testing.T, w *mappertest.World, job *mapper.Job) {
+	inJob(t, 3000, &mapper.StartOptions{ID: "j", PageSize: 50, ExpectedWorkers: 8},
+		func(t *testing.T, w *mappertest.Env, job *mapper.Job) {
 			s, err := job.Wait(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -105,7 +105,7 @@ func TestPicture(t *testing.T) {
 				t.Errorf("%d processed, %d failed, %d slow; the status says %d and %d", processed, failed, slow,
 					s.Processed, s.Failures)
 			}
-			if len(p.Causes) != 1 || p.Causes[0].Count != 6 || p.Causes[0].Cause != errClosed.Error() ||
+			if len(p.Causes) != 1 || p.Causes[0].Count != 6 || p.Causes[0].Text != errClosed.Error() ||
 				p.Causes[0].Estimated {
 				t.Errorf("causes %+v", p.Causes)
 			}
@@ -209,8 +209,8 @@ func checkShapes(t *testing.T, p *picture.Picture, s *mapper.Status) {
 // TestPictureRunning looks at a job again and again while it runs: in the end it has seen ranges of
 // all sorts.
 func TestPictureRunning(t *testing.T) {
-	inJob(t, 3000, &mapper.StartOptions{ID: "j", PageSize: 20, Workers: 4},
-		func(t *testing.T, w *mappertest.World, job *mapper.Job) {
+	inJob(t, 3000, &mapper.StartOptions{ID: "j", PageSize: 20, ExpectedWorkers: 4},
+		func(t *testing.T, w *mappertest.Env, job *mapper.Job) {
 			seen := make(map[picture.State]int)
 			for {
 				s, err := job.Status(t.Context())
@@ -238,8 +238,8 @@ func TestPictureRunning(t *testing.T) {
 // what there is.
 func TestPictureEstimated(t *testing.T) {
 	testflag.Sequential(t)
-	inJob(t, 20_000, &mapper.StartOptions{ID: "j", PageSize: 10, Workers: 16},
-		func(t *testing.T, w *mappertest.World, job *mapper.Job) {
+	inJob(t, 20_000, &mapper.StartOptions{ID: "j", PageSize: 10, ExpectedWorkers: 16},
+		func(t *testing.T, w *mappertest.Env, job *mapper.Job) {
 			time.Sleep(500 * time.Millisecond)
 			if err := job.Pause(t.Context()); err != nil {
 				t.Fatal(err)
@@ -266,7 +266,7 @@ func TestPictureEstimated(t *testing.T) {
 				t.Logf("%s: %v done, %v left of %d ranges; the status says %d and %d", when, done, left, len(p.Ranges),
 					s.Processed, s.Remaining)
 				near := func(a float64, b int64) bool { return math.Abs(a-float64(b)) <= 0.02*20_000 }
-				if !near(done, s.Processed) || s.State == mapper.Paused && !near(left, s.Remaining) {
+				if !near(done, s.Processed) || s.State == mapper.StatePaused && !near(left, s.Remaining) {
 					t.Errorf("%s: %v done, %v left; the status says %+v", when, done, left, s)
 				}
 				if s.State.Ended() && (!p.Estimated || len(p.Ranges) > 750) {
@@ -308,8 +308,8 @@ func TestPictureOfNothing(t *testing.T) {
 // flight meanwhile.
 func TestPicturePaused(t *testing.T) {
 	testflag.Sequential(t)
-	inJob(t, 3000, &mapper.StartOptions{ID: "j", PageSize: 20, Workers: 4},
-		func(t *testing.T, w *mappertest.World, job *mapper.Job) {
+	inJob(t, 3000, &mapper.StartOptions{ID: "j", PageSize: 20, ExpectedWorkers: 4},
+		func(t *testing.T, w *mappertest.Env, job *mapper.Job) {
 			time.Sleep(300 * time.Millisecond)
 			if err := job.Pause(t.Context()); err != nil {
 				t.Fatal(err)

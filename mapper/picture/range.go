@@ -57,7 +57,7 @@ type Range struct {
 	Refusals  int64 `json:"refusals"`  // attempts that the function or the database refused
 	Continues bool  `json:"continues"` // the task of the page before went on with it
 
-	Ran     time.Duration `json:"ran"`             // that the function took for its page, in nanoseconds
+	Ran     time.Duration `json:"ran_ns"`          // that the function took for its page
 	Created time.Time     `json:"created"`         // when it was cut off
 	Done    time.Time     `json:"done,omitzero"`   // when its page was committed
 	Error   string        `json:"error,omitempty"` // of its entity, if that has failed

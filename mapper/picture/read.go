@@ -34,8 +34,8 @@ type Picture struct {
 
 	// Causes are what up to 250 of the job's failures have in common, the most frequent first, and
 	// History is what was done to the job, the oldest first: they come with the records.
-	Causes  []mapper.Cause `json:"causes,omitempty"`
-	History []mapper.Act   `json:"history,omitempty"`
+	Causes  []mapper.FailureCause `json:"causes,omitempty"`
+	History []mapper.HistoryEntry `json:"history,omitempty"`
 }
 
 // ErrNoSuchRange says that a job has no range of an ID.
@@ -177,13 +177,13 @@ func (p *Picture) about(job *record.Job, failed []*record.Range, scale float64) 
 			}
 			example := mapper.Failure{Key: c.Example.Start.Key, Error: c.Example.Error,
 				Attempts: int(c.Example.Refusals), Time: c.Example.Done}
-			p.Causes = append(p.Causes, mapper.Cause{Cause: c.Text, Count: c.Count, Estimated: c.Estimated,
+			p.Causes = append(p.Causes, mapper.FailureCause{Text: c.Text, Count: c.Count, Estimated: c.Estimated,
 				Example: example})
 		}
 	}
 	acts, err := job.History.Acts()
 	for _, a := range acts {
-		p.History = append(p.History, mapper.Act{Time: a.At, What: a.What, By: a.By, Why: a.Why,
+		p.History = append(p.History, mapper.HistoryEntry{Time: a.At, Action: a.What, By: a.By, Reason: a.Why,
 			State: mapper.State(a.To)})
 	}
 	return err

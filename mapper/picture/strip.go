@@ -186,7 +186,7 @@ func (p *Picture) timing() timing {
 	var t timing
 	var from time.Time
 	for _, a := range p.History {
-		switch runs := a.State == mapper.Running; {
+		switch runs := a.State == mapper.StateRunning; {
 		case !runs && from.IsZero():
 			from = a.Time
 		case runs && !from.IsZero():

@@ -89,7 +89,7 @@ func TestBack(t *testing.T) {
 			s, err := o.follow(t.Context())
 			o.must(err)
 			o.service.latency.Pause()
-			if s.State != mapper.Succeeded || s.Processed != int64(c.entities) {
+			if s.State != mapper.StateSucceeded || s.Processed != int64(c.entities) {
 				t.Errorf("%+v", s)
 			}
 			o.must(o.listed(t.Context()), o.quiet(t.Context()), o.proven(t.Context()))
@@ -172,7 +172,7 @@ func (p *pilot) undone() {
 	}
 	p.Logf("the undo %s: restored %d, left %d, failures %d, and %d accounts are credited still", s.State,
 		s.Counters["restored"], s.Counters["left"], s.Failures, left)
-	if s.Counters["restored"]+left != int64(p.entities) || (s.State == mapper.Succeeded) != (left == 0) {
+	if s.Counters["restored"]+left != int64(p.entities) || (s.State == mapper.StateSucceeded) != (left == 0) {
 		p.Errorf("the undo has restored %d, %d accounts are credited still, and it is %s", s.Counters["restored"], left,
 			s.State)
 	}
@@ -224,10 +224,10 @@ func TestBackUnknown(t *testing.T) {
 	p.shift(100)
 	p.retire()
 	p.must(p.call(t.Context(), "POST", "/jobs/budget/rate", "{}", nil))
-	if s := p.wait(t.Context(), "budget"); s.State != mapper.Succeeded || s.Processed != int64(c.entities) {
+	if s := p.wait(t.Context(), "budget"); s.State != mapper.StateSucceeded || s.Processed != int64(c.entities) {
 		t.Errorf("the earlier build has no budgets, and the job %s: %+v", s.State, s)
 	}
-	if s := ask("rehearsal"); s.State != mapper.Running ||
+	if s := ask("rehearsal"); s.State != mapper.StateRunning ||
 		s.Error != "its tasks wait for a build that has the mapper rehearsal:add-credit" {
 		t.Errorf("a rehearsal, by the earlier build: %+v", s)
 	}
@@ -242,7 +242,7 @@ func TestBackUnknown(t *testing.T) {
 	for _, id := range []string{"share", "rehearsal"} {
 		p.must(p.call(t.Context(), "POST", "/jobs/"+id+"/rate", "{}", nil))
 		s := p.wait(t.Context(), id)
-		if done[id] = s.Processed; s.State != mapper.Succeeded {
+		if done[id] = s.Processed; s.State != mapper.StateSucceeded {
 			t.Errorf("%s: %+v", id, s)
 		}
 	}

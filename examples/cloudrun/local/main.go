@@ -207,7 +207,7 @@ func (o *operation) report(
 	r := result{Redone: redone, counts: seen, Result: bank.Result{
 		State: status.State, Entities: after.Accounts, Processed: status.Processed, Failures: status.Failures,
 		SumBefore: before.Sum, SumAfter: after.Sum,
-		Tasks: status.Tasks, Pages: status.Pages, Depth: status.Depth, Seconds: took.Seconds(),
+		Tasks: status.Tasks, Pages: status.Pages, Depth: status.MaxDepth, Seconds: took.Seconds(),
 		Reads: cost.Reads, Writes: cost.Writes,
 	}}
 	if o.json {

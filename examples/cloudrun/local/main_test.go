@@ -68,7 +68,7 @@ func TestLocal(t *testing.T) {
 			c.programs = []string{binary}
 			r := ran(t, c)
 			n := int64(c.entities)
-			if r.State != mapper.Succeeded || r.Entities != n || r.Processed != n || r.Failures != 0 ||
+			if r.State != mapper.StateSucceeded || r.Entities != n || r.Processed != n || r.Failures != 0 ||
 				r.SumAfter-r.SumBefore != 10*n {
 				t.Errorf("%+v", r)
 			}
@@ -121,7 +121,7 @@ func TestObserver(t *testing.T) {
 		return &mapper.Status{State: state, Processed: processed}
 	}
 	estimate := func(processed int64) *mapper.Status {
-		return &mapper.Status{State: mapper.Running, Processed: processed, Estimated: true}
+		return &mapper.Status{State: mapper.StateRunning, Processed: processed, Estimated: true}
 	}
 	for name, c := range map[string]struct {
 		paused bool
@@ -129,18 +129,19 @@ func TestObserver(t *testing.T) {
 		all    []*mapper.Status
 		want   string
 	}{
-		"all is well": {called: 9, all: []*mapper.Status{status(mapper.Running, 0), status(mapper.Running, 5),
-			status(mapper.Succeeded, 9)}},
-		"an estimate": {called: 9, all: []*mapper.Status{estimate(20), estimate(4), status(mapper.Succeeded, 9)}},
-		"too many": {called: 9, all: []*mapper.Status{status(mapper.Running, 10)},
+		"all is well": {called: 9, all: []*mapper.Status{status(mapper.StateRunning, 0), status(mapper.StateRunning, 5),
+			status(mapper.StateSucceeded, 9)}},
+		"an estimate": {called: 9, all: []*mapper.Status{estimate(20), estimate(4), status(mapper.StateSucceeded, 9)}},
+		"too many": {called: 9, all: []*mapper.Status{status(mapper.StateRunning, 10)},
 			want: "10 accounts are said to be processed"},
-		"fewer": {called: 9, all: []*mapper.Status{status(mapper.Running, 5), status(mapper.Running, 4)},
+		"fewer": {called: 9, all: []*mapper.Status{status(mapper.StateRunning, 5), status(mapper.StateRunning, 4)},
 			want: "and now 4"},
-		"runs again": {called: 9, all: []*mapper.Status{status(mapper.Succeeded, 9), status(mapper.Running, 9)},
+		"runs again": {called: 9, all: []*mapper.Status{status(mapper.StateSucceeded, 9),
+			status(mapper.StateRunning, 9)},
 			want: "was succeeded"},
-		"paused":            {paused: true, all: []*mapper.Status{status(mapper.Paused, 0)}},
-		"paused by none":    {all: []*mapper.Status{status(mapper.Paused, 0)}, want: "is paused"},
-		"runs all the same": {paused: true, all: []*mapper.Status{status(mapper.Running, 0)}, want: "is running"},
+		"paused":            {paused: true, all: []*mapper.Status{status(mapper.StatePaused, 0)}},
+		"paused by none":    {all: []*mapper.Status{status(mapper.StatePaused, 0)}, want: "is paused"},
+		"runs all the same": {paused: true, all: []*mapper.Status{status(mapper.StateRunning, 0)}, want: "is running"},
 	} {
 		o, err := observer{paused: c.paused}, error(nil)
 		for _, s := range c.all {
@@ -151,10 +152,10 @@ func TestObserver(t *testing.T) {
 		}
 	}
 	half := bank.Tally{Accounts: 10, Wrong: 6}
-	if err := settled(status(mapper.Paused, 4), config{amount: 10}, half); err != nil {
+	if err := settled(status(mapper.StatePaused, 4), config{amount: 10}, half); err != nil {
 		t.Error(err)
 	}
-	if err := settled(status(mapper.Paused, 5), config{amount: 10}, half); err == nil {
+	if err := settled(status(mapper.StatePaused, 5), config{amount: 10}, half); err == nil {
 		t.Error("a status has one account too many")
 	}
 }

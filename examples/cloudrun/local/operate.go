@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -72,7 +71,7 @@ func (o *observer) see(s *mapper.Status, called int) error {
 	switch {
 	case last != nil && last.State.Ended() && s.State != last.State:
 		return fmt.Errorf("the job was %s, and is %s", last.State, s.State)
-	case s.State == mapper.Paused != o.paused:
+	case s.State == mapper.StatePaused != o.paused:
 		return fmt.Errorf("the job is %s, and an operator has paused it: %v", s.State, o.paused)
 	case s.Processed+s.Failures > int64(called) && !s.Estimated:
 		return fmt.Errorf("%d accounts are said to be processed, and the function was called %d times",
@@ -119,10 +118,10 @@ func (o *operation) status(ctx context.Context) (*mapper.Status, error) {
 	}
 	why := ""
 	if o.observer.last != nil {
-		why = o.observer.last.Why
+		why = o.observer.last.Bottleneck
 	}
-	if s.Why != why && s.Why != "" {
-		o.screen.say("the job's status says: %s", s.Why)
+	if s.Bottleneck != why && s.Bottleneck != "" {
+		o.screen.say("the job's status says: %s", s.Bottleneck)
 	}
 	o.screen.progress(s)
 	return s, o.observer.see(s, o.called())
@@ -247,8 +246,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 // proven checks that the job's records prove that each account was processed.
 func (o *operation) proven(ctx context.Context) error {
 	proof, err := mapper.Verify(ctx, o.client, jobID)
-	if err == nil && len(proof.Problems) > 0 {
-		err = errors.New(proof.Problems[0])
+	if err == nil {
+		err = proof.Err()
 	}
 	if err != nil {
 		return fmt.Errorf("verify the job: %w", err)

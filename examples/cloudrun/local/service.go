@@ -83,7 +83,7 @@ func start(ctx context.Context, c config, say func(string, ...any), log io.Write
 	}); err != nil {
 		return nil, err
 	}
-	if s.client, err = s.emulator.Datastore(ctx, project); err != nil {
+	if s.client, err = s.emulator.DatastoreClient(ctx, project); err != nil {
 		return nil, err
 	}
 	if c.workers > 0 {
@@ -100,7 +100,7 @@ func start(ctx context.Context, c config, say func(string, ...any), log io.Write
 // createQueue makes a queue that delivers so many tasks at once. Without it the service makes one
 // that fits its limits.
 func (s *service) createQueue(ctx context.Context, workers int) error {
-	client, err := s.emulator.CloudTasks(ctx)
+	client, err := s.emulator.TasksClient(ctx)
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ type Result struct {
 // Check compares what the accounts say with what they should.
 func (r Result) Check(n int, amount int64, before, after Tally) error {
 	switch {
-	case r.State != mapper.Succeeded:
+	case r.State != mapper.StateSucceeded:
 		return fmt.Errorf("the job ended as %q", r.State)
 	case before.Accounts != int64(n) || after.Accounts != int64(n):
 		return fmt.Errorf("there are %d accounts, and %d after the job, of %d", before.Accounts, after.Accounts, n)

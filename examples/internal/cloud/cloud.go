@@ -41,8 +41,8 @@ type Options struct {
 	Database  string        // its name, of which nothing is metered; empty: the default one
 	Workers   int           // how many tasks the queue delivers at once
 	Latency   time.Duration // of each call to the embedded Datastore
-	Mappers   []mapper.Definition
-	Schedules []mapper.ScheduleDefinition
+	Mappers   []mapper.AnyMapper
+	Schedules []mapper.AnySchedule
 	Keys      bool   // those of tokens are served, see Token
 	Indexes   []byte // an index.yaml: the embedded Datastore refuses queries that need another index
 }
@@ -136,13 +136,13 @@ func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 		c.open = func(ctx context.Context, opts ...option.ClientOption) (*datastore.Client, error) {
 			return open(ctx, addr, o.Database, opts...)
 		}
-		if c.Client, err = c.open(ctx, mapper.WithVersions()); err != nil {
+		if c.Client, err = c.open(ctx, mapper.ClientOption()); err != nil {
 			return nil, err
 		}
 	}
 	c.closers = append(c.closers, func() { c.Client.Close() })
 
-	taskClient, err := c.embedded.CloudTasks(ctx)
+	taskClient, err := c.embedded.TasksClient(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -158,19 +158,21 @@ func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 		return nil, err
 	}
 	queue, err := tasks.NewQueue(taskClient, queueName, "http://"+listener.Addr().String()+"/mapper/",
-		&tasks.Options{Unverified: true})
+		&tasks.Options{InsecureSkipVerify: true})
 	if err != nil {
 		return nil, err
 	}
 	// the program itself says how jobs stand
 	warnings := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	if c.Engine, err = mapper.New(c.Client, queue, &mapper.Options{Mappers: o.Mappers, Schedules: o.Schedules,
-		Logger: warnings}); err != nil {
+	if c.Engine, err = mapper.NewEngine(c.Client, queue,
+		&mapper.EngineOptions{Mappers: o.Mappers, Schedules: o.Schedules,
+			Logger: warnings}); err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/mapper/", c.Engine.Handler())
-	mux.Handle("/dashboard/", dashboard.New(c.Engine, &dashboard.Options{Allow: dashboard.Loopback, Logger: warnings}))
+	mux.Handle("/dashboard/",
+		dashboard.NewHandler(c.Engine, &dashboard.Options{Allow: dashboard.Loopback, Logger: warnings}))
 	c.Dashboard = "http://" + listener.Addr().String() + "/dashboard/"
 	server := &http.Server{Handler: mux}
 	go server.Serve(listener)
@@ -184,9 +186,9 @@ func (c *Cloud) openDatastore(ctx context.Context, name string) (addr string, er
 	if product == "" {
 		c.Usage = c.embedded.Usage
 		c.open = func(ctx context.Context, opts ...option.ClientOption) (*datastore.Client, error) {
-			return c.embedded.Datastore(ctx, project, opts...)
+			return c.embedded.DatastoreClient(ctx, project, opts...)
 		}
-		c.Client, err = c.open(ctx, mapper.WithVersions())
+		c.Client, err = c.open(ctx, mapper.ClientOption())
 		return c.embedded.DatastoreAddr(), err
 	}
 	google, err := emulator.StartGoogle(ctx, product)
@@ -198,7 +200,7 @@ func (c *Cloud) openDatastore(ctx context.Context, name string) (addr string, er
 	c.open = func(ctx context.Context, opts ...option.ClientOption) (*datastore.Client, error) {
 		return google.Datastore(ctx, project, opts...)
 	}
-	c.Client, err = c.open(ctx, mapper.WithVersions())
+	c.Client, err = c.open(ctx, mapper.ClientOption())
 	return google.Addr, err
 }
 

@@ -39,7 +39,7 @@ func testSnapshot(t *testing.T, name string) {
 	const n = 1500
 	var mu sync.Mutex
 	seen := make(map[string]item)
-	read := mapper.Visit("read", func(_ context.Context, e *mapper.Entity[item], _ mapper.None) error {
+	read := mapper.Visit("read", func(_ context.Context, e *mapper.Entity[item], _ mapper.NoParams) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if had, ok := seen[e.Key.String()]; ok && had != e.Value {
@@ -48,7 +48,7 @@ func testSnapshot(t *testing.T, name string) {
 		seen[e.Key.String()] = e.Value
 		return nil
 	})
-	on, err := Start(t.Context(), Options{Datastore: name, Workers: 4, Mappers: mapper.Set(read)})
+	on, err := Start(t.Context(), Options{Datastore: name, Workers: 4, Mappers: []mapper.AnyMapper{read}})
 	if errors.Is(err, emulator.ErrNotInstalled) {
 		t.Skipf("left out: %v", err)
 	}
@@ -105,9 +105,9 @@ func testSnapshot(t *testing.T, name string) {
 	} {
 		clear(seen)
 		q.Kind, q.ReadTime = "Item", at
-		job, err := read.Start(t.Context(), on.Engine, q, mapper.None{}, &mapper.StartOptions{PageSize: 50})
+		job, err := read.Start(t.Context(), on.Engine, q, mapper.NoParams{}, &mapper.StartOptions{PageSize: 50})
 		if name == "google" {
-			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(fmt.Sprint(err), "classic emulator") {
+			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(fmt.Sprint(err), "classic emulator") {
 				t.Errorf("%s: %v", form, err)
 			}
 			continue
@@ -116,7 +116,7 @@ func testSnapshot(t *testing.T, name string) {
 			t.Fatalf("%s: %v", form, err)
 		}
 		s, err := job.Wait(t.Context())
-		if err != nil || s.State != mapper.Succeeded {
+		if err != nil || s.State != mapper.StateSucceeded {
 			t.Fatalf("%s: %+v, %v", form, s, err)
 		}
 		wrong, expected := 0, 0
@@ -144,7 +144,7 @@ func wantSplits(t *testing.T, client *datastore.Client, n int) {
 		}
 		seen := make(map[string]bool)
 		for i, s := range splits {
-			d, err := s.Query.Datastore()
+			d, err := s.Query.DatastoreQuery()
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -49,9 +49,9 @@ func TaskOf(r *record.Range, j *record.Job) tasks.Task {
 	return tasks.Task{
 		ID: tasks.ID("range", r.Ref().String(), r.ID,
 			strconv.FormatInt(j.Generation, 10), strconv.FormatInt(r.Generation, 10)),
-		Path: RangePath,
-		Body: body,
-		At:   r.NotBefore,
+		Path:         RangePath,
+		Body:         body,
+		ScheduleTime: r.NotBefore,
 	}
 }
 
@@ -89,7 +89,8 @@ func (t Job) Task(j *record.Job, path string, at time.Time) tasks.Task {
 		parts = append(parts, "link", number(t.Link))
 	}
 	// Sweeps, and what goes on behind some records, are chains of any length.
-	return tasks.Task{ID: tasks.ID(parts...), Path: path, Body: body, At: at, NewTrace: !at.IsZero() || t.After != "" ||
+	return tasks.Task{ID: tasks.ID(parts...), Path: path, Body: body, ScheduleTime: at, NewTrace: !at.IsZero() ||
+		t.After != "" ||
 		t.Link > 0}
 }
 

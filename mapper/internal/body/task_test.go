@@ -21,7 +21,7 @@ func TestTaskOf(t *testing.T) {
 	noon := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	job, r := jobOf("j")
 	first := TaskOf(r, job)
-	if first.Path != RangePath || !first.At.IsZero() {
+	if first.Path != RangePath || !first.ScheduleTime.IsZero() {
 		t.Errorf("%+v", first)
 	}
 	for _, c := range []struct {
@@ -44,7 +44,7 @@ func TestTaskOf(t *testing.T) {
 		}
 	}
 	r.NotBefore = noon
-	if at := TaskOf(r, job).At; !at.Equal(noon) {
+	if at := TaskOf(r, job).ScheduleTime; !at.Equal(noon) {
 		t.Errorf("a range that waits is delivered at %v", at)
 	}
 	parsed, err := ParseRange(first.Body)
@@ -73,7 +73,7 @@ func TestJobTask(t *testing.T) {
 	} {
 		job, _ := jobOf("j")
 		task := c.body.Task(job, c.path, c.at)
-		if task.Path != c.path || !task.At.Equal(c.at) || task.NewTrace != c.trace {
+		if task.Path != c.path || !task.ScheduleTime.Equal(c.at) || task.NewTrace != c.trace {
 			t.Errorf("%s: %+v", c.name, task)
 		}
 		if again := c.body.Task(job, c.path, c.at.Add(time.Hour)); again.ID != task.ID || !bytes.Equal(again.Body,

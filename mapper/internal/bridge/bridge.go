@@ -5,7 +5,7 @@ package bridge
 import "github.com/scattermap/scattermap/mapper/internal/function"
 
 var (
-	// Prepare returns the function of a mapper.Definition over one entity, with parameters of its
+	// Prepare returns the function of a mapper.AnyMapper over one entity, with parameters of its
 	// type.
 	Prepare func(definition, params any) (function.Func, error)
 

@@ -188,7 +188,7 @@ func (d *delivery) attempt(ctx context.Context) (standing, error) {
 		if n := d.record.Died(time.Now()); d.record.Alone && n >= record.MaxDeaths {
 			return d.condemn(ctx, n)
 		}
-		if d.record.Doomed() || (d.record.Alone || d.record.Solo) && d.turn.queued.Retries >= patience {
+		if d.record.Doomed() || (d.record.Alone || d.record.Solo) && d.turn.queued.RetryCount >= patience {
 			return d.postpone(ctx)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
@@ -157,7 +158,7 @@ func TestFound(t *testing.T) {
 	}{
 		{name: "as it was enqueued", runs: true, state: record.Done,
 			change: func(*testworld.World, *Executor, *record.Job, *record.Range) {}},
-		{name: "delivered again", queued: tasks.Delivery{Retries: 1}, runs: true, state: record.Done,
+		{name: "delivered again", queued: tasks.Delivery{RetryCount: 1}, runs: true, state: record.Done,
 			change: func(*testworld.World, *Executor, *record.Job, *record.Range) {}},
 		{name: "it has another task", change: func(_ *testworld.World, _ *Executor, _ *record.Job, r *record.Range) {
 			r.Generation = 4
@@ -318,10 +319,10 @@ func TestBudget(t *testing.T) {
 				w.Error(got)
 			}
 		})
-	if err := CheckBudget(record.Budget{Operations: 10}, 100, 4, 1); err == nil {
+	if err := CheckBudget(record.Budget{Operations: 10}, 100, 4, 1, billing.NAM5); err == nil {
 		t.Error("a budget that no page fits is one")
 	}
-	if err := CheckBudget(record.Budget{Dollars: 100}, 100, 4, 1); err != nil {
+	if err := CheckBudget(record.Budget{Dollars: 100}, 100, 4, 1, billing.NAM5); err != nil {
 		t.Error(err)
 	}
 }

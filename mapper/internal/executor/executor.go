@@ -36,5 +36,5 @@ func New(client *datastore.Client, jobs *lifecycle.Jobs) *Executor {
 
 // pacer returns what knows how large pages may be.
 func (x *Executor) pacer() planner.Pacer {
-	return planner.Pacer{Paces: &x.paces, Wait: pace.WaitWithin(x.Queue.Deadline())}
+	return planner.Pacer{Paces: &x.paces, Wait: pace.WaitWithin(x.Queue.DispatchDeadline())}
 }

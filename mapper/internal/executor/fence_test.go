@@ -50,7 +50,7 @@ func TestChange(t *testing.T) {
 	}
 	t.Cleanup(e.Close)
 	intercept := option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(intercept.Unary))
-	client, err := e.Datastore(t.Context(), "test", intercept)
+	client, err := e.DatastoreClient(t.Context(), "test", intercept)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -57,7 +57,7 @@ func nextPage(d *delivery, o *page.Outcome) int64 {
 
 // mayGoOn reports whether this delivery may go on with what is left of its range.
 func (d *delivery) mayGoOn() bool {
-	deadline := d.x.Queue.Deadline()
+	deadline := d.x.Queue.DispatchDeadline()
 	longest := 2*time.Duration(d.job.PageTime) + time.Duration(d.job.Timeout) // of a page, see mapper.StartOptions
 	if d.callPage != nil {
 		longest += function.MaxInTransaction

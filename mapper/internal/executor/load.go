@@ -66,7 +66,7 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 		x: x, job: job, record: r, generation: t.Generation, begunAt: begunAt, ended: ended,
 		planner: planner.Planner{Pacer: x.pacer(), Query: q, Source: x.source.Of(ctx, q), Mode: def.Mode,
 			Strategy: strategy},
-		turn: turn{queued: queued, redelivered: queued.Retries > 0 || r.Lost},
+		turn: turn{queued: queued, redelivered: queued.RetryCount > 0 || r.Lost},
 	}
 	if err := d.prepare(def); err != nil {
 		return nil, fmt.Errorf("job %s: %w", t.Job, err)

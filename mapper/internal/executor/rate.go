@@ -47,7 +47,7 @@ func (x *Executor) keepRate(
 		if rate != (pace.Limit{}) {
 			each, since := x.paces.Writes(job.Ref(), mode.Writes()), time.Since(now.RampBegan())
 			spacing = rate.Spacing(n, each, now.AtOnce(), since)
-			if n > 2*rate.Page(n, each, now.AtOnce(), since, pace.WaitWithin(x.Queue.Deadline())) {
+			if n > 2*rate.Page(n, each, now.AtOnce(), since, pace.WaitWithin(x.Queue.DispatchDeadline())) {
 				slower := *job
 				slower.Rate, slower.RampFrom = now.Rate, now.RampFrom
 				return &slower, behind, changed, nil

@@ -84,8 +84,8 @@ func (d *delivery) begin(ctx context.Context, exclusive, alone bool) (standing, 
 			return nil, fencedError{changed, r}
 		default:
 			m := record.CrashMark{Delivery: d.turn.mark, At: d.begunAt.UTC().Truncate(time.Microsecond),
-				Task: d.turn.queued.TaskID, Try: int64(d.turn.queued.Retries), Alone: alone}
-			r.Begin(m, now, d.x.Queue.Deadline())
+				Task: d.turn.queued.TaskID, Try: int64(d.turn.queued.RetryCount), Alone: alone}
+			r.Begin(m, now, d.x.Queue.DispatchDeadline())
 		}
 		return nil, nil
 	})

@@ -65,7 +65,7 @@ func TestSuspected(t *testing.T) {
 					// what has a task of its own waits
 					w.Range = func(context.Context, tasks.Delivery) error { return errBad }
 					if err := x.Deliver(w.Context(), tasks.Delivery{Body: body.TaskOf(r, j).Body, TaskID: "t",
-						Retries: 1}); err != nil {
+						RetryCount: 1}); err != nil {
 						w.Fatal(err)
 					}
 					failed, solo := false, false

@@ -37,16 +37,16 @@ type Job struct {
 
 // An Estimate is what is expected of a job: mapper.Estimate has the meaning of its fields.
 type Estimate struct {
-	Entities       int64
-	Exact, AtLeast bool
+	Entities          int64
+	Exact, LowerBound bool
 
 	Workers      int
 	Pages, Tasks int64
-	Takes        time.Duration
+	Duration     time.Duration
 
 	Usage   billing.Usage
 	Dollars float64
-	Used    billing.Usage
+	Spent   billing.Usage
 }
 
 // Of returns what is expected of a job, whose entities a source has.
@@ -82,7 +82,7 @@ func (est *Estimate) size(ctx context.Context, src source.Source, j *Job, page i
 		more := err == nil && ok && n == mostSpaces
 		if err != nil || !ok || more {
 			err = cmp.Or(group.Wait(), err)
-			est.Exact, est.AtLeast = est.Exact && !more, est.AtLeast || more
+			est.Exact, est.LowerBound = est.Exact && !more, est.LowerBound || more
 			return least, err
 		}
 		group.Go(func() error {
@@ -94,9 +94,9 @@ func (est *Estimate) size(ctx context.Context, src source.Source, j *Job, page i
 			defer mu.Unlock()
 			est.Entities += part.Entities
 			least += (part.Entities + page - 1) / page
-			est.Exact, est.AtLeast = est.Exact && part.Exact, est.AtLeast || part.AtLeast
-			est.Used.Reads += part.Used.Reads
-			est.Used.SmallOps += part.Used.SmallOps
+			est.Exact, est.LowerBound = est.Exact && part.Exact, est.LowerBound || part.LowerBound
+			est.Spent.Reads += part.Spent.Reads
+			est.Spent.SmallOps += part.Spent.SmallOps
 			return nil
 		})
 	}
@@ -104,7 +104,7 @@ func (est *Estimate) size(ctx context.Context, src source.Source, j *Job, page i
 
 // sizeIn finds out how many entities a query over one space has.
 func sizeIn(ctx context.Context, src source.Source, q query.Query, j *Job) (est Estimate, err error) {
-	look := survey.Survey{Source: src, Query: q, Page: j.PageSize, Refine: true, Used: &est.Used}
+	look := survey.Survey{Source: src, Query: q, Page: j.PageSize, Refine: true, Used: &est.Spent}
 	n, known := look.Count(ctx, nil, mostPlanned)
 	if known && n < mostPlanned {
 		est.Entities, est.Exact = n, q.Share.All()
@@ -114,7 +114,7 @@ func sizeIn(ctx context.Context, src source.Source, q query.Query, j *Job) (est 
 	if est.Entities = max(n, found.Estimate); err == nil && est.Entities == 0 {
 		err = errors.New("the database neither counts entities nor has samples of them, so their number is not known")
 	}
-	est.AtLeast = known && (found.Estimate <= n || !q.Plain() && est.Entities >= split.MostCounted)
+	est.LowerBound = known && (found.Estimate <= n || !q.Plain() && est.Entities >= split.MostCounted)
 	return est, err
 }
 
@@ -137,9 +137,9 @@ func (est *Estimate) expect(ctx context.Context, j *Job, page, least int64) erro
 		m.Pages, m.Tasks = max(m.Pages, least), max(m.Tasks, min(j.Workers, least))
 	}
 	est.Pages, est.Tasks = m.Pages, m.Tasks
-	est.Takes = m.Takes(j.Workers)
+	est.Duration = m.Takes(j.Workers)
 	if n := float64(est.Entities); j.Rate != (pace.Limit{}) {
-		est.Takes = max(est.Takes, j.Rate.Takes(n, n*j.Writes+float64(pace.RecordWrites*m.Pages)))
+		est.Duration = max(est.Duration, j.Rate.Takes(n, n*j.Writes+float64(pace.RecordWrites*m.Pages)))
 	}
 	est.Usage = billing.Usage{
 		// of the entities; of the records, and the queries for keys; of jobs
@@ -151,6 +151,6 @@ func (est *Estimate) expect(ctx context.Context, j *Job, page, least int64) erro
 	if j.Query.Unread(j.Update) {
 		est.Usage.Reads -= est.Entities
 	}
-	est.Dollars = j.Prices.Cost(est.Usage)
+	est.Dollars = j.Prices.Dollars(est.Usage)
 	return nil
 }

@@ -70,7 +70,7 @@ func TestOf(t *testing.T) {
 			name: "a rate limits it, and has pages of 5: one of each worker within 20 seconds",
 			job: func() *Job {
 				j := jobOver(few)
-				j.Rate = pace.Limit{Entities: 1}
+				j.Rate = pace.Limit{EntitiesPerSecond: 1}
 				return j
 			},
 			entities: 100, pages: 20, takes: 100 * time.Second,
@@ -87,14 +87,14 @@ func TestOf(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if e.Entities != c.entities || !e.Exact || e.AtLeast || e.Pages < c.pages || e.Pages > 2*c.pages+8 ||
-					e.Takes < c.takes || e.Tasks < 1 || e.Used.Reads < 1 || e.Workers != 4 {
+				if e.Entities != c.entities || !e.Exact || e.LowerBound || e.Pages < c.pages || e.Pages > 2*c.pages+8 ||
+					e.Duration < c.takes || e.Tasks < 1 || e.Spent.Reads < 1 || e.Workers != 4 {
 					t.Errorf("%+v", e)
 				}
 				if c.usage != nil && !reflect.DeepEqual(e.Usage, c.usage(e)) {
 					t.Errorf("it is expected to use %+v, want %+v", e.Usage, c.usage(e))
 				}
-				if e.Dollars != billing.NAM5.Cost(e.Usage) {
+				if e.Dollars != billing.NAM5.Dollars(e.Usage) {
 					t.Errorf("$%v for %+v", e.Dollars, e.Usage)
 				}
 			})
@@ -115,7 +115,7 @@ func TestBySample(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				src := entities(t, &emulator.Options{Scatter: c.scatter}, map[string]int{"a": 4000})
+				src := entities(t, &emulator.Options{ScatterOneIn: c.scatter}, map[string]int{"a": 4000})
 				src.CantCount()
 				e, err := Of(t.Context(), src, jobOver(query.Query{Kind: "K", Namespace: "a"}))
 				if !c.known {
@@ -124,8 +124,8 @@ func TestBySample(t *testing.T) {
 					}
 					return
 				}
-				if err != nil || e.Exact || e.AtLeast || e.Entities < 2000 || e.Entities > 8000 ||
-					e.Used.SmallOps < 50 {
+				if err != nil || e.Exact || e.LowerBound || e.Entities < 2000 || e.Entities > 8000 ||
+					e.Spent.SmallOps < 50 {
 					t.Errorf("%+v, %v", e, err)
 				}
 			})
@@ -136,7 +136,7 @@ func TestBySample(t *testing.T) {
 // entities returns a source with so many entities in namespaces.
 func entities(t *testing.T, options *emulator.Options, n map[string]int) source.Source {
 	t.Helper()
-	client, err := emulator.ForTest(t, options).Datastore(t.Context(), "test")
+	client, err := emulator.ForTest(t, options).DatastoreClient(t.Context(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,7 +59,7 @@ type Definition struct {
 	Params reflect.Type // of its parameters
 
 	Given func(params json.RawMessage) error // what checks parameters that ByName is given; nil: they are not known
-	// what starts its jobs by name, see mapper.Mapper.ByName; nil: nothing but a start does
+	// what starts its jobs by name, see mapper.Mapper.WithStarter; nil: nothing but a start does
 	ByName any
 
 	Backoff fault.Backoff // of its jobs; what is zero is the default

@@ -50,7 +50,8 @@ func (jn *Journal) Changed(ctx context.Context, from record.JobState, job *recor
 	jn.count(ctx, &c)
 	jn.flush(ctx, c.Time.Add(window))
 	if handler := jn.Log.Handler(); handler.Enabled(ctx, level(job)) {
-		line := slog.NewRecord(c.Time, level(job), "job "+string(job.State), 0) // of the change: who counts first, writes first
+		// of the change: who counts first, writes first
+		line := slog.NewRecord(c.Time, level(job), "job "+string(job.State), 0)
 		line.AddAttrs(attrs(c)...)
 		_ = handler.Handle(ctx, line) // as slog's own methods do
 	}

@@ -113,7 +113,7 @@ func TestChanged(t *testing.T) {
 // TestChangedCounts has a job without totals be counted by its records.
 func TestChangedCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client, err := emulator.ForTest(t, nil).Datastore(t.Context(), "test")
+		client, err := emulator.ForTest(t, nil).DatastoreClient(t.Context(), "test")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,7 +31,7 @@ type adder struct{ *Jobs }
 func (ad adder) addUp(
 	ctx context.Context, job *record.Job, path string, t body.Job, goesOn func(*record.Job) bool,
 ) (*record.Ledger, error) {
-	most, longest := cmp.Or(ad.Portion.Records, portionRecords), cmp.Or(ad.Portion.Time, ad.Queue.Deadline()/4)
+	most, longest := cmp.Or(ad.Portion.Records, portionRecords), cmp.Or(ad.Portion.Time, ad.Queue.DispatchDeadline()/4)
 	over := func() bool { return time.Since(t.BegunAt) > longest || ad.Gate.IsDraining() }
 	d, err := ad.draft(ctx, job)
 	if err != nil {

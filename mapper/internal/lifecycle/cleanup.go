@@ -19,9 +19,9 @@ import (
 // A CleanUp says what becomes of the records of a job that has ended: mapper.CleanUpOptions has the
 // meaning of its fields. It is stored as JSON in the record of the job.
 type CleanUp struct {
-	Failures bool          `json:"failures,omitempty"`
-	Job      bool          `json:"job,omitempty"`
-	Expire   time.Duration `json:"expire,omitempty"`
+	IncludeFailures bool          `json:"failures,omitempty"`
+	IncludeJob      bool          `json:"job,omitempty"`
+	ExpireAfter     time.Duration `json:"expire,omitempty"`
 }
 
 // A cleaner cleans up the records of jobs.
@@ -197,7 +197,7 @@ func (cl cleaner) cleanRecords(ctx context.Context, job *record.Job, from, to st
 	}
 	errFull := errors.New("enough")
 	err = cl.Store.Each(ctx, store.Records(job.Ref(), from, to), func(r *record.Range) error {
-		if r.Failed != "" && !o.Failures || o.Expire > 0 && !r.Expires.IsZero() {
+		if r.Failed != "" && !o.IncludeFailures || o.ExpireAfter > 0 && !r.Expires.IsZero() {
 			return nil
 		}
 		if batch = append(batch, r); len(batch) == cleanupBatch {
@@ -226,10 +226,10 @@ func (cl cleaner) cleanRecords(ctx context.Context, job *record.Job, from, to st
 // cleanBatches cleans up the batches of an undo in a stretch of IDs, and returns how many there
 // were.
 func (cl cleaner) cleanBatches(ctx context.Context, job *record.Job, from, to string, o CleanUp) (n int, err error) {
-	expires := time.Now().Add(o.Expire).UTC().Truncate(time.Microsecond)
+	expires := time.Now().Add(o.ExpireAfter).UTC().Truncate(time.Microsecond)
 	var keys []*datastore.Key
 	flush := func() (err error) {
-		if o.Expire == 0 {
+		if o.ExpireAfter == 0 {
 			err = cl.Store.Delete(ctx, keys)
 		} else {
 			err = store.ExpireBatches(ctx, cl.Store, keys, expires)
@@ -239,7 +239,7 @@ func (cl cleaner) cleanBatches(ctx context.Context, job *record.Job, from, to st
 	}
 	err = store.EachBatch(ctx, cl.Store, store.Batches(job.Ref(), from, to),
 		func(key *datastore.Key, b *record.Batch) error {
-			if o.Expire == 0 || b.Expires.IsZero() {
+			if o.ExpireAfter == 0 || b.Expires.IsZero() {
 				keys = append(keys, key)
 			}
 			if len(keys) < cleanupBatch {
@@ -260,10 +260,10 @@ func (cl cleaner) cleanBatch(ctx context.Context, batch []*record.Range, o Clean
 	for i, r := range batch {
 		keys[i] = r.Key()
 	}
-	if o.Expire == 0 {
+	if o.ExpireAfter == 0 {
 		return cl.Store.Delete(ctx, keys)
 	}
-	expires := time.Now().Add(o.Expire).UTC().Truncate(time.Microsecond)
+	expires := time.Now().Add(o.ExpireAfter).UTC().Truncate(time.Microsecond)
 	return cl.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		all, dst := make([]record.Range, len(keys)), make([]any, len(keys))
 		for i := range all {
@@ -302,12 +302,12 @@ func (cl cleaner) finish(ctx context.Context, job *record.Job) error {
 		if err := store.EndDraft(tx, j); err != nil {
 			return err
 		}
-		if o.Job && o.Expire == 0 {
+		if o.IncludeJob && o.ExpireAfter == 0 {
 			return tx.Delete(record.JobKey(j.ID))
 		}
 		j.Cleaning = ""
-		if o.Job {
-			j.Expires = time.Now().Add(o.Expire).UTC().Truncate(time.Microsecond)
+		if o.IncludeJob {
+			j.Expires = time.Now().Add(o.ExpireAfter).UTC().Truncate(time.Microsecond)
 		}
 		_, err = tx.Mutate(j.Update())
 		return err

@@ -27,7 +27,7 @@ type closer struct {
 
 // begin closes a job whose records are added up.
 func (cs closer) begin(ctx context.Context, job *record.Job, t body.Job, l *record.Ledger) error {
-	how, err := json.Marshal(CleanUp{Failures: true})
+	how, err := json.Marshal(CleanUp{IncludeFailures: true})
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (cs closer) clean(ctx context.Context, job *record.Job, t body.Job) (*recor
 		switch {
 		case err != nil:
 			return nil, err
-		case n > 0 && (time.Since(t.BegunAt) > cs.Queue.Deadline()/4 || cs.Gate.IsDraining()):
+		case n > 0 && (time.Since(t.BegunAt) > cs.Queue.DispatchDeadline()/4 || cs.Gate.IsDraining()):
 			return nil, cl.enqueueFirst(ctx, job)
 		case n > 0:
 			continue
@@ -96,7 +96,7 @@ func forget(ctx context.Context, fi finalizer, job *record.Job) (failed, err err
 		return nil, err
 	}
 	a := function.NewAttempt(job.Ref(), function.Update, record.JobKey(job.ID))
-	longest := fi.Queue.Deadline() / 2
+	longest := fi.Queue.DispatchDeadline() / 2
 	err = function.Calls(ctx, longest, &fi.Gate.Strays, func(r *function.Runner) {
 		r.Call(func(ctx context.Context) {
 			defer function.Recovered(&failed)

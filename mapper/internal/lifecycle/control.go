@@ -112,7 +112,7 @@ func sameArguments(j, o *record.Job) error {
 	case j.Cleaning == "":
 		return nil
 	}
-	if how, err := cleanUpOf(j); err != nil || !how.Job {
+	if how, err := cleanUpOf(j); err != nil || !how.IncludeJob {
 		return err
 	}
 	return fmt.Errorf("%w: a job of this ID is being cleaned up with its own record, and the ID is free after that",
@@ -294,10 +294,10 @@ func (ct Control) CleanUp(ctx context.Context, ref record.Ref, o CleanUp) error 
 // cleanUp begins to clean up the records of a job for a cause, if it may.
 func (ct Control) cleanUp(ctx context.Context, ref record.Ref, o CleanUp, cause string,
 	may func(*record.Job) error) error {
-	if o.Expire < 0 {
-		return fmt.Errorf("%w: CleanUpOptions.Expire is %v", fault.ErrArguments, o.Expire)
+	if o.ExpireAfter < 0 {
+		return fmt.Errorf("%w: CleanUpOptions.ExpireAfter is %v", fault.ErrArguments, o.ExpireAfter)
 	}
-	o.Failures = o.Failures || o.Job
+	o.IncludeFailures = o.IncludeFailures || o.IncludeJob
 	encoded, err := json.Marshal(o)
 	if err != nil {
 		return err

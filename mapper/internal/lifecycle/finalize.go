@@ -27,7 +27,7 @@ type finalizer struct {
 // that are suspected, as the finalizer may have killed the process of the one before: they leave a
 // mark, and run while the process does nothing else.
 func (fi finalizer) run(ctx context.Context, job *record.Job, t body.Job) error {
-	exclusive := t.Queued.Retries > 0 || job.Suspected()
+	exclusive := t.Queued.RetryCount > 0 || job.Suspected()
 	place, err := fi.Gate.Enter(ctx, exclusive)
 	if err != nil {
 		return fmt.Errorf("wait for other tasks: %w", err)
@@ -39,7 +39,7 @@ func (fi finalizer) run(ctx context.Context, job *record.Job, t body.Job) error 
 	delivery := fi.NewDelivery()
 	fi.delivery = delivery
 	err = fi.runAlone(ctx, job, t, record.CrashMark{Delivery: delivery, At: t.BegunAt.UTC().Truncate(time.Microsecond),
-		Task: t.Queued.TaskID, Try: int64(t.Queued.Retries), Alone: place.Alone})
+		Task: t.Queued.TaskID, Try: int64(t.Queued.RetryCount), Alone: place.Alone})
 	if err != nil { // it stays alone until its mark, if it has left one, is gone
 		fi.Insist(ctx, func(ctx context.Context) error {
 			_, err := fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
@@ -75,7 +75,8 @@ func (fi finalizer) runAlone(ctx context.Context, job *record.Job, t body.Job, m
 // begin leaves a mark in the job's record.
 func (fi finalizer) begin(ctx context.Context, job *record.Job, t body.Job, m record.CrashMark) (*record.Job, error) {
 	return fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
-		return j.BeginFinalizer(t.Epoch, m, time.Now().UTC().Truncate(time.Microsecond), fi.Queue.Deadline()), nil
+		return j.BeginFinalizer(t.Epoch, m, time.Now().UTC().Truncate(time.Microsecond), fi.Queue.DispatchDeadline()),
+			nil
 	})
 }
 

@@ -67,7 +67,7 @@ func (f Findings) Database(job *record.Job) error {
 
 // Concurrency returns how many tasks a queue delivers at once, or 0 if nobody may know.
 func Concurrency(ctx context.Context, queue *tasks.Queue) (int, error) {
-	n, err := queue.Concurrency(ctx)
+	n, err := queue.MaxConcurrent(ctx)
 	if code := status.Code(err); code == codes.PermissionDenied || code == codes.Unimplemented {
 		return 0, nil
 	}

@@ -145,7 +145,7 @@ func (f Forgetter) job(ctx context.Context, j *record.Job, t traces, l *look) fu
 		if err != nil || !cleanUp {
 			return err
 		}
-		err = f.of(j.Queue).CleanUp(ctx, j.Ref(), CleanUp{Failures: true, Job: t.named})
+		err = f.of(j.Queue).CleanUp(ctx, j.Ref(), CleanUp{IncludeFailures: true, IncludeJob: t.named})
 		if errors.Is(err, record.ErrState) {
 			return fault.Permanent(fmt.Errorf("job %s can't be cleaned up: %w", j.ID, err))
 		}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
@@ -30,6 +31,7 @@ type Jobs struct {
 	Journal *journal.Journal
 	Gate    *gate.Gate
 	Random  func() uint64 // a number that nobody else draws
+	Prices  billing.Prices
 
 	Telemetry *telemetry.Telemetry
 
@@ -147,7 +149,7 @@ func (js *Jobs) Handler(path string, run func(context.Context, tasks.Delivery) e
 			err = run(ctx, d)
 		}
 		if errors.Is(err, gate.ErrDraining) {
-			err = tasks.Elsewhere(err)
+			err = tasks.Redeliver(err)
 		}
 		return err
 	})
@@ -210,7 +212,7 @@ func (js *Jobs) NewDelivery() string { return strconv.FormatUint(js.Random(), 36
 // Insist takes a mark away. While the database is out of reach it waits: this must not look like
 // a death, and nothing else can be done.
 func (js *Jobs) Insist(ctx context.Context, takeAway func(context.Context) error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), record.EndTime(js.Queue.Deadline()))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), record.EndTime(js.Queue.DispatchDeadline()))
 	defer cancel()
 	for wait := time.Second; takeAway(ctx) != nil; wait = min(2*wait, 30*time.Second) {
 		select {

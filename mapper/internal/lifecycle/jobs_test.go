@@ -119,7 +119,7 @@ func TestControl(t *testing.T) {
 	abort := func(w *world, ref record.Ref) error { return w.Abort(w.Context(), ref) }
 	retry := func(w *world, ref record.Ref) error { return w.Retry(w.Context(), ref, "") }
 	clean := func(w *world, ref record.Ref) error {
-		return w.CleanUp(w.Context(), ref, lifecycle.CleanUp{Failures: true})
+		return w.CleanUp(w.Context(), ref, lifecycle.CleanUp{IncludeFailures: true})
 	}
 	type do = func(*world, record.Ref) error
 	for _, c := range []struct {
@@ -317,10 +317,10 @@ func TestCleanUp(t *testing.T) {
 		wrong   bool
 	}{
 		{"all but failures", lifecycle.CleanUp{}, 1, false, false},
-		{"failures, too", lifecycle.CleanUp{Failures: true}, 0, false, false},
-		{"the job's own", lifecycle.CleanUp{Job: true}, 0, true, false},
-		{"they expire", lifecycle.CleanUp{Failures: true, Expire: time.Hour}, 2, false, false},
-		{"they have expired before", lifecycle.CleanUp{Expire: -1}, 2, false, true},
+		{"failures, too", lifecycle.CleanUp{IncludeFailures: true}, 0, false, false},
+		{"the job's own", lifecycle.CleanUp{IncludeJob: true}, 0, true, false},
+		{"they expire", lifecycle.CleanUp{IncludeFailures: true, ExpireAfter: time.Hour}, 2, false, false},
+		{"they have expired before", lifecycle.CleanUp{ExpireAfter: -1}, 2, false, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inWorld(t, new(function.Definition), func(w *world) {
@@ -338,7 +338,7 @@ func TestCleanUp(t *testing.T) {
 					w.Errorf("%d records are there, want %d", len(all), c.records)
 				}
 				for _, r := range all {
-					if r.Expires.IsZero() == (c.how.Expire > 0) {
+					if r.Expires.IsZero() == (c.how.ExpireAfter > 0) {
 						w.Errorf("%s expires at %v", r.ID, r.Expires)
 					}
 				}

@@ -52,11 +52,12 @@ func (lo Lookout) Complaint(ctx context.Context, job *record.Job, waiting *recor
 	var group sync.WaitGroup
 	for i, task := range looked {
 		group.Go(func() {
-			s, err := lo.Queue.Look(ctx, task)
+			s, err := lo.Queue.Lookup(ctx, task)
 			if gone[i] = err == nil && s == nil; err != nil || gone[i] {
 				return
 			}
-			if complaints[i] = lo.complaintOf(s); complaints[i] == "" && s.Attempts == 0 && now.Sub(s.Due) > idle {
+			if complaints[i] = lo.complaintOf(s); complaints[i] == "" && s.Attempts == 0 &&
+				now.Sub(s.ScheduleTime) > idle {
 				if paused, err := lo.Queue.Paused(ctx); err == nil && paused {
 					complaints[i] = "the queue " + lo.Queue.Name() + " is paused"
 				}
@@ -88,7 +89,7 @@ func (lo Lookout) lost(ctx context.Context, job *record.Job, waiting *record.Ran
 	if late <= idle {
 		return ""
 	}
-	switch s, err := lo.Queue.Look(ctx, fullSweep(job)); {
+	switch s, err := lo.Queue.Lookup(ctx, fullSweep(job)); {
 	case err != nil:
 		return ""
 	case s != nil:
@@ -104,22 +105,22 @@ func (lo Lookout) lost(ctx context.Context, job *record.Job, waiting *record.Ran
 		text += "no sweep has enqueued it again, and Revive or Resume would: "
 	}
 	return text + "has " + lo.Queue.Name() + " been purged, or does something other than the handler answer at " +
-		lo.Queue.Target() + "?"
+		lo.Queue.URL() + "?"
 }
 
 // complaintOf says what is wrong with the deliveries of a task, or nothing.
-func (lo Lookout) complaintOf(s *tasks.Sighting) string {
+func (lo Lookout) complaintOf(s *tasks.TaskInfo) string {
 	if s.Attempts < fewAttempts || !s.Ended || s.Code == codes.OK {
 		return ""
 	}
 	const longest = 200
 	text := fmt.Sprintf("the queue has tried %d times to deliver a task to %s, and the last attempt ended with %.*s",
 		s.Attempts, s.URL, longest, strings.TrimSpace(s.Message))
-	if strings.Contains(s.Message, strconv.Itoa(http.StatusMisdirectedRequest)) { // see tasks.Elsewhere
+	if strings.Contains(s.Message, strconv.Itoa(http.StatusMisdirectedRequest)) { // see tasks.Redeliver
 		return text + ": the process there drains, or has drained: does another one run?"
 	}
-	if s.Elsewhere {
-		return text + ": tasks are made for " + lo.Queue.Target() +
+	if s.TargetChanged {
+		return text + ": tasks are made for " + lo.Queue.URL() +
 			" now, or for another account, and those of before stay as they are until Revive or Resume makes others"
 	}
 	switch s.Code {

@@ -26,7 +26,7 @@ func (w *world) beside() *lifecycle.Jobs {
 	w.must(err)
 	other := *w.World.Jobs
 	other.Queue, err = tasks.NewQueue(w.Tasks, location+"/queues/other", "http://worker/",
-		&tasks.Options{Unverified: true})
+		&tasks.Options{InsecureSkipVerify: true})
 	w.must(err)
 	return &other
 }

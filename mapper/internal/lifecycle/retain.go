@@ -91,7 +91,7 @@ func (rt retainer) run(ctx context.Context, job *record.Job, t body.Job) error {
 	if job.Cleaning != "" || !record.Due(job, now) {
 		return rt.next(ctx, job, t.Tick, now) // none, if it goes on
 	}
-	err := Control(rt).cleanUp(ctx, job.Ref(), CleanUp{Failures: true},
+	err := Control(rt).cleanUp(ctx, job.Ref(), CleanUp{IncludeFailures: true},
 		"cleaned up, as its retention of "+record.Days(job.Retain)+" says", func(j *record.Job) error {
 			if !record.Due(j, now) {
 				return errNotDue

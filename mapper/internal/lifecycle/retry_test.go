@@ -17,7 +17,7 @@ func TestReopen(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Close)
-	client, err := e.Datastore(t.Context(), "test")
+	client, err := e.DatastoreClient(t.Context(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,9 +10,9 @@ import (
 // A Limit is how fast a job goes at most: in entities and writes a second, of which 0 is no limit,
 // and on the ramp. It is stored as JSON in the record of the job.
 type Limit struct {
-	Entities float64 `json:"entities,omitempty"`
-	Writes   float64 `json:"writes,omitempty"`
-	Ramp     bool    `json:"ramp,omitempty"`
+	EntitiesPerSecond float64 `json:"entities,omitempty"`
+	WritesPerSecond   float64 `json:"writes,omitempty"`
+	Ramp              bool    `json:"ramp,omitempty"`
 }
 
 // The ramp of Datastore's best practices: "500/50/5".
@@ -35,11 +35,11 @@ func (r Limit) at(since time.Duration) (entities, writes float64) {
 		entities = rampFirst * math.Pow(rampFactor, math.Floor(float64(max(0, since))/float64(rampEvery)))
 		writes = entities
 	}
-	if r.Entities > 0 {
-		entities = min(entities, r.Entities)
+	if r.EntitiesPerSecond > 0 {
+		entities = min(entities, r.EntitiesPerSecond)
 	}
-	if r.Writes > 0 {
-		writes = min(writes, r.Writes)
+	if r.WritesPerSecond > 0 {
+		writes = min(writes, r.WritesPerSecond)
 	}
 	return entities, writes
 }
@@ -47,11 +47,11 @@ func (r Limit) at(since time.Duration) (entities, writes float64) {
 // Becomes says what is done to a job whose limit that becomes.
 func (r Limit) Becomes() string {
 	var parts []string
-	if r.Entities > 0 {
-		parts = append(parts, fmt.Sprintf("%g entities a second", r.Entities))
+	if r.EntitiesPerSecond > 0 {
+		parts = append(parts, fmt.Sprintf("%g entities a second", r.EntitiesPerSecond))
 	}
-	if r.Writes > 0 {
-		parts = append(parts, fmt.Sprintf("%g writes a second", r.Writes))
+	if r.WritesPerSecond > 0 {
+		parts = append(parts, fmt.Sprintf("%g writes a second", r.WritesPerSecond))
 	}
 	if r.Ramp {
 		parts = append(parts, "a ramp")
@@ -66,13 +66,14 @@ func (r Limit) Becomes() string {
 // nothing if it may go as fast as it can.
 func (r Limit) Says(since time.Duration) string {
 	switch entities, writes := r.at(since); {
-	case r.Ramp && (r.Entities == 0 || r.Entities > entities) && (r.Writes == 0 || r.Writes > writes):
+	case r.Ramp && (r.EntitiesPerSecond == 0 || r.EntitiesPerSecond > entities) &&
+		(r.WritesPerSecond == 0 || r.WritesPerSecond > writes):
 		return fmt.Sprintf("it is on its ramp, at %.0f entities and writes a second", entities)
 	case math.IsInf(entities, 1) && math.IsInf(writes, 1):
 		return ""
-	case math.IsInf(writes, 1) || r.Writes == 0:
+	case math.IsInf(writes, 1) || r.WritesPerSecond == 0:
 		return fmt.Sprintf("it keeps to its rate of %g entities a second", entities)
-	case math.IsInf(entities, 1) || r.Entities == 0:
+	case math.IsInf(entities, 1) || r.EntitiesPerSecond == 0:
 		return fmt.Sprintf("it keeps to its rate of %g writes a second", writes)
 	default:
 		return fmt.Sprintf("it keeps to its rate of %g entities and %g writes a second", entities, writes)
@@ -84,7 +85,7 @@ func (r Limit) Says(since time.Duration) string {
 const FirstPaced = 10
 
 // WritesLimited reports whether writes are limited.
-func (r Limit) WritesLimited() bool { return r.Writes > 0 || r.Ramp }
+func (r Limit) WritesLimited() bool { return r.WritesPerSecond > 0 || r.Ramp }
 
 // RecordWrites is how many writes of records a page takes.
 const RecordWrites = 2
@@ -114,20 +115,23 @@ func (r Limit) Validate(name string, workers int64, deadline time.Duration) erro
 	wait := WaitWithin(deadline)
 	slowest := float64(workers) / wait.Seconds()
 	switch {
-	case !(r.Entities >= 0) || math.IsInf(r.Entities, 1):
-		return fmt.Errorf("%s.Entities has to be at least 0, it is %v", name, r.Entities)
-	case !(r.Writes >= 0) || math.IsInf(r.Writes, 1):
-		return fmt.Errorf("%s.Writes has to be at least 0, it is %v", name, r.Writes)
-	case r.Entities > 0 && r.Entities < slowest:
-		return fmt.Errorf("%s.Entities has to be at least %.3g a second for %d workers, as each waits for up to %v; "+
-			"it is %v: give the job and its queue fewer workers", name, slowest, workers, wait, r.Entities)
+	case !(r.EntitiesPerSecond >= 0) || math.IsInf(r.EntitiesPerSecond, 1):
+		return fmt.Errorf("%s.EntitiesPerSecond has to be at least 0, it is %v", name, r.EntitiesPerSecond)
+	case !(r.WritesPerSecond >= 0) || math.IsInf(r.WritesPerSecond, 1):
+		return fmt.Errorf("%s.WritesPerSecond has to be at least 0, it is %v", name, r.WritesPerSecond)
+	case r.EntitiesPerSecond > 0 && r.EntitiesPerSecond < slowest:
+		return fmt.Errorf("%s.EntitiesPerSecond has to be at least %.3g a second for %d workers, as each waits for "+
+			"up to %v; "+
+			"it is %v: give the job and its queue fewer workers", name, slowest, workers, wait, r.EntitiesPerSecond)
 	case r.Ramp && rampFirst < (1+RecordWrites)*slowest:
 		return fmt.Errorf("%s.Ramp begins with %d a second, which is too little for %d workers, as each waits for up "+
 			"to %v: it has to be at least %.3g; give the job and its queue fewer workers", name, rampFirst, workers,
 			wait, (1+RecordWrites)*slowest)
-	case r.Writes > 0 && r.Writes < (1+RecordWrites)*slowest:
-		return fmt.Errorf("%s.Writes has to be at least %.3g a second for %d workers, as each waits for up to %v; it "+
-			"is %v: give the job and its queue fewer workers", name, (1+RecordWrites)*slowest, workers, wait, r.Writes)
+	case r.WritesPerSecond > 0 && r.WritesPerSecond < (1+RecordWrites)*slowest:
+		return fmt.Errorf("%s.WritesPerSecond has to be at least %.3g a second for %d workers, as each waits for up "+
+			"to %v; it "+
+			"is %v: give the job and its queue fewer workers", name, (1+RecordWrites)*slowest, workers, wait,
+			r.WritesPerSecond)
 	}
 	return nil
 }
@@ -137,7 +141,7 @@ const MaxTakes = 100 * 365 * 24 * time.Hour
 
 // Takes returns how long so many entities and writes take at a rate.
 func (r Limit) Takes(entities, writes float64) time.Duration {
-	most, mostWrites := Limit{Entities: r.Entities, Writes: r.Writes}.at(0)
+	most, mostWrites := Limit{EntitiesPerSecond: r.EntitiesPerSecond, WritesPerSecond: r.WritesPerSecond}.at(0)
 	for t := time.Duration(0); ; t += rampEvery {
 		perSecond, writesPerSecond := r.at(t)
 		rest := time.Duration(min(max(entities/perSecond, writes/writesPerSecond),

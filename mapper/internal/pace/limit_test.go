@@ -16,13 +16,13 @@ func TestLimitAt(t *testing.T) {
 		entities, writes float64
 	}{
 		{Limit{}, 0, math.Inf(1), math.Inf(1)},
-		{Limit{Entities: 10}, time.Hour, 10, math.Inf(1)},
-		{Limit{Writes: 10}, 0, math.Inf(1), 10},
+		{Limit{EntitiesPerSecond: 10}, time.Hour, 10, math.Inf(1)},
+		{Limit{WritesPerSecond: 10}, 0, math.Inf(1), 10},
 		{Limit{Ramp: true}, -time.Minute, 500, 500},
 		{Limit{Ramp: true}, 5*time.Minute - 1, 500, 500},
 		{Limit{Ramp: true}, 5 * time.Minute, 750, 750},
 		{Limit{Ramp: true}, 10 * time.Minute, 1125, 1125},
-		{Limit{Ramp: true, Writes: 600}, 10 * time.Minute, 1125, 600},
+		{Limit{Ramp: true, WritesPerSecond: 600}, 10 * time.Minute, 1125, 600},
 	} {
 		if entities, writes := test.limit.at(test.since); entities != test.entities || writes != test.writes {
 			t.Errorf("%+v after %v: %v, %v", test.limit, test.since, entities, writes)
@@ -39,11 +39,11 @@ func TestSpacing(t *testing.T) {
 		want  time.Duration
 	}{
 		{Limit{}, 500, 1, 0},
-		{Limit{Entities: 100}, 100, 1, 10 * time.Second},
-		{Limit{Writes: 100}, 98, 1, 10 * time.Second},              // with those of records
-		{Limit{Entities: 100, Writes: 40}, 10, 0, time.Second},     // the entities
-		{Limit{Entities: 1000, Writes: 4}, 10, 0, 5 * time.Second}, // the records
-		{Limit{Entities: 0.001}, 1000, 0, time.Hour},
+		{Limit{EntitiesPerSecond: 100}, 100, 1, 10 * time.Second},
+		{Limit{WritesPerSecond: 100}, 98, 1, 10 * time.Second},                       // with those of records
+		{Limit{EntitiesPerSecond: 100, WritesPerSecond: 40}, 10, 0, time.Second},     // the entities
+		{Limit{EntitiesPerSecond: 1000, WritesPerSecond: 4}, 10, 0, 5 * time.Second}, // the records
+		{Limit{EntitiesPerSecond: 0.001}, 1000, 0, time.Hour},
 	} {
 		if d := test.limit.Spacing(test.n, test.each, 10, 0); d != test.want {
 			t.Errorf("%+v, %d entities of %v writes: %v, want %v", test.limit, test.n, test.each, d, test.want)
@@ -53,7 +53,7 @@ func TestSpacing(t *testing.T) {
 			t.Errorf("%+v: a page of %d in %v", test.limit, size, test.want)
 		}
 	}
-	if size := (Limit{Entities: 0.001}).Page(1000, 1, 10, 0, time.Second); size != 1 {
+	if size := (Limit{EntitiesPerSecond: 0.001}).Page(1000, 1, 10, 0, time.Second); size != 1 {
 		t.Errorf("a page of %d", size)
 	}
 }
@@ -65,11 +65,11 @@ func TestLimitTakes(t *testing.T) {
 		want             time.Duration
 	}{
 		{Limit{}, 1e9, 1e9, 0},
-		{Limit{Entities: 10}, 1000, 0, 100 * time.Second},
-		{Limit{Entities: 10, Writes: 5}, 1000, 1000, 200 * time.Second},
+		{Limit{EntitiesPerSecond: 10}, 1000, 0, 100 * time.Second},
+		{Limit{EntitiesPerSecond: 10, WritesPerSecond: 5}, 1000, 1000, 200 * time.Second},
 		{Limit{Ramp: true}, 150_000, 0, 5 * time.Minute},
 		{Limit{Ramp: true}, 375_000, 0, 10 * time.Minute},
-		{Limit{Entities: 1e-12}, 1e12, 0, MaxTakes},
+		{Limit{EntitiesPerSecond: 1e-12}, 1e12, 0, MaxTakes},
 	} {
 		if d := test.limit.Takes(test.entities, test.writes); d != test.want {
 			t.Errorf("%+v, %v entities, %v writes: %v, want %v", test.limit, test.entities, test.writes, d, test.want)
@@ -79,12 +79,12 @@ func TestLimitTakes(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	for want, limit := range map[string]Limit{
-		"": {Entities: 10, Writes: 10, Ramp: true},
-		"R.Entities has to be at least 0, it is NaN":                {Entities: math.NaN()},
-		"R.Entities has to be at least 0, it is -1":                 {Entities: -1},
-		"R.Writes has to be at least 0, it is +Inf":                 {Writes: math.Inf(1)},
-		"R.Entities has to be at least 0.5 a second for 10 workers": {Entities: 0.4},
-		"R.Writes has to be at least 1.5 a second for 10 workers":   {Writes: 1.4},
+		"": {EntitiesPerSecond: 10, WritesPerSecond: 10, Ramp: true},
+		"R.EntitiesPerSecond has to be at least 0, it is NaN":                {EntitiesPerSecond: math.NaN()},
+		"R.EntitiesPerSecond has to be at least 0, it is -1":                 {EntitiesPerSecond: -1},
+		"R.WritesPerSecond has to be at least 0, it is +Inf":                 {WritesPerSecond: math.Inf(1)},
+		"R.EntitiesPerSecond has to be at least 0.5 a second for 10 workers": {EntitiesPerSecond: 0.4},
+		"R.WritesPerSecond has to be at least 1.5 a second for 10 workers":   {WritesPerSecond: 1.4},
 	} {
 		if err := limit.Validate("R", 10, 10*time.Minute); (err == nil) != (want == "") || err != nil &&
 			!strings.HasPrefix(err.Error(), want) {

@@ -97,7 +97,7 @@ func plannerOf(client *datastore.Client, q query.Query, workers int64) *Planner 
 // withKind runs a test in a bubble, with a database whose kind K has the entities 1, 2, ..., n.
 func withKind(t *testing.T, n int64, test func(t *testing.T, client *datastore.Client)) {
 	synctest.Test(t, func(t *testing.T) {
-		client, err := emulator.ForTest(t, nil).Datastore(t.Context(), "test")
+		client, err := emulator.ForTest(t, nil).DatastoreClient(t.Context(), "test")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -295,7 +295,7 @@ func TestReader(t *testing.T) {
 func TestFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		em := emulator.ForTest(t, nil)
-		client, err := em.Datastore(t.Context(), "test")
+		client, err := em.DatastoreClient(t.Context(), "test")
 		if err != nil {
 			t.Fatal(err)
 		}

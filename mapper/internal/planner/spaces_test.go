@@ -14,7 +14,7 @@ import (
 // namespaces a and b.
 func TestSpaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client, err := emulator.ForTest(t, nil).Datastore(t.Context(), "test")
+		client, err := emulator.ForTest(t, nil).DatastoreClient(t.Context(), "test")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,18 +20,18 @@ type Progress struct {
 	// the job has found them. Where all that is left was counted, and all records were read, they
 	// are the same; they are far apart while little is known, and where a query narrows a kind
 	// down.
-	AtLeast float64 `json:"at_least"`
-	About   float64 `json:"about"`
-	AtMost  float64 `json:"at_most"`
+	FractionMin float64 `json:"at_least"`
+	Fraction    float64 `json:"about"`
+	FractionMax float64 `json:"at_most"`
 
-	Rate    float64 `json:"rate"`    // entities a second in the last minute, while the job runs,
-	Overall float64 `json:"overall"` // and since it was started
+	EntitiesPerSecond        float64 `json:"rate"`    // entities a second in the last minute, while the job runs,
+	EntitiesPerSecondOverall float64 `json:"overall"` // and since it was started
 
 	// How long it takes until the last entity at Rate, in nanoseconds; 0 if that is not known, as
 	// while nothing was done.
-	LeftAtLeast time.Duration `json:"left_at_least,omitempty"`
-	Left        time.Duration `json:"left,omitempty"`
-	LeftAtMost  time.Duration `json:"left_at_most,omitempty"`
+	TimeLeftMin time.Duration `json:"left_at_least,omitempty"`
+	TimeLeft    time.Duration `json:"left,omitempty"`
+	TimeLeftMax time.Duration `json:"left_at_most,omitempty"`
 }
 
 // Bounds of estimates.
@@ -45,8 +45,9 @@ const (
 	lately   = time.Minute
 )
 
-// Of returns how far a job is whose records come to so much, and about what it has cost so far.
-func Of(j *record.Job, sum record.Totals, q query.Query, now time.Time) (Progress, float64) {
+// Of returns how far a job is whose records come to so much, and about what it has cost so far,
+// at some prices.
+func Of(j *record.Job, sum record.Totals, q query.Query, now time.Time, prices billing.Prices) (Progress, float64) {
 	used := billing.Usage{Reads: sum.Processed + sum.Failures + 3*sum.Pages + sum.Tasks,
 		Writes: sum.Written + pace.RecordWrites*sum.Pages, TaskOps: 2 * (sum.Tasks + 1)}
 	if q.KeysOnly {
@@ -60,13 +61,13 @@ func Of(j *record.Job, sum record.Totals, q query.Query, now time.Time) (Progres
 		sum.Sample = record.NewSample()
 		sum.Sample.Done = float64(sum.Processed + sum.Failures)
 	}
-	return k.progress(sum.Sample), billing.NAM5.Cost(used)
+	return k.progress(sum.Sample), prices.Dollars(used)
 }
 
-// Share returns which share of a budget a usage is.
-func Share(b record.Budget, u billing.Usage) (share float64) {
+// Share returns which share of a budget a usage is, at some prices.
+func Share(b record.Budget, u billing.Usage, prices billing.Prices) (share float64) {
 	if b.Dollars > 0 {
-		share = billing.NAM5.Cost(u) / b.Dollars
+		share = prices.Dollars(u) / b.Dollars
 	}
 	if b.Operations > 0 {
 		share = max(share, float64(u.Reads+u.Writes+u.Deletes+u.TaskOps)/float64(b.Operations))
@@ -87,12 +88,12 @@ func (k known) progress(s *record.Sample) Progress {
 	p.rates(s, k)
 	done, expected := s.Done*s.Scale, s.Left*s.LeftScale
 	if done+expected == 0 {
-		if p.AtMost = 1; s.Blind == 0 && k.ended {
-			p.AtLeast, p.About = 1, 1
+		if p.FractionMax = 1; s.Blind == 0 && k.ended {
+			p.FractionMin, p.Fraction = 1, 1
 		}
 		return p
 	}
-	p.About = share(done, expected)
+	p.Fraction = share(done, expected)
 	guessed, factor := s.Left-s.Counted, 1.0
 	if guessed > 0 {
 		off := density
@@ -107,7 +108,7 @@ func (k known) progress(s *record.Sample) Progress {
 		most = math.Inf(1)
 	}
 	off = sampled(s.DoneSquares, s.Done, s.Scale)
-	p.AtLeast, p.AtMost = share(done*(1-off), most), share(done*(1+off), least)
+	p.FractionMin, p.FractionMax = share(done*(1-off), most), share(done*(1+off), least)
 	p.left(expected, least, most)
 	return p
 }
@@ -138,7 +139,7 @@ func (p *Progress) rates(s *record.Sample, k known) {
 	if took <= 0 {
 		return
 	}
-	p.Overall = s.Done * s.Scale / took.Seconds()
+	p.EntitiesPerSecondOverall = s.Done * s.Scale / took.Seconds()
 	if k.ended {
 		return
 	}
@@ -148,16 +149,16 @@ func (p *Progress) rates(s *record.Sample, k known) {
 			n += e.Entities
 		}
 	}
-	p.Rate = float64(n) * s.Scale / min(took, lately).Seconds()
+	p.EntitiesPerSecond = float64(n) * s.Scale / min(took, lately).Seconds()
 }
 
 // left says how long it takes until the last of so many entities, at the rate of late.
 func (p *Progress) left(about, least, most float64) {
 	takes := func(n float64) time.Duration {
-		if p.Rate == 0 || math.IsInf(n, 1) {
+		if p.EntitiesPerSecond == 0 || math.IsInf(n, 1) {
 			return 0
 		}
-		return time.Duration(min(n/p.Rate*float64(time.Second), math.MaxInt64/2)).Round(time.Millisecond)
+		return time.Duration(min(n/p.EntitiesPerSecond*float64(time.Second), math.MaxInt64/2)).Round(time.Millisecond)
 	}
-	p.LeftAtLeast, p.Left, p.LeftAtMost = takes(least), takes(about), takes(most)
+	p.TimeLeftMin, p.TimeLeft, p.TimeLeftMax = takes(least), takes(about), takes(most)
 }

@@ -70,17 +70,18 @@ func TestProgress(t *testing.T) {
 		c.sample.Scale, c.sample.LeftScale = max(1, c.sample.Scale), max(1, c.sample.LeftScale)
 		k := known{begun: noon.Add(-10 * time.Minute), now: noon, whole: true, ended: c.ended}
 		p := k.progress(&c.sample)
-		got := fmt.Sprintf("%.0f %.0f %.0f%%, %.0f/s, %v %v %v", 100*p.AtLeast, 100*p.About, 100*p.AtMost, p.Rate,
-			p.LeftAtLeast.Round(time.Second), p.Left, p.LeftAtMost.Round(time.Second))
+		got := fmt.Sprintf("%.0f %.0f %.0f%%, %.0f/s, %v %v %v", 100*p.FractionMin, 100*p.Fraction, 100*p.FractionMax,
+			p.EntitiesPerSecond,
+			p.TimeLeftMin.Round(time.Second), p.TimeLeft, p.TimeLeftMax.Round(time.Second))
 		if got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
-		if want := c.sample.Done * c.sample.Scale / 600; math.Abs(p.Overall-want) > 1e-9 {
-			t.Errorf("%s: %v/s over all, want %v", c.name, p.Overall, want)
+		if want := c.sample.Done * c.sample.Scale / 600; math.Abs(p.EntitiesPerSecondOverall-want) > 1e-9 {
+			t.Errorf("%s: %v/s over all, want %v", c.name, p.EntitiesPerSecondOverall, want)
 		}
 		k.whole = false // only some entities of the kind are the job's: guesses are worth less
-		if some := k.progress(&c.sample); (some.AtLeast < p.AtLeast) != (c.sample.Gaps > 0) ||
-			(some.AtMost > p.AtMost) != (c.sample.Gaps > 0) {
+		if some := k.progress(&c.sample); (some.FractionMin < p.FractionMin) != (c.sample.Gaps > 0) ||
+			(some.FractionMax > p.FractionMax) != (c.sample.Gaps > 0) {
 			t.Errorf("%s, of some of a kind: %+v, and of the whole one %+v", c.name, some, p)
 		}
 	}
@@ -98,11 +99,12 @@ func TestOf(t *testing.T) {
 		{"keys are free", query.Query{Kind: "K", KeysOnly: true}, 3*10 + 4},
 	} {
 		job := &record.Job{State: record.Succeeded, Created: noon, Ended: noon.Add(100 * time.Second)}
-		p, dollars := Of(job, sum, c.query, noon.Add(time.Hour))
-		if p.About != 1 || p.AtLeast != 1 || p.AtMost != 1 || p.Overall != 10 || p.Rate != 0 {
+		p, dollars := Of(job, sum, c.query, noon.Add(time.Hour), billing.NAM5)
+		if p.Fraction != 1 || p.FractionMin != 1 || p.FractionMax != 1 || p.EntitiesPerSecondOverall != 10 ||
+			p.EntitiesPerSecond != 0 {
 			t.Errorf("%s: %+v", c.name, p)
 		}
-		want := billing.NAM5.Cost(billing.Usage{Reads: c.reads, Writes: 990 + 2*10, TaskOps: 2 * 5})
+		want := billing.NAM5.Dollars(billing.Usage{Reads: c.reads, Writes: 990 + 2*10, TaskOps: 2 * 5})
 		if math.Abs(dollars-want) > 1e-9 {
 			t.Errorf("%s: $%v, want $%v", c.name, dollars, want)
 		}
@@ -120,7 +122,7 @@ func TestShare(t *testing.T) {
 		{record.Budget{Dollars: 0.48, Operations: 2_001_000}, 0.5}, {record.Budget{Dollars: 24, Operations: 400_200},
 			0.5},
 	} {
-		if got := Share(c.budget, used); math.Abs(got-c.want) > 0.001 {
+		if got := Share(c.budget, used, billing.NAM5); math.Abs(got-c.want) > 0.001 {
 			t.Errorf("%+v: %v, want %v", c.budget, got, c.want)
 		}
 	}

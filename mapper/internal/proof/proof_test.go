@@ -30,7 +30,7 @@ func id(n int) *datastore.Key { return datastore.IDKey("K", int64(n), nil) }
 
 func newProven(t *testing.T) *proven {
 	t.Helper()
-	client, err := emulator.ForTest(t, nil).Datastore(t.Context(), "test")
+	client, err := emulator.ForTest(t, nil).DatastoreClient(t.Context(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,10 +19,10 @@ import (
 // A Filter is a condition that a query's entities satisfy: mapper.Filter has the meaning of its
 // fields.
 type Filter struct {
-	Property string
-	Op       string
-	Value    any
-	AnyType  bool
+	Property     string
+	Op           string
+	Value        any
+	AllowAnyType bool
 }
 
 // maxIn is how many values an "in" filter can have, and all of a query together come to, as

@@ -9,10 +9,10 @@ import (
 )
 
 type jsonFilter struct {
-	Property string          `json:"property"`
-	Op       string          `json:"op"`
-	Value    json.RawMessage `json:"value"`
-	AnyType  bool            `json:"any_type,omitempty"`
+	Property     string          `json:"property"`
+	Op           string          `json:"op"`
+	Value        json.RawMessage `json:"value"`
+	AllowAnyType bool            `json:"any_type,omitempty"`
 }
 
 // MarshalJSON implements json.Marshaler.
@@ -33,7 +33,7 @@ func (f Filter) MarshalJSON() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(jsonFilter{f.Property, f.Op, encoded, f.AnyType})
+	return json.Marshal(jsonFilter{f.Property, f.Op, encoded, f.AllowAnyType})
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -42,7 +42,7 @@ func (f *Filter) UnmarshalJSON(b []byte) error {
 	if err := strictjson.Decode(b, &j); err != nil {
 		return fmt.Errorf("a filter: %w", err)
 	}
-	*f = Filter{Property: j.Property, Op: j.Op, AnyType: j.AnyType}
+	*f = Filter{Property: j.Property, Op: j.Op, AllowAnyType: j.AllowAnyType}
 	if j.Op == "in" {
 		var list []value.JSON
 		if err := json.Unmarshal(j.Value, &list); err != nil {

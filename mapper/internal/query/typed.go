@@ -37,7 +37,7 @@ func Comparisons(q Query) (all []Comparison) {
 				typed = typed || f.Value != nil
 			}
 		}
-		if typed && !slices.ContainsFunc(c.filters, func(f Filter) bool { return f.AnyType }) {
+		if typed && !slices.ContainsFunc(c.filters, func(f Filter) bool { return f.AllowAnyType }) {
 			all = append(all, c)
 		}
 	}
@@ -104,7 +104,7 @@ func (c Comparison) CheckPassing(passing any) error {
 			return fmt.Errorf("%w: Query.Filters: %q %s lets null pass as well, as Datastore orders it before all "+
 				"else, and entities of the kind %q have it: "+
 				"leave that out by the filter {\"property\": %q, \"op\": \">\", \"value\": null}, in Go "+
-				"mapper.Where(%q, \">\", nil), or say by Filter.AnyType (\"any_type\": true) that it is meant",
+				"mapper.Where(%q, \">\", nil), or say by Filter.AllowAnyType (\"any_type\": true) that it is meant",
 				fault.ErrArguments, f.Property, f.Op, c.kind, f.Property, f.Property)
 		}
 		return c.mismatch(f, f.Value, passing)
@@ -135,7 +135,7 @@ func (c Comparison) CheckStored(least, greatest any) error {
 func (c Comparison) mismatch(f Filter, compared, stored any) error {
 	return fmt.Errorf("%w: Query.Filters: %q %s compares with a value of the type %s, and entities of the kind %q "+
 		"have values of the type %s, which Datastore orders by their type alone%s; "+
-		"Filter.AnyType (\"any_type\": true) says that it is meant", fault.ErrArguments, f.Property, f.Op,
+		"Filter.AllowAnyType (\"any_type\": true) says that it is meant", fault.ErrArguments, f.Property, f.Op,
 		value.Type(compared), c.kind, value.Type(stored), advice(compared, stored))
 }
 

@@ -20,7 +20,8 @@ func TestComparisons(t *testing.T) {
 		{"an equality beside an inequality", []Filter{where("a", ">", int64(1)), where("a", "=", int64(5))}, "[a]"},
 		{"with null, which is often meant", []Filter{where("a", "=", nil)}, "[]"},
 		{"not null, and below a value", []Filter{where("a", ">", nil), where("a", "<", int64(5))}, "[a ranges]"},
-		{"any type is meant", []Filter{where("a", ">", int64(1)), {Property: "a", Op: "<", Value: "x", AnyType: true}},
+		{"any type is meant",
+			[]Filter{where("a", ">", int64(1)), {Property: "a", Op: "<", Value: "x", AllowAnyType: true}},
 			"[]"},
 	} {
 		var got []string

@@ -33,7 +33,7 @@ var valuesInOrder = []any{
 func newEmulator(t *testing.T, options *emulator.Options) (*emulator.Emulator, Source) {
 	t.Helper()
 	em := emulator.ForTest(t, options)
-	client, err := em.Datastore(t.Context(), "test")
+	client, err := em.DatastoreClient(t.Context(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}

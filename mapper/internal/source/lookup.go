@@ -105,8 +105,8 @@ func taking(get func([]*datastore.Key, any) error, taken *wire.Taken) Get {
 	}
 }
 
-// errUntaken says that a connection lacks the interceptor, which mapper.New has checked.
-var errUntaken = fault.Fatal(errors.New("the client was not made by mapper.NewClient, or with mapper.WithVersions: " +
+// errUntaken says that a connection lacks the interceptor, which mapper.NewEngine has checked.
+var errUntaken = fault.Fatal(errors.New("the client was not made by mapper.NewClient, or with mapper.ClientOption: " +
 	"entities can't be read as they are stored"))
 
 // InTransaction returns a Get by a transaction, whose context takes.

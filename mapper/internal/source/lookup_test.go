@@ -132,7 +132,7 @@ func TestSpaces(t *testing.T) {
 // TestSample draws keys of a kind, no more than have room.
 func TestSample(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, src := newEmulator(t, &emulator.Options{Scatter: 2})
+		_, src := newEmulator(t, &emulator.Options{ScatterOneIn: 2})
 		for i := range 100 {
 			if _, err := src.Client.Put(t.Context(), datastore.IDKey("K", int64(i+1), nil),
 				&struct{ N int }{i}); err != nil {

@@ -175,7 +175,7 @@ func TestPage(t *testing.T) {
 func TestSample(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		em := emulator.ForTest(t, nil)
-		client, err := em.Datastore(t.Context(), "test")
+		client, err := em.DatastoreClient(t.Context(), "test")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,7 +18,7 @@ type HeldError struct {
 
 func (h HeldError) Error() string {
 	return fmt.Sprintf("%v: job %s runs %s over the kind %q already: pause or abort it, wait for its end, "+
-		"or have this one run beside it (StartOptions.Beside)", record.ErrState, h.Job.ID, h.Mapper, h.Kind)
+		"or have this one run beside it (StartOptions.AllowOverlap)", record.ErrState, h.Job.ID, h.Mapper, h.Kind)
 }
 
 func (h HeldError) Unwrap() error { return record.ErrState }

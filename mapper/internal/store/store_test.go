@@ -26,7 +26,7 @@ import (
 // newStore returns the store that an emulator is.
 func newStore(t *testing.T, options *emulator.Options) Store {
 	t.Helper()
-	client, err := emulator.ForTest(t, options).Datastore(t.Context(), "test")
+	client, err := emulator.ForTest(t, options).DatastoreClient(t.Context(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}

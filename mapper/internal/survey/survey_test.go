@@ -24,7 +24,7 @@ import (
 // the sample. V is half of the ID, and every fifth one has it not.
 func kindOf(t *testing.T, n int) source.Source {
 	t.Helper()
-	client, err := emulator.ForTest(t, &emulator.Options{Scatter: 4}).Datastore(t.Context(), "test",
+	client, err := emulator.ForTest(t, &emulator.Options{ScatterOneIn: 4}).DatastoreClient(t.Context(), "test",
 		option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(intercept.Unary)))
 	if err != nil {
 		t.Fatal(err)

@@ -20,7 +20,7 @@ import (
 
 type account struct{ Balance int64 }
 
-var raise = mapper.Update("raise", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+var raise = mapper.Update("raise", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 	a.Value.Balance++
 	return nil
 })
@@ -37,7 +37,7 @@ func BenchmarkTelemetry(b *testing.B) {
 	job, r := &record.Job{ID: "a", Mapper: "raise"}, new(record.Range)
 	for b.Loop() {
 		ctx, ended := t.Delivery(b.Context(), "range", tasks.Delivery{})
-		left := t.Range(ctx, job, r, tasks.Delivery{Due: time.Now()}, time.Now())
+		left := t.Range(ctx, job, r, tasks.Delivery{ScheduleTime: time.Now()}, time.Now())
 		t.CutOff(ctx, job.Mapper, map[string]int64{telemetry.BeforePage: 3})
 		t.Committed(ctx, telemetry.Page{Mapper: job.Mapper, Job: "a.1", Entities: page, Took: time.Second,
 			CutOff: map[string]int64{telemetry.Late: 1, telemetry.Failed: 1}})
@@ -58,7 +58,7 @@ func updateOf(b *testing.B, n int) time.Duration {
 			Transport: emulator.HandlerTransport(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				handler.ServeHTTP(w, r)
 			}))})
-	client, err := e.Datastore(b.Context(), "test", mapper.WithVersions())
+	client, err := e.DatastoreClient(b.Context(), "test", mapper.ClientOption())
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func updateOf(b *testing.B, n int) time.Duration {
 			b.Fatal(err)
 		}
 	}
-	taskClient, err := e.CloudTasks(b.Context())
+	taskClient, err := e.TasksClient(b.Context())
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -82,21 +82,21 @@ func updateOf(b *testing.B, n int) time.Duration {
 		Queue: &cloudtaskspb.Queue{Name: name}}); err != nil {
 		b.Fatal(err)
 	}
-	queue, err := tasks.NewQueue(taskClient, name, "http://worker/mapper/", &tasks.Options{Unverified: true})
+	queue, err := tasks.NewQueue(taskClient, name, "http://worker/mapper/", &tasks.Options{InsecureSkipVerify: true})
 	if err != nil {
 		b.Fatal(err)
 	}
-	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: mapper.Set(raise)})
+	engine, err := mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{raise}})
 	if err != nil {
 		b.Fatal(err)
 	}
 	handler = engine.Handler()
 	begun := time.Now()
-	job, err := raise.Start(b.Context(), engine, mapper.Query{Kind: "Account"}, mapper.None{}, nil)
+	job, err := raise.Start(b.Context(), engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
-	if s, err := job.Wait(b.Context()); err != nil || s.State != mapper.Succeeded {
+	if s, err := job.Wait(b.Context()); err != nil || s.State != mapper.StateSucceeded {
 		b.Fatalf("%+v, %v", s, err)
 	}
 	return time.Since(begun) / time.Duration(n)

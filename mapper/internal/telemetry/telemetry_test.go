@@ -82,13 +82,13 @@ func TestMetrics(t *testing.T) {
 		{"conflicts", func(ctx context.Context, t *Telemetry) { t.Conflicts(ctx, "m", 3) },
 			map[string]string{"scattermap.conflicts": "3"}},
 		{"a task that has waited", func(ctx context.Context, t *Telemetry) {
-			t.Range(ctx, job, r, tasks.Delivery{Due: now.Add(-5 * time.Second)}, now)()
+			t.Range(ctx, job, r, tasks.Delivery{ScheduleTime: now.Add(-5 * time.Second)}, now)()
 		}, map[string]string{"scattermap.tasks.in_flight": "0", "scattermap.queue.wait": "1 of 5"}},
 		{"a task that came early", func(ctx context.Context, t *Telemetry) {
-			t.Range(ctx, job, r, tasks.Delivery{Due: now.Add(5 * time.Second)}, now)
+			t.Range(ctx, job, r, tasks.Delivery{ScheduleTime: now.Add(5 * time.Second)}, now)
 		}, map[string]string{"scattermap.tasks.in_flight": "1", "scattermap.queue.wait": "1 of 0"}},
 		{"a task that comes again", func(ctx context.Context, t *Telemetry) {
-			t.Range(ctx, job, r, tasks.Delivery{Due: now, Retries: 2}, now)
+			t.Range(ctx, job, r, tasks.Delivery{ScheduleTime: now, RetryCount: 2}, now)
 		}, map[string]string{"scattermap.tasks.in_flight": "1", "scattermap.retries": "1"}},
 		{"a job that runs", func(_ context.Context, t *Telemetry) {
 			t.Turned(&record.Job{ID: "j", Mapper: "m", State: record.Running}, time.Now())
@@ -120,7 +120,8 @@ func TestSpans(t *testing.T) {
 		{"a delivery", tasks.Delivery{}, nil, false, []string{"scattermap.mapper=m", "scattermap.job=j",
 			"scattermap.range=r", "scattermap.depth=2", "scattermap.pages=2", "scattermap.entities=7",
 			"scattermap.failures=1"}},
-		{"one that fails, and begins a trace", tasks.Delivery{NewTrace: true, Retries: 3}, errors.New("of ann"), true,
+		{"one that fails, and begins a trace", tasks.Delivery{NewTrace: true, RetryCount: 3}, errors.New("of ann"),
+			true,
 			[]string{"scattermap.retries=3", "scattermap.mapper=m", "scattermap.job=j", "scattermap.range=r",
 				"scattermap.depth=2", "scattermap.pages=2", "scattermap.entities=7", "scattermap.failures=1"}},
 	} {

@@ -40,8 +40,8 @@ func (t *Telemetry) Delivery(ctx context.Context, path string, d tasks.Delivery)
 		options = append(options, trace.WithNewRoot(), trace.WithLinks(trace.Link{SpanContext: from}))
 	}
 	ctx, span := t.tracer.Start(ctx, "scattermap "+path, options...)
-	if d.Retries > 0 {
-		span.SetAttributes(retryKey.Int(d.Retries))
+	if d.RetryCount > 0 {
+		span.SetAttributes(retryKey.Int(d.RetryCount))
 	}
 	done := new(task)
 	return context.WithValue(ctx, taskKey{}, done), func(err error) {
@@ -77,10 +77,10 @@ func (t *Telemetry) Range(
 		span.SetAttributes(rangeKey.String(r.ID), depthKey.Int64(r.Depth))
 	}
 	of := metric.WithAttributeSet(attribute.NewSet(mapperKey.String(job.Mapper)))
-	if d.Retries > 0 {
+	if d.RetryCount > 0 {
 		t.retries.Add(ctx, 1, of)
-	} else if !d.Due.IsZero() {
-		t.queueWait.Record(ctx, max(0, now.Sub(d.Due)).Seconds(), of)
+	} else if !d.ScheduleTime.IsZero() {
+		t.queueWait.Record(ctx, max(0, now.Sub(d.ScheduleTime)).Seconds(), of)
 	}
 	t.inFlight.Add(ctx, 1, of)
 	return func() { t.inFlight.Add(context.WithoutCancel(ctx), -1, of) }

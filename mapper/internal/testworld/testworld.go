@@ -66,11 +66,11 @@ func New(t *testing.T, n int64, mappers ...*function.Definition) *World {
 	w := &World{T: t}
 	w.Emulator = emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(w)})
 	var err error
-	if w.Client, err = w.Emulator.Datastore(t.Context(), "test"); err != nil {
+	if w.Client, err = w.Emulator.DatastoreClient(t.Context(), "test"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.Client.Close() })
-	if w.Tasks, err = w.Emulator.CloudTasks(t.Context()); err != nil {
+	if w.Tasks, err = w.Emulator.TasksClient(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.Tasks.Close() })
@@ -79,7 +79,7 @@ func New(t *testing.T, n int64, mappers ...*function.Definition) *World {
 		t.Fatal(err)
 	}
 	if w.Queue, err = tasks.NewQueue(w.Tasks, queueName, "http://worker/",
-		&tasks.Options{Unverified: true}); err != nil {
+		&tasks.Options{InsecureSkipVerify: true}); err != nil {
 		t.Fatal(err)
 	}
 	log, st := slog.New(slog.NewTextHandler(t.Output(), nil)), store.New(w.Client)

@@ -78,7 +78,7 @@ func TestID(t *testing.T) {
 		{"a long one is cut off", long, nil, ("undo-" + long)[:67] + "-c1a7d1b7"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			client, err := emulator.ForTest(t, nil).Datastore(t.Context(), "test")
+			client, err := emulator.ForTest(t, nil).DatastoreClient(t.Context(), "test")
 			if err != nil {
 				t.Fatal(err)
 			}

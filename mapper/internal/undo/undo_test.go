@@ -41,7 +41,8 @@ type world struct {
 func inWorld(t *testing.T, ranges int64, ids []int64, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		client, err := emulator.ForTest(t, &emulator.Options{PointInTime: true}).Datastore(t.Context(), "test")
+		client, err := emulator.ForTest(t, &emulator.Options{PointInTimeRecovery: true}).DatastoreClient(t.Context(),
+			"test")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -38,7 +38,7 @@ func newDatabase(t *testing.T) *database {
 		return handler(ctx, req)
 	}
 	var err error
-	db.Client, err = emulator.ForTest(t, &emulator.Options{Interceptor: seen}).Datastore(t.Context(), "test",
+	db.Client, err = emulator.ForTest(t, &emulator.Options{Interceptor: seen}).DatastoreClient(t.Context(), "test",
 		option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(intercept.Unary)))
 	if err != nil {
 		t.Fatal(err)
