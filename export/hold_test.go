@@ -118,7 +118,7 @@ func TestHold(t *testing.T) {
 			}
 			err = x.Write(t.Context(), run, 0, numbers{8, 8 + n})
 			if !errors.Is(err, mapper.ErrIDTaken) {
-				t.Errorf("a Write with other numbers: %v, want ErrOtherArguments", err)
+				t.Errorf("a Write with other numbers: %v, want ErrIDTaken", err)
 			}
 		})
 }

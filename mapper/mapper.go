@@ -91,7 +91,7 @@ func Visit[T, P any](name string, fn func(ctx context.Context, e *Entity[T], par
 // its process five times. It returns the mapper, for use in its definition.
 func (m *Mapper[P]) WithFinalizer(fn func(ctx context.Context, d *Completion, params P) error) *Mapper[P] {
 	if fn == nil {
-		m.def.Err = errors.New("OnDone: the function is nil")
+		m.def.Err = errors.New("WithFinalizer: the function is nil")
 		return m
 	}
 	m.def.OnDone = func(ctx context.Context, a *function.Attempt, j *record.Job, sum record.Totals) error {

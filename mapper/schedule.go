@@ -33,7 +33,7 @@ const (
 	OverlapQueue Overlap = "queue"
 	// OverlapReplace has the schedule's last run be aborted, and the tick start another one, if
 	// that can start. Pages of the first that are under way come to their end. No other job is ever
-	// aborted: while one is in the way the tick waits as with QueueTick, and the last run, if it is
+	// aborted: while one is in the way the tick waits as with OverlapQueue, and the last run, if it is
 	// paused meanwhile, is aborted when the tick can start.
 	OverlapReplace Overlap = "replace"
 )

@@ -81,7 +81,7 @@ func TestStartAgain(t *testing.T) {
 
 		refused := func(name string, _ *mapper.Job, err error) {
 			if !errors.Is(err, mapper.ErrIDTaken) {
-				t.Errorf("%s: %v, want ErrOtherArguments", name, err)
+				t.Errorf("%s: %v, want ErrIDTaken", name, err)
 			}
 		}
 		job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{11}, o)
