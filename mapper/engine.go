@@ -112,7 +112,7 @@ type Engine struct {
 // sends its tasks through the queue. The client is one that [NewClient] makes.
 func NewEngine(client *datastore.Client, queue *tasks.Queue, o *EngineOptions) (*Engine, error) {
 	if client == nil || queue == nil {
-		return nil, errors.New("mapper: New needs a client and a queue")
+		return nil, errors.New("mapper: NewEngine needs a client and a queue")
 	}
 	if !intercept.Has(client) {
 		return nil, fmt.Errorf("mapper: %w: %w", ErrInvalidArgument, errPlainClient)
@@ -123,16 +123,9 @@ func NewEngine(client *datastore.Client, queue *tasks.Queue, o *EngineOptions) (
 	if err := checkRetain("EngineOptions.Retain", o.Retain); err != nil {
 		return nil, fmt.Errorf("mapper: %w: %w", ErrInvalidArgument, err)
 	}
-	prices := o.Prices
-	if prices == (billing.Prices{}) {
-		prices = billing.NAM5
-	}
-	for _, price := range []float64{prices.ReadsPer100K, prices.WritesPer100K, prices.DeletesPer100K,
-		prices.SmallOpsPer100K, prices.TaskOpsPerMillion} {
-		if !(price >= 0) || math.IsInf(price, 1) { // not a number, too
-			return nil, fmt.Errorf("mapper: %w: EngineOptions.Prices has %v, and prices are at least 0",
-				ErrInvalidArgument, price)
-		}
+	prices, err := pricesOf(o.Prices)
+	if err != nil {
+		return nil, err
 	}
 	e := &Engine{
 		prices: prices,
@@ -142,42 +135,11 @@ func NewEngine(client *datastore.Client, queue *tasks.Queue, o *EngineOptions) (
 	if e.log == nil {
 		e.log = slog.Default()
 	}
-	for i, m := range o.Mappers {
-		var def *function.Definition
-		if m != nil {
-			def = m.definition()
-		}
-		if def == nil || def.Prepare == nil {
-			return nil, fmt.Errorf("mapper: EngineOptions.Mappers[%d] is nil, or was not made by Update or Visit", i)
-		}
-		if def.Err != nil {
-			return nil, fmt.Errorf("mapper: EngineOptions.Mappers: mapper %q: %w", def.Name, def.Err)
-		}
-		if e.mappers[def.Name] != nil {
-			return nil, fmt.Errorf("mapper: EngineOptions.Mappers: two mappers have the name %q", def.Name)
-		}
-		e.mappers[def.Name] = def
-		if def.Mode == function.Update {
-			undoes := undo.Mapper(def, client, e.log, e.undoMost)
-			for _, d := range []*function.Definition{undoes, undoes.Rehearsal(DefaultUpdateAttempts),
-				def.Rehearsal(DefaultUpdateAttempts)} {
-				e.mappers[d.Name] = d
-			}
-		}
+	if err := e.register(o.Mappers); err != nil {
+		return nil, err
 	}
-	for i, s := range o.Schedules {
-		if s == nil {
-			return nil, fmt.Errorf("mapper: %w: EngineOptions.Schedules[%d] is nil", ErrInvalidArgument, i)
-		}
-		if err := s.defined(e); err != nil {
-			return nil, fmt.Errorf("mapper: %w: EngineOptions.Schedules[%d]: %w", ErrInvalidArgument, i, err)
-		}
-		if slices.Contains(e.schedules, s.Name()) {
-			return nil, fmt.Errorf("mapper: %w: EngineOptions.Schedules: two schedules have the name %q",
-				ErrInvalidArgument,
-				s.Name())
-		}
-		e.schedules = append(e.schedules, s.Name())
+	if err := e.schedule(o.Schedules); err != nil {
+		return nil, err
 	}
 	said := &journal.Journal{Store: e.store(), Log: e.log, Flaws: journal.Limited(e.log), Hook: hookOf(o.OnStateChange)}
 	if schedules := o.Schedules; len(schedules) > 0 {
@@ -188,7 +150,6 @@ func NewEngine(client *datastore.Client, queue *tasks.Queue, o *EngineOptions) (
 	e.log = said.Flaws
 	e.jobs = &lifecycle.Jobs{Store: store.New(client), Queue: queue, Mappers: e.mappers, Log: e.log, Journal: said,
 		Gate: gate.New(), Random: lifecycle.Unique, Prices: e.prices}
-	var err error
 	if e.jobs.Telemetry, err = telemetry.New(o.MeterProvider, o.TracerProvider); err != nil {
 		return nil, fmt.Errorf("mapper: %w", err)
 	}
@@ -201,6 +162,68 @@ func NewEngine(client *datastore.Client, queue *tasks.Queue, o *EngineOptions) (
 		return nil, err
 	}
 	return e, nil
+}
+
+// pricesOf returns what costs are counted by: of nam5, unless others are given.
+func pricesOf(prices billing.Prices) (billing.Prices, error) {
+	if prices == (billing.Prices{}) {
+		return billing.NAM5, nil
+	}
+	for _, price := range []float64{prices.ReadsPer100K, prices.WritesPer100K, prices.DeletesPer100K,
+		prices.SmallOpsPer100K, prices.TaskOpsPerMillion} {
+		if !(price >= 0) || math.IsInf(price, 1) { // not a number, too
+			return prices, fmt.Errorf("mapper: %w: EngineOptions.Prices has %v, and prices are at least 0",
+				ErrInvalidArgument, price)
+		}
+	}
+	return prices, nil
+}
+
+// register has the engine run mappers, their rehearsals and undos.
+func (e *Engine) register(mappers []AnyMapper) error {
+	for i, m := range mappers {
+		var def *function.Definition
+		if m != nil {
+			def = m.definition()
+		}
+		if def == nil || def.Prepare == nil {
+			return fmt.Errorf("mapper: EngineOptions.Mappers[%d] is nil, or was not made by Update or Visit", i)
+		}
+		if def.Err != nil {
+			return fmt.Errorf("mapper: EngineOptions.Mappers: mapper %q: %w", def.Name, def.Err)
+		}
+		if e.mappers[def.Name] != nil {
+			return fmt.Errorf("mapper: EngineOptions.Mappers: two mappers have the name %q", def.Name)
+		}
+		e.mappers[def.Name] = def
+		if def.Mode == function.Update {
+			undoes := undo.Mapper(def, e.client, e.log, e.undoMost)
+			for _, d := range []*function.Definition{undoes, undoes.Rehearsal(DefaultUpdateAttempts),
+				def.Rehearsal(DefaultUpdateAttempts)} {
+				e.mappers[d.Name] = d
+			}
+		}
+	}
+	return nil
+}
+
+// schedule has the engine start the runs of schedules whose ticks wait.
+func (e *Engine) schedule(schedules []AnySchedule) error {
+	for i, s := range schedules {
+		if s == nil {
+			return fmt.Errorf("mapper: %w: EngineOptions.Schedules[%d] is nil", ErrInvalidArgument, i)
+		}
+		if err := s.defined(e); err != nil {
+			return fmt.Errorf("mapper: %w: EngineOptions.Schedules[%d]: %w", ErrInvalidArgument, i, err)
+		}
+		if slices.Contains(e.schedules, s.Name()) {
+			return fmt.Errorf("mapper: %w: EngineOptions.Schedules: two schedules have the name %q",
+				ErrInvalidArgument,
+				s.Name())
+		}
+		e.schedules = append(e.schedules, s.Name())
+	}
+	return nil
 }
 
 // source returns the source of the engine's database.
@@ -365,6 +388,8 @@ func EngineFromContext(ctx context.Context) *Engine {
 }
 
 // A MapperInfo is a mapper that an engine has.
+//
+//nolint:revive // beside JobInfo, Info alone would not say of what
 type MapperInfo struct {
 	Name       string
 	Visit      bool         // it was defined by [Visit]

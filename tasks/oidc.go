@@ -75,7 +75,7 @@ func NewVerifier(audience string, accounts []string, keysURL string) (*Verifier,
 	return newVerifier(oidc, audience, accounts, keysURL)
 }
 
-// AnyAccount, as the only one of the accounts of [NewIAPVerifier], stands for everybody whom the
+// AnyAccount stands, as the only one of the accounts of [NewIAPVerifier], for everybody whom the
 // proxy's own policy lets through.
 const AnyAccount = "*"
 

@@ -93,7 +93,7 @@ func TestWidth(t *testing.T) {
 	}
 	largest := result{Nights: 100, Calls: 500, Runs: 100, Renewed: 333_333_333, Countries: 8, Refused: 1}
 	for range largest.Nights {
-		largest.Became = append(largest.Became, string(string(mapper.TickSkipped)))
+		largest.Became = append(largest.Became, string(mapper.TickSkipped))
 	}
 	o := &largest.Orders
 	o.Orders, o.Requests, o.Dropped, o.Refused = 100_000, 199_999, 99_999,

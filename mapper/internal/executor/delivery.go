@@ -105,7 +105,7 @@ func (d *delivery) runAll(ctx context.Context) (checks bool, err error) {
 	ref, ended := d.job.Ref(), false
 	job := d.x.cache.enter(ref)
 	defer func() { // also if it panics
-		last := false
+		var last bool
 		if checks, last = d.x.cache.leave(job, ended); last {
 			giveBackIdle(ctx, d.x, ref, job)
 		}

@@ -95,7 +95,7 @@ func TestFindOut(t *testing.T) {
 			w.Errorf("a kind that may be empty: %+v, %v", found, err)
 		}
 	})
-	if lifecycle.Unique() == lifecycle.Unique() {
+	if first := lifecycle.Unique(); first == lifecycle.Unique() {
 		t.Error("a number is drawn twice")
 	}
 }

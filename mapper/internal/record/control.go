@@ -38,6 +38,7 @@ func (j *Job) Pause() (changed bool, err error) {
 	case Running:
 		j.State, j.Error = Paused, ""
 		return true, nil
+	case Succeeded, SucceededWithFailures, Failed, Aborted:
 	}
 	return false, refuse(j)
 }
@@ -68,6 +69,7 @@ func (j *Job) Abort(now time.Time) (changed bool, err error) {
 		}
 		j.State, j.Ended = Aborted, now.UTC().Truncate(time.Microsecond)
 		return true, nil
+	case Succeeded, SucceededWithFailures:
 	}
 	return false, refuse(j)
 }

@@ -57,7 +57,7 @@ func (s Subject) InRecord(kind string, properties []datastore.Property) bool {
 			continue
 		}
 		document, _ := p.Value.([]byte)
-		in := false
+		var in bool
 		switch {
 		case kind == JobKind && p.Name == "query":
 			in = s.inQuery(document)
@@ -231,12 +231,7 @@ func (s Subject) InJob(j *Job) bool {
 // IsAbout reports whether a job is about the subject: by its query, its parameters, its ID, its
 // schedule or its undo.
 func (s Subject) IsAbout(j *Job) bool {
-	for _, text := range []string{j.ID, j.Schedule, j.Undo} {
-		if s.InText(text) {
-			return true
-		}
-	}
-	return s.inQuery(j.Query) || s.inJSON(j.Params, true)
+	return slices.ContainsFunc([]string{j.ID, j.Schedule, j.Undo}, s.InText) || s.inQuery(j.Query) || s.inJSON(j.Params, true)
 }
 
 // InKey reports whether a key is in the namespace of the subject, or has a name or an ID that
@@ -264,15 +259,7 @@ const mostCuts = 256
 
 // InText reports whether a text mentions the subject.
 func (s Subject) InText(text string) bool {
-	if s.inPlain(text) {
-		return true
-	}
-	for _, word := range encodedKey.FindAllString(text, -1) {
-		if s.inEncoded(word) {
-			return true
-		}
-	}
-	return false
+	return s.inPlain(text) || slices.ContainsFunc(encodedKey.FindAllString(text, -1), s.inEncoded)
 }
 
 // inEncoded reports whether a word is, or has after and before a '-' or '_', the text of a key that

@@ -23,7 +23,7 @@ func tree(t *testing.T) (*Job, []*Range) {
 	for _, id := range []int64{80, 60, 40, 20} {
 		c := r.Child(split.Piece{Start: at(id), End: end}, noon)
 		c.Entities, c.Processed, c.Full = 20, 20, id == 40
-		c.Counters, c.Keys = []byte(fmt.Sprintf(`{"seen":20,"%d":1}`, id)), KeysDigest(nil)
+		c.Counters, c.Keys = fmt.Appendf(nil, `{"seen":20,"%d":1}`, id), KeysDigest(nil)
 		all, end = append(all, c), c.Start
 	}
 	r.End = end

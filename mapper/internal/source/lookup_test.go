@@ -217,7 +217,7 @@ func TestAnswered(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			if err := Unanswered(ctx, down); err != down {
+			if err := Unanswered(ctx, down); !errors.Is(err, down) {
 				t.Errorf("%s: of somebody who has gone: %v", c.name, err)
 			}
 		})

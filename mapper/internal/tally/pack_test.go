@@ -3,6 +3,7 @@ package tally
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -116,11 +117,11 @@ func TestEncode(t *testing.T) {
 	for i := range MaxInPage / 50 {
 		c.Add(fmt.Sprintf("%050d", i), 1)
 	}
-	if _, err := c.Encode(); err != ErrTooMany {
+	if _, err := c.Encode(); !errors.Is(err, ErrTooMany) {
 		t.Errorf("%d counters of 50 bytes: %v", MaxInPage/50, err)
 	}
 	c.Drop()
-	if _, err := c.Encode(); err != ErrTooMany || c.Empty() || !c.TooMany() {
+	if _, err := c.Encode(); !errors.Is(err, ErrTooMany) || c.Empty() || !c.TooMany() {
 		t.Errorf("of too many: %v", err)
 	}
 	var sum Counters

@@ -5,6 +5,7 @@ package testworld
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http"
 	"path"
@@ -177,15 +178,14 @@ func (w *World) Records(j *record.Job) map[string]*record.Range {
 func (w *World) N(id int64) int64 {
 	w.Helper()
 	var is Thing
-	switch err := w.Client.Get(w.Context(), Key(id), &is); err {
-	case nil:
-		return is.N
-	case datastore.ErrNoSuchEntity:
+	err := w.Client.Get(w.Context(), Key(id), &is)
+	if errors.Is(err, datastore.ErrNoSuchEntity) {
 		return -1
-	default:
-		w.Fatal(err)
-		return 0
 	}
+	if err != nil {
+		w.Fatal(err)
+	}
+	return is.N
 }
 
 // A Call is one of a function for an entity: its ID, and N, which the function may change.
