@@ -231,7 +231,8 @@ func (s Subject) InJob(j *Job) bool {
 // IsAbout reports whether a job is about the subject: by its query, its parameters, its ID, its
 // schedule or its undo.
 func (s Subject) IsAbout(j *Job) bool {
-	return slices.ContainsFunc([]string{j.ID, j.Schedule, j.Undo}, s.InText) || s.inQuery(j.Query) || s.inJSON(j.Params, true)
+	return slices.ContainsFunc([]string{j.ID, j.Schedule, j.Undo}, s.InText) || s.inQuery(j.Query) ||
+		s.inJSON(j.Params, true)
 }
 
 // InKey reports whether a key is in the namespace of the subject, or has a name or an ID that
