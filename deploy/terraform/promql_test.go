@@ -396,7 +396,7 @@ func TestLogAlarms(t *testing.T) {
 	if !slices.Equal(found, want) {
 		t.Errorf("the alarms look for %q, want %q", found, want)
 	}
-	for _, source := range []string{`"job "+job.State`, `"tasks are not delivered"`} {
+	for _, source := range []string{`"job "+string(job.State)`, `"tasks are not delivered"`} {
 		if !strings.Contains(string(journal), source) {
 			t.Errorf("the journal does not write %s any more", source)
 		}

@@ -73,7 +73,11 @@ func TestOperate(t *testing.T) {
 	}
 	for path, method := range paths {
 		if want := map[bool]int{true: 200, false: 404}[path == "/jobs"]; true {
-			s.get(method, path, admin, "{}", want, nil)
+			body := "{}"
+			if strings.HasSuffix(path, "/rate") {
+				body = `{"entities": 5}` // an empty rate is refused whatever the job is
+			}
+			s.get(method, path, admin, body, want, nil)
 		}
 		other := map[string]string{"GET": "DELETE", "POST": "GET"}[method]
 		s.get(other, path, admin, "", 405, nil)
@@ -187,7 +191,7 @@ func TestOperate(t *testing.T) {
 		{"POST", "/jobs/second/rate", `{"entities": 1e6}`, 409, "succeeded"},
 		{"POST", "/jobs/second/rate", `{"entity": 1000}`, 400, `unknown field "entity"`},
 		{"POST", "/jobs/second/rate", ``, 400, "the body is not a rate"},
-		{"POST", "/jobs/second/rate", `{"entities": -1}`, 400, "Rate"},
+		{"POST", "/jobs/second/rate", `{"entities": -2}`, 400, "rate"},
 		{"POST", "/jobs/none/pause", "", 404, "no such job"},
 		{"GET", "/jobs/none/failures", "", 404, "no such job"},
 		{"GET", "/jobs?status=failed", "", 400, `no parameter "status"`},

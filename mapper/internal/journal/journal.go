@@ -122,7 +122,7 @@ func (jn *Journal) call(ctx context.Context, c Change) {
 		defer close(returned)
 		defer func() {
 			if r := recover(); r != nil { // its text may be of an entity
-				jn.Flaws.LogAttrs(ctx, slog.LevelWarn, "Options.OnState has panicked",
+				jn.Flaws.LogAttrs(ctx, slog.LevelWarn, "EngineOptions.OnStateChange has panicked",
 					slog.String("panic", fmt.Sprintf("%T", r)), slog.String("stack", string(debug.Stack())))
 			}
 		}()
@@ -134,7 +134,7 @@ func (jn *Journal) call(ctx context.Context, c Change) {
 		select {
 		case <-returned:
 		default:
-			jn.Flaws.LogAttrs(ctx, slog.LevelWarn, "Options.OnState has not returned, and is left behind",
+			jn.Flaws.LogAttrs(ctx, slog.LevelWarn, "EngineOptions.OnStateChange has not returned, and is left behind",
 				slog.Duration("after", hookTime))
 		}
 	}

@@ -145,9 +145,9 @@ func TestHook(t *testing.T) {
 	}{
 		{"it returns", func(context.Context) { time.Sleep(time.Second) }, time.Second, ""},
 		{"it panics", func(context.Context) { panic(errors.New("secret")) }, 0,
-			`level=WARN msg="Options.OnState has panicked" panic=*errors.errorString`},
+			`level=WARN msg="EngineOptions.OnStateChange has panicked" panic=*errors.errorString`},
 		{"it does not return", func(context.Context) { time.Sleep(time.Hour) }, hookTime,
-			`level=WARN msg="Options.OnState has not returned, and is left behind" after=10s`},
+			`level=WARN msg="EngineOptions.OnStateChange has not returned, and is left behind" after=10s`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
