@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -238,9 +239,9 @@ func TestForged(t *testing.T) {
 // TestDrains has the process drain in the middle of a page: the page ends after the entity in hand,
 // is committed, and what is left has a task.
 func TestDrains(t *testing.T) {
-	calls := 0
+	var calls atomic.Int64
 	inWorld(t, 35, function.Update, func(c *testworld.Call) error {
-		calls++
+		calls.Add(1)
 		c.N += 100
 		time.Sleep(100 * time.Millisecond)
 		return nil
@@ -253,17 +254,19 @@ func TestDrains(t *testing.T) {
 			w.Fatalf("%d left, %v", left, err)
 		}
 		GiveBack(ctx, x)
-		drained := calls
+		drained := calls.Load()
 		time.Sleep(time.Minute)
-		if calls != drained || drained == 0 || drained == 35 {
-			w.Fatalf("%d calls until it had drained, and %d after that", drained, calls)
+		if calls.Load() != drained || drained == 0 || drained == 35 {
+			w.Fatalf("%d calls until it had drained, and %d after that", drained, calls.Load())
 		}
-		w.Jobs.Gate = gate.New() // another process
-		other := New(w.Client, w.Jobs)
-		w.Range = other.Deliver
+		w.Change(func() { // another process
+			jobs := *w.Jobs
+			jobs.Gate = gate.New()
+			w.Jobs, w.Range = &jobs, New(w.Client, &jobs).Deliver
+		})
 		time.Sleep(30 * time.Minute)
-		if got := said(w, "j"); !strings.HasPrefix(got, "succeeded, 35 processed") || calls != 35 {
-			w.Errorf("%s, by %d calls", got, calls)
+		if got := said(w, "j"); !strings.HasPrefix(got, "succeeded, 35 processed") || calls.Load() != 35 {
+			w.Errorf("%s, by %d calls", got, calls.Load())
 		}
 	})
 }

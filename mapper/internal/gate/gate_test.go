@@ -78,6 +78,7 @@ func TestEnter(t *testing.T) {
 					}()
 				}
 				time.Sleep(time.Hour)
+				synctest.Wait()
 				if !slices.Equal(entered, c.want) {
 					t.Errorf("entered: %q, want %q", entered, c.want)
 				}

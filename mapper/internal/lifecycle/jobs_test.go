@@ -399,7 +399,7 @@ func TestSweeps(t *testing.T) {
 			w.works = false
 			w.Begin(j)
 			time.Sleep(10 * time.Second)
-			if w.works = true; revives {
+			if w.Change(func() { w.works = true }); revives {
 				_, err := w.Tasks.PurgeQueue(w.Context(), &cloudtaskspb.PurgeQueueRequest{Name: w.Queue.Name()})
 				w.must(err)
 				w.must(w.Revive(w.Context()))

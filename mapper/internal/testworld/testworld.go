@@ -11,6 +11,7 @@ import (
 	"path"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
@@ -114,6 +115,14 @@ func (w *World) end() {
 	w.deliveries.Wait()
 }
 
+// Change changes what deliveries use that begin from then on. Those before have done what they do for now.
+func (w *World) Change(change func()) {
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
+
 func (w *World) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.mu.Lock()
 	if w.ended {
@@ -122,10 +131,11 @@ func (w *World) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.deliveries.Add(1)
+	jobs, run := w.Jobs, w.Range
 	w.mu.Unlock()
 	defer w.deliveries.Done()
-	handlers := w.Jobs.Handlers()
-	handlers[body.RangePath] = w.Jobs.Handler(body.RangePath, w.Range)
+	handlers := jobs.Handlers()
+	handlers[body.RangePath] = jobs.Handler(body.RangePath, run)
 	handlers[path.Base(r.URL.Path)].ServeHTTP(rw, r)
 }
 
