@@ -458,7 +458,7 @@ func wait(ctx context.Context, job *mapper.Job, err error) *mapper.Status {
 		log.Fatal(err)
 	}
 	s, err := job.Wait(ctx)
-	if err == nil {
+	if err == nil && s.State != mapper.StateSucceededWithFailures { // which an example may have
 		err = s.Err()
 	}
 	if err != nil {
