@@ -1,6 +1,6 @@
-// Command arrows says how the files of a package use each other: which file calls what stands in
-// which other one, and how many of these references point upwards, in the order of files in which
-// the fewest do. A package whose files have an order can be read from top to bottom.
+// Command arrows lists which file of a package uses which other one. It finds the order of the files
+// in which the fewest references point upwards, and counts these. If there are none, the package can
+// be read from top to bottom.
 //
 //	go run ./internal/arrows ./mapper/internal/executor
 //

@@ -1,6 +1,6 @@
-// Command trip says how much code one delivery goes through: functions, files and packages, by
-// coverage. It runs the simplest job, an Update over 20,000 entities with four workers, one task at
-// a time, and looks at the fourth delivery.
+// Command trip counts the functions, files and packages that one delivery goes through, by coverage.
+// It runs an Update over 20,000 entities with four workers, one task at a time, and looks at the
+// fourth delivery.
 //
 //	go run ./internal/trip
 package main

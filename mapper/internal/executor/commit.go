@@ -16,15 +16,15 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/telemetry"
 )
 
-// mostMoves is how often an entity of a page is found changed by others until it gets a range for
-// itself, in which that may happen as often as hotAttempts says.
+// After mostMoves changes by others an entity of a page gets a range of its own. There it may be
+// changed hotAttempts times.
 const (
 	mostMoves   = 3
 	hotAttempts = 20
 )
 
-// commitPage commits a page, of which entities that others have changed are run again. Without a
-// run the function was not called.
+// commitPage commits a page. If others have changed some of its entities meanwhile, it runs the
+// function on these again. Run is nil if the function was not called.
 func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Outcome, run *page.Page) (standing, error) {
 	var follow record.Follow
 	begun, rounds := time.Now(), 0
@@ -71,8 +71,7 @@ func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Outco
 	return s, err
 }
 
-// outcome returns what a page has come to, for the record of its range. It cuts off what the task
-// would end late with.
+// outcome describes the page for the record of its range, and decides where the rest is cut.
 func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Outcome) (of record.Outcome, err error) {
 	if d.record.Alone {
 		for _, f := range o.Failures {
@@ -116,8 +115,7 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Outcome)
 	return of, err
 }
 
-// tell has everybody know of a page that was committed: metrics, the journal, and the process,
-// which adds up the counters of its pages.
+// tell reports a committed page to the metrics, the journal and the counters of this process.
 func (d *delivery) tell(ctx context.Context, o *page.Outcome) {
 	after := telemetry.BehindPage
 	if d.turn.late {
@@ -137,5 +135,5 @@ func (d *delivery) tell(ctx context.Context, o *page.Outcome) {
 	}
 }
 
-// now is the time as records have it.
+// now returns the time in UTC, to the microsecond, as records store it.
 func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }

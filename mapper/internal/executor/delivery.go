@@ -40,21 +40,21 @@ type delivery struct {
 	turn    turn
 }
 
-// A turn is what a delivery has done about one range.
+// A turn is the state of a delivery that belongs to one range.
 type turn struct {
-	queued      tasks.Delivery // as the queue makes it; zero, if the range has no task
-	redelivered bool           // there was a delivery of its task before, or of one that is lost
-	mark        string         // the delivery's own in the record; empty: it has left none
-	begun       bool           // that mark is there
+	queued      tasks.Delivery // of the range's task; zero: it has none
+	redelivered bool           // an earlier delivery of this task, or of a lost one, has been here
+	mark        string         // the crash mark that this delivery puts into the record; empty: none
+	begun       bool           // the record has that mark
 
-	finished []time.Time    // when its commits have done the range, if they took effect
-	beaten   bool           // another delivery has done the range meanwhile
-	follow   record.Follow  // what is to be done after the commit of the page
-	over     bool           // the pages of this process have more counters than a job can have
-	enqueued int64          // how many of its children have tasks, from the first on
-	late     bool           // what its page has cut off is what it would have ended late with
-	pageAt   time.Time      // when its page began
-	used     *billing.Usage // by its page, if that was committed
+	finished []time.Time    // the Done times that this delivery has tried to commit
+	beaten   bool           // another delivery has done the range
+	follow   record.Follow  // what to do after the page's commit
+	over     bool           // this process has counted under more names than a job may have
+	enqueued int64          // the first children that have tasks
+	late     bool           // the page gave work away because this task would end late with it
+	pageAt   time.Time      // when the page began
+	used     *billing.Usage // by the page; nil: it was not committed
 
 	newTraces bool // its children have too much to do for one trace
 }
@@ -99,8 +99,9 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 	return errors.Join(err, x.Complete(ctx, job, false)) // 7
 }
 
-// runAll does the range, and what is left of it, as one of the job's deliveries of this process. It
-// reports whether it is up to this one to check whether the job is complete.
+// runAll does the range, and then the rest of it, range after range. It reports whether this
+// delivery has to check whether the job is complete: it is the last of the job's deliveries in this
+// process. The deferred call decides that, so what the other returns say of it does not count.
 func (d *delivery) runAll(ctx context.Context) (checks bool, err error) {
 	ref, ended := d.job.Ref(), false
 	job := d.x.cache.enter(ref)
@@ -219,7 +220,7 @@ func (d *delivery) page(ctx context.Context) (standing, error) {
 	return d.refused(ctx, p, s, err)
 }
 
-// plan reads the keys of a page, and has the range cut that others wait for.
+// plan reads the keys of the next page. If other workers wait, it first splits the range for them.
 func (d *delivery) plan(ctx context.Context) (p planner.Plan, s standing, err error) {
 	p, err = d.planner.Plan(ctx, d.job, d.record)
 	d.turn.newTraces = telemetry.NewTraces(d.job, p.Estimate())
@@ -233,8 +234,8 @@ func (d *delivery) plan(ctx context.Context) (p planner.Plan, s standing, err er
 	return p, ours, err
 }
 
-// admit waits until a page may begin that the job's rate and budget bound. Settle is called once
-// the page has ended.
+// admit waits until the job's rate allows the page, and reserves the page's cost in the budget. The
+// caller calls settle after the page.
 func (d *delivery) admit(ctx context.Context, p planner.Plan) (settle func(), s standing, err error) {
 	settle = func() {}
 	if len(d.job.Rate) > 0 && !d.record.Solo {
@@ -249,8 +250,8 @@ func (d *delivery) admit(ctx context.Context, p planner.Plan) (settle func(), s 
 	return settle, ours, nil
 }
 
-// runPage runs the function on a page, and commits what it did. Meanwhile the next page is read,
-// and boundaries are looked for.
+// runPage runs the function on a page, and commits what it did. Meanwhile it reads the next page in
+// the background, and looks for boundaries.
 func (d *delivery) runPage(ctx context.Context, p planner.Plan) (standing, error) {
 	var readOn func()
 	if p.Next != nil && !d.record.Alone && !d.record.Solo && d.mayGoOn() {

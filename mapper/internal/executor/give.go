@@ -28,8 +28,8 @@ func load(ctx context.Context, d *delivery, p planner.Plan, o *page.Outcome) (l 
 	return l, ok
 }
 
-// cut returns where the range is cut with the commit of a page, and whether that is because the
-// task would end late with it. Of a plan without pieces what the law says is cut off.
+// cut returns where the commit of a page cuts the range: as planned or, if nothing was planned, as
+// the law of cutting says. Late reports the second: this task would end late with the rest.
 func cut(
 	ctx context.Context, d *delivery, p planner.Plan, o *page.Outcome,
 ) (pieces []split.Piece, late bool, err error) {
@@ -50,7 +50,7 @@ func cut(
 	return pieces, late, nil
 }
 
-// nextPage returns how many entities the pages behind one should have.
+// nextPage returns how many entities the pages after this one should have.
 func nextPage(d *delivery, o *page.Outcome) int64 {
 	return o.NextPage(d.job.PageSize, time.Duration(d.job.PageTime), d.x.paces.Get(d.job.Ref()).Each())
 }

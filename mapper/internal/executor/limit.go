@@ -66,7 +66,7 @@ func oneOf(d *delivery, n int) bool {
 
 // tolerable returns an error if so much fails that its entities can't be blamed: of a full page, or
 // of what this process has called lately and of what the job has done so far. A tolerant job has
-// them recorded after their last attempt. An entity that others change says nothing about the
+// them recorded after their last attempt. Entities that others change say nothing about the
 // function.
 func tolerable(ctx context.Context, d *delivery, o *page.Outcome) error {
 	var failures []record.Failure

@@ -79,7 +79,7 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	return d, nil
 }
 
-// prepare has the functions of a mapper ready, for the job's parameters.
+// prepare decodes the job's parameters for the functions of its mapper.
 func (d *delivery) prepare(def *function.Definition) (err error) {
 	job, keysOnly := d.job, d.planner.Query.KeysOnly
 	if d.call, err = def.Prepare(job.Params, keysOnly); err != nil {

@@ -133,9 +133,8 @@ func showRefusal(ctx context.Context, x *lifecycle.Jobs, job *record.Job, r *rec
 	}
 }
 
-// refused decides what becomes of a page that was not committed as the database refuses it, or as
-// others change its entities all the time: one entity alone is a failure, or waits; a larger page
-// is halved.
+// refused handles a page that could not be committed: the database refuses it, or others change its
+// entities all the time. It halves the page. A single entity becomes a failure, or is tried later.
 func (d *delivery) refused(ctx context.Context, p planner.Plan, s standing, err error) (standing, error) {
 	refusal, contended := new(fault.CommitRefusal), d.planner.Mode == function.Update &&
 		(fault.Contended(err) || errors.Is(err, errHot))

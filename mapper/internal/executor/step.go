@@ -85,8 +85,8 @@ func (d *delivery) commit(ctx context.Context, s step) (standing, error) {
 	}
 }
 
-// found returns how the range stands after a commit that has failed, and what others have changed
-// of what the commit guards.
+// found reads the records again after a failed commit. It returns how the range stands to this
+// delivery, and which guarded entities others have changed.
 func (d *delivery) found(
 	ctx context.Context, failed error, guards []page.Guard,
 ) (stands fencedError, moved []page.Moved, err error) {
@@ -100,7 +100,7 @@ func (d *delivery) found(
 	return stands, moved, err
 }
 
-// lose notes that the range is another delivery's, or not as this one knows it.
+// lose notes that another delivery has done or changed the range.
 func (d *delivery) lose(stands fencedError) {
 	if stands.standing == done || stands.standing == changed {
 		d.record = stands.found
@@ -167,8 +167,8 @@ func (t *try) guarded(which func(page.Guard) bool) (guards []page.Guard) {
 	return guards
 }
 
-// send commits the step in the way that its guards allow: in one call, unless a transaction has to
-// look. It returns what is guarded that nobody has looked at.
+// send commits the step: in one call if versions guard all of it, and otherwise in a transaction,
+// which reads first. It returns the guarded entities that the transaction has not read.
 func (t *try) send(ctx context.Context, locks bool) (guards []page.Guard, err error) {
 	every := func(page.Guard) bool { return true }
 	guards = t.guarded(every)
@@ -183,7 +183,8 @@ func (t *try) send(ctx context.Context, locks bool) (guards []page.Guard, err er
 	return guards, t.inOneCall(ctx)
 }
 
-// final returns the error of a try that another one would only repeat; nil: others were in the way.
+// final returns the error if another try would only repeat it. It returns nil if other clients were
+// in the way.
 func (t *try) final(err error) error {
 	switch {
 	case t.unprepared:

@@ -11,25 +11,25 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// An Outcome is what a page has come to: what [Range.Commit] makes of a range's record, and of new
-// records for what is left.
+// An Outcome is the result of a page. [Range.Commit] makes the range's record of it, and the
+// records of new ranges for the rest.
 type Outcome struct {
-	Done    []*keyspace.Position // the entities that the page has dealt with, in order
-	Next    *keyspace.Position   // the first entity that it has not; nil: the range has no more
-	Cut     []split.Piece        // the range's own piece, and those that become children; none: it is not cut
-	GoesOn  bool                 // the task of this range goes on with what is left
-	Failed  []Failure            // of those that are done
-	Backoff fault.Backoff        // of entities that have failed
+	Done    []*keyspace.Position // the entities that the page has processed, in order
+	Next    *keyspace.Position   // the first entity after these; nil: the range has no more
+	Cut     []split.Piece        // the range's own piece, then its children's; none: no cut
+	GoesOn  bool                 // the task goes on with the rest
+	Failed  []Failure            // some of Done
+	Backoff fault.Backoff        // of failed entities
 
 	Generation int64           // of the job
 	Space      *keyspace.Space // of the page; nil: the query is over one space
-	Beyond     bool            // what is left may be in other spaces
-	EntitySize int64           // on average, in bytes; 0: nothing new is known
-	NextPage   int64           // how many entities the pages after this one are to have
-	Each       time.Duration   // what the function takes for an entity
+	Beyond     bool            // the rest may be in other spaces
+	EntitySize int64           // average, in bytes; 0: unknown
+	NextPage   int64           // entities of each page after this one
+	Each       time.Duration   // the function's time for an entity
 
 	Processed, Written int64
-	Conflicts          int64         // how often the function ran again
+	Conflicts          int64         // runs of the function on what others had changed
 	Ran                time.Duration // of the function
 	Full               bool          // by count, bytes or time
 	Counters           []byte        // JSON
@@ -48,15 +48,15 @@ type Failure struct {
 	Suspected bool  // of killing its process; nothing more is known
 }
 
-// Last reports whether there are no attempts left, of so many.
+// Last reports whether the failure is final after at most this many attempts.
 func (f Failure) Last(most int64) bool { return f.Permanent || f.Attempts >= most }
 
-// A Follow is what a task has to do after the commit of its page.
+// A Follow says what the task does after the commit of its page.
 type Follow struct {
 	Next   *Range               // the child that it goes on with; nil: none
 	Waits  map[string]time.Time // the children that are tried again, by ID, and when
-	Failed int                  // how many entities have failed for good
-	CutOff int64                // how many children the range was cut into
+	Failed int                  // failed entities, with no attempts left
+	CutOff int64                // children that were cut off
 }
 
 // ErrOverlap is a mistake in this module: a page reaches into another range, whose task would do
@@ -64,10 +64,10 @@ type Follow struct {
 var ErrOverlap = fault.Fatal(errors.New("the page ends after its range: this is a mistake in scattermap, " +
 	"please report it"))
 
-// Commit ends a pending range with the outcome of its page, and returns its new children, in the
-// order of their IDs: the pieces that the rest is cut into; what is left of the range's own piece;
-// entities to try again; entities that have failed for good. It decides all that the records say,
-// and has neither a clock nor a client. On an error the range is not to be used.
+// Commit ends a pending range with the outcome of its page. It returns the range's new children in
+// the order of their IDs: the pieces that were cut off, the rest of the range's own piece, the
+// entities to retry, and the failed entities. It has no client and no clock. After an error the
+// range must not be used.
 func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, err error) {
 	r.RefusedIn, r.Pace = o.Generation, o.Each
 	if o.Space != nil {
@@ -97,8 +97,8 @@ func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, e
 	return children, f, nil
 }
 
-// last returns the last entity that was dealt with, or that was to be; nil: there was
-// none.
+// last returns the last processed entity or, if there is none, the first one of the page; nil: the
+// page is empty.
 func (o *Outcome) last() *keyspace.Position {
 	if n := len(o.Done); n > 0 {
 		return o.Done[n-1]
@@ -106,9 +106,9 @@ func (o *Outcome) last() *keyspace.Position {
 	return o.Next
 }
 
-// Divide takes the pieces after the first one out of the range, and returns them as its children,
-// whose pages are to have so many entities. If the query is over many spaces, the range is in that
-// of its own piece from then on.
+// Divide keeps the first piece for the range, and returns the others as its children, with pages of
+// pageSize entities. Many says that the query is over several spaces: then the range gets the space
+// of its piece.
 func (r *Range) Divide(pieces []split.Piece, pageSize int64, many bool, now time.Time) []*Range {
 	children := make([]*Range, 0, len(pieces)-1)
 	for _, s := range pieces[1:] {
@@ -126,8 +126,8 @@ func (r *Range) Divide(pieces []split.Piece, pageSize int64, many bool, now time
 	return children
 }
 
-// rest ends the range before what is left of its own piece, and returns that as its child; nil if
-// nothing is left, or a child has it.
+// rest makes a child of what remains of the range's own piece, and ends the range before it. It
+// returns nil if nothing remains, or if another child has it.
 func (r *Range) rest(o Outcome, now time.Time) *Range {
 	if o.Next == nil || !r.Contains(o.Next) {
 		return nil
@@ -146,8 +146,8 @@ func (r *Range) rest(o Outcome, now time.Time) *Range {
 	return child
 }
 
-// fail gives each entity that has failed a range of its own: those to try again first. A range of a
-// single entity records its failure itself.
+// fail gives each failed entity a range of its own: first the entities to retry, then the others. A
+// range of a single entity records the failure itself.
 func (r *Range) fail(o Outcome, f *Follow, now time.Time) (children []*Range) {
 	f.Waits = make(map[string]time.Time)
 	var singles tally.Sum
