@@ -188,10 +188,10 @@ func (j *Job) SetRetain(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// SetRate changes how fast the job goes. Pages that begin from a second later on keep to it. If it
-// turns the ramp on, that begins now. Rate{Entities: [Unlimited]} lifts the limits. The zero Rate
-// says nothing, and is [ErrInvalidArgument], as one is that is no number, or too low for the job's
-// workers. A job that has ended, but for a failed one, is [ErrWrongState].
+// SetRate changes how fast the job goes, for pages that begin at least a second later. A ramp
+// begins now. Rate{EntitiesPerSecond: [Unlimited]} lifts the limits. The zero Rate is
+// [ErrInvalidArgument], and so is a rate that is not a number, or too low for the job's workers. A
+// job that has ended, other than by failing, is [ErrWrongState].
 func (j *Job) SetRate(ctx context.Context, rate Rate) error { return j.setRate(ctx, rate, 0) }
 
 // SetRateFor is [Job.SetRate] for a time, which is above 0: after it the job goes as fast again as
@@ -207,8 +207,8 @@ func (j *Job) SetRateFor(ctx context.Context, rate Rate, d time.Duration) error 
 // setRate sets the rate for a time, or without an end if that is 0.
 func (j *Job) setRate(ctx context.Context, rate Rate, d time.Duration) error {
 	if rate == (Rate{}) {
-		return fmt.Errorf("mapper: set the rate of %s: %w: the Rate is empty: Entities: Unlimited lifts the limits",
-			j.ID, ErrInvalidArgument)
+		return fmt.Errorf("mapper: set the rate of %s: %w: the Rate is empty: EntitiesPerSecond: Unlimited "+
+			"lifts the limits", j.ID, ErrInvalidArgument)
 	}
 	e, text, until := engineOf(ctx, j), rate.limit().Becomes(), time.Time{}
 	if d > 0 {
