@@ -13,13 +13,14 @@ import (
 )
 
 // rooms are the packages below mapper/internal, in their order: each imports only those before it.
-var rooms = []string{"keyspace", "fault", "recent", "pace", "property", "tally", "split", "record", "query", "progress",
+var rooms = []string{"keyspace", "fault", "recent", "pace", "property", "tally", "split", "record", "query", "ledger",
+	"progress",
 	"splitsim", "gate", "body", "wire", "function", "bridge", "source", "store", "undo", "survey", "planner",
-	"forecast", "page", "proof", "telemetry", "journal", "lifecycle", "testworld", "executor"}
+	"forecast", "page", "telemetry", "journal", "lifecycle", "testworld", "executor"}
 
 // callers are those of them that act: they call the database. The others decide.
 var callers = []string{"gate", "body", "wire", "function", "bridge", "source", "store", "undo", "survey", "planner",
-	"forecast", "page", "proof", "telemetry", "journal", "lifecycle", "testworld", "executor"}
+	"forecast", "page", "telemetry", "journal", "lifecycle", "testworld", "executor"}
 
 // acting are the names that decide nothing: who uses one of them has a clock or a client.
 var acting = map[string][]string{

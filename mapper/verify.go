@@ -7,7 +7,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
-	"github.com/scattermap/scattermap/mapper/internal/proof"
+	"github.com/scattermap/scattermap/mapper/internal/ledger"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
@@ -81,9 +81,9 @@ func (e *Engine) verify(ctx context.Context, ref record.Ref) (*Proof, error) {
 
 func (e *Engine) verifyEntities(ctx context.Context, ref record.Ref, at time.Time) (*Proof, error) {
 	job, found, err := e.prove(ctx, ref)
-	var c *proof.Comparison
+	var c *ledger.Comparison
 	if err == nil {
-		c, err = proof.OfEntities(ctx, e.store(), e.source(), job, at)
+		c, err = ledger.OfEntities(ctx, e.store(), e.source(), job, at)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("mapper: verify the entities of %s: %w", ref.ID, err)
@@ -94,7 +94,7 @@ func (e *Engine) verifyEntities(ctx context.Context, ref record.Ref, at time.Tim
 
 // prove checks the records of a job, which it returns.
 func (e *Engine) prove(ctx context.Context, ref record.Ref) (*record.Job, *Proof, error) {
-	job, l, err := proof.OfRecords(ctx, e.store(), ref)
+	job, l, err := ledger.OfRecords(ctx, e.store(), ref)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
+	"github.com/scattermap/scattermap/mapper/internal/ledger"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
@@ -30,7 +31,7 @@ type adder struct{ *Jobs }
 // whoever is further leads.
 func (ad adder) addUp(
 	ctx context.Context, job *record.Job, path string, t body.Job, goesOn func(*record.Job) bool,
-) (*record.Ledger, error) {
+) (*ledger.Ledger, error) {
 	most, longest := cmp.Or(ad.Portion.Records, portionRecords), cmp.Or(ad.Portion.Time, ad.Queue.DispatchDeadline()/4)
 	over := func() bool { return time.Since(t.BegunAt) > longest || ad.Gate.IsDraining() }
 	d, err := ad.draft(ctx, job)
@@ -58,7 +59,7 @@ func (ad adder) addUp(
 }
 
 // draft returns the draft that the next one goes on with who adds up.
-func (ad adder) draft(ctx context.Context, job *record.Job) (*record.Draft, error) {
+func (ad adder) draft(ctx context.Context, job *record.Job) (*ledger.Draft, error) {
 	if !job.Drafted {
 		return store.NewDraft(job), nil
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/ledger"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
@@ -26,7 +27,7 @@ type closer struct {
 }
 
 // begin closes a job whose records are added up.
-func (cs closer) begin(ctx context.Context, job *record.Job, t body.Job, l *record.Ledger) error {
+func (cs closer) begin(ctx context.Context, job *record.Job, t body.Job, l *ledger.Ledger) error {
 	how, err := json.Marshal(CleanUp{IncludeFailures: true})
 	if err != nil {
 		return err
@@ -35,7 +36,8 @@ func (cs closer) begin(ctx context.Context, job *record.Job, t body.Job, l *reco
 		if !j.MayEnd(t.Epoch) || len(j.Closing) > 0 {
 			return false, nil
 		}
-		return true, record.Close(j, l, saltOf(cs.Jobs), string(how))
+		return true, record.Close(j, record.Closing{Ranges: l.Tiles, Alone: l.Alone, Failures: l.Failures,
+			Salt: saltOf(cs.Jobs)}, &l.Totals, string(how))
 	})
 	if err != nil || !t.Current(job) || len(job.Closing) == 0 {
 		return err

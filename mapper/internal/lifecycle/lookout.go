@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
+	"github.com/scattermap/scattermap/mapper/internal/ledger"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -167,7 +168,7 @@ func (lo Lookout) Look(ctx context.Context, job *record.Job) string {
 		return ""
 	}
 	lo.Telemetry.Looked(job, open, time.Now())
-	var sum record.Totals
+	var sum ledger.Sum
 	for _, r := range open {
 		if err := sum.Add(r); err != nil {
 			return ""

@@ -3,7 +3,6 @@ package record
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"hash"
 	"math"
 	"time"
@@ -22,8 +21,8 @@ type Digest struct {
 	buf  []byte
 }
 
-// digestSize is how many bytes of a SHA-256 are kept: of accidents none is missed.
-const digestSize = 16
+// DigestSize is how many bytes of a SHA-256 are kept: of accidents none is missed.
+const DigestSize = 16
 
 // NewDigest returns a digest that begins with what it is of.
 func NewDigest(what string) *Digest {
@@ -35,20 +34,11 @@ func NewDigest(what string) *Digest {
 // Sum returns the digest of what was written. It is not used any more after that.
 func (d *Digest) Sum() []byte {
 	d.flush()
-	return d.hash.Sum(nil)[:digestSize]
+	return d.hash.Sum(nil)[:DigestSize]
 }
 
-// number returns the digest as a number.
-func (d *Digest) number() tally.Sum { return tally.SumOf(d.Sum()) }
-
-// idNumber returns the ID of a range, which is a hash, as a number.
-func idNumber(id string) tally.Sum {
-	b, err := hex.DecodeString(id)
-	if err != nil || len(b) != 16 {
-		return NewDigest("no ID").number()
-	}
-	return tally.SumOf(b)
-}
+// Number returns the digest as a number.
+func (d *Digest) Number() tally.Sum { return tally.SumOf(d.Sum()) }
 
 func (d *Digest) flush() {
 	_, _ = d.hash.Write(d.buf) // never fails
@@ -96,7 +86,8 @@ func (d *Digest) path(k *datastore.Key) {
 	d.integer(k.ID)
 }
 
-func (d *Digest) position(p *keyspace.Position) {
+// Position writes a position.
+func (d *Digest) Position(p *keyspace.Position) {
 	d.flag(p != nil)
 	if p == nil {
 		return
@@ -134,8 +125,8 @@ func (d *Digest) value(v any) {
 func (r *Range) SingleSum() tally.Sum {
 	d := NewDigest("single")
 	d.text(r.ID)
-	d.position(r.Start)
-	return d.number()
+	d.Position(r.Start)
+	return d.Number()
 }
 
 // PageDigest is what the digest of the keys of a page begins with.
@@ -150,13 +141,14 @@ func KeysDigest(at []*keyspace.Position) []byte {
 	return d.Sum()
 }
 
-// seal returns the digest of what a range that is done says: where it was, and what became of it.
-func (r *Range) seal() []byte {
+// Digest returns the digest of what a range that is done says, which is its seal: where it was, and
+// what became of it.
+func (r *Range) Digest() []byte {
 	d := NewDigest("range 1")
 	d.text(r.Ref().String())
 	d.text(r.ID)
-	d.position(r.Start)
-	d.position(r.End)
+	d.Position(r.Start)
+	d.Position(r.End)
 	for _, s := range []string{string(r.State), r.Namespace, r.Kind, r.Failed, r.Error, string(r.Keys),
 		string(r.Counters),
 		string(r.Single)} {

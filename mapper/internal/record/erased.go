@@ -24,12 +24,12 @@ type Closing struct {
 // maxForgot is how many jobs a Closing names: 64 KiB.
 const maxForgot = 1000
 
-// Close has a job that runs begin to delete the records of its ranges, which add up to a ledger:
-// nothing of them changes any more.
-func Close(j *Job, l *Ledger, salt, how string) error {
-	text, err := json.Marshal(Closing{Ranges: l.Tiles, Alone: l.Alone, Failures: l.Failures, Salt: salt})
+// Close has a job that runs begin to delete the records of its ranges, of which c is kept and which
+// add up to sum: nothing of them changes any more.
+func Close(j *Job, c Closing, sum *Totals, how string) error {
+	text, err := json.Marshal(c)
 	if err == nil {
-		err = l.RecordIn(j)
+		err = sum.RecordIn(j)
 	}
 	j.Closing, j.Cleaning, j.Cleaned = text, how, true
 	return err

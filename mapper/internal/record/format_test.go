@@ -33,7 +33,6 @@ func TestStoredNames(t *testing.T) {
 			"counters_lost counters_dropped attempts backoff_first backoff_max tolerant failures tried finalizes " +
 			"finalized replaying replaying_of created ended error trouble totals drafted closing erased retain " +
 			"retires retired cleaned_at cleaning cleaned expires " + suspicion},
-		{new(Draft), "epoch link from ledger kept"},
 		{new(Schedule), "tick outcome run queued waits slots past"},
 		{new(Slot), "mapper kind job incarnation"},
 	} {

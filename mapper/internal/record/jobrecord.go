@@ -3,14 +3,11 @@ package record
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	"cloud.google.com/go/datastore"
-
-	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
 // JobKind is the kind of the records of jobs.
@@ -173,6 +170,12 @@ func (j *Job) Incarnate(number uint64) {
 	j.Incarnation = incarnationOf(j, fmt.Sprintf("%016x", number))
 }
 
+// AsStarted reports whether the job's mapper, query and parameters are those that it was started
+// with.
+func (j *Job) AsStarted() bool {
+	return incarnationOf(j, j.Incarnation[:min(len(j.Incarnation), 16)]) == j.Incarnation
+}
+
 // incarnationOf returns the incarnation of a job that begins with a number.
 func incarnationOf(j *Job, number string) string {
 	h := sha256.New()
@@ -222,24 +225,8 @@ func (j *Job) Succeed(sum Totals, now time.Time) error {
 	return sum.RecordIn(j)
 }
 
-// RecordIn records what the records of a job add up to, none of which changes any more.
-func (t *Totals) RecordIn(j *Job) (err error) {
-	text, err := json.Marshal(t)
-	j.Totals = tally.Pack(text)
-	return err
-}
-
 // RootRange returns the root of a new job.
 func (j *Job) RootRange() *Range {
 	return &Range{Job: j.ID, Incarnation: j.Incarnation, ID: j.Root(), Open: j.ID, State: Pending, PageSize: j.PageSize,
 		Created: j.Created}
-}
-
-// RecordedTotals returns what the records of a job that has ended add up to.
-func (j *Job) RecordedTotals() (sum Totals, err error) {
-	text, err := tally.Unpack(j.Totals)
-	if err != nil {
-		return sum, err
-	}
-	return sum, json.Unmarshal(text, &sum)
 }

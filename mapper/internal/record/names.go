@@ -19,3 +19,6 @@ func ValidRangeID(id string) bool { return rangeID.MatchString(id) }
 
 // ValidIncarnation reports whether it can be the incarnation of a job.
 func ValidIncarnation(s string) bool { return incarnation.MatchString(s) }
+
+// DraftKind is the kind of the records of drafts, see ledger.Draft.
+const DraftKind = "ScattermapDraft"

@@ -297,7 +297,7 @@ func (r *Range) Finish(now time.Time) {
 	r.State, r.Open, r.Done = Done, "", now
 	r.Calm()
 	r.Samples = nil // its children have them
-	r.Seal = r.seal()
+	r.Seal = r.Digest()
 }
 
 // AloneChild returns the record of the next child, for a single entity that has failed after some
@@ -347,12 +347,4 @@ func (r *Range) Size() int {
 		panic("record: a range can't be saved: " + err.Error())
 	}
 	return keyspace.PropertiesSize(properties)
-}
-
-// Countable returns how many children the range has, if it may have so many.
-func (r *Range) Countable() int64 {
-	if r.Children > maxChildren {
-		return 0
-	}
-	return r.Children
 }

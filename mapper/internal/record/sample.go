@@ -26,8 +26,8 @@ type End struct {
 	Entities int64
 }
 
-// add adds the record of a range.
-func (s *Sample) add(r *Range) {
+// Add adds the record of a range.
+func (s *Sample) Add(r *Range) {
 	done, left := 0.0, 0.0
 	switch {
 	case r.State == Done:
@@ -56,8 +56,8 @@ func (s *Sample) add(r *Range) {
 	s.LeftSquares += left * left
 }
 
-// pending has what is pending be what another sample says.
-func (s *Sample) pending(o *Sample) {
+// SetPending has what is pending be what another sample says.
+func (s *Sample) SetPending(o *Sample) {
 	s.Left, s.LeftScale, s.Counted, s.Gaps, s.Blind, s.LeftSquares = o.Left, o.LeftScale, o.Counted, o.Gaps, o.Blind,
 		o.LeftSquares
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/query"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
@@ -266,3 +267,27 @@ type Prefix struct {
 // ErrOrder is a fault of the database that no retry mends.
 var ErrOrder = fault.Fatal(errors.New(
 	"the database orders keys in another way than Datastore does, so ranges of keys can't be trusted"))
+
+// KeysDigest returns how many entities of a query are in a range, and the digest of their keys.
+func (src Source) KeysDigest(
+	ctx context.Context, q query.Query, start, end *keyspace.Position,
+) (n int64, digest []byte, err error) {
+	// A call may end a snapshot: it is for one range.
+	s := NewStream(ctx, src.Of(ctx, q), q, start, end, false)
+	defer s.Close()
+	d := record.NewDigest(record.PageDigest)
+	for {
+		at, err := s.Peek(query.Batch)
+		if err != nil {
+			return 0, nil, err
+		}
+		if len(at) == 0 {
+			return n, d.Sum(), nil
+		}
+		for _, p := range at {
+			d.Key(p.Key)
+		}
+		n += int64(len(at))
+		s.Drop(len(at))
+	}
+}

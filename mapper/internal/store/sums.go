@@ -9,12 +9,13 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/ledger"
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // Fold adds up all records of a job.
-func (st Store) Fold(ctx context.Context, job *record.Job) (*record.Ledger, error) {
+func (st Store) Fold(ctx context.Context, job *record.Job) (*ledger.Ledger, error) {
 	d := NewDraft(job)
 	if _, err := st.AddTo(ctx, job.Ref(), d, 0, func() bool { return false }); err != nil {
 		return nil, err
@@ -30,8 +31,8 @@ const nowhere = "g"
 const atOnce = 300
 
 // NewDraft returns a draft that has none of a job's records yet.
-func NewDraft(job *record.Job) *record.Draft {
-	d := &record.Draft{Epoch: job.Epoch, From: make([]string, SlicesOfIDs)}
+func NewDraft(job *record.Job) *ledger.Draft {
+	d := &ledger.Draft{Epoch: job.Epoch, From: make([]string, SlicesOfIDs)}
 	for i := range d.From {
 		d.From[i], _ = SliceOfIDs(int64(i))
 	}
@@ -42,9 +43,9 @@ func NewDraft(job *record.Job) *record.Draft {
 // 0; and fewer once it is enough, but some of each slice. It reports whether the draft has all
 // records. If it fails the draft is as it was.
 func (st Store) AddTo(
-	ctx context.Context, job record.Ref, d *record.Draft, most int, enough func() bool,
+	ctx context.Context, job record.Ref, d *ledger.Draft, most int, enough func() bool,
 ) (all bool, err error) {
-	var parts [SlicesOfIDs]record.Ledger
+	var parts [SlicesOfIDs]ledger.Ledger
 	var next [SlicesOfIDs]string
 	err = inSlices(ctx, job, func(ctx context.Context, i int) (err error) {
 		next[i], err = st.addSlice(ctx, job, &parts[i], d.From[i], i, most, enough)
@@ -64,7 +65,7 @@ func (st Store) AddTo(
 
 // addSlice adds the next records of a slice, and returns where to go on.
 func (st Store) addSlice(
-	ctx context.Context, job record.Ref, sum *record.Ledger, from string, slice, most int, enough func() bool,
+	ctx context.Context, job record.Ref, sum *ledger.Ledger, from string, slice, most int, enough func() bool,
 ) (next string, err error) {
 	if from == nowhere {
 		return from, nil
@@ -96,13 +97,13 @@ func (st Store) addSlice(
 }
 
 // LoadDraft reads the draft of a job that is of its epoch, or returns one that has no records yet.
-func (st Store) LoadDraft(ctx context.Context, job *record.Job) (*record.Draft, error) {
-	return draftOf(job, func(key *datastore.Key, d *record.Draft) error { return st.client.Get(ctx, key, d) })
+func (st Store) LoadDraft(ctx context.Context, job *record.Job) (*ledger.Draft, error) {
+	return draftOf(job, func(key *datastore.Key, d *ledger.Draft) error { return st.client.Get(ctx, key, d) })
 }
 
-func draftOf(job *record.Job, get func(*datastore.Key, *record.Draft) error) (*record.Draft, error) {
-	d := new(record.Draft)
-	err := property.IgnoreUndeclared(get(record.DraftKey(job.Ref()), d))
+func draftOf(job *record.Job, get func(*datastore.Key, *ledger.Draft) error) (*ledger.Draft, error) {
+	d := new(ledger.Draft)
+	err := property.IgnoreUndeclared(get(ledger.DraftKey(job.Ref()), d))
 	if err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
 		return nil, fmt.Errorf("job %s: %w", job.ID, err)
 	}
@@ -115,8 +116,8 @@ func draftOf(job *record.Job, get func(*datastore.Key, *record.Draft) error) (*r
 // KeepDraft records a draft for whoever goes on, while it is of use to the job. It returns what to
 // go on with, which may be the draft of somebody who is further, or nothing if nobody is to go on.
 func (st Store) KeepDraft(
-	ctx context.Context, job *record.Job, d *record.Draft, ofUse func(*record.Job) bool,
-) (kept *record.Draft, err error) {
+	ctx context.Context, job *record.Job, d *ledger.Draft, ofUse func(*record.Job) bool,
+) (kept *ledger.Draft, err error) {
 	err = st.Transact(ctx, func(tx *datastore.Transaction) error {
 		kept = nil
 		j, err := GetJob(tx, job.Ref())
@@ -126,7 +127,7 @@ func (st Store) KeepDraft(
 		if j.Epoch != d.Epoch || !ofUse(j) {
 			return ErrNothing
 		}
-		stored, err := draftOf(j, func(key *datastore.Key, d *record.Draft) error { return tx.Get(key, d) })
+		stored, err := draftOf(j, func(key *datastore.Key, d *ledger.Draft) error { return tx.Get(key, d) })
 		if err != nil {
 			return err
 		}
@@ -141,7 +142,7 @@ func (st Store) KeepDraft(
 				return err
 			}
 		}
-		return Write(tx, datastore.NewUpsert(record.DraftKey(job.Ref()), kept))
+		return Write(tx, datastore.NewUpsert(ledger.DraftKey(job.Ref()), kept))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("keep a draft of job %s: %w", job.ID, err)
@@ -155,7 +156,7 @@ func EndDraft(tx *datastore.Transaction, j *record.Job) error {
 		return nil
 	}
 	j.Drafted = false
-	return tx.Delete(record.DraftKey(j.Ref()))
+	return tx.Delete(ledger.DraftKey(j.Ref()))
 }
 
 // SampleEnded is LiveTotals for a job that has ended without totals. A clean-up may delete its
@@ -177,6 +178,11 @@ func (st Store) SampleEnded(
 // SampleTotals adds up the first records of a job. If there are more, their IDs tell
 // which part of all they are, because IDs are hashes.
 func (st Store) SampleTotals(ctx context.Context, job *record.Job) (sum record.Totals, estimated bool, err error) {
+	all, estimated, err := st.sampleSum(ctx, job)
+	return all.Totals, estimated, err
+}
+
+func (st Store) sampleSum(ctx context.Context, job *record.Job) (sum ledger.Sum, estimated bool, err error) {
 	sum, scale, err := sumOf(ctx, st, job.Ref(), "")
 	sum.Close(job)
 	if err != nil || scale == 1 {
@@ -187,7 +193,7 @@ func (st Store) SampleTotals(ctx context.Context, job *record.Job) (sum record.T
 }
 
 // sumOf adds up the first records of a job that have a mark, and returns by how much more all are.
-func sumOf(ctx context.Context, st Store, job record.Ref, mark string) (sum record.Totals, scale float64, err error) {
+func sumOf(ctx context.Context, st Store, job record.Ref, mark string) (sum ledger.Sum, scale float64, err error) {
 	sum.Sample = record.NewSample()
 	all, scale, err := st.Sample(ctx, job, mark, SampleSize)
 	for _, r := range all {
@@ -200,18 +206,18 @@ func sumOf(ctx context.Context, st Store, job record.Ref, mark string) (sum reco
 
 // LiveTotals is SampleTotals, which of a job that has more records also looks at those that are
 // pending: most of what is left may be in few of them.
-func (st Store) LiveTotals(ctx context.Context, job *record.Job) (sum record.Totals, estimated bool, err error) {
-	sum, estimated, err = st.SampleTotals(ctx, job)
+func (st Store) LiveTotals(ctx context.Context, job *record.Job) (record.Totals, bool, error) {
+	sum, estimated, err := st.sampleSum(ctx, job)
 	if err != nil || !estimated {
-		return sum, estimated, err
+		return sum.Totals, estimated, err
 	}
 	open, scale, err := sumOf(ctx, st, job.Ref(), "open")
 	if err != nil {
-		return sum, false, err
+		return sum.Totals, false, err
 	}
 	if scale != 1 {
 		open.Scale(scale)
 	}
-	sum.SetPending(open)
-	return sum, true, nil
+	sum.SetPending(&open)
+	return sum.Totals, true, nil
 }

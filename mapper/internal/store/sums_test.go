@@ -10,6 +10,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/ledger"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
@@ -86,7 +87,7 @@ func TestEnough(t *testing.T) {
 
 // TestKeepDraft keeps drafts of a job: the one of most records stays, while it is of use.
 func TestKeepDraft(t *testing.T) {
-	draft := func(j *record.Job, ranges, link int64) *record.Draft {
+	draft := func(j *record.Job, ranges, link int64) *ledger.Draft {
 		d := NewDraft(j)
 		d.Ledger.Ranges, d.Link = ranges, link
 		return d
@@ -94,16 +95,16 @@ func TestKeepDraft(t *testing.T) {
 	anyUse := func(*record.Job) bool { return true }
 	for _, c := range []struct {
 		name string
-		keep func(j *record.Job) *record.Draft // beside one of 50 records, which is the second link
+		keep func(j *record.Job) *ledger.Draft // beside one of 50 records, which is the second link
 		use  func(*record.Job) bool
 		kept bool
 		want int64 // records in the draft that is kept
 	}{
-		{"one of more", func(j *record.Job) *record.Draft { return draft(j, 60, 1) }, anyUse, true, 60},
-		{"one of fewer", func(j *record.Job) *record.Draft { return draft(j, 40, 1) }, anyUse, true, 50},
-		{"one that is of no use", func(j *record.Job) *record.Draft { return draft(j, 60, 1) },
+		{"one of more", func(j *record.Job) *ledger.Draft { return draft(j, 60, 1) }, anyUse, true, 60},
+		{"one of fewer", func(j *record.Job) *ledger.Draft { return draft(j, 40, 1) }, anyUse, true, 50},
+		{"one that is of no use", func(j *record.Job) *ledger.Draft { return draft(j, 60, 1) },
 			func(*record.Job) bool { return false }, false, 50},
-		{"one of another epoch", func(j *record.Job) *record.Draft {
+		{"one of another epoch", func(j *record.Job) *ledger.Draft {
 			d := draft(j, 60, 1)
 			d.Epoch++
 			return d

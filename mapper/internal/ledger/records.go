@@ -1,15 +1,22 @@
-package proof
+package ledger
 
 import (
 	"context"
 
 	"github.com/scattermap/scattermap/mapper/internal/record"
-	"github.com/scattermap/scattermap/mapper/internal/store"
 )
+
+// Records are where the records of jobs are: a package store has them.
+type Records interface {
+	LoadJob(ctx context.Context, job record.Ref) (*record.Job, error)
+	Fold(ctx context.Context, job *record.Job) (*Ledger, error)
+	// EachRecord calls f for all records of a job, several at once.
+	EachRecord(ctx context.Context, job record.Ref, f func(*record.Range) error) error
+}
 
 // OfRecords reads all records of a job, and returns the job with the ledger of them, which says
 // what is wrong. A job whose records are cleaned up has no proof.
-func OfRecords(ctx context.Context, st store.Store, ref record.Ref) (*record.Job, *record.Ledger, error) {
+func OfRecords(ctx context.Context, st Records, ref record.Ref) (*record.Job, *Ledger, error) {
 	job, err := st.LoadJob(ctx, ref)
 	if err != nil {
 		return nil, nil, err

@@ -1,4 +1,4 @@
-package record
+package ledger
 
 import (
 	"bytes"
@@ -9,13 +9,16 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
@@ -23,7 +26,7 @@ import (
 // come to at once.
 func TestDraft(t *testing.T) {
 	j, all := tree(t)
-	all[1].State, all[1].Open, all[1].Estimate = Pending, j.ID, 7 // every sum has something to add up
+	all[1].State, all[1].Open, all[1].Estimate = record.Pending, j.ID, 7 // every sum has something to add up
 	all[3].Namespace, all[3].Kind = "n", "K"
 	all[2].Job = "another"
 	rng := testflag.Rand(t)
@@ -111,7 +114,7 @@ func largestDraft(t *testing.T, rng *rand.Rand, random int, fits bool) {
 		}
 		encoded, err := json.Marshal(counters)
 		if err == nil {
-			err = d.Ledger.Add(&Range{State: Done, Counters: encoded})
+			err = d.Ledger.Add(&record.Range{State: record.Done, Counters: encoded})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -122,7 +125,8 @@ func largestDraft(t *testing.T, rng *rand.Rand, random int, fits bool) {
 	}
 	want, _ := d.Ledger.tally.Values()
 	for i := range 30_000 {
-		d.Ledger.addSpace(fmt.Sprintf("%05d%s", i, strings.Repeat("n", i%200)), spaceTotals{math.MaxInt64 / 40_000, 0})
+		d.Ledger.addSpace(fmt.Sprintf("%05d%s", i, strings.Repeat("n", i%200)),
+			record.SpaceTotals{Processed: math.MaxInt64 / 40_000})
 	}
 	for range 30 {
 		d.Ledger.Problem("%s", strings.Repeat("p", 10_000))
@@ -152,22 +156,43 @@ func largestDraft(t *testing.T, rng *rand.Rand, random int, fits bool) {
 // some out: what is left is what is left of the whole.
 func TestSpacesOfParts(t *testing.T) {
 	rng := testflag.Rand(t)
-	var whole Totals
-	parts := make([]Totals, 7)
+	var whole Sum
+	parts := make([]Sum, 7)
 	for range 40_000 {
-		name, n := fmt.Sprintf("%05d/K", rng.IntN(12_000)), spaceTotals{int64(rng.IntN(1e6)), int64(rng.IntN(2))}
+		name, n := fmt.Sprintf("%05d/K", rng.IntN(12_000)), record.SpaceTotals{Processed: int64(rng.IntN(1e6)),
+			Failures: int64(rng.IntN(2))}
 		whole.addSpace(name, n)
 		parts[rng.IntN(len(parts))].addSpace(name, n)
 	}
-	var sum Totals
+	var sum Sum
 	for _, i := range rng.Perm(len(parts)) {
 		parts[i].bound()
-		sum.merge(parts[i])
+		sum.merge(&parts[i])
 		sum.bound()
 	}
 	whole.bound()
 	if !reflect.DeepEqual(sum, whole) || len(whole.Spaces) == 0 || whole.SpacesLeftOut == 0 {
 		t.Errorf("%d spaces and %d left out, want %d and %d", len(sum.Spaces), sum.SpacesLeftOut, len(whole.Spaces),
 			whole.SpacesLeftOut)
+	}
+}
+
+// TestStoredNamesOfDrafts has the names under which drafts are stored, see record.TestStoredNames.
+func TestStoredNamesOfDrafts(t *testing.T) {
+	saved, err := datastore.SaveStruct(&Draft{Epoch: 1, Link: 1, From: []string{"a"}, Stored: []byte("b"),
+		Kept: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, p := range saved {
+		names = append(names, p.Name)
+	}
+	slices.Sort(names)
+	if want := []string{"epoch", "from", "kept", "ledger", "link"}; !slices.Equal(names, want) {
+		t.Errorf("%q, want %q", names, want)
+	}
+	if err := (&Draft{Stored: []byte("{")}).Decode(); err == nil {
+		t.Error("a damaged draft can be read")
 	}
 }

@@ -1,4 +1,4 @@
-package proof
+package ledger
 
 import (
 	"fmt"
@@ -78,7 +78,7 @@ func TestDiagnosis(t *testing.T) {
 		for _, r := range all {
 			d.look(r)
 		}
-		l := new(record.Ledger)
+		l := new(Ledger)
 		d.report(l)
 		if !slices.Equal(l.Problems, c.want) {
 			t.Errorf("%s: %s\nwant %s", name, strings.Join(l.Problems, "\n"), strings.Join(c.want, "\n"))

@@ -1,4 +1,4 @@
-package record
+package ledger
 
 import (
 	"encoding/json"
@@ -7,11 +7,9 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
-
-// DraftKind is the kind of the records of drafts.
-const DraftKind = "ScattermapDraft"
 
 // A Draft is the ledger of some of a job's records, and says which: so that whoever comes next goes
 // on where another delivery has stopped, or died. It is about an epoch in which no record changes
@@ -28,8 +26,8 @@ type Draft struct {
 }
 
 // DraftKey returns the key of the draft of a job.
-func DraftKey(job Ref) *datastore.Key {
-	return datastore.NameKey(DraftKind, RangePrefix(job)+"draft", nil)
+func DraftKey(job record.Ref) *datastore.Key {
+	return datastore.NameKey(record.DraftKind, record.RangePrefix(job)+"draft", nil)
 }
 
 // Further returns that of two drafts of an epoch which is of more records. Its chain is where the
@@ -45,7 +43,7 @@ func (d *Draft) Further(o *Draft) *Draft {
 
 // storedLedger is what a ledger is stored as that is not closed yet.
 type storedLedger struct {
-	Totals       Totals         `json:"totals"`
+	Totals       record.Totals  `json:"totals"`
 	Retrying     int64          `json:"retrying"`
 	Expected     int64          `json:"expected"`
 	Counters     tally.Counters `json:"tally"`
@@ -98,9 +96,9 @@ func (d *Draft) Decode() error {
 	if err != nil {
 		return fmt.Errorf("the draft of a ledger: %w", err)
 	}
-	s.Totals.Retrying, s.Totals.Expected, s.Totals.tally, s.Totals.leftOut = s.Retrying, s.Expected, s.Counters,
-		s.LeftOut
-	d.Ledger = Ledger{s.Totals, s.Made, s.Found, s.Begin, s.End, s.Meant, s.Single, s.First, s.Last, s.Problems,
+	s.Totals.Retrying, s.Totals.Expected = s.Retrying, s.Expected
+	d.Ledger = Ledger{Sum{s.Totals, s.Counters, s.LeftOut}, s.Made, s.Found, s.Begin, s.End, s.Meant, s.Single, s.First,
+		s.Last, s.Problems,
 		s.Missed, s.Tiles, s.PendingTiles, s.Alone}
 	return nil
 }

@@ -1,13 +1,15 @@
-package record
+package ledger
 
 import (
 	"bytes"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
@@ -25,7 +27,7 @@ import (
 //     which entity it has: the sums of hashes of that are the same, too.
 //   - A record that is done has a seal: a hash of what it said when its page was committed.
 type Ledger struct {
-	Totals
+	Sum
 	made, found tally.Sum // sums of the IDs of ranges: those that were made, and those of the records
 	begin, end  tally.Sum // sums of hashes of positions
 	// sums of hashes of single entities: as their pages had them, and as their records have
@@ -50,27 +52,27 @@ func (l *Ledger) Problem(format string, args ...any) {
 }
 
 // Add adds a record.
-func (l *Ledger) Add(r *Range) error {
+func (l *Ledger) Add(r *record.Range) error {
 	l.check(r)
 	l.found = l.found.Plus(idNumber(r.ID))
-	for i := range r.Countable() {
-		l.made = l.made.Plus(idNumber(RangeID(r.ID, i)))
+	for i := range countable(r) {
+		l.made = l.made.Plus(idNumber(record.RangeID(r.ID, i)))
 	}
-	if len(r.Single) == digestSize {
+	if len(r.Single) == record.DigestSize {
 		l.meant = l.meant.Plus(tally.SumOf(r.Single))
 	}
 	if r.Alone {
 		l.Alone++
 		l.single = l.single.Plus(r.SingleSum())
-		return l.Totals.Add(r)
+		return l.Sum.Add(r)
 	}
-	if r.State != Done {
+	if r.State != record.Done {
 		l.PendingTiles++
 	}
 	l.Tiles++
 	l.boundary(r.Start, &l.begin, &l.first)
 	l.boundary(r.End, &l.end, &l.last)
-	return l.Totals.Add(r)
+	return l.Sum.Add(r)
 }
 
 func (l *Ledger) boundary(p *keyspace.Position, sum *tally.Sum, ends *int64) {
@@ -78,18 +80,18 @@ func (l *Ledger) boundary(p *keyspace.Position, sum *tally.Sum, ends *int64) {
 		*ends++
 		return
 	}
-	*sum = sum.Plus(boundaryDigest(p).number())
+	*sum = sum.Plus(boundaryDigest(p).Number())
 }
 
-func boundaryDigest(p *keyspace.Position) *Digest {
-	d := NewDigest("position")
-	d.position(p)
+func boundaryDigest(p *keyspace.Position) *record.Digest {
+	d := record.NewDigest("position")
+	d.Position(p)
 	return d
 }
 
-// BoundaryHash returns a hash of where a range begins or ends. That of a position is the same for
+// boundaryHash returns a hash of where a range begins or ends. That of a position is the same for
 // both, and those of the two ends of a query, nil, are not.
-func BoundaryHash(p *keyspace.Position, begins bool) string {
+func boundaryHash(p *keyspace.Position, begins bool) string {
 	if p != nil {
 		return string(boundaryDigest(p).Sum())
 	}
@@ -99,11 +101,28 @@ func BoundaryHash(p *keyspace.Position, begins bool) string {
 	return "the end"
 }
 
+// idNumber returns the ID of a range, which is a hash, as a number.
+func idNumber(id string) tally.Sum {
+	b, err := hex.DecodeString(id)
+	if err != nil || len(b) != record.DigestSize {
+		return record.NewDigest("no ID").Number()
+	}
+	return tally.SumOf(b)
+}
+
 // maxChildren is more than any range has.
 const maxChildren = 1 << 20
 
+// countable returns how many children a range has, if it may have so many.
+func countable(r *record.Range) int64 {
+	if r.Children > maxChildren {
+		return 0
+	}
+	return r.Children
+}
+
 // check checks a record by itself.
-func (l *Ledger) check(r *Range) {
+func (l *Ledger) check(r *record.Range) {
 	if r.Stored != nil && !r.Stored.Equal(r.Key()) {
 		l.Problem("the record of range %s is stored as %s", r.ID, r.Stored.Name)
 	}
@@ -117,27 +136,28 @@ func (l *Ledger) check(r *Range) {
 	if r.Alone && (r.Start == nil || r.Start.Key == nil) {
 		l.Problem("range %s is that of a single entity, and has none", r.ID)
 	}
-	if r.State == Done {
+	if r.State == record.Done {
 		l.checkDone(r)
 	}
 }
 
 // checkMarks checks a record's state, and the properties by which open ranges and failures are
 // found.
-func (l *Ledger) checkMarks(r *Range) {
-	if r.State != Pending && r.State != Done {
+func (l *Ledger) checkMarks(r *record.Range) {
+	if r.State != record.Pending && r.State != record.Done {
 		l.Problem("range %s is in the state %q", r.ID, r.State)
 	}
-	if (r.Open == r.Job) != (r.State == Pending) || r.Open != "" && r.Open != r.Job {
+	if (r.Open == r.Job) != (r.State == record.Pending) || r.Open != "" && r.Open != r.Job {
 		l.Problem("range %s is %s, and its mark is %q", r.ID, r.State, r.Open)
 	}
-	if (r.Failed == r.Job) != (r.Error != "") || r.Failed != "" && (r.Failed != r.Job || !r.Alone || r.State != Done) {
+	if (r.Failed == r.Job) != (r.Error != "") || r.Failed != "" &&
+		(r.Failed != r.Job || !r.Alone || r.State != record.Done) {
 		l.Problem("range %s is %s, and its mark as a failure is %q", r.ID, r.State, r.Failed)
 	}
 }
 
 // checkDone checks what a range's page has recorded.
-func (l *Ledger) checkDone(r *Range) {
+func (l *Ledger) checkDone(r *record.Range) {
 	failures := r.Retries + r.Recorded
 	if r.Failed != "" {
 		failures++
@@ -150,14 +170,14 @@ func (l *Ledger) checkDone(r *Range) {
 			failures)
 	case r.Written < 0 || r.Written > r.Processed:
 		l.Problem("range %s has written %d of the %d entities that it has processed", r.ID, r.Written, r.Processed)
-	case !bytes.Equal(r.Seal, r.seal()):
+	case !bytes.Equal(r.Seal, r.Digest()):
 		l.Problem("range %s is not as its page has recorded it", r.ID)
 	}
 }
 
 // Merge adds another part.
 func (l *Ledger) Merge(o *Ledger) {
-	l.merge(o.Totals)
+	l.merge(&o.Sum)
 	l.made, l.found = l.made.Plus(o.made), l.found.Plus(o.found)
 	l.begin, l.end = l.begin.Plus(o.begin), l.end.Plus(o.end)
 	l.meant, l.single = l.meant.Plus(o.meant), l.single.Plus(o.single)
@@ -170,10 +190,10 @@ func (l *Ledger) Merge(o *Ledger) {
 }
 
 // Close compares what all records add up to with the job.
-func (l *Ledger) Close(j *Job) {
-	l.Totals.Close(j)
+func (l *Ledger) Close(j *record.Job) {
+	l.Sum.Close(j)
 	l.checkStored()
-	if incarnationOf(j, j.Incarnation[:min(len(j.Incarnation), 16)]) != j.Incarnation {
+	if !j.AsStarted() {
 		l.Problem("the job's mapper, query or params are not those that it was started with")
 	}
 	if l.made.Plus(idNumber(j.Root())) != l.found {
@@ -201,8 +221,8 @@ func (l *Ledger) Err() error {
 }
 
 // CheckEnd compares a job that has ended with what its ranges add up to.
-func (l *Ledger) CheckEnd(j *Job) {
-	if j.State != Succeeded && j.State != SucceededWithFailures {
+func (l *Ledger) CheckEnd(j *record.Job) {
+	if j.State != record.Succeeded && j.State != record.SucceededWithFailures {
 		return
 	}
 	if j.Retrying {
@@ -214,7 +234,7 @@ func (l *Ledger) CheckEnd(j *Job) {
 	if l.Pending > 0 {
 		l.Problem("the job has %s, and %d ranges are pending", j.State, l.Pending)
 	}
-	if (j.State == SucceededWithFailures) != (l.Failures > 0) {
+	if (j.State == record.SucceededWithFailures) != (l.Failures > 0) {
 		l.Problem("the job has %s, and %d failures", j.State, l.Failures)
 	}
 	if l.Lost != nil {

@@ -1,4 +1,4 @@
-package proof
+package ledger_test
 
 import (
 	"errors"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/ledger"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/split"
@@ -112,7 +113,7 @@ func TestOfRecords(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newProven(t)
 				c.damage(t, p)
-				_, l, err := OfRecords(t.Context(), p.store, p.job.Ref())
+				_, l, err := ledger.OfRecords(t.Context(), p.store, p.job.Ref())
 				if !errors.Is(err, c.err) {
 					t.Fatalf("%v, want %v", err, c.err)
 				}
@@ -159,7 +160,7 @@ func TestOfEntities(t *testing.T) {
 				if len(c.change) > 0 {
 					p.write(t, c.change...)
 				}
-				found, err := OfEntities(t.Context(), p.store, source.New(p.client, nil), p.job, time.Time{})
+				found, err := ledger.OfEntities(t.Context(), p.store, source.New(p.client, nil), p.job, time.Time{})
 				if err != nil || found.Compared != 4 || found.Different != len(c.different) ||
 					len(found.Differences) != len(c.different) {
 					t.Fatalf("%+v, %v", found, err)
@@ -170,7 +171,8 @@ func TestOfEntities(t *testing.T) {
 						t.Errorf("%q, want range %s", found.Differences[i], r.ID)
 					}
 				}
-				was, err := OfEntities(t.Context(), p.store, source.New(p.client, nil), p.job, before.Add(time.Second))
+				was, err := ledger.OfEntities(t.Context(), p.store, source.New(p.client, nil), p.job,
+					before.Add(time.Second))
 				if err != nil || was.Compared != 4 || was.Different != 0 {
 					t.Errorf("as it was before: %+v, %v", was, err)
 				}

@@ -1,4 +1,4 @@
-package proof
+package ledger
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
-	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
 // A diagnosis finds out which records are missing or do not fit, of a job for which it is known
@@ -32,7 +31,7 @@ type place struct {
 }
 
 // diagnose says what is wrong with the records of a job.
-func diagnose(ctx context.Context, st store.Store, job *record.Job, l *record.Ledger) error {
+func diagnose(ctx context.Context, st Records, job *record.Job, l *Ledger) error {
 	d := newDiagnosis(job)
 	var turn sync.Mutex
 	each := func(f func(*record.Range)) error {
@@ -58,8 +57,8 @@ func diagnose(ctx context.Context, st store.Store, job *record.Job, l *record.Le
 func newDiagnosis(job *record.Job) *diagnosis {
 	d := &diagnosis{found: make(map[string]bool), made: make(map[string]string), places: make(map[string]*place)}
 	d.ids.add(job.Root(), 1)
-	d.bounds.add(record.BoundaryHash(nil, true), -1)
-	d.bounds.add(record.BoundaryHash(nil, false), 1)
+	d.bounds.add(boundaryHash(nil, true), -1)
+	d.bounds.add(boundaryHash(nil, false), 1)
 	return d
 }
 
@@ -75,12 +74,12 @@ func (d *diagnosis) choose(job *record.Job) {
 // weigh has what a record has come and go.
 func (d *diagnosis) weigh(r *record.Range) {
 	d.ids.add(r.ID, -1)
-	for i := range r.Countable() {
+	for i := range countable(r) {
 		d.ids.add(record.RangeID(r.ID, i), 1)
 	}
 	if !r.Alone {
-		d.bounds.add(record.BoundaryHash(r.Start, true), 1)
-		d.bounds.add(record.BoundaryHash(r.End, false), -1)
+		d.bounds.add(boundaryHash(r.Start, true), 1)
+		d.bounds.add(boundaryHash(r.End, false), -1)
 	}
 }
 
@@ -89,7 +88,7 @@ func (d *diagnosis) look(r *record.Range) {
 	if d.ids.chosen(r.ID) {
 		d.found[r.ID] = true
 	}
-	for i := range r.Countable() {
+	for i := range countable(r) {
 		if id := record.RangeID(r.ID, i); d.ids.chosen(id) {
 			d.made[id] = "range " + r.ID
 		}
@@ -97,11 +96,11 @@ func (d *diagnosis) look(r *record.Range) {
 	if r.Alone {
 		return
 	}
-	if hash := record.BoundaryHash(r.Start, true); d.bounds.chosen(hash) {
+	if hash := boundaryHash(r.Start, true); d.bounds.chosen(hash) {
 		p := d.placeAt(hash, r.Start)
 		p.begins = append(p.begins, r.ID)
 	}
-	if hash := record.BoundaryHash(r.End, false); d.bounds.chosen(hash) {
+	if hash := boundaryHash(r.End, false); d.bounds.chosen(hash) {
 		p := d.placeAt(hash, r.End)
 		p.ends = append(p.ends, r.ID)
 	}
@@ -115,7 +114,7 @@ func (d *diagnosis) placeAt(hash string, at *keyspace.Position) *place {
 }
 
 // report lists what does not fit.
-func (d *diagnosis) report(l *record.Ledger) {
+func (d *diagnosis) report(l *Ledger) {
 	for _, id := range slices.Sorted(maps.Keys(d.made)) {
 		if !d.found[id] {
 			l.Problem("range %s of %s is missing", id, d.made[id])
@@ -166,7 +165,7 @@ func (b *balance) add(what string, n int64) {
 // choose chooses buckets to look at: as many as there can be problems.
 func (b *balance) choose() {
 	for i, sum := range b.buckets {
-		if sum != 0 && len(b.wrong) < record.MaxProblems {
+		if sum != 0 && len(b.wrong) < MaxProblems {
 			b.wrong = append(b.wrong, uint16(i))
 		}
 	}

@@ -1,4 +1,4 @@
-package record
+package ledger
 
 import (
 	"encoding/json"
@@ -8,22 +8,23 @@ import (
 	"testing"
 
 	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
 // tree returns a job that has ended, and its ranges: a root of which four pieces were cut, and one
 // entity that was tried again by itself and failed.
-func tree(t *testing.T) (*Job, []*Range) {
+func tree(t *testing.T) (*record.Job, []*record.Range) {
 	t.Helper()
-	j := &Job{ID: "j", Mapper: "m", PageSize: 100, Created: noon}
+	j := &record.Job{ID: "j", Mapper: "m", PageSize: 100, Created: noon}
 	j.Incarnate(1)
 	r := j.RootRange()
-	all := []*Range{r}
+	all := []*record.Range{r}
 	end := r.End
 	for _, id := range []int64{80, 60, 40, 20} {
 		c := r.Child(split.Piece{Start: at(id), End: end}, noon)
 		c.Entities, c.Processed, c.Full = 20, 20, id == 40
-		c.Counters, c.Keys = fmt.Appendf(nil, `{"seen":20,"%d":1}`, id), KeysDigest(nil)
+		c.Counters, c.Keys = fmt.Appendf(nil, `{"seen":20,"%d":1}`, id), record.KeysDigest(nil)
 		all, end = append(all, c), c.Start
 	}
 	r.End = end
@@ -79,76 +80,93 @@ func TestTotals(t *testing.T) {
 
 // TestLedger changes one thing at a time: the ledger finds it.
 func TestLedger(t *testing.T) {
-	reseal := func(r *Range) { r.Seal = r.seal() }
-	for name, change := range map[string]func(j *Job, all []*Range) []*Range{
-		"a record is missing":   func(_ *Job, all []*Range) []*Range { return all[:5] },
-		"a record comes twice":  func(_ *Job, all []*Range) []*Range { return append(all, all[2]) },
-		"the job has no ranges": func(*Job, []*Range) []*Range { return nil },
-		"a boundary is moved": func(_ *Job, all []*Range) []*Range {
+	reseal := func(r *record.Range) { r.Seal = r.Digest() }
+	for name, change := range map[string]func(j *record.Job, all []*record.Range) []*record.Range{
+		"a record is missing": func(_ *record.Job, all []*record.Range) []*record.Range { return all[:5] },
+		"a record comes twice": func(_ *record.Job, all []*record.Range) []*record.Range {
+			return append(all, all[2])
+		},
+		"the job has no ranges": func(*record.Job, []*record.Range) []*record.Range { return nil },
+		"a boundary is moved": func(_ *record.Job, all []*record.Range) []*record.Range {
 			all[2].Start = at(61)
 			reseal(all[2])
 			return all
 		},
-		"two are moved": func(_ *Job, all []*Range) []*Range {
+		"two are moved": func(_ *record.Job, all []*record.Range) []*record.Range {
 			all[2].Start, all[3].End = at(61), at(61)
 			return all
 		},
-		"a range is behind its end": func(_ *Job, all []*Range) []*Range {
+		"a range is behind its end": func(_ *record.Job, all []*record.Range) []*record.Range {
 			all[2].Start, all[2].End = all[2].End, all[2].Start
 			reseal(all[2])
 			return all
 		},
-		"another entity": func(_ *Job, all []*Range) []*Range {
+		"another entity": func(_ *record.Job, all []*record.Range) []*record.Range {
 			all[5].Start = at(13)
 			reseal(all[5])
 			return all
 		},
-		"a number": func(_ *Job, all []*Range) []*Range { all[2].Processed--; return all },
-		"a number, and its seal": func(_ *Job, all []*Range) []*Range {
+		"a number": func(_ *record.Job, all []*record.Range) []*record.Range { all[2].Processed--; return all },
+		"a number, and its seal": func(_ *record.Job, all []*record.Range) []*record.Range {
 			all[2].Processed--
 			reseal(all[2])
 			return all
 		},
-		"more than there were": func(_ *Job, all []*Range) []*Range {
+		"more than there were": func(_ *record.Job, all []*record.Range) []*record.Range {
 			all[2].Processed++
 			reseal(all[2])
 			return all
 		},
-		"what was written": func(_ *Job, all []*Range) []*Range { all[2].Written++; return all },
-		"more than was processed": func(_ *Job, all []*Range) []*Range {
+		"what was written": func(_ *record.Job, all []*record.Range) []*record.Range { all[2].Written++; return all },
+		"more than was processed": func(_ *record.Job, all []*record.Range) []*record.Range {
 			all[2].Written = 30
 			reseal(all[2])
 			return all
 		},
-		"a counter": func(_ *Job, all []*Range) []*Range {
+		"a counter": func(_ *record.Job, all []*record.Range) []*record.Range {
 			all[2].Counters = []byte(`{"seen":20}`)
 			reseal(all[2])
 			return all
 		},
-		"a range is pending": func(_ *Job, all []*Range) []*Range {
-			all[2].State, all[2].Open = Pending, "j"
+		"a range is pending": func(_ *record.Job, all []*record.Range) []*record.Range {
+			all[2].State, all[2].Open = record.Pending, "j"
 			return all
 		},
-		"its mark is another": func(_ *Job, all []*Range) []*Range { all[2].Open = "j"; return all },
-		"a failure is forgotten": func(_ *Job, all []*Range) []*Range {
+		"its mark is another": func(_ *record.Job, all []*record.Range) []*record.Range {
+			all[2].Open = "j"
+			return all
+		},
+		"a failure is forgotten": func(_ *record.Job, all []*record.Range) []*record.Range {
 			all[5].Failed, all[5].Error = "", ""
 			reseal(all[5])
 			return all
 		},
-		"a delivery has not ended": func(_ *Job, all []*Range) []*Range { all[2].Begun = "d"; return all },
-		"too many children": func(_ *Job, all []*Range) []*Range {
+		"a delivery has not ended": func(_ *record.Job, all []*record.Range) []*record.Range {
+			all[2].Begun = "d"
+			return all
+		},
+		"too many children": func(_ *record.Job, all []*record.Range) []*record.Range {
 			all[2].Children = 1 << 40
 			reseal(all[2])
 			return all
 		},
-		"the mapper is another":    func(j *Job, all []*Range) []*Range { j.Mapper = "n"; return all },
-		"the state is another":     func(j *Job, all []*Range) []*Range { j.State = Succeeded; return all },
-		"failures are being tried": func(j *Job, all []*Range) []*Range { j.Retrying = true; return all },
-		"its finalizer did not run": func(j *Job, all []*Range) []*Range {
+		"the mapper is another": func(j *record.Job, all []*record.Range) []*record.Range {
+			j.Mapper = "n"
+			return all
+		},
+		"the state is another": func(j *record.Job, all []*record.Range) []*record.Range {
+			j.State = record.Succeeded
+			return all
+		},
+		"failures are being tried": func(j *record.Job, all []*record.Range) []*record.Range {
+			j.Retrying = true
+			return all
+		},
+		"its finalizer did not run": func(j *record.Job, all []*record.Range) []*record.Range {
 			j.Finalizes, j.Finalized = true, j.Epoch-1
 			return all
 		},
-		"the totals are others": func(j *Job, all []*Range) []*Range {
+		"the totals are others": func(j *record.Job, all []*record.Range) []*record.Range {
 			j.Totals = []byte(`{"processed":97,"failures":1,"ranges":6}`)
 			return all
 		},
@@ -172,8 +190,9 @@ func TestLedger(t *testing.T) {
 
 // TestScaled makes an estimate of a part.
 func TestScaled(t *testing.T) {
-	sum := Totals{Processed: 10, Failures: 1, Ranges: 5, Depth: 3, Counters: map[string]int64{"a": -4},
-		Spaces: map[string]spaceTotals{"/K": {Processed: 3}}}
+	sum := Sum{Totals: record.Totals{Processed: 10, Failures: 1, Ranges: 5, Depth: 3,
+		Counters: map[string]int64{"a": -4},
+		Spaces:   map[string]record.SpaceTotals{"/K": {Processed: 3}}}}
 	sum.Scale(2.5)
 	if sum.Processed != 25 || sum.Failures != 3 || sum.Ranges != 13 || sum.Depth != 3 || sum.Counters["a"] != -10 ||
 		sum.Spaces["/K"].Processed != 8 {
@@ -184,9 +203,9 @@ func TestScaled(t *testing.T) {
 // TestBoundedSpaces leaves out what the record of a job has no room for.
 func TestBoundedSpaces(t *testing.T) {
 	for n, want := range map[int]int{10: 10, maxSpaces: maxSpaces, maxSpaces + 7: maxSpaces} {
-		sum := Totals{}
+		sum := Sum{}
 		for i := range n {
-			sum.addSpace(fmt.Sprint("/", i), spaceTotals{Processed: 1})
+			sum.addSpace(fmt.Sprint("/", i), record.SpaceTotals{Processed: 1})
 		}
 		if sum.bound(); len(sum.Spaces) != want || sum.SpacesLeftOut != n-want {
 			t.Errorf("%d of %d spaces, and %d left out", len(sum.Spaces), n, sum.SpacesLeftOut)

@@ -1,4 +1,4 @@
-package proof
+package ledger
 
 import (
 	"bytes"
@@ -7,22 +7,27 @@ import (
 	"sync"
 	"time"
 
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
-	"github.com/scattermap/scattermap/mapper/internal/source"
-	"github.com/scattermap/scattermap/mapper/internal/store"
 )
+
+// Entities are those of the database: package source has them.
+type Entities interface {
+	// KeysDigest returns how many entities of a query are in a range, and the digest of their keys.
+	KeysDigest(ctx context.Context, q query.Query, start, end *keyspace.Position) (int64, []byte, error)
+}
 
 // A Comparison says which ranges have other entities than their pages had.
 type Comparison struct {
 	Compared, Different int      // ranges
-	Differences         []string // which, at most record.MaxProblems
+	Differences         []string // which, at most MaxProblems
 }
 
 // OfEntities compares the entities of a job's ranges that are done with those that their pages had:
 // as they are now, or were at a time.
 func OfEntities(
-	ctx context.Context, st store.Store, src source.Source, job *record.Job, at time.Time,
+	ctx context.Context, st Records, src Entities, job *record.Job, at time.Time,
 ) (*Comparison, error) {
 	q, err := query.Of(job)
 	if err != nil {
@@ -37,7 +42,7 @@ func OfEntities(
 		if r.Alone || r.State != record.Done { // one alone is of a page that is done, too
 			return nil
 		}
-		n, keys, err := keysNow(ctx, src, q, r)
+		n, keys, err := src.KeysDigest(ctx, q, r.Start, r.End)
 		if err != nil {
 			return fmt.Errorf("read the keys of range %s: %w", r.ID, err)
 		}
@@ -45,7 +50,7 @@ func OfEntities(
 		defer turn.Unlock()
 		found.Compared++
 		if n != r.Entities || !bytes.Equal(keys, r.Keys) {
-			if found.Different++; len(found.Differences) < record.MaxProblems {
+			if found.Different++; len(found.Differences) < MaxProblems {
 				found.Differences = append(found.Differences,
 					fmt.Sprintf("range %s, from %v to %v: its page had %d entities, and there are %d, not all the same",
 						r.ID, r.Start, r.End, r.Entities, n))
@@ -53,26 +58,4 @@ func OfEntities(
 		}
 		return nil
 	})
-}
-
-// keysNow returns how many entities a range has, and the digest of their keys.
-func keysNow(ctx context.Context, src source.Source, q query.Query, r *record.Range) (n int64, keys []byte, err error) {
-	// A call may end a snapshot: it is for one range.
-	s := source.NewStream(ctx, src.Of(ctx, q), q, r.Start, r.End, false)
-	defer s.Close()
-	d := record.NewDigest(record.PageDigest)
-	for {
-		at, err := s.Peek(query.Batch)
-		if err != nil {
-			return 0, nil, err
-		}
-		if len(at) == 0 {
-			return n, d.Sum(), nil
-		}
-		for _, p := range at {
-			d.Key(p.Key)
-		}
-		n += int64(len(at))
-		s.Drop(len(at))
-	}
 }

@@ -1,0 +1,176 @@
+package ledger
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/tally"
+)
+
+// A Sum adds up the records of ranges, in any order and part by part. Its totals have counters, and
+// as many spaces as there is room for, once it is closed.
+type Sum struct {
+	record.Totals
+	tally   tally.Counters
+	leftOut tally.Names
+}
+
+// addSpace adds what the entities of a space come to.
+func (s *Sum) addSpace(name string, more record.SpaceTotals) {
+	if s.Spaces == nil {
+		s.Spaces = make(map[string]record.SpaceTotals)
+	}
+	t := s.Spaces[name]
+	t.Processed += more.Processed
+	t.Failures += more.Failures
+	s.Spaces[name] = t
+	if len(s.Spaces) > 2*maxSpaces {
+		s.bound()
+	}
+}
+
+// Add adds the record of a range.
+func (s *Sum) Add(r *record.Range) error {
+	s.Ranges++
+	if s.Sample != nil {
+		s.Sample.Add(r)
+	}
+	if !r.Continued && (!r.Alone || !r.Done.Equal(r.Created)) { // an entity that has failed at once has none
+		s.Tasks++
+	}
+	s.Depth = max(s.Depth, r.Depth)
+	s.Unsharded += r.Unsharded
+	if r.State != record.Done {
+		s.Pending++
+		if r.Alone {
+			s.Retrying++
+		}
+		s.Expected += r.Estimate
+		if !r.Continued && (s.Waiting == nil || r.Due().Before(s.Waiting.Due())) {
+			s.Waiting = r
+		}
+		return nil
+	}
+	s.Processed += r.Processed
+	s.Written += r.Written
+	s.Conflicts += r.Conflicts
+	failed := int64(0)
+	if r.Failed != "" {
+		failed = 1
+	}
+	s.Failures += failed
+	if r.Kind != "" && r.Processed+failed > 0 {
+		s.addSpace(r.Namespace+"/"+r.Kind, record.SpaceTotals{Processed: r.Processed, Failures: failed})
+	}
+	if r.Processed > 0 || r.Retries+r.Recorded > 0 {
+		s.Pages++
+		if r.Full {
+			s.FullPages++
+		}
+	}
+	if len(r.Counters) > 0 {
+		var counters map[string]int64
+		if err := json.Unmarshal(r.Counters, &counters); err != nil {
+			return fmt.Errorf("counters of range %s: %w", r.ID, err)
+		}
+		for name, n := range counters {
+			s.tally.Add(name, n)
+		}
+	}
+	return nil
+}
+
+// merge adds up two parts.
+func (s *Sum) merge(o *Sum) {
+	s.Processed += o.Processed
+	s.Written += o.Written
+	s.Conflicts += o.Conflicts
+	s.Failures += o.Failures
+	s.Pages += o.Pages
+	s.FullPages += o.FullPages
+	s.Ranges += o.Ranges
+	s.Tasks += o.Tasks
+	s.Pending += o.Pending
+	s.Retrying += o.Retrying
+	s.Expected += o.Expected
+	if s.Waiting == nil || o.Waiting != nil && o.Waiting.Due().Before(s.Waiting.Due()) {
+		s.Waiting = o.Waiting
+	}
+	s.Unsharded += o.Unsharded
+	s.Depth = max(s.Depth, o.Depth)
+	s.tally.Merge(o.tally)
+	s.leftOut.Merge(o.leftOut)
+	for name, t := range o.Spaces {
+		s.addSpace(name, t)
+	}
+}
+
+// Close says what the counters come to, once everything is added up.
+func (s *Sum) Close(j *record.Job) {
+	if !j.CountersDropped {
+		s.Counters, s.Lost = s.tally.Values()
+		s.CountersLost = s.Lost != nil
+	}
+	s.bound()
+}
+
+// checkStored has the totals of all records have no counters if these take more than the record of
+// a job has room for.
+func (s *Sum) checkStored() {
+	var j record.Job
+	if err := s.RecordIn(&j); err == nil && len(j.Totals) > tally.MaxStored {
+		s.Counters, s.Lost, s.CountersLost = nil, tally.ErrTooMany, true
+	}
+}
+
+// Scale multiplies what is known of a part of the records to an estimate of all
+// of them.
+func (s *Sum) Scale(factor float64) {
+	if s.Sample != nil {
+		s.Sample.Scale, s.Sample.LeftScale = factor, factor
+	}
+	for _, n := range []*int64{&s.Processed, &s.Written, &s.Conflicts, &s.Failures, &s.Pages, &s.FullPages, &s.Ranges,
+		&s.Tasks, &s.Pending, &s.Retrying, &s.Expected} {
+		*n = int64(float64(*n)*factor + 0.5)
+	}
+	for name, n := range s.Counters {
+		if !tally.IsSum(name) {
+			continue // of the part that is known
+		}
+		s.Counters[name] = int64(float64(n) * factor)
+	}
+	for name, t := range s.Spaces {
+		s.Spaces[name] = record.SpaceTotals{
+			Processed: int64(float64(t.Processed)*factor + 0.5), Failures: int64(float64(t.Failures)*factor + 0.5),
+		}
+	}
+}
+
+// SetPending has what is pending be what another part of the records says, which has more of these.
+func (s *Sum) SetPending(o *Sum) {
+	s.Pending, s.Retrying, s.Expected, s.Waiting = o.Pending, o.Retrying, o.Expected, o.Waiting
+	s.Sample.SetPending(o.Sample)
+}
+
+// Bounds of what a status says of spaces, which is in the record of a job.
+const (
+	maxSpaces     = 5000
+	maxSpaceBytes = 128 << 10 // as JSON
+)
+
+// bound leaves out what a record has no room for. What is left out of a part is left out of the
+// whole: there at least as many come before it, whose numbers take at least as much.
+func (s *Sum) bound() {
+	bytes := 0
+	for i, name := range slices.Sorted(maps.Keys(s.Spaces)) {
+		space, _ := json.Marshal(map[string]record.SpaceTotals{name: s.Spaces[name]}) // strings and numbers encode
+		if bytes += len(space); i >= maxSpaces || bytes > maxSpaceBytes {
+			delete(s.Spaces, name)
+			s.leftOut.Add(name)
+		}
+	}
+	s.SpacesLeftOut = s.leftOut.Count()
+}

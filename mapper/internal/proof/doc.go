@@ -1,3 +1,0 @@
-// Package proof checks the records of a job against each other, and against the entities of its
-// query.
-package proof
