@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/billing"
-	"github.com/scattermap/scattermap/mapper/internal/progress"
+	"github.com/scattermap/scattermap/mapper/internal/estimate"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
@@ -72,7 +72,7 @@ func (o *JobsOptions) list(
 			}
 			q, err := query.Of(j)
 			if err == nil {
-				_, info.Dollars = progress.Of(j, sum, q, time.Now(), prices)
+				_, info.Dollars = estimate.ProgressOf(j, sum, q, time.Now(), prices)
 			} else {
 				info.Error = cmp.Or(info.Error, err.Error()) // the list has the others all the same
 			}

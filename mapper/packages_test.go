@@ -14,13 +14,12 @@ import (
 
 // rooms are the packages below mapper/internal, in their order: each imports only those before it.
 var rooms = []string{"keyspace", "fault", "recent", "pace", "property", "tally", "split", "record", "query", "ledger",
-	"progress",
-	"splitsim", "gate", "body", "wire", "function", "bridge", "source", "store", "undo", "survey", "planner",
-	"forecast", "page", "telemetry", "journal", "lifecycle", "testworld", "executor"}
+	"estimate", "gate", "body", "wire", "function", "bridge", "source", "store", "undo", "survey", "planner",
+	"page", "telemetry", "journal", "lifecycle", "testworld", "executor"}
 
 // callers are those of them that act: they call the database. The others decide.
 var callers = []string{"gate", "body", "wire", "function", "bridge", "source", "store", "undo", "survey", "planner",
-	"forecast", "page", "telemetry", "journal", "lifecycle", "testworld", "executor"}
+	"page", "telemetry", "journal", "lifecycle", "testworld", "executor"}
 
 // acting are the names that decide nothing: who uses one of them has a clock or a client.
 var acting = map[string][]string{
@@ -74,14 +73,14 @@ func TestPackages(t *testing.T) {
 				imported == "google.golang.org/grpc/status") {
 				continue // errors
 			}
-			if rooms[at] == "progress" && imported == "github.com/scattermap/scattermap/billing" {
+			if rooms[at] == "estimate" && imported == "github.com/scattermap/scattermap/billing" {
 				continue // prices
 			}
 			if imported == "github.com/scattermap/scattermap/internal/pbvalue" ||
 				imported == "github.com/scattermap/scattermap/internal/pbkey" {
 				continue // forms of values
 			}
-			if rooms[at] == "splitsim" && imported == "math/rand/v2" {
+			if rooms[at] == "estimate" && imported == "math/rand/v2" {
 				continue // of a fixed seed
 			}
 			if slices.ContainsFunc(clients, func(c string) bool {

@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/billing"
-	"github.com/scattermap/scattermap/mapper/internal/forecast"
+	"github.com/scattermap/scattermap/mapper/internal/estimate"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	queries "github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/survey"
+	"github.com/scattermap/scattermap/tasks"
 )
 
 // PlanOptions say what a job would be like.
@@ -152,13 +154,18 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 	if q.Times, err = source.Probe(ctx, src, q, start.AllowEmpty); err != nil {
 		return fail(err)
 	}
-	est, err := forecast.Of(ctx, src, &forecast.Job{
+	job := &estimate.Job{
 		Query: q, PageSize: int64(start.PageSize), PageTime: start.PageTime, Workers: int64(start.ExpectedWorkers),
 		AtOnce: int64(max(start.ExpectedWorkers, concurrent)),
 		Rate:   start.Rate.limit(), Deadline: e.queue.DispatchDeadline(), Update: !opts.Visit,
 		Writes:    opts.WritesPerEntity,
-		PerEntity: opts.TimePerEntity, Prices: e.prices,
-	})
+		PerEntity: opts.TimePerEntity, Prices: e.prices, Parallel: tasks.Parallel,
+	}
+	size, err := survey.SizeOf(ctx, src, job)
+	if err != nil {
+		return fail(err)
+	}
+	est, err := estimate.ForecastOf(ctx, job, size)
 	if err != nil {
 		return fail(err)
 	}

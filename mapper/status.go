@@ -13,10 +13,10 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/estimate"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
-	"github.com/scattermap/scattermap/mapper/internal/progress"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
@@ -179,7 +179,7 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	if function.IsRehearsal(s.Mapper) {
 		sum.Written = 0
 	}
-	found, dollars := progress.Of(job, sum, s.Query.inner(), time.Now(), j.engine.Prices())
+	found, dollars := estimate.ProgressOf(job, sum, s.Query.inner(), time.Now(), j.engine.Prices())
 	s.Progress, s.Dollars = Progress(found), dollars
 	if s.State == StateRunning && job.Error == "" {
 		s.Error = cmp.Or(lifecycle.Lookout{Jobs: asked(j.engine.queues.of(job.Queue))}.Complaint(ctx, job, sum.Waiting),

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/mapper/internal/estimate"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
-	"github.com/scattermap/scattermap/mapper/internal/progress"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/store"
@@ -34,7 +34,7 @@ func CheckBudget(budget record.Budget, page, tasks int, writes float64, prices b
 	least = billing.Usage{Reads: least.Reads + int64(3*n) + 4, Writes: int64(n*writes) + 1 + pace.RecordWrites,
 		TaskOps: 4}
 	if !(budget.Dollars >= 0) || math.IsInf(budget.Dollars, 1) || budget.Operations < 0 ||
-		progress.Share(budget, least, prices) > 1 {
+		estimate.Share(budget, least, prices) > 1 {
 		return fmt.Errorf("StartOptions.Budget is %v, and has to be none, or at least $%.4f and %d operations, which "+
 			"a page of %d entities may take with what is around it: a smaller PageSize and fewer Workers need less",
 			budget, prices.Dollars(least), least.Reads+least.Writes+least.TaskOps, page)
@@ -82,17 +82,17 @@ func keepBudget(ctx context.Context, d *delivery, n int) (settle func(), s stand
 		}
 	}()
 	job := d.job.Ref()
-	expected := progress.Share(budget, usageOf(d, float64(n), float64(n)*d.x.paces.Writes(job, d.planner.Mode.Writes()),
+	expected := estimate.Share(budget, usageOf(d, float64(n), float64(n)*d.x.paces.Writes(job, d.planner.Mode.Writes()),
 		float64(n)*d.x.paces.Compared(job)), d.x.Prices)
 	ahead := 0.0
 	// each page of a delivery has the next one read, and what the last one has read is read again
 	// by somebody
 	if !d.ahead {
-		ahead = progress.Share(budget, billing.Usage{Reads: int64(2 * n)}, d.x.Prices)
+		ahead = estimate.Share(budget, billing.Usage{Reads: int64(2 * n)}, d.x.Prices)
 	}
 	p.renew(d.job.Allowance)
 	if need := expected + ahead - p.left; need > 0 {
-		around := progress.Share(budget, aroundPages(d.job.PageSize, d.job.AtOnce()), d.x.Prices)
+		around := estimate.Share(budget, aroundPages(d.job.PageSize, d.job.AtOnce()), d.x.Prices)
 		got, allowance, err := takeOut(ctx, d.x, d.job, need, around, budget)
 		if err != nil || got == 0 {
 			return nil, stopped, err
@@ -110,7 +110,7 @@ func keepBudget(ctx context.Context, d *delivery, n int) (settle func(), s stand
 		if d.turn.used == nil {
 			return // it was not committed, and may have cost as much
 		}
-		p.left += expected - progress.Share(budget, *d.turn.used, d.x.Prices)
+		p.left += expected - estimate.Share(budget, *d.turn.used, d.x.Prices)
 	}), ours, nil
 }
 

@@ -1,4 +1,4 @@
-package splitsim
+package estimate
 
 import (
 	"errors"

@@ -1,6 +1,4 @@
-// Package progress says how far a job is from a part of its records: as an estimate, and between
-// which bounds.
-package progress
+package estimate
 
 import (
 	"math"
@@ -45,9 +43,11 @@ const (
 	lately   = time.Minute
 )
 
-// Of returns how far a job is whose records come to so much, and about what it has cost so far,
-// at some prices.
-func Of(j *record.Job, sum record.Totals, q query.Query, now time.Time, prices billing.Prices) (Progress, float64) {
+// ProgressOf returns how far a job is whose records come to so much, and about what it has cost so
+// far, at some prices.
+func ProgressOf(
+	j *record.Job, sum record.Totals, q query.Query, now time.Time, prices billing.Prices,
+) (Progress, float64) {
 	used := billing.Usage{Reads: sum.Processed + sum.Failures + 3*sum.Pages + sum.Tasks,
 		Writes: sum.Written + pace.RecordWrites*sum.Pages, TaskOps: 2 * (sum.Tasks + 1)}
 	if q.KeysOnly {

@@ -1,4 +1,4 @@
-package splitsim
+package estimate
 
 import (
 	"context"
@@ -100,8 +100,8 @@ type Model struct {
 	begins []time.Duration // of tasks, if the queue had no limits
 }
 
-// Run does with a kind what tasks do with ranges.
-func Run(ctx context.Context, kind VirtualKind, workers, page int64, times Times) (*Model, error) {
+// Simulate does with a kind what tasks do with ranges.
+func Simulate(ctx context.Context, kind VirtualKind, workers, page int64, times Times) (*Model, error) {
 	m := &Model{kind: kind, workers: workers, page: page, times: times}
 	rng := rand.New(rand.NewPCG(1, 0))
 	var sp split.Strategy

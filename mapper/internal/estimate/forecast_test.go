@@ -1,6 +1,7 @@
-package forecast
+package estimate_test
 
 import (
+	"context"
 	"fmt"
 	"reflect"
 	"strings"
@@ -13,53 +14,58 @@ import (
 	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/emulator"
 	_ "github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper/internal/estimate"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/survey"
+	"github.com/scattermap/scattermap/tasks"
 )
 
 // jobOver returns a job over a query whose pages are of 100 entities.
-func jobOver(q query.Query) *Job {
-	return &Job{Query: q, PageSize: 100, PageTime: time.Minute, Workers: 4, AtOnce: 4, Deadline: 10 * time.Minute,
+func jobOver(q query.Query) *estimate.Job {
+	return &estimate.Job{Query: q, PageSize: 100, PageTime: time.Minute, Workers: 4, AtOnce: 4,
+		Parallel: tasks.Parallel, Deadline: 10 * time.Minute,
 		Update: true, Writes: 1, PerEntity: time.Millisecond, Prices: billing.NAM5}
 }
 
-// TestOf has jobs be expected over 1,000 entities in one namespace and 100 in another.
-func TestOf(t *testing.T) {
+// TestForecast has jobs be expected over 1,000 entities in one namespace and 100 in another.
+func TestForecast(t *testing.T) {
 	one := query.Query{Kind: "K", Namespace: "a"}
 	few := query.Query{Kind: "K", Namespace: "b"}
 	for _, c := range []struct {
 		name     string
-		job      func() *Job
+		job      func() *estimate.Job
 		entities int64
 		pages    int64 // at least
-		usage    func(e *Estimate) billing.Usage
+		usage    func(e *estimate.Forecast) billing.Usage
 		takes    time.Duration // at least
 	}{
 		{
-			name: "an update reads and writes each entity", job: func() *Job { return jobOver(one) }, entities: 1000,
-			pages: 10, takes: time.Second / 4,
-			usage: func(e *Estimate) billing.Usage {
+			name: "an update reads and writes each entity", job: func() *estimate.Job { return jobOver(one) },
+			entities: 1000,
+			pages:    10, takes: time.Second / 4,
+			usage: func(e *estimate.Forecast) billing.Usage {
 				return billing.Usage{Reads: 1000 + 3*e.Pages + e.Tasks, Writes: 1000 + 2*e.Pages,
 					SmallOps: 1000, TaskOps: 2*e.Tasks + 2}
 			},
 		},
 		{
 			name: "a visit of keys reads none",
-			job: func() *Job {
+			job: func() *estimate.Job {
 				j := jobOver(one)
 				j.Query.KeysOnly, j.Update, j.Writes = true, false, 0
 				return j
 			},
 			entities: 1000, pages: 10,
-			usage: func(e *Estimate) billing.Usage {
+			usage: func(e *estimate.Forecast) billing.Usage {
 				return billing.Usage{Reads: 3*e.Pages + e.Tasks, Writes: 2 * e.Pages, SmallOps: 1000,
 					TaskOps: 2*e.Tasks + 2}
 			},
 		},
 		{
 			name: "a slow function has smaller pages",
-			job: func() *Job {
+			job: func() *estimate.Job {
 				j := jobOver(few)
 				j.PageTime, j.PerEntity = 10*time.Second, time.Second
 				return j
@@ -68,7 +74,7 @@ func TestOf(t *testing.T) {
 		},
 		{
 			name: "a rate limits it, and has pages of 5: one of each worker within 20 seconds",
-			job: func() *Job {
+			job: func() *estimate.Job {
 				j := jobOver(few)
 				j.Rate = pace.Limit{EntitiesPerSecond: 1}
 				return j
@@ -77,13 +83,13 @@ func TestOf(t *testing.T) {
 		},
 		{
 			name:     "no page has entities of two namespaces",
-			job:      func() *Job { return jobOver(query.Query{Kind: "K", Namespaces: []string{"a", "b"}}) },
+			job:      func() *estimate.Job { return jobOver(query.Query{Kind: "K", Namespaces: []string{"a", "b"}}) },
 			entities: 1100, pages: 11,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e, err := Of(t.Context(), entities(t, nil, map[string]int{"a": 1000, "b": 100}), c.job())
+				e, err := forecastOf(t.Context(), entities(t, nil, map[string]int{"a": 1000, "b": 100}), c.job())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -117,7 +123,7 @@ func TestBySample(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				src := entities(t, &emulator.Options{ScatterOneIn: c.scatter}, map[string]int{"a": 4000})
 				src.CantCount()
-				e, err := Of(t.Context(), src, jobOver(query.Query{Kind: "K", Namespace: "a"}))
+				e, err := forecastOf(t.Context(), src, jobOver(query.Query{Kind: "K", Namespace: "a"}))
 				if !c.known {
 					if err == nil || !strings.Contains(err.Error(), "neither counts") {
 						t.Errorf("%+v, %v", e, err)
@@ -131,6 +137,15 @@ func TestBySample(t *testing.T) {
 			})
 		})
 	}
+}
+
+// forecastOf returns what is expected of a job, whose entities a source has.
+func forecastOf(ctx context.Context, src source.Source, j *estimate.Job) (*estimate.Forecast, error) {
+	size, err := survey.SizeOf(ctx, src, j)
+	if err != nil {
+		return nil, err
+	}
+	return estimate.ForecastOf(ctx, j, size)
 }
 
 // entities returns a source with so many entities in namespaces.

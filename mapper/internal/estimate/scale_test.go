@@ -1,4 +1,4 @@
-package splitsim
+package estimate
 
 import (
 	"flag"
@@ -68,7 +68,7 @@ func TestScale(t *testing.T) {
 			for _, workers := range []int64{100, 1000, 5000} {
 				times := UsualTimes(tasks.Parallel)
 				times.Page += page * 2 * time.Millisecond
-				m, err := Run(t.Context(), VirtualKind{n, kind.key(n)}, workers, page, times)
+				m, err := Simulate(t.Context(), VirtualKind{n, kind.key(n)}, workers, page, times)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -110,12 +110,12 @@ func TestScale(t *testing.T) {
 		return
 	}
 	if most == 1e9 && old != table.String() {
-		t.Errorf("%s has another table; write it again: go test ./mapper/internal/splitsim -run TestScale -args -scale",
+		t.Errorf("%s has another table; write it again: go test ./mapper/internal/estimate -run TestScale -args -scale",
 			file)
 	}
 	for row := range strings.Lines(table.String()) {
 		if !strings.Contains(old, row) {
-			t.Errorf("%s does not have %q; write its table again: go test ./mapper/internal/splitsim -run TestScale "+
+			t.Errorf("%s does not have %q; write its table again: go test ./mapper/internal/estimate -run TestScale "+
 				"-args -scale", file, row)
 		}
 	}

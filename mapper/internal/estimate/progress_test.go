@@ -1,4 +1,4 @@
-package progress
+package estimate
 
 import (
 	"fmt"
@@ -87,8 +87,8 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// TestOf has a job's end be the end of its time, and all be paid that it has used.
-func TestOf(t *testing.T) {
+// TestProgressOf has a job's end be the end of its time, and all be paid that it has used.
+func TestProgressOf(t *testing.T) {
 	sum := record.Totals{Processed: 990, Failures: 10, Written: 990, Pages: 10, Tasks: 4}
 	for _, c := range []struct {
 		name  string
@@ -99,7 +99,7 @@ func TestOf(t *testing.T) {
 		{"keys are free", query.Query{Kind: "K", KeysOnly: true}, 3*10 + 4},
 	} {
 		job := &record.Job{State: record.Succeeded, Created: noon, Ended: noon.Add(100 * time.Second)}
-		p, dollars := Of(job, sum, c.query, noon.Add(time.Hour), billing.NAM5)
+		p, dollars := ProgressOf(job, sum, c.query, noon.Add(time.Hour), billing.NAM5)
 		if p.Fraction != 1 || p.FractionMin != 1 || p.FractionMax != 1 || p.EntitiesPerSecondOverall != 10 ||
 			p.EntitiesPerSecond != 0 {
 			t.Errorf("%s: %+v", c.name, p)
