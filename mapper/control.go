@@ -131,7 +131,7 @@ func (j *Job) Undo(ctx context.Context, o *StartOptions) (*Job, error) {
 func (j *Job) Move(ctx context.Context) error {
 	to, err := destinationOf(ctx, j)
 	if err == nil {
-		err = lifecycle.Mover{Jobs: asked(to)}.Move(ctx, j.ref(), func(r *record.Job) error { return to.adapt(ctx, r) })
+		err = asked(to).Move(ctx, j.ref(), func(r *record.Job) error { return to.adapt(ctx, r) })
 	}
 	if err != nil {
 		return fmt.Errorf("mapper: move %s: %w", j.ID, err)
@@ -261,6 +261,6 @@ func (j *Job) History(ctx context.Context) ([]HistoryEntry, error) {
 func (j *Job) ref() record.Ref { return record.Ref{ID: j.ID, Incarnation: j.incarnation} }
 
 // control returns what carries out changes of the job.
-func (j *Job) control(ctx context.Context) lifecycle.Control {
-	return lifecycle.Control{Jobs: asked(engineOf(ctx, j))}
+func (j *Job) control(ctx context.Context) *lifecycle.Jobs {
+	return asked(engineOf(ctx, j))
 }

@@ -34,11 +34,11 @@ func LateRetry(ctx context.Context, e *Engine, id string, between func(failed []
 	}
 	between(ids)
 	for _, r := range failed {
-		if err := (lifecycle.Retrier{Jobs: e.jobs}).Reopen(ctx, job, r); err != nil {
+		if err := e.jobs.Reopen(ctx, job, r); err != nil {
 			return err
 		}
 	}
-	_, err = lifecycle.Retrier{Jobs: e.jobs}.ReopenPage(ctx, job, "")
+	_, err = e.jobs.ReopenPage(ctx, job, "")
 	return err
 }
 
@@ -51,7 +51,7 @@ func Reopen(ctx context.Context, e *Engine, id string) error {
 	failed, err := e.store().FirstMarked(ctx, "failed", job.Ref(), "", store.FailurePage)
 	for _, r := range failed {
 		if err == nil {
-			err = lifecycle.Retrier{Jobs: e.jobs}.Reopen(ctx, job, r)
+			err = e.jobs.Reopen(ctx, job, r)
 		}
 		if err == nil {
 			r.Generation++

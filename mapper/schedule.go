@@ -14,7 +14,6 @@ import (
 
 	"github.com/scattermap/scattermap/internal/oldnames"
 	"github.com/scattermap/scattermap/mapper/internal/function"
-	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
@@ -33,8 +32,8 @@ const (
 	OverlapQueue Overlap = "queue"
 	// OverlapReplace has the schedule's last run be aborted, and the tick start another one, if
 	// that can start. Pages of the first that are under way come to their end. No other job is ever
-	// aborted: while one is in the way the tick waits as with OverlapQueue, and the last run, if it is
-	// paused meanwhile, is aborted when the tick can start.
+	// aborted: while one is in the way the tick waits as with OverlapQueue, and the last run, if it
+	// is paused meanwhile, is aborted when the tick can start.
 	OverlapReplace Overlap = "replace"
 )
 
@@ -323,9 +322,9 @@ func (s *Schedule[P]) ready(ctx context.Context, start *starting, may error) err
 // transaction that aborts it finds.
 func (s *Schedule[P]) replace(ctx context.Context, e *Engine, turns store.Turns, at time.Time, run record.Ref) error {
 	job := &Job{ID: run.ID, incarnation: run.Incarnation, engine: e}
-	jobs := *job.control(ctx).Jobs
+	jobs := *job.control(ctx)
 	jobs.Store = store.When(jobs.Store, func(tx *datastore.Transaction) error { return turns.Replaces(tx, at, run) })
-	return lifecycle.Control{Jobs: &jobs}.Abort(ctx, job.ref())
+	return jobs.Abort(ctx, job.ref())
 }
 
 // errTaken says that a tick can never start a run, as its ID is another job's.

@@ -62,7 +62,7 @@ type starting struct {
 	params  json.RawMessage
 	opts    StartOptions
 	named   bool // the caller has given the ID
-	control lifecycle.Control
+	control *lifecycle.Jobs
 	found   lifecycle.Findings
 	created *record.Job
 }
@@ -97,7 +97,7 @@ func (e *Engine) prepare(
 	}
 	longest := def.Mode.Longest(e.queue.DispatchDeadline())
 	s := &starting{engine: e, def: def, opts: o.withDefaults(longest), named: o != nil && o.ID != "",
-		control: lifecycle.Control{Jobs: e.jobs.Asked()}}
+		control: e.jobs.Asked()}
 	if e.mappers[def.Name] != def {
 		return nil, s.fail(fmt.Errorf("%w: it is not in EngineOptions.Mappers of this engine", ErrUnknownMapper))
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/estimate"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
-	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
@@ -182,7 +181,7 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	found, dollars := estimate.ProgressOf(job, sum, s.Query.inner(), time.Now(), j.engine.Prices())
 	s.Progress, s.Dollars = Progress(found), dollars
 	if s.State == StateRunning && job.Error == "" {
-		s.Error = cmp.Or(lifecycle.Lookout{Jobs: asked(j.engine.queues.of(job.Queue))}.Complaint(ctx, job, sum.Waiting),
+		s.Error = cmp.Or(asked(j.engine.queues.of(job.Queue)).Complaint(ctx, job, sum.Waiting),
 			s.Error)
 	}
 	if e := j.engine; s.State == StateRunning && len(e.mappers) > 0 {
@@ -262,7 +261,7 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 // tasks, the log says why. It goes on through errors that pass within a minute.
 func (j *Job) Wait(ctx context.Context) (*Status, error) {
 	var s *Status
-	err := lifecycle.Lookout{Jobs: asked(engineOf(ctx, j))}.Await(ctx, j.ref(), func(ended record.Ref) (err error) {
+	err := asked(engineOf(ctx, j)).Await(ctx, j.ref(), func(ended record.Ref) (err error) {
 		s, err = (&Job{ID: j.ID, incarnation: ended.Incarnation, engine: j.engine}).Status(ctx)
 		return err
 	})

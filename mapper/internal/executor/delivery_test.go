@@ -16,7 +16,6 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
-	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/testworld"
 	"github.com/scattermap/scattermap/tasks"
@@ -281,7 +280,7 @@ func TestPauses(t *testing.T) {
 		j := w.NewJob("j", "m")
 		w.Begin(j)
 		time.Sleep(2500 * time.Millisecond)
-		control := lifecycle.Control{Jobs: w.Jobs}
+		control := w.Jobs
 		if err := control.Pause(w.Context(), j.Ref()); err != nil {
 			w.Fatal(err)
 		}
@@ -312,7 +311,7 @@ func TestBudget(t *testing.T) {
 			}
 			for range 10 {
 				if w.Job("j").State == record.Paused {
-					if err := (lifecycle.Control{Jobs: w.Jobs}).Resume(w.Context(), j.Ref()); err != nil {
+					if err := w.Jobs.Resume(w.Context(), j.Ref()); err != nil {
 						w.Fatal(err)
 					}
 				}

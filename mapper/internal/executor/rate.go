@@ -7,7 +7,6 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
-	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
@@ -34,7 +33,7 @@ func (x *Executor) keepRate(
 			return job, behind, stopped, nil
 		}
 		if record.RateEnds(now, time.Now()) {
-			if now, err = (lifecycle.Control{Jobs: x.Jobs}).EndRate(ctx, now); err != nil {
+			if now, err = x.Jobs.EndRate(ctx, now); err != nil {
 				return job, behind, ours, err
 			}
 			x.cache.note(now, time.Now())

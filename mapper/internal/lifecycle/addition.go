@@ -22,24 +22,21 @@ type Portion struct {
 // job with fewer in all is added up without any.
 const portionRecords = 5000
 
-// An adder adds up the records of jobs.
-type adder struct{ *Jobs }
-
 // addUp adds up the records of a job, none of which changes while goesOn holds. It keeps a draft
 // now and then; after its time it enqueues the next task of a chain, and returns nothing. A
 // delivery that follows one that has died goes on with its draft, and so do two of one task:
 // whoever is further leads.
-func (ad adder) addUp(
+func (js *Jobs) addUp(
 	ctx context.Context, job *record.Job, path string, t body.Job, goesOn func(*record.Job) bool,
 ) (*ledger.Ledger, error) {
-	most, longest := cmp.Or(ad.Portion.Records, portionRecords), cmp.Or(ad.Portion.Time, ad.Queue.DispatchDeadline()/4)
-	over := func() bool { return time.Since(t.BegunAt) > longest || ad.Gate.IsDraining() }
-	d, err := ad.draft(ctx, job)
+	most, longest := cmp.Or(js.Portion.Records, portionRecords), cmp.Or(js.Portion.Time, js.Queue.DispatchDeadline()/4)
+	over := func() bool { return time.Since(t.BegunAt) > longest || js.Gate.IsDraining() }
+	d, err := js.draft(ctx, job)
 	if err != nil {
 		return nil, err
 	}
 	for d.Link <= t.Link {
-		all, err := ad.Store.AddTo(ctx, job.Ref(), d, most, over)
+		all, err := js.Store.AddTo(ctx, job.Ref(), d, most, over)
 		if err != nil {
 			return nil, err
 		}
@@ -50,26 +47,26 @@ func (ad adder) addUp(
 		if over() {
 			d.Link = t.Link + 1
 		}
-		if d, err = ad.Store.KeepDraft(ctx, job, d, goesOn); err != nil || d == nil {
+		if d, err = js.Store.KeepDraft(ctx, job, d, goesOn); err != nil || d == nil {
 			return nil, err
 		}
 	}
 	t.Link = d.Link
-	return nil, ad.enqueue(ctx, job, path, t, time.Time{})
+	return nil, js.enqueue(ctx, job, path, t, time.Time{})
 }
 
 // draft returns the draft that the next one goes on with who adds up.
-func (ad adder) draft(ctx context.Context, job *record.Job) (*ledger.Draft, error) {
+func (js *Jobs) draft(ctx context.Context, job *record.Job) (*ledger.Draft, error) {
 	if !job.Drafted {
 		return store.NewDraft(job), nil
 	}
-	return ad.Store.LoadDraft(ctx, job)
+	return js.Store.LoadDraft(ctx, job)
 }
 
 // lastLink returns the task that goes on to add up the records of a job that is about to end: the
 // first one, if there is no draft.
-func (ad adder) lastLink(ctx context.Context, job *record.Job) (body.Job, error) {
-	d, err := ad.draft(ctx, job)
+func (js *Jobs) lastLink(ctx context.Context, job *record.Job) (body.Job, error) {
+	d, err := js.draft(ctx, job)
 	if err != nil {
 		return body.Job{}, err
 	}

@@ -20,12 +20,12 @@ const (
 // Await waits until a job has ended, or a failure limit has paused it, and calls then. Now and then
 // it asks the queue, and logs why it can't deliver the job's tasks. It goes on through errors, also
 // of then, that pass within a minute: from the first one on, and with several after it.
-func (lo Lookout) Await(ctx context.Context, ref record.Ref, then func(ended record.Ref) error) error {
+func (js *Jobs) Await(ctx context.Context, ref record.Ref, then func(ended record.Ref) error) error {
 	looked := time.Now()
 	var failing time.Time // since when each read fails
 	failed := 0           // in a row
 	for pause := firstPause; ; pause = min(longestPause, pause*3/2) {
-		job, err := lo.Store.LoadJob(ctx, ref)
+		job, err := js.Store.LoadJob(ctx, ref)
 		if err == nil {
 			ref = job.Ref() // another job that takes the ID is not the one to wait for
 			if job.Over() || job.State == record.Paused && job.Limited {
@@ -39,7 +39,7 @@ func (lo Lookout) Await(ctx context.Context, ref record.Ref, then func(ended rec
 			failed = 0
 			if job.State == record.Running && time.Since(looked) > lookEvery {
 				looked = time.Now()
-				lo.Look(ctx, job)
+				js.Look(ctx, job)
 			}
 		case errors.Is(err, record.ErrNoSuchJob), fault.Refused(err):
 			return err

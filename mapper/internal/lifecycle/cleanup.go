@@ -24,9 +24,6 @@ type CleanUp struct {
 	ExpireAfter     time.Duration `json:"expire,omitempty"`
 }
 
-// A cleaner cleans up the records of jobs.
-type cleaner struct{ *Jobs }
-
 const (
 	cleanupPath = "cleanup"
 
@@ -41,96 +38,96 @@ const (
 // what they are for: that of a slice by the slice, and the other one by addUpTask.
 const addUpTask = store.SlicesOfIDs
 
-// enqueueFirst enqueues the tasks that begin to clean up. A sweep does it again under the names
+// enqueueCleanUp enqueues the tasks that begin to clean up. A sweep does it again under the names
 // of its tick.
-func (cl cleaner) enqueueFirst(ctx context.Context, job *record.Job) error {
+func (js *Jobs) enqueueCleanUp(ctx context.Context, job *record.Job) error {
 	first, last := int64(0), int64(store.SlicesOfIDs-1)
 	if len(job.Totals) == 0 {
 		first, last = addUpTask, addUpTask
 	}
 	tick, _ := nextTick(job, time.Now())
 	for i := first; i <= last; i++ {
-		if err := cl.enqueue(ctx, job, cleanupPath, body.Job{Tick: tick*(addUpTask+1) + i}, time.Time{}); err != nil {
+		if err := js.enqueue(ctx, job, cleanupPath, body.Job{Tick: tick*(addUpTask+1) + i}, time.Time{}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// sweep runs the sweep of a job that is being cleaned up. If it finds nothing
+// sweepCleanUp runs the sweep of a job that is being cleaned up. If it finds nothing
 // left to do, that was it.
-func (cl cleaner) sweep(ctx context.Context, job *record.Job, now time.Time) error {
-	if err := cl.enqueueSweep(ctx, job, now); err != nil {
+func (js *Jobs) sweepCleanUp(ctx context.Context, job *record.Job, now time.Time) error {
+	if err := js.enqueueSweep(ctx, job, now); err != nil {
 		return err
 	}
-	if held, err := store.HoldsBack(ctx, cl.Store, job); err != nil || held {
+	if held, err := store.HoldsBack(ctx, js.Store, job); err != nil || held {
 		return err // a later sweep goes on
 	}
 	if len(job.Totals) == 0 {
-		if d, err := adder(cl).draft(ctx, job); err != nil || now.Sub(d.Kept) < sweepEvery {
+		if d, err := js.draft(ctx, job); err != nil || now.Sub(d.Kept) < sweepEvery {
 			return err // whoever adds up is at it
 		}
-		return cl.enqueueFirst(ctx, job)
+		return js.enqueueCleanUp(ctx, job)
 	}
-	_, n, err := cl.cleanRecords(ctx, job, "", "")
+	_, n, err := js.cleanRecords(ctx, job, "", "")
 	switch {
 	case err != nil:
 		return err
 	case n == 0:
-		if err := retainer(cl).plan(ctx, job); err != nil { // what was left may go later
+		if err := js.planRetention(ctx, job); err != nil { // what was left may go later
 			return err
 		}
-		return cl.finish(ctx, job)
+		return js.finishCleanUp(ctx, job)
 	case n == cleanupRanges:
-		return cl.enqueueFirst(ctx, job)
+		return js.enqueueCleanUp(ctx, job)
 	}
 	return nil
 }
 
-// run runs a task of a clean-up.
-func (cl cleaner) run(ctx context.Context, job *record.Job, t body.Job) error {
+// runCleanUp runs a task of a clean-up.
+func (js *Jobs) runCleanUp(ctx context.Context, job *record.Job, t body.Job) error {
 	if job.Cleaning == "" || job.Epoch != t.Epoch {
 		return nil
 	}
-	if held, err := store.HoldsBack(ctx, cl.Store, job); err != nil || held {
+	if held, err := store.HoldsBack(ctx, js.Store, job); err != nil || held {
 		return err // a sweep goes on
 	}
 	i := t.Tick % (addUpTask + 1)
 	if i == addUpTask {
-		return cl.total(ctx, job, t)
+		return js.recordTotals(ctx, job, t)
 	}
 	if len(job.Totals) == 0 {
 		return fmt.Errorf("clean up job %s: its records were not added up", job.ID)
 	}
 	from, to := store.SliceOfIDs(i)
-	last, n, err := cl.cleanRecords(ctx, job, max(from, t.After), to)
+	last, n, err := js.cleanRecords(ctx, job, max(from, t.After), to)
 	if err != nil || n < cleanupRanges {
 		return err
 	}
 	t.After = last
-	return cl.enqueue(ctx, job, cleanupPath, t, time.Time{})
+	return js.enqueue(ctx, job, cleanupPath, t, time.Time{})
 }
 
-// total adds up the records of a job that failed or was aborted, before they go. Pages
+// recordTotals adds up the records of a job that failed or was aborted, before they go. Pages
 // may still be under way then, in processes that have stood still for long: first it takes every
 // open range away from them. As ranges appear only in the commit of one that is open, none is left
 // behind that could change when none is open.
-func (cl cleaner) total(ctx context.Context, job *record.Job, t body.Job) error {
-	left, err := cl.abandonOpen(ctx, job.Ref(), cleanupRanges)
+func (js *Jobs) recordTotals(ctx context.Context, job *record.Job, t body.Job) error {
+	left, err := js.abandonOpen(ctx, job.Ref(), cleanupRanges)
 	if err != nil {
 		return fmt.Errorf("clean up job %s: %w", job.ID, err)
 	}
 	if left != "" {
 		t.After = left // which only makes another name
-		return cl.enqueue(ctx, job, cleanupPath, t, time.Time{})
+		return js.enqueue(ctx, job, cleanupPath, t, time.Time{})
 	}
 	epoch := job.Epoch
 	untotalled := func(j *record.Job) bool { return j.Epoch == epoch && len(j.Totals) == 0 }
-	l, err := adder(cl).addUp(ctx, job, cleanupPath, t, untotalled)
+	l, err := js.addUp(ctx, job, cleanupPath, t, untotalled)
 	if err != nil || l == nil {
 		return err
 	}
-	job, err = cl.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (changed bool, err error) {
+	job, err = js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (changed bool, err error) {
 		if !untotalled(j) {
 			return false, nil
 		}
@@ -139,14 +136,14 @@ func (cl cleaner) total(ctx context.Context, job *record.Job, t body.Job) error 
 	if err != nil || job.Epoch != epoch || job.Cleaning == "" {
 		return err
 	}
-	return cl.enqueueFirst(ctx, job)
+	return js.enqueueCleanUp(ctx, job)
 }
 
 // abandonOpen takes the open ranges of a job that has ended away from their tasks, for good: all,
 // or so many at least. It returns one of those that are left.
-func (cl cleaner) abandonOpen(ctx context.Context, job record.Ref, most int) (left string, err error) {
+func (js *Jobs) abandonOpen(ctx context.Context, job record.Ref, most int) (left string, err error) {
 	for ; ; most -= sweepRanges {
-		open, err := cl.Store.FirstMarked(ctx, "open", job, "", sweepRanges)
+		open, err := js.Store.FirstMarked(ctx, "open", job, "", sweepRanges)
 		switch {
 		case err != nil:
 			return "", fmt.Errorf("look for open ranges: %w", err)
@@ -158,7 +155,7 @@ func (cl cleaner) abandonOpen(ctx context.Context, job record.Ref, most int) (le
 		group, gctx := errgroup.WithContext(ctx)
 		group.SetLimit(source.Parallel)
 		for _, r := range open {
-			group.Go(func() error { return cl.abandon(gctx, r.Key()) })
+			group.Go(func() error { return js.abandon(gctx, r.Key()) })
 		}
 		if err := group.Wait(); err != nil {
 			return "", err
@@ -167,8 +164,8 @@ func (cl cleaner) abandonOpen(ctx context.Context, job record.Ref, most int) (le
 }
 
 // abandon takes a pending range away from its task, for good.
-func (cl cleaner) abandon(ctx context.Context, key *datastore.Key) error {
-	_, err := cl.Store.UpdateRange(ctx, key, func(r *record.Range) bool {
+func (js *Jobs) abandon(ctx context.Context, key *datastore.Key) error {
+	_, err := js.Store.UpdateRange(ctx, key, func(r *record.Range) bool {
 		if r.State != record.Pending {
 			return false
 		}
@@ -180,7 +177,7 @@ func (cl cleaner) abandon(ctx context.Context, key *datastore.Key) error {
 
 // cleanRecords cleans up the first records of a stretch of IDs, and returns the last
 // one and how many there were.
-func (cl cleaner) cleanRecords(ctx context.Context, job *record.Job, from, to string) (last string, n int, err error) {
+func (js *Jobs) cleanRecords(ctx context.Context, job *record.Job, from, to string) (last string, n int, err error) {
 	o, err := cleanUpOf(job)
 	if err != nil {
 		return "", 0, err
@@ -191,12 +188,12 @@ func (cl cleaner) cleanRecords(ctx context.Context, job *record.Job, from, to st
 	flush := func() {
 		if len(batch) > 0 {
 			all := batch
-			group.Go(func() error { return cl.cleanBatch(gctx, all, o) })
+			group.Go(func() error { return js.cleanBatch(gctx, all, o) })
 		}
 		batch = nil
 	}
 	errFull := errors.New("enough")
-	err = cl.Store.Each(ctx, store.Records(job.Ref(), from, to), func(r *record.Range) error {
+	err = js.Store.Each(ctx, store.Records(job.Ref(), from, to), func(r *record.Range) error {
 		if r.Failed != "" && !o.IncludeFailures || o.ExpireAfter > 0 && !r.Expires.IsZero() {
 			return nil
 		}
@@ -214,7 +211,7 @@ func (cl cleaner) cleanRecords(ctx context.Context, job *record.Job, from, to st
 	}
 	if err == nil && n < cleanupRanges && record.IsUndo(job.Mapper) {
 		var batches int
-		batches, err = cl.cleanBatches(ctx, job, from, to, o)
+		batches, err = js.cleanBatches(ctx, job, from, to, o)
 		n += batches
 	}
 	if err := errors.Join(err, group.Wait()); err != nil {
@@ -225,19 +222,19 @@ func (cl cleaner) cleanRecords(ctx context.Context, job *record.Job, from, to st
 
 // cleanBatches cleans up the batches of an undo in a stretch of IDs, and returns how many there
 // were.
-func (cl cleaner) cleanBatches(ctx context.Context, job *record.Job, from, to string, o CleanUp) (n int, err error) {
+func (js *Jobs) cleanBatches(ctx context.Context, job *record.Job, from, to string, o CleanUp) (n int, err error) {
 	expires := time.Now().Add(o.ExpireAfter).UTC().Truncate(time.Microsecond)
 	var keys []*datastore.Key
 	flush := func() (err error) {
 		if o.ExpireAfter == 0 {
-			err = cl.Store.Delete(ctx, keys)
+			err = js.Store.Delete(ctx, keys)
 		} else {
-			err = store.ExpireBatches(ctx, cl.Store, keys, expires)
+			err = store.ExpireBatches(ctx, js.Store, keys, expires)
 		}
 		n, keys = n+len(keys), nil
 		return err
 	}
-	err = store.EachBatch(ctx, cl.Store, store.Batches(job.Ref(), from, to),
+	err = store.EachBatch(ctx, js.Store, store.Batches(job.Ref(), from, to),
 		func(key *datastore.Key, b *record.Batch) error {
 			if o.ExpireAfter == 0 || b.Expires.IsZero() {
 				keys = append(keys, key)
@@ -255,16 +252,16 @@ func (cl cleaner) cleanBatches(ctx context.Context, job *record.Job, from, to st
 
 // cleanBatch cleans up some records. Those to expire are changed in a transaction, which leaves out
 // those that somebody else has deleted meanwhile.
-func (cl cleaner) cleanBatch(ctx context.Context, batch []*record.Range, o CleanUp) error {
+func (js *Jobs) cleanBatch(ctx context.Context, batch []*record.Range, o CleanUp) error {
 	keys := make([]*datastore.Key, len(batch))
 	for i, r := range batch {
 		keys[i] = r.Key()
 	}
 	if o.ExpireAfter == 0 {
-		return cl.Store.Delete(ctx, keys)
+		return js.Store.Delete(ctx, keys)
 	}
 	expires := time.Now().Add(o.ExpireAfter).UTC().Truncate(time.Microsecond)
-	return cl.Store.Transact(ctx, func(tx *datastore.Transaction) error {
+	return js.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		all, dst := make([]record.Range, len(keys)), make([]any, len(keys))
 		for i := range all {
 			dst[i] = &all[i]
@@ -285,9 +282,9 @@ func (cl cleaner) cleanBatch(ctx context.Context, batch []*record.Range, o Clean
 	})
 }
 
-// finish ends the clean-up, and the job's own record if that is to go.
-func (cl cleaner) finish(ctx context.Context, job *record.Job) error {
-	return cl.Store.Transact(ctx, func(tx *datastore.Transaction) error {
+// finishCleanUp ends the clean-up, and the job's own record if that is to go.
+func (js *Jobs) finishCleanUp(ctx context.Context, job *record.Job) error {
+	return js.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		j, err := store.GetJob(tx, job.Ref())
 		if err != nil {
 			return err

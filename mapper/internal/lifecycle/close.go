@@ -16,75 +16,68 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A closer ends a job that deletes the records of its ranges first, whose mapper has a function
-// Forget. They are added up, and one transaction records that and closes the job: from then on they
-// are cleaned up, while it runs, and what they add up to is what the job's record has. Then the
-// function runs, in no transaction, and the one that ends the job takes out of its record what it
-// was about.
-type closer struct {
-	*Jobs
-	def *function.Definition
-}
+// A job whose mapper has a function Forget deletes the records of its ranges before it ends. They
+// are added up, and one transaction records that and closes the job: from then on they are cleaned
+// up, while it runs, and what they add up to is what the job's record has. Then the function runs,
+// in no transaction, and the one that ends the job takes out of its record what it was about.
 
-// begin closes a job whose records are added up.
-func (cs closer) begin(ctx context.Context, job *record.Job, t body.Job, l *ledger.Ledger) error {
+// close closes a job whose records are added up.
+func (fi finalizer) close(ctx context.Context, job *record.Job, t body.Job, l *ledger.Ledger) error {
 	how, err := json.Marshal(CleanUp{IncludeFailures: true})
 	if err != nil {
 		return err
 	}
-	job, err = cs.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
+	job, err = fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
 		if !j.MayEnd(t.Epoch) || len(j.Closing) > 0 {
 			return false, nil
 		}
 		return true, record.Close(j, record.Closing{Ranges: l.Tiles, Alone: l.Alone, Failures: l.Failures,
-			Salt: saltOf(cs.Jobs)}, &l.Totals, string(how))
+			Salt: fi.salt()}, &l.Totals, string(how))
 	})
 	if err != nil || !t.Current(job) || len(job.Closing) == 0 {
 		return err
 	}
-	return cs.run(ctx, job, t)
+	return fi.runClosed(ctx, job, t)
 }
 
-func saltOf(js *Jobs) string {
+func (js *Jobs) salt() string {
 	return strconv.FormatUint(js.Random(), 36) + strconv.FormatUint(js.Random(), 36)
 }
 
-// run deletes what is left of the records, and then runs the function.
-func (cs closer) run(ctx context.Context, job *record.Job, t body.Job) error {
-	place, err := cs.Gate.Enter(ctx, false)
+// runClosed deletes what is left of the records, and then runs the function.
+func (fi finalizer) runClosed(ctx context.Context, job *record.Job, t body.Job) error {
+	place, err := fi.Gate.Enter(ctx, false)
 	if err != nil {
 		return err
 	}
-	job, err = cs.clean(ctx, job, t)
+	job, err = fi.clean(ctx, job, t)
 	place.Leave()
 	if err != nil || job == nil {
 		return err
 	}
-	sum, err := job.RecordedTotals()
-	if err != nil {
+	if fi.sum, err = job.RecordedTotals(); err != nil {
 		return err
 	}
-	return finalizer{Jobs: cs.Jobs, def: cs.def, sum: sum}.run(ctx, job, t)
+	return fi.run(ctx, job, t)
 }
 
 // clean deletes the records, and returns the job when none is left; nil if its other tasks and its
 // sweeps go on with that.
-func (cs closer) clean(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
-	cl := cleaner{cs.Jobs}
+func (fi finalizer) clean(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
 	for job.Cleaning != "" {
-		_, n, err := cl.cleanRecords(ctx, job, "", "")
+		_, n, err := fi.cleanRecords(ctx, job, "", "")
 		switch {
 		case err != nil:
 			return nil, err
-		case n > 0 && (time.Since(t.BegunAt) > cs.Queue.DispatchDeadline()/4 || cs.Gate.IsDraining()):
-			return nil, cl.enqueueFirst(ctx, job)
+		case n > 0 && (time.Since(t.BegunAt) > fi.Queue.DispatchDeadline()/4 || fi.Gate.IsDraining()):
+			return nil, fi.enqueueCleanUp(ctx, job)
 		case n > 0:
 			continue
 		}
-		if err := cl.finish(ctx, job); err != nil {
+		if err := fi.finishCleanUp(ctx, job); err != nil {
 			return nil, err
 		}
-		if job, err = cs.Store.LoadJob(ctx, job.Ref()); err != nil || !t.Current(job) {
+		if job, err = fi.Store.LoadJob(ctx, job.Ref()); err != nil || !t.Current(job) {
 			return nil, err
 		}
 	}
@@ -92,7 +85,7 @@ func (cs closer) clean(ctx context.Context, job *record.Job, t body.Job) (*recor
 }
 
 // forget runs the function, and ends the job. It returns the function's error, or that of the end.
-func forget(ctx context.Context, fi finalizer, job *record.Job) (failed, err error) {
+func (fi finalizer) forget(ctx context.Context, job *record.Job) (failed, err error) {
 	ended := *job
 	if err := ended.Succeed(fi.sum, time.Now()); err != nil { // as the function sees it
 		return nil, err
@@ -121,6 +114,6 @@ func forget(ctx context.Context, fi finalizer, job *record.Job) (failed, err err
 			return err
 		}
 		j.Finalizes, j.Finalized = true, j.Epoch
-		return record.Redact(j, record.Subject{}, saltOf(fi.Jobs), time.Now())
+		return record.Redact(j, record.Subject{}, fi.salt(), time.Now())
 	})
 }

@@ -50,7 +50,7 @@ const finalizePath = "finalize"
 // one is purged, or given up by the queue, a sweep enqueues it anew once Cloud Tasks has released
 // its name, after up to a day, or Resume does at once.
 func (js *Jobs) enqueueEnd(ctx context.Context, job *record.Job, sweep bool) error {
-	t, err := adder{js}.lastLink(ctx, job)
+	t, err := js.lastLink(ctx, job)
 	if err != nil {
 		return err
 	}
@@ -91,14 +91,14 @@ func (js *Jobs) runEnd(ctx context.Context, job *record.Job, t body.Job) error {
 		return err
 	}
 	if len(job.Closing) > 0 {
-		return closer{js, def}.run(ctx, job, t)
+		return finalizer{Jobs: js, def: def}.runClosed(ctx, job, t)
 	}
 	place, err := js.Gate.Enter(ctx, false)
 	if err != nil {
 		return err
 	}
 	goesOn := func(j *record.Job) bool { return j.MayEnd(job.Epoch) && len(j.Closing) == 0 }
-	l, err := adder{js}.addUp(ctx, job, finalizePath, t, goesOn)
+	l, err := js.addUp(ctx, job, finalizePath, t, goesOn)
 	place.Leave()
 	if err != nil || l == nil {
 		return err
@@ -108,7 +108,7 @@ func (js *Jobs) runEnd(ctx context.Context, job *record.Job, t body.Job) error {
 		return js.failAtEnd(ctx, job, wrong, sum)
 	}
 	if def.Forget != nil && sum.Failures == 0 {
-		return closer{js, def}.begin(ctx, job, t, l)
+		return finalizer{Jobs: js, def: def}.close(ctx, job, t, l)
 	}
 	if def.OnDone == nil {
 		return js.end(ctx, job, "", func(_ *datastore.Transaction, j *record.Job) error {

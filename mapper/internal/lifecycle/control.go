@@ -19,27 +19,24 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A Control starts jobs, and changes what they are to do, for whoever asks.
-type Control struct{ *Jobs }
-
 // Start has a new job begin, unless there is one with its ID: then that is started again, if its
 // arguments are the same. Who has seen it passes it as existing. Start returns the job that there
 // is.
 //
 // If when is not nil it is called in the transaction that would record the new job, and decides
 // whether it does.
-func (ct Control) Start(
+func (js *Jobs) Start(
 	ctx context.Context, created, existing *record.Job, when func(*datastore.Transaction) error,
 ) (job *record.Job, err error) {
 	job, err = existing, errForestalled
 	for tries := 0; job == nil && errors.Is(err, errForestalled) && tries < guardAttempts; tries++ {
 		if tries > 0 {
-			created.Incarnate(ct.Random())
+			created.Incarnate(js.Random())
 		}
-		if job, err = ct.create(ctx, created, when); err == nil && job.Incarnation == created.Incarnation {
+		if job, err = js.create(ctx, created, when); err == nil && job.Incarnation == created.Incarnation {
 			// As it was created: it may have ended before the answer to that came.
-			ct.Telemetry.Turned(created, time.Now())
-			ct.Journal.Changed(ctx, "", created, "started")
+			js.Telemetry.Turned(created, time.Now())
+			js.Journal.Changed(ctx, "", created, "started")
 		}
 	}
 	if job != nil {
@@ -49,30 +46,30 @@ func (ct Control) Start(
 	case err != nil || job.State != record.Running:
 		return job, err
 	case job == created:
-		Lookout(ct).LookLater(job)
-		return job, ct.EnqueueAgain(ctx, job, job.RootRange())
+		js.LookLater(job)
+		return job, js.EnqueueAgain(ctx, job, job.RootRange())
 	}
-	if err := ct.ensureTask(ctx, job, job.Root()); err != nil {
+	if err := js.ensureTask(ctx, job, job.Root()); err != nil {
 		return job, err
 	}
-	return job, guard(ct).post(ctx, job) // its sweeps may have been lost
+	return job, js.postGuard(ctx, job) // its sweeps may have been lost
 }
 
 // create writes a job and its root in one transaction, unless the job exists.
 // It returns the job as it stands.
-func (ct Control) create(
+func (js *Jobs) create(
 	ctx context.Context, job *record.Job, when func(*datastore.Transaction) error,
 ) (*record.Job, error) {
-	if err := guard(ct).post(ctx, job); err != nil {
+	if err := js.postGuard(ctx, job); err != nil {
 		return nil, err
 	}
 	job.History = record.History(nil).With(actOf(ctx, "started", job))
-	err := ct.Store.Create(ctx, job, when)
+	err := js.Store.Create(ctx, job, when)
 	if err == nil {
 		return job, nil
 	}
 	// It may exist, or the commit may have taken place though its answer was lost.
-	existing, lookup := ct.Store.LoadJob(ctx, record.Ref{ID: job.ID})
+	existing, lookup := js.Store.LoadJob(ctx, record.Ref{ID: job.ID})
 	switch {
 	case errors.Is(lookup, record.ErrNoSuchJob) && status.Code(err) == codes.AlreadyExists:
 		return nil, fmt.Errorf("start job %s: %w", job.ID, errForestalled)
@@ -85,12 +82,12 @@ func (ct Control) create(
 }
 
 // ensureTask makes sure that a pending range has a task.
-func (ct Control) ensureTask(ctx context.Context, job *record.Job, id string) error {
-	r, err := ct.Store.LoadRange(ctx, job.Ref(), id)
+func (js *Jobs) ensureTask(ctx context.Context, job *record.Job, id string) error {
+	r, err := js.Store.LoadRange(ctx, job.Ref(), id)
 	if err != nil || r.State != record.Pending {
 		return err
 	}
-	return ct.EnqueueAgain(ctx, job, r)
+	return js.EnqueueAgain(ctx, job, r)
 }
 
 // sameArguments says why a start is not this job's: it has other arguments, or the job is about to
@@ -172,9 +169,9 @@ func (js *Jobs) settle(ctx context.Context, s step, cause string, err error) err
 }
 
 // owned returns a change of a job that belongs to this engine's queue.
-func (ct Control) owned(f change) change {
+func (js *Jobs) owned(f change) change {
 	return func(j *record.Job) (bool, error) {
-		if err := j.Queue.Is(ct.Queue.Name()); err != nil {
+		if err := j.Queue.Is(js.Queue.Name()); err != nil {
 			return false, err
 		}
 		return f(j)
@@ -182,19 +179,19 @@ func (ct Control) owned(f change) change {
 }
 
 // Pause has a job begin no more pages.
-func (ct Control) Pause(ctx context.Context, ref record.Ref) error {
-	_, err := ct.Change(ctx, ref, "paused", ct.owned((*record.Job).Pause))
+func (js *Jobs) Pause(ctx context.Context, ref record.Ref) error {
+	_, err := js.Change(ctx, ref, "paused", js.owned((*record.Job).Pause))
 	return err
 }
 
 // Abort ends a job for good.
-func (ct Control) Abort(ctx context.Context, ref record.Ref) error {
+func (js *Jobs) Abort(ctx context.Context, ref record.Ref) error {
 	// Its sweeps may have ended, while it was paused.
 	abort := func(j *record.Job) (bool, error) { return j.Abort(time.Now()) }
-	if err := (retainer(ct)).foresee(ctx, ref, abort); err != nil {
+	if err := js.foreseeRetention(ctx, ref, abort); err != nil {
 		return err
 	}
-	_, err := ct.Change(ctx, ref, "aborted", ct.owned(abort))
+	_, err := js.Change(ctx, ref, "aborted", js.owned(abort))
 	return err
 }
 
@@ -202,97 +199,97 @@ func (ct Control) Abort(ctx context.Context, ref record.Ref) error {
 // that are still under way: from here on nothing of it changes, as ranges appear only in the commit
 // of one that is open. An undo that was noted before, and is gone or was aborted, does not count:
 // should it come to life later, its creation finds another note.
-func (ct Control) Undo(ctx context.Context, job *record.Job, by string) error {
-	_, err := ct.Change(ctx, job.Ref(), "undone by job "+by, ct.owned(func(j *record.Job) (bool, error) {
+func (js *Jobs) Undo(ctx context.Context, job *record.Job, by string) error {
+	_, err := js.Change(ctx, job.Ref(), "undone by job "+by, js.owned(func(j *record.Job) (bool, error) {
 		return record.Undo(j, by)
 	}))
 	if err != nil {
 		return err
 	}
-	_, err = cleaner(ct).abandonOpen(ctx, job.Ref(), math.MaxInt)
+	_, err = js.abandonOpen(ctx, job.Ref(), math.MaxInt)
 	return err
 }
 
 // EndRate has a job go as fast again as it did before its rate was set until a time, if that has
 // come.
-func (ct Control) EndRate(ctx context.Context, job *record.Job) (*record.Job, error) {
+func (js *Jobs) EndRate(ctx context.Context, job *record.Job) (*record.Job, error) {
 	if !record.RateEnds(job, time.Now()) {
 		return job, nil
 	}
-	return ct.Change(ctx, job.Ref(), "its rate is what it was before, as its time is over",
+	return js.Change(ctx, job.Ref(), "its rate is what it was before, as its time is over",
 		func(j *record.Job) (bool, error) {
 			return record.EndRate(j, time.Now()), nil
 		})
 }
 
 // Resume has a job go on, and all its open ranges get new tasks.
-func (ct Control) Resume(ctx context.Context, ref record.Ref) error {
-	failed, ref, err := ct.failures(ctx, ref)
+func (js *Jobs) Resume(ctx context.Context, ref record.Ref) error {
+	failed, ref, err := js.failures(ctx, ref)
 	if err != nil {
 		return err
 	}
-	job, err := guard(ct).update(ctx, ref, "resumed", ct.owned(func(j *record.Job) (bool, error) {
+	job, err := js.updateGuarded(ctx, ref, "resumed", js.owned(func(j *record.Job) (bool, error) {
 		return true, j.Resume(failed, time.Now())
 	}))
 	if err == nil {
-		err = ct.goOn(ctx, job)
+		err = js.enqueueEpoch(ctx, job)
 	}
 	return err
 }
 
-// goOn enqueues what has a running job go on in a new epoch.
-func (ct Control) goOn(ctx context.Context, job *record.Job) error {
-	err := ct.enqueueFullSweep(ctx, job)
+// enqueueEpoch enqueues what has a running job go on in a new epoch.
+func (js *Jobs) enqueueEpoch(ctx context.Context, job *record.Job) error {
+	err := js.enqueueFullSweep(ctx, job)
 	if err == nil && job.Retrying {
-		err = ct.enqueue(ctx, job, retryPath, body.Job{}, time.Time{})
+		err = js.enqueue(ctx, job, retryPath, body.Job{}, time.Time{})
 	}
 	return err
 }
 
 // failures counts the failures of a job that a limit has paused. It returns which job that is.
-func (ct Control) failures(ctx context.Context, ref record.Ref) (n int64, _ record.Ref, err error) {
-	job, err := ct.Store.LoadJob(ctx, ref)
+func (js *Jobs) failures(ctx context.Context, ref record.Ref) (n int64, _ record.Ref, err error) {
+	job, err := js.Store.LoadJob(ctx, ref)
 	if err != nil {
 		return 0, ref, err
 	}
 	if !job.Limited {
 		return 0, job.Ref(), nil
 	}
-	n, err = ct.Store.CountFailures(ctx, job.Ref(), 0)
+	n, err = js.Store.CountFailures(ctx, job.Ref(), 0)
 	return n, job.Ref(), err
 }
 
 // Retry has a job process its failures again, or those of a cause.
-func (ct Control) Retry(ctx context.Context, ref record.Ref, cause string) (err error) {
+func (js *Jobs) Retry(ctx context.Context, ref record.Ref, cause string) (err error) {
 	s, what := record.Selection{Cause: cause}, "its failures are retried"
 	if cause != "" {
 		what = "its failures of one cause are retried" // the cause is in the records, and may quote an entity
-		job, err := ct.Store.LoadJob(ctx, ref)
+		job, err := js.Store.LoadJob(ctx, ref)
 		if err != nil {
 			return err
 		}
 		if ref = job.Ref(); job.State != record.Aborted {
-			if s.Failed, err = ct.Store.CountFailures(ctx, ref, 0); err != nil {
+			if s.Failed, err = js.Store.CountFailures(ctx, ref, 0); err != nil {
 				return err
 			}
 		}
 	}
-	job, err := guard(ct).update(ctx, ref, what, ct.owned(func(j *record.Job) (bool, error) {
+	job, err := js.updateGuarded(ctx, ref, what, js.owned(func(j *record.Job) (bool, error) {
 		return true, j.Retry(s, time.Now())
 	}))
 	if err != nil {
 		return err
 	}
-	return ct.enqueue(ctx, job, retryPath, body.Job{}, time.Time{})
+	return js.enqueue(ctx, job, retryPath, body.Job{}, time.Time{})
 }
 
 // CleanUp begins to clean up the records of a job that has ended.
-func (ct Control) CleanUp(ctx context.Context, ref record.Ref, o CleanUp) error {
-	return ct.cleanUp(ctx, ref, o, "cleaned up", func(*record.Job) error { return nil })
+func (js *Jobs) CleanUp(ctx context.Context, ref record.Ref, o CleanUp) error {
+	return js.cleanUp(ctx, ref, o, "cleaned up", func(*record.Job) error { return nil })
 }
 
 // cleanUp begins to clean up the records of a job for a cause, if it may.
-func (ct Control) cleanUp(ctx context.Context, ref record.Ref, o CleanUp, cause string,
+func (js *Jobs) cleanUp(ctx context.Context, ref record.Ref, o CleanUp, cause string,
 	may func(*record.Job) error) error {
 	if o.ExpireAfter < 0 {
 		return fmt.Errorf("%w: CleanUpOptions.ExpireAfter is %v", fault.ErrArguments, o.ExpireAfter)
@@ -302,7 +299,7 @@ func (ct Control) cleanUp(ctx context.Context, ref record.Ref, o CleanUp, cause 
 	if err != nil {
 		return err
 	}
-	job, err := guard(ct).update(ctx, ref, cause, ct.owned(func(j *record.Job) (bool, error) {
+	job, err := js.updateGuarded(ctx, ref, cause, js.owned(func(j *record.Job) (bool, error) {
 		before := j.Retired
 		if err := may(j); err != nil {
 			return false, err
@@ -313,7 +310,7 @@ func (ct Control) cleanUp(ctx context.Context, ref record.Ref, o CleanUp, cause 
 	if err != nil {
 		return err
 	}
-	return cleaner(ct).enqueueFirst(ctx, job)
+	return js.enqueueCleanUp(ctx, job)
 }
 
 // Revive makes sure that every job of this engine's queues that runs has a sweep.
@@ -329,10 +326,10 @@ func (js *Jobs) Revive(ctx context.Context) error {
 		if i < 0 {
 			continue
 		}
-		failed = append(failed, sweeper{all[i]}.revive(ctx, job, time.Now()))
-		Lookout{all[i]}.Look(ctx, job)
+		failed = append(failed, all[i].reviveSweep(ctx, job, time.Now()))
+		all[i].Look(ctx, job)
 	}
-	failed = append(failed, retainer{js}.revive(ctx, time.Now()))
+	failed = append(failed, js.reviveRetention(ctx, time.Now()))
 	if js.Revived != nil {
 		failed = append(failed, js.Revived(ctx))
 	}

@@ -15,7 +15,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A finalizer runs the finalizer of a job whose records add up to sum.
+// A finalizer ends a job whose records add up to sum: it runs the finalizer of its mapper, or the
+// function Forget, see close.go.
 type finalizer struct {
 	*Jobs
 	def      *function.Definition
@@ -85,7 +86,7 @@ func (fi finalizer) commit(ctx context.Context, job *record.Job) error {
 	var failed error // the function's
 	ready := false   // all that is left is the commit
 	if fi.def.Forget != nil && len(job.Closing) > 0 {
-		failed, err := forget(ctx, fi, job)
+		failed, err := fi.forget(ctx, job)
 		if errors.Is(failed, ErrWaits) {
 			return errors.Join(err, fi.wait(ctx, job, failed))
 		}

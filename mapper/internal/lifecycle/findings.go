@@ -27,14 +27,14 @@ type Findings struct {
 // FindOut finds out all at once what a job's start has to know of the queue and the database, so
 // that it takes as long as the slowest of these calls. A start that is repeated, whose job may
 // exist, needs only one of them. An error is that of the queue.
-func (ct Control) FindOut(
+func (js *Jobs) FindOut(
 	ctx context.Context, src source.Source, q query.Query, id string, mayExist, allowEmpty bool,
 ) (found Findings, err error) {
 	var group sync.WaitGroup
 	group.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, source.Patience)
 		defer cancel()
-		found.Concurrent, err = Concurrency(ctx, ct.Queue)
+		found.Concurrent, err = Concurrency(ctx, js.Queue)
 	})
 	group.Go(func() {
 		found.masksFailed = source.Answered(ctx, func(ctx context.Context) (err error) {
@@ -45,7 +45,7 @@ func (ct Control) FindOut(
 	group.Go(func() { found.times, found.timesFailed = source.Probe(ctx, src, q, allowEmpty) })
 	if mayExist {
 		group.Go(func() {
-			job, err := ct.Store.LoadJob(ctx, record.Ref{ID: id})
+			job, err := js.Store.LoadJob(ctx, record.Ref{ID: id})
 			switch {
 			case err == nil:
 				found.Existing = job

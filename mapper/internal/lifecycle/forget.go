@@ -247,7 +247,7 @@ func (f Forgetter) schedule(ctx context.Context, key *datastore.Key, l *look) er
 		} else if err != nil {
 			return err
 		}
-		s.RedactPast(f.Subject, saltOf(f.Jobs))
+		s.RedactPast(f.Subject, f.salt())
 		rest := *s
 		if f.Subject.InText(s.Run) {
 			rest.Run = "" // when the job goes

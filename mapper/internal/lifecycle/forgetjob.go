@@ -160,7 +160,7 @@ func (f Forgetter) redact(now *record.Job, t traces, cleanUp bool) (changed bool
 	case !now.Over() || now.Cleaning != "":
 		return false, nil
 	case t.about && now.Cleaned && !t.holding:
-		changed, err = true, record.Redact(now, f.Subject, saltOf(f.Jobs), time.Now())
+		changed, err = true, record.Redact(now, f.Subject, f.salt(), time.Now())
 	default:
 		changed, err = record.RedactTexts(now, f.Subject)
 		if err == nil && (t.about || t.holding || t.values) {
@@ -187,13 +187,13 @@ func (f Forgetter) owns(queue record.Owner) bool {
 }
 
 // of returns the control of the jobs of a queue.
-func (f Forgetter) of(queue record.Owner) Control {
+func (f Forgetter) of(queue record.Owner) *Jobs {
 	for _, js := range f.Beside {
 		if queue != "" && queue.Is(js.Queue.Name()) == nil {
-			return Control{js}
+			return js
 		}
 	}
-	return Control{f.Jobs}
+	return f.Jobs
 }
 
 // note notes in the record of the job that this is for which jobs forget for it.

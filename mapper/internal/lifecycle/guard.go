@@ -18,7 +18,6 @@ import (
 // or, for one that is about to be moved to its queue, it is counted in the record. Then whoever
 // wanted to commit begins anew, with another guard, if that process is still there. So no guard is
 // lost, and none has to wait.
-type guard struct{ *Jobs }
 
 const (
 	// guardDelay is how long a commit has at least before its guard comes.
@@ -31,17 +30,17 @@ const (
 // errForestalled says that a guard, or another change of the job, came before a commit.
 var errForestalled = fmt.Errorf("%w: it was changed by somebody else each time", record.ErrState)
 
-// post enqueues the guard of the epoch that a record has, which is about to be committed. No two
-// guards have one name: the task of one that was purged would be taken for this one.
-func (g guard) post(ctx context.Context, job *record.Job) error {
+// postGuard enqueues the guard of the epoch that a record has, which is about to be committed. No
+// two guards have one name: the task of one that was purged would be taken for this one.
+func (js *Jobs) postGuard(ctx context.Context, job *record.Job) error {
 	tick, at := nextTick(job, time.Now().Add(guardDelay))
-	return g.enqueue(ctx, job, sweepPath, body.Job{Tick: tick, Guard: max(1, g.Random())}, at)
+	return js.enqueue(ctx, job, sweepPath, body.Job{Tick: tick, Guard: max(1, js.Random())}, at)
 }
 
-// update changes a job in a way that may have it run in another epoch. It returns the job.
-func (g guard) update(ctx context.Context, ref record.Ref, cause string, f change) (*record.Job, error) {
+// updateGuarded changes a job in a way that may have it run in another epoch. It returns the job.
+func (js *Jobs) updateGuarded(ctx context.Context, ref record.Ref, cause string, f change) (*record.Job, error) {
 	for range guardAttempts {
-		seen, err := g.Store.LoadJob(ctx, ref)
+		seen, err := js.Store.LoadJob(ctx, ref)
 		if err != nil {
 			return nil, err
 		}
@@ -50,11 +49,11 @@ func (g guard) update(ctx context.Context, ref record.Ref, cause string, f chang
 			return nil, err
 		}
 		if next.HasTasks() {
-			if err := g.post(ctx, &next); err != nil {
+			if err := js.postGuard(ctx, &next); err != nil {
 				return nil, err
 			}
 		}
-		job, err := g.Change(ctx, seen.Ref(), cause, func(j *record.Job) (bool, error) {
+		job, err := js.Change(ctx, seen.Ref(), cause, func(j *record.Job) (bool, error) {
 			changed, err := f(j)
 			// the guard is of another one
 			if err == nil && changed && (j.Epoch != next.Epoch || j.Forestalled != next.Forestalled) {
@@ -63,7 +62,7 @@ func (g guard) update(ctx context.Context, ref record.Ref, cause string, f chang
 			return changed, err
 		})
 		if err == nil {
-			Lookout(g).LookLater(job)
+			js.LookLater(job)
 		}
 		if !errors.Is(err, errForestalled) {
 			return job, err
@@ -72,33 +71,33 @@ func (g guard) update(ctx context.Context, ref record.Ref, cause string, f chang
 	return nil, fmt.Errorf("change job %s: %w", ref.ID, errForestalled)
 }
 
-// forestall takes its epoch away from a commit that has not come before its guard. It returns the
-// job, whose epoch that is by now.
-func (g guard) forestall(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
+// forestallEpoch takes its epoch away from a commit that has not come before its guard. It returns
+// the job, whose epoch that is by now.
+func (js *Jobs) forestallEpoch(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
 	if t.Guard == 0 {
 		return job, nil
 	}
-	return g.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
+	return js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
 		return record.Forestall(j, t.Epoch), nil
 	})
 }
 
 // forestallMove has the move of a job to this engine's queue be refused if it comes later than its
 // guard. It returns the job.
-func (g guard) forestallMove(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
-	own := record.Owner(g.Queue.Name())
+func (js *Jobs) forestallMove(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
+	own := record.Owner(js.Queue.Name())
 	if t.Guard == 0 || job.Queue.Is(string(own)) == nil || t.Queued.Queue != "" && t.Queued.Queue != string(own) {
 		return job, nil
 	}
-	return g.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return own.Forestall(j), nil })
+	return js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return own.Forestall(j), nil })
 }
 
 // forestallStart takes the record of its root away from the start of a job that is not there when
 // its guard comes. It returns the job if it is there by now.
-func (g guard) forestallStart(ctx context.Context, t body.Job) (*record.Job, error) {
+func (js *Jobs) forestallStart(ctx context.Context, t body.Job) (*record.Job, error) {
 	ref := record.Ref{ID: t.Job, Incarnation: t.Incarnation}
-	if err := g.Store.Forestall(ctx, ref, time.Now()); err != nil {
+	if err := js.Store.Forestall(ctx, ref, time.Now()); err != nil {
 		return nil, fmt.Errorf("forestall the start of job %s: %w", t.Job, err)
 	}
-	return g.Store.LoadJob(ctx, ref)
+	return js.Store.LoadJob(ctx, ref)
 }

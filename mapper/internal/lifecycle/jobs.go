@@ -52,12 +52,12 @@ func (js *Jobs) Handlers() map[string]http.Handler {
 	return map[string]http.Handler{
 		sweepPath: js.chain(sweepPath, js.inCompany(func(ctx context.Context, job *record.Job, t body.Job) error {
 			js.Journal.Flush(ctx)
-			return sweeper{js}.run(ctx, job, t)
+			return js.runSweep(ctx, job, t)
 		})),
-		retryPath:    js.chain(retryPath, js.inCompany(Retrier{js}.run)),
+		retryPath:    js.chain(retryPath, js.inCompany(js.runRetry)),
 		finalizePath: js.chain(finalizePath, js.runEnd),
-		cleanupPath:  js.chain(cleanupPath, js.inCompany(cleaner{js}.run)),
-		retainPath:   js.chain(retainPath, js.inCompany(retainer{js}.run)),
+		cleanupPath:  js.chain(cleanupPath, js.inCompany(js.runCleanUp)),
+		retainPath:   js.chain(retainPath, js.inCompany(js.runRetention)),
 		revivePath: js.Handler(revivePath, func(ctx context.Context, _ tasks.Delivery) error {
 			place, err := js.Gate.Enter(ctx, false)
 			if err != nil {
@@ -172,10 +172,10 @@ func (js *Jobs) chain(path string, run func(context.Context, *record.Job, body.J
 		t.Queued, t.BegunAt = d, begunAt
 		job, err := js.Store.LoadJob(ctx, record.Ref{ID: t.Job, Incarnation: t.Incarnation})
 		if t.Guard != 0 && t.Epoch == 0 && errors.Is(err, record.ErrNoSuchJob) {
-			job, err = guard{js}.forestallStart(ctx, t)
+			job, err = js.forestallStart(ctx, t)
 		}
 		if err == nil {
-			job, err = guard{js}.forestallMove(ctx, job, t)
+			job, err = js.forestallMove(ctx, job, t)
 		}
 		takes := false
 		if err == nil {

@@ -28,11 +28,14 @@ var errBad = errors.New("bad")
 // its root, with the entities 1 to 4, and a range of its own for each of those that fail.
 type world struct {
 	*testworld.World
-	lifecycle.Control
+	control
 	works bool            // whether ranges are done; otherwise their tasks wait
 	fails map[int64]error // entities
 	done  int             // ranges
 }
+
+// A control has the methods of jobs, behind those of a world with the same names.
+type control struct{ *lifecycle.Jobs }
 
 // inWorld runs a test in a bubble, in a world with a mapper.
 func inWorld(t *testing.T, m *function.Definition, test func(w *world)) {
@@ -40,7 +43,7 @@ func inWorld(t *testing.T, m *function.Definition, test func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		m.Name = "m"
 		w := &world{World: testworld.New(t, 0, m), works: true, fails: make(map[int64]error)}
-		w.Control, w.Range = lifecycle.Control{Jobs: w.World.Jobs}, w.work
+		w.control, w.Range = control{w.World.Jobs}, w.work
 		test(w)
 	})
 }
@@ -423,7 +426,7 @@ func TestAwait(t *testing.T) {
 	inWorld(t, new(function.Definition), func(w *world) {
 		j := w.NewJob("j", "m")
 		w.Begin(j)
-		lookout, called := lifecycle.Lookout{Jobs: w.World.Jobs}, 0
+		lookout, called := w.World.Jobs, 0
 		then := func(record.Ref) error { called++; return nil }
 		if err := lookout.Await(w.Context(), j.Ref(), then); err != nil || called != 1 {
 			w.Errorf("%v, called %d times", err, called)

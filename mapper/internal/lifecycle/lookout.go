@@ -17,10 +17,6 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A Lookout asks the queue why the tasks of a job do not arrive. Where none does, no process of
-// ours runs: so it is asked by those who look at the job, and by Revive.
-type Lookout struct{ *Jobs }
-
 const (
 	// lookTime bounds what a look takes.
 	lookTime = 5 * time.Second
@@ -35,9 +31,10 @@ const (
 
 // Complaint says what is wrong with the delivery of a job's tasks, or nothing: if all is well, or
 // the queue may not be asked, or does not answer. It looks at two tasks: that of the range that has
-// waited longest, or of the job's end, and the last sweep that was due.
-func (lo Lookout) Complaint(ctx context.Context, job *record.Job, waiting *record.Range) string {
-	if job.State != record.Running || lo.Queue == nil || job.Queue.Is(lo.Queue.Name()) != nil {
+// waited longest, or of the job's end, and the last sweep that was due. Where no task arrives, no
+// process of ours runs: so this is for those who look at the job, and for Revive.
+func (js *Jobs) Complaint(ctx context.Context, job *record.Job, waiting *record.Range) string {
+	if job.State != record.Running || js.Queue == nil || job.Queue.Is(js.Queue.Name()) != nil {
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
@@ -53,25 +50,25 @@ func (lo Lookout) Complaint(ctx context.Context, job *record.Job, waiting *recor
 	var group sync.WaitGroup
 	for i, task := range looked {
 		group.Go(func() {
-			s, err := lo.Queue.Lookup(ctx, task)
+			s, err := js.Queue.Lookup(ctx, task)
 			if gone[i] = err == nil && s == nil; err != nil || gone[i] {
 				return
 			}
-			if complaints[i] = lo.complaintOf(s); complaints[i] == "" && s.Attempts == 0 &&
+			if complaints[i] = js.complaintOf(s); complaints[i] == "" && s.Attempts == 0 &&
 				now.Sub(s.ScheduleTime) > idle {
-				if paused, err := lo.Queue.Paused(ctx); err == nil && paused {
-					complaints[i] = "the queue " + lo.Queue.Name() + " is paused"
+				if paused, err := js.Queue.Paused(ctx); err == nil && paused {
+					complaints[i] = "the queue " + js.Queue.Name() + " is paused"
 				}
 			}
 		})
 	}
 	group.Wait()
 	if gone[0] && waiting != nil {
-		complaints = append(complaints, lo.lost(ctx, job, waiting, now))
+		complaints = append(complaints, js.lost(ctx, job, waiting, now))
 	}
 	for _, c := range complaints {
 		if c != "" {
-			lo.Journal.Undelivered(ctx, job, c)
+			js.Journal.Undelivered(ctx, job, c)
 			return c
 		}
 	}
@@ -85,18 +82,18 @@ const overdue = guardDelay + 2*sweepEvery
 // the range has gone on since it was read, or its task is about to be enqueued, by a sweep if the
 // job was resumed just now. Somebody has purged the queue, or something that is not the handler has
 // answered with success.
-func (lo Lookout) lost(ctx context.Context, job *record.Job, waiting *record.Range, now time.Time) string {
+func (js *Jobs) lost(ctx context.Context, job *record.Job, waiting *record.Range, now time.Time) string {
 	late := now.Sub(waiting.Due())
 	if late <= idle {
 		return ""
 	}
-	switch s, err := lo.Queue.Lookup(ctx, fullSweep(job)); {
+	switch s, err := js.Queue.Lookup(ctx, fullSweep(job)); {
 	case err != nil:
 		return ""
 	case s != nil:
-		return lo.complaintOf(s)
+		return js.complaintOf(s)
 	}
-	r, err := lo.Store.LoadRange(ctx, waiting.Ref(), waiting.ID)
+	r, err := js.Store.LoadRange(ctx, waiting.Ref(), waiting.ID)
 	if err != nil || r.State != record.Pending || r.Generation != waiting.Generation || !r.Due().Equal(waiting.Due()) {
 		return ""
 	}
@@ -105,12 +102,12 @@ func (lo Lookout) lost(ctx context.Context, job *record.Job, waiting *record.Ran
 	if late > overdue {
 		text += "no sweep has enqueued it again, and Revive or Resume would: "
 	}
-	return text + "has " + lo.Queue.Name() + " been purged, or does something other than the handler answer at " +
-		lo.Queue.URL() + "?"
+	return text + "has " + js.Queue.Name() + " been purged, or does something other than the handler answer at " +
+		js.Queue.URL() + "?"
 }
 
 // complaintOf says what is wrong with the deliveries of a task, or nothing.
-func (lo Lookout) complaintOf(s *tasks.TaskInfo) string {
+func (js *Jobs) complaintOf(s *tasks.TaskInfo) string {
 	if s.Attempts < fewAttempts || !s.Ended || s.Code == codes.OK {
 		return ""
 	}
@@ -121,7 +118,7 @@ func (lo Lookout) complaintOf(s *tasks.TaskInfo) string {
 		return text + ": the process there drains, or has drained: does another one run?"
 	}
 	if s.TargetChanged {
-		return text + ": tasks are made for " + lo.Queue.URL() +
+		return text + ": tasks are made for " + js.Queue.URL() +
 			" now, or for another account, and those of before stay as they are until Revive or Resume makes others"
 	}
 	switch s.Code {
@@ -144,16 +141,16 @@ func (lo Lookout) complaintOf(s *tasks.TaskInfo) string {
 const startLook = 90 * time.Second
 
 // LookLater looks at a job that runs in a while, once, if this process is there then.
-func (lo Lookout) LookLater(job *record.Job) {
+func (js *Jobs) LookLater(job *record.Job) {
 	if job.State != record.Running {
 		return
 	}
 	time.AfterFunc(startLook, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*lookTime)
 		defer cancel()
-		if now, err := lo.Store.LoadJob(ctx, job.Ref()); err == nil && now.State == record.Running &&
-			!lo.Gate.IsDraining() {
-			lo.Look(ctx, now)
+		if now, err := js.Store.LoadJob(ctx, job.Ref()); err == nil && now.State == record.Running &&
+			!js.Gate.IsDraining() {
+			js.Look(ctx, now)
 		}
 	})
 }
@@ -162,17 +159,17 @@ func (lo Lookout) LookLater(job *record.Job) {
 const lookRanges = 20
 
 // Look is Complaint for those who have not read the job's ranges.
-func (lo Lookout) Look(ctx context.Context, job *record.Job) string {
-	open, err := lo.Store.FirstMarked(ctx, "open", job.Ref(), "", lookRanges)
+func (js *Jobs) Look(ctx context.Context, job *record.Job) string {
+	open, err := js.Store.FirstMarked(ctx, "open", job.Ref(), "", lookRanges)
 	if err != nil {
 		return ""
 	}
-	lo.Telemetry.Looked(job, open, time.Now())
+	js.Telemetry.Looked(job, open, time.Now())
 	var sum ledger.Sum
 	for _, r := range open {
 		if err := sum.Add(r); err != nil {
 			return ""
 		}
 	}
-	return lo.Complaint(ctx, job, sum.Waiting)
+	return js.Complaint(ctx, job, sum.Waiting)
 }

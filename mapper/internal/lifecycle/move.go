@@ -6,25 +6,22 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A Mover moves jobs to this engine's queue.
-type Mover struct{ *Jobs }
-
 // Move has a job belong to this engine's queue. Its tasks in the queue that it had are superseded,
 // and all of its open ranges get tasks here. Adapt fits the record to this engine, or says why the
 // job can't run here.
-func (mv Mover) Move(ctx context.Context, ref record.Ref, adapt func(*record.Job) error) error {
-	job, err := mv.Store.LoadJob(ctx, ref)
+func (js *Jobs) Move(ctx context.Context, ref record.Ref, adapt func(*record.Job) error) error {
+	job, err := js.Store.LoadJob(ctx, ref)
 	if err != nil {
 		return err
 	}
-	owner := record.Owner(mv.Queue.Name())
+	owner := record.Owner(js.Queue.Name())
 	if job.Queue == owner {
 		return nil
 	}
 	if err := adapt(job); err != nil {
 		return err
 	}
-	job, err = guard(mv).update(ctx, job.Ref(), "moved", func(j *record.Job) (bool, error) {
+	job, err = js.updateGuarded(ctx, job.Ref(), "moved", func(j *record.Job) (bool, error) {
 		j.Concurrent = job.Concurrent
 		return owner.Move(j), nil
 	})
@@ -32,9 +29,9 @@ func (mv Mover) Move(ctx context.Context, ref record.Ref, adapt func(*record.Job
 	case err != nil:
 		return err
 	case job.Cleaning != "":
-		return cleaner(mv).enqueueFirst(ctx, job)
+		return js.enqueueCleanUp(ctx, job)
 	case job.State != record.Running:
 		return nil
 	}
-	return Control(mv).goOn(ctx, job)
+	return js.enqueueEpoch(ctx, job)
 }

@@ -50,7 +50,7 @@ func TestMove(t *testing.T) {
 			w.Begin(j)
 			time.Sleep(10 * time.Second)
 			c.do(w, j)
-			err := (lifecycle.Mover{Jobs: other}).Move(w.Context(), j.Ref(), func(*record.Job) error { return c.adapt })
+			err := other.Move(w.Context(), j.Ref(), func(*record.Job) error { return c.adapt })
 			if !errors.Is(err, c.adapt) || err != nil && c.adapt == nil {
 				w.Errorf("%s: %v", c.name, err)
 			}

@@ -11,11 +11,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A retainer cleans up jobs whose retention has come to its end. The record of such a job is listed
+// A job is cleaned up when its retention has come to its end. The record of such a job is listed
 // by the time (record.Job.Retires), and a task waits for that: a chain of them, as the queue takes
 // tasks for up to 30 days. What counts is the record, in the transaction that begins the clean-up:
 // a task may come early, late, twice or never, and a revival finds what is listed.
-type retainer struct{ *Jobs }
 
 const (
 	retainPath = "retain"
@@ -34,13 +33,14 @@ const (
 	retainMost = 1000
 )
 
-// plan enqueues the task for a job that will be cleaned up. There may be one: it has the same name.
-func (rt retainer) plan(ctx context.Context, job *record.Job) error {
-	return rt.next(ctx, job, 0, time.Now())
+// planRetention enqueues the task for a job that will be cleaned up. There may be one: it has the
+// same name.
+func (js *Jobs) planRetention(ctx context.Context, job *record.Job) error {
+	return js.enqueueRetention(ctx, job, 0, time.Now())
 }
 
-// next enqueues the next task of the chain, behind one of a time in seconds.
-func (rt retainer) next(ctx context.Context, job *record.Job, after int64, now time.Time) error {
+// enqueueRetention enqueues the next task of the chain, behind one of a time in seconds.
+func (js *Jobs) enqueueRetention(ctx context.Context, job *record.Job, after int64, now time.Time) error {
 	due := record.DueAt(job)
 	if due.IsZero() {
 		return nil
@@ -55,43 +55,43 @@ func (rt retainer) next(ctx context.Context, job *record.Job, after int64, now t
 	if at <= after {
 		at = after + int64(retainSoon/time.Second)
 	}
-	return rt.enqueue(ctx, job, retainPath, body.Job{Tick: at}, time.Unix(at, 0))
+	return js.enqueue(ctx, job, retainPath, body.Job{Tick: at}, time.Unix(at, 0))
 }
 
-// again enqueues the task that tries again on the day of a time. There is one a day, whoever asks
-// for it.
-func (rt retainer) again(ctx context.Context, job *record.Job, at time.Time) error {
-	return rt.enqueue(ctx, job, retainPath, body.Job{Tick: at.Truncate(retainAgain).Unix()}, at)
+// retryRetention enqueues the task that tries again on the day of a time. There is one a day,
+// whoever asks for it.
+func (js *Jobs) retryRetention(ctx context.Context, job *record.Job, at time.Time) error {
+	return js.enqueue(ctx, job, retainPath, body.Job{Tick: at.Truncate(retainAgain).Unix()}, at)
 }
 
-// foresee enqueues the task for a job that a change is about to end, before that is committed: who
-// makes the change may die behind it. If nothing is committed the task finds a job that has not
-// ended.
-func (rt retainer) foresee(ctx context.Context, ref record.Ref, f change) error {
-	seen, err := rt.Store.LoadJob(ctx, ref)
+// foreseeRetention enqueues the task for a job that a change is about to end, before that is
+// committed: who makes the change may die behind it. If nothing is committed the task finds a job
+// that has not ended.
+func (js *Jobs) foreseeRetention(ctx context.Context, ref record.Ref, f change) error {
+	seen, err := js.Store.LoadJob(ctx, ref)
 	if err != nil {
 		return err
 	}
-	if err := seen.Queue.Is(rt.Queue.Name()); err != nil {
+	if err := seen.Queue.Is(js.Queue.Name()); err != nil {
 		return err
 	}
 	next := *seen
 	if changed, err := f(&next); err != nil || !changed {
 		return err
 	}
-	return rt.plan(ctx, &next)
+	return js.planRetention(ctx, &next)
 }
 
 // errNotDue says that a job is kept for longer by now.
 var errNotDue = fmt.Errorf("%w: it is kept for longer", record.ErrState)
 
-// run cleans up a job that is due.
-func (rt retainer) run(ctx context.Context, job *record.Job, t body.Job) error {
+// runRetention cleans up a job that is due.
+func (js *Jobs) runRetention(ctx context.Context, job *record.Job, t body.Job) error {
 	now := time.Now()
 	if job.Cleaning != "" || !record.Due(job, now) {
-		return rt.next(ctx, job, t.Tick, now) // none, if it goes on
+		return js.enqueueRetention(ctx, job, t.Tick, now) // none, if it goes on
 	}
-	err := Control(rt).cleanUp(ctx, job.Ref(), CleanUp{IncludeFailures: true},
+	err := js.cleanUp(ctx, job.Ref(), CleanUp{IncludeFailures: true},
 		"cleaned up, as its retention of "+record.Days(job.Retain)+" says", func(j *record.Job) error {
 			if !record.Due(j, now) {
 				return errNotDue
@@ -103,21 +103,21 @@ func (rt retainer) run(ctx context.Context, job *record.Job, t body.Job) error {
 	case errors.Is(err, errNotDue): // who has changed that has seen to its task
 		return nil
 	case errors.Is(err, record.ErrState): // it is being undone, say
-		return rt.again(ctx, job, now.Add(retainAgain))
+		return js.retryRetention(ctx, job, now.Add(retainAgain))
 	}
 	return err
 }
 
-// revive enqueues the tasks of jobs that are due, in the engine's queues.
-func (rt retainer) revive(ctx context.Context, now time.Time) error {
+// reviveRetention enqueues the tasks of jobs that are due, in the engine's queues.
+func (js *Jobs) reviveRetention(ctx context.Context, now time.Time) error {
 	var failed []error
-	for _, js := range append([]*Jobs{rt.Jobs}, rt.Beside...) {
+	for _, js := range append([]*Jobs{js}, js.Beside...) {
 		due, err := store.Due(ctx, js.Store, record.Owner(js.Queue.Name()), now, retainMost)
 		if err != nil {
 			return fmt.Errorf("look for jobs to clean up: %w", err)
 		}
 		for _, job := range due {
-			failed = append(failed, retainer{js}.again(ctx, job, now))
+			failed = append(failed, js.retryRetention(ctx, job, now))
 		}
 	}
 	return errors.Join(failed...)
@@ -125,7 +125,7 @@ func (rt retainer) revive(ctx context.Context, now time.Time) error {
 
 // Retain has the records of a job be kept for so long after its end; 0: until somebody cleans them
 // up.
-func (ct Control) Retain(ctx context.Context, ref record.Ref, d time.Duration) error {
+func (js *Jobs) Retain(ctx context.Context, ref record.Ref, d time.Duration) error {
 	set := func(j *record.Job) (bool, error) {
 		if err := record.CheckRecords(j); err != nil {
 			return false, err
@@ -134,13 +134,13 @@ func (ct Control) Retain(ctx context.Context, ref record.Ref, d time.Duration) e
 		j.Retain = d
 		return d != before, nil
 	}
-	if err := retainer(ct).foresee(ctx, ref, set); err != nil {
+	if err := js.foreseeRetention(ctx, ref, set); err != nil {
 		return err
 	}
 	text := "its records are kept until somebody cleans them up"
 	if d > 0 {
 		text = "its records are kept for " + record.Days(d)
 	}
-	_, err := ct.Change(ctx, ref, text, ct.owned(set))
+	_, err := js.Change(ctx, ref, text, js.owned(set))
 	return err
 }

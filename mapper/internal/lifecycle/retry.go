@@ -17,35 +17,32 @@ import (
 
 const retryPath = "replay"
 
-// A Retrier opens the failures of jobs again.
-type Retrier struct{ *Jobs }
-
-// run runs a task of a retry. The job can't complete before all failures
+// runRetry runs a task of a retry. The job can't complete before all failures
 // are pending again.
-func (rt Retrier) run(ctx context.Context, job *record.Job, t body.Job) error {
+func (js *Jobs) runRetry(ctx context.Context, job *record.Job, t body.Job) error {
 	if !t.Current(job) || !job.Retrying {
-		return rt.sweepAfter(ctx, job, t.Epoch)
+		return js.sweepAfter(ctx, job, t.Epoch)
 	}
-	next, err := rt.ReopenPage(ctx, job, t.After)
+	next, err := js.ReopenPage(ctx, job, t.After)
 	if err != nil || next == "" {
 		return err
 	}
-	return rt.enqueue(ctx, job, retryPath, body.Job{After: next}, time.Time{})
+	return js.enqueue(ctx, job, retryPath, body.Job{After: next}, time.Time{})
 }
 
-// all does what all tasks of a retry do.
-func (rt Retrier) all(ctx context.Context, job *record.Job) error {
-	next, err := rt.ReopenPage(ctx, job, "")
-	for err == nil && next != "" && !rt.Gate.IsDraining() {
-		next, err = rt.ReopenPage(ctx, job, next)
+// retryAll does what all tasks of a retry do.
+func (js *Jobs) retryAll(ctx context.Context, job *record.Job) error {
+	next, err := js.ReopenPage(ctx, job, "")
+	for err == nil && next != "" && !js.Gate.IsDraining() {
+		next, err = js.ReopenPage(ctx, job, next)
 	}
 	return err
 }
 
 // ReopenPage opens the next failures, and returns where to go on. Behind the last
 // ones it ends the retry, and returns nothing.
-func (rt Retrier) ReopenPage(ctx context.Context, job *record.Job, after string) (next string, err error) {
-	failed, err := rt.Store.FirstMarked(ctx, "failed", job.Ref(), after, store.FailurePage)
+func (js *Jobs) ReopenPage(ctx context.Context, job *record.Job, after string) (next string, err error) {
+	failed, err := js.Store.FirstMarked(ctx, "failed", job.Ref(), after, store.FailurePage)
 	if err != nil {
 		return "", fmt.Errorf("look for failures of job %s: %w", job.ID, err)
 	}
@@ -56,7 +53,7 @@ func (rt Retrier) ReopenPage(ctx context.Context, job *record.Job, after string)
 			continue
 		}
 		group.Go(func() error {
-			if err := rt.Reopen(gctx, job, r); err != nil {
+			if err := js.Reopen(gctx, job, r); err != nil {
 				return fmt.Errorf("retry the failure of range %s of job %s: %w", r.ID, job.ID, err)
 			}
 			return nil
@@ -70,26 +67,26 @@ func (rt Retrier) ReopenPage(ctx context.Context, job *record.Job, after string)
 	}
 	// The sweep of the new epoch enqueues the ranges.
 	epoch := job.Epoch
-	job, err = rt.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return j.EndRetry(epoch), nil })
+	job, err = js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return j.EndRetry(epoch), nil })
 	if err != nil || job.Epoch == epoch {
 		return "", err
 	}
-	return "", rt.enqueueFullSweep(ctx, job)
+	return "", js.enqueueFullSweep(ctx, job)
 }
 
 // sweepAfter enqueues the sweep of the epoch that a retry has ended with: who
 // ended it may have died before that.
-func (rt Retrier) sweepAfter(ctx context.Context, job *record.Job, epoch int64) error {
+func (js *Jobs) sweepAfter(ctx context.Context, job *record.Job, epoch int64) error {
 	if job.State != record.Running || job.Retrying || job.Epoch != epoch+1 {
 		return nil
 	}
-	return rt.enqueueFullSweep(ctx, job)
+	return js.enqueueFullSweep(ctx, job)
 }
 
 // Reopen opens the range of a failure, while the job retries: a delivery that
 // is late must not open a job that has ended.
-func (rt Retrier) Reopen(ctx context.Context, job *record.Job, seen *record.Range) error {
-	return rt.Store.Transact(ctx, func(tx *datastore.Transaction) error {
+func (js *Jobs) Reopen(ctx context.Context, job *record.Job, seen *record.Range) error {
+	return js.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		now, err := store.GetJob(tx, job.Ref())
 		if err != nil {
 			return err

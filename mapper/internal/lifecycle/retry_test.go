@@ -23,7 +23,7 @@ func TestReopen(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = client.Close() })
 	st := store.New(client)
-	rt := Retrier{&Jobs{Store: st}}
+	rt := &Jobs{Store: st}
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	retries := record.Job{
 		ID: "j", Incarnation: "0123456789abcdef01234567", State: record.Running, Retrying: true, Epoch: 4,

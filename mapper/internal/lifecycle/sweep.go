@@ -16,7 +16,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A sweeper runs sweeps. A sweep looks at the open ranges of a job, and enqueues those whose task
+// A sweep looks at the open ranges of a job, and enqueues those whose task
 // is lost: purged, deleted, given up by the queue, or never created because a process died between
 // recording and enqueueing. It also notices that the job is complete.
 //
@@ -24,7 +24,6 @@ import (
 // are named by the job's epoch and their tick, and ticks are at fixed times: who
 // revives a chain that is alive meets it. A chain ends with the epoch or when the
 // job is not running; whoever raises the epoch starts another.
-type sweeper struct{ *Jobs }
 
 const (
 	sweepPath = "sweep"
@@ -62,56 +61,56 @@ func latest(j *record.Job, now time.Time, t body.Job) time.Time {
 	return now
 }
 
-// run runs the task of a sweep.
-func (sw sweeper) run(ctx context.Context, job *record.Job, t body.Job) error {
-	job, err := guard(sw).forestall(ctx, job, t)
+// runSweep runs the task of a sweep.
+func (js *Jobs) runSweep(ctx context.Context, job *record.Job, t body.Job) error {
+	job, err := js.forestallEpoch(ctx, job, t)
 	if err != nil {
 		return err
 	}
 	now := time.Now()
 	if job.Cleaning != "" && job.Epoch == t.Epoch {
-		return cleaner(sw).sweep(ctx, job, latest(job, now, t))
+		return js.sweepCleanUp(ctx, job, latest(job, now, t))
 	}
 	if !t.Current(job) {
-		if err := retainer(sw).plan(ctx, job); err != nil {
+		if err := js.planRetention(ctx, job); err != nil {
 			return err
 		}
-		return Retrier(sw).sweepAfter(ctx, job, t.Epoch)
+		return js.sweepAfter(ctx, job, t.Epoch)
 	}
 	if t.After == "" { // first of all, as what follows may fail for long
-		if err := sw.enqueueSweep(ctx, job, latest(job, now, t)); err != nil {
+		if err := js.enqueueSweep(ctx, job, latest(job, now, t)); err != nil {
 			return err
 		}
 	}
-	if job, err = (Control(sw)).EndRate(ctx, job); err != nil {
+	if job, err = js.EndRate(ctx, job); err != nil {
 		return err
 	}
-	if err := sw.ShowBuild(ctx, job, sw.Mappers[job.Mapper] == nil); err != nil {
+	if err := js.ShowBuild(ctx, job, js.Mappers[job.Mapper] == nil); err != nil {
 		return err
 	}
 	if job.Retrying { // still: its tasks may be lost
-		return Retrier(sw).all(ctx, job)
+		return js.retryAll(ctx, job)
 	}
-	return sw.look(ctx, job, t, now)
+	return js.sweepOpen(ctx, job, t, now)
 }
 
-// look looks at the next open ranges.
-func (sw sweeper) look(ctx context.Context, job *record.Job, t body.Job, now time.Time) error {
-	open, err := sw.Store.FirstMarked(ctx, "open", job.Ref(), t.After, sweepRanges)
+// sweepOpen looks at the next open ranges.
+func (js *Jobs) sweepOpen(ctx context.Context, job *record.Job, t body.Job, now time.Time) error {
+	open, err := js.Store.FirstMarked(ctx, "open", job.Ref(), t.After, sweepRanges)
 	if err != nil {
 		return fmt.Errorf("look for open ranges of job %s: %w", job.ID, err)
 	}
 	if t.After == "" {
-		sw.Telemetry.Looked(job, open, now)
+		js.Telemetry.Looked(job, open, now)
 	}
-	if err := sw.calm(ctx, job, open); err != nil {
+	if err := js.calm(ctx, job, open); err != nil {
 		return err
 	}
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(source.Parallel)
 	for _, r := range open {
 		if t.All || now.Sub(r.Created) >= sweepAge {
-			group.Go(func() error { return sw.EnqueueAgain(gctx, job, r) })
+			group.Go(func() error { return js.EnqueueAgain(gctx, job, r) })
 		}
 	}
 	if err := group.Wait(); err != nil {
@@ -119,18 +118,18 @@ func (sw sweeper) look(ctx context.Context, job *record.Job, t body.Job, now tim
 	}
 	if len(open) == sweepRanges {
 		t.After = open[len(open)-1].ID
-		return sw.enqueue(ctx, job, sweepPath, t, time.Time{})
+		return js.enqueue(ctx, job, sweepPath, t, time.Time{})
 	}
-	return sw.Complete(ctx, job, true)
+	return js.Complete(ctx, job, true)
 }
 
 // calm has the job's status no longer say that something is tried again, if none of the ranges that
 // a sweep looks at is.
-func (sw sweeper) calm(ctx context.Context, job *record.Job, open []*record.Range) error {
+func (js *Jobs) calm(ctx context.Context, job *record.Job, open []*record.Range) error {
 	if job.Trouble == "" || slices.ContainsFunc(open, func(r *record.Range) bool { return r.RefusalsIn(job) > 0 }) {
 		return nil
 	}
-	_, err := sw.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (changed bool, err error) {
+	_, err := js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (changed bool, err error) {
 		if j.State != record.Running || j.Trouble != job.Trouble {
 			return false, nil
 		}
@@ -140,17 +139,17 @@ func (sw sweeper) calm(ctx context.Context, job *record.Job, open []*record.Rang
 	return err
 }
 
-// revive enqueues the next sweep of a job, unless there is one. If it was
+// reviveSweep enqueues the next sweep of a job, unless there is one. If it was
 // purged its name is taken: then the one after that, which may have been purged, too.
-func (sw sweeper) revive(ctx context.Context, job *record.Job, now time.Time) error {
+func (js *Jobs) reviveSweep(ctx context.Context, job *record.Job, now time.Time) error {
 	const most = 100 // purges within a tick
 	for range most {
 		tick, at := nextTick(job, now)
 		task := body.Job{Tick: tick}.Task(job, sweepPath, at)
-		if err := sw.Queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
+		if err := js.Queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
 			return err
 		}
-		if exists, err := sw.Queue.Exists(ctx, task); err != nil || exists {
+		if exists, err := js.Queue.Exists(ctx, task); err != nil || exists {
 			return err
 		}
 		now = at
