@@ -26,12 +26,11 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/executor"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
-	"github.com/scattermap/scattermap/mapper/internal/journal"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
+	"github.com/scattermap/scattermap/mapper/internal/observe"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/store"
-	"github.com/scattermap/scattermap/mapper/internal/telemetry"
 	"github.com/scattermap/scattermap/mapper/internal/undo"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -141,20 +140,22 @@ func NewEngine(client *datastore.Client, queue *tasks.Queue, o *EngineOptions) (
 	if err := e.schedule(o.Schedules); err != nil {
 		return nil, err
 	}
-	said := &journal.Journal{Store: e.store(), Log: e.log, Flaws: journal.Limited(e.log), Hook: hookOf(o.OnStateChange)}
-	if schedules := o.Schedules; len(schedules) > 0 {
-		said.Hook = journal.Advancing(said.Hook, func(ctx context.Context) error {
-			return advance(ctx, e, schedules)
-		}, said.Flaws)
-	}
-	e.log = said.Flaws
-	e.jobs = &lifecycle.Jobs{Store: store.New(client), Queue: queue, Mappers: e.mappers, Log: e.log, Journal: said,
-		Gate: gate.New(), Random: lifecycle.Unique, Prices: e.prices}
-	if e.jobs.Telemetry, err = telemetry.New(o.MeterProvider, o.TracerProvider); err != nil {
+	observer, err := observe.New(o.MeterProvider, o.TracerProvider)
+	if err != nil {
 		return nil, fmt.Errorf("mapper: %w", err)
 	}
+	observer.Store, observer.Log, observer.Flaws, observer.Hook = e.store(), e.log, observe.Limited(e.log),
+		hookOf(o.OnStateChange)
+	if schedules := o.Schedules; len(schedules) > 0 {
+		observer.Hook = observe.Advancing(observer.Hook, func(ctx context.Context) error {
+			return advance(ctx, e, schedules)
+		}, observer.Flaws)
+	}
+	e.log = observer.Flaws
+	e.jobs = &lifecycle.Jobs{Store: store.New(client), Queue: queue, Mappers: e.mappers, Log: e.log, Observer: observer,
+		Gate: gate.New(), Random: lifecycle.Unique, Prices: e.prices}
 	for _, def := range o.Mappers {
-		e.jobs.Telemetry.Has(context.Background(), def.Name())
+		observer.Has(context.Background(), def.Name())
 	}
 	e.jobs.Revived = func(ctx context.Context) error { return advance(ctx, e, o.Schedules) }
 	e.ranges = executor.New(client, e.jobs)

@@ -15,11 +15,11 @@ import (
 // rooms are the packages below mapper/internal, in their order: each imports only those before it.
 var rooms = []string{"keyspace", "fault", "recent", "pace", "property", "tally", "split", "record", "query", "ledger",
 	"estimate", "gate", "body", "wire", "function", "bridge", "source", "store", "undo", "survey", "planner",
-	"page", "telemetry", "journal", "lifecycle", "testworld", "executor"}
+	"page", "observe", "lifecycle", "testworld", "executor"}
 
 // callers are those of them that act: they call the database. The others decide.
 var callers = []string{"gate", "body", "wire", "function", "bridge", "source", "store", "undo", "survey", "planner",
-	"page", "telemetry", "journal", "lifecycle", "testworld", "executor"}
+	"page", "observe", "lifecycle", "testworld", "executor"}
 
 // acting are the names that decide nothing: who uses one of them has a clock or a client.
 var acting = map[string][]string{

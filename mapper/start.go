@@ -72,7 +72,7 @@ func (s *starting) fail(err error) error {
 }
 
 func (s *starting) traced(ctx context.Context) (context.Context, func(error)) {
-	return s.engine.jobs.Telemetry.Start(ctx, s.def.Name, s.opts.ID[:min(len(s.opts.ID), 100)])
+	return s.engine.jobs.Observer.Start(ctx, s.def.Name, s.opts.ID[:min(len(s.opts.ID), 100)])
 }
 
 // prepare checks the arguments of a start.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/scattermap/scattermap/mapper/internal/journal"
+	"github.com/scattermap/scattermap/mapper/internal/observe"
 )
 
 // A StateChange is a change of a job's state, see [EngineOptions.OnStateChange].
@@ -31,11 +31,11 @@ type StateChange struct {
 // WithCaller returns a context that says who asks for what is done to jobs with it: a name, or the
 // address of an account that somebody has verified. It is for the log, [Job.History] and
 // [StateChange.By], and is cut off after 200 bytes.
-func WithCaller(ctx context.Context, who string) context.Context { return journal.WithBy(ctx, who) }
+func WithCaller(ctx context.Context, who string) context.Context { return observe.WithBy(ctx, who) }
 
 // WithReason returns a context that says why something is done to jobs with it. It is for the log,
 // [Job.History] and [StateChange.Reason], and is cut off after 500 bytes.
-func WithReason(ctx context.Context, why string) context.Context { return journal.WithWhy(ctx, why) }
+func WithReason(ctx context.Context, why string) context.Context { return observe.WithWhy(ctx, why) }
 
 // An HistoryEntry is what somebody has done to a job, or what one of its limits has.
 type HistoryEntry struct {
@@ -47,11 +47,11 @@ type HistoryEntry struct {
 }
 
 // hookOf returns what the journal calls.
-func hookOf(onState func(context.Context, StateChange)) func(context.Context, journal.Change) {
+func hookOf(onState func(context.Context, StateChange)) func(context.Context, observe.Change) {
 	if onState == nil {
 		return nil
 	}
-	return func(ctx context.Context, c journal.Change) {
+	return func(ctx context.Context, c observe.Change) {
 		s := StateChange{
 			ID: c.Job.ID, Mapper: c.Job.Mapper, Queue: string(c.Job.Queue), From: State(c.From), To: State(c.Job.State),
 			Time:  c.Time,

@@ -367,7 +367,7 @@ func reviveScenarios() []scenario {
 // TestLogAlarms has the alarms on lines of the log look for lines that there are, in the field that
 // they are in.
 func TestLogAlarms(t *testing.T) {
-	journal, err := os.ReadFile("../../mapper/internal/journal/journal.go")
+	journal, err := os.ReadFile("../../mapper/internal/observe/journal.go")
 	if err != nil {
 		t.Fatal(err)
 	}

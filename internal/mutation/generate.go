@@ -367,7 +367,7 @@ func isField(e ast.Expr) bool {
 var (
 	neutralPackages = []string{
 		"fmt", "log/slog", "sync", "hash", "strings", "bytes", "io",
-		module + "/mapper/internal/telemetry", module + "/mapper/internal/journal",
+		module + "/mapper/internal/observe",
 	}
 	neutralNames = []string{"Close", "Unlock", "RUnlock", "Stop", "cancel", "stop", "panic", "clear", "Recovered"}
 )

@@ -10,10 +10,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/observe"
 	"github.com/scattermap/scattermap/mapper/internal/page"
 	"github.com/scattermap/scattermap/mapper/internal/planner"
 	"github.com/scattermap/scattermap/mapper/internal/record"
-	"github.com/scattermap/scattermap/mapper/internal/telemetry"
 )
 
 // After mostMoves changes by others an entity of a page gets a range of its own. There it may be
@@ -55,7 +55,7 @@ func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Outco
 			if err := run.Again(ctx, o, moved, aside); err != nil {
 				return err
 			}
-			d.x.Telemetry.Conflicts(ctx, d.job.Mapper, o.Again-before)
+			d.x.Observer.Conflicts(ctx, d.job.Mapper, o.Again-before)
 			return tolerable(ctx, d, o)
 		},
 	})
@@ -117,18 +117,18 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Outcome)
 
 // tell reports a committed page to the metrics, the journal and the counters of this process.
 func (d *delivery) tell(ctx context.Context, o *page.Outcome) {
-	after := telemetry.BehindPage
+	after := observe.BehindPage
 	if d.turn.late {
-		after = telemetry.Late
+		after = observe.Late
 	}
 	failed := int64(d.turn.follow.Failed)
-	d.x.Telemetry.Committed(ctx, telemetry.Page{
+	d.x.Observer.Committed(ctx, observe.Page{
 		Mapper: d.job.Mapper, Job: d.job.Ref().String(), Entities: d.record.Processed, Failures: failed,
 		Took:   time.Since(d.turn.pageAt),
-		CutOff: map[string]int64{after: d.turn.follow.CutOff, telemetry.Failed: d.record.Retries + d.record.Recorded},
+		CutOff: map[string]int64{after: d.turn.follow.CutOff, observe.Failed: d.record.Retries + d.record.Recorded},
 	})
 	if kinds := o.Kinds(); kinds != "" {
-		d.x.Journal.Failing(ctx, d.job, d.record, d.record.Retries, failed, kinds)
+		d.x.Observer.Failing(ctx, d.job, d.record, d.record.Retries, failed, kinds)
 	}
 	if !o.Counters.Empty() && !d.job.CountersDropped {
 		d.turn.over = d.x.cache.at(d.job.Ref()).noteCounters(o.Counters)

@@ -11,11 +11,11 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
+	"github.com/scattermap/scattermap/mapper/internal/observe"
 	"github.com/scattermap/scattermap/mapper/internal/page"
 	"github.com/scattermap/scattermap/mapper/internal/planner"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
-	"github.com/scattermap/scattermap/mapper/internal/telemetry"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -223,7 +223,7 @@ func (d *delivery) page(ctx context.Context) (standing, error) {
 // plan reads the keys of the next page. If other workers wait, it first splits the range for them.
 func (d *delivery) plan(ctx context.Context) (p planner.Plan, s standing, err error) {
 	p, err = d.planner.Plan(ctx, d.job, d.record)
-	d.turn.newTraces = telemetry.NewTraces(d.job, p.Estimate())
+	d.turn.newTraces = observe.NewTraces(d.job, p.Estimate())
 	for err == nil && p.First {
 		if s, err = d.split(ctx, p); err != nil || s != ours {
 			return p, s, err
@@ -299,11 +299,11 @@ func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) 
 	if err != nil || s != ours {
 		return s, err
 	}
-	why := telemetry.BeforePage
+	why := observe.BeforePage
 	if d.record.ID == d.job.Root() {
-		why = telemetry.AtStart
+		why = observe.AtStart
 	}
-	d.x.Telemetry.CutOff(ctx, d.job.Mapper, map[string]int64{why: int64(len(pieces) - 1)})
+	d.x.Observer.CutOff(ctx, d.job.Mapper, map[string]int64{why: int64(len(pieces) - 1)})
 	if len(p.At) > 0 && p.Next == nil {
 		d.planner.KeepWhole() // a last page is cut once
 	}

@@ -36,7 +36,7 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	if takes, err := job.Queue.Takes(queued.Queue, x.Queue.Name()); !takes {
 		return nil, err
 	}
-	ended := x.Telemetry.Range(ctx, job, r, queued, begunAt)
+	ended := x.Observer.Range(ctx, job, r, queued, begunAt)
 	defer func() {
 		if d == nil {
 			ended()

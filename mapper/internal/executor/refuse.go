@@ -109,7 +109,7 @@ func showRefusal(ctx context.Context, x *lifecycle.Jobs, job *record.Job, r *rec
 		if refused := (fault.Refusal{}); errors.As(cause, &refused) {
 			kind = fault.Kind(refused.Cause, r.Start.Names()...)
 		}
-		x.Journal.Failing(ctx, job, r, 1, 0, "1 "+kind)
+		x.Observer.Failing(ctx, job, r, 1, 0, "1 "+kind)
 	} else {
 		x.Log.LogAttrs(ctx, slog.LevelWarn, "a page is tried again", slog.String("job", job.ID),
 			slog.String("mapper", job.Mapper), slog.String("range", r.ID),

@@ -15,7 +15,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
-	"github.com/scattermap/scattermap/mapper/internal/journal"
+	"github.com/scattermap/scattermap/mapper/internal/observe"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
@@ -35,8 +35,7 @@ func (js *Jobs) Start(
 		}
 		if job, err = js.create(ctx, created, when); err == nil && job.Incarnation == created.Incarnation {
 			// As it was created: it may have ended before the answer to that came.
-			js.Telemetry.Turned(created, time.Now())
-			js.Journal.Changed(ctx, "", created, "started")
+			js.Observer.Changed(ctx, "", created, "started")
 		}
 	}
 	if job != nil {
@@ -133,14 +132,14 @@ func (js *Jobs) Change(ctx context.Context, ref record.Ref, cause string, f chan
 		return changed, err
 	})
 	if err == nil && s.to != nil && s.to.State == s.from {
-		js.Journal.Noted(ctx, s.to, cause)
+		js.Observer.Noted(ctx, s.to, cause)
 	}
 	return job, js.settle(ctx, s, cause, err)
 }
 
 // actOf returns what is done to a job now, by whom and why, as far as the context says.
 func actOf(ctx context.Context, what string, job *record.Job) record.Act {
-	return record.Act{At: time.Now(), What: what, By: journal.By(ctx), Why: journal.Why(ctx), To: job.State}
+	return record.Act{At: time.Now(), What: what, By: observe.By(ctx), Why: observe.Why(ctx), To: job.State}
 }
 
 // A step is what a transaction does to the state of a job.
@@ -163,8 +162,7 @@ func (js *Jobs) settle(ctx context.Context, s step, cause string, err error) err
 			return err
 		}
 	}
-	js.Telemetry.Turned(s.to, time.Now())
-	js.Journal.Changed(ctx, s.from, s.to, cause)
+	js.Observer.Changed(ctx, s.from, s.to, cause)
 	return nil
 }
 

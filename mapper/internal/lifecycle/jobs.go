@@ -14,26 +14,23 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
-	"github.com/scattermap/scattermap/mapper/internal/journal"
+	"github.com/scattermap/scattermap/mapper/internal/observe"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
-	"github.com/scattermap/scattermap/mapper/internal/telemetry"
 	"github.com/scattermap/scattermap/tasks"
 )
 
 // Jobs carries out what becomes of whole jobs, by tasks that are about a job and not about one of
 // its ranges.
 type Jobs struct {
-	Store   store.Store
-	Queue   *tasks.Queue
-	Mappers map[string]*function.Definition // by name
-	Log     *slog.Logger                    // of what goes wrong, see journal.Limited
-	Journal *journal.Journal
-	Gate    *gate.Gate
-	Random  func() uint64 // a number that nobody else draws
-	Prices  billing.Prices
-
-	Telemetry *telemetry.Telemetry
+	Store    store.Store
+	Queue    *tasks.Queue
+	Mappers  map[string]*function.Definition // by name
+	Log      *slog.Logger                    // of what goes wrong, see observe.Limited
+	Observer *observe.Observer
+	Gate     *gate.Gate
+	Random   func() uint64 // a number that nobody else draws
+	Prices   billing.Prices
 
 	Revived func(context.Context) error // is called at the end of a revival; nil: nothing is
 	Beside  []*Jobs                     // those of the engine's other queues, which a revival is for, too
@@ -51,7 +48,7 @@ func (js *Jobs) Asked() *Jobs {
 func (js *Jobs) Handlers() map[string]http.Handler {
 	return map[string]http.Handler{
 		sweepPath: js.chain(sweepPath, js.inCompany(func(ctx context.Context, job *record.Job, t body.Job) error {
-			js.Journal.Flush(ctx)
+			js.Observer.Flush(ctx)
 			return js.runSweep(ctx, job, t)
 		})),
 		retryPath:    js.chain(retryPath, js.inCompany(js.runRetry)),
@@ -144,7 +141,7 @@ func (js *Jobs) Handler(path string, run func(context.Context, tasks.Delivery) e
 		leave, err := js.Gate.Admit()
 		if err == nil {
 			defer leave()
-			ctx, ended := js.Telemetry.Delivery(ctx, path, d)
+			ctx, ended := js.Observer.Delivery(ctx, path, d)
 			defer func() { ended(err) }()
 			err = run(ctx, d)
 		}
@@ -179,7 +176,7 @@ func (js *Jobs) chain(path string, run func(context.Context, *record.Job, body.J
 		}
 		takes := false
 		if err == nil {
-			js.Telemetry.Job(ctx, job)
+			js.Observer.Job(ctx, job)
 			takes, err = job.Queue.Takes(d.Queue, js.Queue.Name())
 		}
 		if takes {

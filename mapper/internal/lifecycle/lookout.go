@@ -68,7 +68,7 @@ func (js *Jobs) Complaint(ctx context.Context, job *record.Job, waiting *record.
 	}
 	for _, c := range complaints {
 		if c != "" {
-			js.Journal.Undelivered(ctx, job, c)
+			js.Observer.Undelivered(ctx, job, c)
 			return c
 		}
 	}
@@ -164,7 +164,7 @@ func (js *Jobs) Look(ctx context.Context, job *record.Job) string {
 	if err != nil {
 		return ""
 	}
-	js.Telemetry.Looked(job, open, time.Now())
+	js.Observer.Looked(job, open, time.Now())
 	var sum ledger.Sum
 	for _, r := range open {
 		if err := sum.Add(r); err != nil {

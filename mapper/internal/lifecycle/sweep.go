@@ -101,7 +101,7 @@ func (js *Jobs) sweepOpen(ctx context.Context, job *record.Job, t body.Job, now 
 		return fmt.Errorf("look for open ranges of job %s: %w", job.ID, err)
 	}
 	if t.After == "" {
-		js.Telemetry.Looked(job, open, now)
+		js.Observer.Looked(job, open, now)
 	}
 	if err := js.calm(ctx, job, open); err != nil {
 		return err

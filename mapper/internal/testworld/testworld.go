@@ -24,11 +24,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
-	"github.com/scattermap/scattermap/mapper/internal/journal"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
+	"github.com/scattermap/scattermap/mapper/internal/observe"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
-	"github.com/scattermap/scattermap/mapper/internal/telemetry"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -86,10 +85,11 @@ func New(t *testing.T, n int64, mappers ...*function.Definition) *World {
 	}
 	log, st := slog.New(slog.NewTextHandler(t.Output(), nil)), store.New(w.Client)
 	w.Jobs = &lifecycle.Jobs{Store: st, Queue: w.Queue, Mappers: make(map[string]*function.Definition), Log: log,
-		Journal: &journal.Journal{Store: st, Log: log, Flaws: log}, Gate: gate.New(), Random: lifecycle.Seeded(1)}
-	if w.Jobs.Telemetry, err = telemetry.New(nil, nil); err != nil {
+		Gate: gate.New(), Random: lifecycle.Seeded(1)}
+	if w.Jobs.Observer, err = observe.New(nil, nil); err != nil {
 		t.Fatal(err)
 	}
+	w.Jobs.Observer.Store, w.Jobs.Observer.Log, w.Jobs.Observer.Flaws = st, log, log
 	for _, m := range mappers {
 		w.Jobs.Mappers[m.Name] = m
 	}
@@ -115,7 +115,8 @@ func (w *World) end() {
 	w.deliveries.Wait()
 }
 
-// Change changes what deliveries use that begin from then on. Those before have done what they do for now.
+// Change changes what deliveries use that begin from then on. Those before have done what they do
+// for now.
 func (w *World) Change(change func()) {
 	synctest.Wait()
 	w.mu.Lock()

@@ -1,4 +1,4 @@
-package telemetry
+package observe
 
 import (
 	"fmt"
@@ -20,41 +20,43 @@ func TestIdle(t *testing.T) {
 	open := func(minutes int) []*record.Range { return []*record.Range{{Created: at(minutes)}, {Created: began}} }
 	for _, c := range []struct {
 		name string
-		do   func(t *Telemetry)
+		do   func(ob *Observer)
 		now  int
 		want int // minutes
 	}{
-		{"nothing is known", func(*Telemetry) {}, 5, -1},
-		{"it has started", func(t *Telemetry) { t.Turned(job(record.Running, 1), at(0)) }, 2, 2},
-		{"nobody has looked for long", func(t *Telemetry) { t.Turned(job(record.Running, 1), at(0)) }, 4, -1},
-		{"a look finds a range of late", func(t *Telemetry) { t.Looked(job(record.Running, 1), open(6), at(8)) }, 9, 3},
-		{"a look finds none: since its start", func(t *Telemetry) {
-			t.Looked(job(record.Running, 1), nil, at(8))
+		{"nothing is known", func(*Observer) {}, 5, -1},
+		{"it has started", func(ob *Observer) { ob.turned(job(record.Running, 1), at(0)) }, 2, 2},
+		{"nobody has looked for long", func(ob *Observer) { ob.turned(job(record.Running, 1), at(0)) }, 4, -1},
+		{"a look finds a range of late", func(ob *Observer) {
+			ob.Looked(job(record.Running, 1), open(6), at(8))
+		}, 9, 3},
+		{"a look finds none: since its start", func(ob *Observer) {
+			ob.Looked(job(record.Running, 1), nil, at(8))
 		}, 9, 9},
-		{"it was resumed since", func(t *Telemetry) {
+		{"it was resumed since", func(ob *Observer) {
 			j := job(record.Running, 1)
 			j.RampFrom = at(7)
-			t.Looked(j, open(6), at(8))
+			ob.Looked(j, open(6), at(8))
 		}, 9, 2},
-		{"a page of this process is later", func(t *Telemetry) {
-			t.progress.committed("j.1", "m", at(7))
-			t.Looked(job(record.Running, 1), open(6), at(8))
+		{"a page of this process is later", func(ob *Observer) {
+			ob.progress.committed("j.1", "m", at(7))
+			ob.Looked(job(record.Running, 1), open(6), at(8))
 		}, 9, 2},
-		{"of two jobs the longer one", func(t *Telemetry) {
-			t.Looked(other, open(3), at(8))
-			t.Looked(job(record.Running, 1), open(6), at(8))
+		{"of two jobs the longer one", func(ob *Observer) {
+			ob.Looked(other, open(3), at(8))
+			ob.Looked(job(record.Running, 1), open(6), at(8))
 		}, 9, 6},
-		{"it has ended", func(t *Telemetry) {
-			t.Turned(job(record.Running, 1), at(0))
-			t.Turned(job(record.Succeeded, 1), at(1))
+		{"it has ended", func(ob *Observer) {
+			ob.turned(job(record.Running, 1), at(0))
+			ob.turned(job(record.Succeeded, 1), at(1))
 		}, 2, -1},
-		{"a look that began before its end comes late", func(t *Telemetry) {
-			t.Turned(job(record.Paused, 2), at(1))
-			t.Looked(job(record.Running, 2), open(0), at(2))
+		{"a look that began before its end comes late", func(ob *Observer) {
+			ob.turned(job(record.Paused, 2), at(1))
+			ob.Looked(job(record.Running, 2), open(0), at(2))
 		}, 2, -1},
-		{"it goes on", func(t *Telemetry) {
-			t.Turned(job(record.Paused, 2), at(1))
-			t.Turned(job(record.Running, 3), at(2))
+		{"it goes on", func(ob *Observer) {
+			ob.turned(job(record.Paused, 2), at(1))
+			ob.turned(job(record.Running, 3), at(2))
 		}, 4, 2},
 	} {
 		tel, err := New(nil, nil)

@@ -1,6 +1,10 @@
-package telemetry
+package observe
 
 import (
+	"log/slog"
+
+	"github.com/scattermap/scattermap/mapper/internal/store"
+
 	"context"
 	"errors"
 	"runtime/debug"
@@ -18,7 +22,7 @@ const Name = "github.com/scattermap/scattermap/mapper"
 // Names of attributes. There is none for keys, parameters or contents of entities.
 const (
 	mapperKey = attribute.Key("scattermap.mapper")
-	reasonKey = attribute.Key("scattermap.reason")
+	causeKey  = attribute.Key("scattermap.reason")
 
 	// Of spans only, as there is no end of their values:
 	jobKey    = attribute.Key("scattermap.job")
@@ -30,8 +34,15 @@ const (
 	failedKey = attribute.Key("scattermap.failures")
 )
 
-// Telemetry is what an engine tells the providers.
-type Telemetry struct {
+// An Observer tells what the jobs of a process do. Its fields are not changed once it is in use.
+type Observer struct {
+	Store store.Store
+	Log   *slog.Logger                  // for changes of state
+	Flaws *slog.Logger                  // for what goes wrong on the way: made by Limited
+	Hook  func(context.Context, Change) // nil: there is none
+
+	undelivered lines
+
 	tracer trace.Tracer
 
 	entities, pages, failures, conflicts, retries, splits metric.Int64Counter
@@ -41,15 +52,15 @@ type Telemetry struct {
 	progress progress
 }
 
-// New returns the telemetry of an engine; providers that are nil are the global ones.
-func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Telemetry, error) {
+// New returns the observer of an engine, without a log; providers that are nil are the global ones.
+func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Observer, error) {
 	if meters == nil {
 		meters = otel.GetMeterProvider()
 	}
 	if tracers == nil {
 		tracers = otel.GetTracerProvider()
 	}
-	t, meter := &Telemetry{tracer: tracers.Tracer(Name, trace.WithInstrumentationVersion(version()))},
+	ob, meter := &Observer{tracer: tracers.Tracer(Name, trace.WithInstrumentationVersion(version()))},
 		meters.Meter(Name, metric.WithInstrumentationVersion(version()))
 	var failed []error
 	counter := func(name, unit, text string) metric.Int64Counter {
@@ -63,37 +74,38 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Telemetry,
 		failed = append(failed, err)
 		return h
 	}
-	t.entities = counter("scattermap.entities", "{entity}", "Entities that pages have processed.")
-	t.pages = counter("scattermap.pages", "{page}", "Pages that were committed.")
-	t.failures = counter("scattermap.failures", "{entity}", "Entities that were recorded as failures.")
-	t.conflicts = counter("scattermap.conflicts", "{entity}",
+	ob.entities = counter("scattermap.entities", "{entity}", "Entities that pages have processed.")
+	ob.pages = counter("scattermap.pages", "{page}", "Pages that were committed.")
+	ob.failures = counter("scattermap.failures", "{entity}", "Entities that were recorded as failures.")
+	ob.conflicts = counter("scattermap.conflicts", "{entity}",
 		"How often a function ran again on an entity, as others had changed what it was about.")
-	t.retries = counter("scattermap.retries", "{delivery}", "Deliveries of tasks that were delivered before.")
-	t.splits = counter("scattermap.splits", "{range}", "Ranges that were cut off, by why.")
-	t.pageTime = seconds("scattermap.page.duration", "How long pages took, from their reading to their commit.", 0.005,
+	ob.retries = counter("scattermap.retries", "{delivery}", "Deliveries of tasks that were delivered before.")
+	ob.splits = counter("scattermap.splits", "{range}", "Ranges that were cut off, by why.")
+	ob.pageTime = seconds("scattermap.page.duration", "How long pages took, from their reading to their commit.", 0.005,
 		0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-	t.queueWait = seconds("scattermap.queue.wait", "How long tasks that were due have waited for their first delivery.",
+	ob.queueWait = seconds("scattermap.queue.wait",
+		"How long tasks that were due have waited for their first delivery.",
 		0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, 3600)
 	var err error
-	t.inFlight, err = meter.Int64UpDownCounter("scattermap.tasks.in_flight", metric.WithUnit("{task}"),
+	ob.inFlight, err = meter.Int64UpDownCounter("scattermap.tasks.in_flight", metric.WithUnit("{task}"),
 		metric.WithDescription("Tasks of ranges that are being done."))
 	failed = append(failed, err)
 	_, err = meter.Float64ObservableGauge("scattermap.job.idle", metric.WithUnit("s"),
 		metric.WithDescription("Seconds since a job that runs last committed a page; of several jobs of a mapper the "+
 			"longest."),
 		metric.WithFloat64Callback(func(_ context.Context, o metric.Float64Observer) error {
-			for mapper, idle := range t.progress.idle(time.Now()) {
+			for mapper, idle := range ob.progress.idle(time.Now()) {
 				o.Observe(idle.Seconds(), metric.WithAttributes(mapperKey.String(mapper)))
 			}
 			return nil
 		}))
-	return t, errors.Join(append(failed, err)...)
+	return ob, errors.Join(append(failed, err)...)
 }
 
 // Has tells of the mappers that the process has: an instance that has done nothing yet shows in the
 // metrics, so that its absence says that they do not arrive.
-func (t *Telemetry) Has(ctx context.Context, mapper string) {
-	t.inFlight.Add(ctx, 0, metric.WithAttributes(mapperKey.String(mapper)))
+func (ob *Observer) Has(ctx context.Context, mapper string) {
+	ob.inFlight.Add(ctx, 0, metric.WithAttributes(mapperKey.String(mapper)))
 }
 
 // module is the path of this library's module.
@@ -132,16 +144,16 @@ const (
 )
 
 // Committed counts a page.
-func (t *Telemetry) Committed(ctx context.Context, p Page) {
+func (ob *Observer) Committed(ctx context.Context, p Page) {
 	of := metric.WithAttributes(mapperKey.String(p.Mapper))
-	t.pages.Add(ctx, 1, of)
-	t.entities.Add(ctx, p.Entities, of)
+	ob.pages.Add(ctx, 1, of)
+	ob.entities.Add(ctx, p.Entities, of)
 	if p.Failures > 0 {
-		t.failures.Add(ctx, p.Failures, of)
+		ob.failures.Add(ctx, p.Failures, of)
 	}
-	t.pageTime.Record(ctx, p.Took.Seconds(), of)
-	t.CutOff(ctx, p.Mapper, p.CutOff)
-	t.progress.committed(p.Job, p.Mapper, time.Now())
+	ob.pageTime.Record(ctx, p.Took.Seconds(), of)
+	ob.CutOff(ctx, p.Mapper, p.CutOff)
+	ob.progress.committed(p.Job, p.Mapper, time.Now())
 	if task := taskOf(ctx); task != nil {
 		task.pages.Add(1)
 		task.entities.Add(p.Entities)
@@ -150,15 +162,15 @@ func (t *Telemetry) Committed(ctx context.Context, p Page) {
 }
 
 // CutOff counts ranges that were cut off, by why.
-func (t *Telemetry) CutOff(ctx context.Context, mapper string, ranges map[string]int64) {
+func (ob *Observer) CutOff(ctx context.Context, mapper string, ranges map[string]int64) {
 	for why, n := range ranges {
 		if n > 0 {
-			t.splits.Add(ctx, n, metric.WithAttributes(mapperKey.String(mapper), reasonKey.String(why)))
+			ob.splits.Add(ctx, n, metric.WithAttributes(mapperKey.String(mapper), causeKey.String(why)))
 		}
 	}
 }
 
 // Conflicts counts how often a function ran again on an entity.
-func (t *Telemetry) Conflicts(ctx context.Context, mapper string, n int64) {
-	t.conflicts.Add(ctx, n, metric.WithAttributes(mapperKey.String(mapper)))
+func (ob *Observer) Conflicts(ctx context.Context, mapper string, n int64) {
+	ob.conflicts.Add(ctx, n, metric.WithAttributes(mapperKey.String(mapper)))
 }

@@ -1,4 +1,4 @@
-package telemetry_test
+package observe_test
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	_ "github.com/scattermap/scattermap/internal/testflag" // its flags are passed to all tests
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/observe"
 	"github.com/scattermap/scattermap/mapper/internal/record"
-	"github.com/scattermap/scattermap/mapper/internal/telemetry"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -30,7 +30,7 @@ var raise = mapper.Update("raise", func(_ context.Context, a *mapper.Entity[acco
 func BenchmarkTelemetry(b *testing.B) {
 	const n, page = 20_000, 500
 	each := updateOf(b, n)
-	t, err := telemetry.New(nil, nil)
+	t, err := observe.New(nil, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -38,9 +38,9 @@ func BenchmarkTelemetry(b *testing.B) {
 	for b.Loop() {
 		ctx, ended := t.Delivery(b.Context(), "range", tasks.Delivery{})
 		left := t.Range(ctx, job, r, tasks.Delivery{ScheduleTime: time.Now()}, time.Now())
-		t.CutOff(ctx, job.Mapper, map[string]int64{telemetry.BeforePage: 3})
-		t.Committed(ctx, telemetry.Page{Mapper: job.Mapper, Job: "a.1", Entities: page, Took: time.Second,
-			CutOff: map[string]int64{telemetry.Late: 1, telemetry.Failed: 1}})
+		t.CutOff(ctx, job.Mapper, map[string]int64{observe.BeforePage: 3})
+		t.Committed(ctx, observe.Page{Mapper: job.Mapper, Job: "a.1", Entities: page, Took: time.Second,
+			CutOff: map[string]int64{observe.Late: 1, observe.Failed: 1}})
 		left()
 		ended(nil)
 	}

@@ -1,4 +1,4 @@
-package telemetry
+package observe
 
 import (
 	"context"
@@ -26,20 +26,20 @@ func taskOf(ctx context.Context) *task {
 
 // Start begins the span of a job's start, which is the root of its trace. Whoever calls it ends it
 // with the error that it has.
-func (t *Telemetry) Start(ctx context.Context, mapper, job string) (context.Context, func(error)) {
-	ctx, span := t.tracer.Start(ctx, "scattermap start", trace.WithAttributes(mapperKey.String(mapper),
+func (ob *Observer) Start(ctx context.Context, mapper, job string) (context.Context, func(error)) {
+	ctx, span := ob.tracer.Start(ctx, "scattermap start", trace.WithAttributes(mapperKey.String(mapper),
 		jobKey.String(job)))
 	return ctx, func(err error) { end(span, err) }
 }
 
 // Delivery begins the span of a delivery of a path. Its parent is the span in which the task was
 // enqueued, unless the delivery is to begin a trace of its own: then there is a link to it.
-func (t *Telemetry) Delivery(ctx context.Context, path string, d tasks.Delivery) (context.Context, func(error)) {
+func (ob *Observer) Delivery(ctx context.Context, path string, d tasks.Delivery) (context.Context, func(error)) {
 	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer)}
 	if from := trace.SpanContextFromContext(ctx); d.NewTrace && from.IsValid() {
 		options = append(options, trace.WithNewRoot(), trace.WithLinks(trace.Link{SpanContext: from}))
 	}
-	ctx, span := t.tracer.Start(ctx, "scattermap "+path, options...)
+	ctx, span := ob.tracer.Start(ctx, "scattermap "+path, options...)
 	if d.RetryCount > 0 {
 		span.SetAttributes(retryKey.Int(d.RetryCount))
 	}
@@ -62,42 +62,42 @@ func end(span trace.Span, err error) {
 }
 
 // Job says of which job a delivery is.
-func (t *Telemetry) Job(ctx context.Context, job *record.Job) {
+func (ob *Observer) Job(ctx context.Context, job *record.Job) {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.SetAttributes(mapperKey.String(job.Mapper), jobKey.String(job.ID))
 	}
 }
 
 // Range says of which range a delivery is, counts it, and returns what ends it.
-func (t *Telemetry) Range(
+func (ob *Observer) Range(
 	ctx context.Context, job *record.Job, r *record.Range, d tasks.Delivery, now time.Time,
 ) (ended func()) {
-	t.Job(ctx, job)
+	ob.Job(ctx, job)
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.SetAttributes(rangeKey.String(r.ID), depthKey.Int64(r.Depth))
 	}
 	of := metric.WithAttributeSet(attribute.NewSet(mapperKey.String(job.Mapper)))
 	if d.RetryCount > 0 {
-		t.retries.Add(ctx, 1, of)
+		ob.retries.Add(ctx, 1, of)
 	} else if !d.ScheduleTime.IsZero() {
-		t.queueWait.Record(ctx, max(0, now.Sub(d.ScheduleTime)).Seconds(), of)
+		ob.queueWait.Record(ctx, max(0, now.Sub(d.ScheduleTime)).Seconds(), of)
 	}
-	t.inFlight.Add(ctx, 1, of)
-	return func() { t.inFlight.Add(context.WithoutCancel(ctx), -1, of) }
+	ob.inFlight.Add(ctx, 1, of)
+	return func() { ob.inFlight.Add(context.WithoutCancel(ctx), -1, of) }
 }
 
-// Turned notes that a job has got into another state.
-func (t *Telemetry) Turned(job *record.Job, now time.Time) {
+// turned notes that a job has got into another state.
+func (ob *Observer) turned(job *record.Job, now time.Time) {
 	if job.State != record.Running {
-		t.progress.ended(job.Ref().String(), job.Mapper, job.Epoch, now)
+		ob.progress.ended(job.Ref().String(), job.Mapper, job.Epoch, now)
 		return
 	}
-	t.progress.running(job.Ref().String(), job.Mapper, job.Epoch, now, now)
+	ob.progress.running(job.Ref().String(), job.Mapper, job.Epoch, now, now)
 }
 
 // Looked notes what a look at a running job has found: some of its open ranges. The newest of these
 // has appeared with the commit of a page, so no page may have been committed for longer than that.
-func (t *Telemetry) Looked(job *record.Job, open []*record.Range, now time.Time) {
+func (ob *Observer) Looked(job *record.Job, open []*record.Range, now time.Time) {
 	last := job.Created
 	if job.RampFrom.After(last) { // it was resumed
 		last = job.RampFrom
@@ -107,7 +107,7 @@ func (t *Telemetry) Looked(job *record.Job, open []*record.Range, now time.Time)
 			last = r.Created
 		}
 	}
-	t.progress.running(job.Ref().String(), job.Mapper, job.Epoch, last, now)
+	ob.progress.running(job.Ref().String(), job.Mapper, job.Epoch, last, now)
 }
 
 // tracePages is how many full pages a range may have, by its estimate, whose tasks are all in the

@@ -1,4 +1,4 @@
-package journal
+package observe
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ import (
 
 // newJournal returns a journal, and what takes the lines out that it has written, without their
 // times.
-func newJournal() (*Journal, func() string) {
+func newJournal() (*Observer, func() string) {
 	out := new(bytes.Buffer)
 	log := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey || a.Key == "stack" {
@@ -25,7 +25,7 @@ func newJournal() (*Journal, func() string) {
 		}
 		return a
 	}}))
-	return &Journal{Log: log, Flaws: Limited(log)}, func() string {
+	return &Observer{Log: log, Flaws: Limited(log)}, func() string {
 		defer out.Reset()
 		return strings.TrimSuffix(out.String(), "\n")
 	}

@@ -1,4 +1,4 @@
-package telemetry
+package observe
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 )
 
 // observed returns telemetry, and what reads what it has told.
-func observed(t *testing.T) (*Telemetry, *sdkmetric.ManualReader, *tracetest.SpanRecorder) {
+func observed(t *testing.T) (*Observer, *sdkmetric.ManualReader, *tracetest.SpanRecorder) {
 	t.Helper()
 	reader, spans := sdkmetric.NewManualReader(), tracetest.NewSpanRecorder()
 	tel, err := New(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)),
@@ -43,7 +43,7 @@ func told(t *testing.T, reader *sdkmetric.ManualReader) map[string]string {
 		case metricdata.Sum[int64]:
 			for _, p := range d.DataPoints {
 				name := m.Name
-				if why, ok := p.Attributes.Value(reasonKey); ok {
+				if why, ok := p.Attributes.Value(causeKey); ok {
 					name += " " + why.AsString()
 				}
 				all[name] = fmt.Sprint(p.Value)
@@ -65,33 +65,33 @@ func TestMetrics(t *testing.T) {
 	job, r := &record.Job{ID: "j", Mapper: "m"}, new(record.Range)
 	for _, c := range []struct {
 		name string
-		do   func(ctx context.Context, t *Telemetry)
+		do   func(ctx context.Context, t *Observer)
 		want map[string]string
 	}{
-		{"a process that has done nothing", func(ctx context.Context, t *Telemetry) { t.Has(ctx, "m") },
+		{"a process that has done nothing", func(ctx context.Context, t *Observer) { t.Has(ctx, "m") },
 			map[string]string{"scattermap.tasks.in_flight": "0"}},
-		{"a page", func(ctx context.Context, t *Telemetry) {
+		{"a page", func(ctx context.Context, t *Observer) {
 			t.Committed(ctx, Page{Mapper: "m", Entities: 5, Took: 2 * time.Second})
 		}, map[string]string{"scattermap.pages": "1", "scattermap.entities": "5",
 			"scattermap.page.duration": "1 of 2"}},
-		{"a page with failures, that has cut ranges off", func(ctx context.Context, t *Telemetry) {
+		{"a page with failures, that has cut ranges off", func(ctx context.Context, t *Observer) {
 			t.Committed(ctx, Page{Mapper: "m", Entities: 5, Failures: 2, Took: time.Second,
 				CutOff: map[string]int64{Late: 3, Failed: 2, AtStart: 0}})
 		}, map[string]string{"scattermap.pages": "1", "scattermap.entities": "5", "scattermap.failures": "2",
 			"scattermap.page.duration": "1 of 1", "scattermap.splits late": "3", "scattermap.splits failure": "2"}},
-		{"conflicts", func(ctx context.Context, t *Telemetry) { t.Conflicts(ctx, "m", 3) },
+		{"conflicts", func(ctx context.Context, t *Observer) { t.Conflicts(ctx, "m", 3) },
 			map[string]string{"scattermap.conflicts": "3"}},
-		{"a task that has waited", func(ctx context.Context, t *Telemetry) {
+		{"a task that has waited", func(ctx context.Context, t *Observer) {
 			t.Range(ctx, job, r, tasks.Delivery{ScheduleTime: now.Add(-5 * time.Second)}, now)()
 		}, map[string]string{"scattermap.tasks.in_flight": "0", "scattermap.queue.wait": "1 of 5"}},
-		{"a task that came early", func(ctx context.Context, t *Telemetry) {
+		{"a task that came early", func(ctx context.Context, t *Observer) {
 			t.Range(ctx, job, r, tasks.Delivery{ScheduleTime: now.Add(5 * time.Second)}, now)
 		}, map[string]string{"scattermap.tasks.in_flight": "1", "scattermap.queue.wait": "1 of 0"}},
-		{"a task that comes again", func(ctx context.Context, t *Telemetry) {
+		{"a task that comes again", func(ctx context.Context, t *Observer) {
 			t.Range(ctx, job, r, tasks.Delivery{ScheduleTime: now, RetryCount: 2}, now)
 		}, map[string]string{"scattermap.tasks.in_flight": "1", "scattermap.retries": "1"}},
-		{"a job that runs", func(_ context.Context, t *Telemetry) {
-			t.Turned(&record.Job{ID: "j", Mapper: "m", State: record.Running}, time.Now())
+		{"a job that runs", func(_ context.Context, t *Observer) {
+			t.turned(&record.Job{ID: "j", Mapper: "m", State: record.Running}, time.Now())
 		}, map[string]string{"scattermap.job.idle": "there"}},
 	} {
 		tel, reader, _ := observed(t)

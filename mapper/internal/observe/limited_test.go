@@ -1,4 +1,4 @@
-package journal
+package observe
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ func TestLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		log := slog.New(slog.NewTextHandler(&out, nil))
-		jn := &Journal{Log: log, Flaws: Limited(log)}
+		jn := &Observer{Log: log, Flaws: Limited(log)}
 		lines := func() []string {
 			defer out.Reset()
 			return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")

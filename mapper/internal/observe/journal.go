@@ -1,4 +1,4 @@
-package journal
+package observe
 
 import (
 	"context"
@@ -9,18 +9,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/record"
-	"github.com/scattermap/scattermap/mapper/internal/store"
 )
-
-// A Journal says what becomes of the jobs of a process.
-type Journal struct {
-	Store store.Store
-	Log   *slog.Logger                  // for changes of state
-	Flaws *slog.Logger                  // for what goes wrong on the way: made by Limited
-	Hook  func(context.Context, Change) // nil: there is none
-
-	undelivered lines
-}
 
 // A Change is one change of a job's state.
 type Change struct {
@@ -44,24 +33,25 @@ const (
 
 // Changed says that a job is in another state. That is committed: nothing here fails, or takes
 // long.
-func (jn *Journal) Changed(ctx context.Context, from record.JobState, job *record.Job, cause string) {
+func (ob *Observer) Changed(ctx context.Context, from record.JobState, job *record.Job, cause string) {
+	ob.turned(job, time.Now())
 	ctx = context.WithoutCancel(ctx)
 	c := Change{Job: job, From: from, Cause: cause, By: By(ctx), Why: Why(ctx), Time: time.Now()}
-	jn.count(ctx, &c)
-	jn.flush(ctx, c.Time.Add(window))
-	if handler := jn.Log.Handler(); handler.Enabled(ctx, level(job)) {
+	ob.count(ctx, &c)
+	ob.flush(ctx, c.Time.Add(window))
+	if handler := ob.Log.Handler(); handler.Enabled(ctx, level(job)) {
 		// of the change: who counts first, writes first
 		line := slog.NewRecord(c.Time, level(job), "job "+string(job.State), 0)
 		line.AddAttrs(attrs(c)...)
 		_ = handler.Handle(ctx, line) // as slog's own methods do
 	}
-	if jn.Hook != nil {
-		jn.call(ctx, c)
+	if ob.Hook != nil {
+		ob.call(ctx, c)
 	}
 }
 
 // count adds up what the job has done so far: as a status does. A new one has done nothing.
-func (jn *Journal) count(ctx context.Context, c *Change) {
+func (ob *Observer) count(ctx context.Context, c *Change) {
 	if c.From == "" {
 		c.Counted = true
 		return
@@ -72,7 +62,7 @@ func (jn *Journal) count(ctx context.Context, c *Change) {
 	if len(c.Job.Totals) > 0 {
 		c.Totals, err = c.Job.RecordedTotals()
 	} else {
-		c.Totals, c.Estimated, err = jn.Store.SampleTotals(ctx, c.Job)
+		c.Totals, c.Estimated, err = ob.Store.SampleTotals(ctx, c.Job)
 	}
 	c.Counted = err == nil
 }
@@ -115,18 +105,18 @@ func attrs(c Change) []slog.Attr {
 
 // call calls the hook, and waits for it as long as it may take. It runs in a goroutine of its own,
 // so that it harms nobody who waits for it.
-func (jn *Journal) call(ctx context.Context, c Change) {
+func (ob *Observer) call(ctx context.Context, c Change) {
 	ctx, cancel := context.WithTimeout(ctx, hookTime)
 	returned := make(chan struct{})
 	go func() {
 		defer close(returned)
 		defer func() {
 			if r := recover(); r != nil { // its text may be of an entity
-				jn.Flaws.LogAttrs(ctx, slog.LevelWarn, "EngineOptions.OnStateChange has panicked",
+				ob.Flaws.LogAttrs(ctx, slog.LevelWarn, "EngineOptions.OnStateChange has panicked",
 					slog.String("panic", fmt.Sprintf("%T", r)), slog.String("stack", string(debug.Stack())))
 			}
 		}()
-		jn.Hook(ctx, c)
+		ob.Hook(ctx, c)
 	}()
 	select {
 	case <-returned:
@@ -134,7 +124,7 @@ func (jn *Journal) call(ctx context.Context, c Change) {
 		select {
 		case <-returned:
 		default:
-			jn.Flaws.LogAttrs(ctx, slog.LevelWarn, "EngineOptions.OnStateChange has not returned, and is left behind",
+			ob.Flaws.LogAttrs(ctx, slog.LevelWarn, "EngineOptions.OnStateChange has not returned, and is left behind",
 				slog.Duration("after", hookTime))
 		}
 	}
@@ -145,41 +135,43 @@ func (jn *Journal) call(ctx context.Context, c Change) {
 // as failures, and of which kinds their errors are. Their keys and errors are in the records. The
 // lines of entities that are tried again by themselves are limited apart: there may be many for
 // each page.
-func (jn *Journal) Failing(ctx context.Context, job *record.Job, r *record.Range, again, recorded int64, kinds string) {
+func (ob *Observer) Failing(
+	ctx context.Context, job *record.Job, r *record.Range, again, recorded int64, kinds string,
+) {
 	message := "entities failed"
 	if r.Alone {
 		message = "an entity failed again"
 	}
-	jn.Flaws.LogAttrs(ctx, slog.LevelWarn, message, slog.String("job", job.ID), slog.String("mapper", job.Mapper),
+	ob.Flaws.LogAttrs(ctx, slog.LevelWarn, message, slog.String("job", job.ID), slog.String("mapper", job.Mapper),
 		slog.String("range", r.ID),
 		slog.Int64("tried_again", again), slog.Int64("recorded", recorded), slog.String("kinds", kinds))
 }
 
 // Undelivered says what the queue says of a job's tasks, once a minute for each job.
-func (jn *Journal) Undelivered(ctx context.Context, job *record.Job, complaint string) {
-	if _, ok := jn.undelivered.admit(job.ID, time.Now(), 1); ok {
-		jn.Log.LogAttrs(ctx, slog.LevelWarn, "tasks are not delivered", slog.String("job", job.ID),
+func (ob *Observer) Undelivered(ctx context.Context, job *record.Job, complaint string) {
+	if _, ok := ob.undelivered.admit(job.ID, time.Now(), 1); ok {
+		ob.Log.LogAttrs(ctx, slog.LevelWarn, "tasks are not delivered", slog.String("job", job.ID),
 			slog.String("mapper", job.Mapper), slog.String("cause", complaint))
 	}
 }
 
 // Flush says how many lines were left out, where no line that followed has said so within the
 // minute.
-func (jn *Journal) Flush(ctx context.Context) { jn.flush(ctx, time.Now()) }
+func (ob *Observer) Flush(ctx context.Context) { ob.flush(ctx, time.Now()) }
 
 // flush is Flush as of a time.
-func (jn *Journal) flush(ctx context.Context, now time.Time) {
-	if h, ok := jn.Flaws.Handler().(limiter); ok {
+func (ob *Observer) flush(ctx context.Context, now time.Time) {
+	if h, ok := ob.Flaws.Handler().(limiter); ok {
 		for message, n := range h.lines.owed(now) {
-			jn.Log.LogAttrs(ctx, slog.LevelWarn, "lines were left out", slog.String("message", message),
+			ob.Log.LogAttrs(ctx, slog.LevelWarn, "lines were left out", slog.String("message", message),
 				slog.Int("left_out", n))
 		}
 	}
 }
 
 // Noted says that a job was changed, and is in the same state.
-func (jn *Journal) Noted(ctx context.Context, job *record.Job, cause string) {
-	jn.Log.LogAttrs(ctx, slog.LevelInfo, "job changed",
+func (ob *Observer) Noted(ctx context.Context, job *record.Job, cause string) {
+	ob.Log.LogAttrs(ctx, slog.LevelInfo, "job changed",
 		attrs(Change{Job: job, From: job.State, Cause: cause, By: By(ctx), Why: Why(ctx), Time: time.Now()})...)
 }
 

@@ -1,4 +1,4 @@
-package journal
+package observe
 
 import (
 	"context"
@@ -17,7 +17,7 @@ const (
 
 // Limited returns a logger that writes at most ten warnings or errors with one message in a minute.
 // The next line with the message says how many were left out before it, and so does
-// [Journal.Flush]. Lines of lower levels are not counted.
+// [Observer.Flush]. Lines of lower levels are not counted.
 func Limited(log *slog.Logger) *slog.Logger {
 	return slog.New(limiter{log.Handler(), new(lines)})
 }
