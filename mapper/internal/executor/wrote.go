@@ -6,7 +6,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/page"
-	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
 // wrote returns what the commit of a page writes, for an undo.
@@ -18,10 +18,10 @@ func wrote(o *page.Outcome) []byte {
 			fresh = append(fresh, key)
 		}
 	}
-	w := record.Wrote{
-		Own: record.KeysOf(o.Own, len(o.Own) == o.Reached), Written: int64(len(o.Own)),
-		Gone:  record.KeysOf(o.Gone, len(o.Gone) == len(o.Own)),
-		Fresh: record.KeysOf(fresh, len(fresh) == len(o.Own)), Settled: settled, Others: o.Others,
+	w := undolog.Wrote{
+		Own: undolog.KeysOf(o.Own, len(o.Own) == o.Reached), Written: int64(len(o.Own)),
+		Gone:  undolog.KeysOf(o.Gone, len(o.Gone) == len(o.Own)),
+		Fresh: undolog.KeysOf(fresh, len(fresh) == len(o.Own)), Settled: settled, Others: o.Others,
 	}
 	return w.Encode()
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
+	"github.com/scattermap/scattermap/mapper/internal/undolog"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
@@ -305,7 +306,7 @@ func Restoring(key *datastore.Key, image *pb.Entity, version int64) *datastore.M
 
 // Leave notes that an undo leaves an entity as it is.
 func (a *Attempt) Leave(key *datastore.Key, why string) {
-	a.effect.Left = append(a.effect.Left, record.Left{Key: key, Why: why})
+	a.effect.Left = append(a.effect.Left, undolog.Left{Key: key, Why: why})
 }
 
 // Save saves the entity itself: only the changed properties if masks can name them, and all of it

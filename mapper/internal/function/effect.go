@@ -10,6 +10,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
+	"github.com/scattermap/scattermap/mapper/internal/undolog"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
@@ -21,7 +22,7 @@ type Effect struct {
 	Collected []any  // for the function over the page
 	Seen      []Seen // other entities that it has read
 
-	Left    []record.Left           // as it is, by an undo
+	Left    []undolog.Left          // as it is, by an undo
 	Example func() []record.Example // of what a rehearsal would do; nil: nothing
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
+	"github.com/scattermap/scattermap/mapper/internal/undolog"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
@@ -42,7 +43,7 @@ type sum struct {
 	Gone        []*datastore.Key // of Own: those that are deleted
 	// when those of Own had been written, in microseconds after 1970, as they were read; 0: unknown
 	OwnAt    []int64
-	Left     []record.Left
+	Left     []undolog.Left
 	Examples []record.Example // of what a rehearsal would do
 
 	written  map[string]bool // entities that others put or deleted

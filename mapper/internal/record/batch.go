@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
 // BatchKind is the kind of the records of batches.
@@ -19,7 +21,7 @@ type Batch struct {
 	Job         string    `datastore:"job,noindex"` // the undo,
 	Incarnation string    `datastore:"incarnation,noindex"`
 	Page        string    `datastore:"page,noindex"`  // the range that it undoes, of the job that it undoes,
-	Wrote       []byte    `datastore:"wrote,noindex"` // and of that the entities, see [Wrote]
+	Wrote       []byte    `datastore:"wrote,noindex"` // and of that the entities, see [undolog.Wrote]
 	Restored    int64     `datastore:"restored,omitempty,noindex"`
 	Removed     int64     `datastore:"removed,omitempty,noindex"`
 	Expires     time.Time `datastore:"expires,omitempty"` // for a time-to-live policy, see mapper.Job.CleanUp
@@ -27,7 +29,7 @@ type Batch struct {
 
 // MaxBatchKeys is how many bytes of keys a batch may have, so that its record has room for all of
 // them.
-const MaxBatchKeys = maxKeys / 2
+const MaxBatchKeys = undolog.MaxKeys / 2
 
 // NewBatch returns the record of a batch that a job has on a page, and its key.
 func NewBatch(job Ref, page string, keys []*datastore.Key, restored, removed int64) (*datastore.Key, *Batch) {
@@ -35,7 +37,7 @@ func NewBatch(job Ref, page string, keys []*datastore.Key, restored, removed int
 	for _, key := range keys {
 		h.Write([]byte(key.Encode() + "\n"))
 	}
-	w := Wrote{Others: keys}
+	w := undolog.Wrote{Others: keys}
 	b := &Batch{Job: job.ID, Incarnation: job.Incarnation, Page: page, Wrote: w.Encode(), Restored: restored,
 		Removed: removed}
 	return BatchKey(job, page+"."+hex.EncodeToString(h.Sum(nil)[:16])), b

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
 // An Example is what a rehearsal would do to an entity.
@@ -35,7 +37,7 @@ func Exemplify(r *Range, all []Example) {
 	if err != nil {
 		panic("record: texts do not encode: " + err.Error())
 	}
-	if len(text) <= maxKeys {
+	if len(text) <= undolog.MaxKeys {
 		r.Examples, r.ExamplesOf = text, r.Job
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/split"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
+	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
 // An Outcome is the result of a page. [Range.Commit] makes the range's record of it, and the
@@ -29,14 +30,14 @@ type Outcome struct {
 	Each       time.Duration   // the function's time for an entity
 
 	Processed, Written int64
-	Conflicts          int64         // runs of the function on what others had changed
-	Ran                time.Duration // of the function
-	Full               bool          // by count, bytes or time
-	Counters           []byte        // JSON
-	Unsharded          int64         // see Range
-	Wrote              []byte        // see [Wrote]
-	Left               []Left        // of an undo
-	Examples           []Example     // of a rehearsal
+	Conflicts          int64          // runs of the function on what others had changed
+	Ran                time.Duration  // of the function
+	Full               bool           // by count, bytes or time
+	Counters           []byte         // JSON
+	Unsharded          int64          // see Range
+	Wrote              []byte         // see [undolog.Wrote]
+	Left               []undolog.Left // of an undo
+	Examples           []Example      // of a rehearsal
 }
 
 // A Failure is an entity that could not be processed.
@@ -95,6 +96,13 @@ func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, e
 	Exemplify(r, o.Examples)
 	r.Finish(now)
 	return children, f, nil
+}
+
+// Leave notes what the page of an undo has left.
+func Leave(r *Range, all []undolog.Left) {
+	if len(all) > 0 {
+		r.LeftOf, r.Left = r.Job, undolog.EncodeLeft(all)
+	}
 }
 
 // last returns the last processed entity or, if there is none, the first one of the page; nil: the

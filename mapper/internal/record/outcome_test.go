@@ -10,6 +10,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/split"
+	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
 // ids are positions by their IDs.
@@ -253,5 +254,16 @@ func TestCommitIsWhole(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestLeave marks the record of a page only if it has left something.
+func TestLeave(t *testing.T) {
+	r := &Range{Job: "j"}
+	if Leave(r, nil); r.Left != nil || r.LeftOf != "" {
+		t.Errorf("of nothing: %+v", r)
+	}
+	if Leave(r, []undolog.Left{{Why: "it was changed"}}); len(r.Left) == 0 || r.LeftOf != "j" {
+		t.Errorf("of something: %+v", r)
 	}
 }

@@ -96,7 +96,7 @@ type Range struct {
 	// of the root: entities without the property that the job is sharded by; negative: unknown
 	Unsharded int64  `datastore:"unsharded,omitempty,noindex"`
 	Counters  []byte `datastore:"counters,omitempty,noindex"` // JSON
-	Wrote     []byte `datastore:"wrote,omitempty,noindex"`    // by its page, see [Wrote]
+	Wrote     []byte `datastore:"wrote,omitempty,noindex"`    // by its page, see [undolog.Wrote]
 	Left      []byte `datastore:"left,omitempty,noindex"`     // by the page of an undo, see [Leave]
 	LeftOf    string `datastore:"left_of,omitempty"`          // the job's ID, if it has left something
 	// JSON: of what the page of a rehearsal would do

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
 // TestSubjectInRecord checks where something of a subject is found: in keys, texts, encoded keys,
@@ -19,11 +21,11 @@ func TestSubjectInRecord(t *testing.T) {
 		many[i] = datastore.IDKey("Account", int64(1+i), nil)
 	}
 	wrote := func(key *datastore.Key) []byte {
-		return (&Wrote{Others: append([]*datastore.Key{key}, many...)}).Encode()
+		return (&undolog.Wrote{Others: append([]*datastore.Key{key}, many...)}).Encode()
 	}
 	left := func(key *datastore.Key) []byte {
 		r := &Range{Job: "j"}
-		Leave(r, []Left{{Key: key, Why: "it was changed after the page wrote it"}})
+		Leave(r, []undolog.Left{{Key: key, Why: "it was changed after the page wrote it"}})
 		return r.Left
 	}
 	words, namespace := Subject{Words: []string{"alice@example.com"}}, Subject{Namespace: "acme"}
@@ -75,7 +77,7 @@ func TestSubjectValues(t *testing.T) {
 			{Name: "value", Value: v}}}
 	}
 	left := &Range{Job: "j"}
-	Leave(left, []Left{{Key: datastore.NameKey("Order", "x", id), Why: "it was changed"}})
+	Leave(left, []undolog.Left{{Key: datastore.NameKey("Order", "x", id), Why: "it was changed"}})
 	for _, test := range []struct {
 		name           string
 		s              Subject

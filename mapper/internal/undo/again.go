@@ -9,6 +9,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/undolog"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
@@ -85,7 +86,7 @@ func pagesOf(ctx context.Context, u undoer, of *record.Range) (pages []closer, e
 		return nil, err
 	}
 	for _, r := range all {
-		w, err := record.DecodeWrote(r.Wrote)
+		w, err := undolog.Decode(r.Wrote)
 		if err != nil {
 			return nil, fault.Permanent(err)
 		}

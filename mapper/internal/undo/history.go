@@ -17,6 +17,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
+	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
 // Several pages of a job may write one entity. What was there just before the last of them is then
@@ -108,7 +109,7 @@ type closers struct {
 type closer struct {
 	*record.Range
 	at    time.Time // of its last change
-	wrote *record.Wrote
+	wrote *undolog.Wrote
 }
 
 // load reads the record of the job.
@@ -262,7 +263,7 @@ func (u past) closedAt(ctx context.Context, at time.Time) (all []closer, why str
 		if err != nil {
 			return nil, "", err
 		}
-		w, err := record.DecodeWrote(r.Wrote)
+		w, err := undolog.Decode(r.Wrote)
 		if err != nil {
 			return nil, "", fault.Permanent(err)
 		}

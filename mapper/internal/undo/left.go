@@ -7,6 +7,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
+	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
 // leftPage is how many pages of an undo are read at once, each of which has up to 80 KiB of what
@@ -16,7 +17,7 @@ const leftPage = 10
 // Left returns some of what an undo has left as it is, and where to go on.
 func Left(
 	ctx context.Context, st store.Store, ref record.Ref, cursor string,
-) (left []record.Left, next string, err error) {
+) (left []undolog.Left, next string, err error) {
 	job, err := st.LoadJob(ctx, ref)
 	switch {
 	case err != nil:
@@ -28,12 +29,12 @@ func Left(
 	}
 	ranges, next, err := st.Page(ctx, job.Ref(), "left_of", cursor, leftPage)
 	for i := 0; err == nil && i < len(ranges); i++ {
-		var all []record.Left
+		var all []undolog.Left
 		var lost int64
-		all, lost, err = record.AllLeft(ranges[i])
+		all, lost, err = undolog.DecodeLeft(ranges[i].Left)
 		if left = append(left, all...); lost > 0 {
 			left = append(left,
-				record.Left{Why: fmt.Sprintf("there are %d more, which the job's records have no room for", lost)})
+				undolog.Left{Why: fmt.Sprintf("there are %d more, which the job's records have no room for", lost)})
 		}
 	}
 	return left, next, err

@@ -10,6 +10,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
 // minute returns the last whole minute at which nothing of it was there: behind an hour the
@@ -72,7 +73,7 @@ func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c
 
 // known returns the keys of the entities that are as they were a whole minute before the page. It
 // lists the rest as left.
-func known(o *outcome, w *record.Wrote, own owned, minute time.Time) (keys []*datastore.Key) {
+func known(o *outcome, w *undolog.Wrote, own owned, minute time.Time) (keys []*datastore.Key) {
 	sure, unfound := own.sure(w), own.unfound(w)
 	switch {
 	case sure && unfound > 0:

@@ -16,6 +16,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
+	"github.com/scattermap/scattermap/mapper/internal/undolog"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
@@ -40,13 +41,13 @@ type outcome struct {
 	batches           map[string]bool // by their names: they are counted
 	done              map[string]bool // what is in them, by key
 
-	left []record.Left
+	left []undolog.Left
 	kept int64 // as many entities are left
 }
 
 // leave notes that n entities stay as they are.
 func (o *outcome) leave(key *datastore.Key, n int64, why string) {
-	o.left = append(o.left, record.Left{Key: key, Why: why})
+	o.left = append(o.left, undolog.Left{Key: key, Why: why})
 	o.kept += n
 }
 
@@ -188,7 +189,7 @@ func (u undoer) readBatches(ctx context.Context, o *outcome) error {
 	}
 	q := store.Batches(o.job.Ref, o.page, o.page+"g") // the name goes on with a dot
 	return store.EachBatch(ctx, store.New(u.client), q, func(key *datastore.Key, b *record.Batch) error {
-		w, err := record.DecodeWrote(b.Wrote)
+		w, err := undolog.Decode(b.Wrote)
 		if err != nil {
 			return fault.Permanent(err)
 		}
@@ -212,7 +213,7 @@ func (u undoer) batchesOf(ctx context.Context, r *record.Range) (all []commit, e
 	ctx, results := wire.Reading(ctx)
 	err = store.EachBatch(ctx, store.New(u.client), store.Batches(u.undone(), from, to),
 		func(key *datastore.Key, b *record.Batch) error {
-			w, err := record.DecodeWrote(b.Wrote)
+			w, err := undolog.Decode(b.Wrote)
 			stored := results.Of(key)
 			switch {
 			case err != nil:

@@ -12,6 +12,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
 // An owned is what the query finds of a page, at a time, that its commit may have written.
@@ -49,13 +50,13 @@ func ownOf(ctx context.Context, u undoer, r *record.Range, c commit, at time.Tim
 }
 
 // sure reports whether the page has written each of the keys.
-func (own owned) sure(w *record.Wrote) bool { return own.same || !w.Own.All }
+func (own owned) sure(w *undolog.Wrote) bool { return own.same || !w.Own.All }
 
 // unfound returns how many entities of its own a page has written, at least, that are not among
 // those found. If it has written all of its entities, and others are found, which of them are its
 // own is not known. Versions do not tell: a write that changes nothing leaves an entity its
 // version.
-func (own owned) unfound(w *record.Wrote) int64 {
+func (own owned) unfound(w *undolog.Wrote) int64 {
 	switch {
 	case own.sure(w):
 		return max(0, w.Written-int64(len(own.keys)))

@@ -21,6 +21,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/undolog"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
@@ -178,7 +179,7 @@ func (u undoer) commits(ctx context.Context, o *outcome, r *record.Range, stored
 		return err
 	}
 	if r.State == record.Done && r.Failed == "" { // otherwise nothing was written
-		w, err := record.DecodeWrote(r.Wrote)
+		w, err := undolog.Decode(r.Wrote)
 		switch {
 		case err != nil:
 			return fault.Permanent(err)
@@ -205,7 +206,7 @@ type commit struct {
 	version int64
 	at      time.Time
 	record  *datastore.Key // which it has written along
-	wrote   *record.Wrote
+	wrote   *undolog.Wrote
 }
 
 // before returns the last time at which nothing of it was there.

@@ -20,6 +20,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
 type thing struct{ N int64 }
@@ -112,7 +113,7 @@ func (w *world) somebody(to map[int64]int64) {
 func (w *world) page(n int, to map[int64]int64) {
 	w.Helper()
 	r := w.ranges[n]
-	wrote := record.Wrote{Settled: time.Now().Add(-2 * time.Minute)}
+	wrote := undolog.Wrote{Settled: time.Now().Add(-2 * time.Minute)}
 	var found []*keyspace.Position
 	all, err := w.client.GetAll(w.Context(), datastore.NewQuery("K").KeysOnly(), nil)
 	if err != nil {
@@ -135,7 +136,8 @@ func (w *world) page(n int, to map[int64]int64) {
 			own = append(own, key)
 		}
 	}
-	wrote.Own, wrote.Gone = record.KeysOf(own, len(own) == len(found)), record.KeysOf(deleted, len(deleted) == len(own))
+	wrote.Own, wrote.Gone = undolog.KeysOf(own, len(own) == len(found)),
+		undolog.KeysOf(deleted, len(deleted) == len(own))
 	wrote.Written = int64(len(own))
 	r.State, r.Open, r.Wrote, r.Entities, r.Keys = record.Done, "", wrote.Encode(), int64(len(found)),
 		record.KeysDigest(found)
@@ -322,12 +324,12 @@ func TestOther(t *testing.T) {
 	}{
 		{"an older build has not recorded it", func(r *record.Range) { r.Wrote = nil }, "", errOld},
 		{"it has failed: nothing was written", func(r *record.Range) { r.Failed = "j" }, "", nil},
-		{"there was no room for all", func(r *record.Range) { r.Wrote = (&record.Wrote{Lost: 3}).Encode() },
+		{"there was no room for all", func(r *record.Range) { r.Wrote = (&undolog.Wrote{Lost: 3}).Encode() },
 			"0 stays: the page has put or deleted 3 other entities that its record had no room for", nil},
 	} {
 		inWorld(t, 1, []int64{1}, func(w *world) {
 			r := w.ranges[0]
-			r.State, r.Open, r.Wrote = record.Done, "", (&record.Wrote{}).Encode()
+			r.State, r.Open, r.Wrote = record.Done, "", (&undolog.Wrote{}).Encode()
 			c.change(r)
 			w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(r.Update()); return err })
 			e, err := w.function()(w.Context(), function.Job{Ref: w.undo.Ref()}, r.Key(), nil)

@@ -1,4 +1,4 @@
-package record
+package undolog
 
 import (
 	"crypto/sha256"
@@ -68,9 +68,9 @@ type Left struct {
 	Why string
 }
 
-// maxKeys is how many bytes of keys, compressed, a record has room for. A clean-up writes fifty
+// MaxKeys is how many bytes of keys, compressed, a record has room for. A clean-up writes fifty
 // records at once.
-const maxKeys = 80 << 10
+const MaxKeys = 80 << 10
 
 // hashBytes is how many bytes tell the keys of a page's entities apart: one that was not written
 // passes for one that was, once in four billion.
@@ -104,8 +104,8 @@ func (w *Wrote) Encode() []byte {
 	})
 }
 
-// DecodeWrote returns what Encode has stored; nil for nothing, which an older build has done.
-func DecodeWrote(stored []byte) (*Wrote, error) {
+// Decode returns what Encode has stored; nil for nothing, which an older build has done.
+func Decode(stored []byte) (*Wrote, error) {
 	if len(stored) == 0 {
 		return nil, nil
 	}
@@ -131,16 +131,14 @@ type storedLeaf struct {
 	Why string   `json:"why"`
 }
 
-// Leave notes what the page of an undo has left.
-func Leave(r *Range, all []Left) {
-	if len(all) == 0 {
-		return
-	}
+// EncodeLeft returns what is stored of what the page of an undo has left: without some of it, if
+// there is no room for all.
+func EncodeLeft(all []Left) []byte {
 	var s storedLeft
 	for _, l := range all {
 		s.All = append(s.All, storedLeaf{path(l.Key), l.Why})
 	}
-	r.LeftOf, r.Left = r.Job, compressed(&s, func(half bool) int {
+	return compressed(&s, func(half bool) int {
 		n := len(s.All)
 		if half {
 			s.All, s.Lost = s.All[:n/2], s.Lost+int64(n-n/2)
@@ -149,10 +147,10 @@ func Leave(r *Range, all []Left) {
 	})
 }
 
-// AllLeft returns what the page of an undo has left, and how much more there was no room for.
-func AllLeft(r *Range) (all []Left, lost int64, err error) {
+// DecodeLeft returns what EncodeLeft has stored, and how much more there was no room for.
+func DecodeLeft(stored []byte) (all []Left, lost int64, err error) {
 	var s storedLeft
-	if err := decode(r.Left, &s); err != nil {
+	if err := decode(stored, &s); err != nil {
 		return nil, 0, fmt.Errorf("what a page has left: %w", err)
 	}
 	for _, leaf := range s.All {
@@ -173,13 +171,13 @@ func compressed(v any, halve func(half bool) int) []byte {
 	for {
 		text, err := json.Marshal(v)
 		if err != nil {
-			panic("record: a struct of strings and numbers does not encode: " + err.Error())
+			panic("undolog: a struct of strings and numbers does not encode: " + err.Error())
 		}
 		b := text
 		if len(text) > 256 { // below it gains nothing
 			b = tally.Compress(text)
 		}
-		if len(b) <= maxKeys || halve(false) == 0 {
+		if len(b) <= MaxKeys || halve(false) == 0 {
 			return b
 		}
 		halve(true)

@@ -1,0 +1,115 @@
+package undolog
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+)
+
+// keysOfAllSorts are keys with IDs, names, parents and namespaces.
+func keysOfAllSorts() []*datastore.Key {
+	parent := datastore.NameKey("P", "i7", nil)
+	spaced := datastore.NameKey("K", "n", nil)
+	spaced.Namespace = "tenant"
+	return []*datastore.Key{
+		datastore.IDKey("K", 7, nil), datastore.NameKey("K", "x", nil), datastore.NameKey("K", "i", parent), spaced,
+		datastore.IDKey("K", -1, parent),
+	}
+}
+
+// TestWroteAgain stores what a page has written, and reads it again.
+func TestWroteAgain(t *testing.T) {
+	all := keysOfAllSorts()
+	w := &Wrote{
+		Own: KeysOf(all, true), Written: 5, Gone: KeysOf(all[:2], false), Fresh: KeysOf(all[1:3], false),
+		Settled: time.UnixMicro(1e15), Others: all, Lost: 3,
+	}
+	got, err := Decode(w.Encode())
+	if err != nil || !reflect.DeepEqual(got, w) {
+		t.Errorf("%+v, %v, want %+v", got, err, w)
+	}
+	if !got.Own.Has(all[0]) || got.Gone.Has(all[2]) || !got.Gone.Has(all[1]) ||
+		got.Fresh.Has(all[0]) || !got.Fresh.Has(all[2]) {
+		t.Errorf("other keys: %+v", got)
+	}
+	if none := KeysOf(nil, true); none.Any() || !KeysOf(all[:1], false).Any() || !got.Own.Any() {
+		t.Errorf("%+v", none)
+	}
+	if got, err := Decode(nil); got != nil || err != nil {
+		t.Errorf("of nothing: %+v, %v", got, err)
+	}
+}
+
+// long returns so many keys, whose names can't be compressed.
+func long(n int) (all []*datastore.Key) {
+	rng := rand.New(rand.NewPCG(1, 0))
+	for range n {
+		var name strings.Builder
+		for range 60 {
+			fmt.Fprintf(&name, "%x", rng.Uint32())
+		}
+		all = append(all, datastore.NameKey("K", name.String(), nil))
+	}
+	return all
+}
+
+// TestNoRoom counts the keys that a record has no room for, and keeps the others.
+func TestNoRoom(t *testing.T) {
+	all := long(2000)
+	w := &Wrote{Others: all, Lost: 1}
+	stored := w.Encode()
+	got, err := Decode(stored)
+	if err != nil || len(stored) > MaxKeys || len(got.Others) == 0 || len(got.Others)+int(got.Lost) != len(all)+1 {
+		t.Fatalf("%d bytes, %d others and %d lost, %v", len(stored), len(got.Others), got.Lost, err)
+	}
+	left := make([]Left, len(all))
+	for i, key := range all {
+		left[i] = Left{Key: key, Why: "it was changed since"}
+	}
+	stored = EncodeLeft(left)
+	some, lost, err := DecodeLeft(stored)
+	if err != nil || len(stored) > MaxKeys || len(some) == 0 || len(some)+int(lost) != len(all) {
+		t.Fatalf("%d bytes, %d left and %d lost, %v", len(stored), len(some), lost, err)
+	}
+	if !some[0].Key.Equal(all[0]) || some[0].Why != left[0].Why {
+		t.Errorf("%+v, want %+v", some[0], left[0])
+	}
+}
+
+// TestLeftAgain stores what an undo has left, and reads it again: an entity, and a reason without
+// one.
+func TestLeftAgain(t *testing.T) {
+	want := []Left{{keysOfAllSorts()[3], "it was deleted since"}, {nil, "there was no room"}}
+	if got, lost, err := DecodeLeft(EncodeLeft(want)); err != nil || lost != 0 || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %d, %v, want %+v", got, lost, err, want)
+	}
+}
+
+// TestDamagedKeys refuses stored keys that are none, wherever they are.
+func TestDamagedKeys(t *testing.T) {
+	for _, path := range []string{
+		`["", "K"]`, `["", "K", "n"]`, `["", "K", "i"]`, `["", "K", ""]`, `["", "K", "x7"]`, `["", "K", "i7x"]`,
+		`["", "K", "n1", "L"]`,
+		`["", "K", "i99999999999999999999"]`, `["", "K", "n1", "L", "7"]`,
+	} {
+		if got, err := Decode([]byte(`{"others": [` + path + `]}`)); err == nil {
+			t.Errorf("%s: %v", path, got.Others)
+		}
+		if got, _, err := DecodeLeft([]byte(`{"all": [{"key": ` + path + `, "why": "w"}]}`)); err == nil {
+			t.Errorf("%s: %v", path, got)
+		}
+	}
+	for _, text := range []string{`{"all": 7}`, `{`, "\x1f\x8b"} {
+		if got, _, err := DecodeLeft([]byte(text)); err == nil {
+			t.Errorf("%q: %v", text, got)
+		}
+		if got, err := Decode([]byte(strings.Replace(text, "all", "others", 1))); err == nil {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}
