@@ -18,6 +18,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // A Query says which entities a job is over: mapper.Query has the meaning of its fields. It is
@@ -372,3 +373,22 @@ func (q Query) Keeps(before *pb.Entity, changed []string, after *pb.Entity) erro
 
 // errSharded says that an entity does not go with the property that the job is sharded by.
 var errSharded = errors.New("the property that the job is sharded by has to have one value, which does not change")
+
+// ErrNewer says that a newer build has started a job, which has what this one does not know.
+var ErrNewer = errors.New("a newer version has started the job, and this one does not know all of it. Deploy that, " +
+	"or abort the job")
+
+// Of returns the query of a job. It is [ErrNewer] if this build does not know all of the query, or
+// something that the job needs: it would process other entities, or do it otherwise. A change that
+// adds such a setting has it in [record.Job.Needs] of the jobs that use it.
+func Of(j *record.Job) (Query, error) {
+	var q Query
+	if len(j.Needs) > 0 {
+		return q, fmt.Errorf("job %s: %w: it needs %s", j.ID, ErrNewer, strings.Join(j.Needs, ", "))
+	}
+	if err := decode(&q, j.Query, true); err != nil {
+		return q, fmt.Errorf("job %s: %w: query: %w", j.ID, ErrNewer, err)
+	}
+	q.Times = j.Times
+	return q, nil
+}
