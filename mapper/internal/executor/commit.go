@@ -26,10 +26,10 @@ const (
 
 // commitPage commits a page. If others have changed some of its entities meanwhile, it runs the
 // function on these again. Run is nil if the function was not called.
-func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Outcome, run *page.Page) (standing, error) {
+func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Results, run *page.Page) (standing, error) {
 	var follow record.Follow
 	begun, rounds := time.Now(), 0
-	s, err := d.commit(ctx, step{
+	s, err := d.apply(ctx, step{
 		with: o.Mutations, guards: o.Guards, locks: d.record.Alone,
 		put: func(r *record.Range) (children []*record.Range, err error) {
 			of, err := d.outcome(ctx, p, o)
@@ -73,7 +73,7 @@ func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Outco
 }
 
 // outcome describes the page for the record of its range, and decides where the rest is cut.
-func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Outcome) (of record.Outcome, err error) {
+func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results) (of record.Outcome, err error) {
 	if d.record.Alone {
 		for _, f := range o.Failures {
 			if !f.Last(d.job.Backoff().Attempts) {
@@ -117,7 +117,7 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Outcome)
 }
 
 // tell reports a committed page to the metrics, the journal and the counters of this process.
-func (d *delivery) tell(ctx context.Context, o *page.Outcome) {
+func (d *delivery) tell(ctx context.Context, o *page.Results) {
 	after := observe.BehindPage
 	if d.turn.late {
 		after = observe.Late
@@ -140,7 +140,7 @@ func (d *delivery) tell(ctx context.Context, o *page.Outcome) {
 func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
 // wrote returns what the commit of a page writes, for an undo.
-func wrote(o *page.Outcome) []byte {
+func wrote(o *page.Results) []byte {
 	settled := time.Now().Add(-settledFor)
 	var fresh []*datastore.Key
 	for i, key := range o.Own {

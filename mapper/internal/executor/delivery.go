@@ -88,8 +88,24 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 	}
 	defer d.ended()
 	defer d.planner.Close()
-	checks, err := d.runAll(ctx)
-	if !checks {
+	ref := d.job.Ref()
+	known := x.cache.enter(ref)
+	left := false
+	leave := func(ended bool) (checks bool) {
+		left = true
+		checks, last := x.cache.leave(known, ended)
+		if last {
+			giveBackIdle(ctx, x, ref, known)
+		}
+		return checks
+	}
+	defer func() {
+		if !left { // it panics
+			leave(false)
+		}
+	}()
+	ended, err := d.runAll(ctx)
+	if !leave(ended) {
 		return err
 	}
 	job, loaded := x.Store.LoadJob(ctx, t.Ref()) // as it is now: the check is for other deliveries, too
@@ -99,27 +115,17 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 	return errors.Join(err, x.Complete(ctx, job, false)) // 7
 }
 
-// runAll does the range, and then the rest of it, range after range. It reports whether this
-// delivery has to check whether the job is complete: it is the last of the job's deliveries in this
-// process. The deferred call decides that, so what the other returns say of it does not count.
-func (d *delivery) runAll(ctx context.Context) (checks bool, err error) {
-	ref, ended := d.job.Ref(), false
-	job := d.x.cache.enter(ref)
-	defer func() { // also if it panics
-		var last bool
-		if checks, last = d.x.cache.leave(job, ended); last {
-			giveBackIdle(ctx, d.x, ref, job)
-		}
-	}()
+// runAll does the range, and then the rest of it, range after range. It reports whether the last
+// one has ended with nothing left: the job may be complete.
+func (d *delivery) runAll(ctx context.Context) (ended bool, err error) {
 	for first := d.record.ID; ; {
-		ended, err = d.runRange(ctx) // 2 to 5
+		ended, err := d.runRange(ctx) // 2 to 5
 		if err != nil && handOver(ctx, d, d.record.ID != first, err) {
 			return false, nil
 		}
 		if err != nil || !ended || d.turn.follow.Next == nil {
-			return false, err
+			return ended, err
 		}
-		ended = false
 		if goesOn, err := d.goOn(ctx); err != nil || !goesOn { // 6
 			return false, err
 		}

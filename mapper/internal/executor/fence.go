@@ -51,8 +51,8 @@ func mutationsOf(r *record.Range, children []*record.Range) []wire.Mutation {
 	return append(all, wire.Mutation{Mutation: r.Update()})
 }
 
-// committed takes over what was committed, with the versions of what was written last.
-func (d *delivery) committed(r *record.Range, children []*record.Range, versions *wire.Versions) {
+// adopt takes over what was committed, with the versions of what was written last.
+func (d *delivery) adopt(r *record.Range, children []*record.Range, versions *wire.Versions) {
 	d.record, r.Version = r, versions.Last(1)
 	for i, child := range children {
 		child.Version = versions.Last(1 + len(children) - i)

@@ -14,9 +14,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// load returns what the law of cutting decides by, behind what a page of a delivery has dealt with.
-// It is ok if what is left then can be given away.
-func load(ctx context.Context, d *delivery, p planner.Plan, o *page.Outcome) (l split.Load, ok bool) {
+// leftAfter returns what the law of cutting decides by, behind what a page of a delivery has dealt
+// with. It is ok if what is left then can be given away.
+func leftAfter(ctx context.Context, d *delivery, p planner.Plan, o *page.Results) (l split.Load, ok bool) {
 	if d.record.Solo || d.record.Alone || o.Reached == 0 {
 		return l, false
 	}
@@ -32,11 +32,11 @@ func load(ctx context.Context, d *delivery, p planner.Plan, o *page.Outcome) (l 
 // cut returns where the commit of a page cuts the range: as planned or, if nothing was planned, as
 // the law of cutting says. Late reports the second: this task would end late with the rest.
 func cut(
-	ctx context.Context, d *delivery, p planner.Plan, o *page.Outcome,
+	ctx context.Context, d *delivery, p planner.Plan, o *page.Results,
 ) (pieces []split.Piece, late bool, err error) {
 	if p.Pieces != nil {
 		pieces, err = p.Pieces()
-	} else if l, ok := load(ctx, d, p, o); ok {
+	} else if l, ok := leftAfter(ctx, d, p, o); ok {
 		if keep, each := l.Keep(); keep < l.Left {
 			pieces, err = d.planner.Give(ctx, p, o.Reached, keep, each)
 			late = err == nil && len(pieces) > 1
@@ -52,7 +52,7 @@ func cut(
 }
 
 // nextPage returns how many entities the pages after this one should have.
-func nextPage(d *delivery, o *page.Outcome) int64 {
+func nextPage(d *delivery, o *page.Results) int64 {
 	return o.NextPage(d.job.PageSize, time.Duration(d.job.PageTime), d.x.paces.Get(d.job.Ref()).Each())
 }
 

@@ -70,7 +70,7 @@ func oneOf(d *delivery, n int) bool {
 // of what this process has called lately and of what the job has done so far. A tolerant job has
 // them recorded after their last attempt. Entities that others change say nothing about the
 // function.
-func tolerable(ctx context.Context, d *delivery, o *page.Outcome) error {
+func tolerable(ctx context.Context, d *delivery, o *page.Results) error {
 	var failures []record.Failure
 	tolerates := d.job.Tolerant
 	for _, f := range o.Failures {

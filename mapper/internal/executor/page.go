@@ -32,12 +32,12 @@ const lawEvery = 50 * time.Millisecond
 // late with.
 func late(ctx context.Context, d *delivery, p planner.Plan) page.Late {
 	asked := time.Duration(0)
-	return func(o *page.Outcome, left int) bool {
+	return func(o *page.Results, left int) bool {
 		if o.Ran-asked < lawEvery {
 			return false
 		}
 		asked = o.Ran
-		l, ok := load(ctx, d, p, o)
+		l, ok := leftAfter(ctx, d, p, o)
 		return ok && l.EndsPage(o.Ran, int64(left))
 	}
 }
@@ -45,7 +45,7 @@ func late(ctx context.Context, d *delivery, p planner.Plan) page.Late {
 // collect runs the function over a page, if the mapper has one, on what was collected of its
 // entities. What it asks for is committed with the page; lose is to be called if that never takes
 // effect. If it fails, the page is tried again as a whole.
-func collect(ctx context.Context, d *delivery, o *page.Outcome) (lose func(), err error) {
+func collect(ctx context.Context, d *delivery, o *page.Results) (lose func(), err error) {
 	a := function.NewAttempt(d.job.Ref(), function.Update, nil)
 	lose = func() { a.Lose(context.WithoutCancel(ctx)) }
 	if d.callPage == nil || len(o.Collected) == 0 {

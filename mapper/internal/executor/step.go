@@ -33,7 +33,7 @@ type step struct {
 	locks bool
 }
 
-// commit commits a step in one call, on the condition that the range's record and what the step
+// apply commits a step in one call, on the condition that the range's record and what the step
 // guards are as they were read. The database refuses it as a whole where they are not, and does not
 // say which: so they are looked up, what others have changed is prepared again, and the rest stays
 // as it is. What the step guards and does not write has no condition in such a call: then a
@@ -41,7 +41,7 @@ type step struct {
 //
 // A commit whose answer was lost shows as any error; what the record says since counts. A range
 // that was found done, or cut by another delivery, is what the claim knows from then on.
-func (d *delivery) commit(ctx context.Context, s step) (standing, error) {
+func (d *delivery) apply(ctx context.Context, s step) (standing, error) {
 	refused := false
 	for idle, tries := 0, 0; ; {
 		if refused && s.locks { // another client that is in the way may be done then
@@ -54,7 +54,7 @@ func (d *delivery) commit(ctx context.Context, s step) (standing, error) {
 		t := try{d: d, step: s}
 		guards, err := t.send(ctx, refused && s.locks)
 		if err == nil {
-			d.committed(t.record, t.children, t.versions)
+			d.adopt(t.record, t.children, t.versions)
 			return ours, nil
 		}
 		stands, moved, lookup := d.found(ctx, err, guards)
@@ -110,7 +110,7 @@ func (d *delivery) lose(stands fencedError) {
 
 // change changes the range, and returns its new children.
 func (d *delivery) change(ctx context.Context, f func(r *record.Range) ([]*record.Range, error)) (standing, error) {
-	return d.commit(ctx, step{put: f})
+	return d.apply(ctx, step{put: f})
 }
 
 // unversioned reports whether the database has not said which version of a guarded entity was read.

@@ -33,7 +33,7 @@ func (o *others) note(key *datastore.Key, s wire.Stamp) {
 }
 
 // before returns how an entity is before the one at a place is dealt with, as far as that is known.
-func (o *Outcome) before(place int, key *datastore.Key) (s function.Seen, ok bool, err error) {
+func (o *Results) before(place int, key *datastore.Key) (s function.Seen, ok bool, err error) {
 	if o.known.wrote == nil {
 		o.known.wrote = make(map[string][]int)
 	}
@@ -71,7 +71,7 @@ func (r *result) writes() (names []string) {
 
 // replace replaces a result, and returns what is still to be run again: also later entities that
 // have read what it writes, or has written before.
-func (o *Outcome) replace(i int, r result, todo []int, now map[int]wire.Stamp) []int {
+func (o *Results) replace(i int, r result, todo []int, now map[int]wire.Stamp) []int {
 	was := &o.results[i]
 	changed := make(map[string]bool)
 	for _, name := range append(was.writes(), r.writes()...) {
@@ -102,7 +102,7 @@ func (r *result) mayPass() bool { return r.failure != nil && r.ran }
 // page does not touch what it shares before that, unless it leaves the function behind.
 type view struct {
 	get     source.Get
-	outcome *Outcome
+	outcome *Results
 	place   int // of the function's entity
 
 	mu     sync.Mutex
@@ -209,7 +209,7 @@ func has[V any](m map[string]V, name string) bool {
 
 // lookAhead looks up what the functions of a chunk are going to read, if that is known, in one
 // call. What goes wrong with that shows when they read it.
-func (p *Page) lookAhead(ctx context.Context, o *Outcome, c *chunk) error {
+func (p *Page) lookAhead(ctx context.Context, o *Results, c *chunk) error {
 	if p.Keys == nil {
 		return nil
 	}

@@ -111,7 +111,7 @@ func TestLooksOnce(t *testing.T) {
 
 // TestClosed has what a function that was left behind reads fail.
 func TestClosed(t *testing.T) {
-	v := &view{get: kindOf(7).get, outcome: new(Outcome)}
+	v := &view{get: kindOf(7).get, outcome: new(Results)}
 	if seen, err := v.Look(t.Context(), []*datastore.Key{keyOf(7)}); err != nil || seen[0].Version != 1 {
 		t.Fatalf("%+v, %v", seen, err)
 	}

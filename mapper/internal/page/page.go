@@ -79,7 +79,7 @@ type chunk struct {
 }
 
 // tell adds what a chunk has come to since the last time to the job's throughput.
-func (p *Page) tell(o *Outcome, c *chunk, now time.Time) {
+func (p *Page) tell(o *Results, c *chunk, now time.Time) {
 	p.Paces.Add(p.Job.Ref(), pace.Throughput{Entities: int64(c.next - c.known), Bytes: int64(c.bytes - c.knownBytes),
 		Writes:   int64(o.writes - c.writes),
 		Compared: int64(o.compared - c.compared), Spent: now.Sub(c.told)})
@@ -91,8 +91,8 @@ const tellEvery = 200 * time.Millisecond
 
 // Run runs the function over the entities until they are done, or the page has taken its time or
 // its bytes. It always deals with at least one.
-func (p *Page) Run(ctx context.Context) (*Outcome, error) {
-	o := &Outcome{late: p.Late, visits: p.Mode != function.Update}
+func (p *Page) Run(ctx context.Context) (*Results, error) {
+	o := &Results{late: p.Late, visits: p.Mode != function.Update}
 	begun := time.Now()
 	for first := true; first || o.Reached < len(p.At); first = false {
 		size := p.Paces.Get(p.Job.Ref()).Chunk(len(p.At) - o.Reached)
@@ -122,7 +122,7 @@ func (p *Page) Run(ctx context.Context) (*Outcome, error) {
 }
 
 // complete has what is put under incomplete keys be put under keys that the database gives.
-func (p *Page) complete(ctx context.Context, o *Outcome) error {
+func (p *Page) complete(ctx context.Context, o *Results) error {
 	var keys []*datastore.Key
 	for i := range o.results {
 		if r := &o.results[i]; r.completed == nil {
@@ -156,7 +156,7 @@ const mostAllocated = 500
 
 // runChunk runs the function over entities that were read, of a page that was begun at a time. It
 // reports whether the page is full before that.
-func (p *Page) runChunk(ctx context.Context, o *Outcome, c *chunk, begun time.Time) (full bool, err error) {
+func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Time) (full bool, err error) {
 	size := len(p.At)
 	dealt := func(r result, hung time.Duration) {
 		c.next++
@@ -219,7 +219,7 @@ type Moved struct {
 // that have read what these write, and replaces their results; and those whose function has failed,
 // as that may be because of what it has read. Those that are set aside become failures, of which no
 // attempt is counted. It neither tells the brake nor counts as time that entities take.
-func (p *Page) Again(ctx context.Context, o *Outcome, moved []Moved, aside func(Moved) error) error {
+func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(Moved) error) error {
 	out := make(map[int]error)
 	now := make(map[int]wire.Stamp) // by place, what the function gets
 	for _, m := range moved {
@@ -312,7 +312,7 @@ func (p *Page) counts(at *keyspace.Position, read wire.Stamp) (bool, error) {
 
 // runEntity runs the function on an entity, and has its result say what became of it. It returns
 // false if the call timed out and was abandoned: touch nothing shared then.
-func (p *Page) runEntity(runner *function.Runner, o *Outcome, place int, r *result) (awaited bool) {
+func (p *Page) runEntity(runner *function.Runner, o *Results, place int, r *result) (awaited bool) {
 	var e *function.Effect
 	var err error
 	key, entity := r.at.Key, r.read.Entity

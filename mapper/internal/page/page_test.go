@@ -144,7 +144,7 @@ func idsOf(keys []*datastore.Key) string {
 }
 
 // said describes an outcome: how many entities it has reached, and what became of them.
-func said(o *Outcome) string {
+func said(o *Results) string {
 	text := fmt.Sprintf("%d reached, %d done", o.Reached, o.Processed)
 	var failed []string
 	for _, f := range o.Failures {
@@ -238,7 +238,7 @@ func TestRun(t *testing.T) {
 		{name: "the process needs the page to end", fn: func(*call) error { return nil },
 			with: func(p *Page, _ *kind) { p.Ends = func() bool { return true } }, want: "1 reached, 1 done"},
 		{name: "others wait for what is left", fn: func(*call) error { return nil },
-			with: func(p *Page, _ *kind) { p.Late = func(_ *Outcome, left int) bool { return left == 1 } },
+			with: func(p *Page, _ *kind) { p.Late = func(_ *Results, left int) bool { return left == 1 } },
 			want: "2 reached, 2 done"},
 		{name: "an entity of the page is put before it: it is for the next one", fn: func(c *call) error {
 			if c.id == 1 {

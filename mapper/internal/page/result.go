@@ -142,7 +142,7 @@ type Guard struct {
 
 // Guards returns what the page's commit relies on: entities that it writes over what was read of
 // them, and those that were read and of which something is put or deleted elsewhere.
-func (o *Outcome) Guards() (all []Guard) {
+func (o *Results) Guards() (all []Guard) {
 	written := make(map[string]bool) // by the entities before: such a guard is theirs
 	for i := range o.results {
 		if i > 0 && !o.visits {
@@ -185,7 +185,7 @@ func (o *Outcome) Guards() (all []Guard) {
 
 // Mutations returns what the page's commit writes, besides the record of its range. Of several
 // mutations of one entity the last one counts.
-func (o *Outcome) Mutations() []wire.Mutation {
+func (o *Results) Mutations() []wire.Mutation {
 	all := make([]wire.Mutation, 0, o.Writes())
 	var last map[string]int // by key, of those of other entities than the page's own
 	add := func(m wire.Mutation, key *datastore.Key) {

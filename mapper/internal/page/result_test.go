@@ -16,7 +16,7 @@ import (
 
 // commits describes what a page's commit does, and on which conditions: "1@3" is the entity 1,
 // which has to have the version 3 still.
-func commits(o *Outcome) string {
+func commits(o *Results) string {
 	at := func(id int64, c wire.Condition) string {
 		if c.Version == 0 {
 			return fmt.Sprint(id)
@@ -39,7 +39,7 @@ func commits(o *Outcome) string {
 }
 
 // relies describes what a page's commit relies on besides its own conditions, or with them.
-func relies(o *Outcome) string {
+func relies(o *Results) string {
 	var all []string
 	for _, g := range o.Guards() {
 		what := fmt.Sprintf("%d@%d", g.Key.ID, g.Was.Version)
@@ -156,7 +156,7 @@ func TestFold(t *testing.T) {
 		e.Counters.Add("puts", 1)
 		return e
 	}
-	o := new(Outcome)
+	o := new(Results)
 	for id := range int64(3) {
 		o.add(result{at: keyspace.At(keyOf(id + 1)), effect: wants(7)})
 	}

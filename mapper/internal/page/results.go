@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// An Outcome is what became of a page's entities.
-type Outcome struct {
+// Results are what became of a page's entities.
+type Results struct {
 	sum
 	Reached int           // how many of its keys were dealt with
 	Spent   time.Duration // on them, with reading them
@@ -39,8 +39,8 @@ type Outcome struct {
 
 // Failed returns the outcome of a page of one entity, which has failed; nil: it is not there any
 // more.
-func Failed(f *record.Failure) *Outcome {
-	o := &Outcome{Reached: 1}
+func Failed(f *record.Failure) *Results {
+	o := &Results{Reached: 1}
 	if f != nil {
 		o.Failures = []record.Failure{*f}
 	}
@@ -48,7 +48,7 @@ func Failed(f *record.Failure) *Outcome {
 }
 
 // add adds the result of the next entity.
-func (o *Outcome) add(r result) {
+func (o *Results) add(r result) {
 	o.results = append(o.results, r)
 	o.sum.add(&r)
 	o.Reached++
@@ -56,7 +56,7 @@ func (o *Outcome) add(r result) {
 
 // fold adds up the results anew, some of which were replaced. What the page then can't have any
 // more is for the next one.
-func (o *Outcome) fold() {
+func (o *Results) fold() {
 	o.sum = sum{}
 	for i := range o.results {
 		r := &o.results[i]
@@ -70,12 +70,12 @@ func (o *Outcome) fold() {
 
 // Late reports whether a page ends with so many entities left, so that others can begin with what
 // is behind it.
-type Late func(o *Outcome, left int) bool
+type Late func(o *Results, left int) bool
 
 // Each returns how long the function takes for an entity here: on this page or, if that is longer,
 // of late. It leaves out the dearest one, which says little of the others, and the time for which
 // the function hung.
-func (o *Outcome) Each() time.Duration {
+func (o *Results) Each() time.Duration {
 	ran, n := o.Ran-o.hung, o.Reached
 	if n > 1 {
 		ran, n = ran-o.dearest, n-1
@@ -88,7 +88,7 @@ const mostKinds = 5
 
 // Kinds returns of which kinds the errors of the failures are, and how many of each: the most
 // frequent ones first.
-func (o *Outcome) Kinds() string {
+func (o *Results) Kinds() string {
 	n := make(map[string]int)
 	for _, f := range o.Failures {
 		switch {
@@ -117,14 +117,14 @@ func (o *Outcome) Kinds() string {
 }
 
 // Compared returns how many entities the page's transaction reads to compare them.
-func (o *Outcome) Compared() int { return o.compared }
+func (o *Results) Compared() int { return o.compared }
 
 // Writes returns how many mutations the function has asked for.
-func (o *Outcome) Writes() int { return o.writes + len(o.Page.Mutations) }
+func (o *Results) Writes() int { return o.writes + len(o.Page.Mutations) }
 
 // took notes how long the function took for the last entity, of which it may have hung. How long it
 // hung does not count.
-func (o *Outcome) took(t, hung time.Duration) {
+func (o *Results) took(t, hung time.Duration) {
 	o.lately.Add(t - hung)
 	o.Spent += t
 	o.Ran += t
@@ -135,7 +135,7 @@ func (o *Outcome) took(t, hung time.Duration) {
 // full reports whether a page has to end before an entity, with so many left to do. One that
 // is late ends early, so that the others begin; and one that needs little more time
 // goes on. What the page has put or deleted itself is for the next transaction to read.
-func (o *Outcome) full(next *datastore.Key, left int, budget time.Duration) bool {
+func (o *Results) full(next *datastore.Key, left int, budget time.Duration) bool {
 	if o.Reached == 0 {
 		return false
 	}
@@ -156,7 +156,7 @@ func longer(budget time.Duration) time.Duration { return max(budget, min(2*budge
 // the pace of those that were dealt with. The dearest one says little of the others. If that
 // is about the usual pace of the job, the latter counts: ranges that are cut into pages of a
 // size that does not change have fewer that are not full.
-func (o *Outcome) NextPage(most int64, budget, usual time.Duration) int64 {
+func (o *Results) NextPage(most int64, budget, usual time.Duration) int64 {
 	each := max(1, o.Each())
 	if each < 2*usual && usual < 2*each {
 		each = usual
@@ -173,9 +173,9 @@ const (
 
 // Full reports whether the page was a full one, of a job whose pages have so many entities and take
 // so long.
-func (o *Outcome) Full(size int64, budget time.Duration) bool {
+func (o *Results) Full(size int64, budget time.Duration) bool {
 	return o.Reached >= int(size) || o.Bytes >= maxBytes || o.Spent >= budget
 }
 
 // Moves returns how often an entity of the page was found changed.
-func (o *Outcome) Moves(m Moved) int { return o.results[m.of].moves }
+func (o *Results) Moves(m Moved) int { return o.results[m.of].moves }

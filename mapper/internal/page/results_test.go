@@ -17,18 +17,18 @@ func TestNextPage(t *testing.T) {
 	const ms = time.Millisecond
 	for _, test := range []struct {
 		name  string
-		o     Outcome
+		o     Results
 		usual time.Duration
 		want  int64
 	}{
-		{"fast", Outcome{Reached: 500, Ran: 500 * ms, dearest: ms}, ms, 500},
-		{"slow", Outcome{Reached: 501, Ran: 5010 * ms, dearest: 10 * ms}, 0, 100},
-		{"one entity was dear", Outcome{Reached: 101, Ran: 1500 * ms, dearest: 500 * ms}, 0, 100},
-		{"some hung", Outcome{Reached: 101, Ran: 61_010 * ms, dearest: 10 * ms, hung: 60_000 * ms}, 0, 100},
-		{"as usual, about", Outcome{Reached: 101, Ran: 1010 * ms, dearest: 10 * ms}, 8 * ms, 125},
-		{"not as usual", Outcome{Reached: 101, Ran: 1010 * ms, dearest: 10 * ms}, 4 * ms, 100},
-		{"slower than a page may take", Outcome{Reached: 1, Ran: 2000 * ms, dearest: 2000 * ms}, 0, 1},
-		{"nothing", Outcome{}, 0, 500},
+		{"fast", Results{Reached: 500, Ran: 500 * ms, dearest: ms}, ms, 500},
+		{"slow", Results{Reached: 501, Ran: 5010 * ms, dearest: 10 * ms}, 0, 100},
+		{"one entity was dear", Results{Reached: 101, Ran: 1500 * ms, dearest: 500 * ms}, 0, 100},
+		{"some hung", Results{Reached: 101, Ran: 61_010 * ms, dearest: 10 * ms, hung: 60_000 * ms}, 0, 100},
+		{"as usual, about", Results{Reached: 101, Ran: 1010 * ms, dearest: 10 * ms}, 8 * ms, 125},
+		{"not as usual", Results{Reached: 101, Ran: 1010 * ms, dearest: 10 * ms}, 4 * ms, 100},
+		{"slower than a page may take", Results{Reached: 1, Ran: 2000 * ms, dearest: 2000 * ms}, 0, 1},
+		{"nothing", Results{}, 0, 500},
 	} {
 		if got := test.o.NextPage(500, time.Second, test.usual); got != test.want {
 			t.Errorf("%s: %d, want %d", test.name, got, test.want)
@@ -39,7 +39,7 @@ func TestNextPage(t *testing.T) {
 // TestSudden has entities become slow in the middle of a page.
 func TestSudden(t *testing.T) {
 	const ms = time.Millisecond
-	o := new(Outcome)
+	o := new(Results)
 	each := func(n int, t, hung time.Duration) {
 		for range n {
 			o.Reached++
@@ -55,7 +55,7 @@ func TestSudden(t *testing.T) {
 	if n := o.NextPage(500, time.Second, ms); n != 10 {
 		t.Errorf("behind forty slow ones the next page has %d entities, want 10", n)
 	}
-	o = new(Outcome)
+	o = new(Results)
 	each(400, 10*ms, 0)
 	each(1, 30*time.Second, 30*time.Second)
 	if n := o.NextPage(500, 3*time.Second, 0); n < 299 || n > 301 {
@@ -75,12 +75,12 @@ func TestKinds(t *testing.T) {
 	if !strings.Contains(slow.Error(), "1m0s") {
 		t.Errorf("%v does not say the limit", slow)
 	}
-	o := Outcome{sum: sum{Failures: append(append(fails(2, slow), fails(3, nil)...), fails(1, errors.New("bad"))...)}}
+	o := Results{sum: sum{Failures: append(append(fails(2, slow), fails(3, nil)...), fails(1, errors.New("bad"))...)}}
 	got := o.Kinds()
 	if !strings.HasPrefix(got, "3 suspected of killing its process, 2 timeout ") || strings.Contains(got, "bad") {
 		t.Errorf("%q: it has to have the most frequent first, and no text of a function", got)
 	}
-	if got := new(Outcome).Kinds(); got != "" {
+	if got := new(Results).Kinds(); got != "" {
 		t.Errorf("%q of no failures", got)
 	}
 }
@@ -89,13 +89,13 @@ func TestKinds(t *testing.T) {
 func TestFull(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		o    Outcome
+		o    Results
 		want bool
 	}{
-		{"few entities", Outcome{Reached: 9}, false},
-		{"as many as it may have", Outcome{Reached: 10}, true},
-		{"it took its time", Outcome{Reached: 1, Spent: time.Second}, true},
-		{"it writes much", Outcome{Reached: 1, sum: sum{Bytes: maxBytes}}, true},
+		{"few entities", Results{Reached: 9}, false},
+		{"as many as it may have", Results{Reached: 10}, true},
+		{"it took its time", Results{Reached: 1, Spent: time.Second}, true},
+		{"it writes much", Results{Reached: 1, sum: sum{Bytes: maxBytes}}, true},
 	} {
 		if got := c.o.Full(10, time.Second); got != c.want {
 			t.Errorf("%s: full is %v", c.name, got)
@@ -106,7 +106,7 @@ func TestFull(t *testing.T) {
 // TestFailed is the outcome of a page whose function does not run.
 func TestFailed(t *testing.T) {
 	f := record.Failure{At: keyspace.At(keyOf(1)), Err: errBad}
-	for want, o := range map[string]*Outcome{
+	for want, o := range map[string]*Results{
 		"1 reached, 0 done; failed 1": Failed(&f), "1 reached, 0 done": Failed(nil),
 	} {
 		if got := said(o); got != want || len(o.Mutations()) > 0 || len(o.Guards()) > 0 {
