@@ -131,7 +131,7 @@ func (j *Job) Undo(ctx context.Context, o *StartOptions) (*Job, error) {
 func (j *Job) Move(ctx context.Context) error {
 	to, err := destinationOf(ctx, j)
 	if err == nil {
-		err = asked(to).Move(ctx, j.ref(), func(r *record.Job) error { return to.adapt(ctx, r) })
+		err = asked(to).Move(ctx, j.ref(), func(r *record.Job) error { return j.engine.adapt(ctx, to, r) })
 	}
 	if err != nil {
 		return fmt.Errorf("mapper: move %s: %w", j.ID, err)
@@ -210,15 +210,15 @@ func (j *Job) setRate(ctx context.Context, rate Rate, d time.Duration) error {
 		return fmt.Errorf("mapper: set the rate of %s: %w: the Rate is empty: EntitiesPerSecond: Unlimited "+
 			"lifts the limits", j.ID, ErrInvalidArgument)
 	}
-	e, text, until := engineOf(ctx, j), rate.limit().Becomes(), time.Time{}
+	on, text, until := queueOf(ctx, j), rate.limit().Becomes(), time.Time{}
 	if d > 0 {
 		text, until = fmt.Sprintf("%s, for %v", text, d), time.Now().UTC().Add(d).Truncate(time.Microsecond)
 	}
-	_, err := asked(e).Change(ctx, j.ref(), text, func(r *record.Job) (changed bool, err error) {
-		if err := r.Queue.Is(e.queue.Name()); err != nil {
+	_, err := asked(on).Change(ctx, j.ref(), text, func(r *record.Job) (changed bool, err error) {
+		if err := r.Queue.Is(on.queue.Name()); err != nil {
 			return false, err
 		}
-		if err := rate.limit().Validate("Rate", r.AtOnce(), e.queue.DispatchDeadline()); err != nil {
+		if err := rate.limit().Validate("Rate", r.AtOnce(), on.queue.DispatchDeadline()); err != nil {
 			return false, fmt.Errorf("%w: %w", ErrInvalidArgument, err)
 		}
 		if r.Over() && r.State != record.Failed { // that can be resumed
@@ -262,5 +262,5 @@ func (j *Job) ref() record.Ref { return record.Ref{ID: j.ID, Incarnation: j.inca
 
 // control returns what carries out changes of the job.
 func (j *Job) control(ctx context.Context) *lifecycle.Jobs {
-	return asked(engineOf(ctx, j))
+	return asked(queueOf(ctx, j))
 }

@@ -92,12 +92,11 @@ type EngineOptions struct {
 // [Job.Move].
 type Engine struct {
 	client  *datastore.Client
-	queue   *tasks.Queue
+	queue   *tasks.Queue // the first one
 	mappers map[string]*function.Definition
 	log     *slog.Logger
-	jobs    *lifecycle.Jobs
-	ranges  *executor.Executor
-	queues  queues // of the process; all of their engines have the same
+	jobs    *lifecycle.Jobs // those of the first queue
+	queues  queues
 	health  *store.Health
 	retain  time.Duration // of new jobs
 
@@ -158,7 +157,6 @@ func NewEngine(client *datastore.Client, queue *tasks.Queue, o *EngineOptions) (
 		observer.Has(context.Background(), def.Name())
 	}
 	e.jobs.Revived = func(ctx context.Context) error { return advance(ctx, e, o.Schedules) }
-	e.ranges = executor.New(client, e.jobs)
 	if e.queues, err = queuesOf(e, o.OtherQueues); err != nil {
 		return nil, err
 	}
@@ -227,8 +225,13 @@ func (e *Engine) schedule(schedules []AnySchedule) error {
 	return nil
 }
 
-// source returns the source of the engine's database.
-func (e *Engine) source() source.Source { return source.New(e.client, e.log) }
+// source returns the source of the engine's database. Without an engine it has no client.
+func (e *Engine) source() source.Source {
+	if e == nil {
+		return source.New(nil, nil)
+	}
+	return source.New(e.client, e.log)
+}
 
 // store returns the store of the engine's records, for who asks. Without an engine it has no
 // client, which it says.

@@ -13,7 +13,8 @@ import (
 )
 
 // rooms are the packages below mapper/internal, in their order: each imports only those before it.
-var rooms = []string{"keyspace", "fault", "recent", "pace", "property", "tally", "split", "undolog", "record", "query", "ledger",
+var rooms = []string{"keyspace", "fault", "recent", "pace", "property", "tally", "split", "undolog", "record", "query",
+	"ledger",
 	"estimate", "gate", "body", "wire", "function", "bridge", "source", "store", "undo", "survey", "planner",
 	"page", "observe", "lifecycle", "testworld", "executor"}
 

@@ -145,7 +145,7 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 	}
 	concurrent, err := lifecycle.Concurrency(ctx, e.queue)
 	if err == nil {
-		err = e.fillIn(&start, m, concurrent)
+		err = e.fillIn(&start, m, concurrent, e.queue.DispatchDeadline())
 	}
 	if err != nil {
 		return fail(err)

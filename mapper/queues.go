@@ -12,6 +12,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -23,13 +24,20 @@ func (m *Mapper[P]) WithQueue(name string) *Mapper[P] {
 	return m
 }
 
-// queues are the engines of a process's queues, the first one first. They share all but the queue:
-// so the process knows what runs in it, whichever queue that came from.
-type queues []*Engine
+// An ownQueue is one of an engine's queues, with what carries out the jobs that belong to it.
+type ownQueue struct {
+	queue  *tasks.Queue
+	jobs   *lifecycle.Jobs
+	ranges *executor.Executor
+}
 
-// queuesOf returns the queues of an engine, of which it is the first.
+// queues are those of an engine, the first one first. They share all but the queue: so the process
+// knows what runs in it, whichever queue that came from.
+type queues []*ownQueue
+
+// queuesOf returns the queues of an engine that has the first one.
 func queuesOf(first *Engine, others []*tasks.Queue) (queues, error) {
-	all := queues{first}
+	all := queues{{first.queue, first.jobs, executor.New(first.client, first.jobs)}}
 	for i, queue := range others {
 		if queue == nil {
 			return nil, fmt.Errorf("mapper: EngineOptions.OtherQueues[%d] is nil", i)
@@ -37,14 +45,10 @@ func queuesOf(first *Engine, others []*tasks.Queue) (queues, error) {
 		if all.has(record.Owner(queue.Name())) {
 			return nil, fmt.Errorf("mapper: EngineOptions.OtherQueues[%d]: the engine has %s already", i, queue.Name())
 		}
-		e, jobs := *first, *first.jobs
+		jobs := *first.jobs
 		jobs.Queue, jobs.Revived, jobs.Beside = queue, nil, nil
-		e.queue, e.jobs, e.ranges = queue, &jobs, executor.New(first.client, &jobs)
-		all = append(all, &e)
+		all = append(all, &ownQueue{queue, &jobs, executor.New(first.client, &jobs)})
 		first.jobs.Beside = append(first.jobs.Beside, &jobs)
-	}
-	for _, e := range all {
-		e.queues = all
 	}
 	for _, name := range slices.Sorted(maps.Keys(first.mappers)) {
 		// that has the same as its mapper
@@ -55,24 +59,24 @@ func queuesOf(first *Engine, others []*tasks.Queue) (queues, error) {
 	return all, nil
 }
 
-// named returns the engine of the queue of a name, or of its last part; an empty one is the
-// first's.
-func (q queues) named(name string) (*Engine, error) {
+// named returns the queue of a name, or of its last part; an empty one is the
+// first.
+func (q queues) named(name string) (*ownQueue, error) {
 	if name == "" {
 		return q[0], nil
 	}
-	var found *Engine
+	var found *ownQueue
 	names := make([]string, len(q))
-	for i, e := range q {
-		names[i] = e.queue.Name()
+	for i, on := range q {
+		names[i] = on.queue.Name()
 		switch {
 		case names[i] == name:
-			return e, nil
+			return on, nil
 		case !strings.HasSuffix(names[i], "/"+name):
 		case found != nil:
 			return nil, fmt.Errorf("%w: the engine has several queues %q: name one in full", ErrInvalidArgument, name)
 		default:
-			found = e
+			found = on
 		}
 	}
 	if found == nil {
@@ -82,8 +86,8 @@ func (q queues) named(name string) (*Engine, error) {
 	return found, nil
 }
 
-// forStart returns the engine whose queue a new job of a mapper belongs to.
-func (q queues) forStart(def *function.Definition, o *StartOptions) (*Engine, error) {
+// forStart returns the queue that a new job of a mapper belongs to.
+func (q queues) forStart(def *function.Definition, o *StartOptions) (*ownQueue, error) {
 	name := def.Queue
 	if o != nil {
 		name = cmp.Or(o.Queue, name)
@@ -93,15 +97,15 @@ func (q queues) forStart(def *function.Definition, o *StartOptions) (*Engine, er
 
 // has reports whether one of the queues is the owner of a job.
 func (q queues) has(owner record.Owner) bool {
-	e := q.of(owner)
-	return e != nil && e.queue.Name() == string(owner)
+	on := q.of(owner)
+	return on != nil && on.queue.Name() == string(owner)
 }
 
-// of returns the engine whose queue a job belongs to, or the first one.
-func (q queues) of(owner record.Owner) *Engine {
-	for _, e := range q {
-		if e.queue.Name() == string(owner) {
-			return e
+// of returns the queue that a job belongs to, or the first one; nil: there is none.
+func (q queues) of(owner record.Owner) *ownQueue {
+	for _, on := range q {
+		if on.queue.Name() == string(owner) {
+			return on
 		}
 	}
 	if len(q) == 0 {
@@ -112,42 +116,44 @@ func (q queues) of(owner record.Owner) *Engine {
 
 // owners returns the queues as owners of jobs.
 func (q queues) owners() (all []record.Owner) {
-	for _, e := range q {
-		all = append(all, record.Owner(e.queue.Name()))
+	for _, on := range q {
+		all = append(all, record.Owner(on.queue.Name()))
 	}
 	return all
 }
 
-// engineOf returns the engine whose queue a job belongs to. That costs a read if there are several;
-// what is wrong with it, whoever asks for the job next finds, too.
-func engineOf(ctx context.Context, j *Job) *Engine {
-	if j.engine == nil || len(j.engine.queues) < 2 {
-		return j.engine
+// queueOf returns the queue that a job belongs to. That costs a read if there are several; what is
+// wrong with it, whoever asks for the job next finds, too.
+func queueOf(ctx context.Context, j *Job) *ownQueue {
+	if j.engine == nil {
+		return nil
 	}
-	job, err := j.engine.store().LoadJob(ctx, j.ref())
-	if err != nil {
-		return j.engine
+	var owner record.Owner
+	if len(j.engine.queues) > 1 {
+		if job, err := j.engine.store().LoadJob(ctx, j.ref()); err == nil {
+			owner = job.Queue
+		}
 	}
-	return j.engine.queues.of(job.Queue)
+	return j.engine.queues.of(owner)
 }
 
-// destinationOf returns the engine whose queue a start of a job's mapper would put it into.
-func destinationOf(ctx context.Context, j *Job) (*Engine, error) {
+// destinationOf returns the queue that a start of a job's mapper would put it into.
+func destinationOf(ctx context.Context, j *Job) (*ownQueue, error) {
 	if j.engine == nil || len(j.engine.queues) < 2 {
-		return j.engine, nil
+		return queueOf(ctx, j), nil
 	}
 	job, err := j.engine.store().LoadJob(ctx, j.ref())
 	if err != nil || j.engine.mappers[job.Mapper] == nil {
-		return j.engine, err
+		return j.engine.queues[0], err
 	}
 	return j.engine.queues.forStart(j.engine.mappers[job.Mapper], nil)
 }
 
-// asked returns an engine's jobs for somebody who waits for answers. Without an engine it says that
-// there is none.
-func asked(e *Engine) *lifecycle.Jobs {
-	if e == nil || e.jobs == nil {
-		return &lifecycle.Jobs{Store: e.store()}
+// asked returns a queue's jobs for somebody who waits for answers. Without a queue there is no
+// engine, which the store says.
+func asked(on *ownQueue) *lifecycle.Jobs {
+	if on == nil {
+		return &lifecycle.Jobs{Store: store.New(nil)}
 	}
-	return e.jobs.Asked()
+	return on.jobs.Asked()
 }

@@ -56,7 +56,8 @@ func (e *Engine) start(
 
 // A starting is a job that is about to start.
 type starting struct {
-	engine  *Engine // with the job's queue
+	engine  *Engine
+	on      *ownQueue // that the job belongs to
 	def     *function.Definition
 	query   query.Query
 	params  json.RawMessage
@@ -91,20 +92,21 @@ func (e *Engine) prepare(
 			def = e.mappers[def.Rehearsal(0).Name]
 		}
 	}
-	e, err := e.queues.forStart(def, o)
+	on, err := e.queues.forStart(def, o)
 	if err != nil {
 		return nil, fmt.Errorf("mapper: start a job of %q: %w", def.Name, err)
 	}
-	longest := def.Mode.Longest(e.queue.DispatchDeadline())
-	s := &starting{engine: e, def: def, opts: o.withDefaults(longest), named: o != nil && o.ID != "",
-		control: e.jobs.Asked()}
+	deadline := on.queue.DispatchDeadline()
+	longest := def.Mode.Longest(deadline)
+	s := &starting{engine: e, on: on, def: def, opts: o.withDefaults(longest), named: o != nil && o.ID != "",
+		control: on.jobs.Asked()}
 	if e.mappers[def.Name] != def {
 		return nil, s.fail(fmt.Errorf("%w: it is not in EngineOptions.Mappers of this engine", ErrUnknownMapper))
 	}
 	if s.query = query.inner(); !undo.Is(def.Name) { // that is over records
 		s.query, err = s.query.Normal(def.Mode == function.Update)
 	}
-	if err = cmp.Or(err, s.opts.validate(longest, e.queue.DispatchDeadline())); err == nil {
+	if err = cmp.Or(err, s.opts.validate(longest, deadline)); err == nil {
 		s.params, err = def.Canonical(params)
 	}
 	if err != nil {
@@ -130,11 +132,11 @@ func (s *starting) findOut(ctx context.Context) (err error) {
 		s.opts.AllowEmpty); err != nil {
 		return s.fail(err)
 	}
-	if err := e.fillIn(&s.opts, s.def.Mode, s.found.Concurrent); err != nil {
+	if err := e.fillIn(&s.opts, s.def.Mode, s.found.Concurrent, s.on.queue.DispatchDeadline()); err != nil {
 		return s.fail(err)
 	}
-	if s.created, err = newJob(s.def, s.query, s.params, s.opts, e.queue.Name(), s.found.Concurrent,
-		e.jobs.Random()); err != nil {
+	if s.created, err = newJob(s.def, s.query, s.params, s.opts, s.on.queue.Name(), s.found.Concurrent,
+		s.on.jobs.Random()); err != nil {
 		return s.fail(err)
 	}
 	s.created.Retain = max(0, cmp.Or(s.opts.Retain, e.retain))
@@ -208,10 +210,10 @@ func newJob(
 
 // fillIn sets and checks the settings of a job that depend on how many tasks the queue delivers
 // at once, or 0 if nobody may know.
-func (e *Engine) fillIn(opts *StartOptions, mode function.Mode, concurrent int) error {
+func (e *Engine) fillIn(opts *StartOptions, mode function.Mode, concurrent int, deadline time.Duration) error {
 	opts.ExpectedWorkers = cmp.Or(opts.ExpectedWorkers, min(concurrent, maxWorkers), defaultWorkers)
 	err := opts.Rate.limit().Validate("StartOptions.Rate", int64(max(opts.ExpectedWorkers, concurrent)),
-		e.queue.DispatchDeadline())
+		deadline)
 	if err == nil {
 		err = executor.CheckBudget(record.Budget(opts.Budget), opts.PageSize, max(opts.ExpectedWorkers, concurrent),
 			mode.Writes(), e.prices)
@@ -222,14 +224,14 @@ func (e *Engine) fillIn(opts *StartOptions, mode function.Mode, concurrent int) 
 	return nil
 }
 
-// adapt fits a job that was started in another queue to the engine's, or says why it can't run
-// there.
-func (e *Engine) adapt(ctx context.Context, j *record.Job) error {
-	def, deadline := e.mappers[j.Mapper], e.queue.DispatchDeadline()
+// adapt fits a job that was started in another queue to one of the engine's, or says why it can't
+// run there.
+func (e *Engine) adapt(ctx context.Context, to *ownQueue, j *record.Job) error {
+	def, deadline := e.mappers[j.Mapper], to.queue.DispatchDeadline()
 	if def == nil {
 		return fmt.Errorf("%w %q: have %s", ErrUnknownMapper, j.Mapper, e.names())
 	}
-	concurrent, err := lifecycle.Concurrency(ctx, e.queue)
+	concurrent, err := lifecycle.Concurrency(ctx, to.queue)
 	if err != nil {
 		return err
 	}

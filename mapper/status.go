@@ -261,7 +261,7 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 // tasks, the log says why. It goes on through errors that pass within a minute.
 func (j *Job) Wait(ctx context.Context) (*Status, error) {
 	var s *Status
-	err := asked(engineOf(ctx, j)).Await(ctx, j.ref(), func(ended record.Ref) (err error) {
+	err := asked(queueOf(ctx, j)).Await(ctx, j.ref(), func(ended record.Ref) (err error) {
 		s, err = (&Job{ID: j.ID, incarnation: ended.Incarnation, engine: j.engine}).Status(ctx)
 		return err
 	})

@@ -15,7 +15,7 @@ import (
 
 // startUndo starts the undo of a job.
 func startUndo(ctx context.Context, j *Job, o *StartOptions) (undone *Job, err error) {
-	e := engineOf(ctx, j)
+	e := j.engine
 	job, err := e.store().LoadJob(ctx, j.ref())
 	if err != nil {
 		return nil, err

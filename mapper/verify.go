@@ -9,6 +9,8 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/ledger"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
 // A Proof says whether a job's records cover all of its query, without a gap and without an
@@ -51,39 +53,43 @@ func (p *Proof) Err() error {
 // costs a read of every range. Its error is about the reading only: [Proof.Err] says whether
 // something is wrong. A job that runs changes its records meanwhile:
 // then the proof may name problems that are none.
-func (j *Job) Verify(ctx context.Context) (*Proof, error) { return j.engine.verify(ctx, j.ref()) }
+func (j *Job) Verify(ctx context.Context) (*Proof, error) {
+	return verify(ctx, j.engine.store(), j.ref())
+}
 
 // VerifyEntities is [Job.Verify], and lists the keys of the query's entities once more, to compare
 // them with those that the pages had: as they are now, or were at a time that the database still
 // keeps, such as when the job was started. It costs a keys-only query for each range besides.
 func (j *Job) VerifyEntities(ctx context.Context, at time.Time) (*Proof, error) {
-	return j.engine.verifyEntities(ctx, j.ref(), at)
+	return verifyEntities(ctx, j.engine.store(), j.engine.source(), j.ref(), at)
 }
 
 // Verify is [Job.Verify] for programs that have no queue and no mappers: the job's
 // database suffices.
 func Verify(ctx context.Context, client *datastore.Client, job string) (*Proof, error) {
-	return (&Engine{client: client}).verify(ctx, record.Ref{ID: job})
+	return verify(ctx, store.New(client).Asked(), record.Ref{ID: job})
 }
 
 // VerifyEntities is [Job.VerifyEntities] for programs that have no queue and no mappers.
 func VerifyEntities(ctx context.Context, client *datastore.Client, job string, at time.Time) (*Proof, error) {
-	return (&Engine{client: client}).verifyEntities(ctx, record.Ref{ID: job}, at)
+	return verifyEntities(ctx, store.New(client).Asked(), source.New(client, nil), record.Ref{ID: job}, at)
 }
 
-func (e *Engine) verify(ctx context.Context, ref record.Ref) (*Proof, error) {
-	_, found, err := e.prove(ctx, ref)
+func verify(ctx context.Context, st store.Store, ref record.Ref) (*Proof, error) {
+	_, found, err := prove(ctx, st, ref)
 	if err != nil {
 		return nil, fmt.Errorf("mapper: verify %s: %w", ref.ID, err)
 	}
 	return found, nil
 }
 
-func (e *Engine) verifyEntities(ctx context.Context, ref record.Ref, at time.Time) (*Proof, error) {
-	job, found, err := e.prove(ctx, ref)
+func verifyEntities(
+	ctx context.Context, st store.Store, src source.Source, ref record.Ref, at time.Time,
+) (*Proof, error) {
+	job, found, err := prove(ctx, st, ref)
 	var c *ledger.Comparison
 	if err == nil {
-		c, err = ledger.OfEntities(ctx, e.store(), e.source(), job, at)
+		c, err = ledger.OfEntities(ctx, st, src, job, at)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("mapper: verify the entities of %s: %w", ref.ID, err)
@@ -93,8 +99,8 @@ func (e *Engine) verifyEntities(ctx context.Context, ref record.Ref, at time.Tim
 }
 
 // prove checks the records of a job, which it returns.
-func (e *Engine) prove(ctx context.Context, ref record.Ref) (*record.Job, *Proof, error) {
-	job, l, err := ledger.OfRecords(ctx, e.store(), ref)
+func prove(ctx context.Context, st store.Store, ref record.Ref) (*record.Job, *Proof, error) {
+	job, l, err := ledger.OfRecords(ctx, st, ref)
 	if err != nil {
 		return nil, nil, err
 	}
