@@ -33,6 +33,8 @@ type Target struct {
 var Targets = []Target{
 	{Name: "lifecycle", Dir: "mapper/internal/lifecycle"},
 	{Name: "record", Dir: "mapper/internal/record"},
+	{Name: "ledger", Dir: "mapper/internal/ledger"},
+	{Name: "undolog", Dir: "mapper/internal/undolog"},
 	{Name: "undo", Dir: "mapper/internal/undo"},
 	{Name: "store", Dir: "mapper/internal/store"},
 	{Name: "executor", Dir: "mapper/internal/executor"},

@@ -26,8 +26,8 @@ import (
 
 // Suites are the packages whose tests look for mutants, by their folders below the module's root.
 var Suites = []string{
-	"mapper", "mapper/mappertest", "mapper/internal/record", "mapper/internal/lifecycle", "mapper/internal/executor",
-	"export", "prebuilt",
+	"mapper", "mapper/mappertest", "mapper/internal/record", "mapper/internal/ledger", "mapper/internal/undolog",
+	"mapper/internal/lifecycle", "mapper/internal/executor", "export", "prebuilt",
 }
 
 // A Test is one of the tests that look for mutants, with what it takes.
