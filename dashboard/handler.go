@@ -156,7 +156,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil {
 		code := codeOf(err)
-		text := s.redact(TextError, strings.TrimPrefix(err.Error(), "mapper: "))
+		text := s.said(err)
 		if code == http.StatusInternalServerError {
 			s.Logger.LogAttrs(r.Context(), slog.LevelError, "dashboard", slog.String("path", tasks.Shown(r.URL.Path)),
 				slog.Any("error", err))

@@ -10,6 +10,7 @@ import (
 
 	"gocloud.dev/blob"
 
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/internal/strictjson"
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -274,7 +275,7 @@ func (x *Export[P]) Start(
 	}
 	files := cmp.Or(o.Files, x.opts.Files)
 	if files < 0 || files > x.opts.MaxFiles {
-		return fail(fmt.Errorf("%w: StartOptions.Files is %d, want 0 to %d", mapper.ErrInvalidArgument, files,
+		return fail(setting.Errorf("%w: StartOptions.Files is %d, want 0 to %d", mapper.ErrInvalidArgument, files,
 			x.opts.MaxFiles))
 	}
 	given, err := json.Marshal(params)

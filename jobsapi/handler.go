@@ -91,7 +91,7 @@ func NewHandler(e *mapper.Engine, o *Options) (http.Handler, error) {
 			return s.after(r, do(s.job(r), ctx))
 		})
 	}
-	refuse := func(w http.ResponseWriter, code int, text string) { write(w, code, failure{text}) }
+	refuse := func(w http.ResponseWriter, code int, text string) { write(w, code, failure{Error: text}) }
 	return http.NewCrossOriginProtection().Handler(operator.Allowed(opts.Allow, opts.Logger, refuse, mux)), nil
 }
 
@@ -366,7 +366,7 @@ func decode(r *http.Request, what string, v any) error {
 		err = strictjson.DecodeNulls(text, v)
 	}
 	if err != nil {
-		return operator.BadRequest("the body is not " + what + ": " + err.Error())
+		return operator.Bad("the body is not %s: %w", what, err)
 	}
 	return nil
 }
@@ -398,11 +398,11 @@ func (s service) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 		}
 		code := operator.Code(err)
 		if err != nil {
-			body = failure{operator.InJSON(err.Error())}
+			body = said(err)
 		}
 		if code == http.StatusInternalServerError {
 			s.log.ErrorContext(r.Context(), "jobs", "path", tasks.Shown(r.URL.Path), "error", err)
-			body = failure{"the request failed: see the log"}
+			body = failure{Error: "the request failed: see the log"}
 		}
 		write(w, code, body)
 	}
@@ -416,6 +416,19 @@ func write(w http.ResponseWriter, code int, body any) {
 	_ = json.NewEncoder(w).Encode(body) // the client has gone
 }
 
+// A failure is an error that is told.
 type failure struct {
 	Error string `json:"error"`
+
+	// the same in parts, if it names settings: each second one is the name of one
+	Parts []string `json:"error_parts,omitempty"`
+}
+
+// said returns what an answer says of an error.
+func said(err error) failure {
+	text, parts := operator.InJSON(err)
+	if len(parts) == 1 {
+		parts = nil
+	}
+	return failure{text, parts}
 }

@@ -322,7 +322,7 @@ func TestOldNames(t *testing.T) {
 	}
 	for _, body := range []string{`{"expire_ns": -1}`, `{"expire": -1}`} {
 		if text := o.ask(h, "POST", "/jobs/none/clean-up", body, 400, nil); !strings.Contains(text,
-			`\"expire_ns\" is -1ns`) {
+			`\"expire_ns\" has to be at least 0, it is -1ns`) {
 			t.Errorf("%s: %s", body, text)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
@@ -198,8 +199,8 @@ func (j *Job) SetRate(ctx context.Context, rate Rate) error { return j.setRate(c
 // it did before, within two minutes.
 func (j *Job) SetRateFor(ctx context.Context, rate Rate, d time.Duration) error {
 	if d <= 0 {
-		return fmt.Errorf("mapper: set the rate of %s: %w: its time is %v, and has to be above 0: SetRate sets it "+
-			"without an end", j.ID, ErrInvalidArgument, d)
+		return fmt.Errorf("mapper: set the rate of %s: %w: its time is %v, and has to be above 0: leave it out for "+
+			"a rate without an end", j.ID, ErrInvalidArgument, d)
 	}
 	return j.setRate(ctx, rate, d)
 }
@@ -207,8 +208,8 @@ func (j *Job) SetRateFor(ctx context.Context, rate Rate, d time.Duration) error 
 // setRate sets the rate for a time, or without an end if that is 0.
 func (j *Job) setRate(ctx context.Context, rate Rate, d time.Duration) error {
 	if rate == (Rate{}) {
-		return fmt.Errorf("mapper: set the rate of %s: %w: the Rate is empty: EntitiesPerSecond: Unlimited "+
-			"lifts the limits", j.ID, ErrInvalidArgument)
+		return setting.Errorf("mapper: set the rate of %s: %w: it is empty: Rate.EntitiesPerSecond is %d where there "+
+			"are to be no limits", j.ID, ErrInvalidArgument, Unlimited)
 	}
 	e, text, until := engineOf(ctx, j), rate.limit().Becomes(), time.Time{}
 	if d > 0 {

@@ -81,7 +81,7 @@ func TestDeleteByAge(t *testing.T) {
 			job, err := start()
 			if c.refused && err != nil { // the Firestore emulator needs no index
 				if !errors.Is(err, mapper.ErrInvalidArgument) ||
-					!strings.Contains(err.Error(), `unless Query.ShardBy is "seen"`) ||
+					!strings.Contains(err.Error(), `Or do without by Query.ShardBy "seen"`) ||
 					!strings.Contains(err.Error(), "KeysOnly") {
 					t.Errorf("%s: %v", name, err)
 				}

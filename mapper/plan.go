@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/forecast"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
@@ -122,17 +123,16 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 	case err != nil:
 		return fail(fmt.Errorf("%w: %w", ErrInvalidArgument, err))
 	case opts.TimePerEntity < 0 || opts.TimePerEntity > start.EntityTimeout:
-		return fail(fmt.Errorf("%w: PlanOptions.TimePerEntity has to be in (0, %v], the Timeout; it is %v",
+		return fail(setting.Errorf("%w: PlanOptions.TimePerEntity has to be in (0, %v], which is "+
+			"StartOptions.EntityTimeout; it is %v",
 			ErrInvalidArgument,
 			start.EntityTimeout, opts.TimePerEntity))
 	case !(opts.WritesPerEntity >= 0 && opts.WritesPerEntity <= mostWrites): // not a number, too
-		return fail(fmt.Errorf("%w: PlanOptions.WritesPerEntity has to be in [0, %d], it is %v", ErrInvalidArgument,
+		return fail(setting.Errorf("%w: PlanOptions.WritesPerEntity has to be in [0, %d], it is %v", ErrInvalidArgument,
 			mostWrites,
 			opts.WritesPerEntity))
 	case !start.Splitting.strategy().Adaptive():
-		return fail(fmt.Errorf("%w: StartOptions.Splitting has to be the default for a plan, it is %+v",
-			ErrInvalidArgument,
-			start.Splitting))
+		return fail(setting.Errorf("%w: StartOptions.Splitting has to be the default for a plan", ErrInvalidArgument))
 	}
 	q, err := query.inner().Normal(m == function.Update)
 	if err == nil {

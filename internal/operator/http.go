@@ -2,6 +2,7 @@ package operator
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
@@ -48,6 +49,13 @@ type BadRequest string
 
 func (e BadRequest) Error() string { return string(e) }
 
+// Bad is fmt.Errorf for what is wrong with a request, of which another error is the cause.
+func Bad(format string, args ...any) error { return bad{fmt.Errorf(format, args...)} }
+
+type bad struct{ error }
+
+func (b bad) Unwrap() error { return b.error }
+
 // Code is the table from errors to answers.
 func Code(err error) int {
 	switch {
@@ -58,7 +66,7 @@ func Code(err error) int {
 	case errors.Is(err, mapper.ErrIDTaken), errors.Is(err, mapper.ErrWrongState),
 		errors.Is(err, mapper.ErrWrongQueue), errors.Is(err, mapper.ErrNewer):
 		return http.StatusConflict
-	case errors.As(err, new(BadRequest)), errors.Is(err, mapper.ErrUnknownMapper),
+	case errors.As(err, new(BadRequest)), errors.As(err, new(bad)), errors.Is(err, mapper.ErrUnknownMapper),
 		errors.Is(err, mapper.ErrInvalidArgument):
 		return http.StatusBadRequest
 	}
