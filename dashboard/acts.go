@@ -103,10 +103,7 @@ func retry(ctx context.Context, j *mapper.Job, q url.Values) error {
 		}
 		cause = causes[i].Text
 	}
-	if cause != "" {
-		return j.RetryCause(ctx, cause)
-	}
-	return j.Retry(ctx)
+	return j.Retry(ctx, &mapper.RetryOptions{Cause: cause})
 }
 
 // number reads a field of a form that is a number; an empty one is 0.
@@ -276,7 +273,7 @@ type proven struct {
 
 // verify answers with the proof of a job.
 func (s *server) verify(ctx context.Context, id string) (*answer, error) {
-	proof, err := s.engine.Job(id).Verify(ctx)
+	proof, err := s.engine.Job(id).Verify(ctx, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -177,7 +177,7 @@ func (f *form) read(q url.Values) (in entered, err error) {
 
 // plan returns what a job of what was entered would take.
 func (s *server) plan(ctx context.Context, in entered) (*mapper.Estimate, error) {
-	return mapper.PlanNamed(ctx, s.engine, in.mapper, in.query, &mapper.PlanOptions{
+	return s.engine.PlanByName(ctx, in.mapper, in.query, &mapper.PlanOptions{
 		StartOptions: in.options, TimePerEntity: in.each, Params: in.params,
 	})
 }

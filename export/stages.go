@@ -354,7 +354,7 @@ func coverage(ctx context.Context, s stage) (*mapper.Proof, error) {
 	if s.Parts > exactParts {
 		return nil, nil
 	}
-	proof, err := mapper.EngineFromContext(ctx).Job(s.Export).Verify(ctx)
+	proof, err := mapper.EngineFromContext(ctx).Job(s.Export).Verify(ctx, nil)
 	if err != nil {
 		return nil, err
 	}

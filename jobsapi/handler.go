@@ -183,7 +183,7 @@ func (s service) plan(r *http.Request) (any, error) {
 	if err := decode(r, "a plan", &plan); err != nil {
 		return nil, err
 	}
-	return mapper.PlanNamed(r.Context(), s.engine, plan.Mapper, plan.Query, &mapper.PlanOptions{
+	return s.engine.PlanByName(r.Context(), plan.Mapper, plan.Query, &mapper.PlanOptions{
 		StartOptions: *plan.current(), TimePerEntity: cmp.Or(plan.PerEntity, plan.Before), WritesPerEntity: plan.Writes,
 		Params: plan.Params,
 	})
@@ -237,16 +237,19 @@ func (s service) retry(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx := mapper.WithReason(r.Context(), q.Get("reason"))
-	if cause := q.Get("cause"); q.Has("cause") {
-		return s.after(r, s.job(r).RetryCause(ctx, cause))
+	if q.Has("cause") && q.Get("cause") == "" {
+		return nil, operator.BadRequest("the parameter cause is empty: leave it out for all failures")
 	}
-	return s.after(r, s.job(r).Retry(ctx))
+	ctx := mapper.WithReason(r.Context(), q.Get("reason"))
+	return s.after(r, s.job(r).Retry(ctx, &mapper.RetryOptions{Cause: q.Get("cause")}))
 }
 
 // undo starts the undo of a job. A request without a body has the defaults.
 func (s service) undo(r *http.Request) (any, error) {
-	var o settings
+	var o struct {
+		mapper.UndoOptions
+		oldnames.Start // as older clients name them
+	}
 	ctx, err := because(r)
 	if err == nil && r.ContentLength != 0 {
 		err = decode(r, "the settings of an undo", &o)
@@ -254,7 +257,9 @@ func (s service) undo(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	undo, err := s.job(r).Undo(ctx, o.current())
+	o.DryRun = o.DryRun || o.Rehearse
+	o.ExpectedWorkers = cmp.Or(o.ExpectedWorkers, o.Workers)
+	undo, err := s.job(r).Undo(ctx, &o.UndoOptions)
 	if err != nil {
 		return nil, err
 	}

@@ -198,14 +198,14 @@ func TestNothingToUse(t *testing.T) {
 	_, onNil := none.Start(ctx, engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
 	_, onZero := new(mapper.Mapper[mapper.NoParams]).Start(ctx, engine, mapper.Query{Kind: "Account"},
 		mapper.NoParams{}, nil)
-	_, proof := mapper.Verify(ctx, nil, "j")
+	_, proof := mapper.VerifyJob(ctx, nil, "j", nil)
 	_, status := job.Status(ctx)
 	_, _, failures := job.FailuresPage(ctx, "")
 	for name, err := range map[string]error{
 		"a nil mapper": onNil, "a zero mapper": onZero, "revive": engine.ReviveJobs(ctx), "verify": proof,
 		"status":   status,
 		"failures": failures,
-		"pause":    job.Pause(ctx), "resume": job.Resume(ctx), "abort": job.Abort(ctx), "retry": job.Retry(ctx),
+		"pause":    job.Pause(ctx), "resume": job.Resume(ctx), "abort": job.Abort(ctx), "retry": job.Retry(ctx, nil),
 		"clean up": job.CleanUp(ctx, nil),
 	} {
 		if !errors.Is(err, mapper.ErrInvalidArgument) {

@@ -13,7 +13,8 @@ import (
 // roots are the types whose fields are named by requests, by their names in errors.
 var roots = map[string]reflect.Type{
 	"StartOptions": reflect.TypeFor[mapper.StartOptions](), "CleanUpOptions": reflect.TypeFor[mapper.CleanUpOptions](),
-	"Query": reflect.TypeFor[mapper.Query](), "Rate": reflect.TypeFor[mapper.Rate](),
+	"UndoOptions": reflect.TypeFor[mapper.UndoOptions](),
+	"Query":       reflect.TypeFor[mapper.Query](), "Rate": reflect.TypeFor[mapper.Rate](),
 }
 
 // others are the names in a request of what is no field of these types.

@@ -49,7 +49,8 @@ func TestInJSON(t *testing.T) {
 
 // namesNothing are settings that only a Go program can meet an error about: it has no request to
 // say them in.
-var namesNothing = map[string]bool{"StartOptions.Hold": true}
+var namesNothing = map[string]bool{"StartOptions.Hold": true,
+	"VerifyOptions.ReadTime": true, "VerifyOptions.Entities": true}
 
 // TestSettingsAreNamed has all errors of the library that name a setting be made by setting.Errorf,
 // so that each surface can name it otherwise, and a request have a name for each of them.

@@ -30,6 +30,33 @@ func Errorf(format string, args ...any) error {
 	return &about{fmt.Errorf(format, args...), format, args}
 }
 
+// Renamed returns an error whose settings have another type, in which they are what they are in the
+// first one. That of nil is nil.
+func Renamed(err error, from, to string) error {
+	if err == nil {
+		return nil
+	}
+	return renamed{err, from, to}
+}
+
+type renamed struct {
+	error
+
+	from, to string
+}
+
+func (r renamed) Error() string { return r.in(func(n Name) string { return string(n) }) }
+func (r renamed) Unwrap() error { return r.error }
+
+func (r renamed) in(call func(Name) string) string {
+	return In(r.error, func(n Name) string {
+		if field, ok := strings.CutPrefix(string(n), r.from); ok {
+			n = Name(r.to + field)
+		}
+		return call(n)
+	})
+}
+
 // An about is an error that is about settings.
 type about struct {
 	error
@@ -55,8 +82,11 @@ func wrapped(err error) []error {
 
 // In returns the text of an error with its settings under the names that a function gives them.
 func In(err error, call func(Name) string) string {
-	if a, ok := err.(*about); ok { //nolint:errorlint // those that it wraps are looked at below
-		return a.in(call)
+	switch e := err.(type) { //nolint:errorlint // those that it wraps are looked at below
+	case *about:
+		return e.in(call)
+	case renamed:
+		return e.in(call)
 	}
 	text, from := err.Error(), 0
 	for _, inner := range wrapped(err) {

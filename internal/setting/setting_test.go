@@ -23,7 +23,10 @@ func TestIn(t *testing.T) {
 		"wrapped": fmt.Errorf("mapper: start: %w", fmt.Errorf("a job of %q: %w", user, inner)),
 		"joined":  errors.Join(errors.New(user), inner, inner),
 		"two":     fmt.Errorf("%w, and %w", errBad, inner),
-		"again":   setting.Errorf("Query.Kind %q: %w", "Query.Kind", inner),
+		"renamed": setting.Renamed(setting.Renamed(setting.Errorf("StartOptions.PageSize of %q, %s: %w", user,
+			setting.Name("StartOptions.Rate.Ramp"), errBad), "StartOptions.", "UndoOptions."), "UndoOptions.",
+			"StartOptions."),
+		"again": setting.Errorf("Query.Kind %q: %w", "Query.Kind", inner),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

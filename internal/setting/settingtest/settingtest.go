@@ -11,4 +11,6 @@ var quoted = regexp.MustCompile(`"[^"]*"`)
 
 // GoNames returns what in a text looks like a name in Go, but for what is in quotes: that is what
 // somebody has called something.
-func GoNames(text string) []string { return goNames.FindAllString(quoted.ReplaceAllString(text, ""), -1) }
+func GoNames(text string) []string {
+	return goNames.FindAllString(quoted.ReplaceAllString(text, ""), -1)
+}
