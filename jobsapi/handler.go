@@ -15,20 +15,19 @@ import (
 	"strings"
 	"time"
 
+	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/internal/oldnames"
 	"github.com/scattermap/scattermap/internal/operator"
+	"github.com/scattermap/scattermap/internal/stranger"
 	"github.com/scattermap/scattermap/internal/strictjson"
 	"github.com/scattermap/scattermap/mapper"
-	"github.com/scattermap/scattermap/tasks"
 )
 
 // Options are the settings of a handler.
 type Options struct {
-	// Allow returns who has sent a request, or an error for one that is not allowed:
-	// [tasks.ErrUnauthenticated] is answered by 401, and any other error by 403. The log says what
-	// it was, and the answer does not. [tasks.Verifier.Authenticate] is such a function, and a
-	// deployer's own may be another. Nobody is allowed anything without one.
-	Allow func(r *http.Request) (who string, err error)
+	// Allow says who has sent a request, and refuses those that are not allowed:
+	// [auth.Verifier.Authenticate], say. Nobody is allowed anything without one.
+	Allow auth.Func
 
 	// Prefix is the path of the list of jobs. Defaults to "/jobs".
 	Prefix string
@@ -36,10 +35,6 @@ type Options struct {
 	// Logger receives why requests were refused or have failed. Defaults to slog.Default().
 	Logger *slog.Logger
 }
-
-// Anybody allows everything, to whoever reaches the service: for emulators, and for a service that
-// something in front of it protects.
-func Anybody(*http.Request) (who string, err error) { return "", nil }
 
 // NewHandler returns the handler of the jobs of an engine.
 func NewHandler(e *mapper.Engine, o *Options) (http.Handler, error) {
@@ -406,7 +401,7 @@ func (s service) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 			body = said(err)
 		}
 		if code == http.StatusInternalServerError {
-			s.log.ErrorContext(r.Context(), "jobs", "path", tasks.Shown(r.URL.Path), "error", err)
+			s.log.ErrorContext(r.Context(), "jobs", "path", stranger.Shown(r.URL.Path), "error", err)
 			body = failure{Error: "the request failed: see the log"}
 		}
 		write(w, code, body)

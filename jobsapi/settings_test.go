@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/internal/setting/settingtest"
 	"github.com/scattermap/scattermap/jobsapi"
 )
@@ -12,7 +13,7 @@ import (
 // a name of Go.
 func TestErrorsNameSettings(t *testing.T) {
 	o := newOffice(t)
-	h := o.handler(&jobsapi.Options{Allow: jobsapi.Anybody})
+	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})
 	o.ask(h, "POST", "/jobs", start, 200, nil)
 	starts := map[string]string{ // what is wrong with a start, and what the answer has to say
 		`"id": "a b"`: `"id" "a b"`, `"id": "__x__"`: `"id" "__x__"`,

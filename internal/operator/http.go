@@ -7,8 +7,9 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/scattermap/scattermap/auth"
+	"github.com/scattermap/scattermap/internal/stranger"
 	"github.com/scattermap/scattermap/mapper"
-	"github.com/scattermap/scattermap/tasks"
 )
 
 var errNobody = errors.New("Options.Allow is nil: nobody is allowed anything")
@@ -16,7 +17,7 @@ var errNobody = errors.New("Options.Allow is nil: nobody is allowed anything")
 // Allowed returns a handler that passes on the requests which are allowed, with who has sent them,
 // and has the others refused. A nil allow allows nobody anything.
 func Allowed(
-	allow func(*http.Request) (who string, err error), log *slog.Logger,
+	allow auth.Func, log *slog.Logger,
 	refuse func(w http.ResponseWriter, code int, text string), next http.Handler,
 ) http.Handler {
 	if allow == nil {
@@ -28,12 +29,12 @@ func Allowed(
 			next.ServeHTTP(w, r.WithContext(mapper.WithCaller(r.Context(), who)))
 			return
 		}
-		log.LogAttrs(r.Context(), slog.LevelWarn, "request refused", slog.String("path", tasks.Shown(r.URL.Path)),
-			slog.String("error", tasks.Shown(err.Error())))
+		log.LogAttrs(r.Context(), slog.LevelWarn, "request refused", slog.String("path", stranger.Shown(r.URL.Path)),
+			slog.String("error", stranger.Shown(err.Error())))
 		code, text := http.StatusForbidden, "this is not allowed"
-		if errors.Is(err, tasks.ErrUnauthenticated) {
-			code, text = http.StatusUnauthorized, tasks.ErrUnauthenticated.Error()
-			if advice := tasks.Advice(err); advice != "" {
+		if errors.Is(err, auth.ErrUnauthenticated) {
+			code, text = http.StatusUnauthorized, auth.ErrUnauthenticated.Error()
+			if advice := auth.Advice(err); advice != "" {
 				text += ": " + advice
 			}
 			w.Header().Set("WWW-Authenticate", "Bearer") // RFC 9110: a 401 says which proof it wants
