@@ -45,7 +45,7 @@ func BenchmarkEnd(b *testing.B) {
 				}
 				prove := func(problems bool) func() {
 					return func() {
-						if proof, err := job.Verify(b.Context()); err != nil || len(proof.Problems) > 0 != problems {
+						if proof, err := job.Verify(b.Context(), nil); err != nil || len(proof.Problems) > 0 != problems {
 							b.Errorf("%+v, %v", proof, err)
 						}
 					}
@@ -53,7 +53,7 @@ func BenchmarkEnd(b *testing.B) {
 				wait()
 				verify.time(prove(false))
 				end.weighs.Store(true)
-				if err := job.Retry(b.Context()); err != nil { // it ends again
+				if err := job.Retry(b.Context(), nil); err != nil { // it ends again
 					b.Fatal(err)
 				}
 				wait()

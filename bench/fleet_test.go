@@ -241,7 +241,7 @@ func (f *fleet) run(
 	over()
 	f.cloud.on.Store(false)
 	took := status.Ended.Sub(begun) + f.cloud.mean(perCommit) // its record has the time at which its last commit begins
-	proof, err := job.Verify(f.Context())
+	proof, err := job.Verify(f.Context(), nil)
 	f.must(err)
 	if len(proof.Problems) > 0 {
 		f.Errorf("proof of %s: %v", id, proof.Problems)

@@ -182,7 +182,7 @@ func (w *world) check(
 	if status.State != mapper.StateSucceeded || status.Processed != int64(n) {
 		w.Errorf("the job is %+v, want %d processed", status, n)
 	}
-	proof, err := job.Verify(w.Context())
+	proof, err := job.Verify(w.Context(), nil)
 	w.must(err)
 	if len(proof.Problems) > 0 {
 		w.Errorf("proof: %v", proof.Problems)

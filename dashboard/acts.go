@@ -103,10 +103,7 @@ func retry(ctx context.Context, j *mapper.Job, q url.Values) error {
 		}
 		cause = causes[i].Text
 	}
-	if cause != "" {
-		return j.RetryCause(ctx, cause)
-	}
-	return j.Retry(ctx)
+	return j.Retry(ctx, &mapper.RetryOptions{Cause: cause})
 }
 
 // number reads a field of a form that is a number; an empty one is 0.
@@ -117,7 +114,7 @@ func number(q url.Values, name string) (float64, error) {
 	}
 	n, err := strconv.ParseFloat(text, 64)
 	if err != nil {
-		return 0, operator.BadRequest(fmt.Sprintf("%s is %.100q, it has to be a number", name, text))
+		return 0, operator.BadRequest(fmt.Sprintf("%s is %.100q, it has to be a number", labelOf(name), text))
 	}
 	return n, nil
 }
@@ -130,7 +127,7 @@ func lasting(q url.Values, name string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
-		return 0, operator.BadRequest(fmt.Sprintf("%s is %.100q, it has to be a duration, such as 90s or 2h", name,
+		return 0, operator.BadRequest(fmt.Sprintf("%s is %.100q, it has to be a duration, such as 90s or 2h", labelOf(name),
 			text))
 	}
 	return d, nil
@@ -250,7 +247,7 @@ func (s *server) act(r *http.Request, q url.Values) (*answer, error) {
 	done := result{Done: []string{}, Failed: []refusal{}, Verb: v}
 	for _, id := range ids {
 		if err := v.do(ctx, s.engine.Job(id), q); err != nil {
-			text := s.redact(TextError, strings.TrimPrefix(err.Error(), "mapper: "))
+			text := s.said(err)
 			if codeOf(err) == http.StatusInternalServerError {
 				s.Logger.ErrorContext(ctx, "dashboard", "do", v.Name, "job", id, "error", err)
 				text = "it failed: the log says why"
@@ -276,7 +273,7 @@ type proven struct {
 
 // verify answers with the proof of a job.
 func (s *server) verify(ctx context.Context, id string) (*answer, error) {
-	proof, err := s.engine.Job(id).Verify(ctx)
+	proof, err := s.engine.Job(id).Verify(ctx, nil)
 	if err != nil {
 		return nil, err
 	}

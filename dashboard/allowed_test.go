@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/dashboard"
 	"github.com/scattermap/scattermap/mapper"
-	"github.com/scattermap/scattermap/tasks"
 )
 
 // orders are all that can be posted.
@@ -80,7 +80,7 @@ func TestAllowed(t *testing.T) {
 		code  int
 	}{
 		"nobody": {nil, http.StatusForbidden},
-		"a token": {func(*http.Request) (string, error) { return "", fmt.Errorf("no: %w", tasks.ErrUnauthenticated) },
+		"a token": {func(*http.Request) (string, error) { return "", fmt.Errorf("no: %w", auth.ErrUnauthenticated) },
 			http.StatusUnauthorized},
 		"forbidden": {func(*http.Request) (string, error) { return "", errors.New("the secret reason") },
 			http.StatusForbidden},
@@ -129,13 +129,13 @@ func TestLoopback(t *testing.T) {
 	} {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.RemoteAddr, r.Host = test.remote, test.host
-		if _, err := dashboard.Loopback(r); (err == nil) != test.ok {
+		if _, err := auth.Loopback(r); (err == nil) != test.ok {
 			t.Errorf("%+v: %v", test, err)
 		}
 		for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Real-Ip", "Via"} {
 			passed := r.Clone(t.Context())
 			passed.Header.Set(name, "203.0.113.5")
-			if _, err := dashboard.Loopback(passed); err == nil {
+			if _, err := auth.Loopback(passed); err == nil {
 				t.Errorf("%+v is allowed when a proxy has passed it on, and says so by %s", test, name)
 			}
 		}

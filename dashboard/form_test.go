@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/dashboard"
+	"github.com/scattermap/scattermap/internal/setting/settingtest"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/prebuilt"
@@ -81,15 +82,17 @@ func TestFormRefused(t *testing.T) {
 		{[]string{"p.Amount", "9223372036854775808"}, "does not fit"},
 		{[]string{"p.extra.wait", "soon"}, "extra.wait"}, {[]string{"p.extra.since", "yesterday"}, "extra.since"},
 		{[]string{"p.extra.top", "x"}, "extra.top"},
-		{[]string{"kind", ""}, "kind"}, {[]string{"id", ""}, "ID"}, {[]string{"id", "a b"}, "StartOptions.ID"},
+		{[]string{"kind", ""}, "kind"}, {[]string{"id", ""}, "ID"}, {[]string{"id", "a b"}, "“ID”"},
 		{[]string{"filters", "Balance <"}, "Balance &lt;"},
 		{[]string{"filters", "a = 1 OR b = 2"}, "no OR"}, {[]string{"how", "canary", "share", "0.01%"}, "0.01%"},
 		{[]string{"how", "canary", "share", ""}, "share"}, {[]string{"how", "x"}, "how"},
-		{[]string{"page_size", "5000"}, "PageSize"}, {[]string{"page_size", "x"}, "page_size"},
-		{[]string{"page_size", "1.5"}, "page_size"}, {[]string{"workers", "-1"}, "Workers"},
-		{[]string{"rate", "NaN"}, "Rate"}, {[]string{"rate", "-2"}, "Rate"}, {[]string{"budget", "-1"}, "Budget"},
-		{[]string{"queue", "nowhere"}, "nowhere"}, {[]string{"failure_limit", "-2"}, "FailureLimit"},
-		{[]string{"kind", "Nothing"}, "Nothing"}, {[]string{"per_entity", "fast"}, "per_entity"},
+		{[]string{"page_size", "5000"}, "“Entities of a page”"}, {[]string{"page_size", "x"}, "“Entities of a page”"},
+		{[]string{"page_size", "1.5"}, "“Entities of a page”"}, {[]string{"workers", "-1"}, "“Workers”"},
+		{[]string{"rate", "NaN"}, "“Entities a second”"}, {[]string{"rate", "-2"}, "“Entities a second”"},
+		{[]string{"budget", "-1"}, "“Budget in dollars”"},
+		{[]string{"queue", "nowhere"}, "nowhere"}, {[]string{"failure_limit", "-2"}, "“Failures before it pauses”"},
+		{[]string{"kind", "Nothing"}, "set “Start over a kind without entities, too”"},
+		{[]string{"per_entity", "fast"}, "“The function takes, an entity”"},
 		{[]string{"kind", "__x__"}, "__x__"},
 	} {
 		for _, do := range []string{"plan", "start"} {
@@ -106,6 +109,11 @@ func TestFormRefused(t *testing.T) {
 			if code == http.StatusOK && do == "plan" || strings.Contains(text, "this is the new plan") {
 				continue // only a start finds that out
 			}
+			_, said, _ := strings.Cut(text, `role="alert"`)
+			said, _, _ = strings.Cut(said, "</div>")
+			if found := settingtest.GoNames(said); len(found) > 0 {
+				t.Errorf("%s %q: %s has the Go names %q", do, test.entered, said, found)
+			}
 			if code < 400 || code >= 500 || !strings.Contains(text, test.want) ||
 				!strings.Contains(text, "it was entered") {
 				t.Errorf("%s %q: %d, does not say %q: %.1500s", do, test.entered, code, test.want,
@@ -113,7 +121,7 @@ func TestFormRefused(t *testing.T) {
 			}
 		}
 		if code, text := post(t, w.url+"start", form(append([]string{"id", "refused"}, test.entered...)...), "Accept",
-			"application/json"); code < 400 && test.want != "per_entity" {
+			"application/json"); code < 400 && test.entered[0] != "per_entity" {
 			t.Errorf("%q is started: %d %s", test.entered, code, text)
 		}
 	}

@@ -18,9 +18,9 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/internal/operator"
+	"github.com/scattermap/scattermap/internal/stranger"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/picture"
-	"github.com/scattermap/scattermap/tasks"
 )
 
 //go:embed templates static
@@ -138,13 +138,13 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		do = does
 	}
 	if do == nil || !get && r.Method != http.MethodPost {
-		code, text := http.StatusNotFound, fmt.Sprintf("there is no page %q here", tasks.Shown(name))
+		code, text := http.StatusNotFound, fmt.Sprintf("there is no page %q here", stranger.Shown(name))
 		if shows != nil {
 			w.Header().Set("Allow", "GET, HEAD")
 			if does != nil {
 				w.Header().Set("Allow", "GET, HEAD, POST")
 			}
-			code, text = http.StatusMethodNotAllowed, "this page does not take a "+tasks.Shown(r.Method)
+			code, text = http.StatusMethodNotAllowed, "this page does not take a "+stranger.Shown(r.Method)
 		}
 		s.fail(w, r, code, text)
 		return
@@ -156,9 +156,9 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil {
 		code := codeOf(err)
-		text := s.redact(TextError, strings.TrimPrefix(err.Error(), "mapper: "))
+		text := s.said(err)
 		if code == http.StatusInternalServerError {
-			s.Logger.LogAttrs(r.Context(), slog.LevelError, "dashboard", slog.String("path", tasks.Shown(r.URL.Path)),
+			s.Logger.LogAttrs(r.Context(), slog.LevelError, "dashboard", slog.String("path", stranger.Shown(r.URL.Path)),
 				slog.Any("error", err))
 			text = "this can't be shown now: the log says why"
 		}
@@ -290,7 +290,7 @@ func (s *server) write(w http.ResponseWriter, r *http.Request, a *answer) {
 			did(r.URL.Query().Get("did")), a.body})
 	}
 	if err != nil {
-		s.Logger.LogAttrs(r.Context(), slog.LevelError, "dashboard", slog.String("path", tasks.Shown(r.URL.Path)),
+		s.Logger.LogAttrs(r.Context(), slog.LevelError, "dashboard", slog.String("path", stranger.Shown(r.URL.Path)),
 			slog.Any("error", err))
 		http.Error(w, "this can't be shown: the log says why", http.StatusInternalServerError)
 		return

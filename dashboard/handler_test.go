@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/dashboard"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
@@ -17,7 +18,7 @@ func TestMounted(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 20)
 	w.run(t, "j", `{"Amount": 1}`, mapper.StartOptions{})
-	h := dashboard.NewHandler(w.engine, &dashboard.Options{Allow: dashboard.Loopback})
+	h := dashboard.NewHandler(w.engine, &dashboard.Options{Allow: auth.Loopback})
 	for name, mount := range map[string]func(*http.ServeMux) (path string){
 		"at the root":         func(m *http.ServeMux) string { m.Handle("/", h); return "/" },
 		"without StripPrefix": func(m *http.ServeMux) string { m.Handle("/admin/jobs/", h); return "/admin/jobs/" },

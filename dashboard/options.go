@@ -4,20 +4,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
 	"net/url"
-	"strings"
+
+	"github.com/scattermap/scattermap/auth"
 )
 
 // Options are the settings of a dashboard.
 type Options struct {
-	// Allow returns who has sent a request, or an error for one that is not allowed, as that of
-	// jobsapi.Options does: tasks.ErrUnauthenticated is answered by 401, and any other error by
-	// 403. The log says what it was, and the answer does not. tasks.Verifier.Authenticate, a
-	// deployer's own function, [Loopback] and jobsapi.Anybody are such functions. Nobody is allowed
-	// anything without one.
-	Allow func(r *http.Request) (who string, err error)
+	// Allow says who has sent a request, and refuses those that are not allowed:
+	// [auth.Verifier.Authenticate], say, or [auth.Loopback]. Nobody is allowed anything without
+	// one.
+	Allow auth.Func
 
 	// ReadOnly has every request refused that is no GET or HEAD, and no page offer what can't be
 	// done.
@@ -52,29 +49,6 @@ const (
 	TextCounter TextKind = "counter" // the name of a counter
 	TextReason  TextKind = "reason"  // why somebody has done something
 )
-
-// Loopback allows everything to whoever sends a request from this machine to this machine, by one
-// of its own names: for a dashboard that a program opens for who has started it. A page of another
-// site can't pass for one, though its name may lead to this machine. A request that a proxy has
-// passed on, and says so, is refused: it may be anybody's.
-func Loopback(r *http.Request) (who string, err error) {
-	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Real-Ip", "Via"} {
-		if r.Header.Get(name) != "" {
-			return "", fmt.Errorf("the request has the header %s: a proxy has passed it on", name)
-		}
-	}
-	for _, addr := range []string{r.RemoteAddr, r.Host} {
-		host, _, err := net.SplitHostPort(addr)
-		if err != nil {
-			host = strings.Trim(addr, "[]")
-		}
-		named := host == "localhost" && addr == r.Host
-		if ip := net.ParseIP(host); !named && (ip == nil || !ip.IsLoopback()) {
-			return "", fmt.Errorf("%.100q is not this machine", addr)
-		}
-	}
-	return "", nil
-}
 
 // CloudLoggingURL returns a function for [Options.LogURL] that leads to Cloud Logging of a project,
 // for lines as package cloudlog writes them.

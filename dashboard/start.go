@@ -124,7 +124,7 @@ func (f *form) read(q url.Values) (in entered, err error) {
 	for line := range strings.Lines(q.Get("filters")) {
 		if line = strings.TrimSpace(line); line != "" {
 			if err := operator.AddCondition(&in.query, line); err != nil {
-				note(operator.BadRequest(fmt.Sprintf("the filter %.200q: %v", line, err)))
+				note(operator.Bad("the filter %.200q: %w", line, err))
 			}
 		}
 	}
@@ -158,7 +158,7 @@ func (f *form) read(q url.Values) (in entered, err error) {
 		"failure_limit": &in.options.FailureLimit} {
 		n, err := number(q, name)
 		if err == nil && n != float64(int(n)) {
-			err = operator.BadRequest(fmt.Sprintf("%s is %v, it has to be a whole number", name, n))
+			err = operator.BadRequest(fmt.Sprintf("%s is %v, it has to be a whole number", labelOf(name), n))
 		}
 		*to = int(n)
 		note(err)
@@ -177,7 +177,7 @@ func (f *form) read(q url.Values) (in entered, err error) {
 
 // plan returns what a job of what was entered would take.
 func (s *server) plan(ctx context.Context, in entered) (*mapper.Estimate, error) {
-	return mapper.PlanNamed(ctx, s.engine, in.mapper, in.query, &mapper.PlanOptions{
+	return s.engine.PlanByName(ctx, in.mapper, in.query, &mapper.PlanOptions{
 		StartOptions: in.options, TimePerEntity: in.each, Params: in.params,
 	})
 }
@@ -222,7 +222,7 @@ func (s *server) again(r *http.Request, f *form, err error) (*answer, error) {
 	if code == http.StatusInternalServerError || asJSON(r) {
 		return nil, err
 	}
-	f.Bad = cmp.Or(s.redact(TextError, strings.TrimPrefix(strings.TrimPrefix(err.Error(), "mapper: "), "start: ")),
+	f.Bad = cmp.Or(s.said(err),
 		"it is wrong")
 	f.Planned = ""
 	return &answer{code: code, template: "start", title: "Start a job", body: f}, nil

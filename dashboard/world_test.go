@@ -18,6 +18,7 @@ import (
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/dashboard"
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
@@ -147,7 +148,7 @@ func (w *world) serve(t testing.TB, o *dashboard.Options) (url string) {
 	}
 	opts := *o
 	if opts.Allow == nil {
-		opts.Allow = dashboard.Loopback
+		opts.Allow = auth.Loopback
 	}
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)

@@ -10,6 +10,7 @@ import (
 
 	"gocloud.dev/blob"
 
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/internal/strictjson"
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -274,7 +275,7 @@ func (x *Export[P]) Start(
 	}
 	files := cmp.Or(o.Files, x.opts.Files)
 	if files < 0 || files > x.opts.MaxFiles {
-		return fail(fmt.Errorf("%w: StartOptions.Files is %d, want 0 to %d", mapper.ErrInvalidArgument, files,
+		return fail(setting.Errorf("%w: StartOptions.Files is %d, want 0 to %d", mapper.ErrInvalidArgument, files,
 			x.opts.MaxFiles))
 	}
 	given, err := json.Marshal(params)
@@ -368,7 +369,7 @@ func strictly(text json.RawMessage, v any) error {
 	return strictjson.Decode(text, v)
 }
 
-// Plan estimates what an export of a query takes, as mapper.Plan does, and what its parts take
+// Plan estimates what an export of a query takes, as mapper.Mapper.Plan does, and what its parts take
 // besides: a write, three reads and a delete for each page. What a bucket charges is not in it.
 func (x *Export[P]) Plan(
 	ctx context.Context, e *mapper.Engine, q mapper.Query, o *mapper.PlanOptions,
@@ -377,8 +378,7 @@ func (x *Export[P]) Plan(
 	if o != nil {
 		opts = *o
 	}
-	opts.Visit = true
-	est, err := mapper.Plan(ctx, e, q, &opts)
+	est, err := x.parts.Plan(ctx, e, q, &opts)
 	if err != nil {
 		return nil, fmt.Errorf("export: plan %q: %w", x.name, err)
 	}

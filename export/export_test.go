@@ -233,7 +233,7 @@ func TestFailures(t *testing.T) {
 					t.Fatalf("%+v, %v", m, err)
 				}
 				broken = false
-				if err := run.Jobs()[0].Retry(t.Context()); err != nil {
+				if err := run.Jobs()[0].Retry(t.Context(), nil); err != nil {
 					t.Fatal(err)
 				}
 				if m, err = run.Wait(t.Context()); err != nil {

@@ -113,8 +113,7 @@ func (r *Run) checkOld(ctx context.Context, folder string) error {
 		switch err := other.load(ctx, ""); {
 		case err == nil && other.place == place{above, c.Run, true}:
 			return fmt.Errorf("%w: an older build has begun export %q in the folder %q, and its end may delete what "+
-				"else "+
-				"is there: wait for its end, discard it (Run.Discard), or choose another folder",
+				"else is there: wait for its end, discard it, or choose another folder",
 				mapper.ErrInvalidArgument, c.Export, above)
 		case err != nil && !errors.Is(err, mapper.ErrNoSuchJob):
 			return err
@@ -123,8 +122,7 @@ func (r *Run) checkOld(ctx context.Context, folder string) error {
 		switch _, err := r.bucket.List(&blob.ListOptions{Prefix: above + "/_parts/"}).Next(ctx); {
 		case err == nil:
 			return fmt.Errorf("%w: in the folder %q are parts of export %q of an older build, and there is no such "+
-				"job in "+
-				"this database: if it does not go on elsewhere, delete %s there, or choose another folder",
+				"job in this database: if it does not go on elsewhere, delete %s there, or choose another folder",
 				mapper.ErrInvalidArgument, above, c.Export, StartedName)
 		case !errors.Is(err, io.EOF):
 			return fmt.Errorf("look into the folder %q: %w", above, err)

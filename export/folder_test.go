@@ -379,7 +379,7 @@ func TestRetryTooLate(t *testing.T) {
 			t.Fatal(err)
 		}
 		broken = false
-		if err := run.Jobs()[0].Retry(t.Context()); err != nil {
+		if err := run.Jobs()[0].Retry(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := run.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), "start another one") {
@@ -419,7 +419,7 @@ func testRetryMeetsTheEnd(t *testing.T, when string) {
 		switch {
 		case c.op == "read" && path.Base(c.key) == "manifest.json" && planned.CompareAndSwap(false, true):
 			mended.Store(true)
-			if err := d.Job("orders").Retry(c); err != nil {
+			if err := d.Job("orders").Retry(c, nil); err != nil {
 				t.Error(err)
 			}
 			until(&parted)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -91,7 +92,7 @@ func (x *Export[P]) held(ctx context.Context, r *Run) (stage, *mapper.Status, er
 	case p.Run != r.place.run:
 		err = fmt.Errorf("%w: the ID is that of another run, %s", mapper.ErrIDTaken, p.Run)
 	case !p.Hold:
-		err = fmt.Errorf("%w: it was not started with StartOptions.Hold, so it writes its files by itself",
+		err = setting.Errorf("%w: it was not started with StartOptions.Hold, so it writes its files by itself",
 			mapper.ErrWrongState)
 	case status.State == mapper.StateSucceededWithFailures && !x.opts.AllowFailures:
 		err = fmt.Errorf("%w: job %s has failed on %d entities: see its Failures, and Retry it", mapper.ErrWrongState,

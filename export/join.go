@@ -28,8 +28,7 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 	}
 	if f.Plan != s.Plan {
 		return f, mapper.Permanent(fmt.Errorf("file %d of run %s was planned by another Export.Write than the one "+
-			"that "+
-			"has begun: discard the run (Run.Discard), and start another export", f.Index, s.Run))
+			"that has begun: discard the run, and start another export", f.Index, s.Run))
 	}
 	f.Records, f.Parts, f.Bytes = 0, 0, 0
 	writing, cancel := context.WithCancel(ctx)
@@ -58,8 +57,7 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 		// file has is not known.
 		if err == nil && s.Failures > 0 && !bytes.Equal(joined.sum.Sum(nil), written.sum.Sum(nil)) {
 			err = mapper.Permanent(fmt.Errorf("an attempt before has written %s of other parts, as failures were "+
-				"retried "+
-				"meanwhile: discard the run (Run.Discard), and start another export", path))
+				"retried meanwhile: discard the run, and start another export", path))
 		}
 	}
 	if err != nil {

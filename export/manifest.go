@@ -240,6 +240,6 @@ func (p place) wasDiscarded(ctx context.Context, bucket *blob.Bucket) error {
 }
 
 func (p place) errDiscarded() error {
-	return mapper.Permanent(fmt.Errorf("run %s of the export in %q was discarded (Run.Discard): start another export",
+	return mapper.Permanent(fmt.Errorf("run %s of the export in %q was discarded: start another export",
 		p.run, p.folder))
 }

@@ -54,8 +54,8 @@ func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], s startP
 			return err
 		}
 		if begun {
-			return mapper.Permanent(errors.New("the export has been written without this entity, as " +
-				"Options.AllowFailures has it: start another one"))
+			return mapper.Permanent(errors.New("the export has been written without this entity, as it " +
+				"allows failures: start another one"))
 		}
 	}
 	if err := x.opts.checkCoding(s.Coding); err != nil {

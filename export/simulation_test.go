@@ -311,7 +311,7 @@ func (s *simulation) act(ctx context.Context, rng *rand.Rand, id string) {
 	case dice < 8:
 		_ = job.Pause(ctx)
 	case dice < 9:
-		_ = job.Retry(ctx)
+		_ = job.Retry(ctx, nil)
 	case dice < 10: // so that the ID is free
 		for _, job := range run.Jobs() {
 			_ = job.CleanUp(ctx, &mapper.CleanUpOptions{IncludeJob: true})

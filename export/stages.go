@@ -201,7 +201,7 @@ func (x *Export[P]) stretches(
 	for i, f := range all {
 		if f.Bytes > most {
 			return nil, mapper.Permanent(fmt.Errorf("file %d of %d would have %d bytes, and Options.FileBytes is %d: "+
-				"there have to be more files, or smaller parts (StartOptions.PageSize)", i+1, n, f.Bytes+perFile,
+				"there have to be more files, or smaller pages", i+1, n, f.Bytes+perFile,
 				x.opts.FileBytes))
 		}
 	}
@@ -319,8 +319,7 @@ func checkTiles(s stage, files []plannedFile) error {
 	for i, f := range files {
 		if f.From != end || int64(i) != f.Index || f.Plan != s.Plan || f.Name != "" && names[f.Name] {
 			return fmt.Errorf("file %d of run %s is of another plan than the one before: two processes have "+
-				"planned at "+
-				"the same moment; discard the run (Run.Discard), and start another export", i, s.Run)
+				"planned at the same moment; discard the run, and start another export", i, s.Run)
 		}
 		end, names[f.Name] = f.To, true
 	}
@@ -355,7 +354,7 @@ func coverage(ctx context.Context, s stage) (*mapper.Proof, error) {
 	if s.Parts > exactParts {
 		return nil, nil
 	}
-	proof, err := mapper.EngineFromContext(ctx).Job(s.Export).Verify(ctx)
+	proof, err := mapper.EngineFromContext(ctx).Job(s.Export).Verify(ctx, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -9,8 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"cloud.google.com/go/datastore"
 	"context"
+
+	"cloud.google.com/go/datastore"
 	"gocloud.dev/blob/memblob"
 
 	"github.com/scattermap/scattermap/export"

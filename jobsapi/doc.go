@@ -2,7 +2,7 @@
 // and see how they stand, and to whatever starts jobs for them, such as a schedule. A service
 // mounts it beside the engine's own handler:
 //
-//	api, err := jobsapi.NewHandler(engine, &jobsapi.Options{Allow: verifier.Allow})
+//	api, err := jobsapi.NewHandler(engine, &jobsapi.Options{Allow: verifier.Authenticate})
 //	...
 //	mux.Handle("/mapper/", engine.Handler()) // Cloud Tasks
 //	mux.Handle("/jobs", api)                 // operators
@@ -32,7 +32,7 @@
 //	POST /jobs/ID/abort        ends it
 //	POST /jobs/ID/retry        has it process its failures again; ?cause=TEXT those of one cause
 //	POST /jobs/ID/undo         starts a job that takes back what it has written: the settings of
-//	                           mapper.StartOptions, or nothing
+//	                           mapper.UndoOptions, or nothing
 //	POST /jobs/ID/move         has it belong to a queue of this service
 //	POST /jobs/ID/rate         sets how fast it goes: {"entities", "writes", "ramp"}, see mapper.Rate;
 //	                           "for_ns" is for how long; {"entities": -1} lifts the limits
@@ -43,7 +43,8 @@
 // has asked.
 //
 // Lists have pages: "next", if there is one, is the cursor of the next: ?cursor=NEXT. Whatever is
-// about one job answers with its status, or else with {"error"}: 400 for a request that is wrong,
+// about one job answers with its status, or else with {"error"}, and with "error_parts" if that
+// names settings: 400 for a request that is wrong,
 // 401 or 403 for one that is not allowed, 404 for a job that there is not, and 409 for one that is
 // in another state, belongs to another queue, or was started with other arguments. What a browser
 // sends from another site's page changes nothing.

@@ -15,20 +15,19 @@ import (
 	"strings"
 	"time"
 
+	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/internal/oldnames"
 	"github.com/scattermap/scattermap/internal/operator"
+	"github.com/scattermap/scattermap/internal/stranger"
 	"github.com/scattermap/scattermap/internal/strictjson"
 	"github.com/scattermap/scattermap/mapper"
-	"github.com/scattermap/scattermap/tasks"
 )
 
 // Options are the settings of a handler.
 type Options struct {
-	// Allow returns who has sent a request, or an error for one that is not allowed:
-	// [tasks.ErrUnauthenticated] is answered by 401, and any other error by 403. The log says what
-	// it was, and the answer does not. [tasks.Verifier.Authenticate] is such a function, and a
-	// deployer's own may be another. Nobody is allowed anything without one.
-	Allow func(r *http.Request) (who string, err error)
+	// Allow says who has sent a request, and refuses those that are not allowed:
+	// [auth.Verifier.Authenticate], say. Nobody is allowed anything without one.
+	Allow auth.Func
 
 	// Prefix is the path of the list of jobs. Defaults to "/jobs".
 	Prefix string
@@ -36,10 +35,6 @@ type Options struct {
 	// Logger receives why requests were refused or have failed. Defaults to slog.Default().
 	Logger *slog.Logger
 }
-
-// Anybody allows everything, to whoever reaches the service: for emulators, and for a service that
-// something in front of it protects.
-func Anybody(*http.Request) (who string, err error) { return "", nil }
 
 // NewHandler returns the handler of the jobs of an engine.
 func NewHandler(e *mapper.Engine, o *Options) (http.Handler, error) {
@@ -91,7 +86,7 @@ func NewHandler(e *mapper.Engine, o *Options) (http.Handler, error) {
 			return s.after(r, do(s.job(r), ctx))
 		})
 	}
-	refuse := func(w http.ResponseWriter, code int, text string) { write(w, code, failure{text}) }
+	refuse := func(w http.ResponseWriter, code int, text string) { write(w, code, failure{Error: text}) }
 	return http.NewCrossOriginProtection().Handler(operator.Allowed(opts.Allow, opts.Logger, refuse, mux)), nil
 }
 
@@ -183,7 +178,7 @@ func (s service) plan(r *http.Request) (any, error) {
 	if err := decode(r, "a plan", &plan); err != nil {
 		return nil, err
 	}
-	return mapper.PlanNamed(r.Context(), s.engine, plan.Mapper, plan.Query, &mapper.PlanOptions{
+	return s.engine.PlanByName(r.Context(), plan.Mapper, plan.Query, &mapper.PlanOptions{
 		StartOptions: *plan.current(), TimePerEntity: cmp.Or(plan.PerEntity, plan.Before), WritesPerEntity: plan.Writes,
 		Params: plan.Params,
 	})
@@ -237,16 +232,19 @@ func (s service) retry(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx := mapper.WithReason(r.Context(), q.Get("reason"))
-	if cause := q.Get("cause"); q.Has("cause") {
-		return s.after(r, s.job(r).RetryCause(ctx, cause))
+	if q.Has("cause") && q.Get("cause") == "" {
+		return nil, operator.BadRequest("the parameter cause is empty: leave it out for all failures")
 	}
-	return s.after(r, s.job(r).Retry(ctx))
+	ctx := mapper.WithReason(r.Context(), q.Get("reason"))
+	return s.after(r, s.job(r).Retry(ctx, &mapper.RetryOptions{Cause: q.Get("cause")}))
 }
 
 // undo starts the undo of a job. A request without a body has the defaults.
 func (s service) undo(r *http.Request) (any, error) {
-	var o settings
+	var o struct {
+		mapper.UndoOptions
+		oldnames.Start // as older clients name them
+	}
 	ctx, err := because(r)
 	if err == nil && r.ContentLength != 0 {
 		err = decode(r, "the settings of an undo", &o)
@@ -254,7 +252,9 @@ func (s service) undo(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	undo, err := s.job(r).Undo(ctx, o.current())
+	o.DryRun = o.DryRun || o.Rehearse
+	o.ExpectedWorkers = cmp.Or(o.ExpectedWorkers, o.Workers)
+	undo, err := s.job(r).Undo(ctx, &o.UndoOptions)
 	if err != nil {
 		return nil, err
 	}
@@ -366,7 +366,7 @@ func decode(r *http.Request, what string, v any) error {
 		err = strictjson.DecodeNulls(text, v)
 	}
 	if err != nil {
-		return operator.BadRequest("the body is not " + what + ": " + err.Error())
+		return operator.Bad("the body is not %s: %w", what, err)
 	}
 	return nil
 }
@@ -398,11 +398,11 @@ func (s service) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 		}
 		code := operator.Code(err)
 		if err != nil {
-			body = failure{operator.InJSON(err.Error())}
+			body = said(err)
 		}
 		if code == http.StatusInternalServerError {
-			s.log.ErrorContext(r.Context(), "jobs", "path", tasks.Shown(r.URL.Path), "error", err)
-			body = failure{"the request failed: see the log"}
+			s.log.ErrorContext(r.Context(), "jobs", "path", stranger.Shown(r.URL.Path), "error", err)
+			body = failure{Error: "the request failed: see the log"}
 		}
 		write(w, code, body)
 	}
@@ -416,6 +416,19 @@ func write(w http.ResponseWriter, code int, body any) {
 	_ = json.NewEncoder(w).Encode(body) // the client has gone
 }
 
+// A failure is an error that is told.
 type failure struct {
 	Error string `json:"error"`
+
+	// the same in parts, if it names settings: each second one is the name of one
+	Parts []string `json:"error_parts,omitempty"`
+}
+
+// said returns what an answer says of an error.
+func said(err error) failure {
+	text, parts := operator.InJSON(err)
+	if len(parts) == 1 {
+		parts = nil
+	}
+	return failure{text, parts}
 }

@@ -16,6 +16,7 @@ import (
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/jobsapi"
 	"github.com/scattermap/scattermap/mapper"
@@ -129,9 +130,9 @@ func TestAllow(t *testing.T) {
 	}{
 		"closed by default": {nil, 403},
 		"no token": {func(*http.Request) (string, error) {
-			return "", fmt.Errorf("%w: secret cause", tasks.ErrUnauthenticated)
+			return "", fmt.Errorf("%w: secret cause", auth.ErrUnauthenticated)
 		}, 401},
-		"another account":  {func(*http.Request) (string, error) { return "", tasks.ErrForbidden }, 403},
+		"another account":  {func(*http.Request) (string, error) { return "", auth.ErrForbidden }, 403},
 		"a deployer's own": {func(*http.Request) (string, error) { return "", errors.New("secret cause") }, 403},
 	} {
 		h := o.handler(&jobsapi.Options{Allow: c.allow})
@@ -240,7 +241,7 @@ func TestControl(t *testing.T) {
 // TestOtherSites has a browser send what a page of another site asks it to: nothing changes.
 func TestOtherSites(t *testing.T) {
 	o := newOffice(t)
-	h := o.handler(&jobsapi.Options{Allow: jobsapi.Anybody})
+	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})
 	o.ask(h, "POST", "/jobs", start, 403, nil, "Sec-Fetch-Site", "cross-site")
 	o.ask(h, "POST", "/jobs", start, 403, nil, "Origin", "https://evil.example")
 	o.ask(h, "GET", "/jobs/spring", "", 404, nil)
@@ -268,7 +269,7 @@ func TestOptions(t *testing.T) {
 // starts nothing.
 func TestBodies(t *testing.T) {
 	o := newOffice(t)
-	h := o.handler(&jobsapi.Options{Allow: jobsapi.Anybody})
+	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})
 	const end = `"id": "j", "query": {"kind": "Account"}, "params": {"Amount": 10}}`
 	const begun = `{"mapper": "add-credit", "id": "j", `
 	const account = `"query": {"kind": "Account"}, `
@@ -309,7 +310,7 @@ func TestBodies(t *testing.T) {
 // their names.
 func TestOldNames(t *testing.T) {
 	o := newOffice(t)
-	h := o.handler(&jobsapi.Options{Allow: jobsapi.Anybody})
+	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})
 	var plans [3]mapper.Estimate
 	for i, body := range []string{`"per_entity_ns": 1000000000`, `"per_entity": 1000000000`, `"writes": 1`} {
 		o.ask(h, "POST", "/jobs/plan", `{"mapper": "add-credit", "query": {"kind": "Account"}, `+body+"}", 200,
@@ -322,7 +323,7 @@ func TestOldNames(t *testing.T) {
 	}
 	for _, body := range []string{`{"expire_ns": -1}`, `{"expire": -1}`} {
 		if text := o.ask(h, "POST", "/jobs/none/clean-up", body, 400, nil); !strings.Contains(text,
-			`\"expire_ns\" is -1ns`) {
+			`\"expire_ns\" has to be at least 0, it is -1ns`) {
 			t.Errorf("%s: %s", body, text)
 		}
 	}

@@ -99,7 +99,7 @@ func TestEndInParts(t *testing.T) {
 					t.Errorf("%d records were read of %d, and %d drafts kept; %d processes died", read, ranges, kept,
 						f.deaths())
 				}
-				if proof, err := job.Verify(t.Context()); err != nil || len(proof.Problems) > 0 {
+				if proof, err := job.Verify(t.Context(), nil); err != nil || len(proof.Problems) > 0 {
 					t.Errorf("proof %+v, %v", proof, err)
 				}
 				if n := w.count(mapper.DraftKind, "epoch"); n != 0 {
@@ -182,7 +182,7 @@ func TestDraftOfAnotherEpoch(t *testing.T) {
 		a.kept = func(n int64) {
 			if n == 3 {
 				mended.Store(true)
-				retried <- job.Retry(context.Background())
+				retried <- job.Retry(context.Background(), nil)
 			}
 		}
 		if err := <-retried; err != nil {

@@ -91,12 +91,12 @@ func TestOneAtATime(t *testing.T) {
 			t.Fatalf("%+v, %v", s, err)
 		}
 		fine("when it has ended", start("two", accounts, mapper.StartOptions{}))
-		refused("a retry meanwhile", "two", w.engine.Job("one").Retry(ctx))
+		refused("a retry meanwhile", "two", w.engine.Job("one").Retry(ctx, nil))
 		fails.Store(false)
 		if s, err := w.engine.Job("two").Wait(ctx); err != nil || s.State != mapper.StateSucceeded {
 			t.Fatalf("%+v, %v", s, err)
 		}
-		fine("a retry", w.engine.Job("one").Retry(ctx))
+		fine("a retry", w.engine.Job("one").Retry(ctx, nil))
 		refused("a start while it is retried", "one", start("three", accounts, mapper.StartOptions{}))
 		if s, err := w.engine.Job("one").Wait(ctx); err != nil || s.State != mapper.StateSucceeded {
 			t.Errorf("%+v, %v", s, err)

@@ -68,28 +68,28 @@ func TestCauses(t *testing.T) {
 		}
 		wait(mapper.StateSucceededWithFailures, 50)
 		wantCauses("20 invoice # of # is open", "20 the ledger has no #", "10 a plain error")
-		for _, bad := range []string{"", "none"} {
-			if err := job.RetryCause(ctx, bad); !errors.Is(err, mapper.ErrInvalidArgument) {
+		for _, bad := range []string{"none"} {
+			if err := job.Retry(ctx, &mapper.RetryOptions{Cause: bad}); !errors.Is(err, mapper.ErrInvalidArgument) {
 				t.Errorf("a retry of %q: %v", bad, err)
 			}
 		}
 		mended.Store(true)
-		if err := job.RetryCause(ctx, "invoice # of # is open"); err != nil {
+		if err := job.Retry(ctx, &mapper.RetryOptions{Cause: "invoice # of # is open"}); err != nil {
 			t.Fatal(err)
 		}
 		wait(mapper.StateSucceededWithFailures, 30)
 		wantCauses("20 the ledger has no #", "10 a plain error")
-		if err := job.RetryCause(ctx, "the ledger has no #"); err != nil { // in vain
+		if err := job.Retry(ctx, &mapper.RetryOptions{Cause: "the ledger has no #"}); err != nil { // in vain
 			t.Fatal(err)
 		}
 		wait(mapper.StateSucceededWithFailures, 30)
 		wantHistory(t, job, "started running", "its failures of one cause are retried running",
 			"its failures of one cause are retried running")
-		if err := job.Retry(ctx); err != nil {
+		if err := job.Retry(ctx, nil); err != nil {
 			t.Fatal(err)
 		}
 		wait(mapper.StateSucceededWithFailures, 20)
-		if proof, err := job.Verify(ctx); err != nil || len(proof.Problems) > 0 {
+		if proof, err := job.Verify(ctx, nil); err != nil || len(proof.Problems) > 0 {
 			t.Errorf("%+v, %v", proof, err)
 		}
 		if right, err := w.client.Count(ctx, datastore.NewQuery("Account").FilterField("Balance", ">=",

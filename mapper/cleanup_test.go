@@ -82,10 +82,10 @@ func TestCleanUp(t *testing.T) {
 		if failures, _, err := job.FailuresPage(t.Context(), ""); err != nil || len(failures) != 30 {
 			t.Errorf("%d failures, %v", len(failures), err)
 		}
-		if _, err := job.Verify(t.Context()); !errors.Is(err, mapper.ErrWrongState) {
+		if _, err := job.Verify(t.Context(), nil); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("verify: %v", err)
 		}
-		if err := job.Retry(t.Context()); !errors.Is(err, mapper.ErrWrongState) {
+		if err := job.Retry(t.Context(), nil); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("retry: %v", err)
 		}
 		if s := over(w, failing77, o); !s.Ended.Equal(before.Ended) {
@@ -304,11 +304,11 @@ func TestNextJob(t *testing.T) {
 		// The handle of the first job does nothing to the second.
 		for what, err := range map[string]error{
 			"pause": first.Pause(t.Context()), "resume": first.Resume(t.Context()), "abort": first.Abort(t.Context()),
-			"retry":        first.Retry(t.Context()),
+			"retry":        first.Retry(t.Context(), nil),
 			"clean up":     first.CleanUp(t.Context(), nil),
 			"set the rate": first.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: mapper.Unlimited}),
 			"status":       errorOf(first.Status(t.Context())), "wait": errorOf(first.Wait(t.Context())),
-			"verify": errorOf(first.Verify(t.Context())),
+			"verify": errorOf(first.Verify(t.Context(), nil)),
 		} {
 			if !errors.Is(err, mapper.ErrNoSuchJob) {
 				t.Errorf("%s by the handle of a job that is gone: %v", what, err)

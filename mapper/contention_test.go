@@ -223,7 +223,7 @@ func TestInserts(t *testing.T) {
 			t.Errorf("ahead %+v, behind %+v", a, b)
 		}
 		w.wantBalances(keys, 10)
-		if proof, err := job.Verify(t.Context()); err != nil || len(proof.Problems) > 0 {
+		if proof, err := job.Verify(t.Context(), nil); err != nil || len(proof.Problems) > 0 {
 			t.Errorf("proof %+v, %v", proof, err)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
@@ -51,31 +52,46 @@ func (j *Job) Resume(ctx context.Context) error {
 	return nil
 }
 
-// Retry has the job process its failures again, and nothing that is done: each gets
-// as many attempts as at first. The job runs again until they are done, and what else
-// was left, if it was paused or had failed; its finalizer takes effect again. A job
-// that was aborted or cleaned up is refused with [ErrWrongState].
-func (j *Job) Retry(ctx context.Context) error {
-	if err := j.control(ctx).Retry(ctx, j.ref(), ""); err != nil {
+// RetryOptions say which failures a [Job.Retry] is about.
+type RetryOptions struct {
+	// Cause is the one whose failures are processed again, as [FailureCause].Text has it; the
+	// others stay. Defaults to all failures.
+	Cause string
+}
+
+// Retry has the job process its failures again, and nothing that is done: each gets as many
+// attempts as at first. The job runs again until they are done, and what else was left, if it was
+// paused or had failed; its finalizer takes effect again. A job that was aborted or cleaned up is
+// refused with [ErrWrongState]. Nil options are the defaults.
+//
+// A retry takes the place of one that has not opened all of its failures yet. A cause that is none
+// of the job's is [ErrInvalidArgument], if the job has up to 1,000 failures.
+func (j *Job) Retry(ctx context.Context, o *RetryOptions) error {
+	cause := ""
+	if o != nil {
+		cause = o.Cause
+	}
+	err := j.checkCause(ctx, cause)
+	if err == nil {
+		err = j.control(ctx).Retry(ctx, j.ref(), cause)
+	}
+	if err != nil {
 		return fmt.Errorf("mapper: retry %s: %w", j.ID, err)
 	}
 	return nil
 }
 
-// RetryCause is [Job.Retry] for the failures of one cause, as [Job.FailureCauses] lists them; the
-// others stay. It takes the place of a retry that has not opened all of its failures yet. A cause
-// that is none of the job's is [ErrInvalidArgument], if the job has up to 1,000 failures.
-func (j *Job) RetryCause(ctx context.Context, cause string) error {
+// checkCause returns an error if no failure of the job has a cause, as far as all are known.
+func (j *Job) checkCause(ctx context.Context, cause string) error {
+	if cause == "" {
+		return nil
+	}
 	causes, err := j.FailureCauses(ctx)
 	if err != nil {
 		return err
 	}
-	known := slices.ContainsFunc(causes, func(c FailureCause) bool { return c.Text == cause || c.Estimated })
-	if cause == "" || !known {
-		return fmt.Errorf("mapper: retry %s: %w: no failure has the cause %.200q", j.ID, ErrInvalidArgument, cause)
-	}
-	if err := j.control(ctx).Retry(ctx, j.ref(), cause); err != nil {
-		return fmt.Errorf("mapper: retry %s: %w", j.ID, err)
+	if !slices.ContainsFunc(causes, func(c FailureCause) bool { return c.Text == cause || c.Estimated }) {
+		return fmt.Errorf("%w: no failure has the cause %.200q", ErrInvalidArgument, cause)
 	}
 	return nil
 }
@@ -95,10 +111,7 @@ func (j *Job) RetryCause(ctx context.Context, cause string) error {
 // The undo takes effect once for each page, and can be paused, resumed, retried and verified as any
 // job, while Datastore keeps what was there. Its entities are pages: Status.Counters has
 // "restored", "removed" and "left". A page that can't be undone is a failure;
-// StartOptions.FailureLimit defaults to -1, none, as the rest would grow too old while the undo
-// stands. StartOptions.DryRun has it only count. StartOptions.ID defaults to "undo-" and the
-// job's ID, or if another job has that, with more behind it: so a second Undo is the same job,
-// unless the first one was aborted.
+// [UndoOptions] say more, and nil is the defaults.
 //
 // The job has to have ended, and its records have to be there. From the undo's start on it can't be
 // resumed or retried, nor cleaned up before the undo has ended, or was aborted if it has failed. If
@@ -113,7 +126,7 @@ func (j *Job) RetryCause(ctx context.Context, cause string) error {
 // [ErrWrongState]. That a commit's entities have the version of the record which it writes is seen
 // on the embedded Datastore and on Google's Firestore emulator, and the rule of whole minutes on
 // the embedded one; for production both are what Datastore documents.
-func (j *Job) Undo(ctx context.Context, o *StartOptions) (*Job, error) {
+func (j *Job) Undo(ctx context.Context, o *UndoOptions) (*Job, error) {
 	undone, err := startUndo(ctx, j, o)
 	if err != nil {
 		return nil, fmt.Errorf("mapper: undo %s: %w", j.ID, err)
@@ -198,8 +211,8 @@ func (j *Job) SetRate(ctx context.Context, rate Rate) error { return j.setRate(c
 // it did before, within two minutes.
 func (j *Job) SetRateFor(ctx context.Context, rate Rate, d time.Duration) error {
 	if d <= 0 {
-		return fmt.Errorf("mapper: set the rate of %s: %w: its time is %v, and has to be above 0: SetRate sets it "+
-			"without an end", j.ID, ErrInvalidArgument, d)
+		return fmt.Errorf("mapper: set the rate of %s: %w: its time is %v, and has to be above 0: leave it out for "+
+			"a rate without an end", j.ID, ErrInvalidArgument, d)
 	}
 	return j.setRate(ctx, rate, d)
 }
@@ -207,8 +220,8 @@ func (j *Job) SetRateFor(ctx context.Context, rate Rate, d time.Duration) error 
 // setRate sets the rate for a time, or without an end if that is 0.
 func (j *Job) setRate(ctx context.Context, rate Rate, d time.Duration) error {
 	if rate == (Rate{}) {
-		return fmt.Errorf("mapper: set the rate of %s: %w: the Rate is empty: EntitiesPerSecond: Unlimited "+
-			"lifts the limits", j.ID, ErrInvalidArgument)
+		return setting.Errorf("mapper: set the rate of %s: %w: it is empty: Rate.EntitiesPerSecond is %d where there "+
+			"are to be no limits", j.ID, ErrInvalidArgument, Unlimited)
 	}
 	on, text, until := queueOf(ctx, j), rate.limit().Becomes(), time.Time{}
 	if d > 0 {

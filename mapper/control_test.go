@@ -304,7 +304,7 @@ func TestFailuresAndRetry(t *testing.T) {
 		if _, _, err := job.FailuresPage(t.Context(), "nonsense"); !errors.Is(err, mapper.ErrInvalidArgument) {
 			t.Errorf("a bad cursor: %v", err)
 		}
-		if err := job.Retry(t.Context()); err != nil { // in vain
+		if err := job.Retry(t.Context(), nil); err != nil { // in vain
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
@@ -318,7 +318,7 @@ func TestFailuresAndRetry(t *testing.T) {
 			t.Errorf("after a retry in vain: %d failures, %v", len(failures), err)
 		}
 		broken.Store(false)
-		if err := job.Retry(t.Context()); err != nil {
+		if err := job.Retry(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 		w.lose(replayTasks) // the next sweep does what they would have done

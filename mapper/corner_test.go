@@ -34,7 +34,7 @@ func finish(w *world, m *mapper.Mapper[mapper.NoParams], q mapper.Query, o *mapp
 	if err != nil {
 		w.Fatalf("%+v: %v", q, err)
 	}
-	proof, err := job.Verify(w.Context())
+	proof, err := job.Verify(w.Context(), nil)
 	if err != nil || len(proof.Problems) > 0 {
 		w.Errorf("%+v: %+v, %v", q, proof, err)
 	}
@@ -252,7 +252,7 @@ func TestRetryMoved(t *testing.T) {
 			t.Fatal(err)
 		}
 		job := w.engine.Job(s.ID)
-		if err := job.Retry(t.Context()); err != nil {
+		if err := job.Retry(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 		if s := w.wait(job); s.Processed != 5 || s.Failures != 0 {

@@ -363,7 +363,7 @@ func TestManyCounters(t *testing.T) {
 			if diff := cmp.Diff(want, w.wait(job).Counters); diff != "" {
 				t.Errorf("%+v: counters (-want +got):\n%s", c, diff)
 			}
-			if proof, err := job.Verify(t.Context()); err != nil || len(proof.Problems) > 0 {
+			if proof, err := job.Verify(t.Context(), nil); err != nil || len(proof.Problems) > 0 {
 				t.Errorf("%+v: proof %+v, %v", c, proof, err)
 			}
 		})
@@ -438,7 +438,7 @@ func TestTooManyCounters(t *testing.T) {
 					!s.CountersDropped || ends != 1 {
 					t.Errorf("status %+v", s)
 				}
-				if proof, err := w.engine.Job("j").Verify(t.Context()); err != nil || len(proof.Problems) > 0 {
+				if proof, err := w.engine.Job("j").Verify(t.Context(), nil); err != nil || len(proof.Problems) > 0 {
 					t.Errorf("proof %+v, %v", proof, err)
 				}
 				w.wantBalances(keys, 10)

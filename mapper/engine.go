@@ -22,6 +22,7 @@ import (
 
 	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/internal/intercept"
+	"github.com/scattermap/scattermap/internal/stranger"
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/executor"
 	"github.com/scattermap/scattermap/mapper/internal/function"
@@ -272,8 +273,8 @@ func (e *Engine) Handler() http.Handler {
 		if deliveries == nil {
 			e.log.LogAttrs(r.Context(), slog.LevelWarn,
 				"a request that is for no task: is the handler mounted at the path of the queue's URL?",
-				slog.String("path", tasks.Shown(r.URL.Path)))
-			tasks.Refuse(w, http.StatusNotFound)
+				slog.String("path", stranger.Shown(r.URL.Path)))
+			stranger.Refuse(w, http.StatusNotFound)
 			return
 		}
 		deliveries.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), engineKey{}, e)))

@@ -122,7 +122,7 @@ func ExamplePermanent() {
 	// Output: check-totals
 }
 
-func ExamplePlan() {
+func ExampleMapper_Plan() {
 	ctx := context.Background()
 	client, queue, stop := cloud(ctx)
 	defer stop()
@@ -130,7 +130,7 @@ func ExamplePlan() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	plan, err := mapper.Plan(ctx, m, mapper.Query{Kind: "Account"}, nil)
+	plan, err := AddCredit.Plan(ctx, m, mapper.Query{Kind: "Account"}, nil)
 	if err != nil {
 		log.Fatal(err)
 	}

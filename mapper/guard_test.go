@@ -70,7 +70,7 @@ var operations = map[string]operation{
 			w.must(time.Hour, w.begin(w.Context()))
 			w.mended.Store(true)
 		},
-		do:    func(ctx context.Context, w *guardWorld) error { return w.fleet.pick().engine.Job("j").Retry(ctx) },
+		do:    func(ctx context.Context, w *guardWorld) error { return w.fleet.pick().engine.Job("j").Retry(ctx, nil) },
 		want:  mapper.StateSucceeded,
 		taken: func(s *mapper.Status) bool { return s.State != mapper.StateSucceededWithFailures },
 	},

@@ -81,13 +81,13 @@ func TestBadStarts(t *testing.T) {
 			"too many workers": {start(accounts, &mapper.StartOptions{ExpectedWorkers: 5001}),
 				"StartOptions.ExpectedWorkers has to be in [1, 5000], it is 5001"},
 			"fan-out alone": {start(accounts, &mapper.StartOptions{Splitting: mapper.Splitting{FanOut: 2}}),
-				"StartOptions.Splitting has to have First"},
+				"StartOptions.Splitting.First has to be"},
 			"bisecting in one": {start(accounts,
-				&mapper.StartOptions{Splitting: mapper.Splitting{First: 1, FanOut: 1, Bisect: true}}), "to bisect"},
+				&mapper.StartOptions{Splitting: mapper.Splitting{First: 1, FanOut: 1, Bisect: true}}), "Splitting.Bisect"},
 			"bisecting from two": {start(accounts,
-				&mapper.StartOptions{Splitting: mapper.Splitting{First: 2, FanOut: 10, Bisect: true}}), "to bisect"},
+				&mapper.StartOptions{Splitting: mapper.Splitting{First: 2, FanOut: 10, Bisect: true}}), "Splitting.Bisect"},
 			"bisecting in many": {start(accounts,
-				&mapper.StartOptions{Splitting: mapper.Splitting{First: 1, FanOut: 101, Bisect: true}}), "to bisect"},
+				&mapper.StartOptions{Splitting: mapper.Splitting{First: 1, FanOut: 101, Bisect: true}}), "Splitting.Bisect"},
 			"reserved ID": {start(accounts, &mapper.StartOptions{ID: "__x__"}),
 				`StartOptions.ID "__x__" is reserved`},
 			"bad namespace": {start(mapper.Query{Kind: "A", Namespace: "a b"}, nil), `Query.Namespace "a b"`},
@@ -198,14 +198,14 @@ func TestNothingToUse(t *testing.T) {
 	_, onNil := none.Start(ctx, engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
 	_, onZero := new(mapper.Mapper[mapper.NoParams]).Start(ctx, engine, mapper.Query{Kind: "Account"},
 		mapper.NoParams{}, nil)
-	_, proof := mapper.Verify(ctx, nil, "j")
+	_, proof := mapper.VerifyJob(ctx, nil, "j", nil)
 	_, status := job.Status(ctx)
 	_, _, failures := job.FailuresPage(ctx, "")
 	for name, err := range map[string]error{
 		"a nil mapper": onNil, "a zero mapper": onZero, "revive": engine.ReviveJobs(ctx), "verify": proof,
 		"status":   status,
 		"failures": failures,
-		"pause":    job.Pause(ctx), "resume": job.Resume(ctx), "abort": job.Abort(ctx), "retry": job.Retry(ctx),
+		"pause":    job.Pause(ctx), "resume": job.Resume(ctx), "abort": job.Abort(ctx), "retry": job.Retry(ctx, nil),
 		"clean up": job.CleanUp(ctx, nil),
 	} {
 		if !errors.Is(err, mapper.ErrInvalidArgument) {

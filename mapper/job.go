@@ -2,7 +2,6 @@ package mapper
 
 import (
 	"cmp"
-	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/internal/names"
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/page"
@@ -170,10 +170,10 @@ const RetainAlways time.Duration = -1
 const MinRetain = 8 * 24 * time.Hour
 
 // checkRetain returns an error if a retention can't be kept to; zero is the default.
-func checkRetain(name string, d time.Duration) error {
+func checkRetain(name setting.Name, d time.Duration) error {
 	if d > 0 && d < MinRetain {
-		return fmt.Errorf("%s has to be at least %v, as an undo needs the records for seven days, or RetainAlways; "+
-			"it is %v",
+		return setting.Errorf("%s has to be at least %v, as an undo needs the records for seven days, or "+
+			"RetainAlways; it is %v",
 			name, MinRetain, d)
 	}
 	return nil
@@ -235,27 +235,29 @@ func (o *StartOptions) withDefaults(longest time.Duration) StartOptions {
 func (o StartOptions) validate(longest, deadline time.Duration) error {
 	switch {
 	case names.Reserved(o.ID):
-		return fmt.Errorf("StartOptions.ID %q is reserved by Datastore", o.ID)
+		return setting.Errorf("StartOptions.ID %q is reserved by Datastore", o.ID)
 	case !record.ValidJobID(o.ID):
-		return fmt.Errorf("StartOptions.ID %q is not 1 to 100 letters, digits, '-' and '_', or is one like __x__", o.ID)
+		return setting.Errorf("StartOptions.ID %q is not 1 to 100 letters, digits, '-' and '_', or is one like __x__",
+			o.ID)
 	case o.PageSize < 1 || o.PageSize > record.MaxPageSize:
-		return fmt.Errorf("StartOptions.PageSize has to be in [1, %d], it is %d", record.MaxPageSize, o.PageSize)
+		return setting.Errorf("StartOptions.PageSize has to be in [1, %d], it is %d", record.MaxPageSize, o.PageSize)
 	case o.PageTime < 0 || o.PageTime > maxPageTime:
-		return fmt.Errorf("StartOptions.PageTime has to be in (0, %v], it is %v", maxPageTime, o.PageTime)
+		return setting.Errorf("StartOptions.PageTime has to be in (0, %v], it is %v", maxPageTime, o.PageTime)
 	case o.EntityTimeout < 0 || o.EntityTimeout > longest:
-		return fmt.Errorf("StartOptions.EntityTimeout has to be in (0, %v] for this mapper and queue, it is %v",
+		return setting.Errorf("StartOptions.EntityTimeout has to be in (0, %v] for this mapper and queue, it is %v",
 			longest,
 			o.EntityTimeout)
 	case 2*o.PageTime+o.EntityTimeout > deadline*9/10: // as long a page may take of which one entity hangs
-		return fmt.Errorf("StartOptions.EntityTimeout and twice PageTime have to be at most 9/10 of the queue's "+
-			"Deadline "+
-			"of %v together, they are %v", deadline, 2*o.PageTime+o.EntityTimeout)
+		return setting.Errorf("StartOptions.EntityTimeout and twice StartOptions.PageTime have to be at most 9/10 of "+
+			"the queue's dispatch deadline of %v together, they are %v", deadline, 2*o.PageTime+o.EntityTimeout)
 	case !(o.FailureShare > 0 && o.FailureShare <= 1): // not a number, too
-		return fmt.Errorf("StartOptions.FailureShare has to be in (0, 1], it is %v", o.FailureShare)
+		return setting.Errorf("StartOptions.FailureShare has to be in (0, 1], it is %v", o.FailureShare)
 	case o.FailureLimit < -1:
-		return fmt.Errorf("StartOptions.FailureLimit has to be at least 1, or -1 for none, it is %d", o.FailureLimit)
+		return setting.Errorf("StartOptions.FailureLimit has to be at least 1, or -1 for none, it is %d",
+			o.FailureLimit)
 	case o.ExpectedWorkers < 0 || o.ExpectedWorkers > maxWorkers: // 0: what the queue delivers at once
-		return fmt.Errorf("StartOptions.ExpectedWorkers has to be in [1, %d], it is %d", maxWorkers, o.ExpectedWorkers)
+		return setting.Errorf("StartOptions.ExpectedWorkers has to be in [1, %d], it is %d", maxWorkers,
+			o.ExpectedWorkers)
 	}
 	err := cmp.Or(o.Retries.validate("StartOptions.Retries"), checkRetain("StartOptions.Retain", o.Retain))
 	if err != nil {

@@ -28,12 +28,12 @@ func TestPlanManyNamespaces(t *testing.T) {
 		q := mapper.Query{Kind: "Account", AllNamespaces: true}
 		put(0, 500)
 		put(500, 1000)
-		est, err := mapper.PlanNamed(t.Context(), w.Engine, "m", q, nil)
+		est, err := w.Engine.PlanByName(t.Context(), "m", q, nil)
 		if err != nil || est.Entities != 1000 || !est.Exact || est.LowerBound {
 			t.Errorf("1,000 namespaces: %+v, %v", est, err)
 		}
 		put(1000, 1100)
-		more, err := mapper.PlanNamed(t.Context(), w.Engine, "m", q, nil)
+		more, err := w.Engine.PlanByName(t.Context(), "m", q, nil)
 		if err != nil || more.Entities != 1000 || more.Exact || !more.LowerBound || more.Spent.Reads > est.Spent.Reads {
 			t.Errorf("1,100 namespaces: %+v, %v, want at least 1,000 for %d reads", more, err, est.Spent.Reads)
 		}

@@ -144,6 +144,8 @@ func (m *Mapper[P]) Forget(fn func(ctx context.Context, d *Completion, params P)
 	return m
 }
 
+var errNoMapper = errors.New("the mapper is nil, or was not made by Update or Visit")
+
 // A starter starts jobs by name.
 type starter = func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error)
 
@@ -157,8 +159,9 @@ func (m *Mapper[P]) WithStarter(
 	return m
 }
 
-// CheckByName has [PlanNamed] check the parameters that the function of [Mapper.WithStarter] takes,
-// which a plan does not know otherwise. It returns the mapper, for use in its definition.
+// CheckByName has [Engine.PlanByName] check the parameters that the function of
+// [Mapper.WithStarter] takes, which a plan does not know otherwise. It returns the mapper, for use
+// in its definition.
 func (m *Mapper[P]) CheckByName(check func(params json.RawMessage) error) *Mapper[P] {
 	m.def.Given = check
 	return m
@@ -166,7 +169,7 @@ func (m *Mapper[P]) CheckByName(check func(params json.RawMessage) error) *Mappe
 
 // A Validator is a type of parameters that says what is wrong with them. Validate is called for
 // each start, by whatever means, with [Mapper.Start], [Engine.StartByName] or [Schedule.Tick], and
-// by [PlanNamed]: its error refuses that with [ErrInvalidArgument], before anything is recorded. It
+// by a plan: its error refuses that with [ErrInvalidArgument], before anything is recorded. It
 // is not called while a job runs. Name the parameter in the error, as it is in JSON. The method may
 // have a pointer as its receiver.
 //
@@ -209,8 +212,7 @@ func (m *Mapper[P]) definition() *function.Definition {
 // that ID if there is one: see [StartOptions.ID].
 func (m *Mapper[P]) Start(ctx context.Context, e *Engine, q Query, params P, o *StartOptions) (*Job, error) {
 	if m == nil || m.def.Prepare == nil {
-		return nil, fmt.Errorf("mapper: start: %w: the mapper is nil, or was not made by Update or Visit",
-			ErrInvalidArgument)
+		return nil, fmt.Errorf("mapper: start: %w: %w", ErrInvalidArgument, errNoMapper)
 	}
 	encoded, err := function.EncodeParams(params)
 	if err != nil {

@@ -81,7 +81,7 @@ func TestDeleteByAge(t *testing.T) {
 			job, err := start()
 			if c.refused && err != nil { // the Firestore emulator needs no index
 				if !errors.Is(err, mapper.ErrInvalidArgument) ||
-					!strings.Contains(err.Error(), `unless Query.ShardBy is "seen"`) ||
+					!strings.Contains(err.Error(), `Or do without by Query.ShardBy "seen"`) ||
 					!strings.Contains(err.Error(), "KeysOnly") {
 					t.Errorf("%s: %v", name, err)
 				}
@@ -100,7 +100,7 @@ func TestDeleteByAge(t *testing.T) {
 			if err != nil || len(left) != n-old {
 				t.Errorf("%s: %d are left, %v", name, len(left), err)
 			}
-			proof, err := job.Verify(t.Context())
+			proof, err := job.Verify(t.Context(), nil)
 			if err != nil || len(proof.Problems) > 0 {
 				t.Errorf("%s: %+v, %v", name, proof, err)
 			}
@@ -382,7 +382,7 @@ func TestMistypedKind(t *testing.T) {
 			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(fmt.Sprint(err), want) {
 				t.Errorf("%+v: %v, want %q", q, err, want)
 			}
-			if _, err := mapper.Plan(t.Context(), w.engine, q, nil); !errors.Is(err, mapper.ErrInvalidArgument) ||
+			if _, err := addCredit.Plan(t.Context(), w.engine, q, nil); !errors.Is(err, mapper.ErrInvalidArgument) ||
 				!strings.Contains(fmt.Sprint(err), want) {
 				t.Errorf("a plan of %+v: %v, want %q", q, err, want)
 			}

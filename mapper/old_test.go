@@ -170,7 +170,7 @@ func (r *relic) writeUndo() {
 		must(err)
 		jobs[kind] = job
 	}
-	undo, err := jobs["Half"].Undo(r.Context(), &mapper.StartOptions{PageSize: 1, ExpectedWorkers: 1,
+	undo, err := jobs["Half"].Undo(r.Context(), &mapper.UndoOptions{PageSize: 1, ExpectedWorkers: 1,
 		Rate: mapper.Rate{EntitiesPerSecond: 3}})
 	must(err)
 	for {
@@ -433,7 +433,7 @@ func TestOldRecords(t *testing.T) {
 				t.Errorf("the job that was paused: %+v, %v", s, err)
 			}
 			for _, job := range []*mapper.Job{scheduled, paused} {
-				if proof, err := job.Verify(t.Context()); err != nil || len(proof.Problems) > 0 {
+				if proof, err := job.Verify(t.Context(), nil); err != nil || len(proof.Problems) > 0 {
 					t.Errorf("%s: %+v, %v", job.ID, proof, err)
 				}
 			}

@@ -446,7 +446,7 @@ func (s *simulation) retry(before *mapper.Status, mended bool) {
 	begun := s.has(simID, func(status *mapper.Status) bool { return !status.Ended.Equal(before.Ended) })
 	s.insist("retry", begun, func(ctx context.Context) error {
 		s.retries++
-		return s.ofProcess().Retry(ctx)
+		return s.ofProcess().Retry(ctx, nil)
 	})
 }
 

@@ -33,6 +33,7 @@ var acting = map[string][]string{
 // notions are packages outside that everything may use: they have neither a clock nor a client.
 var notions = []string{"github.com/scattermap/scattermap/internal/names",
 	"github.com/scattermap/scattermap/internal/value",
+	"github.com/scattermap/scattermap/internal/setting",
 	"github.com/scattermap/scattermap/internal/strictjson"}
 
 // clients are packages that a package which decides does not import.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/estimate"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
@@ -26,19 +27,16 @@ type PlanOptions struct {
 	// Defaults to 2ms.
 	TimePerEntity time.Duration
 
-	// Visit says that the mapper is a [Visit], which writes no entities.
-	Visit bool
-
 	// WritesPerEntity is how many entities an [Update] writes for each that it is called with, up
-	// to 10,000. Defaults to 1.
+	// to 10,000. Defaults to 1. A [Visit] and a dry run write none.
 	WritesPerEntity float64
 
-	// Params are the parameters of the job, as JSON. [PlanNamed] checks them as a start does; they
-	// change no estimate. Empty ones are not checked.
+	// Params are the parameters of the job, as JSON, which are checked as a start does. They change
+	// no estimate. Empty ones are not checked.
 	Params json.RawMessage
 }
 
-// An Estimate is what [Plan] expects of a job.
+// An Estimate is what [Mapper.Plan] expects of a job.
 type Estimate struct {
 	Entities int64 `json:"entities"`
 	// the entities were counted; otherwise it is an estimate, within 25% two times in three
@@ -59,23 +57,27 @@ type Estimate struct {
 	Spent billing.Usage `json:"used"`
 }
 
-// PlanNamed is [Plan] for a job of a mapper that the engine has, by its name: PlanOptions.Visit is
-// what that is; a rehearsal writes as little as one.
-func PlanNamed(ctx context.Context, e *Engine, mapper string, q Query, o *PlanOptions) (*Estimate, error) {
+// Plan estimates what a job of the mapper over a query would take, without starting it. It counts
+// up to a million entities, and estimates the size of kinds that are larger from a sample. That
+// costs up to 1,000 reads for the first, and some 2,000 more for the second: up to 0.2 cents in the
+// United States, and a cent or two for kinds of billions, where it may have to count anew. With
+// filters, an ancestor, bounds or ShardBy a sample says little: it counts up to ten millions, which
+// costs 11,000 reads, and no further. All this is for each kind in each namespace, up to 1,000 of
+// them: a query over more has at least what these have. Estimate.Spent says how much it was. If the
+// database neither counts nor has samples, that is an error.
+func (m *Mapper[P]) Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, error) {
+	if m == nil || m.def.Prepare == nil {
+		return nil, fmt.Errorf("mapper: plan: %w: %w", ErrInvalidArgument, errNoMapper)
+	}
+	return e.plan(ctx, &m.def, q, o)
+}
+
+// PlanByName is [Mapper.Plan] for a job of one of the engine's mappers, by its name.
+func (e *Engine) PlanByName(ctx context.Context, mapper string, q Query, o *PlanOptions) (*Estimate, error) {
 	if e == nil || e.mappers[mapper] == nil {
 		return nil, fmt.Errorf("mapper: plan: %w %q", ErrUnknownMapper, mapper)
 	}
-	var opts PlanOptions
-	if o != nil {
-		opts = *o
-	}
-	if err := checkGiven(e.mappers[mapper], opts.Params); err != nil {
-		return nil, fmt.Errorf("mapper: plan a job of %q: %w: %w", mapper, ErrInvalidArgument, err)
-	}
-	if opts.Visit = e.mappers[mapper].Mode == function.Visit || opts.DryRun; opts.Visit {
-		opts.WritesPerEntity = 0
-	}
-	return Plan(ctx, e, q, &opts)
+	return e.plan(ctx, e.mappers[mapper], q, o)
 }
 
 // checkGiven returns what is wrong with the parameters of a start by name, if there are any.
@@ -93,15 +95,7 @@ func checkGiven(def *function.Definition, params json.RawMessage) (err error) {
 // mostWrites is the most that PlanOptions.WritesPerEntity can be.
 const mostWrites = 10_000
 
-// Plan estimates what a job over a query would take, without starting it. It counts up to a million
-// entities, and estimates the size of kinds that are larger from a sample. That costs up to 1,000
-// reads for the first, and some 2,000 more for the second: up to 0.2 cents in the United States,
-// and a cent or two for kinds of billions, where it may have to count anew. With filters, an
-// ancestor, bounds or ShardBy a sample says little: it counts up to ten millions, which costs
-// 11,000 reads, and no further. All this is for each kind in each namespace, up to 1,000 of them: a
-// query over more has at least what these have. Estimate.Spent says how much it was. If the
-// database neither counts nor has samples, that is an error.
-func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimate, error) {
+func (e *Engine) plan(ctx context.Context, def *function.Definition, query Query, o *PlanOptions) (*Estimate, error) {
 	var opts PlanOptions
 	if o != nil {
 		opts = *o
@@ -110,9 +104,15 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 	if e == nil || e.client == nil {
 		return fail(fmt.Errorf("%w: the engine is nil", ErrInvalidArgument))
 	}
-	m := function.Update
-	if opts.Visit {
-		m, opts.WritesPerEntity = function.Visit, 0
+	if err := checkGiven(def, opts.Params); err != nil {
+		return nil, fmt.Errorf("mapper: plan a job of %q: %w: %w", def.Name, ErrInvalidArgument, err)
+	}
+	m := def.Mode
+	if opts.DryRun { // which writes as little as a Visit
+		m = function.Visit
+	}
+	if m == function.Visit {
+		opts.WritesPerEntity = 0
 	} else if opts.WritesPerEntity == 0 {
 		opts.WritesPerEntity = 1
 	}
@@ -124,17 +124,16 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 	case err != nil:
 		return fail(fmt.Errorf("%w: %w", ErrInvalidArgument, err))
 	case opts.TimePerEntity < 0 || opts.TimePerEntity > start.EntityTimeout:
-		return fail(fmt.Errorf("%w: PlanOptions.TimePerEntity has to be in (0, %v], the Timeout; it is %v",
+		return fail(setting.Errorf("%w: PlanOptions.TimePerEntity has to be in (0, %v], which is "+
+			"StartOptions.EntityTimeout; it is %v",
 			ErrInvalidArgument,
 			start.EntityTimeout, opts.TimePerEntity))
 	case !(opts.WritesPerEntity >= 0 && opts.WritesPerEntity <= mostWrites): // not a number, too
-		return fail(fmt.Errorf("%w: PlanOptions.WritesPerEntity has to be in [0, %d], it is %v", ErrInvalidArgument,
+		return fail(setting.Errorf("%w: PlanOptions.WritesPerEntity has to be in [0, %d], it is %v", ErrInvalidArgument,
 			mostWrites,
 			opts.WritesPerEntity))
 	case !start.Splitting.strategy().Adaptive():
-		return fail(fmt.Errorf("%w: StartOptions.Splitting has to be the default for a plan, it is %+v",
-			ErrInvalidArgument,
-			start.Splitting))
+		return fail(setting.Errorf("%w: StartOptions.Splitting has to be the default for a plan", ErrInvalidArgument))
 	}
 	q, err := query.inner().Normal(m == function.Update)
 	if err == nil {
@@ -157,7 +156,7 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 	job := &estimate.Job{
 		Query: q, PageSize: int64(start.PageSize), PageTime: start.PageTime, Workers: int64(start.ExpectedWorkers),
 		AtOnce: int64(max(start.ExpectedWorkers, concurrent)),
-		Rate:   start.Rate.limit(), Deadline: e.queue.DispatchDeadline(), Update: !opts.Visit,
+		Rate:   start.Rate.limit(), Deadline: e.queue.DispatchDeadline(), Update: m == function.Update,
 		Writes:    opts.WritesPerEntity,
 		PerEntity: opts.TimePerEntity, Prices: e.prices, Parallel: tasks.Parallel,
 	}

@@ -22,6 +22,10 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
+// lookAt writes nothing.
+var lookAt = mapper.Visit("look-at",
+	func(context.Context, *mapper.Entity[account], mapper.NoParams) error { return nil })
+
 // TestPlan compares a plan with the job.
 func TestPlan(t *testing.T) {
 	testflag.Sequential(t)
@@ -36,7 +40,7 @@ func TestPlan(t *testing.T) {
 		w.putAccounts(names(20_000))
 		q := mapper.Query{Kind: "Account"}
 		before := w.emulator.Usage()
-		plan, err := mapper.Plan(t.Context(), w.engine, q, &mapper.PlanOptions{TimePerEntity: time.Millisecond})
+		plan, err := addCredit.Plan(t.Context(), w.engine, q, &mapper.PlanOptions{TimePerEntity: time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,8 +69,8 @@ func TestPlan(t *testing.T) {
 			t.Errorf("plan %+v", plan)
 		}
 
-		slow, err := mapper.Plan(t.Context(), w.engine, q, &mapper.PlanOptions{
-			StartOptions: mapper.StartOptions{Rate: mapper.Rate{EntitiesPerSecond: 100}, PageSize: 100}, Visit: true,
+		slow, err := lookAt.Plan(t.Context(), w.engine, q, &mapper.PlanOptions{
+			StartOptions: mapper.StartOptions{Rate: mapper.Rate{EntitiesPerSecond: 100}, PageSize: 100},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -82,7 +86,7 @@ func TestPlanOfNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, addCredit)
-		plan, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"},
+		plan, err := addCredit.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"},
 			&mapper.PlanOptions{StartOptions: mapper.StartOptions{AllowEmpty: true}})
 		if err != nil || plan.Entities != 0 || plan.Tasks != 1 {
 			t.Errorf("plan %+v, %v", plan, err)
@@ -96,19 +100,19 @@ func TestPlanOfNothing(t *testing.T) {
 				{StartOptions: mapper.StartOptions{Splitting: mapper.Splitting{First: 8, FanOut: 1}}}},
 		} {
 			for _, o := range all {
-				if _, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, &o); !errors.Is(err,
+				if _, err := addCredit.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, &o); !errors.Is(err,
 					mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), text) {
 					t.Errorf("%+v: %v", o, err)
 				}
 			}
 		}
 		for _, e := range []*mapper.Engine{nil, {}} {
-			if _, err := mapper.Plan(t.Context(), e, mapper.Query{Kind: "Account"}, nil); !errors.Is(err,
+			if _, err := addCredit.Plan(t.Context(), e, mapper.Query{Kind: "Account"}, nil); !errors.Is(err,
 				mapper.ErrInvalidArgument) {
 				t.Errorf("no engine: %v", err)
 			}
 		}
-		if _, err := mapper.Plan(t.Context(), w.engine, mapper.Query{}, nil); !errors.Is(err,
+		if _, err := addCredit.Plan(t.Context(), w.engine, mapper.Query{}, nil); !errors.Is(err,
 			mapper.ErrInvalidArgument) {
 			t.Errorf("no kind: %v", err)
 		}
@@ -145,13 +149,13 @@ func TestPlanOfMany(t *testing.T) {
 			"filter":   {Kind: "Account", Filters: []mapper.Filter{mapper.Where("Owner", ">=", "owner")}},
 			"bound":    {Kind: "Account", End: names(9999)[9998]},
 		} {
-			plan, err := mapper.Plan(t.Context(), w.engine, q, nil)
+			plan, err := addCredit.Plan(t.Context(), w.engine, q, nil)
 			if err != nil || plan.Exact || !plan.LowerBound || plan.Entities < 10_000_000 {
 				t.Errorf("%s: %+v, %v", name, plan, err)
 			}
 			var takes []time.Duration
 			for _, ramp := range []bool{false, true} { // four months, so what the ramp allows passes all numbers
-				plan, err := mapper.Plan(t.Context(), w.engine, q,
+				plan, err := addCredit.Plan(t.Context(), w.engine, q,
 					&mapper.PlanOptions{StartOptions: mapper.StartOptions{Rate: mapper.Rate{EntitiesPerSecond: 1,
 						Ramp: ramp}}})
 				if err != nil {
@@ -173,7 +177,7 @@ func TestPlanOfMany(t *testing.T) {
 		}
 		w := newWorld(t, setting{queue: tenWorkers, emulator: emulator.Options{Interceptor: blindly}}, addCredit)
 		w.putAccounts(names(10_000))
-		plan, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, nil)
+		plan, err := addCredit.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, nil)
 		if err != nil || plan.Exact || !plan.LowerBound || plan.Entities < 1_000_000 {
 			t.Errorf("%+v, %v", plan, err)
 		}
@@ -196,7 +200,7 @@ func TestPlanOfSpaces(t *testing.T) {
 			}
 		}
 		q := mapper.Query{Kind: "User", AllNamespaces: true}
-		plan, err := mapper.Plan(t.Context(), w.engine, q, &mapper.PlanOptions{Visit: true})
+		plan, err := lookAt.Plan(t.Context(), w.engine, q, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -230,7 +234,7 @@ func TestPlanKeysOnly(t *testing.T) {
 			"slow": {query: mapper.Query{Kind: "Account"}, rate: mapper.Rate{EntitiesPerSecond: 10}},
 		} {
 			o := mapper.StartOptions{Rate: c.rate}
-			plan, err := mapper.Plan(t.Context(), w.engine, c.query, &mapper.PlanOptions{StartOptions: o, Visit: true})
+			plan, err := lookAt.Plan(t.Context(), w.engine, c.query, &mapper.PlanOptions{StartOptions: o})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -145,7 +145,7 @@ func TestEntitiesComeAndGo(t *testing.T) {
 					if s.FullPages > s.Pages || s.Tasks == 0 {
 						t.Errorf("%+v", s)
 					}
-					proof, err := job.Verify(t.Context())
+					proof, err := job.Verify(t.Context(), nil)
 					if err != nil || len(proof.Problems) > 0 {
 						t.Errorf("%+v, %v", proof, err)
 					}

@@ -194,7 +194,7 @@ func (w *world) wantChecked(
 	if s.Processed != n || s.Counters["checked"] != n || s.Failures != 0 {
 		w.Errorf("%+v, want %d processed", s, n)
 	}
-	proof, err := w.engine.Job(s.ID).Verify(w.Context())
+	proof, err := w.engine.Job(s.ID).Verify(w.Context(), nil)
 	if err != nil || len(proof.Problems) > 0 {
 		w.Errorf("%+v, %v", proof, err)
 	}
@@ -255,7 +255,7 @@ func TestValues(t *testing.T) {
 			}
 			seen[f.Key.ID] = true
 		}
-		proof, err := job.Verify(t.Context())
+		proof, err := job.Verify(t.Context(), nil)
 		if err != nil || len(proof.Problems) > 0 {
 			t.Errorf("%+v, %v", proof, err)
 		}
@@ -400,7 +400,7 @@ func TestMovingValues(t *testing.T) {
 				}
 			}
 		}
-		proof, err := job.Verify(t.Context())
+		proof, err := job.Verify(t.Context(), nil)
 		if err != nil || len(proof.Problems) > 0 {
 			t.Errorf("%+v, %v", proof, err)
 		}

@@ -111,7 +111,7 @@ func TestTwoServices(t *testing.T) {
 			}
 		}
 		for what, err := range map[string]error{
-			"pause": b.Pause(ctx), "resume": b.Resume(ctx), "retry": b.Retry(ctx), "abort": b.Abort(ctx),
+			"pause": b.Pause(ctx), "resume": b.Resume(ctx), "retry": b.Retry(ctx, nil), "abort": b.Abort(ctx),
 			"clean up":        b.CleanUp(ctx, nil),
 			"set the rate of": b.SetRate(ctx, mapper.Rate{EntitiesPerSecond: mapper.Unlimited}),
 		} {
@@ -138,7 +138,7 @@ func TestTwoServices(t *testing.T) {
 		if text := own.String(); strings.Contains(text, "WARN") || strings.Contains(text, "ERROR") {
 			t.Errorf("the job's own service logs\n%.2000s", text)
 		}
-		if proof, err := mapper.Verify(ctx, w.client, "one"); err != nil || len(proof.Problems) > 0 {
+		if proof, err := mapper.VerifyJob(ctx, w.client, "one", nil); err != nil || len(proof.Problems) > 0 {
 			t.Errorf("a program without a queue: %+v, %v", proof, err)
 		}
 	})
@@ -296,7 +296,7 @@ func TestMoveInTrouble(t *testing.T) {
 				t.Errorf("%+v, %v", s, err)
 			}
 			w.wantBalances(keys, 10)
-			if proof, err := job.Verify(t.Context()); err != nil || len(proof.Problems) > 0 {
+			if proof, err := job.Verify(t.Context(), nil); err != nil || len(proof.Problems) > 0 {
 				t.Errorf("%+v, %v", proof, err)
 			}
 		})

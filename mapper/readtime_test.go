@@ -170,7 +170,7 @@ func TestReadTimeGone(t *testing.T) {
 				mapper.ErrInvalidArgument) || !strings.Contains(fmt.Sprint(err), gone) {
 				t.Errorf("at %v: %v", at, err)
 			}
-			if _, err := mapper.Plan(t.Context(), w.engine, q, &mapper.PlanOptions{Visit: true}); !errors.Is(err,
+			if _, err := lookAt.Plan(t.Context(), w.engine, q, nil); !errors.Is(err,
 				mapper.ErrInvalidArgument) {
 				t.Errorf("plan at %v: %v", at, err)
 			}

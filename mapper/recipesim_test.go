@@ -99,7 +99,7 @@ func (r *recipe) run(act func(rng *rand.Rand), jobs ...string) (last *mapper.Sta
 	people.Wait()
 	time.Sleep(24 * time.Hour)
 	for _, kind := range jobs {
-		if proof, err := r.engine.Job(kind).Verify(r.Context()); err != nil || len(proof.Problems) > 0 {
+		if proof, err := r.engine.Job(kind).Verify(r.Context(), nil); err != nil || len(proof.Problems) > 0 {
 			r.Errorf("proof of the job over %s: %+v, %v", kind, proof, err)
 		}
 	}

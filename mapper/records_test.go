@@ -197,7 +197,7 @@ func TestRecordsStayColdAmongMany(t *testing.T) {
 		if s.State != mapper.StateSucceededWithFailures || s.Failures != n/100 || w.most.Load() < busy {
 			t.Errorf("status %+v, %d at once", s, w.most.Load())
 		}
-		if err := w.engine.Job("j").Retry(t.Context()); err != nil {
+		if err := w.engine.Job("j").Retry(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 		if s, err := w.engine.Job("j").Wait(t.Context()); err != nil || s.Failures != n/100 {

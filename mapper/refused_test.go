@@ -203,13 +203,15 @@ var refusedOperations = map[string]refusedOperation{
 	},
 	"retry": {
 		before: (*refusedWorld).ran,
-		do:     func(ctx context.Context, w *refusedWorld) error { return w.job.Retry(ctx) },
+		do:     func(ctx context.Context, w *refusedWorld) error { return w.job.Retry(ctx, nil) },
 		helps:  []string{"RunQuery"},
 	},
 	"retry of a cause": {
 		before: (*refusedWorld).ran,
-		do:     func(ctx context.Context, w *refusedWorld) error { return w.job.RetryCause(ctx, "no") },
-		helps:  []string{"RunQuery"},
+		do: func(ctx context.Context, w *refusedWorld) error {
+			return w.job.Retry(ctx, &mapper.RetryOptions{Cause: "no"})
+		},
+		helps: []string{"RunQuery"},
 	},
 	"undo": {
 		before: (*refusedWorld).ran,
@@ -261,12 +263,12 @@ var refusedOperations = map[string]refusedOperation{
 	},
 	"verify": {
 		before: (*refusedWorld).ran,
-		do:     func(ctx context.Context, w *refusedWorld) error { return errOf(w.job.Verify(ctx)) },
+		do:     func(ctx context.Context, w *refusedWorld) error { return errOf(w.job.Verify(ctx, nil)) },
 	},
 	"verify entities": {
 		before: (*refusedWorld).ran,
 		do: func(ctx context.Context, w *refusedWorld) error {
-			return errOf(w.job.VerifyEntities(ctx, time.Time{}))
+			return errOf(w.job.Verify(ctx, &mapper.VerifyOptions{Entities: true}))
 		},
 	},
 	"list jobs": {

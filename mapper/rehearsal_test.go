@@ -103,7 +103,7 @@ func TestRehearsal(t *testing.T) {
 		if after := dump("Account") + dump("Note") + dump("Old"); after != before {
 			t.Errorf("a rehearsal has changed something: (-before +after)\n%.2000s", cmp.Diff(before, after))
 		}
-		if proof, err := job.Verify(ctx); err != nil || len(proof.Problems) > 0 {
+		if proof, err := job.Verify(ctx, nil); err != nil || len(proof.Problems) > 0 {
 			t.Errorf("%+v, %v", proof, err)
 		}
 		// It is a rehearsal for good.

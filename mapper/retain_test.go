@@ -63,7 +63,7 @@ func TestRetention(t *testing.T) {
 			t.Fatal("it was cleaned up too early")
 		}
 		// It goes on: its time begins anew.
-		if err := job.Retry(t.Context()); err != nil {
+		if err := job.Retry(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 		if s := w.status(job); !s.CleanUpAt.IsZero() {
@@ -92,11 +92,11 @@ func TestRetention(t *testing.T) {
 		says := "were cleaned up on " + after.RetiredAt.Format(time.DateOnly) + ", as its retention of 40 days says"
 		for what, f := range map[string]func() error{
 			"undo":     func() error { _, err := job.Undo(t.Context(), nil); return err },
-			"retry":    func() error { return job.Retry(t.Context()) },
+			"retry":    func() error { return job.Retry(t.Context(), nil) },
 			"failures": func() error { _, _, err := job.FailuresPage(t.Context(), ""); return err },
 			"causes":   func() error { _, err := job.FailureCauses(t.Context()); return err },
 			"examples": func() error { _, err := job.Examples(t.Context()); return err },
-			"verify":   func() error { _, err := job.Verify(t.Context()); return err },
+			"verify":   func() error { _, err := job.Verify(t.Context(), nil); return err },
 			"retain":   func() error { return job.SetRetain(t.Context(), mapper.RetainAlways) },
 		} {
 			if err := f(); !errors.Is(err, mapper.ErrWrongState) || !strings.Contains(err.Error(), says) {
@@ -191,7 +191,7 @@ func TestRetentionWaitsForUndo(t *testing.T) {
 		w := newWorld(t, setting{}, failing77)
 		w.putAccounts(names(300))
 		over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 10, Retain: 8 * day})
-		undo, err := w.engine.Job("j").Undo(t.Context(), &mapper.StartOptions{Retain: 30 * day})
+		undo, err := w.engine.Job("j").Undo(t.Context(), &mapper.UndoOptions{Retain: 30 * day})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,9 +2,9 @@ package mapper
 
 import (
 	"cmp"
-	"fmt"
 	"time"
 
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
@@ -74,16 +74,17 @@ const (
 )
 
 // validate checks the retries, in which zeros are defaults.
-func (r RetryPolicy) validate(name string) error {
+func (r RetryPolicy) validate(name setting.Name) error {
 	switch {
 	case r.MaxAttempts < 0 || r.MaxAttempts > mostAttempts:
-		return fmt.Errorf("%s.MaxAttempts has to be in [1, %d], it is %d", name, mostAttempts, r.MaxAttempts)
+		return setting.Errorf("%s has to be in [1, %d], it is %d", name+".MaxAttempts", mostAttempts, r.MaxAttempts)
 	case r.MinBackoff < 0 || r.MinBackoff > longestWait:
-		return fmt.Errorf("%s.MinBackoff has to be in (0, %v], it is %v", name, longestWait, r.MinBackoff)
+		return setting.Errorf("%s has to be in (0, %v], it is %v", name+".MinBackoff", longestWait, r.MinBackoff)
 	case r.MaxBackoff < 0 || r.MaxBackoff > longestWait:
-		return fmt.Errorf("%s.MaxBackoff has to be in (0, %v], it is %v", name, longestWait, r.MaxBackoff)
+		return setting.Errorf("%s has to be in (0, %v], it is %v", name+".MaxBackoff", longestWait, r.MaxBackoff)
 	case r.MaxBackoff > 0 && r.MaxBackoff < r.MinBackoff:
-		return fmt.Errorf("%s.MaxBackoff has to be at least MinBackoff, %v, it is %v", name, r.MinBackoff, r.MaxBackoff)
+		return setting.Errorf("%s has to be at least %s, %v, it is %v", name+".MaxBackoff", name+".MinBackoff",
+			r.MinBackoff, r.MaxBackoff)
 	}
 	return nil
 }

@@ -56,7 +56,7 @@ func TestLateReplay(t *testing.T) {
 				mended.Store(true)
 				quiet.Store(true) // the retry's own tasks come later
 				job := w.engine.Job("j")
-				if err := job.Retry(t.Context()); err != nil {
+				if err := job.Retry(t.Context(), nil); err != nil {
 					t.Fatal(err)
 				}
 				if err := mapper.LateRetry(t.Context(), w.engine, "j", func(failed []string) {

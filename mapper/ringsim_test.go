@@ -305,7 +305,7 @@ func (r *ring) operator(rng *rand.Rand) {
 			case 2, 4:
 				return job.Resume(ctx)
 			case 3, 5:
-				return job.Retry(ctx)
+				return job.Retry(ctx, nil)
 			case 6, 7:
 				return job.Move(ctx)
 			case 8:
@@ -397,7 +397,7 @@ func (r *ring) check() {
 		}
 		r.must(err)
 		states[id] = status
-		if proof, err := job.Verify(r.Context()); err != nil || len(proof.Problems) > 0 {
+		if proof, err := job.Verify(r.Context(), nil); err != nil || len(proof.Problems) > 0 {
 			r.Errorf("%s: %+v, %v", id, proof, err)
 		}
 	}

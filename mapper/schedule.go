@@ -13,6 +13,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/internal/oldnames"
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
@@ -160,15 +161,14 @@ func (s *Schedule[P]) check(e *Engine, t tick) error {
 	switch {
 	case s.overlap != OverlapSkip && !slices.Contains(e.schedules, s.name):
 		return fmt.Errorf("the schedule is not among the engine's EngineOptions.Schedules, and nothing would start a "+
-			"tick "+
-			"that waits, as it may with the overlap %q", s.overlap)
+			"tick that waits, as it may with the overlap %q", s.overlap)
 	case t.At.IsZero() || t.At.Year() < 1:
 		return errors.New("the tick has no time")
 	case time.Until(t.At) > mostAhead:
 		return fmt.Errorf("the tick is at %v, which is more than %v from now: all that come before it would be skipped",
 			t.At.Format(time.RFC3339), mostAhead)
 	case t.Options.ID != "":
-		return fmt.Errorf("StartOptions.ID is %q, and the ID of a run is that of its tick: %s", t.Options.ID,
+		return setting.Errorf("StartOptions.ID is %q, and the ID of a run is that of its tick: %s", t.Options.ID,
 			s.JobID(t.At))
 	}
 	return nil

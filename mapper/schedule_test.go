@@ -326,14 +326,14 @@ func TestOneRunGoesOn(t *testing.T) {
 			}
 			broken = false
 			second := tick(midnight.Add(time.Hour)).Job
-			if err := first.Retry(t.Context()); !errors.Is(err, mapper.ErrWrongState) ||
+			if err := first.Retry(t.Context(), nil); !errors.Is(err, mapper.ErrWrongState) ||
 				!strings.Contains(err.Error(), second.ID) {
 				t.Errorf("beside %v: a retry beside the next run: %v, want ErrState that names it", beside, err)
 			}
 			if _, err := second.Wait(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if err := first.Retry(t.Context()); err != nil {
+			if err := first.Retry(t.Context(), nil); err != nil {
 				t.Fatal(err)
 			}
 			if got := tick(midnight.Add(2 * time.Hour)); got.Outcome != mapper.TickSkipped || got.Job.ID != first.ID {

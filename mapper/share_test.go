@@ -66,7 +66,7 @@ func TestCanary(t *testing.T) {
 								leaves)
 						}
 						done += s.Processed
-						if proof, err := job.VerifyEntities(t.Context(), time.Time{}); err != nil ||
+						if proof, err := job.Verify(t.Context(), &mapper.VerifyOptions{Entities: true}); err != nil ||
 							len(proof.Problems) > 0 || proof.Different > 0 {
 							t.Errorf("proof %+v, %v", proof, err)
 						}

@@ -227,7 +227,7 @@ func (s *simulation) job() {
 	}
 	s.matesPut(false)
 	s.checkBalances()
-	proof, err := s.handle().Verify(s.Context())
+	proof, err := s.handle().Verify(s.Context(), nil)
 	if err != nil || len(proof.Problems) > 0 {
 		s.Errorf("proof %+v, %v", proof, err)
 	}

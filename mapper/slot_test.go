@@ -413,7 +413,7 @@ func TestLateReplacement(t *testing.T) {
 				}
 				w.wait(first)
 				w.wait(w.tickOver(s, minute(2), "Account").Job)
-				w.must(first.Retry(ctx)) // there is nothing to retry: it runs for a moment
+				w.must(first.Retry(ctx, nil)) // there is nothing to retry: it runs for a moment
 			}
 			e := late.pick().engine
 			mapper.LetTick(e, s.Name())

@@ -81,7 +81,7 @@ func TestManySpaces(t *testing.T) {
 				t.Fatalf("%v was checked %d times", batch[i], users[i].Checked)
 			}
 		}
-		proof, err := job.Verify(t.Context())
+		proof, err := job.Verify(t.Context(), nil)
 		if err != nil || len(proof.Problems) > 0 {
 			t.Errorf("%+v, %v", proof, err)
 		}
@@ -163,7 +163,7 @@ func TestSpaces(t *testing.T) {
 						t.Errorf("%+v, want %+v", space, want[space.Namespace+"/"+space.Kind])
 					}
 				}
-				proof, err := job.Verify(t.Context())
+				proof, err := job.Verify(t.Context(), nil)
 				if err != nil || len(proof.Problems) > 0 {
 					t.Errorf("%+v, %v", proof, err)
 				}

@@ -7,6 +7,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/survey"
@@ -131,7 +132,8 @@ func CompareSplits(ctx context.Context, client *datastore.Client, query Query, n
 	case err != nil:
 		return fail(err)
 	case q.ShardBy != "":
-		return fail(fmt.Errorf("%w: Query.ShardBy is %q, and ways to cut between keys are compared", ErrInvalidArgument,
+		return fail(setting.Errorf("%w: Query.ShardBy is %q, and ways to cut between keys are compared",
+			ErrInvalidArgument,
 			q.ShardBy))
 	}
 	ways, err := survey.Compare(ctx, source.New(client, nil).Of(ctx, q), q, n)

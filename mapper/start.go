@@ -10,6 +10,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/internal/names"
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/executor"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
@@ -101,7 +102,7 @@ func (e *Engine) prepare(
 	s := &starting{engine: e, on: on, def: def, opts: o.withDefaults(longest), named: o != nil && o.ID != "",
 		control: on.jobs.Asked()}
 	if e.mappers[def.Name] != def {
-		return nil, s.fail(fmt.Errorf("%w: it is not in EngineOptions.Mappers of this engine", ErrUnknownMapper))
+		return nil, s.fail(fmt.Errorf("%w: it is not among the mappers of this engine", ErrUnknownMapper))
 	}
 	if s.query = query.inner(); !undo.Is(def.Name) { // that is over records
 		s.query, err = s.query.Normal(def.Mode == function.Update)
@@ -113,8 +114,8 @@ func (e *Engine) prepare(
 		return nil, s.fail(fmt.Errorf("%w: %w", ErrInvalidArgument, err))
 	}
 	if s.query.Many() && !s.opts.Splitting.strategy().Adaptive() {
-		return nil, s.fail(fmt.Errorf("%w: StartOptions.Splitting is %+v, and those ways of other mappers are over "+
-			"one kind in one namespace", ErrInvalidArgument, s.opts.Splitting))
+		return nil, s.fail(setting.Errorf("%w: StartOptions.Splitting has one of the ways of other mappers, which "+
+			"are over one kind in one namespace", ErrInvalidArgument))
 	}
 	return s, nil
 }

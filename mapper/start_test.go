@@ -206,7 +206,7 @@ func TestWithoutAnswers(t *testing.T) {
 				return err
 			},
 			"Plan": func(ctx context.Context) error {
-				_, err := mapper.Plan(ctx, w.engine, q, nil)
+				_, err := addCredit.Plan(ctx, w.engine, q, nil)
 				return err
 			},
 			"Splits": func(ctx context.Context) error {
@@ -226,13 +226,13 @@ func TestWithoutAnswers(t *testing.T) {
 				return err
 			},
 			"Verify": func(ctx context.Context) error {
-				_, err := job.Verify(ctx)
+				_, err := job.Verify(ctx, nil)
 				return err
 			},
 			"Pause":   job.Pause,
 			"Resume":  job.Resume,
 			"Abort":   job.Abort,
-			"Retry":   job.Retry,
+			"Retry":   func(ctx context.Context) error { return job.Retry(ctx, nil) },
 			"SetRate": func(ctx context.Context) error { return job.SetRate(ctx, mapper.Rate{EntitiesPerSecond: 1}) },
 			"CleanUp": func(ctx context.Context) error { return job.CleanUp(ctx, nil) },
 			"Revive":  w.engine.ReviveJobs,

@@ -98,7 +98,7 @@ func TestStateChanges(t *testing.T) {
 			t.Errorf("%+v, %v", s, err)
 		}
 		broken.Store(0)
-		do(time.Minute, (*mapper.Job).Retry)
+		do(time.Minute, func(j *mapper.Job, ctx context.Context) error { return j.Retry(ctx, nil) })
 		if s, err := job.Wait(t.Context()); err != nil || s.Failures != 0 {
 			t.Errorf("%+v, %v", s, err)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/estimate"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
@@ -112,9 +113,8 @@ type Status struct {
 func (s *Status) Err() error {
 	switch {
 	case s.State == StateSucceededWithFailures:
-		return fmt.Errorf("mapper: job %s has failed on %d of its entities: Job.FailuresPage lists them, and "+
-			"Job.Retry "+
-			"tries them again", s.ID, s.Failures)
+		return setting.Errorf("mapper: job %s has failed on %d of its entities: Job.FailuresPage lists them, and "+
+			"Job.Retry tries them again", s.ID, s.Failures)
 	case s.State == StateFailed:
 		return fmt.Errorf("mapper: job %s has failed: %s", s.ID, s.Error)
 	case s.State == StateAborted:

@@ -146,14 +146,14 @@ func testPoison(t *testing.T, p poison, n int) {
 			t.Fatal(err)
 		}
 	}
-	if err := job.Retry(t.Context()); err != nil {
+	if err := job.Retry(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	if s := end(); s.State != mapper.StateSucceeded || s.Processed != int64(n) || s.Counters["credited"] != int64(n) {
 		t.Errorf("after the retry: %+v", s)
 	}
 	w.wantBalances(keys, 10)
-	proof, err := job.Verify(t.Context())
+	proof, err := job.Verify(t.Context(), nil)
 	if err != nil || len(proof.Problems) > 0 {
 		t.Errorf("proof %+v, %v", proof, err)
 	}

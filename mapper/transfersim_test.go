@@ -289,7 +289,7 @@ func (s *undoSimulation) checkTransfers(status *mapper.Status, want int64) {
 		s.Errorf("%d receipts of %d points; the job is %s: %s, has processed %d and counted %v", receipts, moved,
 			status.State, status.Error, status.Processed, status.Counters)
 	}
-	proof, err := s.engine.Job("transfer").Verify(s.Context())
+	proof, err := s.engine.Job("transfer").Verify(s.Context(), nil)
 	if err != nil || len(proof.Problems) > 0 {
 		s.Errorf("proof %+v, %v", proof, err)
 	}

@@ -5,16 +5,65 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/undo"
 )
 
+// UndoOptions are the settings of an undo. They are those of [StartOptions], as far as they mean
+// something for it: it runs beside every other job, and takes no budget.
+type UndoOptions struct {
+	// ID is that of the undo. Defaults to "undo-" and the job's ID, or if another job has that,
+	// with more after it: so a second Undo is the same job, unless the first one was aborted.
+	ID string `json:"id,omitempty"`
+
+	// DryRun has the undo write nothing: its counters say what it would do.
+	DryRun bool `json:"dry_run,omitempty"`
+
+	// Queue is the one that the undo belongs to.
+	Queue string `json:"queue,omitempty"`
+
+	// PageSize is the most pages of the job that are undone together. Defaults to few, as each
+	// may have written many entities.
+	PageSize int `json:"page_size,omitempty"`
+
+	// ExpectedWorkers is how many tasks run at once.
+	ExpectedWorkers int `json:"expected_workers,omitempty"`
+
+	// Splitting says how the undo's ranges are cut.
+	Splitting Splitting `json:"splitting,omitzero"`
+
+	// Rate is how fast the undo goes at most.
+	Rate Rate `json:"rate,omitzero"`
+
+	// Retries say how often a page is tried, and when.
+	Retries RetryPolicy `json:"retries,omitzero"`
+
+	// FailureLimit is how many pages may fail before the undo is paused. Defaults to [Unlimited],
+	// as the rest would grow too old while it stands.
+	FailureLimit int `json:"failure_limit,omitempty"`
+
+	// Retain is how long the undo's records are kept after its end.
+	Retain time.Duration `json:"retain_ns,omitempty"`
+}
+
+// start returns the settings as those of a job.
+func (o *UndoOptions) start() StartOptions {
+	if o == nil {
+		return StartOptions{}
+	}
+	return StartOptions{ID: o.ID, DryRun: o.DryRun, Queue: o.Queue, PageSize: o.PageSize,
+		ExpectedWorkers: o.ExpectedWorkers, Splitting: o.Splitting, Rate: o.Rate, Retries: o.Retries,
+		FailureLimit: o.FailureLimit, Retain: o.Retain}
+}
+
 // startUndo starts the undo of a job.
-func startUndo(ctx context.Context, j *Job, o *StartOptions) (undone *Job, err error) {
+func startUndo(ctx context.Context, j *Job, o *UndoOptions) (undone *Job, err error) {
 	e := j.engine
 	job, err := e.store().LoadJob(ctx, j.ref())
 	if err != nil {
@@ -28,10 +77,7 @@ func startUndo(ctx context.Context, j *Job, o *StartOptions) (undone *Job, err e
 		return nil, fmt.Errorf("%w: its mapper %q is no Update, and what that did elsewhere is not known here",
 			ErrInvalidArgument, job.Mapper)
 	}
-	opts := StartOptions{}
-	if o != nil {
-		opts = *o
-	}
+	opts := o.start()
 	params, err := function.EncodeParams(undo.Of(job))
 	if err != nil {
 		return nil, err
@@ -42,9 +88,7 @@ func startUndo(ctx context.Context, j *Job, o *StartOptions) (undone *Job, err e
 			return nil, err
 		}
 	}
-	if opts.Budget != (Budget{}) {
-		return nil, fmt.Errorf("%w: an undo takes no budget", ErrInvalidArgument)
-	}
+	defer func() { err = setting.Renamed(err, "StartOptions.", "UndoOptions.") }()
 	s, err := e.prepare(e.mappers[undo.Name(job.Mapper)], publicQuery(undo.Records(job)), params, &opts)
 	if err != nil {
 		return nil, err

@@ -180,7 +180,7 @@ func TestUndo(t *testing.T) {
 				put(account(9), account(n), note(8)) // which the job has not touched
 				after := images(t, w.client, "Account", "Note", "Event")
 
-				rehearsal, err := job.Undo(ctx, &mapper.StartOptions{DryRun: true})
+				rehearsal, err := job.Undo(ctx, &mapper.UndoOptions{DryRun: true})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -222,13 +222,13 @@ func TestUndo(t *testing.T) {
 					}
 				}
 				for _, j := range []*mapper.Job{job, undo, rehearsal} {
-					if proof, err := j.Verify(ctx); err != nil || len(proof.Problems) > 0 {
+					if proof, err := j.Verify(ctx, nil); err != nil || len(proof.Problems) > 0 {
 						t.Errorf("%+v, %v", proof, err)
 					}
 				}
 
 				// From here on it is undone, and undone once.
-				for what, err := range map[string]error{"retry": job.Retry(ctx), "resume": job.Resume(ctx)} {
+				for what, err := range map[string]error{"retry": job.Retry(ctx, nil), "resume": job.Resume(ctx)} {
 					if !errors.Is(err, mapper.ErrWrongState) {
 						t.Errorf("%s: %v", what, err)
 					}
@@ -236,7 +236,7 @@ func TestUndo(t *testing.T) {
 				if again, err := job.Undo(ctx, nil); err != nil || again.ID != undo.ID {
 					t.Errorf("a second undo: %v", err)
 				}
-				if _, err := job.Undo(ctx, &mapper.StartOptions{ID: "other"}); !errors.Is(err, mapper.ErrWrongState) ||
+				if _, err := job.Undo(ctx, &mapper.UndoOptions{ID: "other"}); !errors.Is(err, mapper.ErrWrongState) ||
 					!strings.Contains(err.Error(), "undo-done") {
 					t.Errorf("another undo: %v", err)
 				}
@@ -425,7 +425,7 @@ func TestUndoLarge(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.wait(job)
-		for _, o := range []*mapper.StartOptions{{DryRun: true}, nil} {
+		for _, o := range []*mapper.UndoOptions{{DryRun: true}, nil} {
 			undo, err := job.Undo(ctx, o)
 			if err != nil {
 				t.Fatal(err)

@@ -79,7 +79,7 @@ func TestUndoBesideCleanUp(t *testing.T) {
 	}
 	undoAs := func(id string) func(context.Context, *mapper.Engine) error {
 		return func(ctx context.Context, e *mapper.Engine) error {
-			_, err := e.Job("done").Undo(ctx, &mapper.StartOptions{ID: id, PageSize: 1, ExpectedWorkers: 1})
+			_, err := e.Job("done").Undo(ctx, &mapper.UndoOptions{ID: id, PageSize: 1, ExpectedWorkers: 1})
 			return err
 		}
 	}
@@ -163,7 +163,7 @@ func TestOldCleanUp(t *testing.T) {
 				w, ctx := newWorld(t, setting{queue: few(2)}, setOwner), t.Context()
 				job := w.doneJob(100)
 				before := w.count(mapper.RangeKind, "wrote")
-				undo, err := job.Undo(ctx, &mapper.StartOptions{PageSize: 1, ExpectedWorkers: 1,
+				undo, err := job.Undo(ctx, &mapper.UndoOptions{PageSize: 1, ExpectedWorkers: 1,
 					Rate: mapper.Rate{EntitiesPerSecond: 4}})
 				if err != nil {
 					t.Fatal(err)
@@ -290,13 +290,13 @@ func TestUndoAfterCleanUp(t *testing.T) {
 		if again, err := job.Undo(ctx, nil); err != nil || again.ID != undo.ID {
 			t.Errorf("the same undo once more: %v", err)
 		}
-		if again, err := job.Undo(ctx, &mapper.StartOptions{ID: undo.ID}); err != nil || again.ID != undo.ID {
+		if again, err := job.Undo(ctx, &mapper.UndoOptions{ID: undo.ID}); err != nil || again.ID != undo.ID {
 			t.Errorf("the same undo by its ID: %v", err)
 		}
-		if _, err := job.Undo(ctx, &mapper.StartOptions{ID: "other"}); !errors.Is(err, mapper.ErrWrongState) {
+		if _, err := job.Undo(ctx, &mapper.UndoOptions{ID: "other"}); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("another undo: %v", err)
 		}
-		if err := undo.Retry(ctx); !errors.Is(err, mapper.ErrWrongState) ||
+		if err := undo.Retry(ctx, nil); !errors.Is(err, mapper.ErrWrongState) ||
 			!strings.Contains(err.Error(), "cleaned up") {
 			t.Errorf("a retry of the undo: %v", err)
 		}
@@ -316,7 +316,7 @@ func TestUndoOutlived(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, ctx := newWorld(t, setting{queue: few(1)}, setOwner), t.Context()
 		job := w.doneJob(1100)
-		undo, err := job.Undo(ctx, &mapper.StartOptions{PageSize: 1, ExpectedWorkers: 1,
+		undo, err := job.Undo(ctx, &mapper.UndoOptions{PageSize: 1, ExpectedWorkers: 1,
 			Rate: mapper.Rate{EntitiesPerSecond: 0.05}})
 		if err != nil {
 			t.Fatal(err)

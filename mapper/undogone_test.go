@@ -28,7 +28,7 @@ func runAndUndo(
 	}
 	w.wait(job)
 	after()
-	undo, err := job.Undo(w.Context(), &mapper.StartOptions{PageSize: size, ExpectedWorkers: 1})
+	undo, err := job.Undo(w.Context(), &mapper.UndoOptions{PageSize: size, ExpectedWorkers: 1})
 	if err != nil {
 		w.Fatal(err)
 	}

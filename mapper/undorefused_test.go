@@ -168,7 +168,7 @@ func TestUndoUnknown(t *testing.T) {
 				if _, err := w.client.PutMulti(ctx, keys, all); err != nil {
 					t.Fatal(err)
 				}
-				undo, err := job.Undo(ctx, &mapper.StartOptions{FailureLimit: -1})
+				undo, err := job.Undo(ctx, &mapper.UndoOptions{FailureLimit: -1})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -206,12 +206,8 @@ func TestUndoRecords(t *testing.T) {
 			return job
 		}
 		job := start("nightly")
-		if _, err := job.Undo(ctx, &mapper.StartOptions{ID: "nightly"}); !errors.Is(err, mapper.ErrIDTaken) {
+		if _, err := job.Undo(ctx, &mapper.UndoOptions{ID: "nightly"}); !errors.Is(err, mapper.ErrIDTaken) {
 			t.Errorf("an undo under the ID of its job: %v", err)
-		}
-		if _, err := job.Undo(ctx, &mapper.StartOptions{Budget: mapper.Budget{Dollars: 1}}); !errors.Is(err,
-			mapper.ErrInvalidArgument) {
-			t.Errorf("an undo with a budget: %v", err)
 		}
 		if s := w.status(job); s.UndoneBy != "" {
 			t.Errorf("it is undone by %q", s.UndoneBy)
@@ -219,7 +215,7 @@ func TestUndoRecords(t *testing.T) {
 		if _, _, err := job.NotUndonePage(ctx, ""); !errors.Is(err, mapper.ErrInvalidArgument) {
 			t.Errorf("what a job has left that is no undo: %v", err)
 		}
-		undo, err := job.Undo(ctx, &mapper.StartOptions{Rate: mapper.Rate{EntitiesPerSecond: 1}, ExpectedWorkers: 2})
+		undo, err := job.Undo(ctx, &mapper.UndoOptions{Rate: mapper.Rate{EntitiesPerSecond: 1}, ExpectedWorkers: 2})
 		if err != nil {
 			t.Fatal(err)
 		}

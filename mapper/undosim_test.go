@@ -268,7 +268,7 @@ func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 	begin := func() *mapper.Job {
 		size := 1 + rng.IntN(5)
 		return tryAgain(s, "undo", func() (*mapper.Job, error) {
-			j, err := s.fleet.pick().engine.Job(id).Undo(t.Context(), &mapper.StartOptions{PageSize: size})
+			j, err := s.fleet.pick().engine.Job(id).Undo(t.Context(), &mapper.UndoOptions{PageSize: size})
 			switch {
 			case errors.Is(err, mapper.ErrWrongState) && strings.Contains(err.Error(), "cleaned up"):
 				return nil, nil
@@ -308,7 +308,7 @@ func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 			if status.State == mapper.StateFailed {
 				err = undo.Resume(t.Context())
 			} else {
-				err = undo.Retry(t.Context())
+				err = undo.Retry(t.Context(), nil)
 			}
 			if refused = errors.Is(err, mapper.ErrWrongState); refused {
 				return nil
@@ -342,7 +342,7 @@ func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 		counts = nil
 	}
 	s.check(id, left, counts)
-	if proof, err := undo.Verify(t.Context()); err != nil || len(proof.Problems) > 0 {
+	if proof, err := undo.Verify(t.Context(), nil); err != nil || len(proof.Problems) > 0 {
 		t.Errorf("%+v, %v", proof, err)
 	}
 	t.Logf("undo of %s: %v", id, status.Counters)

@@ -101,12 +101,12 @@ func TestUndoTwice(t *testing.T) {
 					}
 					w.wait(job)
 					after := images(t, w.client, "Account", "Hot")
-					rehearsal, err := job.Undo(ctx, &mapper.StartOptions{DryRun: true, PageSize: size})
+					rehearsal, err := job.Undo(ctx, &mapper.UndoOptions{DryRun: true, PageSize: size})
 					if err != nil {
 						t.Fatal(err)
 					}
 					rehearsed := w.wait(rehearsal)
-					undo, err := job.Undo(ctx, &mapper.StartOptions{PageSize: size, Splitting: splitting})
+					undo, err := job.Undo(ctx, &mapper.UndoOptions{PageSize: size, Splitting: splitting})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -173,7 +173,7 @@ func TestUndoMixed(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.wait(job)
-			undo, err := job.Undo(ctx, &mapper.StartOptions{PageSize: 1 + int(seed), ExpectedWorkers: 1})
+			undo, err := job.Undo(ctx, &mapper.UndoOptions{PageSize: 1 + int(seed), ExpectedWorkers: 1})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -46,7 +46,7 @@ func TestUnevenEntities(t *testing.T) {
 				t.Errorf("%+v", s)
 			}
 			w.wantBalances(keys, 1)
-			proof, err := job.Verify(t.Context())
+			proof, err := job.Verify(t.Context(), nil)
 			if err != nil || len(proof.Problems) > 0 {
 				t.Errorf("%+v, %v", proof, err)
 			}

@@ -113,7 +113,7 @@ func TestPrices(t *testing.T) {
 			t.Fatal(err)
 		}
 		q := mapper.Query{Kind: "Account"}
-		plan, err := mapper.Plan(ctx, dear, q, nil)
+		plan, err := addCredit.Plan(ctx, dear, q, nil)
 		if err != nil || plan.Dollars != prices.Dollars(plan.Usage) || dear.Prices() != prices ||
 			w.engine.Prices() != billing.NAM5 {
 			t.Errorf("a plan %+v, %v", plan, err)

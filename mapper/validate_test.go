@@ -87,14 +87,14 @@ func TestValidate(t *testing.T) {
 		} {
 			_, err := w.Engine.StartByName(t.Context(), c[0], q, json.RawMessage(c[1]), nil)
 			refused(c[0]+" "+c[1], err, c[2])
-			_, err = mapper.PlanNamed(t.Context(), w.Engine, c[0], q,
+			_, err = w.Engine.PlanByName(t.Context(), c[0], q,
 				&mapper.PlanOptions{Params: json.RawMessage(c[1])})
 			refused("a plan of "+c[0]+" "+c[1], err, c[2])
 		}
 		if jobs, _, err := w.Engine.JobsPage(t.Context(), nil, ""); err != nil || len(jobs) > 0 {
 			t.Errorf("there are jobs: %+v, %v", jobs, err)
 		}
-		if _, err := mapper.PlanNamed(t.Context(), w.Engine, "add", q, nil); err != nil {
+		if _, err := w.Engine.PlanByName(t.Context(), "add", q, nil); err != nil {
 			t.Errorf("a plan without parameters: %v", err)
 		}
 		if job, err := add.Start(t.Context(), w.Engine, q, amount{1}, nil); err != nil {

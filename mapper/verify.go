@@ -7,6 +7,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/ledger"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
@@ -26,10 +27,10 @@ type Proof struct {
 	Failures       int      `json:"failures"`           // entities that could not be processed
 	Problems       []string `json:"problems,omitempty"` // what is wrong, at most 20 of it
 
-	// Compared is how many ranges VerifyEntities has compared with their entities, and Different
-	// how many of them have other ones than their pages had. Differences says which, at most 20.
-	// That is no problem if entities were put or deleted since, or do not satisfy the query any
-	// more.
+	// Compared is how many ranges were compared with their entities, see [VerifyOptions], and
+	// Different how many of them have other ones than their pages had. Differences says which, at
+	// most 20. That is no problem if entities were put or deleted since, or do not satisfy the
+	// query any more.
 	Compared    int      `json:"compared,omitempty"`
 	Different   int      `json:"different,omitempty"`
 	Differences []string `json:"differences,omitempty"`
@@ -49,50 +50,54 @@ func (p *Proof) Err() error {
 	}
 }
 
-// Verify reads all records of the job, and checks them against each other. It
-// costs a read of every range. Its error is about the reading only: [Proof.Err] says whether
-// something is wrong. A job that runs changes its records meanwhile:
-// then the proof may name problems that are none.
-func (j *Job) Verify(ctx context.Context) (*Proof, error) {
-	return verify(ctx, j.engine.store(), j.ref())
+// VerifyOptions say what a [Job.Verify] looks at besides the job's records.
+type VerifyOptions struct {
+	// Entities has the keys of the query's entities listed once more, and compared with those that
+	// the pages had. It costs a keys-only query for each range.
+	Entities bool
+
+	// ReadTime is when the entities were there that are compared: a time that the database still
+	// keeps, such as when the job was started. Defaults to now. It is for Entities.
+	ReadTime time.Time
 }
 
-// VerifyEntities is [Job.Verify], and lists the keys of the query's entities once more, to compare
-// them with those that the pages had: as they are now, or were at a time that the database still
-// keeps, such as when the job was started. It costs a keys-only query for each range besides.
-func (j *Job) VerifyEntities(ctx context.Context, at time.Time) (*Proof, error) {
-	return verifyEntities(ctx, j.engine.store(), j.engine.source(), j.ref(), at)
+// Verify reads all records of the job, and checks them against each other, which costs a read of
+// every range. Its error is about the reading only: [Proof.Err] says whether something is wrong. A
+// job that runs changes its records meanwhile: then the proof may name problems that are none. Nil
+// options are the defaults.
+func (j *Job) Verify(ctx context.Context, o *VerifyOptions) (*Proof, error) {
+	return verify(ctx, j.engine.store(), j.engine.source(), j.ref(), o)
 }
 
-// Verify is [Job.Verify] for programs that have no queue and no mappers: the job's
-// database suffices.
-func Verify(ctx context.Context, client *datastore.Client, job string) (*Proof, error) {
-	return verify(ctx, store.New(client).Asked(), record.Ref{ID: job})
+// VerifyJob is [Job.Verify] for programs that have no queue and no mappers: the job's database
+// suffices.
+func VerifyJob(ctx context.Context, client *datastore.Client, job string, o *VerifyOptions) (*Proof, error) {
+	return verify(ctx, store.New(client).Asked(), source.New(client, nil), record.Ref{ID: job}, o)
 }
 
-// VerifyEntities is [Job.VerifyEntities] for programs that have no queue and no mappers.
-func VerifyEntities(ctx context.Context, client *datastore.Client, job string, at time.Time) (*Proof, error) {
-	return verifyEntities(ctx, store.New(client).Asked(), source.New(client, nil), record.Ref{ID: job}, at)
-}
-
-func verify(ctx context.Context, st store.Store, ref record.Ref) (*Proof, error) {
-	_, found, err := prove(ctx, st, ref)
-	if err != nil {
-		return nil, fmt.Errorf("mapper: verify %s: %w", ref.ID, err)
+func verify(
+	ctx context.Context, st store.Store, src source.Source, ref record.Ref, o *VerifyOptions,
+) (_ *Proof, err error) {
+	var opts VerifyOptions
+	if o != nil {
+		opts = *o
 	}
-	return found, nil
-}
-
-func verifyEntities(
-	ctx context.Context, st store.Store, src source.Source, ref record.Ref, at time.Time,
-) (*Proof, error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("mapper: verify %s: %w", ref.ID, err)
+		}
+	}()
+	if !opts.Entities && !opts.ReadTime.IsZero() {
+		return nil, setting.Errorf("%w: VerifyOptions.ReadTime is set, and VerifyOptions.Entities is not",
+			ErrInvalidArgument)
+	}
 	job, found, err := prove(ctx, st, ref)
-	var c *ledger.Comparison
-	if err == nil {
-		c, err = ledger.OfEntities(ctx, st, src, job, at)
+	if err != nil || !opts.Entities {
+		return found, err
 	}
+	c, err := ledger.OfEntities(ctx, st, src, job, opts.ReadTime)
 	if err != nil {
-		return nil, fmt.Errorf("mapper: verify the entities of %s: %w", ref.ID, err)
+		return nil, fmt.Errorf("compare the entities: %w", err)
 	}
 	found.Compared, found.Different, found.Differences = c.Compared, c.Different, c.Differences
 	return found, nil

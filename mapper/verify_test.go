@@ -32,7 +32,7 @@ func damaged(t *testing.T, test func(w *world, job *mapper.Job, keys []*datastor
 		}
 		test(w, job, keys, all)
 		w.put(keys, all)
-		if proof, err := job.Verify(t.Context()); err != nil || len(proof.Problems) > 0 {
+		if proof, err := job.Verify(t.Context(), nil); err != nil || len(proof.Problems) > 0 {
 			t.Errorf("undamaged: %+v, %v", proof, err)
 		}
 	})
@@ -68,7 +68,7 @@ func TestVerifyFindsLoss(t *testing.T) {
 				if err := damage(); err != nil {
 					w.Fatal(err)
 				}
-				proof, err := job.Verify(w.Context())
+				proof, err := job.Verify(w.Context(), nil)
 				same := n > 0 && len(without(all[i], name)) == len(all[i])
 				if err != nil || same != (len(proof.Problems) == 0) {
 					w.Errorf("without %q of %v: %+v, %v", name, all[i], proof, err)
@@ -170,7 +170,7 @@ func TestVerifyFindsChange(t *testing.T) {
 			if _, err := w.client.Put(w.Context(), jobKey, &changedJob); err != nil {
 				w.Fatal(err)
 			}
-			proof, err := job.Verify(w.Context())
+			proof, err := job.Verify(w.Context(), nil)
 			if err != nil || len(proof.Problems) == 0 {
 				w.Errorf("%s: %+v, %v", name, proof, err)
 			} else {
@@ -191,7 +191,7 @@ func TestVerifyFindsNames(t *testing.T) {
 		if err := w.client.Delete(w.Context(), keys[3]); err != nil {
 			w.Fatal(err)
 		}
-		if proof, err := job.Verify(w.Context()); err != nil || len(proof.Problems) == 0 ||
+		if proof, err := job.Verify(w.Context(), nil); err != nil || len(proof.Problems) == 0 ||
 			!strings.Contains(proof.Problems[0], other.Name) {
 			w.Errorf("%+v, %v", proof, err)
 		}
@@ -323,7 +323,7 @@ func TestVerifyEntities(t *testing.T) {
 			s := w.wait(job)
 			check := func(what string, at time.Time, different int) {
 				t.Helper()
-				proof, err := job.VerifyEntities(t.Context(), at)
+				proof, err := job.Verify(t.Context(), &mapper.VerifyOptions{Entities: true, ReadTime: at})
 				if err != nil || len(proof.Problems) > 0 || proof.Compared != proof.Ranges ||
 					proof.Different != different || len(proof.Differences) != different ||
 					int64(proof.Compared) < s.Pages {

@@ -210,7 +210,7 @@ func (w tenancy) earlier(q mapper.Query, prefix string) {
 	w.put(q.Namespace, "Account", "alice-0003@example.com", datastore.Property{Name: "n", Value: int64(3)},
 		datastore.Property{Name: "tenant", Value: "acme"})
 	// Its record is looked at after that of the job that it undoes.
-	undo, err := w.Engine.Job(undone.ID).Undo(w.Context(), &mapper.StartOptions{ID: "z-" + prefix + "undo"})
+	undo, err := w.Engine.Job(undone.ID).Undo(w.Context(), &mapper.UndoOptions{ID: "z-" + prefix + "undo"})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -311,7 +311,7 @@ func TestEraseForgets(t *testing.T) {
 		if again := w.status(everywhere.ID); again.Processed != everywhere.Processed || !again.CleanedUp {
 			t.Errorf("%+v", again)
 		}
-		if _, err := w.Engine.Job(kept.ID).Verify(t.Context()); err != nil {
+		if _, err := w.Engine.Job(kept.ID).Verify(t.Context(), nil); err != nil {
 			t.Errorf("a job of another namespace: %v", err)
 		}
 		if failures, _, err := w.Engine.Job(kept.ID).FailuresPage(t.Context(), ""); err != nil || len(failures) != 5 {
@@ -478,7 +478,7 @@ func TestEraseIsInTheWay(t *testing.T) {
 			t.Context(), record) != nil {
 			t.Fatal("the schedule can't be deleted")
 		}
-		if err := job.Retry(t.Context()); !errors.Is(err, mapper.ErrWrongState) {
+		if err := job.Retry(t.Context(), nil); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("a retry of a job without records: %v", err)
 		}
 		if err := job.Resume(t.Context()); err != nil {

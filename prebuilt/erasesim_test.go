@@ -334,7 +334,7 @@ func (s *simulation) job(id string) {
 		})
 	}
 	if s.chance(0.2) {
-		s.give(job.Retry)
+		s.give(func(ctx context.Context) error { return job.Retry(ctx, nil) })
 		s.ended(job)
 	}
 }

@@ -269,7 +269,7 @@ func TestParams(t *testing.T) {
 			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), c[2]) {
 				t.Errorf("%s %s: %v, want %q", c[0], c[1], err, c[2])
 			}
-			_, err = mapper.PlanNamed(t.Context(), w.Engine, c[0], mapper.Query{Kind: "Account"},
+			_, err = w.Engine.PlanByName(t.Context(), c[0], mapper.Query{Kind: "Account"},
 				&mapper.PlanOptions{Params: json.RawMessage(c[1])})
 			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), c[2]) {
 				t.Errorf("a plan of %s %s: %v, want %q", c[0], c[1], err, c[2])

@@ -10,10 +10,12 @@ import (
 	"net/http"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
+
+	"github.com/scattermap/scattermap/auth"
+	"github.com/scattermap/scattermap/internal/stranger"
 )
 
 // Bounds of a request, which may be anybody's.
@@ -78,16 +80,6 @@ var (
 	errTooLate  = fmt.Errorf("the body did not come within %v", bodyTime)
 )
 
-// Errors of requests that do not prove what they have to.
-var (
-	// ErrUnauthenticated says that a request has no valid token. It is answered by 401.
-	ErrUnauthenticated = errors.New("no valid token")
-
-	// ErrForbidden says that the token of a request is valid, and of an account that is not let in.
-	// It is answered by 403.
-	ErrForbidden = errors.New("the token is of another account")
-)
-
 // statusOf is the table from errors to answers. Cloud Tasks retries whatever is
 // not a success, and slows the whole queue down after a 429 or 503, which is
 // why these are not among the answers.
@@ -98,9 +90,9 @@ func statusOf(err error) int {
 		return http.StatusOK
 	case errors.Is(err, errMethod):
 		return http.StatusMethodNotAllowed
-	case errors.Is(err, ErrUnauthenticated):
+	case errors.Is(err, auth.ErrUnauthenticated):
 		return http.StatusUnauthorized
-	case errors.Is(err, ErrForbidden):
+	case errors.Is(err, auth.ErrForbidden):
 		return http.StatusForbidden
 	case errors.Is(err, errTooLarge):
 		return http.StatusRequestEntityTooLarge
@@ -136,42 +128,17 @@ func (q *Queue) Handler(log *slog.Logger, run func(context.Context, Delivery) er
 				w.Header().Set("Connection", "close") // the next request finds another process
 			}
 			log.LogAttrs(r.Context(), level, "task not done",
-				slog.String("task", Shown(r.Header.Get("X-CloudTasks-TaskName"))),
-				slog.String("retries", Shown(r.Header.Get("X-CloudTasks-TaskRetryCount"))),
+				slog.String("task", stranger.Shown(r.Header.Get("X-CloudTasks-TaskName"))),
+				slog.String("retries", stranger.Shown(r.Header.Get("X-CloudTasks-TaskRetryCount"))),
 				slog.Int("answer", code),
-				slog.String("error", shorten(err.Error(), maxError)))
+				slog.String("error", stranger.Shorten(err.Error(), stranger.MaxError)))
 		}
 		if !received {
-			Refuse(w, code)
+			stranger.Refuse(w, code)
 			return
 		}
 		w.WriteHeader(code)
 	})
-}
-
-// Refuse answers a request whose body is not read: the server closes the connection behind the
-// answer, and does not wait for what was not sent yet.
-func Refuse(w http.ResponseWriter, code int) {
-	hangUp(w)
-	w.WriteHeader(code)
-}
-
-func hangUp(w http.ResponseWriter) {
-	w.Header().Set("Connection", "close")
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now()) // a test's has no connection
-}
-
-// Shown returns what a log shows of a text that anybody may have sent.
-func Shown(s string) string { return shorten(s, 200) }
-
-const maxError = 2000 // bytes of an error in the log
-
-// shorten cuts a text after so many bytes.
-func shorten(s string, most int) string {
-	if len(s) > most {
-		s = s[:most] + "…"
-	}
-	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
 func (q *Queue) receive(w http.ResponseWriter, r *http.Request) (Delivery, error) {
@@ -180,7 +147,7 @@ func (q *Queue) receive(w http.ResponseWriter, r *http.Request) (Delivery, error
 		return Delivery{}, errMethod
 	}
 	if q.verifier != nil {
-		if err := q.verifier.Verify(r); err != nil {
+		if _, err := q.verifier.Authenticate(r); err != nil {
 			return Delivery{}, err
 		}
 	}

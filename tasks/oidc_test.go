@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/internal/forge"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -23,7 +24,7 @@ func TestProofs(t *testing.T) {
 	googleKeys, proxyKeys := google.Keys(proxy), proxy.Keys(google)
 	ran := 0
 	page := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if got := tasks.Account(r.Context()); got != account {
+		if got := auth.Account(r.Context()); got != account {
 			t.Errorf("the request is passed on with the account %q", got)
 		}
 		ran++
@@ -31,15 +32,15 @@ func TestProofs(t *testing.T) {
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	q := newHandled(t, &tasks.Options{ServiceAccount: account, KeysURL: googleKeys})
-	operators, err := tasks.NewVerifier(audience, []string{"x@y", account}, googleKeys)
+	operators, err := auth.NewOIDC(audience, []string{"x@y", account}, googleKeys)
 	if err != nil {
 		t.Fatal(err)
 	}
-	behind, err := tasks.NewIAPVerifier(audience, []string{account}, proxyKeys)
+	behind, err := auth.NewIAP(audience, []string{account}, proxyKeys)
 	if err != nil {
 		t.Fatal(err)
 	}
-	everybody, err := tasks.NewIAPVerifier(audience, []string{tasks.AnyAccount}, proxyKeys)
+	everybody, err := auth.NewIAP(audience, []string{auth.AnyAccount}, proxyKeys)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,17 +90,17 @@ func TestProofs(t *testing.T) {
 func TestAllow(t *testing.T) {
 	proxy := forge.IAP(t)
 	keys := proxy.Keys()
-	for _, accounts := range [][]string{{tasks.AnyAccount}, {account, "ann@example.com"}} {
-		v, err := tasks.NewIAPVerifier(audience, accounts, keys)
+	for _, accounts := range [][]string{{auth.AnyAccount}, {account, "ann@example.com"}} {
+		v, err := auth.NewIAP(audience, accounts, keys)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for who, c := range map[string]struct {
 			audience string
 			want     error
-		}{"ann@example.com": {audience, nil}, "eve@example.com": {audience, tasks.ErrForbidden},
-			account: {"/other", tasks.ErrUnauthenticated}} {
-			if accounts[0] == tasks.AnyAccount && errors.Is(c.want, tasks.ErrForbidden) {
+		}{"ann@example.com": {audience, nil}, "eve@example.com": {audience, auth.ErrForbidden},
+			account: {"/other", auth.ErrUnauthenticated}} {
+			if accounts[0] == auth.AnyAccount && errors.Is(c.want, auth.ErrForbidden) {
 				c.want = nil // the proxy has let her through
 			}
 			r := httptest.NewRequest(http.MethodGet, "/", nil)
@@ -137,8 +138,8 @@ func TestClaimed(t *testing.T) {
 	} {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header = c.header
-		if got, err := tasks.Claimed(r); got != c.want || (err == nil) != (c.want != "") || err != nil &&
-			!errors.Is(err, tasks.ErrUnauthenticated) {
+		if got, err := auth.Claimed(r); got != c.want || (err == nil) != (c.want != "") || err != nil &&
+			!errors.Is(err, auth.ErrUnauthenticated) {
 			t.Errorf("%s: %q, %v; want %q", name, got, err, c.want)
 		}
 	}
@@ -147,11 +148,11 @@ func TestClaimed(t *testing.T) {
 // TestAdvice checks that a token that is refused says what to do, to the client that has sent it.
 func TestAdvice(t *testing.T) {
 	google, proxy := forge.OIDC(t), forge.IAP(t)
-	v, err := tasks.NewVerifier(audience, []string{account}, google.Keys())
+	v, err := auth.NewOIDC(audience, []string{account}, google.Keys())
 	if err != nil {
 		t.Fatal(err)
 	}
-	behind, err := tasks.NewIAPVerifier(audience, []string{tasks.AnyAccount}, proxy.Keys())
+	behind, err := auth.NewIAP(audience, []string{auth.AnyAccount}, proxy.Keys())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,11 +167,11 @@ func TestAdvice(t *testing.T) {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header.Set("Authorization", "Bearer "+token)
 		_, err := v.Authenticate(r)
-		if advice := tasks.Advice(err); err == nil || !strings.Contains(advice, want) || want == "" && advice != "" {
+		if advice := auth.Advice(err); err == nil || !strings.Contains(advice, want) || want == "" && advice != "" {
 			t.Errorf("%v has the advice %q, want %q", err, advice, want)
 		}
-		if _, err := behind.Authenticate(r); tasks.Advice(err) != "" {
-			t.Errorf("behind the proxy the advice is %q", tasks.Advice(err))
+		if _, err := behind.Authenticate(r); auth.Advice(err) != "" {
+			t.Errorf("behind the proxy the advice is %q", auth.Advice(err))
 		}
 	}
 }
@@ -182,15 +183,15 @@ func TestBadVerifiers(t *testing.T) {
 		accounts []string
 		keys     string
 	}{{"", []string{"a"}, ""}, {"a", nil, ""}, {"a", []string{""}, ""}, {"a", []string{"a"}, "nowhere"},
-		{"a", []string{"a", tasks.AnyAccount}, ""}, {"", []string{tasks.AnyAccount}, ""}} {
-		if _, err := tasks.NewVerifier(bad.audience, bad.accounts, bad.keys); err == nil {
+		{"a", []string{"a", auth.AnyAccount}, ""}, {"", []string{auth.AnyAccount}, ""}} {
+		if _, err := auth.NewOIDC(bad.audience, bad.accounts, bad.keys); err == nil {
 			t.Errorf("%+v: no error", bad)
 		}
-		if _, err := tasks.NewIAPVerifier(bad.audience, bad.accounts, bad.keys); err == nil {
+		if _, err := auth.NewIAP(bad.audience, bad.accounts, bad.keys); err == nil {
 			t.Errorf("%+v behind the proxy: no error", bad)
 		}
 	}
-	if _, err := tasks.NewVerifier("a", []string{tasks.AnyAccount}, ""); err == nil {
+	if _, err := auth.NewOIDC("a", []string{auth.AnyAccount}, ""); err == nil {
 		t.Error("without a proxy anybody who has a token is let in")
 	}
 }

@@ -14,9 +14,11 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/auth"
 )
 
-// Options are the settings of a [Queue]. ServiceAccount or Unverified has to be
+// Options are the settings of a [Queue]. ServiceAccount or InsecureSkipVerify has to be
 // set, or both.
 type Options struct {
 	// ServiceAccount is the e-mail address of the service account whose OIDC
@@ -65,12 +67,12 @@ func (o Options) validate() error {
 	switch {
 	case o.ServiceAccount == "" && !o.InsecureSkipVerify:
 		return errors.New("tasks: Options.ServiceAccount is empty: name the account whose token the deliveries " +
-			"carry, or set Unverified")
+			"carry, or set InsecureSkipVerify")
 	case o.ServiceAccount == "" && o.Audience != "":
 		return errors.New("tasks: Options.Audience is set without a ServiceAccount: there is no token to be meant " +
 			"for it")
 	case o.InsecureSkipVerify && o.KeysURL != "":
-		return errors.New("tasks: Options.KeysURL is set with Unverified: no token is verified")
+		return errors.New("tasks: Options.KeysURL is set with InsecureSkipVerify: no token is verified")
 	case o.DispatchDeadline < shortestDeadline || o.DispatchDeadline > longestDeadline:
 		return fmt.Errorf("tasks: Options.DispatchDeadline has to be in [%v, %v], it is %v", shortestDeadline,
 			longestDeadline,
@@ -85,7 +87,7 @@ type Queue struct {
 	name     string
 	url      *url.URL
 	opts     Options
-	verifier *Verifier // nil: whatever comes is taken
+	verifier *auth.Verifier // nil: whatever comes is taken
 }
 
 var queueName = regexp.MustCompile(`^(projects/[^/]+/locations/[^/]+)/queues/[A-Za-z0-9-]{1,100}$`)
@@ -114,7 +116,7 @@ func NewQueue(client *cloudtasks.Client, name, target string, o *Options) (*Queu
 	}
 	q := &Queue{client: client, name: name, url: u, opts: opts}
 	if !opts.InsecureSkipVerify {
-		if q.verifier, err = NewVerifier(opts.Audience, []string{opts.ServiceAccount}, opts.KeysURL); err != nil {
+		if q.verifier, err = auth.NewOIDC(opts.Audience, []string{opts.ServiceAccount}, opts.KeysURL); err != nil {
 			return nil, err
 		}
 	}

@@ -225,7 +225,7 @@ func TestOptions(t *testing.T) {
 		"audience of nothing": {queueName, "https://x/", &tasks.Options{InsecureSkipVerify: true, Audience: "a"},
 			"Audience is set without"},
 		"keys of nothing": {queueName, "https://x/", &tasks.Options{InsecureSkipVerify: true, KeysURL: "https://x/"},
-			"KeysURL is set with Unverified"},
+			"KeysURL is set with InsecureSkipVerify"},
 		"queue":             {"q", "https://x/", open, `the queue's name is "q"`},
 		"target":            {queueName, "x/", open, `the target is "x/"`},
 		"target with query": {queueName, "https://x/?a=b", open, "without a query"},

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/internal/forge"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -81,7 +82,7 @@ func TestDrippingBodies(t *testing.T) {
 	run := func(context.Context, tasks.Delivery) error { return errors.New("it runs") }
 	log := slog.New(slog.DiscardHandler)
 	verified := newHandled(t, &tasks.Options{ServiceAccount: account, KeysURL: "http://127.0.0.1:1/"})
-	verifier, err := tasks.NewVerifier(audience, []string{account}, "http://127.0.0.1:1/")
+	verifier, err := auth.NewOIDC(audience, []string{account}, "http://127.0.0.1:1/")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +149,7 @@ func TestLogOfStrangers(t *testing.T) {
 	var got tasks.Delivery
 	fails := func(_ context.Context, d tasks.Delivery) error { got = d; return errors.New(long) }
 	verified := newHandled(t, &tasks.Options{ServiceAccount: account, KeysURL: google.Keys()})
-	verifier, err := tasks.NewVerifier(audience, []string{account}, google.Keys())
+	verifier, err := auth.NewOIDC(audience, []string{account}, google.Keys())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,6 +26,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	"gocloud.dev/blob/memblob"
 
+	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/export"
 	"github.com/scattermap/scattermap/jobsapi"
@@ -65,9 +66,9 @@ func newService(t *testing.T, n int, more ...mapper.AnyMapper) string {
 		case "Bearer good":
 			return "ann@example.com", nil
 		case "Bearer eve":
-			return "", tasks.ErrForbidden
+			return "", auth.ErrForbidden
 		}
-		return "", tasks.ErrUnauthenticated
+		return "", auth.ErrUnauthenticated
 	}, more...))
 	t.Cleanup(server.Close)
 	t.Setenv("SCATTERMAP_SERVICE", server.URL)

@@ -17,9 +17,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/internal/claims"
 	"github.com/scattermap/scattermap/internal/forge"
-	"github.com/scattermap/scattermap/tasks"
 )
 
 const (
@@ -133,7 +133,7 @@ func expect(t *testing.T, line string, code int, want ...string) {
 // The history names them.
 func TestLoginPerson(t *testing.T) {
 	g, google := newGcloud(t), forge.OIDC(t)
-	serveRemote(t, cloudRun(person, newAPI(t, 20, tasks.Claimed)))
+	serveRemote(t, cloudRun(person, newAPI(t, 20, auth.Claimed)))
 	expect(t, "login", exitUsage, "you are not logged in")
 	expect(t, "jobs", exitUsage, "scattermap login URL")
 	expect(t, "login "+remote, exitError, "gcloud auth login", "no such account")
@@ -196,7 +196,7 @@ func TestLoginPerson(t *testing.T) {
 // itself. A person's own token is refused, and the error names the way in.
 func TestLoginAccount(t *testing.T) {
 	g, google := newGcloud(t), forge.OIDC(t)
-	v, err := tasks.NewVerifier(remote, []string{robot}, google.Keys())
+	v, err := auth.NewOIDC(remote, []string{robot}, google.Keys())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +244,7 @@ func TestLoginAccount(t *testing.T) {
 // the command keeps does not undo that.
 func TestLoginBeside(t *testing.T) {
 	g, google := newGcloud(t), forge.OIDC(t)
-	serveRemote(t, cloudRun(person, newAPI(t, 1, tasks.Claimed)))
+	serveRemote(t, cloudRun(person, newAPI(t, 1, auth.Claimed)))
 	g.prints(google.Token(person, claims.Gcloud, nil))
 	base, err := url.Parse(remote)
 	if err != nil {

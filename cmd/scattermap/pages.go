@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/dashboard"
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
@@ -92,7 +93,7 @@ func openPages(ctx context.Context, e *emulator.Emulator, queue, addr string) (_
 	mux := http.NewServeMux()
 	mux.Handle("/mapper/", engine.Handler())
 	mux.Handle("/",
-		dashboard.NewHandler(engine, &dashboard.Options{Allow: dashboard.Loopback, AllQueues: true, Logger: warnings}))
+		dashboard.NewHandler(engine, &dashboard.Options{Allow: auth.Loopback, AllQueues: true, Logger: warnings}))
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	go func() {
 		if err := server.Serve(listener); err != nil && !errors.Is(err, http.ErrServerClosed) {

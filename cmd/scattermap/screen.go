@@ -375,7 +375,7 @@ func (s *screen) foot() []string {
 			operator.Line(s.asks.job, 60) + "?"), faint.Render("y does it, any other key does not")}
 	case s.err != nil:
 		about = stateStyles[mapper.StateFailed].Render(fmt.Sprintf("as of %s: %s", s.at.Local().Format(time.TimeOnly),
-			operator.Line(s.err.Error(), 300)))
+			operator.Line(inFlags(nil, s.err).Error(), 300)))
 	case s.said != "":
 		about = operator.Line(s.said, 300)
 	case job != nil && job.status != nil && job.status.Bottleneck != "":

@@ -214,18 +214,26 @@ func (s *service) base() (*url.URL, error) {
 // refusalOf returns what an answer that is no success says.
 func refusalOf(text []byte) error {
 	var answer struct {
-		Error string `json:"error"`
+		Error string   `json:"error"`
+		Parts []string `json:"error_parts"`
 	}
 	said := strings.TrimSpace(string(text))
-	if json.Unmarshal(text, &answer) == nil && answer.Error != "" {
-		said = answer.Error
+	if json.Unmarshal(text, &answer) != nil || answer.Error == "" {
+		return errors.New(operator.Line(said, 1000))
 	}
-	return errors.New(operator.Line(said, 1000))
+	if answer.Parts == nil { // an older service, or no setting is named
+		return partsOf(operator.Line(answer.Error, 1000))
+	}
+	for i := range answer.Parts {
+		answer.Parts[i] = operator.Line(answer.Parts[i], 1000)
+	}
+	return naming(answer.Parts)
 }
 
 // refusal returns what an answer that is no success says, and what to do.
 func (s *service) refusal(code int, text []byte, sent proof) error {
-	said := refusalOf(text).Error()
+	refused := refusalOf(text)
+	said := refused.Error()
 	page := strings.HasPrefix(said, "<") // Cloud Run's, and not the service's
 	of, _ := claims.Of(sent.token)
 	switch code {
@@ -270,5 +278,5 @@ func (s *service) refusal(code int, text []byte, sent proof) error {
 		return fmt.Errorf("what answers at %s is not the service: it says %d %s", s.address, code,
 			http.StatusText(code))
 	}
-	return errors.New(said)
+	return refused
 }

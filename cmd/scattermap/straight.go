@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/jobsapi"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/prebuilt"
@@ -79,7 +80,7 @@ func (st *straight) open(ctx context.Context, method, path string) error {
 		return err
 	}
 	failed := new(lastError)
-	st.handler, err = jobsapi.NewHandler(engine, &jobsapi.Options{Allow: jobsapi.Anybody, Logger: slog.New(failed)})
+	st.handler, err = jobsapi.NewHandler(engine, &jobsapi.Options{Allow: auth.Anybody, Logger: slog.New(failed)})
 	st.handler = failed.shown(st.handler)
 	return err
 }

@@ -99,7 +99,7 @@ func (m *top) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		return m, later
 	case doneMsg:
 		if m.said = msg.said; msg.err != nil {
-			m.said = msg.err.Error()
+			m.said = inFlags(nil, msg.err).Error()
 		}
 		return m, func() tea.Msg { // at once, and not in place of the next look
 			loaded := m.load().(loadedMsg)

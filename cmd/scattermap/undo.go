@@ -13,7 +13,7 @@ import (
 
 func newUndo() *cobra.Command {
 	var s service
-	var o mapper.StartOptions
+	var o mapper.UndoOptions
 	var watch, yes bool
 	c := &cobra.Command{
 		Use: "undo JOB", Short: "Take back what a job has done", Args: oneJob,

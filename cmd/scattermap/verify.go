@@ -42,12 +42,8 @@ func newVerify() *cobra.Command {
 			return err
 		}
 		defer client.Close()
-		var proof *mapper.Proof
-		if entities || at != "" {
-			proof, err = mapper.VerifyEntities(c.Context(), client, args[0], when)
-		} else {
-			proof, err = mapper.Verify(c.Context(), client, args[0])
-		}
+		proof, err := mapper.VerifyJob(c.Context(), client, args[0],
+			&mapper.VerifyOptions{Entities: entities || at != "", ReadTime: when})
 		if err != nil {
 			return db.explain(err)
 		}

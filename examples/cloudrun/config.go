@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -147,8 +148,8 @@ func configFrom(getenv func(string) string) (config, error) {
 // is a mistake of somebody who expects a check.
 func (e *environment) auth(c *config) {
 	belong := []string{"TASKS_SERVICE_ACCOUNT", "OPERATORS", "OIDC_KEYS_URL", "IAP_AUDIENCE", "IAP_KEYS_URL"}
-	auth := cmp.Or(e.getenv("AUTH"), "on")
-	switch auth {
+	how := cmp.Or(e.getenv("AUTH"), "on")
+	switch how {
 	case "on":
 		c.verified = true
 		c.keysURL = e.getenv("OIDC_KEYS_URL")
@@ -162,7 +163,7 @@ func (e *environment) auth(c *config) {
 		if c.iapAudience == "" || e.getenv("OPERATORS") != "" {
 			c.operators = e.accounts("OPERATORS", "it lists the accounts that may start and see jobs")
 		} else {
-			c.operators = []string{tasks.AnyAccount}
+			c.operators = []string{auth.AnyAccount}
 		}
 		if belong = nil; c.iapAudience == "" {
 			belong = []string{"IAP_KEYS_URL"}
@@ -171,10 +172,10 @@ func (e *environment) auth(c *config) {
 		belong = []string{"OPERATORS", "OIDC_KEYS_URL", "IAP_AUDIENCE", "IAP_KEYS_URL"}
 	case "off":
 	default:
-		e.problem("AUTH is %q, it has to be on, iam or off", auth)
+		e.problem("AUTH is %q, it has to be on, iam or off", how)
 		return
 	}
-	if auth != "off" {
+	if how != "off" {
 		if all := e.accounts("TASKS_SERVICE_ACCOUNT", "it is the account whose tokens the tasks carry"); len(all) == 1 {
 			c.serviceAccount = all[0]
 		} else if len(all) > 1 {
@@ -183,8 +184,8 @@ func (e *environment) auth(c *config) {
 	}
 	for _, name := range belong {
 		if e.getenv(name) != "" {
-			e.problem("%s is set, and AUTH=%s does not use it%s", name, auth,
-				map[bool]string{true: " without IAP_AUDIENCE"}[auth == "on"])
+			e.problem("%s is set, and AUTH=%s does not use it%s", name, how,
+				map[bool]string{true: " without IAP_AUDIENCE"}[how == "on"])
 		}
 	}
 }

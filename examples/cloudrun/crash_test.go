@@ -211,7 +211,7 @@ func killedHandlers(t *testing.T, e *emulator.Emulator, slow *emulator.Faults, a
 		if err != nil || s.State != mapper.StateSucceeded || s.Processed != int64(n) {
 			t.Errorf("after %d kills: %+v, %v", kills, s, err)
 		}
-		proof, err := job.Verify(t.Context())
+		proof, err := job.Verify(t.Context(), nil)
 		if err != nil || len(proof.Problems) > 0 {
 			t.Errorf("proof %+v, %v", proof, err)
 		}
@@ -352,7 +352,7 @@ func TestDeadlyEntity(t *testing.T) {
 		if _, err := client.Put(t.Context(), key, &bank.Account{Balance: rich}); err != nil {
 			t.Fatal(err)
 		}
-		if err := job.Retry(t.Context()); err != nil {
+		if err := job.Retry(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 		var mended bank.Account

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/cloudlog"
 	"github.com/scattermap/scattermap/dashboard"
 	"github.com/scattermap/scattermap/examples/internal/bank"
@@ -173,20 +174,20 @@ func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine
 func operators(c config, log *slog.Logger) (func(*http.Request) (string, error), error) {
 	switch {
 	case c.iapAudience != "":
-		v, err := tasks.NewIAPVerifier(c.iapAudience, c.operators, c.iapKeysURL)
+		v, err := auth.NewIAP(c.iapAudience, c.operators, c.iapKeysURL)
 		if err != nil {
 			return nil, err
 		}
 		return v.Authenticate, nil
 	case c.verified:
-		v, err := tasks.NewVerifier(c.url, c.operators, c.keysURL)
+		v, err := auth.NewOIDC(c.url, c.operators, c.keysURL)
 		if err != nil {
 			return nil, err
 		}
 		return v.Authenticate, nil
 	case c.serviceAccount != "": // Cloud Run has verified the token
-		return tasks.Claimed, nil
+		return auth.Claimed, nil
 	}
 	log.Warn("AUTH=off: everybody who reaches this service can start jobs and run tasks. It is for emulators only")
-	return jobsapi.Anybody, nil
+	return auth.Anybody, nil
 }

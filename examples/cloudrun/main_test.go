@@ -24,6 +24,7 @@ import (
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/examples/internal/bank"
 	"github.com/scattermap/scattermap/mapper"
@@ -334,7 +335,7 @@ func TestConfig(t *testing.T) {
 		}},
 		"iap": {[]string{"IAP_AUDIENCE", "/projects/12/locations/europe-west1/services/credit", "OPERATORS", ""},
 			func(c config) bool {
-				return c.verified && c.operators[0] == tasks.AnyAccount && c.iapAudience != ""
+				return c.verified && c.operators[0] == auth.AnyAccount && c.iapAudience != ""
 			}},
 		"iap, a region": {[]string{"IAP_AUDIENCE", "/projects/12/regions/europe-west1/backendServices/34", "OPERATORS",
 			""}, func(c config) bool {

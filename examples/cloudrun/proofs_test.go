@@ -18,10 +18,10 @@ import (
 	"google.golang.org/api/iterator"
 	"google.golang.org/protobuf/testing/protocmp"
 
+	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/examples/internal/bank"
 	"github.com/scattermap/scattermap/internal/forge"
-	"github.com/scattermap/scattermap/tasks"
 )
 
 // A gate is the service in this process, with forgers that sign as Google does. Its queue is
@@ -277,7 +277,7 @@ func pathOf(t *testing.T, task *cloudtaskspb.Task) string {
 func TestEverybodyBehindProxy(t *testing.T) {
 	proxy := forge.IAP(t)
 	allow, err := operators(config{verified: true, serviceAccount: robot, iapAudience: theAudience,
-		operators: []string{tasks.AnyAccount}, iapKeysURL: proxy.Keys()}, slog.New(slog.DiscardHandler))
+		operators: []string{auth.AnyAccount}, iapKeysURL: proxy.Keys()}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -89,7 +89,7 @@ func TestLateCleanUp(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	latency.Pause()
-	if proof, err := second.Verify(t.Context()); err != nil || len(proof.Problems) > 0 {
+	if proof, err := second.Verify(t.Context(), nil); err != nil || len(proof.Problems) > 0 {
 		t.Errorf("proof %+v, %v", proof, err)
 	}
 	if right, err := client.Count(t.Context(), datastore.NewQuery("Account").FilterField("Balance", "=",

@@ -12,8 +12,8 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/mapper"
-	"github.com/scattermap/scattermap/tasks"
 )
 
 // A Subscription is renewed whenever it is due.
@@ -110,7 +110,7 @@ type service struct {
 
 // handler returns the endpoint, which takes requests of the scheduler's account only.
 func (s *service) handler(keysURL string) (http.Handler, error) {
-	verifier, err := tasks.NewVerifier(audience, []string{schedulerAccount}, keysURL)
+	verifier, err := auth.NewOIDC(audience, []string{schedulerAccount}, keysURL)
 	if err != nil {
 		return nil, err
 	}

@@ -1,45 +1,84 @@
 package operator
 
 import (
+	"cmp"
+	"fmt"
 	"reflect"
-	"regexp"
 	"strings"
 
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper"
 )
-
-// goPath matches how an error of package mapper names a setting.
-var goPath = regexp.MustCompile(`\b(StartOptions|PlanOptions|CleanUpOptions|Query|Rate)((?:\.[A-Z]\w*)+)`)
 
 // roots are the types whose fields are named by requests, by their names in errors.
 var roots = map[string]reflect.Type{
 	"StartOptions": reflect.TypeFor[mapper.StartOptions](), "CleanUpOptions": reflect.TypeFor[mapper.CleanUpOptions](),
-	"Query": reflect.TypeFor[mapper.Query](), "Rate": reflect.TypeFor[mapper.Rate](),
+	"UndoOptions": reflect.TypeFor[mapper.UndoOptions](),
+	"Query":       reflect.TypeFor[mapper.Query](), "Rate": reflect.TypeFor[mapper.Rate](),
 }
 
-// planned are the names in JSON of what only a plan has.
-var planned = map[string]string{"TimePerEntity": "per_entity_ns", "WritesPerEntity": "writes"}
+// others are the names in a request of what is no field of these types.
+var others = map[setting.Name]string{
+	"PlanOptions.TimePerEntity": "per_entity_ns", "PlanOptions.WritesPerEntity": "writes",
+	"Filter.AllowAnyType": "any_type",
+	"StartOptions.Files":  "params.files", // of an export
+	"RetainAlways":        "-1",
+	"Job.Move":            "move", "Job.Retry": "retry", "Job.FailuresPage": "failures",
+}
 
-// InJSON has the text of an error name settings as a request's JSON does: StartOptions.PageSize is
-// "page_size", and StartOptions.Rate.EntitiesPerSecond "rate.entities".
-func InJSON(text string) string {
-	return goPath.ReplaceAllStringFunc(text, func(found string) string {
-		parts := strings.Split(found, ".")
-		if name := planned[parts[1]]; parts[0] == "PlanOptions" && name != "" {
-			return `"` + name + `"`
+// JSONName returns the name of a setting in a request, or of what is asked for: "page_size" of
+// StartOptions.PageSize, and "rate.entities" of StartOptions.Rate.EntitiesPerSecond. It is empty if
+// requests do not have it.
+func JSONName(n setting.Name) string {
+	if name, ok := others[n]; ok {
+		return name
+	}
+	parts := strings.Split(string(n), ".")
+	var names []string
+	for at, rest := roots[parts[0]], parts[1:]; len(rest) > 0; rest = rest[1:] {
+		if at == nil || at.Kind() != reflect.Struct {
+			return ""
 		}
-		var names []string
-		for at, rest := roots[parts[0]], parts[1:]; len(rest) > 0; rest = rest[1:] {
-			if at == nil || at.Kind() != reflect.Struct {
-				return found
-			}
-			field, ok := at.FieldByName(rest[0])
-			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-			if !ok || name == "" || name == "-" {
-				return found
-			}
-			names, at = append(names, name), field.Type
+		field, ok := at.FieldByName(rest[0])
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if !ok || name == "" || name == "-" {
+			return ""
 		}
-		return `"` + strings.Join(names, ".") + `"`
+		names, at = append(names, name), field.Type
+	}
+	return strings.Join(names, ".")
+}
+
+// InJSON returns the text of an error, with settings under their names in JSON. Parts are the same
+// in pieces, for who calls them otherwise: each second one is a name, and the others are texts.
+func InJSON(err error) (text string, parts []string) {
+	const mark = "\x00"
+	marked := setting.In(err, func(n setting.Name) string {
+		if name := JSONName(n); name != "" {
+			return mark + name + mark
+		}
+		return string(n)
 	})
+	parts = strings.Split(marked, mark)
+	if strings.Contains(err.Error(), mark) { // which somebody has called something
+		parts = []string{strings.ReplaceAll(marked, mark, `"`)}
+	}
+	var b strings.Builder
+	for i, p := range parts {
+		if i%2 == 0 || p == others["RetainAlways"] {
+			b.WriteString(p)
+			continue
+		}
+		fmt.Fprintf(&b, "%q", p)
+	}
+	return b.String(), parts
 }
+
+// Say returns the text of an error, with settings as a function calls them that gets their names in
+// JSON.
+func Say(err error, call func(name string) string) string {
+	return setting.In(err, func(n setting.Name) string { return call(cmp.Or(JSONName(n), string(n))) })
+}
+
+// Elsewhere names a setting that a surface does not have, by its name in JSON.
+func Elsewhere(name string) string { return fmt.Sprintf("%q of the jobs API", name) }

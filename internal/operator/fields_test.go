@@ -1,26 +1,149 @@
 package operator_test
 
 import (
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/scattermap/scattermap/internal/operator"
+	"github.com/scattermap/scattermap/internal/setting"
+	_ "github.com/scattermap/scattermap/internal/testflag"
 )
 
 // TestInJSON has errors name settings as a request does, and all else as it is.
 func TestInJSON(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]string{
-		"StartOptions.PageSize has to be in [1, 1000]":             `"page_size" has to be in [1, 1000]`,
-		"bad: StartOptions.EntityTimeout and twice PageTime":       `bad: "entity_timeout_ns" and twice PageTime`,
-		"StartOptions.Rate.EntitiesPerSecond has to be at least 0": `"rate.entities" has to be at least 0`,
-		"StartOptions.RetryPolicy.MaxAttempts, StartOptions.AllowEmpty": `StartOptions.RetryPolicy.MaxAttempts, ` +
-			`"allow_empty"`,
-		"StartOptions.Retries.MaxAttempts":                      `"retries.attempts"`,
-		"PlanOptions.TimePerEntity, CleanUpOptions.ExpireAfter": `"per_entity_ns", "expire_ns"`,
-		"Query.Kind of StartOptions, Query.Nothing":             `"kind" of StartOptions, Query.Nothing`,
+	errBad := errors.New("bad")
+	for want, err := range map[string]error{
+		`bad: "page_size" has to be in [1, 1000]`: setting.Errorf("%w: StartOptions.PageSize has to be in [1, 1000]",
+			errBad),
+		`x: "rate.entities", "per_entity_ns" and "expire_ns"`: fmt.Errorf("x: %w", setting.Errorf("%s, "+
+			"PlanOptions.TimePerEntity and CleanUpOptions.ExpireAfter",
+			setting.Name("StartOptions.Rate.EntitiesPerSecond"))),
+		`"retain_ns" is -1`:                     setting.Errorf("StartOptions.Retain is RetainAlways"),
+		`"kind" "Query.Kind" of StartOptions.X`: setting.Errorf("Query.Kind %q of StartOptions.X", "Query.Kind"),
 	} {
-		if got := operator.InJSON(text); got != want {
-			t.Errorf("%q becomes %q, want %q", text, got, want)
+		got, parts := operator.InJSON(err)
+		if got != want || len(parts)%2 != 1 {
+			t.Errorf("%q becomes %q in %q, want %q", err, got, parts, want)
 		}
 	}
+	got, parts := operator.InJSON(setting.Errorf("Query.Kind %q and Query.Start: %s", "a", "kind"))
+	if want := []string{"", "kind", ` "a" and `, "start", ": kind"}; !reflect.DeepEqual(parts, want) {
+		t.Errorf("%q has the parts %q, want %q", got, parts, want)
+	}
+	if got, parts := operator.InJSON(setting.Errorf("Query.Kind %s", "\x00id\x00")); len(parts) != 1 ||
+		got != `"kind" "id"` {
+		t.Errorf("a mark in a name: %q, %q", got, parts)
+	}
+}
+
+// namesNothing are settings that only a Go program can meet an error about: it has no request to
+// say them in.
+var namesNothing = map[string]bool{"StartOptions.Hold": true,
+	"VerifyOptions.ReadTime": true, "VerifyOptions.Entities": true}
+
+// TestSettingsAreNamed has all errors of the library that name a setting be made by setting.Errorf,
+// so that each surface can name it otherwise, and a request have a name for each of them.
+func TestSettingsAreNamed(t *testing.T) {
+	t.Parallel()
+	found := 0
+	for _, dir := range []string{"mapper", "export", "prebuilt"} {
+		err := filepath.WalkDir(filepath.Join("..", "..", dir), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			set := token.NewFileSet()
+			file, err := parser.ParseFile(set, path, text, 0)
+			if err != nil {
+				return err
+			}
+			named := namesIn(file)
+			ast.Inspect(file, func(n ast.Node) bool {
+				lit, ok := n.(*ast.BasicLit)
+				if !ok || lit.Kind != token.STRING {
+					return true
+				}
+				text, _ := strconv.Unquote(lit.Value) // of a literal that was parsed
+				for _, name := range setting.Find(text) {
+					found++
+					if !named[lit] {
+						t.Errorf("%s: %q names %s, and is not the format of setting.Errorf", set.Position(lit.Pos()),
+							text,
+							name)
+					}
+					if operator.JSONName(setting.Name(name)) == "" && !namesNothing[name] {
+						t.Errorf("%s: no request has a name for %s", set.Position(lit.Pos()), name)
+					}
+				}
+				return true
+			})
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if found < 80 {
+		t.Errorf("only %d settings are named", found)
+	}
+}
+
+// namesIn returns the literals in which settings are named as they should: in the formats of
+// setting.Errorf, and where they are setting.Names.
+func namesIn(file *ast.File) map[*ast.BasicLit]bool {
+	named := make(map[*ast.BasicLit]bool)
+	all := func(n ast.Node) {
+		ast.Inspect(n, func(n ast.Node) bool {
+			if lit, ok := n.(*ast.BasicLit); ok {
+				named[lit] = true
+			}
+			return true
+		})
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			f, ok := n.Fun.(*ast.SelectorExpr)
+			if ok && (f.Sel.Name == "Validate" || f.Sel.Name == "validate") && len(n.Args) > 0 {
+				all(n.Args[0]) // a setting.Name
+			}
+			if id, plain := n.Fun.(*ast.Ident); plain && len(n.Args) > 0 &&
+				(id.Name == "checkRetain" || id.Name == "fail") {
+				all(n.Args[0])
+			}
+			if x, plain := selected(f, ok); plain && x.Name == "setting" && len(n.Args) > 0 {
+				all(n.Args[0])
+			}
+		case *ast.CompositeLit:
+			if list, ok := n.Type.(*ast.ArrayType); ok {
+				if f, ok := list.Elt.(*ast.SelectorExpr); ok && f.Sel.Name == "Name" {
+					all(n)
+				}
+			}
+		}
+		return true
+	})
+	return named
+}
+
+func selected(f *ast.SelectorExpr, ok bool) (*ast.Ident, bool) {
+	if !ok {
+		return nil, false
+	}
+	x, plain := f.X.(*ast.Ident)
+	return x, plain
 }

@@ -2,12 +2,14 @@ package operator
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
 
+	"github.com/scattermap/scattermap/auth"
+	"github.com/scattermap/scattermap/internal/stranger"
 	"github.com/scattermap/scattermap/mapper"
-	"github.com/scattermap/scattermap/tasks"
 )
 
 var errNobody = errors.New("Options.Allow is nil: nobody is allowed anything")
@@ -15,7 +17,7 @@ var errNobody = errors.New("Options.Allow is nil: nobody is allowed anything")
 // Allowed returns a handler that passes on the requests which are allowed, with who has sent them,
 // and has the others refused. A nil allow allows nobody anything.
 func Allowed(
-	allow func(*http.Request) (who string, err error), log *slog.Logger,
+	allow auth.Func, log *slog.Logger,
 	refuse func(w http.ResponseWriter, code int, text string), next http.Handler,
 ) http.Handler {
 	if allow == nil {
@@ -27,12 +29,12 @@ func Allowed(
 			next.ServeHTTP(w, r.WithContext(mapper.WithCaller(r.Context(), who)))
 			return
 		}
-		log.LogAttrs(r.Context(), slog.LevelWarn, "request refused", slog.String("path", tasks.Shown(r.URL.Path)),
-			slog.String("error", tasks.Shown(err.Error())))
+		log.LogAttrs(r.Context(), slog.LevelWarn, "request refused", slog.String("path", stranger.Shown(r.URL.Path)),
+			slog.String("error", stranger.Shown(err.Error())))
 		code, text := http.StatusForbidden, "this is not allowed"
-		if errors.Is(err, tasks.ErrUnauthenticated) {
-			code, text = http.StatusUnauthorized, tasks.ErrUnauthenticated.Error()
-			if advice := tasks.Advice(err); advice != "" {
+		if errors.Is(err, auth.ErrUnauthenticated) {
+			code, text = http.StatusUnauthorized, auth.ErrUnauthenticated.Error()
+			if advice := auth.Advice(err); advice != "" {
 				text += ": " + advice
 			}
 			w.Header().Set("WWW-Authenticate", "Bearer") // RFC 9110: a 401 says which proof it wants
@@ -48,6 +50,13 @@ type BadRequest string
 
 func (e BadRequest) Error() string { return string(e) }
 
+// Bad is fmt.Errorf for what is wrong with a request, of which another error is the cause.
+func Bad(format string, args ...any) error { return bad{fmt.Errorf(format, args...)} }
+
+type bad struct{ error }
+
+func (b bad) Unwrap() error { return b.error }
+
 // Code is the table from errors to answers.
 func Code(err error) int {
 	switch {
@@ -58,7 +67,7 @@ func Code(err error) int {
 	case errors.Is(err, mapper.ErrIDTaken), errors.Is(err, mapper.ErrWrongState),
 		errors.Is(err, mapper.ErrWrongQueue), errors.Is(err, mapper.ErrNewer):
 		return http.StatusConflict
-	case errors.As(err, new(BadRequest)), errors.Is(err, mapper.ErrUnknownMapper),
+	case errors.As(err, new(BadRequest)), errors.As(err, new(bad)), errors.Is(err, mapper.ErrUnknownMapper),
 		errors.Is(err, mapper.ErrInvalidArgument):
 		return http.StatusBadRequest
 	}

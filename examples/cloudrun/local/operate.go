@@ -245,7 +245,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // proven checks that the job's records prove that each account was processed.
 func (o *operation) proven(ctx context.Context) error {
-	proof, err := mapper.Verify(ctx, o.client, jobID)
+	proof, err := mapper.VerifyJob(ctx, o.client, jobID, nil)
 	if err == nil {
 		err = proof.Err()
 	}

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/dashboard"
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
@@ -172,7 +173,7 @@ func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 	mux := http.NewServeMux()
 	mux.Handle("/mapper/", c.Engine.Handler())
 	mux.Handle("/dashboard/",
-		dashboard.NewHandler(c.Engine, &dashboard.Options{Allow: dashboard.Loopback, Logger: warnings}))
+		dashboard.NewHandler(c.Engine, &dashboard.Options{Allow: auth.Loopback, Logger: warnings}))
 	c.Dashboard = "http://" + listener.Addr().String() + "/dashboard/"
 	server := &http.Server{Handler: mux}
 	go server.Serve(listener)

@@ -3,7 +3,6 @@ package executor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/estimate"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -35,8 +35,9 @@ func CheckBudget(budget record.Budget, page, tasks int, writes float64, prices b
 		TaskOps: 4}
 	if !(budget.Dollars >= 0) || math.IsInf(budget.Dollars, 1) || budget.Operations < 0 ||
 		estimate.Share(budget, least, prices) > 1 {
-		return fmt.Errorf("StartOptions.Budget is %v, and has to be none, or at least $%.4f and %d operations, which "+
-			"a page of %d entities may take with what is around it: a smaller PageSize and fewer Workers need less",
+		return setting.Errorf("StartOptions.Budget is %v, and has to be none, or at least $%.4f and %d operations, "+
+			"which a page of %d entities may take with what is around it: smaller pages and fewer tasks at once "+
+			"(StartOptions.PageSize, StartOptions.ExpectedWorkers) need less",
 			budget, prices.Dollars(least), least.Reads+least.Writes+least.TaskOps, page)
 	}
 	return nil

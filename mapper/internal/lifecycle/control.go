@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/observe"
@@ -290,7 +291,8 @@ func (js *Jobs) CleanUp(ctx context.Context, ref record.Ref, o CleanUp) error {
 func (js *Jobs) cleanUp(ctx context.Context, ref record.Ref, o CleanUp, cause string,
 	may func(*record.Job) error) error {
 	if o.ExpireAfter < 0 {
-		return fmt.Errorf("%w: CleanUpOptions.ExpireAfter is %v", fault.ErrArguments, o.ExpireAfter)
+		return setting.Errorf("%w: CleanUpOptions.ExpireAfter has to be at least 0, it is %v", fault.ErrArguments,
+			o.ExpireAfter)
 	}
 	o.IncludeFailures = o.IncludeFailures || o.IncludeJob
 	encoded, err := json.Marshal(o)

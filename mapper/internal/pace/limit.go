@@ -5,6 +5,8 @@ import (
 	"math"
 	"strings"
 	"time"
+
+	"github.com/scattermap/scattermap/internal/setting"
 )
 
 // A Limit is how fast a job goes at most: in entities and writes a second, of which 0 is no limit,
@@ -111,26 +113,29 @@ func (r Limit) Page(size int, each float64, workers int64, since, most time.Dura
 
 // Validate returns what is wrong with a limit, which name names, for so many workers and a queue of
 // a deadline.
-func (r Limit) Validate(name string, workers int64, deadline time.Duration) error {
+func (r Limit) Validate(name setting.Name, workers int64, deadline time.Duration) error {
 	wait := WaitWithin(deadline)
 	slowest := float64(workers) / wait.Seconds()
 	switch {
 	case !(r.EntitiesPerSecond >= 0) || math.IsInf(r.EntitiesPerSecond, 1):
-		return fmt.Errorf("%s.EntitiesPerSecond has to be at least 0, it is %v", name, r.EntitiesPerSecond)
+		return setting.Errorf("%s has to be at least 0, it is %v", name+".EntitiesPerSecond", r.EntitiesPerSecond)
 	case !(r.WritesPerSecond >= 0) || math.IsInf(r.WritesPerSecond, 1):
-		return fmt.Errorf("%s.WritesPerSecond has to be at least 0, it is %v", name, r.WritesPerSecond)
+		return setting.Errorf("%s has to be at least 0, it is %v", name+".WritesPerSecond", r.WritesPerSecond)
 	case r.EntitiesPerSecond > 0 && r.EntitiesPerSecond < slowest:
-		return fmt.Errorf("%s.EntitiesPerSecond has to be at least %.3g a second for %d workers, as each waits for "+
-			"up to %v; "+
-			"it is %v: give the job and its queue fewer workers", name, slowest, workers, wait, r.EntitiesPerSecond)
+		return setting.Errorf("%s has to be at least %.3g a second for %d workers, as each waits for "+
+			"up to %v; it is %v: give the job and its queue fewer workers", name+".EntitiesPerSecond", slowest, workers,
+			wait,
+			r.EntitiesPerSecond)
 	case r.Ramp && rampFirst < (1+RecordWrites)*slowest:
-		return fmt.Errorf("%s.Ramp begins with %d a second, which is too little for %d workers, as each waits for up "+
-			"to %v: it has to be at least %.3g; give the job and its queue fewer workers", name, rampFirst, workers,
+		return setting.Errorf("%s begins with %d a second, which is too little for %d workers, as each waits for up "+
+			"to %v: it has to be at least %.3g; give the job and its queue fewer workers", name+".Ramp", rampFirst,
+			workers,
 			wait, (1+RecordWrites)*slowest)
 	case r.WritesPerSecond > 0 && r.WritesPerSecond < (1+RecordWrites)*slowest:
-		return fmt.Errorf("%s.WritesPerSecond has to be at least %.3g a second for %d workers, as each waits for up "+
-			"to %v; it "+
-			"is %v: give the job and its queue fewer workers", name, (1+RecordWrites)*slowest, workers, wait,
+		return setting.Errorf("%s has to be at least %.3g a second for %d workers, as each waits for up "+
+			"to %v; it is %v: give the job and its queue fewer workers", name+".WritesPerSecond",
+			(1+RecordWrites)*slowest,
+			workers, wait,
 			r.WritesPerSecond)
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/internal/names"
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
@@ -34,7 +35,7 @@ var operators = []string{"=", "<", "<=", ">", ">=", "in"}
 // normal returns the filter with its value as one of the types that the client returns.
 func (f Filter) normal() (Filter, error) {
 	fail := func(format string, args ...any) (Filter, error) {
-		return f, fmt.Errorf("Query.Filters: %q %s: %w", f.Property, f.Op, fmt.Errorf(format, args...))
+		return f, setting.Errorf("Query.Filters: %q %s: %w", f.Property, f.Op, setting.Errorf(format, args...))
 	}
 	if _, share, err := shareOf(f); share {
 		return f, err

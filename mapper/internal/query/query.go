@@ -14,6 +14,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/internal/names"
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
@@ -86,13 +87,13 @@ func (q Query) checkReads(updates bool) error {
 	switch {
 	case q.ReadTime.IsZero():
 	case updates:
-		return errors.New("Query.ReadTime is for a Visit: an Update changes entities as they are now")
+		return setting.Errorf("Query.ReadTime is for a Visit: an Update changes entities as they are now")
 	case q.AllNamespaces:
-		return errors.New("Query.ReadTime is set, and the database lists namespaces as they are now: name them in " +
-			"Query.Namespaces")
+		return setting.Errorf("Query.ReadTime is set, and the database lists namespaces as they are now: name " +
+			"them in Query.Namespaces")
 	}
 	if !updates && q.KeysOnly && q.ShardBy != "" {
-		return errors.New("Query.KeysOnly is set, and entities have to be read to tell whether that of " +
+		return setting.Errorf("Query.KeysOnly is set, and entities have to be read to tell whether that of " +
 			"Query.ShardBy has one value: it may be a list")
 	}
 	return nil
@@ -136,17 +137,18 @@ func decode(q *Query, text []byte, wholly bool) error {
 // checkKeys checks the keys that bound the query.
 func (q Query) checkKeys() error {
 	if q.Many() && (q.Start != nil || q.End != nil) {
-		return errors.New("Query.Start and Query.End are keys of one kind in one namespace, and the query has several")
+		return setting.Errorf("Query.Start and Query.End are keys of one kind in one namespace, and the query has " +
+			"several")
 	}
 	if a := q.Ancestor; a != nil {
 		if len(q.Namespaces) > 0 || q.AllNamespaces {
-			return errors.New("Query.Ancestor is in one namespace, and the query has several")
+			return setting.Errorf("Query.Ancestor is in one namespace, and the query has several")
 		}
 		if err := errors.Join(keyspace.CheckKey(a), complete(a)); err != nil {
-			return fmt.Errorf("Query.Ancestor: %w", err)
+			return setting.Errorf("Query.Ancestor: %w", err)
 		}
 		if a.Namespace != q.Namespace {
-			return fmt.Errorf("Query.Ancestor is in the namespace %q, and Query.Namespace is %q", a.Namespace,
+			return setting.Errorf("Query.Ancestor is in the namespace %q, and Query.Namespace is %q", a.Namespace,
 				q.Namespace)
 		}
 	}
@@ -154,21 +156,23 @@ func (q Query) checkKeys() error {
 		if k == nil {
 			continue
 		}
-		name := []string{"Query.Start", "Query.End"}[i]
+		name := []setting.Name{"Query.Start", "Query.End"}[i]
 		if err := errors.Join(keyspace.CheckKey(k), complete(k)); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+			return setting.Errorf("%s: %w", name, err)
 		}
 		if k.Kind != q.Kind || k.Namespace != q.Namespace {
-			return fmt.Errorf("%s %v is of the kind %q in the namespace %q, and not of the query's", name, k, k.Kind,
+			return setting.Errorf("%s %v is of the kind %q in the namespace %q, and not of the query's", name, k,
+				k.Kind,
 				k.Namespace)
 		}
 		if q.ShardBy != "" {
-			return fmt.Errorf("%s bounds keys, and the job is sharded by the property %q: bound that by Query.Filters",
+			return setting.Errorf("%s bounds keys, and the job is sharded by the property %q: bound that by "+
+				"Query.Filters",
 				name, q.ShardBy)
 		}
 	}
 	if q.Start != nil && q.End != nil && keyspace.CompareKeys(q.Start, q.End) >= 0 {
-		return fmt.Errorf("Query.Start %v is not before Query.End %v", q.Start, q.End)
+		return setting.Errorf("Query.Start %v is not before Query.End %v", q.Start, q.End)
 	}
 	return nil
 }
@@ -187,14 +191,14 @@ func (q Query) checkFilters() error {
 		switch {
 		case f.Op == "in":
 			if either *= len(f.Value.([]any)); either > maxIn {
-				return fmt.Errorf("Query.Filters: all \"in\" together come to %d combinations, above the %d that "+
+				return setting.Errorf("Query.Filters: all \"in\" together come to %d combinations, above the %d that "+
 					"Datastore allows", either, maxIn)
 			}
 			fallthrough
 		case !f.ranges():
 			if f.Property == q.ShardBy {
-				return fmt.Errorf("Query.Filters: %q %s is on the property of Query.ShardBy, whose values it leaves "+
-					"none to cut between: shard by keys", f.Property, f.Op)
+				return setting.Errorf("Query.Filters: %q %s is on the property of Query.ShardBy, whose values it "+
+					"leaves none to cut between: shard by keys", f.Property, f.Op)
 			}
 		}
 	}
@@ -202,14 +206,14 @@ func (q Query) checkFilters() error {
 	case q.ShardBy == "":
 		return nil
 	case q.ShardBy == "__key__" || names.Reserved(q.ShardBy):
-		return fmt.Errorf("Query.ShardBy %q is reserved by Datastore; by keys is how jobs are sharded without it",
+		return setting.Errorf("Query.ShardBy %q is reserved by Datastore; by keys is how jobs are sharded without it",
 			q.ShardBy)
 	case len(q.ShardBy) > keyspace.MaxName:
-		return fmt.Errorf("Query.ShardBy is longer than %d bytes", keyspace.MaxName)
+		return setting.Errorf("Query.ShardBy is longer than %d bytes", keyspace.MaxName)
 	}
 	low, high := q.Bounds()
 	if low != nil && high != nil && keyspace.Compare(low, high) >= 0 {
-		return fmt.Errorf("Query.Filters leave no values of %q", q.ShardBy)
+		return setting.Errorf("Query.Filters leave no values of %q", q.ShardBy)
 	}
 	return nil
 }
@@ -271,17 +275,18 @@ func (q Query) rangedBy() (property string, one bool) {
 	return property, property != "" && q.ShardBy == ""
 }
 
-// WithoutIndex says how a query that needs an index does without, if it does.
-func (q Query) WithoutIndex() string {
+// WithoutIndex says how a query that needs an index does without, if it does: as an error,
+// which is for the end of what says that it needs one. Otherwise it is nil.
+func (q Query) WithoutIndex() error {
 	by, one := q.rangedBy()
 	if !one || q.Ancestor != nil || q.Start != nil || q.End != nil ||
 		slices.ContainsFunc(q.Filters, func(f Filter) bool {
 			return !f.ranges()
 		}) {
-		return ""
+		return nil
 	}
-	return fmt.Sprintf(", unless Query.ShardBy is %q (\"shard_by\"), for a function that does not change that "+
-		"property, or an Update is KeysOnly (\"keys_only\"), for one that only deletes", by)
+	return setting.Errorf("do without by Query.ShardBy %q, for a function that does not change that property, or by "+
+		"Query.KeysOnly, for an Update that only deletes", by)
 }
 
 // Unread reports whether a job does not read its entities. An Update has to, to check them against

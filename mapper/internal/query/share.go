@@ -3,10 +3,11 @@ package query
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/internal/setting"
 )
 
 // A Share is a part of all keys, by their hashes: of so many parts of the same size, those from one
@@ -68,11 +69,11 @@ func splitShare(filters []Filter) (share Share, others []Filter, err error) {
 		s, ok, err := shareOf(f)
 		switch {
 		case err != nil:
-			return share, nil, fmt.Errorf("Query.Filters: %w", err)
+			return share, nil, setting.Errorf("Query.Filters: %w", err)
 		case !ok:
 			others = append(others, f)
 		case !share.All():
-			return share, nil, errors.New("Query.Filters: there are two shares")
+			return share, nil, setting.Errorf("Query.Filters: there are two shares")
 		default:
 			share = s
 		}

@@ -1,11 +1,10 @@
 package query
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/scattermap/scattermap/internal/names"
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
@@ -19,29 +18,29 @@ const (
 func (q Query) normalSpaces() (Query, error) {
 	switch {
 	case len(q.Kinds) > 0 && q.Kind != "":
-		return q, fmt.Errorf("Query.Kind is %q, and there are Query.Kinds: set one of them", q.Kind)
+		return q, setting.Errorf("Query.Kind is %q, and there are Query.Kinds: set one of them", q.Kind)
 	case len(q.Kinds) > maxKinds || len(q.Namespaces) > maxNamespaces:
-		return q, fmt.Errorf("Query.Kinds are %d, and Query.Namespaces %d, above the maximum of %d and %d",
+		return q, setting.Errorf("Query.Kinds are %d, and Query.Namespaces %d, above the maximum of %d and %d",
 			len(q.Kinds), len(q.Namespaces), maxKinds, maxNamespaces)
 	case q.AllNamespaces && (q.Namespace != "" || len(q.Namespaces) > 0), q.Namespace != "" && len(q.Namespaces) > 0:
-		return q, errors.New("of Query.Namespace, Query.Namespaces and Query.AllNamespaces one can be set")
+		return q, setting.Errorf("of Query.Namespace, Query.Namespaces and Query.AllNamespaces one can be set")
 	}
 	if len(q.Kinds) == 0 {
 		if err := keyspace.CheckKind(q.Kind); err != nil {
-			return q, fmt.Errorf("Query.Kind %w", err)
+			return q, setting.Errorf("Query.Kind %w", err)
 		}
 	}
 	for _, k := range q.AllKinds() {
 		if err := keyspace.CheckKind(k); err != nil {
-			return q, fmt.Errorf("Query.Kinds: one %w", err)
+			return q, setting.Errorf("Query.Kinds: one %w", err)
 		}
 	}
 	for _, n := range append(slices.Clone(q.Namespaces), q.Namespace) {
 		switch {
 		case names.Reserved(n):
-			return q, fmt.Errorf("Query.Namespace %q is reserved by Datastore", n)
+			return q, setting.Errorf("Query.Namespace %q is reserved by Datastore", n)
 		case !names.Namespace(n):
-			return q, fmt.Errorf("Query.Namespace %.110q is not up to 100 letters, digits, '.', '_' and '-'", n)
+			return q, setting.Errorf("Query.Namespace %.110q is not up to 100 letters, digits, '.', '_' and '-'", n)
 		}
 	}
 	q.Kinds, q.Namespaces = sortedNames(q.Kinds), sortedNames(q.Namespaces)
@@ -58,9 +57,8 @@ func (q Query) normalSpaces() (Query, error) {
 func Foreign(q Query) error {
 	for _, k := range q.AllKinds() {
 		if slices.ContainsFunc(named(q), func(n string) bool { return names.Ours(n, k) }) {
-			return fmt.Errorf("Query.Kind %q is one of those that hold scattermap's own records, in the default "+
-				"namespace: "+
-				"no job is over them", k)
+			return setting.Errorf("Query.Kind %q is one of those that hold scattermap's own records, in the default "+
+				"namespace: no job is over them", k)
 		}
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/property"
@@ -101,11 +102,9 @@ func (c Comparison) CheckPassing(passing any) error {
 			continue
 		}
 		if passing == nil {
-			return fmt.Errorf("%w: Query.Filters: %q %s lets null pass as well, as Datastore orders it before all "+
-				"else, and entities of the kind %q have it: "+
-				"leave that out by the filter {\"property\": %q, \"op\": \">\", \"value\": null}, in Go "+
-				"mapper.Where(%q, \">\", nil), or say by Filter.AllowAnyType (\"any_type\": true) that it is meant",
-				fault.ErrArguments, f.Property, f.Op, c.kind, f.Property, f.Property)
+			return setting.Errorf("%w: Query.Filters: %q %s lets null pass as well, as Datastore orders it before all "+
+				"else, and entities of the kind %q have it: leave that out by the filter %s > null, or say by "+
+				"Filter.AllowAnyType that it is meant", fault.ErrArguments, f.Property, f.Op, c.kind, f.Property)
 		}
 		return c.mismatch(f, f.Value, passing)
 	}
@@ -133,9 +132,9 @@ func (c Comparison) CheckStored(least, greatest any) error {
 }
 
 func (c Comparison) mismatch(f Filter, compared, stored any) error {
-	return fmt.Errorf("%w: Query.Filters: %q %s compares with a value of the type %s, and entities of the kind %q "+
+	return setting.Errorf("%w: Query.Filters: %q %s compares with a value of the type %s, and entities of the kind %q "+
 		"have values of the type %s, which Datastore orders by their type alone%s; "+
-		"Filter.AllowAnyType (\"any_type\": true) says that it is meant", fault.ErrArguments, f.Property, f.Op,
+		"Filter.AllowAnyType says that it is meant", fault.ErrArguments, f.Property, f.Op,
 		value.Type(compared), c.kind, value.Type(stored), advice(compared, stored))
 }
 

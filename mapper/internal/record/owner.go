@@ -2,7 +2,8 @@ package record
 
 import (
 	"errors"
-	"fmt"
+
+	"github.com/scattermap/scattermap/internal/setting"
 )
 
 // ErrOtherQueue says that a job belongs to another queue than the engine that was asked.
@@ -17,7 +18,7 @@ func (o Owner) Is(queue string) error {
 	if o == "" || string(o) == queue {
 		return nil
 	}
-	return fmt.Errorf("%w: it belongs to %s, and this engine has %s; Job.Move would move it", ErrOtherQueue, o, queue)
+	return setting.Errorf("%w: it belongs to %s, and here is %s; Job.Move would move it", ErrOtherQueue, o, queue)
 }
 
 // Takes reports whether an engine of a queue runs a task of the owner's job that was put into a

@@ -123,7 +123,8 @@ func PauseByBudget(j *Job, around, need float64, b Budget) (changed bool) {
 		return false
 	}
 	j.State, j.Poor = Paused, true
-	j.Error = fmt.Sprintf("paused by its budget of %v, which the next page might pass: Resume allows as much again", b)
+	j.Error = fmt.Sprintf("paused by its budget of %v, which the next page might pass: a resume allows as much again",
+		b)
 	return true
 }
 

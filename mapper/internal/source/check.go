@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/api/iterator"
 
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
@@ -38,8 +39,8 @@ func checkKinds(ctx context.Context, src Source, q query.Query) error {
 			if len(q.Namespaces) > 0 || q.AllNamespaces {
 				where = "in any of the query's namespaces"
 			}
-			return fmt.Errorf("%w: the kind %q has no entities %s: if its name is right, and there may be none, set "+
-				"StartOptions.AllowEmpty", fault.ErrArguments, kind, where)
+			return setting.Errorf("%w: the kind %q has no entities %s: if its name is right, and there may be none, "+
+				"set StartOptions.AllowEmpty", fault.ErrArguments, kind, where)
 		}
 	}
 	return nil
@@ -110,7 +111,7 @@ func checkTypes(ctx context.Context, src Source, q query.Query, absent bool) err
 	}
 	for property, known := range there {
 		if !known {
-			return fmt.Errorf("%w: Query.Filters: no entity has an indexed property %q, so a filter by it finds "+
+			return setting.Errorf("%w: Query.Filters: no entity has an indexed property %q, so a filter by it finds "+
 				"none: if its name is right, it is indexed, and there may be none, set StartOptions.AllowEmpty",
 				fault.ErrArguments, property)
 		}

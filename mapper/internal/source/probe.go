@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
@@ -66,11 +67,19 @@ func probe(ctx context.Context, src Source, q query.Query) (times bool, err erro
 		times, missing = times || timed, append(missing, lines...)
 	}
 	if len(missing) > 0 {
-		return false, fmt.Errorf("%w: the query needs an index%s: add these lines to index.yaml, and wait until it "+
-			"is built:\nindexes:\n%s\nThe database says: %w",
-			fault.ErrArguments, q.WithoutIndex(), strings.Join(missing, "\n"), why)
+		needs := fmt.Errorf("%w: the query needs an index: add these lines to index.yaml, and wait until it is "+
+			"built:\nindexes:\n%s\nThe database says: %w", fault.ErrArguments, strings.Join(missing, "\n"), why)
+		return false, orWithout(q, needs)
 	}
 	return times, nil
+}
+
+// orWithout has the error of a query that needs an index say how it does without, if it does.
+func orWithout(q query.Query, needs error) error {
+	if without := q.WithoutIndex(); without != nil {
+		return fmt.Errorf("%w\nOr %w", needs, without)
+	}
+	return needs
 }
 
 // probeSnapshot returns an error if a snapshot can't be read. Google's classic emulator ignores
@@ -80,7 +89,7 @@ func probeSnapshot(ctx context.Context, src Source) error {
 	case err != nil:
 		return err
 	case !modern:
-		return fmt.Errorf("%w: Query.ReadTime is set, and Google's classic emulator, which this is, reads what is "+
+		return setting.Errorf("%w: Query.ReadTime is set, and Google's classic emulator, which this is, reads what is "+
 			"there now", fault.ErrArguments)
 	}
 	_, err := src.At.transaction()
@@ -122,8 +131,8 @@ func probeIn(ctx context.Context, src Source, q query.Query) (times bool, missin
 			}
 		case answers[i] != nil:
 			why := unserved(answers[i])
-			if q.WithoutIndex() != "" && errors.Is(why, fault.ErrArguments) {
-				why = fmt.Errorf("%w%s", why, q.WithoutIndex())
+			if errors.Is(why, fault.ErrArguments) {
+				why = orWithout(q, why)
 			}
 			return false, nil, why
 		}

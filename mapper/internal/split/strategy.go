@@ -1,8 +1,9 @@
 package split
 
 import (
-	"fmt"
 	"slices"
+
+	"github.com/scattermap/scattermap/internal/setting"
 )
 
 // The constants of splitting are ratios of pages, so they hold for any page size.
@@ -66,11 +67,12 @@ func (sp Strategy) Validate() error {
 	case sp == Strategy{}:
 		return nil
 	case sp.Bisect && (sp.First != 1 || sp.FanOut < 2 || sp.FanOut > MaxFanOut):
-		return fmt.Errorf("StartOptions.Splitting has to have First 1 and FanOut in [2, %d] to bisect, it is %+v",
-			MaxFanOut, sp)
+		return setting.Errorf("StartOptions.Splitting.First has to be 1, and StartOptions.Splitting.FanOut in [2, "+
+			"%d], for StartOptions.Splitting.Bisect; they are %d and %d", MaxFanOut, sp.First, sp.FanOut)
 	case sp.First < 1 || sp.First > maxFirst || sp.FanOut < 1 || sp.FanOut > MaxFanOut:
-		return fmt.Errorf("StartOptions.Splitting has to have First in [1, %d] and FanOut in [1, %d], or nothing "+
-			"set, it is %+v", maxFirst, MaxFanOut, sp)
+		return setting.Errorf("StartOptions.Splitting.First has to be in [1, %d], and "+
+			"StartOptions.Splitting.FanOut in "+
+			"[1, %d], or nothing set; they are %d and %d", maxFirst, MaxFanOut, sp.First, sp.FanOut)
 	}
 	return nil
 }

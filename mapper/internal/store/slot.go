@@ -1,10 +1,9 @@
 package store
 
 import (
-	"fmt"
-
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
@@ -16,12 +15,13 @@ type HeldError struct {
 	Kind   string
 }
 
-func (h HeldError) Error() string {
-	return fmt.Sprintf("%v: job %s runs %s over the kind %q already: pause or abort it, wait for its end, "+
-		"or have this one run beside it (StartOptions.AllowOverlap)", record.ErrState, h.Job.ID, h.Mapper, h.Kind)
-}
+func (h HeldError) Error() string { return h.Unwrap().Error() }
 
-func (h HeldError) Unwrap() error { return record.ErrState }
+// Unwrap returns what it says, which is record.ErrState.
+func (h HeldError) Unwrap() error {
+	return setting.Errorf("%w: job %s runs %s over the kind %q already: pause or abort it, wait for its end, or have "+
+		"this one run beside it (StartOptions.AllowOverlap)", record.ErrState, h.Job.ID, h.Mapper, h.Kind)
+}
 
 // get reads an entity, of a transaction or not.
 type get = func(*datastore.Key, any) error

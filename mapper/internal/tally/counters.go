@@ -41,13 +41,13 @@ var Err = fault.Fatal(errors.New("its counters can't be kept"))
 var (
 	// ErrTooMany says that there are more counters than a job can have.
 	ErrTooMany = fmt.Errorf("%w: the function counts under more names than the %d that a job can have, or they take "+
-		"more than %d KiB, compressed; Resume goes on without counters. Count under fewer names, such as one for "+
-		"many values; "+
-		"or have the function put what each entity adds as an entity of its own, and add those up by an aggregation "+
+		"more than %d KiB, compressed; a resume goes on without counters. Count under fewer names, such as one for "+
+		"many values; or have the function put what each entity adds as an entity of its own, and add those up by an "+
+		"aggregation "+
 		"query",
 		Err, maxCounters, MaxStored>>10)
 	// ErrLarge says that the sum of one is too large.
-	ErrLarge = fmt.Errorf("%w: one of them adds up to more than an int64 holds; Resume goes on without counters", Err)
+	ErrLarge = fmt.Errorf("%w: one of them adds up to more than an int64 holds; a resume goes on without counters", Err)
 )
 
 // CheckName returns what is wrong with the name of a counter.

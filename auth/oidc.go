@@ -1,4 +1,4 @@
-package tasks
+package auth
 
 import (
 	"context"
@@ -15,6 +15,8 @@ import (
 
 	"google.golang.org/api/idtoken"
 	"google.golang.org/api/option"
+
+	"github.com/scattermap/scattermap/internal/stranger"
 )
 
 // A Verifier takes the requests of some accounts only, which prove themselves
@@ -65,28 +67,28 @@ func bearer(header string) string {
 	return token
 }
 
-// NewVerifier returns a verifier of tokens that are meant for an audience, of
+// NewOIDC returns a verifier of tokens that are meant for an audience, of
 // accounts with these e-mail addresses. The public keys are fetched from
 // keysURL, or from Google if it is empty.
-func NewVerifier(audience string, accounts []string, keysURL string) (*Verifier, error) {
+func NewOIDC(audience string, accounts []string, keysURL string) (*Verifier, error) {
 	if len(accounts) == 0 {
-		return nil, errors.New("tasks: a verifier needs the accounts that it takes")
+		return nil, errors.New("auth: a verifier needs the accounts that it takes")
 	}
 	return newVerifier(oidc, audience, accounts, keysURL)
 }
 
-// AnyAccount stands, as the only one of the accounts of [NewIAPVerifier], for everybody whom the
+// AnyAccount stands, as the only one of the accounts of [NewIAP], for everybody whom the
 // proxy's own policy lets through.
 const AnyAccount = "*"
 
-// NewIAPVerifier returns a verifier of the assertions of Identity-Aware Proxy that are meant for an
+// NewIAP returns a verifier of the assertions of Identity-Aware Proxy that are meant for an
 // audience, such as "/projects/NUMBER/locations/REGION/services/SERVICE" for Cloud Run. It takes
 // accounts with these e-mail addresses. With [AnyAccount] it takes all whom the proxy lets through
 // and whose assertion has an e-mail address; an empty list is an error. The public keys are fetched
 // from keysURL, or from Google if it is empty.
-func NewIAPVerifier(audience string, accounts []string, keysURL string) (*Verifier, error) {
+func NewIAP(audience string, accounts []string, keysURL string) (*Verifier, error) {
 	if len(accounts) == 0 {
-		return nil, errors.New("tasks: a verifier needs the accounts that it takes: name them, or AnyAccount for all " +
+		return nil, errors.New("auth: a verifier needs the accounts that it takes: name them, or AnyAccount for all " +
 			"whom Identity-Aware Proxy lets through")
 	}
 	if len(accounts) == 1 && accounts[0] == AnyAccount {
@@ -97,40 +99,35 @@ func NewIAPVerifier(audience string, accounts []string, keysURL string) (*Verifi
 
 func newVerifier(p proof, audience string, accounts []string, keysURL string) (*Verifier, error) {
 	if slices.Contains(accounts, AnyAccount) {
-		return nil, errors.New("tasks: AnyAccount stands alone in the accounts, and is for NewIAPVerifier only: " +
+		return nil, errors.New("auth: AnyAccount stands alone in the accounts, and is for NewIAP only: " +
 			"anybody " +
 			"can get a token of Google")
 	}
 	if audience == "" || slices.Contains(accounts, "") {
-		return nil, errors.New("tasks: a verifier needs an audience, and accounts that are not empty")
+		return nil, errors.New("auth: a verifier needs an audience, and accounts that are not empty")
 	}
 	var from *url.URL
 	if keysURL != "" {
 		var err error
-		if from, err = parseURL("the URL of the keys", keysURL); err != nil {
-			return nil, err
+		if from, err = url.Parse(keysURL); err != nil || from.Scheme != "http" && from.Scheme != "https" ||
+			from.Host == "" || from.RawQuery != "" || from.Fragment != "" {
+			return nil, fmt.Errorf("auth: the URL of the keys is %q, it has to be an http or https URL without a query",
+				keysURL)
 		}
 	}
 	client := &http.Client{Transport: newKeysTransport(http.DefaultTransport, from)}
 	validator, err := idtoken.NewValidator(context.Background(), option.WithHTTPClient(client))
 	if err != nil {
-		return nil, fmt.Errorf("tasks: token validator: %w", err)
+		return nil, fmt.Errorf("auth: token validator: %w", err)
 	}
 	return &Verifier{validator: validator, audience: audience, accounts: accounts, proof: p}, nil
 }
 
-// Verify returns an error unless the request carries a valid token of one of
-// the accounts. Signature, audience and expiry are checked by Google's library,
-// and here what that leaves out: algorithm, issuer, that it is valid already, and
-// the account with its e-mail verified.
-func (v *Verifier) Verify(r *http.Request) error {
-	_, err := v.Authenticate(r)
-	return err
-}
-
-// Authenticate verifies a request, and returns the e-mail address of the account that has sent it.
-// The error is [ErrUnauthenticated], with [Advice] where that is known, or [ErrForbidden] if the
-// token is valid, and of another account.
+// Authenticate verifies a request, and returns the e-mail address of the account that has sent it:
+// it is a [Func]. Signature, audience and expiry are checked by Google's library, and here what
+// that leaves out: algorithm, issuer, that it is valid already, and the account with its e-mail
+// verified. The error is [ErrUnauthenticated], with [Advice] where that is known, or [ErrForbidden]
+// if the token is valid, and of another account.
 func (v *Verifier) Authenticate(r *http.Request) (account string, err error) {
 	token := v.proof.token(r)
 	account, err = v.allow(r.Context(), token)
@@ -187,16 +184,16 @@ func (v *Verifier) Require(log *slog.Logger, next http.Handler) http.Handler {
 			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), accountKey{}, account)))
 			return
 		}
-		log.LogAttrs(r.Context(), slog.LevelWarn, "request refused", slog.String("path", Shown(r.URL.Path)),
-			slog.String("error", shorten(err.Error(), maxError)))
-		text := ErrUnauthenticated.Error()
+		log.LogAttrs(r.Context(), slog.LevelWarn, "request refused", slog.String("path", stranger.Shown(r.URL.Path)),
+			slog.String("error", stranger.Shorten(err.Error(), stranger.MaxError)))
+		code, text := http.StatusUnauthorized, ErrUnauthenticated.Error()
 		if errors.Is(err, ErrForbidden) {
-			text = ErrForbidden.Error()
+			code, text = http.StatusForbidden, ErrForbidden.Error()
 		} else if advice := Advice(err); advice != "" {
 			text += ": " + advice
 		}
-		hangUp(w)
-		http.Error(w, text, statusOf(err))
+		stranger.HangUp(w)
+		http.Error(w, text, code)
 	})
 }
 

@@ -1,0 +1,43 @@
+package dashboard
+
+import (
+	"cmp"
+	"strings"
+
+	"github.com/scattermap/scattermap/internal/operator"
+)
+
+// labels are those of what can be entered, by the names of the inputs.
+var labels = map[string]string{
+	"kind": "Kind", "namespace": "Namespace", "filters": "Filters", "share": "Share of a canary", "id": "ID",
+	"rate": "Entities a second", "writes": "Writes a second", "for": "For how long",
+	"ramp":   "Begin with 500 a second, and half as many again every five minutes",
+	"budget": "Budget in dollars", "page_size": "Entities of a page", "workers": "Workers",
+	"failure_limit": "Failures before it pauses", "queue": "Queue", "per_entity": "The function takes, an entity",
+	"beside":      "Run beside others of the mapper over the kind",
+	"allow_empty": "Start over a kind without entities, too", "rehearsal": "Rehearsal",
+	"move": "Move to this service", "retry": "Retry failures", "failures": "Failures",
+}
+
+// inputs are the names of the inputs of settings that have another one in JSON.
+var inputs = map[string]string{
+	"rate.entities": "rate", "entities": "rate", "rate.writes": "writes", "rate.ramp": "ramp", "for_ns": "for",
+	"budget.dollars": "budget", "budget.operations": "budget", "expected_workers": "workers",
+	"per_entity_ns": "per_entity", "allow_overlap": "beside", "dry_run": "rehearsal", "start": "filters",
+	"end": "filters", "ancestor": "filters",
+}
+
+// labelOf returns what a page calls what can be entered.
+func labelOf(input string) string { return "\u201c" + labels[input] + "\u201d" }
+
+// said returns what a page says of an error: it names settings as forms do.
+func (s *server) said(err error) string {
+	text := operator.Say(err, func(name string) string {
+		input := cmp.Or(inputs[name], name)
+		if labels[input] != "" {
+			return labelOf(input)
+		}
+		return operator.Elsewhere(name)
+	})
+	return s.redact(TextError, strings.TrimPrefix(strings.TrimPrefix(text, "mapper: "), "start: "))
+}

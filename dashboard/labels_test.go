@@ -1,0 +1,47 @@
+package dashboard
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	settings "github.com/scattermap/scattermap/internal/setting"
+	_ "github.com/scattermap/scattermap/internal/testflag"
+)
+
+// TestLabels has errors call what can be entered as the pages do.
+func TestLabels(t *testing.T) {
+	t.Parallel()
+	var all strings.Builder
+	entries, err := files.ReadDir("templates")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		text, err := files.ReadFile("templates/" + e.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(text)
+	}
+	for _, v := range verbs {
+		all.WriteString(v.Label)
+	}
+	for input, label := range labels {
+		if !strings.Contains(all.String(), label) {
+			t.Errorf("%s is called %q, and no page has that", input, label)
+		}
+	}
+	for setting, input := range inputs {
+		if labels[input] == "" {
+			t.Errorf("%s is entered as %s, which has no label", setting, input)
+		}
+	}
+	s := new(server)
+	got := s.said(fmt.Errorf("mapper: start: %w", settings.Errorf("StartOptions.Rate.Ramp, Query.Start, "+
+		"StartOptions.PageTime and Job.Move")))
+	if want := "“Begin with 500 a second, and half as many again every five minutes”, “Filters”, \"page_time_ns\" of " +
+		"the jobs API and “Move to this service”"; got != want {
+		t.Errorf("said %q, want %q", got, want)
+	}
+}
