@@ -19,6 +19,8 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/bridge"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // An additions watches how the records of jobs are added up.
@@ -32,12 +34,12 @@ type additions struct {
 func (a *additions) intercept(
 	ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 ) (any, error) {
-	if m, ok := req.(proto.Message); ok && containsText(m, mapper.DraftKind) {
+	if m, ok := req.(proto.Message); ok && containsText(m, record.DraftKind) {
 		a.touched.Add(1)
 	}
 	resp, err := handler(ctx, req)
 	if q, ok := req.(*datastorepb.RunQueryRequest); ok && err == nil &&
-		q.GetQuery().GetKind()[0].Name == mapper.RangeKind &&
+		q.GetQuery().GetKind()[0].Name == record.RangeKind &&
 		// without a mark
 		len(q.GetQuery().GetFilter().GetCompositeFilter().GetFilters()) == 2 && len(q.GetQuery().GetProjection()) == 0 {
 		a.read.Add(int64(len(resp.(*datastorepb.RunQueryResponse).Batch.EntityResults)))
@@ -93,7 +95,7 @@ func TestEndInParts(t *testing.T) {
 				if s.State != mapper.StateSucceeded || s.Processed != int64(n) || s.Counters["credited"] != int64(n) {
 					t.Errorf("status %+v", s)
 				}
-				ranges := int64(w.count(mapper.RangeKind, "id"))
+				ranges := int64(w.count(record.RangeKind, "id"))
 				if again := int64(f.deaths()+1) * 16 * portion; read < ranges || read > ranges+again ||
 					kept < ranges/(16*portion) || f.deaths() != c.deaths {
 					t.Errorf("%d records were read of %d, and %d drafts kept; %d processes died", read, ranges, kept,
@@ -102,7 +104,7 @@ func TestEndInParts(t *testing.T) {
 				if proof, err := job.Verify(t.Context()); err != nil || len(proof.Problems) > 0 {
 					t.Errorf("proof %+v, %v", proof, err)
 				}
-				if n := w.count(mapper.DraftKind, "epoch"); n != 0 {
+				if n := w.count(record.DraftKind, "epoch"); n != 0 {
 					t.Errorf("%d drafts are left", n)
 				}
 			})
@@ -118,7 +120,7 @@ func TestEndAtOnce(t *testing.T) {
 		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: a.intercept}}, addCredit)
 		w.putAccounts(names(1000))
 		w.wait(w.start(10, &mapper.StartOptions{PageSize: 10}))
-		if a.touched.Load() > 0 || a.read.Load() != int64(w.count(mapper.RangeKind, "id")) {
+		if a.touched.Load() > 0 || a.read.Load() != int64(w.count(record.RangeKind, "id")) {
 			t.Errorf("%d requests are about drafts, and %d records were read", a.touched.Load(), a.read.Load())
 		}
 	})
@@ -132,7 +134,7 @@ func TestEndOfLostLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var a additions
 		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: a.intercept}}, addCredit)
-		mapper.SetPortion(w.engine, 10, time.Nanosecond)
+		bridge.Portion(w.engine, 10, time.Nanosecond)
 		w.putAccounts(names(6000))
 		lost := 0
 		var late sync.WaitGroup
@@ -148,7 +150,7 @@ func TestEndOfLostLinks(t *testing.T) {
 		job := w.start(10, &mapper.StartOptions{PageSize: 10})
 		w.wait(job)
 		late.Wait()
-		if ranges := int64(w.count(mapper.RangeKind, "id")); lost != 3 || a.read.Load() > ranges+3*160 {
+		if ranges := int64(w.count(record.RangeKind, "id")); lost != 3 || a.read.Load() > ranges+3*160 {
 			t.Errorf("%d tasks were lost; %d records were read of %d", lost, a.read.Load(), ranges)
 		}
 	})
@@ -171,7 +173,7 @@ func TestDraftOfAnotherEpoch(t *testing.T) {
 			return nil
 		})
 		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: a.intercept}}, fails)
-		mapper.SetPortion(w.engine, 10, 0)
+		bridge.Portion(w.engine, 10, 0)
 		w.putAccounts(names(n))
 		job, err := fails.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
 			&mapper.StartOptions{PageSize: 10, ID: "j"})
@@ -233,7 +235,7 @@ func TestAbortedInParts(t *testing.T) {
 		if !before.Estimated || before.Processed < credited*3/4 || before.Processed > credited*5/4 {
 			t.Errorf("before: %+v, %d were credited", before, credited)
 		}
-		for _, kind := range []string{mapper.DraftKind, mapper.RangeKind} {
+		for _, kind := range []string{record.DraftKind, record.RangeKind} {
 			if n, err := w.client.Count(t.Context(), datastore.NewQuery(kind)); err != nil || n != 0 {
 				t.Errorf("%d records of kind %s are left, %v", n, kind, err)
 			}

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // TestBeatenAtTheCommit has the commit of a page fail, which says nothing of the range, while
@@ -134,6 +135,6 @@ func finishes(req any) bool {
 	commit, ok := req.(*datastorepb.CommitRequest)
 	return ok && slices.ContainsFunc(commit.Mutations, func(m *datastorepb.Mutation) bool {
 		e := m.GetUpdate()
-		return e != nil && e.Key.Path[0].Kind == mapper.RangeKind && e.Properties["state"].GetStringValue() == "done"
+		return e != nil && e.Key.Path[0].Kind == record.RangeKind && e.Properties["state"].GetStringValue() == "done"
 	})
 }

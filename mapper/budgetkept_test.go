@@ -13,13 +13,14 @@ import (
 
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // spentOf returns which share of its budget the record of a job says is spent.
 func (w *world) spentOf(id string) float64 {
 	w.Helper()
 	var list datastore.PropertyList
-	w.must(w.client.Get(w.Context(), datastore.NameKey(mapper.JobKind, id, nil), &list))
+	w.must(w.client.Get(w.Context(), datastore.NameKey(record.JobKind, id, nil), &list))
 	spent, _ := propertyOf(list, "spent").(float64)
 	return spent
 }

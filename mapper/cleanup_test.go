@@ -12,6 +12,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // failing7 fails for good on the accounts whose names end with 77.
@@ -52,7 +53,7 @@ func TestCleanUp(t *testing.T) {
 		o := &mapper.StartOptions{ID: "j", PageSize: 10}
 		before := over(w, failing77, o)
 		job := w.engine.Job("j")
-		ranges := w.count(mapper.RangeKind, "job")
+		ranges := w.count(record.RangeKind, "job")
 		tidy := func(c *mapper.CleanUpOptions) {
 			t.Helper()
 			if err := job.CleanUp(t.Context(), c); err != nil {
@@ -66,12 +67,12 @@ func TestCleanUp(t *testing.T) {
 		}
 
 		tidy(&mapper.CleanUpOptions{ExpireAfter: 24 * time.Hour})
-		if all, expire := w.count(mapper.RangeKind, "job"), w.count(mapper.RangeKind, "expires"); all != ranges ||
+		if all, expire := w.count(record.RangeKind, "job"), w.count(record.RangeKind, "expires"); all != ranges ||
 			expire != all-30 {
 			t.Errorf("%d of %d records expire", expire, all)
 		}
 		tidy(nil)
-		if n := w.count(mapper.RangeKind, "job"); n != 30 {
+		if n := w.count(record.RangeKind, "job"); n != 30 {
 			t.Errorf("%d records are left of 30 failures", n)
 		}
 		after := w.status(job)
@@ -93,11 +94,11 @@ func TestCleanUp(t *testing.T) {
 		}
 
 		tidy(&mapper.CleanUpOptions{IncludeFailures: true})
-		if n := w.count(mapper.RangeKind, "job"); n != 0 {
+		if n := w.count(record.RangeKind, "job"); n != 0 {
 			t.Errorf("%d records are left", n)
 		}
 		tidy(&mapper.CleanUpOptions{IncludeJob: true, ExpireAfter: time.Hour})
-		if n := w.count(mapper.JobKind, "expires"); n != 1 {
+		if n := w.count(record.JobKind, "expires"); n != 1 {
 			t.Errorf("%d records of jobs expire", n)
 		}
 		tidy(&mapper.CleanUpOptions{IncludeJob: true})
@@ -130,7 +131,7 @@ func TestCleanUpOfOtherStates(t *testing.T) {
 		if err := job.CleanUp(t.Context(), nil); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("of a paused job: %v", err)
 		}
-		if n := w.count(mapper.RangeKind, "expires") + w.count(mapper.JobKind, "expires"); n > 0 {
+		if n := w.count(record.RangeKind, "expires") + w.count(record.JobKind, "expires"); n > 0 {
 			t.Errorf("%d records of a paused job expire", n)
 		}
 		if err := job.CleanUp(t.Context(), &mapper.CleanUpOptions{ExpireAfter: -1}); !errors.Is(err,
@@ -148,7 +149,7 @@ func TestCleanUpOfOtherStates(t *testing.T) {
 			s.OpenRanges == 0 {
 			t.Errorf("%d accounts were credited, status %+v", w.credited(1000), s)
 		}
-		if n := w.count(mapper.RangeKind, "job"); n > 0 {
+		if n := w.count(record.RangeKind, "job"); n > 0 {
 			t.Errorf("%d records are left", n)
 		}
 	})
@@ -198,7 +199,7 @@ func TestCleanUpBeforeAPage(t *testing.T) {
 					s.Processed != w.credited(200) || s.OpenRanges != 1 {
 					t.Errorf("%d accounts were credited, status %+v", w.credited(200), s)
 				}
-				if all, expiring := w.count(mapper.RangeKind, "job"), w.count(mapper.RangeKind,
+				if all, expiring := w.count(record.RangeKind, "job"), w.count(record.RangeKind,
 					"expires"); all != expiring || expire == 0 && all > 0 {
 					t.Errorf("%d records are left, and %d expire", all, expiring)
 				}

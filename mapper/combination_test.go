@@ -16,6 +16,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 var writeQueries = flag.Bool("queries", false, "write the table of TestCombinations to docs/queries.md")
@@ -193,7 +194,7 @@ func TestQueryRefused(t *testing.T) {
 				Filters: []mapper.Filter{mapper.Where("plan", "=", "x")}},
 			"Query.Filters leave no values": {Kind: "User", ShardBy: "userid",
 				Filters: []mapper.Filter{mapper.Where("userid", ">", 5), mapper.Where("userid", "<=", 5)}},
-			"hold scattermap's own records": {Kind: mapper.JobKind},
+			"hold scattermap's own records": {Kind: record.JobKind},
 			"Query.ReadTime is for a Visit": {Kind: "User", ReadTime: now},
 		} {
 			_, err := checkUser.Start(t.Context(), w.engine, q, mapper.NoParams{}, nil)

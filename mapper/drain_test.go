@@ -18,6 +18,7 @@ import (
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // A caller counts the calls of a function by account, each of which takes a while.
@@ -103,7 +104,7 @@ func TestDrain(t *testing.T) {
 				}
 				c.wantOnce(t, n)
 				var all []datastore.PropertyList
-				if _, err := w.client.GetAll(t.Context(), datastore.NewQuery(mapper.RangeKind), &all); err != nil {
+				if _, err := w.client.GetAll(t.Context(), datastore.NewQuery(record.RangeKind), &all); err != nil {
 					t.Fatal(err)
 				}
 				for _, list := range all {

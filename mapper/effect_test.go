@@ -19,6 +19,7 @@ import (
 
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // TestPutsAndDeletes has the function write other entities, and delete some.
@@ -297,10 +298,10 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 			skipped int64
 		}{{some, 100, 0}, {some, 0, 0}, {more, 700, 300}, {more, 0, 300}, {unindex, 1000, 0}, {unindex, 0, 0},
 			{drop, 100, 0}} {
-			before, records := w.emulator.Usage(), w.count(mapper.RangeKind, "job")
+			before, records := w.emulator.Usage(), w.count(record.RangeKind, "job")
 			s := over(w, c.m, nil)
 			used := w.emulator.Usage().Sub(before)
-			writes := used.Writes + used.Deletes - 2*int64(w.count(mapper.RangeKind, "job")-records)
+			writes := used.Writes + used.Deletes - 2*int64(w.count(record.RangeKind, "job")-records)
 			if writes < c.want || writes > c.want+5 || s.Processed != 1000 || s.Written != c.want ||
 				s.Counters["skipped"] != c.skipped {
 				t.Errorf("%s: %d writes besides the ranges', want %d: %+v", c.m.Name(), writes, c.want, s)

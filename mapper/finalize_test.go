@@ -21,6 +21,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 type report struct {
@@ -285,7 +286,7 @@ func TestFinalizerMarksUnanswered(t *testing.T) {
 			}
 			for _, m := range commit.Mutations {
 				job := cmp.Or(m.GetUpdate(), m.GetUpsert())
-				marked := job.GetProperties()["begun"].GetStringValue() != "" && job.Key.Path[0].Kind == mapper.JobKind
+				marked := job.GetProperties()["begun"].GetStringValue() != "" && job.Key.Path[0].Kind == record.JobKind
 				if marked && lost.Add(1) <= 2*mapper.MaxDeaths {
 					return nil, status.Error(codes.DeadlineExceeded, "the answer is lost")
 				}

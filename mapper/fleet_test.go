@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/bridge"
 )
 
 // A fleet is some processes that share the deliveries of a world.
@@ -24,9 +25,9 @@ type fleet struct {
 	fails   atomic.Bool // jobs are to fail
 	stops   stops
 
-	portion     int           // see mapper.SetPortion; 0: the default
+	portion     int           // see bridge.Portion; 0: the default
 	portionTime time.Duration // 0: the default
-	undoMost    int64         // see mapper.SetUndoMost; 0: the default
+	undoMost    int64         // see bridge.UndoMost; 0: the default
 
 	mu        sync.Mutex
 	rng       *rand.Rand
@@ -93,7 +94,7 @@ func (f *fleet) addIn(records int, longest time.Duration) {
 	defer f.mu.Unlock()
 	f.portion, f.portionTime = records, longest
 	for _, p := range f.processes {
-		mapper.SetPortion(p.engine, records, longest)
+		bridge.Portion(p.engine, records, longest)
 	}
 }
 
@@ -103,7 +104,7 @@ func (f *fleet) undoesBy(most int64) {
 	defer f.mu.Unlock()
 	f.undoMost = most
 	for _, p := range f.processes {
-		mapper.SetUndoMost(p.engine, most)
+		bridge.UndoMost(p.engine, most)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // TestBadStarts starts jobs with what can't be: each error names what is wrong,
@@ -65,8 +66,8 @@ func TestBadStarts(t *testing.T) {
 				"unknown mapper"},
 			"no kind":                {start(mapper.Query{}, nil), "Query.Kind is empty"},
 			"reserved kind":          {start(mapper.Query{Kind: "__x__"}, nil), `Query.Kind "__x__" is reserved`},
-			"our own ranges":         {start(mapper.Query{Kind: mapper.RangeKind}, nil), "Query.Kind"},
-			"our own jobs":           {start(mapper.Query{Kind: mapper.JobKind}, nil), "Query.Kind"},
+			"our own ranges":         {start(mapper.Query{Kind: record.RangeKind}, nil), "Query.Kind"},
+			"our own jobs":           {start(mapper.Query{Kind: record.JobKind}, nil), "Query.Kind"},
 			"long kind":              {start(mapper.Query{Kind: strings.Repeat("x", 1501)}, nil), "Query.Kind"},
 			"kind that is not UTF-8": {start(mapper.Query{Kind: "\xff"}, nil), "Query.Kind"},
 			"reserved namespace":     {start(mapper.Query{Kind: "A", Namespace: "__n__"}, nil), "Query.Namespace"},

@@ -15,7 +15,7 @@ import (
 	"github.com/scattermap/scattermap/internal/keytest"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
-	stored "github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // TestSizes runs jobs over kinds of every size around a page.
@@ -264,10 +264,10 @@ func TestNoCompositeIndexes(t *testing.T) {
 // TestStates has the states of a job be those that its record has.
 func TestStates(t *testing.T) {
 	t.Parallel()
-	for state, want := range map[mapper.State]stored.JobState{
-		mapper.StateRunning: stored.Running, mapper.StateSucceeded: stored.Succeeded, mapper.StateFailed: stored.Failed,
-		mapper.StateSucceededWithFailures: stored.SucceededWithFailures, mapper.StatePaused: stored.Paused,
-		mapper.StateAborted: stored.Aborted,
+	for state, want := range map[mapper.State]record.JobState{
+		mapper.StateRunning: record.Running, mapper.StateSucceeded: record.Succeeded, mapper.StateFailed: record.Failed,
+		mapper.StateSucceededWithFailures: record.SucceededWithFailures, mapper.StatePaused: record.Paused,
+		mapper.StateAborted: record.Aborted,
 	} {
 		if string(state) != string(want) {
 			t.Errorf("%q is stored as %q", state, want)

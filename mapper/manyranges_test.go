@@ -13,7 +13,7 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/bridge"
-	inner "github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -54,18 +54,18 @@ func manyRanges(t testing.TB, n int) (*mapper.Job, func() int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stored := &inner.Job{ID: "many"}
-	if err := client.Get(t.Context(), inner.JobKey("many"), stored); err != nil {
+	stored := &record.Job{ID: "many"}
+	if err := client.Get(t.Context(), record.JobKey("many"), stored); err != nil {
 		t.Fatal(err)
 	}
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	for first := 0; first < n; first += 500 {
 		var keys []*datastore.Key
-		var all []*inner.Range
+		var all []*record.Range
 		for i := first; i < min(n, first+500); i++ {
-			r := &inner.Range{Job: stored.ID, Incarnation: stored.Incarnation,
-				ID: inner.RangeID(stored.Root(), int64(i)), Depth: 1, PageSize: 500, Estimate: 500, Created: now}
-			if r.State = inner.Pending; i%10 == 0 {
+			r := &record.Range{Job: stored.ID, Incarnation: stored.Incarnation,
+				ID: record.RangeID(stored.Root(), int64(i)), Depth: 1, PageSize: 500, Estimate: 500, Created: now}
+			if r.State = record.Pending; i%10 == 0 {
 				r.Open = stored.ID
 			} else {
 				r.Entities, r.Processed, r.Written = 500, 500, 500

@@ -15,12 +15,13 @@ import (
 	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // rewrite changes the record of a job, as a newer build would write it.
 func (w *world) rewrite(id string, change func(datastore.PropertyList) datastore.PropertyList) {
 	w.Helper()
-	key, list := datastore.NameKey(mapper.JobKind, id, nil), datastore.PropertyList{}
+	key, list := datastore.NameKey(record.JobKind, id, nil), datastore.PropertyList{}
 	if err := w.client.Get(w.Context(), key, &list); err != nil {
 		w.Fatal(err)
 	}

@@ -26,6 +26,8 @@ import (
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/bridge"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -93,13 +95,13 @@ func newRelic(t *testing.T) *relic {
 			Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}); err != nil {
 		t.Fatal(err)
 	}
-	mapper.LetTick(r.engine, "nightly", weekly.Name())
+	bridge.Tick(r.engine, "nightly", weekly.Name())
 	handler = r.engine.Handler()
 	return r
 }
 
 // kinds are the kinds of the records on file, and those of the entities. Older folders lack some.
-var kinds = slices.Concat([]string{mapper.JobKind, mapper.RangeKind, "ScattermapDraft", "ScattermapSchedule",
+var kinds = slices.Concat([]string{record.JobKind, record.RangeKind, "ScattermapDraft", "ScattermapSchedule",
 	"ScattermapSlot", "Account"},
 	undoKinds, settingKinds)
 
@@ -283,7 +285,7 @@ func (r *relic) write(folder string) {
 	}
 	r.writeUndo()
 	r.writeSettings()
-	mapper.SetPortion(r.engine, 1, time.Nanosecond) // a task keeps a draft, and leaves the rest to another one
+	bridge.Portion(r.engine, 1, time.Nanosecond) // a task keeps a draft, and leaves the rest to another one
 	var ends atomic.Int64
 	r.gate = func(req *http.Request) bool { return !strings.HasSuffix(req.URL.Path, "/finalize") || ends.Add(1) == 1 }
 	s := mapper.NewSchedule("nightly", aged, mapper.OverlapQueue)
@@ -391,7 +393,7 @@ func TestOldRecords(t *testing.T) {
 		t.Run(filepath.Base(folder), func(t *testing.T) {
 			r := newRelic(t)
 			found := r.load(folder)
-			if !slices.Contains(found, mapper.JobKind) || !slices.Contains(found, mapper.RangeKind) {
+			if !slices.Contains(found, record.JobKind) || !slices.Contains(found, record.RangeKind) {
 				t.Fatalf("the folder has %q", found)
 			}
 			jobs, _, err := r.engine.JobsPage(t.Context(), nil, "")
@@ -629,7 +631,7 @@ func (r *relic) isAsBefore(kind string) {
 // count returns how many ranges' records have a text in their names.
 func (r *relic) count(text string) (n int) {
 	r.Helper()
-	for _, e := range r.entities(mapper.RangeKind) {
+	for _, e := range r.entities(record.RangeKind) {
 		if strings.Contains(e.Entity.Key.Path[0].GetName(), text) {
 			n++
 		}

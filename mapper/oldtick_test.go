@@ -9,6 +9,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/bridge"
 )
 
 // TestOldTick has a tick that waits be stored under the names of settings of before, too, for
@@ -19,7 +20,7 @@ func TestOldTick(t *testing.T) {
 		w, ctx := newWorld(t, setting{queue: few(4)}, slowCredit), t.Context()
 		w.putAccounts(names(500))
 		s := mapper.NewSchedule("nightly", slowCredit, mapper.OverlapQueue)
-		mapper.LetTick(w.engine, s.Name())
+		bridge.Tick(w.engine, s.Name())
 		tick := func(n int) *mapper.TickResult {
 			got, err := s.Tick(ctx, w.engine, minute(n), mapper.Query{Kind: "Account"}, credit{1},
 				&mapper.StartOptions{PageSize: 20, ExpectedWorkers: 7, EntityTimeout: 5 * time.Second})

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/api/iterator"
 
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // What people do to the job of a simulation, and what other clients do beside it. They use the
@@ -121,8 +122,8 @@ func (s *simulation) tamper(rng *rand.Rand) {
 	time.Sleep(time.Duration(rng.IntN(20_000)) * time.Millisecond)
 	s.faults.Pause()
 	defer s.faults.Resume()
-	it := s.client.Run(s.Context(), datastore.NewQuery(mapper.RangeKind).FilterField("__key__", ">",
-		datastore.NameKey(mapper.RangeKind, fmt.Sprintf("%x", rng.IntN(16)), nil)))
+	it := s.client.Run(s.Context(), datastore.NewQuery(record.RangeKind).FilterField("__key__", ">",
+		datastore.NameKey(record.RangeKind, fmt.Sprintf("%x", rng.IntN(16)), nil)))
 	for {
 		var list datastore.PropertyList
 		key, err := it.Next(&list)
@@ -279,7 +280,7 @@ func (s *simulation) heat(rng *rand.Rand) {
 }
 
 // open lists the ranges that are not done.
-func (s *simulation) open() (open []record) {
+func (s *simulation) open() (open []rangeRecord) {
 	for _, r := range records(s, s.client)[simID] {
 		if r.State == "pending" {
 			open = append(open, r)

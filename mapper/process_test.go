@@ -306,8 +306,8 @@ func newProcess(f *fleet) *process {
 		panic(err)
 	}
 	bridge.Seed(p.engine, f.rng.Uint64())
-	mapper.SetPortion(p.engine, f.portion, f.portionTime)
-	mapper.SetUndoMost(p.engine, f.undoMost)
+	bridge.Portion(p.engine, f.portion, f.portionTime)
+	bridge.UndoMost(p.engine, f.undoMost)
 	p.handler = p.engine.Handler()
 	var cancel func()
 	p.Context, cancel = context.WithCancel(context.Background())

@@ -17,11 +17,12 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A record is a range as its record in the database has it, read without the
+// A rangeRecord is a range as its record in the database has it, read without the
 // package under test.
-type record struct {
+type rangeRecord struct {
 	Job      string             `datastore:"job"`
 	State    string             `datastore:"state"`
 	Open     *string            `datastore:"open"`
@@ -34,14 +35,14 @@ type record struct {
 }
 
 // records returns all ranges of all jobs, by job.
-func records(t testing.TB, client *datastore.Client) map[string][]record {
+func records(t testing.TB, client *datastore.Client) map[string][]rangeRecord {
 	t.Helper()
-	var all []record
-	_, err := client.GetAll(context.Background(), datastore.NewQuery(mapper.RangeKind), &all)
+	var all []rangeRecord
+	_, err := client.GetAll(context.Background(), datastore.NewQuery(record.RangeKind), &all)
 	if mismatch := new(datastore.ErrFieldMismatch); err != nil && !errors.As(err, &mismatch) {
 		t.Fatal(err) // the records have more properties than this test looks at
 	}
-	jobs := make(map[string][]record)
+	jobs := make(map[string][]rangeRecord)
 	for _, r := range all {
 		if r.Job == "" {
 			continue // it keeps a job from being recorded whose start is too late
@@ -62,7 +63,7 @@ func checkInvariants(t testing.TB, client *datastore.Client) {
 			State   string `datastore:"state"`
 			Cleaned bool   `datastore:"cleaned"`
 		}
-		err := client.Get(context.Background(), datastore.NameKey(mapper.JobKind, job, nil), &j)
+		err := client.Get(context.Background(), datastore.NameKey(record.JobKind, job, nil), &j)
 		if mismatch := new(datastore.ErrFieldMismatch); err != nil && !errors.As(err, &mismatch) {
 			t.Errorf("job %s: %v", job, err)
 		}
@@ -73,10 +74,10 @@ func checkInvariants(t testing.TB, client *datastore.Client) {
 }
 
 // checkRecords checks the ranges of one job in a state.
-func checkRecords(t testing.TB, job, state string, ranges []record) {
+func checkRecords(t testing.TB, job, state string, ranges []rangeRecord) {
 	t.Helper()
 	succeeded := state == string(mapper.StateSucceeded) || state == string(mapper.StateSucceededWithFailures)
-	var tiles []record
+	var tiles []rangeRecord
 	for _, r := range ranges {
 		if succeeded && r.State != "done" {
 			t.Errorf("job %s: it has %s, and a range is %s", job, state, r.State)
@@ -91,9 +92,9 @@ func checkRecords(t testing.TB, job, state string, ranges []record) {
 	checkTiles(t, job, tiles)
 }
 
-func checkTiles(t testing.TB, job string, tiles []record) {
+func checkTiles(t testing.TB, job string, tiles []rangeRecord) {
 	t.Helper()
-	slices.SortFunc(tiles, func(a, b record) int {
+	slices.SortFunc(tiles, func(a, b rangeRecord) int {
 		switch {
 		case a.Start == nil || b.Start == nil:
 			return boolToInt(b.Start == nil) - boolToInt(a.Start == nil)
@@ -120,7 +121,7 @@ func drafts(req any) bool {
 	commit, ok := req.(*datastorepb.CommitRequest)
 	return ok && slices.ContainsFunc(commit.Mutations, func(m *datastorepb.Mutation) bool {
 		path := m.GetUpsert().GetKey().GetPath()
-		return len(path) == 1 && path[0].Kind == mapper.DraftKind
+		return len(path) == 1 && path[0].Kind == record.DraftKind
 	})
 }
 
@@ -133,7 +134,7 @@ func written(req any) (names []string) {
 	for _, m := range commit.Mutations {
 		for _, e := range []*datastorepb.Entity{m.GetInsert(), m.GetUpdate(), m.GetUpsert()} {
 			if path := e.GetKey().GetPath(); len(path) == 1 &&
-				(path[0].Kind == mapper.RangeKind || path[0].Kind == mapper.JobKind) {
+				(path[0].Kind == record.RangeKind || path[0].Kind == record.JobKind) {
 				names = append(names, path[0].Kind+" "+path[0].GetName())
 			}
 		}
@@ -161,7 +162,7 @@ func TestRecordsStayCold(t *testing.T) {
 		// A query over a property finds what is in its index.
 		for _, property := range []string{"open", "failed", "expires", "job", "id", "state", "start", "end", "samples",
 			"done", "counters", "created", "error", "not_before"} {
-			n, err := w.client.Count(t.Context(), datastore.NewQuery(mapper.RangeKind).Order(property))
+			n, err := w.client.Count(t.Context(), datastore.NewQuery(record.RangeKind).Order(property))
 			if err != nil || n > 0 {
 				t.Errorf("%d records of the job are in the index of %s; %v", n, property, err)
 			}

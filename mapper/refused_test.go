@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/bridge"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -100,8 +101,8 @@ func newRefusedWorld(t *testing.T) *refusedWorld {
 		t.Fatal(err)
 	}
 	w.job = w.operator.Job("j")
-	mapper.LetTick(w.engine, "refused")
-	mapper.LetTick(w.operator, "refused")
+	bridge.Tick(w.engine, "refused")
+	bridge.Tick(w.operator, "refused")
 	return w
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 const day = 24 * time.Hour
@@ -23,7 +24,7 @@ const day = 24 * time.Hour
 func (w *world) ranges(id string) (n int) {
 	w.Helper()
 	var all []datastore.PropertyList
-	if _, err := w.client.GetAll(w.Context(), datastore.NewQuery(mapper.RangeKind), &all); err != nil {
+	if _, err := w.client.GetAll(w.Context(), datastore.NewQuery(record.RangeKind), &all); err != nil {
 		w.Fatal(err)
 	}
 	for _, list := range all {

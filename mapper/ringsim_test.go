@@ -22,6 +22,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // TestRingSimulation has schedules tick, and people start, pause, resume, abort, retry, move and
@@ -514,7 +515,7 @@ func (j *ringJobs) intercept(
 		}
 		text := func(name string) string { return e.Properties[name].GetStringValue() }
 		switch e.Key.Path[0].Kind {
-		case mapper.JobKind:
+		case record.JobKind:
 			var q struct {
 				Kind  string
 				Kinds []string
@@ -531,7 +532,7 @@ func (j *ringJobs) intercept(
 				budget:     b.Operations,
 				allowances: e.Properties["allowance"].GetIntegerValue(),
 			})
-		case mapper.RangeKind:
+		case record.RangeKind:
 			if n := e.Properties["entities"].GetIntegerValue(); text("state") == "done" && n > 0 {
 				j.cost[text("job")] += float64(n + e.Properties["written"].GetIntegerValue() + 7)
 			}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/bridge"
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
@@ -118,7 +119,7 @@ func TestOverlap(t *testing.T) {
 				mappertest.Run(t, []mapper.AnyMapper{nightly}, &mappertest.Options{Seed: seed},
 					func(t *testing.T, w *mappertest.Env) {
 						putLeaves(t, w.Client)
-						mapper.LetTick(w.Engine, "nightly")
+						bridge.Tick(w.Engine, "nightly")
 						w.ResumeFaults()
 						overlapping(t, w, s, overlap)
 					})
@@ -206,7 +207,7 @@ func TestReplaceIsReady(t *testing.T) {
 	for _, overlap := range []mapper.Overlap{mapper.OverlapReplace, mapper.OverlapQueue} {
 		s := mapper.NewSchedule("nightly", nightly, overlap)
 		mappertest.Run(t, []mapper.AnyMapper{nightly}, nil, func(t *testing.T, w *mappertest.Env) {
-			mapper.LetTick(w.Engine, "nightly")
+			bridge.Tick(w.Engine, "nightly")
 			putLeaves(t, w.Client)
 			run := ticker(t, w, s, midnight).Job
 			for _, kind := range []string{"Leave", ""} { // which nobody has, and which can't be
@@ -233,7 +234,7 @@ func TestWaitingGoesFirst(t *testing.T) {
 	t.Parallel()
 	s := mapper.NewSchedule("nightly", nightly, mapper.OverlapQueue)
 	mappertest.Run(t, []mapper.AnyMapper{nightly}, nil, func(t *testing.T, w *mappertest.Env) {
-		mapper.LetTick(w.Engine, "nightly")
+		bridge.Tick(w.Engine, "nightly")
 		putLeaves(t, w.Client)
 		second, third := midnight.Add(time.Hour), midnight.Add(2*time.Hour)
 		first := ticker(t, w, s, midnight).Job

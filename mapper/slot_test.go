@@ -18,6 +18,7 @@ import (
 
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/bridge"
 )
 
 // advancing gives a world an engine that advances schedules by itself.
@@ -118,7 +119,7 @@ func TestJobBesideARun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, ctx := newWorld(t, setting{}, steadyCredit), t.Context()
-		mapper.LetTick(w.engine, "nightly", "hourly")
+		bridge.Tick(w.engine, "nightly", "hourly")
 		w.putAccounts(names(100))
 		w.putOthers(10)
 		s, other := mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapSkip),
@@ -237,8 +238,8 @@ func TestOverlapChanges(t *testing.T) {
 		t.Run(string(now), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, ctx := newWorld(t, setting{}, steadyCredit), t.Context()
-				mapper.LetTick(w.engine, "nightly")
-				mapper.LetTick(w.engine, "nightly", "hourly")
+				bridge.Tick(w.engine, "nightly")
+				bridge.Tick(w.engine, "nightly", "hourly")
 				w.putAccounts(names(100))
 				hand, err := w.byHand("by-hand", "Account")
 				w.must(err)
@@ -351,7 +352,7 @@ func TestTickStalls(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						w, s := newWorld(t, setting{}, steadyCredit),
 							mapper.NewSchedule("nightly", steadyCredit, overlap)
-						mapper.LetTick(w.engine, s.Name())
+						bridge.Tick(w.engine, s.Name())
 						staller := newFleetOf(w, queueName, target, 1, 1, steadyCredit)
 						w.putAccounts(names(20))
 						switch test.before {
@@ -364,7 +365,7 @@ func TestTickStalls(t *testing.T) {
 						m.happen = func(*process) { test.meanwhile(w, s) }
 						q := mapper.Query{Kind: "Account"}
 						e := staller.pick().engine
-						mapper.LetTick(e, s.Name())
+						bridge.Tick(e, s.Name())
 						got, err := s.Tick(m.with(t.Context()), e, minute(2), q, credit{1},
 							&mapper.StartOptions{PageSize: 10})
 						if err != nil {
@@ -402,7 +403,7 @@ func TestLateReplacement(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w, ctx, s := newWorld(t, setting{}, steadyCredit), t.Context(),
 				mapper.NewSchedule("nightly", steadyCredit, mapper.OverlapReplace)
-			mapper.LetTick(w.engine, s.Name())
+			bridge.Tick(w.engine, s.Name())
 			late := newFleetOf(w, queueName, target, 1, 1, steadyCredit)
 			w.putAccounts(names(20))
 			first := w.tickOver(s, minute(1), "Account").Job
@@ -416,7 +417,7 @@ func TestLateReplacement(t *testing.T) {
 				w.must(first.Retry(ctx)) // there is nothing to retry: it runs for a moment
 			}
 			e := late.pick().engine
-			mapper.LetTick(e, s.Name())
+			bridge.Tick(e, s.Name())
 			_, err := s.Tick(m.with(ctx), e, minute(2), mapper.Query{Kind: "Account"}, credit{1},
 				&mapper.StartOptions{PageSize: 10})
 			if err != nil {

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // A snapshotChecker checks the records of jobs after commits that change
@@ -69,9 +69,9 @@ func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project stri
 	c.mu.Lock()
 	before, decoded := c.decoded, make(map[string]*datastorepb.EntityResult)
 	c.mu.Unlock()
-	ranges := make(map[string][]record) // by job and incarnation
+	ranges := make(map[string][]rangeRecord) // by job and incarnation
 	states, cleaned, totals := make(map[string]string), make(map[string]bool), make(map[string]bool)
-	for _, kind := range []string{mapper.JobKind, mapper.RangeKind} {
+	for _, kind := range []string{record.JobKind, record.RangeKind} {
 		q := &datastorepb.Query{Kind: []*datastorepb.KindExpression{{Name: kind}}}
 		for more := true; more; {
 			resp, err := server.RunQuery(context.Background(), &datastorepb.RunQueryRequest{
@@ -86,13 +86,13 @@ func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project stri
 				wire, result := recode(encoded, before)
 				decoded[wire] = result
 				p := result.Entity.Properties
-				if kind == mapper.JobKind {
+				if kind == record.JobKind {
 					job := result.Entity.Key.Path[0].GetName() + " " + p["incarnation"].GetStringValue()
 					states[job], cleaned[job] = p["state"].GetStringValue(), p["cleaned"].GetBooleanValue()
 					totals[job] = len(p["totals"].GetBlobValue()) > 0
 					continue
 				}
-				r := record{Job: p["job"].GetStringValue(), State: p["state"].GetStringValue(),
+				r := rangeRecord{Job: p["job"].GetStringValue(), State: p["state"].GetStringValue(),
 					Alone: p["alone"].GetBooleanValue(), Start: positionOf(p["start"]), End: positionOf(p["end"])}
 				if open := p["open"]; open != nil {
 					mark := open.GetStringValue()
@@ -118,7 +118,7 @@ func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project stri
 		switch {
 		case states[job] == "":
 			c.Errorf("there are %d ranges of a job that is gone", len(ranges[job]))
-		case cleaned[job] && totals[job] && slices.ContainsFunc(ranges[job], func(r record) bool {
+		case cleaned[job] && totals[job] && slices.ContainsFunc(ranges[job], func(r rangeRecord) bool {
 			return r.State == "pending"
 		}):
 			c.Errorf("job %s was added up for its clean-up, and a range is pending", job)

@@ -18,6 +18,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // impatient is a queue that tries again soon.
@@ -101,7 +102,7 @@ func rage(t *testing.T, rng *rand.Rand) {
 			}
 		}
 	}
-	for _, kind := range []string{mapper.JobKind, mapper.RangeKind} {
+	for _, kind := range []string{record.JobKind, record.RangeKind} {
 		var all []datastore.PropertyList
 		keys, err := w.client.GetAll(t.Context(), datastore.NewQuery(kind), &all)
 		if err != nil {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/bridge"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // eachMishap runs a test with a process of an operator that dies at each of its calls, or behind
@@ -48,7 +50,7 @@ func TestTickDies(t *testing.T) {
 				w.putAccounts(keys)
 				s := mapper.NewSchedule("nightly", steadyCredit, overlap)
 				tick := func(ctx context.Context, e *mapper.Engine, at time.Time) (*mapper.TickResult, error) {
-					mapper.LetTick(e, s.Name())
+					bridge.Tick(e, s.Name())
 					return s.Tick(ctx, e, at, mapper.Query{Kind: "Account"}, credit{10},
 						&mapper.StartOptions{PageSize: 10})
 				}
@@ -139,7 +141,7 @@ func TestUndoDies(t *testing.T) {
 		if after := images(t, w.client, "Account"); fmt.Sprint(after) != fmt.Sprint(before) {
 			t.Error("it is not as it was")
 		}
-		if n, err := w.client.Count(ctx, datastore.NewQuery(mapper.JobKind)); err != nil || n != 2 {
+		if n, err := w.client.Count(ctx, datastore.NewQuery(record.JobKind)); err != nil || n != 2 {
 			t.Errorf("%d jobs, %v", n, err)
 		}
 	})

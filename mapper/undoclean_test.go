@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // beside returns an engine of a world in another process, whose calls pass a function.
@@ -162,7 +163,7 @@ func TestOldCleanUp(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, ctx := newWorld(t, setting{queue: few(2)}, setOwner), t.Context()
 				job := w.doneJob(100)
-				before := w.count(mapper.RangeKind, "wrote")
+				before := w.count(record.RangeKind, "wrote")
 				undo, err := job.Undo(ctx, &mapper.StartOptions{PageSize: 1, ExpectedWorkers: 1,
 					Rate: mapper.Rate{EntitiesPerSecond: 4}})
 				if err != nil {
@@ -227,7 +228,7 @@ func TestOldCleanUp(t *testing.T) {
 // keysOf returns the keys of the records of ranges whose names have a text.
 func (w *world) keysOf(text string) (some []*datastore.Key) {
 	w.Helper()
-	keys, err := w.client.GetAll(w.Context(), datastore.NewQuery(mapper.RangeKind).KeysOnly(), nil)
+	keys, err := w.client.GetAll(w.Context(), datastore.NewQuery(record.RangeKind).KeysOnly(), nil)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -242,7 +243,7 @@ func (w *world) keysOf(text string) (some []*datastore.Key) {
 // cleanUpAsBefore begins to clean up a job as older builds did, without a look at its undo.
 func (w *world) cleanUpAsBefore(id string) {
 	w.Helper()
-	key := datastore.NameKey(mapper.JobKind, id, nil)
+	key := datastore.NameKey(record.JobKind, id, nil)
 	_, err := w.client.RunInTransaction(w.Context(), func(tx *datastore.Transaction) error {
 		var list datastore.PropertyList
 		if err := tx.Get(key, &list); err != nil {

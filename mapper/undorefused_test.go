@@ -15,6 +15,7 @@ import (
 
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // TestUndoRefused asks for undos that can't be had: nothing changes then, and the job can still be
@@ -116,7 +117,7 @@ func TestUndoRefused(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, setting{}, setOwner)
 			for _, name := range []string{"undo:set-owner", "rehearsal:undo:set-owner"} {
-				if _, err := w.engine.StartByName(t.Context(), name, mapper.Query{Kind: mapper.RangeKind}, []byte(`{}`),
+				if _, err := w.engine.StartByName(t.Context(), name, mapper.Query{Kind: record.RangeKind}, []byte(`{}`),
 					nil); !errors.Is(err, mapper.ErrUnknownMapper) || strings.Contains(err.Error(), "have undo") {
 					t.Errorf("%s: %v", name, err)
 				}
@@ -158,7 +159,7 @@ func TestUndoUnknown(t *testing.T) {
 				w.wait(job)
 				after := images(t, w.client, "Account")
 				var all []datastore.PropertyList
-				keys, err := w.client.GetAll(ctx, datastore.NewQuery(mapper.RangeKind), &all)
+				keys, err := w.client.GetAll(ctx, datastore.NewQuery(record.RangeKind), &all)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -23,6 +23,7 @@ import (
 	"github.com/scattermap/scattermap/internal/pbkey"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
@@ -60,7 +61,7 @@ func (h *history) intercept(
 	}
 	by, all := "", keysOfCommit(req.(*datastorepb.CommitRequest))
 	for _, key := range all {
-		if kind := key.Path[0].Kind; kind == mapper.RangeKind || kind == mapper.BatchKind {
+		if kind := key.Path[0].Kind; kind == record.RangeKind || kind == record.BatchKind {
 			by = strings.Split(key.Path[0].GetName(), ".")[1]
 		}
 	}

@@ -19,6 +19,8 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/bridge"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // hot is an entity that pages put.
@@ -337,7 +339,7 @@ func TestUndoBatches(t *testing.T) {
 				mine = key.String()
 				return invoker(ctx, method, req, reply, cc, opts...)
 			}, deletes)
-			mapper.SetUndoMost(e, 16000)
+			bridge.UndoMost(e, 16000)
 			w.handler = e.Handler()
 			undo, err := e.Job("deletes").Undo(ctx, nil)
 			if err != nil {
@@ -345,7 +347,7 @@ func TestUndoBatches(t *testing.T) {
 			}
 			s, left := w.wait(undo), leftBy(t, undo)
 			w.handler = w.engine.Handler()
-			mapper.SetUndoMost(w.engine, 16000)
+			bridge.UndoMost(w.engine, 16000)
 			want := maps.Clone(before)
 			now := images(t, w.client, "Big", "Added")
 			restored, removed := int64(40), int64(4)
@@ -368,7 +370,7 @@ func TestUndoBatches(t *testing.T) {
 			if diff := cmp.Diff(want, now); diff != "" {
 				t.Errorf("%d (-want +got)\n%.2000s", fails, diff)
 			}
-			if n := w.count(mapper.BatchKind, "page"); n < 2 {
+			if n := w.count(record.BatchKind, "page"); n < 2 {
 				t.Errorf("%d: %d batches", fails, n)
 			}
 			redo, err := w.engine.Job(undo.ID).Undo(ctx, nil)
@@ -390,7 +392,7 @@ func TestUndoBatches(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Hour)
-			if all, expire := w.count(mapper.BatchKind, "page"), w.count(mapper.BatchKind, "expires"); all != expire ||
+			if all, expire := w.count(record.BatchKind, "page"), w.count(record.BatchKind, "expires"); all != expire ||
 				all == 0 {
 				t.Errorf("%d: %d of %d batches expire", fails, expire, all)
 			}
@@ -398,7 +400,7 @@ func TestUndoBatches(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Hour)
-			if n := w.count(mapper.BatchKind, "page"); n > 0 {
+			if n := w.count(record.BatchKind, "page"); n > 0 {
 				t.Errorf("%d: %d batches are there still", fails, n)
 			}
 		})

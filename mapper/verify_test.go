@@ -13,6 +13,7 @@ import (
 
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // damaged runs a job with some failures, and calls test with its records.
@@ -26,7 +27,7 @@ func damaged(t *testing.T, test func(w *world, job *mapper.Job, keys []*datastor
 		}
 		job := w.engine.Job("j")
 		var all []datastore.PropertyList
-		keys, err := w.client.GetAll(t.Context(), datastore.NewQuery(mapper.RangeKind), &all)
+		keys, err := w.client.GetAll(t.Context(), datastore.NewQuery(record.RangeKind), &all)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +111,7 @@ func TestVerifyFindsChange(t *testing.T) {
 				Properties: []datastore.Property{{Name: "key", Value: datastore.NameKey("Account", name, nil),
 					NoIndex: true}}}
 		}
-		jobKey := datastore.NameKey(mapper.JobKind, "j", nil)
+		jobKey := datastore.NameKey(record.JobKind, "j", nil)
 		var jobList datastore.PropertyList
 		if err := w.client.Get(w.Context(), jobKey, &jobList); err != nil {
 			w.Fatal(err)
@@ -229,7 +230,7 @@ func TestCompletionChecksRecords(t *testing.T) {
 			job := w.startSlow()
 			time.Sleep(3 * time.Second)
 			var all []datastore.PropertyList
-			keys, err := w.client.GetAll(t.Context(), datastore.NewQuery(mapper.RangeKind), &all)
+			keys, err := w.client.GetAll(t.Context(), datastore.NewQuery(record.RangeKind), &all)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -276,7 +277,7 @@ func TestCompletionChecksEntities(t *testing.T) {
 		}
 		time.Sleep(20 * time.Second)
 		var all []datastore.PropertyList
-		records, err := w.client.GetAll(t.Context(), datastore.NewQuery(mapper.RangeKind).FilterField("open", ">", ""),
+		records, err := w.client.GetAll(t.Context(), datastore.NewQuery(record.RangeKind).FilterField("open", ">", ""),
 			&all)
 		if err != nil || len(records) != 1 || propertyOf(all[0], "alone") != true {
 			t.Fatalf("%v, %v, %v", records, all, err)
