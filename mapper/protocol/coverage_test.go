@@ -26,7 +26,6 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
-	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // TestSizes runs jobs over kinds of every size around a page.
@@ -270,20 +269,6 @@ func TestNoCompositeIndexes(t *testing.T) {
 		w.wait(w.start(10, &mapper.StartOptions{PageSize: 100}))
 		w.wantBalances(keys, 10)
 	})
-}
-
-// TestStates has the states of a job be those that its record has.
-func TestStates(t *testing.T) {
-	t.Parallel()
-	for state, want := range map[mapper.State]record.JobState{
-		mapper.StateRunning: record.Running, mapper.StateSucceeded: record.Succeeded, mapper.StateFailed: record.Failed,
-		mapper.StateSucceededWithFailures: record.SucceededWithFailures, mapper.StatePaused: record.Paused,
-		mapper.StateAborted: record.Aborted,
-	} {
-		if string(state) != string(want) {
-			t.Errorf("%q is stored as %q", state, want)
-		}
-	}
 }
 
 // TestKeyOrder compares this package's order of keys of all forms with that of

@@ -2,7 +2,6 @@ package protocol_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -660,17 +659,6 @@ func TestPausedTwice(t *testing.T) {
 			t.Errorf("status %+v, %v", s, err)
 		}
 	})
-}
-
-// TestFailureJSON encodes a failure, as handlers do.
-func TestFailureJSON(t *testing.T) {
-	t.Parallel()
-	key := datastore.NameKey("Account", "a", nil)
-	encoded, err := json.Marshal(mapper.Failure{Key: key, Error: "no", Attempts: 5, Time: epoch})
-	if want := `{"key":"` + key.Encode() + `","error":"no","attempts":5,"time":"2020-01-01T00:00:00Z"}`; err != nil ||
-		string(encoded) != want {
-		t.Errorf("%s, %v, want %s", encoded, err, want)
-	}
 }
 
 // TestBadNeighbours has up to 5% of a page be bad, in several ways at once: they are

@@ -179,30 +179,6 @@ func TestDeleteByAgeSparesTheRenewed(t *testing.T) {
 	})
 }
 
-// TestFiltersOnce reads filters that say something twice.
-func TestFiltersOnce(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]string{
-		`{"property": "a", "op": "=", "value": 5, "value": 6}`:               `"value" comes twice`,
-		`{"property": "a", "op": "=", "value": 5, "Value": 6}`:               `"value" and "Value"`,
-		`{"property": "a", "Property": "b", "op": "=", "value": 5}`:          `"property" and "Property"`,
-		`{"property": "a", "op": "=", "value": {"int": "5", "INT": "6"}}`:    `"int" and "INT"`,
-		`{"property": "a", "op": "in", "value": [{"int": "5", "int": "6"}]}`: `"value[0].int" comes twice`,
-		`{"property": "a", "op": "=", "value": 5, "than": 6}`:                `"than"`,
-	} {
-		var f mapper.Filter
-		if err := json.Unmarshal([]byte(text), &f); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", text, err, want)
-		}
-	}
-	if err := json.Unmarshal([]byte(`{"property": "a", "op": "=", "value": null}`), new(mapper.Filter)); err != nil {
-		t.Error(err)
-	}
-	if _, err := mapper.Matches([]mapper.Filter{mapper.Where("a", "=", (*datastore.Key)(nil))}, nil); err != nil {
-		t.Errorf("a nil key: %v", err)
-	}
-}
-
 // TestFilterTypes starts jobs whose filters compare values of other types than those that are
 // stored.
 func TestFilterTypes(t *testing.T) {

@@ -561,7 +561,7 @@ func TestCombinations(t *testing.T) {
 		}
 		table.WriteString("\n")
 	}
-	const path, begin, end = "../docs/queries.md", "<!-- TestCombinations -->\n", "<!-- end -->\n"
+	const path, begin, end = "../../docs/queries.md", "<!-- TestCombinations -->\n", "<!-- end -->\n"
 	have, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -574,7 +574,7 @@ func TestCombinations(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if !found || want != string(have) {
-		t.Errorf("docs/queries.md is not what queries can have; write it again: go test ./mapper -run "+
+		t.Errorf("docs/queries.md is not what queries can have; write it again: go test ./mapper/protocol -run "+
 			"TestCombinations -args -queries\n%s%s", table.String(), reasons.String())
 	}
 }

@@ -99,8 +99,8 @@ var MovePlayers = mapper.Update("move-players",
 		return nil
 	})
 
-// TestRecipesOfTheDocs checks that TestRecipeSimulation runs the recipes that docs/recipes.md shows,
-// which is the code of mapper/recipes_test.go.
+// TestRecipesOfTheDocs checks that TestRecipeSimulation runs the recipes that docs/recipes.md
+// shows, which is the code of mapper/recipes_test.go.
 func TestRecipesOfTheDocs(t *testing.T) {
 	shown, run := declarations(t, "../recipes_test.go"), declarations(t, "recipes_test.go")
 	n := 0

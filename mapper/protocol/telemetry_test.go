@@ -27,7 +27,6 @@ import (
 	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
-	kept "github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // observed returns a world whose engine tells a reader of metrics and a recorder of spans what it
@@ -142,7 +141,7 @@ func TestManyTraces(t *testing.T) {
 // documented returns the names of the metrics that docs/telemetry.md has, with their attributes.
 func documented(t *testing.T) map[string]bool {
 	t.Helper()
-	text, err := os.ReadFile("../docs/telemetry.md")
+	text, err := os.ReadFile("../../docs/telemetry.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -451,18 +450,6 @@ func TestNoFailureUnnoticed(t *testing.T) {
 		"no attempts are left")
 }
 
-// TestNoProblemUnnoticed has a proof with and without problems say so to who looks at errors only.
-func TestNoProblemUnnoticed(t *testing.T) {
-	t.Parallel()
-	if err := (&mapper.Proof{Ranges: 3, Differences: []string{"other entities"}}).Err(); err != nil {
-		t.Errorf("a proof without problems: %v", err)
-	}
-	err := (&mapper.Proof{Problems: []string{"a gap", "an overlap", "a loss"}}).Err()
-	if err == nil || !strings.Contains(err.Error(), "a gap") || !strings.Contains(err.Error(), "2") {
-		t.Errorf("a proof with problems: %v", err)
-	}
-}
-
 // TestPrices tells an engine other prices than those of nam5: a plan, a budget, and what a job and
 // the list of jobs say that it has cost, are by these.
 func TestPrices(t *testing.T) {
@@ -502,15 +489,4 @@ func TestPrices(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestDocumentedNumbers compares the numbers that the documentation shows with those that the
-// records count by.
-func TestDocumentedNumbers(t *testing.T) {
-	t.Parallel()
-	if mapper.DefaultVisitAttempts != kept.VisitAttempts || mapper.MaxDeaths != kept.MaxDeaths {
-		t.Errorf("%d attempts and %d deaths are documented, and it is %d and %d", mapper.DefaultVisitAttempts,
-			mapper.MaxDeaths,
-			kept.VisitAttempts, kept.MaxDeaths)
-	}
 }
