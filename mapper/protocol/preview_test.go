@@ -499,33 +499,6 @@ func TestCanaryCost(t *testing.T) {
 	}
 }
 
-// TestShareRefused has shares that are none be refused.
-func TestShareRefused(t *testing.T) {
-	t.Parallel()
-	m := mapper.Visit("visit", func(context.Context, *mapper.Entity[leaf], mapper.NoParams) error { return nil })
-	mappertest.Run(t, []mapper.AnyMapper{m}, nil, func(t *testing.T, w *mappertest.Env) {
-		putLeaves(t, w.Client)
-		for want, filters := range map[string][]mapper.Filter{
-			"from 1 to 1 of 100":      {mapper.Share(1, 1, 100)},
-			"from 0 to 101 of 100":    {mapper.Share(0, 101, 100)},
-			"1 of 2000 parts":         {mapper.Share(0, 1, 2000)},
-			`not like "0-1/100"`:      {{Property: "__key__", Op: "share", Value: "1%"}},
-			"two shares":              {mapper.Share(0, 1, 2), mapper.Share(1, 2, 2)},
-			"Query.Start and Query.E": {{Property: "__key__", Op: "=", Value: "x"}},
-		} {
-			_, err := m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf", Filters: filters}, mapper.NoParams{},
-				nil)
-			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
-				t.Errorf("%v, want an error with %q", err, want)
-			}
-		}
-		if _, err := (mapper.Query{Kind: "Leaf",
-			Filters: []mapper.Filter{mapper.Share(0, 1, 2)}}).DatastoreQuery(); err == nil {
-			t.Error("Datastore has a query for a share")
-		}
-	})
-}
-
 // TestShareCombined has shares go with all else that a query says: two of them together are all
 // that it is over.
 func TestShareCombined(t *testing.T) {

@@ -63,6 +63,9 @@ func TestBadStarts(t *testing.T) {
 			_, err := addCredit.Start(t.Context(), w.engine, q, credit{1}, o)
 			return err
 		}
+		share := func(filters ...mapper.Filter) error {
+			return start(mapper.Query{Kind: "Account", Filters: filters}, nil)
+		}
 		named := func(name, params string) error {
 			_, err := w.engine.StartByName(t.Context(), name, accounts, json.RawMessage(params),
 				&mapper.StartOptions{AllowEmpty: true})
@@ -76,13 +79,21 @@ func TestBadStarts(t *testing.T) {
 			"unknown mapper": {named("none", "{}"), `unknown mapper "none": have add-credit`},
 			"mapper of no engine": {only(stranger.Start(t.Context(), w.engine, accounts, credit{}, nil)),
 				"unknown mapper"},
-			"no kind":                {start(mapper.Query{}, nil), "Query.Kind is empty"},
-			"reserved kind":          {start(mapper.Query{Kind: "__x__"}, nil), `Query.Kind "__x__" is reserved`},
-			"our own ranges":         {start(mapper.Query{Kind: record.RangeKind}, nil), "Query.Kind"},
-			"our own jobs":           {start(mapper.Query{Kind: record.JobKind}, nil), "Query.Kind"},
-			"long kind":              {start(mapper.Query{Kind: strings.Repeat("x", 1501)}, nil), "Query.Kind"},
-			"kind that is not UTF-8": {start(mapper.Query{Kind: "\xff"}, nil), "Query.Kind"},
-			"reserved namespace":     {start(mapper.Query{Kind: "A", Namespace: "__n__"}, nil), "Query.Namespace"},
+			"no kind":                  {start(mapper.Query{}, nil), "Query.Kind is empty"},
+			"reserved kind":            {start(mapper.Query{Kind: "__x__"}, nil), `Query.Kind "__x__" is reserved`},
+			"our own ranges":           {start(mapper.Query{Kind: record.RangeKind}, nil), "Query.Kind"},
+			"our own jobs":             {start(mapper.Query{Kind: record.JobKind}, nil), "Query.Kind"},
+			"long kind":                {start(mapper.Query{Kind: strings.Repeat("x", 1501)}, nil), "Query.Kind"},
+			"kind that is not UTF-8":   {start(mapper.Query{Kind: "\xff"}, nil), "Query.Kind"},
+			"reserved namespace":       {start(mapper.Query{Kind: "A", Namespace: "__n__"}, nil), "Query.Namespace"},
+			"an empty share":           {share(mapper.Share(1, 1, 100)), "from 1 to 1 of 100"},
+			"a share of more than all": {share(mapper.Share(0, 101, 100)), "from 0 to 101 of 100"},
+			"a share of too many":      {share(mapper.Share(0, 1, 2000)), "1 of 2000 parts"},
+			"a share in other words": {share(mapper.Filter{Property: "__key__", Op: "share", Value: "1%"}),
+				`not like "0-1/100"`},
+			"two shares": {share(mapper.Share(0, 1, 2), mapper.Share(1, 2, 2)), "two shares"},
+			"a key in a filter": {share(mapper.Filter{Property: "__key__", Op: "=", Value: "x"}),
+				"Query.Start and Query.E"},
 			"negative page": {start(accounts, &mapper.StartOptions{PageSize: -1}),
 				"StartOptions.PageSize has to be in [1, 1000], it is -1"},
 			"large page": {start(accounts, &mapper.StartOptions{PageSize: 1001}), "StartOptions.PageSize"},

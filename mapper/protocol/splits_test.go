@@ -233,9 +233,11 @@ func TestSplitsRefused(t *testing.T) {
 				t.Errorf("%v, want an error with %q", err, want)
 			}
 		}
-		if _, err := (mapper.Query{Kind: "User", AllNamespaces: true}).DatastoreQuery(); !errors.Is(err,
-			mapper.ErrInvalidArgument) {
-			t.Error(err)
+		for _, q := range []mapper.Query{{Kind: "User", AllNamespaces: true},
+			{Kind: "User", Filters: []mapper.Filter{mapper.Share(0, 1, 2)}}} {
+			if _, err := q.DatastoreQuery(); !errors.Is(err, mapper.ErrInvalidArgument) {
+				t.Errorf("Datastore has a query for %+v: %v", q, err)
+			}
 		}
 	})
 }
