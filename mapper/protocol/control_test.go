@@ -565,7 +565,7 @@ func TestOperatorsDie(t *testing.T) {
 				t.Parallel()
 				step := 1
 				if *testflag.Seeds == 0 {
-					step = testflag.Size(t, 15, 5, 1) // every call and answer in so many runs, on average
+					step = testflag.Size(t, 15, 12, 1) // every call and answer in so many runs, on average
 				}
 				reached, after := true, rand.IntN(step)
 				for ; reached && !t.Failed(); after += step {

@@ -32,7 +32,7 @@ import (
 func TestSizes(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	for _, n := range []int{0, 1, 99, 100, 101, 250, 1000, 5000} {
+	for _, n := range []int{0, 1, 99, 100, 101, 250, testflag.Size(t, 1000, 1000, 5000)} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, setting{}, addCredit)
@@ -90,7 +90,7 @@ func TestKeysOfEveryForm(t *testing.T) {
 		}
 		n := 600
 		if t.Name() != "TestKeysOfEveryForm/embedded" {
-			n = testflag.Size(t, 0, 150, n)
+			n = testflag.Size(t, 0, 100, n)
 		}
 		for _, k := range keytest.Random(rng, n,
 			keytest.Options{Kind: "Account", BasicPlane: strings.HasSuffix(t.Name(), "/google")}) {

@@ -81,7 +81,7 @@ var poisons = []poison{
 func TestPoison(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	many := testflag.Size(t, 500, 20_000, 100_000)
+	many := testflag.Size(t, 500, 3000, 100_000)
 	for _, p := range poisons {
 		n := many
 		if p.few {
@@ -383,7 +383,7 @@ func TestInnocents(t *testing.T) {
 		t.Skip("left out: -short leaves out large runs")
 	}
 	t.Parallel()
-	seeds, n := testflag.Size(t, 0, 2, 4), testflag.Size(t, 0, 10_000, 20_000)
+	seeds, n := testflag.Size(t, 0, 1, 4), testflag.Size(t, 0, 5000, 20_000)
 	for seed := range uint64(seeds) {
 		synctest.Test(t, func(t *testing.T) {
 			var f *fleet

@@ -58,10 +58,7 @@ func reporting(client func() *datastore.Client, fail func() error) *mapper.Mappe
 func TestFinalizer(t *testing.T) {
 	t.Parallel()
 	seed := testflag.Seed(t)
-	seeds := uint64(20)
-	if testing.Short() {
-		seeds = 8
-	}
+	seeds := uint64(testflag.Size(t, 8, 8, 20))
 	for i := range seeds {
 		synctest.Test(t, func(t *testing.T) {
 			var w *world

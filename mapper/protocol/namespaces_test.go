@@ -21,7 +21,7 @@ import (
 func TestManySpaces(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	spaces := testflag.Size(t, 60, 300, 1000)
+	spaces := testflag.Size(t, 60, 100, 1000)
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{queue: few(20)}, checkUser)
 		rng := rand.New(rand.NewPCG(1, 0))

@@ -137,7 +137,7 @@ func between(k *datastore.Key, _ user) bool {
 // filter by.
 func TestQueries(t *testing.T) {
 	t.Parallel()
-	sizes := []int{0, testflag.Size(t, 700, 1200, 4000)}
+	sizes := []int{0, testflag.Size(t, 700, 700, 4000)}
 	if !testing.Short() {
 		sizes = append(sizes, 1, 90)
 	}

@@ -264,7 +264,7 @@ func TestMove(t *testing.T) {
 // wrong: each account is credited once, and the records prove it.
 func TestMoveInTrouble(t *testing.T) {
 	t.Parallel()
-	testflag.Simulate(t, 4, 2, func(t *testing.T, seed uint64) {
+	testflag.Simulate(t, 2, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 0))

@@ -34,11 +34,12 @@ func TestOutage(t *testing.T) {
 			a.Count("called", 1)
 			return nil
 		})
+		n := testflag.Size(t, 1000, 1000, 5000)
 		w := newWorld(t, setting{queue: few(10)}, m)
-		w.putAccounts(names(5000))
+		w.putAccounts(names(n))
 		s := over(w, m, nil)
-		if s.State != mapper.StateSucceeded || s.Counters["called"] != 5000 || s.Failures > 0 {
-			t.Errorf("the job ended as %q, with %d of 5000, %d failures: %s", s.State, s.Counters["called"], s.Failures,
+		if s.State != mapper.StateSucceeded || s.Counters["called"] != int64(n) || s.Failures > 0 {
+			t.Errorf("the job ended as %q, with %d of %d, %d failures: %s", s.State, s.Counters["called"], n, s.Failures,
 				s.Error)
 		}
 		if late := s.Ended.Sub(back); late > 20*time.Minute {
@@ -143,7 +144,8 @@ func TestServiceLimit(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const limit, n = 100.0, 10_000
+		const limit = 100.0
+		n := testflag.Size(t, 3000, 3000, 10_000)
 		var mu sync.Mutex
 		tokens, at, calls, refused := limit/10, time.Now(), 0, 0
 		m := mapper.Visit("call", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
@@ -165,11 +167,11 @@ func TestServiceLimit(t *testing.T) {
 		s := over(w, m, nil)
 		takes := s.Ended.Sub(s.Created)
 		t.Logf("%d calls, %d refused, %v, %d tasks, %d pages", calls, refused, takes, s.Tasks, s.Pages)
-		if s.State != mapper.StateSucceeded || s.Counters["called"] != n {
+		if s.State != mapper.StateSucceeded || s.Counters["called"] != int64(n) {
 			t.Errorf("%+v", s)
 		}
-		if takes > 2*n/limit*time.Second {
-			t.Errorf("it took %v, at %v calls a second %v would do", takes, limit, n/limit*time.Second)
+		if ideal := time.Duration(n) * time.Second / limit; takes > 2*ideal {
+			t.Errorf("it took %v, at %v calls a second %v would do", takes, limit, ideal)
 		}
 		if refused > n/5 {
 			t.Errorf("%d of %d calls were refused", refused, calls)

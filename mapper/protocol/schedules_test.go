@@ -741,7 +741,7 @@ func TestTickStalls(t *testing.T) {
 		} {
 			t.Run(fmt.Sprint(overlap, "/", what), func(t *testing.T) {
 				t.Parallel()
-				step := testflag.Size(t, 4, 2, 1)
+				step := testflag.Size(t, 4, 4, 1)
 				for after, reached := rand.IntN(step), true; reached && !t.Failed(); after += step {
 					m := &mishap{after: after}
 					synctest.Test(t, func(t *testing.T) {
@@ -793,7 +793,8 @@ func TestTickStalls(t *testing.T) {
 // tick has long been decided by another one, and somebody retries the run: that is left alone.
 func TestLateReplacement(t *testing.T) {
 	t.Parallel()
-	for after := 0; ; after++ {
+	step := testflag.Size(t, 3, 3, 1)
+	for after := int(testflag.Seed(t) % uint64(step)); ; after += step {
 		m, aborted := &mishap{after: after}, false
 		synctest.Test(t, func(t *testing.T) {
 			w, ctx, s := newWorld(t, setting{}, steadyCredit), t.Context(),

@@ -30,7 +30,7 @@ import (
 // wrong that can. No two jobs run at once that may not, no tick is lost or decided twice, no
 // account is credited twice by a job, and in the end all that may go on has ended.
 func TestRingSimulation(t *testing.T) {
-	testflag.Simulate(t, 5, 2, func(t *testing.T, seed uint64) {
+	testflag.Simulate(t, 2, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
 		synctest.Test(t, func(t *testing.T) { simulateRing(t, seed) })
 	})

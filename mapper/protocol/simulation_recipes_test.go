@@ -21,7 +21,7 @@ import (
 // (docs/recipes.md), while other clients write the same entities and everything goes wrong that
 // can. Nothing is lost, doubled or left where it was.
 func TestRecipeSimulation(t *testing.T) {
-	testflag.Simulate(t, 8, 2, func(t *testing.T, seed uint64) {
+	testflag.Simulate(t, 3, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
 		synctest.Test(t, func(t *testing.T) { simulateRecipe(t, seed) })
 	})

@@ -32,7 +32,7 @@ import (
 // goes wrong that can and others write to the same entities: before, meanwhile and afterwards. What
 // every commit has done to every entity says what has to be there in the end.
 func TestUndoSimulation(t *testing.T) {
-	testflag.Simulate(t, 6, 2, func(t *testing.T, seed uint64) {
+	testflag.Simulate(t, 2, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
 		synctest.Test(t, func(t *testing.T) { simulateUndo(t, seed) })
 	})
@@ -666,7 +666,7 @@ func (e *scribbled) stood() bool {
 // Whatever they do moves points: in the end as many are there as were put there, each entity has
 // its receipt once, and the job has counted what the receipts say.
 func TestTransferSimulation(t *testing.T) {
-	testflag.Simulate(t, 6, 2, func(t *testing.T, seed uint64) {
+	testflag.Simulate(t, 2, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
 		synctest.Test(t, func(t *testing.T) { simulateTransfers(t, seed) })
 	})

@@ -882,7 +882,7 @@ func manyRanges(t testing.TB, n int) (*mapper.Job, func() int64) {
 // that, as for any other job.
 func TestStatusOfManyRanges(t *testing.T) {
 	testflag.Sequential(t)
-	n := testflag.Size(t, 5000, 20_000, 200_000)
+	n := testflag.Size(t, 5000, 5000, 200_000)
 	job, calls := manyRanges(t, n)
 	before, begun := calls(), time.Now()
 	s, err := job.Status(t.Context())

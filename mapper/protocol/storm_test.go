@@ -142,10 +142,7 @@ func rage(t *testing.T, rng *rand.Rand) {
 func TestStormBehind(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	latencies := []time.Duration{20 * time.Millisecond, 0}
-	if testing.Short() {
-		latencies = latencies[:1]
-	}
+	latencies := []time.Duration{20 * time.Millisecond, 0}[:testflag.Size(t, 1, 1, 2)]
 	for _, finalizes := range []bool{false, true} {
 		for _, slow := range latencies {
 			synctest.Test(t, func(t *testing.T) { behind(t, finalizes, slow) })

@@ -540,11 +540,8 @@ func TestUndoBesideCleanUp(t *testing.T) {
 	for _, pair := range [][2]deed{{clean, undo}, {all, undo}, {undo, clean}, {undo, all}, {undo, other}, {undo, undo},
 		{clean, all}} {
 		t.Run(pair[0].name+" beside "+pair[1].name, func(t *testing.T) {
-			step := 1
-			if testing.Short() {
-				step = 3
-			}
-			for call, stood := 0, true; stood; call += step {
+			step := testflag.Size(t, 3, 4, 1) // every call in so many runs, on average
+			for call, stood := int(testflag.Seed(t)%uint64(step)), true; stood; call += step {
 				synctest.Test(t, func(t *testing.T) {
 					w, ctx := newWorld(t, setting{queue: few(2)}, setOwner), t.Context()
 					w.doneJob(100)
