@@ -388,7 +388,7 @@ func TestInnocents(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var f *fleet
 			keys := names(n)
-			bad := keys[7777]
+			bad := keys[n/3]
 			m := mapper.Update("deadly", func(ctx context.Context, a *mapper.Entity[growing], _ mapper.NoParams) error {
 				if a.Key.Equal(bad) {
 					time.Sleep(5 * time.Millisecond)
@@ -429,7 +429,7 @@ func TestInnocents(t *testing.T) {
 				t.Errorf("seed %d: failures %+v, %v", seed, failures, err)
 			}
 			t.Logf("seed %d: %d processes died, %d tasks, %v", seed, f.deaths(), s.Tasks, s.Ended.Sub(s.Created))
-			w.wantBalances(keys[:7777], 10)
+			w.wantBalances(keys[:n/3], 10)
 		})
 	}
 }

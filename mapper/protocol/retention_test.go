@@ -506,7 +506,7 @@ func TestRetentionWaitsForUndo(t *testing.T) {
 		w := newWorld(t, setting{}, failing77)
 		w.putAccounts(names(300))
 		over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 10, Retain: 8 * day})
-		undo, err := w.engine.Job("j").Undo(t.Context(), &mapper.StartOptions{Retain: 3 * day})
+		undo, err := w.engine.Job("j").Undo(t.Context(), &mapper.StartOptions{Retain: 8 * day})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -528,7 +528,7 @@ func TestRetentionWaitsForUndo(t *testing.T) {
 		if n, left := w.ranges("j"), w.ranges(undo.ID); n != 0 || left == 0 {
 			t.Errorf("%d records are left of the job, and %d of its undo", n, left)
 		}
-		time.Sleep(3 * day)
+		time.Sleep(8 * day)
 		if n := w.ranges(undo.ID); n != 0 {
 			t.Errorf("%d records are left of the undo", n)
 		}

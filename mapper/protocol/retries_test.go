@@ -34,12 +34,13 @@ func TestOutage(t *testing.T) {
 			a.Count("called", 1)
 			return nil
 		})
-		n := testflag.Size(t, 1000, 1000, 5000)
+		const n = 5000
 		w := newWorld(t, setting{queue: few(10)}, m)
 		w.putAccounts(names(n))
 		s := over(w, m, nil)
-		if s.State != mapper.StateSucceeded || s.Counters["called"] != int64(n) || s.Failures > 0 {
-			t.Errorf("the job ended as %q, with %d of %d, %d failures: %s", s.State, s.Counters["called"], n, s.Failures,
+		if s.State != mapper.StateSucceeded || s.Counters["called"] != n || s.Failures > 0 {
+			t.Errorf("the job ended as %q, with %d of %d, %d failures: %s", s.State, s.Counters["called"], n,
+				s.Failures,
 				s.Error)
 		}
 		if late := s.Ended.Sub(back); late > 20*time.Minute {

@@ -33,7 +33,7 @@ var formFlag = flag.String("form", "",
 // after each that every account was credited exactly once, and that the records
 // prove it.
 func TestSimulation(t *testing.T) {
-	testflag.Simulate(t, 3, 3, func(t *testing.T, seed uint64) {
+	testflag.Simulate(t, 2, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
 		synctest.Test(t, func(t *testing.T) { simulate(t, seed) })
 	})
