@@ -28,7 +28,7 @@ race: ## Run the core packages' tests under the race detector
 .PHONY: simulate
 SEEDS ?= 10000
 simulate: ## Run the fault simulation on many seeds, SEEDS=10000; some hours on a core
-	$(GO) test ./mapper -run TestSimulation -timeout 24h -args -seeds $(SEEDS)
+	$(GO) test ./mapper/protocol -run TestSimulation -timeout 24h -args -seeds $(SEEDS)
 
 .PHONY: fuzz
 FUZZTIME ?= 30s

@@ -15,6 +15,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/scattermap/scattermap/internal/nightly"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -95,7 +96,7 @@ func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {
 // of returns what the browser says.
 func of[T any](b *browser, a chromedp.Action[T]) T {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(b.ctx, testflag.Patience)
 	defer cancel()
 	v, err := steadily(ctx, func() (T, error) { return chromedp.Run(ctx, a) })
 	if err != nil {
@@ -127,7 +128,7 @@ func (b *browser) open(url string) {
 // click clicks what a selector leads to, and waits for the next page.
 func (b *browser) click(selector string) {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(b.ctx, testflag.Patience)
 	defer cancel()
 	_, err := steadily(ctx, func() (any, error) {
 		return chromedp.RunResponse(ctx, chromedp.ScrollIntoView(chromedp.CSS(selector)),
@@ -153,8 +154,8 @@ func (b *browser) await(selector, want string) {
 		if strings.Contains(text, want) {
 			return
 		}
-		if time.Since(begun) > time.Minute {
-			b.Fatalf("%s says for a minute:\n%.1500s\nwant %q", selector, text, want)
+		if time.Since(begun) > testflag.Patience {
+			b.Fatalf("%s says:\n%.1500s\nwant %q", selector, text, want)
 		}
 		time.Sleep(200 * time.Millisecond)
 		if b.noJS {
@@ -330,7 +331,7 @@ func (b *browser) grows() {
 		if len(widths) == 0 || width > widths[len(widths)-1] {
 			widths = append(widths, width)
 		}
-		if time.Since(begun) > time.Minute {
+		if time.Since(begun) > testflag.Patience {
 			b.Fatalf("the bar grows no more: %v", widths)
 		}
 		if b.noJS {
@@ -436,8 +437,8 @@ func TestLivePage(t *testing.T) {
 	}
 	for begun := time.Now(); strings.Contains(b.text("main"),
 		"The job is started."); time.Sleep(200 * time.Millisecond) {
-		if time.Since(begun) > time.Minute {
-			t.Fatal("the page says for a minute that the job is started")
+		if time.Since(begun) > testflag.Patience {
+			t.Fatal("the page says still that the job is started")
 		}
 	}
 	if reason := of(b, chromedp.Value(chromedp.CSS(`#acts input[name=reason]`))); reason != "half a reason" {

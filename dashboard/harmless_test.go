@@ -133,7 +133,7 @@ func TestGetChangesNothing(t *testing.T) {
 		if reflect.DeepEqual(now, settled) {
 			break
 		}
-		if settled = now; time.Since(begun) > time.Minute {
+		if settled = now; time.Since(begun) > testflag.Patience {
 			t.Fatal("the job does not come to rest")
 		}
 	}

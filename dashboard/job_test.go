@@ -60,7 +60,7 @@ func TestKindsOfJobs(t *testing.T) {
 		if p, err := picture.Of(t.Context(), w.client, "gone"); err != nil || len(p.Ranges) == 0 {
 			break // its status says that it is being cleaned up until the next sweep
 		}
-		if time.Since(begun) > time.Minute {
+		if time.Since(begun) > testflag.Patience {
 			t.Fatal("it is not cleaned up")
 		}
 	}

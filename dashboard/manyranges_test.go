@@ -107,7 +107,7 @@ func (w *world) calls() (sum int64) {
 // TestManyRanges shows each page of a job with 200,000 ranges: at most ten calls answer it.
 func TestManyRanges(t *testing.T) {
 	testflag.Sequential(t)
-	n := testflag.Size(t, 5000, 20_000, 200_000)
+	n := testflag.Size(t, 5000, 5000, 200_000)
 	w, ids := crowded(t, n)
 	for _, at := range crowdedPages(ids) {
 		for _, first := range []bool{true, false} {

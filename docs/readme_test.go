@@ -18,6 +18,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -120,7 +121,7 @@ func TestReadmeProgram(t *testing.T) {
 	port := listener.Addr().(*net.TCPAddr).Port
 	listener.Close()
 	url := fmt.Sprint("http://127.0.0.1:", port)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testflag.Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program)
 	cmd.Stderr = t.Output()

@@ -31,7 +31,7 @@ import (
 // manifests, as a lifecycle rule of the bucket would. Whatever other manifest anybody was given
 // stays true, and the one that is read is of the last export that has succeeded.
 func TestSimulation(t *testing.T) {
-	testflag.Simulate(t, 4, 1, simulate)
+	testflag.Simulate(t, 2, 1, simulate)
 }
 
 // simOrders is how many entities there are.

@@ -2,14 +2,24 @@ package mapper
 
 import (
 	"errors"
+	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/bridge"
 	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 )
 
 func init() {
 	bridge.Prepare = prepare
 	bridge.Seed = func(engine any, seed uint64) { engine.(*Engine).seed(seed) }
+	bridge.Portion = func(engine any, records int, longest time.Duration) {
+		engine.(*Engine).jobs.Portion = lifecycle.Portion{Records: records, Time: longest}
+	}
+	bridge.UndoMost = func(engine any, bytes int64) { engine.(*Engine).undoMost.Store(bytes) }
+	bridge.Tick = func(engine any, schedules ...string) {
+		e := engine.(*Engine)
+		e.schedules = append(e.schedules, schedules...)
+	}
 }
 
 // prepare returns the function of a definition with parameters, as a job would.

@@ -35,7 +35,7 @@ import (
 // nothing.
 func TestEraseSimulation(t *testing.T) {
 	kept := 0
-	n := testflag.Simulate(t, 6, 2, func(t *testing.T, seed uint64) {
+	n := testflag.Simulate(t, 2, 2, func(t *testing.T, seed uint64) {
 		synctest.Test(t, func(t *testing.T) { kept += simulateErase(t, seed) })
 	})
 	if t.Logf("%d certificates of %d seeds", kept, n); kept*2 < n && !t.Failed() {

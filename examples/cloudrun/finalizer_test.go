@@ -11,6 +11,7 @@ import (
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/examples/internal/bank"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -50,7 +51,7 @@ func TestDeadlyFinalizer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute) // should it go on for ever
+	ctx, cancel := context.WithTimeout(t.Context(), testflag.Patience)
 	defer cancel()
 	s, err := job.Wait(ctx)
 	if err != nil {

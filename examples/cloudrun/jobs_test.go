@@ -12,6 +12,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/examples/internal/bank"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -32,7 +33,7 @@ func (s *site) get(method, path, token, body string, code int, v any) {
 // await waits until a job has a state.
 func (s *site) await(id, token string, want mapper.State) (status mapper.Status) {
 	s.Helper()
-	for deadline := time.Now().Add(time.Minute); ; {
+	for deadline := time.Now().Add(testflag.Patience); ; {
 		s.get("GET", "/jobs/"+id, token, "", 200, &status)
 		if status.State == want {
 			return status
@@ -173,7 +174,7 @@ func TestOperate(t *testing.T) {
 		{`"job aborted"`, `"job":"third"`},
 	} {
 		line = append(line, `"by":"`+operator+`"`)
-		for deadline := time.Now().Add(time.Minute); !s.logged(line...); time.Sleep(10 * time.Millisecond) {
+		for deadline := time.Now().Add(testflag.Patience); !s.logged(line...); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("no line of the log has %q", line)
 			}

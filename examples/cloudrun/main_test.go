@@ -27,6 +27,7 @@ import (
 	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/examples/internal/bank"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -113,7 +114,7 @@ func newSite(t *testing.T) *site {
 	}()
 	select {
 	case <-serving:
-	case <-time.After(time.Minute):
+	case <-time.After(testflag.Patience):
 		t.Fatal("the service does not serve")
 	}
 	return s
@@ -197,7 +198,7 @@ func TestService(t *testing.T) {
 	said := func() bool {
 		return s.logged(`"WARNING"`, queue+":", "max-backoff") && s.logged(`"WARNING"`, "together they deliver")
 	}
-	for deadline := time.Now().Add(time.Minute); !said(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(testflag.Patience); !said(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("nothing in the log about the back-off of the queue that was there, or about both queues together")
 		}
@@ -253,7 +254,7 @@ func TestService(t *testing.T) {
 		t.Fatalf("start: %d %s", code, answer)
 	}
 	var status mapper.Status
-	for deadline := time.Now().Add(time.Minute); status.State != mapper.StateSucceeded; {
+	for deadline := time.Now().Add(testflag.Patience); status.State != mapper.StateSucceeded; {
 		if code, answer = s.send("GET", "/jobs/spring", admin, ""); code != 200 {
 			t.Fatalf("status: %d %s", code, answer)
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/examples/internal/bank"
+	"github.com/scattermap/scattermap/internal/testflag"
 )
 
 // TestTelemetry has the service, started in this process, run a job, and a collector receive its
@@ -71,7 +72,7 @@ func TestTelemetry(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, c, slog.New(slog.NewTextHandler(t.Output(), nil))) }()
 	body := `{"mapper": "add-credit", "id": "spring", "query": {"kind": "Account"}, "params": {"Amount": 10}}`
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(testflag.Patience); ; time.Sleep(10 * time.Millisecond) {
 		answer, err := http.Post(url+"/jobs", "application/json", strings.NewReader(body))
 		if err == nil {
 			text, _ := io.ReadAll(answer.Body)

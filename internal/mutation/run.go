@@ -26,7 +26,8 @@ import (
 
 // Suites are the packages whose tests look for mutants, by their folders below the module's root.
 var Suites = []string{
-	"mapper", "mapper/mappertest", "mapper/internal/record", "mapper/internal/ledger", "mapper/internal/undolog",
+	"mapper", "mapper/protocol", "mapper/mappertest", "mapper/internal/record", "mapper/internal/ledger",
+	"mapper/internal/undolog",
 	"mapper/internal/lifecycle", "mapper/internal/executor", "export", "prebuilt",
 }
 

@@ -44,7 +44,7 @@ func Seed(t testing.TB) uint64 {
 const larger = "left out: more seeds and larger numbers, with which .ci/nightly runs it"
 
 // atNight is how many times as many seeds as usual [Simulate] tries in .ci/nightly.
-const atNight = 5
+const atNight = 15
 
 // Size returns how large a test is: in a short run, usually, or in .ci/nightly.
 func Size(t testing.TB, short, usual, night int) int {
@@ -60,7 +60,7 @@ func Size(t testing.TB, short, usual, night int) int {
 }
 
 // Simulate runs a test on some seeds, one after the other: on as many as usual, on few in a short
-// run (one with the race detector), on five times as many as usual in .ci/nightly, or on [Seeds].
+// run (one with the race detector), on fifteen times as many as usual in .ci/nightly, or on [Seeds].
 // It returns how many these were.
 func Simulate(t *testing.T, usual, few int, run func(t *testing.T, seed uint64)) (n int) {
 	t.Helper()
@@ -85,6 +85,10 @@ func SideBySide(t *testing.T) {
 		t.Parallel()
 	}
 }
+
+// Patience is how long a test waits in real time for what has to come. It is no expectation: the
+// machine may be busy. What comes never fails the test after it.
+const Patience = 5 * time.Minute
 
 // Rand returns a source of random numbers whose seed a failing test shows.
 func Rand(t testing.TB) *rand.Rand {

@@ -1,0 +1,87 @@
+package mapper_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	_ "github.com/scattermap/scattermap/internal/testflag" // the flags of all packages' tests
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// TestStates has the states of a job be those that its record has.
+func TestStates(t *testing.T) {
+	t.Parallel()
+	for state, want := range map[mapper.State]record.JobState{
+		mapper.StateRunning: record.Running, mapper.StateSucceeded: record.Succeeded, mapper.StateFailed: record.Failed,
+		mapper.StateSucceededWithFailures: record.SucceededWithFailures, mapper.StatePaused: record.Paused,
+		mapper.StateAborted: record.Aborted,
+	} {
+		if string(state) != string(want) {
+			t.Errorf("%q is stored as %q", state, want)
+		}
+	}
+}
+
+// TestFailureJSON encodes a failure, as handlers do.
+func TestFailureJSON(t *testing.T) {
+	t.Parallel()
+	key := datastore.NameKey("Account", "a", nil)
+	encoded, err := json.Marshal(mapper.Failure{Key: key, Error: "no", Attempts: 5,
+		Time: time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)})
+	if want := `{"key":"` + key.Encode() + `","error":"no","attempts":5,"time":"2020-01-01T00:00:00Z"}`; err != nil ||
+		string(encoded) != want {
+		t.Errorf("%s, %v, want %s", encoded, err, want)
+	}
+}
+
+// TestFiltersOnce reads filters that say something twice.
+func TestFiltersOnce(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`{"property": "a", "op": "=", "value": 5, "value": 6}`:               `"value" comes twice`,
+		`{"property": "a", "op": "=", "value": 5, "Value": 6}`:               `"value" and "Value"`,
+		`{"property": "a", "Property": "b", "op": "=", "value": 5}`:          `"property" and "Property"`,
+		`{"property": "a", "op": "=", "value": {"int": "5", "INT": "6"}}`:    `"int" and "INT"`,
+		`{"property": "a", "op": "in", "value": [{"int": "5", "int": "6"}]}`: `"value[0].int" comes twice`,
+		`{"property": "a", "op": "=", "value": 5, "than": 6}`:                `"than"`,
+	} {
+		var f mapper.Filter
+		if err := json.Unmarshal([]byte(text), &f); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+	if err := json.Unmarshal([]byte(`{"property": "a", "op": "=", "value": null}`), new(mapper.Filter)); err != nil {
+		t.Error(err)
+	}
+	if _, err := mapper.Matches([]mapper.Filter{mapper.Where("a", "=", (*datastore.Key)(nil))}, nil); err != nil {
+		t.Errorf("a nil key: %v", err)
+	}
+}
+
+// TestNoProblemUnnoticed has a proof with and without problems say so to who looks at errors only.
+func TestNoProblemUnnoticed(t *testing.T) {
+	t.Parallel()
+	if err := (&mapper.Proof{Ranges: 3, Differences: []string{"other entities"}}).Err(); err != nil {
+		t.Errorf("a proof without problems: %v", err)
+	}
+	err := (&mapper.Proof{Problems: []string{"a gap", "an overlap", "a loss"}}).Err()
+	if err == nil || !strings.Contains(err.Error(), "a gap") || !strings.Contains(err.Error(), "2") {
+		t.Errorf("a proof with problems: %v", err)
+	}
+}
+
+// TestDocumentedNumbers compares the numbers that the documentation shows with those that the
+// records count by.
+func TestDocumentedNumbers(t *testing.T) {
+	t.Parallel()
+	if mapper.DefaultVisitAttempts != record.VisitAttempts || mapper.MaxDeaths != record.MaxDeaths {
+		t.Errorf("%d attempts and %d deaths are documented, and it is %d and %d", mapper.DefaultVisitAttempts,
+			mapper.MaxDeaths,
+			record.VisitAttempts, record.MaxDeaths)
+	}
+}

@@ -1,0 +1,492 @@
+package protocol_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"path"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// TestUndelivered has the queue deliver nothing, for reasons that it knows: within two minutes the
+// status and the log of whoever waits for the job say why, and no longer once it is mended.
+func TestUndelivered(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	answer := func(code int) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
+	}
+	for name, test := range map[string]struct {
+		handler http.Handler // of all deliveries
+		dead    bool         // nothing answers them
+		paused  bool         // the queue is
+		lost    bool         // the tasks are taken
+		drained bool         // the process is
+		want    []string
+	}{
+		"wrong URL": {handler: answer(404), want: []string{"404", target, "URL"}},
+		"forbidden": {handler: answer(403), want: []string{"403", target, "account"}},
+		"no token":  {handler: answer(401), want: []string{"401", target, "account"}},
+		"broken":    {handler: answer(500), want: []string{"500", target, "log"}},
+		"no service": {handler: answer(200), dead: true,
+			want: []string{"UNAVAILABLE", target, "is the service there"}},
+		"paused queue": {paused: true, want: []string{queueName, "paused"}},
+		"drained":      {drained: true, want: []string{"421", target, "does another one run"}},
+		"something else": {handler: answer(200), lost: true,
+			want: []string{queueName, target, "something other than the handler"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var log logged
+				faults := emulator.NewFaults(1, emulator.Fault{Kind: emulator.CrashReceiver, Share: 1})
+				if !test.dead {
+					faults.Pause()
+				}
+				w := newWorld(t, setting{log: &log, emulator: emulator.Options{Faults: faults}}, addCredit)
+				keys := names(100)
+				w.putAccounts(keys)
+				own := w.handler
+				client, err := w.emulator.TasksClient(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer client.Close()
+				if test.handler != nil {
+					w.handler = test.handler
+				}
+				if test.paused {
+					if _, err := client.PauseQueue(t.Context(),
+						&cloudtaskspb.PauseQueueRequest{Name: queueName}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				job := w.start(10, nil)
+				if test.drained {
+					if err := w.engine.Drain(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+				defer cancel()
+				if _, err := job.Wait(ctx); err == nil {
+					t.Error("the job has ended")
+				}
+				said := log.String()
+				s, err := job.Status(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, want := range test.want {
+					if !strings.Contains(s.Error, want) || !strings.Contains(said, want) {
+						t.Errorf("the status says %q, the log\n%s\nwant %q in both", s.Error, said, want)
+					}
+				}
+				if lines := strings.Count(said, "\n"); test.drained && lines > 5 {
+					t.Errorf("the log has %d lines:\n%.2000s", lines, said)
+				}
+				// It is mended.
+				if w.handler = own; test.drained {
+					w.observe(&log, nil, addCredit)
+				}
+				faults.Pause()
+				if test.paused {
+					if _, err := client.ResumeQueue(t.Context(),
+						&cloudtaskspb.ResumeQueueRequest{Name: queueName}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if test.lost { // the sweeps as well
+					if err := w.engine.ReviveJobs(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if s := w.wait(job); s.Error != "" {
+					t.Errorf("at its end the status says %q", s.Error)
+				}
+				w.wantBalances(keys, 10)
+			})
+		})
+	}
+}
+
+// TestUnwatched has the queue deliver nothing to a job that nobody looks at: the process that has
+// started it, or resumed it, logs why. What the status says of the job right behind a Resume is not
+// that its tasks are lost.
+func TestUnwatched(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log logged
+		w := newWorld(t, setting{log: &log}, addCredit)
+		keys := names(100)
+		w.putAccounts(keys)
+		own := w.handler
+		w.handler = http.NotFoundHandler()
+		job := w.start(10, nil)
+		for range 2 {
+			time.Sleep(2 * time.Minute)
+			if n := log.count("404"); n != 1 {
+				t.Errorf("%d lines about it in the log\n%s", n, log.String())
+			}
+			log.text.Reset()
+			time.Sleep(5 * time.Minute)
+			if err := job.Resume(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if s, err := job.Status(t.Context()); err != nil || strings.Contains(s.Error, "not in the queue") {
+				t.Errorf("resumed: %+v, %v", s, err)
+			}
+		}
+		w.handler = own
+		w.wait(job)
+		w.wantBalances(keys, 10)
+		log.text.Reset()
+		time.Sleep(time.Hour)
+		if said := log.String(); said != "" {
+			t.Errorf("after its end the log has\n%s", said)
+		}
+	})
+}
+
+// TestOtherURL has a job run at a URL until a moment, from when on only another one is served, as
+// after a deployment of the service under another name. Its status says so, and a schedule of
+// Revive has it go on there, whatever it was at.
+func TestOtherURL(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	for name, until := range map[string]time.Duration{"its start": 0, "its first page": 200 * time.Millisecond,
+		"its middle": 5 * time.Second, "its end": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, setting{queue: few(1), log: new(logged)}, steadyCredit)
+				keys := names(100)
+				w.putAccounts(keys)
+				first, err := tasks.NewQueue(w.tasksClient(), queueName, "http://before/mapper/",
+					&tasks.Options{InsecureSkipVerify: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				before, err := mapper.NewEngine(w.client, first,
+					&mapper.EngineOptions{Mappers: []mapper.AnyMapper{steadyCredit},
+						Logger: slog.New(slog.DiscardHandler)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				own, began, gone := w.handler, time.Now(), atomic.Bool{}
+				w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+					if time.Since(began) >= until || path.Base(r.URL.Path) == "finalize" {
+						gone.Store(true)
+					}
+					switch {
+					case r.Host != "before":
+						own.ServeHTTP(rw, r)
+					case !gone.Load():
+						before.Handler().ServeHTTP(rw, r)
+					default:
+						http.NotFound(rw, r)
+					}
+				})
+				if _, err := steadyCredit.Start(t.Context(), before, mapper.Query{Kind: "Account"}, credit{10},
+					&mapper.StartOptions{ID: "one", PageSize: 10}); err != nil {
+					t.Fatal(err)
+				}
+				job := w.engine.Job("one")
+				time.Sleep(5 * time.Minute)
+				if s, err := job.Status(t.Context()); err != nil || s.State != mapper.StateRunning ||
+					!strings.Contains(s.Error, "404") || !strings.Contains(s.Error, "http://before/") ||
+					!strings.Contains(s.Error, target) {
+					t.Errorf("%+v, %v, want an error that names both URLs", s, err)
+				}
+				for range 2 {
+					if err := w.engine.ReviveJobs(t.Context()); err != nil {
+						t.Error(err)
+					}
+					time.Sleep(10 * time.Minute)
+				}
+				if s, err := job.Status(t.Context()); err != nil || s.State != mapper.StateSucceeded || s.Error != "" {
+					t.Errorf("%+v, %v", s, err)
+				}
+				w.wantBalances(keys, 10)
+			})
+		})
+	}
+}
+
+// TestMissingMapper has the tasks of a job delivered to a build without its mapper: the status says
+// so within two minutes, and the log in few lines.
+func TestMissingMapper(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log logged
+		w := newWorld(t, setting{log: new(logged)}, addCredit)
+		w.putAccounts(names(100))
+		own := w.handler
+		job := func() *mapper.Job { // started by a build that has it
+			engine := w.engine
+			w.observe(&log, nil, steadyCredit)
+			job, err := addCredit.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, credit{10}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return job
+		}()
+		time.Sleep(10 * time.Second)
+		if s, err := job.Status(t.Context()); err != nil || !strings.Contains(s.Error, `the mapper add-credit`) {
+			t.Errorf("%+v, %v", s, err)
+		}
+		time.Sleep(10 * time.Minute)
+		if n := strings.Count(log.String(), "\n"); n == 0 || n > 20*11 ||
+			!strings.Contains(log.String(), "add-credit") {
+			t.Errorf("%d lines:\n%.2000s", n, log.String())
+		}
+		w.handler = own
+		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded || s.Error != "" {
+			t.Errorf("%+v, %v", s, err)
+		}
+	})
+}
+
+// TestUndeliveredUnknown has a queue that nobody may ask, or that does not answer: the status says
+// nothing of its tasks, and nothing fails.
+func TestUndeliveredUnknown(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	for _, code := range []codes.Code{codes.PermissionDenied, codes.Unavailable} {
+		t.Run(code.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var asked atomic.Int64
+				refuse := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any,
+					error) {
+					switch req.(type) {
+					case *cloudtaskspb.GetTaskRequest, *cloudtaskspb.GetQueueRequest:
+						// a start that gets no answer fails
+						if asked.Add(1); code != codes.Unavailable || asked.Load() > 1 {
+							return nil, status.Error(code, "no")
+						}
+					}
+					return handler(ctx, req)
+				}
+				w := newWorld(t, setting{emulator: emulator.Options{Interceptor: refuse}}, addCredit)
+				w.putAccounts(names(10))
+				own := w.handler
+				w.handler = http.NotFoundHandler()
+				job := w.start(10, nil)
+				time.Sleep(time.Minute)
+				begun, before := time.Now(), asked.Load()
+				if s, err := job.Status(t.Context()); err != nil || s.Error != "" {
+					t.Errorf("%+v, %v", s, err)
+				}
+				if took := time.Since(begun); took > 6*time.Second || asked.Load() == before {
+					t.Errorf("the status took %v, and asked %d times", took, asked.Load()-before)
+				}
+				w.handler = own
+				w.wait(job)
+			})
+		})
+	}
+}
+
+// TestUnsendable has a function write what the client can't send, to its own entity and to another
+// one: each entity is a failure that says so, and the job ends.
+func TestUnsendable(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	prop := func(name string, v any) datastore.Property { return datastore.Property{Name: name, Value: v} }
+	many := make(datastore.PropertyList, 20_001)
+	for i := range many {
+		many[i] = prop(fmt.Sprint("p", i), "x")
+	}
+	for name, c := range map[string]struct {
+		list datastore.PropertyList
+		want string
+	}{
+		"a name twice": {datastore.PropertyList{prop("a", "b"), prop("a", "c")}, `"a" is there twice`},
+		"a name twice inside": {
+			datastore.PropertyList{prop("a",
+				&datastore.Entity{Properties: []datastore.Property{prop("b", 1), prop("b", 2)}})},
+			`"b" is there twice`},
+		"no type of a property": {datastore.PropertyList{prop("a", []string{"b"})}, "no property can have"},
+		"no type inside": {datastore.PropertyList{prop("a", []any{"x", struct{}{}})},
+			"no property can have"},
+		"a text that is none":        {datastore.PropertyList{prop("a", "\xff")}, "not valid UTF-8"},
+		"a text that is none inside": {datastore.PropertyList{prop("a", []any{"\xff"})}, "not valid UTF-8"},
+		"a name that is no text":     {datastore.PropertyList{prop("a\xff", "x")}, "not valid UTF-8"},
+		"a late time":                {datastore.PropertyList{prop("a", time.Unix(1e15, 0))}, "years 1 to 9999"},
+		"too many indexed values":    {many, "at most 20000"},
+		"a key that is no text": {datastore.PropertyList{prop("a", datastore.NameKey("K", "\xff", nil))},
+			"not valid UTF-8"},
+	} {
+		for _, own := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				m := mapper.Update("unsendable",
+					func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.NoParams) error {
+						if own {
+							e.Value = append(e.Value, c.list...)
+						} else {
+							e.Put(datastore.NameKey("Other", e.Key.Name, nil), &c.list)
+						}
+						return nil
+					})
+				w := newWorld(t, setting{}, m)
+				w.putAccounts(names(2))
+				job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(5 * time.Hour)
+				failures, _, err := job.FailuresPage(t.Context(), "")
+				if s := w.status(job); err != nil || s.State != mapper.StateSucceededWithFailures ||
+					len(failures) != 2 ||
+					!strings.Contains(failures[0].Error, c.want) {
+					t.Errorf("%s, own: %v: the job is %q, its failures are %+v, %v; want %q", name, own, s.State,
+						failures, err, c.want)
+				}
+			})
+		}
+	}
+}
+
+// TestUnsendableStored has a function write an entity in the protocol's form whose texts are none.
+func TestUnsendableStored(t *testing.T) {
+	t.Parallel()
+	text := &datastorepb.Value{ValueType: &datastorepb.Value_StringValue{StringValue: "\xff"}}
+	for name, properties := range map[string]map[string]*datastorepb.Value{"a value": {"a": text},
+		"a name": {"\xff": {}}} {
+		synctest.Test(t, func(t *testing.T) {
+			m := mapper.Update("stored", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
+				e.PutStored(datastore.NameKey("Other", "x", nil), &datastorepb.Entity{Properties: properties})
+				return nil
+			})
+			w := newWorld(t, setting{}, m)
+			w.putAccounts(names(1))
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(5 * time.Hour)
+			failures, _, err := job.FailuresPage(t.Context(), "")
+			if err != nil || len(failures) != 1 || !strings.Contains(failures[0].Error, "not valid UTF-8") {
+				t.Errorf("%s: failures %+v, %v", name, failures, err)
+			}
+		})
+	}
+}
+
+// TestReady has an engine be ready while its database answers and it takes deliveries. However
+// often it is asked, it asks the database once a second.
+func TestReady(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		away := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, Share: 1, Code: codes.PermissionDenied})
+		away.Pause()
+		w := newWorld(t, setting{emulator: emulator.Options{Faults: away}}, addCredit)
+		before := w.emulator.Usage().Reads
+		for range 1000 {
+			if err := w.engine.CheckReady(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if reads := w.emulator.Usage().Reads - before; reads > 1 {
+			t.Errorf("1,000 calls cost %d reads", reads)
+		}
+		time.Sleep(2 * time.Second)
+		away.Resume()
+		if err := w.engine.CheckReady(t.Context()); err == nil || !strings.Contains(err.Error(), "PermissionDenied") {
+			t.Errorf("the database is away: %v", err)
+		}
+		away.Pause()
+		time.Sleep(2 * time.Second)
+		if err := w.engine.CheckReady(t.Context()); err != nil {
+			t.Errorf("the database is back: %v", err)
+		}
+		if err := w.engine.Drain(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.engine.CheckReady(t.Context()); err == nil || !strings.Contains(err.Error(), "about to end") {
+			t.Errorf("it drains: %v", err)
+		}
+		if err := (*mapper.Engine)(nil).CheckReady(t.Context()); err == nil {
+			t.Error("no engine is ready")
+		}
+	})
+}
+
+// TestWaitOutlastsReads waits for a job while its reads take minutes and fail then, as on a machine
+// that stood still: four in a row end no wait, and reads that all fail do.
+func TestWaitOutlastsReads(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		fails int64
+		takes time.Duration
+		ends  bool
+	}{{4, 10 * time.Minute, true}, {25, time.Second, true}, {1 << 40, time.Second, false}, {1 << 40, time.Hour,
+		false}} {
+		synctest.Test(t, func(t *testing.T) {
+			m := mapper.Visit("slow", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
+				time.Sleep(20 * time.Second)
+				return nil
+			})
+			w := newWorld(t, setting{})
+			w.observe(new(logged), nil, m)
+			w.putAccounts(names(30))
+			var begun atomic.Bool
+			var left atomic.Int64
+			left.Store(test.fails)
+			fail := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+				invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				if _, ok := req.(*pb.LookupRequest); ok && begun.Load() && left.Add(-1) >= 0 {
+					time.Sleep(test.takes)
+					return status.Error(codes.DeadlineExceeded, "it takes too long")
+				}
+				return invoke(ctx, method, req, reply, cc, opts...)
+			}
+			client, err := w.emulator.DatastoreClient(t.Context(), "test", mapper.ClientOption(),
+				option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(fail)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			starter, err := mapper.NewEngine(client, w.queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{m}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			job, err := m.Start(t.Context(), starter, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+				&mapper.StartOptions{ID: "j"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			begun.Store(true)
+			s, err := job.Wait(t.Context())
+			switch {
+			case test.ends && (err != nil || s.State != mapper.StateSucceeded):
+				t.Errorf("%d reads that take %v: %+v, %v", test.fails, test.takes, s, err)
+			case !test.ends && (err == nil || !strings.Contains(err.Error(), "takes too long")):
+				t.Errorf("reads that take %v, and all fail: %+v, %v", test.takes, s, err)
+			}
+			left.Store(0)
+			if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded {
+				t.Errorf("%+v, %v", s, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,561 @@
+package protocol_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/mappertest"
+)
+
+type report struct {
+	Jobs, Credited int64
+	State          string
+}
+
+var reportKey = datastore.NameKey("Report", "r", nil)
+
+// reporting returns a mapper whose finalizer adds to a report.
+func reporting(client func() *datastore.Client, fail func() error) *mapper.Mapper[mapper.NoParams] {
+	return mapper.Update("report", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+		a.Value.Balance += 10
+		a.Count("credited", 1)
+		return nil
+	}).WithFinalizer(func(ctx context.Context, d *mapper.Completion, _ mapper.NoParams) error {
+		var r report
+		if err := client().Get(ctx, reportKey, &r); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
+			return err
+		}
+		r.Jobs++
+		r.Credited += d.Status.Counters["credited"]
+		r.State = string(d.Status.State)
+		d.Put(reportKey, &r)
+		return fail()
+	})
+}
+
+// TestFinalizer runs the finalizer of a job with every task delivered several
+// times, and calls that lose their answers: it takes effect once.
+func TestFinalizer(t *testing.T) {
+	t.Parallel()
+	seed := testflag.Seed(t)
+	seeds := uint64(testflag.Size(t, 8, 8, 20))
+	for i := range seeds {
+		synctest.Test(t, func(t *testing.T) {
+			var w *world
+			m := reporting(func() *datastore.Client { return w.client }, func() error { return nil })
+			faults := emulator.NewFaults(seed+i, trouble(rand.New(rand.NewPCG(seed+i, 0)))...)
+			faults.Pause()
+			w = newWorld(t, setting{emulator: emulator.Options{Faults: faults}}, m)
+			w.handler = repeat(w.engine.Handler())
+			w.putAccounts(names(300))
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+				&mapper.StartOptions{PageSize: 50})
+			if err != nil {
+				t.Fatal(err)
+			}
+			faults.Resume()
+			time.Sleep(48 * time.Hour)
+			faults.Pause()
+			if s := w.wait(job); s.Error != "" {
+				t.Errorf("status %+v", s)
+			}
+			var r report
+			if err := w.client.Get(t.Context(), reportKey, &r); err != nil || r != (report{1, 300, "succeeded"}) {
+				t.Errorf("%+v, %v", r, err)
+			}
+		})
+	}
+}
+
+// TestFailingFinalizer has the finalizer fail for a while: the job goes on to run,
+// says why, and ends once it succeeds.
+func TestFailingFinalizer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var w *world
+		var broken atomic.Bool
+		broken.Store(true)
+		m := reporting(func() *datastore.Client { return w.client }, func() error {
+			if broken.Load() {
+				return errors.New("the printer is out of paper")
+			}
+			return nil
+		})
+		w = newWorld(t, setting{}, m)
+		w.putAccounts(names(10))
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if s := w.status(job); s.State != mapper.StateRunning || !strings.Contains(s.Error, "out of paper") ||
+			s.Processed != 10 {
+			t.Errorf("status %+v", s)
+		}
+		broken.Store(false)
+		if s := w.wait(job); s.Error != "" {
+			t.Errorf("status %+v", s)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		var w *world
+		m := reporting(func() *datastore.Client { return w.client }, func() error {
+			return mapper.Permanent(errors.New("no printer"))
+		})
+		w = newWorld(t, setting{}, m)
+		w.putAccounts(names(10))
+		if s := over(w, m, nil); s.State != mapper.StateFailed || !strings.Contains(s.Error, "no printer") ||
+			s.Processed != 10 {
+			t.Errorf("status %+v", s)
+		}
+		var r report
+		if err := w.client.Get(t.Context(), reportKey, &r); !errors.Is(err, datastore.ErrNoSuchEntity) {
+			t.Errorf("a failed finalizer wrote %+v, %v", r, err)
+		}
+	})
+}
+
+// TestRefusedFinalizer has the database refuse what a finalizer puts, and a
+// finalizer take too long: the one fails the job, the other is shown.
+func TestRefusedFinalizer(t *testing.T) {
+	t.Parallel()
+	plain := func(onDone func(context.Context, *mapper.Completion,
+		mapper.NoParams) error) *mapper.Mapper[mapper.NoParams] {
+		return mapper.Update("plain", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
+			return nil
+		}).WithFinalizer(onDone)
+	}
+	type large struct {
+		Text []byte `datastore:",noindex"`
+	}
+	for size, wants := range map[int]string{2 << 20: "the database refuses", 9 << 20: "above the maximum"} {
+		synctest.Test(t, func(t *testing.T) {
+			m := plain(func(_ context.Context, d *mapper.Completion, _ mapper.NoParams) error {
+				d.Put(reportKey, &large{make([]byte, size)})
+				return nil
+			})
+			w := newWorld(t, setting{}, m)
+			w.putAccounts(names(10))
+			if s := over(w, m, nil); s.State != mapper.StateFailed || !strings.Contains(s.Error, wants) {
+				t.Errorf("status %+v", s)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var tries atomic.Int64
+		m := plain(func(ctx context.Context, d *mapper.Completion, _ mapper.NoParams) error {
+			if tries.Add(1) < 3 {
+				<-ctx.Done()
+			}
+			d.Put(reportKey, &report{Jobs: 1})
+			return nil
+		})
+		w := newWorld(t, setting{}, m)
+		w.putAccounts(names(10))
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(45 * time.Second)
+		if s := w.status(job); s.State != mapper.StateRunning || !strings.Contains(s.Error, "more than 30s") {
+			t.Errorf("status %+v", s)
+		}
+		w.wait(job)
+	})
+}
+
+// TestLostFinalizer loses the finalizer's task: a sweep enqueues it again.
+func TestLostFinalizer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var w *world
+		m := reporting(func() *datastore.Client { return w.client }, func() error { return nil })
+		w = newWorld(t, setting{}, m)
+		inner, up := w.engine.Handler(), time.Now().Add(time.Minute)
+		w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/finalize") && time.Now().Before(up) {
+				rw.WriteHeader(http.StatusBadGateway)
+				return
+			}
+			inner.ServeHTTP(rw, r)
+		})
+		w.putAccounts(names(10))
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		w.lose("/finalize")
+		w.wait(job)
+	})
+}
+
+// TestLostEnd loses the task that ends a job without a finalizer, and the service account may not
+// ask the queue for its tasks: a sweep enqueues another.
+func TestLostEnd(t *testing.T) {
+	t.Parallel()
+	for _, mayAsk := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			var set setting
+			if !mayAsk {
+				set.emulator.Interceptor = mayNotAsk
+			}
+			w := newWorld(t, set, addCredit)
+			inner := w.handler
+			var ends atomic.Int64
+			w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				if strings.HasSuffix(r.URL.Path, "/finalize") {
+					if ends.Add(1) == 1 {
+						return // as if it had been purged
+					}
+				}
+				inner.ServeHTTP(rw, r)
+			})
+			w.putAccounts(names(1000))
+			w.wait(w.start(10, &mapper.StartOptions{PageSize: 100}))
+			if ends.Load() != 2 {
+				t.Errorf("may ask: %v: %d tasks came to end the job, want 2", mayAsk, ends.Load())
+			}
+			w.wantBalances(names(1000), 10)
+		})
+	}
+}
+
+// TestFailingEnd has a finalizer fail for a day, where the queue may not be asked for its tasks:
+// its task is tried again, and gets no others beside it.
+func TestFailingEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var runs atomic.Int64
+		var mended atomic.Bool
+		var client *datastore.Client
+		m := reporting(func() *datastore.Client { return client }, func() error {
+			if runs.Add(1); !mended.Load() {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: mayNotAsk}}, m)
+		client = w.client
+		w.putAccounts(names(10))
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(24 * time.Hour)
+		if n := runs.Load(); n < 10 || n > 100 {
+			t.Errorf("the finalizer runs %d times", n)
+		}
+		mended.Store(true)
+		time.Sleep(time.Hour) // until the task is tried again
+		w.wait(job)
+	})
+}
+
+// TestFinalizerMarksUnanswered loses the answers to the commits in which deliveries of a finalizer
+// leave their marks: no process has died, and none is said to have.
+func TestFinalizerMarksUnanswered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var runs, lost atomic.Int64
+		losing := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			resp, err := handler(ctx, req)
+			commit, ok := req.(*datastorepb.CommitRequest)
+			if !ok || err != nil {
+				return resp, err
+			}
+			for _, m := range commit.Mutations {
+				job := cmp.Or(m.GetUpdate(), m.GetUpsert())
+				marked := job.GetProperties()["begun"].GetStringValue() != "" && job.Key.Path[0].Kind == record.JobKind
+				if marked && lost.Add(1) <= 2*mapper.MaxDeaths {
+					return nil, status.Error(codes.DeadlineExceeded, "the answer is lost")
+				}
+			}
+			return resp, nil
+		}
+		m := mapper.Visit("report", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
+			return nil
+		}).
+			WithFinalizer(func(context.Context, *mapper.Completion, mapper.NoParams) error {
+				if runs.Add(1) == 1 {
+					return errors.New("not yet")
+				}
+				return nil
+			})
+		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: losing}}, m)
+		w.putAccounts(names(10))
+		if s := over(w, m, nil); s.State != mapper.StateSucceeded || runs.Load() != 2 ||
+			lost.Load() <= 2*mapper.MaxDeaths {
+			t.Errorf("after %d runs, and %d answers: %+v", runs.Load(), lost.Load(), s)
+		}
+	})
+}
+
+// mayNotAsk is a queue that may not be asked for its tasks.
+func mayNotAsk(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if strings.HasSuffix(info.FullMethod, "/GetTask") {
+		return nil, status.Error(codes.PermissionDenied, "no cloudtasks.tasks.get")
+	}
+	return handler(ctx, req)
+}
+
+type leaf struct{ N int64 }
+
+// A sheet is what a page was written under.
+type sheet struct {
+	Name string
+	N    int64
+}
+
+// A shelf is somewhere else, where pages are written.
+type shelf struct {
+	mu     sync.Mutex
+	sheets map[string][]int64
+	tried  map[int64]int
+}
+
+func (s *shelf) write(name string, all []int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.sheets[name]; ok {
+		return fmt.Errorf("%s is there", name)
+	}
+	s.sheets[name] = all
+	return nil
+}
+
+func (s *shelf) remove(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sheets, name)
+}
+
+// tries returns how often something was tried, with this time.
+func (s *shelf) tries(n int64) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tried[n]++
+	return s.tried[n]
+}
+
+const leaves = 3000
+
+// collector returns a mapper that writes to a shelf: all leaves but those that are skipped, fail
+// for good, or fail at first.
+func collector(s *shelf) *mapper.Mapper[mapper.NoParams] {
+	return mapper.VisitPages("collect", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.NoParams) (int64,
+		error) {
+		switch n := e.Value.N; {
+		case n%100 == 7:
+			return 0, mapper.Permanent(errors.New("seven"))
+		case n%100 == 8:
+			return 0, mapper.Skip
+		case n%500 == 9 && s.tries(n) == 1:
+			return 0, errors.New("later")
+		}
+		e.Count("leaves", 1)
+		return e.Value.N, nil
+	}, func(_ context.Context, p *mapper.Page[int64], _ mapper.NoParams) error {
+		if err := s.write(p.UniqueName(), p.Records); err != nil {
+			return mapper.Permanent(err)
+		}
+		p.OnRollback(func(context.Context) { s.remove(p.UniqueName()) })
+		if s.tries(-1)%10 == 3 {
+			return errors.New("the shelf is full, for now")
+		}
+		p.Put(datastore.NameKey("Sheet", p.RunID()+"/"+p.UniqueName(), nil),
+			&sheet{p.UniqueName(), int64(len(p.Records))})
+		p.Count("sheets", 1)
+		return nil
+	}).WithFinalizer(func(ctx context.Context, d *mapper.Completion, _ mapper.NoParams) error {
+		if mapper.EngineFromContext(ctx) == nil {
+			return mapper.Permanent(errors.New("no engine"))
+		}
+		d.Put(datastore.NameKey("Run", "it", nil), &sheet{Name: d.RunID()})
+		return nil
+	})
+}
+
+// TestCollect has a mapper write pages elsewhere, with and without faults: those that its commits
+// name have each entity once, and without faults nothing else is left there.
+func TestCollect(t *testing.T) {
+	t.Parallel()
+	first := testflag.Seed(t)
+	for i := range uint64(7) {
+		seed := uint64(0)
+		if i > 0 {
+			seed = first + i - 1
+		}
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			s := &shelf{sheets: make(map[string][]int64), tried: make(map[int64]int)}
+			m := collector(s)
+			mappertest.Run(t, []mapper.AnyMapper{m}, &mappertest.Options{Seed: seed},
+				func(t *testing.T, w *mappertest.Env) {
+					putLeaves(t, w.Client)
+					w.ResumeFaults()
+					job, err := m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.NoParams{},
+						&mapper.StartOptions{ID: "collect", PageSize: 100})
+					if err != nil {
+						w.PauseFaults()
+						job, err = m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.NoParams{},
+							&mapper.StartOptions{ID: "collect", PageSize: 100})
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					status, err := job.Wait(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					w.PauseFaults()
+					checkSheets(t, w.Client, s, status, seed == 0)
+				})
+		})
+	}
+}
+
+func putLeaves(t *testing.T, client *datastore.Client) {
+	t.Helper()
+	for from := 0; from < leaves; from += 500 {
+		var keys []*datastore.Key
+		var all []leaf
+		for n := from; n < from+500; n++ {
+			keys, all = append(keys, datastore.IDKey("Leaf", int64(n)+1, nil)), append(all, leaf{int64(n)})
+		}
+		if _, err := client.PutMulti(t.Context(), keys, all); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// checkSheets checks that the sheets that a job has put name each leaf once, and, if there were no
+// faults, that there are no others.
+func checkSheets(t *testing.T, client *datastore.Client, s *shelf, status *mapper.Status, calm bool) {
+	t.Helper()
+	const failed, skipped = leaves / 100, leaves / 100
+	if status.State != mapper.StateSucceededWithFailures || status.Failures != failed ||
+		status.Processed != leaves-failed ||
+		status.Counters["leaves"] != leaves-failed-skipped {
+		t.Errorf("status %+v", status)
+	}
+	var all []sheet
+	if _, err := client.GetAll(t.Context(), datastore.NewQuery("Sheet"), &all); err != nil {
+		t.Fatal(err)
+	}
+	if n := status.Counters["sheets"]; n != int64(len(all)) {
+		t.Errorf("%d sheets are counted, and there are %d", n, len(all))
+	}
+	seen := make(map[int64]int)
+	for _, sh := range all {
+		found := s.sheets[sh.Name]
+		if int64(len(found)) != sh.N {
+			t.Errorf("%s has %d leaves, want %d", sh.Name, len(found), sh.N)
+		}
+		for _, n := range found {
+			seen[n]++
+		}
+	}
+	for n := range int64(leaves) {
+		want := 1
+		if n%100 == 7 || n%100 == 8 {
+			want = 0
+		}
+		if seen[n] != want {
+			t.Errorf("leaf %d is there %d times, want %d", n, seen[n], want)
+		}
+	}
+	if left := len(s.sheets) - len(all); left > 0 && calm {
+		t.Errorf("%d of %d sheets are of no commit", left, len(s.sheets))
+	}
+	var run sheet
+	if err := client.Get(t.Context(), datastore.NameKey("Run", "it", nil), &run); err != nil || len(all) > 0 &&
+		run.Name == "" {
+		t.Errorf("run %+v, %v", run, err)
+	}
+}
+
+// TestCollectFails has the function over pages fail, in each way that a job has to end by.
+func TestCollectFails(t *testing.T) {
+	t.Parallel()
+	testflag.Sequential(t)
+	for name, page := range map[string]func(context.Context, *mapper.Page[int64], mapper.NoParams) error{
+		"permanently": func(context.Context, *mapper.Page[int64], mapper.NoParams) error {
+			return mapper.Permanent(errors.New("no disk"))
+		},
+		"each time": func(context.Context, *mapper.Page[int64], mapper.NoParams) error {
+			return errors.New("no disk")
+		},
+		"by a panic": func(context.Context, *mapper.Page[int64], mapper.NoParams) error { panic("no disk") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := mapper.VisitPages("collect", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.NoParams) (int64,
+				error) {
+				return e.Value.N, nil
+			}, page)
+			mappertest.Run(t, []mapper.AnyMapper{m}, nil, func(t *testing.T, w *mappertest.Env) {
+				putLeaves(t, w.Client)
+				job, err := m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.NoParams{}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				status, err := job.Wait(t.Context())
+				if err != nil || status.State != mapper.StateFailed || status.Processed != 0 {
+					t.Errorf("%+v, %v", status, err)
+				}
+				if status != nil && !strings.Contains(status.Error, "no disk") {
+					t.Errorf("the error is %q", status.Error)
+				}
+			})
+		})
+	}
+}
+
+// TestCollectOfTwins has each delivery come twice at about the same time, and no process die: of
+// what two have written the one whose commit came too late takes away its own.
+func TestCollectOfTwins(t *testing.T) {
+	t.Parallel()
+	s := &shelf{sheets: make(map[string][]int64), tried: make(map[int64]int)}
+	m := collector(s)
+	synctest.Test(t, func(t *testing.T) {
+		twins := emulator.NewFaults(1, emulator.Fault{Kind: emulator.DeliverTogether, Share: 1,
+			Latency: emulator.Uniform{Max: 10 * time.Millisecond}},
+			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: 10 * time.Millisecond}})
+		w := newWorld(t, setting{emulator: emulator.Options{Faults: twins}, queue: few(8)}, m)
+		putLeaves(t, w.client)
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Leaf"}, mapper.NoParams{},
+			&mapper.StartOptions{ID: "collect", PageSize: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, err := job.Wait(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour) // until the last twin is out
+		checkSheets(t, w.client, s, status, true)
+		if s.tried[-1] <= int(status.Counters["sheets"])*11/10 {
+			t.Errorf("%d pages were written for %d that count: there were no twins", s.tried[-1],
+				status.Counters["sheets"])
+		}
+	})
+}

@@ -1,0 +1,648 @@
+package protocol_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/billing"
+	night "github.com/scattermap/scattermap/internal/nightly"
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// A clocked mapper notes when entities are processed.
+type clocked struct {
+	mu    sync.Mutex
+	times []time.Time
+}
+
+func (c *clocked) mapper() *mapper.Mapper[mapper.NoParams] {
+	return mapper.Update("clocked", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.times = append(c.times, time.Now())
+		a.Value.Balance++
+		return nil
+	})
+}
+
+// start starts a job over n accounts.
+func (c *clocked) start(
+	t *testing.T, queue *cloudtaskspb.Queue, n int, options *mapper.StartOptions,
+) (*world, *mapper.Job) {
+	t.Helper()
+	m := c.mapper()
+	w := newWorld(t, setting{queue: queue}, m)
+	w.putAccounts(names(n))
+	job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w, job
+}
+
+// between counts the entities that were processed in a time.
+func (c *clocked) between(from, to time.Time) (n int) {
+	for _, at := range c.times {
+		if !at.Before(from) && at.Before(to) {
+			n++
+		}
+	}
+	return n
+}
+
+var tenWorkers = &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 10}}
+
+// TestRate runs a job at 100 entities a second, and then at 1,000.
+func TestRate(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	for name, rate := range map[string]mapper.Rate{
+		"entities": {EntitiesPerSecond: 100},
+		"writes":   {WritesPerSecond: 100 * 1.1}, // pages of 20 entities, with 2 more for records
+	} {
+		t.Run(name, func(t *testing.T) {
+			if testing.Short() && name == "writes" {
+				t.Skip("left out: -short leaves out large runs")
+			}
+			synctest.Test(t, func(t *testing.T) {
+				var c clocked
+				begun := time.Now()
+				w, job := c.start(t, tenWorkers, 20_000, &mapper.StartOptions{ExpectedWorkers: 10, PageSize: 20,
+					Rate: rate})
+				time.Sleep(100 * time.Second)
+				changed := time.Now()
+				if err := job.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: 1000}); err != nil {
+					t.Fatal(err)
+				}
+				s := w.wait(job)
+				w.wantBalances(names(20_000), 1)
+				for from := begun; from.Before(changed); from = from.Add(10 * time.Second) {
+					if n := c.between(from, from.Add(10*time.Second)); n > 1500 || n < 500 && from.After(begun) {
+						t.Errorf("%d entities in the 10 s after %v, want 1000", n, from.Sub(begun))
+					}
+				}
+				if n := c.between(begun, changed); n < 8500 || n > 11_000 {
+					t.Errorf("%d entities in 100 s, want 10000", n)
+				}
+				if took := s.Ended.Sub(changed); took < 8*time.Second || took > 25*time.Second {
+					t.Errorf("the other half took %v, want 10s", took)
+				}
+			})
+		})
+	}
+}
+
+// TestRateOfFew runs a job over few entities with many workers, at a low rate: each of them has its
+// share of both.
+func TestRateOfFew(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves out tests of numbers")
+	}
+	testflag.Sequential(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var c clocked
+		begun := time.Now()
+		w, job := c.start(t, few(100), 2000, &mapper.StartOptions{Rate: mapper.Rate{EntitiesPerSecond: 10}})
+		s := w.wait(job)
+		w.wantBalances(names(2000), 1)
+		if took := s.Ended.Sub(begun); took < 3*time.Minute || took > 5*time.Minute {
+			t.Errorf("it takes %v, want some 3m20s: %+v", took, s)
+		}
+	})
+}
+
+// TestRateLowered lowers the rate so much that the pages under way would wait for minutes.
+func TestRateLowered(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var c clocked
+		w, job := c.start(t, tenWorkers, 12_000,
+			&mapper.StartOptions{ExpectedWorkers: 10, Rate: mapper.Rate{EntitiesPerSecond: 250}})
+		time.Sleep(15 * time.Second)
+		changed := time.Now()
+		if err := job.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: 1}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(6 * time.Minute)
+		later := time.Now()
+		if err := job.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: mapper.Unlimited}); err != nil {
+			t.Fatal(err)
+		}
+		w.wait(job)
+		for from := changed.Add(time.Minute); from.Before(later); from = from.Add(time.Minute) {
+			if n := c.between(from, from.Add(time.Minute)); n < 40 || n > 80 {
+				t.Errorf("%d entities in the minute after %v, want 60", n, from.Sub(changed))
+			}
+		}
+	})
+}
+
+// TestRateOfManyWrites has a function make 50 writes for an entity, which nobody knows before.
+func TestRateOfManyWrites(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves out large runs")
+	}
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var c clocked
+		m := mapper.Update("many-writes", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.times = append(c.times, time.Now())
+			for i := range 50 {
+				a.Put(datastore.NameKey("Entry", fmt.Sprint(a.Key.Name, i), nil), &account{})
+			}
+			return nil
+		})
+		w := newWorld(t, setting{queue: tenWorkers}, m)
+		w.putAccounts(names(3_000))
+		begun := time.Now()
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{ExpectedWorkers: 10, PageSize: 50, Rate: mapper.Rate{WritesPerSecond: 500}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.wait(job)
+		for from := begun; from.Before(c.times[len(c.times)-1].Add(-2 * time.Minute)); from = from.Add(time.Minute) {
+			if n := 50 * c.between(from, from.Add(time.Minute)) / 60; n < 250 || n > 600 {
+				t.Errorf("%d writes a second in the minute after %v, want 500", n, from.Sub(begun))
+			}
+		}
+	})
+}
+
+// TestRamp runs a job at the rate that Datastore asks for.
+func TestRamp(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var c clocked
+		begun := time.Now()
+		w, job := c.start(t, tenWorkers, 40_000, &mapper.StartOptions{ExpectedWorkers: 10, PageSize: 500,
+			Rate: mapper.Rate{Ramp: true, WritesPerSecond: 200}})
+		time.Sleep(time.Minute)
+		if err := job.SetRate(t.Context(), mapper.Rate{Ramp: true}); err != nil {
+			t.Fatal(err)
+		}
+		w.wait(job)
+		if n := c.between(begun, begun.Add(time.Minute)); n > 13_000 || n < 8_000 {
+			t.Errorf("%d entities in the first minute, want 12000 at most", n)
+		}
+		// The ten pages that waited by then, of up to 400 entities, may begin at once.
+		if n := c.between(begun.Add(time.Minute), begun.Add(90*time.Second)); n > 19_500 || n < 12_000 {
+			t.Errorf("%d entities in the 30 s after that, want 15000", n)
+		}
+	})
+}
+
+// TestRampLater turns the ramp on when a job has run for an hour: it begins then.
+func TestRampLater(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves out tests of numbers")
+	}
+	testflag.Sequential(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var c clocked
+		w, job := c.start(t, tenWorkers, 24_000,
+			&mapper.StartOptions{ExpectedWorkers: 10, Rate: mapper.Rate{EntitiesPerSecond: 1}})
+		time.Sleep(time.Hour)
+		changed := time.Now()
+		for _, rate := range []mapper.Rate{{EntitiesPerSecond: math.NaN()}, {WritesPerSecond: math.Inf(1)},
+			{EntitiesPerSecond: -2}, {}} {
+			if err := job.SetRate(t.Context(), rate); !errors.Is(err, mapper.ErrInvalidArgument) {
+				t.Errorf("%+v: %v", rate, err)
+			}
+		}
+		if err := job.SetRate(t.Context(), mapper.Rate{Ramp: true}); err != nil {
+			t.Fatal(err)
+		}
+		w.wait(job)
+		if n := c.between(changed, changed.Add(30*time.Second)); n > 19_500 || n < 8_000 {
+			t.Errorf("%d entities in the 30 s after that, want 15000", n)
+		}
+	})
+}
+
+// TestRatePauses pauses a job that waits for its rate: it stops within a second, and
+// resumes.
+func TestRatePauses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var c clocked
+		w, job := c.start(t, tenWorkers, 2000,
+			&mapper.StartOptions{ExpectedWorkers: 10, Rate: mapper.Rate{EntitiesPerSecond: 20}})
+		time.Sleep(30 * time.Second)
+		if err := job.Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		paused := time.Now()
+		time.Sleep(time.Hour)
+		if n := c.between(paused, time.Now()); n > 0 {
+			t.Errorf("%d entities while the job is paused", n)
+		}
+		if err := job.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: mapper.Unlimited}); err != nil {
+			t.Fatal(err)
+		}
+		if err := job.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		resumed := time.Now()
+		if s := w.wait(job); s.Ended.Sub(resumed) > time.Minute {
+			t.Errorf("without a rate it takes %v", s.Ended.Sub(resumed))
+		}
+		w.wantBalances(names(2000), 1)
+	})
+}
+
+func TestBadRates(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hundred := &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 100}}
+		w := newWorld(t, setting{queue: hundred}, addCredit)
+		w.putAccounts([]*datastore.Key{names(1)[0]})
+		for text, rate := range map[string]mapper.Rate{
+			"Rate.EntitiesPerSecond has to be at least 0":          {EntitiesPerSecond: -2},
+			"Rate.EntitiesPerSecond has to be at least 5 a second": {EntitiesPerSecond: 4.9},
+			"Rate.WritesPerSecond has to be at least 15 a second":  {WritesPerSecond: 14},
+			"for 100 workers, as each waits for up to 20s":         {WritesPerSecond: 1},
+			"Rate.Ramp begins with 500 a second":                   {Ramp: true},
+		} {
+			workers := 1
+			if rate.Ramp {
+				workers = 5000
+			}
+			_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1},
+				&mapper.StartOptions{ExpectedWorkers: workers, Rate: rate})
+			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), text) {
+				t.Errorf("%+v: %v", rate, err)
+			}
+		}
+		job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := job.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: 1}); !errors.Is(err,
+			mapper.ErrInvalidArgument) {
+			t.Errorf("a rate that is too slow: %v", err)
+		}
+		w.wait(job)
+		if err := job.SetRate(t.Context(), mapper.Rate{EntitiesPerSecond: mapper.Unlimited}); !errors.Is(err,
+			mapper.ErrWrongState) {
+			t.Errorf("a job that has ended: %v", err)
+		}
+		if err := w.engine.Job("other").SetRate(t.Context(),
+			mapper.Rate{EntitiesPerSecond: mapper.Unlimited}); !errors.Is(err,
+			mapper.ErrNoSuchJob) {
+			t.Errorf("no job: %v", err)
+		}
+	})
+}
+
+// TestRateFor sets the rate of a job for a time: then it goes as fast again as it did before.
+func TestRateFor(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, ctx := newWorld(t, setting{queue: few(4)}, addCredit), t.Context()
+		keys := names(60_000)
+		w.putAccounts(keys)
+		job := w.start(10, &mapper.StartOptions{PageSize: 50, Rate: mapper.Rate{EntitiesPerSecond: 100}})
+		rate := func(want float64) {
+			t.Helper()
+			if s := w.status(job); s.State != mapper.StateRunning || s.Settings.Rate.EntitiesPerSecond != want {
+				t.Errorf("%s at %v, want %v", s.State, s.Settings.Rate, want)
+			}
+		}
+		processed := func(d time.Duration) int64 {
+			before := w.status(job).Processed
+			time.Sleep(d)
+			return w.status(job).Processed - before
+		}
+		set := func(r mapper.Rate, d time.Duration) {
+			t.Helper()
+			if err := job.SetRateFor(ctx, r, d); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set(mapper.Rate{EntitiesPerSecond: 20}, 10*time.Minute)
+		set(mapper.Rate{EntitiesPerSecond: 10}, 5*time.Minute) // what was before is 100 still
+		rate(10)
+		time.Sleep(time.Minute)
+		if n := processed(3 * time.Minute); n > 4*3*60*10 {
+			t.Errorf("%d in three minutes at 10 a second", n)
+		}
+		time.Sleep(2 * time.Minute)
+		rate(100)
+		set(mapper.Rate{EntitiesPerSecond: 30}, time.Minute)
+		if err := job.SetRate(ctx, mapper.Rate{EntitiesPerSecond: 40}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Minute)
+		rate(40)
+		for _, d := range []time.Duration{-1, 0} {
+			if err := job.SetRateFor(ctx, mapper.Rate{EntitiesPerSecond: 1}, d); !errors.Is(err,
+				mapper.ErrInvalidArgument) {
+				t.Errorf("for %v: %v", d, err)
+			}
+		}
+		if err := job.SetRateFor(ctx, mapper.Rate{}, time.Hour); !errors.Is(err, mapper.ErrInvalidArgument) {
+			t.Errorf("a rate that says nothing: %v", err)
+		}
+		rate(40)
+		set(mapper.Rate{EntitiesPerSecond: mapper.Unlimited}, time.Minute) // as fast as it can, for a minute
+		w.wait(job)
+		acts, err := job.History(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []string
+		for _, a := range acts {
+			all = append(all, a.Action)
+		}
+		want := []string{"started", "its rate is set to 20 entities a second, for 10m0s",
+			"its rate is set to 10 entities a second, for 5m0s",
+			"its rate is what it was before, as its time is over", "its rate is set to 30 entities a second, for 1m0s",
+			"its rate is set to 40 entities a second",
+			"its rate is not limited any more, for 1m0s"}
+		if !slices.Equal(all, want) {
+			t.Errorf("%q, want %q", all, want)
+		}
+	})
+}
+
+// TestBudget runs jobs of several shapes with budgets: each pauses before its pages pass that, and
+// not long before, and goes on when it is resumed, until it has processed all.
+func TestBudget(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	const n = 6000
+	copies := mapper.Update("copies", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+		time.Sleep(time.Millisecond)
+		a.Put(datastore.NameKey("Copy", a.Key.Name, nil), &a.Value)
+		a.Put(datastore.NameKey("Second", a.Key.Name, nil), &a.Value)
+		return nil
+	})
+	visits := mapper.Visit("visits", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+		time.Sleep(time.Millisecond)
+		return nil
+	})
+	for name, test := range map[string]struct {
+		mapper *mapper.Mapper[mapper.NoParams]
+		budget mapper.Budget
+		like   bool // another one
+	}{
+		"operations":       {setOwner, mapper.Budget{Operations: 5000}, false},
+		"dollars":          {setOwner, mapper.Budget{Dollars: 0.005}, true},
+		"both":             {setOwner, mapper.Budget{Operations: 1 << 40, Dollars: 0.004}, false},
+		"others are put":   {copies, mapper.Budget{Operations: 9000}, false},
+		"nothing is put":   {visits, mapper.Budget{Operations: 4500}, false},
+		"a budget for few": {setOwner, mapper.Budget{Operations: 3500}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if test.like {
+				night.Leave(t)
+			}
+			synctest.Test(t, func(t *testing.T) {
+				w, ctx := newWorld(t, setting{queue: few(8)}, test.mapper), t.Context()
+				w.putAccounts(names(n))
+				job, err := test.mapper.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+					&mapper.StartOptions{ID: "job", PageSize: 50, Budget: test.budget})
+				if err != nil {
+					t.Fatal(err)
+				}
+				pauses, looks := 0, int64(0)
+				before := w.emulator.Usage() // what the start takes does not count
+				for {
+					for state := mapper.StateRunning; state == mapper.StateRunning; looks++ {
+						time.Sleep(time.Second)
+						jobs, _, err := w.engine.JobsPage(ctx, nil, "")
+						if err != nil {
+							t.Fatal(err)
+						}
+						state = jobs[0].State
+					}
+					time.Sleep(10 * time.Second) // for the pages under way
+					used := w.emulator.Usage().Sub(before)
+					used.Reads -= looks
+					s := w.status(job)
+					if s.State != mapper.StatePaused {
+						if s.State != mapper.StateSucceeded || s.Processed != n || s.Settings.Budget != test.budget {
+							t.Errorf("%+v", s)
+						}
+						break
+					}
+					if pauses++; !strings.Contains(s.Error, "paused by its budget of") || s.Bottleneck != s.Error {
+						t.Errorf("%q, %q", s.Error, s.Bottleneck)
+					}
+					share := 0.0
+					if test.budget.Operations > 0 {
+						share = float64(used.Reads+used.Writes+used.Deletes+used.TaskOps) / float64(
+							test.budget.Operations)
+					}
+					if test.budget.Dollars > 0 {
+						share = max(share, billing.NAM5.Dollars(used)/test.budget.Dollars)
+					}
+					t.Logf("pause %d at %.0f%% of the budget", pauses, 100*share)
+					if share > 1 || share < 0.15 {
+						t.Errorf("pause %d at %.2f of the budget: %+v", pauses, share, used)
+					}
+					before, looks = w.emulator.Usage(), 0
+					if err := job.Resume(ctx); err != nil {
+						t.Fatal(err)
+					}
+				}
+				t.Logf("%d pauses", pauses)
+				if pauses < 2 {
+					t.Errorf("%d pauses", pauses)
+				}
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, setOwner)
+		w.putAccounts(names(10))
+		for _, b := range []mapper.Budget{{Dollars: -1}, {Dollars: math.NaN()}, {Operations: -1}, {Operations: 2000},
+			{Dollars: 0.001}} {
+			if _, err := setOwner.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+				&mapper.StartOptions{Budget: b}); !errors.Is(err, mapper.ErrInvalidArgument) ||
+				!strings.Contains(err.Error(), "StartOptions.Budget") {
+				t.Errorf("%+v: %v", b, err)
+			}
+		}
+	})
+}
+
+// TestBudgetAndFailures has a job with a budget and a limit of failures, which pause it apart: to
+// resume it after one does not renew the other.
+func TestBudgetAndFailures(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		picky := mapper.Update("picky", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+			if a.Value.Balance%50 == 7 {
+				return mapper.Permanent(errors.New("seven"))
+			}
+			a.Value.Owner = "set"
+			return nil
+		})
+		w, ctx := newWorld(t, setting{queue: few(2)}, picky), t.Context()
+		w.putAccounts(names(4000))
+		job, err := picky.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{PageSize: 50, FailureLimit: 20, Budget: mapper.Budget{Operations: 6000}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		why := make(map[string]int)
+		failures, allowed := int64(0), int64(20)
+		for {
+			s := w.status(job)
+			for ; s.State == mapper.StateRunning; s = w.status(job) {
+				time.Sleep(time.Second)
+			}
+			if s.State != mapper.StatePaused {
+				break
+			}
+			cause, _, _ := strings.Cut(strings.TrimPrefix(s.Error, "paused by its "), " ")
+			why[cause]++
+			failed, _, err := job.FailuresPage(ctx, "")
+			if failures = int64(len(failed)); err != nil || failures > allowed+10 {
+				t.Fatalf("%d failures, %d are allowed: %v; paused %v", failures, allowed, err, why)
+			}
+			if cause == "failure" {
+				allowed = failures + 20
+			}
+			if err := job.Resume(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if why["budget"] == 0 || why["failure"] < 2 {
+			t.Errorf("paused %v, with %d failures", why, failures)
+		}
+	})
+}
+
+// spentOf returns which share of its budget the record of a job says is spent.
+func (w *world) spentOf(id string) float64 {
+	w.Helper()
+	var list datastore.PropertyList
+	w.must(w.client.Get(w.Context(), datastore.NameKey(record.JobKind, id, nil), &list))
+	spent, _ := propertyOf(list, "spent").(float64)
+	return spent
+}
+
+// TestBudgetAmongManyJobs has a process work for more than a thousand other jobs while it has a
+// page of a job with a budget in hand: nothing of that is lost.
+func TestBudgetAmongManyJobs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves out a thousand jobs")
+	}
+	testflag.Sequential(t)
+	t.Parallel()
+	spent, many := make(map[int]float64), testflag.Size(t, 0, 200, 1100)
+	for _, others := range []int{0, many} {
+		synctest.Test(t, func(t *testing.T) {
+			tiny := mapper.Visit("tiny", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
+				return nil
+			})
+			w, ctx := newWorld(t, setting{queue: few(50)}, steadyCredit, tiny), t.Context()
+			w.putAccounts(names(60))
+			w.putOthers(1)
+			o := &mapper.StartOptions{ID: "budget", PageSize: 10, ExpectedWorkers: 1,
+				Splitting: mapper.Splitting{First: 1, FanOut: 1}, Budget: mapper.Budget{Operations: 3000}}
+			job, err := steadyCredit.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{1}, o)
+			w.must(err)
+			time.Sleep(1500 * time.Millisecond) // the second page is under way
+			var all sync.WaitGroup
+			for first := range 20 {
+				all.Go(func() {
+					for i := first; i < others; i += 20 {
+						_, err := tiny.Start(ctx, w.engine, mapper.Query{Kind: "Other"}, mapper.NoParams{},
+							&mapper.StartOptions{ID: fmt.Sprint("tiny-", i), AllowOverlap: true})
+						w.must(err)
+					}
+				})
+			}
+			all.Wait()
+			if s := w.status(job); s.State != mapper.StateRunning || s.Processed > 20 {
+				t.Fatalf("the others came too late: %+v", s)
+			}
+			w.wait(job)
+			spent[others] = w.spentOf("budget")
+		})
+	}
+	if math.Abs(spent[0]-spent[many]) > 1e-9 || spent[0] == 0 {
+		t.Errorf("the job has spent %v of its budget beside other jobs, and %v alone", spent[many], spent[0])
+	}
+}
+
+// TestBudgetIsGivenBack has the processes of a job with a budget drain, or an operator pause and
+// resume it, again and again: what they have set aside and not spent is not lost, so the job spends
+// hardly more than if it is left alone.
+func TestBudgetIsGivenBack(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	var alone float64
+	for _, test := range []struct {
+		name string
+		// of the budget, that the job spends more than alone: up to 0.09 was seen, and 0.20 where
+		// nothing is given back
+		most    float64
+		disturb func(w *world, f *fleet, job *mapper.Job)
+	}{
+		{"is left alone", 0, func(*world, *fleet, *mapper.Job) {}},
+		{"drains", 0.13, func(w *world, f *fleet, _ *mapper.Job) {
+			w.must(f.retire(f.pick(), time.Hour))
+		}},
+		{"is paused and resumed", 0.13, func(w *world, _ *fleet, job *mapper.Job) {
+			w.must(job.Pause(w.Context()))
+			time.Sleep(10 * time.Second)
+			w.must(job.Resume(w.Context()))
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, ctx := newWorld(t, setting{queue: few(4)}, steadyCredit), t.Context()
+				f := newFleet(w, 1, 3, steadyCredit)
+				keys := names(1500)
+				w.putAccounts(keys)
+				o := &mapper.StartOptions{ID: "budget", PageSize: 10, ExpectedWorkers: 40,
+					Budget: mapper.Budget{Operations: 40_000}}
+				job, err := steadyCredit.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{1}, o)
+				w.must(err)
+				for range 6 {
+					time.Sleep(2 * time.Second)
+					if s := w.status(job); s.State == mapper.StateRunning {
+						test.disturb(w, f, job)
+					}
+				}
+				w.wait(job)
+				w.wantBalances(keys, 1)
+				spent := w.spentOf("budget")
+				if test.most == 0 {
+					alone = spent
+				}
+				t.Logf("%.1f%% of the budget are spent", 100*spent)
+				if spent > alone+test.most {
+					t.Errorf("%.3f of the budget is spent, and %.3f if the job is left alone", spent, alone)
+				}
+			})
+		})
+	}
+}

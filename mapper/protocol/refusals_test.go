@@ -1,0 +1,732 @@
+package protocol_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/bridge"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// TestBadStarts starts jobs with what can't be: each error names what is wrong,
+// and nothing is recorded.
+func TestBadStarts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		type sized struct{ Size float64 }
+		type channel struct{ C chan int }
+		type hidden struct{ amount int64 }
+		bySize := mapper.Visit("by-size", func(context.Context, *mapper.Entity[account], sized) error { return nil })
+		byChannel := mapper.Visit("by-channel", func(context.Context, *mapper.Entity[account], channel) error {
+			return nil
+		})
+		byHidden := mapper.Visit("by-hidden", func(context.Context, *mapper.Entity[account], hidden) error {
+			return nil
+		})
+		stranger := mapper.Visit("add-credit", func(context.Context, *mapper.Entity[account], credit) error {
+			return nil
+		})
+		byMap := mapper.Visit("by-map", func(context.Context, *mapper.Entity[account], map[string]string) error {
+			return nil
+		})
+		byList := mapper.Visit("by-list", func(context.Context, *mapper.Entity[account], struct {
+			Only []string `json:",omitempty"`
+		}) error {
+			return nil
+		})
+		w := newWorld(t, setting{}, addCredit, bySize, byChannel, byHidden, byMap, byList)
+		accounts := mapper.Query{Kind: "Account"}
+		start := func(q mapper.Query, o *mapper.StartOptions) error {
+			_, err := addCredit.Start(t.Context(), w.engine, q, credit{1}, o)
+			return err
+		}
+		share := func(filters ...mapper.Filter) error {
+			return start(mapper.Query{Kind: "Account", Filters: filters}, nil)
+		}
+		named := func(name, params string) error {
+			_, err := w.engine.StartByName(t.Context(), name, accounts, json.RawMessage(params),
+				&mapper.StartOptions{AllowEmpty: true})
+			return err
+		}
+		only := func(_ *mapper.Job, err error) error { return err }
+		for name, c := range map[string]struct {
+			err  error
+			want string
+		}{
+			"unknown mapper": {named("none", "{}"), `unknown mapper "none": have add-credit`},
+			"mapper of no engine": {only(stranger.Start(t.Context(), w.engine, accounts, credit{}, nil)),
+				"unknown mapper"},
+			"no kind":                  {start(mapper.Query{}, nil), "Query.Kind is empty"},
+			"reserved kind":            {start(mapper.Query{Kind: "__x__"}, nil), `Query.Kind "__x__" is reserved`},
+			"our own ranges":           {start(mapper.Query{Kind: record.RangeKind}, nil), "Query.Kind"},
+			"our own jobs":             {start(mapper.Query{Kind: record.JobKind}, nil), "Query.Kind"},
+			"long kind":                {start(mapper.Query{Kind: strings.Repeat("x", 1501)}, nil), "Query.Kind"},
+			"kind that is not UTF-8":   {start(mapper.Query{Kind: "\xff"}, nil), "Query.Kind"},
+			"reserved namespace":       {start(mapper.Query{Kind: "A", Namespace: "__n__"}, nil), "Query.Namespace"},
+			"an empty share":           {share(mapper.Share(1, 1, 100)), "from 1 to 1 of 100"},
+			"a share of more than all": {share(mapper.Share(0, 101, 100)), "from 0 to 101 of 100"},
+			"a share of too many":      {share(mapper.Share(0, 1, 2000)), "1 of 2000 parts"},
+			"a share in other words": {share(mapper.Filter{Property: "__key__", Op: "share", Value: "1%"}),
+				`not like "0-1/100"`},
+			"two shares": {share(mapper.Share(0, 1, 2), mapper.Share(1, 2, 2)), "two shares"},
+			"a key in a filter": {share(mapper.Filter{Property: "__key__", Op: "=", Value: "x"}),
+				"Query.Start and Query.E"},
+			"negative page": {start(accounts, &mapper.StartOptions{PageSize: -1}),
+				"StartOptions.PageSize has to be in [1, 1000], it is -1"},
+			"large page": {start(accounts, &mapper.StartOptions{PageSize: 1001}), "StartOptions.PageSize"},
+			"negative workers": {start(accounts, &mapper.StartOptions{ExpectedWorkers: -1}),
+				"StartOptions.ExpectedWorkers"},
+			"negative time": {start(accounts, &mapper.StartOptions{PageTime: -1}), "StartOptions.PageTime"},
+			"long time": {start(accounts, &mapper.StartOptions{PageTime: time.Hour}),
+				"StartOptions.PageTime"},
+			"too many workers": {start(accounts, &mapper.StartOptions{ExpectedWorkers: 5001}),
+				"StartOptions.ExpectedWorkers has to be in [1, 5000], it is 5001"},
+			"fan-out alone": {start(accounts, &mapper.StartOptions{Splitting: mapper.Splitting{FanOut: 2}}),
+				"StartOptions.Splitting.First has to be"},
+			"bisecting in one": {start(accounts,
+				&mapper.StartOptions{Splitting: mapper.Splitting{First: 1, FanOut: 1, Bisect: true}}), "Splitting.Bisect"},
+			"bisecting from two": {start(accounts,
+				&mapper.StartOptions{Splitting: mapper.Splitting{First: 2, FanOut: 10, Bisect: true}}), "Splitting.Bisect"},
+			"bisecting in many": {start(accounts,
+				&mapper.StartOptions{Splitting: mapper.Splitting{First: 1, FanOut: 101, Bisect: true}}), "Splitting.Bisect"},
+			"reserved ID": {start(accounts, &mapper.StartOptions{ID: "__x__"}),
+				`StartOptions.ID "__x__" is reserved`},
+			"bad namespace": {start(mapper.Query{Kind: "A", Namespace: "a b"}, nil), `Query.Namespace "a b"`},
+			"long namespace": {start(mapper.Query{Kind: "A", Namespace: strings.Repeat("x", 101)}, nil),
+				"Query.Namespace"},
+			"null params": {named("add-credit", ` null `), "params: they are null"},
+			"no engine": {only(addCredit.Start(t.Context(), nil, accounts, credit{}, nil)),
+				"the engine is nil"},
+			"bad ID": {start(accounts, &mapper.StartOptions{ID: "a/b"}), `StartOptions.ID "a/b"`},
+			"long ID": {start(accounts, &mapper.StartOptions{ID: strings.Repeat("x", 101)}),
+				"StartOptions.ID"},
+			"NaN": {only(bySize.Start(t.Context(), w.engine, accounts, sized{math.NaN()}, nil)),
+				"params"},
+			"a channel": {only(byChannel.Start(t.Context(), w.engine, accounts, channel{make(chan int)},
+				nil)), "params"},
+			"unexported fields":      {only(byHidden.Start(t.Context(), w.engine, accounts, hidden{5}, nil)), "params"},
+			"params of another type": {named("add-credit", `{"Amount": "ten"}`), "params"},
+			"params that are more": {named("add-credit", `{"Amount": 1, "Twice": true}`),
+				`params: unknown field "Twice"`},
+			"params twice":       {named("add-credit", `{} {}`), "params"},
+			"params and a brace": {named("add-credit", `{"Amount": 1}}`), "params"},
+			"no params":          {named("add-credit", ``), "params"},
+			"an empty map":       {named("by-map", `{}`), ""},
+			"an empty list":      {named("by-list", `{"Only": []}`), ""},
+			"params too large":   {named("add-credit", `{"Amount": 1`+strings.Repeat(" ", 300<<10)+`}`), ""},
+		} {
+			switch {
+			case c.want == "" && c.err != nil: // such as one whose canonical form is small
+				t.Errorf("%s: %v", name, c.err)
+			case c.want != "" && (c.err == nil || !strings.Contains(c.err.Error(), c.want)):
+				t.Errorf("%s: error %v, want one with %q", name, c.err, c.want)
+			}
+		}
+		for _, err := range []error{named("none", "{}"),
+			only(stranger.Start(t.Context(), w.engine, accounts, credit{}, nil))} {
+			if !errors.Is(err, mapper.ErrUnknownMapper) {
+				t.Errorf("%v is not ErrUnknownMapper", err)
+			}
+		}
+		time.Sleep(time.Hour)
+		if jobs := records(t, w.client); len(jobs) != 3 {
+			t.Errorf("%d jobs were recorded, want those with good parameters", len(jobs))
+		}
+	})
+}
+
+func TestBadEngines(t *testing.T) {
+	t.Parallel()
+	ok := func(context.Context, *mapper.Entity[account], mapper.NoParams) error { return nil }
+	type unsavable struct{ M map[string]int }
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{})
+		for name, c := range map[string]struct {
+			mappers []mapper.AnyMapper
+			want    string
+		}{
+			"none":       {nil, "EngineOptions.Mappers is empty"},
+			"nil":        {[]mapper.AnyMapper{nil}, "EngineOptions.Mappers[0] is nil"},
+			"nil mapper": {[]mapper.AnyMapper{(*mapper.Mapper[credit])(nil)}, "EngineOptions.Mappers[0] is nil"},
+			"two of a name": {[]mapper.AnyMapper{mapper.Update("a", ok), mapper.Visit("a", ok)},
+				`two mappers have the name "a"`},
+			"no name":  {[]mapper.AnyMapper{mapper.Update("", ok)}, `the name ""`},
+			"bad name": {[]mapper.AnyMapper{mapper.Update("a b", ok)}, `the name "a b"`},
+			"no function": {[]mapper.AnyMapper{mapper.Update[account, mapper.NoParams]("a", nil)},
+				"the function is nil"},
+			"not a struct": {
+				[]mapper.AnyMapper{mapper.Update("a",
+					func(context.Context, *mapper.Entity[int], mapper.NoParams) error {
+						return nil
+					})}, "neither a struct"},
+			"bad struct": {
+				[]mapper.AnyMapper{mapper.Update("a",
+					func(context.Context, *mapper.Entity[unsavable], mapper.NoParams) error {
+						return nil
+					})}, "unsupported struct field type"},
+		} {
+			_, err := mapper.NewEngine(w.client, w.queue, &mapper.EngineOptions{Mappers: c.mappers})
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: error %v, want one with %q", name, err, c.want)
+			}
+		}
+		if _, err := mapper.NewEngine(w.client, w.queue, nil); err == nil {
+			t.Error("nil options: no error")
+		}
+		if _, err := mapper.NewEngine(nil, nil,
+			&mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit}}); err == nil {
+			t.Error("nil client and queue: no error")
+		}
+		if _, err := mapper.NewEngine(w.client, w.queue,
+			&mapper.EngineOptions{
+				Mappers: []mapper.AnyMapper{mapper.Update("list",
+					func(context.Context, *mapper.Entity[datastore.PropertyList], mapper.NoParams) error {
+						return nil
+					})}}); err != nil {
+			t.Errorf("a PropertyLoadSaver: %v", err)
+		}
+	})
+}
+
+// TestNothingToUse calls what has no engine, no client or no mapper: an error, and no
+// panic.
+func TestNothingToUse(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	var none *mapper.Mapper[mapper.NoParams]
+	var engine *mapper.Engine
+	job := new(mapper.Job)
+	_, onNil := none.Start(ctx, engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
+	_, onZero := new(mapper.Mapper[mapper.NoParams]).Start(ctx, engine, mapper.Query{Kind: "Account"},
+		mapper.NoParams{}, nil)
+	_, proof := mapper.VerifyJob(ctx, nil, "j", nil)
+	_, status := job.Status(ctx)
+	_, _, failures := job.FailuresPage(ctx, "")
+	for name, err := range map[string]error{
+		"a nil mapper": onNil, "a zero mapper": onZero, "revive": engine.ReviveJobs(ctx), "verify": proof,
+		"status":   status,
+		"failures": failures,
+		"pause":    job.Pause(ctx), "resume": job.Resume(ctx), "abort": job.Abort(ctx), "retry": job.Retry(ctx, nil),
+		"clean up": job.CleanUp(ctx, nil),
+	} {
+		if !errors.Is(err, mapper.ErrInvalidArgument) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestForeignTasks sends the handler bodies that are not tasks of ours. Those
+// that no retry mends are answered with success, so that the queue forgets them.
+func TestForeignTasks(t *testing.T) {
+	t.Parallel()
+	const id = "0123456789abcdef0123456789abcdef"
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, addCredit)
+		keys := names(100)
+		w.putAccounts(keys)
+		w.wait(w.start(10, &mapper.StartOptions{ID: "real", PageSize: 10}))
+		send := func(method, path, body string) int {
+			rw := httptest.NewRecorder()
+			w.handler.ServeHTTP(rw, httptest.NewRequest(method, "http://worker"+path, strings.NewReader(body)))
+			return rw.Code
+		}
+		for name, c := range map[string]struct {
+			method, path, body string
+			want               int
+		}{
+			"empty":        {"POST", "/mapper/range", "", 200},
+			"not JSON":     {"POST", "/mapper/range", "\x00\xff", 200},
+			"null":         {"POST", "/mapper/range", "null", 200},
+			"an array":     {"POST", "/mapper/range", "[]", 200},
+			"another type": {"POST", "/mapper/range", `{"job": 5}`, 200},
+			"no range":     {"POST", "/mapper/range", `{"job": "real"}`, 200},
+			"bad job":      {"POST", "/mapper/range", `{"job": "../x", "range": "` + id + `"}`, 200},
+			"bad range":    {"POST", "/mapper/range", `{"job": "real", "range": "x"}`, 200},
+			"bad generation": {"POST", "/mapper/range", `{"job": "real", "range": "` + id + `", "generation": -1}`,
+				200},
+			"no such job":       {"POST", "/mapper/range", `{"job": "gone", "range": "` + id + `"}`, 200},
+			"no such range":     {"POST", "/mapper/range", `{"job": "real", "range": "` + id + `"}`, 200},
+			"another method":    {"GET", "/mapper/range", "", 405},
+			"another path":      {"POST", "/mapper/other", "{}", 404},
+			"no path":           {"POST", "/mapper/", "{}", 404},
+			"as large as it is": {"POST", "/mapper/range", strings.Repeat("x", 1<<20), 200},
+			"larger": {"POST", "/mapper/range", strings.Repeat("x", 1<<20+1),
+				http.StatusRequestEntityTooLarge},
+		} {
+			if got := send(c.method, c.path, c.body); got != c.want {
+				t.Errorf("%s: answer %d, want %d", name, got, c.want)
+			}
+		}
+		for _, path := range []string{"sweep", "replay", "finalize", "cleanup"} {
+			for body, want := range map[string]int{
+				"":                                       200,
+				"\x00\xff":                               200,
+				"null":                                   200,
+				`{"job": 5}`:                             200,
+				`{"job": "gone"}`:                        200,
+				`{"job": "../x"}`:                        200,
+				`{"job": "real", "epoch": 77}`:           200,
+				`{"job": "real", "after": "../x"}`:       200,
+				`{"job": "real", "tick": -5}`:            200,
+				`{"job": "real", "all": true}`:           200,
+				strings.Repeat("x", 1<<20):               200,
+				strings.Repeat("x", 1<<20+1):             http.StatusRequestEntityTooLarge,
+				`{"job": "real", "tick": 1e300}`:         200,
+				`{"job": "real", "epoch": 0, "tick": 9}`: 200,
+			} {
+				if got := send("POST", "/mapper/"+path, body); got != want {
+					t.Errorf("%s: %.50q: answer %d, want %d", path, body, got, want)
+				}
+			}
+			if got := send("PUT", "/mapper/"+path, "{}"); got != http.StatusMethodNotAllowed {
+				t.Errorf("%s: PUT: answer %d", path, got)
+			}
+		}
+		w.wantBalances(keys, 10)
+	})
+}
+
+// FuzzDeliveries sends bodies of all sorts to all paths, while a job waits half
+// done: none panics, none is retried, and the job comes to its end as ever.
+func FuzzDeliveries(f *testing.F) {
+	paths := []string{"range", "sweep", "replay", "finalize", "cleanup", "revive"}
+	for i, body := range []string{"", "null", `{"job": "half"}`, `{"job": "half", "epoch": 1}`,
+		`{"job": "half", "epoch": 1, "all": true, "tick": -9223372036854775808}`,
+		`{"job": "half", "after": "ffffffffffffffffffffffffffffffff"}`} {
+		f.Add(uint8(i), []byte(body))
+	}
+	f.Fuzz(func(t *testing.T, path uint8, body []byte) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, setting{queue: few(1)}, addCredit)
+			keys := names(20)
+			w.putAccounts(keys)
+			job := w.start(10, &mapper.StartOptions{ID: "half", PageSize: 5})
+			_ = job.Pause(t.Context()) // it may have ended
+			rw := httptest.NewRecorder()
+			w.handler.ServeHTTP(rw, httptest.NewRequest(http.MethodPost, "http://worker/mapper/"+
+				paths[int(path)%len(paths)], bytes.NewReader(body)))
+			if rw.Code != http.StatusOK && len(body) <= 1<<20 {
+				t.Errorf("answer %d", rw.Code)
+			}
+			_ = job.Resume(t.Context())
+			w.wait(job)
+			w.wantBalances(keys, 10)
+		})
+	})
+}
+
+// TestMapperOfAnotherBuild has a task arrive where its mapper is not known: it
+// waits for a build that has it, and the status says so.
+func TestMapperOfAnotherBuild(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		other := mapper.Visit("other", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
+			return nil
+		})
+		w := newWorld(t, setting{}, addCredit)
+		old, err := mapper.NewEngine(w.client, w.queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{other}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		current := w.handler
+		w.handler = old.Handler()
+		keys := names(100)
+		w.putAccounts(keys)
+		job := w.start(10, &mapper.StartOptions{PageSize: 10})
+		time.Sleep(5 * time.Minute)
+		w.wantBalances(keys, 0)
+		if s := w.status(job); !strings.Contains(s.Error, "a build that has the mapper add-credit") {
+			t.Errorf("status %+v", s)
+		}
+		w.handler = current
+		w.wait(job)
+		w.wantBalances(keys, 10)
+	})
+}
+
+// TestNewRefusesPlainClients makes engines with clients of each kind: one that can't read and write
+// entities as they are stored is refused, by an error that says what to do, and nothing is asked of
+// its database for that.
+func TestNewRefusesPlainClients(t *testing.T) {
+	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
+	t.Setenv("DATASTORE_EMULATOR_HOST", e.DatastoreAddr())
+	w := newWorld(t, setting{})
+	for name, c := range map[string]struct {
+		make func() (*datastore.Client, error)
+		want string
+	}{
+		"NewClient": {func() (*datastore.Client, error) { return mapper.NewClient(t.Context(), "test") }, ""},
+		"NewClientWithDatabase": {func() (*datastore.Client, error) {
+			return mapper.NewClientWithDatabase(t.Context(), "test", "other")
+		}, ""},
+		"the option": {func() (*datastore.Client, error) {
+			return datastore.NewClient(t.Context(), "test", mapper.ClientOption())
+		}, ""},
+		"twice": {func() (*datastore.Client, error) {
+			return mapper.NewClient(t.Context(), "test", mapper.ClientOption())
+		}, ""},
+		"plain": {func() (*datastore.Client, error) { return datastore.NewClient(t.Context(), "test") },
+			"mapper.NewClient"},
+	} {
+		client, err := c.make()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		before := e.Usage()
+		_, err = mapper.NewEngine(client, w.queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit}})
+		if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, mapper.ErrInvalidArgument) ||
+			!strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+		if used := e.Usage().Sub(before).Reads; used != 0 {
+			t.Errorf("%s: %d reads", name, used)
+		}
+	}
+}
+
+// A denial refuses one call of whoever has its context, as where an account lacks a role. Calls
+// that run side by side come in any order: so it is one of a method.
+type denial struct {
+	method string // empty: none is refused
+	after  int    // this many calls of it
+
+	mu    sync.Mutex
+	calls map[string]int // by method
+	did   bool
+}
+
+type denialKey struct{}
+
+// refuses counts a call, and reports whether it is the one to refuse.
+func (r *denial) refuses(method string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.calls == nil {
+		r.calls = make(map[string]int)
+	}
+	r.calls[method]++
+	now := method == r.method && r.calls[method] == r.after+1
+	r.did = r.did || now
+	return now
+}
+
+func refuse(
+	ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
+	invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+) error {
+	if r, ok := ctx.Value(denialKey{}).(*denial); ok && r.refuses(path.Base(method)) {
+		return status.Error(codes.PermissionDenied, "the account lacks a role")
+	}
+	return invoke(ctx, method, req, reply, conn, opts...)
+}
+
+// A refusedWorld has an operator whose calls are refused.
+type refusedWorld struct {
+	*world
+	mapper   *mapper.Mapper[mapper.NoParams]
+	operator *mapper.Engine
+	job      *mapper.Job // the operator's, of a job that has failures
+}
+
+func newRefusedWorld(t *testing.T) *refusedWorld {
+	w := new(refusedWorld)
+	w.mapper = mapper.Update("refused", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+		time.Sleep(10 * time.Millisecond)
+		if strings.HasSuffix(a.Key.Name, "7") {
+			return mapper.Permanent(errors.New("no"))
+		}
+		a.Value.Balance += 10
+		return nil
+	})
+	w.world = newWorld(t, setting{queue: few(2)}, w.mapper)
+	w.putAccounts(names(30))
+	intercept := option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(refuse))
+	database, err := w.emulator.DatastoreClient(t.Context(), "test", mapper.ClientOption(), intercept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { database.Close() })
+	client, err := w.emulator.TasksClient(t.Context(), intercept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	queue, err := tasks.NewQueue(client, queueName, target, &tasks.Options{InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	w.operator, err = mapper.NewEngine(database, queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{w.mapper},
+		Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.job = w.operator.Job("j")
+	bridge.Tick(w.engine, "refused")
+	bridge.Tick(w.operator, "refused")
+	return w
+}
+
+// start starts the job.
+func (w *refusedWorld) start(ctx context.Context, e *mapper.Engine) error {
+	o := &mapper.StartOptions{ID: "j", PageSize: 5, ExpectedWorkers: 2}
+	_, err := w.mapper.Start(ctx, e, mapper.Query{Kind: "Account"}, mapper.NoParams{}, o)
+	return err
+}
+
+// ran has the job run to its end.
+func (w *refusedWorld) ran() {
+	w.Helper()
+	if err := w.start(w.Context(), w.engine); err != nil {
+		w.Fatal(err)
+	}
+	time.Sleep(2 * time.Minute)
+}
+
+// undone has the job be undone, but for what somebody has changed since.
+func (w *refusedWorld) undone() {
+	w.Helper()
+	w.ran()
+	w.putAccounts(names(3))
+	if _, err := w.engine.Job("j").Undo(w.Context(), nil); err != nil {
+		w.Fatal(err)
+	}
+	time.Sleep(2 * time.Minute)
+}
+
+func (w *refusedWorld) schedule() *mapper.Schedule[mapper.NoParams] {
+	return mapper.NewSchedule("refused", w.mapper, mapper.OverlapQueue)
+}
+
+// tick has the schedule tick on a day.
+func (w *refusedWorld) tick(ctx context.Context, e *mapper.Engine, day int) error {
+	_, err := w.schedule().Tick(ctx, e, midnight.AddDate(0, 0, day), mapper.Query{Kind: "Account"}, mapper.NoParams{},
+		nil)
+	return err
+}
+
+// ticked has a run of the schedule be under way.
+func (w *refusedWorld) ticked() {
+	w.Helper()
+	if err := w.tick(w.Context(), w.engine, 0); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// waits has a tick wait for the end of a run, which has ended.
+func (w *refusedWorld) waits() {
+	w.Helper()
+	w.ticked()
+	if err := w.tick(w.Context(), w.engine, 1); err != nil {
+		w.Fatal(err)
+	}
+	time.Sleep(2 * time.Minute)
+}
+
+// running has the job be under way.
+func (w *refusedWorld) running() {
+	w.Helper()
+	if err := w.start(w.Context(), w.engine); err != nil {
+		w.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond)
+}
+
+// A refusedOperation is one whose calls are refused.
+type refusedOperation struct {
+	before func(*refusedWorld)
+	do     func(context.Context, *refusedWorld) error
+	helps  []string // calls without which it succeeds, by their methods
+}
+
+func errOf[T any](_ T, err error) error          { return err }
+func errOf2[T, U any](_ T, _ U, err error) error { return err }
+
+// refusedOperations are all that somebody does to jobs. What is read of a queue, or for a line of
+// the log, only helps.
+var refusedOperations = map[string]refusedOperation{
+	"start": {
+		do:    func(ctx context.Context, w *refusedWorld) error { return w.start(ctx, w.operator) },
+		helps: []string{"GetQueue"},
+	},
+	"pause": {
+		before: (*refusedWorld).running,
+		do:     func(ctx context.Context, w *refusedWorld) error { return w.job.Pause(ctx) },
+		helps:  []string{"RunQuery"},
+	},
+	"resume": {
+		before: (*refusedWorld).running,
+		do:     func(ctx context.Context, w *refusedWorld) error { return w.job.Resume(ctx) },
+	},
+	"abort": {
+		before: (*refusedWorld).running,
+		do:     func(ctx context.Context, w *refusedWorld) error { return w.job.Abort(ctx) },
+		helps:  []string{"RunQuery"},
+	},
+	"retry": {
+		before: (*refusedWorld).ran,
+		do:     func(ctx context.Context, w *refusedWorld) error { return w.job.Retry(ctx, nil) },
+		helps:  []string{"RunQuery"},
+	},
+	"retry of a cause": {
+		before: (*refusedWorld).ran,
+		do: func(ctx context.Context, w *refusedWorld) error {
+			return w.job.Retry(ctx, &mapper.RetryOptions{Cause: "no"})
+		},
+		helps: []string{"RunQuery"},
+	},
+	"undo": {
+		before: (*refusedWorld).ran,
+		do:     func(ctx context.Context, w *refusedWorld) error { return errOf(w.job.Undo(ctx, nil)) },
+		helps:  []string{"GetQueue"},
+	},
+	"clean up": {
+		before: (*refusedWorld).ran,
+		do: func(ctx context.Context, w *refusedWorld) error {
+			return w.job.CleanUp(ctx, &mapper.CleanUpOptions{IncludeJob: true})
+		},
+	},
+	"set rate": {
+		before: (*refusedWorld).running,
+		do: func(ctx context.Context, w *refusedWorld) error {
+			return w.job.SetRateFor(ctx, mapper.Rate{EntitiesPerSecond: 100}, time.Hour)
+		},
+	},
+	"status": {
+		before: (*refusedWorld).ran,
+		do:     func(ctx context.Context, w *refusedWorld) error { return errOf(w.job.Status(ctx)) },
+	},
+	"status of a job that runs": {
+		before: (*refusedWorld).running,
+		do:     func(ctx context.Context, w *refusedWorld) error { return errOf(w.job.Status(ctx)) },
+		helps:  []string{"GetTask", "GetTask"},
+	},
+	"history": {
+		before: (*refusedWorld).ran,
+		do:     func(ctx context.Context, w *refusedWorld) error { return errOf(w.job.History(ctx)) },
+	},
+	"failures": {
+		before: (*refusedWorld).ran,
+		do:     func(ctx context.Context, w *refusedWorld) error { return errOf2(w.job.FailuresPage(ctx, "")) },
+	},
+	"causes": {
+		before: (*refusedWorld).ran,
+		do:     func(ctx context.Context, w *refusedWorld) error { return errOf(w.job.FailureCauses(ctx)) },
+	},
+	"left": {
+		before: (*refusedWorld).undone,
+		do: func(ctx context.Context, w *refusedWorld) error {
+			return errOf2(w.operator.Job("undo-j").NotUndonePage(ctx, ""))
+		},
+	},
+	"examples": {
+		before: (*refusedWorld).ran,
+		do:     func(ctx context.Context, w *refusedWorld) error { return errOf(w.job.Examples(ctx)) },
+	},
+	"verify": {
+		before: (*refusedWorld).ran,
+		do:     func(ctx context.Context, w *refusedWorld) error { return errOf(w.job.Verify(ctx, nil)) },
+	},
+	"verify entities": {
+		before: (*refusedWorld).ran,
+		do: func(ctx context.Context, w *refusedWorld) error {
+			return errOf(w.job.Verify(ctx, &mapper.VerifyOptions{Entities: true}))
+		},
+	},
+	"list jobs": {
+		before: (*refusedWorld).ran,
+		do:     func(ctx context.Context, w *refusedWorld) error { return errOf2(w.operator.JobsPage(ctx, nil, "")) },
+	},
+	"tick": {
+		do:    func(ctx context.Context, w *refusedWorld) error { return w.tick(ctx, w.operator, 0) },
+		helps: []string{"GetQueue"},
+	},
+	"tick that waits": {
+		before: (*refusedWorld).ticked,
+		do:     func(ctx context.Context, w *refusedWorld) error { return w.tick(ctx, w.operator, 1) },
+		helps:  []string{"GetQueue"},
+	},
+	"advance": {
+		before: (*refusedWorld).waits,
+		do:     func(ctx context.Context, w *refusedWorld) error { return w.schedule().Advance(ctx, w.operator) },
+		helps:  []string{"Lookup", "Lookup", "GetQueue"}, // whether it has to wait is looked at again
+	},
+	"revive": {
+		before: (*refusedWorld).running,
+		do:     func(ctx context.Context, w *refusedWorld) error { return w.operator.ReviveJobs(ctx) },
+		helps:  []string{"RunQuery", "GetTask", "GetTask"},
+	},
+	"ready": {do: func(ctx context.Context, w *refusedWorld) error { return w.operator.CheckReady(ctx) }},
+}
+
+// TestRefusedCalls has every call of every operation be refused, one at a time: the operation
+// fails, and says why, or succeeds without a call that only helps.
+func TestRefusedCalls(t *testing.T) {
+	t.Parallel()
+	for name, op := range refusedOperations {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run := func(r *denial) (err error) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newRefusedWorld(t)
+					if op.before != nil {
+						op.before(w)
+					}
+					defer time.Sleep(10 * time.Minute) // until what it has begun has ended
+					err = op.do(context.WithValue(t.Context(), denialKey{}, r), w)
+				})
+				return err
+			}
+			all := new(denial)
+			if err := run(all); err != nil || len(all.calls) == 0 {
+				t.Errorf("with no call refused: %v after calls of %v", err, all.calls)
+			}
+			helps := slices.Clone(op.helps)
+			for _, method := range slices.Sorted(maps.Keys(all.calls)) {
+				for after := 0; ; after++ {
+					r := &denial{method: method, after: after}
+					err := run(r)
+					if !r.did {
+						break
+					}
+					if err != nil {
+						if !strings.Contains(err.Error(), "lacks a role") {
+							t.Errorf("%s is refused, and it says %v", method, err)
+						}
+						continue
+					}
+					i := slices.Index(helps, method)
+					if i < 0 {
+						t.Errorf("%s, its call %d, is refused, and it says nothing", method, after+1)
+						break
+					}
+					helps = slices.Delete(helps, i, i+1)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,607 @@
+package protocol_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// TestRingSimulation has schedules tick, and people start, pause, resume, abort, retry, move and
+// slow jobs of one mapper over two kinds beside them, from several processes, while everything goes
+// wrong that can. No two jobs run at once that may not, no tick is lost or decided twice, no
+// account is credited twice by a job, and in the end all that may go on has ended.
+func TestRingSimulation(t *testing.T) {
+	testflag.Simulate(t, 2, 2, func(t *testing.T, seed uint64) {
+		testflag.SideBySide(t)
+		synctest.Test(t, func(t *testing.T) { simulateRing(t, seed) })
+	})
+}
+
+// ringKinds are the kinds of accounts.
+var ringKinds = []string{"RingA", "RingB"}
+
+// A ringAccount has the names of the jobs that have credited it, as often as they did.
+type ringAccount struct {
+	N    int64
+	Jobs []string `datastore:",noindex"`
+}
+
+type ringParams struct{ Job string }
+
+// A ring is the schedules and jobs of a world that a seed has chosen.
+type ring struct {
+	*world
+	rng       *rand.Rand
+	faults    *emulator.Faults
+	fleet     *fleet
+	mapper    *mapper.Mapper[ringParams]
+	schedules []*mapper.Schedule[ringParams]
+	jobs      ringJobs
+	n         int // accounts of each kind
+	late      sync.WaitGroup
+
+	mu     sync.Mutex
+	ids    []string             // of jobs that may have been started
+	mended map[string]bool      // the jobs that fail on nothing any more
+	ticks  map[string][]outcome // that were answered, by the ID of their run
+	at     map[string]ringTick
+	dice   *rand.Rand
+}
+
+// A ringTick is a tick of a schedule.
+type ringTick struct {
+	schedule *mapper.Schedule[ringParams]
+	at       time.Time
+	query    mapper.Query
+	options  mapper.StartOptions
+}
+
+// An outcome is an answer to a tick.
+type outcome struct {
+	what mapper.TickOutcome
+	job  string
+}
+
+func simulateRing(t *testing.T, seed uint64) {
+	rng := rand.New(rand.NewPCG(seed, 30))
+	r := &ring{
+		rng: rng, faults: emulator.NewFaults(seed, trouble(rng)...), n: 20 + rng.IntN(60),
+		mended: make(map[string]bool),
+		ticks:  make(map[string][]outcome), at: make(map[string]ringTick), dice: rand.New(rand.NewPCG(seed, 31)),
+	}
+	r.faults.Pause()
+	pace := time.Duration(math.Pow(100, rng.Float64()) * float64(10*time.Millisecond))
+	r.mapper = mapper.Update("ringed", func(ctx context.Context, e *mapper.Entity[ringAccount], p ringParams) error {
+		time.Sleep(pace)
+		r.mu.Lock()
+		fails := e.Value.N%23 == 7 && !r.mended[p.Job]
+		r.mu.Unlock()
+		if fails {
+			return mapper.Permanent(errors.New("seven"))
+		}
+		e.Value.Jobs = append(e.Value.Jobs, p.Job)
+		return nil
+	})
+	for _, overlap := range []mapper.Overlap{mapper.OverlapSkip, mapper.OverlapQueue, mapper.OverlapReplace} {
+		r.schedules = append(r.schedules, mapper.NewSchedule(string(overlap), r.mapper, overlap))
+	}
+	r.world = newWorld(t, setting{
+		emulator: emulator.Options{Faults: r.faults, PessimisticConcurrency: rng.IntN(3) == 0,
+			Interceptor: r.jobs.intercept,
+			Retention:   60 * 24 * time.Hour},
+		queue: few(int32(1 + rng.IntN(8))), deadline: time.Duration(60+rng.IntN(600)) * time.Second,
+		plain: rng.IntN(2) == 0,
+	}, r.mapper)
+	queues := r.tasksClient()
+	_, err := queues.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{Name: otherQueue}})
+	r.must(err)
+	r.more = func(o *mapper.EngineOptions) {
+		for _, s := range r.schedules {
+			o.Schedules = append(o.Schedules, s)
+		}
+	}
+	r.others = []string{otherQueue}
+	r.fleet = newFleet(r.world, seed, 1+rng.IntN(4), r.mapper)
+	r.fleet.fails.Store(true)
+	r.fleet.zombies = rng.Float64() / 3
+	r.fleet.stops.most = 4 * time.Hour
+	for _, kind := range ringKinds {
+		keys, all := make([]*datastore.Key, r.n), make([]ringAccount, r.n)
+		for i := range keys {
+			keys[i], all[i].N = datastore.NameKey(kind, fmt.Sprintf("%s-%03d", kind, i), nil), int64(i)
+		}
+		_, err := r.client.PutMulti(t.Context(), keys, all)
+		r.must(err)
+	}
+
+	r.faults.Resume()
+	r.fleet.stops.allow(rng.IntN(8), math.Pow(1000, -rng.Float64()))
+	r.fleet.stops.freeze(rng.IntN(3), math.Pow(1000, -rng.Float64()))
+	r.fleet.stops.kill(rng.IntN(4), 0.1*math.Pow(1000, -rng.Float64()))
+	var people sync.WaitGroup
+	for i, s := range r.schedules {
+		rng := rand.New(rand.NewPCG(seed, uint64(100+i)))
+		people.Go(func() { r.tickAway(rng, s) })
+	}
+	for i, who := range []func(*rand.Rand){r.starter, r.starter, r.operator, r.operator, r.operator, r.platform} {
+		rng := rand.New(rand.NewPCG(seed, uint64(200+i)))
+		people.Go(func() { who(rng) })
+	}
+	people.Wait()
+	r.end()
+	r.check()
+	t.Logf("%d jobs, %d ticks; %d processes died, %d were stopped; went wrong: %v", len(r.jobs.last), len(r.ticks),
+		r.fleet.deaths(), r.fleet.stops.count, r.faults.Counts())
+}
+
+// draw draws for whoever asks.
+func (r *ring) draw(n int) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.dice.IntN(n)
+}
+
+// ask has a process do something for somebody. In every third case the process dies or freezes at
+// one of its calls; in others somebody who got an error asks again.
+func (r *ring) ask(times int, do func(context.Context, *mapper.Engine) error) (err error) {
+	for range times {
+		p, ctx := r.fleet.pick(), r.Context()
+		if r.draw(3) == 0 {
+			m := &mishap{happen: r.fleet.kill, after: r.draw(25)}
+			if r.draw(2) == 0 {
+				m.happen = r.fleet.freeze
+			}
+			ctx = m.with(ctx)
+		}
+		answered := make(chan error, 1)
+		r.late.Go(func() { answered <- do(ctx, p.engine) })
+		select {
+		case err = <-answered:
+		case <-time.After(time.Duration(1+r.draw(600)) * time.Second):
+			// nobody waits for ever, and what it does comes late
+			err = context.DeadlineExceeded
+		}
+		if r.draw(4) == 0 {
+			r.fleet.thaw()
+		}
+		if err == nil || errors.Is(err, mapper.ErrWrongState) || errors.Is(err, mapper.ErrNoSuchJob) ||
+			errors.Is(err, mapper.ErrInvalidArgument) {
+			return err
+		}
+		time.Sleep(time.Second)
+	}
+	return err
+}
+
+// query draws what a job is over.
+func (r *ring) query(rng *rand.Rand) mapper.Query {
+	if i := rng.IntN(3); i < 2 {
+		return mapper.Query{Kind: ringKinds[i]}
+	}
+	return mapper.Query{Kinds: ringKinds}
+}
+
+// options draws the settings of a job.
+func (r *ring) options(rng *rand.Rand) (o mapper.StartOptions) {
+	o = mapper.StartOptions{PageSize: 2 + rng.IntN(20), ExpectedWorkers: 1 + rng.IntN(8), FailureLimit: -1,
+		AllowOverlap: rng.IntN(5) == 0}
+	if rng.IntN(3) == 0 {
+		o.Queue = otherQueue
+	}
+	if rng.IntN(4) == 0 {
+		o.Budget.Operations = int64(2500 + rng.IntN(2000))
+	}
+	return o
+}
+
+// known notes that there may be a job.
+func (r *ring) known(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !slices.Contains(r.ids, id) {
+		r.ids = append(r.ids, id)
+	}
+}
+
+// tickAway calls the ticks of a schedule, one after the other, some of them twice at once, late, or
+// again much later.
+func (r *ring) tickAway(rng *rand.Rand, s *mapper.Schedule[ringParams]) {
+	for i := range 2 + rng.IntN(5) {
+		time.Sleep(time.Duration(math.Pow(10_000, rng.Float64()) * float64(30*time.Millisecond)))
+		tick := ringTick{s, minute(i + 1), r.query(rng), r.options(rng)}
+		id := s.JobID(tick.at)
+		r.known(id)
+		r.mu.Lock()
+		r.at[id] = tick
+		r.mu.Unlock()
+		var callers sync.WaitGroup
+		for range 1 + rng.IntN(2) {
+			callers.Go(func() {
+				_ = r.ask(20, func(ctx context.Context, e *mapper.Engine) error { return r.tick(ctx, e, tick) })
+			})
+		}
+		if rng.IntN(3) == 0 && i > 0 {
+			r.mu.Lock()
+			before := r.at[s.JobID(minute(1+rng.IntN(i)))]
+			r.mu.Unlock()
+			callers.Go(func() {
+				_ = r.ask(1, func(ctx context.Context, e *mapper.Engine) error { return r.tick(ctx, e, before) })
+			})
+		}
+		if rng.IntN(2) == 0 {
+			callers.Wait()
+		}
+		r.late.Go(callers.Wait)
+	}
+}
+
+// tick calls a tick, and notes what it is answered.
+func (r *ring) tick(ctx context.Context, e *mapper.Engine, tick ringTick) error {
+	id := tick.schedule.JobID(tick.at)
+	got, err := tick.schedule.Tick(ctx, e, tick.at, tick.query, ringParams{id}, &tick.options)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ticks[id] = append(r.ticks[id], outcome{got.Outcome, got.Job.ID})
+	return nil
+}
+
+// starter starts jobs.
+func (r *ring) starter(rng *rand.Rand) {
+	for range rng.IntN(5) {
+		time.Sleep(time.Duration(math.Pow(10_000, rng.Float64()) * float64(10*time.Millisecond)))
+		q, o := r.query(rng), r.options(rng)
+		o.ID = fmt.Sprint("hand-", rng.Uint32())
+		r.known(o.ID)
+		_ = r.ask(5, func(ctx context.Context, e *mapper.Engine) error {
+			_, err := r.mapper.Start(ctx, e, q, ringParams{o.ID}, &o)
+			return err
+		})
+	}
+}
+
+// operator does things to jobs.
+func (r *ring) operator(rng *rand.Rand) {
+	for range rng.IntN(30) {
+		time.Sleep(time.Duration(math.Pow(1000, rng.Float64()) * float64(20*time.Millisecond)))
+		r.mu.Lock()
+		if len(r.ids) == 0 {
+			r.mu.Unlock()
+			continue
+		}
+		id := r.ids[rng.IntN(len(r.ids))]
+		what := rng.IntN(10)
+		if what == 3 {
+			r.mended[id] = true
+		}
+		r.mu.Unlock()
+		rate, d := mapper.Rate{EntitiesPerSecond: 20 + 100*rng.Float64()}, time.Duration(1+rng.IntN(3600))*time.Second
+		_ = r.ask(1+rng.IntN(3), func(ctx context.Context, e *mapper.Engine) error {
+			job := e.Job(id)
+			switch what {
+			case 0, 1:
+				return job.Pause(ctx)
+			case 2, 4:
+				return job.Resume(ctx)
+			case 3, 5:
+				return job.Retry(ctx, nil)
+			case 6, 7:
+				return job.Move(ctx)
+			case 8:
+				return job.Abort(ctx)
+			}
+			return job.SetRateFor(ctx, rate, d)
+		})
+	}
+}
+
+// platform ends processes now and then.
+func (r *ring) platform(rng *rand.Rand) {
+	for range rng.IntN(4) {
+		time.Sleep(time.Duration(rng.IntN(60_000)) * time.Millisecond)
+		if rng.IntN(2) == 0 {
+			r.fleet.killAny()
+			continue
+		}
+		_ = r.fleet.drain(r.fleet.pick(), time.Duration(rng.IntN(10_000))*time.Millisecond) // it may not be done
+	}
+}
+
+// end has everything that may go on come to its end: what is late comes, what is paused or has
+// failed is resumed, and a scheduler calls Revive.
+func (r *ring) end() {
+	for range 30 { // whoever still waits for an answer, in processes that stop for hours
+		r.fleet.thaw()
+		time.Sleep(10 * time.Minute)
+	}
+	r.faults.Pause()
+	r.fleet.stops.calm()
+	r.fleet.wake()
+	for range 300 {
+		r.fleet.thaw()
+		time.Sleep(10 * time.Minute)
+		unfinished := 0
+		for _, id := range r.ids {
+			status, err := r.engine.Job(id).Status(r.Context())
+			switch {
+			case errors.Is(err, mapper.ErrNoSuchJob):
+				continue
+			case err != nil:
+				r.Fatal(err)
+			case !status.State.Ended() || status.State == mapper.StateFailed:
+				unfinished++
+			}
+			e := r.fleet.pick().engine
+			if status.State == mapper.StatePaused || status.State == mapper.StateFailed {
+				if err := e.Job(id).Resume(r.Context()); err != nil && !errors.Is(err, mapper.ErrWrongState) {
+					r.Fatalf("resume %s: %v", id, err)
+				}
+			}
+		}
+		r.must(r.fleet.pick().engine.ReviveJobs(r.Context()))
+		if unfinished == 0 && !r.waiting() {
+			r.late.Wait()
+			time.Sleep(24 * time.Hour) // for what is late, and wakes
+			return
+		}
+	}
+	for _, id := range r.ids {
+		status, err := r.engine.Job(id).Status(r.Context())
+		r.Logf("%s: %+v, %v", id, status, err)
+	}
+	r.Fatalf("not all ends: ticks %v", r.ticks)
+}
+
+// waiting reports whether a tick waits.
+func (r *ring) waiting() bool {
+	for _, s := range r.schedules {
+		var list datastore.PropertyList
+		name := strings.TrimSuffix(s.JobID(midnight), midnight.Format("-20060102T150405Z"))
+		err := r.client.Get(r.Context(), datastore.NameKey("ScattermapSchedule", name, nil), &list)
+		if queued, _ := propertyOf(list, "queued").([]byte); err == nil && len(queued) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// check checks what everything has come to.
+func (r *ring) check() {
+	states := make(map[string]*mapper.Status)
+	for _, id := range r.ids {
+		job := r.engine.Job(id)
+		status, err := job.Status(r.Context())
+		if errors.Is(err, mapper.ErrNoSuchJob) {
+			continue
+		}
+		r.must(err)
+		states[id] = status
+		if proof, err := job.Verify(r.Context(), nil); err != nil || len(proof.Problems) > 0 {
+			r.Errorf("%s: %+v, %v", id, proof, err)
+		}
+	}
+	r.checkAccounts(states)
+	r.checkTicks(states)
+	r.jobs.check(r.T)
+}
+
+// checkAccounts checks how often each job has credited each account.
+func (r *ring) checkAccounts(states map[string]*mapper.Status) {
+	credited := make(map[string]int) // by job
+	for _, kind := range ringKinds {
+		var all []ringAccount
+		keys, err := r.client.GetAll(r.Context(), datastore.NewQuery(kind), &all)
+		r.must(err)
+		for i, a := range all {
+			slices.Sort(a.Jobs)
+			if once := slices.Compact(slices.Clone(a.Jobs)); len(once) != len(a.Jobs) {
+				r.Errorf("%v was credited twice by a job: %v", keys[i], a.Jobs)
+			}
+			for _, id := range a.Jobs {
+				credited[id]++
+			}
+		}
+	}
+	for id, n := range credited {
+		if states[id] == nil {
+			r.Errorf("%d accounts were credited by %s, which there is not", n, id)
+		}
+	}
+	for id, s := range states {
+		want := r.n * max(1, len(s.Query.Kinds))
+		done := int64(credited[id]) == s.Processed
+		switch s.State {
+		case mapper.StateSucceeded:
+			done = done && credited[id] == want
+		case mapper.StateSucceededWithFailures:
+			done = done && credited[id]+int(s.Failures) == want
+		case mapper.StateAborted:
+			done = credited[id] <= want
+		default:
+			done = false
+		}
+		if !done {
+			r.Errorf("%s has credited %d of %d accounts: %+v", id, credited[id], want, s)
+		}
+	}
+}
+
+// checkTicks checks that each tick has had one outcome, and has it still.
+func (r *ring) checkTicks(states map[string]*mapper.Status) {
+	for id, tick := range r.at {
+		if len(r.ticks[id]) == 0 {
+			continue // nobody knows whether it was called
+		}
+		r.must(r.tick(r.Context(), r.fleet.pick().engine, tick))
+		var final outcome
+		for _, o := range r.ticks[id] {
+			if o.what == mapper.TickQueued { // it may have been answered before others, and noted after them
+				continue
+			}
+			if final.what != "" && o.what != final.what || o.what == mapper.TickStarted && o.job != id {
+				r.Errorf("tick %s was %v", id, r.ticks[id])
+			}
+			final = o
+		}
+		last := r.ticks[id][len(r.ticks[id])-1]
+		if last != final || (final.what == mapper.TickStarted) != (states[id] != nil) {
+			r.Errorf("tick %s was %v, and its job is %+v", id, r.ticks[id], states[id])
+		}
+	}
+}
+
+// ringJobs has what every commit has made of jobs. It sees what the database does, which no fault
+// stands in front of.
+type ringJobs struct {
+	mu   sync.Mutex
+	all  []ringJob
+	last map[string]bool
+	cost map[string]float64 // of pages that were committed, in operations, by the ID of their job
+}
+
+// A ringJob is a job as a commit has made it.
+type ringJob struct {
+	id, mapper, state, schedule string
+	kinds                       []string
+	beside                      bool
+	at                          int64
+	spent, budget               float64
+	allowances                  int64
+}
+
+func (j *ringJobs) intercept(
+	ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
+	resp, err := handler(ctx, req)
+	committed, ok := resp.(*datastorepb.CommitResponse)
+	if !ok || err != nil {
+		return resp, err
+	}
+	at := commitTime(committed).AsTime().UnixMicro()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.last == nil {
+		j.last, j.cost = make(map[string]bool), make(map[string]float64)
+	}
+	for _, m := range req.(*datastorepb.CommitRequest).Mutations {
+		e := m.GetInsert()
+		if e == nil {
+			e = m.GetUpdate()
+		}
+		if e == nil {
+			continue
+		}
+		text := func(name string) string { return e.Properties[name].GetStringValue() }
+		switch e.Key.Path[0].Kind {
+		case record.JobKind:
+			var q struct {
+				Kind  string
+				Kinds []string
+			}
+			var b struct{ Operations float64 }
+			_ = json.Unmarshal(e.Properties["query"].GetBlobValue(), &q)
+			_ = json.Unmarshal(e.Properties["budget"].GetBlobValue(), &b)
+			id := e.Key.Path[0].GetName()
+			j.last[id] = true
+			j.all = append(j.all, ringJob{
+				id: id, mapper: text("mapper"), state: text("state"), schedule: text("schedule"),
+				kinds:  append(q.Kinds, q.Kind),
+				beside: e.Properties["beside"].GetBooleanValue(), at: at, spent: e.Properties["spent"].GetDoubleValue(),
+				budget:     b.Operations,
+				allowances: e.Properties["allowance"].GetIntegerValue(),
+			})
+		case record.RangeKind:
+			if n := e.Properties["entities"].GetIntegerValue(); text("state") == "done" && n > 0 {
+				j.cost[text("job")] += float64(n + e.Properties["written"].GetIntegerValue() + 7)
+			}
+		}
+	}
+	return resp, err
+}
+
+// An interval is when something was so.
+type interval struct {
+	job      ringJob
+	from, to int64
+}
+
+// intervals returns when jobs were so.
+func (j *ringJobs) intervals(so func(ringJob) bool) (all []interval) {
+	open := make(map[string]int)
+	for _, job := range j.all {
+		i, is := open[job.id]
+		switch {
+		case so(job) && !is:
+			open[job.id] = len(all)
+			all = append(all, interval{job, job.at, math.MaxInt64})
+		case !so(job) && is:
+			all[i].to = job.at
+			delete(open, job.id)
+		}
+	}
+	return all
+}
+
+// check checks that no two jobs ran at once which may not, that runs of a schedule were unfinished
+// one after the other, and budgets.
+func (j *ringJobs) check(t *testing.T) {
+	slices.SortStableFunc(j.all, func(a, b ringJob) int { return int(a.at - b.at) })
+	running := j.intervals(func(job ringJob) bool { return job.state == "running" && !job.beside })
+	unfinished := j.intervals(func(job ringJob) bool {
+		return job.schedule != "" && (job.state == "running" || job.state == "paused")
+	})
+	both := func(a, b interval) bool { return a.job.id != b.job.id && a.from < b.to && b.from < a.to }
+	for i, a := range running {
+		for _, b := range running[:i] {
+			shared := slices.ContainsFunc(a.job.kinds, func(kind string) bool {
+				return kind != "" && slices.Contains(b.job.kinds, kind)
+			})
+			if both(a, b) && shared && a.job.mapper == b.job.mapper {
+				t.Errorf("%s and %s run at once: %+v, %+v", a.job.id, b.job.id, a, b)
+			}
+		}
+	}
+	for i, a := range unfinished {
+		for _, b := range unfinished[:i] {
+			if both(a, b) && a.job.schedule == b.job.schedule {
+				t.Errorf("%s and %s are unfinished at once: %+v, %+v", a.job.id, b.job.id, a, b)
+			}
+		}
+	}
+	for _, job := range j.all {
+		if job.spent < 0 || job.spent > 1+1e-9 {
+			t.Errorf("%s has spent %v of its budget", job.id, job.spent)
+		}
+	}
+	last := make(map[string]ringJob)
+	for _, job := range j.all {
+		last[job.id] = job
+	}
+	for id, job := range last {
+		if most := job.budget * float64(1+job.allowances); job.budget > 0 && j.cost[id] > most {
+			t.Errorf("the pages of %s have cost %v operations, of %v", id, j.cost[id], most)
+		}
+	}
+}

@@ -1,0 +1,590 @@
+package protocol_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/mappertest"
+)
+
+// TestConcurrentStarts starts one job five times at once, while responses are
+// lost.
+func TestConcurrentStarts(t *testing.T) {
+	t.Parallel()
+	seed := testflag.Seed(t)
+	for i := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			f := lost(seed+i, 0.4, "Commit", "CreateTask")
+			w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)
+			keys := names(300)
+			w.putAccounts(keys)
+			f.Resume()
+			var wg sync.WaitGroup
+			var started atomic.Int64
+			for range 5 {
+				wg.Go(func() {
+					// Whoever gets an error tries again, as an operator would.
+					for range 20 {
+						job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+							&mapper.StartOptions{ID: "once", PageSize: 50})
+						if err == nil {
+							started.Add(1)
+							if job.ID != "once" {
+								t.Errorf("job %q", job.ID)
+							}
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+			if started.Load() != 5 {
+				t.Errorf("%d of 5 starts succeeded", started.Load())
+			}
+			w.wait(w.engine.Job("once"))
+			f.Pause()
+			checkLost(t, f)
+			w.wantBalances(keys, 10)
+			if jobs := records(t, w.client); len(jobs) != 1 {
+				t.Errorf("there are %d jobs", len(jobs))
+			}
+		})
+	}
+}
+
+// TestStartAgain starts a job again: while it runs, after its end, and with
+// other arguments.
+func TestStartAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		other := mapper.Visit("other", func(context.Context, *mapper.Entity[account], credit) error { return nil })
+		w := newWorld(t, setting{}, addCredit, other)
+		keys := names(300)
+		w.putAccounts(keys)
+		o := &mapper.StartOptions{ID: "once", PageSize: 50}
+		w.start(10, o)
+		w.wait(w.start(10, o))
+		w.wait(w.start(10, o))
+		w.wantBalances(keys, 10)
+
+		refused := func(name string, _ *mapper.Job, err error) {
+			if !errors.Is(err, mapper.ErrIDTaken) {
+				t.Errorf("%s: %v, want ErrIDTaken", name, err)
+			}
+		}
+		job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{11}, o)
+		refused("other params", job, err)
+		job, err = addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Other"}, credit{10}, o)
+		refused("another kind", job, err)
+		job, err = addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account", Namespace: "n"}, credit{10}, o)
+		refused("another namespace", job, err)
+		job, err = other.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, o)
+		refused("another mapper", job, err)
+
+		if _, err := w.engine.StartByName(t.Context(), "add-credit", mapper.Query{Kind: "Account"},
+			[]byte(` { "Amount" : 10 } `), o); err != nil {
+			t.Errorf("the same by name: %v", err)
+		}
+		time.Sleep(time.Hour)
+		w.wantBalances(keys, 10)
+	})
+}
+
+// TestStartRevivesTheRoot checks that starting a job again brings back the task
+// of its root if it was lost, though its name is still taken.
+func TestStartRevivesTheRoot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, addCredit)
+		keys := names(300)
+		w.putAccounts(keys)
+		// A handler that swallows the first task: to the queue it is done.
+		swallowed := false
+		w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if !swallowed {
+				swallowed = true
+				return
+			}
+			w.engine.Handler().ServeHTTP(rw, r)
+		})
+		o := &mapper.StartOptions{ID: "once", PageSize: 50}
+		job := w.start(10, o)
+		time.Sleep(time.Minute) // before the first sweep
+		if status, err := job.Status(t.Context()); err != nil || status.State != mapper.StateRunning ||
+			status.OpenRanges != 1 {
+			t.Errorf("without its task the job is %+v, %v", status, err)
+		}
+		w.wait(w.start(10, o))
+		w.wantBalances(keys, 10)
+	})
+}
+
+// TestStartWithoutLookups starts jobs while the database does not answer: a new one, and one that
+// is there. Neither is said to have other arguments.
+func TestStartWithoutLookups(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, Methods: []string{"Lookup"},
+			Code: codes.PermissionDenied})
+		f.Pause()
+		w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)
+		w.putAccounts(names(100))
+		o := &mapper.StartOptions{ID: "once"}
+		w.wait(w.start(10, o))
+		f.Resume()
+		for _, id := range []string{"once", "new"} {
+			_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+				&mapper.StartOptions{ID: id})
+			if status.Code(err) != codes.PermissionDenied || errors.Is(err, mapper.ErrIDTaken) {
+				t.Errorf("start of %q: %v, want PermissionDenied", id, err)
+			}
+		}
+		f.Pause()
+		w.start(10, o)
+	})
+}
+
+// TestBadStartCallsNothing starts jobs with bad arguments: that needs no database to find out.
+func TestBadStartCallsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, addCredit)
+		before := w.emulator.Usage()
+		for _, start := range []func() (*mapper.Job, error){
+			func() (*mapper.Job, error) {
+				return addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+					&mapper.StartOptions{PageSize: -1})
+			},
+			func() (*mapper.Job, error) {
+				return w.engine.StartByName(t.Context(), "add-credit", mapper.Query{Kind: "Account"},
+					[]byte(`{"Bogus":1}`), nil)
+			},
+			func() (*mapper.Job, error) {
+				return addCredit.Start(t.Context(), w.engine, mapper.Query{}, credit{10}, nil)
+			},
+		} {
+			if _, err := start(); !errors.Is(err, mapper.ErrInvalidArgument) {
+				t.Errorf("error %v, want ErrArguments", err)
+			}
+		}
+		if used := w.emulator.Usage().Sub(before); len(used.RPCs) > 0 {
+			t.Errorf("calls were made: %v", used.RPCs)
+		}
+	})
+}
+
+// TestWithoutAnswers asks for all that can be asked for while the database is down: the error says
+// so, and long before the client would give up.
+func TestWithoutAnswers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := emulator.NewFaults(1,
+			emulator.Fault{Kind: emulator.LoseCall, Methods: []string{"Lookup", "RunQuery", "RunAggregationQuery",
+				"BeginTransaction", "Commit"}, Code: codes.Unavailable})
+		f.Pause()
+		w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)
+		w.putAccounts(names(100))
+		q := mapper.Query{Kind: "Account"}
+		job := w.start(10, nil)
+		w.wait(job)
+		f.Resume()
+		for name, ask := range map[string]func(context.Context) error{
+			"Start": func(ctx context.Context) error {
+				_, err := addCredit.Start(ctx, w.engine, q, credit{10}, &mapper.StartOptions{ID: "j"})
+				return err
+			},
+			"Plan": func(ctx context.Context) error {
+				_, err := addCredit.Plan(ctx, w.engine, q, nil)
+				return err
+			},
+			"Splits": func(ctx context.Context) error {
+				_, err := mapper.Splits(ctx, w.client, q, 8, nil)
+				return err
+			},
+			"Jobs": func(ctx context.Context) error {
+				_, _, err := w.engine.JobsPage(ctx, nil, "")
+				return err
+			},
+			"Status": func(ctx context.Context) error {
+				_, err := job.Status(ctx)
+				return err
+			},
+			"Failures": func(ctx context.Context) error {
+				_, _, err := job.FailuresPage(ctx, "")
+				return err
+			},
+			"Verify": func(ctx context.Context) error {
+				_, err := job.Verify(ctx, nil)
+				return err
+			},
+			"Pause":   job.Pause,
+			"Resume":  job.Resume,
+			"Abort":   job.Abort,
+			"Retry":   func(ctx context.Context) error { return job.Retry(ctx, nil) },
+			"SetRate": func(ctx context.Context) error { return job.SetRate(ctx, mapper.Rate{EntitiesPerSecond: 1}) },
+			"CleanUp": func(ctx context.Context) error { return job.CleanUp(ctx, nil) },
+			"Revive":  w.engine.ReviveJobs,
+		} {
+			begun := time.Now()
+			err := ask(t.Context())
+			if took := time.Since(begun); err == nil ||
+				strings.Count(err.Error(), "the database does not answer (it is ") != 1 || took > 30*time.Second {
+				t.Errorf("%s after %v: %v", name, took, err)
+			}
+		}
+		f.Pause()
+	})
+}
+
+// TestStartWithoutCommits starts a job while nothing can be committed: the error is that, and not
+// that there is no such job.
+func TestStartWithoutCommits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, Methods: []string{"Commit"},
+			Code: codes.PermissionDenied})
+		f.Pause()
+		w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)
+		f.Resume()
+		for _, o := range []*mapper.StartOptions{{AllowEmpty: true}, {AllowEmpty: true, ID: "once"}} {
+			_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, o)
+			if status.Code(err) != codes.PermissionDenied || errors.Is(err, mapper.ErrNoSuchJob) {
+				t.Errorf("%v, want PermissionDenied", err)
+			}
+		}
+		f.Pause()
+	})
+}
+
+// follower starts another job of its own over the same kind when it ends, once.
+var follower *mapper.Mapper[mapper.NoParams]
+
+func init() {
+	follower = mapper.Update("follower", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
+		return nil
+	})
+	follower.WithFinalizer(func(ctx context.Context, d *mapper.Completion, _ mapper.NoParams) error {
+		if d.Status.ID != "first" {
+			return nil
+		}
+		_, err := follower.Start(ctx, mapper.EngineFromContext(ctx), mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{ID: "next"})
+		return err
+	})
+}
+
+// TestOneAtATime starts, resumes and retries jobs of a mapper over one kind: one of them runs at
+// most, unless it may run beside others.
+func TestOneAtATime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var fails atomic.Bool
+		fails.Store(true)
+		picky := mapper.Update("picky", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+			time.Sleep(time.Millisecond)
+			if fails.Load() && a.Value.Balance == 7 {
+				return mapper.Permanent(errors.New("seven"))
+			}
+			return nil
+		})
+		w, ctx := newWorld(t, setting{}, picky, follower, setOwner), t.Context()
+		w.putAccounts(names(300))
+		if _, err := w.client.Put(ctx, datastore.NameKey("Other", "one", nil), &account{}); err != nil {
+			t.Fatal(err)
+		}
+		start := func(id string, q mapper.Query, o mapper.StartOptions) error {
+			o.ID = id
+			_, err := picky.Start(ctx, w.engine, q, mapper.NoParams{}, &o)
+			return err
+		}
+		refused := func(what, other string, err error) {
+			t.Helper()
+			if !errors.Is(err, mapper.ErrWrongState) || !strings.Contains(fmt.Sprint(err), "job "+other+" runs picky") {
+				t.Errorf("%s: %v, want that %s runs", what, err, other)
+			}
+		}
+		fine := func(what string, err error) {
+			t.Helper()
+			if err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		accounts := mapper.Query{Kind: "Account"}
+		fine("the first", start("one", accounts, mapper.StartOptions{}))
+		refused("another one", "one", start("two", accounts, mapper.StartOptions{}))
+		refused("one over several kinds", "one", start("two", mapper.Query{Kinds: []string{"Account", "Other"}},
+			mapper.StartOptions{}))
+		fine("the same again", start("one", accounts, mapper.StartOptions{}))
+		fine("another kind", start("other", mapper.Query{Kind: "Other"}, mapper.StartOptions{}))
+		fine("its rehearsal", start("rehearsal", accounts, mapper.StartOptions{DryRun: true}))
+		fine("beside it", start("beside", accounts, mapper.StartOptions{AllowOverlap: true}))
+		_, err := setOwner.Start(ctx, w.engine, accounts, mapper.NoParams{}, &mapper.StartOptions{ID: "owner"})
+		fine("another mapper", err)
+		fine("a pause", w.engine.Job("one").Pause(ctx))
+		fine("while it is paused", start("zero", accounts, mapper.StartOptions{}))
+		refused("a resume meanwhile", "zero", w.engine.Job("one").Resume(ctx))
+		fine("an abort", w.engine.Job("zero").Abort(ctx))
+		fine("a resume", w.engine.Job("one").Resume(ctx))
+		if s, err := w.engine.Job("one").Wait(ctx); err != nil || s.Failures != 1 {
+			t.Fatalf("%+v, %v", s, err)
+		}
+		fine("when it has ended", start("two", accounts, mapper.StartOptions{}))
+		refused("a retry meanwhile", "two", w.engine.Job("one").Retry(ctx, nil))
+		fails.Store(false)
+		if s, err := w.engine.Job("two").Wait(ctx); err != nil || s.State != mapper.StateSucceeded {
+			t.Fatalf("%+v, %v", s, err)
+		}
+		fine("a retry", w.engine.Job("one").Retry(ctx, nil))
+		refused("a start while it is retried", "one", start("three", accounts, mapper.StartOptions{}))
+		if s, err := w.engine.Job("one").Wait(ctx); err != nil || s.State != mapper.StateSucceeded {
+			t.Errorf("%+v, %v", s, err)
+		}
+		fine("its end", w.engine.Job("one").CleanUp(ctx, &mapper.CleanUpOptions{IncludeJob: true}))
+		time.Sleep(time.Hour)
+		fine("when it is gone", start("three", accounts, mapper.StartOptions{}))
+
+		_, err = follower.Start(ctx, w.engine, accounts, mapper.NoParams{}, &mapper.StartOptions{ID: "first"})
+		fine("one that another follows", err)
+		w.wait(w.engine.Job("first"))
+		w.wait(w.engine.Job("next"))
+	})
+}
+
+// TestManyStarts has many start jobs of a mapper over a kind at once: one of them is the first, and
+// the others are refused.
+func TestManyStarts(t *testing.T) {
+	t.Parallel()
+	for name, pessimistic := range map[string]bool{"optimistic": false, "pessimistic": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, ctx := newWorld(t, setting{emulator: emulator.Options{PessimisticConcurrency: pessimistic}},
+					addCredit),
+					t.Context()
+				w.putAccounts(names(1000))
+				var mu sync.Mutex
+				var all sync.WaitGroup
+				started, refused := 0, 0
+				for i := range 8 {
+					all.Go(func() {
+						_, err := addCredit.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{1},
+							&mapper.StartOptions{ID: fmt.Sprint("job-", i), Rate: mapper.Rate{EntitiesPerSecond: 50}})
+						mu.Lock()
+						defer mu.Unlock()
+						switch {
+						case err == nil:
+							started++
+						case errors.Is(err, mapper.ErrWrongState):
+							refused++
+						default:
+							t.Log(err) // too many at once
+						}
+					})
+				}
+				all.Wait()
+				if started != 1 || refused == 0 {
+					t.Errorf("%d have started, and %d were refused", started, refused)
+				}
+			})
+		})
+	}
+}
+
+// TestSlotsOfReusedIDs has a job's ID be taken by another job: what that runs over does not count
+// for the first one's slot.
+func TestSlotsOfReusedIDs(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, ctx := newWorld(t, setting{}, steadyCredit), t.Context()
+		w.putAccounts(names(1000))
+		other := make([]*datastore.Key, 1000)
+		for i := range other {
+			other[i] = datastore.NameKey("Other", fmt.Sprint(i), nil)
+		}
+		for first := 0; first < len(other); first += 500 {
+			if _, err := w.client.PutMulti(ctx, other[first:first+500], make([]account, 500)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		start := func(id, kind string) (*mapper.Job, error) {
+			return steadyCredit.Start(ctx, w.engine, mapper.Query{Kind: kind}, credit{1},
+				&mapper.StartOptions{ID: id, PageSize: 20})
+		}
+		job, err := start("nightly", "Account")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.wait(job)
+		if err := job.CleanUp(ctx, &mapper.CleanUpOptions{IncludeJob: true}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if _, err := start("nightly", "Other"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := start("another", "Account"); err != nil {
+			t.Errorf("nobody is at work on the kind: %v", err)
+		}
+		if _, err := start("third", "Account"); !errors.Is(err, mapper.ErrWrongState) ||
+			!strings.Contains(err.Error(), "job another") {
+			t.Errorf("somebody is: %v", err)
+		}
+	})
+}
+
+type amount struct {
+	Amount int64 `json:"amount"`
+}
+
+func (p amount) Validate() error {
+	if p.Amount <= 0 {
+		return fmt.Errorf(`"amount" is %d, it has to be positive`, p.Amount)
+	}
+	return nil
+}
+
+type byPointer struct {
+	Text string `json:"text"`
+}
+
+func (p *byPointer) Validate() error {
+	if p.Text == "panic" {
+		panic("it can't be looked at")
+	}
+	if p.Text == "" {
+		return errors.New(`"text" is missing`)
+	}
+	return nil
+}
+
+// TestValidate has the parameters' own type be asked wherever a job is about to start: by its
+// value, by its name, as a rehearsal, by a schedule, and for a plan. What it refuses has left
+// nothing.
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	add := mapper.Update("add", func(_ context.Context, e *mapper.Entity[account], p amount) error { return nil })
+	text := mapper.Visit("text", func(context.Context, *mapper.Entity[account], byPointer) error { return nil })
+	pointed := mapper.VisitPages("pointed", func(context.Context, *mapper.Entity[account], *byPointer) (int,
+		error) {
+		return 0, nil
+	},
+		func(context.Context, *mapper.Page[int], *byPointer) error { return nil })
+	schedule := mapper.NewSchedule("hourly", add, mapper.OverlapQueue)
+	mappertest.Run(t, []mapper.AnyMapper{add, text, pointed}, &mappertest.Options{
+		Schedules: []mapper.AnySchedule{schedule},
+	}, func(t *testing.T, w *mappertest.Env) {
+		key := datastore.NameKey("Account", "a", nil)
+		if _, err := w.Client.Put(t.Context(), key, &account{}); err != nil {
+			t.Fatal(err)
+		}
+		q := mapper.Query{Kind: "Account"}
+		refused := func(what string, err error, want string) {
+			t.Helper()
+			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q", what, err, want)
+			}
+		}
+		_, err := add.Start(t.Context(), w.Engine, q, amount{}, nil)
+		refused("a start", err, `"amount" is 0`)
+		_, err = add.Start(t.Context(), w.Engine, q, amount{-1}, &mapper.StartOptions{DryRun: true})
+		refused("a rehearsal", err, `"amount" is -1`)
+		_, err = schedule.Tick(t.Context(), w.Engine, time.Now(), q, amount{}, nil)
+		refused("a tick", err, `"amount" is 0`)
+		_, err = text.Start(t.Context(), w.Engine, q, byPointer{}, nil)
+		refused("a pointer's method", err, `"text" is missing`)
+		_, err = text.Start(t.Context(), w.Engine, q, byPointer{"panic"}, nil)
+		refused("a panic", err, "it can't be looked at")
+		_, err = pointed.Start(t.Context(), w.Engine, q, &byPointer{}, nil)
+		refused("a pointer", err, `"text" is missing`)
+		for _, c := range [][3]string{
+			{"add", `{}`, `"amount" is 0`}, {"add", `{"amount": null}`, `"amount" is null`}, {"add",
+				`{"amount": 1, "amount": 2}`, "twice"}, {"add", `{"amount": 1, "x": 2}`, `"x"`},
+			{"text", `{}`, `"text" is missing`}, {"pointed", `{}`, `"text" is missing`}, {"pointed", `null`, "null"},
+		} {
+			_, err := w.Engine.StartByName(t.Context(), c[0], q, json.RawMessage(c[1]), nil)
+			refused(c[0]+" "+c[1], err, c[2])
+			_, err = w.Engine.PlanByName(t.Context(), c[0], q,
+				&mapper.PlanOptions{Params: json.RawMessage(c[1])})
+			refused("a plan of "+c[0]+" "+c[1], err, c[2])
+		}
+		if jobs, _, err := w.Engine.JobsPage(t.Context(), nil, ""); err != nil || len(jobs) > 0 {
+			t.Errorf("there are jobs: %+v, %v", jobs, err)
+		}
+		if _, err := w.Engine.PlanByName(t.Context(), "add", q, nil); err != nil {
+			t.Errorf("a plan without parameters: %v", err)
+		}
+		if job, err := add.Start(t.Context(), w.Engine, q, amount{1}, nil); err != nil {
+			t.Error(err)
+		} else if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded {
+			t.Errorf("%+v, %v", s, err)
+		}
+	})
+}
+
+// TestParamsAsTheyAre has numbers of all sizes come to the function as they were given, or not at
+// all.
+func TestParamsAsTheyAre(t *testing.T) {
+	t.Parallel()
+	type params struct {
+		Any  any            `json:"any"`
+		Map  map[string]any `json:"map"`
+		Int  int64          `json:"int"`
+		Uint uint64         `json:"uint"`
+	}
+	var got params
+	m := mapper.Visit("m", func(_ context.Context, _ *mapper.Entity[account], p params) error {
+		got = p
+		return nil
+	})
+	mappertest.Run(t, []mapper.AnyMapper{m}, nil, func(t *testing.T, w *mappertest.Env) {
+		if _, err := w.Client.Put(t.Context(), datastore.NameKey("Account", "a", nil), &account{}); err != nil {
+			t.Fatal(err)
+		}
+		for _, test := range []struct {
+			given params
+			taken bool
+		}{
+			{params{Any: 1.5, Map: map[string]any{"a": 1e300}, Int: 1<<63 - 1, Uint: 1<<64 - 1}, true},
+			{params{Any: float64(1 << 53), Map: map[string]any{"a": []any{"9007199254740993"}}}, true},
+			{params{Any: int64(1<<53 + 1)}, false},
+			{params{Map: map[string]any{"a": []any{map[string]any{"b": int64(-1<<53 - 1)}}}}, false},
+			{params{Any: uint64(1<<64 - 1)}, false},
+			{params{Any: json.Number("0.1000000000000000000000000000000001")}, false},
+		} {
+			job, err := m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account"}, test.given, nil)
+			if !test.taken {
+				if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), "float64") {
+					t.Errorf("%+v: %v, want it refused", test.given, err)
+				}
+				continue
+			}
+			if err != nil {
+				t.Error(err)
+				continue
+			}
+			if _, err := job.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(got, test.given) {
+				t.Errorf("the function got %+v, want %+v", got, test.given)
+			}
+		}
+	})
+}

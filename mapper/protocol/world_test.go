@@ -1,0 +1,316 @@
+package protocol_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/googletest"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/bridge"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+const (
+	location  = "projects/test/locations/here"
+	queueName = location + "/queues/mapper"
+	target    = "http://worker/mapper/"
+)
+
+// A world is all that a job needs, in one process: a database, a queue, and an
+// engine that handles the queue's deliveries. It works inside a bubble of
+// testing/synctest.
+type world struct {
+	*testing.T
+	emulator *emulator.Emulator
+	client   *datastore.Client
+	queue    *tasks.Queue
+	engine   *mapper.Engine
+
+	// handler receives the deliveries. Defaults to the engine's.
+	handler http.Handler
+	options []option.ClientOption // of Datastore clients
+
+	more   func(*mapper.EngineOptions) // changes the options of processes; nil: nothing does
+	others []string                    // queues that processes have besides the first
+
+	mu            sync.Mutex // ending is set once no delivery begins any more
+	ending        bool
+	deliveries    sync.WaitGroup
+	running, most atomic.Int64 // deliveries under way, and the most at once
+}
+
+// setting changes how a world is made.
+type setting struct {
+	emulator emulator.Options
+	queue    *cloudtaskspb.Queue
+	client   *datastore.Client // in place of the embedded Datastore
+	log      io.Writer         // in place of the test's output
+	deadline time.Duration     // of deliveries
+	plain    bool              // the database says no versions
+}
+
+func newWorld(t *testing.T, s setting, mappers ...mapper.AnyMapper) *world {
+	t.Helper()
+	w := &world{T: t}
+	w.options = append(w.options, mapper.ClientOption())
+	if s.plain {
+		w.options = append(w.options, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(withoutVersions)))
+	}
+	s.emulator.Transport = emulator.HandlerTransport(w)
+	w.emulator = emulator.ForTest(t, &s.emulator)
+	if w.client = s.client; w.client == nil {
+		client, err := w.emulator.DatastoreClient(t.Context(), "test", w.options...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		w.client = client
+	}
+	if s.queue == nil {
+		s.queue = new(cloudtaskspb.Queue)
+	}
+	s.queue.Name = queueName
+	client, err := w.emulator.TasksClient(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: s.queue}); err != nil {
+		t.Fatal(err)
+	}
+	w.queue, err = tasks.NewQueue(client, queueName, target,
+		&tasks.Options{InsecureSkipVerify: true, DispatchDeadline: s.deadline})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.log == nil {
+		s.log = t.Output()
+	}
+	if len(mappers) > 0 {
+		w.engine, err = mapper.NewEngine(w.client, w.queue,
+			&mapper.EngineOptions{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(s.log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		bridge.Seed(w.engine, 1)
+		w.handler = w.engine.Handler()
+	}
+	t.Cleanup(w.end)
+	return w
+}
+
+// withoutVersions has a database say no versions, so that all pages are transactions.
+func withoutVersions(
+	ctx context.Context, method string, req, resp any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
+	err := invoke(ctx, method, req, resp, conn, opts...)
+	var results []*datastorepb.EntityResult
+	switch resp := resp.(type) {
+	case *datastorepb.RunQueryResponse:
+		results = resp.GetBatch().GetEntityResults()
+	case *datastorepb.LookupResponse:
+		results = resp.GetFound()
+	case *datastorepb.CommitResponse:
+		for _, r := range resp.GetMutationResults() {
+			r.Version = 0
+		}
+	}
+	for _, r := range results {
+		r.Version = 0
+	}
+	return err
+}
+
+// end lets the deliveries under way come to their end, before what they need is
+// closed, and checks the records that they leave.
+func (w *world) end() {
+	w.settle()
+	checkInvariants(w, w.client)
+}
+
+// settle lets the deliveries under way come to their end. No other begins any more.
+func (w *world) settle() {
+	w.mu.Lock()
+	w.ending = true
+	w.mu.Unlock()
+	w.deliveries.Wait()
+}
+
+// begin begins a delivery, unless the test is over.
+func (w *world) begin() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.ending {
+		w.deliveries.Add(1)
+	}
+	return !w.ending
+}
+
+func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	if !w.begin() {
+		rw.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	defer w.deliveries.Done()
+	n := w.running.Add(1)
+	defer w.running.Add(-1)
+	for most := w.most.Load(); n > most && !w.most.CompareAndSwap(most, n); most = w.most.Load() {
+	}
+	w.handler.ServeHTTP(rw, r)
+}
+
+type account struct {
+	Balance int64
+	Owner   string
+}
+
+type credit struct{ Amount int64 }
+
+// addCredit is the mapper of most tests.
+var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.Entity[account], p credit) error {
+	a.Value.Balance += p.Amount
+	a.Count("credited", 1)
+	return nil
+})
+
+// putAccounts puts accounts, each with a balance that tells it from others.
+func (w *world) putAccounts(keys []*datastore.Key) {
+	w.Helper()
+	for start := 0; start < len(keys); start += 400 {
+		batch := keys[start:min(start+400, len(keys))]
+		accounts := make([]account, len(batch))
+		for i := range accounts {
+			accounts[i] = account{Balance: int64(start + i), Owner: fmt.Sprint("owner ", start+i)}
+		}
+		if _, err := w.client.PutMulti(w.Context(), batch, accounts); err != nil {
+			w.Fatal(err)
+		}
+	}
+}
+
+// names returns n keys of accounts.
+func names(n int) []*datastore.Key {
+	keys := make([]*datastore.Key, n)
+	for i := range keys {
+		keys[i] = datastore.NameKey("Account", fmt.Sprintf("user-%07d", i), nil)
+	}
+	return keys
+}
+
+// account returns an account as it is stored.
+func (w *world) account(key *datastore.Key) (a account) {
+	w.Helper()
+	if err := w.client.Get(w.Context(), key, &a); err != nil {
+		w.Fatal(err)
+	}
+	return a
+}
+
+// wantBalances checks that every account has its first balance and an amount
+// more.
+func (w *world) wantBalances(keys []*datastore.Key, amount int64) {
+	w.Helper()
+	wrong := 0
+	for start := 0; start < len(keys); start += 1000 {
+		batch := keys[start:min(start+1000, len(keys))]
+		accounts := make([]account, len(batch))
+		if err := w.client.GetMulti(w.Context(), batch, accounts); err != nil {
+			w.Fatal(err)
+		}
+		for i, a := range accounts {
+			if want := int64(start+i) + amount; a.Balance != want || a.Owner != fmt.Sprint("owner ", start+i) {
+				if wrong++; wrong <= 3 {
+					w.Errorf("%v: %+v, want the balance %d", batch[i], a, want)
+				}
+			}
+		}
+	}
+	if wrong > 3 {
+		w.Errorf("%d of %d accounts are wrong", wrong, len(keys))
+	}
+}
+
+// start starts a job of addCredit over the accounts.
+func (w *world) start(amount int64, o *mapper.StartOptions) *mapper.Job {
+	w.Helper()
+	job, err := addCredit.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{amount}, o)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return job
+}
+
+// longestJob ends the wait for a job that never ends.
+const longestJob = time.Hour
+
+// wait waits for the end of a job, and checks that it is a success.
+func (w *world) wait(job *mapper.Job) *mapper.Status {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.Context(), longestJob)
+	defer cancel()
+	status, err := job.Wait(ctx)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if err := status.Err(); err != nil {
+		failures, _, err := job.FailuresPage(w.Context(), "")
+		w.Errorf("%v: %+v, %v", status.Err(), failures, err)
+	}
+	return status
+}
+
+// A logged is what a process logs, in whatever goroutine.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+// String returns what was logged so far.
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// count returns how many lines have a text.
+func (l *logged) count(text string) int { return strings.Count(l.String(), text) }
+
+func TestMain(m *testing.M) { googletest.Main(m) }
+
+// onEach runs a test on the embedded Datastore and on Google's emulators.
+func onEach(t *testing.T, test func(t *testing.T, client *datastore.Client)) {
+	t.Run("embedded", func(t *testing.T) {
+		client, err := emulator.ForTest(t, nil).DatastoreClient(t.Context(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		test(t, client)
+	})
+	t.Run("google", func(t *testing.T) { test(t, googletest.Client(t, emulator.Classic)) })
+	t.Run("firestore", func(t *testing.T) { test(t, googletest.Client(t, emulator.Firestore)) })
+}
