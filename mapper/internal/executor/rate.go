@@ -2,67 +2,74 @@ package executor
 
 import (
 	"context"
-	"math/rand/v2"
+	"sync"
 	"time"
 
-	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// keepRate waits until a page of n entities may begin, which is processed in a mode, and returns
-// when that is: for the first one of a delivery, which is the one behind none, a random time, so
-// that deliveries which begin together do not go on together. If the page has become much too large
-// for the rate meanwhile, or the job does not run any more, it returns how the range stands; and a
-// job whose rate has changed, with its new rate. A page for which others wait is none of many, and
-// does not wait itself.
-func (x *Executor) keepRate(
-	ctx context.Context, job *record.Job, mode function.Mode, n int, behind time.Time,
-) (_ *record.Job, began time.Time, _ standing, err error) {
-	factor := 1.0
-	if behind.IsZero() {
-		behind, factor = time.Now(), 0.5+rand.Float64()
-	}
+// keepRate waits until the job's rate allows a page of up to n entities, and returns when it
+// begins, and how many of them it may have. All processes reserve the rate in one record, see
+// pace.Meter. A page whose rate changes while it waits reserves the new one. If the job stops
+// meanwhile, keepRate returns how the range stands. Settle reserves what the page has really cost.
+func (d *delivery) keepRate(ctx context.Context, n int) (grant pace.Grant, settle func(), s standing, err error) {
+	settle = func() {}
+	meter := d.x.paces.Meter(d.job.Ref())
 	for {
-		now, err := x.cache.load(ctx, x.Store, job.Ref())
+		job, err := d.runningJob(ctx)
+		if err != nil || job.State != record.Running {
+			return grant, settle, stopped, err
+		}
+		rate, err := job.RateLimit()
 		if err != nil {
-			return job, behind, ours, err
+			return grant, settle, ours, err
 		}
-		if now.State != record.Running {
-			return job, behind, stopped, nil
+		if rate == (pace.Limit{}) {
+			return pace.Grant{N: n}, settle, ours, nil
 		}
-		if record.RateEnds(now, time.Now()) {
-			if now, err = (lifecycle.Control{Jobs: x.Jobs}).EndRate(ctx, now); err != nil {
-				return job, behind, ours, err
+		if !grant.Of(string(job.Rate)) {
+			asked := pace.Request{Limit: rate, Rate: string(job.Rate), N: n, Since: time.Since(job.RampBegan()),
+				Each: d.x.paces.Writes(job.Ref(), d.planner.Mode.Writes()),
+				Most: pace.WaitWithin(d.x.Queue.DispatchDeadline())}
+			grant, err = meter.Take(ctx, asked,
+				func(ctx context.Context, cost time.Duration, pages int64) (time.Time, float64, error) {
+					return d.x.Store.ReserveRate(ctx, job, cost, pages)
+				})
+			if err != nil {
+				return grant, settle, ours, err
 			}
-			x.cache.note(now, time.Now())
+			settle = sync.OnceFunc(func() {
+				if used := d.turn.used; used != nil {
+					writes := max(0, float64(used.Writes-pace.RecordWrites-1))
+					meter.Settle(grant, rate.Cost(float64(d.turn.reached), writes, asked.Since))
+				}
+			})
 		}
-		rate, err := now.RateLimit()
-		if err != nil {
-			return job, behind, ours, err
-		}
-		spacing := time.Duration(0)
-		if rate != (pace.Limit{}) {
-			each, since := x.paces.Writes(job.Ref(), mode.Writes()), time.Since(now.RampBegan())
-			spacing = rate.Spacing(n, each, now.AtOnce(), since)
-			if n > 2*rate.Page(n, each, now.AtOnce(), since, pace.WaitWithin(x.Queue.DispatchDeadline())) {
-				slower := *job
-				slower.Rate, slower.RampFrom = now.Rate, now.RampFrom
-				return &slower, behind, changed, nil
-			}
-		}
-		wait := time.Until(behind.Add(time.Duration(float64(spacing) * factor)))
+		wait := time.Until(grant.At)
 		if wait <= 0 {
-			return job, time.Now(), ours, nil
+			return grant, settle, ours, nil
 		}
 		select {
 		case <-ctx.Done():
-			return job, behind, ours, ctx.Err()
-		case <-x.Gate.Draining().Done():
-			return job, behind, ours, gate.ErrDraining
+			return grant, settle, ours, ctx.Err()
+		case <-d.x.Gate.Draining().Done():
+			return grant, settle, ours, gate.ErrDraining
 		case <-time.After(min(wait, cachedFor)): // the rate may change meanwhile
 		}
 	}
+}
+
+// runningJob returns the job as it was up to a second ago, with the rate that it has now.
+func (d *delivery) runningJob(ctx context.Context) (*record.Job, error) {
+	job, err := d.x.cache.load(ctx, d.x.Store, d.job.Ref())
+	if err != nil || job.State != record.Running || !record.RateEnds(job, time.Now()) {
+		return job, err
+	}
+	if job, err = (lifecycle.Control{Jobs: d.x.Jobs}).EndRate(ctx, job); err == nil {
+		d.x.cache.note(job, time.Now())
+	}
+	return job, err
 }

@@ -53,7 +53,8 @@ type Estimate struct {
 func Of(ctx context.Context, src source.Source, j *Job) (*Estimate, error) {
 	page := max(1, min(j.PageSize, int64(j.PageTime/j.PerEntity)))
 	if j.Rate != (pace.Limit{}) {
-		page = int64(j.Rate.Page(int(page), j.Writes, j.AtOnce, 0, pace.WaitWithin(j.Deadline)))
+		others := pace.Queue{Pages: float64(max(1, j.AtOnce) - 1)}
+		page = int64(j.Rate.Page(int(page), j.Writes, 0, others, pace.WaitWithin(j.Deadline)))
 	}
 	est := &Estimate{Workers: int(j.Workers)}
 	least, err := est.size(ctx, src, j, page)

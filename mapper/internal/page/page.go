@@ -47,6 +47,9 @@ type Page struct {
 	// the page is done; nil: nothing is.
 	Progress func(ran time.Duration, half bool)
 
+	Begin   time.Time     // of the first call, at the job's rate
+	Spacing time.Duration // of the calls, at the job's rate; 0: it has none
+
 	Paces  *pace.Book[record.Ref] // is told how fast the job goes
 	Pause  time.Duration          // the longest that a call waits where too many fail
 	Strays *atomic.Int64          // of the process
@@ -184,7 +187,9 @@ func (p *Page) runChunk(ctx context.Context, o *Outcome, c *chunk, begun time.Ti
 				r, counts := p.look(at, read)
 				paused := time.Duration(0)
 				if counts {
-					if paused, err = pause(ctx, brake.Wait(time.Now(), p.Pause)); err != nil ||
+					now := time.Now()
+					spaced := p.Begin.Add(time.Duration(o.Reached) * p.Spacing).Sub(now)
+					if paused, err = pause(ctx, max(spaced, brake.Wait(now, p.Pause))); err != nil ||
 						!p.runEntity(runner, o, len(o.results), &r) {
 						return
 					}
@@ -352,7 +357,7 @@ func (p *Page) keepsPlace(key *datastore.Key, before *pb.Entity, e *function.Eff
 
 // pause waits, and returns for how long.
 func pause(ctx context.Context, d time.Duration) (time.Duration, error) {
-	if d == 0 {
+	if d <= 0 {
 		return 0, nil
 	}
 	select {
