@@ -66,13 +66,13 @@ func oneOf(d *delivery, n int) bool {
 
 // tolerable returns an error if so much fails that its entities can't be blamed: of a full page, or
 // of what this process has called lately and of what the job has done so far. A tolerant job has
-// them recorded after their last attempt. Entities that others change say nothing about the
-// function.
+// them recorded after their last attempt. Entities that others change, and calls that a service refuses
+// for now, say nothing about the function.
 func tolerable(ctx context.Context, d *delivery, o *page.Outcome) error {
 	var failures []record.Failure
 	tolerates := d.job.Tolerant
 	for _, f := range o.Failures {
-		if !errors.Is(f.Err, errHot) {
+		if !errors.Is(f.Err, errHot) && !fault.IsLater(f.Err) {
 			failures, tolerates = append(failures, f), tolerates && f.Last(d.job.Backoff().Attempts)
 		}
 	}

@@ -173,7 +173,7 @@ func (p *Page) runChunk(ctx context.Context, o *Outcome, c *chunk, begun time.Ti
 			p.Progress(o.Ran, 2*o.Reached >= size)
 		}
 	}
-	limit, brake := time.Duration(p.Job.Timeout), p.Paces.Brake(p.Job.Ref())
+	limit := time.Duration(p.Job.Timeout)
 	for c.next < len(c.at) && !full && err == nil {
 		left := function.Calls(ctx, limit, p.Strays, func(runner *function.Runner) {
 			for c.next < len(c.at) {
@@ -187,14 +187,14 @@ func (p *Page) runChunk(ctx context.Context, o *Outcome, c *chunk, begun time.Ti
 				r, counts := p.look(at, read)
 				paused := time.Duration(0)
 				if counts {
-					now := time.Now()
-					spaced := p.Begin.Add(time.Duration(o.Reached) * p.Spacing).Sub(now)
-					if paused, err = pause(ctx, max(spaced, brake.Wait(now, p.Pause))); err != nil ||
-						!p.runEntity(runner, o, len(o.results), &r) {
+					then, waited, failed := p.call(ctx, runner, o, &r)
+					if then == abandoned {
 						return
 					}
-					brake.Done(time.Now(), r.failure != nil, r.failure != nil && !r.failure.Permanent)
-					if full = o.Reached > 0 && !o.takes(at.Key, r.effect); full {
+					if paused, err = waited, failed; err != nil {
+						return
+					}
+					if full = then == ends || o.Reached > 0 && !o.takes(at.Key, r.effect); full {
 						return
 					}
 				}
@@ -204,7 +204,7 @@ func (p *Page) runChunk(ctx context.Context, o *Outcome, c *chunk, begun time.Ti
 		switch {
 		case errors.Is(left, function.ErrTimeout):
 			o.inHand.close()
-			brake.Done(time.Now(), true, true)
+			p.Paces.Brake(p.Job.Ref()).Done(time.Now(), o.pass, pace.End{Took: limit, Failed: true, Busy: true})
 			dealt(p.fails(c.at[c.next], c.entities[c.next], TooSlowError{limit}), limit)
 			full = p.Mode == function.Update // what it has read is old by now
 		case left != nil:
