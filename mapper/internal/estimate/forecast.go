@@ -52,7 +52,8 @@ type Forecast struct {
 func (j *Job) Page() int64 {
 	page := max(1, min(j.PageSize, int64(j.PageTime/j.PerEntity)))
 	if j.Rate != (pace.Limit{}) {
-		page = int64(j.Rate.Page(int(page), j.Writes, j.AtOnce, 0, pace.WaitWithin(j.Deadline)))
+		others := pace.Queue{Pages: float64(max(1, j.AtOnce) - 1)}
+		page = int64(j.Rate.Page(int(page), j.Writes, 0, others, pace.WaitWithin(j.Deadline)))
 	}
 	return page
 }

@@ -106,7 +106,7 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results)
 		of.Unsharded = d.planner.Unsharded()
 	}
 	used := usageOf(d, float64(o.Reached), float64(o.Writes()), float64(o.Compared()))
-	d.turn.used = &used
+	d.turn.used, d.turn.reached = &used, o.Reached
 	if d.planner.Mode == function.Update {
 		of.Wrote = wrote(o)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
 	"github.com/scattermap/scattermap/mapper/internal/observe"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/page"
 	"github.com/scattermap/scattermap/mapper/internal/planner"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -35,7 +36,6 @@ type delivery struct {
 	begunAt time.Time  // when it came
 	ended   func()     // is called when it has ended
 	place   gate.Place // inside the gate
-	paced   time.Time  // when its last page began that had to wait for the job's rate
 	ahead   bool       // what it reads ahead has come out of the job's budget
 	turn    turn
 }
@@ -55,6 +55,8 @@ type turn struct {
 	late     bool           // the page gave work away because this task would end late with it
 	pageAt   time.Time      // when the page began
 	used     *billing.Usage // by the page; nil: it was not committed
+	reached  int            // entities of the page that was committed
+	grant    pace.Grant     // of the job's rate to the page; zero: the job has none
 
 	newTraces bool // its children have too much to do for one trace
 }
@@ -209,7 +211,7 @@ func (d *delivery) page(ctx context.Context) (standing, error) {
 	if err != nil || s != ours {
 		return s, err
 	}
-	settle, s, err := d.admit(ctx, p)
+	settle, s, err := d.admit(ctx, &p)
 	if err != nil || s != ours {
 		return s, err
 	}
@@ -241,17 +243,24 @@ func (d *delivery) plan(ctx context.Context) (p planner.Plan, s standing, err er
 }
 
 // admit waits until the job's rate allows the page, and reserves the page's cost in the budget. The
-// caller calls settle after the page.
-func (d *delivery) admit(ctx context.Context, p planner.Plan) (settle func(), s standing, err error) {
-	settle = func() {}
+// rate may allow fewer entities than were planned: the page has only those. The caller calls settle
+// after the page.
+func (d *delivery) admit(ctx context.Context, p *planner.Plan) (settle func(), s standing, err error) {
+	settle, d.turn.used, d.turn.grant = func() {}, nil, pace.Grant{}
 	if len(d.job.Rate) > 0 && !d.record.Solo {
-		d.job, d.paced, s, err = d.x.keepRate(ctx, d.job, d.planner.Mode, len(p.At), d.paced)
-		if err != nil || s != ours {
+		if d.turn.grant, settle, s, err = d.keepRate(ctx, len(p.At)); err != nil || s != ours {
 			return settle, s, err
 		}
+		p.Shorten(d.turn.grant.N)
 	}
 	if len(d.job.Budget) > 0 {
-		return keepBudget(ctx, d, len(p.At))
+		settleRate := settle
+		settleBudget, s, err := keepBudget(ctx, d, len(p.At))
+		if err != nil || s != ours {
+			settleRate()
+			return func() {}, s, err
+		}
+		return func() { settleRate(); settleBudget() }, ours, nil
 	}
 	return settle, ours, nil
 }

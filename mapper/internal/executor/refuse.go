@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
@@ -28,7 +29,11 @@ func (d *delivery) giveUp(ctx context.Context, cause error) (standing, error) {
 	}
 	last := false
 	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
-		last = r.Refuse(d.job, fault.After(cause), fault.IsFatal(cause), time.Now())
+		if refusal := (fault.Refusal{}); errors.As(cause, &refusal) && refusal.Later {
+			last = r.Later(d.job, laterDelay(refusal.After), time.Now())
+		} else {
+			last = r.Refuse(d.job, fault.After(cause), fault.IsFatal(cause), time.Now())
+		}
 		r.Alive(d.turn.mark)
 		r.Calm() // this task is over
 		return nil, nil
@@ -52,6 +57,13 @@ func (d *delivery) giveUp(ctx context.Context, cause error) (standing, error) {
 	}
 	showRefusal(ctx, d.x.Jobs, d.job, d.record, cause)
 	return superseded, nil // by that task
+}
+
+// laterDelay returns when a range is tried again whose service says "later": not all at once.
+func laterDelay(after time.Duration) time.Duration {
+	const least = 10 * time.Second
+	after = max(after, least)
+	return after + rand.N(after/2)
 }
 
 // fail ends the job. It reports whether the job is over: it goes on if somebody has resumed it
@@ -120,6 +132,9 @@ func showRefusal(ctx context.Context, x *lifecycle.Jobs, job *record.Job, r *rec
 		return
 	}
 	text := fmt.Sprintf("%s tried again, up to %d times: %s", what, job.Backoff().Attempts, fault.Text(cause))
+	if refusal := (fault.Refusal{}); errors.As(cause, &refusal) && refusal.Later {
+		text = fmt.Sprintf("%s tried again later, as often as it takes: %s", what, fault.Text(cause))
+	}
 	_, err := x.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
 		if j.State != record.Running || j.Epoch != job.Epoch || j.Trouble != "" {
 			return false, nil

@@ -53,3 +53,6 @@ func After(err error) time.Duration {
 	errors.As(err, &later)
 	return later.after
 }
+
+// IsLater reports whether an error wants another attempt later.
+func IsLater(err error) bool { return errors.As(err, new(retryAfterError)) }

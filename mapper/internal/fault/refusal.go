@@ -20,6 +20,7 @@ type Refusal struct {
 	Cause   error // of the function
 	Final   bool  // another attempt would only repeat it
 	After   time.Duration
+	Later   bool // the service that the function calls has refused it: the range is not to blame
 }
 
 func (r Refusal) Error() string { return r.Summary }

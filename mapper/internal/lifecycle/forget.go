@@ -46,7 +46,7 @@ type look struct {
 	holding map[record.Ref]bool // jobs whose records hold something; false: only their own record, if at all
 	open    map[record.Ref]bool // jobs that have open ranges, which pages may be about to commit
 	orphans []*datastore.Key    // records that hold something and belong to no job that is there
-	drafts  map[record.Ref]*datastore.Key
+	drafts  map[record.Ref][]*datastore.Key
 	blocked []string
 	waits   int // what waits for the end of something
 }
@@ -54,7 +54,7 @@ type look struct {
 // Forget looks through all records. Without an error none holds anything of the subject.
 func (f Forgetter) Forget(ctx context.Context) (Looked, error) {
 	l := &look{looked: make(Looked), holding: make(map[record.Ref]bool), open: make(map[record.Ref]bool),
-		drafts: make(map[record.Ref]*datastore.Key)}
+		drafts: make(map[record.Ref][]*datastore.Key)}
 	kinds, err := f.kinds(ctx)
 	if err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func (f Forgetter) read(ctx context.Context, kind string, l *look) error {
 		case belongs:
 			l.holding[ref] = true
 			if kind == record.DraftKind {
-				l.drafts[ref] = key
+				l.drafts[ref] = append(l.drafts[ref], key)
 			}
 		case kind == record.RangeKind: // of a start that came too late
 			l.orphans = append(l.orphans, key)
@@ -176,7 +176,7 @@ func refOf(kind string, key *datastore.Key, all []datastore.Property) (ref recor
 				ref.Incarnation = text
 			}
 		}
-	case record.DraftKind: // its name is HASH.ID.INCARNATION.draft
+	case record.DraftKind: // its name is HASH.ID.INCARNATION.draft, or that of a rate clock
 		if parts := strings.Split(key.Name, "."); len(parts) == 4 {
 			ref = record.Ref{ID: parts[1], Incarnation: parts[2]}
 		}

@@ -69,9 +69,7 @@ func (f Forgetter) jobs(ctx context.Context, l *look) (waits int, err error) {
 // a copy.
 func (f Forgetter) orphan(ctx context.Context, ref record.Ref, l *look) error {
 	before := len(l.orphans)
-	if key := l.drafts[ref]; key != nil {
-		l.orphans = append(l.orphans, key)
-	}
+	l.orphans = append(l.orphans, l.drafts[ref]...)
 	err := f.Store.Each(ctx, store.Records(ref, "", ""), func(r *record.Range) error {
 		l.orphans = append(l.orphans, r.Stored)
 		return nil

@@ -1,85 +1,264 @@
 package pace
 
 import (
+	"container/heap"
+	"math/rand/v2"
 	"testing"
 	"time"
 )
 
-// A service takes calls for a time. It has a token for each that it accepts, and gets so many a
-// second.
-type service struct {
-	limit  float64 // calls a second; 0: it is away
-	broken int     // of so many calls one fails, whatever their rate; 0: none
-	tokens float64
-	calls  int
+// A service accepts calls or refuses them, and says how long a call takes. A call that ends is said
+// to it.
+type service interface {
+	call(now time.Time) (took time.Duration, accepted bool)
+	ended()
 }
 
-func (s *service) fails(since time.Duration) bool {
-	s.calls++
-	s.tokens = min(s.limit/10, s.tokens+s.limit*since.Seconds())
-	if s.broken > 0 && s.calls%s.broken == 0 {
-		return true
-	}
-	if s.tokens < 1 {
-		return true
+// bucket has a token for each call that it accepts, and gets so many a second.
+type bucket struct {
+	limit  float64
+	takes  time.Duration
+	tokens float64
+	last   time.Time
+}
+
+func (s *bucket) call(now time.Time) (time.Duration, bool) {
+	s.tokens = min(max(10, s.limit/2), s.tokens+s.limit*now.Sub(s.last).Seconds())
+	if s.last = now; s.tokens < 1 {
+		return 0, false
 	}
 	s.tokens--
-	return false
+	return s.takes, true
 }
 
-// drive makes calls for a time, up to so many a second, and returns how many there were and failed
-// in its second half.
-func drive(b *Brake, s *service, most float64, from time.Time, during time.Duration) (calls Calls, end time.Time) {
-	now, last := from, from
-	for now.Sub(from) < during {
-		now = now.Add(max(b.Wait(now, time.Minute), time.Duration(float64(time.Second)/most)))
-		failed := s.fails(now.Sub(last))
-		last = now
-		b.Done(now, failed, failed)
-		if now.Sub(from) > during/2 {
-			calls.All++
-			if failed {
-				calls.Failed++
-			}
-		}
+func (s *bucket) ended() {}
+
+// crowded takes so many calls at once.
+type crowded struct {
+	most, inside int
+	takes        time.Duration
+}
+
+func (s *crowded) call(time.Time) (time.Duration, bool) {
+	if s.inside >= s.most {
+		s.inside++ // ended is called for it, too
+		return 0, false
 	}
-	return calls, now
+	s.inside++
+	return s.takes, true
 }
 
-// TestBrake has 2,000 calls a second meet a service.
+func (s *crowded) ended() { s.inside-- }
+
+// queueing does so many calls a second, one after the other, and refuses those that would wait for
+// longer than a time.
+type queueing struct {
+	limit float64
+	most  time.Duration
+	free  time.Time
+}
+
+func (s *queueing) call(now time.Time) (time.Duration, bool) {
+	if s.free.Before(now) {
+		s.free = now
+	}
+	if s.free.Sub(now) > s.most {
+		return 0, false
+	}
+	s.free = s.free.Add(time.Duration(float64(time.Second) / s.limit))
+	return s.free.Sub(now), true
+}
+
+func (s *queueing) ended() {}
+
+// A run of the function: when it ends, and how.
+type run struct {
+	ends   time.Time
+	begun  time.Time
+	pass   Pass
+	called bool
+	failed bool
+}
+
+type runs []run
+
+func (r runs) Len() int           { return len(r) }
+func (r runs) Less(i, k int) bool { return r[i].ends.Before(r[k].ends) }
+func (r runs) Swap(i, k int)      { r[i], r[k] = r[k], r[i] }
+func (r *runs) Push(x any)        { *r = append(*r, x.(run)) }
+func (r *runs) Pop() any {
+	last := (*r)[len(*r)-1]
+	*r = (*r)[:len(*r)-1]
+	return last
+}
+
+// A load is workers that run a function, of which a share calls a service. After a refusal a worker
+// waits a second. broken is the share of calls that fail whatever their rate.
+type load struct {
+	workers int
+	share   float64
+	broken  float64
+	free    time.Duration // of a run that calls nothing
+	random  *rand.Rand
+	now     time.Time
+	waiting runs // that begin
+	under   runs // way
+}
+
+func newLoad(workers int, share float64, seed uint64) *load {
+	l := &load{workers: workers, share: share, free: 20 * time.Microsecond, random: rand.New(rand.NewPCG(seed, 1)),
+		now: time.Unix(1000, 0)}
+	for range workers {
+		l.waiting = append(l.waiting, run{ends: l.now})
+	}
+	return l
+}
+
+// drive runs it for a time, and returns the calls that the service was asked, and that failed, in
+// the last part of it.
+func (l *load) drive(b *Brake, s service, during, last time.Duration) (calls Calls) {
+	end := l.now.Add(during)
+	for {
+		if len(l.under) > 0 && (len(l.waiting) == 0 || !l.waiting[0].ends.Before(l.under[0].ends)) {
+			r := heap.Pop(&l.under).(run)
+			if l.now = r.ends; l.now.After(end) {
+				heap.Push(&l.under, r)
+				l.now = end
+				return calls
+			}
+			if r.called {
+				s.ended()
+			}
+			if r.called && end.Sub(l.now) < last {
+				calls.All++
+				if r.failed {
+					calls.Failed++
+				}
+			}
+			b.Done(l.now, r.pass, End{Took: r.ends.Sub(r.begun), Failed: r.failed, Busy: r.failed,
+				Later: l.broken == 0})
+			again := l.now
+			if r.failed {
+				again = again.Add(time.Second)
+			}
+			heap.Push(&l.waiting, run{ends: again})
+			continue
+		}
+		r := heap.Pop(&l.waiting).(run)
+		if l.now = r.ends; l.now.After(end) {
+			heap.Push(&l.waiting, r)
+			l.now = end
+			return calls
+		}
+		if r.begun.IsZero() { // it asks whether it may begin
+			wait, ok := b.Ask(l.now, &r.pass)
+			next := run{ends: l.now.Add(wait), pass: r.pass}
+			if ok {
+				next.begun = l.now
+			}
+			heap.Push(&l.waiting, next)
+			continue
+		}
+		if r.ends, r.called = l.now.Add(l.free), l.random.Float64() < l.share; r.called {
+			took, accepted := s.call(l.now)
+			r.ends, r.failed = r.ends.Add(took), !accepted || l.random.Float64() < l.broken
+		}
+		heap.Push(&l.under, r)
+	}
+}
+
+// TestBrake has workers meet services that refuse. After a minute they have at least 85% of what
+// the service takes, and the service refuses under 5%.
 func TestBrake(t *testing.T) {
 	for _, test := range []struct {
-		name         string
-		service      service
-		least, most  float64 // calls a second that are accepted
-		mostFailures float64 // share
+		name    string
+		workers int
+		share   float64
+		service func() service
+		limit   float64
 	}{
-		{"a limit of 100 a second", service{limit: 100}, 85, 101, 0.05},
-		{"a limit of 1000 a second", service{limit: 1000}, 850, 1010, 0.05},
-		{"no limit", service{limit: 1e6}, 1990, 2010, 0},
-		{"no limit, and one entity of 100 is broken", service{limit: 1e6, broken: 100}, 1950, 2010, 0.011},
-		{"no limit, and one entity of ten is broken", service{limit: 1e6, broken: 10}, 1700, 2010, 0.11},
+		{"a token bucket", 100, 1, func() service { return &bucket{limit: 50, takes: 300 * time.Millisecond} }, 50},
+		{"a token bucket that half of the runs call", 100, 0.5, func() service { return &bucket{limit: 50, takes: 300 * time.Millisecond} }, 50},
+		{"a token bucket that few runs call", 100, 1. / 16, func() service { return &bucket{limit: 50, takes: 300 * time.Millisecond} }, 50},
+		{"a slow token bucket", 100, 0.5, func() service { return &bucket{limit: 3, takes: time.Second} }, 3},
+		{"a fast token bucket", 50, 0.2, func() service { return &bucket{limit: 500, takes: 5 * time.Millisecond} }, 500},
+		{"ten calls at once", 100, 0.5, func() service { return &crowded{most: 10, takes: 200 * time.Millisecond} }, 50},
+		{"it becomes slow before it refuses", 400, 0.5, func() service { return &queueing{limit: 100, most: 2 * time.Second} }, 100},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			b, s := new(Brake), test.service
-			calls, _ := drive(b, &s, 2000, time.Unix(0, 0), 4*time.Minute)
-			accepted, failed := float64(calls.All-calls.Failed)/120, float64(calls.Failed)/float64(calls.All)
-			if accepted < test.least || accepted > test.most || failed > test.mostFailures {
-				t.Errorf("%.1f calls a second accepted, %.3f of them failed; %+v", accepted, failed, b)
+			for seed := range uint64(1) {
+				b, l, s := new(Brake), newLoad(test.workers, test.share, seed), test.service()
+				l.drive(b, s, time.Minute, 0)
+				calls := l.drive(b, s, 3*time.Minute, 3*time.Minute)
+				accepted, refused := float64(calls.All-calls.Failed)/180, float64(calls.Failed)/float64(calls.All)
+				t.Logf("seed %d: %.3f of the limit accepted, %.3f of the calls refused", seed, accepted/test.limit, refused)
+				most := 0.05
+				if test.limit < 5 {
+					most = 0.08 // of a few calls chance refuses some
+				}
+				if accepted < 0.85*test.limit || refused > most {
+					t.Errorf("seed %d: %.2f of the limit accepted, %.3f of the calls refused: %+v", seed,
+						accepted/test.limit, refused, b.braking)
+				}
 			}
 		})
 	}
 }
 
-// TestBrakeGrows has a limit go away, and a service come back: the calls come as fast as before.
-func TestBrakeGrows(t *testing.T) {
-	for _, limit := range []float64{0, 10, 100} {
-		b, s := new(Brake), &service{limit: limit}
-		_, now := drive(b, s, 1000, time.Unix(0, 0), 10*time.Minute)
-		s.limit = 1e6
-		calls, _ := drive(b, s, 1000, now, 10*time.Minute)
-		if rate := float64(calls.All) / 300; rate < 950 {
-			t.Errorf("after a limit of %v: %.1f calls a second; %+v", limit, rate, b)
+// TestBrakeFollows has a service be away, come back, and change what it takes.
+func TestBrakeFollows(t *testing.T) {
+	b, l, s := new(Brake), newLoad(100, 0.5, 1), &bucket{limit: 100, takes: 100 * time.Millisecond}
+	l.drive(b, s, time.Minute, 0)
+	for _, limit := range []float64{50, 100, 400, 0, 100, 25, 800} {
+		s.limit = limit
+		first := l.drive(b, s, time.Minute, time.Minute)
+		if limit == 0 {
+			l.drive(b, s, time.Hour, 0)
+			if calls := l.drive(b, s, time.Minute, time.Minute); calls.All > 90 {
+				t.Errorf("%d calls in a minute to a service that is away", calls.All)
+			}
+			continue
 		}
+		calls := l.drive(b, s, time.Minute, time.Minute)
+		accepted, refused := float64(calls.All-calls.Failed)/60, float64(calls.Failed)/float64(calls.All)
+		t.Logf("%v calls a second: %.2f accepted, %.3f refused; %.2f in the first minute", limit, accepted/limit, refused,
+			float64(first.All-first.Failed)/60/limit)
+		if accepted < 0.85*limit || refused > 0.05 {
+			t.Errorf("%v calls a second: %.2f of them accepted, %.3f refused: %+v", limit, accepted/limit, refused,
+				b.braking)
+		}
+	}
+}
+
+// TestBrakeReleased has calls fail whatever their rate: they are not slowed down.
+func TestBrakeReleased(t *testing.T) {
+	for _, broken := range []float64{0, 0.01, 0.1, 0.5} {
+		b, l := new(Brake), newLoad(10, 1, 1)
+		l.broken = broken
+		s := &bucket{limit: 1e6, takes: 10 * time.Millisecond}
+		l.drive(b, s, time.Minute, 0)
+		calls := l.drive(b, s, 10*time.Minute, 10*time.Minute)
+		// of ten workers, each of which waits for a second after a call that has failed
+		want := 600 * 10 / (0.01 + broken)
+		if got := float64(calls.All); got < 0.6*want {
+			t.Errorf("%v of the calls fail: %.0f calls, want %.0f: %+v", broken, got, want, b.braking)
+		}
+	}
+}
+
+func TestBrakeLately(t *testing.T) {
+	b, now := new(Brake), time.Unix(1000, 0)
+	if b.Accepts() {
+		t.Error("nobody has called")
+	}
+	for i := range 100 {
+		var p Pass
+		if _, ok := b.Ask(now, &p); !ok {
+			t.Fatal("there is a rate")
+		}
+		b.Done(now, p, End{Took: time.Millisecond, Failed: i%4 == 0, Busy: i%8 == 0, Later: i == 96})
+	}
+	if got := b.Lately(); got != (Calls{100, 25, 13}) || !b.Accepts() || !b.SaysLater() {
+		t.Errorf("%+v, accepts: %v", got, b.Accepts())
 	}
 }

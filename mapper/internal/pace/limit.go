@@ -92,21 +92,24 @@ func (r Limit) WritesLimited() bool { return r.WritesPerSecond > 0 || r.Ramp }
 // RecordWrites is how many writes of records a page takes.
 const RecordWrites = 2
 
-// Spacing returns how long one of some workers may take for a page of n entities with so
-// many writes each.
-func (r Limit) Spacing(n int, each float64, workers int64, since time.Duration) time.Duration {
-	entities, writes := r.at(since)
-	seconds := max(float64(n)/entities, (float64(n)*each+RecordWrites)/writes) * float64(workers)
+// Cost returns for how long a page of so many entities and writes, without those of its records,
+// uses the whole rate.
+func (r Limit) Cost(entities, writes float64, since time.Duration) time.Duration {
+	perSecond, writesPerSecond := r.at(since)
+	seconds := max(entities/perSecond, (writes+RecordWrites)/writesPerSecond)
 	return time.Duration(min(seconds, time.Hour.Seconds()) * float64(time.Second))
 }
 
-// Page returns how many entities a page may have that waits for up to most.
-func (r Limit) Page(size int, each float64, workers int64, since, most time.Duration) int {
+// Page returns how many of some entities a page may have after a queue of other pages. It takes a
+// second of the rate; at a low rate as long as ten entities, and ten times the writes of the page's
+// own records, take. If all pages in the queue are like that, none waits for longer than most; and
+// no page takes more than half of what the queue leaves of it.
+func (r Limit) Page(size int, each float64, since time.Duration, q Queue, most time.Duration) int {
 	entities, writes := r.at(since)
-	share := most.Seconds() / float64(workers)
-	fit := entities * share
+	seconds := min(max(1, 10/entities, 10*RecordWrites/writes), most.Seconds()/(q.Pages+2), (most-q.Wait).Seconds()/2)
+	fit := entities * seconds
 	if !math.IsInf(writes, 1) && each > 0 {
-		fit = min(fit, (writes*share-RecordWrites)/each)
+		fit = min(fit, (writes*seconds-RecordWrites)/each)
 	}
 	return int(max(1, min(fit, float64(size))))
 }

@@ -2,6 +2,7 @@ package pace
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,31 +31,83 @@ func TestLimitAt(t *testing.T) {
 	}
 }
 
-// TestSpacing has ten workers, each with its tenth of the rate.
-func TestSpacing(t *testing.T) {
+func TestCost(t *testing.T) {
 	for _, test := range []struct {
 		limit Limit
-		n     int
+		n     float64
 		each  float64 // writes for an entity
 		want  time.Duration
 	}{
 		{Limit{}, 500, 1, 0},
-		{Limit{EntitiesPerSecond: 100}, 100, 1, 10 * time.Second},
-		{Limit{WritesPerSecond: 100}, 98, 1, 10 * time.Second},                       // with those of records
-		{Limit{EntitiesPerSecond: 100, WritesPerSecond: 40}, 10, 0, time.Second},     // the entities
-		{Limit{EntitiesPerSecond: 1000, WritesPerSecond: 4}, 10, 0, 5 * time.Second}, // the records
-		{Limit{EntitiesPerSecond: 0.001}, 1000, 0, time.Hour},
+		{Limit{EntitiesPerSecond: 100}, 100, 1, time.Second},
+		{Limit{WritesPerSecond: 100}, 98, 1, time.Second},                             // with those of records
+		{Limit{EntitiesPerSecond: 100, WritesPerSecond: 40}, 10, 0, time.Second / 10}, // the entities
+		{Limit{EntitiesPerSecond: 1000, WritesPerSecond: 4}, 10, 0, time.Second / 2},  // the records
+		{Limit{EntitiesPerSecond: 0.001}, 1e6, 0, time.Hour},
 	} {
-		if d := test.limit.Spacing(test.n, test.each, 10, 0); d != test.want {
-			t.Errorf("%+v, %d entities of %v writes: %v, want %v", test.limit, test.n, test.each, d, test.want)
-		}
-		if size := test.limit.Page(1000, test.each, 10, 0, test.want); test.want > 0 && test.want < time.Hour &&
-			size != test.n && test.limit.Spacing(size, test.each, 10, 0) > test.want {
-			t.Errorf("%+v: a page of %d in %v", test.limit, size, test.want)
+		if d := test.limit.Cost(test.n, test.n*test.each, 0); d != test.want {
+			t.Errorf("%+v, %v entities of %v writes: %v, want %v", test.limit, test.n, test.each, d, test.want)
 		}
 	}
-	if size := (Limit{EntitiesPerSecond: 0.001}).Page(1000, 1, 10, 0, time.Second); size != 1 {
-		t.Errorf("a page of %d", size)
+}
+
+func TestPage(t *testing.T) {
+	const most = 20 * time.Second
+	for _, test := range []struct {
+		limit Limit
+		each  float64
+		queue Queue
+		want  int
+	}{
+		{Limit{EntitiesPerSecond: 1000}, 1, Queue{}, 500},
+		{Limit{EntitiesPerSecond: 100}, 1, Queue{}, 100},                   // a second of the rate
+		{Limit{EntitiesPerSecond: 100}, 1, Queue{19 * time.Second, 0}, 50}, // half of what is left of the wait
+		{Limit{EntitiesPerSecond: 100}, 1, Queue{time.Minute, 0}, 1},
+		{Limit{EntitiesPerSecond: 100}, 1, Queue{0, 98}, 20},
+		{Limit{EntitiesPerSecond: 2}, 1, Queue{}, 10},
+		{Limit{EntitiesPerSecond: 0.1}, 1, Queue{}, 1},
+		{Limit{WritesPerSecond: 100}, 1, Queue{}, 98},
+		{Limit{WritesPerSecond: 4}, 1, Queue{}, 18}, // with two writes for records
+		{Limit{WritesPerSecond: 100}, 0, Queue{}, 500},
+		{Limit{EntitiesPerSecond: 200, WritesPerSecond: 202}, 2, Queue{}, 100},
+	} {
+		if n := test.limit.Page(500, test.each, 0, test.queue, most); n != test.want {
+			t.Errorf("%+v, %v writes each, %+v: %d, want %d", test.limit, test.each, test.queue, n, test.want)
+		}
+	}
+}
+
+// TestShares has the pages of some workers reserve a rate again and again: none waits for much
+// longer than it may, and all come to have about equal shares.
+func TestShares(t *testing.T) {
+	const most = 20 * time.Second
+	for _, workers := range []int{1, 7, 100, 1000} {
+		limit, now := Limit{EntitiesPerSecond: 500}, time.Unix(1000, 0)
+		clock := Clock{Until: now, At: now}
+		next, shares := make([]time.Time, workers), make([]int, workers)
+		for i := range next {
+			next[i] = now
+		}
+		for range 10 * workers {
+			i := 0
+			for k := range next {
+				if next[k].Before(next[i]) {
+					i = k
+				}
+			}
+			now = next[i]
+			probe := clock
+			q := Queue{Wait: max(0, probe.Reserve(now, 0, 0).Sub(now)), Pages: probe.Ahead}
+			if q.Wait > most*11/10 {
+				t.Fatalf("%d workers: a page waits for %v", workers, q.Wait)
+			}
+			shares[i] = limit.Page(500, 1, 0, q, most)
+			cost := limit.Cost(float64(shares[i]), 0, 0)
+			next[i] = clock.Reserve(now, cost, 1).Add(cost)
+		}
+		if least, largest := slices.Min(shares), slices.Max(shares); largest > 2*least {
+			t.Errorf("%d workers: pages of %d to %d entities", workers, least, largest)
+		}
 	}
 }
 

@@ -58,6 +58,7 @@ type Book[Job comparable] struct {
 type page struct {
 	Throughput
 	brake Brake
+	meter *Meter
 }
 
 // maxJobs bounds how many jobs a book has that are not in use. One that is forgotten starts over.
@@ -115,7 +116,7 @@ func (p *Book[Job]) change(job Job, f func(*Throughput)) {
 func (p *Book[Job]) of(job Job) *page {
 	known, ok := p.job.Get(job)
 	if !ok {
-		known = new(page)
+		known = &page{meter: NewMeter()}
 		p.job.Put(job, known, maxJobs, func(job Job, _ *page) bool { return p.InUse != nil && p.InUse(job) })
 	}
 	return known
@@ -126,4 +127,11 @@ func (p *Book[Job]) Brake(job Job) *Brake {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return &p.of(job).brake
+}
+
+// Meter returns the meter of a job's rate.
+func (p *Book[Job]) Meter(job Job) *Meter {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.of(job).meter
 }

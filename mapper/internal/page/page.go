@@ -47,6 +47,9 @@ type Page struct {
 	// the page is done; nil: nothing is.
 	Progress func(ran time.Duration, half bool)
 
+	Begin   time.Time     // of the first call, at the job's rate
+	Spacing time.Duration // of the calls, at the job's rate; 0: it has none
+
 	Paces  *pace.Book[record.Ref] // is told how fast the job goes
 	Pause  time.Duration          // the longest that a call waits where too many fail
 	Strays *atomic.Int64          // of the process
@@ -170,7 +173,7 @@ func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Ti
 			p.Progress(o.Ran, 2*o.Reached >= size)
 		}
 	}
-	limit, brake := time.Duration(p.Job.Timeout), p.Paces.Brake(p.Job.Ref())
+	limit := time.Duration(p.Job.Timeout)
 	for c.next < len(c.at) && !full && err == nil {
 		left := function.Calls(ctx, limit, p.Strays, func(runner *function.Runner) {
 			for c.next < len(c.at) {
@@ -184,12 +187,14 @@ func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Ti
 				r, counts := p.look(at, read)
 				paused := time.Duration(0)
 				if counts {
-					if paused, err = pause(ctx, brake.Wait(time.Now(), p.Pause)); err != nil ||
-						!p.runEntity(runner, o, len(o.results), &r) {
+					then, waited, failed := p.call(ctx, runner, o, &r)
+					if then == abandoned {
 						return
 					}
-					brake.Done(time.Now(), r.failure != nil, r.failure != nil && !r.failure.Permanent)
-					if full = o.Reached > 0 && !o.takes(at.Key, r.effect); full {
+					if paused, err = waited, failed; err != nil {
+						return
+					}
+					if full = then == ends || o.Reached > 0 && !o.takes(at.Key, r.effect); full {
 						return
 					}
 				}
@@ -199,7 +204,7 @@ func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Ti
 		switch {
 		case errors.Is(left, function.ErrTimeout):
 			o.inHand.close()
-			brake.Done(time.Now(), true, true)
+			p.Paces.Brake(p.Job.Ref()).Done(time.Now(), o.pass, pace.End{Took: limit, Failed: true, Busy: true})
 			dealt(p.fails(c.at[c.next], c.entities[c.next], TooSlowError{limit}), limit)
 			full = p.Mode == function.Update // what it has read is old by now
 		case left != nil:
@@ -352,7 +357,7 @@ func (p *Page) keepsPlace(key *datastore.Key, before *pb.Entity, e *function.Eff
 
 // pause waits, and returns for how long.
 func pause(ctx context.Context, d time.Duration) (time.Duration, error) {
-	if d == 0 {
+	if d <= 0 {
 		return 0, nil
 	}
 	select {

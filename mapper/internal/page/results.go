@@ -29,7 +29,8 @@ type Results struct {
 
 	visits  bool          // what the function asks for is not written
 	known   others        // that the function may read
-	inHand  *view         // of the function that is called
+	inHand  *view         // of the function that is called,
+	pass    pace.Pass     // with which it was called
 	results []result      // of those that were reached; none, of an outcome that is known without the function
 	hung    time.Duration // of Ran, by calls that took too long
 	dearest time.Duration // of Ran, by one entity

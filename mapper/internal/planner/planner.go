@@ -57,6 +57,13 @@ type Plan struct {
 	seek  func()      // has the pieces looked for; nil: they are already
 }
 
+// Shorten leaves the page its first n entities.
+func (p *Plan) Shorten(n int) {
+	if n < len(p.At) {
+		p.At, p.Next = p.At[:n], p.At[n]
+	}
+}
+
 // FairShare returns how many entities of the job a worker has.
 func (p Plan) FairShare() int64 { return p.piece.FairShare }
 

@@ -33,11 +33,12 @@ func (pc Pacer) Size(job *record.Job, mode function.Mode, size int) (int, error)
 // at returns how many entities a page may have at a rate.
 func (pc Pacer) at(job *record.Job, mode function.Mode, rate pace.Limit, size int) int {
 	since := time.Since(job.RampBegan())
-	return rate.Page(size, pc.Paces.Writes(job.Ref(), mode.Writes()), job.AtOnce(), since, pc.Wait)
+	queue := pc.Paces.Meter(job.Ref()).Queue()
+	return rate.Page(size, pc.Paces.Writes(job.Ref(), mode.Writes()), since, queue, pc.Wait)
 }
 
-// toCut returns the size of the pages that a range is cut for. At a low rate they are small, and
-// each task has its share of the rate: so that few entities are still spread over all.
+// toCut returns the size of the pages that a range is cut for. At a low rate they are small: so
+// that few entities are still spread over all workers.
 func (pc Pacer) toCut(job *record.Job, r *record.Range, mode function.Mode) int64 {
 	if rate, err := job.RateLimit(); err == nil && rate != (pace.Limit{}) {
 		return min(r.PageSize, int64(pc.at(job, mode, rate, int(job.PageSize))))

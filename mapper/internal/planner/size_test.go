@@ -22,12 +22,9 @@ func TestSize(t *testing.T) {
 			want   int
 		}{
 			{"no rate", function.Update, func(*record.Job) {}, false, 100},
-			{"40 a second: ten for each worker", function.Update, func(j *record.Job) {
-				j.Rate = []byte(`{"entities":40}`)
-			},
-				false, 100},
-			{"4 a second: one for each worker, for ten seconds", function.Update,
-				func(j *record.Job) { j.Rate = []byte(`{"entities":4}`) }, false, 10},
+			{"40 a second", function.Update, func(j *record.Job) { j.Rate = []byte(`{"entities":40}`) }, false, 40},
+			{"0.5 a second: half of the wait", function.Update,
+				func(j *record.Job) { j.Rate = []byte(`{"entities":0.5}`) }, false, 2},
 			{"writes are limited: nobody knows how many an entity has", function.Update,
 				func(j *record.Job) { j.Rate = []byte(`{"writes":1000}`) }, false, pace.FirstPaced},
 			{"it is known", function.Update, func(j *record.Job) { j.Rate = []byte(`{"writes":1000}`) }, true, 100},

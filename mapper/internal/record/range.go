@@ -64,6 +64,8 @@ type Range struct {
 	// attempts that the function or the database refused
 	Refusals int64 `datastore:"refusals,omitempty,noindex"`
 	// the job's generation in which it did; Resume raises that
+	// when the service that the function calls began to refuse calls, or that last counted as an attempt
+	LaterFrom time.Time `datastore:"later_from,omitempty,noindex"`
 	RefusedIn int64     `datastore:"refused_in,omitempty,noindex"`
 	NotBefore time.Time `datastore:"not_before,omitempty,noindex"` // of its task
 	// its last task was gone while it was pending
@@ -256,6 +258,25 @@ func (r *Range) Refuse(j *Job, delay time.Duration, final bool, now time.Time) (
 	}
 	r.Generation++
 	return last
+}
+
+// laterCounts is how often a range counts as refused while a service says "later": so that a job
+// whose service is away for some hours goes on then, and one whose function always says so ends.
+const laterCounts = time.Hour
+
+// Later notes that the range has another task after a delay, as the service that the function calls
+// refuses calls. That is an attempt once an hour. It reports whether it was the last one.
+func (r *Range) Later(j *Job, delay time.Duration, now time.Time) (last bool) {
+	switch {
+	case r.LaterFrom.IsZero():
+		r.LaterFrom = now.UTC().Truncate(time.Microsecond)
+	case now.Sub(r.LaterFrom) >= laterCounts:
+		r.LaterFrom = now.UTC().Truncate(time.Microsecond)
+		return r.Refuse(j, delay, false, now)
+	}
+	r.NotBefore = now.Add(delay).UTC().Truncate(time.Microsecond)
+	r.Generation++
+	return false
 }
 
 // Postpone notes that the range has another task, once its deaths are certain. The delivery that

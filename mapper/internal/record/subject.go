@@ -34,7 +34,7 @@ var ownProperties = map[string][]string{
 		"cleaning", "closing", "begun", "seen_task", "deaths"},
 	RangeKind:    {"incarnation", "id", "state", "keys", "seal", "single", "begun", "seen_task", "deaths"},
 	BatchKind:    {"incarnation", "page"},
-	DraftKind:    {"from"},
+	DraftKind:    {"from", "rate"},
 	ScheduleKind: {"outcome", "slots"},
 	SlotKind:     {"mapper", "kind", "incarnation"},
 }

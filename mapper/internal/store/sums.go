@@ -150,13 +150,14 @@ func (st Store) KeepDraft(
 	return kept, nil
 }
 
-// EndDraft deletes the draft of a job, if it has one. The caller writes the job.
+// EndDraft deletes the draft of a job and its rate clock, if it has one of them. The caller writes
+// the job.
 func EndDraft(tx *datastore.Transaction, j *record.Job) error {
 	if !j.Drafted {
 		return nil
 	}
 	j.Drafted = false
-	return tx.Delete(ledger.DraftKey(j.Ref()))
+	return Write(tx, datastore.NewDelete(ledger.DraftKey(j.Ref())), datastore.NewDelete(record.RateClockKey(j.Ref())))
 }
 
 // SampleEnded is LiveTotals for a job that has ended without totals. A clean-up may delete its

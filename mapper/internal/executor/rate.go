@@ -1,0 +1,74 @@
+package executor
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/scattermap/scattermap/mapper/internal/gate"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// keepRate waits until the job's rate allows a page of up to n entities, and returns when it
+// begins, and how many of them it may have. All processes reserve the rate in one record, see
+// pace.Meter. A page whose rate changes while it waits reserves the new one. If the job stops
+// meanwhile, keepRate returns how the range stands. Settle reserves what the page has really cost.
+func (d *delivery) keepRate(ctx context.Context, n int) (grant pace.Grant, settle func(), s standing, err error) {
+	settle = func() {}
+	meter := d.x.paces.Meter(d.job.Ref())
+	for {
+		job, err := d.runningJob(ctx)
+		if err != nil || job.State != record.Running {
+			return grant, settle, stopped, err
+		}
+		rate, err := job.RateLimit()
+		if err != nil {
+			return grant, settle, ours, err
+		}
+		if rate == (pace.Limit{}) {
+			return pace.Grant{N: n}, settle, ours, nil
+		}
+		if !grant.Of(string(job.Rate)) {
+			asked := pace.Request{Limit: rate, Rate: string(job.Rate), N: n, Since: time.Since(job.RampBegan()),
+				Each: d.x.paces.Writes(job.Ref(), d.planner.Mode.Writes()),
+				Most: pace.WaitWithin(d.x.Queue.DispatchDeadline())}
+			grant, err = meter.Take(ctx, asked,
+				func(ctx context.Context, cost time.Duration, pages int64) (time.Time, float64, error) {
+					return d.x.Store.ReserveRate(ctx, job, cost, pages)
+				})
+			if err != nil {
+				return grant, settle, ours, err
+			}
+			settle = sync.OnceFunc(func() {
+				if used := d.turn.used; used != nil {
+					writes := max(0, float64(used.Writes-pace.RecordWrites-1))
+					meter.Settle(grant, rate.Cost(float64(d.turn.reached), writes, asked.Since))
+				}
+			})
+		}
+		wait := time.Until(grant.At)
+		if wait <= 0 {
+			return grant, settle, ours, nil
+		}
+		select {
+		case <-ctx.Done():
+			return grant, settle, ours, ctx.Err()
+		case <-d.x.Gate.Draining().Done():
+			return grant, settle, ours, gate.ErrDraining
+		case <-time.After(min(wait, cachedFor)): // the rate may change meanwhile
+		}
+	}
+}
+
+// runningJob returns the job as it was up to a second ago, with the rate that it has now.
+func (d *delivery) runningJob(ctx context.Context) (*record.Job, error) {
+	job, err := d.x.cache.load(ctx, d.x.Store, d.job.Ref())
+	if err != nil || job.State != record.Running || !record.RateEnds(job, time.Now()) {
+		return job, err
+	}
+	if job, err = d.x.EndRate(ctx, job); err == nil {
+		d.x.cache.note(job, time.Now())
+	}
+	return job, err
+}

@@ -1,0 +1,103 @@
+package page
+
+import (
+	"context"
+	"time"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
+)
+
+// What a page does after a call.
+type next int
+
+const (
+	goesOn    next = iota
+	ends           // before the entity
+	abandoned      // nobody waits for the call any more: touch nothing that is shared
+)
+
+// A function that is told to come later is called on the same entity again, so often in a page.
+const callsInPage = 3
+
+// call runs the function on an entity when the job's rate and its brake allow it, and has the
+// result say what became of it. It returns for how long the page has waited.
+//
+// A service that refuses a call and says "later" does not say that the entity has failed. The page
+// waits, and calls again. If the service accepts few other calls, the page ends before the entity;
+// the first entity of a page postpones its range. Only an entity that is refused while others are
+// accepted has a failed attempt.
+func (p *Page) call(
+	ctx context.Context, runner *function.Runner, o *Results, r *result,
+) (then next, waited time.Duration, err error) {
+	brake := p.Paces.Brake(p.Job.Ref())
+	for calls := 1; ; calls++ {
+		ok, wait, err := p.await(ctx, brake, o, waited)
+		if waited += wait; err != nil {
+			return goesOn, waited, err
+		}
+		if !ok {
+			return p.ends(o, fault.Refusal{Summary: "the function has to wait, as the service that it calls refuses calls",
+				Later: true, After: time.Second}, waited)
+		}
+		begun := time.Now()
+		if !p.runEntity(runner, o, len(o.results), r) {
+			return abandoned, waited, nil
+		}
+		f := r.failure
+		e := pace.End{Took: time.Since(begun), Failed: f != nil, Busy: f != nil && !f.Permanent}
+		e.Later = e.Busy && fault.IsLater(f.Err)
+		if brake.Done(time.Now(), o.pass, e); !e.Later {
+			return goesOn, waited, nil
+		}
+		after := fault.After(f.Err)
+		if calls < callsInPage && waited+after <= p.Pause {
+			pause, err := pause(ctx, after)
+			if waited += pause; err != nil {
+				return goesOn, waited, err
+			}
+			again, _ := p.look(r.at, r.read)
+			*r = again
+			continue
+		}
+		if brake.Accepts() {
+			return goesOn, waited, nil
+		}
+		return p.ends(o, fault.Refusal{Summary: "the service that the function calls refuses most calls", Cause: f.Err,
+			Later: true, After: after}, waited)
+	}
+}
+
+// ends ends the page before its next entity. If that is the first one, its range is refused.
+func (p *Page) ends(o *Results, refusal fault.Refusal, waited time.Duration) (next, time.Duration, error) {
+	if o.Reached == 0 {
+		return goesOn, waited, refusal
+	}
+	return ends, waited, nil
+}
+
+// await waits until a call may begin. It returns false if the page would wait for too long.
+func (p *Page) await(
+	ctx context.Context, brake *pace.Brake, o *Results, before time.Duration,
+) (ok bool, waited time.Duration, err error) {
+	waited, err = pause(ctx, time.Until(p.Begin.Add(time.Duration(o.Reached)*p.Spacing)))
+	o.pass = pace.Pass{}
+	for err == nil {
+		wait, begins := brake.Ask(time.Now(), &o.pass)
+		if begins {
+			return true, waited, nil
+		}
+		if before+waited+wait > p.Pause || p.Ends() {
+			if brake.SaysLater() {
+				break
+			}
+			brake.Force(&o.pass)
+			return true, waited, nil
+		}
+		wait, err = pause(ctx, wait)
+		waited += wait
+	}
+	brake.Leave(o.pass)
+	return false, waited, err
+}

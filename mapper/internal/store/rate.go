@@ -1,0 +1,65 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// ReserveRate reserves a cost of a job's rate for some pages. It returns when what it has reserved
+// begins, and how many pages are before them. A limit that the clock does not know is reserved from
+// now on. A job that has ended gets no clock any more: its end has deleted it.
+func (st Store) ReserveRate(
+	ctx context.Context, job *record.Job, cost time.Duration, pages int64,
+) (begin time.Time, ahead float64, err error) {
+	key := record.RateClockKey(job.Ref())
+	err = st.Transact(ctx, func(tx *datastore.Transaction) error {
+		now, stored := time.Now(), new(record.RateClock)
+		clock := pace.Clock{Until: now, At: now}
+		switch err := property.IgnoreUndeclared(tx.Get(key, stored)); {
+		case errors.Is(err, datastore.ErrNoSuchEntity):
+			if err := mayHaveClock(tx, job.Ref()); err != nil {
+				return err
+			}
+		case err != nil:
+			return err
+		case bytes.Equal(stored.Rate, job.Rate):
+			clock = pace.Clock{Until: stored.Until, At: stored.At, Ahead: stored.Ahead}
+		}
+		begin = clock.Reserve(now, cost, pages)
+		ahead = clock.Ahead - float64(pages)
+		return Write(tx, datastore.NewUpsert(key, &record.RateClock{Rate: job.Rate,
+			Until: micros(clock.Until), At: micros(clock.At), Ahead: clock.Ahead}))
+	})
+	if err != nil {
+		return begin, 0, fmt.Errorf("reserve the rate of job %s: %w", job.ID, err)
+	}
+	return begin, ahead, nil
+}
+
+// mayHaveClock returns an error if a job has ended. If it has not, its end will delete its clock.
+func mayHaveClock(tx *datastore.Transaction, job record.Ref) error {
+	j, err := GetJob(tx, job)
+	if err != nil {
+		return err
+	}
+	if j.Over() {
+		return fmt.Errorf("%w: it is %q", record.ErrState, j.State)
+	}
+	if j.Drafted {
+		return nil
+	}
+	j.Drafted = true
+	return Write(tx, j.Update())
+}
+
+// micros returns a time as Datastore stores it.
+func micros(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
