@@ -1,5 +1,5 @@
-// Package billing says what Google charges for: how many operations of Datastore and
-// Cloud Tasks were used, and what they cost.
+// Package billing counts the operations of Datastore and Cloud Tasks that Google charges for, and
+// says what they cost.
 package billing
 
 // Prices are what Google charges for [Usage], in US dollars. What is free of

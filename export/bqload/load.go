@@ -1,6 +1,6 @@
-// Package bqload loads what package export has written into BigQuery: all files of a manifest by
-// one load job, which takes effect as a whole. It has been run against BigQuery's client and a
-// server that checks its requests, and not against BigQuery itself.
+// Package bqload loads the files of an export into BigQuery. One load job takes all files of a
+// manifest, and takes effect as a whole. It was tested with BigQuery's client against a server that
+// checks the requests, and not against BigQuery itself.
 package bqload
 
 import (

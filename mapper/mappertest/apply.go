@@ -1,9 +1,8 @@
-// Package mappertest is for the tests of mappers.
+// Package mappertest helps to test mappers.
 //
-// [Apply] runs a mapper's function on one entity, without any server. [Run] runs
-// whole jobs on the embedded emulators, in a testing/synctest bubble, where hours
-// pass in milliseconds; with [Options.Seed] calls and deliveries go wrong, as they
-// do in production.
+// [Apply] runs a mapper's function on one entity, without a server. [Run] runs whole jobs on the
+// embedded emulators, in a testing/synctest bubble, where hours pass in milliseconds. With
+// [Options.Seed] some calls and deliveries fail, as they do in production.
 package mappertest
 
 import (
