@@ -2,9 +2,8 @@
 // says what they cost.
 package billing
 
-// Prices are what Google charges for [Usage], in US dollars. What is free of
-// charge every day or month is not taken off, and storage and traffic are not
-// in it.
+// Prices are what Google charges for [Usage], in US dollars. They leave out free quotas, storage
+// and traffic.
 type Prices struct {
 	// Of 100,000 operations of the Datastore.
 	ReadsPer100K, WritesPer100K, DeletesPer100K, SmallOpsPer100K float64

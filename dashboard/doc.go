@@ -1,7 +1,9 @@
-// Package dashboard serves web pages that show the jobs of an engine, and start and control them:
-// the list of jobs, each job with a picture of its key space, its ranges, its failures and its
-// replay, and a form that starts a job. Mount it beside the engine's own handler, at any path that
-// ends with a slash, with or without http.StripPrefix:
+// Package dashboard serves web pages that show the jobs of an engine, and start and control them.
+// There is a list of jobs and a form that starts one. Each job has a picture of its key space, its
+// ranges, its failures and its replay.
+//
+// Mount it beside the engine's own handler, at any path that ends with a slash, with or without
+// http.StripPrefix:
 //
 //	mux.Handle("/mapper/", engine.Handler()) // Cloud Tasks
 //	mux.Handle("/dashboard/", dashboard.NewHandler(engine, &dashboard.Options{Allow: verifier.Allow})) // people

@@ -51,8 +51,8 @@
 // also marks the record as done. The transaction that cuts a range also records its children. From
 // this follow the guarantees:
 //
-//   - What the function of an Update changes, and what any function counts, takes effect exactly
-//     once for each entity, even if tasks are retried, delivered twice or killed.
+//   - The changes of an Update and the counts of every function take effect exactly once for each
+//     entity, even if tasks are retried, delivered twice or killed.
 //   - The ranges of a job cover its keys at all times. So the job processes every entity that
 //     exists from its start to its end, or records it as a failure.
 //   - An entity that is inserted while the job runs is processed only if the job has not passed its

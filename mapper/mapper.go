@@ -15,9 +15,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A Mapper is a named function over entities, with parameters of type P. Define it as a
-// package-level value: the process that starts a job and the processes that run it must have the
-// same mapper.
+// A Mapper is a named function over entities; P is the type of its parameters. Define it as a
+// package-level value, so that every process that starts or runs its jobs has the same mapper.
 type Mapper[P any] struct {
 	def function.Definition
 }
@@ -56,9 +55,9 @@ type NoParams struct{}
 // entities go on. [Permanent] marks an error that is not retried, and [RetryAfter] delays the next
 // attempt. A value that does not fit T is a permanent error.
 //
-// If too many entities of a page fail, the function is at fault. The limit is more than 10 entities
-// and more than 5% of a full page, or most of a small page and of the calls that the process has
-// made lately. The page is then retried as a whole, as often as an entity, and after that the job
+// If too many entities of a page fail, the function is at fault. Too many are more than 10 entities
+// and more than 5% of a full page. In a small page they are most of the page and of the process's
+// latest calls. The page is then retried as a whole, as often as an entity, and after that the job
 // fails. It fails at once if all of these errors are permanent, and also if the database refuses
 // the writes of as many entities.
 //
@@ -179,8 +178,8 @@ func (m *Mapper[P]) CheckByName(check func(params json.RawMessage) error) *Mappe
 //		return nil
 //	}
 //
-// Every start also refuses parameters whose JSON has an unknown name, a repeated name, null for a
-// field that can't be null, or a number that a float64 would round in a field of type any.
+// Every start also refuses JSON with an unknown name, a repeated name, or null for a field that
+// can't be null. In a field of type any it refuses a number that a float64 would round.
 type Validator interface{ Validate() error }
 
 // CheckParams decodes JSON parameters into params, and checks them as a start does. Use it in the

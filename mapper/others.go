@@ -90,8 +90,8 @@ func loadOther(key *datastore.Key, stored *pb.Entity, dst any) error {
 
 // Insert puts another entity that must not exist yet. The source is a struct pointer or a
 // datastore.PropertyLoadSaver, and the key must be complete. If the entity exists when the page is
-// committed, or an earlier function has put it, then the function's entity is a failure that names
-// both, and nothing of it takes effect.
+// committed, or an earlier function has put it, the function's entity is a failure. The failure
+// names both entities, and nothing of the function takes effect.
 func (e *Entity[T]) Insert(key *datastore.Key, src any) { e.attempt.Insert(key, src) }
 
 // InsertStored is [Entity.Insert] of an entity in the protocol's form, see [Entity.PutStored]. Use

@@ -8,8 +8,8 @@
 //	scattermap start set --kind Account --params '{"property": "plan", "value": "free"}' --filter 'plan IS NULL'
 //	scattermap start check --kind Account --params '{"condition": "Balance >= 0"}'
 //
-// Whoever may start jobs of such a service may also delete its entities. The command line makes a
-// mapper that overwrites or deletes data a rehearsal, unless it gets --execute.
+// A caller who may start jobs of such a service may also delete its entities. The command line
+// rehearses a mapper that overwrites or deletes data, unless it gets --execute.
 //
 // They are updates and visits like any other: exact and resumable, with failures and rehearsals. A
 // start or plan checks their parameters, and names what is unknown, missing or null.
