@@ -12,15 +12,15 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// ErrWrongQueue says that a job belongs to another queue than the engine's, see [Job.Move]. It
-// names both.
+// ErrWrongQueue says that a job belongs to another queue than the engine's, see [Job.Move]. The
+// error names both queues.
 var ErrWrongQueue = record.ErrOtherQueue
 
-// ErrWrongState says that a job is not in a state in which it can do what was asked.
+// ErrWrongState says that a job's state does not allow the call.
 var ErrWrongState = record.ErrState
 
-// Pause has the job begin no more pages. Those under way come to their end. A
-// paused job loses nothing, however long it is paused.
+// Pause stops the job before its next pages. Pages under way still commit. A paused job loses
+// nothing, however long it is paused.
 func (j *Job) Pause(ctx context.Context) error {
 	if err := j.control(ctx).Pause(ctx, j.ref()); err != nil {
 		return fmt.Errorf("mapper: pause %s: %w", j.ID, err)
@@ -28,8 +28,8 @@ func (j *Job) Pause(ctx context.Context) error {
 	return nil
 }
 
-// Abort ends the job. Pages under way come to their end; what was not processed
-// stays as it is. An aborted job can't be resumed.
+// Abort ends the job. Pages under way still commit, and the other entities stay unchanged. An
+// aborted job can't be resumed.
 func (j *Job) Abort(ctx context.Context) error {
 	if err := j.control(ctx).Abort(ctx, j.ref()); err != nil {
 		return fmt.Errorf("mapper: abort %s: %w", j.ID, err)
@@ -37,13 +37,13 @@ func (j *Job) Abort(ctx context.Context) error {
 	return nil
 }
 
-// Resume has a paused or failed job go on where it stopped: nothing that was done
-// is repeated. A job that a failure limit has paused may have as many failures, or as
-// great a share of what follows, again. In a job that failed, pages that fail as a
-// whole record their failures from now on, up to the limits; and one whose counters can't be kept
-// goes on without: see [Entity.Count]. All open ranges get new
-// tasks, so it also revives a running job whose queue was purged, sooner than its next
-// sweep would.
+// Resume continues a paused or failed job where it stopped, and repeats nothing. A failure limit
+// that paused the job allows the same number, or the same share of the rest, again. In a job that
+// failed, pages that fail as a whole now record their failures, up to the limits. A job whose
+// counters exceeded their limits goes on without counters, see [Entity.Count].
+//
+// All open ranges get new tasks. So Resume also revives a running job whose queue was purged,
+// sooner than its next sweep would.
 func (j *Job) Resume(ctx context.Context) error {
 	if err := j.control(ctx).Resume(ctx, j.ref()); err != nil {
 		return fmt.Errorf("mapper: resume %s: %w", j.ID, err)
@@ -51,10 +51,10 @@ func (j *Job) Resume(ctx context.Context) error {
 	return nil
 }
 
-// Retry has the job process its failures again, and nothing that is done: each gets
-// as many attempts as at first. The job runs again until they are done, and what else
-// was left, if it was paused or had failed; its finalizer takes effect again. A job
-// that was aborted or cleaned up is refused with [ErrWrongState].
+// Retry runs the job's failures again, and nothing that is done. Each failure gets all of its
+// attempts again. The job runs until they are done; if it was paused or had failed, it also
+// processes the rest. Then its finalizer takes effect again. A job that was aborted or cleaned up
+// is refused with [ErrWrongState].
 func (j *Job) Retry(ctx context.Context) error {
 	if err := j.control(ctx).Retry(ctx, j.ref(), ""); err != nil {
 		return fmt.Errorf("mapper: retry %s: %w", j.ID, err)
@@ -62,9 +62,9 @@ func (j *Job) Retry(ctx context.Context) error {
 	return nil
 }
 
-// RetryCause is [Job.Retry] for the failures of one cause, as [Job.FailureCauses] lists them; the
-// others stay. It takes the place of a retry that has not opened all of its failures yet. A cause
-// that is none of the job's is [ErrInvalidArgument], if the job has up to 1,000 failures.
+// RetryCause is [Job.Retry] for the failures of one cause, as [Job.FailureCauses] lists them. The
+// other failures stay. It replaces a retry that has not reopened all of its failures yet. In a job
+// with up to 1,000 failures, an unknown cause is [ErrInvalidArgument].
 func (j *Job) RetryCause(ctx context.Context, cause string) error {
 	causes, err := j.FailureCauses(ctx)
 	if err != nil {
@@ -80,39 +80,44 @@ func (j *Job) RetryCause(ctx context.Context, cause string) error {
 	return nil
 }
 
-// Undo starts a job that takes back what this job, of an [Update], has done to entities. It reads
-// each as it was just before its page's commit, and has it be that again, byte for byte: what the
-// job has changed or deleted is restored, and what it has put is deleted. An entity that anybody
-// else has changed since stays as it is, and is listed by [Job.NotUndonePage]. An entity that
-// several pages have written becomes what it was before the first of them, or what somebody else
-// has made of it in between, and is listed then. What a finalizer has put or deleted is not taken
-// back.
+// Undo starts a job that undoes this job, of an [Update]. Each entity becomes what it was just
+// before its page's commit, byte for byte: changed and deleted entities are restored, and entities
+// that the job put are deleted. An entity that several pages wrote becomes what it was before the
+// first of them. Writes of a finalizer stay.
 //
-// An entity that the job has deleted is restored if it is not there, unless others have put it
-// since: the undo looks at it when the job ended, and half way from there to now. What others put
-// and deleted again in between leaves no trace, and what the job has deleted is restored then.
+// Entities that others have changed since stay, and [Job.NotUndonePage] lists them. If others
+// changed an entity between two pages of the job, it becomes what they made of it, and is listed,
+// too.
 //
-// The undo takes effect once for each page, and can be paused, resumed, retried and verified as any
-// job, while Datastore keeps what was there. Its entities are pages: Status.Counters has
-// "restored", "removed" and "left". A page that can't be undone is a failure;
-// StartOptions.FailureLimit defaults to -1, none, as the rest would grow too old while the undo
-// stands. StartOptions.DryRun has it only count. StartOptions.ID defaults to "undo-" and the
-// job's ID, or if another job has that, with more behind it: so a second Undo is the same job,
-// unless the first one was aborted.
+// An entity that the job deleted is restored if it does not exist now, unless others have put it
+// since. The undo looks for that at two times: at the end of the job, and half way from there to
+// now. If others put and deleted the entity again in between, that may leave no trace, and the undo
+// restores what the job deleted.
 //
-// The job has to have ended, and its records have to be there. From the undo's start on it can't be
-// resumed or retried, nor cleaned up before the undo has ended, or was aborted if it has failed. If
-// a build that does not know of that cleans it up all the same, the undo fails, and says that it
-// may not have seen all.
+// The job has to have ended, and its records must exist. From the start of the undo on, the job
+// can't be resumed or retried. It can't be cleaned up until the undo has ended, or was aborted
+// after it failed. If an older build cleans it up all the same, the undo fails, and says that it
+// may have missed something.
 //
-// Datastore keeps what was there for an hour, and with point-in-time recovery whole minutes for
-// seven days. Where only those are kept, an entity that somebody had changed within two minutes
-// before its page, and what the function has put or deleted besides, is left and listed. So is what
-// the page has deleted, or somebody has changed since, where others had put or deleted entities of
-// the page within the minute before. If nothing is kept for the first page, Undo is refused with
-// [ErrWrongState]. That a commit's entities have the version of the record which it writes is seen
-// on the embedded Datastore and on Google's Firestore emulator, and the rule of whole minutes on
-// the embedded one; for production both are what Datastore documents.
+// The undo takes effect once for each page. It can be paused, resumed, retried and verified like
+// any job, as long as Datastore keeps the past. Its entities are pages, and Status.Counters has
+// "restored", "removed" and "left". A page that can't be undone is a failure.
+// StartOptions.FailureLimit defaults to [Unlimited], because a paused undo may lose the past.
+// StartOptions.DryRun only counts. StartOptions.ID defaults to "undo-" and the job's ID, with a
+// suffix if that ID is taken. So a second Undo returns the same job, unless the first was aborted.
+//
+// Datastore keeps the past for one hour, and with point-in-time recovery whole minutes for seven
+// days. If nothing is kept for the first page, Undo is refused with [ErrWrongState]. Where only
+// whole minutes are kept, some entities are left and listed:
+//
+//   - entities that somebody changed within two minutes before their page
+//   - entities that the function put or deleted besides its own
+//   - entities that the page deleted, or that somebody has changed since, if others put or deleted
+//     entities of the page within the minute before
+//
+// An undo relies on two facts that Google documents for production: all entities of a commit get
+// its version, and the past is kept in whole minutes. Both were tested on the embedded Datastore,
+// and the first one on Google's Firestore emulator, too.
 func (j *Job) Undo(ctx context.Context, o *StartOptions) (*Job, error) {
 	undone, err := startUndo(ctx, j, o)
 	if err != nil {
@@ -121,13 +126,13 @@ func (j *Job) Undo(ctx context.Context, o *StartOptions) (*Job, error) {
 	return undone, nil
 }
 
-// Move has the job belong to the queue that a start of its mapper would put it into, with its open
-// ranges, and what it has done. It is for a job whose queue, or whose service, is gone or has
-// another name: a job belongs to the queue that it was started with, and engines of other queues
-// only read it ([ErrWrongQueue]). Tasks of the old queue are superseded, pages under way there come
-// to their end, and what they leave is found by the next sweeps, within minutes. A job that the
-// engine has no mapper for, or whose pages may take too long for the queue's Deadline, is refused.
-// Moving a job to the queue that it belongs to does nothing.
+// Move gives the job to the queue that a start of its mapper would choose now, with its open ranges
+// and all that it has done. Use it if the job's queue or service is gone or renamed: engines of
+// other queues can only read a job ([ErrWrongQueue]). Tasks of the old queue lose their effect.
+// Pages under way there still commit, and the next sweeps find the rest within minutes.
+//
+// A job is refused if the engine does not have its mapper, or if its pages may exceed the new
+// queue's Deadline. Moving a job to its own queue does nothing.
 func (j *Job) Move(ctx context.Context) error {
 	to, err := destinationOf(ctx, j)
 	if err == nil {
@@ -139,27 +144,27 @@ func (j *Job) Move(ctx context.Context) error {
 	return nil
 }
 
-// CleanUpOptions say what becomes of the records of a job that has ended.
+// CleanUpOptions say how [Job.CleanUp] treats the records of a job that has ended.
 type CleanUpOptions struct {
 	// IncludeFailures has the records of failures cleaned up, too. By default they are kept,
 	// for [Job.FailuresPage].
 	IncludeFailures bool `json:"failures,omitempty"`
 
-	// IncludeJob has the job's own record cleaned up, too, and with it the failures. By
-	// default it is kept: while it is there, a start under its ID returns this job, and
-	// does not run the mapper again.
+	// IncludeJob also cleans up the job's own record, and with it the failures. By default the
+	// record is kept: as long as it exists, a start of its ID returns this job and does not run the
+	// mapper again.
 	IncludeJob bool `json:"job,omitempty"`
 
-	// ExpireAfter, if it is not 0, has the records get the property "expires" in place of
-	// being deleted: that much later than now, for time-to-live policies on the kinds
-	// ScattermapJob, ScattermapRange and ScattermapUndoBatch.
+	// ExpireAfter, if it is not 0, does not delete the records. It sets their property "expires" to
+	// this time from now, for time-to-live policies on the kinds ScattermapJob, ScattermapRange and
+	// ScattermapUndoBatch.
 	ExpireAfter time.Duration `json:"expire_ns,omitempty"`
 }
 
-// CleanUp has the records of the job's ranges deleted, by tasks of its own; nil is
-// the default. The job has to have ended. It keeps its status, and can't be resumed,
-// retried or verified any more. The ranges of a job that failed or was aborted are taken away from
-// pages that are still under way, which then have no effect. A second CleanUp can clean up more.
+// CleanUp deletes the records of the job's ranges, by its own tasks; nil is the default. The job
+// has to have ended. It keeps its status, and can't be resumed, retried or verified any more. If
+// the job failed or was aborted, pages that are still under way lose their effect. A second CleanUp
+// can clean up more.
 func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 	var opts CleanUpOptions
 	if o != nil {
@@ -171,9 +176,9 @@ func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 	return nil
 }
 
-// SetRetain changes how long the records of the job are kept after its end, see
-// [StartOptions.Retain]: [RetainAlways] is until somebody cleans them up. Those of a job that ended
-// longer ago are cleaned up soon. What is cleaned up already is [ErrWrongState].
+// SetRetain changes how long the job's records are kept after its end, see [StartOptions.Retain].
+// [RetainAlways] keeps them until somebody cleans them up. If the time is over already, they are
+// cleaned up soon. A job that is cleaned up already is [ErrWrongState].
 func (j *Job) SetRetain(ctx context.Context, d time.Duration) error {
 	err := checkRetain("the retention", d)
 	switch {
@@ -188,14 +193,14 @@ func (j *Job) SetRetain(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// SetRate changes how fast the job goes, for pages that begin at least a second later. A ramp
-// begins now. Rate{EntitiesPerSecond: [Unlimited]} lifts the limits. The zero Rate is
-// [ErrInvalidArgument], and so is a rate that is not a number, or too low for the job's workers. A
-// job that has ended, other than by failing, is [ErrWrongState].
+// SetRate changes the job's rate, for pages that start at least a second later. A ramp starts now.
+// Rate{EntitiesPerSecond: [Unlimited]} lifts the limits. The zero Rate, a rate that is not a
+// number, and a rate that is too low for the job's workers are [ErrInvalidArgument]. A job that has
+// ended, other than by failing, is [ErrWrongState].
 func (j *Job) SetRate(ctx context.Context, rate Rate) error { return j.setRate(ctx, rate, 0) }
 
-// SetRateFor is [Job.SetRate] for a time, which is above 0: after it the job goes as fast again as
-// it did before, within two minutes.
+// SetRateFor is [Job.SetRate] for a limited time, which must be above 0. Within two minutes after
+// it, the job returns to its earlier rate.
 func (j *Job) SetRateFor(ctx context.Context, rate Rate, d time.Duration) error {
 	if d <= 0 {
 		return fmt.Errorf("mapper: set the rate of %s: %w: its time is %v, and has to be above 0: SetRate sets it "+
@@ -237,11 +242,10 @@ func (j *Job) setRate(ctx context.Context, rate Rate, d time.Duration) error {
 	return nil
 }
 
-// History returns what was done to the job, the oldest first: who has started, paused, resumed,
-// aborted, retried, moved or cleaned it up, or set its rate, when and why, and when one of its
-// limits has paused it. Each act is recorded by the transaction that takes effect; what changes
-// nothing is none. The last 100 are kept, as far as they fit 64 KiB. A job that an older build has
-// started has no more than what newer ones have done.
+// History returns who did what to the job, when and why, the oldest first: starts, pauses, resumes,
+// aborts, retries, moves, clean-ups and changes of the rate. It also has the pauses that the job's
+// limits made. The transaction that takes effect also records the act; acts that change nothing are
+// not recorded. The last 100 are kept, up to 64 KiB. Older builds record nothing.
 func (j *Job) History(ctx context.Context) ([]HistoryEntry, error) {
 	job, err := j.engine.store().LoadJob(ctx, j.ref())
 	if err != nil {

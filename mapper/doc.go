@@ -1,10 +1,11 @@
 // Package mapper runs a Go function over every entity of a Datastore query, in parallel, on Cloud
 // Tasks.
 //
-//	var AddCredit = mapper.Update("add-credit", func(ctx context.Context, a *mapper.Entity[Account], p Credit) error {
-//		a.Value.Balance += p.Amount
-//		return nil
-//	})
+//	var AddCredit = mapper.Update("add-credit",
+//		func(ctx context.Context, a *mapper.Entity[Account], p Credit) error {
+//			a.Value.Balance += p.Amount
+//			return nil
+//		})
 //
 //	job, err := AddCredit.Start(ctx, engine, mapper.Query{Kind: "Account"}, Credit{10},
 //		&mapper.StartOptions{ID: "spring"})

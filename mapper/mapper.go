@@ -201,8 +201,8 @@ func (m *Mapper[P]) definition() *function.Definition {
 	return &m.def
 }
 
-// Start starts a job that runs the mapper over a query, or returns the job of
-// that ID if there is one: see [StartOptions.ID].
+// Start starts a job that runs the mapper over a query. If there is a job of that ID already, it
+// returns that job: see [StartOptions.ID].
 func (m *Mapper[P]) Start(ctx context.Context, e *Engine, q Query, params P, o *StartOptions) (*Job, error) {
 	if m == nil || m.def.Prepare == nil {
 		return nil, fmt.Errorf("mapper: start: %w: the mapper is nil, or was not made by Update or Visit",

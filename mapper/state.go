@@ -14,30 +14,30 @@ type StateChange struct {
 	From, To   State  // From is empty for a job that was started
 	Time       time.Time
 
-	// Cause says why, in a few words without anything of an entity: Status.Error has the whole
+	// Cause says why, in a few words that contain nothing of an entity. Status.Error has the whole
 	// text, which may quote one.
 	Cause string
 
-	// By is who has asked for it, see [WithCaller], and Reason why, see [WithReason].
-	// They are empty if nobody has, or nobody knows.
+	// By is the caller ([WithCaller]) and Reason the caller's reason ([WithReason]). They are empty
+	// if no caller asked for the change, or they are not known.
 	By, Reason string
 
-	// Processed and Failures are how many entities were processed, and have failed, so far; if
-	// Estimated is set, about. They are -1 if they could not be found out within 10 s.
+	// Processed and Failures count entities so far. They are estimates if Estimated is set, and -1
+	// if they could not be counted within 10 s.
 	Processed, Failures int64
 	Estimated           bool
 }
 
-// WithCaller returns a context that says who asks for what is done to jobs with it: a name, or the
-// address of an account that somebody has verified. It is for the log, [Job.History] and
-// [StateChange.By], and is cut off after 200 bytes.
+// WithCaller returns a context for calls that change jobs. It names the caller: a name, or the
+// verified address of an account. The log, [Job.History] and [StateChange.By] have up to 200 bytes
+// of it.
 func WithCaller(ctx context.Context, who string) context.Context { return journal.WithBy(ctx, who) }
 
-// WithReason returns a context that says why something is done to jobs with it. It is for the log,
-// [Job.History] and [StateChange.Reason], and is cut off after 500 bytes.
+// WithReason returns a context for calls that change jobs. It gives the caller's reason. The log,
+// [Job.History] and [StateChange.Reason] have up to 500 bytes of it.
 func WithReason(ctx context.Context, why string) context.Context { return journal.WithWhy(ctx, why) }
 
-// An HistoryEntry is what somebody has done to a job, or what one of its limits has.
+// A HistoryEntry is one thing that a caller, or one of the job's limits, has done to a job.
 type HistoryEntry struct {
 	Time   time.Time `json:"time"`
 	Action string    `json:"action"`           // such as "started", "paused" or "its failures are retried"
