@@ -81,9 +81,10 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestReadmeProgram checks that the README's mapper is that of examples/first, builds the program,
-// and runs it against the emulators, as a user would.
+// TestReadmeProgram builds the README's program, and runs it against the emulators, as a user
+// would.
 func TestReadmeProgram(t *testing.T) {
+	// The README shows the mapper of the program, which examples/first has as a whole.
 	const source = "../examples/first/main.go"
 	whole, err := os.ReadFile(source)
 	if err != nil {

@@ -11,31 +11,30 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A Proof says whether a job's records cover all of its query, without a gap or an overlap. Then
-// every entity that existed while the job ran was processed once, is recorded as a failure, or is
-// still to be processed.
-//
-// It checks the records that tasks wrote in the transactions of their pages, and hashes of these
-// records. So it finds records that were lost, added or changed by accident. It does not find
-// records that were forged together with their hashes, and does not check what the function did.
+// A Proof says whether a job's records cover all of its query, without a gap and without an
+// overlap: that every entity that was there while the job ran has been processed once, is recorded
+// as a failure, or is still to be processed. It rests on what the tasks have recorded, each in the
+// transaction that its page took effect in, and on hashes of it. So it finds records that were
+// lost, added or changed, by accident or by mistake, but not those that somebody has forged with
+// their hashes; and nothing of what a function should have done and has not.
 type Proof struct {
-	Ranges         int      `json:"ranges"`             // records of ranges, without records of single entities
+	Ranges         int      `json:"ranges"`             // records of ranges, without those of single entities
 	Pending        int      `json:"pending"`            // of them, those that are not done
-	SingleEntities int      `json:"alone"`              // entities that are, or were, retried alone
+	SingleEntities int      `json:"alone"`              // single entities that are, or were, tried again by themselves
 	Failures       int      `json:"failures"`           // entities that could not be processed
 	Problems       []string `json:"problems,omitempty"` // what is wrong, at most 20 of it
 
-	// Compared is the number of ranges that VerifyEntities compared with their entities. Different
-	// counts the ranges whose entities differ from their page's entities, and Differences describes
-	// up to 20 of them. They are no problem if entities were put or deleted since, or no longer
-	// satisfy the query.
+	// Compared is how many ranges VerifyEntities has compared with their entities, and Different
+	// how many of them have other ones than their pages had. Differences says which, at most 20.
+	// That is no problem if entities were put or deleted since, or do not satisfy the query any
+	// more.
 	Compared    int      `json:"compared,omitempty"`
 	Different   int      `json:"different,omitempty"`
 	Differences []string `json:"differences,omitempty"`
 }
 
-// Err returns nil if there are no Problems, or an error with the first one. Differences are not
-// Problems.
+// Err returns nil if nothing is wrong, or an error with the first of Problems. Differences are none
+// of them.
 func (p *Proof) Err() error {
 	switch n := len(p.Problems); n {
 	case 0:
@@ -48,25 +47,26 @@ func (p *Proof) Err() error {
 	}
 }
 
-// Verify reads all records of the job and checks them against each other, at a read for each range.
-// Its error is only about the reading: [Proof.Err] says whether something is wrong. A running job
-// changes its records meanwhile, so its proof may name problems that do not exist.
+// Verify reads all records of the job, and checks them against each other. It
+// costs a read of every range. Its error is about the reading only: [Proof.Err] says whether
+// something is wrong. A job that runs changes its records meanwhile:
+// then the proof may name problems that are none.
 func (j *Job) Verify(ctx context.Context) (*Proof, error) { return j.engine.verify(ctx, j.ref()) }
 
-// VerifyEntities is [Job.Verify], and also compares the keys of the query's entities with the keys
-// that the pages had. The entities are read as of a time that the database still keeps, such as the
-// job's start; the zero time is now. That costs a keys-only query for each range.
+// VerifyEntities is [Job.Verify], and lists the keys of the query's entities once more, to compare
+// them with those that the pages had: as they are now, or were at a time that the database still
+// keeps, such as when the job was started. It costs a keys-only query for each range besides.
 func (j *Job) VerifyEntities(ctx context.Context, at time.Time) (*Proof, error) {
 	return j.engine.verifyEntities(ctx, j.ref(), at)
 }
 
-// Verify is [Job.Verify] for programs that have only the job's database, without queue and mappers.
+// Verify is [Job.Verify] for programs that have no queue and no mappers: the job's
+// database suffices.
 func Verify(ctx context.Context, client *datastore.Client, job string) (*Proof, error) {
 	return (&Engine{client: client}).verify(ctx, record.Ref{ID: job})
 }
 
-// VerifyEntities is [Job.VerifyEntities] for programs that have only the job's database, without
-// queue and mappers.
+// VerifyEntities is [Job.VerifyEntities] for programs that have no queue and no mappers.
 func VerifyEntities(ctx context.Context, client *datastore.Client, job string, at time.Time) (*Proof, error) {
 	return (&Engine{client: client}).verifyEntities(ctx, record.Ref{ID: job}, at)
 }

@@ -1,5 +1,6 @@
-// Command cloudrun is a service for Cloud Run. It runs the tasks of jobs, and serves operators, who
-// start, watch and control jobs (package jobsapi). The comment in config.go lists its environment.
+// Command cloudrun is the service that a team deploys on Cloud Run: it runs the
+// tasks of its jobs, and serves operators, who start and control jobs and see how they
+// stand: see package jobsapi. Its environment is in config.go.
 package main
 
 import (
@@ -39,8 +40,8 @@ func main() {
 	}
 }
 
-// Cloud Run kills a process 10 s after SIGTERM. In that time the requests under way may end, and
-// then telemetry is sent.
+// Cloud Run ends a process 10 s after SIGTERM: so long may the requests under way take, and then
+// what is left of telemetry.
 const (
 	grace     = 8500 * time.Millisecond
 	flushTime = time.Second
@@ -102,8 +103,8 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 // readTime is how long the header of a request may take, and then its body.
 const readTime = 10 * time.Second
 
-// withinTime limits how long the bodies of requests may take. A handler that reads the body to its
-// end and works longer has to lift the limit.
+// withinTime gives the bodies of requests their time. Who reads one to its end, and goes on for
+// longer, takes the bound away.
 func withinTime(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
