@@ -25,10 +25,13 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
+// An Account is an entity of the kind Account.
 type Account struct{ Balance int64 }
 
+// Credit has the parameters of a job.
 type Credit struct{ Amount int64 }
 
+// AddCredit runs for each account, and takes effect once.
 var AddCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.Entity[Account], p Credit) error {
 	a.Value.Balance += p.Amount
 	a.Count("credited", 1) // a counter of the job, exact as the balances are
@@ -67,7 +70,9 @@ func main() {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
-		json.NewEncoder(w).Encode(status)
+		if err := json.NewEncoder(w).Encode(status); err != nil {
+			log.Print(err)
+		}
 	})
 	log.Fatal(http.ListenAndServe(":"+os.Getenv("PORT"), nil))
 }
