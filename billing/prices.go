@@ -1,10 +1,9 @@
-// Package billing says what Google charges for: how many operations of Datastore and
-// Cloud Tasks were used, and what they cost.
+// Package billing counts the operations of Datastore and Cloud Tasks that Google charges for, and
+// says what they cost.
 package billing
 
-// Prices are what Google charges for [Usage], in US dollars. What is free of
-// charge every day or month is not taken off, and storage and traffic are not
-// in it.
+// Prices are what Google charges for [Usage], in US dollars. They leave out free quotas, storage
+// and traffic.
 type Prices struct {
 	// Of 100,000 operations of the Datastore.
 	ReadsPer100K, WritesPer100K, DeletesPer100K, SmallOpsPer100K float64

@@ -6,25 +6,27 @@ import "maps"
 //
 // Sources: the price pages of Firestore in Datastore mode and of Cloud Tasks.
 type Usage struct {
-	// Reads counts entity reads: one for each entity that a lookup or a query
-	// returned, one for each entity that a lookup did not find, one for each
-	// call of a query that returned keys, projections or nothing, and one for each
-	// 1,000 index entries of an aggregation. That queries with inequalities on
-	// several properties pay for the index entries they pass is not counted.
+	// Reads counts entity reads:
+	//
+	//   - one for each entity that a lookup or a query returned, or a lookup did not find
+	//   - one for each call of a query that returned keys, projections or nothing
+	//   - one for each 1,000 index entries of an aggregation
+	//
+	// A query with inequalities on several properties also pays for the index entries that it passes.
+	// They are not counted here.
 	Reads int64 `json:"reads"`
-	// SmallOps counts the results of keys-only queries and of projections without
-	// distinct-on, and allocated ids. They are free.
+	// SmallOps counts the results of keys-only queries, the results of projections without
+	// distinct-on, and allocated IDs. They are free.
 	SmallOps int64 `json:"small_ops"`
 	// Writes counts inserts, updates and upserts that were committed.
 	Writes int64 `json:"writes"`
 	// Deletes counts deletes that were committed.
 	Deletes int64 `json:"deletes"`
-	// TaskOps counts Cloud Tasks operations: each successful call, for each task
-	// that it creates, returns or deletes, and each delivery attempt; all of them
-	// per started 32 KiB of the task.
+	// TaskOps counts Cloud Tasks operations. A successful call counts once for each task that it
+	// creates, returns or deletes. A delivery attempt counts once. Each counts per started 32 KiB of
+	// the task.
 	TaskOps int64 `json:"task_ops"`
-	// RPCs counts calls by method, "Lookup" for example, whether they
-	// succeeded or not.
+	// RPCs counts calls by method, such as "Lookup", whether or not they succeeded.
 	RPCs map[string]int64 `json:"rpcs,omitempty"`
 }
 

@@ -1,50 +1,50 @@
-// Package dashboard serves pages that show the jobs of an engine to people, and take their orders:
-// a list of jobs, a job with a picture of its key space, one of its ranges, its failures, its
-// replay, and a form that starts one. A service mounts it beside the engine's own handler, at any
-// path that ends with a slash, with or without http.StripPrefix:
+// Package dashboard serves web pages that show the jobs of an engine, and start and control them.
+// There is a list of jobs and a form that starts one. Each job has a picture of its key space, its
+// ranges, its failures and its replay.
+//
+// Mount it beside the engine's own handler, at any path that ends with a slash, with or without
+// http.StripPrefix:
 //
 //	mux.Handle("/mapper/", engine.Handler()) // Cloud Tasks
 //	mux.Handle("/dashboard/", dashboard.NewHandler(engine, &dashboard.Options{Allow: verifier.Allow})) // people
 //
-// It is closed by default: [Options.Allow] says who may see and do anything, as that of package
-// jobsapi does, and nobody may without it. [Options.ReadOnly] has it refuse everything but looking.
-// It shows what package mapper tells, and does what that does: there is nothing here that the jobs
-// API can't.
+// It lets nobody in unless [Options.Allow] does, as package jobsapi. With [Options.ReadOnly] it
+// only shows. The jobs API can do everything that the pages can.
 //
-// The pages need no JavaScript: with it they renew themselves every two seconds while a job runs.
-// All that is asked within these two seconds is read once, however many people look.
+// The pages work without JavaScript. With it they refresh every two seconds while a job runs. Each
+// piece of data is read once in two seconds, however many people look.
 //
 // # Addresses
 //
-// The last part of the path, and the parameters, say what is shown. GET changes nothing.
+// The last part of the path and the parameters choose the page. GET changes nothing.
 //
 //	./                          the jobs: ?state= &mapper= &name= &all=true &cursor=
 //	./job?id=ID                 a job: &colour=state, pace, attempts or time
 //	./range?job=ID&range=RANGE  one of its ranges
 //	./failures?id=ID            its failures: &cursor=
-//	./examples?id=ID            what a rehearsal would do to some entities
-//	./left?id=ID                what an undo has left as it is: &cursor=
-//	./replay?id=ID              how it unfolded: &frame=1 to 30
+//	./examples?id=ID            what a rehearsal would change
+//	./left?id=ID                what an undo has not undone: &cursor=
+//	./replay?id=ID              how the job unfolded: &frame=1 to 30
 //	./replay.svg?id=ID          the same, animated
-//	./start                     what can be started: ?mapper=NAME
-//	./act?do=VERB&id=ID         asks before it is done: pause, resume, retry, rate, abort, undo, move,
+//	./start                     the mappers: ?mapper=NAME for the form of one
+//	./act?do=VERB&id=ID         asks before it acts: pause, resume, retry, rate, abort, undo, move,
 //	                            verify, clean-up
 //
-// Orders are posted, by forms: to ./act with do, one or more id, a reason, and confirmed=yes for
-// abort, undo, move, verify and clean-up. A retry takes a cause, or the hash of one as of; rate
-// takes rate, writes, ramp=on and for, and what is absent is no limit; clean-up takes failures=on
-// and record=on. Forms that start a job are posted to ./start, with their fields, and do=plan or
-// do=start. A request that a browser has sent from another site is refused.
+// Forms post to ./act with do, one or more id, and a reason. Abort, undo, move, verify and clean-up
+// also need confirmed=yes. A retry takes a cause, or its hash as "of". Rate takes rate, writes,
+// ramp=on and for; an absent limit is no limit. Clean-up takes failures=on and record=on. The form
+// that starts a job posts its fields to ./start, with do=plan or do=start. A request that a browser
+// sends from another site is refused.
 //
 // # JSON
 //
-// Each page is JSON for a request that accepts application/json before text/html, or with
-// ?format=json. These names stay:
+// A page is JSON if the request accepts application/json before text/html, or has ?format=json.
+// These names are stable:
 //
 //	./         {"jobs": [{"id", "mapper", "queue", "state", "error", "why", "created", "ended",
-//	           "counted", "processed", "failures", "dollars", "progress"}], "next", "searched"}: those of
-//	           mapper.JobInfo, or, of up to 20 jobs that have not succeeded, those of mapper.Status,
-//	           whose "progress" and "why" are there while a job has not ended
+//	           "counted", "processed", "failures", "dollars", "progress"}], "next", "searched"}: fields of
+//	           mapper.JobInfo. For up to 20 jobs that have not succeeded they are those of
+//	           mapper.Status; "progress" and "why" are present until a job has ended
 //	./job      {"status", "causes", "history", "ranges", "estimated", "series", "levels", "pages",
 //	           "kept"}: status is mapper.Status, ranges are those of picture.Picture, with bounds as
 //	           texts, and series, levels and pages are those of package picture
@@ -60,6 +60,6 @@
 //	./act      {"do", "jobs", "warns"}; posted: {"done": [ID...], "failed": [{"id", "error"}]}, and
 //	           for verify {"proof"} (mapper.Proof)
 //
-// An error is {"error"}, with the code of its answer. A key is the text of its path, such as
-// /Account,"ann". [Options.Redact] applies to JSON as to pages.
+// An error is {"error"}, with the HTTP status that fits. A key is the text of its path, such as
+// /Account,"ann". [Options.Redact] applies to JSON and to pages.
 package dashboard

@@ -39,7 +39,8 @@ func goBlocks(t *testing.T, page string) (all []string) {
 	return all
 }
 
-// TestRecipes checks that the code of the recipes is that which the tests of mapper run.
+// TestRecipes checks that the tests of mapper run the code of the recipes, and that each recipe has
+// its own.
 func TestRecipes(t *testing.T) {
 	tested, err := os.ReadFile("../mapper/recipes_test.go")
 	if err != nil {
@@ -49,7 +50,12 @@ func TestRecipes(t *testing.T) {
 	if examples := strings.Count(string(tested), "\n\t// Output:"); len(recipes) < 5 || examples != len(recipes) {
 		t.Errorf("%d recipes, %d examples", len(recipes), examples)
 	}
+	seen := make(map[string]bool)
 	for _, code := range recipes {
+		if seen[code] {
+			t.Errorf("two recipes have the same code:\n%s", code)
+		}
+		seen[code] = true
 		if !strings.Contains(string(tested), "\n"+code+"\nfunc Example_") {
 			t.Errorf("it is not what an example in mapper/recipes_test.go runs:\n%s", code)
 		}
@@ -79,14 +85,21 @@ func TestLinks(t *testing.T) {
 // TestReadmeProgram builds the README's program, and runs it against the emulators, as a user
 // would.
 func TestReadmeProgram(t *testing.T) {
-	dir := t.TempDir()
-	source, program := filepath.Join(dir, "main.go"), filepath.Join(dir, "credit")
-	if err := os.WriteFile(source, []byte(goBlocks(t, "../README.md")[0]), 0o600); err != nil {
+	// The README shows the mapper of the program, which examples/first has as a whole.
+	const source = "../examples/first/main.go"
+	whole, err := os.ReadFile(source)
+	if err != nil {
 		t.Fatal(err)
+	}
+	for _, code := range goBlocks(t, "../README.md") {
+		if !strings.Contains(string(whole), "\n"+code+"\n") {
+			t.Errorf("the README shows code that %s does not have:\n%s", source, code)
+		}
 	}
 	if out, err := exec.Command("gofmt", "-l", source).CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("it is not formatted: %s, %v", out, err)
 	}
+	program := filepath.Join(t.TempDir(), "first")
 	if out, err := exec.Command("go", "build", "-o", program, source).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

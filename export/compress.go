@@ -15,11 +15,11 @@ type Compression string
 const (
 	// Uncompressed is no compression.
 	Uncompressed Compression = ""
-	// Gzip has text in gzip members, one for each part, as RFC 1952 allows; blocks of Avro and
-	// pages of Parquet in its DEFLATE.
+	// Gzip compresses text in gzip members, one for each part, as RFC 1952 allows. It compresses
+	// blocks of Avro and pages of Parquet with its DEFLATE.
 	Gzip Compression = "gzip"
-	// Zstd has text in Zstandard frames, one for each part, as RFC 8878 allows; blocks of Avro and
-	// pages of Parquet likewise.
+	// Zstd compresses text in Zstandard frames, one for each part, as RFC 8878 allows. It also
+	// compresses blocks of Avro and pages of Parquet.
 	Zstd Compression = "zstd"
 )
 

@@ -1,20 +1,19 @@
-// Package export writes entities to files, each exactly once, in any bucket that gocloud.dev/blob
-// can open.
+// Package export writes entities to files, each entity exactly once, in any bucket that
+// gocloud.dev/blob can open.
 //
-// An [Export] is a mapper of a function that makes a record of an entity. Its job goes through
-// three stages, each of which is a job of package mapper, spread over as many tasks as there is
-// work:
+// An [Export] is a mapper whose function makes a record of an entity. It runs as three jobs of
+// package mapper, one after the other:
 //
 //  1. Each page of entities is written as a part, under a name that no other attempt has. The
-//     page's commit records the part. So the recorded parts have each record once, whatever else
-//     was written by processes that died, or were too late.
-//  2. Parts are joined into files of even size, without being compressed again.
-//  3. What is not a file is deleted: all parts, recorded or not. Then a manifest lists the files.
+//     page's commit records the part. So each record is in exactly one recorded part, even if a
+//     process dies or wakes late.
+//  2. The parts are joined into files of even size, without compressing them again.
+//  3. All parts are deleted, recorded or not. Then a manifest lists the files.
 //
-// A run of an export writes to a folder of its own, and a name is written once. The manifest there
-// comes after all else, and decides that the export has succeeded: from then on nothing that it
-// names changes, however late a write or a deletion takes effect. [ReadManifest] finds the last one
-// of a folder.
+// Each run writes to its own folder, and writes a name only once. The manifest is written last, and
+// with it the export has succeeded. From then on nothing that it names changes, however late a
+// write or deletion takes effect. [ReadManifest] finds the last manifest of a folder.
 //
-// Memory is bounded by the parts, for each task: some 4 MiB of entities, however many there are.
+// A task holds one part in memory: about 4 MiB of entities. docs/export.md describes formats, types
+// and readers.
 package export

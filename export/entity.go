@@ -15,29 +15,29 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// An Entity is an entity as it is. In JSON it is that of Datastore's REST API
+// An Entity is an entity as it is stored. Its JSON is the entity of Datastore's REST API
 // (https://cloud.google.com/datastore/docs/reference/data/rest/v1/Entity), which has the type of
-// each value: so keys, times, blobs, geographical points, entities inside, lists, nulls, meanings,
-// and which values are not indexed, survive a round trip. The key has no project and no database,
-// nor has a reference within those of the entity.
+// each value. So everything survives a round trip: keys, times, blobs, geographical points,
+// embedded entities, lists, nulls, meanings, and whether a value is indexed. Only the project and
+// database of the key are left out, also in references within them.
 type Entity struct {
 	Key        *datastore.Key
 	Properties datastore.PropertyList // as the Go client has them
 
-	// Stored is the entity as the database has it, in the protocol's form. JSON has that, if it is
-	// not nil, and otherwise what the client's Put of Key and Properties stores.
+	// Stored is the entity in the protocol's form, as the database has it. If it is not nil, it is
+	// written to JSON. Otherwise JSON has what the client's Put of Key and Properties would store.
 	Stored *pb.Entity
 }
 
-// A Row is an entity as it is, in formats whose records have fields: the key, as
-// datastore.Key.Encode has it, and the JSON of [Entity].
+// A Row is a whole entity, for formats whose records have fields: the key, as the text of
+// datastore.Key.Encode, and the JSON of an [Entity].
 type Row struct {
 	Key    string `json:"key" csv:"key" avro:"key" parquet:"key"`
 	Entity string `json:"entity" csv:"entity" avro:"entity" parquet:"entity"`
 }
 
-// NewEntities defines an export of entities as they are: as an [Entity] in [JSONLines] and [JSON],
-// and as a [Row] in other formats.
+// NewEntities defines an export of whole entities: as an [Entity] in JSONLines and JSON, and as a
+// [Row] in other formats.
 func NewEntities(name string, bucket *blob.Bucket, o *Options) (*Export[mapper.NoParams], error) {
 	if o == nil || o.Format == JSONLines || o.Format == JSON || o.Format == "" {
 		return New(name, bucket, func(_ context.Context, e *mapper.Entity[struct{}], _ mapper.NoParams) (Entity,
@@ -72,7 +72,7 @@ func (e Entity) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// UnmarshalJSON reads what MarshalJSON has returned.
+// UnmarshalJSON reads the JSON that MarshalJSON returns.
 func (e *Entity) UnmarshalJSON(text []byte) error {
 	p := new(pb.Entity)
 	if err := protojson.Unmarshal(text, p); err != nil {

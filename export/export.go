@@ -17,45 +17,42 @@ import (
 
 // Options say how an export writes.
 //
-// A record of [CSV] is a struct. Its fields, and those of structs that it embeds, have the names of
-// their csv tags, or their own; the tag "-" leaves one out. Null, which is a nil pointer or nil
-// bytes, is an empty cell, and an empty text is "". Times are as RFC 3339 has them, and bytes in
-// base64; types of their own are written by MarshalText.
+// A record of [CSV] is a struct. Columns are its fields and the fields of embedded structs, under
+// their csv tags or their names; the tag "-" leaves a field out. A nil pointer and nil bytes are an
+// empty cell, and an empty text is "". Times have the form of RFC 3339, and bytes are in base64.
+// Types with MarshalText are written by it.
 //
-// What a format can't hold is refused by Start, if the type says so, and else is the failure of the
-// entity. Both errors name the field. See docs/export.md for what each format writes of each Go
-// type.
+// Start refuses a type that the format can't hold. A value that the format can't hold is a failure
+// of its entity. Both errors name the field. docs/export.md lists the Go types of each format.
 type Options struct {
-	// Format defaults to JSONLines, and Compression to None.
+	// Format defaults to JSONLines, and Compression to Uncompressed.
 	Format      Format
 	Compression Compression
 
-	// FileBytes is the most that a file has, as it is stored. Defaults to 256 MiB. A part is not
-	// split, so it has to be larger than any. An export of more than 100,000 parts knows the sizes
-	// of its files within some percent only, and keeps a tenth free for that; files of Parquet are
-	// written anew, and may differ by more.
+	// FileBytes is the largest size of a file as it is stored. Defaults to 256 MiB. It must be
+	// larger than every part, because parts are not split. In an export of more than 100,000 parts
+	// the sizes of files are only known within some percent, so a tenth is kept free. Files of
+	// Parquet are written anew, and may differ by more.
 	FileBytes int64
 
-	// Files, if it is not 0, is how many files there are, and MaxFiles how many there may be: an
-	// export that needs more, so that none is larger than FileBytes, fails before it writes one. At
-	// most, and by default, 10,000.
+	// Files, if not 0, is the number of files. MaxFiles is the largest number: an export that needs
+	// more to respect FileBytes fails before it writes one. It is at most, and by default, 10,000.
 	Files    int
 	MaxFiles int
 
-	// Name returns the name of a file, below the folder of the run. It has to be different for
-	// each, and the same whenever it is asked. A build with another one names only files that are
-	// planned after it was deployed. Defaults to 00001-of-00012.jsonl.gz, for instance.
+	// Name returns the name of a file, below the folder of the run. Names must differ, and a file's
+	// name must be the same in each call. If a new build has another Name, it names only files that
+	// are planned after its deployment. Defaults to names like 00001-of-00012.jsonl.gz.
 	Name func(File) string
 
-	// Wrap returns what is before and behind the records of a file of the format JSON, between
-	// which are commas. It has to be the same whenever it is asked. Defaults to the brackets of an
-	// array.
+	// Wrap returns the text before and after the records of a JSON file; commas are between the
+	// records. It must be the same in each call. Defaults to the brackets of an array.
 	Wrap func(File) (head, tail string)
 
-	// AllowFailures has files be written although the function has failed on entities. A retry that
-	// comes while the first job ends may process one that is in no file, and is a failure in the
-	// manifest. By default the export waits until somebody has retried them (mapper.Job.Retry), and
-	// [Run.Wait] says so.
+	// AllowFailures writes the files although the function has failed on entities. The manifest
+	// counts the failures. By default the export waits until somebody has retried them
+	// (mapper.Job.Retry), and [Run.Wait] says so. If a retry comes while the first job ends, it may
+	// process an entity that is in no file and counts as a failure in the manifest.
 	AllowFailures bool
 
 	// revision is that of how values are written: see coder.
@@ -65,7 +62,7 @@ type Options struct {
 // mostFiles is the most files that an export has.
 const mostFiles = 10_000
 
-// A File is one of an export.
+// A File describes one file of an export, for Options.Name and Options.Wrap.
 type File struct {
 	Index  int    `json:"index"` // from 0 on
 	Of     int    `json:"of"`
@@ -78,7 +75,7 @@ type File struct {
 	Ext string `json:"-"` // what its name should end with: .jsonl.gz, for instance
 }
 
-// An Export is an export that can be started, with parameters of type P.
+// An Export defines exports, with parameters of type P.
 type Export[P any] struct {
 	name    string
 	bucket  *blob.Bucket
@@ -114,11 +111,11 @@ func (p startParams[P]) Validate() error {
 	return nil
 }
 
-// New defines an export to a bucket: the function makes a record of each entity, or returns
-// mapper.Skip for one that is left out. Its errors are those of a mapper.Visit. A record that can't
+// New defines an export to a bucket. The function makes a record of each entity, or returns
+// [mapper.Skip] to leave it out. Its errors are treated as in a [mapper.Visit]. A record that can't
 // be written is a failure of its entity.
 //
-// An engine has to have all of [Export.Mappers].
+// The engine must have all of [Export.Mappers].
 func New[T, R, P any](
 	name string, bucket *blob.Bucket, record func(ctx context.Context, e *mapper.Entity[T], params P) (R, error),
 	o *Options,
@@ -220,35 +217,35 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// Mappers returns the mappers of the export's three stages, for mapper.EngineOptions.
+// Mappers returns the mappers of the export's three stages, for [mapper.EngineOptions].
 func (x *Export[P]) Mappers() []mapper.AnyMapper {
 	return []mapper.AnyMapper{x.parts, x.joins, x.deletes}
 }
 
 // StartOptions are the settings of one export.
 type StartOptions struct {
-	// StartOptions are those of the job over the entities. Its ID has up to 90 bytes. Beside is
-	// always true: an export only reads.
+	// StartOptions are the settings of the job over the entities. Its ID has up to 90 bytes.
+	// AllowOverlap is always true, because an export only reads.
 	mapper.StartOptions
 
 	// Files is Options.Files for this export.
 	Files int
 
-	// Hold has the export stop when all records are in parts, and before any file is written:
-	// [Export.Count] says how many files there will be, and [Export.Write] has them written. So
-	// exports that number their files together, of several databases for instance, can agree on the
-	// numbers first. [Run.Wait] waits for that, too.
+	// Hold stops the export when all records are in parts, before any file is written.
+	// [Export.Count] then returns the number of files, and [Export.Write] writes them. So several
+	// exports, for instance of several databases, can number their files together. [Run.Wait] waits
+	// for Write, too.
 	Hold bool
 
-	// Folder is where the folder of the run is, in the bucket, which has the files and their
-	// manifest: a path without a slash at its ends, and without the folder of a run. Defaults to
-	// the ID. Several exports may have the same folder: ReadManifest reads the manifest of the last
+	// Folder is the path in the bucket where the run makes its own folder, with the files and their
+	// manifest. It has no slash at its ends, and is not inside the folder of a run. Defaults to the
+	// ID. Several exports may have the same folder: ReadManifest reads the manifest of the last
 	// one.
 	Folder string
 }
 
-// Start starts an export of the entities of a query, or returns the one of that ID. With a
-// Query.ReadTime it has all entities as they were at that time.
+// Start starts an export of the entities of a query, or returns the export of that ID. With a
+// Query.ReadTime the export is a snapshot of that time.
 func (x *Export[P]) Start(
 	ctx context.Context, e *mapper.Engine, q mapper.Query, params P, o *StartOptions,
 ) (*Run, error) {
@@ -308,8 +305,8 @@ func (x *Export[P]) Start(
 	}
 }
 
-// ByNameParams are the parameters of an export that is started by its name, over package jobsapi,
-// say: {"folder": "accounts"}. They are what [Export.Start] is given otherwise.
+// ByNameParams are the parameters of an export that is started by its name, for example over
+// package jobsapi: {"folder": "accounts"}.
 type ByNameParams struct {
 	Folder string          `json:"folder,omitempty"` // see StartOptions
 	Files  int             `json:"files,omitempty"`

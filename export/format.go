@@ -12,16 +12,17 @@ type Format string
 const (
 	// JSONLines has a JSON value on each line.
 	JSONLines Format = "jsonl"
-	// JSON has one JSON value a file: an array of all records, or what Options.Wrap makes of it.
+	// JSON has one JSON value for each file: an array of all records, unless Options.Wrap makes
+	// something else of it.
 	JSON Format = "json"
-	// CSV has a line of names, and a line for each record, as RFC 4180 says. Records are structs;
-	// see [Options] for their fields.
+	// CSV has a line of names, and then a line for each record, as in RFC 4180. Records are
+	// structs; [Options] describes their fields.
 	CSV Format = "csv"
-	// Avro has object container files, whose schema is that of the Go type: see package
-	// github.com/twmb/avro for the tags of fields.
+	// Avro has object container files. The schema is derived from the Go type; package
+	// github.com/twmb/avro describes the tags of fields.
 	Avro Format = "avro"
-	// Parquet has a schema of the Go type, too: see package github.com/parquet-go/parquet-go for
-	// the tags of fields.
+	// Parquet has a schema derived from the Go type; package github.com/parquet-go/parquet-go
+	// describes the tags of fields.
 	Parquet Format = "parquet"
 )
 

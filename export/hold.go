@@ -11,10 +11,10 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// Count waits until all records of an export are in parts, and returns how many files hold them:
-// StartOptions.Files, or as few as Options.FileBytes allows. It is an error if they are more than
-// Options.MaxFiles. It is for an export that was started with StartOptions.Hold. Its parts stay
-// until [Export.Write] or [Run.Discard].
+// Count waits until all records of an export are in parts, and returns the number of files:
+// StartOptions.Files, or as few as Options.FileBytes allows. More than Options.MaxFiles is an
+// error. Use it for an export that was started with StartOptions.Hold. The parts stay until
+// [Export.Write] or [Run.Discard].
 func (x *Export[P]) Count(ctx context.Context, r *Run) (int, error) {
 	s, status, err := x.held(ctx, r)
 	if err != nil {
@@ -34,11 +34,11 @@ func (x *Export[P]) Count(ctx context.Context, r *Run) (int, error) {
 	return len(all), nil
 }
 
-// Write has the files of an export be written that was started with StartOptions.Hold. It waits
-// until all records are in parts, and returns when the files are planned: [Run.Wait] waits for
-// them. If files is 0, there are as many as [Export.Count] says. Options.Name and Options.Wrap get
-// these parameters; the function has had those of the start. A second call with the same arguments
-// does nothing. With others it is mapper.ErrIDTaken.
+// Write writes the files of an export that was started with StartOptions.Hold. It waits until all
+// records are in parts, and returns when the files are planned; [Run.Wait] waits for the files. If
+// files is 0, there are as many as [Export.Count] says. Options.Name and Options.Wrap get these
+// parameters; the function got the parameters of the start. A second call with the same arguments
+// does nothing. With other arguments it is [mapper.ErrIDTaken].
 func (x *Export[P]) Write(ctx context.Context, r *Run, files int, params P) error {
 	fail := func(err error) error { return fmt.Errorf("export: write the files of %s: %w", r.ID, err) }
 	if files < 0 || files > x.opts.MaxFiles {

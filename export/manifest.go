@@ -30,7 +30,7 @@ const (
 	StartedName = "_STARTED"
 )
 
-// A Manifest says what an export has written.
+// A Manifest lists the files of an export.
 type Manifest struct {
 	Export      string         `json:"export"` // its ID
 	Run         string         `json:"run"`    // what tells it from others, also of the same ID
@@ -42,32 +42,32 @@ type Manifest struct {
 	Failures    int64          `json:"failures"` // entities that were counted as failed, and are in no file
 	Files       []ManifestFile `json:"files"`
 
-	// Ended is when the files were complete, by the clock of the process that has found that. An
-	// older build left it out.
+	// Ended is when the files were complete, by the clock of the process that found out. Older
+	// builds leave it out.
 	Ended time.Time `json:"ended,omitzero"`
 
-	// Discarded says that this is no manifest: the export was discarded, and what it names is not
-	// there. ReadManifest passes it over.
+	// Discarded says that this is only a mark: the export was discarded, and the files do not
+	// exist. ReadManifest ignores it.
 	Discarded bool `json:"discarded,omitempty"`
 
-	// Coverage is the proof that the export's job has covered its query: that of mapper.Job.Verify.
-	// It is left out of exports of more than 100,000 parts, whose job has compared the same sums at
-	// its end.
+	// Coverage is the proof of mapper.Job.Verify that the export's job has covered its query. An
+	// export of more than 100,000 parts leaves it out, because its job has compared the same sums
+	// at its end.
 	Coverage *mapper.Proof `json:"coverage,omitempty"`
 }
 
-// A ManifestFile is a file of an export.
+// A ManifestFile describes one file of an export.
 type ManifestFile struct {
-	Name    string `json:"name"` // below the export's folder: it begins with the folder of the run
+	Name    string `json:"name"` // below the export's folder: it starts with the folder of the run
 	Records int64  `json:"records"`
 	Bytes   int64  `json:"bytes"` // as it is stored
 	SHA256  string `json:"sha256"`
 }
 
-// ReadManifest reads the manifest in a folder of a bucket: that of the export which ended last, of
-// those that have succeeded and are there. It lists the folder, and reads a manifest for each run
-// in it. What it returns stays true, as no export changes or deletes what belongs to one that has
-// succeeded.
+// ReadManifest reads the manifest of a folder. If the folder has several exports, it returns the
+// one that ended last, of those that have succeeded and still exist. It lists the folder, and reads
+// a manifest for each run in it. The returned manifest stays true: no export changes or deletes
+// files of an export that has succeeded.
 func ReadManifest(ctx context.Context, bucket *blob.Bucket, folder string) (*Manifest, error) {
 	last, err := lastManifest(ctx, bucket, folder)
 	if err != nil {

@@ -23,8 +23,8 @@ type size struct {
 	records, bytes int64
 }
 
-// FilesFor returns into how many files parts of so many bytes in all are joined, if none of the
-// parts is larger than one size, and none of the files than another.
+// FilesFor returns the number of files for parts of a total size, if no part is larger than
+// largestPart and no file may be larger than most.
 func FilesFor(total, largestPart, most int64) int { return numberOf(total, largestPart, most, 0) }
 
 // numberOf returns into how many files parts are joined: into n, if that is not 0, and otherwise

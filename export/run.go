@@ -16,7 +16,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A Run is one export.
+// A Run is one export that was started.
 type Run struct {
 	ID     string
 	Folder string
@@ -27,7 +27,7 @@ type Run struct {
 	allow  bool // failures
 }
 
-// Find returns the export of an ID that was started.
+// Find returns the export that was started under an ID.
 func (x *Export[P]) Find(ctx context.Context, e *mapper.Engine, id string) (*Run, error) {
 	r := &Run{ID: id, engine: e, bucket: x.bucket, allow: x.opts.AllowFailures}
 	if err := r.load(ctx, x.name); err != nil {
@@ -74,15 +74,15 @@ func (r *Run) find(ctx context.Context, name string) (known bool, err error) {
 	return false, r.checkOld(ctx, folder)
 }
 
-// Jobs returns the jobs of the export, as far as they have begun: over the entities, over the
-// files, and of the deletion of parts.
+// Jobs returns the jobs of the export that have started: the job over the entities, the job over
+// the files, and the job that deletes parts.
 func (r *Run) Jobs() [3]*mapper.Job {
 	return [3]*mapper.Job{r.engine.Job(r.ID), r.engine.Job(r.ID + joinSuffix), r.engine.Job(r.ID + deleteSuffix)}
 }
 
-// Wait waits until the export has succeeded, and returns its manifest. It is an error if one of its
-// jobs can't go on by itself, which the error says, unless that is the last one and its manifest
-// was written before.
+// Wait waits until the export has succeeded, and returns its manifest. It is an error if one of the
+// jobs needs somebody's help, which the error says. If the manifest exists, the state of the last
+// job does not matter.
 func (r *Run) Wait(ctx context.Context) (*Manifest, error) {
 	var stopped error // that the last job has not succeeded
 	jobs := r.Jobs()
@@ -135,11 +135,11 @@ func awaitJob(ctx context.Context, job *mapper.Job, follows bool) (*mapper.Statu
 	}
 }
 
-// Discard deletes what an export has written that was aborted, has failed, or has failures that
-// nobody retries. It is mapper.ErrWrongState for one that goes on, or has succeeded: its manifest
-// is there, whatever has become of its jobs. What is left is a mark that the run was discarded, so
-// that whatever comes late of it does not count. Its jobs stay: clean them up, but do not go on
-// with them.
+// Discard deletes everything that an export has written. Use it for an export that was aborted, has
+// failed, or has failures that nobody retries. For an export that goes on or has succeeded it is
+// [mapper.ErrWrongState]; an export with a manifest has succeeded, whatever became of its jobs. A
+// mark stays, so that late writes of the export do not count. Its jobs stay, too: clean them up,
+// but do not resume them.
 func (r *Run) Discard(ctx context.Context) error {
 	fail := func(err error) error { return fmt.Errorf("export: discard %s: %w", r.ID, err) }
 	succeeded := fmt.Errorf("%w: it has succeeded: delete the folder %q", mapper.ErrWrongState, r.Folder)

@@ -13,15 +13,15 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// ErrWrongQueue says that a job belongs to another queue than the engine's, see [Job.Move]. It
-// names both.
+// ErrWrongQueue says that a job belongs to another queue than the engine's, see [Job.Move]. The
+// error names both queues.
 var ErrWrongQueue = record.ErrOtherQueue
 
-// ErrWrongState says that a job is not in a state in which it can do what was asked.
+// ErrWrongState says that a job's state does not allow the call.
 var ErrWrongState = record.ErrState
 
-// Pause has the job begin no more pages. Those under way come to their end. A
-// paused job loses nothing, however long it is paused.
+// Pause stops the job before its next pages. Pages under way still commit. A paused job loses
+// nothing, however long it is paused.
 func (j *Job) Pause(ctx context.Context) error {
 	if err := j.control(ctx).Pause(ctx, j.ref()); err != nil {
 		return fmt.Errorf("mapper: pause %s: %w", j.ID, err)
@@ -29,8 +29,8 @@ func (j *Job) Pause(ctx context.Context) error {
 	return nil
 }
 
-// Abort ends the job. Pages under way come to their end; what was not processed
-// stays as it is. An aborted job can't be resumed.
+// Abort ends the job. Pages under way still commit, and the other entities stay unchanged. An
+// aborted job can't be resumed.
 func (j *Job) Abort(ctx context.Context) error {
 	if err := j.control(ctx).Abort(ctx, j.ref()); err != nil {
 		return fmt.Errorf("mapper: abort %s: %w", j.ID, err)
@@ -38,13 +38,13 @@ func (j *Job) Abort(ctx context.Context) error {
 	return nil
 }
 
-// Resume has a paused or failed job go on where it stopped: nothing that was done
-// is repeated. A job that a failure limit has paused may have as many failures, or as
-// great a share of what follows, again. In a job that failed, pages that fail as a
-// whole record their failures from now on, up to the limits; and one whose counters can't be kept
-// goes on without: see [Entity.Count]. All open ranges get new
-// tasks, so it also revives a running job whose queue was purged, sooner than its next
-// sweep would.
+// Resume continues a paused or failed job where it stopped, and repeats nothing. A failure limit
+// that paused the job allows the same number, or the same share of the rest, again. In a job that
+// failed, pages that fail as a whole now record their failures, up to the limits. A job whose
+// counters exceeded their limits goes on without counters, see [Entity.Count].
+//
+// All open ranges get new tasks. So Resume also revives a running job whose queue was purged,
+// sooner than its next sweep would.
 func (j *Job) Resume(ctx context.Context) error {
 	if err := j.control(ctx).Resume(ctx, j.ref()); err != nil {
 		return fmt.Errorf("mapper: resume %s: %w", j.ID, err)
@@ -134,13 +134,13 @@ func (j *Job) Undo(ctx context.Context, o *UndoOptions) (*Job, error) {
 	return undone, nil
 }
 
-// Move has the job belong to the queue that a start of its mapper would put it into, with its open
-// ranges, and what it has done. It is for a job whose queue, or whose service, is gone or has
-// another name: a job belongs to the queue that it was started with, and engines of other queues
-// only read it ([ErrWrongQueue]). Tasks of the old queue are superseded, pages under way there come
-// to their end, and what they leave is found by the next sweeps, within minutes. A job that the
-// engine has no mapper for, or whose pages may take too long for the queue's Deadline, is refused.
-// Moving a job to the queue that it belongs to does nothing.
+// Move gives the job to the queue that a start of its mapper would choose now, with its open ranges
+// and all that it has done. Use it if the job's queue or service is gone or renamed: engines of
+// other queues can only read a job ([ErrWrongQueue]). Tasks of the old queue lose their effect.
+// Pages under way there still commit, and the next sweeps find the rest within minutes.
+//
+// A job is refused if the engine does not have its mapper, or if its pages may exceed the new
+// queue's Deadline. Moving a job to its own queue does nothing.
 func (j *Job) Move(ctx context.Context) error {
 	to, err := destinationOf(ctx, j)
 	if err == nil {
@@ -152,27 +152,27 @@ func (j *Job) Move(ctx context.Context) error {
 	return nil
 }
 
-// CleanUpOptions say what becomes of the records of a job that has ended.
+// CleanUpOptions say how [Job.CleanUp] treats the records of a job that has ended.
 type CleanUpOptions struct {
 	// IncludeFailures has the records of failures cleaned up, too. By default they are kept,
 	// for [Job.FailuresPage].
 	IncludeFailures bool `json:"failures,omitempty"`
 
-	// IncludeJob has the job's own record cleaned up, too, and with it the failures. By
-	// default it is kept: while it is there, a start under its ID returns this job, and
-	// does not run the mapper again.
+	// IncludeJob also cleans up the job's own record, and with it the failures. By default the
+	// record is kept: as long as it exists, a start of its ID returns this job and does not run the
+	// mapper again.
 	IncludeJob bool `json:"job,omitempty"`
 
-	// ExpireAfter, if it is not 0, has the records get the property "expires" in place of
-	// being deleted: that much later than now, for time-to-live policies on the kinds
-	// ScattermapJob, ScattermapRange and ScattermapUndoBatch.
+	// ExpireAfter, if it is not 0, does not delete the records. It sets their property "expires" to
+	// this time from now, for time-to-live policies on the kinds ScattermapJob, ScattermapRange and
+	// ScattermapUndoBatch.
 	ExpireAfter time.Duration `json:"expire_ns,omitempty"`
 }
 
-// CleanUp has the records of the job's ranges deleted, by tasks of its own; nil is
-// the default. The job has to have ended. It keeps its status, and can't be resumed,
-// retried or verified any more. The ranges of a job that failed or was aborted are taken away from
-// pages that are still under way, which then have no effect. A second CleanUp can clean up more.
+// CleanUp deletes the records of the job's ranges, by its own tasks; nil is the default. The job
+// has to have ended. It keeps its status, and can't be resumed, retried or verified any more. If
+// the job failed or was aborted, pages that are still under way lose their effect. A second CleanUp
+// can clean up more.
 func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 	var opts CleanUpOptions
 	if o != nil {
@@ -184,9 +184,9 @@ func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 	return nil
 }
 
-// SetRetain changes how long the records of the job are kept after its end, see
-// [StartOptions.Retain]: [RetainAlways] is until somebody cleans them up. Those of a job that ended
-// longer ago are cleaned up soon. What is cleaned up already is [ErrWrongState].
+// SetRetain changes how long the job's records are kept after its end, see [StartOptions.Retain].
+// [RetainAlways] keeps them until somebody cleans them up. If the time is over already, they are
+// cleaned up soon. A job that is cleaned up already is [ErrWrongState].
 func (j *Job) SetRetain(ctx context.Context, d time.Duration) error {
 	err := checkRetain("the retention", d)
 	switch {
@@ -201,14 +201,14 @@ func (j *Job) SetRetain(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// SetRate changes how fast the job goes, for pages that begin at least a second later. A ramp
-// begins now. Rate{EntitiesPerSecond: [Unlimited]} lifts the limits. The zero Rate is
-// [ErrInvalidArgument], and so is a rate that is not a number, or too low for the job's workers. A
-// job that has ended, other than by failing, is [ErrWrongState].
+// SetRate changes the job's rate, for pages that start at least a second later. A ramp starts now.
+// Rate{EntitiesPerSecond: [Unlimited]} lifts the limits. The zero Rate, a rate that is not a
+// number, and a rate that is too low for the job's workers are [ErrInvalidArgument]. A job that has
+// ended, other than by failing, is [ErrWrongState].
 func (j *Job) SetRate(ctx context.Context, rate Rate) error { return j.setRate(ctx, rate, 0) }
 
-// SetRateFor is [Job.SetRate] for a time, which is above 0: after it the job goes as fast again as
-// it did before, within two minutes.
+// SetRateFor is [Job.SetRate] for a limited time, which must be above 0. Within two minutes after
+// it, the job returns to its earlier rate.
 func (j *Job) SetRateFor(ctx context.Context, rate Rate, d time.Duration) error {
 	if d <= 0 {
 		return fmt.Errorf("mapper: set the rate of %s: %w: its time is %v, and has to be above 0: leave it out for "+
@@ -250,11 +250,10 @@ func (j *Job) setRate(ctx context.Context, rate Rate, d time.Duration) error {
 	return nil
 }
 
-// History returns what was done to the job, the oldest first: who has started, paused, resumed,
-// aborted, retried, moved or cleaned it up, or set its rate, when and why, and when one of its
-// limits has paused it. Each act is recorded by the transaction that takes effect; what changes
-// nothing is none. The last 100 are kept, as far as they fit 64 KiB. A job that an older build has
-// started has no more than what newer ones have done.
+// History returns who did what to the job, when and why, the oldest first: starts, pauses, resumes,
+// aborts, retries, moves, clean-ups and changes of the rate. It also has the pauses that the job's
+// limits made. The transaction that takes effect also records the act; acts that change nothing are
+// not recorded. The last 100 are kept, up to 64 KiB. Older builds record nothing.
 func (j *Job) History(ctx context.Context) ([]HistoryEntry, error) {
 	job, err := j.engine.store().LoadJob(ctx, j.ref())
 	if err != nil {

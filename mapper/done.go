@@ -7,18 +7,17 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A Completion is a job that is done, in the hands of its finalizer. It belongs to one
-// attempt.
+// A Completion is a job that has come to its end, as its finalizer gets it. It belongs to one call
+// of the finalizer.
 type Completion struct {
-	// Status is how the job stands, with exact numbers; its State is the one that it
-	// will end with.
+	// Status has exact numbers, and the State in which the job will end.
 	Status *Status
 
 	attempt *function.Attempt
 	closing *record.Closing // of a job that has deleted its records
 }
 
-// RunID returns what tells this job from all others, also from a later one of the same ID.
+// RunID returns a text that identifies this job, even among jobs that had the same ID.
 func (d *Completion) RunID() string { return d.attempt.Job() }
 
 // Put saves an entity together with the end of the job.

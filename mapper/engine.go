@@ -41,56 +41,51 @@ type EngineOptions struct {
 	// Mappers are the mappers whose jobs the engine starts and runs. Required.
 	Mappers []AnyMapper
 
-	// Logger receives what an operator should know: a line for each change of a job's
-	// state, with its cause, who has asked for it ([WithCaller]) and what the job has done so
-	// far; and of each other warning at most ten lines a minute, and how many were left out.
-	// Entities, their keys, parameters and the errors of functions are not logged: those are
-	// in the job's records. Defaults to slog.Default().
+	// Logger receives a line for each change of a job's state, with its cause, the caller
+	// ([WithCaller]) and the work done so far. It receives at most ten lines a minute of each other
+	// warning, and the number of lines left out. Entities, keys, parameters and errors of functions
+	// are not logged: they are in the job's records. Defaults to slog.Default().
 	Logger *slog.Logger
 
-	// OnStateChange, if it is not nil, is called after each change of a job's state: its start, its
-	// end, and whenever it is paused, resumed, aborted or retried, by somebody or by its limits.
-	// The process that has made the change calls it, once, after the commit, and never inside
-	// a transaction; that costs up to 250 reads to count what was done. It is called
-	// concurrently. Whoever makes the change waits for it for up to 10 s, when its context
-	// ends, and then leaves it behind; a panic is logged, and harms nothing.
+	// OnStateChange, if set, is called after each change of a job's state: its start, its end, and
+	// each pause, resume, abort and retry, by a caller or by a limit. The process that made the
+	// change calls it once, after the commit and outside any transaction. Calls may be concurrent.
+	// A call costs up to 250 reads, to count the work done. The caller of the change waits for it
+	// up to 10 s. A panic is logged and has no other effect.
 	//
-	// This is best effort: a process that dies between the commit and the call calls nothing.
-	// Whoever must not miss a change looks at [Engine.JobsPage], or has it recorded by the job's
-	// own finalizer, see [Mapper.WithFinalizer].
+	// This is best effort: a process that dies between the commit and the call calls nothing. If
+	// you must not miss a change, poll [Engine.JobsPage], or record it in a finalizer, see
+	// [Mapper.WithFinalizer].
 	OnStateChange func(ctx context.Context, c StateChange)
 
-	// Schedules are those whose runs the engine starts. Where ticks wait for the end of a job, see
-	// [OverlapQueue], it starts their runs when any job ends or is paused in its process, and in
-	// [Engine.ReviveJobs].
+	// Schedules are the schedules whose runs the engine starts. A tick may wait for the end of a
+	// job, see [OverlapQueue]. The engine starts its run when any job ends or pauses in this
+	// process, and in [Engine.ReviveJobs].
 	Schedules []AnySchedule
 
-	// MeterProvider and TracerProvider receive what docs/telemetry.md lists. Default to the global
-	// ones of OpenTelemetry, which do nothing unless the program sets them.
+	// MeterProvider and TracerProvider receive the metrics and traces of docs/telemetry.md. They
+	// default to the global ones of OpenTelemetry, which drop everything unless the program sets
+	// them.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
 
-	// OtherQueues are those that the engine's jobs may belong to besides its first one: for work
-	// that must not wait for other work, or has a rate of its own, see [Mapper.WithQueue] and
-	// [StartOptions.Queue]. Their tasks are sent to the URL of the first one, too: the engine's
-	// Handler knows which queue a task was put into.
+	// OtherQueues are further queues for the engine's jobs: for work that must not wait for other
+	// work, or that has its own rate. See [Mapper.WithQueue] and [StartOptions.Queue]. Their tasks
+	// also go to the URL of the first queue, and the engine's Handler knows the queue of each task.
 	OtherQueues []*tasks.Queue
 
-	// Retain is how long the records of new jobs are kept after their end, if [StartOptions.Retain]
-	// does not say so: those of jobs that schedules, exports, prebuilt mappers and undos start,
-	// too. Defaults to [RetainAlways]. A job keeps what it was started with.
+	// Retain is how long the records of new jobs are kept after their end, unless
+	// [StartOptions.Retain] says so. It also holds for jobs that schedules, exports, prebuilt
+	// mappers and undos start. A job keeps the value of its start. Defaults to [RetainAlways].
 	Retain time.Duration
 
-	// Prices are what Google charges, for plans, budgets, and what jobs have cost. Defaults to
-	// [billing.NAM5].
+	// Prices are used for plans, budgets and the cost of jobs. Defaults to [billing.NAM5].
 	Prices billing.Prices
 }
 
-// An Engine starts jobs, follows them, and runs their tasks. All engines with
-// the same database, queues and mappers are equal: a job can be started in one
-// process and run in many others. A job belongs to the queue that it was started with:
-// engines that do not have it read the job, and do nothing else with it, see
-// [Job.Move].
+// An Engine starts jobs, follows them, and runs their tasks. Engines with the same database, queues
+// and mappers are equal: one process can start a job, and many others run it. A job belongs to the
+// queue that it was started with. Engines without that queue can only read the job, see [Job.Move].
 type Engine struct {
 	client  *datastore.Client
 	queue   *tasks.Queue // the first one
@@ -107,8 +102,8 @@ type Engine struct {
 	undoMost *atomic.Int64 // bytes that the commit of an undo's page has; 0: the default
 }
 
-// NewEngine returns an engine that keeps its records in the client's database and
-// sends its tasks through the queue. The client is one that [NewClient] makes.
+// NewEngine returns an engine that keeps its records in the client's database, and sends its tasks
+// through the queue. Make the client by [NewClient].
 func NewEngine(client *datastore.Client, queue *tasks.Queue, o *EngineOptions) (*Engine, error) {
 	if client == nil || queue == nil {
 		return nil, errors.New("mapper: NewEngine needs a client and a queue")
@@ -252,11 +247,10 @@ func (e *Engine) names() string {
 	return strings.Join(names, ", ")
 }
 
-// Handler returns what the queue's target has to serve: it runs the tasks of the
-// engine's jobs. Mount it at the path of the queue's URL, with a slash at the
-// end. Requests to other paths are answered 404, and logged: a queue that sends
-// its tasks there has another URL than the handler. The handler bounds the time for the
-// bodies of requests; that for their headers is up to http.Server.ReadHeaderTimeout.
+// Handler returns the handler that runs the tasks of the engine's jobs. Mount it at the path of the
+// queue's URL, with a slash at the end. Requests to other paths are answered 404 and logged,
+// because they show that the queue has another URL. The handler limits the time for a request's
+// body; limit the time for its headers by http.Server.ReadHeaderTimeout.
 func (e *Engine) Handler() http.Handler {
 	queues := make(map[string]map[string]http.Handler) // by queue and path
 	for _, on := range e.queues {
@@ -281,13 +275,13 @@ func (e *Engine) Handler() http.Handler {
 	})
 }
 
-// Job returns the job of an ID, for instance in another process than the one
-// that started it. Its methods say whether it exists, and are about the job that has the ID when
-// they are called.
+// Job returns a handle on the job of an ID, such as in another process than the one that started
+// it. The methods of the handle say whether the job exists. Each call is about the job that has the
+// ID at that moment.
 func (e *Engine) Job(id string) *Job { return &Job{ID: id, engine: e} }
 
-// Jobs lists all jobs that are chosen, the one that was started last first, as [Engine.JobsPage]
-// does a page at a time. After an error there are no more.
+// Jobs lists the selected jobs, the last started first. It reads them as [Engine.JobsPage] does, a
+// page at a time. After an error it ends.
 func (e *Engine) Jobs(ctx context.Context, o *JobsOptions) iter.Seq2[JobInfo, error] {
 	return pages(func(cursor string) ([]JobInfo, string, error) { return e.JobsPage(ctx, o, cursor) })
 }
@@ -311,13 +305,13 @@ func pages[T any](page func(cursor string) (some []T, next string, err error)) i
 	}
 }
 
-// JobsPage lists some jobs, the one that was started last first, and says where to go on: an empty
-// cursor is the beginning, and the end. A page has up to 50 jobs, and costs as many reads for each
-// of the engine's queues, however many jobs there are and whichever are chosen. A cursor serves any
-// options. A job whose state changes while pages are read is in the listing of the state that it
-// had when its page was read, so it can be missing in both.
+// JobsPage lists a page of the selected jobs, the last started first. An empty cursor starts the
+// list, and an empty next ends it. A page has up to 50 jobs, and costs as many reads for each of
+// the engine's queues. A cursor works with any options.
 //
-// Jobs that an older build has started are not listed before their records change.
+// A job is listed under the state that it has when its page is read. So two lists by state may both
+// miss a job whose state changes meanwhile. Jobs that an older build has started are not listed
+// before their records change.
 func (e *Engine) JobsPage(ctx context.Context, o *JobsOptions, cursor string) (jobs []JobInfo, next string, err error) {
 	if o == nil {
 		o = new(JobsOptions)
@@ -332,15 +326,15 @@ func (e *Engine) JobsPage(ctx context.Context, o *JobsOptions, cursor string) (j
 	return jobs, next, nil
 }
 
-// ReviveJobs makes sure that every job of the engine's queues that runs has a sweep. The chain of
-// sweeps is lost only if the queue is purged, or gives tasks up, or if something other than the
-// handler answers them with success; a schedule that calls this now and then, or posts to the path
-// "revive" of the handler, finds such jobs. It costs a read for each job that runs, and for those
-// of the engine's queues a task, up to 21 reads, and two calls of the queue that tell the log why
-// tasks can't be delivered, if so.
+// ReviveJobs makes sure that every running job of the engine's queues has a sweep, the task that
+// finds lost tasks. Sweeps are lost only if the queue is purged or gives tasks up, or if something
+// other than the handler answers them with success. Call ReviveJobs from a schedule, or let the
+// schedule post to the path "revive" of the handler. For each running job it costs a read, a task,
+// up to 21 more reads, and two calls of the queue, which tell the log why tasks can't be delivered.
 //
-// It also finds jobs whose retention is over and whose task is lost, see [StartOptions.Retain]: up
-// to 1,000 for each queue, the oldest first, at a read and a task each.
+// It also finds jobs whose retention is over and whose clean-up task is lost, see
+// [StartOptions.Retain]. It takes up to 1,000 for each queue, the oldest first, at a read and a
+// task each.
 func (e *Engine) ReviveJobs(ctx context.Context) error {
 	if e == nil {
 		return fmt.Errorf("mapper: revive: %w: the engine is nil", ErrInvalidArgument)
@@ -351,14 +345,14 @@ func (e *Engine) ReviveJobs(ctx context.Context) error {
 	return nil
 }
 
-// Drain has the engine take no more deliveries: they are answered so that the queue delivers their
-// tasks again, to another process. Those under way end behind the entity that they have in hand:
-// their pages, shorter then, are committed, and what is left gets tasks of its own. None of this
-// counts as an attempt, or as a crash. What the process has set aside of the budgets of jobs goes
-// back to them. Drain returns when all are out, or with an error when ctx is done. A drained engine
-// stays so; it can still start and follow jobs.
+// Drain stops the engine before its process ends. A service that is told to end calls Drain first,
+// and then shuts down its server.
 //
-// A service that is told to end calls Drain first, and then shuts down its server.
+// New deliveries are answered so that the queue delivers them to another process. Deliveries under
+// way end after their current entity: they commit a shorter page, and the rest gets its own tasks.
+// None of this counts as an attempt or a crash. Budget that the process has reserved goes back to
+// the jobs. Drain returns when all deliveries have ended, or with an error when ctx is done. A
+// drained engine takes no more deliveries, but can start and follow jobs.
 func (e *Engine) Drain(ctx context.Context) error {
 	if e == nil {
 		return fmt.Errorf("mapper: drain: %w: the engine is nil", ErrInvalidArgument)
@@ -383,10 +377,10 @@ func (e *Engine) seed(seed uint64) {
 // engineKey is the key of a task's context for the engine that runs it.
 type engineKey struct{}
 
-// EngineFromContext returns the engine that runs the function, or the finalizer, that was called
-// with a context; nil if it is another context. It is for finalizers that start what follows their
-// job: another job, under an ID that says which one it follows. Such a start is not part of the
-// transaction: it takes place at least once, and is the same job each time.
+// EngineFromContext returns the engine that called a function or finalizer with this context, or
+// nil for any other context. A finalizer can use it to start another job that follows, under an ID
+// derived from its own job's. Such a start is not part of the transaction: it happens at least
+// once, and is the same job each time.
 func EngineFromContext(ctx context.Context) *Engine {
 	e, _ := ctx.Value(engineKey{}).(*Engine)
 	return e
@@ -401,8 +395,8 @@ type MapperInfo struct {
 	ParamsType reflect.Type // of its parameters
 }
 
-// Mappers returns the engine's mappers, by their names, without the rehearsals and undos that it
-// makes of them.
+// Mappers returns the engine's mappers, sorted by name, without the rehearsals and undos that the
+// engine derives from them.
 func (e *Engine) Mappers() (all []MapperInfo) {
 	for _, name := range slices.Sorted(maps.Keys(e.mappers)) {
 		if def := e.mappers[name]; !isDerived(name) {
@@ -412,7 +406,7 @@ func (e *Engine) Mappers() (all []MapperInfo) {
 	return all
 }
 
-// Prices returns the prices that the engine was told, see [EngineOptions].Prices.
+// Prices returns the engine's prices, see [EngineOptions].Prices.
 func (e *Engine) Prices() billing.Prices {
 	if e == nil {
 		return billing.NAM5
@@ -426,11 +420,12 @@ func (e *Engine) Client() *datastore.Client { return e.client }
 // Queue returns the engine's first queue.
 func (e *Engine) Queue() *tasks.Queue { return e.queue }
 
-// Owns reports whether a job of a queue, by its name, is one of the engine's.
+// Owns reports whether a queue, by its name, is one of the engine's.
 func (e *Engine) Owns(queue string) bool { return e.queues.has(record.Owner(queue)) }
 
-// CheckSettings returns what contradicts each other in the settings of the engine's queues and of
-// the service that runs their tasks, see [tasks.Queue.CheckSettings], or nil if nothing does.
+// CheckSettings compares the settings of the engine's queues with the limits of the service that
+// runs their tasks, and returns an error if they contradict each other, see
+// [tasks.Queue.CheckSettings].
 func (e *Engine) CheckSettings(ctx context.Context, s tasks.ServiceLimits) error {
 	var all []error
 	for _, on := range e.queues {
@@ -439,9 +434,9 @@ func (e *Engine) CheckSettings(ctx context.Context, s tasks.ServiceLimits) error
 	return errors.Join(all...)
 }
 
-// CheckReady returns nil if the engine takes deliveries, and its database answers: it looks up a
-// key for that, within 2 s, at most once a second however often it is called. A service tells its
-// platform by it whether to send requests.
+// CheckReady returns nil if the engine takes deliveries and its database answers. Use it for the
+// readiness check of your platform. It looks up a key, within 2 s, at most once a second however
+// often it is called.
 func (e *Engine) CheckReady(ctx context.Context) error {
 	if e == nil || e.client == nil {
 		return fmt.Errorf("mapper: ready: %w: the engine is nil", ErrInvalidArgument)

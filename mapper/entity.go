@@ -15,10 +15,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// An Entity is one entity in the hands of a mapper's function. It belongs to
-// one attempt of the function: after that has returned, Count, Put and Delete
-// panic, and changes of Value are lost. Its methods can be called
-// concurrently.
+// An Entity is one entity, as a mapper's function gets it. It belongs to one call of the function:
+// after the function has returned, Count, Put and Delete panic, and changes of Value are lost. Its
+// methods can be called concurrently.
 type Entity[T any] struct {
 	// Key is the entity's key.
 	Key *datastore.Key
@@ -30,91 +29,97 @@ type Entity[T any] struct {
 	stored  *pb.Entity // nil: it was not read
 }
 
-// Count adds n to the job's counter of a name. It takes effect together with the entity's changes,
-// exactly once. A name has up to 100 bytes, and a job up to 40,000 of them, which take up to 640
-// KiB with their numbers, compressed: 10,000 groups that have four each. The sum under a name fits
-// an int64, and so does that over each page. A job that counts more fails, and [Job.Resume] goes on
-// without counters: there is never a wrong number. What has more names, such as one for each
-// customer, the function of an [Update] can put as entities of their own, for an aggregation query
-// to add up. An entity that the function does not change counts as it was when it was read, see
+// Count adds n to one of the job's counters. It takes effect together with the entity's changes,
+// exactly once.
+//
+// A name has up to 100 bytes. A job has up to 40,000 names, which together with their numbers take
+// up to 640 KiB, compressed. Each sum must fit an int64, for each page and for the job. A job that
+// exceeds a limit fails, and [Job.Resume] goes on without counters: no counter is ever wrong. If
+// you need more names, such as one for each customer, put them as entities in an [Update], and add
+// them up with an aggregation query.
+//
+// An entity that the function does not change counts in the state in which its page was read, see
 // [ClientOption].
 func (e *Entity[T]) Count(name string, n int64) { e.attempt.Count(name, n) }
 
-// CountMin has the job's counter "min(name)" be the least of all numbers that its function gives
-// under a name, and [Entity.CountMax] has "max(name)" be the greatest. They are exact as those of
-// [Entity.Count] are, and of the same limits; a counter that no entity has given a number is not
-// there. So a group has a count, a sum, a minimum and a maximum under names of its own, such as
-// "orders/AT", "cents/AT", "min(cents/AT)" and "max(cents/AT)".
+// CountMin keeps the least of all numbers that the function gives under a name, in the counter
+// "min(name)". [Entity.CountMax] keeps the greatest, in "max(name)". Both are exact and have the
+// limits of [Entity.Count]. A name without a number has no counter. For example, a group may have
+// the counters "orders/AT", "cents/AT", "min(cents/AT)" and "max(cents/AT)".
 func (e *Entity[T]) CountMin(name string, n int64) { e.attempt.Min(name, n) }
 
-// MinCounter returns the name of the counter that [Entity.CountMin] makes of a name, as
-// [Status].Counters has it.
+// MinCounter returns the key in [Status].Counters of the counter that [Entity.CountMin] keeps for a
+// name.
 func MinCounter(name string) string { return tally.Min(name) }
 
-// MaxCounter returns the name of the counter that [Entity.CountMax] makes of a name.
+// MaxCounter returns the key in [Status].Counters of the counter that [Entity.CountMax] keeps for a
+// name.
 func MaxCounter(name string) string { return tally.Max(name) }
 
-// CountMax is like [Entity.CountMin].
+// CountMax keeps the greatest of all numbers that the function gives under a name, see
+// [Entity.CountMin].
 func (e *Entity[T]) CountMax(name string, n int64) { e.attempt.Max(name, n) }
 
-// Put saves another entity in the commit of an [Update]'s page: a struct pointer or a
-// datastore.PropertyLoadSaver. It overwrites what is there, also what others have written since.
-// [Entity.Insert] refuses an entity that is there; if what the function puts depends on what is
-// there, read that by [Entity.Get] first. The key may be incomplete. To change the entity itself,
-// change Value. Of several of one entity the last one counts, Delete included. Putting an entity
-// that the job has yet to visit ends the page before it, so a function that puts its neighbours
-// makes many small pages, one after the other. What can't be saved is an error of the entity, as if
-// the function had returned it, marked by [Permanent].
+// Put saves another entity in the commit of an [Update]'s page. The source is a struct pointer or a
+// datastore.PropertyLoadSaver. The key may be incomplete. To change the function's own entity,
+// change Value.
+//
+// Put overwrites the stored entity, even if others have just written it. Use [Entity.Insert] if
+// there must be none yet. Read it by [Entity.Get] first if your new value depends on it. If a
+// function puts or deletes an entity several times, the last call counts.
+//
+// Putting an entity that the job has not visited yet ends the page before that entity. So a
+// function that puts neighbours makes many small pages. A source that can't be saved is a
+// [Permanent] error of the function's entity.
 func (e *Entity[T]) Put(key *datastore.Key, src any) { e.attempt.Put(key, src) }
 
-// Delete deletes an entity in the commit of an [Update]'s page: this one, or another one, whether
-// that is there or not.
+// Delete deletes an entity in the commit of an [Update]'s page: the function's own or another one.
+// The entity need not exist.
 func (e *Entity[T]) Delete(key *datastore.Key) { e.attempt.Delete(key) }
 
-// Touch has the entity be written also if nothing of it differs, exactly as it is stored: for an
-// index that was added since, say, or a time-to-live policy.
+// Touch writes the entity exactly as it is stored, even if nothing differs. Use it after you add an
+// index or a time-to-live policy.
 func (e *Entity[T]) Touch() { e.attempt.Touch() }
 
-// Resave has all that T declares be stored as the client's Put of Value stores it, whether the
-// function has changed it or not: for a tag that says noindex or does not any more, and for what
-// T's Load makes of older entities. What T does not declare stays. An entity that is stored so
-// already is not written.
+// Resave stores all properties that T declares as the client's Put of Value stores them, even if
+// the function has not changed them. Use it after you changed a noindex tag, or if T's Load changes
+// older entities. Properties that T does not declare stay. An entity that is already stored like
+// that is not written.
 func (e *Entity[T]) Resave() { e.attempt.Resave() }
 
-// Stored returns the entity as the database has it, in the protocol's form, which says more than a
-// Go type does: the meaning of each value, and whether it is indexed; keys with their projects. It
-// is the caller's own. It is nil if the job's query is KeysOnly.
+// Stored returns a copy of the entity in the protocol's form, as it is stored. This form has more
+// than a Go type can hold: the meaning of each value, whether it is indexed, and the projects of
+// keys. Stored returns nil if the job's query is KeysOnly.
 func (e *Entity[T]) Stored() *pb.Entity { return pbvalue.Clone(e.stored) }
 
-// PutStored saves another entity as [Entity.Put] does, in the protocol's form, byte for byte: a
-// copy of what [Entity.Stored] has returned, say. The key, which must be complete, takes the place
-// of the entity's own. The caller must not change the entity any more.
+// PutStored saves another entity as [Entity.Put] does, in the protocol's form, byte for byte. Use
+// it to copy an entity that [Entity.Stored] returned. The key must be complete, and replaces the
+// entity's own. The caller must not change the entity afterwards.
 func (e *Entity[T]) PutStored(key *datastore.Key, entity *pb.Entity) {
 	e.attempt.PutStored(key, entity)
 }
 
-// IdempotencyKey returns a string that is the same for every attempt of one job
-// on one entity, and different for all others: also for a later job of the same ID.
+// IdempotencyKey returns a string that is the same for all attempts of one job on one entity. It
+// differs for every other entity and job, even for a later job of the same ID.
 func (e *Entity[T]) IdempotencyKey() string { return e.attempt.IdempotencyKey() }
 
-// Skip is what the function of an [Update] returns, by itself or wrapped, to leave its entity as it
-// is stored, whatever it lacks and whatever the function has changed of its Value. It is no error:
-// the entity counts as processed, and what the function has counted, put and deleted takes effect,
-// its own entity included. Joined with an error ([errors.Join]) it is that error. For a [Visit] it
-// says no more than nil.
+// Skip is returned by the function of an [Update] to leave its entity as it is stored, whatever the
+// function has changed in Value. It is not a failure: the entity counts as processed, and the
+// function's counts, puts and deletes take effect. A wrapped Skip has the same effect. If it is
+// joined with another error ([errors.Join]), that error counts. In a [Visit] it has the effect of
+// nil.
 //
 //nolint:revive,staticcheck // it is no error, as fs.SkipDir is none
 var Skip = errors.New("the function skips the entity")
 
-// Permanent marks an error of a mapper's function that another attempt would
-// only repeat: its entity is recorded as a failure at once. It does not end the
-// job, unless too much of a page fails: see [Update].
+// Permanent marks an error of a mapper's function that another attempt would only repeat. The
+// entity is recorded as a failure at once. The job goes on, unless too many entities of a page
+// fail: see [Update].
 func Permanent(err error) error { return fault.Permanent(err) }
 
-// RetryAfter marks an error of a mapper's function: the next attempt is to be no
-// sooner than after d, at most a week. It is an attempt as any, see [RetryPolicy]. If
-// so much of a page fails that the page is tried again as a whole, it waits for the
-// longest of them.
+// RetryAfter marks an error of a mapper's function, so that the next attempt starts no sooner than
+// after d, at most a week. The attempt counts as any other, see [RetryPolicy]. If a page is retried
+// as a whole, it waits for the longest d of its errors.
 func RetryAfter(err error, d time.Duration) error { return fault.RetryAfter(err, d) }
 
 // apply runs a function on an entity once. A panic of the user's code becomes

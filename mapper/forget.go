@@ -10,8 +10,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Proof returns what the records of the job have proved before they were deleted, see
-// [Mapper.Forget]; nil in another function.
+// Proof returns what the job's records proved before they were deleted, see [Mapper.Forget]. In
+// other functions it returns nil.
 func (d *Completion) Proof() *Proof {
 	if d.closing == nil {
 		return nil
@@ -20,57 +20,60 @@ func (d *Completion) Proof() *Proof {
 		Failures: int(d.closing.Failures)}
 }
 
-// A Subject is what records are to forget. Of them are keys and texts; whatever is compressed or
-// encoded is looked into.
+// A Subject is what records are to forget. It matches keys and texts, also inside compressed or
+// encoded values.
 type Subject struct {
-	// Namespace is one: all keys in it, and its name where it is a word by itself, with no letter
-	// or digit beside it.
+	// Namespace matches all keys in it, and its name where that is a whole word, with no letter or
+	// digit beside it.
 	Namespace string
 
-	// Everywhere says that keys of any namespace can be of it: the records of all jobs.
+	// Everywhere also matches keys of other namespaces, in the records of all jobs.
 	Everywhere bool
 
-	// Words are texts, such as a customer's address: where one is a word by itself, something is of
-	// the subject. A word that is a number counts as one, too.
+	// Words are texts, such as a customer's address. They match where they are whole words. A word
+	// that is a number also matches as a number.
 	Words []string
 
-	// Numbers are integers: IDs of keys, numbers in parameters, in filters of queries and where
-	// ranges begin and end, and words in texts. Numbers that scattermap counts by itself are none
-	// of them.
+	// Numbers match IDs of keys, and numbers in parameters, filters, bounds of ranges and texts.
+	// They do not match scattermap's own counts.
 	Numbers []int64
 
-	// Times count in the same places, in any zone, and in texts as RFC 3339 has them in UTC.
+	// Times match in the same places, in any zone, and in texts in the form of RFC 3339 in UTC.
 	Times []time.Time
 }
 
-// Mentions reports whether a text mentions the subject: by a word, or by the name of its namespace.
+// Mentions reports whether a text contains one of the subject's words, or the name of its
+// namespace.
 func (s Subject) Mentions(text string) bool { return record.Subject(s).InText(text) }
 
-// Forgotten is what [Completion.Forget] has looked through.
+// Forgotten counts the records that [Completion.Forget] has looked through.
 type Forgotten struct {
-	Records map[string]int64 // how many, by kind: all kinds whose names begin with "Scattermap"
+	Records map[string]int64 // how many, by kind: all kinds whose names start with "Scattermap"
 	Jobs    []string         // that have forgotten something: salted hashes of their IDs, up to 1,000,
 	More    int64            // and how many more
 	Salt    string           // of these hashes, see [HashID]
 }
 
-// HashID returns the hash of the ID of a job in [Forgotten].
+// HashID returns the hash by which [Forgotten] names a job's ID.
 func HashID(salt, id string) string { return record.Salted(salt, id) }
 
-// Forget looks through all records of scattermap in the database, those of package export included,
-// for something of a subject. Without an error there was nothing left, but in the record of this
-// job itself.
+// Forget removes a subject from all records of scattermap in the database, including the records of
+// package export. If it returns without an error, nothing of the subject was left, except in the
+// record of this job.
 //
-// Where a job that has ended has something, its records are cleaned up with its failures, and
-// errors and counters are taken out of its own record; if that mentions the subject it loses what
-// it was about, as by [Mapper.Forget], and if its ID does it is deleted. Such a job can't be
-// undone, retried or verified any more. While that goes on Forget returns an error, for another
-// attempt. What is in the way is an error that is [Permanent] and names it: a job that has not
-// ended, is being undone, or belongs to a queue that the engine does not have; a tick of a schedule
-// that waits; a record that can't be read, or would still mention the subject. Schedules keep what
-// became of ticks, without the IDs of jobs that mention it.
+// If the records of a job that has ended mention the subject, they are cleaned up with its
+// failures. Errors and counters are removed from the job's own record. If that record mentions the
+// subject, it loses query, parameters and reasons, as in [Mapper.Forget]; if its ID does, it is
+// deleted. Such a job can't be undone, retried or verified any more. While this goes on, Forget
+// returns an error, for another attempt.
 //
-// It reads all records: a million take about a minute, and the time of the function is bounded.
+// A [Permanent] error names an obstacle. It may be a job that has not ended, is being undone, or
+// belongs to a queue that the engine does not have. It may also be a tick that waits, or a record
+// that can't be read or would still mention the subject. Schedules keep the outcomes of ticks,
+// without the IDs of jobs that mention the subject.
+//
+// Forget reads all records, which takes about a minute for a million. The function's time is
+// limited.
 func (d *Completion) Forget(ctx context.Context, s Subject) (*Forgotten, error) {
 	e := EngineFromContext(ctx)
 	if e == nil || d.closing == nil {

@@ -25,81 +25,79 @@ const (
 	StateRunning State = "running"
 	// StateSucceeded is the end of a job that has processed every entity.
 	StateSucceeded State = "succeeded"
-	// StateSucceededWithFailures is the end of a job that has processed every entity
-	// but some, which are recorded as failures.
+	// StateSucceededWithFailures is the end of a job that has processed all entities except some,
+	// which are recorded as failures.
 	StateSucceededWithFailures State = "succeeded with failures"
-	// StateFailed is the end of a job that gave up: Status.Error says why. What was
-	// not processed is still recorded as pending, and [Job.Resume] goes on with it.
+	// StateFailed is the end of a job that gave up; Status.Error says why. [Job.Resume] goes on
+	// with the entities that were not processed.
 	StateFailed State = "failed"
-	// StatePaused is the state of a job that waits for [Job.Resume]. Status.Error says
-	// why, if it was not paused by somebody but by its failure limit.
+	// StatePaused is the state of a job that waits for [Job.Resume]. If one of its limits paused
+	// it, Status.Error says so.
 	StatePaused State = "paused"
-	// StateAborted is the end of a job that somebody has ended.
+	// StateAborted is the end of a job that a caller has aborted.
 	StateAborted State = "aborted"
 )
 
-// Ended reports whether a job in this state does nothing more, unless it is
-// resumed or its failures are retried.
+// Ended reports whether a job in this state does nothing more, unless somebody resumes it or
+// retries its failures.
 func (s State) Ended() bool { return s != StateRunning && s != StatePaused }
 
 // Errors of starting and finding jobs.
 var (
-	// ErrIDTaken says that a job of that ID was started with another
-	// mapper, query or parameters.
+	// ErrIDTaken says that the ID belongs to a job with another mapper, query or parameters.
 	ErrIDTaken = record.ErrOtherArguments
 
 	// ErrUnknownMapper says that a mapper is not among the engine's
 	// [EngineOptions.Mappers].
 	ErrUnknownMapper = function.ErrUnknownMapper
 
-	// ErrInvalidArgument says that something can't be done with such arguments; the error
-	// names the one that is wrong.
+	// ErrInvalidArgument says that an argument is wrong. The error names it.
 	ErrInvalidArgument = fault.ErrArguments
 
 	// ErrNoSuchJob says that there is no job of that ID.
 	ErrNoSuchJob = record.ErrNoSuchJob
 
-	// ErrNewer says that a newer version of this package has started the job, with a query or a
-	// setting that this one does not know. The job's tasks wait for that version.
+	// ErrNewer says that a newer version of this package has started the job, with a query or
+	// setting that this version does not know. The job's tasks wait for that version.
 	ErrNewer = query.ErrNewer
 )
 
 // StartOptions are the settings of a job. In JSON, durations are nanoseconds, as their names say.
 type StartOptions struct {
-	// ID names the job: 1 to 100 letters, digits, '-' and '_', but not __x__.
-	// Starting a job with the ID of one that exists returns that one, whatever state
-	// it is in, if mapper, query and parameters are the same, and is refused with
-	// [ErrIDTaken] otherwise; the settings are those of the first start.
-	// Defaults to a new ID, with which every start is another job.
+	// ID names the job: 1 to 100 letters, digits, '-' and '_', but not __x__. If a job of that ID
+	// exists, whatever its state, a start with the same mapper, query and parameters returns it,
+	// and its settings stay. Other arguments are refused with [ErrIDTaken]. Defaults to a new ID,
+	// so that every start is another job.
 	ID string `json:"id,omitempty"`
 
-	// DryRun has the function of an [Update] run, and nothing be written: the job counts what it
-	// would have done, under the counters "would(change)", "would(change PROPERTY)" for each
-	// property, "would(delete)", "would(put another entity)" and "would(delete another entity)",
-	// [Job.Examples] shows some, and Status.Written is how many entities it would have changed or
-	// deleted. What the function counts, counts; its errors are failures; there is no finalizer. It
-	// locks nothing, and conflicts with nobody. It is a job of the mapper "rehearsal:NAME" and
-	// can't become another one: start the mapper under another ID for that. A rehearsal does not
-	// notice what only the database would refuse, such as an entity that is too large. Default is
-	// false.
+	// DryRun makes the job a rehearsal: the function of an [Update] runs, and nothing is written.
+	// The job counts what it would do, under "would(change)", "would(change PROPERTY)" for each
+	// property, "would(delete)", "would(put another entity)" and "would(delete another entity)".
+	// [Job.Examples] shows some changes, and Status.Written counts the entities that it would
+	// change or delete.
+	//
+	// The function's counts are counted and its errors are failures, but no finalizer runs. A
+	// rehearsal locks nothing and conflicts with nobody. It does not notice errors that only the
+	// database finds, such as a too large entity. It is a job of the mapper "rehearsal:NAME": start
+	// the real job under another ID.
 	DryRun bool `json:"dry_run,omitempty"`
 
-	// AllowOverlap has the job run beside others of its mapper over the same kind. By default a
-	// start, a resume or a retry is refused with [ErrWrongState] while another one runs that does
-	// not run beside others, also a run of a [Schedule]; the error names it. Undos, and jobs that
-	// are started by functions and finalizers of others ([EngineFromContext]), run beside others in
-	// any case.
+	// AllowOverlap lets the job run beside other jobs of its mapper over the same kind. By default
+	// a start, resume or retry is refused with [ErrWrongState] while another such job runs, even a
+	// run of a [Schedule]; the error names it. Undos always may overlap. So may jobs that a
+	// function or finalizer starts ([EngineFromContext]).
 	AllowOverlap bool `json:"allow_overlap,omitempty"`
 
-	// AllowEmpty has a job start over a kind that has no entities, or with a filter by a
-	// property that none has in an index. By default that is an error, if it is so in all of the
-	// query's namespaces (of which 1,000 are looked at for a kind, 20 for a property), as the name
-	// may be a mistake. A query that matches none of a kind's entities is none.
+	// AllowEmpty lets a job start over a kind without entities, or with a filter by a property that
+	// no entity has in an index. By default that is an error, because the name may be mistyped. The
+	// start looks at up to 1,000 of the query's namespaces for a kind, and 20 for a property. A
+	// query that matches none of a kind's entities is no error.
 	AllowEmpty bool `json:"allow_empty,omitempty"`
 
-	// Queue is the name of one of the engine's queues, or the last part of it: the job belongs to
-	// that. Defaults to that of [Mapper.WithQueue], or the engine's first one. A start under the ID
-	// of a job that belongs to another queue is refused with [ErrWrongQueue].
+	// Queue is the name of one of the engine's queues, or the last part of the name. The job
+	// belongs to that queue. Defaults to the queue of [Mapper.WithQueue], or the engine's first
+	// one. If the job of the ID belongs to another queue, the start is refused with
+	// [ErrWrongQueue].
 	Queue string `json:"queue,omitempty"`
 
 	// PageSize is the most entities that are processed and committed together,
@@ -107,66 +105,62 @@ type StartOptions struct {
 	PageSize int `json:"page_size,omitempty"`
 
 	// PageTime is how long the function may take on the entities of one page together, in (0, 25s].
-	// What it does not reach becomes ranges of their own; where nothing is left then it may take
-	// twice as long, and up to 25s. Others that change the same entities of an [Update] meanwhile
-	// conflict with it. Defaults to 3s, at which the transaction's own round trips are a few
+	// The entities that it does not reach become ranges of their own. The last page of a range may
+	// take twice as long, up to 25s. If others change the entities of an [Update] in this time, the
+	// function runs again on them. Defaults to 3s, which makes the transaction's own calls a few
 	// percent.
 	PageTime time.Duration `json:"page_time_ns,omitempty"`
 
-	// ExpectedWorkers is how many tasks run at once, in [1, 5000]. It is a setting of the
-	// queue, which the job does not change: its first split is made for it. Defaults to
-	// how many the queue delivers at once, or to 100 if the caller may not know that, for
-	// which it needs the permission cloudtasks.queues.get.
+	// ExpectedWorkers is how many tasks run at once, in [1, 5000]. The job makes its first split
+	// for this number. It does not change the number, which is a setting of the queue. Defaults to
+	// the queue's setting, or to 100 if the caller lacks the permission cloudtasks.queues.get.
 	ExpectedWorkers int `json:"expected_workers,omitempty"`
 
 	// Splitting says how the job's ranges are cut. Defaults to adaptive.
 	Splitting Splitting `json:"splitting,omitzero"`
 
-	// Rate is how fast the job goes at most. [Job.SetRate] changes it. Defaults to no
-	// limit.
+	// Rate limits the speed of the job. [Job.SetRate] changes it. Defaults to no limit.
 	Rate Rate `json:"rate,omitzero"`
 
-	// Budget is the most that the job's pages may cost. Defaults to no limit.
+	// Budget limits the cost of the job's pages. Defaults to no limit.
 	Budget Budget `json:"budget,omitzero"`
 
-	// EntityTimeout is how long the function may take on one entity: up to half of the
-	// queue's Deadline, and for an [Update] up to 30s. Then its context
-	// is done, the entity has failed, as if the function had returned an error, and
-	// the others go on; a function that does not look at its context is left to itself,
-	// with all that it holds. What a function leaves running when it returns can't rely on
-	// its context either, which ends soon after. Defaults to 30s, or half of the Deadline if
-	// that is less.
+	// EntityTimeout is how long the function may take on one entity: up to half of the queue's
+	// Deadline, and up to 30s in an [Update]. Then the function's context ends and the entity has
+	// failed, and the others go on. A function that ignores its context runs on, with everything
+	// that it holds. Goroutines that outlive the function lose its context soon after it returns.
+	// Defaults to 30s, or half of the Deadline if that is less.
 	EntityTimeout time.Duration `json:"entity_timeout_ns,omitempty"`
 
-	// Retries say how often the function is tried, and when. Defaults to those of the mapper.
+	// Retries say how often and when the function is retried. Defaults to the policy of the mapper.
 	Retries RetryPolicy `json:"retries,omitzero"`
 
-	// FailureLimit is how many entities may fail for good before the job is paused, so
-	// that somebody looks at them while the rest is untouched. The job may pass it by
-	// what is under way, by the failures of one page, and by 1%. -1 is no limit: then
-	// pages that fail as a whole have their failures recorded, too. Defaults to 1000.
+	// FailureLimit pauses the job when more entities than this have failed all attempts, so that
+	// somebody can look while the rest is untouched. The job may exceed it by the failures of pages
+	// under way, of one more page, and by 1%. [Unlimited] is no limit: then pages that fail as a
+	// whole also record their failures. Defaults to 1000.
 	FailureLimit int `json:"failure_limit,omitempty"`
 
-	// FailureShare is which share of the entities may fail for good before the job is
-	// paused, in (0, 1]. It counts from the eleventh failure on, by an estimate from up
-	// to 250 ranges. Defaults to 1: FailureLimit alone decides.
+	// FailureShare pauses the job when more than this share of its entities has failed all
+	// attempts, in (0, 1]. It holds from the eleventh failure on, by an estimate from up to 250
+	// ranges. Defaults to 1, so that only FailureLimit decides.
 	FailureShare float64 `json:"failure_share,omitempty"`
 
 	// Retain is how long the records of the job's ranges are kept after its end, with the keys and
-	// errors that are in them: at least [MinRetain]. Then they are cleaned up as [Job.CleanUp] does
-	// with CleanUpOptions.IncludeFailures, and the job's own record stays, so that a start of its
-	// ID returns the job. What goes on again, by [Job.Resume] or [Job.Retry], is kept until so long
-	// after its next end. Defaults to [EngineOptions.Retain]; [RetainAlways] is until somebody
-	// cleans up. [Job.SetRetain] changes it.
+	// errors in them: at least [MinRetain]. Then they are cleaned up, failures included, as by
+	// [Job.CleanUp]. The job's own record stays, so a start of its ID still returns the job.
+	// [Job.Resume] and [Job.Retry] restart the time at the next end. Defaults to
+	// [EngineOptions.Retain]. [RetainAlways] keeps the records until somebody cleans up.
+	// [Job.SetRetain] changes it.
 	Retain time.Duration `json:"retain_ns,omitempty"`
 }
 
-// RetainAlways is the retention of a job whose records are kept until somebody cleans them up.
+// RetainAlways keeps the records of a job until somebody cleans them up.
 const RetainAlways time.Duration = -1
 
-// MinRetain is the shortest retention: longer than an undo is possible. Point-in-time recovery
-// keeps what was there for seven days (https://cloud.google.com/datastore/docs/pitr), and a day
-// more is for clocks that differ, and for whoever undoes at the last moment.
+// MinRetain is the shortest retention. Point-in-time recovery keeps the past for seven days
+// (https://cloud.google.com/datastore/docs/pitr), and an undo needs the records as long. One more
+// day is for clocks that differ, and for an undo at the last moment.
 const MinRetain = 8 * 24 * time.Hour
 
 // checkRetain returns an error if a retention can't be kept to; zero is the default.
@@ -268,8 +262,8 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 
 // A Job is a handle on one run of a mapper.
 //
-// The handle that a start returns stands for that job: once it has been cleaned up with its own
-// record, its methods return [ErrNoSuchJob], also if another job has the ID.
+// A handle that a start returned stands for that run only. After the run has been cleaned up with
+// its own record, the handle's methods return [ErrNoSuchJob], even if another job has the ID.
 type Job struct {
 	// ID is the job's ID.
 	ID string

@@ -13,34 +13,34 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// JobsOptions choose what [Engine.JobsPage] lists. What is zero does not matter.
+// JobsOptions select the jobs that [Engine.JobsPage] lists. Zero fields select all.
 type JobsOptions struct {
 	State  State  // that jobs are in
 	Mapper string // the name of their mapper
 
-	// AllQueues lists the jobs of all queues, and not only of the engine's: others can't be
-	// controlled by this engine, see [Job.Move].
+	// AllQueues lists the jobs of all queues, and not only of the engine's. The engine can't
+	// control the others, see [Job.Move].
 	AllQueues bool
 }
 
-// A JobInfo is what the record of a job says.
+// A JobInfo is a job in a list, as its record describes it.
 type JobInfo struct {
 	ID      string    `json:"id"`
 	Mapper  string    `json:"mapper"`
 	Queue   string    `json:"queue"`
 	State   State     `json:"state"`
-	Error   string    `json:"error,omitempty"` // as that of [Status], as far as the record has it
+	Error   string    `json:"error,omitempty"` // see [Status]; only as far as the record has it
 	Created time.Time `json:"created"`
 	Ended   time.Time `json:"ended,omitzero"` // zero while it runs
 
-	CleanUpAt time.Time `json:"clean_up_at,omitzero"` // as that of [Status]
+	CleanUpAt time.Time `json:"clean_up_at,omitzero"` // see [Status]
 
-	// Counted says that Processed, Failures and Dollars are known: once the job has succeeded.
-	// [Job.Status] adds them up for others.
+	// Counted says that Processed, Failures and Dollars are known, because the job has succeeded.
+	// For other jobs, call [Job.Status].
 	Counted   bool    `json:"counted"`
 	Processed int64   `json:"processed"`
 	Failures  int64   `json:"failures"`
-	Dollars   float64 `json:"dollars"` // as that of [Status]
+	Dollars   float64 `json:"dollars"` // see [Status]
 }
 
 // jobsPage is how many jobs a page has: with records of at most 1 MiB it fits in memory.

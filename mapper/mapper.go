@@ -15,9 +15,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A Mapper is a named function over entities, with parameters of type P. Define
-// it as a package-level value, so that it is the same in the process that
-// starts a job and in those that run it.
+// A Mapper is a named function over entities; P is the type of its parameters. Define it as a
+// package-level value, so that every process that starts or runs its jobs has the same mapper.
 type Mapper[P any] struct {
 	def function.Definition
 }
@@ -25,70 +24,70 @@ type Mapper[P any] struct {
 // NoParams is the type of the parameters of a mapper that takes none.
 type NoParams struct{}
 
-// Update defines a mapper whose function changes entities. What it changes of
-// e.Value, and what it puts and deletes besides, is committed together with the job's own
-// records: once for each entity, and only if nobody else has changed the entity since the
+// Update defines a mapper whose function changes entities. The changes of e.Value, and all that the
+// function puts, deletes and counts, are committed once for each entity, together with the job's
+// own records. The commit takes effect only if nobody else has changed the entity since the
 // function got it.
 //
-// An Update loads e.Value, has the function change it, and saves it over the stored entity:
+// Calls on the entities of a page run one after the other. The function may run several times for
+// an entity, so it should be short and have no other effects. If others change an entity before its
+// page is committed, the function runs again on the new state, and its earlier requests are
+// dropped. [Entity.Get] reads other entities under the same guard.
 //
-//   - A field that is saved the same before and after the function stays as stored, bit for bit:
-//     null stays null, and so do meanings, the index flag of each element, and keys of other
-//     projects.
-//   - A field that the function has changed is stored as the client's Put stores it. In arrays and
-//     entities only what differs is: an element that is there before and after stays as stored,
-//     wherever it is now, and one that has changed is merged with the one at its place. What T does
-//     not declare of it, stays. If nothing says where such properties belong, the entity is a
-//     failure.
-//   - A field that is not stored yet is stored, false and 0 too, unless it has the tag omitempty.
-//   - What T does not declare stays as stored.
+// An Update loads e.Value, calls the function, and merges the result into the stored entity:
+//
+//   - A field that the function leaves alone stays as stored, bit for bit. So null stays null, and
+//     meanings, index flags of elements and keys of other projects stay, too.
+//   - A field that the function changes is stored as the client's Put stores it. In an array or
+//     embedded entity, unchanged elements stay as stored, even at another position. A changed
+//     element is merged with the stored element at its position, so properties that T does not
+//     declare stay. If it is unclear where such properties belong, the entity is a failure.
+//   - A field that is not stored yet is stored, even if it is false or 0, unless it has the tag
+//     omitempty.
+//   - Properties that T does not declare stay as stored.
 //
 // An entity in which nothing differs is not written, and neither is one for which the function
-// returns [Skip]. Status.Written counts those that are. What a changed tag says of indexes, and
-// what T's Load makes of older entities, is stored if the function calls [Entity.Resave];
-// [Entity.Touch] writes an entity exactly as it is stored.
+// returns [Skip]. Status.Written counts the written ones. [Entity.Resave] also stores changed tags,
+// and the changes that T's Load makes. [Entity.Touch] writes an entity exactly as it is stored.
 //
-// The function should be short, and free of other effects: it may run several times for one effect.
-// Where others change an entity before its page is committed, the function runs again on what is
-// there then, and what it asked for before is forgotten. It may read other entities by
-// [Entity.Get], which are guarded as its own is. An error leaves the entity as it was and has it
-// tried again by itself, up to [DefaultUpdateAttempts] times, see [RetryPolicy]. An error marked by
-// [Permanent], or a value that does not fit T, is not tried again, and one by [RetryAfter] not
-// before its time. What can't be processed is recorded as a failure, and the others go on.
+// An error leaves the entity unchanged. The entity is then retried alone, up to
+// [DefaultUpdateAttempts] times ([RetryPolicy]), and after that recorded as a failure. The other
+// entities go on. [Permanent] marks an error that is not retried, and [RetryAfter] delays the next
+// attempt. A value that does not fit T is a permanent error.
 //
-// But when more than 10 entities of a page fail, and more than 5% of a full one, or most of a small
-// one and so much of what the process has lately called, it is the function that is at fault: the
-// page is tried again as a whole, as often, and then the job fails; at once if all of these errors
-// are permanent. So it does when the database refuses what the function writes for as much of what
-// the job has processed.
+// If too many entities of a page fail, the function is at fault. Too many are more than 10 entities
+// and more than 5% of a full page. In a small page they are most of the page and of the process's
+// latest calls. The page is then retried as a whole, as often as an entity, and after that the job
+// fails. It fails at once if all of these errors are permanent, and also if the database refuses
+// the writes of as many entities.
 //
-// T is a struct, or a type whose pointer implements datastore.PropertyLoadSaver. It needs only the
-// fields that the function uses, with the tags that they have elsewhere. A PropertyLoadSaver
-// declares what it saves. A datastore.PropertyList has all properties; one that gets another name
-// is stored under that as it was. A property whose name differs from that of its field in case only
-// is an error.
+// T is a struct, or a type whose pointer implements datastore.PropertyLoadSaver. A struct needs
+// only the fields that the function uses, with their usual tags. A PropertyLoadSaver declares the
+// properties that it saves. A datastore.PropertyList has all properties; one that gets another name
+// keeps its stored value. A property whose name differs from its field's only in case is an error.
 func Update[T, P any](name string, fn func(ctx context.Context, e *Entity[T], params P) error) *Mapper[P] {
 	return define(name, function.Update, fn)
 }
 
-// Visit defines a mapper whose function has its effects outside Datastore. It
-// runs at least once for each entity, with [Entity.IdempotencyKey] to recognise
-// repetitions by; what it counts, counts once. What it changes of e.Value is
-// not saved. Errors are treated as those of [Update], but tried up to [DefaultVisitAttempts] times:
-// a service may be away for an hour. Where more than 5% of the calls fail because there are
-// too many at once, the job slows down by itself, to what is accepted.
+// Visit defines a mapper whose function has its effects outside Datastore. The function runs at
+// least once for each entity; [Entity.IdempotencyKey] lets another service recognise repetitions.
+// Its counters count each entity once. Changes of e.Value are not saved.
+//
+// Calls on the entities of a page run one after the other. Errors are treated as in an [Update],
+// with up to [DefaultVisitAttempts] attempts, because a service may be down for an hour. If more
+// than 5% of the calls fail from overload, the job slows down to a rate that the service accepts.
 func Visit[T, P any](name string, fn func(ctx context.Context, e *Entity[T], params P) error) *Mapper[P] {
 	return define(name, function.Visit, fn)
 }
 
-// WithFinalizer adds a finalizer to the mapper: a function that runs after the last page
-// of a job that succeeds, with or without failures, in a task of its own. It takes
-// effect once each time the job ends: after a [Job.Retry], again.
-// What it puts and deletes is committed in one transaction with the end of the
-// job: exactly once. Its error, or that it takes more than 30 s, has it tried again,
-// by the queue's back-off, and is shown in Status.Error. One marked by [Permanent]
-// fails the job, and so does a write that the database refuses, or a finalizer that kills
-// its process five times. It returns the mapper, for use in its definition.
+// WithFinalizer adds a finalizer to the mapper and returns the mapper: a function that runs after
+// the last page of a job that succeeds, with or without failures. It runs in a task of its own. Its
+// puts and deletes commit in the transaction that ends the job, so they take effect exactly once.
+// After a [Job.Retry] the job ends again, and so the finalizer takes effect again.
+//
+// If the finalizer returns an error, or takes more than 30 s, the queue retries it, and
+// Status.Error shows the error. The job fails if the error is marked by [Permanent], if the
+// database refuses the writes, or if the finalizer kills its process five times.
 func (m *Mapper[P]) WithFinalizer(fn func(ctx context.Context, d *Completion, params P) error) *Mapper[P] {
 	if fn == nil {
 		m.def.Err = errors.New("WithFinalizer: the function is nil")
@@ -108,19 +107,18 @@ func (m *Mapper[P]) WithFinalizer(fn func(ctx context.Context, d *Completion, pa
 	return m
 }
 
-// Forget has the mapper's jobs keep nothing of what they were about. When a job has come to all of
-// its entities, and none is a failure, it deletes the records of its ranges. Then fn is called, in
-// a task of its own and in no transaction, for up to half of the queue's Deadline. When it returns
-// nil the job ends, and its record loses query, parameters, errors, reasons and counters: a hash
-// stays, whose salt nobody keeps. A start of its ID is refused with [ErrWrongState] from then on.
-// The job can't be undone, retried or verified.
+// Forget makes the mapper's jobs keep nothing about the entities that they processed, and returns
+// the mapper. After the last entity, if there are no failures, the job deletes the records of its
+// ranges. Then it calls fn, in a task of its own and outside any transaction, for up to half of the
+// queue's Deadline. When fn returns nil the job ends, and its record loses query, parameters,
+// errors, reasons and counters. A hash stays, whose salt nobody keeps. From then on a start of the
+// job's ID is refused with [ErrWrongState], and the job can't be undone, retried or verified.
 //
-// The function runs at least once. Its error has it tried again by the queue's back-off, and is
-// shown in Status.Error; one that is marked by [Permanent] fails the job, and [Job.Resume] calls it
-// again. [Completion.Proof] is what the records have proved, and [Completion.Forget] has other
-// records forget. Put and Delete of the Done have no effect. A job with failures calls the
-// finalizer of [Mapper.WithFinalizer] instead, if there is one. It returns the mapper, for use in
-// its definition.
+// The function runs at least once. If it returns an error, the queue retries it, and Status.Error
+// shows the error. An error marked by [Permanent] fails the job, and [Job.Resume] calls the
+// function again. [Completion.Proof] returns what the records proved, and [Completion.Forget]
+// cleans other records. Put and Delete of the [Completion] have no effect. A job with failures
+// calls the finalizer of [Mapper.WithFinalizer] instead, if there is one.
 func (m *Mapper[P]) Forget(fn func(ctx context.Context, d *Completion, params P) error) *Mapper[P] {
 	if fn == nil {
 		m.def.Err = errors.New("Forget: the function is nil")
@@ -149,9 +147,9 @@ var errNoMapper = errors.New("the mapper is nil, or was not made by Update or Vi
 // A starter starts jobs by name.
 type starter = func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error)
 
-// WithStarter has [Engine.StartByName] start jobs of the mapper by a function, which may prepare
-// something first that the job needs. Params are what was given, and not yet those of the mapper.
-// It returns the mapper, for use in its definition.
+// WithStarter sets the function by which [Engine.StartByName] starts jobs of the mapper, and
+// returns the mapper. The function may first prepare something that the job needs. It gets the
+// parameters as the caller gave them, and not yet as the mapper's own.
 func (m *Mapper[P]) WithStarter(
 	start func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error),
 ) *Mapper[P] {
@@ -189,8 +187,8 @@ func (m *Mapper[P]) CheckByName(check func(params json.RawMessage) error) *Mappe
 // float64 does not hold.
 type Validator interface{ Validate() error }
 
-// CheckParams decodes parameters in JSON into what params points to, and checks them, as a start
-// does: for the function of [Mapper.WithStarter].
+// CheckParams decodes JSON parameters into params, and checks them as a start does. Use it in the
+// function of [Mapper.WithStarter].
 func CheckParams[P any](encoded json.RawMessage, params *P) error {
 	if err := function.ReadParams(encoded, params); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalidArgument, err)
@@ -208,8 +206,8 @@ func (m *Mapper[P]) definition() *function.Definition {
 	return &m.def
 }
 
-// Start starts a job that runs the mapper over a query, or returns the job of
-// that ID if there is one: see [StartOptions.ID].
+// Start starts a job that runs the mapper over a query. If there is a job of that ID already, it
+// returns that job: see [StartOptions.ID].
 func (m *Mapper[P]) Start(ctx context.Context, e *Engine, q Query, params P, o *StartOptions) (*Job, error) {
 	if m == nil || m.def.Prepare == nil {
 		return nil, fmt.Errorf("mapper: start: %w: %w", ErrInvalidArgument, errNoMapper)

@@ -17,19 +17,18 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Get reads another entity into dst, a struct pointer or a datastore.PropertyLoadSaver, in the
-// function of an [Update]. What dst does not declare is left out. If the entity is not there, the
-// error is datastore.ErrNoSuchEntity.
+// Get reads another entity into dst, in the function of an [Update]. The destination is a struct
+// pointer or a datastore.PropertyLoadSaver, and properties that it does not declare are ignored. If
+// there is no such entity, the error is datastore.ErrNoSuchEntity.
 //
-// What the function does because of it is committed only if nobody else has changed the entity
-// since: otherwise the function runs again, on what is there then. That is so where the function
-// changes, puts or deletes something; an entity that it leaves as it is counts as it was when its
-// page was read.
+// If the function changes, puts or deletes anything, that is committed only if nobody else has
+// changed the read entity since. Otherwise the function runs again on the new state. A function
+// that changes nothing counts with the state in which its page was read.
 //
-// Functions see each other's writes in the order of their keys, as if a page were one transaction
-// after the other: Get returns what entities before this one have put, deleted or changed, and not
-// what the function itself has. Each Get is a call of the database, but for what a page has read
-// already; [UpdateReading] makes one call of all Gets of a page.
+// Functions see the writes of earlier functions, in the order of their entities' keys, as if each
+// ran in a transaction of its own. So Get returns what earlier functions have put, deleted or
+// changed. It does not return the function's own writes. Each Get is a call of the database, unless
+// the page has read that entity already. [UpdateReading] reads for a whole page in one call.
 func (e *Entity[T]) Get(ctx context.Context, key *datastore.Key, dst any) error {
 	missing, err := e.attempt.Get(ctx, []*datastore.Key{key}, func(_ int, stored *pb.Entity) error {
 		return loadOther(key, stored, dst)
@@ -40,9 +39,9 @@ func (e *Entity[T]) Get(ctx context.Context, key *datastore.Key, dst any) error 
 	return err
 }
 
-// GetMulti is [Entity.Get] of several entities in one call: dst is a slice as long as keys, of
-// structs, of pointers to structs or of datastore.PropertyList. If some are not there, the error is
-// a datastore.MultiError that has datastore.ErrNoSuchEntity in their places.
+// GetMulti reads several entities in one call, see [Entity.Get]. The destination is a slice as long
+// as keys, of structs, of pointers to structs or of datastore.PropertyList. If some entities do not
+// exist, the error is a datastore.MultiError with datastore.ErrNoSuchEntity in their places.
 func (e *Entity[T]) GetMulti(ctx context.Context, keys []*datastore.Key, dst any) error {
 	all := reflect.ValueOf(dst)
 	if all.Kind() != reflect.Slice || all.Len() != len(keys) {
@@ -89,23 +88,22 @@ func loadOther(key *datastore.Key, stored *pb.Entity, dst any) error {
 	return nil
 }
 
-// Insert puts another entity that must not be there yet, as [Entity.Put] does: a struct pointer or
-// a datastore.PropertyLoadSaver. The key must be complete. If the entity is there when the page is
-// committed, or if an entity before this one has put it, the entity in hand is a failure, which
-// names both, and nothing of it takes effect.
+// Insert puts another entity that must not exist yet. The source is a struct pointer or a
+// datastore.PropertyLoadSaver, and the key must be complete. If the entity exists when the page is
+// committed, or an earlier function has put it, the function's entity is a failure. The failure
+// names both entities, and nothing of the function takes effect.
 func (e *Entity[T]) Insert(key *datastore.Key, src any) { e.attempt.Insert(key, src) }
 
-// InsertStored is [Entity.Insert] of an entity in the protocol's form, as [Entity.PutStored] has
-// it: to move an entity, as it is stored, to a key that another one may have.
+// InsertStored is [Entity.Insert] of an entity in the protocol's form, see [Entity.PutStored]. Use
+// it to move an entity, as it is stored, to a key that may be taken.
 func (e *Entity[T]) InsertStored(key *datastore.Key, entity *pb.Entity) {
 	e.attempt.InsertStored(key, entity)
 }
 
 // UpdateReading is [Update] for a function that reads other entities by [Entity.Get] or
-// [Entity.GetMulti]: reads returns which, by the entity alone. It is called for all entities of a
-// page before the function, so that one call reads what they name. It may name more than the
-// function reads, or less; what it returns for an entity that the function then finds changed does
-// not matter. An entity that it panics on is left to the function.
+// [Entity.GetMulti]. The function reads returns their keys, from the entity alone. It is called for
+// all entities of a page first, so that one call can read all of them. It may name more or fewer
+// keys than the function reads. If it panics, the function reads for that entity itself.
 func UpdateReading[T, P any](
 	name string, reads func(e *Entity[T], params P) []*datastore.Key,
 	fn func(ctx context.Context, e *Entity[T], params P) error,

@@ -10,85 +10,79 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 )
 
-// A Query says which entities a job is over. What can be combined with what is listed in
-// docs/queries.md; the rest is refused when a job starts.
+// A Query selects the entities of a job. docs/queries.md lists the combinations that work; a start
+// refuses the others.
 type Query struct {
-	// Kind is the kind of the entities. Kinds, in its place, are several, up to 500.
+	// Kind is the kind of the entities. Kinds, in its place, are up to 500 kinds.
 	Kind  string   `json:"kind,omitempty"`
 	Kinds []string `json:"kinds,omitempty"`
 
-	// Namespace is their namespace. Defaults to the empty one, or to that of Ancestor.
-	// Namespaces, in its place, are several, up to 1,000; AllNamespaces are all that there are
-	// when the job comes to them.
+	// Namespace is their namespace. It defaults to the namespace of Ancestor, or to the empty one.
+	// Namespaces, in its place, are up to 1,000 namespaces. AllNamespaces selects all that exist
+	// when the job lists them.
 	Namespace     string   `json:"namespace,omitempty"`
 	Namespaces    []string `json:"namespaces,omitempty"`
 	AllNamespaces bool     `json:"all_namespaces,omitempty"`
 
-	// Ancestor is a key. If set, only entities below it count, and the entity itself if it is
-	// of the kind.
+	// Ancestor, if set, selects only the entities below this key, and the entity itself if it is of
+	// the kind.
 	Ancestor *datastore.Key `json:"ancestor,omitempty"`
 
-	// Start and End are keys of the kind. If set, only entities from Start on count, or those
-	// before End. They need not exist.
+	// Start and End are keys of the kind, which need not exist. They select only entities from
+	// Start on, and before End.
 	Start *datastore.Key `json:"start,omitempty"`
 	End   *datastore.Key `json:"end,omitempty"`
 
-	// Filters are conditions on properties, all of which entities have to satisfy. An [Update]
-	// checks them once more in its transaction. The function may change a property that is
-	// filtered by: each entity is still processed once. The database may need composite
-	// indexes: without them a job is refused at its start.
+	// Filters are conditions on properties; entities have to satisfy all of them. An [Update]
+	// checks them again in its transaction. The function may change a filtered property: each
+	// entity is still processed once. Some filters need composite indexes, and a start without them
+	// is refused.
 	Filters []Filter `json:"filters,omitempty"`
 
-	// ShardBy is an indexed property, of integers, times, strings, blobs or floats, or of several
-	// types, which are in Datastore's order. If set, the job goes through the entities in the
-	// order of its values, and not of their keys, and is cut between values: what is filtered
-	// by that property is then one range. Entities without that property are not seen, but
-	// counted: see Status.WithoutShardBy. The property must not be a list, which fails the entity,
-	// and the function must not change it: that fails the entity, too. Filters on it have to be
-	// "<", "<=", ">" or ">=".
+	// ShardBy is an indexed property. If set, the job goes through the entities in the order of its
+	// values in place of keys, and is cut between values. Values are integers, times, strings,
+	// blobs or floats, or of several types in Datastore's order. Entities without the property are
+	// not processed; Status.WithoutShardBy counts them. An entity fails if the property is a list
+	// or the function changes it. Filters on it must be "<", "<=", ">" or ">=".
 	ShardBy string `json:"shard_by,omitempty"`
 
-	// ReadTime has a job of a [Visit] see all entities as they were at that time, whoever changes
-	// them meanwhile. Datastore keeps the last hour, of which any microsecond can be read; with
-	// point-in-time recovery, seven days, of which whole minutes can. When a time has become too
-	// old a job over it fails, and can't be resumed: so one that may take long needs a database
-	// with point-in-time recovery, and a whole minute.
+	// ReadTime lets a job of a [Visit] read all entities in the state of that time. Datastore keeps
+	// the last hour, at any microsecond; with point-in-time recovery it keeps seven days, at whole
+	// minutes. A job fails when its time has become too old, and can't be resumed. So a long job
+	// needs point-in-time recovery and a whole minute.
 	ReadTime time.Time `json:"read_time,omitzero"`
 
-	// KeysOnly has entities not read: the function gets their keys, and a Value that is zero.
-	// For a [Visit] they are as they are when the keys are read, and a key read costs less than
-	// an entity; it does not go with ShardBy. The function of an [Update] can delete entities or
-	// put others, and one that has gone meanwhile still counts. With Filters or ShardBy an
-	// [Update] does read its entities, to check each once more before it is deleted, and they
-	// cost what they would cost without KeysOnly. If its inequalities are on one property, and
-	// there is no Start and no End, it is sharded by that, as by ShardBy: so what is older than a
-	// time is deleted without a composite index.
+	// KeysOnly lets the job read keys, which cost less than entities. The function gets the key and
+	// a zero Value. It does not go with ShardBy.
+	//
+	// The function of an [Update] may delete entities or put others. An entity that is gone by then
+	// still counts. With Filters or ShardBy, the Update still reads its entities, at their usual
+	// cost, to check each before it is deleted. If all its inequalities are on one property, and
+	// Start and End are not set, the job is sharded by that property. So entities older than a time
+	// can be deleted without a composite index.
 	KeysOnly bool `json:"keys_only,omitempty"`
 }
 
 // A Filter is a condition that a query's entities satisfy.
 type Filter struct {
-	// Property is the name of an indexed property. Those of entities inside have dots in
-	// their names.
+	// Property is the name of an indexed property. A dot leads into an embedded entity.
 	Property string
 
 	// Op is "=", "<", "<=", ">", ">=" or "in".
 	Op string
 
-	// Value is a bool, an integer, a float, a string, a []byte, a time.Time, a
-	// *datastore.Key, or nil for null; for "in" a slice of up to 30 of them.
+	// Value is a bool, an integer, a float, a string, a []byte, a time.Time, a *datastore.Key, or
+	// nil for null. For "in" it is a slice of up to 30 of them.
 	//
-	// In JSON true, "text", 5 and null are what they look like, and so is 5.0, which is a
-	// float. The others are objects that name their type: {"time": "2026-10-24T00:00:00Z"},
-	// {"key": "…"} with the text of Key.Encode, {"bytes": "…"} in base64, {"float": 5} or
-	// {"float": "NaN"}, and {"int": 5} or {"int": "5"}.
+	// In JSON, true, "text", 5 and null are what they look like, and 5.0 is a float. Other values
+	// are objects that name their type: {"time": "2026-10-24T00:00:00Z"}, {"key": "…"} with the
+	// text of Key.Encode, {"bytes": "…"} in base64, {"float": 5} or {"float": "NaN"}, and {"int":
+	// 5} or {"int": "5"}.
 	Value any
 
-	// AllowAnyType has a job start although entities have the property with values of another
-	// type than Value. By default that is an error, found by a look at the least and the
-	// greatest values: Datastore orders types, so a filter by the string "2026-10-24" lets
-	// all times pass that are less than a string, which every time is, and a filter by a
-	// time lets null pass.
+	// AllowAnyType lets a job start although the property is stored with values of another type
+	// than Value. By default that is an error, found by a look at the least and the greatest value.
+	// Datastore orders types: the string "2026-10-24" is greater than every time, and null is less.
 	AllowAnyType bool
 }
 
@@ -97,19 +91,19 @@ func Where(property, op string, value any) Filter {
 	return Filter{Property: property, Op: op, Value: value}
 }
 
-// Share returns a filter that has a job be over a share of the keys: of so many parts of the same
-// size, by a hash that never changes, those from one on and before another. A job over Share(0, 1,
-// 100) is a canary, of 1%, and one over Share(1, 100, 100) does the rest. It reads keys, which are
-// free, and looks up the entities of the share. That is at least one in a thousand; its number is
-// known about.
+// Share returns a filter for a share of the keys. A hash of the key, which never changes, puts each
+// key into one of several equal parts, and the filter selects the parts from one on and before
+// another. Share(0, 1, 100) is a canary of 1%, and Share(1, 100, 100) is the rest. The job reads
+// all keys, which are free, and looks up only the entities of the share. A share is at least one in
+// a thousand.
 func Share(from, to, of int64) Filter {
 	return Filter(query.Share{From: from, To: to, Of: of}.Filter())
 }
 
-// Matches reports whether the properties of an entity satisfy all of some filters, as the database
-// has it: an array does if one of its values does, and several inequalities on one property if one
-// value satisfies them all. What is not indexed satisfies none. Properties that no entity can have
-// are an error.
+// Matches reports whether an entity with these properties satisfies all filters, as the database
+// decides it. An array satisfies a filter if one of its values does. It satisfies several
+// inequalities on one property if one value satisfies them all. Values that are not indexed satisfy
+// none. Properties that no entity can have are an error.
 func Matches(filters []Filter, properties []datastore.Property) (bool, error) {
 	q, err := Query{Kind: "K", Filters: filters}.inner().Normal(true)
 	if err != nil {

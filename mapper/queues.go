@@ -16,9 +16,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// WithQueue has the mapper's jobs belong to a queue of the engine's that is not the first one,
-// unless their start says otherwise, see [StartOptions.Queue]. It returns the mapper, for use in
-// its definition.
+// WithQueue puts the mapper's jobs into one of the engine's other queues, unless their start names
+// a queue ([StartOptions.Queue]). It returns the mapper, for use in its definition.
 func (m *Mapper[P]) WithQueue(name string) *Mapper[P] {
 	m.def.Queue = name
 	return m

@@ -21,9 +21,8 @@ import (
 
 var errNoEngine = fmt.Errorf("mapper: start: %w: the engine is nil", ErrInvalidArgument)
 
-// StartByName starts a job by the name of its mapper and with parameters in
-// JSON, for callers that don't have the mapper's value: command lines, pages,
-// schedules. No parameters are written as {}.
+// StartByName starts a job by the name of its mapper, with parameters in JSON. It is for callers
+// without the mapper's value: command lines, pages, schedules. Write {} for no parameters.
 func (e *Engine) StartByName(
 	ctx context.Context, mapper string, q Query, params json.RawMessage, o *StartOptions,
 ) (*Job, error) {

@@ -14,16 +14,16 @@ type StateChange struct {
 	From, To   State  // From is empty for a job that was started
 	Time       time.Time
 
-	// Cause says why, in a few words without anything of an entity: Status.Error has the whole
+	// Cause says why, in a few words that contain nothing of an entity. Status.Error has the whole
 	// text, which may quote one.
 	Cause string
 
-	// By is who has asked for it, see [WithCaller], and Reason why, see [WithReason].
-	// They are empty if nobody has, or nobody knows.
+	// By is the caller ([WithCaller]) and Reason the caller's reason ([WithReason]). They are empty
+	// if no caller asked for the change, or they are not known.
 	By, Reason string
 
-	// Processed and Failures are how many entities were processed, and have failed, so far; if
-	// Estimated is set, about. They are -1 if they could not be found out within 10 s.
+	// Processed and Failures count entities so far. They are estimates if Estimated is set, and -1
+	// if they could not be counted within 10 s.
 	Processed, Failures int64
 	Estimated           bool
 }
@@ -37,7 +37,7 @@ func WithCaller(ctx context.Context, who string) context.Context { return observ
 // [Job.History] and [StateChange.Reason], and is cut off after 500 bytes.
 func WithReason(ctx context.Context, why string) context.Context { return observe.WithWhy(ctx, why) }
 
-// An HistoryEntry is what somebody has done to a job, or what one of its limits has.
+// A HistoryEntry is one thing that a caller, or one of the job's limits, has done to a job.
 type HistoryEntry struct {
 	Time   time.Time `json:"time"`
 	Action string    `json:"action"`           // such as "started", "paused" or "its failures are retried"

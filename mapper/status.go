@@ -23,7 +23,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undo"
 )
 
-// A Status says how a job stands.
+// A Status describes a job: its state, progress, numbers and settings.
 type Status struct {
 	ID     string `json:"id"`
 	Mapper string `json:"mapper"`
@@ -46,8 +46,8 @@ type Status struct {
 	// function writes besides
 	Dollars float64 `json:"dollars"`
 
-	// Params are the job's parameters as JSON, and Settings its settings as they are in force: with
-	// their defaults, and with the Rate that was set last.
+	// Params are the job's parameters as JSON. Settings are the settings in force, with their
+	// defaults and the latest Rate.
 	Params   json.RawMessage `json:"params"`
 	Settings StartOptions    `json:"settings"`
 
@@ -55,22 +55,20 @@ type Status struct {
 	// records.
 	Estimated bool `json:"estimated"`
 
-	// CleanedUp says that some of its records are gone, or expire: see [Job.CleanUp].
-	// Cleaning says that they are about to.
+	// CleanedUp says that some of the job's records are gone or expire, see [Job.CleanUp].
+	// CleaningUp says that this is about to happen.
 	CleanedUp  bool `json:"cleaned_up,omitempty"`
 	CleaningUp bool `json:"cleaning,omitempty"`
 
-	// CleanUpAt is when the retention of a job that has ended will clean it up, see
-	// [StartOptions.Retain]; zero if it will not. RetiredAt is when it has.
+	// CleanUpAt is when the retention of an ended job will clean it up, see [StartOptions.Retain],
+	// or zero. RetiredAt is when it did.
 	CleanUpAt time.Time `json:"clean_up_at,omitzero"`
 	RetiredAt time.Time `json:"retired_at,omitzero"`
 
 	Processed int64 `json:"processed"` // entities that the function has processed
-	// of the processed ones, those that the function of an [Update] has changed or deleted; the
-	// others are stored as they were
+	// processed entities that an [Update] has changed or deleted; the others are stored unchanged
 	Written int64 `json:"written"`
-	// how often the function of an [Update] ran again on an entity, as others had changed what it
-	// was about
+	// how often the function of an [Update] ran again on an entity, because others had changed it
 	Conflicts int64            `json:"conflicts"`
 	Failures  int64            `json:"failures"`   // entities that it could not process
 	Remaining int64            `json:"remaining"`  // entities that are left, an estimate; 0 while nothing is known
@@ -82,19 +80,19 @@ type Status struct {
 	OpenRanges int64 `json:"open"`  // ranges that are not done
 	MaxDepth   int64 `json:"depth"` // of the deepest range; the root has 0
 
-	// CountersDropped says that the job has no counters, as it has counted more than a job can. It
-	// fails for that, and goes on without them if it is resumed. See [Entity.Count].
+	// CountersDropped says that the job has exceeded the limits of counters and has none. It fails
+	// for that, and goes on without them if it is resumed, see [Entity.Count].
 	CountersDropped bool `json:"counters_dropped,omitempty"`
 
-	// WithoutShardBy is how many entities of the query had not the property of Query.ShardBy when
-	// the job began, about: the job does not see them. It is -1 if they were not counted, as the
-	// database can't, or the query is over more than 100 kinds and namespaces together; and less
-	// than there are if some have several values.
+	// WithoutShardBy is about how many entities of the query lacked the property of Query.ShardBy
+	// when the job started; the job does not process them. It is too low if some entities have
+	// several values. It is -1 if they were not counted: the database can't count, or the query has
+	// more than 100 kinds and namespaces.
 	WithoutShardBy int64 `json:"unsharded,omitempty"`
 
-	// ByKind are what is said above of kinds in namespaces, in their order, if the query has
-	// several: those that have entities, at most 5,000, and as many as fit 128 KiB. SpacesLeftOut
-	// is how many more there are, an estimate above 1,000.
+	// ByKind has these numbers for each kind in each namespace, if the query has several: those
+	// with entities, at most 5,000, and at most 128 KiB. KindsOmitted is the number of the others,
+	// an estimate above 1,000.
 	ByKind       []KindStatus `json:"spaces,omitempty"`
 	KindsOmitted int          `json:"spaces_left_out,omitempty"`
 }
@@ -125,7 +123,7 @@ func (s *Status) Err() error {
 	return nil
 }
 
-// A KindStatus is what a job has done in one kind of one namespace.
+// A KindStatus has the numbers of a job for one kind in one namespace.
 type KindStatus struct {
 	Namespace string `json:"namespace"`
 	Kind      string `json:"kind"`
@@ -142,16 +140,15 @@ func spacesOf(t *record.Totals) (all []KindStatus) {
 	return all
 }
 
-// Status returns how the job stands. For a job that has succeeded, or failed at its
-// end, the numbers are exact, and cost one read. For one that runs or is paused they
-// cost at most 501 reads: they are exact if the job has fewer than 250 ranges, and
-// estimates otherwise. The same holds, with one more read, for one that was aborted or
-// failed on its way, until [Job.CleanUp] has added up its records: then they are exact.
+// Status returns the job's status. For a job that has succeeded, or failed at its end, the numbers
+// are exact and cost one read. For a running or paused job they cost at most 501 reads; they are
+// exact if the job has fewer than 250 ranges, and estimates otherwise. For a job that was aborted
+// or failed on its way they cost one read more, until [Job.CleanUp] has added up its records; then
+// they are exact.
 //
-// Of a job that runs it also asks the queue about two tasks, and Status.Error says if they can't be
-// delivered: because the queue's URL is wrong, say, or its account may not call the service.
-// Whoever may not ask, for which the permission cloudtasks.tasks.get is needed, learns nothing of
-// that.
+// For a running job, Status also asks the queue about two tasks. Status.Error says if they can't be
+// delivered, for example because the queue's URL is wrong or its account may not call the service.
+// This needs the permission cloudtasks.tasks.get, and is left out without it.
 func (j *Job) Status(ctx context.Context) (*Status, error) {
 	job, err := j.engine.store().LoadJob(ctx, j.ref())
 	if err != nil {
@@ -196,14 +193,13 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	return s, nil
 }
 
-// A Progress says how far a job is.
+// A Progress says how far a job has come, and how fast it goes.
 type Progress struct {
-	// The share of its entities that the job has processed or failed on, from 0 to 1: an estimate,
-	// and its bounds. A later estimate is hardly ever below an earlier AtLeast, which is four
-	// standard deviations below its own, unless entities were inserted meanwhile: these count once
-	// the job has found them. Where all that is left was counted, and all records were read, they
-	// are the same; they are far apart while little is known, and where a query narrows a kind
-	// down.
+	// Fraction is the share of its entities that the job has processed or recorded as failures,
+	// from 0 to 1. It is an estimate, with bounds four standard deviations below and above it. The
+	// three are equal if all remaining entities were counted and all records were read. They are
+	// far apart while little is known, and in a query that narrows a kind down. Entities that are
+	// inserted while the job runs count once it has found them.
 	FractionMin float64 `json:"at_least"`
 	Fraction    float64 `json:"about"`
 	FractionMax float64 `json:"at_most"`
@@ -254,11 +250,13 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 	}, nil
 }
 
-// Wait waits until the job has ended, or one of its limits has paused it, and returns its status;
-// it waits on while somebody has paused it. Its error is about the waiting only: [Status.Err] says
-// whether the job has done its work. Waiting costs one read every two seconds, or more often at
-// first, and every minute up to 20 and two calls of the queue: if that can't deliver the job's
-// tasks, the log says why. It goes on through errors that pass within a minute.
+// Wait waits until the job has ended, or one of its limits has paused it, and returns its status.
+// It keeps waiting while a caller has paused the job, and through errors that pass within a minute.
+// Its error is only about the waiting: [Status.Err] says whether the job has done its work.
+//
+// Waiting costs one read every two seconds, and more often at first. Every minute it also costs up
+// to 20 reads and two calls of the queue, so that the log says why the queue can't deliver the
+// job's tasks.
 func (j *Job) Wait(ctx context.Context) (*Status, error) {
 	var s *Status
 	err := asked(queueOf(ctx, j)).Await(ctx, j.ref(), func(ended record.Ref) (err error) {
@@ -279,14 +277,14 @@ type Failure struct {
 	Time     time.Time      `json:"time"`     // of the last one
 }
 
-// A FailureCause is what some failures of a job have in common.
+// A FailureCause is an error text that several failures of a job share.
 type FailureCause struct {
-	// Text is the text of their errors, without numbers, words that have digits, what is quoted,
-	// addresses, and the names in their keys, all of which are "#".
+	// Text is the text of the errors. Numbers, words with digits, quoted texts, addresses and the
+	// names in keys are replaced by "#".
 	Text string `json:"cause"`
 
-	// Digest names the cause in log lines, which have nothing of an entity: "entities failed" has
-	// it after the kind of the errors.
+	// Digest names the cause in log lines, which contain nothing of an entity. The line "entities
+	// failed" has it after the kind of the errors.
 	Digest string `json:"digest"`
 
 	Count     int64   `json:"count"`     // of the failures
@@ -297,9 +295,8 @@ type FailureCause struct {
 // causesRead is how many failures Causes reads.
 const causesRead = 1000
 
-// FailureCauses returns the causes of the job's failures, the most frequent one first. It costs up
-// to 1,001 reads, and a count: of more failures it reads those whose ranges' IDs, which are hashes,
-// come first.
+// FailureCauses returns the causes of the job's failures, the most frequent first. It costs up to
+// 1,001 reads and a count. If there are more failures, it reads 1,000 of them, chosen by a hash.
 func (j *Job) FailureCauses(ctx context.Context) ([]FailureCause, error) {
 	job, err := j.engine.store().LoadJob(ctx, j.ref())
 	if err != nil {
@@ -330,15 +327,14 @@ func failureOf(r *record.Range) Failure {
 	return Failure{Key: r.Start.Key, Error: r.Error, Attempts: int(r.Refusals), Time: r.Done}
 }
 
-// Failures lists all failures of the job, as [Job.FailuresPage] does a page at a time. After an
-// error there are no more.
+// Failures lists all failures of the job. It reads them as [Job.FailuresPage] does, a page at a
+// time. After an error it ends.
 func (j *Job) Failures(ctx context.Context) iter.Seq2[Failure, error] {
 	return pages(func(cursor string) ([]Failure, string, error) { return j.FailuresPage(ctx, cursor) })
 }
 
-// FailuresPage returns some failures of the job, and where to go on: an empty cursor
-// is the beginning, and the end. A page has up to 100 failures, and costs as many
-// reads.
+// FailuresPage lists a page of the job's failures. An empty cursor starts the list, and an empty
+// next ends it. A page has up to 100 failures, and costs as many reads.
 func (j *Job) FailuresPage(ctx context.Context, cursor string) (failures []Failure, next string, err error) {
 	ranges, next, err := j.engine.store().Page(ctx, j.ref(), "failed", cursor, store.FailurePage)
 	if err != nil {
@@ -350,15 +346,14 @@ func (j *Job) FailuresPage(ctx context.Context, cursor string) (failures []Failu
 	return failures, next, nil
 }
 
-// NotUndone lists all entities that a job which is an undo has left as they are, as
-// [Job.NotUndonePage] does a page at a time. After an error there are no more.
+// NotUndone lists all entities that this job, an undo, has not restored. It reads them as
+// [Job.NotUndonePage] does, a page at a time. After an error it ends.
 func (j *Job) NotUndone(ctx context.Context) iter.Seq2[NotUndone, error] {
 	return pages(func(cursor string) ([]NotUndone, string, error) { return j.NotUndonePage(ctx, cursor) })
 }
 
-// NotUndonePage returns some of the entities that a job which is an undo has left as they are, and
-// where to go on: an empty cursor is the beginning, and the end. A page has those of up to 10 pages
-// of the job.
+// NotUndonePage lists some entities that this job, an undo, has not restored. An empty cursor
+// starts the list, and an empty next ends it. A page has the entities of up to 10 pages of the job.
 func (j *Job) NotUndonePage(ctx context.Context, cursor string) (left []NotUndone, next string, err error) {
 	all, next, err := undo.Left(ctx, j.engine.store(), j.ref(), cursor)
 	if err != nil {
@@ -370,13 +365,13 @@ func (j *Job) NotUndonePage(ctx context.Context, cursor string) (left []NotUndon
 	return left, next, nil
 }
 
-// An Example is what a rehearsal would do to an entity: which, what, and some of its properties
-// before and after.
+// An Example shows what a rehearsal would do to one entity, with some of its properties before and
+// after.
 type Example struct {
 	Key *datastore.Key `json:"key"`
 	// "change", "delete", "put another entity" or "delete another entity"
 	What string `json:"what"`
-	// that it would change or put, or of what it would delete
+	// properties that it would change, put or delete
 	Properties []ExampleProperty `json:"properties,omitempty"`
 }
 
@@ -388,8 +383,8 @@ type ExampleProperty struct {
 	After  string `json:"after"`
 }
 
-// Examples returns what a job that is a rehearsal would do to some entities, two of each of up to
-// 20 of its pages: a random choice of pages, and the same each time.
+// Examples returns examples of what this job, a rehearsal, would do. It takes two examples of each
+// of up to 20 pages, chosen at random once for the job.
 func (j *Job) Examples(ctx context.Context) (examples []Example, err error) {
 	ranges, _, err := j.engine.store().Page(ctx, j.ref(), "examples_of", "", 20)
 	var all []record.Example

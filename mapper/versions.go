@@ -11,8 +11,8 @@ import (
 	"github.com/scattermap/scattermap/internal/intercept"
 )
 
-// NewClient returns a Datastore client for an [Engine], and for all else: it is the official client
-// of the project's default database, made with [ClientOption].
+// NewClient returns the official Datastore client for the project's default database, made with
+// [ClientOption]. It is for an [Engine] and for all other uses.
 func NewClient(ctx context.Context, project string, opts ...option.ClientOption) (*datastore.Client, error) {
 	return NewClientWithDatabase(ctx, project, datastore.DefaultDatabaseID, opts...)
 }
@@ -25,27 +25,28 @@ func NewClientWithDatabase(
 		append(opts[:len(opts):len(opts)], ClientOption())...)
 }
 
-// ClientOption is the option that the Datastore client of an [Engine] has, see [NewClient];
-// [NewEngine] refuses one without. By it an engine reads and writes entities as they are stored,
-// and knows their versions:
+// ClientOption makes a Datastore client fit for an [Engine]; [NewClient] uses it, and [NewEngine]
+// refuses a client without it. With it the engine reads and writes entities exactly as they are
+// stored, and knows their versions:
 //
-//   - What a function leaves alone stays bit for bit, also where the Go client has no form for it, see [Update].
-//   - Pages of an [Update] are read ahead, and committed in one call, on the condition that nobody has changed the
-//     entities since. Those that somebody has changed are run again, and the page is committed once more.
+//   - Everything that a function leaves alone stays bit for bit, even if the Go client has no form
+//     for it, see [Update].
+//   - Pages of an [Update] are read ahead and committed in one call, on the condition that nobody
+//     has changed the entities since. The function runs again on changed entities, and the page is
+//     committed again.
 //
-// So an entity that the function leaves as it is, is not looked at once more: it is processed, and
-// [Entity.Count] counts it, as it was when its page was read, which is up to two pages before the
-// commit (see StartOptions.PageTime).
+// An entity that the function leaves unchanged is not read again. It counts in the state in which
+// its page was read, up to two pages before the commit (see StartOptions.PageTime).
 //
-// A client that is made with option.WithGRPCConn needs [ClientInterceptor] on its connection in
-// place of it.
+// A client that is made with option.WithGRPCConn needs [ClientInterceptor] on its connection
+// instead.
 func ClientOption() option.ClientOption {
 	return option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(ClientInterceptor()))
 }
 
-// ClientInterceptor is what [ClientOption] adds to a connection: it takes entities and versions
-// from answers, and puts them into commits, for calls that an engine makes. Other calls pass it as
-// they are.
+// ClientInterceptor is the interceptor that [ClientOption] adds to a connection. In calls of an
+// engine it takes entities and versions from answers and puts them into commits. Other calls are
+// unchanged.
 func ClientInterceptor() grpc.UnaryClientInterceptor { return intercept.Unary }
 
 // errPlainClient says what New needs.

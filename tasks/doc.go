@@ -1,13 +1,14 @@
-// Package tasks names, builds, enqueues and receives tasks of Cloud Tasks.
+// Package tasks creates tasks in Cloud Tasks and receives their deliveries.
 //
-// A [Queue] stands for one Cloud Tasks queue and the URL that its tasks are sent
-// to. [Queue.Enqueue] creates a [Task] under an ID, which the queue takes only once:
-// enqueueing the same task again does nothing. [Queue.Handler] is the other end:
-// it checks that a request is a delivery of this queue, hands the [Delivery] to
-// a function, and turns its error into an answer that has the queue retry the
-// task or forget it. A task carries the name of the queue that it was put into.
+// A [Queue] stands for one Cloud Tasks queue and the URL that its tasks are sent to.
+// [Queue.Enqueue] creates a [Task] under an ID. The queue takes an ID only once, so enqueueing a
+// task again does nothing.
 //
-// Deliveries carry an OIDC token of a service account, which the handler
-// verifies, unless the deployer has switched that off. Cloud Tasks delivers at
-// least once, in any order, and again while an earlier delivery may still run.
+// [Queue.Handler] receives the deliveries. It checks that a request is a delivery of this queue and
+// hands the [Delivery] to a function. The function's error decides whether the queue retries the
+// task or forgets it. Cloud Tasks delivers at least once, in any order, and may deliver again while
+// an earlier delivery still runs.
+//
+// Each delivery carries an OIDC token of a service account. The handler verifies the token, unless
+// [Options] switch that off for an emulator.
 package tasks

@@ -1,7 +1,6 @@
-// Command credit runs scattermap's main job with nothing installed: it starts
-// an embedded Datastore and an embedded Cloud Tasks in its own process, writes
-// accounts, adds an amount to the balance of each, exactly once, and checks that
-// by reading the accounts back.
+// Command credit runs a whole job with nothing installed. It starts an embedded Datastore and an
+// embedded Cloud Tasks in its own process, and writes accounts. Then it adds an amount to each
+// balance, exactly once, and checks that by reading the accounts back.
 package main
 
 import (

@@ -1,12 +1,15 @@
-// Command cron runs nightly work on an embedded Datastore: a service whose endpoint a scheduler
-// calls each night, several times at once. The second night's calls come before the first night's
-// work is done. It renews the subscriptions that are due, exactly once each, and rebuilds the day's
-// aggregates by country.
+// Command cron runs nightly work on an embedded Datastore. A scheduler calls a service each night,
+// several times at once, and the second night starts before the first night's work is done. A job
+// renews the subscriptions that are due, exactly once each, and rebuilds the night's aggregates by
+// country.
 //
-// Then it sends pending orders to a warehouse that drops answers, each once: first by the old cron,
-// which is one process, and once that has ended and was retired by processes that are shard i of N:
-// by a stored remainder, which a job rewrites to go from 4 to 8 of them, and by keys, from 4 to 8
-// without a stop; and in the end by a job, which has no N. It checks all of it.
+// Then the command sends pending orders, each once, to a warehouse that drops answers. It does so
+// in four ways, one after the other, and checks all results:
+//
+//   - by the old cron, which is one process
+//   - by 4 processes, and then 8, that filter by a stored remainder, which a job rewrites
+//   - by 4 processes, and then 8, that filter keys and go from 4 to 8 without a stop
+//   - by a job, which needs no number of shards
 package main
 
 import (

@@ -5,7 +5,7 @@
 //   - chain: one task, page after page
 //   - ten shards: fixed at the start, page after page in each
 //   - page, then ten: a task does a page, and cuts the rest into ten equal parts, whose tasks do the same
-//   - adaptive: as scattermap cuts by itself
+//   - adaptive: scattermap's own cuts
 //
 // and over three things: a number that each user got at random, the time at which they joined, and
 // their keys. Half of the users have joined in the first 8% of the time, so equal parts of it are

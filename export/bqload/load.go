@@ -1,6 +1,6 @@
-// Package bqload loads what package export has written into BigQuery: all files of a manifest by
-// one load job, which takes effect as a whole. It has been run against BigQuery's client and a
-// server that checks its requests, and not against BigQuery itself.
+// Package bqload loads the files of an export into BigQuery. One load job takes all files of a
+// manifest, and takes effect as a whole. It was tested with BigQuery's client against a server that
+// checks the requests, and not against BigQuery itself.
 package bqload
 
 import (
@@ -33,9 +33,9 @@ type Options struct {
 	Folder string
 	// Table is where the records go. Required. It is made if it does not exist.
 	Table *bigquery.Table
-	// Replace has them replace what the table has. By default they are appended.
+	// Replace replaces the table's records. By default the records are appended.
 	Replace bool
-	// Schema is that of JSON Lines and CSV. By default it is that of the type of records. Files of
+	// Schema is for JSON Lines and CSV. By default it is derived from the type of records. Files of
 	// Avro and Parquet have their own.
 	Schema bigquery.Schema
 }
@@ -44,10 +44,10 @@ type Options struct {
 // (https://cloud.google.com/bigquery/quotas#load_jobs).
 const mostFiles = 10_000
 
-// Load starts the load job of a manifest, or returns the one that was started for it, with the same
-// table and in the same way: its ID says which it is, so that a second call loads nothing twice.
-// Where that has failed, and so has loaded nothing, it starts another one. Job.Wait waits for its
-// end. The records are of the type R.
+// Load starts the job that loads a manifest into BigQuery, and returns it. Job.Wait waits for its
+// end. The records are of the type R. A second call with the same table and options returns the
+// same job, so nothing is loaded twice. If that job has failed, it has loaded nothing, and Load
+// starts another one.
 func Load[R any](ctx context.Context, client *bigquery.Client, m *export.Manifest, o Options) (*bigquery.Job, error) {
 	fail := func(err error) (*bigquery.Job, error) { return nil, fmt.Errorf("bqload: export %s: %w", m.Export, err) }
 	switch {
@@ -90,10 +90,10 @@ func Load[R any](ctx context.Context, client *bigquery.Client, m *export.Manifes
 	}
 }
 
-// mostAttempts is how often a load that fails is begun.
+// mostAttempts is how often a failing load is started.
 const mostAttempts = 1000
 
-// find returns the job of an ID. BigQuery finds jobs by their location, which is that of the
+// find returns the job of an ID. BigQuery finds jobs by their location, here the location of the
 // table's dataset.
 func find(ctx context.Context, client *bigquery.Client, table *bigquery.Table, id string) (*bigquery.Job, error) {
 	dataset, err := client.DatasetInProject(table.ProjectID, table.DatasetID).Metadata(ctx)

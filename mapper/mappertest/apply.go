@@ -1,9 +1,8 @@
-// Package mappertest is for the tests of mappers.
+// Package mappertest helps to test mappers.
 //
-// [Apply] runs a mapper's function on one entity, without any server. [Run] runs
-// whole jobs on the embedded emulators, in a testing/synctest bubble, where hours
-// pass in milliseconds; with [Options.Seed] calls and deliveries go wrong, as they
-// do in production.
+// [Apply] runs a mapper's function on one entity, without a server. [Run] runs whole jobs on the
+// embedded emulators, in a testing/synctest bubble, where hours pass in milliseconds. With
+// [Options.Seed] some calls and deliveries fail, as they do in production.
 package mappertest
 
 import (
@@ -31,13 +30,12 @@ type TB interface {
 
 // A Result is what a function did with one entity.
 type Result struct {
-	// Err is what the function returned, or its panic, or what is wrong with the
-	// mapper, its parameters, the entity for its type, or what it wanted to write.
-	// Then nothing else is set, and the entity is as it was.
+	// Err is the error of the function, or its panic. It also says if the mapper, its parameters, the
+	// entity or a write is wrong. If it is set, nothing else is, and the entity is unchanged.
 	Err error
 
-	// Changed says that the entity would be written: what an [mapper.Update] saves is not what
-	// is stored, as it was changed, or lacks a field of the mapper's type.
+	// Changed says that the entity would be written: the function of a [mapper.Update] changed it, or
+	// it lacked a field of the mapper's type.
 	Changed bool
 
 	// Deleted says that the function deleted the entity.
@@ -59,23 +57,23 @@ type Put struct {
 	Properties datastore.PropertyList
 }
 
-// Apply runs a mapper's function on an entity, which is a struct pointer or a
-// pointer that is a datastore.PropertyLoadSaver, as it is stored: it is saved and
-// loaded into the mapper's type. If it would be written, what it points to is
-// set to its zero value and loaded with what would be stored then, its key
-// included; properties that its type does not declare are left out. To see what a new
-// field does to stored entities, give it one of the type that they were stored as, or a
-// datastore.PropertyList. The entity's
-// key is of a kind "Entity", with the name "test"; see [ApplyKey] for others.
+// Apply runs a mapper's function on one entity, and returns the effects. The entity is a pointer to
+// a struct or to a datastore.PropertyLoadSaver. Apply saves it, loads it into the mapper's type,
+// and calls the function.
 //
-// It calls t.Fatalf, which must not return, if the mapper or the entity is nil, if
-// the entity is no pointer, and if it can't be saved or loaded.
+// If the entity would be written, it is set to its new state: zeroed, and loaded with the
+// properties that would be stored. Properties that its type does not declare are left out. To test
+// a new field on stored entities, pass an entity of the old type, or a datastore.PropertyList.
+//
+// The entity's key has the kind "Entity" and the name "test"; [ApplyKey] takes another key. Apply
+// calls t.Fatalf, which must not return, if the mapper or the entity is nil, or if the entity can't
+// be saved or loaded.
 func Apply[P any](t TB, m *mapper.Mapper[P], entity any, params P) Result {
 	t.Helper()
 	return ApplyKey(t, m, datastore.NameKey("Entity", "test", nil), entity, params)
 }
 
-// ApplyKey is [Apply] for an entity of a key, which must be complete.
+// ApplyKey is [Apply] for an entity with a given key, which must be complete.
 func ApplyKey[P any](t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, params P) Result {
 	t.Helper()
 	if err := check(m, key, entity); err != nil {

@@ -23,21 +23,20 @@ type Options struct {
 	// Workers is how many tasks run at once, in [1, 5000]. Defaults to 10.
 	Workers int
 
-	// PointInTimeRecovery has the Datastore do what production does with point-in-time recovery: of
-	// what is older than an hour whole minutes can be read, for seven days (mapper.Query.ReadTime).
+	// PointInTimeRecovery lets reads go back seven days, at whole minutes beyond the last hour, as
+	// production with point-in-time recovery does (mapper.Query.ReadTime).
 	PointInTimeRecovery bool
 
-	// Schedules are those that the engine advances.
+	// Schedules are the schedules of the engine.
 	Schedules []mapper.AnySchedule
 
-	// Seed, if it is not 0, has calls fail, before and after their effect, commits
-	// abort, and tasks be delivered twice, late, and to receivers that crash. A seed
-	// gives the same faults again, as far as the test leaves the order of calls the
-	// same. [Env.PauseFaults] ends them.
+	// Seed chooses faults, if it is not 0. Calls fail before and after their effect, and commits
+	// abort. Tasks are delivered twice, late, and to receivers that crash. The same seed gives the
+	// same faults if the test makes its calls in the same order. [Env.PauseFaults] stops the faults.
 	Seed uint64
 }
 
-// A Env is what a job needs, in one process.
+// An Env has what a job needs, in one process.
 type Env struct {
 	Client *datastore.Client // of an empty Datastore
 	Engine *mapper.Engine    // its tasks are run
@@ -46,23 +45,22 @@ type Env struct {
 	open   func(opts ...option.ClientOption) (*datastore.Client, error)
 }
 
-// NewClient returns another client of the same Datastore, with options of the test's: interceptors,
-// say. The test closes it.
+// NewClient returns another client of the same Datastore, with options such as interceptors. The
+// test closes it.
 func (w *Env) NewClient(opts ...option.ClientOption) (*datastore.Client, error) {
 	return w.open(opts...)
 }
 
-// PauseFaults ends the faults, for what the test does itself, such as reading entities
+// PauseFaults stops the faults, for calls that the test itself makes, such as reading entities
 // back.
 func (w *Env) PauseFaults() { w.faults.Pause() }
 
-// ResumeFaults begins the faults.
+// ResumeFaults starts the faults.
 func (w *Env) ResumeFaults() { w.faults.Resume() }
 
-// Run runs a test in a testing/synctest bubble, with the embedded emulators and an
-// engine of the mappers. It begins calm: see [Env.ResumeFaults]. A function that blocks
-// for ever, on a channel for instance, has to be let go before the test ends: a bubble
-// can't be left with it.
+// Run runs a test in a testing/synctest bubble, with the embedded emulators and an engine of the
+// mappers. Faults are paused until the test calls [Env.ResumeFaults]. A function that blocks
+// forever, such as on a channel, has to be released before the test ends: the bubble waits for it.
 func Run(t *testing.T, mappers []mapper.AnyMapper, o *Options, test func(t *testing.T, w *Env)) {
 	t.Helper()
 	var opts Options
