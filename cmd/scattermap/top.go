@@ -19,10 +19,10 @@ import (
 func newTop() *cobra.Command {
 	var s service
 	c := &cobra.Command{
-		Use: "top", Short: "Show all jobs on one screen, live, with keys to control them", Args: cobra.NoArgs,
-		Long: "Shows the last 50 jobs on one screen, those that have not ended first, and asks for them every two " +
-			"seconds. Keys pause, resume and\nabort the job that is chosen, retry its failures, set its rate, and " +
-			"undo it. It needs a terminal.",
+		Use: "top", Short: "Show all jobs on one live screen, and control them by keys", Args: cobra.NoArgs,
+		Long: `Shows the last 50 jobs on one screen, unfinished ones first, and refreshes it every two seconds. Keys
+pause, resume, abort or undo the chosen job, retry its failures, and set its rate. It needs a
+terminal.`,
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())

@@ -23,9 +23,9 @@ func newWatch() *cobra.Command {
 	var s service
 	c := &cobra.Command{
 		Use: "watch JOB", Short: "Follow a job to its end", Args: oneJob,
-		Long: "Follows a job until it has ended or is paused: by a bar on a terminal, and by a line whenever " +
-			"something has changed elsewhere. It exits with 0 if the\njob has succeeded, and with 3 if it has left " +
-			"failures, has failed, was aborted or is paused. An interrupt ends the watching, and not the job.",
+		Long: `Follows a job until it ends or is paused. A terminal shows a bar; other outputs get a line for each
+change. Exit code 0: the job has succeeded. Exit code 3: it left failures, failed, was aborted or
+is paused. An interrupt ends the command, and not the job.`,
 	}
 	s.define(c.Flags())
 	format := outputFlag(c.Flags())
