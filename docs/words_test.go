@@ -28,7 +28,7 @@ var (
 var clean = []string{
 	"docs/command-line.md", "docs/export.md", "docs/jobs-api.md", "docs/metrics.md", "docs/queries.md", "docs/stored.md",
 	"docs/links_test.go", "docs/words_test.go",
-	"cmd/scattermap/page_test.go", "jobsapi/page_test.go", "mapper/internal/telemetry/page_test.go",
+	"cmd/scattermap", "jobsapi", "mapper/internal/telemetry/page_test.go",
 }
 
 // Limits of a sentence, and of a paragraph of a page, in words. Code in backquotes is one word. The

@@ -37,8 +37,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Anybody allows everything, to whoever reaches the service: for emulators, and for a service that
-// something in front of it protects.
+// Anybody allows everything to every caller. It is for emulators, and for a service behind a proxy
+// that checks callers.
 func Anybody(*http.Request) (who string, err error) { return "", nil }
 
 // NewHandler returns the handler of the jobs of an engine.
@@ -107,7 +107,7 @@ func because(r *http.Request) (context.Context, error) {
 	return mapper.WithReason(r.Context(), q.Get("reason")), err
 }
 
-// after returns how a job stands behind a change.
+// after returns the status of a job after a change.
 func (s service) after(r *http.Request, err error) (any, error) {
 	if err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func (s service) status(r *http.Request) (any, error) {
 // job returns the job of a request's path.
 func (s service) job(r *http.Request) *mapper.Job { return s.engine.Job(r.PathValue("id")) }
 
-// settings are those of a job, also under the names that older clients send.
+// settings are a job's settings, also under the names that older clients send.
 type settings struct {
 	mapper.StartOptions
 	oldnames.Start
@@ -174,7 +174,7 @@ func (s service) plan(r *http.Request) (any, error) {
 		PerEntity time.Duration   `json:"per_entity_ns"`
 		Before    time.Duration   `json:"per_entity"` // as older clients name it
 		Writes    float64         `json:"writes"`
-		Params    json.RawMessage `json:"params"` // as those of a start; they are checked
+		Params    json.RawMessage `json:"params"` // are checked as at a start
 		settings
 	}
 	if _, err := parameters(r); err != nil {
@@ -231,7 +231,7 @@ func (s service) causes(r *http.Request) (any, error) {
 	}{append([]mapper.FailureCause{}, causes...)}, err
 }
 
-// retry has a job process its failures again, or those of one cause.
+// retry processes the failures of a job again, or only the failures of one cause.
 func (s service) retry(r *http.Request) (any, error) {
 	q, err := parameters(r, "reason", "cause")
 	if err != nil {
@@ -261,7 +261,7 @@ func (s service) undo(r *http.Request) (any, error) {
 	return undo.Status(r.Context())
 }
 
-// left lists what an undo has left as it is.
+// left lists the entities that an undo did not restore.
 func (s service) left(r *http.Request) (any, error) {
 	q, err := parameters(r, "cursor")
 	if err != nil {
@@ -346,8 +346,8 @@ func (s service) cleanUp(r *http.Request) (any, error) {
 // bodyTime is how long the body of a request may take to come.
 const bodyTime = 10 * time.Second
 
-// read reads the body of a request, which has its time for that. What the request is for may take
-// longer.
+// read reads the body of a request, within bodyTime. Carrying out the request may
+// take longer.
 func read(w http.ResponseWriter, r *http.Request) error {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime)) // a test's has no connection
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))

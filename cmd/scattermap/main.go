@@ -1,8 +1,8 @@
 // Command scattermap is the command line of scattermap: it starts and controls the jobs of a
 // service, and looks at databases. scattermap help lists its commands.
 //
-// It exits with 0 if all is well, 1 after an error, 2 if a flag or an argument is wrong, and 3 if
-// the job that it has watched did not succeed, or left failures.
+// Its exit codes are 0 for success, 1 for an error, and 2 for a wrong flag or argument. 3 says that
+// the watched job did not succeed, or left failures.
 package main
 
 import (

@@ -99,7 +99,8 @@ func paragraphs(text string) string {
 // commandPage returns what docs/command-line.md has of the commands.
 func commandPage(root *cobra.Command) string {
 	var b strings.Builder
-	b.WriteString("\nSeveral commands have these flags. The usage of each command names its own:\n" + flagTable(shared()))
+	b.WriteString("\nSeveral commands have these flags. The usage of each command names its own:\n" +
+		flagTable(shared()))
 	for _, g := range root.Groups() {
 		fmt.Fprintf(&b, "\n## %s\n", strings.TrimSuffix(g.Title, ":"))
 		but := []*pflag.FlagSet{shared()}

@@ -124,7 +124,7 @@ func printSplits(w io.Writer, splits []mapper.Split, check bool) error {
 	return err
 }
 
-// begin says where the i-th part begins.
+// begin returns the start of the i-th part.
 func begin(q mapper.Query, i int) string {
 	if i == 0 {
 		return "the beginning"

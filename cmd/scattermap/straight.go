@@ -84,8 +84,8 @@ func (st *straight) open(ctx context.Context, method, path string) error {
 	return err
 }
 
-// A lastError is a log of which the last error is what a request has failed of: here the one who
-// asks may see it.
+// A lastError is a log that keeps its last error, the cause of a failed request. The user of the
+// command line may see it.
 type lastError struct {
 	slog.Handler
 	text string

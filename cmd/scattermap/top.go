@@ -35,7 +35,7 @@ terminal.`,
 		m := &top{screen: screen{address: s.address, width: 80, height: 24}, service: &s, ctx: c.Context()}
 		first := m.load()
 		loaded, _ := first.(loadedMsg)
-		if loaded.err != nil { // before the screen changes: who has a wrong address or token sees that
+		if loaded.err != nil { // before the screen changes, to show a wrong address or token
 			return loaded.err
 		}
 		m.take(loaded)
@@ -49,12 +49,10 @@ terminal.`,
 	return c
 }
 
-// Times and bounds of top: between two looks, and how many jobs that have not ended are looked at,
-// so many at once.
 const (
-	topEvery    = 2 * time.Second
-	topStatuses = 20
-	topAtOnce   = 4
+	topEvery    = 2 * time.Second // between two looks
+	topStatuses = 20              // unfinished jobs whose status is read
+	topAtOnce   = 4               // reads at once
 )
 
 // A top is the program: its screen, and who asks the service.
@@ -78,7 +76,7 @@ type (
 	}
 )
 
-// Init begins to look.
+// Init starts the first look.
 func (m *top) Init() tea.Cmd { return later }
 
 // later has the program look in a while.

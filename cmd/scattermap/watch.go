@@ -39,11 +39,11 @@ const (
 	lineEvery = 10 * time.Second
 	patient   = time.Minute // for which a service may not answer, once it has
 
-	fewFailures = 5 // in a row are none, however long they take
+	fewFailures = 5 // in a row are tolerated, however long they take
 )
 
-// follow shows how a job stands until it has ended or is paused. What it then prints is in a
-// format.
+// follow shows how a job stands until it has ended or is paused. The format is the
+// last status's.
 func follow(c *cobra.Command, s *service, id string, format *output) error {
 	job := new(mapper.Status)
 	if err := s.call(c.Context(), http.MethodGet, id, nil, nil, job); err != nil {
@@ -95,8 +95,8 @@ func total(job *mapper.Status) int64 {
 	return max(1, job.Processed+job.Failures+job.Remaining)
 }
 
-// bar returns what shows how a job stands by a bar, with why it is not faster behind it, and what
-// ends that.
+// bar returns a function that shows a job's status by a bar, followed by why it is not faster, and
+// one that ends the bar.
 func bar(f *os.File) (show func(*mapper.Status), done func()) {
 	b := progressbar.NewOptions64(1, progressbar.OptionSetWriter(f), progressbar.OptionSetItsString("entities"),
 		progressbar.OptionShowCount(),
