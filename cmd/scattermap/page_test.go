@@ -61,7 +61,7 @@ func flagTable(flags *pflag.FlagSet, but ...*pflag.FlagSet) string {
 		if d := f.DefValue; d != "" && d != "0" && d != "0s" && d != "[]" && d != "false" {
 			usage += fmt.Sprintf("; by default `%s`", strings.Trim(d, "[]"))
 		}
-		fmt.Fprintf(&rows, "| `%s` | %s | %s |\n", name, value, strings.ReplaceAll(usage, "|", `\|`))
+		fmt.Fprintf(&rows, "| `%s` | %s | %s |\n", name, cmp.Or(value, "–"), strings.ReplaceAll(usage, "|", `\|`))
 	})
 	if rows.Len() == 0 {
 		return ""
@@ -99,7 +99,7 @@ func paragraphs(text string) string {
 // commandPage returns what docs/command-line.md has of the commands.
 func commandPage(root *cobra.Command) string {
 	var b strings.Builder
-	b.WriteString("\nSeveral commands have these flags. The usage of each command names its own:\n" +
+	b.WriteString("\nSeveral commands have these flags. The usage of each command says which:\n" +
 		flagTable(shared()))
 	for _, g := range root.Groups() {
 		fmt.Fprintf(&b, "\n## %s\n", strings.TrimSuffix(g.Title, ":"))
