@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -58,26 +57,6 @@ func TestRecipes(t *testing.T) {
 		seen[code] = true
 		if !strings.Contains(string(tested), "\n"+code+"\nfunc Example_") {
 			t.Errorf("it is not what an example in mapper/recipes_test.go runs:\n%s", code)
-		}
-	}
-}
-
-// TestLinks checks that the files exist which pages link to. Addresses of others have a colon.
-func TestLinks(t *testing.T) {
-	pages, err := filepath.Glob("*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	link := regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
-	for _, page := range append(pages, "../README.md", "../CONTRIBUTING.md") {
-		content, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range link.FindAllStringSubmatch(string(content), -1) {
-			if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1])); err != nil {
-				t.Errorf("%s links to %s: %v", page, m[1], err)
-			}
 		}
 	}
 }

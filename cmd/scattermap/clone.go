@@ -42,15 +42,14 @@ func newClone() *cobra.Command {
 	var id string
 	var watch, yes bool
 	c := &cobra.Command{
-		Use: "clone JOB", Short: "Start a job once more", Args: oneJob,
-		Long: "Starts another job with the mapper, the query, the parameters and the settings of a job that there " +
-			"is. It goes over all entities again, also\nover those that the other one has processed. Entities on " +
-			"which that one has failed are processed again by \"scattermap retry\".",
+		Use: "clone JOB", Short: "Start a job again under another ID", Args: oneJob,
+		Long: `Starts another job with the mapper, query, parameters and settings of a job. The new job processes
+all entities again. To process only the failures of a job, use "scattermap retry".`,
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
-	c.Flags().StringVar(&id, "id", "", "the `ID` of the new job; a new one by default")
-	c.Flags().BoolVarP(&watch, "watch", "w", false, "follow the job to its end, as the command watch does")
+	c.Flags().StringVar(&id, "id", "", "the `ID` of the new job; by default a new one")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "follow the job to its end, like the command watch")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {

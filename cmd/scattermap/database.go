@@ -24,9 +24,9 @@ import (
 type database struct{ project, id string }
 
 func (db *database) define(flags *pflag.FlagSet) {
-	flags.StringVar(&db.project, "project", "", "the `project` of the database; $DATASTORE_PROJECT_ID or "+
-		"$GOOGLE_CLOUD_PROJECT if empty, or that of the credentials")
-	flags.StringVar(&db.id, "database", "", "the `ID` of the database; the default database if empty")
+	flags.StringVar(&db.project, "project", "", "the `project` of the database; by default $DATASTORE_PROJECT_ID, "+
+		"$GOOGLE_CLOUD_PROJECT or the project of the credentials")
+	flags.StringVar(&db.id, "database", "", "the `ID` of the database; by default the default database")
 }
 
 func (db *database) open(ctx context.Context, opts ...option.ClientOption) (*datastore.Client, error) {

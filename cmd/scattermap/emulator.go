@@ -29,8 +29,8 @@ func newEmulator() *cobra.Command {
 	c := &cobra.Command{
 		Use: "emulator", Short: "Serve Datastore and Cloud Tasks on this machine", GroupID: databaseGroup,
 		Args: cobra.NoArgs,
-		Long: "Serves Datastore and Cloud Tasks, in memory, until it is interrupted. It prints the environment " +
-			"variables by which\nclients find them.",
+		Long: `Serves Datastore and Cloud Tasks in memory until you interrupt it. It prints the environment
+variables that clients need.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := complete(&o, indexes, keepNames); err != nil {
 				return err
@@ -43,29 +43,25 @@ func newEmulator() *cobra.Command {
 	}
 	flags := c.Flags()
 	flags.StringVar(&o.DatastoreAddr, "datastore", "127.0.0.1:8081",
-		"where Datastore listens, `HOST:PORT`; port 0 is a free one")
+		"the address of Datastore, `HOST:PORT`; port 0 chooses a free one")
 	flags.StringVar(&o.TasksAddr, "tasks", "127.0.0.1:8123",
-		"where Cloud Tasks listens, `HOST:PORT`; port 0 is a free one")
+		"the address of Cloud Tasks, `HOST:PORT`; port 0 chooses a free one")
 	flags.StringVar(&o.KeysAddr, "keys", "127.0.0.1:0",
-		"where the public keys of the tasks' OIDC tokens are served, `HOST:PORT`")
+		"the address of the public keys of the tasks' OIDC tokens, `HOST:PORT`")
 	flags.IntVar(&o.ScatterOneIn, "scatter", 128,
-		"an entity in `N` has the property __scatter__; production has it on 1 in 128")
+		"one entity in `N` has the property __scatter__, in production one in 128")
 	flags.BoolVar(&o.PessimisticConcurrency, "pessimistic", false,
-		"transactions lock what they read, instead of conflicting when they commit")
+		"make transactions lock what they read, instead of conflicting at commit")
 	flags.BoolVar(&keepNames, "keep-queue-names", false,
-		"refuse to create a queue by the name of one that was deleted less than 72 hours ago, as production does; "+
-			"off, so that tests can run again against one server")
-	flags.StringVar(&indexes, "indexes", "",
-		"refuse queries that need a composite index which is not in this `index.yaml`")
-	flags.StringArrayVar(&queues, "queue", []string{firstQueue},
-		"a `queue` that exists from the start; may be given several times; empty: none")
-	flags.Int64Var(&versions, "version-memory", 256, "how many `MiB` each database keeps of old versions of "+
-		"entities; a read of a time whose versions were dropped is refused")
+		"refuse to create a queue if one of its name was deleted less than 72 hours ago, like production")
+	flags.StringVar(&indexes, "indexes", "", "refuse queries that need a composite index missing in this `index.yaml`")
+	flags.StringArrayVar(&queues, "queue", []string{firstQueue}, "create this `queue`; repeatable; empty creates none")
+	flags.Int64Var(&versions, "version-memory", 256,
+		"the `MiB` that each database keeps of old versions of entities; reads of dropped versions are refused")
 	flags.Int64Var(&indexed, "index-memory", 1024,
-		"how many `MiB` each database keeps of indexes; beyond it some are dropped, and built again when needed")
-	flags.StringVar(&pages, "dashboard", "",
-		"show the jobs of the queue's project on pages for a browser, at this `HOST:PORT`; "+
-			"they also run the mappers of package prebuilt, over a queue \"dashboard\"")
+		"the `MiB` that each database keeps of indexes; dropped ones are built again when needed")
+	flags.StringVar(&pages, "dashboard", "", "serve the dashboard of the queue's project at this `HOST:PORT`; it also "+
+		"runs the mappers of package prebuilt, on a queue \"dashboard\"")
 	flags.Lookup("dashboard").NoOptDefVal = "127.0.0.1:8125"
 	return c
 }

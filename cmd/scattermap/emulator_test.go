@@ -25,7 +25,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestMain is the command itself in a process that is called as it is.
+// TestMain runs the command itself in a process that is called scattermap.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == "scattermap" {
 		main()
@@ -209,8 +209,7 @@ func TestBadCommands(t *testing.T) {
 	}
 }
 
-// TestQueueFlags has several queues exist from the start; the first is that of the
-// environment.
+// TestQueueFlags creates several queues at the start. The environment names the first one.
 func TestQueueFlags(t *testing.T) {
 	const first, second = "projects/p/locations/l/queues/a", "projects/q/locations/l/queues/b"
 	s := startServer(t, "--queue", first, "--queue", second, "--queue", first, "--version-memory", "0")

@@ -14,8 +14,8 @@ import (
 func newExamples() *cobra.Command {
 	var s service
 	c := &cobra.Command{
-		Use: "examples JOB", Short: "Show what a rehearsal would do to some entities, before and after", Args: oneJob,
-		Long: "Shows what a job that is a rehearsal would do to some entities: two of each of up to 20 of its pages.",
+		Use: "examples JOB", Short: "Show what a rehearsal would change, before and after", Args: oneJob,
+		Long: "Shows what a rehearsal would change: two entities of each of up to 20 of its pages.",
 	}
 	s.define(c.Flags())
 	format := outputFlag(c.Flags())

@@ -26,16 +26,20 @@ func jobCommands() []*cobra.Command {
 		newFailures(), newHistory(), newUndo(), newLeft(), newExamples(), newTop(), newCleanUp(), newStopAll(),
 		newLogin(), newLogout()}
 	for _, verb := range []struct{ name, short, long string }{
-		{"pause", "Have a job begin no more pages",
-			"Pages under way come to their end. A paused job loses nothing, however long it is paused."},
-		{"resume", "Have a paused or failed job go on", "It goes on where it stopped: nothing that was done is " +
-			"repeated. Its tasks are made anew, so it also revives a job whose queue was purged."},
-		{"abort", "End a job for good", "Pages under way come to their end, and what was not processed stays as it " +
-			"is. An aborted job can't be resumed."},
-		{"retry", "Have a job process its failures again",
-			"Each failure gets as many attempts as at first, and nothing that is done is repeated."},
-		{"move", "Have a job belong to a queue of this service",
-			"It is for a job whose queue, or whose service, is gone or has another name."},
+		{"pause", "Start no more pages of a job",
+			"Starts no more pages of a job. Running pages finish. A paused job loses nothing, however long it is " +
+				"paused."},
+		{"resume", "Continue a paused or failed job",
+			"Continues a paused or failed job where it stopped: nothing is done twice. Its " +
+				"tasks are created again, so this also revives a job whose queue was purged."},
+		{"abort", "End a job permanently",
+			"Ends a job permanently. Running pages finish, and the remaining entities stay unchanged. An " +
+				"aborted job can't be resumed."},
+		{"retry", "Process a job's failures again",
+			"Processes the failures of a job again. Each failure gets as many attempts as at first. Processed " +
+				"entities are not processed again."},
+		{"move", "Move a job to a queue of this service",
+			"Moves a job to a queue of this service. Use it if the job's queue or service was deleted or renamed."},
 	} {
 		all = append(all, newVerb(verb.name, verb.short, verb.long))
 	}
@@ -58,7 +62,8 @@ func newVerb(name, short, long string) *cobra.Command {
 		c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	}
 	if name == "retry" {
-		c.Flags().StringVar(&cause, "cause", "", "only failures of this `cause`, as \"failures --by-cause\" lists them")
+		c.Flags().StringVar(&cause, "cause", "",
+			"retry only failures of this `cause`, as \"failures --by-cause\" lists it")
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if name == "abort" && !yes {
@@ -162,15 +167,15 @@ func newJobs() *cobra.Command {
 	var state, name string
 	var all, allQueues bool
 	c := &cobra.Command{
-		Use: "jobs", Short: "List jobs, the one that was started last first", Args: cobra.NoArgs,
-		Long: "Lists up to 50 jobs, or all of them, the one that was started last first. A state is running, paused, " +
-			"succeeded,\n\"succeeded with failures\", failed or aborted.",
+		Use: "jobs", Short: "List jobs, the newest first", Args: cobra.NoArgs,
+		Long: `Lists up to 50 jobs, or all of them with --all, the newest first. States are running, paused,
+succeeded, "succeeded with failures", failed and aborted.`,
 	}
 	s.define(c.Flags())
-	c.Flags().StringVar(&state, "state", "", "only those in this `state`")
-	c.Flags().StringVar(&name, "mapper", "", "only those of this `mapper`")
-	c.Flags().BoolVar(&all, "all", false, "all of them, and not the last 50")
-	c.Flags().BoolVar(&allQueues, "all-queues", false, "those of other services on the same database, too")
+	c.Flags().StringVar(&state, "state", "", "only jobs in this `state`")
+	c.Flags().StringVar(&name, "mapper", "", "only jobs of this `mapper`")
+	c.Flags().BoolVar(&all, "all", false, "list all jobs, and not only the last 50")
+	c.Flags().BoolVar(&allQueues, "all-queues", false, "also list jobs of other services on the same database")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		parameters := make(url.Values)
@@ -218,7 +223,7 @@ func newJobs() *cobra.Command {
 
 func newDescribe() *cobra.Command {
 	var s service
-	c := &cobra.Command{Use: "describe JOB", Short: "Tell all about a job", Args: oneJob}
+	c := &cobra.Command{Use: "describe JOB", Short: "Show everything about a job", Args: oneJob}
 	s.define(c.Flags())
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -310,7 +315,7 @@ func newRate() *cobra.Command {
 		For time.Duration `json:"for_ns,omitempty"`
 	}
 	c := &cobra.Command{
-		Use: "rate JOB ENTITIES", Short: "Set how fast a job goes: entities a second, 0 is no limit",
+		Use: "rate JOB ENTITIES", Short: "Set a job's rate limit in entities a second; 0 is no limit",
 		Example: "  scattermap rate spring 100 --for 2h    # and then as fast as before",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {
@@ -326,10 +331,11 @@ func newRate() *cobra.Command {
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
-	c.Flags().Float64Var(&rate.WritesPerSecond, "writes", 0, "the most `writes` a second, too; no limit by default")
+	c.Flags().Float64Var(&rate.WritesPerSecond, "writes", 0, "also limit the `writes` a second; by default no limit")
 	c.Flags().DurationVar(&rate.For, "for", 0,
-		"for how long, a `time` such as 2h: then it goes as fast as before; for good by default")
-	c.Flags().BoolVar(&rate.Ramp, "ramp", false, "begin with 500 a second, and half as many again every five minutes")
+		"the `time` for which the limit holds, such as 2h; by default permanently")
+	c.Flags().BoolVar(&rate.Ramp, "ramp", false,
+		"start with 500 entities a second, and allow half more every five minutes")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if rate.For < 0 {
@@ -349,7 +355,7 @@ func newRate() *cobra.Command {
 
 func newHistory() *cobra.Command {
 	var s service
-	c := &cobra.Command{Use: "history JOB", Short: "List what was done to a job, by whom and why", Args: oneJob}
+	c := &cobra.Command{Use: "history JOB", Short: "List who did what to a job, and why", Args: oneJob}
 	s.define(c.Flags())
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -376,15 +382,15 @@ func newCleanUp() *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use: "clean-up JOB", Short: "Delete the records of a job that has ended", Args: oneJob,
-		Long: "Deletes the records of the ranges of a job that has ended. It can't be resumed, retried or verified " +
-			"any more.",
+		Long: `Deletes the records of the ranges of a job that has ended. The job can no longer be resumed, retried
+or verified.`,
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
-	c.Flags().BoolVar(&o.IncludeFailures, "failures", false, "those of its failures, too")
-	c.Flags().BoolVar(&o.IncludeJob, "job", false, "the job's own record, too: another job can have its ID then")
+	c.Flags().BoolVar(&o.IncludeFailures, "failures", false, "also delete the records of failures")
+	c.Flags().BoolVar(&o.IncludeJob, "job", false, "also delete the job's own record: another job can then have its ID")
 	c.Flags().DurationVar(&o.ExpireAfter, "expire", 0,
-		"have them expire so much later in place of deleting them, such as `720h`")
+		"make the records expire after this `time`, such as 720h, instead of deleting them")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -406,11 +412,11 @@ func newStopAll() *cobra.Command {
 	var s service
 	var name string
 	var yes bool
-	c := &cobra.Command{Use: "stop-all", Short: "Pause all jobs that run", Args: cobra.NoArgs,
-		Long: "Pauses all jobs of the service that run, or those of one mapper. A paused job loses nothing."}
+	c := &cobra.Command{Use: "stop-all", Short: "Pause all running jobs", Args: cobra.NoArgs,
+		Long: "Pauses all running jobs of the service, or only those with one mapper. A paused job loses nothing."}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
-	c.Flags().StringVar(&name, "mapper", "", "only those of this `mapper`")
+	c.Flags().StringVar(&name, "mapper", "", "only jobs of this `mapper`")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		parameters := url.Values{"state": {string(mapper.StateRunning)}}

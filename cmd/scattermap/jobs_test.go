@@ -398,7 +398,7 @@ func TestWatch(t *testing.T) {
 // TestCompletion has the shells that are here load the completion scripts.
 func TestCompletion(t *testing.T) {
 	binary := program(t)
-	for shell, with := range map[string][3]string{ // what comes before the script, and asks for a completion behind it
+	for shell, with := range map[string][3]string{ // before the script; after it, to ask for a completion
 		"bash": {"--norc", "source ", "; complete -p scattermap"},
 		"zsh":  {"-f", "autoload -U compinit; compinit -u -D; source ", "; print -r -- $_comps[scattermap]"},
 		"fish": {"--no-config", "source ", "; complete -C 'scattermap und'"},

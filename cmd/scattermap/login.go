@@ -20,25 +20,24 @@ func newLogin() *cobra.Command {
 	var s service
 	var impersonate string
 	c := &cobra.Command{
-		Use: "login [URL]", Short: "Log in to a service with gcloud, and have commands go there",
-		Long: "Gets an identity token from gcloud, shows it to the service, and keeps the way that worked: commands " +
-			"after it need no --service\n" +
-			"and no token. Tokens are kept in a file that only you can read, until they expire; then gcloud makes " +
-			"another one.\n\n" +
-			"Your own account gets in where Cloud Run checks tokens (AUTH=iam) and it has the role " +
-			"roles/run.invoker. Where the service\n" +
-			"checks them itself (AUTH=on), impersonate a service account that OPERATORS names: gcloud makes tokens " +
-			"of people for gcloud\n" +
-			"only. A job's history then names that account, and not you: have one for each team. You need the role\n" +
-			"roles/iam.serviceAccountTokenCreator on it.\n\n" +
-			"After you switch gcloud to another account, log in again: a kept token belongs to the account of " +
-			"before.\n" +
-			"Without a URL it logs in again where commands go now, and says where that is.",
+		Use: "login [URL]", Short: "Log in to a service with gcloud, and use it in later commands",
+		Long: `Gets an identity token from gcloud, tries it on the service, and stores how it worked. Later
+commands need no --service and no token. Tokens are stored in a file that only you can read.
+When one expires, gcloud makes another.
+
+If Cloud Run checks tokens (AUTH=iam), your own account works if it has the role
+roles/run.invoker. If the service checks tokens (AUTH=on), impersonate a service account that
+OPERATORS names, because gcloud makes tokens of people only for gcloud itself. You need the role
+roles/iam.serviceAccountTokenCreator on that account. A job's history names that account, and
+not you, so create one for each team.
+
+Log in again after you switch gcloud to another account: a stored token belongs to the old one.
+Without a URL, the command logs in again to the current service and prints its URL.`,
 		Example: "  scattermap login https://credit-123.europe-west1.run.app\n" +
 			"  scattermap login https://credit-123.europe-west1.run.app --impersonate " +
 			"credit-operators@PROJECT.iam.gserviceaccount.com",
 	}
-	c.Flags().StringVar(&impersonate, "impersonate", "", "the service `account` whose tokens are sent")
+	c.Flags().StringVar(&impersonate, "impersonate", "", "the service `account` to impersonate")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		all, err := readLogins()
 		if err != nil {
@@ -115,8 +114,8 @@ func says(address, token string) string {
 func newLogout() *cobra.Command {
 	return &cobra.Command{
 		Use: "logout [URL]", Short: "Forget a service and its token, or all of them",
-		Long: "Removes what \"scattermap login\" has kept: of one service, or of all without a URL. A token that " +
-			"somebody has copied goes on to\nwork until it expires, within an hour.",
+		Long: `Removes the stored login of one service, or of all without a URL. A copied token works until it
+expires, within an hour.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usageError(errors.New("logout: name one service, or none for all"))

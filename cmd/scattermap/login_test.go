@@ -85,7 +85,7 @@ func serveRemote(t *testing.T, handler http.Handler) {
 	old := http.DefaultTransport
 	t.Cleanup(func() { http.DefaultTransport = old })
 	transport := server.Client().Transport.(*http.Transport).Clone()
-	transport.TLSClientConfig.ServerName = "example.com" // that of httptest's certificate
+	transport.TLSClientConfig.ServerName = "example.com" // as httptest's certificate names it
 	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		if strings.HasPrefix(address, "credit.test:") {
 			address = server.Listener.Addr().String()
@@ -214,7 +214,7 @@ func TestLoginAccount(t *testing.T) {
 	expect(t, "history spring", 0, robot)
 	expect(t, "login", 0, "as "+robot) // the same way
 
-	// gcloud's own account is a service account: that of a pipeline.
+	// gcloud's own account is a pipeline's service account.
 	g.prints(google.Token(robot, claims.Gcloud, nil))
 	g.prints(google.Token(robot, remote, nil), "--audiences="+remote)
 	expect(t, "logout", 0, "")
@@ -240,8 +240,8 @@ func TestLoginAccount(t *testing.T) {
 	expect(t, "login "+remote, exitError, "https://cloud.google.com/sdk/docs/install")
 }
 
-// TestLoginBeside has somebody log out, and in elsewhere, while a command waits for gcloud: what
-// the command keeps does not undo that.
+// TestLoginBeside logs out, and in elsewhere, while a command waits for gcloud: the token that the
+// command stores does not undo that.
 func TestLoginBeside(t *testing.T) {
 	g, google := newGcloud(t), forge.OIDC(t)
 	serveRemote(t, cloudRun(person, newAPI(t, 1, auth.Claimed)))

@@ -1,8 +1,8 @@
 // Command scattermap is the command line of scattermap: it starts and controls the jobs of a
 // service, and looks at databases. scattermap help lists its commands.
 //
-// It exits with 0 if all is well, 1 after an error, 2 if a flag or an argument is wrong, and 3 if
-// the job that it has watched did not succeed, or left failures.
+// Its exit codes are 0 for success, 1 for an error, and 2 for a wrong flag or argument. 3 says that
+// the watched job did not succeed, or left failures.
 package main
 
 import (
@@ -70,26 +70,34 @@ const (
 	databaseGroup = "database"
 )
 
-// run runs a command line.
-func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+// newRoot returns the command scattermap with its subcommands.
+func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "scattermap",
 		Short: "Run Go functions over every entity of a Cloud Datastore query",
-		Long: "scattermap starts and controls the jobs of a service, and looks at databases.\n\n" +
-			"\"scattermap login URL\" finds the way into a service, and has the other commands go there; --service " +
-			"or $SCATTERMAP_SERVICE names\n" +
-			"another one. Operators prove who they are by an identity token that gcloud makes, or that of " +
-			"$SCATTERMAP_TOKEN. With --straight QUEUE there is no service: the command works on the database and " +
-			"the\n" +
-			"queue itself, with the permissions of whoever runs it. Exit codes: 0 all is well, 1 an error, 2 a wrong " +
-			"flag or argument, 3 the job that\n" +
-			"was watched did not succeed, or left failures.",
+		Long: `scattermap starts and controls the jobs of a service, and looks at databases.
+
+First run "scattermap login URL": it finds how to authenticate to a service, and the other
+commands then use that service. --service or $SCATTERMAP_SERVICE chooses another one. You
+authenticate with an identity token: the one in $SCATTERMAP_TOKEN, or one that gcloud makes.
+
+With --straight QUEUE no service is needed: the command works on the database and the queue,
+with your own permissions.
+
+Exit codes: 0 success; 1 an error; 2 a wrong flag or argument; 3 the watched job failed, was
+aborted or paused, or left failures.`,
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.AddGroup(&cobra.Group{ID: jobsGroup, Title: "Jobs of a service:"},
 		&cobra.Group{ID: databaseGroup, Title: "Databases:"})
 	root.AddCommand(newEmulator(), newSplits(), newVerify())
 	root.AddCommand(jobCommands()...)
+	return root
+}
+
+// run runs a command line.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	root := newRoot()
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)

@@ -19,9 +19,9 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// The pages of an emulator show the jobs of all queues of a project, and run jobs of the prebuilt
-// mappers over a queue of their own: the service of another queue's jobs has their functions, and
-// its own dashboard.
+// A pagesServer serves the pages of an emulator. They show the jobs of all queues of a project.
+// They run only jobs of the prebuilt mappers, over a queue of their own: other jobs' functions are
+// in their services.
 type pagesServer struct {
 	project, url string
 
@@ -35,8 +35,8 @@ func (p *pagesServer) Close() {
 	}
 }
 
-// openPages serves the pages of an emulator at an address. The project is that of a queue, or
-// "local".
+// openPages serves the pages of an emulator at an address. The project is the queue's,
+// or "local".
 func openPages(ctx context.Context, e *emulator.Emulator, queue, addr string) (_ *pagesServer, err error) {
 	p := &pagesServer{project: "local"}
 	defer func() {

@@ -34,7 +34,7 @@ type screen struct {
 
 	jobs  []*topJob
 	at    time.Time // when they were looked at
-	err   error     // why they are not as they are now
+	err   error     // why they are older than the last look
 	lives bool      // only those that have not ended
 
 	chosen  string // the ID of a job
@@ -84,7 +84,7 @@ func (s *screen) job() *topJob {
 	return nil
 }
 
-// move chooses a job that is so many further down.
+// move chooses the job that is by lines further down.
 func (s *screen) move(by int) {
 	all := s.listed()
 	if len(all) == 0 {

@@ -37,17 +37,17 @@ type service struct {
 
 // define defines the flags of a service.
 func (s *service) define(flags *pflag.FlagSet) {
-	flags.StringVar(&s.address, "service", os.Getenv("SCATTERMAP_SERVICE"), "the `URL` of the service, with the path "+
-		"above /jobs if there is one; by default $SCATTERMAP_SERVICE, or that of \"scattermap login\"")
+	flags.StringVar(&s.address, "service", os.Getenv("SCATTERMAP_SERVICE"), "the `URL` of the service, with any path "+
+		"before /jobs; by default $SCATTERMAP_SERVICE, or the service of \"scattermap login\"")
 	s.straight.define(flags)
-	flags.StringVar(&s.tokenCommand, "token-command", "", "the `command` that prints an identity token, if "+
-		"$SCATTERMAP_TOKEN is empty; by default the way of \"scattermap login\", or gcloud's own account. Not used "+
-		"for a service on this machine")
+	flags.StringVar(&s.tokenCommand, "token-command", "", "a `command` that prints an identity token, used if "+
+		"$SCATTERMAP_TOKEN is empty; by default as \"scattermap login\" found, or gcloud's account; not used for a "+
+		"service on this machine")
 }
 
 // defineReason defines the flag of commands that change something.
 func (s *service) defineReason(flags *pflag.FlagSet) {
-	flags.StringVar(&s.reason, "reason", "", "why, for the job's history and the log")
+	flags.StringVar(&s.reason, "reason", "", "the `reason`, for the job's history and the log")
 }
 
 // callTime is how long a request may take.

@@ -22,33 +22,32 @@ func newSplits() *cobra.Command {
 	var n int
 	var check, compare bool
 	c := &cobra.Command{
-		Use: "splits --kind KIND", Short: "Print where a kind can be cut into parts of about the same size",
+		Use: "splits --kind KIND", Short: "Print where to cut a kind into parts of about the same size",
 		GroupID: databaseGroup, Args: cobra.NoArgs,
-		Long: "Prints the n-1 keys or values at which a kind can be cut into n parts with about as many entities " +
-			"each,\none in a line: each is where a part begins. Names and texts are quoted. With -o json the parts " +
-			"are printed,\nas queries for jobs. An entity with several values of --shard-by may be in several " +
-			"parts.\n\n" +
-			"With --compare it prints how even the parts are that four ways come to:\n" +
-			"  lexicographic  the key space between the first and the last key in equal parts\n" +
-			"  scatter        cut at n-1 keys, drawn by Datastore's property __scatter__\n" +
-			"  oversampled    cut at n-1 of 32n-1 such keys: at one in 32\n" +
-			"  splits         cut as this command does without --compare\n" +
-			"If fewer keys have __scatter__ than a way asks for, it says so: in a larger kind that way is more " +
-			"even.\n" +
-			"The mean is the number of entities by n, or 1 if there are fewer entities than parts. A part is drawn\n" +
-			"as high as it has entities, up to the largest one of all four.",
+		Long: `Prints the n-1 keys or values that cut a kind into n parts with about the same number of entities.
+Each line is the start of a part. Names and texts are quoted. -o json prints the parts as queries
+for jobs. With --shard-by, an entity with several values may be in several parts.
+
+--compare prints how even the parts of four ways are:
+  lexicographic  cut the key space between the first and the last key into equal parts
+  scatter        cut at n-1 keys, drawn by Datastore's property __scatter__
+  oversampled    cut at n-1 of 32n-1 such keys: at one in 32
+  splits         cut as this command does without --compare
+
+The output says if fewer keys have __scatter__ than a way needs: in a larger kind that way is more
+even. The mean is the number of entities divided by n, and at least 1. The bar of a part grows
+with its entities, up to the largest part of all four ways.`,
 	}
 	flags := c.Flags()
 	db.define(flags)
 	flags.StringVar(&q.Kind, "kind", "", "the `kind` of the entities")
-	flags.StringVar(&q.Namespace, "namespace", "", "their `namespace`; the default namespace if empty")
+	flags.StringVar(&q.Namespace, "namespace", "", "their `namespace`; by default the default namespace")
 	flags.StringVar(&q.ShardBy, "shard-by", "",
-		"an indexed `property`, between whose values to split; between keys if empty")
-	flags.IntVarP(&n, "parts", "n", 10, "into how many parts, a `number` in [1, 10000]")
-	flags.BoolVar(&check, "check", false,
-		"count the entities of each part, and say how even they are; that costs a read for a thousand entities")
-	flags.BoolVar(&compare, "compare", false, "compare how even the parts are that four ways come to; that costs a "+
-		"read for a thousand entities, and 4n counts")
+		"split between values of this indexed `property`; by default between keys")
+	flags.IntVarP(&n, "parts", "n", 10, "the `number` of parts, in [1, 10000]")
+	flags.BoolVar(&check, "check", false, "count the entities of each part; costs a read for a thousand entities")
+	flags.BoolVar(&compare, "compare", false,
+		"compare four ways to cut; costs a read for a thousand entities, and 4n counts")
 	format := outputFlag(flags)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if q.Kind == "" {
@@ -125,7 +124,7 @@ func printSplits(w io.Writer, splits []mapper.Split, check bool) error {
 	return err
 }
 
-// begin says where the i-th part begins.
+// begin returns the start of the i-th part.
 func begin(q mapper.Query, i int) string {
 	if i == 0 {
 		return "the beginning"

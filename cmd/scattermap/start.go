@@ -32,28 +32,26 @@ type jobFlags struct {
 
 func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.query.Kind, "kind", "", "the `kind` of the entities")
-	flags.StringVar(&f.query.Namespace, "namespace", "", "their `namespace`; the default namespace if empty")
-	flags.StringArrayVar(&f.filters, "filter", nil, "a `condition` of GQL that they satisfy, such as \"Seats > 10 "+
-		"AND plan = 'free'\"; several of these flags are all satisfied")
-	flags.StringVar(&f.share, "share", "",
-		"only a `share` of the entities, such as 1%: a canary, which reads no others")
-	flags.StringVar(&f.except, "except", "", "all but the `share` that --share has")
-	flags.StringVar(&f.options.Queue, "queue", "", "the `name` of the queue; the mapper's own by default")
+	flags.StringVar(&f.query.Namespace, "namespace", "", "their `namespace`; by default the default namespace")
+	flags.StringArrayVar(&f.filters, "filter", nil,
+		"a `condition` in GQL, such as \"Seats > 10 AND plan = 'free'\"; repeatable: all must hold")
+	flags.StringVar(&f.share, "share", "", "process only this `share` of the entities, such as 1%: a canary")
+	flags.StringVar(&f.except, "except", "", "process all entities except this `share`")
+	flags.StringVar(&f.options.Queue, "queue", "", "the `name` of the queue; by default the mapper's queue")
 	flags.IntVar(&f.options.PageSize, "page-size", 0,
-		"the most entities of a page, a `number` in [1, 1000]; 500 by default")
+		"the most entities of a page, a `number` in [1, 1000]; by default 500")
 	flags.IntVar(&f.options.ExpectedWorkers, "expected-workers", 0,
-		"how many tasks run at once, a `number` in [1, 5000]; what the queue delivers by default")
-	flags.Float64Var(&f.options.Rate.EntitiesPerSecond, "rate", 0, "the most `entities` a second; no limit by default")
+		"the `number` of tasks that run at once, in [1, 5000]; by default as the queue delivers")
+	flags.Float64Var(&f.options.Rate.EntitiesPerSecond, "rate", 0, "the most `entities` a second; by default no limit")
 	flags.BoolVar(&f.options.Rate.Ramp, "ramp", false,
-		"begin with 500 a second, and half as many again every five minutes")
-	flags.Float64Var(&f.options.Budget.Dollars, "budget", 0,
-		"pause before the job has cost so many `dollars`, at the prices that the service was told, or those of nam5; "+
-			"no limit by default")
-	flags.Int64Var(&f.options.Budget.Operations, "budget-operations", 0,
-		"pause before it has made so many reads, writes and other `operations`; no limit by default")
+		"start with 500 entities a second, and allow half more every five minutes")
+	flags.Float64Var(&f.options.Budget.Dollars, "budget", 0, "pause before the job costs more than these `dollars`, "+
+		"at the service's prices or else the prices of nam5; by default no limit")
+	flags.Int64Var(&f.options.Budget.Operations, "budget-operations", 0, "pause before the job makes more than this "+
+		"number of reads, writes and other `operations`; by default no limit")
 	flags.BoolVar(&f.options.AllowOverlap, "allow-overlap", false,
-		"run beside other jobs of the mapper over the same kind")
-	flags.BoolVar(&f.options.AllowEmpty, "allow-empty", false, "start over a kind without entities, too")
+		"run even while another job of the mapper runs over the same kind")
+	flags.BoolVar(&f.options.AllowEmpty, "allow-empty", false, "start even if the kind has no entities")
 }
 
 // check completes the query, which may have to have a kind.
@@ -130,10 +128,11 @@ func newStart() *cobra.Command {
 	var watch, execute, yes bool
 	c := &cobra.Command{
 		Use: "start MAPPER --kind KIND", Short: "Start a job", Args: oneMapper,
-		Long: "Starts a job that runs a mapper of the service over the entities of a kind. Starting it again with " +
-			"the same --id and\narguments finds the job that there is.\n\nA service may have the mappers of package " +
-			"prebuilt: count, check, touch, copy, set, rename, drop and delete. The last four are\nrehearsals " +
-			"without --execute.",
+		Long: `Starts a job that runs a mapper of the service over the entities of a kind. Starts are idempotent:
+the same --id with the same arguments finds the existing job.
+
+A service may have the mappers of package prebuilt: count, check, touch, copy, set, rename, drop
+and delete. The last four only rehearse unless you add --execute.`,
 		Example: `  scattermap start add-credit --kind Account --params '{"Amount": 10}' --id spring-credit --watch
   scattermap start add-credit --kind Account --params '{"Amount": 10}' --share 1% --watch    # and then --except 1%
   scattermap start erase --namespace acme --execute
@@ -143,17 +142,17 @@ func newStart() *cobra.Command {
 	s.define(flags)
 	s.defineReason(flags)
 	f.define(flags)
-	flags.StringVar(&f.options.ID, "id", "", "the `ID` of the job; a new one by default")
+	flags.StringVar(&f.options.ID, "id", "", "the `ID` of the job; by default a new one")
 	flags.StringVar(&params, "params", "{}", "the mapper's parameters as `JSON`")
 	flags.IntVar(&f.options.FailureLimit, "failure-limit", 0,
-		"how many entities may fail before the job is paused; 1,000 by default, -1 is no limit")
-	flags.Var((*retention)(&f.options.Retain), "retain", "how long the job's records are kept after its end, a "+
-		"`time` such as 30d, at least 8d, or always; what the service says by default")
-	flags.BoolVar(&execute, "execute", false, "have set, rename, drop and delete do it, and not rehearse it")
-	flags.BoolVarP(&yes, "yes", "y", false, "do not ask, with --execute, for how many entities it is")
+		"pause the job after this `number` of failures; by default 1,000; -1 is no limit")
+	flags.Var((*retention)(&f.options.Retain), "retain", "how long the job's records are kept after its end: a "+
+		"`time` such as 30d, at least 8d, or always; by default as the service says")
+	flags.BoolVar(&execute, "execute", false, "make set, rename, drop and delete write, and not only rehearse")
+	flags.BoolVarP(&yes, "yes", "y", false, "with --execute, do not ask for the number of entities")
 	flags.BoolVar(&f.options.DryRun, "dry-run", false,
-		"run the function and write nothing: the job's counters say what it would have written")
-	flags.BoolVarP(&watch, "watch", "w", false, "follow the job to its end, as the command watch does")
+		"rehearse: run the function and write nothing; counters say what it would write")
+	flags.BoolVarP(&watch, "watch", "w", false, "follow the job to its end, like the command watch")
 	format := outputFlag(flags)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		erases := args[0] == prebuilt.EraseName && f.query.Kind == ""
@@ -254,16 +253,14 @@ func newPlan() *cobra.Command {
 	var params string
 	var each time.Duration
 	c := &cobra.Command{
-		Use: "plan MAPPER --kind KIND", Short: "Estimate what a job would take, without starting it", Args: oneMapper,
-		Long: "Counts the entities of a query, or estimates how many there are, and says how long a job over them " +
-			"would take, and what it would cost.\nThat costs some thousand reads at most, and where a filter has to " +
-			"be counted up to 11,000.",
+		Use: "plan MAPPER --kind KIND", Short: "Estimate a job's time and cost, without starting it", Args: oneMapper,
+		Long: `Counts or estimates the entities of a query, and prints how long a job would take and what it would
+cost. This costs at most some thousand reads, or up to 11,000 if a filter must be counted.`,
 		Example: "  scattermap plan add-credit --kind Account --per-entity 5ms",
 	}
 	s.define(c.Flags())
 	f.define(c.Flags())
-	c.Flags().StringVar(&params, "params", "",
-		"the mapper's parameters as `JSON`, to have them checked; they change no estimate")
+	c.Flags().StringVar(&params, "params", "", "the mapper's parameters as `JSON`, only to check them")
 	c.Flags().DurationVar(&each, "per-entity", 2*time.Millisecond, "how long the function takes for an entity")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {

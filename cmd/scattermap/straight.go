@@ -33,16 +33,16 @@ type straight struct {
 
 // define defines its flags.
 func (st *straight) define(flags *pflag.FlagSet) {
-	flags.StringVar(&st.queue, "straight", "", "work on the database itself, and on the queue of this `name` "+
-		"(projects/P/locations/L/queues/Q), in place of a service")
-	flags.StringVar(&st.db.project, "project", "", "with --straight, the `project` of the database; "+
-		"$DATASTORE_PROJECT_ID or $GOOGLE_CLOUD_PROJECT if empty, or that of the credentials")
+	flags.StringVar(&st.queue, "straight", "",
+		"work on the database and on the queue of this `name` (projects/P/locations/L/queues/Q), without a service")
+	flags.StringVar(&st.db.project, "project", "", "with --straight, the `project` of the database; by default "+
+		"$DATASTORE_PROJECT_ID, $GOOGLE_CLOUD_PROJECT or the project of the credentials")
 	flags.StringVar(&st.db.id, "database", "",
-		"with --straight, the `ID` of the database; the default database if empty")
-	flags.StringVar(&st.target, "target", "", "with --straight, the `URL` that the queue's tasks are sent to, for "+
-		"what makes tasks: that of the service's handler")
+		"with --straight, the `ID` of the database; by default the default database")
+	flags.StringVar(&st.target, "target", "", "with --straight, the `URL` of the service's handler, to which the "+
+		"queue delivers tasks; needed to create tasks")
 	flags.StringVar(&st.sender, "task-account", "",
-		"with --straight, the service `account` whose tokens the tasks carry; they carry none by default")
+		"with --straight, the service `account` whose tokens the tasks carry; by default none")
 }
 
 // taskless are the endings of paths by which no task is made, though they are posted to.
@@ -85,8 +85,8 @@ func (st *straight) open(ctx context.Context, method, path string) error {
 	return err
 }
 
-// A lastError is a log of which the last error is what a request has failed of: here the one who
-// asks may see it.
+// A lastError is a log that keeps its last error, the cause of a failed request. The user of the
+// command line may see it.
 type lastError struct {
 	slog.Handler
 	text string

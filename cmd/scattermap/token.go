@@ -28,8 +28,8 @@ func onThisMachine(base *url.URL) bool {
 	return base.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// prove returns the token for a service, and none if it is on this machine. Anew has it made even
-// if one is kept.
+// prove returns the token for a service, and none if it is on this machine. If anew is set, it
+// makes a token even if one is kept.
 func (s *service) prove(ctx context.Context, base *url.URL, anew bool) (proof, error) {
 	token := strings.TrimSpace(os.Getenv("SCATTERMAP_TOKEN"))
 	switch {

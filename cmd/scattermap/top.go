@@ -19,10 +19,10 @@ import (
 func newTop() *cobra.Command {
 	var s service
 	c := &cobra.Command{
-		Use: "top", Short: "Show all jobs on one screen, live, with keys to control them", Args: cobra.NoArgs,
-		Long: "Shows the last 50 jobs on one screen, those that have not ended first, and asks for them every two " +
-			"seconds. Keys pause, resume and\nabort the job that is chosen, retry its failures, set its rate, and " +
-			"undo it. It needs a terminal.",
+		Use: "top", Short: "Show all jobs on one live screen, and control them by keys", Args: cobra.NoArgs,
+		Long: `Shows the last 50 jobs on one screen, unfinished ones first, and refreshes it every two seconds. Keys
+pause, resume, abort or undo the chosen job, retry its failures, and set its rate. It needs a
+terminal.`,
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
@@ -35,7 +35,7 @@ func newTop() *cobra.Command {
 		m := &top{screen: screen{address: s.address, width: 80, height: 24}, service: &s, ctx: c.Context()}
 		first := m.load()
 		loaded, _ := first.(loadedMsg)
-		if loaded.err != nil { // before the screen changes: who has a wrong address or token sees that
+		if loaded.err != nil { // before the screen changes, to show a wrong address or token
 			return loaded.err
 		}
 		m.take(loaded)
@@ -49,12 +49,10 @@ func newTop() *cobra.Command {
 	return c
 }
 
-// Times and bounds of top: between two looks, and how many jobs that have not ended are looked at,
-// so many at once.
 const (
-	topEvery    = 2 * time.Second
-	topStatuses = 20
-	topAtOnce   = 4
+	topEvery    = 2 * time.Second // between two looks
+	topStatuses = 20              // unfinished jobs whose status is read
+	topAtOnce   = 4               // reads at once
 )
 
 // A top is the program: its screen, and who asks the service.
@@ -78,7 +76,7 @@ type (
 	}
 )
 
-// Init begins to look.
+// Init starts the first look.
 func (m *top) Init() tea.Cmd { return later }
 
 // later has the program look in a while.

@@ -16,22 +16,22 @@ func newUndo() *cobra.Command {
 	var o mapper.UndoOptions
 	var watch, yes bool
 	c := &cobra.Command{
-		Use: "undo JOB", Short: "Take back what a job has done", Args: oneJob,
-		Long: `Starts a job that takes back what another one has done, which has to have ended: each entity that the
-job has changed or deleted becomes what it was just before, and what it has put is deleted. An entity
-that anybody has changed since stays as it is: "scattermap left" lists those.
+		Use: "undo JOB", Short: "Restore what a job has changed", Args: oneJob,
+		Long: `Starts a job that restores what another job has changed. That job must have ended. Entities that it
+changed or deleted become what they were just before, and entities that it put are deleted. An
+entity that anybody has changed since stays unchanged: "scattermap left" lists these.
 
-Datastore keeps what was there for an hour, and with point-in-time recovery whole minutes for
-seven days: then what somebody had changed just before the job is left as it is, too. A job can be
-undone while something is kept for all of its pages.`,
+Datastore keeps old versions for an hour, so undo a job within an hour of its start. With
+point-in-time recovery it keeps whole minutes for seven days. Then an entity that somebody else
+changed just before the job also stays unchanged.`,
 		Example: `  scattermap undo spring-credit --dry-run --watch    # says what it would do
   scattermap undo spring-credit --watch --reason "the amount was wrong"`,
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
-	c.Flags().StringVar(&o.ID, "id", "", "the `ID` of the undo; \"undo-\" and that of the job by default")
+	c.Flags().StringVar(&o.ID, "id", "", "the `ID` of the undo; by default \"undo-\" and the job's ID")
 	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "write nothing: the undo's counters say what it would do")
-	c.Flags().BoolVarP(&watch, "watch", "w", false, "follow the undo to its end, as the command watch does")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "follow the undo to its end, like the command watch")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -62,13 +62,13 @@ func newLeft() *cobra.Command {
 	var all bool
 	var limit int
 	c := &cobra.Command{
-		Use: "left JOB", Short: "List the entities that an undo has left as they are, and why", Args: oneJob,
-		Long: "Lists the entities that an undo has left as they are, as somebody had changed them since: JOB is the " +
+		Use: "left JOB", Short: "List the entities that an undo did not restore, and why", Args: oneJob,
+		Long: "Lists the entities that an undo did not restore, because somebody has changed them since. JOB is the " +
 			"undo.",
 	}
 	s.define(c.Flags())
-	c.Flags().BoolVar(&all, "all", false, "all of them")
-	c.Flags().IntVar(&limit, "limit", 100, "how many of them, a `number`")
+	c.Flags().BoolVar(&all, "all", false, "list all of them")
+	c.Flags().IntVar(&limit, "limit", 100, "list up to this `number`")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if limit < 1 {

@@ -21,13 +21,13 @@ func newVerify() *cobra.Command {
 	var at string
 	c := &cobra.Command{
 		Use: "verify JOB", Short: "Check that a job's records cover its query", GroupID: databaseGroup, Args: oneJob,
-		Long: "Reads all records of a job, and checks that they cover its query without a gap and without an overlap.",
+		Long: "Reads all records of a job, and checks that they cover its query without a gap or an overlap.",
 	}
 	flags := c.Flags()
 	db.define(flags)
-	flags.BoolVar(&entities, "entities", false, "compare the ranges with the keys of the entities that are there now")
-	flags.StringVar(&at, "at", "", "compare them with those that were there at a `time` as 2006-01-02T15:04:05Z, "+
-		"which the database still has to keep")
+	flags.BoolVar(&entities, "entities", false, "also compare the ranges with the keys of the entities that exist now")
+	flags.StringVar(&at, "at", "",
+		"compare with the entities of this `time`, such as 2006-01-02T15:04:05Z, if the database still keeps it")
 	format := outputFlag(flags)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		var when time.Time

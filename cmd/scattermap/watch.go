@@ -23,9 +23,9 @@ func newWatch() *cobra.Command {
 	var s service
 	c := &cobra.Command{
 		Use: "watch JOB", Short: "Follow a job to its end", Args: oneJob,
-		Long: "Follows a job until it has ended or is paused: by a bar on a terminal, and by a line whenever " +
-			"something has changed elsewhere. It exits with 0 if the\njob has succeeded, and with 3 if it has left " +
-			"failures, has failed, was aborted or is paused. An interrupt ends the watching, and not the job.",
+		Long: `Follows a job until it ends or is paused. A terminal shows a bar; other outputs get a line for each
+change. Exit code 0: the job has succeeded. Exit code 3: it left failures, failed, was aborted or
+is paused. An interrupt ends the command, and not the job.`,
 	}
 	s.define(c.Flags())
 	format := outputFlag(c.Flags())
@@ -39,11 +39,11 @@ const (
 	lineEvery = 10 * time.Second
 	patient   = time.Minute // for which a service may not answer, once it has
 
-	fewFailures = 5 // in a row are none, however long they take
+	fewFailures = 5 // in a row are tolerated, however long they take
 )
 
-// follow shows how a job stands until it has ended or is paused. What it then prints is in a
-// format.
+// follow shows how a job stands until it has ended or is paused. The format is the
+// last status's.
 func follow(c *cobra.Command, s *service, id string, format *output) error {
 	job := new(mapper.Status)
 	if err := s.call(c.Context(), http.MethodGet, id, nil, nil, job); err != nil {
@@ -95,8 +95,8 @@ func total(job *mapper.Status) int64 {
 	return max(1, job.Processed+job.Failures+job.Remaining)
 }
 
-// bar returns what shows how a job stands by a bar, with why it is not faster behind it, and what
-// ends that.
+// bar returns a function that shows a job's status by a bar, followed by why it is not faster, and
+// one that ends the bar.
 func bar(f *os.File) (show func(*mapper.Status), done func()) {
 	b := progressbar.NewOptions64(1, progressbar.OptionSetWriter(f), progressbar.OptionSetItsString("entities"),
 		progressbar.OptionShowCount(),

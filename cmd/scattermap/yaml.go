@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// toYAML writes JSON as YAML, in the order of its names, so that every reader gets what the JSON
-// has, one of YAML 1.1, too: it would take no, on and 12:30:45 for a boolean and a number. So a
-// text is in quotes unless it is certainly one.
+// toYAML writes JSON as YAML, in the order of its names, so that every reader gets the same values.
+// A reader of YAML 1.1 takes no and on for booleans, and 12:30:45 for a number. So a text is in
+// quotes unless it is certainly one.
 func toYAML(text []byte) ([]byte, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()

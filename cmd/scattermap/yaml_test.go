@@ -10,9 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestYAML writes what a service may answer as YAML: a reader gets what the JSON has. What YAML 1.1
-// takes for something else than a text is in quotes, which the reader here, of YAML 1.2, would not
-// notice.
+// TestYAML writes what a service may answer as YAML: a reader gets what the JSON has. Texts that
+// YAML 1.1 takes for something else are in quotes. The reader here, of YAML 1.2, would not notice.
 func TestYAML(t *testing.T) {
 	texts := []string{
 		"", " ", "a", "a b", "a  b", " a", "a ", "no", "No", "on", "OFF", "y", "N", "yes", "true", "Null", "~",
