@@ -1,4 +1,4 @@
-# Each alarm links to its play in docs/operations.md. TestAlarms evaluates each query on series of two instances and two
+# Each alarm links to its play in docs/operate.md. TestAlarms evaluates each query on series of two instances and two
 # revisions.
 
 locals {

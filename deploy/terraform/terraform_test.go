@@ -386,7 +386,7 @@ func TestQueries(t *testing.T) {
 			t.Errorf("%s is not in docs/telemetry.md", name)
 		}
 	}
-	plays, err := os.ReadFile("../../docs/operations.md")
+	plays, err := os.ReadFile("../../docs/operate.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -396,7 +396,7 @@ func TestQueries(t *testing.T) {
 		_, anchor, _ := strings.Cut(text(alarm, "documentation", 0, "content"), "#")
 		play := strings.ReplaceAll(anchor, "-", " ")
 		if play == "" || !regexp.MustCompile(`(?mi)^#+ `+play+`$`).Match(plays) {
-			t.Errorf("%s: docs/operations.md has no play %q", text(alarm, "display_name"), play)
+			t.Errorf("%s: docs/operate.md has no play %q", text(alarm, "display_name"), play)
 		}
 		if title := text(alarm, "display_name"); titles[title] {
 			t.Errorf("two alarms are called %q", title)

@@ -135,7 +135,7 @@ variable "operator_groups" {
 }
 
 variable "iap_audience" {
-  description = "The audience of Identity-Aware Proxy's assertions, if operators come through it; docs/operations.md says where it stands. Empty: they come with tokens of their own."
+  description = "The audience of Identity-Aware Proxy's assertions, if operators come through it; docs/operate.md says where it stands. Empty: they come with tokens of their own."
   type        = string
   default     = ""
 
@@ -208,9 +208,9 @@ variable "billing_account" {
 }
 
 variable "playbook" {
-  description = "Where the playbook is that alarms link to: the URL of docs/operations.md as the team reads it."
+  description = "Where the playbook is that alarms link to: the URL of docs/operate.md as the team reads it."
   type        = string
-  default     = "https://github.com/scattermap/scattermap/blob/main/docs/operations.md"
+  default     = "https://github.com/scattermap/scattermap/blob/main/docs/operate.md"
 }
 
 variable "idle_minutes" {

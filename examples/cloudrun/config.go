@@ -42,7 +42,7 @@ import (
 //	                       assertions for this audience are verified here, such as
 //	                       /projects/NUMBER/locations/REGION/services/SERVICE. OPERATORS
 //	                       may be empty then: everybody may whom the proxy lets through.
-//	                       docs/operations.md says where it stands
+//	                       docs/operate.md says where it stands
 //	IAP_KEYS_URL           where the proxy's public keys are; Google's if empty
 //	OIDC_KEYS_URL          where the public keys of tokens are, with on; Google's if
 //	                       empty
