@@ -73,9 +73,9 @@ func Redeliver(err error) error { return errElsewhere{err} }
 
 // Errors of requests that are not deliveries of the queue.
 var (
-	errMethod   = errors.New("tasks are sent by POST")
-	errTooLarge = fmt.Errorf("the body is above %d bytes", maxBody)
-	errTooLate  = fmt.Errorf("the body did not come within %v", bodyTime)
+	errMethod   = errors.New("the method is not POST: Cloud Tasks sends nothing else")
+	errTooLarge = fmt.Errorf("the body has more than %d bytes", maxBody)
+	errTooLate  = fmt.Errorf("the body did not arrive within %v", bodyTime)
 )
 
 // Errors of requests that do not prove what they have to.
@@ -85,7 +85,7 @@ var (
 
 	// ErrForbidden says that the token of a request is valid, and of an account that is not let in.
 	// It is answered by 403.
-	ErrForbidden = errors.New("the token is of another account")
+	ErrForbidden = errors.New("the token's account is not allowed here")
 )
 
 // statusOf is the table from errors to answers. Cloud Tasks retries whatever is

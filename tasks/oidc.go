@@ -39,7 +39,7 @@ type proof struct {
 // oidc are the tokens that Cloud Tasks, Cloud Scheduler and gcloud send.
 var oidc = proof{
 	token:     func(r *http.Request) string { return bearer(r.Header.Get("Authorization")) },
-	missing:   "no bearer token",
+	missing:   "the request has no bearer token",
 	algorithm: "RS256",
 	issuers:   []string{"https://accounts.google.com", "accounts.google.com"},
 	verified:  true,
@@ -50,7 +50,7 @@ var oidc = proof{
 // others, prove nothing.
 var iap = proof{
 	token:     func(r *http.Request) string { return r.Header.Get("X-Goog-IAP-JWT-Assertion") },
-	missing:   "no assertion of Identity-Aware Proxy",
+	missing:   "the request has no assertion of Identity-Aware Proxy",
 	algorithm: "ES256",
 	signature: 64,
 	issuers:   []string{"https://cloud.google.com/iap"},
@@ -70,7 +70,7 @@ func bearer(header string) string {
 // keysURL, or from Google if it is empty.
 func NewVerifier(audience string, accounts []string, keysURL string) (*Verifier, error) {
 	if len(accounts) == 0 {
-		return nil, errors.New("tasks: a verifier needs the accounts that it takes")
+		return nil, errors.New("tasks: NewVerifier: accounts is empty: name the accounts that may call")
 	}
 	return newVerifier(oidc, audience, accounts, keysURL)
 }
@@ -86,8 +86,9 @@ const AnyAccount = "*"
 // from keysURL, or from Google if it is empty.
 func NewIAPVerifier(audience string, accounts []string, keysURL string) (*Verifier, error) {
 	if len(accounts) == 0 {
-		return nil, errors.New("tasks: a verifier needs the accounts that it takes: name them, or AnyAccount for all " +
-			"whom Identity-Aware Proxy lets through")
+		return nil, errors.New("tasks: NewIAPVerifier: accounts is empty: name the accounts that may call, or " +
+			"AnyAccount " +
+			"for everybody that Identity-Aware Proxy lets through")
 	}
 	if len(accounts) == 1 && accounts[0] == AnyAccount {
 		accounts = nil
@@ -97,12 +98,11 @@ func NewIAPVerifier(audience string, accounts []string, keysURL string) (*Verifi
 
 func newVerifier(p proof, audience string, accounts []string, keysURL string) (*Verifier, error) {
 	if slices.Contains(accounts, AnyAccount) {
-		return nil, errors.New("tasks: AnyAccount stands alone in the accounts, and is for NewIAPVerifier only: " +
-			"anybody " +
-			"can get a token of Google")
+		return nil, errors.New("tasks: AnyAccount has to be the only account, and works with NewIAPVerifier only: " +
+			"anybody can get a token of Google")
 	}
 	if audience == "" || slices.Contains(accounts, "") {
-		return nil, errors.New("tasks: a verifier needs an audience, and accounts that are not empty")
+		return nil, errors.New("tasks: the audience, or one of the accounts, is empty: a verifier needs them")
 	}
 	var from *url.URL
 	if keysURL != "" {
@@ -154,7 +154,7 @@ func (v *Verifier) allow(ctx context.Context, token string) (account string, err
 		return "", fmt.Errorf("%w: %w", ErrUnauthenticated, err)
 	}
 	if !slices.Contains(v.proof.issuers, payload.Issuer) {
-		return "", fmt.Errorf("%w: issuer %.100q", ErrUnauthenticated, payload.Issuer)
+		return "", fmt.Errorf("%w: the token's issuer is %.100q", ErrUnauthenticated, payload.Issuer)
 	}
 	if err := checkTimes(payload, time.Now()); err != nil {
 		return "", fmt.Errorf("%w: %w", ErrUnauthenticated, err)
@@ -206,24 +206,24 @@ func (p proof) checkForm(token string) error {
 	encoded, rest, _ := strings.Cut(token, ".")
 	decoded, err := base64.RawURLEncoding.DecodeString(encoded)
 	if err != nil {
-		return fmt.Errorf("header: %w", err)
+		return fmt.Errorf("the token's header: %w", err)
 	}
 	var header struct {
 		Algorithm string `json:"alg"`
 	}
 	if err := json.Unmarshal(decoded, &header); err != nil {
-		return fmt.Errorf("header: %w", err)
+		return fmt.Errorf("the token's header: %w", err)
 	}
 	if header.Algorithm != p.algorithm {
-		return fmt.Errorf("algorithm %.100q, want %s", header.Algorithm, p.algorithm)
+		return fmt.Errorf("the token's algorithm is %.100q, want %s", header.Algorithm, p.algorithm)
 	}
 	_, encoded, _ = strings.Cut(rest, ".")
 	signature, err := base64.RawURLEncoding.DecodeString(encoded)
 	if err != nil {
-		return fmt.Errorf("signature: %w", err)
+		return fmt.Errorf("the token's signature: %w", err)
 	}
 	if p.signature > 0 && len(signature) != p.signature {
-		return fmt.Errorf("a signature of %d bytes, want %d", len(signature), p.signature)
+		return fmt.Errorf("the token's signature has %d bytes, want %d", len(signature), p.signature)
 	}
 	return nil
 }
@@ -236,16 +236,18 @@ const clockSkew = 30 * time.Second
 func checkTimes(payload *idtoken.Payload, now time.Time) error {
 	latest := now.Add(clockSkew).Unix()
 	if payload.IssuedAt > latest {
-		return fmt.Errorf("issued at %d, and now it is %d", payload.IssuedAt, now.Unix())
+		return fmt.Errorf("the token was issued at %d, and it is %d here: compare the clocks", payload.IssuedAt,
+			now.Unix())
 	}
 	switch notBefore := payload.Claims["nbf"].(type) {
 	case nil:
 	case float64:
 		if notBefore > float64(latest) {
-			return fmt.Errorf("not valid before %.0f, and now it is %d", notBefore, now.Unix())
+			return fmt.Errorf("the token is valid from %.0f, and it is %d here: compare the clocks", notBefore,
+				now.Unix())
 		}
 	default:
-		return errors.New("what it is not valid before is no number")
+		return errors.New("the token's claim nbf is not a number")
 	}
 	return nil
 }

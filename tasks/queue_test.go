@@ -225,14 +225,14 @@ func TestOptions(t *testing.T) {
 		"audience of nothing": {queueName, "https://x/", &tasks.Options{InsecureSkipVerify: true, Audience: "a"},
 			"Audience is set without"},
 		"keys of nothing": {queueName, "https://x/", &tasks.Options{InsecureSkipVerify: true, KeysURL: "https://x/"},
-			"KeysURL is set with Unverified"},
+			"KeysURL is set with InsecureSkipVerify"},
 		"queue":             {"q", "https://x/", open, `the queue's name is "q"`},
 		"target":            {queueName, "x/", open, `the target is "x/"`},
 		"target with query": {queueName, "https://x/?a=b", open, "without a query"},
 		"keys": {queueName, "https://x/", &tasks.Options{ServiceAccount: "a", KeysURL: "nowhere"},
 			`the URL of the keys is "nowhere"`},
 		"deadline": {queueName, "https://x/", &tasks.Options{InsecureSkipVerify: true, DispatchDeadline: time.Second},
-			"Deadline has to be in [15s, 30m0s]"},
+			"it has to be in [15s, 30m0s]"},
 	} {
 		_, err := tasks.NewQueue(client, c.queue, c.target, c.o)
 		if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -134,7 +134,8 @@ func (jn *Journal) call(ctx context.Context, c Change) {
 		select {
 		case <-returned:
 		default:
-			jn.Flaws.LogAttrs(ctx, slog.LevelWarn, "EngineOptions.OnStateChange has not returned, and is left behind",
+			jn.Flaws.LogAttrs(ctx, slog.LevelWarn,
+				"EngineOptions.OnStateChange has not returned; the job goes on without it",
 				slog.Duration("after", hookTime))
 		}
 	}
