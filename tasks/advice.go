@@ -40,13 +40,13 @@ func (v *Verifier) advise(err error, token string, now time.Time) error {
 	case token == "":
 		advice = "send the header Authorization: Bearer TOKEN, with an identity token for the URL of this service"
 	case !ok:
-		advice = "this is not an identity token: get one with \"gcloud auth print-identity-token\""
+		advice = "this is not an identity token; an access token is not one either"
 	case c.Audience == claims.Gcloud:
 		advice = "gcloud makes a person's token for gcloud, and not for the URL of this service: " +
 			"impersonate a service account (gcloud auth print-identity-token --impersonate-service-account=ACCOUNT " +
 			"--audiences=URL --include-email)"
 	case c.Audience != v.audience:
-		advice = "the token is for another audience: get one for the URL of this service"
+		advice = "the token is for another audience, not for the URL of this service"
 	case c.Expired(now):
 		advice = "the token has expired: get another one"
 	}
