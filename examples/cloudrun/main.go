@@ -1,6 +1,5 @@
-// Command cloudrun is the service that a team deploys on Cloud Run: it runs the
-// tasks of its jobs, and serves operators, who start and control jobs and see how they
-// stand: see package jobsapi. Its environment is in config.go.
+// Command cloudrun is a service for Cloud Run: it runs the tasks of its jobs, and serves the jobs
+// API (package jobsapi) and the dashboard to operators. config.go describes its environment.
 package main
 
 import (
@@ -23,7 +22,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// mappers are what the service runs. Add yours.
+// mappers are the mappers that the service runs. Add yours.
 var mappers = []mapper.AnyMapper{bank.AddCredit}
 
 func main() {
@@ -35,7 +34,7 @@ func main() {
 		err = run(ctx, c, log)
 	}
 	if err != nil {
-		log.Error("cloudrun", "error", err)
+		log.Error("the service has ended", "error", err)
 		os.Exit(1)
 	}
 }
@@ -56,8 +55,8 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
 		defer cancel()
-		if err := flush(ctx); err != nil { // a collector that is away stops no service
-			log.Warn("telemetry", "error", err)
+		if err := flush(ctx); err != nil { // a missing collector stops no service
+			log.Warn("the last telemetry was not exported", "error", err)
 		}
 	}()
 	engine, handler, closers, err := newService(ctx, c, log)
@@ -163,7 +162,7 @@ func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, r *http.Request) {
 		if err := engine.CheckReady(r.Context()); err != nil {
 			log.Warn("not ready", "error", err)
-			http.Error(w, "not ready: see the log", http.StatusServiceUnavailable)
+			http.Error(w, "not ready: the service's log says why", http.StatusServiceUnavailable)
 		}
 	})
 	return engine, mux, open, nil
@@ -187,6 +186,6 @@ func operators(c config, log *slog.Logger) (func(*http.Request) (string, error),
 	case c.serviceAccount != "": // Cloud Run has verified the token
 		return tasks.Claimed, nil
 	}
-	log.Warn("AUTH=off: everybody who reaches this service can start jobs and run tasks. It is for emulators only")
+	log.Warn("AUTH=off: everybody who reaches this service can start jobs and run tasks. Use it with emulators only")
 	return jobsapi.Anybody, nil
 }

@@ -53,13 +53,13 @@ func checkQueues(ctx context.Context, queues []*tasks.Queue, s tasks.ServiceLimi
 		atOnce += n
 		if err := queue.CheckSettings(ctx, s); err != nil {
 			for line := range strings.Lines(err.Error()) {
-				log.Warn("the queue's settings", "queue", queue.Name(), "problem", strings.TrimSpace(line))
+				log.Warn("settings of a queue need a change", "queue", queue.Name(), "problem", strings.TrimSpace(line))
 			}
 		}
 	}
 	if most := s.ForTasks(); len(queues) > 1 && most > 0 && atOnce > most {
-		log.Warn("the queues' settings", "problem",
-			fmt.Sprintf("together they deliver up to %d tasks at once, and the "+
-				"service should get %d at most: lower their max-concurrent-dispatches", atOnce, most))
+		log.Warn("settings of the queues need a change", "problem",
+			fmt.Sprintf("together they deliver up to %d tasks at once, and the service should get at most %d: "+
+				"lower their max-concurrent-dispatches", atOnce, most))
 	}
 }

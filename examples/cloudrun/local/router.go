@@ -269,7 +269,7 @@ func (r *router) terminate(in *instance, why string) {
 	}
 	in.stage, in.why = ending, why
 	if in.underWay > 0 {
-		r.say("instance %d of %s gets SIGTERM with %d requests under way: %s", in.number, in.revision.name, in.underWay,
+		r.say("instance %d of %s gets SIGTERM during %d requests: %s", in.number, in.revision.name, in.underWay,
 			why)
 	}
 	in.Terminate()
@@ -292,7 +292,7 @@ func (r *router) disturb(kill bool) bool {
 	}
 	if in := all[i]; kill {
 		in.stage, in.killed = ending, true
-		r.say("instance %d of %s is killed, with %d requests under way", in.number, in.revision.name, in.underWay)
+		r.say("instance %d of %s is killed during %d requests", in.number, in.revision.name, in.underWay)
 		in.Kill()
 	} else {
 		r.terminate(in, "its machine is needed")
