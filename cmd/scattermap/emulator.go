@@ -29,8 +29,8 @@ func newEmulator() *cobra.Command {
 	c := &cobra.Command{
 		Use: "emulator", Short: "Serve Datastore and Cloud Tasks on this machine", GroupID: databaseGroup,
 		Args: cobra.NoArgs,
-		Long: "Serves Datastore and Cloud Tasks, in memory, until you interrupt it. It prints the environment " +
-			"variables that lead\nclients to them.",
+		Long: "Serves Datastore and Cloud Tasks, in memory, until it is interrupted. It prints the environment " +
+			"variables by which\nclients find them.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := complete(&o, indexes, keepNames); err != nil {
 				return err
@@ -43,28 +43,29 @@ func newEmulator() *cobra.Command {
 	}
 	flags := c.Flags()
 	flags.StringVar(&o.DatastoreAddr, "datastore", "127.0.0.1:8081",
-		"the `HOST:PORT` of Datastore; port 0 picks a free port")
+		"where Datastore listens, `HOST:PORT`; port 0 is a free one")
 	flags.StringVar(&o.TasksAddr, "tasks", "127.0.0.1:8123",
-		"the `HOST:PORT` of Cloud Tasks; port 0 picks a free port")
+		"where Cloud Tasks listens, `HOST:PORT`; port 0 is a free one")
 	flags.StringVar(&o.KeysAddr, "keys", "127.0.0.1:0",
-		"the `HOST:PORT` of the public keys of the tasks' OIDC tokens")
+		"where the public keys of the tasks' OIDC tokens are served, `HOST:PORT`")
 	flags.IntVar(&o.ScatterOneIn, "scatter", 128,
-		"one entity in `N` has the property __scatter__; in production it is one in 128")
+		"an entity in `N` has the property __scatter__; production has it on 1 in 128")
 	flags.BoolVar(&o.PessimisticConcurrency, "pessimistic", false,
 		"transactions lock what they read, instead of conflicting when they commit")
 	flags.BoolVar(&keepNames, "keep-queue-names", false,
-		"refuse a new queue with the name of one that was deleted less than 72 hours ago, as production does")
+		"refuse to create a queue by the name of one that was deleted less than 72 hours ago, as production does; "+
+			"off, so that tests can run again against one server")
 	flags.StringVar(&indexes, "indexes", "",
-		"refuse queries that need a composite index that is missing in this `index.yaml`")
+		"refuse queries that need a composite index which is not in this `index.yaml`")
 	flags.StringArrayVar(&queues, "queue", []string{firstQueue},
-		"create this `queue` at the start; repeat the flag for more, or leave it empty for none")
-	flags.Int64Var(&versions, "version-memory", 256, "keep at most this many `MiB` of old versions of entities in "+
-		"each database; reads at a time before them are refused")
+		"a `queue` that exists from the start; may be given several times; empty: none")
+	flags.Int64Var(&versions, "version-memory", 256, "how many `MiB` each database keeps of old versions of "+
+		"entities; a read of a time whose versions were dropped is refused")
 	flags.Int64Var(&indexed, "index-memory", 1024,
-		"keep at most this many `MiB` of indexes in each database; above it, some are dropped and rebuilt when needed")
+		"how many `MiB` each database keeps of indexes; beyond it some are dropped, and built again when needed")
 	flags.StringVar(&pages, "dashboard", "",
-		"serve the dashboard for the queue's project at this `HOST:PORT`; "+
-			"it also runs the mappers of package prebuilt, in a queue \"dashboard\"")
+		"show the jobs of the queue's project on pages for a browser, at this `HOST:PORT`; "+
+			"they also run the mappers of package prebuilt, over a queue \"dashboard\"")
 	flags.Lookup("dashboard").NoOptDefVal = "127.0.0.1:8125"
 	return c
 }
@@ -97,7 +98,7 @@ func complete(o *emulator.Options, indexes string, keepNames bool) error {
 func bound(o *emulator.Options, versions, indexed int64) error {
 	for name, mib := range map[string]int64{"--version-memory": versions, "--index-memory": indexed} {
 		if mib < 0 || mib > math.MaxInt64>>20 {
-			return usageError(fmt.Errorf("%s is %d MiB, it has to be at least 0", name, mib))
+			return usageError(fmt.Errorf("%s is %d, it has to be a number of MiB that is at least 0", name, mib))
 		}
 	}
 	o.VersionMemory, o.IndexMemory = max(versions<<20, 1), max(indexed<<20, 1) // 0 would be the default
@@ -152,7 +153,7 @@ func serve(ctx context.Context, o *emulator.Options, queues []string, pages stri
 	for _, addr := range []string{e.DatastoreAddr(), e.TasksAddr(),
 		strings.TrimSuffix(strings.TrimPrefix(e.KeysURL(), "http://"), "/")} {
 		if host, _, err := net.SplitHostPort(addr); err == nil && !net.ParseIP(host).IsLoopback() {
-			fmt.Fprintf(stderr, "warning: other machines can reach %s, and it checks no tokens\n", addr)
+			fmt.Fprintf(stderr, "warning: %s is open to other machines, and nobody has to prove who they are\n", addr)
 		}
 	}
 	out := fmt.Sprintf(`export DATASTORE_EMULATOR_HOST=%s
@@ -174,7 +175,7 @@ export OIDC_KEYS_URL=%s
 	if _, err := io.WriteString(stdout, out); err != nil {
 		return err
 	}
-	fmt.Fprintln(stderr, "serving; Ctrl+C stops it and deletes all data")
+	fmt.Fprintln(stderr, "serving; ^C ends it, and forgets everything")
 	<-ctx.Done()
 	return nil
 }

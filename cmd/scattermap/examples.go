@@ -15,7 +15,7 @@ func newExamples() *cobra.Command {
 	var s service
 	c := &cobra.Command{
 		Use: "examples JOB", Short: "Show what a rehearsal would do to some entities, before and after", Args: oneJob,
-		Long: "Shows what a rehearsal would write: two entities of each of up to 20 pages, before and after.",
+		Long: "Shows what a job that is a rehearsal would do to some entities: two of each of up to 20 of its pages.",
 	}
 	s.define(c.Flags())
 	format := outputFlag(c.Flags())
@@ -28,7 +28,7 @@ func newExamples() *cobra.Command {
 			return format.write(c.OutOrStdout(), append([]mapper.Example{}, answer.Examples...))
 		}
 		if len(answer.Examples) == 0 {
-			_, err := fmt.Fprintln(c.OutOrStdout(), "No examples: the job is not a rehearsal, or would write nothing.")
+			_, err := fmt.Fprintln(c.OutOrStdout(), "There are none: the job is no rehearsal, or would write nothing.")
 			return err
 		}
 		lines := [][]string{{"KEY", "WHAT", "PROPERTY", "BEFORE", "AFTER"}}

@@ -17,8 +17,8 @@ func newFailures() *cobra.Command {
 	var all, byCause bool
 	c := &cobra.Command{Use: "failures JOB", Short: "List the entities that a job could not process", Args: oneJob}
 	s.define(c.Flags())
-	c.Flags().BoolVar(&all, "all", false, "all failures, not only the first 100")
-	c.Flags().BoolVar(&byCause, "by-cause", false, "list causes, each with its number of failures and an example")
+	c.Flags().BoolVar(&all, "all", false, "all of them, and not the first 100")
+	c.Flags().BoolVar(&byCause, "by-cause", false, "their causes, with how many failures each has, and an example")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if byCause {

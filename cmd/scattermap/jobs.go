@@ -26,17 +26,16 @@ func jobCommands() []*cobra.Command {
 		newFailures(), newHistory(), newUndo(), newLeft(), newExamples(), newTop(), newCleanUp(), newStopAll(),
 		newLogin(), newLogout()}
 	for _, verb := range []struct{ name, short, long string }{
-		{"pause", "Pause a job",
-			"The job starts no new page, and finishes those under way. A paused job loses nothing, however long it " +
-				"is paused."},
-		{"resume", "Resume a paused or failed job", "The job continues where it stopped, and repeats no work that is " +
-			"done. It gets new tasks, so this also revives a job whose queue was purged."},
-		{"abort", "End a job permanently", "The job finishes the pages under way, and leaves the remaining entities " +
-			"unchanged. An aborted job can't be resumed."},
-		{"retry", "Process a job's failures again",
-			"Each failure gets as many attempts as at first. Processed entities are not repeated."},
-		{"move", "Move a job to a queue of this service",
-			"Use it if the job's queue or service is gone, or has another name."},
+		{"pause", "Have a job begin no more pages",
+			"Pages under way come to their end. A paused job loses nothing, however long it is paused."},
+		{"resume", "Have a paused or failed job go on", "It goes on where it stopped: nothing that was done is " +
+			"repeated. Its tasks are made anew, so it also revives a job whose queue was purged."},
+		{"abort", "End a job for good", "Pages under way come to their end, and what was not processed stays as it " +
+			"is. An aborted job can't be resumed."},
+		{"retry", "Have a job process its failures again",
+			"Each failure gets as many attempts as at first, and nothing that is done is repeated."},
+		{"move", "Have a job belong to a queue of this service",
+			"It is for a job whose queue, or whose service, is gone or has another name."},
 	} {
 		all = append(all, newVerb(verb.name, verb.short, verb.long))
 	}
@@ -59,8 +58,7 @@ func newVerb(name, short, long string) *cobra.Command {
 		c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	}
 	if name == "retry" {
-		c.Flags().StringVar(&cause, "cause", "",
-			"only failures with this `cause`, as \"failures --by-cause\" lists them")
+		c.Flags().StringVar(&cause, "cause", "", "only failures of this `cause`, as \"failures --by-cause\" lists them")
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if name == "abort" && !yes {
@@ -164,15 +162,15 @@ func newJobs() *cobra.Command {
 	var state, name string
 	var all, allQueues bool
 	c := &cobra.Command{
-		Use: "jobs", Short: "List jobs, the newest first", Args: cobra.NoArgs,
-		Long: "Lists the newest 50 jobs, or all with --all. A state is running, paused, " +
+		Use: "jobs", Short: "List jobs, the one that was started last first", Args: cobra.NoArgs,
+		Long: "Lists up to 50 jobs, or all of them, the one that was started last first. A state is running, paused, " +
 			"succeeded,\n\"succeeded with failures\", failed or aborted.",
 	}
 	s.define(c.Flags())
-	c.Flags().StringVar(&state, "state", "", "only jobs in this `state`")
-	c.Flags().StringVar(&name, "mapper", "", "only jobs of this `mapper`")
-	c.Flags().BoolVar(&all, "all", false, "all jobs, not only the newest 50")
-	c.Flags().BoolVar(&allQueues, "all-queues", false, "also jobs of other services on the same database")
+	c.Flags().StringVar(&state, "state", "", "only those in this `state`")
+	c.Flags().StringVar(&name, "mapper", "", "only those of this `mapper`")
+	c.Flags().BoolVar(&all, "all", false, "all of them, and not the last 50")
+	c.Flags().BoolVar(&allQueues, "all-queues", false, "those of other services on the same database, too")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		parameters := make(url.Values)
@@ -204,18 +202,14 @@ func newJobs() *cobra.Command {
 				operator.Ago(j.Created, time.Now()), processed, failures, operator.Line(j.Error, 60)})
 		}
 		if len(jobs) == 0 {
-			none := "No jobs yet."
-			if state != "" || name != "" {
-				none = "No job matches."
-			}
-			_, err := fmt.Fprintln(c.OutOrStdout(), none)
+			_, err := fmt.Fprintln(c.OutOrStdout(), "There are no such jobs.")
 			return err
 		}
 		if err := rows(c.OutOrStdout(), lines...); err != nil {
 			return err
 		}
 		if more && len(jobs) >= 50 {
-			_, err = fmt.Fprintln(c.ErrOrStderr(), "These are the newest 50; --all lists all.")
+			_, err = fmt.Fprintln(c.ErrOrStderr(), "These are the last 50: --all lists the others, too.")
 		}
 		return err
 	}
@@ -224,7 +218,7 @@ func newJobs() *cobra.Command {
 
 func newDescribe() *cobra.Command {
 	var s service
-	c := &cobra.Command{Use: "describe JOB", Short: "Show a job's state, progress and settings", Args: oneJob}
+	c := &cobra.Command{Use: "describe JOB", Short: "Tell all about a job", Args: oneJob}
 	s.define(c.Flags())
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -257,7 +251,7 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 			lines = append(lines, []string{name, operator.Line(value, 1000)})
 		}
 	}
-	add("Bottleneck:", job.Bottleneck)
+	add("Why not faster:", job.Bottleneck)
 	if job.Bottleneck == "" {
 		add("Error:", job.Error)
 	}
@@ -274,7 +268,7 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 	}
 	written := "%s%s entities, %s of them written"
 	if strings.HasPrefix(job.Mapper, "rehearsal:") {
-		written = "%s%s entities, %s of them would be written"
+		written = "%s%s entities, of which %s would be written"
 	}
 	if operator.Undoes(job) { // its entities are pages, and what it costs depends on theirs
 		add("Processed:", fmt.Sprintf("%s%s: %s", about, operator.Counted(job.Processed, "page", "pages"),
@@ -283,12 +277,12 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 		add("Processed:", fmt.Sprintf(written, about, operator.Grouped(job.Processed), operator.Grouped(job.Written)))
 	}
 	if job.Conflicts > 0 {
-		add("Conflicts:", about+operator.Counted(job.Conflicts, "run", "runs")+
-			" repeated, on entities that others had changed")
+		add("Run again:", about+operator.Counted(job.Conflicts, "time", "times")+
+			", on entities that others had changed")
 	}
 	add("Undone by:", job.UndoneBy)
 	if !job.State.Ended() {
-		add("Remaining:", "about "+operator.Grouped(job.Remaining)+" entities")
+		add("Left:", "about "+operator.Grouped(job.Remaining)+" entities")
 		add("Progress:", operator.Percent(job.Progress))
 		add("Time left:", operator.Takes(job.Progress))
 		add("Rate:", fmt.Sprintf("%s entities a second in the last minute, %s over all",
@@ -316,15 +310,15 @@ func newRate() *cobra.Command {
 		For time.Duration `json:"for_ns,omitempty"`
 	}
 	c := &cobra.Command{
-		Use: "rate JOB ENTITIES", Short: "Limit a job to a rate, in entities a second; 0 is no limit",
-		Example: "  scattermap rate spring 100 --for 2h    # and then the earlier rate",
+		Use: "rate JOB ENTITIES", Short: "Set how fast a job goes: entities a second, 0 is no limit",
+		Example: "  scattermap rate spring 100 --for 2h    # and then as fast as before",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return usageError(errors.New("rate: name a job and a number of entities a second"))
+				return usageError(errors.New("rate: name a job, and how many entities a second"))
 			}
 			n, err := strconv.ParseFloat(args[1], 64)
 			if err != nil || !(n >= 0) || math.IsInf(n, 1) {
-				return usageError(fmt.Errorf("rate: %q is not a number of entities a second", args[1]))
+				return usageError(fmt.Errorf("rate: %q is no number of entities a second", args[1]))
 			}
 			rate.EntitiesPerSecond = n
 			return nil
@@ -332,12 +326,10 @@ func newRate() *cobra.Command {
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
-	c.Flags().Float64Var(&rate.WritesPerSecond, "writes", 0,
-		"also at most this number of `writes` a second; no limit by default")
+	c.Flags().Float64Var(&rate.WritesPerSecond, "writes", 0, "the most `writes` a second, too; no limit by default")
 	c.Flags().DurationVar(&rate.For, "for", 0,
-		"limit the job for this `time`, such as 2h, and then restore the earlier rate; permanent by default")
-	c.Flags().BoolVar(&rate.Ramp, "ramp", false,
-		"start with 500 entities a second, and grow by half every five minutes")
+		"for how long, a `time` such as 2h: then it goes as fast as before; for good by default")
+	c.Flags().BoolVar(&rate.Ramp, "ramp", false, "begin with 500 a second, and half as many again every five minutes")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if rate.For < 0 {
@@ -357,7 +349,7 @@ func newRate() *cobra.Command {
 
 func newHistory() *cobra.Command {
 	var s service
-	c := &cobra.Command{Use: "history JOB", Short: "List who did what to a job, when and why", Args: oneJob}
+	c := &cobra.Command{Use: "history JOB", Short: "List what was done to a job, by whom and why", Args: oneJob}
 	s.define(c.Flags())
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -384,15 +376,15 @@ func newCleanUp() *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use: "clean-up JOB", Short: "Delete the records of a job that has ended", Args: oneJob,
-		Long: "Deletes the records of the ranges of a job that has ended. After that it can't be resumed, retried, " +
-			"undone or verified.",
+		Long: "Deletes the records of the ranges of a job that has ended. It can't be resumed, retried or verified " +
+			"any more.",
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
-	c.Flags().BoolVar(&o.IncludeFailures, "failures", false, "also delete the records of failures")
-	c.Flags().BoolVar(&o.IncludeJob, "job", false, "also delete the job's own record: another job can then have its ID")
+	c.Flags().BoolVar(&o.IncludeFailures, "failures", false, "those of its failures, too")
+	c.Flags().BoolVar(&o.IncludeJob, "job", false, "the job's own record, too: another job can have its ID then")
 	c.Flags().DurationVar(&o.ExpireAfter, "expire", 0,
-		"let the records expire after this `time`, such as 720h, instead of deleting them")
+		"have them expire so much later in place of deleting them, such as `720h`")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -414,11 +406,11 @@ func newStopAll() *cobra.Command {
 	var s service
 	var name string
 	var yes bool
-	c := &cobra.Command{Use: "stop-all", Short: "Pause all running jobs", Args: cobra.NoArgs,
-		Long: "Pauses all running jobs of the service, or of one mapper. A paused job loses nothing."}
+	c := &cobra.Command{Use: "stop-all", Short: "Pause all jobs that run", Args: cobra.NoArgs,
+		Long: "Pauses all jobs of the service that run, or those of one mapper. A paused job loses nothing."}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
-	c.Flags().StringVar(&name, "mapper", "", "only jobs of this `mapper`")
+	c.Flags().StringVar(&name, "mapper", "", "only those of this `mapper`")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		parameters := url.Values{"state": {string(mapper.StateRunning)}}
@@ -434,7 +426,7 @@ func newStopAll() *cobra.Command {
 			return err
 		}
 		if len(jobs) == 0 {
-			_, err := fmt.Fprintln(c.OutOrStdout(), "No jobs are running.")
+			_, err := fmt.Fprintln(c.OutOrStdout(), "No job runs.")
 			return err
 		}
 		if !yes {

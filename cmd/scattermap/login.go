@@ -20,24 +20,25 @@ func newLogin() *cobra.Command {
 	var s service
 	var impersonate string
 	c := &cobra.Command{
-		Use: "login [URL]", Short: "Log in to a service with gcloud; later commands go there",
-		Long: "Gets an identity token from gcloud, tries it at the service, and stores both. Later commands need no " +
-			"--service and no token.\n" +
-			"A file that only you can read keeps the token until it expires; then gcloud makes another one.\n\n" +
-			"If Cloud Run checks tokens (AUTH=iam), your own account needs the role roles/run.invoker on the " +
-			"service.\n" +
-			"If the service checks them (AUTH=on), use --impersonate with a service account that OPERATORS names:\n" +
-			"gcloud makes no token of a person for another service. You need the role\n" +
-			"roles/iam.serviceAccountTokenCreator on that account. A job's history then names the account, not you: " +
-			"create one for each team.\n\n" +
-			"After you switch gcloud to another account, log in again: the stored token belongs to the earlier " +
-			"account.\n" +
-			"Without a URL, it logs in again to the current service, and prints its URL.",
+		Use: "login [URL]", Short: "Log in to a service with gcloud, and have commands go there",
+		Long: "Gets an identity token from gcloud, shows it to the service, and keeps the way that worked: commands " +
+			"after it need no --service\n" +
+			"and no token. Tokens are kept in a file that only you can read, until they expire; then gcloud makes " +
+			"another one.\n\n" +
+			"Your own account gets in where Cloud Run checks tokens (AUTH=iam) and it has the role " +
+			"roles/run.invoker. Where the service\n" +
+			"checks them itself (AUTH=on), impersonate a service account that OPERATORS names: gcloud makes tokens " +
+			"of people for gcloud\n" +
+			"only. A job's history then names that account, and not you: have one for each team. You need the role\n" +
+			"roles/iam.serviceAccountTokenCreator on it.\n\n" +
+			"After you switch gcloud to another account, log in again: a kept token belongs to the account of " +
+			"before.\n" +
+			"Without a URL it logs in again where commands go now, and says where that is.",
 		Example: "  scattermap login https://credit-123.europe-west1.run.app\n" +
 			"  scattermap login https://credit-123.europe-west1.run.app --impersonate " +
 			"credit-operators@PROJECT.iam.gserviceaccount.com",
 	}
-	c.Flags().StringVar(&impersonate, "impersonate", "", "send tokens of this service `account`")
+	c.Flags().StringVar(&impersonate, "impersonate", "", "the service `account` whose tokens are sent")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		all, err := readLogins()
 		if err != nil {
@@ -49,7 +50,7 @@ func newLogin() *cobra.Command {
 		case len(args) == 1:
 			s.address = args[0]
 		case all.Current == "":
-			return usageError(errors.New("login: you are not logged in: name a service, as in scattermap login " +
+			return usageError(errors.New("login: you are not logged in; name a service, as in: scattermap login " +
 				"https://credit-123.europe-west1.run.app"))
 		default:
 			s.address = all.Current
@@ -66,7 +67,7 @@ func newLogin() *cobra.Command {
 			return err
 		}
 		if os.Getenv("SCATTERMAP_TOKEN") != "" {
-			return usageError(errors.New("login: $SCATTERMAP_TOKEN is set, and commands would send it: unset it first"))
+			return usageError(errors.New("login: $SCATTERMAP_TOKEN is set, and commands send that one: unset it first"))
 		}
 		s.way = &login{Impersonate: impersonate}
 		var page map[string]any
@@ -74,7 +75,7 @@ func newLogin() *cobra.Command {
 			return err
 		}
 		if _, ok := page["jobs"]; !ok {
-			return fmt.Errorf("%s is not a service of scattermap: its answer lists no jobs", s.address)
+			return fmt.Errorf("what answers at %s is not a service of scattermap: it lists no jobs", s.address)
 		}
 		if all, err = readLogins(); err != nil { // gcloud has taken its time
 			return err
@@ -113,10 +114,9 @@ func says(address, token string) string {
 // newLogout returns the command that forgets services, and the tokens for them.
 func newLogout() *cobra.Command {
 	return &cobra.Command{
-		Use: "logout [URL]", Short: "Delete the login of a service, or of all",
-		Long: "Deletes the tokens that \"scattermap login\" stored: for one service, or for all without a URL. A " +
-			"copy " +
-			"of a token still\nworks until it expires, within an hour.",
+		Use: "logout [URL]", Short: "Forget a service and its token, or all of them",
+		Long: "Removes what \"scattermap login\" has kept: of one service, or of all without a URL. A token that " +
+			"somebody has copied goes on to\nwork until it expires, within an hour.",
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usageError(errors.New("logout: name one service, or none for all"))

@@ -76,13 +76,14 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		Use:   "scattermap",
 		Short: "Run Go functions over every entity of a Cloud Datastore query",
 		Long: "scattermap starts and controls the jobs of a service, and looks at databases.\n\n" +
-			"Log in to a service with \"scattermap login URL\"; later commands go there. --service or " +
-			"$SCATTERMAP_SERVICE names another one.\n" +
-			"Commands send an identity token, which gcloud makes, or the token in $SCATTERMAP_TOKEN.\n" +
-			"With --straight QUEUE there is no service: the command uses the database and the queue itself, with " +
-			"your permissions.\n\n" +
-			"Exit codes: 0 success; 1 an error; 2 a wrong flag or argument; 3 the watched job did not succeed, or " +
-			"left failures.",
+			"\"scattermap login URL\" finds the way into a service, and has the other commands go there; --service " +
+			"or $SCATTERMAP_SERVICE names\n" +
+			"another one. Operators prove who they are by an identity token that gcloud makes, or that of " +
+			"$SCATTERMAP_TOKEN. With --straight QUEUE there is no service: the command works on the database and " +
+			"the\n" +
+			"queue itself, with the permissions of whoever runs it. Exit codes: 0 all is well, 1 an error, 2 a wrong " +
+			"flag or argument, 3 the job that\n" +
+			"was watched did not succeed, or left failures.",
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.AddGroup(&cobra.Group{ID: jobsGroup, Title: "Jobs of a service:"},
@@ -107,12 +108,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 // oneJob checks that a command has one argument, a job.
 func oneJob(c *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return usageError(fmt.Errorf("%s: name one job; \"scattermap jobs\" lists them", c.Name()))
+		return usageError(fmt.Errorf("%s: name one job, as \"scattermap jobs\" lists them", c.Name()))
 	}
 	if !names.JobID(args[0]) {
-		return usageError(fmt.Errorf("%s: %.110q is not the ID of a job: an ID has 1 to 100 letters, digits, '-' and "+
-			"'_', "+
-			"and is not __x__; \"scattermap jobs\" lists the jobs", c.Name(), args[0]))
+		return usageError(fmt.Errorf("%s: %.110q is no ID of a job, which is 1 to 100 letters, digits, '-' and '_', "+
+			"and not __x__: \"scattermap jobs\" lists them", c.Name(), args[0]))
 	}
 	return nil
 }

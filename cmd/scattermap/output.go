@@ -25,7 +25,7 @@ const (
 // outputFlag defines the flag that chooses one.
 func outputFlag(flags *pflag.FlagSet) *output {
 	o := table
-	flags.VarP(&o, "output", "o", "print in this `format`: "+allOutput)
+	flags.VarP(&o, "output", "o", "the `format` of what is printed: "+allOutput)
 	return &o
 }
 

@@ -37,16 +37,17 @@ type service struct {
 
 // define defines the flags of a service.
 func (s *service) define(flags *pflag.FlagSet) {
-	flags.StringVar(&s.address, "service", os.Getenv("SCATTERMAP_SERVICE"), "the `URL` of the service, with any path "+
-		"before /jobs; by default $SCATTERMAP_SERVICE, or the URL of \"scattermap login\"")
+	flags.StringVar(&s.address, "service", os.Getenv("SCATTERMAP_SERVICE"), "the `URL` of the service, with the path "+
+		"above /jobs if there is one; by default $SCATTERMAP_SERVICE, or that of \"scattermap login\"")
 	s.straight.define(flags)
-	flags.StringVar(&s.tokenCommand, "token-command", "", "get the identity token from this `command`, unless "+
-		"$SCATTERMAP_TOKEN is set; by default from the login, or from gcloud. Not used for a service on this machine")
+	flags.StringVar(&s.tokenCommand, "token-command", "", "the `command` that prints an identity token, if "+
+		"$SCATTERMAP_TOKEN is empty; by default the way of \"scattermap login\", or gcloud's own account. Not used "+
+		"for a service on this machine")
 }
 
 // defineReason defines the flag of commands that change something.
 func (s *service) defineReason(flags *pflag.FlagSet) {
-	flags.StringVar(&s.reason, "reason", "", "why you do this, for the job's history and the log")
+	flags.StringVar(&s.reason, "reason", "", "why, for the job's history and the log")
 }
 
 // callTime is how long a request may take.
@@ -129,7 +130,7 @@ func (s *service) callService(
 		return nil
 	}
 	if err := json.Unmarshal(text, v); err != nil {
-		return fmt.Errorf("%s is not a service of scattermap: %w", to.Redacted(), err)
+		return fmt.Errorf("what answers at %s is not a service of scattermap: %w", to.Redacted(), err)
 	}
 	return nil
 }
@@ -157,19 +158,18 @@ func (s *service) send(
 			err = failed.Err
 		}
 		return 0, nil,
-			fmt.Errorf("the service at %s does not answer: %w; set its URL by --service or $SCATTERMAP_SERVICE",
+			fmt.Errorf("the service at %s does not answer: %w; --service or $SCATTERMAP_SERVICE says where it is",
 				s.address, err)
 	}
 	defer func() { _ = answer.Body.Close() }() // it was only read
 	text, err := io.ReadAll(io.LimitReader(answer.Body, 64<<20))
 	if err != nil {
-		return 0, nil, fmt.Errorf("the connection to %s broke off: %w", s.address, err)
+		return 0, nil, fmt.Errorf("the answer of %s broke off: %w", s.address, err)
 	}
 	if answer.Header.Get("X-Goog-IAP-Generated-Response") != "" {
-		return 0, nil,
-			fmt.Errorf("Identity-Aware Proxy protects %s: open %s in a browser, or use a URL of the service "+
-				"without the proxy",
-				s.address, s.address+"/dashboard/")
+		return 0, nil, fmt.Errorf("Identity-Aware Proxy stands before %s: open %s in a browser, or use an address of "+
+			"the service that it does not stand before",
+			s.address, s.address+"/dashboard/")
 	}
 	return answer.StatusCode, text, nil
 }
@@ -181,9 +181,8 @@ func checkPath(path string) error {
 	}
 	for segment := range strings.SplitSeq(path, "/") {
 		if !names.JobID(segment) { // what is done to a job has such a name, too
-			return usageError(fmt.Errorf("%.110q is not the ID of a job: an ID has 1 to 100 letters, digits, '-' and "+
-				"'_', "+
-				"and is not __x__",
+			return usageError(fmt.Errorf("%.110q is no ID of a job, which is 1 to 100 letters, digits, '-' and '_', "+
+				"and not __x__",
 				segment))
 		}
 	}
@@ -200,9 +199,9 @@ func (s *service) base() (*url.URL, error) {
 		s.address = all.Current
 	}
 	if s.address == "" {
-		return nil, usageError(errors.New("no service: run \"scattermap login URL\", or set --service or " +
-			"$SCATTERMAP_SERVICE to a URL such as https://credit-123.europe-west1.run.app; with --straight QUEUE the " +
-			"command needs no service"))
+		return nil, usageError(errors.New("no service: \"scattermap login URL\", --service or $SCATTERMAP_SERVICE " +
+			"says where it is, such as https://credit-123.europe-west1.run.app; or --straight names a queue, to work " +
+			"on the database itself"))
 	}
 	u, err := url.Parse(s.address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.ForceQuery ||
@@ -234,14 +233,14 @@ func (s *service) refusal(code int, text []byte, sent proof) error {
 		if page {
 			said = "says Cloud Run"
 		}
-		what := "get one for the service's URL by \"scattermap login\", or set $SCATTERMAP_TOKEN"
+		what := "\"scattermap login\" or $SCATTERMAP_TOKEN gives one for the service's URL"
 		switch {
 		case of.Expired(time.Now()):
-			said, what = "it has expired", "get another one"
+			said, what = "it has expired", "take another one"
 		case of.Audience == claims.Gcloud:
 			said, _, _ = strings.Cut(said, ": ")
-			what = "gcloud makes a person's token for gcloud, and not for this service's URL: impersonate a service " +
-				"account that OPERATORS names (scattermap login " +
+			what = "gcloud makes a person's token for gcloud itself, and this service checks that it is for its own " +
+				"URL: impersonate a service account that OPERATORS names (scattermap login " +
 				s.address + " --impersonate ACCOUNT), or open the dashboard in a browser"
 		}
 		return fmt.Errorf("the service at %s refuses the token%s (401: %s); %s", s.address, sent.from, said, what)
@@ -251,16 +250,16 @@ func (s *service) refusal(code int, text []byte, sent proof) error {
 			who = operator.Line(of.Email, 200)
 		}
 		if page {
-			return fmt.Errorf("the service at %s does not let %s in (403, says Cloud Run): grant it the role "+
+			return fmt.Errorf("the service at %s does not let %s in (403, says Cloud Run): it needs the role "+
 				"roles/run.invoker on the service", s.address, who)
 		}
-		return fmt.Errorf("the service at %s does not let %s in (403: %s): add it to OPERATORS of the "+
-			"service", s.address, who, said)
+		return fmt.Errorf("the service at %s does not let %s in (403: %s): OPERATORS of the service lists those "+
+			"who may", s.address, who, said)
 	case http.StatusNotFound:
 		if strings.Contains(said, "no such job") {
-			return fmt.Errorf("%s; \"scattermap jobs --all\" lists the jobs of %s", said, s.address)
+			return fmt.Errorf("%s; \"scattermap jobs --all\" lists those of %s", said, s.address)
 		}
-		return fmt.Errorf("%s has no jobs API (404): set the service's URL by --service or $SCATTERMAP_SERVICE",
+		return fmt.Errorf("there are no jobs at %s (404): --service or $SCATTERMAP_SERVICE says where the service is",
 			s.address)
 	case http.StatusInternalServerError:
 		if !page && said != "" {
@@ -268,7 +267,7 @@ func (s *service) refusal(code int, text []byte, sent proof) error {
 		}
 	}
 	if page || said == "" {
-		return fmt.Errorf("%s is not the service: it answers %d %s", s.address, code,
+		return fmt.Errorf("what answers at %s is not the service: it says %d %s", s.address, code,
 			http.StatusText(code))
 	}
 	return errors.New(said)

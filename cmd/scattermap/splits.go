@@ -24,40 +24,41 @@ func newSplits() *cobra.Command {
 	c := &cobra.Command{
 		Use: "splits --kind KIND", Short: "Print where a kind can be cut into parts of about the same size",
 		GroupID: databaseGroup, Args: cobra.NoArgs,
-		Long: "Prints the n-1 keys or values that cut a kind into n parts of about the same size, one in a line: " +
-			"each " +
-			"is the\nstart of a part. Names and texts are quoted. -o json prints the parts as queries for jobs. An " +
-			"entity with several\nvalues of --shard-by may be in several parts.\n\n" +
-			"--compare prints how even the parts of four ways are:\n" +
+		Long: "Prints the n-1 keys or values at which a kind can be cut into n parts with about as many entities " +
+			"each,\none in a line: each is where a part begins. Names and texts are quoted. With -o json the parts " +
+			"are printed,\nas queries for jobs. An entity with several values of --shard-by may be in several " +
+			"parts.\n\n" +
+			"With --compare it prints how even the parts are that four ways come to:\n" +
 			"  lexicographic  the key space between the first and the last key in equal parts\n" +
 			"  scatter        cut at n-1 keys, drawn by Datastore's property __scatter__\n" +
 			"  oversampled    cut at n-1 of 32n-1 such keys: at one in 32\n" +
 			"  splits         cut as this command does without --compare\n" +
-			"It says so if a way asks for more keys than have __scatter__; in a larger kind that way is more even.\n" +
-			"The mean is the number of entities divided by n, and at least 1. The height of a bar is the number of\n" +
-			"entities of a part, up to the largest part of all four ways.",
+			"If fewer keys have __scatter__ than a way asks for, it says so: in a larger kind that way is more " +
+			"even.\n" +
+			"The mean is the number of entities by n, or 1 if there are fewer entities than parts. A part is drawn\n" +
+			"as high as it has entities, up to the largest one of all four.",
 	}
 	flags := c.Flags()
 	db.define(flags)
 	flags.StringVar(&q.Kind, "kind", "", "the `kind` of the entities")
-	flags.StringVar(&q.Namespace, "namespace", "", "the `namespace` of the entities; the default namespace if empty")
+	flags.StringVar(&q.Namespace, "namespace", "", "their `namespace`; the default namespace if empty")
 	flags.StringVar(&q.ShardBy, "shard-by", "",
-		"split between values of this indexed `property`; between keys if empty")
-	flags.IntVarP(&n, "parts", "n", 10, "the `number` of parts, in [1, 10000]")
+		"an indexed `property`, between whose values to split; between keys if empty")
+	flags.IntVarP(&n, "parts", "n", 10, "into how many parts, a `number` in [1, 10000]")
 	flags.BoolVar(&check, "check", false,
-		"count the entities of each part, and print how even the parts are; costs one read for 1,000 entities")
-	flags.BoolVar(&compare, "compare", false, "compare how even the parts of four ways are; costs one read for "+
-		"1,000 entities, and 4n counts")
+		"count the entities of each part, and say how even they are; that costs a read for a thousand entities")
+	flags.BoolVar(&compare, "compare", false, "compare how even the parts are that four ways come to; that costs a "+
+		"read for a thousand entities, and 4n counts")
 	format := outputFlag(flags)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if q.Kind == "" {
-			return usageError(errors.New("--kind is empty: name the kind of the entities"))
+			return usageError(errors.New("--kind names no kind"))
 		}
 		if compare && check {
 			return usageError(errors.New("--compare counts the entities of each part anyway: leave --check out"))
 		}
 		if compare && q.ShardBy != "" {
-			return usageError(errors.New("--compare compares cuts between keys: leave --shard-by out"))
+			return usageError(errors.New("--compare is of cuts between keys, and does not go with --shard-by"))
 		}
 		client, err := db.open(c.Context())
 		if err != nil {

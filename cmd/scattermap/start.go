@@ -32,40 +32,38 @@ type jobFlags struct {
 
 func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.query.Kind, "kind", "", "the `kind` of the entities")
-	flags.StringVar(&f.query.Namespace, "namespace", "",
-		"the `namespace` of the entities; the default namespace if empty")
-	flags.StringArrayVar(&f.filters, "filter", nil, "only entities that satisfy this `condition` in GQL, such as "+
-		"\"Seats > 10 AND plan = 'free'\"; repeat the flag for more conditions")
+	flags.StringVar(&f.query.Namespace, "namespace", "", "their `namespace`; the default namespace if empty")
+	flags.StringArrayVar(&f.filters, "filter", nil, "a `condition` of GQL that they satisfy, such as \"Seats > 10 "+
+		"AND plan = 'free'\"; several of these flags are all satisfied")
 	flags.StringVar(&f.share, "share", "",
-		"only this `share` of the entities, such as 1%, as a canary: the job reads no others")
-	flags.StringVar(&f.except, "except", "", "all entities except this `share`: the rest after a canary with --share")
-	flags.StringVar(&f.options.Queue, "queue", "", "the `name` of the queue; the mapper's queue by default")
+		"only a `share` of the entities, such as 1%: a canary, which reads no others")
+	flags.StringVar(&f.except, "except", "", "all but the `share` that --share has")
+	flags.StringVar(&f.options.Queue, "queue", "", "the `name` of the queue; the mapper's own by default")
 	flags.IntVar(&f.options.PageSize, "page-size", 0,
-		"at most this `number` of entities in a page, in [1, 1000]; 500 by default")
+		"the most entities of a page, a `number` in [1, 1000]; 500 by default")
 	flags.IntVar(&f.options.ExpectedWorkers, "expected-workers", 0,
-		"plan for this `number` of tasks at once, in [1, 5000]; the queue's limit by default")
-	flags.Float64Var(&f.options.Rate.EntitiesPerSecond, "rate", 0,
-		"at most this number of `entities` a second; no limit by default")
+		"how many tasks run at once, a `number` in [1, 5000]; what the queue delivers by default")
+	flags.Float64Var(&f.options.Rate.EntitiesPerSecond, "rate", 0, "the most `entities` a second; no limit by default")
 	flags.BoolVar(&f.options.Rate.Ramp, "ramp", false,
-		"start with 500 entities a second, and grow by half every five minutes")
+		"begin with 500 a second, and half as many again every five minutes")
 	flags.Float64Var(&f.options.Budget.Dollars, "budget", 0,
-		"pause the job before it costs more than this many `dollars`, at the service's prices, which default to "+
-			"nam5's; no limit by default")
+		"pause before the job has cost so many `dollars`, at the prices that the service was told, or those of nam5; "+
+			"no limit by default")
 	flags.Int64Var(&f.options.Budget.Operations, "budget-operations", 0,
-		"pause the job before it makes more than this many `operations`: reads, writes and others; no limit by default")
+		"pause before it has made so many reads, writes and other `operations`; no limit by default")
 	flags.BoolVar(&f.options.AllowOverlap, "allow-overlap", false,
-		"start even if another job of the mapper runs over the same kind")
-	flags.BoolVar(&f.options.AllowEmpty, "allow-empty", false, "start even if the kind has no entities")
+		"run beside other jobs of the mapper over the same kind")
+	flags.BoolVar(&f.options.AllowEmpty, "allow-empty", false, "start over a kind without entities, too")
 }
 
 // check completes the query, which may have to have a kind.
 func (f *jobFlags) check(kind bool) error {
 	if kind && f.query.Kind == "" {
-		return usageError(errors.New("--kind is empty: name the kind of the entities"))
+		return usageError(errors.New("--kind names no kind"))
 	}
 	if b := f.options.Budget; !(b.Dollars >= 0) || math.IsInf(b.Dollars, 1) || b.Operations < 0 {
-		return usageError(errors.New("--budget and --budget-operations have to be at least 0, and finite; 0 is no " +
-			"limit"))
+		return usageError(errors.New("--budget and --budget-operations have to be numbers of dollars and operations, " +
+			"or 0 for none"))
 	}
 	for _, text := range f.filters {
 		if err := operator.AddCondition(&f.query, text); err != nil {
@@ -133,7 +131,7 @@ func newStart() *cobra.Command {
 	c := &cobra.Command{
 		Use: "start MAPPER --kind KIND", Short: "Start a job", Args: oneMapper,
 		Long: "Starts a job that runs a mapper of the service over the entities of a kind. Starting it again with " +
-			"the same --id and\narguments returns the same job.\n\nA service may have the mappers of package " +
+			"the same --id and\narguments finds the job that there is.\n\nA service may have the mappers of package " +
 			"prebuilt: count, check, touch, copy, set, rename, drop and delete. The last four are\nrehearsals " +
 			"without --execute.",
 		Example: `  scattermap start add-credit --kind Account --params '{"Amount": 10}' --id spring-credit --watch
@@ -145,16 +143,16 @@ func newStart() *cobra.Command {
 	s.define(flags)
 	s.defineReason(flags)
 	f.define(flags)
-	flags.StringVar(&f.options.ID, "id", "", "the `ID` of the job; generated by default")
+	flags.StringVar(&f.options.ID, "id", "", "the `ID` of the job; a new one by default")
 	flags.StringVar(&params, "params", "{}", "the mapper's parameters as `JSON`")
 	flags.IntVar(&f.options.FailureLimit, "failure-limit", 0,
-		"pause the job if more than this `number` of entities fail; 1,000 by default, -1 is no limit")
-	flags.Var((*retention)(&f.options.Retain), "retain", "keep the job's records for this `time` after its end: "+
-		"at least 8d, such as 30d, or always; the service's setting by default")
-	flags.BoolVar(&execute, "execute", false, "write: without it, set, rename, drop, delete and erase only rehearse")
-	flags.BoolVarP(&yes, "yes", "y", false, "with --execute, do not ask for the number of entities")
+		"how many entities may fail before the job is paused; 1,000 by default, -1 is no limit")
+	flags.Var((*retention)(&f.options.Retain), "retain", "how long the job's records are kept after its end, a "+
+		"`time` such as 30d, at least 8d, or always; what the service says by default")
+	flags.BoolVar(&execute, "execute", false, "have set, rename, drop and delete do it, and not rehearse it")
+	flags.BoolVarP(&yes, "yes", "y", false, "do not ask, with --execute, for how many entities it is")
 	flags.BoolVar(&f.options.DryRun, "dry-run", false,
-		"run the function and write nothing: the job's counters say what it would write")
+		"run the function and write nothing: the job's counters say what it would have written")
 	flags.BoolVarP(&watch, "watch", "w", false, "follow the job to its end, as the command watch does")
 	format := outputFlag(flags)
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -175,7 +173,7 @@ func newStart() *cobra.Command {
 		}
 		if prebuilt.Destroys(args[0]) && !execute && !o.DryRun {
 			o.DryRun = true
-			fmt.Fprintf(c.ErrOrStderr(), "This is a rehearsal and writes nothing. To write, add --execute.\n")
+			fmt.Fprintf(c.ErrOrStderr(), "This is a rehearsal, which writes nothing: --execute does it.\n")
 		}
 		switch destroys := prebuilt.Destroys(args[0]) && !o.DryRun && !yes; {
 		case destroys && erases:
@@ -198,10 +196,10 @@ func newStart() *cobra.Command {
 // erasing asks whether to erase a namespace, or what params say.
 func erasing(namespace, params string) string {
 	if namespace == "" {
-		return fmt.Sprintf("Erase everything with %s, in all kinds and namespaces and in the records of all jobs?",
+		return fmt.Sprintf("Erase, in all kinds and namespaces, what has %s, and what all jobs have kept of it?",
 			operator.Line(params, 200))
 	}
-	return fmt.Sprintf("Erase the namespace %s, with %s, also in the records of all jobs?",
+	return fmt.Sprintf("Erase the namespace %s, with %s, and what all jobs have kept of it?",
 		operator.Line(namespace, 100), operator.Line(params, 200))
 }
 
@@ -212,7 +210,7 @@ func confirmNumber(c *cobra.Command, s *service, mapper, params string, f jobFla
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(c.ErrOrStderr(), "%s will run over %s entities. Type that number to start it: ",
+	fmt.Fprintf(c.ErrOrStderr(), "%s is about to go over %s entities. Type that number to go on: ",
 		operator.Line(mapper, 100), operator.Sized(est))
 	typed, err := bufio.NewReader(c.InOrStdin()).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -223,7 +221,7 @@ func confirmNumber(c *cobra.Command, s *service, mapper, params string, f jobFla
 	}
 	if n, err := strconv.ParseInt(strings.ReplaceAll(strings.TrimSpace(typed), ",", ""), 10, 64); err != nil ||
 		n != est.Entities {
-		return errors.New("nothing was done, because that is another number; --yes starts it without asking")
+		return errors.New("nothing was done: that is another number; --yes does it without asking")
 	}
 	return nil
 }
@@ -257,16 +255,16 @@ func newPlan() *cobra.Command {
 	var each time.Duration
 	c := &cobra.Command{
 		Use: "plan MAPPER --kind KIND", Short: "Estimate what a job would take, without starting it", Args: oneMapper,
-		Long: "Counts or estimates the entities of a query, and says how long a job over them would take, and " +
-			"what it " +
-			"would cost.\nThe plan costs up to some thousand reads, or up to 11,000 if it has to count a filter.",
+		Long: "Counts the entities of a query, or estimates how many there are, and says how long a job over them " +
+			"would take, and what it would cost.\nThat costs some thousand reads at most, and where a filter has to " +
+			"be counted up to 11,000.",
 		Example: "  scattermap plan add-credit --kind Account --per-entity 5ms",
 	}
 	s.define(c.Flags())
 	f.define(c.Flags())
 	c.Flags().StringVar(&params, "params", "",
-		"check these parameters of the mapper, as `JSON`; they do not change the estimate")
-	c.Flags().DurationVar(&each, "per-entity", 2*time.Millisecond, "the `time` that the function takes for an entity")
+		"the mapper's parameters as `JSON`, to have them checked; they change no estimate")
+	c.Flags().DurationVar(&each, "per-entity", 2*time.Millisecond, "how long the function takes for an entity")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := f.check(true); err != nil {

@@ -32,16 +32,16 @@ type straight struct {
 
 // define defines its flags.
 func (st *straight) define(flags *pflag.FlagSet) {
-	flags.StringVar(&st.queue, "straight", "", "use no service: work on the database, and on the queue of this `name` "+
-		"(projects/P/locations/L/queues/Q)")
-	flags.StringVar(&st.db.project, "project", "", "with --straight, the `project` of the database; if empty, "+
-		"$DATASTORE_PROJECT_ID, $GOOGLE_CLOUD_PROJECT or the project of the credentials")
+	flags.StringVar(&st.queue, "straight", "", "work on the database itself, and on the queue of this `name` "+
+		"(projects/P/locations/L/queues/Q), in place of a service")
+	flags.StringVar(&st.db.project, "project", "", "with --straight, the `project` of the database; "+
+		"$DATASTORE_PROJECT_ID or $GOOGLE_CLOUD_PROJECT if empty, or that of the credentials")
 	flags.StringVar(&st.db.id, "database", "",
 		"with --straight, the `ID` of the database; the default database if empty")
-	flags.StringVar(&st.target, "target", "", "with --straight, the `URL` of the service's handler, for commands "+
-		"that create tasks")
+	flags.StringVar(&st.target, "target", "", "with --straight, the `URL` that the queue's tasks are sent to, for "+
+		"what makes tasks: that of the service's handler")
 	flags.StringVar(&st.sender, "task-account", "",
-		"with --straight, let tasks carry tokens of this service `account`; by default they carry none")
+		"with --straight, the service `account` whose tokens the tasks carry; they carry none by default")
 }
 
 // taskless are the endings of paths by which no task is made, though they are posted to.
@@ -52,8 +52,8 @@ func (st *straight) open(ctx context.Context, method, path string) error {
 	target := st.target
 	if target == "" {
 		if method != http.MethodGet && !slices.Contains(taskless, path[strings.LastIndex(path, "/")+1:]) {
-			return usageError(errors.New("with --straight, this command creates tasks: set --target to the URL of " +
-				"the service's handler, such as https://credit-123.europe-west1.run.app/mapper/"))
+			return usageError(errors.New("with --straight this makes tasks: --target says where the queue's tasks " +
+				"are sent, such as https://credit-123.europe-west1.run.app/mapper/"))
 		}
 		target = "http://nowhere.invalid/" // no task is made
 	}

@@ -20,8 +20,9 @@ func newTop() *cobra.Command {
 	var s service
 	c := &cobra.Command{
 		Use: "top", Short: "Show all jobs on one screen, live, with keys to control them", Args: cobra.NoArgs,
-		Long: "Shows the newest 50 jobs on one screen, unfinished jobs first, and refreshes every two seconds. Keys " +
-			"pause, resume, abort, retry\nand undo the selected job, and set its rate. It needs a terminal.",
+		Long: "Shows the last 50 jobs on one screen, those that have not ended first, and asks for them every two " +
+			"seconds. Keys pause, resume and\nabort the job that is chosen, retry its failures, set its rate, and " +
+			"undo it. It needs a terminal.",
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())

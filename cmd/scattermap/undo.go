@@ -16,21 +16,21 @@ func newUndo() *cobra.Command {
 	var o mapper.StartOptions
 	var watch, yes bool
 	c := &cobra.Command{
-		Use: "undo JOB", Short: "Undo a job", Args: oneJob,
-		Long: `Starts a job that undoes another one, which has to have ended. It restores each entity that the job
-changed or deleted, and deletes each that the job created. It leaves an entity unchanged if somebody
-has changed it since: "scattermap left" lists these.
+		Use: "undo JOB", Short: "Take back what a job has done", Args: oneJob,
+		Long: `Starts a job that takes back what another one has done, which has to have ended: each entity that the
+job has changed or deleted becomes what it was just before, and what it has put is deleted. An entity
+that anybody has changed since stays as it is: "scattermap left" lists those.
 
-It needs the old versions for all pages of the job. Datastore keeps old versions for an hour, and with
-point-in-time recovery one a minute for seven days. After the hour, it also leaves an entity unchanged
-if somebody had changed it just before the job.`,
-		Example: `  scattermap undo spring-credit --dry-run --watch    # counts what it would restore
+Datastore keeps what was there for an hour, and with point-in-time recovery whole minutes for
+seven days: then what somebody had changed just before the job is left as it is, too. A job can be
+undone while something is kept for all of its pages.`,
+		Example: `  scattermap undo spring-credit --dry-run --watch    # says what it would do
   scattermap undo spring-credit --watch --reason "the amount was wrong"`,
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
-	c.Flags().StringVar(&o.ID, "id", "", "the `ID` of the undo; \"undo-\" and the job's ID by default")
-	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "write nothing: the undo's counters say what it would write")
+	c.Flags().StringVar(&o.ID, "id", "", "the `ID` of the undo; \"undo-\" and that of the job by default")
+	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "write nothing: the undo's counters say what it would do")
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "follow the undo to its end, as the command watch does")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	format := outputFlag(c.Flags())
@@ -62,13 +62,13 @@ func newLeft() *cobra.Command {
 	var all bool
 	var limit int
 	c := &cobra.Command{
-		Use: "left JOB", Short: "List the entities that an undo left unchanged, and why", Args: oneJob,
-		Long: "Lists the entities that an undo left unchanged, because somebody had changed them since. JOB is the " +
+		Use: "left JOB", Short: "List the entities that an undo has left as they are, and why", Args: oneJob,
+		Long: "Lists the entities that an undo has left as they are, as somebody had changed them since: JOB is the " +
 			"undo.",
 	}
 	s.define(c.Flags())
-	c.Flags().BoolVar(&all, "all", false, "all entities")
-	c.Flags().IntVar(&limit, "limit", 100, "at most this `number` of entities")
+	c.Flags().BoolVar(&all, "all", false, "all of them")
+	c.Flags().IntVar(&limit, "limit", 100, "how many of them, a `number`")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if limit < 1 {
@@ -90,7 +90,7 @@ func newLeft() *cobra.Command {
 			return format.write(c.OutOrStdout(), left)
 		}
 		if len(left) == 0 {
-			_, err := fmt.Fprintln(c.OutOrStdout(), "The undo left no entity unchanged.")
+			_, err := fmt.Fprintln(c.OutOrStdout(), "Nothing was left.")
 			return err
 		}
 		lines := [][]string{{"KEY", "WHY"}}

@@ -25,9 +25,9 @@ func newVerify() *cobra.Command {
 	}
 	flags := c.Flags()
 	db.define(flags)
-	flags.BoolVar(&entities, "entities", false, "compare the ranges with the keys that the database has now")
-	flags.StringVar(&at, "at", "", "compare the ranges with the keys at this `time`, such as 2006-01-02T15:04:05Z, "+
-		"which the database has to keep still")
+	flags.BoolVar(&entities, "entities", false, "compare the ranges with the keys of the entities that are there now")
+	flags.StringVar(&at, "at", "", "compare them with those that were there at a `time` as 2006-01-02T15:04:05Z, "+
+		"which the database still has to keep")
 	format := outputFlag(flags)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		var when time.Time

@@ -23,11 +23,9 @@ func newWatch() *cobra.Command {
 	var s service
 	c := &cobra.Command{
 		Use: "watch JOB", Short: "Follow a job to its end", Args: oneJob,
-		Long: "Follows a job until it has ended or is paused. On a terminal it shows a bar, elsewhere a line after " +
-			"each " +
-			"change. It exits with 0 if the\njob succeeded, and with 3 if it left failures, failed, was aborted " +
-			"or is " +
-			"paused. Ctrl+C stops watching; the job goes on.",
+		Long: "Follows a job until it has ended or is paused: by a bar on a terminal, and by a line whenever " +
+			"something has changed elsewhere. It exits with 0 if the\njob has succeeded, and with 3 if it has left " +
+			"failures, has failed, was aborted or is paused. An interrupt ends the watching, and not the job.",
 	}
 	s.define(c.Flags())
 	format := outputFlag(c.Flags())
@@ -61,7 +59,7 @@ func follow(c *cobra.Command, s *service, id string, format *output) error {
 		select {
 		case <-c.Context().Done():
 			done()
-			return fmt.Errorf("you stopped watching, and the job %s goes on: %w", id, context.Cause(c.Context()))
+			return fmt.Errorf("%s goes on: %w", id, context.Cause(c.Context()))
 		case <-time.After(lookEvery):
 		}
 		now := new(mapper.Status)

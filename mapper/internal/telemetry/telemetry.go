@@ -67,19 +67,19 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Telemetry,
 	t.pages = counter("scattermap.pages", "{page}", "Committed pages.")
 	t.failures = counter("scattermap.failures", "{entity}", "Entities recorded as failures.")
 	t.conflicts = counter("scattermap.conflicts", "{conflict}",
-		"Runs of a function that were repeated, because another client changed the entity before the commit.")
-	t.retries = counter("scattermap.retries", "{delivery}", "Repeated deliveries of a range's task.")
-	t.splits = counter("scattermap.splits", "{range}", "Ranges given to other tasks, by reason.")
+		"Repeated runs of the function on an entity, because others changed the entity before the commit.")
+	t.retries = counter("scattermap.retries", "{delivery}", "Repeated deliveries of tasks of ranges.")
+	t.splits = counter("scattermap.splits", "{range}", "Ranges cut off for other tasks, by reason.")
 	t.pageTime = seconds("scattermap.page.duration", "Time from reading a page to its commit.", 0.005,
 		0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-	t.queueWait = seconds("scattermap.queue.wait", "Time from when a range's task was due to its first delivery.",
+	t.queueWait = seconds("scattermap.queue.wait", "Time from when the task of a range was due to its first delivery.",
 		0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, 3600)
 	var err error
 	t.inFlight, err = meter.Int64UpDownCounter("scattermap.tasks.in_flight", metric.WithUnit("{task}"),
-		metric.WithDescription("Tasks of ranges that run in the process."))
+		metric.WithDescription("Tasks of ranges that run in the process now."))
 	failed = append(failed, err)
 	_, err = meter.Float64ObservableGauge("scattermap.job.idle", metric.WithUnit("s"),
-		metric.WithDescription("Time since a running job last committed a page; the longest of a mapper's jobs."),
+		metric.WithDescription("Time since a running job last committed a page: the longest of the mapper's jobs."),
 		metric.WithFloat64Callback(func(_ context.Context, o metric.Float64Observer) error {
 			for mapper, idle := range t.progress.idle(time.Now()) {
 				o.Observe(idle.Seconds(), metric.WithAttributes(mapperKey.String(mapper)))
