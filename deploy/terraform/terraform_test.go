@@ -360,7 +360,7 @@ func TestEnvironment(t *testing.T) {
 // TestQueries compares the metrics of alarms and charts with those that are documented, and the
 // plays that alarms link to with those that there are.
 func TestQueries(t *testing.T) {
-	docs, err := os.ReadFile("../../docs/telemetry.md")
+	docs, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -383,7 +383,7 @@ func TestQueries(t *testing.T) {
 	for _, name := range queried {
 		if name = strings.TrimSuffix(name, "_bucket"); !documented[name] && name != "scattermap_mapper" &&
 			name != "scattermap_reason" {
-			t.Errorf("%s is not in docs/telemetry.md", name)
+			t.Errorf("%s is not in docs/metrics.md", name)
 		}
 	}
 	plays, err := os.ReadFile("../../docs/operate.md")

@@ -220,7 +220,7 @@ variable "idle_minutes" {
 
   validation {
     condition     = var.idle_minutes >= 10
-    error_message = "It has to be at least 10: the metric can be some minutes too high, see docs/telemetry.md."
+    error_message = "It has to be at least 10: the metric can be some minutes too high, see docs/metrics.md."
   }
 }
 
