@@ -347,7 +347,7 @@ func each(p *plan, typ, block string, f func(name string, v cty.Value)) {
 	}
 }
 
-// kinds counts the arguments and blocks whose name begins or ends so.
+// kinds counts the arguments and blocks whose name starts or ends so.
 func kinds(v cty.Value, part string) (n int) {
 	if v == cty.NilVal {
 		return 0
@@ -476,7 +476,7 @@ func TestRefusalsAreFound(t *testing.T) {
 	}
 }
 
-// apis are the APIs that resources call, by the beginning of their type: the first that fits.
+// apis are the APIs that resources call, by the start of their type: the first that fits.
 var apis = []struct{ prefix, api string }{
 	{"google_project_service", ""}, // enables them
 	{"google_billing_budget", "billingbudgets"},
@@ -719,8 +719,8 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// TestTTL compares the commands that are printed with gcloud's own tree, and their kinds with those
-// of records that may expire.
+// TestTTL compares the printed commands with gcloud's own tree, and their kinds with the kinds of
+// records that may expire.
 func TestTTL(t *testing.T) {
 	commands := strings.Split(planOf(t, nil).outputs["ttl"].AsString(), "\n")
 	kinds := make(map[string]bool)

@@ -80,7 +80,7 @@ type config struct {
 	serviceName, revision string // as Cloud Run says
 }
 
-// audience is whom the tokens of tasks are meant for.
+// audience returns the audience of the tasks' tokens; empty if tasks carry none.
 func (c config) audience() string {
 	if c.serviceAccount == "" {
 		return ""
@@ -95,7 +95,7 @@ var (
 	account = regexp.MustCompile(`^[^@\s]+@[^@\s]+$`)
 )
 
-// configFrom reads the environment, and names everything that is wrong with it.
+// configFrom reads the environment. The error names every variable that is wrong.
 func configFrom(getenv func(string) string) (config, error) {
 	e := environment{getenv: getenv}
 	c := config{
@@ -143,8 +143,8 @@ func configFrom(getenv func(string) string) (config, error) {
 	return c, nil
 }
 
-// auth reads AUTH and the variables that belong to it. One that would be ignored
-// is a mistake of somebody who expects a check.
+// auth reads AUTH and the variables that belong to it. A variable that it would ignore is an error,
+// because somebody may expect its check.
 func (e *environment) auth(c *config) {
 	belong := []string{"TASKS_SERVICE_ACCOUNT", "OPERATORS", "OIDC_KEYS_URL", "IAP_AUDIENCE", "IAP_KEYS_URL"}
 	auth := cmp.Or(e.getenv("AUTH"), "on")
@@ -190,7 +190,7 @@ func (e *environment) auth(c *config) {
 	}
 }
 
-// An environment collects what is wrong with it.
+// An environment collects the problems of its variables.
 type environment struct {
 	getenv   func(string) string
 	problems []string
@@ -210,7 +210,7 @@ func (e *environment) required(name, hint string) string {
 	return v
 }
 
-// flag reads whether something is wanted.
+// flag reads a variable that is true or false.
 func (e *environment) flag(name string) bool {
 	switch v := e.getenv(name); v {
 	case "", "false":
@@ -222,7 +222,7 @@ func (e *environment) flag(name string) bool {
 	return false
 }
 
-// number reads a number in [1, most], or 0 if there is none.
+// number reads a number in [1, most]. It returns 0 if the variable is empty.
 func (e *environment) number(name string, most int) int {
 	v := e.getenv(name)
 	if v == "" {

@@ -39,14 +39,14 @@ func main() {
 	}
 }
 
-// Cloud Run ends a process 10 s after SIGTERM: so long may the requests under way take, and then
-// what is left of telemetry.
+// Cloud Run ends a process 10 s after SIGTERM. The running requests get grace, and then the last
+// telemetry gets flushTime.
 const (
 	grace     = 8500 * time.Millisecond
 	flushTime = time.Second
 )
 
-// run serves until ctx ends, and then has the requests under way come to their end.
+// run serves until ctx ends, and then lets the running requests finish.
 func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 	flush, err := startTelemetry(ctx, c)
 	if err != nil {
@@ -86,8 +86,8 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 		return err
 	case <-ctx.Done():
 	}
-	// A page that takes longer than that, as one of its entities does, is cut off:
-	// it is not committed, and its task comes again.
+	// A page that takes longer, because one of its entities does, is cut off: it is not committed,
+	// and the queue delivers its task again.
 	log.Info("shutting down")
 	limited, end := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer end()
@@ -102,8 +102,8 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 // readTime is how long the header of a request may take, and then its body.
 const readTime = 10 * time.Second
 
-// withinTime gives the bodies of requests their time. Who reads one to its end, and goes on for
-// longer, takes the bound away.
+// withinTime limits the time in which the body of a request has to arrive. A handler that reads the
+// body to its end, and then works for longer, removes the limit.
 func withinTime(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
@@ -121,7 +121,7 @@ func (c closers) close() {
 	}
 }
 
-// newService connects to the cloud, and returns the service's engine and handler.
+// newService connects to Datastore and Cloud Tasks, and returns the service's engine and handler.
 func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine, http.Handler, closers, error) {
 	client, err := mapper.NewClientWithDatabase(ctx, c.databaseProject, c.database)
 	if err != nil {
@@ -142,7 +142,7 @@ func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine
 	if err != nil {
 		return nil, nil, open, err
 	}
-	go checkQueues(ctx, queues, c.service, log) // nobody waits for it
+	go checkQueues(ctx, queues, c.service, log) // it only logs
 	allow, err := operators(c, log)
 	if err != nil {
 		return nil, nil, open, err
@@ -168,7 +168,7 @@ func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine
 	return engine, mux, open, nil
 }
 
-// operators returns what says who may start, see and control jobs.
+// operators returns the function that says who may start, see and control jobs.
 func operators(c config, log *slog.Logger) (func(*http.Request) (string, error), error) {
 	switch {
 	case c.iapAudience != "":

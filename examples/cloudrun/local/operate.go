@@ -99,7 +99,7 @@ type operation struct {
 	screen   *screen
 	observer observer
 	events   []event
-	settings string // of the job, in JSON, each behind a comma
+	settings string // of the job, in JSON, each after a comma
 }
 
 // start starts the job through the API.

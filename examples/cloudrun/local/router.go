@@ -19,7 +19,7 @@ type machine interface {
 	Terminate()                      // tells it to end, and kills it if it has not ended 10 s later
 	Kill()                           // ends it at once
 	Ended() <-chan struct{}
-	Err() error // after it has ended: what was wrong with that, nil if it ended in good order
+	Err() error // after it has ended: the error of its end, or nil
 }
 
 // An instance is a machine that a revision has started.
@@ -88,7 +88,7 @@ type counts struct {
 	Cut      int `json:"cut"`       // 503: the instance ended before it answered
 	Started  int `json:"started"`   // instances
 	AtOnce   int `json:"at_once"`   // the most instances that were there at the same time
-	Idle     int `json:"idle"`      // instances that ended as they had nothing to do
+	Idle     int `json:"idle"`      // instances that ended because they were idle
 
 	longestWait time.Duration
 	ready       int           // instances that have been ready
@@ -301,7 +301,7 @@ func (r *router) disturb(kill bool) bool {
 	return true
 }
 
-// retire ends all instances but those of the newest revision, by SIGTERM.
+// retire sends SIGTERM to all instances of older revisions.
 func (r *router) retire() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
