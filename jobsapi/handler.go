@@ -402,8 +402,8 @@ func (s service) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 			body = failure{operator.InJSON(err.Error())}
 		}
 		if code == http.StatusInternalServerError {
-			s.log.ErrorContext(r.Context(), "request failed", "path", tasks.Shown(r.URL.Path), "error", err)
-			body = failure{"the request failed: the service's log says why"}
+			s.log.ErrorContext(r.Context(), "jobs", "path", tasks.Shown(r.URL.Path), "error", err)
+			body = failure{"the request failed: see the log"}
 		}
 		write(w, code, body)
 	}

@@ -85,7 +85,7 @@ var (
 
 	// ErrForbidden says that the token of a request is valid, and of an account that is not let in.
 	// It is answered by 403.
-	ErrForbidden = errors.New("the token's account is not allowed here")
+	ErrForbidden = errors.New("the token is of another account")
 )
 
 // statusOf is the table from errors to answers. Cloud Tasks retries whatever is

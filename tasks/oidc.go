@@ -70,7 +70,7 @@ func bearer(header string) string {
 // keysURL, or from Google if it is empty.
 func NewVerifier(audience string, accounts []string, keysURL string) (*Verifier, error) {
 	if len(accounts) == 0 {
-		return nil, errors.New("tasks: NewVerifier: accounts is empty: name the accounts that may call")
+		return nil, errors.New("tasks: a verifier needs the accounts that it takes")
 	}
 	return newVerifier(oidc, audience, accounts, keysURL)
 }
@@ -86,9 +86,8 @@ const AnyAccount = "*"
 // from keysURL, or from Google if it is empty.
 func NewIAPVerifier(audience string, accounts []string, keysURL string) (*Verifier, error) {
 	if len(accounts) == 0 {
-		return nil, errors.New("tasks: NewIAPVerifier: accounts is empty: name the accounts that may call, or " +
-			"AnyAccount " +
-			"for everybody that Identity-Aware Proxy lets through")
+		return nil, errors.New("tasks: a verifier needs the accounts that it takes: name them, or AnyAccount for all " +
+			"whom Identity-Aware Proxy lets through")
 	}
 	if len(accounts) == 1 && accounts[0] == AnyAccount {
 		accounts = nil
@@ -98,11 +97,12 @@ func NewIAPVerifier(audience string, accounts []string, keysURL string) (*Verifi
 
 func newVerifier(p proof, audience string, accounts []string, keysURL string) (*Verifier, error) {
 	if slices.Contains(accounts, AnyAccount) {
-		return nil, errors.New("tasks: AnyAccount has to be the only account, and works with NewIAPVerifier only: " +
-			"anybody can get a token of Google")
+		return nil, errors.New("tasks: AnyAccount stands alone in the accounts, and is for NewIAPVerifier only: " +
+			"anybody " +
+			"can get a token of Google")
 	}
 	if audience == "" || slices.Contains(accounts, "") {
-		return nil, errors.New("tasks: the audience, or one of the accounts, is empty: a verifier needs them")
+		return nil, errors.New("tasks: a verifier needs an audience, and accounts that are not empty")
 	}
 	var from *url.URL
 	if keysURL != "" {

@@ -70,8 +70,7 @@ func (o Options) validate() error {
 		return errors.New("tasks: Options.Audience is set without ServiceAccount, so deliveries carry no token: " +
 			"set both or neither")
 	case o.InsecureSkipVerify && o.KeysURL != "":
-		return errors.New("tasks: Options.KeysURL is set with InsecureSkipVerify, which verifies no token: remove " +
-			"one of them")
+		return errors.New("tasks: Options.KeysURL is set with InsecureSkipVerify: no token is verified")
 	case o.DispatchDeadline < shortestDeadline || o.DispatchDeadline > longestDeadline:
 		return fmt.Errorf("tasks: Options.DispatchDeadline is %v, it has to be in [%v, %v]", o.DispatchDeadline,
 			shortestDeadline, longestDeadline)
