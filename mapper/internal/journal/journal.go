@@ -134,8 +134,7 @@ func (jn *Journal) call(ctx context.Context, c Change) {
 		select {
 		case <-returned:
 		default:
-			jn.Flaws.LogAttrs(ctx, slog.LevelWarn,
-				"EngineOptions.OnStateChange has not returned; the job goes on without it",
+			jn.Flaws.LogAttrs(ctx, slog.LevelWarn, "EngineOptions.OnStateChange has not returned, and is left behind",
 				slog.Duration("after", hookTime))
 		}
 	}

@@ -1,7 +1,6 @@
 package telemetry
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -62,7 +61,7 @@ func rowOf(t *testing.T, m metricdata.Metrics) (r row) {
 // the attributes that the page has with theirs.
 func TestMetricsPage(t *testing.T) {
 	tel, reader, _ := observed(t)
-	ctx, now := context.Background(), time.Now()
+	ctx, now := t.Context(), time.Now()
 	job := &record.Job{ID: "j", Mapper: "m", State: record.Running}
 	reasons := []string{AtStart, BeforePage, BehindPage, Late, Failed}
 	cut := make(map[string]int64)
