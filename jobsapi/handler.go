@@ -380,7 +380,7 @@ func parameters(r *http.Request, known ...string) (url.Values, error) {
 	}
 	for name, values := range q {
 		if !slices.Contains(known, name) {
-			return nil, operator.BadRequest(fmt.Sprintf("unknown parameter %q: this request takes %q", name, known))
+			return nil, operator.BadRequest(fmt.Sprintf("unknown parameter %q: have %q", name, known))
 		}
 		if len(values) > 1 {
 			return nil, operator.BadRequest(fmt.Sprintf("the parameter %q has several values: send one", name))
