@@ -40,14 +40,13 @@ func (v *Verifier) advise(err error, token string, now time.Time) error {
 	case token == "":
 		advice = "send the header Authorization: Bearer TOKEN, with an identity token for the URL of this service"
 	case !ok:
-		advice = "this is no identity token; an access token is none"
+		advice = "this is not an identity token; an access token is not one either"
 	case c.Audience == claims.Gcloud:
-		advice = "gcloud makes a person's token for gcloud itself, and this service verifies that a token is for its " +
-			"own URL: " +
+		advice = "gcloud makes a person's token for gcloud, and not for the URL of this service: " +
 			"impersonate a service account (gcloud auth print-identity-token --impersonate-service-account=ACCOUNT " +
 			"--audiences=URL --include-email)"
 	case c.Audience != v.audience:
-		advice = "the token is for another audience than the URL of this service"
+		advice = "the token is for another audience, not for the URL of this service"
 	case c.Expired(now):
 		advice = "the token has expired: get another one"
 	}
@@ -71,7 +70,8 @@ func Claimed(r *http.Request) (account string, err error) {
 	token := bearer(header)
 	c, ok := claims.Of(token)
 	if !ok || !strings.HasSuffix(token, "."+claims.Removed) {
-		return "", fmt.Errorf("%w: Cloud Run has not verified one: is its check off, or is this not Cloud Run?",
+		return "", fmt.Errorf("%w: Cloud Run has verified none: switch its check on (--no-allow-unauthenticated), "+
+			"or verify tokens here with NewVerifier",
 			ErrUnauthenticated)
 	}
 	return cmp.Or(c.Email, c.Subject), nil

@@ -41,7 +41,7 @@ type proof struct {
 // oidc are the tokens that Cloud Tasks, Cloud Scheduler and gcloud send.
 var oidc = proof{
 	token:     func(r *http.Request) string { return bearer(r.Header.Get("Authorization")) },
-	missing:   "no bearer token",
+	missing:   "the request has no bearer token",
 	algorithm: "RS256",
 	issuers:   []string{"https://accounts.google.com", "accounts.google.com"},
 	verified:  true,
@@ -52,7 +52,7 @@ var oidc = proof{
 // others, prove nothing.
 var iap = proof{
 	token:     func(r *http.Request) string { return r.Header.Get("X-Goog-IAP-JWT-Assertion") },
-	missing:   "no assertion of Identity-Aware Proxy",
+	missing:   "the request has no assertion of Identity-Aware Proxy",
 	algorithm: "ES256",
 	signature: 64,
 	issuers:   []string{"https://cloud.google.com/iap"},
@@ -151,7 +151,7 @@ func (v *Verifier) allow(ctx context.Context, token string) (account string, err
 		return "", fmt.Errorf("%w: %w", ErrUnauthenticated, err)
 	}
 	if !slices.Contains(v.proof.issuers, payload.Issuer) {
-		return "", fmt.Errorf("%w: issuer %.100q", ErrUnauthenticated, payload.Issuer)
+		return "", fmt.Errorf("%w: the token's issuer is %.100q", ErrUnauthenticated, payload.Issuer)
 	}
 	if err := checkTimes(payload, time.Now()); err != nil {
 		return "", fmt.Errorf("%w: %w", ErrUnauthenticated, err)
@@ -203,24 +203,24 @@ func (p proof) checkForm(token string) error {
 	encoded, rest, _ := strings.Cut(token, ".")
 	decoded, err := base64.RawURLEncoding.DecodeString(encoded)
 	if err != nil {
-		return fmt.Errorf("header: %w", err)
+		return fmt.Errorf("the token's header: %w", err)
 	}
 	var header struct {
 		Algorithm string `json:"alg"`
 	}
 	if err := json.Unmarshal(decoded, &header); err != nil {
-		return fmt.Errorf("header: %w", err)
+		return fmt.Errorf("the token's header: %w", err)
 	}
 	if header.Algorithm != p.algorithm {
-		return fmt.Errorf("algorithm %.100q, want %s", header.Algorithm, p.algorithm)
+		return fmt.Errorf("the token's algorithm is %.100q, want %s", header.Algorithm, p.algorithm)
 	}
 	_, encoded, _ = strings.Cut(rest, ".")
 	signature, err := base64.RawURLEncoding.DecodeString(encoded)
 	if err != nil {
-		return fmt.Errorf("signature: %w", err)
+		return fmt.Errorf("the token's signature: %w", err)
 	}
 	if p.signature > 0 && len(signature) != p.signature {
-		return fmt.Errorf("a signature of %d bytes, want %d", len(signature), p.signature)
+		return fmt.Errorf("the token's signature has %d bytes, want %d", len(signature), p.signature)
 	}
 	return nil
 }
@@ -233,16 +233,18 @@ const clockSkew = 30 * time.Second
 func checkTimes(payload *idtoken.Payload, now time.Time) error {
 	latest := now.Add(clockSkew).Unix()
 	if payload.IssuedAt > latest {
-		return fmt.Errorf("issued at %d, and now it is %d", payload.IssuedAt, now.Unix())
+		return fmt.Errorf("the token was issued at %d, and it is %d here: compare the clocks", payload.IssuedAt,
+			now.Unix())
 	}
 	switch notBefore := payload.Claims["nbf"].(type) {
 	case nil:
 	case float64:
 		if notBefore > float64(latest) {
-			return fmt.Errorf("not valid before %.0f, and now it is %d", notBefore, now.Unix())
+			return fmt.Errorf("the token is valid from %.0f, and it is %d here: compare the clocks", notBefore,
+				now.Unix())
 		}
 	default:
-		return errors.New("what it is not valid before is no number")
+		return errors.New("the token's claim nbf is not a number")
 	}
 	return nil
 }

@@ -152,7 +152,7 @@ func (s service) start(r *http.Request) (any, error) {
 		return nil, err
 	}
 	if start.ID == "" {
-		return nil, operator.BadRequest(`"id" is empty: it makes repeated requests start one job`)
+		return nil, operator.BadRequest(`"id" is empty: choose one, so that a repeated request starts no second job`)
 	}
 	job, err := s.engine.StartByName(ctx, start.Mapper, start.Query, start.Params, start.current())
 	if err != nil {
@@ -192,7 +192,7 @@ func (s service) list(r *http.Request) (any, error) {
 	}
 	all := q.Get("all")
 	if all != "" && all != "true" && all != "false" {
-		return nil, operator.BadRequest(fmt.Sprintf("the parameter all is %q, it has to be true or false", all))
+		return nil, operator.BadRequest(fmt.Sprintf("the parameter \"all\" is %q, it has to be true or false", all))
 	}
 	o := &mapper.JobsOptions{State: mapper.State(q.Get("state")), Mapper: q.Get("mapper"), AllQueues: all == "true"}
 	jobs, next, err := s.engine.JobsPage(r.Context(), o, q.Get("cursor"))
@@ -247,7 +247,7 @@ func (s service) undo(r *http.Request) (any, error) {
 	}
 	ctx, err := because(r)
 	if err == nil && r.ContentLength != 0 {
-		err = decode(r, "the settings of an undo", &o)
+		err = decode(r, "an undo", &o)
 	}
 	if err != nil {
 		return nil, err
@@ -311,7 +311,8 @@ func (s service) rate(r *http.Request) (any, error) {
 	}
 	switch {
 	case rate.Rate == (mapper.Rate{}):
-		return nil, operator.BadRequest(`the rate is empty: {"entities": -1} lifts the limits`)
+		return nil, operator.BadRequest(`the rate is empty: set "entities" or "writes", or {"entities": -1} for no ` +
+			`limit`)
 	case rate.For == 0:
 		return s.after(r, s.job(r).SetRate(ctx, rate.Rate))
 	}
@@ -327,7 +328,7 @@ func (s service) cleanUp(r *http.Request) (any, error) {
 	}
 	ctx, err := because(r)
 	if err == nil && r.ContentLength != 0 {
-		err = decode(r, "what to clean up", &o)
+		err = decode(r, "a clean-up", &o)
 	}
 	if err != nil {
 		return nil, err
@@ -375,14 +376,14 @@ func decode(r *http.Request, what string, v any) error {
 func parameters(r *http.Request, known ...string) (url.Values, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return nil, operator.BadRequest("the parameters are wrong: " + err.Error())
+		return nil, operator.BadRequest("the URL's parameters can't be read: " + err.Error())
 	}
 	for name, values := range q {
 		if !slices.Contains(known, name) {
-			return nil, operator.BadRequest(fmt.Sprintf("there is no parameter %q: have %q", name, known))
+			return nil, operator.BadRequest(fmt.Sprintf("unknown parameter %q: have %q", name, known))
 		}
 		if len(values) > 1 {
-			return nil, operator.BadRequest(fmt.Sprintf("the parameter %s has several values", name))
+			return nil, operator.BadRequest(fmt.Sprintf("the parameter %q has several values: send one", name))
 		}
 	}
 	return q, nil

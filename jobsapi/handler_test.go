@@ -223,14 +223,14 @@ func TestControl(t *testing.T) {
 			`\"id\" is empty`},
 		{"POST", "", `{"mapper": "add-credit", "id": "x", "pagesize": 2}`, 400, `unknown field \"pagesize\"`},
 		{"POST", "", `{"mapper": "none", "id": "x", "query": {"kind": "Account"}}`, 400, "add-credit"},
-		{"POST", "/none/pause?why=x", "", 400, `no parameter \"why\"`},
+		{"POST", "/none/pause?why=x", "", 400, `unknown parameter \"why\"`},
 		{"POST", "/none/pause", "", 404, "no such job"},
 		{"GET", "/none/history", "", 404, "no such job"},
 		{"POST", "/none/clean-up", `{"jobs": true}`, 400, `unknown field \"jobs\"`},
 		{"POST", "/spring/clean-up", `{"job": true}`, 409, "in another way"},
-		{"GET", "/none?x=1", "", 400, `no parameter \"x\"`},
-		{"POST", "/spring/rate", `{}`, 400, `{\"entities\": -1} lifts the limits`},
-		{"POST", "/spring/rate", `{"for_ns": 60000000000}`, 400, `lifts the limits`},
+		{"GET", "/none?x=1", "", 400, `unknown parameter \"x\"`},
+		{"POST", "/spring/rate", `{}`, 400, `{\"entities\": -1} for no limit`},
+		{"POST", "/spring/rate", `{"for_ns": 60000000000}`, 400, `for no limit`},
 	} {
 		if text := o.ask(h, c.method, "/api/v1/jobs"+c.path, c.body, c.code, nil); !strings.Contains(text, c.want) {
 			t.Errorf("%s %s: %s, want %q in it", c.method, c.path, text, c.want)

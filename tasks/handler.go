@@ -75,9 +75,9 @@ func Redeliver(err error) error { return errElsewhere{err} }
 
 // Errors of requests that are not deliveries of the queue.
 var (
-	errMethod   = errors.New("tasks are sent by POST")
-	errTooLarge = fmt.Errorf("the body is above %d bytes", maxBody)
-	errTooLate  = fmt.Errorf("the body did not come within %v", bodyTime)
+	errMethod   = errors.New("the method is not POST: Cloud Tasks sends nothing else")
+	errTooLarge = fmt.Errorf("the body has more than %d bytes", maxBody)
+	errTooLate  = fmt.Errorf("the body did not arrive within %v", bodyTime)
 )
 
 // statusOf is the table from errors to answers. Cloud Tasks retries whatever is

@@ -158,7 +158,7 @@ func TestAdvice(t *testing.T) {
 	}
 	for token, want := range map[string]string{
 		"":            "Authorization: Bearer TOKEN",
-		"ya29.access": "an access token is none",
+		"ya29.access": "this is not an identity token",
 		google.Token(account, "32555940559.apps.googleusercontent.com", nil):           "--impersonate-service-account",
 		google.Token(account, "https://other", nil):                                    "another audience",
 		google.Token(account, audience, forge.Claims{"exp": time.Now().Unix() - 1000}): "expired",

@@ -232,7 +232,7 @@ func TestOptions(t *testing.T) {
 		"keys": {queueName, "https://x/", &tasks.Options{ServiceAccount: "a", KeysURL: "nowhere"},
 			`the URL of the keys is "nowhere"`},
 		"deadline": {queueName, "https://x/", &tasks.Options{InsecureSkipVerify: true, DispatchDeadline: time.Second},
-			"Deadline has to be in [15s, 30m0s]"},
+			"it has to be in [15s, 30m0s]"},
 	} {
 		_, err := tasks.NewQueue(client, c.queue, c.target, c.o)
 		if err == nil || !strings.Contains(err.Error(), c.want) {

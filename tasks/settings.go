@@ -100,26 +100,26 @@ func contradictions(queue *cloudtaskspb.Queue, deadline time.Duration, s Service
 		say("the queue is %v, and delivers nothing: resume it", queue.State)
 	}
 	if n, most := int(queue.GetRateLimits().GetMaxConcurrentDispatches()), s.ForTasks(); most > 0 && n > most {
-		say("it delivers up to %d tasks at once, and the service takes %d requests (%d instances of %d each), "+
-			"a tenth of them for operators: what is above is answered 429, after which the queue slows down, and a "+
-			"pause would be among it. Set max-concurrent-dispatches to %d at most, or raise the service's limits",
+		say("it delivers up to %d tasks at once, and the service takes %d requests (%d instances of %d each), a tenth "+
+			"of them for operators. Cloud Run answers the rest with 429, also a pause, and Cloud Tasks then throttles "+
+			"the queue: set max-concurrent-dispatches to at most %d, or raise the service's limits",
 			n, s.atOnce(), s.MaxInstances, s.Concurrency, most)
 	}
 	retries := queue.GetRetryConfig()
 	if d := retries.GetMaxBackoff().AsDuration(); d > longestBackoff {
-		say("a task whose process has died several times waits for up to %v: set max-backoff to %v", d, sensibleBackoff)
+		say("a task that failed several times waits up to %v for its next attempt: set max-backoff to %v", d,
+			sensibleBackoff)
 	}
 	if n := retries.GetMaxAttempts(); n > 0 {
-		say("it gives a task up after %d attempts, and the range waits for the next sweep then: "+
+		say("it drops a task after %d attempts, and the task's range waits for the next sweep: "+
 			"set max-attempts to unlimited, which is -1 in the API", n)
 	}
 	if d := retries.GetMaxRetryDuration().AsDuration(); d > 0 && retries.GetMaxAttempts() > 0 {
-		say("it gives a task up that is older than %v: set max-retry-duration to 0", d)
+		say("it drops a task that is older than %v: set max-retry-duration to 0", d)
 	}
 	if s.Timeout > 0 && s.Timeout < deadline {
-		say("a delivery may take %v (Options.DispatchDeadline), and the service cuts a request off after %v: raise "+
-			"its "+
-			"time-out, or lower the Deadline", deadline, s.Timeout)
+		say("a delivery may take %v (Options.DispatchDeadline), and the service cuts requests off after %v: raise the "+
+			"service's timeout, or lower DispatchDeadline", deadline, s.Timeout)
 	}
 	return errors.Join(all...)
 }

@@ -71,12 +71,12 @@ func TestCheck(t *testing.T) {
 		"none is left for operators": {
 			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 37},
 				RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
-			tasks.ServiceLimits{MaxInstances: 5, Concurrency: 8}, "max-concurrent-dispatches to 36 at most",
+			tasks.ServiceLimits{MaxInstances: 5, Concurrency: 8}, "max-concurrent-dispatches to at most 36",
 		},
 		"two at once": {
 			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 2},
 				RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
-			tasks.ServiceLimits{MaxInstances: 2, Concurrency: 1}, "max-concurrent-dispatches to 1 at most",
+			tasks.ServiceLimits{MaxInstances: 2, Concurrency: 1}, "max-concurrent-dispatches to at most 1",
 		},
 		"one at once": {
 			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 1},
@@ -98,7 +98,7 @@ func TestCheck(t *testing.T) {
 			"older than 1h0m0s"},
 		"short timeout": {&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1,
 			MaxBackoff: durationpb.New(time.Minute)}}, tasks.ServiceLimits{Timeout: 5 * time.Minute},
-			"cuts a request off after 5m0s"},
+			"cuts requests off after 5m0s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, err := emulator.ForTest(t, nil).TasksClient(t.Context())

@@ -35,8 +35,8 @@ func (db *database) open(ctx context.Context, opts ...option.ClientOption) (*dat
 	client, err := mapper.NewClientWithDatabase(ctx, db.project, db.id,
 		append(opts, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(new(patience).call)))...)
 	if err != nil {
-		return nil, fmt.Errorf("datastore: %w; --project, $DATASTORE_PROJECT_ID or $GOOGLE_CLOUD_PROJECT name its "+
-			"project", err)
+		return nil, fmt.Errorf("datastore: %w; set its project by --project, $DATASTORE_PROJECT_ID or "+
+			"$GOOGLE_CLOUD_PROJECT", err)
 	}
 	return client, nil
 }
@@ -103,6 +103,7 @@ func (p *patience) call(
 	}
 	address := cc.Target()
 	address = address[strings.LastIndex(address, "/")+1:]
-	return fmt.Errorf("the database at %s does not answer within %v: %v", address, longest,
+	return fmt.Errorf("the database at %s does not answer within %v: check the network and "+
+		"$DATASTORE_EMULATOR_HOST: %v", address, longest,
 		status.Convert(err).Message())
 }

@@ -94,7 +94,7 @@ func complete(o *emulator.Options, indexes string, keepNames bool) error {
 func bound(o *emulator.Options, versions, indexed int64) error {
 	for name, mib := range map[string]int64{"--version-memory": versions, "--index-memory": indexed} {
 		if mib < 0 || mib > math.MaxInt64>>20 {
-			return usageError(fmt.Errorf("%s is %d, it has to be a number of MiB that is at least 0", name, mib))
+			return usageError(fmt.Errorf("%s is %d MiB, it has to be at least 0", name, mib))
 		}
 	}
 	o.VersionMemory, o.IndexMemory = max(versions<<20, 1), max(indexed<<20, 1) // 0 would be the default
@@ -149,7 +149,7 @@ func serve(ctx context.Context, o *emulator.Options, queues []string, pages stri
 	for _, addr := range []string{e.DatastoreAddr(), e.TasksAddr(),
 		strings.TrimSuffix(strings.TrimPrefix(e.KeysURL(), "http://"), "/")} {
 		if host, _, err := net.SplitHostPort(addr); err == nil && !net.ParseIP(host).IsLoopback() {
-			fmt.Fprintf(stderr, "warning: %s is open to other machines, and nobody has to prove who they are\n", addr)
+			fmt.Fprintf(stderr, "warning: other machines can reach %s, and it checks no tokens\n", addr)
 		}
 	}
 	out := fmt.Sprintf(`export DATASTORE_EMULATOR_HOST=%s
@@ -171,7 +171,7 @@ export OIDC_KEYS_URL=%s
 	if _, err := io.WriteString(stdout, out); err != nil {
 		return err
 	}
-	fmt.Fprintln(stderr, "serving; ^C ends it, and forgets everything")
+	fmt.Fprintln(stderr, "serving; Ctrl+C stops it and deletes all data")
 	<-ctx.Done()
 	return nil
 }

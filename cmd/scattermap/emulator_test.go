@@ -258,7 +258,7 @@ func TestLoopbackUnlessTold(t *testing.T) {
 		&warnings); err != nil {
 		t.Fatal(err)
 	}
-	if strings.Count(warnings.String(), "open to other machines") != 1 {
+	if strings.Count(warnings.String(), "other machines can reach") != 1 {
 		t.Errorf("warnings %q, want one", warnings.String())
 	}
 }

@@ -27,7 +27,7 @@ func TestStartErase(t *testing.T) {
 		{"", "start erase --namespace gone", `the namespace "gone" has no entities`},
 		{"n", "start erase --params '{\"property\":\"tenant\",\"value\":\"acme\"}' --execute",
 			"in all kinds and namespaces"},
-		{"", "start count", "--kind names no kind"},
+		{"", "start count", "--kind is empty"},
 		{"", "start count --kind Account --retain 7d", "at least 8 days"},
 	} {
 		out, errs, code := command(t, test.typed, words(test.line)...)

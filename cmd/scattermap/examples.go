@@ -28,7 +28,7 @@ func newExamples() *cobra.Command {
 			return format.write(c.OutOrStdout(), append([]mapper.Example{}, answer.Examples...))
 		}
 		if len(answer.Examples) == 0 {
-			_, err := fmt.Fprintln(c.OutOrStdout(), "There are none: the job is no rehearsal, or would write nothing.")
+			_, err := fmt.Fprintln(c.OutOrStdout(), "No examples: the job is not a rehearsal, or would write nothing.")
 			return err
 		}
 		lines := [][]string{{"KEY", "WHAT", "PROPERTY", "BEFORE", "AFTER"}}

@@ -207,14 +207,18 @@ succeeded, "succeeded with failures", failed and aborted.`,
 				operator.Ago(j.Created, time.Now()), processed, failures, operator.Line(j.Error, 60)})
 		}
 		if len(jobs) == 0 {
-			_, err := fmt.Fprintln(c.OutOrStdout(), "There are no such jobs.")
+			none := "No jobs yet."
+			if state != "" || name != "" {
+				none = "No job matches."
+			}
+			_, err := fmt.Fprintln(c.OutOrStdout(), none)
 			return err
 		}
 		if err := rows(c.OutOrStdout(), lines...); err != nil {
 			return err
 		}
 		if more && len(jobs) >= 50 {
-			_, err = fmt.Fprintln(c.ErrOrStderr(), "These are the last 50: --all lists the others, too.")
+			_, err = fmt.Fprintln(c.ErrOrStderr(), "These are the newest 50; --all lists all.")
 		}
 		return err
 	}
@@ -256,7 +260,7 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 			lines = append(lines, []string{name, operator.Line(value, 1000)})
 		}
 	}
-	add("Why not faster:", job.Bottleneck)
+	add("Bottleneck:", job.Bottleneck)
 	if job.Bottleneck == "" {
 		add("Error:", job.Error)
 	}
@@ -273,7 +277,7 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 	}
 	written := "%s%s entities, %s of them written"
 	if strings.HasPrefix(job.Mapper, "rehearsal:") {
-		written = "%s%s entities, of which %s would be written"
+		written = "%s%s entities, %s of them would be written"
 	}
 	if operator.Undoes(job) { // its entities are pages, and what it costs depends on theirs
 		add("Processed:", fmt.Sprintf("%s%s: %s", about, operator.Counted(job.Processed, "page", "pages"),
@@ -282,12 +286,12 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 		add("Processed:", fmt.Sprintf(written, about, operator.Grouped(job.Processed), operator.Grouped(job.Written)))
 	}
 	if job.Conflicts > 0 {
-		add("Run again:", about+operator.Counted(job.Conflicts, "time", "times")+
-			", on entities that others had changed")
+		add("Conflicts:", about+operator.Counted(job.Conflicts, "run", "runs")+
+			" repeated, on entities that others had changed")
 	}
 	add("Undone by:", job.UndoneBy)
 	if !job.State.Ended() {
-		add("Left:", "about "+operator.Grouped(job.Remaining)+" entities")
+		add("Remaining:", "about "+operator.Grouped(job.Remaining)+" entities")
 		add("Progress:", operator.Percent(job.Progress))
 		add("Time left:", operator.Takes(job.Progress))
 		add("Rate:", fmt.Sprintf("%s entities a second in the last minute, %s over all",
@@ -319,11 +323,11 @@ func newRate() *cobra.Command {
 		Example: "  scattermap rate spring 100 --for 2h    # and then as fast as before",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return usageError(errors.New("rate: name a job, and how many entities a second"))
+				return usageError(errors.New("rate: name a job and a number of entities a second"))
 			}
 			n, err := strconv.ParseFloat(args[1], 64)
 			if err != nil || !(n >= 0) || math.IsInf(n, 1) {
-				return usageError(fmt.Errorf("rate: %q is no number of entities a second", args[1]))
+				return usageError(fmt.Errorf("rate: %q is not a number of entities a second", args[1]))
 			}
 			rate.EntitiesPerSecond = n
 			return nil
@@ -432,7 +436,7 @@ func newStopAll() *cobra.Command {
 			return err
 		}
 		if len(jobs) == 0 {
-			_, err := fmt.Fprintln(c.OutOrStdout(), "No job runs.")
+			_, err := fmt.Fprintln(c.OutOrStdout(), "No jobs are running.")
 			return err
 		}
 		if !yes {

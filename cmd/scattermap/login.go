@@ -49,7 +49,7 @@ Without a URL, the command logs in again to the current service and prints its U
 		case len(args) == 1:
 			s.address = args[0]
 		case all.Current == "":
-			return usageError(errors.New("login: you are not logged in; name a service, as in: scattermap login " +
+			return usageError(errors.New("login: you are not logged in: name a service, as in scattermap login " +
 				"https://credit-123.europe-west1.run.app"))
 		default:
 			s.address = all.Current
@@ -66,7 +66,7 @@ Without a URL, the command logs in again to the current service and prints its U
 			return err
 		}
 		if os.Getenv("SCATTERMAP_TOKEN") != "" {
-			return usageError(errors.New("login: $SCATTERMAP_TOKEN is set, and commands send that one: unset it first"))
+			return usageError(errors.New("login: $SCATTERMAP_TOKEN is set, and commands would send it: unset it first"))
 		}
 		s.way = &login{Impersonate: impersonate}
 		var page map[string]any
@@ -74,7 +74,7 @@ Without a URL, the command logs in again to the current service and prints its U
 			return err
 		}
 		if _, ok := page["jobs"]; !ok {
-			return fmt.Errorf("what answers at %s is not a service of scattermap: it lists no jobs", s.address)
+			return fmt.Errorf("%s is not a service of scattermap: its answer lists no jobs", s.address)
 		}
 		if all, err = readLogins(); err != nil { // gcloud has taken its time
 			return err

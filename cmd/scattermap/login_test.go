@@ -222,10 +222,10 @@ func TestLoginAccount(t *testing.T) {
 
 	for name, c := range map[string]struct{ token, want string }{
 		"expired": {google.Token(robot, remote, forge.Claims{"exp": time.Now().Unix() - 1}),
-			"it has expired); take another one"},
+			"it has expired); get another one"},
 		"another audience": {google.Token(robot, "https://other.test", nil),
-			"for another audience than the URL of this service"},
-		"an access token": {"ya29.a0", "an access token is none"},
+			"for another audience, not for the URL of this service"},
+		"an access token": {"ya29.a0", "this is not an identity token"},
 		"another account": {google.Token("eve@example.com", remote, nil), "does not let eve@example.com in"},
 	} {
 		t.Setenv("SCATTERMAP_TOKEN", c.token)
@@ -282,7 +282,7 @@ func TestLoginElsewhere(t *testing.T) {
 	}))
 	expect(t, "login "+remote, exitError, "is not a service of scattermap")
 	proxied = true
-	expect(t, "login "+remote, exitError, "Identity-Aware Proxy stands before "+remote, remote+"/dashboard/")
+	expect(t, "login "+remote, exitError, "Identity-Aware Proxy protects "+remote, remote+"/dashboard/")
 	expect(t, "login http://credit.test", exitUsage, "use https")
 	t.Setenv("SCATTERMAP_TOKEN", "secret")
 	expect(t, "jobs --service http://credit.test", exitUsage, "use https")

@@ -28,7 +28,7 @@ type login struct {
 func loginsFile() (string, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
-		return "", fmt.Errorf("where logins are kept is not known: %w", err)
+		return "", fmt.Errorf("there is no folder to keep logins in: %w", err)
 	}
 	return filepath.Join(dir, "scattermap", "logins.json"), nil
 }

@@ -116,11 +116,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 // oneJob checks that a command has one argument, a job.
 func oneJob(c *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return usageError(fmt.Errorf("%s: name one job, as \"scattermap jobs\" lists them", c.Name()))
+		return usageError(fmt.Errorf("%s: name one job; \"scattermap jobs\" lists them", c.Name()))
 	}
 	if !names.JobID(args[0]) {
-		return usageError(fmt.Errorf("%s: %.110q is no ID of a job, which is 1 to 100 letters, digits, '-' and '_', "+
-			"and not __x__: \"scattermap jobs\" lists them", c.Name(), args[0]))
+		return usageError(fmt.Errorf("%s: %.110q is not the ID of a job (1 to 100 letters, digits, '-' and '_', "+
+			"and not __x__); \"scattermap jobs\" lists the jobs", c.Name(), args[0]))
 	}
 	return nil
 }

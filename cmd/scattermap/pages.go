@@ -58,8 +58,8 @@ func openPages(ctx context.Context, e *emulator.Emulator, queue, addr string) (_
 		host = "127.0.0.1"
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return nil, usageError(fmt.Errorf("--dashboard is %q: it is for this machine only, as nobody has to prove "+
-			"who they are", addr))
+		return nil, usageError(fmt.Errorf("--dashboard is %q, it has to be an address of this machine: the dashboard "+
+			"checks no tokens", addr))
 	}
 	listener, err := net.Listen("tcp", net.JoinHostPort(host, port))
 	if err != nil {

@@ -161,7 +161,7 @@ func (s *screen) typeRate(key string) act {
 		s.rates = ""
 		n, err := strconv.ParseFloat(s.typed, 64)
 		if err != nil {
-			s.said = fmt.Sprintf("%q is no number of entities a second", s.typed)
+			s.said = fmt.Sprintf("%q is not a number of entities a second", s.typed)
 			return act{}
 		}
 		for _, j := range s.jobs {
@@ -324,7 +324,11 @@ func (s *screen) list() []string {
 	}
 	lines := []string{faint.Render(head)}
 	if len(all) == 0 {
-		return append(lines, "  There are no such jobs.")
+		none := "  No jobs yet."
+		if s.lives {
+			none = "  No running or paused jobs."
+		}
+		return append(lines, none)
 	}
 	for _, j := range all[min(s.first, len(all)):min(len(all), s.first+s.room())] {
 		row := "  "
@@ -369,10 +373,10 @@ func (s *screen) foot() []string {
 	switch job := s.job(); {
 	case s.rates != "":
 		return []string{"", strong.Render("Entities a second for " + operator.Line(s.rates, 60) + ", 0 is no limit: " +
-			s.typed + "▏"), faint.Render("enter sets it, esc does not")}
+			s.typed + "▏"), faint.Render("enter sets the rate, esc cancels")}
 	case s.asks.verb != "":
 		return []string{"", strong.Render(strings.ToUpper(s.asks.verb[:1]) + s.asks.verb[1:] + " " +
-			operator.Line(s.asks.job, 60) + "?"), faint.Render("y does it, any other key does not")}
+			operator.Line(s.asks.job, 60) + "?"), faint.Render("y confirms, any other key cancels")}
 	case s.err != nil:
 		about = stateStyles[mapper.StateFailed].Render(fmt.Sprintf("as of %s: %s", s.at.Local().Format(time.TimeOnly),
 			operator.Line(inFlags(nil, s.err).Error(), 300)))

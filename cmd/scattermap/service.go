@@ -130,7 +130,7 @@ func (s *service) callService(
 		return nil
 	}
 	if err := json.Unmarshal(text, v); err != nil {
-		return fmt.Errorf("what answers at %s is not a service of scattermap: %w", to.Redacted(), err)
+		return fmt.Errorf("%s is not a service of scattermap: %w", to.Redacted(), err)
 	}
 	return nil
 }
@@ -158,18 +158,19 @@ func (s *service) send(
 			err = failed.Err
 		}
 		return 0, nil,
-			fmt.Errorf("the service at %s does not answer: %w; --service or $SCATTERMAP_SERVICE says where it is",
+			fmt.Errorf("the service at %s does not answer: %w; set its URL by --service or $SCATTERMAP_SERVICE",
 				s.address, err)
 	}
 	defer func() { _ = answer.Body.Close() }() // it was only read
 	text, err := io.ReadAll(io.LimitReader(answer.Body, 64<<20))
 	if err != nil {
-		return 0, nil, fmt.Errorf("the answer of %s broke off: %w", s.address, err)
+		return 0, nil, fmt.Errorf("the connection to %s broke off: %w", s.address, err)
 	}
 	if answer.Header.Get("X-Goog-IAP-Generated-Response") != "" {
-		return 0, nil, fmt.Errorf("Identity-Aware Proxy stands before %s: open %s in a browser, or use an address of "+
-			"the service that it does not stand before",
-			s.address, s.address+"/dashboard/")
+		return 0, nil,
+			fmt.Errorf("Identity-Aware Proxy protects %s: open %s in a browser, or use a URL of the service "+
+				"without the proxy",
+				s.address, s.address+"/dashboard/")
 	}
 	return answer.StatusCode, text, nil
 }
@@ -181,9 +182,8 @@ func checkPath(path string) error {
 	}
 	for segment := range strings.SplitSeq(path, "/") {
 		if !names.JobID(segment) { // what is done to a job has such a name, too
-			return usageError(fmt.Errorf("%.110q is no ID of a job, which is 1 to 100 letters, digits, '-' and '_', "+
-				"and not __x__",
-				segment))
+			return usageError(fmt.Errorf("%.110q is not the ID of a job (1 to 100 letters, digits, '-' and '_', "+
+				"and not __x__)", segment))
 		}
 	}
 	return nil
@@ -199,9 +199,9 @@ func (s *service) base() (*url.URL, error) {
 		s.address = all.Current
 	}
 	if s.address == "" {
-		return nil, usageError(errors.New("no service: \"scattermap login URL\", --service or $SCATTERMAP_SERVICE " +
-			"says where it is, such as https://credit-123.europe-west1.run.app; or --straight names a queue, to work " +
-			"on the database itself"))
+		return nil, usageError(errors.New("no service: run \"scattermap login URL\", or set --service or " +
+			"$SCATTERMAP_SERVICE to a URL such as https://credit-123.europe-west1.run.app; with --straight QUEUE the " +
+			"command needs no service"))
 	}
 	u, err := url.Parse(s.address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.ForceQuery ||
@@ -241,14 +241,14 @@ func (s *service) refusal(code int, text []byte, sent proof) error {
 		if page {
 			said = "says Cloud Run"
 		}
-		what := "\"scattermap login\" or $SCATTERMAP_TOKEN gives one for the service's URL"
+		what := "get one for the service's URL by \"scattermap login\", or set $SCATTERMAP_TOKEN"
 		switch {
 		case of.Expired(time.Now()):
-			said, what = "it has expired", "take another one"
+			said, what = "it has expired", "get another one"
 		case of.Audience == claims.Gcloud:
 			said, _, _ = strings.Cut(said, ": ")
-			what = "gcloud makes a person's token for gcloud itself, and this service checks that it is for its own " +
-				"URL: impersonate a service account that OPERATORS names (scattermap login " +
+			what = "gcloud makes a person's token for gcloud, and not for this service's URL: impersonate a service " +
+				"account that OPERATORS names (scattermap login " +
 				s.address + " --impersonate ACCOUNT), or open the dashboard in a browser"
 		}
 		return fmt.Errorf("the service at %s refuses the token%s (401: %s); %s", s.address, sent.from, said, what)
@@ -258,16 +258,16 @@ func (s *service) refusal(code int, text []byte, sent proof) error {
 			who = operator.Line(of.Email, 200)
 		}
 		if page {
-			return fmt.Errorf("the service at %s does not let %s in (403, says Cloud Run): it needs the role "+
+			return fmt.Errorf("the service at %s does not let %s in (403, says Cloud Run): grant it the role "+
 				"roles/run.invoker on the service", s.address, who)
 		}
-		return fmt.Errorf("the service at %s does not let %s in (403: %s): OPERATORS of the service lists those "+
-			"who may", s.address, who, said)
+		return fmt.Errorf("the service at %s does not let %s in (403: %s): add it to OPERATORS of the "+
+			"service", s.address, who, said)
 	case http.StatusNotFound:
 		if strings.Contains(said, "no such job") {
-			return fmt.Errorf("%s; \"scattermap jobs --all\" lists those of %s", said, s.address)
+			return fmt.Errorf("%s; \"scattermap jobs --all\" lists the jobs of %s", said, s.address)
 		}
-		return fmt.Errorf("there are no jobs at %s (404): --service or $SCATTERMAP_SERVICE says where the service is",
+		return fmt.Errorf("%s has no jobs API (404): set the service's URL by --service or $SCATTERMAP_SERVICE",
 			s.address)
 	case http.StatusInternalServerError:
 		if !page && said != "" {
@@ -275,7 +275,7 @@ func (s *service) refusal(code int, text []byte, sent proof) error {
 		}
 	}
 	if page || said == "" {
-		return fmt.Errorf("what answers at %s is not the service: it says %d %s", s.address, code,
+		return fmt.Errorf("%s is not the service: it answers %d %s", s.address, code,
 			http.StatusText(code))
 	}
 	return refused

@@ -51,13 +51,13 @@ with its entities, up to the largest part of all four ways.`,
 	format := outputFlag(flags)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if q.Kind == "" {
-			return usageError(errors.New("--kind names no kind"))
+			return usageError(errors.New("--kind is empty: name the kind of the entities"))
 		}
 		if compare && check {
 			return usageError(errors.New("--compare counts the entities of each part anyway: leave --check out"))
 		}
 		if compare && q.ShardBy != "" {
-			return usageError(errors.New("--compare is of cuts between keys, and does not go with --shard-by"))
+			return usageError(errors.New("--compare compares cuts between keys: leave --shard-by out"))
 		}
 		client, err := db.open(c.Context())
 		if err != nil {

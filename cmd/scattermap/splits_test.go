@@ -66,7 +66,7 @@ func TestSplits(t *testing.T) {
 		"--kind Acount -n 4": `there is no entity of the kind "Acount" in the namespace "", in the database ` +
 			`"(default)" of the project "test", at ` + e.DatastoreAddr(),
 		"--kind Account -n 2 --check --namespace other": `in the namespace "other"`,
-		"--kind Account --compare --shard-by N":         "does not go with --shard-by",
+		"--kind Account --compare --shard-by N":         "leave --shard-by out",
 		"--kind Account --compare --check":              "leave --check out",
 		"--kind Acount --compare":                       `there is no entity of the kind "Acount"`,
 		"--kind Account --compare -n 0":                 "in [1, 10000], it is 0",

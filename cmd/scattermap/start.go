@@ -57,11 +57,11 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 // check completes the query, which may have to have a kind.
 func (f *jobFlags) check(kind bool) error {
 	if kind && f.query.Kind == "" {
-		return usageError(errors.New("--kind names no kind"))
+		return usageError(errors.New("--kind is empty: name the kind of the entities"))
 	}
 	if b := f.options.Budget; !(b.Dollars >= 0) || math.IsInf(b.Dollars, 1) || b.Operations < 0 {
-		return usageError(errors.New("--budget and --budget-operations have to be numbers of dollars and operations, " +
-			"or 0 for none"))
+		return usageError(errors.New("--budget and --budget-operations have to be at least 0, and finite; 0 is no " +
+			"limit"))
 	}
 	for _, text := range f.filters {
 		if err := operator.AddCondition(&f.query, text); err != nil {
@@ -172,7 +172,7 @@ and delete. The last four only rehearse unless you add --execute.`,
 		}
 		if prebuilt.Destroys(args[0]) && !execute && !o.DryRun {
 			o.DryRun = true
-			fmt.Fprintf(c.ErrOrStderr(), "This is a rehearsal, which writes nothing: --execute does it.\n")
+			fmt.Fprintf(c.ErrOrStderr(), "This is a rehearsal and writes nothing. To write, add --execute.\n")
 		}
 		switch destroys := prebuilt.Destroys(args[0]) && !o.DryRun && !yes; {
 		case destroys && erases:
@@ -195,10 +195,10 @@ and delete. The last four only rehearse unless you add --execute.`,
 // erasing asks whether to erase a namespace, or what params say.
 func erasing(namespace, params string) string {
 	if namespace == "" {
-		return fmt.Sprintf("Erase, in all kinds and namespaces, what has %s, and what all jobs have kept of it?",
+		return fmt.Sprintf("Erase everything with %s, in all kinds and namespaces and in the records of all jobs?",
 			operator.Line(params, 200))
 	}
-	return fmt.Sprintf("Erase the namespace %s, with %s, and what all jobs have kept of it?",
+	return fmt.Sprintf("Erase the namespace %s, with %s, also in the records of all jobs?",
 		operator.Line(namespace, 100), operator.Line(params, 200))
 }
 
@@ -209,7 +209,7 @@ func confirmNumber(c *cobra.Command, s *service, mapper, params string, f jobFla
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(c.ErrOrStderr(), "%s is about to go over %s entities. Type that number to go on: ",
+	fmt.Fprintf(c.ErrOrStderr(), "%s will run over %s entities. Type that number to start it: ",
 		operator.Line(mapper, 100), operator.Sized(est))
 	typed, err := bufio.NewReader(c.InOrStdin()).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -220,7 +220,7 @@ func confirmNumber(c *cobra.Command, s *service, mapper, params string, f jobFla
 	}
 	if n, err := strconv.ParseInt(strings.ReplaceAll(strings.TrimSpace(typed), ",", ""), 10, 64); err != nil ||
 		n != est.Entities {
-		return errors.New("nothing was done: that is another number; --yes does it without asking")
+		return errors.New("nothing was done, because that is another number; --yes starts it without asking")
 	}
 	return nil
 }

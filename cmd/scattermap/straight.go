@@ -53,8 +53,8 @@ func (st *straight) open(ctx context.Context, method, path string) error {
 	target := st.target
 	if target == "" {
 		if method != http.MethodGet && !slices.Contains(taskless, path[strings.LastIndex(path, "/")+1:]) {
-			return usageError(errors.New("with --straight this makes tasks: --target says where the queue's tasks " +
-				"are sent, such as https://credit-123.europe-west1.run.app/mapper/"))
+			return usageError(errors.New("with --straight, this command creates tasks: set --target to the URL of " +
+				"the service's handler, such as https://credit-123.europe-west1.run.app/mapper/"))
 		}
 		target = "http://nowhere.invalid/" // no task is made
 	}

@@ -65,9 +65,9 @@ func TestStraight(t *testing.T) {
 		code int
 		says string
 	}{
-		{"jobs" + straight, 0, "There are no such jobs."},
+		{"jobs" + straight, 0, "No jobs yet."},
 		{"plan count --kind Account" + straight, 0, "Entities:"},
-		{"start count --kind Account --id counted" + straight, exitUsage, "--target says where"},
+		{"start count --kind Account --id counted" + straight, exitUsage, "set --target"},
 		{"start count --kind Account --id counted --watch" + target, 0, "counted: succeeded, 3 entities processed"},
 		{"start set --kind Account --id set --params '{\"property\": \"n\", \"value\": 1}' --execute --yes --watch" +
 			target, 0, "set: succeeded, 3 entities"},
@@ -75,7 +75,7 @@ func TestStraight(t *testing.T) {
 		{"jobs" + straight, 0, "undo-set"},
 		{"describe counted" + straight, 0, "Counter:      entities = 3"},
 		{"pause counted" + straight, exitError, "the job's state does not allow that"},
-		{"retry counted" + straight, exitUsage, "--target says where"},
+		{"retry counted" + straight, exitUsage, "set --target"},
 		{"describe nobody" + straight, exitError, "no such job: nobody"},
 		{"jobs --project test --straight q", exitUsage, "projects/PROJECT/locations/LOCATION/queues/QUEUE"},
 		{"retry counted --target elsewhere" + straight, exitUsage, "http or https URL"},

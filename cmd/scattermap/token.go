@@ -35,7 +35,7 @@ func (s *service) prove(ctx context.Context, base *url.URL, anew bool) (proof, e
 	switch {
 	case base.Scheme != "https" && !onThisMachine(base):
 		return proof{},
-			usageError(fmt.Errorf("the service is %q, and a token is not sent over http to another machine: use https",
+			usageError(fmt.Errorf("the service is %q, and tokens go to other machines over https only: use https",
 				s.address))
 	case token != "":
 		return proof{token: token, from: " in $SCATTERMAP_TOKEN"}, nil
@@ -75,8 +75,8 @@ func (s *service) prove(ctx context.Context, base *url.URL, anew bool) (proof, e
 	token, err := printed(ctx, command)
 	if err != nil {
 		return proof{},
-			fmt.Errorf("no token: %w; set $SCATTERMAP_TOKEN to an identity token, or --token-command to what "+
-				"prints one", err)
+			fmt.Errorf("no token: %w; set $SCATTERMAP_TOKEN to an identity token, or --token-command to a "+
+				"command that prints one", err)
 	}
 	s.token, s.from = token, " that --token-command prints"
 	return proof{token: token, from: s.from}, nil

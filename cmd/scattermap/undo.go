@@ -90,7 +90,7 @@ func newLeft() *cobra.Command {
 			return format.write(c.OutOrStdout(), left)
 		}
 		if len(left) == 0 {
-			_, err := fmt.Fprintln(c.OutOrStdout(), "Nothing was left.")
+			_, err := fmt.Fprintln(c.OutOrStdout(), "The undo left no entity unchanged.")
 			return err
 		}
 		lines := [][]string{{"KEY", "WHY"}}

@@ -107,7 +107,7 @@ func TestVerifyArguments(t *testing.T) {
 	for args, want := range map[string]string{
 		"verify":                     "name one job",
 		"verify --project test none": "no such job",
-		"verify --project test a/b":  "no ID of a job",
+		"verify --project test a/b":  "not the ID of a job",
 		"verify -nope j":             "-nope",
 		"verify --at yesterday j":    "--at",
 	} {

@@ -59,7 +59,7 @@ func follow(c *cobra.Command, s *service, id string, format *output) error {
 		select {
 		case <-c.Context().Done():
 			done()
-			return fmt.Errorf("%s goes on: %w", id, context.Cause(c.Context()))
+			return fmt.Errorf("you stopped watching, and the job %s goes on: %w", id, context.Cause(c.Context()))
 		case <-time.After(lookEvery):
 		}
 		now := new(mapper.Status)

@@ -1,16 +1,16 @@
-# Each alarm links to its play in docs/operations.md. TestAlarms evaluates each query on series of two instances and two
+# Each alarm links to its section of docs/operate.md. TestAlarms evaluates each query on series of two instances and two
 # revisions.
 
 locals {
-  # The series of the service, and of its queues.
+  # Labels of the service's series, and of its queues' series.
   own_series   = "job=\"${var.name}\""
   queue_series = "monitored_resource=\"cloud_tasks_queue\",queue_id=~\"${join("|", var.queues)}\""
 
-  # The alarms that need the service's own metrics, which the collector sends.
+  # These alarms need the service's own metrics, which the collector sends.
   own_alarms = {
     a-job-runs-and-commits-nothing = {
       title = "A job runs and commits nothing"
-      text  = "A job has committed no page for ${var.idle_minutes} minutes, or tasks are delivered and no instance sends metrics."
+      text  = "A running job has committed no page for ${var.idle_minutes} minutes, or tasks are delivered and no instance sends metrics."
       query = join(" or ", [
         "max by (scattermap_mapper) (scattermap_job_idle_seconds{${local.own_series}}) > ${var.idle_minutes * 60}",
         "(absent_over_time(scattermap_tasks_in_flight{${local.own_series}}[10m]) and on() (sum(increase(cloudtasks_googleapis_com:queue_task_attempt_count{${local.queue_series}}[10m])) > 0))",
@@ -19,7 +19,7 @@ locals {
     }
     many-entities-fail = {
       title = "Many entities fail"
-      text  = "More than ${var.failure_share * 100}% of the entities of a mapper were recorded as failures within 15 minutes."
+      text  = "More than ${var.failure_share * 100}% of a mapper's entities failed within 15 minutes."
       query = join(" ", [
         "sum by (scattermap_mapper) (rate(scattermap_failures_total{${local.own_series}}[15m]))",
         "/ ((sum by (scattermap_mapper) (rate(scattermap_entities_total{${local.own_series}}[15m]))",
@@ -30,40 +30,40 @@ locals {
     }
   }
 
-  # Those that need the metrics of Google's services only.
+  # These alarms need the metrics of Google's services only.
   platform_alarms = {
     tasks-wait-too-long = {
       title    = "Tasks wait too long"
-      text     = "A tenth of the tasks have waited for more than ${var.task_age_minutes} minutes after they were due."
+      text     = "A tenth of the tasks waited more than ${var.task_age_minutes} minutes after they were due."
       query    = "histogram_quantile(0.9, sum by (le, queue_id) (rate(cloudtasks_googleapis_com:queue_task_attempt_delays_bucket{${local.queue_series}}[10m]))) > ${var.task_age_minutes * 60000}"
       duration = "300s"
     }
 
-    # absent joins the revisions, and tells also of a schedule that has never worked. It has to be so for two intervals:
-    # after an apply there is nothing yet.
+    # absent joins the revisions, and also finds a schedule that never worked. It has to last for two intervals, because
+    # there are no calls yet after an apply.
     the-revive-schedule-is-absent = {
       title    = "The revive schedule is absent"
-      text     = "No call of /mapper/revive has succeeded for a while: jobs that lose their tasks stay where they are."
+      text     = "No call of /mapper/revive has succeeded for a while. Jobs that lose all their tasks will not move."
       query    = "absent(increase(${local.revived}{monitored_resource=\"cloud_run_revision\",service_name=\"${var.name}\"}[${3 * var.revive_minutes + 5}m]) > 0)"
       duration = "${60 * (2 * var.revive_minutes + 5)}s"
     }
   }
 
-  # Those that need lines of the log only.
+  # These alarms need log lines only.
   log_alarms = {
     a-job-runs-and-commits-nothing = {
       title  = "Tasks are not delivered"
-      text   = "The service says that the tasks of a job are not delivered, and why."
+      text   = "The tasks of a job are not delivered. The log line says why."
       filter = "jsonPayload.event=\"tasks are not delivered\""
     }
     many-entities-fail = {
       title  = "A job has failed, or is paused by its limit"
-      text   = "A job has failed, or so many entities have that it is paused."
+      text   = "A job has failed, or its failure limit or budget has paused it."
       filter = "jsonPayload.event=(\"job failed\" OR \"job paused\") AND severity>=WARNING"
     }
   }
 
-  # The log metric below, as PromQL names it.
+  # PromQL's name of the log metric below.
   revived = "logging_googleapis_com:user_${replace(var.name, "-", "_")}_revived"
 
   channels = concat([for c in google_monitoring_notification_channel.mail : c.name], var.notification_channels)
@@ -98,7 +98,7 @@ resource "google_monitoring_alert_policy" "metrics" {
       query                     = each.value.query
       duration                  = each.value.duration
       evaluation_interval       = "60s"
-      disable_metric_validation = true # a metric that nobody has written yet would be refused
+      disable_metric_validation = true # the API would refuse a metric without data
     }
   }
 
@@ -136,11 +136,11 @@ resource "google_monitoring_alert_policy" "logs" {
   }
 }
 
-# How often the schedule was answered with success: nothing else tells of jobs whose sweeps are lost.
+# The schedule's successful calls. Only the schedule finds jobs whose sweeps are lost.
 resource "google_logging_metric" "revived" {
   project     = var.project
   name        = "${var.name}/revived"
-  description = "Calls of /mapper/revive that the service has answered with success."
+  description = "Successful calls of /mapper/revive."
   filter      = "resource.type=\"cloud_run_revision\" AND resource.labels.service_name=\"${var.name}\" AND httpRequest.requestUrl=~\"/mapper/revive$\" AND httpRequest.status=200"
 
   metric_descriptor {

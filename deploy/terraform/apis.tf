@@ -1,4 +1,4 @@
-# The APIs that the module needs. Everything that calls one of them comes after terraform_data.enabled.
+# The APIs that the module needs. Resources that call one of them depend on terraform_data.enabled.
 
 locals {
   apis = concat(
@@ -6,7 +6,7 @@ locals {
       "cloudresourcemanager.googleapis.com", # the project's number and its roles
       "cloudscheduler.googleapis.com",
       "cloudtasks.googleapis.com",
-      "datastore.googleapis.com", # what the service reads and writes by
+      "datastore.googleapis.com", # the service's reads and writes
       "firestore.googleapis.com", # databases, and the policies that let records expire
       "iam.googleapis.com",
       "logging.googleapis.com",
@@ -27,8 +27,8 @@ resource "google_project_service" "apis" {
   disable_on_destroy = false # others in the project may need it
 }
 
-# An API that is new to a project answers 403 for a moment after it is enabled ("wait a few minutes for the action to
-# propagate"). The wait needs no other provider; it takes place once, and again when an API is added.
+# A newly enabled API may answer 403 for a moment ("wait a few minutes for the action to propagate"). This wait needs no
+# other provider. It happens once, and again after an API is added.
 resource "terraform_data" "enabled" {
   triggers_replace = local.apis
 

@@ -1,4 +1,4 @@
-# A budget stops nothing: it tells of the month's costs of the whole project.
+# A budget stops nothing. Its mails say how much of the monthly amount the whole project has cost.
 resource "google_billing_budget" "project" {
   count = var.budget > 0 ? 1 : 0
 
@@ -7,7 +7,7 @@ resource "google_billing_budget" "project" {
 
   budget_filter {
     calendar_period = "MONTH"
-    projects        = ["projects/${data.google_project.this.number}"] # by its number, as the API answers it
+    projects        = ["projects/${data.google_project.this.number}"] # the API answers the number
   }
 
   amount {
@@ -26,7 +26,7 @@ resource "google_billing_budget" "project" {
   dynamic "all_updates_rule" {
     for_each = length(local.channels) > 0 ? [1] : []
     content {
-      monitoring_notification_channels = slice(local.channels, 0, min(5, length(local.channels))) # no more are allowed
+      monitoring_notification_channels = slice(local.channels, 0, min(5, length(local.channels))) # the API's limit
     }
   }
 }

@@ -17,7 +17,7 @@ resource "google_service_account" "tasks" {
 }
 
 locals {
-  # The roles of the service, each with the project that it is for.
+  # The roles of the service, each with its project.
   roles = merge(
     { "roles/datastore.user" = local.database_project },
     var.collector ? { "roles/monitoring.metricWriter" = var.project, "roles/cloudtrace.agent" = var.project } : {},
@@ -32,7 +32,7 @@ resource "google_project_iam_member" "service" {
   member  = google_service_account.service.member
 }
 
-# It enqueues tasks, looks for those that are lost, and reads how many its queues deliver at once.
+# The service enqueues tasks, finds lost tasks, and reads its queues' limits.
 resource "google_cloud_tasks_queue_iam_member" "enqueuer" {
   for_each = google_cloud_tasks_queue.queues
 
@@ -53,7 +53,7 @@ resource "google_cloud_tasks_queue_iam_member" "viewer" {
   member   = google_service_account.service.member
 }
 
-# It gives its tasks the tokens of the other account.
+# The service gives its tasks tokens of the tasks' account.
 resource "google_service_account_iam_member" "act_as" {
   service_account_id = google_service_account.tasks.name
   role               = "roles/iam.serviceAccountUser"
@@ -68,7 +68,7 @@ resource "google_cloud_run_v2_service_iam_member" "tasks" {
   member   = google_service_account.tasks.member
 }
 
-# Where Cloud Run's own check stands in front of the service, operators need to pass it.
+# With auth = "iam", operators have to pass Cloud Run's check.
 resource "google_cloud_run_v2_service_iam_member" "operators" {
   for_each = var.auth == "iam" ? local.members : {}
 
@@ -79,7 +79,7 @@ resource "google_cloud_run_v2_service_iam_member" "operators" {
   member   = each.value
 }
 
-# What "gcloud run services proxy" asks for, by which people open the dashboard.
+# People open the dashboard by "gcloud run services proxy", which needs this role.
 resource "google_cloud_run_v2_service_iam_member" "viewers" {
   for_each = var.auth == "iam" ? local.members : {}
 
@@ -96,8 +96,8 @@ locals {
     { for g in var.operator_groups : g => "group:${g}" },
   )
 
-  # The token of a person, as gcloud prints it, is not meant for the service. With auth = "on" people impersonate an
-  # account of their own, whose tokens are.
+  # gcloud makes no token of a person for the service's URL. With auth = "on", people impersonate an account that gets
+  # such tokens.
   people       = [for o in var.operators : o if !endswith(o, "gserviceaccount.com")]
   impersonated = var.auth == "on" && var.iap_audience == "" && length(local.people) > 0
 

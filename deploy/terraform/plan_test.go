@@ -20,9 +20,9 @@ import (
 	"github.com/zclconf/go-cty/cty/function/stdlib"
 )
 
-// A plan is what the module makes of its variables, as Terraform would plan it: each instance of a
-// resource with its arguments. What a provider computes is a stand-in, such as an account's
-// address.
+// A plan is the plan that Terraform would make of the module and its variables: each instance of a
+// resource with its arguments. Values that the provider computes, such as an account's address, are
+// stand-ins.
 type plan struct {
 	r         *reader
 	schemas   map[string]*schema
@@ -146,8 +146,7 @@ func (p *plan) conditions(body *hclsyntax.Body, name string, more map[string]cty
 	return nil
 }
 
-// value evaluates an expression. More are the roots that are there beside those of the module, such
-// as each.
+// value evaluates an expression. more has further roots beside the module's, such as each.
 func (p *plan) value(expr hcl.Expression, more map[string]cty.Value) (cty.Value, error) {
 	roots := map[string]map[string]cty.Value{"var": p.variables, "local": {}, "data": {}}
 	data := map[string]map[string]cty.Value{}
@@ -373,7 +372,7 @@ func computed(typ, address string, s *schema, given map[string]cty.Value) cty.Va
 	return cty.ObjectVal(all)
 }
 
-// functions are those of Terraform that the module calls.
+// functions are Terraform's functions that the module calls.
 var functions = map[string]function.Function{
 	"can": tryfunc.CanFunc, "ceil": stdlib.CeilFunc, "concat": stdlib.ConcatFunc, "contains": stdlib.ContainsFunc,
 	"distinct": stdlib.DistinctFunc, "floor": stdlib.FloorFunc, "join": stdlib.JoinFunc,

@@ -46,16 +46,16 @@ func over(labels map[string]string, from, to int64, value func(minutes float64) 
 	return s
 }
 
-// grows is a counter that begins at 0, and grows by so much each minute.
+// grows returns a counter that starts at 0 and grows by the same amount each minute.
 func grows(by float64) func(float64) float64 {
 	return func(minutes float64) float64 { return by * minutes }
 }
 
 func stays(at float64) func(float64) float64 { return func(float64) float64 { return at } }
 
-// own returns the labels of a metric that an instance of the service writes, as the collector's
-// exporter googlemanagedprometheus makes them: prometheus_target with the service's name as job and
-// the instance's ID.
+// own returns the labels of a metric of an instance of the service. The collector's exporter
+// googlemanagedprometheus makes them: prometheus_target with the service's name as job and the
+// instance's ID.
 func own(name, instance string, more ...string) map[string]string {
 	l := map[string]string{
 		"__name__":           name,
@@ -107,7 +107,7 @@ func revision(name, revision string, more ...string) map[string]string {
 	return l
 }
 
-// buckets returns a histogram's: so many observations a minute below each bound.
+// buckets returns the series of a histogram, by its observations a minute below each bound.
 func buckets(labels map[string]string, from, to int64, perMinute map[string]float64) (all []series) {
 	for le, n := range perMinute {
 		l := maps.Clone(labels)
@@ -403,8 +403,8 @@ func TestLogAlarms(t *testing.T) {
 	}
 }
 
-// TestCharts evaluates each chart while two instances work, and two of the next revision: what it
-// shows is what all do together, also while they change.
+// TestCharts evaluates each chart while two instances work, and two of the next revision. It shows
+// the work of all of them, also while they change.
 func TestCharts(t *testing.T) {
 	const label = "scattermap_mapper"
 	all := fleet(func(id string, from, to int64) []series {
@@ -435,11 +435,11 @@ func TestCharts(t *testing.T) {
 		"Entities a second, by mapper":                         {"raise": 20},
 		"Seconds since a running job last committed a page":    {"raise": 30},
 		"Failures a minute, by mapper":                         {"raise": 6},
-		"Conflicts and deliveries again, a minute":             {"": 4},
+		"Conflicts and repeated deliveries a minute":           {"": 4},
 		"Pages: seconds, 95th percentile":                      {"": 0.2425},
 		"Pages a second":                                       {"": 2},
 		"Tasks in flight":                                      {"": 10},
-		"Ranges cut off a minute, by why":                      {"before": 12},
+		"Ranges split off a minute, by reason":                 {"before": 12},
 		"Tasks that were due: seconds waited, 95th percentile": {"": 4.8},
 		"Tasks in the queues":                                  {"mapper": 7},
 		"Deliveries a second, by answer":                       {"200": 2, "429": 0.1},

@@ -1,7 +1,6 @@
 locals {
-  # A tenth of the requests that the service takes at once, and one at least, is for operators: what is above the
-  # service's limit is answered 429, and a pause would come to be among it just when it is needed. tasks.Queue.CheckSettings
-  # has the same rule.
+  # Operators keep a tenth of the requests that the service takes at once, and at least one: otherwise a pause may be
+  # answered 429 just when it is needed. tasks.Queue.CheckSettings has the same rule.
   at_once   = var.instances * var.concurrency
   for_tasks = max(1, local.at_once - max(1, ceil(local.at_once / 10)))
 }
@@ -19,9 +18,9 @@ resource "google_cloud_tasks_queue" "queues" {
   }
 
   retry_config {
-    max_attempts = -1       # a task is never given up
-    min_backoff  = "0.100s" # as the API answers it: written otherwise it would be changed with each apply
-    max_backoff  = "60s"    # what a task waits whose process has died several times
+    max_attempts = -1       # never drop a task
+    min_backoff  = "0.100s" # the API's spelling: with another, each apply would change it
+    max_backoff  = "60s"    # the longest wait of a task that failed several times
   }
 
   depends_on = [terraform_data.enabled]

@@ -347,7 +347,7 @@ func each(p *plan, typ, block string, f func(name string, v cty.Value)) {
 	}
 }
 
-// kinds counts the arguments and blocks whose name begins or ends so.
+// kinds counts the arguments and blocks whose name starts or ends so.
 func kinds(v cty.Value, part string) (n int) {
 	if v == cty.NilVal {
 		return 0
@@ -476,7 +476,7 @@ func TestRefusalsAreFound(t *testing.T) {
 	}
 }
 
-// apis are the APIs that resources call, by the beginning of their type: the first that fits.
+// apis are the APIs that resources call, by the start of their type: the first that fits.
 var apis = []struct{ prefix, api string }{
 	{"google_project_service", ""}, // enables them
 	{"google_billing_budget", "billingbudgets"},
@@ -700,18 +700,18 @@ func TestOtherProject(t *testing.T) {
 // TestVariables refuses what would not work, before anything is made.
 func TestVariables(t *testing.T) {
 	for want, variables := range map[string]map[string]string{
-		"It has to divide 60":            {"revive_minutes": "45"},
-		"need auth = \"iam\"":            {"auth": `"on"`, "operator_groups": `["data@example.com"]`},
-		"iap_audience needs":             {"iap_audience": `"/projects/1/global/backendServices/2"`},
-		"nobody could start a job":       {"operators": "[]"},
-		"is too small":                   {"instances": "1", "concurrency": "2", "queues": `["a", "b"]`},
-		"budget needs billing_account":   {"budget": "10"},
-		"It has to be 1, 2, 4, 6 or 8":   {"cpu": `"0.5"`},
-		"It has to be one name at least": {"queues": `["a", "a"]`},
-		"They have to be e-mail":         {"alarm_emails": `["ann"]`},
-		"It has to be like 012345":       {"budget": "10", "billing_account": `"mine"`},
-		"It has to be a whole number":    {"budget": "1.5", "billing_account": `"012345-6789AB-CDEF01"`},
-		"or empty":                       {"database_project": `"My Data"`},
+		"It has to divide 60":              {"revive_minutes": "45"},
+		"need auth = \"iam\"":              {"auth": `"on"`, "operator_groups": `["data@example.com"]`},
+		"iap_audience needs":               {"iap_audience": `"/projects/1/global/backendServices/2"`},
+		"nobody could start a job":         {"operators": "[]"},
+		"is too small":                     {"instances": "1", "concurrency": "2", "queues": `["a", "b"]`},
+		"budget needs billing_account":     {"budget": "10"},
+		"It has to be 1, 2, 4, 6 or 8":     {"cpu": `"0.5"`},
+		"It has to have at least one name": {"queues": `["a", "a"]`},
+		"They have to be e-mail":           {"alarm_emails": `["ann"]`},
+		"It has to be like 012345":         {"budget": "10", "billing_account": `"mine"`},
+		"It has to be a whole number":      {"budget": "1.5", "billing_account": `"012345-6789AB-CDEF01"`},
+		"or empty":                         {"database_project": `"My Data"`},
 	} {
 		if p := planOf(t, variables); len(p.refused) != 1 || !strings.Contains(p.refused[0], want) {
 			t.Errorf("%v: refused are %q, want %q", variables, p.refused, want)
@@ -719,8 +719,8 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// TestTTL compares the commands that are printed with gcloud's own tree, and their kinds with those
-// of records that may expire.
+// TestTTL compares the printed commands with gcloud's own tree, and their kinds with the kinds of
+// records that may expire.
 func TestTTL(t *testing.T) {
 	commands := strings.Split(planOf(t, nil).outputs["ttl"].AsString(), "\n")
 	kinds := make(map[string]bool)

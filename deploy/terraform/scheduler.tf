@@ -1,4 +1,4 @@
-# What brings back jobs whose every task is lost, and tells of jobs that are stuck: see Engine.ReviveJobs.
+# Revives jobs that lost all their tasks, and measures how long jobs have been stuck: see Engine.ReviveJobs.
 resource "google_cloud_scheduler_job" "revive" {
   project          = var.project
   region           = var.region

@@ -148,7 +148,7 @@ func (a attribute) fits(e hclsyntax.Expression) bool {
 	return true
 }
 
-// matches checks a body: what it has, what it needs, and what excludes each other.
+// matches checks a body: its arguments, missing ones, and ones that exclude each other.
 func (r *reader) matches(body *hclsyntax.Body, s *schema, what string, outmost bool) {
 	there := make(map[string]int)
 	for name, a := range body.Attributes {

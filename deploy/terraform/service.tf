@@ -5,15 +5,15 @@ data "google_project" "this" {
 }
 
 locals {
-  # The URL that Cloud Run gives a service by its name, so that the service knows it before it is there.
+  # Cloud Run makes the URL from the service's name, so it is known before the service exists.
   url = "https://${var.name}-${data.google_project.this.number}.${var.region}.run.app"
 
-  # What the service reads, see examples/cloudrun/config.go. What is empty is left out.
+  # The service's environment, see examples/cloudrun/config.go. Empty variables are left out.
   environment = {
     GOOGLE_CLOUD_PROJECT        = var.project
     DATASTORE_PROJECT           = var.database_project
     DATASTORE_DATABASE          = var.database
-    TASKS_QUEUE                 = join(",", [for q in var.queues : google_cloud_tasks_queue.queues[q].id]) # the first one is the default
+    TASKS_QUEUE                 = join(",", [for q in var.queues : google_cloud_tasks_queue.queues[q].id]) # the first is the default
     SERVICE_URL                 = local.url
     AUTH                        = var.auth
     TASKS_SERVICE_ACCOUNT       = google_service_account.tasks.email
@@ -23,7 +23,7 @@ locals {
     CONCURRENCY                 = tostring(var.concurrency)
     REQUEST_TIMEOUT             = tostring(local.timeout)
     OTEL_EXPORTER_OTLP_ENDPOINT = var.collector ? "http://localhost:4318" : ""
-    OTEL_SERVICE_NAME           = var.collector ? var.name : "" # the label job of its metrics, which alarms and charts ask for
+    OTEL_SERVICE_NAME           = var.collector ? var.name : "" # the label job of its metrics, which alarms and charts select
   }
 
   # Seconds. A delivery may take up to 10 minutes, see tasks.Options.Deadline.
@@ -47,7 +47,7 @@ resource "google_cloud_run_v2_service" "service" {
       max_instance_count = var.instances
     }
 
-    # It does not wait for the collector: one that does not become ready stops no service.
+    # The service does not wait for the collector, which may never become ready.
     containers {
       name  = "service"
       image = var.image
@@ -61,8 +61,8 @@ resource "google_cloud_run_v2_service" "service" {
           cpu    = var.cpu
           memory = var.memory
         }
-        # CPU only while requests are under way: all that the service does is a request. With a collector beside it
-        # there is always CPU, as that sends in the background.
+        # Without a collector, the service works only during requests. The collector sends in the background, so it
+        # needs CPU always.
         cpu_idle          = !var.collector
         startup_cpu_boost = true
       }
@@ -75,8 +75,7 @@ resource "google_cloud_run_v2_service" "service" {
         }
       }
 
-      # It takes as long as Cloud Run allows, 240 s: /ready needs the database, and a role that is new takes some
-      # minutes to have effect.
+      # Cloud Run's longest startup, 240 s: /ready needs the database, and a new role may need minutes to take effect.
       startup_probe {
         timeout_seconds   = 2
         period_seconds    = 3
@@ -95,7 +94,7 @@ resource "google_cloud_run_v2_service" "service" {
       }
     }
 
-    # It has no startup probe: Cloud Run ends an instance whose sidecar fails its probe.
+    # The collector has no startup probe: Cloud Run ends an instance whose sidecar fails its probe.
     dynamic "containers" {
       for_each = var.collector ? [1] : []
       content {
@@ -121,23 +120,23 @@ resource "google_cloud_run_v2_service" "service" {
   lifecycle {
     precondition {
       condition     = var.auth == "iam" || length(var.operator_groups) == 0
-      error_message = "operator_groups need auth = \"iam\": a token does not say in which groups its account is."
+      error_message = "operator_groups need auth = \"iam\": a token does not list the groups of its account."
     }
     precondition {
       condition     = var.auth == "on" || var.iap_audience == ""
-      error_message = "iap_audience needs auth = \"on\": it is the service that verifies the proxy's assertions."
+      error_message = "iap_audience needs auth = \"on\": the service verifies the proxy's assertions."
     }
     precondition {
       condition     = length(var.operators) + length(var.operator_groups) > 0 || var.iap_audience != ""
-      error_message = "operators are empty: nobody could start a job. Name accounts, or groups, or set iap_audience."
+      error_message = "operators is empty, so nobody could start a job: set operators, operator_groups or iap_audience."
     }
     precondition {
       condition     = local.for_tasks >= length(var.queues)
-      error_message = "instances times concurrency is too small: each of the queues delivers one task at least, and operators need a tenth of it."
+      error_message = "instances times concurrency is too small: each queue delivers at least one task, and operators need a tenth. Raise one of them, or use fewer queues."
     }
     precondition {
       condition     = var.budget == 0 || var.billing_account != ""
-      error_message = "budget needs billing_account."
+      error_message = "budget needs billing_account: set it, or set budget to 0."
     }
   }
 

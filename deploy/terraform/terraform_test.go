@@ -332,7 +332,7 @@ func TestEnvironment(t *testing.T) {
 		}
 		return true
 	})
-	// What the module leaves to Cloud Run, to Google's own keys, or makes itself.
+	// The module leaves these to Cloud Run or to Google's keys, or creates the queues itself.
 	for _, own := range []string{"PORT", "HOST", "K_SERVICE", "K_REVISION", "OIDC_KEYS_URL", "IAP_KEYS_URL",
 		"CREATE_QUEUES"} {
 		if !reads[own] {
@@ -357,10 +357,10 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestQueries compares the metrics of alarms and charts with those that are documented, and the
-// plays that alarms link to with those that there are.
+// TestQueries compares the metrics of alarms and charts with the documented ones, and the links of
+// alarms with the sections of docs/operate.md.
 func TestQueries(t *testing.T) {
-	docs, err := os.ReadFile("../../docs/telemetry.md")
+	docs, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -383,10 +383,10 @@ func TestQueries(t *testing.T) {
 	for _, name := range queried {
 		if name = strings.TrimSuffix(name, "_bucket"); !documented[name] && name != "scattermap_mapper" &&
 			name != "scattermap_reason" {
-			t.Errorf("%s is not in docs/telemetry.md", name)
+			t.Errorf("%s is not in docs/metrics.md", name)
 		}
 	}
-	plays, err := os.ReadFile("../../docs/operations.md")
+	page, err := os.ReadFile("../../docs/operate.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -394,9 +394,9 @@ func TestQueries(t *testing.T) {
 	titles := make(map[string]bool)
 	for _, alarm := range p.instances["google_monitoring_alert_policy"] {
 		_, anchor, _ := strings.Cut(text(alarm, "documentation", 0, "content"), "#")
-		play := strings.ReplaceAll(anchor, "-", " ")
-		if play == "" || !regexp.MustCompile(`(?mi)^#+ `+play+`$`).Match(plays) {
-			t.Errorf("%s: docs/operations.md has no play %q", text(alarm, "display_name"), play)
+		section := strings.ReplaceAll(anchor, "-", " ")
+		if section == "" || !regexp.MustCompile(`(?mi)^#+ `+section+`$`).Match(page) {
+			t.Errorf("%s: docs/operate.md has no section %q", text(alarm, "display_name"), section)
 		}
 		if title := text(alarm, "display_name"); titles[title] {
 			t.Errorf("two alarms are called %q", title)

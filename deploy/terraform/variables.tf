@@ -1,5 +1,5 @@
 variable "project" {
-  description = "The ID of the project that has the service, its queues and, unless database_project says otherwise, the database."
+  description = "The ID of the project of the service and its queues, and of the database unless you set database_project."
   type        = string
 
   validation {
@@ -9,7 +9,7 @@ variable "project" {
 }
 
 variable "region" {
-  description = "Where the service, its queues and its schedule are, such as europe-west1. Choose that of the database."
+  description = "The region of the service, its queues and its schedule, such as europe-west1. Choose the database's region."
   type        = string
 
   validation {
@@ -19,29 +19,29 @@ variable "region" {
 }
 
 variable "name" {
-  description = "The name of the service, and the beginning of the names of all that belongs to it."
+  description = "The name of the service. Names of its accounts and other resources start with it."
   type        = string
   default     = "scattermap"
 
   validation {
     condition     = can(regex("^[a-z][a-z0-9-]{0,19}[a-z0-9]$", var.name))
-    error_message = "It has to be 2 to 21 lower-case letters, digits and hyphens, with none at the end, as service accounts have its name."
+    error_message = "It has to have 2 to 21 lower-case letters, digits and hyphens, start with a letter and not end with a hyphen: names of service accounts start with it."
   }
 }
 
 variable "image" {
-  description = "The container's image, with its tag or, better, its digest."
+  description = "The container's image, with its tag or, for reproducible deployments, its digest."
   type        = string
 }
 
 variable "database" {
-  description = "The ID of the database, in Datastore mode. Empty is the default one."
+  description = "The ID of the database, in Datastore mode. Empty: the default database."
   type        = string
   default     = ""
 }
 
 variable "database_project" {
-  description = "The ID of the project that has the database, if it is another one. The account that applies has to be allowed to grant roles there. Empty: project."
+  description = "The ID of the database's project, if it is not project. Your account needs the permission to grant roles there. Empty: project."
   type        = string
   default     = ""
 
@@ -52,18 +52,18 @@ variable "database_project" {
 }
 
 variable "queues" {
-  description = "The names of the queues, the first of which is the default one."
+  description = "The names of the queues. The first is the default queue."
   type        = list(string)
   default     = ["mapper"]
 
   validation {
     condition     = length(var.queues) > 0 && length(distinct(var.queues)) == length(var.queues) && alltrue([for q in var.queues : can(regex("^[A-Za-z0-9-]{1,100}$", q))])
-    error_message = "It has to be one name at least, each once, of letters, digits and hyphens."
+    error_message = "It has to have at least one name. Names have letters, digits and hyphens, and differ."
   }
 }
 
 variable "instances" {
-  description = "How many instances the service has at most. Times concurrency it is how many requests it takes at once: nine tenths are for tasks, and the rest is for operators."
+  description = "The maximum number of instances. The service takes instances × concurrency requests at once: nine tenths for tasks, the rest for operators."
   type        = number
   default     = 10
 
@@ -74,7 +74,7 @@ variable "instances" {
 }
 
 variable "concurrency" {
-  description = "How many requests an instance takes at once. Mappers that compute need few, and those that wait for others many."
+  description = "The number of requests that an instance takes at once. Choose few if mappers compute, many if they wait for other services."
   type        = number
   default     = 20
 
@@ -91,18 +91,18 @@ variable "cpu" {
 
   validation {
     condition     = contains(["1", "2", "4", "6", "8"], var.cpu)
-    error_message = "It has to be 1, 2, 4, 6 or 8: Cloud Run gives an instance with less than one CPU one request at once."
+    error_message = "It has to be 1, 2, 4, 6 or 8. An instance with less than one CPU takes only one request at once."
   }
 }
 
 variable "memory" {
-  description = "The memory of an instance: that of the process, some 25 MB, and a page's entities for each of concurrency tasks."
+  description = "The memory of an instance. The process takes about 25 MB, and each task the entities of two pages."
   type        = string
   default     = "512Mi"
 }
 
 variable "auth" {
-  description = "Who verifies tokens: with iam it is Cloud Run's own check in front of the service, for which operators get roles/run.invoker; with on the service itself, and Cloud Run lets everything through."
+  description = "Who verifies tokens. iam: Cloud Run, in front of the service; operators get roles/run.invoker. on: the service; Cloud Run lets everything through."
   type        = string
   default     = "iam"
 
@@ -113,7 +113,7 @@ variable "auth" {
 }
 
 variable "operators" {
-  description = "The e-mail addresses of the people and service accounts that may start, see and control jobs. It may be empty with operator_groups, and with iap_audience: everybody may whom the proxy lets through."
+  description = "The e-mail addresses of the people and service accounts that may start, see and control jobs. They may be empty if you set operator_groups, or iap_audience, which then allows everybody that the proxy lets through."
   type        = list(string)
   default     = []
 
@@ -124,7 +124,7 @@ variable "operators" {
 }
 
 variable "operator_groups" {
-  description = "The e-mail addresses of Google groups whose members may do what operators may. They need auth = \"iam\": a token does not say in which groups its account is."
+  description = "The e-mail addresses of Google groups whose members are operators. They need auth = \"iam\": a token does not list the groups of its account."
   type        = list(string)
   default     = []
 
@@ -135,7 +135,7 @@ variable "operator_groups" {
 }
 
 variable "iap_audience" {
-  description = "The audience of Identity-Aware Proxy's assertions, if operators come through it; docs/operations.md says where it stands. Empty: they come with tokens of their own."
+  description = "The audience of Identity-Aware Proxy's assertions, if operators use the proxy: see docs/operate.md. Empty: operators send tokens."
   type        = string
   default     = ""
 
@@ -146,30 +146,30 @@ variable "iap_audience" {
 }
 
 variable "revive_minutes" {
-  description = "How many minutes there are between two calls of /mapper/revive, which brings back jobs whose every task is lost, and tells of jobs that are stuck."
+  description = "The minutes between two calls of /mapper/revive, which revives jobs that lost all their tasks, and measures how long jobs have been stuck."
   type        = number
   default     = 5
 
   validation {
     condition     = contains([1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60], var.revive_minutes)
-    error_message = "It has to divide 60: 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30 or 60. Others, such as */45, begin anew with each hour."
+    error_message = "It has to divide 60: 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30 or 60. A schedule such as */45 restarts with each hour."
   }
 }
 
 variable "collector" {
-  description = "Whether an OpenTelemetry collector runs beside the service, and sends its metrics and traces to Google Cloud. Without it there are the alarms that need only logs and the queues' own metrics."
+  description = "Whether an OpenTelemetry collector runs beside the service and sends its metrics and traces to Google Cloud. Without it, there are only the alarms that need logs and Google's own metrics."
   type        = bool
   default     = false
 }
 
 variable "collector_image" {
-  description = "The image of the collector, which has the exporters googlemanagedprometheus and googlecloud."
+  description = "The image of the collector. It needs the exporters googlemanagedprometheus and googlecloud."
   type        = string
   default     = "us-docker.pkg.dev/cloud-ops-agents-artifacts/google-cloud-opentelemetry-collector/otelcol-google:0.130.0"
 }
 
 variable "alarm_emails" {
-  description = "The e-mail addresses that alarms are sent to."
+  description = "The e-mail addresses that receive alarms."
   type        = list(string)
   default     = []
 
@@ -180,24 +180,24 @@ variable "alarm_emails" {
 }
 
 variable "notification_channels" {
-  description = "The names of channels that exist and that alarms are sent to, too: projects/PROJECT/notificationChannels/ID."
+  description = "The names of existing channels that also receive alarms: projects/PROJECT/notificationChannels/ID."
   type        = list(string)
   default     = []
 }
 
 variable "budget" {
-  description = "What the whole project may cost in a month, in whole units of the billing account's currency, before mails say so: at 50%, 90% and 100%. It stops nothing. 0 is no budget."
+  description = "The monthly amount for the whole project, in whole units of the billing account's currency. Mails warn at 50%, 90% and 100%; nothing is stopped. 0: no budget."
   type        = number
   default     = 0
 
   validation {
     condition     = var.budget >= 0 && floor(var.budget) == var.budget
-    error_message = "It has to be a whole number, and not negative."
+    error_message = "It has to be a whole number, at least 0."
   }
 }
 
 variable "billing_account" {
-  description = "The ID of the billing account that the budget belongs to, such as 012345-6789AB-CDEF01. Only with budget."
+  description = "The ID of the budget's billing account, such as 012345-6789AB-CDEF01. Required with budget."
   type        = string
   default     = ""
 
@@ -208,24 +208,24 @@ variable "billing_account" {
 }
 
 variable "playbook" {
-  description = "Where the playbook is that alarms link to: the URL of docs/operations.md as the team reads it."
+  description = "The URL that alarms link to: docs/operate.md, where your team reads it."
   type        = string
-  default     = "https://github.com/scattermap/scattermap/blob/main/docs/operations.md"
+  default     = "https://github.com/scattermap/scattermap/blob/main/docs/operate.md"
 }
 
 variable "idle_minutes" {
-  description = "After how many minutes in which a job that runs has committed nothing there is an alarm."
+  description = "The alarm fires if a running job commits nothing for this number of minutes."
   type        = number
   default     = 15
 
   validation {
     condition     = var.idle_minutes >= 10
-    error_message = "It has to be at least 10: what a process knows of others is some minutes old, see docs/telemetry.md."
+    error_message = "It has to be at least 10: the metric can be some minutes too high, see docs/metrics.md."
   }
 }
 
 variable "failure_share" {
-  description = "Which share of the entities may fail within 15 minutes, in (0, 1), before there is an alarm."
+  description = "The alarm fires if more than this share of a mapper's entities fails within 15 minutes, in (0, 1)."
   type        = number
   default     = 0.05
 
@@ -236,7 +236,7 @@ variable "failure_share" {
 }
 
 variable "task_age_minutes" {
-  description = "How many minutes tasks that are due may wait for their delivery before there is an alarm."
+  description = "The alarm fires if a tenth of the tasks waits longer than this number of minutes after they were due."
   type        = number
   default     = 10
 

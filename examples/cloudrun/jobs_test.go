@@ -195,7 +195,7 @@ func TestOperate(t *testing.T) {
 		{"POST", "/jobs/second/rate", `{"entities": -2}`, 400, "rate"},
 		{"POST", "/jobs/none/pause", "", 404, "no such job"},
 		{"GET", "/jobs/none/failures", "", 404, "no such job"},
-		{"GET", "/jobs?status=failed", "", 400, `no parameter "status"`},
+		{"GET", "/jobs?status=failed", "", 400, `unknown parameter "status"`},
 		{"GET", "/jobs?state=done", "", 400, `no state "done"`},
 		{"GET", "/jobs?cursor=x", "", 400, "cursor"},
 		{"GET", "/jobs?all=1", "", 400, "true or false"},

@@ -12,7 +12,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// newQueues returns the service's queues. Those that are not there are created, if that is wanted.
+// newQueues returns the service's queues. With CREATE_QUEUES it creates missing ones.
 func newQueues(
 	ctx context.Context, client *cloudtasks.Client, c config, log *slog.Logger,
 ) (all []*tasks.Queue, err error) {
@@ -39,27 +39,27 @@ func newQueues(
 	return all, nil
 }
 
-// checkTime is how long the settings of a queue may take to be read.
+// checkTime bounds the reading of the queues' settings.
 const checkTime = 10 * time.Second
 
-// checkQueues says in the log what contradicts each other in the settings of the queues and of the
-// service. It is nothing that keeps the service from serving.
+// checkQueues logs a warning for each setting of the queues that contradicts the service's. The
+// service serves all the same.
 func checkQueues(ctx context.Context, queues []*tasks.Queue, s tasks.ServiceLimits, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
 	atOnce := 0
 	for _, queue := range queues {
-		n, _ := queue.MaxConcurrent(ctx) // what can't be read is an error of Check
+		n, _ := queue.MaxConcurrent(ctx) // CheckSettings returns the error
 		atOnce += n
 		if err := queue.CheckSettings(ctx, s); err != nil {
 			for line := range strings.Lines(err.Error()) {
-				log.Warn("the queue's settings", "queue", queue.Name(), "problem", strings.TrimSpace(line))
+				log.Warn("settings of a queue need a change", "queue", queue.Name(), "problem", strings.TrimSpace(line))
 			}
 		}
 	}
 	if most := s.ForTasks(); len(queues) > 1 && most > 0 && atOnce > most {
-		log.Warn("the queues' settings", "problem",
-			fmt.Sprintf("together they deliver up to %d tasks at once, and the "+
-				"service should get %d at most: lower their max-concurrent-dispatches", atOnce, most))
+		log.Warn("settings of the queues need a change", "problem",
+			fmt.Sprintf("together they deliver up to %d tasks at once, and the service should get at most %d: "+
+				"lower their max-concurrent-dispatches", atOnce, most))
 	}
 }

@@ -17,8 +17,8 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
 )
 
-// exports reads whether traces or metrics are exported, by OpenTelemetry's variables for them
-// alone, and where to, if not to the collector of both. The exporters read the address themselves.
+// exports reports whether the service exports traces or metrics, by OpenTelemetry's variables for
+// them, or to the collector of both. The exporters read the address themselves.
 func (e *environment) exports(what, collector string) bool {
 	own := strings.ToUpper(what)
 	endpoint := "OTEL_EXPORTER_OTLP_" + own + "_ENDPOINT"
@@ -36,16 +36,16 @@ func (e *environment) exports(what, collector string) bool {
 			if v != "http/protobuf" {
 				e.problem("%s is %q, it has to be http/protobuf", name, v)
 			}
-			break // the first one goes first
+			break // the first that is set counts
 		}
 	}
 	return true
 }
 
-// startTelemetry exports metrics and traces by OTLP over HTTP, if the environment says where to.
-// OpenTelemetry's own variables (OTEL_...) go first: the exporters read theirs themselves, and
-// OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES change what is said of the service. What it
-// returns exports what is left, and ends it.
+// startTelemetry exports metrics and traces by OTLP over HTTP, if the environment names a URL.
+// OpenTelemetry's own variables (OTEL_...) override it: the exporters read theirs themselves, and
+// OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES change the attributes of the service. It returns a
+// function that exports the remaining data and stops the export.
 func startTelemetry(ctx context.Context, c config) (end func(context.Context) error, err error) {
 	var ends []func(context.Context) error
 	end = func(ctx context.Context) error {
@@ -58,14 +58,14 @@ func startTelemetry(ctx context.Context, c config) (end func(context.Context) er
 	if !c.traces && !c.metrics {
 		return end, nil
 	}
-	// The instance's ID is random: process IDs and host names of containers are the same in many of
-	// them. What comes later goes first.
+	// The instance's ID is random: process IDs and host names are the same in many containers.
+	// Later attributes override earlier ones.
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithService(), resource.WithAttributes(
 		semconv.ServiceName(c.serviceName), semconv.ServiceVersion(c.revision)), resource.WithFromEnv())
 	if about == nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}
-	if err != nil { // such as OTEL_RESOURCE_ATTRIBUTES without a value: what could be read is told
+	if err != nil { // such as OTEL_RESOURCE_ATTRIBUTES without a value; the other attributes are kept
 		otel.Handle(fmt.Errorf("telemetry: %w", err))
 	}
 	if c.traces {

@@ -7,7 +7,7 @@ terraform {
 provider "google" {
   project = var.project
 
-  # The API of budgets asks for the project that its calls count on.
+  # The API of budgets needs the project that pays for its calls.
   billing_project       = var.project
   user_project_override = var.budget > 0
 }
@@ -18,7 +18,7 @@ variable "project" {
 }
 
 variable "region" {
-  description = "The region of the service: the same as the database's."
+  description = "The region of the service. Choose the database's region."
   type        = string
   default     = "europe-west1"
 }
@@ -29,7 +29,7 @@ variable "image" {
 }
 
 variable "name" {
-  description = "The name of the service, and the beginning of the names of all that belongs to it."
+  description = "The name of the service. Names of its accounts and other resources start with it."
   type        = string
   default     = "credit"
 }
@@ -41,18 +41,18 @@ variable "queue" {
 }
 
 variable "operator" {
-  description = "The e-mail address of the person who starts jobs and gets the alarms."
+  description = "The e-mail address of the person who starts jobs and receives alarms."
   type        = string
 }
 
 variable "budget" {
-  description = "What the project may cost in a month before mails say so, see the module. 0 is no budget."
+  description = "The monthly amount for the project: mails warn at 50%, 90% and 100%. 0: no budget."
   type        = number
   default     = 0
 }
 
 variable "billing_account" {
-  description = "The ID of the billing account that the budget belongs to, such as 012345-6789AB-CDEF01."
+  description = "The ID of the budget's billing account, such as 012345-6789AB-CDEF01."
   type        = string
   default     = ""
 }
@@ -73,17 +73,17 @@ module "credit" {
 }
 
 output "url" {
-  description = "Where the service is."
+  description = "The URL of the service."
   value       = module.credit.url
 }
 
 output "login" {
-  description = "The command to log in with."
+  description = "The command that logs the command line in."
   value       = module.credit.login
 }
 
 output "dashboard" {
-  description = "The command after which http://localhost:8080/dashboard/ is the dashboard."
+  description = "The command that serves the dashboard at http://localhost:8080/dashboard/."
   value       = module.credit.dashboard
 }
 

@@ -55,7 +55,7 @@ func main() {
 	)
 	out := make([][]Series, len(in.Queries))
 	for i, text := range in.Queries {
-		// Time begins at an hour, so that no window begins before 0.
+		// Time starts at an hour, so that no window starts before 0.
 		at := func(seconds int64) time.Time { return time.Unix(3600+seconds, 0) }
 		q, err := engine.NewRangeQuery(
 			context.Background(),

@@ -1,18 +1,17 @@
-// Command local runs the service of examples/cloudrun on this machine as Cloud Run runs it, with
-// nothing installed. It has an embedded Datastore, an embedded Cloud Tasks, and a router that plays
-// Cloud Run:
+// Command local runs the service of examples/cloudrun on this machine, as Cloud Run would. It needs
+// no other program: it embeds Datastore and Cloud Tasks, and a router simulates Cloud Run:
 //
-//   - Instances are processes of the service. They come and go with the requests, from none to a maximum.
-//   - An instance gets requests once it answers /ready with 200, and at most as many at once as its concurrency.
-//   - While it serves none it has no CPU: it is stopped. -cpu=always leaves it one.
-//   - A request that finds no instance waits, and is answered 429 after a time.
-//   - A request that takes too long is answered 504, and its instance loses the connection.
-//   - An instance that is to end gets SIGTERM and no more requests, and is killed 10 s later.
-//   - Two revisions may be there at once, and share the requests.
+//   - Instances are processes of the service. Requests start and end them, from none to a maximum.
+//   - An instance gets requests after it answered /ready with 200, at most its concurrency at once.
+//   - An idle instance has no CPU: it is stopped, unless -cpu=always.
+//   - A request waits for an instance, and gets 429 after a time.
+//   - A request that takes too long gets 504, and its instance loses the connection.
+//   - To end an instance, the router sends SIGTERM and no more requests, and kills it 10 s later.
+//   - Two revisions may share the requests.
 //
 // It starts a job through the service's API with an operator's token, and follows it to its end.
 // Then it checks that each account was credited exactly once, that the job's records prove it, and
-// that what the operator saw was true.
+// that every status the operator saw was true.
 package main
 
 import (
@@ -71,15 +70,15 @@ func parse(args []string, help io.Writer) (config, error) {
 	flags.IntVar(&c.max, "max-instances", 4, "how many instances a revision has at most, `N` in [1, 20]")
 	flags.IntVar(&c.concurrency, "concurrency", 8, "how many requests an instance takes at once, `N` in [1, 1000]")
 	flags.IntVar(&c.workers, "workers", 0, "how many tasks the queue delivers at once, `N` in [0, 1000];\n"+
-		"0: the service makes a queue that fits it. More than it takes are answered 429")
+		"0: the service creates a queue with its own limit. Requests above the limit get 429")
 	flags.StringVar(&c.cpu, "cpu", cpuRequest,
-		"`when` an instance has a CPU: request, which is while it serves one, or always,\n"+
+		"`when` an instance has a CPU: request, only while it serves one; or always,\n"+
 			"as with a collector beside it")
 	flags.DurationVar(&c.keep, "idle", 2*time.Second,
-		"how long an instance without a request stays; on Cloud Run up to 15m")
+		"how long an idle instance stays; on Cloud Run up to 15m")
 	flags.DurationVar(&c.wait, "wait", 10*time.Second,
 		"how long a request waits for an instance, before it is answered 429;\n"+
-			"longer if 3.5 average starts are")
+			"longer if 3.5 average starts take longer")
 	flags.DurationVar(&c.timeout, "timeout", 15*time.Minute, "how long a request may take, before it is answered 504")
 	flags.DurationVar(&c.cold, "cold", 300*time.Millisecond,
 		"how long it takes until the process of a new instance starts")
@@ -115,9 +114,9 @@ func parse(args []string, help io.Writer) (config, error) {
 	)
 	switch {
 	case err == nil && c.min > c.max:
-		err = fmt.Errorf("-min-instances is %d, and -max-instances %d", c.min, c.max)
+		err = fmt.Errorf("-min-instances is %d, it has to be at most -max-instances, which is %d", c.min, c.max)
 	case err == nil && c.pause && c.min > 0:
-		err = errors.New("-pause waits until no instance is there: it needs -min-instances=0")
+		err = errors.New("-pause waits until the last instance has ended: set -min-instances=0")
 	case err == nil && c.cpu == cpuRequest && !pauses:
 		err = errors.New("-cpu=request stops processes, which this system does not know: use -cpu=always")
 	}

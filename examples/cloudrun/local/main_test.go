@@ -103,9 +103,10 @@ func TestFlags(t *testing.T) {
 		"-entities 0": "-entities has to be in [1, 10000000]", "-max-instances 21": "-max-instances",
 		"-workers -1": "-workers",
 		"-term -1":    "-term", "-kill 21": "-kill", "-amount 1000000001": "-amount", "more": "unexpected argument",
-		"-min-instances 5": "-min-instances is 5, and -max-instances 4", "-concurrency 0": "-concurrency",
+		"-min-instances 5":        "-min-instances is 5, it has to be at most -max-instances",
+		"-concurrency 0":          "-concurrency",
 		"-cpu never":              "-cpu is \"never\"",
-		"-pause -min-instances 1": "it needs -min-instances=0", "-timeout 1ms": "-timeout", "-idle 0": "-idle",
+		"-pause -min-instances 1": "set -min-instances=0", "-timeout 1ms": "-timeout", "-idle 0": "-idle",
 		"-wait -1s": "-wait",
 		"-cold 2m":  "-cold", "-latency 2m": "-latency",
 	} {

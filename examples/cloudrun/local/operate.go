@@ -99,7 +99,7 @@ type operation struct {
 	screen   *screen
 	observer observer
 	events   []event
-	settings string // of the job, in JSON, each behind a comma
+	settings string // of the job, in JSON, each after a comma
 }
 
 // start starts the job through the API.
@@ -185,7 +185,7 @@ func (o *operation) rest(ctx context.Context) error {
 	if err := o.quiet(ctx); err != nil {
 		return err
 	}
-	o.screen.say("an operator has the job go on")
+	o.screen.say("an operator resumes the job")
 	o.observer.paused = false
 	if err := o.call(ctx, "POST", "/jobs/"+jobID+"/resume", "", nil); err != nil {
 		return err
@@ -199,7 +199,7 @@ func (o *operation) quiet(ctx context.Context) error {
 	if err := o.empty(ctx); err != nil {
 		return err
 	}
-	o.screen.say("the service has no instances; an operator asks how the job stands")
+	o.screen.say("the service has no instances; an operator asks for the job's status")
 	s, err := o.status(ctx)
 	if err != nil {
 		return err

@@ -66,7 +66,7 @@ func launch(
 	return p, nil
 }
 
-// fail notes what is wrong with how the process ended. What is known already is more.
+// fail notes an error of the process's end, unless an earlier one is known.
 func (p *process) fail(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

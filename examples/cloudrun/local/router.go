@@ -19,7 +19,7 @@ type machine interface {
 	Terminate()                      // tells it to end, and kills it if it has not ended 10 s later
 	Kill()                           // ends it at once
 	Ended() <-chan struct{}
-	Err() error // after it has ended: what was wrong with that, nil if it ended in good order
+	Err() error // after it has ended: the error of its end, or nil
 }
 
 // An instance is a machine that a revision has started.
@@ -88,7 +88,7 @@ type counts struct {
 	Cut      int `json:"cut"`       // 503: the instance ended before it answered
 	Started  int `json:"started"`   // instances
 	AtOnce   int `json:"at_once"`   // the most instances that were there at the same time
-	Idle     int `json:"idle"`      // instances that ended as they had nothing to do
+	Idle     int `json:"idle"`      // instances that ended because they were idle
 
 	longestWait time.Duration
 	ready       int           // instances that have been ready
@@ -269,7 +269,7 @@ func (r *router) terminate(in *instance, why string) {
 	}
 	in.stage, in.why = ending, why
 	if in.underWay > 0 {
-		r.say("instance %d of %s gets SIGTERM with %d requests under way: %s", in.number, in.revision.name, in.underWay,
+		r.say("instance %d of %s gets SIGTERM during %d requests: %s", in.number, in.revision.name, in.underWay,
 			why)
 	}
 	in.Terminate()
@@ -292,7 +292,7 @@ func (r *router) disturb(kill bool) bool {
 	}
 	if in := all[i]; kill {
 		in.stage, in.killed = ending, true
-		r.say("instance %d of %s is killed, with %d requests under way", in.number, in.revision.name, in.underWay)
+		r.say("instance %d of %s is killed during %d requests", in.number, in.revision.name, in.underWay)
 		in.Kill()
 	} else {
 		r.terminate(in, "its machine is needed")
@@ -301,7 +301,7 @@ func (r *router) disturb(kill bool) bool {
 	return true
 }
 
-// retire ends all instances but those of the newest revision, by SIGTERM.
+// retire sends SIGTERM to all instances of older revisions.
 func (r *router) retire() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -2,8 +2,8 @@ package main
 
 import "time"
 
-// What decides is in this file: how many instances there are, which of them gets a request, and
-// which revision. It has neither a process nor a clock.
+// This file decides how many instances there are, and which instance and revision gets a request.
+// It has neither a process nor a clock.
 
 // limits are what a service of Cloud Run is told.
 type limits struct {

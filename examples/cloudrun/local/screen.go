@@ -35,7 +35,7 @@ func newScreen(out, bar io.Writer, total int64) *screen {
 	return s
 }
 
-// print writes text as it is.
+// print writes a text unchanged.
 func (s *screen) print(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -33,7 +33,7 @@ const (
 	program  = "github.com/scattermap/scattermap/examples/cloudrun"
 )
 
-// A service is the command examples/cloudrun behind a router, and what it needs.
+// A service is the command examples/cloudrun with a router in front of it, and its emulators.
 type service struct {
 	*router
 	emulator *emulator.Emulator
@@ -97,8 +97,8 @@ func start(ctx context.Context, c config, say func(string, ...any), log io.Write
 	return s, nil
 }
 
-// createQueue makes a queue that delivers so many tasks at once. Without it the service makes one
-// that fits its limits.
+// createQueue creates a queue that delivers up to atOnce tasks at once. Without it the service
+// makes one that fits its limits.
 func (s *service) createQueue(ctx context.Context, workers int) error {
 	client, err := s.emulator.TasksClient(ctx)
 	if err != nil {
@@ -117,7 +117,7 @@ func (s *service) createQueue(ctx context.Context, workers int) error {
 func (s *service) deployNext() {
 	n := len(s.revisions)
 	binary, name := s.programs[min(n, len(s.programs)-1)], fmt.Sprintf("credit-%05d", n+1)
-	// of another service, in the shell of whoever runs this
+	// of another service, in the shell that runs this
 	others := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "AUTH=") || strings.HasPrefix(v, "IAP_") || strings.HasPrefix(v, "OTEL_")
 	})
@@ -177,7 +177,8 @@ func (s *service) calls() (calls, redone int64, err error) {
 const attempts = 20
 
 // call makes a request to the API, as an operator, and decodes the answer into v, unless that is
-// nil. What Cloud Run answers for the service is asked again: starts and orders are idempotent.
+// nil. It repeats requests that Cloud Run answered in place of the service: starts and orders are
+// idempotent.
 func (s *service) call(ctx context.Context, method, path, body string, v any) error {
 	for attempt := 1; ; attempt++ {
 		code, text, err := s.send(ctx, method, path, body)

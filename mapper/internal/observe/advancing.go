@@ -20,7 +20,7 @@ func Advancing(
 			return
 		}
 		if err := advance(ctx); err != nil {
-			log.LogAttrs(ctx, slog.LevelWarn, "a schedule was not advanced; the next revival does so",
+			log.LogAttrs(ctx, slog.LevelWarn, "a schedule did not advance; the next call of ReviveJobs advances it",
 				slog.Any("error", err))
 		}
 	}
