@@ -55,8 +55,8 @@ type storedRange struct {
 	continued bool
 }
 
-// cuts returns a line for each commit that has cut a range: when it was, where the task of that
-// range goes on, how many entities it keeps, and how many each of the new ranges has.
+// cuts returns a line for each commit that has cut a range. It has the time, how many entities the
+// task keeps and from where on, and how many each new range has.
 func (w *world) cuts(keys []*datastore.Key, begun time.Time) string {
 	var records []datastore.PropertyList
 	_, err := w.client.GetAll(w.Context(), datastore.NewQuery("ScattermapRange"), &records)
@@ -83,7 +83,7 @@ func (w *world) cuts(keys []*datastore.Key, begun time.Time) string {
 	slices.SortFunc(ranges, func(a, b storedRange) int {
 		return a.created.Compare(b.created)*len(keys)*2 + a.start - b.start
 	})
-	bounds := []int{0, len(keys)} // of the ranges so far
+	bounds := []int{0, len(keys)}
 	var text strings.Builder
 	for len(ranges) > 0 {
 		n := slices.IndexFunc(ranges, func(r storedRange) bool { return !r.created.Equal(ranges[0].created) })
@@ -96,35 +96,37 @@ func (w *world) cuts(keys []*datastore.Key, begun time.Time) string {
 	return text.String()
 }
 
-// cutsAt returns the lines of the ranges that were recorded at one time.
+// cutsAt returns the lines of the ranges that were recorded at one time, and adds their starts to
+// the bounds of the earlier ranges.
 func cutsAt(ranges []storedRange, bounds *[]int, begun time.Time) string {
-	own := make(map[int]int) // by the end of a range as it was: where its task goes on
-	added := make(map[int][]int)
-	was := slices.Clone(*bounds)
-	end := func(bounds []int, start int) int {
+	next := func(bounds []int, start int) int {
 		i, _ := slices.BinarySearch(bounds, start+1)
 		return bounds[i]
 	}
+	before := slices.Clone(*bounds)
+	rest := make(map[int]int)      // where the task goes on, by the end of the range that it has cut
+	started := make(map[int][]int) // where new ranges start, by the same
 	for _, r := range ranges {
+		end := next(before, r.start)
 		switch {
 		case r.continued:
-			own[end(was, r.start)] = r.start
-		case !slices.Contains(was, r.start):
-			added[end(was, r.start)] = append(added[end(was, r.start)], r.start)
+			rest[end] = r.start
+		case !slices.Contains(before, r.start):
+			started[end] = append(started[end], r.start)
 			*bounds = append(*bounds, r.start)
 		}
 	}
 	slices.Sort(*bounds)
 	var text strings.Builder
-	for _, at := range was {
-		starts := added[at]
+	for _, end := range before {
+		starts := started[end]
 		if len(starts) == 0 {
 			continue
 		}
 		fmt.Fprintf(&text, "%6.2f s: keeps %4d from %5d on; new:", ranges[0].created.Sub(begun).Seconds(),
-			starts[0]-own[at], own[at])
+			starts[0]-rest[end], rest[end])
 		for _, start := range starts {
-			fmt.Fprintf(&text, " %d", end(*bounds, start)-start)
+			fmt.Fprintf(&text, " %d", next(*bounds, start)-start)
 		}
 		text.WriteString("\n")
 	}
