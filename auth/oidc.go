@@ -72,7 +72,7 @@ func bearer(header string) string {
 // keysURL, or from Google if it is empty.
 func NewOIDC(audience string, accounts []string, keysURL string) (*Verifier, error) {
 	if len(accounts) == 0 {
-		return nil, errors.New("auth: a verifier needs the accounts that it takes")
+		return nil, errors.New("auth: accounts is empty: name the accounts that may call")
 	}
 	return newVerifier(oidc, audience, accounts, keysURL)
 }
@@ -88,7 +88,7 @@ const AnyAccount = "*"
 // from keysURL, or from Google if it is empty.
 func NewIAP(audience string, accounts []string, keysURL string) (*Verifier, error) {
 	if len(accounts) == 0 {
-		return nil, errors.New("auth: a verifier needs the accounts that it takes: name them, or AnyAccount for all " +
+		return nil, errors.New("auth: accounts is empty: name the accounts that may call, or AnyAccount for all " +
 			"whom Identity-Aware Proxy lets through")
 	}
 	if len(accounts) == 1 && accounts[0] == AnyAccount {
@@ -99,12 +99,12 @@ func NewIAP(audience string, accounts []string, keysURL string) (*Verifier, erro
 
 func newVerifier(p proof, audience string, accounts []string, keysURL string) (*Verifier, error) {
 	if slices.Contains(accounts, AnyAccount) {
-		return nil, errors.New("auth: AnyAccount stands alone in the accounts, and is for NewIAP only: " +
+		return nil, errors.New("auth: AnyAccount has to be the only account, and works with NewIAP only: " +
 			"anybody " +
 			"can get a token of Google")
 	}
 	if audience == "" || slices.Contains(accounts, "") {
-		return nil, errors.New("auth: a verifier needs an audience, and accounts that are not empty")
+		return nil, errors.New("auth: the audience, or one of the accounts, is empty: a verifier needs them")
 	}
 	var from *url.URL
 	if keysURL != "" {

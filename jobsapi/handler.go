@@ -102,7 +102,7 @@ func because(r *http.Request) (context.Context, error) {
 	return mapper.WithReason(r.Context(), q.Get("reason")), err
 }
 
-// after returns how a job stands behind a change.
+// after returns the status of a job after a change.
 func (s service) after(r *http.Request, err error) (any, error) {
 	if err != nil {
 		return nil, err
@@ -121,7 +121,7 @@ func (s service) status(r *http.Request) (any, error) {
 // job returns the job of a request's path.
 func (s service) job(r *http.Request) *mapper.Job { return s.engine.Job(r.PathValue("id")) }
 
-// settings are those of a job, also under the names that older clients send.
+// settings are a job's settings, also under the names that older clients send.
 type settings struct {
 	mapper.StartOptions
 	oldnames.Start
@@ -169,7 +169,7 @@ func (s service) plan(r *http.Request) (any, error) {
 		PerEntity time.Duration   `json:"per_entity_ns"`
 		Before    time.Duration   `json:"per_entity"` // as older clients name it
 		Writes    float64         `json:"writes"`
-		Params    json.RawMessage `json:"params"` // as those of a start; they are checked
+		Params    json.RawMessage `json:"params"` // are checked as at a start
 		settings
 	}
 	if _, err := parameters(r); err != nil {
@@ -226,7 +226,7 @@ func (s service) causes(r *http.Request) (any, error) {
 	}{append([]mapper.FailureCause{}, causes...)}, err
 }
 
-// retry has a job process its failures again, or those of one cause.
+// retry processes the failures of a job again, or only the failures of one cause.
 func (s service) retry(r *http.Request) (any, error) {
 	q, err := parameters(r, "reason", "cause")
 	if err != nil {
@@ -261,7 +261,7 @@ func (s service) undo(r *http.Request) (any, error) {
 	return undo.Status(r.Context())
 }
 
-// left lists what an undo has left as it is.
+// left lists the entities that an undo did not restore.
 func (s service) left(r *http.Request) (any, error) {
 	q, err := parameters(r, "cursor")
 	if err != nil {
@@ -347,8 +347,8 @@ func (s service) cleanUp(r *http.Request) (any, error) {
 // bodyTime is how long the body of a request may take to come.
 const bodyTime = 10 * time.Second
 
-// read reads the body of a request, which has its time for that. What the request is for may take
-// longer.
+// read reads the body of a request, within bodyTime. Carrying out the request may
+// take longer.
 func read(w http.ResponseWriter, r *http.Request) error {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime)) // a test's has no connection
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
@@ -402,8 +402,8 @@ func (s service) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 			body = said(err)
 		}
 		if code == http.StatusInternalServerError {
-			s.log.ErrorContext(r.Context(), "jobs", "path", stranger.Shown(r.URL.Path), "error", err)
-			body = failure{Error: "the request failed: see the log"}
+			s.log.ErrorContext(r.Context(), "request failed", "path", stranger.Shown(r.URL.Path), "error", err)
+			body = failure{Error: "the request failed: the service's log says why"}
 		}
 		write(w, code, body)
 	}

@@ -20,6 +20,7 @@ import (
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/jobsapi"
@@ -57,7 +58,7 @@ func TestPageRoutes(t *testing.T) {
 		t.Errorf("the handler has the routes %v", routes)
 	}
 	o := newOffice(t)
-	h := o.handler(&jobsapi.Options{Allow: jobsapi.Anybody})
+	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})
 	for _, m := range regexp.MustCompile("(?m)^\\| `((?:GET|POST) [^`]+)` \\|[^|]*\\|([^|]*)\\|").FindAllStringSubmatch(
 		readPage(t), -1) {
 		route := m[1]

@@ -52,20 +52,20 @@ func (j *Job) Resume(ctx context.Context) error {
 	return nil
 }
 
-// RetryOptions say which failures a [Job.Retry] is about.
+// RetryOptions select the failures that a [Job.Retry] runs again.
 type RetryOptions struct {
-	// Cause is the one whose failures are processed again, as [FailureCause].Text has it; the
-	// others stay. Defaults to all failures.
+	// Cause selects the failures of one cause, by its text in [FailureCause].Text. The other
+	// failures stay. Defaults to all failures.
 	Cause string
 }
 
-// Retry has the job process its failures again, and nothing that is done: each gets as many
-// attempts as at first. The job runs again until they are done, and what else was left, if it was
-// paused or had failed; its finalizer takes effect again. A job that was aborted or cleaned up is
-// refused with [ErrWrongState]. Nil options are the defaults.
+// Retry runs the job's failures again, and nothing that is done. Each failure gets all of its
+// attempts again. The job runs until they are done; if it was paused or had failed, it also
+// processes the rest. Then its finalizer takes effect again. A job that was aborted or cleaned up
+// is refused with [ErrWrongState]. Nil options are the defaults.
 //
-// A retry takes the place of one that has not opened all of its failures yet. A cause that is none
-// of the job's is [ErrInvalidArgument], if the job has up to 1,000 failures.
+// A retry replaces an earlier one that has not reopened all of its failures yet. In a job with up
+// to 1,000 failures, an unknown cause is [ErrInvalidArgument].
 func (j *Job) Retry(ctx context.Context, o *RetryOptions) error {
 	cause := ""
 	if o != nil {
@@ -96,36 +96,42 @@ func (j *Job) checkCause(ctx context.Context, cause string) error {
 	return nil
 }
 
-// Undo starts a job that takes back what this job, of an [Update], has done to entities. It reads
-// each as it was just before its page's commit, and has it be that again, byte for byte: what the
-// job has changed or deleted is restored, and what it has put is deleted. An entity that anybody
-// else has changed since stays as it is, and is listed by [Job.NotUndonePage]. An entity that
-// several pages have written becomes what it was before the first of them, or what somebody else
-// has made of it in between, and is listed then. What a finalizer has put or deleted is not taken
-// back.
+// Undo starts a job that undoes this job, of an [Update]. Each entity becomes what it was just
+// before its page's commit, byte for byte: changed and deleted entities are restored, and entities
+// that the job put are deleted. An entity that several pages wrote becomes what it was before the
+// first of them. Writes of a finalizer stay.
 //
-// An entity that the job has deleted is restored if it is not there, unless others have put it
-// since: the undo looks at it when the job ended, and half way from there to now. What others put
-// and deleted again in between leaves no trace, and what the job has deleted is restored then.
+// Entities that others have changed since stay, and [Job.NotUndonePage] lists them. If others
+// changed an entity between two pages of the job, it becomes what they made of it, and is listed,
+// too.
 //
-// The undo takes effect once for each page, and can be paused, resumed, retried and verified as any
-// job, while Datastore keeps what was there. Its entities are pages: Status.Counters has
-// "restored", "removed" and "left". A page that can't be undone is a failure;
-// [UndoOptions] say more, and nil is the defaults.
+// An entity that the job deleted is restored if it does not exist now, unless others have put it
+// since. The undo looks for that at two times: at the end of the job, and half way from there to
+// now. If others put and deleted the entity again in between, that may leave no trace, and the undo
+// restores what the job deleted.
 //
-// The job has to have ended, and its records have to be there. From the undo's start on it can't be
-// resumed or retried, nor cleaned up before the undo has ended, or was aborted if it has failed. If
-// a build that does not know of that cleans it up all the same, the undo fails, and says that it
-// may not have seen all.
+// The job has to have ended, and its records must exist. From the start of the undo on, the job
+// can't be resumed or retried. It can't be cleaned up until the undo has ended, or was aborted
+// after it failed. If an older build cleans it up all the same, the undo fails, and says that it
+// may have missed something.
 //
-// Datastore keeps what was there for an hour, and with point-in-time recovery whole minutes for
-// seven days. Where only those are kept, an entity that somebody had changed within two minutes
-// before its page, and what the function has put or deleted besides, is left and listed. So is what
-// the page has deleted, or somebody has changed since, where others had put or deleted entities of
-// the page within the minute before. If nothing is kept for the first page, Undo is refused with
-// [ErrWrongState]. That a commit's entities have the version of the record which it writes is seen
-// on the embedded Datastore and on Google's Firestore emulator, and the rule of whole minutes on
-// the embedded one; for production both are what Datastore documents.
+// The undo takes effect once for each page. It can be paused, resumed, retried and verified like
+// any job, as long as Datastore keeps the past. Its entities are pages, and Status.Counters has
+// "restored", "removed" and "left". A page that can't be undone is a failure. [UndoOptions] say
+// more, and nil is the defaults.
+//
+// Datastore keeps the past for one hour, and with point-in-time recovery whole minutes for seven
+// days. If nothing is kept for the first page, Undo is refused with [ErrWrongState]. Where only
+// whole minutes are kept, some entities are left and listed:
+//
+//   - entities that somebody changed within two minutes before their page
+//   - entities that the function put or deleted besides its own
+//   - entities that the page deleted, or that somebody has changed since, if others put or deleted
+//     entities of the page within the minute before
+//
+// An undo relies on two facts that Google documents for production: all entities of a commit get
+// its version, and the past is kept in whole minutes. Both were tested on the embedded Datastore,
+// and the first one on Google's Firestore emulator, too.
 func (j *Job) Undo(ctx context.Context, o *UndoOptions) (*Job, error) {
 	undone, err := startUndo(ctx, j, o)
 	if err != nil {

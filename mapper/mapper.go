@@ -157,19 +157,17 @@ func (m *Mapper[P]) WithStarter(
 	return m
 }
 
-// CheckByName has [Engine.PlanByName] check the parameters that the function of
-// [Mapper.WithStarter] takes, which a plan does not know otherwise. It returns the mapper, for use
-// in its definition.
+// CheckByName sets how [Engine.PlanByName] checks the parameters for the function of
+// [Mapper.WithStarter], and returns the mapper. Without it a plan can't check them.
 func (m *Mapper[P]) CheckByName(check func(params json.RawMessage) error) *Mapper[P] {
 	m.def.Given = check
 	return m
 }
 
-// A Validator is a type of parameters that says what is wrong with them. Validate is called for
-// each start, by whatever means, with [Mapper.Start], [Engine.StartByName] or [Schedule.Tick], and
-// by a plan: its error refuses that with [ErrInvalidArgument], before anything is recorded. It
-// is not called while a job runs. Name the parameter in the error, as it is in JSON. The method may
-// have a pointer as its receiver.
+// A Validator is a type of parameters that checks itself. Starts, ticks of a [Schedule] and plans
+// call Validate before anything is recorded. They refuse the call with [ErrInvalidArgument] if it
+// returns an error. A running job does not call it. The error should name the parameter by its JSON
+// name. The method may have a pointer receiver.
 //
 //	type Params struct {
 //		Amount int64 `json:"amount"`
@@ -182,9 +180,8 @@ func (m *Mapper[P]) CheckByName(check func(params json.RawMessage) error) *Mappe
 //		return nil
 //	}
 //
-// Without it, too, a start refuses by name what JSON has and the type has not, a name that comes
-// twice, null for a field that can't be null, and a number in a field of the type any that a
-// float64 does not hold.
+// Every start also refuses JSON with an unknown name, a repeated name, or null for a field that
+// can't be null. In a field of type any it refuses a number that a float64 would round.
 type Validator interface{ Validate() error }
 
 // CheckParams decodes JSON parameters into params, and checks them as a start does. Use it in the

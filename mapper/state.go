@@ -28,13 +28,13 @@ type StateChange struct {
 	Estimated           bool
 }
 
-// WithCaller returns a context that says who asks for what is done to jobs with it: a name, or the
-// address of an account that somebody has verified. It is for the log, [Job.History] and
-// [StateChange.By], and is cut off after 200 bytes.
+// WithCaller returns a context for calls that change jobs. It names the caller: a name, or the
+// verified address of an account. The log, [Job.History] and [StateChange.By] have up to 200 bytes
+// of it.
 func WithCaller(ctx context.Context, who string) context.Context { return observe.WithBy(ctx, who) }
 
-// WithReason returns a context that says why something is done to jobs with it. It is for the log,
-// [Job.History] and [StateChange.Reason], and is cut off after 500 bytes.
+// WithReason returns a context for calls that change jobs. It gives the caller's reason. The log,
+// [Job.History] and [StateChange.Reason] have up to 500 bytes of it.
 func WithReason(ctx context.Context, why string) context.Context { return observe.WithWhy(ctx, why) }
 
 // A HistoryEntry is one thing that a caller, or one of the job's limits, has done to a job.

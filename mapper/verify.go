@@ -14,12 +14,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A Proof says whether a job's records cover all of its query, without a gap and without an
-// overlap: that every entity that was there while the job ran has been processed once, is recorded
-// as a failure, or is still to be processed. It rests on what the tasks have recorded, each in the
-// transaction that its page took effect in, and on hashes of it. So it finds records that were
-// lost, added or changed, by accident or by mistake, but not those that somebody has forged with
-// their hashes; and nothing of what a function should have done and has not.
+// A Proof says whether a job's records cover all of its query, without a gap or an overlap. Then
+// every entity that existed while the job ran was processed once, is recorded as a failure, or is
+// still to be processed.
+//
+// It checks the records that tasks wrote in the transactions of their pages, and hashes of these
+// records. So it finds records that were lost, added or changed by accident. It does not find
+// records that were forged together with their hashes, and does not check what the function did.
 type Proof struct {
 	Ranges         int      `json:"ranges"`             // records of ranges, without those of single entities
 	Pending        int      `json:"pending"`            // of them, those that are not done
@@ -27,17 +28,17 @@ type Proof struct {
 	Failures       int      `json:"failures"`           // entities that could not be processed
 	Problems       []string `json:"problems,omitempty"` // what is wrong, at most 20 of it
 
-	// Compared is how many ranges were compared with their entities, see [VerifyOptions], and
-	// Different how many of them have other ones than their pages had. Differences says which, at
-	// most 20. That is no problem if entities were put or deleted since, or do not satisfy the
-	// query any more.
+	// Compared is the number of ranges that were compared with their entities, see [VerifyOptions].
+	// Different counts the ranges whose entities differ from their page's entities, and Differences
+	// describes up to 20 of them. They are no problem if entities were put or deleted since, or no
+	// longer satisfy the query.
 	Compared    int      `json:"compared,omitempty"`
 	Different   int      `json:"different,omitempty"`
 	Differences []string `json:"differences,omitempty"`
 }
 
-// Err returns nil if nothing is wrong, or an error with the first of Problems. Differences are none
-// of them.
+// Err returns nil if there are no Problems, or an error with the first one. Differences are not
+// Problems.
 func (p *Proof) Err() error {
 	switch n := len(p.Problems); n {
 	case 0:
@@ -50,27 +51,27 @@ func (p *Proof) Err() error {
 	}
 }
 
-// VerifyOptions say what a [Job.Verify] looks at besides the job's records.
+// VerifyOptions say what a [Job.Verify] checks besides the job's records.
 type VerifyOptions struct {
-	// Entities has the keys of the query's entities listed once more, and compared with those that
-	// the pages had. It costs a keys-only query for each range.
+	// Entities also compares the keys of the query's entities with the keys that the pages had. It
+	// costs a keys-only query for each range.
 	Entities bool
 
-	// ReadTime is when the entities were there that are compared: a time that the database still
-	// keeps, such as when the job was started. Defaults to now. It is for Entities.
+	// ReadTime is the time as of which Entities are read. Datastore must still keep it; the job's
+	// start is a good choice. Defaults to now.
 	ReadTime time.Time
 }
 
-// Verify reads all records of the job, and checks them against each other, which costs a read of
-// every range. Its error is about the reading only: [Proof.Err] says whether something is wrong. A
-// job that runs changes its records meanwhile: then the proof may name problems that are none. Nil
-// options are the defaults.
+// Verify reads all records of the job and checks them against each other, at a read for each range.
+// Its error is only about the reading: [Proof.Err] says whether something is wrong. A running job
+// changes its records meanwhile, so its proof may name problems that do not exist. Nil options are
+// the defaults.
 func (j *Job) Verify(ctx context.Context, o *VerifyOptions) (*Proof, error) {
 	return verify(ctx, j.engine.store(), j.engine.source(), j.ref(), o)
 }
 
-// VerifyJob is [Job.Verify] for programs that have no queue and no mappers: the job's database
-// suffices.
+// VerifyJob is [Job.Verify] for programs that have only the job's database, without queue and
+// mappers.
 func VerifyJob(ctx context.Context, client *datastore.Client, job string, o *VerifyOptions) (*Proof, error) {
 	return verify(ctx, store.New(client).Asked(), source.New(client, nil), record.Ref{ID: job}, o)
 }

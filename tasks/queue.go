@@ -18,8 +18,8 @@ import (
 	"github.com/scattermap/scattermap/auth"
 )
 
-// Options are the settings of a [Queue]. ServiceAccount or InsecureSkipVerify has to be
-// set, or both.
+// Options are the settings of a [Queue]. ServiceAccount or InsecureSkipVerify
+// has to be set, or both.
 type Options struct {
 	// ServiceAccount is the e-mail address of the service account whose OIDC
 	// token each delivery carries. The handler takes no others.
@@ -69,14 +69,13 @@ func (o Options) validate() error {
 		return errors.New("tasks: Options.ServiceAccount is empty: name the account whose token the deliveries " +
 			"carry, or set InsecureSkipVerify")
 	case o.ServiceAccount == "" && o.Audience != "":
-		return errors.New("tasks: Options.Audience is set without a ServiceAccount: there is no token to be meant " +
-			"for it")
+		return errors.New("tasks: Options.Audience is set without ServiceAccount, so deliveries carry no token: " +
+			"set both or neither")
 	case o.InsecureSkipVerify && o.KeysURL != "":
 		return errors.New("tasks: Options.KeysURL is set with InsecureSkipVerify: no token is verified")
 	case o.DispatchDeadline < shortestDeadline || o.DispatchDeadline > longestDeadline:
-		return fmt.Errorf("tasks: Options.DispatchDeadline has to be in [%v, %v], it is %v", shortestDeadline,
-			longestDeadline,
-			o.DispatchDeadline)
+		return fmt.Errorf("tasks: Options.DispatchDeadline is %v, it has to be in [%v, %v]", o.DispatchDeadline,
+			shortestDeadline, longestDeadline)
 	}
 	return nil
 }
@@ -160,7 +159,7 @@ var transient = []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.In
 
 // ErrExists says that a queue has a task of that ID, or had one within a day or
 // so.
-var ErrExists = errors.New("the task exists, or existed lately")
+var ErrExists = errors.New("a task of this ID exists, or existed recently")
 
 // Enqueue creates a task. If its ID is taken the error is [ErrExists], and the
 // task that took it is or was delivered in its place. The errors of a service

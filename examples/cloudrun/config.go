@@ -16,51 +16,50 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// config is what the environment says.
+// config has the settings of the service, from its environment.
 //
-//	GOOGLE_CLOUD_PROJECT   the project of the service, whose logs are there
-//	DATASTORE_PROJECT      the project of the database; the same if empty
-//	DATASTORE_DATABASE     the database's ID; the default database if empty
-//	TASKS_QUEUE            projects/PROJECT/locations/LOCATION/queues/QUEUE, or several
-//	                       of these with commas between: jobs belong to the first one,
-//	                       unless their mapper or their start names another
-//	CREATE_QUEUES          true: queues that are not there are created
-//	MAX_INSTANCES          how many instances the service has at most,
-//	CONCURRENCY            how many requests each of them takes at once, and
-//	REQUEST_TIMEOUT        after how many seconds a request is cut off, as Cloud Run
-//	                       is told: the queues' settings are compared with these
-//	SERVICE_URL            where Cloud Tasks reaches this service: https://HOST
-//	AUTH                   who proves what:
-//	                       on (or empty): every request carries a token that is
-//	                       verified here;
-//	                       iam: Cloud Run's own check stands in front of the service
-//	                       and verifies it;
-//	                       off: nobody proves anything, for emulators only
-//	TASKS_SERVICE_ACCOUNT  the account whose tokens the tasks carry, with on and iam
-//	OPERATORS              the accounts that may start, see and control jobs, with commas
-//	                       between, with on
-//	IAP_AUDIENCE           with on: operators come through Identity-Aware Proxy, whose
-//	                       assertions for this audience are verified here, such as
-//	                       /projects/NUMBER/locations/REGION/services/SERVICE. OPERATORS
-//	                       may be empty then: everybody may whom the proxy lets through.
-//	                       docs/operations.md says where it stands
-//	IAP_KEYS_URL           where the proxy's public keys are; Google's if empty
-//	OIDC_KEYS_URL          where the public keys of tokens are, with on; Google's if
-//	                       empty
+//	GOOGLE_CLOUD_PROJECT   the project of the service and its logs
+//	DATASTORE_PROJECT      the project of the database; by default that project
+//	DATASTORE_DATABASE     the ID of the database; by default the default database
+//	TASKS_QUEUE            projects/PROJECT/locations/LOCATION/queues/QUEUE, or several,
+//	                       separated by commas. Jobs belong to the first, unless
+//	                       their mapper or their start names another
+//	CREATE_QUEUES          true: the service creates missing queues
+//	MAX_INSTANCES          Cloud Run's maximum number of instances,
+//	CONCURRENCY            its number of requests at once for an instance, and
+//	REQUEST_TIMEOUT        its timeout of requests in seconds: the service logs a
+//	                       warning if settings of the queues contradict them
+//	SERVICE_URL            the URL that Cloud Tasks calls: https://HOST
+//	AUTH                   who verifies tokens:
+//	                       on (the default): this service;
+//	                       iam: Cloud Run, in front of the service;
+//	                       off: nobody, for emulators only
+//	TASKS_SERVICE_ACCOUNT  with on and iam: the account whose tokens tasks carry
+//	OPERATORS              with on: the accounts that may start, see and control jobs,
+//	                       separated by commas
+//	IAP_AUDIENCE           with on: operators use Identity-Aware Proxy, and the service
+//	                       verifies its assertions for this audience, such as
+//	                       /projects/NUMBER/locations/REGION/services/SERVICE.
+//	                       Without OPERATORS, everybody may that the proxy lets
+//	                       through. See docs/operate.md
+//	IAP_KEYS_URL           the URL of the proxy's public keys; by default Google's
+//	OIDC_KEYS_URL          with on: the URL of the public keys of tokens; by default
+//	                       Google's
 //	OTEL_EXPORTER_OTLP_ENDPOINT
-//	                       where metrics and traces are exported to by OTLP over HTTP,
-//	                       such as http://localhost:4318, a collector beside the
-//	                       service; nowhere if empty. OpenTelemetry's other variables
-//	                       have an effect, too: OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and
+//	                       the service exports metrics and traces to this URL, by OTLP
+//	                       over HTTP, such as http://localhost:4318 for a collector
+//	                       beside it; by default it exports nothing. OpenTelemetry's
+//	                       other variables work too:
+//	                       OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and
 //	                       OTEL_EXPORTER_OTLP_METRICS_ENDPOINT for one of the two,
 //	                       OTEL_TRACES_EXPORTER=none and OTEL_METRICS_EXPORTER=none,
 //	                       OTEL_SDK_DISABLED, OTEL_SERVICE_NAME,
-//	                       OTEL_RESOURCE_ATTRIBUTES and those of the exporters
-//	HOST, PORT             where to listen; PORT is 8080 if empty. HOST is 127.0.0.1
-//	                       if empty, and all interfaces on Cloud Run, which sets
-//	                       K_SERVICE
+//	                       OTEL_RESOURCE_ATTRIBUTES and the exporters' variables
+//	HOST, PORT             the address to listen at. PORT is 8080 by default. HOST is
+//	                       127.0.0.1 by default, and all interfaces on Cloud Run,
+//	                       which sets K_SERVICE
 //
-// K_SERVICE and K_REVISION, which Cloud Run sets, name the service in telemetry.
+// Cloud Run sets K_SERVICE and K_REVISION, which name the service in telemetry.
 // DATASTORE_EMULATOR_HOST and CLOUD_TASKS_EMULATOR_HOST point the service at emulators.
 type config struct {
 	project         string // of the service and its logs
@@ -82,7 +81,7 @@ type config struct {
 	serviceName, revision string // as Cloud Run says
 }
 
-// audience is whom the tokens of tasks are meant for.
+// audience returns the audience of the tasks' tokens; empty if tasks carry none.
 func (c config) audience() string {
 	if c.serviceAccount == "" {
 		return ""
@@ -97,14 +96,15 @@ var (
 	account = regexp.MustCompile(`^[^@\s]+@[^@\s]+$`)
 )
 
-// configFrom reads the environment, and names everything that is wrong with it.
+// configFrom reads the environment. The error names every variable that is wrong.
 func configFrom(getenv func(string) string) (config, error) {
 	e := environment{getenv: getenv}
 	c := config{
-		project:  e.required("GOOGLE_CLOUD_PROJECT", "it is the project of the service"),
+		project:  e.required("GOOGLE_CLOUD_PROJECT", "set it to the ID of the project of the service"),
 		database: getenv("DATASTORE_DATABASE"),
-		queues:   list(e.required("TASKS_QUEUE", "it is projects/PROJECT/locations/LOCATION/queues/QUEUE")),
-		url:      strings.TrimSuffix(e.required("SERVICE_URL", "it is where Cloud Tasks reaches this service"), "/"),
+		queues:   list(e.required("TASKS_QUEUE", "set it to projects/PROJECT/locations/LOCATION/queues/QUEUE")),
+		url: strings.TrimSuffix(e.required("SERVICE_URL",
+			"set it to the URL of this service, which Cloud Tasks calls"), "/"),
 	}
 	c.databaseProject = cmp.Or(getenv("DATASTORE_PROJECT"), c.project)
 	for i, queue := range c.queues {
@@ -115,7 +115,7 @@ func configFrom(getenv func(string) string) (config, error) {
 		}
 	}
 	if e.getenv("TASKS_QUEUE") != "" && len(c.queues) == 0 {
-		e.problem("TASKS_QUEUE is %q, and names no queue", e.getenv("TASKS_QUEUE"))
+		e.problem("TASKS_QUEUE is %q, it has to name a queue", e.getenv("TASKS_QUEUE"))
 	}
 	c.createQueues = e.flag("CREATE_QUEUES")
 	c.service = tasks.ServiceLimits{
@@ -144,8 +144,8 @@ func configFrom(getenv func(string) string) (config, error) {
 	return c, nil
 }
 
-// auth reads AUTH and the variables that belong to it. One that would be ignored
-// is a mistake of somebody who expects a check.
+// auth reads AUTH and the variables that belong to it. A variable that it would ignore is an error,
+// because somebody may expect its check.
 func (e *environment) auth(c *config) {
 	belong := []string{"TASKS_SERVICE_ACCOUNT", "OPERATORS", "OIDC_KEYS_URL", "IAP_AUDIENCE", "IAP_KEYS_URL"}
 	how := cmp.Or(e.getenv("AUTH"), "on")
@@ -161,7 +161,7 @@ func (e *environment) auth(c *config) {
 				"/projects/NUMBER/global/backendServices/ID", c.iapAudience)
 		}
 		if c.iapAudience == "" || e.getenv("OPERATORS") != "" {
-			c.operators = e.accounts("OPERATORS", "it lists the accounts that may start and see jobs")
+			c.operators = e.accounts("OPERATORS", "list the accounts that may start, see and control jobs")
 		} else {
 			c.operators = []string{auth.AnyAccount}
 		}
@@ -176,7 +176,8 @@ func (e *environment) auth(c *config) {
 		return
 	}
 	if how != "off" {
-		if all := e.accounts("TASKS_SERVICE_ACCOUNT", "it is the account whose tokens the tasks carry"); len(all) == 1 {
+		if all := e.accounts("TASKS_SERVICE_ACCOUNT",
+			"set it to the account whose tokens the tasks carry"); len(all) == 1 {
 			c.serviceAccount = all[0]
 		} else if len(all) > 1 {
 			e.problem("TASKS_SERVICE_ACCOUNT names %d accounts, it has to be one", len(all))
@@ -184,13 +185,13 @@ func (e *environment) auth(c *config) {
 	}
 	for _, name := range belong {
 		if e.getenv(name) != "" {
-			e.problem("%s is set, and AUTH=%s does not use it%s", name, how,
+			e.problem("%s is set, and AUTH=%s does not use it%s: remove it", name, how,
 				map[bool]string{true: " without IAP_AUDIENCE"}[how == "on"])
 		}
 	}
 }
 
-// An environment collects what is wrong with it.
+// An environment collects the problems of its variables.
 type environment struct {
 	getenv   func(string) string
 	problems []string
@@ -210,7 +211,7 @@ func (e *environment) required(name, hint string) string {
 	return v
 }
 
-// flag reads whether something is wanted.
+// flag reads a variable that is true or false.
 func (e *environment) flag(name string) bool {
 	switch v := e.getenv(name); v {
 	case "", "false":
@@ -222,7 +223,7 @@ func (e *environment) flag(name string) bool {
 	return false
 }
 
-// number reads a number in [1, most], or 0 if there is none.
+// number reads a number in [1, most]. It returns 0 if the variable is empty.
 func (e *environment) number(name string, most int) int {
 	v := e.getenv(name)
 	if v == "" {

@@ -1,6 +1,5 @@
-// Command cloudrun is the service that a team deploys on Cloud Run: it runs the
-// tasks of its jobs, and serves operators, who start and control jobs and see how they
-// stand: see package jobsapi. Its environment is in config.go.
+// Command cloudrun is a service for Cloud Run: it runs the tasks of its jobs, and serves the jobs
+// API (package jobsapi) and the dashboard to operators. config.go describes its environment.
 package main
 
 import (
@@ -24,7 +23,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// mappers are what the service runs. Add yours.
+// mappers are the mappers that the service runs. Add yours.
 var mappers = []mapper.AnyMapper{bank.AddCredit}
 
 func main() {
@@ -36,19 +35,19 @@ func main() {
 		err = run(ctx, c, log)
 	}
 	if err != nil {
-		log.Error("cloudrun", "error", err)
+		log.Error("the service has ended", "error", err)
 		os.Exit(1)
 	}
 }
 
-// Cloud Run ends a process 10 s after SIGTERM: so long may the requests under way take, and then
-// what is left of telemetry.
+// Cloud Run ends a process 10 s after SIGTERM. The running requests get grace, and then the last
+// telemetry gets flushTime.
 const (
 	grace     = 8500 * time.Millisecond
 	flushTime = time.Second
 )
 
-// run serves until ctx ends, and then has the requests under way come to their end.
+// run serves until ctx ends, and then lets the running requests finish.
 func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 	flush, err := startTelemetry(ctx, c)
 	if err != nil {
@@ -57,8 +56,8 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
 		defer cancel()
-		if err := flush(ctx); err != nil { // a collector that is away stops no service
-			log.Warn("telemetry", "error", err)
+		if err := flush(ctx); err != nil { // a missing collector stops no service
+			log.Warn("the last telemetry was not exported", "error", err)
 		}
 	}()
 	engine, handler, closers, err := newService(ctx, c, log)
@@ -88,8 +87,8 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 		return err
 	case <-ctx.Done():
 	}
-	// A page that takes longer than that, as one of its entities does, is cut off:
-	// it is not committed, and its task comes again.
+	// A page that takes longer, because one of its entities does, is cut off: it is not committed,
+	// and the queue delivers its task again.
 	log.Info("shutting down")
 	limited, end := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer end()
@@ -104,8 +103,8 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 // readTime is how long the header of a request may take, and then its body.
 const readTime = 10 * time.Second
 
-// withinTime gives the bodies of requests their time. Who reads one to its end, and goes on for
-// longer, takes the bound away.
+// withinTime limits the time in which the body of a request has to arrive. A handler that reads the
+// body to its end, and then works for longer, removes the limit.
 func withinTime(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
@@ -123,7 +122,7 @@ func (c closers) close() {
 	}
 }
 
-// newService connects to the cloud, and returns the service's engine and handler.
+// newService connects to Datastore and Cloud Tasks, and returns the service's engine and handler.
 func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine, http.Handler, closers, error) {
 	client, err := mapper.NewClientWithDatabase(ctx, c.databaseProject, c.database)
 	if err != nil {
@@ -144,7 +143,7 @@ func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine
 	if err != nil {
 		return nil, nil, open, err
 	}
-	go checkQueues(ctx, queues, c.service, log) // nobody waits for it
+	go checkQueues(ctx, queues, c.service, log) // it only logs
 	allow, err := operators(c, log)
 	if err != nil {
 		return nil, nil, open, err
@@ -164,13 +163,13 @@ func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, r *http.Request) {
 		if err := engine.CheckReady(r.Context()); err != nil {
 			log.Warn("not ready", "error", err)
-			http.Error(w, "not ready: see the log", http.StatusServiceUnavailable)
+			http.Error(w, "not ready: the service's log says why", http.StatusServiceUnavailable)
 		}
 	})
 	return engine, mux, open, nil
 }
 
-// operators returns what says who may start, see and control jobs.
+// operators returns the function that says who may start, see and control jobs.
 func operators(c config, log *slog.Logger) (func(*http.Request) (string, error), error) {
 	switch {
 	case c.iapAudience != "":

@@ -250,7 +250,7 @@ func TestPanicSaysWhere(t *testing.T) {
 		w := newWorld(t, setting{}, m)
 		w.putAccounts(names(100))
 		s := over(w, m, nil)
-		for _, want := range []string{"nil pointer dereference", "TestPanicSaysWhere", "function_test.go:"} {
+		for _, want := range []string{"nil pointer dereference", "TestPanicSaysWhere", "failures_test.go:"} {
 			if !strings.Contains(s.Error, want) {
 				t.Errorf("the error does not say %q: %s", want, s.Error)
 			}

@@ -312,7 +312,7 @@ func answers(code int) func(*world) {
 }
 
 // TestStalls brings a job into each state in which it can be stuck: within two minutes the status
-// and the log of who waits for it name the cause. docs/operations.md has a play for each.
+// and the log of who waits for it name the cause. docs/operate.md has a play for each.
 func TestStalls(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()

@@ -124,7 +124,7 @@ func (ob *Observer) call(ctx context.Context, c Change) {
 		select {
 		case <-returned:
 		default:
-			ob.Flaws.LogAttrs(ctx, slog.LevelWarn, "EngineOptions.OnStateChange has not returned, and is left behind",
+			ob.Flaws.LogAttrs(ctx, slog.LevelWarn, "EngineOptions.OnStateChange has not returned; the job goes on without it",
 				slog.Duration("after", hookTime))
 		}
 	}

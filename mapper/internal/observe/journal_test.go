@@ -147,7 +147,7 @@ func TestHook(t *testing.T) {
 		{"it panics", func(context.Context) { panic(errors.New("secret")) }, 0,
 			`level=WARN msg="EngineOptions.OnStateChange has panicked" panic=*errors.errorString`},
 		{"it does not return", func(context.Context) { time.Sleep(time.Hour) }, hookTime,
-			`level=WARN msg="EngineOptions.OnStateChange has not returned, and is left behind" after=10s`},
+			`level=WARN msg="EngineOptions.OnStateChange has not returned; the job goes on without it" after=10s`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -74,25 +74,23 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Observer, 
 		failed = append(failed, err)
 		return h
 	}
-	ob.entities = counter("scattermap.entities", "{entity}", "Entities that pages have processed.")
-	ob.pages = counter("scattermap.pages", "{page}", "Pages that were committed.")
-	ob.failures = counter("scattermap.failures", "{entity}", "Entities that were recorded as failures.")
-	ob.conflicts = counter("scattermap.conflicts", "{entity}",
-		"How often a function ran again on an entity, as others had changed what it was about.")
-	ob.retries = counter("scattermap.retries", "{delivery}", "Deliveries of tasks that were delivered before.")
-	ob.splits = counter("scattermap.splits", "{range}", "Ranges that were cut off, by why.")
-	ob.pageTime = seconds("scattermap.page.duration", "How long pages took, from their reading to their commit.", 0.005,
+	ob.entities = counter("scattermap.entities", "{entity}", "Processed entities.")
+	ob.pages = counter("scattermap.pages", "{page}", "Committed pages.")
+	ob.failures = counter("scattermap.failures", "{entity}", "Entities recorded as failures.")
+	ob.conflicts = counter("scattermap.conflicts", "{conflict}",
+		"Repeated runs of the function on an entity, because others changed the entity before the commit.")
+	ob.retries = counter("scattermap.retries", "{delivery}", "Repeated deliveries of tasks of ranges.")
+	ob.splits = counter("scattermap.splits", "{range}", "Ranges cut off for other tasks, by reason.")
+	ob.pageTime = seconds("scattermap.page.duration", "Time from reading a page to its commit.", 0.005,
 		0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-	ob.queueWait = seconds("scattermap.queue.wait",
-		"How long tasks that were due have waited for their first delivery.",
+	ob.queueWait = seconds("scattermap.queue.wait", "Time from when the task of a range was due to its first delivery.",
 		0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, 3600)
 	var err error
 	ob.inFlight, err = meter.Int64UpDownCounter("scattermap.tasks.in_flight", metric.WithUnit("{task}"),
-		metric.WithDescription("Tasks of ranges that are being done."))
+		metric.WithDescription("Tasks of ranges that run in the process now."))
 	failed = append(failed, err)
 	_, err = meter.Float64ObservableGauge("scattermap.job.idle", metric.WithUnit("s"),
-		metric.WithDescription("Seconds since a job that runs last committed a page; of several jobs of a mapper the "+
-			"longest."),
+		metric.WithDescription("Time since a running job last committed a page: the longest of the mapper's jobs."),
 		metric.WithFloat64Callback(func(_ context.Context, o metric.Float64Observer) error {
 			for mapper, idle := range ob.progress.idle(time.Now()) {
 				o.Observe(idle.Seconds(), metric.WithAttributes(mapperKey.String(mapper)))

@@ -1,4 +1,4 @@
-package telemetry
+package observe
 
 import (
 	"flag"
@@ -72,7 +72,7 @@ func TestMetricsPage(t *testing.T) {
 	tel.Conflicts(ctx, "m", 1)
 	tel.Range(ctx, job, new(record.Range), tasks.Delivery{RetryCount: 1}, now)()
 	tel.Range(ctx, job, new(record.Range), tasks.Delivery{ScheduleTime: now}, now)()
-	tel.Turned(job, now)
+	tel.turned(job, now)
 	var data metricdata.ResourceMetrics
 	if err := reader.Collect(ctx, &data); err != nil {
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func TestMetricsPage(t *testing.T) {
 		}
 		for _, set := range r.attributes {
 			for _, a := range set.ToSlice() {
-				if a.Key != mapperKey && (a.Key != reasonKey || m.Name != "scattermap.splits" ||
+				if a.Key != mapperKey && (a.Key != causeKey || m.Name != "scattermap.splits" ||
 					!slices.Contains(reasons, a.Value.AsString())) {
 					t.Errorf("%s has the attribute %v: describe it in docs/metrics.md", m.Name, a)
 				}
@@ -125,7 +125,7 @@ func comparePage(t *testing.T, want string, reasons []string) {
 			t.Fatal(err)
 		}
 	case got != want:
-		t.Errorf("docs/metrics.md has\n%swant\n%sgo test ./mapper/internal/telemetry -run TestMetricsPage -args "+
+		t.Errorf("docs/metrics.md has\n%swant\n%sgo test ./mapper/internal/observe -run TestMetricsPage -args "+
 			"-write "+
 			"writes it", got, want)
 	}
