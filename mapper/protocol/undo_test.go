@@ -612,7 +612,7 @@ func TestOldCleanUp(t *testing.T) {
 				job := w.doneJob(100)
 				before := w.count(record.RangeKind, "wrote")
 				undo, err := job.Undo(ctx, &mapper.UndoOptions{PageSize: 1, ExpectedWorkers: 1,
-					Rate: mapper.Rate{EntitiesPerSecond: 4}})
+					Rate: mapper.Rate{EntitiesPerSecond: 2}})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -19,7 +19,7 @@ func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(tim
 		Read:   d.planner.ReaderAhead(ctx),
 		Others: d.planner.Source.Stored(ctx), Keys: d.keys, Complete: d.x.client.AllocateIDs,
 		Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Late: late(ctx, d, p),
-		Begin: d.turn.grant.At, Spacing: d.turn.grant.Spacing(),
+		Impatient: d.record.Impatient(time.Now()), Begin: d.turn.grant.At, Spacing: d.turn.grant.Spacing(),
 		Progress: progress, Paces: &d.x.paces, Pause: d.planner.Wait, Strays: &d.x.Gate.Strays,
 		Ends: d.x.Gate.IsDraining,
 	}

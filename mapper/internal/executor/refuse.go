@@ -30,7 +30,7 @@ func (d *delivery) giveUp(ctx context.Context, cause error) (standing, error) {
 	last := false
 	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
 		if refusal := (fault.Refusal{}); errors.As(cause, &refusal) && refusal.Later {
-			last = r.Later(d.job, laterDelay(refusal.After), time.Now())
+			r.Later(laterDelay(r, refusal.After), time.Now())
 		} else {
 			last = r.Refuse(d.job, fault.After(cause), fault.IsFatal(cause), time.Now())
 		}
@@ -59,10 +59,15 @@ func (d *delivery) giveUp(ctx context.Context, cause error) (standing, error) {
 	return superseded, nil // by that task
 }
 
-// laterDelay returns when a range is tried again whose service says "later": not all at once.
-func laterDelay(after time.Duration) time.Duration {
-	const least = 10 * time.Second
-	after = max(after, least)
+// laterDelay returns when a range is tried again whose service says "later": after a quarter of the
+// time for which it has said so, from 2 s to a minute, and not all ranges at once.
+func laterDelay(r *record.Range, after time.Duration) time.Duration {
+	const least, most = 2 * time.Second, time.Minute
+	waited := time.Duration(0)
+	if !r.LaterFrom.IsZero() {
+		waited = time.Since(r.LaterFrom)
+	}
+	after = max(after, min(max(waited/4, least), most))
 	return after + rand.N(after/2)
 }
 

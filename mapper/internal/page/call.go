@@ -2,6 +2,7 @@ package page
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
@@ -21,13 +22,15 @@ const (
 // A function that is told to come later is called on the same entity again, so often in a page.
 const callsInPage = 3
 
+var errWaits = errors.New("the service that the function calls has refused too many calls")
+
 // call runs the function on an entity when the job's rate and its brake allow it, and has the
 // result say what became of it. It returns for how long the page has waited.
 //
 // A service that refuses a call and says "later" does not say that the entity has failed. The page
 // waits, and calls again. If the service accepts few other calls, the page ends before the entity;
-// the first entity of a page postpones its range. Only an entity that is refused while others are
-// accepted has a failed attempt.
+// the first entity of a page postpones its range. An entity has a failed attempt if it is refused
+// while others are accepted, or if its range has waited for an hour.
 func (p *Page) call(
 	ctx context.Context, runner *function.Runner, o *Results, r *result,
 ) (then next, waited time.Duration, err error) {
@@ -38,8 +41,7 @@ func (p *Page) call(
 			return goesOn, waited, err
 		}
 		if !ok {
-			return p.ends(o, fault.Refusal{Summary: "the function has to wait, as the service that it calls refuses calls",
-				Later: true, After: time.Second}, waited)
+			return p.ends(o, fault.Refusal{Summary: "the function has to wait", Cause: errWaits, Later: true}, waited)
 		}
 		begun := time.Now()
 		if !p.runEntity(runner, o, len(o.results), r) {
@@ -61,7 +63,7 @@ func (p *Page) call(
 			*r = again
 			continue
 		}
-		if brake.Accepts() {
+		if brake.Accepts() || p.Impatient && o.Reached == 0 {
 			return goesOn, waited, nil
 		}
 		return p.ends(o, fault.Refusal{Summary: "the service that the function calls refuses most calls", Cause: f.Err,

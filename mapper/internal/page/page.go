@@ -38,10 +38,11 @@ type Page struct {
 	// Complete completes keys. That is for an Update, whose page has to know what it puts.
 	Complete func(context.Context, []*datastore.Key) ([]*datastore.Key, error)
 
-	Alone    bool        // its one entity has failed before, and is nobody else's
-	Attempts int64       // that have been made on it, with this one
-	Late     Late        // nil: it never ends for the sake of others
-	Ends     func() bool // reports whether the page has to end after the entity in hand
+	Alone     bool        // its one entity has failed before, and is nobody else's
+	Attempts  int64       // that have been made on it, with this one
+	Impatient bool        // its first entity has waited for a service for long
+	Late      Late        // nil: it never ends for the sake of others
+	Ends      func() bool // reports whether the page has to end after the entity in hand
 
 	// Progress is called behind each entity with what the function took so far, and whether half of
 	// the page is done; nil: nothing is.

@@ -63,9 +63,9 @@ type Range struct {
 	Attempts int64 `datastore:"attempts,omitempty,noindex"` // deliveries after the first one
 	// attempts that the function or the database refused
 	Refusals int64 `datastore:"refusals,omitempty,noindex"`
-	// the job's generation in which it did; Resume raises that
-	// when the service that the function calls began to refuse calls, or that last counted as an attempt
+	// when the service that the function calls began to refuse calls
 	LaterFrom time.Time `datastore:"later_from,omitempty,noindex"`
+	// the job's generation in which attempts were refused; Resume raises that
 	RefusedIn int64     `datastore:"refused_in,omitempty,noindex"`
 	NotBefore time.Time `datastore:"not_before,omitempty,noindex"` // of its task
 	// its last task was gone while it was pending
@@ -251,7 +251,7 @@ func (r *Range) RefusalsIn(j *Job) int64 {
 // not before a delay: the last one, if the refusal is final or one of too many. Then the job fails,
 // and whoever resumes it begins anew.
 func (r *Range) Refuse(j *Job, delay time.Duration, final bool, now time.Time) (last bool) {
-	r.Refusals, r.RefusedIn = r.RefusalsIn(j)+1, j.Generation
+	r.Refusals, r.RefusedIn, r.LaterFrom = r.RefusalsIn(j)+1, j.Generation, time.Time{}
 	r.NotBefore = now.Add(max(delay, j.Backoff().Delay(r.Refusals))).UTC().Truncate(time.Microsecond)
 	if last = final || r.Refusals >= j.Backoff().Attempts; last {
 		r.Refusals, r.NotBefore = 0, time.Time{}
@@ -260,23 +260,25 @@ func (r *Range) Refuse(j *Job, delay time.Duration, final bool, now time.Time) (
 	return last
 }
 
-// laterCounts is how often a range counts as refused while a service says "later": so that a job
-// whose service is away for some hours goes on then, and one whose function always says so ends.
-const laterCounts = time.Hour
+// patience is for how long a range waits for a service that says "later", until that is a failed
+// attempt on its first entity: so that a job goes on after a service was away, and one whose function
+// always says "later" ends.
+const patience = time.Hour
 
 // Later notes that the range has another task after a delay, as the service that the function calls
-// refuses calls. That is an attempt once an hour. It reports whether it was the last one.
-func (r *Range) Later(j *Job, delay time.Duration, now time.Time) (last bool) {
-	switch {
-	case r.LaterFrom.IsZero():
+// refuses calls.
+func (r *Range) Later(delay time.Duration, now time.Time) {
+	if r.LaterFrom.IsZero() {
 		r.LaterFrom = now.UTC().Truncate(time.Microsecond)
-	case now.Sub(r.LaterFrom) >= laterCounts:
-		r.LaterFrom = now.UTC().Truncate(time.Microsecond)
-		return r.Refuse(j, delay, false, now)
 	}
 	r.NotBefore = now.Add(delay).UTC().Truncate(time.Microsecond)
 	r.Generation++
-	return false
+}
+
+// Impatient reports whether a service has said "later" for so long that the next time is a failed
+// attempt.
+func (r *Range) Impatient(now time.Time) bool {
+	return !r.LaterFrom.IsZero() && now.Sub(r.LaterFrom) >= patience
 }
 
 // Postpone notes that the range has another task, once its deaths are certain. The delivery that

@@ -1,0 +1,261 @@
+package protocol_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/mappertest"
+)
+
+type thing struct{ Points int64 }
+
+// things puts n things, with IDs that are spread.
+func things(t *testing.T, c *datastore.Client, n int64) {
+	t.Helper()
+	for i := int64(0); i < n; i += 500 {
+		var keys []*datastore.Key
+		for j := i; j < min(n, i+500); j++ {
+			keys = append(keys, datastore.IDKey("Thing", 1+j*7919%(1<<40), nil))
+		}
+		if _, err := c.PutMulti(t.Context(), keys, make([]thing, len(keys))); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A busy service takes some calls a second, each of which takes a time, and answers the others that
+// they are to come later.
+type busyService struct {
+	limit func(since time.Duration) int // calls of a second; 0: it is away
+	takes time.Duration
+
+	mu                  sync.Mutex
+	begun               time.Time
+	second              int64
+	inSecond            int
+	accepted, refused   int
+	later, laterRefused int           // after settled
+	settled             time.Duration // when calls count
+}
+
+func (s *busyService) call() error {
+	now := time.Now()
+	s.mu.Lock()
+	if s.begun.IsZero() {
+		s.begun = now
+	}
+	if now.Unix() != s.second {
+		s.second, s.inSecond = now.Unix(), 0
+	}
+	s.inSecond++
+	over, counts := s.inSecond > s.limit(now.Sub(s.begun)), now.Sub(s.begun) > s.settled
+	if over {
+		s.refused++
+	} else {
+		s.accepted++
+	}
+	if counts {
+		s.later++
+		if over {
+			s.laterRefused++
+		}
+	}
+	s.mu.Unlock()
+	if over {
+		return mapper.RetryAfter(errors.New("429 Too Many Requests"), time.Second)
+	}
+	time.Sleep(s.takes)
+	return nil
+}
+
+// callers returns a mapper that calls a service for one of some entities.
+func callers(s *busyService, update bool, one int64) *mapper.Mapper[mapper.NoParams] {
+	if update {
+		return mapper.Update("call", func(_ context.Context, e *mapper.Entity[thing], _ mapper.NoParams) error {
+			if e.Key.ID%one != 0 {
+				return mapper.Skip
+			}
+			e.Value.Points++
+			return s.call()
+		})
+	}
+	return mapper.Visit("call", func(_ context.Context, e *mapper.Entity[thing], _ mapper.NoParams) error {
+		if e.Key.ID%one != 0 {
+			return nil
+		}
+		return s.call()
+	})
+}
+
+// TestBusyService has 100 workers call a service that takes 50 calls a second, for all entities, or
+// for few of them: the job succeeds, in not much more time than the service needs.
+func TestBusyService(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	const calls = 3000
+	for _, one := range []int64{1, 2, 8} {
+		for _, update := range []bool{false, true} {
+			t.Run(fmt.Sprintf("1 in %d, update %v", one, update), func(t *testing.T) {
+				s := &busyService{limit: func(time.Duration) int { return 50 }, takes: 300 * time.Millisecond,
+					settled: 20 * time.Second}
+				m := callers(s, update, one)
+				mappertest.Run(t, []mapper.AnyMapper{m}, &mappertest.Options{Workers: 100},
+					func(t *testing.T, w *mappertest.Env) {
+						things(t, w.Client, calls*one)
+						status := runTo(t, w, m, nil)
+						took, ideal := status.Ended.Sub(status.Created), calls/50*time.Second
+						t.Logf("%v, ideal %v, %d calls refused, %d of the last %d", took, ideal, s.refused,
+							s.laterRefused,
+							s.later)
+						if status.State != mapper.StateSucceeded || took > ideal*14/10 {
+							t.Errorf("%s after %v, want %v", status.State, took, ideal)
+						}
+						if s.laterRefused*20 > s.later {
+							t.Errorf("%d of the last %d calls were refused", s.laterRefused, s.later)
+						}
+					})
+			})
+		}
+	}
+}
+
+// runTo runs a job over all things to its end.
+func runTo(
+	t *testing.T, w *mappertest.Env, m *mapper.Mapper[mapper.NoParams], o *mapper.StartOptions,
+) *mapper.Status {
+	t.Helper()
+	j, err := m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Thing"}, mapper.NoParams{}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := j.Wait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return status
+}
+
+// TestServiceAway has a service be away for two hours, in the middle of a job, and then take half
+// as many calls: the job succeeds, and nobody has had to resume it.
+func TestServiceAway(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	for _, update := range []bool{false, true} {
+		t.Run(fmt.Sprintf("update %v", update), func(t *testing.T) {
+			s := &busyService{takes: 100 * time.Millisecond, limit: func(since time.Duration) int {
+				switch {
+				case since < 20*time.Second:
+					return 50
+				case since < 2*time.Hour:
+					return 0
+				}
+				return 25
+			}}
+			m := callers(s, update, 2)
+			mappertest.Run(t, []mapper.AnyMapper{m}, &mappertest.Options{Workers: 50},
+				func(t *testing.T, w *mappertest.Env) {
+					things(t, w.Client, 4000)
+					status := runTo(t, w, m, nil)
+					took := status.Ended.Sub(status.Created)
+					t.Logf("%v, %d calls accepted, %d refused", took, s.accepted, s.refused)
+					if status.State != mapper.StateSucceeded || status.Processed != 4000 ||
+						took > 2*time.Hour+5*time.Minute {
+						t.Errorf("%s after %v: %+v", status.State, took, status)
+					}
+				})
+		})
+	}
+}
+
+// TestServiceNeverReady has a function that says "later" for ever, of one entity or of all: the job
+// ends with failures.
+func TestServiceNeverReady(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	for _, all := range []bool{false, true} {
+		t.Run(fmt.Sprintf("all %v", all), func(t *testing.T) {
+			m := mapper.Visit("call", func(_ context.Context, e *mapper.Entity[thing], _ mapper.NoParams) error {
+				if all || e.Key.ID == 1+7919*7 {
+					return mapper.RetryAfter(errors.New("503"), time.Second)
+				}
+				return nil
+			})
+			mappertest.Run(t, []mapper.AnyMapper{m}, &mappertest.Options{Workers: 4},
+				func(t *testing.T, w *mappertest.Env) {
+					n := int64(3)
+					if !all {
+						n = 1000
+					}
+					things(t, w.Client, n)
+					status := runTo(t, w, m, &mapper.StartOptions{FailureLimit: mapper.Unlimited, FailureShare: 1})
+					failed := int64(1)
+					if all {
+						failed = n
+					}
+					if status.State != mapper.StateSucceededWithFailures || status.Failures != failed {
+						t.Errorf("%s, %d failures, want %d; it took %v", status.State, status.Failures, failed,
+							status.Ended.Sub(status.Created))
+					}
+				})
+		})
+	}
+}
+
+// TestRateHolds has jobs keep to a rate, whatever the queue delivers at once, and however many
+// workers the start expects.
+func TestRateHolds(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	for _, c := range []struct {
+		queue, expected int
+		rate            mapper.Rate
+		entities        int64
+		each            float64 // seconds of an entity, at the rate
+	}{
+		{20, 0, mapper.Rate{EntitiesPerSecond: 2000}, 20_000, 1. / 2000},
+		{20, 0, mapper.Rate{EntitiesPerSecond: 500}, 20_000, 1. / 500},
+		{100, 20, mapper.Rate{EntitiesPerSecond: 2000}, 20_000, 1. / 2000},
+		{1000, 0, mapper.Rate{EntitiesPerSecond: 2000}, 20_000, 1. / 2000},
+		{1000, 20, mapper.Rate{EntitiesPerSecond: 500}, 20_000, 1. / 500},
+		{10, 0, mapper.Rate{EntitiesPerSecond: 3}, 300, 1. / 3},
+		{1, 0, mapper.Rate{EntitiesPerSecond: 100}, 3000, 1. / 100},
+	} {
+		t.Run(fmt.Sprintf("%+v, queue of %d, %d expected", c.rate, c.queue, c.expected), func(t *testing.T) {
+			var mu sync.Mutex
+			var times []time.Time
+			m := mapper.Visit("look", func(context.Context, *mapper.Entity[thing], mapper.NoParams) error {
+				mu.Lock()
+				defer mu.Unlock()
+				times = append(times, time.Now())
+				return nil
+			})
+			mappertest.Run(t, []mapper.AnyMapper{m}, &mappertest.Options{Workers: c.queue},
+				func(t *testing.T, w *mappertest.Env) {
+					things(t, w.Client, c.entities)
+					status := runTo(t, w, m, &mapper.StartOptions{ExpectedWorkers: c.expected, Rate: c.rate})
+					took, ideal := status.Ended.Sub(status.Created).Seconds(), float64(c.entities)*c.each
+					if took > 1.05*ideal+2 || took < 0.95*ideal-1 {
+						t.Errorf("%.1f s, want %.1f", took, ideal)
+					}
+					// From the first second on: within 5%, and one second more.
+					for i, at := range times {
+						since := at.Sub(status.Created).Seconds()
+						if most := (1.05*since+1)/c.each + 1; float64(i) > most {
+							t.Fatalf("%d entities after %.2f s, want %.0f at most", i, since, most)
+						}
+						if least := (0.95*since - 2) / c.each; float64(i) < least {
+							t.Fatalf("%d entities after %.2f s, want %.0f at least", i, since, least)
+						}
+					}
+				})
+		})
+	}
+}
