@@ -135,7 +135,13 @@ func (js *Jobs) Change(ctx context.Context, ref record.Ref, cause string, f chan
 	if err == nil && s.to != nil && s.to.State == s.from {
 		js.Observer.Noted(ctx, s.to, cause)
 	}
-	return job, js.settle(ctx, s, cause, err)
+	if lost := err; lost != nil {
+		if err = js.settle(ctx, s, cause, lost); err == nil {
+			job = s.to // the attempt that took effect, and not the last one
+		}
+		return job, err
+	}
+	return job, js.settle(ctx, s, cause, nil)
 }
 
 // actOf returns what is done to a job now, by whom and why, as far as the context says.
