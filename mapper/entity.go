@@ -117,9 +117,14 @@ var Skip = errors.New("the function skips the entity")
 // fail: see [Update].
 func Permanent(err error) error { return fault.Permanent(err) }
 
-// RetryAfter marks an error of a mapper's function, so that the next attempt starts no sooner than
-// after d, at most a week. The attempt counts as any other, see [RetryPolicy]. If a page is retried
-// as a whole, it waits for the longest d of its errors.
+// RetryAfter marks an error of a mapper's function: the service that it calls refused the call, and
+// the next attempt starts no sooner than after d, at most a week. Use it for errors such as HTTP's
+// 429 and 503.
+//
+// The job then calls the service only as often as it accepts calls. After a few seconds the function
+// runs again on the entity. That is a failed attempt (see [RetryPolicy]) only if the service accepts
+// most other calls. If it refuses most calls, tasks wait for up to an hour before an attempt fails:
+// a job goes on after a service was away.
 func RetryAfter(err error, d time.Duration) error { return fault.RetryAfter(err, d) }
 
 // apply runs a function on an entity once. A panic of the user's code becomes

@@ -74,8 +74,9 @@ func Update[T, P any](name string, fn func(ctx context.Context, e *Entity[T], pa
 // Its counters count each entity once. Changes of e.Value are not saved.
 //
 // Calls on the entities of a page run one after the other. Errors are treated as in an [Update],
-// with up to [DefaultVisitAttempts] attempts, because a service may be down for an hour. If more
-// than 5% of the calls fail from overload, the job slows down to a rate that the service accepts.
+// with up to [DefaultVisitAttempts] attempts, because a service may be down for an hour. If a
+// service refuses more than 4% of the calls, the job slows down to what the service accepts:
+// mark such errors by [RetryAfter].
 func Visit[T, P any](name string, fn func(ctx context.Context, e *Entity[T], params P) error) *Mapper[P] {
 	return define(name, function.Visit, fn)
 }

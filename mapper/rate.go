@@ -2,15 +2,13 @@ package mapper
 
 import "github.com/scattermap/scattermap/mapper/internal/pace"
 
-// A Rate limits the speed of a job. The zero value is no limit. The rate holds on average over a
-// minute.
+// A Rate limits the speed of a job. The zero value is no limit. The job keeps to its rate from the
+// first second to the end, with any number of workers and processes. If the function or the database
+// is slower than the rate, up to a second of it may be made up for.
 //
-// Each task keeps to an equal share of the rate: before a page it waits as long as the page's
-// entities take at that rate. The shares are for StartOptions.ExpectedWorkers tasks, or for as many
-// as the queue delivers at once if that is more. So if fewer tasks run, the job is slower than its
-// rate. It is faster if more run: because the queue was changed since, or because the caller of
-// Start may not read the queue's limit. No task waits more than 20 seconds for a page, so pages may
-// be smaller.
+// Before each page, a process reserves the page's part of the rate in a record that all processes
+// share: a transaction for a page, or for several that wait. A page waits up to 20 seconds, so with
+// many workers pages are small.
 type Rate struct {
 	// EntitiesPerSecond is the most entities that are processed in a second. 0 and [Unlimited] are
 	// no limit.
