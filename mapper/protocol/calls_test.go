@@ -259,3 +259,19 @@ func TestRateHolds(t *testing.T) {
 		})
 	}
 }
+
+// TestWaitReturnsAtOnce ends a job in the process that waits for it.
+func TestWaitReturnsAtOnce(t *testing.T) {
+	t.Parallel()
+	m := mapper.Visit("look", func(context.Context, *mapper.Entity[thing], mapper.NoParams) error {
+		time.Sleep(time.Second)
+		return nil
+	})
+	mappertest.Run(t, []mapper.AnyMapper{m}, &mappertest.Options{Workers: 1}, func(t *testing.T, w *mappertest.Env) {
+		things(t, w.Client, 30)
+		status := runTo(t, w, m, nil)
+		if late := time.Since(status.Ended); late > 10*time.Millisecond {
+			t.Errorf("Wait returned %v after the end", late)
+		}
+	})
+}

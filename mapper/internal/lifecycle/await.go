@@ -10,51 +10,75 @@ import (
 )
 
 const (
-	firstPause   = 50 * time.Millisecond // between two looks at a job that is waited for; it grows to
+	// Between two looks at a job that somebody waits for: a tenth of the time that he has waited.
+	firstPause   = 50 * time.Millisecond
 	longestPause = 2 * time.Second
 	patience     = time.Minute // with errors
 	fewFailures  = 5           // in a row are none, however long they take
 	lookEvery    = time.Minute // at the queue
 )
 
-// Await waits until a job has ended, or a failure limit has paused it, and calls then. Now and then
-// it asks the queue, and logs why it can't deliver the job's tasks. It goes on through errors, also
-// of then, that pass within a minute: from the first one on, and with several after it.
+// Await waits until a job has ended, or a failure limit has paused it, and calls then. It looks
+// again as soon as this process changes the job's state, and otherwise after a tenth of the time
+// that it has waited. Now and then it asks the queue, and logs why the queue can't deliver the
+// job's tasks. It goes on through errors, also of then, that pass within a minute: from the first
+// one on, and with several after it.
 func (js *Jobs) Await(ctx context.Context, ref record.Ref, then func(ended record.Ref) error) error {
-	looked := time.Now()
-	var failing time.Time // since when each read fails
-	failed := 0           // in a row
-	for pause := firstPause; ; pause = min(longestPause, pause*3/2) {
-		job, err := js.Store.LoadJob(ctx, ref)
-		if err == nil {
-			ref = job.Ref() // another job that takes the ID is not the one to wait for
-			if job.Over() || job.State == record.Paused && job.Limited {
-				if err = then(ref); err == nil {
-					return nil
-				}
-			}
-		}
-		switch {
-		case err == nil:
-			failed = 0
-			if job.State == record.Running && time.Since(looked) > lookEvery {
-				looked = time.Now()
-				js.Look(ctx, job)
-			}
-		case errors.Is(err, record.ErrNoSuchJob), fault.Refused(err):
+	begun := time.Now()
+	w := wait{js: js, ref: ref, then: then, asked: begun}
+	for {
+		changed, stop := js.Observer.Awaits(ref.ID)
+		if over, err := w.look(ctx); over {
+			stop()
 			return err
-		default: // the first one may have taken long, or this process has stood still
-			if failed++; failed == 1 {
-				failing = time.Now()
-			}
-			if failed >= fewFailures && time.Since(failing) > patience {
-				return err
-			}
 		}
 		select {
 		case <-ctx.Done():
+		case <-changed:
+		case <-time.After(min(max(time.Since(begun)/10, firstPause), longestPause)):
+		}
+		if stop(); ctx.Err() != nil {
 			return ctx.Err()
-		case <-time.After(pause):
 		}
 	}
+}
+
+// A wait is for the end of a job.
+type wait struct {
+	js   *Jobs
+	ref  record.Ref
+	then func(ended record.Ref) error
+
+	asked   time.Time // when the queue was last asked
+	failed  int       // reads in a row,
+	failing time.Time // from this time on
+}
+
+// look reads the job, and reports whether the wait is over.
+func (w *wait) look(ctx context.Context) (over bool, err error) {
+	job, err := w.js.Store.LoadJob(ctx, w.ref)
+	if err == nil {
+		w.ref = job.Ref() // another job that takes the ID is not the one to wait for
+		if job.Over() || job.State == record.Paused && job.Limited {
+			if err = w.then(w.ref); err == nil {
+				return true, nil
+			}
+		}
+	}
+	switch {
+	case err == nil:
+		w.failed = 0
+		if job.State == record.Running && time.Since(w.asked) > lookEvery {
+			w.asked = time.Now()
+			w.js.Look(ctx, job)
+		}
+	case errors.Is(err, record.ErrNoSuchJob), fault.Refused(err):
+		return true, err
+	default: // the first one may have taken long, or this process has stood still
+		if w.failed++; w.failed == 1 {
+			w.failing = time.Now()
+		}
+		return w.failed >= fewFailures && time.Since(w.failing) > patience, err
+	}
+	return false, nil
 }

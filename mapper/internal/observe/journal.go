@@ -35,6 +35,7 @@ const (
 // long.
 func (ob *Observer) Changed(ctx context.Context, from record.JobState, job *record.Job, cause string) {
 	ob.turned(job, time.Now())
+	defer ob.waiters.wake(job.ID) // after the log and the hook
 	ctx = context.WithoutCancel(ctx)
 	c := Change{Job: job, From: from, Cause: cause, By: By(ctx), Why: Why(ctx), Time: time.Now()}
 	ob.count(ctx, &c)

@@ -42,6 +42,7 @@ type Observer struct {
 	Hook  func(context.Context, Change) // nil: there is none
 
 	undelivered lines
+	waiters     waiters
 
 	tracer trace.Tracer
 

@@ -1,0 +1,44 @@
+package observe
+
+import "sync"
+
+// waiters wait for changes of jobs in this process.
+type waiters struct {
+	mu  sync.Mutex
+	all map[string]map[chan struct{}]bool // by the ID of the job
+}
+
+// Awaits returns a channel that is closed when this process changes the state of a job. The caller
+// calls stop when it no longer waits. A nil Observer changes nothing.
+func (ob *Observer) Awaits(job string) (changed <-chan struct{}, stop func()) {
+	if ob == nil {
+		return nil, func() {}
+	}
+	w, c := &ob.waiters, make(chan struct{})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.all == nil {
+		w.all = make(map[string]map[chan struct{}]bool)
+	}
+	if w.all[job] == nil {
+		w.all[job] = make(map[chan struct{}]bool)
+	}
+	w.all[job][c] = true
+	return c, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if delete(w.all[job], c); len(w.all[job]) == 0 {
+			delete(w.all, job)
+		}
+	}
+}
+
+// wake closes the channels of those that wait for a job.
+func (w *waiters) wake(job string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for c := range w.all[job] {
+		close(c)
+	}
+	delete(w.all, job)
+}
