@@ -45,6 +45,11 @@ func NewDraft(job *record.Job) *ledger.Draft {
 func (st Store) AddTo(
 	ctx context.Context, job record.Ref, d *ledger.Draft, most int, enough func() bool,
 ) (all bool, err error) {
+	if d.Ledger.Ranges == 0 && (most == 0 || most >= atOnce) {
+		if all, err := st.addFirst(ctx, job, d); err != nil || all || enough() {
+			return all, err
+		}
+	}
 	var parts [SlicesOfIDs]ledger.Ledger
 	var next [SlicesOfIDs]string
 	err = inSlices(ctx, job, func(ctx context.Context, i int) (err error) {
@@ -61,6 +66,31 @@ func (st Store) AddTo(
 		all = all && next[i] == nowhere
 	}
 	return all, nil
+}
+
+// addFirst adds the first records of a job to a draft that has none, with one query: those of a
+// small job need no more. It reports whether these are all.
+func (st Store) addFirst(ctx context.Context, job record.Ref, d *ledger.Draft) (all bool, err error) {
+	n, last, sum := 0, "", ledger.Ledger{}
+	prefix := record.RangePrefix(job)
+	err = st.Each(ctx, Records(job, "", "").Limit(atOnce), func(r *record.Range) error {
+		n, last = n+1, strings.TrimPrefix(r.Stored.Name, prefix)
+		return sum.Add(r)
+	})
+	if err != nil {
+		return false, err
+	}
+	d.Ledger.Merge(&sum)
+	for i := range d.From {
+		from, to := SliceOfIDs(int64(i))
+		switch {
+		case n < atOnce || to != "" && to <= last:
+			d.From[i] = nowhere
+		case from <= last:
+			d.From[i] = last + "0"
+		}
+	}
+	return n < atOnce, nil
 }
 
 // addSlice adds the next records of a slice, and returns where to go on.

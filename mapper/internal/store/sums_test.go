@@ -85,6 +85,44 @@ func TestEnough(t *testing.T) {
 	})
 }
 
+// TestFirst adds up the records of all slices, with one query if they are few: each record once,
+// wherever the first query has ended.
+func TestFirst(t *testing.T) {
+	for _, n := range []int{0, 1, atOnce - 1, atOnce, atOnce + 1, 3*atOnce + 7} {
+		synctest.Test(t, func(t *testing.T) {
+			st := newStore(t, nil)
+			j := run(t, st, "j", nil)
+			var all []*datastore.Mutation
+			for i := range n {
+				r := j.RootRange()
+				r.ID = fmt.Sprintf("%x%031x", i*7%SlicesOfIDs, i)
+				all = append(all, r.Insert())
+			}
+			for some := range slices.Chunk(all, 500) {
+				if _, err := st.client.Mutate(t.Context(), some...); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, few := range []bool{false, true} { // it is enough after each call
+				d := NewDraft(j)
+				for calls, whole := 0, false; !whole; calls++ {
+					var err error
+					if whole, err = st.AddTo(t.Context(), j.Ref(), d, 0, func() bool { return few }); err != nil ||
+						calls > 20 {
+						t.Fatalf("%d of %d after %d calls, %v", d.Ledger.Ranges, n, calls, err)
+					}
+					if calls == 0 && whole != (n < atOnce || !few) {
+						t.Errorf("%d records, enough: %v: all %v", n, few, whole)
+					}
+				}
+				if d.Ledger.Ranges != int64(n) {
+					t.Errorf("%d of %d records", d.Ledger.Ranges, n)
+				}
+			}
+		})
+	}
+}
+
 // TestKeepDraft keeps drafts of a job: the one of most records stays, while it is of use.
 func TestKeepDraft(t *testing.T) {
 	draft := func(j *record.Job, ranges, link int64) *ledger.Draft {
