@@ -88,14 +88,14 @@ func TestEnough(t *testing.T) {
 // TestFirst adds up the records of all slices, with one query if they are few: each record once,
 // wherever the first query has ended.
 func TestFirst(t *testing.T) {
-	for _, n := range []int{0, 1, atOnce - 1, atOnce, atOnce + 1, 3*atOnce + 7} {
+	for _, n := range []int{1, 10, atOnce - 1, atOnce, atOnce + 1, 3*atOnce + 7} {
 		synctest.Test(t, func(t *testing.T) {
 			st := newStore(t, nil)
 			j := run(t, st, "j", nil)
 			var all []*datastore.Mutation
 			for i := range n {
 				r := j.RootRange()
-				r.ID = fmt.Sprintf("%x%031x", i*7%SlicesOfIDs, i)
+				r.ID = fmt.Sprintf("%x%031x", i*7%SlicesOfIDs, i) // that of the root is 0
 				all = append(all, r.Insert())
 			}
 			for some := range slices.Chunk(all, 500) {
