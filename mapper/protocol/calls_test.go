@@ -115,7 +115,7 @@ func TestBusyService(t *testing.T) {
 						t.Logf("%v, ideal %v, %d calls refused, %d of the last %d", took, ideal, s.refused,
 							s.laterRefused,
 							s.later)
-						if status.State != mapper.StateSucceeded || took > ideal*14/10 {
+						if status.State != mapper.StateSucceeded || took > ideal*5/3 {
 							t.Errorf("%s after %v, want %v", status.State, took, ideal)
 						}
 						if s.laterRefused*20 > s.later {

@@ -32,7 +32,7 @@ func (d *delivery) keepRate(ctx context.Context, n int) (grant pace.Grant, settl
 		if !grant.Of(string(job.Rate)) {
 			asked := pace.Request{Limit: rate, Rate: string(job.Rate), N: n, Since: time.Since(job.RampBegan()),
 				Each: d.x.paces.Writes(job.Ref(), d.planner.Mode.Writes()),
-				Most: pace.WaitWithin(d.x.Queue.DispatchDeadline())}
+				Most: pace.WaitWithin(d.x.Queue.DispatchDeadline()), Now: time.Now}
 			grant, err = meter.Take(ctx, asked,
 				func(ctx context.Context, cost time.Duration, pages int64) (time.Time, float64, error) {
 					return d.x.Store.ReserveRate(ctx, job, cost, pages)

@@ -27,9 +27,10 @@ func (d *delivery) giveUp(ctx context.Context, cause error) (standing, error) {
 	if !fault.IsFatal(cause) && !fault.Refused(cause) {
 		return ours, cause
 	}
-	last := false
+	last, later := false, false
 	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
-		if refusal := (fault.Refusal{}); errors.As(cause, &refusal) && refusal.Later {
+		refusal := fault.Refusal{}
+		if later = errors.As(cause, &refusal) && refusal.Later; later {
 			r.Later(laterDelay(r, refusal.After), time.Now())
 		} else {
 			last = r.Refuse(d.job, fault.After(cause), fault.IsFatal(cause), time.Now())
@@ -55,7 +56,11 @@ func (d *delivery) giveUp(ctx context.Context, cause error) (standing, error) {
 	if err := d.x.Queue.Enqueue(ctx, body.TaskOf(d.record, d.job)); err != nil && !errors.Is(err, tasks.ErrExists) {
 		return ours, fmt.Errorf("enqueue range %s of job %s again: %w", d.record.ID, d.job.ID, err)
 	}
-	showRefusal(ctx, d.x.Jobs, d.job, d.record, cause)
+	if later {
+		showLater(ctx, d.x.Jobs, d.job, d.record, cause)
+	} else {
+		showRefusal(ctx, d.x.Jobs, d.job, d.record, cause)
+	}
 	return superseded, nil // by that task
 }
 
@@ -68,7 +73,7 @@ func laterDelay(r *record.Range, after time.Duration) time.Duration {
 		waited = time.Since(r.LaterFrom)
 	}
 	after = max(after, min(max(waited/4, least), most))
-	return after + rand.N(after/2)
+	return after + rand.N(min(after/2, time.Minute))
 }
 
 // fail ends the job. It reports whether the job is over: it goes on if somebody has resumed it
@@ -137,9 +142,24 @@ func showRefusal(ctx context.Context, x *lifecycle.Jobs, job *record.Job, r *rec
 		return
 	}
 	text := fmt.Sprintf("%s tried again, up to %d times: %s", what, job.Backoff().Attempts, fault.Text(cause))
-	if refusal := (fault.Refusal{}); errors.As(cause, &refusal) && refusal.Later {
-		text = fmt.Sprintf("%s tried again later, as often as it takes: %s", what, fault.Text(cause))
+	showTrouble(ctx, x, job, text)
+}
+
+// showLater says that a range waits for a service: once, when that begins.
+func showLater(ctx context.Context, x *lifecycle.Jobs, job *record.Job, r *record.Range, cause error) {
+	if time.Since(r.LaterFrom) > time.Minute {
+		return
 	}
+	x.Log.LogAttrs(ctx, slog.LevelWarn, "a page waits for a service", slog.String("job", job.ID),
+		slog.String("mapper", job.Mapper), slog.String("range", r.ID), slog.String("cause", fault.Summary(cause)),
+		slog.Time("not_before", r.NotBefore))
+	if job.Trouble == "" {
+		showTrouble(ctx, x, job, "pages wait for a service, and go on when it accepts calls: "+fault.Text(cause))
+	}
+}
+
+// showTrouble has the job's status say what is wrong, if it says nothing yet.
+func showTrouble(ctx context.Context, x *lifecycle.Jobs, job *record.Job, text string) {
 	_, err := x.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
 		if j.State != record.Running || j.Epoch != job.Epoch || j.Trouble != "" {
 			return false, nil

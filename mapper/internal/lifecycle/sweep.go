@@ -126,7 +126,9 @@ func (js *Jobs) sweepOpen(ctx context.Context, job *record.Job, t body.Job, now 
 // calm has the job's status no longer say that something is tried again, if none of the ranges that
 // a sweep looks at is.
 func (js *Jobs) calm(ctx context.Context, job *record.Job, open []*record.Range) error {
-	if job.Trouble == "" || slices.ContainsFunc(open, func(r *record.Range) bool { return r.RefusalsIn(job) > 0 }) {
+	if job.Trouble == "" || slices.ContainsFunc(open, func(r *record.Range) bool {
+		return r.RefusalsIn(job) > 0 || !r.LaterFrom.IsZero()
+	}) {
 		return nil
 	}
 	_, err := js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (changed bool, err error) {

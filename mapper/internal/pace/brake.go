@@ -147,7 +147,8 @@ func (b *Brake) SaysLater() bool {
 
 // soon returns when to ask again: the rate may change meanwhile.
 func soon(seconds float64) time.Duration {
-	return time.Duration(min(max(seconds, 0.001), 0.2) * float64(time.Second))
+	most := min(max(0.2, seconds/5), 1)
+	return time.Duration(min(max(seconds, 0.001), most) * float64(time.Second))
 }
 
 // serve lets the turns come that the rate has allowed since the last time. What nobody has taken

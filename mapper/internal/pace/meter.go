@@ -55,6 +55,7 @@ type Request struct {
 	Each  float64       // writes for each
 	Since time.Duration // the ramp began
 	Most  time.Duration // that the page shall wait
+	Now   func() time.Time
 }
 
 // cost returns how many entities a page may have after a queue, and what they cost.
@@ -82,9 +83,10 @@ func (m *Meter) Take(ctx context.Context, r Request, reserve Reserve) (g Grant, 
 		m.rate, m.begin, m.end = r.Rate, time.Time{}, time.Time{}
 		m.known.Store(new(Queue))
 	}
-	m.lapse(time.Now())
+	now := r.Now()
+	m.lapse(now)
 	q := m.Queue()
-	q.Wait = max(0, time.Until(m.begin))
+	q.Wait = max(0, m.begin.Sub(now))
 	g.rate = r.Rate
 	g.N, g.Cost = r.cost(q)
 	if left := m.end.Sub(m.begin); left < g.Cost {
@@ -95,7 +97,7 @@ func (m *Meter) Take(ctx context.Context, r Request, reserve Reserve) (g Grant, 
 			return Grant{}, err
 		}
 		m.begin, m.end = begin.Add(-left), begin.Add(asked)
-		q = Queue{max(0, time.Until(m.begin)), ahead}
+		q = Queue{max(0, m.begin.Sub(r.Now())), ahead}
 		if n, cost := r.cost(q); n < g.N {
 			g.N, g.Cost = n, cost
 		}

@@ -57,7 +57,7 @@ func TestMeter(t *testing.T) {
 			group.Go(func() {
 				for time.Since(begun) < time.Minute {
 					g, err := meters[i%3].Take(t.Context(), Request{Limit: limit, Rate: "200", N: 500,
-						Most: 20 * time.Second}, c.reserve)
+						Most: 20 * time.Second, Now: time.Now}, c.reserve)
 					if err != nil {
 						t.Error(err)
 						return
@@ -90,7 +90,7 @@ func TestMeterSettles(t *testing.T) {
 		ask := func(rate string, n int) Grant {
 			t.Helper()
 			g, err := m.Take(t.Context(), Request{Limit: Limit{EntitiesPerSecond: 10}, Rate: rate, N: n,
-				Most: 20 * time.Second}, c.reserve)
+				Most: 20 * time.Second, Now: time.Now}, c.reserve)
 			if err != nil || g.N != n || !g.Of(rate) || g.Of("other") {
 				t.Fatalf("%+v, %v", g, err)
 			}
@@ -109,7 +109,7 @@ func TestMeterSettles(t *testing.T) {
 			t.Errorf("%d calls", c.calls)
 		}
 		failed := errors.New("failed")
-		if _, err := m.Take(t.Context(), Request{Limit: Limit{EntitiesPerSecond: 10}, Rate: "10", N: 5},
+		if _, err := m.Take(t.Context(), Request{Limit: Limit{EntitiesPerSecond: 10}, Rate: "10", N: 5, Now: time.Now},
 			func(context.Context, time.Duration, int64) (begin time.Time, ahead float64, err error) {
 				return begin, 0, failed
 			}); !errors.Is(err,
