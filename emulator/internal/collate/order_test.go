@@ -8,8 +8,8 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
 )
 
-// FuzzKeyForm checks that the ordered forms of names compare as the names do, in
-// both directions, and that none is a prefix of another.
+// FuzzKeyForm checks that the ordered forms of names compare like the names, in both directions,
+// and that no form is a prefix of another.
 func FuzzKeyForm(f *testing.F) {
 	f.Add("a", "b")
 	f.Add("a", "a\x00")
