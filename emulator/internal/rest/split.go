@@ -104,7 +104,7 @@ func (h *half) Accept() (net.Conn, error) {
 	}
 }
 
-// A begun is a connection that has already read its first bytes.
+// begun is a connection that has already read its first bytes.
 type begun struct {
 	net.Conn
 	rest io.Reader
