@@ -129,7 +129,7 @@ func missing(want, got string) string {
 }
 
 // TestDeployPage follows docs/deploy.md in each of its ways, from an empty project to a finished
-// job and an alert, and back to an empty project.
+// job and an alarm, and back to an empty project.
 func TestDeployPage(t *testing.T) {
 	needShell(t)
 	for way, name := range ways {

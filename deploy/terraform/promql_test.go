@@ -176,7 +176,7 @@ func evaluate(t *testing.T, all []series, queries ...string) [][]series {
 	return out
 }
 
-// alarm returns the query of the alert with the given anchor of its play, and the minutes for which
+// alarm returns the query of the alarm with the given anchor of its play, and the minutes for which
 // its condition has to hold.
 func (p *plan) alarm(t *testing.T, anchor string) (query string, duration int64) {
 	t.Helper()
@@ -195,7 +195,7 @@ func (p *plan) alarm(t *testing.T, anchor string) (query string, duration int64)
 	return text(c, "query"), int64(d / time.Minute)
 }
 
-// fires returns the minutes at which an alert fires: for each series in the query's result, after
+// fires returns the minutes at which an alarm fires: for each series in the query's result, after
 // it was there for the duration.
 func fires(result []series, duration int64) (at []int64) {
 	for _, s := range result {
@@ -214,10 +214,10 @@ func fires(result []series, duration int64) (at []int64) {
 	return at
 }
 
-// A scenario is a situation in which an alert has to fire, or has to stay quiet.
+// A scenario is a situation in which an alarm has to fire, or has to stay quiet.
 type scenario struct {
 	name      string
-	between   [2]int64 // the alert fires once in these minutes; quiet: never
+	between   [2]int64 // the alarm fires once in these minutes; quiet: never
 	variables map[string]string
 	series    []series
 }
@@ -229,7 +229,7 @@ func one(name, instance string, from, to int64, value func(float64) float64) []s
 	return []series{over(own(name, instance, "scattermap_mapper", "raise"), from, to, value)}
 }
 
-// TestAlarms checks when each alert fires, while two instances work, which two of a new revision
+// TestAlarms checks when each alarm fires, while two instances work, which two of a new revision
 // replace after an hour.
 func TestAlarms(t *testing.T) {
 	for anchor, scenarios := range map[string][]scenario{
@@ -364,7 +364,7 @@ func reviveScenarios() []scenario {
 	}
 }
 
-// TestLogAlarms checks the alerts on log lines: the lines exist, with the field that the alert
+// TestLogAlarms checks the alarms on log lines: the lines exist, with the field that the alarm
 // looks at.
 func TestLogAlarms(t *testing.T) {
 	journal, err := os.ReadFile("../../mapper/internal/observe/journal.go")

@@ -357,7 +357,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestQueries checks the metrics in alerts and charts against the documented ones, and the alerts'
+// TestQueries checks the metrics in alarms and charts against the documented ones, and the alarms'
 // links against the sections of docs/operate.md.
 func TestQueries(t *testing.T) {
 	docs, err := os.ReadFile("../../docs/metrics.md")

@@ -82,7 +82,7 @@ type schedule struct {
 	code                                 int // of the last answer
 }
 
-// A policy is an alert.
+// A policy is an alarm.
 type policy struct {
 	display, condition string
 	channels           []string
@@ -192,7 +192,7 @@ func (c *Cloud) Close() {
 	}
 }
 
-// Mails returns the mails that alerts have sent.
+// Mails returns the mails that alarms have sent.
 func (c *Cloud) Mails() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

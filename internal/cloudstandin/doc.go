@@ -4,7 +4,7 @@
 //
 // Start returns a Cloud: an empty project, and programs with these names. The programs only pass
 // their arguments to the Cloud, which has a small model of the project: APIs, databases, accounts,
-// roles, queues, images, services, schedules, alerts. It refuses what a real project would refuse:
+// roles, queues, images, services, schedules, alarms. It refuses what a real project would refuse:
 // a resource that was not created, enabled or granted before, a flag that gcloud does not have, a
 // missing location.
 //

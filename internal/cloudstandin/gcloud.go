@@ -722,7 +722,7 @@ func createPolicy(r *request) (string, string, error) {
 	return "", "Created alert policy [" + name + "].", err
 }
 
-// policy creates an alert.
+// policy creates an alarm.
 func (c *Cloud) policy(p policy) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

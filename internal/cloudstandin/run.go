@@ -141,7 +141,7 @@ func (c *Cloud) deploy(d deployment) (*service, error) {
 		d.name, s.revision, strings.Join(s.log, "\n"))
 }
 
-// logged handles each line of a service's log: it sends the mails of alerts.
+// logged handles each line of a service's log: it sends the mails of alarms.
 func (c *Cloud) logged(s *service, line string) {
 	c.options.Log("%s: %s", s.name, line)
 	s.mu.Lock()

@@ -155,7 +155,7 @@ func documented(t *testing.T) map[string]bool {
 
 // TestMetrics runs a job in which everything happens. It reports every documented metric, and no
 // other. The only attributes are the mapper and, for splits, the reason. A process that has done
-// nothing reports its metrics, too: otherwise an alert could not tell that they do not arrive.
+// nothing reports its metrics, too: otherwise an alarm could not tell that they do not arrive.
 func TestMetrics(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()

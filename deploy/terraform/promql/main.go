@@ -1,5 +1,5 @@
 // Command promql evaluates queries on series with the engine of Prometheus, for the test of the
-// alerts and charts in the folder above. It is a module of its own, so that users of scattermap do
+// alarms and charts in the folder above. It is a module of its own, so that users of scattermap do
 // not get the modules of Prometheus.
 //
 // It reads [Input] as JSON, and writes a list of results for each query.
