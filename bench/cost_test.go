@@ -71,7 +71,7 @@ func TestCost(t *testing.T) {
 	}
 	adaptive, loop := billing.NAM5.Dollars(used["adaptive"]), billing.NAM5.Dollars(used["loop"])
 	most := 1.1
-	if n < 200_000 { // a start looks at that many keys for its boundaries, regardless of the number of pages
+	if n < 200_000 { // a start reads as many keys for its boundaries, which counts for more
 		most = 1.25
 	}
 	if adaptive > most*loop {

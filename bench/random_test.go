@@ -76,8 +76,8 @@ func (r random) factor(since time.Duration) float64 {
 
 // ideal returns the shortest possible time of the job. Only the function's calls take time, and one
 // query and one commit for each full page. Each worker that is there is busy until the end, and the
-// job starts after one dispatch. The ideal is at least the time of the slowest entity, in the
-// fastest phase.
+// job starts after one dispatch. The ideal is at least the time of the slowest entity, at the
+// function's usual speed.
 //
 // Where the function's time changes, each moment is assumed to have the same shares of function
 // calls and of pages' calls. A worker that comes late counts from its process's first delivery. The
@@ -113,7 +113,7 @@ func (r random) ideal(l latencies, workers int) time.Duration {
 				there += float64(workers) / fleetSize
 			}
 		}
-		rate := there / (r.factor(t)*function + calls) // of the job, in its total work a second
+		rate := there / (r.factor(t)*function + calls) // the share of the job done in a second
 		if i+1 < len(times) {
 			if more := rate * (times[i+1] - t).Seconds(); done+more < 1 {
 				done += more

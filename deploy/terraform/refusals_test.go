@@ -471,7 +471,7 @@ func TestRefusalsAreFound(t *testing.T) {
 			found = found || len(r.find(p)) > 0
 		}
 		if !found {
-			t.Errorf("nobody finds %q", r.broken)
+			t.Errorf("the test does not find the break %q", r.broken)
 		}
 	}
 }
@@ -515,7 +515,7 @@ func TestOrder(t *testing.T) {
 				found = append(found, order(p)...)
 			}
 			if len(found) == 0 {
-				t.Errorf("nobody notices that number %d of %s does not wait", i, file)
+				t.Errorf("the test does not find that number %d of %s does not wait", i, file)
 			}
 		}
 	}

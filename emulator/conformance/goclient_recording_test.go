@@ -67,7 +67,7 @@ func TestGoClientRecording(t *testing.T) {
 		diff := r.compare(c)
 		switch why := recordingDiffers[i+1]; {
 		case diff == "" && why != "":
-			t.Errorf("call %d, %v, is answered as it was in production, and listed as one that is not: %s", i+1, c, why)
+			t.Errorf("call %d, %v, gets production's answer, but is listed as different: %s", i+1, c, why)
 		case diff != "" && why == "":
 			t.Errorf("call %d, %v: %s", i+1, c, diff)
 		case diff != "":

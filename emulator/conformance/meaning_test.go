@@ -165,7 +165,7 @@ func TestKeysOfOthers(t *testing.T) {
 					want = "own short"
 				}
 				if got := names(&pb.Query{Kind: kind, Filter: filterOn("v", pb.PropertyFilter_EQUAL, k)}); got != want {
-					t.Errorf("the key of %s is that of %s", name, got)
+					t.Errorf("the key of %s equals the key of %s", name, got)
 				}
 			}
 			property := &pb.PropertyReference{Name: "v"}

@@ -89,7 +89,7 @@ func TestShutdown(t *testing.T) {
 		if after > concurrent*300 { // a page of 3 s each
 			t.Errorf("shutdown %d: the process went on for %d calls", i, after)
 		}
-		t.Logf("shutdown %d: %d calls behind it", i, after)
+		t.Logf("shutdown %d: %d calls after it", i, after)
 	}
 	if s, err := job.Status(t.Context()); err != nil || s.State != mapper.StateRunning {
 		t.Errorf("the job has ended too early to show anything: %+v, %v", s, err)

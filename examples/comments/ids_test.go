@@ -40,7 +40,7 @@ func TestIDs(t *testing.T) {
 		last := ID(0)
 		for _, id := range ids {
 			if id <= last || seen[id] {
-				t.Fatalf("generator %d drew %d behind %d", i, id, last)
+				t.Fatalf("generator %d drew %d after %d", i, id, last)
 			}
 			if id.Physical() != i%MaxPhysical || id.Logical() != i || id.Time().Before(begun.Add(-time.Millisecond)) ||
 				id.Time().After(time.Now().Add(time.Millisecond)) {
@@ -89,7 +89,7 @@ func TestClock(t *testing.T) {
 			for range n {
 				id, err := g.Next(t.Context())
 				if err != nil || id <= last {
-					t.Fatalf("%d behind %d, %v", id, last, err)
+					t.Fatalf("drew %d after %d, %v", id, last, err)
 				}
 				last = id
 			}
@@ -103,11 +103,11 @@ func TestClock(t *testing.T) {
 		}
 		skew = -100 * time.Millisecond
 		if took := draw(sequences); took < 100*time.Millisecond || took > 102*time.Millisecond {
-			t.Errorf("behind a clock that went back by 100ms, the ids of a millisecond took %v", took)
+			t.Errorf("after a clock went back by 100ms, the IDs of a millisecond took %v", took)
 		}
 		skew = -time.Hour
 		if took := draw(3 * sequences); took > 3*time.Millisecond {
-			t.Errorf("behind a clock that went back by an hour, some ids took %v", took)
+			t.Errorf("after a clock went back by an hour, some IDs took %v", took)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -84,7 +84,7 @@ func TestComments(t *testing.T) {
 				t.Fatal(err)
 			}
 			if r.Inserted == 0 && r.Read == 0 {
-				t.Errorf("%+v: nobody has written or read meanwhile", r)
+				t.Errorf("%+v: no client has written or read during the move", r)
 			}
 			if r.Derivation.MostRows != 2 || r.Notes == 0 && !strings.HasSuffix(args, "0") {
 				t.Errorf("%+v: no derivation, or no notes", r)
@@ -182,7 +182,7 @@ func TestSameCaller(t *testing.T) {
 	}
 	if _, err := compare(t.Context(), client, s, first, 100, true); err == nil ||
 		!strings.Contains(err.Error(), "something else") {
-		t.Errorf("a comment is in the plain kind only, and nobody notices: %v", err)
+		t.Errorf("a comment is only in the plain kind, and the comparison did not fail: %v", err)
 	}
 }
 

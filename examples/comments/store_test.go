@@ -303,7 +303,7 @@ func TestTimesOfKeys(t *testing.T) {
 	own := plain(newID(given.Sub(Epoch).Milliseconds(), 0, 0, 5))
 	if _, err := s.Put(t.Context(), own, &Comment{Order: 7, Created: given.Add(time.Second)}); !errors.Is(err,
 		datastore.ErrInvalidKey) || !strings.Contains(err.Error(), "its ID says that it was created at 2022-02-02") {
-		t.Errorf("another time than that of the ID: %v", err)
+		t.Errorf("a time that differs from the ID's: %v", err)
 	}
 	if c := s.get(t, s.put(t, own, &Comment{Order: 7, Created: given})); !c.Created.Equal(given) {
 		t.Errorf("%+v, want the time that was given", c)

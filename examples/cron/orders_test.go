@@ -511,7 +511,7 @@ func TestShardsStopped(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := p.battery(ctx, 4); err == nil {
-			t.Errorf("stored %v: it was told to end before it began, and says nothing", stored)
+			t.Errorf("stored %v: a battery told to end before its start returned no error", stored)
 		}
 	}
 }

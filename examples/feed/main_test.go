@@ -165,7 +165,7 @@ func TestWritten(t *testing.T) {
 		nonce := string(f.Metadata["nonce"])
 		kind := nonces[nonce]
 		if !regexp.MustCompile(`^"[1-9][0-9]*"$`).MatchString(nonce) || kind != "" && kind != m[1] {
-			t.Errorf("the nonce of %s is %s, and also that of %q: want a string of digits for each feed", name, nonce,
+			t.Errorf("the nonce of %s is %s, as is %q's: want a different string of digits for each feed", name, nonce,
 				kind)
 		}
 		nonces[nonce], times[m[2]] = m[1], true

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// A Call is asked by the interceptor about each call whose context has it.
+// A Call sees the requests and answers of all calls whose context has it.
 type Call interface {
 	Request(req any) error   // may change a request, or refuse it
 	Answer(resp any)         // may read and change an answer
@@ -64,7 +64,7 @@ func Unary(
 }
 
 // Has reports whether a client's connection has the interceptor. It makes a call that is never
-// sent: the interceptor refuses it, and without the interceptor its canceled context ends it.
+// sent: the interceptor refuses it, or else its canceled context ends it.
 func Has(client *datastore.Client) bool {
 	probe := new(probe)
 	ctx, cancel := context.WithCancel(With(context.Background(), probe))

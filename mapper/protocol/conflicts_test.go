@@ -141,7 +141,7 @@ func testHotEntity(t *testing.T, takes time.Duration, pessimistic, fails bool) {
 	begun := time.Now()
 	for s := w.status(job); s.Processed < int64(len(keys)-1); s = w.status(job) {
 		if time.Since(begun) > time.Minute {
-			t.Fatalf("after %v %d of %d are processed: those behind the hot one wait for it", time.Since(begun),
+			t.Fatalf("after %v %d of %d are processed: those after the hot one wait for it", time.Since(begun),
 				s.Processed, len(keys)-1)
 		}
 		time.Sleep(time.Second)
@@ -224,7 +224,7 @@ func TestInserts(t *testing.T) {
 			t.Errorf("status %+v", s)
 		}
 		if a, b := w.account(ahead), w.account(behind); a.Balance != 10 || b.Balance != 0 {
-			t.Errorf("ahead %+v, behind %+v", a, b)
+			t.Errorf("inserted ahead of the job: %+v, already passed: %+v", a, b)
 		}
 		w.wantBalances(keys, 10)
 		if proof, err := job.Verify(t.Context(), nil); err != nil || len(proof.Problems) > 0 {

@@ -313,11 +313,11 @@ func TestFailuresAndRetry(t *testing.T) {
 		defer cancel()
 		if s, err := job.Wait(ctx); err != nil || s.State != mapper.StateSucceededWithFailures ||
 			s.Failures != int64(failing) || s.Processed != int64(n-failing) {
-			t.Errorf("after a retry in vain: %+v, %v", s, err)
+			t.Errorf("after a retry that failed again: status %+v, %v", s, err)
 		}
 		if failures, _, err := job.FailuresPage(t.Context(), ""); err != nil || len(failures) != min(100, failing) ||
 			failures[0].Attempts != mapper.DefaultUpdateAttempts {
-			t.Errorf("after a retry in vain: %d failures, %v", len(failures), err)
+			t.Errorf("after a retry that failed again: %d failures, %v", len(failures), err)
 		}
 		broken.Store(false)
 		if err := job.Retry(t.Context(), nil); err != nil {
@@ -573,7 +573,7 @@ func TestOperatorsDie(t *testing.T) {
 					reached = m.happened
 				}
 				if t.Logf("%d calls and answers", after-step); after < 8 {
-					t.Errorf("a mishap behind %d calls and answers does not happen", after)
+					t.Errorf("the mishap after %d calls and answers did not happen", after)
 				}
 			})
 		}

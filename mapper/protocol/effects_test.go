@@ -113,7 +113,8 @@ func TestPageMates(t *testing.T) {
 				Splitting: mapper.Splitting{First: 1, FanOut: 1}})
 			if s.State != mapper.StateSucceeded || s.Counters["seen"] != int64(10-boolToInt(c.gone >= 0)) ||
 				s.Pages != 2 {
-				t.Errorf("%s: status %+v; want a page that ends before what it has changed, and one behind it", name, s)
+				t.Errorf("%s: status %+v; want a page that ends before the entity that it has changed, and a second "+
+					"page", name, s)
 			}
 			for i, k := range names(10) {
 				var got account

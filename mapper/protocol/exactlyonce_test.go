@@ -215,7 +215,7 @@ func beaten(t *testing.T, plain bool, m *mapper.Mapper[mapper.NoParams]) {
 		t.Errorf("a commit failed: %v; %d entities in %d pages", lost, s.Processed, s.Pages)
 	}
 	if len(bodies) != 1 {
-		t.Errorf("%d deliveries of ranges by the queue, want that of the root: %s", len(bodies), bodies)
+		t.Errorf("%d deliveries of ranges by the queue, want one, of the root: %s", len(bodies), bodies)
 	}
 }
 

@@ -158,7 +158,7 @@ func TestQueries(t *testing.T) {
 					s := w.wait(job)
 					w.wantChecked(keys, users, test.want, s)
 					if time.Since(begun) > 20*time.Second {
-						t.Errorf("it takes %v: %+v", time.Since(begun), s)
+						t.Errorf("the job takes %v: %+v", time.Since(begun), s)
 					}
 					if full := s.Processed / 20; s.Pages > full*3/2+20 {
 						t.Errorf("%d pages for %d full ones", s.Pages, full)

@@ -376,7 +376,7 @@ func TestRetention(t *testing.T) {
 
 		time.Sleep(39 * day)
 		if n := w.ranges("j"); n == 0 {
-			t.Fatal("it was cleaned up too early")
+			t.Fatal("the job was cleaned up too early")
 		}
 		// The job continues, and its retention starts anew.
 		if err := job.Retry(t.Context(), nil); err != nil {
@@ -391,7 +391,7 @@ func TestRetention(t *testing.T) {
 		}
 		time.Sleep(40*day - time.Hour)
 		if n := w.ranges("j"); n == 0 {
-			t.Fatal("it was cleaned up too early, behind a retry")
+			t.Fatal("the job was cleaned up too early after a retry")
 		}
 		time.Sleep(2 * time.Hour)
 		if n := w.ranges("j"); n != 0 {
@@ -494,7 +494,7 @@ func TestRetentionOfOtherStates(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		if n := w.ranges("lost"); n != 0 {
-			t.Errorf("%d records are left behind a revival", n)
+			t.Errorf("%d records are left after a call of ReviveJobs", n)
 		}
 	})
 }

@@ -214,7 +214,7 @@ func TestRetryAfter(t *testing.T) {
 			for i, begun := 1, tries[0]; i < len(tries); i++ {
 				d := tries[i].Sub(begun)
 				if d > time.Minute && d < 25*time.Minute {
-					t.Errorf("call %d came %v after its attempt had begun", i+1, d)
+					t.Errorf("call %d came %v after the start of its attempt", i+1, d)
 				}
 				if d >= 25*time.Minute {
 					begun = tries[i]

@@ -147,7 +147,7 @@ func overlapping(t *testing.T, w *mappertest.Env, s *mapper.Schedule[string], ov
 	}
 	group.Wait()
 	w.PauseFaults()
-	for range 20 { // ReviveJobs starts waiting runs
+	for range 20 { // Advance starts waiting runs, as ReviveJobs does
 		time.Sleep(30 * time.Minute)
 		if err := s.Advance(t.Context(), w.Engine); err != nil {
 			t.Fatal(err)
@@ -162,7 +162,7 @@ func overlapping(t *testing.T, w *mappertest.Env, s *mapper.Schedule[string], ov
 	for i, j := range jobs {
 		states[j.ID] = j.State
 		if i > 0 && last.Created.Before(j.Ended) {
-			t.Errorf("%s began at %v, and %s ended at %v", last.ID, last.Created, j.ID, j.Ended)
+			t.Errorf("%s started at %v, before %s ended at %v", last.ID, last.Created, j.ID, j.Ended)
 		}
 		last = j
 	}
@@ -174,7 +174,7 @@ func overlapping(t *testing.T, w *mappertest.Env, s *mapper.Schedule[string], ov
 		want = map[string]mapper.State{s.JobID(midnight): mapper.StateSucceeded, s.JobID(third): mapper.StateSucceeded}
 	case mapper.OverlapReplace:
 		want = map[string]mapper.State{s.JobID(midnight): mapper.StateAborted, s.JobID(third): mapper.StateSucceeded}
-		if _, ok := states[s.JobID(second)]; ok { // it came before the tick in front of it
+		if _, ok := states[s.JobID(second)]; ok { // it may come before or after the third tick
 			want[s.JobID(second)] = mapper.StateAborted
 		}
 	}
@@ -252,7 +252,7 @@ func TestWaitingGoesFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := ticker(t, w, s, third); got.Outcome != mapper.TickQueued || got.Job.ID != s.JobID(second) {
-			t.Errorf("the third tick is %s behind %s, want that it waits for the second one's run", got.Outcome,
+			t.Errorf("the third tick is %s after %s, want that it waits for the second one's run", got.Outcome,
 				got.Job.ID)
 		}
 		if _, err := w.Engine.Job(s.JobID(second)).Wait(t.Context()); err != nil {
@@ -603,7 +603,7 @@ func apart(w *world, ids ...string) {
 	jobs = slices.DeleteFunc(jobs, func(j mapper.JobInfo) bool { return !slices.Contains(ids, j.ID) })
 	for i := 1; i < len(jobs); i++ { // in order of time; the list has the last one first
 		if before, after := jobs[i], jobs[i-1]; after.Created.Before(before.Ended) {
-			w.Errorf("%s begins at %v, and %s ends at %v", after.ID, after.Created, before.ID, before.Ended)
+			w.Errorf("%s started at %v, before %s ended at %v", after.ID, after.Created, before.ID, before.Ended)
 		}
 	}
 }
@@ -781,7 +781,7 @@ func TestTickStalls(t *testing.T) {
 						}
 						if hand, err := w.engine.Job("by-hand").Status(t.Context()); err == nil &&
 							what != "a job ends" && hand.State == mapper.StateAborted {
-							t.Errorf("at call %d: the job of somebody else is aborted", after)
+							t.Errorf("at call %d: a job that is no run of the schedule was aborted", after)
 						}
 					})
 					reached = m.happened
@@ -970,7 +970,8 @@ func TestTickDies(t *testing.T) {
 				}
 				for i := 1; i < len(jobs); i++ { // in order of time; the list has the last one first
 					if before, after := jobs[i], jobs[i-1]; after.Created.Before(before.Ended) {
-						t.Errorf("%s begins at %v, and %s ends at %v", after.ID, after.Created, before.ID, before.Ended)
+						t.Errorf("%s started at %v, before %s ended at %v", after.ID, after.Created, before.ID,
+							before.Ended)
 					}
 				}
 			})
@@ -1005,7 +1006,7 @@ func TestUndoDies(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		if after := images(t, w.client, "Account"); fmt.Sprint(after) != fmt.Sprint(before) {
-			t.Error("it is not as it was")
+			t.Error("the accounts differ from those before the job")
 		}
 		if n, err := w.client.Count(ctx, datastore.NewQuery(record.JobKind)); err != nil || n != 2 {
 			t.Errorf("%d jobs, %v", n, err)

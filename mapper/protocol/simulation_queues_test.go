@@ -371,7 +371,7 @@ func (r *ring) end() {
 		status, err := r.engine.Job(id).Status(r.Context())
 		r.Logf("%s: %+v, %v", id, status, err)
 	}
-	r.Fatalf("not all ends: ticks %v", r.ticks)
+	r.Fatalf("ticks still wait, or jobs do not end: %v", r.ticks)
 }
 
 // waiting reports whether a tick waits.

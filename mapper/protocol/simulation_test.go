@@ -462,7 +462,7 @@ func (s *simulation) checkIdempotency() {
 			all[key] = true
 		}
 		if len(keys) > s.round || len(keys) < s.round-s.aborted {
-			s.Errorf("an account had %d idempotency keys in %d jobs, of which %d were aborted", len(keys), s.round,
+			s.Errorf("an account had %d idempotency keys in %d jobs, %d of them aborted", len(keys), s.round,
 				s.aborted)
 		}
 	}
@@ -774,7 +774,7 @@ func (s *simulation) function(ctx context.Context, a *mapper.Entity[member], p c
 	case s.query.KeysOnly && a.Value != (member{}):
 		s.Errorf("%v was read: %+v", a.Key, a.Value)
 	case !s.query.ReadTime.IsZero() && (a.Value.Balance >= 1000 || a.Value.Owner == ""): // others add thousands
-		s.Errorf("%v is not as it was: %+v", a.Key, a.Value)
+		s.Errorf("%v differs from the read time's state: %+v", a.Key, a.Value)
 	}
 	s.putMate(a)
 	a.Value.Balance += p.Amount

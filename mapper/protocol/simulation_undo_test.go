@@ -494,7 +494,7 @@ func (s *undoSimulation) check(job string, left []mapper.NotUndone, counts map[s
 		}
 	}
 	if len(listed) > 0 {
-		s.Errorf("entities that nobody has written are left: %v", listed)
+		s.Errorf("entities are listed as left that no client has written: %v", listed)
 	}
 	if counts != nil && (restored != counts["restored"] || removed != counts["removed"]) {
 		s.Errorf("%d entities were restored and %d removed, and the undo says %v", restored, removed, counts)

@@ -282,7 +282,7 @@ func (w *world) wantCompared(q mapper.Query, n, entities int) *mapper.SplitsComp
 	}
 	for i, s := range splits {
 		if each := c.Ways[3].Each; len(each) != len(splits) || s.Entities >= 0 && s.Entities != each[i] {
-			w.Fatalf("%v, and Splits has %d parts, of which the %d-th has %d entities", each, len(splits), i,
+			w.Fatalf("%v, and Splits has %d parts; part %d has %d entities", each, len(splits), i,
 				s.Entities)
 		}
 	}

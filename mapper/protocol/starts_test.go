@@ -440,11 +440,11 @@ func TestSlotsOfReusedIDs(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := start("another", "Account"); err != nil {
-			t.Errorf("nobody is at work on the kind: %v", err)
+			t.Errorf("a start over a free kind: %v", err)
 		}
 		if _, err := start("third", "Account"); !errors.Is(err, mapper.ErrWrongState) ||
 			!strings.Contains(err.Error(), "job another") {
-			t.Errorf("somebody is: %v", err)
+			t.Errorf("a start over a busy kind: %v", err)
 		}
 	})
 }

@@ -412,7 +412,7 @@ func TestNoFailureUnnoticed(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s := w.status(slow); s.State != mapper.StatePaused || s.Limited {
-			t.Errorf("a job that somebody has paused: %+v", s)
+			t.Errorf("the status of a paused job is %+v", s)
 		}
 		check(t, w.status(slow))
 		if err := slow.Abort(t.Context()); err != nil {

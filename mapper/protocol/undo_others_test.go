@@ -190,7 +190,7 @@ func TestUndoMinuteOthers(t *testing.T) {
 					for i, key := range all {
 						got, gone := ownerOf(w, key), i >= 5 && i < 5+test.gone
 						if gone && got != "" {
-							t.Errorf("%s, which somebody else has deleted, is there again", key)
+							t.Errorf("%s exists, although another client has deleted it", key)
 						}
 						if was := fmt.Sprint("owner ", i); !gone && got != was && left[key.String()] == "" {
 							t.Errorf("%s is neither restored nor listed: it is %q", key, got)

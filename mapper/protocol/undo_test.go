@@ -589,7 +589,7 @@ func TestUndoBesideCleanUp(t *testing.T) {
 					if undoes := pair[0].name == undo.name || stood && pair[1].name == undo.name; undoes &&
 						running == 0 && (first == nil && pair[0].name == undo.name || stood && second == nil &&
 						pair[1].name == undo.name) {
-						t.Errorf("call %d: an undo that was begun is not there: %v, %v", call, first, second)
+						t.Errorf("call %d: an undo was started and does not exist: %v, %v", call, first, second)
 					}
 					if running > 1 {
 						t.Errorf("call %d: %d undos", call, running)

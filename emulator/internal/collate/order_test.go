@@ -21,7 +21,7 @@ func FuzzKeyForm(f *testing.F) {
 			t.Errorf("%q and %q compare as %d, their forms as %d", a, b, want, got)
 		}
 		if a != b && (strings.HasPrefix(x, y) || strings.HasPrefix(y, x)) {
-			t.Errorf("the form of one of %q and %q begins with that of the other", a, b)
+			t.Errorf("the form of one of %q and %q is a prefix of the other's", a, b)
 		}
 		down, other := Invert(x), Invert(y)
 		if got, want := strings.Compare(down, other), cmp.Compare(b, a); got != want {

@@ -74,7 +74,7 @@ indexes:
 		case ok != (c.missing == ""):
 			t.Errorf("%s: served %v", name, ok)
 		case !ok && missing.Properties[0].Name != c.missing:
-			t.Errorf("%s: missing %+v, want one that begins with %s", name, missing, c.missing)
+			t.Errorf("%s: missing %+v, want one that starts with %s", name, missing, c.missing)
 		}
 		if ok {
 			continue

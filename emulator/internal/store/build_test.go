@@ -93,7 +93,7 @@ func TestBuildBesideWrites(t *testing.T) {
 		select {
 		case <-b.Done:
 		default:
-			t.Fatal("whoever waits for the index is not told")
+			t.Fatal("the channel Done of the build is not closed")
 		}
 		k.Hold(d)
 		again := NewKind("K", new(Totals))
