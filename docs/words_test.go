@@ -585,9 +585,9 @@ func printCounts(found []finding, files int) {
 
 // TestWordsOfPages checks that pages are in plain English, as far as rules can tell.
 //
-//	go test ./docs -run TestWords                             # clean files stay clean
-//	go test ./docs -run TestWords -args -count                # the number of findings in each file
-//	go test ./docs -run TestWords -args -in README.md,mapper     # all findings in these
+//	go test ./docs -run TestWords                            # clean files stay clean
+//	go test ./docs -run TestWords -args -count               # the number of findings by file
+//	go test ./docs -run TestWords -args -in README.md,mapper # all findings in these
 //
 // A sentence that has to stay goes into testdata/words.txt, with its reason.
 func TestWordsOfPages(t *testing.T) {

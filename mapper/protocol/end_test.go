@@ -135,8 +135,8 @@ func TestFailingFinalizer(t *testing.T) {
 	})
 }
 
-// TestRefusedFinalizer checks a finalizer whose puts the database refuses, which fails the job, and
-// one that takes too long, which the status shows.
+// TestRefusedFinalizer checks two finalizers. The first one puts what the database refuses, and the
+// job fails. The second one takes too long, and the status says so.
 func TestRefusedFinalizer(t *testing.T) {
 	t.Parallel()
 	plain := func(onDone func(context.Context, *mapper.Completion,

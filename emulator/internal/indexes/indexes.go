@@ -128,9 +128,9 @@ func (s Shape) needed() (Index, bool) {
 	return index, true
 }
 
-// builtIn returns the built-in indexes that serve a shape which needs no composite one. These are
-// the index of its order, or the indexes of its equalities, which are merged, or the index of keys,
-// which has no properties.
+// builtIn returns the built-in indexes that serve a shape which needs no composite one. That is the
+// index of its order, or the merged indexes of its equalities, or the index of keys, which has no
+// properties.
 func (s Shape) builtIn() []Index {
 	properties := slices.Concat(s.orders(), s.Rest)
 	for _, name := range slices.Sorted(slices.Values(s.Equal)) {

@@ -77,8 +77,8 @@ func (q *Query) narrow(c *conjunction, counts []int) bool {
 }
 
 // invertBounds returns the bounds of an interval in descending order. They may be a little too
-// wide, as rows are checked anyway. A lower bound may be the prefix of forms in the interval, as an
-// ancestor's path is. None of these may be left out.
+// wide, as rows are checked anyway, but they must not leave out a form in the interval. A lower
+// bound may be a prefix of such forms: an ancestor's path, for example.
 func invertBounds(lo, hi string) (string, string) {
 	from, to := "", ""
 	if hi != "" {
