@@ -26,13 +26,13 @@ func finish(w *world, m *mapper.Mapper[mapper.NoParams], q mapper.Query, o *mapp
 	w.Helper()
 	job, err := m.Start(w.Context(), w.engine, q, mapper.NoParams{}, o)
 	if err != nil {
-		w.Fatalf("%+v: %v", q, err)
+		w.Fatalf("query %+v: %v", q, err)
 	}
 	ctx, cancel := context.WithTimeout(w.Context(), 2*time.Hour)
 	defer cancel()
 	s, err := job.Wait(ctx)
 	if err != nil {
-		w.Fatalf("%+v: %v", q, err)
+		w.Fatalf("query %+v: %v", q, err)
 	}
 	proof, err := job.Verify(w.Context(), nil)
 	if err != nil || len(proof.Problems) > 0 {
@@ -79,7 +79,7 @@ func TestSlowSpaces(t *testing.T) {
 					s := finish(w, m, mapper.Query{Kinds: []string{"A", "B"}, ShardBy: shardBy},
 						&mapper.StartOptions{PageSize: 300, ExpectedWorkers: 8})
 					if s.State != mapper.StateSucceeded || s.Processed != 600 {
-						t.Errorf("%+v", s)
+						t.Errorf("status %+v", s)
 					}
 				})
 			})
@@ -199,7 +199,7 @@ func TestTimesAndIntegers(t *testing.T) {
 				}
 				if s := finish(w, touch, mapper.Query{Kinds: kinds, ShardBy: "joined"},
 					&mapper.StartOptions{PageSize: 20}); s.Processed != 300 || s.State != mapper.StateSucceeded {
-					t.Errorf("%+v", s)
+					t.Errorf("status %+v", s)
 				}
 			})
 		})
@@ -247,7 +247,7 @@ func TestRetryMoved(t *testing.T) {
 		}
 		s := finish(w, checkUser, mapper.Query{Kind: "User", ShardBy: "userid"}, nil)
 		if s.Processed != 4 || s.Failures != 1 {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 		if _, err := w.client.Put(t.Context(), datastore.IDKey("User", 4, nil),
 			&datastore.PropertyList{{Name: "userid", Value: int64(3)}}); err != nil {
@@ -258,7 +258,7 @@ func TestRetryMoved(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s := w.wait(job); s.Processed != 5 || s.Failures != 0 {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 	})
 }
@@ -335,7 +335,7 @@ func TestNested(t *testing.T) {
 					putMany(w, keys, all)
 					if s := finish(w, m, q, &mapper.StartOptions{PageSize: 10}); s.Processed != 400 ||
 						s.State != mapper.StateSucceeded {
-						t.Errorf("%+v", s)
+						t.Errorf("status %+v", s)
 					}
 				})
 			})
@@ -401,7 +401,7 @@ func TestShardedInPlace(t *testing.T) {
 				}
 				s, err := job.Wait(t.Context())
 				if err != nil || s.Processed != 0 || s.Failures != n {
-					t.Errorf("%+v, %v", s, err)
+					t.Errorf("status %+v, %v", s, err)
 				}
 				now := make([]parcel, n)
 				if err := w.client.GetMulti(t.Context(), keys, now); err != nil {
@@ -474,7 +474,7 @@ func TestShardedByPath(t *testing.T) {
 				s, err := job.Wait(t.Context())
 				if failures := int64(boolToInt(c.refused) * n); err != nil || s.Failures != failures ||
 					s.Written != n-failures {
-					t.Errorf("%+v, %v", s, err)
+					t.Errorf("status %+v, %v", s, err)
 				}
 			})
 		})

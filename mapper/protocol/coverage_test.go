@@ -422,12 +422,12 @@ func TestUnevenEntities(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s := w.wait(job); s.Processed != int64(len(keys)) {
-				t.Errorf("%+v", s)
+				t.Errorf("status %+v", s)
 			}
 			w.wantBalances(keys, 1)
 			proof, err := job.Verify(t.Context(), nil)
 			if err != nil || len(proof.Problems) > 0 {
-				t.Errorf("%+v, %v", proof, err)
+				t.Errorf("proof %+v, %v", proof, err)
 			}
 		})
 	}
@@ -556,11 +556,11 @@ func TestEntitiesComeAndGo(t *testing.T) {
 					gone.Store(true)
 					s := w.wait(job)
 					if s.FullPages > s.Pages || s.Tasks == 0 {
-						t.Errorf("%+v", s)
+						t.Errorf("status %+v", s)
 					}
 					proof, err := job.Verify(t.Context(), nil)
 					if err != nil || len(proof.Problems) > 0 {
-						t.Errorf("%+v, %v", proof, err)
+						t.Errorf("proof %+v, %v", proof, err)
 					}
 				})
 			})

@@ -279,7 +279,7 @@ func TestRecoveryBound(t *testing.T) {
 				takes := s.Ended.Sub(s.Created)
 				t.Logf("it took %v, and %d processes died", takes, f.deaths())
 				if s.State != mapper.StateSucceededWithFailures || s.Processed != 499 || s.Failures != 1 {
-					t.Errorf("%+v", s)
+					t.Errorf("status %+v", s)
 				}
 				// Two deaths beside other pages, nine until the page is one entity, and MaxDeaths.
 				// Each costs its delay; the locks' expiry and the time until a death is certain are

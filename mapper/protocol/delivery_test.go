@@ -224,7 +224,7 @@ func TestOtherURL(t *testing.T) {
 					time.Sleep(10 * time.Minute)
 				}
 				if s, err := job.Status(t.Context()); err != nil || s.State != mapper.StateSucceeded || s.Error != "" {
-					t.Errorf("%+v, %v", s, err)
+					t.Errorf("status %+v, %v", s, err)
 				}
 				w.wantBalances(keys, 10)
 			})
@@ -253,7 +253,7 @@ func TestMissingMapper(t *testing.T) {
 		}()
 		time.Sleep(10 * time.Second)
 		if s, err := job.Status(t.Context()); err != nil || !strings.Contains(s.Error, `the mapper add-credit`) {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 		time.Sleep(10 * time.Minute)
 		if n := strings.Count(log.String(), "\n"); n == 0 || n > 20*11 ||
@@ -262,7 +262,7 @@ func TestMissingMapper(t *testing.T) {
 		}
 		w.handler = own
 		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded || s.Error != "" {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 	})
 }
@@ -295,7 +295,7 @@ func TestUndeliveredUnknown(t *testing.T) {
 				time.Sleep(time.Minute)
 				begun, before := time.Now(), asked.Load()
 				if s, err := job.Status(t.Context()); err != nil || s.Error != "" {
-					t.Errorf("%+v, %v", s, err)
+					t.Errorf("status %+v, %v", s, err)
 				}
 				if took := time.Since(begun); took > 6*time.Second || asked.Load() == before {
 					t.Errorf("the status took %v, and asked %d times", took, asked.Load()-before)
@@ -486,7 +486,7 @@ func TestWaitOutlastsReads(t *testing.T) {
 			}
 			left.Store(0)
 			if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded {
-				t.Errorf("%+v, %v", s, err)
+				t.Errorf("status %+v, %v", s, err)
 			}
 		})
 	}

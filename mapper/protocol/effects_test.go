@@ -333,7 +333,7 @@ func TestSkipWithError(t *testing.T) {
 		}
 		s, err := job.Wait(t.Context())
 		if err != nil || s.Processed != 5 || s.Failures != 5 || s.Written != 0 {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 	})
 }
@@ -523,7 +523,7 @@ func TestKeysOfOneText(t *testing.T) {
 		}
 		w.putAccounts(names(2))
 		if s := over(w, m, nil); s.State != mapper.StateSucceeded {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 		for _, key := range others {
 			if err := w.client.Get(t.Context(), key, new(account)); !errors.Is(err, datastore.ErrNoSuchEntity) {
@@ -906,7 +906,7 @@ func TestGroups(t *testing.T) {
 						}
 						s, err := job.Wait(t.Context())
 						if err != nil || s.State != mapper.StateSucceeded || s.Processed != n {
-							t.Errorf("%+v, %v", s, err)
+							t.Errorf("status %+v, %v", s, err)
 						}
 						w.PauseFaults()
 					})

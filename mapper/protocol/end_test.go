@@ -521,7 +521,7 @@ func TestCollectFails(t *testing.T) {
 				}
 				status, err := job.Wait(t.Context())
 				if err != nil || status.State != mapper.StateFailed || status.Processed != 0 {
-					t.Errorf("%+v, %v", status, err)
+					t.Errorf("status %+v, %v", status, err)
 				}
 				if status != nil && !strings.Contains(status.Error, "no disk") {
 					t.Errorf("the error is %q", status.Error)

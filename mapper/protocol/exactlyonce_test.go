@@ -267,7 +267,7 @@ func TestLateAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s, err := job.Status(t.Context()); err != nil || s.State != mapper.StateFailed {
-			t.Fatalf("%+v, %v", s, err)
+			t.Fatalf("status %+v, %v", s, err)
 		}
 		var failed, started int
 		for _, line := range log.lines() {

@@ -541,7 +541,7 @@ func TestCauses(t *testing.T) {
 			t.Helper()
 			s, err := job.Wait(ctx)
 			if err != nil || s.State != state || s.Failures != failures || s.Processed != n-failures {
-				t.Fatalf("%+v, %v", s, err)
+				t.Fatalf("status %+v, %v", s, err)
 			}
 			return s
 		}
@@ -586,7 +586,7 @@ func TestCauses(t *testing.T) {
 		}
 		wait(mapper.StateSucceededWithFailures, 20)
 		if proof, err := job.Verify(ctx, nil); err != nil || len(proof.Problems) > 0 {
-			t.Errorf("%+v, %v", proof, err)
+			t.Errorf("proof %+v, %v", proof, err)
 		}
 		if right, err := w.client.Count(ctx, datastore.NewQuery("Account").FilterField("Balance", ">=",
 			10_000)); err != nil || right != n-20 {

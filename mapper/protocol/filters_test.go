@@ -320,7 +320,7 @@ func TestFilterTypesOnEach(t *testing.T) {
 					t.Errorf("%+v: %v, want %q", filters, err, want)
 				}
 			case err != nil:
-				t.Errorf("%+v: %v", filters, err)
+				t.Errorf("filters %+v: %v", filters, err)
 			default:
 				if s := w.wait(job); s.Written != 5 {
 					t.Errorf("%+v: %+v", filters, s)
@@ -382,7 +382,7 @@ func TestMistypedKind(t *testing.T) {
 		} {
 			job, err := lookAtUser.Start(t.Context(), w.engine, q, mapper.NoParams{}, nil)
 			if err != nil {
-				t.Errorf("%+v: %v", q, err)
+				t.Errorf("query %+v: %v", q, err)
 				continue
 			}
 			w.wait(job)

@@ -226,7 +226,7 @@ func TestRampLater(t *testing.T) {
 		for _, rate := range []mapper.Rate{{EntitiesPerSecond: math.NaN()}, {WritesPerSecond: math.Inf(1)},
 			{EntitiesPerSecond: -2}, {}} {
 			if err := job.SetRate(t.Context(), rate); !errors.Is(err, mapper.ErrInvalidArgument) {
-				t.Errorf("%+v: %v", rate, err)
+				t.Errorf("rate %+v: %v", rate, err)
 			}
 		}
 		if err := job.SetRate(t.Context(), mapper.Rate{Ramp: true}); err != nil {
@@ -291,7 +291,7 @@ func TestBadRates(t *testing.T) {
 			_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1},
 				&mapper.StartOptions{ExpectedWorkers: workers, Rate: rate})
 			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), text) {
-				t.Errorf("%+v: %v", rate, err)
+				t.Errorf("rate %+v: %v", rate, err)
 			}
 		}
 		job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1}, nil)
@@ -444,7 +444,7 @@ func TestBudget(t *testing.T) {
 					s := w.status(job)
 					if s.State != mapper.StatePaused {
 						if s.State != mapper.StateSucceeded || s.Processed != n || s.Settings.Budget != test.budget {
-							t.Errorf("%+v", s)
+							t.Errorf("status %+v", s)
 						}
 						break
 					}

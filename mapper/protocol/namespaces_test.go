@@ -85,7 +85,7 @@ func TestManySpaces(t *testing.T) {
 		}
 		proof, err := job.Verify(t.Context(), nil)
 		if err != nil || len(proof.Problems) > 0 {
-			t.Errorf("%+v, %v", proof, err)
+			t.Errorf("proof %+v, %v", proof, err)
 		}
 	})
 }
@@ -158,7 +158,7 @@ func TestSpaces(t *testing.T) {
 					t.Fatal(err)
 				}
 				if !s.State.Ended() || len(s.ByKind) != len(want) {
-					t.Errorf("%+v", s)
+					t.Errorf("status %+v", s)
 				}
 				for _, space := range s.ByKind {
 					if space != want[space.Namespace+"/"+space.Kind] {
@@ -167,7 +167,7 @@ func TestSpaces(t *testing.T) {
 				}
 				proof, err := job.Verify(t.Context(), nil)
 				if err != nil || len(proof.Problems) > 0 {
-					t.Errorf("%+v, %v", proof, err)
+					t.Errorf("proof %+v, %v", proof, err)
 				}
 				time.Sleep(time.Hour)
 			})

@@ -182,7 +182,7 @@ func TestPlanOfMany(t *testing.T) {
 		w.putAccounts(names(10_000))
 		plan, err := addCredit.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, nil)
 		if err != nil || plan.Exact || !plan.LowerBound || plan.Entities < 1_000_000 {
-			t.Errorf("%+v, %v", plan, err)
+			t.Errorf("plan %+v, %v", plan, err)
 		}
 	})
 }
@@ -348,7 +348,7 @@ func TestRehearsal(t *testing.T) {
 			t.Errorf("a rehearsal has changed something: (-before +after)\n%.2000s", cmp.Diff(before, after))
 		}
 		if proof, err := job.Verify(ctx, nil); err != nil || len(proof.Problems) > 0 {
-			t.Errorf("%+v, %v", proof, err)
+			t.Errorf("proof %+v, %v", proof, err)
 		}
 		// A rehearsal never becomes a job.
 		if _, err := start(mapper.StartOptions{ID: "tried"}); !errors.Is(err, mapper.ErrIDTaken) {
@@ -372,7 +372,7 @@ func TestRehearsal(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s, err := named.Wait(ctx); err != nil || s.Counters["would(change)"] != 400 {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 
 		done, err := start(mapper.StartOptions{ID: "done"})
@@ -434,7 +434,7 @@ func TestCanary(t *testing.T) {
 							s, err = job.Wait(t.Context())
 						}
 						if err != nil || s.State != mapper.StateSucceeded {
-							t.Fatalf("%+v, %v", s, err)
+							t.Fatalf("status %+v, %v", s, err)
 						}
 						if about := leaves * (share.to - share.from) / 100; s.Processed < about*6/10 ||
 							s.Processed > about*14/10 {
@@ -490,7 +490,7 @@ func TestCanaryCost(t *testing.T) {
 			used := w.emulator.Usage().Sub(before)
 			t.Logf("%d of %d entities in %d pages: %+v", s.Processed, n, s.Pages, used)
 			if s.State != mapper.StateSucceeded || s.Processed < n/50*7/10 || s.Processed > n/50*13/10 {
-				t.Errorf("%+v", s)
+				t.Errorf("status %+v", s)
 			}
 			if used.Reads > s.Processed+200 || s.Pages > 16 {
 				t.Errorf("%d reads and %d pages for %d entities", used.Reads, s.Pages, s.Processed)

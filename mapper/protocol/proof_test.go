@@ -204,7 +204,7 @@ func TestVerifyFindsNames(t *testing.T) {
 		}
 		if proof, err := job.Verify(w.Context(), nil); err != nil || len(proof.Problems) == 0 ||
 			!strings.Contains(proof.Problems[0], other.Name) {
-			w.Errorf("%+v, %v", proof, err)
+			w.Errorf("proof %+v, %v", proof, err)
 		}
 		if err := w.client.Delete(w.Context(), other); err != nil {
 			w.Fatal(err)
@@ -298,7 +298,7 @@ func TestCompletionChecksEntities(t *testing.T) {
 				NoIndex: true})})
 		s, err := job.Wait(t.Context())
 		if err != nil || s.State != mapper.StateFailed || !strings.Contains(s.Error, "records do not add up") {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 	})
 }

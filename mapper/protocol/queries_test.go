@@ -200,7 +200,7 @@ func (w *world) wantChecked(
 	}
 	proof, err := w.engine.Job(s.ID).Verify(w.Context(), nil)
 	if err != nil || len(proof.Problems) > 0 {
-		w.Errorf("%+v, %v", proof, err)
+		w.Errorf("proof %+v, %v", proof, err)
 	}
 }
 
@@ -246,7 +246,7 @@ func TestValues(t *testing.T) {
 		// 485 have one value: 53, 103, …, 453 of them are changed.
 		const moved, lists = 9, 5
 		if s.State != mapper.StateSucceededWithFailures || s.Failures != moved+lists || s.Processed != 485-moved {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 		failures, _, err := job.FailuresPage(t.Context(), "")
 		if err != nil {
@@ -261,7 +261,7 @@ func TestValues(t *testing.T) {
 		}
 		proof, err := job.Verify(t.Context(), nil)
 		if err != nil || len(proof.Problems) > 0 {
-			t.Errorf("%+v, %v", proof, err)
+			t.Errorf("proof %+v, %v", proof, err)
 		}
 	})
 }
@@ -406,7 +406,7 @@ func TestMovingValues(t *testing.T) {
 		}
 		proof, err := job.Verify(t.Context(), nil)
 		if err != nil || len(proof.Problems) > 0 {
-			t.Errorf("%+v, %v", proof, err)
+			t.Errorf("proof %+v, %v", proof, err)
 		}
 	})
 }
@@ -442,7 +442,7 @@ func TestVisitValues(t *testing.T) {
 		}
 		if s.State != mapper.StateSucceededWithFailures || s.Processed != 597 || s.Failures != 3 ||
 			s.Counters["seen"] != 597 {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 	})
 }
@@ -508,7 +508,7 @@ func ask(t *testing.T, q mapper.Query, indexes []byte) (a verdict, err error) {
 	case err == nil:
 		a.cell = "yes"
 	case !errors.Is(err, mapper.ErrInvalidArgument):
-		t.Errorf("%+v: %v", q, err)
+		t.Errorf("query %+v: %v", q, err)
 	case strings.Contains(err.Error(), "needs an index"):
 		a.cell = "index"
 	default:

@@ -300,11 +300,11 @@ func TestMoveInTrouble(t *testing.T) {
 			if err != nil || s.State != mapper.StateSucceeded || s.Processed != 1000 ||
 				s.Counters["credited"] != 1000 ||
 				s.Queue != queueName {
-				t.Errorf("%+v, %v", s, err)
+				t.Errorf("status %+v, %v", s, err)
 			}
 			w.wantBalances(keys, 10)
 			if proof, err := job.Verify(t.Context(), nil); err != nil || len(proof.Problems) > 0 {
-				t.Errorf("%+v, %v", proof, err)
+				t.Errorf("proof %+v, %v", proof, err)
 			}
 		})
 	})

@@ -158,14 +158,14 @@ func TestReadTimeGone(t *testing.T) {
 		for range 2 { // resuming does not help, and the job fails again
 			s, err := job.Wait(t.Context())
 			if err != nil || s.State != mapper.StateFailed || !strings.Contains(s.Error, gone) || s.Processed == 0 {
-				t.Fatalf("%+v, %v", s, err)
+				t.Fatalf("status %+v, %v", s, err)
 			}
 			if err := job.Resume(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateFailed {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 		for _, at := range []time.Time{q.ReadTime, time.Now().Add(time.Hour)} {
 			q.ReadTime = at
@@ -212,7 +212,7 @@ func TestKeysOnly(t *testing.T) {
 			}
 			s, err := job.Wait(t.Context())
 			if err != nil || s.OpenRanges > 0 {
-				t.Fatalf("%+v, %v", s, err)
+				t.Fatalf("status %+v, %v", s, err)
 			}
 			return s, w.emulator.Usage().Sub(used).Reads
 		}
@@ -220,7 +220,7 @@ func TestKeysOnly(t *testing.T) {
 			t.Errorf("%+v, %d users, %d reads", s, len(r.users), reads)
 		}
 		if s, _ := run(change); s.Processed != 0 || s.Failures != n {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 		now := make([]user, 100)
 		if err := w.client.GetMulti(t.Context(), keys[:100], now); err != nil {
@@ -257,7 +257,7 @@ func TestStartRepeated(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s := w.wait(job); s.Processed != 10 {
-				t.Errorf("%+v", s)
+				t.Errorf("status %+v", s)
 			}
 			time.Sleep(2 * time.Hour)
 		}
@@ -296,7 +296,7 @@ func TestKeysOnlyUnsaved(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s := w.wait(job); s.Processed != 30 || s.Failures != 0 {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 	})
 }

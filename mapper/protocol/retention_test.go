@@ -286,7 +286,7 @@ func TestNextJob(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s, err := job.Wait(t.Context()); err != nil || s.Processed != 99 {
-				t.Fatalf("%+v, %v", s, err)
+				t.Fatalf("status %+v, %v", s, err)
 			}
 			return job
 		}
@@ -371,7 +371,7 @@ func TestRetention(t *testing.T) {
 		listed, _, err := w.engine.JobsPage(t.Context(), nil, "")
 		if err != nil || len(listed) != 2 || !listed[1].CleanUpAt.Equal(before.CleanUpAt) ||
 			!listed[0].CleanUpAt.IsZero() {
-			t.Errorf("%+v, %v", listed, err)
+			t.Errorf("the list is %+v, %v", listed, err)
 		}
 
 		time.Sleep(39 * day)
@@ -424,7 +424,7 @@ func TestRetention(t *testing.T) {
 		}
 		acts, err := job.History(t.Context())
 		if err != nil || acts[len(acts)-1].Action != "cleaned up, as its retention of 40 days says" {
-			t.Errorf("%+v, %v", acts, err)
+			t.Errorf("history %+v, %v", acts, err)
 		}
 	})
 }
@@ -453,7 +453,7 @@ func TestRetentionOfOtherStates(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s := w.status(job); !s.CleanUpAt.Equal(s.Ended.Add(8 * day)) {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 
 		// A clean-up by hand that keeps failures: they are deleted when the retention ends.

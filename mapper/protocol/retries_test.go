@@ -169,7 +169,7 @@ func TestServiceLimit(t *testing.T) {
 		takes := s.Ended.Sub(s.Created)
 		t.Logf("%d calls, %d refused, %v, %d tasks, %d pages", calls, refused, takes, s.Tasks, s.Pages)
 		if s.State != mapper.StateSucceeded || s.Counters["called"] != int64(n) {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 		if ideal := time.Duration(n) * time.Second / limit; takes > 2*ideal {
 			t.Errorf("it took %v, at %v calls a second %v would do", takes, limit, ideal)

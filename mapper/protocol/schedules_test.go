@@ -83,7 +83,7 @@ func TestTickOnce(t *testing.T) {
 					w.PauseFaults()
 					status, err := all[0].Job.Wait(t.Context())
 					if err != nil || status.State != mapper.StateSucceeded || status.Counters["nights"] != leaves {
-						t.Fatalf("%+v, %v", status, err)
+						t.Fatalf("status %+v, %v", status, err)
 					}
 					if got := ticker(t, w, s, midnight); got.Outcome != mapper.TickStarted {
 						t.Errorf("the tick comes late, and is %s", got.Outcome)
@@ -332,7 +332,7 @@ func TestOneRunGoesOn(t *testing.T) {
 			}
 			first := tick(midnight).Job
 			if status, err := first.Wait(t.Context()); err != nil || status.State != mapper.StateSucceededWithFailures {
-				t.Fatalf("%+v, %v", status, err)
+				t.Fatalf("status %+v, %v", status, err)
 			}
 			broken = false
 			second := tick(midnight.Add(time.Hour)).Job
@@ -350,7 +350,7 @@ func TestOneRunGoesOn(t *testing.T) {
 				t.Errorf("beside %v: a tick beside the retry is %s, of %s", beside, got.Outcome, got.Job.ID)
 			}
 			if status, err := first.Wait(t.Context()); err != nil || status.State != mapper.StateSucceeded {
-				t.Errorf("%+v, %v", status, err)
+				t.Errorf("status %+v, %v", status, err)
 			}
 		})
 	}
@@ -1003,7 +1003,7 @@ func TestUndoDies(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s := w.wait(undo); s.ID != "undo-done" || s.Counters["restored"] != 100 {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 		if after := images(t, w.client, "Account"); fmt.Sprint(after) != fmt.Sprint(before) {
 			t.Error("the accounts differ from those before the job")

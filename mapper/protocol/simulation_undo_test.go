@@ -323,7 +323,7 @@ func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 		status = s.await(undo.ID)
 	}
 	if status.State != mapper.StateSucceeded {
-		t.Errorf("%+v", status)
+		t.Errorf("status %+v", status)
 	}
 	others.Wait()
 	s.fleet.thaw()
@@ -345,7 +345,7 @@ func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 	}
 	s.check(id, left, counts)
 	if proof, err := undo.Verify(t.Context(), nil); err != nil || len(proof.Problems) > 0 {
-		t.Errorf("%+v, %v", proof, err)
+		t.Errorf("proof %+v, %v", proof, err)
 	}
 	t.Logf("undo of %s: %v", id, status.Counters)
 	return undo

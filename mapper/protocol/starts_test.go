@@ -343,18 +343,18 @@ func TestOneAtATime(t *testing.T) {
 		fine("an abort", w.engine.Job("zero").Abort(ctx))
 		fine("a resume", w.engine.Job("one").Resume(ctx))
 		if s, err := w.engine.Job("one").Wait(ctx); err != nil || s.Failures != 1 {
-			t.Fatalf("%+v, %v", s, err)
+			t.Fatalf("status %+v, %v", s, err)
 		}
 		fine("when it has ended", start("two", accounts, mapper.StartOptions{}))
 		refused("a retry meanwhile", "two", w.engine.Job("one").Retry(ctx, nil))
 		fails.Store(false)
 		if s, err := w.engine.Job("two").Wait(ctx); err != nil || s.State != mapper.StateSucceeded {
-			t.Fatalf("%+v, %v", s, err)
+			t.Fatalf("status %+v, %v", s, err)
 		}
 		fine("a retry", w.engine.Job("one").Retry(ctx, nil))
 		refused("a start while it is retried", "one", start("three", accounts, mapper.StartOptions{}))
 		if s, err := w.engine.Job("one").Wait(ctx); err != nil || s.State != mapper.StateSucceeded {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 		fine("its end", w.engine.Job("one").CleanUp(ctx, &mapper.CleanUpOptions{IncludeJob: true}))
 		time.Sleep(time.Hour)
@@ -533,7 +533,7 @@ func TestValidate(t *testing.T) {
 		if job, err := add.Start(t.Context(), w.Engine, q, amount{1}, nil); err != nil {
 			t.Error(err)
 		} else if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 	})
 }

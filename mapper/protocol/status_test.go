@@ -186,12 +186,12 @@ func TestStateChanges(t *testing.T) {
 		do(time.Second, (*mapper.Job).Pause)
 		do(time.Minute, (*mapper.Job).Resume)
 		if s, err := job.Wait(t.Context()); err != nil || s.Failures != 10 {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 		broken.Store(0)
 		do(time.Minute, func(j *mapper.Job, ctx context.Context) error { return j.Retry(ctx, nil) })
 		if s, err := job.Wait(t.Context()); err != nil || s.Failures != 0 {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 		broken.Store(50)
 		job, err = m.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
@@ -200,7 +200,7 @@ func TestStateChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StatePaused {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 		do(time.Minute, (*mapper.Job).Abort)
 		broken.Store(1)
@@ -210,7 +210,7 @@ func TestStateChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateFailed {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 		time.Sleep(time.Hour)
 
@@ -370,7 +370,7 @@ func TestFewLines(t *testing.T) {
 		}
 		s, err := job.Wait(t.Context())
 		if err != nil || s.Failures != 700 {
-			t.Fatalf("%+v, %v", s, err)
+			t.Fatalf("status %+v, %v", s, err)
 		}
 		took := s.Ended.Sub(s.Created)
 		lines := strings.Count(log.String(), "\n")
@@ -509,7 +509,7 @@ func TestHistory(t *testing.T) {
 		must(job.Pause(ann))
 		must(job.Resume(t.Context()))
 		if s := w.wait(job); s.State != mapper.StateSucceeded {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 		must(job.CleanUp(ann, nil))
 		time.Sleep(time.Minute)
@@ -747,7 +747,7 @@ func testJobs(t *testing.T, client *datastore.Client) {
 	}
 	jobs, _, err := w.engine.JobsPage(ctx, &mapper.JobsOptions{Mapper: "steady-credit"}, "")
 	if err != nil || len(jobs) != 1 {
-		t.Fatalf("%+v, %v", jobs, err)
+		t.Fatalf("the list is %+v, %v", jobs, err)
 	}
 	if j := jobs[0]; j.Mapper != "steady-credit" || j.Queue != queueName || j.State != mapper.StateSucceeded ||
 		!j.Counted ||

@@ -96,7 +96,7 @@ func TestOneTrace(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s := w.wait(job); s.State != mapper.StateSucceeded {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 		time.Sleep(5 * time.Minute) // until the last sweep
 		w.settle()
@@ -129,7 +129,7 @@ func TestManyTraces(t *testing.T) {
 		w, _, spans := observed(t, setting{queue: few(20)}, addCredit)
 		w.putAccounts(names(4000))
 		if s := w.wait(w.start(10, &mapper.StartOptions{ID: "many", PageSize: 1})); s.State != mapper.StateSucceeded {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 		w.settle()
 		if traces := connected(t, spans.Ended()); len(traces) < 10 {

@@ -613,7 +613,7 @@ func TestUndoAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s := w.wait(job); s.Failures > 0 || calls.Load() <= 10 || w.unrestored() != 100 {
-			t.Fatalf("%+v", s)
+			t.Fatalf("status %+v", s)
 		}
 		undo, err := job.Undo(ctx, nil)
 		if err != nil {

@@ -157,7 +157,7 @@ func TestUndo(t *testing.T) {
 				}
 				if s, err := job.Wait(ctx); err != nil || s.State != mapper.StateSucceededWithFailures ||
 					s.Failures != n/10 {
-					t.Fatalf("%+v, %v", s, err)
+					t.Fatalf("status %+v, %v", s, err)
 				}
 				if len(images(t, w.client, "Event")) != n/5 {
 					t.Fatal("the job has put no events")
@@ -202,7 +202,7 @@ func TestUndo(t *testing.T) {
 				status := w.wait(undo)
 				if status.State != mapper.StateSucceeded || status.ID != "undo-done" ||
 					status.Mapper != "undo:meddler" {
-					t.Errorf("%+v", status)
+					t.Errorf("status %+v", status)
 				}
 				want, wantLeft := maps.Clone(before), make(map[string]string)
 				for _, key := range touched {
@@ -230,7 +230,7 @@ func TestUndo(t *testing.T) {
 				}
 				for _, j := range []*mapper.Job{job, undo, rehearsal} {
 					if proof, err := j.Verify(ctx, nil); err != nil || len(proof.Problems) > 0 {
-						t.Errorf("%+v, %v", proof, err)
+						t.Errorf("proof %+v, %v", proof, err)
 					}
 				}
 
@@ -254,7 +254,7 @@ func TestUndo(t *testing.T) {
 					t.Fatal(err)
 				}
 				if s := w.wait(redo); s.State != mapper.StateSucceeded || s.Counters["left"] > 0 {
-					t.Errorf("%+v", s)
+					t.Errorf("status %+v", s)
 				}
 				if diff := cmp.Diff(after, images(t, w.client, "Account", "Note", "Event")); diff != "" {
 					t.Errorf("after all (-want +got)\n%.3000s", diff)
@@ -278,7 +278,7 @@ func TestUndoOnGoogle(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s, err := job.Wait(ctx); err != nil || s.State != mapper.StateSucceededWithFailures {
-				t.Fatalf("%+v, %v", s, err)
+				t.Fatalf("status %+v, %v", s, err)
 			}
 			other := datastore.NameKey("Account", "a-00010", nil)
 			if _, err := w.client.Put(ctx, other, &datastore.PropertyList{{Name: "Mine", Value: true}}); err != nil {
@@ -379,7 +379,7 @@ func TestUndoQueries(t *testing.T) {
 				}
 				s := w.wait(job)
 				if s.Written < 30 || len(all()) == len(before) {
-					t.Fatalf("%+v", s)
+					t.Fatalf("status %+v", s)
 				}
 				undo, err := job.Undo(ctx, nil)
 				if err != nil {
@@ -438,7 +438,7 @@ func TestUndoLarge(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s := w.wait(undo); s.Counters["restored"] != 300 {
-				t.Errorf("%+v", s)
+				t.Errorf("status %+v", s)
 			}
 		}
 		if after := images(t, w.client, "Big"); !maps.Equal(before, after) {
@@ -749,7 +749,7 @@ func TestUndoAfterCleanUp(t *testing.T) {
 			t.Errorf("a retry of the undo: %v", err)
 		}
 		if s := w.status(undo); s.State != mapper.StateSucceeded {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 	})
 }
@@ -772,7 +772,7 @@ func TestUndoOutlived(t *testing.T) {
 		s, err := undo.Wait(ctx)
 		if err != nil || s.State != mapper.StateSucceededWithFailures || s.Failures < 2 ||
 			s.Counters["restored"] < 500 {
-			t.Fatalf("%+v, %v", s, err)
+			t.Fatalf("status %+v, %v", s, err)
 		}
 		if set := w.unrestored(); int64(set) != 1100-s.Counters["restored"] || int64(set) > 5*s.Failures {
 			t.Errorf("%d accounts are not restored: %+v", set, s)
@@ -870,7 +870,7 @@ func TestUndoRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s := w.wait(job); s.Processed != 50 || s.UndoneBy != "" {
-				t.Errorf("%+v", s)
+				t.Errorf("status %+v", s)
 			}
 		})
 	})
@@ -987,7 +987,7 @@ func TestUndoRecords(t *testing.T) {
 		}
 		time.Sleep(30 * time.Second)
 		if s := w.status(undo); s.Counters["restored"] == 0 || s.State != mapper.StateRunning {
-			t.Fatalf("%+v", s)
+			t.Fatalf("status %+v", s)
 		}
 		if err := undo.Abort(ctx); err != nil {
 			t.Fatal(err)
@@ -1014,7 +1014,7 @@ func TestUndoRecords(t *testing.T) {
 			t.Fatalf("the next one: %v", err)
 		}
 		if s := w.wait(last); s.Counters["restored"] != 1000 {
-			t.Errorf("%+v", s.Counters)
+			t.Errorf("counters %+v", s.Counters)
 		}
 		if same, err := job.Undo(ctx, nil); err != nil || same.ID != last.ID {
 			t.Errorf("the same: %v", err)

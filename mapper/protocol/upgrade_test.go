@@ -743,7 +743,7 @@ func TestJobOfNewerBuild(t *testing.T) {
 				}
 				w.rewrite(job.ID, c.known)
 				if s := w.wait(job); s.State != mapper.StateSucceeded || s.Processed != 1000 {
-					t.Errorf("%+v", s)
+					t.Errorf("status %+v", s)
 				}
 				w.wantBalances(keys, 10)
 			})
