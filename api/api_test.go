@@ -52,7 +52,7 @@ func TestAPI(t *testing.T) {
 	}
 }
 
-// difference returns the lines of either that the other lacks.
+// difference returns the lines that only one of the two lists has.
 func difference(before, now []string) string {
 	var diff strings.Builder
 	for _, line := range before {
@@ -71,7 +71,7 @@ func difference(before, now []string) string {
 	return diff.String()
 }
 
-// public returns the packages that users import, from what the compiler has exported of them.
+// public returns the packages that users import, from the compiler's export data.
 func public() ([]*types.Package, error) {
 	c := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Name,Export", "../...")
 	c.Stderr = os.Stderr
@@ -133,8 +133,8 @@ func list(packages []*types.Package) []string {
 	return slices.Compact(l.lines)
 }
 
-// hidden returns the type of an alias if users can't look it up, as it is in an internal package:
-// its fields and methods are listed as the alias's own.
+// hidden returns the type of an alias if the type is in an internal package, where users can't look
+// it up. Its fields and methods are then listed as the alias's own.
 func hidden(o types.Object) *types.Named {
 	name, ok := o.(*types.TypeName)
 	if !ok || !name.IsAlias() || !name.Exported() {
@@ -150,14 +150,14 @@ func hidden(o types.Object) *types.Named {
 // A lister lists the identifiers of packages.
 type lister struct {
 	in      *types.Package
-	inside  *regexp.Regexp    // a type of the package, with its qualifier
-	aliases map[string]string // of types in internal packages: their public names
+	inside  *regexp.Regexp    // matches a type of the package, with its qualifier
+	aliases map[string]string // public names of types in internal packages
 	lines   []string
 }
 
 var internal = regexp.MustCompile(`/[\w/]*internal/[\w/]+\.\w+`)
 
-// qualify returns the name of a package; its path, if it is an internal one.
+// qualify returns the name of a package, or the path of an internal one.
 func (l *lister) qualify(p *types.Package) string {
 	if path, ours := strings.CutPrefix(p.Path(), module); ours && strings.Contains(path, "internal/") {
 		return "/" + path
@@ -168,7 +168,7 @@ func (l *lister) qualify(p *types.Package) string {
 	return p.Name()
 }
 
-// public gives types of internal packages the names that users know them by.
+// public replaces types of internal packages by the names that users know.
 func (l *lister) public(text string) string {
 	return internal.ReplaceAllStringFunc(text, func(name string) string {
 		if alias, ok := l.aliases[name]; ok {
@@ -198,7 +198,7 @@ func (l *lister) object(o types.Object) {
 	}
 }
 
-// valueOf returns all of a constant, however long it is.
+// valueOf returns the whole value of a constant, at any length.
 func valueOf(v constant.Value) string {
 	if v.Kind() == constant.Float {
 		return v.String()
@@ -210,10 +210,10 @@ func (l *lister) signature(s *types.Signature) string {
 	return strings.TrimPrefix(l.typeOf(s), "func")
 }
 
-// typeName lists a type, and what can be reached of it.
+// typeName lists a type with its exported fields and methods.
 func (l *lister) typeName(o *types.TypeName) {
 	name := o.Name()
-	if o.IsAlias() && hidden(o) == nil { // its own package lists the rest
+	if o.IsAlias() && hidden(o) == nil { // the package of the aliased type lists the rest
 		l.add("type %s = %s", name, l.typeOf(types.Unalias(o.Type())))
 		return
 	}
@@ -263,7 +263,7 @@ func (l *lister) parameters(all *types.TypeParamList) string {
 	return "[" + strings.Join(texts, ", ") + "]"
 }
 
-// fields lists the exported fields of a struct, and those of unexported structs that are embedded.
+// fields lists the exported fields of a struct, and of unexported structs embedded in it.
 func (l *lister) fields(name string, s *types.Struct, seen map[string]bool) {
 	for i := range s.NumFields() {
 		f, tag := s.Field(i), s.Tag(i)
@@ -271,7 +271,7 @@ func (l *lister) fields(name string, s *types.Struct, seen map[string]bool) {
 			tag = " `" + tag + "`"
 		}
 		switch inner, ok := f.Type().Underlying().(*types.Struct); {
-		case seen[f.Name()]: // an outer field has the name
+		case seen[f.Name()]: // an outer field hides it
 		case f.Exported() && f.Embedded():
 			l.add("type %s struct, embedded %s%s", name, l.typeOf(f.Type()), tag)
 		case f.Exported():
@@ -286,7 +286,7 @@ func (l *lister) fields(name string, s *types.Struct, seen map[string]bool) {
 	}
 }
 
-// TestList lists what can be exported.
+// TestList checks the lines for each kind of exported identifier.
 func TestList(t *testing.T) {
 	const inner = `package inner
 type Row[T any] struct { At T }
@@ -354,7 +354,7 @@ type importFunc func(path string) (*types.Package, error)
 
 func (f importFunc) Import(path string) (*types.Package, error) { return f(path) }
 
-// check checks the types of a package with one file.
+// check type-checks a package of one file.
 func check(t *testing.T, imports types.Importer, path, source string) *types.Package {
 	fset := token.NewFileSet()
 	file, err := parser.ParseFile(fset, path+".go", source, 0)

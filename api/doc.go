@@ -1,3 +1,3 @@
-// Package api has the exported API of all public packages in a file, scattermap.txt: a change of
-// the API is a change of that file. Its form is that of the files in Go's own api folder.
+// Package api has the exported API of all public packages in scattermap.txt, so that a change of
+// the API shows as a change of that file. The file has the form of those in Go's own api folder.
 package api

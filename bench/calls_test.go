@@ -16,20 +16,20 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// calls counts what a client asks a Datastore, by what for.
+// calls counts the calls of a client to a Datastore, by their purpose.
 type calls struct {
-	pages int64 // of the jobs that asked
+	pages int64 // of the jobs that made the calls
 
 	mu    sync.Mutex
 	kinds map[string]callsOf
-	// cutting is how many of them decide where to cut: those that are of accounts, and do not read
-	// pages.
+	// cutting is the number of calls that decide where to cut: those about accounts that do not
+	// read pages.
 	cutting int
 }
 
 type callsOf struct {
 	n    int
-	took time.Duration // together
+	took time.Duration // sum over all calls
 }
 
 func (c *calls) intercept(
@@ -47,7 +47,7 @@ func (c *calls) intercept(
 	if err != nil {
 		what += ": " + status.Code(err).String()
 	}
-	first := what == "RunQuery "+accounts+", first" // its start sees that there is one
+	first := what == "RunQuery "+accounts+", first" // the start's query for whether there is an entity
 	if !first && strings.HasPrefix(what, "RunQuery "+accounts+",") ||
 		strings.HasPrefix(what, "RunAggregationQuery "+accounts) {
 		c.cutting++
@@ -57,7 +57,7 @@ func (c *calls) intercept(
 	return err
 }
 
-// describe says what a call is for.
+// describe returns the purpose of a call.
 func describe(method string, req any) string {
 	switch r := req.(type) {
 	case *datastorepb.RunQueryRequest:
@@ -85,7 +85,7 @@ func describe(method string, req any) string {
 	return method
 }
 
-// sampled reports whether a query is for a sample.
+// sampled reports whether a query is for a sample of keys.
 func sampled(q *datastorepb.Query) bool {
 	return slices.ContainsFunc(q.GetOrder(), func(o *datastorepb.PropertyOrder) bool {
 		return o.GetProperty().GetName() == "__scatter__"
@@ -107,7 +107,7 @@ func (c *calls) total() (n int) {
 	return n
 }
 
-// String has a line for each kind of call, those that took longest first.
+// String returns a line for each kind of call. The kinds that took longest come first.
 func (c *calls) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,13 +13,13 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// Latencies are what calls and dispatches take, as factors of what TestMakespan has them take.
+// Latencies say how long calls and dispatches take, as factors of the times in TestMakespan.
 type latencies struct {
 	name  string
-	scale float64          // of everything
-	vary  emulator.Latency // of each call and dispatch, where a second is the usual; nil: none
+	scale float64          // a factor of all times
+	vary  emulator.Latency // of each call and dispatch, where a second stands for the usual time; nil: none
 	slow  bool             // one in a hundred takes ten times as long
-	way   time.Duration    // of a dispatch, before it is scaled
+	way   time.Duration    // of a dispatch's way to a process, before scaling
 	free  bool             // the function takes no time
 }
 
@@ -30,8 +30,8 @@ var (
 	jitter = emulator.Uniform{Min: time.Second / 2, Max: 3 * time.Second / 2}
 )
 
-// allLatencies are what TestShapes can be run with. Those of production are log-normal, as
-// latencies of services are, and a guess: nothing was measured there.
+// allLatencies are the latencies that TestShapes can be run with. Production's are log-normal, as
+// latencies of services are. They are a guess: nothing was measured there.
 var allLatencies = []latencies{
 	{name: "usual", scale: 1, vary: none, way: perDispatch},
 	{name: "triple", scale: 3, vary: none, way: perDispatch},
@@ -42,7 +42,7 @@ var allLatencies = []latencies{
 	{name: "free", scale: 1, vary: none, way: perDispatch, free: true},
 }
 
-// A cloud delays calls, and dispatches, while it is on.
+// A cloud delays calls and dispatches while it is on.
 type cloud struct {
 	latencies
 	on atomic.Bool
@@ -63,7 +63,7 @@ func (c *cloud) intercept(
 	return resp, err
 }
 
-// dispatch takes the time of a delivery on its way.
+// dispatch waits for the time that a delivery is on its way.
 func (c *cloud) dispatch() { c.wait(c.way) }
 
 func (c *cloud) wait(usual time.Duration) {
@@ -79,7 +79,7 @@ func (c *cloud) wait(usual time.Duration) {
 	time.Sleep(time.Duration(factor * float64(usual)))
 }
 
-// mean is what something takes in the mean that usually takes so long.
+// mean returns the mean time of a call or dispatch whose usual time is given.
 func (l latencies) mean(usual time.Duration) time.Duration {
 	factor := l.scale
 	if v, ok := l.vary.(emulator.LogNormal); ok {

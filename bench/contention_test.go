@@ -21,7 +21,7 @@ const (
 	contendedHands = 8                // workers
 )
 
-// slowRaise takes its time for each account.
+// slowRaise raises each account, and takes a while.
 var slowRaise = mapper.Update("slow-raise",
 	func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
 		time.Sleep(contendedCost)
@@ -29,9 +29,9 @@ var slowRaise = mapper.Update("slow-raise",
 		return nil
 	})
 
-// BenchmarkContention has other clients write a kind while a job changes all of it, and while a
-// loop does, in virtual time. It reports how long each takes, beside what it takes without them:
-// x-alone, and loop-x-alone.
+// BenchmarkContention compares a job that changes all of a kind with a loop that does, while other
+// clients write the kind, in virtual time. It reports each one's time as a multiple of its time
+// without the clients: x-alone and loop-x-alone.
 func BenchmarkContention(b *testing.B) {
 	for range b.N {
 		var alone, loopAlone time.Duration
@@ -62,7 +62,7 @@ func BenchmarkContention(b *testing.B) {
 	}
 }
 
-// TestContention checks that no write is lost where many clients write what a job changes.
+// TestContention checks that no write is lost while many clients write entities that a job changes.
 func TestContention(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -72,13 +72,14 @@ func TestContention(t *testing.T) {
 	})
 }
 
-// A contention is what became of a job, or a loop, beside other clients.
+// A contention is the result of a job, or of a loop, beside other clients.
 type contention struct {
 	took time.Duration
 	err  error
 }
 
-// runContended runs a job or a loop in a bubble of its own, which needs a test.
+// runContended runs a job or a loop in a bubble of its own. A bubble needs a test, which a
+// benchmark is not.
 func runContended(writes int, job bool) (c contention) {
 	ok := testing.RunTests(func(_, _ string) (bool, error) { return true, nil }, []testing.InternalTest{{
 		Name: "contention", F: func(t *testing.T) {
@@ -91,8 +92,8 @@ func runContended(writes int, job bool) (c contention) {
 	return c
 }
 
-// contend runs a job, or the loop, over n accounts. Other clients make a number of writes a second
-// until its end.
+// contend runs a job, or the loop, over n accounts. Other clients make writes, a number of them a
+// second, until it ends.
 func contend(t *testing.T, n, writes int, job bool) (c contention) {
 	w := newWorldOn(t, contendedHands, emulator.Options{}, usualNetwork())
 	keys := make([]*datastore.Key, n)
@@ -162,7 +163,7 @@ func contend(t *testing.T, n, writes int, job bool) (c contention) {
 	return c
 }
 
-// raiseOne raises an account by loopRaise, as another client does: until that has succeeded.
+// raiseOne raises an account by loopRaise, as another client would. It repeats until it succeeds.
 func raiseOne(ctx context.Context, client *datastore.Client, key *datastore.Key) error {
 	_, err := client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 		var a account

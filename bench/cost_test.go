@@ -11,10 +11,10 @@ import (
 	"github.com/scattermap/scattermap/internal/nightly"
 )
 
-// TestCost prints what Google would bill for a million entities, by strategy: for the
-// operations that the emulators' meter counts at a number of entities, which -entities sets,
-// multiplied. Only offset grows faster than the number of entities: it reads those before
-// each page once more, which are half of them on average.
+// TestCost prints what Google would bill for a million entities, by strategy. It runs a job over a
+// number of entities, which -entities sets, and multiplies the operations that the emulators' meter
+// counts. Only the offset strategy grows faster than the number of entities: each page reads all
+// entities before it once more, on average half of all.
 //
 //	go test ./bench -run TestCost -v -args -entities 200000
 func TestCost(t *testing.T) {
@@ -71,7 +71,7 @@ func TestCost(t *testing.T) {
 	}
 	adaptive, loop := billing.NAM5.Dollars(used["adaptive"]), billing.NAM5.Dollars(used["loop"])
 	most := 1.1
-	if n < 200_000 { // the boundaries that a start looks for pass as many keys, however many pages are behind them
+	if n < 200_000 { // a start reads as many keys for its boundaries, which counts for more
 		most = 1.25
 	}
 	if adaptive > most*loop {
@@ -88,8 +88,8 @@ func (w *world) used(do func()) billing.Usage {
 	return w.emulator.Usage().Sub(before)
 }
 
-// loop changes all entities as one would by hand, page after page, without tasks: each
-// page begins behind the one before, or at an offset.
+// loop changes all entities as a program written by hand would, page after page and without tasks.
+// Each page starts after the page before, or at an offset.
 func (w *world) loop(n int, offset bool) {
 	var last *datastore.Key
 	for first := 0; first < n; {

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// base is what the function takes on most entities.
+// base is the function's time for most entities.
 const base = 2 * time.Millisecond
 
-// A cost is how long the function takes on each of n entities, in key order.
+// A cost is the function's time for each of n entities, in key order.
 type cost struct {
 	name string
 	of   func(rng *rand.Rand, i, n int) time.Duration
@@ -38,8 +38,8 @@ var costs = []cost{
 	}},
 }
 
-// otherCosts are run if -costs names them: each has more of its work in one place than the others,
-// so that nobody can know where it is before it is done.
+// otherCosts are run if -costs names them. Each concentrates its work more than the others, in a
+// place that cannot be known before that work is done.
 var otherCosts = []cost{
 	lastTenth(2), lastTenth(3), lastTenth(5), lastTenth(10),
 	{"cheap", func(_ *rand.Rand, i, n int) time.Duration {
@@ -56,7 +56,7 @@ var otherCosts = []cost{
 	}},
 }
 
-// lastTenth has the last tenth take so many times as long as the others.
+// lastTenth makes the last tenth take a number of times as long as the others.
 func lastTenth(times int) cost {
 	return cost{fmt.Sprintf("last-x%d", times), func(_ *rand.Rand, i, n int) time.Duration {
 		if i >= n-n/10 {

@@ -4,5 +4,5 @@ package bench
 
 import "time"
 
-// processTime is not known on this system.
+// processTime returns 0: CPU time is not measured on this system.
 func processTime() time.Duration { return 0 }

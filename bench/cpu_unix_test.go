@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// processTime returns how much CPU time this process has taken.
+// processTime returns the CPU time that this process has used.
 func processTime() time.Duration {
 	var r syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r)

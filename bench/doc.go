@@ -1,10 +1,14 @@
-// Package bench compares scattermap with what its users would otherwise have: in virtual
-// time, where the production code and the real clients run whole jobs on the embedded
-// emulators, with the latencies of a cloud; in real time, for what it takes itself
-// (overhead_test.go, peers_test.go); and in money (cost_test.go).
+// Package bench compares scattermap with the alternatives of its users, in three ways:
+//
+//   - in virtual time: the production code and the real clients run whole jobs on the embedded
+//     emulators, with the latencies of a cloud
+//   - in real time: the work of the library itself (overhead_test.go, peers_test.go)
+//   - in money (cost_test.go)
+//
+// This command prints a table:
 //
 //	go test ./bench -run TestMakespan -v
 //
-// prints a table. With -args -json it prints one object a row, and other flags choose
-// the rows; see makespan_test.go. TestShapes has shapes that nobody has chosen: see docs/shapes.md.
+// With -args -json it prints one object for each row. Other flags choose the rows: see
+// makespan_test.go. TestShapes draws random shapes: see docs/shapes.md.
 package bench

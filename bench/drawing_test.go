@@ -12,19 +12,19 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// drawing draws a random shape.
+// A drawing draws a random shape.
 type drawing struct {
 	*rand.Rand
-	entity *rand.Rand // for single entities, so that a seed is the same shape with any number of them
+	entity *rand.Rand // for single entities, so that a seed has the same shape with any number of them
 	random
 	workers int
-	tenants []int // how many entities each has, in the order of keys; nil: there are none
+	tenants []int // number of entities of each tenant, in key order; nil: no tenants
 }
 
-// draw draws the shape of a seed, over n entities. A number of workers and latencies belong to it
-// only so far as times are drawn in proportion to its ideal.
+// draw draws the shape of a seed over n entities. The number of workers and the latencies matter
+// only for times that are drawn in proportion to the shape's ideal.
 func draw(seed uint64, n, workers int, l latencies) random {
-	const spread = 0x9e3779b97f4a7c15 // 2^64 over the golden ratio: the first draws of seeds that are near are alike
+	const spread = 0x9e3779b97f4a7c15 // 2^64 over the golden ratio: the first draws of close seeds would be alike
 	d := drawing{Rand: rand.New(rand.NewPCG(seed*spread, seed)), entity: rand.New(rand.NewPCG(seed*spread, ^seed)),
 		random: random{n: n}, workers: workers}
 	d.drawKeys()
@@ -54,9 +54,10 @@ func (d *drawing) among(least, most int) int {
 	return min(most, int(d.in(float64(least), float64(most+1))))
 }
 
-// drawKeys draws keys: a quarter of the shapes has ids that count up, a quarter allocated ones, and
-// in a half entities are of 10 to 1,000 tenants, by a prefix of names or below ancestors. The k-th
-// largest tenant is in proportion to k^-s, with s in [0.5, 1.5], and they are in no order.
+// drawKeys draws keys. A quarter of the shapes have IDs that count up, and a quarter have allocated
+// IDs. Half have entities of 10 to 1,000 tenants, by a prefix of names or below ancestors. The size
+// of the k-th largest tenant is in proportion to k^-s, with s in [0.5, 1.5]. The tenants are in
+// random order.
 func (d *drawing) drawKeys() {
 	switch d.IntN(4) {
 	case 0:
@@ -66,7 +67,7 @@ func (d *drawing) drawKeys() {
 	case 1:
 		d.say("allocated ids")
 		all := make([]int64, d.n)
-		for i := range all { // two are the same in one of 4,000 shapes, and are taken for neighbours
+		for i := range all { // in one of 4,000 shapes two are equal, and count as neighbours
 			all[i] = 4_500_000_000_000_000 + d.entity.Int64N(2_000_000_000_000_000)
 		}
 		slices.Sort(all)
@@ -95,7 +96,7 @@ func (d *drawing) drawKeys() {
 	}
 }
 
-// in returns which tenant the i-th entity is of, and which of its entities it is.
+// in returns the tenant of the i-th entity, and the entity's number in it.
 func in(first []int, i int) (tenant, of int) {
 	t, _ := slices.BinarySearch(first, i+1)
 	return t - 1, i - first[t-1]
@@ -109,7 +110,7 @@ func number(digits string) int {
 	return n
 }
 
-// drawTenants returns which is the first entity of each tenant.
+// drawTenants returns the index of the first entity of each tenant.
 func (d *drawing) drawTenants(how string) (first []int) {
 	count, s := d.among(10, 1000), 0.5+d.Float64()
 	sum := 0.0
@@ -128,8 +129,8 @@ func (d *drawing) drawTenants(how string) (first []int) {
 	return first
 }
 
-// drawFilter draws a filter for three shapes in ten: 1% to 50% match, in 1 to 10 bands of equal
-// size, each somewhere in a part of its own.
+// drawFilter draws a filter for three in ten shapes. It matches 1% to 50% of the entities, in 1 to
+// 10 bands of equal size. Each band lies at random in a part of its own.
 func (d *drawing) drawFilter() {
 	if !d.chance(0.3) {
 		return
@@ -154,10 +155,10 @@ func plural(n int, what string) string {
 	return what + "s"
 }
 
-// drawCosts draws what the function takes. The mean is in [leastCost, mostCost]; with a filter the
-// least is so much more that the ideal is no shorter than without one, and the most at least ten
-// times the least. No entity takes more than a tenth of a worker's share of all, or ten seconds:
-// what is above that is cut off, before the mean is made what it is to be.
+// drawCosts draws the function's times. Their mean is in [leastCost, mostCost]. With a filter the
+// lower limit is raised, so that the ideal is no shorter than without a filter. The upper limit is
+// then at least ten times the lower one. No entity takes more than ten seconds, or a tenth of a
+// worker's share of all work. Longer times are cut to that before the mean is set.
 func (d *drawing) drawCosts(l latencies) {
 	weights := d.drawWeights()
 	if len(d.tenants) > 0 && d.chance(0.5) {
@@ -180,13 +181,13 @@ func (d *drawing) drawCosts(l latencies) {
 		}
 	}
 	matching := float64(d.matching())
-	page := (2*perQuery+perCommit).Seconds()/float64(*pageSize) + perEntity.Seconds() // an entity's part of its calls
+	page := (2*perQuery+perCommit).Seconds()/float64(*pageSize) + perEntity.Seconds() // the calls for an entity
 	least := (leastCost.Seconds()+page)*float64(d.n)/matching - page
 	mean := d.in(least, max(mostCost.Seconds(), 10*least))
 	if l.free {
 		return
 	}
-	dearest := min(1/float64(10*d.workers), 10/(mean*matching)) // as a part of all
+	dearest := min(1/float64(10*d.workers), 10/(mean*matching)) // as a share of all
 	sum := level(weights, dearest)
 	for i, w := range weights {
 		d.costs[i] = time.Duration(mean * matching * w / sum * float64(time.Second))
@@ -194,9 +195,9 @@ func (d *drawing) drawCosts(l latencies) {
 	d.say("%v in the mean, %v at most", short(time.Duration(mean*float64(time.Second))), short(slices.Max(d.costs)))
 }
 
-// level cuts off of weights what is more than a part of their sum, and returns the sum.
+// level cuts each weight to at most a part of their sum, and returns the sum.
 func level(weights []float64, part float64) (sum float64) {
-	for range 100 { // a cut makes the sum less, so the next one is at less, until nothing is
+	for range 100 { // each cut reduces the sum, and with it the limit
 		sum, most := 0.0, 0.0
 		for _, w := range weights {
 			sum += w
@@ -224,7 +225,7 @@ func short(d time.Duration) time.Duration {
 	return d.Round(10 * time.Microsecond)
 }
 
-// drawWeights draws what the function takes for the entities, in proportion.
+// drawWeights draws the function's relative times for the entities.
 func (d *drawing) drawWeights() []float64 {
 	w := make([]float64, d.n)
 	each := func(weight func(i int) float64) []float64 {
@@ -238,7 +239,7 @@ func (d *drawing) drawWeights() []float64 {
 	case p < 0.15:
 		d.say("even cost")
 		return each(func(int) float64 { return 1 })
-	case p < 0.35: // 2 to 8 steps, at random places, of 1 to 50
+	case p < 0.35: // 2 to 8 steps at random places, from 1 to 50
 		steps := d.among(2, 8)
 		ends, factors := make([]float64, steps-1), make([]float64, steps)
 		for i := range ends {
@@ -258,7 +259,7 @@ func (d *drawing) drawWeights() []float64 {
 			s, _ := slices.BinarySearch(ends, x(i))
 			return factors[s]
 		})
-	case p < 0.45: // from 1 to a factor of 2 to 50, or back
+	case p < 0.45: // linear, from 1 to a factor of 2 to 50, or from there to 1
 		factor, up := d.in(2, 50), d.chance(0.5)
 		d.say("a ramp %s %.1f times", map[bool]string{true: "up to", false: "down from"}[up], factor)
 		return each(func(i int) float64 {
@@ -267,7 +268,7 @@ func (d *drawing) drawWeights() []float64 {
 			}
 			return factor - (factor-1)*x(i)
 		})
-	case p < 0.60: // 0.01% to 1% of the entities, 10 to 1,000 times
+	case p < 0.60: // 0.01% to 1% of the entities take 10 to 1,000 times as long
 		share, factor := d.in(0.0001, 0.01), d.in(10, 1000)
 		d.say("spikes of %.0f times on %.2f%%", factor, 100*share)
 		return each(func(int) float64 {
@@ -280,7 +281,7 @@ func (d *drawing) drawWeights() []float64 {
 		alpha := 1.1 + 1.4*d.Float64()
 		d.say("Pareto, alpha %.2f", alpha)
 		return each(func(int) float64 { return min(10_000, math.Pow(1-d.entity.Float64(), -1/alpha)) })
-	case p < 0.90: // the last 0.5% to 30%, 2 to 20 times
+	case p < 0.90: // the last 0.5% to 30% take 2 to 20 times as long
 		share, factor := d.in(0.005, 0.3), d.in(2, 20)
 		d.say("the last %.1f%% %.1f times", 100*share, factor)
 		return each(func(i int) float64 {
@@ -289,7 +290,7 @@ func (d *drawing) drawWeights() []float64 {
 			}
 			return 1
 		})
-	default: // 0.5% to 30% somewhere, and a thousandth of that elsewhere
+	default: // 0.5% to 30% in one place take 1, all others a thousandth
 		share := d.in(0.005, 0.3)
 		from := d.Float64() * (1 - share)
 		d.say("nearly free but for %.1f%% behind %.0f%%", 100*share, 100*from)
@@ -302,12 +303,12 @@ func (d *drawing) drawWeights() []float64 {
 	}
 }
 
-// drawTime draws what changes over the job's time, which would ideally be so long.
+// drawTime draws the changes during the job, given the ideal time of the job.
 func (d *drawing) drawTime(ideal time.Duration) {
 	at := func(share float64) time.Duration { return time.Duration(share * float64(ideal)) }
 	d.change = []phase{{0, 1}}
-	switch p := d.Float64(); { // of a function that is free, too: what is said and drawn later stays the same
-	case p < 0.1: // for 10% to 50% of the time, 2 to 10 times
+	switch p := d.Float64(); { // drawn even if the function takes no time, so that later draws stay the same
+	case p < 0.1: // 2 to 10 times slower for 10% to 50% of the time
 		from, share, factor := 0.7*d.Float64(), d.in(0.1, 0.5), d.in(2, 10)
 		d.say("calls %.1f times as long from %.0f%% of the time, for %.0f%%", factor, 100*from, 100*share)
 		d.change = append(d.change, phase{at(from), factor}, phase{at(from + share), 1})
@@ -319,7 +320,7 @@ func (d *drawing) drawTime(ideal time.Duration) {
 		}
 	}
 	if d.chance(0.2) {
-		some := 1 + d.IntN(3) // of five processes
+		some := 1 + d.IntN(3) // of the five processes
 		switch d.IntN(3) {
 		case 0:
 			from := d.in(0.05, 0.6)

@@ -14,11 +14,11 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// BenchmarkEnd runs a job of so many ranges, each of one entity, and reports what it takes to add
-// up their records: at the end of the job, by Verify, and by Verify of records of which one is
-// missing. The time, and the CPU time of this process, are those for 100,000 ranges, and the memory
-// what the heap has more at most, which does not grow with the ranges; it is measured when the same
-// is done again. The emulators are another process on the same machine.
+// BenchmarkEnd runs a job of a number of ranges, each of one entity. It reports the work of adding
+// up their records: at the end of the job, by Verify, and by Verify with one record missing. The
+// time and this process's CPU time are given for 100,000 ranges. The memory is the largest growth
+// of the heap, measured in a second run; it does not depend on the number of ranges. The emulators
+// are another process on the same machine.
 //
 //	go test ./bench -run '^$' -bench End -benchtime 1x -timeout 1h
 func BenchmarkEnd(b *testing.B) {
@@ -53,7 +53,7 @@ func BenchmarkEnd(b *testing.B) {
 				wait()
 				verify.time(prove(false))
 				end.weighs.Store(true)
-				if err := job.Retry(b.Context(), nil); err != nil { // it ends again
+				if err := job.Retry(b.Context(), nil); err != nil { // ends the job once more
 					b.Fatal(err)
 				}
 				wait()
@@ -73,9 +73,9 @@ func BenchmarkEnd(b *testing.B) {
 	}
 }
 
-// A measured is what calls take, of which one runs at a time.
+// A measured collects what calls take. One call is measured at a time.
 type measured struct {
-	weighs atomic.Bool // what is done next is weighed
+	weighs atomic.Bool // measure the memory of the next call
 
 	took, cpu time.Duration
 	held      uint64

@@ -21,7 +21,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// An exported is a line of a file.
+// An exported is a line of an exported file.
 type exported struct {
 	Key     string    `json:"key"`
 	Balance int64     `json:"balance"`
@@ -35,11 +35,12 @@ func exportedOf(key *datastore.Key, r record) exported {
 	return exported{key.Name, r.Balance, r.Owner, r.Email, r.Created, r.Tags}
 }
 
-// BenchmarkExport exports a kind to a folder, as JSON Lines compressed by gzip, and has a loop do
-// so that its user would write by hand instead: as many goroutines, each of which reads its part of
-// the keys and writes a file. The loop promises nothing. x-loop is how many times as fast as the
-// loop the export is, from its call of Start until its manifest is there; heap-MiB is by how much
-// the live heap of its process has grown at most. The loop runs before and after.
+// BenchmarkExport exports a kind to a folder, as JSON Lines compressed by gzip. It compares that
+// with a loop that a user would write by hand. The loop has the same number of goroutines. Each
+// reads its part of the keys and writes a file. The loop guarantees nothing. Metric x-loop is how
+// many times as fast as the loop the export is, from the call of Start until the manifest exists.
+// Metric heap-MiB is the largest growth of the live heap of its process. The loop runs before and
+// after the export.
 //
 //	go test ./bench -run '^$' -bench Export -benchtime 1x -timeout 1h
 func BenchmarkExport(b *testing.B) {
@@ -64,7 +65,7 @@ func BenchmarkExport(b *testing.B) {
 			peak := uint64(0)
 			for b.Loop() {
 				loops += w.exportLoop(filepath.Join(dir, "by-hand")) / 2
-				w.keys = nil // what is live makes garbage live longer
+				w.keys = nil // live data would make the collector keep garbage longer
 				most := watchHeap()
 				begun := time.Now()
 				run, err := x.Start(b.Context(), w.engine, mapper.Query{Kind: "Record"}, mapper.NoParams{}, nil)
@@ -89,8 +90,8 @@ func BenchmarkExport(b *testing.B) {
 	}
 }
 
-// watchHeap watches the live heap, as each garbage collection finds it, until what it returns is
-// called: that returns by how much it was larger than it is now, at most.
+// watchHeap watches the live heap, as each garbage collection finds it. It returns a function that
+// ends that, and returns the largest growth since now.
 func watchHeap() func() uint64 {
 	live := func() uint64 {
 		sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}

@@ -17,17 +17,18 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// fleetSize is how many processes a fleet has at most. Workers come and go by processes, as the
-// instances of a service do.
+// fleetSize is the maximum number of processes of a fleet. Workers come and go with their
+// processes, as with the instances of a service.
 const fleetSize = 5
 
-// A bare entity has nothing that a call would have to carry: its key says what the function takes.
+// A bare entity has almost no content, so that calls stay small. Its key decides how long the
+// function takes.
 type bare struct {
-	Match bool `datastore:",omitempty"` // it satisfies the filter
+	Match bool `datastore:",omitempty"` // matched by the filter
 }
 
 // A fleet is a database, a queue, and processes that come and go, in the bubble of a test. Each job
-// has processes of its own, which have learned nothing from the job before.
+// has fresh processes, which have learned nothing from the job before.
 type fleet struct {
 	*testing.T
 	cloud    *cloud
@@ -36,29 +37,29 @@ type fleet struct {
 	queue    *tasks.Queue
 	client   *datastore.Client
 	visit    *mapper.Mapper[mapper.NoParams]
-	each     int // workers of a process
+	each     int // workers of each process
 
-	function func(*datastore.Key) // takes its time
+	function func(*datastore.Key) // waits for an entity's time
 
 	deliveries sync.WaitGroup
 
-	changing  chan struct{} // holds who changes the processes
+	changing  chan struct{} // a lock, held while processes change
 	mu        sync.Mutex
 	processes []*process // of the job that runs
 	cold      time.Duration
 }
 
-// longestEntity is how long the function may take on an entity: random shapes have some that take
-// 10 s, and times in which all take ten times as long.
+// longestEntity is the longest that the function may take for an entity. Some random shapes have
+// entities that take 10 s, and phases in which all take ten times as long.
 const longestEntity = 4 * time.Minute
 
-// A process handles tasks of one job.
+// A process handles the tasks of one job.
 type process struct {
 	engine  *mapper.Engine
 	handler http.Handler
-	up      bool      // it is sent deliveries
-	ready   time.Time // it handles them from then on; zero before the first one
-	busy    int       // deliveries
+	up      bool      // deliveries are sent to it
+	ready   time.Time // when it handles the first one; zero before a delivery came
+	busy    int       // deliveries under way
 }
 
 func newFleet(t *testing.T, workers int, c *cloud) *fleet {
@@ -81,7 +82,7 @@ func newFleet(t *testing.T, workers int, c *cloud) *fleet {
 		f.function(e.Key)
 		return nil
 	})
-	t.Cleanup(func() { // before what deliveries need is closed
+	t.Cleanup(func() { // before the servers that deliveries need are closed
 		f.cloud.on.Store(false)
 		f.emulator.Reset()
 		f.deliveries.Wait()
@@ -96,7 +97,7 @@ func (f *fleet) must(err error) {
 	}
 }
 
-// resize has the queue dispatch to so many processes.
+// resize makes the queue dispatch as many tasks at once as a number of processes can take.
 func (f *fleet) resize(up int) {
 	f.Helper()
 	_, err := f.tasks.UpdateQueue(f.Context(), &cloudtaskspb.UpdateQueueRequest{Queue: &cloudtaskspb.Queue{
@@ -115,7 +116,7 @@ func (f *fleet) newProcess() *process {
 	return &process{engine: engine, handler: engine.Handler()}
 }
 
-// ServeHTTP hands a delivery, after its way there, to the process that has the fewest.
+// ServeHTTP passes a delivery, after its way, to the process with the fewest deliveries.
 func (f *fleet) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	f.deliveries.Add(1)
 	defer f.deliveries.Done()
@@ -139,16 +140,16 @@ func (f *fleet) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	f.mu.Unlock()
 }
 
-// A shift says that a process comes, or goes, so long after the start of a job.
+// A shift is the arrival or departure of a process, at a time after the start of a job.
 type shift struct {
 	at      time.Duration
 	process int
 	up      bool
 }
 
-// begin has fresh processes for a job, of which some are there, and others come and go at their
-// times until the job is over. In the emulator, as in production, a change of a queue's limit
-// leaves alone what is under way: a process that goes drains.
+// begin starts fresh processes for a job. Some are there at once, and others come and go at their
+// times until the job is over. A lower limit of the queue leaves the deliveries under way alone, in
+// the emulator as in production. So a process that goes is drained.
 func (f *fleet) begin(shifts []shift, cold time.Duration) (over func()) {
 	f.Helper()
 	done := make(chan struct{})
@@ -184,9 +185,9 @@ func (f *fleet) begin(shifts []shift, cold time.Duration) (over func()) {
 	}
 }
 
-// change has a process come or go.
+// change makes a process come or go.
 func (f *fleet) change(s shift) {
-	f.changing <- struct{}{} // a mutex would stop the time of the bubble, in which the queue's limit is changed
+	f.changing <- struct{}{} // a mutex would stop the bubble's time while the queue's limit changes
 	var next, gone *process
 	if s.up {
 		next = f.newProcess()
@@ -212,8 +213,8 @@ func (f *fleet) change(s shift) {
 	}
 }
 
-// there reports whether a process is there so long after the start: as its last shift before says.
-// Without any it is.
+// there reports whether a process is there at a time after the start. Its last shift before that
+// decides. Without one it is there.
 func there(shifts []shift, process int, at time.Duration) bool {
 	up := true
 	for _, s := range shifts {
@@ -224,7 +225,7 @@ func there(shifts []shift, process int, at time.Duration) bool {
 	return up
 }
 
-// run runs a job, and returns its status and what it took.
+// run runs a job, and returns its status and its duration.
 func (f *fleet) run(
 	id string, q mapper.Query, sp mapper.Splitting, shifts []shift, cold time.Duration,
 ) (*mapper.Status, time.Duration) {
@@ -240,17 +241,17 @@ func (f *fleet) run(
 	status := f.await(job)
 	over()
 	f.cloud.on.Store(false)
-	took := status.Ended.Sub(begun) + f.cloud.mean(perCommit) // its record has the time at which its last commit begins
+	took := status.Ended.Sub(begun) + f.cloud.mean(perCommit) // the record has the time at which the last commit starts
 	proof, err := job.Verify(f.Context(), nil)
 	f.must(err)
 	if len(proof.Problems) > 0 {
 		f.Errorf("proof of %s: %v", id, proof.Problems)
 	}
-	time.Sleep(10 * time.Minute) // its last sweeps have come
+	time.Sleep(10 * time.Minute) // until the last sweeps have come
 	return status, took
 }
 
-// await waits until a job has ended, without a call of its own as long as something is delivered.
+// await waits until a job has ended. It makes no call while deliveries are under way.
 func (f *fleet) await(job *mapper.Job) *mapper.Status {
 	f.Helper()
 	for range 100_000 {

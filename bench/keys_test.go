@@ -12,26 +12,25 @@ import (
 
 const kind = "Item"
 
-// A shape is a way to key entities.
+// A shape is a way to choose the keys of entities.
 type shape struct {
 	name string
 
-	// keys returns n keys, in the order in which a job comes to them.
+	// keys returns n keys in the order in which a job processes them.
 	keys func(rng *rand.Rand, n int) []*datastore.Key
 
-	// value, if there is one, returns the value of the i-th of n entities that the job is sharded
-	// by.
+	// value returns the value of the i-th of n entities that the job is sharded by; nil: by keys.
 	value func(i, n int) int64
 
 	all bool // the job is over all namespaces
 }
 
-// shapes are those that are compared by themselves; the others have to be chosen.
+// shapes are compared by default. otherShapes have to be named by -keys.
 var shapes, otherShapes = []shape{
 	{"sequential", func(_ *rand.Rand, n int) []*datastore.Key {
 		return ids(n, func(i int) int64 { return int64(i + 1) })
 	}, nil, false},
-	// Ids that Datastore allocates are spread over 16 decimal digits.
+	// IDs as Datastore allocates them, spread over 16 decimal digits.
 	{"allocated", func(rng *rand.Rand, n int) []*datastore.Key {
 		return ids(n, func(int) int64 { return 4_500_000_000_000_000 + rng.Int64N(2_000_000_000_000_000) })
 	}, nil, false},
@@ -55,8 +54,8 @@ var shapes, otherShapes = []shape{
 				b&0xffffffffffff)
 		})
 	}, nil, false},
-	// Milliseconds, one of 1,024 shards, and a count, in 41, 10 and 12 bits: the
-	// days have their peaks.
+	// IDs of 41 bits of milliseconds, 10 bits for one of 1,024 shards, and a count of 12 bits. The
+	// days have peaks.
 	{"time", func(rng *rand.Rand, n int) []*datastore.Key {
 		now := int64(200_000_000_000)
 		return ids(n, func(i int) int64 {
@@ -91,8 +90,8 @@ var shapes, otherShapes = []shape{
 		return keys
 	}, nil, false},
 }, []shape{
-	// Sharded by a property, half of whose values are in the first 8% of them. Twenty entities
-	// each have one value.
+	// Sharded by a property. Half of its values are in the first 8% of their range. Each value is
+	// shared by twenty entities.
 	{"values", func(rng *rand.Rand, n int) []*datastore.Key {
 		keys := make([]*datastore.Key, n)
 		for i := range keys {
@@ -102,7 +101,7 @@ var shapes, otherShapes = []shape{
 	}, func(i, n int) int64 {
 		return int64(1e12 * math.Expm1(5*float64(i/20)/float64(n/20+1)) / math.Expm1(5))
 	}, false},
-	// A thousand namespaces: the first has some 13% of the entities, the tenth 1.3%, and the
+	// A thousand namespaces: the first one has some 13% of the entities, the tenth 1.3%, and the
 	// last 0.013%.
 	{"namespaces", func(_ *rand.Rand, n int) (keys []*datastore.Key) {
 		const spaces = 1000
@@ -126,12 +125,12 @@ var shapes, otherShapes = []shape{
 	}, nil, true},
 }
 
-// ids returns keys of n different ids, in their order.
+// ids returns keys of n different IDs, in key order.
 func ids(n int, id func(i int) int64) []*datastore.Key {
 	return inOrder(n, id, func(id int64) *datastore.Key { return datastore.IDKey(kind, id, nil) })
 }
 
-// named returns keys of n different names, in their order.
+// named returns keys of n different names, in key order.
 func named(n int, name func(i int) string) []*datastore.Key {
 	return inOrder(n, name, func(name string) *datastore.Key { return datastore.NameKey(kind, name, nil) })
 }

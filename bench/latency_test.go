@@ -9,9 +9,9 @@ import (
 	"google.golang.org/grpc"
 )
 
-// What calls take. A query's results come in batches of 300, each a call of its own.
-// The issue that these come from names queries, commits and dispatches; a lookup takes
-// what a query takes, and every other call a round trip.
+// The times of calls. Results of a query come in batches of 300, and each batch is a call. The
+// times of queries, commits and dispatches were given as requirements. A lookup takes as long as a
+// query, and every other call takes a round trip.
 const (
 	perQuery    = 20 * time.Millisecond
 	perEntity   = 40 * time.Microsecond
@@ -22,16 +22,16 @@ const (
 	batch       = 300
 )
 
-// A network delays calls, and deliveries on their way, while it is on.
+// A network delays calls and deliveries while it is on.
 type network struct {
 	on       *atomic.Bool
 	dispatch time.Duration
 
-	// call makes a call of a service, and takes its time.
+	// call makes a call of a service, and waits for its time.
 	call func(ctx context.Context, req any, handler grpc.UnaryHandler) (any, error)
 }
 
-// usualNetwork is that of a cloud: any number of calls at a time.
+// usualNetwork returns the network of a cloud, with any number of calls at a time.
 func usualNetwork() network {
 	return network{new(atomic.Bool), perDispatch, func(ctx context.Context, req any, handler grpc.UnaryHandler) (any,
 		error) {
@@ -61,7 +61,7 @@ func latency(resp any) time.Duration {
 		return perQuery + time.Duration(len(b.GetEntityResults())+int(b.GetSkippedResults()))*each
 	case *datastorepb.LookupResponse:
 		return perQuery + time.Duration(len(r.GetFound()))*perEntity
-	case *datastorepb.RunAggregationQueryResponse: // it passes what it counts
+	case *datastorepb.RunAggregationQueryResponse: // it reads past every entity that it counts
 		return perQuery + time.Duration(counted(r))*perKey
 	case *datastorepb.CommitResponse:
 		return perCommit
@@ -69,7 +69,7 @@ func latency(resp any) time.Duration {
 	return perCall
 }
 
-// counted returns what an aggregation has counted.
+// counted returns the count in the answer of an aggregation.
 func counted(resp *datastorepb.RunAggregationQueryResponse) (n int64) {
 	for _, r := range resp.GetBatch().GetAggregationResults() {
 		for _, v := range r.GetAggregateProperties() {
@@ -79,8 +79,8 @@ func counted(resp *datastorepb.RunAggregationQueryResponse) (n int64) {
 	return n
 }
 
-// ideal is how long a job would take if nothing but the function, a query and a commit
-// for each full page took time, and all workers were always busy.
+// ideal returns the shortest possible time of a job: all workers are always busy, and only the
+// function, and one query and one commit for each full page, take time.
 func ideal(costs []time.Duration, page, workers int) time.Duration {
 	var sum, dearest time.Duration
 	for _, c := range costs {

@@ -31,7 +31,7 @@ var (
 	modeFlag     = flag.String("mode", "update", "update or visit")
 )
 
-// A row is one job.
+// A row is the result of one job.
 type row struct {
 	Mode      string  `json:"mode"`
 	Keys      string  `json:"keys"`
@@ -83,7 +83,7 @@ func (s shape) id() string    { return s.name }
 func (c cost) id() string     { return c.name }
 func (s strategy) id() string { return s.name }
 
-// chosen returns those of all that a flag names; empty are all.
+// chosen returns the elements that a flag names. If the flag is empty it returns all.
 func chosen[T namer](t *testing.T, flag string, all []T) []T {
 	if flag == "" {
 		return all
@@ -103,8 +103,8 @@ func pick[T namer](t *testing.T, all []T, name string) T {
 	return all[i]
 }
 
-// TestMakespan compares how long jobs take with what would be ideal. Without flags it runs
-// a few rows. Flags choose others:
+// TestMakespan compares the times of jobs with the ideal. Without flags it runs a few rows. Flags
+// choose others:
 //
 //	go test ./bench -run TestMakespan -v -timeout 24h -args -entities 1000000 -workers 100
 //	go test ./bench -run TestMakespan -v -timeout 24h -args -entities 200000 -keys values,namespaces -filters none,1%
@@ -153,13 +153,13 @@ func TestMakespan(t *testing.T) {
 	}
 }
 
-// compareStrategies runs the strategies that are chosen, and compares them with the adaptive one.
+// compareStrategies runs the chosen strategies, and compares them with the adaptive one.
 func compareStrategies(t *testing.T, s shape, c cost, f filter, workers int) {
 	t.Helper()
 	rows := make(map[string]row)
 	for _, st := range chosen(t, *strategyFlag, strategies) {
 		if s.all && st.name != "adaptive" {
-			continue // the others are for one kind in one namespace
+			continue // the other strategies can only do one kind in one namespace
 		}
 		rows[st.name] = run(t, *modeFlag, s, c, f, st, workers, cmp.Or(*entities, checked))
 	}
@@ -178,10 +178,10 @@ func chosenShapes(t *testing.T) []shape {
 	return chosen(t, *keysFlag, slices.Concat(shapes, otherShapes))
 }
 
-// A filter says which of n entities a job is over.
+// A filter chooses the entities of a job from n entities.
 type filter struct {
 	name    string
-	matches func(i, n int) bool // nil: all
+	matches func(i, n int) bool // nil: all match
 }
 
 func (f filter) id() string { return f.name }
@@ -203,11 +203,11 @@ func run(t *testing.T, mode string, s shape, c cost, f filter, st strategy, work
 	return r
 }
 
-// checked is how many entities a row has at least that is checked: a job over fewer of them is
-// mostly its start.
+// checked is the least number of entities of a row that is checked. A smaller job is mostly its
+// start.
 const checked = 200_000
 
-// check checks what an adaptive job takes.
+// check checks the times and costs of an adaptive job.
 func (r row) check(t *testing.T) {
 	t.Helper()
 	if most := r.limit(); r.Ratio > most {
@@ -223,15 +223,15 @@ func (r row) check(t *testing.T) {
 		t.Errorf("%d tasks for %d pages", r.Tasks, r.Pages)
 	}
 	mostCalls, mostPages, reads := 5.0, 1.10, 1.02
-	if r.Entities < 1_000_000 { // a start counts for more, and a worker has so few pages that many are shared
+	if r.Entities < 1_000_000 { // the start counts for more, and workers share many of the few pages
 		mostCalls, mostPages, reads = 6.5, 5, 1.05
-		if r.Costs != "uniform" { // what was read ahead is given away, and read once more
+		if r.Costs != "uniform" { // entities that were read ahead are given away, and read once more
 			reads = 1.15
 		}
 	}
 	pages, n, written := float64(r.Pages), float64(r.Entities), 0.0
 	if r.Mode == "update" {
-		if written = n; r.Costs != "uniform" { // where calls are long more pages are cut while they run
+		if written = n; r.Costs != "uniform" { // where calls take long, more pages are cut while they run
 			reads = math.Inf(1)
 		}
 	}
@@ -250,7 +250,7 @@ func (r row) check(t *testing.T) {
 	}
 }
 
-// compare compares an adaptive job with another way to cut it.
+// compare compares an adaptive job with another strategy.
 func (r row) compare(t *testing.T, other row) {
 	t.Helper()
 	least := 1 / 1.03
@@ -265,7 +265,7 @@ func (r row) compare(t *testing.T, other row) {
 	}
 }
 
-// limit returns which ratio the adaptive strategy may have.
+// limit returns the highest ratio to the ideal that is allowed for the adaptive strategy.
 func (r row) limit() float64 {
 	const free = 1e9
 	limits := map[int]map[string]float64{
@@ -289,7 +289,7 @@ func makespan(t *testing.T, mode string, s shape, c cost, f filter, st strategy,
 	rng := rand.New(rand.NewPCG(1, 0))
 	keys := s.keys(rng, n)
 	items := make([]item, n)
-	var times []time.Duration // of those that match
+	var times []time.Duration // of matching entities
 	query := mapper.Query{Kind: kind, AllNamespaces: s.all}
 	if f.matches != nil {
 		query.Filters = []mapper.Filter{mapper.Where("Match", "=", true)}
@@ -325,7 +325,7 @@ func makespan(t *testing.T, mode string, s shape, c cost, f filter, st strategy,
 	used = used.Sub(before)
 	w.check(job, status, keys, items, f.matches != nil, updates)
 	best := ideal(times, *pageSize, workers)
-	took := status.Ended.Sub(begun) + perCommit // its record has the time at which its last commit begins
+	took := status.Ended.Sub(begun) + perCommit // the record has the time at which the last commit starts
 	var rpcs int64
 	for _, method := range []string{"Lookup", "RunQuery", "RunAggregationQuery", "BeginTransaction", "Commit",
 		"Rollback"} {

@@ -15,26 +15,25 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// A model is a Datastore on a machine of two processors, in virtual time: calls take there about
-// what was measured, and no more than two of them are at work at a time.
+// A model is a Datastore on a machine with two processors, in virtual time. Its calls take about
+// the times that were measured, and two of them at most run at once.
 type model struct {
 	name    string
 	options emulator.Options
 
-	uncounted bool // it does not implement aggregations
+	uncounted bool // it has no aggregations
 	unsampled bool // no entity has __scatter__
 
 	call     time.Duration // any call
-	query    time.Duration // a query of accounts, for each 1,000 that there are, whatever part it asks for
-	key      time.Duration // that a query returns
-	passed   time.Duration // a key before a query's offset, or one that is counted
-	read     time.Duration // an entity that is looked up
-	write    time.Duration // a mutation
+	query    time.Duration // a query of accounts, for each 1,000 that exist, no matter how many it asks for
+	key      time.Duration // for each key that a query returns
+	passed   time.Duration // for each key before a query's offset, or that is counted
+	read     time.Duration // for each entity that is looked up
+	write    time.Duration // for each mutation
 	dispatch time.Duration
 }
 
-// models are those of the Datastores that a machine can run, and of the embedded one if it could
-// not count.
+// models are the Datastores that a machine can run, and the embedded one without counts.
 var models = []model{{
 	name: "embedded",
 	call: 200 * time.Microsecond, key: 1500 * time.Nanosecond, passed: 80 * time.Nanosecond,
@@ -53,7 +52,7 @@ var models = []model{{
 	read: 60 * time.Microsecond, write: 100 * time.Microsecond, dispatch: time.Millisecond,
 }}
 
-// network returns the network of a model with so many entities.
+// network returns the network of a model with a number of entities.
 func (m model) network(entities int) network {
 	processors := semaphore.NewWeighted(2)
 	return network{new(atomic.Bool), m.dispatch,

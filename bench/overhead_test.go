@@ -27,8 +27,8 @@ import (
 
 const serverEnv = "SCATTERMAP_BENCH_SERVER"
 
-// TestMain is the emulators' process, too: so that what is measured here is the
-// library's own.
+// TestMain also runs as the emulators' process. So the measured process has only the library's own
+// work.
 func TestMain(m *testing.M) {
 	if os.Getenv(serverEnv) == "" {
 		os.Exit(m.Run())
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	e.Close()
 }
 
-// A record is an entity of usual size.
+// A record is an entity of a usual size.
 type record struct {
 	Balance int64
 	Owner   string
@@ -66,10 +66,10 @@ var (
 	})
 )
 
-// concurrent is how many pages are under way at once, in the job and in the loop.
+// concurrent is the number of pages under way at once, in the job and in the loop.
 const concurrent = 4
 
-// A real world is one in real time: the emulators are another process.
+// A realWorld runs in real time, with the emulators in another process.
 type realWorld struct {
 	*testing.B
 	client *datastore.Client
@@ -79,10 +79,10 @@ type realWorld struct {
 	jobs   int
 }
 
-// addrs are where the servers of a benchmark listen.
+// addrs are the addresses of a benchmark's servers.
 type addrs struct{ datastore, tasks string }
 
-// startServer starts the emulators as a process of their own, until the benchmark ends.
+// startServer starts the emulators in a process of their own, until the benchmark ends.
 func startServer(b *testing.B) addrs {
 	b.Helper()
 	server := exec.Command(os.Args[0])
@@ -106,7 +106,7 @@ func startServer(b *testing.B) addrs {
 	return a
 }
 
-// dial returns a connection to a server of a benchmark, until that ends.
+// dial returns a connection to a server, which is closed when the benchmark ends.
 func dial(b *testing.B, addr string, opts ...grpc.DialOption) *grpc.ClientConn {
 	b.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+addr,
@@ -197,11 +197,11 @@ func (w *realWorld) jobOver(m *mapper.Mapper[mapper.NoParams], n int) time.Durat
 	if err != nil || s.State != mapper.StateSucceeded || s.Processed != int64(n) {
 		w.Fatalf("%+v, %v", s, err)
 	}
-	return s.Ended.Sub(s.Created) // Wait looks now and then
+	return s.Ended.Sub(s.Created) // Wait may notice the end late
 }
 
-// loop does what the job does, as one would write it by hand: each of some goroutines has
-// a part of the keys, and reads a page, changes and puts it.
+// loop does the work of the job as a program written by hand would. Each of several goroutines has
+// a part of the keys; it reads a page, changes it and puts it.
 func (w *realWorld) loop(put bool) time.Duration {
 	begun := time.Now()
 	group, ctx := errgroup.WithContext(w.Context())
@@ -237,10 +237,10 @@ func (w *realWorld) loop(put bool) time.Duration {
 	return time.Since(begun)
 }
 
-// A usage is what a run has taken of this process.
+// A usage is what a run has used of this process.
 type usage struct {
 	took, cpu    time.Duration
-	bytes, times uint64 // allocated
+	bytes, times uint64 // of allocations
 }
 
 func (u *usage) add(o usage) {
@@ -262,10 +262,10 @@ func measure(run func() time.Duration) usage {
 	return u
 }
 
-// BenchmarkOverhead runs a job over 1,000,000 entities, and then a loop written by hand that
-// uses the same client, with as many pages of the same size under way. It reports entities
-// a second of both and their ratio, and what this process takes for an entity: CPU time
-// and allocations. The emulators are another process on the same machine.
+// BenchmarkOverhead runs a job over 1,000,000 entities, and then a loop written by hand. Both use
+// the same client, and the same number of pages of the same size under way. It reports the entities
+// a second of both and their ratio, and this process's CPU time and allocations for each entity.
+// The emulators are another process on the same machine.
 //
 //	go test ./bench -run '^$' -bench Overhead -benchtime 3x
 func BenchmarkOverhead(b *testing.B) {
@@ -276,7 +276,7 @@ func BenchmarkOverhead(b *testing.B) {
 	}{"update": {addOne, true}, "visit": {look, false}} {
 		b.Run(name, func(b *testing.B) {
 			w := newRealWorld(b, n)
-			w.job(run.job) // so that all connections are there
+			w.job(run.job) // to open all connections
 			w.loop(run.put)
 			var job, loop usage
 			for b.Loop() {
@@ -296,9 +296,9 @@ func BenchmarkOverhead(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory runs ten jobs over 100,000 and one over 1,000,000 entities, and reports how
-// much memory the heap has at most, as a collection leaves it: with what was allocated while it
-// ran, so that both have to be looked at as often. It does not grow with the number of entities.
+// BenchmarkMemory runs ten jobs over 100,000 entities and one over 1,000,000. So both sizes are
+// measured equally often. It reports the largest heap after a garbage collection, including memory
+// allocated while the collection ran. The heap does not grow with the number of entities.
 //
 //	go test ./bench -run '^$' -bench Memory -benchtime 1x -timeout 1h
 func BenchmarkMemory(b *testing.B) {
@@ -306,8 +306,8 @@ func BenchmarkMemory(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			w := newRealWorld(b, n)
 			most := uint64(0)
-			// they are no part of the job, and take a collection long: what is allocated meanwhile
-			// counts as held
+			// The keys are not part of the job, and prolong collections. Memory that is allocated
+			// during a collection counts as held.
 			w.keys = nil
 			var held runtime.MemStats
 			runtime.GC()
@@ -325,8 +325,8 @@ func BenchmarkMemory(b *testing.B) {
 	}
 }
 
-// heldMore returns how much more memory the heap has at most while something runs, as a collection
-// leaves it: with what was allocated while it ran.
+// heldMore returns the largest growth of the heap while something runs. The heap is measured after
+// each garbage collection, including memory allocated while that ran.
 func heldMore(than uint64, run func()) (most uint64) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var watch errgroup.Group

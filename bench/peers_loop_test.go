@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A peer is what a job is compared with: a loop that changes every account of a kind, as a Go
-// engineer writes it by hand. It splits the kind at keys that are sampled by __scatter__, one part
-// for each worker. Each reads the keys of its part page by page, and changes each page in a
+// A peer is a loop that changes every account of a kind, as a Go engineer would write it by hand.
+// Jobs are compared with it. It splits the kind at keys sampled by __scatter__, one part for each
+// worker. Each worker reads the keys of its part page by page, and changes each page in a
 // transaction.
 type peer struct {
 	client        *datastore.Client
@@ -38,7 +38,7 @@ func (p peer) run(ctx context.Context, change func(*account)) error {
 	return group.Wait()
 }
 
-// runPart changes the accounts of a part, from a key on.
+// runPart changes the accounts of a part, after a key.
 func (p peer) runPart(ctx context.Context, part *datastore.Query, from *datastore.Key, change func(*account)) error {
 	next := part
 	if from != nil {
@@ -67,8 +67,9 @@ func (p peer) runPart(ctx context.Context, part *datastore.Query, from *datastor
 	}
 }
 
-// splits returns where the kind is split: at some of 32 sampled keys for each part. Where none has
-// __scatter__, as in Google's Firestore emulator, the numeric ids are split evenly.
+// splits returns the keys at which the kind is split. They are some of 32 sampled keys for each
+// part. If no entity has __scatter__, as in Google's Firestore emulator, the numeric IDs are split
+// evenly.
 func (p peer) splits(ctx context.Context) (splits []*datastore.Key, err error) {
 	sample, err := p.client.GetAll(ctx,
 		datastore.NewQuery(accounts).Order("__scatter__").KeysOnly().Limit(32*p.workers), nil)

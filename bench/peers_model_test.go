@@ -14,9 +14,9 @@ import (
 )
 
 // TestQueriesAPage runs jobs of one page to two hundred on models of the Datastores that a machine
-// can run, and checks what they ask besides reading their pages: at most 1.5 queries and counts for
-// each full page. Where queries are slow a job of many pages has to be at least as fast as the loop
-// that BenchmarkPeers compares it with. With -v it prints how fast each is by its model.
+// can run. It checks their calls besides reading pages: at most 1.5 queries and counts for each
+// full page. Where queries are slow, a job of many pages must be at least as fast as the loop of
+// BenchmarkPeers. With -v it prints the time of each on its model.
 func TestQueriesAPage(t *testing.T) {
 	for i, m := range models {
 		for _, n := range []int{500, 2_000, 20_000, 100_000} {

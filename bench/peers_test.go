@@ -25,8 +25,8 @@ import (
 // accounts is the kind that a job and its peer change.
 const accounts = "Account"
 
-// An account is raised by every run: by 1 of a job, and by loopRaise of its peer. So one look tells
-// whether each has raised it once.
+// An account is raised by 1 by every job, and by loopRaise by every loop of its peer. So one read
+// tells whether each run has raised it once.
 type account struct {
 	Balance int64
 	Owner   string
@@ -41,19 +41,22 @@ var raise = mapper.Update("raise", func(_ context.Context, a *mapper.Entity[acco
 	return nil
 })
 
-// BenchmarkPeers runs a job, and the loop that its user would write by hand instead (see peer), on
-// each Datastore that a machine can run. x-loop is how many times as fast as the loop the job is,
-// job-s and loop-s what they take, and the other metrics say what the job asks the Datastore for
-// each page. The loop runs before and after each job, so that a Datastore that becomes slower or
-// faster favours neither. The job's time goes from the call of Start until it has ended. Every
-// account has to be raised once by each run. A Datastore that is not installed is left out, which
-// is said on the standard error.
+// BenchmarkPeers compares a job with the loop that its user would write by hand instead (see peer),
+// on each Datastore that a machine can run. Its metrics are:
+//
+//   - x-loop: how many times as fast as the loop the job is
+//   - job-s and loop-s: their seconds; the job's go from the call of Start to its end
+//   - the others: the job's calls to the Datastore for each page
+//
+// The loop runs before and after each job, so that a Datastore whose speed changes favours neither.
+// Every run has to raise every account once. A Datastore that is not installed is skipped, with a
+// line on the standard error.
 //
 //	go test ./bench -run '^$' -bench Peers -benchtime 1x -timeout 4h
 //
-// With -v it prints the calls of each job, and what they took. Large kinds come last: with 100,000
-// entities one run takes minutes in Google's emulators, so that the default time-out is not enough
-// for these.
+// With -v it prints the calls of each job and their times. Large kinds come last. With 100,000
+// entities one run takes minutes in Google's emulators, so these need a longer -timeout than the
+// default.
 func BenchmarkPeers(b *testing.B) {
 	datastores := []*peerServers{{name: "embedded"}, {name: "classic", google: emulator.Classic},
 		{name: "firestore", google: emulator.Firestore}}
@@ -73,16 +76,17 @@ func BenchmarkPeers(b *testing.B) {
 	}
 }
 
-// peerServers are a Datastore and Cloud Tasks.
+// peerServers are the servers of a Datastore and of Cloud Tasks.
 type peerServers struct {
 	name   string
-	google emulator.Product // empty: the embedded one
-	at     addrs            // once they run
+	google emulator.Product // empty: the embedded Datastore
+	at     addrs            // set once they run
 	warm   bool
 	err    error // why they do not run
 }
 
-// start starts them for all rows of a benchmark, or skips a row whose Datastore is not installed.
+// start starts the servers for all rows of a benchmark. It skips a row whose Datastore is not
+// installed.
 func (p *peerServers) start(all, row *testing.B) {
 	row.Helper()
 	if p.at == (addrs{}) && p.err == nil {
@@ -113,7 +117,7 @@ type peers struct {
 	servers     *peerServers
 	project     string
 	n           int
-	jobs, loops int64 // that have changed them
+	jobs, loops int64 // number of runs that have changed them
 	ended       chan time.Time
 }
 
@@ -163,7 +167,7 @@ func (p *peers) client(b *testing.B, opts ...grpc.DialOption) *datastore.Client 
 	return client
 }
 
-// engine returns an engine whose queue has so many workers.
+// engine returns an engine whose queue has a number of workers.
 func (p *peers) engine(b *testing.B, client *datastore.Client, workers int) *mapper.Engine {
 	b.Helper()
 	must := func(err error) {
@@ -190,7 +194,7 @@ func (p *peers) engine(b *testing.B, client *datastore.Client, workers int) *map
 	must(err)
 	ended := func(_ context.Context, c mapper.StateChange) {
 		if c.To.Ended() {
-			p.ended <- c.Time // behind the commit
+			p.ended <- c.Time // after the commit
 		}
 	}
 	engine, err := mapper.NewEngine(client, queue, &mapper.EngineOptions{Mappers: []mapper.AnyMapper{raise},
@@ -200,7 +204,7 @@ func (p *peers) engine(b *testing.B, client *datastore.Client, workers int) *map
 	return engine
 }
 
-// compare runs jobs and loops with so many workers.
+// compare runs jobs and loops with a number of workers.
 func (p *peers) compare(b *testing.B, workers int) {
 	var seen calls
 	engine := p.engine(b, p.client(b, grpc.WithChainUnaryInterceptor(seen.intercept, mapper.ClientInterceptor())),
@@ -218,7 +222,7 @@ func (p *peers) compare(b *testing.B, workers int) {
 		}
 		p.jobs++
 		seen.pages += s.Pages
-		return (<-p.ended).Sub(begun) // Wait looks now and then
+		return (<-p.ended).Sub(begun) // Wait may notice the end late
 	}
 	loop := func() time.Duration {
 		begun := time.Now()

@@ -9,30 +9,30 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// A random shape is a kind, what a function takes for its entities, and who runs it, drawn from a
-// seed. Numbers are log-uniform in their ranges where nothing else is said.
+// A random shape is drawn from a seed: a kind, the function's times for its entities, and the
+// processes that run the job. Numbers are log-uniform in their ranges unless stated otherwise.
 type random struct {
-	says []string // what it is made of, for readers
+	says []string // a description for readers
 
 	n       int // entities of the kind
 	key     func(i int) *datastore.Key
-	index   func(*datastore.Key) int // of a key
-	matches []bool                   // nil: all
+	index   func(*datastore.Key) int // of a key's entity
+	matches []bool                   // nil: all match
 
-	costs  []time.Duration // for those that match
-	change []phase         // of what the function takes, over the time of the job
-	shifts []shift         // in the order of their times
-	cold   time.Duration   // until a process handles its first delivery
-	jitter bool            // calls take from half to three halves of their time, and one in a hundred ten times
+	costs  []time.Duration // of matching entities
+	change []phase         // changes of the function's time during the job
+	shifts []shift         // in order of time
+	cold   time.Duration   // from a process's start to its first delivery
+	jitter bool            // calls vary by half of their time, and one in a hundred takes ten times as long
 }
 
-// A phase is from when on the function takes how many times as long.
+// A phase is a time from which on the function takes a number of times as long.
 type phase struct {
 	from   time.Duration
 	factor float64
 }
 
-// with returns the latencies of a shape: those that are usual may have jitter.
+// with returns the latencies for a shape: the usual ones get jitter if the shape has it.
 func (l latencies) with(r random) latencies {
 	if r.jitter && l.name == "usual" {
 		l.vary, l.slow = jitter, true
@@ -56,14 +56,14 @@ func (r random) matching() int {
 	return n
 }
 
-// A million entities of leastCost have an ideal of some three seconds on 100 workers. What takes
-// less is mostly the start of a job.
+// With leastCost a million entities have an ideal of some three seconds on 100 workers. Shorter
+// jobs are mostly their start.
 const (
 	leastCost = 100 * time.Microsecond
 	mostCost  = 20 * time.Millisecond
 )
 
-// factor returns how many times as long the function takes, so long after the start.
+// factor returns how many times as long the function takes at a time after the start.
 func (r random) factor(since time.Duration) float64 {
 	f := 1.0
 	for _, p := range r.change {
@@ -74,15 +74,15 @@ func (r random) factor(since time.Duration) float64 {
 	return f
 }
 
-// ideal returns how long the job would take if all that is done were the function's calls and, for
-// each full page, one query and one commit; if every worker that is there were busy until the end;
-// and if it began after one dispatch. It is at least what the dearest entity takes, where nothing
-// is slower than usual.
+// ideal returns the shortest possible time of the job. Only the function's calls take time, and one
+// query and one commit for each full page. Each worker that is there is busy until the end, and the
+// job starts after one dispatch. The ideal is at least the time of the slowest entity, at the
+// function's usual speed.
 //
-// Where the function's time changes each moment is taken to have as large a part of the calls as of
-// the pages' own calls. A worker that is late counts from when its process handles a delivery: the
-// first process is up a cold start behind the first dispatch, and others have nothing to start for
-// before that.
+// Where the function's time changes, each moment is assumed to have the same shares of function
+// calls and of pages' calls. A worker that comes late counts from its process's first delivery. The
+// first process is up one cold start after the first dispatch. Other processes start after that
+// dispatch at the earliest.
 func (r random) ideal(l latencies, workers int) time.Duration {
 	var sum, dearest time.Duration
 	for _, c := range r.costs {
@@ -93,7 +93,7 @@ func (r random) ideal(l latencies, workers int) time.Duration {
 	function := sum.Seconds()
 	calls := float64(r.matching()) * l.mean(page).Seconds() / float64(*pageSize)
 
-	// Between two of these times nothing changes.
+	// Nothing changes between two of these times.
 	first := l.mean(l.way)
 	_, begins := r.starter()
 	times := []time.Duration{0, begins, begins + r.cold}
@@ -113,7 +113,7 @@ func (r random) ideal(l latencies, workers int) time.Duration {
 				there += float64(workers) / fleetSize
 			}
 		}
-		rate := there / (r.factor(t)*function + calls) // of the job, a second
+		rate := there / (r.factor(t)*function + calls) // the share of the job done in a second
 		if i+1 < len(times) {
 			if more := rate * (times[i+1] - t).Seconds(); done+more < 1 {
 				done += more
@@ -126,9 +126,9 @@ func (r random) ideal(l latencies, workers int) time.Duration {
 	panic("the last time has no end")
 }
 
-// starter returns which process handles the first delivery, and when: the first one that is there
-// at the start and has not gone when it is up. A delivery that finds that its process has gone
-// comes to the next one, and has that start.
+// starter returns the process that handles the first delivery, and when it does. It is the first
+// process that is there at the start and does not go before it is up. If the process of the first
+// delivery goes, the next process gets the delivery, and starts at that time.
 func (r random) starter() (process int, at time.Duration) {
 	for p := range fleetSize {
 		if !there(r.shifts, p, 0) {
@@ -141,7 +141,7 @@ func (r random) starter() (process int, at time.Duration) {
 	panic("all processes go before they are up")
 }
 
-// handles reports whether a process handles deliveries so long after the first dispatch.
+// handles reports whether a process handles deliveries at a time after the first dispatch.
 func (r random) handles(process int, at time.Duration) bool {
 	if !there(r.shifts, process, at) {
 		return false
@@ -156,11 +156,11 @@ func (r random) handles(process int, at time.Duration) bool {
 	if process == starter && came == 0 {
 		return at >= begins
 	}
-	return at >= max(came, begins)+r.cold // there is nothing to start for before that
+	return at >= max(came, begins)+r.cold // it has no reason to start earlier
 }
 
-// function returns what takes the time of an entity, of a job that began at a time, and notes that
-// it was visited.
+// function returns a function that takes an entity's time, for a job that started at a time, and
+// notes the visit.
 func (r random) function(visited []atomic.Int32, begun time.Time) func(*datastore.Key) {
 	return func(k *datastore.Key) {
 		i := r.index(k)

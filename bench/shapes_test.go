@@ -27,7 +27,7 @@ var (
 		"what calls take: usual, triple, dispatch, jitter, production or free")
 )
 
-// rivals are what random shapes compare adaptive splitting with.
+// rivals are the strategies that adaptive splitting is compared with on random shapes.
 var rivals = []strategy{
 	{"adaptive", fixed(mapper.Splitting{})},
 	{"process-first", fixed(mapper.Splitting{First: 1, FanOut: 10})},
@@ -35,8 +35,8 @@ var rivals = []strategy{
 	{"static-8W", func(workers int) mapper.Splitting { return mapper.Splitting{First: 8 * workers, FanOut: 1} }},
 }
 
-// What adaptive splitting aims at, against the ideals of 300 shapes, and of how many shapes another
-// strategy may be faster, by more than beaten.
+// The aims of adaptive splitting over 300 shapes. The first three limit its ratios to the ideals.
+// The fourth limits the share of shapes in which another strategy is faster by more than beaten.
 const (
 	aimMedian, aimP95, aimWorst = 1.10, 1.25, 1.5
 	aimBeaten                   = 0.02
@@ -44,16 +44,16 @@ const (
 )
 
 // TestShapes compares strategies on random shapes: kinds, functions and processes that nobody has
-// chosen. What counts is the distribution of how long jobs take, against the ideal of each shape,
-// and not single shapes. Each seed makes one; docs/shapes.md has what a shape is made of and what
+// chosen. It judges the distribution of the jobs' times relative to each shape's ideal, and not
+// single shapes. Each seed makes one shape. docs/shapes.md says what a shape consists of, and what
 // its ideal is.
 //
 //	go test ./bench -run TestShapes -v -timeout 24h -args -seeds 300
 //	go test ./bench -run TestShapes -v -args -seeds 1 -seed 7 -strategies adaptive
 //	go test ./bench -run TestShapes -v -timeout 24h -args -seeds 300 -latencies production
 //
-// These have 1,000,000 entities and 100 workers; -entities and -workers change that. Without flags
-// a few shapes have a tenth of both.
+// With these flags shapes have 1,000,000 entities and 100 workers; -entities and -workers change
+// that. Without flags a few shapes have a tenth of both.
 func TestShapes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out makespans")
@@ -74,11 +74,11 @@ func TestShapes(t *testing.T) {
 	}
 	l := pick(t, allLatencies, *latenciesFlag)
 	some := chosen(t, *strategyFlag, rivals)
-	defer debug.SetGCPercent(debug.SetGCPercent(200)) // two worlds of a million entities then take 4 GB
+	defer debug.SetGCPercent(debug.SetGCPercent(200)) // two worlds of a million entities take 4 GB with it
 
 	var mu sync.Mutex
 	ran := make(map[string][]shapeRun)
-	t.Run("seeds", func(t *testing.T) { // ends with all of them
+	t.Run("seeds", func(t *testing.T) { // returns when all of them have ended
 		for i := range seeds {
 			seed := *seedFlag + uint64(i)
 			t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -111,9 +111,9 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// TestOneTaskAProcess runs shapes whose ideals are missed where a process takes its own pace for
-// the job's: each process handles one task at a time, so that it sees nothing of the others. Before
-// the records of open ranges said their pace the three took 2.2, 2.3 and 1.5 times their ideals.
+// TestOneTaskAProcess runs shapes in processes that handle one task at a time, so that each sees
+// only its own pace. An engine that takes that for the job's pace misses their ideals. Before open
+// ranges recorded their pace, the three took 2.2, 2.3 and 1.5 times their ideals.
 func TestOneTaskAProcess(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out makespans")
@@ -192,7 +192,7 @@ func runShape(t *testing.T, seed uint64, n, workers int, l latencies, some []str
 	return runs
 }
 
-// figures are what a strategy's ratios come to.
+// figures summarize a strategy's ratios.
 type figures struct {
 	Strategy string  `json:"strategy"`
 	Shapes   int     `json:"shapes"`
@@ -209,17 +209,17 @@ func figuresOf(name string, runs []shapeRun) figures {
 		return f
 	}
 	slices.SortFunc(runs, func(a, b shapeRun) int { return cmp.Compare(a.ratio, b.ratio) })
-	at := func(share float64) float64 { // the least that so many are not above
+	at := func(share float64) float64 { // the ratio that a share of all does not exceed
 		return math.Round(1000*runs[int(math.Ceil(share*float64(len(runs))))-1].ratio) / 1000
 	}
 	f.Median, f.P95, f.Worst, f.worst = at(0.5), at(0.95), at(1), runs[len(runs)-1].seed
 	return f
 }
 
-// check checks what adaptive splitting aims at.
+// check checks the aims of adaptive splitting.
 func (f figures) check(t *testing.T, small bool, n, workers int, l latencies, ran map[string][]shapeRun) {
 	t.Helper()
-	best := make(map[uint64]shapeRun) // of the others
+	best := make(map[uint64]shapeRun) // of the other strategies
 	for name, runs := range ran {
 		for _, r := range runs {
 			if b, ok := best[r.seed]; name != "adaptive" && (!ok || r.ratio < b.ratio) {

@@ -12,16 +12,16 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A small job may take so many page times, and so long besides, beyond one dispatch. A page time is
-// what the first page would take if it had all entities that fit: up to a full page, or as many as
-// the function does in the time of a page.
+// A small job may take a number of page times after its first dispatch, and a constant time. A page
+// time is the time of the first page, if it has all entities that fit. These are up to a full page,
+// or as many as the function can do in a page's time.
 const (
 	smallPages = 2
 	smallStart = 500 * time.Millisecond
 )
 
-// TestSmallJobs runs jobs over so few entities that most of a job is its start, on 100 workers:
-// over the whole of a kind, and over one in ten of one.
+// TestSmallJobs runs jobs over few entities, which mostly consist of their start, on 100 workers.
+// They are over a whole kind, and over one in ten entities of a kind.
 //
 //	go test ./bench -run TestSmallJobs -v
 func TestSmallJobs(t *testing.T) {
@@ -75,9 +75,9 @@ func TestSmallJobs(t *testing.T) {
 	}
 }
 
-// pageTime returns what a page of up to n entities takes.
+// pageTime returns the time of a page of up to n entities.
 func pageTime(l latencies, n int, cost time.Duration) time.Duration {
-	const longest = 3 * time.Second // Defaults of StartOptions.PageTime
+	const longest = 3 * time.Second // the default of StartOptions.PageTime
 	n = min(n, *pageSize)
 	calls := time.Duration((n+batch-1)/batch)*perQuery + time.Duration(n)*perEntity + perCommit
 	return min(longest, time.Duration(n)*cost) + l.mean(calls)

@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestSplittingExample prints where the ranges of a job are cut, and when: docs/splitting.md shows
-// it. The function takes 2 ms on the first 15,000 of 20,000 entities, and 20 ms on the others.
+// TestSplittingExample prints where and when the ranges of a job are cut, for docs/splitting.md.
+// The function takes 2 ms for the first 15,000 of 20,000 entities, and 20 ms for the others.
 func TestSplittingExample(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out makespans")
@@ -48,15 +48,15 @@ func TestSplittingExample(t *testing.T) {
 	}
 }
 
-// A stored range is what its record says, with its start as a rank.
+// A storedRange is a range by its record, with its start as a rank among the keys.
 type storedRange struct {
 	start     int
 	created   time.Time
 	continued bool
 }
 
-// cuts returns a line for each commit that has cut a range. It has the time, how many entities the
-// task keeps and from where on, and how many each new range has.
+// cuts returns a line for each commit that has cut a range. It has the time, the number of entities
+// that the task keeps, the place where they start, and the number in each new range.
 func (w *world) cuts(keys []*datastore.Key, begun time.Time) string {
 	var records []datastore.PropertyList
 	_, err := w.client.GetAll(w.Context(), datastore.NewQuery("ScattermapRange"), &records)
@@ -97,15 +97,15 @@ func (w *world) cuts(keys []*datastore.Key, begun time.Time) string {
 }
 
 // cutsAt returns the lines of the ranges that were recorded at one time, and adds their starts to
-// the bounds of the earlier ranges.
+// the bounds of earlier ranges.
 func cutsAt(ranges []storedRange, bounds *[]int, begun time.Time) string {
 	next := func(bounds []int, start int) int {
 		i, _ := slices.BinarySearch(bounds, start+1)
 		return bounds[i]
 	}
 	before := slices.Clone(*bounds)
-	rest := make(map[int]int)      // where the task goes on, by the end of the range that it has cut
-	started := make(map[int][]int) // where new ranges start, by the same
+	rest := make(map[int]int)      // where the task continues, by the end of the range that it has cut
+	started := make(map[int][]int) // where new ranges start, by the same end
 	for _, r := range ranges {
 		end := next(before, r.start)
 		switch {

@@ -13,17 +13,17 @@ import (
 var timelineFlag = flag.Bool("timeline", false,
 	"print how busy the workers are in each twentieth of a job over a random shape")
 
-// A timeline is when the function ran.
+// A timeline has the times at which the function ran.
 type timeline struct {
 	mu    sync.Mutex
 	begun time.Time
 	runs  []call
 }
 
-// A call is one of the function, by when it began and ended after the job's start.
+// A call is a call of the function, from one time after the job's start to another.
 type call struct{ from, to time.Duration }
 
-// watch returns a function that is noted in the timeline.
+// watch returns a function that records its calls in the timeline.
 func (tl *timeline) watch(f func(*datastore.Key)) func(*datastore.Key) {
 	return func(k *datastore.Key) {
 		from := time.Since(tl.begun)
@@ -35,7 +35,8 @@ func (tl *timeline) watch(f func(*datastore.Key)) func(*datastore.Key) {
 	}
 }
 
-// busy returns which percentage of the workers were busy with the function in each part of a time.
+// busy returns the percentage of workers that were busy with the function, in each part of a
+// duration.
 func (tl *timeline) busy(parts int, took time.Duration, workers int) string {
 	each := took / time.Duration(parts)
 	sums := make([]time.Duration, parts)

@@ -24,17 +24,17 @@ const (
 	location  = "projects/bench/locations/here"
 	queueName = location + "/queues/bench"
 
-	// perProcess is how many tasks one process runs at once.
+	// perProcess is the number of tasks that a process runs at once.
 	perProcess = 20
 )
 
-// An item is an entity that takes its time.
+// An item is an entity for which the function takes a given time.
 type item struct {
 	Cost int64 `datastore:",noindex"` // nanoseconds
-	Done int64 `datastore:",noindex"` // how often it was
+	Done int64 `datastore:",noindex"` // how often it was processed
 
-	Match bool  `datastore:",omitempty"` // it satisfies the filter
-	Value int64 `datastore:",omitempty"` // that the job is sharded by
+	Match bool  `datastore:",omitempty"` // matched by the filter
+	Value int64 `datastore:",omitempty"` // the job may be sharded by it
 }
 
 var (
@@ -49,12 +49,11 @@ var (
 	})
 )
 
-// A world is a database, a queue and processes that run its tasks, in the bubble of
-// a test.
+// A world is a database, a queue and processes that run its tasks, in the bubble of a test.
 type world struct {
 	*testing.T
 	network   network
-	calls     calls // of the Datastore
+	calls     calls // to the Datastore
 	emulator  *emulator.Emulator
 	client    *datastore.Client
 	processes []*mapper.Engine
@@ -70,7 +69,7 @@ func newWorld(t *testing.T, workers int) *world {
 	return newWorldOn(t, workers, emulator.Options{}, usualNetwork())
 }
 
-// newWorldOn returns a world whose Datastore has some options, and is behind a network.
+// newWorldOn returns a world whose Datastore has some options, and is reached over a network.
 func newWorldOn(t *testing.T, workers int, o emulator.Options, n network) *world {
 	t.Helper()
 	w := &world{T: t, network: n}
@@ -104,7 +103,7 @@ func newWorldOn(t *testing.T, workers int, o emulator.Options, n network) *world
 		w.processes = append(w.processes, engine)
 		w.handlers = append(w.handlers, engine.Handler())
 	}
-	t.Cleanup(func() { // before what deliveries need is closed
+	t.Cleanup(func() { // before the servers that deliveries need are closed
 		w.network.on.Store(false)
 		w.emulator.Reset()
 		w.deliveries.Wait()
@@ -119,7 +118,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// ServeHTTP hands deliveries to the processes in turn, after their way there.
+// ServeHTTP passes deliveries to the processes in turn, after their way.
 func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.deliveries.Add(1)
 	defer w.deliveries.Done()
@@ -144,8 +143,8 @@ func (w *world) seed(keys []*datastore.Key, items []item) {
 	}
 }
 
-// await waits until the job has ended, without a call of its own as long as
-// something is being delivered, and returns what was used until then.
+// await waits until the job has ended, and returns the usage until then. It makes no call while
+// deliveries are under way.
 func (w *world) await(job *mapper.Job) (*mapper.Status, emulator.Usage) {
 	w.Helper()
 	for range 1_000_000 {
@@ -161,13 +160,13 @@ func (w *world) await(job *mapper.Job) (*mapper.Status, emulator.Usage) {
 		if status.State.Ended() {
 			return status, used
 		}
-		time.Sleep(time.Minute) // something waits for its time
+		time.Sleep(time.Minute) // a task waits for its time
 	}
 	w.Fatal("the job does not end")
 	return nil, emulator.Usage{}
 }
 
-// check checks that every item that satisfies the filter was processed exactly once, and no other.
+// check checks that every matching item was processed exactly once, and no other was.
 func (w *world) check(
 	job *mapper.Job, status *mapper.Status, keys []*datastore.Key, items []item, filtered, updated bool,
 ) {

@@ -22,24 +22,24 @@ import (
 var writeTree = flag.Bool("gcloud", false, "write what the installed gcloud says of the commands of the pages into "+
 	"internal/cloudstandin/tree.json")
 
-// tools are the commands that are checked.
+// tools are the commands whose lines are checked.
 var tools = []string{"gcloud", "terraform", "tofu", "curl", "scattermap"}
 
-// A commandLine is one of a page.
+// A commandLine is a command line in a page.
 type commandLine struct {
 	at       string
 	words    []string
-	sentence bool // it is inside of one
+	sentence bool // it is inside a sentence
 }
 
-// names are what looks like a line, and is the name of something else.
+// names are texts that look like command lines, and are names.
 var names = map[string]string{
 	"scattermap range": "a span", "scattermap finalize": "a span", "scattermap sweep": "a span", "scattermap " +
 		"start": "a span, and a command",
 }
 
-// commandLines returns the lines of the pages that run one of the tools: those of blocks, and those
-// inside of sentences.
+// commandLines returns the lines of the pages that run one of the tools: in code blocks, and in
+// sentences.
 func commandLines(t *testing.T) (all []commandLine) {
 	t.Helper()
 	pages, err := filepath.Glob("*.md")
@@ -64,7 +64,7 @@ func commandLines(t *testing.T) (all []commandLine) {
 			case "sh":
 				add(b.String(), b.text, false)
 			case "":
-				// It may be a program's output, too.
+				// A block without a language may also be a program's output.
 				if script, is := sessionOf(b.text); is {
 					add(b.String(), script, false)
 				}
@@ -82,8 +82,8 @@ func commandLines(t *testing.T) (all []commandLine) {
 	return all
 }
 
-// sessionOf returns what is typed in a block without a language: the lines after a "$ ", if there
-// are any, or all of it if it begins with one of the tools.
+// sessionOf returns the commands in a block without a language. These are the lines after "$ ", if
+// there are any. Otherwise it is the whole block, if it starts with one of the tools.
 func sessionOf(text string) (script string, is bool) {
 	for line := range strings.Lines(text) {
 		if typed, ok := strings.CutPrefix(line, "$ "); ok {
@@ -102,8 +102,8 @@ func sessionOf(text string) (script string, is bool) {
 	return "", false
 }
 
-// TestCommandLines checks every line of the pages that runs gcloud, Terraform, curl or scattermap:
-// the command is there, its flags, and the arguments that it needs.
+// TestCommandLines checks every line of the pages that runs gcloud, Terraform, curl or scattermap.
+// The command has to exist, with the flags, and with the arguments that it requires.
 func TestCommandLines(t *testing.T) {
 	lines := commandLines(t)
 	count := make(map[string]int)
@@ -130,7 +130,8 @@ func TestCommandLines(t *testing.T) {
 	}
 }
 
-// checkGcloud checks a line of gcloud, and what its parser leaves to whoever answers its questions.
+// checkGcloud checks a line of gcloud, and also requires the flags that gcloud would ask a person
+// for.
 func checkGcloud(args []string) error {
 	call, err := cloudstandin.Gcloud().Parse(args)
 	if err != nil {
@@ -154,7 +155,7 @@ func checkGcloud(args []string) error {
 	return nil
 }
 
-// TestCommandLinesAreChecked has mistakes in lines, and checks that each is found.
+// TestCommandLinesAreChecked checks that mistakes in lines are found.
 func TestCommandLinesAreChecked(t *testing.T) {
 	help := newScattermapHelp(t)
 	for line, want := range map[string]string{
@@ -229,7 +230,7 @@ func installedGcloud(t *testing.T) (sdk, python string) {
 	return sdk, python
 }
 
-// askGcloud has tree.py ask the installed gcloud.
+// askGcloud runs tree.py with the installed gcloud.
 func askGcloud(t *testing.T, sdk, python, mode string, question, answer any) {
 	t.Helper()
 	input, err := json.Marshal(question)
@@ -242,7 +243,7 @@ func askGcloud(t *testing.T, sdk, python, mode string, question, answer any) {
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), python, "-S", script, sdk, mode)
 	cmd.Dir = t.TempDir()
-	// gcloud reads files while it parses.
+	// gcloud reads these files while it parses.
 	if err := os.WriteFile(filepath.Join(cmd.Dir, "alarm.json"), []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -258,11 +259,10 @@ func askGcloud(t *testing.T, sdk, python, mode string, question, answer any) {
 	}
 }
 
-// placeholder matches what somebody who types a line puts something else for: $NAME, and words such
-// as PROJECT.
+// placeholder matches what a reader has to replace in a line: $NAME, and words such as PROJECT.
 var placeholder = regexp.MustCompile(`\$\{?\w+\}?|\b[A-Z][A-Z_]{3,}\b`)
 
-// plausible returns a value of the form that gcloud expects of a placeholder.
+// plausible returns a value that gcloud accepts in place of a placeholder.
 func plausible(name string) string {
 	switch name = strings.Trim(name, "${}"); {
 	case strings.HasSuffix(name, "ACCOUNT"):
@@ -290,8 +290,8 @@ var wrongForGcloud = []string{
 		"repositories create r",
 }
 
-// TestInstalledGcloud compares the commands that this repository knows of gcloud with those of the
-// installed one, and has the parser of that read every line of the pages.
+// TestInstalledGcloud compares this repository's list of gcloud commands with the installed gcloud,
+// whose parser also reads every line of the pages.
 func TestInstalledGcloud(t *testing.T) {
 	sdk, python := installedGcloud(t)
 	if sdk == "" {
@@ -345,7 +345,7 @@ func TestInstalledGcloud(t *testing.T) {
 	}
 }
 
-// writeCommands writes tree.json, with the commands of the pages, and those that it has.
+// writeCommands writes tree.json, with the commands of the pages and of the file before.
 func writeCommands(t *testing.T, sdk, python string, lines []commandLine) {
 	t.Helper()
 	paths := make(map[string]bool)
@@ -357,7 +357,7 @@ func writeCommands(t *testing.T, sdk, python string, lines []commandLine) {
 		for _, w := range l.words[1:] {
 			if !strings.HasPrefix(w, "-") {
 				path = append(path, w)
-				paths[strings.Join(path, " ")] = true // what is no command is left out of the answer
+				paths[strings.Join(path, " ")] = true // words that are not commands are missing from the answer
 			}
 		}
 	}
@@ -384,17 +384,17 @@ func writeCommands(t *testing.T, sdk, python string, lines []commandLine) {
 	}
 }
 
-// A scattermapHelp is what the command line of scattermap says of its commands.
+// A scattermapHelp is the commands of scattermap by its help.
 type scattermapHelp struct {
 	commands map[string]scattermapCommand
 }
 
 type scattermapCommand struct {
 	usage string
-	flags map[string]bool // and whether they have a value
+	flags map[string]bool // whether each has a value
 }
 
-// newScattermapHelp builds the command, and asks it.
+// newScattermapHelp builds the command, and reads its help.
 func newScattermapHelp(t *testing.T) *scattermapHelp {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "scattermap")
@@ -452,7 +452,7 @@ func (h *scattermapHelp) check(args []string, sentence bool) error {
 	}
 	least, most := 0, 0
 	var names []string
-	usage := regexp.MustCompile(` --\S+ \S+`).ReplaceAllString(c.usage, "") // not each mapper needs what start says
+	usage := regexp.MustCompile(` --\S+ \S+`).ReplaceAllString(c.usage, "") // flags that some mappers need
 	for word := range strings.FieldsSeq(usage) {
 		switch {
 		case word == "[flags]" || word == "[command]":

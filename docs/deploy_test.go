@@ -19,14 +19,14 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	cloudstandin.Main() // the programs of the stand-in are this binary
+	cloudstandin.Main() // this binary also runs as the stand-in's programs
 	os.Exit(m.Run())
 }
 
-// ways are those of the page.
+// ways are the ways of deployment in the page.
 var ways = map[string]string{"A": "Terraform", "B": "gcloud", "C": "Own"}
 
-// waysOf returns the ways that the part below a heading is for; "ABC" for all.
+// waysOf returns the ways that the section below a heading is for; "ABC" for all.
 func waysOf(heading string) string {
 	m := regexp.MustCompile(`^([ABC](?: and [ABC])*): `).FindStringSubmatch(heading)
 	if m == nil {
@@ -35,13 +35,14 @@ func waysOf(heading string) string {
 	return m[1]
 }
 
-// A step is a block of the page that somebody types, and what the page says that it prints.
+// A step is a block of the page that a reader types, and the output that the page shows.
 type step struct {
 	block
 	prints string
 }
 
-// stepsOf returns what somebody types who goes one way. A program is a step that writes it.
+// stepsOf returns the steps of a reader who follows one way. A program in the page becomes a step
+// that writes it to a file.
 func stepsOf(t *testing.T, way string) (all []step) {
 	t.Helper()
 	blocks, _ := readPage(t, "deploy.md")
@@ -64,14 +65,14 @@ func stepsOf(t *testing.T, way string) (all []step) {
 	return all
 }
 
-// An outcome is what became of the steps.
+// An outcome is the result of the steps.
 type outcome struct {
-	printed []string // by steps
-	failed  int      // the step that has failed, -1 if none has
+	printed []string // output of each step
+	failed  int      // index of the step that failed, or -1
 	cloud   *cloudstandin.Cloud
 }
 
-// follow runs steps in one shell, until one fails.
+// follow runs steps in one shell until one fails.
 func follow(t *testing.T, steps []step) outcome {
 	t.Helper()
 	cloud, err := cloudstandin.Start(cloudstandin.Options{Checkout: "..", Project: "my-project-123",
@@ -89,7 +90,7 @@ func follow(t *testing.T, steps []step) outcome {
 		fmt.Fprintf(&script, "echo %q\n%s\n", fmt.Sprint(mark, i), s.text)
 	}
 	fmt.Fprintf(&script, "echo %q\n", mark+"end")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // a job without its tasks has no end
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // a job without its tasks would never end
 	defer cancel()
 	shell := exec.CommandContext(ctx, "bash", "-c", script.String())
 	shell.WaitDelay = time.Second
@@ -111,8 +112,8 @@ func follow(t *testing.T, steps []step) outcome {
 	return o
 }
 
-// missing returns the first line of what should be printed that was not; the order does not matter,
-// as that of failures is none. "..." stands for anything.
+// missing returns the first line of want that got lacks. The order does not matter, as failures are
+// listed in any order. "..." stands for any text.
 func missing(want, got string) string {
 	lines := strings.Split(got, "\n")
 	for line := range strings.Lines(want) {
@@ -128,7 +129,7 @@ func missing(want, got string) string {
 }
 
 // TestDeployPage follows docs/deploy.md in each of its ways, from an empty project to a finished
-// job, an alarm, and an empty project again.
+// job and an alarm, and back to an empty project.
 func TestDeployPage(t *testing.T) {
 	needShell(t)
 	for way, name := range ways {
@@ -169,15 +170,15 @@ func TestDeployPage(t *testing.T) {
 	}
 }
 
-// A mistake is made in the page.
+// A mistake is a change of the page that makes it wrong.
 type mistake struct {
 	way      string
 	old, new string
-	until    string // the last step that is followed has this; empty: follow all
-	want     string // what the step that fails prints, or the first one that prints otherwise than the page says
+	until    string // the last step to follow contains this; empty: follow all
+	want     string // in the output of the step that fails, or of the first one that differs from the page
 }
 
-// mistakes are of the kinds that the stand-in has to find.
+// mistakes are of all kinds that the stand-in has to find.
 var mistakes = map[string]mistake{
 	"nobody is signed in": {"B", `gcloud auth login "$OPERATOR"`, "true", "",
 		"do not currently have an active account"},
@@ -240,8 +241,8 @@ var mistakes = map[string]mistake{
 	"something is left":          {"B", `gcloud run services delete "$SERVICE"`, "true", "", "Deleted queue"},
 }
 
-// TestDeployPageIsChecked makes mistakes in the page, a third of all unless it is night, and checks
-// that each is found.
+// TestDeployPageIsChecked makes mistakes in the page, and checks that each is found. It makes a
+// third of them, and all in .ci/nightly.
 func TestDeployPageIsChecked(t *testing.T) {
 	needShell(t)
 	if testing.Short() {
@@ -268,7 +269,7 @@ func TestDeployPageIsChecked(t *testing.T) {
 				t.Fatalf("the page has no %q", m.old)
 			}
 			o := follow(t, steps)
-			said := strings.Join(o.cloud.Refused(), "\n") // if nothing else has failed
+			said := strings.Join(o.cloud.Refused(), "\n") // used if nothing else has failed
 			for i, s := range steps[:len(o.printed)] {
 				if i == o.failed || o.failed < 0 && missing(s.prints, o.printed[i]) != "" {
 					said = o.printed[i]
@@ -282,7 +283,7 @@ func TestDeployPageIsChecked(t *testing.T) {
 	}
 }
 
-// needShell skips a test where it can't be run.
+// needShell skips a test on systems without bash.
 func needShell(t *testing.T) {
 	t.Helper()
 	if _, err := exec.LookPath("bash"); err != nil || !cloudstandin.Runs() {
@@ -290,10 +291,10 @@ func needShell(t *testing.T) {
 	}
 }
 
-// typed names a script that a reader of the page would type: -args -typed FILE.
+// typed is a script with the commands of a reader of the page: -args -typed FILE.
 var typed = flag.String("typed", "", "a script that TestTyped follows")
 
-// TestTyped follows what a reader of the page would type, and shows what becomes of it.
+// TestTyped runs a script of commands that a reader of the page would type, and prints the result.
 func TestTyped(t *testing.T) {
 	if *typed == "" {
 		t.Skip("left out: no script is given, by -args -typed FILE")

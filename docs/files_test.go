@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestNamesOfFiles checks that every Go file that a page names exists, but for those that a
-// changelog says are gone.
+// TestNamesOfFiles checks that every Go file named in a page exists. A changelog may name removed
+// files.
 func TestNamesOfFiles(t *testing.T) {
 	files := make(map[string]bool)
 	var pages []string

@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// TestKindsOfRecords checks that the page about personal data has every kind that the code gives to
-// records of its own, and no other, and that each begins as those do that an erasure looks through.
+// TestKindsOfRecords checks the page about personal data against the code. It has to list all kinds
+// of scattermap's records, and no other. Each kind needs the prefix by which an erasure finds
+// records.
 func TestKindsOfRecords(t *testing.T) {
 	page, err := os.ReadFile("retention.md")
 	if err != nil {
@@ -30,7 +31,7 @@ func TestKindsOfRecords(t *testing.T) {
 		for _, m := range constant.FindAllStringSubmatch(string(source), -1) {
 			kind := m[1]
 			if !strings.HasPrefix(kind, "Scattermap") {
-				continue // of the emulator, say
+				continue // a kind of the emulator, for example
 			}
 			if _, ok := listed[kind]; !ok {
 				t.Errorf("%s has records of the kind %s, which retention.md does not name", path, kind)

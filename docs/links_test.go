@@ -18,18 +18,18 @@ var (
 	inline   = regexp.MustCompile("`[^`\n]*`")
 	// mention matches a page that code, a command or another file names.
 	mention = regexp.MustCompile(`\bdocs/[\w-]+\.md(?:#[\w-]+)?`)
-	// address matches the address of something in this repository.
+	// address matches the address of a file in this repository.
 	address   = regexp.MustCompile(`github\.com/scattermap/scattermap/(?:blob|tree)/main/([\w./-]*\w(?:#[\w-]+)?)`)
 	anchorTag = regexp.MustCompile(`<a (?:name|id)="([^"]+)"`)
 )
 
-// A linkChecker finds out whether links lead somewhere.
+// A linkChecker checks where links lead.
 type linkChecker struct {
 	anchors map[string]map[string]bool // of each page
 }
 
 // check checks a link of a page: to a file or folder, an anchor of a page or a line of a file.
-// Paths are from the repository's root.
+// Paths start at the repository's root.
 func (c linkChecker) check(page, link string) error {
 	target, anchor, _ := strings.Cut(link, "#")
 	if target == "" {
@@ -96,8 +96,8 @@ func anchorsOf(content string) map[string]bool {
 	return anchors
 }
 
-// TestLinks checks that each link of a page leads to a file, a heading or a line that is there.
-// Addresses of others have a colon.
+// TestLinks checks that each link of a page leads to an existing file, heading or line. Links with
+// a colon lead elsewhere and are not checked.
 func TestLinks(t *testing.T) {
 	c := linkChecker{make(map[string]map[string]bool)}
 	links := 0
@@ -125,8 +125,8 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestMentions checks that the pages exist, and their headings, which code, commands, configuration
-// and pages name without a link. A changelog may name pages that are gone.
+// TestMentions checks pages and headings that are named without a link: in code, commands,
+// configuration and pages. A changelog may name removed pages.
 func TestMentions(t *testing.T) {
 	c := linkChecker{make(map[string]map[string]bool)}
 	mentions := 0
@@ -162,7 +162,7 @@ func TestMentions(t *testing.T) {
 	}
 }
 
-// TestAnchors checks the anchors of headings, and which links lead nowhere.
+// TestAnchors checks the anchors of headings, and that wrong links are found.
 func TestAnchors(t *testing.T) {
 	got := anchorsOf("# A b\n## `x.Y`: what it's for?\n## A b\n```\n# no\n```\n#no\n### [T](u#v) - é_1\n<a " +
 		"name=\"here\">")

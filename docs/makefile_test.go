@@ -11,9 +11,10 @@ import (
 	"testing"
 )
 
-// A suite has what commands name of each package, by its folder from the root, such as ./mapper.
+// A suite has, for each package, the names that commands may use. Packages are named by folder,
+// such as ./mapper.
 type suite struct {
-	tests    map[string][]string // with benchmarks and fuzz targets; empty if it has none
+	tests    map[string][]string // with benchmarks and fuzz targets; empty: none
 	programs map[string]bool
 }
 
@@ -46,7 +47,7 @@ func readSuite(t *testing.T) suite {
 	return s
 }
 
-// in returns the packages that a pattern such as ./mapper/... names.
+// in returns the packages for a pattern such as ./mapper/....
 func (s suite) in(pattern string) (folders []string) {
 	above, all := strings.CutSuffix(pattern, "/...")
 	for folder := range s.tests {
@@ -57,7 +58,7 @@ func (s suite) in(pattern string) (folders []string) {
 	return folders
 }
 
-// has reports whether a test of some packages has a name that matches.
+// has reports whether the name of a test in some packages matches a pattern.
 func (s suite) has(folders []string, pattern string) bool {
 	name := regexp.MustCompile(pattern)
 	return slices.ContainsFunc(folders, func(folder string) bool {
@@ -65,7 +66,7 @@ func (s suite) has(folders []string, pattern string) bool {
 	})
 }
 
-// lacks says what a command names and there is not; "" if all is there.
+// lacks describes the names in a command that do not exist; "" if all exist.
 func (s suite) lacks(command []string) string {
 	if i := slices.Index(command, "-args"); i >= 0 {
 		command = command[:i]
@@ -101,8 +102,8 @@ func (s suite) lacks(command []string) string {
 	return ""
 }
 
-// wantFuzzed checks that every fuzz target is among commands, which it returns without what
-// announces them.
+// wantFuzzed checks that commands run every fuzz target. It returns the commands without the lines
+// that announce them.
 func (s suite) wantFuzzed(t *testing.T, said string) (script string) {
 	t.Helper()
 	for line := range strings.Lines(said) {
@@ -125,14 +126,13 @@ func runMake(t *testing.T, args ...string) (output string, err error) {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), "make", args...)
 	c.Dir = ".."
-	c.Env = append(os.Environ(), "MAKEFLAGS=", "MAKELEVEL=") // not those of a make that runs the tests
+	c.Env = append(os.Environ(), "MAKEFLAGS=", "MAKELEVEL=") // without the settings of a make that runs the tests
 	out, err := c.CombinedOutput()
 	return string(out), err
 }
 
-// TestMakefile checks what each target of the Makefile would run: that the packages, tests and
-// programs which it names are there, and that every fuzz target is fuzzed. It runs targets that
-// take seconds.
+// TestMakefile checks what each target of the Makefile would run. The packages, tests and programs
+// in it have to exist, and every fuzz target has to be fuzzed. It runs targets that take seconds.
 func TestMakefile(t *testing.T) {
 	if _, err := exec.LookPath("make"); err != nil {
 		t.Skip("left out: the targets of the Makefile, because make is not installed")
@@ -157,7 +157,7 @@ func TestMakefile(t *testing.T) {
 			t.Errorf("make help does not say what %s is for, or it is not .PHONY", target)
 		}
 		script, err := runMake(t, "-n", target)
-		if target == "fuzz" { // whose commands are in a loop
+		if target == "fuzz" { // its commands are in a loop
 			script, err = runMake(t, target, "GO=echo go")
 			script = s.wantFuzzed(t, script)
 		}
@@ -180,7 +180,7 @@ func TestMakefile(t *testing.T) {
 	}
 }
 
-// TestLacks finds what is named and not there.
+// TestLacks checks that missing names are found.
 func TestLacks(t *testing.T) {
 	s := suite{map[string][]string{"./mapper": {"TestOne", "FuzzOne"}, "./cmd/tool": nil},
 		map[string]bool{"./cmd/tool": true}}
@@ -197,8 +197,8 @@ func TestLacks(t *testing.T) {
 	}
 }
 
-// TestNamesInCI checks that each test and package that .ci/run leaves out of its race step is
-// there, and that .ci/nightly has seeds for every simulation.
+// TestNamesInCI checks .ci/run and .ci/nightly. Each test and package that .ci/run leaves out of
+// its race step has to exist. .ci/nightly needs seeds for every simulation.
 func TestNamesInCI(t *testing.T) {
 	s := readSuite(t)
 	read := func(name string) string {

@@ -1,4 +1,4 @@
-// Package docs_test checks what the pages of this folder, and the README, say of the code.
+// Package docs_test checks that the pages of this folder, and the README, agree with the code.
 package docs_test
 
 import (
@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestNamesOfTests checks that every test and benchmark that a page names exists.
+// TestNamesOfTests checks that every test and benchmark named in a page exists.
 func TestNamesOfTests(t *testing.T) {
 	defined := make(map[string]bool)
 	definition, name := regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz|Example)\w*)\(`),

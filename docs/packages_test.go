@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// forTests are packages that only tests use. The picture leaves them out.
+// forTests are packages that only tests use. They are not in the picture.
 var forTests = map[string]bool{"bridge": true, "testworld": true}
 
 // TestPackagePicture checks that design.md's picture and table have every package of
-// mapper/internal, and that each package imports only packages on lower lines of the picture.
+// mapper/internal, and that each package only imports packages on lower lines of the picture.
 func TestPackagePicture(t *testing.T) {
 	line, described := packagesOfDesign(t)
 	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`,
@@ -54,8 +54,8 @@ func TestPackagePicture(t *testing.T) {
 	}
 }
 
-// packagesOfDesign returns on which line of design.md's picture each package is, counted from 1,
-// and which packages its table has.
+// packagesOfDesign returns the line of each package in design.md's picture, from 1, and the
+// packages in its table.
 func packagesOfDesign(t *testing.T) (line map[string]int, described map[string]bool) {
 	t.Helper()
 	content, err := os.ReadFile("design.md")
@@ -67,7 +67,7 @@ func packagesOfDesign(t *testing.T) (line map[string]int, described map[string]b
 	picture, rest, _ := strings.Cut(rest, "\n```\n")
 	table, _, _ := strings.Cut(rest, "\n## ")
 	line, described = make(map[string]int), make(map[string]bool)
-	names := regexp.MustCompile(`(?m)^ (?:act|decide|) +((?:[a-z]+ ?)+)`) // before their explanation
+	names := regexp.MustCompile(`(?m)^ (?:act|decide|) +((?:[a-z]+ ?)+)`) // the names before their explanation
 	for i, m := range names.FindAllStringSubmatch(picture, -1) {
 		for name := range strings.FieldsSeq(m[1]) {
 			line[name] = i + 1

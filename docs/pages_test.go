@@ -13,15 +13,15 @@ import (
 // A block is a fenced block of a page.
 type block struct {
 	page     string
-	line     int    // of its first line of text
-	heading  string // that it is below
+	line     int    // number of its first line of text
+	heading  string // the heading above it
 	language string
 	text     string
 }
 
 func (b block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
 
-// readPage returns the blocks of a page, and its code in sentences, by lines.
+// readPage returns the blocks of a page, and the code in its sentences with its line.
 func readPage(t testing.TB, page string) (blocks []block, spans map[int][]string) {
 	t.Helper()
 	content, err := os.ReadFile(page)
@@ -56,8 +56,8 @@ func readPage(t testing.TB, page string) (blocks []block, spans map[int][]string
 	return blocks, spans
 }
 
-// A shell reads the commands of a script: their words, without quotes. Variables stay as they are
-// written.
+// A shell splits a script into commands, and these into words without quotes. Variables are left
+// unchanged.
 type shell struct {
 	text     string
 	at       int
@@ -65,7 +65,7 @@ type shell struct {
 	problem  error
 }
 
-// commandsOf returns the simple commands of a script, also those inside of $(...).
+// commandsOf returns the simple commands of a script, including those inside $(...).
 func commandsOf(script string) ([][]string, error) {
 	s := &shell{text: script}
 	s.list(false)
@@ -77,10 +77,10 @@ func commandsOf(script string) ([][]string, error) {
 
 var assignment = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
 
-// list reads commands to the end, or to the ) that closes them.
+// list reads commands to the end, or to the closing parenthesis.
 func (s *shell) list(inside bool) {
 	var words []string
-	var delimiters []string // of here documents that begin in the next line
+	var delimiters []string // of here documents that start on the next line
 	end := func() {
 		for len(words) > 0 && (assignment.MatchString(words[0]) || words[0] == "export" || words[0] == "!" ||
 			words[0] == "then" || words[0] == "do") {
@@ -135,12 +135,12 @@ func (s *shell) list(inside bool) {
 		default:
 			word := s.word()
 			if s.at < len(s.text) && (s.text[s.at] == '>' || s.text[s.at] == '<') && (word == "1" || word == "2") {
-				continue // a redirection of this descriptor
+				continue // the redirection's file descriptor
 			}
 			words = append(words, word)
 		}
 	}
-	if inside && s.problem == nil { // the end of the script
+	if inside && s.problem == nil { // the script has ended too early
 		s.problem = errors.New("a ( without its )")
 	}
 	end()
@@ -188,7 +188,7 @@ func (s *shell) word() string {
 	return word.String()
 }
 
-// TestCommandsOf checks what is read of scripts.
+// TestCommandsOf checks the commands that are read from scripts.
 func TestCommandsOf(t *testing.T) {
 	for script, want := range map[string][][]string{
 		"a b  c\n\nd":                {{"a", "b", "c"}, {"d"}},

@@ -11,11 +11,11 @@ import (
 	"testing"
 )
 
-// leastPromises is the number of promises that robustness.md has at least.
+// leastPromises is the least number of promises in robustness.md.
 const leastPromises = 20
 
-// TestPromises checks that every promise of robustness.md names tests that exist. It runs the tests
-// of a row if -run asks for the row by its number, as TestPromises/^3$ does.
+// TestPromises checks that every promise of robustness.md names existing tests. It runs the tests
+// of a row if -run names the row's number, as in TestPromises/^3$.
 func TestPromises(t *testing.T) {
 	page, err := os.ReadFile("robustness.md")
 	if err != nil {
@@ -35,7 +35,7 @@ func TestPromises(t *testing.T) {
 	}
 }
 
-// checkPromise checks that some tests exist in a folder or in those below it, and runs them there.
+// checkPromise checks that tests exist in a folder or below it, and runs them there.
 func checkPromise(t *testing.T, folder string, tests []string, run bool) {
 	t.Helper()
 	missing := make(map[string]bool)
@@ -73,7 +73,7 @@ func checkPromise(t *testing.T, folder string, tests []string, run bool) {
 	}
 }
 
-// promiseRows returns the tests of each promise, by their folders, and what is wrong with the page.
+// promiseRows returns the tests of each promise by folder, and the mistakes in the page.
 func promiseRows(page string) (rows []map[string][]string, problems []error) {
 	_, section, _ := strings.Cut(page, "\n## Promises\n")
 	section, _, _ = strings.Cut(section, "\n## ")
@@ -98,7 +98,7 @@ func promiseRows(page string) (rows []map[string][]string, problems []error) {
 	return rows, problems
 }
 
-// TestPromiseRows finds mistakes in a table of promises.
+// TestPromiseRows checks that mistakes in a table of promises are found.
 func TestPromiseRows(t *testing.T) {
 	table := "\n## Promises\n\n| row | promise | conditions | tests |\n|---|---|---|---|\n"
 	for i := range leastPromises {

@@ -38,8 +38,8 @@ func goBlocks(t *testing.T, page string) (all []string) {
 	return all
 }
 
-// TestRecipes checks that the tests of mapper run the code of the recipes, and that each recipe has
-// its own.
+// TestRecipes checks that the tests of package mapper run the code of the recipes, and that each
+// recipe has its own test.
 func TestRecipes(t *testing.T) {
 	tested, err := os.ReadFile("../mapper/recipes_test.go")
 	if err != nil {
@@ -64,7 +64,7 @@ func TestRecipes(t *testing.T) {
 // TestReadmeProgram builds the README's program, and runs it against the emulators, as a user
 // would.
 func TestReadmeProgram(t *testing.T) {
-	// The README shows the mapper of the program, which examples/first has as a whole.
+	// The README shows the mapper of this program.
 	const source = "../examples/first/main.go"
 	whole, err := os.ReadFile(source)
 	if err != nil {
@@ -135,13 +135,13 @@ func TestReadmeProgram(t *testing.T) {
 	}
 }
 
-// askUntilSucceeded has a program start its job, and asks again until the job has succeeded.
+// askUntilSucceeded starts a program's job, and repeats the request until the job has succeeded.
 func askUntilSucceeded(ctx context.Context, t *testing.T, url string) {
 	t.Helper()
 	for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
 		answer, err := http.Post(url, "", nil)
 		if err != nil {
-			continue // it does not listen yet
+			continue // the program does not listen yet
 		}
 		var s mapper.Status
 		err = json.NewDecoder(answer.Body).Decode(&s)

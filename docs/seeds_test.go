@@ -25,14 +25,14 @@ import (
 	"github.com/scattermap/scattermap/internal/nightly"
 )
 
-// What seeds.md has at least: a section for each document, and rows in each.
+// The least that seeds.md may have: a section for each document, and rows in each.
 const (
 	leastSections = 5
 	leastRows     = 10
 )
 
-// TestSeeds runs the tests that seeds.md names, and fails where one is missing, skipped or fails.
-// With other tests it only checks that they exist: they run in their own packages then.
+// TestSeeds runs the tests that seeds.md names, and fails if one is missing, is skipped or fails.
+// If other tests run, too, it only checks that they exist, as they then run in their own packages.
 func TestSeeds(t *testing.T) {
 	page, err := os.ReadFile("seeds.md")
 	if err != nil {
@@ -71,11 +71,11 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// byName reports whether a value of -run asks for TestSeeds by its name.
+// byName reports whether a value of -run names TestSeeds.
 func byName(run string) bool { return strings.Contains(run, "TestSeeds") }
 
-// TestSeedRows checks that a row without a test, a test without a package, and tables that lack
-// rows are seen.
+// TestSeedRows checks that these mistakes are found: a row without a test, a test without a
+// package, and a table that lacks rows.
 func TestSeedRows(t *testing.T) {
 	for _, cell := range []string{"", "none", "`TestA`", "`examples/feed`", "`examples/feed` `TestA` `examples/cron`"} {
 		if _, err := seedTests(cell); err == nil {
@@ -93,7 +93,7 @@ func TestSeedRows(t *testing.T) {
 	whole := "# A page\n" + strings.Repeat(section(leastRows), leastSections)
 	for what, test := range map[string]struct {
 		page string
-		want string // no problem if it is empty
+		want string // empty: no mistake
 	}{
 		"all rows":        {whole, ""},
 		"no rows":         {strings.ReplaceAll(whole, row, ""), "0 rows"},
@@ -114,10 +114,10 @@ func TestSeedRows(t *testing.T) {
 	}
 }
 
-// TestSeedResults checks which results of a test show its row.
+// TestSeedResults checks which results of a test prove its row.
 func TestSeedResults(t *testing.T) {
 	for what, test := range map[string]struct {
-		events string // of TestA: action, and the name of a subtest
+		events string // of TestA: action and name of a subtest
 		shows  bool
 	}{
 		"it passed":                        {"pass", true},
@@ -149,7 +149,7 @@ func TestSeedResults(t *testing.T) {
 	}
 }
 
-// TestSeedNames finds the tests of a package, and when they are asked for by name.
+// TestSeedNames checks how a package's tests are found, and which values of -run name TestSeeds.
 func TestSeedNames(t *testing.T) {
 	there, err := testsOf(".")
 	if err != nil || !slices.Contains(there, "TestSeedNames") || slices.Contains(there, "TestA") {
@@ -166,7 +166,7 @@ func TestSeedNames(t *testing.T) {
 	}
 }
 
-// TestScatterIsFree compares what is billed for entities that have __scatter__, and for others.
+// TestScatterIsFree compares the bills for entities with __scatter__ and without.
 func TestScatterIsFree(t *testing.T) {
 	var billed []emulator.Usage
 	for _, oneIn := range []int{1, 65536} {
@@ -203,8 +203,7 @@ func TestScatterIsFree(t *testing.T) {
 	}
 }
 
-// seedPage returns the tests that a page names, by their packages' folders, and what is wrong with
-// the page.
+// seedPage returns the tests that a page names, by package folder, and the mistakes in the page.
 func seedPage(page string) (named map[string][]string, problems []error) {
 	named = make(map[string][]string)
 	sections := strings.Split(page, "\n## ")[1:]
@@ -245,7 +244,7 @@ func seedPage(page string) (named map[string][]string, problems []error) {
 	return named, problems
 }
 
-// seedTests returns the tests of a cell: each package's folder, and then its tests.
+// seedTests returns the tests in a cell: a package's folder with its tests, or several.
 func seedTests(cell string) (map[string][]string, error) {
 	tests := make(map[string][]string)
 	pkg := ""
@@ -268,7 +267,7 @@ func seedTests(cell string) (map[string][]string, error) {
 	return tests, nil
 }
 
-// testsOf returns the names of the tests in a package's folder that are built here.
+// testsOf returns the names of a package's tests that are built on this system.
 func testsOf(dir string) (names []string, err error) {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -294,11 +293,11 @@ func testsOf(dir string) (names []string, err error) {
 	return names, nil
 }
 
-// results are those of tests and subtests, by their names: "pass", "fail" or "skip"; "" is what a
-// test prints itself.
+// results are the results of tests and subtests, by name: "pass", "fail" or "skip". said has the
+// output of each; "" is output outside of tests.
 type results struct{ of, said map[string]string }
 
-// readResults reads what go test -json prints.
+// readResults reads the output of go test -json.
 func readResults(out io.Reader) (results, error) {
 	r := results{make(map[string]string), make(map[string]string)}
 	for d := json.NewDecoder(out); ; {
@@ -319,10 +318,9 @@ func readResults(out io.Reader) (results, error) {
 	}
 }
 
-// check returns an error unless a test shows its row: it has passed, and if any of its subtests was
-// skipped, another has passed. Some subtests need what is not installed everywhere, so a few may be
-// skipped. One that has subtests itself counts for nothing: it passes even if all of them are
-// skipped.
+// check returns an error unless a test proves its row. It has to pass. If some subtests were
+// skipped, another one has to pass, as a subtest may need a program that is not installed. A
+// subtest with subtests does not count: it passes even if all of them are skipped.
 func (r results) check(name string) error {
 	if got := r.of[name]; got != "pass" {
 		return fmt.Errorf("its result is %q, want it to pass", got)
@@ -354,7 +352,7 @@ func (r results) hasSubtests(name string) bool {
 	return false
 }
 
-// runNamed runs some tests of a package, and returns their results.
+// runNamed runs tests of a package, and returns their results.
 func runNamed(t *testing.T, pkg string, tests []string) results {
 	t.Helper()
 	var out, stderr bytes.Buffer

@@ -13,7 +13,7 @@ import (
 
 var writeTour = flag.Bool("tour", false, "write the files and lines of TestTour's links into docs/tour.md")
 
-// TestTour checks that each link of the tour leads to the line that declares what its text names.
+// TestTour checks that each link of the tour leads to the line that declares the name in its text.
 func TestTour(t *testing.T) {
 	content, err := os.ReadFile("tour.md")
 	if err != nil {
@@ -54,8 +54,8 @@ func TestTour(t *testing.T) {
 	}
 }
 
-// find returns the file of the library that declares a name, and the line: "", 0 if none does, or
-// several do.
+// find returns the file of the library, and the line, that declare a name. It returns "", 0 if none
+// does, or if several do.
 func find(t *testing.T, name string) (file string, line int) {
 	t.Helper()
 	err := filepath.WalkDir("../mapper", func(path string, _ fs.DirEntry, err error) error {
@@ -82,8 +82,8 @@ func find(t *testing.T, name string) (file string, line int) {
 	return file, line
 }
 
-// declaration returns the line of a Go file that declares a name; 0: none does. The name has no
-// qualifier, or the file's package, or the type that it is a method of.
+// declaration returns the line of a Go file that declares a name, or 0. The name has no qualifier,
+// or is qualified by the file's package, or by the type that it is a method of.
 func declaration(source, name string) (line int) {
 	qualifier := ""
 	if i := strings.LastIndex(name, "."); i >= 0 {
@@ -100,7 +100,7 @@ func declaration(source, name string) (line int) {
 	return 1 + strings.Count(source[:at[0]], "\n")
 }
 
-// TestDeclaration checks that a qualifier has to be the right one.
+// TestDeclaration checks that a wrong qualifier is not accepted.
 func TestDeclaration(t *testing.T) {
 	const source = `package page
 

@@ -23,30 +23,31 @@ var (
 		"what it finds, in place of the clean ones; . is everything")
 )
 
-// clean are the files and folders in which TestWords fails for what it finds, from the repository's
+// clean are the files and folders in which TestWords fails for its findings, from the repository's
 // root. "." is everything.
 var clean = []string{
-	"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", ".github", "docs", "deploy", "examples",
-	"cmd/scattermap", "jobsapi", "mapper/internal/observe/page_test.go",
+	"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", ".github", "api", "bench", "deploy", "docs",
+	"emulator/conformance", "emulator/internal", "examples", "internal", "cmd/scattermap", "jobsapi", "mapper/protocol",
+	"mapper/internal/observe/page_test.go",
 }
 
-// Limits of a sentence, and of a paragraph of a page, in words. Code in backquotes is one word. The
-// last is how many findings a test prints.
+// Limits of a sentence, and of a paragraph of a page, in words. Code in backquotes is one word.
+// mostFindings limits the findings that a test prints.
 const (
 	sentenceWords  = 30
 	paragraphWords = 80
 	mostFindings   = 500
 )
 
-// A wordRule finds words that a reader stumbles over.
+// A wordRule finds words that are hard to read.
 type wordRule struct {
-	hints []string // one of them is in every text that find matches, in lower case
+	hints []string // in lower case; a text that find matches contains at least one
 	find  *regexp.Regexp
-	but   *regexp.Regexp // true uses: a match of find inside a match of but is left alone
-	say   string         // what to write
+	but   *regexp.Regexp // allowed uses: a match of find inside a match of but is not a finding
+	say   string         // what to write instead
 }
 
-// rule compiles a wordRule. The hints are separated by "|"; but may be empty.
+// rule compiles a wordRule. Hints are separated by "|". An empty but allows nothing.
 func rule(hints, find, but, say string) wordRule {
 	r := wordRule{hints: strings.Split(hints, "|"), find: regexp.MustCompile(find), say: say}
 	if but != "" {
@@ -55,7 +56,7 @@ func rule(hints, find, but, say string) wordRule {
 	return r
 }
 
-// wordRules are about sentences in lower case, in which code is replaced by "`·`".
+// wordRules apply to sentences in lower case, in which code is replaced by "`·`".
 var wordRules = []wordRule{
 	rule(`behind`, `\bbehind\b`,
 		`\b(?:fall|falls|fell|fallen|falling|lag|lags|lagged|lagging) (?:\S+ ){0,3}behind\b|`+
@@ -96,7 +97,7 @@ var wordRules = []wordRule{
 		`plain words`),
 }
 
-// startRules are about the first words of sentences, and see them as they are written.
+// startRules apply to the first words of sentences, in their original case.
 var startRules = []wordRule{
 	rule(`W`, `^(?:What|Who) [^?]*$`, `^What follows`,
 		`the subject first: "failed entities are retried", not "what fails is retried"`),
@@ -104,23 +105,23 @@ var startRules = []wordRule{
 		`the subject first, then "too" or "also"`),
 }
 
-// A prose is a paragraph, an item of a list or a cell of a table: a text without code blocks.
+// A prose is a paragraph, an item of a list or a cell of a table. It has no code blocks.
 type prose struct {
 	line    int
 	text    string
-	heading bool // of a page, or of a table's column
+	heading bool // the heading of a page, or of a table's column
 	cell    bool
 }
 
 // A sentence is one of a prose.
 type sentence struct {
 	line  int
-	text  string // as it is written
-	plain string // code is replaced
+	text  string // in its original form
+	plain string // with code replaced
 	words int
 }
 
-// A finding is what a rule has found.
+// A finding is a place that breaks a rule.
 type finding struct {
 	path string
 	line int
@@ -139,7 +140,7 @@ var (
 	abbreviated = regexp.MustCompile(`(?i)^[("]*(?:e\.g|i\.e|etc|vs|cf|approx|resp|no|p|ca)\.$`)
 )
 
-// sentences splits a prose.
+// sentences splits a prose into sentences.
 func (p prose) sentences() (all []sentence) {
 	text := linkTarget.ReplaceAllStringFunc(p.text, func(string) string { return "]" })
 	current := sentence{}
@@ -154,7 +155,7 @@ func (p prose) sentences() (all []sentence) {
 	line := p.line
 	for len(text) > 0 {
 		word := wordOf(text)
-		if word == "" { // a space
+		if word == "" { // white space
 			if text[0] == '\n' {
 				line++
 			}
@@ -188,7 +189,7 @@ func (p prose) sentences() (all []sentence) {
 	return all
 }
 
-// wordOf returns the text's first word, with the code that is in it, or "" if it starts with a
+// wordOf returns the text's first word, including code in it, or "" if the text starts with white
 // space.
 func wordOf(text string) string {
 	code := false
@@ -203,7 +204,7 @@ func wordOf(text string) string {
 	return text
 }
 
-// findings returns what the rules find in a text.
+// findings returns the places of a text that break rules.
 func findings(path string, all []prose, page bool) (found []finding) {
 	for _, p := range all {
 		words := 0
@@ -234,8 +235,8 @@ func findings(path string, all []prose, page bool) (found []finding) {
 	return found
 }
 
-// isName reports whether a sentence is rather a name: a heading, a label in italics, the title of a
-// page that is linked, or a cell without a full stop.
+// isName reports whether a sentence is a name: a heading, a label in italics, the title of a linked
+// page, or a cell without a full stop.
 func (p prose) isName(s sentence) bool {
 	return p.heading || strings.HasPrefix(s.text, "*") || strings.HasPrefix(s.text, "[") ||
 		p.cell && !strings.HasSuffix(s.plain, ".")
@@ -263,7 +264,7 @@ func (r wordRule) in(text string) string {
 	return ""
 }
 
-// marker matches what a line of a page has before its text.
+// marker matches the marks before the text of a line in a page.
 var (
 	marker    = regexp.MustCompile(`^\s*(?:[-*+]|\d+\.) +(?:\[[ x]\] +)?|^\s*(?:> ?)+`)
 	ruleLine  = regexp.MustCompile(`^[\s|:-]+$`)
@@ -271,7 +272,7 @@ var (
 	htmlTag   = regexp.MustCompile(`(?s)<!--.*?-->|</?[a-z][^>\n]*>`)
 )
 
-// proseOfPage returns the texts of a page in Markdown.
+// proseOfPage returns the texts of a Markdown page.
 func proseOfPage(content string) (all []prose) {
 	content = htmlTag.ReplaceAllStringFunc(content, func(tag string) string {
 		return strings.Repeat("\n", strings.Count(tag, "\n"))
@@ -312,7 +313,7 @@ func proseOfPage(content string) (all []prose) {
 				}
 			}
 		case strings.HasPrefix(line, "    ") && open.text == "":
-			// Code, or an item's second paragraph: as prose it does no harm.
+			// It is code, or the second paragraph of an item. Reading code as prose does no harm.
 			fallthrough
 		default:
 			mark := marker.FindString(line)
@@ -337,7 +338,7 @@ type commentReader struct {
 	lines  []string // of the open comment
 	first  int      // the open comment's first line
 	last   int      // its last line
-	output bool     // it is what an example prints
+	output bool     // the open comment is the output of an example
 }
 
 // proseOfComments returns the texts of a Go file's comments.
@@ -347,7 +348,7 @@ func proseOfComments(source []byte) []prose {
 	var s scanner.Scanner
 	s.Init(file, source, nil, scanner.ScanComments)
 	var r commentReader
-	code := 0 // the line on which the last code ended
+	code := 0 // the last line with code
 	for {
 		pos, tok, text := s.Scan()
 		line := file.Line(pos)
@@ -355,7 +356,7 @@ func proseOfComments(source []byte) []prose {
 		case tok == token.EOF:
 			r.end()
 			return r.all
-		case tok == token.SEMICOLON && text == "\n": // the end of a line, or of the code before a comment
+		case tok == token.SEMICOLON && text == "\n": // the end of a line, or of code before a comment
 		case tok != token.COMMENT:
 			code = line + strings.Count(text, "\n")
 		case strings.HasPrefix(text, "// Code generated"):
@@ -366,7 +367,7 @@ func proseOfComments(source []byte) []prose {
 	}
 }
 
-// add adds a comment, whose source starts with its text. A trailing one has code on its left.
+// add adds a comment. The source starts with its text. A trailing comment has code on its left.
 func (r *commentReader) add(line int, text string, source []byte, trailing bool) {
 	for _, directive := range []string{"//go:", "//nolint", "//line"} {
 		if strings.HasPrefix(text, directive) {
@@ -406,8 +407,7 @@ func (r *commentReader) end() {
 
 var declared = regexp.MustCompile(`^(?:\s*//[^\n]*\n)+\s*(?:func (?:\([^)\n]*\) )?|type |var |const )?(\w+)`)
 
-// quoteName puts the first word of a comment in backquotes if it is the name that is declared
-// below.
+// quoteName puts the first word of a comment in backquotes if it is the name declared below.
 func quoteName(line string, source []byte) string {
 	name, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 	if m := declared.FindSubmatch(source); name == "" || m == nil || string(m[1]) != name {
@@ -454,7 +454,7 @@ func proseOfComment(first int, lines []string) (all []prose) {
 	return all
 }
 
-// filesWith returns the paths of the repository's files whose names end so, from its root.
+// filesWith returns the paths of the repository's files with certain endings, from its root.
 func filesWith(t *testing.T, endings ...string) (paths []string) {
 	t.Helper()
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
@@ -485,7 +485,7 @@ func within(path string, some []string) bool {
 	})
 }
 
-// An exception is a sentence that breaks a rule and stays.
+// An exception is a sentence that may break a rule.
 type exception struct {
 	path, text, reason string
 	used               bool
@@ -495,8 +495,8 @@ func (e *exception) covers(f finding) bool {
 	return e.path == f.path && strings.Contains(f.text, e.text)
 }
 
-// exceptions reads testdata/words.txt: a path, words of a sentence and the reason, separated by " |
-// ".
+// exceptions reads testdata/words.txt. Each line has a path, words of a sentence, and the reason,
+// separated by " | ".
 func exceptions(t *testing.T) (all []*exception) {
 	t.Helper()
 	content, err := os.ReadFile("testdata/words.txt")
@@ -518,7 +518,7 @@ func exceptions(t *testing.T) (all []*exception) {
 	return all
 }
 
-// checkWords reports what the rules find in files.
+// checkWords reports the findings in files.
 func checkWords(t *testing.T, paths []string, read func(content []byte) []prose, page bool) {
 	t.Helper()
 	strict := clean
@@ -569,7 +569,7 @@ func checkWords(t *testing.T, paths []string, read func(content []byte) []prose,
 	}
 }
 
-// printCounts prints how much is found in each file.
+// printCounts prints the number of findings in each file.
 func printCounts(found []finding, files int) {
 	counts := make(map[string]int)
 	for _, f := range found {
@@ -585,24 +585,24 @@ func printCounts(found []finding, files int) {
 
 // TestWordsOfPages checks that pages are in plain English, as far as rules can tell.
 //
-//	go test ./docs -run TestWords                             # what is clean stays clean
-//	go test ./docs -run TestWords -args -count                # how much is found in each file
-//	go test ./docs -run TestWords -args -in README.md,mapper     # all that is found in these
+//	go test ./docs -run TestWords                            # clean files stay clean
+//	go test ./docs -run TestWords -args -count               # the number of findings by file
+//	go test ./docs -run TestWords -args -in README.md,mapper # all findings in these
 //
 // A sentence that has to stay goes into testdata/words.txt, with its reason.
 func TestWordsOfPages(t *testing.T) {
 	checkWords(t, filesWith(t, ".md"), func(content []byte) []prose { return proseOfPage(string(content)) }, true)
 }
 
-// TestWordsOfComments checks the comments of Go files like TestWordsOfPages.
+// TestWordsOfComments checks the comments of Go files in the same way.
 func TestWordsOfComments(t *testing.T) {
 	checkWords(t, filesWith(t, ".go"), proseOfComments, false)
 }
 
-// TestWordRules checks what the rules find, and what they leave alone.
+// TestWordRules checks what the rules find, and what they allow.
 func TestWordRules(t *testing.T) {
 	long := strings.Repeat("word ", sentenceWords)
-	for text, want := range map[string]string{ // want is the line and the rule; "" is nothing
+	for text, want := range map[string]string{ // the wanted line and rule; "": no finding
 		"The range behind the page.":                                         `1: "behind"`,
 		"A service behind a proxy falls some minutes behind.":                "",
 		"An attempt in\nvain.":                                               `1: "in vain"`,

@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/hcl/v2/hclwrite"
 )
 
-// TestFormat has the files as HCL's own formatter has them, which is most of what terraform fmt
-// does. .ci/nightly has OpenTofu do it.
+// TestFormat checks that HCL's own formatter would not change the files. That is most of what
+// terraform fmt does. .ci/nightly uses OpenTofu's.
 func TestFormat(t *testing.T) {
 	for _, folder := range []string{".", "example"} {
 		for name, text := range read(t, folder) {

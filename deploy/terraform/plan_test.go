@@ -22,20 +22,20 @@ import (
 
 // A plan is the plan that Terraform would make of the module and its variables: each instance of a
 // resource with its arguments. Values that the provider computes, such as an account's address, are
-// stand-ins.
+// made up.
 type plan struct {
 	r         *reader
 	schemas   map[string]*schema
 	variables map[string]cty.Value
 	locals    map[string]cty.Value
 	resources map[string]cty.Value   // by address, such as google_service_account.tasks
-	instances map[string][]cty.Value // by type; blocks are tuples
+	instances map[string][]cty.Value // by type; blocks are tuples of objects
 	outputs   map[string]cty.Value
-	refused   []string // by validations and preconditions
-	under     []string // evaluation, to find cycles
+	refused   []string // messages of failed validations and preconditions
+	under     []string // addresses that are being evaluated, to find cycles
 }
 
-// planOf plans the module with these variables, each an expression.
+// planOf plans the module with variables that are set to expressions.
 func planOf(t *testing.T, variables map[string]string) *plan {
 	t.Helper()
 	p, err := planModule(t, read(t, "."), variables)
@@ -128,8 +128,7 @@ func (p *plan) run(given map[string]string) error {
 	return nil
 }
 
-// conditions evaluates the blocks of a name, and notes the messages of those whose condition is
-// false.
+// conditions evaluates the blocks of a name, and notes the messages of false conditions.
 func (p *plan) conditions(body *hclsyntax.Body, name string, more map[string]cty.Value) error {
 	for _, b := range body.Blocks {
 		if b.Type != name {
@@ -146,7 +145,7 @@ func (p *plan) conditions(body *hclsyntax.Body, name string, more map[string]cty
 	return nil
 }
 
-// value evaluates an expression. more has further roots beside the module's, such as each.
+// value evaluates an expression. more has roots besides the module's, such as each.
 func (p *plan) value(expr hcl.Expression, more map[string]cty.Value) (cty.Value, error) {
 	roots := map[string]map[string]cty.Value{"var": p.variables, "local": {}, "data": {}}
 	data := map[string]map[string]cty.Value{}
@@ -222,8 +221,8 @@ func (p *plan) local(name string) (cty.Value, error) {
 	return v, nil
 }
 
-// resource evaluates a resource: an object, or a tuple or an object of these with count or
-// for_each.
+// resource evaluates a resource. With count or for_each the result is a tuple or an object of
+// instances, otherwise one object.
 func (p *plan) resource(b *hclsyntax.Block) (cty.Value, error) {
 	address := strings.Join(b.Labels, ".")
 	if b.Type == "data" {
@@ -343,7 +342,7 @@ func (p *plan) body(body *hclsyntax.Body, more map[string]cty.Value, outmost boo
 	return all, nil
 }
 
-// computed adds what the provider would compute.
+// computed adds the values that the provider would compute.
 func computed(typ, address string, s *schema, given map[string]cty.Value) cty.Value {
 	all := maps.Clone(given)
 	text := func(name string) string { return all[name].AsString() }
@@ -411,7 +410,7 @@ func number(v cty.Value) int {
 	return int(n)
 }
 
-// at returns what is at a path of names and indexes of an instance, or nil.
+// at returns the value at a path of names and indexes in an instance, or nil.
 func at(v cty.Value, path ...any) cty.Value {
 	for _, step := range path {
 		if v == cty.NilVal {
@@ -443,7 +442,7 @@ func text(v cty.Value, path ...any) string {
 
 var errNone = errors.New("there is none")
 
-// find returns the first instance of a type for which ok.
+// find returns the first instance of a type that satisfies ok.
 func (p *plan) find(typ string, ok func(cty.Value) bool) (cty.Value, error) {
 	for _, v := range p.instances[typ] {
 		if ok(v) {

@@ -23,8 +23,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A series is a time series as Cloud Monitoring has it: with a sample a minute. It is the Series of
-// promql/main.go.
+// A series is a time series as in Cloud Monitoring, with a sample a minute. It has the form of
+// promql/main.go's Series.
 type series struct {
 	Labels  map[string]string
 	Samples []sampleAt
@@ -37,7 +37,7 @@ type sampleAt struct {
 
 const minute = 60
 
-// over returns a series with a value for each minute from one to another.
+// over returns a series with a value for each minute of an interval.
 func over(labels map[string]string, from, to int64, value func(minutes float64) float64) series {
 	s := series{Labels: labels}
 	for at := from * minute; at <= to*minute; at += minute {
@@ -53,9 +53,9 @@ func grows(by float64) func(float64) float64 {
 
 func stays(at float64) func(float64) float64 { return func(float64) float64 { return at } }
 
-// own returns the labels of a metric of an instance of the service. The collector's exporter
-// googlemanagedprometheus makes them: prometheus_target with the service's name as job and the
-// instance's ID.
+// own returns the labels of a metric of a service's instance. The collector's exporter
+// googlemanagedprometheus makes them from prometheus_target: the service's name is the job, and the
+// instance's ID the instance.
 func own(name, instance string, more ...string) map[string]string {
 	l := map[string]string{
 		"__name__":           name,
@@ -107,7 +107,7 @@ func revision(name, revision string, more ...string) map[string]string {
 	return l
 }
 
-// buckets returns the series of a histogram, by its observations a minute below each bound.
+// buckets returns the series of a histogram, given the observations a minute below each bound.
 func buckets(labels map[string]string, from, to int64, perMinute map[string]float64) (all []series) {
 	for le, n := range perMinute {
 		l := maps.Clone(labels)
@@ -117,8 +117,8 @@ func buckets(labels map[string]string, from, to int64, perMinute map[string]floa
 	return all
 }
 
-// fleet calls f for each of two instances of the old revision, which end after an hour, and two of
-// the new one.
+// fleet calls f for two instances of the old revision, which end after an hour, and for two of the
+// new one.
 func fleet(f func(instance string, from, to int64) []series) (all []series) {
 	for _, i := range []struct {
 		id       string
@@ -145,7 +145,7 @@ var engine = sync.OnceValues(func() (string, error) {
 	return binary, nil
 })
 
-// evaluate returns what queries say of series, each minute for four hours.
+// evaluate returns the results of queries on series, for each minute of four hours.
 func evaluate(t *testing.T, all []series, queries ...string) [][]series {
 	t.Helper()
 	binary, err := engine()
@@ -176,8 +176,8 @@ func evaluate(t *testing.T, all []series, queries ...string) [][]series {
 	return out
 }
 
-// alarm returns the query of an alarm by the anchor of its play, and for how many minutes it has to
-// be so.
+// alarm returns the query of the alarm with the given anchor of its play, and the minutes for which
+// its condition has to hold.
 func (p *plan) alarm(t *testing.T, anchor string) (query string, duration int64) {
 	t.Helper()
 	a, err := p.find("google_monitoring_alert_policy", func(v cty.Value) bool {
@@ -195,8 +195,8 @@ func (p *plan) alarm(t *testing.T, anchor string) (query string, duration int64)
 	return text(c, "query"), int64(d / time.Minute)
 }
 
-// fires returns when an alarm goes off, in minutes: for each of the series that its query returns,
-// once it was there for the duration.
+// fires returns the minutes at which an alarm fires: for each series in the query's result, after
+// it was there for the duration.
 func fires(result []series, duration int64) (at []int64) {
 	for _, s := range result {
 		since := int64(-1)
@@ -214,23 +214,23 @@ func fires(result []series, duration int64) (at []int64) {
 	return at
 }
 
-// A scenario is what an alarm has to be right about.
+// A scenario is a situation in which an alarm has to fire, or has to stay quiet.
 type scenario struct {
 	name      string
-	between   [2]int64 // the minutes in which it goes off, once; quiet: it does not
+	between   [2]int64 // the alarm fires once in these minutes; quiet: never
 	variables map[string]string
 	series    []series
 }
 
 var quiet = [2]int64{-1, -1}
 
-// one returns a list of one series of the service: of its mapper raise, on an instance.
+// one returns a list of one series of the service, for its mapper raise on an instance.
 func one(name, instance string, from, to int64, value func(float64) float64) []series {
 	return []series{over(own(name, instance, "scattermap_mapper", "raise"), from, to, value)}
 }
 
-// TestAlarms has each alarm go off when it should, and not otherwise: two instances write, and
-// after an hour two of a new revision.
+// TestAlarms checks when each alarm fires, while two instances work, which two of a new revision
+// replace after an hour.
 func TestAlarms(t *testing.T) {
 	for anchor, scenarios := range map[string][]scenario{
 		"a-job-runs-and-commits-nothing": idleScenarios(),
@@ -332,8 +332,8 @@ func delayScenarios() []scenario {
 func reviveScenarios() []scenario {
 	const revived = "logging_googleapis_com:user_scattermap_revived"
 	type span = [2]int64
-	// The metric of each revision counts the schedule's calls, with a sample a minute, or one a
-	// call only.
+	// The metric of each revision counts the schedule's calls. It has a sample a minute, or only
+	// one for each call.
 	calls := func(interval int64, sparse bool, spans ...span) (all []series) {
 		for i, c := range spans {
 			s := over(revision(revived, fmt.Sprintf("scattermap-%05d", i+1)), c[0], c[1], func(m float64) float64 {
@@ -364,8 +364,8 @@ func reviveScenarios() []scenario {
 	}
 }
 
-// TestLogAlarms has the alarms on lines of the log look for lines that there are, in the field that
-// they are in.
+// TestLogAlarms checks the alarms on log lines: the lines exist, with the field that the alarm
+// looks at.
 func TestLogAlarms(t *testing.T) {
 	journal, err := os.ReadFile("../../mapper/internal/observe/journal.go")
 	if err != nil {
@@ -403,13 +403,13 @@ func TestLogAlarms(t *testing.T) {
 	}
 }
 
-// TestCharts evaluates each chart while two instances work, and two of the next revision. It shows
-// the work of all of them, also while they change.
+// TestCharts evaluates each chart while two instances work, and then two of the next revision. The
+// chart shows the work of all of them, also during the change.
 func TestCharts(t *testing.T) {
 	const label = "scattermap_mapper"
 	all := fleet(func(id string, from, to int64) []series {
 		inFlight := one("scattermap_tasks_in_flight", id, from, to, stays(5))
-		inFlight[0].Samples[len(inFlight[0].Samples)-1].Value = 0 // as a process ends
+		inFlight[0].Samples[len(inFlight[0].Samples)-1].Value = 0 // its last value when the process ends
 		splits := own("scattermap_splits_total", id, label, "raise", "scattermap_reason", "before")
 		pages := map[string]float64{"0.1": 0, "0.25": 60, "+Inf": 60}
 		waits := map[string]float64{"1": 0, "5": 10, "+Inf": 10}
@@ -417,7 +417,7 @@ func TestCharts(t *testing.T) {
 			one("scattermap_entities_total", id, from, to, grows(600)),
 			one("scattermap_pages_total", id, from, to, grows(60)),
 			one("scattermap_failures_total", id, from, to, grows(3)),
-			one("scattermap_conflicts_total", id, from, to, grows(2)), // nobody writes scattermap_retries_total
+			one("scattermap_conflicts_total", id, from, to, grows(2)), // scattermap_retries_total has no samples
 			one("scattermap_job_idle_seconds", id, from, to, stays(30)),
 			[]series{over(splits, from, to, grows(6))},
 			buckets(own("scattermap_page_duration_seconds_bucket", id, label, "raise"), from, to, pages),
@@ -431,7 +431,7 @@ func TestCharts(t *testing.T) {
 		over(queue("queue_task_attempt_count", "mapper", "response_code", "200"), 0, 240, grows(120)),
 		over(queue("queue_task_attempt_count", "mapper", "response_code", "429"), 0, 240, grows(6)),
 		instances("scattermap-00001", 0, 60), instances("scattermap-00002", 63, 240))
-	want := map[string]map[string]float64{ // by the value of the label
+	want := map[string]map[string]float64{ // by the label's value
 		"Entities a second, by mapper":                         {"raise": 20},
 		"Seconds since a running job last committed a page":    {"raise": 30},
 		"Failures a minute, by mapper":                         {"raise": 6},
@@ -499,7 +499,7 @@ func TestCharts(t *testing.T) {
 					t.Errorf("%s: %q is %v in minute %d, want %v\n%s", title, label, got, at, n, queries[i])
 				}
 			}
-			for at := int64(15); at < 240; at++ { // all four write for a moment
+			for at := int64(15); at < 240; at++ { // in some minutes all four write
 				if got, ok := lines[label][at]; !ok || got < 0.4*n || got > 2.1*n {
 					t.Errorf("%s: %q is %v in minute %d, want about %v\n%s", title, label, got, at, n, queries[i])
 				}

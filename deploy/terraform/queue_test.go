@@ -7,8 +7,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestQueueLeavesRoom has the module's queues deliver as many tasks at once as tasks.Queue.Create
-// would have them.
+// TestQueueLeavesRoom checks that the module's queues deliver as many tasks at once as
+// tasks.Queue.Create would choose.
 func TestQueueLeavesRoom(t *testing.T) {
 	for _, c := range []struct {
 		instances, concurrency, queues int

@@ -18,16 +18,16 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// A refusal is what an apply stops at, or what a second one would change again, without the schema
-// saying so.
+// A refusal is a cause for which an apply stops, or a second apply changes a resource again, and
+// that the schema does not show.
 type refusal struct {
 	what   string
-	source string // where that is said
+	source string // the source of this knowledge
 	find   func(p *plan) []string
-	broken string // a change of the module by which it would be refused: old => new, in the file of that name
+	broken string // a change of the module that causes it: old => new, in the file of that name
 }
 
-// refusals are all that are known for the resources of the module.
+// refusals are all known causes for the resources of the module.
 var refusals = []refusal{
 	{
 		"An alert policy may not look for a log metric by a condition other than PromQL: one that is made in " +
@@ -338,7 +338,7 @@ locals {`,
 	},
 }
 
-// each calls f for each block of a name of the instances of a type.
+// each calls f for each block of a name in the instances of a type.
 func each(p *plan, typ, block string, f func(name string, v cty.Value)) {
 	for _, v := range p.instances[typ] {
 		for i := 0; at(v, block, i) != cty.NilVal; i++ {
@@ -347,7 +347,7 @@ func each(p *plan, typ, block string, f func(name string, v cty.Value)) {
 	}
 }
 
-// kinds counts the arguments and blocks whose name starts or ends so.
+// kinds counts the arguments and blocks whose names start or end with part.
 func kinds(v cty.Value, part string) (n int) {
 	if v == cty.NilVal {
 		return 0
@@ -360,7 +360,7 @@ func kinds(v cty.Value, part string) (n int) {
 	return n
 }
 
-// ways are ways in which the module is used.
+// ways are ways of using the module.
 var ways = map[string]map[string]string{
 	"the least":   {},
 	"a collector": {"collector": "true", "alarm_emails": `["ann@example.com"]`},
@@ -397,7 +397,7 @@ var ways = map[string]map[string]string{
 	},
 }
 
-// allWays returns these, and how the example uses it.
+// allWays returns these ways, and the example's.
 func allWays(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	all := maps.Clone(ways)
@@ -433,8 +433,8 @@ func allWays(t *testing.T) map[string]map[string]string {
 	return all
 }
 
-// TestRefusals plans the module in several ways, and finds nothing that would be refused or changed
-// again.
+// TestRefusals plans the module in several ways, and checks that nothing would be refused or
+// changed again.
 func TestRefusals(t *testing.T) {
 	for way, variables := range allWays(t) {
 		p := planOf(t, variables)
@@ -449,7 +449,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestRefusalsAreFound breaks the module in each of these ways, which are then found.
+// TestRefusalsAreFound breaks the module in each of these ways, and checks that the break is found.
 func TestRefusalsAreFound(t *testing.T) {
 	for _, r := range refusals {
 		file, change, _ := strings.Cut(r.broken, ": ")
@@ -471,14 +471,14 @@ func TestRefusalsAreFound(t *testing.T) {
 			found = found || len(r.find(p)) > 0
 		}
 		if !found {
-			t.Errorf("nobody finds %q", r.broken)
+			t.Errorf("the test does not find the break %q", r.broken)
 		}
 	}
 }
 
-// apis are the APIs that resources call, by the start of their type: the first that fits.
+// apis are the APIs that resources call, by prefix of their type. The first match counts.
 var apis = []struct{ prefix, api string }{
-	{"google_project_service", ""}, // enables them
+	{"google_project_service", ""}, // this resource enables APIs
 	{"google_billing_budget", "billingbudgets"},
 	{"google_cloud_run_v2_service", "run"},
 	{"google_cloud_scheduler", "cloudscheduler"},
@@ -489,8 +489,8 @@ var apis = []struct{ prefix, api string }{
 	{"google_service_account", "iam"},
 }
 
-// TestOrder has everything that calls an API come after the wait that follows its being enabled,
-// and misses each of the waits.
+// TestOrder checks that each resource that calls an API comes after the wait that follows the API's
+// enabling. It also checks that each missing wait is found.
 func TestOrder(t *testing.T) {
 	for way, variables := range allWays(t) {
 		for _, problem := range order(planOf(t, variables)) {
@@ -515,13 +515,13 @@ func TestOrder(t *testing.T) {
 				found = append(found, order(p)...)
 			}
 			if len(found) == 0 {
-				t.Errorf("nobody notices that number %d of %s does not wait", i, file)
+				t.Errorf("the test does not find that number %d of %s does not wait", i, file)
 			}
 		}
 	}
 }
 
-// order returns what does not wait for its API.
+// order returns the resources that do not wait for their API.
 func order(p *plan) (problems []string) {
 	var waits func(b *hclsyntax.Block, under []string) bool
 	var through func(vs []hcl.Traversal, under []string) bool
@@ -598,7 +598,7 @@ func order(p *plan) (problems []string) {
 	return problems
 }
 
-// TestWho has the accounts that get in, and the command to do so, for each way in.
+// TestWho checks who may call the service, and the command to do so, for each way of access.
 func TestWho(t *testing.T) {
 	const (
 		url   = "https://scattermap-123456789012.europe-west1.run.app"
@@ -612,7 +612,7 @@ func TestWho(t *testing.T) {
 	for way, c := range map[string]struct {
 		variables                map[string]string
 		login, operators, became string
-		invokers                 []string // beside the tasks' account
+		invokers                 []string // besides the tasks' account
 	}{
 		"iam": {
 			map[string]string{"operators": both, "operator_groups": `["data@example.com"]`},
@@ -678,8 +678,8 @@ func (p *plan) environment() map[string]string {
 	return env
 }
 
-// TestOtherProject has the database in another project: the service is told so, and may read and
-// write it there.
+// TestOtherProject checks a database in another project: the service gets the project's name, and
+// may read and write there.
 func TestOtherProject(t *testing.T) {
 	p := planOf(t, map[string]string{"database_project": `"my-data"`, "database": `"jobs"`})
 	if env := p.environment(); env["GOOGLE_CLOUD_PROJECT"] != "my-project" || env["DATASTORE_PROJECT"] != "my-data" ||
@@ -697,7 +697,7 @@ func TestOtherProject(t *testing.T) {
 	}
 }
 
-// TestVariables refuses what would not work, before anything is made.
+// TestVariables checks that impossible variables are refused before anything is created.
 func TestVariables(t *testing.T) {
 	for want, variables := range map[string]map[string]string{
 		"It has to divide 60":              {"revive_minutes": "45"},
@@ -719,8 +719,8 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// TestTTL compares the printed commands with gcloud's own tree, and their kinds with the kinds of
-// records that may expire.
+// TestTTL checks the printed commands against gcloud's own tree, and their kinds against the kinds
+// of records that may expire.
 func TestTTL(t *testing.T) {
 	commands := strings.Split(planOf(t, nil).outputs["ttl"].AsString(), "\n")
 	kinds := make(map[string]bool)
@@ -733,7 +733,7 @@ func TestTTL(t *testing.T) {
 		}
 		kinds[m[1]] = true
 	}
-	// Each record with the property.
+	// The records with the property expires.
 	files, err := filepath.Glob("../../mapper/internal/record/*.go")
 	if err != nil || len(files) == 0 {
 		t.Fatal(files, err)

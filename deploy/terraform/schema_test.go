@@ -13,12 +13,12 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// A schema is what a resource or a block takes.
+// A schema is the arguments and blocks that a resource or a block accepts.
 type schema struct {
 	attributes map[string]attribute
 	blocks     map[string]*schema
-	required   bool // a block
-	many       bool // a block that may be there several times
+	required   bool // at least one such block is required
+	many       bool // several such blocks are allowed
 	oneOf      [][]string
 	deprecated bool
 }
@@ -29,7 +29,7 @@ type attribute struct {
 	deprecated         bool
 }
 
-// builtIn is what Terraform and OpenTofu have without a provider.
+// builtIn are the schemas that Terraform and OpenTofu have without a provider.
 const builtIn = `resource terraform_data
 	input optional any
 	triggers_replace optional any
@@ -39,7 +39,8 @@ const builtIn = `resource terraform_data
 		command required string
 `
 
-// schemas reads schema.txt: by "resource google_project_service", or data. See schema/main.go.
+// schemas reads schema.txt. Its keys are such as "resource google_project_service", or start with
+// "data". See schema/main.go.
 func schemas(t testing.TB) map[string]*schema {
 	t.Helper()
 	all, err := readSchemas()
@@ -63,11 +64,11 @@ var readSchemas = sync.OnceValues(func() (map[string]*schema, error) {
 
 var exclusive = regexp.MustCompile(`(?i)exactly one of ((?:'\w+'(?:, | and | or )?)+)`)
 
-// parseSchemas parses lines such as "name optional string // Deprecated". The lines of a block have
-// one more tab.
+// parseSchemas parses lines such as "name optional string // Deprecated". The lines inside a block
+// have one more tab.
 func parseSchemas(text string) (map[string]*schema, error) {
 	all := make(map[string]*schema)
-	var around []*schema // by indentation
+	var around []*schema // the enclosing schemas, by indentation
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\n")
 		words := strings.TrimLeft(line, "\t")
@@ -113,7 +114,7 @@ func parseSchemas(text string) (map[string]*schema, error) {
 	return all, nil
 }
 
-// fits reports whether an expression can have the kind, as far as its text says.
+// fits reports whether an expression may have the attribute's kind, as far as its text tells.
 func (a attribute) fits(e hclsyntax.Expression) bool {
 	v, diagnostics := e.Value(nil)
 	if diagnostics.HasErrors() {
@@ -148,7 +149,7 @@ func (a attribute) fits(e hclsyntax.Expression) bool {
 	return true
 }
 
-// matches checks a body: its arguments, missing ones, and ones that exclude each other.
+// matches checks a body for unknown, missing and mutually exclusive arguments.
 func (r *reader) matches(body *hclsyntax.Body, s *schema, what string, outmost bool) {
 	there := make(map[string]int)
 	for name, a := range body.Attributes {

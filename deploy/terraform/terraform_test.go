@@ -1,7 +1,7 @@
-// Package terraform_test reads the module as Terraform would, as far as that is possible without it
-// and its provider: neither can be had on the machines that build this project. Arguments are
-// compared with the provider's schema (schema.txt), the module is planned with several variables
-// (plan_test.go), and its plan is searched for what the API refuses (refusals_test.go).
+// Package terraform_test checks the module as Terraform would, as far as that is possible without
+// Terraform and its provider: the machines that build this project can download neither. It
+// compares arguments with the provider's schema (schema.txt), plans the module with several
+// variables (plan_test.go), and looks in the plan for what the API refuses (refusals_test.go).
 package terraform_test
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
 
-// A module is a folder of .tf files, as one text each.
+// A module is the texts of a folder's .tf files.
 type module map[string]string
 
 func read(t *testing.T, folder string) module {
@@ -42,7 +42,7 @@ func read(t *testing.T, folder string) module {
 	return m
 }
 
-// A reader checks a module, and collects what is wrong with it.
+// A reader checks a module, and collects its mistakes.
 type reader struct {
 	blocks   []*hclsyntax.Block
 	declared map[string]*hclsyntax.Block // by address, such as var.project or google_service_account.tasks
@@ -57,7 +57,7 @@ func (r *reader) say(at hcl.Range, format string, args ...any) {
 		at.Start.Line)+fmt.Sprintf(format, args...))
 }
 
-// check reads a module, whose modules have these variables.
+// check checks a module. modules are the modules that it may use, with their variables.
 func check(t testing.TB, m module, modules map[string]*reader) *reader {
 	t.Helper()
 	r := &reader{
@@ -155,8 +155,8 @@ func (r *reader) needs(b *hclsyntax.Block, names ...string) {
 	}
 }
 
-// references resolves what the expressions of a body refer to. Iterators are the names of dynamic
-// blocks around it.
+// references resolves the references in the expressions of a body. Iterators are the names of the
+// dynamic blocks around it.
 func (r *reader) references(body *hclsyntax.Body, iterators []string, _ bool) {
 	for _, a := range body.Attributes {
 		for _, v := range a.Expr.Variables() {
@@ -172,10 +172,10 @@ func (r *reader) references(body *hclsyntax.Body, iterators []string, _ bool) {
 	}
 }
 
-// metaArguments are those that every resource takes.
+// metaArguments are the arguments that every resource accepts.
 var metaArguments = []string{"for_each", "count", "depends_on", "provider"}
 
-// types are the words that stand for types in the declaration of a variable.
+// types are the words for types in the declaration of a variable.
 var types = []string{"string", "number", "bool", "list", "any"}
 
 func (r *reader) resolve(v hcl.Traversal, iterators []string) {
@@ -215,7 +215,7 @@ func (r *reader) resolve(v hcl.Traversal, iterators []string) {
 		}
 		s := r.schemas[map[bool]string{true: "data ", false: "resource "}[root == "data"]+address]
 		if s == nil {
-			return // said where it is declared
+			return // an error elsewhere says so
 		}
 		attribute := name(at + 1)
 		if _, ok := v[min(at+1, len(v)-1)].(hcl.TraverseIndex); ok {
@@ -227,7 +227,7 @@ func (r *reader) resolve(v hcl.Traversal, iterators []string) {
 	}
 }
 
-// literal returns an attribute that is a text.
+// literal returns the value of an attribute that is a literal text.
 func literal(a *hclsyntax.Attribute) string {
 	if a == nil {
 		return ""
@@ -239,7 +239,7 @@ func literal(a *hclsyntax.Attribute) string {
 	return v.AsString()
 }
 
-// TestModule reads the module, and the example that uses it.
+// TestModule checks the module, and the example that uses it.
 func TestModule(t *testing.T) {
 	m := check(t, read(t, "."), nil)
 	for _, p := range m.problems {
@@ -250,7 +250,7 @@ func TestModule(t *testing.T) {
 	}
 }
 
-// TestMistakes has the test above find each kind of mistake.
+// TestMistakes checks that each kind of mistake is found.
 func TestMistakes(t *testing.T) {
 	inner := check(t, module{"inner.tf": `
 variable "name" {
@@ -310,8 +310,8 @@ output "name" {
 	}
 }
 
-// TestEnvironment compares the variables that the service's container gets with those that its
-// program reads.
+// TestEnvironment compares the environment variables that the service's container gets with those
+// that its program reads.
 func TestEnvironment(t *testing.T) {
 	m := check(t, read(t, "."), nil)
 	given := make(map[string]bool)
@@ -332,7 +332,7 @@ func TestEnvironment(t *testing.T) {
 		}
 		return true
 	})
-	// The module leaves these to Cloud Run or to Google's keys, or creates the queues itself.
+	// Cloud Run or Google's keys set these, or the module creates the queues itself.
 	for _, own := range []string{"PORT", "HOST", "K_SERVICE", "K_REVISION", "OIDC_KEYS_URL", "IAP_KEYS_URL",
 		"CREATE_QUEUES"} {
 		if !reads[own] {
@@ -357,8 +357,8 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestQueries compares the metrics of alarms and charts with the documented ones, and the links of
-// alarms with the sections of docs/operate.md.
+// TestQueries checks the metrics in alarms and charts against the documented ones, and the alarms'
+// links against the sections of docs/operate.md.
 func TestQueries(t *testing.T) {
 	docs, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {

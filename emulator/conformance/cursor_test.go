@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// pieces reads a query with a limit again and again, each time from where the
-// last one ended, and changes something in between.
+// pieces reads a query with a limit repeatedly, each time from the last cursor, and changes
+// something between reads.
 func pieces(q *datastore.Query, size int, between func(e *env)) func(*env) string {
 	return func(e *env) string {
 		letters(e)

@@ -17,12 +17,12 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestDifferential runs random sequences of writes, transactions and queries
-// against the embedded Datastore and one of Google's, and compares all results:
-// entities, order, what cursors continue with, error codes.
+// TestDifferential runs random sequences of writes, transactions and queries against the embedded
+// Datastore and one of Google's. It compares all results: entities, their order, continuations from
+// cursors, and error codes.
 //
-// What is known to differ is left out of the sequences for that emulator, by the
-// rules in dialects: each with its reason.
+// Known differences of an emulator are left out of its sequences, by the rules in dialects, each
+// with its reason.
 func TestDifferential(t *testing.T) {
 	seed := testflag.Seed(t)
 	for product, d := range dialects {
@@ -47,7 +47,7 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
-// A dialect says what sequences for one of Google's emulators can't have.
+// A dialect lists the features that sequences for one of Google's emulators must not have.
 type dialect []rule
 
 type rule struct {
@@ -60,30 +60,30 @@ type feature int
 const (
 	disjunctions      feature = iota // IN and OR
 	notEqual                         // NOT_EQUAL and NOT_IN
-	manyProperties                   // inequalities on several properties, or ordered by another first
+	manyProperties                   // inequalities on several properties, or with another order first
 	sortedArrays                     // orders by a property that has arrays
 	tiesDescending                   // a descending order without an order by key
 	masks                            // property masks
 	transforms                       // property transforms
 	aggregations                     // COUNT, SUM, AVG
 	conflicts                        // two transactions at once
-	emptyArrays                      // in the indexes
-	distinctOn                       // some of the projected properties
-	keyAndMore                       // orders behind one by __key__
-	moreResults                      // whether a batch says that there are more results
+	emptyArrays                      // indexed
+	distinctOn                       // on some of the projected properties
+	keyAndMore                       // orders after an order by __key__
+	moreResults                      // whether a batch says that more results follow
 	equalityOrdered                  // an order by the property of an equality on arrays
 	exclusions                       // mutations of one entity that exclude each other
 	arrayCursors                     // cursors of queries that are ordered by arrays
 	projectionCursors                // cursors of projections
 	projectionsByKey                 // projections with inequalities on keys
-	summedEqualities                 // sums of an array that a filter is on
+	summedEqualities                 // sums of an array that a filter uses, too
 )
 
 func (d dialect) lacks(f feature) bool {
 	return slices.ContainsFunc(d, func(r rule) bool { return r.what == f })
 }
 
-// dialects are the explained differences.
+// dialects are the known differences of Google's emulators.
 var dialects = map[string]dialect{
 	"classic": {
 		{disjunctions, "IN and OR are newer than the classic emulator"},
@@ -109,13 +109,13 @@ var dialects = map[string]dialect{
 	},
 }
 
-// A step is one call, with everything of its answer that has to be the same.
+// A step is a call, with everything in its answer that has to be the same.
 type step struct {
 	text string
 	run  func(*env) string
 }
 
-// sequence makes random steps: mostly writes first, then queries among writes.
+// sequence makes random steps: first mostly writes, then queries between writes.
 func sequence(rng *rand.Rand, d dialect) []step {
 	var steps []step
 	g := &generator{rng: rng, dialect: d}
@@ -139,7 +139,7 @@ func sequence(rng *rand.Rand, d dialect) []step {
 	return steps
 }
 
-// A generator makes steps over a few keys and properties, so that they meet.
+// A generator makes steps over a few keys and properties, so that they affect each other.
 type generator struct {
 	rng     *rand.Rand
 	dialect dialect
@@ -147,7 +147,7 @@ type generator struct {
 
 func pick[T any](rng *rand.Rand, all ...T) T { return all[rng.IntN(len(all))] }
 
-// key returns one of some keys, with ids, names and ancestors.
+// key returns a key with IDs, names or ancestors, one of a few.
 func (g *generator) key() []*pb.Key_PathElement {
 	path := []*pb.Key_PathElement{named("D", pick(g.rng, "a", "b", "c", "d", "e", "\x01", "é"))}
 	if g.rng.IntN(3) == 0 {
@@ -163,7 +163,7 @@ func (e *env) keyOf(path []*pb.Key_PathElement) *pb.Key {
 	return &pb.Key{PartitionId: &pb.PartitionId{ProjectId: e.project}, Path: path}
 }
 
-// properties with arrays, and properties without.
+// The names of properties that may be arrays, and of others.
 var (
 	plain  = []string{"p", "q"}
 	arrays = []string{"m"}
@@ -179,7 +179,8 @@ func (g *generator) scalar() any {
 	return pick[any](g.rng, nil, true, false, 0, 1, 2, 2, 3, -1, 0.5, 2.5, math.Inf(1), "", "x", "y", "xy")
 }
 
-// somewhere returns a point, written so that no module of its type is needed.
+// somewhere returns a geographical point, in its wire form, so that no module for its type is
+// needed.
 func somewhere() *pb.Value {
 	v := new(pb.Value)
 	if err := prototext.Unmarshal([]byte("geo_point_value:{latitude:1 longitude:-2}"), v); err != nil {
@@ -188,7 +189,7 @@ func somewhere() *pb.Value {
 	return v
 }
 
-// extreme returns a value that is nearly the same as another, or the last of its kind.
+// extreme returns a value at the limit of its type, or one that almost equals another.
 func (g *generator) extreme() any {
 	return pick[any](g.rng, math.NaN(), math.Inf(-1), math.Copysign(0, -1), 0.0, 1.0, 2.0, 1<<53, 1<<53+1, 0x1p53,
 		math.MaxInt64, math.MinInt64, 0x1p63, -0x1p63,
@@ -199,7 +200,7 @@ func (g *generator) extreme() any {
 		somewhere())
 }
 
-// element returns a value of an array, which may be an entity.
+// element returns a value of an array. It may be an entity.
 func (g *generator) element() any {
 	if g.rng.IntN(5) == 0 {
 		return inside("p", g.scalar())
@@ -225,10 +226,10 @@ func (g *generator) entity() map[string]*pb.Value {
 		}
 	}
 	if g.rng.IntN(4) == 0 {
-		m["e"] = value([]any{g.element(), g.element()}) // what is only transformed
+		m["e"] = value([]any{g.element(), g.element()}) // a property for transforms only
 	}
 	if g.rng.IntN(2) == 0 {
-		m["n"] = value(pick[any](g.rng, 1, 2, -5, 0.25, "x", nil)) // what is added up
+		m["n"] = value(pick[any](g.rng, 1, 2, -5, 0.25, "x", nil)) // a property to sum up
 	}
 	if g.rng.IntN(4) == 0 {
 		m["in"] = value(map[string]*pb.Value{"p": value(g.scalar()), "q": unindexed(g.scalar())})
@@ -290,8 +291,8 @@ func (g *generator) mutation() (string, []*pb.Key_PathElement, func(*env) *pb.Mu
 		}
 }
 
-// write is a commit: of one mutation, or of several in a transaction, since
-// without one they need not take place as a whole.
+// write is a commit of one mutation, or of several in a transaction. Without a transaction several
+// need not take effect together.
 func (g *generator) write() step {
 	var texts []string
 	var makers []func(*env) *pb.Mutation
@@ -316,7 +317,7 @@ func (g *generator) write() step {
 		}
 		resp, err := e.raw.Commit(e.Context(), req)
 		if err != nil && len(makers) > 1 {
-			_ = e.rollback(req.GetTransaction()) // it may be over
+			_ = e.rollback(req.GetTransaction()) // the transaction may have ended
 		}
 		return committed(resp, err)
 	}}
@@ -335,12 +336,12 @@ func committed(resp *pb.CommitResponse, err error) string {
 	return s
 }
 
-// transaction reads, writes, and commits or rolls back; maybe another client
-// changes what it has read in between.
+// transaction reads, writes, and commits or rolls back. Sometimes another client changes in between
+// what it has read.
 func (g *generator) transaction() step {
 	read, back := g.key(), g.rng.IntN(4) == 0
 	path, properties := g.key(), g.entity()
-	text := fmt.Sprintf("upsert %v %s", path, showAll(properties)) // nothing that fails for another reason
+	text := fmt.Sprintf("upsert %v %s", path, showAll(properties)) // a write that can't fail for another reason
 	meanwhile := ""
 	var other func(*env) *pb.Mutation
 	if g.rng.IntN(2) == 0 && !g.dialect.lacks(conflicts) {
@@ -370,7 +371,7 @@ func (g *generator) transaction() step {
 					TransactionSelector: &pb.CommitRequest_Transaction{Transaction: tx},
 					Mutations:           []*pb.Mutation{upsert(e.keyOf(path), properties)}})
 			if err != nil {
-				_ = e.rollback(tx) // it may be over
+				_ = e.rollback(tx) // the transaction may have ended
 				return s + " " + outcome(err)
 			}
 			return fmt.Sprint(s, " ", len(committed.MutationResults))
@@ -405,7 +406,7 @@ func fullKey(k *pb.Key) string {
 	return s
 }
 
-// aggregation counts, sums up and averages, with a limit or an offset or neither.
+// aggregation counts, sums up and averages, with or without a limit and an offset.
 func (g *generator) aggregation() step {
 	q, _ := g.filtered()
 	up := g.rng.IntN(3)
@@ -442,7 +443,7 @@ func (g *generator) aggregation() step {
 			}
 			results := resp.Batch.AggregationResults[0].AggregateProperties
 			for _, v := range results {
-				if d, ok := v.ValueType.(*pb.Value_DoubleValue); ok { // in which order doubles are added up is not said
+				if d, ok := v.ValueType.(*pb.Value_DoubleValue); ok { // rounding depends on the order
 					d.DoubleValue, _ = strconv.ParseFloat(fmt.Sprintf("%.12g", d.DoubleValue), 64)
 				}
 			}

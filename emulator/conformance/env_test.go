@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// outcome describes an error by its code, as it is the same everywhere.
+// outcome describes an error by its code, which is the same in all databases.
 func outcome(err error) string {
 	if errors.Is(err, datastore.ErrConcurrentTransaction) {
 		return "Aborted"
@@ -23,10 +23,10 @@ func outcome(err error) string {
 	return status.Code(err).String()
 }
 
-// A stop ends a case whose preparation did not work.
+// A stop ends a case whose preparation has failed.
 type stop struct{ err error }
 
-// must ends the case if what it needs did not work. The error is its outcome.
+// must ends the case if a preparation has failed. The error is then the case's outcome.
 func (e *env) must(err error) {
 	if err != nil {
 		panic(stop{err})
@@ -54,7 +54,7 @@ func (e *env) name(kind, name string) *pb.Key {
 	}
 }
 
-// value makes the protocol's value of a Go value.
+// value returns the protocol's value of a Go value.
 func value(v any) *pb.Value {
 	switch v := v.(type) {
 	case nil:
@@ -154,7 +154,7 @@ func showAll(properties map[string]*pb.Value) string {
 	return "{" + strings.Join(all, " ") + "}"
 }
 
-// last is the name or the id of a key.
+// last returns the name or the ID of a key.
 func last(k *pb.Key) string {
 	if len(k.GetPath()) == 0 {
 		return "?"
@@ -201,7 +201,7 @@ func remove(key *pb.Key) *pb.Mutation {
 	return &pb.Mutation{Operation: &pb.Mutation_Delete{Delete: key}}
 }
 
-// get shows an entity, or that there is none.
+// get shows an entity, or says that there is none.
 func (e *env) get(kind, name string) string {
 	e.Helper()
 	resp, err := e.raw.Lookup(e.Context(), &pb.LookupRequest{ProjectId: e.project, Keys: []*pb.Key{e.name(kind, name)}})
@@ -220,8 +220,7 @@ func (e *env) keys(q *datastore.Query) string {
 	return e.results(q.KeysOnly())
 }
 
-// results runs a query, and shows the results: names, and values of a
-// projection.
+// results runs a query, and shows the results: their names, and the values of a projection.
 func (e *env) results(q *datastore.Query) string {
 	e.Helper()
 	var all []string

@@ -25,16 +25,15 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// A recordedCall is a call of the Go client's integration tests, as production
-// answered it.
+// A recordedCall is a call of the Go client's integration tests, with production's answer.
 type recordedCall struct {
 	request proto.Message
-	answer  proto.Message // nil if it was an error
+	answer  proto.Message // nil: an error
 	err     codes.Code
 }
 
-// recordingDiffers are the recorded calls that are answered otherwise, with the
-// reason. One that is not is a failure.
+// recordingDiffers are the recorded calls whose answers differ, with the reasons. A listed call
+// whose answer does not differ is a failure.
 var recordingDiffers = map[int]string{
 	22: "a filter that contradicts itself is answered without a look at the projection: its results, none, are " +
 		"whole entities; here they are keys",
@@ -42,14 +41,13 @@ var recordingDiffers = map[int]string{
 		"Datastore is Firestore",
 }
 
-// TestGoClientRecording sends the calls that the Go client's integration tests have
-// recorded in production to the embedded Datastore, in their order, and compares the
-// answers: entities and their order, kinds of results, whether there are more, and
-// codes of errors.
+// TestGoClientRecording sends the recorded calls to the embedded Datastore, and compares the
+// answers. The Go client's integration tests recorded them in production. Compared are entities and
+// their order, kinds of results, whether more results follow, and codes of errors.
 //
-// Cursors and transactions of production are replaced by ours, and keys get the ids
-// that production has chosen. What says when and how something is stored is not
-// compared: versions, times, sizes and counts of index entries.
+// Production's cursors and transactions are replaced by the embedded Datastore's. Keys get the IDs
+// that production chose. Details of storage are not compared: versions, times, sizes and counts of
+// index entries.
 func TestGoClientRecording(t *testing.T) {
 	dir := moduleDir(t, clientModule)
 	contents, err := os.ReadFile(filepath.Join(dir, "datastore.replay"))
@@ -69,7 +67,7 @@ func TestGoClientRecording(t *testing.T) {
 		diff := r.compare(c)
 		switch why := recordingDiffers[i+1]; {
 		case diff == "" && why != "":
-			t.Errorf("call %d, %v, is answered as it was in production, and listed as one that is not: %s", i+1, c, why)
+			t.Errorf("call %d, %v, gets production's answer, but is listed as different: %s", i+1, c, why)
 		case diff != "" && why == "":
 			t.Errorf("call %d, %v: %s", i+1, c, diff)
 		case diff != "":
@@ -88,7 +86,7 @@ type replay struct {
 	ours map[string][]byte // transactions and cursors, by production's
 }
 
-// compare sends a recorded call, and says how the answer differs.
+// compare sends a recorded call, and returns how the answer differs.
 func (r *replay) compare(c *recordedCall) string {
 	got, code := r.send(c)
 	if code != c.err {
@@ -135,7 +133,7 @@ func (r *replay) send(c *recordedCall) (answer proto.Message, code codes.Code) {
 	return answer, status.Code(err)
 }
 
-// complete gives keys the ids that production has chosen for them.
+// complete gives incomplete keys the IDs that production chose for them.
 func complete(request *pb.CommitRequest, answer *pb.CommitResponse) {
 	for i, result := range answer.MutationResults {
 		if result.Key == nil {
@@ -150,7 +148,7 @@ func complete(request *pb.CommitRequest, answer *pb.CommitResponse) {
 	}
 }
 
-// learn notes what we call the transactions and cursors of an answer.
+// learn notes which transactions and cursors of an answer stand for production's.
 func (r *replay) learn(theirs, ours proto.Message) {
 	switch theirs := theirs.(type) {
 	case *pb.BeginTransactionResponse:
@@ -166,7 +164,7 @@ func (r *replay) learn(theirs, ours proto.Message) {
 	}
 }
 
-// translate puts our transactions and cursors into a request.
+// translate replaces production's transactions and cursors in a request.
 func (r *replay) translate(m protoreflect.Message) {
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch name := f.Name(); {
@@ -181,10 +179,10 @@ func (r *replay) translate(m protoreflect.Message) {
 	})
 }
 
-// withoutChance returns an answer without what can't be the same.
+// withoutChance returns an answer without its parts that vary from run to run.
 func withoutChance(answer proto.Message) proto.Message {
 	answer = proto.CloneOf(answer)
-	answer.ProtoReflect().SetUnknown(nil) // fields that the protocol does not have any more
+	answer.ProtoReflect().SetUnknown(nil) // fields that the protocol no longer has
 	switch answer := answer.(type) {
 	case *pb.AllocateIdsResponse:
 		for _, k := range answer.Keys {
@@ -220,9 +218,9 @@ func stripped(results []*pb.EntityResult) {
 	}
 }
 
-// parseRecording reads what package cloud.google.com/go/rpcreplay has written: a
-// mark, and records with their length before them. The first is the initial state,
-// the others are entries: messages of the type rpcreplay.Entry.
+// parseRecording reads a file written by package cloud.google.com/go/rpcreplay: a mark, and
+// records, each after its length. The first record is the initial state. The others are messages of
+// the type rpcreplay.Entry.
 func parseRecording(contents []byte) ([]*recordedCall, error) {
 	contents, ok := bytes.CutPrefix(contents, []byte("RPCReplay"))
 	if !ok {
@@ -272,7 +270,7 @@ func parseRecording(contents []byte) ([]*recordedCall, error) {
 type recordedEntry struct {
 	kind    uint64
 	message proto.Message
-	of      int // the index of the request
+	of      int // index of the request
 }
 
 // parseEntry reads the fields kind, message and ref_index.

@@ -19,15 +19,14 @@ import (
 	"github.com/scattermap/scattermap/internal/nightly"
 )
 
-// clientModules are the modules of the Go client: that of its tests, and that of
-// what these tests use.
+// clientModules are the module with the Go client's tests, and the module that these tests use.
 const (
 	clientModule  = "cloud.google.com/go/datastore"
 	supportModule = "cloud.google.com/go"
 )
 
-// goClientDiffers are the integration tests of the Go client that do not pass,
-// by product, with the reason. One that passes all the same is a failure.
+// goClientDiffers are the Go client's integration tests that fail, by product, with the reasons. A
+// listed test that passes is a failure.
 var goClientDiffers = map[string]map[string]string{
 	"embedded": {"TestIntegration_DetectProjectID": needsCredentials},
 	"classic": {
@@ -70,14 +69,13 @@ const (
 		"one before them"
 )
 
-// TestGoClient runs the integration tests of the official Go client, as they are
-// in the module cache, against the embedded Datastore and both of Google's
-// emulators. On the embedded one they also run in a database that has a name.
+// TestGoClient runs the integration tests of the official Go client, from the module cache, against
+// the embedded Datastore and both of Google's emulators. On the embedded one they also run in a
+// database with a name.
 //
-// The client's module and the one that its tests use are copied, with three
-// changes: newClient connects to an emulator, a test that fails is tried again
-// at once, and the files of a tracing module that ours does not require are left
-// out, none of which is about Datastore.
+// The client's module and the one that its tests use are copied, with three changes. newClient
+// connects to an emulator. A test that fails is repeated at once. Files of a tracing module that
+// this repository does not require are left out; none is about Datastore.
 func TestGoClient(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out what builds another module")
@@ -129,7 +127,7 @@ func TestGoClient(t *testing.T) {
 	}
 }
 
-// A clientTest is what came of one of the client's tests, or of a part of one.
+// A clientTest is the result of one of the client's tests, or of a subtest.
 type clientTest struct {
 	runs   int    // one for each database
 	action string // "pass", "fail" or "skip"
@@ -138,8 +136,8 @@ type clientTest struct {
 
 func (c *clientTest) passed() bool { return c.action == "pass" }
 
-// runGoClient runs the client's tests, and returns those that have no parts, by
-// name. One that runs more than once counts by its worst.
+// runGoClient runs the client's tests, and returns the results of those without subtests, by name.
+// A test that runs more than once gets its worst result.
 func runGoClient(t *testing.T, binary, dir string, env []string) map[string]*clientTest {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "tool", "test2json", binary, "-test.v=test2json",
@@ -158,7 +156,7 @@ func runGoClient(t *testing.T, binary, dir string, env []string) map[string]*cli
 		t.Fatal(err)
 	}
 	ran := make(map[string]*clientTest)
-	var rest bytes.Buffer // what belongs to no test
+	var rest bytes.Buffer // output that belongs to no test
 	lines := bufio.NewReader(stdout)
 	for {
 		line, err := lines.ReadBytes('\n')
@@ -239,7 +237,8 @@ func buildGoClient(t *testing.T) (binary, module string) {
 	return binary, module
 }
 
-// moduleDir returns where the module cache has a module, and fetches it if it has not.
+// moduleDir returns the folder of a module in the module cache, and downloads the module if
+// necessary.
 func moduleDir(t *testing.T, path string) string {
 	t.Helper()
 	var downloaded struct{ Dir string }
@@ -249,8 +248,8 @@ func moduleDir(t *testing.T, path string) string {
 	return downloaded.Dir
 }
 
-// copyModule copies a module that ours requires, but for files that need one
-// which it does not.
+// copyModule copies a module that this repository requires, without files that need a module which
+// it does not require.
 func copyModule(t *testing.T, path, to string) string {
 	t.Helper()
 	if err := os.CopyFS(to, os.DirFS(moduleDir(t, path))); err != nil {
@@ -286,8 +285,7 @@ func replaceIn(t *testing.T, name, from, to string) {
 	}
 }
 
-// goCommand runs the Go command. It skips the test only if a module is missing
-// that cannot be fetched.
+// goCommand runs the go command. It skips the test only if a missing module can't be downloaded.
 func goCommand(t *testing.T, args ...string) []byte {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", args...)

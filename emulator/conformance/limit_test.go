@@ -209,7 +209,7 @@ var limitCases = []conformanceCase{
 		firestore: &difference{"*", "gRPC itself refuses such a request"}},
 }
 
-// filtering queries by a property.
+// filtering queries with a filter on a property.
 func filtering(op pb.PropertyFilter_Operator, v any) func(*env) string {
 	return func(e *env) string {
 		_, err := e.runQuery(&pb.Query{Kind: kindP, Filter: rawFilter("s", op, v)})

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// meant are values of all types; an exclamation mark is behind those that are not indexed.
+// meant are values of all types. Names of unindexed values end in an exclamation mark.
 var meant = func() map[string]*pb.Value {
 	all := map[string]*pb.Value{
 		"text": value("x"), "integer": value(1), "negative": value(-1), "huge": value(1 << 62),
@@ -43,13 +43,13 @@ var meant = func() map[string]*pb.Value {
 	return all
 }()
 
-// taken says which of them may have which meaning. No other has any.
+// taken lists the values that may have each meaning. No other value may have it.
 var taken = func() map[int32][]string {
 	text := []string{"text", "text!"}
 	integer := []string{"huge", "huge!", "integer", "integer!", "negative", "negative!"}
 	return map[int32][]string{
 		1: text, 2: text, 3: text, 4: text, 5: text, 6: text, 8: text, 10: text, 11: text, 12: text, 17: text,
-		7:  {"huge", "huge!"}, // microseconds that no time has
+		7:  {"huge", "huge!"}, // microseconds outside of all valid times
 		13: {"integer", "integer!"},
 		15: {"text!"},
 		16: {"blob", "blob!"},
@@ -60,9 +60,9 @@ var taken = func() map[int32][]string {
 	}
 }()
 
-// TestMeanings writes values of all types with all meanings, at every level: what Google's
-// Firestore emulator refuses, the embedded Datastore refuses in the same words, and what it takes
-// comes back the same.
+// TestMeanings writes values of all types with all meanings, at every level. The embedded Datastore
+// refuses what Google's Firestore emulator refuses, in the same words. Accepted values come back
+// the same.
 func TestMeanings(t *testing.T) {
 	texts := make(map[string]string) // of the embedded Datastore's refusals
 	for _, product := range []string{"embedded", "firestore"} {
@@ -90,7 +90,7 @@ func TestMeanings(t *testing.T) {
 						if err == nil {
 							got = append(got, name)
 							if m == 16 && name == "blob" {
-								v.Meaning = 0 // it says nothing
+								v.Meaning = 0 // this meaning has no effect
 							}
 							resp, err := e.raw.Lookup(t.Context(), &pb.LookupRequest{
 								ProjectId: e.project, Keys: []*pb.Key{e.name("M", "m")},
@@ -108,7 +108,7 @@ func TestMeanings(t *testing.T) {
 						case level != "property":
 						case product == "embedded":
 							texts[id] = text
-						case m > 31, m == 18, m == 23, name == "user6", name == "user6!": // ours says as much
+						case m > 31, m == 18, m == 23, name == "user6", name == "user6!": // in other words
 						case text != texts[id]:
 							t.Errorf("meaning %d of %s: %q, the embedded one says %q", m, name, text, texts[id])
 						}
@@ -129,8 +129,8 @@ func TestMeanings(t *testing.T) {
 	}
 }
 
-// TestKeysOfOthers stores keys of other projects, databases and namespaces: filters, orders and
-// groups tell them apart, and a key that names no project is of the database it is in.
+// TestKeysOfOthers stores keys of other projects, databases and namespaces. Filters, orders and
+// groups tell them apart. A key that names no project is of the database that stores it.
 func TestKeysOfOthers(t *testing.T) {
 	for _, product := range []string{"embedded", "firestore"} {
 		t.Run(product, func(t *testing.T) {
@@ -165,7 +165,7 @@ func TestKeysOfOthers(t *testing.T) {
 					want = "own short"
 				}
 				if got := names(&pb.Query{Kind: kind, Filter: filterOn("v", pb.PropertyFilter_EQUAL, k)}); got != want {
-					t.Errorf("the key of %s is that of %s", name, got)
+					t.Errorf("the key of %s equals the key of %s", name, got)
 				}
 			}
 			property := &pb.PropertyReference{Name: "v"}

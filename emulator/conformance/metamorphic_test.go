@@ -19,9 +19,9 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestMetamorphic asks the embedded Datastore the same thing in two ways, at random, and
-// compares the answers. It needs no other Datastore: an OR is the union of its parts,
-// reversed orders reverse the results, a count is the length of the list, and so on.
+// TestMetamorphic makes random queries to the embedded Datastore in two ways, and compares the
+// answers. It needs no other Datastore. For example, an OR is the union of its parts, reversed
+// orders reverse the results, and a count is the number of results.
 func TestMetamorphic(t *testing.T) {
 	seed := testflag.Seed(t)
 	done := make(map[string]int)
@@ -46,7 +46,7 @@ func TestMetamorphic(t *testing.T) {
 			}
 			done[name]++
 			if total++; same != "" && !failed[name] {
-				failed[name] = true // once each
+				failed[name] = true // each relation once
 				t.Errorf("seed %d: %s: %s", seed+n, name, same)
 				for _, r := range w.list(&pb.Query{Kind: []*pb.KindExpression{{Name: "D"}}}, nil) {
 					t.Logf("  entity %s %s", r.key, r.values)
@@ -64,18 +64,18 @@ func TestMetamorphic(t *testing.T) {
 	}
 }
 
-// A world is a database with entities that meet, and queries that find them.
+// A world is a database with entities whose values often coincide, and queries that find them.
 type world struct {
 	*env
 	rng *rand.Rand
 	g   *generator
-	// asked is a query that was asked at a time, with its answer.
+	// The last query, with its read time and answer.
 	asked  *pb.Query
 	at     *timestamppb.Timestamp
 	answer []row
 }
 
-// fill writes entities of all sorts, and some whose values most conditions hold for.
+// fill writes entities of all kinds, and some that satisfy most conditions.
 func (w *world) fill() {
 	for range 25 {
 		w.g.write().run(w.env)
@@ -85,7 +85,7 @@ func (w *world) fill() {
 		for range w.rng.IntN(4) {
 			list = append(list, w.scalar())
 		}
-		if w.rng.IntN(8) == 0 { // with itself, that comes to more combinations than an index has
+		if w.rng.IntN(8) == 0 { // otherwise it would have more combinations than an index allows
 			for i := range 60 {
 				list = append(list, i/2-20)
 			}
@@ -96,7 +96,7 @@ func (w *world) fill() {
 	}
 }
 
-// scalar returns a value that is one of few, half of the time.
+// scalar returns a value, in half of the cases one of a few.
 func (w *world) scalar() any {
 	if w.rng.IntN(2) == 0 {
 		return pick[any](w.rng, 0, 1, 2, 3, "x")
@@ -108,16 +108,16 @@ func (w *world) step() {
 	w.g.write().run(w.env)
 }
 
-// A row is a result: its key, and what else there is of it.
+// A row is a result: its key, its other contents, and its cursor.
 type row struct{ key, values, cursor string }
 
-// refusal ends a comparison of a query that can't be asked.
+// A refusal ends the comparison of a query that is refused.
 type refusal struct{ error }
 
-// lateRefusal is that of a query that is served if another one is, which was.
+// A lateRefusal is the refusal of a query although an equivalent query was answered.
 type lateRefusal string
 
-// list runs a query to its end.
+// list reads a query to its end.
 func (w *world) list(q *pb.Query, o *pb.ReadOptions) []row {
 	var rows []row
 	q = proto.CloneOf(q)
@@ -159,7 +159,7 @@ func rowsAsText(rows []row) []string {
 
 func sortedSet(all []string) []string { return slices.Compact(slices.Sorted(slices.Values(all))) }
 
-// differ describes how two lists differ.
+// differ describes the difference of two lists.
 func differ(text string, a, b []string) string {
 	if slices.Equal(a, b) {
 		return ""
@@ -195,7 +195,7 @@ func and(filters ...*pb.Filter) *pb.Filter {
 
 func either(filters ...*pb.Filter) *pb.Filter { return composite(pb.CompositeFilter_OR, filters...) }
 
-// single are the properties that have one value at most.
+// single are the properties with one value at most.
 var single = []string{"p", "q", "n", "in.p"}
 
 func (w *world) name() string { return pick(w.rng, "p", "q", "n", "in.p", "m", "m") }
@@ -217,7 +217,7 @@ func (w *world) leaf() *pb.Filter {
 
 func (w *world) equality() *pb.Filter { return filterOn(w.name(), pb.PropertyFilter_EQUAL, w.scalar()) }
 
-// part is one condition, or some of which one suffices.
+// part is one condition, or an OR of several.
 func (w *world) part() *pb.Filter {
 	if w.rng.IntN(4) > 0 {
 		return w.leaf()
@@ -225,7 +225,7 @@ func (w *world) part() *pb.Filter {
 	return either(w.leaf(), and(w.leaf(), w.leaf()))
 }
 
-// wild makes a query over everything that the embedded Datastore serves.
+// wild makes a query that may have everything that the embedded Datastore supports.
 func (w *world) wild() *pb.Query {
 	q := &pb.Query{Kind: []*pb.KindExpression{{Name: "D"}}}
 	var filters []*pb.Filter
@@ -261,7 +261,7 @@ func (w *world) orderBy(q *pb.Query, name string, descending bool) {
 	q.Order = append(q.Order, o)
 }
 
-// ordered gives a query explicit orders for all that its filter implies, and for keys.
+// ordered gives a query explicit orders for all orders that its filter implies, and for keys.
 func (w *world) ordered(q *pb.Query) *pb.Query {
 	q = proto.CloneOf(q)
 	eachLeaf(q.Filter, func(f *pb.PropertyFilter) {
@@ -282,14 +282,14 @@ func eachLeaf(f *pb.Filter, visit func(*pb.PropertyFilter)) {
 	}
 }
 
-// with returns the query with another filter, and the same orders.
+// with returns the query with another filter and the same orders.
 func with(q *pb.Query, f *pb.Filter) *pb.Query {
 	q = proto.CloneOf(q)
 	q.Filter = f
 	return q
 }
 
-// compare makes one comparison, and says how the answers differ.
+// compare makes one comparison, and returns how the answers differ.
 func (w *world) compare() (name, difference string) {
 	name = pick(w.rng, slices.Sorted(maps.Keys(relations))...)
 	defer func() {
@@ -307,7 +307,7 @@ func (w *world) compare() (name, difference string) {
 	return name, relations[name](w)
 }
 
-// must lists a query that is served if an earlier one was.
+// must lists a query that may not be refused, as an equivalent one was answered.
 func (w *world) must(text string, q *pb.Query, o *pb.ReadOptions) []row {
 	defer func() {
 		r := recover()
@@ -321,7 +321,7 @@ func (w *world) must(text string, q *pb.Query, o *pb.ReadOptions) []row {
 	return w.list(q, o)
 }
 
-// relations are what is compared, by name. Each returns "" if the answers are the same.
+// relations are the comparisons, by name. Each returns "" if the answers agree.
 var relations = map[string]func(*world) string{
 	"an OR is the union of its parts": func(w *world) string {
 		a, b := w.leaf(), w.leaf()
@@ -336,7 +336,7 @@ var relations = map[string]func(*world) string{
 	"an AND with an equality is the intersection": func(w *world) string {
 		q, eq := w.ordered(w.wild()), w.equality()
 		if on := eq.GetPropertyFilter().Property.Name; on == "m" && ordersBy(q, on) {
-			panic(refusal{}) // an inequality would have to hold for that value
+			panic(refusal{}) // an inequality would have to hold for that value, too
 		}
 		whole := with(q, and(q.Filter, eq))
 		both := sortedSet(keysOfRows(w.list(whole, nil)))
@@ -387,7 +387,7 @@ var relations = map[string]func(*world) string{
 		q := w.ordered(w.wild())
 		for _, o := range q.Order {
 			if o.Property.Name == "m" {
-				panic(refusal{}) // by the least value upwards, and by the greatest downwards
+				panic(refusal{}) // it sorts by the least value in one direction, and by the greatest in the other
 			}
 		}
 		back := proto.CloneOf(q)
@@ -568,7 +568,7 @@ var relations = map[string]func(*world) string{
 		projected := proto.CloneOf(q)
 		projected.Projection = []*pb.Projection{{Property: &pb.PropertyReference{Name: name}}}
 		if slices.ContainsFunc(projected.Order, func(o *pb.PropertyOrder) bool { return o.Property.Name == "m" }) {
-			panic(refusal{}) // a row for each of its values
+			panic(refusal{}) // it would have a row for each of its values
 		}
 		rows := w.list(projected, nil)
 		entities := w.must("entities", q, nil)
@@ -687,7 +687,7 @@ var relations = map[string]func(*world) string{
 		}
 		got := rowsAsText(w.must("distinct", distinct, nil))
 		if strings.Contains(strings.Join(want, " "), "NaN") || strings.Contains(strings.Join(want, " "), "-0.0") {
-			panic(refusal{}) // values that look the same
+			panic(refusal{}) // some values look the same
 		}
 		return differ(q.String(), got, want)
 	},

@@ -10,8 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// change commits mutations over an entity K/a with n=9, if it exists, and says
-// what became of it.
+// change commits mutations to an entity K/a, which has n=9 if it exists, and shows the result.
 func change(exists, transactional bool, mutations ...func(*env) *pb.Mutation) func(*env) string {
 	return func(e *env) string {
 		if exists {
@@ -50,7 +49,7 @@ func masked(paths ...string) func(*env) string {
 
 const ignoresMasks = "the classic emulator drops what a mask does not name"
 
-// versioned updates an entity on the condition that it has some version.
+// versioned updates an entity on the condition that it has a version.
 func versioned(
 	exists bool, strategy pb.Mutation_ConflictResolutionStrategy, base func(*pb.MutationResult) int64,
 ) func(*env) string {

@@ -9,7 +9,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// letters puts entities of a kind with values of all sorts.
+// letters puts entities of one kind with values of all types.
 func letters(e *env) {
 	e.Helper()
 	_, err := e.commit(
@@ -42,7 +42,7 @@ func where(property, op string, v any) datastore.PropertyFilter {
 	return datastore.PropertyFilter{FieldName: property, Operator: op, Value: v}
 }
 
-// Reasons that come more than once.
+// Reasons that several cases have.
 const (
 	older   = "the classic emulator is older than this feature"
 	repeats = "the Firestore emulator returns an entity once for each value of an array that it sorts by; " +
@@ -51,7 +51,7 @@ const (
 	descTies    = "the Firestore emulator sorts equal values of a descending order by descending keys"
 )
 
-// family puts an entity of the letters' kind with descendants of the same kind, and asks for them.
+// family puts an entity of the letters' kind with descendants of the same kind, and queries them.
 func family(q func(root *datastore.Key) *datastore.Query) func(*env) string {
 	return func(e *env) string {
 		root := datastore.NameKey("P", "a", nil)

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// A randomQuery is a query whose keys have no project yet.
+// A randomQuery is a query whose keys do not have a project yet.
 type randomQuery struct{ *pb.Query }
 
 // in returns the query for the database of an env.
@@ -29,7 +29,7 @@ func (q randomQuery) in(e *env) *pb.Query {
 	return c
 }
 
-// query runs a query with a limit, and again from the cursor that it ended at.
+// query runs a query with a limit, and continues it from its last cursor.
 func (g *generator) query() step {
 	q, text := g.filtered()
 	limit := 1 + g.rng.IntN(5)
@@ -66,8 +66,8 @@ func (g *generator) query() step {
 	}}
 }
 
-// filtered makes a query with filters, orders and projection that all of
-// Google's emulators of the dialect serve.
+// filtered makes a query with filters, orders and a projection that the dialect's emulator
+// supports.
 func (g *generator) filtered() (randomQuery, string) {
 	q := &pb.Query{Kind: []*pb.KindExpression{{Name: "D"}}}
 	var filters []*pb.Filter

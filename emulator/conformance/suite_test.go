@@ -1,10 +1,9 @@
-// Package conformance runs one list of cases against three Datastores: the
-// embedded one, Google's classic emulator in Firestore mode, and Google's
-// Firestore emulator in Datastore mode.
+// Package conformance runs one list of cases against three Datastores: the embedded one, Google's
+// classic emulator in Firestore mode, and Google's Firestore emulator in Datastore mode.
 //
-// A case names what production documents, and what comes of it there. Where one
-// of Google's emulators does something else, the case records what, and why we
-// do not follow it. The embedded one has no such record.
+// A case names what production documents, and the result there. If one of Google's emulators
+// differs, the case records its result, and why the embedded Datastore does not follow it. The
+// embedded Datastore must have production's result in all cases.
 package conformance
 
 import (
@@ -27,19 +26,19 @@ import (
 
 func TestMain(m *testing.M) { googletest.Main(m) }
 
-// A conformanceCase is one thing that a Datastore does.
+// A conformanceCase is one property of a Datastore.
 type conformanceCase struct {
 	name string
-	doc  string // what production documents
+	doc  string // the documentation of production
 	run  func(*env) string
-	want string // what run returns, in production
+	want string // the result of run, in production
 
 	classic, firestore *difference
 }
 
-// A difference is what one of Google's emulators does instead.
+// A difference is the other behaviour of one of Google's emulators.
 type difference struct {
-	got string // what run returns; "*" if it varies, "?" if that includes what is wanted
+	got string // the result of run; "*": it varies; "?": it varies and may be the wanted one
 	why string
 }
 
@@ -53,7 +52,7 @@ var suites = map[string][]conformanceCase{
 
 var products = []string{"embedded", "classic", "firestore"}
 
-// An env is an empty database of one of the three.
+// An env is an empty database of one of the three Datastores.
 type env struct {
 	*testing.T
 	product string
@@ -63,7 +62,7 @@ type env struct {
 	raw     pb.DatastoreClient
 }
 
-// newEnv skips the test if the product is not on this machine.
+// newEnv returns an env. It skips the test if the product is not installed.
 func newEnv(t *testing.T, product string) *env {
 	e := &env{T: t, product: product, project: googletest.Project()}
 	addr := ""
@@ -91,8 +90,8 @@ func (e *env) connect(addr string) {
 	e.conn, e.raw = conn, pb.NewDatastoreClient(conn)
 }
 
-// empty returns an env with another database. Its client is closed with the
-// connection, which all share.
+// empty returns an env with another database. All share one connection, and the client is closed
+// with it.
 func (e env) empty(t *testing.T) *env {
 	e.T, e.project = t, googletest.Project()
 	var err error
@@ -124,7 +123,7 @@ func TestConformance(t *testing.T) {
 	t.Log("\n" + table(verdicts))
 }
 
-// judge compares an outcome with what is wanted, or recorded.
+// judge compares an outcome with the wanted or recorded one.
 func judge(t *testing.T, c conformanceCase, product, got string) string {
 	recorded := map[string]*difference{"classic": c.classic, "firestore": c.firestore}[product]
 	switch {
@@ -150,7 +149,7 @@ func topics() []string {
 	return all
 }
 
-// table shows the verdicts: all differences, and how many cases have none.
+// table shows the verdicts: all differences, and the number of cases without one.
 func table(verdicts map[string]map[string]string) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -183,7 +182,7 @@ func table(verdicts map[string]map[string]string) string {
 	return b.String()
 }
 
-// TestEveryCaseIsDocumented checks that the cases say what they are for.
+// TestEveryCaseIsDocumented checks that each case says what production documents.
 func TestEveryCaseIsDocumented(t *testing.T) {
 	for topic, cases := range suites {
 		seen := make(map[string]bool)

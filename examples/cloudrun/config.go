@@ -70,15 +70,15 @@ type config struct {
 	service         tasks.ServiceLimits
 	url             string
 	serviceAccount  string
-	verified        bool // requests have to prove themselves here
+	verified        bool // this service verifies requests
 	operators       []string
 	keysURL         string
 	iapAudience     string
 	iapKeysURL      string
-	traces, metrics bool // are exported
+	traces, metrics bool // whether they are exported
 	addr            string
 
-	serviceName, revision string // as Cloud Run says
+	serviceName, revision string // from Cloud Run
 }
 
 // audience returns the audience of the tasks' tokens; empty if tasks carry none.
@@ -120,7 +120,7 @@ func configFrom(getenv func(string) string) (config, error) {
 	c.createQueues = e.flag("CREATE_QUEUES")
 	c.service = tasks.ServiceLimits{
 		MaxInstances: e.number("MAX_INSTANCES", 100_000), Concurrency: e.number("CONCURRENCY", 1000),
-		Timeout: time.Duration(e.number("REQUEST_TIMEOUT", 3600)) * time.Second, // the bounds are Cloud Run's
+		Timeout: time.Duration(e.number("REQUEST_TIMEOUT", 3600)) * time.Second, // Cloud Run's limits
 		Queues:  len(c.queues),
 	}
 	e.checkURL("SERVICE_URL", c.url, func(u *url.URL) bool { return u.Path == "" }, "http(s)://HOST without a path")
@@ -144,8 +144,8 @@ func configFrom(getenv func(string) string) (config, error) {
 	return c, nil
 }
 
-// auth reads AUTH and the variables that belong to it. A variable that it would ignore is an error,
-// because somebody may expect its check.
+// auth reads AUTH and the variables that belong to it. A variable that would be ignored is an
+// error, because the operator may rely on its check.
 func (e *environment) auth(c *config) {
 	belong := []string{"TASKS_SERVICE_ACCOUNT", "OPERATORS", "OIDC_KEYS_URL", "IAP_AUDIENCE", "IAP_KEYS_URL"}
 	how := cmp.Or(e.getenv("AUTH"), "on")

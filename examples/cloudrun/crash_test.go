@@ -29,15 +29,15 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// asService has the tests' binary be the service itself: as it is, or withTrouble, which is with
-// mappers that make some.
+// asService makes the tests' binary run as the service. Its value says how: unchanged, or
+// withTrouble, which adds mappers that cause trouble.
 const (
 	asService   = "CLOUDRUN_TEST_SERVICE"
 	asItIs      = "as it is"
 	withTrouble = "with trouble"
 )
 
-// TestMain is the service itself in the processes of a site and of a fleet.
+// TestMain is also the service itself, in the processes of a site and of a fleet.
 func TestMain(m *testing.M) {
 	switch os.Getenv(asService) {
 	case withTrouble:
@@ -50,21 +50,21 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// A fleet is some handler processes behind a balancer. They die or get killed, and
-// others take their places.
+// A fleet is several processes of the service behind a load balancer. Processes that die or get
+// killed are replaced.
 type fleet struct {
 	*testing.T
 	env   []string
 	front *httptest.Server
 
-	// route chooses the member that gets a request. Defaults to any of them.
+	// route chooses the member for a request. Defaults to a random one.
 	route func(r *http.Request) int
 
 	mu      sync.Mutex
 	members []*member
 	ended   bool
 	deaths  int
-	codes   []int // that members have ended with
+	codes   []int // exit codes of members
 	all     sync.WaitGroup
 }
 
@@ -105,8 +105,8 @@ func newFleet(t *testing.T, size int, env ...string) *fleet {
 	return f
 }
 
-// start starts a member, and another whenever it ends. It may take a moment until it
-// answers.
+// start starts a member, and starts another one whenever it ends. A member may take a moment until
+// it answers.
 func (f *fleet) start(i int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,7 +131,7 @@ func (f *fleet) start(i int) {
 	})
 }
 
-// kill ends a member by SIGKILL, whatever it is doing.
+// kill ends a member by SIGKILL.
 func (f *fleet) kill(i int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -154,8 +154,8 @@ func (f *fleet) died() int {
 	return f.deaths
 }
 
-// TestKilledHandlers kills the processes that run a job by SIGKILL, again and
-// again: every account is credited exactly once.
+// TestKilledHandlers kills the processes of a job by SIGKILL repeatedly. Every account is credited
+// exactly once.
 func TestKilledHandlers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves crashes of processes out")
@@ -188,11 +188,11 @@ func TestKilledHandlers(t *testing.T) {
 	}
 }
 
-// killedHandlers kills at least that many of the processes that run jobs over n accounts.
+// killedHandlers runs jobs over n accounts, and kills at least the given number of their processes.
 func killedHandlers(t *testing.T, e *emulator.Emulator, slow *emulator.Faults, addr string, n, least int) {
 	f, client, engine := newCloud(t, e, addr, n, 4, bank.AddCredit)
 	slow.Resume()
-	// As many jobs as it takes to kill enough of those that run them.
+	// It runs jobs until enough processes were killed.
 	kills, jobs, pages := 0, int64(0), int64(0)
 	for ; kills < least; jobs++ {
 		job, err := bank.AddCredit.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, bank.Credit{Amount: 10},
@@ -243,7 +243,7 @@ func newCloud(
 	return newCloudWith(t, e, addr, n, concurrent, nil, mappers...)
 }
 
-// newCloudWith is newCloud whose processes have more in their environment.
+// newCloudWith is newCloud for processes with more environment variables.
 func newCloudWith(
 	t *testing.T, e *emulator.Emulator, addr string, n, concurrent int, env []string, mappers ...mapper.AnyMapper,
 ) (*fleet, *datastore.Client, *mapper.Engine) {
@@ -295,10 +295,10 @@ func newCloudWith(
 	return f, client, engine
 }
 
-// A death is how an account kills the process that works on it.
+// A death says how an account kills its process.
 type death struct{ By string }
 
-// deadly adds 10 to accounts. One of them is deadly while it is poor.
+// deadly adds 10 to accounts. One of them kills its process while its balance is low.
 var deadly = mapper.Update("deadly", func(_ context.Context, a *mapper.Entity[bank.Account], p death) error {
 	if a.Key.Name == deadlyName && a.Value.Balance < rich {
 		switch p.By {
@@ -318,9 +318,9 @@ const (
 	rich       = 1_000_000
 )
 
-// TestDeadlyEntity has one account of many kill each process that works on it, with
-// 20 pages under way in each: it is found, and the others are credited. Nobody
-// looks after the job meanwhile. Once the account is mended a retry credits it, too.
+// TestDeadlyEntity has one account that kills every process that works on it, while each process
+// has 20 pages under way. The account is found, and the others are credited, without a person's
+// help. After the account is mended a retry credits it, too.
 func TestDeadlyEntity(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves crashes of processes out")

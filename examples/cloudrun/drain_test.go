@@ -19,10 +19,11 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// notedIn names the file in which the processes note each call of the mapper below.
+// notedIn is the environment variable with the file in which processes note each call of the mapper
+// below.
 const notedIn = "CLOUDRUN_TEST_CALLS"
 
-// noted adds 10 to accounts, each of which takes a while, and notes in a file which process has
+// noted adds 10 to accounts, which takes a while for each. It notes in a file which process has
 // done so.
 var noted = mapper.Update("noted", func(_ context.Context, a *mapper.Entity[bank.Account], _ mapper.NoParams) error {
 	f, err := os.OpenFile(os.Getenv(notedIn), os.O_APPEND|os.O_WRONLY, 0)
@@ -38,8 +39,8 @@ var noted = mapper.Update("noted", func(_ context.Context, a *mapper.Entity[bank
 	return nil
 })
 
-// TestShutdown ends the processes of a job by SIGTERM, with pages under way: each ends with code 0,
-// and cuts off nothing, so the function is called for each account exactly once.
+// TestShutdown ends the processes of a job by SIGTERM while pages are under way. Each process exits
+// with code 0, and no page is cut off: the function is called exactly once for each account.
 func TestShutdown(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out the ends of processes")
@@ -68,7 +69,7 @@ func TestShutdown(t *testing.T) {
 	for i := range shutdowns {
 		lines, died := calls(), f.died()
 		member, pid := -1, ""
-		// one that has pages under way
+		// The next process to end is one with pages under way.
 		for before := len(lines); len(lines) < before+100 || member < 0; lines = calls() {
 			pid, _, _ = strings.Cut(lines[len(lines)-1], " ")
 			member = f.member(pid)
@@ -88,7 +89,7 @@ func TestShutdown(t *testing.T) {
 		if after > concurrent*300 { // a page of 3 s each
 			t.Errorf("shutdown %d: the process went on for %d calls", i, after)
 		}
-		t.Logf("shutdown %d: %d calls behind it", i, after)
+		t.Logf("shutdown %d: %d calls after it", i, after)
 	}
 	if s, err := job.Status(t.Context()); err != nil || s.State != mapper.StateRunning {
 		t.Errorf("the job has ended too early to show anything: %+v, %v", s, err)

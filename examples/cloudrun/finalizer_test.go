@@ -15,7 +15,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// doomed adds 10 to accounts, and its finalizer kills its process.
+// doomed adds 10 to accounts. Its finalizer kills its process.
 var doomed = mapper.Update("doomed", func(_ context.Context, a *mapper.Entity[bank.Account], _ mapper.NoParams) error {
 	a.Value.Balance += 10
 	return nil
@@ -24,15 +24,15 @@ var doomed = mapper.Update("doomed", func(_ context.Context, a *mapper.Entity[ba
 	return nil
 })
 
-// slow adds 100 to accounts, each of which takes a while.
+// slow adds 100 to accounts, and takes a while for each.
 var slow = mapper.Update("slow", func(_ context.Context, a *mapper.Entity[bank.Account], _ mapper.NoParams) error {
 	time.Sleep(100 * time.Millisecond)
 	a.Value.Balance += 100
 	return nil
 })
 
-// TestDeadlyFinalizer has the finalizer of a job kill each process that runs it, beside the pages
-// of another job: the one fails with that cause, and of the other nothing is blamed.
+// TestDeadlyFinalizer runs a job whose finalizer kills every process that runs it, beside another
+// job. The first job fails with that cause. Nothing of the other job is blamed.
 func TestDeadlyFinalizer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves crashes of processes out")

@@ -16,7 +16,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// get sends a request and decodes the answer, which has to have a code.
+// get sends a request, checks the status code, and decodes the answer.
 func (s *site) get(method, path, token, body string, code int, v any) {
 	s.Helper()
 	got, answer := s.send(method, path, token, body)
@@ -45,7 +45,7 @@ func (s *site) await(id, token string, want mapper.State) (status mapper.Status)
 	}
 }
 
-// TestOperate has an operator do over HTTP what there is to do.
+// TestOperate makes all calls of an operator over HTTP.
 func TestOperate(t *testing.T) {
 	s := newSite(t)
 	admin := s.token(operator, s.url)
@@ -61,13 +61,13 @@ func TestOperate(t *testing.T) {
 	for i := range keys {
 		keys[i], accounts[i] = datastore.NameKey("Account", fmt.Sprintf("user-%04d", i), nil), &bank.Account{}
 	}
-	for i := range 3 { // these do not decode
+	for i := range 3 { // balances of another type, which can't be decoded
 		accounts[i*20] = &struct{ Balance string }{"much"}
 	}
 	if _, err := s.client.PutMulti(t.Context(), keys, accounts); err != nil {
 		t.Fatal(err)
 	}
-	// What there is not is said, and so is another method.
+	// Unknown paths and methods are refused with an error.
 	paths := map[string]string{"/jobs": "GET", "/jobs/a/failures": "GET"}
 	for do := range strings.FieldsSeq("pause resume abort retry move rate") {
 		paths["/jobs/a/"+do] = "POST"
@@ -76,7 +76,7 @@ func TestOperate(t *testing.T) {
 		if want := map[bool]int{true: 200, false: 404}[path == "/jobs"]; true {
 			body := "{}"
 			if strings.HasSuffix(path, "/rate") {
-				body = `{"entities": 5}` // an empty rate is refused whatever the job is
+				body = `{"entities": 5}` // an empty rate is refused in every state of the job
 			}
 			s.get(method, path, admin, body, want, nil)
 		}
@@ -104,7 +104,7 @@ func TestOperate(t *testing.T) {
 		failures.Failures[0].Key.Kind != "Account" {
 		t.Errorf("failures %+v", failures)
 	}
-	// They are mended, and tried again.
+	// The failures are mended and retried.
 	for i := range 3 {
 		if _, err := s.client.Put(t.Context(), keys[i*20], &bank.Account{}); err != nil {
 			t.Fatal(err)
@@ -120,8 +120,8 @@ func TestOperate(t *testing.T) {
 		t.Errorf("no failures: %d %s", code, answer)
 	}
 
-	// A job is paused, listed, made slower, resumed, and ended; another is aborted. The queue
-	// delivers nothing meanwhile.
+	// A job is paused, listed, slowed down, resumed, and ends. Another is aborted. Meanwhile the
+	// queue delivers nothing.
 	if _, err := s.tasks.PauseQueue(t.Context(), &cloudtaskspb.PauseQueueRequest{Name: queue}); err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestOperate(t *testing.T) {
 		t.Errorf("aborted: %+v", status)
 	}
 	s.get("POST", "/jobs/second/rate", admin, `{"entities": 1e6}`, 200, nil)
-	s.get("POST", "/jobs/second/move", admin, "", 200, nil) // it is there
+	s.get("POST", "/jobs/second/move", admin, "", 200, nil) // it is in this queue already
 	for query, want := range map[string]string{"?state=paused&mapper=add-credit&all=true": "second",
 		"?state=aborted": "third"} {
 		var listed struct {
@@ -166,7 +166,7 @@ func TestOperate(t *testing.T) {
 		t.Errorf("no jobs: %d %s", code, answer)
 	}
 
-	// The log says who has asked. Its lines come a moment after the answers.
+	// The log names the operator. Its lines come a moment after the answers.
 	for _, line := range [][]string{
 		{`"job running"`, `"job":"first"`, `"cause":"started"`},
 		{`"job running"`, `"job":"first"`, `"cause":"its failures are retried"`},
@@ -181,7 +181,7 @@ func TestOperate(t *testing.T) {
 		}
 	}
 
-	// What can't be done says why.
+	// An impossible call gets an error that says why.
 	for _, c := range []struct {
 		method, path, body string
 		code               int

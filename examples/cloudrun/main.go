@@ -40,7 +40,7 @@ func main() {
 	}
 }
 
-// Cloud Run ends a process 10 s after SIGTERM. The running requests get grace, and then the last
+// Cloud Run ends a process 10 s after SIGTERM. The running requests get grace. Then the last
 // telemetry gets flushTime.
 const (
 	grace     = 8500 * time.Millisecond
@@ -56,7 +56,7 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
 		defer cancel()
-		if err := flush(ctx); err != nil { // a missing collector stops no service
+		if err := flush(ctx); err != nil { // a missing collector does not stop the service
 			log.Warn("the last telemetry was not exported", "error", err)
 		}
 	}()
@@ -87,8 +87,8 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 		return err
 	case <-ctx.Done():
 	}
-	// A page that takes longer, because one of its entities does, is cut off: it is not committed,
-	// and the queue delivers its task again.
+	// A page with an entity that takes longer is cut off. It is not committed, and the queue
+	// delivers its task again.
 	log.Info("shutting down")
 	limited, end := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer end()
@@ -100,11 +100,11 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 	return nil
 }
 
-// readTime is how long the header of a request may take, and then its body.
+// readTime is the limit for the header of a request, and again for its body.
 const readTime = 10 * time.Second
 
-// withinTime limits the time in which the body of a request has to arrive. A handler that reads the
-// body to its end, and then works for longer, removes the limit.
+// withinTime limits the time in which the body of a request has to arrive. A handler that works
+// longer after it has read the body removes the limit.
 func withinTime(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
@@ -118,7 +118,7 @@ type closers []func() error
 
 func (c closers) close() {
 	for _, f := range c {
-		_ = f() // the process ends
+		_ = f() // the process ends anyway
 	}
 }
 
@@ -169,7 +169,7 @@ func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine
 	return engine, mux, open, nil
 }
 
-// operators returns the function that says who may start, see and control jobs.
+// operators returns the function that decides who may start, see and control jobs.
 func operators(c config, log *slog.Logger) (func(*http.Request) (string, error), error) {
 	switch {
 	case c.iapAudience != "":

@@ -39,8 +39,7 @@ const (
 	queue    = location + "/queues/credit"
 )
 
-// A site is a service that runs as a process of its own, and the emulators that
-// it uses.
+// A site is the service in a process of its own, and its emulators.
 type site struct {
 	*testing.T
 	emulator *emulator.Emulator
@@ -50,10 +49,10 @@ type site struct {
 	url      string
 
 	mu  sync.Mutex
-	log strings.Builder // what the process has logged
+	log strings.Builder // the process's log
 }
 
-// logged reports whether the process has logged a line with some texts.
+// logged reports whether the process has logged a line that contains all texts.
 func (s *site) logged(texts ...string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,7 +61,7 @@ func (s *site) logged(texts ...string) bool {
 	})
 }
 
-// newSite starts the service as a process of its own.
+// newSite starts the service in a process of its own.
 func newSite(t *testing.T) *site {
 	t.Helper()
 	s := &site{T: t}
@@ -81,8 +80,7 @@ func newSite(t *testing.T) *site {
 		Queue: &cloudtaskspb.Queue{Name: queue}}); err != nil {
 		t.Fatal(err)
 	}
-	// The service has to know its URL before it listens: it gets a port that is
-	// free now.
+	// The service has to know its URL before it listens, so it gets a port that is free now.
 	port := freePort(t)
 	s.url = "http://127.0.0.1:" + port
 	s.process = exec.Command(os.Args[0])
@@ -131,7 +129,7 @@ func freePort(t *testing.T) string {
 	return port
 }
 
-// send sends a request with the token of an account, if one is named.
+// send sends a request. If an account is named, the request has its token.
 func (s *site) send(method, path, token, body string) (int, string) {
 	s.Helper()
 	req, err := http.NewRequestWithContext(s.Context(), method, s.url+path, strings.NewReader(body))
@@ -188,9 +186,9 @@ func TestService(t *testing.T) {
 	const start = `{"mapper": "add-credit", "id": "spring", "query": {"kind": "Account"}, "params": {"Amount": 10}}`
 	admin := s.token(operator, s.url)
 
-	// The queue that was not there is, with half of nine tenths of the requests that the service
-	// takes; and the log says what is wrong with the one that was, and that both together would
-	// have more.
+	// The missing queue was created, with half of nine tenths of the requests that the service
+	// accepts at once. The log names the wrong settings of the existing queue, and says that both
+	// together deliver too much.
 	night, err := s.tasks.GetQueue(t.Context(), &cloudtaskspb.GetQueueRequest{Name: queue + "-night"})
 	if err != nil || night.RateLimits.MaxConcurrentDispatches != 360 {
 		t.Errorf("the other queue: %v, %v", night, err)
@@ -207,13 +205,13 @@ func TestService(t *testing.T) {
 		t.Error("the log complains about the queue that the service has made")
 	}
 
-	for _, path := range []string{"/health", "/ready"} { // for whoever reaches the service
+	for _, path := range []string{"/health", "/ready"} { // everybody may request these
 		if code, _ := s.send("GET", path, "", ""); code != 200 {
 			t.Errorf("GET %s: %d", path, code)
 		}
 	}
 
-	// Bad requests say what is wrong.
+	// Bad requests get an error that names the fault.
 	for body, want := range map[string]string{
 		"":                                    "the body is not a job",
 		`{"mapper": "add-credit"}`:            `"id" is empty`,
@@ -231,7 +229,7 @@ func TestService(t *testing.T) {
 			t.Errorf("start with %s: %d %s, want 400 and %q", body, code, answer, want)
 		}
 	}
-	// The schedule that revives jobs has a token like that of tasks.
+	// The schedule that calls Revive has the same kind of token as tasks.
 	if code, _ := s.send("POST", "/mapper/revive", s.token(robot, s.url), ""); code != 200 {
 		t.Errorf("revive: %d, want 200", code)
 	}
@@ -248,7 +246,7 @@ func TestService(t *testing.T) {
 		t.Fatalf("balances before the job: %v", got)
 	}
 
-	// A job, followed to its end.
+	// Start a job, and follow it to its end.
 	code, answer := s.send("POST", "/jobs", admin, start)
 	if code != 200 {
 		t.Fatalf("start: %d %s", code, answer)
@@ -284,14 +282,14 @@ func TestService(t *testing.T) {
 	}
 }
 
-// required are variables without which there is no configuration.
+// required are the required variables.
 var required = map[string]string{
 	"GOOGLE_CLOUD_PROJECT": "p", "TASKS_QUEUE": "projects/p/locations/l/queues/q",
 	"SERVICE_URL":           "https://x.run.app/",
 	"TASKS_SERVICE_ACCOUNT": "a@b", "OPERATORS": "c@d, e@f",
 }
 
-// getenv returns an environment of what is required, with changes.
+// getenv returns an environment with the required variables, and changes.
 func getenv(changes ...string) func(string) string {
 	env := maps.Clone(required)
 	for i := 0; i < len(changes); i += 2 {
@@ -356,7 +354,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestConfigRefused names the variable that is missing, or wrong.
+// TestConfigRefused checks that errors name the missing or wrong variable.
 func TestConfigRefused(t *testing.T) {
 	for name := range required {
 		if _, err := configFrom(getenv(name, "")); err == nil || !strings.Contains(err.Error(), name+" is not set") {
@@ -400,8 +398,7 @@ func TestConfigRefused(t *testing.T) {
 	}
 }
 
-// TestRunReportsBadConfiguration checks what a good environment can still have
-// wrong.
+// TestRunReportsBadConfiguration checks errors that only show when the service starts.
 func TestRunReportsBadConfiguration(t *testing.T) {
 	t.Setenv("DATASTORE_EMULATOR_HOST", "127.0.0.1:1")
 	t.Setenv("CLOUD_TASKS_EMULATOR_HOST", "127.0.0.1:1")

@@ -24,8 +24,8 @@ import (
 	"github.com/scattermap/scattermap/internal/forge"
 )
 
-// A gate is the service in this process, with forgers that sign as Google does. Its queue is
-// paused, so that nothing happens but what a test's requests bring about.
+// A gate is the service in this process, with forgers that sign tokens as Google does. Its queue is
+// paused, so that only the test's requests have effects.
 type gate struct {
 	*testing.T
 	emulator      *emulator.Emulator
@@ -39,8 +39,8 @@ const (
 	theAudience = "/projects/12/locations/europe-west1/services/credit" // of Identity-Aware Proxy
 )
 
-// newGate starts the service, with operators who come through Identity-Aware Proxy or with tokens
-// of their own.
+// newGate starts the service. Its operators come through Identity-Aware Proxy, or with tokens of
+// their own.
 func newGate(t *testing.T, iap bool) *gate {
 	t.Helper()
 	g := &gate{T: t, google: forge.OIDC(t), proxy: forge.IAP(t)}
@@ -83,7 +83,7 @@ func newGate(t *testing.T, iap bool) *gate {
 	return g
 }
 
-// send sends a request, and returns the code and the answer.
+// send sends a request, and returns the status code and the answer.
 func (g *gate) send(method, path, body string, header http.Header) (int, string) {
 	g.Helper()
 	r := httptest.NewRequestWithContext(g.Context(), method, serviceURL+path, strings.NewReader(body))
@@ -93,10 +93,10 @@ func (g *gate) send(method, path, body string, header http.Header) (int, string)
 	return w.Code, w.Body.String()
 }
 
-// A state is all that a request can change: what is in the queue and in the database.
+// A state is all that a request can change: the contents of the queue and the database.
 type state struct {
 	Tasks    []*cloudtaskspb.Task
-	Entities map[string]map[string]any // properties by keys of entities
+	Entities map[string]map[string]any // properties, by key
 }
 
 func (g *gate) state() (s state) {
@@ -135,9 +135,9 @@ func (g *gate) state() (s state) {
 	}
 }
 
-// TestProofs sends every proof that does not pass to whatever changes something: nothing is
-// started, controlled, enqueued or run. Then it sends the good one, which has each of these
-// effects.
+// TestProofs sends requests with every invalid proof to each endpoint that changes something.
+// Nothing is started, controlled, enqueued or run. Then it sends the valid proof, and each request
+// has its effect.
 func TestProofs(t *testing.T) {
 	for name, iap := range map[string]bool{"OIDC": false, "Identity-Aware Proxy": true} {
 		t.Run(name, func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestProofs(t *testing.T) {
 			ofOperators, ofTasks := operators.Proofs(others, operator, audience),
 				g.google.Proofs(g.proxy, robot, serviceURL)
 			admin, queue := ofOperators[0].Header, ofTasks[0].Header
-			// An account that has another part to play is just another account.
+			// The token of an account with another role counts as the token of any other account.
 			asTask, asOperator := g.google.Token(robot, serviceURL, nil), operators.Token(operator, audience, nil)
 			ofOperators = append(ofOperators,
 				forge.Proof{Name: "the tasks' account", Header: operators.Header(operators.Token(robot, audience, nil)),
@@ -223,7 +223,7 @@ func TestProofs(t *testing.T) {
 				unchanged(p.Name)
 			}
 
-			// None of that was refused for another reason.
+			// These requests are valid except for their proof.
 			if code, answer := g.send("POST", "/jobs/spring/pause", "{}", admin); code != 200 {
 				t.Errorf("pause: %d %s", code, answer)
 			}
@@ -273,7 +273,8 @@ func pathOf(t *testing.T, task *cloudtaskspb.Task) string {
 	return u.Path
 }
 
-// TestEverybodyBehindProxy leaves it to the proxy who is an operator.
+// TestEverybodyBehindProxy checks that the proxy decides who is an operator, if no operators are
+// named.
 func TestEverybodyBehindProxy(t *testing.T) {
 	proxy := forge.IAP(t)
 	allow, err := operators(config{verified: true, serviceAccount: robot, iapAudience: theAudience,
@@ -288,7 +289,7 @@ func TestEverybodyBehindProxy(t *testing.T) {
 	}
 }
 
-// TestOffIsSaid checks that a service which lets everybody in says so, and no other does.
+// TestOffIsSaid checks that a service that lets everybody in logs that, and no other service does.
 func TestOffIsSaid(t *testing.T) {
 	for name, c := range map[string]struct {
 		config config

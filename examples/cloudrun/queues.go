@@ -39,11 +39,11 @@ func newQueues(
 	return all, nil
 }
 
-// checkTime bounds the reading of the queues' settings.
+// checkTime limits the reading of the queues' settings.
 const checkTime = 10 * time.Second
 
-// checkQueues logs a warning for each setting of the queues that contradicts the service's. The
-// service serves all the same.
+// checkQueues logs a warning for each setting of the queues that contradicts the service's
+// settings. The service runs in spite of it.
 func checkQueues(ctx context.Context, queues []*tasks.Queue, s tasks.ServiceLimits, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()

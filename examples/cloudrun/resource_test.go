@@ -13,12 +13,12 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// exported starts telemetry with an environment, exports a number, and returns what its metrics say
-// of the service.
+// exported starts telemetry in an environment, exports a number, and returns the attributes of the
+// service in its metrics.
 func exported(t *testing.T, environment map[string]string) map[string]string {
 	t.Helper()
 	about := make(map[string]string)
-	t.Run("export", func(t *testing.T) { export(t, environment, about) }) // its environment ends with it
+	t.Run("export", func(t *testing.T) { export(t, environment, about) }) // it sets variables
 	return about
 }
 
@@ -71,9 +71,9 @@ func export(t *testing.T, environment, about map[string]string) {
 	}
 }
 
-// TestResource checks what metrics say of the service and the instance they are of: each process is
-// another instance, though all containers have the same process ID. The variables of OpenTelemetry
-// go first.
+// TestResource checks which service and instance the metrics name. Each process is another
+// instance, though all containers have the same process ID. The variables of OpenTelemetry have
+// precedence.
 func TestResource(t *testing.T) {
 	first, second := exported(t, nil), exported(t, nil)
 	if first["service.name"] != "credit" || first["service.version"] != "credit-7" {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestStrangers has people without a token hold connections open, whose headers or bodies come byte
-// by byte: the service closes all of them, and serves others meanwhile.
+// TestStrangers opens connections without a token, whose headers or bodies arrive byte by byte. The
+// service closes all of them, and meanwhile serves others.
 func TestStrangers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out what waits for time-outs of a process")
@@ -45,7 +45,7 @@ func TestStrangers(t *testing.T) {
 	strangers.Wait()
 }
 
-// drip begins a request, and sends the rest byte by byte until the connection is closed.
+// drip starts a request, and sends the rest byte by byte until the connection is closed.
 func drip(addr, request string, patience time.Duration) error {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -63,5 +63,5 @@ func drip(addr, request string, patience time.Duration) error {
 	if _, err = io.Copy(io.Discard, conn); err != nil && strings.Contains(err.Error(), "timeout") {
 		return fmt.Errorf("it is open after %v", patience)
 	}
-	return nil // it may have been reset
+	return nil // the connection may have been reset
 }

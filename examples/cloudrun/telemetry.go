@@ -17,8 +17,9 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
 )
 
-// exports reports whether the service exports traces or metrics, by OpenTelemetry's variables for
-// them, or to the collector of both. The exporters read the address themselves.
+// exports reports whether the service exports traces or metrics. OpenTelemetry's variables for one
+// of them decide, or the variable of the collector for both. The exporters read the address
+// themselves.
 func (e *environment) exports(what, collector string) bool {
 	own := strings.ToUpper(what)
 	endpoint := "OTEL_EXPORTER_OTLP_" + own + "_ENDPOINT"
@@ -36,14 +37,14 @@ func (e *environment) exports(what, collector string) bool {
 			if v != "http/protobuf" {
 				e.problem("%s is %q, it has to be http/protobuf", name, v)
 			}
-			break // the first that is set counts
+			break // the first variable that is set decides
 		}
 	}
 	return true
 }
 
 // startTelemetry exports metrics and traces by OTLP over HTTP, if the environment names a URL.
-// OpenTelemetry's own variables (OTEL_...) override it: the exporters read theirs themselves, and
+// OpenTelemetry's own variables (OTEL_...) override it. The exporters read theirs themselves.
 // OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES change the attributes of the service. It returns a
 // function that exports the remaining data and stops the export.
 func startTelemetry(ctx context.Context, c config) (end func(context.Context) error, err error) {

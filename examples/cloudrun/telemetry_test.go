@@ -20,8 +20,8 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestTelemetry has the service, started in this process, run a job, and a collector receive its
-// metrics and traces when it shuts down.
+// TestTelemetry runs a job in the service, in this process. A collector receives its metrics and
+// traces when the service shuts down.
 func TestTelemetry(t *testing.T) {
 	var mu sync.Mutex
 	received := make(map[string]string)

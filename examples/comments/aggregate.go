@@ -13,8 +13,9 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// aggregate counts and adds up. Each shard does so for itself, unless the query's results depend on
-// those of others, or an average is asked for: then they are read.
+// aggregate counts and adds up. Each shard does that for its own comments if possible. It is not if
+// a shard's results depend on those in others, or if an average is asked for. Then the results are
+// read.
 func (r *router) aggregate(ctx context.Context, req *pb.RunAggregationQueryRequest) (*pb.RunAggregationQueryResponse,
 	error) {
 	comments, err := ofTable(req.PartitionId, req.GetAggregationQuery().GetNestedQuery())
@@ -72,7 +73,7 @@ type sum struct {
 	whole    int64
 	real     float64
 	isReal   bool
-	n        int64 // comments, or numbers
+	n        int64 // of comments, or of numbers
 	property string
 }
 
@@ -99,7 +100,7 @@ func (s *sum) isCount() bool {
 	return count
 }
 
-// apart reports whether the shards' own results make those of all.
+// apart reports whether the shards' own aggregations can be combined.
 func (all *sums) apart(aq *pb.AggregationQuery) bool {
 	for _, s := range all.parts {
 		if s.asked.GetAvg() != nil {
@@ -110,7 +111,7 @@ func (all *sums) apart(aq *pb.AggregationQuery) bool {
 	return q.Limit == nil && q.Offset == 0 && len(q.DistinctOn) == 0 && len(q.StartCursor) == 0 && len(q.EndCursor) == 0
 }
 
-// ask has each shard aggregate its own.
+// ask lets each shard aggregate its own comments.
 func (all *sums) ask(ctx context.Context, s *search, aq *pb.AggregationQuery) error {
 	answers := make([]map[string]*pb.Value, len(s.streams))
 	group, ctx := errgroup.WithContext(ctx)
@@ -152,7 +153,7 @@ func (all *sums) ask(ctx context.Context, s *search, aq *pb.AggregationQuery) er
 	return nil
 }
 
-// read reads the results of all shards, merged, and aggregates them.
+// read reads the merged results of all shards, and aggregates them.
 func (all *sums) read(ctx context.Context, v *view, q *pb.Query) error {
 	wanted := make(map[string]bool)
 	for _, s := range all.parts {
@@ -189,7 +190,8 @@ func (all *sums) read(ctx context.Context, v *view, q *pb.Query) error {
 	}
 }
 
-// addEntity adds a comment, if it has all that is added up, as an index of it all does.
+// addEntity adds a comment that has all properties to add up. An index of these properties has only
+// such comments, too.
 func (all *sums) addEntity(e *pb.Entity, wanted map[string]bool) error {
 	for name := range wanted {
 		v := e.Properties[name]
@@ -229,7 +231,7 @@ func (s *sum) add(v *pb.Value) {
 	}
 }
 
-// results are those of all aggregations, by name.
+// results returns the results of all aggregations, by name.
 func (all *sums) results() map[string]*pb.Value {
 	results := make(map[string]*pb.Value)
 	for _, s := range all.parts {

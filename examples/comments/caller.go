@@ -14,7 +14,7 @@ import (
 	"google.golang.org/api/iterator"
 )
 
-// Verbs are what callers use of the client. The store has them, too.
+// Verbs are the methods of the client that callers use. The store has them, too.
 type Verbs interface {
 	Get(ctx context.Context, key *datastore.Key, dst any) error
 	GetMulti(ctx context.Context, keys []*datastore.Key, dst any) error
@@ -36,20 +36,20 @@ var (
 	_ Verbs = (*Store)(nil)
 )
 
-// A caller is a service that was written for the plain kind: it knows of no shards. It does things
-// at random, the same for the same seed, and notes what it gets.
+// A caller is a service that was written for the plain kind: it does not know of shards. It makes
+// random calls, the same for the same seed, and notes the results.
 type caller struct {
 	client Verbs
 	rand   *rand.Rand
 	keys   []*datastore.Key // of all comments that it has put
-	names  map[int64]string // by ID: IDs differ from client to client
+	names  map[int64]string // by ID, as IDs differ from client to client
 	notes  []string
 	put    int
-	counts bool // it also counts, and asks for several orders at once
+	counts bool // it also counts, and queries several orders at once
 }
 
-// diary returns what a caller notes that does so many things. Google's classic emulator neither
-// counts nor knows the condition "in".
+// diary returns a caller's notes after a number of calls. Google's classic emulator neither counts
+// nor supports the operator "in".
 func diary(ctx context.Context, client Verbs, seed uint64, things int, counts bool) ([]string, error) {
 	c := &caller{client: client, rand: rand.New(rand.NewPCG(seed, 0)), names: make(map[int64]string),
 		counts: counts}
@@ -73,7 +73,7 @@ func (c *caller) note(format string, args ...any) {
 	c.notes = append(c.notes, fmt.Sprintf(format, args...))
 }
 
-// comment returns a new comment. Each has a time of its own, so an order by it has no ties.
+// comment returns a new comment. Each has another time, so an order by time has no ties.
 func (c *caller) comment() *Comment {
 	c.put++
 	minutes := time.Duration(c.rand.IntN(100_000))*time.Minute + time.Duration(c.put)*time.Millisecond
@@ -113,7 +113,7 @@ func (c *caller) addOne(ctx context.Context) error {
 
 func (c *caller) any() *datastore.Key { return c.keys[c.rand.IntN(len(c.keys))] }
 
-// edit changes a comment, if it is there.
+// edit changes a comment, if it exists.
 func (c *caller) edit(ctx context.Context) error {
 	key, comment := c.any(), new(Comment)
 	err := c.client.Get(ctx, key, comment)
@@ -129,8 +129,8 @@ func (c *caller) edit(ctx context.Context) error {
 }
 
 // editInTransaction changes all comments of an order, and deletes one of them if the order's number
-// is even. The orders of the first shard are in the database of other kinds, so there it writes one
-// of these, too.
+// is even. The orders of the first shard are in the same database as other kinds. In these
+// transactions it also writes an entity of another kind.
 func (c *caller) editInTransaction(ctx context.Context) error {
 	key, author := c.any(), authors[c.rand.IntN(3)]
 	_, err := c.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
@@ -172,7 +172,7 @@ func (c *caller) deleteSome(ctx context.Context) error {
 	return c.client.DeleteMulti(ctx, []*datastore.Key{c.any(), c.any(), c.any()})
 }
 
-// read reads comments by their keys, some of which are deleted.
+// read reads comments by their keys. Some are deleted.
 func (c *caller) read(ctx context.Context) error {
 	keys := []*datastore.Key{c.any(), c.any(), c.any(), c.any()}
 	all := make([]Comment, len(keys))

@@ -17,22 +17,22 @@ import (
 )
 
 // recentWrites is how many writes of others may come between a write whose answer is lost and its
-// next attempt.
+// retry.
 const recentWrites = 32
 
-// A write is a mutation of the caller's.
+// A write is a mutation by the caller.
 type write struct {
 	position int
 	mutation *pb.Mutation
 	own      bool
-	entity   *pb.Entity // nil: it is a deletion
-	id       ID         // 0: it is drawn
+	entity   *pb.Entity // nil: a deletion
+	id       ID         // 0: still to be drawn
 	drawn    bool
 	order    int64
 }
 
-// parse checks what can be checked before anything is read, and returns the writes of each
-// database. A deletion under a key that no shard can have is in none: there is nothing to delete.
+// parse checks what can be checked without reading, and returns the writes of each database. It
+// drops a deletion of a key that no shard can have, as there is nothing to delete.
 func (r *router) parse(mutations []*pb.Mutation) (map[*database][]*write, error) {
 	all := make(map[*database][]*write)
 	var bad keyErrors
@@ -89,7 +89,7 @@ func (r *router) parseOne(position int, m *pb.Mutation) (*write, *database, erro
 		return w, r.databases[id.Physical()], nil
 	}
 	if m.PropertyMask != nil && !slices.Contains(m.PropertyMask.Paths, orderProperty) {
-		return w, r.databases[id.Physical()], nil // what is stored has the order
+		return w, r.databases[id.Physical()], nil // the stored comment has the order
 	}
 	var err error
 	if w.order, err = orderOf(w.entity); err != nil {
@@ -105,7 +105,7 @@ func (r *router) parseOne(position int, m *pb.Mutation) (*write, *database, erro
 	return w, d, nil
 }
 
-// refused says why the store can't do what a write asks for; "" if it can.
+// refused returns why the store can't make a write, or "" if it can.
 func (w *write) refused() string {
 	switch {
 	case w.entity == nil && w.drawn:
@@ -140,7 +140,8 @@ func orderOf(entity *pb.Entity) (int64, error) {
 	return n.IntegerValue, nil
 }
 
-// commit commits what the caller writes: in the caller's transaction, or in one of each database.
+// commit commits the caller's writes: in the caller's transaction, or in one transaction for each
+// database.
 func (r *router) commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
 	all, err := r.parse(req.Mutations)
 	if err != nil {
@@ -200,7 +201,7 @@ func noResults(n int) []*pb.MutationResult {
 	return results
 }
 
-// once refuses two mutations of one entity, which Datastore takes in a transaction only.
+// once refuses two mutations of one entity. Datastore accepts them only in a transaction.
 func once(all map[*database][]*write) error {
 	for _, writes := range all {
 		seen := make(map[ID]bool)
@@ -215,7 +216,7 @@ func once(all map[*database][]*write) error {
 	return nil
 }
 
-// rehearse finds what is wrong in any database, before something is written in another.
+// rehearse looks for errors in all databases, before anything is written in one of them.
 func (r *router) rehearse(ctx context.Context, all map[*database][]*write) error {
 	_, err := reading(ctx, r, nil, func(v *view) (*plan, error) {
 		var bad keyErrors
@@ -239,7 +240,7 @@ func (r *router) rehearse(ctx context.Context, all map[*database][]*write) error
 	return err
 }
 
-// split returns the writes of comments, and those of other kinds.
+// split separates writes of comments from writes of other kinds.
 func split(writes []*write) (comments, others []*write) {
 	for _, w := range writes {
 		if w.own {
@@ -251,7 +252,7 @@ func split(writes []*write) (comments, others []*write) {
 	return comments, others
 }
 
-// writeOthers writes what is of other kinds, as it came.
+// writeOthers writes entities of other kinds unchanged.
 func (r *router) writeOthers(ctx context.Context, req *pb.CommitRequest, writes []*write,
 	results []*pb.MutationResult) error {
 	if len(writes) == 0 {
@@ -298,7 +299,7 @@ func (r *router) commitTransaction(ctx context.Context, req *pb.CommitRequest,
 		s = t.session
 		t.mu.Unlock()
 	}
-	if s == nil || t.options.GetReadOnly() != nil { // nothing is written
+	if s == nil || t.options.GetReadOnly() != nil { // a session that is not used yet, or a read-only one
 		if s != nil {
 			s.rollback(ctx)
 		}
@@ -321,8 +322,8 @@ func (r *router) commitTransaction(ctx context.Context, req *pb.CommitRequest,
 	return resp, nil
 }
 
-// write writes to a database in a transaction of the store's own. It tries again until it knows
-// that it has written, and never writes what it has written already.
+// write writes to a database in the store's own transaction. It retries until it knows that it has
+// written. It finds out whether an earlier attempt has written, and does not write twice.
 func (r *router) write(ctx context.Context, d *database, writes []*write) (results []*pb.MutationResult, err error) {
 	if len(writes) == 0 {
 		return nil, nil
@@ -360,7 +361,8 @@ func (r *router) write(ctx context.Context, d *database, writes []*write) (resul
 	return nil, fmt.Errorf("comments could not be written, %d times: %w", tries, err)
 }
 
-// expired reports whether a transaction has ended before its commit, which has changed nothing.
+// expired reports whether an error says that a transaction has ended before its commit. The commit
+// has then changed nothing.
 func expired(err error) bool {
 	return status.Code(err) == codes.InvalidArgument && !errors.Is(err, datastore.ErrInvalidKey) &&
 		strings.Contains(err.Error(), "transaction")

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Open makes the client of a database, with some options besides the caller's own.
+// Open opens a client of a database, with further options besides the caller's own.
 type Open func(opts ...option.ClientOption) (*datastore.Client, error)
 
 // A database is a physical shard.
@@ -26,21 +26,21 @@ type database struct {
 	project, name string
 	client        *datastore.Client
 
-	// How its calls are made, without the router.
+	// The connection and the interceptor past the router.
 	conn   *grpc.ClientConn
 	invoke grpc.UnaryInvoker
 	opts   []grpc.CallOption
 }
 
-// direct marks the calls of a client that go to its own database, and not to the router.
+// direct marks the context of calls that go to the client's own database, and not to the router.
 type direct struct{}
 
-// introduction marks the call by which a client tells how its calls are made. It is never sent.
+// introduction marks the call by which a client shows its connection. It is never sent.
 type introduction struct{}
 
 var errIntroduced = errors.New("the client is known now")
 
-// connect opens a database. Calls of its client go to route, unless that is nil.
+// connect opens a database. Calls of its client go to route, unless route is nil.
 func connect(ctx context.Context, number int, open Open,
 	route func(ctx context.Context, req, reply any) error) (*database, error) {
 	d := &database{number: number}
@@ -69,7 +69,7 @@ func connect(ctx context.Context, number int, open Open,
 	return d, nil
 }
 
-// Invoke makes a call to the database itself.
+// Invoke makes a call to the database, past the router.
 func (d *database) Invoke(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
 	params, resource := "project_id="+url.QueryEscape(d.project), "projects/"+url.QueryEscape(d.project)
 	if d.name != "" {
@@ -87,17 +87,17 @@ func (d *database) Invoke(ctx context.Context, method string, req, reply any, op
 		append(d.opts[:len(d.opts):len(d.opts)], opts...)...)
 }
 
-// NewStream is never called: Datastore's calls have no streams.
+// NewStream is never called, as Datastore's API has no streams.
 func (d *database) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
 	return nil, status.Error(codes.Unimplemented, "there are no streams")
 }
 
 func (d *database) api() pb.DatastoreClient { return pb.NewDatastoreClient(d) }
 
-// tries is how often a call is made whose outcome is unknown.
+// tries is the number of attempts at a call whose outcome is unknown.
 const tries = 20
 
-// lost reports whether nobody knows if a call took effect.
+// lost reports whether it is unknown if a call took effect.
 func lost(err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Internal:
@@ -106,7 +106,7 @@ func lost(err error) bool {
 	return false
 }
 
-// pause waits before the next attempt: 10 ms at first, up to 2 s later.
+// pause waits before the next attempt: 10 ms at first, and up to 2 s later.
 func pause(ctx context.Context, attempt int) error {
 	d := min(10*time.Millisecond<<min(attempt, 10), 2*time.Second)
 	select {
@@ -117,7 +117,7 @@ func pause(ctx context.Context, attempt int) error {
 	}
 }
 
-// read makes a call that changes nothing, again if it is lost.
+// read makes a call that changes nothing, and repeats it if it is lost.
 func read[T any](ctx context.Context, call func() (T, error)) (answer T, err error) {
 	for attempt := range tries {
 		if answer, err = call(); err == nil || !lost(err) || ctx.Err() != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// TestNamedDatabases has two databases of one server, as a project has them: each comment is in its
-// own, and comments are ordered by keys that they hold as if there were one database.
+// TestNamedDatabases uses two named databases of one project. Each comment is in one of them.
+// Comments are ordered by keys in their properties as if there were one database.
 func TestNamedDatabases(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
 	var open []Open
@@ -75,8 +75,8 @@ func TestNamedDatabases(t *testing.T) {
 	}
 }
 
-// TestDisorder has a database return results in an order that the store does not expect: it is an
-// error, and none is left out.
+// TestDisorder makes a database return results in an unexpected order. The query fails, and no
+// result is left out.
 func TestDisorder(t *testing.T) {
 	reverse := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 		opts ...grpc.CallOption) error {
@@ -98,7 +98,7 @@ func TestDisorder(t *testing.T) {
 	}
 }
 
-// TestForeignClient has a client be refused that does not take the store's options.
+// TestForeignClient checks that a client that ignores the store's options is refused.
 func TestForeignClient(t *testing.T) {
 	e := emulator.ForTest(t, nil)
 	_, err := OpenStore(t.Context(), 20, func(...option.ClientOption) (*datastore.Client, error) {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// The numbers from which the document derives 20 shards of 300,000 in turn: about 100,000 comments
-// come in 3 days, and an order lives for 3 days.
+// The numbers from which the design derives 20 shards that take 300,000 orders in turn: about
+// 100,000 comments come in 3 days, and an order lives for 3 days.
 const (
 	commentsInLife = 100_000
 	orderLife      = 3 * 24 * time.Hour
@@ -17,27 +17,27 @@ const (
 
 const day = 24 * time.Hour
 
-// A derivation is what follows from these numbers.
+// A derivation has the consequences of these numbers.
 type derivation struct {
-	Turn     time.Duration `json:"-"` // how long a shard takes all new comments
-	Round    time.Duration `json:"-"` // until the first shard's next turn
+	Turn     time.Duration `json:"-"` // how long all new comments go to one shard
+	Round    time.Duration `json:"-"` // time until the first shard's next turn
 	Days     int           `json:"turn_days"`
-	MostRows int           `json:"shards_if_comments_are_counted"` // in which an order's comments are, at most
-	Crossing float64       `json:"orders_in_two"`                  // their share
-	Shortest int64         `json:"shortest_turn_orders"`           // in orders, if these are counted
+	MostRows int           `json:"shards_if_comments_are_counted"` // maximum of shards with one order's comments
+	Crossing float64       `json:"orders_in_two"`                  // share of orders in two shards
+	Shortest int64         `json:"shortest_turn_orders"`           // in orders, if orders are counted
 	Longest  int64         `json:"longest_turn_orders"`
 }
 
-// turn returns how long a shard has its turn.
+// turn returns the length of a shard's turn.
 func turn(rows, inLife int64, life time.Duration) time.Duration {
 	return time.Duration(float64(life) * float64(rows) / float64(inLife))
 }
 
-// mostShards returns in how many shards the comments of an order are at most, if turns take so
-// long: it is in one more for each border that its life can cross.
+// mostShards returns the maximum of shards with comments of one order, for a length of turns. It is
+// one more than the number of borders that the order's life can cross.
 func mostShards(turn, life time.Duration) int { return 1 + int((life+turn-1)/turn) }
 
-// derive follows the comments of two rounds by the store's own rule.
+// derive follows the comments of two rounds with the store's own rule.
 func derive() (derivation, error) {
 	d := derivation{Turn: turn(rowsATurn, commentsInLife, orderLife)}
 	d.Round = shardsInTurn * d.Turn
@@ -53,14 +53,14 @@ func derive() (derivation, error) {
 	return d, nil
 }
 
-// followComments counts comments, as the document does. It follows the orders of two rounds, each
+// followComments counts comments to decide on a shard. It follows the orders of two rounds, each
 // with a comment every hour of its life, and counts their shards.
 func (d *derivation) followComments() {
 	orders, crossing := 0, 0
 	for begun := time.Duration(0); begun < 2*d.Round; begun += time.Hour {
 		shards := make(map[int]bool)
 		for at := begun; at < begun+orderLife; at += time.Hour {
-			row := int64(float64(at) / float64(orderLife) * commentsInLife) // the number of the comment that comes then
+			row := int64(float64(at) / float64(orderLife) * commentsInLife) // the comment that comes then
 			shards[shardOf(row, shardsInTurn)] = true
 		}
 		d.MostRows = max(d.MostRows, len(shards))
@@ -72,7 +72,8 @@ func (d *derivation) followComments() {
 	d.Crossing = float64(crossing) / float64(orders)
 }
 
-// followOrders counts orders, as the store does, and notes how many in a row are in one shard.
+// followOrders counts orders to decide on a shard, as the store does. It notes how many orders in a
+// row are in one shard.
 func (d *derivation) followOrders() {
 	begun := int64(0)
 	for order := int64(1); order <= 2*shardsInTurn*rowsATurn; order++ {

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A set is where results of a condition may be: databases or kinds, by name. nil is all of them.
+// A set is the names of the databases or kinds that may have results of a condition; nil: all.
 type set map[string]bool
 
 func setOf(names ...string) set {
@@ -51,7 +51,8 @@ func (s set) or(other set) set {
 	return either
 }
 
-// narrow returns where a query has to look: of an order, and of an ID, it is known where they are.
+// narrow returns the places in which a query has to look. The place of an order, and of an ID, is
+// known.
 func narrow(f *pb.Filter, ofOrder func(int64) set, ofKey func(*pb.Key) set) set {
 	if c := f.GetCompositeFilter(); c != nil {
 		var all set
@@ -98,8 +99,8 @@ func narrow(f *pb.Filter, ofOrder func(int64) set, ofKey func(*pb.Key) set) set 
 	return where
 }
 
-// databasesOf returns the databases in which a query has to look. No database has a key that can't
-// be written.
+// databasesOf returns the databases in which a query has to look. A key that can't be written is in
+// none.
 func (r *router) databasesOf(f *pb.Filter) (all []*database) {
 	where := narrow(f, func(order int64) set { return setOf(fmt.Sprint(r.database(order).number)) },
 		func(key *pb.Key) set {
@@ -135,8 +136,8 @@ func (s *session) kindsOf(r *router, f *pb.Filter) (all []string) {
 	return all
 }
 
-// within returns a condition as the shard of a kind has it: its keys are those of the kind. Keys
-// that are values of other properties stay those of comments, which no move changes.
+// within returns a condition for the shard of a kind. Keys of comments become keys of that kind.
+// Keys that are values of other properties stay unchanged, as moves do not change them.
 func within(f *pb.Filter, kind string) *pb.Filter {
 	f, _ = proto.Clone(f).(*pb.Filter)
 	rename(f, kind)
@@ -162,8 +163,8 @@ func rename(f *pb.Filter, kind string) {
 	}
 }
 
-// renamed returns a key that compares with those of a shard as the given one does with those of
-// comments.
+// renamed returns a key that compares with a shard's keys as the given key compares with the keys
+// of comments.
 func renamed(key *pb.Key, kind string) *pb.Key {
 	to := &pb.Key{PartitionId: &pb.PartitionId{NamespaceId: key.GetPartitionId().GetNamespaceId()}}
 	for _, el := range key.Path {
@@ -172,14 +173,14 @@ func renamed(key *pb.Key, kind string) *pb.Key {
 	switch root := to.Path[0]; {
 	case root.Kind == plainKind:
 		root.Kind = kind
-	case root.Kind > plainKind && root.Kind <= kind: // it comes after all comments, and is none
+	case root.Kind > plainKind && root.Kind <= kind: // also after the shard's comments
 		root.Kind = kind + "~"
 	}
 	return to
 }
 
-// ofTable reports whether a query is of comments, or refuses one that would show how they are
-// stored.
+// ofTable reports whether a query is over comments. It returns an error for a query that would show
+// how comments are stored.
 func ofTable(partition *pb.PartitionId, q *pb.Query) (bool, error) {
 	switch {
 	case q == nil:
@@ -204,7 +205,7 @@ func ofTable(partition *pb.PartitionId, q *pb.Query) (bool, error) {
 	return true, nil
 }
 
-// below reports whether a condition is that results have an ancestor of another kind.
+// below reports whether a condition requires an ancestor of another kind.
 func below(f *pb.Filter) bool {
 	for _, part := range f.GetCompositeFilter().GetFilters() {
 		if f.GetCompositeFilter().Op != pb.CompositeFilter_OR && below(part) {
@@ -215,7 +216,7 @@ func below(f *pb.Filter) bool {
 	return p.GetOp() == pb.PropertyFilter_HAS_ANCESTOR && !own(p.Value.GetKeyValue())
 }
 
-// isShard reports whether a kind is one of the shards'.
+// isShard reports whether a kind is a shard.
 func isShard(kind string) bool {
 	rest, ok := strings.CutPrefix(kind, plainKind)
 	var shards, shard int

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// An ID names a comment. It is drawn without asking anybody, and says when and where: 43 bits of
-// milliseconds since Epoch, of which the highest is 0 until 2159, so that ids are positive; 3 bits
-// of the physical shard; 7 of the logical one; and 11 of a sequence.
+// An ID names a comment. It is drawn without a call to any server, and tells when and where. It has
+// 43 bits of milliseconds since Epoch, 3 bits of the physical shard, 7 of the logical one, and 11
+// of a sequence. The highest bit is 0 until 2159, so until then IDs are positive.
 type ID int64
 
 const (
@@ -19,7 +19,7 @@ const (
 	physicalBits = 3
 	timeBits     = 43
 
-	// MaxPhysical and MaxLogical are how many shards an ID can name.
+	// MaxPhysical and MaxLogical are the numbers of shards that an ID can tell apart.
 	MaxPhysical = 1 << physicalBits
 	MaxLogical  = 1 << logicalBits
 	sequences   = 1 << sequenceBits
@@ -41,28 +41,28 @@ func (id ID) Time() time.Time {
 // Physical returns the physical shard.
 func (id ID) Physical() int { return int(id>>(sequenceBits+logicalBits)) % MaxPhysical }
 
-// Logical returns the logical shard in which the comment was when the ID was drawn.
+// Logical returns the logical shard that the comment was in when the ID was drawn.
 func (id ID) Logical() int { return int(id>>sequenceBits) % MaxLogical }
 
-// Sequence returns the place among the ids of the same millisecond and shard, in one process.
+// Sequence returns the ID's number among the IDs of one millisecond and shard in one process.
 func (id ID) Sequence() int { return int(id) % sequences }
 
-// A Generator draws the ids of one shard in one process. They rise, whatever the clock does.
-// Another process may draw the same: an insert has to insist on a new key.
+// A Generator draws the IDs of one shard in one process. They always increase, even if the clock
+// goes back. Another process may draw the same IDs, so an insert has to require a new key.
 type Generator struct {
 	physical, logical int
 	now               func() time.Time
 
 	mu    sync.Mutex
-	last  int64 // milliseconds
-	next  int64 // sequence
+	last  int64 // in milliseconds
+	next  int64 // next number of the sequence
 	given map[int64]*run
 }
 
-// A run is the sequence numbers that were drawn for a time that the caller gave.
+// A run is the numbers that were drawn for a time that the caller chose.
 type run struct{ first, drawn int64 }
 
-// maxRuns is how many times are remembered.
+// maxRuns is how many such times are remembered.
 const maxRuns = 10_000
 
 // NewGenerator returns a generator.
@@ -75,12 +75,12 @@ func NewGenerator(physical, logical int) (*Generator, error) {
 	return &Generator{physical: physical, logical: logical, now: time.Now}, nil
 }
 
-// tolerance is how far a clock may go back for its generator to wait for it. Beyond that, ids are
-// ahead of the clock.
+// tolerance is how far a clock may go back before its generator no longer waits for it. IDs are
+// then ahead of the clock.
 const tolerance = time.Second
 
-// Next draws an ID. It waits for the next millisecond if this one has none left. A clock that is
-// before the first ID, or behind the last one, is an error.
+// Next draws an ID. It waits for the next millisecond if no numbers are left. It is an error if the
+// clock is before the first ID or after the last one.
 func (g *Generator) Next(ctx context.Context) (ID, error) {
 	for {
 		id, wait, err := g.draw()
@@ -95,7 +95,7 @@ func (g *Generator) Next(ctx context.Context) (ID, error) {
 	}
 }
 
-// draw draws an ID, or returns how long to wait until there is one.
+// draw draws an ID, or returns how long to wait for one.
 func (g *Generator) draw() (ID, time.Duration, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -108,7 +108,7 @@ func (g *Generator) draw() (ID, time.Duration, error) {
 			Epoch.Add(times*time.Millisecond).Format(time.DateOnly))
 	case ms > g.last:
 		g.last, g.next = ms, 0
-	case g.next < sequences: // the same millisecond, or the clock has gone back: the sequence goes on
+	case g.next < sequences: // the same millisecond, or the clock went back
 	case time.Duration(g.last-ms)*time.Millisecond > tolerance:
 		g.last, g.next = g.last+1, 0
 	default:
@@ -119,8 +119,8 @@ func (g *Generator) draw() (ID, time.Duration, error) {
 	return id, 0, nil
 }
 
-// At draws an ID of a time that the caller gives. It begins anywhere in the sequence, since other
-// processes draw IDs of that time, too.
+// At draws an ID for a time that the caller chooses. It starts anywhere in the sequence, as other
+// processes draw IDs for the same time, too.
 func (g *Generator) At(t time.Time) (ID, error) {
 	since := t.Sub(Epoch)
 	ms := since.Milliseconds()

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestIDs draws a million ids by 128 generators at once: none twice, each in order, and each says
-// when and where it was drawn.
+// TestIDs draws a million IDs with 128 generators at once. None comes twice, each generator's IDs
+// increase, and each ID tells when and where it was drawn.
 func TestIDs(t *testing.T) {
 	const each = 1_000_000 / 128
 	var all [128][]ID
@@ -40,7 +40,7 @@ func TestIDs(t *testing.T) {
 		last := ID(0)
 		for _, id := range ids {
 			if id <= last || seen[id] {
-				t.Fatalf("generator %d drew %d behind %d", i, id, last)
+				t.Fatalf("generator %d drew %d after %d", i, id, last)
 			}
 			if id.Physical() != i%MaxPhysical || id.Logical() != i || id.Time().Before(begun.Add(-time.Millisecond)) ||
 				id.Time().After(time.Now().Add(time.Millisecond)) {
@@ -56,7 +56,7 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// TestFields has each field have its bits.
+// TestFields checks that each field of an ID has its own bits.
 func TestFields(t *testing.T) {
 	for _, id := range []struct {
 		ms                int64
@@ -74,7 +74,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// TestClock has a generator's clock stand still, and go back.
+// TestClock lets a generator's clock stand still, and go back.
 func TestClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, err := NewGenerator(0, 0)
@@ -89,7 +89,7 @@ func TestClock(t *testing.T) {
 			for range n {
 				id, err := g.Next(t.Context())
 				if err != nil || id <= last {
-					t.Fatalf("%d behind %d, %v", id, last, err)
+					t.Fatalf("drew %d after %d, %v", id, last, err)
 				}
 				last = id
 			}
@@ -103,11 +103,11 @@ func TestClock(t *testing.T) {
 		}
 		skew = -100 * time.Millisecond
 		if took := draw(sequences); took < 100*time.Millisecond || took > 102*time.Millisecond {
-			t.Errorf("behind a clock that went back by 100ms, the ids of a millisecond took %v", took)
+			t.Errorf("after a clock went back by 100ms, the IDs of a millisecond took %v", took)
 		}
 		skew = -time.Hour
 		if took := draw(3 * sequences); took > 3*time.Millisecond {
-			t.Errorf("behind a clock that went back by an hour, some ids took %v", took)
+			t.Errorf("after a clock went back by an hour, some IDs took %v", took)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// indexed has the indexes that the queries of this program need. A minus means descending.
-// Conditions on several properties are served by several of these together.
+// indexed are the indexes that the queries of this program need. A minus means descending. Several
+// of them together serve conditions on several properties.
 var indexed = [][]string{
 	{"-__key__"},
 	{"Order", "Created"}, {"Order", "-Created"},
@@ -16,8 +16,8 @@ var indexed = [][]string{
 	{"Status", "Author", "Created"},
 }
 
-// indexYAML returns an index.yaml for comments in so many shards, and for the plain kind, with
-// which the program compares them. The indexes of new shards have to be there before comments are
+// indexYAML returns an index.yaml for comments in the given numbers of shards, and for the plain
+// kind, which the program compares with. The indexes of new shards must exist before comments are
 // moved.
 func indexYAML(shards ...int) []byte {
 	var b strings.Builder

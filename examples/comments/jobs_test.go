@@ -26,8 +26,8 @@ var touch = mapper.Update("touch", func(_ context.Context, c *mapper.Entity[Comm
 	return nil
 })
 
-// TestJobs has jobs and splits over the plain kind be refused, on an engine whose client is the
-// store's, by an error that says what to name in its place. Jobs over other kinds run.
+// TestJobs checks that jobs and splits over the plain kind are refused on an engine with the
+// store's client. The error names what to use instead. Jobs over other kinds run.
 func TestJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var handler http.Handler

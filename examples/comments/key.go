@@ -11,9 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A KeyError says why nothing can be written under a key. It is datastore.ErrInvalidKey to
-// errors.Is. Reads, queries and deletions do not return it: a comment that no shard can have is
-// absent.
+// A KeyError says why nothing can be written under a key. errors.Is finds datastore.ErrInvalidKey
+// in it. Reads, queries and deletions do not return it: for them such a comment does not exist.
 type KeyError struct {
 	Key    *datastore.Key
 	Reason string
@@ -21,7 +20,7 @@ type KeyError struct {
 
 func (e *KeyError) Error() string { return fmt.Sprintf("%v: %s", e.Key, e.Reason) }
 
-// Is reports what else the error is.
+// Is reports whether the error counts as another one.
 func (e *KeyError) Is(target error) bool {
 	return target == datastore.ErrInvalidKey
 }
@@ -29,7 +28,7 @@ func (e *KeyError) Is(target error) bool {
 // GRPCStatus returns the error as Datastore would return it.
 func (e *KeyError) GRPCStatus() *status.Status { return status.New(codes.InvalidArgument, e.Error()) }
 
-// keyErrors are those of a commit: by the key, for deletions, or else by the position.
+// keyErrors are the key errors of a commit: by key for deletions, otherwise by position.
 type keyErrors struct {
 	byKey      map[string]*KeyError
 	byPosition map[int]*KeyError
@@ -53,7 +52,7 @@ func (e *keyErrors) Error() string {
 	return strings.Join(all, "; ")
 }
 
-// Is reports what else the errors are.
+// Is reports whether the errors count as another one.
 func (e *keyErrors) Is(target error) bool {
 	return target == datastore.ErrInvalidKey
 }
@@ -61,7 +60,7 @@ func (e *keyErrors) Is(target error) bool {
 // GRPCStatus returns the errors as Datastore would return them.
 func (e *keyErrors) GRPCStatus() *status.Status { return status.New(codes.InvalidArgument, e.Error()) }
 
-// add notes the error of a key at a position, if there is one.
+// add adds the error of a key at a position, if there is one.
 func (e *keyErrors) add(position int, err *KeyError) {
 	if err == nil {
 		return
@@ -82,13 +81,13 @@ func (e *keyErrors) err() error {
 	return e
 }
 
-// own reports whether a key is one of the plain kind.
+// own reports whether a key is of the plain kind.
 func own(key *pb.Key) bool {
 	path := key.GetPath()
 	return len(path) > 0 && path[len(path)-1].GetKind() == plainKind
 }
 
-// clientKey returns a key as the client has it.
+// clientKey returns a key in the client's form.
 func clientKey(key *pb.Key) (k *datastore.Key) {
 	for _, el := range key.GetPath() {
 		k = &datastore.Key{Kind: el.GetKind(), ID: el.GetId(), Name: el.GetName(), Parent: k,
@@ -97,17 +96,17 @@ func clientKey(key *pb.Key) (k *datastore.Key) {
 	return k
 }
 
-// nameOf returns a key's namespace and path, to tell it from others.
+// nameOf returns a key's namespace and path as a text.
 func nameOf(key *datastore.Key) string { return fmt.Sprintf("%q%v", key.Namespace, key) }
 
-// under returns the key of a comment in a kind. In the plain kind it is what callers see.
+// under returns the key of a comment in a kind. In the plain kind it is the key that callers see.
 func (d *database) under(kind string, id ID) *pb.Key {
 	return &pb.Key{PartitionId: &pb.PartitionId{ProjectId: d.project, DatabaseId: d.name},
 		Path: []*pb.Key_PathElement{{Kind: kind, IdType: &pb.Key_PathElement_Id{Id: int64(id)}}}}
 }
 
-// shaped returns the ID in a key of the plain kind, or why no comment has such a key; 0 if the key
-// is incomplete.
+// shaped returns the ID in a key of the plain kind, or why no comment has such a key. It returns 0
+// for an incomplete key.
 func (r *router) shaped(key *pb.Key) (ID, *KeyError) {
 	k := clientKey(key)
 	id := ID(k.ID)
@@ -136,7 +135,7 @@ func (r *router) shaped(key *pb.Key) (ID, *KeyError) {
 	return id, nil
 }
 
-// places returns where a comment may be, or why it is nowhere.
+// places returns the kinds that may have a comment, or why none can.
 func (s *session) places(id ID) ([]string, *KeyError) {
 	places := s.layout.places(id)
 	if len(places) == 0 {

@@ -10,13 +10,13 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// ordersAShard is how many orders in a row are in the same logical shard.
+// ordersAShard is the number of consecutive orders in one logical shard.
 const ordersAShard = 300_000
 
-// shardOf returns in which of some logical shards an order's comments are.
+// shardOf returns the logical shard of an order's comments, given the number of shards.
 func shardOf(order int64, shards int) int { return int(order / ordersAShard % int64(shards)) }
 
-// kindOf returns the kind of a logical shard, of so many.
+// kindOf returns the kind of a logical shard, given the number of shards.
 func kindOf(shard, shards int) string { return fmt.Sprintf("%s%d_%02d", plainKind, shards, shard) }
 
 func kindsOf(shards int) (kinds []string) {
@@ -26,25 +26,25 @@ func kindsOf(shards int) (kinds []string) {
 	return kinds
 }
 
-// A Layout says into how many logical shards a database's comments are cut, and which of how many
-// databases it is. The first store that is opened writes it, and all others compare it with what
-// they are opened with. Every read and every write reads it in its own transaction.
+// A Layout has the number of logical shards of a database's comments, and the number of the
+// database. The first store that is opened writes it. Later ones compare it with their own numbers.
+// Every read and every write reads it in its own transaction.
 type Layout struct {
 	Shards int
-	Next   int   // while comments are moved: into how many shards; otherwise 0
+	Next   int   // number of shards that comments are being moved into; 0: none
 	Moves  int   // how often a move was started
-	Before []int // numbers of shards that there were before, of which IDs may be
+	Before []int // earlier numbers of shards, which IDs may have
 
 	Database  int // the number of this database
-	Databases int // how many there are; 0: a layout of an older version, which did not say
+	Databases int // how many there are; 0: not recorded, in a layout of an older version
 }
 
 var layoutKey = datastore.NameKey("Layout", "comments", nil)
 
-// written returns into how many shards comments are written.
+// written returns the number of shards into which comments are written.
 func (l Layout) written() int { return cmp.Or(l.Next, l.Shards) }
 
-// read returns the numbers of shards in which comments are.
+// read returns the numbers of shards that have comments.
 func (l Layout) read() []int {
 	if l.Next == 0 {
 		return []int{l.Shards}
@@ -52,10 +52,10 @@ func (l Layout) read() []int {
 	return []int{l.Shards, l.Next}
 }
 
-// kind returns where an order's comments are written.
+// kind returns the kind into which an order's comments are written.
 func (l Layout) kind(order int64) string { return kindOf(shardOf(order, l.written()), l.written()) }
 
-// kinds returns where an order's comments may be.
+// kinds returns the kinds that may have an order's comments.
 func (l Layout) kinds(order int64) (kinds []string) {
 	for _, n := range l.read() {
 		kinds = append(kinds, kindOf(shardOf(order, n), n))
@@ -63,7 +63,7 @@ func (l Layout) kinds(order int64) (kinds []string) {
 	return kinds
 }
 
-// all returns all kinds of a database, of so many.
+// all returns all kinds of a database, given the number of databases.
 func (l Layout) all(database, databases int) (kinds []string) {
 	for _, n := range l.read() {
 		for shard := database; shard < n; shard += databases {
@@ -73,9 +73,10 @@ func (l Layout) all(database, databases int) (kinds []string) {
 	return kinds
 }
 
-// places returns where the comment of an ID may be: in the shard that the ID names, until shards
-// are cut anew. After that, the comments of shard 7 of 20 are in those of 32 shards whose number
-// has the remainder 7 mod gcd(20, 32). No place means that no layout ever had such a shard.
+// places returns the kinds that may have the comment of an ID. Until the number of shards changes,
+// it is the shard in the ID. After a change from 20 to 32 shards, a comment of shard 7 is in one of
+// the new shards whose number is 7 modulo gcd(20, 32). If there is no place, no layout ever had
+// such a shard.
 func (l Layout) places(id ID) (kinds []string) {
 	named := id.Logical()
 	for _, n := range l.read() {
@@ -97,8 +98,8 @@ func gcd(a, b int) int {
 	return a
 }
 
-// agree compares the layout of a database with what a store is opened with. It writes one that is
-// missing, if it may.
+// agree compares the layout of a database with the numbers of a store. It writes a missing layout
+// if it may.
 func agree(ctx context.Context, d *database, shards, databases int, write bool) error {
 	ctx = context.WithValue(ctx, direct{}, true)
 	return persist(ctx, func() error {
@@ -133,7 +134,7 @@ func agree(ctx context.Context, d *database, shards, databases int, write bool) 
 	})
 }
 
-// persist does something again while it may take effect.
+// persist repeats an action while it may still take effect.
 func persist(ctx context.Context, do func() error) (err error) {
 	for attempt := range tries {
 		if err = do(); err == nil || !again(err) {
@@ -146,8 +147,8 @@ func persist(ctx context.Context, do func() error) (err error) {
 	return err
 }
 
-// begin has the comments of a database be moved into so many shards, unless they are, or are on
-// their way.
+// begin records that the comments of a database move into a number of shards, unless they are there
+// or are already moving.
 func begin(ctx context.Context, client *datastore.Client, next int) (l Layout, err error) {
 	_, err = client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 		l = Layout{}

@@ -1,8 +1,10 @@
-// Command comments keeps comments of orders in 20 logical shards, which are kinds, of two
-// databases. Its callers know one kind: they use the Datastore client, whose calls are routed to
-// the shards. The program prints why there are 20 shards of 300,000 orders, and has the same caller
-// use the plain kind and the store. Then it moves the comments into 32 shards while others insert,
-// edit, delete and read them, and checks that none was lost, doubled or seen twice.
+// Command comments keeps comments of orders in 20 logical shards, which are kinds, in two
+// databases. Its callers know only one kind. They use the Datastore client, and its calls are
+// routed to the shards.
+//
+// The program prints why there are 20 shards of 300,000 orders, and lets the same caller use the
+// plain kind and the store. Then it moves the comments into 32 shards while others insert, edit,
+// delete and read them. It checks that no comment was lost, doubled or seen twice.
 package main
 
 import (
@@ -18,7 +20,7 @@ import (
 	"github.com/scattermap/scattermap/examples/internal/command"
 )
 
-// config is what the flags say.
+// config is the values of the flags.
 type config struct {
 	command.Job
 	comments  int
@@ -43,7 +45,7 @@ func main() {
 	})
 }
 
-// parse reads the flags, and prints their help if that is asked for.
+// parse parses the flags, and prints their help if asked to.
 func parse(args []string, help io.Writer) (config, error) {
 	c := config{Job: command.Job{Page: 100, Workers: 8}}
 	flags := flag.NewFlagSet("comments", flag.ContinueOnError)
@@ -82,16 +84,16 @@ func parse(args []string, help io.Writer) (config, error) {
 // A result is what the program has done and checked.
 type result struct {
 	Derivation derivation `json:"derivation"`
-	Notes      int        `json:"notes"`     // that the caller has made, the same of the plain kind and of the store
+	Notes      int        `json:"notes"`     // of the caller: the same with the plain kind and with the store
 	Comments   int64      `json:"comments"`  // in the end
-	Inserted   int64      `json:"inserted"`  // while they were moved,
+	Inserted   int64      `json:"inserted"`  // while comments were moved,
 	Edited     int64      `json:"edited"`    // and edited,
 	Deleted    int64      `json:"deleted"`   // and deleted,
-	Read       int64      `json:"read"`      // and how often an order was read
+	Read       int64      `json:"read"`      // how often an order was read
 	Databases  int        `json:"databases"` //
 	From       int        `json:"from"`
 	To         int        `json:"to"`
-	Largest    int64      `json:"largest"` // shard in the end, in comments
+	Largest    int64      `json:"largest"` // the largest shard in the end, in comments
 	MostEdits  int64      `json:"most_edits"`
 }
 

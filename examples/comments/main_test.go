@@ -21,7 +21,7 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// newStore returns an empty store in 20 shards of some databases.
+// newStore returns an empty store with 20 shards in several databases.
 func newStore(t *testing.T, databases int, interceptors ...grpc.UnaryClientInterceptor) *Store {
 	t.Helper()
 	var open []Open
@@ -41,7 +41,7 @@ func openStore(t *testing.T, open ...Open) *Store {
 	return s
 }
 
-// opener opens clients of an emulator. Interceptors see what comes to the database.
+// opener opens clients of an emulator. The interceptors see the calls that reach the database.
 func opener(t *testing.T, e *emulator.Emulator, interceptors ...grpc.UnaryClientInterceptor) Open {
 	return func(opts ...option.ClientOption) (*datastore.Client, error) {
 		opts = append(opts, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(interceptors...)))
@@ -84,7 +84,7 @@ func TestComments(t *testing.T) {
 				t.Fatal(err)
 			}
 			if r.Inserted == 0 && r.Read == 0 {
-				t.Errorf("%+v: nobody has written or read meanwhile", r)
+				t.Errorf("%+v: no client has written or read during the move", r)
 			}
 			if r.Derivation.MostRows != 2 || r.Notes == 0 && !strings.HasSuffix(args, "0") {
 				t.Errorf("%+v: no derivation, or no notes", r)
@@ -93,7 +93,7 @@ func TestComments(t *testing.T) {
 	}
 }
 
-// TestPrinted has the numbers in what the program prints.
+// TestPrinted checks the numbers that the program prints.
 func TestPrinted(t *testing.T) {
 	c, err := parse(strings.Fields("-comments 50 -databases 1 -things 20 -writers 1"), io.Discard)
 	if err != nil {
@@ -130,8 +130,8 @@ func TestPrinted(t *testing.T) {
 	}
 }
 
-// TestUncounted has a database that does not count, as Google's classic emulator: a caller that
-// does not count is served.
+// TestUncounted checks that a caller who does not count can use a database that can't, such as
+// Google's classic emulator.
 func TestUncounted(t *testing.T) {
 	refuse := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 		opts ...grpc.CallOption) error {
@@ -164,8 +164,8 @@ func TestGoogle(t *testing.T) {
 	}
 }
 
-// TestSameCaller has the same caller, which was written for the plain kind, use the plain kind and
-// the store: it gets the same of both.
+// TestSameCaller lets a caller that was written for the plain kind use the plain kind and the
+// store. It gets the same from both.
 func TestSameCaller(t *testing.T) {
 	first := testflag.Seed(t)
 	for i, databases := range []int{1, 2, 4} {
@@ -174,7 +174,7 @@ func TestSameCaller(t *testing.T) {
 			t.Errorf("%d databases, seed %d: %d notes, %v", databases, first+uint64(i), n, err)
 		}
 	}
-	// What differs is noticed.
+	// A difference is noticed.
 	client, s := plainClient(t), newStore(t, 1)
 	if _, err := client.Put(t.Context(), plain(0), &Comment{Order: 7, Status: "paid", Text: "of another",
 		Created: someTime}); err != nil {
@@ -182,13 +182,13 @@ func TestSameCaller(t *testing.T) {
 	}
 	if _, err := compare(t.Context(), client, s, first, 100, true); err == nil ||
 		!strings.Contains(err.Error(), "something else") {
-		t.Errorf("a comment is in the plain kind only, and nobody notices: %v", err)
+		t.Errorf("a comment is only in the plain kind, and the comparison did not fail: %v", err)
 	}
 }
 
 var someTime = time.Date(2024, 1, 2, 3, 4, 5, 6000, time.UTC)
 
-// TestShards has the rule of shards.
+// TestShards checks the rule by which orders get their shards.
 func TestShards(t *testing.T) {
 	for order, want := range map[int64]int{0: 0, 299_999: 0, 300_000: 1, 5_999_999: 19, 6_000_000: 0} {
 		if got := shardOf(order, 20); got != want {
@@ -203,8 +203,8 @@ func TestShards(t *testing.T) {
 	}
 }
 
-// TestLayout has processes open one database with other numbers of shards or databases: they are
-// refused, and one that was opened before the comments were moved is not.
+// TestLayout opens one database with different numbers of shards or databases. These processes are
+// refused. A process that was opened before the comments were moved is not.
 func TestLayout(t *testing.T) {
 	a, b := opener(t, emulator.ForTest(t, nil)), opener(t, emulator.ForTest(t, nil))
 	try := func(shards int, open ...Open) error {
@@ -232,7 +232,7 @@ func TestLayout(t *testing.T) {
 	if err := try(32, empty, b); err == nil {
 		t.Error("the second of two databases has 20 shards, and the store is opened with 32")
 	}
-	if err := errors.Join(try(20, a, b), try(10, empty)); err != nil { // what was refused has left nothing
+	if err := errors.Join(try(20, a, b), try(10, empty)); err != nil { // refused ones have left nothing
 		t.Error(err)
 	}
 	if _, err := begin(t.Context(), s.router.databases[1].client, 32); err != nil {
@@ -244,7 +244,7 @@ func TestLayout(t *testing.T) {
 	if err := s.Get(t.Context(), key, new(Comment)); err != nil {
 		t.Error(err)
 	}
-	// A layout that is gone is no empty store.
+	// A store whose layout is gone does not count as empty.
 	if err := s.router.databases[1].client.Delete(t.Context(), layoutKey); err != nil {
 		t.Fatal(err)
 	}
@@ -275,8 +275,8 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestDerivation checks the numbers of the document, and that lives longer than a turn need more
-// shards.
+// TestDerivation checks the numbers of the derivation, and that orders that live longer than a turn
+// need more shards.
 func TestDerivation(t *testing.T) {
 	d, err := derive()
 	if err != nil {

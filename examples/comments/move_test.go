@@ -17,7 +17,7 @@ import (
 )
 
 // inWorld runs a test on a store whose comments can be moved. Its clock is 30 years ahead of the
-// test's, which is in 2000.
+// test's clock, which is in 2000.
 func inWorld(t *testing.T, o *mappertest.Options, test func(t *testing.T, w *mappertest.Env, s *Store)) {
 	t.Helper()
 	mappertest.Run(t, []mapper.AnyMapper{reshard, count}, o, func(t *testing.T, w *mappertest.Env) {
@@ -27,15 +27,15 @@ func inWorld(t *testing.T, o *mappertest.Options, test func(t *testing.T, w *map
 	})
 }
 
-// TestReshardUnderFaults moves comments while others insert, edit, delete and read them, calls fail
-// and deliveries come twice or to processes that crash; there and back.
+// TestReshardUnderFaults moves comments into more shards and back, while others insert, edit,
+// delete and read them. Calls fail, and deliveries come twice or to processes that crash.
 func TestReshardUnderFaults(t *testing.T) {
 	first := testflag.Seed(t)
 	for i := range uint64(3) {
 		t.Run(fmt.Sprint("seed ", first+i), func(t *testing.T) {
 			inWorld(t, &mappertest.Options{Seed: first + i}, func(t *testing.T, w *mappertest.Env, s *Store) {
 				l := newLoad(s)
-				l.refused = func(err error) bool { // it has given up
+				l.refused = func(err error) bool { // an attempt that has given up
 					return !errors.Is(err, errDiffers) && again(err)
 				}
 				if err := l.fill(t.Context(), 800); err != nil {
@@ -61,8 +61,8 @@ func TestReshardUnderFaults(t *testing.T) {
 	}
 }
 
-// underLoad moves the comments under a load. Whoever moves them is killed now and then, and
-// somebody goes on.
+// underLoad moves the comments under a load. The process that moves them is sometimes killed, and
+// another one continues.
 func underLoad(t *testing.T, w *mappertest.Env, l *load, shards int) {
 	moved := make(chan struct{})
 	var group sync.WaitGroup
@@ -88,8 +88,8 @@ func underLoad(t *testing.T, w *mappertest.Env, l *load, shards int) {
 	t.Fatalf("the comments are not in %d shards after a hundred attempts", shards)
 }
 
-// TestMoved has comments be read, edited and deleted by their IDs alone after moves into other
-// numbers of shards: IDs name the shards of the time at which they were drawn.
+// TestMoved reads, edits and deletes comments by their IDs alone, after moves into other numbers of
+// shards. IDs name the shards at the time at which they were drawn.
 func TestMoved(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *mappertest.Env, s *Store) {
 		var keys []*datastore.Key
@@ -136,8 +136,8 @@ func TestMoved(t *testing.T) {
 	})
 }
 
-// TestOnTheWay stops a move in its middle: each comment is read, edited and deleted, wherever it
-// is, and is in one shard then; and pages go on over a move.
+// TestOnTheWay stops a move in its middle. Each comment can be read, edited and deleted wherever it
+// is, and is in exactly one shard afterwards. Pages of a query continue across a move.
 func TestOnTheWay(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *mappertest.Env, s *Store) {
 		var keys []*datastore.Key
@@ -165,7 +165,7 @@ func TestOnTheWay(t *testing.T) {
 				if _, err := begin(t.Context(), w.Client, 32); err != nil {
 					t.Fatal(err)
 				}
-			case 3, 4, 5: // some comments are written, and so moved
+			case 3, 4, 5: // some comments are written, which moves them
 				some := keys[(i-3)*50:][:50]
 				list := make([]Comment, len(some))
 				if err := s.GetMulti(t.Context(), some, list); err != nil {
@@ -194,7 +194,7 @@ func TestOnTheWay(t *testing.T) {
 	})
 }
 
-// readPage returns the IDs that a query finds, and where it goes on.
+// readPage returns the IDs that a query finds, and the cursor after them.
 func readPage(t *testing.T, s *Store, page *datastore.Query) (ids []int64, c datastore.Cursor) {
 	t.Helper()
 	for it := s.Run(t.Context(), page); ; {
@@ -211,7 +211,7 @@ func readPage(t *testing.T, s *Store, page *datastore.Query) (ids []int64, c dat
 	}
 }
 
-// countIn counts what is stored in so many shards.
+// countIn counts the stored comments, given the number of shards.
 func countIn(t *testing.T, client *datastore.Client, shards int) (stored int) {
 	t.Helper()
 	for _, kind := range kindsOf(shards) {
@@ -224,8 +224,8 @@ func countIn(t *testing.T, client *datastore.Client, shards int) (stored int) {
 	return stored
 }
 
-// TestLateWriter has a writer stand still between its reads and its commit while comments are
-// moved: the commit is refused, and the store tries again under the new layout.
+// TestLateWriter stops a writer between its reads and its commit while comments are moved. The
+// commit is refused, and the store retries it with the new layout.
 func TestLateWriter(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *mappertest.Env, s *Store) {
 		order := int64(25 * ordersAShard) // shard 5 of 20, and 25 of 32
@@ -270,8 +270,8 @@ func TestLateWriter(t *testing.T) {
 	})
 }
 
-// TestIdle has nobody write for days: comments are read as they were, by all shards and by their
-// IDs.
+// TestIdle leaves comments alone for days. They can still be read unchanged, from all shards and by
+// their IDs.
 func TestIdle(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *mappertest.Env, s *Store) {
 		key, err := s.Put(t.Context(), plain(0), &Comment{Order: 7})

@@ -14,18 +14,18 @@ import (
 
 const keyProperty = "__key__"
 
-// A sort is how the results of a query are ordered. After its orders they are ordered by their IDs.
+// A sort is the order of a query's results. Results that are equal in its orders are ordered by ID.
 type sort struct {
-	homes    []*database // whose keys are alike
+	homes    []*database // databases whose keys count as equal
 	orders   []*pb.PropertyOrder
-	distinct int // how many of the orders come first, of which only the first result is wanted
+	distinct int // number of orders at the start in which results have to be distinct
 	ranges   map[string][]*pb.PropertyFilter
-	free     map[string]bool // what is compared under OR, IN and the like
-	given    map[string]bool // to what values, or one, are given
+	free     map[string]bool // properties compared inside OR, IN and similar operators
+	given    map[string]bool // properties whose values a condition gives
 }
 
-// sortOf returns the order in which a database returns a query's results: the orders that it has,
-// then those that distinct results, inequalities and projections imply.
+// sortOf returns the order in which a database returns a query's results. It has the query's
+// orders, and then those implied by distinct results, inequalities and projections.
 func sortOf(q *pb.Query, homes []*database) *sort {
 	s := &sort{homes: homes, orders: slices.Clone(q.Order), ranges: make(map[string][]*pb.PropertyFilter),
 		free:  make(map[string]bool),
@@ -49,7 +49,7 @@ func sortOf(q *pb.Query, homes []*database) *sort {
 	s.conditions(q.Filter, true)
 	implied := unequal(q.Filter)
 	if i := slices.Index(implied, keyProperty); i >= 0 && (len(implied) > 1 || len(s.orders) > 0) {
-		implied = slices.Delete(implied, i, i+1) // only alone
+		implied = slices.Delete(implied, i, i+1) // __key__ is implied only if it is the only one
 	}
 	for _, name := range implied {
 		if !has(name) {
@@ -65,7 +65,8 @@ func sortOf(q *pb.Query, homes []*database) *sort {
 	return s
 }
 
-// conditions notes what is asked of properties that have several values: all of it, or any.
+// conditions notes the conditions on properties with several values. all says whether all or any of
+// them have to hold.
 func (s *sort) conditions(f *pb.Filter, all bool) {
 	if c := f.GetCompositeFilter(); c != nil {
 		for _, part := range c.Filters {
@@ -87,7 +88,7 @@ func (s *sort) conditions(f *pb.Filter, all bool) {
 	}
 }
 
-// compares has the conditions that one value satisfies by its place in the order.
+// compares maps operators to the comparison that a value has to satisfy.
 var compares = map[pb.PropertyFilter_Operator]func(c int) bool{
 	pb.PropertyFilter_EQUAL:                 func(c int) bool { return c == 0 },
 	pb.PropertyFilter_LESS_THAN:             func(c int) bool { return c < 0 },
@@ -112,8 +113,8 @@ func unequal(f *pb.Filter) (names []string) {
 	return slices.Compact(names)
 }
 
-// projected returns the properties that a query projects, by name; none: it returns keys, or whole
-// comments.
+// projected returns the projected properties, by name. There are none if a query returns keys or
+// whole comments.
 func projected(q *pb.Query) (names []string) {
 	for _, p := range q.Projection {
 		if name := p.GetProperty().GetName(); name != keyProperty {
@@ -127,10 +128,10 @@ func projected(q *pb.Query) (names []string) {
 // keysOnly reports whether a query returns keys.
 func keysOnly(q *pb.Query) bool { return len(q.Projection) > 0 && len(projected(q)) == 0 }
 
-// A place is where a result comes. Places compare as the results do.
+// A place is the position of a result in the order. Places compare like the results.
 type place struct {
 	form  string
-	group int // how much of the form is that of distinct results
+	group int // length of the form's part that makes results distinct
 }
 
 // beside reports whether a result is not after another one, or is not distinct from it.
@@ -138,7 +139,7 @@ func (p place) beside(other place) bool {
 	return p.form <= other.form || p.group > 0 && p.form[:p.group] == other.form[:min(p.group, len(other.form))]
 }
 
-// place returns where a result comes.
+// place returns the position of a result.
 func (s *sort) place(e *pb.Entity) (place, error) {
 	var p place
 	keyed := false
@@ -167,8 +168,8 @@ func (s *sort) place(e *pb.Entity) (place, error) {
 	return p, nil
 }
 
-// form returns the value by which a result is ordered: of several, the first that satisfies the
-// conditions.
+// form returns the value by which a result is ordered. Of several values it is the first one that
+// satisfies the conditions.
 func (s *sort) form(e *pb.Entity, o *pb.PropertyOrder) (string, error) {
 	name := o.Property.GetName()
 	v, err := valueOf(e, name)
@@ -176,7 +177,7 @@ func (s *sort) form(e *pb.Entity, o *pb.PropertyOrder) (string, error) {
 		return "", err
 	}
 	if v == nil {
-		return "", nil // a projection has no value that a condition gives
+		return "", nil // a projection lacks the values that conditions give
 	}
 	list, several := v.ValueType.(*pb.Value_ArrayValue)
 	if !several {
@@ -204,7 +205,7 @@ func (s *sort) form(e *pb.Entity, o *pb.PropertyOrder) (string, error) {
 	return forms[0], nil
 }
 
-// allows reports whether a value is one for which a query asks.
+// allows reports whether a value satisfies the query's conditions.
 func (s *sort) allows(name, form string) bool {
 	for _, p := range s.ranges[name] {
 		if !compares[p.Op](strings.Compare(form, s.ordered(p.Value))) {
@@ -214,7 +215,7 @@ func (s *sort) allows(name, form string) bool {
 	return true
 }
 
-// valueOf returns a property of a comment, or one inside it, whose name has dots.
+// valueOf returns a property of a comment, or a nested one, whose name has dots.
 func valueOf(e *pb.Entity, name string) (*pb.Value, error) {
 	if v := e.GetProperties()[name]; v != nil {
 		return v, nil
@@ -236,8 +237,8 @@ func valueOf(e *pb.Entity, name string) (*pb.Value, error) {
 	return nil, nil
 }
 
-// ordered returns a value as bytes that compare as Datastore orders values: first by type. Times
-// are integers there, and texts are bytes. None is the beginning of another.
+// ordered returns a value as bytes that compare in Datastore's order of values, first by type.
+// Times are integers there, and texts are bytes. No such form is a prefix of another.
 func (s *sort) ordered(v *pb.Value) string {
 	switch v := v.GetValueType().(type) {
 	case *pb.Value_IntegerValue:
@@ -283,7 +284,8 @@ func orderedInteger(n int64) string {
 	return string(binary.BigEndian.AppendUint64(nil, uint64(n)^1<<63))
 }
 
-// orderedText ends with what is less than any byte of a text: zeros in it are escaped.
+// orderedText returns a text in ordered form. Its end is below every byte of a text, as zeros in it
+// are escaped.
 func orderedText(s string) string { return strings.ReplaceAll(s, "\x00", "\x00\xff") + "\x00\x01" }
 
 func orderedDouble(f float64) string {

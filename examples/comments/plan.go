@@ -15,16 +15,16 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// A plan is what a transaction writes.
+// A plan is the writes of a transaction.
 type plan struct {
 	session   *session
-	mutations []*pb.Mutation // as many as there are writes, and then deletions in shards that comments leave
+	mutations []*pb.Mutation // one for each write, then deletions in shards that comments leave
 	leave     []*pb.Mutation
-	results   []*pb.MutationResult // keys that callers see; all of them, if it was written before
-	written   bool                 // by an attempt before this one
+	results   []*pb.MutationResult // with the keys that callers see; all of them, if an earlier attempt has written
+	written   bool                 // an earlier attempt has written
 }
 
-// commit commits a plan, unless that was done before.
+// commit commits a plan, unless an earlier attempt has written.
 func (p *plan) commit(ctx context.Context) (*pb.CommitResponse, error) {
 	if p.written {
 		p.session.rollback(ctx)
@@ -35,7 +35,7 @@ func (p *plan) commit(ctx context.Context) (*pb.CommitResponse, error) {
 		Mode:                pb.CommitRequest_TRANSACTIONAL,
 		TransactionSelector: &pb.CommitRequest_Transaction{Transaction: p.session.id},
 		Mutations:           slices.Concat(p.mutations, p.leave)})
-	if status.Code(err) == codes.AlreadyExists { // since it was read that it does not
+	if status.Code(err) == codes.AlreadyExists { // another process has inserted it since the read
 		return nil, status.Error(codes.Aborted, err.Error())
 	}
 	if err != nil {
@@ -55,8 +55,8 @@ func (p *plan) commit(ctx context.Context) (*pb.CommitResponse, error) {
 	return resp, nil
 }
 
-// plan finds what is stored, and decides what is written. A token has it find what was written
-// before.
+// plan reads what is stored, and decides what to write. A token shows whether an earlier attempt
+// has written.
 func (r *router) plan(ctx context.Context, s *session, writes []*write, token string) (*plan, error) {
 	p := &plan{session: s}
 	for {
@@ -84,7 +84,7 @@ func (r *router) plan(ctx context.Context, s *session, writes []*write, token st
 		taken := false
 		for _, w := range writes {
 			if w.drawn && found[w.id] != nil {
-				w.id, taken = 0, true // another process has drawn it, too
+				w.id, taken = 0, true // another process has drawn the ID, too
 			}
 		}
 		if !taken {
@@ -93,7 +93,7 @@ func (r *router) plan(ctx context.Context, s *session, writes []*write, token st
 	}
 }
 
-// placesOf draws the IDs of new comments, and returns where the comments may be.
+// placesOf draws the IDs of new comments, and returns the kinds that may have the comments.
 func (r *router) placesOf(ctx context.Context, s *session, writes []*write) (map[ID][]string, error) {
 	var bad keyErrors
 	all := make(map[ID][]string)
@@ -138,7 +138,7 @@ func (r *router) draw(ctx context.Context, s *session, w *write) (ID, *KeyError)
 	return id, nil
 }
 
-// fill decides what each write is in the database.
+// fill decides on the mutation for each write.
 func (r *router) fill(p *plan, writes []*write, found map[ID]*pb.EntityResult, places map[ID][]string,
 	token string) error {
 	l := p.session.layout
@@ -150,7 +150,7 @@ func (r *router) fill(p *plan, writes []*write, found map[ID]*pb.EntityResult, p
 		}
 		stored := found[w.id]
 		if w.entity == nil {
-			kind := l.all(p.session.db.number, len(r.databases))[0] // any: there is nothing to delete
+			kind := l.all(p.session.db.number, len(r.databases))[0] // any kind will do, as there is nothing to delete
 			if stored != nil {
 				kind = kindIn(stored)
 			}
@@ -201,10 +201,10 @@ func (r *router) fill(p *plan, writes []*write, found map[ID]*pb.EntityResult, p
 	return bad.err()
 }
 
-// kindIn returns in which kind a comment is stored.
+// kindIn returns the kind in which a comment is stored.
 func kindIn(stored *pb.EntityResult) string { return stored.Entity.Key.Path[0].Kind }
 
-// tokens returns those of the last writes.
+// tokens returns the tokens of the last writes.
 func tokens(stored *pb.EntityResult) (all []string) {
 	for _, v := range stored.GetEntity().GetProperties()[writesProperty].GetArrayValue().GetValues() {
 		all = append(all, v.GetStringValue())
@@ -212,8 +212,7 @@ func tokens(stored *pb.EntityResult) (all []string) {
 	return all
 }
 
-// stamp returns what is stored of what the caller writes: with the times and tokens that are the
-// store's.
+// stamp returns the caller's comment in the form to store, with the store's own times and tokens.
 func (r *router) stamp(w *write, stored *pb.EntityResult, token string) (*pb.Entity, error) {
 	e := &pb.Entity{Properties: maps.Clone(w.entity.Properties)}
 	if e.Properties == nil {
@@ -264,8 +263,7 @@ func (r *router) stamp(w *write, stored *pb.EntityResult, token string) (*pb.Ent
 	return e, nil
 }
 
-// times returns when a comment was created and updated, of what is stored and what the caller
-// gives.
+// times returns when a comment was created and updated, by the stored comment and the caller's.
 func (r *router) times(id ID, stored *pb.EntityResult, created, updated time.Time) (time.Time, time.Time, error) {
 	now := r.now().Truncate(time.Microsecond)
 	before, _ := timeOf(stored.GetEntity(), createdProperty)
@@ -291,13 +289,13 @@ func (r *router) times(id ID, stored *pb.EntityResult, created, updated time.Tim
 	case !given || updated.IsZero():
 		updated = created
 	}
-	if updated.Before(created) { // a clock has gone back, or Created is of the future
+	if updated.Before(created) { // a clock went back, or Created is in the future
 		updated = created
 	}
 	return created, updated, nil
 }
 
-// timeOf returns a time of a comment, in microseconds, as Datastore stores it. It is zero if the
+// timeOf returns a time of a comment, in microseconds as Datastore stores it. It is zero if the
 // comment has none.
 func timeOf(e *pb.Entity, name string) (time.Time, error) {
 	switch v := e.GetProperties()[name].GetValueType().(type) {
@@ -310,7 +308,7 @@ func timeOf(e *pb.Entity, name string) (time.Time, error) {
 	}
 }
 
-// setTime sets a time, which is indexed as the caller has it.
+// setTime sets a time. It keeps the caller's index flag.
 func setTime(e *pb.Entity, name string, t time.Time) {
 	v := &pb.Value{}
 	if given := e.Properties[name]; given != nil {

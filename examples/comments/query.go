@@ -15,14 +15,14 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// An answer to a query has up to so many results, and about so many bytes.
+// The limits of one answer to a query, in results and, roughly, in bytes.
 const (
 	mostResults = 2000
 	mostBytes   = 8 << 20
 )
 
-// runQuery asks the shards side by side, each for as much as could be wanted of it, and merges what
-// they have.
+// runQuery queries the shards at the same time, each for as many results as may be needed, and
+// merges the results.
 func (r *router) runQuery(ctx context.Context, req *pb.RunQueryRequest) (*pb.RunQueryResponse, error) {
 	comments, err := ofTable(req.PartitionId, req.GetQuery())
 	if err != nil {
@@ -59,7 +59,7 @@ func (v *view) runQuery(ctx context.Context, req *pb.RunQueryRequest) (*pb.RunQu
 var errExplain = status.Error(codes.Unimplemented, "the store does not explain queries: ask for the plan of a "+
 	"shard's kind")
 
-// passed returns the options of a read of other kinds.
+// passed returns the options for a read of other kinds.
 func (v *view) passed(ctx context.Context, o *pb.ReadOptions) (*pb.ReadOptions, error) {
 	if v.tx == nil {
 		return o, nil
@@ -71,18 +71,18 @@ func (v *view) passed(ctx context.Context, o *pb.ReadOptions) (*pb.ReadOptions, 
 	return s.options(), nil
 }
 
-// A search is a query on its way over the shards.
+// A search is a query over the shards in progress.
 type search struct {
 	router  *router
 	query   *pb.Query
 	sort    *sort
 	streams []*stream
 
-	last      place // results come after it
-	begun     bool  // there is one
+	last      place // results come after this one
+	begun     bool  // whether last is set
 	until     *place
 	print     uint32
-	remaining int // results that are wanted, skipped ones included; negative: all
+	remaining int // number of wanted results, including skipped ones; negative: all
 }
 
 // search starts a query.
@@ -126,8 +126,8 @@ func (v *view) search(ctx context.Context, q *pb.Query) (*search, error) {
 	if len(s.streams) > 0 {
 		return s, nil
 	}
-	// Nothing can be found. A shard says whether the query is right: outside the caller's
-	// transaction, which may be one of another database.
+	// Nothing can be found, but a shard decides whether the query is valid. It is asked outside of
+	// the caller's transaction, which may be of another database.
 	in := &session{db: v.router.databases[0]}
 	if v.tx == nil {
 		in, err = v.on(ctx, in.db)
@@ -141,7 +141,7 @@ func (v *view) search(ctx context.Context, q *pb.Query) (*search, error) {
 	return s, nil
 }
 
-// open has a shard be asked.
+// open starts the query of a shard.
 func (s *search) open(in *session, kind string, from *cursor) {
 	q := proto.Clone(s.query).(*pb.Query)
 	q.Kind = []*pb.KindExpression{{Name: kind}}
@@ -156,7 +156,7 @@ func (s *search) open(in *session, kind string, from *cursor) {
 	s.streams = append(s.streams, st)
 }
 
-// complete has a shard's results have the values by which they are merged.
+// complete adds the values by which results are merged to a shard's results.
 func (s *search) complete(q *pb.Query) {
 	names := projected(q)
 	byValue := func(o *pb.PropertyOrder) bool { return o.Property.GetName() != keyProperty }
@@ -178,8 +178,9 @@ func (s *search) complete(q *pb.Query) {
 	}
 }
 
-// mergeable refuses a projection whose order is by a property that it can't have, as a condition
-// gives it one of several values: the shards' results do not say which.
+// mergeable refuses a projection whose order is by a property that it lacks. That happens if a
+// condition gives the property several values. The shards' results then do not show which one
+// applies.
 func (s *sort) mergeable(q *pb.Query) error {
 	for _, o := range s.orders {
 		if name := o.Property.GetName(); len(projected(q)) > 0 && s.given[name] && !s.equal(name) {
@@ -192,7 +193,7 @@ func (s *sort) mergeable(q *pb.Query) error {
 	return nil
 }
 
-// equal reports whether a condition says which value a property has.
+// equal reports whether a condition gives a property's value.
 func (s *sort) equal(name string) bool {
 	return slices.ContainsFunc(s.ranges[name], func(p *pb.PropertyFilter) bool {
 		return p.Op == pb.PropertyFilter_EQUAL
@@ -226,7 +227,7 @@ func (s *search) batch(ctx context.Context) (*pb.QueryResultBatch, error) {
 		}
 		result, at := st.take()
 		if s.begun && at.beside(s.last) {
-			continue // it was there before, in another shard, or it is not distinct
+			continue // a duplicate from another shard, or not distinct
 		}
 		s.last, s.begun = at, true
 		if b.SkippedResults < s.query.Offset {
@@ -272,7 +273,7 @@ func (s *search) shown(result *pb.EntityResult) *pb.EntityResult {
 	return shown
 }
 
-// least returns the shard whose next result comes first; nil: there is none.
+// least returns the shard whose next result is the first in order, or nil.
 func (s *search) least(ctx context.Context) (*stream, error) {
 	n := max(20, mostResults*3/2/len(s.streams))
 	if s.remaining >= 0 {
@@ -312,21 +313,21 @@ func (s *search) least(ctx context.Context) (*stream, error) {
 	return least, nil
 }
 
-// A stream is the results of one shard.
+// A stream has the results of one shard.
 type stream struct {
 	session *session
 	kind    string
 	query   *pb.Query
 	results []*pb.EntityResult
-	place   place // of the first of them
+	place   place // of the first result in it
 	placed  bool
-	before  string // the place of the one before
-	next    []byte // cursor after them
+	before  string // place of the result before
+	next    []byte // cursor after all of its results
 	done    bool
-	taken   []byte // cursor after the last one that was taken
+	taken   []byte // cursor after the last result that was taken
 }
 
-// fetch asks for up to n results.
+// fetch reads up to n results.
 func (st *stream) fetch(ctx context.Context, n int) error {
 	for len(st.results) == 0 && !st.done {
 		st.query.StartCursor, st.query.Limit = st.next, wrapperspb.Int32(int32(n))
@@ -356,7 +357,7 @@ func (st *stream) fetch(ctx context.Context, n int) error {
 	return nil
 }
 
-// hint adds to an error about a missing index which kinds need it.
+// hint adds the kinds that need an index to an error about a missing index.
 func (s *session) hint(err error) error {
 	if status.Code(err) != codes.FailedPrecondition {
 		return err
@@ -378,11 +379,11 @@ func (st *stream) take() (*pb.EntityResult, place) {
 	return result, st.place
 }
 
-// A cursor says where a search has come to. By the cursors of shards it goes on without reading
-// what came before. A shard that has none, since comments were moved, is read from its start, and
-// what came before is left out.
+// A cursor is the position of a search. With the cursors of shards the search continues without
+// reading earlier results. A shard may have none, as comments were moved since. It is read from its
+// start, and results before the position are dropped.
 type cursor struct {
-	Print uint32            `json:"q"` // of the query
+	Print uint32            `json:"q"` // identifies the query
 	Form  []byte            `json:"p"` // of the place
 	Group int               `json:"g,omitempty"`
 	Kinds map[string][]byte `json:"k,omitempty"`
@@ -390,7 +391,7 @@ type cursor struct {
 
 func (c *cursor) place() place { return place{string(c.Form), min(max(c.Group, 0), len(c.Form))} }
 
-// encode returns the cursor after the last result, with those of the shards or without.
+// encode returns the cursor after the last result, with or without the cursors of the shards.
 func (s *search) encode(shards bool) []byte {
 	c := &cursor{Print: s.print, Form: []byte(s.last.form), Group: s.last.group}
 	if shards {
@@ -401,11 +402,11 @@ func (s *search) encode(shards bool) []byte {
 			}
 		}
 	}
-	b, _ := json.Marshal(c) // it has texts and numbers only
+	b, _ := json.Marshal(c) // texts and numbers can always be encoded
 	return b
 }
 
-// cursor reads a cursor; nil: there is none.
+// cursor decodes a cursor; nil: there is none.
 func (s *search) cursor(b []byte) (*cursor, error) {
 	if len(b) == 0 {
 		return nil, nil
@@ -422,8 +423,7 @@ func (s *search) cursor(b []byte) (*cursor, error) {
 	return c, nil
 }
 
-// printOf returns a number that tells a query from others, whatever part of its results is asked
-// for.
+// printOf returns a number that identifies a query, whatever part of its results is read.
 func printOf(q *pb.Query) uint32 {
 	q = proto.Clone(q).(*pb.Query)
 	q.Offset, q.Limit, q.StartCursor, q.EndCursor = 0, nil, nil, nil

@@ -10,27 +10,27 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A Move is from how many logical shards into how many.
+// A Move is a change of the number of logical shards.
 type Move struct {
 	From   int   `json:"from"`
 	To     int   `json:"to"`
-	Moves  int   `json:"moves"`  // with this one
+	Moves  int   `json:"moves"`  // including this one
 	Before []int `json:"before"` // numbers of shards before this move
 
 	Database  int `json:"database"`
 	Databases int `json:"databases"`
 }
 
-// reshard moves comments to their new shards, while others write and read them. A comment is put in
-// the new shard and deleted in the old one by the same commit, so it is in one of them at all
-// times. Its key keeps its ID. Those who write know by the layout that the new one is right.
+// reshard moves comments to their new shards while others write and read them. One commit puts a
+// comment into the new shard and deletes it from the old one, so it always is in exactly one. Its
+// key keeps its ID. Writers learn the new shard from the layout.
 var reshard = mapper.Update("reshard", func(_ context.Context, c *mapper.Entity[Comment], m Move) error {
 	c.PutStored(datastore.IDKey(kindOf(shardOf(c.Value.Order, m.To), m.To), c.Key.ID, nil), c.Stored())
 	c.Delete(c.Key)
 	return nil
 }).WithFinalizer(func(_ context.Context, d *mapper.Completion, m Move) error {
 	if d.Status.Failures > 0 {
-		return nil // a retry comes here again
+		return nil // a retry sees this state
 	}
 	d.Put(layoutKey, &Layout{Shards: m.To, Moves: m.Moves, Before: m.Before, Database: m.Database,
 		Databases: m.Databases})
@@ -45,14 +45,14 @@ var count = mapper.Visit("count", func(_ context.Context, c *mapper.Entity[Comme
 	return nil
 })
 
-// Reshard has a database's comments be in so many logical shards, and waits until they are.
-// Somebody else may go on with it after an error, or do the same at the same time.
+// Reshard moves a database's comments into a number of logical shards, and waits until that is
+// done. After an error another process may continue the move. Several processes may run it at once.
 func (s *Store) Reshard(ctx context.Context, e *mapper.Engine, shards int) error {
 	if err := check(shards, len(s.router.databases)); err != nil {
 		return err
 	}
 	var l Layout
-	err := persist(ctx, func() (err error) { // all who write have read the layout
+	err := persist(ctx, func() (err error) { // when it returns, every later write reads the new layout
 		l, err = begin(ctx, e.Client(), shards)
 		return err
 	})

@@ -21,8 +21,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// runProgram has the same caller use the plain kind and the store, writes comments, moves them
-// under load, and checks what is there then.
+// runProgram lets the same caller use the plain kind and the store. Then it writes comments, moves
+// them under load, and checks the result.
 func runProgram(ctx context.Context, c config, stdout io.Writer) error {
 	r := result{Databases: c.databases, From: c.from, To: c.to}
 	var err error
@@ -87,8 +87,8 @@ func runProgram(ctx context.Context, c config, stdout io.Writer) error {
 	return r.print(stdout, c.JSON)
 }
 
-// compare has the same caller use the plain kind and the store, and returns how many notes it
-// makes: the same of both. What it leaves is deleted.
+// compare lets the same caller use the plain kind and the store, and checks that both give the same
+// notes. It returns their number, and deletes what the caller has written.
 func compare(ctx context.Context, client *datastore.Client, s *Store, seed uint64, things int,
 	counts bool) (int, error) {
 	of := make(map[bool][]string)
@@ -122,7 +122,7 @@ func compare(ctx context.Context, client *datastore.Client, s *Store, seed uint6
 	return len(of[true]), nil
 }
 
-// look looks at the shards of a database, and has a job go over all of them.
+// look looks at the shards of a database, and runs a job over all of them.
 func (r *result) look(ctx context.Context, client *datastore.Client, e *mapper.Engine) error {
 	sum := int64(0)
 	for _, shards := range []int{r.From, r.To} {
@@ -157,17 +157,17 @@ func (r *result) look(ctx context.Context, client *datastore.Client, e *mapper.E
 	return nil
 }
 
-// A load is those who insert, edit, delete and read comments, and what they know of these.
+// A load is clients that insert, edit, delete and read comments, and what they know about these.
 type load struct {
 	store *Store
 
 	mu                              sync.Mutex
-	orders                          map[int64]map[ID]int64 // edits of each comment that was inserted
-	busy                            map[ID]bool            // somebody edits or deletes it
-	gone                            map[ID]bool            // it is deleted
+	orders                          map[int64]map[ID]int64 // number of edits of each inserted comment
+	busy                            map[ID]bool            // being edited or deleted
+	gone                            map[ID]bool            // deleted
 	inserted, edited, removed, read int64
-	refused                         func(error) bool // an error that is no mistake; nil: none is
-	// nobody reads or edits: Google's classic emulator has no snapshots
+	refused                         func(error) bool // whether an error is acceptable; nil: none is
+	// blind means that no client reads or edits, as Google's classic emulator has no snapshots.
 	blind bool
 }
 
@@ -237,7 +237,7 @@ func (l *load) insert(ctx context.Context, order int64) error {
 	return nil
 }
 
-// choose returns a comment of an order that nobody edits or deletes.
+// choose returns a comment of an order that no other client edits or deletes.
 func (l *load) choose(order int64) (ID, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -253,8 +253,7 @@ func (l *load) choose(order int64) (ID, bool) {
 // recentEdits is how many tokens a comment keeps.
 const recentEdits = 32
 
-// edit edits a comment, whose ID is all that it needs. An edit whose answer is lost finds its
-// token.
+// edit edits a comment by its ID. A token shows whether an edit whose answer was lost took effect.
 func (l *load) edit(ctx context.Context, order int64) error {
 	id, ok := l.choose(order)
 	if !ok {
@@ -281,7 +280,7 @@ func (l *load) edit(ctx context.Context, order int64) error {
 			return err
 		}
 	}
-	if err != nil { // nobody knows
+	if err != nil { // its outcome is unknown
 		return fmt.Errorf("edit comment %d of order %d: %w", id, order, err)
 	}
 	l.mu.Lock()
@@ -292,7 +291,7 @@ func (l *load) edit(ctx context.Context, order int64) error {
 	return nil
 }
 
-// again reports whether a transaction that has an error may take effect when it is tried again.
+// again reports whether a transaction with an error may take effect in another attempt.
 func again(err error) bool {
 	return lost(err) || expired(err) || errors.Is(err, datastore.ErrConcurrentTransaction) ||
 		status.Code(err) == codes.Aborted
@@ -306,7 +305,7 @@ func (l *load) remove(ctx context.Context, order int64) error {
 	}
 	l.mu.Lock()
 	edits := l.orders[order][id]
-	delete(l.orders[order], id) // nobody may expect it from now on
+	delete(l.orders[order], id) // from now on it may be gone
 	l.mu.Unlock()
 	err := l.store.Delete(ctx, plain(id))
 	l.mu.Lock()
@@ -320,8 +319,8 @@ func (l *load) remove(ctx context.Context, order int64) error {
 	return nil
 }
 
-// readOrder reads the comments of an order, by the order and by their IDs, and checks that none is
-// missing that was there before, none twice, and none that was deleted.
+// readOrder reads the comments of an order, by the order and by their IDs. It checks that no
+// earlier comment is missing, that none comes twice, and that deleted ones are gone.
 func (l *load) readOrder(ctx context.Context, order int64) error {
 	var before, keys []*datastore.Key
 	gone := make(map[ID]bool)
@@ -358,7 +357,7 @@ func (l *load) readOrder(ctx context.Context, order int64) error {
 	defer l.mu.Unlock()
 	for i, key := range before {
 		if _, expected := l.orders[order][ID(key.ID)]; !expected {
-			continue // somebody deletes it
+			continue // it is being deleted
 		}
 		keys = append(keys, key)
 		if !seen[ID(key.ID)] || missing != nil && missing[i] != nil || missing == nil && read[i].Order != order {
@@ -372,8 +371,7 @@ func (l *load) readOrder(ctx context.Context, order int64) error {
 // errDiffers says that the comments are not those that were written.
 var errDiffers = errors.New("the comments are not those that were written")
 
-// checkOrder compares the comments of an order with what was written, and returns how many there
-// are.
+// checkOrder compares the comments of an order with what was written, and returns their number.
 func (l *load) checkOrder(ctx context.Context, order int64) (n int64, err error) {
 	var all []Comment
 	if _, err := l.store.GetAll(ctx, datastore.NewQuery(plainKind).FilterField("Order", "=", order), &all); err != nil {
@@ -389,7 +387,7 @@ func (l *load) checkOrder(ctx context.Context, order int64) (n int64, err error)
 	for id, edits := range want {
 		c, ok := there[id]
 		if l.busy[id] && (!ok || c.Edits != edits) {
-			continue // whoever edited or deleted it has given up
+			continue // a client gave up while it edited or deleted this one
 		}
 		if !ok || c.Edits != edits {
 			return 0, fmt.Errorf("%w: comment %d of order %d is there: %v, with %d edits, want %d", errDiffers, id,

@@ -18,26 +18,26 @@ import (
 // plainKind is the kind that callers know. No entity is stored under it.
 const plainKind = "Comment"
 
-// What the store knows of a comment. All else is the caller's.
+// The properties of a comment that the store knows. All others are the caller's.
 const (
-	orderProperty   = "Order"   // an integer: it decides about the shard
-	createdProperty = "Created" // a time that makes the ID
+	orderProperty   = "Order"   // an integer, which decides on the shard
+	createdProperty = "Created" // the time in the ID
 	updatedProperty = "Updated" // the time of the last write
-	writesProperty  = "~writes" // tokens of the last writes; no reader sees it
+	writesProperty  = "~writes" // tokens of the last writes, which are hidden from readers
 )
 
-// A Comment is one of an order, as this program has it.
+// A Comment is a comment on an order, as this program stores it.
 type Comment struct {
 	Key     *datastore.Key `datastore:"__key__"`
 	Order   int64
-	Status  string // of the order, about which the comment is
+	Status  string // of the order
 	Author  string
 	Text    string    `datastore:",noindex"`
-	Created time.Time // if it is not given, the store says when
-	Updated time.Time // by the store
+	Created time.Time // set by the store if missing
+	Updated time.Time // set by the store
 
 	Edits  int64    `datastore:",noindex"`
-	Edited []string `datastore:",noindex"` // tokens of the last edits, by which an edit finds that it was made
+	Edited []string `datastore:",noindex"` // tokens of the last edits, by which a retry finds its edit
 }
 
 // ID returns the comment's ID.
@@ -48,26 +48,26 @@ func (c *Comment) ID() ID {
 	return ID(c.Key.ID)
 }
 
-// plain returns the key of a comment. Without an ID it is that of a new one.
+// plain returns the key of a comment. Without an ID it is the key of a new comment.
 func plain(id ID) *datastore.Key { return datastore.IDKey(plainKind, int64(id), nil) }
 
-// A Store is a Datastore client to whom the kind Comment is one kind like any other. Behind it,
-// comments are in logical shards, which are kinds of several databases. How many databases there
-// are divides each number of shards that there ever is, so an order stays in its database. Other
-// kinds are in database 0.
+// A Store is a Datastore client for which the kind Comment is a kind like any other. In fact its
+// comments are in logical shards, which are kinds in several databases. Each number of shards is a
+// multiple of the number of databases, so an order stays in its database. Other kinds are in
+// database 0.
 //
-// The client's calls are routed on their way to the database. So what uses a *datastore.Client can
-// use Store.Client. Store's own methods say which keys cannot be written.
+// The client's calls are routed on their way to the database. So code that uses a *datastore.Client
+// can use Store.Client. Store's own methods also return errors for keys that can't be written.
 type Store struct {
 	*datastore.Client
 
 	router *router
 }
 
-// A router sends what is asked of the plain kind to the shards.
+// A router sends calls about the plain kind to the shards.
 type router struct {
 	databases []*database
-	first     int // logical shards, in the past before there was a layout
+	first     int // number of logical shards; also for times before the layout
 	now       func() time.Time
 
 	mu           sync.Mutex
@@ -76,9 +76,9 @@ type router struct {
 	started      int
 }
 
-// OpenStore returns a store of comments in so many logical shards. The first one decides. Later
-// ones have to name the same databases in the same order, and a number of shards that there is or
-// was: comments may have been moved since.
+// OpenStore returns a store of comments in a number of logical shards. The first call decides.
+// Later ones have to name the same databases in the same order, and the current number of shards or
+// an earlier one, as comments may have been moved since.
 func OpenStore(ctx context.Context, shards int, databases ...Open) (*Store, error) {
 	r := &router{first: shards, now: time.Now, generators: make(map[[2]int]*Generator),
 		transactions: make(map[string]*transaction)}
@@ -98,7 +98,7 @@ func OpenStore(ctx context.Context, shards int, databases ...Open) (*Store, erro
 		}
 		r.databases = append(r.databases, d)
 	}
-	for _, write := range []bool{false, true} { // nothing is written before all agree
+	for _, write := range []bool{false, true} { // nothing is written before all databases agree
 		for _, d := range r.databases {
 			if err := agree(ctx, d, shards, len(databases), write); err != nil {
 				_ = s.Close()
@@ -119,7 +119,7 @@ func (s *Store) Close() error {
 	return errors.Join(all...)
 }
 
-// check returns an error if there can't be so many logical shards in so many databases.
+// check returns an error if the numbers of logical shards and databases do not fit.
 func check(shards, databases int) error {
 	if databases == 0 || databases > MaxPhysical || shards < 1 || shards > MaxLogical || shards%databases != 0 {
 		return fmt.Errorf("%d logical shards in %d databases: want a multiple of the databases, up to %d, and 1 to %d "+
@@ -129,12 +129,12 @@ func check(shards, databases int) error {
 	return nil
 }
 
-// database returns which one has an order's comments.
+// database returns the database of an order's comments.
 func (r *router) database(order int64) *database {
 	return r.databases[order/ordersAShard%int64(len(r.databases))]
 }
 
-// generator returns what draws the IDs of a shard in this process.
+// generator returns the generator of a shard's IDs in this process.
 func (r *router) generator(database, shard int) (*Generator, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -191,43 +191,43 @@ var errNoOrder = status.Error(codes.InvalidArgument, "an ID names the shard of a
 	"before "+
 	"the comment: put it under datastore.IncompleteKey(\"Comment\", nil)")
 
-// Put is the client's.
+// Put is Client.Put.
 func (s *Store) Put(ctx context.Context, key *datastore.Key, src any) (*datastore.Key, error) {
 	key, err := s.Client.Put(ctx, key, src)
 	return key, first(err)
 }
 
-// PutMulti is the client's.
+// PutMulti is Client.PutMulti.
 func (s *Store) PutMulti(ctx context.Context, keys []*datastore.Key, src any) ([]*datastore.Key, error) {
 	all, err := s.Client.PutMulti(ctx, keys, src)
 	return all, byPosition(len(keys), err)
 }
 
-// PutWithOptions is the client's.
+// PutWithOptions is Client.PutWithOptions.
 func (s *Store) PutWithOptions(ctx context.Context, req *datastore.PutRequest,
 	opts ...datastore.PutOption) (*datastore.Key, error) {
 	key, err := s.Client.PutWithOptions(ctx, req, opts...)
 	return key, first(err)
 }
 
-// PutMultiWithOptions is the client's.
+// PutMultiWithOptions is Client.PutMultiWithOptions.
 func (s *Store) PutMultiWithOptions(ctx context.Context, reqs []*datastore.PutRequest,
 	opts ...datastore.PutOption) ([]*datastore.Key, error) {
 	all, err := s.Client.PutMultiWithOptions(ctx, reqs, opts...)
 	return all, byPosition(len(reqs), err)
 }
 
-// Delete is the client's.
+// Delete is Client.Delete.
 func (s *Store) Delete(ctx context.Context, key *datastore.Key) error {
 	return first(s.Client.Delete(ctx, key))
 }
 
-// DeleteMulti is the client's.
+// DeleteMulti is Client.DeleteMulti.
 func (s *Store) DeleteMulti(ctx context.Context, keys []*datastore.Key) error {
 	return byKey(keys, s.Client.DeleteMulti(ctx, keys))
 }
 
-// Mutate is the client's.
+// Mutate is Client.Mutate.
 func (s *Store) Mutate(ctx context.Context, mutations ...*datastore.Mutation) ([]*datastore.Key, error) {
 	all, err := s.Client.Mutate(ctx, mutations...)
 	return all, byPosition(len(mutations), err)
@@ -259,7 +259,7 @@ func byKey(keys []*datastore.Key, err error) error {
 	return multi
 }
 
-// byPosition returns the errors of a commit's parts at their positions, as the client does.
+// byPosition returns the errors of mutations at their positions, as the client does.
 func byPosition(n int, err error) error {
 	var all *keyErrors
 	if !errors.As(err, &all) {

@@ -22,7 +22,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// A watch notes which kinds are asked.
+// A watch notes which kinds are queried.
 type watch struct {
 	mu    sync.Mutex
 	kinds map[string]bool
@@ -47,7 +47,7 @@ func (w *watch) see(ctx context.Context, method string, req, reply any, cc *grpc
 	return invoke(ctx, method, req, reply, cc, opts...)
 }
 
-// asked returns how many kinds were asked since the last call.
+// asked returns how many kinds were queried since the last call.
 func (w *watch) asked() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -56,8 +56,8 @@ func (w *watch) asked() int {
 	return n
 }
 
-// TestRouting has every way to read: by IDs alone, by one order, by several, by both, and by what
-// no shard is known for. Each reads the comments that it should, in as few shards as there can be.
+// TestRouting reads comments in every way: by IDs alone, by one order, by several, by both, and by
+// conditions that name no shard. Each reads the right comments, in as few shards as possible.
 func TestRouting(t *testing.T) {
 	w := &watch{kinds: make(map[string]bool)}
 	s := newStore(t, 2, w.see)
@@ -124,8 +124,9 @@ func TestRouting(t *testing.T) {
 	}
 }
 
-// TestIndexes has the embedded Datastore refuse what index.yaml does not serve: the error names the
-// index, and which kinds need it. What the program asks is served, and each index is needed.
+// TestIndexes checks that the embedded Datastore refuses queries that index.yaml does not serve.
+// The error names the index, and the kinds that need it. The program's queries are served, and each
+// index is needed.
 func TestIndexes(t *testing.T) {
 	file, err := os.ReadFile("index.yaml")
 	if err != nil {
@@ -176,8 +177,8 @@ func TestIndexes(t *testing.T) {
 	}
 }
 
-// TestTimes has the store keep Created and Updated: a time that the caller gives makes the ID, an
-// edit keeps it, and a time that would change is refused.
+// TestTimes checks that the store keeps Created and Updated. A time that the caller gives decides
+// on the ID, an edit keeps it, and a change of it is refused.
 func TestTimes(t *testing.T) {
 	s := newTimed(t)
 	key := s.put(t, plain(0), &Comment{Order: 7, Text: "a"})
@@ -230,7 +231,7 @@ func (s *timed) put(t *testing.T, key *datastore.Key, c *Comment) *datastore.Key
 	return key
 }
 
-// TestTimesOfTheCaller has the caller say when.
+// TestTimesOfTheCaller writes comments with times that the caller gives.
 func TestTimesOfTheCaller(t *testing.T) {
 	s := newTimed(t)
 	given := time.Date(2022, 2, 2, 2, 2, 2, 345_678_000, time.UTC)
@@ -256,14 +257,15 @@ func TestTimesOfTheCaller(t *testing.T) {
 	if c := s.get(t, keys[0]); !c.Created.Equal(given) || !c.Updated.Equal(given.Add(time.Minute)) {
 		t.Errorf("%+v, want the times that were given", c)
 	}
-	// An import can't have been updated after now.
+	// An imported comment can't be updated later than now.
 	late := s.put(t, plain(0), &Comment{Order: 7, Created: given, Updated: s.now.Add(time.Hour)})
 	if c := s.get(t, late); !c.Updated.Equal(s.now) {
 		t.Errorf("%+v, want it to be updated at %v", c, s.now)
 	}
 }
 
-// TestTimesLeftOut keeps the times of types that leave them out, also in a transaction.
+// TestTimesLeftOut checks that the times survive writes of types that lack them, also in a
+// transaction.
 func TestTimesLeftOut(t *testing.T) {
 	s := newTimed(t)
 	type short struct {
@@ -294,19 +296,19 @@ func TestTimesLeftOut(t *testing.T) {
 	}
 }
 
-// TestTimesOfKeys takes the time of a key that the caller has made.
+// TestTimesOfKeys checks that Created is the time in a key that the caller has made.
 func TestTimesOfKeys(t *testing.T) {
 	s := newTimed(t)
 	given := time.Date(2022, 2, 2, 3, 2, 2, 345_678_000, time.UTC)
 	own := plain(newID(given.Sub(Epoch).Milliseconds(), 0, 0, 5))
 	if _, err := s.Put(t.Context(), own, &Comment{Order: 7, Created: given.Add(time.Second)}); !errors.Is(err,
 		datastore.ErrInvalidKey) || !strings.Contains(err.Error(), "its ID says that it was created at 2022-02-02") {
-		t.Errorf("another time than that of the ID: %v", err)
+		t.Errorf("a time that differs from the ID's: %v", err)
 	}
 	if c := s.get(t, s.put(t, own, &Comment{Order: 7, Created: given})); !c.Created.Equal(given) {
 		t.Errorf("%+v, want the time that was given", c)
 	}
-	// Times for which there is no ID.
+	// No ID can have these times.
 	for _, at := range []time.Time{Epoch.Add(-time.Hour), Epoch, time.Date(2160, 1, 1, 0, 0, 0, 0, time.UTC)} {
 		if _, err := s.Put(t.Context(), plain(0), &Comment{Order: 7, Created: at}); !errors.Is(err,
 			datastore.ErrInvalidKey) || !strings.Contains(err.Error(), "no IDs of") {
@@ -315,8 +317,8 @@ func TestTimesOfKeys(t *testing.T) {
 	}
 }
 
-// TestFullTime fills a millisecond of a shard: what comes after that is refused, and two processes
-// share it.
+// TestFullTime uses up a millisecond of a shard. Further inserts at that time are refused. Two
+// processes share its numbers.
 func TestFullTime(t *testing.T) {
 	e := emulator.ForTest(t, nil)
 	stores := []*Store{openStore(t, opener(t, e)), openStore(t, opener(t, e))}
@@ -347,7 +349,8 @@ func TestFullTime(t *testing.T) {
 	}
 }
 
-// TestTwoProcesses has two processes insert into one shard, whose generators draw the same IDs.
+// TestTwoProcesses lets two processes insert into one shard while their generators draw the same
+// IDs.
 func TestTwoProcesses(t *testing.T) {
 	e := emulator.ForTest(t, nil)
 	frozen := time.Now()
@@ -362,7 +365,7 @@ func TestTwoProcesses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g.now = func() time.Time { return frozen } // so that both draw the same
+		g.now = func() time.Time { return frozen } // so that both draw the same IDs
 		group.Go(func() {
 			for range each {
 				key, err := s.Put(t.Context(), plain(0), &Comment{Order: 7, Text: "hello"})
@@ -389,8 +392,8 @@ func TestTwoProcesses(t *testing.T) {
 	}
 }
 
-// TestLostAnswer has the answer to a write be lost, and others edit the comment before the next
-// attempt: it has taken effect once, and theirs stands.
+// TestLostAnswer loses the answer to a write, and lets others edit the comment before the retry.
+// The write takes effect once, and the others' edits stay.
 func TestLostAnswer(t *testing.T) {
 	e := emulator.ForTest(t, nil)
 	other := openStore(t, opener(t, e))
@@ -459,7 +462,7 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
-// editMine edits, three times, what another store has written and not heard of.
+// editMine makes three edits of a comment that another store has written, whose answer was lost.
 func editMine(ctx context.Context, t *testing.T, other *Store) {
 	t.Helper()
 	var mine []Comment
@@ -479,8 +482,7 @@ func editMine(ctx context.Context, t *testing.T, other *Store) {
 	}
 }
 
-// TestErrors compares the errors of the store with those of the plain kind: which they are, and of
-// which position.
+// TestErrors compares the store's errors, and their positions, with the plain kind's errors.
 func TestErrors(t *testing.T) {
 	s, client := newStore(t, 2), plainClient(t)
 	key, err := s.Put(t.Context(), plain(0), &Comment{Order: 7})
@@ -568,8 +570,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestAbsent has keys under which nothing can be written be read, queried and deleted as on the
-// plain kind: there are no such comments, and the other keys of the call are served.
+// TestAbsent reads, queries and deletes keys that can't be written, as on the plain kind. Such
+// comments do not exist, and the other keys of the call work.
 func TestAbsent(t *testing.T) {
 	s, client := newStore(t, 2), plainClient(t)
 	ctx := t.Context()
@@ -652,8 +654,8 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// TestKeys has comments without an order, or under keys that belong to no shard, be refused by
-// errors that say so, at their positions. Nothing of such a call is written.
+// TestKeys writes comments without an order, or under keys that belong to no shard. Errors at their
+// positions say so, and nothing of such a call is written.
 func TestKeys(t *testing.T) {
 	s := newStore(t, 2)
 	good, err := s.Put(t.Context(), plain(0), &Comment{Order: ordersAShard})
@@ -695,7 +697,7 @@ func TestKeys(t *testing.T) {
 			}
 		}
 	}
-	for range 30 { // what is good is in another database than what is not
+	for range 30 { // the valid ones are in another database than the invalid ones
 		keys := []*datastore.Key{plain(0), plain(newID(1, 1, 21, 0))}
 		if _, err := s.PutMulti(ctx, keys, []Comment{{Order: 0}, {Order: ordersAShard}}); err == nil {
 			t.Error("no error")
@@ -706,7 +708,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestProperties refuses comments whose properties the store can't do with, and writes nothing.
+// TestProperties checks that comments with impossible properties are refused, and that nothing is
+// written.
 func TestProperties(t *testing.T) {
 	s, ctx := newStore(t, 2), t.Context()
 	good, err := s.Put(ctx, plain(0), &Comment{Order: ordersAShard})
@@ -738,7 +741,7 @@ func TestProperties(t *testing.T) {
 	}
 }
 
-// TestRefused has what the store does not do be refused by errors that say so.
+// TestRefused checks that errors name what the store does not support.
 func TestRefused(t *testing.T) {
 	s := newStore(t, 2)
 	ctx := t.Context()

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// A session is a transaction of one database, or a snapshot of it, and the layout as it sees it.
+// A session is a transaction or a snapshot of one database, with the layout that it sees.
 type session struct {
 	db     *database
 	id     []byte // of the transaction
@@ -35,8 +35,8 @@ func (r *router) begin(ctx context.Context, db *database, options *pb.Transactio
 	return s, r.readLayout(ctx, s)
 }
 
-// snapshot reads the layout, and has all else be read as it is at that moment, or at the time that
-// is given. It takes no locks, and needs no end.
+// snapshot reads the layout, and returns a session that reads everything at that time, or at a
+// given one. It takes no locks, and needs no end.
 func (r *router) snapshot(ctx context.Context, db *database, at *timestamppb.Timestamp) (*session, error) {
 	s := &session{db: db, at: at}
 	return s, r.readLayout(ctx, s)
@@ -59,7 +59,7 @@ func (r *router) readLayout(ctx context.Context, s *session) error {
 			"database %d has lost its layout, %v, without which nobody knows where "+
 				"its comments are: open the store again if it is empty", s.db.number, layoutKey)
 	}
-	s.layout = Layout{Shards: r.first} // of a time before the layout
+	s.layout = Layout{Shards: r.first} // at a time before the layout
 	for _, found := range resp.Found {
 		p := found.Entity.GetProperties()
 		s.layout = Layout{Shards: int(p["Shards"].GetIntegerValue()), Next: int(p["Next"].GetIntegerValue())}
@@ -70,7 +70,7 @@ func (r *router) readLayout(ctx context.Context, s *session) error {
 	return nil
 }
 
-// options are those of reads in the session.
+// options are the options of reads in the session.
 func (s *session) options() *pb.ReadOptions {
 	switch {
 	case s.id != nil:
@@ -81,8 +81,8 @@ func (s *session) options() *pb.ReadOptions {
 	return nil
 }
 
-// rollback ends a transaction that has changed nothing. Nobody waits for it, and one that is not
-// rolled back ends by itself.
+// rollback ends a transaction that has changed nothing. It does not wait for the answer, as a
+// transaction also ends without it.
 func (s *session) rollback(ctx context.Context) {
 	if s.id == nil {
 		return
@@ -95,7 +95,7 @@ func (s *session) rollback(ctx context.Context) {
 	}()
 }
 
-// A transaction is one that the caller has started. It is one of the database that it uses first.
+// A transaction is a transaction of the caller. It becomes one of the database that it uses first.
 type transaction struct {
 	options *pb.TransactionOptions
 	started time.Time
@@ -107,7 +107,7 @@ type transaction struct {
 // transactionTime is how long Datastore keeps a transaction.
 const transactionTime = 5 * time.Minute
 
-// errTwoDatabases says why a transaction is refused.
+// errTwoDatabases returns the error for a transaction that uses two databases.
 func errTwoDatabases(a, b *database) error {
 	return status.Errorf(codes.FailedPrecondition, "a transaction is within one database, and this one has used "+
 		"database %d "+
@@ -116,7 +116,7 @@ func errTwoDatabases(a, b *database) error {
 		"or IDs is of all", a.number, b.number)
 }
 
-// on returns the transaction's session, which has to be of that database.
+// on returns the transaction's session, which has to be of the given database.
 func (t *transaction) on(ctx context.Context, r *router, db *database) (*session, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -133,8 +133,8 @@ func (t *transaction) on(ctx context.Context, r *router, db *database) (*session
 	return t.session, nil
 }
 
-// start starts a transaction for the caller, and returns its ID. Those that nobody has ended are
-// forgotten.
+// start starts a transaction for the caller, and returns its ID. It drops old transactions that
+// were never ended.
 func (r *router) start(options *pb.TransactionOptions) []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,7 +145,7 @@ func (r *router) start(options *pb.TransactionOptions) []byte {
 	}
 	r.started++
 	id := fmt.Sprintf("comments-%d", r.started)
-	// What it was before is none that the database knows.
+	// The database does not know the previous transaction that the caller names.
 	if options.GetReadWrite() != nil {
 		options = &pb.TransactionOptions{}
 	}
@@ -153,7 +153,7 @@ func (r *router) start(options *pb.TransactionOptions) []byte {
 	return []byte(id)
 }
 
-// transaction returns one that the caller has started.
+// transaction returns a transaction of the caller.
 func (r *router) transaction(id []byte) (*transaction, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,7 +165,7 @@ func (r *router) transaction(id []byte) (*transaction, error) {
 	return t, nil
 }
 
-// end forgets a transaction.
+// end drops a transaction.
 func (r *router) end(id []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -187,7 +187,7 @@ func (r *router) rollback(ctx context.Context, req *pb.RollbackRequest) (*pb.Rol
 		})
 	}
 	r.end(req.Transaction)
-	if status.Code(err) == codes.InvalidArgument { // an attempt before this one has ended it
+	if status.Code(err) == codes.InvalidArgument { // an earlier attempt has ended it
 		err = nil
 	}
 	return &pb.RollbackResponse{}, err
@@ -205,7 +205,7 @@ type view struct {
 	snapshots map[*database]*session
 }
 
-// view returns what a read with some options sees.
+// view returns the view of a read with some options.
 func (r *router) view(o *pb.ReadOptions) (v *view, err error) {
 	v = &view{router: r, snapshots: make(map[*database]*session)}
 	switch c := o.GetConsistencyType().(type) {
@@ -220,8 +220,8 @@ func (r *router) view(o *pb.ReadOptions) (v *view, err error) {
 	return v, err
 }
 
-// reading has a read see the caller's transaction, or else snapshots. These are taken anew if the
-// database gives one up.
+// reading runs a read in the caller's transaction, or else on snapshots. It takes new snapshots if
+// a database drops one.
 func reading[T any](ctx context.Context, r *router, o *pb.ReadOptions, do func(v *view) (T, error)) (answer T,
 	err error) {
 	locks := false
@@ -253,7 +253,7 @@ func reading[T any](ctx context.Context, r *router, o *pb.ReadOptions, do func(v
 	return answer, err
 }
 
-// on returns the session in which a database is read.
+// on returns the session for a database.
 func (v *view) on(ctx context.Context, db *database) (*session, error) {
 	if v.tx != nil {
 		return v.tx.on(ctx, v.router, db)
@@ -277,7 +277,7 @@ func (v *view) on(ctx context.Context, db *database) (*session, error) {
 	return s, err
 }
 
-// close ends the transactions that were snapshots.
+// close ends the transactions of snapshots.
 func (v *view) close(ctx context.Context) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -17,8 +17,8 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// TestTransaction has transactions of comments and other kinds: all of one takes effect, or
-// nothing.
+// TestTransaction runs transactions on comments and other kinds. Each takes effect completely or
+// not at all.
 func TestTransaction(t *testing.T) {
 	s := newStore(t, 2)
 	ctx := t.Context()
@@ -66,7 +66,7 @@ func TestTransaction(t *testing.T) {
 	}
 }
 
-// TestTransactionChangesTwice has several changes in a row, of one comment.
+// TestTransactionChangesTwice changes one comment several times in a transaction.
 func TestTransactionChangesTwice(t *testing.T) {
 	s := newStore(t, 2)
 	key := commitKey(t, s)
@@ -85,8 +85,8 @@ func TestTransactionChangesTwice(t *testing.T) {
 	}
 }
 
-// TestTransactionReadsASnapshot has one of all comments of an order, and of other kinds beside
-// them.
+// TestTransactionReadsASnapshot reads all comments of an order, and entities of other kinds, in a
+// transaction.
 func TestTransactionReadsASnapshot(t *testing.T) {
 	s := newStore(t, 2)
 	ctx := t.Context()
@@ -120,7 +120,7 @@ func TestTransactionReadsASnapshot(t *testing.T) {
 	}
 }
 
-// TestTransactionsOfOneComment has two that change the same comment.
+// TestTransactionsOfOneComment runs two transactions that change the same comment.
 func TestTransactionsOfOneComment(t *testing.T) {
 	s := newStore(t, 2)
 	ctx, key, attempts := t.Context(), commitKey(t, s), 0
@@ -159,7 +159,7 @@ func commitKey(t *testing.T, s *Store) *datastore.Key {
 	return key
 }
 
-// TestOtherKinds has other kinds pass as they are, beside comments, too.
+// TestOtherKinds checks that calls about other kinds are unchanged, also together with comments.
 func TestOtherKinds(t *testing.T) {
 	s := newStore(t, 2)
 	ctx := t.Context()
@@ -170,7 +170,7 @@ func TestOtherKinds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	under := datastore.NameKey("Reply", "r", keys[1]) // an entity of another kind may have a comment as its parent
+	under := datastore.NameKey("Reply", "r", keys[1]) // another kind may have comments as parents
 	if _, err := s.Put(ctx, under, &shop{3}); err != nil {
 		t.Fatal(err)
 	}
@@ -197,8 +197,8 @@ func TestOtherKinds(t *testing.T) {
 	}
 }
 
-// TestLostCalls has every call be lost now and then, on its way or on its way back: what the store
-// does by itself, it does once.
+// TestLostCalls loses calls at random, before or after their effect. All that the store repeats on
+// its own takes effect once.
 func TestLostCalls(t *testing.T) {
 	var n atomic.Int64
 	var on atomic.Bool
@@ -238,7 +238,7 @@ func TestLostCalls(t *testing.T) {
 	}
 }
 
-// TestMutations has parts of comments be written, and numbers be added to by the database.
+// TestMutations writes parts of comments, and lets the database add to numbers.
 func TestMutations(t *testing.T) {
 	s := newStore(t, 1)
 	ctx := t.Context()
@@ -272,8 +272,8 @@ func TestMutations(t *testing.T) {
 	}
 }
 
-// TestSums compares sums, averages and counts, over all shards and parts of them, with those of the
-// plain kind.
+// TestSums compares sums, averages and counts with the plain kind's, over all shards and parts of
+// them.
 func TestSums(t *testing.T) {
 	s, client := newStore(t, 2), plainClient(t)
 	ctx := t.Context()
@@ -328,7 +328,7 @@ func TestSums(t *testing.T) {
 	}
 }
 
-// TestReadTime has a client that reads the past see it in all shards at once.
+// TestReadTime checks that a client that reads at a past time sees that time in all shards.
 func TestReadTime(t *testing.T) {
 	s := newStore(t, 2)
 	ctx := t.Context()
@@ -351,8 +351,8 @@ func TestReadTime(t *testing.T) {
 	}
 }
 
-// TestOneMoment has others write between the calls by which a read looks at its shards: it sees all
-// of them as they were when it began.
+// TestOneMoment writes between the calls by which a read visits its shards. The read sees all of
+// them at the time of its start.
 func TestOneMoment(t *testing.T) {
 	e := emulator.ForTest(t, nil)
 	other := openStore(t, opener(t, e))

@@ -22,7 +22,7 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-// config is what the flags say.
+// config is the values of the flags.
 type config struct {
 	command.Job
 	entities int
@@ -41,10 +41,10 @@ func main() {
 	})
 }
 
-// maxAmount keeps the sum of all balances well inside 64 bits.
+// maxAmount keeps the sum of all balances far below the limit of 64 bits.
 const maxAmount = 1_000_000_000
 
-// parse reads the flags, and prints their help if that is asked for.
+// parse parses the flags, and prints their help if asked to.
 func parse(args []string, help io.Writer) (config, error) {
 	c := config{Job: command.Job{Page: 500, Workers: 32}}
 	flags := flag.NewFlagSet("credit", flag.ContinueOnError)
@@ -67,7 +67,7 @@ func parse(args []string, help io.Writer) (config, error) {
 	)
 }
 
-// run does it all: set up, write, run the job, check, report.
+// run does everything: it sets up, writes accounts, runs the job, checks the result, and reports.
 func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 	say := func(format string, args ...any) {
 		if !c.JSON {

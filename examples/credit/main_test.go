@@ -20,7 +20,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// credit runs the command, and returns its last line decoded.
+// credit runs the command, and returns its decoded last line.
 func credit(t *testing.T, args ...string) (bank.Result, error) {
 	t.Helper()
 	c, err := parse(append(args, "-json"), io.Discard)
@@ -47,7 +47,7 @@ func check(t *testing.T, n int64, r bank.Result, err error) {
 	}
 }
 
-// TestEveryKeyingAndSize is the contract of the main job.
+// TestEveryKeyingAndSize runs the main job with every keying and with kinds of every size.
 func TestEveryKeyingAndSize(t *testing.T) {
 	large := int64(testflag.Size(t, 2000, 2000, 20_000))
 	for _, keys := range keyings {
@@ -116,7 +116,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestSettings runs with other values of the flags that change the job.
+// TestSettings runs the command with other values of the flags that change the job.
 func TestSettings(t *testing.T) {
 	r, err := credit(t, "-entities", "200", "-page", "1", "-workers", "1", "-amount", "-3")
 	if err != nil || r.SumAfter-r.SumBefore != -600 || r.Pages != 200 {
@@ -145,8 +145,8 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// TestManyRanges follows a job of more ranges than a live status reads, so that
-// what the bar shows is an estimate.
+// TestManyRanges follows a job with more ranges than a live status reads, so that the bar shows an
+// estimate.
 func TestManyRanges(t *testing.T) {
 	r, err := credit(t, "-entities", "8000", "-page", "10")
 	check(t, 8000, r, err)
@@ -164,8 +164,8 @@ func TestGrouped(t *testing.T) {
 	}
 }
 
-// TestDashboard runs the job with its pages: they show it, and stay until the command is
-// interrupted.
+// TestDashboard runs the job with its dashboard, which shows the job, and stays until the command
+// is interrupted.
 func TestDashboard(t *testing.T) {
 	c, err := parse([]string{"-dashboard", "-entities", "500"}, io.Discard)
 	if err != nil {

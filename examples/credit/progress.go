@@ -10,8 +10,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// follow shows a bar with rate and time left until the job has ended. What goes
-// wrong with the bar does not matter.
+// follow shows a bar with rate and remaining time until the job has ended. Errors of the bar do not
+// matter.
 func follow(ctx context.Context, job *mapper.Job, total int64, w io.Writer) (*mapper.Status, error) {
 	bar := progressbar.NewOptions64(max(total, 1),
 		progressbar.OptionSetWriter(w),
@@ -47,8 +47,8 @@ func move(bar *progressbar.ProgressBar, processed int64) {
 	_ = bar.Set64(min(processed, bar.GetMax64()))
 }
 
-// show moves the bar until ctx ends. A status that can't be read now can be
-// read later, and Wait says so if not.
+// show moves the bar until ctx ends. If a status can't be read, it may be readable later; otherwise
+// Wait returns the error.
 func show(ctx context.Context, job *mapper.Job, bar *progressbar.ProgressBar) {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()

@@ -15,7 +15,7 @@ var (
 	space  = regexp.MustCompile(` +`)
 )
 
-// readmeOutput returns the README's code block that has what the command prints.
+// readmeOutput returns the README's code block with the command's output.
 func readmeOutput(t *testing.T) string {
 	t.Helper()
 	readme, err := os.ReadFile("../../README.md")
@@ -31,8 +31,8 @@ func readmeOutput(t *testing.T) string {
 	return ""
 }
 
-// TestReadmeOutput checks that the README shows what the command prints, but for
-// the numbers that differ from run to run.
+// TestReadmeOutput checks that the README shows the command's output, except for numbers that
+// differ from run to run.
 func TestReadmeOutput(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves large runs out")
@@ -48,7 +48,7 @@ func TestReadmeOutput(t *testing.T) {
 	shape := func(s string) string { return space.ReplaceAllString(number.ReplaceAllString(s, "N"), " ") }
 	var shown strings.Builder
 	for line := range strings.Lines(readmeOutput(t)) {
-		if !strings.Contains(line, "|█") { // the bar, on the standard error
+		if !strings.Contains(line, "|█") { // the bar goes to the standard error
 			shown.WriteString(line)
 		}
 	}

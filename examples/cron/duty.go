@@ -8,15 +8,15 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// A duty says who does a piece of work: the old cron, which is one process, or the battery that
-// takes its place. Whoever begins gets a turn, and each of its commits compares that in the same
-// transaction. So a process that was relieved, or stood still for days, commits nothing.
+// A duty says who sends orders: the old cron, which is one process, or the battery of processes
+// that replaces it. Each of them gets a turn when it starts. Each commit compares the turn in its
+// transaction. So a process that was replaced, or that stood still for days, commits nothing.
 type duty struct {
-	Turn      int64 // raised whenever others may work from now on
+	Turn      int64 // increased whenever others take over
 	Running   bool  // a run of the old cron is under way
-	Retired   bool  // the old cron will not start again
-	Shards    int   // of the battery: what new orders get their remainder by
-	Rewriting bool  // stored remainders are not all of that number yet
+	Retired   bool  // the old cron will not start any more
+	Shards    int   // of the battery; new orders get their remainder by it
+	Rewriting bool  // some stored remainders are still by another number
 }
 
 var dutyKey = datastore.NameKey("Duty", "send-orders", nil)
@@ -29,7 +29,7 @@ var (
 	errRelieved  = errors.New("others have this work by now")
 )
 
-// changeDuty changes the duty in a transaction, or refuses to.
+// changeDuty changes the duty in a transaction, or returns why it may not.
 func changeDuty(ctx context.Context, client *datastore.Client, change func(*duty) error) (d duty, err error) {
 	_, err = client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 		d = duty{}
@@ -45,7 +45,7 @@ func changeDuty(ctx context.Context, client *datastore.Client, change func(*duty
 	return d, err
 }
 
-// startOld begins a run of the old cron, and returns its turn.
+// startOld starts a run of the old cron, and returns its turn.
 func startOld(ctx context.Context, client *datastore.Client) (int64, error) {
 	d, err := changeDuty(ctx, client, func(d *duty) error {
 		switch {
@@ -72,7 +72,7 @@ func endOld(ctx context.Context, client *datastore.Client, turn int64) error {
 	return err
 }
 
-// retireOld has no run of the old cron start from now on. One that is under way goes on.
+// retireOld makes the old cron start no further runs. A run under way continues.
 func retireOld(ctx context.Context, client *datastore.Client) error {
 	_, err := changeDuty(ctx, client, func(d *duty) error {
 		d.Retired = true
@@ -81,8 +81,8 @@ func retireOld(ctx context.Context, client *datastore.Client) error {
 	return err
 }
 
-// relieveOld is for a run of the old cron that has died, and so will not end: if it wakes after
-// all, it commits nothing.
+// relieveOld is for a run of the old cron that has died, and so will not end. If it was only
+// stopped and wakes, it commits nothing.
 func relieveOld(ctx context.Context, client *datastore.Client) error {
 	_, err := changeDuty(ctx, client, func(d *duty) error {
 		if !d.Retired {
@@ -95,9 +95,9 @@ func relieveOld(ctx context.Context, client *datastore.Client) error {
 	return err
 }
 
-// startBattery begins the turn of n processes, and ends that of the ones before. It refuses as long
-// as the old cron runs, or may start again. If they filter by stored remainders, these have to be
-// of n.
+// startBattery starts the turn of n processes, and ends the turn before. It returns an error as
+// long as the old cron runs, or may start again. If the processes filter by stored remainders,
+// these have to be by n.
 func startBattery(ctx context.Context, client *datastore.Client, n int, stored bool) (int64, error) {
 	d, err := changeDuty(ctx, client, func(d *duty) error {
 		switch {
@@ -118,7 +118,7 @@ func startBattery(ctx context.Context, client *datastore.Client, n int, stored b
 	return d.Turn, err
 }
 
-// beginRewrite relieves all processes, and has new orders get their remainder by n.
+// beginRewrite ends the turn of all processes, and makes new orders get their remainder by n.
 func beginRewrite(ctx context.Context, client *datastore.Client, n int) error {
 	_, err := changeDuty(ctx, client, func(d *duty) error {
 		d.Shards = n
@@ -129,7 +129,7 @@ func beginRewrite(ctx context.Context, client *datastore.Client, n int) error {
 	return err
 }
 
-// endRewrite says that all remainders are those of n shards.
+// endRewrite records that all remainders are by n shards.
 func endRewrite(ctx context.Context, client *datastore.Client, n int) error {
 	_, err := changeDuty(ctx, client, func(d *duty) error {
 		if d.Shards == n {

@@ -26,7 +26,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// config is what the flags say.
+// config is the values of the flags.
 type config struct {
 	command.Job
 	subscriptions int
@@ -47,7 +47,7 @@ func main() {
 	})
 }
 
-// parse reads the flags, and prints their help if that is asked for.
+// parse parses the flags, and prints their help if asked to.
 func parse(args []string, help io.Writer) (config, error) {
 	c := config{Job: command.Job{Page: 500, Workers: 16}}
 	flags := flag.NewFlagSet("cron", flag.ContinueOnError)
@@ -59,7 +59,7 @@ func parse(args []string, help io.Writer) (config, error) {
 	flags.StringVar(&c.overlap, "overlap", overlaps[0],
 		"what becomes of a tick that comes before the last night's\nwork is done, `one of`:\nskip, queue, replace")
 	for _, name := range []string{"page", "datastore"} {
-		flags.Lookup(name).Usage += "\n" // its default is on a line of its own: a terminal has 80 columns
+		flags.Lookup(name).Usage += "\n" // a line for the default, as a terminal has 80 columns
 	}
 	if err := command.Parse(flags, args, help); err != nil {
 		return c, err
@@ -73,17 +73,17 @@ func parse(args []string, help io.Writer) (config, error) {
 	)
 }
 
-// A result is what the nights have come to.
+// A result is what the nights have done.
 type result struct {
 	Subscriptions int          `json:"subscriptions"`
 	Nights        int          `json:"nights"`
 	Overlap       string       `json:"overlap"`
-	Calls         int          `json:"calls"`   // of the scheduler
-	Became        []string     `json:"became"`  // what the calls of each night were answered
-	Refused       int          `json:"refused"` // calls
-	Runs          int          `json:"runs"`    // that calls have started
+	Calls         int          `json:"calls"`   // number of the scheduler's calls
+	Became        []string     `json:"became"`  // the outcomes of each night's calls
+	Refused       int          `json:"refused"` // number of refused calls
+	Runs          int          `json:"runs"`    // number of runs that calls have started
 	Renewed       int64        `json:"renewed"`
-	Countries     int          `json:"countries"` // of the last run's aggregates
+	Countries     int          `json:"countries"` // number in the last run's aggregates
 	Orders        ordersResult `json:"orders"`
 }
 
@@ -100,10 +100,10 @@ func (r result) print(w io.Writer, asJSON bool) error {
 	return err
 }
 
-// indent is before what goes on in the next line.
+// indent is the indentation of continued lines.
 const indent = "                             "
 
-// answers says what the calls of each night were answered.
+// answers describes the answers to each night's calls.
 func (r result) answers() string {
 	var all []string
 	for i, became := range r.Became {
@@ -116,7 +116,7 @@ func (r result) answers() string {
 	return strings.Join(all, ",\n"+indent)
 }
 
-// String says who has sent the orders.
+// String describes who has sent the orders.
 func (o ordersResult) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d orders, each sent once; requests: %d, answers dropped: %d.\n", o.Orders, o.Requests, o.Dropped)

@@ -44,7 +44,7 @@ func TestNights(t *testing.T) {
 					runs = 3
 				}
 				if n == 1 && overlap != "skip" {
-					runs = r.Runs // the first run may replace nothing
+					runs = r.Runs // the first run may have nothing to replace
 				}
 				if r.Runs != runs || r.Calls != 4*calls ||
 					fmt.Sprint(r.Became) != fmt.Sprintf("[started %s started started]", second) || r.Refused != 1 {
@@ -55,7 +55,7 @@ func TestNights(t *testing.T) {
 	}
 }
 
-// TestGoogle has nights pass on Google's emulators, where they are installed.
+// TestGoogle runs the nights on Google's emulators, where they are installed.
 func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
@@ -74,8 +74,8 @@ func TestGoogle(t *testing.T) {
 	}
 }
 
-// TestWidth has no line be wider than a terminal: of the help, of runs of all kinds, and of the
-// largest one.
+// TestWidth checks that no line is wider than a terminal, in the help, and in the output of all
+// kinds of runs and of the largest one.
 func TestWidth(t *testing.T) {
 	var out strings.Builder
 	if _, err := parse([]string{"-h"}, &out); !errors.Is(err, flag.ErrHelp) {

@@ -16,26 +16,26 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A Subscription is renewed whenever it is due.
+// A Subscription is renewed when it is due.
 type Subscription struct {
 	Country  string
-	Cents    int64    // it costs so much,
-	Due      []string // days: when it is due, and the next ones, for nights without a run
-	Paid     int64    // and so much was paid in all,
-	Renewals int64    // by so many renewals
+	Cents    int64    // the price
+	Due      []string // the day it is due, and days after it, for nights without a run
+	Paid     int64    // the sum of all payments
+	Renewals int64    // number of payments
 }
 
-// days is how many are between two renewals.
+// days is the number of days between two renewals.
 const days = 3
 
 // dayOf returns the day of a night.
 func dayOf(night time.Time) string { return night.UTC().Format(time.DateOnly) }
 
-// catchUp is how many nights without a run the next one makes up for.
+// catchUp is how many missed nights the next run makes up for.
 const catchUp = 6
 
-// dueFrom returns the days of a subscription that is due on a day. A filter by one of some values
-// needs no index of its own, and one by "<=" does.
+// dueFrom returns the days to store for a subscription that is due on a day. A filter for one of
+// several values needs no index of its own; a filter with "<=" does.
 func dueFrom(night time.Time) (all []string) {
 	for i := range catchUp + 1 {
 		all = append(all, dayOf(night.AddDate(0, 0, i)))
@@ -43,13 +43,13 @@ func dueFrom(night time.Time) (all []string) {
 	return all
 }
 
-// dueIn returns the subscriptions that a night's run renews.
+// dueIn returns the query for the subscriptions that a night's run renews.
 func dueIn(night time.Time) mapper.Query {
 	return mapper.Query{Kind: "Subscription", Filters: []mapper.Filter{{Property: "Due", Op: "=", Value: dayOf(night)}}}
 }
 
-// newRenew returns the mapper that renews the subscriptions that are due. Whoever pays is asked
-// first.
+// newRenew returns the mapper that renews due subscriptions. It asks for the payment before the
+// renewal.
 func newRenew(pay func(ctx context.Context, night time.Time) error) *mapper.Mapper[time.Time] {
 	return mapper.Update("renew", func(ctx context.Context, s *mapper.Entity[Subscription], night time.Time) error {
 		if err := pay(ctx, night); err != nil {
@@ -71,22 +71,22 @@ func newRenew(pay func(ctx context.Context, night time.Time) error) *mapper.Mapp
 					of["max("+country+")"]})
 			}
 		}
-		d.Put(dayKey(night), &day) // together with the end of the job: exactly once
+		d.Put(dayKey(night), &day) // committed with the end of the job: exactly once
 		return nil
 	})
 }
 
-// A Day is what a night has come to: the aggregates of its renewals.
+// A Day has the aggregates of a night's renewals.
 type Day struct {
 	Night     time.Time
 	Countries []Country `datastore:",noindex"`
 }
 
-// A Country is the renewals of one country.
+// A Country has the renewals in one country.
 type Country struct {
 	Name    string
 	Renewed int64
-	Cents   int64 // in all; and of one:
+	Cents   int64 // the sum, and of single renewals:
 	Least   int64
 	Most    int64
 }
@@ -95,20 +95,20 @@ func dayKey(night time.Time) *datastore.Key {
 	return datastore.NameKey("Day", dayOf(night), nil)
 }
 
-// The account that Cloud Scheduler's tokens name, and whom they are for.
+// The account and the audience in Cloud Scheduler's tokens.
 const (
 	schedulerAccount = "scheduler@example.iam.gserviceaccount.com"
 	audience         = "https://cron.example.com"
 )
 
-// A service is what Cloud Scheduler calls.
+// A service has the endpoint that Cloud Scheduler calls.
 type service struct {
 	engine   *mapper.Engine
 	schedule *mapper.Schedule[time.Time]
 	options  mapper.StartOptions
 }
 
-// handler returns the endpoint, which takes requests of the scheduler's account only.
+// handler returns the endpoint, which only accepts requests of the scheduler's account.
 func (s *service) handler(keysURL string) (http.Handler, error) {
 	verifier, err := auth.NewOIDC(audience, []string{schedulerAccount}, keysURL)
 	if err != nil {
@@ -121,8 +121,8 @@ func (s *service) handler(keysURL string) (http.Handler, error) {
 }
 
 // nightly starts a night's work. The tick is the time at which the call was due, which Cloud
-// Scheduler sends; another call for it is the same tick, also a day later. An error has Cloud
-// Scheduler call again.
+// Scheduler sends. Another call for that time is the same tick, even a day later. After an error
+// Cloud Scheduler calls again.
 func (s *service) nightly(w http.ResponseWriter, r *http.Request) {
 	at, err := time.Parse(time.RFC3339, r.Header.Get("X-CloudScheduler-ScheduleTime"))
 	if err != nil {
@@ -143,7 +143,7 @@ func (s *service) nightly(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer{string(ticked.Outcome), ticked.Job.ID})
 }
 
-// An answer says what became of a tick.
+// An answer is the outcome of a tick.
 type answer struct {
 	Outcome string `json:"outcome"`
 	Job     string `json:"job"`

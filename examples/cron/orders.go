@@ -11,11 +11,11 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// An Order is sent to the warehouse once.
+// An Order is an order to send to the warehouse once.
 type Order struct {
 	Status    string // pending, sent, or cancelled
-	Remainder int    // of its key's hash by the number of shards
-	By        string // who has sent it
+	Remainder int    // of its key's hash, divided by the number of shards
+	By        string // the sender
 }
 
 const (
@@ -24,21 +24,21 @@ const (
 	cancelled = "cancelled"
 )
 
-// shardOf returns which of n shards a key belongs to: the remainder of a hash, so that keys of
-// every form are spread evenly: numbers that follow each other, zip codes, UUIDs.
+// shardOf returns the shard of a key, of n. It is the remainder of a hash, so that keys of every
+// form are spread evenly: consecutive numbers, zip codes, UUIDs.
 func shardOf(key *datastore.Key, n int) int {
 	h := fnv.New64a()
 	h.Write([]byte(key.Encode()))
 	return int(h.Sum64() % uint64(n))
 }
 
-// sendingKey is the idempotency key of sending an order: the same whoever sends it, and however
-// often. That of mapper.Entity would be another one in the next job, and could not be known to the
-// processes of the battery.
+// sendingKey returns the idempotency key for sending an order. It is the same for every sender and
+// attempt. The key of mapper.Entity would differ in the next job, and the battery's processes could
+// not know it.
 func sendingKey(order *datastore.Key) string { return "send/" + order.Encode() }
 
-// addOrders writes orders [from, to). The transaction that does reads the duty, so the remainder of
-// an order is one by the number of shards that whoever rewrites the others has begun with.
+// addOrders writes orders [from, to). The same transaction reads the duty. So if remainders are
+// being rewritten, new orders get theirs by the new number of shards.
 func addOrders(ctx context.Context, client *datastore.Client, from, to int) error {
 	var ids []int64
 	for i := from; i < to; i++ {
@@ -67,14 +67,14 @@ func addOrders(ctx context.Context, client *datastore.Client, from, to int) erro
 	return nil
 }
 
-// rewrite rewrites the stored remainders for another number of shards. An order whose remainder
-// stays is not written.
+// rewrite rewrites the stored remainders for another number of shards. It does not write orders
+// whose remainder stays the same.
 var rewrite = mapper.Update("rewrite-remainders", func(_ context.Context, o *mapper.Entity[Order], shards int) error {
 	o.Value.Remainder = shardOf(o.Key, shards)
 	return nil
 })
 
-// newSend returns the mapper that sends the pending orders: what takes the place of a battery.
+// newSend returns the mapper that sends the pending orders. It replaces a battery.
 func newSend(send func(ctx context.Context, order *datastore.Key) error) *mapper.Mapper[mapper.NoParams] {
 	return mapper.Update("send-orders", func(ctx context.Context, o *mapper.Entity[Order], _ mapper.NoParams) error {
 		if err := send(ctx, o.Key); err != nil {
@@ -85,5 +85,5 @@ func newSend(send func(ctx context.Context, order *datastore.Key) error) *mapper
 	})
 }
 
-// pendingOrders are the orders that a job sends.
+// pendingOrders is the query for the orders that a job sends.
 var pendingOrders = mapper.Query{Kind: "Order", Filters: []mapper.Filter{mapper.Where("Status", "=", pending)}}

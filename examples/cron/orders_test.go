@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestOrders has orders sent by all that can send them, each once, by a warehouse that drops
-// answers.
+// TestOrders lets all kinds of senders send orders to a warehouse that drops answers. Each order is
+// sent once.
 func TestOrders(t *testing.T) {
 	r, err := cron(t, "-subscriptions", "1", "-nights", "1", "-orders", "400")
 	if err != nil {
@@ -35,8 +35,8 @@ func TestOrders(t *testing.T) {
 	if o.Dropped < 100 || o.Requests < 500 {
 		t.Errorf("of %d requests %d answers were dropped", o.Requests, o.Dropped)
 	}
-	// From 4 to 8 shards the remainders of about half of the orders change: those that were there
-	// when it began.
+	// From 4 to 8 shards about half of the remainders change. Only orders from before the rewrite
+	// are written.
 	if w := o.Rewrite; w.Orders != 240 || w.Changed < 60 || w.Changed > 180 || w.Writes < w.Changed ||
 		w.Reads < w.Orders || w.Dollars <= 0 {
 		t.Errorf("the remainders were rewritten so: %+v", w)
@@ -53,7 +53,7 @@ func TestOrders(t *testing.T) {
 	}
 }
 
-// TestFewOrders has fewer orders than processes.
+// TestFewOrders runs with fewer orders than processes.
 func TestFewOrders(t *testing.T) {
 	for _, n := range []string{"0", "1", "3"} {
 		if _, err := cron(t, "-subscriptions", "1", "-nights", "1", "-orders", n); err != nil {
@@ -62,8 +62,8 @@ func TestFewOrders(t *testing.T) {
 	}
 }
 
-// TestShards has keys of every form be spread evenly over n shards, each of which is split in two
-// when there are twice as many.
+// TestShards checks that keys of every form are spread evenly over n shards. If the number of
+// shards is doubled, each shard is split in two.
 func TestShards(t *testing.T) {
 	for form, key := range map[string]func(i int) *datastore.Key{
 		"numbers that follow each other": func(i int) *datastore.Key {
@@ -134,7 +134,8 @@ func (f *floor) turn(turn int64, err error) int64 {
 	return turn
 }
 
-// wantSent checks that so many orders were sent by each, and all that were shipped were so once.
+// wantSent checks how many orders each sender has sent, and that each shipped order was shipped
+// once.
 func (f *floor) wantSent(want map[string]int) {
 	f.Helper()
 	var all []Order
@@ -151,7 +152,7 @@ func (f *floor) wantSent(want map[string]int) {
 	}
 }
 
-// TestTakeover has the battery start only once the old cron has ended and was retired.
+// TestTakeover checks that the battery can only start after the old cron has ended and was retired.
 func TestTakeover(t *testing.T) {
 	f := newFloor(t, 1)
 	ctx, c := t.Context(), f.client
@@ -167,11 +168,11 @@ func TestTakeover(t *testing.T) {
 		t.Errorf("a second run starts beside the first one: %v", err)
 	}
 	f.must(endOld(ctx, c, old))
-	start(errNotYet) // it ran yesterday, and runs tomorrow
+	start(errNotYet) // it ran yesterday, and will run tomorrow
 	old = f.turn(startOld(ctx, c))
 	f.must(retireOld(ctx, c))
 	start(errRunning)
-	f.must(endOld(ctx, c, old-1)) // an earlier run's, which comes late
+	f.must(endOld(ctx, c, old-1)) // the late end of an earlier run
 	start(errRunning)
 	f.must(endOld(ctx, c, old))
 	if _, err := startOld(ctx, c); !errors.Is(err, errRetired) {
@@ -180,9 +181,9 @@ func TestTakeover(t *testing.T) {
 	start(nil)
 }
 
-// TestOldCronWakes has a run of the old cron stand still between the sending of a page and its
-// mark, while somebody takes it for dead and starts the battery's turn. When it wakes it marks
-// nothing, and what it has sent is not sent again.
+// TestOldCronWakes stops a run of the old cron after it has sent a page and before it marks it.
+// Meanwhile an operator takes it for dead, and the battery's turn starts. When the run wakes it
+// marks nothing. Orders that it has sent are not sent again.
 func TestOldCronWakes(t *testing.T) {
 	f := newFloor(t, 60)
 	ctx := t.Context()
@@ -206,9 +207,9 @@ func TestOldCronWakes(t *testing.T) {
 	f.wantSent(map[string]int{byKeys4: 60})
 }
 
-// TestCancelled has orders be cancelled or deleted when the first one is sent: half of the page
-// that is under way, and all others. Those of that page are shipped all the same, which the process
-// can't know, and no others. None of them is marked.
+// TestCancelled cancels or deletes orders when the first one is sent: half of the page under way,
+// and all later ones. The orders of that page are still shipped, as the process can't know, and no
+// others. None of the cancelled ones is marked as sent.
 func TestCancelled(t *testing.T) {
 	for form, start := range map[string]func(f *floor) process{
 		"by remainder": func(f *floor) process { return f.only(true) },
@@ -233,7 +234,7 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// TestJobCancelled is the same for the job, whose pages are as large.
+// TestJobCancelled does the same with the job, whose pages have the same size.
 func TestJobCancelled(t *testing.T) {
 	for _, deleted := range []bool{false, true} {
 		var f *floor
@@ -264,7 +265,7 @@ func TestJobCancelled(t *testing.T) {
 	}
 }
 
-// only returns the one process of a battery.
+// only returns the process of a battery of one.
 func (f *floor) only(stored bool) process {
 	f.Helper()
 	f.must(retireOld(f.Context(), f.client))
@@ -291,7 +292,7 @@ func (f *floor) cancel(from, to int, deleted bool) {
 	f.must(err)
 }
 
-// wantStatus checks that orders [from, to) are cancelled or deleted, and that those before are
+// wantStatus checks that orders [from, to) are cancelled or deleted, and that all before them are
 // sent.
 func (f *floor) wantStatus(from, to int, deleted bool) {
 	f.Helper()
@@ -314,8 +315,8 @@ func (f *floor) wantStatus(from, to int, deleted bool) {
 	}
 }
 
-// TestRelieved has a process be relieved before it begins, and while it sends a page: no page is
-// begun after that.
+// TestRelieved ends the turn of a process before it starts, and while it sends a page. It starts no
+// page after that.
 func TestRelieved(t *testing.T) {
 	for _, stored := range []bool{true, false} {
 		for _, after := range []int{0, 1, pageSize} {
@@ -342,8 +343,8 @@ func TestRelieved(t *testing.T) {
 	}
 }
 
-// TestRewrite has the job rewrite the remainders of orders that are pending, and of some that come
-// meanwhile. Only the orders whose remainder is another one by 8 are written.
+// TestRewrite rewrites the remainders of pending orders while new ones come. Only orders whose
+// remainder by 8 differs are written.
 func TestRewrite(t *testing.T) {
 	mappertest.Run(t, []mapper.AnyMapper{rewrite}, nil, func(t *testing.T, w *mappertest.Env) {
 		f, ctx := &floor{T: t, client: w.Client}, t.Context()
@@ -376,7 +377,7 @@ func TestRewrite(t *testing.T) {
 	})
 }
 
-// TestDeadProcess has a process die after it has sent a page: the next one sends that again, with
+// TestDeadProcess kills a process after it has sent a page. The next one sends the page again, with
 // the same keys.
 func TestDeadProcess(t *testing.T) {
 	f := newFloor(t, 40)
@@ -408,8 +409,8 @@ func TestDeadProcess(t *testing.T) {
 	}
 }
 
-// TestRescale has remainders go from 4 to 8 and to 3, while orders come: each is sent by the
-// battery after that.
+// TestRescale changes the number of shards from 4 to 8 and to 3 while orders come. The battery
+// after each change sends every order.
 func TestRescale(t *testing.T) {
 	f := newFloor(t, 0)
 	ctx := t.Context()
@@ -430,12 +431,12 @@ func TestRescale(t *testing.T) {
 	ship(4)
 	want := map[string]int{"4": 50}
 	for _, n := range []int{8, 3} {
-		more() // by the number before
+		more() // with remainders by the old number
 		if _, err := startBattery(ctx, f.client, n, true); err == nil {
 			t.Fatalf("%d processes start though the remainders are of others", n)
 		}
 		f.must(beginRewrite(ctx, f.client, n))
-		more() // by the new number
+		more() // with remainders by the new number
 		if _, err := startBattery(ctx, f.client, n, true); !errors.Is(err, errRewriting) {
 			t.Fatalf("%d processes start while the remainders are rewritten: %v", n, err)
 		}
@@ -447,7 +448,7 @@ func TestRescale(t *testing.T) {
 	f.wantSent(want)
 }
 
-// rewriteByHand does what the job of rewrite does.
+// rewriteByHand does the same as the job of rewrite.
 func (f *floor) rewriteByHand(n int) {
 	f.Helper()
 	var all []Order
@@ -460,8 +461,8 @@ func (f *floor) rewriteByHand(n int) {
 	f.must(err)
 }
 
-// TestForms compares what the two forms read: by remainder each order once, by keys each of n
-// processes all keys.
+// TestForms compares the reads of the two forms: with remainders each order is read once, and with
+// keys each of n processes reads all keys.
 func TestForms(t *testing.T) {
 	for _, stored := range []bool{true, false} {
 		e := emulator.ForTest(t, nil)
@@ -480,7 +481,7 @@ func TestForms(t *testing.T) {
 				return nil
 			}}
 		used := e.Usage()
-		for i := range 4 { // one after the other, and none has another one's orders
+		for i := range 4 { // one after the other, with separate orders
 			one := p
 			one.i, one.n = i, 4
 			before := marked.Load()
@@ -492,7 +493,7 @@ func TestForms(t *testing.T) {
 		cost := e.Usage().Sub(used)
 		most, keys := cost.SmallOps, int64(200)
 		if !stored {
-			keys = 4 * 200 * 5 / 8 // those before it have sent theirs
+			keys = 4 * 200 * 5 / 8 // the processes before it have sent theirs
 		}
 		if marked.Load() != 200 || most < keys-60 || most > keys+60 {
 			t.Errorf("stored %v: %d sent, %d keys read, want about %d; %+v", stored, marked.Load(), most, keys, cost)
@@ -500,7 +501,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestShardsStopped has processes end when they are told to.
+// TestShardsStopped checks that processes end when they are told to.
 func TestShardsStopped(t *testing.T) {
 	f := newFloor(t, 500)
 	f.must(retireOld(t.Context(), f.client))
@@ -510,7 +511,7 @@ func TestShardsStopped(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := p.battery(ctx, 4); err == nil {
-			t.Errorf("stored %v: it was told to end before it began, and says nothing", stored)
+			t.Errorf("stored %v: a battery told to end before its start returned no error", stored)
 		}
 	}
 }

@@ -19,15 +19,15 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// firstNight is when the scheduler calls first.
+// firstNight is the time of the scheduler's first call.
 var firstNight = time.Date(2026, 1, 5, 1, 0, 0, 0, time.UTC)
 
-// calls is how often it calls each night, all at once: it delivers at least once.
+// calls is how often the scheduler calls each night, all at once, as it delivers at least once.
 const calls = 5
 
-// run has nights pass, and checks what they come to.
+// run runs the nights, and checks the results.
 func run(ctx context.Context, c config, stdout io.Writer) error {
-	slow := make(chan struct{}) // whoever pays, in the first night
+	slow := make(chan struct{}) // closed when payments of the first night become fast
 	renew := newRenew(func(ctx context.Context, night time.Time) error {
 		if !night.Equal(firstNight) {
 			return nil
@@ -78,7 +78,7 @@ func run(ctx context.Context, c config, stdout io.Writer) error {
 // countries are where subscribers live.
 var countries = []string{"AT", "BR", "CH", "DE", "FR", "IN", "JP", "US"}
 
-// fill writes subscriptions, of which a third is due each night.
+// fill writes subscriptions. A third is due each night.
 func fill(ctx context.Context, client *datastore.Client, n int) error {
 	for from := 0; from < n; from += 500 {
 		var keys []*datastore.Key
@@ -101,7 +101,8 @@ type scheduler struct {
 	url string
 }
 
-// call calls once, with a token of an account, and returns the status and what became of the tick.
+// call makes one call with a token of an account, and returns the status code and the outcome of
+// the tick.
 func (sc scheduler) call(ctx context.Context, account string, night time.Time) (int, answer, error) {
 	var a answer
 	token, err := sc.on.Token(account, audience)
@@ -128,7 +129,7 @@ func (sc scheduler) call(ctx context.Context, account string, night time.Time) (
 	return resp.StatusCode, a, err
 }
 
-// insist calls until it is answered with success.
+// insist calls until the answer is a success.
 func (sc scheduler) insist(ctx context.Context, night time.Time) (answer, error) {
 	for {
 		status, a, err := sc.call(ctx, schedulerAccount, night)
@@ -146,8 +147,8 @@ func (sc scheduler) insist(ctx context.Context, night time.Time) (answer, error)
 	}
 }
 
-// nights has the scheduler call each night, several times at once, and waits for the runs. The
-// first night's run is unfinished when the second one's calls come.
+// nights calls the service each night, several times at once, and waits for the runs. The first
+// night's run is unfinished when the second night's calls come.
 func (sc scheduler) nights(ctx context.Context, c config, s service, slow chan struct{}) (result, error) {
 	r := result{Subscriptions: c.subscriptions, Nights: c.nights, Overlap: c.overlap}
 	status, _, err := sc.call(ctx, "stranger@example.com", firstNight)
@@ -167,13 +168,13 @@ func (sc scheduler) nights(ctx context.Context, c config, s service, slow chan s
 		r.Became = append(r.Became, became)
 		r.Calls += calls
 		if i == 0 && c.nights > 1 {
-			continue // the next night begins meanwhile
+			continue // the next night starts meanwhile
 		}
 		if i <= 1 {
 			close(slow)
 		}
 		if became == string(mapper.TickSkipped) {
-			night = firstNight // whose run it was skipped for
+			night = firstNight // its run is the one for which the tick was skipped
 		}
 		if err := s.await(ctx, night); err != nil {
 			return r, fmt.Errorf("night %d: %w", i+1, err)
@@ -184,7 +185,7 @@ func (sc scheduler) nights(ctx context.Context, c config, s service, slow chan s
 		return r, err
 	}
 	for _, job := range jobs {
-		status, err := s.engine.Job(job.ID).Wait(ctx) // of the first night, it may be under way
+		status, err := s.engine.Job(job.ID).Wait(ctx) // the first night's run may still be under way
 		if err != nil {
 			return r, err
 		}
@@ -198,7 +199,8 @@ func (sc scheduler) nights(ctx context.Context, c config, s service, slow chan s
 	return r, nil
 }
 
-// callAtOnce calls several times for a night, and returns the one answer that all get.
+// callAtOnce makes several calls for a night at once, and returns their answer, which is the same
+// for all.
 func (sc scheduler) callAtOnce(ctx context.Context, night time.Time) (string, error) {
 	answers, errs := make([]answer, calls), make([]error, calls)
 	var group sync.WaitGroup
@@ -224,7 +226,7 @@ func (s service) await(ctx context.Context, night time.Time) error {
 		if !errors.Is(err, mapper.ErrNoSuchJob) {
 			return err
 		}
-		select { // it waits for the one before
+		select { // it waits for the run before
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(10 * time.Millisecond):
@@ -232,7 +234,7 @@ func (s service) await(ctx context.Context, night time.Time) error {
 	}
 }
 
-// renewals returns how often a subscription was renewed by runs in some nights.
+// renewals returns how often runs in the given nights have renewed a subscription.
 func renewals(n int, nights []int) (times int64) {
 	due := n % days
 	for _, night := range nights {
@@ -244,8 +246,8 @@ func renewals(n int, nights []int) (times int64) {
 	return times
 }
 
-// mayHave returns how often a subscription may have been renewed: a run that was replaced has come
-// to some.
+// mayHave returns how often a subscription may have been renewed. A run that was replaced has
+// processed only some.
 func (r *result) mayHave(n int) []int64 {
 	var nights []int
 	for i, became := range r.Became {
@@ -268,13 +270,13 @@ func check(ctx context.Context, client *datastore.Client, c config, r *result) e
 	if err != nil {
 		return err
 	}
-	last := firstNight // that had a run
+	last := firstNight // the last night with a run
 	for i, became := range r.Became {
 		if became != string(mapper.TickSkipped) {
 			last = firstNight.Add(time.Duration(i) * 24 * time.Hour)
 		}
 	}
-	want, renewed := make(map[string]Country), int64(0) // of the last night
+	want, renewed := make(map[string]Country), int64(0) // in the last night
 	for i, s := range all {
 		if n := int(keys[i].ID - 1); s.Paid != s.Renewals*s.Cents || !slices.Contains(r.mayHave(n), s.Renewals) {
 			return fmt.Errorf("subscription %d has paid %d cents in %d renewals for %d, want %d of them", n, s.Paid,

@@ -14,11 +14,11 @@ import (
 // A process sends pending orders: all of them, as the old cron does, or as shard i of a battery of
 // n.
 //
-// A battery has two forms. In one the database filters: each order has the remainder of its key,
-// and a query finds those of one shard. Whoever changes n rewrites all of them. In the other the
-// process filters: it reads the keys of all pending orders, which cost little, and goes on with its
-// own. So n can be changed at any time, but each of n processes goes through all keys. A job of
-// package mapper reads each order once, and has no n.
+// A battery has two forms. In the first one the database filters. Each order stores the remainder
+// of its key, and a query finds the orders of one shard. A change of n requires rewriting all
+// orders. In the second one the process filters. It reads the keys of all pending orders, which is
+// cheap, and continues with its own. So n can change at any time, but each of n processes reads all
+// keys. A job of package mapper reads each order once, and has no n.
 type process struct {
 	name   string
 	client *datastore.Client
@@ -29,15 +29,15 @@ type process struct {
 	sent   *atomic.Int64
 }
 
-// pageSize is how many orders a process looks up, sends, and marks as sent. So many may be sent
-// although they were cancelled after the look-up, or although others have the work since then.
+// pageSize is how many orders a process looks up, sends, and marks as sent. Up to this number may
+// be sent although they were cancelled after the look-up, or although others have taken over since.
 const pageSize = 50
 
-// run sends the orders of the process until none is left, or others have its work.
+// run sends the orders of the process until none is left, or others take over.
 func (p process) run(ctx context.Context) error {
 	err := p.pages(ctx)
 	if errors.Is(err, errRelieved) {
-		return nil // as it should be
+		return nil // the normal end
 	}
 	return err
 }
@@ -69,9 +69,9 @@ func (p process) pages(ctx context.Context) error {
 	}
 }
 
-// page looks orders up, sends those that are still to be sent, and marks them. If the process dies
-// in between, they are sent again, with the same idempotency key. If it stands still there, it
-// sends up to a page late when it wakes.
+// page looks orders up, sends those that are still pending, and marks them. If the process dies in
+// between, the orders are sent again with the same idempotency key. If it is stopped in between, it
+// sends at most one page late when it wakes.
 func (p process) page(ctx context.Context, keys []*datastore.Key) error {
 	if len(keys) == 0 {
 		return nil
@@ -80,7 +80,7 @@ func (p process) page(ctx context.Context, keys []*datastore.Key) error {
 	_, err := p.client.RunInTransaction(ctx, func(tx *datastore.Transaction) (err error) {
 		due, _, err = p.lookUp(tx, keys)
 		return err
-	}, datastore.MaxAttempts(50)) // not datastore.ReadOnly: Google's Firestore emulator refuses to commit that
+	}, datastore.MaxAttempts(50)) // Google's Firestore emulator refuses to commit datastore.ReadOnly
 	if err != nil || len(due) == 0 {
 		return err
 	}
@@ -108,8 +108,8 @@ func (p process) page(ctx context.Context, keys []*datastore.Key) error {
 	return err
 }
 
-// lookUp returns those of some orders that are pending: others were sent or cancelled since their
-// keys were read. It returns errRelieved if others have the work by now.
+// lookUp returns the orders that are still pending. Others may have been sent or cancelled since
+// their keys were read. It returns errRelieved if others have taken over.
 func (p process) lookUp(tx *datastore.Transaction, keys []*datastore.Key) ([]*datastore.Key, []Order, error) {
 	var due []*datastore.Key
 	var orders []Order

@@ -16,13 +16,13 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// An ordersResult says who has sent how many orders, and what it took.
+// An ordersResult says who has sent how many orders, and the number of requests.
 type ordersResult struct {
 	Orders   int            `json:"orders"`
 	SentBy   map[string]int `json:"sent_by"`
-	Requests int            `json:"requests"` // that the warehouse got
-	Dropped  int            `json:"dropped"`  // of them, whose answers it dropped
-	Refused  []string       `json:"refused"`  // what the duty said to those that came too early, or too late
+	Requests int            `json:"requests"` // to the warehouse
+	Dropped  int            `json:"dropped"`  // requests whose answers the warehouse dropped
+	Refused  []string       `json:"refused"`  // the errors of starts that were too early or too late
 
 	Rewrite struct { // of the stored remainders, from 4 to 8 shards
 		Orders  int64   `json:"orders"`
@@ -33,7 +33,7 @@ type ordersResult struct {
 	} `json:"rewrite"`
 }
 
-// Who sends orders, in turn.
+// The senders, in the order of their turns.
 const (
 	byOld     = "old cron"
 	byStored4 = "4 by remainder"
@@ -43,18 +43,18 @@ const (
 	byJob     = "job"
 )
 
-// A takeover has the orders sent by the old cron, and by what takes its place.
+// A takeover lets the old cron, and then its replacements, send the orders.
 type takeover struct {
 	on      *cloud.Cloud
 	c       config
 	send    func(ctx context.Context, order *datastore.Key) error
 	sending *mapper.Mapper[mapper.NoParams]
 	r       ordersResult
-	next    int // order to write
+	next    int // index of the next order to write
 }
 
-// sendOrders has all orders sent, each once, while the work goes from the old cron to a battery of
-// 4, of 8, to the other form, and to a job.
+// sendOrders sends all orders, each once. The work goes from the old cron to a battery of 4, to one
+// of 8, to the second form, and to a job.
 func sendOrders(
 	ctx context.Context, on *cloud.Cloud, c config, sending *mapper.Mapper[mapper.NoParams], w *warehouse, s sender,
 ) (ordersResult, error) {
@@ -68,19 +68,19 @@ func sendOrders(
 	return t.r, t.check(ctx, w)
 }
 
-// more writes a fifth of the orders: new ones have come.
+// more writes a fifth of the orders, as new ones.
 func (t *takeover) more(ctx context.Context) error {
 	return t.add(ctx, (t.c.orders+4)/5)
 }
 
-// add writes n orders, or those that are left to write.
+// add writes n orders, or all remaining ones.
 func (t *takeover) add(ctx context.Context, n int) error {
 	from := t.next
 	t.next = min(t.c.orders, from+n)
 	return addOrders(ctx, t.on.Client, from, t.next)
 }
 
-// refused checks that a start was refused for a reason.
+// refused checks that a start was refused for the wanted reason.
 func (t *takeover) refused(err, want error) error {
 	if !errors.Is(err, want) {
 		return fmt.Errorf("a start is answered with %w, want %w", err, want)
@@ -89,8 +89,8 @@ func (t *takeover) refused(err, want error) error {
 	return nil
 }
 
-// byOldCron has the old cron send the first orders. The battery may not start before that has ended
-// and was retired.
+// byOldCron lets the old cron send the first orders. The battery may not start before the old cron
+// has ended and was retired.
 func (t *takeover) byOldCron(ctx context.Context) error {
 	if err := t.more(ctx); err != nil {
 		return err
@@ -117,11 +117,11 @@ func (t *takeover) byOldCron(ctx context.Context) error {
 	if err := endOld(ctx, t.on.Client, turn); err != nil {
 		return err
 	}
-	_, err = startOld(ctx, t.on.Client) // somebody has left it in the crontab
+	_, err = startOld(ctx, t.on.Client) // a forgotten line in the crontab
 	return t.refused(err, errRetired)
 }
 
-// byRemainder has 4 processes send orders whose remainder is stored. The first ones were written
+// byRemainder lets 4 processes send orders with stored remainders. The first orders were written
 // without one.
 func (t *takeover) byRemainder(ctx context.Context) error {
 	turn, err := startBattery(ctx, t.on.Client, 4, true)
@@ -134,8 +134,8 @@ func (t *takeover) byRemainder(ctx context.Context) error {
 	return process{name: byStored4, client: t.on.Client, send: t.send, turn: turn, stored: true}.battery(ctx, 4)
 }
 
-// rewrite has a job rewrite the remainders for 8 shards, half of those that are pending among them.
-// The other half comes meanwhile, and is written by the new number.
+// rewrite rewrites the remainders for 8 shards with a job. Half of the pending orders exist before
+// that. The other half comes meanwhile, with remainders by the new number.
 func (t *takeover) rewrite(ctx context.Context) error {
 	fifth := (t.c.orders + 4) / 5
 	if err := t.add(ctx, fifth/2); err != nil {
@@ -169,8 +169,7 @@ func (t *takeover) rewrite(ctx context.Context) error {
 	return endRewrite(ctx, t.on.Client, 8)
 }
 
-// byRemainderAgain has 8 processes send the orders that came before the remainders were rewritten,
-// and meanwhile.
+// byRemainderAgain lets 8 processes send the orders that came before and during the rewrite.
 func (t *takeover) byRemainderAgain(ctx context.Context) error {
 	turn, err := startBattery(ctx, t.on.Client, 8, true)
 	if err != nil {
@@ -179,8 +178,8 @@ func (t *takeover) byRemainderAgain(ctx context.Context) error {
 	return process{name: byStored8, client: t.on.Client, send: t.send, turn: turn, stored: true}.battery(ctx, 8)
 }
 
-// byKeys has 4 processes filter by themselves. When they have sent a third 8 others start, without
-// waiting for them: these find at their next commit that others have their work.
+// byKeys lets 4 processes filter keys. When they have sent a third, 8 others start without waiting
+// for them. The 4 find at their next commit that others have taken over.
 func (t *takeover) byKeys(ctx context.Context) error {
 	if err := t.more(ctx); err != nil {
 		return err
@@ -210,8 +209,8 @@ func (t *takeover) byKeys(ctx context.Context) error {
 	return errors.Join(eight.battery(ctx, 8), <-ended)
 }
 
-// byJob has a job send the rest. Its turn is that of a battery: if a process of the one before
-// wakes late, it commits nothing.
+// byJob lets a job send the rest. It takes a turn as a battery does. So if a process of the last
+// battery wakes late, it commits nothing.
 func (t *takeover) byJob(ctx context.Context) error {
 	if err := t.more(ctx); err != nil {
 		return err
@@ -262,7 +261,7 @@ func (t *takeover) check(ctx context.Context, w *warehouse) error {
 	return nil
 }
 
-// open starts a warehouse on a loopback port, and returns who asks it.
+// open starts a warehouse on a loopback port, and returns a sender for it.
 func (w *warehouse) open() (s sender, closing func()) {
 	server := httptest.NewUnstartedServer(w)
 	server.Config.ErrorLog = nil

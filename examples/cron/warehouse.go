@@ -12,13 +12,13 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// A warehouse is a server that takes orders, and has a bad network: it drops the answers to every
-// third request, after it has done what was asked. So whoever asks can't know whether it has. It
-// recognises repetitions by the request's idempotency key.
+// A warehouse is a server that ships orders, with a bad network. It drops the answers to every
+// third request after it has done the work. So a sender can't know whether the work was done. The
+// warehouse recognises repetitions by the request's idempotency key.
 type warehouse struct {
 	mu       sync.Mutex
 	done     map[string]bool // by idempotency key
-	shipped  map[string]int  // how often an order was
+	shipped  map[string]int  // how often each order was shipped
 	requests int
 	dropped  int
 }
@@ -46,16 +46,16 @@ func (w *warehouse) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// A sender asks a warehouse.
+// A sender sends requests to a warehouse.
 type sender struct {
 	url    string
 	client *http.Client
 }
 
-// attempts is how often a sender asks for the same.
+// attempts is how often a sender repeats a request.
 const attempts = 10
 
-// send has an order sent: it asks until it is answered, always with the same idempotency key.
+// send sends an order. It repeats the request until it is answered, with the same idempotency key.
 func (s sender) send(ctx context.Context, order *datastore.Key) error {
 	var err error
 	for attempt := range attempts {

@@ -16,14 +16,14 @@ import (
 	"github.com/scattermap/scattermap/export"
 )
 
-// A Report says what a folder of feeds has.
+// A Report describes the feeds in a folder.
 type Report struct {
 	Feeds    []FeedReport `json:"feeds"`
-	Problems []string     `json:"problems,omitempty"` // rules that are broken
+	Problems []string     `json:"problems,omitempty"` // broken rules
 	Advice   []string     `json:"advice,omitempty"`   // recommendations that are not followed
 }
 
-// A FeedReport says what one feed has.
+// A FeedReport describes one feed.
 type FeedReport struct {
 	Name      string  `json:"name"`
 	Kind      string  `json:"kind"`
@@ -32,22 +32,22 @@ type FeedReport struct {
 	Shards    int     `json:"shards"`
 	Records   int64   `json:"records"`
 	Bytes     int64   `json:"bytes"`   // after gzip
-	Largest   float64 `json:"largest"` // shard, as times the mean
+	Largest   float64 `json:"largest"` // size of the largest shard, as a multiple of the mean
 }
 
 // A checker checks a folder.
 type checker struct {
 	report   Report
 	maxBytes int64
-	most     int // shards of a feed that need no advice
+	most     int // maximum of shards of a feed without advice
 	now      time.Time
 
-	advice map[string][]string // the files that get it
-	order  []string            // of advice
+	advice map[string][]string // the files that get each piece of advice
+	order  []string            // the pieces of advice, in order
 }
 
-// checkFolder checks all feeds in a folder and those below it against the rules of sharded feeds. A
-// feed of more than 20 shards gets advice, unless most says that more were agreed on.
+// checkFolder checks all feeds in a folder and below it against the rules of sharded feeds. A feed
+// of more than 20 shards gets advice, unless most says that more were agreed on.
 func checkFolder(dir string, maxBytes int64, most int, now time.Time) (*Report, error) {
 	c := &checker{maxBytes: maxBytes, most: max(most, maxShards), now: now, advice: make(map[string][]string)}
 	shards, err := c.readFolder(dir)
@@ -79,7 +79,7 @@ func (c *checker) problem(format string, args ...any) {
 	c.report.Problems = append(c.report.Problems, fmt.Sprintf(format, args...))
 }
 
-// advise gives advice to a file, or if that is empty to all.
+// advise adds advice for a file, or for all files if file is empty.
 func (c *checker) advise(file, what string) {
 	if c.advice[what] == nil {
 		c.order = append(c.order, what)
@@ -90,7 +90,7 @@ func (c *checker) advise(file, what string) {
 	}
 }
 
-// some names some files.
+// some names up to a few files.
 func some(files []string) string {
 	const shown = 3
 	switch {
@@ -123,7 +123,7 @@ func (c *checker) readFolder(dir string) (shards []*shard, err error) {
 		s, err := readShard(path, name)
 		switch base := filepath.Base(name); {
 		case errors.Is(err, errNoFeed):
-			if base != export.SuccessName && base != export.ManifestName { // which say of an export that it is done
+			if base != export.SuccessName && base != export.ManifestName { // these two say that an export is complete
 				c.advise(name, "files that are no JSON with metadata are passed over")
 			}
 			return nil
@@ -144,7 +144,7 @@ func (c *checker) readFolder(dir string) (shards []*shard, err error) {
 	return shards, err
 }
 
-// file checks a file by itself.
+// file checks a single file.
 func (c *checker) file(s *shard) {
 	for _, p := range s.problems {
 		c.problem("%s", p)
@@ -160,12 +160,12 @@ func (c *checker) file(s *shard) {
 	}
 }
 
-// A feedID tells a feed from others. Google groups shards by nonce and generation_timestamp.
+// A feedID identifies a feed. Google groups shards by nonce and generation_timestamp.
 type feedID struct {
 	kind      string
 	timestamp int64
 	nonce     string
-	file      string // of a feed that is one file, and has no nonce
+	file      string // of a feed in one file without a nonce
 }
 
 func (s *shard) feed() feedID {
@@ -178,7 +178,7 @@ func (s *shard) feed() feedID {
 
 func (id feedID) String() string { return fmt.Sprintf("%s_feed_%d", id.kind, id.timestamp) }
 
-// long is the name of a feed with its nonce.
+// long returns the name of a feed with its nonce.
 func (id feedID) long() string {
 	if id.nonce == "" {
 		return id.String()
@@ -192,8 +192,8 @@ func compareFeeds(a, b feedID) int {
 		cmp.Compare(a.nonce, b.nonce), cmp.Compare(a.file, b.file))
 }
 
-// adopt finds the feed of files that have no list: they have no records, and JSON leaves out an
-// empty list. It is the feed of their nonce, or the one that their name says.
+// adopt finds the feed of files without a list: they have no records, and JSON leaves out an empty
+// list. It is the feed with their nonce, or with their name.
 func (c *checker) adopt(shards []*shard) {
 	for _, s := range shards {
 		if s.kind.name != "" {
@@ -229,8 +229,7 @@ func kindOf(name string) kind {
 var shardName = regexp.MustCompile(
 	`^(merchant|service|availability)s?_feed_([0-9]+)(?:_([0-9]{3,})_of_([0-9]{3,}))?\.json\.gz$`)
 
-// checkName gives advice on the name of a file. There need not be any relation between that and the
-// metadata.
+// checkName adds advice about the name of a file. No rule requires names to match the metadata.
 func (c *checker) checkName(s *shard) {
 	m, d := shardName.FindStringSubmatch(filepath.Base(s.name)), s.metadata
 	if m == nil || m[3] == "" && d.TotalShards > 1 {
@@ -295,11 +294,11 @@ func (c *checker) feed(id feedID, shards []*shard, feeds map[feedID][]*shard) {
 	c.report.Feeds = append(c.report.Feeds, f)
 }
 
-// fewBytes is how much a shard may have above 1.15 of the mean: where shards are small, a part of
-// an export is a good part of one.
+// fewBytes is how far a shard may exceed 1.15 times the mean. In small shards one part of an export
+// is a large share.
 const fewBytes = 64 << 10
 
-// records counts the records of a feed, each of which is in one shard.
+// records counts the records of a feed, and checks that each is in only one shard.
 func (c *checker) records(shards []*shard) (all int64) {
 	in := make(map[recordHash]*shard)
 	for _, s := range shards {
@@ -332,7 +331,7 @@ func recordsOf(n int) string {
 	return fmt.Sprintf("%d records", n)
 }
 
-// missingNumbers returns the numbers that no shard has, or none.
+// missingNumbers describes the numbers that no shard has, or returns "".
 func missingNumbers(byNumber map[int]string, total int) string {
 	var missing []string
 	more := 0
@@ -352,7 +351,7 @@ func missingNumbers(byNumber map[int]string, total int) string {
 	return strings.Join(missing, ", ")
 }
 
-// alike says whether other feeds are the same one, most likely, but for a nonce or a time.
+// alike names another feed that is probably meant to be the same one, with another nonce or time.
 func alike(id feedID, feeds map[feedID][]*shard) string {
 	for _, other := range slices.SortedFunc(maps.Keys(feeds), compareFeeds) {
 		if other == id || other.kind != id.kind {
@@ -369,7 +368,7 @@ func alike(id feedID, feeds map[feedID][]*shard) string {
 	return ""
 }
 
-// checkTime gives advice on a feed's time, which is that of its data.
+// checkTime adds advice about a feed's time, which is the time of its data.
 func (c *checker) checkTime(id feedID) {
 	at := time.Unix(id.timestamp, 0).UTC()
 	switch age := c.now.Sub(at); {

@@ -11,14 +11,14 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// tagOf returns the tag of a time: what nobody guesses.
+// tagOf returns the tag of a slot, a text that cannot be guessed.
 func tagOf(merchant, service, slot int) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d/%d/%d", merchant, service, slot))
 	return hex.EncodeToString(sum[:16])
 }
 
-// fill writes what a region has of the merchants, their services, and the times of these. Two of
-// twelve are over.
+// fill writes the merchants of a region, their services, and the slots of these. Two of twelve
+// slots are in the past.
 func fill(ctx context.Context, client *datastore.Client, c config, region int, now time.Time) error {
 	var keys []*datastore.Key
 	var all []any
@@ -58,11 +58,11 @@ func fill(ctx context.Context, client *datastore.Client, c config, region int, n
 	return err
 }
 
-// laterCents is what a service costs later.
+// laterCents is the later price of a service.
 const laterCents = 99_900
 
-// meddle opens a merchant with a service, changes the price of another service, and books out a
-// time, after the time that the feeds are of: they do not show it.
+// meddle changes data after the time of the feeds, so the feeds do not show it. It adds a merchant
+// with a service, changes the price of another service, and books out a slot.
 func meddle(ctx context.Context, client *datastore.Client, region int) error {
 	merchant := datastore.NameKey("Merchant", fmt.Sprintf("merchant-%06d", region), nil)
 	service := datastore.NameKey("Service", "service-0", merchant)

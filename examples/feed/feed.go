@@ -15,44 +15,44 @@ import (
 )
 
 // The rules of sharded feeds that Google's partners deliver
-// (https://developers.google.com/actions-center/verticals/reservations/e2e/reference/feeds/sharding):
-// each file has up to 200 MB, compressed; a feed has up to 20 files; a record is in one of them;
-// all of a feed's have the same nonce and time.
+// (https://developers.google.com/actions-center/verticals/reservations/e2e/reference/feeds/sharding).
+// A file has up to 200 MB, compressed, and a feed has up to 20 files. A record is in one of them.
+// All files of a feed have the same nonce and time.
 const (
 	maxShardBytes = 200 * 1000 * 1000
 	maxShards     = 20
 	instruction   = "PROCESS_AS_COMPLETE"
 )
 
-// A Metadata is the beginning of each file of a feed.
+// A Metadata is at the start of each file of a feed.
 type Metadata struct {
 	ProcessingInstruction string `json:"processing_instruction"`
-	ShardNumber           int    `json:"shard_number"` // from 0 on
+	ShardNumber           int    `json:"shard_number"` // from 0
 	TotalShards           int    `json:"total_shards"`
-	Nonce                 string `json:"nonce"`                // of the feed: digits; numbers lose some in some readers
-	GenerationTimestamp   int64  `json:"generation_timestamp"` // of the feed, in seconds: when its data was read
+	Nonce                 string `json:"nonce"`                // of the feed: digits; some readers round numbers
+	GenerationTimestamp   int64  `json:"generation_timestamp"` // of the feed, in seconds: the time of its data
 }
 
-// A Generation is what all files of a feed agree on, and which of its shards those of one region
-// are. It is known when all regions have counted theirs.
+// A Generation has what all files of a feed agree on, and the numbers of one region's shards. It is
+// known when all regions have counted theirs.
 type Generation struct {
 	Nonce     string `json:"nonce"`
-	Timestamp int64  `json:"timestamp"` // seconds
-	First     int    `json:"first"`     // shard of the region
-	Total     int    `json:"total"`     // shards of all regions
+	Timestamp int64  `json:"timestamp"` // in seconds
+	First     int    `json:"first"`     // number of the region's first shard
+	Total     int    `json:"total"`     // number of shards of all regions
 }
 
 func (g Generation) metadata(f export.File) Metadata {
 	return Metadata{instruction, g.First + f.Index, g.Total, g.Nonce, g.Timestamp}
 }
 
-// A kind is one of the feeds that belong together.
+// A kind is one of the kinds of feeds that belong together.
 type kind struct {
 	name    string    // in the names of files
-	list    string    // the property of a file that has the records
-	element valueType // of the list
-	id      []string  // the fields that tell a record from others
-	wanted  []string  // fields that the reference requires of a record, besides those that it can't do without
+	list    string    // the property of a file with the records
+	element valueType // of the list's elements
+	id      []string  // the fields that identify a record
+	wanted  []string  // fields that the reference requires of a record and that may be 0
 }
 
 var kinds = []kind{
@@ -62,7 +62,7 @@ var kinds = []kind{
 		"duration_sec", "resources", "availability_tag"}, []string{"duration_sec", "spots_total"}},
 }
 
-// tells says what tells a record from others.
+// tells describes what identifies a record.
 func (k kind) tells() string {
 	last := len(k.id) - 1
 	if last == 0 {
@@ -71,50 +71,50 @@ func (k kind) tells() string {
 	return strings.Join(k.id[:last], ", ") + " and " + k.id[last]
 }
 
-// shardName returns the name of a shard: in names they count from 1.
+// shardName returns the name of a shard. Numbers in names start at 1.
 func (k kind) shardName(m Metadata) string {
 	return fmt.Sprintf("%s_feed_%d_%03d_of_%03d.json.gz", k.name, m.GenerationTimestamp, m.ShardNumber+1, m.TotalShards)
 }
 
-// options returns how the feed is written.
+// options returns the export's options for the feed.
 func (k kind) options(maxBytes int64) *export.Options {
 	of := func(f export.File) Metadata {
 		var g Generation
-		_ = json.Unmarshal(f.Params, &g) // they were a Generation
+		_ = json.Unmarshal(f.Params, &g) // it was encoded from a Generation
 		return g.metadata(f)
 	}
 	return &export.Options{
 		Format: export.JSON, Compression: export.Gzip, FileBytes: maxBytes,
 		Name: func(f export.File) string { return k.shardName(of(f)) },
 		Wrap: func(f export.File) (head, tail string) {
-			m, _ := json.Marshal(of(f)) // it has nothing that could fail
+			m, _ := json.Marshal(of(f)) // it can always be encoded
 			return fmt.Sprintf("{\"metadata\":%s,\n%q:[\n", m, k.list), "\n]}\n"
 		},
 	}
 }
 
-// What the database has.
+// The entities in the database.
 type (
-	// A Merchant is a place where services are to be had.
+	// A Merchant is a place that offers services.
 	Merchant struct {
 		Name, Street, City, Country string
 	}
-	// A Service is what can be booked of a merchant, its ancestor.
+	// A Service can be booked. Its parent is a merchant.
 	Service struct {
 		Name  string
 		Cents int64 `datastore:",noindex"`
 	}
-	// A Slot is a time at which a service, its ancestor, can be booked.
+	// A Slot is a time at which a service, its parent, can be booked.
 	Slot struct {
 		Start   time.Time
 		Minutes int64
-		Spots   int64  // in all,
-		Open    int64  // and that nobody has booked
-		Tag     string `datastore:",noindex"` // by which whoever books says which one it is
+		Spots   int64  // all places,
+		Open    int64  // and those that are free
+		Tag     string `datastore:",noindex"` // names the slot in a booking
 	}
 )
 
-// What files have of it.
+// The records in files.
 type (
 	merchantRecord struct {
 		ID       string `json:"merchant_id"`
@@ -168,7 +168,7 @@ func serviceOf(_ context.Context, e *mapper.Entity[Service], _ Generation) (serv
 	return serviceRecord{e.Key.Parent.Name, e.Key.Name, name{s.Name}, price{s.Cents * 10_000, "USD"}}, nil
 }
 
-// slotOf leaves out what nobody can book any more.
+// slotOf leaves out slots that can't be booked any more.
 func slotOf(_ context.Context, e *mapper.Entity[Slot], g Generation) (availabilityRecord, error) {
 	s := e.Value
 	if s.Start.Unix() < g.Timestamp {
@@ -181,7 +181,7 @@ func slotOf(_ context.Context, e *mapper.Entity[Slot], g Generation) (availabili
 	}}}, nil
 }
 
-// A feeds is the exports of one region, in the order of kinds.
+// A feeds has the exports of one region, in the order of kinds.
 type feeds struct {
 	bucket  *blob.Bucket
 	exports []*export.Export[Generation]
@@ -201,7 +201,7 @@ func (f feeds) mappers() (all []mapper.AnyMapper) {
 	return all
 }
 
-// queries returns what each feed is made of: all that was there at one time.
+// queries returns the queries of the feeds, all at one time.
 func queries(at time.Time) []mapper.Query {
 	return []mapper.Query{
 		{Kind: "Merchant", ReadTime: at}, {Kind: "Service", ReadTime: at}, {Kind: "Slot", ReadTime: at},

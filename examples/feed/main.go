@@ -1,8 +1,8 @@
 // Command feed writes feeds of merchants, services and free times by the general rules of sharded
-// feeds. It writes them from an embedded Datastore, or from several, each of a region that writes
-// its own shards of the same feed. All feeds are of one moment, whatever changes meanwhile. Then it
-// checks the files against these rules, and counts their records. With -check it only checks the
-// rules, in a folder that anybody has written.
+// feeds. It writes them from one embedded Datastore, or from several, each for a region that writes
+// its own shards of the same feeds. All feeds show the data of one moment, even if it changes
+// meanwhile. Then the command checks the files against the rules, and counts their records. With
+// -check it only checks a folder of existing feeds.
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/scattermap/scattermap/examples/internal/command"
 )
 
-// config is what the flags say.
+// config is the values of the flags.
 type config struct {
 	command.Job
 	merchants int
@@ -46,7 +46,7 @@ func main() {
 	})
 }
 
-// parse reads the flags, and prints their help if that is asked for.
+// parse parses the flags, and prints their help if asked to.
 func parse(args []string, help io.Writer) (config, error) {
 	c := config{Job: command.Job{Page: 500, Workers: 16}}
 	flags := flag.NewFlagSet("feed", flag.ContinueOnError)
@@ -69,7 +69,7 @@ func parse(args []string, help io.Writer) (config, error) {
 		command.Between("-merchants", c.merchants, 1, 1_000_000),
 		command.Between("-regions", c.regions, 1, 10),
 		command.Between("-max-bytes", c.maxBytes, 10_000, maxShardBytes),
-		command.Between("-max-shards", c.maxShards, max(1, c.regions), 999), // each region has one at least
+		command.Between("-max-shards", c.maxShards, max(1, c.regions), 999), // each region has at least one
 	)
 	if err == nil && c.check == "" {
 		err = c.fits()
@@ -77,12 +77,10 @@ func parse(args []string, help io.Writer) (config, error) {
 	return c, err
 }
 
-// tagBytes is what a time takes in a file at least, however well it is compressed: its tag is
-// random.
+// tagBytes is the least size of a slot in a compressed file, as its tag is random.
 const tagBytes = 16
 
-// fits returns an error if the feeds can't fit their shards, whatever their records are compressed
-// to.
+// fits returns an error if the feeds can't fit their shards at any compression.
 func (c config) fits() error {
 	least, most := int64(20*c.merchants*tagBytes), c.maxBytes*int64(c.maxShards)
 	if least > most {
@@ -137,7 +135,7 @@ func (r *Report) end(c config, stdout io.Writer) error {
 	}
 }
 
-// expect adds what the feeds of a set should have, besides what the rules say.
+// expect adds checks of a set of feeds that the command itself has written, besides the rules.
 func (r *Report) expect(c config, set feedSet) {
 	for i, n := range []int64{int64(c.merchants), int64(2 * c.merchants), int64(20 * c.merchants)} {
 		at := slices.IndexFunc(r.Feeds, func(f FeedReport) bool { return f.Nonce == set.nonces[i] })
@@ -163,7 +161,7 @@ func (r *Report) print(w io.Writer, asJSON bool) error {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%d\t%d\t%.3f\t%.2f\n", f.Kind, f.Timestamp, cmp.Or(f.Nonce, "none"), f.Shards,
 			f.Records, float64(f.Bytes)/1e6, f.Largest)
 	}
-	_ = t.Flush() // a Builder has no errors
+	_ = t.Flush() // writing to a Builder does not fail
 	for _, a := range r.Advice {
 		fmt.Fprintf(&b, "ADVICE: %s\n", a)
 	}
@@ -177,7 +175,7 @@ func (r *Report) print(w io.Writer, asJSON bool) error {
 	return err
 }
 
-// openFolder opens a folder as a bucket, without files that say more of others.
+// openFolder opens a folder as a bucket, without files for attributes.
 func openFolder(dir string) (*blob.Bucket, error) {
 	return fileblob.OpenBucket(dir, &fileblob.Options{CreateDir: true, NoTempDir: true,
 		Metadata: fileblob.MetadataDontWrite})

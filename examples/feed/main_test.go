@@ -41,11 +41,11 @@ func feed(t *testing.T, args ...string) (r Report, err error) {
 	return r, json.Unmarshal(out.Bytes(), &r)
 }
 
-// TestFeeds writes feeds of several sizes and regions, which keep all rules.
+// TestFeeds writes feeds of several sizes and regions, and checks that they keep all rules.
 func TestFeeds(t *testing.T) {
-	for args, shards := range map[string][2]int{ // of the availability feed, at least and at most
+	for args, shards := range map[string][2]int{ // least and most shards of the availability feed
 		"-merchants 1":                               {1, 1},
-		"-merchants 2 -regions 3":                    {3, 3}, // one region has nothing
+		"-merchants 2 -regions 3":                    {3, 3}, // one region has no merchants
 		"-merchants 120 -max-bytes 10000":            {10, 20},
 		"-merchants 300 -regions 2 -max-bytes 15000": {12, 20},
 		"-merchants 8 -regions 4 -max-shards 4":      {4, 4},
@@ -63,7 +63,7 @@ func TestFeeds(t *testing.T) {
 	}
 }
 
-// TestText prints what regions agree on, the feeds, and that all is well.
+// TestText checks the text for a run without problems: the numbers of the regions, and the feeds.
 func TestText(t *testing.T) {
 	c, err := parse([]string{"-merchants", "3", "-regions", "2"}, io.Discard)
 	if err != nil {
@@ -112,7 +112,7 @@ type written struct {
 	} `json:"service_availability"`
 }
 
-// readFeeds reads all files of feeds, by their names.
+// readFeeds reads all files of feeds, by name.
 func readFeeds(t *testing.T, dir string) map[string]written {
 	t.Helper()
 	files := make(map[string]written)
@@ -139,9 +139,9 @@ func readFeeds(t *testing.T, dir string) map[string]written {
 	return files
 }
 
-// TestWritten reads what two regions have written as others would: metadata as the document has it,
-// names as it recommends them, the fields of its records, one time for all feeds, a nonce for each,
-// and the data of that time.
+// TestWritten reads the files of two regions as another program would. It checks the documented
+// metadata, the recommended names, and the records' fields. All feeds have one time, each has a
+// nonce, and the data is of that time.
 func TestWritten(t *testing.T) {
 	dir, before := t.TempDir(), time.Now().Unix()
 	if _, err := feed(t, "-merchants", "5", "-regions", "2", "-out", dir); err != nil {
@@ -165,7 +165,7 @@ func TestWritten(t *testing.T) {
 		nonce := string(f.Metadata["nonce"])
 		kind := nonces[nonce]
 		if !regexp.MustCompile(`^"[1-9][0-9]*"$`).MatchString(nonce) || kind != "" && kind != m[1] {
-			t.Errorf("the nonce of %s is %s, and also that of %q: want a string of digits for each feed", name, nonce,
+			t.Errorf("the nonce of %s is %s, as is %q's: want a different string of digits for each feed", name, nonce,
 				kind)
 		}
 		nonces[nonce], times[m[2]] = m[1], true
@@ -173,7 +173,7 @@ func TestWritten(t *testing.T) {
 		wantNothingOfLater(t, name, f)
 		wantAvailability(t, name, f, open)
 	}
-	// The first time of the first merchant of each region was booked out later.
+	// The first slot of the first merchant of each region was booked out later.
 	if len(files) != 6 || services != 10 || len(nonces) != 3 || len(times) != 1 ||
 		open["merchant-000000"] != 2 || open["merchant-000001"] != 3 {
 		t.Errorf("%d files, %d services, %d nonces, %d times, spots %v, want 6, 10, 3, 1, and 2 and 3 of the first "+
@@ -186,7 +186,7 @@ func TestWritten(t *testing.T) {
 	}
 }
 
-// wantNothingOfLater checks that what was written after the time of the feeds is in none.
+// wantNothingOfLater checks that a file lacks all that was written after the time of the feeds.
 func wantNothingOfLater(t *testing.T, name string, f written) {
 	t.Helper()
 	for _, r := range f.Merchant {
@@ -202,7 +202,8 @@ func wantNothingOfLater(t *testing.T, name string, f written) {
 	}
 }
 
-// wantAvailability checks the types of records, and notes what is open of the first service today.
+// wantAvailability checks the types of records, and notes the free slots of the first service
+// today.
 func wantAvailability(t *testing.T, name string, f written, open map[string]int) {
 	t.Helper()
 	for _, a := range f.Availability {
@@ -220,8 +221,8 @@ func wantAvailability(t *testing.T, name string, f written, open map[string]int)
 	}
 }
 
-// TestAgain writes two sets of feeds to one folder: each is complete, and the second one is what
-// was asked for. The second has a merchant in another shard than the first.
+// TestAgain writes two sets of feeds to one folder. Each is complete, and the second one has the
+// settings asked for. A merchant is in different shards of the two.
 func TestAgain(t *testing.T) {
 	dir := t.TempDir()
 	for i, regions := range []string{"1", "2"} {
@@ -230,7 +231,7 @@ func TestAgain(t *testing.T) {
 			t.Errorf("%+v, %v, want %d feeds", r, err, 3*(i+1))
 		}
 	}
-	shards := make(map[string]string) // of the merchant, by the total of its feed
+	shards := make(map[string]string) // the shard of the merchant, by its feed's total
 	for _, f := range readFeeds(t, dir) {
 		for _, r := range f.Merchant {
 			if r["merchant_id"] == "merchant-000001" {
@@ -262,7 +263,7 @@ func TestGoogle(t *testing.T) {
 	}
 }
 
-// inBubble runs a test with a region in a bubble, whose database has some merchants.
+// inBubble runs a test in a bubble, with a region whose database has some merchants.
 func inBubble(t *testing.T, merchants int, maxBytes int64, o *mappertest.Options,
 	test func(t *testing.T, w *mappertest.Env, r *region, bucket *blob.Bucket)) {
 	bucket := memblob.OpenBucket(nil)
@@ -289,16 +290,16 @@ var plain = func() config {
 	return c
 }()
 
-// TestLateRegion has a region read its database long after the time that all agreed on. Within an
-// hour it may; later only with point-in-time recovery, if the time is a whole minute. Otherwise it
-// is an error that says so, and nothing is written. What was counted may be written at any time: it
-// reads nothing of that time any more.
+// TestLateRegion makes a region read its database long after the agreed time. Within an hour that
+// works. Later it needs point-in-time recovery, and a time that is a whole minute. Otherwise an
+// error says so, and nothing is written. Records that were counted already can be written at any
+// time: the database is not read again.
 func TestLateRegion(t *testing.T) {
 	const gone = "can't be read as it was"
 	for what, test := range map[string]struct {
 		recovery     bool
-		second       int           // of the time
-		count, write time.Duration // later
+		second       int           // of the agreed time
+		count, write time.Duration // delays
 		want         string
 	}{
 		"within the hour":               {false, 7, 55 * time.Minute, 0, ""},
@@ -388,8 +389,8 @@ func copied(t *testing.T, bucket *blob.Bucket) string {
 	}
 }
 
-// TestOutlasted has a region take longer to read than the database keeps the time: it fails, and
-// says why; no region writes a shard. Feeds of a new time, with new nonces, are the way out.
+// TestOutlasted makes a region read for longer than the database keeps the time. It fails and says
+// why, and no region writes a shard. New feeds, with a new time and new nonces, then succeed.
 func TestOutlasted(t *testing.T) {
 	inBubble(t, 20, maxShardBytes, nil, func(t *testing.T, w *mappertest.Env, r *region, bucket *blob.Bucket) {
 		time.Sleep(time.Second)
@@ -438,8 +439,8 @@ func TestOutlasted(t *testing.T) {
 	})
 }
 
-// TestAgree gives regions the numbers of their shards: without gaps, however many each needs, up to
-// the limit.
+// TestAgree checks the numbers of the regions' shards: there are no gaps, whatever each region
+// needs, up to the limit.
 func TestAgree(t *testing.T) {
 	needing := func(needs ...int) (regions []*region) {
 		for i, n := range needs {
@@ -494,7 +495,7 @@ func TestBalanced(t *testing.T) {
 				w.ResumeFaults()
 				err := f()
 				w.PauseFaults()
-				if err != nil { // a call of ours has failed
+				if err != nil { // a call of the test has failed
 					err = f()
 				}
 				if err != nil {
@@ -515,8 +516,8 @@ func TestBalanced(t *testing.T) {
 		})
 }
 
-// TestTooLarge has a feed that would need too many files be refused before one is written, and
-// leave nothing.
+// TestTooLarge checks that a feed that needs too many files is refused before one is written. It
+// leaves no files.
 func TestTooLarge(t *testing.T) {
 	dir := t.TempDir()
 	_, err := feed(t, "-merchants", "300", "-max-bytes", "20000", "-max-shards", "5", "-regions", "2", "-out", dir)
@@ -525,7 +526,7 @@ func TestTooLarge(t *testing.T) {
 		t.Errorf("%v, want an error that names the shards of each region, and the maximum", err)
 	}
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && d.Name() != export.ManifestName { // the mark of what was discarded
+		if err == nil && !d.IsDir() && d.Name() != export.ManifestName { // the manifest marks the feed as discarded
 			t.Errorf("there is %s", path)
 		}
 		return err
@@ -535,8 +536,8 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// TestLimits has the arithmetic of the real limits: 1 GB fits 6 files of up to 200 MB with parts of
-// some size, 2.9 GB fit 15, and more than 4 GB fit none of 20.
+// TestLimits calculates with the real limits. With parts of some size, 1 GB fits 6 files of up to
+// 200 MB, and 2.9 GB fit 15. More than 4 GB do not fit 20 files.
 func TestLimits(t *testing.T) {
 	m := Metadata{ShardNumber: 0, TotalShards: 2, GenerationTimestamp: 1574117613}
 	if got := kinds[2].shardName(m); got != "availability_feed_1574117613_001_of_002.json.gz" {
@@ -555,8 +556,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestFlags has flags that can't be, each of which is named; and sizes that can't fit are an error
-// before any work.
+// TestFlags checks that errors name impossible flags. Sizes that can't fit are an error before any
+// work.
 func TestFlags(t *testing.T) {
 	for args, want := range map[string]string{
 		"-merchants 0":                        "-merchants",

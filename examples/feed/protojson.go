@@ -14,11 +14,11 @@ import (
 	"unicode/utf8"
 )
 
-// Feeds are the JSON of protocol buffers (https://protobuf.dev/programming-guides/json/): a field
-// may be left out or null, its name may be start_sec or startSec, an int64 may be a number or a
+// Feeds are the JSON of protocol buffers (https://protobuf.dev/programming-guides/json/). A field
+// may be left out or null, and its name may be start_sec or startSec. An int64 may be a number or a
 // string, and an enum its name or its number.
 
-// A valueType reads a value, and returns it in one form, so that equal records are equal.
+// A valueType checks a value, and returns it in one form, so that equal records have equal values.
 type valueType func(v any) (any, error)
 
 func wrong(v any, want string) error {
@@ -38,7 +38,7 @@ func text(v any) (any, error) {
 
 var number = regexp.MustCompile(`^-?[0-9]{1,30}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?$`)
 
-// digits returns the text of a number, or of a string that is one.
+// digits returns the text of a number, or of a string that is a number.
 func digits(v any) (string, bool) {
 	var s string
 	switch v := v.(type) {
@@ -85,7 +85,8 @@ var (
 	counts = integer(0, math.MaxInt64)
 )
 
-// seconds are those since 1970. What is beyond the year 9999 is milliseconds, most likely.
+// seconds is the type of seconds since 1970. A time after the year 9999 is probably in
+// milliseconds, and an error.
 func seconds(v any) (any, error) {
 	n, err := integer(1, 253402300799)(v)
 	if err != nil {
@@ -94,7 +95,7 @@ func seconds(v any) (any, error) {
 	return n, nil
 }
 
-// unsigned returns an uint64 as its digits.
+// unsigned returns a uint64 as its digits.
 func unsigned(v any) (any, error) {
 	s, ok := digits(v)
 	n, err := strconv.ParseUint(s, 10, 64)
@@ -104,7 +105,7 @@ func unsigned(v any) (any, error) {
 	return strconv.FormatUint(n, 10), nil
 }
 
-// enum is the type of an enum whose values from 0 on have these names.
+// enum is the type of an enum whose values, from 0, have these names.
 func enum(values ...string) valueType {
 	return func(v any) (any, error) {
 		if s, ok := v.(string); ok && slices.Contains(values, s) {
@@ -136,7 +137,7 @@ func list(of valueType) valueType {
 	}
 }
 
-// message is the type of an object with these fields, and maybe others, which are not checked.
+// message is the type of an object with these fields. Other fields are not checked.
 func message(fields map[string]valueType, required ...string) valueType {
 	return func(v any) (any, error) {
 		given, ok := v.(map[string]any)
@@ -150,7 +151,7 @@ func message(fields map[string]valueType, required ...string) valueType {
 			if !known {
 				of, field = func(v any) (any, error) { return v, nil }, name
 			}
-			if value == nil { // as if it were not there
+			if value == nil { // null counts as missing
 				continue
 			}
 			if _, twice := read[field]; twice {
@@ -170,8 +171,8 @@ func message(fields map[string]valueType, required ...string) valueType {
 	}
 }
 
-// protoName returns the name of a field for its JSON name: start_sec for startSec. Other names it
-// returns as they are.
+// protoName returns the name of a field for its JSON name: start_sec for startSec. It returns other
+// names unchanged.
 func protoName(name string) string {
 	if strings.Contains(name, "_") || name == "" || name[0] >= 'A' && name[0] <= 'Z' {
 		return name
@@ -196,7 +197,7 @@ func next(d *json.Decoder) (any, error) {
 	return parseValue(text)
 }
 
-// parseValue reads a value. Numbers in it are as they are written.
+// parseValue reads a value. It keeps numbers as they are written.
 func parseValue(text []byte) (any, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("it is not valid UTF-8")
@@ -206,7 +207,7 @@ func parseValue(text []byte) (any, error) {
 	return value(exact)
 }
 
-// value reads a value token by token: encoding/json would keep the last of several values that have
+// value reads a value token by token. encoding/json would keep only the last of several values with
 // one name.
 func value(d *json.Decoder) (any, error) {
 	token, err := d.Token()
@@ -239,7 +240,8 @@ func value(d *json.Decoder) (any, error) {
 	return token, nil
 }
 
-// eachKey has read each value of an object, whose brace was read, and reads its end.
+// eachKey calls read for each value of an object whose opening brace was read, and reads the
+// closing brace.
 func eachKey(d *json.Decoder, read func(name string) error) error {
 	for d.More() {
 		name, err := d.Token()

@@ -7,9 +7,9 @@ import (
 	"math"
 )
 
-// The records of feeds, as far as their fields are checked:
+// The records of feeds, with the fields that are checked:
 // https://developers.google.com/actions-center/verticals/reservations/e2e/reference/feeds/availability-feed
-// and the pages beside it. They have others, which are left alone.
+// and the pages beside it. Other fields are ignored.
 var (
 	merchantType = message(map[string]valueType{
 		"merchant_id": text, "name": text, "telephone": text, "url": text, "category": text,
@@ -53,7 +53,7 @@ var (
 	})
 )
 
-// slotOfFeed reads a time that can be booked.
+// slotOfFeed checks a slot.
 func slotOfFeed(v any) (any, error) {
 	read, err := slotType(v)
 	if err != nil {
@@ -67,10 +67,11 @@ func slotOfFeed(v any) (any, error) {
 	return slot, nil
 }
 
-// A recordHash is that of what tells a record from others, so that a feed need not be in memory.
+// A recordHash is the hash of a record's ID, so that a feed need not be in memory.
 type recordHash [16]byte
 
-// records returns what an element of a feed's list has: itself, or each of its times.
+// records returns the records in an element of a feed's list: the element itself, or each of its
+// slots.
 func (k kind) records(element any) []any {
 	if k.list != "service_availability" {
 		return []any{element}
@@ -79,19 +80,19 @@ func (k kind) records(element any) []any {
 	return slots
 }
 
-// hash returns the hash of a record's ID. A field that has its default is the same as one that is
-// left out.
+// hash returns the hash of a record's ID. A field with its default counts as left out.
 func (k kind) hash(record any) recordHash {
 	fields, id := record.(map[string]any), make([]any, len(k.id))
 	for i, name := range k.id {
 		id[i] = withoutDefaults(fields[name])
 	}
-	encoded, _ := json.Marshal(id) // it was JSON
+	encoded, _ := json.Marshal(id) // it was decoded from JSON
 	sum := sha256.Sum256(encoded)
 	return recordHash(sum[:16])
 }
 
-// withoutDefaults returns a value without fields that have their defaults, or nil if it is one.
+// withoutDefaults returns a value without the fields that have their defaults. It returns nil for a
+// default.
 func withoutDefaults(v any) any {
 	switch v := v.(type) {
 	case string:
@@ -117,8 +118,8 @@ func withoutDefaults(v any) any {
 	return v
 }
 
-// lacks returns which of the fields a record has not that the reference requires, but that may be
-// 0.
+// lacks returns the fields that the record lacks although the reference requires them. Their value
+// may be 0.
 func (k kind) lacks(record any) (missing []string) {
 	fields := record.(map[string]any)
 	for _, name := range k.wanted {

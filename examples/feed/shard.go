@@ -16,19 +16,19 @@ import (
 
 // A shard is a file of a feed, as it was found.
 type shard struct {
-	name     string // of the file, below the folder that is checked
-	kind     kind   // by the list that it has; none if it has no list
+	name     string // of the file, relative to the checked folder
+	kind     kind   // by its list; none if it has no list
 	metadata *Metadata
 	bytes    int64 // after gzip
 	records  map[recordHash]int
-	lacks    map[string]int // how many records have not that field
-	failed   int            // records that are wrong
+	lacks    map[string]int // number of records that lack a field
+	failed   int            // number of wrong records
 
 	problems []string
 	advice   []string
 }
 
-// errNoFeed is the error of a file that is no part of a feed.
+// errNoFeed is the error for a file that is not part of a feed.
 var errNoFeed = errors.New("it is no feed")
 
 func (s *shard) problem(format string, args ...any) {
@@ -37,7 +37,7 @@ func (s *shard) problem(format string, args ...any) {
 
 func (s *shard) advise(what string) { s.advice = append(s.advice, what) }
 
-// readShard reads a file. What it is is decided by what it has, and not by its name, which is only
+// readShard reads a file. Its contents decide what it is, and not its name, which is only
 // recommended.
 func readShard(path, name string) (*shard, error) {
 	s := &shard{name: name, records: make(map[recordHash]int), lacks: make(map[string]int)}
@@ -52,7 +52,7 @@ func readShard(path, name string) (*shard, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // it was read
+	defer func() { _ = f.Close() }() // only read
 	buffered := bufio.NewReader(f)
 	var content *bufio.Reader
 	zipped := &counter{}
@@ -63,11 +63,11 @@ func readShard(path, name string) (*shard, error) {
 			return nil, fmt.Errorf("read its gzip: %w", err)
 		}
 		content = bufio.NewReader(z)
-	} else { // the limit is that after compression
+	} else { // the limit is for the compressed size
 		z := gzip.NewWriter(zipped)
 		content = bufio.NewReader(io.TeeReader(buffered, z))
 		defer func() {
-			_ = z.Close() // a counter has no errors
+			_ = z.Close() // writing to a counter does not fail
 			s.bytes = zipped.n
 		}()
 	}
@@ -89,7 +89,7 @@ func readShard(path, name string) (*shard, error) {
 	return s, nil
 }
 
-// firstByte returns the first byte after white space, and leaves it there.
+// firstByte returns the first byte after white space, without reading it.
 func firstByte(r *bufio.Reader) (byte, error) {
 	for {
 		b, err := r.ReadByte()
@@ -102,7 +102,7 @@ func firstByte(r *bufio.Reader) (byte, error) {
 	}
 }
 
-// A counter counts what is written.
+// A counter counts the bytes written to it.
 type counter struct{ n int64 }
 
 func (c *counter) Write(p []byte) (int, error) {
@@ -110,10 +110,10 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// lists are those of kinds.
+// lists names the lists of all kinds, for errors.
 const lists = `"merchant", "service" and "service_availability"`
 
-// read reads the metadata and the records, in whatever order they are.
+// read reads the metadata and the records, in any order.
 func (s *shard) read(d *json.Decoder) error {
 	if _, err := d.Token(); err != nil {
 		return err
@@ -159,7 +159,7 @@ func (s *shard) read(d *json.Decoder) error {
 	return nil
 }
 
-// atEnd says of an error that it is the file which ends too early.
+// atEnd says of an error at the end of a file that the file ends too early.
 func atEnd(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errors.New("it ends in the middle (unexpected EOF)")
@@ -177,8 +177,8 @@ var metadataType = message(map[string]valueType{
 	"generation_timestamp":   seconds,
 })
 
-// readMetadata reads and checks the metadata. A feed of one file may leave out what tells its
-// shards from each other.
+// readMetadata reads and checks the metadata. A feed in one file may leave out the fields about
+// shards.
 func (s *shard) readMetadata(d *json.Decoder) error {
 	given, err := next(d)
 	if err != nil {
@@ -196,7 +196,7 @@ func (s *shard) readMetadata(d *json.Decoder) error {
 	m := &Metadata{TotalShards: 1}
 	m.ProcessingInstruction, _ = fields["processing_instruction"].(string)
 	m.Nonce, _ = fields["nonce"].(string)
-	if m.Nonce == "0" { // as if it were not there
+	if m.Nonce == "0" { // a nonce of 0 counts as missing
 		m.Nonce = ""
 	}
 	number, numbered := get("shard_number")
@@ -251,7 +251,7 @@ func (s *shard) readRecords(d *json.Decoder) error {
 	if err != nil {
 		return err
 	}
-	if start == nil { // null is a list without elements
+	if start == nil { // null counts as an empty list
 		return nil
 	}
 	if start != json.Delim('[') {
@@ -281,7 +281,7 @@ func (s *shard) readRecords(d *json.Decoder) error {
 	return err
 }
 
-// shownRecords is how many wrong records of a file are said.
+// shownRecords is how many wrong records of a file are described.
 const shownRecords = 3
 
 func (s *shard) wrongRecord(i int, err error) {

@@ -18,14 +18,14 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A feedSet is feeds that belong together, one of each kind: what the regions agree on before they
-// read anything.
+// A feedSet is a set of feeds that belong together, one of each kind. The regions agree on it
+// before they read.
 type feedSet struct {
-	at     time.Time // of which all records are, in whole seconds
+	at     time.Time // the time of all records, in whole seconds
 	nonces []string  // of each kind
 }
 
-// newFeedSet returns a set of a time. Each feed has a nonce of its own.
+// newFeedSet returns a set of feeds of a time. Each feed has a nonce of its own.
 func newFeedSet(at time.Time) feedSet {
 	s := feedSet{at: at}
 	for range kinds {
@@ -34,9 +34,9 @@ func newFeedSet(at time.Time) feedSet {
 	return s
 }
 
-// readTime returns the next whole second, when that is over: what was written before is read at it.
-// Datastore serves any time of the last hour; older ones only with point-in-time recovery, in whole
-// minutes.
+// readTime waits for the next whole second, and returns it. A read at that time sees all that was
+// written before. Datastore can read any time of the last hour, and older whole minutes with
+// point-in-time recovery.
 func readTime(ctx context.Context) (time.Time, error) {
 	at := time.Now().Truncate(time.Second).Add(time.Second)
 	select {
@@ -53,14 +53,14 @@ type region struct {
 	all  feeds
 	on   *cloud.Cloud
 	runs []*export.Run // of each kind
-	need []int         // shards of each
+	need []int         // number of shards of each kind
 }
 
-// writeFeeds has each region write its shards of each feed:
+// writeFeeds writes the feeds of all regions:
 //
-//  1. All agree on the time that is read, and a nonce for each feed.
-//  2. Each reads its records into parts, and counts the shards that it needs.
-//  3. The first numbers and the totals are known: each writes its shards.
+// 1. The regions agree on the time to read, and on a nonce for each feed. 2. Each region reads its
+// records into parts, and counts the shards that it needs. 3. The first numbers and the totals are
+// then known, and each region writes its shards.
 func writeFeeds(ctx context.Context, c config, dir string, stdout io.Writer) (feedSet, error) {
 	say := func(format string, args ...any) {
 		if !c.JSON {
@@ -121,7 +121,7 @@ func writeFeeds(ctx context.Context, c config, dir string, stdout io.Writer) (fe
 	return set, each(ctx, c.regions, func(ctx context.Context, i int) error { return regions[i].write(ctx, agreed[i]) })
 }
 
-// shares says which shards of a feed each region writes.
+// shares describes which shards of a feed each region writes.
 func shares(regions []*region, agreed [][]Generation, k int) string {
 	var parts []string
 	for i, r := range regions {
@@ -135,7 +135,7 @@ func shares(regions []*region, agreed [][]Generation, k int) string {
 	return fmt.Sprintf("%s feed, shards of %d: %s.", kinds[k].name, agreed[0][k].Total, strings.Join(parts, ", "))
 }
 
-// each calls a function for each region, all at once.
+// each calls a function for all regions at once.
 func each(ctx context.Context, regions int, f func(ctx context.Context, region int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range regions {
@@ -149,10 +149,11 @@ func each(ctx context.Context, regions int, f func(ctx context.Context, region i
 	return group.Wait()
 }
 
-// snapshots reports whether the database can be read as it was: Google's classic emulator can't.
+// snapshots reports whether the database can be read at a past time. Google's classic emulator
+// can't.
 func snapshots(c config) bool { return c.Datastore != "google" }
 
-// openRegion starts the database of a region, and what runs its jobs.
+// openRegion starts the database of a region, and the engine for its jobs.
 func openRegion(ctx context.Context, c config, dir string, i int) (*region, error) {
 	r := &region{name: fmt.Sprintf("region-%d", i), runs: make([]*export.Run, len(kinds)),
 		need: make([]int, len(kinds))}
@@ -172,14 +173,14 @@ func openRegion(ctx context.Context, c config, dir string, i int) (*region, erro
 
 func (r *region) close() {
 	r.on.Close()
-	_ = r.all.bucket.Close() // what counts has been written
+	_ = r.all.bucket.Close() // its files are already written
 }
 
-// pageSize returns how many records go into one part of a file: a part is not split, so it has to
-// be small where files are. A record takes some 40 bytes, and fewer in larger parts.
+// pageSize returns how many records go into one part of a file. A part is not split, so it has to
+// be small if files are. A record takes some 40 bytes, and fewer in larger parts.
 func (c config) pageSize() int { return int(min(int64(c.Page), max(30, c.maxBytes/16/40))) }
 
-// start starts the export of each feed, which is held before it writes a file.
+// start starts the export of each feed. The exports are held before they write files.
 func (r *region) start(ctx context.Context, c config, set feedSet) error {
 	at := set.at
 	if !snapshots(c) {
@@ -187,7 +188,7 @@ func (r *region) start(ctx context.Context, c config, set feedSet) error {
 	}
 	for k, x := range r.all.exports {
 		id := fmt.Sprintf("%s-%d", kinds[k].name, set.at.Unix())
-		g := Generation{Timestamp: set.at.Unix()} // the rest is known when all have counted
+		g := Generation{Timestamp: set.at.Unix()} // the rest is known when all regions have counted
 		run, err := x.Start(ctx, r.on.Engine, queries(at)[k], g, &export.StartOptions{Hold: true,
 			StartOptions: mapper.StartOptions{ID: id, PageSize: c.pageSize(), AllowEmpty: true}})
 		if err != nil {
@@ -200,7 +201,7 @@ func (r *region) start(ctx context.Context, c config, set feedSet) error {
 
 // count counts the shards that each feed needs.
 func (r *region) count(ctx context.Context) (err error) {
-	for k, x := range r.all.exports { // which go on meanwhile
+	for k, x := range r.all.exports { // they are under way
 		if r.need[k], err = x.Count(ctx, r.runs[k]); err != nil {
 			return err
 		}
@@ -245,7 +246,7 @@ func (r *region) write(ctx context.Context, agreed []Generation) error {
 	return group.Wait()
 }
 
-// discard deletes what was read of feeds that are not written.
+// discard deletes the parts of feeds that will not be written.
 func discard(ctx context.Context, regions []*region) error {
 	return each(ctx, len(regions), func(ctx context.Context, i int) error {
 		for _, run := range regions[i].runs {

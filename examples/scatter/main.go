@@ -1,8 +1,8 @@
 // Command scatter shows why shards are cut at sampled keys. A kind on an embedded Datastore has a
-// few entities with numeric IDs, left over from early tests, and many with names. It is cut into
-// shards in four ways: lexicographically, at keys drawn by __scatter__, at one in 32 of such keys,
-// and as scattermap does. It prints how many entities each shard has, and the largest one as a
-// multiple of the mean. "scattermap splits --compare" says the same of any kind.
+// few entities with numeric IDs, left over from early tests, and many with names. The command cuts
+// it into shards in four ways: lexicographically, at keys drawn by __scatter__, at one in 32 of
+// such keys, and as scattermap does. It prints how many entities each shard has, and the largest
+// shard as a multiple of the mean. "scattermap splits --compare" does the same for any kind.
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// config is what the flags say.
+// config is the values of the flags.
 type config struct {
 	ids, names, shards int
 	json               bool
@@ -40,7 +40,7 @@ func main() {
 	})
 }
 
-// parse reads the flags, and prints their help if that is asked for.
+// parse parses the flags, and prints their help if asked to.
 func parse(args []string, help io.Writer) (config, error) {
 	var c config
 	flags := flag.NewFlagSet("scatter", flag.ContinueOnError)

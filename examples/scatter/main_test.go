@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestScatter has the IDs get half of the shards if the kind is cut lexicographically, and has
-// samples cut it more evenly, the more of them are drawn.
+// TestScatter checks that a lexicographic cut gives half of the shards to the few IDs. Samples cut
+// the kind more evenly, the more keys they have.
 func TestScatter(t *testing.T) {
 	c, err := parse([]string{"-names", "12000", "-json"}, io.Discard)
 	if err != nil {
@@ -39,7 +39,7 @@ func TestScatter(t *testing.T) {
 	}
 }
 
-// TestPrinted runs it on kinds of all sizes.
+// TestPrinted runs the command on kinds of all sizes.
 func TestPrinted(t *testing.T) {
 	for _, args := range []string{"-ids 0 -names 0", "-ids 1 -names 0", "-ids 0 -names 1",
 		"-ids 3 -names 5 -shards 100", "-names 300 -shards 1", "-names 700"} {
@@ -60,7 +60,7 @@ func TestPrinted(t *testing.T) {
 	}
 }
 
-// TestFewKeys has a kind say that too few of its keys have __scatter__.
+// TestFewKeys checks the message for a kind in which too few keys have __scatter__.
 func TestFewKeys(t *testing.T) {
 	for args, want := range map[string]string{
 		"-ids 0 -names 0":   "\n  no entity has __scatter__, so it is cut nowhere\n",

@@ -12,18 +12,17 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// An order is what the users are cut by: each part is between two values of it.
+// An order is the order by which a job is cut. Each part is between two values of it.
 type order struct {
 	name  string
 	query mapper.Query
-	has   func(User) bool // a user without the property is not in it
+	has   func(User) bool // whether a user has the property
 }
 
 var active = mapper.Where("active", "=", true)
 
 var (
-	// byUserID has the bounds that are known of the property beforehand, so that all of its space
-	// can be cut evenly.
+	// byUserID knows the property's bounds beforehand, so that the whole range can be cut evenly.
 	byUserID = order{"random ids", mapper.Query{
 		Kind: "User", ShardBy: "userid",
 		Filters: []mapper.Filter{active, mapper.Where("userid", ">=", int64(0)), mapper.Where("userid", "<", idSpace)},
@@ -35,7 +34,7 @@ var (
 			mapper.Where("joined", "<", joinedSpace)},
 	}, func(u User) bool { return u.Joined != nil }}
 
-	// byKey needs no property: users have keys with random IDs, as Datastore gives them.
+	// byKey needs no property: keys have random IDs, as Datastore allocates them.
 	byKey = order{"keys", mapper.Query{
 		Kind: "User", Filters: []mapper.Filter{active}, End: datastore.IDKey("User", keySpace, nil),
 	}, func(User) bool { return true }}
@@ -61,7 +60,7 @@ const (
 	adaptiveName = "adaptive"
 )
 
-// Others are compared with the adaptive form, so that is the first one over each order.
+// Others are compared with the adaptive form, so it is the first one of each order.
 var forms = []form{
 	{byUserID, adaptiveName, adaptive},
 	{byUserID, "chain", chain},

@@ -1,19 +1,20 @@
-// Command users visits all active users of an embedded Datastore, checks each, and turns the flag
-// off that the query filters by. It does so again and again, each time with the same users, cut in
-// another way:
+// Command users visits all active users of an embedded Datastore. It checks each user, and turns
+// off the flag that the query filters by. It repeats that with the same users, cut in different
+// ways:
 //
 //   - chain: one task, page after page
 //   - ten shards: fixed at the start, page after page in each
-//   - page, then ten: a task does a page, and cuts the rest into ten equal parts, whose tasks do the same
+//   - page, then ten: a task does a page, and cuts the rest into ten equal parts, whose tasks do
+//     the same
 //   - adaptive: scattermap's own cuts
 //
-// and over three things: a number that each user got at random, the time at which they joined, and
-// their keys. Half of the users have joined in the first 8% of the time, so equal parts of it are
-// not equal in users.
+// It also cuts by three orders: a number that each user got at random, the time at which they
+// joined, and their keys. Half of the users have joined in the first 8% of the time, so equal parts
+// of it have different numbers of users.
 //
-// Every call to the embedded Datastore takes 30 ms. It prints how long each took, the tree of
-// "page, then ten" (how many tasks each depth had, and when), and what it costs to read the users
-// by offsets.
+// Every call to the embedded Datastore takes 30 ms. The command prints how long each run took, and
+// the tree of "page, then ten": how many tasks each depth had, and when. It also prints the cost of
+// reading the users by offsets.
 package main
 
 import (
@@ -29,7 +30,7 @@ import (
 	"github.com/scattermap/scattermap/examples/internal/command"
 )
 
-// config is what the flags say.
+// config is the values of the flags.
 type config struct {
 	command.Job
 	users   int
@@ -46,7 +47,7 @@ func main() {
 	})
 }
 
-// parse reads the flags, and prints their help if that is asked for.
+// parse parses the flags, and prints their help if asked to.
 func parse(args []string, help io.Writer) (config, error) {
 	c := config{Job: command.Job{Page: 100, Workers: 20}}
 	flags := flag.NewFlagSet("users", flag.ContinueOnError)
@@ -56,7 +57,7 @@ func parse(args []string, help io.Writer) (config, error) {
 	flags.DurationVar(&c.latency, "latency", 30*time.Millisecond,
 		"how long each call to the embedded Datastore takes,\na `duration` up to 10s")
 	for _, name := range []string{"page", "datastore"} {
-		flags.Lookup(name).Usage += "\n" // its default is on a line of its own: a terminal has 80 columns
+		flags.Lookup(name).Usage += "\n" // a line for the default, as a terminal has 80 columns
 	}
 	if err := command.Parse(flags, args, help); err != nil {
 		return c, err
@@ -75,10 +76,10 @@ func parse(args []string, help io.Writer) (config, error) {
 	)
 }
 
-// embedded is the Datastore whose calls take -latency.
+// embedded is the Datastore whose calls take the time of -latency.
 const embedded = "embedded"
 
-// where says where the users are.
+// where describes where the users are.
 func (c config) where() string {
 	switch c.Datastore {
 	case embedded:
@@ -89,7 +90,7 @@ func (c config) where() string {
 	return "Google's Firestore emulator"
 }
 
-// run runs the job in all forms, checks what each did, reads by offsets, and reports.
+// run runs the job in all forms, checks the results, reads by offsets, and reports.
 func run(ctx context.Context, c config, stdout io.Writer) error {
 	show := stdout
 	if c.JSON {

@@ -20,7 +20,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// users runs the command, and returns its result decoded.
+// users runs the command, and returns its decoded result.
 func users(t *testing.T, args ...string) (r result, err error) {
 	t.Helper()
 	c, err := parse(append(args, "-json"), io.Discard)
@@ -56,7 +56,7 @@ func agree(t *testing.T, r result) {
 	}
 }
 
-// TestWhichForms names the forms that have to be there.
+// TestWhichForms checks which forms run.
 func TestWhichForms(t *testing.T) {
 	want := []form{
 		{byUserID, "adaptive", mapper.Splitting{}},
@@ -97,7 +97,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// wantShapes checks the trees of 2000 users, of whom some 1330 are active, in pages of 100.
+// wantShapes checks the trees for 2000 users, in pages of 100. Some 1330 of them are active.
 func wantShapes(t *testing.T, r result) {
 	t.Helper()
 	for _, o := range r.Outcomes {
@@ -108,7 +108,7 @@ func wantShapes(t *testing.T, r result) {
 		case o.Form == "ten shards":
 			depth, tasks = 1, 10
 		case o.Form == inTenName && o.Over != byJoined.name:
-			depth = 2 // 100, ten shards of some 123, and ten of each
+			depth = 2 // 100, ten shards of some 123, and ten in each of these
 		}
 		if depth >= 0 && o.Depth != depth || tasks >= 0 && o.Tasks != tasks || o.Without > 0 != (o.Over != byKey.name) {
 			t.Errorf("%s over %s: depth %d, %d tasks, %d without the property; want %d, %d", o.Form, o.Over, o.Depth,
@@ -118,8 +118,8 @@ func wantShapes(t *testing.T, r result) {
 	wantTree(t, r)
 }
 
-// wantTree checks the depths of a tree of ten shards of ten shards, which begin one after the
-// other.
+// wantTree checks the depths of a tree of ten shards of ten shards. Each depth starts after the one
+// before.
 func wantTree(t *testing.T, r result) {
 	t.Helper()
 	if len(r.Tree) != 3 || r.Tree[0].Ranges != 1 || r.Tree[0].Users != 100 ||
@@ -133,7 +133,7 @@ func wantTree(t *testing.T, r result) {
 	}
 }
 
-// TestTimes compares how long the forms take, in virtual time: on 20 workers, with 1 ms for each
+// TestTimes compares the times of the forms, in virtual time, on 20 workers, with 1 ms for each
 // user.
 func TestTimes(t *testing.T) {
 	took := make(map[string]time.Duration)
@@ -154,8 +154,8 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// TestLogarithm has ten times as many users take the chain ten times as long, and the tree of
-// "page, then ten" the time of one more page: there is a worker for each task.
+// TestLogarithm compares ten times as many users, with a worker for each task. The chain takes ten
+// times as long. The tree of "page, then ten" takes the time of one more page.
 func TestLogarithm(t *testing.T) {
 	page := 20 * time.Millisecond
 	for n, levels := range map[int]int{300: 3, 3000: 4} {
@@ -171,7 +171,7 @@ func TestLogarithm(t *testing.T) {
 	}
 }
 
-// inVirtualTime runs a form over n users, in pages of 20, with 1 ms for each user and nothing for
+// inVirtualTime runs a form over n users in pages of 20, with 1 ms for each user and no time for
 // calls.
 func inVirtualTime(t *testing.T, f form, n, workers int) (s *mapper.Status, took time.Duration) {
 	t.Helper()
@@ -202,7 +202,8 @@ func inVirtualTime(t *testing.T, f form, n, workers int) (s *mapper.Status, took
 	return s, took
 }
 
-// TestOffsets has offsets read what they skip: twice as many users cost four times as much.
+// TestOffsets checks that offsets read the entities that they skip: twice as many users cost four
+// times as much.
 func TestOffsets(t *testing.T) {
 	for _, n := range []int{0, 1, 100, 101, 1000, 2000} {
 		c, err := parse([]string{"-users", fmt.Sprint(n), "-latency", "0"}, io.Discard)
@@ -221,7 +222,7 @@ func TestOffsets(t *testing.T) {
 	}
 }
 
-// TestPrinted reads what a run prints.
+// TestPrinted checks the output of a run.
 func TestPrinted(t *testing.T) {
 	c, err := parse([]string{"-users", "500", "-latency", "0"}, io.Discard)
 	if err != nil {
@@ -253,8 +254,7 @@ func TestPrinted(t *testing.T) {
 	}
 }
 
-// TestTree draws a tree of two depths, of which the second one is worked on from a half of the time
-// on.
+// TestTree draws a tree of two depths. Work on the second one starts after half of the time.
 func TestTree(t *testing.T) {
 	begun := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	at := func(seconds int) time.Time { return begun.Add(time.Duration(seconds) * time.Second) }
@@ -289,7 +289,7 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// TestSays has what is printed be true of the Datastore and of the number of users.
+// TestSays checks that the output fits the Datastore and the number of users.
 func TestSays(t *testing.T) {
 	for args, want := range map[string]struct{ has, not string }{
 		"-users 300":                     {"the embedded Datastore, 30ms a call", "emulator"},

@@ -16,26 +16,26 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// mostByOffset is of how many users pages are read by offsets: twice as many cost four times as
+// mostByOffset is the maximum of users that are read by offsets: twice as many cost four times as
 // much.
 const mostByOffset = 20_000
 
-// offsets is what it costs to read users by offsets. Datastore reads the users that it skips, and
-// bills them.
+// offsets is the cost of reading users by offsets. Datastore reads and bills the users that it
+// skips.
 type offsets struct {
 	Users          int     `json:"users"`
 	Pages          int     `json:"pages"`
 	Reads          int64   `json:"reads"`
 	Seconds        float64 `json:"seconds"`
-	CursorReads    int64   `json:"cursor_reads"` // of the same pages, one after the other
+	CursorReads    int64   `json:"cursor_reads"` // of the same pages, read one after the other
 	CursorSeconds  float64 `json:"cursor_seconds"`
-	MillionReads   int64   `json:"million_reads"` // of a million users, by offsets
+	MillionReads   int64   `json:"million_reads"` // for a million users, by offsets
 	MillionDollars float64 `json:"million_dollars"`
-	CursorDollars  float64 `json:"cursor_dollars"` // of a million users, by cursors
+	CursorDollars  float64 `json:"cursor_dollars"` // for a million users, by cursors
 }
 
-// readByOffsets reads all users by offsets, all pages at once, and then page after page from cursor
-// to cursor.
+// readByOffsets reads all users by offsets, all pages at once, and then page after page with
+// cursors.
 func readByOffsets(ctx context.Context, c config) (o offsets, err error) {
 	on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Workers: c.Workers, Latency: c.latency,
 		Mappers: []mapper.AnyMapper{checkUser}})
@@ -80,7 +80,7 @@ func readByOffsets(ctx context.Context, c config) (o offsets, err error) {
 	return o, seen.check(o.Users)
 }
 
-// report says what offsets cost, beside cursors.
+// report compares the cost of offsets and cursors.
 func (o offsets) report(c config) string {
 	which := fmt.Sprintf("All %d users", o.Users)
 	if o.Users < c.users {
@@ -102,8 +102,8 @@ Datastore reads and bills what an offset skips. %s
 		o.CursorReads, o.CursorSeconds, 1_000_000, o.CursorDollars, counted)
 }
 
-// offsetReads returns how many entities are read to read n by offsets: those of each page, and all
-// before it.
+// offsetReads returns the number of reads for n entities by offsets: each page reads its own
+// entities and all before it.
 func offsetReads(n, page int) (reads int64) {
 	for first := 0; first < n; first += page {
 		reads += int64(min(first+page, n))
@@ -111,13 +111,13 @@ func offsetReads(n, page int) (reads int64) {
 	return reads
 }
 
-// seenUsers is how often each user was read.
+// seenUsers counts how often each user was read.
 type seenUsers struct {
 	mu   sync.Mutex
 	keys map[string]int
 }
 
-// page reads a page, and returns the cursor behind it.
+// page reads a page, and returns the cursor after it.
 func (s *seenUsers) page(ctx context.Context, client *datastore.Client, q *datastore.Query) (datastore.Cursor, error) {
 	it := client.Run(ctx, q)
 	for {

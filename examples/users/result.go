@@ -8,17 +8,17 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// An outcome is what one form did.
+// An outcome is the result of one form.
 type outcome struct {
 	Over    string  `json:"over"`
 	Form    string  `json:"form"`
 	Seconds float64 `json:"seconds"`
-	Ratio   float64 `json:"ratio"`   // of the seconds of the adaptive form over the same
-	Active  int64   `json:"active"`  // users whom the job is over
-	Checked int64   `json:"checked"` // users, as the job says
-	Invalid int64   `json:"invalid"` // of them, whose data is not in order
-	Without int64   `json:"without"` // active users without the property, whom the job does not see
-	Depth   int     `json:"depth"`   // of the tree: how many times a task made the next one
+	Ratio   float64 `json:"ratio"`   // seconds as a multiple of the adaptive form's, in the same order
+	Active  int64   `json:"active"`  // users in the job's query
+	Checked int64   `json:"checked"` // users that the job has counted
+	Invalid int64   `json:"invalid"` // checked users with invalid data
+	Without int64   `json:"without"` // active users without the property, which the job does not see
+	Depth   int     `json:"depth"`   // depth of the tree: how often a task made the next one
 	Tasks   int64   `json:"tasks"`
 	Pages   int64   `json:"pages"`
 	Reads   int64   `json:"reads"`  // billed
@@ -31,8 +31,8 @@ type outcome struct {
 type result struct {
 	Users    int       `json:"users"`
 	Outcomes []outcome `json:"forms"`
-	Tree     []level   `json:"tree"`    // of "page, then ten" over random ids
-	Sampled  bool      `json:"sampled"` // the tree is estimated by some of its tasks
+	Tree     []level   `json:"tree"`    // of "page, then ten" over random IDs
+	Sampled  bool      `json:"sampled"` // the tree is estimated from some of its tasks
 	Offsets  offsets   `json:"offsets"`
 }
 
@@ -41,8 +41,8 @@ type level struct {
 	Depth  int64   `json:"depth"`
 	Ranges float64 `json:"ranges"`
 	Users  float64 `json:"users"`
-	From   float64 `json:"from"`  // seconds after the job's start: when its first task was made
-	Until  float64 `json:"until"` // and when its last page was committed
+	From   float64 `json:"from"`  // seconds from the job's start until its first task was made
+	Until  float64 `json:"until"` // and until its last page was committed
 }
 
 // levelsOf returns the levels of a job's tree.
@@ -64,7 +64,7 @@ func levelsOf(p *picture.Picture) (all []level) {
 	return all
 }
 
-// add adds an outcome, compared with the adaptive one over the same.
+// add adds an outcome, and compares it with the adaptive one of the same order.
 func (r *result) add(o outcome) {
 	r.Outcomes = append(r.Outcomes, o)
 	last := &r.Outcomes[len(r.Outcomes)-1]
@@ -83,7 +83,7 @@ const heading = `Each form checks each active user once, and no other: they are 
 over        form            seconds  times  depth  tasks  pages   reads  writes
 `
 
-// row says what the i-th form did.
+// row describes the outcome of the i-th form.
 func (r *result) row(i int) string {
 	o, over := r.Outcomes[i], r.Outcomes[i].Over
 	if i > 0 && r.Outcomes[i-1].Over == over {
@@ -93,10 +93,10 @@ func (r *result) row(i int) string {
 		o.Depth, o.Tasks, o.Pages, o.Reads, o.Writes)
 }
 
-// barWide is how many columns the time of the whole job has.
+// barWide is the number of columns for the time of the whole job.
 const barWide = 40
 
-// tree draws when each depth was worked on, from left to right.
+// tree draws when tasks of each depth worked, from left to right.
 func (r *result) tree() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\nThe tree of %q over random ids, in seconds from the job's start:\n\n", inTenName)

@@ -15,8 +15,8 @@ import (
 
 // A User is an entity of the kind User.
 type User struct {
-	ID      *int64 `datastore:"userid,omitempty"` // allocated at random in [0, idSpace)
-	Joined  *int64 `datastore:"joined,omitempty"` // how many seconds after the first day, in [0, joinedSpace)
+	ID      *int64 `datastore:"userid,omitempty"` // random in [0, idSpace)
+	Joined  *int64 `datastore:"joined,omitempty"` // seconds after the first day, in [0, joinedSpace)
 	Active  bool   `datastore:"active"`
 	Email   string `datastore:"email,noindex"`
 	Checked int64  `datastore:"checked,noindex"` // how often
@@ -25,11 +25,11 @@ type User struct {
 const (
 	idSpace     int64 = 1 << 32
 	joinedSpace int64 = 5 * 365 * 24 * 3600 // five years
-	keySpace    int64 = 1 << 53             // IDs that Datastore gives are below that
+	keySpace    int64 = 1 << 53             // IDs that Datastore allocates are below that
 )
 
-// checkUser checks a user, and turns the flag off. So the query does not find the user any more
-// while the job still runs: it has been visited, and is not visited again.
+// checkUser checks a user, and turns the flag off. So the query no longer finds the user while the
+// job still runs. That is right, as the user has been visited.
 var checkUser = mapper.Update("check-user", func(_ context.Context, u *mapper.Entity[User], _ mapper.NoParams) error {
 	if !strings.Contains(u.Value.Email, "@") {
 		u.Count("invalid", 1)
@@ -39,20 +39,20 @@ var checkUser = mapper.Update("check-user", func(_ context.Context, u *mapper.En
 	return nil
 })
 
-// A tally is what the users of an order add up to.
+// A tally is the sums over the users of an order.
 type tally struct {
 	active, invalid int64
 	without         int64 // active users without the property of the order
 }
 
-// putBatch is how many users are written at once.
+// putBatch is the number of users written at once.
 const putBatch = 500
 
-// growth is how unevenly users join: half of them in the first 8% of the time.
+// growth says how unevenly users join: half of them in the first 8% of the time.
 const growth = 5
 
-// writeUsers writes the same users each time, and returns what those of an order add up to. One in
-// a thousand has neither an id nor a time.
+// writeUsers writes the same users each time, and returns the sums over the users of an order. One
+// in a thousand has neither a user ID nor a time.
 func writeUsers(ctx context.Context, client *datastore.Client, n int, of order) (sum tally, err error) {
 	rng := rand.New(rand.NewPCG(7, 0))
 	keys, users := make([]*datastore.Key, n), make([]User, n)
@@ -90,8 +90,8 @@ func (t *tally) add(u User, of order) {
 	}
 }
 
-// checkUsers reads the users back, and compares them with what the job says and what they were:
-// each active one of the order has been checked once, and no other.
+// checkUsers reads the users, and compares them with the job's counters and their earlier state.
+// The job has checked each active user of the order once, and no other.
 func checkUsers(ctx context.Context, client *datastore.Client, s *mapper.Status, want tally, of order) error {
 	var users []User
 	if _, err := client.GetAll(ctx, datastore.NewQuery("User"), &users); err != nil {

@@ -1,4 +1,5 @@
-// Package anyentity makes random entities for tests, of all that Datastore's protocol can say.
+// Package anyentity makes random entities for tests, with everything that Datastore's protocol can
+// express.
 package anyentity
 
 import (
@@ -12,20 +13,20 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Names are names of properties, odd ones among them.
+// Names are names of properties, including odd ones.
 var Names = []string{
 	"p", "q", "Name", "ü", "日本", "emoji😀", "with space", "a.b", "a", "dot.", "`q`", "b`c", `back\slash`, `"quoted"`,
 	"n\nl", "'", "0", "-", "N.N",
 }
 
-// New returns an entity with up to twelve of the properties of [Names]. Others, which the
-// database's tests use, are the caller's to add. Plain leaves out what Google's emulators refuse.
+// New returns an entity with up to twelve of the properties in [Names]. The caller may add others.
+// Plain leaves out values that Google's emulators refuse.
 func New(rng *rand.Rand, key *pb.Key, plain bool) *pb.Entity {
 	g := generator{rng, key, plain}
 	return &pb.Entity{Key: key, Properties: g.properties(0)}
 }
 
-// Value returns one value.
+// Value returns a random value.
 func Value(rng *rand.Rand, key *pb.Key, plain bool) *pb.Value {
 	return generator{rng, key, plain}.value(0)
 }
@@ -44,7 +45,7 @@ func (g generator) properties(depth int) map[string]*pb.Value {
 	return all
 }
 
-// value returns a value: inside depth entities.
+// value returns a value nested in depth entities.
 func (g generator) value(depth int) *pb.Value {
 	if g.IntN(5) == 0 {
 		list := new(pb.ArrayValue)
@@ -56,7 +57,7 @@ func (g generator) value(depth int) *pb.Value {
 	return g.element(depth)
 }
 
-// element returns a value that is no array.
+// element returns a value that is not an array.
 func (g generator) element(depth int) *pb.Value {
 	v := &pb.Value{ExcludeFromIndexes: g.IntN(3) == 0}
 	kind := g.IntN(12)
@@ -89,7 +90,7 @@ func (g generator) element(depth int) *pb.Value {
 		v.ExcludeFromIndexes = v.ExcludeFromIndexes || len(blob) > 1500
 		v.ValueType = &pb.Value_BlobValue{BlobValue: blob}
 		if g.IntN(2) == 0 && !g.plain {
-			v.Meaning, v.ExcludeFromIndexes = 22, true // NDB's compressed ones
+			v.Meaning, v.ExcludeFromIndexes = 22, true // NDB's compressed properties
 		}
 	case 8, 9:
 		v.ValueType = &pb.Value_GeoPointValue{GeoPointValue: &latlng.LatLng{
@@ -118,7 +119,7 @@ func user() *pb.Value_EntityValue {
 	}}}
 }
 
-// key returns a key: of the entity's own project, or another one.
+// key returns a key of the entity's own project, or of another one.
 func (g generator) key() *pb.Key {
 	of := g.own.GetPartitionId()
 	k := &pb.Key{PartitionId: &pb.PartitionId{ProjectId: of.GetProjectId(), DatabaseId: of.GetDatabaseId()}}

@@ -1,11 +1,11 @@
-// Command arrows lists which file of a package uses which other one. It finds the order of the files
-// in which the fewest references point upwards, and counts these. If there are none, the package can
+// Command arrows lists which files of a package use which others. It finds the order of files in
+// which the fewest references point upwards, and counts these. If there are none, the package can
 // be read from top to bottom.
 //
 //	go run ./internal/arrows ./mapper/internal/executor
 //
-// Functions, methods, variables and constants count; types do not, as the methods of one type may
-// stand in several files.
+// Functions, methods, variables and constants count. Types do not, as the methods of one type may
+// be in several files.
 package main
 
 import (
@@ -64,7 +64,8 @@ func run(folder string) error {
 	return nil
 }
 
-// read returns the files of a package, without its tests, and what each uses of each other one.
+// read returns the files of a package, without its tests, and the names that each uses from each
+// other file.
 func read(folder string) (names []string, uses [][][]string, err error) {
 	set := token.NewFileSet()
 	paths, err := filepath.Glob(filepath.Join(folder, "*.go"))
@@ -118,7 +119,7 @@ func read(folder string) (names []string, uses [][][]string, err error) {
 	return names, uses, nil
 }
 
-// exports returns where the compiler keeps what it knows of the packages that one imports.
+// exports returns the files in which the compiler keeps the types of imported packages.
 func exports(folder string) (map[string]string, error) {
 	list := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", ".")
 	list.Dir, list.Stderr = folder, os.Stderr
@@ -134,7 +135,8 @@ func exports(folder string) (map[string]string, error) {
 	return all, nil
 }
 
-// counts reports whether an object is a function, a method, or a variable or constant of a package.
+// counts reports whether an object is a function, a method, or a variable or constant of the
+// package itself.
 func counts(object types.Object, pkg *types.Package) bool {
 	switch object.(type) {
 	case *types.Func:
@@ -145,11 +147,11 @@ func counts(object types.Object, pkg *types.Package) bool {
 	return false
 }
 
-// best returns an order of files in which the fewest references point upwards, and how many do. It
-// tries all sets of files that may stand at the top.
+// best returns an order of files in which the fewest references point upwards, and their number. It
+// tries all sets of files that may be at the top.
 func best(uses [][][]string) (order []int, upwards int) {
 	n := len(uses)
-	// What file f costs below a set of files: its references to them.
+	// The cost of file f below a set of files is the number of its references to them.
 	costs := func(f int, above uint32) (c int) {
 		for to := range n {
 			if above&(1<<to) != 0 && len(uses[f][to]) > 0 {

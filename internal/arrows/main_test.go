@@ -2,8 +2,8 @@ package main
 
 import "testing"
 
-// TestExecutor has the files of package executor keep an order: a delivery can be read from top to
-// bottom.
+// TestExecutor checks that package executor can be read from top to bottom: no reference points
+// upwards in the best order of its files.
 func TestExecutor(t *testing.T) {
 	names, uses, err := read("../../mapper/internal/executor")
 	if err != nil {
@@ -19,7 +19,8 @@ func TestExecutor(t *testing.T) {
 	}
 }
 
-// TestBest finds the one reference that has to point upwards in a circle of three files.
+// TestBest checks that best finds the one reference that has to point upwards in a circle of three
+// files.
 func TestBest(t *testing.T) {
 	uses := [][][]string{{nil, {"b"}, nil}, {nil, nil, {"c"}}, {{"a"}, nil, nil}}
 	if _, upwards := best(uses); upwards != 1 {

@@ -1,5 +1,5 @@
-// Package claims reads what identity tokens say of themselves, without verifying any of it: for
-// errors that tell what to do next.
+// Package claims reads the claims of identity tokens without verifying them, for errors that say
+// what to do next.
 package claims
 
 import (
@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// Gcloud is the client ID of gcloud. "gcloud auth print-identity-token" makes a person's token for
+// Gcloud is the client ID of gcloud. "gcloud auth print-identity-token" makes tokens of people for
 // this audience, and refuses --audiences for people (gcloud 528,
 // lib/surface/auth/print_identity_token.py).
 const Gcloud = "32555940559.apps.googleusercontent.com"
 
-// Claims are those that tell what a token is for.
+// Claims are the claims that tell who may use a token for what.
 type Claims struct {
 	Audience string `json:"aud"`
 	Email    string `json:"email"`
 	Subject  string `json:"sub"`
-	Expires  int64  `json:"exp"` // in seconds since 1970; 0: the token does not say
+	Expires  int64  `json:"exp"` // in seconds since 1970; 0: not in the token
 }
 
 // Of returns the claims of a token. It is not ok if they can't be read.
@@ -35,7 +35,7 @@ func Of(token string) (c Claims, ok bool) {
 	return c, true
 }
 
-// Removed is what Cloud Run has in place of the signature of a token that it has verified
+// Removed replaces the signature in a token that Cloud Run has verified
 // (https://cloud.google.com/run/docs/troubleshooting#signature-removed).
 const Removed = "SIGNATURE_REMOVED_BY_GOOGLE"
 

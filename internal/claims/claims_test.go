@@ -8,7 +8,7 @@ import (
 	"github.com/scattermap/scattermap/internal/claims"
 )
 
-// TestOf reads the claims of tokens, and of what is none.
+// TestOf reads the claims of tokens, and of texts that are no tokens.
 func TestOf(t *testing.T) {
 	encode := base64.RawURLEncoding.EncodeToString
 	payload := encode([]byte(`{"aud":"a","email":"ann@example.com","exp":1000}`))

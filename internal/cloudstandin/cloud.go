@@ -30,52 +30,52 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// Options say what a Cloud is like.
+// Options are the settings of a Cloud.
 type Options struct {
 	Checkout string // the root folder of scattermap
 	Project  string // the ID of the one project
 	Log      func(format string, args ...any)
 }
 
-// A Cloud is a project, empty at first, that is billed to somebody.
+// A Cloud is a project with billing. It is empty at first.
 type Cloud struct {
 	options  Options
 	number   string
 	emulator *emulator.Emulator
 	queues   *cloudtasks.Client
-	conn     *grpc.ClientConn // to the Datastore
+	conn     *grpc.ClientConn // to the embedded Datastore
 	folder   string           // of programs and builds
 	host     *httptest.Server // of the programs
 	front    *front
 
-	commands sync.Mutex // a command at a time
+	commands sync.Mutex // held while a command runs
 
-	mu     sync.Mutex // for what follows
-	user   string     // who is signed in
+	mu     sync.Mutex // guards the fields below
+	user   string     // the account that is signed in
 	adc    bool       // whether Terraform has credentials
 	apis   map[string]bool
 	grants map[grant]bool
 
-	databases map[string]string // type by ID
+	databases map[string]string // their types, by ID
 	ttl       map[string]bool   // database/kind/field
 	accounts  map[string]bool
-	repos     map[string]bool   // location/name
-	images    map[string]string // binary by image
-	locations map[string]string // of queues by name
+	repos     map[string]bool   // by location/name
+	images    map[string]string // the binary of each image
+	locations map[string]string // of queues, by name
 	services  map[string]*service
 	schedules map[string]*schedule
-	channels  map[string]string // address by name
+	channels  map[string]string // addresses, by name
 	policies  map[string]policy
 	states    map[string]*state // of Terraform, by folder
 	mails     []string
-	refused   []string // calls of services
+	refused   []string // calls of services that were refused
 }
 
-// A grant is a role of a member on a resource, which is "project", or begins with "queue:",
+// A grant gives a member a role on a resource. The resource is "project", or starts with "queue:",
 // "service:" or "account:".
 type grant struct{ resource, role, member string }
 
-// A schedule calls a URL.
+// A schedule calls a URL regularly.
 type schedule struct {
 	name, uri, method, account, audience string
 	paused                               bool
@@ -88,10 +88,10 @@ type policy struct {
 	channels           []string
 }
 
-// marker is in the metadata of calls of the Cloud itself, which need no role.
+// marker is in the metadata of the Cloud's own calls, which need no role.
 const marker = "x-cloudstandin"
 
-// Start makes a project, and the programs. Close ends them.
+// Start makes a project and the programs. The caller has to call Close.
 func Start(o Options) (_ *Cloud, err error) {
 	c := &Cloud{
 		options: o, number: "123456789012",
@@ -154,10 +154,10 @@ func (c *Cloud) install() error {
 	return nil
 }
 
-// Programs is the folder of the programs. What go install installs comes there, too.
+// Programs returns the folder of the programs. The command "go install" installs to it, too.
 func (c *Cloud) Programs() string { return filepath.Join(c.folder, "bin") }
 
-// Environment returns the environment of a shell in which the programs are found first.
+// Environment returns the environment of a shell that finds the programs first.
 func (c *Cloud) Environment() []string {
 	path := c.Programs() + string(os.PathListSeparator) + os.Getenv("PATH")
 	return []string{
@@ -179,16 +179,16 @@ func (c *Cloud) Close() {
 		c.front.close()
 	}
 	if c.queues != nil {
-		_ = c.queues.Close() // it is not used any more
+		_ = c.queues.Close() // it is no longer used
 	}
 	if c.conn != nil {
-		_ = c.conn.Close() // neither is this
+		_ = c.conn.Close() // it is no longer used
 	}
 	if c.emulator != nil {
 		c.emulator.Close()
 	}
 	if c.folder != "" {
-		_ = os.RemoveAll(c.folder) // a folder for temporary files
+		_ = os.RemoveAll(c.folder) // a temporary folder
 	}
 }
 
@@ -199,14 +199,14 @@ func (c *Cloud) Mails() []string {
 	return slices.Clone(c.mails)
 }
 
-// Refused returns the calls of services that were refused, as their accounts lack a role.
+// Refused returns the calls of services that were refused because their accounts lack a role.
 func (c *Cloud) Refused() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.refused)
 }
 
-// Left returns what is still there, in words.
+// Left describes the resources that still exist.
 func (c *Cloud) Left() (all []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -231,7 +231,7 @@ func (c *Cloud) Left() (all []string) {
 	return all
 }
 
-// Expiring returns the policies by which records expire: DATABASE/KIND/PROPERTY.
+// Expiring returns the policies by which records expire, as DATABASE/KIND/PROPERTY.
 func (c *Cloud) Expiring() (all []string) {
 	for name, on := range c.ttl {
 		if on {
@@ -242,7 +242,7 @@ func (c *Cloud) Expiring() (all []string) {
 	return all
 }
 
-// Balances returns the property Balance of all entities of a kind, by their names.
+// Balances returns the property Balance of all entities of a kind, by name.
 func (c *Cloud) Balances(ctx context.Context, kind string) (map[string]int64, error) {
 	answer, err := datastorepb.NewDatastoreClient(c.conn).RunQuery(c.marked(ctx), &datastorepb.RunQueryRequest{
 		ProjectId: c.options.Project,
@@ -262,7 +262,7 @@ func (c *Cloud) marked(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, marker, "1")
 }
 
-// serve carries out a command of a program.
+// serve runs a command for a program.
 func (c *Cloud) serve(w http.ResponseWriter, r *http.Request) {
 	var cmd command
 	if err := json.NewDecoder(r.Body).Decode(&cmd); err != nil {
@@ -275,7 +275,7 @@ func (c *Cloud) serve(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		answer.Err, answer.Code = answer.Err+strings.TrimRight(err.Error(), "\n")+"\n", 1
 	}
-	_ = json.NewEncoder(w).Encode(answer) // a program that is gone needs none
+	_ = json.NewEncoder(w).Encode(answer) // the program may have ended
 }
 
 func (c *Cloud) do(ctx context.Context, cmd command) (reply, error) {
@@ -294,7 +294,7 @@ func (c *Cloud) do(ctx context.Context, cmd command) (reply, error) {
 	return reply{}, fmt.Errorf("%s: command not found", cmd.Name)
 }
 
-// needs returns an error unless APIs are enabled.
+// needs returns an error unless some APIs are enabled.
 func (c *Cloud) needs(apis ...string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -310,7 +310,7 @@ func (c *Cloud) needs(apis ...string) error {
 	return nil
 }
 
-// has reports whether a member has one of some roles on a resource, or on the project.
+// has reports whether a member has one of several roles on a resource or on the project.
 func (c *Cloud) has(member, resource string, roles ...string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -319,7 +319,7 @@ func (c *Cloud) has(member, resource string, roles ...string) bool {
 	})
 }
 
-// give grants a role, or takes it away.
+// give grants a role, or removes it.
 func (c *Cloud) give(g grant, on bool) error {
 	kind, address, ok := strings.Cut(g.member, ":")
 	c.mu.Lock()
@@ -343,7 +343,7 @@ func (c *Cloud) give(g grant, on bool) error {
 	return nil
 }
 
-// roles are those that the Cloud knows.
+// roles are the roles that the Cloud knows.
 var roles = setOf(`
 	roles/artifactregistry.writer roles/cloudbuild.builds.builder roles/cloudtasks.enqueuer roles/cloudtasks.queueAdmin
 	roles/cloudtasks.viewer roles/cloudtrace.agent roles/datastore.user roles/datastore.viewer
@@ -359,7 +359,7 @@ func setOf(words string) map[string]bool {
 	return set
 }
 
-// intercept checks the calls that a service makes of the emulators: whether its account may.
+// intercept checks whether a service's account may make a call to the emulators.
 func (c *Cloud) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo,
 	next grpc.UnaryHandler) (any, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
@@ -380,7 +380,7 @@ func (c *Cloud) allowed(request any, method string) error {
 	c.mu.Lock()
 	var account string
 	for _, s := range c.services {
-		account = "serviceAccount:" + s.account // there is one service
+		account = "serviceAccount:" + s.account // there is only one service
 	}
 	c.mu.Unlock()
 	if strings.Contains(method, "google.datastore.") {
@@ -433,7 +433,7 @@ func (c *Cloud) allowed(request any, method string) error {
 	return nil
 }
 
-// database returns an error unless a database is there, in Datastore mode.
+// database returns an error unless a database exists, in Datastore mode.
 func (c *Cloud) database(project, id string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -448,7 +448,7 @@ func (c *Cloud) database(project, id string) error {
 	return nil
 }
 
-// commit writes entities as somebody who is signed in.
+// commit writes entities with the permissions of the account that is signed in.
 func (c *Cloud) commit(ctx context.Context, r *datastorepb.CommitRequest) (proto.Message, error) {
 	if err := errors.Join(c.needs("datastore.googleapis.com"), c.database(r.ProjectId, cmp.Or(r.DatabaseId,
 		"(default)"))); err != nil {
@@ -463,11 +463,11 @@ func freePort() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = l.Close() }() // only its number was wanted
+	defer func() { _ = l.Close() }() // only its port is needed
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	return port, err
 }
 
-// Runs reports whether commands reach the service here: their TLS takes the authority of the Cloud
-// from a variable that only some systems look at.
+// Runs reports whether commands can reach the service on this system. They have to trust the
+// Cloud's certificate authority, and only some systems read the environment variable for that.
 func Runs() bool { return runtime.GOOS == "linux" }

@@ -15,17 +15,17 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// Curl has the flags of curl that the documentation may use, and whether they have a value.
+// Curl lists the flags of curl that the documentation may use, and whether they have a value.
 var Curl = map[string]bool{
 	"--fail-with-body": false, "--fail": false, "--silent": false, "--show-error": false, "--location": false,
 	"--request": true, "--header": true, "--data": true, "--output": true, "--max-time": true,
 }
 
-// short are their short forms.
+// short maps short flags to long ones.
 var short = map[string]string{"-s": "--silent", "-S": "--show-error", "-f": "--fail", "-L": "--location",
 	"-X": "--request", "-H": "--header", "-d": "--data", "-o": "--output", "-m": "--max-time"}
 
-// ParseCurl reads the arguments of curl.
+// ParseCurl parses the arguments of curl.
 func ParseCurl(args []string) (flags map[string][]string, url string, err error) {
 	flags = make(map[string][]string)
 	for i := 0; i < len(args); i++ {
@@ -84,7 +84,7 @@ func (c *Cloud) curl(ctx context.Context, cmd command) (reply, error) {
 	var body string
 	if m := commitURL.FindStringSubmatch(url); m != nil {
 		code, body = c.restCommit(ctx, m[1], method, header, data)
-		body = strings.TrimRight(body, "\n") + "\n" // Google's answers end with a line
+		body = strings.TrimRight(body, "\n") + "\n" // Google's answers end with a line break
 	} else if strings.HasSuffix(strings.Split(strings.TrimPrefix(url, "https://"), "/")[0], ".run.app") {
 		r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(data))
 		if err != nil {
@@ -95,7 +95,7 @@ func (c *Cloud) curl(ctx context.Context, cmd command) (reply, error) {
 		if err != nil {
 			return reply{}, err
 		}
-		defer func() { _ = answer.Body.Close() }() // it was only read
+		defer func() { _ = answer.Body.Close() }() // only read
 		text, err := io.ReadAll(answer.Body)
 		if err != nil {
 			return reply{}, err
@@ -144,7 +144,7 @@ func (c *Cloud) restCommit(ctx context.Context, project, method string, header h
 	return http.StatusOK, string(text)
 }
 
-// git clones scattermap: a folder with links to what the checkout has.
+// git clones scattermap: it makes a folder with links into the checkout.
 func (c *Cloud) git(cmd command) (reply, error) {
 	if len(cmd.Args) != 2 || cmd.Args[0] != "clone" || cmd.Args[1] != "https://github.com/scattermap/scattermap" {
 		return reply{}, fmt.Errorf("git: the stand-in only clones https://github.com/scattermap/scattermap, not "+
@@ -171,8 +171,8 @@ func (c *Cloud) git(cmd command) (reply, error) {
 	return reply{Err: "Cloning into 'scattermap'...\n"}, nil
 }
 
-// golang runs the Go command, but for what needs a network: go mod tidy has a module that imports
-// scattermap use the checkout. What go install installs comes to the programs.
+// golang runs the go command. "go mod tidy", which needs a network, is replaced: it makes a module
+// that imports scattermap use the checkout. "go install" installs into the folder of the programs.
 func (c *Cloud) golang(ctx context.Context, cmd command) (reply, error) {
 	switch {
 	case len(cmd.Args) == 2 && cmd.Args[0] == "install":
@@ -184,7 +184,7 @@ func (c *Cloud) golang(ctx context.Context, cmd command) (reply, error) {
 	return reply{}, c.realGo(ctx, cmd.Folder, cmd.Args...)
 }
 
-// tidy has a module use the checkout, and all that it requires.
+// tidy makes a module use the checkout and all modules that it requires.
 func (c *Cloud) tidy(folder string) (reply, error) {
 	source, err := os.ReadFile(filepath.Join(folder, "main.go"))
 	if err != nil || !strings.Contains(string(source), `"github.com/scattermap/scattermap/`) {

@@ -20,10 +20,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// A handler carries out a command of gcloud. What it returns is printed: the result, and the status
-// beside it.
+// A handler runs a command of gcloud. It returns the result and the status, which are both printed.
 type handler struct {
-	apis string // that have to be enabled, without .googleapis.com, with spaces between
+	apis string // the APIs that must be enabled, without .googleapis.com, separated by spaces
 	do   func(r *request) (out, said string, err error)
 }
 
@@ -35,8 +34,8 @@ type request struct {
 	cmd command
 }
 
-// Place returns the flag that names the location, or "". gcloud's parser does not require it, as
-// gcloud looks elsewhere without it: in its configuration, in the project, or at the console.
+// Place returns the flag that names the location, or "". gcloud's parser does not require the flag:
+// without it gcloud looks in its configuration and in the project, or asks at the console.
 func (c Call) Place() string {
 	for prefix, flag := range map[string]string{
 		"tasks ": "--location", "scheduler ": "--location", "artifacts ": "--location", "firestore databases " +
@@ -50,7 +49,7 @@ func (c Call) Place() string {
 	return ""
 }
 
-// gcloud carries out a command line of gcloud.
+// gcloud runs a command line of gcloud.
 func (c *Cloud) gcloud(ctx context.Context, cmd command) (reply, error) {
 	call, err := Gcloud().Parse(cmd.Args)
 	if err != nil {
@@ -115,7 +114,7 @@ func message(err error) string {
 	return err.Error()
 }
 
-// format returns some values as --format=value(...) prints them, or all of them.
+// format returns the values that --format=value(...) names, as gcloud prints them, or all values.
 func format(call Call, values map[string]string) (string, error) {
 	asked, ok := strings.CutPrefix(call.Get("--format"), "value(")
 	if !ok {
@@ -335,7 +334,7 @@ var handlers = map[string]handler{
 	}},
 }
 
-// apiNames are the APIs that there are.
+// apiNames are the APIs that exist.
 var apiNames = setOf(`
 	artifactregistry.googleapis.com billingbudgets.googleapis.com cloudbilling.googleapis.com
 	cloudbuild.googleapis.com cloudresourcemanager.googleapis.com cloudscheduler.googleapis.com
@@ -344,7 +343,7 @@ var apiNames = setOf(`
 	monitoring.googleapis.com run.googleapis.com serviceusage.googleapis.com secretmanager.googleapis.com
 	storage.googleapis.com telemetry.googleapis.com`)
 
-// remove removes what is there.
+// remove removes an existing resource.
 func remove[V any](r *request, from map[string]V, name, said string) (string, string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -380,7 +379,8 @@ func (c *Cloud) channel(address string) string {
 	return name
 }
 
-// accessToken is "access-token-of-" and who is signed in: curl takes it.
+// accessToken returns "access-token-of-" and the account that is signed in. The stand-in of curl
+// accepts it.
 func accessToken(r *request) (string, string, error) {
 	if r.user == "" {
 		return "", "", errors.New("You do not currently have an active account selected.")
@@ -417,7 +417,7 @@ func identityToken(r *request) (string, string, error) {
 		"[" + account + "].", err
 }
 
-// binding grants a role on something, or takes it away.
+// binding grants a role on a resource, or removes it.
 func binding(kind string, on bool) func(*request) (string, string, error) {
 	return func(r *request) (string, string, error) {
 		name := r.Positional(0)
@@ -483,7 +483,7 @@ func submit(r *request) (string, string, error) {
 		"" + image + "  SUCCESS", r.build(r.Context, filepath.Join(r.cmd.Folder, r.Positional(0)), pkg, image)
 }
 
-// mayBuild checks what an account needs to build an image.
+// mayBuild checks the roles that an account needs to build an image.
 func (c *Cloud) mayBuild(account, image, role string) error {
 	email, ok := strings.CutPrefix(account, "projects/"+c.options.Project+"/serviceAccounts/")
 	if !ok {
@@ -576,7 +576,7 @@ func deleteQueue(r *request) (string, string, error) {
 	return "", said, err
 }
 
-// imageOf returns the image that is to be deployed, and builds it if there is a source.
+// imageOf returns the image to deploy. If the command names a source, it builds the image first.
 func imageOf(r *request, name, region string) (string, error) {
 	image, source := r.Get("--image"), r.Get("--source")
 	switch {
@@ -607,7 +607,7 @@ func imageOf(r *request, name, region string) (string, error) {
 	return image, nil
 }
 
-// deploy deploys an image, or builds a folder before.
+// deploy deploys an image, or builds a folder and deploys that.
 func deploy(r *request) (string, string, error) {
 	name, region := r.Positional(0), r.Get("--region")
 	if name == "" {

@@ -18,7 +18,7 @@ import (
 	"github.com/zclconf/go-cty/cty/function/stdlib"
 )
 
-// A module is a folder of Terraform's files, by the addresses of what it declares.
+// A module is a folder of Terraform files, with the blocks that they declare by address.
 type module struct {
 	folder string
 	blocks map[string]*hclsyntax.Block // var.x, output.x, module.x, data.kind.name, kind.name
@@ -58,7 +58,7 @@ func readModule(folder string) (*module, error) {
 	return m, nil
 }
 
-// checkVariables checks that variables are there, and that none is missing.
+// checkVariables checks that the given variables are declared, and that none is missing.
 func (m *module) checkVariables(given []string) error {
 	for _, name := range given {
 		if m.blocks["var."+name] == nil {
@@ -76,7 +76,7 @@ func (m *module) checkVariables(given []string) error {
 	return nil
 }
 
-// A plan carries out a root module.
+// A plan applies a root module.
 type plan struct {
 	cloud   *Cloud
 	ctx     context.Context
@@ -88,7 +88,7 @@ type plan struct {
 type instance struct {
 	*module
 	plan    *plan
-	path    string // module.x. or ""
+	path    string // module.x. or ""; the prefix of its addresses
 	values  map[string]cty.Value
 	pending map[string]bool
 }
@@ -113,7 +113,7 @@ func (p *plan) apply(root *module, variables map[string]string) error {
 	return err
 }
 
-// instantiate makes all of a module, and returns its outputs.
+// instantiate creates everything in a module, and returns its outputs.
 func (p *plan) instantiate(m *module, path string, given map[string]cty.Value) (map[string]cty.Value, error) {
 	if err := m.checkVariables(slices.Sorted(maps.Keys(given))); err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func (p *plan) instantiate(m *module, path string, given map[string]cty.Value) (
 			outputs[name] = i.values[address]
 		}
 	}
-	// Validations come last here: they may refer to other variables.
+	// Validations are checked last, as they may refer to other variables.
 	for address, b := range m.blocks {
 		if b.Type != "variable" {
 			continue
@@ -151,7 +151,7 @@ func (p *plan) instantiate(m *module, path string, given map[string]cty.Value) (
 	return outputs, nil
 }
 
-// variable gives a variable a value of its type.
+// variable sets a variable to a value, converted to its type.
 func (i *instance) variable(name string, v cty.Value) error {
 	b := i.blocks["var."+name]
 	kind := cty.DynamicPseudoType
@@ -179,7 +179,7 @@ func (i *instance) variable(name string, v cty.Value) error {
 	return nil
 }
 
-// expressionText returns a type as it is written.
+// expressionText returns the text of a type expression.
 func expressionText(e hclsyntax.Expression) string {
 	switch e := e.(type) {
 	case *hclsyntax.FunctionCallExpr:
@@ -194,7 +194,7 @@ func expressionText(e hclsyntax.Expression) string {
 	return ""
 }
 
-// addressOf returns what a reference is to.
+// addressOf returns the address that a reference is to.
 func (i *instance) addressOf(t hcl.Traversal) string {
 	parts := []string{t.RootName()}
 	for _, step := range t[1:] {
@@ -211,7 +211,7 @@ func (i *instance) addressOf(t hcl.Traversal) string {
 	return strings.Join(parts[:min(n, len(parts))], ".")
 }
 
-// need resolves all that expressions refer to.
+// need resolves all references of expressions.
 func (i *instance) need(variables []hcl.Traversal) error {
 	for _, t := range variables {
 		address := i.addressOf(t)
@@ -220,7 +220,7 @@ func (i *instance) need(variables []hcl.Traversal) error {
 				return fmt.Errorf("there is no %s", address)
 			}
 		} else if i.blocks[address] == nil {
-			continue // each, path, or what a for expression declares
+			continue // each, path, or declared by a for expression
 		}
 		if err := i.resolve(address); err != nil {
 			return err
@@ -229,7 +229,7 @@ func (i *instance) need(variables []hcl.Traversal) error {
 	return nil
 }
 
-// evaluate evaluates an expression, with variables beside those of the module.
+// evaluate evaluates an expression, with further variables besides the module's.
 func (i *instance) evaluate(e hcl.Expression, more map[string]cty.Value) (cty.Value, error) {
 	if err := i.need(e.Variables()); err != nil {
 		return cty.NilVal, err
@@ -270,7 +270,7 @@ func objectOf(v any) cty.Value {
 	return cty.ObjectVal(all)
 }
 
-// resolve gives an address its value, and makes a resource.
+// resolve evaluates an address. It creates a resource that does not exist yet.
 func (i *instance) resolve(address string) (err error) {
 	if _, ok := i.values[address]; ok {
 		return nil
@@ -310,7 +310,7 @@ func (i *instance) resolve(address string) (err error) {
 	return nil
 }
 
-// inner makes a module that another one has.
+// inner instantiates a module that another one contains.
 func (i *instance) inner(b *hclsyntax.Block) (cty.Value, error) {
 	given := make(map[string]cty.Value)
 	var source string
@@ -333,7 +333,7 @@ func (i *instance) inner(b *hclsyntax.Block) (cty.Value, error) {
 	return cty.ObjectVal(outputs), err
 }
 
-// resource makes a resource, or each of several.
+// resource creates a resource: one, or several with count or for_each.
 func (i *instance) resource(address string, b *hclsyntax.Block) (cty.Value, error) {
 	if a := b.Body.Attributes["for_each"]; a != nil {
 		over, err := i.evaluate(a.Expr, nil)
@@ -373,14 +373,14 @@ func (i *instance) resource(address string, b *hclsyntax.Block) (cty.Value, erro
 	return i.one(address, b, nil)
 }
 
-// one makes one resource.
+// one creates one resource.
 func (i *instance) one(address string, b *hclsyntax.Block, more map[string]cty.Value) (cty.Value, error) {
 	o, err := i.object(b.Body, more)
 	if err != nil {
 		return cty.NilVal, err
 	}
 	if i.plan.made.there[i.path+address] {
-		return o.value(nil), nil // nothing of it has changed
+		return o.value(nil), nil // unchanged
 	}
 	computed, undo, err := i.plan.create(b.Labels[0], o)
 	if err != nil {
@@ -444,7 +444,7 @@ func (i *instance) object(body *hclsyntax.Body, more map[string]cty.Value) (o ob
 	return o, nil
 }
 
-// value returns what others may refer to.
+// value returns the value that references to the object have.
 func (o object) value(computed map[string]string) cty.Value {
 	all := maps.Clone(o.attributes)
 	for name, text := range computed {
@@ -453,7 +453,7 @@ func (o object) value(computed map[string]string) cty.Value {
 	return cty.ObjectVal(all)
 }
 
-// text returns an attribute as text; "" if it is not there.
+// text returns an attribute as text, or "" if it is missing.
 func (o object) text(name string) string {
 	v, ok := o.attributes[name]
 	if !ok || v.IsNull() {
@@ -501,7 +501,7 @@ func (o object) item(name, key string) string {
 	return ""
 }
 
-// block returns the first block of a type; an empty one if there is none.
+// block returns the first block of a type, or an empty one if there is none.
 func (o object) block(name string) object {
 	if all := o.blocks[name]; len(all) > 0 {
 		return all[0]
@@ -509,7 +509,7 @@ func (o object) block(name string) object {
 	return object{}
 }
 
-// functions returns Terraform's functions, as far as modules here may use them.
+// functions returns the Terraform functions that the repository's modules may use.
 func (i *instance) functions() map[string]function.Function {
 	text := func(name string) []function.Parameter {
 		return []function.Parameter{{Name: name, Type: cty.String}}

@@ -12,27 +12,27 @@ import (
 	"strings"
 )
 
-// hostVariable names the environment variable that has the URL of the Cloud.
+// hostVariable is the environment variable with the URL of the Cloud.
 const hostVariable = "CLOUDSTANDIN"
 
 // programs are the names that Main answers to.
 var programs = []string{"gcloud", "terraform", "tofu", "curl", "git", "go"}
 
-// A command is what a program hands to the Cloud.
+// A command is what a program passes to the Cloud.
 type command struct {
 	Name, Folder string
 	Args         []string
 	Environment  map[string]string
 }
 
-// A reply is what it prints, and its exit code.
+// A reply is the output and the exit code of a program.
 type reply struct {
 	Out, Err string
 	Code     int
 }
 
-// Main is to be called first by the main function of a binary, such as TestMain. It returns unless
-// the binary was started as one of the programs.
+// Main runs one of the programs if the binary was started under its name. Otherwise it returns. The
+// binary's main function, such as TestMain, has to call it first.
 func Main() {
 	host := os.Getenv(hostVariable)
 	name := filepath.Base(os.Args[0])
@@ -70,7 +70,7 @@ func send(host string, c command) (r reply, err error) {
 	if err != nil {
 		return r, err
 	}
-	defer func() { _ = answer.Body.Close() }() // it was only read
+	defer func() { _ = answer.Body.Close() }() // only read
 	text, err := io.ReadAll(answer.Body)
 	if err != nil {
 		return r, err

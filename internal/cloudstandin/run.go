@@ -32,10 +32,10 @@ import (
 	"time"
 )
 
-// A service is one of Cloud Run: one process.
+// A service is a service of Cloud Run with one process.
 type service struct {
 	name, region, account string
-	open                  bool // Cloud Run does not check who calls
+	open                  bool // Cloud Run lets every caller in
 	url                   string
 	revision              int
 
@@ -56,15 +56,15 @@ func (s *service) stop() {
 	s.process = nil
 }
 
-// A deployment is what a service is to be.
+// A deployment is the configuration of a revision.
 type deployment struct {
 	name, region, account, binary string
 	open                          bool
-	ready                         string // the path of its startup probe
+	ready                         string // path of the startup probe
 	environment                   map[string]string
 }
 
-// deploy starts a service, or another revision of it.
+// deploy starts a service, or replaces its revision.
 func (c *Cloud) deploy(d deployment) (*service, error) {
 	if !c.accounts[d.account] {
 		return nil, fmt.Errorf("INVALID_ARGUMENT: Service account %s does not exist.", d.account)
@@ -81,7 +81,7 @@ func (c *Cloud) deploy(d deployment) (*service, error) {
 	if before != nil {
 		s.revision = before.revision + 1
 	}
-	c.services[d.name] = s // its account is asked for at its first call
+	c.services[d.name] = s // its account is checked at its first call
 	c.mu.Unlock()
 	before.stop()
 	s.process = exec.Command(d.binary)
@@ -109,7 +109,7 @@ func (c *Cloud) deploy(d deployment) (*service, error) {
 		for lines := bufio.NewScanner(output); lines.Scan(); {
 			c.logged(s, lines.Text())
 		}
-		_ = s.process.Wait() // its log has said why
+		_ = s.process.Wait() // its log says why it ended
 	}()
 	probes := 0
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
@@ -121,10 +121,10 @@ func (c *Cloud) deploy(d deployment) (*service, error) {
 		if d.ready == "" {
 			conn, err := net.Dial("tcp", "127.0.0.1:"+port)
 			if err == nil {
-				return s, conn.Close() // it listens
+				return s, conn.Close() // it accepts connections
 			}
 		} else if answer, err := http.Get("http://127.0.0.1:" + port + d.ready); err == nil {
-			_ = answer.Body.Close() // only its code is looked at
+			_ = answer.Body.Close() // only the status code counts
 			if answer.StatusCode == http.StatusOK {
 				return s, nil
 			}
@@ -141,7 +141,7 @@ func (c *Cloud) deploy(d deployment) (*service, error) {
 		d.name, s.revision, strings.Join(s.log, "\n"))
 }
 
-// logged is told of each line of a service's log, and sends the mails of alarms.
+// logged handles each line of a service's log: it sends the mails of alarms.
 func (c *Cloud) logged(s *service, line string) {
 	c.options.Log("%s: %s", s.name, line)
 	s.mu.Lock()
@@ -155,7 +155,7 @@ func (c *Cloud) logged(s *service, line string) {
 	defer c.mu.Unlock()
 	for _, p := range c.policies {
 		var matches bool
-		if strings.Contains(p.condition, "scattermap_failures") { // a query over metrics, which nobody collects here
+		if strings.Contains(p.condition, "scattermap_failures") { // a query of metrics, which are not collected here
 			matches = entry["event"] == "job failed" || entry["event"] == "job paused"
 		} else {
 			matches = matchesLine(p.condition, s.name, entry)
@@ -170,8 +170,8 @@ func (c *Cloud) logged(s *service, line string) {
 
 var comparison = regexp.MustCompile(`^([\w.]+)\s*(=~|>=|=)\s*(.+)$`)
 
-// matchesLine evaluates a filter of Cloud Logging that is comparisons with AND between, for a line
-// of a service's log.
+// matchesLine evaluates a filter of Cloud Logging for a line of a service's log. The filter
+// consists of comparisons joined by AND.
 func matchesLine(filter, service string, entry map[string]any) bool {
 	severities := []string{"DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY"}
 	for clause := range strings.SplitSeq(filter, " AND ") {
@@ -207,13 +207,13 @@ func matchesLine(filter, service string, entry map[string]any) bool {
 	return filter != ""
 }
 
-// A front is what stands in front of services: it routes by host, and checks tokens as Cloud Run
+// A front receives the requests to services. It routes by host, and checks tokens as Cloud Run
 // does.
 type front struct {
 	cloud     *Cloud
 	server    *httptest.Server
-	proxy     *httptest.Server // for clients that speak TLS: they are told to CONNECT here
-	authority string           // the file of the certificate of whoever signs for hosts
+	proxy     *httptest.Server // for TLS clients, which are told to CONNECT here
+	authority string           // file with the certificate of the authority that signs for hosts
 	signer    *ecdsa.PrivateKey
 	root      *x509.Certificate
 }
@@ -255,7 +255,7 @@ func (f *front) close() {
 	}
 }
 
-// certificate signs one for a host.
+// certificate signs a certificate for a host.
 func (f *front) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{hello.ServerName},
@@ -267,7 +267,7 @@ func (f *front) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: f.signer}, err
 }
 
-// connect ends the TLS of a client, and passes what it says on to the front.
+// connect ends the TLS of a client, and passes the decrypted bytes on to the front.
 func (f *front) connect(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodConnect {
 		http.Error(w, "this proxy is for TLS", http.StatusMethodNotAllowed)
@@ -286,7 +286,7 @@ func (f *front) connect(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	defer func() { _ = to.Close() }() // so may the front
+	defer func() { _ = to.Close() }() // the front may have closed it
 	var both sync.WaitGroup
 	both.Go(func() {
 		_, _ = io.Copy(to, secure) // until one of them closes
@@ -297,7 +297,7 @@ func (f *front) connect(w http.ResponseWriter, r *http.Request) {
 	both.Wait()
 }
 
-// RoundTrip carries what Cloud Tasks and others of this process send.
+// RoundTrip sends the requests of Cloud Tasks, and of others in this process.
 func (f *front) RoundTrip(r *http.Request) (*http.Response, error) {
 	to := r.Clone(r.Context())
 	to.Host = r.URL.Host
@@ -308,7 +308,7 @@ func (f *front) RoundTrip(r *http.Request) (*http.Response, error) {
 // gcloudAudience is the audience of the tokens that gcloud makes for people.
 const gcloudAudience = "32555940559.apps.googleusercontent.com"
 
-// ServeHTTP does what Cloud Run does with a request.
+// ServeHTTP treats a request as Cloud Run does.
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.cloud.mu.Lock()
 	var s *service
@@ -351,7 +351,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	proxy.ServeHTTP(w, r)
 }
 
-// memberOf returns the member of a policy that an account is.
+// memberOf returns an account as a member of a policy.
 func memberOf(email string) string {
 	if strings.HasSuffix(email, ".gserviceaccount.com") {
 		return "serviceAccount:" + email
@@ -359,8 +359,7 @@ func memberOf(email string) string {
 	return "user:" + email
 }
 
-// claimsOf reads the token of a header. It was signed by the Cloud itself, and nobody here forges
-// one.
+// claimsOf reads the token in a header. The Cloud itself has signed it, and no test forges one.
 func claimsOf(header string) (email, audience string, err error) {
 	parts := strings.Split(strings.TrimPrefix(header, "Bearer "), ".")
 	if len(parts) != 3 {
@@ -395,7 +394,7 @@ func (c *Cloud) call(ctx context.Context, s *schedule) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = answer.Body.Close() }() // its code is what counts
+	defer func() { _ = answer.Body.Close() }() // only its status code counts
 	switch {
 	case answer.StatusCode < 300:
 		s.code = 0
@@ -409,7 +408,7 @@ func (c *Cloud) call(ctx context.Context, s *schedule) error {
 	return nil
 }
 
-// build builds the program in a folder, as an image.
+// build builds the program in a folder as an image.
 func (c *Cloud) build(ctx context.Context, folder, pkg, image string) error {
 	binary := filepath.Join(c.folder, fmt.Sprintf("image-%d", len(c.images)))
 	if err := c.program(ctx, folder, pkg, binary); err != nil {
@@ -419,8 +418,7 @@ func (c *Cloud) build(ctx context.Context, folder, pkg, image string) error {
 	return nil
 }
 
-// built are the programs of checkouts that this process has built: they do not change while it
-// runs.
+// built are the checkout's programs that this process has built. They do not change while it runs.
 var built struct {
 	sync.Mutex
 	binaries map[string][]byte
@@ -452,8 +450,8 @@ func (c *Cloud) program(ctx context.Context, folder, pkg, binary string) error {
 	return os.WriteFile(binary, built.binaries[key], 0o700)
 }
 
-// source returns the folder of the checkout for one that git has cloned, and whether it is another
-// one.
+// source returns the checkout's folder for a folder that git has cloned. For other folders it
+// returns the folder itself, and own is true.
 func (c *Cloud) source(folder string) (source string, own bool) {
 	if module, err := filepath.EvalSymlinks(filepath.Join(folder, "go.mod")); err == nil &&
 		filepath.Dir(module) == c.options.Checkout {
@@ -462,7 +460,7 @@ func (c *Cloud) source(folder string) (source string, own bool) {
 	return folder, true
 }
 
-// realGo runs the Go command.
+// realGo runs the real go command.
 func (c *Cloud) realGo(ctx context.Context, folder string, args ...string) error {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = folder

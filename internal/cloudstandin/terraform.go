@@ -14,8 +14,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// terraformFlags are the flags of Terraform's commands that the documentation may use, and whether
-// they have a value.
+// terraformFlags lists the flags of Terraform's commands that the documentation may use, and
+// whether they have a value.
 var terraformFlags = map[string]map[string]bool{
 	"init":     {"-upgrade": false, "-input": true, "-backend-config": true},
 	"plan":     {"-var": true, "-var-file": true, "-out": true, "-target": true},
@@ -31,14 +31,14 @@ var terraformFlags = map[string]map[string]bool{
 // A TerraformCall is a command line of Terraform.
 type TerraformCall struct {
 	Command   string
-	Folder    string // of -chdir
+	Folder    string // the value of -chdir
 	Flags     map[string]bool
 	Variables map[string]string
 	Arguments []string
 }
 
-// ParseTerraform reads the arguments of Terraform, and compares its variables with those of
-// deploy/terraform/example in a checkout.
+// ParseTerraform parses the arguments of Terraform, and compares its variables with those in a
+// checkout's deploy/terraform/example.
 func ParseTerraform(checkout string, args []string) (TerraformCall, error) {
 	call := TerraformCall{Flags: make(map[string]bool), Variables: make(map[string]string)}
 	for i := 0; i < len(args); i++ {
@@ -96,7 +96,7 @@ func (c TerraformCall) check(checkout string) error {
 	return nil
 }
 
-// terraform carries out a command line of Terraform.
+// terraform runs a command line of Terraform.
 func (c *Cloud) terraform(ctx context.Context, cmd command) (reply, error) {
 	call, err := ParseTerraform(c.options.Checkout, cmd.Args)
 	if err != nil {
@@ -139,7 +139,7 @@ func (c *Cloud) terraform(ctx context.Context, cmd command) (reply, error) {
 		if err != nil {
 			return reply{}, err
 		}
-		p := &plan{cloud: c, ctx: context.WithoutCancel(ctx), made: m} // what it undoes is undone by another command
+		p := &plan{cloud: c, ctx: context.WithoutCancel(ctx), made: m} // it keeps functions for a later destroy command
 		added := len(m.undo)
 		err = p.apply(root, call.Variables)
 		if err != nil {
@@ -161,14 +161,14 @@ func (c *Cloud) terraform(ctx context.Context, cmd command) (reply, error) {
 	return reply{}, fmt.Errorf("the stand-in has no model of terraform %s", call.Command)
 }
 
-// A state is what Terraform knows of what it has made.
+// A state is Terraform's knowledge of the resources that it has created.
 type state struct {
-	there   map[string]bool // addresses
+	there   map[string]bool // the addresses that exist
 	undo    []func() error
 	outputs map[string]string
 }
 
-// create makes what a resource declares, and returns what the provider says of it.
+// create creates a resource, and returns the values that the provider computes.
 func (p *plan) create(kind string, r object) (computed map[string]string, undo func() error, err error) {
 	if m, ok := mere[kind]; ok {
 		computed = make(map[string]string)
@@ -188,8 +188,8 @@ func (p *plan) create(kind string, r object) (computed map[string]string, undo f
 		"internal/cloudstandin/terraform.go", kind)
 }
 
-// mere are the resources of which nothing is kept: what is computed of them, and the APIs that they
-// need.
+// mere are resources that only have computed values and need APIs. The project keeps nothing of
+// them.
 var mere = map[string]struct {
 	computed map[string]string
 	apis     []string
@@ -210,7 +210,8 @@ var mere = map[string]struct {
 	"null_resource":  {map[string]string{"id": "1"}, nil},
 }
 
-// grants are the resources that give a member a role: on what, and the API that they need.
+// grants are resources that give a member a role: the resource of the role, and the API that they
+// need.
 var grants = map[string]struct {
 	on  func(*Cloud, object) string
 	api string
@@ -240,7 +241,7 @@ func (p *plan) grant(g grant, api string) (map[string]string, func() error, erro
 	return map[string]string{}, p.drop(func() { delete(p.cloud.grants, g) }), p.cloud.give(g, true)
 }
 
-// drop returns what takes something out of the project.
+// drop returns a function that removes a resource from the project by calling f.
 func (p *plan) drop(f func()) func() error {
 	return func() error {
 		p.cloud.mu.Lock()
@@ -250,7 +251,7 @@ func (p *plan) drop(f func()) func() error {
 	}
 }
 
-// creates are the resources of which the project keeps something.
+// creates are the resources that the project keeps.
 var creates = map[string]func(*plan, object) (map[string]string, func() error, error){
 	"google_project_service":                 (*plan).createAPI,
 	"google_service_account":                 (*plan).createAccount,
@@ -373,7 +374,7 @@ func (p *plan) createService(r object) (map[string]string, func() error, error) 
 	}
 	for _, container := range template.blocks["containers"] {
 		if len(container.blocks["ports"]) == 0 {
-			continue // one beside it
+			continue // a sidecar container
 		}
 		image := container.text("image")
 		if d.binary = c.images[image]; d.binary == "" {

@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// A Tree is what gcloud's own parser knows of some commands: tree.py extracts it from an installed
-// gcloud.
+// A Tree is what gcloud's own parser knows about some commands. tree.py extracts it from an
+// installed gcloud.
 type Tree struct {
 	Version  string            `json:"version"`
 	Global   []Node            `json:"global"`   // flags of every command
@@ -23,9 +23,9 @@ type Node struct {
 	Flags      []string `json:"flags,omitempty"`
 	Positional string   `json:"positional,omitempty"`
 	Group      []Node   `json:"group,omitempty"`
-	Required   bool     `json:"required,omitempty"` // in a group: once another node of it is there
+	Required   bool     `json:"required,omitempty"` // in a group: required once another node of the group is given
 	Mutex      bool     `json:"mutex,omitempty"`    // at most one node of the group
-	// as argparse has it: "0" is a flag without a value; "?", "*", "+"
+	// As in argparse: "0" is a flag without a value, and "?", "*" and "+" are numbers of values.
 	Nargs   string   `json:"nargs,omitempty"`
 	Choices []string `json:"choices,omitempty"`
 }
@@ -33,19 +33,19 @@ type Node struct {
 //go:embed tree.json
 var treeFile []byte
 
-// Gcloud returns the tree that is part of this package.
+// Gcloud returns the tree that is embedded in this package.
 var Gcloud = sync.OnceValue(func() *Tree {
 	var t Tree
 	if err := json.Unmarshal(treeFile, &t); err != nil {
-		panic(err) // the file is part of the program
+		panic(err) // the file is part of the package
 	}
 	return &t
 })
 
-// A Call is a command line that a tree has read.
+// A Call is a parsed command line.
 type Call struct {
-	Path        string            // of the command
-	Flags       map[string]string // by the first name of each; "true" or "false" of those without a value
+	Path        string            // of the command, such as "tasks queues create"
+	Flags       map[string]string // by the first name of each; "true" or "false" if it has no value
 	Positionals []string
 }
 
@@ -60,13 +60,13 @@ func (c Call) Positional(i int) string {
 	return ""
 }
 
-// chooses reports whether a flag takes a value.
+// chooses reports whether a flag accepts a value.
 func (n Node) chooses(value string) bool {
 	return len(n.Choices) == 0 || slices.Contains(n.Choices, strings.ToLower(value)) ||
 		slices.Contains(n.Choices, value)
 }
 
-// invertedFlag returns the flag that a name such as --no-quiet says is off, if there is one.
+// invertedFlag returns the flag that a name such as --no-quiet turns off, if there is one.
 func invertedFlag(flags map[string]Node, name string) (flag string, ok bool) {
 	inverted, ok := strings.CutPrefix(name, "--no-")
 	n, known := flags["--"+inverted]
@@ -76,9 +76,9 @@ func invertedFlag(flags map[string]Node, name string) (flag string, ok bool) {
 	return n.Flags[0], true
 }
 
-// Parse reads the arguments of gcloud as its own parser does: it has every command, flag and
-// argument, those that are required, those that exclude each other, and the choices of values. It
-// does not check the form of other values.
+// Parse parses the arguments of gcloud as its own parser does. It checks commands, flags,
+// arguments, required and exclusive ones, and values with choices. It does not check the form of
+// other values.
 func (t *Tree) Parse(args []string) (Call, error) {
 	c := Call{Flags: make(map[string]string)}
 	nodes, rest, err := t.command(&c, args)
@@ -123,7 +123,7 @@ func (t *Tree) Parse(args []string) (Call, error) {
 	return c, c.check(nodes)
 }
 
-// command finds the command that arguments name, and returns its nodes, and the other arguments.
+// command finds the command that arguments name. It returns its nodes and the remaining arguments.
 func (t *Tree) command(c *Call, args []string) (nodes []Node, rest []string, err error) {
 	var path []string
 	for i, arg := range args {
@@ -164,7 +164,7 @@ func index(flags map[string]Node, n Node) {
 	}
 }
 
-// check checks that what is required is there, and nothing that is excluded.
+// check checks that all required nodes are given, and none that excludes another.
 func (c Call) check(nodes []Node) error {
 	var least, most int
 	var names []string
@@ -206,7 +206,7 @@ func (c Call) check(nodes []Node) error {
 	return nil
 }
 
-// checkNode checks a group inside, if any of it is there.
+// checkNode checks a nested group, if any node of it is given.
 func (c Call) checkNode(n Node) error {
 	if n.Group == nil || !c.there(n) {
 		return nil
@@ -230,8 +230,8 @@ func (c Call) checkNode(n Node) error {
 	return nil
 }
 
-// there reports whether something of a node was given. A positional argument counts as given: check
-// counts them.
+// there reports whether a node, or a node inside it, is given. A positional argument counts as
+// given, as check counts these.
 func (c Call) there(n Node) bool {
 	if len(n.Flags) > 0 {
 		_, ok := c.Flags[n.Flags[0]]
@@ -243,7 +243,7 @@ func (c Call) there(n Node) bool {
 	return slices.ContainsFunc(n.Group, c.there)
 }
 
-// String returns how gcloud names a node in an error.
+// String returns the name of a node in gcloud's errors.
 func (n Node) String() string {
 	switch {
 	case len(n.Flags) > 0:

@@ -1,7 +1,8 @@
-// Package forge makes tokens for tests, as Google signs them and in every way that is wrong.
+// Package forge makes tokens for tests: valid ones as Google signs them, and tokens with each kind
+// of fault.
 //
-// A [Forger] signs with a key of its own, which it publishes as Google does. [Forger.Proofs] is the
-// table of all that a request may carry to prove who has sent it, with the answer that it gets.
+// A [Forger] signs with a key of its own, which it publishes as Google does. [Forger.Proofs] lists
+// all that a request may carry to prove its sender, with the expected status code.
 package forge
 
 import (
@@ -26,7 +27,7 @@ import (
 type Forger struct {
 	t         testing.TB
 	key       crypto.Signer
-	id        string // of the key
+	id        string // of its key
 	algorithm jose.SignatureAlgorithm
 	issuer    string
 	fetched   atomic.Int64
@@ -52,16 +53,16 @@ func IAP(t testing.TB) *Forger {
 	return &Forger{t: t, key: key, id: "iap", algorithm: jose.ES256, issuer: "https://cloud.google.com/iap"}
 }
 
-// Claims are changes of a good token's claims: nil takes one out.
+// Claims are changes of a valid token's claims: nil removes one.
 type Claims map[string]any
 
-// Token returns a token of an account for an audience that is good but for the changes.
+// Token returns a token of an account for an audience. It is valid except for the changes.
 func (f *Forger) Token(account, audience string, changes Claims) string {
 	f.t.Helper()
 	return f.signed(f.algorithm, jose.JSONWebKey{Key: f.key, KeyID: f.id}, account, audience, changes)
 }
 
-// signed returns a token that is signed in some way.
+// signed returns a token that is signed in the given way.
 func (f *Forger) signed(algorithm jose.SignatureAlgorithm, key any, account, audience string, changes Claims) string {
 	f.t.Helper()
 	now := time.Now()
@@ -70,7 +71,7 @@ func (f *Forger) signed(algorithm jose.SignatureAlgorithm, key any, account, aud
 		"iat": now.Unix(), "exp": now.Add(10 * time.Minute).Unix(),
 	}
 	if f.algorithm == jose.RS256 {
-		claims["email_verified"] = true // the proxy's assertions have no such claim
+		claims["email_verified"] = true // the proxy's assertions lack this claim
 	}
 	for name, value := range changes {
 		if claims[name] = value; value == nil {
@@ -88,9 +89,9 @@ func (f *Forger) signed(algorithm jose.SignatureAlgorithm, key any, account, aud
 	return token
 }
 
-// Keys serves the public key until the test ends, as Google does, and returns its URL. Those of
-// other forgers may be beside it, so that a token of theirs is refused because it is theirs, and
-// not because its key is not found.
+// Keys serves the public key as Google does, until the test ends, and returns the URL. It may also
+// serve the keys of others. Then their tokens are refused because they are theirs, and not because
+// their key is unknown.
 func (f *Forger) Keys(others ...*Forger) string {
 	f.t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -101,16 +102,16 @@ func (f *Forger) Keys(others ...*Forger) string {
 			keys.Keys = append(keys.Keys, jose.JSONWebKey{Key: f.key.Public(), KeyID: f.id,
 				Algorithm: string(f.algorithm), Use: "sig"})
 		}
-		_ = json.NewEncoder(w).Encode(keys) // whoever asks has gone
+		_ = json.NewEncoder(w).Encode(keys) // the client may have gone
 	}))
 	f.t.Cleanup(server.Close)
 	return server.URL
 }
 
-// Fetched returns how often the public key was asked for.
+// Fetched returns how often the public key was requested.
 func (f *Forger) Fetched() int { return int(f.fetched.Load()) }
 
-// Header returns the header of a request with a token where the forger's kind has it.
+// Header returns a header with a token, in the field for the forger's kind.
 func (f *Forger) Header(token string) http.Header {
 	if f.algorithm == jose.ES256 {
 		return http.Header{assertion: {token}}
@@ -118,11 +119,11 @@ func (f *Forger) Header(token string) http.Header {
 	return http.Header{authorization: {"Bearer " + token}}
 }
 
-// Headers of the two kinds of tokens.
+// The headers of the two kinds of tokens.
 const (
 	authorization = "Authorization"
-	assertion     = "X-Goog-Iap-Jwt-Assertion" // as [http.Header] writes it
+	assertion     = "X-Goog-Iap-Jwt-Assertion" // in the canonical form of [http.Header]
 )
 
-// Segment returns a segment of a token.
+// Segment returns an encoded segment of a token.
 func Segment(v string) string { return base64.RawURLEncoding.EncodeToString([]byte(v)) }

@@ -10,22 +10,22 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// A Proof is what a request carries to prove who has sent it.
+// A Proof is what a request carries to prove its sender.
 type Proof struct {
 	Name   string
 	Header http.Header
-	Token  string // in it; empty if there is none
-	Code   int    // of the answer: 401, 403, or 200 for one that passes
+	Token  string // the token in Header; empty: none
+	Code   int    // the expected status code: 401, 403, or 200 for a valid proof
 
-	OtherAccount bool // it is good but for the account
+	OtherAccount bool // valid except for the account
 }
 
-// Proofs returns the table of proofs for what takes the forger's kind of tokens, of one account and
-// for one audience. The other forger is of the other kind; have its key be beside this one's
-// ([Forger.Keys]). The first proof is the good one.
+// Proofs returns the proofs for a receiver of the forger's kind of tokens, of one account and for
+// one audience. The first proof is valid. The other forger is of the other kind; the caller has to
+// serve its key beside this one's ([Forger.Keys]).
 //
-// All have headers as Cloud Tasks and Identity-Aware Proxy set them, which prove nothing: anybody
-// can send them.
+// All have the headers that Cloud Tasks and Identity-Aware Proxy set. These prove nothing, as
+// everybody can send them.
 func (f *Forger) Proofs(other *Forger, account, audience string) []Proof {
 	f.t.Helper()
 	stranger := OIDC(f.t)
@@ -58,7 +58,7 @@ func (f *Forger) Proofs(other *Forger, account, audience string) []Proof {
 	forOther := other.Token(account, audience, nil)
 	with("good", 200, good)
 
-	// Nothing, or no token.
+	// No proof, or no token.
 	add("plain headers only", 401, "", nil)
 	with("an empty token", 401, "")
 	with("garbage", 401, "a.b.c")
@@ -93,7 +93,7 @@ func (f *Forger) Proofs(other *Forger, account, audience string) []Proof {
 	with("HS256 by the public key", 401, f.signed(jose.HS256, jose.JSONWebKey{Key: public, KeyID: f.id}, account,
 		audience, nil))
 
-	// The other kind.
+	// Tokens of the other kind.
 	with("the other's algorithm", 401, Segment(`{"alg":"`+string(other.algorithm)+`","kid":"`+f.id+`"}`)+"."+
 		parts[1]+signature)
 	with("the other kind here", 401, forOther)
@@ -104,7 +104,7 @@ func (f *Forger) Proofs(other *Forger, account, audience string) []Proof {
 	add("a token without its scheme", 401, good, http.Header{authorization: {good}})
 	add("another scheme", 401, good, http.Header{authorization: {"Basic " + good}})
 
-	// Signed, and for others or another time.
+	// Signed, but for others or for another time.
 	claims("expired", 401, Claims{"exp": in(-time.Minute)})
 	claims("no expiry", 401, Claims{"exp": nil})
 	claims("issued in the future", 401, Claims{"iat": in(time.Minute)})

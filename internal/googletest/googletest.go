@@ -1,5 +1,5 @@
-// Package googletest gives tests Google's emulators, each started once a test
-// binary, by the first test that asks for it.
+// Package googletest gives tests access to Google's emulators. Each emulator is started once for a
+// test binary, by the first test that needs it.
 package googletest
 
 import (
@@ -39,8 +39,8 @@ func once(p emulator.Product) func() (*emulator.Google, error) {
 	})
 }
 
-// Main is for the TestMain of a package whose tests use this one: it ends the
-// emulators after the last test.
+// Main is for the TestMain of a package that uses this one. It ends the emulators after the last
+// test.
 func Main(m *testing.M) {
 	code := m.Run()
 	for _, g := range running.all {
@@ -51,7 +51,7 @@ func Main(m *testing.M) {
 
 var projects atomic.Int64
 
-// Project returns a name that no other test uses, for an empty database.
+// Project returns the name of an empty database that no other test uses.
 func Project() string { return fmt.Sprintf("test-%d-%d", os.Getpid(), projects.Add(1)) }
 
 // Client returns a client of an empty database in one of Google's emulators. It
@@ -66,8 +66,7 @@ func Client(t testing.TB, p emulator.Product, opts ...option.ClientOption) *data
 	return client
 }
 
-// Addr returns where one of Google's emulators listens. It skips the test as
-// [Client] does.
+// Addr returns the address of one of Google's emulators. It skips the test as [Client] does.
 func Addr(t testing.TB, p emulator.Product) string {
 	t.Helper()
 	return start(t, p).Addr

@@ -10,7 +10,7 @@ func (p *parser) atAggregation() bool {
 	return p.tok.is("COUNT") || p.tok.is("COUNT_UP_TO") || p.tok.is("SUM") || p.tok.is("AVG")
 }
 
-// aggregateOver reads what follows AGGREGATE.
+// aggregateOver reads the text after AGGREGATE.
 func (p *parser) aggregateOver() (*Statement, error) {
 	aggregations, err := p.aggregations()
 	if err != nil {
@@ -34,8 +34,7 @@ func (p *parser) aggregateOver() (*Statement, error) {
 	return &Statement{Query: q, Aggregations: aggregations}, nil
 }
 
-// selectAggregations reads the short form, which has no clauses but FROM and
-// WHERE.
+// selectAggregations reads the short form, whose only clauses are FROM and WHERE.
 func (p *parser) selectAggregations() (*Statement, error) {
 	aggregations, err := p.aggregations()
 	if err != nil {
@@ -88,8 +87,8 @@ func (p *parser) aggregation() (*pb.AggregationQuery_Aggregation, error) {
 	return a, err
 }
 
-// operand reads what a function aggregates. The limit of COUNT_UP_TO can't be
-// a binding, as in Google's emulators.
+// operand reads the operand of an aggregation. The limit of COUNT_UP_TO can't be a binding, as in
+// Google's emulators.
 func (p *parser) operand(a *pb.AggregationQuery_Aggregation, function string) error {
 	switch function {
 	case "COUNT":

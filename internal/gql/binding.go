@@ -12,26 +12,26 @@ import (
 	"github.com/scattermap/scattermap/internal/names"
 )
 
-// bindings are what the binding sites of a query stand for.
+// bindings are the values of the binding sites of a query.
 type bindings struct {
 	named      map[string]*pb.GqlQueryParameter
 	positional []*pb.GqlQueryParameter
-	used       []bool // of positional
+	used       []bool // whether each positional one was used
 }
 
-// As the protocol documents the keys of named_bindings.
+// The protocol documents this form for the keys of named_bindings.
 var bindingName = regexp.MustCompile(`^[A-Za-z_$][A-Za-z_$0-9]*$`)
 
 func reservedBinding(name string) bool { return names.Reserved(name) }
 
-// newBindings checks the bindings of q, whether it uses them or not.
+// newBindings checks all bindings of q, used or not.
 func newBindings(q *pb.GqlQuery) (*bindings, error) {
 	b := &bindings{
 		named:      q.GetNamedBindings(),
 		positional: q.GetPositionalBindings(),
 		used:       make([]bool, len(q.GetPositionalBindings())),
 	}
-	for _, name := range slices.Sorted(maps.Keys(b.named)) { // the same error each time
+	for _, name := range slices.Sorted(maps.Keys(b.named)) { // sorted, so that the error is always the same
 		switch {
 		case !bindingName.MatchString(name):
 			return nil, fmt.Errorf("GQL binding %s: its name does not match %s", show(name), bindingName)
@@ -64,8 +64,8 @@ func checkParameter(parameter *pb.GqlQueryParameter) error {
 	}
 }
 
-// unused is an error if a positional binding was not used. A named one need not
-// be; so the protocol documents it.
+// unused returns an error if a positional binding was not used. Named ones may be unused, as the
+// protocol documents.
 func (b *bindings) unused() error {
 	if i := slices.Index(b.used, false); i >= 0 {
 		return fmt.Errorf("GQL binding %d is not used: the query has no @%d", i+1, i+1)
@@ -73,7 +73,7 @@ func (b *bindings) unused() error {
 	return nil
 }
 
-// parameter is what is bound to a binding site.
+// parameter returns the binding of a binding site.
 func (p *parser) parameter(t token) (*pb.GqlQueryParameter, error) {
 	b := p.bindings
 	if t.kind == named {
@@ -94,7 +94,7 @@ func (p *parser) parameter(t token) (*pb.GqlQueryParameter, error) {
 	return b.positional[n-1], nil
 }
 
-// boundValue is the value that is bound to a binding site.
+// boundValue returns the value of a binding site.
 func (p *parser) boundValue(t token) (*pb.Value, error) {
 	parameter, err := p.parameter(t)
 	if err != nil {

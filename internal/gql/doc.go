@@ -1,13 +1,12 @@
-// Package gql reads GQL, the query language of Cloud Datastore.
+// Package gql parses GQL, the query language of Cloud Datastore.
 //
-// A [Statement] is what [Parse] makes of a query string and its bindings: a
-// Query of the protocol and, if the string asks for them, the aggregations over
-// its results. A token is a word of the string, a value is a literal or what a
-// binding site such as @name stands for.
+// [Parse] turns a query string and its bindings into a [Statement]: a Query of the protocol and, if
+// the string asks for them, the aggregations over its results. A token is a word of the string. A
+// value is a literal, or the binding of a binding site such as @name.
 //
-// The string becomes tokens one at a time (lexer), a recursive descent over
-// them builds the protocol's messages (parser), and literals and bindings
-// become values on the way. Nothing is kept and nothing is printed back.
+// The lexer turns the string into tokens one at a time. A recursive descent over them builds the
+// protocol's messages (parser), and turns literals and bindings into values. There is no syntax
+// tree.
 //
 // The grammar is the one of the GQL reference:
 //
@@ -34,11 +33,9 @@
 //	position    = binding | integer
 //	property    = name, joined by "."
 //
-// Where the reference says nothing or little (which words are reserved, what
-// escapes there are, what a literal may look like) the package does what both
-// of Google's emulators do, which share a parser; google_test.go compares.
+// The reference says little about reserved words, escapes and the forms of literals. There the
+// package follows Google's two emulators, which share a parser; google_test.go compares.
 //
-// Only syntax, bindings and the forms of literals are checked here. Whether a
-// query makes sense, such as two orders by one property, is for the server that
-// runs it to say.
+// Only syntax, bindings and the forms of literals are checked here. The server that runs a query
+// decides whether it makes sense, for example with two orders by one property.
 package gql

@@ -10,12 +10,12 @@ import (
 	"github.com/scattermap/scattermap/internal/gql"
 )
 
-// A query that is wrong, and what the error says.
+// An invalidCase is a wrong query, and the text of its error.
 type invalidCase struct {
 	text       string
 	want       string
 	positional []string
-	crashes    bool // Google's emulator, which answers Unknown
+	crashes    bool // Google's emulator crashes, and answers Unknown
 }
 
 func wrong(condition, want string) invalidCase {

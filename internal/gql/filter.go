@@ -4,8 +4,8 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// filter reads conditions with AND and OR between them. A chain of one of the
-// two is one composite filter; parentheses keep theirs apart.
+// filter reads conditions joined by AND and OR. A chain of one of the two becomes one composite
+// filter. Parentheses keep chains apart.
 func (p *parser) filter() (*pb.Filter, error) {
 	return p.chain("OR", pb.CompositeFilter_OR, func() (*pb.Filter, error) {
 		return p.chain("AND", pb.CompositeFilter_AND, p.condition)
@@ -63,8 +63,7 @@ func (p *parser) parenthesised() (*pb.Filter, error) {
 	return f, nil
 }
 
-// comparators may stand on either side of the value; mirrored is what they mean
-// behind it.
+// comparators may be on either side of the value; mirrored is their meaning after it.
 var comparators = map[string]struct{ plain, mirrored pb.PropertyFilter_Operator }{
 	"=":  {pb.PropertyFilter_EQUAL, pb.PropertyFilter_EQUAL},
 	"!=": {pb.PropertyFilter_NOT_EQUAL, pb.PropertyFilter_NOT_EQUAL},
@@ -147,9 +146,8 @@ func (p *parser) valueFirst() (*pb.Filter, error) {
 	return propertyFilter(property, op, value), nil
 }
 
-// propertyFilter builds a condition. IN and CONTAINS come from when GQL's only
-// question about several values was whether a property has one of them: that
-// is an equality unless the value is an array.
+// propertyFilter builds a condition. If the value is not an array, IN and CONTAINS are equalities:
+// early GQL could only ask whether a property has one of several values.
 func propertyFilter(property *pb.PropertyReference, op pb.PropertyFilter_Operator, value *pb.Value) *pb.Filter {
 	if _, array := value.GetValueType().(*pb.Value_ArrayValue); op == pb.PropertyFilter_IN && !array {
 		op = pb.PropertyFilter_EQUAL

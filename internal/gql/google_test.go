@@ -16,9 +16,8 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// TestGoogle compares with Google's Firestore emulator, which answers a query
-// in GQL with what it was parsed to: all that the other tests expect holds
-// there too.
+// TestGoogle compares with Google's Firestore emulator, whose answer to a GQL query includes the
+// parsed query. All expectations of the other tests hold there, too.
 func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
@@ -75,7 +74,7 @@ func TestGoogle(t *testing.T) {
 			}
 		}
 	}
-	for _, c := range aggregations { // this answer does not have the query
+	for _, c := range aggregations { // the answer lacks the query
 		if err := aggregate(c.request()); err != nil {
 			t.Errorf("%s: %v", c.text, err)
 		}

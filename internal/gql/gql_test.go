@@ -12,13 +12,13 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
 )
 
-// The partition of all requests here.
+// The partition of all requests in these tests.
 var partition = &pb.PartitionId{ProjectId: "p", NamespaceId: "ns"}
 
-// cursor is a real one, of Google's emulators, for the partition and the kind k.
+// cursor is a cursor of Google's emulators, for the partition and the kind k.
 const cursor = "\n\x19\x12\x13j\x01pr\t\v\x12\x01k\"\x02n1\f\xa2\x01\x02ns\x18\x00 \x00"
 
-// A bound is what the tests bind: @i, @s, @null, @list, @key, @c, or @1 and on.
+// bound are the bindings of the tests: @i, @s, @null, @list, @key, @c, or @1 and so on.
 var bound = map[string]*pb.GqlQueryParameter{
 	"i":    parameter("value { integer_value: 5 }"),
 	"s":    parameter("value { string_value: 'x' }"),
@@ -38,14 +38,14 @@ func parameter(text string) *pb.GqlQueryParameter {
 	return parameter
 }
 
-// A query that is right, and the protocol's form of it.
+// A validCase is a valid query, and its form in the protocol.
 type validCase struct {
 	text string
 	want string // text format of a Query
 
 	aggregations []string // text format of each Aggregation
 	positional   []string // names in bound
-	refused      string   // why the Firestore emulator does not run it all the same
+	refused      string   // why the Firestore emulator nevertheless does not run it
 }
 
 func (c validCase) request() *pb.GqlQuery { return request(c.text, c.positional) }
@@ -58,7 +58,7 @@ func request(text string, positional []string) *pb.GqlQuery {
 	return q
 }
 
-// statement is what c should be parsed to.
+// statement returns the expected result of parsing c.
 func (c validCase) statement(t *testing.T) *gql.Statement {
 	t.Helper()
 	s := &gql.Statement{Query: new(pb.Query)}

@@ -8,11 +8,11 @@ import (
 // A lexer cuts a query into tokens, from left to right. Its text is valid UTF-8.
 type lexer struct {
 	text string
-	at   int // byte offset of what comes next
+	at   int // byte offset of the next token
 }
 
-// next returns the next token. It returns end again and again at the end, and
-// the same invalid token again and again where the text is not a token.
+// next returns the next token. At the end of the text it always returns end. Where the text is not
+// a token, it always returns the same invalid token.
 func (l *lexer) next() token {
 	for l.at < len(l.text) && strings.IndexByte(" \t\r\n", l.text[l.at]) >= 0 {
 		l.at++
@@ -60,8 +60,8 @@ func (l *lexer) invalid(at int, format string, args ...any) token {
 	return token{kind: invalid, at: l.at, err: positioned(l.text, at, format, args...)}
 }
 
-// nameLength is the length of the name without quotes at the start of s.
-// Letters are A to Z of either case, _, $ and all that is not ASCII.
+// nameLength returns the length of the unquoted name at the start of s. Letters are A to Z of
+// either case, _, $ and all characters outside of ASCII.
 func nameLength(s string) int {
 	i := 0
 	for i < len(s) {
@@ -77,7 +77,7 @@ func nameLength(s string) int {
 
 func digit(c byte) bool { return c >= '0' && c <= '9' }
 
-// digits is the number of digits at the start of s.
+// digits returns the number of digits at the start of s.
 func digits(s string) int {
 	i := 0
 	for i < len(s) && digit(s[i]) {
@@ -86,8 +86,8 @@ func digits(s string) int {
 	return i
 }
 
-// numberStart reports whether a number starts s. A sign belongs to the number
-// if nothing is between them, even after another number: "1+2" is two numbers.
+// numberStart reports whether s starts with a number. A sign directly before digits belongs to the
+// number, even after another number: "1+2" is two numbers.
 func numberStart(s string) bool {
 	if s[0] == '+' || s[0] == '-' {
 		s = s[1:]
@@ -131,15 +131,15 @@ func (l *lexer) binding(s string) token {
 	return t
 }
 
-// escapes are what a backslash can precede: MySQL's list, in which \% and \_
+// escapes are the characters that may follow a backslash. They are MySQL's list, in which \% and \_
 // keep their backslash. Google's emulators refuse all others.
 var escapes = map[byte]string{
 	'0': "\x00", 'b': "\b", 'n': "\n", 'r': "\r", 't': "\t", 'Z': "\x1a",
 	'\\': `\`, '\'': "'", '"': `"`, '`': "`", '%': `\%`, '_': `\_`,
 }
 
-// quoted reads a string or a name up to the quote that it starts with. Doubled,
-// the quote stands for itself.
+// quoted reads a string or a name up to the quote that it starts with. A doubled quote stands for
+// one.
 func (l *lexer) quoted(kind tokenKind, what string) token {
 	var value strings.Builder
 	quote := l.text[l.at]

@@ -71,7 +71,7 @@ func (p *parser) integer(t token) (int64, error) {
 	return n, nil
 }
 
-// double reads a double. One that is too large is infinite.
+// double reads a double. A number that is too large is infinite.
 func (p *parser) double(t token) (float64, error) {
 	f, err := strconv.ParseFloat(t.text, 64)
 	if err != nil && !errors.Is(err, strconv.ErrRange) {
@@ -80,7 +80,7 @@ func (p *parser) double(t token) (float64, error) {
 	return f, nil
 }
 
-// call reads a synthetic literal, as the reference calls those with a name and
+// call reads a synthetic literal. That is the reference's word for literals with a name and
 // parentheses.
 func (p *parser) call() (*pb.Value, error) {
 	var read func() (*pb.Value, error)
@@ -107,7 +107,7 @@ func (p *parser) call() (*pb.Value, error) {
 	return v, p.expect(")")
 }
 
-// array reads the values of an ARRAY. The protocol has no arrays in arrays.
+// array reads the values of an ARRAY. The protocol does not allow nested arrays.
 func (p *parser) array() (*pb.Value, error) {
 	array := new(pb.ArrayValue)
 	v := &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: array}}
@@ -141,8 +141,8 @@ func (p *parser) string(what string) (token, error) {
 	return p.advance(), nil
 }
 
-// blob reads bytes in the alphabet of RFC 4648 that is safe in URLs, without
-// padding. The decoder alone would skip line breaks.
+// blob reads bytes in the URL-safe alphabet of RFC 4648, without padding. The decoder alone would
+// accept line breaks.
 func (p *parser) blob() (*pb.Value, error) {
 	t, err := p.string("web-safe base64")
 	if err != nil {
@@ -155,7 +155,7 @@ func (p *parser) blob() (*pb.Value, error) {
 	return &pb.Value{ValueType: &pb.Value_BlobValue{BlobValue: b}}, nil
 }
 
-// RFC 3339, with microseconds at most: Datastore stores no more.
+// datetimeForm is RFC 3339 with at most microseconds: Datastore stores no more.
 var datetimeForm = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)$`)
 
 func (p *parser) datetime() (*pb.Value, error) {

@@ -7,33 +7,32 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// maxDepth bounds how deep parentheses of a filter may nest. It is far more
-// than anybody writes, and keeps small the stack of this parser and of whoever
-// walks through the filter afterwards. All other rules nest a fixed number of
-// times.
+// maxDepth limits nested parentheses in a filter. It is far more than people write. It keeps the
+// stack of this parser small, and the stacks of functions that walk the filter later. All other
+// rules nest a fixed number of times.
 const maxDepth = 100
 
-// A parser reads one statement. Each of its methods reads one rule of the
-// grammar: it starts at tok and leaves tok behind the rule.
+// A parser reads one statement. Each of its methods reads one rule of the grammar: it starts at
+// tok, and leaves tok after the rule.
 type parser struct {
 	lexer
-	tok   token // read next
-	ahead token // after tok
+	tok   token // the next token
+	ahead token // the token after tok
 
 	bindings  *bindings
-	literals  bool // allowed
+	literals  bool // whether literals are allowed
 	partition *pb.PartitionId
-	depth     int // of open parentheses in a filter
+	depth     int // number of open parentheses in a filter
 }
 
-// advance returns tok and goes on to the next one.
+// advance returns tok, and makes the next token tok.
 func (p *parser) advance() token {
 	t := p.tok
 	p.tok, p.ahead = p.ahead, p.next()
 	return t
 }
 
-// accept goes on if tok is this keyword or sign.
+// accept advances if tok is the given keyword or sign, and reports whether it did.
 func (p *parser) accept(value string) bool {
 	if !p.tok.is(value) {
 		return false
@@ -42,7 +41,7 @@ func (p *parser) accept(value string) bool {
 	return true
 }
 
-// expect goes on over this keyword or sign.
+// expect advances over the given keyword or sign, or returns an error.
 func (p *parser) expect(value string) error {
 	switch {
 	case p.accept(value):
@@ -54,12 +53,12 @@ func (p *parser) expect(value string) error {
 	}
 }
 
-// errorAt is an error about a token.
+// errorAt returns an error about a token.
 func (p *parser) errorAt(t token, format string, args ...any) error {
 	return positioned(p.text, t.at, format, args...)
 }
 
-// expected is the error that tok is not what the grammar has next.
+// expected returns the error that tok is not what the grammar requires.
 func (p *parser) expected(what string) error {
 	if p.tok.kind == invalid {
 		return p.tok.err
@@ -67,7 +66,7 @@ func (p *parser) expected(what string) error {
 	return p.errorAt(p.tok, "expected %s, got %s", what, p.tok)
 }
 
-// literal is an error if the query has to bind its values.
+// literal returns an error if the query has to bind its values.
 func (p *parser) literal(t token) error {
 	if p.literals {
 		return nil
@@ -75,13 +74,13 @@ func (p *parser) literal(t token) error {
 	return p.errorAt(t, "the literal %s is not allowed: bind the value, or set allow_literals", t)
 }
 
-// calls reports whether tok is a word that means something before a
-// parenthesis, and the parenthesis is there. Such words are not reserved.
+// calls reports whether tok is a given word and a parenthesis follows. Such words have a meaning
+// only before a parenthesis, and are not reserved.
 func (p *parser) calls(name string) bool {
 	return p.tok.kind == word && p.ahead.is("(") && strings.EqualFold(p.tok.text, name)
 }
 
-// name reads a name, what says of what.
+// name reads a name. An error calls it what.
 func (p *parser) name(what string) (string, error) {
 	if p.tok.kind == keyword {
 		return "", p.errorAt(p.tok, "expected %s, got the reserved word %s: as a name it needs backquotes", what,
@@ -93,8 +92,8 @@ func (p *parser) name(what string) (string, error) {
 	return p.advance().value, nil
 }
 
-// property reads the name of a property. That of one inside an embedded entity
-// has several parts; the protocol has them as one name.
+// property reads the name of a property. For a property of a nested entity it has several parts,
+// which the protocol joins to one name.
 func (p *parser) property() (*pb.PropertyReference, error) {
 	first, err := p.name("a property")
 	if err != nil {

@@ -55,8 +55,8 @@ func (p *parser) position(clause string) (position, error) {
 	return pos, nil
 }
 
-// limit reads what follows LIMIT: after how many results the query ends, at
-// which cursor, or both and whichever is FIRST.
+// limit reads the text after LIMIT: the maximum of results, the cursor at which the query ends, or
+// both with FIRST, in which case the earlier one counts.
 func (p *parser) limit(q *pb.Query) error {
 	if !p.calls("FIRST") {
 		at, err := p.position("LIMIT")
@@ -97,8 +97,7 @@ func limitAt(q *pb.Query, at position) {
 	}
 }
 
-// offset reads what follows OFFSET: how many results to skip, from the start or
-// from a cursor.
+// offset reads the text after OFFSET: how many results to skip, from the start or from a cursor.
 func (p *parser) offset(q *pb.Query) error {
 	from, err := p.position("OFFSET")
 	if err != nil {

@@ -7,16 +7,15 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// A Statement is a parsed GQL query. It shares the values of the bindings with
-// the request that it was parsed from.
+// A Statement is a parsed GQL query. It shares the values of bindings with the request that it was
+// parsed from.
 type Statement struct {
 	Query        *pb.Query
-	Aggregations []*pb.AggregationQuery_Aggregation // nil if it does not aggregate
+	Aggregations []*pb.AggregationQuery_Aggregation // nil: no aggregations
 }
 
-// Parse parses q with its bindings. The partition is the request's: it completes
-// KEY literals, and may be nil. An error says where in the string something is
-// wrong, and what was expected there.
+// Parse parses q with its bindings. The partition is the request's: it completes KEY literals, and
+// may be nil. An error says where in the string the fault is, and what was expected there.
 func Parse(q *pb.GqlQuery, partition *pb.PartitionId) (*Statement, error) {
 	text := q.GetQueryString()
 	if !utf8.ValidString(text) {
@@ -55,8 +54,8 @@ func invalidUTF8(s string) int {
 	return len(s)
 }
 
-// positioned is an error at a byte offset of a query. Lines and columns count
-// from 1, columns in characters.
+// positioned returns an error at a byte offset of a query. It has the line and the column, both
+// from 1; columns count characters.
 func positioned(text string, at int, format string, args ...any) error {
 	line, column := 1, 1
 	for _, r := range text[:at] {

@@ -12,29 +12,29 @@ type token struct {
 	kind  tokenKind
 	at    int    // byte offset
 	text  string // as written
-	value string // see the kinds
-	err   error  // of an invalid one
+	value string // its meaning; see the kinds
+	err   error  // of an invalid token
 }
 
 type tokenKind int
 
 const (
 	end        tokenKind = iota
-	invalid              // err says why
-	sign                 // value: itself
-	keyword              // value: in upper case
-	word                 // a name without quotes. value: itself
-	quoted               // a name in backquotes. value: what they hold
-	str                  // value: what the quotes hold
+	invalid              // err has the reason
+	sign                 // value: the sign
+	keyword              // value: the keyword in upper case
+	word                 // a name without quotes. value: the name
+	quoted               // a name in backquotes. value: the name
+	str                  // value: the text in the quotes
 	integer              // with its sign
 	double               // with its sign
 	named                // @name. value: the name
 	positional           // @1. value: the number
 )
 
-// keywords are the names that need backquotes. The reference leaves out some;
-// these are the ones that Google's emulators refuse. KEY, PROJECT, FIRST and
-// the like are not among them: they mean something only before a parenthesis.
+// keywords are the names that need backquotes: those that Google's emulators refuse without. The
+// reference leaves out some of them. KEY, PROJECT, FIRST and others are not keywords: they have a
+// meaning only before a parenthesis.
 var keywords = map[string]bool{
 	"AGGREGATE": true, "ALL": true, "ANCESTOR": true, "AND": true, "ANY": true,
 	"AS": true, "ASC": true, "AVG": true, "BETWEEN": true, "BY": true,
@@ -47,18 +47,18 @@ var keywords = map[string]bool{
 	"WHERE": true,
 }
 
-// is reports whether the token is this keyword or sign.
+// is reports whether the token is the given keyword or sign.
 func (t token) is(value string) bool {
 	return (t.kind == keyword || t.kind == sign) && t.value == value
 }
 
-// isName reports whether the token is a name, of a kind or a property.
+// isName reports whether the token is the name of a kind or a property.
 func (t token) isName() bool { return t.kind == word || t.kind == quoted }
 
-// maxShown bounds what an error repeats of the query, in bytes.
+// maxShown limits the part of the query that an error repeats, in bytes.
 const maxShown = 60
 
-// String is the token as an error shows it.
+// String returns the token as an error shows it.
 func (t token) String() string {
 	if t.kind == end {
 		return "the end of the query"
@@ -72,7 +72,7 @@ func show(text string) string {
 		return fmt.Sprintf("%q", text)
 	}
 	cut := 0
-	for i := range text { // whole characters
+	for i := range text { // cut between characters
 		if i > maxShown {
 			break
 		}
@@ -81,7 +81,7 @@ func show(text string) string {
 	return fmt.Sprintf("%q...", text[:cut])
 }
 
-// Path writes the path of a property, whose names have dots between them, in backquotes if it needs
+// Path returns the path of a property, whose names are joined by dots, in backquotes if it needs
 // them.
 func Path(path string) string {
 	for name := range strings.SplitSeq(path, ".") {
@@ -92,7 +92,7 @@ func Path(path string) string {
 	return path
 }
 
-// Name writes the name of a kind or a property, in backquotes if it needs them.
+// Name returns the name of a kind or a property, in backquotes if it needs them.
 func Name(name string) string {
 	if plain(name) {
 		return name

@@ -1,5 +1,5 @@
-// Package intercept is the interceptor of a Datastore client's connection, by which calls can ask
-// for more than the client offers. Calls whose context asks for nothing pass as they are.
+// Package intercept has the interceptor of a Datastore client's connection. With it calls can do
+// more than the client offers. Calls whose context asks for nothing pass unchanged.
 package intercept
 
 import (
@@ -10,17 +10,17 @@ import (
 	"google.golang.org/grpc"
 )
 
-// A Call is what the context of calls asks the interceptor for.
+// A Call sees the requests and answers of all calls whose context has it.
 type Call interface {
 	Request(req any) error   // may change a request, or refuse it
-	Answer(resp any)         // may read an answer, and change it
-	Refused(err error) error // returns what the client gets as an error
+	Answer(resp any)         // may read and change an answer
+	Refused(err error) error // returns the error that the client gets for err
 }
 
 type callKey struct{}
 
-// With returns a context whose calls ask for something. What the context asks for already is asked
-// for, too, and its Answer is called first.
+// With returns a context whose calls go through c. Calls that the context already has remain, and
+// their Answer is called first.
 func With(ctx context.Context, c Call) context.Context {
 	if outer := of(ctx); outer != nil {
 		c = both{outer, c}
@@ -44,7 +44,7 @@ func (b both) Answer(resp any) {
 
 func (b both) Refused(err error) error { return b.inner.Refused(b.outer.Refused(err)) }
 
-// Unary is the interceptor. A connection may have it twice.
+// Unary is the interceptor. It works even if a connection has it twice.
 func Unary(
 	ctx context.Context, method string, req, resp any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption,
@@ -63,8 +63,8 @@ func Unary(
 	return nil
 }
 
-// Has reports whether a client's connection has the interceptor. Nothing is sent where it has;
-// where it has not, the call ends before it is sent, too, as its context has.
+// Has reports whether a client's connection has the interceptor. It makes a call that is never
+// sent: the interceptor refuses it, or else its canceled context ends it.
 func Has(client *datastore.Client) bool {
 	probe := new(probe)
 	ctx, cancel := context.WithCancel(With(context.Background(), probe))
@@ -73,7 +73,7 @@ func Has(client *datastore.Client) bool {
 	return probe.seen
 }
 
-// A probe notes that the interceptor has seen it, and has its request refused.
+// A probe notes that the interceptor has seen it, and refuses its request.
 type probe struct{ seen bool }
 
 var errProbe = errors.New("the interceptor is there")

@@ -1,5 +1,5 @@
-// Package keytest makes keys for tests: of every form that Datastore allows,
-// and often close to each other.
+// Package keytest makes keys for tests, in all forms that Datastore allows, and often close to each
+// other.
 package keytest
 
 import (
@@ -10,7 +10,7 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// Options say which keys [Random] makes.
+// Options choose the keys that [Random] makes.
 type Options struct {
 	Kind      string // of every key
 	Namespace string
@@ -25,7 +25,7 @@ func Random(rng *rand.Rand, n int, o Options) []*datastore.Key {
 	seen := make(map[string]bool)
 	for len(keys) < n {
 		var parent *datastore.Key
-		for range max(0, rng.IntN(10)-4) { // half of them have none, some have five
+		for range max(0, rng.IntN(10)-4) { // half of the keys have no ancestors, some have five
 			kind := o.Kind
 			if i := rng.IntN(len(kinds) + 2); i < len(kinds) {
 				kind = kinds[i]
@@ -41,7 +41,7 @@ func Random(rng *rand.Rand, n int, o Options) []*datastore.Key {
 	return keys
 }
 
-// kinds of ancestors, besides the tests' own; that comes in between.
+// kinds are the kinds of ancestors. The tests' own kind is in their midst in order.
 var kinds = []string{"A", "AA", "A\x00", "A\x01", "a", "Z", "é", "\uffff"}
 
 func element(rng *rand.Rand, kind string, parent *datastore.Key, o Options) *datastore.Key {
@@ -85,5 +85,5 @@ func name(rng *rand.Rand, o Options) string {
 	if s := b.String(); !strings.HasPrefix(s, "__") {
 		return s
 	}
-	return "__" // two underscores alone are a name like others
+	return "__" // two underscores alone are an ordinary name
 }

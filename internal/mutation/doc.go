@@ -1,10 +1,17 @@
-// Package mutation changes what decides about scattermap's promises, to see that its tests notice.
-// It parses the packages of [Targets], and makes mutants of them: each condition negated, never or
-// always true; without one of its operands; at its boundary; each effect skipped; each step that
-// may fail not done. All are in one binary, and the environment says which one is on: building
-// takes longer than running. Tests are chosen by what they reach: each runs once, and notes which
-// mutants would have made a difference.
+// Package mutation changes the code that decides about scattermap's promises, to check that its
+// tests notice.
 //
-// The command mutate runs all of them. The tests of this package check the generator, and try a
+// It parses the packages of [Targets], and makes mutants of them:
+//
+//   - each condition is negated, never true, always true, or lacks one of its operands
+//   - each comparison changes at its boundary
+//   - each effect is skipped
+//   - each step that may fail is left out
+//
+// All mutants are in one binary, as building takes longer than running. An environment variable
+// says which one is on. Each test runs once without a mutant, and notes which mutants would have
+// made a difference. Those are the mutants that it can find.
+//
+// The command mutate tries all mutants. The tests of this package check the generator, and try a
 // sample.
 package mutation

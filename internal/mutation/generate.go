@@ -22,14 +22,14 @@ import (
 
 const module = "github.com/scattermap/scattermap"
 
-// A Target is a package that is mutated, or some of its files.
+// A Target is a package to mutate, or some of its files.
 type Target struct {
-	Name  string   // in the table, and in the names of its mutants
+	Name  string   // in the table, and in the names of mutants
 	Dir   string   // below the module's root
-	Files []string // base names; none: all but tests
+	Files []string // base names; empty: all but tests
 }
 
-// Targets are what decides about the promises.
+// Targets are the packages and files that decide about the promises.
 var Targets = []Target{
 	{Name: "lifecycle", Dir: "mapper/internal/lifecycle"},
 	{Name: "record", Dir: "mapper/internal/record"},
@@ -47,18 +47,18 @@ var Targets = []Target{
 
 // A Mutant is one change of a condition or a statement.
 type Mutant struct {
-	ID     int    // in its binary
-	Target string // its name
+	ID     int    // number in its binary
+	Target string // the target's name
 	Func   string // with its receiver
-	Op     string // what changes
-	Text   string // of what changes, on one line
-	N      int    // which of those with the same text, from 1 on
+	Op     string // the kind of change
+	Text   string // the changed code, on one line
+	N      int    // number among mutants with the same text, from 1
 	Place  string // file and line, for people
 
-	Group string // mutants of one expression
+	Group string // the same for all mutants of one expression
 }
 
-// Name tells the mutant from all others, also after lines have moved.
+// Name returns a name that no other mutant has. It stays the same when lines move.
 func (m Mutant) Name() string {
 	name := fmt.Sprintf("%s.%s: %s: %s", m.Target, m.Func, m.Op, m.Text)
 	if m.N > 1 {
@@ -67,8 +67,7 @@ func (m Mutant) Name() string {
 	return name
 }
 
-// Generate parses the targets, and returns their mutants and the files in which these are, by
-// paths.
+// Generate parses the targets. It returns their mutants, and the changed files by path.
 func Generate(root string, targets []Target) ([]Mutant, map[string][]byte, error) {
 	exports, err := exportData(root, targets)
 	if err != nil {
@@ -89,7 +88,8 @@ func Generate(root string, targets []Target) ([]Mutant, map[string][]byte, error
 	return g.mutants, g.files, nil
 }
 
-// exportData returns the files that have the types of what the targets import, by import paths.
+// exportData returns the files with the types of the packages that the targets import, by import
+// path.
 func exportData(root string, targets []Target) (map[string]string, error) {
 	args := []string{"list", "-export", "-deps", "-f", "{{.ImportPath}}\t{{.Export}}"}
 	for _, t := range targets {
@@ -116,9 +116,9 @@ type generator struct {
 	imports types.Importer
 	mutants []Mutant
 	files   map[string][]byte
-	count   map[string]int // of mutants of one name
+	count   map[string]int // number of mutants with each name
 
-	// Of the file at hand.
+	// The target and the function at hand.
 	name, fn string
 	info     *types.Info
 	source   []byte
@@ -129,7 +129,7 @@ type generator struct {
 type edit struct {
 	from, to int
 	text     string
-	closes   bool // goes before what opens there, the innermost first
+	closes   bool // goes before edits that open at the same place, innermost first
 }
 
 func (g *generator) target(root string, t Target) error {
@@ -228,7 +228,7 @@ func (g *generator) add(op string, at ast.Node, group token.Pos) int {
 	return m.ID
 }
 
-// longest is how long the text in a name is, at most.
+// longest is the maximum length of the text in a name.
 const longest = 100
 
 // text returns a node's text on one line.
@@ -248,7 +248,7 @@ func (g *generator) edit(from, to token.Pos, text string, closes bool) {
 	g.edits = append(g.edits, edit{g.fset.Position(from).Offset, g.fset.Position(to).Offset, text, closes})
 }
 
-// wrap puts a node into the arguments of a call.
+// wrap makes a node an argument of a call.
 func (g *generator) wrap(n ast.Node, call string, ids ...any) {
 	g.edit(n.Pos(), n.Pos(), fmt.Sprintf(call, ids...), false)
 	g.edit(n.End(), n.End(), ")", true)
@@ -286,7 +286,7 @@ func (g *generator) apply() []byte {
 	return b.Bytes()
 }
 
-// block mutates what is below a node: statements, conditions and comparisons.
+// block mutates the statements, conditions and comparisons below a node.
 func (g *generator) block(n ast.Node) {
 	ast.Inspect(n, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -328,7 +328,7 @@ func (g *generator) block(n ast.Node) {
 	})
 }
 
-// statements mutates the statements of a list that are effects.
+// statements mutates the statements of a list that have effects.
 func (g *generator) statements(list []ast.Stmt) {
 	for _, s := range list {
 		skipped := false
@@ -354,7 +354,7 @@ func (g *generator) statements(list []ast.Stmt) {
 	}
 }
 
-// isField reports whether an expression is a part of something that others may see, too.
+// isField reports whether an expression is part of a value that other code may see, too.
 func isField(e ast.Expr) bool {
 	switch e := e.(type) {
 	case *ast.SelectorExpr, *ast.IndexExpr, *ast.StarExpr:
@@ -365,7 +365,7 @@ func isField(e ast.Expr) bool {
 	return false
 }
 
-// Calls that do not decide: what is logged and measured, and what frees memory and locks.
+// Calls that decide nothing: they log, measure, or free memory and locks.
 var (
 	neutralPackages = []string{
 		"fmt", "log/slog", "sync", "hash", "strings", "bytes", "io",
@@ -392,7 +392,7 @@ func (g *generator) matters(call *ast.CallExpr) bool {
 	return o.Pkg() == nil || !slices.Contains(neutralPackages, o.Pkg().Path())
 }
 
-// onlyLogs reports whether all that an if decides about is what is logged.
+// onlyLogs reports whether an if decides only about log lines.
 func (g *generator) onlyLogs(n *ast.IfStmt) bool {
 	if n.Else != nil || len(n.Body.List) == 0 {
 		return false
@@ -410,8 +410,7 @@ func (g *generator) onlyLogs(n *ast.IfStmt) bool {
 	return true
 }
 
-// step mutates a call whose error ends what its function does: it is left out, as if it had
-// succeeded.
+// step mutates a call whose error ends its function: the call is left out, as if it had succeeded.
 func (g *generator) step(s ast.Stmt) {
 	if s, ok := s.(*ast.AssignStmt); ok && len(s.Lhs) == 1 && len(s.Rhs) == 1 {
 		g.call(s.Rhs[0])
@@ -431,7 +430,8 @@ func (g *generator) call(e ast.Expr) {
 	g.edit(e.End(), e.End(), " })", true)
 }
 
-// constructsError reports whether a call only makes an error, about which a condition has decided.
+// constructsError reports whether a call only makes an error. A condition has decided about it
+// then.
 func (g *generator) constructsError(call *ast.CallExpr) bool {
 	var id *ast.Ident
 	switch f := ast.Unparen(call.Fun).(type) {
@@ -448,7 +448,7 @@ func (g *generator) constructsError(call *ast.CallExpr) bool {
 	return p == "errors" || p == "context" || strings.HasSuffix(p, "/fault")
 }
 
-// result mutates what is returned or assigned: a step, or a decision.
+// result mutates an expression that is returned or assigned, if it is a step or a decision.
 func (g *generator) result(e ast.Expr) {
 	switch x := ast.Unparen(e).(type) {
 	case *ast.BinaryExpr:
@@ -461,14 +461,15 @@ func (g *generator) result(e ast.Expr) {
 	g.decision(e)
 }
 
-// decision mutates the operands of a condition that is a value.
+// decision mutates the operands of a condition that is used as a value.
 func (g *generator) decision(e ast.Expr) {
 	if x, ok := ast.Unparen(e).(*ast.BinaryExpr); ok && (x.Op == token.LAND || x.Op == token.LOR) && g.isBool(x) {
 		g.operands(x, e.Pos())
 	}
 }
 
-// condition mutates a condition: it is negated; and never true, or without one of its operands.
+// condition mutates a condition: it is negated, and either never true or without one of its
+// operands.
 func (g *generator) condition(e ast.Expr, never bool, group token.Pos) {
 	if !g.isBool(e) {
 		return
@@ -479,8 +480,7 @@ func (g *generator) condition(e ast.Expr, never bool, group token.Pos) {
 	}
 }
 
-// operands mutates the operands of && and ||, each of which is left out, and returns how many there
-// are.
+// operands leaves out each operand of && and ||, and returns their number.
 func (g *generator) operands(e ast.Expr, group token.Pos) (n int) {
 	switch x := e.(type) {
 	case *ast.ParenExpr:
@@ -528,7 +528,7 @@ func (g *generator) cases(s *ast.SwitchStmt) {
 	}
 }
 
-// value mutates a value of a switch over a tag.
+// value mutates a value in a switch with a tag.
 func (g *generator) value(tag, e ast.Expr) {
 	if !isPure(tag) {
 		return
@@ -551,11 +551,11 @@ func (g *generator) value(tag, e ast.Expr) {
 	g.wrap(e, "mutant.AnyCase(%d, %s, ", g.named("always", of, e), text)
 }
 
-// named adds a mutant whose text has something before it.
+// named adds a mutant whose text has a prefix.
 func (g *generator) named(op, before string, e ast.Expr) int {
 	id := g.add(op, e, e.Pos())
 	m := &g.mutants[id]
-	g.count[m.Name()]-- // under the name without it
+	g.count[m.Name()]-- // it was counted under the name without the prefix
 	m.N, m.Text = 1, before+m.Text
 	g.count[m.Name()]++
 	m.N = g.count[m.Name()]
@@ -579,8 +579,8 @@ func isPure(e ast.Expr) bool {
 	return false
 }
 
-// comparison mutates a comparison of what is ordered: at its boundary; and where two numbers have
-// to be equal, one may be larger, or smaller.
+// comparison mutates a comparison of ordered values at its boundary. Where two numbers must be
+// equal, it also accepts larger, or smaller ones.
 func (g *generator) comparison(x *ast.BinaryExpr) {
 	if !g.isOrdered(x.X) || !g.isOrdered(x.Y) || g.info.Types[x].Value != nil {
 		return
@@ -598,7 +598,7 @@ func (g *generator) comparison(x *ast.BinaryExpr) {
 		return
 	}
 	if equals && (onlyGrows(x.X) || onlyGrows(x.Y)) {
-		return // one of the mutants is the code as it is, and the other one the condition that is never true
+		return // one mutant would equal the code, and the other one the condition that is never true
 	}
 	if !equals && (g.isString(x.X) || g.isString(x.Y)) {
 		return
@@ -614,8 +614,7 @@ func (g *generator) comparison(x *ast.BinaryExpr) {
 	g.edit(x.OpPos, x.OpPos+token.Pos(len(x.Op.String())), ",", false)
 }
 
-// onlyGrows reports whether what an expression is about is never less than it was: an epoch or a
-// generation.
+// onlyGrows reports whether an expression never decreases, as an epoch or a generation.
 func onlyGrows(e ast.Expr) bool {
 	if b, ok := e.(*ast.BinaryExpr); ok {
 		e = b.X
@@ -640,13 +639,13 @@ func (g *generator) basic(e ast.Expr) types.BasicInfo {
 func (g *generator) isOrdered(e ast.Expr) bool { return g.basic(e)&types.IsOrdered != 0 }
 func (g *generator) isString(e ast.Expr) bool  { return g.basic(e)&types.IsString != 0 }
 
-// isVariable reports whether an expression is a number, and no constant.
+// isVariable reports whether an expression is a number and not constant.
 func (g *generator) isVariable(e ast.Expr) bool {
 	return g.basic(e)&types.IsInteger != 0 && g.info.Types[e].Value == nil
 }
 
-// Overlay writes files to a folder, and returns the file that has the Go command take them for
-// those of the module.
+// Overlay writes files to a folder. It returns the overlay file that makes the go command use them
+// in place of the module's.
 func Overlay(files map[string][]byte, dir string) (string, error) {
 	replace := make(map[string]string)
 	for name, source := range files {

@@ -20,8 +20,8 @@ import (
 
 const root = "../.."
 
-// TestNames checks that each mutant has a name of its own, which does not depend on where it is in
-// its file.
+// TestNames checks that each mutant has a unique name, which does not depend on its place in the
+// file.
 func TestNames(t *testing.T) {
 	mutants, files, err := Generate(root, Targets)
 	if err != nil {
@@ -59,7 +59,7 @@ func TestNames(t *testing.T) {
 //go:embed testdata/example.txt
 var example string
 
-// TestGenerate checks what mutants are made of a function.
+// TestGenerate checks the mutants of a function.
 func TestGenerate(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
@@ -94,8 +94,8 @@ func TestGenerate(t *testing.T) {
 //go:embed sample.txt
 var sample string
 
-// seeds is on how many seeds a test looks for a mutant of the sample. Most are found on the first
-// one.
+// seeds is the number of seeds on which a test looks for a mutant of the sample. Most are found on
+// the first one.
 const seeds = 10
 
 // seeded returns the test with a seed.
@@ -104,9 +104,9 @@ func (t Test) seeded(seed int) *Test {
 	return &t
 }
 
-// TestMutations takes the most important fences of the protocol away, one at a time, and has tests
-// find each: those that sample.txt names. With no mutant on, the same tests pass. Usually it takes
-// every fourth fence, from one that the seed chooses. .ci/run and .ci/nightly take all.
+// TestMutations removes the most important fences of the protocol, those in sample.txt, one at a
+// time. Tests have to find each. Without a mutant the same tests have to pass. Usually the test
+// takes every fourth fence, from one that the seed chooses. .ci/run and .ci/nightly take all.
 func TestMutations(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out mutations of the protocol")
@@ -153,7 +153,7 @@ func TestMutations(t *testing.T) {
 		test = used[by]
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for seed := range seeds { // goroutines take turns in another order each time
+			for seed := range seeds { // goroutines run in another order each time
 				r, err := lab.confirmed(t.Context(), []*Test{test.seeded(1 + seed)}, time.Minute, m)
 				if err != nil {
 					t.Fatal(err)
@@ -176,7 +176,7 @@ func TestMutations(t *testing.T) {
 	})
 }
 
-// TestSwitch checks that the functions of package mutant do nothing while none is on.
+// TestSwitch checks that the functions of package mutant change nothing while no mutant is on.
 func TestSwitch(t *testing.T) {
 	for _, c := range []bool{false, true} {
 		if mutant.Not(1, c) != c || mutant.Never(1, c) != c || mutant.Always(1, c) != c {
@@ -199,7 +199,7 @@ func TestSwitch(t *testing.T) {
 	}
 }
 
-// BenchmarkSwitch measures what a mutant costs that is not on.
+// BenchmarkSwitch measures the cost of a mutant that is not on.
 func BenchmarkSwitch(b *testing.B) {
 	n := 0
 	for b.Loop() {

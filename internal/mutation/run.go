@@ -24,19 +24,19 @@ import (
 	"github.com/scattermap/scattermap/internal/mutation/mutant"
 )
 
-// Suites are the packages whose tests look for mutants, by their folders below the module's root.
+// Suites are the packages whose tests look for mutants, by folder below the module's root.
 var Suites = []string{
 	"mapper", "mapper/protocol", "mapper/mappertest", "mapper/internal/record", "mapper/internal/ledger",
 	"mapper/internal/undolog",
 	"mapper/internal/lifecycle", "mapper/internal/executor", "export", "prebuilt",
 }
 
-// A Test is one of the tests that look for mutants, with what it takes.
+// A Test is a test that looks for mutants, with its cost and its reach.
 type Test struct {
 	Binary, Dir, Name string
-	Args              []string // of the test's own flags
+	Args              []string // flags for the test
 	CPU               time.Duration
-	Seen              []byte // by mutant: 1 if it differs there
+	Seen              []byte // by mutant: 1 if it makes a difference in the test
 }
 
 // String returns the test's name, with its package.
@@ -48,17 +48,17 @@ func (t *Test) String() string {
 type Lab struct {
 	Mutants []Mutant
 	Tests   []*Test
-	Broken  []string // tests that fail though no mutant is on, which look for none
+	Broken  []string // tests that fail without a mutant, and so can't find any
 
 	root, dir string
 	suites    []string
 	workers   int
 
 	mu    sync.Mutex
-	kills map[string]map[*Test]int // by function
+	kills map[string]map[*Test]int // number of mutants that each test has found, by function
 }
 
-// Build generates the mutants, and builds the tests of suites with all of them, in a folder.
+// Build generates the mutants, and builds the tests of suites with all of them in a folder.
 func Build(ctx context.Context, root, dir string, targets []Target, suites []string, workers int) (*Lab, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
@@ -86,18 +86,18 @@ func Build(ctx context.Context, root, dir string, targets []Target, suites []str
 	return &Lab{Mutants: mutants, root: root, dir: dir, suites: suites, workers: workers, kills: kills}, nil
 }
 
-// simulations are random tests, which run on so many seeds.
+// simulations are random tests, with the number of seeds on which each runs.
 var simulations = map[string]int{
 	"TestSimulation": 12, "TestUndoSimulation": 4, "TestRingSimulation": 4, "TestEraseSimulation": 2, "TestStorm": 2,
 }
 
 const seedsAtOnce = 2
 
-// All lists the tests, and more seeds of simulations.
+// All lists the tests, and adds further seeds of simulations.
 func (l *Lab) All(ctx context.Context) error {
 	for _, s := range l.suites {
 		binary, dir := filepath.Join(l.dir, filepath.Base(s)+".test"), filepath.Join(l.root, s)
-		list := exec.CommandContext(ctx, binary, "-test.list", "^(Test|Fuzz)") // examples wait in real time
+		list := exec.CommandContext(ctx, binary, "-test.list", "^(Test|Fuzz)") // no examples, which wait in real time
 		list.Dir = dir
 		out, err := list.Output()
 		if err != nil {
@@ -131,9 +131,9 @@ func (l *Lab) test(name string) *Test {
 	return nil
 }
 
-// Reach runs each test with no mutant on, and notes what it takes, and which mutants would differ
-// in it. Tests that fail are none. Those that a file has are taken from it, and the others are
-// added there; no file: none are.
+// Reach runs each test without a mutant, and notes its time and the mutants that would make a
+// difference in it. Tests that fail are left out. Results in the file are reused, and new ones are
+// added to it. Without a file all tests run.
 func (l *Lab) Reach(ctx context.Context, file string, say func(string)) error {
 	known, err := readReach(file)
 	if err != nil {
@@ -176,7 +176,7 @@ func (l *Lab) Reach(ctx context.Context, file string, say func(string)) error {
 	return err
 }
 
-// reach runs a test, and notes what it takes and where it comes.
+// reach runs a test, and notes its time and its mutants.
 func (l *Lab) reach(ctx context.Context, t *Test, file string) (ran, error) {
 	seen := filepath.Join(l.dir, file)
 	if err := os.WriteFile(seen, make([]byte, len(l.Mutants)), 0o600); err != nil {
@@ -192,8 +192,8 @@ func (l *Lab) reach(ctx context.Context, t *Test, file string) (ran, error) {
 	return r, err
 }
 
-// reached is what a file says of a test: the hashes of the names of the mutants that would differ
-// in it.
+// A reached is the result of a test in the file: the hashes of the names of the mutants that would
+// make a difference in it.
 type reached struct {
 	Test string
 	CPU  time.Duration
@@ -248,7 +248,7 @@ func (l *Lab) writeReach(file string, t *Test) error {
 	return errors.Join(err, f.Close())
 }
 
-// Each calls do for numbers below n, some at a time.
+// Each calls do for the numbers below n, several at a time.
 func (l *Lab) Each(n int, do func(int) error) error {
 	next, errs := make(chan int), make([]error, l.workers)
 	var all sync.WaitGroup
@@ -269,19 +269,19 @@ func (l *Lab) Each(n int, do func(int) error) error {
 	return errors.Join(errs...)
 }
 
-// A Result is what became of a mutant.
+// A Result is the result of trying a mutant.
 type Result struct {
 	Mutant  string        `json:"mutant"`
 	Place   string        `json:"place"`
-	Found   string        `json:"found,omitempty"`   // the test that fails; empty: it survived
-	Late    bool          `json:"late,omitempty"`    // it fails as it does not end
-	Reached int           `json:"reached,omitempty"` // how many tests come to where it differs
-	Left    int           `json:"left,omitempty"`    // tests that were not run, as they take too long
+	Found   string        `json:"found,omitempty"`   // the test that fails; empty: the mutant survived
+	Late    bool          `json:"late,omitempty"`    // the test fails by not ending
+	Reached int           `json:"reached,omitempty"` // number of tests in which the mutant makes a difference
+	Left    int           `json:"left,omitempty"`    // tests that were not run, as they would take too long
 	CPU     time.Duration `json:"cpu,omitempty"`
 }
 
-// Try runs the tests that reach a mutant until one fails, those first that have found its
-// neighbours, and then the fastest, as long as they take no more than most altogether.
+// Try runs the tests that reach a mutant until one fails, in at most the given time. Tests that
+// have found its neighbours come first, and then the fastest.
 func (l *Lab) Try(ctx context.Context, m Mutant, most time.Duration) (Result, error) {
 	res := Result{Mutant: m.Name(), Place: m.Place}
 	var tests []*Test
@@ -342,12 +342,12 @@ func (l *Lab) Try(ctx context.Context, m Mutant, most time.Duration) (Result, er
 	return res, nil
 }
 
-// failing is what stands before the name of a test that has failed, or was running when time was
-// up.
+// failing matches the text before the name of a test that has failed, or that was running when time
+// was up.
 const failing = `(?m)^\s*(--- FAIL: |panic: test timed out.*\n\s+running tests:\n\s+)`
 
-// nextBatch returns the next tests that one process runs: of one binary and arguments, and longer
-// the longer nothing is found.
+// nextBatch returns the next tests for one process. They have the same binary and arguments.
+// Batches grow as long as nothing is found.
 func nextBatch(tests []*Test, spent time.Duration, first int) []*Test {
 	most := max(500*time.Millisecond, spent)
 	n, sum := 0, time.Duration(0)
@@ -374,18 +374,18 @@ func (l *Lab) confirmed(ctx context.Context, tests []*Test, expected time.Durati
 	return r, r.err
 }
 
-// limits are how much time a process has.
+// limits are the processor time and the real time of a process.
 type limits struct{ cpu, wall time.Duration }
 
-// ran is what a process of tests did.
+// A ran is the result of a process of tests.
 type ran struct {
-	failed, late bool // late: because it took too long
+	failed, late bool // late: it took too long
 	out          []byte
 	cpu          time.Duration
-	err          error // that it could not run, or has failed
+	err          error // why it could not run, or failed
 }
 
-// memoryKiB is how much address space a process of tests has: a mutant may allocate without end.
+// memoryKiB is the address space of a process of tests, as a mutant may allocate without end.
 const memoryKiB = 8 << 20
 
 func run(ctx context.Context, tests []*Test, lim limits, env string) (r ran) {
@@ -427,12 +427,12 @@ func run(ctx context.Context, tests []*Test, lim limits, env string) (r ran) {
 	return r
 }
 
-// idleFor is how long a process that waits for something may do nothing.
+// idleFor is how long a waiting process may use no processor time.
 const idleFor = 30 * time.Second
 
-// stopIdle kills a process that does nothing any more, and reports whether it did. A busy machine
-// may have it wait for long; then it still gets some time. Where nothing says how much it has had,
-// it is let alone, and the tests' own time-out ends it.
+// stopIdle kills a process that has become idle, and reports whether it did. On a busy machine a
+// process may wait for long, but still gets some time. If the system does not tell the time of a
+// process, nothing is killed, and the tests' own time-out ends it.
 func stopIdle(p *os.Process, waited <-chan struct{}) bool {
 	var before string
 	since := time.Now()
@@ -452,7 +452,7 @@ func stopIdle(p *os.Process, waited <-chan struct{}) bool {
 	}
 }
 
-// cpuOf returns how much processor time a process has had, to a twentieth of a second.
+// cpuOf returns the processor time of a process, to a twentieth of a second.
 func cpuOf(pid int) (string, bool) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -1,7 +1,7 @@
 package mutation
 
 import (
-	_ "embed" // of the list
+	_ "embed" // embeds the list
 	"fmt"
 	"strings"
 )
@@ -9,7 +9,7 @@ import (
 //go:embed survivors.txt
 var survivors string
 
-// Survivors returns the mutants that no test needs to find, with the reasons, by their names.
+// Survivors returns the mutants that no test needs to find, with the reasons, by name.
 func Survivors() (map[string]string, error) {
 	reasons := make(map[string]string)
 	n := 0

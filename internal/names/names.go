@@ -1,5 +1,5 @@
-// Package names is the one notion of names that are not everybody's: those that Datastore keeps for
-// itself, and the kinds of scattermap's own records. A place that decides about one asks here.
+// Package names decides which names are reserved: Datastore's own, and the kinds of scattermap's
+// records. All code that has to know asks this package.
 package names
 
 import (
@@ -8,31 +8,32 @@ import (
 	"strings"
 )
 
-// Reserved reports whether Datastore keeps a kind, a name, a namespace or a property for itself:
-// those that match __.*__. Others that begin with two underscores, such as the kind __session, are
-// anybody's.
+// Reserved reports whether Datastore reserves a kind, name, namespace or property for itself. These
+// match __.*__. Other names with two underscores at the start, such as the kind __session, are
+// free.
 func Reserved(s string) bool {
 	return len(s) >= 4 && strings.HasPrefix(s, "__") && strings.HasSuffix(s, "__")
 }
 
-// prefix begins the names of the kinds of all records of ours, those of package export included.
+// prefix starts the names of the kinds of all of scattermap's records, also in package export.
 const prefix = "Scattermap"
 
-// Ours reports whether a kind of a namespace holds records of ours, of this build or another: all
-// are in the default namespace.
+// Ours reports whether a kind of a namespace holds scattermap's records, of this build or another.
+// All are in the default namespace.
 func Ours(namespace, kind string) bool { return namespace == "" && strings.HasPrefix(kind, prefix) }
 
 type owning struct{}
 
-// Owning returns the context of a start of our own: its job may be over kinds of ours.
+// Owning returns the context of a start by scattermap itself. Its job may be over kinds of
+// scattermap's records.
 func Owning(ctx context.Context) context.Context { return context.WithValue(ctx, owning{}, true) }
 
-// Owns reports whether a context is one that [Owning] has returned.
+// Owns reports whether Owning has made the context.
 func Owns(ctx context.Context) bool { return ctx.Value(owning{}) != nil }
 
-var namespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`) // as the client's NewQuery documents it
+var namespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`) // from the comment of the client's NewQuery
 
-// Namespace reports whether there can be a namespace of a name.
+// Namespace reports whether a namespace can have a name.
 func Namespace(s string) bool { return namespace.MatchString(s) && !Reserved(s) }
 
 var jobID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)

@@ -1,4 +1,5 @@
-// Package nightly leaves tests that take long, and seldom find what others do not, to .ci/nightly.
+// Package nightly is for tests that take long, and seldom find what others do not. They run only in
+// .ci/nightly.
 package nightly
 
 import (
@@ -6,13 +7,13 @@ import (
 	"testing"
 )
 
-// Env is set where these tests run.
+// Env is the environment variable that .ci/nightly sets.
 const Env = "SCATTERMAP_NIGHTLY"
 
-// Is reports whether they do.
+// Is reports whether .ci/nightly runs the test.
 func Is() bool { return os.Getenv(Env) != "" }
 
-// Leave leaves a test out, unless it is night.
+// Leave skips a test, unless .ci/nightly runs it.
 func Leave(t *testing.T) {
 	t.Helper()
 	if !Is() {

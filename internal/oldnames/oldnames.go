@@ -1,10 +1,10 @@
-// Package oldnames has the names under which settings of a job were sent and stored as JSON before:
-// clients send them, ticks that wait have them, and processes of a build from before read them.
+// Package oldnames has the old names of a job's settings in JSON. Older clients send them, stored
+// ticks have them, and processes of older builds read them.
 package oldnames
 
 import "time"
 
-// Start are settings of mapper.StartOptions.
+// Start has settings of mapper.StartOptions.
 type Start struct {
 	Rehearse bool          `json:"rehearse,omitempty"`   // DryRun
 	Beside   bool          `json:"beside,omitempty"`     // AllowOverlap

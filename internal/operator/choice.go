@@ -17,7 +17,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// AddCondition has a query be over what a condition in GQL leaves: plan = 'free' AND seen <
+// AddCondition adds a condition in GQL to a query: plan = 'free' AND seen <
 // DATETIME('2026-10-24T00:00:00Z').
 func AddCondition(q *mapper.Query, text string) error {
 	c, err := gql.ParseCondition(text)
@@ -30,7 +30,7 @@ func AddCondition(q *mapper.Query, text string) error {
 	return nil
 }
 
-// addFilter has a query satisfy a condition, too.
+// addFilter adds a condition to a query.
 func addFilter(q *mapper.Query, c *pb.Filter) error {
 	if all := c.GetCompositeFilter(); all != nil {
 		if all.Op != pb.CompositeFilter_AND {
@@ -70,7 +70,7 @@ func addFilter(q *mapper.Query, c *pb.Filter) error {
 	return nil
 }
 
-// AddShare has a query be over a share of the keys, or over the others.
+// AddShare limits a query to a share of the keys, or to all others.
 func AddShare(q *mapper.Query, share, except string) error {
 	if share != "" && except != "" {
 		return errors.New("a share of the entities, and all but a share, contradict each other")
@@ -94,7 +94,7 @@ func AddShare(q *mapper.Query, share, except string) error {
 	return nil
 }
 
-// NewID returns an ID for a job of a mapper that was given none.
+// NewID returns an ID for a job of a mapper, if the caller gave none.
 func NewID(mapper string, rehearse bool) string {
 	if rehearse {
 		mapper += "-rehearsal"

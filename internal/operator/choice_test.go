@@ -11,7 +11,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestFilters reads conditions of GQL as parts of queries.
+// TestFilters reads GQL conditions as filters of queries.
 func TestFilters(t *testing.T) {
 	for condition, filters := range map[string]string{
 		`Seats > 10`: `{"property":"Seats","op":">","value":10}`,

@@ -1,4 +1,4 @@
-// Package operator is what all who show jobs to people and take their orders have in common, which
-// are the jobs API, the command line and the dashboard: who is allowed what, which answer an error
-// is, how a query is chosen by texts, and how numbers and times are written.
+// Package operator has what the jobs API, the command line and the dashboard share. It decides who
+// is allowed what, which status code an error has, how texts choose a query, and how numbers and
+// times are written.
 package operator

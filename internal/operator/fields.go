@@ -10,25 +10,25 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// roots are the types whose fields are named by requests, by their names in errors.
+// roots are the types whose fields requests can set, by their names in errors.
 var roots = map[string]reflect.Type{
 	"StartOptions": reflect.TypeFor[mapper.StartOptions](), "CleanUpOptions": reflect.TypeFor[mapper.CleanUpOptions](),
 	"UndoOptions": reflect.TypeFor[mapper.UndoOptions](),
 	"Query":       reflect.TypeFor[mapper.Query](), "Rate": reflect.TypeFor[mapper.Rate](),
 }
 
-// others are the names in a request of what is no field of these types.
+// others are the JSON names of settings that are not fields of these types.
 var others = map[setting.Name]string{
 	"PlanOptions.TimePerEntity": "per_entity_ns", "PlanOptions.WritesPerEntity": "writes",
 	"Filter.AllowAnyType": "any_type",
-	"StartOptions.Files":  "params.files", // of an export
+	"StartOptions.Files":  "params.files", // in an export's parameters
 	"RetainAlways":        "-1",
 	"Job.Move":            "move", "Job.Retry": "retry", "Job.FailuresPage": "failures",
 }
 
-// JSONName returns the name of a setting in a request, or of what is asked for: "page_size" of
-// StartOptions.PageSize, and "rate.entities" of StartOptions.Rate.EntitiesPerSecond. It is empty if
-// requests do not have it.
+// JSONName returns the JSON name of a setting in a request: "page_size" for StartOptions.PageSize,
+// and "rate.entities" for StartOptions.Rate.EntitiesPerSecond. It is empty if requests do not have
+// the setting.
 func JSONName(n setting.Name) string {
 	if name, ok := others[n]; ok {
 		return name
@@ -49,8 +49,8 @@ func JSONName(n setting.Name) string {
 	return strings.Join(names, ".")
 }
 
-// InJSON returns the text of an error, with settings under their names in JSON. Parts are the same
-// in pieces, for who calls them otherwise: each second one is a name, and the others are texts.
+// InJSON returns the text of an error with settings under their JSON names. Parts are the same text
+// in pieces, for callers that use other names: every second one is a name, and the others are text.
 func InJSON(err error) (text string, parts []string) {
 	const mark = "\x00"
 	marked := setting.In(err, func(n setting.Name) string {
@@ -60,7 +60,7 @@ func InJSON(err error) (text string, parts []string) {
 		return string(n)
 	})
 	parts = strings.Split(marked, mark)
-	if strings.Contains(err.Error(), mark) { // which somebody has called something
+	if strings.Contains(err.Error(), mark) { // a user has used the mark in a name
 		parts = []string{strings.ReplaceAll(marked, mark, `"`)}
 	}
 	var b strings.Builder
@@ -74,11 +74,11 @@ func InJSON(err error) (text string, parts []string) {
 	return b.String(), parts
 }
 
-// Say returns the text of an error, with settings as a function calls them that gets their names in
-// JSON.
+// Say returns the text of an error with settings under the names that call returns for their JSON
+// names.
 func Say(err error, call func(name string) string) string {
 	return setting.In(err, func(n setting.Name) string { return call(cmp.Or(JSONName(n), string(n))) })
 }
 
-// Elsewhere names a setting that a surface does not have, by its name in JSON.
+// Elsewhere describes a setting that a surface lacks, by its JSON name.
 func Elsewhere(name string) string { return fmt.Sprintf("%q of the jobs API", name) }

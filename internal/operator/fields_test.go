@@ -19,7 +19,8 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestInJSON has errors name settings as a request does, and all else as it is.
+// TestInJSON checks that errors name settings by their JSON names, and that everything else is
+// unchanged.
 func TestInJSON(t *testing.T) {
 	t.Parallel()
 	errBad := errors.New("bad")
@@ -47,13 +48,13 @@ func TestInJSON(t *testing.T) {
 	}
 }
 
-// namesNothing are settings that only a Go program can meet an error about: it has no request to
-// say them in.
+// namesNothing are settings whose errors only a Go program can meet: requests can't set them.
 var namesNothing = map[string]bool{"StartOptions.Hold": true,
 	"VerifyOptions.ReadTime": true, "VerifyOptions.Entities": true}
 
-// TestSettingsAreNamed has all errors of the library that name a setting be made by setting.Errorf,
-// so that each surface can name it otherwise, and a request have a name for each of them.
+// TestSettingsAreNamed checks that setting.Errorf makes all of the library's errors that name a
+// setting, so that each surface can replace the names. Requests have a name for each of these
+// settings.
 func TestSettingsAreNamed(t *testing.T) {
 	t.Parallel()
 	found := 0
@@ -77,7 +78,7 @@ func TestSettingsAreNamed(t *testing.T) {
 				if !ok || lit.Kind != token.STRING {
 					return true
 				}
-				text, _ := strconv.Unquote(lit.Value) // of a literal that was parsed
+				text, _ := strconv.Unquote(lit.Value) // a parsed literal is valid
 				for _, name := range setting.Find(text) {
 					found++
 					if !named[lit] {
@@ -102,8 +103,8 @@ func TestSettingsAreNamed(t *testing.T) {
 	}
 }
 
-// namesIn returns the literals in which settings are named as they should: in the formats of
-// setting.Errorf, and where they are setting.Names.
+// namesIn returns the literals that may name settings: the formats of setting.Errorf, and
+// setting.Names.
 func namesIn(file *ast.File) map[*ast.BasicLit]bool {
 	named := make(map[*ast.BasicLit]bool)
 	all := func(n ast.Node) {

@@ -14,8 +14,8 @@ import (
 
 var errNobody = errors.New("Options.Allow is nil: nobody is allowed anything")
 
-// Allowed returns a handler that passes on the requests which are allowed, with who has sent them,
-// and has the others refused. A nil allow allows nobody anything.
+// Allowed returns a handler that passes on allowed requests with their sender, and refuses the
+// others. A nil allow refuses all.
 func Allowed(
 	allow auth.Func, log *slog.Logger,
 	refuse func(w http.ResponseWriter, code int, text string), next http.Handler,
@@ -37,7 +37,7 @@ func Allowed(
 			if advice := auth.Advice(err); advice != "" {
 				text += ": " + advice
 			}
-			w.Header().Set("WWW-Authenticate", "Bearer") // RFC 9110: a 401 says which proof it wants
+			w.Header().Set("WWW-Authenticate", "Bearer") // RFC 9110: a 401 names the proof that is wanted
 		}
 		w.Header().Set("Connection", "close") // its body is not read
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now())
@@ -45,19 +45,19 @@ func Allowed(
 	})
 }
 
-// A BadRequest is what is wrong with a request.
+// A BadRequest is an error about a request.
 type BadRequest string
 
 func (e BadRequest) Error() string { return string(e) }
 
-// Bad is fmt.Errorf for what is wrong with a request, of which another error is the cause.
+// Bad is fmt.Errorf for an error about a request that another error causes.
 func Bad(format string, args ...any) error { return bad{fmt.Errorf(format, args...)} }
 
 type bad struct{ error }
 
 func (b bad) Unwrap() error { return b.error }
 
-// Code is the table from errors to answers.
+// Code returns the status code for an error.
 func Code(err error) int {
 	switch {
 	case err == nil:

@@ -15,7 +15,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// Grouped writes a number with its thousands apart.
+// Grouped writes a number with its thousands separated.
 func Grouped(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
@@ -24,7 +24,7 @@ func Grouped(n int64) string {
 	return s
 }
 
-// Counted writes a number of things.
+// Counted writes a number of things, in singular or plural.
 func Counted(n int64, one, several string) string {
 	if n == 1 {
 		return "1 " + one
@@ -46,8 +46,8 @@ func Ago(t, now time.Time) string {
 	return fmt.Sprintf("%d days ago", int(d.Hours()/24))
 }
 
-// Line returns a text that may be anybody's in one line, without what a terminal would act on, and
-// cut off.
+// Line returns a text of unknown origin in one line, shortened, without control characters for a
+// terminal.
 func Line(s string, most int) string {
 	clean := strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r >= 0x200e && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
@@ -61,7 +61,7 @@ func Line(s string, most int) string {
 	return clean
 }
 
-// Percent writes how far a job is, and between which bounds.
+// Percent writes the progress of a job with its bounds.
 func Percent(p mapper.Progress) string {
 	text := fmt.Sprintf("%.0f%%", 100*p.Fraction)
 	if p.FractionMax-p.FractionMin > 0.01 {
@@ -70,7 +70,7 @@ func Percent(p mapper.Progress) string {
 	return text
 }
 
-// Takes writes how long a job takes from now on, and between which bounds.
+// Takes writes the remaining time of a job with its bounds.
 func Takes(p mapper.Progress) string {
 	switch {
 	case p.TimeLeft == 0:
@@ -84,7 +84,7 @@ func Takes(p mapper.Progress) string {
 		Roughly(p.TimeLeftMax))
 }
 
-// Roughly writes a duration with two digits, or so.
+// Roughly writes a duration with about two digits.
 func Roughly(d time.Duration) string {
 	switch {
 	case d < 100*time.Second:
@@ -97,7 +97,7 @@ func Roughly(d time.Duration) string {
 	return fmt.Sprintf("%d days", int(math.Round(d.Hours()/24)))
 }
 
-// Sized writes how many entities a plan has.
+// Sized writes the number of entities of a plan.
 func Sized(est *mapper.Estimate) string {
 	size := "about "
 	switch {
@@ -109,7 +109,7 @@ func Sized(est *mapper.Estimate) string {
 	return size + Grouped(est.Entities)
 }
 
-// Path writes a key's path so that a name can't be taken for an id, nor for several elements.
+// Path writes a key's path so that names, IDs and the ends of elements can't be confused.
 func Path(k *datastore.Key) string {
 	parent := ""
 	if k.Parent != nil {
@@ -124,7 +124,7 @@ func Path(k *datastore.Key) string {
 // Undoes reports whether a job is an undo, or the rehearsal of one.
 func Undoes(job *mapper.Status) bool { return strings.Contains(job.Mapper, "undo:") }
 
-// Undone says what an undo has done.
+// Undone describes the result of an undo.
 func Undone(job *mapper.Status) string {
 	n := func(name string) string { return Grouped(job.Counters[name]) }
 	form := "%s entities restored, %s deleted that the job had put, %s left as they are"
@@ -142,7 +142,7 @@ func Key(k *datastore.Key) string {
 	return "[" + k.Namespace + "]" + Path(k)
 }
 
-// Over writes in words which entities a job is over.
+// Over describes the entities of a job in words.
 func Over(q mapper.Query) string {
 	text := strings.Join(append(slices.Clone(q.Kinds), q.Kind), ", ")
 	text = strings.TrimSuffix(text, ", ")

@@ -1,5 +1,5 @@
-// Package pbkey reads keys as Datastore's protocol has them, which the Go client does for itself
-// only.
+// Package pbkey converts keys from Datastore's protocol. The Go client does not export its
+// conversion.
 package pbkey
 
 import (
@@ -9,7 +9,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// Of returns a key as the Go client has it: without its project and database.
+// Of returns a key in the Go client's form, without project and database.
 func Of(k *pb.Key) (key *datastore.Key) {
 	for _, e := range k.GetPath() {
 		key = &datastore.Key{Kind: e.GetKind(), ID: e.GetId(), Name: e.GetName(), Parent: key,
@@ -18,8 +18,8 @@ func Of(k *pb.Key) (key *datastore.Key) {
 	return key
 }
 
-// Text returns a text that equal keys have, and no others. Those that the client's String returns
-// are the same for the id 7 and the name "7".
+// Text returns a text that only equal keys have. The client's String returns the same text for the
+// ID 7 and the name "7".
 func Text(k *datastore.Key) string {
 	var b []byte
 	for e := k; e != nil; e = e.Parent {
@@ -31,7 +31,7 @@ func Text(k *datastore.Key) string {
 	return string(b)
 }
 
-// TextOf is [Text] for the protocol's key.
+// TextOf is [Text] for a key of the protocol.
 func TextOf(k *pb.Key) string {
 	var b []byte
 	for i := len(k.GetPath()) - 1; i >= 0; i-- {

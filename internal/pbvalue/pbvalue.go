@@ -1,7 +1,7 @@
-// Package pbvalue converts between what Datastore's protocol says of an entity and what the Go
-// client makes of that, which the client does for itself only. The client's form has less: no
-// meanings, one index flag for an array, keys without their projects. So [Of] of [Go] may lose
-// something, and [Go] of [Of] does not.
+// Package pbvalue converts between entities of Datastore's protocol and the Go client's form. The
+// client does not export its conversion. Its form has less: no meanings, one index flag for an
+// array, keys without projects. So [Of] after [Go] may lose something, and [Go] after [Of] does
+// not.
 package pbvalue
 
 import (
@@ -22,14 +22,14 @@ import (
 	"github.com/scattermap/scattermap/internal/pbkey"
 )
 
-// keyField is the name under which the client has a struct's own key.
+// keyField is the client's name for the field with a struct's own key.
 const keyField = "__key__"
 
-// Properties returns an entity's properties as the client has them, by their names. They share
-// nothing with it that could be changed in place.
+// Properties returns an entity's properties in the client's form, by name. They share no memory
+// with the entity that could be changed.
 func Properties(e *pb.Entity) []datastore.Property { return Some(e, nil) }
 
-// Some returns those of the properties that are wanted; nil: all.
+// Some returns the properties whose names are wanted; nil: all.
 func Some(e *pb.Entity, wanted func(name string) bool) []datastore.Property {
 	var all []datastore.Property
 	if wanted == nil {
@@ -44,7 +44,7 @@ func Some(e *pb.Entity, wanted func(name string) bool) []datastore.Property {
 	return all
 }
 
-// Property returns one property as the client has it. The flag of an array is that of its first
+// Property returns a property in the client's form. An array has the index flag of its first
 // element.
 func Property(name string, v *pb.Value) datastore.Property {
 	p := datastore.Property{Name: name, Value: Go(v), NoIndex: v.GetExcludeFromIndexes()}
@@ -54,7 +54,7 @@ func Property(name string, v *pb.Value) datastore.Property {
 	return p
 }
 
-// Go returns a value as the client has it.
+// Go returns a value in the client's form.
 func Go(v *pb.Value) any {
 	switch x := v.GetValueType().(type) {
 	case *pb.Value_BooleanValue:
@@ -85,8 +85,8 @@ func Go(v *pb.Value) any {
 	return nil
 }
 
-// Entity returns the entity that the client's Put of properties stores. What is inside what is
-// unindexed is so, too.
+// Entity returns the entity that the client's Put stores for properties. Everything inside an
+// unindexed value is unindexed, too.
 func Entity(key *datastore.Key, properties []datastore.Property, unindexed bool) (*pb.Entity, error) {
 	e := &pb.Entity{Key: Key(key), Properties: make(map[string]*pb.Value, len(properties))}
 	for _, p := range properties {
@@ -105,7 +105,7 @@ func Entity(key *datastore.Key, properties []datastore.Property, unindexed bool)
 	return e, nil
 }
 
-// Key returns a key in the protocol's form, without project and database: those are the client's.
+// Key returns a key in the protocol's form, without project and database, which the client adds.
 func Key(k *datastore.Key) *pb.Key {
 	if k == nil {
 		return nil
@@ -128,14 +128,14 @@ func Key(k *datastore.Key) *pb.Key {
 	return all
 }
 
-// LongestIndexed is how many bytes an indexed text or blob has at most, as the limits page of
-// Datastore has it.
+// LongestIndexed is the maximum of bytes of an indexed text or blob, from the limits page of
+// Datastore.
 const LongestIndexed = 1500
 
-// The times that the protocol has.
+// The first and the last time of the protocol.
 var first, last = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// What no value of an entity can be.
+// Errors for values that no entity can have.
 var (
 	errTooLong = fmt.Errorf("a text or blob has more than %d bytes, and is indexed", LongestIndexed)
 	errUTF8    = errors.New("a text is not valid UTF-8")
@@ -143,8 +143,8 @@ var (
 	errPoint   = errors.New("a geographical point is off the map")
 )
 
-// Of returns the value that the client's Put stores, or an error for what it or the database would
-// refuse.
+// Of returns the value that the client's Put stores. It returns an error for a value that the
+// client or the database would refuse.
 func Of(value any, noIndex bool) (*pb.Value, error) {
 	v := &pb.Value{ExcludeFromIndexes: noIndex}
 	switch x := value.(type) {
@@ -164,7 +164,7 @@ func Of(value any, noIndex bool) (*pb.Value, error) {
 		if x.Before(first) || !x.Before(last) {
 			return nil, errTime
 		}
-		micros := int32(x.Nanosecond()) / 1000 * 1000 // the database keeps no more
+		micros := int32(x.Nanosecond()) / 1000 * 1000 // the database keeps microseconds
 		v.ValueType = &pb.Value_TimestampValue{TimestampValue: &timestamppb.Timestamp{Seconds: x.Unix(), Nanos: micros}}
 	case datastore.GeoPoint:
 		if !x.Valid() {
@@ -193,7 +193,7 @@ func Of(value any, noIndex bool) (*pb.Value, error) {
 	return v, nil
 }
 
-// ofPlain converts what every property can have.
+// ofPlain converts a value that every property can have.
 func ofPlain(value any, noIndex bool) *pb.Value {
 	v := &pb.Value{ExcludeFromIndexes: noIndex}
 	switch x := value.(type) {
@@ -225,7 +225,7 @@ func checkText(text string, noIndex bool) error {
 	return nil
 }
 
-// ofList converts an array, which has no index of its own: its elements do.
+// ofList converts an array. Its elements are indexed, and the array itself is not.
 func ofList(all []any, noIndex bool) (*pb.Value, error) {
 	list := make([]*pb.Value, len(all))
 	for i, one := range all {

@@ -22,10 +22,10 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// A tap has what the client of a test sends and gets.
+// A tap sees the requests and answers of a test's client.
 type tap struct {
-	sent *pb.Entity // by the last Put
-	give *pb.Entity // to the next Get, in place of what is stored
+	sent *pb.Entity // of the last Put
+	give *pb.Entity // the answer of the next Get, in place of the stored entity
 }
 
 func (p *tap) intercept(
@@ -42,8 +42,8 @@ func (p *tap) intercept(
 	return err
 }
 
-// TestAsTheClient converts random entities in both ways, and has the Go client do the same: by a
-// Get, and by a Put of what that has returned.
+// TestAsTheClient converts random entities in both directions, and compares with the Go client's
+// Get, and its Put of the result.
 func TestAsTheClient(t *testing.T) {
 	tapped := new(tap)
 	client, err := emulator.ForTest(t, nil).DatastoreClient(t.Context(), "project",
@@ -76,7 +76,7 @@ func TestAsTheClient(t *testing.T) {
 			if refused == nil {
 				t.Fatalf("the client's Put: %v, and Entity refuses nothing: %.3000v", err, tapped.give)
 			}
-			continue // what ours refuses has its own table
+			continue // refused values have a table of their own
 		}
 		put++
 		tapped.sent.Key.PartitionId = nil
@@ -89,7 +89,7 @@ func TestAsTheClient(t *testing.T) {
 	}
 }
 
-// sortAll sorts properties, and those inside of them.
+// sortAll sorts properties, including nested ones.
 func sortAll(all []datastore.Property, by func(a, b datastore.Property) int) {
 	slices.SortFunc(all, by)
 	for _, p := range all {

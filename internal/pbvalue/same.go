@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Same reports whether two values are stored alike, bit for bit. To proto.Equal, 0 and -0 are the
-// same.
+// Same reports whether two values are stored equally, bit for bit. proto.Equal does not tell 0 from
+// -0.
 func Same(a, b *pb.Value) bool {
 	switch x := a.GetValueType().(type) {
 	case *pb.Value_DoubleValue:
@@ -30,14 +30,14 @@ func Same(a, b *pb.Value) bool {
 	return proto.Equal(a, b)
 }
 
-// SameEntity reports whether two entities are stored alike, as [Same] does. A nil one is like no
-// other.
+// SameEntity reports whether two entities are stored equally, as [Same] does. A nil entity equals
+// no other.
 func SameEntity(a, b *pb.Entity) bool {
 	return (a == nil) == (b == nil) && proto.Equal(a.GetKey(), b.GetKey()) &&
 		maps.EqualFunc(a.GetProperties(), b.GetProperties(), Same)
 }
 
-// sameAround reports whether what two values have besides is the same.
+// sameAround reports whether two values have the same meaning and index flag.
 func sameAround(a, b *pb.Value) bool {
 	return a.GetMeaning() == b.GetMeaning() && a.GetExcludeFromIndexes() == b.GetExcludeFromIndexes()
 }
@@ -48,16 +48,16 @@ func samePoint(a, b *latlng.LatLng) bool {
 	return sameFloat(a.GetLatitude(), b.GetLatitude()) && sameFloat(a.GetLongitude(), b.GetLongitude())
 }
 
-// Clone returns a copy of an entity, bit for bit. That of proto.CloneOf has 0 for -0 in a
-// geographical point, as a field without presence that compares equal to 0 is not merged. Whoever
-// encodes messages keeps it.
+// Clone returns a copy of an entity, bit for bit. proto.CloneOf would turn -0 into 0 in a
+// geographical point: it does not copy a field without presence that compares equal to 0. An
+// encoded message keeps the -0.
 func Clone(e *pb.Entity) *pb.Entity {
 	clone := proto.CloneOf(e)
 	restorePoints(e, clone)
 	return clone
 }
 
-// CloneValue returns a copy of a value, as [Clone] does of an entity.
+// CloneValue returns a copy of a value, as [Clone] does for an entity.
 func CloneValue(v *pb.Value) *pb.Value {
 	clone := proto.CloneOf(v)
 	restorePoint(v, clone)

@@ -1,10 +1,10 @@
-// Package setting has errors carry which settings they are about, so that each surface names them
-// as its reader does: a Go program by the field, a request by its JSON, a command line by the flag,
-// and a form by the label.
+// Package setting makes errors that know which settings they are about. So each surface can use its
+// readers' names: a Go program the field, a request the JSON name, a command line the flag, and a
+// form the label.
 //
-// An error is made by [Errorf], whose format has the settings by their Go names. Only formats are
-// looked at, which are ours, and never what a user has called something. [In] writes such an error,
-// and all that wraps it, with other names.
+// [Errorf] makes such an error. Its format has the settings by their Go names. Only formats are
+// searched for names, and never users' texts. [In] writes the error, and all errors that wrap it,
+// with other names.
 package setting
 
 import (
@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// A Name is that of a setting in Go: StartOptions.PageSize, or Job.Move for something to do. As an
-// argument of [Errorf] it is written as its reader calls it.
+// A Name is the name of a setting in Go, such as StartOptions.PageSize, or of an act, such as
+// Job.Move. As an argument of [Errorf] it is replaced by the reader's name.
 type Name string
 
 // name matches a setting in a format.
@@ -25,13 +25,13 @@ var name = regexp.MustCompile(`\b(?:(?:StartOptions|PlanOptions|CleanUpOptions|U
 // Find returns the settings that a format names.
 func Find(format string) []string { return name.FindAllString(format, -1) }
 
-// Errorf is fmt.Errorf for an error that is about settings.
+// Errorf is fmt.Errorf for an error about settings.
 func Errorf(format string, args ...any) error {
 	return &about{fmt.Errorf(format, args...), format, args}
 }
 
-// Renamed returns an error whose settings have another type, in which they are what they are in the
-// first one. That of nil is nil.
+// Renamed returns an error in which settings of the type from are settings of the type to. The
+// settings have the same fields there. It returns nil for nil.
 func Renamed(err error, from, to string) error {
 	if err == nil {
 		return nil
@@ -57,7 +57,7 @@ func (r renamed) in(call func(Name) string) string {
 	})
 }
 
-// An about is an error that is about settings.
+// An about is an error about settings.
 type about struct {
 	error
 
@@ -65,7 +65,7 @@ type about struct {
 	args   []any
 }
 
-// Unwrap returns the errors that it wraps.
+// Unwrap returns the wrapped errors.
 func (a *about) Unwrap() []error { return wrapped(a.error) }
 
 func wrapped(err error) []error {
@@ -80,7 +80,7 @@ func wrapped(err error) []error {
 	return nil
 }
 
-// In returns the text of an error with its settings under the names that a function gives them.
+// In returns the text of an error with its settings under the names that call returns.
 func In(err error, call func(Name) string) string {
 	switch e := err.(type) { //nolint:errorlint // those that it wraps are looked at below
 	case *about:
@@ -93,7 +93,7 @@ func In(err error, call func(Name) string) string {
 		before := inner.Error()
 		at := strings.Index(text[from:], before)
 		if at < 0 || before == "" {
-			continue // the text of the error that wraps it does not have it
+			continue // the wrapping error's text does not contain it
 		}
 		after := In(inner, call)
 		text = text[:from+at] + after + text[from+at+len(before):]

@@ -10,8 +10,8 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestIn has an error name its settings as its reader does, however deep it is wrapped, and leaves
-// what a user has called something as it is.
+// TestIn checks that an error names settings as its reader does, at any depth of wrapping, and
+// leaves users' names unchanged.
 func TestIn(t *testing.T) {
 	t.Parallel()
 	errBad := errors.New("bad arguments")

@@ -1,4 +1,4 @@
-// Package stranger is for requests that may be anybody's: how they are refused, and what a log
+// Package stranger is for requests from unknown senders: it refuses them, and shortens what a log
 // shows of them.
 package stranger
 
@@ -8,26 +8,26 @@ import (
 	"time"
 )
 
-// Refuse answers a request whose body is not read: the server closes the connection after the
-// answer, and does not wait for what was not sent yet.
+// Refuse answers a request without reading its body. The server closes the connection after the
+// answer, and does not wait for the rest of the body.
 func Refuse(w http.ResponseWriter, code int) {
 	HangUp(w)
 	w.WriteHeader(code)
 }
 
-// HangUp has the server close the connection after the answer that is written next.
+// HangUp makes the server close the connection after the next answer.
 func HangUp(w http.ResponseWriter) {
 	w.Header().Set("Connection", "close")
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now()) // a test's has no connection
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now()) // a test's connection has no deadline
 }
 
-// Shown returns what a log shows of a text that anybody may have sent.
+// Shown returns the part of an unknown sender's text that a log shows.
 func Shown(s string) string { return Shorten(s, 200) }
 
-// MaxError is how many bytes of an error a log has.
+// MaxError is the maximum of bytes of an error in a log.
 const MaxError = 2000
 
-// Shorten cuts a text after so many bytes.
+// Shorten cuts a text after a number of bytes.
 func Shorten(s string, most int) string {
 	if len(s) > most {
 		s = s[:most] + "…"

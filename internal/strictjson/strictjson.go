@@ -1,7 +1,10 @@
-// Package strictjson reads JSON that somebody has written for us, and refuses by name what
-// encoding/json would change without a word: a name that comes twice, of which the last one would
-// win; a name that a struct does not have; null for what can't be null, which would stay what it
-// was; a number that becomes another one; and text that is not UTF-8.
+// Package strictjson decodes JSON, and refuses by name what encoding/json would silently change:
+//
+//   - a name that comes twice, as the last one would win
+//   - a name that the struct lacks
+//   - null for a value that can't be null, as the value would stay unchanged
+//   - a number that would become another one
+//   - text that is not UTF-8
 package strictjson
 
 import (
@@ -21,10 +24,10 @@ import (
 // ErrMissing says that there is no value.
 var ErrMissing = errors.New("there is no JSON value")
 
-// Decode decodes text, which is one value, into what v points to.
+// Decode decodes text, which must be one value, into the value that v points to.
 func Decode(text []byte, v any) error { return decode(text, v, false) }
 
-// DecodeNulls is Decode for those who take null for what is not there, as many programs write it.
+// DecodeNulls is Decode for callers that accept null as a missing value, as many programs write it.
 func DecodeNulls(text []byte, v any) error { return decode(text, v, true) }
 
 func decode(text []byte, v any, nulls bool) error {
@@ -42,13 +45,13 @@ func decode(text []byte, v any, nulls bool) error {
 	return check(text, reflect.TypeOf(v).Elem(), nulls)
 }
 
-// Check returns what is wrong with text that may be of any type.
+// Check returns what is wrong with text, without knowing its type.
 func Check(text []byte) error {
 	var raw json.RawMessage
 	return Decode(text, &raw)
 }
 
-// plain says what the package json says without its name.
+// plain returns an error of package json without the package's name.
 func plain(err error) error {
 	if unfit := new(json.UnmarshalTypeError); errors.As(err, &unfit) && unfit.Field != "" {
 		return fmt.Errorf("%q is a %s, and has to fit a Go %v", unfit.Field, unfit.Value, unfit.Type)
@@ -59,7 +62,7 @@ func plain(err error) error {
 	return err
 }
 
-// check returns what is wrong with text that a type has taken.
+// check returns what is wrong with text that a type has decoded.
 func check(text []byte, t reflect.Type, nulls bool) error {
 	if !utf8.Valid(text) {
 		return errors.New("it is not UTF-8")
@@ -69,11 +72,11 @@ func check(text []byte, t reflect.Type, nulls bool) error {
 	return (&reader{Decoder: d, text: text, nulls: nulls}).value("", t)
 }
 
-// A reader goes through JSON that is valid, beside the type that has taken it.
+// A reader goes through valid JSON, beside the type that has decoded it.
 type reader struct {
 	*json.Decoder
 	text  []byte
-	nulls bool // null is as good as nothing
+	nulls bool // null is accepted as a missing value
 }
 
 var (
@@ -82,12 +85,12 @@ var (
 	timeType = reflect.TypeFor[time.Time]()
 )
 
-// own reports whether a type reads its JSON itself, so that nothing is known about what is inside.
-// A time has nothing inside, and reads null as nothing.
+// own reports whether a type decodes its JSON itself, so that nothing is known about its contents.
+// A time has no contents, and accepts null as a missing value.
 func own(t reflect.Type) bool { return t != timeType && reflect.PointerTo(t).Implements(ownType) }
 
-// value reads the next value, which a path leads to, and which t has taken; nil: a type that reads
-// itself.
+// value reads the next value. A path leads to it, and t is its type; nil: the type of a value in a
+// type that decodes itself.
 func (r *reader) value(path string, t reflect.Type) error {
 	token, err := r.Token()
 	if err != nil {
@@ -156,10 +159,10 @@ func (r *reader) object(path string, t reflect.Type) error {
 		if err := r.checkText(path); err != nil {
 			return err
 		}
-		name, _ := token.(string) // of an object
+		name, _ := token.(string) // a name, inside an object
 		is, inner := name, t
 		if t != nil && t.Kind() == reflect.Struct {
-			is = fold(name) // as fields are found
+			is = fold(name) // as encoding/json finds fields
 			inner = fieldType(t, name)
 		} else if t != nil && t != anyType {
 			inner = t.Elem()
@@ -186,7 +189,8 @@ func (r *reader) object(path string, t reflect.Type) error {
 	return err
 }
 
-// fold returns a name as all have it that encoding/json takes for the same field.
+// fold returns a name in a form that is the same for all names that encoding/json takes for one
+// field.
 func fold(name string) string {
 	return strings.Map(func(r rune) rune {
 		least := r
@@ -197,8 +201,8 @@ func fold(name string) string {
 	}, name)
 }
 
-// checkText returns an error if the text that was just read has half of a character, which would
-// become another one.
+// checkText returns an error if the last text has half of a surrogate pair, which would become
+// another character.
 func (r *reader) checkText(path string) error {
 	end := r.InputOffset()
 	from := bytes.LastIndexByte(r.text[:end-1], '"')
@@ -238,16 +242,16 @@ func escaped(text []byte, at int) bool {
 	return n%2 == 1
 }
 
-// unitAt returns the unit of UTF-16 that is escaped at a place of a text; 0 if none is.
+// unitAt returns the UTF-16 unit that is escaped at a place in a text; 0: none.
 func unitAt(raw []byte, at int) uint64 {
 	if at+6 > len(raw) || raw[at] != '\\' || raw[at+1] != 'u' {
 		return 0
 	}
-	n, _ := strconv.ParseUint(string(raw[at+2:at+6]), 16, 32) // it is valid
+	n, _ := strconv.ParseUint(string(raw[at+2:at+6]), 16, 32) // the digits were checked
 	return n
 }
 
-// checkNull returns an error if a type can't be null: what has it would be as if it were not there.
+// checkNull returns an error for null if a type can't be null: it would count as missing.
 func checkNull(path string, t reflect.Type) error {
 	if t == nil {
 		return nil
@@ -266,7 +270,7 @@ func shown(path string) string {
 	return fmt.Sprintf("%.200q", path)
 }
 
-// fieldType returns the type of the field that a name is read into; nil: it is not known.
+// fieldType returns the type of the field for a name; nil: unknown.
 func fieldType(t reflect.Type, name string) (found reflect.Type) {
 	depth := 0
 	for _, f := range reflect.VisibleFields(t) {
@@ -284,7 +288,7 @@ func fieldType(t reflect.Type, name string) (found reflect.Type) {
 	return found
 }
 
-// Exact reports whether a float64 holds a number of JSON: to all of the digits that are written.
+// Exact reports whether a float64 holds a JSON number, in all of its digits.
 func Exact(number string) bool {
 	f, err := strconv.ParseFloat(number, 64)
 	if err != nil {
@@ -295,21 +299,21 @@ func Exact(number string) bool {
 		return digits == "" || f != 0
 	}
 	written := len(digits)
-	if !strings.ContainsAny(number, ".eE") { // a whole number, also with zeros at its end
+	if !strings.ContainsAny(number, ".eE") { // a whole number, perhaps with zeros at its end
 		written = exponent
 	}
 	held, power := digitsOf(strconv.FormatFloat(f, 'e', written-1, 64))
 	return held == digits && power == exponent
 }
 
-// mostDigits are more than any float64 has that is between two others.
+// mostDigits is more than the digits of any float64, or of a number halfway between two.
 const mostDigits = 800
 
-// digitsOf returns the digits of a number without zeros at either end, and the power of ten above
-// the first one.
+// digitsOf returns the digits of a number, without zeros at either end, and the power of ten of the
+// first one.
 func digitsOf(number string) (digits string, exponent int) {
 	mantissa, power, _ := strings.Cut(strings.ToLower(strings.TrimLeft(number, "+-")), "e")
-	exponent, _ = strconv.Atoi(power) // what is too large is no float64
+	exponent, _ = strconv.Atoi(power) // an exponent that is too large is no float64
 	whole, fraction, _ := strings.Cut(mantissa, ".")
 	all := whole + fraction
 	digits = strings.TrimLeft(all, "0")

@@ -42,7 +42,7 @@ type params struct {
 }
 
 func TestDecode(t *testing.T) {
-	for text, want := range map[string]string{ // empty: it is taken
+	for text, want := range map[string]string{ // empty: it is accepted
 		`{}`: "", `{"name": "a"}`: "", `{"NAME": "a"}`: "", `{"deep": "a"}`: "",
 		`{"name": "a", "name": "b"}`:                "\"name\" comes twice",
 		`{"name": "a", "Name": "b"}`:                `"name" and "Name"`,
@@ -111,7 +111,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestExact compares with exact arithmetic: a float64 holds a number if it is the nearest one, and
+// TestExact compares with exact arithmetic. A float64 holds a number if it is the nearest one, and
 // has all of its digits.
 func TestExact(t *testing.T) {
 	for number, want := range map[string]bool{

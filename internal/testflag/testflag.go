@@ -3,9 +3,8 @@
 //	go test ./emulator/... -run Differential -args -sequences 2000
 //	go test ./mapper/... -args -seed 7
 //
-// pass them to the test binaries of all packages, and a binary that does not
-// know one fails. So the tests of all packages below emulator/ and mapper/
-// import this one.
+// These commands pass the flags to the test binaries of all packages. A binary that does not know a
+// flag fails. So the tests of all packages below emulator/ and mapper/ import this one.
 package testflag
 
 import (
@@ -18,18 +17,18 @@ import (
 	"github.com/scattermap/scattermap/internal/nightly"
 )
 
-// Sequences is how many random sequences the differential test runs.
+// Sequences is the number of random sequences of the differential test.
 var Sequences = flag.Int("sequences", 30, "how many random sequences of calls are compared")
 
-// Seeds is how many seeds tests of random worlds try; 0: as many as each says.
+// Seeds is the number of seeds of tests of random worlds; 0: each test's own number.
 var Seeds = flag.Int("seeds", 0, "how many seeds simulations try; 0: a few")
 
-// Comparisons is how many pairs of answers the metamorphic test compares.
+// Comparisons is the number of pairs of answers that the metamorphic test compares.
 var Comparisons = flag.Int("comparisons", 600, "how many pairs of answers of the embedded Datastore are compared")
 
 var seed = flag.Uint64("seed", 0, "the first seed of random tests; 0 is a new one")
 
-// Seed returns the first seed of a random test, which the test shows if it fails.
+// Seed returns the first seed of a random test. A failing test shows it.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	first := *seed
@@ -40,13 +39,13 @@ func Seed(t testing.TB) uint64 {
 	return first
 }
 
-// larger is what a usual run leaves out of the tests that ask for [Size] or [Simulate].
+// larger describes the part of tests with [Size] or [Simulate] that a usual run leaves out.
 const larger = "left out: more seeds and larger numbers, with which .ci/nightly runs it"
 
-// atNight is how many times as many seeds as usual [Simulate] tries in .ci/nightly.
+// atNight is the factor of seeds that [Simulate] tries in .ci/nightly.
 const atNight = 15
 
-// Size returns how large a test is: in a short run, usually, or in .ci/nightly.
+// Size returns the size of a test: for a short run, a usual one, or .ci/nightly.
 func Size(t testing.TB, short, usual, night int) int {
 	t.Helper()
 	switch {
@@ -59,9 +58,9 @@ func Size(t testing.TB, short, usual, night int) int {
 	return usual
 }
 
-// Simulate runs a test on some seeds, one after the other: on as many as usual, on few in a short
-// run (one with the race detector), on fifteen times as many as usual in .ci/nightly, or on [Seeds].
-// It returns how many these were.
+// Simulate runs a test on several seeds, one after the other, and returns their number. It runs
+// usual seeds, few in a short run (one with the race detector), fifteen times usual in .ci/nightly,
+// or [Seeds].
 func Simulate(t *testing.T, usual, few int, run func(t *testing.T, seed uint64)) (n int) {
 	t.Helper()
 	first := Seed(t)
@@ -77,7 +76,7 @@ func Simulate(t *testing.T, usual, few int, run func(t *testing.T, seed uint64))
 	return n
 }
 
-// SideBySide has a seed of [Simulate] run beside others, unless the first failure ends all: that
+// SideBySide lets a seed of [Simulate] run in parallel with others, unless -failfast is set, which
 // has no effect on parallel tests.
 func SideBySide(t *testing.T) {
 	t.Helper()
@@ -86,19 +85,19 @@ func SideBySide(t *testing.T) {
 	}
 }
 
-// Patience is how long a test waits in real time for what has to come. It is no expectation: the
-// machine may be busy. What comes never fails the test after it.
+// Patience is how long a test waits in real time for an event. It is no expectation, as the machine
+// may be busy. An event that comes never fails the test for its delay.
 const Patience = 5 * time.Minute
 
-// Rand returns a source of random numbers whose seed a failing test shows.
+// Rand returns a source of random numbers. A failing test shows its seed.
 func Rand(t testing.TB) *rand.Rand {
 	t.Helper()
 	return rand.New(rand.NewPCG(Seed(t), 0))
 }
 
-// Sequential leaves a test out of a short run of the race detector: one that takes long, as it
-// checks numbers or forms, or waits for many deaths, and has nothing of its own happen at the same
-// time. Others have the same code run.
+// Sequential skips a test in a short run of the race detector. It is for tests that take long and
+// run nothing concurrent of their own: they check numbers or forms, or wait for many deaths. Other
+// tests run the same code.
 func Sequential(t *testing.T) {
 	t.Helper()
 	if raced && testing.Short() {

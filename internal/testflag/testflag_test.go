@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestEveryPackageKnowsTheFlags checks that the tests of each package below
-// emulator/ and mapper/ import this one.
+// TestEveryPackageKnowsTheFlags checks that the tests of each package below emulator/ and mapper/
+// import this one.
 func TestEveryPackageKnowsTheFlags(t *testing.T) {
 	knows := make(map[string]bool)
 	look := func(path string, _ fs.DirEntry, err error) error {

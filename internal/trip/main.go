@@ -1,6 +1,6 @@
-// Command trip counts the functions, files and packages that one delivery goes through, by coverage.
-// It runs an Update over 20,000 entities with four workers, one task at a time, and looks at the
-// fourth delivery.
+// Command trip counts the functions, files and packages that one delivery goes through, by test
+// coverage. It runs an Update over 20,000 entities with four workers, one task at a time, and looks
+// at the fourth delivery.
 //
 //	go run ./internal/trip
 package main
@@ -49,7 +49,7 @@ func main() {
 	}
 }
 
-// report builds this command with coverage, has it run the job, and counts.
+// report builds this command with coverage, runs the job with it, and counts.
 func report() error {
 	if *measures != "" {
 		return nil
@@ -155,7 +155,7 @@ func measure(dir string) error {
 			handler.ServeHTTP(w, r)
 			return
 		}
-		time.Sleep(time.Second) // for what is under way
+		time.Sleep(time.Second) // until deliveries under way have ended
 		if err := coverage.ClearCounters(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}

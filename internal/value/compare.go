@@ -10,8 +10,8 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// The ranks of the types of values, as both of Google's emulators order them: integers are among
-// timestamps, which are microseconds to them, and strings among blobs.
+// The ranks of the types of values, as in both of Google's emulators. Integers are ordered among
+// timestamps, as microseconds, and strings among blobs.
 const (
 	NullRank = iota
 	IntegerRank
@@ -44,8 +44,8 @@ func Rank(v any) int {
 	return OtherRank
 }
 
-// Compare orders values of properties as Datastore does. Arrays and entities have no
-// place in that order.
+// Compare orders values of properties as Datastore does. Arrays and entities have no place in the
+// order.
 func Compare(a, b any) int {
 	rank := Rank(a)
 	if c := cmp.Compare(rank, Rank(b)); c != 0 {
@@ -105,8 +105,8 @@ func BytesOf(v any) []byte {
 	return v.([]byte)
 }
 
-// FloatBits maps floats to integers of the same order: negative zero is before zero, and NaN
-// behind everything.
+// FloatBits maps floats to integers in the same order. Negative zero is before zero, and NaN after
+// everything.
 func FloatBits(f float64) uint64 {
 	bits := math.Float64bits(f)
 	switch {
@@ -129,9 +129,9 @@ func FloatOf(bits uint64) float64 {
 	return math.Float64frombits(^bits)
 }
 
-// CompareKeys orders keys as Datastore does: by namespace, then element by
-// element from the root, an ancestor before its descendants; kinds as bytes,
-// ids before names, ids as signed integers, names as UTF-8 bytes.
+// CompareKeys orders keys as Datastore does: by namespace, then element by element from the root,
+// an ancestor before its descendants. Kinds compare as bytes. IDs come before names; IDs compare as
+// signed integers, names as UTF-8 bytes.
 func CompareKeys(a, b *datastore.Key) int {
 	if c := strings.Compare(a.Namespace, b.Namespace); c != 0 {
 		return c
@@ -139,7 +139,7 @@ func CompareKeys(a, b *datastore.Key) int {
 	return ComparePaths(Path(a), Path(b))
 }
 
-// ComparePaths compares the elements of two keys, from the root on.
+// ComparePaths compares the elements of two keys from the root.
 func ComparePaths(a, b []*datastore.Key) int {
 	for i := range min(len(a), len(b)) {
 		if c := CompareElements(a[i], b[i]); c != 0 {
@@ -165,8 +165,7 @@ func CompareElements(a, b *datastore.Key) int {
 	return strings.Compare(a.Name, b.Name)
 }
 
-// Path returns the elements of a key from the root, each as the key that ends
-// with it.
+// Path returns the elements of a key from the root. Each is the key that ends with it.
 func Path(k *datastore.Key) []*datastore.Key {
 	n := 0
 	for e := k; e != nil; e = e.Parent {

@@ -13,21 +13,21 @@ import (
 )
 
 // A Foreign is a key of another project or database than its entity's. The client's keys have
-// neither, so the client takes it for a key of the own project.
+// neither, so the client would take it for a key of its own project.
 type Foreign struct {
 	Key               *datastore.Key
 	Project, Database string
 }
 
-// A ForeignEntity is an entity inside whose key is of another project or database. Its Entity has
-// none.
+// A ForeignEntity is a nested entity whose key is of another project or database. The key of its
+// Entity is nil.
 type ForeignEntity struct {
 	Key    Foreign
 	Entity *datastore.Entity
 }
 
-// Go returns a value of an entity as the client has it, with a [Foreign] for each foreign key, at
-// whatever depth, and a [ForeignEntity] for each entity inside that has such a key.
+// Go returns a value of an entity in the client's form. Foreign keys become a [Foreign] at any
+// depth, and nested entities with such a key become a [ForeignEntity].
 func Go(of *pb.Entity, v *pb.Value) any {
 	switch x := v.GetValueType().(type) {
 	case *pb.Value_ArrayValue:
@@ -54,7 +54,7 @@ func Go(of *pb.Entity, v *pb.Value) any {
 	return pbvalue.Go(v)
 }
 
-// keyOf returns a key in an entity: one of the client's, or a [Foreign].
+// keyOf returns a key in an entity: a *datastore.Key, or a [Foreign].
 func keyOf(of *pb.Entity, k *pb.Key) any {
 	at, own := k.GetPartitionId(), of.GetKey().GetPartitionId()
 	if len(k.GetPath()) > 0 && at.GetProjectId() != "" && own.GetProjectId() != "" &&
@@ -64,7 +64,8 @@ func keyOf(of *pb.Entity, k *pb.Key) any {
 	return pbkey.Of(k)
 }
 
-// compareForeign orders two keys. At least one is foreign. Own keys come first.
+// compareForeign orders two keys, at least one of them foreign. The entity's own project comes
+// first.
 func compareForeign(a, b any) int {
 	p, foreign := a.(Foreign)
 	q, both := b.(Foreign)

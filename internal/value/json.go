@@ -15,10 +15,9 @@ import (
 	"github.com/scattermap/scattermap/internal/strictjson"
 )
 
-// A JSON is a value of a property in JSON: true, "text", 5 and null are what they look like, and so
-// is 5.0, which is a float. Others are objects that name their type: {"time": "2026-…"}, {"key":
-// "…"} as datastore.Key.Encode has it, {"bytes": "…"} in base64, {"float": "NaN"} or {"float": 5},
-// {"int": "5"}.
+// A JSON is a value of a property in JSON. true, "text", 5 and null stand for themselves, and 5.0
+// is a float. Others are objects that name their type: {"time": "2026-…"}, {"key": "…"} as from
+// datastore.Key.Encode, {"bytes": "…"} in base64, {"float": "NaN"} or {"float": 5}, {"int": "5"}.
 type JSON struct{ V any }
 
 type typedValue struct {
@@ -29,8 +28,8 @@ type typedValue struct {
 	Int   *number        `json:"int,omitempty"`
 }
 
-// A number is written as one, or as a text: some programs write 5.0 as 5, and others have no large
-// integers.
+// A number is written as a number or as text, as some programs write 5.0 as 5, and others have no
+// large integers.
 type number string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -128,7 +127,7 @@ func (j *JSON) typed(b []byte) error {
 	return err
 }
 
-// floatOf returns the float that a number is, to all of its digits.
+// floatOf returns the float for a number, or an error if it does not hold all of its digits.
 func floatOf(number string) (float64, error) {
 	f, err := strconv.ParseFloat(number, 64)
 	if err == nil && !math.IsNaN(f) && !math.IsInf(f, 0) && !strictjson.Exact(number) {

@@ -6,10 +6,10 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// Each calls f with each property that a path names, as Datastore's indexes have it: a path is
-// names with dots between them, a dot leads into an entity inside, also one of an array, and a dot
-// may be part of a name. So "a.b" is the property b of the entity a, and the property "a.b", which
-// flattened structs have: both, if both are there.
+// Each calls f with each property that a path names, by the rules of Datastore's indexes. A path is
+// names joined by dots. A dot leads into a nested entity, also in an array, or is part of a name.
+// So "a.b" is the property b of the entity a, and also the property "a.b" of flattened structs. If
+// both exist, f gets both.
 func Each(e *pb.Entity, path string, f func(v *pb.Value)) { each(e, path, false, f) }
 
 func each(e *pb.Entity, path string, indexed bool, f func(*pb.Value)) {
@@ -32,8 +32,7 @@ func each(e *pb.Entity, path string, indexed bool, f func(*pb.Value)) {
 	}
 }
 
-// Leads reports whether the beginning of a path names an entity inside, so that the path leads into
-// that.
+// Leads reports whether the start of a path names a nested entity, so that the path leads into it.
 func Leads(e *pb.Entity, path string) bool {
 	found := false
 	for i := range strings.Count(path, ".") {
@@ -47,8 +46,8 @@ func Leads(e *pb.Entity, path string) bool {
 	return found
 }
 
-// Of returns the values of the properties that a path names. It returns the elements of arrays one
-// by one.
+// Of returns the values of the properties that a path names, with the elements of arrays one by
+// one.
 func Of(e *pb.Entity, path string) (values []any) {
 	Each(e, path, func(v *pb.Value) {
 		for _, el := range Elements(v) {
@@ -58,7 +57,7 @@ func Of(e *pb.Entity, path string) (values []any) {
 	return values
 }
 
-// Indexed returns the values of a path that indexes have.
+// Indexed returns the indexed values of a path.
 func Indexed(e *pb.Entity, path string) (values []*pb.Value) {
 	each(e, path, true, func(v *pb.Value) {
 		for _, el := range Elements(v) {
@@ -70,7 +69,7 @@ func Indexed(e *pb.Entity, path string) (values []*pb.Value) {
 	return values
 }
 
-// Elements returns the values that a property has: those of an array, or the one that it is.
+// Elements returns the values of a property: the elements of an array, or the single value.
 func Elements(v *pb.Value) []*pb.Value {
 	if array := v.GetArrayValue(); array != nil {
 		return array.Values

@@ -17,7 +17,7 @@ import (
 	"github.com/scattermap/scattermap/internal/gql"
 )
 
-// Type names the type of a value.
+// Type returns the name of a value's type.
 func Type(v any) string {
 	switch v.(type) {
 	case nil:
@@ -46,12 +46,13 @@ func Type(v any) string {
 	return fmt.Sprintf("%T", v)
 }
 
-// Text writes a value so that another one has another text, and that its type can be seen: null,
-// true, 5, 5.0, "5", BLOB("…") in web-safe base64, DATETIME("2026-10-24T00:00:00Z"), and
-// KEY(NAMESPACE("acme"), Account, 5), as GQL has them; and what GQL lacks: KEY(PROJECT("other"),
-// DATABASE("second"), Account, 5) of a [Foreign] key, NaN, Infinity, POINT(52.5, 13.4), ARRAY(5,
-// "a"), and ENTITY(city: "Oslo") with the names in order. What a terminal would act on is escaped,
-// as in Go.
+// Text writes a value. Different values have different texts, which show the type. It uses GQL's
+// forms where they exist: null, true, 5, 5.0, "5", BLOB("…") in web-safe base64,
+// DATETIME("2026-10-24T00:00:00Z"), and KEY(NAMESPACE("acme"), Account, 5).
+//
+// Other forms are KEY(PROJECT("other"), DATABASE("second"), Account, 5) for a [Foreign] key, NaN,
+// Infinity, POINT(52.5, 13.4), ARRAY(5, "a"), and ENTITY(city: "Oslo") with names in order. Control
+// characters for terminals are escaped, as in Go.
 func Text(v any) string { return string(appendText(nil, v)) }
 
 func appendText(b []byte, v any) []byte {
@@ -68,7 +69,7 @@ func appendText(b []byte, v any) []byte {
 		return strconv.AppendQuote(b, v)
 	case []byte:
 		return append(base64.RawURLEncoding.AppendEncode(append(b, `BLOB("`...), v), `")`...)
-	case time.Time: // as it is stored
+	case time.Time: // as stored
 		b = append(b, `DATETIME("`...)
 		return append(v.UTC().Truncate(time.Microsecond).AppendFormat(b, time.RFC3339Nano), `")`...)
 	case datastore.GeoPoint:
@@ -148,8 +149,8 @@ func appendForeign(b []byte, k Foreign) []byte {
 	return appendKey(b, k.Key)
 }
 
-// appendProperties appends the properties of an entity and the closing parenthesis, after its key
-// or not.
+// appendProperties appends the properties of an entity, after its key if it has one, and the
+// closing parenthesis.
 func appendProperties(b []byte, properties []datastore.Property, keyed bool) []byte {
 	ordered := slices.Clone(properties)
 	slices.SortStableFunc(ordered, func(p, q datastore.Property) int { return strings.Compare(p.Name, q.Name) })
@@ -162,9 +163,9 @@ func appendProperties(b []byte, properties []datastore.Property, keyed bool) []b
 	return append(b, ')')
 }
 
-// Short returns a text of at most so many bytes, 40 or more, and valid UTF-8: a longer one is cut
-// off, and ends with a hash of all of it, so that another text still has another one. No [Text]
-// ends so.
+// Short returns a text of at most a number of bytes, 40 or more, as valid UTF-8. A longer text is
+// cut off, and ends with a hash of the whole, so that different texts stay different. No [Text]
+// ends like that.
 func Short(text string, most int) string {
 	if len(text) <= most {
 		return text

@@ -79,7 +79,7 @@ func randomKey(r *rand.Rand, text func() string) *datastore.Key {
 	return k
 }
 
-// TestText reads texts of random values back: so no two values have the same text.
+// TestText reads the texts of random values back. So no two values have the same text.
 func TestText(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -101,7 +101,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestGQL has GQL take the texts of what it can say for the same values.
+// TestGQL checks that GQL reads the texts of values that it can express as the same values.
 func TestGQL(t *testing.T) {
 	for _, v := range []any{
 		nil, true, false, int64(-5), 5.0, 0.1, 1e21, "a", "null", "a\"b'c", "5", []byte("ab\xff"), time.Date(2026, 10,
@@ -126,7 +126,7 @@ func TestGQL(t *testing.T) {
 	}
 }
 
-// same reports whether two values are the same, but for the index flags of what is inside.
+// same reports whether two values are the same, except for index flags of nested values.
 func same(a, b any) bool {
 	switch a := a.(type) {
 	case float64:
@@ -151,7 +151,7 @@ func same(a, b any) bool {
 	return a == b
 }
 
-// sameEntities compares entities whose properties may be in another order.
+// sameEntities compares entities. Their properties may be in different orders.
 func sameEntities(a, b *datastore.Entity) bool {
 	if len(a.Properties) != len(b.Properties) || (a.Key == nil) != (b.Key == nil) ||
 		a.Key != nil && !a.Key.Equal(b.Key) {
@@ -191,7 +191,7 @@ func (p *reader) quoted() string {
 	return s
 }
 
-// name reads a name, in backquotes if it has them.
+// name reads a name, with or without backquotes.
 func (p *reader) name() string {
 	if !p.accept("`") {
 		n := strings.IndexAny(p.text, ",:")
@@ -262,7 +262,7 @@ func (p *reader) value() any {
 	return p.number()
 }
 
-// entity reads what is behind ENTITY(.
+// entity reads the text after ENTITY(.
 func (p *reader) entity() *datastore.Entity {
 	e := new(datastore.Entity)
 	if strings.HasPrefix(p.text, "KEY(") {
@@ -316,7 +316,7 @@ func (p *reader) key() (k *datastore.Key) {
 	return k
 }
 
-// TestPaths has paths lead to what is named, wherever the dots are.
+// TestPaths checks where paths lead, wherever the dots are.
 func TestPaths(t *testing.T) {
 	entity := func(properties ...datastore.Property) *datastore.Entity {
 		return &datastore.Entity{Properties: properties}
@@ -357,7 +357,8 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// TestForeign tells keys of other projects and databases from ours, where the client does not.
+// TestForeign checks that keys of other projects and databases differ from own keys, which the
+// client does not tell apart.
 func TestForeign(t *testing.T) {
 	key := func(project, database string) *pb.Value {
 		k := pbvalue.Key(datastore.IDKey("K", 1, nil))

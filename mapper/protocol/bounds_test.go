@@ -26,13 +26,13 @@ func finish(w *world, m *mapper.Mapper[mapper.NoParams], q mapper.Query, o *mapp
 	w.Helper()
 	job, err := m.Start(w.Context(), w.engine, q, mapper.NoParams{}, o)
 	if err != nil {
-		w.Fatalf("%+v: %v", q, err)
+		w.Fatalf("query %+v: %v", q, err)
 	}
 	ctx, cancel := context.WithTimeout(w.Context(), 2*time.Hour)
 	defer cancel()
 	s, err := job.Wait(ctx)
 	if err != nil {
-		w.Fatalf("%+v: %v", q, err)
+		w.Fatalf("query %+v: %v", q, err)
 	}
 	proof, err := job.Verify(w.Context(), nil)
 	if err != nil || len(proof.Problems) > 0 {
@@ -52,7 +52,8 @@ func putMany[T any](w *world, keys []*datastore.Key, entities []T) {
 	}
 }
 
-// TestSlowSpaces has pages of small spaces end early: what is left begins inside the space.
+// TestSlowSpaces checks a job whose pages end early because its function is slow. The rest of a
+// range then starts inside a small space: a kind of a namespace.
 func TestSlowSpaces(t *testing.T) {
 	t.Parallel()
 	slow := func(_ context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
@@ -78,7 +79,7 @@ func TestSlowSpaces(t *testing.T) {
 					s := finish(w, m, mapper.Query{Kinds: []string{"A", "B"}, ShardBy: shardBy},
 						&mapper.StartOptions{PageSize: 300, ExpectedWorkers: 8})
 					if s.State != mapper.StateSucceeded || s.Processed != 600 {
-						t.Errorf("%+v", s)
+						t.Errorf("status %+v", s)
 					}
 				})
 			})
@@ -86,8 +87,8 @@ func TestSlowSpaces(t *testing.T) {
 	}
 }
 
-// TestHalves has ranges of values cut by arithmetic, as the database does not count and one value
-// is far away.
+// TestHalves checks that a range of values is cut by arithmetic if the database does not count,
+// even if one value is far from all others.
 func TestHalves(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -114,8 +115,8 @@ func TestHalves(t *testing.T) {
 	}
 }
 
-// TestFewValues has a range cut into ten whose values are three, each of which many entities have:
-// no page boundary inside a value loses any.
+// TestFewValues cuts a range into ten although it has three values, each shared by many entities.
+// No entity is lost where a page ends inside a value.
 func TestFewValues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -132,8 +133,8 @@ func TestFewValues(t *testing.T) {
 	})
 }
 
-// TestPageThenTen does a page, cuts the rest into ten equal parts of the values, and does that
-// again in each: of values at random, the tree grows with the logarithm of the entities.
+// TestPageThenTen does a page, cuts the rest into ten equal parts of the values, and repeats that
+// in each part. If values are random, the tree's depth grows with the logarithm of the entities.
 func TestPageThenTen(t *testing.T) {
 	t.Parallel()
 	for n, deepest := range map[int]int64{10: 0, 100: 1, 1000: 2} {
@@ -171,8 +172,8 @@ func TestPageThenTen(t *testing.T) {
 	}
 }
 
-// TestTimesAndIntegers shards by a property that has times in some entities, and in others
-// integers that are no times.
+// TestTimesAndIntegers shards by a property that is a time in some entities, and in others an
+// integer that is no time.
 func TestTimesAndIntegers(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -198,14 +199,14 @@ func TestTimesAndIntegers(t *testing.T) {
 				}
 				if s := finish(w, touch, mapper.Query{Kinds: kinds, ShardBy: "joined"},
 					&mapper.StartOptions{PageSize: 20}); s.Processed != 300 || s.State != mapper.StateSucceeded {
-					t.Errorf("%+v", s)
+					t.Errorf("status %+v", s)
 				}
 			})
 		})
 	}
 }
 
-// TestLastBounds bounds values by the last ones of their types.
+// TestLastBounds checks bounds at the last values of each type.
 func TestLastBounds(t *testing.T) {
 	t.Parallel()
 	last := time.Date(9999, 12, 31, 23, 59, 59, 999999999, time.UTC)
@@ -229,7 +230,8 @@ func TestLastBounds(t *testing.T) {
 	})
 }
 
-// TestRetryMoved mends an entity that failed, by which it moves in the order of the job.
+// TestRetryMoved mends a failed entity in a way that moves it in the order of the job, and retries
+// it.
 func TestRetryMoved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -245,7 +247,7 @@ func TestRetryMoved(t *testing.T) {
 		}
 		s := finish(w, checkUser, mapper.Query{Kind: "User", ShardBy: "userid"}, nil)
 		if s.Processed != 4 || s.Failures != 1 {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 		if _, err := w.client.Put(t.Context(), datastore.IDKey("User", 4, nil),
 			&datastore.PropertyList{{Name: "userid", Value: int64(3)}}); err != nil {
@@ -256,12 +258,12 @@ func TestRetryMoved(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s := w.wait(job); s.Processed != 5 || s.Failures != 0 {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 	})
 }
 
-// TestNeighbourKinds goes through kinds whose names follow each other, some of them empty.
+// TestNeighbourKinds runs jobs over kinds whose names follow each other. Some are empty.
 func TestNeighbourKinds(t *testing.T) {
 	t.Parallel()
 	kinds := []string{"A", "A\x00", "A\x00\x00", "AA", "A "}
@@ -291,14 +293,14 @@ func TestNeighbourKinds(t *testing.T) {
 	}
 }
 
-// A nested has properties inside a struct, and a list.
+// A nested struct has properties inside a struct, and a list.
 type nested struct {
 	Addr    struct{ Zip int64 }
 	Tags    []string
 	Checked int64 `datastore:",noindex"`
 }
 
-// TestNested filters by lists, and shards by a property inside an entity.
+// TestNested filters by lists, and shards by a property of a nested entity.
 func TestNested(t *testing.T) {
 	t.Parallel()
 	check := func(_ context.Context, e *mapper.Entity[nested], _ mapper.NoParams) error {
@@ -333,7 +335,7 @@ func TestNested(t *testing.T) {
 					putMany(w, keys, all)
 					if s := finish(w, m, q, &mapper.StartOptions{PageSize: 10}); s.Processed != 400 ||
 						s.State != mapper.StateSucceeded {
-						t.Errorf("%+v", s)
+						t.Errorf("status %+v", s)
 					}
 				})
 			})
@@ -341,7 +343,7 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// TestIndexOfOneKind starts a job over two kinds, one of which has the index.
+// TestIndexOfOneKind starts a job over two kinds. Only one has the index that the query needs.
 func TestIndexOfOneKind(t *testing.T) {
 	t.Parallel()
 	const index = "indexes:\n- kind: B\n  properties:\n  - name: active\n  - name: userid\n"
@@ -364,8 +366,8 @@ type parcel struct {
 	N    int64
 }
 
-// TestShardedInPlace changes the property that a job is sharded by in place: what the job
-// compares with must not change along.
+// TestShardedInPlace changes the property that a job is sharded by inside the loaded value. The
+// copy that the job compares with must not change.
 func TestShardedInPlace(t *testing.T) {
 	t.Parallel()
 	for property, change := range map[string]func(*parcel){
@@ -399,7 +401,7 @@ func TestShardedInPlace(t *testing.T) {
 				}
 				s, err := job.Wait(t.Context())
 				if err != nil || s.Processed != 0 || s.Failures != n {
-					t.Errorf("%+v, %v", s, err)
+					t.Errorf("status %+v, %v", s, err)
 				}
 				now := make([]parcel, n)
 				if err := w.client.GetMulti(t.Context(), keys, now); err != nil {
@@ -413,9 +415,9 @@ func TestShardedInPlace(t *testing.T) {
 	}
 }
 
-// TestShardedByPath has a function change properties of an entity in a job that is sharded by a
-// path. A dot of the path leads into an entity inside, or is part of a name: only what the path
-// finds may not change.
+// TestShardedByPath changes properties of an entity in a job that is sharded by a path. A dot of
+// the path leads into a nested entity, or is part of a name. Only the property that the path finds
+// may not change.
 func TestShardedByPath(t *testing.T) {
 	t.Parallel()
 	type list = datastore.PropertyList
@@ -431,7 +433,7 @@ func TestShardedByPath(t *testing.T) {
 	}
 	for _, c := range []struct {
 		by      string
-		stored  func(i int64) list // the function raises the first
+		stored  func(i int64) list // the function increases the first
 		refused bool
 	}{
 		{"a", func(i int64) list { return list{{Name: "a", Value: i}} }, true},
@@ -472,7 +474,7 @@ func TestShardedByPath(t *testing.T) {
 				s, err := job.Wait(t.Context())
 				if failures := int64(boolToInt(c.refused) * n); err != nil || s.Failures != failures ||
 					s.Written != n-failures {
-					t.Errorf("%+v, %v", s, err)
+					t.Errorf("status %+v, %v", s, err)
 				}
 			})
 		})

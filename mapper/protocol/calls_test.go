@@ -31,10 +31,10 @@ func things(t *testing.T, c *datastore.Client, n int64) {
 	}
 }
 
-// A busy service takes some calls a second, each of which takes a time, and answers the others that
-// they are to come later.
+// A busyService accepts some calls a second, and takes a while for each. It answers the others with
+// an error that says when to come again.
 type busyService struct {
-	limit func(since time.Duration) int // calls of a second; 0: it is away
+	limit func(since time.Duration) int // calls per second; 0: the service is away
 	takes time.Duration
 
 	mu                  sync.Mutex
@@ -42,8 +42,8 @@ type busyService struct {
 	second              int64
 	inSecond            int
 	accepted, refused   int
-	later, laterRefused int           // after settled
-	settled             time.Duration // when calls count
+	later, laterRefused int           // calls and refused calls after settled
+	settled             time.Duration // from when on calls are counted in later and laterRefused
 }
 
 func (s *busyService) call() error {
@@ -76,7 +76,8 @@ func (s *busyService) call() error {
 	return nil
 }
 
-// callers returns a mapper that calls a service for one of some entities.
+// callers returns a mapper that calls a service for every entity, or for one of each number of
+// entities.
 func callers(s *busyService, update bool, one int64) *mapper.Mapper[mapper.NoParams] {
 	if update {
 		return mapper.Update("call", func(_ context.Context, e *mapper.Entity[thing], _ mapper.NoParams) error {
@@ -95,8 +96,8 @@ func callers(s *busyService, update bool, one int64) *mapper.Mapper[mapper.NoPar
 	})
 }
 
-// TestBusyService has 100 workers call a service that takes 50 calls a second, for all entities, or
-// for few of them: the job succeeds, in not much more time than the service needs.
+// TestBusyService checks that 100 workers finish a job although their service accepts only 50 calls
+// a second. It takes hardly longer than the service needs, whether all entities call it or few.
 func TestBusyService(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -143,8 +144,8 @@ func runTo(
 	return status
 }
 
-// TestServiceAway has a service be away for two hours, in the middle of a job, and then take half
-// as many calls: the job succeeds, and nobody has had to resume it.
+// TestServiceAway checks that a job survives a service that is away for two hours, and then accepts
+// half as many calls. Nobody has to resume the job.
 func TestServiceAway(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -175,8 +176,8 @@ func TestServiceAway(t *testing.T) {
 	}
 }
 
-// TestServiceNeverReady has a function that says "later" for ever, of one entity or of all: the job
-// ends with failures.
+// TestServiceNeverReady checks that a job ends with failures if its function always asks for a
+// later retry, for one entity or for all.
 func TestServiceNeverReady(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -209,8 +210,8 @@ func TestServiceNeverReady(t *testing.T) {
 	}
 }
 
-// TestRateHolds has jobs keep to a rate, whatever the queue delivers at once, and however many
-// workers the start expects.
+// TestRateHolds checks that jobs keep to their rate, no matter how many tasks the queue delivers at
+// once, and how many workers the start expects.
 func TestRateHolds(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -218,7 +219,7 @@ func TestRateHolds(t *testing.T) {
 		queue, expected int
 		rate            mapper.Rate
 		entities        int64
-		each            float64 // seconds of an entity, at the rate
+		each            float64 // seconds for each entity, at the rate
 	}{
 		{20, 0, mapper.Rate{EntitiesPerSecond: 2000}, 20_000, 1. / 2000},
 		{20, 0, mapper.Rate{EntitiesPerSecond: 500}, 20_000, 1. / 500},
@@ -245,7 +246,8 @@ func TestRateHolds(t *testing.T) {
 					if took > 1.05*ideal+2 || took < 0.95*ideal-1 {
 						t.Errorf("%.1f s, want %.1f", took, ideal)
 					}
-					// From the first second on: within 5%, and one second more.
+					// The number stays within 5% and one second's entities of the rate, from the
+					// first second on.
 					for i, at := range times {
 						since := at.Sub(status.Created).Seconds()
 						if most := (1.05*since+1)/c.each + 1; float64(i) > most {

@@ -22,9 +22,9 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestHotEntities has other clients change a few accounts all the time, each of
-// which alone would make every page conflict that holds it. In both modes of
-// concurrency the job ends, the others get their turns, and nothing is lost.
+// TestHotEntities checks a job beside clients that change a few accounts all the time. Each of
+// these accounts alone would make any page that holds it conflict. In both modes of concurrency the
+// job ends, the other clients succeed, and no write is lost.
 func TestHotEntities(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -79,15 +79,15 @@ func testHotEntities(t *testing.T, pessimistic bool) {
 	t.Logf("%d tasks, %v, turns of others %v", s.Tasks, s.Ended.Sub(s.Created), added[777])
 }
 
-// TestHotEntity has another client write one account ten times a second, blindly, so that a page
-// with it conflicts nearly always. The entities behind it do not wait for it. It has its turn as
-// long as a transaction fits between two writes of the other client, and otherwise is a failure
+// TestHotEntity checks a job beside a client that writes one account ten times a second, blindly,
+// so that a page with it nearly always conflicts. The entities after it do not wait for it. It is
+// processed if a transaction fits between two writes of the client. Otherwise it becomes a failure
 // that says why.
 func TestHotEntity(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name        string
-		takes       time.Duration // the function
+		takes       time.Duration // of the function
 		pessimistic bool
 		fails       bool
 	}{
@@ -141,7 +141,7 @@ func testHotEntity(t *testing.T, takes time.Duration, pessimistic, fails bool) {
 	begun := time.Now()
 	for s := w.status(job); s.Processed < int64(len(keys)-1); s = w.status(job) {
 		if time.Since(begun) > time.Minute {
-			t.Fatalf("after %v %d of %d are processed: those behind the hot one wait for it", time.Since(begun),
+			t.Fatalf("after %v %d of %d are processed: those after the hot one wait for it", time.Since(begun),
 				s.Processed, len(keys)-1)
 		}
 		time.Sleep(time.Second)
@@ -177,8 +177,7 @@ func testHotEntity(t *testing.T, takes time.Duration, pessimistic, fails bool) {
 	}
 }
 
-// addTo adds 1 to the balance of an account, as another client would: until it has
-// succeeded.
+// addTo adds 1 to the balance of an account, as another client would. It repeats until it succeeds.
 func (w *world) addTo(key *datastore.Key) {
 	for {
 		_, err := w.client.RunInTransaction(context.Background(), func(tx *datastore.Transaction) error {
@@ -196,8 +195,8 @@ func (w *world) addTo(key *datastore.Key) {
 	}
 }
 
-// TestInserts inserts entities while a job runs: those ahead of it are visited,
-// those behind it are not, and the records stay right.
+// TestInserts inserts entities while a job runs. Those ahead of it are visited, those it has passed
+// are not, and the records add up.
 func TestInserts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -225,7 +224,7 @@ func TestInserts(t *testing.T) {
 			t.Errorf("status %+v", s)
 		}
 		if a, b := w.account(ahead), w.account(behind); a.Balance != 10 || b.Balance != 0 {
-			t.Errorf("ahead %+v, behind %+v", a, b)
+			t.Errorf("inserted ahead of the job: %+v, already passed: %+v", a, b)
 		}
 		w.wantBalances(keys, 10)
 		if proof, err := job.Verify(t.Context(), nil); err != nil || len(proof.Problems) > 0 {
@@ -234,7 +233,7 @@ func TestInserts(t *testing.T) {
 	})
 }
 
-// commits counts how commits are made that change accounts.
+// commits counts the commits that change accounts, by kind of call.
 type commits struct{ calls, transactions atomic.Int64 }
 
 func (c *commits) intercept(
@@ -257,8 +256,8 @@ func (c *commits) intercept(
 	return resp, err
 }
 
-// TestOneCall runs a job whose pages nobody is in the way of: each is committed in one
-// call. A client without versions has a transaction for each.
+// TestOneCall checks that each page of a job without conflicts is committed in one call. A client
+// without versions needs a transaction for each.
 func TestOneCall(t *testing.T) {
 	t.Parallel()
 	for _, plain := range []bool{false, true} {
@@ -282,8 +281,8 @@ func TestOneCall(t *testing.T) {
 	}
 }
 
-// TestOthersWrite has other clients add to accounts all the time, and delete some: no write is
-// lost. In the end most pages are in one call all the same.
+// TestOthersWrite checks that no write is lost while other clients add to accounts all the time,
+// and delete some. In the end most pages are still committed in one call.
 func TestOthersWrite(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
@@ -324,9 +323,9 @@ func TestOthersWrite(t *testing.T) {
 	})
 }
 
-// TestCopiesOfUnchanged has a function copy each account, without changing it, while another client
-// changes one and its copy together. The copy is what that client has made of it: what a function
-// puts elsewhere is committed only if its entity is still what it has seen.
+// TestCopiesOfUnchanged copies each account without changing it, while another client changes one
+// account and its copy together. The copy must keep that client's change: a page's writes elsewhere
+// are committed only if the entity is still the one that the function saw.
 func TestCopiesOfUnchanged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -360,8 +359,8 @@ func TestCopiesOfUnchanged(t *testing.T) {
 	})
 }
 
-// TestNextPageReadsAnew has each entity mark the next one, which the page then leaves to the next
-// page: that sees the mark, also where it was read ahead.
+// TestNextPageReadsAnew lets each entity mark the next one, which is in the next page. That page
+// sees the mark, even if it has read ahead.
 func TestNextPageReadsAnew(t *testing.T) {
 	t.Parallel()
 	key := func(i int64) *datastore.Key { return datastore.IDKey("Team", i, nil) }
@@ -401,8 +400,9 @@ func TestNextPageReadsAnew(t *testing.T) {
 	}
 }
 
-// TestRefusedInsertPasses has an entity insert what the one before it has inserted, until that was
-// run again and does not any more: it is no failure.
+// TestRefusedInsertPasses inserts an entity that the function of the entity before it has inserted
+// too. That function is run again, and then does not insert. So the second insert succeeds, and is
+// no failure.
 func TestRefusedInsertPasses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -435,8 +435,8 @@ func TestRefusedInsertPasses(t *testing.T) {
 	})
 }
 
-// TestErrorPasses has an entity fail because of what the one before it has put, until that was run
-// again and does not any more: it is no failure.
+// TestErrorPasses lets an entity fail because of what the entity before it has put. That one is run
+// again, and then puts nothing. So the second entity is no failure.
 func TestErrorPasses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -481,8 +481,8 @@ func TestErrorPasses(t *testing.T) {
 	})
 }
 
-// TestGetOfItself has an entity read itself, while others change it once: it runs twice, and sees
-// one state in each.
+// TestGetOfItself lets an entity read itself, while another client changes it once. The function
+// runs twice, and sees one consistent state each time.
 func TestGetOfItself(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -516,8 +516,8 @@ func TestGetOfItself(t *testing.T) {
 	})
 }
 
-// TestShiftOfKeys moves each entity to the key of the one before, while others change the last one:
-// only that runs again.
+// TestShiftOfKeys moves each entity to the key of the one before, while others change the last one.
+// Only the last one runs again.
 func TestShiftOfKeys(t *testing.T) {
 	t.Parallel()
 	for _, writes := range []int{1, 3} {
@@ -567,8 +567,8 @@ func TestShiftOfKeys(t *testing.T) {
 	}
 }
 
-// TestPutAfterInsert has one function insert an entity and then put it: it must not be there all
-// the same.
+// TestPutAfterInsert inserts an entity and then puts it, in one call of the function. It is still
+// an error if the entity existed.
 func TestPutAfterInsert(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -592,7 +592,7 @@ func TestPutAfterInsert(t *testing.T) {
 	})
 }
 
-// overTeams runs a job over the teams by one worker, until it has ended.
+// overTeams runs a job over the teams with one worker, to its end.
 func overTeams(w *world, m *mapper.Mapper[mapper.NoParams]) (*mapper.Job, *mapper.Status) {
 	w.Helper()
 	job, err := m.Start(w.Context(), w.engine, mapper.Query{Kind: "Team"}, mapper.NoParams{},
@@ -612,8 +612,8 @@ func wantNoFailure(w *world, job *mapper.Job) {
 	}
 }
 
-// TestTolerantBesideOthers has others change one entity of a page all the time, whose other
-// entities fail for good. A job without a failure limit records these, and goes on.
+// TestTolerantBesideOthers changes one entity of a page all the time, while the page's other
+// entities fail permanently. A job without a failure limit records these failures, and ends.
 func TestTolerantBesideOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -52,8 +52,8 @@ func (w *world) status(job *mapper.Job) *mapper.Status {
 	return s
 }
 
-// TestPauseAndResume stops a job in its middle, for days, and has it go on:
-// nothing is lost, nothing is repeated.
+// TestPauseAndResume pauses a job in its middle for days, and resumes it. No entity is lost or
+// processed twice.
 func TestPauseAndResume(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -95,8 +95,8 @@ func TestPauseAndResume(t *testing.T) {
 	})
 }
 
-// TestAbort ends a job in its middle: each account is credited or not, and
-// nothing runs any more.
+// TestAbort aborts a job in its middle. Each account was credited once or not at all, and nothing
+// runs any more.
 func TestAbort(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -136,8 +136,8 @@ func TestAbort(t *testing.T) {
 	})
 }
 
-// TestPurgedQueue loses all tasks of a job, again and again: the next sweep, or
-// Resume, brings them back.
+// TestPurgedQueue deletes all tasks of a job, repeatedly. The next sweep, or Resume, enqueues new
+// ones.
 func TestPurgedQueue(t *testing.T) {
 	t.Parallel()
 	for _, resume := range []bool{false, true} {
@@ -158,7 +158,8 @@ func TestPurgedQueue(t *testing.T) {
 					if err != nil {
 						break
 					}
-					// A purge leaves the sweep's chain, unless all of it is to be lost.
+					// A purge spares the tasks of sweeps, except when Resume has to replace them
+					// too.
 					if !resume && task.ScheduleTime.AsTime().After(time.Now().Add(time.Second)) {
 						continue
 					}
@@ -186,15 +187,15 @@ func TestPurgedQueue(t *testing.T) {
 	}
 }
 
-// TestRevive loses all tasks of running jobs, the sweeps among them: a scheduled
-// request brings them back, again and again, and jobs that have theirs keep one.
+// TestRevive deletes all tasks of running jobs, including their sweeps, repeatedly. A scheduled
+// call of Revive enqueues new sweeps, and jobs that still have a sweep keep only that one.
 func TestRevive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{queue: few(4)}, slowCredit, addCredit)
 		keys := names(3000)
 		w.putAccounts(keys)
-		w.wait(w.start(1, nil)) // which Revive has nothing to do with
+		w.wait(w.start(1, nil)) // ended: Revive leaves it alone
 		job := w.startSlow()
 		time.Sleep(time.Second)
 		for range 4 { // before the first sweep is due
@@ -221,7 +222,7 @@ func TestRevive(t *testing.T) {
 	})
 }
 
-// TestHandlerDownForADay has nobody answer the tasks for a day.
+// TestHandlerDownForADay leaves all tasks unanswered for a day.
 func TestHandlerDownForADay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -250,12 +251,11 @@ func downUntil(up time.Time, h http.Handler) http.Handler {
 	})
 }
 
-// TestFailuresAndRetry lists the failures of a job, and has them tried again once
-// what they failed of is mended.
+// TestFailuresAndRetry lists the failures of a job, and retries them after their cause is mended.
 func TestFailuresAndRetry(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	n := 3000 // more failures than a listing has at once
+	n := 3000 // more failures than one page of the list has
 	if testing.Short() {
 		n = 500
 	}
@@ -306,24 +306,24 @@ func TestFailuresAndRetry(t *testing.T) {
 		if _, _, err := job.FailuresPage(t.Context(), "nonsense"); !errors.Is(err, mapper.ErrInvalidArgument) {
 			t.Errorf("a bad cursor: %v", err)
 		}
-		if err := job.Retry(t.Context(), nil); err != nil { // in vain
+		if err := job.Retry(t.Context(), nil); err != nil { // they fail once more
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
 		defer cancel()
 		if s, err := job.Wait(ctx); err != nil || s.State != mapper.StateSucceededWithFailures ||
 			s.Failures != int64(failing) || s.Processed != int64(n-failing) {
-			t.Errorf("after a retry in vain: %+v, %v", s, err)
+			t.Errorf("after a retry that failed again: status %+v, %v", s, err)
 		}
 		if failures, _, err := job.FailuresPage(t.Context(), ""); err != nil || len(failures) != min(100, failing) ||
 			failures[0].Attempts != mapper.DefaultUpdateAttempts {
-			t.Errorf("after a retry in vain: %d failures, %v", len(failures), err)
+			t.Errorf("after a retry that failed again: %d failures, %v", len(failures), err)
 		}
 		broken.Store(false)
 		if err := job.Retry(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
-		w.lose(replayTasks) // the next sweep does what they would have done
+		w.lose(replayTasks) // the next sweep does the lost tasks' work
 		if s := w.wait(job); s.Failures != 0 || s.Processed != int64(n) || s.Counters["seen"] != int64(n) {
 			t.Errorf("after the retry: %+v", s)
 		}
@@ -355,7 +355,7 @@ func (w *world) eachTask(path string, f func(*cloudtasks.Client, string)) {
 		w.Fatal(err)
 	}
 	defer client.Close()
-	for _, queue := range []string{queueName, otherQueue} { // of which the other one may not be there
+	for _, queue := range []string{queueName, otherQueue} { // the other queue may not exist
 		it := client.ListTasks(w.Context(), &cloudtaskspb.ListTasksRequest{Parent: queue})
 		for task, err := it.Next(); err == nil; task, err = it.Next() {
 			if strings.HasSuffix(task.GetHttpRequest().GetUrl(), path) {
@@ -365,8 +365,8 @@ func (w *world) eachTask(path string, f func(*cloudtasks.Client, string)) {
 	}
 }
 
-// TestFailureLimit has more entities fail than a job may have: it is paused, and
-// each Resume lets as many fail again.
+// TestFailureLimit pauses a job because more of its entities fail than its limit allows. Each
+// Resume allows the same number of failures again.
 func TestFailureLimit(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -401,8 +401,9 @@ func TestFailureLimit(t *testing.T) {
 	})
 }
 
-// TestResumeHandsOver resumes a job while its deliveries go on from page to page: each hands what
-// is left of its range over to the task that the resume has enqueued, so that little is done twice.
+// TestResumeHandsOver resumes a job while its deliveries go on from page to page. Each delivery
+// leaves the rest of its range to the task that Resume has enqueued, so that hardly any page is
+// done twice.
 func TestResumeHandsOver(t *testing.T) {
 	t.Parallel()
 	const n = 2000
@@ -420,7 +421,7 @@ func TestResumeHandsOver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second + time.Millisecond) // no two deliveries end at the same moment
+		time.Sleep(time.Second + time.Millisecond) // so that no two deliveries end at the same moment
 		if err := job.Resume(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -431,16 +432,15 @@ func TestResumeHandsOver(t *testing.T) {
 	})
 }
 
-// An operation is something that an operator asks of the job "j".
+// An operation is a call by which an operator controls the job "j".
 type operation struct {
-	before func(*guardWorld)                        // what has become of the job until then
-	do     func(context.Context, *guardWorld) error // by one of the processes
-	want   mapper.State                             // what becomes of the job; empty: it is gone
-	taken  func(*mapper.Status) bool                // what the job looks like once the operation has taken effect
+	before func(*guardWorld)                        // brings the job into the state before the operation
+	do     func(context.Context, *guardWorld) error // the operation, by one of the processes
+	want   mapper.State                             // the job's state in the end; empty: the job is gone
+	taken  func(*mapper.Status) bool                // whether the status shows that the operation took effect
 }
 
-// A guardWorld is a world of two processes, and two of another service, of which none serves
-// anybody who revives jobs.
+// A guardWorld has two processes of one service and two of another. Nobody calls Revive in it.
 type guardWorld struct {
 	*world
 	fleet  *fleet
@@ -456,7 +456,7 @@ func (w *guardWorld) begin(ctx context.Context) error {
 	return err
 }
 
-// must begins the job, and waits for a while.
+// must fails the test if err is not nil. Then it sleeps for a while.
 func (w *guardWorld) must(while time.Duration, err error) {
 	w.Helper()
 	if err != nil {
@@ -497,7 +497,7 @@ var operations = map[string]operation{
 		},
 		taken: func(s *mapper.Status) bool { return s == nil || s.CleaningUp },
 	},
-	"clean up again": { // the first one ends meanwhile
+	"clean up again": { // the first clean-up ends meanwhile
 		before: func(w *guardWorld) {
 			w.must(time.Hour, w.begin(w.Context()))
 			w.must(0, w.engine.Job("j").CleanUp(w.Context(), &mapper.CleanUpOptions{IncludeFailures: true}))
@@ -541,11 +541,10 @@ func move(ctx context.Context, w *guardWorld) error { return w.others.pick().eng
 
 func moved(s *mapper.Status) bool { return s.Queue == otherQueue }
 
-// TestOperatorsDie has the process of an operator die, or stop for three hours, or stop for minutes
-// and die behind the next commit: before some calls that it makes, and after some, and in
-// .ci/nightly at all of them. The operator asks again only if the job is as it was before. Nobody
-// revives it, and tasks are lost, but for sweeps: the job comes to its end within minutes, and
-// leaves no task behind.
+// TestOperatorsDie kills or stops the process of an operator at some of its calls, before or after
+// them; in .ci/nightly at all. It dies, stops for three hours, or stops for minutes and dies after
+// the next commit. The operator repeats the call only if the job is unchanged. Nobody calls Revive,
+// and all tasks but sweeps are lost. The job still ends within minutes, and leaves no task.
 func TestOperatorsDie(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -558,14 +557,14 @@ func TestOperatorsDie(t *testing.T) {
 		}{
 			"dies":  {happen: die},
 			"stops": {happen: stop, stopped: 3 * time.Hour},
-			// jobs still run, and a guard has come
+			// jobs still run then, and a guard has been delivered
 			"stops and dies": {happen: stop, stopped: 4 * time.Minute, deadly: true},
 		} {
 			t.Run(name+" "+what, func(t *testing.T) {
 				t.Parallel()
 				step := 1
 				if *testflag.Seeds == 0 {
-					step = testflag.Size(t, 15, 12, 1) // every call and answer in so many runs, on average
+					step = testflag.Size(t, 15, 12, 1) // a mishap at one of this many calls and answers, on average
 				}
 				reached, after := true, rand.IntN(step)
 				for ; reached && !t.Failed(); after += step {
@@ -574,15 +573,15 @@ func TestOperatorsDie(t *testing.T) {
 					reached = m.happened
 				}
 				if t.Logf("%d calls and answers", after-step); after < 8 {
-					t.Errorf("a mishap behind %d calls and answers does not happen", after)
+					t.Errorf("the mishap after %d calls and answers did not happen", after)
 				}
 			})
 		}
 	}
 }
 
-// TestResumeUnderWay has the process of an operator die behind the commit with which a job is
-// resumed that runs: the delivery that is under way enqueues what it leaves, and nobody waits for
+// TestResumeUnderWay kills the process of an operator after the commit by which it resumes a
+// running job. The delivery that is under way enqueues the rest of its range, so nothing waits for
 // the guard.
 func TestResumeUnderWay(t *testing.T) {
 	testflag.Sequential(t)
@@ -610,7 +609,8 @@ func TestResumeUnderWay(t *testing.T) {
 	})
 }
 
-// testOperatorDies has an operator meet a mishap. Processes that are stopped go on after a while.
+// testOperatorDies runs an operation whose process meets a mishap. A stopped process wakes after a
+// while.
 func testOperatorDies(t *testing.T, op operation, m *mishap, stopped time.Duration) {
 	planned := m.after
 	w := &guardWorld{}
@@ -653,7 +653,7 @@ func testOperatorDies(t *testing.T, op operation, m *mishap, stopped time.Durati
 			t.Errorf("mishap %d: the job goes on without a sweep: %+v", planned, s)
 		}
 		for _, path := range []string{"range", "replay", "cleanup"} {
-			w.lose("/mapper/" + path) // the sweeps have to be there, too
+			w.lose("/mapper/" + path) // the sweeps' tasks have to exist, too
 		}
 	}
 	for waited := time.Duration(0); ; waited += 5 * time.Second {
@@ -672,7 +672,7 @@ func testOperatorDies(t *testing.T, op operation, m *mishap, stopped time.Durati
 	}
 }
 
-// statusOf returns the status of a job; nil: there is none.
+// statusOf returns the status of a job, or nil if there is none.
 func (w *guardWorld) statusOf(id string) *mapper.Status {
 	w.Helper()
 	status, err := w.engine.Job(id).Status(w.Context())

@@ -69,8 +69,8 @@ func TestFullPages(t *testing.T) {
 	})
 }
 
-// TestKeysOfEveryForm runs a job over keys of all forms, on the embedded
-// Datastore and on Google's.
+// TestKeysOfEveryForm runs a job over keys of all forms, on the embedded Datastore and on Google's
+// emulators.
 func TestKeysOfEveryForm(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -78,7 +78,7 @@ func TestKeysOfEveryForm(t *testing.T) {
 	onEach(t, func(t *testing.T, client *datastore.Client) {
 		w := newWorld(t, setting{client: client}, addCredit)
 		rng := rand.New(rand.NewPCG(seed, 0))
-		// Keys whose texts are the same to the client: see lookup.
+		// The client takes these keys for each other, as their texts are equal: see lookup.
 		keys := []*datastore.Key{
 			datastore.IDKey("Account", 7, nil), datastore.NameKey("Account", "7", nil),
 			datastore.NameKey("Account", "a/Account,b", nil),
@@ -98,7 +98,7 @@ func TestKeysOfEveryForm(t *testing.T) {
 				keys = append(keys, k)
 			}
 		}
-		// One by one: the client mixes up such keys in one call.
+		// Each is put alone, as the client confuses such keys within one call.
 		for i, k := range keys {
 			if _, err := client.Put(t.Context(), k, &account{Balance: int64(i)}); err != nil {
 				t.Fatal(err)
@@ -114,9 +114,8 @@ func TestKeysOfEveryForm(t *testing.T) {
 	})
 }
 
-// TestForeignKeyOrder runs a job on a database that sorts keys in another way
-// than Datastore: Google's classic emulator does, by UTF-16. It must not credit
-// anything twice, and may only give up.
+// TestForeignKeyOrder runs a job on a database that orders keys differently from Datastore:
+// Google's classic emulator sorts by UTF-16. The job may fail, but must not credit anything twice.
 func TestForeignKeyOrder(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -148,9 +147,9 @@ func TestForeignKeyOrder(t *testing.T) {
 	}
 }
 
-// TestOtherWriters has another client change the accounts while the job runs:
-// it adds to the balance in transactions, and writes another property blindly. In
-// both modes of concurrency none of its writes is lost.
+// TestOtherWriters changes accounts from another client while the job runs. The client adds to the
+// balance in transactions, and writes another property blindly. In both modes of concurrency none
+// of its writes is lost.
 func TestOtherWriters(t *testing.T) {
 	t.Parallel()
 	for _, pessimistic := range []bool{false, true} {
@@ -159,7 +158,7 @@ func TestOtherWriters(t *testing.T) {
 }
 
 func testOtherWriters(t *testing.T, pessimistic bool) {
-	// A little latency lets the two meet.
+	// Some latency makes the job and the client overlap.
 	slow := emulator.NewFaults(0,
 		emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Constant(3 * time.Millisecond)})
 	w := newWorld(t, setting{emulator: emulator.Options{Faults: slow, PessimisticConcurrency: pessimistic}}, addCredit)
@@ -257,8 +256,8 @@ func TestNamespaces(t *testing.T) {
 	})
 }
 
-// TestNoCompositeIndexes runs a job where queries that need a composite index are
-// refused: ours need none.
+// TestNoCompositeIndexes runs a job on a database that refuses queries that need a composite index.
+// The job's own queries need none.
 func TestNoCompositeIndexes(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -271,15 +270,14 @@ func TestNoCompositeIndexes(t *testing.T) {
 	})
 }
 
-// TestKeyOrder compares this package's order of keys of all forms with that of
-// the databases.
+// TestKeyOrder compares this module's order of keys, of all forms, with the databases' order.
 func TestKeyOrder(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	seed := testflag.Seed(t)
 	onEach(t, func(t *testing.T, client *datastore.Client) {
-		// The classic emulator sorts the characters above the basic plane in its
-		// own way: see the emulator's tests.
+		// The classic emulator orders characters above U+FFFF differently: see the emulator's
+		// tests.
 		classic := t.Name() == "TestKeyOrder/google"
 		keys := keytest.Random(rand.New(rand.NewPCG(seed, 0)), 1000,
 			keytest.Options{Kind: "K", Namespace: "n", BasicPlane: classic})
@@ -300,8 +298,8 @@ func TestKeyOrder(t *testing.T) {
 	})
 }
 
-// TestFanOutOnGoogle runs the main job on Datastores with scatter keys on half of
-// the entities, and with none at all: both have to fan out.
+// TestFanOutOnGoogle runs the main job on databases in which half of the entities have scatter
+// keys, or none. It fans out on both.
 func TestFanOutOnGoogle(t *testing.T) {
 	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
@@ -317,16 +315,15 @@ func TestFanOutOnGoogle(t *testing.T) {
 	}
 }
 
-// TestSlowFunctions compares how long jobs over slow functions take with what
-// they would ideally: what is left of a page that took its time is spread, and
-// not done one page after the other.
+// TestSlowFunctions compares how long jobs over slow functions take with the ideal time. After a
+// slow page the rest of its range is spread over workers, and not done one page after the other.
 func TestSlowFunctions(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	for name, c := range map[string]struct {
 		entities, workers int
 		cost              func(i int) time.Duration
-		most              float64 // of the ideal
+		most              float64 // times the ideal
 	}{
 		"all of them": {2000, 20, func(int) time.Duration { return 100 * time.Millisecond }, 2},
 		"a slow tenth": {20000, 20, func(i int) time.Duration {
@@ -361,7 +358,7 @@ func TestSlowFunctions(t *testing.T) {
 	}
 }
 
-// TestLargeEntities updates entities of which a page does not fit a commit.
+// TestLargeEntities updates entities so large that a page of them does not fit into one commit.
 func TestLargeEntities(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -394,8 +391,8 @@ func TestLargeEntities(t *testing.T) {
 	})
 }
 
-// TestUnevenEntities has entities take between a millisecond and a second, so that pages end
-// by time, become smaller, and leave parts of their ranges to others.
+// TestUnevenEntities runs a function that takes between a millisecond and a second. Pages end by
+// time, become smaller, and give parts of their ranges away.
 func TestUnevenEntities(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -425,18 +422,18 @@ func TestUnevenEntities(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s := w.wait(job); s.Processed != int64(len(keys)) {
-				t.Errorf("%+v", s)
+				t.Errorf("status %+v", s)
 			}
 			w.wantBalances(keys, 1)
 			proof, err := job.Verify(t.Context(), nil)
 			if err != nil || len(proof.Problems) > 0 {
-				t.Errorf("%+v, %v", proof, err)
+				t.Errorf("proof %+v, %v", proof, err)
 			}
 		})
 	}
 }
 
-// unscattered has queries ordered by __scatter__ find nothing.
+// unscattered is a database in which queries ordered by __scatter__ find no entities.
 func unscattered(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	resp, err := handler(ctx, req)
 	if q, ok := req.(*datastorepb.RunQueryRequest); ok && err == nil {
@@ -448,7 +445,7 @@ func unscattered(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler 
 	return resp, err
 }
 
-// uncounted has a database that can't count, after something was counted n times.
+// uncounted is a database that refuses to count after n counts.
 func uncounted(n int64, code codes.Code) grpc.UnaryServerInterceptor {
 	var counts atomic.Int64
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -459,15 +456,15 @@ func uncounted(n int64, code codes.Code) grpc.UnaryServerInterceptor {
 	}
 }
 
-// blind neither counts nor has samples.
+// blind is a database that neither counts nor has samples.
 func blind(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	return uncounted(0, codes.Unimplemented)(ctx, req, info, func(ctx context.Context, req any) (any, error) {
 		return unscattered(ctx, req, info, handler)
 	})
 }
 
-// TestViewsOfTheKind runs jobs where the database has no samples, does not count, or refuses
-// to: splitting does without.
+// TestViewsOfTheKind runs jobs on databases that have no samples, find no scatter keys, or refuse
+// to count. Splitting works without them.
 func TestViewsOfTheKind(t *testing.T) {
 	t.Parallel()
 	n := testflag.Size(t, 2000, 2000, 5000)
@@ -475,7 +472,7 @@ func TestViewsOfTheKind(t *testing.T) {
 		"no samples": func() grpc.UnaryServerInterceptor { return unscattered },
 		"no counts":  func() grpc.UnaryServerInterceptor { return uncounted(0, codes.Unimplemented) },
 		"neither":    func() grpc.UnaryServerInterceptor { return blind },
-		// Start counts once
+		// This is the count that Start makes.
 		"not allowed": func() grpc.UnaryServerInterceptor { return uncounted(1, codes.PermissionDenied) },
 		"exhausted":   func() grpc.UnaryServerInterceptor { return uncounted(1, codes.ResourceExhausted) },
 	} {
@@ -500,7 +497,7 @@ func TestViewsOfTheKind(t *testing.T) {
 	}
 }
 
-// unhurriedCredit and countBalances take their time.
+// unhurriedCredit and countBalances take a while for each account.
 var (
 	unhurriedCredit = mapper.Update("unhurried-credit",
 		func(_ context.Context, a *mapper.Entity[account], c credit) error {
@@ -515,9 +512,9 @@ var (
 	})
 )
 
-// TestEntitiesComeAndGo deletes all entities of a job while it runs, and puts some back
-// between a query for keys and the count beside it: ranges turn out to be empty that were
-// not, and the other way round.
+// TestEntitiesComeAndGo deletes all entities of a job while it runs. It also puts some back between
+// the query for keys and the count beside it. So ranges with entities become empty, and empty
+// ranges get some.
 func TestEntitiesComeAndGo(t *testing.T) {
 	t.Parallel()
 	for _, m := range []*mapper.Mapper[credit]{unhurriedCredit, countBalances} {
@@ -559,11 +556,11 @@ func TestEntitiesComeAndGo(t *testing.T) {
 					gone.Store(true)
 					s := w.wait(job)
 					if s.FullPages > s.Pages || s.Tasks == 0 {
-						t.Errorf("%+v", s)
+						t.Errorf("status %+v", s)
 					}
 					proof, err := job.Verify(t.Context(), nil)
 					if err != nil || len(proof.Problems) > 0 {
-						t.Errorf("%+v, %v", proof, err)
+						t.Errorf("proof %+v, %v", proof, err)
 					}
 				})
 			})

@@ -25,13 +25,13 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A poison is an entity that the function can't process, in one of many ways.
+// A poison is an entity that the function can't process, in one of several ways.
 type poison struct {
 	name  string
 	do    func(ctx context.Context, f *fleet, a *mapper.Entity[growing]) error
-	wants string // in the error that is recorded
+	wants string // part of the recorded error
 	store any    // what is stored in place of the account
-	few   bool   // it is like another one
+	few   bool   // tested with few accounts, as another poison is much the same
 }
 
 type growing struct {
@@ -59,7 +59,7 @@ var poisons = []poison{
 		}},
 	{name: "hang", wants: "took too long", do: func(ctx context.Context, _ *fleet, _ *mapper.Entity[growing]) error {
 		<-ctx.Done()
-		time.Sleep(time.Hour) // it does not care
+		time.Sleep(time.Hour) // it ignores its context
 		return nil
 	}},
 	{name: "goexit", few: true, wants: "ended its goroutine",
@@ -75,9 +75,9 @@ var poisons = []poison{
 		}},
 }
 
-// TestPoison puts one entity among many that the function can't process: the job
-// ends by itself, the others are done, and the one is listed. It is done by a
-// retry, once it is mended.
+// TestPoison puts one entity that the function can't process among many others. The job ends
+// without help, the others are done, and that one is listed as a failure. After it is mended a
+// retry processes it.
 func TestPoison(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -159,11 +159,11 @@ func testPoison(t *testing.T, p poison, n int) {
 	if err != nil || len(proof.Problems) > 0 {
 		t.Errorf("proof %+v, %v", proof, err)
 	}
-	time.Sleep(2 * time.Hour) // for functions that were left behind
+	time.Sleep(2 * time.Hour) // until abandoned functions have returned
 }
 
-// TestDeadlyEntities finds deadly entities on a queue that delivers each task once,
-// and blames nobody in the place of one that is deleted.
+// TestDeadlyEntities finds deadly entities on a queue that delivers each task once. If a deadly
+// entity is deleted, no other is blamed instead.
 func TestDeadlyEntities(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out large runs")
@@ -207,8 +207,7 @@ func TestDeadlyEntities(t *testing.T) {
 	}
 }
 
-// TestAbortAtTheGate aborts a job while pages wait until they can be solo: they do
-// not begin any more.
+// TestAbortAtTheGate aborts a job while pages wait to run exclusively. They do not start any more.
 func TestAbortAtTheGate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -229,7 +228,7 @@ func TestAbortAtTheGate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // then all are suspected
+		for range 2 { // after two deaths all are suspected
 			time.Sleep(5 * time.Second)
 			f.killAny()
 		}
@@ -237,7 +236,7 @@ func TestAbortAtTheGate(t *testing.T) {
 		if err := job.Abort(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(11 * time.Second) // for what is under way
+		time.Sleep(11 * time.Second) // until pages under way have ended
 		before := w.status(job)
 		time.Sleep(time.Hour)
 		if after := w.status(job); after.Processed > before.Processed || before.Processed == 0 {
@@ -246,8 +245,8 @@ func TestAbortAtTheGate(t *testing.T) {
 	})
 }
 
-// TestRecoveryBound has an entity kill its processes where transactions have locks, which a dead
-// process's keep until they expire, and deliveries a short deadline: the job gets over it in
+// TestRecoveryBound kills the process at one entity, where transactions have locks. A dead
+// process's locks stay until they expire, and deliveries have a short deadline. The job recovers in
 // bounded time.
 func TestRecoveryBound(t *testing.T) {
 	if testing.Short() {
@@ -280,11 +279,11 @@ func TestRecoveryBound(t *testing.T) {
 				takes := s.Ended.Sub(s.Created)
 				t.Logf("it took %v, and %d processes died", takes, f.deaths())
 				if s.State != mapper.StateSucceededWithFailures || s.Processed != 499 || s.Failures != 1 {
-					t.Errorf("%+v", s)
+					t.Errorf("status %+v", s)
 				}
-				// Two deaths in company, nine until the page is one entity, and MaxDeaths: each
-				// with its delay, and once the time in which locks expire, and a death becomes
-				// certain.
+				// Two deaths beside other pages, nine until the page is one entity, and MaxDeaths.
+				// Each costs its delay; the locks' expiry and the time until a death is certain are
+				// added once.
 				if most := 16*10*time.Second + 2*time.Minute + 2*time.Minute; takes > most {
 					t.Errorf("it took %v, above %v", takes, most)
 				}
@@ -293,9 +292,9 @@ func TestRecoveryBound(t *testing.T) {
 	}
 }
 
-// TestDeadlyEntityAfterOutage has an entity kill its processes after an hour in which the database
-// refused everything: the queue's back-off has grown by then, and does not lie between the deaths
-// that halve the page.
+// TestDeadlyEntityAfterOutage kills processes at one entity, after the database has refused all
+// calls for an hour. The queue's back-off has grown by then. It does not delay the deaths that
+// halve the page.
 func TestDeadlyEntityAfterOutage(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -343,7 +342,7 @@ func TestDeadlyEntityAfterOutage(t *testing.T) {
 	})
 }
 
-// A refusal has the database refuse some commits, until a time.
+// A refusal is a database that refuses some commits until a time.
 type refusal struct {
 	about func(*datastorepb.CommitRequest) bool
 	after time.Duration // how long each takes
@@ -362,8 +361,8 @@ func (r *refusal) intercept(
 	return handler(ctx, req)
 }
 
-// wantNoneSuspected checks that no range of a job is suspected of killing its process,
-// though commits were refused.
+// wantNoneSuspected checks that commits were refused, and yet no range of a job is suspected of
+// killing its process.
 func (w *world) wantNoneSuspected(job string, refused *refusal) {
 	w.Helper()
 	if refused.count.Load() == 0 {
@@ -376,8 +375,8 @@ func (w *world) wantNoneSuspected(job string, refused *refusal) {
 	}
 }
 
-// TestInnocents has processes die of one entity, and of nothing that has to do with
-// entities, with 20 pages in flight in each: nobody but that one is blamed.
+// TestInnocents lets processes die of one entity, and of causes outside of all entities, each with
+// 20 pages in flight. Only that entity is blamed.
 func TestInnocents(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out large runs")
@@ -434,8 +433,8 @@ func TestInnocents(t *testing.T) {
 	}
 }
 
-// TestInnocentsAlone has processes die of one entity, beside pages of one entity
-// each, of which some fail for a while: nobody but that one is blamed.
+// TestInnocentsAlone lets processes die of one entity, beside pages of one entity each. Some of
+// these fail for a while. Only the deadly entity is blamed.
 func TestInnocentsAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -447,7 +446,7 @@ func TestInnocentsAlone(t *testing.T) {
 				time.Sleep(50 * time.Millisecond)
 				return f.die(ctx)
 			}
-			time.Sleep(100 * time.Millisecond) // it is under way when its process dies
+			time.Sleep(100 * time.Millisecond) // so that it is under way when its process dies
 			a.Value.Balance += 10
 			return nil
 		})
@@ -467,9 +466,8 @@ func TestInnocentsAlone(t *testing.T) {
 	})
 }
 
-// TestErrorsAreNoDeaths has every delivery end in an error for a while, as the
-// database does not commit pages, and does not even take the marks away at times: no
-// range is suspected of killing its process.
+// TestErrorsAreNoDeaths lets every delivery end in an error for a while: the database refuses to
+// commit pages, and sometimes to remove crash marks. No range is suspected of killing its process.
 func TestErrorsAreNoDeaths(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -494,8 +492,8 @@ func TestErrorsAreNoDeaths(t *testing.T) {
 	})
 }
 
-// TestOverrunsAreNoDeaths has most transactions take longer to begin than a delivery
-// may last, also those that take its mark away: nobody died.
+// TestOverrunsAreNoDeaths makes most transactions take longer to start than a delivery may last.
+// That includes the transactions that remove crash marks. No process counts as dead.
 func TestOverrunsAreNoDeaths(t *testing.T) {
 	t.Parallel()
 	n := uint64(4)
@@ -534,9 +532,9 @@ func TestOverrunsAreNoDeaths(t *testing.T) {
 	}
 }
 
-// TestTwinsAreNoDeaths has the queue make each delivery twice at about the same time, and
-// the database not commit pages for a while: the deliveries find the marks of their twins,
-// and nobody died.
+// TestTwinsAreNoDeaths lets the queue deliver each task twice at nearly the same time, while the
+// database does not commit pages. The deliveries find each other's crash marks, and no process
+// counts as dead.
 func TestTwinsAreNoDeaths(t *testing.T) {
 	t.Parallel()
 	for _, apart := range []time.Duration{100 * time.Millisecond, 10 * time.Second} {
@@ -551,7 +549,7 @@ func TestTwinsAreNoDeaths(t *testing.T) {
 				w := newWorld(t, setting{emulator: emulator.Options{Interceptor: refused.intercept, Faults: twins},
 					queue: few(4)}, addCredit)
 				f := newFleet(w, 1, 10, addCredit)
-				keys := names(4) // so that each range is tried often
+				keys := names(4) // few, so that each range is tried often
 				w.putAccounts(keys)
 				refused.until = time.Now().Add(10 * time.Minute)
 				job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
@@ -583,8 +581,8 @@ func changes(commit *datastorepb.CommitRequest, kind string) bool {
 	return false
 }
 
-// TestLiveDeliveriesAreNoDeaths has every Resume enqueue another task for an entity
-// that takes minutes: their deliveries find each other's marks, and nobody died.
+// TestLiveDeliveriesAreNoDeaths resumes a job repeatedly, so that an entity that takes minutes gets
+// several tasks. Their deliveries find each other's crash marks, and no process counts as dead.
 func TestLiveDeliveriesAreNoDeaths(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -611,8 +609,9 @@ func TestLiveDeliveriesAreNoDeaths(t *testing.T) {
 	})
 }
 
-// TestRefusedDeliveriesAreNoDeaths has a function refuse its entities for a while, when the
-// database does not commit that either: the deliveries end in good order, and nobody died.
+// TestRefusedDeliveriesAreNoDeaths lets a function refuse its entities for a while, in which the
+// database does not commit failed attempts either. The deliveries end in good order, and no process
+// counts as dead.
 func TestRefusedDeliveriesAreNoDeaths(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -651,8 +650,8 @@ func TestRefusedDeliveriesAreNoDeaths(t *testing.T) {
 	})
 }
 
-// TestSupersededDeliveriesAreNoDeaths purges the queue while a delivery is under way, so that
-// its range gets another task: it ends in good order, and nobody died.
+// TestSupersededDeliveriesAreNoDeaths purges the queue while a delivery is under way, so that its
+// range gets another task. The delivery ends in good order, and no process counts as dead.
 func TestSupersededDeliveriesAreNoDeaths(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -701,8 +700,8 @@ func TestSupersededDeliveriesAreNoDeaths(t *testing.T) {
 	})
 }
 
-// TestUnsuspected kills every process that takes up the root of a job, for a while: only the
-// root's page is suspected, and the rest of the kind is processed as usual.
+// TestUnsuspected kills every process that starts the root of a job, for a while. Only the root's
+// page is suspected. The rest of the kind is processed as usual.
 func TestUnsuspected(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -722,8 +721,8 @@ func TestUnsuspected(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 12 {
-			// It has left its mark, and not come further. Calls are answered at other moments, or
-			// chance would say whether the answer or the death comes first.
+			// By now the delivery has left its crash mark, and no more. No call is answered at this
+			// moment; otherwise chance would decide whether the answer or the death comes first.
 			time.Sleep(5500 * time.Millisecond)
 			f.killAny()
 		}

@@ -27,8 +27,9 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestUndelivered has the queue deliver nothing, for reasons that it knows: within two minutes the
-// status and the log of whoever waits for the job say why, and no longer once it is mended.
+// TestUndelivered checks jobs whose tasks the queue does not deliver, for causes that the queue can
+// tell. Within two minutes the status names the cause, and so does the log of the process that
+// waits for the job. After the cause is mended they no longer do.
 func TestUndelivered(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -37,10 +38,10 @@ func TestUndelivered(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		handler http.Handler // of all deliveries
-		dead    bool         // nothing answers them
-		paused  bool         // the queue is
-		lost    bool         // the tasks are taken
-		drained bool         // the process is
+		dead    bool         // no process answers deliveries
+		paused  bool         // the queue is paused
+		lost    bool         // tasks are deleted
+		drained bool         // the process has drained
 		want    []string
 	}{
 		"wrong URL": {handler: answer(404), want: []string{"404", target, "URL"}},
@@ -103,7 +104,7 @@ func TestUndelivered(t *testing.T) {
 				if lines := strings.Count(said, "\n"); test.drained && lines > 5 {
 					t.Errorf("the log has %d lines:\n%.2000s", lines, said)
 				}
-				// It is mended.
+				// The cause is mended.
 				if w.handler = own; test.drained {
 					w.observe(&log, nil, addCredit)
 				}
@@ -128,9 +129,9 @@ func TestUndelivered(t *testing.T) {
 	}
 }
 
-// TestUnwatched has the queue deliver nothing to a job that nobody looks at: the process that has
-// started it, or resumed it, logs why. What the status says of the job right behind a Resume is not
-// that its tasks are lost.
+// TestUnwatched checks a job whose tasks are not delivered, and that nobody waits for. The process
+// that started or resumed it logs why. Right after Resume the status does not say that tasks are
+// lost.
 func TestUnwatched(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -167,9 +168,9 @@ func TestUnwatched(t *testing.T) {
 	})
 }
 
-// TestOtherURL has a job run at a URL until a moment, from when on only another one is served, as
-// after a deployment of the service under another name. Its status says so, and a schedule of
-// Revive has it go on there, whatever it was at.
+// TestOtherURL changes the URL at which a job's service answers, as after a deployment under
+// another name. The status says so. A scheduled Revive makes the job continue at the new URL, in
+// each state that it may be in.
 func TestOtherURL(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -223,7 +224,7 @@ func TestOtherURL(t *testing.T) {
 					time.Sleep(10 * time.Minute)
 				}
 				if s, err := job.Status(t.Context()); err != nil || s.State != mapper.StateSucceeded || s.Error != "" {
-					t.Errorf("%+v, %v", s, err)
+					t.Errorf("status %+v, %v", s, err)
 				}
 				w.wantBalances(keys, 10)
 			})
@@ -231,8 +232,8 @@ func TestOtherURL(t *testing.T) {
 	}
 }
 
-// TestMissingMapper has the tasks of a job delivered to a build without its mapper: the status says
-// so within two minutes, and the log in few lines.
+// TestMissingMapper delivers the tasks of a job to a build without its mapper. The status says so
+// within two minutes, and the log in few lines.
 func TestMissingMapper(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -241,7 +242,7 @@ func TestMissingMapper(t *testing.T) {
 		w := newWorld(t, setting{log: new(logged)}, addCredit)
 		w.putAccounts(names(100))
 		own := w.handler
-		job := func() *mapper.Job { // started by a build that has it
+		job := func() *mapper.Job { // started by a build that has the mapper
 			engine := w.engine
 			w.observe(&log, nil, steadyCredit)
 			job, err := addCredit.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, credit{10}, nil)
@@ -252,7 +253,7 @@ func TestMissingMapper(t *testing.T) {
 		}()
 		time.Sleep(10 * time.Second)
 		if s, err := job.Status(t.Context()); err != nil || !strings.Contains(s.Error, `the mapper add-credit`) {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 		time.Sleep(10 * time.Minute)
 		if n := strings.Count(log.String(), "\n"); n == 0 || n > 20*11 ||
@@ -261,13 +262,13 @@ func TestMissingMapper(t *testing.T) {
 		}
 		w.handler = own
 		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded || s.Error != "" {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 	})
 }
 
-// TestUndeliveredUnknown has a queue that nobody may ask, or that does not answer: the status says
-// nothing of its tasks, and nothing fails.
+// TestUndeliveredUnknown checks a queue that may not be asked for its tasks, or that does not
+// answer. The status says nothing about tasks, and nothing fails.
 func TestUndeliveredUnknown(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -279,7 +280,7 @@ func TestUndeliveredUnknown(t *testing.T) {
 					error) {
 					switch req.(type) {
 					case *cloudtaskspb.GetTaskRequest, *cloudtaskspb.GetQueueRequest:
-						// a start that gets no answer fails
+						// A start without an answer would fail.
 						if asked.Add(1); code != codes.Unavailable || asked.Load() > 1 {
 							return nil, status.Error(code, "no")
 						}
@@ -294,7 +295,7 @@ func TestUndeliveredUnknown(t *testing.T) {
 				time.Sleep(time.Minute)
 				begun, before := time.Now(), asked.Load()
 				if s, err := job.Status(t.Context()); err != nil || s.Error != "" {
-					t.Errorf("%+v, %v", s, err)
+					t.Errorf("status %+v, %v", s, err)
 				}
 				if took := time.Since(begun); took > 6*time.Second || asked.Load() == before {
 					t.Errorf("the status took %v, and asked %d times", took, asked.Load()-before)
@@ -306,8 +307,8 @@ func TestUndeliveredUnknown(t *testing.T) {
 	}
 }
 
-// TestUnsendable has a function write what the client can't send, to its own entity and to another
-// one: each entity is a failure that says so, and the job ends.
+// TestUnsendable writes properties that the client can't send, to the function's own entity and to
+// another one. Each entity is a failure that says so, and the job ends.
 func TestUnsendable(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -366,7 +367,7 @@ func TestUnsendable(t *testing.T) {
 	}
 }
 
-// TestUnsendableStored has a function write an entity in the protocol's form whose texts are none.
+// TestUnsendableStored writes entities in the protocol's form whose texts are not valid UTF-8.
 func TestUnsendableStored(t *testing.T) {
 	t.Parallel()
 	text := &datastorepb.Value{ValueType: &datastorepb.Value_StringValue{StringValue: "\xff"}}
@@ -392,8 +393,8 @@ func TestUnsendableStored(t *testing.T) {
 	}
 }
 
-// TestReady has an engine be ready while its database answers and it takes deliveries. However
-// often it is asked, it asks the database once a second.
+// TestReady checks that an engine is ready while its database answers and it accepts deliveries. It
+// asks the database once a second at most, however often it is asked.
 func TestReady(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -431,8 +432,8 @@ func TestReady(t *testing.T) {
 	})
 }
 
-// TestWaitOutlastsReads waits for a job while its reads take minutes and fail then, as on a machine
-// that stood still: four in a row end no wait, and reads that all fail do.
+// TestWaitOutlastsReads waits for a job while its reads take minutes and then fail, as on a machine
+// that stood still. Four failed reads in a row do not end the wait. Reads that all fail do.
 func TestWaitOutlastsReads(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -485,7 +486,7 @@ func TestWaitOutlastsReads(t *testing.T) {
 			}
 			left.Store(0)
 			if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded {
-				t.Errorf("%+v, %v", s, err)
+				t.Errorf("status %+v, %v", s, err)
 			}
 		})
 	}

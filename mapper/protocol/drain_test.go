@@ -23,7 +23,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A caller counts the calls of a function by account, each of which takes a while.
+// A caller counts the calls of a function by account. Each call takes a while.
 type caller struct {
 	mu    sync.Mutex
 	calls map[string]int
@@ -61,9 +61,9 @@ func (c *caller) wantOnce(t *testing.T, n int) {
 	}
 }
 
-// TestDrain drains the processes of a job one after the other, with pages under way: each is out
-// behind the entities in hand, whose pages are committed, and nothing is done twice, suspected or
-// refused.
+// TestDrain drains the processes of a job one after the other, while pages are under way. Each
+// process ends its pages after the current entity and commits them. No entity is processed twice,
+// no range is suspected, and no delivery is refused.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	for name, define := range map[string]func(string, func(context.Context, *mapper.Entity[account],
@@ -121,8 +121,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestDrainOfWaiting drains a process whose deliveries wait for a rate, and one whose end of a job
-// is on its way: they are out at once, and others go on.
+// TestDrainOfWaiting drains a process whose deliveries wait for a rate, and one that ends a job.
+// Both drain at once, and other processes go on.
 func TestDrainOfWaiting(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestDrainOfWaiting(t *testing.T) {
 	})
 }
 
-// TestDrained checks what an engine does that has drained, and one that can't.
+// TestDrained checks what an engine does after it has drained, and one whose drain fails.
 func TestDrained(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestDrained(t *testing.T) {
 			!strings.Contains(err.Error(), "deliveries still under way: 1: context deadline exceeded") {
 			t.Errorf("drain while a function hangs: %v", err)
 		}
-		if err := w.engine.Drain(t.Context()); err != nil { // until it does not
+		if err := w.engine.Drain(t.Context()); err != nil { // waits until it takes no more
 			t.Error(err)
 		}
 		if err := w.engine.Drain(t.Context()); err != nil {
@@ -201,13 +201,14 @@ func TestDrained(t *testing.T) {
 			after.State != mapper.StateRunning {
 			t.Errorf("status %+v, before %+v", after, before)
 		}
-		// but "entities failed", and "tasks are not delivered": nobody else takes them
+		// Only "entities failed" and "tasks are not delivered" may be warned of: no other process
+		// takes the tasks.
 		wrong := regexp.MustCompile(`level=WARN msg="(?:[^et]|e[^n]|t[^a])`)
 		if text := log.String(); strings.Contains(text, slog.LevelError.String()) ||
 			!strings.Contains(text, "level=INFO") || wrong.MatchString(text) {
 			t.Errorf("the log has %.20000s", text)
 		}
-		if err := job.Abort(t.Context()); err != nil { // it still follows jobs
+		if err := job.Abort(t.Context()); err != nil { // a drained engine still controls jobs
 			t.Error(err)
 		}
 		if err := (*mapper.Engine)(nil).Drain(t.Context()); err == nil {
@@ -216,9 +217,9 @@ func TestDrained(t *testing.T) {
 	})
 }
 
-// TestDrainBeforePages drains processes whose deliveries have not begun their pages yet, as the
-// database is slow: no task waits for the queue's back-off, which each answer but success would
-// mean.
+// TestDrainBeforePages drains processes whose deliveries have not started their pages yet, as the
+// database is slow. No task waits for the queue's back-off: every delivery is answered with
+// success.
 func TestDrainBeforePages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -261,8 +262,8 @@ func TestDrainBeforePages(t *testing.T) {
 	})
 }
 
-// TestNoPageBeginsWhileDraining has a process drain while it looks for the entities of a page: the
-// function is not called for any of them.
+// TestNoPageBeginsWhileDraining drains a process while it looks up the entities of a page. The
+// function is called for none of them.
 func TestNoPageBeginsWhileDraining(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -301,7 +302,7 @@ func TestNoPageBeginsWhileDraining(t *testing.T) {
 	})
 }
 
-// A door lets deliveries through to a handler, or is shut.
+// A door passes deliveries on to a handler while it is open.
 type door struct {
 	handler http.Handler
 	shut    atomic.Bool

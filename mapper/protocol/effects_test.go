@@ -25,7 +25,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestPutsAndDeletes has the function write other entities, and delete some.
+// TestPutsAndDeletes lets the function put and delete other entities.
 func TestPutsAndDeletes(t *testing.T) {
 	t.Parallel()
 	type entry struct{ Account string }
@@ -76,17 +76,17 @@ func TestPutsAndDeletes(t *testing.T) {
 	})
 }
 
-// TestPageMates has the function put or delete entities of its own page, which all accounts are in:
-// they are read anew before it is their turn. It does one of both, as Datastore refuses to change
-// what the same commit deletes: a page that went on would be halved, and a put behind it in the
-// page be read after all.
+// TestPageMates puts or deletes entities of the function's own page, which holds all accounts. Each
+// entity is read again before its turn. The function does not do both: Datastore refuses to change
+// an entity that the same commit deletes. If a page went on in spite of that, it would be halved,
+// and a later put in the page would be read after all.
 func TestPageMates(t *testing.T) {
 	t.Parallel()
 	type effects = func(a *mapper.Entity[account])
 	key := func(i int) *datastore.Key { return names(i + 1)[i] }
 	for name, c := range map[string]struct {
 		of   map[int]effects
-		want map[int]int64 // what differs from a balance that is 1 more
+		want map[int]int64 // balances that are not increased by 1
 		gone int
 	}{
 		"put": {
@@ -113,7 +113,8 @@ func TestPageMates(t *testing.T) {
 				Splitting: mapper.Splitting{First: 1, FanOut: 1}})
 			if s.State != mapper.StateSucceeded || s.Counters["seen"] != int64(10-boolToInt(c.gone >= 0)) ||
 				s.Pages != 2 {
-				t.Errorf("%s: status %+v; want a page that ends before what it has changed, and one behind it", name, s)
+				t.Errorf("%s: status %+v; want a page that ends before the entity that it has changed, and a second "+
+					"page", name, s)
 			}
 			for i, k := range names(10) {
 				var got account
@@ -131,7 +132,7 @@ func TestPageMates(t *testing.T) {
 	}
 }
 
-// TestMisuse checks that what a function may not do is an error of its entity.
+// TestMisuse checks that a function's forbidden acts are errors of its entity.
 func TestMisuse(t *testing.T) {
 	t.Parallel()
 	key := datastore.NameKey("Other", "x", nil)
@@ -189,7 +190,7 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// TestUseAfterReturn checks that an entity that outlives its function says so.
+// TestUseAfterReturn checks that the use of an entity after its function returned is an error.
 func TestUseAfterReturn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -210,8 +211,8 @@ func TestUseAfterReturn(t *testing.T) {
 	})
 }
 
-// TestVisit checks that a visit sees every entity, with keys that tell its
-// repetitions, and that its counters are exact.
+// TestVisit checks that a visit sees every entity, that its idempotency keys tell repetitions, and
+// that its counters are exact.
 func TestVisit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -255,9 +256,9 @@ func TestVisit(t *testing.T) {
 	})
 }
 
-// TestUnchangedIsNotWritten counts the writes of updates that change a part of the entities, and of
-// those that store them as another type would, or skip them: each entity is written once, and not
-// again by another job.
+// TestUnchangedIsNotWritten counts the writes of updates. Some change part of the entities, some
+// store them as another type would, and some skip them. Each entity is written at most once, and a
+// second job writes none.
 func TestUnchangedIsNotWritten(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -268,7 +269,7 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 			}
 			return nil
 		})
-		// What a new version of the type has more, and one that has other indexes.
+		// A new version of the type has one more field, and another one has other indexes.
 		more := mapper.Update("more", func(_ context.Context, a *mapper.Entity[struct {
 			account
 			Large bool
@@ -313,7 +314,7 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 	})
 }
 
-// TestSkipWithError has a function say Skip together with an error: that counts.
+// TestSkipWithError returns Skip joined with an error: the error counts.
 func TestSkipWithError(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -332,13 +333,13 @@ func TestSkipWithError(t *testing.T) {
 		}
 		s, err := job.Wait(t.Context())
 		if err != nil || s.Processed != 5 || s.Failures != 5 || s.Written != 0 {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 	})
 }
 
-// TestManyCounters has the pages of a job count under many names, few in each page or all in
-// one: they are exact, and so is the proof.
+// TestManyCounters counts under many names, a few in each page or all in one. The counters are
+// exact, and the proof holds.
 func TestManyCounters(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -346,7 +347,7 @@ func TestManyCounters(t *testing.T) {
 		{1000, 10_000, 1000}} {
 		synctest.Test(t, func(t *testing.T) {
 			m := mapper.Visit("count", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
-				for i := range int64(10) { // neighbours have names in common
+				for i := range int64(10) { // neighbours share some names
 					a.Count(fmt.Sprintf("country-%04d", (a.Value.Balance*10+i)%int64(c.names)), a.Value.Balance-100)
 				}
 				return nil
@@ -374,9 +375,9 @@ func TestManyCounters(t *testing.T) {
 	}
 }
 
-// TestTooManyCounters has a job count under more names than a job can have, in one page, in the
-// pages of one process, or of several; and add up to more than a number holds. It fails, and goes
-// on without counters when it is resumed: there is never a wrong one.
+// TestTooManyCounters counts under more names than a job can have: in one page, in the pages of one
+// process, or of several. It also adds up to more than an int64 holds. The job fails. After Resume
+// it goes on without counters, so it never shows a wrong number.
 func TestTooManyCounters(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -451,8 +452,8 @@ func TestTooManyCounters(t *testing.T) {
 	}
 }
 
-// TestAbortedCounters aborts a job that has counted under too many names, though no process of it
-// has, or has too large a sum: it has no counters, and says so, also once it is cleaned up.
+// TestAbortedCounters aborts a job whose processes have together counted under too many names, or
+// to too large a sum. The job has no counters and says so, also after its clean-up.
 func TestAbortedCounters(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -501,8 +502,8 @@ func TestAbortedCounters(t *testing.T) {
 	}
 }
 
-// TestKeysOfOneText deletes entities whose keys have one text, which the client takes for one key:
-// all of them are deleted, by one function and by several of a page.
+// TestKeysOfOneText deletes entities whose keys the client takes for one key, as they have one
+// text. All of them are deleted, by one function and by several of a page.
 func TestKeysOfOneText(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -522,7 +523,7 @@ func TestKeysOfOneText(t *testing.T) {
 		}
 		w.putAccounts(names(2))
 		if s := over(w, m, nil); s.State != mapper.StateSucceeded {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 		for _, key := range others {
 			if err := w.client.Get(t.Context(), key, new(account)); !errors.Is(err, datastore.ErrNoSuchEntity) {
@@ -532,7 +533,7 @@ func TestKeysOfOneText(t *testing.T) {
 	})
 }
 
-// A player belongs to a team, whose name it gets.
+// A player belongs to a team, and gets a copy of its name.
 type player struct {
 	Team string
 	Name string `datastore:",noindex"`
@@ -545,9 +546,9 @@ type team struct {
 
 func teamKey(name string) *datastore.Key { return datastore.NameKey("Team", name, nil) }
 
-// TestJoin copies the names of teams to their members, while others rename teams and members move:
-// in the end each player has the name that its team had when it was written, and so a second job
-// finds nothing to do where nobody interferes.
+// TestJoin copies the names of teams to their members, while others rename teams and members move.
+// In the end each player has the name that its team had when the player was written. So a second
+// job changes nothing where nobody interferes.
 func TestJoin(t *testing.T) {
 	t.Parallel()
 	named := func(ctx context.Context, e *mapper.Entity[player], _ mapper.NoParams) error {
@@ -590,9 +591,9 @@ func testJoin(t *testing.T, m *mapper.Mapper[mapper.NoParams]) {
 	job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Member"}, mapper.NoParams{},
 		&mapper.StartOptions{PageSize: 50, ExpectedWorkers: 4})
 	w.must(err)
-	// Who renames a team renames its members that have been named, in one transaction: so all
-	// agree, or are not named yet.
-	for turn, i := range rng.Perm(teams) { // each once: another time would mend what is wrong
+	// Another client renames a team and its named members in one transaction. So all members agree,
+	// or have no name yet.
+	for turn, i := range rng.Perm(teams) { // each once: a second time would mend a mistake
 		of := fmt.Sprint(i)
 		name := fmt.Sprint("name ", turn)
 		_, err := w.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
@@ -633,8 +634,8 @@ func testJoin(t *testing.T, m *mapper.Mapper[mapper.NoParams]) {
 	}
 }
 
-// TestMerge merges duplicates: each adds its points to the team that it is a duplicate of, and is
-// deleted, while others add points. No point is lost.
+// TestMerge merges duplicates, while others add points: each duplicate adds its points to its team
+// and is deleted. No point is lost.
 func TestMerge(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
@@ -700,9 +701,9 @@ func TestMerge(t *testing.T) {
 	})
 }
 
-// TestRekey moves entities to keys of another form, where two would get one key, of one page or of
-// several, and some keys are taken: the first one moves, and the others are failures that name
-// both.
+// TestRekey moves entities to keys of another form. Two entities of one page, or of several, want
+// the same key, and some keys are taken. The first one moves. The others are failures that name
+// both keys.
 func TestRekey(t *testing.T) {
 	t.Parallel()
 	to := func(name string) *datastore.Key { return datastore.NameKey("Patron", strings.ToLower(name), nil) }
@@ -753,8 +754,8 @@ func TestRekey(t *testing.T) {
 	}
 }
 
-// TestReadsInOrder has each entity take what the one before it has, of one page or of several: as
-// if they had run one after the other.
+// TestReadsInOrder copies a value from each entity to the next one, in one page or several. The
+// result is as if the functions had run one after the other.
 func TestReadsInOrder(t *testing.T) {
 	t.Parallel()
 	key := func(i int64) *datastore.Key { return datastore.IDKey("Team", i, nil) }
@@ -794,7 +795,7 @@ func TestReadsInOrder(t *testing.T) {
 	}
 }
 
-// TestGet checks what Get says of what is not there, of itself, of bad keys and of bad
+// TestGet checks the errors of Get for missing entities, the entity itself, bad keys and bad
 // destinations.
 func TestGet(t *testing.T) {
 	t.Parallel()
@@ -847,9 +848,9 @@ func TestGet(t *testing.T) {
 	})
 }
 
-// TestGroups has a job aggregate over 10,000 groups, without and with a sum, a minimum and a
-// maximum beside the count of each, while calls and deliveries go wrong: whatever is repeated, lost
-// or killed, the aggregates that the finalizer gets are exact.
+// TestGroups aggregates over 10,000 groups, with the count of each, and with or without a sum,
+// minimum and maximum, while calls and deliveries fail. The finalizer gets exact aggregates,
+// whatever is repeated, lost or killed.
 func TestGroups(t *testing.T) {
 	t.Parallel()
 	testflag.Sequential(t)
@@ -861,7 +862,7 @@ func TestGroups(t *testing.T) {
 		for i := range uint64(testflag.Size(t, 1, 1, 2)) {
 			seed := first + i
 			t.Run(fmt.Sprintf("%d groups/four %t/seed %d", c.groups, c.four, seed), func(t *testing.T) {
-				const each = 2 // entities of a group
+				const each = 2 // entities in each group
 				n := c.groups * each
 				var got map[string]int64
 				m := mapper.Visit("groups", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.NoParams) error {
@@ -905,7 +906,7 @@ func TestGroups(t *testing.T) {
 						}
 						s, err := job.Wait(t.Context())
 						if err != nil || s.State != mapper.StateSucceeded || s.Processed != n {
-							t.Errorf("%+v, %v", s, err)
+							t.Errorf("status %+v, %v", s, err)
 						}
 						w.PauseFaults()
 					})

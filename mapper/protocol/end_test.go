@@ -53,8 +53,8 @@ func reporting(client func() *datastore.Client, fail func() error) *mapper.Mappe
 	})
 }
 
-// TestFinalizer runs the finalizer of a job with every task delivered several
-// times, and calls that lose their answers: it takes effect once.
+// TestFinalizer checks that a finalizer takes effect once, although every task is delivered several
+// times and calls lose their answers.
 func TestFinalizer(t *testing.T) {
 	t.Parallel()
 	seed := testflag.Seed(t)
@@ -87,8 +87,8 @@ func TestFinalizer(t *testing.T) {
 	}
 }
 
-// TestFailingFinalizer has the finalizer fail for a while: the job goes on to run,
-// says why, and ends once it succeeds.
+// TestFailingFinalizer lets the finalizer fail for a while. The job keeps running, says why, and
+// ends when the finalizer succeeds.
 func TestFailingFinalizer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -135,8 +135,8 @@ func TestFailingFinalizer(t *testing.T) {
 	})
 }
 
-// TestRefusedFinalizer has the database refuse what a finalizer puts, and a
-// finalizer take too long: the one fails the job, the other is shown.
+// TestRefusedFinalizer checks two finalizers. The first one puts what the database refuses, and the
+// job fails. The second one takes too long, and the status says so.
 func TestRefusedFinalizer(t *testing.T) {
 	t.Parallel()
 	plain := func(onDone func(context.Context, *mapper.Completion,
@@ -184,7 +184,7 @@ func TestRefusedFinalizer(t *testing.T) {
 	})
 }
 
-// TestLostFinalizer loses the finalizer's task: a sweep enqueues it again.
+// TestLostFinalizer deletes the finalizer's task. A sweep enqueues it again.
 func TestLostFinalizer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -210,8 +210,8 @@ func TestLostFinalizer(t *testing.T) {
 	})
 }
 
-// TestLostEnd loses the task that ends a job without a finalizer, and the service account may not
-// ask the queue for its tasks: a sweep enqueues another.
+// TestLostEnd deletes the task that ends a job without a finalizer, where the service account may
+// not ask the queue for its tasks. A sweep enqueues another.
 func TestLostEnd(t *testing.T) {
 	t.Parallel()
 	for _, mayAsk := range []bool{true, false} {
@@ -226,7 +226,7 @@ func TestLostEnd(t *testing.T) {
 			w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 				if strings.HasSuffix(r.URL.Path, "/finalize") {
 					if ends.Add(1) == 1 {
-						return // as if it had been purged
+						return // the task disappears, as if the queue had been purged
 					}
 				}
 				inner.ServeHTTP(rw, r)
@@ -241,8 +241,8 @@ func TestLostEnd(t *testing.T) {
 	}
 }
 
-// TestFailingEnd has a finalizer fail for a day, where the queue may not be asked for its tasks:
-// its task is tried again, and gets no others beside it.
+// TestFailingEnd lets a finalizer fail for a day, where the queue may not be asked for its tasks.
+// Its task is retried, and no second task is enqueued.
 func TestFailingEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -273,7 +273,7 @@ func TestFailingEnd(t *testing.T) {
 }
 
 // TestFinalizerMarksUnanswered loses the answers to the commits in which deliveries of a finalizer
-// leave their marks: no process has died, and none is said to have.
+// leave their crash marks. No process has died, and none is counted as dead.
 func TestFinalizerMarksUnanswered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -311,7 +311,7 @@ func TestFinalizerMarksUnanswered(t *testing.T) {
 	})
 }
 
-// mayNotAsk is a queue that may not be asked for its tasks.
+// mayNotAsk is a queue that the service account may not ask for its tasks.
 func mayNotAsk(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if strings.HasSuffix(info.FullMethod, "/GetTask") {
 		return nil, status.Error(codes.PermissionDenied, "no cloudtasks.tasks.get")
@@ -321,13 +321,14 @@ func mayNotAsk(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler
 
 type leaf struct{ N int64 }
 
-// A sheet is what a page was written under.
+// A sheet is what the function over pages has recorded of a page: the token of its attempt, and the
+// number of leaves.
 type sheet struct {
 	Name string
 	N    int64
 }
 
-// A shelf is somewhere else, where pages are written.
+// A shelf is a store outside of Datastore to which pages are written.
 type shelf struct {
 	mu     sync.Mutex
 	sheets map[string][]int64
@@ -350,7 +351,7 @@ func (s *shelf) remove(name string) {
 	delete(s.sheets, name)
 }
 
-// tries returns how often something was tried, with this time.
+// tries counts an attempt at the leaf n, and returns how many there were.
 func (s *shelf) tries(n int64) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -360,8 +361,8 @@ func (s *shelf) tries(n int64) int {
 
 const leaves = 3000
 
-// collector returns a mapper that writes to a shelf: all leaves but those that are skipped, fail
-// for good, or fail at first.
+// collector returns a mapper that writes all leaves to a shelf. Some are skipped instead, some fail
+// permanently, and some fail at first.
 func collector(s *shelf) *mapper.Mapper[mapper.NoParams] {
 	return mapper.VisitPages("collect", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.NoParams) (int64,
 		error) {
@@ -396,8 +397,8 @@ func collector(s *shelf) *mapper.Mapper[mapper.NoParams] {
 	})
 }
 
-// TestCollect has a mapper write pages elsewhere, with and without faults: those that its commits
-// name have each entity once, and without faults nothing else is left there.
+// TestCollect writes pages to a store outside, with and without faults. The sheets that commits
+// name have each entity once. Without faults there are no others.
 func TestCollect(t *testing.T) {
 	t.Parallel()
 	first := testflag.Seed(t)
@@ -448,8 +449,8 @@ func putLeaves(t *testing.T, client *datastore.Client) {
 	}
 }
 
-// checkSheets checks that the sheets that a job has put name each leaf once, and, if there were no
-// faults, that there are no others.
+// checkSheets checks that the sheets that a job has put name each leaf once. If there were no
+// faults, there may be no other sheets.
 func checkSheets(t *testing.T, client *datastore.Client, s *shelf, status *mapper.Status, calm bool) {
 	t.Helper()
 	const failed, skipped = leaves / 100, leaves / 100
@@ -494,7 +495,7 @@ func checkSheets(t *testing.T, client *datastore.Client, s *shelf, status *mappe
 	}
 }
 
-// TestCollectFails has the function over pages fail, in each way that a job has to end by.
+// TestCollectFails lets the function over pages fail, in each way that makes a job end.
 func TestCollectFails(t *testing.T) {
 	t.Parallel()
 	testflag.Sequential(t)
@@ -520,7 +521,7 @@ func TestCollectFails(t *testing.T) {
 				}
 				status, err := job.Wait(t.Context())
 				if err != nil || status.State != mapper.StateFailed || status.Processed != 0 {
-					t.Errorf("%+v, %v", status, err)
+					t.Errorf("status %+v, %v", status, err)
 				}
 				if status != nil && !strings.Contains(status.Error, "no disk") {
 					t.Errorf("the error is %q", status.Error)
@@ -530,8 +531,8 @@ func TestCollectFails(t *testing.T) {
 	}
 }
 
-// TestCollectOfTwins has each delivery come twice at about the same time, and no process die: of
-// what two have written the one whose commit came too late takes away its own.
+// TestCollectOfTwins delivers each task twice at nearly the same time, and no process dies. If both
+// deliveries have written a page, the one whose commit was late deletes its own.
 func TestCollectOfTwins(t *testing.T) {
 	t.Parallel()
 	s := &shelf{sheets: make(map[string][]int64), tried: make(map[int64]int)}
@@ -551,7 +552,7 @@ func TestCollectOfTwins(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Hour) // until the last twin is out
+		time.Sleep(time.Hour) // until the last of both has ended
 		checkSheets(t, w.client, s, status, true)
 		if s.tried[-1] <= int(status.Counters["sheets"])*11/10 {
 			t.Errorf("%d pages were written for %d that count: there were no twins", s.tried[-1],

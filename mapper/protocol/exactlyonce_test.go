@@ -30,8 +30,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestEveryTaskTwice delivers every task twice at the same time, and once more
-// afterwards.
+// TestEveryTaskTwice delivers every task twice at the same time, and a third time afterwards.
 func TestEveryTaskTwice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -40,7 +39,7 @@ func TestEveryTaskTwice(t *testing.T) {
 		keys := names(3000)
 		w.putAccounts(keys)
 		status := w.wait(w.start(10, &mapper.StartOptions{PageSize: 100}))
-		time.Sleep(time.Hour) // for what still runs
+		time.Sleep(time.Hour) // until the last deliveries have ended
 		w.wantBalances(keys, 10)
 		if status.Counters["credited"] != 3000 || status.Processed != 3000 {
 			t.Errorf("status %+v", status)
@@ -48,8 +47,8 @@ func TestEveryTaskTwice(t *testing.T) {
 	})
 }
 
-// repeat handles each request three times, the first two at once, and answers as
-// the worst of them.
+// repeat handles each request three times, the first two at once, and answers with the worst
+// status.
 func repeat(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -73,8 +72,8 @@ func repeat(h http.Handler) http.Handler {
 	})
 }
 
-// lost returns faults that lose a share of the calls, before their effect and
-// after it, once they are resumed.
+// lost returns faults that lose a share of the calls, before or after their effect. They start when
+// resumed.
 func lost(seed uint64, share float64, methods ...string) *emulator.Faults {
 	f := emulator.NewFaults(seed,
 		emulator.Fault{Kind: emulator.LoseCall, Methods: methods, Share: share},
@@ -83,7 +82,7 @@ func lost(seed uint64, share float64, methods ...string) *emulator.Faults {
 	return f
 }
 
-// checkLost checks that something was lost.
+// checkLost checks that some calls were lost.
 func checkLost(t *testing.T, f *emulator.Faults) {
 	t.Helper()
 	if n := f.Counts(); n[emulator.LoseCall] == 0 || n[emulator.LoseAnswer] == 0 {
@@ -91,8 +90,7 @@ func checkLost(t *testing.T, f *emulator.Faults) {
 	}
 }
 
-// TestLostResponses runs jobs while calls of both services fail, before and
-// after their effect.
+// TestLostResponses runs jobs while calls of both services fail, before or after their effect.
 func TestLostResponses(t *testing.T) {
 	t.Parallel()
 	seed := testflag.Seed(t)
@@ -115,9 +113,9 @@ func TestLostResponses(t *testing.T) {
 	}
 }
 
-// TestBeatenAtTheCommit has the commit of a page fail, which says nothing of the range, while
-// another delivery of its task does it and goes on with what is left. The first one gives that no
-// second task, and what it has made elsewhere is taken away.
+// TestBeatenAtTheCommit makes the commit of a page fail without a hint at why, while another
+// delivery of its task commits the page and goes on with the rest. The first delivery gives the
+// rest no second task, and deletes what it has written elsewhere.
 func TestBeatenAtTheCommit(t *testing.T) {
 	t.Parallel()
 	for _, plain := range []bool{false, true} {
@@ -170,7 +168,7 @@ func beaten(t *testing.T, plain bool, m *mapper.Mapper[mapper.NoParams]) {
 		return e
 	}
 	var mu sync.Mutex
-	var bodies [][]byte // of deliveries of ranges
+	var bodies [][]byte // of deliveries for ranges
 	var header http.Header
 	lost, did := false, make(chan struct{})
 	finished := sync.OnceFunc(func() { close(did) })
@@ -191,7 +189,7 @@ func beaten(t *testing.T, plain bool, m *mapper.Mapper[mapper.NoParams]) {
 		if !now {
 			return invoke(ctx, method, req, reply, conn, opts...)
 		}
-		time.Sleep(time.Second) // so that the other one ends at another time
+		time.Sleep(time.Second) // so that the two deliveries end at different times
 		again := httptest.NewRequest(http.MethodPost, target+"range", bytes.NewReader(bodies[0]))
 		again.Header = header
 		w.deliveries.Go(func() { other.Handler().ServeHTTP(httptest.NewRecorder(), again) })
@@ -217,7 +215,7 @@ func beaten(t *testing.T, plain bool, m *mapper.Mapper[mapper.NoParams]) {
 		t.Errorf("a commit failed: %v; %d entities in %d pages", lost, s.Processed, s.Pages)
 	}
 	if len(bodies) != 1 {
-		t.Errorf("%d deliveries of ranges by the queue, want that of the root: %s", len(bodies), bodies)
+		t.Errorf("%d deliveries of ranges by the queue, want one, of the root: %s", len(bodies), bodies)
 	}
 }
 
@@ -230,7 +228,7 @@ func finishes(req any) bool {
 	})
 }
 
-// TestLateAnswer has the answer to a start be lost until its job has failed: the log says that it
+// TestLateAnswer delays the answer to a start until its job has failed. The log says that the job
 // was started, and once that it has failed.
 func TestLateAnswer(t *testing.T) {
 	t.Parallel()
@@ -249,7 +247,7 @@ func TestLateAnswer(t *testing.T) {
 			if c, ok := req.(*pb.CommitRequest); !ok || err != nil || len(c.Mutations) == 0 || late.Swap(true) {
 				return err
 			}
-			time.Sleep(3 * time.Hour) // a sweep has found the job by then
+			time.Sleep(3 * time.Hour) // until a sweep has found the job
 			return status.Error(codes.Unavailable, "the answer is lost")
 		}
 		client, err := w.emulator.DatastoreClient(t.Context(), "test", mapper.ClientOption(),
@@ -269,7 +267,7 @@ func TestLateAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s, err := job.Status(t.Context()); err != nil || s.State != mapper.StateFailed {
-			t.Fatalf("%+v, %v", s, err)
+			t.Fatalf("status %+v, %v", s, err)
 		}
 		var failed, started int
 		for _, line := range log.lines() {

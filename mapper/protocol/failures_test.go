@@ -24,7 +24,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// over runs a mapper without parameters over the accounts, to its end.
+// over runs a mapper without parameters over the accounts, to the job's end.
 func over(w *world, m *mapper.Mapper[mapper.NoParams], o *mapper.StartOptions) *mapper.Status {
 	w.Helper()
 	job, err := m.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, o)
@@ -40,8 +40,8 @@ func over(w *world, m *mapper.Mapper[mapper.NoParams], o *mapper.StartOptions) *
 	return status
 }
 
-// TestFailingEntities has the function fail on a few entities of many, in every
-// way. The others of their pages go on.
+// TestFailingEntities makes the function fail on a few of many entities, in every way. The others
+// of their pages are processed.
 func TestFailingEntities(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -97,8 +97,8 @@ func TestFailingEntities(t *testing.T) {
 	})
 }
 
-// TestFailingFunction has the function fail on everything: the job fails with
-// its error, soon, and nothing is changed or lost.
+// TestFailingFunction makes the function fail on all entities. The job soon fails with the
+// function's error, and no entity is changed or lost.
 func TestFailingFunction(t *testing.T) {
 	t.Parallel()
 	for _, permanent := range []bool{false, true} {
@@ -133,8 +133,8 @@ func TestFailingFunction(t *testing.T) {
 	}
 }
 
-// TestLogsSayNothingOfEntities has the function put an entity's contents into
-// its errors and panics: they are in the records, and not in the log.
+// TestLogsSayNothingOfEntities puts an entity's contents into errors and panics of the function.
+// The records have them, and the log has not.
 func TestLogsSayNothingOfEntities(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -148,7 +148,7 @@ func TestLogsSayNothingOfEntities(t *testing.T) {
 		})
 		w := newWorld(t, setting{log: &log}, m)
 		w.putAccounts(names(200))
-		for _, size := range []int{5, 100} { // entities fail one by one, and as a page
+		for _, size := range []int{5, 100} { // enough to fail one by one, and as a page
 			s := over(w, m, &mapper.StartOptions{PageSize: size})
 			if s.State == mapper.StateFailed && !strings.Contains(s.Error, " of owner ") {
 				t.Errorf("the record does not say why: %q", s.Error)
@@ -160,8 +160,8 @@ func TestLogsSayNothingOfEntities(t *testing.T) {
 	})
 }
 
-// TestMixedErrors has most entities of a page fail, some of them for good: the
-// others may pass, so the job goes on trying, and ends well once they do.
+// TestMixedErrors makes most entities of a page fail, some permanently. The others may still
+// succeed, so the job keeps trying, and ends when they do.
 func TestMixedErrors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -184,8 +184,8 @@ func TestMixedErrors(t *testing.T) {
 	})
 }
 
-// TestRefusedCommits has the function write what only the database refuses, and
-// with it the whole commit: that entity is a failure, and the others go on.
+// TestRefusedCommits writes a value that only the database refuses, and with it the whole commit.
+// That entity is a failure, and the others are processed.
 func TestRefusedCommits(t *testing.T) {
 	t.Parallel()
 	type grown struct {
@@ -238,7 +238,7 @@ func TestRefusedCommits(t *testing.T) {
 	}
 }
 
-// TestPanicSaysWhere checks that the record of a panic names the user's code.
+// TestPanicSaysWhere checks that the record of a panic names the line of the user's code.
 func TestPanicSaysWhere(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -258,8 +258,8 @@ func TestPanicSaysWhere(t *testing.T) {
 	})
 }
 
-// TestStructThatDoesNotFit runs over entities that don't fit the Go type: the
-// error names the field, and the entities stay as they are.
+// TestStructThatDoesNotFit runs over entities that do not fit the Go type. The error names the
+// field, and the entities stay unchanged.
 func TestStructThatDoesNotFit(t *testing.T) {
 	t.Parallel()
 	type misfit struct{ Owner int64 }
@@ -278,8 +278,8 @@ func TestStructThatDoesNotFit(t *testing.T) {
 	})
 }
 
-// TestRepeatedFailure delivers the tasks of an entity that always fails
-// several times: it is one failure, and not the end of the job.
+// TestRepeatedFailure delivers the tasks of an always failing entity several times. It counts as
+// one failure, and does not fail the job.
 func TestRepeatedFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -300,8 +300,8 @@ func TestRepeatedFailure(t *testing.T) {
 	})
 }
 
-// TestRepeatedVisit has the repetition of a visit be an error for good: the range
-// is done, so it has nothing to say.
+// TestRepeatedVisit makes the repetition of a visit a permanent error. The range is already done,
+// so the error has no effect.
 func TestRepeatedVisit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -327,7 +327,7 @@ func TestRepeatedVisit(t *testing.T) {
 	})
 }
 
-// TestLargestPages runs pages as large as they can be.
+// TestLargestPages runs pages of the largest size allowed.
 func TestLargestPages(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -342,8 +342,8 @@ func TestLargestPages(t *testing.T) {
 	})
 }
 
-// TestRefusedReads has the database refuse lookups in transactions for a while:
-// no entity is to blame.
+// TestRefusedReads makes the database refuse lookups in transactions for a while. No entity is
+// blamed.
 func TestRefusedReads(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -365,8 +365,8 @@ func TestRefusedReads(t *testing.T) {
 	})
 }
 
-// TestEveryCommitRefused has the database refuse whatever the function writes:
-// that fails the job, and does not record a failure for each entity.
+// TestEveryCommitRefused makes the database refuse every write of the function. That fails the job,
+// without a failure for each entity.
 func TestEveryCommitRefused(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -396,8 +396,7 @@ func TestEveryCommitRefused(t *testing.T) {
 	})
 }
 
-// TestSameKeyTwice puts and deletes one entity several times: the last time
-// counts.
+// TestSameKeyTwice puts and deletes one entity several times in one function. The last call counts.
 func TestSameKeyTwice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -425,8 +424,8 @@ func TestSameKeyTwice(t *testing.T) {
 	})
 }
 
-// TestOwnAndOthers has entities of a page change themselves, and be put or deleted by others of the
-// page, before or after that: the last write counts, and the page does not fail.
+// TestOwnAndOthers lets entities of a page change themselves, and put or delete each other, before
+// or after that. The last write counts, and the page does not fail.
 func TestOwnAndOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -434,7 +433,7 @@ func TestOwnAndOthers(t *testing.T) {
 		m := mapper.Update("own-and-others",
 			func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 				switch a.Value.Balance++; a.Key.Name {
-				case keys[3].Name: // the first of these has had its turn
+				case keys[3].Name: // the first one has already had its turn
 					a.Put(keys[1], &account{Owner: "put after it", Balance: 7})
 					a.Put(keys[6], &account{Owner: "put before it", Balance: 7})
 				case keys[4].Name:
@@ -465,8 +464,7 @@ func TestOwnAndOthers(t *testing.T) {
 	})
 }
 
-// TestTooMuchForACommit has the function write more for one entity than a commit
-// can hold.
+// TestTooMuchForACommit writes more for one entity than a commit can hold.
 func TestTooMuchForACommit(t *testing.T) {
 	t.Parallel()
 	type large struct {
@@ -489,8 +487,8 @@ func TestTooMuchForACommit(t *testing.T) {
 	})
 }
 
-// TestTooSlowForATransaction has the function take longer on one entity than a
-// transaction can be open: it is a failure, and the job ends.
+// TestTooSlowForATransaction takes longer for one entity than a transaction can stay open. It is a
+// failure, and the job ends.
 func TestTooSlowForATransaction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -508,12 +506,12 @@ func TestTooSlowForATransaction(t *testing.T) {
 			s.Counters["seen"] != 99 {
 			t.Errorf("status %+v", s)
 		}
-		time.Sleep(5 * time.Minute) // for the functions that were left behind
+		time.Sleep(5 * time.Minute) // until abandoned functions have returned
 	})
 }
 
-// TestCauses has entities fail for three reasons, and the failures of one be retried once it is
-// mended: the others stay.
+// TestCauses makes entities fail for three causes, and retries the failures of one cause after it
+// is mended. The others stay.
 func TestCauses(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -543,7 +541,7 @@ func TestCauses(t *testing.T) {
 			t.Helper()
 			s, err := job.Wait(ctx)
 			if err != nil || s.State != state || s.Failures != failures || s.Processed != n-failures {
-				t.Fatalf("%+v, %v", s, err)
+				t.Fatalf("status %+v, %v", s, err)
 			}
 			return s
 		}
@@ -577,7 +575,7 @@ func TestCauses(t *testing.T) {
 		}
 		wait(mapper.StateSucceededWithFailures, 30)
 		wantCauses("20 the ledger has no #", "10 a plain error")
-		if err := job.Retry(ctx, &mapper.RetryOptions{Cause: "the ledger has no #"}); err != nil { // in vain
+		if err := job.Retry(ctx, &mapper.RetryOptions{Cause: "the ledger has no #"}); err != nil { // fail again
 			t.Fatal(err)
 		}
 		wait(mapper.StateSucceededWithFailures, 30)
@@ -588,7 +586,7 @@ func TestCauses(t *testing.T) {
 		}
 		wait(mapper.StateSucceededWithFailures, 20)
 		if proof, err := job.Verify(ctx, nil); err != nil || len(proof.Problems) > 0 {
-			t.Errorf("%+v, %v", proof, err)
+			t.Errorf("proof %+v, %v", proof, err)
 		}
 		if right, err := w.client.Count(ctx, datastore.NewQuery("Account").FilterField("Balance", ">=",
 			10_000)); err != nil || right != n-20 {
@@ -601,7 +599,7 @@ func TestCauses(t *testing.T) {
 	})
 }
 
-// TestFailureShare pauses a job when more than a share of its entities have failed.
+// TestFailureShare pauses a job after more than a share of its entities have failed.
 func TestFailureShare(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -625,12 +623,12 @@ func TestFailureShare(t *testing.T) {
 	})
 }
 
-// TestPausedTwice pauses a job that its limit has paused: it is waited for no
-// longer, and Resume does not allow more failures.
+// TestPausedTwice pauses a job that its limit has already paused. Wait returns, and Resume does not
+// allow more failures.
 func TestPausedTwice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		// Calls take their time, so that the job does not get far between Resume and Pause.
+		// Calls take a while, so that the job does not get far between Resume and Pause.
 		f := emulator.NewFaults(1,
 			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: time.Millisecond,
 				Max: time.Millisecond}})
@@ -661,9 +659,9 @@ func TestPausedTwice(t *testing.T) {
 	})
 }
 
-// TestBadNeighbours has up to 5% of a page be bad, in several ways at once: they are
-// failures, and neither the job nor their neighbours are to blame, also when the page
-// is halved for one of them.
+// TestBadNeighbours makes up to 5% of a page fail, in several ways at once. They are failures. The
+// job does not fail, and their neighbours are not blamed, even if the page is halved for one of
+// them.
 func TestBadNeighbours(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out large runs")
@@ -727,8 +725,8 @@ func TestBadNeighbours(t *testing.T) {
 	}
 }
 
-// TestBugs runs functions that fail on everything, quickly, slowly, or by hanging, and
-// in small pages: the job gives up before many entities have a range of their own.
+// TestBugs runs functions that fail on all entities: quickly, slowly, by hanging, or in small
+// pages. The job fails before many entities have a range of their own.
 func TestBugs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out large runs")

@@ -18,7 +18,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A session is what jobs delete when it is old.
+// A session is an entity that jobs delete when it is old.
 type session struct {
 	Seen  time.Time `datastore:"seen"`
 	User  string    `datastore:"user"`
@@ -27,7 +27,7 @@ type session struct {
 	Text  string    `datastore:"text,noindex"`
 }
 
-// deleteAll deletes whatever it gets.
+// deleteAll deletes every entity that it gets.
 var deleteAll = mapper.Update("delete-all",
 	func(_ context.Context, s *mapper.Entity[session], _ mapper.NoParams) error {
 		s.Delete(s.Key)
@@ -35,7 +35,7 @@ var deleteAll = mapper.Update("delete-all",
 		return nil
 	})
 
-// putSessions puts n sessions, one an hour.
+// putSessions puts n sessions, seen one hour apart.
 func (w *world) putSessions(kind string, n int) {
 	w.Helper()
 	keys, all := make([]*datastore.Key, n), make([]session, n)
@@ -51,8 +51,8 @@ func (w *world) putSessions(kind string, n int) {
 	}
 }
 
-// TestDeleteByAge deletes what is older than a time in each of the ways that a user tries first, on
-// a database without any composite index.
+// TestDeleteByAge deletes entities older than a time, in each way that a user may try first, on a
+// database without composite indexes.
 func TestDeleteByAge(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -61,7 +61,7 @@ func TestDeleteByAge(t *testing.T) {
 		before := mapper.Where("seen", "<", epoch.Add(time.Duration(old)*time.Hour))
 		for name, c := range map[string]struct {
 			q       mapper.Query
-			refused bool // until there is an index; the error says what to do
+			refused bool // refused until there is an index; the error says what to do
 			reads   bool
 		}{
 			"KeysOnly": {mapper.Query{KeysOnly: true, Filters: []mapper.Filter{before}}, false, true},
@@ -105,7 +105,7 @@ func TestDeleteByAge(t *testing.T) {
 				t.Errorf("%s: %+v, %v", name, proof, err)
 			}
 		}
-		// By equalities, in the order of keys.
+		// By equalities, in key order.
 		w.putSessions("Session", 70)
 		q := mapper.Query{Kind: "Session", KeysOnly: true, Filters: []mapper.Filter{mapper.Where("user", "=", "user 3"),
 			mapper.Where("hits", "=", 10)}}
@@ -130,8 +130,8 @@ func TestDeleteByAge(t *testing.T) {
 	}
 }
 
-// TestDeleteByAgeSparesTheRenewed renews sessions while a job deletes old ones by their keys: those
-// that are young when their page is committed stay.
+// TestDeleteByAgeSparesTheRenewed renews sessions while a job deletes old ones by their keys.
+// Sessions that are young when their page commits stay.
 func TestDeleteByAgeSparesTheRenewed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -179,8 +179,8 @@ func TestDeleteByAgeSparesTheRenewed(t *testing.T) {
 	})
 }
 
-// TestFilterTypes starts jobs whose filters compare values of other types than those that are
-// stored.
+// TestFilterTypes starts jobs whose filters compare with values of another type than the stored
+// ones.
 func TestFilterTypes(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -255,7 +255,7 @@ func TestFilterTypes(t *testing.T) {
 				t.Errorf("%s: %v, want %q", filters, err, want)
 			}
 		}
-		// A property that no entity has may be meant, and is no mistake where it is null.
+		// A property that no entity has may be intended. Comparing it with null is no mistake.
 		absent := mapper.Query{Kind: "Session", KeysOnly: true,
 			Filters: []mapper.Filter{mapper.Where("sean", "<", epoch)}}
 		if _, err := deleteAll.Start(t.Context(), w.engine, absent, mapper.NoParams{},
@@ -270,7 +270,7 @@ func TestFilterTypes(t *testing.T) {
 		if _, err := deleteAll.Start(t.Context(), w.engine, nulls, mapper.NoParams{}, nil); err != nil {
 			t.Errorf("a property that is null: %v", err)
 		}
-		// Null, and several types.
+		// Null, and properties with several types.
 		in := func(f ...mapper.Filter) error {
 			_, err := deleteAll.Start(t.Context(), w.engine, mapper.Query{Kind: "Mixed", Namespaces: []string{"", "n"},
 				ShardBy: f[0].Property, Filters: f}, mapper.NoParams{}, &mapper.StartOptions{AllowOverlap: true})
@@ -293,7 +293,7 @@ func TestFilterTypes(t *testing.T) {
 	})
 }
 
-// TestFilterTypesOnEach starts jobs of which the type of a filter is wrong on each Datastore.
+// TestFilterTypesOnEach starts jobs whose filter has a wrong type, on each Datastore.
 func TestFilterTypesOnEach(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -320,7 +320,7 @@ func TestFilterTypesOnEach(t *testing.T) {
 					t.Errorf("%+v: %v, want %q", filters, err, want)
 				}
 			case err != nil:
-				t.Errorf("%+v: %v", filters, err)
+				t.Errorf("filters %+v: %v", filters, err)
 			default:
 				if s := w.wait(job); s.Written != 5 {
 					t.Errorf("%+v: %+v", filters, s)
@@ -330,7 +330,7 @@ func TestFilterTypesOnEach(t *testing.T) {
 	})
 }
 
-// TestMistypedKind starts jobs over kinds without entities, and over queries without any.
+// TestMistypedKind starts jobs over kinds without entities, and over queries that find none.
 func TestMistypedKind(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -382,7 +382,7 @@ func TestMistypedKind(t *testing.T) {
 		} {
 			job, err := lookAtUser.Start(t.Context(), w.engine, q, mapper.NoParams{}, nil)
 			if err != nil {
-				t.Errorf("%+v: %v", q, err)
+				t.Errorf("query %+v: %v", q, err)
 				continue
 			}
 			w.wait(job)

@@ -22,7 +22,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A clocked mapper notes when entities are processed.
+// A clocked mapper notes when it processes entities.
 type clocked struct {
 	mu    sync.Mutex
 	times []time.Time
@@ -53,7 +53,7 @@ func (c *clocked) start(
 	return w, job
 }
 
-// between counts the entities that were processed in a time.
+// between counts the entities that were processed in an interval.
 func (c *clocked) between(from, to time.Time) (n int) {
 	for _, at := range c.times {
 		if !at.Before(from) && at.Before(to) {
@@ -105,8 +105,8 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// TestRateOfFew runs a job over few entities with many workers, at a low rate: each of them has its
-// share of both.
+// TestRateOfFew runs a job over few entities, with many workers and a low rate. Each worker gets
+// its share of the entities and of the rate.
 func TestRateOfFew(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out tests of numbers")
@@ -125,7 +125,7 @@ func TestRateOfFew(t *testing.T) {
 	})
 }
 
-// TestRateLowered lowers the rate so much that the pages under way would wait for minutes.
+// TestRateLowered lowers the rate so far that the pages under way would wait for minutes.
 func TestRateLowered(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -152,7 +152,7 @@ func TestRateLowered(t *testing.T) {
 	})
 }
 
-// TestRateOfManyWrites has a function make 50 writes for an entity, which nobody knows before.
+// TestRateOfManyWrites makes 50 writes for each entity, which the engine can't know before.
 func TestRateOfManyWrites(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out large runs")
@@ -186,7 +186,7 @@ func TestRateOfManyWrites(t *testing.T) {
 	})
 }
 
-// TestRamp runs a job at the rate that Datastore asks for.
+// TestRamp runs a job at the growing rate that Datastore asks for.
 func TestRamp(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -203,14 +203,14 @@ func TestRamp(t *testing.T) {
 		if n := c.between(begun, begun.Add(time.Minute)); n > 13_000 || n < 8_000 {
 			t.Errorf("%d entities in the first minute, want 12000 at most", n)
 		}
-		// The ten pages that waited by then, of up to 400 entities, may begin at once.
+		// The ten pages that waited by then, of up to 400 entities each, may start at once.
 		if n := c.between(begun.Add(time.Minute), begun.Add(90*time.Second)); n > 19_500 || n < 12_000 {
 			t.Errorf("%d entities in the 30 s after that, want 15000", n)
 		}
 	})
 }
 
-// TestRampLater turns the ramp on when a job has run for an hour: it begins then.
+// TestRampLater turns the ramp on after a job has run for an hour: the ramp starts then.
 func TestRampLater(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out tests of numbers")
@@ -226,7 +226,7 @@ func TestRampLater(t *testing.T) {
 		for _, rate := range []mapper.Rate{{EntitiesPerSecond: math.NaN()}, {WritesPerSecond: math.Inf(1)},
 			{EntitiesPerSecond: -2}, {}} {
 			if err := job.SetRate(t.Context(), rate); !errors.Is(err, mapper.ErrInvalidArgument) {
-				t.Errorf("%+v: %v", rate, err)
+				t.Errorf("rate %+v: %v", rate, err)
 			}
 		}
 		if err := job.SetRate(t.Context(), mapper.Rate{Ramp: true}); err != nil {
@@ -239,8 +239,8 @@ func TestRampLater(t *testing.T) {
 	})
 }
 
-// TestRatePauses pauses a job that waits for its rate: it stops within a second, and
-// resumes.
+// TestRatePauses pauses a job that waits for its rate. It stops within a second, and can be
+// resumed.
 func TestRatePauses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -291,7 +291,7 @@ func TestBadRates(t *testing.T) {
 			_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1},
 				&mapper.StartOptions{ExpectedWorkers: workers, Rate: rate})
 			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), text) {
-				t.Errorf("%+v: %v", rate, err)
+				t.Errorf("rate %+v: %v", rate, err)
 			}
 		}
 		job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1}, nil)
@@ -315,7 +315,7 @@ func TestBadRates(t *testing.T) {
 	})
 }
 
-// TestRateFor sets the rate of a job for a time: then it goes as fast again as it did before.
+// TestRateFor sets the rate of a job for a time. After that the job runs at its rate of before.
 func TestRateFor(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -342,7 +342,7 @@ func TestRateFor(t *testing.T) {
 			}
 		}
 		set(mapper.Rate{EntitiesPerSecond: 20}, 10*time.Minute)
-		set(mapper.Rate{EntitiesPerSecond: 10}, 5*time.Minute) // what was before is 100 still
+		set(mapper.Rate{EntitiesPerSecond: 10}, 5*time.Minute) // the rate of before is still 100
 		rate(10)
 		time.Sleep(time.Minute)
 		if n := processed(3 * time.Minute); n > 4*3*60*10 {
@@ -366,7 +366,7 @@ func TestRateFor(t *testing.T) {
 			t.Errorf("a rate that says nothing: %v", err)
 		}
 		rate(40)
-		set(mapper.Rate{EntitiesPerSecond: mapper.Unlimited}, time.Minute) // as fast as it can, for a minute
+		set(mapper.Rate{EntitiesPerSecond: mapper.Unlimited}, time.Minute) // without a limit for a minute
 		w.wait(job)
 		acts, err := job.History(ctx)
 		if err != nil {
@@ -387,8 +387,8 @@ func TestRateFor(t *testing.T) {
 	})
 }
 
-// TestBudget runs jobs of several shapes with budgets: each pauses before its pages pass that, and
-// not long before, and goes on when it is resumed, until it has processed all.
+// TestBudget runs jobs of several shapes with budgets. Each pauses before its pages exceed the
+// budget, but not long before. Resumed as often as needed, it processes all entities.
 func TestBudget(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -406,7 +406,7 @@ func TestBudget(t *testing.T) {
 	for name, test := range map[string]struct {
 		mapper *mapper.Mapper[mapper.NoParams]
 		budget mapper.Budget
-		like   bool // another one
+		like   bool // the case is much like another one
 	}{
 		"operations":       {setOwner, mapper.Budget{Operations: 5000}, false},
 		"dollars":          {setOwner, mapper.Budget{Dollars: 0.005}, true},
@@ -428,7 +428,7 @@ func TestBudget(t *testing.T) {
 					t.Fatal(err)
 				}
 				pauses, looks := 0, int64(0)
-				before := w.emulator.Usage() // what the start takes does not count
+				before := w.emulator.Usage() // the start's operations do not count
 				for {
 					for state := mapper.StateRunning; state == mapper.StateRunning; looks++ {
 						time.Sleep(time.Second)
@@ -438,13 +438,13 @@ func TestBudget(t *testing.T) {
 						}
 						state = jobs[0].State
 					}
-					time.Sleep(10 * time.Second) // for the pages under way
+					time.Sleep(10 * time.Second) // until pages under way have ended
 					used := w.emulator.Usage().Sub(before)
 					used.Reads -= looks
 					s := w.status(job)
 					if s.State != mapper.StatePaused {
 						if s.State != mapper.StateSucceeded || s.Processed != n || s.Settings.Budget != test.budget {
-							t.Errorf("%+v", s)
+							t.Errorf("status %+v", s)
 						}
 						break
 					}
@@ -489,8 +489,8 @@ func TestBudget(t *testing.T) {
 	})
 }
 
-// TestBudgetAndFailures has a job with a budget and a limit of failures, which pause it apart: to
-// resume it after one does not renew the other.
+// TestBudgetAndFailures checks that a budget and a failure limit pause a job independently. A
+// resume after one does not renew the other.
 func TestBudgetAndFailures(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -538,7 +538,7 @@ func TestBudgetAndFailures(t *testing.T) {
 	})
 }
 
-// spentOf returns which share of its budget the record of a job says is spent.
+// spentOf returns the share of its budget that a job's record says is spent.
 func (w *world) spentOf(id string) float64 {
 	w.Helper()
 	var list datastore.PropertyList
@@ -547,8 +547,8 @@ func (w *world) spentOf(id string) float64 {
 	return spent
 }
 
-// TestBudgetAmongManyJobs has a process work for more than a thousand other jobs while it has a
-// page of a job with a budget in hand: nothing of that is lost.
+// TestBudgetAmongManyJobs lets a process work for more than a thousand other jobs while it has a
+// page of a job with a budget in hand. No spent operation is forgotten.
 func TestBudgetAmongManyJobs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out a thousand jobs")
@@ -568,7 +568,7 @@ func TestBudgetAmongManyJobs(t *testing.T) {
 				Splitting: mapper.Splitting{First: 1, FanOut: 1}, Budget: mapper.Budget{Operations: 3000}}
 			job, err := steadyCredit.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{1}, o)
 			w.must(err)
-			time.Sleep(1500 * time.Millisecond) // the second page is under way
+			time.Sleep(1500 * time.Millisecond) // until the second page is under way
 			var all sync.WaitGroup
 			for first := range 20 {
 				all.Go(func() {
@@ -592,17 +592,17 @@ func TestBudgetAmongManyJobs(t *testing.T) {
 	}
 }
 
-// TestBudgetIsGivenBack has the processes of a job with a budget drain, or an operator pause and
-// resume it, again and again: what they have set aside and not spent is not lost, so the job spends
-// hardly more than if it is left alone.
+// TestBudgetIsGivenBack drains the processes of a job with a budget, or pauses and resumes it,
+// repeatedly. The processes give back what they have reserved and not spent. So the job spends
+// hardly more than an undisturbed one.
 func TestBudgetIsGivenBack(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	var alone float64
 	for _, test := range []struct {
 		name string
-		// of the budget, that the job spends more than alone: up to 0.09 was seen, and 0.20 where
-		// nothing is given back
+		// most is how much more of the budget the job spends than an undisturbed one. Up to 0.09
+		// was seen, and 0.20 if nothing is given back.
 		most    float64
 		disturb func(w *world, f *fleet, job *mapper.Job)
 	}{

@@ -17,7 +17,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestManySpaces runs a job over three kinds in all of 1,000 namespaces of very different sizes.
+// TestManySpaces runs a job over three kinds in all of 1,000 namespaces, whose sizes differ a lot.
 func TestManySpaces(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -29,7 +29,7 @@ func TestManySpaces(t *testing.T) {
 		var keys []*datastore.Key
 		for i := range spaces {
 			for j, kind := range []string{"Admin", "Guest", "User"} {
-				n := 4000 / (1 + 10*((i+7*j)%spaces)) // 4,000 in one namespace of each kind, and less than one in most
+				n := 4000 / (1 + 10*((i+7*j)%spaces)) // 4,000 in one namespace of each kind, less than one in most
 				if n == 0 {
 					n = rng.IntN(2)
 				}
@@ -85,13 +85,13 @@ func TestManySpaces(t *testing.T) {
 		}
 		proof, err := job.Verify(t.Context(), nil)
 		if err != nil || len(proof.Problems) > 0 {
-			t.Errorf("%+v, %v", proof, err)
+			t.Errorf("proof %+v, %v", proof, err)
 		}
 	})
 }
 
-// TestSpaces runs jobs over several kinds and namespaces, with other features of queries, and
-// with entities that fail.
+// TestSpaces runs jobs over several kinds and namespaces, combined with other features of queries
+// and with failing entities.
 func TestSpaces(t *testing.T) {
 	t.Parallel()
 	failing := mapper.Update("failing", func(_ context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
@@ -158,7 +158,7 @@ func TestSpaces(t *testing.T) {
 					t.Fatal(err)
 				}
 				if !s.State.Ended() || len(s.ByKind) != len(want) {
-					t.Errorf("%+v", s)
+					t.Errorf("status %+v", s)
 				}
 				for _, space := range s.ByKind {
 					if space != want[space.Namespace+"/"+space.Kind] {
@@ -167,7 +167,7 @@ func TestSpaces(t *testing.T) {
 				}
 				proof, err := job.Verify(t.Context(), nil)
 				if err != nil || len(proof.Problems) > 0 {
-					t.Errorf("%+v, %v", proof, err)
+					t.Errorf("proof %+v, %v", proof, err)
 				}
 				time.Sleep(time.Hour)
 			})
@@ -175,7 +175,7 @@ func TestSpaces(t *testing.T) {
 	}
 }
 
-// TestSharedSpace has all workers share the one space that has nearly all entities, behind a
+// TestSharedSpace checks that all workers share the one space that has nearly all entities, after a
 // cut between spaces.
 func TestSharedSpace(t *testing.T) {
 	testflag.Sequential(t)
@@ -206,8 +206,8 @@ func TestSharedSpace(t *testing.T) {
 	})
 }
 
-// TestVisitShared visits entities of which some take long, so that ranges are cut while they are
-// read: each is visited, and few are read twice.
+// TestVisitShared visits entities, some slowly, so that ranges are cut while they are read. Each
+// entity is visited, and few are read twice.
 func TestVisitShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -242,7 +242,7 @@ func TestVisitShared(t *testing.T) {
 	})
 }
 
-// TestPlanManyNamespaces has a plan look at 1,000 namespaces and no more, and say so.
+// TestPlanManyNamespaces checks that a plan looks at 1,000 namespaces at most, and says so.
 func TestPlanManyNamespaces(t *testing.T) {
 	t.Parallel()
 	m := mapper.Visit("m", func(context.Context, *mapper.Entity[account], mapper.NoParams) error { return nil })

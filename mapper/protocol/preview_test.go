@@ -25,11 +25,11 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// lookAt writes nothing.
+// lookAt visits entities and writes nothing.
 var lookAt = mapper.Visit("look-at",
 	func(context.Context, *mapper.Entity[account], mapper.NoParams) error { return nil })
 
-// TestPlan compares a plan with the job.
+// TestPlan compares a plan with the job that follows.
 func TestPlan(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -122,8 +122,8 @@ func TestPlanOfNothing(t *testing.T) {
 	})
 }
 
-// TestPlanOfMany plans jobs over a billion entities, as far as the database says: what is no
-// estimate is not taken for one.
+// TestPlanOfMany plans jobs over a billion entities, by the database's statistics. A plan must not
+// show a guess as an estimate.
 func TestPlanOfMany(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -157,7 +157,7 @@ func TestPlanOfMany(t *testing.T) {
 				t.Errorf("%s: %+v, %v", name, plan, err)
 			}
 			var takes []time.Duration
-			for _, ramp := range []bool{false, true} { // four months, so what the ramp allows passes all numbers
+			for _, ramp := range []bool{false, true} { // four months, in which the ramp's limit would overflow
 				plan, err := addCredit.Plan(t.Context(), w.engine, q,
 					&mapper.PlanOptions{StartOptions: mapper.StartOptions{Rate: mapper.Rate{EntitiesPerSecond: 1,
 						Ramp: ramp}}})
@@ -171,7 +171,7 @@ func TestPlanOfMany(t *testing.T) {
 			}
 		}
 	})
-	synctest.Test(t, func(t *testing.T) { // there is no sample
+	synctest.Test(t, func(t *testing.T) { // this database has no sample
 		blindly := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any,
 			error) {
 			return unscattered(ctx, req, info, func(ctx context.Context, req any) (any, error) {
@@ -182,12 +182,12 @@ func TestPlanOfMany(t *testing.T) {
 		w.putAccounts(names(10_000))
 		plan, err := addCredit.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, nil)
 		if err != nil || plan.Exact || !plan.LowerBound || plan.Entities < 1_000_000 {
-			t.Errorf("%+v, %v", plan, err)
+			t.Errorf("plan %+v, %v", plan, err)
 		}
 	})
 }
 
-// TestPlanOfSpaces plans a job over namespaces that are all shorter than a page.
+// TestPlanOfSpaces plans a job over namespaces that are all smaller than a page.
 func TestPlanOfSpaces(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -260,8 +260,8 @@ func TestPlanKeysOnly(t *testing.T) {
 	})
 }
 
-// eventful does to accounts all that a function can do: it changes most of them, deletes some, puts
-// and deletes others, leaves some alone, and fails on some.
+// eventful does all that a function can do: it changes most accounts, deletes some, puts and
+// deletes others, leaves some alone, and fails on some.
 var eventful = mapper.Update("eventful", func(_ context.Context, a *mapper.Entity[account], p credit) error {
 	a.Count("seen", 1)
 	switch n := a.Value.Balance; {
@@ -285,8 +285,8 @@ var eventful = mapper.Update("eventful", func(_ context.Context, a *mapper.Entit
 	return nil
 })
 
-// TestRehearsal runs a function over accounts and writes nothing: it says what it would do, and
-// then that is what the job does.
+// TestRehearsal runs a function over accounts without writing. Its report says what the function
+// would do, and the real job then does that.
 func TestRehearsal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -348,9 +348,9 @@ func TestRehearsal(t *testing.T) {
 			t.Errorf("a rehearsal has changed something: (-before +after)\n%.2000s", cmp.Diff(before, after))
 		}
 		if proof, err := job.Verify(ctx, nil); err != nil || len(proof.Problems) > 0 {
-			t.Errorf("%+v, %v", proof, err)
+			t.Errorf("proof %+v, %v", proof, err)
 		}
-		// It is a rehearsal for good.
+		// A rehearsal never becomes a job.
 		if _, err := start(mapper.StartOptions{ID: "tried"}); !errors.Is(err, mapper.ErrIDTaken) {
 			t.Errorf("the job itself under the ID of its rehearsal: %v", err)
 		}
@@ -372,7 +372,7 @@ func TestRehearsal(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s, err := named.Wait(ctx); err != nil || s.Counters["would(change)"] != 400 {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 
 		done, err := start(mapper.StartOptions{ID: "done"})
@@ -388,13 +388,13 @@ func TestRehearsal(t *testing.T) {
 	})
 }
 
-// slowVisit is a mapper that is no Update.
+// slowVisit is a Visit that takes a while for each account.
 var slowVisit = mapper.Visit("slow-visit", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
 	return nil
 })
 
-// TestCanary has a job go over a share of the keys, under faults, and another over the rest:
-// together they do each entity once.
+// TestCanary runs a job over a share of the keys, under faults, and another over the rest. Together
+// they process each entity once.
 func TestCanary(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -434,7 +434,7 @@ func TestCanary(t *testing.T) {
 							s, err = job.Wait(t.Context())
 						}
 						if err != nil || s.State != mapper.StateSucceeded {
-							t.Fatalf("%+v, %v", s, err)
+							t.Fatalf("status %+v, %v", s, err)
 						}
 						if about := leaves * (share.to - share.from) / 100; s.Processed < about*6/10 ||
 							s.Processed > about*14/10 {
@@ -456,8 +456,8 @@ func TestCanary(t *testing.T) {
 	}
 }
 
-// TestCanaryCost has a canary of 2% read the entities of that, and not the others, in as many pages
-// as those take.
+// TestCanaryCost checks that a canary of 2% reads only its entities, in as many pages as these
+// need.
 func TestCanaryCost(t *testing.T) {
 	t.Parallel()
 	visited := mapper.Visit("visit", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
@@ -490,7 +490,7 @@ func TestCanaryCost(t *testing.T) {
 			used := w.emulator.Usage().Sub(before)
 			t.Logf("%d of %d entities in %d pages: %+v", s.Processed, n, s.Pages, used)
 			if s.State != mapper.StateSucceeded || s.Processed < n/50*7/10 || s.Processed > n/50*13/10 {
-				t.Errorf("%+v", s)
+				t.Errorf("status %+v", s)
 			}
 			if used.Reads > s.Processed+200 || s.Pages > 16 {
 				t.Errorf("%d reads and %d pages for %d entities", used.Reads, s.Pages, s.Processed)
@@ -503,8 +503,8 @@ func TestCanaryCost(t *testing.T) {
 	}
 }
 
-// TestShareCombined has shares go with all else that a query says: two of them together are all
-// that it is over.
+// TestShareCombined combines shares with all other features of queries. A share and its rest
+// together are the whole query.
 func TestShareCombined(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -535,7 +535,7 @@ func TestShareCombined(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(time.Second) // so that a time behind them can be read
+		time.Sleep(time.Second) // so that a later time can be read
 		for name, q := range map[string]mapper.Query{
 			"kinds":          {Kinds: []string{"Leaf", "Twig"}},
 			"all namespaces": {Kind: "Leaf", AllNamespaces: true},

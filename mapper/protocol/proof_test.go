@@ -25,7 +25,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// damaged runs a job with some failures, and calls test with its records.
+// damaged runs a job with some failures, and calls test with the job's records.
 func damaged(t *testing.T, test func(w *world, job *mapper.Job, keys []*datastore.Key, all []datastore.PropertyList)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -48,7 +48,7 @@ func damaged(t *testing.T, test func(w *world, job *mapper.Job, keys []*datastor
 	})
 }
 
-// put puts entities of several keys, in calls of a size that the database takes.
+// put puts entities in calls of a size that the database accepts.
 func (w *world) put(keys []*datastore.Key, all []datastore.PropertyList) {
 	w.Helper()
 	for i := 0; i < len(keys); i += 400 {
@@ -59,8 +59,8 @@ func (w *world) put(keys []*datastore.Key, all []datastore.PropertyList) {
 	}
 }
 
-// TestVerifyFindsLoss takes records away, one of every sort, and properties of them: each is
-// found.
+// TestVerifyFindsLoss deletes records, one of every sort, and properties of records. Verify finds
+// each loss.
 func TestVerifyFindsLoss(t *testing.T) {
 	testflag.Sequential(t)
 	damaged(t, func(w *world, job *mapper.Job, keys []*datastore.Key, all []datastore.PropertyList) {
@@ -91,14 +91,15 @@ func TestVerifyFindsLoss(t *testing.T) {
 	})
 }
 
-// TestVerifyFindsChange changes records so that they still fit each other: each change is found.
+// TestVerifyFindsChange changes records in ways that keep them consistent with each other. Verify
+// finds each change.
 func TestVerifyFindsChange(t *testing.T) {
 	testflag.Sequential(t)
 	damaged(t, func(w *world, job *mapper.Job, keys []*datastore.Key, all []datastore.PropertyList) {
 		at := func(list datastore.PropertyList, name string) int {
 			return slices.IndexFunc(list, func(p datastore.Property) bool { return p.Name == name })
 		}
-		// Two neighbours, and one that is of a single entity.
+		// Two neighbouring ranges, and one of a single entity.
 		one, other, alone := -1, -1, -1
 		for i, list := range all {
 			if at(list, "alone") >= 0 {
@@ -193,7 +194,7 @@ func TestVerifyFindsChange(t *testing.T) {
 	})
 }
 
-// TestVerifyFindsNames stores a record under another name, which is the job's, too.
+// TestVerifyFindsNames stores a record under another name of the same job.
 func TestVerifyFindsNames(t *testing.T) {
 	damaged(t, func(w *world, job *mapper.Job, keys []*datastore.Key, all []datastore.PropertyList) {
 		other := datastore.NameKey(keys[3].Kind, keys[3].Name[:len(keys[3].Name)-4]+"0000", nil)
@@ -203,7 +204,7 @@ func TestVerifyFindsNames(t *testing.T) {
 		}
 		if proof, err := job.Verify(w.Context(), nil); err != nil || len(proof.Problems) == 0 ||
 			!strings.Contains(proof.Problems[0], other.Name) {
-			w.Errorf("%+v, %v", proof, err)
+			w.Errorf("proof %+v, %v", proof, err)
 		}
 		if err := w.client.Delete(w.Context(), other); err != nil {
 			w.Fatal(err)
@@ -220,8 +221,8 @@ func positionKey(p datastore.Property) *datastore.Key {
 	return new(datastore.Key)
 }
 
-// TestCompletionChecksRecords takes a record away while a job runs, or changes one: the job does
-// not succeed.
+// TestCompletionChecksRecords deletes or changes a record while a job runs. The job does not
+// succeed.
 func TestCompletionChecksRecords(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(w *world, key *datastore.Key, list datastore.PropertyList) error{
@@ -263,8 +264,8 @@ func TestCompletionChecksRecords(t *testing.T) {
 	}
 }
 
-// TestCompletionChecksEntities has an entity tried again by itself, and meanwhile moves its record
-// to another entity: the job does not succeed.
+// TestCompletionChecksEntities waits until an entity is retried alone, and moves its record to
+// another entity. The job does not succeed.
 func TestCompletionChecksEntities(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -297,13 +298,13 @@ func TestCompletionChecksEntities(t *testing.T) {
 				NoIndex: true})})
 		s, err := job.Wait(t.Context())
 		if err != nil || s.State != mapper.StateFailed || !strings.Contains(s.Error, "records do not add up") {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 	})
 }
 
-// TestVerifyEntities compares the ranges of a job with the entities that are there now, and were
-// there before somebody put and deleted some.
+// TestVerifyEntities compares the ranges of a job with the entities of now, and of a time before
+// some were put and deleted.
 func TestVerifyEntities(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -362,14 +363,14 @@ func TestVerifyEntities(t *testing.T) {
 			}
 			check("another in the place of one", time.Time{}, 1)
 			if q.AllNamespaces {
-				return // they are listed as they are now
+				return // they are listed as they are stored now
 			}
 			check("before", before, 0)
 		})
 	}
 }
 
-// without returns properties without one that is not zero.
+// without returns a copy of properties that lacks one, which must not be zero.
 func without(list datastore.PropertyList, name string) datastore.PropertyList {
 	var rest datastore.PropertyList
 	for _, p := range list {
@@ -381,12 +382,12 @@ func without(list datastore.PropertyList, name string) datastore.PropertyList {
 	return rest
 }
 
-// An additions watches how the records of jobs are added up.
+// An additions interceptor watches how the records of jobs are added up.
 type additions struct {
-	drafts, touched, read atomic.Int64 // drafts kept, requests that are about drafts, and records read to add them up
+	drafts, touched, read atomic.Int64 // drafts kept, requests about drafts, and records read to add up
 
 	mu   sync.Mutex
-	kept func(n int64) // is called when so many drafts were kept
+	kept func(n int64) // called after each draft, with their number
 }
 
 func (a *additions) intercept(
@@ -398,7 +399,7 @@ func (a *additions) intercept(
 	resp, err := handler(ctx, req)
 	if q, ok := req.(*datastorepb.RunQueryRequest); ok && err == nil &&
 		q.GetQuery().GetKind()[0].Name == record.RangeKind &&
-		// without a mark
+		// without a crash mark
 		len(q.GetQuery().GetFilter().GetCompositeFilter().GetFilters()) == 2 && len(q.GetQuery().GetProjection()) == 0 {
 		a.read.Add(int64(len(resp.(*datastorepb.RunQueryResponse).Batch.EntityResults)))
 	}
@@ -418,9 +419,9 @@ func containsText(m proto.Message, text string) bool {
 	return err == nil && bytes.Contains(b, []byte(text))
 }
 
-// TestEndInParts ends a job of many records while processes die within the addition, before and
-// after each draft, in one task and in a chain of them: the totals are exact, and what was added up
-// is not added up again.
+// TestEndInParts ends a job of many records while processes die during the addition, before and
+// after each draft, in one task or in a chain of them. The totals are exact, and no record is added
+// up twice.
 func TestEndInParts(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -470,7 +471,7 @@ func TestEndInParts(t *testing.T) {
 	}
 }
 
-// TestEndAtOnce ends a job of few records: no draft is kept, nor looked for.
+// TestEndAtOnce ends a job of few records. No draft is kept or looked for.
 func TestEndAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -484,8 +485,8 @@ func TestEndAtOnce(t *testing.T) {
 	})
 }
 
-// TestEndOfLostLinks has every task get lost that goes on with the end of a job: sweeps have it go
-// on where it has stopped.
+// TestEndOfLostLinks loses every task that continues the end of a job. Sweeps continue it where it
+// stopped.
 func TestEndOfLostLinks(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -499,7 +500,7 @@ func TestEndOfLostLinks(t *testing.T) {
 		a.kept = func(int64) {
 			if lost < 3 {
 				lost++
-				late.Go(func() { // behind the enqueueing
+				late.Go(func() { // after the task was enqueued
 					time.Sleep(time.Millisecond)
 					w.lose("/mapper/finalize")
 				})
@@ -514,8 +515,8 @@ func TestEndOfLostLinks(t *testing.T) {
 	})
 }
 
-// TestDraftOfAnotherEpoch has failures be retried while the records of their job are added up: what
-// was added up until then counts no more.
+// TestDraftOfAnotherEpoch retries failures while the records of their job are added up. The old
+// sums no longer count.
 func TestDraftOfAnotherEpoch(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -555,8 +556,8 @@ func TestDraftOfAnotherEpoch(t *testing.T) {
 	})
 }
 
-// TestAbortedInParts cleans up a job that was aborted while processes die that add up its records:
-// its totals are those of what has taken effect.
+// TestAbortedInParts cleans up an aborted job while processes that add up its records die. Its
+// totals are exactly the changes that took effect.
 func TestAbortedInParts(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()

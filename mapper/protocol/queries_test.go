@@ -35,7 +35,7 @@ type user struct {
 
 var epoch = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// putUsers puts n users, half of them active, in no order of their properties.
+// putUsers puts n users, half of them active. Their properties are in random order.
 func (w *world) putUsers(rng *rand.Rand, n int) (keys []*datastore.Key, users []user) {
 	w.Helper()
 	for i := range n {
@@ -48,7 +48,7 @@ func (w *world) putUsers(rng *rand.Rand, n int) (keys []*datastore.Key, users []
 			Name: fmt.Sprintf("%c%x", 'a'+rng.IntN(26), rng.Uint32()),
 		})
 		if i%5 == 0 {
-			users[i].UserID = 7777 // many have one value
+			users[i].UserID = 7777 // many share one value
 		}
 	}
 	for i := 0; i < n; i += 400 {
@@ -59,7 +59,7 @@ func (w *world) putUsers(rng *rand.Rand, n int) (keys []*datastore.Key, users []
 	return keys, users
 }
 
-// checkUser turns the flag off that queries filter by.
+// checkUser turns off the flag that queries filter by.
 var checkUser = mapper.Update("check-user", func(_ context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
 	u.Value.Active = false
 	u.Value.Checked++
@@ -71,7 +71,7 @@ var lookAtUser = mapper.Visit("look-at-user", func(context.Context, *mapper.Enti
 	return nil
 })
 
-// queries are the forms of queries, and which users they are over.
+// queries are the forms of queries, each with the users that it finds.
 var queries = map[string]struct {
 	query mapper.Query
 	want  func(k *datastore.Key, u user) bool
@@ -133,8 +133,8 @@ func between(k *datastore.Key, _ user) bool {
 	return true
 }
 
-// TestQueries runs a job over each form of query. It changes a property that some of them
-// filter by.
+// TestQueries runs a job over each form of query. The job changes a property that some of the
+// queries filter by.
 func TestQueries(t *testing.T) {
 	t.Parallel()
 	sizes := []int{0, testflag.Size(t, 700, 700, 4000)}
@@ -158,7 +158,7 @@ func TestQueries(t *testing.T) {
 					s := w.wait(job)
 					w.wantChecked(keys, users, test.want, s)
 					if time.Since(begun) > 20*time.Second {
-						t.Errorf("it takes %v: %+v", time.Since(begun), s)
+						t.Errorf("the job takes %v: %+v", time.Since(begun), s)
 					}
 					if full := s.Processed / 20; s.Pages > full*3/2+20 {
 						t.Errorf("%d pages for %d full ones", s.Pages, full)
@@ -169,7 +169,7 @@ func TestQueries(t *testing.T) {
 	}
 }
 
-// wantChecked checks that exactly the users of a query were checked, once each.
+// wantChecked checks that exactly the users of a query were checked, each once.
 func (w *world) wantChecked(
 	keys []*datastore.Key, users []user, want func(*datastore.Key, user) bool, s *mapper.Status,
 ) {
@@ -200,12 +200,12 @@ func (w *world) wantChecked(
 	}
 	proof, err := w.engine.Job(s.ID).Verify(w.Context(), nil)
 	if err != nil || len(proof.Problems) > 0 {
-		w.Errorf("%+v, %v", proof, err)
+		w.Errorf("proof %+v, %v", proof, err)
 	}
 }
 
-// TestValues runs jobs over a property that not all entities have, that is a list in some, and
-// that the function changes.
+// TestValues runs jobs over a property that some entities lack, that is a list in others, and that
+// the function changes.
 func TestValues(t *testing.T) {
 	t.Parallel()
 	moving := mapper.Update("move", func(_ context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
@@ -220,7 +220,7 @@ func TestValues(t *testing.T) {
 		for i := range 500 {
 			list := datastore.PropertyList{{Name: "plan", Value: "free"}}
 			switch {
-			case i < 7: // without
+			case i < 7: // without the property
 			case i < 12:
 				list = append(list,
 					datastore.Property{Name: "userid", Value: []any{int64(i), int64(i + 100), int64(i + 2000)}})
@@ -243,10 +243,10 @@ func TestValues(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// 485 have one value: of them 53, 103, …, 453 are changed.
+		// 485 have one value: 53, 103, …, 453 of them are changed.
 		const moved, lists = 9, 5
 		if s.State != mapper.StateSucceededWithFailures || s.Failures != moved+lists || s.Processed != 485-moved {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 		failures, _, err := job.FailuresPage(t.Context(), "")
 		if err != nil {
@@ -261,7 +261,7 @@ func TestValues(t *testing.T) {
 		}
 		proof, err := job.Verify(t.Context(), nil)
 		if err != nil || len(proof.Problems) > 0 {
-			t.Errorf("%+v, %v", proof, err)
+			t.Errorf("proof %+v, %v", proof, err)
 		}
 	})
 }
@@ -316,7 +316,7 @@ func TestUnsharded(t *testing.T) {
 	}
 }
 
-// TestOneValue runs a job over a property of which 10,000 entities have one value.
+// TestOneValue runs a job sharded by a property that has the same value in 10,000 entities.
 func TestOneValue(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -347,16 +347,16 @@ func TestOneValue(t *testing.T) {
 		}
 		s := w.wait(job)
 		w.wantChecked(keys, users, everybody, s)
-		// a worker has a page and a fifth, of which the fifth is a page, too
+		// Each worker has a page and a fifth of a page, which makes a second page.
 		if s.MaxDepth < 1 || s.Tasks < 10 || s.Pages > int64(n/100*3/2+20) {
 			t.Errorf("it is not cut well: %+v", s)
 		}
 	})
 }
 
-// TestMovingValues has other clients move entities in the order of the job, whose property they
-// change: one that is moved ahead may be seen twice, at both places, but never is a page done
-// twice.
+// TestMovingValues lets other clients move entities in the order of the job, by changing the
+// property that it is sharded by. An entity that moves ahead may be seen at both places, but no
+// page is done twice.
 func TestMovingValues(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -406,12 +406,12 @@ func TestMovingValues(t *testing.T) {
 		}
 		proof, err := job.Verify(t.Context(), nil)
 		if err != nil || len(proof.Problems) > 0 {
-			t.Errorf("%+v, %v", proof, err)
+			t.Errorf("proof %+v, %v", proof, err)
 		}
 	})
 }
 
-// TestVisitValues has a Visit go through the values of a property that is a list in some entities.
+// TestVisitValues runs a Visit over the values of a property that is a list in some entities.
 func TestVisitValues(t *testing.T) {
 	t.Parallel()
 	seen := mapper.Visit("see", func(_ context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
@@ -442,14 +442,14 @@ func TestVisitValues(t *testing.T) {
 		}
 		if s.State != mapper.StateSucceededWithFailures || s.Processed != 597 || s.Failures != 3 ||
 			s.Counters["seen"] != 597 {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 	})
 }
 
 var writeQueries = flag.Bool("queries", false, "write the table of TestCombinations to docs/queries.md")
 
-// features are what a query can have.
+// features are the features of a query.
 var features = []struct {
 	name string
 	add  func(q *mapper.Query)
@@ -476,20 +476,19 @@ var features = []struct {
 	{"`KeysOnly`", func(q *mapper.Query) { q.KeysOnly = true }},
 }
 
-// A verdict is what Start says to a query where the database has only the composite indexes
-// that it is given.
+// A verdict is the answer of Start to a query, on a database with only the given composite indexes.
 type verdict struct {
 	cell   string // of the table
 	reason string
 }
 
-// ask starts a job in a world with users.
+// ask starts a job in a world with users, and returns the verdict.
 func ask(t *testing.T, q mapper.Query, indexes []byte) (a verdict, err error) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{emulator: emulator.Options{Indexes: indexes}}, checkUser, lookAtUser)
 		w.putUsers(rand.New(rand.NewPCG(1, 0)), 60)
 		m := checkUser
-		if q.KeysOnly || !q.ReadTime.IsZero() { // not for what checkUser does
+		if q.KeysOnly || !q.ReadTime.IsZero() { // checkUser works for neither
 			m = lookAtUser
 		}
 		if !q.ReadTime.IsZero() {
@@ -509,7 +508,7 @@ func ask(t *testing.T, q mapper.Query, indexes []byte) (a verdict, err error) {
 	case err == nil:
 		a.cell = "yes"
 	case !errors.Is(err, mapper.ErrInvalidArgument):
-		t.Errorf("%+v: %v", q, err)
+		t.Errorf("query %+v: %v", q, err)
 	case strings.Contains(err.Error(), "needs an index"):
 		a.cell = "index"
 	default:
@@ -518,8 +517,9 @@ func ask(t *testing.T, q mapper.Query, indexes []byte) (a verdict, err error) {
 	return a, err
 }
 
-// TestCombinations starts jobs over queries with each pair of features, and compares what is
-// served with docs/queries.md. Where an index is needed, the lines that the error has serve.
+// TestCombinations starts jobs over queries with each pair of features, and compares the verdicts
+// with docs/queries.md. Where an index is missing, the index lines in the error make the query
+// work.
 func TestCombinations(t *testing.T) {
 	t.Parallel()
 	testflag.Sequential(t)

@@ -29,7 +29,7 @@ import (
 
 const otherQueue = location + "/queues/other"
 
-// A second is a second service of a world: with its own queue and URL, on the same database.
+// A second is a second service of a world, on the same database, with a queue and a URL of its own.
 type second struct {
 	engine *mapper.Engine
 	log    logged
@@ -37,7 +37,7 @@ type second struct {
 
 const otherTarget = "http://other/mapper/"
 
-// tasksClient returns a client of the queue's service.
+// tasksClient returns a client of Cloud Tasks.
 func (w *world) tasksClient() *cloudtasks.Client {
 	w.Helper()
 	client, err := w.emulator.TasksClient(w.Context())
@@ -48,7 +48,7 @@ func (w *world) tasksClient() *cloudtasks.Client {
 	return client
 }
 
-// otherHandler has another handler take the deliveries of a second service, and creates its queue.
+// otherHandler creates the queue of a second service, and sends its deliveries to another handler.
 func (w *world) otherHandler(other http.Handler) *cloudtasks.Client {
 	w.Helper()
 	client := w.tasksClient()
@@ -67,7 +67,7 @@ func (w *world) otherHandler(other http.Handler) *cloudtasks.Client {
 	return client
 }
 
-// second starts a second service, whose mappers may be others.
+// second starts a second service, perhaps with other mappers.
 func (w *world) second(mappers ...mapper.AnyMapper) *second {
 	w.Helper()
 	s := new(second)
@@ -94,8 +94,8 @@ var steadyCredit = mapper.Update("steady-credit", func(_ context.Context, a *map
 	return nil
 })
 
-// TestTwoServices has a job run in one service while another, with other mappers, a queue of its
-// own and the same database, does all that it can to it.
+// TestTwoServices runs a job in one service. Meanwhile another service, with other mappers and its
+// own queue on the same database, makes every call that could affect the job.
 func TestTwoServices(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -151,8 +151,8 @@ func TestTwoServices(t *testing.T) {
 	})
 }
 
-// TestForeignTask has the tasks of a job delivered to another service: nothing is done, nothing is
-// lost, and the log names both queues.
+// TestForeignTask delivers the tasks of a job to another service. Nothing is processed or lost, and
+// the log names both queues.
 func TestForeignTask(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -160,7 +160,7 @@ func TestForeignTask(t *testing.T) {
 		w := newWorld(t, setting{log: new(logged)}, addCredit)
 		other := w.second(addCredit)
 		handler := w.handler
-		w.handler = other.engine.Handler() // the URL of the job's service is wrong
+		w.handler = other.engine.Handler() // the wrong service now has the job's URL
 		keys := names(100)
 		w.putAccounts(keys)
 		job := w.start(10, nil)
@@ -221,18 +221,18 @@ func TestMove(t *testing.T) {
 					t.Errorf("status %+v", s)
 				}
 				w.wantBalances(keys, 10)
-				time.Sleep(time.Hour) // for the old queue's tasks
+				time.Sleep(time.Hour) // until the old queue's tasks have run
 				if text := own.String(); strings.Contains(text, "WARN") || strings.Contains(text, "ERROR") {
 					t.Errorf("the old service logs\n%.2000s", text)
 				}
-				// One that has ended, and is cleaned up in the first queue again.
+				// A job that has ended moves, too. The first queue then cleans it up.
 				if err := job.Move(ctx); err != nil {
 					t.Fatal(err)
 				}
 				if err := job.CleanUp(ctx, &mapper.CleanUpOptions{IncludeJob: true}); err != nil {
 					t.Fatal(err)
 				}
-				if err := b.Move(ctx); err != nil { // while that is under way
+				if err := b.Move(ctx); err != nil { // while the clean-up is under way
 					t.Fatal(err)
 				}
 				time.Sleep(time.Hour)
@@ -260,8 +260,8 @@ func TestMove(t *testing.T) {
 	})
 }
 
-// TestMoveInTrouble moves a job to and fro between two services while calls and deliveries go
-// wrong: each account is credited once, and the records prove it.
+// TestMoveInTrouble moves a job between two services repeatedly, while calls and deliveries fail.
+// Each account is credited once, and the records prove it.
 func TestMoveInTrouble(t *testing.T) {
 	t.Parallel()
 	testflag.Simulate(t, 2, 2, func(t *testing.T, seed uint64) {
@@ -284,7 +284,7 @@ func TestMoveInTrouble(t *testing.T) {
 			handles := []*mapper.Job{other.engine.Job("one"), job}
 			for i := range 6 {
 				time.Sleep(time.Duration(rng.IntN(10_000)) * time.Millisecond)
-				for { // until it has been moved
+				for { // until the move succeeds
 					err := handles[i%2].Move(t.Context())
 					if err == nil {
 						break
@@ -293,32 +293,31 @@ func TestMoveInTrouble(t *testing.T) {
 				}
 			}
 			faults.Pause()
-			time.Sleep(10 * time.Minute) // for what is late, and a sweep
+			time.Sleep(10 * time.Minute) // until late tasks, and a sweep, have run
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
 			defer cancel()
 			s, err := job.Wait(ctx)
 			if err != nil || s.State != mapper.StateSucceeded || s.Processed != 1000 ||
 				s.Counters["credited"] != 1000 ||
 				s.Queue != queueName {
-				t.Errorf("%+v, %v", s, err)
+				t.Errorf("status %+v, %v", s, err)
 			}
 			w.wantBalances(keys, 10)
 			if proof, err := job.Verify(t.Context(), nil); err != nil || len(proof.Problems) > 0 {
-				t.Errorf("%+v, %v", proof, err)
+				t.Errorf("proof %+v, %v", proof, err)
 			}
 		})
 	})
 }
 
-// patient takes a while for each account, in the queue for what may wait.
+// patient takes a while for each account. It names the queue for background jobs.
 var patient = mapper.Update("patient", func(_ context.Context, a *mapper.Entity[account], p credit) error {
 	time.Sleep(50 * time.Millisecond)
 	a.Value.Balance += p.Amount
 	return nil
 }).WithQueue("other")
 
-// severalQueues returns a world whose engine has another queue, too, that delivers one task at
-// once.
+// severalQueues returns a world whose engine has a second queue, which delivers one task at a time.
 func severalQueues(t *testing.T, mappers ...mapper.AnyMapper) *world {
 	t.Helper()
 	w := newWorld(t, setting{queue: few(4)})
@@ -341,9 +340,8 @@ func severalQueues(t *testing.T, mappers ...mapper.AnyMapper) *world {
 	return w
 }
 
-// TestSeveralQueues has an engine run jobs of two queues: of the one that a mapper names, and of
-// the one that a start names. Whatever is done to them by their IDs finds their queue, also after
-// that is purged.
+// TestSeveralQueues runs jobs in two queues of one engine: the mapper names one, or the start does.
+// Calls that know only a job's ID find its queue, even after the queue was purged.
 func TestSeveralQueues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -369,11 +367,11 @@ func TestSeveralQueues(t *testing.T) {
 		if err := slow.Pause(ctx); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(10 * time.Second) // what is under way ends
+		time.Sleep(10 * time.Second) // until pages under way have ended
 		if _, err := w.tasksClient().PurgeQueue(ctx, &cloudtaskspb.PurgeQueueRequest{Name: otherQueue}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * time.Minute) // that takes a minute
+		time.Sleep(2 * time.Minute) // the clean-up takes a minute
 		if err := slow.Resume(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -408,7 +406,7 @@ func TestSeveralQueues(t *testing.T) {
 			t.Errorf("Jobs returned %v, %q, %v; want %v", ids, next, err, want)
 		}
 
-		job := w.engine.Job("by-start") // its mapper's place is the first queue
+		job := w.engine.Job("by-start") // its mapper belongs in the first queue
 		if err := job.Move(ctx); err != nil {
 			t.Error(err)
 		}
@@ -418,11 +416,11 @@ func TestSeveralQueues(t *testing.T) {
 		if err := slow.CleanUp(ctx, nil); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(time.Minute) // that takes place
+		time.Sleep(time.Minute) // until it is cleaned up
 	})
 }
 
-// TestJobsOfSeveralQueues lists more jobs of two queues than a page has.
+// TestJobsOfSeveralQueues lists the jobs of two queues, over several pages.
 func TestJobsOfSeveralQueues(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -457,7 +455,7 @@ func TestJobsOfSeveralQueues(t *testing.T) {
 	})
 }
 
-// TestUnknownQueues has errors name a queue that the engine does not have.
+// TestUnknownQueues checks errors that name a queue that the engine does not have.
 func TestUnknownQueues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -483,8 +481,8 @@ func TestUnknownQueues(t *testing.T) {
 	})
 }
 
-// TestReviveOfAllQueues purges the second queue of an engine, with the sweeps of a job: a revival
-// brings that back.
+// TestReviveOfAllQueues purges the second queue of an engine, with the sweeps of a job. ReviveJobs
+// enqueues them again.
 func TestReviveOfAllQueues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -514,7 +512,7 @@ func TestReviveOfAllQueues(t *testing.T) {
 }
 
 // TestMoveLeavesNoTasks moves a job to another service while a delivery is under way in the old
-// one: that enqueues nothing more there.
+// one. That delivery enqueues no more tasks in the old queue.
 func TestMoveLeavesNoTasks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -548,8 +546,8 @@ func TestMoveLeavesNoTasks(t *testing.T) {
 	})
 }
 
-// TestLateLimit has a delivery find that too many entities have failed, and stand still until the
-// job was paused and resumed by somebody: that does not pause it once more.
+// TestLateLimit stops a delivery when it finds that too many entities have failed, until an
+// operator has paused and resumed the job. The delivery does not pause the job once more.
 func TestLateLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

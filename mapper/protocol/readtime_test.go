@@ -19,14 +19,15 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A readout collects what the function of a Visit sees. It may see an entity more than once.
+// A readout collects what the function of a Visit sees. The function may see an entity more than
+// once.
 type readout struct {
 	mu    sync.Mutex
 	users map[string]user
-	other []string // which it saw in two ways
+	other []string // seen in two different states
 }
 
-// visit returns a mapper that reads users, and takes its time for each, and more for some.
+// visit returns a mapper that reads users. It takes a while for each, and longer for some.
 func (r *readout) visit(each, some time.Duration) *mapper.Mapper[mapper.NoParams] {
 	r.users = make(map[string]user)
 	return mapper.Visit("read", func(ctx context.Context, u *mapper.Entity[user], _ mapper.NoParams) error {
@@ -66,17 +67,18 @@ func (w *world) disturb(ctx context.Context, rng *rand.Rand, keys []*datastore.K
 	}
 }
 
-// TestReadTime runs jobs over each form of query that see users as they were before others
-// changed, deleted and inserted some all the while. They take longer than a transaction lives.
+// TestReadTime runs jobs with a ReadTime over each form of query. They see users unchanged,
+// although others change, delete and insert some meanwhile, and they take longer than a transaction
+// can live.
 func TestReadTime(t *testing.T) {
 	t.Parallel()
 	n := testflag.Size(t, 60, 120, 250)
 	for name, test := range queries {
 		for _, keysOnly := range []bool{false, true} {
 			if keysOnly && test.query.ShardBy != "" {
-				continue // refused
+				continue // such a query is refused
 			}
-			batch := 40 // it takes longer than a transaction lives
+			batch := 40 // a batch takes longer than a transaction lives
 			if keysOnly {
 				batch = 2
 			}
@@ -135,8 +137,9 @@ func TestReadTime(t *testing.T) {
 	}
 }
 
-// TestReadTimeGone runs a job for longer than the database keeps what it reads: it fails with
-// an error that says so, and so does one that begins too late, or in the future.
+// TestReadTimeGone runs a job for longer than the database keeps its read time. The job fails with
+// an error that says so. A job whose read time is too old at its start, or in the future, fails
+// too.
 func TestReadTimeGone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -152,17 +155,17 @@ func TestReadTimeGone(t *testing.T) {
 			t.Fatal(err)
 		}
 		const gone = "can't be read as it was at 2000-"
-		for range 2 { // resuming does not help, and does not go on for ever
+		for range 2 { // resuming does not help, and the job fails again
 			s, err := job.Wait(t.Context())
 			if err != nil || s.State != mapper.StateFailed || !strings.Contains(s.Error, gone) || s.Processed == 0 {
-				t.Fatalf("%+v, %v", s, err)
+				t.Fatalf("status %+v, %v", s, err)
 			}
 			if err := job.Resume(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateFailed {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 		for _, at := range []time.Time{q.ReadTime, time.Now().Add(time.Hour)} {
 			q.ReadTime = at
@@ -178,8 +181,8 @@ func TestReadTimeGone(t *testing.T) {
 	})
 }
 
-// TestKeysOnly has jobs get keys alone: a Visit, which reads no entities, and an Update that
-// deletes them. One that changes a Value fails, and loses nothing.
+// TestKeysOnly runs jobs that get only keys: a Visit, and an Update that deletes the entities. An
+// Update that changes a Value fails, and loses nothing.
 func TestKeysOnly(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -209,7 +212,7 @@ func TestKeysOnly(t *testing.T) {
 			}
 			s, err := job.Wait(t.Context())
 			if err != nil || s.OpenRanges > 0 {
-				t.Fatalf("%+v, %v", s, err)
+				t.Fatalf("status %+v, %v", s, err)
 			}
 			return s, w.emulator.Usage().Sub(used).Reads
 		}
@@ -217,7 +220,7 @@ func TestKeysOnly(t *testing.T) {
 			t.Errorf("%+v, %d users, %d reads", s, len(r.users), reads)
 		}
 		if s, _ := run(change); s.Processed != 0 || s.Failures != n {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 		now := make([]user, 100)
 		if err := w.client.GetMulti(t.Context(), keys[:100], now); err != nil {
@@ -237,7 +240,7 @@ func TestKeysOnly(t *testing.T) {
 	})
 }
 
-// TestStartRepeated repeats the start of a job when what it has read is gone.
+// TestStartRepeated repeats a job's start after its read time is too old.
 func TestStartRepeated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -254,7 +257,7 @@ func TestStartRepeated(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s := w.wait(job); s.Processed != 10 {
-				t.Errorf("%+v", s)
+				t.Errorf("status %+v", s)
 			}
 			time.Sleep(2 * time.Hour)
 		}
@@ -265,7 +268,7 @@ func TestStartRepeated(t *testing.T) {
 	})
 }
 
-// A strict user can't be saved without an id.
+// A strict user can't be saved without an ID.
 type strict struct{ UserID int64 }
 
 func (s *strict) Load(p []datastore.Property) error { return datastore.LoadStruct(s, p) }
@@ -277,7 +280,7 @@ func (s *strict) Save() ([]datastore.Property, error) {
 	return datastore.SaveStruct(s)
 }
 
-// TestKeysOnlyUnsaved has a type whose empty value can't be saved.
+// TestKeysOnlyUnsaved runs a keys-only job whose type can't save its zero value.
 func TestKeysOnlyUnsaved(t *testing.T) {
 	t.Parallel()
 	remove := mapper.Update("remove", func(_ context.Context, u *mapper.Entity[strict], _ mapper.NoParams) error {
@@ -293,7 +296,7 @@ func TestKeysOnlyUnsaved(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s := w.wait(job); s.Processed != 30 || s.Failures != 0 {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 	})
 }

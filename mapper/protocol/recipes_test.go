@@ -17,7 +17,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// What follows is from mapper/recipes_test.go: TestRecipesOfTheDocs checks that it still is.
+// The code below equals the code of mapper/recipes_test.go, as TestRecipesOfTheDocs checks.
 
 type Club struct{ Name string }
 
@@ -48,7 +48,7 @@ var MergeCards = mapper.Update("merge-cards",
 	func(ctx context.Context, c *mapper.Entity[Card], _ mapper.NoParams) error {
 		first := datastore.NameKey("Card", strings.ToLower(c.Value.Email), nil)
 		if c.Key.Equal(first) {
-			return mapper.Skip // it is the one that stays
+			return mapper.Skip // the one that stays
 		}
 		var merged Card
 		if err := c.Get(ctx, first, &merged); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
@@ -67,7 +67,7 @@ var MoveUsers = mapper.Update("move-users",
 		if email == "" {
 			return mapper.Permanent(errors.New("it has no Email to be its name"))
 		}
-		u.InsertStored(datastore.NameKey("Customer", email, nil), stored) // as it is, to the last flag
+		u.InsertStored(datastore.NameKey("Customer", email, nil), stored) // unchanged, to the last flag
 		u.Delete(u.Key)
 		return nil
 	})
@@ -76,10 +76,10 @@ var MoveTeams = mapper.Update("move-teams",
 	func(_ context.Context, t *mapper.Entity[datastore.PropertyList], _ mapper.NoParams) error {
 		to := datastore.NameKey("Club", fmt.Sprint("team ", t.Key.ID), nil)
 		if slices.ContainsFunc(t.Value, func(p datastore.Property) bool { return p.Name == "MovedTo" }) {
-			return mapper.Skip // it has been moved
+			return mapper.Skip // already moved
 		}
 		t.InsertStored(to, t.Stored())
-		t.Value = datastore.PropertyList{{Name: "MovedTo", Value: to}} // is all that stays
+		t.Value = datastore.PropertyList{{Name: "MovedTo", Value: to}} // all that stays
 		return nil
 	})
 
@@ -90,7 +90,7 @@ var MovePlayers = mapper.Update("move-players",
 			return err
 		}
 		if parent.MovedTo == nil {
-			return mapper.Skip // it is a club, or a team that stays
+			return mapper.Skip // a club, or a team that stays
 		}
 		to := *p.Key
 		to.Parent = parent.MovedTo
@@ -99,8 +99,8 @@ var MovePlayers = mapper.Update("move-players",
 		return nil
 	})
 
-// TestRecipesOfTheDocs checks that TestRecipeSimulation runs the recipes that docs/recipes.md
-// shows, which is the code of mapper/recipes_test.go.
+// TestRecipesOfTheDocs checks that the recipes of TestRecipeSimulation are those in
+// mapper/recipes_test.go, which docs/recipes.md shows.
 func TestRecipesOfTheDocs(t *testing.T) {
 	shown, run := declarations(t, "../recipes_test.go"), declarations(t, "recipes_test.go")
 	n := 0
@@ -117,7 +117,7 @@ func TestRecipesOfTheDocs(t *testing.T) {
 	}
 }
 
-// declarations returns the code of what a file declares, by its names.
+// declarations returns the code of a file's declarations by their names.
 func declarations(t *testing.T, file string) map[string]string {
 	t.Helper()
 	set := token.NewFileSet()

@@ -21,8 +21,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A rangeRecord is a range as its record in the database has it, read without the
-// package under test.
+// A rangeRecord is the stored record of a range, read without the package under test.
 type rangeRecord struct {
 	Job      string             `datastore:"job"`
 	State    string             `datastore:"state"`
@@ -41,22 +40,21 @@ func records(t testing.TB, client *datastore.Client) map[string][]rangeRecord {
 	var all []rangeRecord
 	_, err := client.GetAll(context.Background(), datastore.NewQuery(record.RangeKind), &all)
 	if mismatch := new(datastore.ErrFieldMismatch); err != nil && !errors.As(err, &mismatch) {
-		t.Fatal(err) // the records have more properties than this test looks at
+		t.Fatal(err) // the records have properties that this test does not know
 	}
 	jobs := make(map[string][]rangeRecord)
 	for _, r := range all {
 		if r.Job == "" {
-			continue // it keeps a job from being recorded whose start is too late
+			continue // it only prevents a late start from recording a job
 		}
 		jobs[r.Job] = append(jobs[r.Job], r)
 	}
 	return jobs
 }
 
-// checkInvariants checks what has to hold of the records at any time: the done
-// and the pending ranges of a job tile its key space, exactly the pending ones are
-// open, and a job that has succeeded has none of them. It runs at the end of every
-// test.
+// checkInvariants checks what must always hold for the records, at the end of every test. The done
+// and the pending ranges of a job tile its key space. Exactly the pending ones are open. A job that
+// has succeeded has none.
 func checkInvariants(t testing.TB, client *datastore.Client) {
 	t.Helper()
 	for job, ranges := range records(t, client) {
@@ -68,13 +66,13 @@ func checkInvariants(t testing.TB, client *datastore.Client) {
 		if mismatch := new(datastore.ErrFieldMismatch); err != nil && !errors.As(err, &mismatch) {
 			t.Errorf("job %s: %v", job, err)
 		}
-		if !j.Cleaned { // otherwise some ranges are gone
+		if !j.Cleaned { // otherwise some ranges are deleted
 			checkRecords(t, job, j.State, ranges)
 		}
 	}
 }
 
-// checkRecords checks the ranges of one job in a state.
+// checkRecords checks the ranges of a job that is in a state.
 func checkRecords(t testing.TB, job, state string, ranges []rangeRecord) {
 	t.Helper()
 	succeeded := state == string(mapper.StateSucceeded) || state == string(mapper.StateSucceededWithFailures)
@@ -126,7 +124,7 @@ func drafts(req any) bool {
 	})
 }
 
-// written returns the records of ours that a commit writes.
+// written returns the records of a job that a commit writes.
 func written(req any) (names []string) {
 	commit, ok := req.(*datastorepb.CommitRequest)
 	if !ok {
@@ -150,8 +148,8 @@ func boolToInt(b bool) int {
 	return 0
 }
 
-// TestRecordsStayCold checks that no record is written by more than a few tasks,
-// and that a finished job leaves nothing indexed.
+// TestRecordsStayCold checks that few tasks write any one record, and that a finished job leaves
+// nothing indexed.
 func TestRecordsStayCold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -160,7 +158,7 @@ func TestRecordsStayCold(t *testing.T) {
 		w.putAccounts(names(5000))
 		w.wait(w.start(10, &mapper.StartOptions{PageSize: 50}))
 		writes.wantMost(t, 4)
-		// A query over a property finds what is in its index.
+		// A query for a property finds the records in which it is indexed.
 		for _, property := range []string{"open", "failed", "expires", "job", "id", "state", "start", "end", "samples",
 			"done", "counters", "created", "error", "not_before"} {
 			n, err := w.client.Count(t.Context(), datastore.NewQuery(record.RangeKind).Order(property))
@@ -171,8 +169,8 @@ func TestRecordsStayCold(t *testing.T) {
 	})
 }
 
-// TestRecordsStayColdAmongMany runs a job with hundreds of workers, some trouble and some
-// failures: no record is written by more than a few of them.
+// TestRecordsStayColdAmongMany runs a job with hundreds of workers, faults and failures. Few tasks
+// write any one record.
 func TestRecordsStayColdAmongMany(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out large runs")
@@ -235,8 +233,7 @@ func (c *writeCounter) intercept(
 	return resp, err
 }
 
-// wantMost checks that no record was written more often, and returns how often one
-// was at most.
+// wantMost checks that no record was written more often than limit, and returns the highest number.
 func (c *writeCounter) wantMost(t *testing.T, limit int) (most int) {
 	t.Helper()
 	c.mu.Lock()

@@ -31,8 +31,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestBadStarts starts jobs with what can't be: each error names what is wrong,
-// and nothing is recorded.
+// TestBadStarts starts jobs with bad arguments. Each error names what is wrong, and nothing is
+// recorded.
 func TestBadStarts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestBadStarts(t *testing.T) {
 			"params too large":   {named("add-credit", `{"Amount": 1`+strings.Repeat(" ", 300<<10)+`}`), ""},
 		} {
 			switch {
-			case c.want == "" && c.err != nil: // such as one whose canonical form is small
+			case c.want == "" && c.err != nil: // such as a value whose canonical form is small
 				t.Errorf("%s: %v", name, c.err)
 			case c.want != "" && (c.err == nil || !strings.Contains(c.err.Error(), c.want)):
 				t.Errorf("%s: error %v, want one with %q", name, c.err, c.want)
@@ -211,8 +211,8 @@ func TestBadEngines(t *testing.T) {
 	})
 }
 
-// TestNothingToUse calls what has no engine, no client or no mapper: an error, and no
-// panic.
+// TestNothingToUse makes calls that lack an engine, a client or a mapper. They return errors and do
+// not panic.
 func TestNothingToUse(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -238,8 +238,8 @@ func TestNothingToUse(t *testing.T) {
 	}
 }
 
-// TestForeignTasks sends the handler bodies that are not tasks of ours. Those
-// that no retry mends are answered with success, so that the queue forgets them.
+// TestForeignTasks sends the handler bodies that are not tasks of scattermap. Those that a retry
+// can't mend are answered with success, so that the queue deletes them.
 func TestForeignTasks(t *testing.T) {
 	t.Parallel()
 	const id = "0123456789abcdef0123456789abcdef"
@@ -309,8 +309,8 @@ func TestForeignTasks(t *testing.T) {
 	})
 }
 
-// FuzzDeliveries sends bodies of all sorts to all paths, while a job waits half
-// done: none panics, none is retried, and the job comes to its end as ever.
+// FuzzDeliveries sends bodies of all kinds to all paths, while half of a job is done. None panics
+// or is retried, and the job ends as usual.
 func FuzzDeliveries(f *testing.F) {
 	paths := []string{"range", "sweep", "replay", "finalize", "cleanup", "revive"}
 	for i, body := range []string{"", "null", `{"job": "half"}`, `{"job": "half", "epoch": 1}`,
@@ -324,7 +324,7 @@ func FuzzDeliveries(f *testing.F) {
 			keys := names(20)
 			w.putAccounts(keys)
 			job := w.start(10, &mapper.StartOptions{ID: "half", PageSize: 5})
-			_ = job.Pause(t.Context()) // it may have ended
+			_ = job.Pause(t.Context()) // fails if the job has ended
 			rw := httptest.NewRecorder()
 			w.handler.ServeHTTP(rw, httptest.NewRequest(http.MethodPost, "http://worker/mapper/"+
 				paths[int(path)%len(paths)], bytes.NewReader(body)))
@@ -338,8 +338,8 @@ func FuzzDeliveries(f *testing.F) {
 	})
 }
 
-// TestMapperOfAnotherBuild has a task arrive where its mapper is not known: it
-// waits for a build that has it, and the status says so.
+// TestMapperOfAnotherBuild delivers a task to a build that does not know its mapper. The task waits
+// for a build that does, and the status says so.
 func TestMapperOfAnotherBuild(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -367,9 +367,9 @@ func TestMapperOfAnotherBuild(t *testing.T) {
 	})
 }
 
-// TestNewRefusesPlainClients makes engines with clients of each kind: one that can't read and write
-// entities as they are stored is refused, by an error that says what to do, and nothing is asked of
-// its database for that.
+// TestNewRefusesPlainClients makes engines with each kind of client. A client that can't read and
+// write entities as stored is refused. The error says what to do, and no call to the database is
+// made for the check.
 func TestNewRefusesPlainClients(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
 	t.Setenv("DATASTORE_EMULATOR_HOST", e.DatastoreAddr())
@@ -408,11 +408,11 @@ func TestNewRefusesPlainClients(t *testing.T) {
 	}
 }
 
-// A denial refuses one call of whoever has its context, as where an account lacks a role. Calls
-// that run side by side come in any order: so it is one of a method.
+// A denial refuses one call that is made with its context, as if the account lacked a role.
+// Concurrent calls come in any order, so it counts the calls of one method.
 type denial struct {
-	method string // empty: none is refused
-	after  int    // this many calls of it
+	method string // whose calls are counted; empty: none is refused
+	after  int    // number of calls before the refused one
 
 	mu    sync.Mutex
 	calls map[string]int // by method
@@ -421,7 +421,7 @@ type denial struct {
 
 type denialKey struct{}
 
-// refuses counts a call, and reports whether it is the one to refuse.
+// refuses counts a call, and reports whether to refuse it.
 func (r *denial) refuses(method string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -444,12 +444,12 @@ func refuse(
 	return invoke(ctx, method, req, reply, conn, opts...)
 }
 
-// A refusedWorld has an operator whose calls are refused.
+// A refusedWorld is a world with an operator whose calls are refused.
 type refusedWorld struct {
 	*world
 	mapper   *mapper.Mapper[mapper.NoParams]
 	operator *mapper.Engine
-	job      *mapper.Job // the operator's, of a job that has failures
+	job      *mapper.Job // the operator's handle of a job with failures
 }
 
 func newRefusedWorld(t *testing.T) *refusedWorld {
@@ -498,7 +498,7 @@ func (w *refusedWorld) start(ctx context.Context, e *mapper.Engine) error {
 	return err
 }
 
-// ran has the job run to its end.
+// ran starts the job and waits for its end.
 func (w *refusedWorld) ran() {
 	w.Helper()
 	if err := w.start(w.Context(), w.engine); err != nil {
@@ -507,7 +507,7 @@ func (w *refusedWorld) ran() {
 	time.Sleep(2 * time.Minute)
 }
 
-// undone has the job be undone, but for what somebody has changed since.
+// undone undoes the job, except for entities that others have changed since.
 func (w *refusedWorld) undone() {
 	w.Helper()
 	w.ran()
@@ -522,14 +522,14 @@ func (w *refusedWorld) schedule() *mapper.Schedule[mapper.NoParams] {
 	return mapper.NewSchedule("refused", w.mapper, mapper.OverlapQueue)
 }
 
-// tick has the schedule tick on a day.
+// tick calls the schedule's tick of a day.
 func (w *refusedWorld) tick(ctx context.Context, e *mapper.Engine, day int) error {
 	_, err := w.schedule().Tick(ctx, e, midnight.AddDate(0, 0, day), mapper.Query{Kind: "Account"}, mapper.NoParams{},
 		nil)
 	return err
 }
 
-// ticked has a run of the schedule be under way.
+// ticked leaves a run of the schedule under way.
 func (w *refusedWorld) ticked() {
 	w.Helper()
 	if err := w.tick(w.Context(), w.engine, 0); err != nil {
@@ -537,7 +537,7 @@ func (w *refusedWorld) ticked() {
 	}
 }
 
-// waits has a tick wait for the end of a run, which has ended.
+// waits leaves a tick waiting for a run that has then ended.
 func (w *refusedWorld) waits() {
 	w.Helper()
 	w.ticked()
@@ -547,7 +547,7 @@ func (w *refusedWorld) waits() {
 	time.Sleep(2 * time.Minute)
 }
 
-// running has the job be under way.
+// running leaves the job under way.
 func (w *refusedWorld) running() {
 	w.Helper()
 	if err := w.start(w.Context(), w.engine); err != nil {
@@ -556,18 +556,18 @@ func (w *refusedWorld) running() {
 	time.Sleep(100 * time.Millisecond)
 }
 
-// A refusedOperation is one whose calls are refused.
+// A refusedOperation is an operation whose calls are refused.
 type refusedOperation struct {
 	before func(*refusedWorld)
 	do     func(context.Context, *refusedWorld) error
-	helps  []string // calls without which it succeeds, by their methods
+	helps  []string // methods of calls without which it succeeds
 }
 
 func errOf[T any](_ T, err error) error          { return err }
 func errOf2[T, U any](_ T, _ U, err error) error { return err }
 
-// refusedOperations are all that somebody does to jobs. What is read of a queue, or for a line of
-// the log, only helps.
+// refusedOperations are all operations on jobs. Calls that read a queue, or details for a log line,
+// only help.
 var refusedOperations = map[string]refusedOperation{
 	"start": {
 		do:    func(ctx context.Context, w *refusedWorld) error { return w.start(ctx, w.operator) },
@@ -673,7 +673,7 @@ var refusedOperations = map[string]refusedOperation{
 	"advance": {
 		before: (*refusedWorld).waits,
 		do:     func(ctx context.Context, w *refusedWorld) error { return w.schedule().Advance(ctx, w.operator) },
-		helps:  []string{"Lookup", "Lookup", "GetQueue"}, // whether it has to wait is looked at again
+		helps:  []string{"Lookup", "Lookup", "GetQueue"}, // they look again at whether it has to wait
 	},
 	"revive": {
 		before: (*refusedWorld).running,
@@ -683,8 +683,8 @@ var refusedOperations = map[string]refusedOperation{
 	"ready": {do: func(ctx context.Context, w *refusedWorld) error { return w.operator.CheckReady(ctx) }},
 }
 
-// TestRefusedCalls has every call of every operation be refused, one at a time: the operation
-// fails, and says why, or succeeds without a call that only helps.
+// TestRefusedCalls refuses every call of every operation, one at a time. The operation fails and
+// says why, or succeeds if the call only helps.
 func TestRefusedCalls(t *testing.T) {
 	t.Parallel()
 	for name, op := range refusedOperations {
@@ -696,7 +696,7 @@ func TestRefusedCalls(t *testing.T) {
 					if op.before != nil {
 						op.before(w)
 					}
-					defer time.Sleep(10 * time.Minute) // until what it has begun has ended
+					defer time.Sleep(10 * time.Minute) // until all that it started has ended
 					err = op.do(context.WithValue(t.Context(), denialKey{}, r), w)
 				})
 				return err

@@ -20,7 +20,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// failing7 fails for good on the accounts whose names end with 77.
+// failing77 fails permanently on the accounts whose names end with 77.
 var failing77 = mapper.Update("failing-77",
 	func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 		if a.Key.Name[len(a.Key.Name)-2:] == "77" {
@@ -30,7 +30,7 @@ var failing77 = mapper.Update("failing-77",
 		return nil
 	})
 
-// count returns how many entities of a kind there are with a property set.
+// count returns how many entities of a kind have a property set.
 func (w *world) count(kind, property string) (n int) {
 	w.Helper()
 	var all []datastore.PropertyList
@@ -47,8 +47,8 @@ func (w *world) count(kind, property string) (n int) {
 	return n
 }
 
-// TestCleanUp cleans up a job's records in every way: its status stays, its
-// failures until they are asked for, and its ID until its own record is gone.
+// TestCleanUp cleans up a job's records in every way. Its status stays. Its failures stay unless
+// their deletion is asked for. Its ID stays taken until its own record is deleted.
 func TestCleanUp(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -64,7 +64,7 @@ func TestCleanUp(t *testing.T) {
 			if err := job.CleanUp(t.Context(), c); err != nil {
 				t.Fatal(err)
 			}
-			w.lose("/mapper/cleanup") // the sweep does it, too
+			w.lose("/mapper/cleanup") // a sweep enqueues them again
 			time.Sleep(time.Hour)
 		}
 		if before.Failures != 30 {
@@ -110,7 +110,7 @@ func TestCleanUp(t *testing.T) {
 		if err := job.CleanUp(t.Context(), nil); !errors.Is(err, mapper.ErrNoSuchJob) {
 			t.Errorf("a job that is gone: %v", err)
 		}
-		// Its ID is free, and none of its names is in the way.
+		// The ID is free, and none of its old task names blocks a new one.
 		again := over(w, failing77, o)
 		if again.Processed != before.Processed || again.Ended.Sub(again.Created) > time.Minute {
 			t.Errorf("the next job of that ID: %+v", again)
@@ -118,8 +118,8 @@ func TestCleanUp(t *testing.T) {
 	})
 }
 
-// TestCleanUpOfOtherStates refuses to clean up what has not ended, and keeps the
-// numbers of what was aborted.
+// TestCleanUpOfOtherStates refuses to clean up jobs that have not ended, and keeps the numbers of
+// an aborted job.
 func TestCleanUpOfOtherStates(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -171,8 +171,9 @@ func (w *world) credited(n int) (credited int64) {
 	return credited
 }
 
-// TestCleanUpBeforeAPage cleans up an aborted job while a page is under way, for longer than it
-// takes to add up the records: the page takes no effect, whether its record is gone or expires.
+// TestCleanUpBeforeAPage cleans up an aborted job while a page is under way for longer than the
+// addition of the records takes. The page takes no effect, whether its record is deleted or
+// expires.
 func TestCleanUpBeforeAPage(t *testing.T) {
 	t.Parallel()
 	for name, expire := range map[string]time.Duration{"gone": 0, "expires": 1000 * time.Hour} {
@@ -214,7 +215,7 @@ func TestCleanUpBeforeAPage(t *testing.T) {
 }
 
 // TestCleanUpBesideAPage cleans up an aborted job while a page ends, at every moment of the
-// clean-up: the page is counted, or takes no effect.
+// clean-up. The page is counted, or takes no effect.
 func TestCleanUpBesideAPage(t *testing.T) {
 	t.Parallel()
 	committed, refused := 0, 0
@@ -263,8 +264,8 @@ func TestCleanUpBesideAPage(t *testing.T) {
 	}
 }
 
-// TestNextJob runs a job, cleans it up with its record, and starts another under its ID: nothing
-// of the one is taken for the other's.
+// TestNextJob runs a job, cleans it up with its own record, and starts another job under its ID. No
+// record of the first job is taken for the second one's.
 func TestNextJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -285,7 +286,7 @@ func TestNextJob(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s, err := job.Wait(t.Context()); err != nil || s.Processed != 99 {
-				t.Fatalf("%+v, %v", s, err)
+				t.Fatalf("status %+v, %v", s, err)
 			}
 			return job
 		}
@@ -307,7 +308,7 @@ func TestNextJob(t *testing.T) {
 		if len(runs) != 200 {
 			t.Errorf("%d idempotency keys of two jobs over 100 entities", len(runs))
 		}
-		// The handle of the first job does nothing to the second.
+		// The first job's handle does nothing to the second job.
 		for what, err := range map[string]error{
 			"pause": first.Pause(t.Context()), "resume": first.Resume(t.Context()), "abort": first.Abort(t.Context()),
 			"retry":        first.Retry(t.Context(), nil),
@@ -334,7 +335,7 @@ func errorOf[T any](_ T, err error) error { return err }
 
 const day = 24 * time.Hour
 
-// ranges returns how many records of ranges a job has.
+// ranges returns how many range records a job has.
 func (w *world) ranges(id string) (n int) {
 	w.Helper()
 	var all []datastore.PropertyList
@@ -351,8 +352,8 @@ func (w *world) ranges(id string) (n int) {
 	return n
 }
 
-// TestRetention has jobs be cleaned up a time after their end, and not before: whoever does nothing
-// more, and what each step says then.
+// TestRetention checks that jobs are cleaned up when their retention ends, and not before, without
+// any further call. It also checks what each call says at that time.
 func TestRetention(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -370,14 +371,14 @@ func TestRetention(t *testing.T) {
 		listed, _, err := w.engine.JobsPage(t.Context(), nil, "")
 		if err != nil || len(listed) != 2 || !listed[1].CleanUpAt.Equal(before.CleanUpAt) ||
 			!listed[0].CleanUpAt.IsZero() {
-			t.Errorf("%+v, %v", listed, err)
+			t.Errorf("the list is %+v, %v", listed, err)
 		}
 
 		time.Sleep(39 * day)
 		if n := w.ranges("j"); n == 0 {
-			t.Fatal("it was cleaned up too early")
+			t.Fatal("the job was cleaned up too early")
 		}
-		// It goes on: its time begins anew.
+		// The job continues, and its retention starts anew.
 		if err := job.Retry(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
@@ -390,7 +391,7 @@ func TestRetention(t *testing.T) {
 		}
 		time.Sleep(40*day - time.Hour)
 		if n := w.ranges("j"); n == 0 {
-			t.Fatal("it was cleaned up too early, behind a retry")
+			t.Fatal("the job was cleaned up too early after a retry")
 		}
 		time.Sleep(2 * time.Hour)
 		if n := w.ranges("j"); n != 0 {
@@ -423,13 +424,13 @@ func TestRetention(t *testing.T) {
 		}
 		acts, err := job.History(t.Context())
 		if err != nil || acts[len(acts)-1].Action != "cleaned up, as its retention of 40 days says" {
-			t.Errorf("%+v, %v", acts, err)
+			t.Errorf("history %+v, %v", acts, err)
 		}
 	})
 }
 
-// TestRetentionOfOtherStates has jobs be aborted while they are paused, set later, cleaned up by
-// hand before, and lose all tasks.
+// TestRetentionOfOtherStates checks the retention of jobs that are aborted while paused, get it
+// later, are cleaned up by hand before, or lose all tasks.
 func TestRetentionOfOtherStates(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -437,7 +438,7 @@ func TestRetentionOfOtherStates(t *testing.T) {
 		w := newWorld(t, setting{queue: few(4)}, slowCredit, failing77)
 		w.putAccounts(names(300))
 		job := w.startSlow()
-		time.Sleep(400 * time.Millisecond) // in the middle: it takes about a second
+		time.Sleep(400 * time.Millisecond) // the middle: the job takes about a second
 		if err := job.SetRetain(t.Context(), 8*day); err != nil {
 			t.Fatal(err)
 		}
@@ -452,10 +453,10 @@ func TestRetentionOfOtherStates(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s := w.status(job); !s.CleanUpAt.Equal(s.Ended.Add(8 * day)) {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 
-		// A clean-up by hand that keeps failures: these go when their time has come.
+		// A clean-up by hand that keeps failures: they are deleted when the retention ends.
 		o := &mapper.StartOptions{ID: "by-hand", PageSize: 10, Retain: 9 * day, AllowOverlap: true}
 		over(w, failing77, o)
 		if err := w.engine.Job("by-hand").CleanUp(t.Context(), nil); err != nil {
@@ -477,7 +478,7 @@ func TestRetentionOfOtherStates(t *testing.T) {
 			t.Errorf("%d records are left of failures", n)
 		}
 
-		// All tasks are lost, and a revival finds the job.
+		// All tasks are lost, and ReviveJobs finds the job.
 		over(w, failing77, &mapper.StartOptions{ID: "lost", PageSize: 10, Retain: 8 * day})
 		time.Sleep(time.Hour)
 		if w.tasks("/mapper/retain") == 0 {
@@ -493,13 +494,13 @@ func TestRetentionOfOtherStates(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		if n := w.ranges("lost"); n != 0 {
-			t.Errorf("%d records are left behind a revival", n)
+			t.Errorf("%d records are left after a call of ReviveJobs", n)
 		}
 	})
 }
 
-// TestRetentionWaitsForUndo has the time of a job come while it is undone: its records are needed,
-// and go a day later.
+// TestRetentionWaitsForUndo lets the retention of a job end while the job is undone. The undo needs
+// the records, so they are deleted a day later.
 func TestRetentionWaitsForUndo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -535,8 +536,8 @@ func TestRetentionWaitsForUndo(t *testing.T) {
 	})
 }
 
-// TestDefaultRetention has an engine's new jobs be kept as its options say, those of schedules and
-// undos, too, and refuses what is too short.
+// TestDefaultRetention checks that the engine's default retention applies to its new jobs,
+// including runs of schedules and undos. A retention that is too short is refused.
 func TestDefaultRetention(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -587,8 +588,8 @@ func TestDefaultRetention(t *testing.T) {
 	})
 }
 
-// TestRetentionOps counts what the clean-up of a retention takes: a read and a delete of each
-// record, and a few besides.
+// TestRetentionOps counts the operations of a retention's clean-up: a read and a delete for each
+// record, and a few more.
 func TestRetentionOps(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -614,9 +615,9 @@ func TestRetentionOps(t *testing.T) {
 	})
 }
 
-// TestRetentionStalls stops the process that begins the clean-up of a retention at each of its
-// calls, while an operator keeps the records: the clean-up has begun, or they are there a day
-// later.
+// TestRetentionStalls stops the process that starts the clean-up of a retention at each of its
+// calls, while an operator extends the retention. Either the clean-up has started, or the records
+// exist a day later.
 func TestRetentionStalls(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -641,7 +642,7 @@ func TestRetentionStalls(t *testing.T) {
 			over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 10, Retain: mapper.MinRetain})
 			records := w.ranges("j")
 			time.Sleep(mapper.MinRetain + day)
-			synctest.Wait() // the operator is done
+			synctest.Wait() // until the operator is done
 			reached = m.happened
 			s, left := w.status(job), w.ranges("j")
 			switch {

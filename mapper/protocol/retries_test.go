@@ -19,8 +19,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestOutage has the service that a Visit calls be away for an hour: the job goes on when it is
-// back.
+// TestOutage makes the service that a Visit calls unavailable for an hour. The job continues when
+// the service is back.
 func TestOutage(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -49,8 +49,8 @@ func TestOutage(t *testing.T) {
 	})
 }
 
-// TestRetries has one entity fail in jobs with retries of their own, of their mapper, and of its
-// kind.
+// TestRetries fails one entity in jobs with the job's own retries, the mapper's, and the default of
+// the mapper's kind.
 func TestRetries(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -59,7 +59,7 @@ func TestRetries(t *testing.T) {
 		mapper  mapper.RetryPolicy
 		job     mapper.RetryPolicy
 		want    int
-		between []time.Duration // the attempts
+		between []time.Duration // between attempts
 	}{
 		{name: "of an Update", want: 5, between: []time.Duration{1, 4, 16, 64}},
 		{name: "of a Visit", visit: true, want: 10, between: []time.Duration{1, 4, 16, 64, 256, 1024, 1024, 1024,
@@ -108,7 +108,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// TestBadRetries has retries that make no sense be refused by a job, and by an engine.
+// TestBadRetries checks that a job and an engine refuse impossible retries.
 func TestBadRetries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -139,8 +139,8 @@ func TestBadRetries(t *testing.T) {
 	})
 }
 
-// TestServiceLimit has a Visit call a service that refuses what is above 100 calls a second, and no
-// Rate: the errors slow the job, so that it ends, and most of its calls are accepted.
+// TestServiceLimit calls a service that refuses more than 100 calls a second, from a Visit without
+// a Rate. The errors slow the job down, so that it ends, and most of its calls are accepted.
 func TestServiceLimit(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -169,7 +169,7 @@ func TestServiceLimit(t *testing.T) {
 		takes := s.Ended.Sub(s.Created)
 		t.Logf("%d calls, %d refused, %v, %d tasks, %d pages", calls, refused, takes, s.Tasks, s.Pages)
 		if s.State != mapper.StateSucceeded || s.Counters["called"] != int64(n) {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 		if ideal := time.Duration(n) * time.Second / limit; takes > 2*ideal {
 			t.Errorf("it took %v, at %v calls a second %v would do", takes, limit, ideal)
@@ -180,7 +180,7 @@ func TestServiceLimit(t *testing.T) {
 	})
 }
 
-// TestRetryAfter has an entity, and then whole pages, ask for a time to wait.
+// TestRetryAfter lets an entity, and then whole pages, ask for a time to wait.
 func TestRetryAfter(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -212,12 +212,12 @@ func TestRetryAfter(t *testing.T) {
 				s.Ended.After(busy.Add(28*time.Minute)) {
 				t.Errorf("status %+v, busy until %v", s, busy)
 			}
-			// Deliveries of one task at once are one attempt, in which the function that fails is
-			// slowed down.
+			// Simultaneous deliveries of one task are one attempt. The failing function slows each
+			// of them down.
 			for i, begun := 1, tries[0]; i < len(tries); i++ {
 				d := tries[i].Sub(begun)
 				if d > time.Minute && d < 25*time.Minute {
-					t.Errorf("call %d came %v after its attempt had begun", i+1, d)
+					t.Errorf("call %d came %v after the start of its attempt", i+1, d)
 				}
 				if d >= 25*time.Minute {
 					begun = tries[i]
@@ -227,8 +227,8 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// TestResumeAfterFailure fails a job, and resumes it: its ranges have as many
-// attempts as at first, and then their failures are recorded.
+// TestResumeAfterFailure fails a job and resumes it. Its ranges get as many attempts as at first.
+// Then their failures are recorded.
 func TestResumeAfterFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -268,31 +268,31 @@ func TestResumeAfterFailure(t *testing.T) {
 	})
 }
 
-// A stall is a state in which a job does not move, or not as fast as it could.
+// A stall is a state in which a job does not move, or is slower than it could be.
 type stall struct {
-	// They bring the job's world there, before the job is started and behind its start.
+	// Bring the world into the state, before the job is started and after.
 	before, after func(*world)
 
-	early      bool // the faults begin before the start
-	unreadable bool // the status is an error, as the database answers nothing
+	early      bool // the faults start before the job
+	unreadable bool // the status is an error, as the database is down
 	settings   mapper.StartOptions
 
-	status []string // what Status.Bottleneck has, or its error
-	log    []string // what a line of the log has
+	status []string // texts in Status.Bottleneck, or in its error
+	log    []string // texts in a line of the log
 
-	gaugeSays int // what scattermap.job.idle says, once a schedule has called Revive
+	gaugeSays int // the value of scattermap.job.idle after a scheduled ReviveJobs
 }
 
 const (
-	grows  = iota // a minute at least
-	absent        // nothing
-	small         // less than a minute: the job gets on
+	grows  = iota // at least a minute
+	absent        // no value
+	small         // less than a minute: the job makes progress
 )
 
-// blocked is why the functions of a stalled job fail or hang.
+// blocked are the parameters of stalled: why its function hangs or fails, if it does.
 type blocked struct{ Hangs, Fails bool }
 
-// stalled adds 1 to accounts. The one in the middle hangs or fails, if it is to.
+// stalled adds 1 to accounts. If told to, it hangs or fails on the account in the middle.
 var stalled = mapper.Update("stalled", func(ctx context.Context, a *mapper.Entity[account], p blocked) error {
 	if a.Key.Name == names(100)[50].Name {
 		if p.Hangs {
@@ -307,22 +307,23 @@ var stalled = mapper.Update("stalled", func(ctx context.Context, a *mapper.Entit
 	return nil
 })
 
-// answers has all deliveries be answered with a code.
+// answers makes every delivery be answered with a status code.
 func answers(code int) func(*world) {
 	return func(w *world) {
 		w.handler = http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(code) })
 	}
 }
 
-// TestStalls brings a job into each state in which it can be stuck: within two minutes the status
-// and the log of who waits for it name the cause. docs/operate.md has a play for each.
+// TestStalls brings a job into each state in which it can be stuck. Within two minutes the status
+// names the cause, and so does the log of the process that waits for the job. Each has a play in
+// docs/operate.md.
 func TestStalls(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	for name, test := range map[string]struct {
 		stall
 		params blocked
-		faults []emulator.Fault // that begin behind the start
+		faults []emulator.Fault // that start after the job
 	}{
 		"the queue is paused": {stall: stall{
 			before: func(w *world) {
@@ -442,7 +443,7 @@ func TestStalls(t *testing.T) {
 				}
 				faults.Pause()
 				w.handler = calm
-				_ = job.Abort(t.Context()) // it may have ended
+				_ = job.Abort(t.Context()) // fails if the job has ended
 			})
 		})
 	}

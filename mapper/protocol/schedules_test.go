@@ -24,7 +24,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// nightly touches entities for a while each, and notes in which runs.
+// nightly takes a while for each entity, and notes in the entity the runs that have touched it.
 var nightly = mapper.Update("nightly", func(_ context.Context, e *mapper.Entity[leaf], night string) error {
 	time.Sleep(10 * time.Millisecond)
 	e.Value.N++
@@ -35,7 +35,8 @@ var nightly = mapper.Update("nightly", func(_ context.Context, e *mapper.Entity[
 // midnight is the first tick of tests.
 var midnight = time.Date(2000, 1, 2, 0, 0, 0, 0, time.UTC)
 
-// ticker ticks a schedule, and again after an error, as Cloud Scheduler does.
+// ticker returns a function that calls a tick, and repeats it after an error, as Cloud Scheduler
+// does.
 func ticker(t *testing.T, w *mappertest.Env, s *mapper.Schedule[string], at time.Time) *mapper.TickResult {
 	t.Helper()
 	for range 100 {
@@ -52,8 +53,8 @@ func ticker(t *testing.T, w *mappertest.Env, s *mapper.Schedule[string], at time
 	return nil
 }
 
-// TestTickOnce has a tick come five times at once, with and without faults, and once more when its
-// run has ended: it is one run.
+// TestTickOnce calls a tick five times at once, with and without faults, and once more after its
+// run has ended. There is one run.
 func TestTickOnce(t *testing.T) {
 	t.Parallel()
 	first := testflag.Seed(t)
@@ -82,7 +83,7 @@ func TestTickOnce(t *testing.T) {
 					w.PauseFaults()
 					status, err := all[0].Job.Wait(t.Context())
 					if err != nil || status.State != mapper.StateSucceeded || status.Counters["nights"] != leaves {
-						t.Fatalf("%+v, %v", status, err)
+						t.Fatalf("status %+v, %v", status, err)
 					}
 					if got := ticker(t, w, s, midnight); got.Outcome != mapper.TickStarted {
 						t.Errorf("the tick comes late, and is %s", got.Outcome)
@@ -96,7 +97,7 @@ func TestTickOnce(t *testing.T) {
 	}
 }
 
-// checkNights checks that each leaf was touched so often.
+// checkNights checks how often each leaf was touched.
 func checkNights(t *testing.T, client *datastore.Client, nights int64) {
 	t.Helper()
 	var all []leaf
@@ -111,7 +112,7 @@ func checkNights(t *testing.T, client *datastore.Client, nights int64) {
 	}
 }
 
-// TestOverlap has ticks come while a run is unfinished, with and without faults.
+// TestOverlap calls ticks while a run is unfinished, with and without faults.
 func TestOverlap(t *testing.T) {
 	t.Parallel()
 	first, n := testflag.Seed(t), uint64(testflag.Size(t, 2, 2, 4))
@@ -135,7 +136,7 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-// overlapping ticks three times within the first run: at once, and again.
+// overlapping calls three ticks during the first run: some at once, and repeatedly.
 func overlapping(t *testing.T, w *mappertest.Env, s *mapper.Schedule[string], overlap mapper.Overlap) {
 	ticker(t, w, s, midnight)
 	second, third := midnight.Add(time.Minute), midnight.Add(2*time.Minute)
@@ -146,7 +147,7 @@ func overlapping(t *testing.T, w *mappertest.Env, s *mapper.Schedule[string], ov
 	}
 	group.Wait()
 	w.PauseFaults()
-	for range 20 { // what waits is advanced by a revival
+	for range 20 { // Advance starts waiting runs, as ReviveJobs does
 		time.Sleep(30 * time.Minute)
 		if err := s.Advance(t.Context(), w.Engine); err != nil {
 			t.Fatal(err)
@@ -157,11 +158,11 @@ func overlapping(t *testing.T, w *mappertest.Env, s *mapper.Schedule[string], ov
 		t.Fatal(err)
 	}
 	states := make(map[string]mapper.State)
-	var last mapper.JobInfo // that has begun
+	var last mapper.JobInfo // the last run that has started
 	for i, j := range jobs {
 		states[j.ID] = j.State
 		if i > 0 && last.Created.Before(j.Ended) {
-			t.Errorf("%s began at %v, and %s ended at %v", last.ID, last.Created, j.ID, j.Ended)
+			t.Errorf("%s started at %v, before %s ended at %v", last.ID, last.Created, j.ID, j.Ended)
 		}
 		last = j
 	}
@@ -173,7 +174,7 @@ func overlapping(t *testing.T, w *mappertest.Env, s *mapper.Schedule[string], ov
 		want = map[string]mapper.State{s.JobID(midnight): mapper.StateSucceeded, s.JobID(third): mapper.StateSucceeded}
 	case mapper.OverlapReplace:
 		want = map[string]mapper.State{s.JobID(midnight): mapper.StateAborted, s.JobID(third): mapper.StateSucceeded}
-		if _, ok := states[s.JobID(second)]; ok { // it came first
+		if _, ok := states[s.JobID(second)]; ok { // it may come before or after the third tick
 			want[s.JobID(second)] = mapper.StateAborted
 		}
 	}
@@ -189,7 +190,8 @@ func outcomes(all []*mapper.TickResult) (s []mapper.TickOutcome) {
 	return s
 }
 
-// TestQueuedTick has an engine advance a schedule by itself when a run has ended.
+// TestQueuedTick checks that an engine starts the run of a waiting tick on its own when the run
+// before it has ended.
 func TestQueuedTick(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -207,7 +209,7 @@ func TestQueuedTick(t *testing.T) {
 		})
 }
 
-// TestReplaceIsReady has a run go on if the one that would replace it can't start.
+// TestReplaceIsReady checks that a run is not aborted if the run that would replace it can't start.
 func TestReplaceIsReady(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -217,7 +219,7 @@ func TestReplaceIsReady(t *testing.T) {
 			bridge.Tick(w.Engine, "nightly")
 			putLeaves(t, w.Client)
 			run := ticker(t, w, s, midnight).Job
-			for _, kind := range []string{"Leave", ""} { // which nobody has, and which can't be
+			for _, kind := range []string{"Leave", ""} { // a kind without entities, and an invalid one
 				_, err := s.Tick(t.Context(), w.Engine, midnight.Add(time.Hour), mapper.Query{Kind: kind}, "night", nil)
 				if !errors.Is(err, mapper.ErrInvalidArgument) {
 					t.Errorf("%s: a tick over the kind %q: %v, want ErrArguments", overlap, kind, err)
@@ -235,8 +237,8 @@ func TestReplaceIsReady(t *testing.T) {
 	}
 }
 
-// TestWaitingGoesFirst has a tick that waits start its run before a later tick, although nobody has
-// advanced the schedule meanwhile.
+// TestWaitingGoesFirst checks that a waiting tick starts its run before a later tick, even if
+// nothing has advanced the schedule in between.
 func TestWaitingGoesFirst(t *testing.T) {
 	t.Parallel()
 	s := mapper.NewSchedule("nightly", nightly, mapper.OverlapQueue)
@@ -250,7 +252,7 @@ func TestWaitingGoesFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := ticker(t, w, s, third); got.Outcome != mapper.TickQueued || got.Job.ID != s.JobID(second) {
-			t.Errorf("the third tick is %s behind %s, want that it waits for the second one's run", got.Outcome,
+			t.Errorf("the third tick is %s after %s, want that it waits for the second one's run", got.Outcome,
 				got.Job.ID)
 		}
 		if _, err := w.Engine.Job(s.JobID(second)).Wait(t.Context()); err != nil {
@@ -266,8 +268,8 @@ func TestWaitingGoesFirst(t *testing.T) {
 	})
 }
 
-// TestWaitingRefused has a tick that waits, and then can't start a run, be done with, and others go
-// on.
+// TestWaitingRefused checks that a waiting tick whose run can't start is dropped, and that later
+// ticks start theirs.
 func TestWaitingRefused(t *testing.T) {
 	t.Parallel()
 	s := mapper.NewSchedule("nightly", nightly, mapper.OverlapQueue)
@@ -304,11 +306,11 @@ func TestWaitingRefused(t *testing.T) {
 		})
 }
 
-// TestOneRunGoesOn has a run that has failed not go on while the next one is unfinished, and no
-// tick start one while it does.
+// TestOneRunGoesOn checks that a failed run can't be resumed while the next one is unfinished, and
+// that no tick starts one while it runs.
 func TestOneRunGoesOn(t *testing.T) {
 	t.Parallel()
-	for _, beside := range []bool{false, true} { // with it, no slot is in the way
+	for _, beside := range []bool{false, true} { // if true, no slot prevents it
 		broken := true
 		m := mapper.Update("brittle", func(_ context.Context, e *mapper.Entity[leaf], _ string) error {
 			time.Sleep(10 * time.Millisecond)
@@ -330,7 +332,7 @@ func TestOneRunGoesOn(t *testing.T) {
 			}
 			first := tick(midnight).Job
 			if status, err := first.Wait(t.Context()); err != nil || status.State != mapper.StateSucceededWithFailures {
-				t.Fatalf("%+v, %v", status, err)
+				t.Fatalf("status %+v, %v", status, err)
 			}
 			broken = false
 			second := tick(midnight.Add(time.Hour)).Job
@@ -348,13 +350,14 @@ func TestOneRunGoesOn(t *testing.T) {
 				t.Errorf("beside %v: a tick beside the retry is %s, of %s", beside, got.Outcome, got.Job.ID)
 			}
 			if status, err := first.Wait(t.Context()); err != nil || status.State != mapper.StateSucceeded {
-				t.Errorf("%+v, %v", status, err)
+				t.Errorf("status %+v, %v", status, err)
 			}
 		})
 	}
 }
 
-// TestScheduleRefused has what can't be carried out be refused, with an error that names it.
+// TestScheduleRefused checks that impossible schedules are refused with an error that names the
+// cause.
 func TestScheduleRefused(t *testing.T) {
 	t.Parallel()
 	mappertest.Run(t, []mapper.AnyMapper{nightly}, nil, func(t *testing.T, w *mappertest.Env) {
@@ -389,7 +392,7 @@ func TestScheduleRefused(t *testing.T) {
 				t.Errorf("an engine with the schedules %v: %v", all, err)
 			}
 		}
-		// nobody would start what waits
+		// Without an engine that advances schedules, nothing would start waiting runs.
 		for _, overlap := range []mapper.Overlap{mapper.OverlapQueue, mapper.OverlapReplace} {
 			s := mapper.NewSchedule("elsewhere", nightly, overlap)
 			if _, err := s.Tick(t.Context(), w.Engine, midnight, mapper.Query{Kind: "Leaf"}, "", nil); !errors.Is(err,
@@ -416,7 +419,7 @@ func TestScheduleRefused(t *testing.T) {
 	})
 }
 
-// advancing gives a world an engine that advances schedules by itself.
+// advancing gives a world an engine that advances schedules on its own.
 func (w *world) advancing(log io.Writer, mappers []mapper.AnyMapper, schedules ...mapper.AnySchedule) {
 	w.Helper()
 	var err error
@@ -428,10 +431,10 @@ func (w *world) advancing(log io.Writer, mappers []mapper.AnyMapper, schedules .
 	w.handler = w.engine.Handler()
 }
 
-// minute returns a tick.
+// minute returns the time of the tick n.
 func minute(n int) time.Time { return midnight.Add(time.Duration(n) * time.Minute) }
 
-// tickOver ticks a schedule of credits over kinds.
+// tickOver calls a tick of a schedule of credits over kinds.
 func (w *world) tickOver(s *mapper.Schedule[credit], at time.Time, kinds ...string) *mapper.TickResult {
 	w.Helper()
 	got, err := s.Tick(w.Context(), w.engine, at, mapper.Query{Kinds: kinds}, credit{1},
@@ -455,7 +458,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// wantTick checks what became of a tick, and which job it names.
+// wantTick checks the outcome of a tick, and the job that it names.
 func (w *world) wantTick(got *mapper.TickResult, outcome mapper.TickOutcome, job string) {
 	w.Helper()
 	if got.Outcome != outcome || got.Job.ID != job {
@@ -474,9 +477,9 @@ func (w *world) putOthers(n int) (keys []*datastore.Key) {
 	return keys
 }
 
-// TestTickBesideAJob has a tick come while a job that was started by hand runs its mapper over its
-// kind: it is skipped, or waits for the end of that, which is never aborted. Whoever asks again
-// gets the same answer.
+// TestTickBesideAJob calls a tick while a manually started job of its mapper runs over its kind.
+// The tick is skipped, or waits for that job's end; it never aborts the job. Repeated calls get the
+// same answer.
 func TestTickBesideAJob(t *testing.T) {
 	t.Parallel()
 	for _, overlap := range []mapper.Overlap{mapper.OverlapSkip, mapper.OverlapQueue, mapper.OverlapReplace} {
@@ -494,7 +497,7 @@ func TestTickBesideAJob(t *testing.T) {
 				for range 2 {
 					w.wantTick(w.tickOver(s, minute(1), "Account"), outcome, "by-hand")
 				}
-				w.wait(hand) // it has succeeded
+				w.wait(hand) // until it has succeeded
 				time.Sleep(10 * time.Minute)
 				if overlap == mapper.OverlapSkip {
 					w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickSkipped, "by-hand")
@@ -508,8 +511,8 @@ func TestTickBesideAJob(t *testing.T) {
 	}
 }
 
-// TestJobBesideARun has jobs be started, resumed and retried by hand while a run of a schedule is
-// at work on one of their kinds.
+// TestJobBesideARun starts, resumes and retries jobs by hand while a run of a schedule processes
+// one of their kinds.
 func TestJobBesideARun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -522,7 +525,7 @@ func TestJobBesideARun(t *testing.T) {
 		early, err := w.byHand("early", "Account")
 		w.must(err)
 		w.must(early.Pause(ctx))
-		run := w.tickOver(s, minute(1), "Account").Job // a paused job is in nobody's way
+		run := w.tickOver(s, minute(1), "Account").Job // a paused job blocks no other
 		w.wantTick(&mapper.TickResult{Outcome: mapper.TickStarted, Job: run}, mapper.TickStarted, s.JobID(minute(1)))
 		refused := func(what string, err error) {
 			t.Helper()
@@ -539,7 +542,7 @@ func TestJobBesideARun(t *testing.T) {
 		_, err = w.byHand("free", "Other")
 		w.must(err)
 		w.must(run.Pause(ctx))
-		w.must(early.Resume(ctx)) // nor is a paused run
+		w.must(early.Resume(ctx)) // nor does a paused run
 		if err := run.Resume(ctx); !errors.Is(err, mapper.ErrWrongState) || !strings.Contains(err.Error(), "early") {
 			t.Errorf("a resume of the run: %v, want that early runs", err)
 		}
@@ -553,8 +556,8 @@ func TestJobBesideARun(t *testing.T) {
 	})
 }
 
-// TestTwoSchedulesAtOnce has ticks of two schedules come at once, over kinds that they share in
-// part: their runs come one after the other, and none is lost.
+// TestTwoSchedulesAtOnce calls ticks of two schedules at once, over kinds that they partly share.
+// Their runs follow each other, and none is lost.
 func TestTwoSchedulesAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -567,9 +570,9 @@ func TestTwoSchedulesAtOnce(t *testing.T) {
 		var group sync.WaitGroup
 		got := make([]*mapper.TickResult, 4)
 		for i, s := range []*mapper.Schedule[credit]{a, a, b, b} {
-			kinds := []string{"Account", "Other"}[:1+i%2*i/3] // b has both, or one of them: whoever is first decides
+			kinds := []string{"Account", "Other"}[:1+i%2*i/3] // b has both or one of them, which decides who is first
 			group.Go(func() {
-				for got[i] == nil { // as schedulers do
+				for got[i] == nil { // repeated, as schedulers do
 					got[i], _ = s.Tick(t.Context(), w.engine, minute(1), mapper.Query{Kinds: kinds}, credit{1},
 						&mapper.StartOptions{PageSize: 10})
 					time.Sleep(time.Second)
@@ -592,21 +595,21 @@ func TestTwoSchedulesAtOnce(t *testing.T) {
 	})
 }
 
-// apart checks that jobs have not run at the same time.
+// apart checks that jobs did not run at the same time.
 func apart(w *world, ids ...string) {
 	w.Helper()
 	jobs, _, err := w.engine.JobsPage(w.Context(), nil, "")
 	w.must(err)
 	jobs = slices.DeleteFunc(jobs, func(j mapper.JobInfo) bool { return !slices.Contains(ids, j.ID) })
-	for i := 1; i < len(jobs); i++ { // the last one first
+	for i := 1; i < len(jobs); i++ { // in order of time; the list has the last one first
 		if before, after := jobs[i], jobs[i-1]; after.Created.Before(before.Ended) {
-			w.Errorf("%s begins at %v, and %s ends at %v", after.ID, after.Created, before.ID, before.Ended)
+			w.Errorf("%s started at %v, before %s ended at %v", after.ID, after.Created, before.ID, before.Ended)
 		}
 	}
 }
 
-// TestPausedJobLetsATickStart has a tick wait for a job that is paused then: the tick starts its
-// run, and nobody has to revive anything.
+// TestPausedJobLetsATickStart pauses the job that a tick waits for. The tick then starts its run,
+// without a call of ReviveJobs.
 func TestPausedJobLetsATickStart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -624,8 +627,8 @@ func TestPausedJobLetsATickStart(t *testing.T) {
 	})
 }
 
-// TestOverlapChanges has a tick wait, and a deployment change its schedule's overlap: it is started
-// all the same.
+// TestOverlapChanges deploys another overlap for a schedule while one of its ticks waits. The tick
+// still starts its run.
 func TestOverlapChanges(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -659,8 +662,8 @@ func TestOverlapChanges(t *testing.T) {
 	}
 }
 
-// TestReplaceAbortsItsOwn has a tick come that replaces runs, while the last run is paused and a
-// job that was started by hand runs: the run is left alone until the tick can start.
+// TestReplaceAbortsItsOwn calls a tick that replaces runs, while the last run is paused and a
+// manually started job runs. The run is not aborted before the tick can start.
 func TestReplaceAbortsItsOwn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -691,8 +694,8 @@ func TestReplaceAbortsItsOwn(t *testing.T) {
 	})
 }
 
-// TestTakenID has a tick wait whose ID a job has that somebody has started by hand: it is refused,
-// and the schedule goes on.
+// TestTakenID lets a tick wait whose job ID is then taken by a manually started job. The tick is
+// refused, and the schedule continues.
 func TestTakenID(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -716,15 +719,14 @@ func TestTakenID(t *testing.T) {
 	})
 }
 
-// TestTickStalls has the process of a tick stand still, at each of its calls, while a job of its
-// mapper ends, begins or is paused, or the tick is decided by somebody else. No two jobs run at
-// once, nobody's job is aborted but the run in the tick's way, and a tick waits only for a job that
-// runs.
+// TestTickStalls stops the process of a tick at each of its calls. Meanwhile a job of its mapper
+// ends, starts or is paused, or another process decides the tick. No two jobs run at once. Only the
+// run that the tick replaces is aborted. A tick waits only for a job that runs.
 func TestTickStalls(t *testing.T) {
 	t.Parallel()
 	for _, overlap := range []mapper.Overlap{mapper.OverlapSkip, mapper.OverlapQueue, mapper.OverlapReplace} {
 		for what, test := range map[string]struct {
-			before    string // what runs before: "run", "hand" or nothing
+			before    string // the job that runs before: "run", "hand" or nothing
 			meanwhile func(w *world, s *mapper.Schedule[credit])
 		}{
 			"the run ends": {"run", func(w *world, s *mapper.Schedule[credit]) {
@@ -735,7 +737,7 @@ func TestTickStalls(t *testing.T) {
 			}},
 			"a job begins": {"", func(w *world, _ *mapper.Schedule[credit]) { _, _ = w.byHand("by-hand", "Account") }},
 			"another job takes over": {"run", func(w *world, s *mapper.Schedule[credit]) {
-				_ = w.engine.Job(s.JobID(minute(1))).Pause(w.Context()) // it may be replaced already
+				_ = w.engine.Job(s.JobID(minute(1))).Pause(w.Context()) // fails if it was replaced already
 				_, _ = w.byHand("by-hand", "Account")
 			}},
 		} {
@@ -779,7 +781,7 @@ func TestTickStalls(t *testing.T) {
 						}
 						if hand, err := w.engine.Job("by-hand").Status(t.Context()); err == nil &&
 							what != "a job ends" && hand.State == mapper.StateAborted {
-							t.Errorf("at call %d: the job of somebody else is aborted", after)
+							t.Errorf("at call %d: a job that is no run of the schedule was aborted", after)
 						}
 					})
 					reached = m.happened
@@ -789,8 +791,8 @@ func TestTickStalls(t *testing.T) {
 	}
 }
 
-// TestLateReplacement has a process that is about to abort a run for a tick stand still, until the
-// tick has long been decided by another one, and somebody retries the run: that is left alone.
+// TestLateReplacement stops a process that is about to abort a run for a tick. Meanwhile another
+// process decides that tick, and an operator retries the run. The run is not aborted.
 func TestLateReplacement(t *testing.T) {
 	t.Parallel()
 	step := testflag.Size(t, 3, 3, 1)
@@ -803,14 +805,15 @@ func TestLateReplacement(t *testing.T) {
 			late := newFleetOf(w, queueName, target, 1, 1, steadyCredit)
 			w.putAccounts(names(20))
 			first := w.tickOver(s, minute(1), "Account").Job
-			// the first run ends, another process has the tick start one, and that ends, too
+			// Meanwhile the first run ends, and another process starts the tick's run, which ends,
+			// too.
 			m.happen = func(*process) {
 				if aborted = w.status(first).State == mapper.StateAborted; aborted {
 					return
 				}
 				w.wait(first)
 				w.wait(w.tickOver(s, minute(2), "Account").Job)
-				w.must(first.Retry(ctx, nil)) // there is nothing to retry: it runs for a moment
+				w.must(first.Retry(ctx, nil)) // without failures to retry it runs for a moment
 			}
 			e := late.pick().engine
 			bridge.Tick(e, s.Name())
@@ -832,8 +835,8 @@ func TestLateReplacement(t *testing.T) {
 	}
 }
 
-// TestSlotOfAnIDsSecondJob has a job take the ID of one that was cleaned up, and that job's slot:
-// while it runs nobody else does.
+// TestSlotOfAnIDsSecondJob gives a job the ID of one that was cleaned up, and the slot that
+// belonged to it. While the job runs, no other may start.
 func TestSlotOfAnIDsSecondJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -853,8 +856,8 @@ func TestSlotOfAnIDsSecondJob(t *testing.T) {
 	})
 }
 
-// TestSlotsOfAllKinds has a job over two kinds keep others from both, and one that finds one of two
-// kinds busy take neither.
+// TestSlotsOfAllKinds checks that a job over two kinds blocks others from both. A start that finds
+// one of two kinds busy takes neither.
 func TestSlotsOfAllKinds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -875,14 +878,14 @@ func TestSlotsOfAllKinds(t *testing.T) {
 		if _, err := w.byHand("again", "Account", "Other"); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("a start over both: %v", err)
 		}
-		_, err = w.byHand("account", "Account") // which the start that was refused has not taken
+		_, err = w.byHand("account", "Account") // the refused start has not taken this slot
 		w.must(err)
 	})
 }
 
-// eachMishap runs a test with a process of an operator that dies at each of its calls, or behind
-// the answer to it: at every third of them, beginning somewhere. The test returns whether it has
-// come to that.
+// eachMishap runs a test in which an operator's process dies at one of its calls, or after the
+// answer. It repeats the test for every third call, from a random one on. The test returns whether
+// it came to that call.
 func eachMishap(t *testing.T, test func(t *testing.T, m *mishap, operators func(*fleet))) {
 	t.Helper()
 	step := 3
@@ -896,10 +899,9 @@ func eachMishap(t *testing.T, test func(t *testing.T, m *mishap, operators func(
 	}
 }
 
-// TestTickDies has the process die that calls Tick, while the last run goes on: behind every call
-// that it makes, from the decision on what becomes of the tick to the first task of its run.
-// Another process calls then, as a scheduler does. No run is lost, none starts twice, and no two of
-// them run at once.
+// TestTickDies kills the process that calls Tick, while the last run goes on. It dies after each of
+// its calls, from the decision on the tick to the first task of its run. Another process then calls
+// Tick, as a scheduler does. No run is lost or starts twice, and no two runs overlap.
 func TestTickDies(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -923,7 +925,7 @@ func TestTickDies(t *testing.T) {
 					t.Fatalf("%+v, %v", got, err)
 				}
 				time.Sleep(time.Second)
-				_, _ = tick(m.with(ctx), operators.pick().engine, second) // whoever calls gets no answer, or one
+				_, _ = tick(m.with(ctx), operators.pick().engine, second) // it may get an error or an answer
 				time.Sleep(time.Second)
 				got, err := tick(ctx, w.engine, second)
 				if err != nil {
@@ -966,9 +968,10 @@ func TestTickDies(t *testing.T) {
 				if balances != 10*done {
 					t.Errorf("%d credits for %d processed entities", balances/10, done)
 				}
-				for i := 1; i < len(jobs); i++ { // the last one first
+				for i := 1; i < len(jobs); i++ { // in order of time; the list has the last one first
 					if before, after := jobs[i], jobs[i-1]; after.Created.Before(before.Ended) {
-						t.Errorf("%s begins at %v, and %s ends at %v", after.ID, after.Created, before.ID, before.Ended)
+						t.Errorf("%s started at %v, before %s ended at %v", after.ID, after.Created, before.ID,
+							before.Ended)
 					}
 				}
 			})
@@ -976,8 +979,8 @@ func TestTickDies(t *testing.T) {
 	}
 }
 
-// TestUndoDies has the process die that calls Undo, at each of its calls. Another one calls then:
-// the job is undone, once.
+// TestUndoDies kills the process that calls Undo at each of its calls. Another process then calls
+// Undo. The job is undone once.
 func TestUndoDies(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -1000,10 +1003,10 @@ func TestUndoDies(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s := w.wait(undo); s.ID != "undo-done" || s.Counters["restored"] != 100 {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 		if after := images(t, w.client, "Account"); fmt.Sprint(after) != fmt.Sprint(before) {
-			t.Error("it is not as it was")
+			t.Error("the accounts differ from those before the job")
 		}
 		if n, err := w.client.Count(ctx, datastore.NewQuery(record.JobKind)); err != nil || n != 2 {
 			t.Errorf("%d jobs, %v", n, err)
@@ -1011,8 +1014,9 @@ func TestUndoDies(t *testing.T) {
 	})
 }
 
-// TestOldTick has a tick that waits be stored under the names of settings of before, too, for
-// processes of a build that knows no others; and one that such a build has stored start its run.
+// TestOldTick checks that a waiting tick is also stored under the old names of its settings, for
+// processes of a build that knows only these. It also checks that a tick stored by such a build
+// starts its run.
 func TestOldTick(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -18,18 +18,18 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// What people do to the job of a simulation, and what other clients do beside it. They use the
-// engines of the processes, and those may stop in the middle.
+// This file has the people who control the job of a simulation, and the other clients beside it.
+// They use the engines of processes that may stop in the middle of a call.
 
-// handle is the job that has the simulation's ID now, for the test itself.
+// handle is the job that now has the simulation's ID, as the test sees it.
 func (s *simulation) handle() *mapper.Job { return s.engine.Job(simID) }
 
-// ofProcess is the job in the hands of a process.
+// ofProcess is the same job, as one of the processes sees it.
 func (s *simulation) ofProcess() *mapper.Job { return s.fleet.pick().engine.Job(simID) }
 
-// insist does what a person would do: again after each error, unless the job's state makes it
-// pointless, or the job is gone. In an unattended simulation nobody does so either if it has taken
-// effect, as far as the job shows: what else there is to do is not up to people.
+// insist makes a call as a person would: repeatedly, until it succeeds, the job's state makes it
+// pointless, or the job is gone. In an unattended simulation the call is also not repeated once the
+// job shows its effect. The rest has to happen without people.
 func (s *simulation) insist(what string, taken func() bool, do func(context.Context) error) {
 	var err error
 	for range 10_000 {
@@ -44,7 +44,8 @@ func (s *simulation) insist(what string, taken func() bool, do func(context.Cont
 	s.Errorf("%s: it never succeeds: %v", what, err)
 }
 
-// has returns what says whether a job has a status that f is true of; nil is that of none.
+// has returns a function that reports whether the status of a job satisfies f. A job that is gone
+// has the status nil.
 func (s *simulation) has(id string, f func(*mapper.Status) bool) func() bool {
 	return func() bool {
 		s.faults.Pause()
@@ -57,13 +58,12 @@ func (s *simulation) has(id string, f func(*mapper.Status) bool) func() bool {
 	}
 }
 
-// not returns what says whether the job is in another state.
+// not returns a function that reports whether the job is in another state.
 func (s *simulation) not(state mapper.State) func() bool {
 	return s.has(simID, func(status *mapper.Status) bool { return status == nil || status.State != state })
 }
 
-// mishap returns the context of somebody who asks for something, whose process may die or freeze at
-// one of its calls.
+// mishap returns the context of an operator whose process may die or freeze at one of its calls.
 func (s *simulation) mishap() context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +78,7 @@ func (s *simulation) mishap() context.Context {
 	return m.with(s.Context())
 }
 
-// patiently makes a call. Should its process freeze, it thaws after a while.
+// patiently makes a call. If its process freezes, it thaws after a while.
 func (s *simulation) patiently(do func() error) error {
 	answered := make(chan error, 1)
 	go func() { answered <- do() }()
@@ -101,8 +101,8 @@ func (s *simulation) start(o *mapper.StartOptions) (job *mapper.Job) {
 	return job
 }
 
-// abortLate is somebody who aborts a job that has ended, which is refused, some time later: there
-// may be another of its ID by then. Whoever started it may not know which one it is.
+// abortLate aborts a job some time after its end, which is refused. By then another job may have
+// the ID, and the operator may not know which of them is meant.
 func (s *simulation) abortLate(job *mapper.Job) {
 	if job == nil {
 		return
@@ -116,8 +116,8 @@ func (s *simulation) abortLate(job *mapper.Job) {
 	})
 }
 
-// tamper changes the record of a range that is done, if there is one yet: the job can't succeed
-// until somebody mends it.
+// tamper changes the record of a range that is done, if there is one. The job then can't succeed
+// until the change is mended.
 func (s *simulation) tamper(rng *rand.Rand) {
 	time.Sleep(time.Duration(rng.IntN(20_000)) * time.Millisecond)
 	s.faults.Pause()
@@ -139,7 +139,7 @@ func (s *simulation) tamper(rng *rand.Rand) {
 					NoIndex: true}))
 			if len(s.open()) > 0 {
 				s.tampered = &tampered{key, list}
-			} else { // the job may have looked already
+			} else { // the job may have read it already
 				s.putRecord(key, list)
 			}
 			return
@@ -147,13 +147,13 @@ func (s *simulation) tamper(rng *rand.Rand) {
 	}
 }
 
-// A tampered is a record as it was before it was changed.
+// A tampered is the unchanged version of a record that tamper has changed.
 type tampered struct {
 	key  *datastore.Key
 	list datastore.PropertyList
 }
 
-// mend takes the change back, if there is one, which the job has to have noticed.
+// mend takes tamper's change back, if there is one. The job has to have noticed it.
 func (s *simulation) mend(status *mapper.Status) (mended bool) {
 	if s.tampered == nil {
 		return false
@@ -183,18 +183,18 @@ func propertyOf(list datastore.PropertyList, name string) any {
 	return nil
 }
 
-// operate is somebody who pauses, purges, kills and resumes.
+// operate is an operator who pauses, purges, kills and resumes.
 func (s *simulation) operate(rng *rand.Rand) {
 	for range rng.IntN(4) {
 		time.Sleep(time.Duration(rng.IntN(20_000)) * time.Millisecond)
 		repair, taken := func(ctx context.Context) error { return s.ofProcess().Resume(ctx) }, (func() bool)(nil)
 		switch rng.IntN(4) {
 		case 0:
-			// it may have taken place, whatever it says
+			// The pause may take effect even if it returns an error.
 			_ = s.patiently(func() error { return s.ofProcess().Pause(s.Context()) })
 			taken = s.not(mapper.StatePaused)
 		case 1:
-			s.purge() // with the chain of sweeps
+			s.purge() // including the chain of sweeps
 		case 2:
 			s.purge()
 			if !s.unattended {
@@ -209,33 +209,33 @@ func (s *simulation) operate(rng *rand.Rand) {
 	}
 }
 
-// shutDown is a platform that ends processes now and then, and lets them drain for a while before.
+// shutDown is a platform that sometimes ends processes, after some time to drain.
 func (s *simulation) shutDown(rng *rand.Rand) {
 	for range rng.IntN(4) {
 		time.Sleep(time.Duration(rng.IntN(20_000)) * time.Millisecond)
-		_ = s.fleet.drain(s.fleet.pick(), time.Duration(rng.IntN(10_000))*time.Millisecond) // it may not be done
+		_ = s.fleet.drain(s.fleet.pick(), time.Duration(rng.IntN(10_000))*time.Millisecond) // may be cut short
 	}
 }
 
-// purge empties the queue.
+// purge deletes all tasks of the queue.
 func (s *simulation) purge() {
 	client, err := s.emulator.TasksClient(s.Context())
 	if err != nil {
 		s.Fatal(err)
 	}
 	defer client.Close()
-	// it may fail, like all calls
+	// It may fail, like all calls.
 	_, _ = client.PurgeQueue(s.Context(), &cloudtaskspb.PurgeQueueRequest{Name: queueName})
 }
 
-// interfere is another client, which adds to accounts while the job runs. It notes
-// what it has done in the account, so that it can repeat a call whose answer is lost.
+// interfere is another client that adds to accounts while the job runs. It notes what it has done
+// in the account, so that it can repeat a call whose answer was lost.
 func (s *simulation) interfere(rng *rand.Rand) {
 	for range rng.IntN(30) {
 		time.Sleep(time.Duration(rng.IntN(500)) * time.Millisecond)
 		i, mark := rng.IntN(len(s.keys)), fmt.Sprint("m", rng.Uint64())
 		if s.balances[i] != nil {
-			continue // it is put, and what others do to it would be lost
+			continue // a job puts it, which would overwrite others' changes
 		}
 		s.insist("another client", nil, func(context.Context) error {
 			_, err := s.client.RunInTransaction(s.Context(), func(tx *datastore.Transaction) error {
@@ -263,8 +263,8 @@ func (s *simulation) interfere(rng *rand.Rand) {
 	}
 }
 
-// heat is another client, which in every third job writes one account again and again, blindly, so
-// that the transactions of pages that hold it conflict.
+// heat is another client that, in every third job, writes one account all the time, blindly. The
+// transactions of pages that hold it conflict.
 func (s *simulation) heat(rng *rand.Rand) {
 	i, pause := rng.IntN(len(s.keys)), time.Duration(math.Pow(20, rng.Float64())*float64(20*time.Millisecond))
 	if rng.IntN(3) > 0 || s.balances[i] != nil {
@@ -273,7 +273,7 @@ func (s *simulation) heat(rng *rand.Rand) {
 	time.Sleep(time.Duration(rng.IntN(2000)) * time.Millisecond)
 	for n := range 50 + rng.IntN(150) {
 		list := datastore.PropertyList{{Name: "Hot", Value: int64(n)}}
-		// Whether it was written does not matter: nobody reads it.
+		// A failed write is ignored: nothing reads the value.
 		_, _ = s.client.Mutate(s.Context(), datastore.NewUpdate(s.keys[i], &list).WithPropertyMask("Hot"))
 		time.Sleep(pause)
 	}
@@ -307,9 +307,8 @@ func (s *simulation) queued() (queued []string) {
 	return queued
 }
 
-// await waits for the end of the job. If nearly every call is slow an attempt of a task may
-// hardly ever get through before its deadline: after a while nothing goes wrong any more, and
-// the job has to end.
+// await waits for the end of the job. If nearly every call is slow, hardly any attempt of a task
+// ends before its deadline. So all faults end after a while, and then the job has to end.
 func (s *simulation) await() *mapper.Status {
 	status := s.awaitOnce()
 	if s.mend(status) {
@@ -337,9 +336,8 @@ func (s *simulation) await() *mapper.Status {
 	return status
 }
 
-// awaitOnce waits for the end of the job. In every third case all that goes wrong beside the
-// function comes to an end on the way, and from then on the job has so long to end as a job may
-// take.
+// awaitOnce waits for the end of the job. In every third wait all faults except the function's end
+// at some time. From then on the job has to end within its longest time.
 func (s *simulation) awaitOnce() *mapper.Status {
 	troubled := 11 * time.Hour
 	if s.calms.IntN(3) == 0 {
@@ -363,7 +361,7 @@ func (s *simulation) awaitOnce() *mapper.Status {
 	return status
 }
 
-// longest returns how long the job may take from the last fault on, as docs/design.md has it.
+// longest returns the longest time that the job may take after the last fault, by docs/design.md.
 func (s *simulation) longest() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -376,7 +374,7 @@ func (s *simulation) longest() time.Duration {
 	backOff := time.Duration(0)
 	if s.end == endsSlow || s.end == endsTwice || s.end == deadlyEnd {
 		deaths += mapper.MaxDeaths
-		backOff = 2 * time.Hour // of its task, which no other one takes the place of
+		backOff = 2 * time.Hour // of the finalizer's task, which no other task replaces
 	}
 	return 3*time.Hour + backOff + time.Duration(deaths)*(s.deadline+4*time.Minute)
 }
@@ -392,8 +390,7 @@ func (s *simulation) waitFor(id string, t time.Duration) (status *mapper.Status,
 	return nil, err
 }
 
-// wake has the processes that are frozen go on soon, now and then: while there is much to be done
-// that they may disturb.
+// wake sometimes wakes frozen processes soon, while there is still much that they could disturb.
 func (s *simulation) wake() {
 	s.mu.Lock()
 	now, after := s.dice.IntN(3) == 0, time.Duration(math.Pow(10_000, s.dice.Float64())*float64(3*time.Millisecond))
@@ -406,8 +403,8 @@ func (s *simulation) wake() {
 	}
 }
 
-// awaitFunction waits for the end of the job. If the function is broken it is mended then, and the
-// job, which may have failed or be paused, goes on.
+// awaitFunction waits for the end of the job. A broken function is mended after a while, and the
+// job, which may be failed or paused, is resumed.
 func (s *simulation) awaitFunction() *mapper.Status {
 	if !s.broken {
 		return s.await()
@@ -424,11 +421,11 @@ func (s *simulation) awaitFunction() *mapper.Status {
 		}
 		status = s.await()
 	}
-	s.retry(status, false) // what has failed meanwhile
+	s.retry(status, false) // entities that have failed meanwhile
 	return s.await()
 }
 
-// thaw has the processes that are frozen go on after a second, or up to five minutes.
+// thaw wakes the frozen processes after a second, or after up to five minutes.
 func (s *simulation) thaw() {
 	after := time.Duration(math.Pow(300, s.rng.Float64()) * float64(time.Second))
 	s.late.Go(func() {
@@ -437,13 +434,12 @@ func (s *simulation) thaw() {
 	})
 }
 
-// retry has the job try its failures again, after the function has been mended or
-// not.
+// retry retries the job's failures, after the function was mended or not.
 func (s *simulation) retry(before *mapper.Status, mended bool) {
 	s.mu.Lock()
 	s.mended = mended
 	s.mu.Unlock()
-	s.fleet.stops.freeze(s.dice.IntN(3), 0.003) // at its tasks, rather than at those of ranges
+	s.fleet.stops.freeze(s.dice.IntN(3), 0.003) // at the tasks of the retry, rather than of ranges
 	begun := s.has(simID, func(status *mapper.Status) bool { return !status.Ended.Equal(before.Ended) })
 	s.insist("retry", begun, func(ctx context.Context) error {
 		s.retries++
@@ -451,8 +447,8 @@ func (s *simulation) retry(before *mapper.Status, mended bool) {
 	})
 }
 
-// cleanUp has the job's records cleaned up: with its own, so that another can take its ID, or in
-// any way, and checks that they are.
+// cleanUp cleans the job's records up and checks that. Either the job's own record is deleted too,
+// so that another job can take the ID, or any way is chosen.
 func (s *simulation) cleanUp(last bool) {
 	if !last {
 		s.cleanUpWith(&mapper.CleanUpOptions{IncludeJob: true})
@@ -471,7 +467,7 @@ func (s *simulation) cleanUp(last bool) {
 	}
 }
 
-// cleanUpWith has the job's records cleaned up, and waits for that.
+// cleanUpWith cleans the job's records up, and waits until that is done.
 func (s *simulation) cleanUpWith(o *mapper.CleanUpOptions) {
 	if s.rng.IntN(2) == 0 && o.ExpireAfter == 0 {
 		s.cleanUpWith(&mapper.CleanUpOptions{ExpireAfter: 1000 * time.Hour})

@@ -28,14 +28,14 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A fleet is some processes that share the deliveries of a world.
+// A fleet is a number of processes that share the deliveries of a world.
 type fleet struct {
 	world   *world
 	mappers []mapper.AnyMapper
-	queue   string      // that they have,
-	target  string      // and where its tasks go
-	zombies float64     // the share of deliveries that outlive their request
-	fails   atomic.Bool // jobs are to fail
+	queue   string      // the queue of its processes
+	target  string      // the URL of its tasks
+	zombies float64     // the share of deliveries that continue after their request has ended
+	fails   atomic.Bool // jobs are expected to fail
 	stops   stops
 
 	portion     int           // see bridge.Portion; 0: the default
@@ -49,8 +49,8 @@ type fleet struct {
 	killed    int
 }
 
-// noErrors logs, and fails the test of a process that logs an error: a task was
-// dropped, or a job has failed.
+// noErrors is a log handler that fails the test if a process logs an error: that it dropped a task,
+// or that a job failed.
 type noErrors struct {
 	slog.Handler
 	fleet *fleet
@@ -63,8 +63,8 @@ func (h *noErrors) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// byTheEnd reports whether a record says that a job has failed at its end: by its finalizer, or by
-// records that were tampered with. Simulations do both, and look at the job's status.
+// byTheEnd reports whether a log record says that a job failed at its end: by its finalizer, or by
+// changed records. Simulations cause both, and check the job's status.
 func byTheEnd(r slog.Record) (yes bool) {
 	r.Attrs(func(a slog.Attr) bool {
 		cause := a.Value.String()
@@ -75,14 +75,15 @@ func byTheEnd(r slog.Record) (yes bool) {
 	return yes && r.Message == "job failed"
 }
 
-// newFleet has a fleet take the deliveries of a world.
+// newFleet sends the deliveries of a world to a new fleet.
 func newFleet(w *world, seed uint64, size int, mappers ...mapper.AnyMapper) *fleet {
 	f := newFleetOf(w, queueName, target, seed, size, mappers...)
 	w.handler = f
 	return f
 }
 
-// newFleetOf has a fleet use a queue of a world, of which its processes are to take the deliveries.
+// newFleetOf returns a fleet that uses a queue of a world. The caller sends the queue's deliveries
+// to it.
 func newFleetOf(w *world, queue, target string, seed uint64, size int, mappers ...mapper.AnyMapper) *fleet {
 	f := &fleet{world: w, mappers: mappers, queue: queue, target: target, rng: rand.New(rand.NewPCG(seed, 2)),
 		processes: make([]*process, size)}
@@ -100,8 +101,8 @@ func newFleetOf(w *world, queue, target string, seed uint64, size int, mappers .
 	return f
 }
 
-// addIn has the processes keep a draft of a job's sums whenever there are so many more records of
-// each slice, and a new task go on after a time.
+// addIn makes the processes keep a draft of a job's sums after each number of records of a slice.
+// After a time a process leaves the rest to a new task.
 func (f *fleet) addIn(records int, longest time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,7 +112,7 @@ func (f *fleet) addIn(records int, longest time.Duration) {
 	}
 }
 
-// undoesBy has the commits of undos have so many bytes of images at most.
+// undoesBy limits the images in one commit of an undo to a number of bytes.
 func (f *fleet) undoesBy(most int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -134,7 +135,7 @@ func (f *fleet) kill(p *process) {
 	}
 }
 
-// drain has a process drain as its platform gives it time, then ends it, and starts another in its
+// drain drains a process for the time that its platform allows, ends it, and starts another in its
 // place.
 func (f *fleet) drain(p *process, grace time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
@@ -144,8 +145,8 @@ func (f *fleet) drain(p *process, grace time.Duration) error {
 	return err
 }
 
-// retire is drain by a platform that sends a process nothing more before it is told to end, as
-// Cloud Run's.
+// retire is drain on a platform that stops sending deliveries before it tells the process to end,
+// as Cloud Run does.
 func (f *fleet) retire(p *process, grace time.Duration) error {
 	f.mu.Lock()
 	i := slices.Index(f.processes, p)
@@ -163,7 +164,7 @@ func (f *fleet) freeze(p *process) {
 	defer f.mu.Unlock()
 	i := slices.Index(f.processes, p)
 	if i < 0 {
-		return // it is dead, or frozen
+		return // it is dead, or already frozen
 	}
 	f.processes[i] = newProcess(f)
 	f.frozen = append(f.frozen, p)
@@ -172,7 +173,7 @@ func (f *fleet) freeze(p *process) {
 	p.frozen = make(chan struct{})
 }
 
-// thaw has all processes that are frozen go on.
+// thaw wakes all frozen processes.
 func (f *fleet) thaw() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -186,8 +187,8 @@ func (f *fleet) thaw() {
 	}
 }
 
-// wake has all processes that are stopped go on within a minute: a stop of hours is a fault that
-// has not come to an end.
+// wake makes all stopped processes go on within a minute. A stop of hours is a fault, too, and has
+// to end with the others.
 func (f *fleet) wake() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -214,14 +215,13 @@ func (f *fleet) pick() *process {
 	return f.processes[f.rng.IntN(len(f.processes))]
 }
 
-// die ends the process that runs a mapper's function, which calls it as it would
-// call os.Exit.
+// die ends the process that runs a mapper's function. The function calls it in place of os.Exit.
 func (f *fleet) die(ctx context.Context) error {
 	f.kill(ctx.Value(processKey{}).(*process))
 	return ctx.Err()
 }
 
-// ServeHTTP hands a delivery to one of the processes.
+// ServeHTTP passes a delivery to one of the processes.
 func (f *fleet) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	p := f.pick()
 	f.mu.Lock()
@@ -232,16 +232,20 @@ func (f *fleet) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	select {
 	case code := <-answered:
 		rw.WriteHeader(code)
-	case <-p.Done(): // nobody is left to answer
+	case <-p.Done(): // nobody can answer any more
 		rw.WriteHeader(http.StatusBadGateway)
 	}
 }
 
-// A process has an engine and clients of its own. One that is killed loses all that it has under
-// way: it reaches neither the database nor the queue any more. One that is stopped does nothing
-// until it wakes, as after SIGSTOP: what it has under way goes on then. One that freezes, between
-// what it has read and what it does about it, is given up by its platform, which starts another in
-// its place; it thaws when the fleet says so.
+// A process has an engine and clients of its own. It can come to an end, or stand still, in three
+// ways:
+//
+//   - One that is killed loses all work under way. It reaches neither the database nor the queue
+//     any more.
+//   - One that is stopped does nothing until it wakes, as after SIGSTOP. Its work under way then
+//     goes on.
+//   - One that freezes stops between a read and the use of it. Its platform gives it up and starts
+//     another in its place. It goes on when the fleet thaws it.
 type process struct {
 	context.Context
 	kill    func()
@@ -252,7 +256,7 @@ type process struct {
 
 	mu     sync.Mutex
 	until  time.Time     // when it wakes
-	frozen chan struct{} // is closed when it thaws
+	frozen chan struct{} // closed when it thaws
 }
 
 type (
@@ -266,34 +270,34 @@ func pathOf(ctx context.Context) string {
 	return path
 }
 
-// stops say how often processes stop: at any call that they make, before or after it.
+// stops say how often processes stop. They may do so at any call that they make, before or after
+// it.
 type stops struct {
 	mu    sync.Mutex
 	rng   *rand.Rand
-	share float64 // of calls
-	left  int     // how many more there are
+	share float64 // chance to stop at a call
+	left  int     // how many more stops there are
 	most  time.Duration
 	count int
 
 	freezes     int     // how many more processes freeze
-	freezeShare float64 // at a call
+	freezeShare float64 // chance to freeze at a call
 
 	deaths      int // how many more processes die
 	deathShare  float64
-	draftDeaths int // how many more processes die while they add up records, before or after they keep a draft
+	draftDeaths int // how many more processes die beside a draft, before or after it is kept
 	draftShare  float64
 	draftRng    *rand.Rand
 }
 
-// dieAdding sets how many more processes die within an addition, and how likely one does at a
-// draft.
+// dieAdding sets how many more processes die during an addition, and the chance at a draft.
 func (s *stops) dieAdding(n int, share float64, rng *rand.Rand) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.draftDeaths, s.draftShare, s.draftRng = n, share, rng
 }
 
-// drawDraftDeath reports whether a process dies at a draft, and whether that is recorded.
+// drawDraftDeath reports whether a process dies at a draft, and whether the draft is recorded.
 func (s *stops) drawDraftDeath() (dies, recorded bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -304,28 +308,28 @@ func (s *stops) drawDraftDeath() (dies, recorded bool) {
 	return true, s.draftRng.IntN(2) == 0
 }
 
-// allow sets how many more stops there are, and how likely one is at a call.
+// allow sets how many more stops there are, and the chance at a call.
 func (s *stops) allow(n int, share float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.left, s.share = n, share
 }
 
-// freeze sets how many more processes freeze, and how likely one does when it has read something.
+// freeze sets how many more processes freeze, and the chance after a read.
 func (s *stops) freeze(n int, share float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.freezes, s.freezeShare = n, share
 }
 
-// kill sets how many more processes die, and how likely one does at a call, before it or after it.
+// kill sets how many more processes die, and the chance at a call, before or after it.
 func (s *stops) kill(n int, share float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.deaths, s.deathShare = n, share
 }
 
-// calm has no more processes stop, freeze or die by themselves.
+// calm ends all stops, freezes and deaths that are drawn at random.
 func (s *stops) calm() {
 	s.allow(0, 0)
 	s.freeze(0, 0)
@@ -346,8 +350,8 @@ func (s *stops) drawDeath() bool {
 	return true
 }
 
-// drawFreeze reports whether a process freezes at a call that it makes for a task of a path. There
-// are few tasks of whole jobs, so they are more likely to meet it.
+// drawFreeze reports whether a process freezes at a call that it makes for a task of a path. Tasks
+// of whole jobs are rare, so their chance is higher.
 func (s *stops) drawFreeze(path string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -363,8 +367,8 @@ func (s *stops) drawFreeze(path string) bool {
 	return true
 }
 
-// draw returns for how long a process stops at a call: mostly it does not. A second is as likely as
-// an hour.
+// draw returns how long a process stops at a call: mostly not at all. A second is as likely as an
+// hour.
 func (s *stops) draw() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -376,18 +380,17 @@ func (s *stops) draw() time.Duration {
 	return time.Duration(math.Pow(s.most.Seconds(), s.rng.Float64()) * float64(time.Second))
 }
 
-// A mishap is what happens to a process while it does what an operator asks for: before one of its
-// calls, or behind it.
+// A mishap happens to a process during an operation, before one of its calls or after it.
 type mishap struct {
 	happen func(*process)
-	commit bool // it happens behind the answer to a commit,
-	deadly bool // and if it does not, the process dies behind the next one
+	commit bool // it happens after the answer to a commit,
+	deadly bool // and if the process survives it, the process dies after the next commit
 
 	mu       sync.Mutex
-	after    int // otherwise it happens behind so many calls and answers
+	after    int // otherwise it happens after this many calls and answers
 	happened bool
 
-	commits, since int // that were answered: in all, and since it happened
+	commits, since int // answered commits: in all, and since it happened
 }
 
 type mishapKey struct{}
@@ -397,7 +400,7 @@ func (m *mishap) with(ctx context.Context) context.Context {
 	return context.WithValue(ctx, mishapKey{}, m)
 }
 
-// pass has the mishap happen, if it is time.
+// pass makes the mishap happen, if it is time.
 func (m *mishap) pass(p *process, method string, answered bool) {
 	last := path.Base(method)
 	m.mu.Lock()
@@ -422,8 +425,8 @@ func (m *mishap) pass(p *process, method string, answered bool) {
 	}
 }
 
-// pass is called where a process makes a call, or has its answer: it may die or stop there, and it
-// goes on when it is awake.
+// pass is called where a process makes a call, or gets its answer. The process may die or stop
+// there. Otherwise pass returns when the process is awake.
 func (p *process) pass(ctx context.Context, method string, answered bool) {
 	if m, ok := ctx.Value(mishapKey{}).(*mishap); ok {
 		m.pass(p, method, answered)
@@ -441,7 +444,7 @@ func (p *process) pass(ctx context.Context, method string, answered bool) {
 	p.awake()
 }
 
-// awake waits until the process is awake. It reports whether it was not.
+// awake waits until the process is awake, and reports whether it had to wait.
 func (p *process) awake() (slept bool) {
 	for {
 		p.mu.Lock()
@@ -458,7 +461,7 @@ func (p *process) awake() (slept bool) {
 		case d <= 0:
 			return slept
 		default:
-			time.Sleep(min(d, time.Minute)) // it may be woken, see fleet.wake
+			time.Sleep(min(d, time.Minute)) // fleet.wake may wake it earlier
 		}
 		slept = true
 	}
@@ -536,8 +539,8 @@ func newProcess(f *fleet) *process {
 	return p
 }
 
-// serve handles a request, and returns its answer. The request's end reaches the handler, unless
-// this is a zombie: a process that sleeps learns of it when it wakes, and may have made a call by
+// serve handles a request, and returns its status code. The end of the request reaches the handler,
+// except in a zombie. A sleeping process learns of it when it wakes, and may have made a call by
 // then.
 func (p *process) serve(r *http.Request, zombie bool) int {
 	const asleep = time.Second
@@ -549,7 +552,7 @@ func (p *process) serve(r *http.Request, zombie bool) int {
 			if p.awake() {
 				select {
 				case <-time.After(asleep):
-				case <-ctx.Done(): // it has answered meanwhile
+				case <-ctx.Done(): // the handler has answered meanwhile
 				}
 			}
 			cancel()
@@ -562,7 +565,7 @@ func (p *process) serve(r *http.Request, zombie bool) int {
 	return answer.code
 }
 
-// An answer keeps what a process answers.
+// An answer keeps the status code of a response.
 type answer struct {
 	header http.Header
 	code   int
@@ -572,18 +575,17 @@ func (a *answer) Header() http.Header         { return a.header }
 func (a *answer) Write(b []byte) (int, error) { return len(b), nil }
 func (a *answer) WriteHeader(code int)        { a.code = code }
 
-// A snapshotChecker checks the records of jobs after commits that change
-// one, as they are at the time of that commit. It asks the Datastore's server
-// itself, which no fault stands in front of. It checks every commit while there are
-// few records, and otherwise as many commits as read a hundred records for each commit.
+// A snapshotChecker checks the records of jobs after commits that change one, at the time of the
+// commit. It asks the Datastore's server directly, past all faults. While there are few records it
+// checks every commit. Later it checks so often that it reads a hundred records for each commit.
 type snapshotChecker struct {
 	*testing.T
 	checks atomic.Int64
 
 	mu        sync.Mutex
-	abandoned map[string]time.Time                 // records, and since when they are
+	abandoned map[string]time.Time                 // records, and since when they are abandoned
 	decoded   map[string]*datastorepb.EntityResult // of the last check, by their wire format
-	unread    int                                  // records that may be read by the next check
+	unread    int                                  // records that the next check may read
 }
 
 func (c *snapshotChecker) intercept(
@@ -608,8 +610,8 @@ func (c *snapshotChecker) due() bool {
 	return true
 }
 
-// commitTime returns the time of a commit, which is the version of what it wrote:
-// only the answer to a transactional one names it.
+// commitTime returns the time of a commit, which equals the version of the entities that it wrote.
+// Only the answer to a transactional commit names it.
 func commitTime(committed *datastorepb.CommitResponse) *timestamppb.Timestamp {
 	var at int64
 	for _, r := range committed.MutationResults {
@@ -656,7 +658,7 @@ func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project stri
 					c.Errorf("job %s: a range was abandoned, and is %s", r.Job, r.State)
 				}
 				if r.Job == "" {
-					continue // it keeps a job from being recorded whose start is too late
+					continue // it only prevents a late start from recording a job
 				}
 				job := r.Job + " " + p["incarnation"].GetStringValue()
 				ranges[job] = append(ranges[job], r)
@@ -676,13 +678,13 @@ func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project stri
 			return r.State == "pending"
 		}):
 			c.Errorf("job %s was added up for its clean-up, and a range is pending", job)
-		case !cleaned[job]: // its records are about to go
+		case !cleaned[job]: // its records are being deleted
 			checkRecords(c, job, states[job], ranges[job])
 		}
 	}
 }
 
-// mayBe reports whether a record may be in a state at a time: it stays abandoned once it is.
+// mayBe reports whether a record may be in a state at a time: an abandoned one stays abandoned.
 func (c *snapshotChecker) mayBe(name, state string, at time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -699,8 +701,8 @@ func (c *snapshotChecker) mayBe(name, state string, at time.Time) bool {
 	return true
 }
 
-// recode decodes a result whose entity is in encoded form, unless it is among those that were
-// decoded before: most records of a job are as they were at the last commit.
+// recode decodes a result whose entity is in encoded form. It takes the result from the last check
+// if that has decoded it: most records of a job do not change between commits.
 func recode(
 	encoded *datastorepb.EntityResult, before map[string]*datastorepb.EntityResult,
 ) (string, *datastorepb.EntityResult) {

@@ -25,10 +25,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestRingSimulation has schedules tick, and people start, pause, resume, abort, retry, move and
-// slow jobs of one mapper over two kinds beside them, from several processes, while everything goes
-// wrong that can. No two jobs run at once that may not, no tick is lost or decided twice, no
-// account is credited twice by a job, and in the end all that may go on has ended.
+// TestRingSimulation runs schedules and people from several processes, with all kinds of faults.
+// People start, pause, resume, abort, retry, move and slow jobs of one mapper over two kinds. No
+// two jobs run at once that must not. No tick is lost or decided twice. No job credits an account
+// twice. In the end every job that may go on has ended.
 func TestRingSimulation(t *testing.T) {
 	testflag.Simulate(t, 2, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
@@ -39,7 +39,7 @@ func TestRingSimulation(t *testing.T) {
 // ringKinds are the kinds of accounts.
 var ringKinds = []string{"RingA", "RingB"}
 
-// A ringAccount has the names of the jobs that have credited it, as often as they did.
+// A ringAccount has the names of the jobs that have credited it, one for each credit.
 type ringAccount struct {
 	N    int64
 	Jobs []string `datastore:",noindex"`
@@ -61,8 +61,8 @@ type ring struct {
 
 	mu     sync.Mutex
 	ids    []string             // of jobs that may have been started
-	mended map[string]bool      // the jobs that fail on nothing any more
-	ticks  map[string][]outcome // that were answered, by the ID of their run
+	mended map[string]bool      // jobs whose function no longer fails
+	ticks  map[string][]outcome // answers to ticks, by the ID of their run
 	at     map[string]ringTick
 	dice   *rand.Rand
 }
@@ -154,15 +154,15 @@ func simulateRing(t *testing.T, seed uint64) {
 		r.fleet.deaths(), r.fleet.stops.count, r.faults.Counts())
 }
 
-// draw draws for whoever asks.
+// draw draws a number for one of the people.
 func (r *ring) draw(n int) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.dice.IntN(n)
 }
 
-// ask has a process do something for somebody. In every third case the process dies or freezes at
-// one of its calls; in others somebody who got an error asks again.
+// ask lets a process make a call for a person. In every third case the process dies or freezes at
+// one of its calls. In other cases the person repeats a call that failed.
 func (r *ring) ask(times int, do func(context.Context, *mapper.Engine) error) (err error) {
 	for range times {
 		p, ctx := r.fleet.pick(), r.Context()
@@ -178,7 +178,7 @@ func (r *ring) ask(times int, do func(context.Context, *mapper.Engine) error) (e
 		select {
 		case err = <-answered:
 		case <-time.After(time.Duration(1+r.draw(600)) * time.Second):
-			// nobody waits for ever, and what it does comes late
+			// Nobody waits for ever, and the call may take effect late.
 			err = context.DeadlineExceeded
 		}
 		if r.draw(4) == 0 {
@@ -193,7 +193,7 @@ func (r *ring) ask(times int, do func(context.Context, *mapper.Engine) error) (e
 	return err
 }
 
-// query draws what a job is over.
+// query draws the query of a job.
 func (r *ring) query(rng *rand.Rand) mapper.Query {
 	if i := rng.IntN(3); i < 2 {
 		return mapper.Query{Kind: ringKinds[i]}
@@ -214,7 +214,7 @@ func (r *ring) options(rng *rand.Rand) (o mapper.StartOptions) {
 	return o
 }
 
-// known notes that there may be a job.
+// known notes that there may be a job of an ID.
 func (r *ring) known(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -223,8 +223,8 @@ func (r *ring) known(id string) {
 	}
 }
 
-// tickAway calls the ticks of a schedule, one after the other, some of them twice at once, late, or
-// again much later.
+// tickAway calls the ticks of a schedule in order. Some are called twice at once, late, or again
+// much later.
 func (r *ring) tickAway(rng *rand.Rand, s *mapper.Schedule[ringParams]) {
 	for i := range 2 + rng.IntN(5) {
 		time.Sleep(time.Duration(math.Pow(10_000, rng.Float64()) * float64(30*time.Millisecond)))
@@ -255,7 +255,7 @@ func (r *ring) tickAway(rng *rand.Rand, s *mapper.Schedule[ringParams]) {
 	}
 }
 
-// tick calls a tick, and notes what it is answered.
+// tick calls a tick, and notes the answer.
 func (r *ring) tick(ctx context.Context, e *mapper.Engine, tick ringTick) error {
 	id := tick.schedule.JobID(tick.at)
 	got, err := tick.schedule.Tick(ctx, e, tick.at, tick.query, ringParams{id}, &tick.options)
@@ -282,7 +282,7 @@ func (r *ring) starter(rng *rand.Rand) {
 	}
 }
 
-// operator does things to jobs.
+// operator controls jobs.
 func (r *ring) operator(rng *rand.Rand) {
 	for range rng.IntN(30) {
 		time.Sleep(time.Duration(math.Pow(1000, rng.Float64()) * float64(20*time.Millisecond)))
@@ -317,7 +317,7 @@ func (r *ring) operator(rng *rand.Rand) {
 	}
 }
 
-// platform ends processes now and then.
+// platform sometimes ends processes.
 func (r *ring) platform(rng *rand.Rand) {
 	for range rng.IntN(4) {
 		time.Sleep(time.Duration(rng.IntN(60_000)) * time.Millisecond)
@@ -325,14 +325,14 @@ func (r *ring) platform(rng *rand.Rand) {
 			r.fleet.killAny()
 			continue
 		}
-		_ = r.fleet.drain(r.fleet.pick(), time.Duration(rng.IntN(10_000))*time.Millisecond) // it may not be done
+		_ = r.fleet.drain(r.fleet.pick(), time.Duration(rng.IntN(10_000))*time.Millisecond) // may be cut short
 	}
 }
 
-// end has everything that may go on come to its end: what is late comes, what is paused or has
-// failed is resumed, and a scheduler calls Revive.
+// end lets everything come to its end: late calls and tasks come, paused and failed jobs are
+// resumed, and a scheduler calls ReviveJobs.
 func (r *ring) end() {
-	for range 30 { // whoever still waits for an answer, in processes that stop for hours
+	for range 30 { // until all calls are answered; processes may stop for hours
 		r.fleet.thaw()
 		time.Sleep(10 * time.Minute)
 	}
@@ -363,7 +363,7 @@ func (r *ring) end() {
 		r.must(r.fleet.pick().engine.ReviveJobs(r.Context()))
 		if unfinished == 0 && !r.waiting() {
 			r.late.Wait()
-			time.Sleep(24 * time.Hour) // for what is late, and wakes
+			time.Sleep(24 * time.Hour) // until late tasks have come and processes are awake
 			return
 		}
 	}
@@ -371,7 +371,7 @@ func (r *ring) end() {
 		status, err := r.engine.Job(id).Status(r.Context())
 		r.Logf("%s: %+v, %v", id, status, err)
 	}
-	r.Fatalf("not all ends: ticks %v", r.ticks)
+	r.Fatalf("ticks still wait, or jobs do not end: %v", r.ticks)
 }
 
 // waiting reports whether a tick waits.
@@ -387,7 +387,7 @@ func (r *ring) waiting() bool {
 	return false
 }
 
-// check checks what everything has come to.
+// check checks the final state.
 func (r *ring) check() {
 	states := make(map[string]*mapper.Status)
 	for _, id := range r.ids {
@@ -448,16 +448,16 @@ func (r *ring) checkAccounts(states map[string]*mapper.Status) {
 	}
 }
 
-// checkTicks checks that each tick has had one outcome, and has it still.
+// checkTicks checks that each tick has had one outcome, and still has it.
 func (r *ring) checkTicks(states map[string]*mapper.Status) {
 	for id, tick := range r.at {
 		if len(r.ticks[id]) == 0 {
-			continue // nobody knows whether it was called
+			continue // it is unknown whether it was called
 		}
 		r.must(r.tick(r.Context(), r.fleet.pick().engine, tick))
 		var final outcome
 		for _, o := range r.ticks[id] {
-			if o.what == mapper.TickQueued { // it may have been answered before others, and noted after them
+			if o.what == mapper.TickQueued { // its answer may come before others and be noted after them
 				continue
 			}
 			if final.what != "" && o.what != final.what || o.what == mapper.TickStarted && o.job != id {
@@ -472,16 +472,16 @@ func (r *ring) checkTicks(states map[string]*mapper.Status) {
 	}
 }
 
-// ringJobs has what every commit has made of jobs. It sees what the database does, which no fault
-// stands in front of.
+// ringJobs records how each commit has changed jobs. It sees what the database does, past all
+// faults.
 type ringJobs struct {
 	mu   sync.Mutex
 	all  []ringJob
 	last map[string]bool
-	cost map[string]float64 // of pages that were committed, in operations, by the ID of their job
+	cost map[string]float64 // of committed pages, in operations, by job ID
 }
 
-// A ringJob is a job as a commit has made it.
+// A ringJob is a job's record after a commit.
 type ringJob struct {
 	id, mapper, state, schedule string
 	kinds                       []string
@@ -541,13 +541,13 @@ func (j *ringJobs) intercept(
 	return resp, err
 }
 
-// An interval is when something was so.
+// An interval is a time in which a condition held.
 type interval struct {
 	job      ringJob
 	from, to int64
 }
 
-// intervals returns when jobs were so.
+// intervals returns when a condition held for jobs.
 func (j *ringJobs) intervals(so func(ringJob) bool) (all []interval) {
 	open := make(map[string]int)
 	for _, job := range j.all {
@@ -564,8 +564,8 @@ func (j *ringJobs) intervals(so func(ringJob) bool) (all []interval) {
 	return all
 }
 
-// check checks that no two jobs ran at once which may not, that runs of a schedule were unfinished
-// one after the other, and budgets.
+// check checks that no two jobs ran at once that must not, that runs of a schedule did not overlap,
+// and that budgets were kept.
 func (j *ringJobs) check(t *testing.T) {
 	slices.SortStableFunc(j.all, func(a, b ringJob) int { return int(a.at - b.at) })
 	running := j.intervals(func(job ringJob) bool { return job.state == "running" && !job.beside })

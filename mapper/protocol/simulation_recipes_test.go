@@ -17,9 +17,9 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestRecipeSimulation runs the recipes whose functions read and write other entities
-// (docs/recipes.md), while other clients write the same entities and everything goes wrong that
-// can. Nothing is lost, doubled or left where it was.
+// TestRecipeSimulation runs the recipes of docs/recipes.md whose functions read and write other
+// entities. Other clients write the same entities, with all kinds of faults. No entity is lost,
+// doubled, or left unprocessed.
 func TestRecipeSimulation(t *testing.T) {
 	testflag.Simulate(t, 3, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
@@ -27,10 +27,10 @@ func TestRecipeSimulation(t *testing.T) {
 	})
 }
 
-// A recipe is one of docs/recipes.md, in a world that others write, too.
+// A recipe is a recipe of docs/recipes.md in a world in which others write, too.
 type recipe struct {
 	*undoSimulation
-	people []*rand.Rand // the other clients
+	people []*rand.Rand // the dice of the other clients
 }
 
 func simulateRecipe(t *testing.T, seed uint64) {
@@ -57,14 +57,14 @@ func simulateRecipe(t *testing.T, seed uint64) {
 	t.Logf("%s: %d entities; %d processes died; went wrong: %v", name, r.n, r.fleet.deaths(), r.faults.Counts())
 }
 
-// put puts entities before the job.
+// put puts an entity before the job.
 func (r *recipe) put(key *datastore.Key, src any) {
 	_, err := r.client.Put(r.Context(), key, src)
 	r.must(err)
 }
 
-// run runs jobs one after the other, while each of the other clients does something so often; and
-// waits for what is late.
+// run runs jobs one after the other, while each of the other clients acts a number of times. Then
+// it waits for late calls.
 func (r *recipe) run(act func(rng *rand.Rand), jobs ...string) (last *mapper.Status) {
 	r.trouble()
 	var people sync.WaitGroup
@@ -113,7 +113,7 @@ func all[T any](r *recipe, kind string) (keys []*datastore.Key, entities []T) {
 	return keys, entities
 }
 
-// failures returns how many entities of a job have failed. All have to say one thing.
+// failures returns how many entities of a job have failed. All of them must have one cause.
 func (r *recipe) failures(kind, why string) (n int) {
 	for cursor := ""; ; {
 		failures, next, err := r.engine.Job(kind).FailuresPage(r.Context(), cursor)
@@ -129,8 +129,8 @@ func (r *recipe) failures(kind, why string) (n int) {
 	}
 }
 
-// join names members after their clubs, while others rename clubs, with their members, and members
-// change their clubs.
+// join copies the names of clubs to their members. Meanwhile others rename clubs together with
+// their members, and members change their clubs.
 func (r *recipe) join() {
 	const clubs = 5
 	club := func(i int) *datastore.Key { return datastore.IDKey("Club", int64(i+1), nil) }
@@ -193,7 +193,7 @@ func (r *recipe) join() {
 	r.failures("Member", "none is expected")
 }
 
-// merge merges cards, while others add points to those that are there.
+// merge merges cards, while others add points to existing ones.
 func (r *recipe) merge() {
 	emails := 1 + r.rng.IntN(r.n)
 	email := func(i int) string { // in one of several spellings
@@ -234,14 +234,15 @@ func (r *recipe) merge() {
 	r.failures("Card", "none is expected")
 }
 
-// A visitor is a user, or a customer.
+// A visitor is a user or a customer.
 type visitor struct {
 	ID     int64 // of the user
 	Email  string
 	Visits int64
 }
 
-// move moves users to customers, some of which have one address, while others count visits of both.
+// move moves users to customers, while others count visits of both. Some users have the same
+// address.
 func (r *recipe) move() {
 	addresses := 1 + r.rng.IntN(2*r.n)
 	mail := make([]string, r.n+1)
@@ -302,7 +303,7 @@ func (r *recipe) descendants() {
 	player := func(i int, of *datastore.Key) *datastore.Key {
 		return datastore.NameKey("Player", fmt.Sprintf("p-%05d", i), of)
 	}
-	taken := r.rng.IntN(teams + 3) // a club that is there already
+	taken := r.rng.IntN(teams + 3) // a club that already exists
 	if taken < teams {
 		r.put(datastore.NameKey("Club", fmt.Sprint("team ", taken+1), nil), &Club{"there"})
 	}
@@ -331,7 +332,7 @@ func (r *recipe) descendants() {
 					key = below
 				}
 				if errors.Is(err, datastore.ErrNoSuchEntity) {
-					key, err = below, nil // it is new
+					key, err = below, nil // a new club
 				}
 				if err != nil {
 					return 0, err

@@ -29,9 +29,8 @@ import (
 var formFlag = flag.String("form", "",
 	"of the query, empty: half of the simulations are over the whole kind, and half over the other forms")
 
-// TestSimulation runs jobs while everything goes wrong that can, and checks
-// after each that every account was credited exactly once, and that the records
-// prove it.
+// TestSimulation runs jobs with all kinds of faults. After each it checks that every account was
+// credited exactly once, and that the records prove it.
 func TestSimulation(t *testing.T) {
 	testflag.Simulate(t, 2, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
@@ -39,8 +38,8 @@ func TestSimulation(t *testing.T) {
 	})
 }
 
-// A simulation is some jobs under one ID, one after the other, in a world that a seed has chosen;
-// and another job beside them, in the same processes.
+// A simulation runs jobs under one ID, one after the other, in a world that a seed has chosen.
+// Another job runs beside them in the same processes.
 type simulation struct {
 	*world
 	rng    *rand.Rand
@@ -53,34 +52,34 @@ type simulation struct {
 
 	visit, finalizes bool
 	query            mapper.Query
-	members          []member // as they are at first
+	members          []member // as before the first job
 	mates
-	names           int                        // of counters
-	credits, others []int64                    // how often an account was credited, and other clients have added to it
-	idempotency     map[string]map[string]bool // the keys that an account has had
+	names           int                        // number of counters
+	credits, others []int64                    // how often each account was credited by jobs, and added to by others
+	idempotency     map[string]map[string]bool // the keys that each account has had
 
-	late sync.WaitGroup // people who come late
+	late sync.WaitGroup // people who act late
 
-	unattended bool       // nobody revives jobs, nor asks twice for what shows
-	dice       *rand.Rand // of mishaps
-	calms      *rand.Rand // of ends of trouble
+	unattended bool       // nobody calls ReviveJobs, or repeats a call whose effect shows
+	dice       *rand.Rand // for mishaps
+	calms      *rand.Rand // for the ends of faults
 	deadline   time.Duration
 
 	mu       sync.Mutex
-	round    int             // the job under way is that
-	aborted  int             // of them
+	round    int             // number of the current job
+	aborted  int             // number of aborted jobs
 	tampered *tampered       // a record that was changed
-	fates    map[string]fate // of accounts, by their keys
-	broken   bool            // the function fails on all of them
+	fates    map[string]fate // by key of the account
+	broken   bool            // the function fails on all accounts
 
 	breakOnce *sync.Once
-	end       finalFate      // of the finalizer
-	tries     map[string]int // of the function on accounts
-	ends      int            // of the finalizer
-	pace      time.Duration  // of the function
+	end       finalFate      // what the finalizer does
+	tries     map[string]int // of the function, by account
+	ends      int            // calls of the finalizer
+	pace      time.Duration  // time that the function takes
 	mended    bool           // the function succeeds from now on
 	retries   int
-	mishaps   int // how many more operators have one
+	mishaps   int // how many more operators meet one
 }
 
 const simID = "sim"
@@ -108,7 +107,7 @@ func simulate(t *testing.T, seed uint64) {
 		s.mapper = s.mapper.WithFinalizer(s.finalizer)
 	}
 	s.beside = besideMapper(time.Duration(rng.IntN(300)) * time.Millisecond)
-	const retention = 60 * 24 * time.Hour // a late process's commit is checked as of its own time
+	const retention = 60 * 24 * time.Hour // a late process's commit is checked at its own time
 	pessimistic, workers := rng.IntN(3) == 0, few(int32(1+rng.IntN(20)))
 	s.deadline = time.Duration(15+rng.IntN(1200)) * time.Second
 	s.world = newWorld(t, setting{
@@ -123,7 +122,7 @@ func simulate(t *testing.T, seed uint64) {
 		s.fleet.zombies = rng.Float64() / 2
 	}
 	s.fleet.stops.most = 4 * time.Hour
-	adding := rand.New(rand.NewPCG(seed, 4)) // of their own, so that the rest of a seed's world is what it was
+	adding := rand.New(rand.NewPCG(seed, 4)) // separate dice, so that the rest of a seed's world stays unchanged
 	if adding.IntN(4) > 0 {
 		s.fleet.addIn(1+adding.IntN(8), time.Duration(adding.IntN(2)*adding.IntN(1000))*time.Millisecond)
 		s.fleet.stops.dieAdding(adding.IntN(6), adding.Float64(), adding)
@@ -157,14 +156,14 @@ func simulate(t *testing.T, seed uint64) {
 	s.late.Wait()
 	s.fleet.thaw()
 	s.faults.Pause()
-	time.Sleep(24 * time.Hour) // for what is late, and wakes
+	time.Sleep(24 * time.Hour) // until late calls have come and processes are awake
 	s.checkBalances()
 	s.checkIdempotency()
 	t.Logf("%d rounds, records checked %d times; %d processes died, and %d were stopped; went wrong: %v",
 		s.round, checker.checks.Load(), s.fleet.deaths(), s.fleet.stops.count, faults.Counts())
 }
 
-// newRound begins a job: with other accounts that the function has trouble with.
+// newRound prepares a job, with new accounts on which the function fails.
 func (s *simulation) newRound() {
 	s.faults.Pause()
 	if s.round > 0 {
@@ -183,18 +182,18 @@ func (s *simulation) newRound() {
 	s.tries, s.ends, s.mended, s.retries = make(map[string]int), 0, false, 0
 	s.broken, s.breakOnce = s.dice.IntN(3) == 0, new(sync.Once)
 	if s.broken {
-		s.fleet.fails.Store(true) // also in later rounds: a process that stands still says so when it wakes
+		s.fleet.fails.Store(true) // also in later rounds: a stopped process logs it when it wakes
 	}
 }
 
-// options are those of the jobs.
+// options returns the options of the jobs.
 func (s *simulation) options() *mapper.StartOptions {
 	return &mapper.StartOptions{ID: simID, AllowEmpty: true, PageSize: 5 + s.rng.IntN(100),
 		ExpectedWorkers: 1 + s.rng.IntN(64),
 		EntityTimeout:   5 * time.Second}
 }
 
-// job runs a job to its end, with retries, and checks what it has done.
+// job runs a job to its end, with retries, and checks its effects.
 func (s *simulation) job() {
 	job := s.start(s.options())
 	var people sync.WaitGroup
@@ -202,16 +201,16 @@ func (s *simulation) job() {
 		s.send(&people, s.interfere)
 	}
 	s.send(&people, s.operate)
-	platform := rand.New(rand.NewPCG(s.seed, uint64(100+s.round))) // so that the rest of a seed's world is what it was
+	platform := rand.New(rand.NewPCG(s.seed, uint64(100+s.round))) // a seed otherwise stays the same
 	people.Go(func() { s.shutDown(platform) })
 	people.Go(func() { s.heat(rand.New(rand.NewPCG(s.seed, uint64(200+s.round)))) })
-	if s.rng.IntN(2) == 0 && !s.broken { // or it fails for two reasons
+	if s.rng.IntN(2) == 0 && !s.broken { // otherwise it may fail for two reasons
 		s.send(&people, s.tamper)
 	}
 	people.Wait()
 	status := s.awaitFunction()
 	s.checkEnd(status)
-	for n := 1 + s.rng.IntN(3); n >= 0; n-- { // in vain, but for the last time
+	for n := 1 + s.rng.IntN(3); n >= 0; n-- { // all but the last one fail
 		s.retry(status, n == 0)
 		if s.rng.IntN(2) == 0 {
 			s.operate(s.rng)
@@ -220,11 +219,11 @@ func (s *simulation) job() {
 		s.checkEnd(status)
 		if s.dice.IntN(2) == 0 {
 			s.fleet.thaw()
-			time.Sleep(10 * time.Second) // what wakes now comes too late
+			time.Sleep(10 * time.Second) // processes that wake now are too late
 		}
 	}
 	s.faults.Pause()
-	time.Sleep(time.Hour) // for what is late
+	time.Sleep(time.Hour) // until late tasks have run
 	if !s.visit {
 		for i := range s.credits {
 			s.credits[i]++
@@ -240,14 +239,14 @@ func (s *simulation) job() {
 	s.abortLate(job)
 }
 
-// send has somebody do something beside the job, with dice of their own.
+// send lets a person or client act beside the job, with dice of its own.
 func (s *simulation) send(people *sync.WaitGroup, do func(*rand.Rand)) {
 	rng := rand.New(rand.NewPCG(s.rng.Uint64(), 0))
 	people.Go(func() { do(rng) })
 }
 
-// abortedJob begins a job, and aborts it on its way: what it says that it has processed has taken
-// effect, and nothing else, whoever still works on it.
+// abortedJob starts a job and aborts it before its end. Exactly the entities that it counts as
+// processed have changed, no matter which pages were under way.
 func (s *simulation) abortedJob() {
 	s.aborted++
 	s.start(s.options())
@@ -281,16 +280,16 @@ func (s *simulation) abortedJob() {
 	}
 }
 
-// A finalFate is what a finalizer does until it is mended.
+// A finalFate says what a finalizer does until it is mended.
 type finalFate int
 
 const (
 	endsWell  finalFate = iota
-	endsLate            // it fails a few times,
+	endsLate            // fails a few times,
 	endsSlow            // hangs twice,
-	endsTwice           // and its process dies, twice
-	neverEnds           // it fails for good
-	deadlyEnd           // its process dies, always
+	endsTwice           // kills its process twice,
+	neverEnds           // fails always,
+	deadlyEnd           // kills its process always
 	finalFates
 )
 
@@ -306,7 +305,7 @@ func (s *simulation) endKey() *datastore.Key {
 	return datastore.NameKey("End", fmt.Sprint(s.round), nil)
 }
 
-// finalizer counts the ends of the job.
+// finalizer counts how often it takes effect.
 func (s *simulation) finalizer(ctx context.Context, d *mapper.Completion, _ credit) error {
 	s.mu.Lock()
 	fate, n := s.end, s.ends
@@ -331,8 +330,8 @@ func (s *simulation) finalizer(ctx context.Context, d *mapper.Completion, _ cred
 	return nil
 }
 
-// trouble draws how often what goes wrong in one simulation: all that can, most of it
-// rarely.
+// trouble draws how often each kind of fault happens in a simulation. It includes all kinds, most
+// of them rarely.
 func trouble(rng *rand.Rand) []emulator.Fault {
 	share := func(most float64) float64 { return most * math.Pow(1000, -rng.Float64()) }
 	minutes := func(n int) time.Duration { return time.Duration(rng.IntN(n*60)) * time.Second }
@@ -359,7 +358,7 @@ func trouble(rng *rand.Rand) []emulator.Fault {
 	}
 }
 
-// checkEnd checks what the job says at its end.
+// checkEnd checks the status of the job at its end.
 func (s *simulation) checkEnd(status *mapper.Status) {
 	s.faults.Pause()
 	defer s.faults.Resume()
@@ -411,7 +410,7 @@ func (s *simulation) checkEnd(status *mapper.Status) {
 	}
 }
 
-// eachBalance calls f with the balance of every account, and what it has to be by what is known.
+// eachBalance calls f with the balance of every account and the expected one.
 func (s *simulation) eachBalance(f func(i int, balance, want int64)) {
 	for first := 0; first < len(s.keys); first += 400 {
 		batch := s.keys[first:min(first+400, len(s.keys))]
@@ -433,8 +432,8 @@ func (s *simulation) eachBalance(f func(i int, balance, want int64)) {
 	}
 }
 
-// checkBalances checks that every account was credited exactly once by each job, and that what
-// other clients have added is there.
+// checkBalances checks that each job credited every account exactly once, and that the additions of
+// other clients are there.
 func (s *simulation) checkBalances() {
 	wrong := 0
 	s.eachBalance(func(i int, balance, want int64) {
@@ -449,8 +448,8 @@ func (s *simulation) checkBalances() {
 	}
 }
 
-// checkIdempotency checks that no account has had more idempotency keys than jobs, and that each
-// job had others.
+// checkIdempotency checks that no account has had more idempotency keys than jobs, and that jobs
+// had different ones.
 func (s *simulation) checkIdempotency() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -463,21 +462,21 @@ func (s *simulation) checkIdempotency() {
 			all[key] = true
 		}
 		if len(keys) > s.round || len(keys) < s.round-s.aborted {
-			s.Errorf("an account had %d idempotency keys in %d jobs, of which %d were aborted", len(keys), s.round,
+			s.Errorf("an account had %d idempotency keys in %d jobs, %d of them aborted", len(keys), s.round,
 				s.aborted)
 		}
 	}
 }
 
-// Some accounts of a simulation put others, which are near them in the order of the keys and often
-// in the same page. No other client touches those. After a job such an account has what was put, or
-// that and its own credit: never what it had before.
+// mates are accounts that other accounts of a simulation put. They are close in the order of keys,
+// and often in the same page. No other client writes them. After a job such an account has the put
+// balance, with or without its own credit, and never its balance of before.
 type mates struct {
-	puts     map[string]int         // by the key of the account that puts: which one it puts
-	balances map[int]map[int64]bool // of an account that is put: what it may have
+	puts     map[string]int         // which account each account puts, by key
+	balances map[int]map[int64]bool // allowed balances of each account that is put
 }
 
-// pair chooses who puts whom.
+// pair chooses which account puts which.
 func (s *simulation) pair() {
 	s.puts, s.balances = make(map[string]int), make(map[int]map[int64]bool)
 	if s.visit {
@@ -500,10 +499,10 @@ func (s *simulation) pair() {
 	}
 }
 
-// put is what an account puts in a round.
+// put is the balance that an account puts in a round.
 func (s *simulation) put(round, to int) int64 { return int64(1e9)*int64(round) + int64(to) }
 
-// putMate has the function put another account, if its own one does.
+// putMate puts another account, if the function's own account is one that does so.
 func (s *simulation) putMate(a *mapper.Entity[member]) {
 	to, ok := s.puts[a.Key.Encode()]
 	if !ok {
@@ -516,7 +515,8 @@ func (s *simulation) putMate(a *mapper.Entity[member]) {
 	a.Put(s.keys[to], &m)
 }
 
-// matesPut notes that a job is over, which has not come to all accounts if it was aborted.
+// matesPut notes the balances that mates may have after a job. An aborted job has not reached all
+// accounts.
 func (s *simulation) matesPut(aborted bool) {
 	for to, before := range s.balances {
 		x := s.put(s.round, to)
@@ -530,8 +530,8 @@ func (s *simulation) matesPut(aborted bool) {
 	}
 }
 
-// A job beside that of a simulation, in the same processes: its entities are innocent of whatever
-// happens to them.
+// The second half of this file has the job beside a simulation's job, in the same processes. Its
+// entities must never be blamed.
 
 const besideID = "beside"
 
@@ -539,7 +539,7 @@ type other struct{ N int64 }
 
 func otherKey(i int) *datastore.Key { return datastore.NameKey("Beside", fmt.Sprintf("b%04d", i), nil) }
 
-// besideMapper adds 1 to each entity, which takes a while.
+// besideMapper adds 1 to each entity, and takes a while for it.
 func besideMapper(pace time.Duration) *mapper.Mapper[mapper.NoParams] {
 	return mapper.Update("beside", func(_ context.Context, e *mapper.Entity[other], _ mapper.NoParams) error {
 		time.Sleep(pace)
@@ -567,9 +567,9 @@ func (s *simulation) startBeside() {
 		})
 }
 
-// checkBeside checks that every entity was added to once, and none is blamed.
+// checkBeside checks that every entity was added to once, and that none is blamed.
 func (s *simulation) checkBeside(n int) {
-	// its queue may have been purged
+	// Its queue may have been purged.
 	s.insist("resume another job", nil, func(ctx context.Context) error {
 		return s.fleet.pick().engine.Job(besideID).Resume(ctx)
 	})
@@ -591,7 +591,7 @@ func (s *simulation) checkBeside(n int) {
 	}
 }
 
-// A member is an account with what queries can filter by, and jobs be sharded by.
+// A member is an account with properties that queries filter by, and that jobs are sharded by.
 type member struct {
 	Balance int64
 	Owner   string
@@ -617,8 +617,8 @@ func (s *simulation) putMembers() {
 	}
 }
 
-// forms are those of queries. Each is over all accounts, until the function has changed them;
-// those with a ReadTime are over them as they are at first.
+// forms are the forms of queries. Each finds all accounts until the function has changed them. A
+// form with a ReadTime always finds their first state.
 var forms = map[string]mapper.Query{
 	"filter": {Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
 	"in": {Filters: []mapper.Filter{{Property: "Active", Op: "in", Value: []any{true, "yes"},
@@ -657,14 +657,14 @@ func (s *simulation) form() mapper.Query {
 		return q
 	}
 	q.Kind = "Account"
-	s.visit = s.visit || q.KeysOnly || !q.ReadTime.IsZero() // an Update changes what it has read
+	s.visit = s.visit || q.KeysOnly || !q.ReadTime.IsZero() // an Update would change what it has read
 	if q.Start != nil {
 		q.Start = slices.MinFunc(s.keys, keyspace.CompareKeys)
 	}
 	return q
 }
 
-// inNamespace returns the key as it is in a namespace.
+// inNamespace returns the key with another namespace.
 func inNamespace(k *datastore.Key, namespace string) *datastore.Key {
 	if k == nil {
 		return nil
@@ -673,7 +673,7 @@ func inNamespace(k *datastore.Key, namespace string) *datastore.Key {
 		Namespace: namespace}
 }
 
-// keysOf draws a shape of keys.
+// keysOf draws keys of one shape.
 func keysOf(rng *rand.Rand, n int) []*datastore.Key {
 	shapes := []func(i int) *datastore.Key{
 		func(i int) *datastore.Key { return names(i + 1)[i] },
@@ -705,25 +705,25 @@ func keysOf(rng *rand.Rand, n int) []*datastore.Key {
 	return keys
 }
 
-// A fate is what the function does with an account until it is mended.
+// A fate says what the function does with an account until it is mended.
 type fate int
 
 const (
 	good   fate = iota
-	flaky       // it fails a few times
-	later       // it asks for another time, once
-	dying       // its process dies, twice
-	failed      // from here on, for good: errors,
-	never       // permanent ones,
+	flaky       // fails a few times
+	later       // asks once for a later attempt
+	dying       // kills its process twice
+	failed      // from here on it never succeeds: it returns errors,
+	never       // permanent errors,
 	panics      // panics,
-	hangs       // it does not return,
-	left        // it does not return, and its process dies later,
-	deadly      // its process dies
+	hangs       // hangs,
+	left        // hangs, and its process dies later,
+	deadly      // or kills its process
 	fates
 )
 
-// fatesOf chooses a few accounts that the function has trouble with. With more of
-// them on a page the job would fail.
+// fatesOf chooses a few accounts on which the function fails. With more of them in a page the job
+// would fail.
 func fatesOf(rng *rand.Rand, keys []*datastore.Key) map[string]fate {
 	bad := make(map[string]fate)
 	if rng.IntN(4) > 0 {
@@ -752,7 +752,7 @@ func (s *simulation) function(ctx context.Context, a *mapper.Entity[member], p c
 	time.Sleep(s.pace)
 	switch {
 	case broken:
-		s.breakOnce.Do(func() { s.fleet.stops.freeze(2, 0.2) }) // on its way to fail the job
+		s.breakOnce.Do(func() { s.fleet.stops.freeze(2, 0.2) }) // while it fails the job
 		return mapper.Permanent(errors.New("broken"))
 	case f == flaky && tries < 3, f == failed:
 		return errors.New("it fails")
@@ -774,7 +774,7 @@ func (s *simulation) function(ctx context.Context, a *mapper.Entity[member], p c
 	case s.query.KeysOnly && a.Value != (member{}):
 		s.Errorf("%v was read: %+v", a.Key, a.Value)
 	case !s.query.ReadTime.IsZero() && (a.Value.Balance >= 1000 || a.Value.Owner == ""): // others add thousands
-		s.Errorf("%v is not as it was: %+v", a.Key, a.Value)
+		s.Errorf("%v differs from the read time's state: %+v", a.Key, a.Value)
 	}
 	s.putMate(a)
 	a.Value.Balance += p.Amount
@@ -793,7 +793,7 @@ func (s *simulation) counter(k *datastore.Key) string {
 	return fmt.Sprint("n", int(h.Sum32())%s.names)
 }
 
-// activate has every account satisfy the query again.
+// activate makes every account satisfy the query again.
 func (s *simulation) activate() {
 	for i := 0; i < len(s.keys); i += 400 {
 		batch := s.keys[i:min(i+400, len(s.keys))]
@@ -809,7 +809,7 @@ func (s *simulation) activate() {
 			}
 		}
 		_, err := s.client.PutMulti(s.Context(), batch, all)
-		for tries := 0; status.Code(err) == codes.Aborted && tries < 10; tries++ { // a process that is late has them
+		for tries := 0; status.Code(err) == codes.Aborted && tries < 10; tries++ { // a late process locks them
 			time.Sleep(time.Second)
 			_, err = s.client.PutMulti(s.Context(), batch, all)
 		}

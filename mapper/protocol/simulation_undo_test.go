@@ -28,9 +28,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// TestUndoSimulation undoes jobs that have ended, or were aborted on their way, while everything
-// goes wrong that can and others write to the same entities: before, meanwhile and afterwards. What
-// every commit has done to every entity says what has to be there in the end.
+// TestUndoSimulation undoes jobs that have ended or were aborted, with all kinds of faults. Others
+// write to the same entities before, during and after the undo. The history of all commits says
+// what each entity must be in the end.
 func TestUndoSimulation(t *testing.T) {
 	testflag.Simulate(t, 2, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
@@ -38,14 +38,14 @@ func TestUndoSimulation(t *testing.T) {
 	})
 }
 
-// A write is what a commit did to an entity.
+// A write is the effect of a commit on an entity.
 type write struct {
-	by      string // the ID of the job; empty: another client
+	by      string // the job's ID; empty: another client
 	version int64
 }
 
-// A history has the writes to all entities, in their order. It sees what the database does, which
-// no fault stands in front of.
+// A history has the writes to all entities in order. It sees what the database does, past all
+// faults.
 type history struct {
 	mu     sync.Mutex
 	writes map[string][]write // by key
@@ -70,7 +70,7 @@ func (h *history) intercept(
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i, key := range all {
-		if given := committed.MutationResults[i].GetKey(); given != nil { // the database has completed it
+		if given := committed.MutationResults[i].GetKey(); given != nil { // the database has completed the key
 			key = given
 		}
 		k := pbkey.Of(key)
@@ -96,19 +96,19 @@ func keysOfCommit(r *datastorepb.CommitRequest) (keys []*datastorepb.Key) {
 	return keys
 }
 
-// An undoSimulation is a job and its undo in a world that a seed has chosen.
+// An undoSimulation has a job and its undo in a world that a seed has chosen.
 type undoSimulation struct {
 	*world
 	rng     *rand.Rand
 	faults  *emulator.Faults
 	fleet   *fleet
 	history *history
-	n       int // accounts
+	n       int // number of accounts
 }
 
-// scribbler returns a mapper that does what the meddler does; and, by the last digit but one,
-// writes what other pages write, too: one entity of all, those of others, and those that others
-// delete. Some accounts fail at first.
+// scribbler returns a mapper that does the same as meddler. By the last digit but one it also
+// writes entities that other pages write: one shared by all, accounts of other pages, and entities
+// that others delete. Some accounts fail at first.
 func scribbler(n int) *mapper.Mapper[credit] {
 	var mu sync.Mutex
 	failed := make(map[string]bool)
@@ -143,7 +143,7 @@ func scribbler(n int) *mapper.Mapper[credit] {
 			a.Value.Balance += p.Amount
 		case 3:
 			a.Delete(a.Key)
-		case 4: // some notes are there
+		case 4: // some notes exist
 			a.Put(datastore.NameKey("Note", name, nil), &account{Owner: "meddler"})
 		case 5:
 			a.Put(datastore.IncompleteKey("Event", a.Key), &account{Owner: name})
@@ -178,10 +178,10 @@ func simulateUndo(t *testing.T, seed uint64) {
 		queue: few(int32(1 + rng.IntN(20))), deadline: time.Duration(60+rng.IntN(1200)) * time.Second,
 	}, m)
 	s.fleet = newFleet(s.world, seed, 1+rng.IntN(4), m)
-	s.fleet.fails.Store(true) // a tenth of the accounts do
+	s.fleet.fails.Store(true) // as a tenth of the accounts do
 	s.fleet.zombies = rng.Float64() / 3
 	s.fleet.stops.most = time.Hour
-	if rng.IntN(2) == 0 { // pages are restored in batches
+	if rng.IntN(2) == 0 { // pages are then restored in batches
 		s.fleet.undoesBy(500 + rng.Int64N(8000))
 	}
 	putMeddled(t, s.client, s.n)
@@ -219,7 +219,7 @@ func simulateUndo(t *testing.T, seed uint64) {
 	}
 	undo := s.undo("done", others)
 	s.fleet.stops.calm()
-	s.fleet.thaw() // an operator's process, too
+	s.fleet.thaw() // an operator's process may be frozen, too
 	cleaning.Wait()
 	if undo != nil && rng.IntN(2) == 0 {
 		s.trouble()
@@ -228,13 +228,13 @@ func simulateUndo(t *testing.T, seed uint64) {
 	t.Logf("%d accounts; %d processes died; went wrong: %v", s.n, s.fleet.deaths(), s.faults.Counts())
 }
 
-// pausedUndo pauses the job, and tries to undo it: that is refused.
+// pausedUndo pauses the job and tries to undo it, which is refused.
 func (s *undoSimulation) pausedUndo() {
 	time.Sleep(time.Duration(s.rng.IntN(200)) * time.Millisecond)
 	s.again("pause", func() error { return s.fleet.pick().engine.Job("done").Pause(s.Context()) })
 	status := tryAgain(s, "status", func() (*mapper.Status, error) { return s.engine.Job("done").Status(s.Context()) })
 	if status.State != mapper.StatePaused {
-		return // it had ended
+		return // the job had ended
 	}
 	s.again("undo while it is paused", func() error {
 		_, err := s.fleet.pick().engine.Job("done").Undo(s.Context(), nil)
@@ -249,7 +249,7 @@ func (s *undoSimulation) pausedUndo() {
 	s.again("resume", func() error { return s.fleet.pick().engine.Job("done").Resume(s.Context()) })
 }
 
-// cleanUp has operators clean the job up at some times, whose processes stop at any call.
+// cleanUp lets operators clean the job up at some times. Their processes stop at any call.
 func (s *undoSimulation) cleanUp(people *sync.WaitGroup) {
 	rng := rand.New(rand.NewPCG(s.rng.Uint64(), 1))
 	for range 1 + rng.IntN(3) {
@@ -263,8 +263,8 @@ func (s *undoSimulation) cleanUp(people *sync.WaitGroup) {
 	}
 }
 
-// undo undoes a job and checks what became of it. It returns the undo, unless the job was cleaned
-// up before.
+// undo undoes a job, and checks the result. It returns the undo, unless the job was cleaned up
+// before.
 func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 	t, rng := s.T, s.rng
 	begin := func() *mapper.Job {
@@ -286,7 +286,7 @@ func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 		s.faults.Pause()
 		s.fleet.stops.calm()
 		s.fleet.thaw()
-		time.Sleep(24 * time.Hour) // for the end of that
+		time.Sleep(24 * time.Hour) // until it has ended
 		return nil
 	}
 	aborted := rng.IntN(5) == 0
@@ -298,7 +298,7 @@ func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 		aborted = undo.ID != first // otherwise it had ended
 	} else if rng.IntN(3) == 0 {
 		time.Sleep(time.Duration(rng.IntN(1000)) * time.Millisecond)
-		undo = begin() // once more is the same
+		undo = begin() // repeating the call returns the same undo
 	}
 	status := s.await(undo.ID)
 	s.faults.Pause()
@@ -317,17 +317,17 @@ func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 			}
 			return err
 		})
-		if refused { // a clean-up came first, after the undo had ended: what it has not restored are its failures
+		if refused { // a clean-up came first, after the undo had ended: entities that were not restored are failures
 			return nil
 		}
 		status = s.await(undo.ID)
 	}
 	if status.State != mapper.StateSucceeded {
-		t.Errorf("%+v", status)
+		t.Errorf("status %+v", status)
 	}
 	others.Wait()
 	s.fleet.thaw()
-	time.Sleep(24 * time.Hour) // for what is late, and wakes
+	time.Sleep(24 * time.Hour) // until late calls have come and processes are awake
 	var left []mapper.NotUndone
 	for cursor := ""; ; {
 		some, next, err := undo.NotUndonePage(t.Context(), cursor)
@@ -345,13 +345,13 @@ func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 	}
 	s.check(id, left, counts)
 	if proof, err := undo.Verify(t.Context(), nil); err != nil || len(proof.Problems) > 0 {
-		t.Errorf("%+v, %v", proof, err)
+		t.Errorf("proof %+v, %v", proof, err)
 	}
 	t.Logf("undo of %s: %v", id, status.Counters)
 	return undo
 }
 
-// trouble has everything go wrong.
+// trouble starts all kinds of faults.
 func (s *undoSimulation) trouble() {
 	s.faults.Resume()
 	s.fleet.stops.allow(s.rng.IntN(8), math.Pow(1000, -s.rng.Float64()))
@@ -359,13 +359,13 @@ func (s *undoSimulation) trouble() {
 	s.fleet.stops.kill(s.rng.IntN(4), 0.1*math.Pow(1000, -s.rng.Float64()))
 }
 
-// again does what a person would do: again after each error.
+// again makes a call as a person would: repeated after each error.
 func (s *undoSimulation) again(what string, do func() error) {
 	tryAgain(s, what, func() (none struct{}, _ error) { return none, do() })
 }
 
-// tryAgain returns what an attempt has returned that was waited for: one whose process is frozen
-// may end at any time.
+// tryAgain returns the result of the first attempt that ends. A frozen process's attempt may end at
+// any time.
 func tryAgain[T any](s *undoSimulation, what string, do func() (T, error)) (is T) {
 	type answer struct {
 		is  T
@@ -383,7 +383,7 @@ func tryAgain[T any](s *undoSimulation, what string, do func() (T, error)) (is T
 				slices.Contains([]string{"abort", "pause", "resume"}, what) {
 				return a.is
 			}
-		case <-time.After(10 * time.Minute): // its process is frozen
+		case <-time.After(10 * time.Minute): // the process is frozen
 		}
 		s.fleet.thaw()
 		time.Sleep(time.Second)
@@ -392,8 +392,8 @@ func tryAgain[T any](s *undoSimulation, what string, do func() (T, error)) (is T
 	return is
 }
 
-// await waits until a job has ended. It resumes one that a person has paused late, whose process
-// had stood still.
+// await waits until a job has ended. It resumes a job that a person has paused late, from a process
+// that had stopped.
 func (s *undoSimulation) await(id string) *mapper.Status {
 	for range 2000 {
 		status, err := s.engine.Job(id).Status(s.Context())
@@ -413,7 +413,7 @@ func (s *undoSimulation) await(id string) *mapper.Status {
 	return nil
 }
 
-// disturb has another client write so often.
+// disturb lets another client write a number of times.
 func (s *undoSimulation) disturb(times int) *sync.WaitGroup {
 	rng := rand.New(rand.NewPCG(s.rng.Uint64(), 0))
 	var people sync.WaitGroup
@@ -437,7 +437,7 @@ func (s *undoSimulation) disturb(times int) *sync.WaitGroup {
 	return &people
 }
 
-// image returns an entity as it was at a version: nil if it was not there.
+// image returns an entity at a version, or nil if it did not exist then.
 func (s *undoSimulation) image(key *datastore.Key, version int64) *datastorepb.Entity {
 	ctx, results := wire.Reading(s.Context())
 	tx, err := s.client.NewTransaction(ctx, datastore.ReadOnly, datastore.WithReadTime(time.UnixMicro(version)))
@@ -450,9 +450,8 @@ func (s *undoSimulation) image(key *datastore.Key, version int64) *datastorepb.E
 	return results.Of(key).GetEntity()
 }
 
-// check checks each entity that a job has written, and all others, by what each commit has done:
-// after the undos of the job, the last of which has left some, and has counted, unless one before
-// it was aborted.
+// check compares every entity with the history of commits, after the undos of the job. The last
+// undo has left the entities in left, and counted them, unless an undo before it was aborted.
 func (s *undoSimulation) check(job string, left []mapper.NotUndone, counts map[string]int64) {
 	listed := make(map[string]string)
 	for _, l := range left {
@@ -479,7 +478,7 @@ func (s *undoSimulation) check(job string, left []mapper.NotUndone, counts map[s
 		e := &scribbled{undoSimulation: s, key: key, ended: ended, twice: counts == nil, why: listed[name]}
 		for _, w := range writes {
 			was, is := s.image(key, w.version-1), s.image(key, w.version)
-			if was != nil || is != nil { // otherwise nothing was there to delete
+			if was != nil || is != nil { // otherwise there was nothing to delete
 				e.all = append(e.all, wrote{by: roleOf(w.by, job), at: time.UnixMicro(w.version), was: was, is: is})
 			}
 		}
@@ -495,7 +494,7 @@ func (s *undoSimulation) check(job string, left []mapper.NotUndone, counts map[s
 		}
 	}
 	if len(listed) > 0 {
-		s.Errorf("entities that nobody has written are left: %v", listed)
+		s.Errorf("entities are listed as left that no client has written: %v", listed)
 	}
 	if counts != nil && (restored != counts["restored"] || removed != counts["removed"]) {
 		s.Errorf("%d entities were restored and %d removed, and the undo says %v", restored, removed, counts)
@@ -503,7 +502,7 @@ func (s *undoSimulation) check(job string, left []mapper.NotUndone, counts map[s
 	s.Logf("%d entities restored, %d removed, %d left", restored, removed, len(left))
 }
 
-// A role is what a writer is to a job.
+// A role is the relation of a writer to a job.
 type role string
 
 const (
@@ -512,8 +511,8 @@ const (
 	itsUndo role = "its undo"
 )
 
-// roleOf returns what the job of an ID is to another one: its undos are named after it, and theirs
-// are others.
+// roleOf returns the relation of a job ID to another job. The undo of a job is named after it. An
+// undo of that undo counts as another writer.
 func roleOf(by, job string) role {
 	switch rest, undoes := strings.CutPrefix(by, "undo-"+job); {
 	case by == job:
@@ -524,20 +523,20 @@ func roleOf(by, job string) role {
 	return someone
 }
 
-// A wrote is what a commit did to an entity.
+// A wrote is the effect of a commit on an entity.
 type wrote struct {
 	by      role
 	at      time.Time
-	was, is *datastorepb.Entity // nil: none
+	was, is *datastorepb.Entity // nil: the entity did not exist
 }
 
-// A scribbled is an entity, with all that was done to it.
+// A scribbled is an entity with all writes to it.
 type scribbled struct {
 	*undoSimulation
 	key   *datastore.Key
-	ended time.Time // the job
-	twice bool      // an undo was aborted: the next one finds what somebody wrote after the first
-	why   string    // it is listed as left; empty: it is not
+	ended time.Time // when the job ended
+	twice bool      // an undo was aborted: the next one finds what others wrote after the first
+	why   string    // why it is listed as left; empty: it is not listed
 	all   []wrote
 }
 
@@ -554,8 +553,8 @@ func alike(a, b *datastorepb.Entity) bool {
 	return a == nil && b == nil || a != nil && b != nil && proto.Equal(a, b)
 }
 
-// check checks the entity. The job's writes are in runs, between which others wrote. The last one
-// is taken back, unless somebody wrote after it; the others are listed.
+// check checks the entity. The job's writes are in runs, with others' writes between them. The last
+// run is taken back, unless others wrote after it. The other runs are listed.
 func (e *scribbled) check() {
 	first := slices.IndexFunc(e.all, func(w wrote) bool { return w.by == itself })
 	undone := 0
@@ -574,7 +573,7 @@ func (e *scribbled) check() {
 		}
 		return
 	}
-	gone := 0 // times that it was deleted, after which nothing tells who wrote it before
+	gone := 0 // deletions, after which nothing tells who wrote the entity before
 	for i, w := range e.all[first:] {
 		if w.is == nil && w.by != itsUndo &&
 			(w.by != itself || slices.ContainsFunc(e.all[first+i+1:], func(w wrote) bool {
@@ -601,7 +600,7 @@ func (e *scribbled) check() {
 			end++
 		}
 		was, after := e.all[i].was, e.all[end:]
-		// perhaps when the undo looked
+		// Perhaps others wrote when the undo looked.
 		again := slices.ContainsFunc(after, func(w wrote) bool { return alike(w.is, was) })
 		switch {
 		case len(after) > 0 && after[0].by == itsUndo:
@@ -611,7 +610,7 @@ func (e *scribbled) check() {
 			mayList = mayList || e.twice && len(after) > 1
 		case len(after) == 0 && !alike(e.all[end-1].is, was):
 			e.wrong("it is not undone")
-		case len(after) > 0: // but who writes what was there leaves no trace
+		case len(after) > 0: // but a put after a deletion leaves no trace of others
 			idle := !slices.ContainsFunc(e.all[i:end], func(w wrote) bool { return !alike(w.is, w.was) })
 			mayList, mustList = true, mustList || !again && !idle
 		}
@@ -621,9 +620,9 @@ func (e *scribbled) check() {
 	}
 }
 
-// checkGone checks an entity that was deleted in between: it becomes something that it was before a
-// write of the job, or is listed. What somebody has put after the job deleted it, was there when
-// the job ended, and was deleted since, stays so, and is listed.
+// checkGone checks an entity that was deleted between writes. It becomes something that it was
+// before a write of the job, or it is listed. If others put it after the job's deletion, it existed
+// when the job ended, and was deleted since, it stays deleted and is listed.
 func (e *scribbled) checkGone(first int) {
 	before := func(is *datastorepb.Entity) bool {
 		return slices.ContainsFunc(e.all, func(w wrote) bool { return w.by == itself && alike(w.was, is) })
@@ -642,10 +641,10 @@ func (e *scribbled) checkGone(first int) {
 	}
 }
 
-// stood reports whether the job has deleted the entity last, and somebody else put it before the
-// job ended, and deleted it after that and before the undo wrote it; and nobody else wrote it.
+// stood reports whether the job's last write deleted the entity, others put it before the job
+// ended, and then deleted it before the undo wrote it. Nobody else may have written it.
 func (e *scribbled) stood() bool {
-	last := -1 // of the job's writes
+	last := -1 // index of the job's last write
 	for i, w := range e.all {
 		if w.by == itself {
 			last = i
@@ -661,10 +660,10 @@ func (e *scribbled) stood() bool {
 		!slices.ContainsFunc(rest, func(w wrote) bool { return w.by == someone })
 }
 
-// TestTransferSimulation runs jobs whose functions read and write each other's entities, and
-// entities of which there are few, while others do, and while everything goes wrong that can.
-// Whatever they do moves points: in the end as many are there as were put there, each entity has
-// its receipt once, and the job has counted what the receipts say.
+// TestTransferSimulation runs jobs whose functions read and write each other's entities, and a few
+// shared ones, while others do so too, with all kinds of faults. All writes move points. In the end
+// no point is lost or doubled, each entity has its receipt once, and the job's counters agree with
+// the receipts.
 func TestTransferSimulation(t *testing.T) {
 	testflag.Simulate(t, 2, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
@@ -679,14 +678,14 @@ func purseKey(i int) *datastore.Key { return datastore.NameKey("Purse", fmt.Spri
 func potKey(i int) *datastore.Key   { return datastore.NameKey("Pot", fmt.Sprint(i), nil) }
 func slipKey(i int) *datastore.Key  { return datastore.NameKey("Slip", fmt.Sprint(i), nil) }
 
-// moves returns a number that says what becomes of a purse.
+// moves returns a number that says what the function does with a purse.
 func moves(key *datastore.Key) int {
 	h := fnv.New32a()
 	h.Write([]byte(key.Name))
 	return int(h.Sum32() >> 1)
 }
 
-// pointsOf reads points with a function's Get; none, if they are not there.
+// pointsOf reads points with the function's Get. A missing entity has none.
 func pointsOf(ctx context.Context, e *mapper.Entity[purse], key *datastore.Key) (p purse, ok bool, err error) {
 	err = e.Get(ctx, key, &p)
 	if errors.Is(err, datastore.ErrNoSuchEntity) {
@@ -695,7 +694,7 @@ func pointsOf(ctx context.Context, e *mapper.Entity[purse], key *datastore.Key) 
 	return p, err == nil, err
 }
 
-// transfer moves points between the purses of n, pots and slips.
+// transfer moves points between n purses, pots and slips.
 func transfer(n int, pace time.Duration) func(ctx context.Context, e *mapper.Entity[purse], _ mapper.NoParams) error {
 	var mu sync.Mutex
 	failed := make(map[string]bool)
@@ -716,7 +715,7 @@ func transfer(n int, pace time.Duration) func(ctx context.Context, e *mapper.Ent
 		e.Insert(datastore.NameKey("Receipt", e.Key.Name, nil), &purse{moved})
 		e.Count("moved", moved)
 		switch h / 100 % 6 {
-		case 0: // to a pot
+		case 0: // pays into a pot
 			pot, _, err := pointsOf(ctx, e, potKey(h%3))
 			if err != nil {
 				return err
@@ -724,7 +723,7 @@ func transfer(n int, pace time.Duration) func(ctx context.Context, e *mapper.Ent
 			pot.Points += moved
 			e.Value.Points -= moved
 			e.Put(potKey(h%3), &pot)
-		case 1: // from another purse, which may have been dealt with, or may be next
+		case 1: // takes from another purse, which may be done already, or be next
 			other, there, err := pointsOf(ctx, e, purseKey((h/7)%n))
 			if err != nil || !there || purseKey((h/7)%n).Equal(e.Key) {
 				return err
@@ -732,7 +731,7 @@ func transfer(n int, pace time.Duration) func(ctx context.Context, e *mapper.Ent
 			other.Points -= moved
 			e.Value.Points += moved
 			e.Put(purseKey((h/7)%n), &other)
-		case 2: // a slip is cashed
+		case 2: // cashes a slip
 			slip, there, err := pointsOf(ctx, e, slipKey(h%20))
 			if err != nil {
 				return err
@@ -741,7 +740,7 @@ func transfer(n int, pace time.Duration) func(ctx context.Context, e *mapper.Ent
 				e.Value.Points += slip.Points
 				e.Delete(slipKey(h % 20))
 			}
-		case 3: // a slip is written, if there is none
+		case 3: // writes a slip, if there is none
 			_, there, err := pointsOf(ctx, e, slipKey(h%20))
 			if err != nil {
 				return err
@@ -750,7 +749,7 @@ func transfer(n int, pace time.Duration) func(ctx context.Context, e *mapper.Ent
 				e.Insert(slipKey(h%20), &purse{moved})
 				e.Value.Points -= moved
 			}
-		case 4: // all goes into a pot
+		case 4: // puts everything into a pot
 			pot, _, err := pointsOf(ctx, e, potKey(h%3))
 			if err != nil {
 				return err
@@ -758,7 +757,7 @@ func transfer(n int, pace time.Duration) func(ctx context.Context, e *mapper.Ent
 			pot.Points += e.Value.Points
 			e.Put(potKey(h%3), &pot)
 			e.Delete(e.Key)
-		case 5: // as an event
+		case 5: // pays by an event
 			e.Value.Points -= moved
 			e.Put(datastore.IncompleteKey("Event", nil), &purse{moved})
 			e.Put(datastore.IncompleteKey("Event", nil), &purse{0})
@@ -810,13 +809,13 @@ func simulateTransfers(t *testing.T, seed uint64) {
 	s.fleet.stops.calm()
 	s.fleet.thaw()
 	others.Wait()
-	time.Sleep(24 * time.Hour) // for what is late
+	time.Sleep(24 * time.Hour) // until late tasks have run
 	s.checkTransfers(status, want)
 	t.Logf("%d purses, %d processed, %d times again; %d processes died; went wrong: %v", s.n, status.Processed,
 		status.Conflicts, s.fleet.deaths(), s.faults.Counts())
 }
 
-// others has another client move points so often, with pauses, and add some.
+// others lets another client move points a number of times, with pauses, and add some.
 func (s *undoSimulation) others(times int, pause time.Duration) *sync.WaitGroup {
 	rng := rand.New(rand.NewPCG(s.rng.Uint64(), 0))
 	var people sync.WaitGroup
@@ -858,10 +857,10 @@ func (s *undoSimulation) others(times int, pause time.Duration) *sync.WaitGroup 
 	return &people
 }
 
-// once has another client commit a change, again until it is known that it has taken place, or that
-// there is nothing to change: an entity is not there. A commit whose answer is lost may take place
-// late, and the change twice. So each commit puts an entity of its own beside, with what the change
-// has added: see noted.
+// once lets another client commit a change. It repeats the commit until it is known that the change
+// took effect, or that there is nothing to change. A commit whose answer is lost may take effect
+// late, and then the change happens twice. So each commit also puts an entity with the number of
+// points added: see noted.
 func (s *undoSimulation) once(change func(tx *datastore.Transaction) (added int64, err error)) {
 	for {
 		done := datastore.NameKey("Done", fmt.Sprint(rand.Uint64()), nil)
@@ -884,7 +883,7 @@ func (s *undoSimulation) once(change func(tx *datastore.Transaction) (added int6
 	}
 }
 
-// tookPlace reports whether a commit has taken place, by an entity that it has written.
+// tookPlace reports whether a commit took effect, by an entity that it has written.
 func (s *undoSimulation) tookPlace(done *datastore.Key) bool {
 	for {
 		switch err := s.client.Get(s.Context(), done, new(purse)); {
@@ -897,7 +896,7 @@ func (s *undoSimulation) tookPlace(done *datastore.Key) bool {
 	}
 }
 
-// points returns how many entities of a kind there are, and how many points they have.
+// points returns the number of entities of a kind, and the sum of their points.
 func (s *undoSimulation) points(kind string) (n int, points int64) {
 	var all []purse
 	_, err := s.client.GetAll(s.Context(), datastore.NewQuery(kind), &all)
@@ -908,14 +907,13 @@ func (s *undoSimulation) points(kind string) (n int, points int64) {
 	return len(all), points
 }
 
-// noted returns what others have added.
+// noted returns how many points others have added.
 func (s *undoSimulation) noted() int64 {
 	_, points := s.points("Done")
 	return points
 }
 
-// checkTransfers checks that no point was lost, or is there twice, and that each purse has had its
-// turn once.
+// checkTransfers checks that no point was lost or doubled, and that each purse was processed once.
 func (s *undoSimulation) checkTransfers(status *mapper.Status, want int64) {
 	got := int64(0)
 	for _, kind := range []string{"Purse", "Pot", "Slip", "Event"} {

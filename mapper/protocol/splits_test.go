@@ -19,8 +19,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// wantParts checks that splits have all of a query's users, each once, and returns the most that
-// one of them has, as a multiple of the mean.
+// wantParts checks that splits hold each of a query's users once. It returns the size of the
+// largest part, as a multiple of the mean.
 func (w *world) wantParts(
 	splits []mapper.Split, keys []*datastore.Key, users []user, want func(*datastore.Key, user) bool,
 ) float64 {
@@ -84,12 +84,12 @@ func TestSplits(t *testing.T) {
 							t.Fatal(err)
 						}
 						largest := w.wantParts(splits, keys, users, test.want)
-						// one value may take the place of several
+						// Some cuts may fall together on one value.
 						if n >= 300 && len(splits) < parts-2 && name != "few strings" {
 							t.Errorf("%d splits, want %d", len(splits), parts)
 						}
-						// A fifth of the users have one value, which is not cut: 1.4 times the mean
-						// of 7.
+						// A fifth of the users share one value, which is not cut: that is 1.4 times
+						// the mean of 7 parts.
 						if most := 2.5; n >= 300 && largest > most && name != "few strings" {
 							t.Errorf("the largest of %d splits is %.2f times the mean", parts, largest)
 						}
@@ -100,7 +100,7 @@ func TestSplits(t *testing.T) {
 	}
 }
 
-// TestSplitsOfMany splits a kind at sampled keys, without reading much.
+// TestSplitsOfMany splits a kind at sampled keys, with few reads.
 func TestSplitsOfMany(t *testing.T) {
 	t.Parallel()
 	n := 20_000
@@ -140,7 +140,7 @@ func TestSplitsOfMany(t *testing.T) {
 	})
 }
 
-// TestSplitsUnsampled splits where the database has no scatter keys, as Google's Firestore
+// TestSplitsUnsampled splits queries on databases without scatter keys, such as Google's Firestore
 // emulator.
 func TestSplitsUnsampled(t *testing.T) {
 	testflag.Sequential(t)
@@ -160,7 +160,7 @@ func TestSplitsUnsampled(t *testing.T) {
 			}
 		}
 	})
-	for _, scatter := range []int{512, 2048} { // or has few
+	for _, scatter := range []int{512, 2048} { // or with few scatter keys
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, setting{emulator: emulator.Options{ScatterOneIn: scatter}})
 			w.putAccounts(names(12_000))
@@ -178,8 +178,8 @@ func TestSplitsUnsampled(t *testing.T) {
 	}
 }
 
-// TestSplitsIndexes splits with the index that it asks for, and nothing else: the parts can be
-// read.
+// TestSplitsIndexes splits with the index that the error asks for, and no other. The parts can then
+// be read.
 func TestSplitsIndexes(t *testing.T) {
 	t.Parallel()
 	q := mapper.Query{Kind: "User", ShardBy: "userid", Filters: []mapper.Filter{mapper.Where("score", ">", 0.0)}}
@@ -209,7 +209,7 @@ func TestSplitsIndexes(t *testing.T) {
 	})
 }
 
-// TestSplitsRefused splits what can't be.
+// TestSplitsRefused splits queries that can't be split.
 func TestSplitsRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -242,7 +242,7 @@ func TestSplitsRefused(t *testing.T) {
 	})
 }
 
-// wantCompared checks what a comparison says by itself, and what it says of Splits, and returns it.
+// wantCompared checks a comparison, and that it agrees with Splits, and returns it.
 func (w *world) wantCompared(q mapper.Query, n, entities int) *mapper.SplitsComparison {
 	w.Helper()
 	c, err := mapper.CompareSplits(w.Context(), w.client, q, n)
@@ -282,7 +282,7 @@ func (w *world) wantCompared(q mapper.Query, n, entities int) *mapper.SplitsComp
 	}
 	for i, s := range splits {
 		if each := c.Ways[3].Each; len(each) != len(splits) || s.Entities >= 0 && s.Entities != each[i] {
-			w.Fatalf("%v, and Splits has %d parts, of which the %d-th has %d entities", each, len(splits), i,
+			w.Fatalf("%v, and Splits has %d parts; part %d has %d entities", each, len(splits), i,
 				s.Entities)
 		}
 	}
@@ -297,7 +297,7 @@ func TestCompareSplits(t *testing.T) {
 	}
 	for name, kind := range map[string]struct {
 		key     func(i int) *datastore.Key
-		scatter int // one in so many has __scatter__
+		scatter int // one in this many entities has __scatter__
 	}{
 		"names": {func(i int) *datastore.Key {
 			return datastore.NameKey("Account", fmt.Sprintf("%08x", i*2654435761%(1<<32)), nil)
@@ -349,8 +349,8 @@ func TestCompareSplits(t *testing.T) {
 	}
 }
 
-// TestLexicographic has a few numeric IDs beside many names: half of the shards that are cut
-// lexicographically are for the IDs, and samples know better, the more the better.
+// TestLexicographic compares cuts of a few numeric IDs beside many names. Half of the lexicographic
+// shards are for the few IDs. Samples cut better, the larger the better.
 func TestLexicographic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -387,7 +387,7 @@ func TestLexicographic(t *testing.T) {
 	})
 }
 
-// TestCompareRefused has arguments refused that make no sense.
+// TestCompareRefused checks that impossible arguments are refused.
 func TestCompareRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -40,7 +40,7 @@ func TestConcurrentStarts(t *testing.T) {
 			var started atomic.Int64
 			for range 5 {
 				wg.Go(func() {
-					// Whoever gets an error tries again, as an operator would.
+					// After an error the start is repeated, as an operator would do.
 					for range 20 {
 						job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
 							&mapper.StartOptions{ID: "once", PageSize: 50})
@@ -69,8 +69,8 @@ func TestConcurrentStarts(t *testing.T) {
 	}
 }
 
-// TestStartAgain starts a job again: while it runs, after its end, and with
-// other arguments.
+// TestStartAgain repeats the start of a job: while it runs, after its end, and with other
+// arguments.
 func TestStartAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -107,15 +107,15 @@ func TestStartAgain(t *testing.T) {
 	})
 }
 
-// TestStartRevivesTheRoot checks that starting a job again brings back the task
-// of its root if it was lost, though its name is still taken.
+// TestStartRevivesTheRoot checks that repeating a start enqueues the lost task of the root again,
+// although its name is still taken.
 func TestStartRevivesTheRoot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, addCredit)
 		keys := names(300)
 		w.putAccounts(keys)
-		// A handler that swallows the first task: to the queue it is done.
+		// This handler drops the first task with success, so that the queue considers it done.
 		swallowed := false
 		w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			if !swallowed {
@@ -136,8 +136,8 @@ func TestStartRevivesTheRoot(t *testing.T) {
 	})
 }
 
-// TestStartWithoutLookups starts jobs while the database does not answer: a new one, and one that
-// is there. Neither is said to have other arguments.
+// TestStartWithoutLookups starts a new job and an existing one while the database does not answer.
+// Neither error says that the job has other arguments.
 func TestStartWithoutLookups(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestStartWithoutLookups(t *testing.T) {
 	})
 }
 
-// TestBadStartCallsNothing starts jobs with bad arguments: that needs no database to find out.
+// TestBadStartCallsNothing checks that bad arguments are refused without a call to the database.
 func TestBadStartCallsNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -190,8 +190,8 @@ func TestBadStartCallsNothing(t *testing.T) {
 	})
 }
 
-// TestWithoutAnswers asks for all that can be asked for while the database is down: the error says
-// so, and long before the client would give up.
+// TestWithoutAnswers makes every call while the database is down. Each error says so, long before
+// the client would give up.
 func TestWithoutAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -253,7 +253,7 @@ func TestWithoutAnswers(t *testing.T) {
 	})
 }
 
-// TestStartWithoutCommits starts a job while nothing can be committed: the error is that, and not
+// TestStartWithoutCommits starts a job while nothing can be committed. The error says that, and not
 // that there is no such job.
 func TestStartWithoutCommits(t *testing.T) {
 	t.Parallel()
@@ -273,7 +273,7 @@ func TestStartWithoutCommits(t *testing.T) {
 	})
 }
 
-// follower starts another job of its own over the same kind when it ends, once.
+// follower starts one other job over the same kind when its job ends.
 var follower *mapper.Mapper[mapper.NoParams]
 
 func init() {
@@ -290,8 +290,8 @@ func init() {
 	})
 }
 
-// TestOneAtATime starts, resumes and retries jobs of a mapper over one kind: one of them runs at
-// most, unless it may run beside others.
+// TestOneAtATime starts, resumes and retries jobs of a mapper over one kind. At most one of them
+// runs, except for jobs that may run beside others.
 func TestOneAtATime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -343,18 +343,18 @@ func TestOneAtATime(t *testing.T) {
 		fine("an abort", w.engine.Job("zero").Abort(ctx))
 		fine("a resume", w.engine.Job("one").Resume(ctx))
 		if s, err := w.engine.Job("one").Wait(ctx); err != nil || s.Failures != 1 {
-			t.Fatalf("%+v, %v", s, err)
+			t.Fatalf("status %+v, %v", s, err)
 		}
 		fine("when it has ended", start("two", accounts, mapper.StartOptions{}))
 		refused("a retry meanwhile", "two", w.engine.Job("one").Retry(ctx, nil))
 		fails.Store(false)
 		if s, err := w.engine.Job("two").Wait(ctx); err != nil || s.State != mapper.StateSucceeded {
-			t.Fatalf("%+v, %v", s, err)
+			t.Fatalf("status %+v, %v", s, err)
 		}
 		fine("a retry", w.engine.Job("one").Retry(ctx, nil))
 		refused("a start while it is retried", "one", start("three", accounts, mapper.StartOptions{}))
 		if s, err := w.engine.Job("one").Wait(ctx); err != nil || s.State != mapper.StateSucceeded {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 		fine("its end", w.engine.Job("one").CleanUp(ctx, &mapper.CleanUpOptions{IncludeJob: true}))
 		time.Sleep(time.Hour)
@@ -367,8 +367,8 @@ func TestOneAtATime(t *testing.T) {
 	})
 }
 
-// TestManyStarts has many start jobs of a mapper over a kind at once: one of them is the first, and
-// the others are refused.
+// TestManyStarts starts many jobs of a mapper over a kind at once. The first one runs, and the
+// others are refused.
 func TestManyStarts(t *testing.T) {
 	t.Parallel()
 	for name, pessimistic := range map[string]bool{"optimistic": false, "pessimistic": true} {
@@ -393,7 +393,7 @@ func TestManyStarts(t *testing.T) {
 						case errors.Is(err, mapper.ErrWrongState):
 							refused++
 						default:
-							t.Log(err) // too many at once
+							t.Log(err) // refused for too many starts at once
 						}
 					})
 				}
@@ -406,8 +406,8 @@ func TestManyStarts(t *testing.T) {
 	}
 }
 
-// TestSlotsOfReusedIDs has a job's ID be taken by another job: what that runs over does not count
-// for the first one's slot.
+// TestSlotsOfReusedIDs gives a job's ID to another job. The second job's kinds do not count for the
+// first job's slot.
 func TestSlotsOfReusedIDs(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -440,11 +440,11 @@ func TestSlotsOfReusedIDs(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := start("another", "Account"); err != nil {
-			t.Errorf("nobody is at work on the kind: %v", err)
+			t.Errorf("a start over a free kind: %v", err)
 		}
 		if _, err := start("third", "Account"); !errors.Is(err, mapper.ErrWrongState) ||
 			!strings.Contains(err.Error(), "job another") {
-			t.Errorf("somebody is: %v", err)
+			t.Errorf("a start over a busy kind: %v", err)
 		}
 	})
 }
@@ -474,9 +474,9 @@ func (p *byPointer) Validate() error {
 	return nil
 }
 
-// TestValidate has the parameters' own type be asked wherever a job is about to start: by its
-// value, by its name, as a rehearsal, by a schedule, and for a plan. What it refuses has left
-// nothing.
+// TestValidate checks that the parameters' Validate method is called before a job starts in any
+// way: by value, by name, as a rehearsal, by a schedule, and for a plan. A refused start leaves no
+// record.
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	add := mapper.Update("add", func(_ context.Context, e *mapper.Entity[account], p amount) error { return nil })
@@ -533,13 +533,13 @@ func TestValidate(t *testing.T) {
 		if job, err := add.Start(t.Context(), w.Engine, q, amount{1}, nil); err != nil {
 			t.Error(err)
 		} else if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateSucceeded {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 	})
 }
 
-// TestParamsAsTheyAre has numbers of all sizes come to the function as they were given, or not at
-// all.
+// TestParamsAsTheyAre checks that numbers of all sizes reach the function unchanged, or are
+// refused.
 func TestParamsAsTheyAre(t *testing.T) {
 	t.Parallel()
 	type params struct {

@@ -31,7 +31,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestStatus follows a job of more records than a live status reads.
+// TestStatus follows a job with more records than a live status reads.
 func TestStatus(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -70,7 +70,7 @@ func TestStatus(t *testing.T) {
 				break
 			}
 			if s.Estimated && !estimated {
-				// What a status costs shows while nothing else runs.
+				// The cost of a status can be measured while nothing else runs.
 				closed.Store(true)
 				time.Sleep(10 * time.Second)
 				before := w.emulator.Usage()
@@ -93,7 +93,7 @@ func TestStatus(t *testing.T) {
 		if !estimated {
 			t.Error("no status was an estimate")
 		}
-		// Another process with other mappers can follow it.
+		// A process with other mappers can follow the job, too.
 		another, err := mapper.NewEngine(w.client, w.queue,
 			&mapper.EngineOptions{Mappers: []mapper.AnyMapper{addCredit}})
 		if err != nil {
@@ -114,7 +114,7 @@ func TestStatus(t *testing.T) {
 	})
 }
 
-// observe has a world's engine call a hook for each change of a job's state.
+// observe makes a world's engine call a hook for each change of a job's state.
 func (w *world) observe(log *logged, hook func(context.Context, mapper.StateChange), mappers ...mapper.AnyMapper) {
 	w.Helper()
 	engine, err := mapper.NewEngine(w.client, w.queue,
@@ -126,7 +126,7 @@ func (w *world) observe(log *logged, hook func(context.Context, mapper.StateChan
 	w.engine, w.handler = engine, engine.Handler()
 }
 
-// lines returns what a log says of changes of a job's state: the messages and some attributes.
+// lines returns a log's lines about changes of a job's state: their messages and some attributes.
 func (l *logged) lines() (all []string) {
 	line := regexp.MustCompile(`level=(\w+) msg="(job [^"]*)" job=(\S+) mapper=\S+(.*)`)
 	for _, m := range line.FindAllStringSubmatch(l.String(), -1) {
@@ -135,14 +135,14 @@ func (l *logged) lines() (all []string) {
 	return all
 }
 
-// TestStateChanges checks what the log and the hook say of a job that is started, paused, resumed,
-// retried, paused by its limit, aborted, and of one that fails: each change once, with its cause,
-// who has asked, and what was done so far.
+// TestStateChanges checks the log and the hook for a job that is started, paused, resumed, retried,
+// paused by its limit, or aborted, and for one that fails. They show each change once, with its
+// cause, its actor, and the work done by then.
 func TestStateChanges(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var broken atomic.Int64 // every so manieth account fails
+		var broken atomic.Int64 // one account in this many fails
 		m := mapper.Update("some-fail", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 			time.Sleep(10 * time.Millisecond)
 			if n := broken.Load(); n > 0 && a.Value.Balance%n == 0 {
@@ -173,7 +173,7 @@ func TestStateChanges(t *testing.T) {
 		do := func(after time.Duration, f func(*mapper.Job, context.Context) error) {
 			t.Helper()
 			time.Sleep(after)
-			for range 2 { // the second one changes nothing
+			for range 2 { // the second call changes nothing
 				if err := f(job, ctx); err != nil {
 					t.Error(err)
 				}
@@ -186,12 +186,12 @@ func TestStateChanges(t *testing.T) {
 		do(time.Second, (*mapper.Job).Pause)
 		do(time.Minute, (*mapper.Job).Resume)
 		if s, err := job.Wait(t.Context()); err != nil || s.Failures != 10 {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 		broken.Store(0)
 		do(time.Minute, func(j *mapper.Job, ctx context.Context) error { return j.Retry(ctx, nil) })
 		if s, err := job.Wait(t.Context()); err != nil || s.Failures != 0 {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 		broken.Store(50)
 		job, err = m.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
@@ -200,7 +200,7 @@ func TestStateChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StatePaused {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 		do(time.Minute, (*mapper.Job).Abort)
 		broken.Store(1)
@@ -210,7 +210,7 @@ func TestStateChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.StateFailed {
-			t.Errorf("%+v, %v", s, err)
+			t.Errorf("status %+v, %v", s, err)
 		}
 		time.Sleep(time.Hour)
 
@@ -234,7 +234,7 @@ func TestStateChanges(t *testing.T) {
 		got, noted := log.lines(), 0
 		got = slices.DeleteFunc(got, func(line string) bool {
 			found := strings.HasPrefix(line, "INFO job changed one from=running cause=") && strings.HasSuffix(line, by)
-			if found { // it was in that state before
+			if found { // it was already in that state
 				noted++
 			}
 			return found
@@ -282,7 +282,7 @@ func TestStateChanges(t *testing.T) {
 	})
 }
 
-// TestHookHarmsNothing has a hook panic, and another hang.
+// TestHookHarmsNothing checks that jobs go on if one hook panics and another hangs.
 func TestHookHarmsNothing(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -300,7 +300,7 @@ func TestHookHarmsNothing(t *testing.T) {
 				if took := time.Since(begun); took > 30*time.Second {
 					t.Errorf("the job took %v", took)
 				}
-				time.Sleep(2 * time.Hour) // also for what was left behind
+				time.Sleep(2 * time.Hour) // until abandoned hooks have returned
 				w.wantBalances(names(100), 10)
 				if n := log.count("EngineOptions.OnStateChange has"); n != 2 ||
 					strings.Contains(log.String(), "secret") {
@@ -311,8 +311,8 @@ func TestHookHarmsNothing(t *testing.T) {
 	}
 }
 
-// TestLostAnswers loses the answers of all commits that change a job's state: each change is seen
-// all the same.
+// TestLostAnswersOfChanges loses the answers of all commits that change a job's state. Each change
+// is still reported.
 func TestLostAnswersOfChanges(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -345,7 +345,7 @@ func TestLostAnswersOfChanges(t *testing.T) {
 	})
 }
 
-// TestFewLines has 700 entities fail, each five times: the log has a few lines, which say how many
+// TestFewLines lets 700 entities fail, each five times. The log has a few lines, which say how many
 // entities they are about, and how many lines were left out.
 func TestFewLines(t *testing.T) {
 	if testing.Short() {
@@ -370,7 +370,7 @@ func TestFewLines(t *testing.T) {
 		}
 		s, err := job.Wait(t.Context())
 		if err != nil || s.Failures != 700 {
-			t.Fatalf("%+v, %v", s, err)
+			t.Fatalf("status %+v, %v", s, err)
 		}
 		took := s.Ended.Sub(s.Created)
 		lines := strings.Count(log.String(), "\n")
@@ -392,8 +392,8 @@ func TestFewLines(t *testing.T) {
 	})
 }
 
-// TestStatusSaysWhy has all entities fail for a while: while their pages are tried again the status
-// says why, and no longer than that.
+// TestStatusSaysWhy lets all entities fail for a while. The status says why while their pages are
+// retried, and not after that.
 func TestStatusSaysWhy(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -426,7 +426,7 @@ func TestStatusSaysWhy(t *testing.T) {
 	})
 }
 
-// TestStatusSettings checks that a status has the parameters and the settings of its job.
+// TestStatusSettings checks that a status shows the parameters and settings of its job.
 func TestStatusSettings(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -460,7 +460,7 @@ func TestStatusSettings(t *testing.T) {
 	})
 }
 
-// wantHistory checks what a job's history says was done to it, and that it became of it.
+// wantHistory checks a job's history of acts, and that each act took effect.
 func wantHistory(t *testing.T, job *mapper.Job, want ...string) {
 	t.Helper()
 	acts, err := job.History(t.Context())
@@ -479,8 +479,8 @@ func wantHistory(t *testing.T, job *mapper.Job, want ...string) {
 	}
 }
 
-// TestHistory has operators do things to a job, of which each has one act with who and why, and
-// what changes nothing none.
+// TestHistory lets operators control a job. Each act is in the history once, with its actor and
+// reason. An act without effect is not.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -509,7 +509,7 @@ func TestHistory(t *testing.T) {
 		must(job.Pause(ann))
 		must(job.Resume(t.Context()))
 		if s := w.wait(job); s.State != mapper.StateSucceeded {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 		must(job.CleanUp(ann, nil))
 		time.Sleep(time.Minute)
@@ -539,10 +539,9 @@ func TestHistory(t *testing.T) {
 	})
 }
 
-// TestProgress looks at jobs over kinds of several shapes all the time: the progress is never above
-// 100%, is between its bounds, as is what really was done, and does not go back below an earlier
-// lower bound: by more than what was inserted since explains, and a hair where chance would have
-// it.
+// TestProgress watches the progress of jobs over kinds of several shapes. It is never above 100%.
+// It lies between its bounds, and so does the real progress. It may fall below an earlier lower
+// bound only as far as entities were inserted since, and by a small margin of chance.
 func TestProgress(t *testing.T) {
 	t.Parallel()
 	testflag.Sequential(t)
@@ -556,7 +555,7 @@ func TestProgress(t *testing.T) {
 		key    func(i int) *datastore.Key
 		filter []mapper.Filter
 		grows  bool
-		share  float64 // that matches
+		share  float64 // of matching entities
 		page   int
 	}{
 		"uuid": {func(int) *datastore.Key {
@@ -608,7 +607,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// skewed returns keys of which most are close to each other.
+// skewed returns keys, most of them close to each other.
 func skewed(rng *rand.Rand, i int) string {
 	if i%10 == 0 {
 		return fmt.Sprintf("%016x", rng.Uint64())
@@ -616,11 +615,11 @@ func skewed(rng *rand.Rand, i int) string {
 	return fmt.Sprintf("8%08d", i)
 }
 
-// hair is by how much an estimate of a sample may be below an earlier bound: of 15,000 looks one
-// was, by 0.0005.
+// hair is how far an estimate from a sample may fall below an earlier lower bound. Of 15,000 looks
+// one fell below it, by 0.0005.
 const hair = 0.05
 
-// watchProgress looks at a job over so many entities until it has ended.
+// watchProgress watches a job over a number of entities until it has ended.
 func watchProgress(t *testing.T, job *mapper.Job, total float64, meanwhile func(look int) (more float64)) {
 	t.Helper()
 	floor, widest, grown, looks := 0.0, 0.0, 0.0, 0
@@ -640,7 +639,7 @@ func watchProgress(t *testing.T, job *mapper.Job, total float64, meanwhile func(
 			(done < p.FractionMin-1e-9 || done > p.FractionMax+1e-9) {
 			t.Fatalf("look %d: %+v, and %v is done", looks, p, done)
 		}
-		floor = max(floor, p.FractionMin*total/(total+grown)) // which the job may not have found yet
+		floor = max(floor, p.FractionMin*total/(total+grown)) // the job may not have found the new ones yet
 		if s.State.Ended() {
 			if p.FractionMin != 1 || p.EntitiesPerSecond != 0 || p.EntitiesPerSecondOverall <= 0 || s.Dollars <= 0 {
 				t.Errorf("in the end: %+v, $%v", p, s.Dollars)
@@ -666,7 +665,7 @@ func watchProgress(t *testing.T, job *mapper.Job, total float64, meanwhile func(
 	}
 }
 
-// list returns the IDs that Jobs lists on all pages, and how many pages there are.
+// list returns the IDs that Jobs lists, and the number of pages.
 func list(t *testing.T, e *mapper.Engine, o *mapper.JobsOptions) (ids []string, pages int) {
 	t.Helper()
 	for cursor := ""; ; {
@@ -711,7 +710,7 @@ func testJobs(t *testing.T, client *datastore.Client) {
 	w.wait(start(w.engine, steadyCredit, "y"))
 	w.wait(start(other.engine, addCredit, "x"))
 	a := start(w.engine, addCredit, "a")
-	_ = a.Abort(ctx) // or it has ended
+	_ = a.Abort(ctx) // fails if it has ended
 	w.wait(start(w.engine, addCredit, "m"))
 	s, err := a.Status(ctx)
 	if err != nil {
@@ -748,7 +747,7 @@ func testJobs(t *testing.T, client *datastore.Client) {
 	}
 	jobs, _, err := w.engine.JobsPage(ctx, &mapper.JobsOptions{Mapper: "steady-credit"}, "")
 	if err != nil || len(jobs) != 1 {
-		t.Fatalf("%+v, %v", jobs, err)
+		t.Fatalf("the list is %+v, %v", jobs, err)
 	}
 	if j := jobs[0]; j.Mapper != "steady-credit" || j.Queue != queueName || j.State != mapper.StateSucceeded ||
 		!j.Counted ||
@@ -770,8 +769,8 @@ func testJobs(t *testing.T, client *datastore.Client) {
 	}
 }
 
-// TestManyJobs checks what a listing costs among many old jobs: as many reads as it has jobs,
-// however rare they are.
+// TestManyJobs checks the cost of a list among many old jobs: one read for each job on the list,
+// however rare such jobs are.
 func TestManyJobs(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -810,8 +809,8 @@ func TestManyJobs(t *testing.T) {
 	})
 }
 
-// manyRanges returns a job that has so many ranges, a tenth of which are open, and what counts its
-// operations. Its tasks are not run.
+// manyRanges returns a job with n ranges, a tenth of them open, and a function that counts the
+// database's operations. The job's tasks are not run.
 func manyRanges(t testing.TB, n int) (*mapper.Job, func() int64) {
 	t.Helper()
 	refuse := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -841,7 +840,7 @@ func manyRanges(t testing.TB, n int) (*mapper.Job, func() int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bridge.Seed(engine, 1) // its incarnation decides which records are the sample
+	bridge.Seed(engine, 1) // the incarnation decides which records are sampled
 	job, err := addCredit.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, credit{1},
 		&mapper.StartOptions{ID: "many", AllowEmpty: true})
 	if err != nil {
@@ -878,8 +877,8 @@ func manyRanges(t testing.TB, n int) (*mapper.Job, func() int64) {
 	}
 }
 
-// TestStatusOfManyRanges asks how a job stands that has very many ranges: at most ten calls answer
-// that, as for any other job.
+// TestStatusOfManyRanges reads the status of a job with very many ranges: it takes at most ten
+// calls, as for any other job.
 func TestStatusOfManyRanges(t *testing.T) {
 	testflag.Sequential(t)
 	n := testflag.Size(t, 5000, 5000, 200_000)
@@ -901,13 +900,13 @@ func TestStatusOfManyRanges(t *testing.T) {
 	}
 }
 
-// BenchmarkStatusOfManyRanges measures the status of a job that has 200,000 ranges, and of one that
-// has 200.
+// BenchmarkStatusOfManyRanges measures the status of a job with 200,000 ranges, and of one with
+// 200.
 func BenchmarkStatusOfManyRanges(b *testing.B) {
 	for name, n := range map[string]int{"200": 200, "200,000": 200_000} {
 		b.Run(name, func(b *testing.B) {
 			job, _ := manyRanges(b, n)
-			// the embedded Datastore builds an index when it is first used
+			// The embedded Datastore builds an index at its first use.
 			if _, err := job.Status(b.Context()); err != nil {
 				b.Fatal(err)
 			}

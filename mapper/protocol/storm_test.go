@@ -21,15 +21,15 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// impatient is a queue that tries again soon.
+// impatient is a queue with a short back-off.
 func impatient(n int32) *cloudtaskspb.Queue {
 	q := few(n)
 	q.RetryConfig = &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(time.Second)}
 	return q
 }
 
-// TestStorm has one job kill processes again and again, while an entity or a finalizer of another
-// job runs in them: none of these deaths is put down to those.
+// TestStorm lets one job kill processes repeatedly, while an entity or a finalizer of another job
+// runs in them. None of these deaths is blamed on the other job.
 func TestStorm(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -47,10 +47,10 @@ func rage(t *testing.T, rng *rand.Rand) {
 		}
 		return f.die(ctx)
 	}
-	// Either strays do it, which are functions that took too long and were left behind, or a
+	// The killers are strays, which are functions that took too long and were abandoned, or a
 	// finalizer.
 	strays := rng.IntN(2) == 0
-	after := 6*time.Second + time.Duration(rng.IntN(4000))*time.Millisecond // which is longer than Timeout
+	after := 6*time.Second + time.Duration(rng.IntN(4000))*time.Millisecond // longer than Timeout
 	storm := mapper.Visit("storm", func(ctx context.Context, _ *mapper.Entity[account], _ mapper.NoParams) error {
 		if !strays || mended.Load() {
 			return nil
@@ -58,7 +58,7 @@ func rage(t *testing.T, rng *rand.Rand) {
 		time.Sleep(after)
 		return die(ctx)
 	}).WithFinalizer(func(ctx context.Context, _ *mapper.Completion, _ mapper.NoParams) error { return die(ctx) })
-	// The other job takes too long to end between two deaths.
+	// The other job needs longer to end than the time between two deaths.
 	pace := after + time.Second
 	var ends atomic.Int64
 	innocent := mapper.Visit("innocent", func(context.Context, *mapper.Entity[other], mapper.NoParams) error {
@@ -70,7 +70,7 @@ func rage(t *testing.T, rng *rand.Rand) {
 		return nil
 	})
 	entities, concurrent := 1, int32(3)
-	if strays { // they are mostly there before the other job's task is
+	if strays { // they mostly exist before the other job's task runs
 		entities, concurrent = 400, 12
 	}
 	w := newWorld(t, setting{queue: impatient(concurrent)}, storm, innocent)
@@ -96,7 +96,7 @@ func rage(t *testing.T, rng *rand.Rand) {
 	job := start(storm, "Account", 2*time.Second)
 	for range 150 {
 		time.Sleep(time.Duration(1000+rng.IntN(2000)) * time.Millisecond)
-		if s, err := job.Status(t.Context()); err == nil && s.State == mapper.StateFailed { // by its finalizer
+		if s, err := job.Status(t.Context()); err == nil && s.State == mapper.StateFailed { // failed by its finalizer
 			if err := job.Resume(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -137,8 +137,8 @@ func rage(t *testing.T, rng *rand.Rand) {
 	}
 }
 
-// TestStormBehind has an entity and a finalizer fail, and processes killed by others as soon as
-// these have their turn again: a mark that says that it was alone is gone by then.
+// TestStormBehind lets an entity and a finalizer fail, and kills processes by others as soon as
+// these two have their next turn. By then no crash mark says any more that they were alone.
 func TestStormBehind(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -161,7 +161,7 @@ func behind(t *testing.T, finalizes bool, slow time.Duration) {
 	})
 	var calls atomic.Int64
 	fails := func(ctx context.Context) error {
-		if n := calls.Add(1); n == 2 || n == 3 { // so that it is suspected
+		if n := calls.Add(1); n == 2 || n == 3 { // so that it becomes suspected
 			f.killAny()
 			return ctx.Err()
 		}
@@ -227,8 +227,8 @@ func behind(t *testing.T, finalizes bool, slow time.Duration) {
 	}
 }
 
-// TestDeadlyEndOfTasks has a finalizer kill its process in a queue that delivers each task once: so
-// every delivery is of another task, which a sweep has enqueued.
+// TestDeadlyEndOfTasks lets a finalizer kill its process, in a queue that delivers each task once.
+// So each delivery is of another task, which a sweep has enqueued.
 func TestDeadlyEndOfTasks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -253,9 +253,9 @@ func TestDeadlyEndOfTasks(t *testing.T) {
 	})
 }
 
-// TestDeadlyEnd has a finalizer kill its process, some times or always: after the fifth time alone
-// the job fails with that cause. Once the finalizer is mended the job ends when it is resumed, and
-// it has as many tries as at first.
+// TestDeadlyEnd lets a finalizer kill its process several times, or always. After its fifth death
+// alone the job fails with that cause. After the finalizer is mended, Resume ends the job, with as
+// many attempts as at first.
 func TestDeadlyEnd(t *testing.T) {
 	t.Parallel()
 	for _, deaths := range []int64{1, 3, 1000} {
@@ -289,7 +289,7 @@ func TestDeadlyEnd(t *testing.T) {
 				s.Processed != 100 {
 				t.Errorf("status %+v", s)
 			}
-			if n := runs.Swap(deaths - 4); n != 6 { // the first one says nothing
+			if n := runs.Swap(deaths - 4); n != 6 { // the first death tells nothing
 				t.Errorf("the finalizer ran %d times", n)
 			}
 			job := w.engine.Job("j")

@@ -41,9 +41,9 @@ func integer(n int64) *datastorepb.Value {
 	return &datastorepb.Value{ValueType: &datastorepb.Value_IntegerValue{IntegerValue: n}}
 }
 
-// TestUndeclaredPropertiesSurvive writes an entity through the raw protocol,
-// with what the Go client can't even say, and updates another property of it:
-// everything else is the same to the bit.
+// TestUndeclaredPropertiesSurvive writes an entity through the raw protocol, with values that the
+// Go client can't express, and updates another property. All other properties stay the same to the
+// bit.
 func TestUndeclaredPropertiesSurvive(t *testing.T) {
 	t.Parallel()
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
@@ -99,8 +99,8 @@ func TestUndeclaredPropertiesSurvive(t *testing.T) {
 	}
 }
 
-// TestUndeclaredValuesSurvive checks the same for values on the database that
-// drops what a property mask does not name, and on those that keep it.
+// TestUndeclaredValuesSurvive checks the same for single values. It covers the database that drops
+// what a property mask does not name, and those that keep it.
 func TestUndeclaredValuesSurvive(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -149,7 +149,7 @@ type (
 		Zip  string `datastore:",noindex"`
 	}
 	audit struct{ Created, Seen time.Time }
-	// A patron is stored by the client in each of its ways.
+	// A patron is a type that the client stores in each of its ways.
 	patron struct {
 		audit
 		Name    string
@@ -171,7 +171,7 @@ type (
 		Any     any
 		Ignored int `datastore:"-"`
 	}
-	// A plain patron has no embedded struct, so that its fields are compared one by one.
+	// A plainPatron has no embedded struct, so its fields are compared one by one.
 	plainPatron struct {
 		Seen  time.Time
 		Name  string
@@ -187,7 +187,7 @@ type (
 		Photo []byte   `datastore:",noindex"`
 		Boss  *datastore.Key
 	}
-	// A selfMade patron saves itself, as what it says only then.
+	// A selfMade patron saves itself, so its properties are known only when it does.
 	selfMade struct{ Name string }
 )
 
@@ -205,9 +205,9 @@ func (u *selfMade) Save() ([]datastore.Property, error) {
 		{Name: "Length", Value: len(u.Name), NoIndex: true}}, nil
 }
 
-// TestResaveStoresWhatPutDoes runs mappers that resave over entities that were stored by older
-// types: what is there afterwards is what the client's Put of their structs stores, and what those
-// do not declare. A second job over them writes nothing.
+// TestResaveStoresWhatPutDoes runs mappers that resave over entities stored by older types.
+// Afterwards each entity has what the client's Put of its struct stores, and the properties that
+// the struct does not declare. A second job over them writes nothing.
 func TestResaveStoresWhatPutDoes(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 23, 1, 2, 3, 4567, time.UTC)
@@ -253,8 +253,8 @@ func TestResaveStoresWhatPutDoes(t *testing.T) {
 	}
 }
 
-// storesWhatPutDoes runs a mapper of a type, which does not declare some of their properties, over
-// stored entities.
+// storesWhatPutDoes runs a mapper of a type over stored entities, some of whose properties the type
+// does not declare.
 func storesWhatPutDoes[T any](
 	t *testing.T, stored []datastore.PropertyList, undeclared func(name string) bool, change func(*T),
 ) {
@@ -365,20 +365,20 @@ var (
 		})
 )
 
-// TestLeftAlone has each mapper that should leave something alone run over random entities of all
-// that the protocol can say: that stays bit for bit, an entity in which nothing differs keeps its
-// version, and the same queries find it.
+// TestLeftAlone runs each mapper that should change little over random entities with all that the
+// protocol can express. The rest stays bit for bit, an unchanged entity keeps its version, and the
+// same queries find it.
 func TestLeftAlone(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	rng := testflag.Rand(t) // outside the bubble, whose time is always the same
+	rng := testflag.Rand(t) // outside the bubble, in which it is always the same time
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, append(prebuilt.Mappers(), idle, add, idleList, renameList)...)
 		leavesAlone(t, w, rng, *leftAlone, false)
 	})
 }
 
-// TestLeftAloneOnGoogle is the same on Google's emulators, of what they take.
+// TestLeftAloneOnGoogle does the same on Google's emulators, with the entities that they accept.
 func TestLeftAloneOnGoogle(t *testing.T) {
 	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
@@ -398,7 +398,7 @@ type zoo struct {
 	runs    int
 }
 
-// projectOf returns the project of a client, which only what it reads has.
+// projectOf returns the project of a client. Only keys that it has read name the project.
 func projectOf(t *testing.T, client *datastore.Client) string {
 	t.Helper()
 	key := datastore.NameKey("Probe", "of the project", nil)
@@ -495,7 +495,7 @@ func leavesAlone(t *testing.T, w *world, rng *rand.Rand, n int, plain bool) {
 	}
 	check("copy", 0, nil)
 
-	found = z.found() // what was renamed is found by its new name
+	found = z.found() // the new name finds the renamed one
 	job := z.run(add.Name(), "{}", n)
 	before := first
 	check("an Update of one field", n, func(_ *datastore.Key, e *pb.Entity) {
@@ -503,7 +503,7 @@ func leavesAlone(t *testing.T, w *world, rng *rand.Rand, n int, plain bool) {
 			&pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: e.Properties["Number"].GetIntegerValue() + 1}}
 	})
 	if plain {
-		return // Google's emulators don't say what was there before
+		return // Google's emulators don't tell the state of before
 	}
 	time.Sleep(time.Minute)
 	undo, err := job.Undo(t.Context(), nil)
@@ -562,7 +562,7 @@ func (z *zoo) put(keys []*datastore.Key, all []*pb.Entity) {
 	}
 }
 
-// read returns the entities of a kind as the database has them.
+// read returns the stored entities of a kind.
 func (z *zoo) read(kind string) map[string]*pb.EntityResult {
 	z.Helper()
 	ctx, results := wire.Reading(z.Context())
@@ -570,7 +570,7 @@ func (z *zoo) read(kind string) map[string]*pb.EntityResult {
 	for it := z.client.Run(ctx, datastore.NewQuery(kind)); ; {
 		key, err := it.Next(new(ignoring))
 		if err != nil {
-			break // all that counts is what was read
+			break // only the entities that were read count
 		}
 		all[pbkey.Text(key)] = results.Of(key)
 	}
@@ -580,13 +580,13 @@ func (z *zoo) read(kind string) map[string]*pb.EntityResult {
 	return all
 }
 
-// An ignoring loads nothing.
+// An ignoring struct loads no property.
 type ignoring struct{}
 
 func (*ignoring) Load([]datastore.Property) error     { return nil }
 func (*ignoring) Save() ([]datastore.Property, error) { return nil, nil }
 
-// found returns how many entities queries find.
+// found returns how many entities each query finds.
 func (z *zoo) found() map[string]int {
 	z.Helper()
 	all := make(map[string]int)
@@ -594,7 +594,7 @@ func (z *zoo) found() map[string]int {
 		for _, v := range []any{nil, "", "s", "x", true, int64(0), 1.5, []byte("s"), datastore.GeoPoint{Lat: 47.25}} {
 			n, err := z.client.Count(z.Context(), datastore.NewQuery("Thing").FilterField(name, "=", v).KeysOnly())
 			if err != nil {
-				continue // a name that no filter can have
+				continue // no filter can have this name
 			}
 			all[fmt.Sprintf("%s=%T%v", name, v, v)] = n
 		}
@@ -602,7 +602,7 @@ func (z *zoo) found() map[string]int {
 	return all
 }
 
-// run runs a mapper by its name, which is to write so many entities; -1: any number.
+// run runs a mapper by its name, and checks how many entities it writes; -1: any number.
 func (z *zoo) run(name, params string, written int) *mapper.Job {
 	z.Helper()
 	z.runs++
@@ -624,8 +624,8 @@ func (z *zoo) run(name, params string, written int) *mapper.Job {
 	return job
 }
 
-// TestOddNames changes properties of all names of up to three of some characters, and of others,
-// each beside ones that a wrong reading of the name would mean.
+// TestOddNames changes properties with odd names: all names of up to three of some characters, and
+// others. Each entity also has the properties that a wrong reading of the name would change.
 func TestOddNames(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()

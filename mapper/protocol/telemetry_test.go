@@ -29,8 +29,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// observed returns a world whose engine tells a reader of metrics and a recorder of spans what it
-// does.
+// observed returns a world whose engine reports to a reader of metrics and a recorder of spans.
 func observed(
 	t *testing.T, s setting, mappers ...mapper.AnyMapper,
 ) (*world, *sdkmetric.ManualReader, *tracetest.SpanRecorder) {
@@ -53,8 +52,8 @@ func observed(
 	return w, reader, spans
 }
 
-// connected checks that each span's parent is among the spans, and that each one without is linked
-// to one that is; but for the start of a job. It returns how many spans each trace has, without the
+// connected checks that each span's parent is among the spans, and that a span without a parent is
+// linked to a span, except for the job's start. It returns how many spans each trace has, without
 // sweeps.
 func connected(t *testing.T, spans []sdktrace.ReadOnlySpan) map[trace.TraceID]int {
 	t.Helper()
@@ -83,7 +82,8 @@ func connected(t *testing.T, spans []sdktrace.ReadOnlySpan) map[trace.TraceID]in
 	return traces
 }
 
-// TestOneTrace has all tasks of a small job be one connected trace, and its sweeps be linked to it.
+// TestOneTrace checks that all tasks of a small job are in one connected trace, and that its sweeps
+// are linked to it.
 func TestOneTrace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -96,9 +96,9 @@ func TestOneTrace(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s := w.wait(job); s.State != mapper.StateSucceeded {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
-		time.Sleep(5 * time.Minute) // the last sweep
+		time.Sleep(5 * time.Minute) // until the last sweep
 		w.settle()
 		traces := connected(t, spans.Ended())
 		if len(traces) != 1 {
@@ -120,8 +120,8 @@ func TestOneTrace(t *testing.T) {
 	})
 }
 
-// TestManyTraces has the tasks that a very large range is cut into begin traces of their own, which
-// are linked.
+// TestManyTraces checks that the tasks that a very large range is cut into start traces of their
+// own, which are linked.
 func TestManyTraces(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -129,7 +129,7 @@ func TestManyTraces(t *testing.T) {
 		w, _, spans := observed(t, setting{queue: few(20)}, addCredit)
 		w.putAccounts(names(4000))
 		if s := w.wait(w.start(10, &mapper.StartOptions{ID: "many", PageSize: 1})); s.State != mapper.StateSucceeded {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 		w.settle()
 		if traces := connected(t, spans.Ended()); len(traces) < 10 {
@@ -138,7 +138,7 @@ func TestManyTraces(t *testing.T) {
 	})
 }
 
-// documented returns the names of the metrics that docs/metrics.md has, with their attributes.
+// documented returns the names and attributes of the metrics in docs/metrics.md.
 func documented(t *testing.T) map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/metrics.md")
@@ -153,9 +153,9 @@ func documented(t *testing.T) map[string]bool {
 	return all
 }
 
-// TestMetrics has a job in which everything happens be told by every metric that is documented, and
-// by no other; none has another attribute than its mapper and, for splits, the reason. A process that
-// has done nothing yet shows, too: only so does an alarm know that its metrics do not arrive.
+// TestMetrics runs a job in which everything happens. It reports every documented metric, and no
+// other. The only attributes are the mapper and, for splits, the reason. A process that has done
+// nothing reports its metrics, too: otherwise an alarm could not tell that they do not arrive.
 func TestMetrics(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -244,8 +244,8 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// TestIdle has the time since the last page grow while a job is stuck, as soon as a process looks;
-// and not while it is paused. The rules are telemetry's.
+// TestIdle checks the time since the last page. It grows while a job is stuck, as soon as a process
+// looks at it, and not while the job is paused. Package telemetry has the rules.
 func TestIdle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -292,14 +292,14 @@ func TestIdle(t *testing.T) {
 	})
 }
 
-// A measured is what a metric has.
+// A measured is the value of a metric.
 type measured struct {
 	there      bool
-	value      float64 // the sum of its series, or how often it was recorded
+	value      float64 // the sum of its series, or the number of recordings
 	attributes []string
 }
 
-// read returns what all metrics have now.
+// read returns the current values of all metrics.
 func read(t *testing.T, reader *sdkmetric.ManualReader) map[string]measured {
 	t.Helper()
 	var data metricdata.ResourceMetrics
@@ -339,7 +339,7 @@ func read(t *testing.T, reader *sdkmetric.ManualReader) map[string]measured {
 	return all
 }
 
-// refuseOnce has one delivery of a range that comes later fail before it begins.
+// refuseOnce refuses one delivery of a range before it starts.
 func refuseOnce(own http.Handler, refused *atomic.Bool) http.Handler {
 	var n atomic.Int64
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -351,9 +351,9 @@ func refuseOnce(own http.Handler, refused *atomic.Bool) http.Handler {
 	})
 }
 
-// TestNoFailureUnnoticed waits for jobs as a program does that looks at errors only: it learns of
-// each job that has not done all of its work, and of no other one. What a client reads of the
-// status in JSON says the same.
+// TestNoFailureUnnoticed waits for jobs like a program that looks only at errors. It gets an error
+// for each job that has not done all of its work, and for no other. A client that reads the status
+// as JSON learns the same.
 func TestNoFailureUnnoticed(t *testing.T) {
 	t.Parallel()
 	check := func(t *testing.T, s *mapper.Status, want ...string) {
@@ -412,7 +412,7 @@ func TestNoFailureUnnoticed(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s := w.status(slow); s.State != mapper.StatePaused || s.Limited {
-			t.Errorf("a job that somebody has paused: %+v", s)
+			t.Errorf("the status of a paused job is %+v", s)
 		}
 		check(t, w.status(slow))
 		if err := slow.Abort(t.Context()); err != nil {
@@ -424,8 +424,8 @@ func TestNoFailureUnnoticed(t *testing.T) {
 		"no attempts are left")
 }
 
-// TestPrices tells an engine other prices than those of nam5: a plan, a budget, and what a job and
-// the list of jobs say that it has cost, are by these.
+// TestPrices gives an engine prices that differ from nam5's. A plan, a budget, and the cost of a
+// job in its status and in the list use them.
 func TestPrices(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -443,7 +443,7 @@ func TestPrices(t *testing.T) {
 			w.engine.Prices() != billing.NAM5 {
 			t.Errorf("a plan %+v, %v", plan, err)
 		}
-		// A budget that is enough for all at the prices of nam5.
+		// This budget would be enough at nam5's prices.
 		_, err = addCredit.Start(ctx, dear, q, credit{1}, &mapper.StartOptions{Budget: mapper.Budget{Dollars: 1}})
 		if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), "Budget") {
 			t.Errorf("a start with a budget for no page: %v", err)

@@ -23,7 +23,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// runAndUndo runs a job over 100 accounts, with pages of 10, and undoes it after a time.
+// runAndUndo runs a job over 100 accounts, in pages of 10, and undoes it after a time.
 func runAndUndo(
 	w *world, m *mapper.Mapper[mapper.NoParams], q mapper.Query, pageSize, size int, after func(),
 ) (*mapper.Job, *mapper.Status) {
@@ -43,7 +43,7 @@ func runAndUndo(
 	return undo, w.wait(undo)
 }
 
-// ownerOf returns whose an account is: nobody's, if it is not there.
+// ownerOf returns the owner of an account, or "" if the account does not exist.
 func ownerOf(w *world, key *datastore.Key) string {
 	w.Helper()
 	var a account
@@ -60,8 +60,8 @@ func (w *world) putOwner(key *datastore.Key, owner string) {
 	}
 }
 
-// TestUndoDeletedTwice has two pages delete one entity, which somebody else puts again in between:
-// the undo goes back to his, in whatever order it comes to the pages.
+// TestUndoDeletedTwice lets two pages delete one entity, which another client puts again in
+// between. The undo restores that client's entity, in whatever order it comes to the pages.
 func TestUndoDeletedTwice(t *testing.T) {
 	t.Parallel()
 	for _, deletes := range []string{"user-0000005 user-0000095", "user-0000015 user-0000075"} {
@@ -91,8 +91,8 @@ func TestUndoDeletedTwice(t *testing.T) {
 	}
 }
 
-// TestUndoDeletedBetween has a page delete an entity, which somebody else puts again and deletes
-// for good before another page puts it: the undo leaves it deleted.
+// TestUndoDeletedBetween lets a page delete an entity. Another client puts it and deletes it before
+// another page puts it. The undo leaves it deleted.
 func TestUndoDeletedBetween(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -124,14 +124,14 @@ func TestUndoDeletedBetween(t *testing.T) {
 	})
 }
 
-// deletesAll is a mapper that deletes what it gets.
+// deletesAll deletes every entity that it gets.
 var deletesAll = mapper.Update("deletes", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 	a.Delete(a.Key)
 	return nil
 })
 
-// TestUndoDeletedSince has somebody put an entity again that a job has deleted, and delete it: that
-// stands, and is listed. So it is by minutes.
+// TestUndoDeletedSince lets another client put an entity that a job has deleted, and delete it. The
+// entity stays deleted, and is listed. An undo by minutes does the same.
 func TestUndoDeletedSince(t *testing.T) {
 	t.Parallel()
 	for _, minutes := range []time.Duration{1, 300} {
@@ -156,9 +156,9 @@ func TestUndoDeletedSince(t *testing.T) {
 	}
 }
 
-// TestUndoMinuteOthers has somebody delete entities, and put as many, within the minute before a
-// page that deletes or changes them all. Hours later nothing tells whose an entity was that is not
-// there: none is restored that the job has not deleted, and what it has deleted is listed.
+// TestUndoMinuteOthers lets another client delete and put entities within the minute before a page
+// that deletes or changes them all. Hours later nothing tells who deleted a missing entity. The
+// undo restores only entities that the job has deleted, and lists its other deletions.
 func TestUndoMinuteOthers(t *testing.T) {
 	t.Parallel()
 	changes := mapper.Update("changes", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
@@ -190,7 +190,7 @@ func TestUndoMinuteOthers(t *testing.T) {
 					for i, key := range all {
 						got, gone := ownerOf(w, key), i >= 5 && i < 5+test.gone
 						if gone && got != "" {
-							t.Errorf("%s, which somebody else has deleted, is there again", key)
+							t.Errorf("%s exists, although another client has deleted it", key)
 						}
 						if was := fmt.Sprint("owner ", i); !gone && got != was && left[key.String()] == "" {
 							t.Errorf("%s is neither restored nor listed: it is %q", key, got)
@@ -209,9 +209,9 @@ func TestUndoMinuteOthers(t *testing.T) {
 	}
 }
 
-// TestUndoBetween has somebody delete one entity and put another one between the reading of a
-// page's keys and its commit, which deletes without having read: the undo restores what the page
-// has deleted, and nothing else.
+// TestUndoBetween lets another client delete one entity and put another, between the reading of a
+// page's keys and its commit. The page deletes without reading. The undo restores exactly the
+// entities that the page has deleted.
 func TestUndoBetween(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -239,8 +239,8 @@ func TestUndoBetween(t *testing.T) {
 	})
 }
 
-// TestUndoTouched saves entities as they are, which changes no version, while somebody else puts
-// one beside them: there is nothing to restore, and nothing is left.
+// TestUndoTouched saves entities unchanged, which changes no version, while another client puts one
+// beside them. There is nothing to restore, and nothing is left.
 func TestUndoTouched(t *testing.T) {
 	t.Parallel()
 	for _, all := range []bool{true, false} {
@@ -266,8 +266,8 @@ func TestUndoTouched(t *testing.T) {
 	}
 }
 
-// TestUndoByMinute undoes a job hours later, where the database keeps whole minutes for that: what
-// was left alone for longer than that before the job is restored, and the rest is listed.
+// TestUndoByMinute undoes a job hours later, when the database only keeps whole minutes. Entities
+// that nobody else changed shortly before the job are restored, and the others are listed.
 func TestUndoByMinute(t *testing.T) {
 	t.Parallel()
 	for name, plain := range map[string]bool{"optimistic": false, "transactions": true} {
@@ -295,7 +295,7 @@ func TestUndoByMinute(t *testing.T) {
 				time.Sleep(10 * time.Minute)
 				before := images(t, w.client, "Account", "Note", "Event")
 				mine := &datastore.PropertyList{{Name: "Balance", Value: int64(1)}}
-				fresh := []*datastore.Key{account(10), account(n), account(33)} // changed, or put, just before the job
+				fresh := []*datastore.Key{account(10), account(n), account(33)} // changed or put just before the job
 				for _, key := range fresh {
 					if _, err := w.client.Put(ctx, key, mine); err != nil {
 						t.Fatal(err)
@@ -352,14 +352,14 @@ func TestUndoByMinute(t *testing.T) {
 					case strings.HasPrefix(key, "/Note"), strings.Contains(key, "Event"):
 						want = after[key]
 						if between[key] == after[key] {
-							// the job has not written it, or deleted what was not there
+							// The job has not written it, or has deleted what did not exist.
 							listed = !listed || left[key] != ""
 						}
 					default:
 						listed = left[key] == ""
 					}
 					if key == account(n).String() && more > 0 {
-						listed = true // it was not there a minute before, so nobody knows its key
+						listed = true // it did not exist a minute before, so nothing tells its key
 					}
 					if image != want || !listed {
 						t.Errorf("%s is listed as %q: %s", key, left[key], cmp.Diff(want, image))
@@ -376,18 +376,18 @@ func TestUndoByMinute(t *testing.T) {
 	}
 }
 
-// hot is an entity that pages put.
+// hot is an entity that all pages put.
 var hot = datastore.NameKey("Hot", "one", nil)
 
-// TestUndoTwice undoes jobs whose pages write entities that other pages have written, too: each
-// becomes what it was before the first of them. The undo of that undo has each be what the job had
+// TestUndoTwice undoes jobs whose pages write entities that other pages have written, too. Each
+// entity becomes what it was before the first page. An undo of the undo makes each what the job had
 // left.
 func TestUndoTwice(t *testing.T) {
 	t.Parallel()
 	owner := func(owner string) *account { return &account{Owner: owner} }
 	at := func(i int) *datastore.Key { return datastore.NameKey("Account", fmt.Sprintf("user-%07d", i), nil) }
 	for name, test := range map[string]struct {
-		there    bool // the hot entity, before
+		there    bool // whether the hot entity exists before
 		f        func(i int, a *mapper.Entity[account])
 		restored int64
 		removed  int64
@@ -427,7 +427,7 @@ func TestUndoTwice(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, size := range []int{1, 4, 100} {
 				splitting := mapper.Splitting{}
-				if size == 4 { // ranges of the undo end where no pages are
+				if size == 4 { // the undo's ranges end where no pages end
 					splitting = mapper.Splitting{First: 1, FanOut: 2, Bisect: true}
 				}
 				synctest.Test(t, func(t *testing.T) {
@@ -494,9 +494,9 @@ func TestUndoTwice(t *testing.T) {
 	}
 }
 
-// TestUndoMixed has another client write an entity between pages of a job that do, too. Its undo
-// goes back to what that client has written, and lists the entity once, as pages before that were
-// not undone: in whatever order it comes to the pages.
+// TestUndoMixed lets another client write an entity between pages of a job that write it, too. The
+// undo restores that client's entity, in whatever order it comes to the pages. It lists the entity
+// once, as the pages before that write were not undone.
 func TestUndoMixed(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -545,8 +545,8 @@ func TestUndoMixed(t *testing.T) {
 	}
 }
 
-// TestUndoTwiceByMinute undoes pages of more than an hour ago: an entity that another page may have
-// put before is left, and listed.
+// TestUndoTwiceByMinute undoes pages of more than an hour ago. An entity that another page may have
+// put before is left unchanged, and listed.
 func TestUndoTwiceByMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -613,7 +613,7 @@ func TestUndoAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s := w.wait(job); s.Failures > 0 || calls.Load() <= 10 || w.unrestored() != 100 {
-			t.Fatalf("%+v", s)
+			t.Fatalf("status %+v", s)
 		}
 		undo, err := job.Undo(ctx, nil)
 		if err != nil {
@@ -628,9 +628,9 @@ func TestUndoAlone(t *testing.T) {
 	})
 }
 
-// TestUndoBatches undoes a page in batches, while calls fail and another client writes between what
-// the undo has read and its commits. What it says is exact, and nothing of the other client's is
-// lost; and the undo of the undo has all that the job had left.
+// TestUndoBatches undoes a page in batches, while calls fail, and another client writes between the
+// undo's reads and commits. The undo's report is exact, and the other client's writes stay. The
+// undo of the undo restores all that the job had left.
 func TestUndoBatches(t *testing.T) {
 	t.Parallel()
 	deletes := mapper.Update("deletes",
@@ -643,7 +643,7 @@ func TestUndoBatches(t *testing.T) {
 			}
 			return nil
 		})
-	for fails := range 12 { // the commit of the undo that gets no answer, or another client's in front of it
+	for fails := range 12 { // which commit of the undo gets no answer, or comes after another client's
 		synctest.Test(t, func(t *testing.T) {
 			w, ctx := newWorld(t, setting{}, deletes), t.Context()
 			for i := range 40 {
@@ -740,7 +740,7 @@ func TestUndoBatches(t *testing.T) {
 				t.Errorf("%d: the undo of the undo: %v (-want +got)\n%.2000s", fails, again.Counters, diff)
 			}
 
-			// What is cleaned up has no batches.
+			// A clean-up of the undo deletes its batches.
 			if err := undo.CleanUp(ctx, &mapper.CleanUpOptions{ExpireAfter: time.Hour}); err != nil {
 				t.Fatal(err)
 			}

@@ -33,7 +33,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// meddler does to accounts all that the function of an Update can do, by the last digit of their
+// meddler does all that the function of an Update can do to accounts, by the last digit of their
 // names.
 var meddler = mapper.Update("meddler", func(_ context.Context, a *mapper.Entity[account], p credit) error {
 	name := a.Key.Name
@@ -42,7 +42,7 @@ var meddler = mapper.Update("meddler", func(_ context.Context, a *mapper.Entity[
 		a.Value.Balance += p.Amount
 	case '3':
 		a.Delete(a.Key)
-	case '4': // some notes are there
+	case '4': // some notes exist
 		a.Put(datastore.NameKey("Note", name, nil), &account{Owner: "meddler"})
 	case '5':
 		a.Put(datastore.IncompleteKey("Event", a.Key), &account{Owner: name})
@@ -58,7 +58,7 @@ var meddler = mapper.Update("meddler", func(_ context.Context, a *mapper.Entity[
 	return nil
 })
 
-// images returns all entities of some kinds, byte for byte, by their keys.
+// images returns all entities of some kinds, byte for byte, by key.
 func images(t testing.TB, client *datastore.Client, kinds ...string) map[string]string {
 	t.Helper()
 	queries := make([]*datastore.Query, len(kinds))
@@ -68,7 +68,7 @@ func images(t testing.TB, client *datastore.Client, kinds ...string) map[string]
 	return imagesOf(t, client, queries...)
 }
 
-// imagesOf returns the entities of queries, as images does.
+// imagesOf returns the entities of queries in the same form as images.
 func imagesOf(t testing.TB, client *datastore.Client, queries ...*datastore.Query) map[string]string {
 	t.Helper()
 	ctx, results := wire.Reading(t.Context())
@@ -93,7 +93,7 @@ func imagesOf(t testing.TB, client *datastore.Client, queries ...*datastore.Quer
 	return all
 }
 
-// leftBy returns all that an undo has left, by key.
+// leftBy returns all entities that an undo has left, by key.
 func leftBy(t testing.TB, undo *mapper.Job) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
@@ -111,7 +111,7 @@ func leftBy(t testing.TB, undo *mapper.Job) map[string]string {
 	}
 }
 
-// putMeddled puts accounts that have all kinds of properties, and notes of some of them.
+// putMeddled puts accounts with all kinds of properties, and notes for some of them.
 func putMeddled(t testing.TB, client *datastore.Client, n int) {
 	t.Helper()
 	inner := &datastore.Entity{Key: datastore.NameKey("In", "side", nil),
@@ -135,8 +135,8 @@ func putMeddled(t testing.TB, client *datastore.Client, n int) {
 	}
 }
 
-// TestUndo has a job do all that a function can, and others change some of it. Its undo restores
-// what they have left alone, byte for byte, and leaves and lists the rest.
+// TestUndo runs a job that does all that a function can do, and lets others change some entities.
+// The undo restores the unchanged rest byte for byte. It leaves and lists the others.
 func TestUndo(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]setting{"optimistic": {},
@@ -157,13 +157,13 @@ func TestUndo(t *testing.T) {
 				}
 				if s, err := job.Wait(ctx); err != nil || s.State != mapper.StateSucceededWithFailures ||
 					s.Failures != n/10 {
-					t.Fatalf("%+v, %v", s, err)
+					t.Fatalf("status %+v, %v", s, err)
 				}
 				if len(images(t, w.client, "Event")) != n/5 {
 					t.Fatal("the job has put no events")
 				}
 
-				// Others change what they like.
+				// Others change some of the entities.
 				account, note := func(i int) *datastore.Key {
 					return datastore.NameKey("Account", fmt.Sprintf("a-%05d", i), nil)
 				}, func(i int) *datastore.Key {
@@ -202,7 +202,7 @@ func TestUndo(t *testing.T) {
 				status := w.wait(undo)
 				if status.State != mapper.StateSucceeded || status.ID != "undo-done" ||
 					status.Mapper != "undo:meddler" {
-					t.Errorf("%+v", status)
+					t.Errorf("status %+v", status)
 				}
 				want, wantLeft := maps.Clone(before), make(map[string]string)
 				for _, key := range touched {
@@ -216,7 +216,7 @@ func TestUndo(t *testing.T) {
 					delete(want, key.String())
 					wantLeft[key.String()] = "it was deleted after the page wrote it"
 				}
-				delete(wantLeft, note(144).String()) // that was not there before, either
+				delete(wantLeft, note(144).String()) // it did not exist before
 				if diff := cmp.Diff(want, images(t, w.client, "Account", "Note", "Event")); diff != "" {
 					t.Errorf("(-want +got)\n%.3000s", diff)
 				}
@@ -230,11 +230,11 @@ func TestUndo(t *testing.T) {
 				}
 				for _, j := range []*mapper.Job{job, undo, rehearsal} {
 					if proof, err := j.Verify(ctx, nil); err != nil || len(proof.Problems) > 0 {
-						t.Errorf("%+v, %v", proof, err)
+						t.Errorf("proof %+v, %v", proof, err)
 					}
 				}
 
-				// From here on it is undone, and undone once.
+				// From here on the job is undone, and no further call changes that.
 				for what, err := range map[string]error{"retry": job.Retry(ctx, nil), "resume": job.Resume(ctx)} {
 					if !errors.Is(err, mapper.ErrWrongState) {
 						t.Errorf("%s: %v", what, err)
@@ -248,13 +248,13 @@ func TestUndo(t *testing.T) {
 					t.Errorf("another undo: %v", err)
 				}
 
-				// An undo is undone as any job is.
+				// An undo can be undone like any job.
 				redo, err := undo.Undo(ctx, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
 				if s := w.wait(redo); s.State != mapper.StateSucceeded || s.Counters["left"] > 0 {
-					t.Errorf("%+v", s)
+					t.Errorf("status %+v", s)
 				}
 				if diff := cmp.Diff(after, images(t, w.client, "Account", "Note", "Event")); diff != "" {
 					t.Errorf("after all (-want +got)\n%.3000s", diff)
@@ -264,8 +264,8 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-// TestUndoOnGoogle undoes a job on Google's Firestore emulator. The other one does not say when an
-// entity was written, which Undo says.
+// TestUndoOnGoogle undoes a job on Google's Firestore emulator. The classic emulator does not tell
+// when an entity was written, and Undo says so.
 func TestUndoOnGoogle(t *testing.T) {
 	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
@@ -278,7 +278,7 @@ func TestUndoOnGoogle(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s, err := job.Wait(ctx); err != nil || s.State != mapper.StateSucceededWithFailures {
-				t.Fatalf("%+v, %v", s, err)
+				t.Fatalf("status %+v, %v", s, err)
 			}
 			other := datastore.NameKey("Account", "a-00010", nil)
 			if _, err := w.client.Put(ctx, other, &datastore.PropertyList{{Name: "Mine", Value: true}}); err != nil {
@@ -309,7 +309,7 @@ func TestUndoOnGoogle(t *testing.T) {
 	}
 }
 
-// sweeper deletes what it gets, or has it no longer be what the query is about.
+// sweeper deletes an entity, or changes it so that the query no longer finds it.
 var sweeper = mapper.Update("sweeper", func(_ context.Context, e *mapper.Entity[task], _ mapper.NoParams) error {
 	if e.Value.Due%2 == 0 && e.Value.State != "" {
 		e.Value.State = "done"
@@ -324,8 +324,8 @@ type task struct {
 	Due   int64
 }
 
-// TestUndoQueries undoes jobs over all forms of queries, whose functions have the entities leave
-// the query.
+// TestUndoQueries undoes jobs over all forms of queries. Their functions make entities leave the
+// query.
 func TestUndoQueries(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -379,7 +379,7 @@ func TestUndoQueries(t *testing.T) {
 				}
 				s := w.wait(job)
 				if s.Written < 30 || len(all()) == len(before) {
-					t.Fatalf("%+v", s)
+					t.Fatalf("status %+v", s)
 				}
 				undo, err := job.Undo(ctx, nil)
 				if err != nil {
@@ -396,8 +396,8 @@ func TestUndoQueries(t *testing.T) {
 	}
 }
 
-// TestUndoLarge undoes pages whose images are more than a commit can hold, and one that has put
-// more than its record has room for.
+// TestUndoLarge undoes pages whose images exceed a commit, and a page that has put more entities
+// than its record can list.
 func TestUndoLarge(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -438,7 +438,7 @@ func TestUndoLarge(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s := w.wait(undo); s.Counters["restored"] != 300 {
-				t.Errorf("%+v", s)
+				t.Errorf("status %+v", s)
 			}
 		}
 		if after := images(t, w.client, "Big"); !maps.Equal(before, after) {
@@ -469,7 +469,7 @@ func TestUndoLarge(t *testing.T) {
 	})
 }
 
-// beside returns an engine of a world in another process, whose calls pass a function.
+// beside returns an engine of a world in another process, whose calls pass through f.
 func (w *world) beside(f grpc.UnaryClientInterceptor, mappers ...mapper.AnyMapper) *mapper.Engine {
 	w.Helper()
 	client, err := w.emulator.DatastoreClient(w.Context(), "test", mapper.ClientOption(),
@@ -499,7 +499,7 @@ func (w *world) doneJob(accounts int) *mapper.Job {
 	return job
 }
 
-// unrestored returns how many accounts are as setOwner has left them.
+// unrestored returns how many accounts still have setOwner's owner.
 func (w *world) unrestored() (n int) {
 	w.Helper()
 	var all []account
@@ -514,15 +514,15 @@ func (w *world) unrestored() (n int) {
 	return n
 }
 
-// A deed is what an operator does to the job "done".
+// A deed is an operator's call on the job "done".
 type deed struct {
 	name string
 	do   func(ctx context.Context, e *mapper.Engine) error
 }
 
-// TestUndoBesideCleanUp has the process of an operator stand still at each of its calls, one after
-// the other, while another operator does something else to the same job, from beginning to end.
-// Then it wakes. Nobody is told of a success that is none.
+// TestUndoBesideCleanUp stops the process of an operator at each of its calls, one after the other.
+// Meanwhile another operator makes a whole other call on the same job. Then the process wakes. No
+// operator is told of a success that did not happen.
 func TestUndoBesideCleanUp(t *testing.T) {
 	t.Parallel()
 	cleanUp := func(o *mapper.CleanUpOptions) func(context.Context, *mapper.Engine) error {
@@ -540,7 +540,7 @@ func TestUndoBesideCleanUp(t *testing.T) {
 	for _, pair := range [][2]deed{{clean, undo}, {all, undo}, {undo, clean}, {undo, all}, {undo, other}, {undo, undo},
 		{clean, all}} {
 		t.Run(pair[0].name+" beside "+pair[1].name, func(t *testing.T) {
-			step := testflag.Size(t, 3, 4, 1) // every call in so many runs, on average
+			step := testflag.Size(t, 3, 4, 1) // every call in one of this many runs, on average
 			for call, stood := int(testflag.Seed(t)%uint64(step)), true; stood; call += step {
 				synctest.Test(t, func(t *testing.T) {
 					w, ctx := newWorld(t, setting{queue: few(2)}, setOwner), t.Context()
@@ -548,7 +548,7 @@ func TestUndoBesideCleanUp(t *testing.T) {
 					var calls atomic.Int64
 					stands, goes := make(chan struct{}), make(chan struct{})
 					wake := sync.OnceFunc(func() { close(goes) })
-					defer wake() // a look at the queue, later
+					defer wake() // a later look at the queue
 					sleeper := w.beside(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
 						invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 						if calls.Add(1)-1 == int64(call) {
@@ -563,7 +563,7 @@ func TestUndoBesideCleanUp(t *testing.T) {
 					select {
 					case <-stands:
 						second = pair[1].do(ctx, w.engine)
-						time.Sleep(20 * time.Millisecond) // a part of what it has begun is done
+						time.Sleep(20 * time.Millisecond) // part of its work is done by then
 						wake()
 						first = <-ended
 					case first = <-ended:
@@ -589,7 +589,7 @@ func TestUndoBesideCleanUp(t *testing.T) {
 					if undoes := pair[0].name == undo.name || stood && pair[1].name == undo.name; undoes &&
 						running == 0 && (first == nil && pair[0].name == undo.name || stood && second == nil &&
 						pair[1].name == undo.name) {
-						t.Errorf("call %d: an undo that was begun is not there: %v, %v", call, first, second)
+						t.Errorf("call %d: an undo was started and does not exist: %v, %v", call, first, second)
 					}
 					if running > 1 {
 						t.Errorf("call %d: %d undos", call, running)
@@ -600,9 +600,9 @@ func TestUndoBesideCleanUp(t *testing.T) {
 	}
 }
 
-// TestOldCleanUp has an older build clean a job up that is being undone, which it does not look at.
-// This build does not go on with that before the undo is over; and the undo, which can't know what
-// was deleted, does not end with success.
+// TestOldCleanUp lets an older build clean up a job that is being undone: that build ignores undos.
+// This build continues the clean-up only after the undo has ended. The undo can't know what was
+// deleted, so it does not succeed.
 func TestOldCleanUp(t *testing.T) {
 	t.Parallel()
 	for name, deletes := range map[string]bool{"it has deleted nothing": false, "it has deleted some records": true} {
@@ -633,7 +633,7 @@ func TestOldCleanUp(t *testing.T) {
 					}
 					records = records[len(records)/2:]
 				}
-				if err := job.CleanUp(ctx, nil); err != nil { // its tasks come once more
+				if err := job.CleanUp(ctx, nil); err != nil { // the clean-up's tasks are enqueued again
 					t.Fatal(err)
 				}
 				if err := w.engine.ReviveJobs(ctx); err != nil {
@@ -654,7 +654,7 @@ func TestOldCleanUp(t *testing.T) {
 				if set := w.unrestored(); set > 0 != deletes {
 					t.Errorf("%d accounts are not restored", set)
 				}
-				if err := undo.Resume(ctx); err != nil { // it may go on still
+				if err := undo.Resume(ctx); err != nil { // the undo may still go on
 					t.Errorf("resume: %v", err)
 				}
 				if s, err = undo.Wait(ctx); err != nil || s.State != mapper.StateFailed {
@@ -672,7 +672,7 @@ func TestOldCleanUp(t *testing.T) {
 	}
 }
 
-// keysOf returns the keys of the records of ranges whose names have a text.
+// keysOf returns the keys of range records whose names contain a text.
 func (w *world) keysOf(text string) (some []*datastore.Key) {
 	w.Helper()
 	keys, err := w.client.GetAll(w.Context(), datastore.NewQuery(record.RangeKind).KeysOnly(), nil)
@@ -687,7 +687,7 @@ func (w *world) keysOf(text string) (some []*datastore.Key) {
 	return some
 }
 
-// cleanUpAsBefore begins to clean up a job as older builds did, without a look at its undo.
+// cleanUpAsBefore starts the clean-up of a job as older builds did, without a look at its undo.
 func (w *world) cleanUpAsBefore(id string) {
 	w.Helper()
 	key := datastore.NameKey(record.JobKind, id, nil)
@@ -720,7 +720,7 @@ func (w *world) cleanUpAsBefore(id string) {
 	}
 }
 
-// TestUndoAfterCleanUp undoes, resumes and retries after a clean-up.
+// TestUndoAfterCleanUp undoes, resumes and retries jobs after a clean-up.
 func TestUndoAfterCleanUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -749,13 +749,13 @@ func TestUndoAfterCleanUp(t *testing.T) {
 			t.Errorf("a retry of the undo: %v", err)
 		}
 		if s := w.status(undo); s.State != mapper.StateSucceeded {
-			t.Errorf("%+v", s)
+			t.Errorf("status %+v", s)
 		}
 	})
 }
 
-// TestUndoOutlived undoes a job so slowly that the database has forgotten what was there before the
-// last pages: those are failures, and the others are restored.
+// TestUndoOutlived undoes a job so slowly that the database forgets the state before the last
+// pages. Those pages are failures, and the others are restored.
 func TestUndoOutlived(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a page every 20 s, for more than an hour")
@@ -772,7 +772,7 @@ func TestUndoOutlived(t *testing.T) {
 		s, err := undo.Wait(ctx)
 		if err != nil || s.State != mapper.StateSucceededWithFailures || s.Failures < 2 ||
 			s.Counters["restored"] < 500 {
-			t.Fatalf("%+v, %v", s, err)
+			t.Fatalf("status %+v, %v", s, err)
 		}
 		if set := w.unrestored(); int64(set) != 1100-s.Counters["restored"] || int64(set) > 5*s.Failures {
 			t.Errorf("%d accounts are not restored: %+v", set, s)
@@ -780,8 +780,7 @@ func TestUndoOutlived(t *testing.T) {
 	})
 }
 
-// TestUndoRefused asks for undos that can't be had: nothing changes then, and the job can still be
-// retried.
+// TestUndoRefused asks for impossible undos. Nothing changes, and the job can still be retried.
 func TestUndoRefused(t *testing.T) {
 	t.Parallel()
 	done := func(w *world, m *mapper.Mapper[mapper.NoParams]) *mapper.Job {
@@ -871,7 +870,7 @@ func TestUndoRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s := w.wait(job); s.Processed != 50 || s.UndoneBy != "" {
-				t.Errorf("%+v", s)
+				t.Errorf("status %+v", s)
 			}
 		})
 	})
@@ -894,8 +893,8 @@ var setOwner = mapper.Update("set-owner", func(_ context.Context, a *mapper.Enti
 	return nil
 })
 
-// TestUndoUnknown undoes pages of which it is not known what they wrote: they are failures, and
-// nothing of them changes.
+// TestUndoUnknown undoes pages whose writes are not known. They are failures, and none of their
+// entities changes.
 func TestUndoUnknown(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -949,8 +948,8 @@ func TestUndoUnknown(t *testing.T) {
 	}
 }
 
-// TestUndoRecords has the records of jobs be in the way of an undo: they are cleaned up meanwhile,
-// or other jobs have the IDs.
+// TestUndoRecords undoes jobs while their records block the undo: they are cleaned up meanwhile, or
+// other jobs have their IDs.
 func TestUndoRecords(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -988,7 +987,7 @@ func TestUndoRecords(t *testing.T) {
 		}
 		time.Sleep(30 * time.Second)
 		if s := w.status(undo); s.Counters["restored"] == 0 || s.State != mapper.StateRunning {
-			t.Fatalf("%+v", s)
+			t.Fatalf("status %+v", s)
 		}
 		if err := undo.Abort(ctx); err != nil {
 			t.Fatal(err)
@@ -997,7 +996,7 @@ func TestUndoRecords(t *testing.T) {
 		if err != nil || again.ID == undo.ID {
 			t.Fatalf("once more: %v", err)
 		}
-		if s := w.wait(again); s.Counters["left"] > 0 { // what the first one has restored is as it was
+		if s := w.wait(again); s.Counters["left"] > 0 { // the first one has left its restored entities unchanged
 			t.Errorf("%v", s.Counters)
 		}
 		if diff := cmp.Diff(before, images(t, w.client, "Account")); diff != "" {
@@ -1015,7 +1014,7 @@ func TestUndoRecords(t *testing.T) {
 			t.Fatalf("the next one: %v", err)
 		}
 		if s := w.wait(last); s.Counters["restored"] != 1000 {
-			t.Errorf("%+v", s.Counters)
+			t.Errorf("counters %+v", s.Counters)
 		}
 		if same, err := job.Undo(ctx, nil); err != nil || same.ID != last.ID {
 			t.Errorf("the same: %v", err)

@@ -37,7 +37,7 @@ import (
 var writeOld = flag.String("old", "",
 	"have TestOldRecords write testdata/old/`NAME`, with the records of this build, for all later ones to read")
 
-// aged is the mapper of the records on file. Whoever changes it makes them unreadable.
+// aged is the mapper of the stored records in testdata. A change of it makes them unreadable.
 var aged = mapper.Update("aged", func(_ context.Context, a *mapper.Entity[account], p credit) error {
 	a.Value.Balance += p.Amount
 	a.Count("credited", 1)
@@ -47,13 +47,13 @@ var aged = mapper.Update("aged", func(_ context.Context, a *mapper.Entity[accoun
 	return nil
 })
 
-// A relic is a Datastore with the records of jobs, and an engine for them.
+// A relic is a Datastore with the records of old jobs, and an engine for them.
 type relic struct {
 	*testing.T
 	client *datastore.Client
 	raw    datastorepb.DatastoreClient
 	engine *mapper.Engine
-	gate   func(*http.Request) bool // whether a delivery is answered
+	gate   func(*http.Request) bool // whether a delivery is passed on
 }
 
 func newRelic(t *testing.T) *relic {
@@ -103,7 +103,7 @@ func newRelic(t *testing.T) *relic {
 	return r
 }
 
-// kinds are the kinds of the records on file, and those of the entities. Older folders lack some.
+// kinds are the kinds of the records in testdata, and of the entities. Older folders lack some.
 var kinds = slices.Concat([]string{record.JobKind, record.RangeKind, "ScattermapDraft", "ScattermapSchedule",
 	"ScattermapSlot", "Account"},
 	undoKinds, settingKinds)
@@ -123,7 +123,7 @@ func (r *relic) entities(kind string) (all []*datastorepb.EntityResult) {
 	return resp.GetBatch().GetEntityResults()
 }
 
-// keep writes entities into a file.
+// keep writes entities to a file.
 func (r *relic) keep(file string, all []*datastorepb.EntityResult) {
 	r.Helper()
 	var text bytes.Buffer
@@ -146,7 +146,7 @@ var undoKinds = []string{"Done", "Half", "Clean", "Held"}
 // settingKinds are the kinds of the entities of the jobs that writeSettings starts, each with 40.
 var settingKinds = []string{"Shared", "Dear", "Rehearsed", "Kept", "Ticked"}
 
-// putOld puts what is there before the jobs.
+// putOld puts the entities that exist before the jobs.
 func (r *relic) putOld() {
 	r.Helper()
 	for _, kind := range slices.Concat(undoKinds, settingKinds) {
@@ -161,8 +161,8 @@ func (r *relic) putOld() {
 	}
 }
 
-// writeUndo leaves jobs that are done, and may be undone or cleaned up; and one whose undo is
-// paused in the middle.
+// writeUndo leaves jobs that are done and can be undone or cleaned up, and one whose undo is paused
+// in its middle.
 func (r *relic) writeUndo() {
 	r.Helper()
 	must := r.must
@@ -189,16 +189,19 @@ func (r *relic) writeUndo() {
 	time.Sleep(time.Second)
 }
 
-// dayOf returns a day whose ticks are on file.
+// dayOf returns a day whose ticks are in testdata.
 func dayOf(d int) time.Time { return time.Date(2026, 11, d, 0, 0, 0, 0, time.UTC) }
 
-// weekly is a schedule with a tick that waits.
+// weekly is a schedule with a waiting tick.
 var weekly = mapper.NewSchedule("weekly", aged, mapper.OverlapQueue)
 
-// writeSettings leaves jobs whose settings are in their records: one over a share of the keys,
-// whose rate was set for a time, and which is paused in the middle; one that its budget has paused;
-// a rehearsal; one with a retention; and a run that is paused in the middle, for whose end a tick
-// waits.
+// writeSettings leaves jobs whose settings are in their records:
+//
+//   - one over a share of the keys, paused in its middle, whose rate was set for a time
+//   - one that its budget has paused
+//   - a rehearsal
+//   - one with a retention
+//   - a run that is paused in its middle, and for whose end a tick waits
 func (r *relic) writeSettings() {
 	r.Helper()
 	start := func(kind string, o mapper.StartOptions) *mapper.Job {
@@ -253,7 +256,7 @@ func (r *relic) writeSettings() {
 	time.Sleep(time.Second)
 }
 
-// writeHeld begins to clean up a job, and leaves one that has a slot.
+// writeHeld starts the clean-up of a job, and leaves one that has a slot.
 func (r *relic) writeHeld() {
 	r.Helper()
 	r.gate = func(*http.Request) bool { return false }
@@ -270,8 +273,11 @@ func (r *relic) must(err error) {
 	}
 }
 
-// write writes what there is to a folder: a job that is paused in the middle, with failures; one
-// that is being added up at its end; and a schedule whose run that is.
+// write writes a folder of records:
+//
+//   - a job that is paused in its middle and has failures
+//   - a job whose records are being added up
+//   - a schedule whose run is the second one
 func (r *relic) write(folder string) {
 	r.Helper()
 	must := r.must
@@ -288,7 +294,7 @@ func (r *relic) write(folder string) {
 	}
 	r.writeUndo()
 	r.writeSettings()
-	bridge.Portion(r.engine, 1, time.Nanosecond) // a task keeps a draft, and leaves the rest to another one
+	bridge.Portion(r.engine, 1, time.Nanosecond) // a task keeps a draft, and leaves the rest to another task
 	var ends atomic.Int64
 	r.gate = func(req *http.Request) bool { return !strings.HasSuffix(req.URL.Path, "/finalize") || ends.Add(1) == 1 }
 	s := mapper.NewSchedule("nightly", aged, mapper.OverlapQueue)
@@ -334,7 +340,7 @@ func (r *relic) commit(all ...*datastorepb.Entity) {
 	}
 }
 
-// parse returns the entities of a file, in which the lines of the first folder have no versions.
+// parse returns the entities of a file. In the oldest folder the lines have no versions.
 func (r *relic) parse(file string) (all []*datastorepb.EntityResult) {
 	r.Helper()
 	text, err := os.ReadFile(file)
@@ -354,8 +360,8 @@ func (r *relic) parse(file string) (all []*datastorepb.EntityResult) {
 	return all
 }
 
-// load writes the entities of a folder into the database: first those that were there before the
-// jobs. What one commit had written, one commit writes again, so that it has one version again.
+// load writes the entities of a folder into the database, those from before the jobs first.
+// Entities of one commit are written by one commit again, so that they have one version again.
 func (r *relic) load(folder string) (found []string) {
 	r.Helper()
 	for _, e := range r.parse(filepath.Join(folder, "Before.jsonl")) {
@@ -378,12 +384,10 @@ func (r *relic) load(folder string) (found []string) {
 	return slices.Compact(found)
 }
 
-// TestOldRecords has this build go on with the records that older ones have left: a job that was
-// paused in the middle, and has failures; one that was being added up; a schedule, and one with a
-// tick that waits; a job to undo, one whose undo is under way, one that is being cleaned up, and
-// one that has a slot; jobs over a share, with a budget, a rate and a retention; and a rehearsal.
-// Older folders have less. A change of what is stored adds a folder, by -old NAME, and leaves the
-// others: docs/upgrade.md.
+// TestOldRecords continues, with this build, the jobs and schedules that older builds have left in
+// testdata. The functions that write a folder (write, writeUndo, writeSettings, writeHeld) say what
+// it has. Older folders have less. If you change what is stored, add a folder with -old NAME, and
+// leave the others unchanged: docs/upgrade.md.
 func TestOldRecords(t *testing.T) {
 	if *writeOld != "" {
 		newRelic(t).write(filepath.Join("testdata", "old", *writeOld))
@@ -450,7 +454,7 @@ func TestOldRecords(t *testing.T) {
 				}
 				want := int64(8)
 				if strings.HasSuffix(key.Name, "77") {
-					want = 3 // a failure
+					want = 3 // as a failure
 				}
 				if a.Balance != want {
 					wrong++
@@ -463,9 +467,9 @@ func TestOldRecords(t *testing.T) {
 	}
 }
 
-// oldJobs goes on with what older builds have left, by the kind of the entities.
+// oldJobs continue the jobs that older builds have left, by the kind of their entities.
 var oldJobs = map[string]func(*testing.T, *relic){
-	"Done": func(t *testing.T, r *relic) { // nobody has undone it yet
+	"Done": func(t *testing.T, r *relic) { // not undone yet
 		undo, err := r.engine.Job("done").Undo(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -476,7 +480,7 @@ var oldJobs = map[string]func(*testing.T, *relic){
 		}
 		r.isAsBefore("Done")
 	},
-	"Half": func(t *testing.T, r *relic) { // its undo is paused in the middle
+	"Half": func(t *testing.T, r *relic) { // its undo is paused in its middle
 		undo := r.engine.Job("undo-half")
 		if err := r.engine.Job("half").CleanUp(t.Context(), nil); !errors.Is(err, mapper.ErrWrongState) {
 			t.Errorf("a clean-up beside the undo: %v", err)
@@ -523,7 +527,7 @@ var oldJobs = map[string]func(*testing.T, *relic){
 			t.Errorf("a job after it: %+v, %v", s, err)
 		}
 	},
-	"Shared": func(t *testing.T, r *relic) { // it is paused in the middle, and slow for a time
+	"Shared": func(t *testing.T, r *relic) { // paused in its middle, and slow for a time
 		job := r.engine.Job("shared")
 		s, err := job.Status(t.Context())
 		if err != nil || s.State != mapper.StatePaused || s.Processed == 0 || s.Processed > 10 ||
@@ -579,13 +583,13 @@ var oldJobs = map[string]func(*testing.T, *relic){
 			t.Errorf("a rehearsal: %+v, %v", s, err)
 		}
 	},
-	"Kept": func(t *testing.T, r *relic) { // its records go, much later
+	"Kept": func(t *testing.T, r *relic) { // its records are deleted much later
 		s, err := r.engine.Job("kept").Status(t.Context())
 		if err != nil || s.CleanedUp || !s.CleanUpAt.Equal(s.Ended.Add(100*365*24*time.Hour)) {
 			t.Errorf("a job with a retention: %+v, %v", s, err)
 		}
 	},
-	"Ticked": func(t *testing.T, r *relic) { // the run is paused in the middle, and a tick waits for its end
+	"Ticked": func(t *testing.T, r *relic) { // the run is paused in its middle, and a tick waits for its end
 		for i, day := range []int{18, 25} {
 			run := r.engine.Job(weekly.JobID(dayOf(day)))
 			if i == 0 {
@@ -603,8 +607,8 @@ var oldJobs = map[string]func(*testing.T, *relic){
 	},
 }
 
-// balances returns how many entities of a kind have a balance that is so much above the one before
-// the jobs.
+// balances returns how many entities of a kind have a balance that is more above the one before the
+// jobs.
 func (r *relic) balances(kind string, more int) (n int) {
 	r.Helper()
 	for _, e := range r.entities(kind) {
@@ -616,7 +620,7 @@ func (r *relic) balances(kind string, more int) (n int) {
 	return n
 }
 
-// isAsBefore checks that the entities of a kind are what they were before the jobs.
+// isAsBefore checks that the entities of a kind equal those before the jobs.
 func (r *relic) isAsBefore(kind string) {
 	r.Helper()
 	wrong, all := 0, r.entities(kind)
@@ -631,7 +635,7 @@ func (r *relic) isAsBefore(kind string) {
 	}
 }
 
-// count returns how many ranges' records have a text in their names.
+// count returns how many range records contain a text in their names.
 func (r *relic) count(text string) (n int) {
 	r.Helper()
 	for _, e := range r.entities(record.RangeKind) {
@@ -642,7 +646,7 @@ func (r *relic) count(text string) (n int) {
 	return n
 }
 
-// rewrite changes the record of a job, as a newer build would write it.
+// rewrite changes the record of a job as a newer build would write it.
 func (w *world) rewrite(id string, change func(datastore.PropertyList) datastore.PropertyList) {
 	w.Helper()
 	key, list := datastore.NameKey(record.JobKind, id, nil), datastore.PropertyList{}
@@ -655,7 +659,7 @@ func (w *world) rewrite(id string, change func(datastore.PropertyList) datastore
 	}
 }
 
-// replaceInQuery returns a change of a text in the query of a job.
+// replaceInQuery returns a change that replaces a text in the query of a job.
 func replaceInQuery(was, is string) func(datastore.PropertyList) datastore.PropertyList {
 	return func(list datastore.PropertyList) datastore.PropertyList {
 		i := slices.IndexFunc(list, func(p datastore.Property) bool { return p.Name == "query" })
@@ -664,9 +668,9 @@ func replaceInQuery(was, is string) func(datastore.PropertyList) datastore.Prope
 	}
 }
 
-// TestJobOfNewerBuild has this build find a job that has more than it knows, as after going back to
-// it: it processes nothing, says so, and can abort the job. A build that knows the job goes on with
-// it.
+// TestJobOfNewerBuild gives this build a job with settings that it does not know, as after a
+// rollback. It processes nothing, says so, and can abort the job. A build that knows the settings
+// continues the job.
 func TestJobOfNewerBuild(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -687,7 +691,7 @@ func TestJobOfNewerBuild(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, setting{queue: few(4)}, slowCredit)
-				var deploying atomic.Bool // nobody takes tasks
+				var deploying atomic.Bool // no task is accepted
 				engine := w.handler
 				w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 					if deploying.Load() {
@@ -719,7 +723,7 @@ func TestJobOfNewerBuild(t *testing.T) {
 				if jobs, _, err := w.engine.JobsPage(t.Context(), nil, ""); err != nil || len(jobs) != 1 {
 					t.Errorf("the list of jobs: %+v, %v", jobs, err)
 				}
-				// A newer build resumes it, and this one gets its tasks.
+				// A newer build resumes it, and this build gets its tasks.
 				w.rewrite(job.ID, c.known)
 				deploying.Store(true)
 				if err := job.Resume(t.Context()); err != nil {
@@ -739,7 +743,7 @@ func TestJobOfNewerBuild(t *testing.T) {
 				}
 				w.rewrite(job.ID, c.known)
 				if s := w.wait(job); s.State != mapper.StateSucceeded || s.Processed != 1000 {
-					t.Errorf("%+v", s)
+					t.Errorf("status %+v", s)
 				}
 				w.wantBalances(keys, 10)
 			})

@@ -32,9 +32,8 @@ const (
 	target    = "http://worker/mapper/"
 )
 
-// A world is all that a job needs, in one process: a database, a queue, and an
-// engine that handles the queue's deliveries. It works inside a bubble of
-// testing/synctest.
+// A world is all that a job needs, in one process: a database, a queue, and an engine that handles
+// the queue's deliveries. It works inside a bubble of testing/synctest.
 type world struct {
 	*testing.T
 	emulator *emulator.Emulator
@@ -46,23 +45,23 @@ type world struct {
 	handler http.Handler
 	options []option.ClientOption // of Datastore clients
 
-	more   func(*mapper.EngineOptions) // changes the options of processes; nil: nothing does
-	others []string                    // queues that processes have besides the first
+	more   func(*mapper.EngineOptions) // changes the options of processes; nil: no change
+	others []string                    // queues of processes besides the first
 
-	mu            sync.Mutex // ending is set once no delivery begins any more
+	mu            sync.Mutex // guards ending: once it is set no delivery starts
 	ending        bool
 	deliveries    sync.WaitGroup
-	running, most atomic.Int64 // deliveries under way, and the most at once
+	running, most atomic.Int64 // deliveries under way, and the maximum at once
 }
 
-// setting changes how a world is made.
+// A setting changes how a world is made.
 type setting struct {
 	emulator emulator.Options
 	queue    *cloudtaskspb.Queue
-	client   *datastore.Client // in place of the embedded Datastore
-	log      io.Writer         // in place of the test's output
+	client   *datastore.Client // replaces the embedded Datastore
+	log      io.Writer         // replaces the test's output
 	deadline time.Duration     // of deliveries
-	plain    bool              // the database says no versions
+	plain    bool              // the database tells no versions
 }
 
 func newWorld(t *testing.T, s setting, mappers ...mapper.AnyMapper) *world {
@@ -116,7 +115,7 @@ func newWorld(t *testing.T, s setting, mappers ...mapper.AnyMapper) *world {
 	return w
 }
 
-// withoutVersions has a database say no versions, so that all pages are transactions.
+// withoutVersions is a database that tells no versions, so that all pages are transactions.
 func withoutVersions(
 	ctx context.Context, method string, req, resp any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption,
@@ -139,14 +138,14 @@ func withoutVersions(
 	return err
 }
 
-// end lets the deliveries under way come to their end, before what they need is
-// closed, and checks the records that they leave.
+// end waits until the deliveries under way have ended, before it closes what they need. Then it
+// checks the records.
 func (w *world) end() {
 	w.settle()
 	checkInvariants(w, w.client)
 }
 
-// settle lets the deliveries under way come to their end. No other begins any more.
+// settle waits until the deliveries under way have ended. No other delivery starts after that.
 func (w *world) settle() {
 	w.mu.Lock()
 	w.ending = true
@@ -154,7 +153,7 @@ func (w *world) settle() {
 	w.deliveries.Wait()
 }
 
-// begin begins a delivery, unless the test is over.
+// begin counts the start of a delivery. It returns false once the test has ended.
 func (w *world) begin() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -191,7 +190,7 @@ var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.En
 	return nil
 })
 
-// putAccounts puts accounts, each with a balance that tells it from others.
+// putAccounts puts accounts, each with another balance.
 func (w *world) putAccounts(keys []*datastore.Key) {
 	w.Helper()
 	for start := 0; start < len(keys); start += 400 {
@@ -215,7 +214,7 @@ func names(n int) []*datastore.Key {
 	return keys
 }
 
-// account returns an account as it is stored.
+// account returns a stored account.
 func (w *world) account(key *datastore.Key) (a account) {
 	w.Helper()
 	if err := w.client.Get(w.Context(), key, &a); err != nil {
@@ -224,8 +223,7 @@ func (w *world) account(key *datastore.Key) (a account) {
 	return a
 }
 
-// wantBalances checks that every account has its first balance and an amount
-// more.
+// wantBalances checks that every account has its first balance plus an amount.
 func (w *world) wantBalances(keys []*datastore.Key, amount int64) {
 	w.Helper()
 	wrong := 0
@@ -261,7 +259,7 @@ func (w *world) start(amount int64, o *mapper.StartOptions) *mapper.Job {
 // longestJob ends the wait for a job that never ends.
 const longestJob = time.Hour
 
-// wait waits for the end of a job, and checks that it is a success.
+// wait waits for the end of a job, and checks that it has succeeded.
 func (w *world) wait(job *mapper.Job) *mapper.Status {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.Context(), longestJob)
@@ -277,7 +275,7 @@ func (w *world) wait(job *mapper.Job) *mapper.Status {
 	return status
 }
 
-// A logged is what a process logs, in whatever goroutine.
+// A logged collects the log of a process. It can be used by several goroutines.
 type logged struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -296,7 +294,7 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// count returns how many lines have a text.
+// count returns how many lines contain a text.
 func (l *logged) count(text string) int { return strings.Count(l.String(), text) }
 
 func TestMain(m *testing.M) { googletest.Main(m) }

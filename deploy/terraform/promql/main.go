@@ -1,6 +1,6 @@
 // Command promql evaluates queries on series with the engine of Prometheus, for the test of the
-// alarms and charts in the folder above. It is a module of its own, so that nobody who uses
-// scattermap gets the modules of Prometheus with it.
+// alarms and charts in the folder above. It is a module of its own, so that users of scattermap do
+// not get the modules of Prometheus.
 //
 // It reads [Input] as JSON, and writes a list of results for each query.
 package main
@@ -23,16 +23,15 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// Input is what to evaluate: each query at each time from 0 to End, with Step between them, in
-// seconds.
+// Input is the queries to evaluate, at each time from 0 to End with Step between them, in seconds.
 type Input struct {
 	Series    []Series
 	Queries   []string
 	End, Step int64
 }
 
-// A Series is a time series: its labels, with its name as __name__, and its samples. A result is
-// one, too.
+// A Series is a time series: its labels, with its name as __name__, and its samples. Results have
+// this form, too.
 type Series struct {
 	Labels  map[string]string
 	Samples []Sample
@@ -81,7 +80,7 @@ func main() {
 		for _, s := range matrix {
 			one := Series{Labels: s.Metric.Map()}
 			for _, p := range s.Floats {
-				if !math.IsNaN(p.F) && !math.IsInf(p.F, 0) { // JSON has none
+				if !math.IsNaN(p.F) && !math.IsInf(p.F, 0) { // JSON can't express others
 					one.Samples = append(one.Samples, Sample{At: p.T/1000 - 3600, Value: p.F})
 				}
 			}

@@ -1,12 +1,12 @@
-// Command schema writes what the resources of deploy/terraform take, from the types of npm's
-// @cdktf/provider-google, which are made from the provider's own schema. The version of both is in
-// the first line of what it writes.
+// Command schema writes the arguments of the resources of deploy/terraform. It reads them from the
+// types of npm's @cdktf/provider-google, which are generated from the provider's own schema. The
+// versions of both are in the first line of its output.
 //
 //	npm pack @cdktf/provider-google@16.12.1 && tar xzf cdktf-provider-google-16.12.1.tgz
 //	go run ./deploy/terraform/schema package > deploy/terraform/schema.txt
 //
-// A resource that the module uses, and that the file does not have yet, is found by its name in the
-// module's files.
+// It finds the resources by their names in the module's files, so a new resource needs only a new
+// run.
 package main
 
 import (
@@ -36,7 +36,7 @@ func main() {
 
 var used = regexp.MustCompile(`(?m)^(resource|data) "(google_[a-z0-9_]+)"`)
 
-// schemaOf returns the schemas of what the files use.
+// schemaOf returns the schemas of the resources that the files use.
 func schemaOf(folder string, patterns ...string) (string, error) {
 	var about struct {
 		Version string
@@ -105,7 +105,7 @@ func resource(s *strings.Builder, folder, name string) error {
 // types are the declarations of one file.
 type types struct{ text string }
 
-// block returns what is between the braces of a declaration.
+// block returns the text between the braces of a declaration.
 func (t types) block(head string) (string, bool) {
 	at := regexp.MustCompile(`export (?:interface|declare class) ` + head + ` [^\n]*\{\n`).FindStringIndex(t.text)
 	if at == nil {
@@ -126,7 +126,7 @@ var (
 	upper = regexp.MustCompile(`[A-Z]`)
 )
 
-// write writes the members of an interface, and of what is computed in its class.
+// write writes the members of an interface, and the computed members of its class.
 func (t types) write(s *strings.Builder, iface, class, indent string) error {
 	inside, ok := t.block(iface)
 	if !ok {
@@ -178,7 +178,7 @@ func (t types) write(s *strings.Builder, iface, class, indent string) error {
 	return nil
 }
 
-// kindOf returns a type as Terraform has it.
+// kindOf returns Terraform's name of a type.
 func kindOf(typ string) string {
 	switch typ = strings.TrimSuffix(typ, " | cdktf.IResolvable"); {
 	case typ == "string" || typ == "number" || typ == "boolean":

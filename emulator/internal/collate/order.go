@@ -1,7 +1,8 @@
-// Package collate has the order of keys and values, as bytes.
+// Package collate turns keys and values into bytes whose order is Datastore's order.
 //
-// Comparing the bytes of two forms gives Datastore's order, and no form is a prefix
-// of another, so forms can be concatenated, and inverted for descending order.
+// Such bytes are called an ordered form. Comparing two forms as bytes compares what they stand for.
+// No form is a prefix of another, so forms can be concatenated. For descending order they can be
+// inverted.
 package collate
 
 import (
@@ -11,8 +12,8 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// Keys are ordered element by element, an ancestor before its descendants:
-// kinds as bytes, ids before names, ids as signed integers, names as bytes.
+// Keys are ordered element by element, an ancestor before its descendants. Kinds compare as bytes.
+// IDs come before names; IDs compare as signed integers, names as bytes.
 const (
 	PathEnd     byte = 0x00 // after the last element; below PathElement
 	PathElement byte = 0x01 // before each element
@@ -20,8 +21,8 @@ const (
 	nameTag     byte = 0x02
 )
 
-// The tags give the order of values of different types, as both of Google's
-// emulators have it. Integers share theirs with timestamps, strings with blobs.
+// The tags give the order of values of different types, as in both of Google's emulators. Integers
+// and timestamps share a tag, and so do strings and blobs.
 const (
 	nullTag byte = 0x10 + iota
 	integerTag
@@ -33,8 +34,8 @@ const (
 	entityTag
 )
 
-// appendBytes appends the ordered form of s: zero bytes are escaped, and the
-// end is marked by a sequence below every escaped or plain byte.
+// appendBytes appends the ordered form of s. Zero bytes are escaped. The end is marked by a
+// sequence that is below every escaped or plain byte.
 func appendBytes[S string | []byte](dst []byte, s S) []byte {
 	for i := range len(s) {
 		dst = append(dst, s[i])
@@ -49,7 +50,8 @@ func appendInt64(dst []byte, n int64) []byte {
 	return binary.BigEndian.AppendUint64(dst, uint64(n)^(1<<63))
 }
 
-// appendFloat64 orders negative zero before zero and NaN after everything.
+// appendFloat64 appends the ordered form of a double: negative zero is before zero, and NaN after
+// everything.
 func appendFloat64(dst []byte, f float64) []byte {
 	bits := math.Float64bits(f)
 	switch {
@@ -63,8 +65,8 @@ func appendFloat64(dst []byte, f float64) []byte {
 	return binary.BigEndian.AppendUint64(dst, bits)
 }
 
-// appendElements appends the ordered form of a path without its end, which is
-// the prefix that the path shares with its descendants.
+// appendElements appends the ordered form of a path without its end. The path shares this prefix
+// with its descendants.
 func appendElements(dst []byte, path []*pb.Key_PathElement) []byte {
 	for _, el := range path {
 		dst = append(dst, PathElement)
@@ -122,7 +124,7 @@ func appendValue(dst []byte, v *pb.Value) []byte {
 	}
 }
 
-// Invert turns an ordered form into that of descending order, and back.
+// Invert turns an ordered form into the form for descending order, and back.
 func Invert(form string) string {
 	b := []byte(form)
 	for i := range b {
@@ -131,7 +133,7 @@ func Invert(form string) string {
 	return string(b)
 }
 
-// Ancestors returns the ordered paths of an entity and its ancestors, cut out of its
+// Ancestors returns the ordered paths of an entity and of its ancestors, as parts of the entity's
 // own.
 func Ancestors(path string) []Entry {
 	var all []Entry
@@ -147,8 +149,7 @@ func Ancestors(path string) []Entry {
 	return all
 }
 
-// FirstName returns the kind and the name of a path's first element, if the path starts with
-// one that has a name.
+// FirstName returns the kind and the name of a path's first element, if that element has a name.
 func FirstName(path string) (kind, name string, ok bool) {
 	if path == "" || path[0] != PathElement {
 		return "", "", false
@@ -161,7 +162,7 @@ func FirstName(path string) (kind, name string, ok bool) {
 	return kind, name, ok
 }
 
-// cutBytes returns the bytes whose ordered form comes first, and what follows it.
+// cutBytes returns the bytes at the start of an ordered form, and the rest of the form.
 func cutBytes(form string) (plain, rest string, ok bool) {
 	var b []byte
 	for i := 0; i+1 < len(form); i++ {
@@ -176,7 +177,7 @@ func cutBytes(form string) (plain, rest string, ok bool) {
 	return "", "", false
 }
 
-// skipBytes returns what is behind the ordered form of bytes that begins at i.
+// skipBytes returns the index after the ordered form of bytes that starts at i.
 func skipBytes(form string, i int) int {
 	for form[i] != 0 || form[i+1] != 1 {
 		if form[i] == 0 {
@@ -187,15 +188,15 @@ func skipBytes(form string, i int) int {
 	return i + 2
 }
 
-// An Entry is one value under which an entity is in the indexes.
+// An Entry is a value under which an entity is in the indexes.
 type Entry struct {
 	Form  string
 	Value *pb.Value
 }
 
-// Entries returns the values under which entities with these properties are in
-// the indexes of a name: each element of an array, the properties of entities
-// inside under names joined by dots, and none of what is excluded.
+// Entries returns the values under which an entity with these properties is in the indexes of a
+// name. These are each element of an array, and the properties of nested entities under names
+// joined by dots. Excluded values are left out.
 func Entries(properties map[string]*pb.Value, name string) []Entry {
 	values := EntriesOf(properties[name])
 	for i := range len(name) {
@@ -219,7 +220,7 @@ func Entries(properties map[string]*pb.Value, name string) []Entry {
 	return values
 }
 
-// EntriesOf returns the values of one property that are not entities.
+// EntriesOf returns the values of one property, without nested entities.
 func EntriesOf(v *pb.Value) []Entry {
 	if v == nil || v.ExcludeFromIndexes || v.GetEntityValue() != nil {
 		return nil

@@ -8,8 +8,8 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
 )
 
-// FuzzKeyForm checks that the ordered forms of names compare as the names do, in
-// both directions, and that none is a prefix of another.
+// FuzzKeyForm checks that the ordered forms of names compare like the names, in both directions,
+// and that no form is a prefix of another.
 func FuzzKeyForm(f *testing.F) {
 	f.Add("a", "b")
 	f.Add("a", "a\x00")
@@ -21,7 +21,7 @@ func FuzzKeyForm(f *testing.F) {
 			t.Errorf("%q and %q compare as %d, their forms as %d", a, b, want, got)
 		}
 		if a != b && (strings.HasPrefix(x, y) || strings.HasPrefix(y, x)) {
-			t.Errorf("the form of one of %q and %q begins with that of the other", a, b)
+			t.Errorf("the form of one of %q and %q is a prefix of the other's", a, b)
 		}
 		down, other := Invert(x), Invert(y)
 		if got, want := strings.Compare(down, other), cmp.Compare(b, a); got != want {

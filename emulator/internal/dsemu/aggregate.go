@@ -10,8 +10,7 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/query"
 )
 
-// aggregate returns the aggregations of a query's rows, and how many of its
-// index's entries they came from.
+// aggregate returns the aggregations of a query's rows, and how many index entries they came from.
 func (db *database) aggregate(
 	ctx context.Context, q *query.Query, tallies []*query.Tally, o *pb.ReadOptions,
 ) (resp *pb.RunAggregationQueryResponse, entries int64, err error) {

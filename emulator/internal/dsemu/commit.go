@@ -13,14 +13,14 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// Limits of a commit, as the limits page of Datastore has them.
+// The limits of a commit, from the limits page of Datastore.
 const (
 	maxEntity  = 1048572  // bytes
 	maxRequest = 10 << 20 // bytes
 )
 
-// commit applies a commit's mutations, all or none of them. With pessimistic
-// concurrency it waits for the transactions that have read what it changes.
+// commit applies all of a commit's mutations, or none. With pessimistic concurrency it waits for
+// the transactions that have read the entities that it changes.
 func (db *database) commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
 	if size := proto.Size(req); size > maxRequest {
 		return nil, model.Invalid("Request payload size is %d bytes, above the limit of %d.", size, maxRequest)
@@ -47,7 +47,7 @@ func (db *database) commit(ctx context.Context, req *pb.CommitRequest) (*pb.Comm
 	}
 }
 
-// checkFirst looks for conflicts of the transaction that a request commits, see
+// checkFirst looks for conflicts of the transaction that a request commits: see
 // [database.checkEarly].
 func (db *database) checkFirst(req *pb.CommitRequest, now time.Time) {
 	db.mu.Lock()
@@ -60,7 +60,7 @@ func (db *database) checkFirst(req *pb.CommitRequest, now time.Time) {
 	db.checkEarly(tx)
 }
 
-// giveUp aborts a transaction whose commit has waited in vain.
+// giveUp aborts a transaction whose commit has waited too long.
 func (db *database) giveUp(req *pb.CommitRequest) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -103,8 +103,7 @@ func (db *database) tryCommit(req *pb.CommitRequest, now time.Time) (*pb.CommitR
 	return resp, holder, err
 }
 
-// committing returns the transaction that a commit names. The database is
-// locked.
+// committing returns the transaction that a commit names. The caller has locked the database.
 func (db *database) committing(req *pb.CommitRequest, now time.Time) (*transaction, error) {
 	switch selector := req.TransactionSelector.(type) {
 	case *pb.CommitRequest_Transaction:
@@ -116,8 +115,8 @@ func (db *database) committing(req *pb.CommitRequest, now time.Time) (*transacti
 	}
 }
 
-// apply writes mutations, all or none of them, in a transaction or without one.
-// The database is locked.
+// apply writes all mutations, or none, in a transaction or without one. The caller has locked the
+// database.
 func (db *database) apply(
 	tx *transaction, mutations []*pb.Mutation, now time.Time,
 ) (*pb.CommitResponse, *transaction, error) {
@@ -168,7 +167,7 @@ func (db *database) apply(
 	return resp, nil, nil
 }
 
-// write makes versions the newest ones. The database is locked.
+// write makes versions the newest ones. The caller has locked the database.
 func (db *database) write(drafts []*draft, versions []store.Version, at int64) {
 	for i, d := range drafts {
 		if !d.changed || !d.exists && !d.existed {

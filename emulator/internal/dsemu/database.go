@@ -24,17 +24,17 @@ type database struct {
 	totals       store.Totals
 	namespaces   btree.Map[string, *metadata.Kinds]
 	lastCommit   int64         // microseconds
-	log          []change      // commits that a read may not have seen, oldest first
-	trimmed      int           // of them, those that are done with
-	forgotten    int64         // what no read sees any more: the time before which versions were dropped to save memory
-	scans        map[int64]int // by the time that they see, how many
+	log          []change      // changes that a read may not have seen, oldest first
+	trimmed      int           // number of changes at the start of log that trim is done with
+	forgotten    int64         // time before which versions were dropped to save memory; no read sees them
+	scans        map[int64]int // number of scans, by the time that they see
 	transactions map[string]*transaction
-	expiredAt    time.Time      // expired ones were looked for
-	trimmedAt    time.Time      // something was forgotten
-	lastID       *atomic.Uint64 // of a transaction; the server's, so that no id comes twice
+	expiredAt    time.Time      // when expired transactions were last looked for
+	trimmedAt    time.Time      // when trim last forgot something
+	lastID       *atomic.Uint64 // of transactions; shared by the server's databases, so that no ID comes twice
 	closed       bool           // by a reset
 	ids          *rand.Rand
-	reservedIDs  map[string]bool // ids of keys that are not to be allocated
+	reservedIDs  map[string]bool // IDs of keys that may not be allocated
 }
 
 // A change says that a commit wrote a record.
@@ -57,7 +57,7 @@ func newDatabase(project, id string, opts Options, lastID *atomic.Uint64) *datab
 	}
 }
 
-// kind returns the kind in a namespace, or nil if nothing was ever put there.
+// kind returns the kind in a namespace, or nil if it never had an entity.
 func (db *database) kind(namespace, name string) *store.Kind {
 	if kinds, ok := db.namespaces.Get(namespace); ok {
 		k, _ := kinds.Get(name)
@@ -96,7 +96,7 @@ func (db *database) get(key model.Key, at int64) (store.Version, bool) {
 	return r.At(at)
 }
 
-// describe returns entities of one of the reserved kinds, see [metadata.Database.Describe].
+// describe returns entities of a reserved kind: see [metadata.Database.Describe].
 func (db *database) describe(
 	namespace, name string, at int64, in metadata.Span, most int,
 ) (k *store.Kind, next string) {
@@ -106,14 +106,12 @@ func (db *database) describe(
 	return described.Describe(namespace, name, at, in, most)
 }
 
-// nextCommit returns the time of the commit that is being made: the clock's,
-// but after every earlier commit's.
+// nextCommit returns the time of the next commit: now, but later than every earlier commit.
 func (db *database) nextCommit(now time.Time) int64 {
 	return max(now.UnixMicro(), db.lastCommit+1)
 }
 
-// needed is the time before which no open transaction looks, and no query that is
-// answered now.
+// needed returns the earliest time that an open transaction, or a running query, sees.
 func (db *database) needed() int64 {
 	h := db.lastCommit
 	for _, tx := range db.transactions {
@@ -127,7 +125,7 @@ func (db *database) needed() int64 {
 	return h
 }
 
-// scan keeps what a query sees until its end, which is what it returns.
+// scan keeps the versions that a query sees until the caller calls end.
 func (db *database) scan(at int64) (end func()) {
 	db.scans[at]++
 	return func() {
@@ -137,16 +135,16 @@ func (db *database) scan(at int64) (end func()) {
 	}
 }
 
-// How much trim does at once: so many changes that nothing was kept of, or so many
-// versions that were.
+// The limits of one step of trim: in changes without an old version to drop, and in changes with
+// one.
 const (
 	trimChanges  = 1024
 	trimVersions = 64
 )
 
-// trim forgets some of what no read looks at any more, and of what there is no room
-// for: versions that are older than others, so that reads of all times after one are
-// right, and those before it are refused. It reports whether there is more to forget.
+// trim forgets changes and versions that no read needs any more, or that exceed the memory. It
+// drops versions that are older than others. So reads of all times after one stay right, and
+// earlier ones are refused. It reports whether there is more to forget.
 func (db *database) trim(now time.Time) (more bool) {
 	if db.trimmed == len(db.log) {
 		return false
@@ -177,8 +175,8 @@ func (db *database) trim(now time.Time) (more bool) {
 	return more
 }
 
-// tidy trims until there is nothing to forget. The database is not locked: others get
-// their turn in between.
+// tidy trims until there is nothing to forget. It locks the database for short times, so that
+// others get their turn in between.
 func (db *database) tidy() {
 	for more := true; more; {
 		db.mu.Lock()

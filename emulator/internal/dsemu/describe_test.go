@@ -17,9 +17,9 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestDescriptionsInPieces makes each of the reserved kinds at once, in pieces of some entities,
-// and for spans of keys: all are the same. Namespaces and kinds are empty, deleted, and of odd
-// names, and others ask for things meanwhile.
+// TestDescriptionsInPieces makes each reserved kind as a whole, in pieces of some entities, and for
+// spans of keys, and checks that all are the same. Namespaces and kinds may be empty, deleted or of
+// odd names, and other calls wait meanwhile.
 func TestDescriptionsInPieces(t *testing.T) {
 	rng := testflag.Rand(t)
 	for range 20 {
@@ -60,7 +60,7 @@ func TestDescriptionsInPieces(t *testing.T) {
 		}
 		ns := namespaces[rng.IntN(len(namespaces))]
 		db.mu.Lock()
-		db.mu.waiting.Store(int32(rng.IntN(2))) // somebody, who gets it at every pause
+		db.mu.waiting.Store(int32(rng.IntN(2))) // a caller that waits, and gets the lock at every pause
 		for _, name := range []string{
 			"__namespace__", "__kind__", "__property__", "__Stat_Total__",
 			"__Stat_Namespace__", "__Stat_Kind__", "__Stat_Ns_Total__", "__Stat_Ns_Kind__",
@@ -97,8 +97,8 @@ func TestDescriptionsInPieces(t *testing.T) {
 	}
 }
 
-// describePieces describes a span in pieces of at least so many entities, none of which is there
-// twice.
+// describePieces describes a span in pieces of at least a number of entities, and checks that no
+// entity comes twice.
 func describePieces(t *testing.T, db *database, ns, name string, in metadata.Span, most int) map[string]string {
 	t.Helper()
 	got := make(map[string]string)
@@ -120,7 +120,7 @@ func describePieces(t *testing.T, db *database, ns, name string, in metadata.Spa
 	}
 }
 
-// propertiesOf returns the properties of a kind's entities, as texts, by their paths.
+// propertiesOf returns the properties of a kind's entities as texts, by path.
 func propertiesOf(k *store.Kind) map[string]string {
 	found := make(map[string]string)
 	k.Records.Scan(func(path string, r *store.Record) bool {
@@ -130,14 +130,14 @@ func propertiesOf(k *store.Kind) map[string]string {
 	return found
 }
 
-// writing is a pause in which others write.
+// writing is a pause that lets others write.
 type writing struct{ write func() }
 
 func (w writing) Wanted() bool { return true }
 func (w writing) Pause()       { w.write() }
 
-// TestScanBesideWrites scans many kinds at once, and several parts of one, while others write at
-// every pause: the results are those of the time that the scan is of.
+// TestScanBesideWrites scans several kinds at once, and several parts of one, while others write at
+// every pause. The results are the entities of the scan's time.
 func TestScanBesideWrites(t *testing.T) {
 	rng := testflag.Rand(t)
 	s := newTestServer(t)
@@ -182,7 +182,7 @@ func TestScanBesideWrites(t *testing.T) {
 		"in order":  {Kind: kind, Filter: in, Order: []*pb.PropertyOrder{{Property: n}}},
 		"downwards": {Kind: kind, Filter: in, Order: byKey},
 	}
-	for _, name := range slices.Sorted(maps.Keys(queries)) { // as the seed has them
+	for _, name := range slices.Sorted(maps.Keys(queries)) { // in a fixed order, so that a seed repeats
 		asked := queries[name]
 		q, err := query.Parse(db.Database, query.Options{Scatter: 2}, nil, asked)
 		if err != nil {

@@ -1,14 +1,11 @@
-// Package dsemu is a google.datastore.v1 service that keeps its entities in
-// memory.
+// Package dsemu is a google.datastore.v1 service that keeps its entities in memory.
 //
-// A [Server] has one database for each project and database ID that a request
-// names. A database keeps, for each namespace and kind, its records in key
-// order. A record is one entity with its versions: a read sees the version of
-// its time, so a transaction reads a snapshot while others write. A commit
-// checks, under the database's lock, that nothing that its transaction read has
-// changed since: every history is serializable, and every read outside a
-// transaction is strongly consistent.
+// A [Server] has a database for each project and database ID in requests. A database has the
+// records of each namespace and kind, in key order. A record has the versions of one entity. A read
+// sees the version of its time, so a transaction reads a snapshot while others write. A commit
+// checks, with the database locked, that nothing its transaction has read has changed since. So
+// every history is serializable, and every read outside of transactions is strongly consistent.
 //
-// Keys and values have a form in bytes whose order is Datastore's order
-// (package collate). Scans, sorts and cursors work on that form alone.
+// Keys and values have a form in bytes whose order is Datastore's order (package collate). Scans,
+// sorts and cursors use only that form.
 package dsemu

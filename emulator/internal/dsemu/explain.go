@@ -9,23 +9,23 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// plans reports whether a request asks for the plan alone.
+// plans reports whether a request asks only for the plan.
 func plans(o *pb.ExplainOptions) bool { return o != nil && !o.Analyze }
 
-// A cost is what it took to run a query.
+// A cost is the cost of running a query.
 type cost struct {
 	results    int64
-	reads      int64 // that are billed
-	small      int64 // operations that are
-	documents  int64 // that were read
-	scanned    int64 // entries of indexes
-	aggregated int64 // of them, those that are billed because they were aggregated
+	reads      int64 // billed reads
+	small      int64 // billed small operations
+	documents  int64 // documents that were read
+	scanned    int64 // index entries that were looked at
+	aggregated int64 // of these, entries that are billed as they were aggregated
 }
 
 // metrics adds a cost to a plan.
 func (c cost) metrics(plan *pb.PlanSummary, took time.Duration) *pb.ExplainMetrics {
 	count := func(n int64) *structpb.Value { return structpb.NewStringValue(strconv.FormatInt(n, 10)) }
-	var least int64 // what is billed for a query that reads nothing
+	var least int64 // the amount billed for a query that reads nothing
 	if c.documents+c.aggregated == 0 {
 		least = c.reads
 	}

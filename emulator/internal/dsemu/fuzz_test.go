@@ -41,7 +41,7 @@ func testFilter(property string, op pb.PropertyFilter_Operator, v *pb.Value) *pb
 			PropertyFilter: &pb.PropertyFilter{Property: &pb.PropertyReference{Name: property}, Op: op, Value: v}}}
 }
 
-// testQueries are queries of every sort, as seeds.
+// testQueries are queries of every kind, as seeds.
 func testQueries() []*pb.Query {
 	kind := []*pb.KindExpression{{Name: "K"}}
 	m := &pb.PropertyReference{Name: "m"}
@@ -69,8 +69,8 @@ func testQueries() []*pb.Query {
 	}
 }
 
-// FuzzQuery sends queries that are anything, and checks that the answer is not a
-// panic and that reading them piece by piece gives what reading them at once does.
+// FuzzQuery sends arbitrary queries. No answer is a panic, and reading the results piece by piece
+// gives the same as reading them at once.
 func FuzzQuery(f *testing.F) {
 	for _, q := range testQueries() {
 		encoded, err := proto.Marshal(q)
@@ -109,7 +109,7 @@ func FuzzQuery(f *testing.F) {
 		parsed, err := query.Parse(db.Database, query.Options{Scatter: db.opts.Scatter, Indexes: db.opts.Indexes}, nil,
 			q)
 		if err != nil {
-			return // it began with a cursor that has been taken away
+			return // its start cursor was removed
 		}
 		db.scanRows(parsed, db.lastCommit, func(r query.Row) bool {
 			whole = append(whole, string(parsed.Cursor(r)))
@@ -121,7 +121,7 @@ func FuzzQuery(f *testing.F) {
 	})
 }
 
-// FuzzRequests sends each method a request that is anything: no panic.
+// FuzzRequests sends arbitrary requests to each method. None panics.
 func FuzzRequests(f *testing.F) {
 	for i, req := range []proto.Message{
 		&pb.LookupRequest{ProjectId: "p", Keys: []*pb.Key{testKey("a")}},
@@ -156,13 +156,13 @@ func FuzzRequests(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, i int, encoded []byte) {
 		ctx, cancel := context.WithCancel(t.Context())
-		cancel() // a commit that has to wait gives up
+		cancel() // so that a commit that has to wait gives up
 		methods[i&7](ctx, encoded)
 	})
 }
 
-// method returns a method that takes its request encoded, if it is one. Errors are
-// answers, too.
+// method wraps a method so that it takes an encoded request. A text that can't be decoded is
+// ignored, and errors are fine.
 func method[Q, R any, P interface {
 	*Q
 	proto.Message
@@ -174,7 +174,7 @@ func method[Q, R any, P interface {
 	}
 }
 
-// FuzzCursor continues queries from cursors that are anything.
+// FuzzCursor continues queries from arbitrary cursors.
 func FuzzCursor(f *testing.F) {
 	s := newTestServer(f)
 	queries := testQueries()

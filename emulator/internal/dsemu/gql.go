@@ -7,7 +7,7 @@ import (
 	"github.com/scattermap/scattermap/internal/gql"
 )
 
-// parseGQL returns the query that a GQL string stands for.
+// parseGQL returns the query of a GQL string.
 func (db *database) parseGQL(g *pb.GqlQuery, p *pb.PartitionId) (*pb.Query, error) {
 	s, err := db.statement(g, p)
 	switch {
@@ -19,7 +19,7 @@ func (db *database) parseGQL(g *pb.GqlQuery, p *pb.PartitionId) (*pb.Query, erro
 	return s.Query, nil
 }
 
-// parseAggregationGQL returns the aggregation that a GQL string stands for.
+// parseAggregationGQL returns the aggregation of a GQL string.
 func (db *database) parseAggregationGQL(g *pb.GqlQuery, p *pb.PartitionId) (*pb.AggregationQuery, error) {
 	s, err := db.statement(g, p)
 	switch {

@@ -7,20 +7,18 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// With pessimistic concurrency a transaction has a lock on what it has read,
-// shared with others that read it, and everybody's commit waits for the others
-// that have read what it changes. What a query has seen is locked as such:
-// entities that would join or leave it, too.
+// With pessimistic concurrency a transaction has a shared lock on everything that it has read. Each
+// commit waits for the other transactions that have read the entities that it changes. A query
+// locks its result: also entities that would join or leave it.
 //
-// There is no queue: readers go on while a commit waits, and enough of them can
-// have it wait in vain. Whether production is fairer is not documented.
+// There is no queue. Readers go on while a commit waits, and enough of them can make it wait until
+// it is aborted. It is not documented whether production is fairer.
 
-// maxLockWait is how long a commit waits before it is aborted. Google's Firestore
-// emulator waits for longer than 20 s.
+// maxLockWait is how long a commit waits before it is aborted. Google's Firestore emulator waits
+// longer than 20 s.
 const maxLockWait = 30 * time.Second
 
-// lockPoll is how often a waiting commit looks for transactions that have
-// expired meanwhile.
+// lockPoll is how often a waiting commit looks for transactions that have expired.
 const lockPoll = time.Second
 
 // locks reports whether a transaction holds locks.
@@ -28,8 +26,8 @@ func (db *database) locks(tx *transaction) bool {
 	return db.opts.Pessimistic && !tx.readOnly
 }
 
-// holders returns the transactions, other than tx, that have read what a commit
-// is about to change. The database is locked.
+// holders returns the transactions, other than tx, that have read entities that a commit will
+// change. The caller has locked the database.
 func (db *database) holders(tx *transaction, drafts []*draft, versions []store.Version) []*transaction {
 	var all []*transaction
 	for _, other := range db.transactions {
@@ -59,7 +57,7 @@ func (tx *transaction) holds(d *draft, after store.Version) bool {
 	})
 }
 
-// deadlocked reports whether waiting for the holders would wait for tx itself.
+// deadlocked reports whether one of the holders waits for tx, directly or indirectly.
 func (tx *transaction) deadlocked(holders []*transaction) bool {
 	seen := make(map[*transaction]bool)
 	var reaches func(from []*transaction) bool

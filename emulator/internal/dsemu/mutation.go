@@ -10,34 +10,34 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// A draft is an entity as the mutations of one commit have left it so far.
+// A draft is an entity as changed so far by the mutations of one commit.
 type draft struct {
 	key     model.Key
 	before  store.Version
 	existed bool
 
 	exists     bool
-	changed    bool // what is written differs from before
+	changed    bool // the entity differs from before
 	after      entity.Form
-	last       string // the operation that was asked for last
-	written    bool   // one of them took place
-	transforms int    // that were asked for
+	last       string // the operation of the last mutation
+	written    bool   // at least one mutation did not conflict
+	transforms int    // number of transforms
 }
 
-// A draftSet is what a commit is about to write.
+// A draftSet is the set of entities that a commit will write.
 type draftSet struct {
 	db     *database
 	byID   map[string]*draft
 	order  []*draft
-	atomic bool  // a transaction's: it may change an entity more than once
-	at     int64 // time of the commit
+	atomic bool  // of a transaction: it may change an entity more than once
+	at     int64 // commit time
 }
 
-// applied is what came of one mutation.
+// An applied is the result of one mutation.
 type applied struct {
 	draft      *draft
-	completed  bool // the key was
-	conflict   bool // then it was left out
+	completed  bool // the key got an ID
+	conflict   bool // a conflict: the mutation was left out
 	transforms []*pb.Value
 }
 
@@ -57,17 +57,16 @@ func (a applied) result(at int64) *pb.MutationResult {
 	return r
 }
 
-// A mutation is one that was found to be well-formed.
+// A mutation is a well-formed mutation.
 type mutation struct {
 	*pb.Mutation
 	operation string
 	entity    *pb.Entity
 	draft     *draft
-	completed bool // its key was
+	completed bool // its key got an ID
 }
 
-// check checks what does not depend on what is stored, so that a bad request is
-// one whatever it meets.
+// check checks what does not depend on stored entities, so that a bad request is always refused.
 func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 	c := mutation{Mutation: m}
 	switch op := m.GetOperation().(type) {
@@ -118,7 +117,7 @@ func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 	return c, nil
 }
 
-// apply adds one mutation to what the commit writes.
+// apply adds one mutation to the entities that the commit writes.
 func (s *draftSet) apply(m mutation) (applied, error) {
 	d := m.draft
 	a := applied{draft: d, completed: m.completed}
@@ -156,7 +155,7 @@ func (s *draftSet) apply(m mutation) (applied, error) {
 	return a, err
 }
 
-// conflicts reports whether the entity is not the one that a mutation is for.
+// conflicts reports whether the entity differs from the one that a mutation requires.
 func (d *draft) conflicts(m *pb.Mutation) (bool, error) {
 	var version int64
 	if d.existed {
@@ -209,18 +208,17 @@ func (d *draft) created(at int64) int64 {
 	return at
 }
 
-// versions returns the drafts as they are to be stored. A write that changes
-// nothing is none: the entity keeps its version, as the documentation of
-// MutationResult has it.
+// versions returns the drafts in the form to store. A write without a change has no effect: the
+// entity keeps its version, as MutationResult documents.
 func (s *draftSet) versions() ([]store.Version, error) {
 	versions := make([]store.Version, len(s.order))
 	for i, d := range s.order {
-		if !d.written { // all of its mutations conflicted
+		if !d.written { // all its mutations conflicted
 			continue
 		}
 		v := store.Version{At: s.at, Created: d.created(s.at), Deleted: !d.exists, Form: d.after}
 		if v.Deleted {
-			v.Form = v.Clone() // its key is the beginning of the entity, which would be kept with it
+			v.Form = v.Clone() // the key is a slice of the entity's form, which it would keep in memory
 		}
 		if len(v.Wire(false)) > maxEntity {
 			return nil, model.Invalid("The entity %v is %d bytes, above the maximum of %d.", d.key.PB.Path,
@@ -232,8 +230,8 @@ func (s *draftSet) versions() ([]store.Version, error) {
 	return versions, nil
 }
 
-// indexUpdates counts the index entries that a commit writes, about: one for
-// each value, and one for the key.
+// indexUpdates estimates the index entries that a commit writes: one for each value, and one for
+// the key.
 func (s *draftSet) indexUpdates() int32 {
 	n := 0
 	for _, d := range s.order {
@@ -244,7 +242,7 @@ func (s *draftSet) indexUpdates() int32 {
 	return int32(n)
 }
 
-// mutationKey checks a mutation's key, and gives an id to an incomplete one.
+// mutationKey checks a mutation's key, and completes it with an ID if needed.
 func (db *database) mutationKey(k *pb.Key, operation string) (key model.Key, completed bool, err error) {
 	incomplete := operation == "insert" || operation == "upsert"
 	if err := model.CheckPath(k.GetPath(), incomplete); err != nil {
@@ -258,9 +256,8 @@ func (db *database) mutationKey(k *pb.Key, operation string) (key model.Key, com
 	return key, true, err
 }
 
-// allocate completes a key with an id that no entity has, spread evenly as
-// production spreads them. The ids have at most 53 bits, so that JavaScript
-// clients keep them whole.
+// allocate completes a key with an ID that no entity has. IDs are spread evenly, as in production.
+// They have at most 53 bits, so that JavaScript clients keep them exact.
 func (db *database) allocate(k *pb.Key) (model.Key, error) {
 	last := k.Path[len(k.Path)-1]
 	for {

@@ -6,11 +6,11 @@ import (
 	"sync/atomic"
 )
 
-// A mutex is one that a long scan can lend to those who wait.
+// A mutex is a mutex that a long scan can give to waiting callers for a moment.
 type mutex struct {
 	sync.Mutex
 	waiting atomic.Int32
-	locked  atomic.Int64 // how often
+	locked  atomic.Int64 // how often it was locked
 }
 
 func (m *mutex) Lock() {
@@ -23,11 +23,11 @@ func (m *mutex) Lock() {
 	m.waiting.Add(-1)
 }
 
-// Wanted reports whether somebody waits.
+// Wanted reports whether a caller waits for the mutex.
 func (m *mutex) Wanted() bool { return m.waiting.Load() > 0 }
 
-// Pause unlocks the mutex for others, and locks it again. Without the loop, the one
-// who unlocks it would mostly be the next to lock it.
+// Pause unlocks the mutex for others, and locks it again. Without the loop this goroutine would
+// mostly be the next to lock it.
 func (m *mutex) Pause() {
 	const tries = 200
 	n := m.waiting.Load()

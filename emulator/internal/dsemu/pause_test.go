@@ -13,7 +13,7 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/query"
 )
 
-// filled returns a database with n entities of the kind K, which have properties n and s.
+// filled returns a database with n entities of kind K, with properties n and s.
 func filled(t *testing.T, n int64) (*Server, *database) {
 	t.Helper()
 	s := newTestServer(t)
@@ -37,7 +37,7 @@ func filled(t *testing.T, n int64) (*Server, *database) {
 	return s, db
 }
 
-// shape is a query that needs an index of its own.
+// shape returns a query for the order of a property, which needs an index.
 func shape(t *testing.T, db *database, property string, descending bool) *query.Query {
 	t.Helper()
 	o := &pb.PropertyOrder{Property: &pb.PropertyReference{Name: property}, Direction: pb.PropertyOrder_ASCENDING}
@@ -52,8 +52,8 @@ func shape(t *testing.T, db *database, property string, descending bool) *query.
 	return q
 }
 
-// TestScanPauses has somebody wait while a query is scanned: he comes in the middle, and
-// what he writes is not among the results.
+// TestScanPauses writes while a query is scanned. The write happens during the scan, and the
+// results do not show it.
 func TestScanPauses(t *testing.T) {
 	const n = 20000
 	s, db := filled(t, n)
@@ -125,7 +125,7 @@ func TestScanPauses(t *testing.T) {
 		if between < 0 || rows != want {
 			t.Errorf("%s: the other came at row %d of %d, want %d", name, between, rows, want)
 		}
-		// What was deleted for the last round comes back.
+		// The entities that were deleted for the last round are put again.
 		if _, err := s.Commit(t.Context(),
 			&pb.CommitRequest{ProjectId: "full", Mode: pb.CommitRequest_NON_TRANSACTIONAL, Mutations: []*pb.Mutation{
 				{Operation: &pb.Mutation_Upsert{Upsert: &pb.Entity{
@@ -139,8 +139,8 @@ func TestScanPauses(t *testing.T) {
 	}
 }
 
-// TestQueryWaitsForIndex asks for an index that is being built: the query waits, and
-// nobody else does.
+// TestQueryWaitsForIndex makes a query that needs an index which is being built. The query waits,
+// and no other call does.
 func TestQueryWaitsForIndex(t *testing.T) {
 	const n = 1000
 	s, db := filled(t, n)
@@ -199,8 +199,8 @@ func TestQueryWaitsForIndex(t *testing.T) {
 	}
 }
 
-// TestManyShapes asks for more shapes than indexes have room for, and twice: all are
-// answered, and those that were asked for last are there.
+// TestManyShapes makes queries of more shapes than there is room for indexes, twice. All are
+// answered, and the indexes of the last ones exist.
 func TestManyShapes(t *testing.T) {
 	const n = 300
 	s, db := filled(t, n)
@@ -254,12 +254,13 @@ func TestManyShapes(t *testing.T) {
 	}
 }
 
-// TestConflictsFoundWithPauses commits transactions that have seen a part of a kind, after others
-// have written there and elsewhere, and while they write: a conflict is found whether the change
-// came before, at a pause, or is the last one.
+// TestConflictsFoundWithPauses commits transactions that have seen a part of a kind, after and
+// while others write inside and outside of that part. A conflict is found whether the change came
+// before, at a pause, or last.
 func TestConflictsFoundWithPauses(t *testing.T) {
 	s, db := filled(t, 2000)
-	// write writes entities of one value, and one of another as the last of the commit.
+	// write writes entities with one value, and one entity with another value at the end of the
+	// commit.
 	write := func(id, n int64, others int64, other int64) {
 		t.Helper()
 		req := &pb.CommitRequest{ProjectId: "full", Mode: pb.CommitRequest_NON_TRANSACTIONAL}
@@ -308,7 +309,7 @@ func TestConflictsFoundWithPauses(t *testing.T) {
 		change := func(i int) {
 			turn++
 			if conflicts(i) {
-				write(3000+turn, seen, 200, unseen) // joins what was seen, in the middle of what is looked at at once
+				write(3000+turn, seen, 200, unseen) // this one conflicts
 			} else {
 				write(100000+turn, unseen, 0, 0)
 			}
@@ -319,7 +320,7 @@ func TestConflictsFoundWithPauses(t *testing.T) {
 		db.mu.Lock()
 		tx := db.transactions[string(begun.Transaction)]
 		ended := make(chan bool)
-		go func() { // comes at each pause
+		go func() { // writes at each pause
 			for i := range 20 {
 				change(1000 + i)
 			}
@@ -344,7 +345,7 @@ func TestConflictsFoundWithPauses(t *testing.T) {
 		if looked != (name != "the first") {
 			t.Errorf("a change that conflicts: %s, and the changes were looked at early: %v", name, looked)
 		}
-		// What was seen has the value no more.
+		// The entities that were seen get another value.
 		for id := 3001 + turn - 1020; id <= 3000+turn; id++ {
 			write(id, unseen, 0, 0)
 		}

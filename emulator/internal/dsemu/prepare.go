@@ -14,15 +14,15 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// So many records, with so many values, are indexed without unlocking the database.
+// How many records, and how many of their values, are indexed without unlocking the database.
 const (
 	fewRecords = 256
 	fewValues  = 4096
 )
 
-// prepare has the indexes built that a query needs, and keeps them until release. The
-// database is locked, but not all the time: calls for other things go on while an
-// index is built, and those that need the same index wait for it.
+// prepare builds the indexes that a query needs, and keeps them until release. The caller has
+// locked the database. While an index is built prepare unlocks it, so that other calls go on. Calls
+// that need the same index wait for it.
 func (db *database) prepare(ctx context.Context, q *query.Query) (release func(), err error) {
 	var held []func()
 	release = func() {
@@ -34,7 +34,7 @@ func (db *database) prepare(ctx context.Context, q *query.Query) (release func()
 		return release, nil // its kind is made for the query
 	}
 	for settled := false; !settled; {
-		settled = true // what was there and whole may not be any more once the database was unlocked
+		settled = true // false once the database was unlocked: other indexes may be gone then
 		needs := q.Needs()
 		if len(needs) == 0 {
 			break
@@ -113,23 +113,23 @@ func (db *database) build(k *store.Kind, d store.Definition) {
 	db.boundIndexes()
 }
 
-// A pace is that of the build of an index. It takes seconds of a processor, and what
-// others ask for takes microseconds: on a machine that has no processor to spare, a build
-// that never rests has them wait for milliseconds, whatever it locks. So it works in
-// short turns while others ask for things, and without rests when nobody does.
+// A pace limits the speed at which an index is built. A build takes seconds of processor time, and
+// other calls take microseconds. On a machine without idle processors, a build without rests would
+// delay other calls by milliseconds, even without locks. So it works in short turns while others
+// make calls, and without rests otherwise.
 type pace struct {
 	mu   *mutex
 	own  int64 // how often the build has locked the database
-	seen int64 // how often others had
+	seen int64 // how often others had locked it at the last look
 	at   time.Time
 
 	begun time.Time
 }
 
 const (
-	restFor   = 50 * time.Microsecond // twice as long as a turn, about, with what waking up takes
+	restFor   = 50 * time.Microsecond // about two turns, with the time to wake up
 	restWhile = 100 * time.Millisecond
-	restUntil = 40 * time.Second // most clients wait for a minute
+	restUntil = 40 * time.Second // after it the build does not rest; most clients wait for a minute
 )
 
 func (p *pace) rest() {
@@ -144,8 +144,8 @@ func (p *pace) rest() {
 	}
 }
 
-// boundIndexes drops indexes that nobody has asked for in a while, if all of them take
-// too much memory.
+// boundIndexes drops indexes that have not been used for a while, if all together take too much
+// memory.
 func (db *database) boundIndexes() {
 	for db.totals.Indexes > db.opts.IndexMemory && store.DropUnused(&db.totals, db.allKinds) {
 	}

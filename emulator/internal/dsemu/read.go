@@ -17,25 +17,24 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// maxResponse bounds the results of one answer, in bytes: the official clients
-// take messages of up to 4 MiB. Production defers the rest of a lookup, too.
+// maxResponse limits the results of one answer, in bytes: the official clients accept messages of
+// up to 4 MiB. Production defers the rest of a lookup, too.
 const maxResponse = 4<<20 - 64<<10
 
-// A view is what a read sees: a time, and the transaction that has to remember
-// the read, if there is one.
+// A view is the time that a read sees, and the transaction that remembers the read, if any.
 type view struct {
 	at    int64
 	tx    *transaction
-	begun []byte // the transaction's id if this read began it
+	begun []byte // ID of the transaction, if this read started it
 }
 
-// view resolves a read's options. The database is locked.
+// view resolves a read's options. The caller has locked the database.
 func (db *database) view(o *pb.ReadOptions, now time.Time) (view, error) {
 	if db.closed {
 		return view{}, errClosed
 	}
 	if now.Sub(db.trimmedAt) > time.Second {
-		db.trim(now) // where only reads come
+		db.trim(now) // otherwise nothing would trim without commits
 	}
 	var tx *transaction
 	var err error
@@ -59,13 +58,13 @@ func (db *database) view(o *pb.ReadOptions, now time.Time) (view, error) {
 			v.at = db.lastCommit
 		}
 		if !tx.readOnly {
-			v.tx = tx // who only reads can't conflict
+			v.tx = tx // a read-only transaction can't conflict
 		}
 	}
 	return v, nil
 }
 
-// readTime checks the time of a snapshot.
+// readTime checks the read time of a request.
 func (db *database) readTime(t *timestamppb.Timestamp, now time.Time) (int64, error) {
 	if err := t.CheckValid(); err != nil {
 		return 0, model.Invalid("read_time: %v", err)
@@ -123,7 +122,7 @@ func (db *database) lookup(keys []model.Key, req *pb.LookupRequest) (*pb.LookupR
 	return resp, nil
 }
 
-// keepMasked leaves those properties in a result that a mask names.
+// keepMasked keeps only those properties of a result that a mask names.
 func keepMasked(r *pb.EntityResult, v store.Version, paths []string) error {
 	properties, err := entity.Mask(nil, v.Properties(), paths)
 	if err != nil {
@@ -203,8 +202,8 @@ func (db *database) runQuery(
 	return &pb.RunQueryResponse{Batch: batch, Transaction: view.begun}, nil
 }
 
-// remember has the transaction remember a query: as one that was read to its end,
-// until it is known how far it was read, since others may go on meanwhile.
+// remember makes the transaction remember a query as read to its end. Once it is known how far it
+// was read, the caller narrows that. Others may go on meanwhile.
 func (v view) remember(q *query.Query) *scanned {
 	seen := &scanned{query: q}
 	if v.tx != nil {
@@ -213,14 +212,14 @@ func (v view) remember(q *query.Query) *scanned {
 	return seen
 }
 
-// scanRows visits the rows of a query as [query.Query.Scan] does. The database is locked, but
-// for pauses.
+// scanRows visits the rows of a query, as [query.Query.Scan] does. The caller has locked the
+// database; it is unlocked in pauses.
 func (db *database) scanRows(q *query.Query, at int64, visit func(query.Row) bool) {
 	if !model.Reserved(q.Kind) {
 		q.Scan(db.stored(q), at, &db.mu, visit)
 		return
 	}
-	// What describes the database is made as far as the query gets, about.
+	// Entities that describe the database are made in pieces, about as far as the query gets.
 	const atOnce = 1000
 	from, to, byKey := q.ByKey()
 	most := min(db.opts.Batch, atOnce) + 1
@@ -241,7 +240,7 @@ func (db *database) scanRows(q *query.Query, at int64, visit func(query.Row) boo
 	}
 }
 
-// stored returns the kinds that have records, of those that a query is over.
+// stored returns the kinds of a query that have records.
 func (db *database) stored(q *query.Query) []*store.Kind {
 	if q.Kind != "" {
 		if k := db.kind(q.Namespace, q.Kind); k != nil {

@@ -17,18 +17,18 @@ import (
 
 const maxLookupKeys = 1000
 
-// Options say how a server behaves. All fields have to be set.
+// Options are the settings of a server. All fields have to be set.
 type Options struct {
-	Scatter     int           // an entity in this many has __scatter__
-	Batch       int           // results of a query in one answer, at most
-	Seed        uint64        // of the ids that are allocated
-	Retention   time.Duration // how far back a read can look
-	PointInTime bool          // of what is older than an hour, whole minutes can be read
-	Pessimistic bool          // transactions lock what they read
-	Indexes     *indexes.Set  // that queries need; nil: any query is served
+	Scatter     int           // one entity in this many has __scatter__
+	Batch       int           // maximum of a query's results in one answer
+	Seed        uint64        // of the IDs that are allocated
+	Retention   time.Duration // the age of the oldest time that can be read
+	PointInTime bool          // whole minutes older than an hour can be read
+	Pessimistic bool          // transactions lock the entities that they read
+	Indexes     *indexes.Set  // the indexes that queries may need; nil: any query is served
 
-	VersionMemory int64 // bytes of versions that only reads of the past see, in each database
-	IndexMemory   int64 // bytes of indexes, in each database
+	VersionMemory int64 // bytes of old versions in each database, which only reads of the past see
+	IndexMemory   int64 // bytes of indexes in each database
 }
 
 // A Server is a google.datastore.v1 service.
@@ -38,13 +38,13 @@ type Server struct {
 	opts  Options
 	meter *meter.Meter
 
-	lastID atomic.Uint64 // of a transaction
+	lastID atomic.Uint64 // of transactions
 
 	mu        sync.Mutex
 	databases map[[2]string]*database
 }
 
-// NewServer returns a server without entities, which counts on m.
+// NewServer returns a server without entities, which counts its operations on m.
 func NewServer(opts Options, m *meter.Meter) *Server {
 	return &Server{opts: opts, meter: m, databases: make(map[[2]string]*database)}
 }
@@ -269,8 +269,8 @@ func (s *Server) AllocateIds(_ context.Context, req *pb.AllocateIdsRequest) (*pb
 	return resp, nil
 }
 
-// ReserveIds has AllocateIds and inserts not choose the ids of some keys. Of a key
-// with a name there is nothing to reserve.
+// ReserveIds prevents AllocateIds and inserts from choosing the IDs of some keys. A key with a name
+// needs no reservation.
 func (s *Server) ReserveIds(_ context.Context, req *pb.ReserveIdsRequest) (*pb.ReserveIdsResponse, error) {
 	db, err := s.database(req.ProjectId, req.DatabaseId)
 	if err != nil {
@@ -288,13 +288,13 @@ func (s *Server) ReserveIds(_ context.Context, req *pb.ReserveIdsRequest) (*pb.R
 	return new(pb.ReserveIdsResponse), nil
 }
 
-// Reset forgets all databases with their transactions.
+// Reset deletes all databases with their transactions.
 func (s *Server) Reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, db := range s.databases {
 		db.mu.Lock()
-		db.closed = true // for those who wait, or have just found it
+		db.closed = true // for callers that wait, or have just found it
 		for _, tx := range db.transactions {
 			db.end(tx)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// How long a transaction lives, as the limits page of Datastore has it.
+// How long a transaction lives, from the limits page of Datastore.
 const (
 	maxTransactionAge  = 270 * time.Second
 	maxTransactionIdle = 60 * time.Second
@@ -23,29 +23,29 @@ const (
 
 // A transaction remembers what it has read until it commits.
 //
-// With optimistic concurrency it reads a snapshot, and conflicts if that has
-// changed when it commits. With pessimistic concurrency it reads what is there,
-// and whoever wants to change that waits for its end: see lock.go.
+// With optimistic concurrency it reads a snapshot, and conflicts if the entities that it read have
+// changed when it commits. With pessimistic concurrency it reads the current entities, and others
+// that want to change these wait for its end: see lock.go.
 type transaction struct {
 	id       string
 	readOnly bool
-	snapshot int64 // time of the last commit that it sees
+	snapshot int64 // commit time of the last commit that it sees
 	begun    time.Time
 	used     time.Time
-	aborted  bool // it conflicted, and can only be rolled back
+	aborted  bool // it has conflicted, and can only be rolled back
 
 	keys    map[string]model.Key
 	queries []*scanned
 
-	ended    chan struct{}  // closed once nobody has to wait for it
-	waitsFor []*transaction // those that hold up its commit
+	ended    chan struct{}  // closed once no other transaction has to wait for it
+	waitsFor []*transaction // transactions that its commit waits for
 }
 
-// scanned is the part of a query's result that a transaction has seen.
+// A scanned is the part of a query's result that a transaction has seen.
 type scanned struct {
 	query   *query.Query
-	to      string // sort key of the last result; empty if the query was read to its end
-	checked int64  // time of the last change that was found to leave it alone
+	to      string // sort key of the last result seen; empty: read to its end
+	checked int64  // time of the last change that is known not to affect it
 }
 
 var (
@@ -54,7 +54,7 @@ var (
 	errContention  = status.Error(codes.Aborted, "too much contention on these datastore entities. please try again.")
 )
 
-// begin opens a transaction. The database is locked.
+// begin opens a transaction. The caller has locked the database.
 func (db *database) begin(o *pb.TransactionOptions, now time.Time) (*transaction, error) {
 	tx, err := db.newTransaction(o, now)
 	if err != nil {
@@ -64,9 +64,9 @@ func (db *database) begin(o *pb.TransactionOptions, now time.Time) (*transaction
 	return tx, nil
 }
 
-// newTransaction returns a transaction that is not open: it can commit at once. The
-// previous transaction of options is not looked at: it would raise the priority of
-// the retry, and there are no priorities here.
+// newTransaction returns a transaction that is not open: it can commit at once. The previous
+// transaction in options is ignored: it would raise the priority of a retry, and there are no
+// priorities here.
 func (db *database) newTransaction(o *pb.TransactionOptions, now time.Time) (*transaction, error) {
 	db.expire(now)
 	if db.closed {
@@ -90,7 +90,7 @@ func (db *database) newTransaction(o *pb.TransactionOptions, now time.Time) (*tr
 	return tx, nil
 }
 
-// transaction returns an open transaction. The database is locked.
+// transaction returns an open transaction. The caller has locked the database.
 func (db *database) transaction(id []byte, now time.Time) (*transaction, error) {
 	db.expire(now)
 	tx := db.transactions[string(id)]
@@ -105,16 +105,16 @@ func (db *database) transaction(id []byte, now time.Time) (*transaction, error) 
 	return tx, nil
 }
 
-// expired reports whether the client of a transaction has gone.
+// expired reports whether a transaction has exceeded one of its times.
 func (tx *transaction) expired(now time.Time) bool {
 	return now.Sub(tx.begun) > maxTransactionAge || now.Sub(tx.used) > maxTransactionIdle
 }
 
-// expireEvery is how often expired transactions are looked for: there may be
-// thousands, as nothing ends those that only read.
+// expireEvery is how often expired transactions are looked for. There may be thousands, as clients
+// do not end those that only read.
 const expireEvery = time.Second
 
-// expire ends the transactions whose clients have gone.
+// expire ends the transactions that have expired.
 func (db *database) expire(now time.Time) {
 	if now.Sub(db.expiredAt) < expireEvery {
 		return
@@ -127,19 +127,19 @@ func (db *database) expire(now time.Time) {
 	}
 }
 
-// end closes a transaction. The database is locked.
+// end closes a transaction. The caller has locked the database.
 func (db *database) end(tx *transaction) {
 	delete(db.transactions, tx.id)
 	tx.release()
 }
 
-// abort leaves a transaction that can only be rolled back.
+// abort makes it impossible to do anything with a transaction but roll it back.
 func (tx *transaction) abort() {
 	tx.aborted = true
 	tx.release()
 }
 
-// release lets those go on that wait for the transaction.
+// release wakes those that wait for the transaction.
 func (tx *transaction) release() {
 	tx.keys, tx.queries = nil, nil
 	select {
@@ -149,8 +149,8 @@ func (tx *transaction) release() {
 	}
 }
 
-// conflicts reports whether anything that the transaction read has changed
-// since its snapshot. The database is locked.
+// conflicts reports whether anything that the transaction read has changed since its snapshot. The
+// caller has locked the database.
 func (db *database) conflicts(tx *transaction) bool {
 	if db.lastCommit == tx.snapshot {
 		return false
@@ -168,7 +168,7 @@ func (db *database) conflicts(tx *transaction) bool {
 	return slices.ContainsFunc(db.since(tx.checked()), tx.conflicts)
 }
 
-// checked is the time of the last change that was found to leave all queries alone.
+// checked returns the time up to which all changes are known not to affect any of the queries.
 func (tx *transaction) checked() int64 {
 	at := int64(math.MaxInt64)
 	for _, s := range tx.queries {
@@ -177,8 +177,8 @@ func (tx *transaction) checked() int64 {
 	return at
 }
 
-// conflicts reports whether a change is one of what the transaction's queries have seen. What
-// the record is changed to later is a change of its own.
+// conflicts reports whether a change affects what the transaction's queries have seen. Later
+// changes of the same record are looked at separately.
 func (tx *transaction) conflicts(c change) bool {
 	key := c.record.Last.Key()
 	before, existed := c.record.At(tx.snapshot)
@@ -193,25 +193,25 @@ func (tx *transaction) conflicts(c change) bool {
 	return false
 }
 
-// checkAtOnce is how many changes a commit looks at before it looks whether somebody waits.
+// checkAtOnce is the number of changes that a commit checks before it looks whether others wait.
 const checkAtOnce = 64
 
-// checkEarly looks for conflicts of a transaction that is about to commit, and pauses if
-// somebody waits. What it has looked at, the commit need not look at again, which looks at the
-// rest without a pause. The database is locked.
+// checkEarly looks for conflicts of a transaction that is about to commit, and pauses if others
+// wait. The commit then checks only the remaining changes, without a pause. The caller has locked
+// the database.
 func (db *database) checkEarly(tx *transaction) {
 	open := func() bool { return !db.closed && !tx.aborted && db.transactions[tx.id] == tx && len(tx.queries) > 0 }
-	// Where others write faster than this looks, the commit has something left to look at.
-	var at int64  // up to here all queries were looked at
-	var begun int // how many changes of the commit after it were, too
+	// If others write faster than this checks, some changes remain for the commit.
+	var at int64  // all queries were checked up to this time
+	var begun int // number of changes after it that were checked, too
 	for most := 2*len(db.log) + checkAtOnce; most > 0 && open(); most -= checkAtOnce {
 		if now := tx.checked(); now != at {
-			at, begun = now, 0 // or somebody has queried in the transaction
+			at, begun = now, 0 // the transaction made another query meanwhile
 		}
 		rest := db.since(at)
 		n := min(len(rest), begun+checkAtOnce)
 		if n == begun || slices.ContainsFunc(rest[begun:n], tx.conflicts) {
-			return // the commit finds the same
+			return // the commit finds the same conflict
 		}
 		whole := n
 		for n < len(rest) && whole > 0 && rest[whole-1].at == rest[n].at {
@@ -229,7 +229,7 @@ func (db *database) checkEarly(tx *transaction) {
 	}
 }
 
-// covers reports whether a key is of what the query is over.
+// covers reports whether a query's range includes a key.
 func (s *scanned) covers(key *pb.Key) bool {
 	return s.query.Namespace == key.GetPartitionId().GetNamespaceId() &&
 		(s.query.Kind == "" || s.query.Kind == key.Path[len(key.Path)-1].Kind)

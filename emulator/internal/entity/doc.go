@@ -1,5 +1,4 @@
-// Package entity keeps entities in their wire form, and has what masks and
-// transforms make of them.
+// Package entity keeps entities in their wire form, and applies masks and transforms to them.
 package entity
 
 import (
@@ -7,22 +6,22 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Array makes a value of values.
+// Array makes an array value.
 func Array(elements []*pb.Value) *pb.Value {
 	return &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: elements}}}
 }
 
-// Text makes a value of a string.
+// Text makes a string value.
 func Text(s string) *pb.Value {
 	return &pb.Value{ValueType: &pb.Value_StringValue{StringValue: s}}
 }
 
-// Integer makes a value of an integer.
+// Integer makes an integer value.
 func Integer(n int64) *pb.Value {
 	return &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: n}}
 }
 
-// Time makes a time of the microseconds in which versions are numbered.
+// Time makes a time from microseconds, in which versions are numbered.
 func Time(micros int64) *timestamppb.Timestamp {
 	return &timestamppb.Timestamp{Seconds: micros / 1e6, Nanos: int32(micros % 1e6 * 1e3)}
 }

@@ -12,16 +12,16 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// A Form is an entity as it is kept: in its wire form, a tenth of the size of its message in
-// Go, with the key's field first, so that its beginning is the wire form of a keys-only
-// result. The properties follow in the order of their names: equal entities have equal forms.
+// A Form is an entity in its wire form, which takes a tenth of the memory of its message in Go. The
+// key's field comes first, so the start of the form is the wire form of a keys-only result. The
+// properties follow in the order of their names, so equal entities have equal forms.
 type Form struct {
 	wire    []byte
 	keyLen  int32 // length of the key's field
 	indexed int32 // how many of its values are in the indexes
 }
 
-// New returns the form of an entity that has a key alone.
+// New returns the form of an entity with a key and no properties.
 func New(key *pb.Key) (Form, error) {
 	wire, err := proto.Marshal(&pb.Entity{Key: key})
 	if err != nil {
@@ -30,7 +30,7 @@ func New(key *pb.Key) (Form, error) {
 	return Form{wire: wire, keyLen: int32(len(wire))}, nil
 }
 
-// KeyOnly returns the form without its properties.
+// KeyOnly returns the form without properties.
 func (f Form) KeyOnly() Form {
 	return Form{wire: f.wire[:f.keyLen:f.keyLen], keyLen: f.keyLen}
 }
@@ -41,7 +41,7 @@ func (f Form) Clone() Form {
 	return f
 }
 
-// With returns the form with these properties, and no others.
+// With returns the form with exactly these properties.
 func (f Form) With(properties map[string]*pb.Value) (Form, error) {
 	f = f.KeyOnly()
 	var err error
@@ -51,7 +51,7 @@ func (f Form) With(properties map[string]*pb.Value) (Form, error) {
 	return f.count(countIndexed(properties))
 }
 
-// count sets how many values are indexed, if an entity can have as many.
+// count sets the number of indexed values, and checks that an entity may have that many.
 func (f Form) count(n int) (Form, error) {
 	if n > maxIndexed {
 		return f, model.Invalid("an entity has at most %d indexed values, this one has %d", maxIndexed, n)
@@ -60,8 +60,8 @@ func (f Form) count(n int) (Form, error) {
 	return f, nil
 }
 
-// Splice does what [Mask] does, and decodes only what it removes: the properties of these
-// names become those of from, or are removed where it does not have them.
+// Splice does the same as [Mask], and decodes only what it removes. For each of the names it takes
+// the property of from, or removes the property if from lacks it.
 func (f Form) Splice(names []string, from map[string]*pb.Value) (Form, error) {
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	indexed := int(f.indexed)
@@ -85,7 +85,7 @@ func (f Form) Splice(names []string, from map[string]*pb.Value) (Form, error) {
 			}
 			names = names[1:]
 		}
-		if len(names) > 0 && names[0] == name { // it is inserted before the next
+		if len(names) > 0 && names[0] == name { // it is inserted before the next one
 			indexed -= countIndexed(decode(rest[:n]).Properties)
 		} else {
 			parts = append(parts, rest[:n])
@@ -100,7 +100,7 @@ func (f Form) Splice(names []string, from map[string]*pb.Value) (Form, error) {
 	return Form{wire: slices.Concat(parts...), keyLen: f.keyLen}.count(indexed)
 }
 
-// firstProperty returns the name and the length of the first property of some in wire form:
+// firstProperty returns the name and the length of the first property in wire form. A property is
 // an entry of a map, whose first field is its key.
 func firstProperty(wire []byte) (name []byte, length int) {
 	_, _, tag := protowire.ConsumeTag(wire)
@@ -110,7 +110,7 @@ func firstProperty(wire []byte) (name []byte, length int) {
 	return name, tag + n
 }
 
-// TopLevel returns the names in a mask, if it has no others than names of whole properties.
+// TopLevel returns the names in a mask, if all of them name whole properties.
 func TopLevel(mask *pb.PropertyMask) (names []string, ok bool) {
 	names = mask.GetPaths()
 	return names, mask != nil && !slices.ContainsFunc(names, func(name string) bool {
@@ -127,16 +127,16 @@ func encode(wire []byte, properties map[string]*pb.Value) ([]byte, error) {
 	return wire, nil
 }
 
-// Key reads the key.
+// Key decodes the key.
 func (f Form) Key() *pb.Key { return decode(f.wire[:f.keyLen]).Key }
 
-// Properties reads the properties.
+// Properties decodes the properties.
 func (f Form) Properties() map[string]*pb.Value { return decode(f.wire[f.keyLen:]).Properties }
 
-// Some reads the properties of these names alone, which takes a fraction of the time.
+// Some decodes only the properties whose names are wanted, which takes a fraction of the time.
 func (f Form) Some(wanted func(name []byte) bool) map[string]*pb.Value {
 	some := new(pb.Entity)
-	rest, run := f.wire[f.keyLen:], 0 // how much of the rest is wanted, up to where this is
+	rest, run := f.wire[f.keyLen:], 0 // length of the wanted part of rest so far
 	for run < len(rest) {
 		name, n := firstProperty(rest[run:])
 		if wanted(name) {
@@ -166,7 +166,7 @@ func decode(wire []byte) *pb.Entity {
 	return e
 }
 
-// Wire returns the wire form, or that of the key alone.
+// Wire returns the wire form of the entity, or of its key alone.
 func (f Form) Wire(keyOnly bool) []byte {
 	if keyOnly {
 		return f.wire[:f.keyLen]
@@ -174,14 +174,13 @@ func (f Form) Wire(keyOnly bool) []byte {
 	return f.wire
 }
 
-// Equal reports whether two forms are those of equal entities.
+// Equal reports whether the entities are equal.
 func (f Form) Equal(other Form) bool { return bytes.Equal(f.wire, other.wire) }
 
 // Indexed returns how many of the entity's values are in the indexes.
 func (f Form) Indexed() int { return int(f.indexed) }
 
-// maxIndexed is how many indexed values an entity has, at most, as the limits page
-// of Datastore has it.
+// maxIndexed is the maximum of indexed values of an entity, from the limits page of Datastore.
 const maxIndexed = 20000
 
 // countIndexed counts the values that are in the indexes.

@@ -10,8 +10,8 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestSplice splices properties, and compares the forms with those of masks that are applied to
-// what is decoded.
+// TestSplice splices properties, and compares the forms with those that Mask makes of decoded
+// entities.
 func TestSplice(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
 	values := func() map[string]*pb.Value {

@@ -10,8 +10,8 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// Mask returns the properties of before with those that the paths name taken
-// from after: set, or removed where after does not have them.
+// Mask returns before with the properties that the paths name taken from after: replaced, or
+// removed if after lacks them.
 func Mask(before, after map[string]*pb.Value, paths []string) (map[string]*pb.Value, error) {
 	result := make(map[string]*pb.Value, len(before))
 	maps.Copy(result, before)
@@ -50,9 +50,9 @@ func maskOne(to, from map[string]*pb.Value, names []string) {
 	}
 }
 
-// splitPath splits the path of a property at its dots. A name in backticks is
-// taken as it is, but for what a backslash escapes. In others a backslash escapes
-// a dot or a backslash that belongs to the name.
+// splitPath splits the path of a property at its dots. In a name in backticks a backslash escapes a
+// character, and everything else stands for itself. In other names a backslash escapes a dot or a
+// backslash.
 func splitPath(p string) ([]string, error) {
 	var names []string
 	for rest := p; ; {
@@ -67,7 +67,7 @@ func splitPath(p string) ([]string, error) {
 		if behind == "" {
 			return names, nil
 		}
-		rest = behind[1:] // it begins with a dot
+		rest = behind[1:] // it starts with a dot
 	}
 }
 

@@ -14,11 +14,10 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// MaxTransforms is how many transforms a commit may have of one entity.
+// MaxTransforms is the maximum of transforms of one entity in a commit.
 const MaxTransforms = 500
 
-// CheckTransforms checks what does not depend on the properties that transforms
-// are of.
+// CheckTransforms checks what does not depend on the transformed properties.
 func CheckTransforms(db model.Database, transforms []*pb.PropertyTransform) error {
 	for _, t := range transforms {
 		names, err := splitPath(t.GetProperty())
@@ -60,9 +59,8 @@ func checkOperand(property string, operand *pb.Value) error {
 	return nil
 }
 
-// Transform applies property transforms in their order, and returns what each
-// came to. They were checked. Its rules are those of the protocol's comments on
-// PropertyTransform.
+// Transform applies checked property transforms in order, and returns their results. The rules are
+// in the protocol's comments on PropertyTransform.
 func Transform(
 	db model.Database, properties map[string]*pb.Value, transforms []*pb.PropertyTransform, at int64,
 ) (map[string]*pb.Value, []*pb.Value, error) {
@@ -92,7 +90,7 @@ func get(properties map[string]*pb.Value, names []string) *pb.Value {
 	return get(v.GetEntityValue().GetProperties(), names[1:])
 }
 
-// set puts a value at a path. What is no entity on the way becomes one.
+// set puts a value at a path. It replaces values on the way that are not entities.
 func set(properties map[string]*pb.Value, names []string, v *pb.Value) {
 	if len(names) == 1 {
 		properties[names[0]] = v
@@ -116,7 +114,7 @@ func transformed(at int64, v *pb.Value, t *pb.PropertyTransform) (after, result 
 	null := &pb.Value{ValueType: &pb.Value_NullValue{}}
 	switch op := t.TransformType.(type) {
 	case *pb.PropertyTransform_SetToServerValue:
-		const millisecond = 1000 // microseconds; the server value is no finer
+		const millisecond = 1000 // in microseconds; the server time is no finer
 		after = &pb.Value{ValueType: &pb.Value_TimestampValue{TimestampValue: Time(at - at%millisecond)}}
 	case *pb.PropertyTransform_Increment:
 		after = number(v, op.Increment, add)
@@ -143,9 +141,9 @@ func transformed(at int64, v *pb.Value, t *pb.PropertyTransform) (after, result 
 	return after, after
 }
 
-// sameValue reports whether two elements are equivalent: numbers by their value,
-// null and NaN each to itself, entities and arrays by what is in them, and others
-// if they are of one type. Whether they are indexed plays no part.
+// sameValue reports whether two elements are equivalent. Numbers compare by value. Null and NaN
+// equal themselves. Entities and arrays compare by their contents, and other values have to be of
+// one type. It does not matter whether they are indexed.
 func sameValue(a, b *pb.Value) bool {
 	if isNumber(a) && isNumber(b) {
 		x, y := float(a), float(b)
@@ -180,8 +178,8 @@ func float(v *pb.Value) float64 {
 	return float64(v.GetIntegerValue())
 }
 
-// number combines a property with the operand of a transform. A property that is
-// no number is taken as the operand.
+// number combines a property with the operand of a transform. The operand replaces a property that
+// is no number.
 func number(v, operand *pb.Value, combine func(a, b *pb.Value) *pb.Value) *pb.Value {
 	if !isNumber(v) {
 		return operand
@@ -189,9 +187,8 @@ func number(v, operand *pb.Value, combine func(a, b *pb.Value) *pb.Value) *pb.Va
 	return combine(v, operand)
 }
 
-// add adds two numbers: integers stop at the ends of 64 bits, and a double makes
-// the sum one. The sum is indexed, even if the property was not, as Google's
-// Firestore emulator has it.
+// add adds two numbers. Integers stop at the limits of 64 bits, and a double makes the sum a
+// double. The sum is indexed even if the property was not, as in Google's Firestore emulator.
 func add(a, b *pb.Value) *pb.Value {
 	x, isInteger := a.ValueType.(*pb.Value_IntegerValue)
 	y, bothAre := b.ValueType.(*pb.Value_IntegerValue)
@@ -208,8 +205,8 @@ func add(a, b *pb.Value) *pb.Value {
 	return &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: sum}}
 }
 
-// extreme returns the greater or the lesser of two numbers; the property's own if
-// they are equal, and NaN if one of them is.
+// extreme returns the greater or the lesser of two numbers. It returns the property's own if they
+// are equal, and NaN if either is NaN.
 func extreme(a, b *pb.Value, sign int) *pb.Value {
 	switch x, y := float(a), float(b); {
 	case x != x:
@@ -223,8 +220,8 @@ func extreme(a, b *pb.Value, sign int) *pb.Value {
 	return a
 }
 
-// compareNumbers compares two numbers by their exact values; 2 says that one of
-// them is not a number.
+// compareNumbers compares two numbers by their exact values. It returns 2 if either is not a
+// number.
 func compareNumbers(a, b *pb.Value) int {
 	x, isInteger := a.ValueType.(*pb.Value_IntegerValue)
 	y, otherIs := b.ValueType.(*pb.Value_IntegerValue)
@@ -241,8 +238,7 @@ func compareNumbers(a, b *pb.Value) int {
 	return cmp.Compare(float(a), float(b))
 }
 
-// compareMixed compares an integer with a double, which may be one that no integer
-// of 64 bits is.
+// compareMixed compares an integer with a double, which may exceed 64 bits.
 func compareMixed(n int64, d float64) int {
 	const end = 1 << 63
 	switch {

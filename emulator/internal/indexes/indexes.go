@@ -1,8 +1,8 @@
 // Package indexes decides which composite indexes a query needs.
 //
-// A [Set] holds the indexes of an index.yaml. A [Shape] is what a query asks of
-// an index: its equalities, and then its orders. Many shapes need no composite
-// index; [Set.Serve] says whether the others are served, and which index to add.
+// A [Set] holds the indexes of an index.yaml. A [Shape] is what a query requires of an index: its
+// equalities, and then its orders. Many shapes need no composite index. For the others [Set.Serve]
+// says whether an index serves them, and which index to add.
 package indexes
 
 import (
@@ -17,7 +17,7 @@ import (
 
 const keyProperty = "__key__"
 
-// A Property is one of an index, in a direction.
+// A Property is a property of an index, with a direction.
 type Property struct {
 	Name       string
 	Descending bool
@@ -47,7 +47,7 @@ func (x Index) String() string {
 	return b.String()
 }
 
-// quote writes a name so that YAML reads it as that.
+// quote writes a name so that YAML reads the same name.
 func quote(name string) string {
 	encoded, err := yaml.Marshal(name)
 	if err != nil {
@@ -56,7 +56,7 @@ func quote(name string) string {
 	return strings.TrimSuffix(string(encoded), "\n")
 }
 
-// A Set is the indexes of a database. A nil set enforces nothing.
+// A Set is the indexes of a database. With a nil set every query is served.
 type Set struct{ all []Index }
 
 // Parse reads the contents of an index.yaml.
@@ -64,7 +64,7 @@ func Parse(contents []byte) (*Set, error) {
 	var file struct {
 		Indexes []struct {
 			Kind       string `yaml:"kind"`
-			Ancestor   any    `yaml:"ancestor"` // yes and no are words to YAML 1.2, and booleans to index.yaml
+			Ancestor   any    `yaml:"ancestor"` // yes and no are words in YAML 1.2, and booleans in index.yaml
 			Properties []struct {
 				Name      string `yaml:"name"`
 				Direction string `yaml:"direction"`
@@ -102,20 +102,19 @@ func Parse(contents []byte) (*Set, error) {
 	return set, nil
 }
 
-// A Shape is what one conjunction of a query asks of an index.
+// A Shape is what one conjunction of a query requires of an index.
 type Shape struct {
 	Kind     string
 	Ancestor bool
-	Equal    []string   // names of the properties of equalities, each once
+	Equal    []string   // properties of equalities, each once
 	Orders   []Property // of inequalities and orders, in that order
-	Rest     []Property // of a projection alone: an index may have them in any order and direction
+	Rest     []Property // of a projection only: any order and direction will do
 }
 
-// needed returns the composite index that serves the shape by itself, if it needs
-// one. What needs none: equalities and ancestors alone, with keys in ascending
-// order, which are merged from the built-in indexes; and one property's order or
-// inequality alone, which is one of them. Source: "Index definition and
-// structure" in Datastore's documentation.
+// needed returns the composite index that alone serves the shape, if the shape needs one. Two kinds
+// of shapes need none. Equalities and ancestors with keys in ascending order are merged from the
+// built-in indexes. One property's order or inequality is a built-in index. Source: "Index
+// definition and structure" in Datastore's documentation.
 func (s Shape) needed() (Index, bool) {
 	orders := slices.Concat(s.orders(), s.Rest)
 	if len(orders) == 0 || len(orders) == 1 && len(s.Equal) == 0 && !s.Ancestor && orders[0].Name != keyProperty {
@@ -129,9 +128,9 @@ func (s Shape) needed() (Index, bool) {
 	return index, true
 }
 
-// builtIn returns the built-in indexes that serve a shape which needs no composite
-// one: that of its order, those of its equalities, which are merged, or that of the
-// keys, which has no properties.
+// builtIn returns the built-in indexes that serve a shape which needs no composite one. That is the
+// index of its order, or the merged indexes of its equalities, or the index of keys, which has no
+// properties.
 func (s Shape) builtIn() []Index {
 	properties := slices.Concat(s.orders(), s.Rest)
 	for _, name := range slices.Sorted(slices.Values(s.Equal)) {
@@ -147,7 +146,7 @@ func (s Shape) builtIn() []Index {
 	return all
 }
 
-// orders leaves out what every index has at its end: keys in ascending order.
+// orders returns the orders without ascending keys at the end, as every index ends with these.
 func (s Shape) orders() []Property {
 	if n := len(s.Orders); n > 0 && len(s.Rest) == 0 && s.Orders[n-1] == (Property{Name: keyProperty}) {
 		return s.Orders[:n-1]
@@ -155,9 +154,8 @@ func (s Shape) orders() []Property {
 	return s.Orders
 }
 
-// Serve returns the indexes that serve a shape, or the one that is missing.
-// Several serve it together if each ends with the same orders, and begins with some
-// of the equalities.
+// Serve returns the indexes that serve a shape, or the missing one. Several serve it together if
+// each ends with the same orders, and starts with some of the equalities.
 func (s *Set) Serve(shape Shape) (used []Index, missing *Index) {
 	needed, composite := shape.needed()
 	switch {
@@ -178,16 +176,15 @@ func (s *Set) Serve(shape Shape) (used []Index, missing *Index) {
 	return nil, &needed
 }
 
-// permuted reports whether properties are those of other, in whatever order and
-// direction.
+// permuted reports whether properties are the same as other, in any order and direction.
 func permuted(properties, other []Property) bool {
 	return len(properties) == len(other) && !slices.ContainsFunc(properties, func(p Property) bool {
 		return !slices.ContainsFunc(other, func(o Property) bool { return o.Name == p.Name })
 	})
 }
 
-// merged returns the indexes that end with these orders and have all of a shape's
-// equalities together, or nil.
+// merged returns indexes that end with these orders and together have all of a shape's equalities,
+// or nil.
 func (s *Set) merged(shape Shape, orders []Property) []Index {
 	var used []Index
 	covered := make(map[string]bool)
@@ -201,7 +198,7 @@ func (s *Set) merged(shape Shape, orders []Property) []Index {
 			continue
 		}
 		if n == len(shape.Equal) {
-			return []Index{x} // by itself
+			return []Index{x} // alone
 		}
 		used = append(used, x)
 		for _, p := range prefix {

@@ -17,8 +17,7 @@ func asc(names ...string) []Property {
 
 func desc(name string) Property { return Property{name, true} }
 
-// TestServe checks which shapes need a composite index, and which indexes are
-// that.
+// TestServe checks which shapes need a composite index, and which one.
 func TestServe(t *testing.T) {
 	set, err := Parse([]byte(`
 indexes:
@@ -46,7 +45,7 @@ indexes:
 	}
 	for name, c := range map[string]struct {
 		shape   Shape
-		missing string // the first property of the index that is missing
+		missing string // first property of the missing index
 	}{
 		"kind":                    {Shape{Kind: "Task"}, ""},
 		"equalities":              {Shape{Kind: "Task", Equal: []string{"a", "b"}}, ""},
@@ -75,12 +74,12 @@ indexes:
 		case ok != (c.missing == ""):
 			t.Errorf("%s: served %v", name, ok)
 		case !ok && missing.Properties[0].Name != c.missing:
-			t.Errorf("%s: missing %+v, want one that begins with %s", name, missing, c.missing)
+			t.Errorf("%s: missing %+v, want one that starts with %s", name, missing, c.missing)
 		}
 		if ok {
 			continue
 		}
-		// What is recommended serves it.
+		// The recommended index serves it.
 		added, err := Parse([]byte("indexes:\n" + missing.String()))
 		if err != nil {
 			t.Errorf("%s: the recommended index does not parse: %v\n%s", name, err, missing)

@@ -1,5 +1,5 @@
-// Package metadata makes the entities that describe a database: its namespaces, kinds,
-// properties and statistics.
+// Package metadata makes the entities that describe a database: its namespaces, kinds, properties
+// and statistics.
 package metadata
 
 import (
@@ -16,9 +16,8 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// The reserved kinds that describe a database. Their entities are made when they
-// are asked for, from what is there at the time of the read; production's
-// statistics are some hours old.
+// The reserved kinds that describe a database. Their entities are made when they are read, from the
+// entities at the time of the read. Production's statistics are some hours old.
 const (
 	namespaceKind      = "__namespace__"
 	kindKind           = "__kind__"
@@ -29,26 +28,26 @@ const (
 	statNsTotalKind    = "__Stat_Ns_Total__"
 	statNsKindKind     = "__Stat_Ns_Kind__"
 	totalName          = "total_entity_usage"
-	defaultNamespaceID = 1 // the key of the empty namespace has an id, since a name can't be empty
+	defaultNamespaceID = 1 // a name can't be empty, so the key of the empty namespace has an ID
 )
 
-// Kinds are those of a namespace.
+// Kinds are the kinds of a namespace.
 type Kinds = btree.Map[string, *store.Kind]
 
-// A Database is what is described.
+// A Database is a database to describe.
 type Database struct {
 	model.Database
 	Namespaces *btree.Map[string, *Kinds]
-	Scatter    int // an entity in this many has __scatter__
+	Scatter    int // one entity in this many has __scatter__
 	Lock       query.Pause
 }
 
-// A Span is of keys, by their paths: From is in it; To, unless it is empty, is not.
+// A Span is a range of keys by their paths. It includes From, and excludes To unless that is empty.
 type Span struct{ From, To string }
 
-// Describe returns some entities of one of the reserved kinds as of a time, those that come
-// first in a span: no less than most if there are as many, and none if the kind is unknown. If
-// there may be more, next is where they start. The database is locked, but for pauses.
+// Describe returns entities of a reserved kind at a time: the first ones in a span. It returns at
+// least most of them if there are as many, and none if the kind is unknown. If there may be more,
+// next is where they start. The caller has locked the database; it is unlocked in pauses.
 func (db *Database) Describe(namespace, name string, at int64, in Span, most int) (k *store.Kind, next string) {
 	d := &description{
 		db: db, namespace: namespace, at: at, in: in, most: most, kind: store.NewKind(name, new(store.Totals)),
@@ -90,7 +89,7 @@ func (db *Database) Describe(namespace, name string, at int64, in Span, most int
 	return d.kind, d.next
 }
 
-// A description is a reserved kind that is being made.
+// A description is the work on one call of Describe.
 type description struct {
 	db        *Database
 	namespace string
@@ -98,9 +97,9 @@ type description struct {
 	in        Span
 	most      int
 	kind      *store.Kind
-	next      string // where to go on
-	ended     bool   // the span was
-	looked    int    // at entities and names, since it was seen whether somebody waits
+	next      string // where the next call continues
+	ended     bool   // the span's end was reached
+	looked    int    // entities and names looked at since the last look for waiting callers
 }
 
 // first returns the name with which the span starts, or one before it.
@@ -160,12 +159,12 @@ func statName(kind, name string) *pb.Key_PathElement {
 	return element(kind, name)
 }
 
-// pauseEvery is after how many entities and names a description looks whether somebody
-// waits.
+// pauseEvery is the number of entities and names after which a description looks for waiting
+// callers.
 const pauseEvery = 64
 
-// look notes that something is looked at, which takes as long as some others. It reports
-// whether others have had the database since.
+// look counts work: one for an entity or name, more for what takes longer. It reports whether it
+// has paused for others.
 func (d *description) look(work int) (paused bool) {
 	if d.looked += work; d.looked < pauseEvery {
 		return false
@@ -178,7 +177,7 @@ func (d *description) look(work int) (paused bool) {
 	return true
 }
 
-// each visits what a map has from a key on, while others may write to it.
+// each visits a map from a key on, while others may write to it.
 func each[V any](d *description, of *btree.Map[string, V], from string, visit func(string, V) bool) {
 	for {
 		var key string
@@ -249,7 +248,7 @@ func (d *description) properties() {
 	d.eachKind(d.namespace, d.first(), func(kind string, k *store.Kind) bool {
 		of := element(kindKind, kind)
 		if d.skips(of); d.ended {
-			return false // its properties come after it
+			return false // its properties come after the kind
 		}
 		forms := make(map[string]map[string]bool)
 		d.entities(k, func(v store.Version) bool {
@@ -266,7 +265,7 @@ func (d *description) properties() {
 			for _, form := range slices.Sorted(maps.Keys(forms[name])) {
 				elements = append(elements, entity.Text(form))
 			}
-			// All of a kind, so that it is not looked at again for the rest.
+			// All of the kind's properties, so that the kind is not read again for the rest.
 			more = d.put(map[string]*pb.Value{"property_representation": entity.Array(elements)}, of, path)
 		}
 		return more
@@ -294,7 +293,7 @@ func represent(forms map[string]map[string]bool, prefix string, properties map[s
 	}
 }
 
-// representation names the type of a value as the page on metadata queries does.
+// representation names the type of a value, as on Datastore's page about metadata queries.
 func representation(v *pb.Value) string {
 	switch v.ValueType.(type) {
 	case *pb.Value_IntegerValue, *pb.Value_TimestampValue:
@@ -313,7 +312,7 @@ func representation(v *pb.Value) string {
 	return "NULL"
 }
 
-// A measure is how much there is of something.
+// A measure is a number of entities and their size.
 type measure struct{ count, bytes int64 }
 
 func (d *description) measure(k *store.Kind) (m measure) {
@@ -336,8 +335,8 @@ func (d *description) measureAll(ns string) (m measure) {
 
 func (m measure) add(o measure) measure { return measure{m.count + o.count, m.bytes + o.bytes} }
 
-// properties returns the properties that all statistics have. Bytes are those of
-// the entities; the embedded Datastore does not measure its indexes.
+// properties returns the properties that all statistics have. Bytes are the entities' bytes: the
+// embedded Datastore does not measure its indexes.
 func (m measure) properties(at int64, more map[string]*pb.Value) map[string]*pb.Value {
 	properties := map[string]*pb.Value{
 		"count":        entity.Integer(m.count),

@@ -1,4 +1,4 @@
-// Package meter counts what Google would bill for the calls it is told of.
+// Package meter counts what Google would bill for calls.
 package meter
 
 import (
@@ -48,10 +48,9 @@ func (m *Meter) Lookup(resp *pb.LookupResponse) {
 	m.add(func(u *billing.Usage) { u.Reads += int64(len(resp.Found) + len(resp.Missing)) })
 }
 
-// RunQuery counts one successful call of RunQuery, and returns its reads and small
-// operations. A query that the client reads in several batches is several calls,
-// each billed on its own. Results that an index serves alone are small operations,
-// but not those of a projection with distinct-on.
+// RunQuery counts one successful call of RunQuery, and returns its reads and small operations. If a
+// client reads a query in several batches, each is a call, and billed alone. Results that come from
+// an index alone are small operations, except in a projection with distinct-on.
 func (m *Meter) RunQuery(resp *pb.RunQueryResponse, distinct bool) (reads, small int64) {
 	batch := resp.GetBatch()
 	n := int64(len(batch.GetEntityResults()))
@@ -74,7 +73,7 @@ func (m *Meter) Aggregation(entries int64) int64 {
 	return reads
 }
 
-// AllocateIds counts a successful AllocateIds of some keys.
+// AllocateIds counts a successful AllocateIds of n keys.
 func (m *Meter) AllocateIds(n int) {
 	m.add(func(u *billing.Usage) { u.SmallOps += int64(n) })
 }
@@ -92,15 +91,14 @@ func (m *Meter) Commit(req *pb.CommitRequest) {
 	})
 }
 
-// Task counts one operation on a task of a size in bytes, or one without a task,
-// whose size is 0.
+// Task counts one operation on a task of a size in bytes. An operation without a task has size 0.
 func (m *Meter) Task(size int) {
 	const piece = 32 << 10
 	m.add(func(u *billing.Usage) { u.TaskOps += max(1, int64(size+piece-1)/piece) })
 }
 
-// UnaryServerInterceptor counts the calls that a server receives. What they
-// cost is counted by the server, which knows how much it scanned.
+// UnaryServerInterceptor counts the calls that a server receives. The server itself counts their
+// cost, as it knows how much it scanned.
 func (m *Meter) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		m.rpc(info.FullMethod)
@@ -108,9 +106,9 @@ func (m *Meter) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	}
 }
 
-// UnaryClientInterceptor counts what a client's calls to a Datastore cost, for
-// servers that have no meter. An aggregation without a COUNT counts as one
-// read, because its answer does not say how much was scanned.
+// UnaryClientInterceptor counts the cost of a client's calls to a Datastore, for servers without a
+// meter. An aggregation without a COUNT counts as one read, as its answer does not say how much was
+// scanned.
 func (m *Meter) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker,
 		opts ...grpc.CallOption) error {

@@ -1,6 +1,5 @@
-// Package model has what Datastore takes: keys, properties and values, their names
-// and their limits.
+// Package model has the rules of Datastore for keys, properties and values: their names and limits.
 package model
 
-// KeyProperty is the name under which queries know keys.
+// KeyProperty is the name of the key in queries.
 const KeyProperty = "__key__"

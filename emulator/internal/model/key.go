@@ -14,35 +14,36 @@ import (
 )
 
 const (
-	maxKeySize      = 6 << 10 // bytes, as the limits page of Datastore has it
+	maxKeySize      = 6 << 10 // bytes, from the limits page of Datastore
 	maxPathElements = 100
 
-	// MaxName is how many bytes a kind or a name has, at most.
+	// MaxName is the maximum of bytes of a kind or a name.
 	MaxName = 1500
 )
 
-var validNamespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`) // as the client's NewQuery documents it
+var validNamespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`) // from the comment of the client's NewQuery
 
 // Invalid makes an error with the code INVALID_ARGUMENT.
 func Invalid(format string, args ...any) error {
 	return status.Errorf(codes.InvalidArgument, format, args...)
 }
 
-// Reserved reports whether Datastore keeps a kind, name or property for itself.
+// Reserved reports whether Datastore reserves a kind, name or property for itself.
 func Reserved(s string) bool { return names.Reserved(s) }
 
-// A Key is a key as a database knows it.
+// A Key is a checked key.
 type Key struct {
 	Namespace string
 	Kind      string
-	Path      string  // ordered form
-	PB        *pb.Key // with its whole partition, whatever the client sent
+	Path      string  // its ordered form
+	PB        *pb.Key // with its whole partition, even if the client left parts out
 }
 
-// ID tells keys of all namespaces apart.
+// ID returns a text that is unique among keys of all namespaces.
 func (k Key) ID() string { return k.Namespace + "\x00" + k.Path }
 
-// A Database is what keys and queries of a request have to be of.
+// A Database is the project and database of a request, to which its keys and queries have to
+// belong.
 type Database struct{ Project, ID string }
 
 // Partition completes a partition with the request's project and database.
@@ -59,8 +60,8 @@ func (db Database) Partition(p *pb.PartitionId) (*pb.PartitionId, error) {
 	return &pb.PartitionId{ProjectId: db.Project, DatabaseId: db.ID, NamespaceId: p.GetNamespaceId()}, nil
 }
 
-// CheckPath reports what is wrong with a path of an entity. Only the last element
-// of one that may be incomplete can lack its id and name.
+// CheckPath returns an error for an invalid path of an entity. If the path may be incomplete, its
+// last element can lack both ID and name.
 func CheckPath(path []*pb.Key_PathElement, incomplete bool) error {
 	for _, el := range path {
 		if Reserved(el.GetKind()) {
@@ -73,8 +74,8 @@ func CheckPath(path []*pb.Key_PathElement, incomplete bool) error {
 	return CheckReadPath(path, incomplete)
 }
 
-// CheckReadPath is CheckPath for keys that are only read: they can be those of
-// reserved kinds, which describe the database.
+// CheckReadPath is CheckPath for keys that are only read. These may be of the reserved kinds that
+// describe the database.
 func CheckReadPath(path []*pb.Key_PathElement, incomplete bool) error {
 	if len(path) == 0 || len(path) > maxPathElements {
 		return Invalid("a key path has 1 to %d elements, this one has %d", maxPathElements, len(path))
@@ -119,8 +120,8 @@ func (db Database) ReadKey(k *pb.Key) (Key, error) {
 	return db.CompleteKey(k)
 }
 
-// WholeKey returns a key that is a value, with its project and database. It may be of others; one
-// that names no project is of this database.
+// WholeKey returns a key in a value, with its project and database. The key may be of another
+// database. Without a project it is of this database.
 func (db Database) WholeKey(k *pb.Key) *pb.Key {
 	of := k.GetPartitionId()
 	if of.GetProjectId() != "" {
@@ -132,7 +133,7 @@ func (db Database) WholeKey(k *pb.Key) *pb.Key {
 	return &pb.Key{PartitionId: partition, Path: k.GetPath()}
 }
 
-// CompleteKey completes the partition of a key whose path was checked.
+// CompleteKey completes the partition of a key with a checked path.
 func (db Database) CompleteKey(k *pb.Key) (Key, error) {
 	partition, err := db.Partition(k.PartitionId)
 	if err != nil {

@@ -4,18 +4,18 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// Meanings that have rules of their own.
+// The meanings that have rules of their own.
 const (
-	timeMeaning       = 7 // of integers, before times had a type
+	timeMeaning       = 7 // of integers, from before times had a type
 	ratingMeaning     = 13
 	textMeaning       = 15 // of long texts
-	byteStringMeaning = 16 // of short blobs, which are indexed
+	byteStringMeaning = 16 // of short, indexed blobs
 	userMeaning       = 20 // of App Engine's users
 	compressedMeaning = 22 // of NDB's compressed properties
 	vectorMeaning     = 31
 
 	maxRating = 100
-	maxVector = 2048 // elements, as the limits page of Datastore has it
+	maxVector = 2048 // elements, from the limits page of Datastore
 )
 
 // A meaningType is the type of value that a meaning is for.
@@ -30,8 +30,8 @@ const (
 	ofVector  meaningType = "vector"
 )
 
-// meanings are those that Google's Firestore emulator knows, and the type that it wants a
-// value of each to have. It knows others that it takes of no value.
+// meanings are the meanings that Google's Firestore emulator accepts, with the type that a value of
+// each must have. It knows more, but accepts no value with these.
 var meanings = map[int32]meaningType{
 	1: ofText, 2: ofText, 3: ofText, 4: ofText, 5: ofText, 6: ofText, timeMeaning: ofInteger, 8: ofText,
 	10: ofText, 11: ofText, 12: ofText, ratingMeaning: ofInteger, textMeaning: ofText,
@@ -39,14 +39,14 @@ var meanings = map[int32]meaningType{
 	userMeaning: ofEntity, compressedMeaning: ofBlob, 29: ofInteger, 30: ofInteger, vectorMeaning: ofVector,
 }
 
-// neverTaken are meanings that no value may have today, whatever its type.
+// neverTaken are meanings that no value may have today, with the type that they were for.
 var neverTaken = map[int32]meaningType{19: ofBlob, 23: ofPoint}
 
-// lastUnexpected is the last meaning that has ever been one.
+// lastUnexpected is the last number that was ever a meaning.
 const lastUnexpected = 39
 
-// checkMeaning refuses what Google's Firestore emulator refuses, in its words, and does away
-// with a meaning that says nothing.
+// checkMeaning refuses what Google's Firestore emulator refuses, in its words, and removes a
+// meaning that has no effect.
 func checkMeaning(name string, v *pb.Value) error {
 	m := v.GetMeaning()
 	array, isArray := v.GetValueType().(*pb.Value_ArrayValue)
@@ -78,7 +78,7 @@ func checkMeaning(name string, v *pb.Value) error {
 	return checkMeant(m, v)
 }
 
-// checkMeant checks a value, which is of the right type, by what its meaning says of it.
+// checkMeant checks a value of the right type by the rules of its meaning.
 func checkMeant(m int32, v *pb.Value) error {
 	switch m {
 	case textMeaning, compressedMeaning:
@@ -87,7 +87,7 @@ func checkMeant(m int32, v *pb.Value) error {
 		}
 	case byteStringMeaning:
 		if !v.ExcludeFromIndexes {
-			v.Meaning = 0 // it is what every indexed blob is
+			v.Meaning = 0 // every indexed blob has this meaning
 		}
 	case timeMeaning:
 		if n := v.GetIntegerValue(); n >= minSeconds*1e6 && n < (maxSeconds+1)*1e6 {
@@ -124,7 +124,7 @@ func typeOf(v *pb.Value) meaningType {
 	return ""
 }
 
-// checkUser checks the entity that App Engine's users are stored as.
+// checkUser checks an entity in the form in which App Engine's users are stored.
 func checkUser(properties map[string]*pb.Value) error {
 	known := map[string]bool{"email": true, "auth_domain": true, "user_id": true,
 		"federated_identity": true, "federated_provider": true}

@@ -8,25 +8,24 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Limits of properties, as the limits page of Datastore has them.
+// The limits of properties, from the limits page of Datastore.
 const (
 	maxIndexedValue  = 1500    // bytes of a string or blob
 	maxPropertyValue = 1048487 // bytes of a string or blob that is not indexed
-	maxDepth         = 20      // of entities and arrays in each other
+	maxDepth         = 20      // of nested entities and arrays
 )
 
-// ProjectionMeaning marks a value that only a projection returns.
+// ProjectionMeaning marks a value that comes from a projection.
 const ProjectionMeaning = 18
 
-// Bounds of timestamps: 0001-01-01T00:00:00Z and 9999-12-31T23:59:59.999999Z.
+// The bounds of timestamps: 0001-01-01T00:00:00Z and 9999-12-31T23:59:59.999999Z.
 const (
 	minSeconds = -62135596800
 	maxSeconds = 253402300799
 )
 
-// CheckProperties checks an entity's properties, cuts its times to the microseconds that
-// Datastore keeps, and completes the keys among its values: those without a project are of
-// this database.
+// CheckProperties checks an entity's properties. It cuts times to the microseconds that Datastore
+// keeps. It completes keys in values: those without a project are of this database.
 func (db Database) CheckProperties(properties map[string]*pb.Value) error {
 	return db.checkNested("", properties, 0)
 }
@@ -43,7 +42,7 @@ func (db Database) checkNested(prefix string, properties map[string]*pb.Value, d
 	return nil
 }
 
-// CheckValue checks a value that is inside depth entities and arrays.
+// CheckValue checks a value nested in a number of entities and arrays.
 func (db Database) CheckValue(name string, v *pb.Value, depth int, inArray bool) error {
 	if depth > maxDepth {
 		return Invalid("the property %.100q is inside more than %d entities and arrays", name, maxDepth)

@@ -16,11 +16,10 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 )
 
-// issuer is what Google's ID tokens name.
+// issuer is the issuer in Google's ID tokens.
 const issuer = "https://accounts.google.com"
 
-// A Signer makes the OIDC tokens of the deliveries, with a key that lives as
-// long as the server.
+// A Signer makes the OIDC tokens of deliveries, with a key that lives as long as the server.
 type Signer struct {
 	once sync.Once
 	key  jose.JSONWebKey
@@ -42,8 +41,7 @@ func (s *Signer) init() error {
 	return s.err
 }
 
-// Sign returns a token as Google makes it for a service account, valid for an
-// hour.
+// Sign returns a token like Google's for a service account, valid for an hour.
 func (s *Signer) Sign(email, audience string, now time.Time) (string, error) {
 	if err := s.init(); err != nil {
 		return "", err
@@ -65,9 +63,9 @@ func (s *Signer) Sign(email, audience string, now time.Time) (string, error) {
 	return jwt.Signed(signer).Claims(claims).Claims(account).Serialize()
 }
 
-// How long a delivery may use a token that another has used, and how many are
-// kept: a signature takes about a millisecond. Every token is valid for half an
-// hour when it is sent, the longest that a delivery takes.
+// How long deliveries share a token, and how many tokens are kept: a signature takes about a
+// millisecond. Every token is valid for half an hour when it is sent, which is the longest time of
+// a delivery.
 const (
 	tokenReuse = 30 * time.Minute
 	maxTokens  = 1000
@@ -80,7 +78,7 @@ type signedToken struct {
 	at   time.Time
 }
 
-// Token returns a token that is new, or was signed not long ago.
+// Token returns a token that was signed not long ago, or a new one.
 func (s *Signer) Token(email, audience string, now time.Time) (string, error) {
 	key := tokenKey{email, audience}
 	s.mu.Lock()
@@ -99,9 +97,8 @@ func (s *Signer) Token(email, audience string, now time.Time) (string, error) {
 	return text, nil
 }
 
-// AccessToken returns a text in the place of an OAuth access token. Nobody can
-// check it, as nobody but Google can check theirs; it is the same for the same
-// account and scope.
+// AccessToken returns a text in the place of an OAuth access token. Nobody can check it, as only
+// Google can check real ones. It is the same for the same account and scope.
 func AccessToken(email, scope string) string {
 	if scope == "" {
 		scope = "https://www.googleapis.com/auth/cloud-platform" // the documented default

@@ -8,9 +8,9 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// A cursor is the position behind a result: a byte for the form's version, four
-// that tell the query's kind, filters and orders, four with the length of the group in the
-// result's sort key, and that key. It stays valid whatever is written later.
+// A cursor is the position after a result. It has a byte for the form's version, and four bytes
+// that identify the query's kind, filters and orders. Four more have the length of the group in the
+// result's sort key, and the sort key follows. A cursor stays valid after later writes.
 const (
 	cursorVersion = 2
 	cursorHead    = 9 // bytes before the sort key
@@ -20,7 +20,7 @@ func (q *Query) fingerprint() uint32 {
 	h := fnv.New32a()
 	h.Write([]byte(q.Namespace + "\x00" + q.Kind))
 	for _, c := range q.anyOf {
-		fmt.Fprintf(h, "%q%q%v%q", c.lo, c.hi, c.notKeys, c.equal) // maps are printed in order
+		fmt.Fprintf(h, "%q%q%v%q", c.lo, c.hi, c.notKeys, c.equal) // fmt prints maps in order
 		for _, iv := range c.between {
 			fmt.Fprintf(h, "%q%q%q%v", iv.property, iv.lo, iv.hi, iv.not)
 		}
@@ -35,7 +35,7 @@ func (q *Query) fingerprint() uint32 {
 	return h.Sum32()
 }
 
-// Cursor returns the position behind a row.
+// Cursor returns the position after a row.
 func (q *Query) Cursor(r Row) []byte {
 	c := append(make([]byte, 0, cursorHead+len(r.SortKey)), cursorVersion)
 	c = binary.BigEndian.AppendUint32(c, q.print)

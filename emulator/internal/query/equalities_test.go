@@ -16,7 +16,7 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// equalities makes a query for all of some values of properties.
+// equalities makes a query with equalities for all given values of properties.
 func equalities(t *testing.T, of map[string][]int64) *Query {
 	t.Helper()
 	and := &pb.CompositeFilter{Op: pb.CompositeFilter_AND}
@@ -59,7 +59,7 @@ func stored(t *testing.T, properties map[string]*pb.Value) (*store.Record, store
 	return &store.Record{Path: string(collate.AppendPath(nil, path))}, store.Version{Form: f}
 }
 
-// TestEqualities compares equalities at random, on arrays, too, with one look at each.
+// TestEqualities compares random equalities, also on arrays, with a check of each value.
 func TestEqualities(t *testing.T) {
 	rng := testflag.Rand(t)
 	some := func() map[string][]int64 {
@@ -110,8 +110,8 @@ func TestEqualities(t *testing.T) {
 	}
 }
 
-// TestManyEqualities checks that twice as many equalities take about twice as much: on one array,
-// and on as many properties.
+// TestManyEqualities checks that twice as many equalities take about twice the time: on one array,
+// and on different properties.
 func TestManyEqualities(t *testing.T) {
 	type size struct{ array, wide float64 }
 	measure := func(n int) size {
@@ -140,7 +140,7 @@ func TestManyEqualities(t *testing.T) {
 	}
 }
 
-// TestNamesRead compares names with one look at each.
+// TestNamesRead compares Names.Read with a check of each name.
 func TestNamesRead(t *testing.T) {
 	rng := testflag.Rand(t)
 	name := func() string {
@@ -163,8 +163,8 @@ func TestNamesRead(t *testing.T) {
 	}
 }
 
-// TestNarrowedPlans narrows plans at random until entities with so many values fit: each is over
-// some of the equalities, and nothing else is left out.
+// TestNarrowedPlans narrows random plans until entities with a number of values fit. Each plan then
+// uses some of the equalities, and keeps everything else.
 func TestNarrowedPlans(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
 	for range 5000 {

@@ -11,9 +11,8 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// Summary names the indexes that a query is served from, as production does. An
-// ancestor is part of an index only if that is a composite one: otherwise it is a
-// range of keys.
+// Summary names the indexes that serve a query, as production does. An ancestor is part of a
+// composite index only; otherwise it is a range of keys.
 func (q *Query) Summary() *pb.PlanSummary {
 	summary := new(pb.PlanSummary)
 	var seen []string
@@ -35,7 +34,7 @@ func (q *Query) Summary() *pb.PlanSummary {
 	return summary
 }
 
-// describeIndex writes an index with the keys that it ends with: as (a ASC, __name__ ASC).
+// describeIndex writes an index with the keys at its end, as in (a ASC, __name__ ASC).
 func describeIndex(x indexes.Index) string {
 	properties := x.Properties
 	if !slices.ContainsFunc(properties, func(p indexes.Property) bool { return p.Name == model.KeyProperty }) {

@@ -12,29 +12,29 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// A conjunction is a set of conditions that an entity has to satisfy together.
-// A filter is brought into the form of some of them, of which one suffices.
+// A conjunction is a set of conditions that an entity has to satisfy together. A filter becomes
+// several of them, and an entity has to satisfy one.
 type conjunction struct {
 	lo, hi   string // paths: lo <= path, and path < hi unless hi is empty
 	notKeys  map[string]bool
-	ranged   bool        // by an inequality on __key__
-	ancestor string      // path prefix of the ancestor, if there is one
-	equal    []condition // each holds for one of the property's values
+	ranged   bool        // has an inequality on __key__
+	ancestor string      // path prefix of the ancestor; empty: none
+	equal    []condition // each holds for at least one of the property's values
 	between  []*interval // by property: one value satisfies all inequalities
-	never    bool        // nothing satisfies it
+	never    bool        // no entity satisfies it
 
-	wanted    []wanted    // what the equalities come to, by property
+	wanted    []wanted    // all equalities, by property
 	indexed   []condition // equalities whose values are in the index that serves the conjunction
-	ancestral bool        // the ancestor is, too
+	ancestral bool        // the ancestor is in that index, too
 }
 
-// A wanted is what equalities ask for of one property: all of these forms, in order.
+// A wanted is the forms that the equalities on one property require, in order.
 type wanted struct {
 	property string
 	forms    []string
 }
 
-// all reports whether values have all forms.
+// all reports whether a property with these values has all wanted forms.
 func (w wanted) all(values []collate.Entry) bool {
 	switch {
 	case len(w.forms) == 1:
@@ -52,7 +52,7 @@ func (w wanted) all(values []collate.Entry) bool {
 	return n == len(w.forms)
 }
 
-// wants returns what the equalities on a property ask for.
+// wants returns the forms that the equalities on a property require.
 func (c *conjunction) wants(property string) (wanted, bool) {
 	byName := func(w wanted, p string) int { return strings.Compare(w.property, p) }
 	i, ok := slices.BinarySearchFunc(c.wanted, property, byName)
@@ -62,7 +62,7 @@ func (c *conjunction) wants(property string) (wanted, bool) {
 	return c.wanted[i], true
 }
 
-// within returns what the inequalities on a property ask for, or nil.
+// within returns the interval that the inequalities on a property require, or nil.
 func (c *conjunction) within(property string) *interval {
 	byName := func(iv *interval, p string) int { return strings.Compare(iv.property, p) }
 	i, ok := slices.BinarySearchFunc(c.between, property, byName)
@@ -76,8 +76,8 @@ type condition struct {
 	property, form string
 }
 
-// An interval is what the inequalities on one property ask for: a value whose
-// form is at least lo, below hi unless that is empty, and not one of some.
+// An interval is what the inequalities on one property require: a form that is at least lo, below
+// hi unless that is empty, and not one of the excluded.
 type interval struct {
 	property string
 	lo, hi   string
@@ -88,32 +88,30 @@ func (iv *interval) holds(form string) bool {
 	return form >= iv.lo && (iv.hi == "" || form < iv.hi) && !iv.not[form]
 }
 
-// behind is above every string that begins with a form, and below every form
-// that is greater: no form is a prefix of another, and what follows one in an
-// index begins with the first byte of a path, or of its inversion for descending
-// order, or of another form.
+// behind returns a string above every string that starts with a form, and below every greater form.
+// No form is a prefix of another. The byte after a form in an index is the first byte of a path, of
+// an inverted path, or of another form, and never 0xff.
 func behind(form string) string { return form + "\xff" }
 
-// maxDisjunctions is the most conjunctions that a filter may come to, and
-// maxFilterDepth how deep it may be nested, as the documentation of OR queries
-// and the limits page have them.
+// maxDisjunctions is the maximum of conjunctions of a filter, and maxFilterDepth the maximum of its
+// nesting. The sources are the documentation of OR queries, and the limits page.
 const (
 	maxDisjunctions = 30
 	maxFilterDepth  = 20
 	maxNotIn        = 10
 )
 
-// A filterParser brings a filter into the form of conjunctions.
+// A filterParser turns a filter into conjunctions.
 type filterParser struct {
 	db        model.Database
 	namespace string
-	notEqual  int // NOT_EQUAL and NOT_IN filters
+	notEqual  int // number of NOT_EQUAL and NOT_IN filters
 	notIn     int
-	either    int             // OR and IN
+	either    int             // number of OR and IN filters
 	ancestors map[string]bool // of HAS_ANCESTOR filters
 }
 
-// parseFilter returns the conjunctions that a filter comes to.
+// parseFilter returns the conjunctions of a filter.
 func parseFilter(db model.Database, namespace string, f *pb.Filter) ([]*conjunction, error) {
 	if f == nil {
 		return []*conjunction{{}}, nil
@@ -141,8 +139,8 @@ func parseFilter(db model.Database, namespace string, f *pb.Filter) ([]*conjunct
 	return all, nil
 }
 
-// join has the inequalities on a property hold for one of the values that the
-// equalities on it name, as Google's Firestore emulator does.
+// join applies the inequalities on a property to the values in its equalities, as Google's
+// Firestore emulator does.
 func (c *conjunction) join() {
 	sorted := slices.Clone(c.equal)
 	slices.SortFunc(sorted, func(a, b condition) int {
@@ -170,8 +168,8 @@ func (c *conjunction) join() {
 	}
 }
 
-// maxIndexed is how many equalities an index is over, at most. Others are looked at in the
-// entities that it finds, so that an index of thousands of properties is never kept.
+// maxIndexed is the maximum of equalities in an index. Others are checked in the entities that it
+// finds, so that there is never an index of thousands of properties.
 const maxIndexed = 8
 
 func (p *filterParser) parse(f *pb.Filter, depth int) ([]*conjunction, error) {
@@ -204,7 +202,7 @@ func (p *filterParser) parse(f *pb.Filter, depth int) ([]*conjunction, error) {
 			for _, a := range result {
 				for _, b := range alternatives {
 					if len(alternatives) == 1 {
-						a.equal = append(a.equal, b.equal...) // thousands of equalities would be copied each time
+						a.equal = append(a.equal, b.equal...) // without a copy of thousands
 						both = append(both, a.and(b, a.equal))
 					} else {
 						both = append(both, a.and(b, slices.Concat(a.equal, b.equal)))
@@ -225,7 +223,7 @@ func (p *filterParser) parse(f *pb.Filter, depth int) ([]*conjunction, error) {
 	return result, nil
 }
 
-// and returns the conjunction of two, which has these equalities.
+// and returns the conjunction of two, with the given equalities.
 func (c *conjunction) and(o *conjunction, equal []condition) *conjunction {
 	both := &conjunction{
 		lo: max(c.lo, o.lo), hi: lower(c.hi, o.hi), ranged: c.ranged || o.ranged, ancestor: max(c.ancestor, o.ancestor),
@@ -244,7 +242,7 @@ func (c *conjunction) and(o *conjunction, equal []condition) *conjunction {
 	return both
 }
 
-// lower returns the lower of two ends, of which an empty one is none.
+// lower returns the lower of two ends. An empty end means no end.
 func lower(a, b string) string {
 	if a == "" || b != "" && b < a {
 		return b
@@ -305,7 +303,7 @@ func (p *filterParser) in(name string, forms []string) ([]*conjunction, error) {
 	return all, nil
 }
 
-// one parses a filter that comes to one conjunction.
+// one parses a filter that is one conjunction.
 func (p *filterParser) one(name string, op pb.PropertyFilter_Operator, forms []string) (*conjunction, error) {
 	switch op {
 	case pb.PropertyFilter_NOT_IN, pb.PropertyFilter_NOT_EQUAL:
@@ -345,7 +343,7 @@ func (p *filterParser) one(name string, op pb.PropertyFilter_Operator, forms []s
 	return &conjunction{between: []*interval{{property: name, lo: lo, hi: hi}}}, nil
 }
 
-// bounds returns what an inequality is between. It is not ok if it is none.
+// bounds returns the bounds of an inequality. It is not ok for other operators.
 func bounds(op pb.PropertyFilter_Operator, form string) (lo, hi string, ok bool) {
 	switch op {
 	case pb.PropertyFilter_LESS_THAN:

@@ -9,13 +9,13 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// A scan is the part of an index, or of the keys themselves, that the results of
-// a conjunction are in, in the order of the query.
+// A scan is the part of an index, or of the keys, that has the results of a conjunction in the
+// order of the query.
 type scan struct {
 	definition store.Definition // empty: the keys
 	prefix     string           // of all entries: the values of the equalities
-	lo, hi     string           // behind the prefix; an empty hi is the prefix's end
-	reverse    bool             // of the keys: downwards
+	lo, hi     string           // after the prefix; empty hi: the end of the prefix
+	reverse    bool             // of the keys: in descending order
 }
 
 // plan returns the scan of a conjunction.
@@ -50,9 +50,9 @@ func (q *Query) plan(c *conjunction) scan {
 	return s
 }
 
-// narrow has a conjunction use an index over fewer equalities, so that an entity which has
-// so many values of each of the index's properties is in it. It reports whether there is one.
-// The equalities with most values go first.
+// narrow makes a conjunction use an index over fewer equalities. The index has to hold entities
+// with the given numbers of values of the current index's properties. It reports whether there is
+// such an index. The equalities with most values are dropped first.
 func (q *Query) narrow(c *conjunction, counts []int) bool {
 	d := slices.Clone(q.plan(c).definition)
 	counts = slices.Clone(counts)
@@ -76,10 +76,9 @@ func (q *Query) narrow(c *conjunction, counts []int) bool {
 	return true
 }
 
-// invertBounds returns the bounds of an interval in descending order. They may be
-// a little too wide: rows are checked anyway. The lower bound may be the beginning
-// of forms that are in the interval, as the path of an ancestor is: none of them may
-// be left out.
+// invertBounds returns the bounds of an interval in descending order. They may be a little too
+// wide, as rows are checked anyway, but they must not leave out a form in the interval. A lower
+// bound may be a prefix of such forms: an ancestor's path, for example.
 func invertBounds(lo, hi string) (string, string) {
 	from, to := "", ""
 	if hi != "" {
@@ -91,8 +90,7 @@ func invertBounds(lo, hi string) (string, string) {
 	return from, to
 }
 
-// afterAll returns the least string above all that begin with a prefix, or "" if
-// there is none.
+// afterAll returns the lowest string above all that start with a prefix, or "" if there is none.
 func afterAll(prefix string) string {
 	for i := len(prefix) - 1; i >= 0; i-- {
 		if prefix[i] < 0xFF {

@@ -14,45 +14,45 @@ import (
 
 // A Query is a checked request: all that a scan needs, in ordered forms.
 //
-// Its results are rows, see [Query.Rows]: one for each entity that satisfies one
-// of the conjunctions, or, for a projection, one for each combination of values.
+// Its results are rows: see [Query.Rows]. There is one for each entity that satisfies one of the
+// conjunctions, or, in a projection, one for each combination of values.
 type Query struct {
 	Namespace  string
 	Kind       string // empty: entities of all kinds
 	KeysOnly   bool
 	Projected  []string // by name; empty: whole entities
-	aggregated []string // by name: what is summed and averaged; then they are what is projected
-	Distinct   int      // how many of the orders come first and make a group, of which the first row is a result
+	aggregated []string // properties that are summed and averaged, by name; then they are projected
+	Distinct   int      // number of orders at the start that make a group; the first row of a group is a result
 	anyOf      []*conjunction
-	named      store.Names   // the properties on which rows depend
-	orders     []store.Order // explicit, then those that inequalities and projection imply
+	named      store.Names   // the properties that rows depend on
+	orders     []store.Order // explicit ones, then those implied by inequalities and the projection
 	After      string        // sort key of the start cursor
 	AfterGroup string
 	Until      string // sort key of the end cursor
-	Bounded    bool   // there is one
+	Bounded    bool   // whether there is an end cursor
 	Offset     int    // rows to skip
 	Limit      int    // negative: none
-	scatter    int    // proportion of the database
-	// how many of the orders come before those that only a projection implies, in whatever order an
-	// index has them
+	scatter    int    // one entity in this many has __scatter__
+	// The number of orders before those that only a projection implies. The index decides on the
+	// order of these.
 	chosen  int
-	indexes []indexes.Index // that serve the query
-	Scanned int64           // entries of indexes that were looked at
-	print   uint32          // tells the query from others, in its cursors
+	indexes []indexes.Index // the indexes that serve the query
+	Scanned int64           // index entries that were looked at
+	print   uint32          // identifies the query in its cursors
 }
 
 func unimplemented(what string) error {
 	return status.Errorf(codes.Unimplemented, "the embedded Datastore does not serve %s", what)
 }
 
-// Options are what queries depend on besides a request.
+// Options are what queries depend on besides the request.
 type Options struct {
-	Scatter int          // an entity in this many has __scatter__
-	Indexes *indexes.Set // that queries need; nil: any query is served
+	Scatter int          // one entity in this many has __scatter__
+	Indexes *indexes.Set // the indexes that queries may need; nil: any query is served
 }
 
-// Parse checks a query. Of one whose results are aggregated the properties are
-// given that are summed or averaged.
+// Parse checks a query. aggregated are the properties that are summed or averaged, if results are
+// aggregated.
 func Parse(db model.Database, o Options, p *pb.PartitionId, q *pb.Query, aggregated ...string) (*Query, error) {
 	partition, err := db.Partition(p)
 	if err != nil {
@@ -106,8 +106,8 @@ func Parse(db model.Database, o Options, p *pb.PartitionId, q *pb.Query, aggrega
 	return parsed, parsed.parseCursors(q.StartCursor, q.EndCursor)
 }
 
-// parseProjection reads what a query returns. __key__ alone is a query for keys;
-// beside properties it says nothing, since each result has its key.
+// parseProjection reads what a query returns. __key__ alone is a query for keys. Beside properties
+// it has no effect, as each result has its key.
 func (q *Query) parseProjection(projection []*pb.Projection) error {
 	for _, p := range projection {
 		name := p.GetProperty().GetName()
@@ -129,9 +129,8 @@ func (q *Query) parseProjection(projection []*pb.Projection) error {
 	return nil
 }
 
-// project has the query return the properties that are to be aggregated, as a
-// projection does: they come out of its index, one row for each of an array's
-// values.
+// project makes the query return the properties to aggregate, as a projection does. They come from
+// its index, in one row for each value of an array.
 func (q *Query) project(aggregated []string) error {
 	switch {
 	case len(aggregated) == 0:
@@ -166,13 +165,12 @@ func (q *Query) parseOrders(orders []*pb.PropertyOrder) error {
 		q.orders = append(q.orders, store.Order{Property: name, Descending: o.Direction == pb.PropertyOrder_DESCENDING})
 	}
 	if q.ordered(ScatterProperty) {
-		q.orders = q.orders[:1] // what is equal comes by key in any case
+		q.orders = q.orders[:1] // equal values come in key order anyway
 	}
 	return nil
 }
 
-// alone reports whether the first order is the only one, but for one by ascending
-// keys behind it.
+// alone reports whether the first order is the only one, apart from ascending keys after it.
 func alone(orders []*pb.PropertyOrder) bool {
 	rest := orders[1:]
 	return len(rest) == 0 || len(rest) == 1 && rest[0].GetProperty().GetName() == model.KeyProperty &&
@@ -183,8 +181,7 @@ func (q *Query) ordered(property string) bool {
 	return slices.ContainsFunc(q.orders, func(o store.Order) bool { return o.Property == property })
 }
 
-// parseDistinct puts the properties that results are to be distinct on before
-// all other orders.
+// parseDistinct puts the properties of distinct-on before all other orders.
 func (q *Query) parseDistinct(on []*pb.PropertyReference) error {
 	var names []string
 	for _, p := range on {
@@ -211,10 +208,9 @@ func (q *Query) parseDistinct(on []*pb.PropertyReference) error {
 	return nil
 }
 
-// implyOrders adds the orders that follow from the rest, by name. First come the
-// properties of inequalities, or __key__ if that has the only one, in the last
-// order's direction, as Google's Firestore emulator has it; then what is projected,
-// whose values an index has to hold.
+// implyOrders adds the implied orders, by name. First come the properties of inequalities, or
+// __key__ if it has the only one. They have the last order's direction, as in Google's Firestore
+// emulator. Then come projected properties, as an index has to hold their values.
 func (q *Query) implyOrders() {
 	descending := len(q.orders) > 0 && q.orders[len(q.orders)-1].Descending
 	var implied []string
@@ -276,9 +272,8 @@ func (q *Query) check() error {
 	return nil
 }
 
-// chooseIndexes finds the indexes that serve the query, and refuses one that needs
-// an index which is not there. What only a projection implies is ordered as the
-// first index has it that serves.
+// chooseIndexes finds the indexes that serve the query, and refuses the query if one is missing.
+// Orders that only a projection implies take the order of the first index.
 func (q *Query) chooseIndexes(set *indexes.Set) error {
 	if q.byScatter() || model.Reserved(q.Kind) {
 		set = nil
@@ -292,7 +287,7 @@ func (q *Query) chooseIndexes(set *indexes.Set) error {
 				shape.Equal = append(shape.Equal, e.property)
 			}
 		}
-		var rest []int // orders that the index decides
+		var rest []int // orders on which the index decides
 		for i, o := range q.orders {
 			p := indexes.Property{Name: o.Property, Descending: o.Descending}
 			switch {
@@ -314,7 +309,7 @@ func (q *Query) chooseIndexes(set *indexes.Set) error {
 			p := tail[len(tail)-len(rest)+n]
 			q.orders[i] = store.Order{Property: p.Name, Descending: p.Descending}
 		}
-		q.chosen = len(q.orders) // the other conjunctions follow the first
+		q.chosen = len(q.orders) // the other conjunctions use the same orders
 	}
 	return nil
 }

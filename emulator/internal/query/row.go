@@ -15,19 +15,18 @@ import (
 
 // A Row is one result of a query.
 type Row struct {
-	SortKey string // comparing them gives the order of the results; no two are the same
-	Group   int    // how much of the sort key names the group that the row is in
+	SortKey string // gives the order of results; unique
+	Group   int    // length of the group's part of the sort key
 	Version store.Version
 	Values  map[string]*pb.Value // of a projection
 }
 
-// Rows appends the rows that a version of a record is worth to the query,
-// cursors aside: none if it is no result. With a sort key, only its row is
-// wanted.
+// Rows appends the rows of a version of a record, ignoring cursors: none if it is no result. If a
+// sort key is given, it appends only the row with that key.
 //
-// An entity is one row. It sorts by the least of a property's values that the
-// filter allows, or the greatest when descending. In a projection it is a row
-// for each combination of the values that it is ordered by, as in an index.
+// An entity is one row. It sorts by the least of a property's values that the filter allows, or by
+// the greatest in descending order. In a projection it has a row for each combination of the values
+// that it is ordered by, as in an index.
 func (q *Query) Rows(dst []Row, r *store.Record, v store.Version, sortKey string) []Row {
 	if !q.holdsPath(r.Path) {
 		return dst
@@ -62,7 +61,7 @@ func (q *Query) Rows(dst []Row, r *store.Record, v store.Version, sortKey string
 		}
 		values := q.allowed(o, properties, satisfied)
 		if len(values) == 0 {
-			return dst // who lacks the property is no result
+			return dst // an entity without the property is no result
 		}
 		if len(q.Projected) == 0 {
 			values = values[:1]
@@ -82,7 +81,7 @@ func (q *Query) Rows(dst []Row, r *store.Record, v store.Version, sortKey string
 	return append(dst, rows...)
 }
 
-// scatterRows is Rows for a query that is ordered by __scatter__.
+// scatterRows is Rows for a query ordered by __scatter__.
 func (q *Query) scatterRows(dst []Row, r *store.Record, v store.Version) []Row {
 	value, ok := store.Scatter(v.Key().Path, q.scatter)
 	if !ok || !slices.ContainsFunc(q.anyOf, func(c *conjunction) bool {
@@ -93,8 +92,9 @@ func (q *Query) scatterRows(dst []Row, r *store.Record, v store.Version) []Row {
 	return append(dst, Row{SortKey: string(value[:]) + r.Path, Version: v})
 }
 
-// extend returns the combinations of rows with the values of the next order. With a sort key,
-// these are those that it begins with: one at most, as no form is the beginning of another.
+// extend returns the combinations of rows with the values of the next order. If a sort key is
+// given, it returns only the combination that is a prefix of it. There is one at most, as no form
+// is a prefix of another.
 func (q *Query) extend(rows []Row, o store.Order, values []collate.Entry, sortKey string) []Row {
 	var all []Row
 	for _, r := range rows {
@@ -115,9 +115,8 @@ func (q *Query) extend(rows []Row, o store.Order, values []collate.Entry, sortKe
 	return all
 }
 
-// fromIndex returns a value as projections have it, which come from an index:
-// marked as such, and as what it is indexed as, times as integers, and blobs that
-// are texts as those.
+// fromIndex returns a value as projections return it from an index. It is marked as such, and has
+// the indexed type: times are integers, and blobs that are texts are strings.
 func fromIndex(v *pb.Value) *pb.Value {
 	result := &pb.Value{ValueType: v.ValueType, Meaning: model.ProjectionMeaning}
 	if t := v.GetTimestampValue(); t != nil {
@@ -135,12 +134,12 @@ func (q *Query) needsProperties() bool {
 		slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return len(c.equal)+len(c.between) > 0 })
 }
 
-// reads reports whether rows depend on a property of that name, or on one inside it.
+// reads reports whether rows depend on the property of a name, or on a property nested in it.
 func (q *Query) reads(name []byte) bool {
 	return q.named.Read(name)
 }
 
-// namesRead returns the names of the properties on which rows depend.
+// namesRead returns the names of the properties that rows depend on.
 func (q *Query) namesRead() store.Names {
 	var names []string
 	for _, o := range q.orders {
@@ -167,8 +166,8 @@ func (q *Query) holdsPath(path string) bool {
 	return false
 }
 
-// allowed returns the values by which an entity is in an index that serves one
-// of the conjunctions that it satisfies, in the direction of the order.
+// allowed returns an entity's values in the indexes that serve the conjunctions that it satisfies,
+// in the direction of the order.
 func (q *Query) allowed(o store.Order, properties map[string]*pb.Value, satisfied []*conjunction) []collate.Entry {
 	var values []collate.Entry
 	for _, value := range collate.Entries(properties, o.Property) {
@@ -188,8 +187,7 @@ func (q *Query) allowed(o store.Order, properties map[string]*pb.Value, satisfie
 	return slices.CompactFunc(values, func(a, b collate.Entry) bool { return a.Form == b.Form })
 }
 
-// allows reports whether one of a property's values can be what satisfies the
-// conjunction.
+// allows reports whether a property's value can be the one that satisfies the conjunction.
 func (c *conjunction) allows(property, form string) bool {
 	if w, ok := c.wants(property); ok {
 		_, found := slices.BinarySearch(w.forms, form)
@@ -223,7 +221,7 @@ func (c *conjunction) holds(properties map[string]*pb.Value) bool {
 	return true
 }
 
-// Result returns the row as the protocol has it.
+// Result returns the row as a result of the protocol.
 func (q *Query) Result(r Row) *pb.EntityResult {
 	result := r.Version.Result(q.KeysOnly)
 	if len(q.Projected) > 0 {
@@ -242,7 +240,7 @@ func (q *Query) Size(r Row) int {
 	return len(r.Version.Wire(false)) + len(r.SortKey) + ResultOverhead
 }
 
-// ResultType says what results are.
+// ResultType returns the type of all results.
 func (q *Query) ResultType() pb.EntityResult_ResultType {
 	switch {
 	case q.KeysOnly:

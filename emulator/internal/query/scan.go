@@ -10,14 +10,13 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// A Pause lets others work in the middle of a scan, which may look at millions of
-// entries.
+// A Pause lets others work during a scan, which may look at millions of entries.
 type Pause interface {
-	Wanted() bool // somebody waits
-	Pause()       // what is scanned may have changed after it
+	Wanted() bool // whether a caller waits
+	Pause()       // lets others work; scanned maps may have changed after it
 }
 
-// pauseEvery is after how many entries a scan looks whether somebody waits.
+// pauseEvery is the number of entries after which a scan looks for waiting callers.
 const pauseEvery = 64
 
 // A Need is an index that a scan of a kind needs.
@@ -42,13 +41,13 @@ func (q *Query) Needs() []Need {
 	return all
 }
 
-// Narrow has the query need an index over fewer equalities instead, since an entity with so
-// many values of each of the definition's properties is not in this one. It reports whether
-// there is such an index.
+// Narrow makes the query need an index over fewer equalities. It is called if an entity has too
+// many values, given in counts, of the definition's properties. It reports whether there is such an
+// index.
 func (n Need) Narrow(counts []int) bool { return n.query.narrow(n.of, counts) }
 
-// ByKey reports whether the results come in ascending order of keys, and if so between which
-// paths they are: from may be one of them; to, unless it is empty, is not.
+// ByKey reports whether the results come in ascending key order. If so, it returns the paths
+// between which they are: from is included; to, unless it is empty, is not.
 func (q *Query) ByKey() (from, to string, ok bool) {
 	byKey := store.Order{Property: model.KeyProperty}
 	if len(q.Projected) > 0 || q.Distinct > 0 || len(q.orders) > 1 || len(q.orders) == 1 && q.orders[0] != byKey {
@@ -72,13 +71,11 @@ func (q *Query) ByKey() (from, to string, ok bool) {
 	return max(from, q.After), to, true
 }
 
-// Scan visits the rows of a query as of a time, in order, until visit returns
-// false. It pauses if somebody waits; versions that are seen at that time have to
-// stay meanwhile.
+// Scan visits the rows of a query at a time, in order, until visit returns false. It pauses if
+// others wait. The caller keeps the versions of that time during pauses.
 //
-// Each conjunction is a scan of an index that has its results in the order of
-// the query, from the start cursor on. Several are merged; so are all kinds, for
-// a query without one.
+// Each conjunction is a scan of an index in the order of the query, from the start cursor on.
+// Several scans are merged. A query without a kind merges all kinds.
 func (q *Query) Scan(kinds []*store.Kind, at int64, p Pause, visit func(Row) bool) {
 	m := &merge{pause: p}
 	defer m.close()
@@ -101,7 +98,7 @@ func (q *Query) Scan(kinds []*store.Kind, at int64, p Pause, visit func(Row) boo
 		}
 	}
 	last := ""
-	// The group that a cursor was made in has had its row.
+	// The group of the cursor's row has already had its row.
 	group, grouped := q.AfterGroup, q.After != ""
 	for {
 		r, ok := m.least()
@@ -109,7 +106,7 @@ func (q *Query) Scan(kinds []*store.Kind, at int64, p Pause, visit func(Row) boo
 			return
 		}
 		if r.SortKey == last {
-			continue // another conjunction's
+			continue // another conjunction has returned it
 		}
 		last = r.SortKey
 		if q.Distinct > 0 {
@@ -119,7 +116,7 @@ func (q *Query) Scan(kinds []*store.Kind, at int64, p Pause, visit func(Row) boo
 			group, grouped = r.SortKey[:r.Group], true
 		}
 		if !visit(r) {
-			q.Scanned-- // the row that was one too many
+			q.Scanned-- // the last row was one too many
 			return
 		}
 	}
@@ -130,7 +127,7 @@ type merge struct {
 	sources []*source
 	byRow   byRow // nil before the first row
 	pause   Pause
-	looked  int // at entries since it was seen whether somebody waits
+	looked  int // entries since the last look for waiting callers
 }
 
 func (m *merge) add(s *source) {
@@ -144,8 +141,7 @@ func (m *merge) close() {
 	}
 }
 
-// look notes that an entry is looked at, which takes as long as some others, and pauses if
-// that is wanted.
+// look counts work, one for an entry and more for what takes longer, and pauses if others wait.
 func (m *merge) look(work int) {
 	if m.looked += work; m.looked < pauseEvery {
 		return
@@ -162,7 +158,7 @@ func (m *merge) look(work int) {
 	m.pause.Pause()
 }
 
-// least takes the next row of the source whose next row comes first.
+// least takes the lowest next row of all sources.
 func (m *merge) least() (Row, bool) {
 	switch {
 	case m.byRow == nil:
@@ -173,7 +169,7 @@ func (m *merge) least() (Row, bool) {
 			}
 		}
 		heap.Init(&m.byRow)
-	case len(m.byRow) > 0: // the row of the first was taken
+	case len(m.byRow) > 0: // the first source's row was taken
 		if m.byRow[0].peek() {
 			heap.Fix(&m.byRow, 0)
 		} else {
@@ -188,7 +184,7 @@ func (m *merge) least() (Row, bool) {
 	return first.rows[first.next-1], true
 }
 
-// byRow is a heap of the sources that have a next row, by that.
+// byRow is a heap of the sources that have a next row, ordered by it.
 type byRow []*source
 
 func (h byRow) Len() int { return len(h) }
@@ -210,20 +206,20 @@ type source struct {
 	merge  *merge
 	at     int64
 	prefix string
-	end    string // of the entries; empty: none
+	end    string // end of the entries; empty: none
 	iter   store.Iterator
 	down   bool
-	keys   bool                     // rows depend on keys only
-	first  bool                     // the iterator is at an entry that is still to be looked at
-	paused bool                     // since it was: it has to be found again
-	entry  string                   // then that entry
+	keys   bool                     // rows depend only on keys
+	first  bool                     // the iterator's current entry is still to be looked at
+	paused bool                     // after a pause, the iterator has to find its entry again
+	entry  string                   // the entry before the pause
 	rows   []Row                    // of the last entry
-	next   int                      // of them
-	sorts  map[*store.Record]string // entities with many values: the sort key of their row, or "" if they have none
+	next   int                      // index of the next one
+	sorts  map[*store.Record]string // entities with many values: sort key of their row, or "" if they have none
 }
 
-// manyValues are so many that what comes of an entity is kept, rather than found out again
-// for each entry that the entity has in the index.
+// manyValues is the number of values from which an entity's result is kept. Otherwise it would be
+// computed again for each of the entity's entries in the index.
 const manyValues = 32
 
 func (q *Query) source(iter store.Iterator, s scan, at int64) *source {
@@ -235,7 +231,8 @@ func (q *Query) source(iter store.Iterator, s scan, at int64) *source {
 		if q.After != "" {
 			from = lower(from, collate.Invert(q.After))
 		}
-		// The iterator goes to the first entry at or above: what is wanted is below.
+		// The iterator goes to the first entry at or above its key; in reverse the entry below is
+		// wanted.
 		switch {
 		case from == "":
 			src.first = src.iter.Last()
@@ -253,8 +250,7 @@ func (q *Query) source(iter store.Iterator, s scan, at int64) *source {
 	return src
 }
 
-// resume goes on with the entry that was the next one, or with the next one that is
-// still there.
+// resume continues at the entry before the pause, or at the next one that still exists.
 func (s *source) resume(next string) {
 	s.iter.Renew()
 	switch found := s.iter.Seek(next); {
@@ -268,7 +264,7 @@ func (s *source) resume(next string) {
 	}
 }
 
-// peek makes sure that the next row is known, if there is one.
+// peek makes the next row known, if there is one.
 func (s *source) peek() bool {
 	q := s.query
 	for s.next == len(s.rows) && s.first {
@@ -304,8 +300,8 @@ func (s *source) peek() bool {
 			}
 			continue
 		}
-		// An entry may be of another version of the entity, or of another value of
-		// it than that by which it sorts.
+		// The entry may be of another version of the entity, or of another value than the one by
+		// which the entity sorts.
 		many := len(q.Projected) == 0 && v.Indexed() > manyValues
 		if many {
 			if sortKey, known := s.sorts[r]; known && sortKey != key {
@@ -325,7 +321,7 @@ func (s *source) peek() bool {
 	return s.next < len(s.rows)
 }
 
-// ends reports whether an entry is none of those that are to be read.
+// ends reports whether an entry is outside of the scan.
 func (s *source) ends(entry string) bool {
 	if s.down {
 		return entry < s.end
@@ -333,7 +329,7 @@ func (s *source) ends(entry string) bool {
 	return s.end != "" && entry >= s.end || !strings.HasPrefix(entry, s.prefix)
 }
 
-// step goes to the next entry. It returns false if there is none.
+// step goes to the next entry, and returns false if there is none.
 func (s *source) step() bool {
 	if s.down {
 		return s.iter.Prev()
@@ -341,7 +337,7 @@ func (s *source) step() bool {
 	return s.iter.Next()
 }
 
-// work is how much looking at a version takes beyond an entry.
+// work returns the additional work of looking at a version.
 func (s *source) work(v store.Version) int {
 	const valuesPerEntry = 16
 	if s.keys {
@@ -350,7 +346,7 @@ func (s *source) work(v store.Version) int {
 	return v.Indexed() / valuesPerEntry
 }
 
-// keep keeps what came of an entity.
+// keep keeps the result of an entity with many values.
 func (s *source) keep(r *store.Record) {
 	if s.sorts == nil {
 		s.sorts = make(map[*store.Record]string)

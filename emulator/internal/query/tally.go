@@ -12,21 +12,20 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// A Tally is one aggregation on its way.
+// A Tally is an aggregation in progress.
 type Tally struct {
 	Alias    string
-	property string // to add up; empty for a count
+	property string // the property to add up; empty: a count
 	average  bool
-	upTo     int64 // of a count; 0 is no limit
+	upTo     int64 // limit of a count; 0: none
 
 	n        int64
-	sum      *big.Float // of what is finite, exactly
-	special  float64    // the sum of infinities and NaN, or 0
+	sum      *big.Float // exact sum of the finite values
+	special  float64    // sum of infinities and NaN, or 0
 	isDouble bool       // a double was added
 }
 
-// exactly is the precision, in bits, in which doubles of all magnitudes add up
-// without a loss, 2^64 of them.
+// exactly is the precision, in bits, at which 2^64 doubles of all magnitudes add up without a loss.
 const exactly = 1024 + 1074 + 64
 
 const maxAggregations = 5
@@ -46,7 +45,7 @@ func NewTallies(aggregations []*pb.AggregationQuery_Aggregation) ([]*Tally, erro
 	for _, a := range aggregations {
 		t := &Tally{Alias: a.GetAlias(), sum: new(big.Float).SetPrec(exactly)}
 		if t.Alias == "" {
-			unnamed++ // those that have a name are not counted
+			unnamed++ // only aggregations without a name are numbered
 			t.Alias = fmt.Sprintf("property_%d", unnamed)
 		}
 		if model.Reserved(t.Alias) || len(t.Alias) > model.MaxName {
@@ -83,7 +82,7 @@ func NewTallies(aggregations []*pb.AggregationQuery_Aggregation) ([]*Tally, erro
 	return tallies, nil
 }
 
-// Aggregated returns the properties that are summed and averaged, by name.
+// Aggregated returns the properties that are summed or averaged, by name.
 func Aggregated(tallies []*Tally) []string {
 	var names []string
 	for _, t := range tallies {
@@ -95,7 +94,7 @@ func Aggregated(tallies []*Tally) []string {
 	return slices.Compact(names)
 }
 
-// Full reports whether nothing more can change any tally.
+// Full reports whether no further row can change a tally.
 func Full(tallies []*Tally) bool {
 	for _, t := range tallies {
 		if t.upTo == 0 || t.n < t.upTo {
@@ -105,7 +104,7 @@ func Full(tallies []*Tally) bool {
 	return true
 }
 
-// Add adds a row, whose values are those of its index.
+// Add adds a row with the values of its index.
 func (t *Tally) Add(values map[string]*pb.Value) {
 	if t.property == "" {
 		if t.upTo == 0 || t.n < t.upTo {
@@ -128,8 +127,8 @@ func (t *Tally) Add(values map[string]*pb.Value) {
 	}
 }
 
-// Result returns what was added up: the sum of integers is one, unless it does
-// not fit; the average of no numbers is null.
+// Result returns the result. The sum of integers is an integer unless it is too large. The average
+// of no numbers is null.
 func (t *Tally) Result() *pb.Value {
 	sum, _ := t.sum.Float64()
 	if t.special != 0 {

@@ -1,9 +1,8 @@
-// Package rest serves Cloud Tasks as JSON over HTTP/1.1, for clients that have no gRPC.
+// Package rest serves Cloud Tasks as JSON over HTTP/1.1, for clients without gRPC.
 //
-// Paths are those of the documented REST API, /v2/projects/…. Firebase's Admin SDK sends
-// its own to CLOUD_TASKS_EMULATOR_HOST without the version. What it enqueues for has a
-// queue by then in production, as deploying a task function makes one: so a queue that
-// such a request names is created if it is not there.
+// Paths follow the documented REST API, /v2/projects/…. Firebase's Admin SDK sends paths without
+// the version to CLOUD_TASKS_EMULATOR_HOST. In production a deployment of a task function has
+// created its queue by then. So a queue that such a request names is created if it does not exist.
 package rest
 
 import (
@@ -23,10 +22,10 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
-// maxBody is more than any request that the service takes.
+// maxBody is more bytes than any request that the service accepts.
 const maxBody = 4 << 20
 
-// Handler serves what c does.
+// Handler serves the methods of c.
 func Handler(c pb.CloudTasksClient) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if ready(w, r) {
@@ -50,7 +49,7 @@ func Handler(c pb.CloudTasksClient) http.Handler {
 	})
 }
 
-// ready answers who asks whether the service is there, as Google's emulators do.
+// ready answers a request that asks whether the service is up, as Google's emulators do.
 func ready(w http.ResponseWriter, r *http.Request) bool {
 	if r.URL.Path != "/" || r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return false
@@ -59,7 +58,7 @@ func ready(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// Ready is the handler of a service that is gRPC alone: it says that the service is there.
+// Ready is the handler of a service that has only gRPC. It answers that the service is up.
 func Ready(service string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !ready(w, r) {
@@ -71,7 +70,7 @@ func Ready(service string) http.Handler {
 func serve(ctx context.Context, c pb.CloudTasksClient, r *http.Request, body io.Reader) (proto.Message, error) {
 	path := strings.Trim(r.URL.Path, "/")
 	name, versioned := strings.CutPrefix(path, "v2/")
-	// A colon of its own may be in the project's name, as in example.com:p.
+	// The project's name may have a colon of its own, as in example.com:p.
 	last := strings.LastIndexByte(name, '/') + 1
 	id, verb, _ := strings.Cut(name[last:], ":")
 	name = name[:last] + id
@@ -103,17 +102,17 @@ func serve(ctx context.Context, c pb.CloudTasksClient, r *http.Request, body io.
 	return serves(ctx, in)
 }
 
-// A call is what a request asks for.
+// A call is the call that a request makes.
 type call struct {
 	client       pb.CloudTasksClient
 	name, parent string // of the queue or task
-	versioned    bool   // as clients of the REST API ask, not Firebase's Admin SDK
+	versioned    bool   // by the REST API, and not by Firebase's Admin SDK
 	body         io.Reader
 	query        url.Values
 	pageSize     int32
 }
 
-// read reads the body.
+// read decodes the body.
 func (c call) read(m proto.Message) error {
 	text, err := io.ReadAll(c.body)
 	if err != nil {
@@ -130,7 +129,7 @@ func (c call) read(m proto.Message) error {
 
 const queues, tasks = "/projects/locations/queues", "/projects/locations/queues/tasks"
 
-// calls are the methods, by verb and path. A * is a name.
+// calls are the methods, by verb and path. A * stands for a name.
 var calls = map[string]func(context.Context, call) (proto.Message, error){
 	"POST " + queues:         createQueue,
 	"PATCH " + queues + "/*": updateQueue,
@@ -219,7 +218,7 @@ func createTask(ctx context.Context, c call) (proto.Message, error) {
 	return c.client.CreateTask(ctx, req)
 }
 
-// errNoURL is for clients that leave it to Firebase's own emulators to know where a function is.
+// errNoURL is the error for clients that rely on Firebase's own emulators to know a function's URL.
 var errNoURL = status.Error(codes.InvalidArgument, "the task has no URL. "+
 	"Firebase's Admin SDK sends none to an emulator, "+
 	"as Firebase's own knows where the function is. Here the option uri of enqueue says it: "+
@@ -231,7 +230,7 @@ func unknown(r *http.Request) error {
 		r.URL.Path)
 }
 
-// ensure creates a queue that is not there.
+// ensure creates a queue unless it exists.
 func ensure(ctx context.Context, c pb.CloudTasksClient, name string) error {
 	_, err := c.GetQueue(ctx, &pb.GetQueueRequest{Name: name})
 	if status.Code(err) != codes.NotFound {
@@ -247,7 +246,7 @@ func ensure(ctx context.Context, c pb.CloudTasksClient, name string) error {
 
 func view(text string) pb.Task_View { return pb.Task_View(pb.Task_View_value[text]) }
 
-// httpStatuses are by the table in google/rpc/code.proto.
+// httpStatuses are from the table in google/rpc/code.proto.
 var httpStatuses = map[codes.Code]int{
 	codes.InvalidArgument: 400, codes.FailedPrecondition: 400, codes.OutOfRange: 400, codes.Unauthenticated: 401,
 	codes.PermissionDenied: 403, codes.NotFound: 404, codes.AlreadyExists: 409, codes.Aborted: 409,

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// preface is what a gRPC client sends first, and no HTTP/1.1 client does.
+// preface is the start of what a gRPC client sends. No HTTP/1.1 client sends it.
 const preface = "PRI * HTTP/2.0"
 
 // prefaceTime is how long a connection may take to send its first bytes.
 const prefaceTime = 10 * time.Second
 
-// Split splits the connections of a listener: those of gRPC, and others. Both of what it
-// returns have to be accepted from; closing the first closes the listener.
+// Split splits the connections of a listener: the gRPC ones, and the others. The caller has to
+// accept from both listeners. Closing the first one closes the listener.
 func Split(l net.Listener) (grpc, other net.Listener) {
 	s := &split{Listener: l, ended: make(chan struct{})}
 	a := &half{split: s, conns: make(chan net.Conn), closed: make(chan struct{}), owner: true}
@@ -46,7 +46,7 @@ func (s *split) run(grpc, other *half) {
 		}
 		go func() {
 			first := make([]byte, len(preface))
-			_ = conn.SetReadDeadline(time.Now().Add(prefaceTime)) // what fails here fails below
+			_ = conn.SetReadDeadline(time.Now().Add(prefaceTime)) // if it fails, the read below fails
 			n := 0
 			var err error
 			for err == nil && n < len(first) && bytes.HasPrefix([]byte(preface), first[:n]) {
@@ -75,11 +75,11 @@ func (s *split) run(grpc, other *half) {
 	}
 }
 
-// A half has the connections of one sort.
+// A half has the connections of one kind.
 type half struct {
 	*split
 	conns chan net.Conn
-	owner bool // closes the listener
+	owner bool // closing it closes the listener
 
 	closed chan struct{}
 	close  sync.Once
@@ -104,7 +104,7 @@ func (h *half) Accept() (net.Conn, error) {
 	}
 }
 
-// begun is a connection whose first bytes were read.
+// begun is a connection that has already read its first bytes.
 type begun struct {
 	net.Conn
 	rest io.Reader

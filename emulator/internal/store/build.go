@@ -6,24 +6,23 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/entity"
 )
 
-// A Build makes an index while others read and write the kind. It takes the versions
-// of some records at a time, from the lowest key upwards, with the database locked,
-// and makes their entries without the lock. What is written or dropped meanwhile of
-// records that it has taken, it notes, and does after that: in the end the index has
-// what one has that was there all the time. Nobody scans it before.
+// A Build makes an index while others read and write the kind. With the database locked it takes
+// the versions of some records, in key order. It makes their entries without the lock. If a record
+// that was taken changes meanwhile, the change is noted and applied later. In the end the index
+// equals one that has existed all the time. No query scans it before.
 type Build struct {
-	Done chan struct{} // closed once the index is there, or given up
+	Done chan struct{} // closed when the index is in place, or given up
 
 	kind    *Kind
 	index   *index
-	taken   string // the greatest key whose record was taken
-	all     bool   // all were
+	taken   string // greatest key whose record was taken
+	all     bool   // all records were taken
 	batch   []update
 	noted   []update
 	repeats int
 }
 
-// An update is a version that an index has to add or remove.
+// An update is a version to add to an index, or to remove from it.
 type update struct {
 	record *Record
 	form   entity.Form
@@ -33,11 +32,11 @@ type update struct {
 const (
 	takeAtOnce = 64 // versions
 	restEvery  = 24
-	fewUpdates = 32  // are done with the database locked
-	maxRepeats = 100 // then all are, lest a stream of writes holds up the build for ever
+	fewUpdates = 32  // this number is applied with the database locked
+	maxRepeats = 100 // after it all are, so that steady writes can't delay the build for ever
 )
 
-// Build begins to build an index. The database is locked.
+// Build starts the build of an index. The caller has locked the database.
 func (k *Kind) Build(d Definition) *Build {
 	b := &Build{Done: make(chan struct{}), kind: k, index: &index{definition: d, names: d.names()}}
 	k.builds = append(k.builds, b)
@@ -52,8 +51,8 @@ func (k *Kind) Building(d Definition) *Build {
 	return nil
 }
 
-// Next takes what [Build.Work] does next, or puts the index in place, and returns
-// false then. The database is locked.
+// Next takes the work for the next call of [Build.Work], or puts the index in place and returns
+// false. The caller has locked the database.
 func (b *Build) Next() bool {
 	b.batch = b.batch[:0]
 	if !b.all {
@@ -87,7 +86,7 @@ func (b *Build) Next() bool {
 	return false
 }
 
-// Work makes the entries of what was taken, and rests in between. It needs no lock.
+// Work makes the entries of the taken records, and rests in between. It needs no lock.
 func (b *Build) Work(rest func()) {
 	for i, u := range b.batch {
 		if i%restEvery == restEvery-1 {
@@ -103,14 +102,14 @@ func (b *Build) Work(rest func()) {
 	clear(b.batch)
 }
 
-// End ends a build, which is given up if its index is not in place. The database is
-// locked.
+// End ends a build. If its index is not in place, the build is given up. The caller has locked the
+// database.
 func (b *Build) End() {
 	b.kind.builds = slices.DeleteFunc(b.kind.builds, func(other *Build) bool { return other == b })
 	close(b.Done)
 }
 
-// note notes a change of a record, if the record was taken already.
+// note notes a change of a record that was already taken.
 func (b *Build) note(r *Record, u update) {
 	if b.all || r.Path <= b.taken {
 		b.noted = append(b.noted, u)

@@ -19,7 +19,7 @@ func keyOf(id int64) model.Key {
 	return model.Key{Kind: "K", Path: string(collate.AppendPath(nil, path)), PB: &pb.Key{Path: path}}
 }
 
-// put puts an entity with some values, or deletes it.
+// put puts or deletes an entity, with some values.
 func put(t *testing.T, k *Kind, rng *rand.Rand, id, at int64) *Record {
 	t.Helper()
 	f, err := entity.New(keyOf(id).PB)
@@ -49,16 +49,15 @@ func (idx *index) dump() (all []string) {
 	return all
 }
 
-// TestBuildBesideWrites builds an index while entities are put, deleted and pruned at
-// random, and compares it with one that was there all the time and with one that is
-// built afterwards.
+// TestBuildBesideWrites builds an index while entities are put, deleted and pruned at random. It
+// compares the index with one that existed all the time, and with one that is built afterwards.
 func TestBuildBesideWrites(t *testing.T) {
 	rng := testflag.Rand(t)
 	d := Definition{{Property: "a"}, {Property: "b", Descending: true}}
 	for range 5 {
 		var totals, others Totals
 		k, whole := NewKind("K", &totals), NewKind("K", &others)
-		whole.Entries(d) // there from the beginning, and held
+		whole.Entries(d) // exists from the start, and is held
 		seed, at := rng.Uint64(), int64(0)
 		mine, theirs := rand.New(rand.NewPCG(seed, 0)), rand.New(rand.NewPCG(seed, 0))
 		type written struct{ a, b *Record }
@@ -94,7 +93,7 @@ func TestBuildBesideWrites(t *testing.T) {
 		select {
 		case <-b.Done:
 		default:
-			t.Fatal("whoever waits for the index is not told")
+			t.Fatal("the channel Done of the build is not closed")
 		}
 		k.Hold(d)
 		again := NewKind("K", new(Totals))
@@ -109,7 +108,7 @@ func TestBuildBesideWrites(t *testing.T) {
 			totals.Indexes != built.bytes {
 			t.Errorf("memory: %+v and %+v, of the indexes %d and %d", totals, others, built.bytes, always.bytes)
 		}
-		// All that goes again takes all memory with it.
+		// Once everything is deleted, no memory is in use.
 		for _, w := range log {
 			if !w.a.Last.Deleted {
 				at++
@@ -126,8 +125,8 @@ func TestBuildBesideWrites(t *testing.T) {
 	}
 }
 
-// TestDroppedIndexes asks for more indexes than there is memory for. In turn, most are there when
-// they are asked for again; once others are asked for instead, these are soon there all the time.
+// TestDroppedIndexes uses more indexes in turn than there is memory for. Most of them exist when
+// they are used again. After a change to other indexes, these soon exist all the time.
 func TestDroppedIndexes(t *testing.T) {
 	rng := testflag.Rand(t)
 	var totals Totals
@@ -168,8 +167,8 @@ func TestDroppedIndexes(t *testing.T) {
 	}
 }
 
-// TestIdleIndexes checks that an index which nobody asks for is kept up to date for
-// some time, and dropped then.
+// TestIdleIndexes checks that an index that no query uses is kept up to date for some time, and
+// then dropped.
 func TestIdleIndexes(t *testing.T) {
 	rng := testflag.Rand(t)
 	var totals Totals

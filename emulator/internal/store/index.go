@@ -11,15 +11,14 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// A Definition is what an index is over: the properties of equalities, and then
-// the orders of a query. Whoever lacks one of them is not in the index.
+// A Definition defines an index: the properties of equalities, and then the orders of a query. An
+// entity that lacks one of them is not in the index.
 type Definition []Order
 
-// AncestorProperty stands, in a definition, for an entity itself and each of its
-// ancestors.
+// AncestorProperty stands in a definition for an entity and each of its ancestors.
 const AncestorProperty = "__ancestor__"
 
-// String returns the orders as a query has them.
+// String returns the orders as a query writes them.
 func (d Definition) String() string {
 	names := make([]string, len(d))
 	for i, o := range d {
@@ -30,22 +29,22 @@ func (d Definition) String() string {
 	return strings.Join(names, ", ")
 }
 
-// Orders returns the definition without what a query can do without.
+// Orders returns the definition without the orders that a query can do without.
 func (d Definition) Orders() Definition {
 	return slices.DeleteFunc(slices.Clone(d), func(o Order) bool { return o.Equal })
 }
 
-// Names are names of properties, sorted, each once.
+// Names are sorted names of properties, each once.
 type Names []string
 
-// NamesOf returns some names in order.
+// NamesOf returns names, sorted.
 func NamesOf(names []string) Names {
 	slices.Sort(names)
 	return slices.Compact(names)
 }
 
-// Read reports whether a property of that name is one of them, or has one of them inside it.
-// It copies no text, as it is asked of each property of each entity that a scan reads.
+// Read reports whether a property of the name is one of them, or has one of them nested inside. It
+// copies no text, as a scan calls it for each property of each entity.
 func (n Names) Read(name []byte) bool {
 	for _, one := range n {
 		if len(one) >= len(name) && one[:len(name)] == string(name) &&
@@ -65,29 +64,29 @@ func (d Definition) names() Names {
 	return NamesOf(all)
 }
 
-// An index has an entry for each combination of the values that any kept version
-// of a record has: their ordered forms, and the key's. A scan looks at the version
-// that it sees.
+// An index has an entry for each combination of values of each kept version of a record. An entry
+// consists of the values' ordered forms and the key's. A scan then looks at the version that it
+// sees.
 type index struct {
 	definition Definition
 	names      Names
 	entries    btree.Map[string, entry]
-	bytes      int64 // of memory, about
+	bytes      int64 // of memory, estimated
 
-	used   int64 // when a query asked for it last, as Totals count
-	upkeep int   // entries that were written since
-	held   int   // by how many queries, now
-	excess int   // versions that have more entries than an index may have of an entity, and are not in it
-	counts []int // of the last such one: how many values it has of each of the definition's properties
+	used   int64 // Totals.uses when a query used it last
+	upkeep int   // entries written since then
+	held   int   // number of queries that hold it now
+	excess int   // versions with too many entries, which are not in it
+	counts []int // of the last such version: number of values of each of the definition's properties
 }
 
-// An entry leads to a record, of which some versions have it.
+// An entry leads to a record; at least one of its versions has the entry.
 type entry struct {
 	record   *Record
 	versions int
 }
 
-// entryOverhead is what an entry takes besides its bytes, about.
+// entryOverhead estimates the memory of an entry besides its bytes.
 const entryOverhead = 80
 
 // add adds the entries of a version.
@@ -105,8 +104,7 @@ func (idx *index) add(r *Record, properties map[string]*pb.Value) {
 	}
 }
 
-// remove removes the entries of a version that is not kept any more, unless
-// another one has them.
+// remove removes the entries of a version that is dropped, except those that another version has.
 func (idx *index) remove(r *Record, properties map[string]*pb.Value) {
 	entries, fit := idx.entriesOf(r.Path, properties)
 	if !fit {
@@ -122,24 +120,23 @@ func (idx *index) remove(r *Record, properties map[string]*pb.Value) {
 	}
 }
 
-// idle reports whether keeping the index up to date since it was last asked for has
-// taken several times as much as building it again would.
+// idle reports whether the upkeep of the index since its last use has taken several times as much
+// work as building it again would.
 func (idx *index) idle() bool {
 	const times, least = 4, 4096
 	return idx.held == 0 && idx.upkeep > times*idx.entries.Len()+least
 }
 
-// MaxEntries bounds the combinations of the values of arrays: as many entries as
-// production allows an entity to have in all indexes.
+// MaxEntries is the maximum of combinations of the values of arrays. Production allows an entity
+// this number of entries in all indexes.
 const MaxEntries = 20000
 
-// fewEntries are always few enough for an index of equalities.
+// fewEntries is a number of entries that an index of equalities always accepts.
 const fewEntries = 128
 
-// Fits reports whether an entity that has so many values of each of the definition's
-// properties can be in the index. Where a query could do with fewer equalities, the
-// combinations of several arrays are no more than a few times the arrays' values; those of
-// one array always fit.
+// Fits reports whether an entity with these numbers of values of the definition's properties can be
+// in the index. If a query can do with fewer equalities, the combinations of several arrays may be
+// at most a few times the arrays' values. The values of a single array always fit.
 func (d Definition) Fits(counts []int) bool {
 	product, sum, limit := 1, 0, MaxEntries
 	for _, n := range counts {
@@ -155,7 +152,7 @@ func (d Definition) Fits(counts []int) bool {
 	return product <= limit
 }
 
-// entriesOf returns the entries of an entity, unless these are too many to fit.
+// entriesOf returns the entries of an entity, or none if they are too many.
 func (idx *index) entriesOf(path string, properties map[string]*pb.Value) (entries []string, fit bool) {
 	all := make([][]collate.Entry, len(idx.definition))
 	counts := make([]int, len(idx.definition))
@@ -208,10 +205,10 @@ func (idx *index) entriesOf(path string, properties map[string]*pb.Value) (entri
 type Order struct {
 	Property   string
 	Descending bool
-	Equal      bool // of an equality or an ancestor: a query can do without, and look at more entries
+	Equal      bool // of an equality or an ancestor: a query can do without it, and look at more entries
 }
 
-// Directed returns a form as it is in the direction of an order.
+// Directed returns a form in the direction of an order.
 func Directed(o Order, form string) string {
 	if o.Descending {
 		return collate.Invert(form)

@@ -2,10 +2,10 @@ package store
 
 import "github.com/tidwall/btree"
 
-// An Iterator goes over a map of records, or over an index. When something was
-// written it has to be renewed, and to seek again.
+// An Iterator goes over a map of records, or over an index. After a write it has to be renewed, and
+// to seek again.
 type Iterator interface {
-	Seek(key string) bool // to the first at or above it
+	Seek(key string) bool // to the first one at or above it
 	Last() bool
 	Next() bool
 	Prev() bool
@@ -33,14 +33,14 @@ func (i *entryIterator) Record() *Record { return i.Value().record }
 func (i *entryIterator) Renew()          { i.MapIter = i.of.entries.Iter() }
 func (i *entryIterator) Close()          { i.of.held-- }
 
-// Keys goes over the records of a kind in the order of their keys.
+// Keys goes over the records of a kind in key order.
 func (k *Kind) Keys() Iterator { return &keyIterator{k.Records.Iter(), &k.Records} }
 
-// Scattered goes over those that have __scatter__, in its order.
+// Scattered goes over the records that have __scatter__, in its order.
 func (k *Kind) Scattered() Iterator { return &keyIterator{k.scatter.Iter(), &k.scatter} }
 
-// Hold has an index stay until it is let go. If an entity does not fit into it, it also returns
-// how many values such an entity has of each of the definition's properties.
+// Hold keeps an index until the caller calls let. If an entity does not fit into it, Hold also
+// returns that entity's number of values of each of the definition's properties.
 func (k *Kind) Hold(d Definition) (let func(), counts []int) {
 	idx := k.index(d)
 	k.totals.use(idx)
@@ -51,8 +51,8 @@ func (k *Kind) Hold(d Definition) (let func(), counts []int) {
 	return func() { idx.held-- }, counts
 }
 
-// Entries goes over the entries of an index, which stays until the iterator is
-// closed. An index that is not there is built at once.
+// Entries goes over the entries of an index. The index is kept until the iterator is closed. A
+// missing index is built at once.
 func (k *Kind) Entries(d Definition) Iterator {
 	idx := k.index(d)
 	if idx == nil {

@@ -9,26 +9,26 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// A Kind holds the records of one kind in one namespace. Its maps are in the
-// order of their keys, so that every scan starts where its range does.
+// A Kind has the records of one kind in one namespace. Its maps are in key order, so that a scan
+// starts where its range does.
 type Kind struct {
 	Name    string
 	Records btree.Map[string, *Record] // by ordered key
 	scatter btree.Map[string, *Record] // by scatter value and ordered key
-	indexes []*index                   // built when first asked for
-	builds  []*Build                   // of others, under way
+	indexes []*index                   // built at their first use
+	builds  []*Build                   // of further indexes, under way
 	totals  *Totals
 }
 
-// Totals are of all kinds of a database.
+// Totals are sums over all kinds of a database.
 type Totals struct {
-	Old     int64 // bytes of versions that are not an entity's last, and of deleted entities
+	Old     int64 // bytes of deleted entities, and of versions that are not an entity's last
 	Indexes int64 // bytes
 
-	uses int64 // of indexes
+	uses int64 // number of uses of indexes
 }
 
-// use notes that a query asks for an index.
+// use notes that a query uses an index.
 func (t *Totals) use(idx *index) {
 	t.uses++
 	idx.used, idx.upkeep = t.uses, 0
@@ -37,7 +37,8 @@ func (t *Totals) use(idx *index) {
 // NewKind returns a kind without records, which adds to totals.
 func NewKind(name string, t *Totals) *Kind { return &Kind{Name: name, totals: t} }
 
-// Put adds a version to the record at key, which may be new.
+// Put adds a version to the record at key, which may be new. A record in proportion many has
+// __scatter__.
 func (k *Kind) Put(key model.Key, v Version, proportion int) *Record {
 	r, ok := k.Records.Get(key.Path)
 	if !ok {
@@ -60,7 +61,7 @@ func (k *Kind) Put(key model.Key, v Version, proportion int) *Record {
 	return r
 }
 
-// change has all indexes add or remove a version.
+// change makes all indexes add or remove a version.
 func (k *Kind) change(r *Record, v Version, remove bool) {
 	for _, b := range k.builds {
 		b.note(r, update{r, v.Form, remove})
@@ -87,9 +88,8 @@ func (k *Kind) change(r *Record, v Version, remove bool) {
 	}
 }
 
-// Prune drops what no read at or after horizon sees: old versions with their
-// index entries, and the record itself if it is deleted. It returns how many
-// versions that were.
+// Prune drops what no read at or after horizon sees: old versions with their index entries, and the
+// record if it is deleted. It returns the number of dropped versions.
 func (k *Kind) Prune(r *Record, horizon int64) int {
 	dropped := r.prune(horizon)
 	for _, v := range dropped {
@@ -111,8 +111,7 @@ func (k *Kind) Prune(r *Record, horizon int64) int {
 	return len(dropped) + 1
 }
 
-// Few reports whether the kind has no more than so many records, with no more than so many
-// indexed values.
+// Few reports whether the kind has at most the given numbers of records and of indexed values.
 func (k *Kind) Few(records, values int) bool {
 	if k.Records.Len() > records {
 		return false
@@ -126,7 +125,7 @@ func (k *Kind) Few(records, values int) bool {
 	return values >= 0
 }
 
-// Indexed reports whether an index is there.
+// Indexed reports whether an index exists.
 func (k *Kind) Indexed(d Definition) bool { return k.index(d) != nil }
 
 func (k *Kind) index(d Definition) *index {
@@ -147,11 +146,10 @@ func (k *Kind) drop(which func(*index) bool) {
 	})
 }
 
-// DropUnused drops one of all indexes of some kinds, and reports whether there was one to
-// drop: not the last one that was asked for, and none that a query holds. It is the one that
-// was asked for the longest time ago, if the others were asked for many times since, or else
-// any one: where queries ask for a few more shapes in turn than there is memory for, the
-// oldest one would always be the one that is needed next.
+// DropUnused drops one index of some kinds, and reports whether it did. It does not drop the one
+// used last, or one that a query holds. It drops the least recently used one if the others were
+// used many times since, and otherwise any one. Always dropping the least recent would be wrong if
+// queries use a few more shapes in turn than there is memory for: that one is needed next.
 func DropUnused(t *Totals, kinds func(yield func(*Kind) bool)) bool {
 	var of, ofOldest *Kind
 	var chosen, oldest *index

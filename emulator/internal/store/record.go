@@ -9,27 +9,25 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/entity"
 )
 
-// A Version is an entity as one commit left it. Results carry it in its wire form, see
-// [Version.Result].
+// A Version is an entity after a commit. Results carry it in wire form: see [Version.Result].
 type Version struct {
-	At      int64 // commit time in microseconds, which is the version's number
+	At      int64 // commit time in microseconds, which is also the version's number
 	Created int64 // commit time of the entity's insertion
 	entity.Form
-	Deleted bool // then the form has the key alone
+	Deleted bool // the form then has only the key
 }
 
-// versionOverhead is what a version takes besides its bytes, about.
+// versionOverhead estimates the memory of a version besides its bytes.
 const versionOverhead = 128
 
-// size is how many bytes of memory a version takes, about.
+// size estimates the memory of a version in bytes.
 func (v Version) size() int64 { return int64(len(v.Wire(false))) + versionOverhead }
 
-// entityField is the number of EntityResult.entity.
+// entityField is the field number of EntityResult.entity.
 const entityField = 1
 
-// Result returns the version as a result of a lookup or a query. The entity is
-// put into it in wire form, as an unknown field: on the wire that is the same,
-// and nothing is decoded and encoded again.
+// Result returns the version as a result of a lookup or a query. The entity is put into it in wire
+// form, as an unknown field. On the wire that makes no difference, and saves decoding and encoding.
 func (v Version) Result(keysOnly bool) *pb.EntityResult {
 	wire := v.Wire(keysOnly)
 	r := &pb.EntityResult{
@@ -44,11 +42,11 @@ func (v Version) Result(keysOnly bool) *pb.EntityResult {
 	return r
 }
 
-// A Record is one entity's versions.
+// A Record has one entity's versions.
 type Record struct {
 	Path  string // ordered form of the key
 	Last  Version
-	older []Version // oldest first; what open transactions may still read
+	older []Version // oldest first; open transactions may still read them
 }
 
 // At returns the version that a read at a time sees.
@@ -64,7 +62,7 @@ func (r *Record) At(time int64) (Version, bool) {
 	return Version{}, false
 }
 
-// versions returns those that are entities.
+// versions returns the versions that are not deletions.
 func (r *Record) versions() []Version {
 	var all []Version
 	for _, v := range append(r.older[:len(r.older):len(r.older)], r.Last) {
@@ -80,8 +78,7 @@ func (r *Record) add(v Version) {
 	r.Last = v
 }
 
-// prune drops the versions that no read at or after horizon sees, and returns
-// them.
+// prune drops the versions that no read at or after horizon sees, and returns them.
 func (r *Record) prune(horizon int64) []Version {
 	keep := len(r.older)
 	for next := r.Last.At; keep > 0 && next > horizon; keep-- {

@@ -8,17 +8,17 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// Scatter returns the value by which a key sorts under __scatter__, and whether
-// an entity with that key has the property at all.
+// Scatter returns the value by which a key sorts under __scatter__, and whether an entity with that
+// key has the property.
 //
-// The value is that of Google's classic emulator: a 64-bit number is the XOR of
-// the ids, and of Java's 32-bit hashes of the names, along the key's path; the
-// value is the first two bytes of the MD5 of its decimal form. Kind, namespace
-// and project play no part. There an entity has the property if the first byte
-// is odd. Production has it on one entity in 128, and how it decides is not
-// public: here the entity has it if the third and fourth bytes, as a number,
-// are divisible by the proportion, so that the value stays uniform; a
-// proportion of 2 gives the classic emulator's own choice.
+// The value is the same as in Google's classic emulator. A 64-bit number is the XOR of the IDs, and
+// of Java's 32-bit hashes of the names, along the key's path. The value is the first two bytes of
+// the MD5 of the number in decimal. Kind, namespace and project play no role.
+//
+// In the classic emulator an entity has the property if the first byte is odd. In production one
+// entity in 128 has it, by a rule that is not public. Here an entity has it if the third and fourth
+// bytes, as a number, are divisible by proportion. So the value stays uniform. A proportion of 2
+// gives the classic emulator's choice.
 func Scatter(path []*pb.Key_PathElement, proportion int) (value [2]byte, ok bool) {
 	var n int64
 	for _, el := range path {
@@ -36,7 +36,7 @@ func Scatter(path []*pb.Key_PathElement, proportion int) (value [2]byte, ok bool
 	return value, (int(sum[2])<<8|int(sum[3]))%proportion == 0
 }
 
-// javaHash is java.lang.String.hashCode.
+// javaHash is Java's String.hashCode.
 func javaHash(s string) int32 {
 	var h int32
 	for _, unit := range utf16.Encode([]rune(s)) {

@@ -12,14 +12,14 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// The most tasks of one batch, as the comments of the methods have them.
+// The maximum of tasks in one batch, from the comments of the methods.
 const (
 	maxBatchCreate = 100
 	maxBatchDelete = 1000
 )
 
-// BatchCreateTasks puts several tasks into one queue, each as CreateTask does,
-// and each on its own: the operation's metadata says which failed.
+// BatchCreateTasks puts several tasks into one queue, each as CreateTask does. Each may fail alone;
+// the operation's metadata says which have failed.
 func (s *Server) BatchCreateTasks(
 	_ context.Context, req *pb.BatchCreateTasksRequest,
 ) (*longrunningpb.Operation, error) {
@@ -113,7 +113,7 @@ func (s *Server) BatchDeleteTasks(
 	})
 }
 
-// noneSucceeded is the documented error of a batch of which all failed.
+// noneSucceeded is the documented error of a batch in which all tasks failed.
 func noneSucceeded(metadata string) *rpcstatus.Status {
 	return status.Newf(codes.Aborted,
 		"None of the requests succeeded, refer to %s.failed_requests for individual error details", metadata).Proto()

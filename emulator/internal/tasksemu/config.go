@@ -11,8 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
-// What a queue gets that is created without these settings, and their bounds,
-// as the documentation of Cloud Tasks has them.
+// The default settings of a queue, and their bounds, from the documentation of Cloud Tasks.
 const (
 	maxDispatchesPerSecond  = 500
 	defaultConcurrent       = 1000
@@ -23,8 +22,8 @@ const (
 	defaultMaxDoublings     = 16
 )
 
-// completeQueue returns a queue's settings with the defaults in place of what
-// is unset, or says which one is refused.
+// completeQueue returns a queue's settings with defaults for unset ones. It returns an error for a
+// setting that is refused.
 func completeQueue(config *pb.Queue, unlimited bool) (*pb.Queue, error) {
 	config = proto.CloneOf(config)
 	if config.RateLimits == nil {
@@ -35,18 +34,17 @@ func completeQueue(config *pb.Queue, unlimited bool) (*pb.Queue, error) {
 	setDefault(&limits.MaxConcurrentDispatches, defaultConcurrent)
 	fastest := float64(maxDispatchesPerSecond)
 	if unlimited {
-		fastest = math.MaxInt32 // the burst is an int32
+		fastest = math.MaxInt32 // the burst has to fit into an int32
 	}
 	switch {
-	case !(limits.MaxDispatchesPerSecond > 0 && limits.MaxDispatchesPerSecond <= fastest): // nor NaN
+	case !(limits.MaxDispatchesPerSecond > 0 && limits.MaxDispatchesPerSecond <= fastest): // NaN is refused, too
 		return nil, invalid("Queue.rate_limits.max_dispatches_per_second has to be in (0, %v], it is %v", fastest,
 			limits.MaxDispatchesPerSecond)
 	case limits.MaxConcurrentDispatches < 0 || limits.MaxConcurrentDispatches > maxConcurrentDispatches:
 		return nil, invalid("Queue.rate_limits.max_concurrent_dispatches has to be in [1, %d], it is %d",
 			maxConcurrentDispatches, limits.MaxConcurrentDispatches)
 	}
-	// Output only. It is "generally at least equal to" the rate, and not said to
-	// be anything else.
+	// Output only. The documentation says only that it is "generally at least equal to" the rate.
 	limits.MaxBurstSize = int32(math.Ceil(max(1, limits.MaxDispatchesPerSecond)))
 	var err error
 	if config.RetryConfig, err = completeRetries(config.RetryConfig, "Queue.retry_config"); err != nil {
@@ -61,9 +59,9 @@ func completeQueue(config *pb.Queue, unlimited bool) (*pb.Queue, error) {
 	return config, nil
 }
 
-// completeRetries does the same for the retries of a queue or a task. Production
-// is documented to cut durations to seconds, yet its default of 100 ms is not
-// cut; here none is.
+// completeRetries does the same for the retries of a queue or a task. By its documentation
+// production cuts durations to seconds, but its default of 100 ms is not cut. Here no duration is
+// cut.
 func completeRetries(c *pb.RetryConfig, field string) (*pb.RetryConfig, error) {
 	if c == nil {
 		c = new(pb.RetryConfig)
@@ -109,12 +107,11 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// outputOnly are the fields of a queue that an update leaves as they are, even
-// if its mask names them.
+// outputOnly are fields of a queue that an update does not change, even if its mask names them.
 var outputOnly = map[protoreflect.Name]bool{"name": true, "state": true, "purge_time": true}
 
-// updateQueue returns a queue's settings with those of another in the places
-// that a mask names, or in all if it names none.
+// updateQueue returns a queue's settings with the fields of change that a mask names, or all if it
+// names none.
 func updateQueue(old, change *pb.Queue, mask *fieldmaskpb.FieldMask) (*pb.Queue, error) {
 	updated := proto.CloneOf(old)
 	paths := mask.GetPaths()
@@ -133,8 +130,8 @@ func updateQueue(old, change *pb.Queue, mask *fieldmaskpb.FieldMask) (*pb.Queue,
 	return updated, nil
 }
 
-// copyField sets one field, given by its path, to its value in another message
-// of the same type. An unset field is unset.
+// copyField copies one field, given by its path, from one message to another of the same type. If
+// it is unset, it becomes unset.
 func copyField(to, from protoreflect.Message, path string) {
 	name, rest := protoreflect.Name(path), ""
 	for i := range path {

@@ -13,8 +13,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/status"
 )
 
-// A delivery is one attempt of a task, with the task and the queue's settings as
-// they were when it began.
+// A delivery is one attempt of a task, with the task and the queue's settings from its start.
 type delivery struct {
 	task   *task
 	copy   task
@@ -23,14 +22,14 @@ type delivery struct {
 	forced bool // by RunTask
 }
 
-// An outcome is what came of an attempt. The zero value is that of no attempt.
+// An outcome is the result of an attempt. The zero value stands for no attempt.
 type outcome struct {
-	httpStatus int       // of the answer, or 0 if there was none
-	code       code.Code // if there was none: why
+	httpStatus int       // of the answer; 0: there was none
+	code       code.Code // if there was no answer: why
 	retryAfter time.Duration
 }
 
-// begin starts a delivery of a task that is not waiting. The queue is locked.
+// begin starts a delivery of a task that is not waiting. The caller has locked the queue.
 func (q *queue) begin(t *task, now time.Time) *delivery {
 	t.dispatches++
 	t.running++
@@ -42,7 +41,7 @@ func (q *queue) begin(t *task, now time.Time) *delivery {
 	return &delivery{task: t, copy: *t, config: q.config, begun: now}
 }
 
-// deliver makes one attempt, and decides what becomes of the task.
+// deliver makes one attempt, and decides what happens to the task.
 func (q *queue) deliver(ctx context.Context, d *delivery) {
 	result := q.server.send(ctx, q.era, d)
 
@@ -64,7 +63,7 @@ func (q *queue) deliver(ctx context.Context, d *delivery) {
 		}
 	}
 	t.previous = result
-	if t.dispatches == d.copy.dispatches { // no later attempt has begun
+	if t.dispatches == d.copy.dispatches { // no later attempt has started
 		t.last.ended, t.last.status = now, result.status()
 	}
 	retries := q.config.RetryConfig
@@ -91,7 +90,7 @@ func (q *queue) deliver(ctx context.Context, d *delivery) {
 	switch {
 	case result.success():
 		q.remove(t, now)
-	case t.running > 0: // the last delivery decides
+	case t.running > 0: // another delivery is under way, and decides
 	case exhausted(retries, t.dispatches, now.Sub(t.first)) || due.Sub(t.created) >= retention:
 		q.remove(t, now)
 	default:
@@ -100,14 +99,14 @@ func (q *queue) deliver(ctx context.Context, d *delivery) {
 	}
 }
 
-// unwait takes a task from among the waiting ones. The queue is locked.
+// unwait takes a task from among the waiting ones. The caller has locked the queue.
 func (q *queue) unwait(t *task) {
 	if t.place >= 0 {
 		q.waiting.remove(t)
 	}
 }
 
-// attempt sends the request of a delivery, until its deadline.
+// attempt sends the request of a delivery, and waits until its deadline.
 func (s *Server) attempt(ctx context.Context, d *delivery) outcome {
 	s.meter.Task(d.copy.size)
 	ctx, cancel := context.WithTimeout(ctx, d.copy.deadline)
@@ -132,7 +131,7 @@ func (s *Server) attempt(ctx context.Context, d *delivery) outcome {
 
 func (o outcome) success() bool { return o.httpStatus >= 200 && o.httpStatus < 300 }
 
-// status returns the outcome in the words of Attempt.response_status.
+// status returns the outcome in the form of Attempt.response_status.
 func (o outcome) status() *status.Status {
 	c, message := o.code, "no answer"
 	if o.httpStatus != 0 {
@@ -141,8 +140,8 @@ func (o outcome) status() *status.Status {
 	return &status.Status{Code: int32(c), Message: fmt.Sprintf("%v(%d): %s", c, c, message)}
 }
 
-// reason is the value of X-CloudTasks-TaskRetryReason after this outcome. Its
-// texts are not documented.
+// reason returns the value of X-CloudTasks-TaskRetryReason after this outcome. Its texts are not
+// documented.
 func (o outcome) reason() string {
 	if o.httpStatus != 0 {
 		return fmt.Sprintf("HTTP status %d", o.httpStatus)
@@ -150,7 +149,7 @@ func (o outcome) reason() string {
 	return o.code.String()
 }
 
-// httpCodes are the codes of HTTP statuses, by the table in google/rpc/code.proto.
+// httpCodes are the codes of HTTP statuses, from the table in google/rpc/code.proto.
 var httpCodes = map[int]code.Code{
 	http.StatusBadRequest:          code.Code_INVALID_ARGUMENT,
 	http.StatusUnauthorized:        code.Code_UNAUTHENTICATED,

@@ -1,17 +1,15 @@
-// Package tasksemu is a google.cloud.tasks.v2 service that keeps its queues in
-// memory and delivers their tasks over HTTP.
+// Package tasksemu is a google.cloud.tasks.v2 service that keeps its queues in memory and delivers
+// their tasks over HTTP.
 //
-// A [Server] holds queues. A queue holds its waiting tasks in the order of
-// their times, and runs one dispatcher: it takes the next task that is due when
-// the queue's rate and concurrency allow, and delivers it in a goroutine of its
-// own. A task whose delivery failed waits for its retry; one that succeeded or
-// was given up leaves its name behind, which nobody can use again for a day.
+// A [Server] has queues. A queue has its waiting tasks in the order of their times, and one
+// dispatcher. The dispatcher takes the next due task when the queue's rate and concurrency allow,
+// and delivers it in a new goroutine. After a failed delivery a task waits for its retry. After a
+// success, or when it is given up, its name stays taken for a day.
 //
-// What decides has neither lock nor clock: the settings of a queue (config.go,
-// target.go, retry.go) and its slowing down (throttle.go). What holds state is
-// behind one lock for the set of queues and one for each queue, taken in that
-// order.
+// Decisions are made without locks and clocks: by the settings of a queue (config.go, target.go,
+// retry.go) and its throttle (throttle.go). State is guarded by one lock for the set of queues and
+// one for each queue, locked in that order.
 //
-// Where the documentation leaves a choice, the choice is in the comment of what
-// makes it. Where the service has no answer, it says so: UNIMPLEMENTED.
+// Where the documentation leaves a choice open, a comment at the code says what is done here. Calls
+// that the server can't answer get UNIMPLEMENTED.
 package tasksemu

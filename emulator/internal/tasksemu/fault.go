@@ -7,34 +7,32 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/code"
 )
 
-// Faults decide what goes wrong with deliveries. A queue asks with its lock
-// held, so they must not call the server.
+// Faults decide which faults deliveries have. A queue calls them with its lock held, so they must
+// not call the server.
 type Faults interface {
-	// Pick returns which of n waiting tasks, at least one, is dispatched next, as
-	// an index: 0 is the one that is due first, the others are in no order.
+	// Pick returns the index of the task to dispatch next, of n waiting tasks (n > 0). 0 is the
+	// task that is due first; the others are in no order.
 	Pick(n int) int
-	// Hold returns for how long a task that is due is held back. 0 is not at all.
+	// Hold returns for how long a due task is held back; 0: not at all.
 	Hold() time.Duration
-	// Delivery returns what goes wrong with one delivery.
+	// Delivery returns the faults of one delivery.
 	Delivery() Delivery
 }
 
-// A Delivery is what goes wrong with one delivery. The zero value is nothing.
+// A Delivery is the faults of one delivery. The zero value means none.
 type Delivery struct {
-	// Twin delivers the same attempt once more while the first runs, TwinAfter
-	// its begin. Again does so after the first was answered. Nobody looks at the
-	// answer to the second.
+	// Twin delivers the same attempt a second time while the first runs, TwinAfter its start. Again
+	// does so after the first was answered. The second answer is ignored.
 	Twin, Again           bool
 	TwinAfter, AgainAfter time.Duration
 	// Lost drops the answer.
 	Lost bool
-	// Cut cuts the request off CutAfter its begin; if it was answered by then,
-	// the answer is dropped.
+	// Cut ends the request CutAfter its start. If it was answered by then, the answer is dropped.
 	Cut      bool
 	CutAfter time.Duration
 }
 
-// send makes one attempt, with what goes wrong with it.
+// send makes one attempt, with its faults.
 func (s *Server) send(ctx context.Context, e *era, d *delivery) outcome {
 	if s.opts.Faults == nil {
 		return s.attempt(ctx, d)
@@ -72,7 +70,7 @@ func (s *Server) cutOff(ctx context.Context, d *delivery, fault Delivery) outcom
 	return result
 }
 
-// sleep reports whether the time has passed before ctx has ended.
+// sleep reports whether the time passed before ctx ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil

@@ -25,8 +25,8 @@ func (unreachable) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errors.New("nobody is there")
 }
 
-// FuzzRequests calls every method with messages of any form. It must not panic,
-// and answers with an error or a message.
+// FuzzRequests calls every method with arbitrary messages. It answers with an error or a message,
+// and does not panic.
 func FuzzRequests(f *testing.F) {
 	const location, queue = "projects/p/locations/l", "projects/p/locations/l/queues/q"
 	long := &durationpb.Duration{Seconds: math.MaxInt64, Nanos: math.MinInt32}

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A taskHeap orders waiting tasks by the time when they are to be dispatched,
-// and those of the same time by when they came.
+// A taskHeap has waiting tasks in the order of their dispatch times, and tasks of one time in order
+// of arrival.
 type taskHeap []*task
 
 func (h taskHeap) Len() int { return len(h) }
@@ -38,8 +38,8 @@ func (h *taskHeap) Pop() any {
 	return t
 }
 
-// take removes one task that is due at a time when at least the first is: the
-// one at a place of the heap, or else the nearest above it.
+// take removes a task that is due: the one at a place in the heap if it is due, or else its nearest
+// due ancestor. The first task has to be due.
 func (h *taskHeap) take(place int, now time.Time) *task {
 	for (*h)[place].at.After(now) {
 		place = (place - 1) / 2

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The forms of names, as the comments of the service's messages have them.
+// The forms of names, from the comments of the service's messages.
 var (
 	locationName = regexp.MustCompile(`^projects/[a-zA-Z0-9:.-]+/locations/[a-zA-Z0-9-]+$`)
 	queueName    = regexp.MustCompile(`^projects/[a-zA-Z0-9:.-]+/locations/[a-zA-Z0-9-]+/queues/[a-zA-Z0-9-]{1,100}$`)
@@ -44,7 +44,7 @@ func locationOf(queue string) string {
 	return location
 }
 
-// splitTask splits the full name of a task into its queue's and its own.
+// splitTask splits the full name of a task into the queue's name and the task's ID.
 func splitTask(name string) (queue, id string, err error) {
 	queue, id, ok := strings.Cut(name, "/tasks/")
 	if !ok || !queueName.MatchString(queue) || !taskID.MatchString(id) {

@@ -15,25 +15,24 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// operationAge is how long a finished operation can be asked for. Ours:
-// production's is not documented.
+// operationAge is how long a finished operation can be read. Production's time is not documented.
 const operationAge = 24 * time.Hour
 
-// An operation is a batch that is done. Whoever began it is told that it runs,
-// so that a caller who does not wait shows; the first who asks hears its end.
+// An operation is a batch that is done. Its creator is told that it still runs, so that callers who
+// do not wait are noticed. The first read shows its end.
 type operation struct {
 	name              string
 	started, metadata proto.Message
 	response          proto.Message
-	err               *rpcstatus.Status // in place of the response
+	err               *rpcstatus.Status // if set, there is no response
 	ready             chan struct{}     // closed when the batch is done
 }
 
-// operations are those of the last day.
+// operations are the operations of the last day.
 type operations struct {
 	byName    map[string]*operation
 	byRequest map[requestKey]*operation
-	ages      []aged // in the order in which they were begun
+	ages      []aged // in the order of their starts
 }
 
 type aged struct {
@@ -42,14 +41,14 @@ type aged struct {
 	op  *operation
 }
 
-// A requestKey tells a batch that a client sends again from another.
+// A requestKey identifies a batch, so that a repeated request is recognized.
 type requestKey struct{ kind, queue, id string }
 
 func newOperations() operations {
 	return operations{byName: make(map[string]*operation), byRequest: make(map[requestKey]*operation)}
 }
 
-// forget drops the operations whose time is over.
+// forget drops the operations that are older than operationAge.
 func (o *operations) forget(now time.Time) {
 	n := 0
 	for n < len(o.ages) && now.Sub(o.ages[n].at) >= operationAge {
@@ -63,8 +62,7 @@ func (o *operations) forget(now time.Time) {
 	o.ages = o.ages[n:]
 }
 
-// operate does a batch, unless its request was seen before: then it returns the
-// first one's operation.
+// operate does a batch. If its request was seen before, it returns the first one's operation.
 func (s *Server) operate(kind, queue, requestID string, batch func() *operation) (*longrunningpb.Operation, error) {
 	op := &operation{
 		name:  fmt.Sprintf("%s/operations/%016x", locationOf(queue), rand.Uint64()),
@@ -92,7 +90,7 @@ func (s *Server) operate(kind, queue, requestID string, batch func() *operation)
 	return op.proto(false)
 }
 
-// proto returns the operation as the service shows it: as running, or done.
+// proto returns the operation as the service shows it, either as running or as done.
 func (o *operation) proto(done bool) (*longrunningpb.Operation, error) {
 	meta := o.started
 	if done {
@@ -117,8 +115,7 @@ func (o *operation) proto(done bool) (*longrunningpb.Operation, error) {
 	return p, nil
 }
 
-// operationsServer is the google.longrunning.Operations of a Server. It does not
-// list operations.
+// An operationsServer serves google.longrunning.Operations. It does not list operations.
 type operationsServer struct {
 	longrunningpb.UnimplementedOperationsServer
 	server *Server
@@ -136,7 +133,7 @@ func (s operationsServer) find(name string) (*operation, error) {
 	return op, nil
 }
 
-// GetOperation returns an operation, which is done.
+// GetOperation returns an operation, which is always done.
 func (s operationsServer) GetOperation(
 	_ context.Context, req *longrunningpb.GetOperationRequest,
 ) (*longrunningpb.Operation, error) {
@@ -147,7 +144,7 @@ func (s operationsServer) GetOperation(
 	return op.proto(true)
 }
 
-// WaitOperation returns an operation, which is done.
+// WaitOperation returns an operation, which is always done.
 func (s operationsServer) WaitOperation(
 	_ context.Context, req *longrunningpb.WaitOperationRequest,
 ) (*longrunningpb.Operation, error) {
@@ -158,7 +155,7 @@ func (s operationsServer) WaitOperation(
 	return op.proto(true)
 }
 
-// CancelOperation has no effect: the operation is done.
+// CancelOperation has no effect, as the operation is done.
 func (s operationsServer) CancelOperation(
 	_ context.Context, req *longrunningpb.CancelOperationRequest,
 ) (*emptypb.Empty, error) {
@@ -166,7 +163,7 @@ func (s operationsServer) CancelOperation(
 	return new(emptypb.Empty), err
 }
 
-// DeleteOperation forgets an operation, and has no effect on its tasks.
+// DeleteOperation deletes an operation, without effect on its tasks.
 func (s operationsServer) DeleteOperation(
 	_ context.Context, req *longrunningpb.DeleteOperationRequest,
 ) (*emptypb.Empty, error) {

@@ -15,15 +15,15 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// tombstoneAge is how long the name of a task that is gone stays taken.
+// tombstoneAge is how long the name of a removed task stays taken.
 const tombstoneAge = 24 * time.Hour
 
-// A queue delivers the tasks that were put into it.
+// A queue delivers its tasks.
 type queue struct {
 	server *Server
 	era    *era
-	wake   chan struct{} // a task or a place has appeared
-	closed chan struct{} // the queue is deleted
+	wake   chan struct{} // sent to when a task or a place for a delivery has appeared
+	closed chan struct{} // closed when the queue is deleted
 
 	mu         sync.Mutex
 	config     *pb.Queue // never changed, only replaced
@@ -32,9 +32,9 @@ type queue struct {
 	tasks      btree.Map[string, *task]
 	waiting    taskHeap
 	arrivals   uint64
-	running    int                  // deliveries under way that count against the limit
-	tombstones map[string]time.Time // until when a name is taken
-	graves     []string             // names in the order of their tombstones
+	running    int                  // deliveries under way that count towards the limit
+	tombstones map[string]time.Time // names of removed tasks, and until when they are taken
+	graves     []string             // the same names, oldest first
 }
 
 func newQueue(s *Server, e *era, config *pb.Queue) *queue {
@@ -58,7 +58,7 @@ func (q *queue) proto() *pb.Queue {
 	return q.config
 }
 
-// configure replaces the queue's settings by what f makes of them.
+// configure replaces the queue's settings by what f returns.
 func (q *queue) configure(f func(*pb.Queue) (*pb.Queue, error)) (*pb.Queue, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -72,8 +72,7 @@ func (q *queue) configure(f func(*pb.Queue) (*pb.Queue, error)) (*pb.Queue, erro
 	return config, nil
 }
 
-// setRate brings the token bucket in line with the settings and the throttle.
-// The queue is locked.
+// setRate sets the token bucket to the settings and the throttle. The caller has locked the queue.
 func (q *queue) setRate(now time.Time) {
 	limits := q.config.RateLimits
 	share := q.throttle.share()
@@ -102,7 +101,7 @@ func (q *queue) add(t *task, now time.Time) error {
 	return nil
 }
 
-// find returns a task that is there, or nil. The queue is locked.
+// find returns an existing task, or nil. The caller has locked the queue.
 func (q *queue) find(name string, now time.Time) *task {
 	t, _ := q.tasks.Get(name)
 	if t != nil && t.expired(now) {
@@ -112,7 +111,7 @@ func (q *queue) find(name string, now time.Time) *task {
 	return t
 }
 
-// wait puts a task among the waiting ones. The queue is locked.
+// wait puts a task among the waiting ones. The caller has locked the queue.
 func (q *queue) wait(t *task) {
 	t.at = t.due
 	q.push(t)
@@ -132,8 +131,7 @@ func (q *queue) signal() {
 	}
 }
 
-// remove takes a task out for good, and leaves its name behind. The queue is
-// locked.
+// remove removes a task permanently. Its name stays taken. The caller has locked the queue.
 func (q *queue) remove(t *task, now time.Time) {
 	q.tasks.Delete(t.name)
 	if t.place >= 0 {
@@ -143,7 +141,7 @@ func (q *queue) remove(t *task, now time.Time) {
 	q.graves = append(q.graves, t.name)
 }
 
-// forget releases the names whose time is over. The queue is locked.
+// forget releases names that were taken for long enough. The caller has locked the queue.
 func (q *queue) forget(now time.Time) {
 	n := 0
 	for n < len(q.graves) && q.tombstones[q.graves[n]].Before(now) {
@@ -153,8 +151,8 @@ func (q *queue) forget(now time.Time) {
 	q.graves = q.graves[n:]
 }
 
-// purge removes all tasks. Deliveries under way go on, without a retry. The
-// queue is locked.
+// purge removes all tasks. Deliveries under way continue, and are not retried. The caller has
+// locked the queue.
 func (q *queue) purge(now time.Time) {
 	for _, t := range q.waiting {
 		t.place = -1
@@ -188,8 +186,8 @@ func (q *queue) run(ctx context.Context) {
 	}
 }
 
-// next begins the next delivery if one can be made now. If not, it returns how
-// long to wait for one: 0 means until the queue is woken.
+// next starts the next delivery if the queue allows it now. Otherwise it returns how long to wait;
+// 0: until the queue is woken.
 func (q *queue) next(now time.Time) (*delivery, time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -221,13 +219,13 @@ func (q *queue) next(now time.Time) (*delivery, time.Duration) {
 				continue
 			}
 		}
-		q.limiter.AllowN(now, 1) // the token is there: see throttled
+		q.limiter.AllowN(now, 1) // throttled has checked that there is a token
 		q.running++
 		return q.begin(t, now), 0
 	}
 }
 
-// throttled is how long the queue has to wait for its rate. The queue is locked.
+// throttled returns how long the queue has to wait for its rate. The caller has locked the queue.
 func (q *queue) throttled(now time.Time) time.Duration {
 	q.throttle = q.throttle.at(now)
 	q.setRate(now)
@@ -238,7 +236,7 @@ func (q *queue) throttled(now time.Time) time.Duration {
 	if tokens >= 1 {
 		return 0
 	}
-	// Rounded up: a token that is short of a nanosecond is not there.
+	// Rounded up, as a token is only there after its last nanosecond.
 	delay := time.Duration(math.Ceil((1 - tokens) / float64(q.limiter.Limit()) * float64(time.Second)))
 	if recovery := q.throttle.next(now); recovery > 0 {
 		delay = min(delay, recovery)

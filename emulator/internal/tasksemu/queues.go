@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// CreateQueue makes a queue, which delivers at once.
+// CreateQueue makes a queue, which starts to deliver at once.
 func (s *Server) CreateQueue(_ context.Context, req *pb.CreateQueueRequest) (*pb.Queue, error) {
 	name := req.GetQueue().GetName()
 	if err := checkLocation(req.Parent); err != nil {
@@ -35,7 +35,7 @@ func (s *Server) CreateQueue(_ context.Context, req *pb.CreateQueueRequest) (*pb
 	return s.create(req.Queue)
 }
 
-// create makes a queue that is not there, and starts it. The server is locked.
+// create makes a new queue, and starts it. The caller has locked the server.
 func (s *Server) create(config *pb.Queue) (*pb.Queue, error) {
 	config, err := completeQueue(config, s.opts.Unlimited)
 	if err != nil {
@@ -69,8 +69,8 @@ func (s *Server) GetQueue(_ context.Context, req *pb.GetQueueRequest) (*pb.Queue
 	return q.proto(), nil
 }
 
-// UpdateQueue changes the settings of a queue that a mask names, or all of them,
-// and makes the queue if it is not there.
+// UpdateQueue changes the settings of a queue that a mask names, or all of them. It creates a
+// missing queue.
 func (s *Server) UpdateQueue(_ context.Context, req *pb.UpdateQueueRequest) (*pb.Queue, error) {
 	if req.Queue == nil {
 		return nil, invalid("queue is not set")
@@ -98,12 +98,12 @@ func (s *Server) UpdateQueue(_ context.Context, req *pb.UpdateQueueRequest) (*pb
 	})
 }
 
-// PauseQueue stops dispatching. Deliveries under way go on.
+// PauseQueue stops dispatching. Deliveries under way continue.
 func (s *Server) PauseQueue(_ context.Context, req *pb.PauseQueueRequest) (*pb.Queue, error) {
 	return s.setState(req.Name, pb.Queue_PAUSED)
 }
 
-// ResumeQueue dispatches again.
+// ResumeQueue starts dispatching again.
 func (s *Server) ResumeQueue(_ context.Context, req *pb.ResumeQueueRequest) (*pb.Queue, error) {
 	return s.setState(req.Name, pb.Queue_RUNNING)
 }
@@ -120,8 +120,8 @@ func (s *Server) setState(name string, state pb.Queue_State) (*pb.Queue, error) 
 	})
 }
 
-// PurgeQueue deletes all tasks of a queue, at once; production takes up to a
-// minute. Deliveries under way go on, and are not retried. The names stay taken.
+// PurgeQueue deletes all tasks of a queue at once. Production takes up to a minute. Deliveries
+// under way continue, and are not retried. The names stay taken.
 func (s *Server) PurgeQueue(_ context.Context, req *pb.PurgeQueueRequest) (*pb.Queue, error) {
 	q, err := s.queue(req.Name)
 	if err != nil {
@@ -136,9 +136,8 @@ func (s *Server) PurgeQueue(_ context.Context, req *pb.PurgeQueueRequest) (*pb.Q
 	})
 }
 
-// DeleteQueue removes a queue with its tasks. Deliveries under way go on, and
-// are not retried. The queue's name stays taken for three days, unless names can be
-// reused.
+// DeleteQueue removes a queue with its tasks. Deliveries under way continue, and are not retried.
+// The queue's name stays taken for three days, unless names can be reused.
 func (s *Server) DeleteQueue(_ context.Context, req *pb.DeleteQueueRequest) (*emptypb.Empty, error) {
 	q, err := s.queue(req.Name)
 	if err != nil {
@@ -160,12 +159,12 @@ func (s *Server) DeleteQueue(_ context.Context, req *pb.DeleteQueueRequest) (*em
 	return new(emptypb.Empty), nil
 }
 
-// stateFilter is the one filter that is served: the documentation's sample,
-// "state: PAUSED".
+// stateFilter matches the only filter that is supported: the documentation's sample, "state:
+// PAUSED".
 var stateFilter = regexp.MustCompile(`^\s*state\s*(:|=|!=)\s*(RUNNING|PAUSED|DISABLED)\s*$`)
 
-// ListQueues returns a page of a location's queues, in the order of their names.
-// The token of the next page is the last name of this one.
+// ListQueues returns a page of a location's queues, by name. The token of the next page is the last
+// name of this one.
 func (s *Server) ListQueues(_ context.Context, req *pb.ListQueuesRequest) (*pb.ListQueuesResponse, error) {
 	const maxPage = 9800
 	if err := checkLocation(req.Parent); err != nil {
@@ -205,8 +204,7 @@ func (s *Server) ListQueues(_ context.Context, req *pb.ListQueuesRequest) (*pb.L
 	return resp, nil
 }
 
-// pageSize returns the number of results of a page: unset and larger ones mean
-// the most.
+// pageSize returns the number of results of a page. Unset and too large sizes mean the maximum.
 func pageSize(asked int32, most int) (int, error) {
 	if asked < 0 {
 		return 0, invalid("page_size has to be at least 0, it is %d", asked)

@@ -20,7 +20,7 @@ func (s *Server) httpRequest(ctx context.Context, d *delivery) (*http.Request, e
 		return nil, err
 	}
 	req.Header = headers
-	// In the spelling that net/http keeps headers in.
+	// The key has the spelling that net/http gives to headers.
 	set := func(key, value string) { headers[key] = []string{value} }
 	set("User-Agent", "Google-Cloud-Tasks")
 	set("X-Cloudtasks-Queuename", d.config.Name[strings.LastIndexByte(d.config.Name, '/')+1:])
@@ -51,7 +51,7 @@ func (s *Server) httpRequest(ctx context.Context, d *delivery) (*http.Request, e
 	return req, nil
 }
 
-// eta is a time in seconds since 1970, with microseconds.
+// eta returns a time in seconds since 1970, with microseconds.
 func eta(t time.Time) string {
 	micro := strconv.Itoa(t.Nanosecond() / 1000)
 	return strconv.FormatInt(t.Unix(), 10) + "." + "000000"[len(micro):] + micro

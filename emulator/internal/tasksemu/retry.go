@@ -8,9 +8,8 @@ import (
 	pb "cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 )
 
-// backoff is the time between a failed attempt, counted from 1, and the next:
-// min_backoff, doubled max_doublings times, then growing linearly, up to
-// max_backoff.
+// backoff returns the time between a failed attempt, counted from 1, and the next. It is
+// min_backoff, doubled max_doublings times, and grows linearly after that, up to max_backoff.
 func backoff(c *pb.RetryConfig, attempt int) time.Duration {
 	longest := c.MaxBackoff.AsDuration()
 	d := c.MinBackoff.AsDuration()
@@ -31,9 +30,8 @@ func backoff(c *pb.RetryConfig, attempt int) time.Duration {
 	return min(d, longest)
 }
 
-// exhausted reports whether a task that failed has to be given up: its attempts
-// and its time have both run out. No limit of time leaves the attempts alone to
-// decide, and no limit of attempts the time.
+// exhausted reports whether a failed task is given up: when both its attempts and its time are used
+// up. Without a limit of one, the other decides alone.
 func exhausted(c *pb.RetryConfig, attempts int, age time.Duration) bool {
 	longest := c.MaxRetryDuration.AsDuration()
 	if c.MaxAttempts < 0 {
@@ -42,8 +40,8 @@ func exhausted(c *pb.RetryConfig, attempts int, age time.Duration) bool {
 	return attempts >= int(c.MaxAttempts) && age >= longest
 }
 
-// retryAfter is the time that the header Retry-After of an answer asks for, in
-// seconds or as a date. 0 means none.
+// retryAfter returns the time that the header Retry-After of an answer asks for, in seconds or as a
+// date; 0: none.
 func retryAfter(header string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(header, 10, 31); err == nil {
 		return time.Duration(seconds) * time.Second

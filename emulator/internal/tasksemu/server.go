@@ -16,15 +16,15 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/oidc"
 )
 
-// Options say how a server behaves.
+// Options are the settings of a server.
 type Options struct {
 	// Transport carries the deliveries.
 	Transport http.RoundTripper
-	// Unlimited lets queues have more than 500 dispatches a second.
+	// Unlimited allows queues more than 500 dispatches a second.
 	Unlimited bool
-	// ReuseNames lets a queue be created by the name of a deleted one.
+	// ReuseNames allows creating a queue with the name of a deleted one.
 	ReuseNames bool
-	// Faults makes deliveries go wrong. nil for none.
+	// Faults decide which faults deliveries have; nil: none.
 	Faults Faults
 }
 
@@ -40,13 +40,13 @@ type Server struct {
 	mu         sync.Mutex
 	era        *era
 	queues     map[string]*queue
-	deleted    map[string]time.Time // queues by when they were deleted
+	deleted    map[string]time.Time // deletion times of queues, by name
 	operations operations
 }
 
 // An era is the time between two resets of a server.
 type era struct {
-	ctx     context.Context // of all dispatchers and deliveries
+	ctx     context.Context // ends all dispatchers and deliveries
 	end     context.CancelFunc
 	working sync.WaitGroup
 }
@@ -57,8 +57,8 @@ func newEra() *era {
 	return e
 }
 
-// NewServer returns a server without queues, which counts on m. It has to be
-// closed.
+// NewServer returns a server without queues, which counts its operations on m. The caller has to
+// close it.
 func NewServer(opts Options, m *meter.Meter) *Server {
 	s := &Server{
 		opts:   opts,
@@ -71,13 +71,13 @@ func NewServer(opts Options, m *meter.Meter) *Server {
 	return s
 }
 
-// Register registers what the server serves.
+// Register registers the server's services.
 func (s *Server) Register(r grpc.ServiceRegistrar) {
 	pb.RegisterCloudTasksServer(r, s)
 	longrunningpb.RegisterOperationsServer(r, operationsServer{server: s})
 }
 
-// empty drops everything. The server is locked, or new.
+// empty drops everything. The caller has locked the server, or it is new.
 func (s *Server) empty() {
 	s.queues = make(map[string]*queue)
 	s.deleted = make(map[string]time.Time)
@@ -86,7 +86,7 @@ func (s *Server) empty() {
 
 // Close ends all dispatchers and deliveries, and waits for them.
 func (s *Server) Close() {
-	s.mu.Lock() // what works is begun before, and waited for, or not at all
+	s.mu.Lock() // so that no worker is added to the era while Close waits for it
 	ended := s.era
 	ended.end()
 	s.mu.Unlock()
@@ -94,8 +94,8 @@ func (s *Server) Close() {
 	s.client.CloseIdleConnections()
 }
 
-// Reset drops all queues, their tasks, all names and all operations. It cuts off
-// the deliveries under way, and waits for them.
+// Reset drops all queues, tasks, names and operations. It ends the deliveries under way, and waits
+// for them.
 func (s *Server) Reset() {
 	s.mu.Lock()
 	ended := s.era
@@ -108,15 +108,15 @@ func (s *Server) Reset() {
 	ended.working.Wait()
 }
 
-// Keys serves the public keys of the tokens that deliveries carry.
+// Keys serves the public keys of the tokens in deliveries.
 func (s *Server) Keys() http.Handler { return s.signer }
 
-// Token returns a token as deliveries carry them.
+// Token returns a token like those in deliveries.
 func (s *Server) Token(account, audience string) (string, error) {
 	return s.signer.Sign(account, audience, time.Now())
 }
 
-// queue returns a queue that is there.
+// queue returns an existing queue.
 func (s *Server) queue(name string) (*queue, error) {
 	if err := checkQueueName(name); err != nil {
 		return nil, err
@@ -133,13 +133,12 @@ func (s *Server) queue(name string) (*queue, error) {
 	return nil, status.Errorf(codes.NotFound, "Queue does not exist: %s. Create it first.", name)
 }
 
-// queueTombstone is how long the name of a deleted queue is taken: "up to 3
-// days", says the documentation. Here it is all of them, unless names can be reused.
-// Reset ends it.
+// queueTombstone is how long the name of a deleted queue stays taken. The documentation says "up to
+// 3 days", and here it is three days, unless names can be reused. Reset ends it.
 const queueTombstone = 3 * 24 * time.Hour
 
-// buried reports whether the name of a queue is still taken by a deleted one.
-// The server is locked.
+// buried reports whether the name of a deleted queue is still taken. The caller has locked the
+// server.
 func (s *Server) buried(name string, now time.Time) bool {
 	at, deleted := s.deleted[name]
 	if deleted && (s.opts.ReuseNames || now.Sub(at) >= queueTombstone) {

@@ -11,7 +11,7 @@ import (
 	pb "cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 )
 
-// Limits of a request, as the documentation of Cloud Tasks has them.
+// The limits of a request, from the documentation of Cloud Tasks.
 const (
 	maxURL        = 2083 // bytes, encoded
 	maxHeaderSize = 80 << 10
@@ -29,7 +29,7 @@ func checkURL(field, text string) error {
 	return nil
 }
 
-// shorten keeps the text of an error in bounds.
+// shorten limits the length of a text in an error.
 func shorten(s string) string {
 	if len(s) > 100 {
 		return s[:100] + "…"
@@ -37,7 +37,7 @@ func shorten(s string) string {
 	return s
 }
 
-// checkHeaders checks the headers of a task, or those of a queue.
+// checkHeaders checks the headers of a task or of a queue.
 func checkHeaders(field string, headers map[string]string) error {
 	size := 0
 	for k, v := range headers {
@@ -74,14 +74,14 @@ func takesBody(m pb.HttpMethod) bool {
 	return false
 }
 
-// An authorization says which token a delivery carries: those of tasks and
-// queues have the same methods.
+// An authorization says which token a delivery carries. The types for tasks and for queues have the
+// same methods.
 type authorization interface {
 	GetOauthToken() *pb.OAuthToken
 	GetOidcToken() *pb.OidcToken
 }
 
-// checkTarget checks a queue's changes to its tasks' requests.
+// checkTarget checks the changes that a queue makes to its tasks' requests.
 func checkTarget(t *pb.HttpTarget) error {
 	if t == nil {
 		return nil
@@ -126,9 +126,8 @@ func targetHeaders(t *pb.HttpTarget) map[string]string {
 	return headers
 }
 
-// overrideURL changes a task's URL as its queue wants it. In the mode
-// IF_NOT_EXISTS a part is changed only if the task's URL does not have it; a
-// scheme and a host it always has.
+// overrideURL changes a task's URL by its queue's settings. In the mode IF_NOT_EXISTS a part is
+// changed only if the task's URL lacks it. The URL always has a scheme and a host.
 func overrideURL(text string, o *pb.UriOverride) string {
 	u, err := url.Parse(text)
 	if err != nil || o == nil {
@@ -162,7 +161,7 @@ func overrideURL(text string, o *pb.UriOverride) string {
 	return u.String()
 }
 
-// rooted returns a path that begins at the root, if there is one.
+// rooted returns a path with a slash at its start, unless it is empty.
 func rooted(path string) string {
 	if path == "" || strings.HasPrefix(path, "/") {
 		return path
@@ -170,8 +169,8 @@ func rooted(path string) string {
 	return "/" + path
 }
 
-// overrideRequest returns a task's method, URL, body and headers as its queue
-// wants them. The headers are a new map.
+// overrideRequest returns a task's method, URL, body and headers, changed by its queue's settings.
+// The headers are a new map.
 func overrideRequest(
 	r *pb.HttpRequest, t *pb.HttpTarget,
 ) (method, target string, body []byte, headers http.Header, auth authorization) {
@@ -197,8 +196,7 @@ func overrideRequest(
 	return m.String(), target, body, headers, auth
 }
 
-// setHeader sets a header that a user asked for, unless it is one of those that
-// Cloud Tasks sets or keeps to itself.
+// setHeader sets a header that a user asked for, unless Cloud Tasks sets it itself or reserves it.
 func setHeader(headers http.Header, key, value string) {
 	key = http.CanonicalHeaderKey(key)
 	switch {

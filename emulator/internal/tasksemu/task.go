@@ -10,44 +10,43 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Limits of a task, as the documentation of Cloud Tasks has them.
+// The limits of a task, from the documentation of Cloud Tasks.
 const (
 	maxTaskSize      = 1048569 // bytes of the stored form
 	maxAhead         = 30 * 24 * time.Hour
-	retention        = 31 * 24 * time.Hour // after it a task is deleted, whatever became of it
+	retention        = 31 * 24 * time.Hour // after this time a task is deleted in any case
 	defaultDeadline  = 10 * time.Minute
 	shortestDeadline = 15 * time.Second
 	longestDeadline  = 30 * time.Minute
 )
 
-// A task is one task of a queue. Its queue's lock guards what changes.
+// A task is a task of a queue. The queue's lock guards the fields that change.
 type task struct {
-	name    string // in full
+	name    string // the full name
 	id      string
 	request *pb.HttpRequest
-	retries *pb.RetryConfig // nil: the queue's
+	retries *pb.RetryConfig // nil: the queue's retries
 	created time.Time
 	size    int
 
 	deadline time.Duration // of one delivery
 	due      time.Time     // schedule_time
-	at       time.Time     // when it is dispatched: due, or later by a fault
-	held     bool          // by a fault, since its last delivery
-	number   uint64        // in the order in which the queue's tasks came to wait
-	place    int           // in the heap of waiting tasks, or -1
+	at       time.Time     // dispatch time: due, or later by a fault
+	held     bool          // a fault has held it back since its last delivery
+	number   uint64        // order of arrival among the queue's waiting tasks
+	place    int           // index in the heap of waiting tasks, or -1
 	running  int           // deliveries under way
 
-	dispatches int // attempts begun
-	responses  int // attempts that the handler answered
-	// of them, those that it did not answer by 5XX: "this number does not include failures due to
-	// 5XX error codes"
+	dispatches int // attempts started
+	responses  int // attempts answered by the handler
+	// Answers other than 5XX: "this number does not include failures due to 5XX error codes".
 	executions int
 	first      time.Time
 	last       attempt
-	previous   outcome // of the last attempt that has ended
+	previous   outcome // of the last attempt that ended
 }
 
-// An attempt is what a task shows of its last one.
+// An attempt is what a task shows of an attempt.
 type attempt struct {
 	due, begun, ended time.Time
 	status            *status.Status
@@ -73,7 +72,7 @@ func newTask(p *pb.Task, name, id string, now time.Time) (*task, error) {
 	t := &task{
 		name:     name,
 		id:       id,
-		request:  request, // the server owns what it received
+		request:  request, // a clone, as the server owns the received request
 		created:  now,
 		size:     size,
 		deadline: defaultDeadline,
@@ -134,12 +133,12 @@ func checkRequest(r *pb.HttpRequest) error {
 	return nil
 }
 
-// expired reports whether a task is older than any task gets.
+// expired reports whether a task is older than retention.
 func (t *task) expired(now time.Time) bool { return now.Sub(t.created) >= retention }
 
-// proto returns the task as the service shows it. The queue is locked.
+// proto returns the task as the service shows it. The caller has locked the queue.
 func (t *task) proto(view pb.Task_View) *pb.Task {
-	// What a request refers to is never changed, so it can be shared.
+	// The parts of a request never change, so they can be shared.
 	request := &pb.HttpRequest{
 		Url: t.request.Url, HttpMethod: t.request.HttpMethod, Headers: t.request.Headers,
 		AuthorizationHeader: t.request.AuthorizationHeader,

@@ -49,7 +49,7 @@ func (s *Server) createTask(q *queue, req *pb.CreateTaskRequest) (*pb.Task, erro
 	return resp, nil
 }
 
-// find returns the queue and the task of a name, with the queue locked.
+// find returns the queue and the task of a name, and locks the queue.
 func (s *Server) find(name string) (*queue, *task, error) {
 	parent, _, err := splitTask(name)
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *Server) GetTask(_ context.Context, req *pb.GetTaskRequest) (*pb.Task, e
 	return t.proto(req.ResponseView), nil
 }
 
-// DeleteTask removes a task. A delivery under way goes on, and is not retried.
+// DeleteTask removes a task. A delivery under way continues, and is not retried.
 func (s *Server) DeleteTask(_ context.Context, req *pb.DeleteTaskRequest) (*emptypb.Empty, error) {
 	return new(emptypb.Empty), s.deleteTask(req.Name)
 }
@@ -95,8 +95,8 @@ func (s *Server) deleteTask(name string) error {
 	return nil
 }
 
-// ListTasks returns a page of a queue's tasks, in the order of their names. The
-// token of the next page is the last name of this one.
+// ListTasks returns a page of a queue's tasks, by name. The token of the next page is the last name
+// of this one.
 func (s *Server) ListTasks(_ context.Context, req *pb.ListTasksRequest) (*pb.ListTasksResponse, error) {
 	const maxPage = 1000
 	q, err := s.queue(req.Parent)
@@ -129,8 +129,8 @@ func (s *Server) ListTasks(_ context.Context, req *pb.ListTasksRequest) (*pb.Lis
 	return resp, nil
 }
 
-// RunTask delivers a task now: even if its queue is paused or at a limit, and
-// even if it is being delivered. The delivery counts against no limit.
+// RunTask delivers a task now, even if its queue is paused or at a limit, and even if the task is
+// being delivered. The delivery counts towards no limit.
 func (s *Server) RunTask(_ context.Context, req *pb.RunTaskRequest) (*pb.Task, error) {
 	parent, _, err := splitTask(req.Name)
 	if err != nil {
@@ -139,7 +139,7 @@ func (s *Server) RunTask(_ context.Context, req *pb.RunTaskRequest) (*pb.Task, e
 	if _, err := s.queue(parent); err != nil {
 		return nil, err
 	}
-	s.mu.Lock() // as long as the queue is there its era has not ended
+	s.mu.Lock() // while the queue exists its era has not ended
 	defer s.mu.Unlock()
 	q := s.queues[parent]
 	if q == nil || q.era.ctx.Err() != nil {

@@ -5,25 +5,23 @@ import (
 	"time"
 )
 
-// Production slows a queue down when its handler answers 429 or 503, says its
-// documentation, and not by how much. Here such an answer halves the rate, once
-// a second however many come, down to a 64th; each 10 seconds without one
-// double it again. These numbers are ours.
+// Production slows a queue down when its handler answers 429 or 503. The documentation does not say
+// by how much. Here such an answer halves the rate, at most once a second, down to a 64th. Each 10
+// seconds without one double it again. These numbers are a choice.
 //
-// Production does the same at a high rate of other errors, and starts new,
-// idle and resumed queues slowly. Here it does not: tests that depend on a rate
-// would depend on a guess.
+// Production also slows down at a high rate of other errors, and starts new, idle and resumed
+// queues slowly. Here it does not: tests that depend on a rate would depend on a guess.
 const (
 	throttleOnceIn  = time.Second
 	throttleRecover = 10 * time.Second
-	throttleLowest  = 6 // halvings
+	throttleLowest  = 6 // number of halvings
 )
 
-// A throttle is how far a queue slows down for its handler's sake.
+// A throttle is how far a queue has slowed down for its handler.
 type throttle struct {
 	halvings int
-	changed  time.Time // the last halving, or doubling
-	until    time.Time // nothing is dispatched before
+	changed  time.Time // time of the last halving or doubling
+	until    time.Time // nothing is dispatched before this time
 }
 
 // overloads reports whether an answer slows the whole queue down.
@@ -31,8 +29,7 @@ func overloads(httpStatus int) bool {
 	return httpStatus == http.StatusTooManyRequests || httpStatus == http.StatusServiceUnavailable
 }
 
-// overloaded returns the throttle after an answer that asks to slow down, and
-// not to come again for a while.
+// overloaded returns the throttle after an answer that asks to slow down, and to wait for a time.
 func (t throttle) overloaded(now time.Time, wait time.Duration) throttle {
 	t = t.at(now)
 	if t.halvings == 0 || now.Sub(t.changed) >= throttleOnceIn {
@@ -45,7 +42,7 @@ func (t throttle) overloaded(now time.Time, wait time.Duration) throttle {
 	return t
 }
 
-// at returns the throttle after the time that has passed.
+// at returns the throttle at a later time.
 func (t throttle) at(now time.Time) throttle {
 	for t.halvings > 0 && now.Sub(t.changed) >= throttleRecover {
 		t.halvings--
@@ -54,11 +51,10 @@ func (t throttle) at(now time.Time) throttle {
 	return t
 }
 
-// share is the part of the queue's rate that is left.
+// share returns the remaining part of the queue's rate.
 func (t throttle) share() float64 { return 1 / float64(int(1)<<t.halvings) }
 
-// next is how long the share stays what it is, if nothing else happens. 0 means
-// for ever.
+// next returns how long the share stays the same, without further answers; 0: for ever.
 func (t throttle) next(now time.Time) time.Duration {
 	if t.halvings == 0 {
 		return 0

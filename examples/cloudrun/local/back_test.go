@@ -17,8 +17,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// earlier are the commits whose service goes on with what today's has begun, and the other way
-// round. docs/upgrade.md says when one is added.
+// earlier are the builds that this build has to work with: each continues jobs that the other has
+// started. docs/upgrade.md says when to add one.
 var earlier = []struct{ name, commit string }{
 	{"before undos, slots, budgets and shares", "db4410dd06cf126c5dee316371c575e1e86e320b"}, // 2026-11-25
 	{"before retention and erasures", "4c4b3228023dee60aa2a84b889199bc97ec2cdea"},           // 2026-11-26, morning
@@ -35,8 +35,8 @@ func git(args ...string) (string, error) {
 	return text, nil
 }
 
-// builtAt returns the service's program of an earlier commit, built in a worktree of its own.
-// Without the repository's history the test is left out.
+// builtAt returns the service's program at an earlier commit, built in a worktree. It skips the
+// test without the repository's history.
 func builtAt(t *testing.T, commit string) string {
 	t.Helper()
 	if _, err := git("rev-parse", "--show-toplevel"); err != nil {
@@ -64,9 +64,9 @@ func builtAt(t *testing.T, commit string) string {
 	return binary
 }
 
-// TestBack upgrades a service to today's build, goes back to an earlier one and upgrades again, in
-// the middle of a job: each account is credited exactly once, and what an operator sees is true all
-// the time. Then the job is undone, as far as the earlier build has recorded what that needs.
+// TestBack upgrades a service to this build, rolls it back and upgrades it again, in the middle of
+// a job. Each account is credited exactly once, and every status is true. Then the job is undone,
+// as far as the earlier build has recorded what an undo needs.
 func TestBack(t *testing.T) {
 	nightly.Leave(t)
 	today := built(t)
@@ -79,7 +79,7 @@ func TestBack(t *testing.T) {
 			}
 			c.programs = []string{today, builtAt(t, e.commit), today}
 			o := operate(t, c)
-			o.settings = `, "rate": {"entities": 5000}` // so that each build has its time
+			o.settings = `, "rate": {"entities": 5000}` // so that each build has time to work
 			for i := range 2 {
 				after := c.entities * (i + 1) / 3
 				o.events = append(o.events, event{after, actDeploy, 0}, event{after, actShift, 100},
@@ -105,7 +105,7 @@ func TestBack(t *testing.T) {
 	}
 }
 
-// A pilot is an operation in a test.
+// A pilot is a running operation with its accounts.
 type pilot struct {
 	*testing.T
 	*operation
@@ -159,8 +159,8 @@ func (p *pilot) wait(ctx context.Context, id string) *mapper.Status {
 	}
 }
 
-// undone undoes the job: each account is as it was before, or it is a failure of the undo whose
-// page an earlier build has done, and is credited still.
+// undone undoes the job. Each account is then as before, or it is a failure of the undo: an earlier
+// build has done its page, and it is still credited.
 func (p *pilot) undone() {
 	p.Helper()
 	undo := new(mapper.Status)
@@ -187,8 +187,8 @@ func (p *pilot) undone() {
 	}
 }
 
-// TestBackUnknown has an earlier build find jobs of what it does not know: it leaves them to
-// today's, and says so, or does what docs/upgrade.md says.
+// TestBackUnknown gives an earlier build jobs with settings that it does not know. It leaves them
+// to this build and says so, or does what docs/upgrade.md says.
 func TestBackUnknown(t *testing.T) {
 	nightly.Leave(t)
 	today, e := built(t), earlier[0]

@@ -30,13 +30,13 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// Values of -cpu.
+// The values of -cpu.
 const (
 	cpuRequest = "request"
 	cpuAlways  = "always"
 )
 
-// config is what the flags say.
+// config is the values of the flags.
 type config struct {
 	limits
 	entities, amount int
@@ -47,7 +47,7 @@ type config struct {
 	term, kill       int
 	rollout, pause   bool
 	json, log        bool
-	programs         []string // of the revisions, the last one also of all after it; none: it is built
+	programs         []string // of the revisions; the last one serves all later ones, too; empty: build the current one
 }
 
 func main() {
@@ -60,7 +60,7 @@ func main() {
 	})
 }
 
-// parse reads the flags, and prints their help if that is asked for.
+// parse parses the flags, and prints their help if asked to.
 func parse(args []string, help io.Writer) (config, error) {
 	var c config
 	flags := flag.NewFlagSet("local", flag.ContinueOnError)
@@ -123,14 +123,15 @@ func parse(args []string, help io.Writer) (config, error) {
 	return c, err
 }
 
-// A result is what the job did, how many accounts were redone, and what the router has seen.
+// A result is what the job did, how many accounts were processed again, and what the router
+// counted.
 type result struct {
 	bank.Result
-	Redone int64 `json:"redone"` // accounts that the function was called for more than once
+	Redone int64 `json:"redone"` // accounts for which the function was called more than once
 	counts
 }
 
-// run does it all: set up, write, run the job, check, report.
+// run does everything: it sets up, writes accounts, runs the job, checks the result, and reports.
 func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 	lines := stdout
 	if c.json {
@@ -179,7 +180,7 @@ func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 	return o.report(ctx, stdout, status, before, took, cost)
 }
 
-// report checks what the job has done, and prints it.
+// report checks and prints the result of the job.
 func (o *operation) report(
 	ctx context.Context, stdout io.Writer, status *mapper.Status, before bank.Tally, took time.Duration,
 	cost billing.Usage,
@@ -222,7 +223,7 @@ func (o *operation) report(
 	return errors.Join(err, r.Check(o.entities, int64(o.amount), before, after), problems)
 }
 
-// print says what the router has seen.
+// print prints the router's counts.
 func (c counts) print(s *screen) {
 	without := 0.0
 	if c.life > 0 {

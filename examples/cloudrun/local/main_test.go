@@ -31,8 +31,8 @@ func built(t testing.TB) string {
 	return binary
 }
 
-// TestLocal is the contract of the deployed service, on this machine: over real sockets, with
-// tokens, and with what Cloud Run does to its instances.
+// TestLocal tests the deployed service on this machine: over real sockets, with tokens, and with
+// all that Cloud Run does to instances.
 func TestLocal(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves crashes of processes out")
@@ -40,7 +40,7 @@ func TestLocal(t *testing.T) {
 	binary := built(t)
 	for name, c := range map[string]struct {
 		args  string
-		night bool // .ci/nightly runs it
+		night bool // only .ci/nightly runs it
 	}{
 		"from none and back":     {"", true},
 		"one request each":       {"-concurrency 1 -max-instances 8", true},
@@ -116,7 +116,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestObserver finds statuses that are not true.
+// TestObserver checks that false statuses are found.
 func TestObserver(t *testing.T) {
 	status := func(state mapper.State, processed int64) *mapper.Status {
 		return &mapper.Status{State: state, Processed: processed}
@@ -161,9 +161,9 @@ func TestObserver(t *testing.T) {
 	}
 }
 
-// BenchmarkService prints how long a process of the service takes from its start until it serves,
-// how long a job takes from its start until its first task runs, and how much memory the process
-// holds before it has run one.
+// BenchmarkService measures a process of the service: the time from its start until it serves, and
+// its memory before its first task. It also measures the time from a job's start until its first
+// task runs.
 func BenchmarkService(b *testing.B) {
 	binary := built(b)
 	var serves, task, memory float64
@@ -187,7 +187,7 @@ func BenchmarkService(b *testing.B) {
 				b.Fatal(err)
 			}
 			serves += time.Since(begun).Seconds()
-			time.Sleep(time.Second) // it is idle
+			time.Sleep(time.Second) // so that the process is idle
 			memory += residentMB(b, s.revisions[0].instances[0].machine.(*process).cmd.Process.Pid)
 			begun = time.Now()
 			started := make(chan error, 1)
@@ -211,7 +211,7 @@ func BenchmarkService(b *testing.B) {
 	b.ReportMetric(memory/n, "MB-idle")
 }
 
-// residentMB returns the memory that a process holds.
+// residentMB returns the memory of a process.
 func residentMB(b *testing.B, pid int) float64 {
 	b.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -10,32 +10,32 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// jobID is the job's.
+// jobID is the ID of the job.
 const jobID = "spring-credit"
 
-// An act is what happens to the service or the job in the middle.
+// An act is something that happens to the service or the job while the job runs.
 type act int
 
 const (
 	actTerm   act = iota // an instance gets SIGTERM
 	actKill              // an instance is killed
-	actDeploy            // another revision is there, and gets no requests yet
+	actDeploy            // another revision is deployed, without requests yet
 	actShift             // the newest revision gets a share of the requests
 	actRetire            // the instances of all other revisions get SIGTERM
-	actPause             // the job is paused, until the service has no instances
+	actPause             // the job is paused until the service has no instances
 )
 
-// An event is an act, and after how many calls of the function it is due.
+// An event is an act, and the number of calls of the function after which it is due.
 type event struct {
 	after   int
 	act     act
 	percent int // of actShift
 }
 
-// rollout is how the traffic is moved, in percent.
+// rollout is the steps in which requests move to a new revision, in percent.
 var rollout = []int{10, 50, 100}
 
-// script returns what is to happen, in order.
+// script returns the events, in order.
 func script(c config) (all []event) {
 	part := func(i, n int) int { return c.entities * (i + 1) / (n + 1) }
 	for i := range c.term {
@@ -63,8 +63,8 @@ type observer struct {
 	paused bool // by the operator
 }
 
-// see returns an error if a status is not true, by what is known of the job: by the statuses
-// before, and by how often the function was called.
+// see returns an error if a status can't be true. It compares it with earlier statuses, and with
+// how often the function was called.
 func (o *observer) see(s *mapper.Status, called int) error {
 	last := o.last
 	o.last = s
@@ -82,8 +82,7 @@ func (o *observer) see(s *mapper.Status, called int) error {
 	return nil
 }
 
-// settled returns an error if the status of a job at which nobody works differs from what the
-// accounts say.
+// settled returns an error if the status of an idle job disagrees with the accounts.
 func settled(s *mapper.Status, c config, t bank.Tally) error {
 	credited := t.Accounts - t.Wrong
 	if c.amount != 0 && !s.Estimated && s.Processed != credited {
@@ -92,14 +91,14 @@ func settled(s *mapper.Status, c config, t bank.Tally) error {
 	return nil
 }
 
-// An operation is one job, from its start to its end.
+// An operation runs one job from start to end.
 type operation struct {
 	*service
 	config
 	screen   *screen
 	observer observer
 	events   []event
-	settings string // of the job, in JSON, each after a comma
+	settings string // further settings of the job in JSON, each after a comma
 }
 
 // start starts the job through the API.
@@ -110,7 +109,7 @@ func (o *operation) start(ctx context.Context) error {
 	return o.call(ctx, "POST", "/jobs", body, nil)
 }
 
-// status asks for the job's status, and checks it.
+// status reads the job's status, and checks it.
 func (o *operation) status(ctx context.Context) (*mapper.Status, error) {
 	s := new(mapper.Status)
 	if err := o.call(ctx, "GET", "/jobs/"+jobID, "", s); err != nil {
@@ -127,7 +126,7 @@ func (o *operation) status(ctx context.Context) (*mapper.Status, error) {
 	return s, o.observer.see(s, o.called())
 }
 
-// follow has happen what is to happen, until the job has ended.
+// follow makes the events happen until the job has ended.
 func (o *operation) follow(ctx context.Context) (*mapper.Status, error) {
 	for {
 		s, err := o.status(ctx)
@@ -150,7 +149,7 @@ func (o *operation) follow(ctx context.Context) (*mapper.Status, error) {
 	}
 }
 
-// happen has the next event happen, if it is due.
+// happen makes the next event happen, if it is due.
 func (o *operation) happen(ctx context.Context) error {
 	if len(o.events) == 0 || o.called() < o.events[0].after {
 		return nil
@@ -158,7 +157,7 @@ func (o *operation) happen(ctx context.Context) error {
 	switch e := o.events[0]; e.act {
 	case actTerm, actKill:
 		if !o.disturb(e.act == actKill) {
-			return nil // there is no instance just now
+			return nil // there is no instance now
 		}
 	case actDeploy:
 		o.deployNext()
@@ -175,7 +174,7 @@ func (o *operation) happen(ctx context.Context) error {
 	return nil
 }
 
-// rest pauses the job until no instance is there, and has it go on.
+// rest pauses the job until there is no instance, and resumes it.
 func (o *operation) rest(ctx context.Context) error {
 	o.screen.say("an operator pauses the job")
 	if err := o.call(ctx, "POST", "/jobs/"+jobID+"/pause?reason=lunch", "", nil); err != nil {
@@ -193,8 +192,8 @@ func (o *operation) rest(ctx context.Context) error {
 	return nil
 }
 
-// quiet waits until no instance is there, and compares what a new one says of the job with the
-// accounts.
+// quiet waits until there is no instance. Then it compares the job's status, from a new instance,
+// with the accounts.
 func (o *operation) quiet(ctx context.Context) error {
 	if err := o.empty(ctx); err != nil {
 		return err
@@ -211,7 +210,7 @@ func (o *operation) quiet(ctx context.Context) error {
 	return settled(s, o.config, tally)
 }
 
-// empty waits until no instance is there.
+// empty waits until there is no instance.
 func (o *operation) empty(ctx context.Context) error {
 	for o.there() > 0 {
 		if err := sleep(ctx, 10*time.Millisecond); err != nil {
@@ -221,7 +220,7 @@ func (o *operation) empty(ctx context.Context) error {
 	return nil
 }
 
-// listed checks that the list of jobs has the job as its status has it.
+// listed checks that the list of jobs agrees with the job's status.
 func (o *operation) listed(ctx context.Context) error {
 	var list struct{ Jobs []mapper.JobInfo }
 	if err := o.call(ctx, "GET", "/jobs", "", &list); err != nil {

@@ -4,7 +4,7 @@ package main
 
 import "os"
 
-// pauses says that no process can be stopped here: -cpu=request is refused.
+// pauses is false: this system can't stop a process, so -cpu=request is refused.
 const pauses = false
 
 func pause(*os.Process) {}

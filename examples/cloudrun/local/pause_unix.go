@@ -7,11 +7,11 @@ import (
 	"syscall"
 )
 
-// pauses says that a process can be stopped, and go on.
+// pauses is true: this system can stop a process and let it continue.
 const pauses = true
 
-// pause takes a process its CPU.
+// pause takes the CPU away from a process.
 func pause(p *os.Process) { _ = p.Signal(syscall.SIGSTOP) } // it may have ended
 
-// proceed gives it back.
+// proceed gives a process its CPU back.
 func proceed(p *os.Process) { _ = p.Signal(syscall.SIGCONT) } // it may have ended

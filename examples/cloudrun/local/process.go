@@ -15,11 +15,10 @@ import (
 	"time"
 )
 
-// termTime is how long a process has from SIGTERM to SIGKILL, as on Cloud Run.
+// termTime is the time that a process has from SIGTERM to SIGKILL, as on Cloud Run.
 const termTime = 10 * time.Second
 
-// probeTime is how long a process has until its startup probe succeeds: enough for one that begins
-// on this machine.
+// probeTime is the time that a process has until its startup probe succeeds.
 const probeTime = 30 * time.Second
 
 // A process is an instance of the service.
@@ -34,7 +33,8 @@ type process struct {
 	err error
 }
 
-// launch starts a program as an instance. A request that it does not answer, lost answers.
+// launch starts a program as an instance. lost answers the requests that the process leaves
+// unanswered.
 func launch(
 	program string, environment []string, log io.Writer, lost func(http.ResponseWriter, *http.Request),
 ) (*process, error) {
@@ -66,7 +66,7 @@ func launch(
 	return p, nil
 }
 
-// fail notes an error of the process's end, unless an earlier one is known.
+// fail notes why the process ended, unless an earlier error is known.
 func (p *process) fail(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,7 +75,7 @@ func (p *process) fail(err error) {
 	}
 }
 
-// Ready asks for /ready until that is answered 200.
+// Ready requests /ready until the answer is 200.
 func (p *process) Ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, probeTime, fmt.Errorf("/ready was not answered 200 within %v",
 		probeTime))

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A machine is what an instance is: a process, or what a test has in its place.
+// A machine is the process of an instance, or a test's replacement for it.
 type machine interface {
 	http.Handler                     // it serves a request
 	Ready(ctx context.Context) error // waits until the startup probe succeeds
@@ -19,7 +19,7 @@ type machine interface {
 	Terminate()                      // tells it to end, and kills it if it has not ended 10 s later
 	Kill()                           // ends it at once
 	Ended() <-chan struct{}
-	Err() error // after it has ended: the error of its end, or nil
+	Err() error // after it has ended: why, or nil
 }
 
 // An instance is a machine that a revision has started.
@@ -29,10 +29,10 @@ type instance struct {
 	revision *revision
 	stage    stage
 	killed   bool
-	why      string // it was told to end
+	why      string // why it was told to end
 	underWay int
-	ready    time.Time // since when it serves
-	idle     time.Time // since when it has no request
+	ready    time.Time // when it became ready
+	idle     time.Time // when its last request ended
 }
 
 // A revision is one version of the service.
@@ -43,7 +43,7 @@ type revision struct {
 	waiting   []chan *instance
 }
 
-// standings returns what is known of the revision's instances.
+// standings returns the state of the revision's instances.
 func (v *revision) standings(now time.Time) []standing {
 	all := make([]standing, len(v.instances))
 	for i, in := range v.instances {
@@ -59,45 +59,46 @@ func (v *revision) standings(now time.Time) []standing {
 // each request to one.
 type router struct {
 	limits
-	always  bool          // instances have a CPU while they serve nothing, too
-	wait    time.Duration // the least that a request waits for an instance
+	always  bool          // instances have a CPU even without requests
+	wait    time.Duration // minimum time that a request waits for an instance
 	timeout time.Duration // of a request
-	cold    time.Duration // before an instance starts: the platform's part of a cold start
+	cold    time.Duration // delay before an instance starts: the platform's part of a cold start
 	say     func(string, ...any)
 
 	mu        sync.Mutex
 	revisions []*revision
-	percent   int // of the requests, those that the newest revision gets
+	percent   int // share of the requests that the newest revision gets
 	requests  int
 	wake      *time.Timer
 	closed    bool
 	counts    counts
 	problems  []error
 	failed    chan struct{}   // closed with the first problem
-	life      context.Context // of the router
+	life      context.Context // ends with the router
 	end       context.CancelFunc
 	all       sync.WaitGroup
 }
 
-// counts are what a router has seen.
+// counts are what a router has counted.
 type counts struct {
 	Requests int `json:"requests"`
-	Waited   int `json:"waited"`    // for an instance
+	Waited   int `json:"waited"`    // requests that waited for an instance
 	Refused  int `json:"refused"`   // 429: no instance was free in time
 	TimedOut int `json:"timed_out"` // 504
 	Cut      int `json:"cut"`       // 503: the instance ended before it answered
 	Started  int `json:"started"`   // instances
-	AtOnce   int `json:"at_once"`   // the most instances that were there at the same time
-	Idle     int `json:"idle"`      // instances that ended because they were idle
+	AtOnce   int `json:"at_once"`   // maximum of instances at the same time
+	Idle     int `json:"idle"`      // instances that ended after being idle
 
 	longestWait time.Duration
-	ready       int           // instances that have been ready
-	starts      time.Duration // that they took for that, together
-	life        time.Duration // of all instances together, from when they were ready
-	paused      time.Duration // of that, without a CPU
+	ready       int           // instances that became ready
+	starts      time.Duration // total time until they became ready
+	life        time.Duration // total time of instances after that
+	paused      time.Duration // the part of life without a CPU
 }
 
-// deploy adds a revision. The first one gets all requests; a later one none, before shift says so.
+// deploy adds a revision. The first one gets all requests. A later one gets none before a call of
+// shift.
 func (r *router) deploy(name string, launch func() (machine, error)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,7 +110,7 @@ func (r *router) deploy(name string, launch func() (machine, error)) {
 	r.settle()
 }
 
-// shift has the newest revision get a share of the requests, and the one before it the others.
+// shift gives the newest revision a share of the requests, and the rest to the one before it.
 func (r *router) shift(percent int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -118,7 +119,7 @@ func (r *router) shift(percent int) {
 	r.settle()
 }
 
-// limitsOf returns the limits of a revision: one that gets no requests keeps no instances.
+// limitsOf returns the limits of a revision. A revision without requests keeps no instances.
 func (r *router) limitsOf(v *revision) limits {
 	l, last := r.limits, len(r.revisions)-1
 	if gets := v == r.revisions[last] && r.percent > 0 || last > 0 && v == r.revisions[last-1] &&
@@ -128,7 +129,8 @@ func (r *router) limitsOf(v *revision) limits {
 	return l
 }
 
-// settle gives waiting requests to instances, and starts and ends instances. The router is locked.
+// settle gives waiting requests to instances, and starts and ends instances. The caller has locked
+// the router.
 func (r *router) settle() {
 	if r.closed {
 		return
@@ -173,7 +175,7 @@ func (r *router) take(in *instance, now time.Time) {
 	}
 }
 
-// release has an instance one request less. Without any, it has no CPU.
+// release takes a request from an instance. Without requests the instance loses its CPU.
 func (r *router) release(in *instance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -183,7 +185,7 @@ func (r *router) release(in *instance) {
 	r.settle()
 }
 
-// rest has an instance that has no request rest, unless it is about to end.
+// rest takes the CPU from an instance without requests, unless it is ending.
 func (r *router) rest(in *instance) {
 	in.idle = time.Now()
 	if in.stage == serving && !r.always {
@@ -208,7 +210,7 @@ func (r *router) start(v *revision) {
 	r.all.Go(func() { r.live(in) })
 }
 
-// live is the life of an instance.
+// live follows an instance from its start to its end.
 func (r *router) live(in *instance) {
 	begun := time.Now()
 	time.Sleep(r.cold)
@@ -255,13 +257,13 @@ func (r *router) live(in *instance) {
 	r.settle()
 }
 
-// drop forgets an instance.
+// drop removes an instance.
 func (r *router) drop(in *instance) {
 	v := in.revision
 	v.instances = slices.DeleteFunc(v.instances, func(other *instance) bool { return other == in })
 }
 
-// terminate has an instance get no more requests, and end. It has a CPU for that.
+// terminate tells an instance to end. It gets no more requests, and a CPU to end with.
 func (r *router) terminate(in *instance, why string) {
 	if in.underWay == 0 && !r.always {
 		r.counts.paused += time.Since(in.idle)
@@ -275,8 +277,8 @@ func (r *router) terminate(in *instance, why string) {
 	in.Terminate()
 }
 
-// disturb ends the instance that has the most requests: by SIGTERM, or at once. It reports whether
-// there is one.
+// disturb ends the instance with the most requests, by SIGTERM or at once. It reports whether there
+// is one.
 func (r *router) disturb(kill bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -317,7 +319,7 @@ func (r *router) retire() {
 
 var errFull = errors.New("no instance is free")
 
-// place waits for an instance that takes a request.
+// place waits for an instance that accepts a request.
 func (r *router) place(ctx context.Context) (*instance, error) {
 	r.mu.Lock()
 	last := len(r.revisions) - 1
@@ -355,7 +357,7 @@ func (r *router) place(ctx context.Context) (*instance, error) {
 	v.waiting = slices.DeleteFunc(v.waiting, func(other chan *instance) bool { return other == place })
 	r.mu.Unlock()
 	select {
-	case in := <-place: // just in time
+	case in := <-place: // one became free at the last moment
 		return in, nil
 	default:
 		return nil, err
@@ -370,8 +372,8 @@ func (r *router) waited(since time.Time) {
 	r.counts.longestWait = max(r.counts.longestWait, time.Since(since))
 }
 
-// ServeHTTP gives a request to an instance. It is cut off at its time-out: its sender is answered
-// 504, and the instance loses the connection, and may go on.
+// ServeHTTP passes a request to an instance. After the timeout the sender gets 504, and the
+// instance loses the connection but may continue.
 func (r *router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	in, err := r.place(req.Context())
 	if err != nil {
@@ -407,7 +409,7 @@ func (r *router) count(n *int) {
 	*n++
 }
 
-// problem notes what must not happen. The router is locked.
+// problem notes an error that must not happen. The caller has locked the router.
 func (r *router) problem(err error) {
 	if len(r.problems) == 0 {
 		close(r.failed)
@@ -415,7 +417,7 @@ func (r *router) problem(err error) {
 	r.problems = append(r.problems, err)
 }
 
-// there returns how many instances there are, those that end included.
+// there returns the number of instances, including those that are ending.
 func (r *router) there() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -425,7 +427,7 @@ func (r *router) there() (n int) {
 	return n
 }
 
-// seen returns what the router has counted, and what was wrong.
+// seen returns the router's counts, and its problems.
 func (r *router) seen() (counts, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -463,7 +465,7 @@ func (r *router) close() {
 	r.wake.Stop()
 	for _, v := range r.revisions {
 		for _, in := range v.instances {
-			if in.stage != starting { // others are killed once they have started
+			if in.stage != starting { // the others are killed once they have started
 				in.Kill()
 			}
 		}

@@ -16,18 +16,18 @@ import (
 	"time"
 )
 
-// A stage is what fakes play on: a router, and what has happened in it.
+// A playground is a router with fake instances, and a record of what happened.
 type playground struct {
 	*testing.T
 	*router
 	begun time.Time
 	seen  sync.Mutex
 	log   []string
-	fault error // of starts
-	dies  error // of instances that were told to end
+	fault error // returned by starts of instances
+	dies  error // returned by instances that were told to end
 }
 
-// A fake is an instance without a process. A request takes as long as it says: GET /5s.
+// A fake is an instance without a process. The path of a request says how long it takes: GET /5s.
 type fake struct {
 	*playground
 	name   string
@@ -42,7 +42,7 @@ func (p *playground) note(format string, args ...any) {
 	p.log = append(p.log, fmt.Sprintf("%v ", time.Since(p.begun))+fmt.Sprintf(format, args...))
 }
 
-// startTime is how long a fake takes until it is ready.
+// startTime is the time until a fake is ready.
 const startTime = 2 * time.Second
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -75,7 +75,7 @@ func (f *fake) Kill()                  { f.note("%d is killed", f.number); f.end
 func (f *fake) end()                   { f.once.Do(func() { close(f.ended) }) }
 func (f *fake) Ended() <-chan struct{} { return f.ended }
 func (f *fake) Err() error             { return f.dies }
-func (f *fake) Terminate() { // as a service does: with its last request
+func (f *fake) Terminate() { // it ends after its last request, as a service does
 	f.note("%d is terminated", f.number)
 	go func() {
 		for {
@@ -98,7 +98,7 @@ func (f *fake) Terminate() { // as a service does: with its last request
 	}()
 }
 
-// play has a router played with, in virtual time.
+// play runs a test of a router in virtual time.
 func play(t *testing.T, l limits, always bool, with func(p *playground)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -123,7 +123,7 @@ func (p *playground) add(name string) {
 	})
 }
 
-// get makes a request that takes so long, and returns its answer and how long that took.
+// get makes a request, and returns its answer and its duration.
 func (p *playground) get(path string) string {
 	begun, w := time.Now(), httptest.NewRecorder()
 	p.ServeHTTP(w, httptest.NewRequestWithContext(p.Context(), "GET", "/"+path, nil))
@@ -143,7 +143,7 @@ func (p *playground) many(n int, path string) []string {
 	return answers
 }
 
-// equal compares what was and what has to be.
+// equal compares two lists.
 func (p *playground) equal(got, want []string) {
 	p.Helper()
 	if !reflect.DeepEqual(got, want) {
@@ -151,8 +151,8 @@ func (p *playground) equal(got, want []string) {
 	}
 }
 
-// TestColdStart has requests come to a service without an instance: they wait for its start. It has
-// a CPU while it starts, serves and ends, and goes when it was idle for long.
+// TestColdStart sends requests to a service without instances. They wait for an instance's start.
+// It has a CPU while it starts, serves and ends, and ends after a long idle time.
 func TestColdStart(t *testing.T) {
 	play(t, limits{max: 4, concurrency: 8, keep: time.Minute}, false, func(p *playground) {
 		p.equal(p.many(2, "5s"), []string{"200 after 8s: old 1", "200 after 8s: old 1"})
@@ -173,7 +173,8 @@ func TestColdStart(t *testing.T) {
 	})
 }
 
-// TestAlways leaves instances their CPU, and as many of them as have to stay.
+// TestAlways checks that instances with -cpu=always keep their CPU, and that the minimum of
+// instances stays.
 func TestAlways(t *testing.T) {
 	play(t, limits{min: 1, max: 4, concurrency: 1, keep: time.Minute}, true, func(p *playground) {
 		time.Sleep(time.Hour)
@@ -183,8 +184,8 @@ func TestAlways(t *testing.T) {
 	})
 }
 
-// TestFull has more requests come than all instances take: the others wait for 10 s, or for 3.5
-// starts, and are refused.
+// TestFull sends more requests than all instances accept. The others wait for 10 s, or for 3.5
+// starts if these are slow, and are then refused.
 func TestFull(t *testing.T) {
 	play(t, limits{max: 2, concurrency: 2, keep: time.Minute}, false, func(p *playground) {
 		p.equal(p.many(6, "9s"), []string{
@@ -196,7 +197,7 @@ func TestFull(t *testing.T) {
 			"429 after 10.5s: no instance is free", "429 after 10.5s: no instance is free",
 		})
 		answers := p.many(6, "3s")
-		for i := range answers[4:] { // all instances had room for them at the same moment
+		for i := range answers[4:] { // all instances had room for these at the same time
 			answers[4+i], _, _ = strings.Cut(answers[4+i], ":")
 		}
 		p.equal(answers, []string{
@@ -209,7 +210,8 @@ func TestFull(t *testing.T) {
 	})
 }
 
-// TestTimeOut answers a request that takes too long, and lets its instance go.
+// TestTimeOut checks that a request that takes too long is answered, and that its instance gets
+// free.
 func TestTimeOut(t *testing.T) {
 	play(t, limits{max: 1, concurrency: 1, keep: time.Minute}, false, func(p *playground) {
 		p.equal(p.many(1, "1h"), []string{"504 after 23s: " + errTimeout.Error()})
@@ -220,8 +222,8 @@ func TestTimeOut(t *testing.T) {
 	})
 }
 
-// TestEnds ends instances that have requests: one that is told to serves them and gets no others;
-// of one that is killed they are lost.
+// TestEnds ends instances that have requests. One that is told to end serves them, and gets no
+// others. The requests of one that is killed are lost.
 func TestEnds(t *testing.T) {
 	play(t, limits{max: 1, concurrency: 4, keep: time.Minute}, false, func(p *playground) {
 		if p.disturb(false) {
@@ -244,8 +246,7 @@ func TestEnds(t *testing.T) {
 	})
 }
 
-// TestRevisions moves the requests from one revision to another. The old one keeps none of its
-// instances.
+// TestRevisions moves the requests from one revision to another. The old one keeps no instances.
 func TestRevisions(t *testing.T) {
 	play(t, limits{min: 1, max: 4, concurrency: 100, keep: time.Minute}, false, func(p *playground) {
 		count := func(n int) map[string]int {
@@ -275,8 +276,8 @@ func TestRevisions(t *testing.T) {
 	})
 }
 
-// TestProblems notes what must not happen: an instance that does not start, that ends by itself, or
-// not as it should.
+// TestProblems checks that problems are noted: an instance that does not start, ends without being
+// told to, or ends with an error.
 func TestProblems(t *testing.T) {
 	failed := func(p *playground, want string) {
 		t.Helper()

@@ -3,17 +3,17 @@ package main
 import "time"
 
 // This file decides how many instances there are, and which instance and revision gets a request.
-// It has neither a process nor a clock.
+// It uses neither processes nor clocks.
 
-// limits are what a service of Cloud Run is told.
+// limits are the settings of a Cloud Run service.
 type limits struct {
 	min, max    int           // instances of a revision
 	concurrency int           // requests that an instance takes at once
 	keep        time.Duration // how long an instance without a request stays
 }
 
-// target is the share of an instance's concurrency that is to be in use, in tenths: with more,
-// there are more instances. Cloud Run documents 60%.
+// target is the share of an instance's concurrency, in tenths, above which another instance is
+// started. Cloud Run documents 60%.
 const target = 6
 
 // A stage is a part of an instance's life.
@@ -25,22 +25,23 @@ const (
 	ending // it has been told to end, and gets no more requests
 )
 
-// A standing is what is known of an instance when something is decided.
+// A standing is the state of an instance at the time of a decision.
 type standing struct {
 	stage    stage
-	underWay int           // its requests
-	idle     time.Duration // for how long it has had none
+	underWay int           // number of its requests
+	idle     time.Duration // time without requests
 }
 
-// wanted returns how many instances there should be for some requests, those that wait included.
+// wanted returns how many instances a number of requests needs. The number includes waiting
+// requests.
 func (l limits) wanted(requests int) int {
 	full := l.concurrency * target
 	n := (10*requests + full - 1) / full
 	return min(l.max, max(l.min, min(n, requests)))
 }
 
-// choose returns the instance that gets the next request: the one with the fewest, and the oldest
-// of several. It returns -1 if none has room.
+// choose returns the instance for the next request: the one with the fewest requests, and the
+// oldest of several. It returns -1 if none has room.
 func (l limits) choose(all []standing) int {
 	best := -1
 	for i, s := range all {
@@ -51,7 +52,7 @@ func (l limits) choose(all []standing) int {
 	return best
 }
 
-// missing returns how many instances to start. One that is about to end is none any more.
+// missing returns how many instances to start. Those that are ending do not count.
 func (l limits) missing(all []standing, waiting int) int {
 	there, underWay := 0, 0
 	for _, s := range all {
@@ -63,8 +64,8 @@ func (l limits) missing(all []standing, waiting int) int {
 	return max(0, l.wanted(underWay+waiting)-there)
 }
 
-// spare returns the instances to end: those that have been idle for long, but for as many as there
-// have to be.
+// spare returns the instances to end: those that were idle for long enough, without going below the
+// minimum.
 func (l limits) spare(all []standing) (spare []int) {
 	there := 0
 	for _, s := range all {
@@ -81,7 +82,7 @@ func (l limits) spare(all []standing) (spare []int) {
 	return spare
 }
 
-// busiest returns the instance that serves the most requests, or -1.
+// busiest returns the instance with the most requests, or -1.
 func busiest(all []standing) int {
 	best := -1
 	for i, s := range all {
@@ -92,15 +93,15 @@ func busiest(all []standing) int {
 	return best
 }
 
-// toNewest reports whether a request goes to the newest revision, if that gets a share of them. The
-// first request is number 0. Of a hundred in a row it gets as many as the share says, evenly
+// toNewest reports whether a request goes to the newest revision, given its share. The first
+// request is number 0. Of a hundred requests in a row it gets exactly its percentage, evenly
 // spread.
 func toNewest(request, percent int) bool {
 	return (request+1)*percent/100 > request*percent/100
 }
 
 // patience returns how long a request waits for an instance before it is answered 429. Cloud Run
-// documents 10 s, and more where instances start slowly.
+// documents 10 s, and more if instances start slowly.
 func patience(least time.Duration, starts int, inAll time.Duration) time.Duration {
 	if starts == 0 {
 		return least

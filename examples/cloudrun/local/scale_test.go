@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestWanted says how many instances requests need.
+// TestWanted checks how many instances requests need.
 func TestWanted(t *testing.T) {
 	for _, c := range []struct{ min, max, concurrency, requests, want int }{
 		{0, 4, 8, 0, 0},
@@ -31,7 +31,7 @@ func TestWanted(t *testing.T) {
 	}
 }
 
-// TestInstances says which instance gets a request, how many are started, and which end.
+// TestInstances checks which instance gets a request, how many are started, and which end.
 func TestInstances(t *testing.T) {
 	const keep = time.Minute
 	busy := func(n int) standing { return standing{stage: serving, underWay: n} }
@@ -77,8 +77,8 @@ func TestInstances(t *testing.T) {
 	}
 }
 
-// TestTraffic has the newest revision get its share of any hundred requests in a row, and of fewer
-// nearly so.
+// TestTraffic checks that the newest revision gets its share of any hundred requests in a row, and
+// nearly its share of fewer.
 func TestTraffic(t *testing.T) {
 	for _, percent := range []int{0, 1, 10, 33, 50, 99, 100} {
 		all := 0
@@ -104,7 +104,7 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// TestScript says what happens, and after how many calls.
+// TestScript checks the events, and the calls after which they are due.
 func TestScript(t *testing.T) {
 	got := script(config{entities: 1000, term: 2, kill: 1, rollout: true, pause: true})
 	want := []event{

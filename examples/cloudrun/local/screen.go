@@ -13,8 +13,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A screen is what people see: lines, each with its time, and below them a bar if they look at a
-// terminal.
+// A screen is the program's output: lines with their time and, on a terminal, a bar below them.
 type screen struct {
 	mu    sync.Mutex
 	out   io.Writer
@@ -35,12 +34,12 @@ func newScreen(out, bar io.Writer, total int64) *screen {
 	return s
 }
 
-// print writes a text unchanged.
+// print writes a text without a time.
 func (s *screen) print(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.bar != nil {
-		_ = s.bar.Clear() // it is only for the eye
+		_ = s.bar.Clear() // errors of the bar do not matter
 	}
 	fmt.Fprintf(s.out, format+"\n", args...)
 }

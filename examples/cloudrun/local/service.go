@@ -33,7 +33,8 @@ const (
 	program  = "github.com/scattermap/scattermap/examples/cloudrun"
 )
 
-// A service is the command examples/cloudrun with a router in front of it, and its emulators.
+// A service is the command examples/cloudrun with a router in front of it, and the emulators that
+// it uses.
 type service struct {
 	*router
 	emulator *emulator.Emulator
@@ -41,12 +42,12 @@ type service struct {
 	client   *datastore.Client
 	url      string
 	front    *httptest.Server
-	folder   string // of the program, and of the file of calls
+	folder   string // for the program, and for the file of calls
 	programs []string
 	log      io.Writer
 }
 
-// start starts the emulators, and the service without an instance.
+// start starts the emulators, and the router with the first revision, still without an instance.
 func start(ctx context.Context, c config, say func(string, ...any), log io.Writer) (_ *service, err error) {
 	s := &service{router: newRouter(c.limits), programs: c.programs, log: io.Discard}
 	s.always, s.wait, s.timeout, s.cold, s.say = c.cpu == cpuAlways, c.wait, c.timeout, c.cold, say
@@ -97,8 +98,8 @@ func start(ctx context.Context, c config, say func(string, ...any), log io.Write
 	return s, nil
 }
 
-// createQueue creates a queue that delivers up to atOnce tasks at once. Without it the service
-// makes one that fits its limits.
+// createQueue creates a queue that delivers the tasks of workers at once. Otherwise the service
+// creates a queue that fits its limits.
 func (s *service) createQueue(ctx context.Context, workers int) error {
 	client, err := s.emulator.TasksClient(ctx)
 	if err != nil {
@@ -113,11 +114,11 @@ func (s *service) createQueue(ctx context.Context, workers int) error {
 	return err
 }
 
-// deployNext adds a revision of the service: with the next program, if there are several.
+// deployNext adds a revision of the service, with the next program if there are several.
 func (s *service) deployNext() {
 	n := len(s.revisions)
 	binary, name := s.programs[min(n, len(s.programs)-1)], fmt.Sprintf("credit-%05d", n+1)
-	// of another service, in the shell that runs this
+	// The shell may have variables for another service.
 	others := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "AUTH=") || strings.HasPrefix(v, "IAP_") || strings.HasPrefix(v, "OTEL_")
 	})
@@ -139,8 +140,8 @@ func (s *service) deployNext() {
 
 func (s *service) callsFile() string { return filepath.Join(s.folder, "calls") }
 
-// called returns how often the function was called so far: by the length of the file,
-// as all keys are equally long.
+// called returns how often the function was called so far. It uses the length of the file, as all
+// keys have the same length.
 func (s *service) called() int {
 	info, err := os.Stat(s.callsFile())
 	if err != nil {
@@ -154,13 +155,14 @@ func accountKey(i int) *datastore.Key {
 	return datastore.NameKey("Account", fmt.Sprintf("user-%08d", i), nil)
 }
 
-// calls returns how often the function was called, and for how many accounts more than once.
+// calls returns how often the function was called, and the number of accounts for which it was
+// called more than once.
 func (s *service) calls() (calls, redone int64, err error) {
 	file, err := os.Open(s.callsFile())
 	if err != nil {
 		return 0, 0, err
 	}
-	defer func() { _ = file.Close() }() // it was only read
+	defer func() { _ = file.Close() }() // only read
 	times := make(map[string]int)
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
@@ -172,13 +174,13 @@ func (s *service) calls() (calls, redone int64, err error) {
 	return calls, redone, lines.Err()
 }
 
-// attempts is how often an operator makes a request that the router, and not the service, has
-// answered.
+// attempts is how often an operator makes a request that the router answers in place of the
+// service.
 const attempts = 20
 
-// call makes a request to the API, as an operator, and decodes the answer into v, unless that is
-// nil. It repeats requests that Cloud Run answered in place of the service: starts and orders are
-// idempotent.
+// call makes a request to the API as an operator, and decodes the answer into v unless v is nil. It
+// repeats requests that Cloud Run answered in place of the service. That is safe, as starts and
+// controls are idempotent.
 func (s *service) call(ctx context.Context, method, path, body string, v any) error {
 	for attempt := 1; ; attempt++ {
 		code, text, err := s.send(ctx, method, path, body)
@@ -222,7 +224,7 @@ func (s *service) send(ctx context.Context, method, path, body string) (code int
 	return answer.StatusCode, text, err
 }
 
-// close ends all of it.
+// close ends the service and the emulators.
 func (s *service) close() {
 	s.router.close()
 	if s.front != nil {

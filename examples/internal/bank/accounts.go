@@ -10,15 +10,15 @@ import (
 	"google.golang.org/api/iterator"
 )
 
-// stored is all that an account has.
+// stored is the whole of an account.
 type stored struct {
 	Balance int64
-	Opening int64 // the balance that it was written with
+	Opening int64 // the first balance
 	Owner   string
 }
 
-// WriteAccounts writes n accounts, some batches at a time. Account i has the key that a function
-// returns.
+// WriteAccounts writes n accounts, several batches at once. Function key returns the key of account
+// i.
 func WriteAccounts(ctx context.Context, client *datastore.Client, n int, key func(int) *datastore.Key) error {
 	const batch, parallel = 500, 4
 	group, ctx := errgroup.WithContext(ctx)
@@ -39,10 +39,10 @@ func WriteAccounts(ctx context.Context, client *datastore.Client, n int, key fun
 	return group.Wait()
 }
 
-// A Tally is what reading all accounts says.
+// A Tally is the sums over all accounts.
 type Tally struct {
 	Accounts, Sum int64
-	Wrong         int64 // accounts whose balance is not the opening one and the credit
+	Wrong         int64 // accounts whose balance is not their first one plus the credit
 	Example       *datastore.Key
 }
 

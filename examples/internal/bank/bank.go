@@ -1,4 +1,4 @@
-// Package bank is the mapper that the examples run.
+// Package bank has the mapper that the examples run.
 package bank
 
 import (
@@ -10,13 +10,12 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// Account is what the mapper knows of an account. What else the entities have
-// stays as it is.
+// Account has the properties of an account that the mapper uses. All others stay unchanged.
 type Account struct {
 	Balance int64
 }
 
-// Credit is the job's parameters.
+// Credit has the parameters of the job.
 type Credit struct {
 	Amount int64
 }
@@ -31,8 +30,8 @@ var AddCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.En
 	return nil
 })
 
-// CallsVariable names a file in which each process notes the keys that AddCredit is called with,
-// for who wants to know how often it was called for an account. Without it nothing is noted.
+// CallsVariable is an environment variable. It names a file in which each process notes the keys of
+// AddCredit's calls, so that a test can count them. Without it nothing is noted.
 const CallsVariable = "BANK_CALLS"
 
 var callsFile = sync.OnceValues(func() (*os.File, error) {
@@ -43,7 +42,7 @@ var callsFile = sync.OnceValues(func() (*os.File, error) {
 	return os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
 })
 
-// note appends a line to the file of calls, at once: the process may be killed behind it.
+// note appends a line to the file of calls at once, as the process may be killed right after it.
 func note(key string) error {
 	file, err := callsFile()
 	if err != nil || file == nil {

@@ -1,5 +1,5 @@
-// Package cloud is what the examples that need nothing installed run on: a Datastore, a queue,
-// and a server that handles the queue's tasks, all of it on this machine.
+// Package cloud has what the examples run on without any installation: a Datastore, a queue, and a
+// server that handles the queue's tasks, all on this machine.
 package cloud
 
 import (
@@ -25,9 +25,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// Datastores are the places where the entities can be: the embedded Datastore,
-// Google's classic emulator in Firestore mode, and Google's Firestore emulator
-// in Datastore mode.
+// Datastores are the choices of a Datastore: the embedded one, Google's classic emulator in
+// Firestore mode, and Google's Firestore emulator in Datastore mode.
 var Datastores = []string{"embedded", "google", "firestore"}
 
 // DatastoreUsage describes the flag that chooses one of them.
@@ -39,13 +38,13 @@ const DatastoreUsage = "`one of`:\n" +
 // Options say what to start.
 type Options struct {
 	Datastore string        // one of Datastores
-	Database  string        // its name, of which nothing is metered; empty: the default one
-	Workers   int           // how many tasks the queue delivers at once
+	Database  string        // a named database, whose usage is not metered; empty: the default one
+	Workers   int           // tasks that the queue delivers at once
 	Latency   time.Duration // of each call to the embedded Datastore
 	Mappers   []mapper.AnyMapper
 	Schedules []mapper.AnySchedule
-	Keys      bool   // those of tokens are served, see Token
-	Indexes   []byte // an index.yaml: the embedded Datastore refuses queries that need another index
+	Keys      bool   // serve the public keys of tokens, see Token
+	Indexes   []byte // an index.yaml: the embedded Datastore refuses queries that need other indexes
 }
 
 const (
@@ -58,9 +57,9 @@ const (
 type Cloud struct {
 	Client *datastore.Client
 	Engine *mapper.Engine
-	Usage  func() emulator.Usage // of the Datastore that has the entities
+	Usage  func() emulator.Usage // of the embedded Datastore
 
-	Dashboard string // the address of the pages that show the jobs
+	Dashboard string // the address of the dashboard
 
 	open     func(ctx context.Context, opts ...option.ClientOption) (*datastore.Client, error)
 	embedded *emulator.Emulator
@@ -68,10 +67,10 @@ type Cloud struct {
 	closers  []func()
 }
 
-// TaskOps is how many task operations Google would have billed.
+// TaskOps returns the number of task operations that Google would have billed.
 func (c *Cloud) TaskOps() int64 { return c.embedded.Usage().TaskOps }
 
-// Slow has calls take their latency from now on, or not.
+// Slow turns the latency of calls on or off.
 func (c *Cloud) Slow(slow bool) {
 	if slow {
 		c.faults.Resume()
@@ -80,20 +79,20 @@ func (c *Cloud) Slow(slow bool) {
 	}
 }
 
-// KeysURL is where the public keys of tokens are, if Options.Keys says so.
+// KeysURL returns the URL of the public keys of tokens, if Options.Keys is set.
 func (c *Cloud) KeysURL() string { return c.embedded.KeysURL() }
 
-// Token returns an OIDC token of an account for an audience, as Cloud Scheduler sends one.
+// Token returns an OIDC token of an account for an audience, like those that Cloud Scheduler sends.
 func (c *Cloud) Token(account, audience string) (string, error) {
 	return c.embedded.Token(account, audience)
 }
 
-// NewClient returns another client of the Datastore, with options of the caller's.
+// NewClient returns another client of the Datastore, with further options.
 func (c *Cloud) NewClient(ctx context.Context, opts ...option.ClientOption) (*datastore.Client, error) {
 	return c.open(ctx, opts...)
 }
 
-// Close ends all of it.
+// Close ends everything that Start has started.
 func (c *Cloud) Close() {
 	for _, f := range slices.Backward(c.closers) {
 		f()
@@ -163,7 +162,7 @@ func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// the program itself says how jobs stand
+	// Only warnings, as the program itself shows the progress of jobs.
 	warnings := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if c.Engine, err = mapper.NewEngine(c.Client, queue,
 		&mapper.EngineOptions{Mappers: o.Mappers, Schedules: o.Schedules,
@@ -181,7 +180,7 @@ func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 	return c, nil
 }
 
-// openDatastore opens the Datastore of a name, and returns its address, if it has one.
+// openDatastore opens the Datastore of a name, and returns its address, or "" if it has none.
 func (c *Cloud) openDatastore(ctx context.Context, name string) (addr string, err error) {
 	product := map[string]emulator.Product{"google": emulator.Classic, "firestore": emulator.Firestore}[name]
 	if product == "" {

@@ -21,9 +21,9 @@ type item struct {
 	N     int
 }
 
-// TestSnapshot splits a kind, and reads it as it was while others change, delete and insert its
-// entities: on the embedded Datastore and on Google's Firestore emulator. On Google's classic one
-// such a job is refused.
+// TestSnapshot splits a kind, and reads it at a past time while others change, delete and insert
+// its entities. It does so on the embedded Datastore and on Google's Firestore emulator. Google's
+// classic emulator refuses such a job.
 func TestSnapshot(t *testing.T) {
 	for _, name := range Datastores {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +134,7 @@ func testSnapshot(t *testing.T, name string) {
 	}
 }
 
-// wantSplits splits the items, and reads the parts with the client, as other engines do.
+// wantSplits splits the items, and reads the parts with the client, as other programs do.
 func wantSplits(t *testing.T, client *datastore.Client, n int) {
 	t.Helper()
 	for _, q := range []mapper.Query{{Kind: "Item"}, {Kind: "Item", ShardBy: "N"}} {

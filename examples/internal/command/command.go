@@ -1,5 +1,5 @@
-// Package command is what the examples' commands have in common: their main function, and the
-// flags that say where and how a job runs.
+// Package command has what the examples' commands share: their main function, and the flags that
+// say where and how a job runs.
 package command
 
 import (
@@ -18,8 +18,8 @@ import (
 	"github.com/scattermap/scattermap/examples/internal/cloud"
 )
 
-// Main runs a command until it ends or is interrupted. It exits with 1 after an error, and says
-// it. An error that is flag.ErrHelp is none.
+// Main runs a command until it ends or is interrupted. After an error it prints the error and exits
+// with 1. It ignores flag.ErrHelp.
 func Main(name string, run func(ctx context.Context, args []string) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:])
@@ -30,14 +30,15 @@ func Main(name string, run func(ctx context.Context, args []string) error) {
 	}
 }
 
-// A Job is what the flags say of the job to run.
+// A Job has the values of the flags about the job.
 type Job struct {
 	Page, Workers int
 	Datastore     string // one of cloud.Datastores
 	JSON          bool
 }
 
-// Define defines the flags. What is there by default; entities is what the command calls them.
+// Define defines the flags. The values in j are the defaults. entities is the command's word for
+// its entities.
 func (j *Job) Define(flags *flag.FlagSet, entities string) {
 	flags.IntVar(&j.Page, "page", j.Page, "how many "+entities+" are committed together at most, `N` in [1, 1000]")
 	flags.IntVar(&j.Workers, "workers", j.Workers, "how many tasks run at once, `N` in [1, 5000]")
@@ -54,9 +55,9 @@ func (j *Job) Check() error {
 	)
 }
 
-// Parse parses flags, and prints their help if that is asked for: then it returns flag.ErrHelp.
+// Parse parses flags. If asked to, it prints their help and returns flag.ErrHelp.
 func Parse(flags *flag.FlagSet, args []string, help io.Writer) error {
-	flags.SetOutput(io.Discard) // errors are returned
+	flags.SetOutput(io.Discard) // the caller prints errors
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprintf(help, "usage: %s [flags]\n", flags.Name())
@@ -79,7 +80,7 @@ func Between[T int | int64 | time.Duration](name string, value, least, most T) e
 	return nil
 }
 
-// OneOf returns an error unless a flag's value is one of those that are allowed.
+// OneOf returns an error unless a flag's value is allowed.
 func OneOf(name, value string, allowed []string) error {
 	if slices.Contains(allowed, value) {
 		return nil

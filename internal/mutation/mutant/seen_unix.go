@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// seenFrom maps a file into memory: what is noted in it is kept however the process ends.
+// seenFrom maps a file into memory, so that notes in it are kept however the process ends.
 func seenFrom(path string) []byte {
 	if path == "" {
 		return nil
@@ -17,7 +17,7 @@ func seenFrom(path string) []byte {
 	if err != nil {
 		panic(fmt.Sprintf("%s: %v", SeenEnv, err))
 	}
-	defer func() { _ = f.Close() }() // the mapping stays
+	defer func() { _ = f.Close() }() // the mapping stays valid
 	info, err := f.Stat()
 	if err != nil {
 		panic(fmt.Sprintf("%s: %v", SeenEnv, err))

@@ -1,5 +1,5 @@
-// Command mutate changes the conditions of what decides about the promises, one at a time, runs the
-// tests that come there, and says which changes no test finds.
+// Command mutate tries the mutants of package mutation, one at a time. It runs the tests that a
+// mutant makes a difference to, and prints which mutants no test finds.
 //
 //	go run ./internal/mutation/mutate            # all
 //	go run ./internal/mutation/mutate undo store # of some packages
@@ -111,8 +111,8 @@ func mutate(ctx context.Context) (ok bool, err error) {
 // A count is a line of the table.
 type count struct{ all, run, found, survived, explained int }
 
-// report tries the mutants, and prints the table and what survived without a reason. It is ok if no
-// such mutant is left, and 90% of those that matter were found.
+// report tries the mutants, and prints the table and the survivors without a reason. It is ok if
+// there are no such survivors, and at least 90% of the mutants that matter were found.
 func report(
 	ctx context.Context, lab *mutation.Lab, names []string, wanted func(mutation.Mutant) bool, began time.Time,
 ) (ok bool, err error) {
@@ -157,15 +157,15 @@ func report(
 	return err == nil && ok && len(lab.Broken) == 0, err
 }
 
-// A tally counts what became of the mutants.
+// A tally counts the results of mutants.
 type tally struct {
-	reasons     map[string]string // of survivors that can't matter
+	reasons     map[string]string // why survivors can't matter
 	counts      map[string]*count
 	existing    map[string]bool
 	open, stale []string // survivors without a reason, and reasons without a survivor
 }
 
-// plan returns the mutants that are to be tried, in their order.
+// plan returns the mutants to try, in order.
 func plan(
 	lab *mutation.Lab, names []string, wanted func(mutation.Mutant) bool, reasons map[string]string,
 ) (todo []mutation.Mutant, t *tally) {
@@ -192,7 +192,7 @@ func plan(
 	return todo, t
 }
 
-// note counts what became of a mutant.
+// note counts the result of a mutant.
 func (t *tally) note(m mutation.Mutant, r mutation.Result) {
 	c := t.counts[m.Target]
 	c.run++
@@ -215,8 +215,8 @@ func (t *tally) note(m mutation.Mutant, r mutation.Result) {
 	}
 }
 
-// print prints the table, what survived without a reason, and reasons without a survivor. It is ok
-// if there is neither, and enough were found.
+// print prints the table, survivors without a reason, and reasons without a survivor. It is ok if
+// there are neither, and enough mutants were found.
 func (t *tally) print() (ok bool) {
 	table(t.counts)
 	for _, s := range t.open {
@@ -270,7 +270,7 @@ func table(counts map[string]*count) {
 	}
 }
 
-// open returns which mutants are known as found, and adds results to the file.
+// open returns the earlier results in the file, and a function that adds results to it.
 func open() (known map[string]mutation.Result, add func(mutation.Result) error, done func(), err error) {
 	known = make(map[string]mutation.Result)
 	if *results == "" {

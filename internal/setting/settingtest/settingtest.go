@@ -1,16 +1,16 @@
-// Package settingtest is for tests of what people are told who do not read Go.
+// Package settingtest is for tests of messages to people who do not read Go.
 package settingtest
 
 import "regexp"
 
-// goNames matches what looks like Go: a name behind another one and a dot, a name of several words,
-// and a literal.
+// goNames matches texts that look like Go: a qualified name, a name of several words, and a
+// literal.
 var goNames = regexp.MustCompile(`\b[A-Za-z]+\.[A-Z]\w*|\b(?:[A-Z][a-z0-9]+){2,}\b|\b[A-Z]\w*\{|%!`)
 
 var quoted = regexp.MustCompile(`"[^"]*"`)
 
-// GoNames returns what in a text looks like a name in Go, but for what is in quotes: that is what
-// somebody has called something.
+// GoNames returns the parts of a text that look like names in Go. Quoted texts do not count, as
+// they may be users' names.
 func GoNames(text string) []string {
 	return goNames.FindAllString(quoted.ReplaceAllString(text, ""), -1)
 }

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// newClient takes the place of the function of this name in integration_test.go,
-// which connects to production: this one connects to DATASTORE_EMULATOR_HOST.
+// newClient replaces the function of this name in integration_test.go. That one connects to
+// production, and this one to DATASTORE_EMULATOR_HOST.
 func newClient(ctx context.Context, t *testing.T, _ []grpc.DialOption, opts ...option.ClientOption) *Client {
 	enforcer := &testutil.HeadersEnforcer{
 		OnFailure: t.Fatalf,
