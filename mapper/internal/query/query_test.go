@@ -15,17 +15,17 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// id is a key of the kind K.
+// id returns a key of the kind K.
 func id(n int64) *datastore.Key { return datastore.IDKey("K", n, nil) }
 
-// inSpace is a key in a namespace.
+// inSpace returns a key in a namespace.
 func inSpace(namespace, kind string) *datastore.Key {
 	k := datastore.IDKey(kind, 1, nil)
 	k.Namespace = namespace
 	return k
 }
 
-// TestNormal has queries be refused that can't be served, each with what is wrong.
+// TestNormal checks that queries which can't be served are refused with the reason.
 func TestNormal(t *testing.T) {
 	some := func(n int) (all []string) {
 		for i := range n {
@@ -95,7 +95,7 @@ func TestNormal(t *testing.T) {
 	}
 }
 
-// TestNormalIs has what is recorded of a query say what it is over, in one way.
+// TestNormalIs checks that each query is recorded in one normal form.
 func TestNormalIs(t *testing.T) {
 	by := []Filter{where("a", ">", 5)}
 	for _, c := range []struct {
@@ -134,7 +134,7 @@ func TestNormalIs(t *testing.T) {
 	}
 }
 
-// TestForeign has no job be over our own records: they are in the default namespace.
+// TestForeign checks that no job can be over scattermap's own records, in the default namespace.
 func TestForeign(t *testing.T) {
 	for _, c := range []struct {
 		q    Query
@@ -153,7 +153,7 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestOf has a build run no job of which it does not know all.
+// TestOf checks that a build runs no job with settings that it does not know.
 func TestOf(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -174,7 +174,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// TestPosition has entities be where the query comes to them: at their only value that counts.
+// TestPosition checks the positions of entities: at their only value inside the query's bounds.
 func TestPosition(t *testing.T) {
 	between := []Filter{where("a", ">=", int64(10)), where("a", "<", int64(20))}
 	for _, c := range []struct {
@@ -199,7 +199,7 @@ func TestPosition(t *testing.T) {
 	}
 }
 
-// TestKeeps has a function not move entities in the order of the query.
+// TestKeeps checks that a function can't move entities in the order of the query.
 func TestKeeps(t *testing.T) {
 	inner := func(n int64) *datastore.Entity {
 		return &datastore.Entity{Properties: []datastore.Property{{Name: "b", Value: n}}}

@@ -8,7 +8,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// The most kinds and namespaces that a query names, which are in the record of its job.
+// The most kinds and namespaces that a query may name. They are stored in the job's record.
 const (
 	maxKinds      = 500
 	maxNamespaces = 1000
@@ -53,7 +53,7 @@ func (q Query) normalSpaces() (Query, error) {
 	return q, nil
 }
 
-// Foreign returns an error if a kind of the query holds records of ours.
+// Foreign returns an error if a kind of the query holds scattermap's own records.
 func Foreign(q Query) error {
 	for _, k := range q.AllKinds() {
 		if slices.ContainsFunc(named(q), func(n string) bool { return names.Ours(n, k) }) {
@@ -64,7 +64,8 @@ func Foreign(q Query) error {
 	return nil
 }
 
-// named returns the namespaces that the query names; of all of them, the one whose name is known.
+// named returns the namespaces that the query names. For a query over all namespaces that is only
+// the default one.
 func named(q Query) []string {
 	if len(q.Namespaces) > 0 {
 		return q.Namespaces
@@ -89,14 +90,14 @@ func (q Query) AllKinds() []string {
 	return []string{q.Kind}
 }
 
-// In returns the part of the query that is in one space.
+// In returns the part of the query in one space.
 func (q Query) In(s keyspace.Space) Query {
 	q.Namespace, q.Kind = s.Namespace, s.Kind
 	q.Kinds, q.Namespaces, q.AllNamespaces = nil, nil, false
 	return q
 }
 
-// Space returns the kind and the namespace of a query that is in one space.
+// Space returns the space of a query that is over one space.
 func (q Query) Space() keyspace.Space {
 	return keyspace.Space{Namespace: q.Namespace, Kind: q.Kind}
 }
