@@ -32,7 +32,7 @@ func ParseRange(body []byte) (Range, error) {
 	}
 	if !record.ValidJobID(t.Job) || !record.ValidIncarnation(t.Incarnation) || !record.ValidRangeID(t.Range) ||
 		t.Generation < 0 {
-		return Range{}, errors.New("it names no job and range")
+		return Range{}, errors.New("it names no valid job and range")
 	}
 	return t, nil
 }

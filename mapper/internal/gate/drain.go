@@ -6,7 +6,7 @@ import (
 )
 
 // ErrDraining says that the process accepts no more deliveries.
-var ErrDraining = errors.New("this process is about to end, and leaves its tasks to others")
+var ErrDraining = errors.New("this process is about to end, and leaves its tasks to other processes")
 
 // Admit lets a delivery into the process, unless the process is draining. The delivery must call
 // leave when it ends.

@@ -15,8 +15,8 @@ import (
 )
 
 // errTwins says that it is unknown which elements were removed.
-var errTwins = errors.New("elements of it are equal to the Go type and differ as they are stored, " +
-	"and nothing says which of them are gone")
+var errTwins = errors.New("some of its elements are equal in the Go type and are stored differently, " +
+	"so it is unknown which of them were removed")
 
 // elements returns the stored form of an array's elements, which were saved as before and are now
 // saved as after. An element in both stays as stored, even at another place.

@@ -17,8 +17,8 @@ import (
 )
 
 // errUnkept says that a change would lose something that the Go type does not hold.
-var errUnkept = errors.New("changing it would drop what the Go type does not hold: properties or keys of the " +
-	"entities inside")
+var errUnkept = errors.New("changing it would drop properties or keys of entities inside it that the Go type " +
+	"does not declare")
 
 // A merger makes the new stored form of an entity that a function has changed. It starts from the
 // stored entity. Values that are saved the same before and after the function stay as stored, bit
@@ -149,13 +149,13 @@ func checkValue(v any) error {
 	}
 }
 
-// A moves finds properties that were renamed, if the type does not declare their names. Such a
-// property has another value than before under its name. That value is what is stored under another
-// name, whose property was removed or also has another value now.
+// A moves finds renamed properties of types that do not declare names, such as a PropertyList. A
+// property p is a renamed one if its value is new under its name, and equals the stored value of
+// another name. That other name was removed, or has a new value too.
 type moves struct {
 	stored *pb.Entity
 	before []datastore.Property
-	is     func(name string) *datastore.Property // after // the names whose stored value was used
+	is     func(name string) *datastore.Property // after the function
 	taken  map[string]bool                       // the names whose stored value was used
 	flags  bool                                  // a moved value gets the flag with which it is saved
 }

@@ -77,7 +77,7 @@ func LoadOriginal[T any](key *datastore.Key, stored *pb.Entity, v *T) (*Original
 		}
 		is.Field(p.field).Set(alone.Elem().Field(0)) // saving may have changed it
 	}
-	if changes { // The function gets a freshly loaded value, because saving has changed this one.
+	if changes { // the function gets a freshly loaded value, because saving has changed this one
 		*v = *new(T)
 		return o, LoadStored(key, stored, v)
 	}

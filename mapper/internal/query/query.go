@@ -94,8 +94,8 @@ func (q Query) checkReads(updates bool) error {
 			"them in Query.Namespaces")
 	}
 	if !updates && q.KeysOnly && q.ShardBy != "" {
-		return setting.Errorf("Query.KeysOnly is set, and entities have to be read to tell whether that of " +
-			"Query.ShardBy has one value: it may be a list")
+		return setting.Errorf("Query.KeysOnly is set, and a job with Query.ShardBy reads its entities, to see " +
+			"whether that property is a list: set one of them")
 	}
 	return nil
 }
@@ -161,7 +161,7 @@ func (q Query) checkKeys() error {
 			return setting.Errorf("%s: %w", name, err)
 		}
 		if k.Kind != q.Kind || k.Namespace != q.Namespace {
-			return setting.Errorf("%s %v is of the kind %q in the namespace %q, and not of the query's", name, k,
+			return setting.Errorf("%s %v is of the kind %q in the namespace %q, want the query's", name, k,
 				k.Kind,
 				k.Namespace)
 		}
@@ -197,8 +197,8 @@ func (q Query) checkFilters() error {
 			fallthrough
 		case !f.ranges():
 			if f.Property == q.ShardBy {
-				return setting.Errorf("Query.Filters: %q %s is on the property of Query.ShardBy, whose values it "+
-					"leaves none to cut between: shard by keys", f.Property, f.Op)
+				return setting.Errorf("Query.Filters: %q %s is on the property of Query.ShardBy, and leaves no "+
+					"values to cut between: shard by keys", f.Property, f.Op)
 			}
 		}
 	}
@@ -206,7 +206,7 @@ func (q Query) checkFilters() error {
 	case q.ShardBy == "":
 		return nil
 	case q.ShardBy == "__key__" || names.Reserved(q.ShardBy):
-		return setting.Errorf("Query.ShardBy %q is reserved by Datastore; by keys is how jobs are sharded without it",
+		return setting.Errorf("Query.ShardBy %q is reserved by Datastore: leave it empty to shard by keys",
 			q.ShardBy)
 	case len(q.ShardBy) > keyspace.MaxName:
 		return setting.Errorf("Query.ShardBy is longer than %d bytes", keyspace.MaxName)
@@ -261,8 +261,8 @@ func (q Query) Others() []Filter {
 	return slices.DeleteFunc(slices.Clone(q.Filters), func(f Filter) bool { return f.Property == q.ShardBy })
 }
 
-// rangedBy returns the property of the job's inequalities. It is ok only if all are on one
-// property, and the job is sharded by keys.
+// rangedBy returns the property of the job's inequalities. The result one is true if all of them
+// are on that property, and the job is sharded by keys.
 func (q Query) rangedBy() (property string, one bool) {
 	for _, f := range q.Filters {
 		if f.ranges() && property != "" && f.Property != property {
@@ -343,7 +343,7 @@ func (q Query) Position(key *datastore.Key, e *pb.Entity) (at *keyspace.Position
 			continue
 		}
 		if len(values) > 1 {
-			err = fault.Permanent(fmt.Errorf("%w: it has %d values of it", errSharded, len(values)))
+			err = fault.Permanent(fmt.Errorf("%w: it has %d values", errSharded, len(values)))
 		}
 		return p, err
 	}
@@ -354,7 +354,7 @@ func (q Query) Position(key *datastore.Key, e *pb.Entity) (at *keyspace.Position
 func Matches(q Query, e *pb.Entity) bool { return match(q.Filters, e) }
 
 // Keeps returns an error if a function's change has moved an entity in the order of the query. The
-// changed properties are named; after has at least these.
+// names of the changed properties are in changed. At least these are in after.
 func (q Query) Keeps(before *pb.Entity, changed []string, after *pb.Entity) error {
 	leads := func(name string) bool { // a dot leads into an embedded entity, or is part of a name
 		return name == q.ShardBy || strings.HasPrefix(q.ShardBy, name+".")
@@ -377,12 +377,12 @@ func (q Query) Keeps(before *pb.Entity, changed []string, after *pb.Entity) erro
 }
 
 // errSharded says that an entity can't be in a job that is sharded by the property.
-var errSharded = errors.New("the property that the job is sharded by has to have one value, which does not change")
+var errSharded = errors.New("the property that the job is sharded by must have one value, and must not change")
 
 // ErrNewer says that a newer build has started the job, with settings that this build does not
 // know.
-var ErrNewer = errors.New("a newer version has started the job, and this one does not know all of it. Deploy that, " +
-	"or abort the job")
+var ErrNewer = errors.New("a newer version has started the job, and this one does not know all of it. Deploy the " +
+	"newer version, or abort the job")
 
 // Of returns the query of a job. It returns [ErrNewer] if this build does not know all of the
 // query, or something else that the job needs. This build would process other entities, or process

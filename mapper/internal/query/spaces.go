@@ -23,7 +23,7 @@ func (q Query) normalSpaces() (Query, error) {
 		return q, setting.Errorf("Query.Kinds are %d, and Query.Namespaces %d, above the maximum of %d and %d",
 			len(q.Kinds), len(q.Namespaces), maxKinds, maxNamespaces)
 	case q.AllNamespaces && (q.Namespace != "" || len(q.Namespaces) > 0), q.Namespace != "" && len(q.Namespaces) > 0:
-		return q, setting.Errorf("of Query.Namespace, Query.Namespaces and Query.AllNamespaces one can be set")
+		return q, setting.Errorf("set only one of Query.Namespace, Query.Namespaces and Query.AllNamespaces")
 	}
 	if len(q.Kinds) == 0 {
 		if err := keyspace.CheckKind(q.Kind); err != nil {
@@ -32,7 +32,7 @@ func (q Query) normalSpaces() (Query, error) {
 	}
 	for _, k := range q.AllKinds() {
 		if err := keyspace.CheckKind(k); err != nil {
-			return q, setting.Errorf("Query.Kinds: one %w", err)
+			return q, setting.Errorf("Query.Kinds: a kind %w", err)
 		}
 	}
 	for _, n := range append(slices.Clone(q.Namespaces), q.Namespace) {
@@ -40,7 +40,8 @@ func (q Query) normalSpaces() (Query, error) {
 		case names.Reserved(n):
 			return q, setting.Errorf("Query.Namespace %q is reserved by Datastore", n)
 		case !names.Namespace(n):
-			return q, setting.Errorf("Query.Namespace %.110q is not up to 100 letters, digits, '.', '_' and '-'", n)
+			return q, setting.Errorf("Query.Namespace %.110q does not consist of up to 100 letters, digits, '.', '_' "+
+				"and '-'", n)
 		}
 	}
 	q.Kinds, q.Namespaces = sortedNames(q.Kinds), sortedNames(q.Namespaces)
@@ -57,8 +58,9 @@ func (q Query) normalSpaces() (Query, error) {
 func Foreign(q Query) error {
 	for _, k := range q.AllKinds() {
 		if slices.ContainsFunc(named(q), func(n string) bool { return names.Ours(n, k) }) {
-			return setting.Errorf("Query.Kind %q is one of those that hold scattermap's own records, in the default "+
-				"namespace: no job is over them", k)
+			return setting.Errorf("Query.Kind %q holds scattermap's own records in the default namespace: no job "+
+				"can be "+
+				"over it", k)
 		}
 	}
 	return nil

@@ -149,7 +149,7 @@ func (src Source) Counted(ctx context.Context, s query.Scan, most int) (int64, e
 	return s.Share.Part(value.GetIntegerValue()), nil
 }
 
-// errUncounted repeats what the database has answered before.
+// errUncounted replaces a count if the database has answered before that it can't count.
 var errUncounted = status.Error(codes.Unimplemented, "the database does not implement aggregations")
 
 // errNoValue is a fault of the database.
@@ -165,9 +165,9 @@ func (src Source) results(ctx context.Context, s query.Scan, whole bool) (*datas
 	return src.Client.Run(ctx, q), nil
 }
 
-// next returns the next position of the scan. If taken is not nil, it also returns the entity:
-// taken has the results that the client receives. A projection returns an entity once for each of
-// its values, so the same entity may come several times.
+// next returns the next position of the scan. If taken is not nil, it also returns the entity,
+// which was taken from the client into taken. A projection returns an entity once for each of its
+// values, so the same entity may come several times.
 func next(
 	s query.Scan, it *datastore.Iterator, taken *wire.Versions,
 ) (p *keyspace.Position, stamp wire.Stamp, err error) {

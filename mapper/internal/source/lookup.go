@@ -90,8 +90,8 @@ func Apart(keys []*datastore.Key) [][]int {
 // these into the given values, and their stamps have no entities.
 type Get func(keys []*datastore.Key, records ...any) ([]wire.Stamp, error)
 
-// taking returns a Get made from a client's get. The context of its calls takes entities from the
-// client's answers.
+// taking returns a Get that calls a client's get. The context of that get must take entities into
+// taken.
 func taking(get func([]*datastore.Key, any) error, taken *wire.Taken) Get {
 	return func(keys []*datastore.Key, records ...any) ([]wire.Stamp, error) {
 		taken.Want(keys, len(records))
@@ -111,8 +111,8 @@ func taking(get func([]*datastore.Key, any) error, taken *wire.Taken) Get {
 var errUntaken = fault.Fatal(errors.New("the client was not made by mapper.NewClient, or with mapper.ClientOption: " +
 	"entities can't be read as they are stored"))
 
-// InTransaction returns a Get that reads in a transaction. The transaction's context takes
-// entities.
+// InTransaction returns a Get that reads in a transaction. The transaction's context must take
+// entities into taken.
 func InTransaction(tx *datastore.Transaction, taken *wire.Taken) Get {
 	return taking(tx.GetMulti, taken)
 }

@@ -90,8 +90,8 @@ func probeSnapshot(ctx context.Context, src Source) error {
 	case err != nil:
 		return err
 	case !modern:
-		return setting.Errorf("%w: Query.ReadTime is set, and Google's classic emulator, which this is, reads what is "+
-			"there now", fault.ErrArguments)
+		return setting.Errorf("%w: Query.ReadTime is set, and this is Google's classic emulator, which ignores it",
+			fault.ErrArguments)
 	}
 	_, err := src.At.transaction()
 	if errors.As(err, new(snapshotError)) {
@@ -152,8 +152,8 @@ func probeIn(ctx context.Context, src Source, q query.Query) (times bool, missin
 }
 
 // HonoursMasks reports whether a write with a property mask keeps the properties that the mask does
-// not name. Google's classic emulator drops them, so there entities are written as a whole. It
-// recognizes that emulator because it is the only one without aggregations.
+// not name. Google's classic emulator drops these, so entities are written there as a whole. A
+// count tells which database it is, because only that emulator can't count.
 func HonoursMasks(ctx context.Context, src Source) (bool, error) {
 	nothing := datastore.NewQuery(record.JobKind).Limit(1).KeysOnly().NewAggregationQuery().WithCount("n")
 	_, err := src.Client.RunAggregationQuery(ctx, nothing)

@@ -49,8 +49,8 @@ type snapshotError struct {
 }
 
 func (e snapshotError) Error() string {
-	return fmt.Sprintf("the database can't be read as it was at %s: Datastore keeps the last hour, or with "+
-		"point-in-time recovery seven days, of which whole minutes can be read: %v",
+	return fmt.Sprintf("the database can't be read as it was at %s: Datastore keeps the last hour. With "+
+		"point-in-time recovery it keeps seven days, in whole minutes: %v",
 		e.at.Format(time.RFC3339Nano), e.cause)
 }
 
@@ -69,7 +69,7 @@ func (s *snapshot) transaction() (*datastore.Transaction, error) {
 		case code == codes.FailedPrecondition || code == codes.InvalidArgument:
 			return nil, fault.Fatal(snapshotError{s.at, err})
 		case err != nil:
-			return nil, fmt.Errorf("begin to read the snapshot: %w", err)
+			return nil, fmt.Errorf("start to read the snapshot: %w", err)
 		}
 		s.tx, s.begun = tx, begun
 	}

@@ -271,7 +271,7 @@ var ErrOrder = fault.Fatal(errors.New(
 func (src Source) KeysDigest(
 	ctx context.Context, q query.Query, start, end *keyspace.Position,
 ) (n int64, digest []byte, err error) {
-	// A snapshot may end between two calls, so each call has its own.
+	// Each range is read from a snapshot of its own.
 	s := NewStream(ctx, src.Of(ctx, q), q, start, end, false)
 	defer s.Close()
 	d := record.NewDigest(record.PageDigest)

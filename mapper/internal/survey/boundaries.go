@@ -16,8 +16,8 @@ import (
 
 // The constants of boundaries.
 const (
-	// exactSplits is the size up to which samples are not used, on any database. The queries then
-	// pass each key once.
+	// exactSplits is the number of entities up to which no samples are used, on any database. Exact
+	// cuts then pass each key once.
 	exactSplits = 10_000
 
 	// samplesPerSplit is how many samples are drawn for each split, and leastSampled the least in
@@ -30,7 +30,7 @@ const (
 	cellsPerSplit = 8
 )
 
-var errUnknown = errors.New("the database neither counts entities nor has samples of them, so nothing is known of " +
+var errUnknown = errors.New("the database neither counts entities nor has samples of them, so it is unknown " +
 	"where they are")
 
 // Boundaries returns up to n-1 positions that cut the query into parts with about the same number
@@ -86,8 +86,8 @@ func some(all []*keyspace.Position, n int) []*keyspace.Position {
 	return few
 }
 
-// evenly returns up to n-1 of the positions, so that the parts have about the same count. The first
-// count is of the entities before the first position, the last one of those after the last.
+// evenly returns up to n-1 of the positions, so that the parts have about the same count. The
+// counts are of the entities before the first position, between two of them, and after the last.
 func evenly(at []*keyspace.Position, counts []int64, n int) (cuts []*keyspace.Position) {
 	total := int64(0)
 	for _, c := range counts {
@@ -107,7 +107,7 @@ func evenly(at []*keyspace.Position, counts []int64, n int) (cuts []*keyspace.Po
 
 // exactly cuts a query at every n-th part of its entities. The counts say how many entities lie
 // before the first position, between two of them, and after the last. If one of these positions is
-// near a cut, it cuts there. Between values it cuts at most where a value ends.
+// near a cut, it cuts there. A query by values is cut only at the start of a value.
 func exactly(
 	ctx context.Context, src source.Source, q query.Query, n int, at []*keyspace.Position, counts []int64,
 ) (cuts []*keyspace.Position, err error) {

@@ -12,8 +12,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 )
 
-// The limits of a job's counters. Each of up to groups groups may have a count, a sum, a minimum
-// and a maximum.
+// The limits of a job's counters. A job may have a count, a sum, a minimum and a maximum for each
+// of this number of groups.
 const (
 	groups          = 10_000
 	maxCounters     = 4 * groups
@@ -28,7 +28,7 @@ const (
 )
 
 // A Counters adds up counters by name. The result does not depend on the order of the additions. If
-// there are too many counters it keeps none of them, and returns an error.
+// there are too many counters it keeps none of them, and Values returns an error.
 type Counters struct {
 	sums  map[string]Sum
 	bytes int  // the most bytes that they take as JSON
@@ -57,7 +57,8 @@ func CheckName(name string) error {
 		return fmt.Errorf("the counter name %q is empty, longer than %d bytes or not UTF-8", name, maxCounterName)
 	}
 	if !IsSum(name) {
-		return fmt.Errorf("the counter name %q begins like that of a minimum or a maximum: %q, %q", name, least, most)
+		return fmt.Errorf("the counter name %q starts like the name of a minimum or a maximum: %q, %q", name, least,
+			most)
 	}
 	return nil
 }
@@ -104,7 +105,7 @@ func Min(name string) string { return least + name + ")" }
 // Max returns the name of the counter for the greatest number under a name.
 func Max(name string) string { return most + name + ")" }
 
-// Would returns the name of the counter of the times that a rehearsal would have done something.
+// Would returns the name of the counter to which a rehearsal adds in place of doing something.
 func Would(what string) string {
 	const longest = 100 - len("would()")
 	return "would(" + strings.ToValidUTF8(what[:min(len(what), longest)], "") + ")"

@@ -70,7 +70,7 @@ func TestTallyLimits(t *testing.T) {
 		if !errors.Is(err, test.want) || err == nil && len(got) != test.names {
 			t.Errorf("%s: %d counters, %v, want %v", name, len(got), err, test.want)
 		}
-		if err != nil && (!errors.Is(err, Err) || !strings.Contains(err.Error(), "Resume")) {
+		if err != nil && (!errors.Is(err, Err) || !strings.Contains(err.Error(), "a resume goes on")) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

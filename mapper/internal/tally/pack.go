@@ -42,7 +42,7 @@ func Unpack(stored []byte) ([]byte, error) {
 	}
 	text, err := io.ReadAll(flate.NewReader(bytes.NewReader(stored[1:])))
 	if err != nil {
-		return nil, fmt.Errorf("what is stored compressed: %w", err)
+		return nil, fmt.Errorf("a compressed text: %w", err)
 	}
 	return text, nil
 }

@@ -61,14 +61,14 @@ func (a *Sum) UnmarshalText(text []byte) error {
 	if len(text) < base64.RawStdEncoding.EncodedLen(16) {
 		n, err := strconv.ParseInt(string(text), 10, 64)
 		if err != nil {
-			return fmt.Errorf("the sum %.50q is none", text)
+			return fmt.Errorf("the stored sum %.50q is invalid", text)
 		}
 		*a = Sum{n >> 63, uint64(n)}
 		return nil
 	}
 	b, err := base64.RawStdEncoding.AppendDecode(nil, text)
 	if err != nil || len(b) != 16 {
-		return fmt.Errorf("the sum %.50q is none", text)
+		return fmt.Errorf("the stored sum %.50q is invalid", text)
 	}
 	*a = SumOf(b)
 	return nil
