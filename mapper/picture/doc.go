@@ -3,11 +3,11 @@
 //
 // [Of] reads the records, up to 750 of them. Everything else is calculated from these:
 //
-// - where each range lies on a strip ([Picture.Slots]), and what colours it ([Picture.Classes])
-// - how the job stood at a time ([Picture.At])
-// - entities a second and tasks in flight over time ([Picture.Series])
-// - the fan-out by depth ([Picture.Levels])
-// - statistics of pages ([Picture.Pages])
+//   - where each range lies on a strip ([Picture.Slots]), and what colours it ([Picture.Classes])
+//   - how the job stood at a time ([Picture.At])
+//   - entities a second and tasks in flight over time ([Picture.Series])
+//   - the fan-out by depth ([Picture.Levels])
+//   - statistics of pages ([Picture.Pages])
 //
 // Nothing here changes a job.
 package picture

@@ -92,8 +92,8 @@ func placeOf(p *keyspace.Position) *Place {
 	return &Place{space.Namespace, space.Kind, p.Value, p.Key}
 }
 
-// rangeOf returns the range of a record; it stands for stands ranges. The caller adds whether a
-// task processes it, and whether it was slow.
+// rangeOf returns the range of a record, which stands for a number of ranges. The caller adds
+// whether a task processes it, and whether it was slow.
 func rangeOf(r *record.Range, stands float64) Range {
 	v := Range{
 		ID: r.ID, State: Pending, Depth: r.Depth, Start: placeOf(r.Start), End: placeOf(r.End), Alone: r.Alone,

@@ -41,9 +41,9 @@ type Picture struct {
 // ErrNoSuchRange says that a job has no range with this ID.
 var ErrNoSuchRange = errors.New("the job has no range of this ID")
 
-// Of returns the picture of a job. It makes four calls, and costs up to 751 reads. Up to 250 ranges
-// are drawn exactly. Larger jobs are sampled: up to 250 ranges, 250 pending ranges and 250
-// failures.
+// Of returns the picture of a job. It makes four calls, and costs up to 751 reads. A picture has
+// all ranges of a job with fewer than 250. Larger jobs are sampled: up to 250 ranges, 250 pending
+// ranges and 250 failures.
 func Of(ctx context.Context, client *datastore.Client, id string) (*Picture, error) {
 	p, err := read(ctx, store.New(client).Asked(), id, time.Now())
 	if err != nil {

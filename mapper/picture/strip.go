@@ -67,8 +67,8 @@ func (p *Picture) paces() (all []float64) {
 	return all
 }
 
-// quantile returns the number in a sorted list below which the given share of them lies; 0 if the
-// list is empty.
+// quantile returns a quantile of a sorted list: a share of its numbers are not above the result. It
+// is 0 if the list is empty.
 func quantile(all []float64, share float64) float64 {
 	if len(all) == 0 {
 		return 0
@@ -208,7 +208,8 @@ func (r *Range) goneOn() bool {
 	return r.Continues && !r.Done.IsZero() && r.Attempts == 0 && r.Refusals == 0
 }
 
-// afterHalt returns the end of the last halt between two times, or from if there was none.
+// afterHalt returns the end of the last time between from and to in which the job did not run. If
+// there was none it returns from.
 func (t *timing) afterHalt(from, to time.Time) time.Time {
 	for _, h := range t.halted {
 		if h[1].After(from) && h[1].Before(to) {

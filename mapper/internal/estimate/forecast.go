@@ -69,8 +69,8 @@ func ForecastOf(ctx context.Context, j *Job, size Size) (*Forecast, error) {
 // simulated.
 const mostModelled = 1_000_000
 
-// expect fills in everything that follows from the number of entities. Each page has page entities,
-// and there are at least least pages.
+// expect fills in everything that follows from the number of entities. The number of entities on a
+// page is page. The number of pages is at least least.
 func (est *Forecast) expect(ctx context.Context, j *Job, page, least int64) error {
 	times := UsualTimes(j.Parallel)
 	times.Page += time.Duration(page) * j.PerEntity

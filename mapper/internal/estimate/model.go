@@ -23,11 +23,11 @@ type VirtualKind struct {
 	Key func(rank int64) *datastore.Key // in the order of keys
 }
 
-// SequentialKey returns the keys of a kind whose entities have the IDs 1, 2, 3 and so on.
+// SequentialKey returns the key of a rank, in a kind with the IDs 1, 2, 3 and so on.
 func SequentialKey(rank int64) *datastore.Key { return datastore.IDKey("K", rank+1, nil) }
 
-// begin returns the number of entities before a range that starts at a position. end returns the
-// number before the end of a range that ends there. nil is the start or end of the kind.
+// begin returns the number of entities before the start of a range, and end the number before the
+// end of a range. A nil position is the start or end of the kind.
 func (v VirtualKind) begin(p *keyspace.Position) int64 {
 	if p == nil {
 		return 0
@@ -158,7 +158,7 @@ func (m *Model) reading(keys int) time.Duration {
 }
 
 // task simulates the task of a range, and then the tasks of all its children, until the context is
-// done. At the time at, the task knows where it may cut.
+// done. The time at is when the task knows where it may cut.
 func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s split.Piece, at time.Duration) {
 	m.Tasks++
 	m.Depth = max(m.Depth, r.Depth)
@@ -240,8 +240,8 @@ func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s 
 	}
 }
 
-// decide decides where a piece is cut. If the strategy asks for a count, it first counts the left
-// remaining entities.
+// decide decides where a piece is cut. If the strategy asks for a count, it first counts the
+// remaining entities; their number is left.
 func (m *Model) decide(sp split.Strategy, s *split.Piece, t split.Task, left int64) split.CutPlan {
 	if most := sp.Counts(*s, t); most > 0 {
 		*s = s.Counted(min(most, left), most)

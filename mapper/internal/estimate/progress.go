@@ -122,7 +122,7 @@ func sampled(squares, sum, scale float64) float64 {
 	return min(1, deviations*math.Sqrt(squares)/sum)
 }
 
-// share returns the part that is done, if left remains.
+// share returns the part of the work that is done.
 func share(done, left float64) float64 {
 	if math.IsInf(left, 1) {
 		return 0

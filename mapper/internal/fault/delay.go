@@ -12,7 +12,7 @@ type Backoff struct {
 	First, Max time.Duration
 }
 
-// Delay returns how long the next attempt waits after failed attempts.
+// Delay returns how long the next attempt waits after a number of failed attempts.
 func (b Backoff) Delay(failed int64) time.Duration {
 	d := b.First
 	for range failed - 1 {

@@ -53,8 +53,8 @@ func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root b
 	p.later(ctx, plan, c, s, t, known)
 }
 
-// Load returns what the task knows after dealt entities of the plan's page, if the function took
-// each for one. It is ok if the task can give away the rest.
+// Load returns what the task knows after it has processed dealt entities of the plan's page. The
+// function's time for each of these is given. It is ok if the task can give away the rest.
 func (p *Planner) Load(plan Plan, dealt int, each time.Duration) (l split.Load, ok bool) {
 	l = split.Load{Left: rest(plan).Estimate - int64(dealt), Here: each, Full: p.job.PageSize, Page: p.record.PageSize,
 		Workers: p.job.Workers}
@@ -76,8 +76,9 @@ func rest(plan Plan) split.Piece {
 	return s
 }
 
-// Give cuts the rest of the range after dealt entities of the plan's page. The task keeps the next
-// keep, and gives the others away in pieces of each entities.
+// Give cuts the rest of the range after the first entities of the plan's page, dealt in number. The
+// task keeps the next ones, keep in number, and gives the others away in pieces with a length of
+// each.
 func (p *Planner) Give(ctx context.Context, plan Plan, dealt int, keep, each int64) ([]split.Piece, error) {
 	s := rest(plan)
 	pieces, err := s.Give(int64(dealt), keep, each, p.job.Workers).Apply(s, p.finder(ctx, s, plan.known))
@@ -134,7 +135,7 @@ func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 	}
 	found, err := look.Run(ctx, p.Strategy, s.Workers)
 	if err != nil {
-		return fmt.Errorf("look around in the root: %w", err)
+		return fmt.Errorf("survey the root: %w", err)
 	}
 	s.Samples, s.Estimate, s.Exact, s.FairShare, p.weighed = found.Samples, found.Estimate, found.Exact,
 		found.Estimate/s.Workers, found.Pieces
@@ -253,7 +254,7 @@ func (p *Planner) finder(ctx context.Context, s split.Piece, known prefix) split
 }
 
 // ErrCut says that a range was cut into pieces out of order, which is a bug in scattermap.
-var ErrCut = fault.Fatal(errors.New("a range was cut into pieces that are not in order: this is a mistake in " +
+var ErrCut = fault.Fatal(errors.New("a range was cut into pieces that are not in order: this is a bug in " +
 	"scattermap, please report it"))
 
 // EntitySize returns the mean size of an entity in bytes, found by the survey of the range; 0:
@@ -275,8 +276,8 @@ func (p *Planner) AwaitCounts(ctx context.Context) {
 	p.EntitySize()
 }
 
-// Unsharded returns how many entities without the property that the job is sharded by AwaitCounts
-// has found. It is negative if that is unknown.
+// Unsharded returns the result of AwaitCounts: how many entities lack the property that the job is
+// sharded by. It is negative if that is unknown.
 func (p *Planner) Unsharded() int64 {
 	if p.unsharded == nil {
 		return 0

@@ -71,12 +71,12 @@ func (p Plan) FairShare() int64 { return p.piece.FairShare }
 // Estimate returns about how many entities the range had when it was planned; 0: unknown.
 func (p Plan) Estimate() int64 { return p.piece.Estimate }
 
-// Progress returns a function that is called after each entity of the page. Its arguments are how
-// long the function has run on the page, and whether half of the page is done. At half it calls
-// halfway, unless that is nil.
+// Progress returns a callback for each entity of the page. The callback gets how long the mapper's
+// function has run on the page, and whether half of the page is done. At half it calls halfway,
+// unless that is nil.
 //
-// A range may be cut for workers that will be idle. Then it starts the search for boundaries once
-// the function has run long enough to make a cut worthwhile.
+// If the range is to be cut for workers that will be idle, the callback also starts the search for
+// boundaries. It does so once the mapper's function has run long enough to make a cut worthwhile.
 func (p Plan) Progress(halfway func()) func(ran time.Duration, half bool) {
 	return func(ran time.Duration, half bool) {
 		if p.seek != nil && ran >= worthSeeking {
@@ -129,7 +129,7 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	p.unsought = false
 	if p.count(ctx, &s, root) && s.Estimate > int64(size) { // there is more than a page
 		p.planCut(ctx, &found, s, root, size, func(n int64, start bool) source.Prefix {
-			if !start || n > int64(size) { // these are being read
+			if !start || n > int64(size) { // the first positions are still being read
 				return source.Prefix{}
 			}
 			return known()
@@ -253,9 +253,9 @@ func (p *Planner) Close() {
 	}
 }
 
-// readsWhole reports whether a stream should read entities in place of keys. It does if entities
-// are not read in a transaction and are known to be small. There are two exceptions. If the job is
-// sharded by a property that is a list, an entity does not tell for which of its values it was
+// readsWhole reports whether a stream should read entities in place of keys. It does once entities
+// are known to be small, unless the job needs only keys. There are two more exceptions. If the job
+// is sharded by a property that is a list, an entity does not tell for which of its values it was
 // found. In a share of the keys, most entities would be read without use.
 func (p *Planner) readsWhole() bool {
 	return p.Query.ShardBy == "" && p.Query.Share.All() && !p.Query.KeysOnly &&

@@ -55,7 +55,8 @@ func (m *Map[K, V]) Put(key K, value V, most int, inUse func(K, V) bool) (forgot
 	return forgotten
 }
 
-// oldest returns the key that was used longest ago, except the key but and keys in use.
+// oldest returns the key that was used longest ago. It leaves out keys in use, and the key given as
+// but.
 func (m *Map[K, V]) oldest(but K, inUse func(K, V) bool) (oldest K, found bool) {
 	for key, e := range m.all {
 		if key == but || found && e.used > m.all[oldest].used || inUse != nil && inUse(key, e.value) {

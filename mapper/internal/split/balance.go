@@ -88,9 +88,9 @@ const BalancePages = 2 * nearPages
 // ShareLengths returns the number of entities of each piece when n entities are cut. Each piece
 // gets one fair share, or several if the job's total is more than MaxFanOut fair shares.
 //
-// Pieces have full pages. The remainder is spread over some of them: up to a third of a page and a
-// twentieth of a piece on each. If it is more, it is spread over all. Each piece with a part of the
-// remainder has one page that is not full.
+// Pieces have full pages. The remainder is spread over some of them, with up to a third of a page
+// and a twentieth of a piece on each. A larger remainder is spread over all. A piece with a part of
+// the remainder has one page that is not full.
 func ShareLengths(n, fair, total, page int64) []int64 {
 	each := fair * ((total/fair + MaxFanOut - 1) / MaxFanOut)
 	pieces := min(max(1, (n+each/2)/each), MaxFanOut)

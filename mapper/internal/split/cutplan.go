@@ -15,7 +15,7 @@ type CutPlan struct {
 	lengths []int64 // and in each of the other parts, except the last one
 	near    int     // the number of parts after the first one that are near; later ones are marked Far. 0: all are near
 	evenly  int     // the number of parts into which the last one is cut evenly in the key space; 0: it is not cut
-	First   bool    // the other parts start before the page is processed
+	First   bool    // the range is cut before the page is processed
 
 	Until *keyspace.Position // the end of the job's entities, if known: the end of a last part that has none
 }
@@ -100,8 +100,8 @@ func before(lengths []int64, n int64) []int64 {
 	return lengths
 }
 
-// FindParallel is how many boundaries are looked for at once. Each query also passes the keys that
-// the earlier ones pass: 8.5 times as many keys as one query after the other.
+// FindParallel is how many boundaries are looked for at once. All queries start at the same place,
+// so together they pass 8.5 times as many keys as one after the other would.
 const FindParallel = 16
 
 // findAll finds the ends of consecutive pieces, up to the end of the range. If one end can't be
@@ -139,15 +139,17 @@ func findAll(find Finder, s Piece, lengths []int64) (found []*keyspace.Position,
 	}
 }
 
-// CountsPieces reports whether the root should count its pieces. It does because samples need not
-// be random: below ancestors they come in clumps. [In Google's classic emulator, the value of
-// __scatter__ is the XOR of the hashes of all IDs of a path.]
+// CountsPieces reports whether the root should count its pieces after it has cut them at samples.
+// It should unless there are too many entities, because samples need not be random: below ancestors
+// they come in clumps. [In Google's classic emulator, the value of __scatter__ is the XOR of the
+// hashes of all IDs of a path.]
 func (c CutPlan) CountsPieces(s Piece) bool {
 	return c.Samples && c.Keep == 0 && s.Estimate > 0 && s.Estimate <= MostCountedPieces
 }
 
-// beyond estimates the number of entities after pieces of known lengths: as many for each sample as
-// inside those pieces. Without samples it assumes that the rest is as long as all pieces together.
+// beyond estimates the number of entities after pieces of known lengths. It assumes that there are
+// as many for each sample as inside the pieces. Without samples it assumes that the rest is as long
+// as all pieces together.
 func beyond(samples, left []*keyspace.Position, lengths []int64) int64 {
 	known := int64(0)
 	for _, n := range lengths {

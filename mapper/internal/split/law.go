@@ -20,11 +20,11 @@ type Load struct {
 const (
 	// tolerance is the part of an even part by which a task may keep more while no worker is idle.
 	tolerance = 0.5
-	// rounding is the part of what a task keeps to which lengths are rounded, at most a page. So
-	// rounding changes a length by at most 1/16 of that.
+	// rounding is the unit to which lengths are rounded, as a part of what the task keeps. The unit
+	// is at most a page. So rounding changes a length by at most 1/16 of what the task keeps.
 	rounding = 0.125
-	// worthOf is the least time that is worth giving away. Two queries are worth it too, if they
-	// take longer: one finds where the piece starts, one reads it.
+	// worthOf is the least work, in time, that is given away. If two queries take longer, the least
+	// is their time: one finds where the piece starts, one reads it.
 	worthOf = 2 * WorthTask
 	// pageCalls is the cost of a page besides the function: twice the time of its calls. A query, a
 	// read and a commit take 75 ms [package bench].
@@ -32,8 +32,8 @@ const (
 
 	// soonest is how long the function runs on a page before the page may end early.
 	soonest = 100 * time.Millisecond
-	// lookOf is the pause between two reads of a job's open ranges. It is a part of the time that
-	// the job still needs, or of the time since the first read if that is less.
+	// lookOf sets the pause between two reads of a job's open ranges. The pause is this part of the
+	// time that the job still needs, or of the time since the first read if that is less.
 	lookOf    = 0.1
 	lookEvery = 250 * time.Millisecond // the shortest such pause
 )
@@ -42,9 +42,9 @@ const (
 // commits take about as long.
 const WorthTask = 200 * time.Millisecond
 
-// Keep is the law of cutting. Of its remaining entities the task keeps the first keep, and gives
-// the rest to idle workers, in pieces of each entities. It keeps everything if no piece is worth a
-// task.
+// Keep is the law of cutting. It returns how many of its remaining entities the task keeps. The
+// others go to idle workers, in pieces with a length of each. The task keeps everything if no piece
+// is worth a task.
 //
 // The job's remaining work, measured in time, is shared by all workers. If all stay busy, they end
 // together, after an even part each. So a task may keep an even part. It gives away the excess, in
@@ -92,14 +92,14 @@ func callsOf(full int64) time.Duration { return pageCalls / time.Duration(max(1,
 // fits into a time.Duration.
 const longest = 100 * 365 * 24 * time.Hour
 
-// times returns the time of n steps that take each.
+// times returns n times a duration, but at most longest.
 func times(n int64, each time.Duration) time.Duration {
 	return time.Duration(min(float64(n)*float64(each), float64(longest)))
 }
 
-// EndsPage reports whether a page ends early. The function has run on it for ran, and left entities
-// of it remain. The page ends if the task would give away some of these, or if it would give away
-// later entities and a worker is idle.
+// EndsPage reports whether a page ends early. The function has run on the page for the time ran,
+// and left of its entities remain. The page ends if the task would give away some of these. It also
+// ends if the task would give away later entities and a worker is idle.
 func (l Load) EndsPage(ran time.Duration, left int64) bool {
 	if ran < soonest || times(left, l.Here) < WorthTask {
 		return false
@@ -115,11 +115,11 @@ func (l Load) LookEvery() time.Duration {
 
 func part(of float64, t time.Duration) time.Duration { return time.Duration(of * float64(t)) }
 
-// Give returns the plan by which a task gives away a part of its piece. The task has processed
-// dealt entities, and keeps the next keep. Each worker gets a piece of each entities. After these,
-// each piece is twice as long as the one before, because little is known about far entities. If the
-// piece was not counted, a few pieces lie after its estimated end. There are up to MaxFanOut
-// pieces.
+// Give returns the plan by which a task gives away a part of its piece. The task has processed the
+// first entities, dealt in number, and keeps the next ones, keep in number. Every worker then gets
+// a piece with a length of each. After these, every piece is twice as long as the one before,
+// because little is known about far entities. If the piece was not counted, a few pieces lie after
+// its estimated end. There are up to MaxFanOut pieces.
 func (s Piece) Give(dealt, keep, each, workers int64) CutPlan {
 	keep += dealt
 	near := min(max(1, workers), mostNear)

@@ -51,7 +51,7 @@ func (s Piece) Even(size, most int64) int64 {
 	return max(size, min((s.Estimate+n-1)/n, 2*size, most))
 }
 
-// Counted returns the piece after it was counted up to most; n is the count.
+// Counted returns the piece after its entities were counted, with a limit of most. The count is n.
 func (s Piece) Counted(n, most int64) Piece {
 	if n >= most {
 		return s
@@ -64,7 +64,7 @@ func (s Piece) Counted(n, most int64) Piece {
 }
 
 // evenly cuts a piece whose contents are unknown into up to n pieces, by arithmetic on keys or
-// values. The until is the end of the job's entities, if that is known.
+// values. If until is not nil, the job's entities end there.
 func (s Piece) evenly(n int, until *keyspace.Position) (pieces []Piece) {
 	end := s.End
 	if end == nil && until != nil && until.Space() == s.Start.Space() {
@@ -132,8 +132,8 @@ const MostCountedPieces = 4_000_000
 // piece that exceeds it can't be balanced.
 func MostInPiece(n int) int64 { return 4 * MostCountedPieces / int64(n) }
 
-// WithCounts returns pieces with their counts, each made up to most. Each piece gets one worker for
-// each fair share.
+// WithCounts returns the pieces with the counts of their entities. Each was counted with a limit of
+// most. Each piece gets one worker for each fair share.
 func WithCounts(pieces []Piece, counts []int64, most, workers int64) []Piece {
 	pieces = slices.Clone(pieces)
 	total := int64(0)
@@ -152,8 +152,8 @@ func WithCounts(pieces []Piece, counts []int64, most, workers int64) []Piece {
 	return joined(pieces, 0)
 }
 
-// joined joins neighbours that are short together, and empty pieces with their neighbours. Each
-// piece gets one worker for each fair share.
+// joined joins neighbours that have at most short entities together. It also joins empty pieces
+// with their neighbours. Each piece gets one worker for each fair share.
 func joined(pieces []Piece, short int64) (all []Piece) {
 	for _, p := range pieces {
 		if n := len(all) - 1; n >= 0 && (all[n].Estimate+p.Estimate <= short || all[n].Exact && p.Exact &&
@@ -181,9 +181,9 @@ func (s Piece) with(next Piece) Piece {
 // shareCount returns how many fair shares n entities are, at least one.
 func shareCount(n, fair int64) int64 { return max(1, (n+fair/2)/fair) }
 
-// CellsOf returns into how many cells a range is cut before it is counted. A cell has about two
-// pages: about the same number of queries then finds boundaries inside the cells. The sample was
-// drawn with a limit of size keys; first is the rank at the end of the first page.
+// CellsOf returns how many cells a range is cut into before it is counted: one for every two pages.
+// About the same number of queries then finds boundaries inside the cells. The sample was drawn
+// with a limit of size keys. The first rank is at the end of the first page.
 func CellsOf(sample []*keyspace.Position, size int, first Rank) int64 {
 	cells := EstimateFrom(sample, []Rank{first}) / (2 * first.Before)
 	if cells < 2 && len(sample) == size { // no sample is in the first page

@@ -18,14 +18,13 @@ type Rank struct {
 // of the kind were drawn. If that is too few, an aggregation counts further.
 const RankPages = 12
 
-// CountedPages is up to how many pages the root counts in its range, at the same time. The root
-// cuts no shorter range at samples. In a range that was counted it looks only for boundaries that
-// exist.
+// CountedPages is the limit, in pages, up to which the root counts its range. A range that ends
+// before the limit is not cut at samples, and boundaries after its end are not looked for.
 const CountedPages = 2 * RootPages
 
-// An aggregation counts the entities before one of the samples. It takes the sample after about
-// refinedCount entities, within two bounds. With leastSamples before it, an estimate is within 25%
-// two times in three. With mostSamples it is within 6%.
+// An aggregation counts the entities before one of the samples, the one with about refinedCount
+// entities before it. At least leastSamples samples must lie before it: then an estimate is within
+// 25% two times in three. At most mostSamples may: then it is within 6%.
 const (
 	refinedCount = 1_000_000
 	leastSamples = 16
@@ -74,10 +73,10 @@ func EstimateBy(
 	return estimate
 }
 
-// EstimateFrom estimates how many entities the root's range holds. It takes the entities for each
-// sample before the last rank, and assumes the same ratio for all samples. It uses no constant,
-// because databases differ in how dense their samples are. The samples may be the first part of all
-// scatter keys, since the ratio is the same.
+// EstimateFrom estimates how many entities the root's range holds. It divides the entities before
+// the last rank by the samples before it, and multiplies that by the number of samples. It uses no
+// constant, because databases differ in how dense their samples are. The samples may be the first
+// part of all scatter keys, since the ratio is the same.
 //
 // Without samples before the last rank, a kind that ends between two ranks is estimated from these.
 // Otherwise its size is unknown, and the estimate is 0.

@@ -49,8 +49,8 @@ const (
 	unknownPieces = 6
 	unknownPage   = 10
 
-	// shareParts limits the first piece of a range of unknown size: it has at most one part in
-	// shareParts of a worker's fair share.
+	// shareParts limits the first piece of a range of unknown size to 1/shareParts of a worker's
+	// fair share.
 	shareParts = 20
 )
 

@@ -114,7 +114,7 @@ func (w *World) end() {
 	w.deliveries.Wait()
 }
 
-// Change calls change, which may change what later deliveries use. Before that it waits until all
+// Change changes something that later deliveries use, by a call of change. First it waits until all
 // current deliveries are blocked.
 func (w *World) Change(change func()) {
 	synctest.Wait()

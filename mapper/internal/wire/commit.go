@@ -79,8 +79,8 @@ func Put(all []Mutation) []*datastore.Mutation {
 // returns the new versions of the entities. An error may mean either result, as the answer may have
 // been lost.
 //
-// The client's connection must have the interceptor; it has, if versions were noted. Without it the
-// client would commit the mutations without their conditions.
+// The client's connection must have the interceptor; it has, if versions were noted. Without it,
+// the client would commit each mutation that it can, without conditions.
 func Commit(ctx context.Context, client *datastore.Client, all []Mutation) (*Versions, error) {
 	v := &Versions{sends: all, alone: true}
 	_, err := client.Mutate(intercept.With(ctx, v), Put(all)...)

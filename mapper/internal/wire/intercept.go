@@ -12,8 +12,8 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// Versions collects the stamps of the results of queries, one after the other, or of the last
-// commit's mutations. Only the goroutine that makes the calls may use it.
+// Versions collects the stamps of the results of queries, one after the other. After a commit it
+// has the stamps of the commit's mutations. Only the goroutine that makes the calls may use it.
 type Versions struct {
 	Of []Stamp
 
