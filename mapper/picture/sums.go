@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A Moment is what a job did in a part of its time.
+// A Moment is one part of a job's time, with what the job did in it.
 type Moment struct {
 	From time.Time `json:"from"`
 	Rate float64   `json:"rate"` // entities a second; a page's entities are spread over the time of its delivery

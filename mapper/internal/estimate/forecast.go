@@ -69,8 +69,8 @@ func ForecastOf(ctx context.Context, j *Job, size Size) (*Forecast, error) {
 // simulated.
 const mostModelled = 1_000_000
 
-// expect fills in everything that follows from the number of entities. The number of entities on a
-// page is page. The number of pages is at least least.
+// expect fills in everything that follows from the number of entities. page is the number of
+// entities on a page, and least is the least number of pages.
 func (est *Forecast) expect(ctx context.Context, j *Job, page, least int64) error {
 	times := UsualTimes(j.Parallel)
 	times.Page += time.Duration(page) * j.PerEntity

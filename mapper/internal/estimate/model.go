@@ -158,7 +158,7 @@ func (m *Model) reading(keys int) time.Duration {
 }
 
 // task simulates the task of a range, and then the tasks of all its children, until the context is
-// done. The time at is when the task knows where it may cut.
+// done. at is the time when the task knows where it may cut.
 func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s split.Piece, at time.Duration) {
 	m.Tasks++
 	m.Depth = max(m.Depth, r.Depth)
@@ -241,7 +241,7 @@ func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s 
 }
 
 // decide decides where a piece is cut. If the strategy asks for a count, it first counts the
-// remaining entities; their number is left.
+// remaining entities. left is their true number.
 func (m *Model) decide(sp split.Strategy, s *split.Piece, t split.Task, left int64) split.CutPlan {
 	if most := sp.Counts(*s, t); most > 0 {
 		*s = s.Counted(min(most, left), most)

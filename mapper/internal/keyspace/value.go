@@ -9,7 +9,7 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// least returns the least value of the types of a rank, if it is known.
+// least returns the least value of a rank of types, if it is known. See [value.Rank].
 func least(rank int) (v any, ok bool) {
 	switch rank {
 	case value.NullRank:

@@ -53,8 +53,9 @@ func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root b
 	p.later(ctx, plan, c, s, t, known)
 }
 
-// Load returns what the task knows after it has processed dealt entities of the plan's page. The
-// function's time for each of these is given. It is ok if the task can give away the rest.
+// Load returns what the task knows after it has processed some entities of the plan's page. dealt
+// is their number, and each is the function's time for one of them. It is ok if the task can give
+// away the rest.
 func (p *Planner) Load(plan Plan, dealt int, each time.Duration) (l split.Load, ok bool) {
 	l = split.Load{Left: rest(plan).Estimate - int64(dealt), Here: each, Full: p.job.PageSize, Page: p.record.PageSize,
 		Workers: p.job.Workers}
@@ -76,9 +77,9 @@ func rest(plan Plan) split.Piece {
 	return s
 }
 
-// Give cuts the rest of the range after the first entities of the plan's page, dealt in number. The
-// task keeps the next ones, keep in number, and gives the others away in pieces with a length of
-// each.
+// Give cuts the rest of the range after the first dealt entities of the plan's page. keep is how
+// many of the rest the task keeps. It gives the others away in pieces; each is the number of
+// entities in a piece.
 func (p *Planner) Give(ctx context.Context, plan Plan, dealt int, keep, each int64) ([]split.Piece, error) {
 	s := rest(plan)
 	pieces, err := s.Give(int64(dealt), keep, each, p.job.Workers).Apply(s, p.finder(ctx, s, plan.known))
@@ -88,7 +89,7 @@ func (p *Planner) Give(ctx context.Context, plan Plan, dealt int, keep, each int
 	return pieces, err
 }
 
-// task returns what is known about the task.
+// task returns the planner's knowledge of the task in the form of package split.
 func (p *Planner) task(root bool) split.Task {
 	return split.Task{Root: root, Blind: !p.Source.Counts(), Divided: p.divided, Page: p.toCut(p.job, p.record, p.Mode)}
 }

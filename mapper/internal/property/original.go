@@ -179,7 +179,8 @@ func (h habits) saveApart(src any) ([]datastore.Property, error) {
 	return properties, err
 }
 
-// saveTwice saves the value that src points to. If saving may change the value, it saves it again.
+// saveTwice saves the value that src points to, and saves it again if the first save may have
+// changed it.
 func (h habits) saveTwice(src any) (saved twice, err error) {
 	if saved.first, err = h.saveApart(src); err != nil || !h.saves {
 		return saved, err

@@ -353,8 +353,8 @@ func (q Query) Position(key *datastore.Key, e *pb.Entity) (at *keyspace.Position
 // Matches reports whether an entity satisfies the filters of a query.
 func Matches(q Query, e *pb.Entity) bool { return match(q.Filters, e) }
 
-// Keeps returns an error if a function's change has moved an entity in the order of the query. The
-// names of the changed properties are in changed. At least these are in after.
+// Keeps returns an error if a function's change has moved an entity in the order of the query.
+// changed has the names of the changed properties, and after has at least these properties.
 func (q Query) Keeps(before *pb.Entity, changed []string, after *pb.Entity) error {
 	leads := func(name string) bool { // a dot leads into an embedded entity, or is part of a name
 		return name == q.ShardBy || strings.HasPrefix(q.ShardBy, name+".")

@@ -32,7 +32,7 @@ func (m *Map[K, V]) Peek(key K) (value V, ok bool) {
 	return value, false
 }
 
-// Put sets the value of a key. If there are more than most keys then, it forgets those that were
+// Put sets the value of a key. most is the limit of keys. Above it, Put forgets the keys that were
 // used longest ago, and returns them with their values. It keeps keys for which inUse is true, if
 // inUse is not nil.
 func (m *Map[K, V]) Put(key K, value V, most int, inUse func(K, V) bool) (forgotten map[K]V) {

@@ -152,7 +152,8 @@ func (src Source) Counted(ctx context.Context, s query.Scan, most int) (int64, e
 // errUncounted replaces a count if the database has answered before that it can't count.
 var errUncounted = status.Error(codes.Unimplemented, "the database does not implement aggregations")
 
-// errNoValue is a fault of the database.
+// errNoValue says that a result lacks the property by which its query is ordered. It is fatal: the
+// database breaks its own rules.
 var errNoValue = fault.Fatal(errors.New(
 	"the database returned an entity without the property that the query is ordered by"))
 

@@ -42,9 +42,9 @@ const (
 // commits take about as long.
 const WorthTask = 200 * time.Millisecond
 
-// Keep is the law of cutting. It returns how many of its remaining entities the task keeps. The
-// others go to idle workers, in pieces with a length of each. The task keeps everything if no piece
-// is worth a task.
+// Keep is the law of cutting. It returns keep, how many of its remaining entities the task keeps,
+// and each, how many entities every piece has in which it gives the others to idle workers. The
+// task keeps everything if no piece is worth a task.
 //
 // The job's remaining work, measured in time, is shared by all workers. If all stay busy, they end
 // together, after an even part each. So a task may keep an even part. It gives away the excess, in
@@ -97,9 +97,9 @@ func times(n int64, each time.Duration) time.Duration {
 	return time.Duration(min(float64(n)*float64(each), float64(longest)))
 }
 
-// EndsPage reports whether a page ends early. The function has run on the page for the time ran,
-// and left of its entities remain. The page ends if the task would give away some of these. It also
-// ends if the task would give away later entities and a worker is idle.
+// EndsPage reports whether a page ends early. ran is how long the function has run on the page, and
+// left how many of the page's entities remain. The page ends if the task would give away some of
+// these. It also ends if the task would give away later entities and a worker is idle.
 func (l Load) EndsPage(ran time.Duration, left int64) bool {
 	if ran < soonest || times(left, l.Here) < WorthTask {
 		return false
@@ -108,18 +108,20 @@ func (l Load) EndsPage(ran time.Duration, left int64) bool {
 	return keep < l.Left && (keep < left || l.Waiting(l.Workers))
 }
 
-// LookEvery returns for how long an outlook for the job stays good enough.
+// LookEvery returns how long an outlook for the job may be used before it is read again.
 func (l Load) LookEvery() time.Duration {
 	return max(lookEvery, part(lookOf, min(l.Even(), l.Known)))
 }
 
 func part(of float64, t time.Duration) time.Duration { return time.Duration(of * float64(t)) }
 
-// Give returns the plan by which a task gives away a part of its piece. The task has processed the
-// first entities, dealt in number, and keeps the next ones, keep in number. Every worker then gets
-// a piece with a length of each. After these, every piece is twice as long as the one before,
-// because little is known about far entities. If the piece was not counted, a few pieces lie after
-// its estimated end. There are up to MaxFanOut pieces.
+// Give returns the plan by which a task gives away a part of its piece. dealt is how many entities
+// of the piece the task has processed, and keep how many more it keeps. Then every worker gets a
+// piece of the same length; each is the number of its entities.
+//
+// After these, every piece is twice as long as the one before, because little is known about far
+// entities. If the piece was not counted, a few pieces lie after its estimated end. There are up to
+// MaxFanOut pieces.
 func (s Piece) Give(dealt, keep, each, workers int64) CutPlan {
 	keep += dealt
 	near := min(max(1, workers), mostNear)
@@ -140,6 +142,6 @@ func (s Piece) Give(dealt, keep, each, workers int64) CutPlan {
 // reach far.
 const beyondEstimate = 4
 
-// mostNear is the most pieces of equal length. The other 40 of MaxFanOut are enough for a range of
-// any length, because each is twice as long as the one before.
+// mostNear is the most pieces of equal length that are cut off. MaxFanOut allows 40 more. Each of
+// these is twice as long as the one before, so they reach the end of any range.
 const mostNear = MaxFanOut - 40

@@ -16,8 +16,8 @@ type Outlook struct {
 // Waiting reports whether some of the workers are idle.
 func (o Outlook) Waiting(workers int64) bool { return o.Open > 0 && o.Open < workers }
 
-// Unseen is the outlook for a job before any of its work is done. Every worker has one fair share.
-// The function's time for an entity is each.
+// Unseen returns the outlook for a job before any of its work is done: every worker has one fair
+// share. each is the function's time for an entity.
 func Unseen(fairShare, workers int64, each time.Duration) Outlook {
 	return Outlook{Open: workers, Entities: fairShare * workers, Rest: times(fairShare*workers, each)}
 }
@@ -29,9 +29,9 @@ type OpenRange struct {
 	Age      time.Duration // the time since the record was written
 }
 
-// OutlookOf estimates the outlook from a random sample of the open ranges. The sample's share of
-// all of them is part. The function's time for an entity is each, unless a range's pace was
-// measured. A full page has the number full of entities.
+// OutlookOf estimates the outlook from a random sample of the open ranges. part is the sample's
+// share of all open ranges. each is the function's time for an entity where no pace was measured.
+// full is the number of entities on a full page.
 //
 // Workers are assumed to be at the ranges that have been open longest. For each of these it
 // subtracts the entities that a worker has processed since, with the time of its pages' calls.

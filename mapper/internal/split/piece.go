@@ -51,7 +51,8 @@ func (s Piece) Even(size, most int64) int64 {
 	return max(size, min((s.Estimate+n-1)/n, 2*size, most))
 }
 
-// Counted returns the piece after its entities were counted, with a limit of most. The count is n.
+// Counted returns the piece after its entities were counted. n is the count, and most was its
+// limit.
 func (s Piece) Counted(n, most int64) Piece {
 	if n >= most {
 		return s

@@ -106,8 +106,8 @@ func TestCommit(t *testing.T) {
 	}
 }
 
-// TestByteForByte checks that an entity is written byte for byte. The client would not send a
-// meaning.
+// TestByteForByte checks that an entity is written byte for byte. It has a meaning, which the
+// client would not send.
 func TestByteForByte(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := newDatabase(t)

@@ -147,8 +147,8 @@ func TakenBy(ctx context.Context) (context.Context, *Taken) {
 	return intercept.With(ctx, t), t
 }
 
-// Want asks lookups to take the entities of keys. The first stay entities are left to the client,
-// and only their versions are taken. A call of [Taken.Take] must follow.
+// Want asks lookups to take the entities of keys from the client. The client gets the first ones
+// anyway, stay in number, and only their versions are taken. A call of [Taken.Take] must follow.
 func (t *Taken) Want(keys []*datastore.Key, stay int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
