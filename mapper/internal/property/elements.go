@@ -18,8 +18,9 @@ import (
 var errTwins = errors.New("some of its elements are equal in the Go type and are stored differently, " +
 	"so it is unknown which of them were removed")
 
-// elements returns the stored form of an array's elements, which were saved as before and are now
-// saved as after. An element in both stays as stored, even at another place.
+// elements returns the new stored form of an array's elements. before has the elements saved right
+// after loading, and after has the elements saved now. An element in both stays as stored, even at
+// another place.
 //
 // Elements that differ are merged with the stored elements at their places, if all changes are in
 // place: then all others have stayed. Otherwise it is unknown which stored element a changed one

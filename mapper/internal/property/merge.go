@@ -30,10 +30,10 @@ type merger struct {
 }
 
 // merge returns the entity to store, and the names of the properties that differ from the stored
-// ones. The properties were saved as before right after loading, and are now saved as after. The
-// type declares all properties in before and after, and all properties of its schema, if it has
-// one. The unindexed argument says that the entity is inside an unindexed value. The result may
-// share values with stored.
+// ones. before has the properties saved right after loading, and after has the properties saved
+// now. The type declares all properties in both, and all properties of its schema, if it has one.
+// The unindexed argument says that the entity is inside an unindexed value. The result may share
+// values with stored.
 func (m merger) merge(
 	stored *pb.Entity, before, after []datastore.Property, s *schema, unindexed bool,
 ) (whole *pb.Entity, changed []string, err error) {
@@ -186,8 +186,8 @@ func (m *moves) find(p datastore.Property, unindexed bool) *pb.Value {
 	return nil
 }
 
-// value returns the new stored form of a property that is stored already. It was saved as b before,
-// or not at all if b is nil.
+// value returns the new stored form of a property that is stored already. b is what it was saved as
+// right after loading, or nil if it was not saved.
 func (m merger) value(
 	old *pb.Value, b *datastore.Property, p datastore.Property, s *schema, unindexed bool,
 ) (*pb.Value, error) {
@@ -201,8 +201,9 @@ func (m merger) value(
 	return m.saved(old, b.Value, p.Value, noIndex, m.resaves || b.NoIndex != p.NoIndex, s)
 }
 
-// saved returns the stored form of a value that was saved as before, and is now saved as after. The
-// flags argument says that unchanged parts get the index flag, too.
+// saved returns the new stored form of a value. before is what it was saved as right after loading,
+// and after is what it is saved as now. The flags argument says that unchanged parts get the index
+// flag, too.
 func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *schema) (*pb.Value, error) {
 	b, wasEntity := before.(*datastore.Entity)
 	a, isEntity := after.(*datastore.Entity)

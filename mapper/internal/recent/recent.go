@@ -55,11 +55,11 @@ func (m *Map[K, V]) Put(key K, value V, most int, inUse func(K, V) bool) (forgot
 	return forgotten
 }
 
-// oldest returns the key that was used longest ago. It leaves out keys in use, and the key given as
-// but.
-func (m *Map[K, V]) oldest(but K, inUse func(K, V) bool) (oldest K, found bool) {
+// oldest returns the key that was used longest ago. It leaves out keys in use, and the key that was
+// just added.
+func (m *Map[K, V]) oldest(added K, inUse func(K, V) bool) (oldest K, found bool) {
 	for key, e := range m.all {
-		if key == but || found && e.used > m.all[oldest].used || inUse != nil && inUse(key, e.value) {
+		if key == added || found && e.used > m.all[oldest].used || inUse != nil && inUse(key, e.value) {
 			continue
 		}
 		oldest, found = key, true

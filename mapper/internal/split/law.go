@@ -42,9 +42,9 @@ const (
 // commits take about as long.
 const WorthTask = 200 * time.Millisecond
 
-// Keep is the law of cutting. It returns keep, how many of its remaining entities the task keeps,
-// and each, how many entities every piece has in which it gives the others to idle workers. The
-// task keeps everything if no piece is worth a task.
+// Keep is the law of cutting. keep is how many of its remaining entities the task keeps. It gives
+// the others to idle workers in pieces; each is the number of entities in a piece. The task keeps
+// everything if no piece is worth a task.
 //
 // The job's remaining work, measured in time, is shared by all workers. If all stay busy, they end
 // together, after an even part each. So a task may keep an even part. It gives away the excess, in

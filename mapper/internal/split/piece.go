@@ -212,7 +212,7 @@ func MostlyCounted(pieces []Piece) (total int64, ok bool) {
 }
 
 // MaxSampleBytes is the limit of the samples in a record. It keeps a record well below the 1 MiB of
-// an entity, and the records of all children of a range below the 10 MiB of a transaction.
+// an entity. The records of all children of a range stay below the 10 MiB of a transaction.
 const MaxSampleBytes = 64 << 10
 
 // CapSamples drops every other sample until the rest fits into limit bytes. So the rest is spread
