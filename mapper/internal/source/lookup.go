@@ -36,8 +36,8 @@ func Into(n int) []any {
 // returns which of them do not exist.
 //
 // The client confuses keys that have the same text, such as the ID 7 and the name "7". The same
-// happens to a name that looks like another path element. The client would return one key's entity for
-// the other. So such keys are looked up in separate calls.
+// happens to a name that looks like another path element. The client would return one key's entity
+// for the other. So such keys are looked up in separate calls.
 func Lookup(get func([]*datastore.Key, any) error, keys []*datastore.Key, dst []any) (missing []bool, err error) {
 	missing = make([]bool, len(keys))
 	for _, call := range Apart(keys) {
