@@ -33,7 +33,7 @@ var credit = mapper.Update("credit", func(_ context.Context, e *mapper.Entity[ac
 	return nil
 })
 
-// inJob calls test with a job that is over n accounts, in virtual time.
+// inJob calls test with a job over n accounts, in virtual time.
 func inJob(t *testing.T, n int, o *mapper.StartOptions, test func(t *testing.T, w *mappertest.Env, job *mapper.Job)) {
 	mappertest.Run(t, []mapper.AnyMapper{credit}, nil, func(t *testing.T, w *mappertest.Env) {
 		client := w.Engine.Client()
@@ -64,8 +64,8 @@ func pictureOf(t *testing.T, w *mappertest.Env, id string) *picture.Picture {
 	return p
 }
 
-// TestPicture looks at a job that has ended: all of its ranges are there, in the order of their
-// keys, and come to what its status says.
+// TestPicture takes the picture of a job that has ended. All of its ranges are there, in the order
+// of their keys, and add up to its status.
 func TestPicture(t *testing.T) {
 	inJob(t, 3000, &mapper.StartOptions{ID: "j", PageSize: 50, ExpectedWorkers: 8},
 		func(t *testing.T, w *mappertest.Env, job *mapper.Job) {
@@ -138,7 +138,7 @@ func TestPicture(t *testing.T) {
 		})
 }
 
-// checkShapes checks what is calculated from a picture of all of a job's ranges.
+// checkShapes checks everything that is calculated from a picture of all of a job's ranges.
 func checkShapes(t *testing.T, p *picture.Picture, s *mapper.Status) {
 	t.Helper()
 	x := 0.0
@@ -206,8 +206,8 @@ func checkShapes(t *testing.T, p *picture.Picture, s *mapper.Status) {
 	}
 }
 
-// TestPictureRunning looks at a job again and again while it runs: in the end it has seen ranges of
-// all sorts.
+// TestPictureRunning takes pictures of a job while it runs. In the end they have shown ranges of
+// all states.
 func TestPictureRunning(t *testing.T) {
 	inJob(t, 3000, &mapper.StartOptions{ID: "j", PageSize: 20, ExpectedWorkers: 4},
 		func(t *testing.T, w *mappertest.Env, job *mapper.Job) {
@@ -234,8 +234,8 @@ func TestPictureRunning(t *testing.T) {
 		})
 }
 
-// TestPictureEstimated looks at a job with more ranges than a picture has: what it says is close to
-// what there is.
+// TestPictureEstimated takes the picture of a job with more ranges than a picture has. Its
+// estimates are close to the truth.
 func TestPictureEstimated(t *testing.T) {
 	testflag.Sequential(t)
 	inJob(t, 20_000, &mapper.StartOptions{ID: "j", PageSize: 10, ExpectedWorkers: 16},
@@ -304,8 +304,8 @@ func TestPictureOfNothing(t *testing.T) {
 	}
 }
 
-// TestPicturePaused looks at a job that was paused for a while, and then went on: no task was in
-// flight meanwhile.
+// TestPicturePaused takes the picture of a job that was paused for a while, and then continued. No
+// task was in flight in the meantime.
 func TestPicturePaused(t *testing.T) {
 	testflag.Sequential(t)
 	inJob(t, 3000, &mapper.StartOptions{ID: "j", PageSize: 20, ExpectedWorkers: 4},

@@ -9,31 +9,31 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A State is how a range stands.
+// A State is the state of a range.
 type State string
 
 // The states of ranges.
 const (
-	// Uncut is the state, at an earlier time, of a range that did not exist yet: what is in it was
-	// a part of another one.
+	// Uncut is the state of a range at a time before it existed. It was a part of another range
+	// then.
 	Uncut State = "uncut"
-	// Pending is the state of a range whose task has not begun, as far as its record tells.
+	// Pending is the state of a range whose task has not started, as far as its record tells.
 	Pending State = "pending"
-	// Running is the state of a pending range at which a task is, or seems to be: it went on with
-	// the range from the page before, has left a mark in the record, or is due while the job has no
-	// more open ranges than workers.
+	// Running is the state of a pending range that a task seems to process. The task continued with
+	// it from the page before, or has left a mark in its record. Or the range is due, and the job
+	// has no more open ranges than workers.
 	Running State = "running"
-	// Done is the state of a range whose page is committed. What lay behind the page is in ranges
-	// of its own.
+	// Done is the state of a range whose page is committed. Ranges of their own cover everything
+	// after the page.
 	Done State = "done"
-	// Slow is Done, where the function has taken more than three times as long for an entity as it
-	// does in half of the pages.
+	// Slow is the state of a done range in which the function took more than three times the median
+	// time for an entity.
 	Slow State = "slow"
-	// Failed is the state of a range of one entity that the function could not process.
+	// Failed is the state of a range with the one entity that the function could not process.
 	Failed State = "failed"
 )
 
-// A Place is a bound of a range. What is missing is below everything.
+// A Place is the start or end of a range. A missing part sorts first.
 type Place struct {
 	Namespace string         `json:"namespace,omitempty"`
 	Kind      string         `json:"kind,omitempty"`
@@ -41,29 +41,30 @@ type Place struct {
 	Key       *datastore.Key `json:"key,omitempty"`   // in JSON the text of Key.Encode
 }
 
-// A Range is what the record of a range says.
+// A Range is the contents of a range's record.
 type Range struct {
 	ID    string `json:"id"`
 	State State  `json:"state"`
 	Depth int64  `json:"depth"`           // the root has 0
-	Start *Place `json:"start,omitempty"` // nil: from the beginning
-	End   *Place `json:"end,omitempty"`   // nil: to the end; where its page ended, another range begins
+	Start *Place `json:"start,omitempty"` // nil: the start of the job
+	End   *Place `json:"end,omitempty"`   // nil: the end of the job; at the end of its page another range starts
 	Alone bool   `json:"alone,omitempty"` // only the entity at Start
 
-	// that its page processed; of a pending range, those that are expected in all of it
+	// Entities is how many entities the range's page processed. For a pending range it is how many
+	// are expected in the whole range.
 	Entities  int64 `json:"entities"`
-	Written   int64 `json:"written"`   // of these, those that were saved or deleted
+	Written   int64 `json:"written"`   // how many of these were saved or deleted
 	Attempts  int64 `json:"attempts"`  // deliveries after the first one
 	Refusals  int64 `json:"refusals"`  // attempts that the function or the database refused
-	Continues bool  `json:"continues"` // the task of the page before went on with it
+	Continues bool  `json:"continues"` // the task of the page before continued with it
 
-	Ran     time.Duration `json:"ran_ns"`          // that the function took for its page
-	Created time.Time     `json:"created"`         // when it was cut off
+	Ran     time.Duration `json:"ran_ns"`          // the function's time for the page
+	Created time.Time     `json:"created"`         // when the range was cut off
 	Done    time.Time     `json:"done,omitzero"`   // when its page was committed
-	Error   string        `json:"error,omitempty"` // of its entity, if that has failed
+	Error   string        `json:"error,omitempty"` // the error of its entity, if that has failed
 
-	// Stands is how many ranges of the job it stands for: 1, unless the picture is of a part of
-	// them.
+	// Stands is how many ranges of the job this one stands for. It is 1, unless the picture is a
+	// sample.
 	Stands float64 `json:"stands"`
 }
 
@@ -75,14 +76,14 @@ func (r *Range) Pace() time.Duration {
 	return r.Ran / time.Duration(r.Entities)
 }
 
-// InVain returns how many attempts have not done the range's page: deliveries that ended without
-// it, and attempts that were refused.
+// InVain returns the number of failed attempts: deliveries that ended without the page, and
+// attempts that were refused.
 func (r *Range) InVain() int64 { return r.Attempts + r.Refusals }
 
-// weight is how many entities the range stands for.
+// weight returns how many entities the range stands for.
 func (r *Range) weight() float64 { return float64(r.Entities) * r.Stands }
 
-// placeOf returns a position as others see it.
+// placeOf returns a position in its public form.
 func placeOf(p *keyspace.Position) *Place {
 	if p == nil {
 		return nil
@@ -91,8 +92,8 @@ func placeOf(p *keyspace.Position) *Place {
 	return &Place{space.Namespace, space.Kind, p.Value, p.Key}
 }
 
-// rangeOf returns what a record says, which stands for so many. Whether a task is at it, and
-// whether it was slow, others tell.
+// rangeOf returns the range of a record, which stands for a number of ranges. The caller adds
+// whether a task processes it, and whether it was slow.
 func rangeOf(r *record.Range, stands float64) Range {
 	v := Range{
 		ID: r.ID, State: Pending, Depth: r.Depth, Start: placeOf(r.Start), End: placeOf(r.End), Alone: r.Alone,
@@ -110,13 +111,13 @@ func rangeOf(r *record.Range, stands float64) Range {
 	case r.Estimate > 0 || r.Exact:
 		v.Entities = r.Estimate
 	default:
-		v.Entities = r.PageSize // nothing is known
+		v.Entities = r.PageSize // the size is unknown
 	}
 	return v
 }
 
-// atWork reports whether a task is at a pending range, as far as its record tells, or seems to be:
-// one is if there are workers for all of those that are due.
+// atWork reports whether a task seems to process a pending range, by its record. If there are
+// workers for all open ranges, every due range has a task.
 func atWork(r *record.Range, forAll bool, now time.Time) bool {
 	return r.State == record.Pending && (r.Begun != "" || r.Continued || forAll && !now.Before(r.Due()))
 }

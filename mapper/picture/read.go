@@ -19,10 +19,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A Picture is a job's ranges, or a random choice of them, in the order of the key space.
+// A Picture is a job's ranges, or a random sample of them, in the order of the key space.
 type Picture struct {
 	Ranges    []Range `json:"ranges"`
-	Estimated bool    `json:"estimated"` // the job has more ranges: each of these stands for several
+	Estimated bool    `json:"estimated"` // the ranges are a sample, so each stands for several
 
 	State mapper.State `json:"state"`          // of the job
 	Undo  string       `json:"undo,omitempty"` // the ID of the job that undoes it
@@ -30,20 +30,20 @@ type Picture struct {
 	Begun time.Time `json:"begun"`          // when the job was started
 	Until time.Time `json:"until"`          // when it ended, or when the picture was taken
 	Ended bool      `json:"ended"`          // it has ended
-	Gone  bool      `json:"gone,omitempty"` // it was cleaned up: there are no Ranges, whatever records are left
+	Gone  bool      `json:"gone,omitempty"` // it was cleaned up: there are no Ranges, even if some records remain
 
-	// Causes are what up to 250 of the job's failures have in common, the most frequent first, and
-	// History is what was done to the job, the oldest first: they come with the records.
+	// Causes are the causes of the job's failures, from up to 250 of them, most frequent first.
+	// History lists the actions on the job, oldest first. Both are read with the records.
 	Causes  []mapper.FailureCause `json:"causes,omitempty"`
 	History []mapper.HistoryEntry `json:"history,omitempty"`
 }
 
-// ErrNoSuchRange says that a job has no range of an ID.
+// ErrNoSuchRange says that a job has no range with this ID.
 var ErrNoSuchRange = errors.New("the job has no range of this ID")
 
-// Of returns the picture of a job. It costs up to 751 reads and four calls: of a job with fewer
-// than 250 ranges it has all, and of others a random choice of up to 250, of up to 250 of those
-// that are pending, and of up to 250 failures.
+// Of returns the picture of a job. It makes four calls, and costs up to 751 reads. A picture has
+// all ranges of a job with fewer than 250. Larger jobs are sampled: up to 250 ranges, 250 pending
+// ranges and 250 failures.
 func Of(ctx context.Context, client *datastore.Client, id string) (*Picture, error) {
 	p, err := read(ctx, store.New(client).Asked(), id, time.Now())
 	if err != nil {
@@ -52,9 +52,9 @@ func Of(ctx context.Context, client *datastore.Client, id string) (*Picture, err
 	return p, nil
 }
 
-// Look returns how a job of an engine stands, as [mapper.Job.Status] does, and its picture, both of
-// the same records: so they cost some 750 reads together at most, and the calls of a status and two
-// more.
+// Look returns the status of an engine's job, as [mapper.Job.Status] does, and its picture. Both
+// use the same records. Together they cost about 750 reads at most, and two calls more than a
+// status.
 func Look(ctx context.Context, e *mapper.Engine, id string) (*mapper.Status, *Picture, error) {
 	ctx = store.Sharing(ctx)
 	s, err := e.Job(id).Status(ctx)
@@ -96,7 +96,7 @@ func read(ctx context.Context, st store.Store, id string, now time.Time) (*Pictu
 		p.Until = job.Ended
 	}
 	done := marked(all, func(r *record.Range) bool { return r.State == record.Done && r.Failed == "" })
-	if len(job.Totals) > 0 && p.Estimated { // what all come to is known
+	if len(job.Totals) > 0 && p.Estimated { // the totals of all records are known
 		if scale, failedScale, err = exactly(job, done, failed); err != nil {
 			return nil, fmt.Errorf("job %s: %w", id, err)
 		}
@@ -123,8 +123,8 @@ func read(ctx context.Context, st store.Store, id string, now time.Time) (*Pictu
 	return p, nil
 }
 
-// exactly returns how many ranges each of those that are done, and have failed, stands for in a job
-// whose totals are recorded.
+// exactly returns how many ranges each done range and each failed range stands for, in a job whose
+// totals are recorded.
 func exactly(job *record.Job, done, failed []*record.Range) (doneScale, failedScale float64, err error) {
 	sum, err := job.RecordedTotals()
 	processed := int64(0)
@@ -135,7 +135,7 @@ func exactly(job *record.Job, done, failed []*record.Range) (doneScale, failedSc
 		err
 }
 
-// marked returns the records of some that a condition holds of.
+// marked returns the records for which a condition is true.
 func marked(all []*record.Range, is func(*record.Range) bool) (some []*record.Range) {
 	for _, r := range all {
 		if is(r) {
@@ -151,8 +151,8 @@ func (p *Picture) add(all []*record.Range, stands float64) {
 	}
 }
 
-// sort brings the ranges, whose records these are, into the order of the key space: of those that
-// begin at one place, which are a page and an entity of it by itself, the longer one first.
+// sort sorts the ranges by the order of the key space. A page, and an entity of it that was tried
+// alone, may start at the same place; the page comes first.
 func (p *Picture) sort(records []*record.Range) {
 	at := make(map[string]*record.Range, len(records))
 	for _, r := range records {
@@ -168,7 +168,7 @@ func (p *Picture) sort(records []*record.Range) {
 	})
 }
 
-// about fills in what comes with the records.
+// about fills in Causes and History.
 func (p *Picture) about(job *record.Job, failed []*record.Range, scale float64) error {
 	if len(failed) > 0 {
 		for _, c := range record.Causes(failed, int64(float64(len(failed))*scale+0.5)) {
@@ -189,35 +189,35 @@ func (p *Picture) about(job *record.Job, failed []*record.Range, scale float64) 
 	return err
 }
 
-// A Detail is all that the record of a range says.
+// A Detail is everything in the record of a range.
 type Detail struct {
 	Range
-	Namespace string `json:"namespace,omitempty"` // with Kind: what its entities are in, if the query has several
+	Namespace string `json:"namespace,omitempty"` // with Kind: the space of its entities, if the query has several
 	Kind      string `json:"kind,omitempty"`
 
 	PageSize   int64     `json:"page_size"`            // the most entities of its page
 	Full       bool      `json:"full"`                 // the page was full by count, bytes or time
-	NotBefore  time.Time `json:"not_before,omitzero"`  // of its task, while it waits
-	Begun      time.Time `json:"begun,omitzero"`       // when the delivery came that has left a mark in the record
-	Exclusive  bool      `json:"exclusive,omitempty"`  // it has to run while its process does nothing else
-	Deaths     int       `json:"deaths"`               // deliveries that seem to have died of it
+	NotBefore  time.Time `json:"not_before,omitzero"`  // when its task may start, while it waits
+	Begun      time.Time `json:"begun,omitzero"`       // when the delivery arrived that has left a mark in the record
+	Exclusive  bool      `json:"exclusive,omitempty"`  // it must run while its process does nothing else
+	Deaths     int       `json:"deaths"`               // deliveries whose process seems to have died on it
 	Generation int64     `json:"generation,omitempty"` // part of the name of its task
 
-	Counters json.RawMessage `json:"counters,omitempty"` // that its page has counted
-	Children []Child         `json:"children,omitempty"` // that were cut off behind its page, at most 100
-	More     int64           `json:"more,omitempty"`     // children that are left out
+	Counters json.RawMessage `json:"counters,omitempty"` // the counters of its page
+	Children []Child         `json:"children,omitempty"` // up to 100 of the ranges that were cut off after its page
+	More     int64           `json:"more,omitempty"`     // how many children are left out
 }
 
-// A Child is a range that another one's task has made.
+// A Child is a range that another range's task has cut off.
 type Child struct {
 	ID    string `json:"id"`
 	State State  `json:"state,omitempty"` // empty: its record is gone
 }
 
-// manyChildren is how many children a detail has.
+// manyChildren is the most children of a detail.
 const manyChildren = 100
 
-// RangeOf returns what is known of a range of a job, in three calls.
+// RangeOf returns the details of a job's range, in three calls.
 func RangeOf(ctx context.Context, client *datastore.Client, job, id string) (*Detail, error) {
 	d, err := detail(ctx, store.New(client).Asked(), client, job, id)
 	if err != nil {
@@ -253,7 +253,7 @@ func detail(ctx context.Context, st store.Store, client *datastore.Client, id, r
 	return d, d.children(ctx, client, r)
 }
 
-// children looks the range's children up.
+// children looks up the range's children.
 func (d *Detail) children(ctx context.Context, client *datastore.Client, r *record.Range) error {
 	n := min(r.Children, manyChildren)
 	if n == 0 {

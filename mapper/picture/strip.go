@@ -10,16 +10,15 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A Slot is where a range lies on a strip of the key space, from its left end on.
+// A Slot is the place of a range on a strip of the key space, counted from the left end.
 type Slot struct {
-	Range int // its place among Picture.Ranges
+	Range int // its index in Picture.Ranges
 	X     float64
-	Width float64 // 0 for an entity by itself, which is also a part of a page
+	Width float64 // 0 for a single entity, because it is also a part of a page
 }
 
-// Slots returns where the ranges lie on a strip of a width. A range is as wide as the entities that
-// it stands for are many, but none is thinner than a thousandth of the strip where there is room
-// for that.
+// Slots returns the places of the ranges on a strip of the given width. A range is as wide as its
+// part of the entities. But if there is room, none is thinner than a thousandth of the strip.
 func (p *Picture) Slots(width float64) []Slot {
 	total, n := 0.0, 0
 	for i := range p.Ranges {
@@ -44,11 +43,10 @@ func (p *Picture) Slots(width float64) []Slot {
 	return slots
 }
 
-// slowness is how many times as long as in half of the pages the function takes for an entity of a
-// slow one.
+// slowness is how many times the median time for an entity makes a page slow.
 const slowness = 3
 
-// markSlow has pages be slow that are.
+// markSlow marks slow pages.
 func (p *Picture) markSlow() {
 	middle := quantile(p.paces(), 0.5)
 	for i := range p.Ranges {
@@ -58,7 +56,7 @@ func (p *Picture) markSlow() {
 	}
 }
 
-// paces returns how long the function took for an entity in each page, in order.
+// paces returns how long the function took for an entity in each page, sorted.
 func (p *Picture) paces() (all []float64) {
 	for i := range p.Ranges {
 		if r := &p.Ranges[i]; !r.Alone && r.Pace() > 0 {
@@ -69,8 +67,8 @@ func (p *Picture) paces() (all []float64) {
 	return all
 }
 
-// quantile returns what a share of some numbers, which are in order, are not above; 0 if there are
-// none.
+// quantile returns a quantile of a sorted list: a share of its numbers are not above the result. It
+// is 0 if the list is empty.
 func quantile(all []float64, share float64) float64 {
 	if len(all) == 0 {
 		return 0
@@ -78,25 +76,25 @@ func quantile(all []float64, share float64) float64 {
 	return all[min(len(all)-1, int(share*float64(len(all))))]
 }
 
-// A Colour is what colours a strip.
+// A Colour says what the colours of a strip show.
 type Colour string
 
 // The colours of strips.
 const (
-	ByState    Colour = "state"    // how ranges stand
+	ByState    Colour = "state"    // the state of ranges
 	ByPace     Colour = "pace"     // how long the function took for an entity
-	ByAttempts Colour = "attempts" // how many attempts were in vain
-	ByTime     Colour = "time"     // when they were done
+	ByAttempts Colour = "attempts" // the number of failed attempts
+	ByTime     Colour = "time"     // when ranges were done
 )
 
-// Colours are all of them.
+// Colours lists all colours.
 var Colours = []Colour{ByState, ByPace, ByAttempts, ByTime}
 
-// None is the class of a range of which nothing is to be said: it is pending, or had no entities.
+// None is the class of a range without a value: it is pending, or had no entities.
 const None = -1
 
-// Classes returns of which class each range is by something, from 0 on or None, and what each class
-// is called.
+// Classes returns the class of each range by a colour, and the names of the classes. A class is an
+// index of names, or None.
 func (p *Picture) Classes(by Colour) (classes []int, names []string) {
 	classOf := p.byState
 	switch by {
@@ -120,7 +118,7 @@ func (*Picture) byState(r *Range) int {
 	return slices.Index([]State{Pending, Running, Done, Slow, Failed}, r.State)
 }
 
-// byPace has a class for each doubling around the middle.
+// byPace makes a class for each doubling of the time around the median.
 func (p *Picture) byPace() (func(*Range) int, []string) {
 	middle := quantile(p.paces(), 0.5)
 	if middle == 0 {
@@ -136,7 +134,7 @@ func (p *Picture) byPace() (func(*Range) int, []string) {
 	}, names
 }
 
-// brief writes a duration with two digits.
+// brief formats a duration with two digits.
 func brief(d time.Duration) string {
 	for unit := time.Duration(1); unit <= time.Second; unit *= 10 {
 		if d < 100*unit {
@@ -156,10 +154,10 @@ func byAttempts(r *Range) int {
 	return 4
 }
 
-// parts is in how many parts ByTime cuts the time of a job.
+// parts is how many classes ByTime has.
 const parts = 5
 
-// byTime has a class for each fifth of the job's time.
+// byTime makes a class for each fifth of the job's time.
 func (p *Picture) byTime() (func(*Range) int, []string) {
 	took := max(1, p.Until.Sub(p.Begun))
 	var names []string
@@ -174,14 +172,14 @@ func (p *Picture) byTime() (func(*Range) int, []string) {
 	}, names
 }
 
-// A timing says when deliveries came to pages.
+// A timing helps to estimate when deliveries arrived.
 type timing struct {
-	usual  time.Duration // that a delivery is at a page, in half of those of which it is known; 0 if it is of none
-	halted [][2]time.Time
+	usual  time.Duration  // the median time of a delivery for a page; 0: unknown
+	halted [][2]time.Time // times in which the job did not run, each from start to end
 }
 
-// timing finds out what is known of deliveries: how long they take from pages with which the task
-// of another one went on, and when there were none from the job's history.
+// timing measures how long deliveries take, from pages with which the task of the page before
+// continued. It takes the times in which the job did not run from the job's history.
 func (p *Picture) timing() timing {
 	var t timing
 	var from time.Time
@@ -196,7 +194,7 @@ func (p *Picture) timing() timing {
 	var all []float64
 	for i := range p.Ranges {
 		if r := &p.Ranges[i]; r.goneOn() {
-			all = append(all, float64(r.Done.Sub(t.behind(r.Created, r.Done))))
+			all = append(all, float64(r.Done.Sub(t.afterHalt(r.Created, r.Done))))
 		}
 	}
 	slices.Sort(all)
@@ -204,15 +202,15 @@ func (p *Picture) timing() timing {
 	return t
 }
 
-// goneOn reports whether the task of the page before has gone on with the range's page until that
-// was done.
+// goneOn reports whether the task of the page before continued with the range's page until that was
+// done.
 func (r *Range) goneOn() bool {
 	return r.Continues && !r.Done.IsZero() && r.Attempts == 0 && r.Refusals == 0
 }
 
-// behind returns the end of the last halt between two times, or the first of them if there was
-// none.
-func (t *timing) behind(from, to time.Time) time.Time {
+// afterHalt returns the end of the last time between from and to in which the job did not run. If
+// there was none it returns from.
+func (t *timing) afterHalt(from, to time.Time) time.Time {
 	for _, h := range t.halted {
 		if h[1].After(from) && h[1].Before(to) {
 			from = h[1]
@@ -221,11 +219,11 @@ func (t *timing) behind(from, to time.Time) time.Time {
 	return from
 }
 
-// began returns when a delivery came to a range's page, which is done. Of a range that its task
-// began with that is an estimate, by how long pages usually take: it may have waited in the queue
+// began returns when a delivery arrived for a range's page, which is done. If the range had a task
+// of its own, that is an estimate by the usual time of pages. The task may have waited in the queue
 // before.
 func (t *timing) began(r *Range) time.Time {
-	first := t.behind(r.Created, r.Done)
+	first := t.afterHalt(r.Created, r.Done)
 	if r.goneOn() || t.usual == 0 {
 		return first
 	}
@@ -235,7 +233,7 @@ func (t *timing) began(r *Range) time.Time {
 	return first
 }
 
-// At returns how each range stood at a time.
+// At returns the state of each range at a time.
 func (p *Picture) At(t time.Time) []State {
 	states, timing := make([]State, len(p.Ranges)), p.timing()
 	for i := range p.Ranges {
@@ -254,7 +252,7 @@ func (p *Picture) At(t time.Time) []State {
 	return states
 }
 
-// Frames returns n times, from the job's beginning to its end, or until now.
+// Frames returns n times, evenly from the job's start to its end, or until now.
 func (p *Picture) Frames(n int) []time.Time {
 	times := make([]time.Time, n)
 	for i := range times {
@@ -263,9 +261,9 @@ func (p *Picture) Frames(n int) []time.Time {
 	return times
 }
 
-// Notable returns up to n ranges that are worth a look, by their places: some that failed, then
-// slow ones, then those with attempts in vain, then those at which tasks are. In each of these the
-// worst comes first.
+// Notable returns the indexes of up to n ranges that are worth a look. Some failed ones come first,
+// then slow ones, then those with failed attempts, then running ones. In each group the worst comes
+// first.
 func (p *Picture) Notable(n int) (all []int) {
 	rank := map[State]int{Failed: 0, Slow: 1, Running: 3}
 	worst := func(r *Range) (int, float64) {

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// A Moment is what a job did in a part of its time.
+// A Moment is one part of a job's time, with what the job did in it.
 type Moment struct {
 	From time.Time `json:"from"`
-	Rate float64   `json:"rate"` // entities a second: those of a page are spread over the time that a task was at it
-	Busy float64   `json:"busy"` // tasks in flight, on average: those whose pages are committed by now, about
+	Rate float64   `json:"rate"` // entities a second; a page's entities are spread over the time of its delivery
+	Busy float64   `json:"busy"` // tasks in flight, on average; estimated, and only of pages that are committed by now
 }
 
-// Series returns what the job did in each of n parts of its time.
+// Series returns what the job did in each of n equal parts of its time.
 func (p *Picture) Series(n int) []Moment {
 	took := max(time.Duration(n), p.Until.Sub(p.Begun))
 	part := took / time.Duration(n)
@@ -48,16 +48,15 @@ func (p *Picture) Series(n int) []Moment {
 	return all
 }
 
-// A Level is what a job has at a depth of its fan-out: numbers are estimates where the picture is.
+// A Level is a depth of a job's fan-out. If the picture is a sample, its numbers are estimates.
 type Level struct {
 	Depth    int64   `json:"depth"`
 	Ranges   float64 `json:"ranges"`
-	Open     float64 `json:"open"`     // of them, those that are not done
-	Entities float64 `json:"entities"` // that were processed, or are expected
+	Open     float64 `json:"open"`     // the ranges of these that are not done
+	Entities float64 `json:"entities"` // processed or expected
 }
 
-// Levels returns the fan-out by depth. Entities that were tried by themselves count with those that
-// they are among.
+// Levels returns the fan-out by depth. Entities that were tried alone are not counted twice.
 func (p *Picture) Levels() (all []Level) {
 	for i := range p.Ranges {
 		r := &p.Ranges[i]
@@ -77,11 +76,11 @@ func (p *Picture) Levels() (all []Level) {
 	return all
 }
 
-// A Spread is how numbers are spread: half of them are not above Half, and so on.
+// A Spread has quantiles of some numbers: half of them are at most Half, and so on.
 type Spread struct {
 	Half    float64 `json:"p50"`
 	Ninety  float64 `json:"p90"`
-	Hundred float64 `json:"p99"` // 99 in a hundred
+	Hundred float64 `json:"p99"` // 99 in a hundred are at most this
 	Most    float64 `json:"max"`
 }
 
@@ -90,14 +89,14 @@ func spreadOf(all []float64) Spread {
 	return Spread{quantile(all, 0.5), quantile(all, 0.9), quantile(all, 0.99), quantile(all, 1)}
 }
 
-// Pages are what the pages of a job are like.
+// Pages has statistics of a job's pages.
 type Pages struct {
 	Entities Spread `json:"entities"`
-	Seconds  Spread `json:"seconds"`    // that the function took for a page
-	Each     Spread `json:"per_entity"` // seconds that it took for an entity
+	Seconds  Spread `json:"seconds"`    // the function's time for a page
+	Each     Spread `json:"per_entity"` // the function's time for an entity, in seconds
 }
 
-// Pages returns what the job's pages are like that had entities.
+// Pages returns statistics of the job's pages that had entities.
 func (p *Picture) Pages() Pages {
 	var entities, seconds, each []float64
 	for i := range p.Ranges {

@@ -254,7 +254,7 @@ func TestValues(t *testing.T) {
 		}
 		seen := make(map[int64]bool)
 		for _, f := range failures {
-			if seen[f.Key.ID] || !strings.Contains(f.Error, "one value, which does not change") {
+			if seen[f.Key.ID] || !strings.Contains(f.Error, "one value, and must not change") {
 				t.Errorf("%+v", f)
 			}
 			seen[f.Key.ID] = true
@@ -618,12 +618,12 @@ func TestQueryRefused(t *testing.T) {
 			"Query.Ancestor is in the namespace": {Kind: "User", Namespace: "a",
 				Ancestor: &datastore.Key{Kind: "Group", ID: 1, Namespace: "b"}},
 			"Query.ShardBy \"__key__\" is reserved": {Kind: "User", ShardBy: "__key__"},
-			"whose values it leaves none to cut": {Kind: "User", ShardBy: "plan",
+			"leaves no values to cut between": {Kind: "User", ShardBy: "plan",
 				Filters: []mapper.Filter{mapper.Where("plan", "=", "x")}},
 			"Query.Filters leave no values": {Kind: "User", ShardBy: "userid",
 				Filters: []mapper.Filter{mapper.Where("userid", ">", 5), mapper.Where("userid", "<=", 5)}},
-			"hold scattermap's own records": {Kind: record.JobKind},
-			"Query.ReadTime is for a Visit": {Kind: "User", ReadTime: now},
+			"holds scattermap's own records": {Kind: record.JobKind},
+			"Query.ReadTime is for a Visit":  {Kind: "User", ReadTime: now},
 		} {
 			_, err := checkUser.Start(t.Context(), w.engine, q, mapper.NoParams{}, nil)
 			if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(fmt.Sprint(err), want) {
@@ -632,7 +632,7 @@ func TestQueryRefused(t *testing.T) {
 		}
 		_, err := lookAtUser.Start(t.Context(), w.engine, mapper.Query{Kind: "User", KeysOnly: true, ShardBy: "userid"},
 			mapper.NoParams{}, nil)
-		if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(fmt.Sprint(err), "it may be a list") {
+		if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(fmt.Sprint(err), "whether that property is a list") {
 			t.Errorf("a Visit: %v", err)
 		}
 	})

@@ -277,7 +277,7 @@ func (w *world) wantCompared(q mapper.Query, n, entities int) *mapper.SplitsComp
 	}
 	splits, err := mapper.Splits(w.Context(), w.client, q, n, &mapper.SplitsOptions{Count: true})
 	if err != nil && (entities == 0 || c.Ways[3].Parts > 1 ||
-		!strings.Contains(err.Error(), "nothing is known of where they are")) {
+		!strings.Contains(err.Error(), "it is unknown where they are")) {
 		w.Fatal(err)
 	}
 	for i, s := range splits {

@@ -10,11 +10,10 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// RangePath is the path, below the queue's URL, that range tasks are sent to.
+// RangePath is the path of range tasks, below the queue's URL.
 const RangePath = "range"
 
-// A Range is the body of a task: it names the range, and nothing of its
-// contents.
+// A Range is the body of a range's task. It names the range, and has nothing of its contents.
 type Range struct {
 	Job         string `json:"job"`
 	Incarnation string `json:"incarnation"`
@@ -22,10 +21,10 @@ type Range struct {
 	Generation  int64  `json:"generation"`
 }
 
-// Ref returns the job that the task is of.
+// Ref returns the task's job.
 func (t Range) Ref() record.Ref { return record.Ref{ID: t.Job, Incarnation: t.Incarnation} }
 
-// ParseRange reads the body of a task, which may be anybody's.
+// ParseRange reads and checks the body of a task. Anybody may have sent it.
 func ParseRange(body []byte) (Range, error) {
 	var t Range
 	if err := json.Unmarshal(body, &t); err != nil {
@@ -33,14 +32,13 @@ func ParseRange(body []byte) (Range, error) {
 	}
 	if !record.ValidJobID(t.Job) || !record.ValidIncarnation(t.Incarnation) || !record.ValidRangeID(t.Range) ||
 		t.Generation < 0 {
-		return Range{}, errors.New("it names no job and range")
+		return Range{}, errors.New("it names no valid job and range")
 	}
 	return t, nil
 }
 
-// TaskOf returns the task of a pending range. Its name is taken for a day after
-// it is gone, so whoever wants another task needs another generation, of the
-// range or of the job.
+// TaskOf returns the task of a pending range. Cloud Tasks reserves a task's name for a day after
+// the task is gone. So another task needs another generation, of the range or of the job.
 func TaskOf(r *record.Range, j *record.Job) tasks.Task {
 	body, err := json.Marshal(Range{Job: r.Job, Incarnation: r.Incarnation, Range: r.ID, Generation: r.Generation})
 	if err != nil {
@@ -55,25 +53,25 @@ func TaskOf(r *record.Range, j *record.Job) tasks.Task {
 	}
 }
 
-// A Job is the body of a task that is about a job, and not about one range of
-// it. Such tasks are chains: each does a bounded part, and enqueues the next.
+// A Job is the body of a task for a whole job, not for one range. Such tasks are chains: each does
+// a bounded part, and enqueues the next.
 type Job struct {
 	Job         string `json:"job"`
 	Incarnation string `json:"incarnation"`
 	Epoch       int64  `json:"epoch"`
 	Tick        int64  `json:"tick,omitempty"`  // of a sweep
-	After       string `json:"after,omitempty"` // the ID of the record behind which it goes on
-	All         bool   `json:"all,omitempty"`   // a sweep of ranges of every age
+	After       string `json:"after,omitempty"` // the ID of the record after which it continues
+	All         bool   `json:"all,omitempty"`   // a sweep of ranges of any age
 	Guard       uint64 `json:"guard,omitempty"` // tells a sweep that is enqueued before a commit from all others
-	Link        int64  `json:"link,omitempty"`  // of the tasks that add up records one after the other
+	Link        int64  `json:"link,omitempty"`  // the task's number in a chain that adds up records
 
-	// Of the delivery, and not of the body:
-	Queued  tasks.Delivery `json:"-"` // as the queue makes it
-	BegunAt time.Time      `json:"-"` // when it came
+	// The rest is about the delivery, and is not in the body.
+	Queued  tasks.Delivery `json:"-"` // the queue's delivery
+	BegunAt time.Time      `json:"-"` // when it arrived
 }
 
-// Task returns the task for a job and a path. Whoever enqueues it again uses the same
-// name, so that there is one; a job that takes the ID of a deleted one has others.
+// Task returns the task for a job and a path. Its name depends only on the arguments and the job,
+// so a task that is enqueued twice exists once. A later job with the same ID has other names.
 func (t Job) Task(j *record.Job, path string, at time.Time) tasks.Task {
 	t.Job, t.Incarnation, t.Epoch = j.ID, j.Incarnation, j.Epoch
 	body, err := json.Marshal(t)
@@ -88,11 +86,12 @@ func (t Job) Task(j *record.Job, path string, at time.Time) tasks.Task {
 	if t.Link > 0 {
 		parts = append(parts, "link", number(t.Link))
 	}
-	// Sweeps, and what goes on behind some records, are chains of any length.
+	// Sweeps, and tasks that continue after a record, are chains of any length, so each has its own
+	// trace.
 	return tasks.Task{ID: tasks.ID(parts...), Path: path, Body: body, ScheduleTime: at, NewTrace: !at.IsZero() ||
 		t.After != "" ||
 		t.Link > 0}
 }
 
-// Current reports whether a task is of the job's epoch, and the job runs.
+// Current reports whether the job runs, and is still in the task's epoch.
 func (t Job) Current(j *record.Job) bool { return j.State == record.Running && j.Epoch == t.Epoch }

@@ -8,8 +8,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// FuzzParseTask checks that no body that is not ours passes for a task, and that
-// those that pass are of a form that records can have.
+// FuzzParseTask checks that only bodies of the right form pass for a task, and that their fields
+// can be a record's.
 func FuzzParseTask(f *testing.F) {
 	job := &record.Job{ID: "spring-credit"}
 	job.Incarnate(7)

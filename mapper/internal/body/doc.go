@@ -1,3 +1,3 @@
-// Package body has the bodies of tasks: a [Range] is that of a range's task, and a [Job] that of a
-// task which is about a whole job. They name what the task is for, and nothing of its contents.
+// Package body defines the bodies of tasks: [Range] for a range's task, and [Job] for a task of a
+// whole job. A body names the range or the job, and has nothing of its contents.
 package body

@@ -15,8 +15,8 @@ func jobOf(id string) (*record.Job, *record.Range) {
 	return job, job.RootRange()
 }
 
-// TestTaskOf has the task of a range be another one for whatever makes it another delivery, and the
-// same one again where nothing has changed: the queue then has it once.
+// TestTaskOf checks that a range's task gets a new name if anything makes it another delivery. If
+// nothing has changed, the name stays the same, so the queue has the task once.
 func TestTaskOf(t *testing.T) {
 	noon := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	job, r := jobOf("j")
@@ -103,7 +103,7 @@ func TestJobTask(t *testing.T) {
 	}
 }
 
-// TestCurrent has a task be of use only while its job runs, in the task's epoch.
+// TestCurrent checks that a task is current only while its job runs, in the task's epoch.
 func TestCurrent(t *testing.T) {
 	for _, c := range []struct {
 		state record.JobState

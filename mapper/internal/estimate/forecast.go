@@ -9,32 +9,32 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 )
 
-// A Job is what is known of a job before it starts. What the fields mean is said at
-// mapper.PlanOptions.
+// A Job is what is known about a job before it starts. See mapper.PlanOptions for the meaning of
+// its fields.
 type Job struct {
 	Query     query.Query
 	PageSize  int64
 	PageTime  time.Duration
 	Workers   int64
-	AtOnce    int64 // how many tasks may run at once
+	AtOnce    int64 // the most tasks that run at the same time
 	Rate      pace.Limit
-	Deadline  time.Duration // of the queue
+	Deadline  time.Duration // the dispatch deadline of the queue
 	Update    bool
 	Writes    float64
 	PerEntity time.Duration
 	Prices    billing.Prices
-	Parallel  int // how many tasks are enqueued at once
+	Parallel  int // how many tasks are enqueued at the same time
 }
 
-// A Size is how many entities a query has, as far as is found out without reading them.
+// A Size is the number of a query's entities, as far as known without reading them.
 type Size struct {
 	Entities          int64
 	Exact, LowerBound bool
-	Pages             int64         // at least, as none has entities of two spaces
-	Spent             billing.Usage // to find that out
+	Pages             int64         // a lower bound: no page has entities of two spaces
+	Spent             billing.Usage // the cost of finding out
 }
 
-// A Forecast is what is expected of a job: mapper.Estimate has the meaning of its fields.
+// A Forecast is what is expected of a job. See mapper.Estimate for the meaning of its fields.
 type Forecast struct {
 	Entities          int64
 	Exact, LowerBound bool
@@ -58,18 +58,19 @@ func (j *Job) Page() int64 {
 	return page
 }
 
-// ForecastOf returns what is expected of a job over a query of a size.
+// ForecastOf returns the forecast for a job over a query of the given size.
 func ForecastOf(ctx context.Context, j *Job, size Size) (*Forecast, error) {
 	est := &Forecast{Entities: size.Entities, Exact: size.Exact, LowerBound: size.LowerBound, Workers: int(j.Workers),
 		Spent: size.Spent}
 	return est, est.expect(ctx, j, j.Page(), size.Pages)
 }
 
-// mostModelled is how many pages are modelled one by one: of more, a part.
+// mostModelled is the most pages that are simulated one by one. Of a larger job a part is
+// simulated.
 const mostModelled = 1_000_000
 
-// expect fills in what follows from the number of entities, for pages of a size, and at least so
-// many of them.
+// expect fills in everything that follows from the number of entities. page is the number of
+// entities on a page, and least is the least number of pages.
 func (est *Forecast) expect(ctx context.Context, j *Job, page, least int64) error {
 	times := UsualTimes(j.Parallel)
 	times.Page += time.Duration(page) * j.PerEntity
@@ -80,7 +81,7 @@ func (est *Forecast) expect(ctx context.Context, j *Job, page, least int64) erro
 		return err
 	}
 	m.Pages, m.Tasks = m.Pages*part, m.Tasks*part
-	if j.Query.Many() { // the model knows one space only
+	if j.Query.Many() { // the model has only one space
 		m.Pages, m.Tasks = max(m.Pages, least), max(m.Tasks, min(j.Workers, least))
 	}
 	est.Pages, est.Tasks = m.Pages, m.Tasks
@@ -89,7 +90,7 @@ func (est *Forecast) expect(ctx context.Context, j *Job, page, least int64) erro
 		est.Duration = max(est.Duration, j.Rate.Takes(n, n*j.Writes+float64(pace.RecordWrites*m.Pages)))
 	}
 	est.Usage = billing.Usage{
-		// of the entities; of the records, and the queries for keys; of jobs
+		// The terms: the entities; the records and the queries for keys; the job's record.
 		Reads:    est.Entities + 3*m.Pages + m.Tasks,
 		SmallOps: j.Query.Share.Keys(est.Entities),
 		Writes:   int64(float64(est.Entities)*j.Writes) + pace.RecordWrites*m.Pages,

@@ -22,14 +22,14 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// jobOver returns a job over a query whose pages are of 100 entities.
+// jobOver returns a job over a query, with pages of 100 entities.
 func jobOver(q query.Query) *estimate.Job {
 	return &estimate.Job{Query: q, PageSize: 100, PageTime: time.Minute, Workers: 4, AtOnce: 4,
 		Parallel: tasks.Parallel, Deadline: 10 * time.Minute,
 		Update: true, Writes: 1, PerEntity: time.Millisecond, Prices: billing.NAM5}
 }
 
-// TestForecast has jobs be expected over 1,000 entities in one namespace and 100 in another.
+// TestForecast forecasts jobs over 1,000 entities in one namespace and 100 in another.
 func TestForecast(t *testing.T) {
 	one := query.Query{Kind: "K", Namespace: "a"}
 	few := query.Query{Kind: "K", Namespace: "b"}
@@ -108,8 +108,8 @@ func TestForecast(t *testing.T) {
 	}
 }
 
-// TestBySample has a job be expected over 4,000 entities of a database that can't count them, and
-// of which one in so many has a place in the sample.
+// TestBySample forecasts a job over 4,000 entities of a database that can't count. A part of them
+// is in the sample.
 func TestBySample(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -139,7 +139,7 @@ func TestBySample(t *testing.T) {
 	}
 }
 
-// forecastOf returns what is expected of a job, whose entities a source has.
+// forecastOf returns the forecast of a job over the entities of a source.
 func forecastOf(ctx context.Context, src source.Source, j *estimate.Job) (*estimate.Forecast, error) {
 	size, err := survey.SizeOf(ctx, src, j)
 	if err != nil {
@@ -148,7 +148,7 @@ func forecastOf(ctx context.Context, src source.Source, j *estimate.Job) (*estim
 	return estimate.ForecastOf(ctx, j, size)
 }
 
-// entities returns a source with so many entities in namespaces.
+// entities returns a source with numbers of entities by namespace.
 func entities(t *testing.T, options *emulator.Options, n map[string]int) source.Source {
 	t.Helper()
 	client, err := emulator.ForTest(t, options).DatastoreClient(t.Context(), "test")

@@ -16,18 +16,18 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// A VirtualKind is a kind of any size that is nowhere in memory: its keys are
-// calculated from their ranks.
+// A VirtualKind is a kind of any size that takes no memory: its keys are calculated from their
+// ranks.
 type VirtualKind struct {
 	N   int64
-	Key func(rank int64) *datastore.Key // in key order
+	Key func(rank int64) *datastore.Key // in the order of keys
 }
 
-// SequentialKey is the key of a kind whose entities have the ids 1, 2, 3.
+// SequentialKey returns the key of a rank, in a kind with the IDs 1, 2, 3 and so on.
 func SequentialKey(rank int64) *datastore.Key { return datastore.IDKey("K", rank+1, nil) }
 
-// begin returns how many entities are before a range that begins at a position, and end before
-// one that ends there. nil is the end of the kind.
+// begin returns the number of entities before the start of a range, and end the number before the
+// end of a range. A nil position is the start or end of the kind.
 func (v VirtualKind) begin(p *keyspace.Position) int64 {
 	if p == nil {
 		return 0
@@ -57,17 +57,17 @@ func (v VirtualKind) sample(rng *rand.Rand, n int) []*keyspace.Position {
 	return keyspace.Sort(keyspace.AtAll(keys))
 }
 
-// A Times says what calls take.
+// Times says how long calls take.
 type Times struct {
-	Query    time.Duration // or a lookup
-	Key      time.Duration // that a query passes
-	Commit   time.Duration // with the begin and the read before it
-	Enqueue  time.Duration // a task, while others are enqueued
-	Dispatch time.Duration // the way of a task to its worker
+	Query    time.Duration // a query or a lookup
+	Key      time.Duration // for each key that a query passes
+	Commit   time.Duration // including the transaction's start and read
+	Enqueue  time.Duration // one task, while others are enqueued too
+	Dispatch time.Duration // from the queue to the worker
 	Page     time.Duration // all calls of a page
 }
 
-// UsualTimes returns those of package bench. So many tasks are enqueued at once.
+// UsualTimes returns the times that package bench uses. Tasks are enqueued parallel at a time.
 func UsualTimes(parallel int) Times {
 	return Times{
 		Query:    20 * time.Millisecond,
@@ -79,11 +79,11 @@ func UsualTimes(parallel int) Times {
 	}
 }
 
-// queueDispatches is how many tasks a queue begins in a second, as the quotas page of
-// Cloud Tasks has it.
+// queueDispatches is how many tasks a queue dispatches in a second [the quotas page of Cloud
+// Tasks].
 const queueDispatches = 500
 
-// A Model is what splitting makes of a job.
+// A Model is the result of simulating a job's splitting.
 type Model struct {
 	kind          VirtualKind
 	workers, page int64
@@ -92,15 +92,15 @@ type Model struct {
 	Pages         int64
 	Depth         int64
 	Done          int64 // entities
-	LargestRecord int   // the largest that a task inserts, in bytes
-	LargestCommit int   // the largest sum of them
+	LargestRecord int   // the largest record that a task inserts, in bytes
+	LargestCommit int   // the largest sum of the records in one commit, in bytes
 
 	weighed []split.Piece // the root's pieces, if they were counted before it was cut
 
-	begins []time.Duration // of tasks, if the queue had no limits
+	begins []time.Duration // the start of each task, if the queue had no limits
 }
 
-// Simulate does with a kind what tasks do with ranges.
+// Simulate splits a kind as tasks split ranges.
 func Simulate(ctx context.Context, kind VirtualKind, workers, page int64, times Times) (*Model, error) {
 	m := &Model{kind: kind, workers: workers, page: page, times: times}
 	rng := rand.New(rand.NewPCG(1, 0))
@@ -112,7 +112,7 @@ func Simulate(ctx context.Context, kind VirtualKind, workers, page int64, times 
 			ranks[i].At = keyspace.At(kind.Key(r.Before))
 		}
 	}
-	// An answer of the sample is read beside the first page.
+	// An answer of the sample is read at the same time as the first page.
 	at := times.Dispatch + times.Query + max(m.reading(len(s.Samples)), m.reading(int(page)))
 	known := false
 	if ranks[0].At == nil {
@@ -133,7 +133,7 @@ func Simulate(ctx context.Context, kind VirtualKind, workers, page int64, times 
 			return n, true
 		})
 	}
-	if !known { // the sample is drawn anew, beside what is asked for of the first pages
+	if !known { // the sample is drawn again, at the same time as the first pages are counted
 		s.Samples = kind.sample(rng, sp.SampleSize(workers))
 		at += max(m.reading(len(s.Samples)), times.Query+time.Duration(split.CountedPages*page)*times.Key)
 		if kind.N < split.CountedPages*page {
@@ -152,13 +152,13 @@ func Simulate(ctx context.Context, kind VirtualKind, workers, page int64, times 
 	return m, ctx.Err()
 }
 
-// reading returns how long it takes to read so many keys.
+// reading returns how long it takes to read a number of keys.
 func (m *Model) reading(keys int) time.Duration {
 	return time.Duration(keys/query.Batch+1)*m.times.Query + time.Duration(keys)*m.times.Key
 }
 
-// task does the task of a range, which has found out at a time where it may cut, and the
-// tasks of all its children, until the context is done.
+// task simulates the task of a range, and then the tasks of all its children, until the context is
+// done. at is the time when the task knows where it may cut.
 func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s split.Piece, at time.Duration) {
 	m.Tasks++
 	m.Depth = max(m.Depth, r.Depth)
@@ -221,7 +221,7 @@ func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s 
 		}
 		s = s.From(keyspace.At(m.kind.Key(first)), s.Estimate-m.page)
 		each := m.times.Page / time.Duration(m.page)
-		share := max(s.FairShare-int64((at-m.begins[0])/each), s.FairShare/8) // that is left of one; some begin late
+		share := max(s.FairShare-int64((at-m.begins[0])/each), s.FairShare/8) // some tasks start late
 		if t := (split.Task{Divided: true}); more && sp.Gives(t) && !t.MayCut(s) {
 			l := split.Load{Left: s.Estimate, Here: each, Page: m.page, Full: m.page, Workers: m.workers,
 				Outlook: split.Unseen(share, m.workers, each)}
@@ -240,7 +240,8 @@ func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s 
 	}
 }
 
-// decide decides where a piece is cut, and counts what is left in it before, if that is asked for.
+// decide decides where a piece is cut. If the strategy asks for a count, it first counts the
+// remaining entities. left is their true number.
 func (m *Model) decide(sp split.Strategy, s *split.Piece, t split.Task, left int64) split.CutPlan {
 	if most := sp.Counts(*s, t); most > 0 {
 		*s = s.Counted(min(most, left), most)
@@ -248,8 +249,8 @@ func (m *Model) decide(sp split.Strategy, s *split.Piece, t split.Task, left int
 	return sp.Decide(*s, t)
 }
 
-// balanced counts the pieces of the first range, which takes until a later time, and cuts the range
-// again by what is in them.
+// balanced counts the pieces of the first range, adds the time to at, and cuts the range again by
+// the counts.
 func (m *Model) balanced(s split.Piece, pieces []split.Piece, end int64, at *time.Duration) []split.Piece {
 	if m.weighed == nil {
 		m.weighed = m.weigh(s.Workers, pieces, at)
@@ -258,7 +259,7 @@ func (m *Model) balanced(s split.Piece, pieces []split.Piece, end int64, at *tim
 	return split.Balance(m.weighed, m.page, m.find(end))
 }
 
-// longest returns how many entities the longest of some pieces has.
+// longest returns the number of entities in the longest piece.
 func longest(pieces []split.Piece) int64 {
 	most := int64(0)
 	for _, p := range pieces {
@@ -267,7 +268,7 @@ func longest(pieces []split.Piece) int64 {
 	return most
 }
 
-// weigh counts the entities of pieces, all at the same time.
+// weigh counts the entities of all pieces at the same time, and adds the time to at.
 func (m *Model) weigh(workers int64, pieces []split.Piece, at *time.Duration) []split.Piece {
 	counts, most, longest := make([]int64, len(pieces)), split.MostInPiece(len(pieces)), int64(0)
 	for i, p := range pieces {
@@ -278,7 +279,7 @@ func (m *Model) weigh(workers int64, pieces []split.Piece, at *time.Duration) []
 	return split.WithCounts(pieces, counts, most, workers)
 }
 
-// find returns a finder for a range that ends before a rank.
+// find returns a finder for a range that ends at a rank.
 func (m *Model) find(end int64) split.Finder {
 	return func(from *keyspace.Position, n int64) (*keyspace.Position, error) {
 		if rank := m.kind.begin(from) + n; rank < end {
@@ -288,11 +289,11 @@ func (m *Model) find(end int64) split.Finder {
 	}
 }
 
-// busy returns how many workers have something to do.
+// busy returns how many workers have a task.
 func (m *Model) busy(workers int64) int64 { return min(workers, m.Tasks) }
 
-// Start returns when so many workers have begun, if the queue begins as many tasks a
-// second as it can.
+// Start returns when the given number of workers have started, if the queue dispatches tasks as
+// fast as it can.
 func (m *Model) Start(workers int64) time.Duration {
 	slices.Sort(m.begins)
 	var last time.Duration
@@ -302,8 +303,8 @@ func (m *Model) Start(workers int64) time.Duration {
 	return last
 }
 
-// Takes returns how long the job takes on some workers, if they all begin at the same time
-// and none of them waits but for the queue, which begins so many tasks a second.
+// Takes returns how long the job takes on the given number of workers. It assumes that all workers
+// start at the same time, and only ever wait for the queue.
 func (m *Model) Takes(workers int64) time.Duration {
 	pages := float64(m.times.Page) * float64(m.Pages) / float64(m.busy(workers))
 	begun := float64(m.Tasks) * float64(time.Second) / queueDispatches

@@ -12,8 +12,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// TestBalance moves the boundaries of pieces at random: what they hold stays the same, and
-// those that were counted become even.
+// TestBalance moves the boundaries of pieces at random. Together they keep their entities, and
+// counted pieces become even.
 func TestBalance(t *testing.T) {
 	rng := testflag.Rand(t)
 	even := 0
@@ -55,7 +55,7 @@ func TestBalance(t *testing.T) {
 			}
 		}
 		exact := func(p split.Piece) bool { return p.Exact }
-		if n := kind.N; n <= split.BalancePages*page && most > n { // all was counted, and no boundary is far away
+		if n := kind.N; n <= split.BalancePages*page && most > n { // all was counted, and no boundary is far
 			want := split.ShareLengths(n, before[0].FairShare, n, page)
 			if len(after) != len(want) {
 				t.Fatalf("%d pieces, want %d", len(after), len(want))
@@ -76,8 +76,8 @@ func TestBalance(t *testing.T) {
 	}
 }
 
-// TestBalanceKeeps has pieces stay as they are whose boundaries can't be found, or are
-// elsewhere by now.
+// TestBalanceKeeps checks that pieces keep their boundaries if new ones can't be found, or have
+// moved.
 func TestBalanceKeeps(t *testing.T) {
 	kind := VirtualKind{N: 1000, Key: func(rank int64) *datastore.Key { return datastore.IDKey("K", 10*(rank+1), nil) }}
 	middle := keyspace.At(kind.Key(700))

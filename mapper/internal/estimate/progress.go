@@ -12,21 +12,22 @@ import (
 
 // A Progress says how far a job is.
 type Progress struct {
-	// The share of its entities that the job has processed or failed on, from 0 to 1: an estimate,
-	// and its bounds. A later estimate is hardly ever below an earlier AtLeast, which is four
-	// standard deviations below its own, unless entities were inserted meanwhile: these count once
-	// the job has found them. Where all that is left was counted, and all records were read, they
-	// are the same; they are far apart while little is known, and where a query narrows a kind
-	// down.
+	// Fraction estimates the part of its entities that the job has processed or failed on, from 0
+	// to 1. FractionMin and FractionMax are its bounds. FractionMin is four standard deviations
+	// below the estimate. So a later estimate is hardly ever below an earlier FractionMin, unless
+	// entities were inserted: these count once the job has found them.
+	//
+	// All three are equal if all remaining entities were counted and all records were read. They
+	// are far apart while little is known, and if the query filters a kind.
 	FractionMin float64 `json:"at_least"`
 	Fraction    float64 `json:"about"`
 	FractionMax float64 `json:"at_most"`
 
-	EntitiesPerSecond        float64 `json:"rate"`    // entities a second in the last minute, while the job runs,
-	EntitiesPerSecondOverall float64 `json:"overall"` // and since it was started
+	EntitiesPerSecond        float64 `json:"rate"`    // entities a second in the last minute, while the job runs
+	EntitiesPerSecondOverall float64 `json:"overall"` // entities a second since the job was started
 
-	// How long it takes until the last entity at Rate, in nanoseconds; 0 if that is not known, as
-	// while nothing was done.
+	// TimeLeft estimates the time until the last entity at EntitiesPerSecond, in nanoseconds, with
+	// its bounds. It is 0 if that is unknown, for example before the first entity.
 	TimeLeftMin time.Duration `json:"left_at_least,omitempty"`
 	TimeLeft    time.Duration `json:"left,omitempty"`
 	TimeLeftMax time.Duration `json:"left_at_most,omitempty"`
@@ -34,17 +35,17 @@ type Progress struct {
 
 // Bounds of estimates.
 const (
-	deviations = 4 // on each side, of what is estimated
-	// density is how far the number of entities behind each key that was sampled is off, of all of
-	// them together: within 25% two times in three (mapper.Estimate.Exact).
+	deviations = 4 // standard deviations, on each side of an estimate
+	// density is the error of an estimate by sampled keys. The number of entities for each key is
+	// within 25% two times in three (mapper.Estimate.Exact).
 	density = 0.25
-	// narrowed is what that is multiplied by where only some entities of a kind are the job's.
+	// narrowed multiplies density if the query leaves out some entities of the kind.
 	narrowed = 4
 	lately   = time.Minute
 )
 
-// ProgressOf returns how far a job is whose records come to so much, and about what it has cost so
-// far, at some prices.
+// ProgressOf returns how far a job is, and about what it has cost so far in dollars. The sum is
+// over the job's records.
 func ProgressOf(
 	j *record.Job, sum record.Totals, q query.Query, now time.Time, prices billing.Prices,
 ) (Progress, float64) {
@@ -57,14 +58,14 @@ func ProgressOf(
 	if k.ended {
 		k.now = j.Ended
 	}
-	if sum.Sample == nil { // nothing is left
+	if sum.Sample == nil { // nothing remains
 		sum.Sample = record.NewSample()
 		sum.Sample.Done = float64(sum.Processed + sum.Failures)
 	}
 	return k.progress(sum.Sample), prices.Dollars(used)
 }
 
-// Share returns which share of a budget a usage is, at some prices.
+// Share returns which part of a budget has been used, at the given prices.
 func Share(b record.Budget, u billing.Usage, prices billing.Prices) (share float64) {
 	if b.Dollars > 0 {
 		share = prices.Dollars(u) / b.Dollars
@@ -75,14 +76,14 @@ func Share(b record.Budget, u billing.Usage, prices billing.Prices) (share float
 	return share
 }
 
-// A known is what is known of a job besides a sample.
+// A known is what is known about a job besides a sample.
 type known struct {
 	begun, now time.Time
 	whole      bool // its query is over whole kinds
 	ended      bool
 }
 
-// progress returns how far a job is that a sample says something of.
+// progress returns how far a job is, from a sample of its records.
 func (k known) progress(s *record.Sample) Progress {
 	var p Progress
 	p.rates(s, k)
@@ -113,8 +114,7 @@ func (k known) progress(s *record.Sample) Progress {
 	return p
 }
 
-// sampled returns how far the sum of a sample is off, as a share of it, from the sum of its
-// squares.
+// sampled returns the relative error of the sum of a sample, from the sum of its squares.
 func sampled(squares, sum, scale float64) float64 {
 	if scale == 1 || sum == 0 {
 		return 0
@@ -122,7 +122,7 @@ func sampled(squares, sum, scale float64) float64 {
 	return min(1, deviations*math.Sqrt(squares)/sum)
 }
 
-// share returns the share that is done, where so much is left.
+// share returns the part of the work that is done.
 func share(done, left float64) float64 {
 	if math.IsInf(left, 1) {
 		return 0
@@ -133,7 +133,7 @@ func share(done, left float64) float64 {
 	return done / (done + left)
 }
 
-// rates says how many entities a second were done: lately, and over all.
+// rates sets how many entities a second were done, in the last minute and overall.
 func (p *Progress) rates(s *record.Sample, k known) {
 	took := k.now.Sub(k.begun)
 	if took <= 0 {
@@ -152,7 +152,7 @@ func (p *Progress) rates(s *record.Sample, k known) {
 	p.EntitiesPerSecond = float64(n) * s.Scale / min(took, lately).Seconds()
 }
 
-// left says how long it takes until the last of so many entities, at the rate of late.
+// left sets the remaining time, at the rate of the last minute.
 func (p *Progress) left(about, least, most float64) {
 	takes := func(n float64) time.Duration {
 		if p.EntitiesPerSecond == 0 || math.IsInf(n, 1) {

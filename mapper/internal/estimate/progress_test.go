@@ -14,14 +14,14 @@ import (
 
 var noon = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
-// TestProgress says how far jobs are that were started ten minutes ago.
+// TestProgress checks the progress of jobs that were started ten minutes ago.
 func TestProgress(t *testing.T) {
 	lately := []record.End{{At: noon.Add(-time.Minute), Entities: 1000}, {At: noon.Add(-time.Second), Entities: 60}}
 	for _, c := range []struct {
 		name   string
 		sample record.Sample
 		ended  bool
-		want   string // percent that are done, at least, about and at most; a second; and how long it still takes
+		want   string // done in percent (least, estimate, most), entities a second, remaining time
 	}{
 		{
 			name: "nothing is known", sample: record.Sample{Blind: 1}, want: "0 0 100%, 0/s, 0s 0s 0s",
@@ -79,7 +79,7 @@ func TestProgress(t *testing.T) {
 		if want := c.sample.Done * c.sample.Scale / 600; math.Abs(p.EntitiesPerSecondOverall-want) > 1e-9 {
 			t.Errorf("%s: %v/s over all, want %v", c.name, p.EntitiesPerSecondOverall, want)
 		}
-		k.whole = false // only some entities of the kind are the job's: guesses are worth less
+		k.whole = false // the query filters the kind, so estimates are less certain
 		if some := k.progress(&c.sample); (some.FractionMin < p.FractionMin) != (c.sample.Gaps > 0) ||
 			(some.FractionMax > p.FractionMax) != (c.sample.Gaps > 0) {
 			t.Errorf("%s, of some of a kind: %+v, and of the whole one %+v", c.name, some, p)
@@ -87,7 +87,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// TestProgressOf has a job's end be the end of its time, and all be paid that it has used.
+// TestProgressOf checks that a job's time ends with the job, and that all usage is paid.
 func TestProgressOf(t *testing.T) {
 	sum := record.Totals{Processed: 990, Failures: 10, Written: 990, Pages: 10, Tasks: 4}
 	for _, c := range []struct {
@@ -111,7 +111,7 @@ func TestProgressOf(t *testing.T) {
 	}
 }
 
-// TestShare has the scarcer part of a budget count.
+// TestShare checks that the scarcer part of a budget counts.
 func TestShare(t *testing.T) {
 	used := billing.Usage{Reads: 100_000, Writes: 100_000, Deletes: 50, TaskOps: 50} // 24 cents
 	for _, c := range []struct {

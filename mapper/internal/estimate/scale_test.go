@@ -18,7 +18,7 @@ import (
 
 var writeScale = flag.Bool("scale", false, "write the table of TestScale to docs/scale.md")
 
-// virtualKinds are the ways in which keys lie in their space.
+// virtualKinds are ways in which keys may be spread.
 var virtualKinds = []struct {
 	name string
 	key  func(n int64) func(rank int64) *datastore.Key
@@ -49,8 +49,8 @@ const scaleHeader = `| keys | entities | workers | pages | tasks | depth | large
 |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|
 `
 
-// TestScale runs splitting over kinds of up to a billion entities, or ten millions under -short,
-// and checks what docs/scale.md says of it.
+// TestScale runs splitting over kinds of up to a billion entities, or ten million with -short. It
+// checks the numbers in docs/scale.md.
 func TestScale(t *testing.T) {
 	testflag.Sequential(t)
 	const page = 500

@@ -15,26 +15,26 @@ var (
 	space   = regexp.MustCompile(`\s+`)
 )
 
-// longestCause is how many bytes of a text its cause has.
+// longestCause is the most bytes of a cause.
 const longestCause = 200
 
-// Digest returns a name of a cause that says nothing of it: for log lines, which must have nothing
-// of an entity. Equal causes have equal ones.
+// Digest returns a short hash of a cause. Log lines have it instead of the cause, because they must
+// not contain parts of an entity.
 func Digest(cause string) string {
 	sum := sha256.Sum256([]byte(cause))
 	return hex.EncodeToString(sum[:3])
 }
 
-// Cause returns what the text of an error has in common with those of other entities that have
-// failed for the same reason: the text without numbers, words that have digits, what is quoted,
-// addresses, and the names in the entity's key. All of that is "#".
+// Cause returns the part of an error's text that entities with the same problem have in common. It
+// replaces with "#" everything that differs between entities: numbers, words with digits, quoted
+// texts, addresses, and the names in the entity's key.
 func Cause(text string, names ...string) string {
 	for _, name := range names {
-		if len(name) > 2 { // a shorter one is part of other words
+		if len(name) > 2 { // a shorter one is also part of other words
 			text = strings.ReplaceAll(text, name, "#")
 		}
 	}
-	text = strings.Map(func(r rune) rune { // it is typed, and shown
+	text = strings.Map(func(r rune) rune { // people type and read the text
 		if !unicode.IsPrint(r) {
 			return ' '
 		}

@@ -5,15 +5,14 @@ import (
 	"time"
 )
 
-// A Backoff says how often something is tried, and how long the attempts wait. It is the second
-// attempt that waits for First; each further one waits four times as long as the one before, up to
-// Max.
+// A Backoff says how often something is attempted, and how long attempts wait. The second attempt
+// waits for First. Each further one waits four times as long as the one before, up to Max.
 type Backoff struct {
 	Attempts   int64
 	First, Max time.Duration
 }
 
-// Delay returns how long the next attempt waits after so many have failed.
+// Delay returns how long the next attempt waits after a number of failed attempts.
 func (b Backoff) Delay(failed int64) time.Duration {
 	d := b.First
 	for range failed - 1 {
@@ -24,10 +23,11 @@ func (b Backoff) Delay(failed int64) time.Duration {
 	return d
 }
 
-// maxRetryAfter bounds what a function can ask for. Cloud Tasks takes tasks for up to 30 days.
+// maxRetryAfter is the longest wait that a function can ask for. Cloud Tasks keeps tasks for up to
+// 30 days.
 const maxRetryAfter = 7 * 24 * time.Hour
 
-// RetryAfter marks an error of a function whose next attempt is to wait for d at least.
+// RetryAfter marks an error of a function, so that the next attempt waits for at least d.
 func RetryAfter(err error, d time.Duration) error {
 	if err == nil {
 		return nil
@@ -43,7 +43,7 @@ type retryAfterError struct {
 func (e retryAfterError) Error() string { return e.err.Error() }
 func (e retryAfterError) Unwrap() error { return e.err }
 
-// After returns how long an error wants the next attempt to wait, at least.
+// After returns how long the next attempt must wait at least, as the error asks.
 func After(err error) time.Duration {
 	var r Refusal
 	if errors.As(err, &r) {
@@ -54,5 +54,5 @@ func After(err error) time.Duration {
 	return later.after
 }
 
-// IsLater reports whether an error wants another attempt later.
+// IsLater reports whether an error asks for a later attempt.
 func IsLater(err error) bool { return errors.As(err, new(retryAfterError)) }

@@ -1,3 +1,3 @@
-// Package fault says what an error means: whether the function is at fault, or the database, or
-// chance; whether another attempt may help, and when it is due; and what a record says of it.
+// Package fault says what an error means. Is the function to blame, the database, or chance? May
+// another attempt help, and when? What does a record say about it?
 package fault

@@ -7,25 +7,23 @@ import (
 	"time"
 )
 
-// ErrArguments says that something can't be done with such arguments; the error names the one that
-// is wrong.
+// ErrArguments says that a call can't work with these arguments. The error names the wrong one.
 var ErrArguments = errors.New("bad arguments")
 
-// A Refusal is what a task says when the mapper's function has failed: the range
-// is tried again, as often as the job's Backoff says. It does not say what the
-// function's error says, which may be of the entity and has no place in a log:
-// that is for the records, see [Text].
+// A Refusal is the error of a task whose function has failed. The range is retried, as often as the
+// job's Backoff says. Its text leaves out the function's error, which may quote the entity and must
+// not be logged. Records have that error, see [Text].
 type Refusal struct {
 	Summary string
-	Cause   error // of the function
-	Final   bool  // another attempt would only repeat it
-	After   time.Duration
-	Later   bool // the service that the function calls has refused it: the range is not to blame
+	Cause   error         // the function's error
+	Final   bool          // another attempt would fail in the same way
+	After   time.Duration // how long the next attempt must wait at least
+	Later   bool          // a service that the function calls has refused the call, so the range is not to blame
 }
 
 func (r Refusal) Error() string { return r.Summary }
 
-// Fatal marks an error that a task which fails with it would always fail with.
+// Fatal marks an error that makes every attempt of a task fail in the same way.
 func Fatal(err error) error { return fatalError{err} }
 
 type fatalError struct{ err error }
@@ -33,13 +31,13 @@ type fatalError struct{ err error }
 func (e fatalError) Error() string { return e.err.Error() }
 func (e fatalError) Unwrap() error { return e.err }
 
-// IsFatal reports whether a task that failed with an error would always.
+// IsFatal reports whether a task with this error would always fail.
 func IsFatal(err error) bool {
 	var r Refusal
 	return errors.As(err, new(fatalError)) || errors.As(err, &r) && r.Final
 }
 
-// Permanent marks an error of a function that another attempt would only repeat.
+// Permanent marks an error of a function if another attempt would fail in the same way.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -52,22 +50,21 @@ type permanentError struct{ err error }
 func (e permanentError) Error() string { return e.err.Error() }
 func (e permanentError) Unwrap() error { return e.err }
 
-// IsPermanent reports whether another attempt would only repeat an error.
+// IsPermanent reports whether an error was marked by Permanent.
 func IsPermanent(err error) bool {
 	var p permanentError
 	return errors.As(err, &p)
 }
 
-// IsOnly reports whether an error is another one, by itself or wrapped, and says nothing else: it
-// is no join of several.
+// IsOnly reports whether err is other, directly or wrapped, and not a join of several errors.
 func IsOnly(err, other error) bool {
-	for err != nil && any(err) != any(other) { // errors.Is looks into joins
+	for err != nil && any(err) != any(other) { // errors.Is would look into joins
 		err = errors.Unwrap(err)
 	}
 	return err != nil
 }
 
-// Text returns the text of an error for a record, which says everything.
+// Text returns the full text of an error, for a record.
 func Text(err error) string {
 	text := cmp.Or(err.Error(), "an error without a text")
 	var r Refusal

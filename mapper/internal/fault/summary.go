@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Summarized gives an error a summary that may be logged: its text may quote an entity.
+// Summarized gives an error a summary that may be logged. The error's own text may quote an entity.
 func Summarized(summary string, err error) error { return summarizedError{summary, err} }
 
 type summarizedError struct {
@@ -20,8 +20,8 @@ type summarizedError struct {
 func (e summarizedError) Error() string { return e.err.Error() }
 func (e summarizedError) Unwrap() error { return e.err }
 
-// Summary returns what an error says, but for what a function, an entity or the database may have
-// said: for a log. The whole text is for records.
+// Summary returns the text of an error for a log. It leaves out everything that may come from a
+// function, an entity or the database. Records have the full text.
 func Summary(err error) string {
 	var s summarizedError
 	var r Refusal
@@ -41,7 +41,7 @@ func Summary(err error) string {
 	return "an error that the job's record has"
 }
 
-// Panicked is the error of a function that has panicked.
+// Panicked returns the error of a function that has panicked.
 func Panicked(text string) error { return panicError(text) }
 
 type panicError string
@@ -49,9 +49,9 @@ type panicError string
 func (e panicError) Error() string { return string(e) }
 func (e panicError) Kind() string  { return "panic" }
 
-// Kind returns of which kind the error of a function is, which says nothing of the entity: an error
-// may have a method of this name, and otherwise its type says it. The [Digest] of the [Cause]
-// follows, for which names are those in the entity's key.
+// Kind returns what kind of error a function returned, without anything about the entity. It is the
+// result of the error's own Kind method, or else the error's type. The [Digest] of the [Cause]
+// follows; names are the names in the entity's key.
 func Kind(err error, names ...string) string {
 	return kind(err) + " " + Digest(Cause(Text(err), names...))
 }
@@ -71,8 +71,8 @@ func kind(err error) string {
 	return typeOf(err)
 }
 
-// typeOf returns the type of the outermost error that has one of its own; of what errors.New and
-// fmt.Errorf have made, that it is an error.
+// typeOf returns the type of the outermost error that is not made by errors.New, fmt.Errorf or this
+// package. If there is none, it returns "error".
 func typeOf(err error) string {
 	for ; err != nil; err = errors.Unwrap(err) {
 		t := reflect.TypeOf(err)

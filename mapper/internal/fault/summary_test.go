@@ -14,8 +14,7 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestSummary checks that nothing of a function's error, or of a database's text, is in what is
-// logged.
+// TestSummary checks that a log summary has no text of a function's or a database's error.
 func TestSummary(t *testing.T) {
 	secret := errors.New("secret")
 	for want, err := range map[string]error{

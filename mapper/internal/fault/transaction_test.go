@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestTransactionErrors has the errors that production and Google's emulators give.
+// TestTransactionErrors checks the errors of production and of Google's emulators.
 func TestTransactionErrors(t *testing.T) {
 	for _, test := range []struct {
 		err                          error

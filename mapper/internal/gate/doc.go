@@ -1,3 +1,3 @@
-// Package gate lets the tasks of a process run beside each other, or one of them exclusively: so
-// that a death of the process can be put down to what ran.
+// Package gate lets the tasks of a process run at the same time, or one of them exclusively. If a
+// process dies while a task runs exclusively, that task is to blame.
 package gate

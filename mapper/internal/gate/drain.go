@@ -5,11 +5,11 @@ import (
 	"errors"
 )
 
-// ErrDraining says that the process takes up nothing more.
-var ErrDraining = errors.New("this process is about to end, and leaves its tasks to others")
+// ErrDraining says that the process accepts no more deliveries.
+var ErrDraining = errors.New("this process is about to end, and leaves its tasks to other processes")
 
-// Admit lets a delivery into the process, unless that is draining. The delivery calls leave when it
-// has ended.
+// Admit lets a delivery into the process, unless the process is draining. The delivery must call
+// leave when it ends.
 func (g *Gate) Admit() (leave func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -28,8 +28,8 @@ func (g *Gate) leave() {
 	}
 }
 
-// Drain has deliveries end as soon as they can, and no more be admitted. It waits until all are
-// out, or returns how many are not when ctx is done.
+// Drain tells deliveries to end soon, and admits no more. It waits until all have ended. If ctx
+// ends first, it returns the number of the remaining deliveries.
 func (g *Gate) Drain(ctx context.Context) (left int, err error) {
 	g.mu.Lock()
 	if !g.IsDraining() {
@@ -52,8 +52,8 @@ func (g *Gate) Drain(ctx context.Context) (left int, err error) {
 	return g.admitted, ctx.Err()
 }
 
-// Draining is done once deliveries have to end as soon as they can.
+// Draining returns a context that is done once deliveries should end soon.
 func (g *Gate) Draining() context.Context { return g.draining }
 
-// IsDraining reports whether deliveries have to end as soon as they can.
+// IsDraining reports whether deliveries should end soon.
 func (g *Gate) IsDraining() bool { return g.draining.Err() != nil }

@@ -13,7 +13,7 @@ func TestDrain(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		deliveries int
-		waits      time.Duration // as long as whoever drains does
+		waits      time.Duration // the timeout of the drain
 		left       int
 		took       time.Duration
 	}{
@@ -52,7 +52,7 @@ func TestDrain(t *testing.T) {
 					t.Errorf("a task enters: %v", err)
 				}
 				time.Sleep(time.Minute)
-				if left, err := g.Drain(t.Context()); left != 0 || err != nil { // once more, after all have ended
+				if left, err := g.Drain(t.Context()); left != 0 || err != nil { // again, after all have ended
 					t.Errorf("once more: %d, %v", left, err)
 				}
 			})

@@ -9,36 +9,36 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// A Gate lets any number of tasks into this process at once, or one that is to be by itself. It
-// is first come, first served, so neither starves. Whatever runs functions of users, or much of
-// anything, passes it: pages, finalizers, sweeps and clean-ups.
+// A Gate lets any number of tasks into this process at once, or one exclusive task. It is first
+// come, first served, so neither kind starves. Everything that runs users' functions, or uses many
+// resources, must pass it: pages, finalizers, sweeps and clean-ups.
 type Gate struct {
 	places *semaphore.Weighted
-	Strays atomic.Int64 // functions that took too long, were left behind, and have not returned
+	Strays atomic.Int64 // calls that took too long, were abandoned, and have not returned
 
 	draining context.Context
 	drain    context.CancelFunc
 	mu       sync.Mutex
 	admitted int           // deliveries
-	empty    chan struct{} // is closed when it is draining, and the last of these has ended
+	empty    chan struct{} // closed when the gate is draining, and the last delivery has ended
 }
 
-// New returns a gate that nothing has passed.
+// New returns an empty gate.
 func New() *Gate {
 	g := &Gate{places: semaphore.NewWeighted(math.MaxInt64), empty: make(chan struct{})}
 	g.draining, g.drain = context.WithCancel(context.Background())
 	return g
 }
 
-// A Place is what a task has inside the gate. It calls Leave when it has ended.
+// A Place is a task's place inside the gate. The task must call Leave when it ends.
 type Place struct {
 	Leave     func()
 	Exclusive bool // nothing else is inside
 	Waited    bool // it had to wait
-	Alone     bool // if the process dies, it is of this task
+	Alone     bool // if the process dies, this task is the cause
 }
 
-// Enter waits until a task may begin. Once the process is draining, none may.
+// Enter waits until a task may start. While the process is draining it returns ErrDraining.
 func (g *Gate) Enter(ctx context.Context, exclusive bool) (Place, error) {
 	n := int64(1)
 	if exclusive {

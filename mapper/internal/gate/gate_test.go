@@ -15,7 +15,7 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// A visit is a task that comes to the gate, wants to be by itself or not, and stays for a time.
+// A visit is a task that enters the gate, exclusively or not, and stays for a time.
 type visit struct {
 	name      string
 	comes     time.Duration
@@ -23,7 +23,7 @@ type visit struct {
 	stays     time.Duration
 }
 
-// TestEnter has tasks come to the gate: each says when it is let in, and what its place is like.
+// TestEnter lets tasks enter the gate, and checks when each enters, and its place.
 func TestEnter(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -74,7 +74,7 @@ func TestEnter(t *testing.T) {
 						entered[i] = fmt.Sprint(v.name, " at ", time.Since(begun).Seconds()) + saidOf(p)
 						time.Sleep(v.stays * time.Second)
 						p.Leave()
-						p.Leave() // once more does not let in more
+						p.Leave() // a second call has no effect
 					}()
 				}
 				time.Sleep(time.Hour)
@@ -100,8 +100,8 @@ func saidOf(p Place) (text string) {
 	return text
 }
 
-// TestExclusive has many tasks come at random: none is inside together with an exclusive one, and
-// all get in.
+// TestExclusive lets many tasks enter at random. No other task is inside with an exclusive one, and
+// all enter in the end.
 func TestExclusive(t *testing.T) {
 	seed := testflag.Seed(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestExclusive(t *testing.T) {
 				if exclusive {
 					weight = math.MaxInt32
 				}
-				for range 2 { // as it comes, and as it goes
+				for range 2 { // on entry, and on exit
 					if now := inside.Add(weight); exclusive && now != weight || !exclusive && now >= math.MaxInt32 {
 						t.Errorf("exclusive %v: inside is %d", exclusive, now)
 					}
@@ -140,7 +140,7 @@ func TestExclusive(t *testing.T) {
 	})
 }
 
-// TestEnterEnds has a task that waits give up, or learn that the process is draining.
+// TestEnterEnds checks that a waiting task can give up, and learns that the process is draining.
 func TestEnterEnds(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -10,14 +10,14 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// bisect returns a key between two keys of one kind's range: above a and below
-// b, or nil if it knows none. A nil a is the beginning of the key space, a nil
-// b its end. Elements are halved where the keys first differ: ids as numbers,
-// names as fractions. Between ids and names it returns the least name.
+// bisect returns a key between two keys of one kind, above a and below b, or nil if it knows none.
+// A nil a is the start of the key space, a nil b its end. It halves the first elements in which the
+// keys differ: IDs as numbers, names as fractions. Between an ID and a name it returns the least
+// name.
 //
-// This says nothing of where the entities are: with a few ids beside many
-// names, half of the pieces would hold next to nothing [App Engine MapReduce,
-// wiki]. It is the last resort where there are neither samples nor keys.
+// The result ignores where the entities are. With a few IDs beside many names, half of the pieces
+// would be nearly empty [App Engine MapReduce, wiki]. So it is the last resort, if there are
+// neither samples nor keys.
 func bisect(a, b *datastore.Key, kind, namespace string) *datastore.Key {
 	if b == nil {
 		return above(a, kind, namespace)
@@ -36,7 +36,7 @@ func bisect(a, b *datastore.Key, kind, namespace string) *datastore.Key {
 	switch {
 	case i < len(lower) && lower[i].Kind == y.Kind:
 		m, ok = halve(elementOf(lower[i]), elementOf(y))
-	default: // all of y's kind is above a
+	default: // all keys of y's kind are above a
 		m, ok = halve(leastElement, elementOf(y))
 	}
 	switch {
@@ -48,8 +48,8 @@ func bisect(a, b *datastore.Key, kind, namespace string) *datastore.Key {
 	return nil
 }
 
-// above returns a key above a that leaves about as much below as is already
-// known to be there: twice an id. Ids end where names begin.
+// above returns a key above a. It leaves about as much space below as is known to be used: it
+// doubles an ID. After the last ID come the names.
 func above(a *datastore.Key, kind, namespace string) *datastore.Key {
 	if a == nil {
 		return leastName.key(kind, nil, namespace)
@@ -77,8 +77,7 @@ func above(a *datastore.Key, kind, namespace string) *datastore.Key {
 	return e.key(x.Kind, nil, namespace)
 }
 
-// An element is what tells the elements of one kind apart: an id, or a name if
-// it is not empty.
+// An element is the ID of a key element, or its name if that is not empty.
 type element struct {
 	id   int64
 	name string
@@ -97,7 +96,7 @@ func (e element) key(kind string, parent *datastore.Key, namespace string) *data
 	return &datastore.Key{Kind: kind, ID: e.id, Name: e.name, Parent: parent, Namespace: namespace}
 }
 
-// valid returns the key, or nil if Datastore would not take it.
+// valid returns the key, or nil if Datastore would reject it.
 func valid(k *datastore.Key) *datastore.Key {
 	if len(k.Name) > MaxName || names.Reserved(k.Name) || k.Incomplete() {
 		return nil
@@ -105,12 +104,13 @@ func valid(k *datastore.Key) *datastore.Key {
 	return k
 }
 
-// halve returns the element between x and y, which is above x, if there is one.
+// halve returns an element halfway between x and y. It is false if there is none above x and below
+// y.
 func halve(x, y element) (element, bool) {
 	switch {
 	case x.name == "" && y.name == "":
 		mid := x.id + int64(uint64(y.id-x.id)/2)
-		if mid == 0 { // not an id
+		if mid == 0 { // 0 is not an ID
 			mid = 1
 		}
 		return element{id: mid}, x.id < mid && mid < y.id
@@ -121,9 +121,9 @@ func halve(x, y element) (element, bool) {
 	return element{name: m}, ok
 }
 
-// halveNames returns a name between x and y. Names are fractions whose digits
-// are characters, ASCII only if both names are: then names are cut where they
-// are, and not by the million characters that they don't use.
+// halveNames returns a name between x and y. It treats names as fractions whose digits are
+// characters. If both names are ASCII, so is the result: then names are cut where they are, instead
+// of among a million unused characters.
 func halveNames(x, y string) (string, bool) {
 	top := rune(utf8.RuneSelf)
 	if !ascii(x) || !ascii(y) {
@@ -143,10 +143,10 @@ func halveNames(x, y string) (string, bool) {
 		return prefix + character(mid), true
 	}
 	if dx < 0 {
-		// y is x with zero characters and maybe more behind it.
+		// y is x, followed by a zero character and maybe more.
 		return prefix + "\x00", len(y) > 1
 	}
-	// dy is dx+1: stay below it, and go above the rest of x.
+	// dy is dx+1: the result keeps dx, and goes above the rest of x.
 	for {
 		_, size := utf8.DecodeRuneInString(x)
 		prefix, x = prefix+x[:size], x[size:]
@@ -157,14 +157,14 @@ func halveNames(x, y string) (string, bool) {
 	}
 }
 
-// digits is the number of characters: code points without the surrogates.
+// digits is the number of characters: all code points except the surrogates.
 const (
 	digits         = utf8.MaxRune + 1 - surrogates
 	surrogates     = 0x800
 	firstSurrogate = 0xD800
 )
 
-// digit returns the value of a name's first character, or -1 if it has none.
+// digit returns the value of a name's first character, or -1 if the name is empty.
 func digit(s string) rune {
 	r, size := utf8.DecodeRuneInString(s)
 	switch {
@@ -192,8 +192,8 @@ func ascii(s string) bool {
 	return true
 }
 
-// Middle returns a position between two, in the space of the first, or nil if it knows none. A
-// nil b is the end.
+// Middle returns a position between two, in the space of the first, or nil if it knows none. A nil
+// b is the end.
 func Middle(a, b *Position) *Position {
 	s := a.Space()
 	if b != nil && b.Space() != s {
@@ -223,15 +223,16 @@ func Middle(a, b *Position) *Position {
 		m.Value = b.Value
 		return &m
 	}
-	return betweenKeys(a, nil, m) // behind some keys of a's value
+	return betweenKeys(a, nil, m) // after some keys of a's value
 }
 
-// halvings is how often Cuts halves for a position: it is off by 2^-32 of what is between the two.
+// halvings is how often Cuts halves for each position. So a position is off by at most 2^-32 of the
+// range.
 const halvings = 32
 
-// Cuts returns up to n-1 positions between two, which cut what is between them into n equal parts,
-// by arithmetic. There are fewer where there are not so many. It cuts between values as long as
-// there are several, and inside one between keys. A nil b is the end.
+// Cuts returns up to n-1 positions between two that cut the space between them into n equal parts,
+// by arithmetic. It returns fewer if there are not enough positions. It cuts between values if
+// there are several, and between the keys of one value otherwise. A nil b is the end.
 func Cuts(a, b *Position, n int) (cuts []*Position) {
 	if cuts = cutsBy(valuesBetween, a, b, n); len(cuts) == 0 {
 		cuts = cutsBy(Middle, a, b, n)
@@ -239,9 +240,9 @@ func Cuts(a, b *Position, n int) (cuts []*Position) {
 	return cuts
 }
 
-// Lexicographic returns up to n-1 keys between two, which cut the key space between them into equal
-// parts, as if IDs were spread evenly up to the largest one. It is how mappers cut before there was
-// __scatter__, to compare with: a few IDs beside many names have half of the parts.
+// Lexicographic returns up to n-1 keys between two. They cut the key space into equal parts, as if
+// IDs were spread evenly up to the largest one. It is for comparison: mappers cut this way before
+// there was __scatter__. A few IDs beside many names get half of the parts.
 func Lexicographic(a, b *Position, n int) []*Position {
 	return cutsBy(func(a, b *Position) *Position {
 		if m := Middle(a, b); m != nil || b == nil || b.Key == nil {
@@ -267,7 +268,7 @@ func Lexicographic(a, b *Position, n int) []*Position {
 	}, a, b, n)
 }
 
-// valuesBetween is Middle, without positions inside a value, where there are values.
+// valuesBetween is Middle without positions inside a value, if the positions have values.
 func valuesBetween(a, b *Position) *Position {
 	m := Middle(a, b)
 	if m != nil && m.Valued && m.Key != nil {
@@ -288,8 +289,8 @@ func cutsBy(middle func(a, b *Position) *Position, a, b *Position, n int) (cuts 
 	return cuts
 }
 
-// portion returns the position behind i of n equal parts of what is between two, or nil if there is
-// none between them.
+// portion returns the position after i of n equal parts of the space between two positions, or nil
+// if there is none.
 func portion(middle func(a, b *Position) *Position, a, b *Position, i, n int) *Position {
 	below, above := a, b
 	for range halvings {
@@ -315,8 +316,8 @@ func portion(middle func(a, b *Position) *Position, a, b *Position, i, n int) *P
 	return nil
 }
 
-// betweenKeys returns a position with a key between those of two positions, and with the value
-// of the first one, if it has one.
+// betweenKeys returns a position with a key between the keys of two positions. It has the value of
+// the first one, if that has one.
 func betweenKeys(a, b *Position, m Position) *Position {
 	var end *datastore.Key
 	if b != nil {
@@ -330,7 +331,7 @@ func betweenKeys(a, b *Position, m Position) *Position {
 	m.Key, m.Valued, m.Value = k, a.Valued, a.Value
 	if k.Kind == s.Kind {
 		m.Namespace, m.Kind = "", ""
-	} else { // it is an ancestor
+	} else { // the key is of an ancestor
 		m.Namespace, m.Kind = s.Namespace, s.Kind
 	}
 	return &m

@@ -9,7 +9,7 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// TestLexicographic cuts the key space between two keys into four parts: IDs as if they were spread
+// TestLexicographic cuts the key space between two keys into four parts, as if IDs were spread
 // evenly up to the largest one.
 func TestLexicographic(t *testing.T) {
 	id := func(n int64) *Position { return At(datastore.IDKey("K", n, nil)) }
@@ -34,7 +34,7 @@ func TestLexicographic(t *testing.T) {
 	}
 }
 
-// TestMiddle cuts between positions: between their values, or inside one between its keys.
+// TestMiddle cuts between positions: between their values, or between the keys of one value.
 func TestMiddle(t *testing.T) {
 	at := func(v any, id int64) *Position {
 		p := &Position{Kind: "K", Valued: true, Value: v}

@@ -7,12 +7,12 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// named is a key of a kind and a name in a namespace.
+// named returns a key with a kind and a name, in a namespace.
 func named(namespace, kind, name string, parent *datastore.Key) *datastore.Key {
 	return &datastore.Key{Namespace: namespace, Kind: kind, Name: name, Parent: parent}
 }
 
-// TestCheckKey has keys be refused that the database would refuse, and others not.
+// TestCheckKey checks that exactly those keys are refused that the database would refuse.
 func TestCheckKey(t *testing.T) {
 	long := strings.Repeat("x", MaxName)
 	for _, c := range []struct {

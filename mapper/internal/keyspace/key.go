@@ -15,7 +15,7 @@ import (
 // CompareKeys orders keys as Datastore does: see [value.CompareKeys].
 func CompareKeys(a, b *datastore.Key) int { return value.CompareKeys(a, b) }
 
-// Below reports whether a key is that of an entity below an ancestor, or of that itself.
+// Below reports whether a key is the ancestor's, or of an entity below it.
 func Below(k, ancestor *datastore.Key) bool {
 	for ; k != nil; k = k.Parent {
 		if k.Equal(ancestor) {
@@ -25,19 +25,17 @@ func Below(k, ancestor *datastore.Key) bool {
 	return false
 }
 
-// sortKeys sorts keys, and leaves out those that come twice.
+// sortKeys sorts keys and removes duplicates.
 func sortKeys(keys []*datastore.Key) []*datastore.Key {
 	slices.SortFunc(keys, CompareKeys)
 	return slices.CompactFunc(keys, (*datastore.Key).Equal)
 }
 
-// MaxName is how many bytes a kind or a name can have, as the limits page of
-// Datastore has it.
+// MaxName is the most bytes of a kind or a name [the limits page of Datastore].
 const MaxName = 1500
 
-// CheckKey returns an error for a key that the database would refuse, and with
-// it all that is in the same commit. It may be incomplete if only the ID is
-// missing.
+// CheckKey returns an error for a key that the database would reject, together with everything in
+// the same commit. The key may be incomplete if only its ID is missing.
 func CheckKey(k *datastore.Key) error {
 	if k == nil {
 		return errors.New("the key is nil")
@@ -66,7 +64,8 @@ func CheckKey(k *datastore.Key) error {
 	return nil
 }
 
-// CheckKind returns what is wrong with a kind.
+// CheckKind returns an error if a kind is invalid. The error's text continues a sentence about the
+// kind.
 func CheckKind(kind string) error {
 	switch {
 	case kind == "":

@@ -14,7 +14,7 @@ import (
 )
 
 func TestCompareKeys(t *testing.T) {
-	// In Datastore's order, as its documentation and Google's emulators have it.
+	// In the order of Datastore's documentation and of Google's emulators.
 	parent := datastore.IDKey("A", 5, nil)
 	ordered := []*datastore.Key{
 		datastore.IDKey("A", -9, nil),
@@ -73,8 +73,8 @@ func TestSortKeys(t *testing.T) {
 	}
 }
 
-// TestBisect halves intervals between keys of all forms until nothing is
-// between: each key is inside its interval, and is one that Datastore takes.
+// TestBisect halves intervals between keys of all forms until they are empty. Each result is inside
+// its interval, and Datastore accepts it.
 func TestBisect(t *testing.T) {
 	rng := testflag.Rand(t)
 	for range 200 {
@@ -107,7 +107,7 @@ func checkBetween(t *testing.T, a, m, b *datastore.Key) {
 	}
 }
 
-// TestBisectEnds halves from and to the ends of the key space.
+// TestBisectEnds halves intervals with one end of the key space.
 func TestBisectEnds(t *testing.T) {
 	rng := testflag.Rand(t)
 	for _, k := range keytest.Random(rng, 200, keytest.Options{Kind: "K", Namespace: "n"}) {
@@ -128,8 +128,8 @@ func TestBisectEnds(t *testing.T) {
 	checkBetween(t, nil, bisect(nil, nil, "K", "n"), nil)
 }
 
-// TestBisectCuts checks that the halves are worth something where the entities
-// are even.
+// TestBisectCuts checks that both halves have a good part of the entities, if these are spread
+// evenly.
 func TestBisectCuts(t *testing.T) {
 	for _, c := range []struct{ a, b, want *datastore.Key }{
 		{datastore.IDKey("K", 1000, nil), datastore.IDKey("K", 3000, nil), datastore.IDKey("K", 2000, nil)},

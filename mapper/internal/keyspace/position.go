@@ -10,24 +10,25 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// A Position is a place in the order in which a job comes to its entities: by namespace, by
-// kind, by the value of the property that the job is sharded by, if it is, and by key. Ranges
-// begin and end at positions. A part that is missing is below all that are there, so a position
-// without a key is before all keys of its value, and one without a value before all values of
-// its kind.
+// A Position is a place in the order in which a job processes its entities. It consists of
+// namespace, kind, the value of the property that the job is sharded by (if any), and key. Ranges
+// start and end at positions.
+//
+// A missing part sorts first. So a position without a key is before all keys of its value, and one
+// without a value before all values of its kind.
 type Position struct {
-	Namespace string `datastore:"namespace,omitempty,noindex"` // unless it is that of the key
-	// unless it is that of the key: one of an ancestor has another
+	Namespace string `datastore:"namespace,omitempty,noindex"` // empty if it is the key's namespace
+	// Kind is empty if it is the key's kind. They differ if the key is of an ancestor.
 	Kind   string         `datastore:"kind,omitempty,noindex"`
 	Valued bool           `datastore:"valued,omitempty,noindex"`
 	Value  any            `datastore:"value,omitempty,noindex"`
 	Key    *datastore.Key `datastore:"key,omitempty,noindex"`
 }
 
-// At returns the position of an entity in a job that is not sharded by a property.
+// At returns the position of an entity in a job that is sharded by keys.
 func At(k *datastore.Key) *Position { return &Position{Key: k} }
 
-// AtAll returns the positions of entities.
+// AtAll returns the positions of entities in a job that is sharded by keys.
 func AtAll(keys []*datastore.Key) []*Position {
 	all := make([]*Position, len(keys))
 	for i, k := range keys {
@@ -45,7 +46,7 @@ func Keys(all []*Position) []*datastore.Key {
 	return keys
 }
 
-// Space returns the space that the position is in.
+// Space returns the space of the position.
 func (p *Position) Space() Space {
 	if p.Kind == "" && p.Key != nil {
 		return Space{p.Key.Namespace, p.Key.Kind}
@@ -72,7 +73,7 @@ func Compare(a, b *Position) int {
 	return value.ComparePaths(value.Path(a.Key), value.Path(b.Key))
 }
 
-// Present returns 1 for what is there and 0 for what is not, which is before it.
+// Present returns 1 for a part that is present and 0 for a missing part, which sorts first.
 func Present(there bool) int {
 	if there {
 		return 1
@@ -80,7 +81,7 @@ func Present(there bool) int {
 	return 0
 }
 
-// Equal reports whether two positions are the same; nil is none.
+// Equal reports whether two positions are equal, or both nil.
 func (p *Position) Equal(o *Position) bool {
 	if p == nil || o == nil {
 		return p == o
@@ -106,7 +107,7 @@ func (p *Position) String() string {
 	return s
 }
 
-// Names returns the names in the position's key: none if it has no key.
+// Names returns the names of the position's key and its ancestors, or none if it has no key.
 func (p *Position) Names() (all []string) {
 	if p == nil {
 		return nil
@@ -117,12 +118,12 @@ func (p *Position) Names() (all []string) {
 	return all
 }
 
-// Size estimates the bytes that the position takes in a record.
+// Size estimates the position's bytes in a record.
 func (p *Position) Size() int {
 	return 16 + len(p.Namespace) + len(p.Kind) + valueSize(p.Value) + KeySize(p.Key)
 }
 
-// Sort sorts positions, and leaves out those that come twice.
+// Sort sorts positions and removes duplicates.
 func Sort(all []*Position) []*Position {
 	slices.SortFunc(all, Compare)
 	return slices.CompactFunc(all, (*Position).Equal)
@@ -136,7 +137,7 @@ func CompareSpaces(a, b Space) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Kind, b.Kind))
 }
 
-// End returns the position behind all of a space.
+// End returns the position after all entities of a space.
 func (s Space) End() *Position {
 	return &Position{Namespace: s.Namespace, Kind: s.Kind + "\x00"}
 }

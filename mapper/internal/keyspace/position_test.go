@@ -11,8 +11,7 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// positionsInOrder are positions in their order, with what is said of them: what is missing comes
-// first.
+// positionsInOrder returns positions in order, with their descriptions. A missing part comes first.
 func positionsInOrder() (all []*Position, said []string) {
 	ancestor := named("", "A", "x", nil)
 	for _, c := range []struct {
@@ -40,7 +39,7 @@ func positionsInOrder() (all []*Position, said []string) {
 	return all, said
 }
 
-// TestCompare compares each position with each.
+// TestCompare compares all pairs of positions.
 func TestCompare(t *testing.T) {
 	all, said := positionsInOrder()
 	for i, a := range all {
@@ -62,7 +61,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestSort sorts positions that come twice.
+// TestSort sorts positions with duplicates.
 func TestSort(t *testing.T) {
 	all, _ := positionsInOrder()
 	mixed := append(slices.Clone(all), all...)
@@ -72,7 +71,7 @@ func TestSort(t *testing.T) {
 	}
 }
 
-// TestNames has the names of a key be those of its whole path.
+// TestNames checks that a position has the names of its key and of the key's ancestors.
 func TestNames(t *testing.T) {
 	at := At(datastore.IDKey("K", 7, named("", "P", "a", named("", "Q", "b", nil))))
 	if got := at.Names(); !slices.Equal(got, []string{"", "a", "b"}) {
@@ -89,8 +88,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestSizes has the estimate of an entity be the same as the client has it and as the protocol has
-// it, and be no less than its texts.
+// TestSizes checks that the estimated size of an entity is the same in the client's form and in the
+// protocol's. It is at least the size of its texts.
 func TestSizes(t *testing.T) {
 	key := named("space", "K", "seven77", nil) // 5 + 1 + 7 + 16
 	if got := KeySize(key); got != 29 {

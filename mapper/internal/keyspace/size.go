@@ -5,10 +5,10 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// KeySize estimates the bytes that a key takes in a record.
+// KeySize estimates a key's bytes in a record.
 func KeySize(k *datastore.Key) int {
 	n := 0
-	if k != nil { // a reference can be nil
+	if k != nil { // a reference to a key can be nil
 		n = len(k.Namespace)
 	}
 	for e := k; e != nil; e = e.Parent {
@@ -17,7 +17,7 @@ func KeySize(k *datastore.Key) int {
 	return n
 }
 
-// PropertiesSize estimates the bytes that properties take in a request.
+// PropertiesSize estimates the bytes of properties in a request.
 func PropertiesSize(properties []datastore.Property) int {
 	n := 0
 	for _, p := range properties {
@@ -49,8 +49,8 @@ func valueSize(v any) int {
 	return 12
 }
 
-// EntitySize estimates the bytes that the protocol's entity takes in a request, as [PropertiesSize]
-// does.
+// EntitySize estimates the bytes of a stored entity in a request, as [PropertiesSize] does for
+// properties.
 func EntitySize(e *pb.Entity) int {
 	n := 0
 	for name, v := range e.GetProperties() {

@@ -9,7 +9,7 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// least returns the least value of the types of a rank, if it is known.
+// least returns the least value of a rank of types, if it is known. See [value.Rank].
 func least(rank int) (v any, ok bool) {
 	switch rank {
 	case value.NullRank:
@@ -26,7 +26,7 @@ func least(rank int) (v any, ok bool) {
 	return nil, false
 }
 
-// Next returns the least value above one, of whatever type, if it is known.
+// Next returns the least value above v, of any type, if it is known.
 func Next(v any) (above any, ok bool) {
 	switch v := v.(type) {
 	case nil:
@@ -86,8 +86,8 @@ func IsTime(v any) bool {
 	return ok
 }
 
-// greater returns a value above v that leaves about as much below as is already known to be
-// there: twice a number.
+// greater returns a value above v. It leaves about as much space below as is known to be used: it
+// doubles a number.
 func greater(v any) (m any, ok bool) {
 	switch v := v.(type) {
 	case int64:
@@ -111,7 +111,7 @@ func greater(v any) (m any, ok bool) {
 	return nil, false
 }
 
-// betweenFloats halves the distance, or the representations if that is infinite.
+// betweenFloats halves the distance, or the bit patterns if the distance is infinite.
 func betweenFloats(x, y float64) float64 {
 	if m := x + (y-x)/2; value.FloatBits(x) < value.FloatBits(m) && value.FloatBits(m) < value.FloatBits(y) &&
 		!math.IsInf(m, 0) {
@@ -121,7 +121,8 @@ func betweenFloats(x, y float64) float64 {
 	return value.FloatOf(low + (high-low)/2)
 }
 
-// betweenBytes halves strings as fractions, whose digits are characters if both are text.
+// betweenBytes halves strings as fractions. The digits are characters if both are text, and bytes
+// otherwise.
 func betweenBytes(a, b any) any {
 	s, first := a.(string)
 	t, second := b.(string)
@@ -139,7 +140,7 @@ func betweenBytes(a, b any) any {
 		}
 		return -1
 	}
-	top := false // y is no limit any more
+	top := false // y is no longer a limit
 	for i := range MaxName {
 		dx, dy := digit(x, i), digit(y, i)
 		if top {
@@ -150,7 +151,7 @@ func betweenBytes(a, b any) any {
 		}
 		switch {
 		case dx == dy:
-		case dx < 0: // y goes on with zeros
+		case dx < 0: // y continues with zeros
 			if len(y) > i+1 {
 				return append(m, 0)
 			}
@@ -163,7 +164,7 @@ func betweenBytes(a, b any) any {
 	return nil
 }
 
-// Spread returns up to n values above a and below b, in order and evenly.
+// Spread returns up to n values above a and below b, in order and evenly spread.
 func Spread(a, b any, n int) []any {
 	if n <= 0 || value.Compare(a, b) >= 0 {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// inOrder are values of all types, in the order that Datastore gives them.
+// inOrder are values of all types, in Datastore's order.
 var inOrder = []any{
 	nil,
 	int64(math.MinInt64), int64(-1), time.UnixMicro(0), int64(1), time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC),
@@ -42,7 +42,7 @@ func TestCompareValues(t *testing.T) {
 	}
 }
 
-// TestBetween cuts between all pairs of values, and goes on in both halves.
+// TestBetween cuts between all pairs of values, and continues in both halves.
 func TestBetween(t *testing.T) {
 	for i, a := range inOrder {
 		for _, b := range inOrder[i+1:] {
@@ -149,7 +149,7 @@ func FuzzBetween(f *testing.F) {
 	})
 }
 
-// TestCuts cuts what is between two numbers into equal parts.
+// TestCuts cuts the interval between two numbers into equal parts.
 func TestCuts(t *testing.T) {
 	at := func(n int64) *Position { return &Position{Kind: "K", Valued: true, Value: n} }
 	for _, c := range []struct {
@@ -174,7 +174,7 @@ func TestCuts(t *testing.T) {
 			t.Errorf("from %d to %d into %d: %v, want %v", c.from, c.to, c.n, got, c.want)
 		}
 	}
-	shard := 0 // of 1,900,000,000 among ten of [0, 2^32): floor(10 * 1.9e9 / 2^32)
+	shard := 0 // the part of 1,900,000,000 among ten of [0, 2^32): floor(10 * 1.9e9 / 2^32)
 	for _, cut := range Cuts(at(0), at(1<<32), 10) {
 		if Compare(cut, at(1_900_000_000)) <= 0 {
 			shard++
@@ -188,8 +188,8 @@ func TestCuts(t *testing.T) {
 	}
 }
 
-// TestCutsOfKeys cuts between random keys: cuts are in order, inside, and keys that Datastore
-// takes. Where there is a middle, there is a cut.
+// TestCutsOfKeys cuts between random keys. Cuts are in order and inside, and Datastore accepts
+// them. If there is a middle, there is a cut.
 func TestCutsOfKeys(t *testing.T) {
 	rng := testflag.Rand(t)
 	cut := 0

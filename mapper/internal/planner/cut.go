@@ -17,8 +17,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/survey"
 )
 
-// unsuspected cuts a range whose process has died behind its page, which is at most as long as
-// the job's pages are: nothing behind it is suspected. It returns nil if nothing is.
+// unsuspected cuts a range after the page on which its process died; that page is at most as long
+// as the job's pages. The rest of the range is not suspected. It returns nil if nothing comes after
+// the page.
 func (p *Planner) unsuspected(s split.Piece) (pieces func() ([]split.Piece, error), err error) {
 	size := int(p.job.PageSize)
 	found, err := p.ahead(p.keys.Peek(size + 1))
@@ -30,12 +31,12 @@ func (p *Planner) unsuspected(s split.Piece) (pieces func() ([]split.Piece, erro
 	return func() ([]split.Piece, error) { return []split.Piece{own, rest}, nil }, nil
 }
 
-// prefix returns what is known of the first entities of a range, for who looks for the n-th one,
-// from the range's start or from another position.
+// prefix returns what is known about the first entities of a range, for a search of the n-th one.
+// The search starts at the range's start, or at another position.
 type prefix func(n int64, start bool) source.Prefix
 
-// planCut decides where the range is cut, and has the boundaries looked for that are not
-// among known keys.
+// planCut decides where the range is cut, and starts the search for boundaries that are not among
+// known keys.
 func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root bool, size int, known prefix) {
 	t := p.task(root)
 	c := p.Strategy.Decide(s, t)
@@ -46,14 +47,15 @@ func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root b
 		return
 	}
 	if c.Keep > 0 {
-		c.Keep = max(c.Keep, int64(size)) // with the page
+		c.Keep = max(c.Keep, int64(size)) // the page included
 	}
 	_, c.Until = p.local.Bounds()
 	p.later(ctx, plan, c, s, t, known)
 }
 
-// Load returns what is known behind some entities of the page of a plan, for which the function
-// took so long each. It is ok if what is left then can be given away.
+// Load returns what the task knows after it has processed some entities of the plan's page. dealt
+// is their number, and each is the function's time for one of them. It is ok if the task can give
+// away the rest.
 func (p *Planner) Load(plan Plan, dealt int, each time.Duration) (l split.Load, ok bool) {
 	l = split.Load{Left: rest(plan).Estimate - int64(dealt), Here: each, Full: p.job.PageSize, Page: p.record.PageSize,
 		Workers: p.job.Workers}
@@ -64,7 +66,8 @@ func (p *Planner) Load(plan Plan, dealt int, each time.Duration) (l split.Load, 
 		!p.record.Solo && (!p.Query.Many() || p.record.Kind != "")
 }
 
-// rest returns the piece of a page that is not cut before it. What is in its last page is known.
+// rest returns the piece of a page that was not cut before it. If the page is the range's last one,
+// the number of its entities is known.
 func rest(plan Plan) split.Piece {
 	s := plan.piece
 	s.Workers = 1
@@ -74,8 +77,9 @@ func rest(plan Plan) split.Piece {
 	return s
 }
 
-// Give cuts what is left behind some entities of the page of a plan: the task keeps some, and gives
-// the others away in pieces of each so many.
+// Give cuts the rest of the range after the first dealt entities of the plan's page. keep is how
+// many of the rest the task keeps. It gives the others away in pieces; each is the number of
+// entities in a piece.
 func (p *Planner) Give(ctx context.Context, plan Plan, dealt int, keep, each int64) ([]split.Piece, error) {
 	s := rest(plan)
 	pieces, err := s.Give(int64(dealt), keep, each, p.job.Workers).Apply(s, p.finder(ctx, s, plan.known))
@@ -85,7 +89,7 @@ func (p *Planner) Give(ctx context.Context, plan Plan, dealt int, keep, each int
 	return pieces, err
 }
 
-// task returns what is known of the task.
+// task returns the planner's knowledge of the task in the form of package split.
 func (p *Planner) task(root bool) split.Task {
 	return split.Task{Root: root, Blind: !p.Source.Counts(), Divided: p.divided, Page: p.toCut(p.job, p.record, p.Mode)}
 }
@@ -93,7 +97,7 @@ func (p *Planner) task(root bool) split.Task {
 // mustNotCut reports whether the range stays whole: it is too short, or suspected.
 func (p *Planner) mustNotCut() bool { return p.whole == p.record.ID || p.record.Solo }
 
-// count counts the range, if that helps to cut it.
+// count counts the range if that helps to cut it.
 func (p *Planner) count(ctx context.Context, s *split.Piece, root bool) (counted bool) {
 	t := p.task(root)
 	if p.mustNotCut() || !t.MayCut(*s) {
@@ -106,7 +110,7 @@ func (p *Planner) count(ctx context.Context, s *split.Piece, root bool) (counted
 	if most == 0 {
 		return false
 	}
-	if p.counted && s.Estimate > 0 && s.Workers <= 1 { // that a range of one worker is longer does not change
+	if p.counted && s.Estimate > 0 && s.Workers <= 1 { // a range of one worker is planned the same way if it is longer
 		return false
 	}
 	p.counted = true
@@ -117,7 +121,7 @@ func (p *Planner) count(ctx context.Context, s *split.Piece, root bool) (counted
 	return s.Exact
 }
 
-// survey draws a sample of the kind, and estimates how large it is.
+// survey draws a sample of the kind, and estimates how large the kind is.
 func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 	s.Workers = p.job.Workers
 	if p.Strategy.SampleSize(s.Workers) == 0 {
@@ -132,7 +136,7 @@ func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 	}
 	found, err := look.Run(ctx, p.Strategy, s.Workers)
 	if err != nil {
-		return fmt.Errorf("look around in the root: %w", err)
+		return fmt.Errorf("survey the root: %w", err)
 	}
 	s.Samples, s.Estimate, s.Exact, s.FairShare, p.weighed = found.Samples, found.Estimate, found.Exact,
 		found.Estimate/s.Workers, found.Pieces
@@ -143,7 +147,7 @@ func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 		}
 	}
 	p.entitySize = inBackground(func() int64 {
-		n, _ := look.EntitySize(ctx, some) // it only helps
+		n, _ := look.EntitySize(ctx, some) // an error is left out: the size only helps
 		p.Paces.Expect(job, n)
 		return n
 	})
@@ -153,16 +157,16 @@ func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 	return nil
 }
 
-// inBackground calls f while something else is done. Whoever asks for the result waits for it.
+// inBackground starts f in a goroutine. The returned function waits for its result.
 func inBackground[T any](f func() T) func() T {
 	result := make(chan T, 1)
 	go func() { result <- f() }()
 	return sync.OnceValue(func() T { return <-result })
 }
 
-// later applies a plan while something else is done: at once, if the range is cut before its page,
-// and otherwise once Plan.Progress says so. Whoever asks for the result waits for it. It uses only
-// what stays the same meanwhile.
+// later applies a plan in the background. It starts at once if the range is cut before its page;
+// otherwise Plan.Progress starts it. Plan.Pieces waits for the result. The goroutine uses only
+// values that do not change in the meantime.
 func (p *Planner) later(ctx context.Context, plan *Plan, c split.CutPlan, s split.Piece, t split.Task, known prefix) {
 	var pieces []split.Piece
 	var err error
@@ -181,7 +185,7 @@ func (p *Planner) later(ctx context.Context, plan *Plan, c split.CutPlan, s spli
 		}
 		if t.Root && counted != nil {
 			pieces = split.Balance(counted, t.Page, find)
-			if len(pieces) == 1 { // it is short
+			if len(pieces) == 1 { // the range is short
 				pieces, err = p.Strategy.Decide(pieces[0], split.Task{Blind: t.Blind, Page: t.Page}).Apply(pieces[0],
 					find)
 			}
@@ -205,8 +209,8 @@ func (p *Planner) later(ctx context.Context, plan *Plan, c split.CutPlan, s spli
 	}
 }
 
-// weigh counts the entities of pieces, all at the same time. If the database can't they stay as
-// they are.
+// weigh counts the entities of all pieces at the same time. If the database can't count, the pieces
+// stay unchanged.
 func (p *Planner) weigh(
 	ctx context.Context, local query.Query, workers, page int64, pieces []split.Piece,
 ) []split.Piece {
@@ -220,7 +224,7 @@ func (p *Planner) weigh(
 	if slices.Contains(known, false) {
 		return pieces
 	}
-	if p.Query.Many() { // there are other spaces for the other workers
+	if p.Query.Many() { // other workers process other spaces
 		total := int64(0)
 		for _, n := range counts {
 			total += n
@@ -230,7 +234,7 @@ func (p *Planner) weigh(
 	return split.WithCounts(pieces, counts, most, workers)
 }
 
-// finder returns a finder for a range, of whose first entities something is known.
+// finder returns a finder for a range. It answers from the known first entities where it can.
 func (p *Planner) finder(ctx context.Context, s split.Piece, known prefix) split.Finder {
 	local := p.local
 	return func(from *keyspace.Position, n int64) (*keyspace.Position, error) {
@@ -250,12 +254,12 @@ func (p *Planner) finder(ctx context.Context, s split.Piece, known prefix) split
 	}
 }
 
-// ErrCut says that a range was cut out of order, which is a mistake in this package.
-var ErrCut = fault.Fatal(errors.New("a range was cut into pieces that are not in order: this is a mistake in " +
+// ErrCut says that a range was cut into pieces out of order, which is a bug in scattermap.
+var ErrCut = fault.Fatal(errors.New("a range was cut into pieces that are not in order: this is a bug in " +
 	"scattermap, please report it"))
 
-// EntitySize returns how many bytes an entity has on average, as a survey of the range has found;
-// 0: there was none.
+// EntitySize returns the mean size of an entity in bytes, found by the survey of the range; 0:
+// there was no survey.
 func (p *Planner) EntitySize() int64 {
 	if p.entitySize == nil {
 		return 0
@@ -263,9 +267,9 @@ func (p *Planner) EntitySize() int64 {
 	return p.entitySize()
 }
 
-// AwaitCounts waits for what the root finds out besides.
+// AwaitCounts waits for the root's counts that run in the background.
 func (p *Planner) AwaitCounts(ctx context.Context) {
-	if p.unsharded == nil { // a delivery before has cut the range
+	if p.unsharded == nil { // an earlier delivery has cut the range
 		look := survey.Survey{Source: p.Source, Query: p.Query}
 		p.unsharded = sync.OnceValue(func() int64 { return look.Unsharded(ctx) })
 	}
@@ -273,8 +277,8 @@ func (p *Planner) AwaitCounts(ctx context.Context) {
 	p.EntitySize()
 }
 
-// Unsharded returns how many entities AwaitCounts has found without the property that the job is
-// sharded by; negative: it is not known.
+// Unsharded returns the result of AwaitCounts: how many entities lack the property that the job is
+// sharded by. It is negative if that is unknown.
 func (p *Planner) Unsharded() int64 {
 	if p.unsharded == nil {
 		return 0

@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// TestLoad says what is known behind 4 entities of a page of the range [1, 31), and whether the
-// rest can be given away.
+// TestLoad checks what the planner knows after 4 entities of a page of the range [1, 31), and
+// whether it can give away the rest.
 func TestLoad(t *testing.T) {
 	withKind(t, 100, func(t *testing.T, client *datastore.Client) {
 		for _, c := range []struct {
@@ -51,7 +51,7 @@ func TestLoad(t *testing.T) {
 	})
 }
 
-// TestGive gives away what is left of the range [1, 31), behind 4 entities of its page.
+// TestGive gives away the rest of the range [1, 31) after 4 entities of its page.
 func TestGive(t *testing.T) {
 	withKind(t, 100, func(t *testing.T, client *datastore.Client) {
 		for _, c := range []struct {
@@ -84,7 +84,7 @@ func TestGive(t *testing.T) {
 	})
 }
 
-// TestKeepWhole has a range that two workers share not be cut any more once it was said.
+// TestKeepWhole checks that a range for two workers is not cut any more after KeepWhole.
 func TestKeepWhole(t *testing.T) {
 	withKind(t, 100, func(t *testing.T, client *datastore.Client) {
 		p := plannerOf(client, query.Query{Kind: "K"}, 2)
@@ -126,14 +126,14 @@ func TestWeigh(t *testing.T) {
 	})
 }
 
-// TestCounts asks what the root finds out besides: how large an entity is, and how many have no
-// value of the property that the job is sharded by.
+// TestCounts checks two counts of the root: the size of an entity, and how many entities lack the
+// property that the job is sharded by.
 func TestCounts(t *testing.T) {
 	withKind(t, 100, func(t *testing.T, client *datastore.Client) {
 		kindIn(t, client, keyspace.Space{Kind: "Other"}, 3)
 		root := record.RangeID(record.Ref{ID: "j"}.String(), 0)
 		for by, want := range map[string]int64{"": 0, "N": 0, "M": 100} {
-			for _, before := range []bool{false, true} { // a delivery before has surveyed it
+			for _, before := range []bool{false, true} { // an earlier delivery has surveyed it
 				p := plannerOf(client, query.Query{Kind: "K", ShardBy: by}, 4)
 				if p.EntitySize() != 0 || p.Unsharded() != 0 {
 					t.Error("something is known before anybody has looked")
@@ -146,7 +146,7 @@ func TestCounts(t *testing.T) {
 				if got := p.Unsharded(); got != want {
 					t.Errorf("sharded by %q: %d have none of it, want %d", by, got, want)
 				}
-				if got := p.EntitySize(); (got > 0) != (by != "M" && !before) { // none is found there
+				if got := p.EntitySize(); (got > 0) != (by != "M" && !before) { // no sampled entity exists there
 					t.Errorf("sharded by %q, surveyed before: %v: an entity has %d bytes", by, before, got)
 				}
 				p.Close()

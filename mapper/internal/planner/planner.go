@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A Planner reads where the entities of a range are, and decides where it is cut: for one delivery,
-// of a range, and then of what is left of it.
+// A Planner reads the positions of a range's entities, and decides where the range is cut. It
+// serves one delivery: first its range, then the remaining part after each page.
 type Planner struct {
 	Pacer
 	Query    query.Query
@@ -27,37 +27,38 @@ type Planner struct {
 
 	job    *record.Job
 	record *record.Range
-	local  query.Query // the part of the query that is in the space of the range
+	local  query.Query // the part of the query in the range's space
 
 	keys     *source.Stream // from the range's start on
 	counted  bool           // it has counted the range, or tried to
-	unsought bool           // the range could be cut, and was not worth it so far
-	divided  bool           // it has gone on with what one worker does: what is left is cut only if it is late
-	whole    string         // the range that can't be cut
-	listed   string         // the range that is not cut between spaces
+	unsought bool           // the range could be cut, but so far that was not worth it
+	divided  bool           // one worker processes the rest, which is cut only if it is late
+	whole    string         // the ID of the range that must not be cut
+	listed   string         // the ID of the range that is not cut between spaces again
 
-	// What a survey of the range finds out, as of the root; nil: there was none in this delivery.
+	// Results of a survey of the range, as the root makes one. They are nil if this delivery made
+	// none.
 	entitySize func() int64
 	unsharded  func() int64  // see record.Range
-	weighed    []split.Piece // the pieces of its range, if they were counted before it was cut
+	weighed    []split.Piece // the range's pieces, if they were counted before it was cut
 }
 
 // A Plan is what a task is about to process.
 type Plan struct {
-	At   []*keyspace.Position // its entities, as they were read
-	Next *keyspace.Position   // the first one behind them in the range, if there is one
+	At   []*keyspace.Position // the page's entities, in the order of the read
+	Next *keyspace.Position   // the first entity of the range after the page, or nil
 
-	// Pieces returns where the range is cut; nil: it is not. The first piece begins with the page,
-	// and is the range's own; the others become its children, if there are any.
+	// Pieces returns the pieces into which the range is cut. It is nil if the range is not cut. The
+	// first piece starts with the page, and stays with the range. The others become its children.
 	Pieces func() ([]split.Piece, error)
 	First  bool // the range is cut before the page is processed
 
-	piece split.Piece // the range, as it was planned,
-	known prefix      // and what was read of it then
-	seek  func()      // has the pieces looked for; nil: they are already
+	piece split.Piece // the range when it was planned
+	known prefix      // what had been read of it then
+	seek  func()      // starts the search for boundaries; nil: they are known
 }
 
-// Shorten leaves the page its first n entities.
+// Shorten reduces the page to its first n entities.
 func (p *Plan) Shorten(n int) {
 	if n < len(p.At) {
 		p.At, p.Next = p.At[:n], p.At[n]
@@ -67,13 +68,15 @@ func (p *Plan) Shorten(n int) {
 // FairShare returns how many entities of the job a worker has.
 func (p Plan) FairShare() int64 { return p.piece.FairShare }
 
-// Estimate returns how many entities the range had when it was planned, about; 0: nobody knows.
+// Estimate returns about how many entities the range had when it was planned; 0: unknown.
 func (p Plan) Estimate() int64 { return p.piece.Estimate }
 
-// Progress returns what is told behind each entity how long the function has run on the page so
-// far, and whether half of the page is done, which calls halfway, unless that is nil. Where a range
-// is cut for the sake of those who will have nothing to do, its boundaries are looked for once the
-// function has run for long enough to be worth it.
+// Progress returns a callback for each entity of the page. The callback gets how long the mapper's
+// function has run on the page, and whether half of the page is done. At half it calls halfway,
+// unless that is nil.
+//
+// If the range is to be cut for workers that will be idle, the callback also starts the search for
+// boundaries. It does so once the mapper's function has run long enough to make a cut worthwhile.
 func (p Plan) Progress(halfway func()) func(ran time.Duration, half bool) {
 	return func(ran time.Duration, half bool) {
 		if p.seek != nil && ran >= worthSeeking {
@@ -85,8 +88,8 @@ func (p Plan) Progress(halfway func()) func(ran time.Duration, half bool) {
 	}
 }
 
-// worthSeeking is how long the function runs on a page at least of a range that is cut for others:
-// half as long as it has to take on what is worth a task.
+// worthSeeking is how long the function runs on a page before boundaries are looked for. It is half
+// of the least time that is worth a task.
 const worthSeeking = split.WorthTask / 2
 
 // Plan reads the keys of the next page of a range, and decides where the range is cut.
@@ -126,7 +129,7 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	p.unsought = false
 	if p.count(ctx, &s, root) && s.Estimate > int64(size) { // there is more than a page
 		p.planCut(ctx, &found, s, root, size, func(n int64, start bool) source.Prefix {
-			if !start || n > int64(size) { // these are being read
+			if !start || n > int64(size) { // the first positions are still being read
 				return source.Prefix{}
 			}
 			return known()
@@ -135,8 +138,8 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	if found.At, err = p.ahead(ready()); err != nil {
 		return Plan{}, err
 	}
-	known()                 // as the stream is now
-	if len(found.At) == 0 { // what was counted has gone, or come, since
+	known()                 // the stream's state as of now
+	if len(found.At) == 0 { // the entities that were counted have been deleted since
 		return Plan{}, nil
 	}
 	if len(found.At) > size {
@@ -148,8 +151,8 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	return found, err
 }
 
-// peek begins to read so many positions. Ready waits for them, and known says where they are, once
-// they are read.
+// peek starts to read n positions. The function ready waits for them. The function known waits too,
+// and returns everything that is known about the range's first entities.
 func (p *Planner) peek(n int) (ready func() ([]*keyspace.Position, error), known func() source.Prefix) {
 	keys := p.keys
 	ready = keys.PeekLater(n)
@@ -161,7 +164,7 @@ func (p *Planner) peek(n int) (ready func() ([]*keyspace.Position, error), known
 	})
 }
 
-// planRest plans where what comes after the page is cut.
+// planRest plans where the rest of the range after the page is cut.
 func (p *Planner) planRest(ctx context.Context, found *Plan, s split.Piece, root bool, size int,
 	known func(int64, bool) source.Prefix,
 ) (err error) {
@@ -189,20 +192,20 @@ func (p *Planner) stream(ctx context.Context) *source.Stream {
 	if s.Whole {
 		s.AtOnce = max(1, min(s.AtOnce, p.Paces.Get(p.job.Ref()).In(answerBytes)))
 	}
-	if s.Whole && r.Workers > 1 { // much of what follows is for others
+	if s.Whole && r.Workers > 1 { // other tasks will read much of the rest
 		s.Few = r.PageLimit() + 1
 	}
 	return s
 }
 
-// answerBytes is how many bytes of entities a query asks for, of the 4 MiB that the client takes in
-// one answer.
+// answerBytes is how many bytes of entities a query asks for. The client takes up to 4 MiB in one
+// answer.
 const answerBytes = 2 << 20
 
-// ReadOn has the next page read while this one is processed. Entities cost more than keys, and
-// others may have to read them once more if the function is slower than it was: they are read when
-// half of this page is done, which calls halfway. Keys are not read for a page that will read
-// entities.
+// ReadOn reads the next page in the background while this one is processed. Entities cost more than
+// keys, and if the function slows down, other tasks may read them once more. So the planner reads
+// entities only when the caller calls halfway, after half of this page. It reads keys at once,
+// unless the next page will read entities instead.
 func (p *Planner) ReadOn() (halfway func()) {
 	keys, n := p.keys, int(min(2*p.record.PageSize, max(p.record.Estimate, p.record.PageSize))+1)
 	switch {
@@ -214,23 +217,23 @@ func (p *Planner) ReadOn() (halfway func()) {
 	return nil
 }
 
-// dropKeys ends a stream that is of no use any more.
+// dropKeys ends a stream that is no longer useful.
 func (p *Planner) dropKeys() {
 	p.keys.Close()
 	p.keys = nil
 }
 
-// KeepWhole has the range in hand not be cut any more.
+// KeepWhole makes sure that the current range is not cut any more.
 func (p *Planner) KeepWhole() { p.whole = p.record.ID }
 
-// Forget drops the entities that were read, as the function may have changed them since.
+// Forget drops the entities that were read ahead, as the function may have changed them since.
 func (p *Planner) Forget() {
 	if p.keys != nil && p.keys.Whole {
 		p.dropKeys()
 	}
 }
 
-// GoOn has the planner go on with what is left of its range.
+// GoOn continues the planner with the remaining part of its range.
 func (p *Planner) GoOn(job *record.Job, r *record.Range) {
 	p.job, p.record = job, r
 	p.divided = r.Workers <= 1 && !p.unsought
@@ -250,18 +253,17 @@ func (p *Planner) Close() {
 	}
 }
 
-// readsWhole reports whether a stream should read entities in place of keys: where they are not
-// read in a transaction, once it is known that they are small. Of one that is sharded by a property
-// which is a list nothing would tell at which of its values it is, and of a share of the keys most
-// would be read in vain.
+// readsWhole reports whether a stream should read entities in place of keys. It does once entities
+// are known to be small, unless the job needs only keys. There are two more exceptions. If the job
+// is sharded by a property that is a list, an entity does not tell for which of its values it was
+// found. In a share of the keys, most entities would be read without use.
 func (p *Planner) readsWhole() bool {
 	return p.Query.ShardBy == "" && p.Query.Share.All() && !p.Query.KeysOnly &&
 		p.Paces.Get(p.job.Ref()).Fit(2*p.record.PageLimit()+1)
 }
 
-// ahead returns those of the next positions of the stream that are in the range, which may have
-// become shorter since they were read. It checks that they are in order. A stream that has failed
-// is dropped.
+// ahead returns the stream's next positions that are still in the range, which may have become
+// shorter since they were read. It checks their order, and drops a stream that has failed.
 func (p *Planner) ahead(found []*keyspace.Position, err error) ([]*keyspace.Position, error) {
 	if err != nil {
 		p.dropKeys()
@@ -279,8 +281,8 @@ func (p *Planner) ahead(found []*keyspace.Position, err error) ([]*keyspace.Posi
 	return found[:n], nil
 }
 
-// checkOrder checks that entities are where this package thinks they are: in order,
-// and not before the range. Otherwise ranges might overlap or leave gaps.
+// checkOrder checks that the positions are in order, and inside the range. Otherwise ranges might
+// overlap or leave gaps.
 func (p *Planner) checkOrder(found []*keyspace.Position) error {
 	for i, at := range found {
 		if p.record.Start != nil && keyspace.Compare(p.record.Start, at) > 0 || p.keys.End != nil &&
@@ -292,7 +294,8 @@ func (p *Planner) checkOrder(found []*keyspace.Position) error {
 	return nil
 }
 
-// Reader returns a reader of the page's entities, by a lookup: of nothing, if they are not read.
+// Reader returns a reader that looks up the page's entities. If the job does not read entities, it
+// returns empty stamps.
 func (p *Planner) Reader(get source.Get) source.Reader {
 	if !p.Query.Unread(p.Mode == function.Update) {
 		return source.EntityReader(get)
@@ -300,7 +303,7 @@ func (p *Planner) Reader(get source.Get) source.Reader {
 	return func(at []*keyspace.Position) ([]wire.Stamp, error) { return make([]wire.Stamp, len(at)), nil }
 }
 
-// ReaderAhead returns a Reader which gets what the planner has read already.
+// ReaderAhead returns a Reader that takes entities that the planner has already read.
 func (p *Planner) ReaderAhead(ctx context.Context) source.Reader {
 	if p.keys != nil && p.keys.Whole {
 		return p.keys.Read

@@ -26,7 +26,7 @@ import (
 
 type thing struct{ N int64 }
 
-// kindIn puts entities into a space of a database, with the IDs 1, 2, ..., n.
+// kindIn puts entities with the IDs 1 to n into a space of a database.
 func kindIn(t *testing.T, client *datastore.Client, space keyspace.Space, n int64) {
 	t.Helper()
 	for from := int64(1); from <= n; from += 400 {
@@ -45,7 +45,7 @@ func kindIn(t *testing.T, client *datastore.Client, space keyspace.Space, n int6
 
 func at(id int64) *keyspace.Position { return keyspace.At(datastore.IDKey("K", id, nil)) }
 
-// where describes a position: its ID, in which namespace that is, or the space that it is before.
+// where describes a position: its ID and namespace, or the space that it is before.
 func where(p *keyspace.Position) string {
 	switch {
 	case p == nil:
@@ -58,8 +58,8 @@ func where(p *keyspace.Position) string {
 	return fmt.Sprint(p.Key.ID)
 }
 
-// said describes a plan: its page, what is next, and where the range is cut, of which it waits for
-// the boundaries.
+// said describes a plan: its page, the next entity, and where the range is cut. It waits for the
+// boundaries.
 func said(p Plan) string {
 	text := "nothing"
 	if n := len(p.At); n > 0 {
@@ -86,7 +86,7 @@ func said(p Plan) string {
 	return text
 }
 
-// plannerOf returns a planner of a job over a query, whose pages have 10 entities.
+// plannerOf returns a planner of a job over a query, with pages of 10 entities.
 func plannerOf(client *datastore.Client, q query.Query, workers int64) *Planner {
 	p := &Planner{Pacer: Pacer{Paces: new(pace.Book[record.Ref])}, Source: source.New(client, nil), Query: q,
 		Mode: function.Update}
@@ -94,7 +94,7 @@ func plannerOf(client *datastore.Client, q query.Query, workers int64) *Planner 
 	return p
 }
 
-// withKind runs a test in a bubble, with a database whose kind K has the entities 1, 2, ..., n.
+// withKind runs a test in a bubble, with a database whose kind K has the entities 1 to n.
 func withKind(t *testing.T, n int64, test func(t *testing.T, client *datastore.Client)) {
 	synctest.Test(t, func(t *testing.T) {
 		client, err := emulator.ForTest(t, nil).DatastoreClient(t.Context(), "test")
@@ -107,7 +107,7 @@ func withKind(t *testing.T, n int64, test func(t *testing.T, client *datastore.C
 	})
 }
 
-// TestPlan plans ranges of a kind with 100 entities, with the IDs from 1 to 100, in pages of 10.
+// TestPlan plans ranges of a kind with the IDs 1 to 100, in pages of 10.
 func TestPlan(t *testing.T) {
 	none := func(*Planner) {}
 	fixed := func(first, fanOut int, bisect bool) func(*Planner) {
@@ -178,8 +178,7 @@ func TestPlan(t *testing.T) {
 	})
 }
 
-// TestSeek has a range be cut for the sake of others only once the function has run for long
-// enough.
+// TestSeek checks that boundaries are looked for only once the function has run long enough.
 func TestSeek(t *testing.T) {
 	withKind(t, 100, func(t *testing.T, client *datastore.Client) {
 		for ran, want := range map[time.Duration]int{worthSeeking - 1: 0, worthSeeking: 3} {
@@ -203,14 +202,14 @@ func TestSeek(t *testing.T) {
 	})
 }
 
-// TestGoOn goes through a range of 35 entities in pages of 10, while it becomes shorter.
+// TestGoOn processes a range of 35 entities in pages of 10, while it becomes shorter.
 func TestGoOn(t *testing.T) {
 	for _, whole := range []bool{false, true} {
 		withKind(t, 100, func(t *testing.T, client *datastore.Client) {
 			p := plannerOf(client, query.Query{Kind: "K"}, 1)
 			defer p.Close()
 			if whole {
-				p.Paces.Expect(p.job.Ref(), 100) // they are small: pages read entities, and not keys
+				p.Paces.Expect(p.job.Ref(), 100) // they are small, so the stream reads entities in place of keys
 			}
 			r := &record.Range{ID: "r", PageSize: 10, Start: at(1), End: at(36), Workers: 1}
 			var all []string
@@ -249,7 +248,7 @@ func TestGoOn(t *testing.T) {
 	}
 }
 
-// TestOrder has positions be where no range may have them.
+// TestOrder checks that positions outside the range or out of order are an error.
 func TestOrder(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -276,7 +275,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestReader reads what a function gets: nothing, if it gets keys only.
+// TestReader checks what a function gets: nothing, if the job reads keys only.
 func TestReader(t *testing.T) {
 	for keysOnly, want := range map[bool]int{true: 0, false: 1} {
 		p := plannerOf(nil, query.Query{Kind: "K", KeysOnly: keysOnly}, 1)
@@ -291,7 +290,7 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// TestFew reads a page of a range: where the rest is for others, its stream reads no more.
+// TestFew reads a page of a range. If the rest is for other tasks, the stream reads no more.
 func TestFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		em := emulator.ForTest(t, nil)

@@ -8,13 +8,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A Pacer says how large pages may be at the rates of jobs.
+// A Pacer limits the size of pages by the rate limits of jobs.
 type Pacer struct {
 	Paces *pace.Book[record.Ref] // how fast the jobs of this process go
 	Wait  time.Duration          // the longest that a page may wait for its job's rate
 }
 
-// Size returns how many entities a page may have at the job's rate, of one that might have so many.
+// Size returns how many entities a page may have at the job's rate: at most size.
 func (pc Pacer) Size(job *record.Job, mode function.Mode, size int) (int, error) {
 	rate, err := job.RateLimit()
 	if err != nil {
@@ -37,8 +37,8 @@ func (pc Pacer) at(job *record.Job, mode function.Mode, rate pace.Limit, size in
 	return rate.Page(size, pc.Paces.Writes(job.Ref(), mode.Writes()), since, queue, pc.Wait)
 }
 
-// toCut returns the size of the pages that a range is cut for. At a low rate they are small: so
-// that few entities are still spread over all workers.
+// toCut returns the page size for which a range is cut. At a low rate pages are small, so that even
+// few entities are spread over all workers.
 func (pc Pacer) toCut(job *record.Job, r *record.Range, mode function.Mode) int64 {
 	if rate, err := job.RateLimit(); err == nil && rate != (pace.Limit{}) {
 		return min(r.PageSize, int64(pc.at(job, mode, rate, int(job.PageSize))))

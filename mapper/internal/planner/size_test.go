@@ -10,15 +10,15 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestSize says how many entities a page of 100 has at the rate of its job, which has four workers,
-// if a page may wait for 10 seconds.
+// TestSize checks the size of a page of up to 100 entities at the rate of its job. The job has four
+// workers, and a page may wait for 10 seconds.
 func TestSize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
 			name   string
 			mode   function.Mode
 			change func(j *record.Job)
-			known  bool // something was observed of the job
+			known  bool // the pace was observed
 			want   int
 		}{
 			{"no rate", function.Update, func(*record.Job) {}, false, 100},

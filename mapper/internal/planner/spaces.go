@@ -8,9 +8,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// planSpaces plans a range of a query that is over several spaces: it is cut between them, or
-// done one after the other, until its entities are in one. That is planned like others, unless
-// it is one page: then, and if the range is cut, the plan is made.
+// planSpaces plans a range of a query over several spaces, until its entities are in one space. It
+// cuts the range between spaces, or processes one space after the other. If settled, the returned
+// plan is final: the range is cut, or the rest of a space is one page. Otherwise the caller plans
+// the range like any other.
 func (p *Planner) planSpaces(ctx context.Context, s split.Piece, root bool) (found Plan, settled bool, err error) {
 	r := p.record
 	if r.Kind != "" && !root {
@@ -19,7 +20,7 @@ func (p *Planner) planSpaces(ctx context.Context, s split.Piece, root bool) (fou
 	if root {
 		pieces, err := p.listSpaces(ctx, s)
 		if err != nil || len(pieces) > 1 {
-			p.listed = "" // what it keeps may be cut once more
+			p.listed = "" // the part that the range keeps may be cut again
 			return Plan{Pieces: func() ([]split.Piece, error) { return pieces, nil }, First: true}, true, err
 		}
 	}
@@ -41,7 +42,7 @@ func (p *Planner) planSpaces(ctx context.Context, s split.Piece, root bool) (fou
 	case r.Kind != "":
 		return found, false, nil
 	}
-	if r.Solo { // those on a page of the usual size are suspected, and stay together
+	if r.Solo { // the entities on a page of the job's size are suspected, and stay together
 		wide, err := p.ahead(p.keys.Peek(int(p.job.PageSize) + 1))
 		if err != nil {
 			return found, false, err
@@ -59,7 +60,7 @@ func (p *Planner) planSpaces(ctx context.Context, s split.Piece, root bool) (fou
 	return Plan{First: true, Pieces: func() ([]split.Piece, error) { return []split.Piece{own, rest}, nil }}, true, nil
 }
 
-// listSpaces cuts a range at its spaces, once. It returns no pieces if the range is not to be cut
+// listSpaces cuts a range at its spaces, once. It returns no pieces if the range should not be cut
 // there.
 func (p *Planner) listSpaces(ctx context.Context, s split.Piece) (pieces []split.Piece, err error) {
 	r := p.record
@@ -76,7 +77,7 @@ func (p *Planner) listSpaces(ctx context.Context, s split.Piece) (pieces []split
 // mostSpaces is how many spaces a task lists at once.
 const mostSpaces = 10_000
 
-// cutSpaces cuts a range between spaces, evenly.
+// cutSpaces cuts a range between spaces, evenly by their number.
 func (p *Planner) cutSpaces(ctx context.Context, s split.Piece) (pieces []split.Piece, err error) {
 	var all []keyspace.Space
 	next := p.Source.Spaces(ctx, p.Query, s.Start, s.End)
@@ -106,8 +107,8 @@ func (p *Planner) cutSpaces(ctx context.Context, s split.Piece) (pieces []split.
 	return append(pieces, rest), nil
 }
 
-// spacesPerWorker is into how many ranges of spaces a range is cut for each worker: how large
-// they are is not known. longWalk is how many spaces a task goes through one after the other.
+// spacesPerWorker is how many ranges of spaces are cut for each worker, since their sizes are
+// unknown. longWalk is the most spaces that one task processes one after the other.
 const (
 	spacesPerWorker = 4
 	longWalk        = 1000

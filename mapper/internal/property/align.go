@@ -8,7 +8,7 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// valuesIn returns the elements of a saved array. Any other value is an array of one.
+// valuesIn returns the elements of a saved array. Any other value counts as an array of one.
 func valuesIn(saved any) []any {
 	switch v := saved.(type) {
 	case []any:
@@ -19,12 +19,13 @@ func valuesIn(saved any) []any {
 	return []any{saved}
 }
 
-// mostPairs is how many pairs of elements align compares at most where a type does not save what it
-// has loaded.
+// mostPairs is the most pairs of elements that align compares if a type does not save what it has
+// loaded.
 const mostPairs = 1 << 18
 
-// align returns what each stored element was saved as, and whether that is certain. Where some are
-// missing, it is those that are empty: nulls, or all that omitempty leaves out.
+// align returns the saved form of each stored element, and whether that is certain. If there are
+// fewer saved elements than stored ones, the missing ones are assumed to be empty: nulls, or all
+// values that omitempty leaves out.
 func align(stored []*pb.Value, saved []any) (all []any, ok bool) {
 	for _, omitted := range []func(*pb.Value) bool{func(*pb.Value) bool { return false }, isNull, isEmpty} {
 		all, rest := make([]any, len(stored)), saved
@@ -46,8 +47,8 @@ func align(stored []*pb.Value, saved []any) (all []any, ok bool) {
 	return nil, false
 }
 
-// inOrder reports whether no element is saved at another one's place: a type's Load or Save may
-// sort them.
+// inOrder reports whether no element is saved at another one's place. A type's Load or Save may
+// sort the elements.
 func inOrder(stored []*pb.Value, saved []any) bool {
 	var unlike []int
 	for i, el := range stored {
@@ -68,7 +69,8 @@ func inOrder(stored []*pb.Value, saved []any) bool {
 	return true
 }
 
-// isSavedAs reports whether a type may have saved a stored value so, if it saves what it loads.
+// isSavedAs reports whether a stored value may have this saved form, if its type saves what it
+// loads.
 func isSavedAs(stored *pb.Value, saved any) bool {
 	if isUnsaved(saved) {
 		return isEmpty(stored)
@@ -116,7 +118,7 @@ func isNull(v *pb.Value) bool {
 	return ok || v.GetValueType() == nil
 }
 
-// isEmpty reports whether a value is loaded as one that the client does not save where a field has
+// isEmpty reports whether a value is loaded as one that the client does not save if the field has
 // omitempty.
 func isEmpty(v *pb.Value) bool {
 	switch x := v.GetValueType().(type) {

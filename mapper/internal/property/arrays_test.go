@@ -13,7 +13,7 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// wire returns a value as it is stored, without a flag.
+// wire returns a value in its stored form, without a flag.
 func wire(t *testing.T, v any) *pb.Value {
 	t.Helper()
 	w, err := pbvalue.Of(v, false)
@@ -27,7 +27,7 @@ func arrayOf(all ...*pb.Value) *pb.Value {
 	return &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: all}}}
 }
 
-// edited returns what is stored once a function has changed an entity.
+// edited returns the entity to store after a function has changed it.
 func edited[T any](t *testing.T, stored map[string]*pb.Value, fn func(*T)) (*pb.Entity, error) {
 	t.Helper()
 	key := datastore.IDKey("K", 1, nil)
@@ -46,14 +46,14 @@ func edited[T any](t *testing.T, stored map[string]*pb.Value, fn func(*T)) (*pb.
 	return is, err
 }
 
-// An edit has a function change what is stored.
+// An edit applies a function to a stored entity.
 type edit func(stored map[string]*pb.Value) (*pb.Entity, error)
 
 func editOf[T any](t *testing.T, fn func(*T)) edit {
 	return func(stored map[string]*pb.Value) (*pb.Entity, error) { return edited(t, stored, fn) }
 }
 
-// tagsOf edits the property Tags of a list that has another one before it.
+// tagsOf edits the property Tags of a list, which has another property before it.
 func tagsOf(t *testing.T, fn func(v any) any) edit {
 	return editOf(t, func(v *datastore.PropertyList) { (*v)[1].Value = fn((*v)[1].Value) })
 }
@@ -79,7 +79,7 @@ func (s *sortsItself) Load(p []datastore.Property) error {
 
 func (s *sortsItself) Save() ([]datastore.Property, error) { return datastore.SaveStruct(s) }
 
-// TestArrays changes arrays that are stored in other ways than the client saves them.
+// TestArrays changes arrays that are stored in other forms than the client's.
 func TestArrays(t *testing.T) {
 	null, empty, a, b, x := wire(t, nil), wire(t, ""), wire(t, "a"), wire(t, "b"), wire(t, "x")
 	special := &pb.Value{ValueType: a.ValueType, Meaning: 15, ExcludeFromIndexes: true}
@@ -165,7 +165,7 @@ func TestArrays(t *testing.T) {
 	}
 }
 
-// TestEqualStructs removes elements that are equal in all that the type declares.
+// TestEqualStructs removes elements that are equal in everything that the type declares.
 func TestEqualStructs(t *testing.T) {
 	with := func(b string) *pb.Value { return wire(t, nested(prop("A", int64(1)), prop("B", b))) }
 	type items struct{ Items []item }
@@ -184,8 +184,8 @@ func TestEqualStructs(t *testing.T) {
 	}
 }
 
-// TestFlattenedSlices changes slices of structs that are stored as an array for each field, of
-// which the type declares some.
+// TestFlattenedSlices changes slices of structs that are stored as one array for each field. The
+// type declares only some of the fields.
 func TestFlattenedSlices(t *testing.T) {
 	type row struct {
 		Name string
@@ -240,13 +240,14 @@ func TestFlattenedSlices(t *testing.T) {
 	}
 }
 
-// A pair loads and saves itself by the client's own means.
+// A pair loads and saves itself with the client's functions.
 type pair struct{ A, B int64 }
 
 func (p *pair) Load(all []datastore.Property) error { return datastore.LoadStruct(p, all) }
 func (p *pair) Save() ([]datastore.Property, error) { return datastore.SaveStruct(p) }
 
-// TestZeroIsNoMovedNull has a property get the zero value as which another one's null was saved.
+// TestZeroIsNoMovedNull sets a property to zero. Another property's null was saved as zero, too,
+// but it must not count as moved.
 func TestZeroIsNoMovedNull(t *testing.T) {
 	stored := map[string]*pb.Value{"A": wire(t, int64(5)), "B": wire(t, nil)}
 	is, err := edited(t, stored, func(v *pair) { v.A, v.B = 0, 7 })

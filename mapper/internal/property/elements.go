@@ -14,15 +14,17 @@ import (
 	"github.com/scattermap/scattermap/internal/pbkey"
 )
 
-// errTwins says that nothing tells which elements are gone.
-var errTwins = errors.New("elements of it are equal to the Go type and differ as they are stored, " +
-	"and nothing says which of them are gone")
+// errTwins says that it is unknown which elements were removed.
+var errTwins = errors.New("some of its elements are equal in the Go type and are stored differently, " +
+	"so it is unknown which of them were removed")
 
-// elements returns what is stored of an array's elements, which were saved as before and are saved
-// as after. One that is there before and after is as stored, wherever it is now. Those that differ
-// are merged with what is stored at their places, if they are at the same ones: all others have
-// stayed then. Otherwise nothing says which stored element a changed one is, and if something would
-// be lost it is refused.
+// elements returns the new stored form of an array's elements. before has the elements saved right
+// after loading, and after has the elements saved now. An element in both stays as stored, even at
+// another place.
+//
+// Elements that differ are merged with the stored elements at their places, if all changes are in
+// place: then all others have stayed. Otherwise it is unknown which stored element a changed one
+// was. If that would lose something, elements returns an error.
 func (m merger) elements(old []*pb.Value, before, after []any, noIndex, flags bool, s *schema) ([]*pb.Value, error) {
 	places := placing(before, after)
 	switch {
@@ -42,7 +44,7 @@ func (m merger) elements(old []*pb.Value, before, after []any, noIndex, flags bo
 		case isUnsaved(after[i]):
 		case places.inPlace:
 			flag := noIndex
-			if mixed && !flags { // what the flag of the whole is says nothing of this one
+			if mixed && !flags { // the array's flag does not apply to this element
 				flag = old[i].GetExcludeFromIndexes() || tooLong(after[i])
 			}
 			all[i], err = m.saved(old[i], before[i], after[i], flag, flags, s)
@@ -59,7 +61,7 @@ func (m merger) elements(old []*pb.Value, before, after []any, noIndex, flags bo
 	return slices.DeleteFunc(all, func(v *pb.Value) bool { return v == nil }), nil
 }
 
-// stays returns what is stored of an element that is the same before and after.
+// stays returns the stored form of an element that is the same before and after.
 func (m merger) stays(old *pb.Value, before, after any, noIndex, flags bool, s *schema) (*pb.Value, error) {
 	switch {
 	case m.resaves && isUnsaved(after):
@@ -72,13 +74,13 @@ func (m merger) stays(old *pb.Value, before, after any, noIndex, flags bool, s *
 	return old, nil
 }
 
-// places say where the elements of an array have come from.
+// places say where the elements of an array were before.
 type places struct {
-	from    []int  // of each element, its place before; -1 of one that was not there
-	kept    []bool // of each place before, whether its element is still there
-	removed bool   // some were removed, and nothing else was done
-	inPlace bool   // those that differ are at the same places before and after
-	more    bool   // some were not there before
+	from    []int  // for each element, its place before; -1 if it is new
+	kept    []bool // for each place before, whether its element is still in the array
+	removed bool   // some were removed, and nothing else was changed
+	inPlace bool   // the elements that differ are at the same places before and after
+	more    bool   // some are new
 	moved   bool   // some are at other places
 }
 
@@ -100,7 +102,7 @@ func placing(before, after []any) places {
 	return p
 }
 
-// loses reports whether an element that is gone held what the Go type does not.
+// loses reports whether a removed element had something that the Go type does not hold.
 func (p places) loses(old []*pb.Value, before []any) bool {
 	for i, el := range old {
 		if !p.kept[i] && loses(el, before[i]) {
@@ -110,8 +112,9 @@ func (p places) loses(old []*pb.Value, before []any) bool {
 	return false
 }
 
-// left returns where elements were of which some were removed, and nothing else was done: as far to
-// the front as can be. It returns nil if something else was done.
+// left returns the earlier places of the elements, if some were removed and nothing else was
+// changed. Where there is a choice, it picks the first place. It returns nil if something else was
+// changed.
 func left(before, after []any) []int {
 	if len(after) >= len(before) {
 		return nil
@@ -128,14 +131,14 @@ func left(before, after []any) []int {
 	return places
 }
 
-// shifts reports whether elements that are left after some were removed may be others than those at
-// the places that left has returned, and stored in another way.
+// shifts reports whether the remaining elements may come from other places than left has returned,
+// and whether those are stored differently.
 func (m merger) shifts(old []*pb.Value, before, after []any, places []int, flags bool) bool {
 	last := len(before)
 	for i := len(after) - 1; i >= 0; i-- {
 		for last--; !equalValues(before[last], after[i]); last-- {
 		}
-		for at := places[i] + 1; at <= last; at++ { // each of these places can be it
+		for at := places[i] + 1; at <= last; at++ { // the element may come from each of these places
 			if equalValues(before[at], after[i]) && m.unlike(old[places[i]], old[at], after[i], flags) {
 				return true
 			}
@@ -144,7 +147,7 @@ func (m merger) shifts(old []*pb.Value, before, after []any, places []int, flags
 	return false
 }
 
-// twins reports whether some elements are gone and equal ones are kept, and not all of them are
+// twins reports whether some elements were removed, equal ones were kept, and not all of these are
 // stored alike.
 func (m merger) twins(old []*pb.Value, before []any, kept []bool, flags bool) bool {
 	type group struct {
@@ -168,8 +171,8 @@ func (m merger) twins(old []*pb.Value, before []any, kept []bool, flags bool) bo
 	return false
 }
 
-// unlike reports whether it matters which of two stored elements is left that were saved alike.
-// Flags says that the one gets a flag.
+// unlike reports whether two stored elements that were saved alike differ in a way that must be
+// kept. The flags argument says that the kept one gets a new index flag anyway.
 func (m merger) unlike(a, b *pb.Value, saved any, flags bool) bool {
 	if same(a, b) || flags && same(flagged(a, false), flagged(b, false)) {
 		return false
@@ -177,8 +180,8 @@ func (m merger) unlike(a, b *pb.Value, saved any, flags bool) bool {
 	return !m.resaves || loses(a, saved) || loses(b, saved)
 }
 
-// placesOf returns where each element was before; -1: nowhere. One that is where it was has not
-// moved; of equal ones that have, the first is the first.
+// placesOf returns the earlier place of each element, or -1 for a new one. An element that is still
+// at its place has not moved. Equal elements that have moved keep their order.
 func placesOf(before, after []any) []int {
 	from, used := make([]int, len(after)), make([]bool, len(before))
 	keep := func(i, at int) { from[i], used[at] = at, true }
@@ -198,7 +201,7 @@ func placesOf(before, after []any) []int {
 			keep(i, i)
 		}
 	}
-	var rest map[string][]int // of those before, by their texts
+	var rest map[string][]int // the rest of before, by their texts
 	for i := start; i < start+len(middle); i++ {
 		if from[i] >= 0 {
 			continue
@@ -221,9 +224,9 @@ func placesOf(before, after []any) []int {
 	return from
 }
 
-// appendText appends a text of a value. Values that are equal, as equalValues says, have the same
-// one. Values that differ have different ones if they are of a type that the client reads; others,
-// which a Save may return, may share one.
+// appendText appends a text that identifies a value. Values that are equal, as equalValues says,
+// have the same text. Different values have different texts if the client can read their types.
+// Values of other types, which a Save may return, may share a text.
 func appendText(b []byte, v any) []byte {
 	text := func(kind byte, s string) []byte {
 		b = binary.AppendUvarint(append(b, kind), uint64(len(s)))
@@ -274,7 +277,7 @@ func appendText(b []byte, v any) []byte {
 		}
 		return append(b, ')')
 	}
-	return text('?', fmt.Sprintf("%T %v", v, v)) // what the client reads in none of these forms
+	return text('?', fmt.Sprintf("%T %v", v, v)) // a type that the client does not read
 }
 
 // mixedFlags reports whether some elements are indexed, and others are not.

@@ -8,13 +8,13 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// errLoose says that the client can't save an entity that an interface holds.
+// errLoose says that the client can't save an entity that is held in an interface.
 var errLoose = errors.New("it holds a *datastore.Entity in an interface, and the Go client saves that as the fields " +
 	"of the struct " +
 	"datastore.Entity: have a field of a type of its own, or a datastore.PropertyList for the whole entity")
 
-// checkLoose returns an error if a value that a function has changed is one that the client would
-// save as something else.
+// checkLoose returns an error if a function has changed a value that the client would save as
+// something else.
 func (h habits) checkLoose(v reflect.Value, before, after []datastore.Property) error {
 	if h.loose && !equalProperties(before, after) && holdsLoose(v) {
 		return errLoose
@@ -22,7 +22,7 @@ func (h habits) checkLoose(v reflect.Value, before, after []datastore.Property) 
 	return nil
 }
 
-// looseSome reports whether a type has interfaces.
+// looseSome reports whether a type contains interfaces.
 func looseSome(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if t = elementType(t); seen[t] || savesItself(t) || slices.Contains(leaves, t) {
 		return false

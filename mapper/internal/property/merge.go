@@ -16,23 +16,24 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// errUnkept says that something which the Go type does not hold has no place any more.
-var errUnkept = errors.New("changing it would drop what the Go type does not hold: properties or keys of the " +
-	"entities inside")
+// errUnkept says that a change would lose something that the Go type does not hold.
+var errUnkept = errors.New("changing it would drop properties or keys of entities inside it that the Go type " +
+	"does not declare")
 
-// A merger makes what is stored of what a function has changed. The stored entity is the base. What
-// is saved the same before and after the function is as stored, bit for bit, and so is what is not
-// saved at all. What differs is converted, and inside arrays and entities only what differs.
+// A merger makes the new stored form of an entity that a function has changed. It starts from the
+// stored entity. Values that are saved the same before and after the function stay as stored, bit
+// for bit. Values that are not saved at all stay, too. Only values that differ are converted;
+// inside arrays and entities, only the parts that differ.
 type merger struct {
-	resaves bool            // what does not differ is converted, too: as the client's Put would
+	resaves bool            // values that do not differ are converted too, as the client's Put would do
 	own     *pb.PartitionId // of the stored entity
 }
 
-// merge returns what is stored once properties are saved over a stored entity, and the names of
-// those that differ then. They were saved as before when the value had been loaded, and are saved
-// as after. What the type declares is what either has, and what its schema says, if it has one.
-// Unindexed is what is inside an unindexed value. What is returned may share values with what is
-// stored.
+// merge returns the entity to store, and the names of the properties that differ from the stored
+// ones. before has the properties saved right after loading, and after has the properties saved
+// now. The type declares all properties in both, and all properties of its schema, if it has one.
+// The unindexed argument says that the entity is inside an unindexed value. The result may share
+// values with stored.
 func (m merger) merge(
 	stored *pb.Entity, before, after []datastore.Property, s *schema, unindexed bool,
 ) (whole *pb.Entity, changed []string, err error) {
@@ -82,7 +83,7 @@ func (m merger) merge(
 	return whole, changed, nil
 }
 
-// removed returns the edits that remove what is stored and not saved any more.
+// removed returns the edits that remove stored properties which are no longer saved.
 func (m merger) removed(
 	stored *pb.Entity, before []datastore.Property, is func(string) *datastore.Property, s *schema,
 ) map[string]*pb.Value {
@@ -102,8 +103,8 @@ func (m merger) removed(
 	return edits
 }
 
-// withEdits returns an entity with its properties edited, and their names. One whose edit is nil is
-// removed.
+// withEdits returns an entity with its properties edited, and the names of these. A nil edit
+// removes the property.
 func withEdits(stored *pb.Entity, edits map[string]*pb.Value) (whole *pb.Entity, changed []string) {
 	if len(edits) == 0 {
 		return stored, nil
@@ -123,7 +124,7 @@ func withEdits(stored *pb.Entity, edits map[string]*pb.Value) (whole *pb.Entity,
 	return whole, changed
 }
 
-// checkValue returns an error for a value that a Save may return and no property can have.
+// checkValue returns an error for a value that no property can have, although a Save may return it.
 func checkValue(v any) error {
 	switch x := plainValue(v).(type) {
 	case nil, bool, int64, float64, string, []byte, time.Time, datastore.GeoPoint, *datastore.Key, unsaved, omitted:
@@ -148,18 +149,18 @@ func checkValue(v any) error {
 	}
 }
 
-// moves are properties that have got another name, where the type does not say which names there
-// are: one whose value differs from what it was under its name, and is what is stored of another
-// one that is gone, or differs, too.
+// A moves finds renamed properties of types that do not declare names, such as a PropertyList. A
+// property p is a renamed one if its value is new under its name, and equals the stored value of
+// another name. That other name was removed, or has a new value too.
 type moves struct {
 	stored *pb.Entity
 	before []datastore.Property
-	is     func(name string) *datastore.Property // after
-	taken  map[string]bool
-	flags  bool // what is moved gets the flag that it is saved with
+	is     func(name string) *datastore.Property // after the function
+	taken  map[string]bool                       // the names whose stored value was used
+	flags  bool                                  // a moved value gets the flag with which it is saved
 }
 
-// find returns what is stored of a property that was moved to p, or nil.
+// find returns the stored value of the property that was renamed to p, or nil.
 func (m *moves) find(p datastore.Property, unindexed bool) *pb.Value {
 	for _, b := range m.before {
 		old := m.stored.GetProperties()[b.Name]
@@ -171,7 +172,7 @@ func (m *moves) find(p datastore.Property, unindexed bool) *pb.Value {
 		}
 		was := pbvalue.Property(b.Name, old)
 		if !equalValues(was.Value, p.Value) {
-			continue // the type saves it as something else
+			continue // the type saves it in another form
 		}
 		if m.taken == nil {
 			m.taken = make(map[string]bool)
@@ -185,7 +186,8 @@ func (m *moves) find(p datastore.Property, unindexed bool) *pb.Value {
 	return nil
 }
 
-// value returns what is stored of a property that is stored already, and was saved as b, if it was.
+// value returns the new stored form of a property that is stored already. b is what it was saved as
+// right after loading, or nil if it was not saved.
 func (m merger) value(
 	old *pb.Value, b *datastore.Property, p datastore.Property, s *schema, unindexed bool,
 ) (*pb.Value, error) {
@@ -193,14 +195,15 @@ func (m merger) value(
 	if b == nil {
 		return m.saved(old, unsaved{}, p.Value, noIndex, m.resaves, s)
 	}
-	if !m.resaves && equalValues(b.Value, p.Value) { // but not the flag
+	if !m.resaves && equalValues(b.Value, p.Value) { // only the flag differs
 		return flagged(old, noIndex), nil
 	}
 	return m.saved(old, b.Value, p.Value, noIndex, m.resaves || b.NoIndex != p.NoIndex, s)
 }
 
-// saved returns what is stored of a value that was saved as before, and is saved as after. Flags
-// says that what does not differ gets the flag, too.
+// saved returns the new stored form of a value. before is what it was saved as right after loading,
+// and after is what it is saved as now. The flags argument says that unchanged parts get the index
+// flag, too.
 func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *schema) (*pb.Value, error) {
 	b, wasEntity := before.(*datastore.Entity)
 	a, isEntity := after.(*datastore.Entity)
@@ -209,7 +212,7 @@ func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *
 		if err != nil {
 			return nil, err
 		}
-		if !a.Key.Equal(b.Key) { // where it is, the Go type may not have it
+		if !a.Key.Equal(b.Key) { // the Go type may not have the key where it is not changed
 			whole = &pb.Entity{Key: pbvalue.Key(a.Key), Properties: whole.GetProperties()}
 		}
 		return like(old, &pb.Value{ValueType: &pb.Value_EntityValue{EntityValue: whole}}, noIndex, flags), nil
@@ -217,8 +220,8 @@ func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *
 	_, isArray := after.([]any)
 	if isArray || old.GetArrayValue() != nil {
 		if from, ok := align(value.Elements(old), valuesIn(before)); ok {
-			// A single value gets the flag that it is saved with, also if it was an element that
-			// had another one.
+			// A single value gets the flag with which it is saved, even if it was an element with
+			// another flag.
 			all, err := m.elements(value.Elements(old), from, valuesIn(after), noIndex, flags || !isArray, s)
 			if err != nil {
 				return nil, err
@@ -246,8 +249,8 @@ func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *
 	return v, err
 }
 
-// like returns a value with the meaning of one that it takes the place of, and with its flag, or
-// another one.
+// like gives v the meaning and the index flag of the value that it replaces. If flags is set, it
+// gives it the new flag instead.
 func like(old, v *pb.Value, noIndex, flags bool) *pb.Value {
 	v.Meaning, v.ExcludeFromIndexes = old.GetMeaning(), noIndex
 	if !flags {
@@ -256,7 +259,8 @@ func like(old, v *pb.Value, noIndex, flags bool) *pb.Value {
 	return v
 }
 
-// flagged returns a value as it is but for its flag. What is inside an unindexed one is unindexed.
+// flagged returns a value with another index flag, otherwise unchanged. Everything inside an
+// unindexed value becomes unindexed.
 func flagged(v *pb.Value, noIndex bool) *pb.Value {
 	v = pbvalue.CloneValue(v)
 	if elements := v.GetArrayValue().GetValues(); len(elements) > 0 {
@@ -276,8 +280,8 @@ func flagged(v *pb.Value, noIndex bool) *pb.Value {
 	return v
 }
 
-// sameBut reports whether two values, of which none is an array or an entity, are the same but for
-// flags and meanings.
+// sameBut reports whether two values are the same except for flags and meanings. Arrays and
+// entities never are.
 func sameBut(old, v *pb.Value) bool {
 	switch x := old.GetValueType().(type) {
 	case *pb.Value_ArrayValue, *pb.Value_EntityValue:
@@ -295,8 +299,8 @@ func sameBut(old, v *pb.Value) bool {
 // same reports whether two values are stored alike.
 func same(a, b *pb.Value) bool { return pbvalue.Same(a, b) }
 
-// loses reports whether a stored value has something that its saved form lacks: inside entities, of
-// which it is, or has, one.
+// loses reports whether a stored value has something that its saved form lacks. Only entities, and
+// arrays of them, can have that.
 func loses(old *pb.Value, saved any) bool {
 	if array := old.GetArrayValue(); array != nil {
 		to, ok := saved.([]any)
@@ -331,8 +335,7 @@ func loses(old *pb.Value, saved any) bool {
 	return false
 }
 
-// withoutProject returns a key as the client has it: one of another project is not the same once it
-// is saved.
+// withoutProject returns a key in the client's form, without its project.
 func withoutProject(k *pb.Key) *pb.Key {
 	all := &pb.Key{Path: k.GetPath()}
 	if namespace := k.GetPartitionId().GetNamespaceId(); namespace != "" {

@@ -16,22 +16,24 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// An Original is an entity as it was before a function that may change it. To save a whole struct
-// takes about as long as all else that is done for an entity; so most fields are compared with what
-// is stored, and only those that differ are saved. The others are saved before and after.
+// An Original is an entity as of before a function that may change it. Saving a whole struct takes
+// about as long as everything else that is done for an entity. So most fields are compared with the
+// stored values, and only those that differ are saved. The other fields are saved before and after
+// the function.
 type Original[T any] struct {
 	stored *pb.Entity
 	shape  *shape
-	saved  []twice // the parts that are not plain, or the whole, before
-	lists  bool    // T is a PropertyList: before is what is stored
+	saved  []twice // the fields that are not plain, saved before the function; or the whole value
+	lists  bool    // T is a PropertyList: the stored properties are the ones before
 }
 
-// twice are properties as they were saved first, and what they were when they were saved again, if
-// that was something else: a Save that counts, say.
+// A twice has the properties of a first save. If a second save returned others, it has these too:
+// for example, a Save may count its calls.
 type twice struct{ first, again []datastore.Property }
 
-// before returns what properties that are saved as after are compared with. What saving changes by
-// itself is no change of the function's, and is as the client's Put stores it once there is one.
+// before returns the properties with which after is compared. If only the act of saving changes a
+// property, the function has not changed it. But once the function changes something, the property
+// is stored as the client's Put would store it.
 func (s twice) before(after []datastore.Property, resaves bool) []datastore.Property {
 	if s.again == nil || resaves || equalProperties(s.first, after) {
 		return s.first
@@ -41,7 +43,8 @@ func (s twice) before(after []datastore.Property, resaves bool) []datastore.Prop
 
 var listType = reflect.TypeFor[datastore.PropertyList]()
 
-// LoadOriginal loads a stored entity into *v as [Load] does, for a function that changes it.
+// LoadOriginal loads a stored entity into *v as [Load] does, and returns the Original to find later
+// changes.
 func LoadOriginal[T any](key *datastore.Key, stored *pb.Entity, v *T) (*Original[T], error) {
 	if err := LoadStored(key, stored, v); err != nil {
 		return nil, err
@@ -72,19 +75,19 @@ func LoadOriginal[T any](key *datastore.Key, stored *pb.Entity, v *T) (*Original
 		if err := save(alone.Interface(), p.habits); err != nil {
 			return nil, err
 		}
-		is.Field(p.field).Set(alone.Elem().Field(0)) // it may save itself, and have changed by that
+		is.Field(p.field).Set(alone.Elem().Field(0)) // saving may have changed it
 	}
-	if changes { // the function gets what Load has made, and its value is saved once
+	if changes { // the function gets a freshly loaded value, because saving has changed this one
 		*v = *new(T)
 		return o, LoadStored(key, stored, v)
 	}
 	return o, nil
 }
 
-// Changes returns what is stored once the value is saved, and the names of the properties that
-// differ from those that are stored. What the function has left alone is as stored, and what it has
-// changed, or what is not stored yet, is as the client's Put stores it. Where it resaves, all that
-// T declares is so. What is returned may share values with what is stored.
+// Changes returns the entity to store after the function, and the names of the properties that
+// differ from the stored ones. Values that the function did not change stay as stored. Changed and
+// new values are stored as the client's Put would do. If resaves is set, that applies to everything
+// that T declares. The result may share values with the stored entity.
 func (o *Original[T]) Changes(v *T, resaves bool) (whole *pb.Entity, changed []string, err error) {
 	s, m := schemaOrNone(reflect.TypeFor[T]()), merger{resaves, o.stored.GetKey().GetPartitionId()}
 	if o.shape.parts == nil {
@@ -127,7 +130,7 @@ func (o *Original[T]) Changes(v *T, resaves bool) (whole *pb.Entity, changed []s
 	return m.merge(o.stored, before, after, s, false)
 }
 
-// before returns what a plain part was saved as when it had been loaded from what is stored.
+// before returns the saved form of a plain part right after it was loaded from the stored value.
 func (p part) before(old *pb.Value) ([]datastore.Property, error) {
 	if p.scalar && fits(old, p.alone.Field(0).Type) {
 		return []datastore.Property{{Name: p.name, Value: pbvalue.Go(old), NoIndex: p.noIndex}}, nil
@@ -141,10 +144,10 @@ func (p part) before(old *pb.Value) ([]datastore.Property, error) {
 	return p.save(v)
 }
 
-// habits are what a type, or something in it, may do when it is saved.
+// habits are the things that a type, or a type in it, may do when it is saved.
 type habits struct {
 	saves bool // it saves itself
-	omits bool // elements of slices are left out
+	omits bool // it leaves out elements of slices
 	loose bool // it has interfaces, which may hold anything
 }
 
@@ -153,8 +156,8 @@ func habitsOf(t reflect.Type, tag string) habits {
 		looseSome(t, make(map[reflect.Type]bool))}
 }
 
-// save saves what a pointer points to, with all elements of its slices, in the form in which the
-// client reads it.
+// save saves the value that src points to, with all elements of its slices, in the types that the
+// client reads.
 func (h habits) save(src any) ([]datastore.Property, error) {
 	properties, err := Save(src)
 	if h.saves {
@@ -166,8 +169,8 @@ func (h habits) save(src any) ([]datastore.Property, error) {
 	return properties, err
 }
 
-// saveApart saves what a pointer points to, and shares nothing with it that could be changed in
-// place.
+// saveApart saves the value that src points to. The result shares nothing with the value that could
+// be changed in place.
 func (h habits) saveApart(src any) ([]datastore.Property, error) {
 	properties, err := h.save(src)
 	for i, p := range properties {
@@ -176,7 +179,8 @@ func (h habits) saveApart(src any) ([]datastore.Property, error) {
 	return properties, err
 }
 
-// saveTwice saves what a pointer points to, and once more if that may change something.
+// saveTwice saves the value that src points to, and saves it again if the first save may have
+// changed it.
 func (h habits) saveTwice(src any) (saved twice, err error) {
 	if saved.first, err = h.saveApart(src); err != nil || !h.saves {
 		return saved, err
@@ -188,19 +192,19 @@ func (h habits) saveTwice(src any) (saved twice, err error) {
 	return saved, err
 }
 
-// A part is one field of a struct. The client saves it as it saves that of the struct.
+// A part is one field of a struct, which is saved alone with the same result as in the struct.
 type part struct {
 	field int
 	name  string
-	alone reflect.Type // a struct that has nothing else
+	alone reflect.Type // a struct type with only this field
 	plain bool         // its values can be compared with stored ones
 	habits
 
-	scalar  bool // it is saved as one value, whatever that is: with an index flag that the type says
+	scalar  bool // it is always saved as one value, and its type decides the index flag
 	noIndex bool
 }
 
-// after returns what a part is saved as.
+// after returns the saved form of a part.
 func (p part) after(whole reflect.Value) ([]datastore.Property, error) {
 	if !p.scalar {
 		return p.save(p.of(whole).Interface())
@@ -231,8 +235,8 @@ func isScalar(t reflect.Type) bool {
 	return t == timeType
 }
 
-// fits reports whether a stored value is what the client loads a scalar type from, and saves it as
-// again.
+// fits reports whether the client loads a scalar type from this kind of stored value, and saves it
+// as the same kind.
 func fits(v *pb.Value, t reflect.Type) bool {
 	switch v.GetValueType().(type) {
 	case *pb.Value_BooleanValue:
@@ -249,14 +253,14 @@ func fits(v *pb.Value, t reflect.Type) bool {
 	return false
 }
 
-// of returns a pointer to a struct with the part of another one.
+// of returns a pointer to a struct with only this part of whole.
 func (p part) of(whole reflect.Value) reflect.Value {
 	v := reflect.New(p.alone)
 	v.Elem().Field(0).Set(whole.Field(p.field))
 	return v
 }
 
-// stores reports whether a plain field has what is stored.
+// stores reports whether a plain field equals its stored value.
 func (p part) stores(f reflect.Value, stored *pb.Value) bool {
 	if f.Kind() != reflect.Slice || f.Type().Elem().Kind() == reflect.Uint8 {
 		return storedAs(stored, f)
@@ -273,9 +277,9 @@ func (p part) stores(f reflect.Value, stored *pb.Value) bool {
 	return true
 }
 
-// A shape is how a type is saved.
+// A shape says how a type is saved.
 type shape struct {
-	parts []part // none if it is to be saved as a whole
+	parts []part // none if the type must be saved as a whole
 	habits
 }
 
@@ -289,8 +293,8 @@ func shapeOf(t reflect.Type) *shape {
 	return s.(*shape)
 }
 
-// partsOf returns the parts of a type, or none if it is to be saved as a whole: one that saves
-// itself, has embedded fields, or could have two fields under one name.
+// partsOf returns the parts of a type, or none if it must be saved as a whole. That is a type that
+// saves itself, has embedded fields, or could have two fields with one name.
 func partsOf(t reflect.Type) []part {
 	if t.Kind() != reflect.Struct || savesItself(t) {
 		return nil
@@ -309,7 +313,7 @@ func partsOf(t reflect.Type) []part {
 		if name == "" {
 			name = f.Name
 		}
-		if names[name] || strings.Contains(name, ".") { // as those that are flattened have
+		if names[name] || strings.Contains(name, ".") { // a dot as in the names of flattened fields
 			return nil
 		}
 		names[name] = true
@@ -356,7 +360,7 @@ var (
 	keyType  = reflect.TypeFor[*datastore.Key]()
 )
 
-// isPlain reports whether part.stores compares values of a type.
+// isPlain reports whether part.stores can compare values of a type.
 func isPlain(t reflect.Type) bool {
 	if t == timeType || t == keyType {
 		return true
@@ -372,7 +376,7 @@ func isPlain(t reflect.Type) bool {
 	return isScalar(t) || t.Kind() == reflect.Float32
 }
 
-// storedAs reports whether a field of a plain type has a value that is stored.
+// storedAs reports whether a field of a plain type has the stored value.
 func storedAs(stored *pb.Value, f reflect.Value) bool {
 	switch v := stored.GetValueType().(type) {
 	case *pb.Value_BooleanValue:

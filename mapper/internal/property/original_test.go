@@ -52,7 +52,7 @@ type (
 		inner
 		Text string
 	}
-	revision struct { // saves itself, and changes by that
+	revision struct { // saves itself, and changes when it does
 		N  int
 		Of string
 	}
@@ -88,7 +88,7 @@ func (s *shades) Save() (p []datastore.Property, err error) {
 	return p, nil
 }
 
-// image returns the entity that properties are stored as.
+// image returns the entity as which properties are stored.
 func image(t *testing.T, stored []datastore.Property) *pb.Entity {
 	t.Helper()
 	e, err := pbvalue.Entity(datastore.IDKey("K", 1, nil), stored, false)
@@ -98,8 +98,8 @@ func image(t *testing.T, stored []datastore.Property) *pb.Entity {
 	return e
 }
 
-// TestOriginal changes fields at random, and resaves: it compares what is stored then with what the
-// client's Put of the value would store, besides what it does not declare.
+// TestOriginal changes fields at random, and resaves. The result must equal the client's Put of the
+// value, plus everything that the type does not declare.
 func TestOriginal(t *testing.T) {
 	testflag.Sequential(t)
 	rng := testflag.Rand(t)
@@ -250,7 +250,7 @@ func TestParts(t *testing.T) {
 			t.Errorf("%v has parts: %+v", whole, p)
 		}
 	}
-	// What is saved as a whole, and what is not saved at all.
+	// Values that are saved as a whole, and values that are not saved at all.
 	values, changed := updated(t, props{prop("A", int64(1)), prop("B", int64(0)), prop("Text", "a")},
 		func(v *embedding) {
 			v.A, v.Text = 2, "b"
@@ -260,8 +260,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestOriginalOfStateful has a type change whenever it is saved: that is no change by itself, and
-// happens once where the function changes something, as in the client's Put.
+// TestOriginalOfStateful has a type that changes whenever it is saved. That alone is not a change.
+// If the function changes something, it happens once, as in the client's Put.
 func TestOriginalOfStateful(t *testing.T) {
 	field := props{{Name: "Name", Value: "a"}, {Name: "Rev", Value: nested(prop("N", int64(5)), prop("Of", "a"))}}
 	revOf := func(v any) any { return v.(*datastore.Entity).Properties[0].Value }

@@ -9,8 +9,8 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// plainProperties returns properties as the client reads them, also inside entities, whose
-// properties are in the order of their names. It changes nothing in place.
+// plainProperties returns properties in the types that the client reads, also inside entities. It
+// sorts the properties of such entities by name. It changes nothing in place.
 func plainProperties(properties []datastore.Property) []datastore.Property {
 	own := false
 	for i, p := range properties {
@@ -26,7 +26,7 @@ func plainProperties(properties []datastore.Property) []datastore.Property {
 	return properties
 }
 
-// plainWhole returns a value as the client reads it, and whether that is another one.
+// plainWhole returns a value in the types that the client reads, and whether that changed it.
 func plainWhole(v any) (_ any, changed bool) {
 	switch v := v.(type) {
 	case nil, bool, int64, float64, string, []byte, time.Time, datastore.GeoPoint:
@@ -58,13 +58,13 @@ func plainWhole(v any) (_ any, changed bool) {
 	}
 	plain := plainValue(v)
 	if reflect.TypeOf(plain) == reflect.TypeOf(v) {
-		return v, false // one that no property has
+		return v, false // a type that no property has
 	}
 	plain, _ = plainWhole(plain)
 	return plain, true
 }
 
-// plainValue returns a value that something may save as the client returns it from the database.
+// plainValue returns a value that may be saved, in the type in which the client would read it.
 func plainValue(v any) any {
 	switch v := v.(type) {
 	case nil, bool, int64, float64, string, []byte, time.Time, []any, datastore.GeoPoint:

@@ -15,15 +15,14 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// noField is the reason that the client gives for a property that a struct does
-// not declare.
+// noField is the client's reason in the error for a property that a struct does not declare.
 const noField = "no such struct field"
 
-// keyField is the name under which the client has a struct's own key.
+// keyField is the client's name for the field of a struct's own key.
 const keyField = "__key__"
 
-// Load loads properties into *v. What T does not declare is left out; what does
-// not fit its field is an error that names it.
+// Load loads properties into *v. It skips properties that T does not declare. If a property does
+// not fit its field, it returns an error with the property's name.
 func Load[T any](key *datastore.Key, properties []datastore.Property, v *T) error {
 	if loader, ok := any(v).(datastore.PropertyLoadSaver); ok {
 		return loadItself(key, properties, v, loader)
@@ -39,8 +38,9 @@ func Load[T any](key *datastore.Key, properties []datastore.Property, v *T) erro
 	return datastore.LoadStruct(v, fitting)
 }
 
-// LoadStored loads a stored entity into *v, as [Load] does its properties, and shares nothing with
-// it that could be changed in place. What T does not declare is not even converted.
+// LoadStored loads a stored entity into *v, as [Load] does with its properties. It does not even
+// convert properties that T does not declare. The result shares nothing with stored that could be
+// changed in place.
 func LoadStored[T any](key *datastore.Key, stored *pb.Entity, v *T) error {
 	if _, ok := any(v).(datastore.PropertyLoadSaver); ok {
 		return Load(key, pbvalue.Properties(stored), v)
@@ -61,7 +61,7 @@ func LoadStored[T any](key *datastore.Key, stored *pb.Entity, v *T) error {
 }
 
 // load loads a stored value into a field, if the field has the usual type for it, and reports
-// whether it did. The client's load has the same result, and takes longer than the rest of an
+// whether it did. The client's load gives the same result, but takes longer than the rest of an
 // Update.
 func load(v *pb.Value, f reflect.Value) bool {
 	t := f.Type()
@@ -88,7 +88,7 @@ func load(v *pb.Value, f reflect.Value) bool {
 		f.SetFloat(x.DoubleValue)
 	case *pb.Value_IntegerValue:
 		if f.OverflowInt(x.IntegerValue) {
-			return false // the client says so
+			return false // the client returns the error
 		}
 		f.SetInt(x.IntegerValue)
 	default:
@@ -97,9 +97,9 @@ func load(v *pb.Value, f reflect.Value) bool {
 	return true
 }
 
-// loadItself has a PropertyLoadSaver load itself. Many do so by LoadStruct, which
-// reports only the last mismatch of all: a property that is not declared, which
-// is none to us, could hide another.
+// loadItself calls a PropertyLoadSaver's own Load. Many types implement that by LoadStruct, which
+// reports only the last mismatch. So an undeclared property, which is no error here, could hide a
+// real one.
 func loadItself[T any](
 	key *datastore.Key, properties []datastore.Property, v *T, loader datastore.PropertyLoadSaver,
 ) error {
@@ -142,7 +142,7 @@ func Save(src any) ([]datastore.Property, error) {
 	var err error
 	if saver, ok := src.(datastore.PropertyLoadSaver); ok {
 		properties, err = saver.Save()
-		properties = slices.Clone(properties) // it may keep them
+		properties = slices.Clone(properties) // the saver may keep the slice
 	} else {
 		properties, err = datastore.SaveStruct(src)
 	}
@@ -169,8 +169,8 @@ func tooLong(v any) bool {
 	return false
 }
 
-// byName returns a function that finds the property of a name: the last one, or nil. Of few
-// it looks at each, which is faster than a map.
+// byName returns a function that finds the last property of a name, or nil. If there are few, it
+// looks at each, which is faster than a map.
 func byName(properties []datastore.Property) func(name string) *datastore.Property {
 	const few = 32
 	if len(properties) > few {
@@ -192,9 +192,9 @@ func byName(properties []datastore.Property) func(name string) *datastore.Proper
 
 var plain = regexp.MustCompile("^[A-Za-z_][A-Za-z0-9_]*$")
 
-// Maskable reports whether a property mask can name properties: all names are plain identifiers.
-// Servers differ in how they read other names in a mask. Some refuse them, or take them for another
-// property.
+// Maskable reports whether a property mask can name properties: all names must be plain
+// identifiers. Servers differ in how they read other names in a mask. Some refuse them, or take
+// them for another property.
 func Maskable(names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return !plain.MatchString(name) })
 }
@@ -219,14 +219,14 @@ func equalValues(a, b any) bool {
 	case *datastore.Entity:
 		return isEqual(a, b, equalEntities)
 	}
-	// A Save may return what no property can be, such as a []string.
+	// A Save may return a value that no property can have, such as a []string.
 	if a == nil || b == nil {
 		return a == b
 	}
 	return reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }
 
-// isEqual reports whether b is of a's type, and equal to it.
+// isEqual reports whether b has a's type, and equals it.
 func isEqual[T any](a T, b any, equal func(a, b T) bool) bool {
 	same, ok := b.(T)
 	return ok && equal(a, same)
@@ -245,8 +245,7 @@ func equalProperties(a, b []datastore.Property) bool {
 	})
 }
 
-// cloneProperties copies properties with everything that a function could
-// change in place.
+// cloneProperties copies properties with everything that a function could change in place.
 func cloneProperties(properties []datastore.Property) []datastore.Property {
 	clone := slices.Clone(properties)
 	for i := range clone {
@@ -255,7 +254,7 @@ func cloneProperties(properties []datastore.Property) []datastore.Property {
 	return clone
 }
 
-// CloneValue returns a value that shares nothing with v that could be changed in place.
+// CloneValue returns a copy that shares nothing with v that could be changed in place.
 func CloneValue(v any) any {
 	switch v := v.(type) {
 	case []byte:
@@ -286,9 +285,9 @@ func cloneKey(k *datastore.Key) *datastore.Key {
 	return &clone
 }
 
-// Stored returns properties as the client reads them once they are put: without the fields for
-// keys, which it saves as properties and does not send, and with what is unindexed inside unindexed
-// values. It shares nothing with them.
+// Stored returns properties in the form in which the client reads them after a Put. It leaves out
+// fields for keys, which the client saves as properties but does not send. Everything inside
+// unindexed values is unindexed. The result shares nothing with the argument.
 func Stored(properties []datastore.Property) []datastore.Property {
 	return storedIn(cloneProperties(properties), false)
 }
@@ -300,7 +299,7 @@ func storedIn(properties []datastore.Property, unindexed bool) []datastore.Prope
 		p.NoIndex = p.NoIndex || unindexed
 		p.Value = storedValue(p.Value, p.NoIndex)
 		if array, ok := p.Value.([]any); ok && len(array) == 0 {
-			p.NoIndex = false // its elements would say
+			p.NoIndex = false // the flag is on elements, and there are none
 		}
 	}
 	return properties
@@ -323,11 +322,11 @@ func storedValue(v any, unindexed bool) any {
 	}
 }
 
-// LoadInto loads an entity into what a pointer points to. It is [Load] for a type that is known
-// only at run time, and reports also what the type does not declare.
+// LoadInto loads an entity into the value that a pointer points to. It is [Load] for a type that is
+// known only at run time. It also returns an error for a property that the type does not declare.
 func LoadInto(entity any, key *datastore.Key, properties []datastore.Property) error {
 	v := reflect.ValueOf(entity).Elem()
-	v.SetZero() // the client adds to slices, and leaves fields without a property as they are
+	v.SetZero() // the client appends to slices, and does not reset fields without a property
 	if loader, ok := entity.(datastore.PropertyLoadSaver); ok {
 		if keyed, ok := entity.(datastore.KeyLoader); ok {
 			if err := keyed.LoadKey(key); err != nil {
@@ -340,13 +339,13 @@ func LoadInto(entity any, key *datastore.Key, properties []datastore.Property) e
 	if err != nil {
 		return err
 	}
-	// The client reports the last mismatch only. So the key, which most structs have
-	// no field for, comes first.
+	// The client reports only the last mismatch. So the key comes first, because most structs have
+	// no field for it.
 	return datastore.LoadStruct(entity, append([]datastore.Property{{Name: "__key__", Value: key}}, fitting...))
 }
 
-// IgnoreUndeclared returns the error of loading a struct, unless it is that the struct does not
-// declare a property: a newer version of this package may have written it.
+// IgnoreUndeclared returns the error of loading a struct. It returns nil if the struct only lacks a
+// property, because a newer version of this package may have written that.
 func IgnoreUndeclared(err error) error {
 	if mismatch := new(datastore.ErrFieldMismatch); errors.As(err, &mismatch) && mismatch.Reason == noField {
 		return nil

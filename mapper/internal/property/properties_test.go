@@ -39,13 +39,13 @@ type props = []datastore.Property
 
 func nested(p ...datastore.Property) *datastore.Entity { return &datastore.Entity{Properties: p} }
 
-// updated loads stored properties, has fn change the value, and saves it over them.
+// updated loads stored properties, lets fn change the value, and saves it over them.
 func updated[T any](t *testing.T, stored props, fn func(*T)) (map[string]any, []string) {
 	t.Helper()
 	return saved(t, stored, false, fn)
 }
 
-// resaved is updated, with a function that asks for all to be saved.
+// resaved is updated with a function that asks to save everything.
 func resaved[T any](t *testing.T, stored props, fn func(*T)) (map[string]any, []string) {
 	t.Helper()
 	return saved(t, stored, true, fn)
@@ -122,9 +122,9 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// TestSavedOver saves values that the function has left alone over what is stored in another form
-// than the client's Put gives them: that stays, but for fields that are not stored yet. A function
-// that resaves has them get that form, and what they do not declare stays.
+// TestSavedOver saves unchanged values over properties that are stored in another form than the
+// client's. They stay unchanged, except for fields that are not stored yet. If the function
+// resaves, they get the client's form, and undeclared properties stay.
 func TestSavedOver(t *testing.T) {
 	type fields struct {
 		N     int
@@ -137,7 +137,7 @@ func TestSavedOver(t *testing.T) {
 		In    *inner
 		Flat  inner `datastore:",flatten"`
 	}
-	// now is what is stored of fields that were never set, in its final form.
+	// now returns the stored form of fields that were never set.
 	now := func() props {
 		return props{
 			prop("N", int64(0)), prop("Yes", false), {Name: "Text", Value: "", NoIndex: true},
@@ -203,8 +203,8 @@ func TestSavedOver(t *testing.T) {
 	}
 }
 
-// TestElementsGetNewFields has the elements of an array that is resaved get a field, beside what
-// they do not declare.
+// TestElementsGetNewFields checks that resaved elements of an array get a new field, and keep their
+// undeclared properties.
 func TestElementsGetNewFields(t *testing.T) {
 	stored := props{prop("Homes", []any{nested(prop("A", int64(1)), prop("Zip", "y")),
 		nested(prop("A", int64(2)), prop("Zip", "z"))})}
@@ -218,14 +218,14 @@ func TestElementsGetNewFields(t *testing.T) {
 	if diff := cmp.Diff(want, values["Homes"]); diff != "" || !slices.Equal(changed, []string{"Homes"}) {
 		t.Errorf("changed %v (-want +got):\n%s", changed, diff)
 	}
-	// there is nothing to save the null as
+	// the null can't be saved
 	stored = props{prop("Homes", []any{nested(prop("A", int64(1)), prop("Zip", "y")), nil})}
 	if values, changed = updated(t, stored, func(*struct{ Homes []*inner }) {}); len(changed) > 0 {
 		t.Errorf("%v, changed %v", values, changed)
 	}
 }
 
-// TestMergeElements changes arrays of entities that have more than the Go type declares.
+// TestMergeElements changes arrays of entities with properties that the Go type does not declare.
 func TestMergeElements(t *testing.T) {
 	type homes struct{ Homes []inner }
 	home := func(a, b int64, zip string) any {
@@ -275,8 +275,8 @@ func TestMergeElements(t *testing.T) {
 	}
 }
 
-// TestLoadNamesMisfits loads what does not fit, together with undeclared
-// properties that could hide it.
+// TestLoadNamesMisfits loads properties that do not fit, together with undeclared ones that could
+// hide them.
 func TestLoadNamesMisfits(t *testing.T) {
 	key := datastore.IDKey("P", 1, nil)
 	extra := datastore.Property{Name: "Extra", Value: int64(1)}
@@ -307,7 +307,7 @@ func TestLoadNamesMisfits(t *testing.T) {
 	}
 }
 
-// A note loads and saves itself, and wants its key.
+// A note loads and saves itself, and needs its key.
 type note struct {
 	key  *datastore.Key
 	list datastore.PropertyList
@@ -393,8 +393,8 @@ func TestEqualValues(t *testing.T) {
 	}
 }
 
-// TestImpossibleValues has a Save return what no property can have: that is an error which names
-// the property and the type, and not one if nothing is to be stored.
+// TestImpossibleValues has a Save that returns values that no property can have. That is an error
+// with the property and the type, unless nothing is stored.
 func TestImpossibleValues(t *testing.T) {
 	for _, v := range []any{[]string{"a"}, map[string]int{"a": 1}, func() {}, struct{ A []int }{}, []any{[]string{"a"}},
 		nested(prop("inner", []int{1})), uint8(1), struct{ A any }{[]int{1}}} {
@@ -435,7 +435,7 @@ func TestImpossibleValues(t *testing.T) {
 	}
 }
 
-// A bag keeps the properties of an entity that it is given.
+// A bag keeps the properties that it is given.
 type bag struct{ kept []datastore.Property }
 
 func (b *bag) Load(p []datastore.Property) error   { b.kept = p; return nil }
@@ -455,7 +455,7 @@ func (l *labels) Save() ([]datastore.Property, error) {
 	return []datastore.Property{{Name: "L", Value: l.values}}, nil
 }
 
-// TestChangedInPlace changes what types that load themselves have kept.
+// TestChangedInPlace changes slices that types which load themselves have kept.
 func TestChangedInPlace(t *testing.T) {
 	type order struct {
 		In     bag

@@ -13,16 +13,16 @@ import (
 	"github.com/scattermap/scattermap/internal/value"
 )
 
-// A flattened slice of structs is stored as an array for each of their fields: these are the
-// columns of a table, and its rows are the structs. Only the names of columns that the type does
-// not declare say that they belong to it.
+// A flattened slice of structs is stored as one array for each field of the structs. These are the
+// columns of a table, and its rows are the structs. A column that the type does not declare is
+// recognized only by its name.
 
 var errOutOfStep = errors.New("it has a value for each struct of a flattened slice, the Go type does not declare it, " +
 	"and structs were moved or removed: declare it, or change them in place")
 
-// inStep returns an error if rows of a flattened slice are at other places after than before, and
-// the type does not declare all columns: they stay as stored, and would be other rows'. A nil
-// schema knows of none.
+// inStep returns an error if rows of a flattened slice have moved, and the type does not declare
+// all columns. Undeclared columns stay as stored, so their values would go to other rows. A nil
+// schema has no such slices.
 func (s *schema) inStep(stored *pb.Entity, before, after []datastore.Property) error {
 	if s == nil || !s.flattens {
 		return nil
@@ -45,7 +45,7 @@ func (s *schema) inStep(stored *pb.Entity, before, after []datastore.Property) e
 		}
 		column := stored.Properties[name]
 		switch more := c.is > c.was && len(value.Elements(column)) > c.was; {
-		case column.GetArrayValue() == nil && c.was != 1: // it is no column
+		case column.GetArrayValue() == nil && c.was != 1: // it is not a column
 		case more, !c.stay:
 			return fmt.Errorf("property %q: %w", name, errOutOfStep)
 		}
@@ -53,8 +53,7 @@ func (s *schema) inStep(stored *pb.Entity, before, after []datastore.Property) e
 	return nil
 }
 
-// stay reports whether each of some rows is where it was, or another one that has not been
-// elsewhere.
+// stay reports whether each row is at its earlier place, or is a new row.
 func stay(was, is []any) bool {
 	if len(is) < len(was) {
 		return false
@@ -90,8 +89,8 @@ func (s *schema) rows(properties []datastore.Property, slice string) (rows []any
 	return rows
 }
 
-// slice returns the name of the flattened slice that a property is a column of, or "". Flat says
-// that the schema is of a field that is flattened.
+// slice returns the name of the flattened slice that has a property as a column, or "". The flat
+// argument says that the schema belongs to a flattened field.
 func (s *schema) slice(name string, flat bool) string {
 	for outer, f := range s.fields {
 		rest, inside := strings.CutPrefix(name, outer+".")

@@ -11,7 +11,7 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// What types that save themselves may do, and the client takes.
+// Types that save themselves in ways that the client accepts.
 type (
 	lines    []struct{ SKU string }
 	pointers struct {
@@ -74,7 +74,7 @@ func entityOf(properties map[string]*pb.Value) *pb.Value {
 }
 
 // TestSlicesThatSaveThemselves loads slices that save themselves, or whose elements do, as the
-// client's Get does: a function sees all of them, and what it leaves alone stays.
+// client's Get does. A function sees all elements, and unchanged ones stay as stored.
 func TestSlicesThatSaveThemselves(t *testing.T) {
 	one := func() *pb.Value { return entityOf(map[string]*pb.Value{"a": wire(t, int64(1))}) }
 	stored := func() map[string]*pb.Value {
@@ -98,8 +98,8 @@ func TestSlicesThatSaveThemselves(t *testing.T) {
 	}
 }
 
-// TestSavedPointers has types save pointers, which the client's Put takes: what the function
-// changes is stored, and what it leaves alone stays as it is stored.
+// TestSavedPointers has types that save pointers, as the client's Put allows. Changes are stored,
+// and unchanged values stay as stored.
 func TestSavedPointers(t *testing.T) {
 	null := wire(t, nil)
 	null.ExcludeFromIndexes = true
@@ -115,8 +115,8 @@ func TestSavedPointers(t *testing.T) {
 	}
 }
 
-// TestSavedInAnyOrder removes an element of an array whose elements save themselves in any order:
-// the others stay as they are stored.
+// TestSavedInAnyOrder removes an element of an array whose elements save themselves in any order.
+// The other elements stay as stored.
 func TestSavedInAnyOrder(t *testing.T) {
 	element := func(name string) *pb.Value {
 		special := wire(t, name)
@@ -140,7 +140,7 @@ func TestSavedInAnyOrder(t *testing.T) {
 }
 
 // TestRowsWithEmptyValues changes a flattened slice whose rows have values that omitempty leaves
-// out: each value stays in its row.
+// out. Each value stays in its row.
 func TestRowsWithEmptyValues(t *testing.T) {
 	type address struct {
 		City string
@@ -168,15 +168,15 @@ func TestRowsWithEmptyValues(t *testing.T) {
 			t.Errorf("%s: stored is %v, error %v", name, is.GetProperties()["Addr.Zip"], err)
 		}
 	}
-	// The client itself saves no slice whose first struct lacks a property of a later one.
+	// The client does not save a slice whose first struct lacks a property of a later one.
 	stored := map[string]*pb.Value{"Addr.City": arrayOf(s("a"), s("b")), "Addr.Zip": arrayOf(s("1"), s("2"))}
 	if is, err := edited(t, stored, func(p *person) { p.Addr[0].Zip = "" }); err == nil {
 		t.Errorf("stored is %v", is)
 	}
 }
 
-// TestEntityInInterface changes an entity that an interface holds, which the client can't save, and
-// leaves one alone.
+// TestEntityInInterface changes an entity in an interface, which the client can't save, and leaves
+// another one unchanged.
 func TestEntityInInterface(t *testing.T) {
 	type holder struct {
 		V any
@@ -195,8 +195,8 @@ func TestEntityInInterface(t *testing.T) {
 	}
 }
 
-// TestDotBesidePlainField has a property whose name continues that of a plain field: no field takes
-// it, and it stays.
+// TestDotBesidePlainField has a property whose name is a plain field's name, a dot and more. No
+// field loads it, and it stays.
 func TestDotBesidePlainField(t *testing.T) {
 	type person struct {
 		Address string

@@ -11,25 +11,23 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// A schema is what a struct type says of an entity's properties: under which
-// names its fields are saved.
+// A schema is what a struct type says about an entity's properties: the names of its fields.
 //
-// The client loads a property also into a field whose name differs in case, or
-// into one inside a struct that the name's dots lead to. It saves that field under
-// its own name, and the property would be there twice. It also gives up a whole
-// slice of structs when an element has a property that the struct lacks. So what
-// the client gets to load is chosen here, by the exact names.
+// The client also loads a property into a field whose name differs in case, or into a nested field
+// that the name's dots lead to. It then saves that field under its own name, so the property would
+// exist twice. It also drops a whole slice of structs if an element has a property that the struct
+// lacks. So a schema chooses the properties that the client gets to load, by their exact names.
 type schema struct {
 	fields map[string]field
 	keyed  bool // a field takes the entity's key
-	// flattens says that a field is flattened.
+	// flattens says that some field is flattened.
 	flattens bool
 }
 
-// A field is one field of a struct, or of one that is embedded in it.
+// A field is one field of a struct, or of a struct that is embedded in it.
 type field struct {
 	sub     *schema // of a struct, a pointer to one, or a slice of them; nil otherwise
-	flatten bool    // its fields are properties by themselves, with dots in their names
+	flatten bool    // its fields are properties of the outer entity, with dots in their names
 	opaque  bool    // it loads and saves itself
 	many    bool    // it is a slice
 	index   []int   // of the struct's field, for reflection
@@ -43,7 +41,7 @@ var (
 		reflect.TypeFor[datastore.Key](), reflect.TypeFor[datastore.Entity]()}
 )
 
-// schemaOf returns the schema of a struct type. A type may be inside itself.
+// schemaOf returns the schema of a struct type. The type may contain itself.
 func schemaOf(t reflect.Type) *schema {
 	if s, ok := schemas.Load(t); ok {
 		return s.(*schema)
@@ -66,8 +64,7 @@ func buildSchema(t reflect.Type, building map[reflect.Type]*schema) *schema {
 	return s
 }
 
-// collect adds the fields of a struct, and those of structs embedded in it, which
-// are promoted as in Go.
+// collect adds the fields of a struct. Fields of embedded structs are promoted as in Go.
 func (s *schema) collect(t reflect.Type, index []int, building map[reflect.Type]*schema, embedding []reflect.Type) {
 	for i := range t.NumField() {
 		f, at := t.Field(i), append(slices.Clone(index), i)
@@ -104,12 +101,13 @@ func (s *schema) collect(t reflect.Type, index []int, building map[reflect.Type]
 	}
 }
 
-// isStruct reports whether a type is saved as an entity or a list of them, field by field.
+// isStruct reports whether a type is saved field by field, as an entity or a list of them.
 func isStruct(element reflect.Type) bool {
 	return element.Kind() == reflect.Struct && !slices.Contains(leaves, element)
 }
 
-// partSavesItself reports whether a type saves itself, or what its pointers and slices lead to.
+// partSavesItself reports whether a type, or the type that its pointers and slices lead to, saves
+// itself.
 func partSavesItself(t reflect.Type) bool {
 	for !savesItself(t) {
 		if t.Kind() != reflect.Pointer && (t.Kind() != reflect.Slice || t.Elem().Kind() == reflect.Uint8) {
@@ -120,7 +118,7 @@ func partSavesItself(t reflect.Type) bool {
 	return true
 }
 
-// elementType returns the type behind pointers and slices.
+// elementType returns the type that pointers and slices lead to.
 func elementType(t reflect.Type) reflect.Type {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 {
 		t = t.Elem()
@@ -128,8 +126,8 @@ func elementType(t reflect.Type) reflect.Type {
 	return t
 }
 
-// saved reports whether a field is saved as the property of a name, and what is
-// known of the entities in it.
+// saved reports whether a field is saved as the property of a name. If it holds entities, it also
+// returns their schema.
 func (s *schema) saved(name string, flat bool) (sub *schema, ok bool) {
 	if f, ok := s.fields[name]; ok && (!f.flatten && !flat || f.sub == nil && !f.opaque) {
 		return f.sub, true
@@ -151,8 +149,8 @@ func (s *schema) saved(name string, flat bool) (sub *schema, ok bool) {
 	return nil, false
 }
 
-// schemaOrNone returns the schema of a type, or nil if it is not a struct, or saves itself: nothing
-// is known of such a type.
+// schemaOrNone returns the schema of a type. It returns nil if the type is not a struct or saves
+// itself, because nothing is known about such a type.
 func schemaOrNone(t reflect.Type) *schema {
 	if t.Kind() != reflect.Struct || savesItself(t) {
 		return nil
@@ -160,7 +158,8 @@ func schemaOrNone(t reflect.Type) *schema {
 	return schemaOf(t)
 }
 
-// declares reports whether a field is saved as the property of a name. A nil schema knows of none.
+// declares reports whether a field is saved as the property of a name. A nil schema declares
+// nothing.
 func (s *schema) declares(name string) bool {
 	if s == nil {
 		return false
@@ -169,7 +168,7 @@ func (s *schema) declares(name string) bool {
 	return ok
 }
 
-// inside returns what is known of the entities in a property, or nil.
+// inside returns the schema of the entities in a property, or nil.
 func (s *schema) inside(name string) *schema {
 	if s == nil {
 		return nil
@@ -178,8 +177,7 @@ func (s *schema) inside(name string) *schema {
 	return sub
 }
 
-// loads reports whether the client would load the property of a name into some
-// field.
+// loads reports whether the client would load the property of a name into some field.
 func (s *schema) loads(name string) bool {
 	elements := strings.Split(name, ".")
 	for i := len(elements); i > 0; i-- {
@@ -194,16 +192,16 @@ func (s *schema) loads(name string) bool {
 	return false
 }
 
-// concerns reports whether the property of a name is a field's, or the client would load it into
-// one.
+// concerns reports whether a field is saved as the property of a name, or the client would load
+// that property into one.
 func (s *schema) concerns(name string) bool {
 	_, ok := s.saved(name, false)
 	return ok || s.loads(name)
 }
 
-// fit returns the properties that fields are saved as, without those that the Go
-// type does not declare, also inside entities. Where all are, as usual, it returns what
-// it was given.
+// fit returns the properties that fields are saved as. It leaves out properties that the Go type
+// does not declare, also inside entities. If there are none to leave out, as usual, it returns the
+// same slice.
 func (s *schema) fit(properties []datastore.Property) ([]datastore.Property, error) {
 	fits := 0
 	for fits < len(properties) {
@@ -231,7 +229,7 @@ func (s *schema) fit(properties []datastore.Property) ([]datastore.Property, err
 				return nil, fmt.Errorf("in %q: %w", p.Name, err)
 			}
 		} else if holdsEntity(p.Value) {
-			p.Value = CloneValue(p.Value) // whoever loads itself may keep what it gets, and change it
+			p.Value = CloneValue(p.Value) // a type that loads itself may keep the value, and change it
 		}
 		fitting = append(fitting, p)
 	}

@@ -76,7 +76,7 @@ func TestSchema(t *testing.T) {
 			}
 		}
 		if err == nil && name != "flattened load saver" {
-			// What is left is what the client loads without complaint.
+			// The client must load the rest without an error.
 			var s shop
 			if err := datastore.LoadStruct(&s, got); err != nil {
 				t.Errorf("%s: load: %v", name, err)
@@ -85,8 +85,8 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// TestElementsSurvive changes arrays of entities: what the Go type does not
-// declare is never dropped, and what the function sees is all there is.
+// TestElementsSurvive changes arrays of entities. Undeclared properties are never dropped, and the
+// function sees all elements.
 func TestElementsSurvive(t *testing.T) {
 	stored := props{prop("Items", []any{nested(prop("A", int64(1)), prop("B", "x")),
 		nested(prop("A", int64(2)), prop("B", "y"))})}
@@ -113,7 +113,7 @@ func TestElementsSurvive(t *testing.T) {
 	}
 }
 
-// TestNestedKeySurvives changes a property beside the key of an entity inside.
+// TestNestedKeySurvives changes a property beside the key of a nested entity.
 func TestNestedKeySurvives(t *testing.T) {
 	key := datastore.IDKey("K", 1, nil)
 	values, _ := updated(t, props{prop("Home", &datastore.Entity{Key: key, Properties: props{prop("A", int64(1))}})},
@@ -125,7 +125,7 @@ func TestNestedKeySurvives(t *testing.T) {
 	}
 }
 
-// A counted loads itself by the client's own means.
+// A counted loads itself with the client's functions.
 type counted struct {
 	Balance int64
 }
@@ -133,8 +133,8 @@ type counted struct {
 func (c *counted) Load(p []datastore.Property) error   { return datastore.LoadStruct(c, p) }
 func (c *counted) Save() ([]datastore.Property, error) { return datastore.SaveStruct(c) }
 
-// TestMisfitBesideUndeclared loads values that do not fit beside properties that
-// are not declared, in every order: the misfit is never hidden.
+// TestMisfitBesideUndeclared loads values that do not fit beside undeclared properties, in every
+// order. The misfit is never hidden.
 func TestMisfitBesideUndeclared(t *testing.T) {
 	key := datastore.IDKey("P", 1, nil)
 	misfit, other := prop("Balance", "precious"), prop("Other", "x")

@@ -10,12 +10,13 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// mostIndexed is how many indexed values an entity has at most: the Go client refuses more
+// mostIndexed is the most indexed values of an entity. The Go client refuses more
 // (datastore/prop.go).
 const mostIndexed = 20_000
 
-// CheckSendable returns an error, which names the property, if the client can't send properties: it
-// would refuse the commit that they are in each time, and nothing would say whose they are.
+// CheckSendable returns an error that names the property if the client can't send properties.
+// Otherwise the client would refuse each commit that contains them, and its error would not say
+// whose they are.
 func CheckSendable(properties []datastore.Property) error {
 	names, indexed := make(map[string]bool, len(properties)), 0
 	for _, p := range properties {
@@ -47,8 +48,8 @@ func CheckSendable(properties []datastore.Property) error {
 	return nil
 }
 
-// CheckText returns an error if a message has a text that is none, such as in a key: it can't be
-// sent.
+// CheckText returns an error if a message, such as a key, has a text that is not valid UTF-8. It
+// could not be sent.
 func CheckText(m proto.Message) error {
 	if _, err := proto.Marshal(m); err != nil {
 		return fmt.Errorf("a text in it is not valid UTF-8: %w", err)
@@ -56,7 +57,7 @@ func CheckText(m proto.Message) error {
 	return nil
 }
 
-// checkName checks the name of one of an entity's properties, which has those already.
+// checkName checks the name of a property; names has the entity's other names.
 func checkName(name string, names map[string]bool) error {
 	switch {
 	case names[name]:

@@ -66,7 +66,7 @@ type (
 		Text  string
 		Rooms []*room
 	}
-	sparse struct { // the client does not save some elements
+	sparse struct { // the client does not save some of its elements
 		Texts  []string         `datastore:",omitempty"`
 		Counts []int64          `datastore:",noindex,omitempty"`
 		Times  []time.Time      `datastore:",omitempty"`
@@ -79,13 +79,14 @@ type (
 	}
 )
 
-// A fitter makes random stored values that Go types can hold, and more than these declare.
+// A fitter makes random stored values. They have everything that Go types can hold, and more than
+// these declare.
 type fitter struct {
 	*rand.Rand
 	key *pb.Key
 }
 
-// value returns a value for a type: inside depth entities.
+// value returns a value for a type, at a depth of nested entities.
 func (f fitter) value(t reflect.Type, depth int) *pb.Value {
 	if t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 {
 		if f.IntN(6) == 0 {
@@ -145,8 +146,8 @@ func (f fitter) element(t reflect.Type, depth int) *pb.Value {
 	}
 }
 
-// properties returns what a struct declares, and more; of flattened and embedded fields, what is
-// inside them.
+// properties returns the properties that a struct declares, and more. Flattened and embedded fields
+// are replaced by the fields inside them.
 func (f fitter) properties(t reflect.Type, depth int) map[string]*pb.Value {
 	all := make(map[string]*pb.Value)
 	for range f.IntN(4) {
@@ -168,8 +169,8 @@ func (f fitter) properties(t reflect.Type, depth int) map[string]*pb.Value {
 	return all
 }
 
-// TestSpared has a function change nothing of random entities, or one thing: all else is as stored,
-// bit for bit, however deep it is, and whatever is beside it.
+// TestSpared changes nothing in random entities, or one thing. Everything else stays as stored, bit
+// for bit, at any depth and beside anything.
 func TestSpared(t *testing.T) {
 	testflag.Sequential(t)
 	rng := testflag.Rand(t)
@@ -235,7 +236,7 @@ func TestSpared(t *testing.T) {
 			remove(rng, &v.Refs, func(k *datastore.Key) bool { return k == nil })
 		},
 		"Rooms-": func(v *sparse) { remove(rng, &v.Rooms, func(r *room) bool { return r == nil }) },
-		"Times-": func(v *sparse) { // one that is not saved
+		"Times-": func(v *sparse) { // an element that is not saved
 			i := slices.IndexFunc(v.Times, time.Time.IsZero)
 			v.Times = slices.Delete(v.Times, i, i+1)
 			_ = v.Times[slices.IndexFunc(v.Times, func(t time.Time) bool { return !t.IsZero() })]
@@ -243,7 +244,7 @@ func TestSpared(t *testing.T) {
 	})
 }
 
-// change changes what is saved, and panics if it is not.
+// change changes a saved value, and panics if it is not saved.
 func change[E comparable](v *E, to E) {
 	if *v == *new(E) {
 		panic("not saved")
@@ -251,7 +252,7 @@ func change[E comparable](v *E, to E) {
 	*v = to
 }
 
-// fill changes what is not saved, and panics if it is.
+// fill changes a value that is not saved, and panics if it is.
 func fill[E comparable](v *E, to E) {
 	if *v != *new(E) {
 		panic("saved")
@@ -259,7 +260,7 @@ func fill[E comparable](v *E, to E) {
 	*v = to
 }
 
-// remove removes an element that is saved, and panics if no other one is left.
+// remove removes a saved element, and panics if no other one remains.
 func remove[E any](rng *rand.Rand, list *[]E, unsaved func(E) bool) {
 	var places []int
 	for i, el := range *list {
@@ -332,8 +333,8 @@ func spared[T any](t *testing.T, rng *rand.Rand, edits map[string]func(*T)) {
 	t.Logf("%T: %v; %d removals of one of several that are saved alike", *new(T), done, twins)
 }
 
-// without1 returns what an array is without one of its elements: each one without which a value is
-// saved as v.
+// without1 returns the arrays that result if one element is removed: each element without which the
+// value is saved as v.
 func without1[T any](t *testing.T, stored *pb.Entity, property string, v *T) (all []*pb.Value) {
 	t.Helper()
 	want, err := shapeOf(reflect.TypeFor[T]()).save(v)
@@ -358,8 +359,8 @@ func without1[T any](t *testing.T, stored *pb.Entity, property string, v *T) (al
 
 var entityType = reflect.TypeFor[*datastore.Entity]()
 
-// TestSparedLists renames properties of random lists, over others as well, and swaps them, also
-// inside entities: each is as it was, under its new name.
+// TestSparedLists renames properties of random lists, sometimes over others, and swaps them, also
+// in nested entities. Each keeps its stored form under its new name.
 func TestSparedLists(t *testing.T) {
 	testflag.Sequential(t)
 	rng := testflag.Rand(t)
@@ -374,7 +375,7 @@ func TestSparedLists(t *testing.T) {
 		}
 		want := pbvalue.Clone(stored)
 		list, in := (*[]datastore.Property)(&v), want
-		for rng.IntN(2) == 0 { // an entity inside
+		for rng.IntN(2) == 0 { // a nested entity
 			i := slices.IndexFunc(*list, func(p datastore.Property) bool {
 				return reflect.TypeOf(p.Value) == entityType
 			})
@@ -435,13 +436,13 @@ func try(fn func()) (ok bool) {
 	return
 }
 
-// A difference is a place where values differ; null: the first is null there.
+// A difference is a place where values differ; null says that the first one is null there.
 type difference struct {
 	path string
 	null bool
 }
 
-// differences returns the innermost places where two entities differ, but for their keys.
+// differences returns the innermost places where two entities differ, except their keys.
 func differences(path string, was, is *pb.Entity) (all []difference) {
 	names := maps.Clone(was.GetProperties())
 	maps.Copy(names, is.GetProperties())
@@ -455,7 +456,7 @@ func differences(path string, was, is *pb.Entity) (all []difference) {
 func unlike(path string, was, is *pb.Value) (all []difference) {
 	if was != nil && is != nil {
 		from, to := value.Elements(was), value.Elements(is)
-		single := was.GetArrayValue() == nil // which has become an array, if it is one now
+		single := was.GetArrayValue() == nil // it may be an array now
 		switch {
 		case was.GetEntityValue() != nil && is.GetEntityValue() != nil && sameAround(was, is) &&
 			proto.Equal(was.GetEntityValue().GetKey(), is.GetEntityValue().GetKey()):

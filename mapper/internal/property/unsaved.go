@@ -12,20 +12,20 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// unsaved stands for an element of a slice that the client does not save: a nil pointer to a
-// struct, or what is empty where the field has omitempty. Without it nothing would say where the
-// others are.
+// unsaved takes the place of an element of a slice that the client does not save. That is a nil
+// pointer to a struct, or an empty value if the field has omitempty. So the other elements keep
+// their places.
 type unsaved struct{}
 
 func isUnsaved(v any) bool { _, ok := v.(unsaved); return ok }
 
-// omitted stands for a value of a row of a flattened slice that the client does not save, as it is
-// empty and the field has omitempty. The values of later rows would be those of earlier ones, so it
-// is stored where it is not yet.
+// omitted takes the place of a value in a row of a flattened slice that the client does not save.
+// The value is empty, and its field has omitempty. Without it, later values would move to earlier
+// rows. So it is stored where nothing is stored yet.
 type omitted struct{ value any }
 
-// complete returns properties that a value is saved as, with all elements of its slices. It changes
-// none in place.
+// complete returns the saved properties of a value, with all elements of its slices. It changes
+// nothing in place.
 func complete(properties []datastore.Property, v reflect.Value) []datastore.Property {
 	if v.Kind() != reflect.Struct || slices.Contains(leaves, v.Type()) {
 		return properties
@@ -55,7 +55,7 @@ func complete(properties []datastore.Property, v reflect.Value) []datastore.Prop
 	return properties
 }
 
-// completedColumn returns a column of a flattened slice of a struct with a value for each row.
+// completedColumn returns a column of a flattened slice, with a value for each row.
 func completedColumn(column []any, name string, v reflect.Value) (_ any, changed bool) {
 	for outer, f := range schemaOf(v.Type()).fields {
 		rest, inside := strings.CutPrefix(name, outer+".")
@@ -93,7 +93,7 @@ func completedColumn(column []any, name string, v reflect.Value) (_ any, changed
 	return column, false
 }
 
-// emptyOf returns what the client saves an empty value as, where it does.
+// emptyOf returns the saved form of an empty value, without omitempty.
 func emptyOf(v reflect.Value) any {
 	switch {
 	case v.CanInt():
@@ -148,7 +148,7 @@ func completed(saved any, v reflect.Value) (_ any, changed bool) {
 	return saved, false
 }
 
-// emptyField reports whether a value is what omitempty leaves out.
+// emptyField reports whether omitempty leaves out a value.
 func emptyField(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Slice, reflect.String:
@@ -162,7 +162,7 @@ func emptyField(v reflect.Value) bool {
 	return v.IsZero()
 }
 
-// omitsSome reports whether the client may leave elements of slices in a type out.
+// omitsSome reports whether the client may leave out elements of slices in a type.
 func omitsSome(t reflect.Type, tag string, seen map[reflect.Type]bool) bool {
 	isSlice := false
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 {
@@ -193,18 +193,18 @@ func omitsSome(t reflect.Type, tag string, seen map[reflect.Type]bool) bool {
 	return false
 }
 
-// valueOf returns the value that the client's Put stores. It leaves unsaved elements out.
+// valueOf returns the value that the client's Put stores, without unsaved elements.
 func valueOf(v any, noIndex bool) (*pb.Value, error) { return pbvalue.Of(withoutUnsaved(v), noIndex) }
 
-// valueOf returns the value that is stored. The database stores a key with its project, so the keys
-// in it get the entity's own.
+// valueOf returns the value to store. The database stores keys with their project, so keys in the
+// value get the entity's project.
 func (m merger) valueOf(value any, noIndex bool) (*pb.Value, error) {
 	v, err := valueOf(value, noIndex)
 	if err == nil && m.own.GetProjectId() != "" {
 		m.atHome(v)
 	}
 	switch value.(type) {
-	case *datastore.Key, []any, *datastore.Entity: // there may be keys in it, which nothing has checked
+	case *datastore.Key, []any, *datastore.Entity: // it may contain keys, which nothing has checked
 		if err == nil {
 			err = CheckText(v)
 		}

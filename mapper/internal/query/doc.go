@@ -1,4 +1,4 @@
-// Package query says which entities a job is over: what a [Query] may ask for, in which order its
-// entities are, and the Datastore queries, each a [Scan], that find those of a range. It reads
-// nothing: package source does.
+// Package query says which entities a job is over. It checks what a [Query] asks for, and knows the
+// order of its entities. It makes the Datastore queries that find a range's entities, each a
+// [Scan]. It reads nothing; package source does.
 package query

@@ -17,8 +17,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// A Filter is a condition that a query's entities satisfy: mapper.Filter has the meaning of its
-// fields.
+// A Filter is a condition on a query's entities. See mapper.Filter for the meaning of its fields.
 type Filter struct {
 	Property     string
 	Op           string
@@ -26,13 +25,13 @@ type Filter struct {
 	AllowAnyType bool
 }
 
-// maxIn is how many values an "in" filter can have, and all of a query together come to, as
-// Datastore's documentation of OR queries has it.
+// maxIn is the most values of an "in" filter, and the most combinations of all "in" filters of a
+// query [Datastore's documentation of OR queries].
 const maxIn = 30
 
 var operators = []string{"=", "<", "<=", ">", ">=", "in"}
 
-// normal returns the filter with its value as one of the types that the client returns.
+// normal returns the filter with its value in one of the types that the client returns.
 func (f Filter) normal() (Filter, error) {
 	fail := func(format string, args ...any) (Filter, error) {
 		return f, setting.Errorf("Query.Filters: %q %s: %w", f.Property, f.Op, setting.Errorf(format, args...))
@@ -79,7 +78,7 @@ func (f Filter) normal() (Filter, error) {
 	return f, nil
 }
 
-// elementsOfSlice returns the elements of the slices that an "in" filter can have.
+// elementsOfSlice returns the elements of a slice, if an "in" filter can have a slice of that type.
 func elementsOfSlice(v any) (all []any, err error) {
 	switch v := v.(type) {
 	case []any:
@@ -170,15 +169,15 @@ func (f Filter) holds(v any) bool {
 // ranges reports whether the filter is an inequality.
 func (f Filter) ranges() bool { return f.Op != "=" && f.Op != "in" }
 
-// match reports whether an entity satisfies filters as the database sees it: an array satisfies
-// an equality if one of its values does, and inequalities on one property if one of its values
-// satisfies all of them.
+// match reports whether an entity satisfies filters, by the database's rules for arrays. An array
+// satisfies an equality if one of its values does. It satisfies the inequalities on one property if
+// one of its values satisfies all of them.
 func match(filters []Filter, e *pb.Entity) bool {
 	for i, f := range filters {
 		all := []Filter{f}
 		if f.ranges() {
 			if slices.ContainsFunc(filters[:i], func(o Filter) bool { return o.ranges() && o.Property == f.Property }) {
-				continue // seen to already
+				continue // checked with the first one
 			}
 			for _, o := range filters[i+1:] {
 				if o.ranges() && o.Property == f.Property {

@@ -14,12 +14,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// where is a filter.
+// where returns a filter.
 func where(property, op string, value any) Filter {
 	return Filter{Property: property, Op: op, Value: value}
 }
 
-// entity is one as the database has it: names and values in turn.
+// entity returns an entity in the protocol's form, from names and values in turn.
 func entity(t *testing.T, properties ...any) *pb.Entity {
 	t.Helper()
 	var list []datastore.Property
@@ -33,7 +33,7 @@ func entity(t *testing.T, properties ...any) *pb.Entity {
 	return e
 }
 
-// TestMatches has entities satisfy filters as Datastore sees it.
+// TestMatches checks that filters match entities by Datastore's rules.
 func TestMatches(t *testing.T) {
 	list := func(values ...any) []any { return values }
 	for _, c := range []struct {
@@ -72,8 +72,8 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-// TestFilterNormal has filters be refused that Datastore does not serve, and the values of others
-// be of the types that the client returns.
+// TestFilterNormal checks that filters which Datastore does not serve are refused, and that other
+// filters' values get the client's types.
 func TestFilterNormal(t *testing.T) {
 	noon := time.Date(2026, 11, 1, 13, 0, 0, 1234, time.FixedZone("", 3600))
 	long := strings.Repeat("x", keyspace.MaxName+1)
@@ -123,7 +123,7 @@ func TestFilterNormal(t *testing.T) {
 	}
 }
 
-// TestFilterJSON has filters be read as they were recorded, and others refused.
+// TestFilterJSON checks that recorded filters are read back, and invalid ones are refused.
 func TestFilterJSON(t *testing.T) {
 	for _, c := range []struct {
 		f    Filter

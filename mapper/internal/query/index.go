@@ -11,7 +11,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// Samples returns scans of all forms that those of the query's ranges have.
+// Samples returns one scan of each form that the scans of the query's ranges have.
 func Samples(q Query) []Scan {
 	low, high := q.Bounds()
 	k := datastore.IDKey(q.Kind, 1, q.Ancestor)
@@ -32,8 +32,8 @@ func Samples(q Query) []Scan {
 	return append(q.Scans(nil, nil), q.Scans(start, nil)...)
 }
 
-// Index returns the lines of an index.yaml with an index that serves a scan: it has the
-// properties of equalities, then those that order the results, then those of inequalities.
+// Index returns the lines of an index.yaml for an index that serves a scan. It lists the properties
+// of equalities first, then the order of the results, then the properties of inequalities.
 func Index(q Query, s Scan) string {
 	var names []string
 	add := func(name string) {
@@ -67,7 +67,7 @@ func Index(q Query, s Scan) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// yamlString quotes what YAML might take for something else than text.
+// yamlString quotes a text that YAML could read as another type.
 func yamlString(s string) string {
 	if plainText.MatchString(s) && strings.Trim(s, "0123456789.-_") != "" && !strings.ContainsAny(s[:1], "-.") {
 		switch strings.ToLower(s) {

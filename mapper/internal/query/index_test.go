@@ -6,13 +6,13 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// TestIndex has the lines of index.yaml for the last scan of each query: equalities come first,
-// then what orders the results, then inequalities.
+// TestIndex checks the lines of index.yaml for the last scan of each query: first equalities, then
+// the order of results, then inequalities.
 func TestIndex(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		q     Query
-		scans int // of which forms
+		scans int // the number of scans of different forms
 		want  string
 	}{
 		{"by keys, of an equality", Query{Kind: "K", Filters: []Filter{where("a", "=", 1)}}, 2,

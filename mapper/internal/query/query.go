@@ -22,8 +22,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A Query says which entities a job is over: mapper.Query has the meaning of its fields. It is
-// stored as JSON in the record of the job.
+// A Query says which entities a job is over. See mapper.Query for the meaning of its fields. It is
+// stored as JSON in the job's record.
 type Query struct {
 	Kind          string         `json:"kind,omitempty"`
 	Kinds         []string       `json:"kinds,omitempty"`
@@ -38,13 +38,14 @@ type Query struct {
 	ReadTime      time.Time      `json:"read_time,omitzero"`
 	KeysOnly      bool           `json:"keys_only,omitempty"`
 
-	Share Share `json:"-"` // of the keys; in JSON it is one of Filters
+	Share Share `json:"-"` // the share of the keys; in JSON it is one of Filters
 
 	// Times says that the values of ShardBy are times.
 	Times bool `json:"-"`
 }
 
-// Normal returns the query as it is recorded, if it can be served.
+// Normal returns the query in the form in which it is recorded. It returns an error if the query
+// can't be served.
 func (q Query) Normal(updates bool) (Query, error) {
 	q.ReadTime = q.ReadTime.UTC().Truncate(time.Microsecond)
 	var err error
@@ -54,8 +55,8 @@ func (q Query) Normal(updates bool) (Query, error) {
 	if err := q.checkReads(updates); err != nil {
 		return q, err
 	}
-	// The function of an Update with KeysOnly does not change the property, so the order of its
-	// values, which needs no composite index, does as well as that of keys.
+	// The function of an Update with KeysOnly does not change the property. So the order of its
+	// values is as good as the order of keys, and it needs no composite index.
 	if by, one := q.rangedBy(); one && updates && q.KeysOnly && q.Start == nil && q.End == nil {
 		q.ShardBy = by
 	}
@@ -81,8 +82,8 @@ func (q Query) Normal(updates bool) (Query, error) {
 	return q, q.checkFilters()
 }
 
-// checkReads returns an error for a query that asks for a time, or for keys only, where entities
-// have to be read as they are.
+// checkReads returns an error if the query asks for a past time, or for keys only, and the job must
+// read the current entities.
 func (q Query) checkReads(updates bool) error {
 	switch {
 	case q.ReadTime.IsZero():
@@ -93,13 +94,13 @@ func (q Query) checkReads(updates bool) error {
 			"them in Query.Namespaces")
 	}
 	if !updates && q.KeysOnly && q.ShardBy != "" {
-		return setting.Errorf("Query.KeysOnly is set, and entities have to be read to tell whether that of " +
-			"Query.ShardBy has one value: it may be a list")
+		return setting.Errorf("Query.KeysOnly is set, and a job with Query.ShardBy reads its entities, to see " +
+			"whether that property is a list: set one of them")
 	}
 	return nil
 }
 
-// WithShare returns the filters of the query, the share included.
+// WithShare returns the filters of the query, including the share.
 func (q Query) WithShare() []Filter {
 	if q.Share.All() {
 		return q.Filters
@@ -107,7 +108,7 @@ func (q Query) WithShare() []Filter {
 	return append(slices.Clip(q.Filters), q.Share.Filter())
 }
 
-// MarshalJSON returns the query as it is recorded.
+// MarshalJSON returns the query in the form in which it is recorded.
 func (q Query) MarshalJSON() ([]byte, error) {
 	type plain Query
 	p := plain(q)
@@ -115,11 +116,10 @@ func (q Query) MarshalJSON() ([]byte, error) {
 	return json.Marshal(p)
 }
 
-// UnmarshalJSON reads what MarshalJSON returns.
+// UnmarshalJSON reads the output of MarshalJSON.
 func (q *Query) UnmarshalJSON(text []byte) error { return decode(q, text, false) }
 
-// decode reads a query from what MarshalJSON returns. If wholly, names that a query does not have
-// are an error.
+// decode reads a query from the output of MarshalJSON. If wholly, unknown fields are an error.
 func decode(q *Query, text []byte, wholly bool) error {
 	type plain Query
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -161,7 +161,7 @@ func (q Query) checkKeys() error {
 			return setting.Errorf("%s: %w", name, err)
 		}
 		if k.Kind != q.Kind || k.Namespace != q.Namespace {
-			return setting.Errorf("%s %v is of the kind %q in the namespace %q, and not of the query's", name, k,
+			return setting.Errorf("%s %v is of the kind %q in the namespace %q, want the query's", name, k,
 				k.Kind,
 				k.Namespace)
 		}
@@ -184,7 +184,7 @@ func complete(k *datastore.Key) error {
 	return nil
 }
 
-// checkFilters checks filters that are normal by themselves.
+// checkFilters checks that normal filters go together.
 func (q Query) checkFilters() error {
 	either := 1
 	for _, f := range q.Filters {
@@ -197,8 +197,8 @@ func (q Query) checkFilters() error {
 			fallthrough
 		case !f.ranges():
 			if f.Property == q.ShardBy {
-				return setting.Errorf("Query.Filters: %q %s is on the property of Query.ShardBy, whose values it "+
-					"leaves none to cut between: shard by keys", f.Property, f.Op)
+				return setting.Errorf("Query.Filters: %q %s is on the property of Query.ShardBy, and leaves no "+
+					"values to cut between: shard by keys", f.Property, f.Op)
 			}
 		}
 	}
@@ -206,7 +206,7 @@ func (q Query) checkFilters() error {
 	case q.ShardBy == "":
 		return nil
 	case q.ShardBy == "__key__" || names.Reserved(q.ShardBy):
-		return setting.Errorf("Query.ShardBy %q is reserved by Datastore; by keys is how jobs are sharded without it",
+		return setting.Errorf("Query.ShardBy %q is reserved by Datastore: leave it empty to shard by keys",
 			q.ShardBy)
 	case len(q.ShardBy) > keyspace.MaxName:
 		return setting.Errorf("Query.ShardBy is longer than %d bytes", keyspace.MaxName)
@@ -218,7 +218,7 @@ func (q Query) checkFilters() error {
 	return nil
 }
 
-// Bounds returns the positions that all entities are between, the first one included: nil is
+// Bounds returns the positions between which all entities lie: from low on, and before high. nil is
 // no bound.
 func (q Query) Bounds() (low, high *keyspace.Position) {
 	if q.Start != nil {
@@ -261,8 +261,8 @@ func (q Query) Others() []Filter {
 	return slices.DeleteFunc(slices.Clone(q.Filters), func(f Filter) bool { return f.Property == q.ShardBy })
 }
 
-// rangedBy returns the property of a job's inequalities, if they are on one, and the job is sharded
-// by keys.
+// rangedBy returns the property of the job's inequalities. The result one is true if all of them
+// are on that property, and the job is sharded by keys.
 func (q Query) rangedBy() (property string, one bool) {
 	for _, f := range q.Filters {
 		if f.ranges() && property != "" && f.Property != property {
@@ -275,8 +275,8 @@ func (q Query) rangedBy() (property string, one bool) {
 	return property, property != "" && q.ShardBy == ""
 }
 
-// WithoutIndex says how a query that needs an index does without, if it does: as an error,
-// which is for the end of what says that it needs one. Otherwise it is nil.
+// WithoutIndex says how a query that needs an index can do without one. The result is the end of
+// the error about the index. It is nil if there is no way.
 func (q Query) WithoutIndex() error {
 	by, one := q.rangedBy()
 	if !one || q.Ancestor != nil || q.Start != nil || q.End != nil ||
@@ -289,8 +289,8 @@ func (q Query) WithoutIndex() error {
 		"Query.KeysOnly, for an Update that only deletes", by)
 }
 
-// Unread reports whether a job does not read its entities. An Update has to, to check them against
-// the query in its transaction.
+// Unread reports whether a job does not read its entities. An Update with filters must read them,
+// to check them against the query in its transaction.
 func (q Query) Unread(updates bool) bool {
 	return q.KeysOnly && (!updates || len(q.Filters) == 0 && q.ShardBy == "")
 }
@@ -303,8 +303,8 @@ func (q Query) Whole() bool {
 	return q.Ancestor == nil && q.Start == nil && q.End == nil && len(q.Filters) == 0 && q.ShardBy == ""
 }
 
-// Plain reports whether the query is over one whole kind, by keys: then a sample of that is one
-// of its entities.
+// Plain reports whether the query is over one whole kind, by keys. Then a sample of the kind is a
+// sample of the query's entities.
 func (q Query) Plain() bool { return q.Whole() && !q.Many() }
 
 // Base returns the Datastore query without an order, and without a range.
@@ -324,9 +324,9 @@ func (q Query) Sample(n int) *datastore.Query {
 	return datastore.NewQuery(q.Kind).Namespace(q.Namespace).Order("__scatter__").KeysOnly().Limit(n)
 }
 
-// Position returns the position of an entity, if it satisfies the query. One that has several
-// values of the property that the job is sharded by is at the least of them that counts, and
-// an error.
+// Position returns the position of an entity, or nil if the entity does not satisfy the query. An
+// entity may have several values of the property that the job is sharded by. Then it returns the
+// least value inside the query's bounds, and an error.
 func (q Query) Position(key *datastore.Key, e *pb.Entity) (at *keyspace.Position, err error) {
 	if !match(q.Filters, e) {
 		return nil, nil
@@ -343,7 +343,7 @@ func (q Query) Position(key *datastore.Key, e *pb.Entity) (at *keyspace.Position
 			continue
 		}
 		if len(values) > 1 {
-			err = fault.Permanent(fmt.Errorf("%w: it has %d values of it", errSharded, len(values)))
+			err = fault.Permanent(fmt.Errorf("%w: it has %d values", errSharded, len(values)))
 		}
 		return p, err
 	}
@@ -353,10 +353,10 @@ func (q Query) Position(key *datastore.Key, e *pb.Entity) (at *keyspace.Position
 // Matches reports whether an entity satisfies the filters of a query.
 func Matches(q Query, e *pb.Entity) bool { return match(q.Filters, e) }
 
-// Keeps returns an error if an entity has moved in the order of the query. After has at least those
-// of its properties that the function has changed.
+// Keeps returns an error if a function's change has moved an entity in the order of the query.
+// changed has the names of the changed properties, and after has at least these properties.
 func (q Query) Keeps(before *pb.Entity, changed []string, after *pb.Entity) error {
-	leads := func(name string) bool { // a dot leads into an entity inside, or is part of a name
+	leads := func(name string) bool { // a dot leads into an embedded entity, or is part of a name
 		return name == q.ShardBy || strings.HasPrefix(q.ShardBy, name+".")
 	}
 	if q.ShardBy == "" || !slices.ContainsFunc(changed, leads) {
@@ -376,16 +376,18 @@ func (q Query) Keeps(before *pb.Entity, changed []string, after *pb.Entity) erro
 	return nil
 }
 
-// errSharded says that an entity does not go with the property that the job is sharded by.
-var errSharded = errors.New("the property that the job is sharded by has to have one value, which does not change")
+// errSharded says that an entity can't be in a job that is sharded by the property.
+var errSharded = errors.New("the property that the job is sharded by must have one value, and must not change")
 
-// ErrNewer says that a newer build has started a job, which has what this one does not know.
-var ErrNewer = errors.New("a newer version has started the job, and this one does not know all of it. Deploy that, " +
-	"or abort the job")
+// ErrNewer says that a newer build has started the job, with settings that this build does not
+// know.
+var ErrNewer = errors.New("a newer version has started the job, and this one does not know all of it. Deploy the " +
+	"newer version, or abort the job")
 
-// Of returns the query of a job. It is [ErrNewer] if this build does not know all of the query, or
-// something that the job needs: it would process other entities, or do it otherwise. A change that
-// adds such a setting has it in [record.Job.Needs] of the jobs that use it.
+// Of returns the query of a job. It returns [ErrNewer] if this build does not know all of the
+// query, or something else that the job needs. This build would process other entities, or process
+// them in another way. A build that adds such a setting must name it in [record.Job.Needs] of the
+// jobs that use it.
 func Of(j *record.Job) (Query, error) {
 	var q Query
 	if len(j.Needs) > 0 {

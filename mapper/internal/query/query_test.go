@@ -15,17 +15,17 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// id is a key of the kind K.
+// id returns a key of the kind K.
 func id(n int64) *datastore.Key { return datastore.IDKey("K", n, nil) }
 
-// inSpace is a key in a namespace.
+// inSpace returns a key in a namespace.
 func inSpace(namespace, kind string) *datastore.Key {
 	k := datastore.IDKey(kind, 1, nil)
 	k.Namespace = namespace
 	return k
 }
 
-// TestNormal has queries be refused that can't be served, each with what is wrong.
+// TestNormal checks that queries which can't be served are refused with the reason.
 func TestNormal(t *testing.T) {
 	some := func(n int) (all []string) {
 		for i := range n {
@@ -45,17 +45,17 @@ func TestNormal(t *testing.T) {
 		{"a snapshot for a visit", Query{Kind: "K", ReadTime: noon}, false, ""},
 		{"a snapshot for an update", Query{Kind: "K", ReadTime: noon}, true, "is for a Visit"},
 		{"a snapshot of all namespaces", Query{Kind: "K", ReadTime: noon, AllNamespaces: true}, false, "name them"},
-		{"keys of values", Query{Kind: "K", KeysOnly: true, ShardBy: "a"}, false, "entities have to be read"},
+		{"keys of values", Query{Kind: "K", KeysOnly: true, ShardBy: "a"}, false, "reads its entities, to see whether"},
 		{"no kind", Query{}, true, "Query.Kind is empty"},
 		{"a reserved kind", Query{Kind: "__K__"}, true, "reserved"},
 		{"a kind and kinds", Query{Kind: "K", Kinds: []string{"L"}}, true, "set one of them"},
-		{"a reserved kind of several", Query{Kinds: []string{"K", "__K__"}}, true, "Query.Kinds: one"},
+		{"a reserved kind of several", Query{Kinds: []string{"K", "__K__"}}, true, "Query.Kinds: a kind"},
 		{"as many kinds as may be", Query{Kinds: some(maxKinds)}, true, ""},
 		{"too many kinds", Query{Kinds: some(maxKinds + 1)}, true, "above the maximum"},
 		{"too many namespaces", Query{Kind: "K", Namespaces: some(maxNamespaces + 1)}, true, "above the maximum"},
-		{"a namespace and all", Query{Kind: "K", Namespace: "n", AllNamespaces: true}, true, "one can be set"},
-		{"a namespace and some", Query{Kind: "K", Namespace: "n", Namespaces: []string{"m"}}, true, "one can be set"},
-		{"a namespace with a space", Query{Kind: "K", Namespace: "a b"}, true, "not up to 100 letters"},
+		{"a namespace and all", Query{Kind: "K", Namespace: "n", AllNamespaces: true}, true, "set only one of"},
+		{"a namespace and some", Query{Kind: "K", Namespace: "n", Namespaces: []string{"m"}}, true, "set only one of"},
+		{"a namespace with a space", Query{Kind: "K", Namespace: "a b"}, true, "up to 100 letters"},
 		{"a reserved namespace", Query{Kind: "K", Namespaces: []string{"a", "__n__"}}, true, "reserved"},
 		{"a range of several kinds", Query{Kinds: []string{"K", "L"}, Start: id(1)}, true, "the query has several"},
 		{"an ancestor of several namespaces", Query{Kind: "K", AllNamespaces: true, Ancestor: inSpace("n", "P")}, true,
@@ -64,8 +64,8 @@ func TestNormal(t *testing.T) {
 			"is in the namespace \"n\""},
 		{"an incomplete ancestor", Query{Kind: "K", Ancestor: datastore.IncompleteKey("P", nil)}, true, "incomplete"},
 		{"an incomplete start", Query{Kind: "K", Start: datastore.IncompleteKey("K", nil)}, true, "Query.Start"},
-		{"the end of another kind", Query{Kind: "K", End: inSpace("", "L")}, true, "and not of the query's"},
-		{"the start of another namespace", Query{Kind: "K", Start: inSpace("n", "K")}, true, "and not of the query's"},
+		{"the end of another kind", Query{Kind: "K", End: inSpace("", "L")}, true, "want the query's"},
+		{"the start of another namespace", Query{Kind: "K", Start: inSpace("n", "K")}, true, "want the query's"},
 		{"keys and values", Query{Kind: "K", Start: id(1), ShardBy: "a"}, true, "bound that by Query.Filters"},
 		{"a range", Query{Kind: "K", Start: id(1), End: id(2)}, true, ""},
 		{"an empty range", Query{Kind: "K", Start: id(2), End: id(2)}, true, "is not before"},
@@ -95,7 +95,7 @@ func TestNormal(t *testing.T) {
 	}
 }
 
-// TestNormalIs has what is recorded of a query say what it is over, in one way.
+// TestNormalIs checks that each query is recorded in one normal form.
 func TestNormalIs(t *testing.T) {
 	by := []Filter{where("a", ">", 5)}
 	for _, c := range []struct {
@@ -134,7 +134,7 @@ func TestNormalIs(t *testing.T) {
 	}
 }
 
-// TestForeign has no job be over our own records: they are in the default namespace.
+// TestForeign checks that no job can be over scattermap's own records, in the default namespace.
 func TestForeign(t *testing.T) {
 	for _, c := range []struct {
 		q    Query
@@ -153,7 +153,7 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestOf has a build run no job of which it does not know all.
+// TestOf checks that a build runs no job with settings that it does not know.
 func TestOf(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -174,7 +174,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// TestPosition has entities be where the query comes to them: at their only value that counts.
+// TestPosition checks the positions of entities: at their only value inside the query's bounds.
 func TestPosition(t *testing.T) {
 	between := []Filter{where("a", ">=", int64(10)), where("a", "<", int64(20))}
 	for _, c := range []struct {
@@ -199,7 +199,7 @@ func TestPosition(t *testing.T) {
 	}
 }
 
-// TestKeeps has a function not move entities in the order of the query.
+// TestKeeps checks that a function can't move entities in the order of the query.
 func TestKeeps(t *testing.T) {
 	inner := func(n int64) *datastore.Entity {
 		return &datastore.Entity{Properties: []datastore.Property{{Name: "b", Value: n}}}

@@ -16,18 +16,17 @@ const Batch = 300
 // A Scan is a Datastore query whose results come in the order of their positions.
 type Scan struct {
 	Query    *datastore.Query
-	Property string // the values of which order the results, before their keys; empty: only their keys
-	Fixed    bool   // all results have one value of it,
-	Value    any    // this one
-	Times    bool   // they are times, which a projection returns as microseconds
+	Property string // the results are ordered by its values, then by key; empty: by key only
+	Fixed    bool   // all results have the same value of Property
+	Value    any    // that value
+	Times    bool   // the values are times, which a projection returns as microseconds
 
 	Share Share // of the results that count
 }
 
-// Scans returns the scans that together, one after the other, find the entities that a range has
-// in the query's space: one for a range of keys, and up to three for a range of values. Its first
-// value may be one of which some keys are before the range, and its last value one of which some
-// are behind it.
+// Scans returns the scans that find a range's entities in the query's space, one after the other. A
+// range of keys has one scan. A range of values has up to three, because its first and last value
+// may have some of their keys outside.
 func (q Query) Scans(start, end *keyspace.Position) []Scan {
 	if start != nil && start.Space() != q.Space() {
 		start = nil
@@ -62,9 +61,9 @@ func withKeys(d *datastore.Query, start, end *keyspace.Position) *datastore.Quer
 	return d
 }
 
-// byValue has results come in the order of their values, and then of their keys.
+// byValue orders results by value, then by key.
 func (q Query) byValue(d *datastore.Query) *datastore.Query {
-	if d = d.Order(q.ShardBy); q.ranged() { // or that property would come before the key
+	if d = d.Order(q.ShardBy); q.ranged() { // otherwise the property of the inequality would come before the key
 		d = d.Order("__key__")
 	}
 	return d
@@ -97,7 +96,7 @@ func (q Query) scansOfValues(start, end *keyspace.Position) (scans []Scan) {
 	return scans
 }
 
-// Reading returns the query that reads where entities are, or whole entities.
+// Reading returns the query that reads positions, or whole entities.
 func (s Scan) Reading(whole bool) *datastore.Query {
 	switch {
 	case whole:
@@ -117,8 +116,7 @@ func (q Query) Bounding(p *keyspace.Position) bool {
 	return err == nil
 }
 
-// Between returns the part of the query from one position on, and before another. A nil one
-// bounds nothing.
+// Between returns the part of the query from one position on, and before another. nil is no bound.
 func (q Query) Between(start, end *keyspace.Position) Query {
 	q.Filters = slices.Clone(q.Filters)
 	bound := func(p *keyspace.Position, op string, key **datastore.Key) {
@@ -135,7 +133,7 @@ func (q Query) Between(start, end *keyspace.Position) Query {
 	return q
 }
 
-// Datastore returns the query for readers of a part.
+// Datastore returns the query as a Datastore query, for callers that read a part themselves.
 func (q Query) Datastore() (*datastore.Query, error) {
 	q, err := q.Normal(false)
 	if err == nil && q.Many() {

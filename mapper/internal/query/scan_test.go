@@ -8,7 +8,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// at is a position of the kind K, at a value and, unless that is 0, at an ID.
+// at returns a position of the kind K, at a value and, unless n is 0, at an ID.
 func at(v any, n int64) *keyspace.Position {
 	p := &keyspace.Position{Kind: "K", Valued: true, Value: v}
 	if n != 0 {
@@ -17,8 +17,8 @@ func at(v any, n int64) *keyspace.Position {
 	return p
 }
 
-// TestScans has a range be found by as few scans as its ends need. A scan of one value is written
-// as that, and one of several as "...".
+// TestScans checks that a range has only as many scans as its ends need. A scan of one value is
+// written with the value, other scans of values as "...".
 func TestScans(t *testing.T) {
 	byKey, byValue := Query{Kind: "K"}, Query{Kind: "K", ShardBy: "a"}
 	bounded := Query{Kind: "K", ShardBy: "a", Filters: []Filter{where("a", ">=", int64(10)),
@@ -61,8 +61,8 @@ func TestScans(t *testing.T) {
 	}
 }
 
-// TestBounds has the narrowest of several bounds count, and values be bounded by the next one where
-// the bound itself is outside.
+// TestBounds checks that the narrowest of several bounds counts. If a bound itself is outside, the
+// next value becomes the bound.
 func TestBounds(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -118,7 +118,7 @@ func TestBetween(t *testing.T) {
 	}
 }
 
-// TestDatastore has a query be refused that is none for a reader of one part.
+// TestDatastore checks that a query without an equivalent Datastore query is refused.
 func TestDatastore(t *testing.T) {
 	for _, c := range []struct {
 		q    Query

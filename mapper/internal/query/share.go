@@ -10,25 +10,25 @@ import (
 	"github.com/scattermap/scattermap/internal/setting"
 )
 
-// A Share is a part of all keys, by their hashes: of so many parts of the same size, those from one
-// on, and before another. The zero value is all of them.
+// A Share is a part of all keys. The keys are cut into Of parts by their hashes; the share has the
+// parts from From on, and before To. The zero value is all keys.
 type Share struct{ From, To, Of int64 }
 
-// In a list of filters, and in JSON, a share is a filter by the property and the operator, with a
+// In a list of filters, and in JSON, a share is a filter with this property and operator, and a
 // value such as "0-1/100". Builds that know no shares refuse it.
 const (
 	shareProperty = "__key__"
 	shareOp       = "share"
 )
 
-// mostParts is into how many parts keys are cut at most, and smallest the least share, as
-// 1/smallest: of a smaller one, a page would have too many keys read.
+// mostParts is the most parts into which keys are cut. The smallest share is 1/smallest: a page of
+// a smaller share would have to read too many keys.
 const (
 	mostParts = 1_000_000
 	smallest  = 1000
 )
 
-// Filter returns the share as a filter.
+// Filter returns the share in the form of a filter.
 func (s Share) Filter() Filter {
 	return Filter{Property: shareProperty, Op: shareOp, Value: fmt.Sprintf("%d-%d/%d", s.From, s.To, s.Of)}
 }
@@ -36,7 +36,7 @@ func (s Share) Filter() Filter {
 // All reports whether the share is all keys.
 func (s Share) All() bool { return s.Of == 0 }
 
-// check returns what is wrong with a share.
+// check returns an error if the share is invalid.
 func (s Share) check() error {
 	switch {
 	case s.All():
@@ -50,7 +50,7 @@ func (s Share) check() error {
 	return nil
 }
 
-// shareOf returns the share that a filter is; ok is false for any other filter.
+// shareOf returns the share that a filter stands for; ok is false for any other filter.
 func shareOf(f Filter) (s Share, ok bool, err error) {
 	if f.Property != shareProperty || f.Op != shareOp {
 		return s, false, nil
@@ -63,7 +63,7 @@ func shareOf(f Filter) (s Share, ok bool, err error) {
 	return s, true, s.check()
 }
 
-// splitShare takes the filter that is a share out of the others.
+// splitShare separates the share from the other filters.
 func splitShare(filters []Filter) (share Share, others []Filter, err error) {
 	for _, f := range filters {
 		s, ok, err := shareOf(f)
@@ -81,7 +81,7 @@ func splitShare(filters []Filter) (share Share, others []Filter, err error) {
 	return share, others, nil
 }
 
-// Has reports whether a key is in the share. It is always the same for a key.
+// Has reports whether a key is in the share. The answer for a key never changes.
 func (s Share) Has(k *datastore.Key) bool {
 	if s.All() {
 		return true
@@ -90,8 +90,7 @@ func (s Share) Has(k *datastore.Key) bool {
 	return s.From <= part && part < s.To
 }
 
-// hashOf returns the hash of a key: of its namespace, and of the kinds, names and numbers of its
-// path.
+// hashOf returns the hash of a key: of its namespace, and of the kinds, names and IDs of its path.
 func hashOf(k *datastore.Key) uint64 {
 	var text []byte
 	for p := k; p != nil; p = p.Parent {
@@ -101,7 +100,7 @@ func hashOf(k *datastore.Key) uint64 {
 	return binary.BigEndian.Uint64(sum[:])
 }
 
-// Keys returns how many keys have so many of the share, about.
+// Keys returns about how many keys must be read to find n of the share.
 func (s Share) Keys(n int64) int64 {
 	if s.All() {
 		return n
@@ -109,7 +108,7 @@ func (s Share) Keys(n int64) int64 {
 	return n * s.Of / (s.To - s.From)
 }
 
-// Part returns how many of so many keys are of the share, about: of any, at least one.
+// Part returns about how many of some keys are in the share: at least one if there are any.
 func (s Share) Part(keys int64) int64 {
 	if s.All() {
 		return keys

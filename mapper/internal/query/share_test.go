@@ -10,8 +10,8 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag" // its flags are passed to all tests
 )
 
-// TestHashOf has the hashes of keys be what they were: a canary and the job over the rest may be
-// run by different builds.
+// TestHashOf checks that the hashes of keys never change. Different builds may run a canary and the
+// job over the rest.
 func TestHashOf(t *testing.T) {
 	parent := datastore.NameKey("Bank", "b", nil)
 	inside := datastore.IDKey("Account", 5, parent)
@@ -31,8 +31,8 @@ func TestHashOf(t *testing.T) {
 	}
 }
 
-// TestShareJSON has a share be recorded as a filter that builds without shares refuse, beside
-// others.
+// TestShareJSON checks that a share is recorded as one of the filters, in a form that builds
+// without shares refuse.
 func TestShareJSON(t *testing.T) {
 	q, err := Query{Kind: "K", Filters: []Filter{{Property: "a", Op: "=", Value: int64(1)},
 		Share{0, 1, 100}.Filter()}}.Normal(true)
@@ -51,7 +51,8 @@ func TestShareJSON(t *testing.T) {
 	}
 }
 
-// TestShares has four parts of the keys be all of them, each once, and each about as large.
+// TestShares checks that four shares cover all keys, each key once, and that they are about equally
+// large.
 func TestShares(t *testing.T) {
 	const keys = 10_000
 	var in [4]int
@@ -83,7 +84,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestShareIs has shares be refused that are none.
+// TestShareIs checks that invalid shares are refused.
 func TestShareIs(t *testing.T) {
 	for value, ok := range map[any]bool{"0-1/100": true, "99-100/100": true, "0-1000/1000000": true, "1-1/100": false,
 		"2-1/100": false, "-1-1/100": false, "0-101/100": false, "0-1/1001": false, "0-999/1000000": false,

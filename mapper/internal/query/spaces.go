@@ -8,7 +8,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// The most kinds and namespaces that a query names, which are in the record of its job.
+// The most kinds and namespaces that a query may name. They are stored in the job's record.
 const (
 	maxKinds      = 500
 	maxNamespaces = 1000
@@ -23,7 +23,7 @@ func (q Query) normalSpaces() (Query, error) {
 		return q, setting.Errorf("Query.Kinds are %d, and Query.Namespaces %d, above the maximum of %d and %d",
 			len(q.Kinds), len(q.Namespaces), maxKinds, maxNamespaces)
 	case q.AllNamespaces && (q.Namespace != "" || len(q.Namespaces) > 0), q.Namespace != "" && len(q.Namespaces) > 0:
-		return q, setting.Errorf("of Query.Namespace, Query.Namespaces and Query.AllNamespaces one can be set")
+		return q, setting.Errorf("set only one of Query.Namespace, Query.Namespaces and Query.AllNamespaces")
 	}
 	if len(q.Kinds) == 0 {
 		if err := keyspace.CheckKind(q.Kind); err != nil {
@@ -32,7 +32,7 @@ func (q Query) normalSpaces() (Query, error) {
 	}
 	for _, k := range q.AllKinds() {
 		if err := keyspace.CheckKind(k); err != nil {
-			return q, setting.Errorf("Query.Kinds: one %w", err)
+			return q, setting.Errorf("Query.Kinds: a kind %w", err)
 		}
 	}
 	for _, n := range append(slices.Clone(q.Namespaces), q.Namespace) {
@@ -40,7 +40,8 @@ func (q Query) normalSpaces() (Query, error) {
 		case names.Reserved(n):
 			return q, setting.Errorf("Query.Namespace %q is reserved by Datastore", n)
 		case !names.Namespace(n):
-			return q, setting.Errorf("Query.Namespace %.110q is not up to 100 letters, digits, '.', '_' and '-'", n)
+			return q, setting.Errorf("Query.Namespace %.110q does not consist of up to 100 letters, digits, '.', '_' "+
+				"and '-'", n)
 		}
 	}
 	q.Kinds, q.Namespaces = sortedNames(q.Kinds), sortedNames(q.Namespaces)
@@ -53,18 +54,20 @@ func (q Query) normalSpaces() (Query, error) {
 	return q, nil
 }
 
-// Foreign returns an error if a kind of the query holds records of ours.
+// Foreign returns an error if a kind of the query holds scattermap's own records.
 func Foreign(q Query) error {
 	for _, k := range q.AllKinds() {
 		if slices.ContainsFunc(named(q), func(n string) bool { return names.Ours(n, k) }) {
-			return setting.Errorf("Query.Kind %q is one of those that hold scattermap's own records, in the default "+
-				"namespace: no job is over them", k)
+			return setting.Errorf("Query.Kind %q holds scattermap's own records in the default namespace: no job "+
+				"can be "+
+				"over it", k)
 		}
 	}
 	return nil
 }
 
-// named returns the namespaces that the query names; of all of them, the one whose name is known.
+// named returns the namespaces that the query names. For a query over all namespaces that is only
+// the default one.
 func named(q Query) []string {
 	if len(q.Namespaces) > 0 {
 		return q.Namespaces
@@ -89,14 +92,14 @@ func (q Query) AllKinds() []string {
 	return []string{q.Kind}
 }
 
-// In returns the part of the query that is in one space.
+// In returns the part of the query in one space.
 func (q Query) In(s keyspace.Space) Query {
 	q.Namespace, q.Kind = s.Namespace, s.Kind
 	q.Kinds, q.Namespaces, q.AllNamespaces = nil, nil, false
 	return q
 }
 
-// Space returns the kind and the namespace of a query that is in one space.
+// Space returns the space of a query that is over one space.
 func (q Query) Space() keyspace.Space {
 	return keyspace.Space{Namespace: q.Namespace, Kind: q.Kind}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/property"
 )
 
-// A Comparison is what a query compares the values of one property with. Datastore compares values
-// of different types, too: by an order of types, which is hardly ever meant.
+// A Comparison is everything that a query compares the values of one property with. Datastore also
+// compares values of different types, by an order of types, which is hardly ever intended.
 type Comparison struct {
 	Property string
 	filters  []Filter
@@ -23,8 +23,8 @@ type Comparison struct {
 	space    Query
 }
 
-// Comparisons returns those of a query over one space whose types are to be checked: not with null,
-// which is often meant, and not where any type is.
+// Comparisons returns the comparisons of a query over one space whose types must be checked. It
+// leaves out comparisons with null only, which are often intended, and those with AllowAnyType.
 func Comparisons(q Query) (all []Comparison) {
 	for _, f := range q.Filters {
 		if slices.ContainsFunc(all, func(c Comparison) bool { return c.Property == f.Property }) {
@@ -45,7 +45,7 @@ func Comparisons(q Query) (all []Comparison) {
 	return all
 }
 
-// Ranges reports whether the comparison is by inequalities alone.
+// Ranges reports whether all filters of the comparison are inequalities.
 func (c Comparison) Ranges() bool {
 	return !slices.ContainsFunc(c.filters, func(f Filter) bool { return !f.ranges() })
 }
@@ -59,13 +59,12 @@ func (c Comparison) Passing(greatest bool) *datastore.Query {
 	return d
 }
 
-// Stored returns the query for the entity with the least value that is not null, or the greatest
-// one.
+// Stored returns the query for the entity with the least or the greatest value that is not null.
 func (c Comparison) Stored(greatest bool) *datastore.Query {
 	return c.ordered(greatest).FilterField(c.Property, ">", nil)
 }
 
-// Null returns the query for an entity that has null.
+// Null returns the query for an entity with the value null.
 func (c Comparison) Null() *datastore.Query {
 	return c.space.Base().FilterField(c.Property, "=", nil).Limit(1)
 }
@@ -78,7 +77,8 @@ func (c Comparison) ordered(descending bool) *datastore.Query {
 	return c.space.Base().Order(order).Limit(1)
 }
 
-// ValueOf returns the value by which an entity was found that passes, or that has a value.
+// ValueOf returns the value for which a query found an entity. If passes is set, that is a value
+// that passes the filters, otherwise any value that is not null.
 func (c Comparison) ValueOf(e *pb.Entity, passes, greatest bool) (any, bool) {
 	values := slices.DeleteFunc(property.Indexed(e, c.Property), func(v any) bool {
 		return passes && slices.ContainsFunc(c.filters, func(f Filter) bool { return !f.holds(v) }) || !passes &&
@@ -94,8 +94,8 @@ func (c Comparison) ValueOf(e *pb.Entity, passes, greatest bool) (any, bool) {
 	return values[0], true
 }
 
-// CheckPassing returns an error if a value passes that is of another type than those it is compared
-// with.
+// CheckPassing returns an error if a value that passes has another type than the values that it is
+// compared with.
 func (c Comparison) CheckPassing(passing any) error {
 	for _, f := range c.filters {
 		if f.Value == nil || value.Type(f.Value) == value.Type(passing) {
@@ -111,8 +111,8 @@ func (c Comparison) CheckPassing(passing any) error {
 	return nil
 }
 
-// CheckStored returns an error if values of the property, between which all others are in
-// Datastore's order, show that none has the type that they are compared with.
+// CheckStored returns an error if no value of the property has the type of a value that it is
+// compared with. Datastore orders values by type, so the least and the greatest value show that.
 func (c Comparison) CheckStored(least, greatest any) error {
 	for _, f := range c.filters {
 		values, list := f.Value.([]any)
@@ -138,7 +138,7 @@ func (c Comparison) mismatch(f Filter, compared, stored any) error {
 		value.Type(compared), c.kind, value.Type(stored), advice(compared, stored))
 }
 
-// advice says how to write a value of the type that is stored.
+// advice says how to write a value of the stored type in JSON.
 func advice(compared, stored any) string {
 	form := ""
 	switch stored.(type) {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestComparisons has each property be checked once that is compared with values of a type.
+// TestComparisons checks that each property that is compared with typed values is checked once.
 func TestComparisons(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -39,16 +39,16 @@ func TestComparisons(t *testing.T) {
 	}
 }
 
-// TestCheckTypes has values be refused that are of another type than those they are compared with.
+// TestCheckTypes checks that values of another type than the compared ones are refused.
 func TestCheckTypes(t *testing.T) {
 	noon := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
 		name    string
 		f       Filter
 		passing any    // a value that passes
-		want    string // what is wrong with that
+		want    string // the error for it
 		stored  [2]any // the least and the greatest value
-		wants   string // what is wrong with these
+		wants   string // the error for these
 	}{
 		{"the same type", where("a", ">", int64(1)), int64(5), "", [2]any{int64(0), int64(9)}, ""},
 		{"texts pass as well", where("a", ">", int64(1)), "x", "of the type integer", [2]any{"a", "b"},
@@ -80,7 +80,7 @@ func TestCheckTypes(t *testing.T) {
 	}
 }
 
-// TestValueOf has the value be found by which the database has found an entity.
+// TestValueOf checks that the value is returned by which the database has found an entity.
 func TestValueOf(t *testing.T) {
 	c := Comparisons(Query{Kind: "K", Filters: []Filter{where("a", ">", int64(3)), where("a", "<", int64(8))}})[0]
 	list := entity(t, "a", []any{int64(9), int64(5), nil, int64(4), int64(1)})

@@ -1,9 +1,8 @@
-// Package recent remembers things by their keys: as many as it may, and those that are in use. It
-// forgets those first that were used longest ago.
+// Package recent has a map of limited size. It forgets the keys that were used longest ago, except
+// those in use.
 package recent
 
-// A Map has a value for each of some keys. Its zero value is empty. It is not for several
-// goroutines at once.
+// A Map has values by key. Its zero value is empty. Only one goroutine at a time may use it.
 type Map[K comparable, V any] struct {
 	all  map[K]*entry[V]
 	uses uint64
@@ -14,7 +13,7 @@ type entry[V any] struct {
 	used  uint64
 }
 
-// Get returns the value of a key, which is used by that, or the zero value.
+// Get returns the value of a key, and counts as a use of it. ok is false if there is none.
 func (m *Map[K, V]) Get(key K) (value V, ok bool) {
 	e := m.all[key]
 	if e == nil {
@@ -25,7 +24,7 @@ func (m *Map[K, V]) Get(key K) (value V, ok bool) {
 	return e.value, true
 }
 
-// Peek is Get without use of the key.
+// Peek is like Get, but does not count as a use.
 func (m *Map[K, V]) Peek(key K) (value V, ok bool) {
 	if e := m.all[key]; e != nil {
 		return e.value, true
@@ -33,8 +32,9 @@ func (m *Map[K, V]) Peek(key K) (value V, ok bool) {
 	return value, false
 }
 
-// Put sets the value of a key. If there are more than so many then, it forgets those that were used
-// longest ago, but none that inUse is true of, if that is not nil, and returns their values.
+// Put sets the value of a key. most is the limit of keys. Above it, Put forgets the keys that were
+// used longest ago, and returns them with their values. It keeps keys for which inUse is true, if
+// inUse is not nil.
 func (m *Map[K, V]) Put(key K, value V, most int, inUse func(K, V) bool) (forgotten map[K]V) {
 	if m.all == nil {
 		m.all = make(map[K]*entry[V])
@@ -55,10 +55,11 @@ func (m *Map[K, V]) Put(key K, value V, most int, inUse func(K, V) bool) (forgot
 	return forgotten
 }
 
-// oldest returns the key that was used longest ago and is not in use, and is not another one.
-func (m *Map[K, V]) oldest(but K, inUse func(K, V) bool) (oldest K, found bool) {
+// oldest returns the key that was used longest ago. It leaves out keys in use, and the key that was
+// just added.
+func (m *Map[K, V]) oldest(added K, inUse func(K, V) bool) (oldest K, found bool) {
 	for key, e := range m.all {
-		if key == but || found && e.used > m.all[oldest].used || inUse != nil && inUse(key, e.value) {
+		if key == added || found && e.used > m.all[oldest].used || inUse != nil && inUse(key, e.value) {
 			continue
 		}
 		oldest, found = key, true

@@ -6,8 +6,8 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag" // its flags are passed to all tests
 )
 
-// TestForgets puts more than a map may have: it forgets what was used longest ago, and nothing that
-// is in use, also if that is all.
+// TestForgets puts more keys than a map may have. It forgets those used longest ago, but none in
+// use, even if all are.
 func TestForgets(t *testing.T) {
 	var m Map[int, string]
 	inUse := func(key int, _ string) bool { return key%10 == 0 }

@@ -19,15 +19,15 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// What a check looks at is bounded: so many namespaces for an entity of a kind, and so many spaces
-// for the types of values.
+// The limits of a check. It looks for an entity of a kind in up to mostNamespaces namespaces, and
+// at the types of values in up to mostTyped spaces.
 const (
 	mostNamespaces = 1000
 	mostTyped      = 20
 )
 
-// checkKinds returns an error if a kind of the query has no entity in any of its namespaces: its
-// name may be a mistake.
+// checkKinds returns an error if a kind of the query has no entity in any of its namespaces,
+// because the kind's name may be misspelt.
 func checkKinds(ctx context.Context, src Source, q query.Query) error {
 	for _, kind := range q.AllKinds() {
 		found, err := anyOf(ctx, src, q, kind)
@@ -46,11 +46,11 @@ func checkKinds(ctx context.Context, src Source, q query.Query) error {
 	return nil
 }
 
-// anyOf reports whether a kind has an entity in one of the query's namespaces, or those are too
-// many to look at all of them.
+// anyOf reports whether a kind has an entity in one of the query's namespaces. It also reports true
+// if there are too many namespaces to look at all of them.
 func anyOf(ctx context.Context, src Source, q query.Query, kind string) (bool, error) {
 	next := src.namespaces(ctx, q, "")
-	// most have some in the first one
+	// Most kinds have an entity in the first namespace.
 	for looked, at := 0, 1; looked < mostNamespaces; looked, at = looked+at, Parallel {
 		group, gctx := errgroup.WithContext(ctx)
 		var found atomic.Bool
@@ -77,8 +77,8 @@ func anyOf(ctx context.Context, src Source, q query.Query, kind string) (bool, e
 	return true, nil
 }
 
-// checkTypes returns an error if values of properties have other types than those that the query
-// compares them with, or if no entity has such a property at all, which must be allowed.
+// checkTypes returns an error if a property's values have other types than the value that the query
+// compares them with. Unless absent is set, it also returns an error if no entity has the property.
 func checkTypes(ctx context.Context, src Source, q query.Query, absent bool) error {
 	if len(q.Filters) == 0 {
 		return nil
@@ -87,7 +87,7 @@ func checkTypes(ctx context.Context, src Source, q query.Query, absent bool) err
 	group.SetLimit(Parallel)
 	next := src.Spaces(ctx, q, nil, nil)
 	var mu sync.Mutex
-	there, all := make(map[string]bool), false // whether properties are
+	there, all := make(map[string]bool), false // whether each property exists, and all spaces were seen
 	for range mostTyped {
 		s, ok, err := next()
 		if err != nil {
@@ -119,9 +119,10 @@ func checkTypes(ctx context.Context, src Source, q query.Query, absent bool) err
 	return nil
 }
 
-// checkComparison looks at the first and the last entity that pass, and if none does, at those that
-// have a value: an index has the types apart. It reports whether any entity has the property in an
-// index.
+// checkComparison checks the types of a comparison's property. An index keeps values of different
+// types apart, so the first and the last entity that pass tell them. If no entity passes, it looks
+// at the first and the last one that have a value. It reports whether any entity has the property
+// in an index.
 func checkComparison(ctx context.Context, src Source, c query.Comparison) (known bool, err error) {
 	ends := func(of func(greatest bool) *datastore.Query, passes bool) (values []any, err error) {
 		var entities [2]*pb.Entity

@@ -16,7 +16,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 )
 
-// valuesInOrder are values of all types, in the order that Datastore gives them.
+// valuesInOrder are values of all types, in Datastore's order.
 var valuesInOrder = []any{
 	nil,
 	int64(math.MinInt64), int64(-1), time.UnixMicro(0), int64(1), time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC),
@@ -29,7 +29,7 @@ var valuesInOrder = []any{
 	datastore.IDKey("K", 7, nil), datastore.NameKey("K", "7", nil),
 }
 
-// newEmulator starts an emulator, and returns the source that its Datastore is.
+// newEmulator starts an emulator, and returns a source for its Datastore.
 func newEmulator(t *testing.T, options *emulator.Options) (*emulator.Emulator, Source) {
 	t.Helper()
 	em := emulator.ForTest(t, options)
@@ -41,10 +41,9 @@ func newEmulator(t *testing.T, options *emulator.Options) (*emulator.Emulator, S
 	return em, New(client, nil)
 }
 
-// TestScansTile puts entities with values of all types, many with the same ones, cuts their
-// order at random positions, and checks that the scans of the pieces find each entity once, in
-// order. Numbers at both ends of 64 bits, NaN, infinities, and strings of any bytes are among
-// the values.
+// TestScansTile stores entities with values of all types, many of them equal. It cuts their order
+// at random positions, and checks that the scans of the pieces find each entity once, in order. The
+// values include both ends of int64, NaN, infinities, and strings of any bytes.
 func TestScansTile(t *testing.T) {
 	rng := testflag.Rand(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -124,7 +123,7 @@ func TestScansTile(t *testing.T) {
 	})
 }
 
-// TestMiddle cuts between positions, which may have keys.
+// TestMiddle cuts between positions, with and without keys.
 func TestMiddle(t *testing.T) {
 	rng := testflag.Rand(t)
 	draw := func() *keyspace.Position {

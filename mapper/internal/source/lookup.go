@@ -12,8 +12,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A loaded takes an entity's properties as the client has read them. A PropertyList would copy
-// them; the client makes a list for each entity that it loads, and does not keep it.
+// A loaded takes an entity's properties as the client has read them. It saves the copy that a
+// PropertyList would make: the client makes a new list for each entity, and does not keep it.
 type loaded datastore.PropertyList
 
 func (l *loaded) Load(properties []datastore.Property) error {
@@ -23,7 +23,7 @@ func (l *loaded) Load(properties []datastore.Property) error {
 
 func (l *loaded) Save() ([]datastore.Property, error) { return *l, nil }
 
-// Into returns what loads each of some entities, and keeps nothing.
+// Into returns n destinations that keep nothing of the entities loaded into them.
 func Into(n int) []any {
 	dst := make([]any, n)
 	for i := range dst {
@@ -32,12 +32,12 @@ func Into(n int) []any {
 	return dst
 }
 
-// Lookup gets the entities of keys of one namespace into dst, which is as for
-// datastore's GetMulti. It returns which of them do not exist.
+// Lookup gets the entities of keys of one namespace into dst, as datastore's GetMulti does. It
+// returns which of them do not exist.
 //
-// The client takes keys for the same whose texts are: the id 7 and the name
-// "7", or a name that contains what looks like another path element. It would
-// give one the other's entity. Such keys are looked up in separate calls.
+// The client confuses keys that have the same text, such as the ID 7 and the name "7". The same
+// happens to a name that looks like another path element. The client would return one key's entity
+// for the other. So such keys are looked up in separate calls.
 func Lookup(get func([]*datastore.Key, any) error, keys []*datastore.Key, dst []any) (missing []bool, err error) {
 	missing = make([]bool, len(keys))
 	for _, call := range Apart(keys) {
@@ -65,8 +65,8 @@ func Lookup(get func([]*datastore.Key, any) error, keys []*datastore.Key, dst []
 	return missing, nil
 }
 
-// Apart groups the indexes of keys so that no group has two different keys that
-// the client would take for the same. Almost always it is one group.
+// Apart groups the indexes of keys so that no group has two different keys with the same text.
+// There is nearly always one group.
 func Apart(keys []*datastore.Key) [][]int {
 	var groups [][]int
 	var texts []map[string]bool
@@ -86,11 +86,12 @@ func Apart(keys []*datastore.Key) [][]int {
 	return groups
 }
 
-// A Get looks up entities, as the protocol has them. The first keys may be of records, which the
-// client loads into what is given: their stamps have no entities.
+// A Get looks up entities as they are stored. The first keys may be of records: the client loads
+// these into the given values, and their stamps have no entities.
 type Get func(keys []*datastore.Key, records ...any) ([]wire.Stamp, error)
 
-// taking returns a Get by a client's get, whose calls take entities from the client.
+// taking returns a Get that calls a client's get. The context of that get must take entities into
+// taken.
 func taking(get func([]*datastore.Key, any) error, taken *wire.Taken) Get {
 	return func(keys []*datastore.Key, records ...any) ([]wire.Stamp, error) {
 		taken.Want(keys, len(records))
@@ -105,16 +106,18 @@ func taking(get func([]*datastore.Key, any) error, taken *wire.Taken) Get {
 	}
 }
 
-// errUntaken says that a connection lacks the interceptor, which mapper.NewEngine has checked.
+// errUntaken says that the connection lacks the interceptor. It is unexpected, as mapper.NewEngine
+// has checked for it.
 var errUntaken = fault.Fatal(errors.New("the client was not made by mapper.NewClient, or with mapper.ClientOption: " +
 	"entities can't be read as they are stored"))
 
-// InTransaction returns a Get by a transaction, whose context takes.
+// InTransaction returns a Get that reads in a transaction. The transaction's context must take
+// entities into taken.
 func InTransaction(tx *datastore.Transaction, taken *wire.Taken) Get {
 	return taking(tx.GetMulti, taken)
 }
 
-// A Reader gets entities that are at some positions.
+// A Reader reads the entities at some positions.
 type Reader func(at []*keyspace.Position) ([]wire.Stamp, error)
 
 // EntityReader returns a reader of whole entities.

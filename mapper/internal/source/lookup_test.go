@@ -20,7 +20,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 )
 
-// TestApart keeps keys apart that the client takes for the same.
+// TestApart separates keys that the client would confuse.
 func TestApart(t *testing.T) {
 	number, name := datastore.IDKey("K", 7, nil), datastore.NameKey("K", "7", nil)
 	path, slash := datastore.IDKey("K", 1, datastore.NameKey("P", "a", nil)), datastore.NameKey("P", "a/K,1", nil)
@@ -37,8 +37,8 @@ func TestApart(t *testing.T) {
 	}
 }
 
-// TestLookup gives each key its own entity, also where the client would confuse them, and says
-// which are missing.
+// TestLookup checks that each key gets its own entity, even if the client would confuse the keys,
+// and that missing entities are reported.
 func TestLookup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, src := newEmulator(t, nil)
@@ -75,8 +75,7 @@ func TestLookup(t *testing.T) {
 	})
 }
 
-// TestSpaces lists the spaces that ranges of queries reach into, of entities in the namespaces a, b
-// and c, in their order.
+// TestSpaces lists, in order, the spaces of ranges of queries over the namespaces a, b and c.
 func TestSpaces(t *testing.T) {
 	pos := func(namespace, kind string) *keyspace.Position {
 		return &keyspace.Position{Namespace: namespace, Kind: kind}
@@ -129,7 +128,7 @@ func TestSpaces(t *testing.T) {
 	}
 }
 
-// TestSample draws keys of a kind, no more than have room.
+// TestSample draws keys of a kind, up to a size.
 func TestSample(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, src := newEmulator(t, &emulator.Options{ScatterOneIn: 2})
@@ -154,7 +153,8 @@ func TestSample(t *testing.T) {
 	})
 }
 
-// TestUncounted asks a database that does not count once, and tells it by masks.
+// TestUncounted checks that a database that can't count is asked only once, and is recognized by
+// masks.
 func TestUncounted(t *testing.T) {
 	for _, code := range []codes.Code{codes.OK, codes.Unimplemented, codes.Internal} {
 		t.Run(code.String(), func(t *testing.T) {
@@ -188,15 +188,14 @@ func TestUncounted(t *testing.T) {
 	}
 }
 
-// TestAnswered names the database in the error of somebody who has waited for it, and of nobody
-// else.
+// TestAnswered checks that only the error of a call that got no answer names the database.
 func TestAnswered(t *testing.T) {
 	down := status.Error(codes.Unavailable, "down")
 	for _, c := range []struct {
 		name  string
 		host  string
 		ask   func(ctx context.Context) error
-		named string // in the error; empty: it is as it was, or there is none
+		named string // in the error; empty: it is unchanged, or there is none
 		took  time.Duration
 	}{
 		{"it answers", "", func(context.Context) error { return nil }, "", 0},

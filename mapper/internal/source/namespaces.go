@@ -15,7 +15,7 @@ import (
 // namespaceKind is the kind of the metadata of namespaces.
 const namespaceKind = "__namespace__"
 
-// namespaceKey returns the key of a namespace's metadata: the empty one has an id.
+// namespaceKey returns the key of a namespace's metadata. The empty namespace has an ID.
 func namespaceKey(namespace string) *datastore.Key {
 	if namespace == "" {
 		return datastore.IDKey(namespaceKind, 1, nil)
@@ -23,7 +23,7 @@ func namespaceKey(namespace string) *datastore.Key {
 	return datastore.NameKey(namespaceKind, namespace, nil)
 }
 
-// namespaces returns the namespaces of the query from one on, one after the other.
+// namespaces returns an iterator over the query's namespaces, in order, starting at from.
 func (src Source) namespaces(
 	ctx context.Context, q query.Query, from string,
 ) func() (namespace string, ok bool, err error) {
@@ -59,7 +59,7 @@ func (src Source) namespaces(
 	}
 }
 
-// Spaces returns the spaces that a range of the query reaches into, one after the other.
+// Spaces returns an iterator over the spaces of a range of the query, in order.
 func (src Source) Spaces(
 	ctx context.Context, q query.Query, start, end *keyspace.Position,
 ) func() (s keyspace.Space, ok bool, err error) {
@@ -93,7 +93,7 @@ func (src Source) Spaces(
 	}
 }
 
-// scanner returns the scans of a range, one after the other.
+// scanner returns an iterator over the scans of a range, in order.
 func (src Source) scanner(
 	ctx context.Context, q query.Query, start, end *keyspace.Position,
 ) func() (s query.Scan, ok bool, err error) {

@@ -21,11 +21,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Probe asks the database all that tasks will ask it about ranges, for one entity each, and returns
-// an error if it can't answer, or if the answer says that the query is a mistake: its filters
-// compare values of different types or, unless that is allowed, a kind has no entities, or none of
-// them a property that is filtered by. It reports whether the values that the job is sharded by are
-// times.
+// Probe sends the database each form of query that tasks will send, for one entity each. It returns
+// an error if the database can't answer, or if the answer shows a mistake in the query. It is a
+// mistake to compare values of different types. Unless empty is set, it is also a mistake if a kind
+// has no entities, or if no entity has a filtered property.
+//
+// Probe reports whether the job is sharded by values that are times.
 func Probe(ctx context.Context, src Source, q query.Query, empty bool) (times bool, err error) {
 	err = Answered(ctx, func(ctx context.Context) error {
 		var group sync.WaitGroup
@@ -36,7 +37,7 @@ func Probe(ctx context.Context, src Source, q query.Query, empty bool) (times bo
 		group.Go(func() { types = checkTypes(ctx, src, q, empty) })
 		times, err = probe(ctx, src, q)
 		group.Wait()
-		if mistake := cmp.Or(kinds, types); errors.Is(mistake, fault.ErrArguments) { // that no index helps
+		if mistake := cmp.Or(kinds, types); errors.Is(mistake, fault.ErrArguments) { // an index would not help
 			return mistake
 		}
 		return cmp.Or(err, kinds, types)
@@ -74,7 +75,7 @@ func probe(ctx context.Context, src Source, q query.Query) (times bool, err erro
 	return times, nil
 }
 
-// orWithout has the error of a query that needs an index say how it does without, if it does.
+// orWithout adds to the error of a query that needs an index how to do without one, if possible.
 func orWithout(q query.Query, needs error) error {
 	if without := q.WithoutIndex(); without != nil {
 		return fmt.Errorf("%w\nOr %w", needs, without)
@@ -82,15 +83,15 @@ func orWithout(q query.Query, needs error) error {
 	return needs
 }
 
-// probeSnapshot returns an error if a snapshot can't be read. Google's classic emulator ignores
-// the time; it does not honour masks either.
+// probeSnapshot returns an error if a snapshot can't be read. Google's classic emulator ignores the
+// time, so it is recognized by another gap: it does not honour masks.
 func probeSnapshot(ctx context.Context, src Source) error {
 	switch modern, err := HonoursMasks(ctx, src); {
 	case err != nil:
 		return err
 	case !modern:
-		return setting.Errorf("%w: Query.ReadTime is set, and Google's classic emulator, which this is, reads what is "+
-			"there now", fault.ErrArguments)
+		return setting.Errorf("%w: Query.ReadTime is set, and this is Google's classic emulator, which ignores it",
+			fault.ErrArguments)
 	}
 	_, err := src.At.transaction()
 	if errors.As(err, new(snapshotError)) {
@@ -99,7 +100,7 @@ func probeSnapshot(ctx context.Context, src Source) error {
 	return err
 }
 
-// unserved marks the error of a query that the database does not serve.
+// unserved marks an error as the user's if the database does not serve the query.
 func unserved(err error) error {
 	if code := status.Code(err); code == codes.InvalidArgument || code == codes.Unimplemented {
 		return fmt.Errorf("%w: the database does not serve the query: %w", fault.ErrArguments, err)
@@ -107,8 +108,8 @@ func unserved(err error) error {
 	return err
 }
 
-// probeIn probes the query in one space. It returns the indexes that are missing with the error
-// of the database.
+// probeIn probes the query in one space. It returns the missing indexes together with the
+// database's error.
 func probeIn(ctx context.Context, src Source, q query.Query) (times bool, missing []string, err error) {
 	if q.Plain() {
 		return false, nil, nil
@@ -150,9 +151,9 @@ func probeIn(ctx context.Context, src Source, q query.Query) (times bool, missin
 	return slices.ContainsFunc(property.Indexed(stored[0].Entity, q.ShardBy), keyspace.IsTime), nil, nil
 }
 
-// HonoursMasks reports whether a property mask keeps what it does not name.
-// Google's classic emulator drops it: there entities are written as a whole. That
-// emulator is the one that does not implement aggregations.
+// HonoursMasks reports whether a write with a property mask keeps the properties that the mask does
+// not name. Google's classic emulator drops these, so entities are written there as a whole. A
+// count tells which database it is, because only that emulator can't count.
 func HonoursMasks(ctx context.Context, src Source) (bool, error) {
 	nothing := datastore.NewQuery(record.JobKind).Limit(1).KeysOnly().NewAggregationQuery().WithCount("n")
 	_, err := src.Client.RunAggregationQuery(ctx, nothing)

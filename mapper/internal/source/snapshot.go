@@ -14,23 +14,23 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A snapshot is the database as it was at a time. It is read in read-only transactions, as the
-// client has no other way to set the time of single calls. They lock nothing, and need not be
-// ended. A nil snapshot is the database as it is.
+// A snapshot is the database as of a past time. It reads in read-only transactions, because the
+// client offers no other way to set the time of single calls. They lock nothing, and need not be
+// ended. A nil snapshot is the database as of now.
 type snapshot struct {
-	ctx    context.Context // of the transactions: the client looks entities up with that
+	ctx    context.Context // of the transactions, which look entities up with it
 	client *datastore.Client
 	at     time.Time
-	taken  *wire.Taken // by lookups with that context
+	taken  *wire.Taken // by lookups with ctx
 
-	turn        *semaphore.Weighted // of who uses the rest
+	turn        *semaphore.Weighted // guards the fields below
 	tx          *datastore.Transaction
 	begun, used time.Time
 }
 
-// How long a transaction is used for new calls after it was begun, and after the one before:
-// about half of the 270 seconds after which Datastore ends it, and of the 60 seconds without a
-// call [the limits page of Datastore].
+// The limits after which a transaction gets no new calls: the first after its start, the second
+// after its last call. Datastore ends a transaction after 270 seconds, or after 60 seconds without
+// a call [the limits page of Datastore]. The limits are about half of that.
 const (
 	snapshotAge  = 2 * time.Minute
 	snapshotIdle = 30 * time.Second
@@ -42,15 +42,15 @@ func snapshotAt(ctx context.Context, client *datastore.Client, at time.Time) *sn
 	return &snapshot{ctx: ctx, client: client, at: at, taken: taken, turn: semaphore.NewWeighted(1)}
 }
 
-// A snapshotError says that the database does not serve a snapshot, or not any more.
+// A snapshotError says that the database does not serve a snapshot, or no longer does.
 type snapshotError struct {
 	at    time.Time
 	cause error
 }
 
 func (e snapshotError) Error() string {
-	return fmt.Sprintf("the database can't be read as it was at %s: Datastore keeps the last hour, or with "+
-		"point-in-time recovery seven days, of which whole minutes can be read: %v",
+	return fmt.Sprintf("the database can't be read as it was at %s: Datastore keeps the last hour. With "+
+		"point-in-time recovery it keeps seven days, in whole minutes: %v",
 		e.at.Format(time.RFC3339Nano), e.cause)
 }
 
@@ -69,7 +69,7 @@ func (s *snapshot) transaction() (*datastore.Transaction, error) {
 		case code == codes.FailedPrecondition || code == codes.InvalidArgument:
 			return nil, fault.Fatal(snapshotError{s.at, err})
 		case err != nil:
-			return nil, fmt.Errorf("begin to read the snapshot: %w", err)
+			return nil, fmt.Errorf("start to read the snapshot: %w", err)
 		}
 		s.tx, s.begun = tx, begun
 	}
@@ -77,7 +77,7 @@ func (s *snapshot) transaction() (*datastore.Transaction, error) {
 	return s.tx, nil
 }
 
-// Query has a query read the snapshot.
+// Query returns the query changed to read the snapshot.
 func (s *snapshot) Query(q *datastore.Query) (*datastore.Query, error) {
 	if s == nil {
 		return q, nil
@@ -89,8 +89,8 @@ func (s *snapshot) Query(q *datastore.Query) (*datastore.Query, error) {
 	return q.Transaction(tx), nil
 }
 
-// ended reports whether an error of a scan that was begun at a time may say no more than that the
-// database has ended its transaction: then the scan has to be begun anew.
+// ended reports whether an error of a scan may only mean that the database has ended the snapshot's
+// transaction. Then the scan must start again.
 func (s *snapshot) ended(begun time.Time, err error) bool {
 	return s != nil && status.Code(err) == codes.InvalidArgument && time.Since(begun) > snapshotIdle
 }

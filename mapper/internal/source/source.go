@@ -17,18 +17,18 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// Parallel is how many calls are made at once where there are many.
+// Parallel is the most calls that are made at once.
 const Parallel = 16
 
-// A Source is a database as queries read it: as it is, or as it was at a time.
+// A Source is a database as queries read it, now or as of a past time.
 type Source struct {
 	Client    *datastore.Client
 	log       *slog.Logger
-	At        *snapshot    // nil: the database as it is
-	uncounted *atomic.Bool // the database does not implement aggregations; copies share what one has learned
+	At        *snapshot    // nil: the database as of now
+	uncounted *atomic.Bool // the database does not implement aggregations; shared by all copies of the Source
 }
 
-// New returns a source that reads the database as it is. A nil logger logs nothing.
+// New returns a source that reads the database as of now. A nil logger logs nothing.
 func New(client *datastore.Client, log *slog.Logger) Source {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -36,15 +36,14 @@ func New(client *datastore.Client, log *slog.Logger) Source {
 	return Source{Client: client, log: log, uncounted: new(atomic.Bool)}
 }
 
-// Counts reports whether the database counts, as far as that is known: one that has answered that
-// it does not is not asked again.
+// Counts reports whether the database can count, as far as is known. A database that has answered
+// that it can't is not asked again.
 func (src Source) Counts() bool { return !src.uncounted.Load() }
 
-// CantCount notes that the database does not count.
+// CantCount notes that the database can't count.
 func (src Source) CantCount() { src.uncounted.Store(true) }
 
-// Of returns the source that a query reads, until ctx ends: a snapshot, if the query has a
-// ReadTime.
+// Of returns the source for a query, until ctx ends: a snapshot, if the query has a ReadTime.
 func (src Source) Of(ctx context.Context, q query.Query) Source {
 	if !q.ReadTime.IsZero() {
 		src.At = snapshotAt(ctx, src.Client, q.ReadTime)
@@ -66,7 +65,7 @@ func (src Source) Get(ctx context.Context) func([]*datastore.Key, any) error {
 	}
 }
 
-// Stored returns a function that looks up entities as the protocol has them.
+// Stored returns a function that looks up entities as they are stored.
 func (src Source) Stored(ctx context.Context) Get {
 	if src.At != nil {
 		return taking(src.Get(ctx), src.At.taken)
@@ -75,20 +74,20 @@ func (src Source) Stored(ctx context.Context) Get {
 	return taking(src.Get(ctx), taken)
 }
 
-// Patience is how long somebody who asks for an answer waits for the database. The client would try
-// each call again for a minute, and then say no more than that it took too long.
+// Patience is how long the database may take to answer a call for which a person waits. The client
+// would retry each call for a minute, and its error would only say that it took too long.
 const Patience = 20 * time.Second
 
-// Answered asks the database what somebody waits for. The error of one that does not answer within
-// 20 seconds names it.
+// Answered makes calls for which a person waits. If the database does not answer within Patience,
+// the error names the database.
 func Answered(ctx context.Context, ask func(context.Context) error) error {
 	asking, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	return Unanswered(ctx, ask(asking))
 }
 
-// Unanswered names, in the error of a call that has no answer, the database that was asked, unless
-// who has asked did not wait.
+// Unanswered adds the database's address to the error of a call that got no answer. It leaves the
+// error unchanged if the caller ended ctx.
 func Unanswered(ctx context.Context, err error) error {
 	code := status.Code(err)
 	if ctx.Err() != nil || code != codes.Unavailable && code != codes.DeadlineExceeded &&

@@ -18,37 +18,37 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A Stream reads where the entities of a range are, one after the other, or the entities
-// themselves, and can be ahead of who uses them.
+// A Stream reads the positions of a range's entities in order, or the entities themselves. It can
+// read ahead.
 type Stream struct {
 	query      query.Query
-	start, End *keyspace.Position // of the range, when it was begun
+	start, End *keyspace.Position // of the range, when the stream was made
 	Whole      bool               // it reads entities
-	Few        int                // if not 0: the first query has at most so many results,
-	AtOnce     int                // and each of them at most so many
+	Few        int                // if not 0: the limit of the first query's results
+	AtOnce     int                // the limit of each query's results
 
 	ctx    context.Context // of its queries
 	cancel context.CancelFunc
 	source Source
 
-	turn    *semaphore.Weighted // of who uses the rest, and may read
+	turn    *semaphore.Weighted // guards the fields below; its holder may read
 	scans   func() (s query.Scan, ok bool, err error)
-	scan    query.Scan          // that is being read
-	it      *datastore.Iterator // nil: none is
-	begun   time.Time           // when that was
-	limit   int                 // of its results,
-	results int                 // and how many there were so far
-	waited  atomic.Int64        // for the first result of the last one, a time.Duration
-	passed  atomic.Int64        // positions that were dropped
+	scan    query.Scan          // the scan that is being read
+	it      *datastore.Iterator // nil: no scan is being read
+	begun   time.Time           // when the scan started
+	limit   int                 // of the scan's results
+	results int                 // the scan's results so far
+	waited  atomic.Int64        // until the first result of the last query, a time.Duration
+	passed  atomic.Int64        // the number of positions that were dropped
 	at      []*keyspace.Position
-	last    *keyspace.Position // that was read
-	stamps  []wire.Stamp       // if it reads entities: those, with their versions
-	taken   *wire.Versions     // of the results that are to come; nil: it reads no entities
+	last    *keyspace.Position // the last position that was read
+	stamps  []wire.Stamp       // if Whole: the entities at the positions, with their versions
+	taken   *wire.Versions     // the entities of results to come; nil: it reads no entities
 	all     bool
-	err     error // why it is of no use any more
+	err     error // if not nil, the stream can't be used any more
 }
 
-// NewStream returns a stream of a range of a query. It has to be closed.
+// NewStream returns a stream of a range of a query. The caller must close it.
 func NewStream(ctx context.Context, src Source, q query.Query, start, end *keyspace.Position, whole bool) *Stream {
 	s := &Stream{query: q, start: start, End: end, Whole: whole, AtOnce: mostAtOnce, source: src,
 		turn: semaphore.NewWeighted(1)}
@@ -57,11 +57,11 @@ func NewStream(ctx context.Context, src Source, q query.Query, start, end *keysp
 	return s
 }
 
-// mostAtOnce is how many results a query has. Datastore returns them in batches all the same;
-// Google's Firestore emulator returns them in one answer, of which the client takes up to 4 MiB.
+// mostAtOnce is the limit of a query's results. Datastore returns them in batches anyway. Google's
+// Firestore emulator returns them in one answer, and the client takes up to 4 MiB in one.
 const mostAtOnce = 5 * query.Batch
 
-// begin begins the next scan, if there is one.
+// begin starts the next scan, if there is one.
 func (s *Stream) begin() error {
 	next, ok, err := s.scans()
 	if err != nil || !ok {
@@ -82,7 +82,7 @@ func (s *Stream) begin() error {
 	return err
 }
 
-// beginAgain has the stream go on with new scans, from the last position on.
+// beginAgain continues the stream with new scans, from the last position on.
 func (s *Stream) beginAgain() {
 	from := s.start
 	if s.last != nil {
@@ -91,22 +91,22 @@ func (s *Stream) beginAgain() {
 	s.it, s.scans = nil, s.source.scanner(s.ctx, s.query, from, s.End)
 }
 
-// use waits until nothing is read ahead. It is followed by a call of done.
+// use waits until no goroutine reads ahead. The caller must call done afterwards.
 func (s *Stream) use() (done func()) {
 	_ = s.turn.Acquire(context.Background(), 1) // reading ends with its own context
 	return func() { s.turn.Release(1) }
 }
 
-// Shorten has a stream of entities end where its range does by now: what is behind is read by
-// others, and each entity that is read costs. But a batch that has begun to come is read to its
-// end, as it is paid for.
+// Shorten ends a stream of entities where its range ends now. Other tasks read the entities after
+// that, and each entity that is read costs. A batch that has started to arrive is read to its end,
+// because it is already paid for.
 func (s *Stream) Shorten(end *keyspace.Position) {
 	if !s.Whole || end == nil || s.End != nil && keyspace.Compare(s.End, end) <= 0 {
 		return
 	}
 	defer s.use()()
 	s.End = end
-	for s.it != nil && s.results%query.Batch > 0 && s.err == nil { // also behind the end: the order is checked
+	for s.it != nil && s.results%query.Batch > 0 && s.err == nil { // also after the end: the order is checked
 		s.err = s.step()
 	}
 	n, _ := slices.BinarySearchFunc(s.at, end, keyspace.Compare)
@@ -120,11 +120,11 @@ func (s *Stream) Shorten(end *keyspace.Position) {
 	}
 }
 
-// Waited returns how long the last query took until it had a result; 0 is unknown.
+// Waited returns how long the last query took until its first result; 0: unknown.
 func (s *Stream) Waited() time.Duration { return time.Duration(s.waited.Load()) }
 
-// Peek returns where the next n entities are, or those that are left. After an error, which
-// may be one of reading ahead, the stream is of no use any more.
+// Peek returns the next n positions, or the remaining ones if they are fewer. After an error, even
+// one of reading ahead, the stream can't be used any more.
 func (s *Stream) Peek(n int) ([]*keyspace.Position, error) {
 	defer s.use()()
 	if s.err == nil {
@@ -146,7 +146,7 @@ func (s *Stream) fill(n int) error {
 	return nil
 }
 
-// step reads the next position, or begins a scan, or ends one.
+// step reads the next position, starts a scan, or ends one.
 func (s *Stream) step() error {
 	if s.it == nil {
 		return s.begin()
@@ -172,7 +172,7 @@ func (s *Stream) step() error {
 	if s.last != nil {
 		switch c := keyspace.Compare(s.last, p); {
 		case c == 0:
-			return nil // a projection has an entity once for each value of a list that satisfies a filter
+			return nil // a projection returns an entity once for each value of a list that satisfies a filter
 		case c > 0:
 			return ErrOrder
 		}
@@ -186,8 +186,7 @@ func (s *Stream) step() error {
 	return nil
 }
 
-// PeekLater has the next n positions read while something else is done. Whoever asks for the
-// result waits for it.
+// PeekLater reads the next n positions in the background. The returned function waits for them.
 func (s *Stream) PeekLater(n int) func() ([]*keyspace.Position, error) {
 	var at []*keyspace.Position
 	var err error
@@ -202,8 +201,8 @@ func (s *Stream) PeekLater(n int) func() ([]*keyspace.Position, error) {
 	}
 }
 
-// ReadAhead has the next n positions read while something else is done. They are counted from
-// where the stream is now, and not from where it is when the reading begins.
+// ReadAhead reads the next n positions in the background. They are counted from the stream's
+// current position, not from its position when the reading starts.
 func (s *Stream) ReadAhead(n int) {
 	until := s.passed.Load() + int64(n)
 	go func() {
@@ -214,13 +213,13 @@ func (s *Stream) ReadAhead(n int) {
 	}()
 }
 
-// Known returns the positions that were read and not passed.
+// Known returns the positions that were read and not dropped.
 func (s *Stream) Known() Prefix {
 	defer s.use()()
 	return Prefix{At: s.at, All: s.all}
 }
 
-// Pass drops what is before a position.
+// Pass drops the positions before start.
 func (s *Stream) Pass(start *keyspace.Position) {
 	defer s.use()()
 	n, _ := slices.BinarySearchFunc(s.at, start, keyspace.Compare)
@@ -242,7 +241,7 @@ func (s *Stream) dropFirst(n int) {
 	}
 }
 
-// Read is a reader of the entities that the stream has read.
+// Read is a Reader of the entities that the stream has read.
 func (s *Stream) Read(at []*keyspace.Position) ([]wire.Stamp, error) {
 	if len(at) == 0 {
 		return nil, nil
@@ -258,13 +257,13 @@ func (s *Stream) Close() {
 	s.use()()
 }
 
-// A Prefix is what a look-ahead saw: where the first entities of a range are, in order.
+// A Prefix is what is known about the first entities of a range: their positions, in order.
 type Prefix struct {
 	At  []*keyspace.Position
-	All bool // the range ends behind them
+	All bool // the range ends after them
 }
 
-// ErrOrder is a fault of the database that no retry mends.
+// ErrOrder says that the database returns entities in a wrong order. It is fatal: no retry helps.
 var ErrOrder = fault.Fatal(errors.New(
 	"the database orders keys in another way than Datastore does, so ranges of keys can't be trusted"))
 
@@ -272,7 +271,7 @@ var ErrOrder = fault.Fatal(errors.New(
 func (src Source) KeysDigest(
 	ctx context.Context, q query.Query, start, end *keyspace.Position,
 ) (n int64, digest []byte, err error) {
-	// A call may end a snapshot: it is for one range.
+	// Each range is read from a snapshot of its own.
 	s := NewStream(ctx, src.Of(ctx, q), q, start, end, false)
 	defer s.Close()
 	d := record.NewDigest(record.PageDigest)

@@ -17,8 +17,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 )
 
-// TestShortenOrder has a database order keys in its own way: what is then behind the end of a
-// stream may not be left out without a word.
+// TestShortenOrder runs against a database with another order of keys. An entity after the end of a
+// shortened stream must be an error, and not be skipped.
 func TestShortenOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		swapped := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -48,8 +48,8 @@ func TestShortenOrder(t *testing.T) {
 	})
 }
 
-// TestShorten reads streams of entities that become shorter meanwhile, at random: each has what is
-// before its last end, once and in order, and what is behind that was not read but with a batch.
+// TestShorten shortens streams of entities at random while they are read. Each returns everything
+// before its last end, once and in order. After that end it reads only the rest of a batch.
 func TestShorten(t *testing.T) {
 	rng := testflag.Rand(t)
 	synctest.Test(t, func(t *testing.T) {

@@ -7,9 +7,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// Balance moves the boundaries between pieces whose entities were counted, so that each has as many
-// as the others, and its workers have one fair share each. Pieces that were not counted to their
-// ends stay as they are. So do neighbours if one of their new boundaries can't be found.
+// Balance moves the boundaries between counted pieces so that each worker has one fair share. A
+// piece keeps its boundaries if it was not counted to its end. Neighbours keep theirs if one of the
+// new boundaries can't be found.
 func Balance(pieces []Piece, page int64, find Finder) []Piece {
 	total := int64(0)
 	for _, p := range pieces {
@@ -31,9 +31,9 @@ func Balance(pieces []Piece, page int64, find Finder) []Piece {
 	return even
 }
 
-// balanceCounted balances neighbours that were all counted, of a job of total entities. It looks
-// for a boundary from the beginning of the piece that the boundary is in, or takes that beginning
-// if it is too far away.
+// balanceCounted balances neighbours that were all counted; total is the number of the job's
+// entities. It looks for a boundary from the start of the piece that contains it. If the boundary
+// is too far from that start, the start becomes the boundary.
 func balanceCounted(pieces []Piece, total, page int64, find Finder) []Piece {
 	fair, whole := pieces[0].FairShare, pieces[0]
 	for _, p := range pieces[1:] {
@@ -57,10 +57,10 @@ func balanceCounted(pieces []Piece, total, page int64, find Finder) []Piece {
 		if offset == 0 || offset > BalancePages*page {
 			b.rank, b.at = passed, start
 			if passed == 0 || len(bounds) > 0 && passed <= bounds[len(bounds)-1].rank {
-				continue // it is known
+				continue // a boundary that is known
 			}
 		} else {
-			group.Go(func() { b.at, _ = find(start, offset) }) // without it pieces are less even
+			group.Go(func() { b.at, _ = find(start, offset) }) // if it fails, the pieces are only less even
 		}
 		bounds = append(bounds, b)
 	}
@@ -81,14 +81,16 @@ func balanceCounted(pieces []Piece, total, page int64, find Finder) []Piece {
 	return even
 }
 
-// BalancePages is how many pages a new boundary may be behind the beginning of its piece. A query
-// passes as many keys while the job's start waits.
+// BalancePages is the most pages between a piece's start and a new boundary inside it. The query
+// that finds the boundary passes all keys in between, and the job's start waits for it.
 const BalancePages = 2 * nearPages
 
-// ShareLengths returns how many of n entities each piece gets: a fair share, or several if the
-// job's total has more than MaxFanOut of them. Pieces have full pages. What is left over is spread
-// over some of them, up to a third of a page and a twentieth of a piece on each, or over all; each
-// of these has one page that is not full.
+// ShareLengths returns the number of entities of each piece when n entities are cut. Each piece
+// gets one fair share, or several if the job's total is more than MaxFanOut fair shares.
+//
+// Pieces have full pages. The remainder is spread over some of them, with up to a third of a page
+// and a twentieth of a piece on each. A larger remainder is spread over all. A piece with a part of
+// the remainder has one page that is not full.
 func ShareLengths(n, fair, total, page int64) []int64 {
 	each := fair * ((total/fair + MaxFanOut - 1) / MaxFanOut)
 	pieces := min(max(1, (n+each/2)/each), MaxFanOut)

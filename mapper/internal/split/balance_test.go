@@ -7,7 +7,7 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestShares cuts counted entities into fair shares: of pages of 100, for 4 workers.
+// TestShares cuts counted entities into fair shares for 4 workers, with pages of 100.
 func TestShares(t *testing.T) {
 	for _, test := range []struct {
 		n    int64
@@ -39,7 +39,7 @@ func TestShares(t *testing.T) {
 		for _, l := range lengths {
 			sum += l
 		}
-		// They differ by a page, as what is left over a full page can't be shared by all.
+		// They differ by up to a page, because a remainder over full pages can't be shared by all.
 		if shortest := slices.Min(lengths[:max(1, len(lengths)-1)]); sum != n || len(lengths) > MaxFanOut ||
 			slices.Min(lengths) < 1 || slices.Max(lengths) > shortest+page {
 			t.Fatalf("%d entities, a share of %d, %d workers, pages of %d: %v", n, fair, workers, page, lengths)

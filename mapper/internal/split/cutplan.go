@@ -10,21 +10,21 @@ import (
 // A CutPlan says where a piece is cut. The task that cuts it keeps the first part.
 type CutPlan struct {
 	Pieces  int64   // how many; 0 or 1: the range is not cut
-	Samples bool    // at samples, with equally many in each part
-	Keep    int64   // otherwise exactly: behind so many entities for the first part,
-	lengths []int64 // and so many for each of the others, but for the last one
-	near    int     // if not 0: so many parts behind the first one are near, and nothing is known of those behind these
-	evenly  int     // into so many parts the last one is cut once more, evenly in the key space; 0: it is not
-	First   bool    // the other parts begin before the page is processed
+	Samples bool    // cut at samples, with the same number in each part
+	Keep    int64   // if not at samples: the number of entities in the first part
+	lengths []int64 // and in each of the other parts, except the last one
+	near    int     // the number of parts after the first one that are near; later ones are marked Far. 0: all are near
+	evenly  int     // the number of parts into which the last one is cut evenly in the key space; 0: it is not cut
+	First   bool    // the range is cut before the page is processed
 
-	Until *keyspace.Position // if not nil: where the job's entities end, which is the end of a last part that has none
+	Until *keyspace.Position // the end of the job's entities, if known: the end of a last part that has none
 }
 
-// A Finder finds the position of the n-th entity from a position on, counted from 0, or nil if the
-// range ends before it.
+// A Finder finds the position of the n-th entity, counted from 0, after a position. It returns nil
+// if the range ends before that entity.
 type Finder func(from *keyspace.Position, n int64) (*keyspace.Position, error)
 
-// Apply cuts a piece. The task keeps the first of the parts.
+// Apply cuts a piece by the plan. The task keeps the first part.
 func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 	if c.Pieces <= 1 {
 		return []Piece{s}, nil
@@ -82,7 +82,7 @@ func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 	return append(pieces, rest), nil
 }
 
-// workersFor returns how many of a range's workers should share a piece of so many entities.
+// workersFor returns how many of a range's workers should share a piece of n entities.
 func (c CutPlan) workersFor(s Piece, n int64) int64 {
 	if s.Exact && s.Estimate > 0 {
 		return max(1, s.Workers*n/s.Estimate)
@@ -100,13 +100,14 @@ func before(lengths []int64, n int64) []int64 {
 	return lengths
 }
 
-// FindParallel is how many boundaries are looked for at once. Each query passes the keys
-// of those before it once more, which is 8.5 times as many as one after the other.
+// FindParallel is how many boundaries are looked for at once. All queries start at the same place,
+// so together they pass 8.5 times as many keys as one after the other would.
 const FindParallel = 16
 
-// findAll finds the ends of pieces that follow each other, as far as the range goes. If some
-// can't be found, those before them are enough: what is behind is another piece. So are those
-// before one that is not behind them, as entities have come or gone meanwhile.
+// findAll finds the ends of consecutive pieces, up to the end of the range. If one end can't be
+// found, it returns the ends before it, and the rest of the range becomes one piece. It does the
+// same if an end does not come after the one before it, because entities were added or deleted in
+// between.
 func findAll(find Finder, s Piece, lengths []int64) (found []*keyspace.Position, ended bool, err error) {
 	found = make([]*keyspace.Position, len(lengths))
 	errs := make([]error, len(lengths))
@@ -138,16 +139,17 @@ func findAll(find Finder, s Piece, lengths []int64) (found []*keyspace.Position,
 	}
 }
 
-// CountsPieces reports whether the root should count its pieces: samples need not be a random
-// choice. Those of entities below ancestors come in clumps [Google's classic emulator: the value of
-// __scatter__ is a hash of all IDs of a path, XORed].
+// CountsPieces reports whether the root should count its pieces after it has cut them at samples.
+// It should unless there are too many entities, because samples need not be random: below ancestors
+// they come in clumps. [In Google's classic emulator, the value of __scatter__ is the XOR of the
+// hashes of all IDs of a path.]
 func (c CutPlan) CountsPieces(s Piece) bool {
 	return c.Samples && c.Keep == 0 && s.Estimate > 0 && s.Estimate <= MostCountedPieces
 }
 
-// beyond estimates how many entities are behind pieces of known lengths: as many for each
-// of the samples as there are inside. Where there are none it takes the rest for as long as
-// all pieces together.
+// beyond estimates the number of entities after pieces of known lengths. It assumes that there are
+// as many for each sample as inside the pieces. Without samples it assumes that the rest is as long
+// as all pieces together.
 func beyond(samples, left []*keyspace.Position, lengths []int64) int64 {
 	known := int64(0)
 	for _, n := range lengths {

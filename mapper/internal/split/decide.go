@@ -1,19 +1,19 @@
 package split
 
-// A Task is what is known of a task, besides its piece, when it decides where that is cut.
+// A Task is what is known about a task, besides its piece, when it decides where to cut the piece.
 type Task struct {
 	Root    bool  // it has just surveyed the piece
-	Blind   bool  // the database does not count: to find a boundary takes what it takes to read what is before it
-	Divided bool  // it has gone on with the piece, which is what it kept for itself
+	Blind   bool  // the database can't count: finding a boundary takes as long as reading everything before it
+	Divided bool  // it has cut its piece before, and processes the part that it kept
 	Page    int64 // how many entities its pages have
 }
 
-// MayCut reports whether the task cuts the piece by a plan: once, and again if it is for several
-// workers, or of unknown size.
+// MayCut reports whether the task may cut the piece by a plan. A task does so once. It does so
+// again if the piece is for several workers, or if its size is unknown.
 func (t Task) MayCut(s Piece) bool { return !t.Divided || s.Estimate == 0 || s.Workers > 1 }
 
-// Decide says where a task cuts a piece of which more than a page is left, before it does that
-// page.
+// Decide returns where a task cuts a piece before it processes the next page. The piece has more
+// entities than that page.
 func (sp Strategy) Decide(s Piece, t Task) CutPlan {
 	if t.MayCut(s) {
 		return sp.plan(s, t)
@@ -21,14 +21,15 @@ func (sp Strategy) Decide(s Piece, t Task) CutPlan {
 	return CutPlan{}
 }
 
-// Gives reports whether a task gives away of its piece what it would end late with, see
+// Gives reports whether a task gives away the part of its piece that would make it end late, see
 // [Load.Keep].
 func (sp Strategy) Gives(t Task) bool {
 	return sp.Adaptive() && !t.Blind
 }
 
-// Counts returns up to how many entities of a piece are to be counted before a task decides; 0 is
-// none. In a piece that was counted all parts but the last one are full, and its length is known.
+// Counts returns the limit up to which a piece is counted before the task decides; 0: it is not
+// counted. Once a piece is counted, all of its parts but the last are full, and the last one's
+// length is known.
 func (sp Strategy) Counts(s Piece, t Task) int64 {
 	if !sp.Adaptive() || t.Root || t.Blind || s.Exact || !t.MayCut(s) {
 		return 0
@@ -39,8 +40,8 @@ func (sp Strategy) Counts(s Piece, t Task) int64 {
 	return FarPages * t.Page
 }
 
-// Beyond returns the piece once more than a page of it has been seen: an estimate of no more was
-// too low, and is forgotten.
+// Beyond returns the piece after the task has found more than a page of entities in it. If the
+// estimate was at most a page, it was too low, and becomes unknown.
 func (s Piece) Beyond(page int64) Piece {
 	if s.Estimate <= page {
 		s.Estimate, s.Exact = 0, false

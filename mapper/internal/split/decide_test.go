@@ -2,8 +2,8 @@ package split
 
 import "testing"
 
-// TestDecide has tasks decide where their pieces are cut: by a plan once, and later only by what
-// they can't do in time.
+// TestDecide checks when a task cuts its piece: once by a plan, and later only to give away late
+// work.
 func TestDecide(t *testing.T) {
 	for _, test := range []struct {
 		name     string
@@ -33,7 +33,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestBeyond forgets estimates that were too low.
+// TestBeyond checks that estimates that were too low become unknown.
 func TestBeyond(t *testing.T) {
 	for estimate, want := range map[int64]int64{0: 0, 99: 0, 100: 0, 101: 101} {
 		if s := (Piece{Estimate: estimate, Exact: true}).Beyond(100); s.Estimate != want || s.Exact != (want > 0) {

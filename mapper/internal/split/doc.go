@@ -1,8 +1,8 @@
-// Package split decides where a range is cut: how many pieces it is cut into, where they begin, and
-// how many workers share each. It knows samples of keys, counts and estimates, and asks for exact
-// boundaries by a Finder. It has neither a client nor a clock.
+// Package split decides where a range is cut: into how many pieces, where they start, and how many
+// workers share each. It works on samples of keys, counts and estimates, and asks a [Finder] for
+// exact boundaries. It has neither a client nor a clock.
 //
-// [Strategy.Decide] makes a [CutPlan] for a [Piece], which is a range as splitting sees it, of what
-// is known of its [Task]; the plan is applied to the piece. The estimate comes from positions of
-// known [Rank].
+// [Strategy.Decide] makes a [CutPlan] from a [Piece] and a [Task]. A Piece is a range as this
+// package sees it; a Task is what is known about the task that cuts it. [CutPlan.Apply] then cuts
+// the piece. Estimates come from positions of known [Rank].
 package split

@@ -2,77 +2,81 @@ package split
 
 import "time"
 
-// A Load is what a task knows, behind some entities of its range, when it decides how much of what
-// is left it keeps.
+// A Load is what a task knows when it decides how much of its range to keep. It has already
+// processed some entities of the range.
 type Load struct {
-	Left    int64         // entities of the range, as far as is known
-	Here    time.Duration // that the function takes for each of them
-	Full    int64         // entities of a page of the job,
-	Page    int64         // and of the next one here
-	Workers int64         // of the job
-	Query   time.Duration // that a query of its entities takes, until it has a result
-	Outlook               // for the job, so long ago:
-	Age     time.Duration
-	Known   time.Duration // since there is any outlook
+	Left    int64         // the remaining entities of the range, if known exactly; otherwise an estimate
+	Here    time.Duration // the function's time for each of them
+	Full    int64         // entities on a full page of the job
+	Page    int64         // entities on the task's next page
+	Workers int64         // the job's workers
+	Query   time.Duration // the time until a query for its entities has a result
+	Outlook               // the job's outlook
+	Age     time.Duration // the time since the outlook was read
+	Known   time.Duration // the time since the first outlook was read
 }
 
 // The constants of the law.
 const (
-	slackOf = 0.5 // of an even part: by so much what is kept may be more while nobody waits
-	// of what is kept: by half of that it may be more or less, so that pages are full
-	partOf = 0.125
-	// what is given away takes at least, and two queries: one finds where it begins, and one reads
-	// it
+	// tolerance is the part of an even part by which a task may keep more while no worker is idle.
+	tolerance = 0.5
+	// rounding is the unit to which lengths are rounded, as a part of what the task keeps. The unit
+	// is at most a page. So rounding changes a length by at most 1/16 of what the task keeps.
+	rounding = 0.125
+	// worthOf is the least work, in time, that is given away. If two queries take longer, the least
+	// is their time: one finds where the piece starts, one reads it.
 	worthOf = 2 * WorthTask
-	// what a page costs beside the function: twice what its calls take [package bench: 75 ms for a
-	// query, a read and a commit]
+	// pageCalls is the cost of a page besides the function: twice the time of its calls. A query, a
+	// read and a commit take 75 ms [package bench].
 	pageCalls = 150 * time.Millisecond
 
-	soonest = 100 * time.Millisecond // a page does not end early before the function has run for so long
-	// the pause between two looks at a job's ranges, as a part of what the job still takes or has
-	// been looked at,
+	// soonest is how long the function runs on a page before the page may end early.
+	soonest = 100 * time.Millisecond
+	// lookOf sets the pause between two reads of a job's open ranges. The pause is this part of the
+	// time that the job still needs, or of the time since the first read if that is less.
 	lookOf    = 0.1
-	lookEvery = 250 * time.Millisecond // and at least
+	lookEvery = 250 * time.Millisecond // the shortest such pause
 )
 
-// WorthTask is how long the function has to take on entities that are worth a task of their own:
-// the task and its two commits take about as long.
+// WorthTask is the least time of the function that is worth a task of its own. The task and its two
+// commits take about as long.
 const WorthTask = 200 * time.Millisecond
 
-// Keep is the law of cutting: of the entities that are left, the task keeps the first, and leaves
-// the others to workers that have nothing to do, in pieces of each so many. It keeps all if nothing
-// is worth a task.
+// Keep is the law of cutting. keep is how many of its remaining entities the task keeps. It gives
+// the others to idle workers in pieces; each is the number of entities in a piece. The task keeps
+// everything if no piece is worth a task.
 //
-// What is left of the job, in time, is shared by all of its workers: if they all were busy until
-// the end, it would come when each has done an even part of that. So that is what a task may keep.
-// What it would end later with is what it gives away, in pieces of an even part each, if that is
-// worth a task; while nobody waits, only if it is much, as there is time to change that. Whoever
-// takes a piece up decides in the same way, with less time left. So what is late is handed out in
-// pieces that become shorter and shorter, down to what is worth a task, and all workers end at
-// about the same time.
+// The job's remaining work, measured in time, is shared by all workers. If all stay busy, they end
+// together, after an even part each. So a task may keep an even part. It gives away the excess, in
+// pieces of one even part each, if the excess is worth a task. While no worker is idle it gives
+// away only a large excess, because there is time to correct a small one.
 //
-// It is factoring (Hummel, Schonberg and Flynn, 1992: what is left is handed out in batches of
-// equal pieces, each batch a fixed part of it), of time and not of iterations, and weighted by the
-// pace that was measured (Banicescu, Velusamy and Devaprasad, 2003); but a worker keeps what it
-// began with for as long as it is in time.
+// The task that takes a piece decides by the same law, with less time remaining. So late work is
+// handed out in ever shorter pieces, down to what is worth a task. All workers end at about the
+// same time.
+//
+// The law is factoring (Hummel, Schonberg and Flynn, 1992). The rest is handed out in batches of
+// equal pieces, and each batch is a fixed part of it. Here the parts are of time instead of
+// iterations, weighted by the measured pace (Banicescu, Velusamy and Devaprasad, 2003). One thing
+// differs: a worker keeps its first range while it is in time.
 func (l Load) Keep() (keep, each int64) {
 	here := l.Here + l.calls()
 	left, even := times(l.Left, here), l.Even()
 	worth := max(worthOf, 2*l.Query)
-	mine, piece, slack := max(even, worth/2), max(even, worth), part(slackOf, even)
+	mine, piece, slack := max(even, worth/2), max(even, worth), part(tolerance, even)
 	if l.Waiting(l.Workers) {
 		slack = 0
 	}
 	if left-mine < max(slack, worth) {
 		return l.Left, 0
 	}
-	page := max(1, min(time.Duration(l.Page), part(partOf, mine)/here)) // or a part of one
+	page := max(1, min(time.Duration(l.Page), part(rounding, mine)/here)) // or a part of one
 	pages := func(t time.Duration) time.Duration { return (t + here*page/2) / (here * page) }
 	return min(l.Left, int64(pages(mine)*page)), int64(max(1, pages(piece)) * page)
 }
 
-// Even returns what each worker has left to do if all of them have the same: at least of what is
-// left here.
+// Even returns the work of each worker, as a time, if all of them share the job's remaining work
+// equally. The remaining work is at least what remains in this range.
 func (l Load) Even() time.Duration {
 	workers := max(1, l.Workers)
 	rest := l.Rest + times(l.Entities, l.calls()) - times(min(workers, max(1, l.Open)), l.Age)
@@ -81,20 +85,21 @@ func (l Load) Even() time.Duration {
 
 func (l Load) calls() time.Duration { return callsOf(l.Full) }
 
-// callsOf returns an entity's part of the calls of its page.
+// callsOf returns an entity's part of the time of its page's calls.
 func callsOf(full int64) time.Duration { return pageCalls / time.Duration(max(1, full)) }
 
-// longest bounds what is left of a job: a hundred years of a worker. Two of them can be added.
+// longest bounds a job's remaining work: a hundred years of one worker. The sum of two such times
+// fits into a time.Duration.
 const longest = 100 * 365 * 24 * time.Hour
 
-// times returns how long it takes to do something n times.
+// times returns n times a duration, but at most longest.
 func times(n int64, each time.Duration) time.Duration {
 	return time.Duration(min(float64(n)*float64(each), float64(longest)))
 }
 
-// EndsPage reports whether a page ends early, with so many of its entities left, once the function
-// has run on it for a time: some of these are to be given away, or what is behind them, and
-// somebody waits for that.
+// EndsPage reports whether a page ends early. ran is how long the function has run on the page, and
+// left how many of the page's entities remain. The page ends if the task would give away some of
+// these. It also ends if the task would give away later entities and a worker is idle.
 func (l Load) EndsPage(ran time.Duration, left int64) bool {
 	if ran < soonest || times(left, l.Here) < WorthTask {
 		return false
@@ -103,17 +108,20 @@ func (l Load) EndsPage(ran time.Duration, left int64) bool {
 	return keep < l.Left && (keep < left || l.Waiting(l.Workers))
 }
 
-// LookEvery returns how long an outlook for the job is good enough.
+// LookEvery returns how long an outlook for the job may be used before it is read again.
 func (l Load) LookEvery() time.Duration {
 	return max(lookEvery, part(lookOf, min(l.Even(), l.Known)))
 }
 
 func part(of float64, t time.Duration) time.Duration { return time.Duration(of * float64(t)) }
 
-// Give returns the plan by which a task that has dealt with some entities of a piece keeps so many
-// more, and gives the others away: a piece of each so many entities for every worker, and what is
-// behind these in pieces that are twice as long as the one before, because little is known of what
-// is far away: also behind the estimate, if that is one. There are up to MaxFanOut pieces.
+// Give returns the plan by which a task gives away a part of its piece. dealt is how many entities
+// of the piece the task has processed, and keep how many more it keeps. Then every worker gets a
+// piece of the same length; each is the number of its entities.
+//
+// After these, every piece is twice as long as the one before, because little is known about far
+// entities. If the piece was not counted, a few pieces lie after its estimated end. There are up to
+// MaxFanOut pieces.
 func (s Piece) Give(dealt, keep, each, workers int64) CutPlan {
 	keep += dealt
 	near := min(max(1, workers), mostNear)
@@ -129,11 +137,11 @@ func (s Piece) Give(dealt, keep, each, workers int64) CutPlan {
 	return CutPlan{Pieces: int64(len(lengths)) + 2, Keep: keep, lengths: lengths, near: int(near)}
 }
 
-// beyondEstimate is how many pieces are cut off behind the estimate of a range that was not
-// counted: it may be longer. Their lengths double, so that a few reach far where the pieces before
-// them have doubled.
+// beyondEstimate is how many pieces are cut off after the estimated end of a range that was not
+// counted, because it may be longer. Each is twice as long as the one before, so a few of them
+// reach far.
 const beyondEstimate = 4
 
-// mostNear leaves room for as many pieces as double the length of a range until it has any entity
-// that there may be.
+// mostNear is the most pieces of equal length that are cut off. MaxFanOut allows 40 more. Each of
+// these is twice as long as the one before, so they reach the end of any range.
 const mostNear = MaxFanOut - 40

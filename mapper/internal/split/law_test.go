@@ -11,10 +11,10 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestKeep has tasks decide how much they keep of what is left.
+// TestKeep checks how much of its remaining entities a task keeps.
 func TestKeep(t *testing.T) {
 	const ms = time.Millisecond
-	// of entities that take no calls
+	// the outlook of entities that need no calls
 	all := func(open int64, rest time.Duration) Outlook { return Outlook{Open: open, Rest: rest} }
 	for _, test := range []struct {
 		name       string
@@ -56,9 +56,9 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestKeepAnything has loads of all kinds: a task keeps no more than there is, and gives away what
-// is worth a task, but for a page, in a bounded number of pieces. Nobody keeps much more than an
-// even part while a worker waits.
+// TestKeepAnything tries loads of all kinds. A task keeps no more than it has. It gives away
+// everything that is worth a task, except for a page, in a bounded number of pieces. It does not
+// keep much more than an even part while a worker is idle.
 func TestKeepAnything(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
 	some := func(most float64) int64 { return int64(math.Exp(rng.Float64() * math.Log(most))) }
@@ -97,8 +97,8 @@ func TestKeepAnything(t *testing.T) {
 	}
 }
 
-// TestEndsPage ends pages early, of which something is given away, or what is behind them while
-// somebody waits.
+// TestEndsPage checks that a page ends early if some of its entities are given away, or if later
+// entities are and a worker is idle.
 func TestEndsPage(t *testing.T) {
 	busy, waiting := Outlook{Open: 10, Rest: time.Hour}, Outlook{Open: 9, Rest: time.Second}
 	for _, test := range []struct {
@@ -127,12 +127,12 @@ func TestEndsPage(t *testing.T) {
 	}
 }
 
-// A busy worker of the job that TestEnd runs.
+// A busy is a busy worker of the job in TestEnd.
 type busy struct {
 	until       time.Duration
-	first, last int64 // of its range, behind the page in hand
+	first, last int64 // of its range, after the current page
 	page        int64
-	pace        time.Duration // that was seen before
+	pace        time.Duration // the pace measured before
 }
 
 type workers []busy
@@ -148,9 +148,8 @@ func (w *workers) Pop() any {
 	return x
 }
 
-// TestEnd runs jobs of which nobody knows where the entities are that take long, with workers that
-// do nothing but pages and the law: no worker has nothing to do for long while another has much
-// left.
+// TestEnd simulates jobs with slow entities at unknown places. Its workers only process pages and
+// follow the law. No worker is idle for long while another has much work left.
 func TestEnd(t *testing.T) {
 	seed := testflag.Seed(t)
 	var ratios []float64
@@ -158,7 +157,7 @@ func TestEnd(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, i))
 		const n, all, pageTime, calls = 200_000, 50, 3 * time.Second, pageCalls / 2 // the other half is the task's
 		cost, sum := make([]time.Duration, n), time.Duration(0)
-		for at := 0; at < n; { // pieces, each of its own cost
+		for at := 0; at < n; { // pieces with different costs
 			each := time.Duration(math.Exp(rng.NormFloat64()*1.5) * float64(2*time.Millisecond))
 			for end := at + 1 + rng.IntN(n/5); at < min(n, end); at++ {
 				cost[at], sum = each, sum+each
@@ -233,7 +232,7 @@ func TestEnd(t *testing.T) {
 		if done != n {
 			t.Fatalf("seed %d: %d of %d entities", i, done, n)
 		}
-		ratios = append(ratios, float64(now)/float64(ideal+pageTime)) // a page is whole
+		ratios = append(ratios, float64(now)/float64(ideal+pageTime)) // a page can't be shared
 	}
 	slices.Sort(ratios)
 	if median, worst := ratios[100], ratios[199]; median > 1 || worst > 1.3 {

@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// An Outlook is what is left of a job: what the records of its open ranges say.
+// An Outlook is a job's remaining work, added up from the records of its open ranges.
 type Outlook struct {
-	Open     int64         // how many there are, about
-	Entities int64         // in them
-	Rest     time.Duration // that the function still takes on these
+	Open     int64         // the number of open ranges, estimated
+	Entities int64         // the entities in them
+	Rest     time.Duration // the function's time for these entities
 }
 
-// Waiting reports whether some of so many workers have nothing to do.
+// Waiting reports whether some of the workers are idle.
 func (o Outlook) Waiting(workers int64) bool { return o.Open > 0 && o.Open < workers }
 
-// Unseen is the outlook for a job of which nothing is done: a fair share for each of its workers,
-// where the function takes so long for each entity.
+// Unseen returns the outlook for a job before any of its work is done: every worker has one fair
+// share. each is the function's time for an entity.
 func Unseen(fairShare, workers int64, each time.Duration) Outlook {
 	return Outlook{Open: workers, Entities: fairShare * workers, Rest: times(fairShare*workers, each)}
 }
@@ -25,14 +25,16 @@ func Unseen(fairShare, workers int64, each time.Duration) Outlook {
 // An OpenRange is what the record of an open range says.
 type OpenRange struct {
 	Estimate int64         // of its entities
-	Pace     time.Duration // that was seen where it was cut off, of an entity; 0: none
-	Age      time.Duration // of the record
+	Pace     time.Duration // the function's time for an entity, measured where the range was cut off; 0: not measured
+	Age      time.Duration // the time since the record was written
 }
 
-// OutlookOf returns the outlook by some open ranges, which are a random part of all, of a job with
-// so many entities on a full page. Where no pace was seen the function takes so long for each
-// entity. The workers are at those that have been open longest, for about as long, and make the
-// calls of their pages besides.
+// OutlookOf estimates the outlook from a random sample of the open ranges. part is the sample's
+// share of all open ranges. each is the function's time for an entity where no pace was measured.
+// full is the number of entities on a full page.
+//
+// Workers are assumed to be at the ranges that have been open longest. For each of these it
+// subtracts the entities that a worker has processed since, with the time of its pages' calls.
 func OutlookOf(some []OpenRange, part float64, workers int64, each time.Duration, full int64) Outlook {
 	slices.SortFunc(some, func(a, b OpenRange) int { return cmp.Compare(b.Age, a.Age) })
 	var o Outlook

@@ -6,27 +6,26 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// A Piece is a range as splitting sees it: what is known of it before it is cut, and of what it is
-// cut into.
+// A Piece is a range as this package sees it, before or after a cut.
 type Piece struct {
-	Start, End *keyspace.Position   // nil: the ends of the job
+	Start, End *keyspace.Position   // nil: the start or end of the job
 	Samples    []*keyspace.Position // inside, in order
-	Estimate   int64                // of the entities inside; 0 is unknown
+	Estimate   int64                // the number of entities inside; 0: unknown
 	Exact      bool                 // they were counted
-	Workers    int64                // how many should share it; 0 is one
-	FairShare  int64                // of one worker, in entities; 0: all of them
-	Space      keyspace.Space       // that all its entities are in; empty: there may be several
-	Far        bool                 // it is far from where it was cut off: what was seen there says nothing of it
-	Resample   bool                 // its task surveys it, as that of the root does
+	Workers    int64                // how many workers should share it; 0 means one
+	FairShare  int64                // one worker's fair share, in entities; 0: all of them
+	Space      keyspace.Space       // the space of all its entities; empty: there may be several
+	Far        bool                 // it is far from where it was cut off: the pace measured there does not apply
+	Resample   bool                 // its task surveys it as the root's task does
 }
 
-// Holds reports whether the piece goes on behind a position.
+// Holds reports whether the piece extends beyond a position.
 func (s Piece) Holds(p *keyspace.Position) bool {
 	return s.End == nil || keyspace.Compare(p, s.End) < 0
 }
 
-// From returns the part of a piece from a position on, of which an estimate is known. An estimate
-// of nothing was too low: it becomes unknown.
+// From returns the part of a piece from a position on, with its estimate. An estimate of 0 or less
+// was too low, and becomes unknown.
 func (s Piece) From(start *keyspace.Position, estimate int64) Piece {
 	i := 0
 	for i < len(s.Samples) && keyspace.Compare(s.Samples[i], start) <= 0 {
@@ -45,14 +44,15 @@ func (s Piece) Until(end *keyspace.Position) []*keyspace.Position {
 	return slices.Clip(s.Samples[:i])
 }
 
-// Even returns how many entities the pages of a piece should have so that the last one is not a
-// small one: at most twice as many as usual.
+// Even returns how many entities a page should have so that the piece's last page is not small: at
+// most twice the usual size.
 func (s Piece) Even(size, most int64) int64 {
 	n := max(1, s.Estimate/size)
 	return max(size, min((s.Estimate+n-1)/n, 2*size, most))
 }
 
-// Counted returns the piece after its entities were counted up to most.
+// Counted returns the piece after its entities were counted. n is the count, and most was its
+// limit.
 func (s Piece) Counted(n, most int64) Piece {
 	if n >= most {
 		return s
@@ -64,8 +64,8 @@ func (s Piece) Counted(n, most int64) Piece {
 	return s
 }
 
-// evenly cuts a piece of which nothing is known into up to n, by arithmetic on keys or values.
-// Until is where the job's entities end, if that is known.
+// evenly cuts a piece whose contents are unknown into up to n pieces, by arithmetic on keys or
+// values. If until is not nil, the job's entities end there.
 func (s Piece) evenly(n int, until *keyspace.Position) (pieces []Piece) {
 	end := s.End
 	if end == nil && until != nil && until.Space() == s.Start.Space() {
@@ -86,8 +86,8 @@ func (s Piece) evenly(n int, until *keyspace.Position) (pieces []Piece) {
 	return append(pieces, s)
 }
 
-// cutAtSamples cuts a piece into n with equally many of its samples, or at all of them where they
-// are fewer. Each keeps the samples inside it, and its part of the workers.
+// cutAtSamples cuts a piece into n pieces with the same number of samples, or at every sample if
+// there are fewer. Each piece keeps the samples inside it, and its part of the workers.
 func cutAtSamples(s Piece, n int) []Piece {
 	n = min(n, len(s.Samples)+1)
 	pieces := make([]Piece, 0, n)
@@ -115,7 +115,8 @@ func cutAtSamples(s Piece, n int) []Piece {
 	return pieces
 }
 
-// AtSamples returns up to n-1 of a sorted sample, with as many of the others between each of them.
+// AtSamples returns up to n-1 samples of a sorted sample that cut it into parts with the same
+// number of samples.
 func AtSamples(sample []*keyspace.Position, n int) (at []*keyspace.Position) {
 	for _, p := range cutAtSamples(Piece{Samples: sample}, n)[1:] {
 		at = append(at, p.Start)
@@ -124,16 +125,16 @@ func AtSamples(sample []*keyspace.Position, n int) (at []*keyspace.Position) {
 }
 
 // MostCountedPieces is the largest estimate of a kind whose pieces are counted after the root has
-// cut it at samples. A count costs a read for each thousand entities.
+// cut it at samples. A count costs one read for each thousand entities.
 const MostCountedPieces = 4_000_000
 
-// MostInPiece is up to how many entities are counted in each of n pieces: four times as many as
-// each has if all are even. The job's start waits for the longest count, and a piece that is not
-// counted to its end can't be made even.
+// MostInPiece returns the limit of each count when n pieces are counted: four times the entities of
+// a piece if all are equal. The job's start waits for the longest count, so there is a limit. A
+// piece that exceeds it can't be balanced.
 func MostInPiece(n int) int64 { return 4 * MostCountedPieces / int64(n) }
 
-// WithCounts returns pieces after the entities of each were counted up to most, with as many
-// workers as each has fair shares.
+// WithCounts returns the pieces with the counts of their entities. Each was counted with a limit of
+// most. Each piece gets one worker for each fair share.
 func WithCounts(pieces []Piece, counts []int64, most, workers int64) []Piece {
 	pieces = slices.Clone(pieces)
 	total := int64(0)
@@ -152,8 +153,8 @@ func WithCounts(pieces []Piece, counts []int64, most, workers int64) []Piece {
 	return joined(pieces, 0)
 }
 
-// joined joins neighbours that are short together, and those that are empty with what is beside
-// them. Each piece has as many workers as it has fair shares.
+// joined joins neighbours that have at most short entities together. It also joins empty pieces
+// with their neighbours. Each piece gets one worker for each fair share.
 func joined(pieces []Piece, short int64) (all []Piece) {
 	for _, p := range pieces {
 		if n := len(all) - 1; n >= 0 && (all[n].Estimate+p.Estimate <= short || all[n].Exact && p.Exact &&
@@ -171,7 +172,7 @@ func joined(pieces []Piece, short int64) (all []Piece) {
 	return all
 }
 
-// with joins a piece and the one behind it.
+// with joins a piece and the one after it.
 func (s Piece) with(next Piece) Piece {
 	s.Samples = slices.Concat(s.Samples, []*keyspace.Position{next.Start}, next.Samples)
 	s.End, s.Estimate, s.Exact = next.End, s.Estimate+next.Estimate, s.Exact && next.Exact
@@ -181,25 +182,25 @@ func (s Piece) with(next Piece) Piece {
 // shareCount returns how many fair shares n entities are, at least one.
 func shareCount(n, fair int64) int64 { return max(1, (n+fair/2)/fair) }
 
-// CellsOf returns into how many cells a range is cut to be counted, of which a sample is known that
-// could have had so many keys, and the rank of its first page: one for two pages, as about as many
-// queries again find boundaries inside.
+// CellsOf returns how many cells a range is cut into before it is counted: one for every two pages.
+// About the same number of queries then finds boundaries inside the cells. The sample was drawn
+// with a limit of size keys. The first rank is at the end of the first page.
 func CellsOf(sample []*keyspace.Position, size int, first Rank) int64 {
 	cells := EstimateFrom(sample, []Rank{first}) / (2 * first.Before)
-	if cells < 2 && len(sample) == size { // none is in the first page
+	if cells < 2 && len(sample) == size { // no sample is in the first page
 		return int64(size)
 	}
 	return cells
 }
 
-// Cells cuts the root's range at its samples into up to so many cells, which are to be counted.
+// Cells cuts the root's range at its samples into up to n cells, for counting.
 func Cells(s Piece, n int64) []Piece {
 	s.Estimate = MostCountedPieces
 	return cutAtSamples(s, int(min(n, int64(len(s.Samples)+1))))
 }
 
-// MostlyCounted returns how many entities pieces have after they were counted. It is ok if most
-// entities are in pieces that were counted to their ends; otherwise the kind is larger than total.
+// MostlyCounted returns the sum of all pieces' entities after they were counted. It is ok if most
+// of them are in pieces that were counted to their ends. Otherwise the kind is larger than total.
 func MostlyCounted(pieces []Piece) (total int64, ok bool) {
 	counted := int64(0)
 	for _, p := range pieces {
@@ -210,12 +211,12 @@ func MostlyCounted(pieces []Piece) (total int64, ok bool) {
 	return total, 2*counted >= total
 }
 
-// MaxSampleBytes keeps a record well below the 1 MiB of an entity, and the
-// records of all children of a range below the 10 MiB of a transaction.
+// MaxSampleBytes is the limit of the samples in a record. It keeps a record well below the 1 MiB of
+// an entity. The records of all children of a range stay below the 10 MiB of a transaction.
 const MaxSampleBytes = 64 << 10
 
-// CapSamples leaves out every other sample until the rest fits into limit bytes. The rest is spread
-// as evenly as the whole.
+// CapSamples drops every other sample until the rest fits into limit bytes. So the rest is spread
+// as evenly as before.
 func CapSamples(samples []*keyspace.Position, limit int) []*keyspace.Position {
 	for {
 		size := 0
@@ -233,7 +234,7 @@ func CapSamples(samples []*keyspace.Position, limit int) []*keyspace.Position {
 	}
 }
 
-// Ordered reports whether each piece ends behind its beginning.
+// Ordered reports whether each piece ends after its start.
 func Ordered(pieces []Piece) bool {
 	for _, p := range pieces {
 		if p.Start != nil && p.End != nil && keyspace.Compare(p.Start, p.End) >= 0 {

@@ -10,13 +10,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// TestEven has pages share what a range has, so that no small one is left.
+// TestEven checks that pages share a range's entities, so that the last page is not small.
 func TestEven(t *testing.T) {
 	for _, test := range []struct{ estimate, size, most, want int64 }{
 		{0, 100, 500, 100},   // unknown
 		{99, 100, 500, 100},  // fits
-		{130, 100, 500, 130}, // with a small rest
-		{130, 100, 120, 120}, // which is too much
+		{130, 100, 500, 130}, // with a small remainder
+		{130, 100, 120, 120}, // the remainder does not fit
 		{250, 100, 500, 125},
 		{1001, 100, 500, 101},
 	} {
@@ -56,7 +56,7 @@ func TestCutAtSamples(t *testing.T) {
 	}
 }
 
-// TestWeighed counts pieces that were taken for equally long.
+// TestWeighed counts pieces that were estimated to be equally long.
 func TestWeighed(t *testing.T) {
 	keys := keyspace.AtAll(sequence(60))
 	pieces := func() []Piece {
@@ -106,8 +106,8 @@ func TestWeighed(t *testing.T) {
 	}
 }
 
-// TestMostlyCounted cuts kinds of which nothing is known but a sample in clumps, and counts the
-// pieces: that says how large they are, if most entities are in pieces that end before the count.
+// TestMostlyCounted cuts kinds of unknown size at samples in clumps, and counts the pieces. That
+// tells the size, if most entities are in pieces that end before the limit.
 func TestMostlyCounted(t *testing.T) {
 	samples := keyspace.AtAll(sequence(1601)[1:])
 	pieces := Cells(Piece{Samples: samples, Workers: 100}, 100)
@@ -120,7 +120,7 @@ func TestMostlyCounted(t *testing.T) {
 	most := MostInPiece(len(pieces))
 	for _, test := range []struct {
 		name  string
-		long  int // pieces that are longer than is counted
+		long  int // pieces that exceed the limit
 		short int64
 		total int64
 		ok    bool
@@ -154,8 +154,7 @@ func TestCapSamples(t *testing.T) {
 	}
 }
 
-// TestAtSamples picks one key in m of a sorted sample, and all of one that has fewer than are
-// needed.
+// TestAtSamples picks one key in m of a sorted sample, or all keys if there are not enough.
 func TestAtSamples(t *testing.T) {
 	sample := func(n int) (all []*keyspace.Position) {
 		for i := range int64(n) {

@@ -7,24 +7,24 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// A Rank is a position with a known number of entities of the query before it.
+// A Rank is a position, and the number of the query's entities before it.
 type Rank struct {
-	At     *keyspace.Position // nil: behind the last entity
+	At     *keyspace.Position // nil: after the last entity
 	Before int64
 }
 
-// RankPages says behind how many pages the root looks for a position, which then is a rank.
-// Production has one sample in 128 entities, so about 50 samples are before that position if all
-// samples of the kind were drawn. Where more samples are needed an aggregation counts.
+// RankPages is the number of pages after which the root looks for a position, to get a first rank.
+// In production one entity in 128 has a sample, so about 50 samples lie before that position if all
+// of the kind were drawn. If that is too few, an aggregation counts further.
 const RankPages = 12
 
-// CountedPages is up to how many pages the root counts its range at the same time. It cuts no
-// shorter one at samples, and of one that was counted it looks for no boundary that is not there.
+// CountedPages is the limit, in pages, up to which the root counts its range. A range that ends
+// before the limit is not cut at samples, and boundaries after its end are not looked for.
 const CountedPages = 2 * RootPages
 
-// An aggregation counts the entities before one of the samples: before the sample that has about
-// refinedCount entities before it, but not before fewer than leastSamples, with which an estimate
-// is within 25% two times in three, nor before more than mostSamples, with which it is within 6%.
+// An aggregation counts the entities before one of the samples, the one with about refinedCount
+// entities before it. At least leastSamples samples must lie before it: then an estimate is within
+// 25% two times in three. At most mostSamples may: then it is within 6%.
 const (
 	refinedCount = 1_000_000
 	leastSamples = 16
@@ -34,9 +34,9 @@ const (
 // MostCounted bounds such a count.
 const MostCounted = 10_000_000
 
-// further returns which sample, counted from 1, the entities have to be counted before, if too few
-// samples are before the known ranks for a good estimate; 0 if there are enough. rough is the
-// estimate by the known ranks.
+// further returns the sample, counted from 1, before which the entities must be counted for a good
+// estimate. It returns 0 if the known ranks have enough samples before them. The rough estimate
+// comes from the known ranks.
 func further(sample []*keyspace.Position, ranks []Rank, rough int64) int {
 	last := ranks[len(ranks)-1]
 	if last.At == nil || len(sample) < leastSamples {
@@ -52,9 +52,10 @@ func further(sample []*keyspace.Position, ranks []Rank, rough int64) int {
 	return n
 }
 
-// EstimateBy estimates how many entities the root's range holds. If it needs to it has the entities
-// before a sample counted, and before an earlier one if they are more than can be counted. If even
-// the first sample has too many before it, the kind is at least as large as the estimate.
+// EstimateBy estimates how many entities the root's range holds. If the known ranks are not enough,
+// it counts the entities before a sample. If that count reaches its limit, it counts before an
+// earlier sample. If even the first sample has too many entities before it, the kind is at least as
+// large as the estimate.
 func EstimateBy(
 	sample []*keyspace.Position, ranks []Rank, count func(before *keyspace.Position) (n int64, known bool),
 ) int64 {
@@ -72,11 +73,13 @@ func EstimateBy(
 	return estimate
 }
 
-// EstimateFrom estimates how many entities the root's range holds. It assumes as many entities for
-// each sample as there are before the last rank for each sample before that. It uses no constant,
-// because databases differ in how dense their samples are. The samples may be the first part of all
-// scatter keys: the ratio is the same. Without samples before the last rank, a kind that ends
-// between two ranks has a bound; otherwise its size is unknown, and the estimate 0.
+// EstimateFrom estimates how many entities the root's range holds. It divides the entities before
+// the last rank by the samples before it, and multiplies that by the number of samples. It uses no
+// constant, because databases differ in how dense their samples are. The samples may be the first
+// part of all scatter keys, since the ratio is the same.
+//
+// Without samples before the last rank, a kind that ends between two ranks is estimated from these.
+// Otherwise its size is unknown, and the estimate is 0.
 func EstimateFrom(sample []*keyspace.Position, ranks []Rank) int64 {
 	least, most := int64(1), int64(math.MaxInt64)
 	var last Rank

@@ -10,10 +10,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// rankKey is the key of the entity of a rank, of a kind whose ids are 1, 2, 3.
+// rankKey is the key of the entity with a rank, in a kind with the IDs 1, 2, 3.
 func rankKey(rank int64) *datastore.Key { return datastore.IDKey("K", rank+1, nil) }
 
-// TestEstimateBy estimates kinds that have more entities before a sample than can be counted.
+// TestEstimateBy estimates kinds with more entities before a sample than can be counted.
 func TestEstimateBy(t *testing.T) {
 	for _, n := range []int64{1e6, 1e8, 1e9, 1e10, 1e11} {
 		for _, drawn := range []int64{600, 1600, 50_000} {

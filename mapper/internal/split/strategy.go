@@ -8,60 +8,61 @@ import (
 
 // The constants of splitting are ratios of pages, so they hold for any page size.
 const (
-	// MaxFanOut is the most children that a range is cut into. A hundred records of up to
-	// MaxSampleBytes fit into a commit, and a billion pages are five levels deep.
+	// MaxFanOut is the most children that a range is cut into. One commit holds a hundred records
+	// of up to MaxSampleBytes. A billion pages then need five levels of ranges.
 	MaxFanOut = 100
 
 	// maxFirst is the most ranges that Strategy.First may ask for. One commit records them.
 	maxFirst = 5000
 
-	// maxExact is up to how many pieces a range that has samples is cut into at exact boundaries,
-	// rather than at these. Each boundary costs a query of one key.
+	// maxExact is the most pieces that a range with samples is cut into at exact boundaries. Above
+	// that it is cut at samples. Each exact boundary costs a query for one key.
 	maxExact = 32
 
-	// A range of more than FarPages is cut at its samples, if it has any: its exact boundaries are
-	// too far away to be worth finding. Exact boundaries are at most nearPages apart, because the
-	// queries that find them pass all keys before them.
+	// FarPages is the length above which a range is cut at its samples, if it has any: finding its
+	// exact boundaries would take too long. Exact boundaries are at most nearPages apart, because
+	// the queries that find them pass all keys in between.
 	FarPages  = 10 * maxExact
 	nearPages = FarPages / 8
 
-	// RootPages is the least number of pages in a piece that is cut at samples. Its last page is
-	// half empty on average, so pieces of 10 pages make 5% more pages than are full.
+	// RootPages is the least number of pages in a piece that is cut at samples. A piece's last page
+	// is half empty on average, so pieces of 10 pages make 5% more pages than full ones would.
 	RootPages = 10
 
-	// samplesPerCut is how many samples are drawn for each cut. With 16 the largest of 100 pieces
-	// is 1.7 times the mean, and with one it is 4.6 times [simulation]. With 32 a job starts later,
-	// and gains less than that: what a piece has above a worker's fair share is cut off anyway.
+	// samplesPerCut is how many samples are drawn for each cut. With 16, the largest of 100 pieces
+	// is 1.7 times the mean; with one, it is 4.6 times [simulation]. With 32 a job would start
+	// later, and gain less than that: tasks give away everything above a worker's fair share
+	// anyway.
 	samplesPerCut = 16
 
-	// samplesPerSharedCut takes its place where several workers share each piece. Such pieces are
-	// counted and cut exactly, so 600 samples in all are enough. Two batches of a query read them.
+	// samplesPerSharedCut replaces samplesPerCut if several workers share each piece. Such pieces
+	// are counted and cut exactly, so 600 samples in all are enough. Two batches of a query read
+	// them.
 	samplesPerSharedCut = 6
 
-	// largestSample is how many keys the root samples at most, of the largest kinds: that takes
-	// four seconds.
+	// largestSample is the most keys that the root samples, for the largest kinds. Reading them
+	// takes four seconds.
 	largestSample = 50_000
 
-	// unknownPieces is how many pieces are cut off the beginning of a range of unknown size. The
-	// first two have up to unknownPage pages, and each of the others is twice as long as the one
-	// before.
+	// unknownPieces is how many pieces are cut off the start of a range of unknown size. The first
+	// two have up to unknownPage pages. Each of the others is twice as long as the one before.
 	unknownPieces = 6
 	unknownPage   = 10
 
-	// shareParts is how many parts of a worker's fair share the first piece of a range of unknown
-	// size is, at least.
+	// shareParts limits the first piece of a range of unknown size to 1/shareParts of a worker's
+	// fair share.
 	shareParts = 20
 )
 
-// A Strategy says how a job's ranges are cut. The zero value is adaptive. The others do what other
-// mappers do, to compare with them. It is stored as JSON in the record of the job.
+// A Strategy says how a job's ranges are cut. The zero value is adaptive. The others cut as other
+// mappers do, for comparison. It is stored as JSON in the job's record.
 type Strategy struct {
 	First  int  `json:"first,omitempty"`   // how many ranges the kind is cut into at the start
-	FanOut int  `json:"fan_out,omitempty"` // how many ranges the rest behind a page is cut into
-	Bisect bool `json:"bisect,omitempty"`  // evenly in the key space, and not where entities are
+	FanOut int  `json:"fan_out,omitempty"` // how many ranges the rest after a page is cut into
+	Bisect bool `json:"bisect,omitempty"`  // cut evenly in the key space, not where entities are
 }
 
-// Validate returns what is wrong with a strategy that a user has asked for.
+// Validate returns an error if a user asked for an impossible strategy.
 func (sp Strategy) Validate() error {
 	switch {
 	case sp == Strategy{}:
@@ -77,12 +78,12 @@ func (sp Strategy) Validate() error {
 	return nil
 }
 
-// Adaptive reports whether tasks find out by themselves how to cut.
+// Adaptive reports whether tasks decide how to cut from what they measure.
 func (sp Strategy) Adaptive() bool { return sp.FanOut == 0 }
 
 // SampleSize returns how many keys the root samples.
 func (sp Strategy) SampleSize(workers int64) int {
-	const fixed, least = 32, 512 // a static shard, as Beam draws them, and in all, as other mappers do
+	const fixed, least = 32, 512 // for each fixed shard, as Beam draws; and the least in all, as other mappers draw
 	switch {
 	case sp.Bisect || sp.First == 1 && sp.FanOut == 1:
 		return 0
@@ -119,12 +120,13 @@ func (sp Strategy) plan(s Piece, t Task) CutPlan {
 	}
 	share := (max(s.FairShare, s.Estimate/workers) + page/2) / page // in full pages, about: see Load.Keep
 	each := min(max(1, share, (pages+MaxFanOut-1)/MaxFanOut), nearPages) * page
-	// it is Google's Firestore emulator, where a query takes as long as several pages
+	// Without samples it is Google's Firestore emulator, where a query takes as long as several
+	// pages.
 	if root && len(s.Samples) == 0 && pages >= CountedPages {
 		each = max(each, 2*page)
 	}
 	if s.Exact {
-		n = min(max(2, (s.Estimate+each-1)/each), MaxFanOut) // what is behind them is cut by its own task
+		n = min(max(2, (s.Estimate+each-1)/each), MaxFanOut) // the last piece's own task cuts the rest
 		return CutPlan{Pieces: n, Keep: each, lengths: slices.Repeat([]int64{each}, int(n-2)), First: true}
 	}
 	c := s.Give(0, each, each, workers)
@@ -132,7 +134,7 @@ func (sp Strategy) plan(s Piece, t Task) CutPlan {
 	return c
 }
 
-// forOne cuts a range for one worker: see Load.Keep.
+// forOne cuts a range for one worker. Most are not cut here, but by the law, see Load.Keep.
 func forOne(s Piece, pages int64) CutPlan {
 	if pages <= FarPages || len(s.Samples) == 0 {
 		return CutPlan{}
@@ -140,15 +142,15 @@ func forOne(s Piece, pages int64) CutPlan {
 	return CutPlan{Pieces: min(int64(len(s.Samples)+1), MaxFanOut), Samples: true, First: true}
 }
 
-// ofUnknown cuts a range of which nothing says how much is in it. If it is short some of the pieces
-// do not come about. If it is long the rest behind them is halved.
+// ofUnknown cuts a range of unknown size. If it is short, some of the pieces do not come about. If
+// it is long, the rest after them is halved.
 func ofUnknown(s Piece, page int64) CutPlan {
 	each := max(1, min(s.FairShare/page/shareParts, unknownPage)) * page
 	return CutPlan{Pieces: unknownPieces + 1, Keep: each, lengths: doubling(each, unknownPieces-1), evenly: 2,
 		First: true}
 }
 
-// doubling returns n lengths, of which each is twice as long as the one before.
+// doubling returns n lengths, each twice as long as the one before.
 func doubling(each int64, n int) (lengths []int64) {
 	for range n {
 		lengths = append(lengths, each)
@@ -157,11 +159,12 @@ func doubling(each int64, n int) (lengths []int64) {
 	return lengths
 }
 
-// blindly plans where no boundary is looked for. A range is cut at its samples: for several workers
-// into one part for each of them, and for one in four, if that turns out to be worth it. Each part
-// has two pages or more, as its last one is half empty. Where a range for several workers has no
-// sample its task does one page, behind which the next key is known, and leaves the rest to
-// another.
+// blindly plans without looking for boundaries: it cuts a range at its samples. A range for several
+// workers gets one part for each. A range for one worker is cut into four, once that turns out to
+// be worth it. Each part has two pages or more, because its last page is half empty on average.
+//
+// If a range for several workers has no samples, its task processes one page. The next key is known
+// then, and the task leaves the rest to another task.
 func blindly(s Piece, workers, pages, page int64) CutPlan {
 	parts := workers
 	if workers == 1 {
@@ -177,8 +180,8 @@ func blindly(s Piece, workers, pages, page int64) CutPlan {
 	return CutPlan{}
 }
 
-// unknownPages is how many pages a range that is longer than it was estimated is taken to have
-// left.
+// unknownPages is the assumed remaining length of a range that is longer than its estimate, in
+// pages.
 const unknownPages = 8
 
 // fixed plans for the strategies of other mappers.
@@ -201,7 +204,7 @@ func (sp Strategy) fixed(s Piece, root bool, page int64) CutPlan {
 }
 
 // gapPages is the mean number of pages between two samples of a large kind. It is less than
-// FarPages, so nearly all ranges that are longer than that have samples.
+// FarPages, so nearly every longer range has samples.
 const gapPages = FarPages / 4
 
 // SamplesFor returns how many keys the root samples once it knows that a kind is large. For a

@@ -13,14 +13,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// A kindModel is a kind for splitting without a database: its entities in order, and
-// those that have __scatter__.
+// A kindModel is a kind to split without a database: its entities in order, and those with
+// __scatter__.
 type kindModel struct {
 	all     []*keyspace.Position
 	scatter []*keyspace.Position
 }
 
-// newModel makes a kind of the keys, one in density of which is in its sample.
+// newModel makes a kind with the keys. One key in density is in the sample.
 func newModel(rng *rand.Rand, keys []*datastore.Key, density int) kindModel {
 	m := kindModel{all: keyspace.Sort(keyspace.AtAll(keys))}
 	for _, k := range m.all {
@@ -32,8 +32,8 @@ func newModel(rng *rand.Rand, keys []*datastore.Key, density int) kindModel {
 	return m
 }
 
-// A prefix is what a keys-only query of a range returns: its first entities, and whether it has no
-// others.
+// A prefix is the result of a keys-only query of a range: its first entities, and whether these are
+// all.
 type prefix struct {
 	at  []*keyspace.Position
 	all bool
@@ -52,7 +52,7 @@ func (m kindModel) look(s Piece, limit int) prefix {
 	return prefix{at: m.all[first:min(last, first+limit)], all: last-first < limit}
 }
 
-// milestones are the keys whose ranks the root finds out.
+// milestones are the positions whose ranks the root learns.
 func (m kindModel) milestones(page int) []Rank {
 	var milestones []Rank
 	for _, pages := range []int64{1, RankPages} {
@@ -65,14 +65,14 @@ func (m kindModel) milestones(page int) []Rank {
 	return milestones
 }
 
-// A treeModel is what became of a job.
+// A treeModel is the result of splitting a job.
 type treeModel struct {
 	tasks, depth int
 	pages        []Piece // in the order of the tasks
 	counts       []int   // of entities, by page
 }
 
-// runJob does with a kind what tasks do with ranges.
+// runJob splits a kind as tasks split ranges.
 func (m kindModel) runJob(sp Strategy, workers, page int) treeModel {
 	var tree treeModel
 	var task func(s Piece, depth int)
@@ -161,7 +161,7 @@ func sequence(n int) []*datastore.Key {
 	return keys
 }
 
-// shapes are the ways in which keys lie in their space.
+// shapes are ways in which keys may be spread.
 var shapes = map[string]func(rng *rand.Rand, n int) []*datastore.Key{
 	"sequence": func(_ *rand.Rand, n int) []*datastore.Key { return sequence(n) },
 	"allocated": func(rng *rand.Rand, n int) []*datastore.Key {
@@ -207,15 +207,15 @@ var shapes = map[string]func(rng *rand.Rand, n int) []*datastore.Key{
 	},
 }
 
-// densities are those of production, of Google's classic emulator, and of
-// Google's Firestore emulator, which has no scatter keys.
+// densities are how many entities have one sample: in production, in Google's classic emulator, and
+// in Google's Firestore emulator, which has no scatter keys.
 var densities = []int{128, 2, 0}
 
-// splittings are the adaptive way, and those of other mappers.
+// splittings are the adaptive strategy and other mappers' strategies.
 var splittings = []Strategy{{}, {First: 1, FanOut: 1}, {First: 8, FanOut: 1}, {First: 1, FanOut: 10},
 	{First: 1, FanOut: 2, Bisect: true}}
 
-// TestSplitTiles cuts kinds of all shapes, sizes and densities to pages.
+// TestSplitTiles splits kinds of all shapes, sizes and densities into pages.
 func TestSplitTiles(t *testing.T) {
 	testflag.Sequential(t)
 	rng, most := testflag.Rand(t), testflag.Size(t, 200, 500, 20_000)
@@ -243,8 +243,7 @@ func TestSplitTiles(t *testing.T) {
 	}
 }
 
-// TestSplitWastesLittle checks the number of tasks for each full page, and the
-// depth.
+// TestSplitWastesLittle checks the number of tasks for each full page, and the depth.
 func TestSplitWastesLittle(t *testing.T) {
 	testflag.Sequential(t)
 	const page = 500
@@ -262,7 +261,7 @@ func TestSplitWastesLittle(t *testing.T) {
 					ratio := float64(len(tree.pages)) / float64(n/page)
 					limit, deepest := 1.3, 8
 					if density == 0 {
-						// Without samples cuts are made blindly, and some are empty.
+						// Without samples cuts are made blindly, and some ranges are empty.
 						limit, deepest = 2, 40
 					}
 					if ratio > limit || tree.depth > deepest {
@@ -276,7 +275,7 @@ func TestSplitWastesLittle(t *testing.T) {
 	}
 }
 
-// TestSharedByAll has pieces for all workers of a range, of a fair share each.
+// TestSharedByAll checks that all workers of a range get pieces, of one fair share each.
 func TestSharedByAll(t *testing.T) {
 	for _, test := range []struct {
 		name              string
@@ -284,7 +283,7 @@ func TestSharedByAll(t *testing.T) {
 		page              int64
 		keep              int64
 	}{
-		{"a page and a third each", 2000, 100, 15, 30},          // there are a hundred pieces at most
+		{"a page and a third each", 2000, 100, 15, 30},          // there are at most a hundred pieces
 		{"more pieces than a range has", 20_000, 1000, 15, 210}, // ten workers with 21 each
 		{"as many pages as workers", 480, 32, 15, 15},
 		{"more pages than a hundred queries should pass", 9_000_000, 100, 500, 20_000},

@@ -16,23 +16,25 @@ import (
 
 // The constants of boundaries.
 const (
-	// exactSplits is up to how many entities samples are too few to be of use, whatever the
-	// database: each of their keys is passed once.
+	// exactSplits is the number of entities up to which no samples are used, on any database. Exact
+	// cuts then pass each key once.
 	exactSplits = 10_000
 
-	// samplesPerSplit is how many samples are drawn for each split, and at least: the largest of
-	// 100 splits is then 1.6 times the mean [simulation]. Nothing mends the splits later.
+	// samplesPerSplit is how many samples are drawn for each split, and leastSampled the least in
+	// all. The largest of 100 splits is then 1.6 times the mean [simulation]. Splits are never
+	// corrected later.
 	samplesPerSplit, leastSampled = 24, 512
 
-	// cellsPerSplit is how many cells are counted for each split where samples say nothing of
-	// how many entities there are.
+	// cellsPerSplit is how many cells are counted for each split if samples do not tell where the
+	// entities are.
 	cellsPerSplit = 8
 )
 
-var errUnknown = errors.New("the database neither counts entities nor has samples of them, so nothing is known of " +
+var errUnknown = errors.New("the database neither counts entities nor has samples of them, so it is unknown " +
 	"where they are")
 
-// Boundaries returns up to n-1 positions that cut the query.
+// Boundaries returns up to n-1 positions that cut the query into parts with about the same number
+// of entities.
 func Boundaries(ctx context.Context, src source.Source, q query.Query, n int) ([]*keyspace.Position, error) {
 	look := Survey{Source: src, Query: q}
 	var candidates []*keyspace.Position
@@ -48,7 +50,7 @@ func Boundaries(ctx context.Context, src source.Source, q query.Query, n int) ([
 	}
 	ones := make([]int64, len(candidates)+1)
 	for i := range ones {
-		ones[i] = 1 // as likely as others to have an entity more
+		ones[i] = 1 // each gap between samples is as likely as others to have an entity more
 	}
 	if total, known := look.Count(ctx, nil, exactSplits+1); q.Plain() && len(candidates) >= samplesPerSplit*n/2 &&
 		(!known || total > exactSplits) {
@@ -72,7 +74,7 @@ func Boundaries(ctx context.Context, src source.Source, q query.Query, n int) ([
 	return evenly(candidates, ones[:len(candidates)+1], n), nil
 }
 
-// some returns up to n of the positions, evenly.
+// some returns up to n of the positions, evenly spread.
 func some(all []*keyspace.Position, n int) []*keyspace.Position {
 	if len(all) <= n {
 		return all
@@ -84,18 +86,18 @@ func some(all []*keyspace.Position, n int) []*keyspace.Position {
 	return few
 }
 
-// evenly returns up to n-1 of the positions, so that what is between them counts about the same.
-// There is a count for what is before each of them, and one for what is behind the last.
+// evenly returns up to n-1 of the positions, so that the parts have about the same count. The
+// counts are of the entities before the first position, between two of them, and after the last.
 func evenly(at []*keyspace.Position, counts []int64, n int) (cuts []*keyspace.Position) {
 	total := int64(0)
 	for _, c := range counts {
 		total += c
 	}
-	before, cut := int64(0), int64(0) // what is before this position, and before the last cut
+	before, cut := int64(0), int64(0) // the counts before this position, and before the last cut
 	for i, p := range at {
 		before += counts[i]
 		left := n - len(cuts)
-		// What is left is shared evenly: the next cut is where that is nearest.
+		// The rest is shared evenly: the next cut is at the position nearest to an equal part.
 		if left > 1 && before > cut && before < total && 2*(before-cut)+counts[i+1] > 2*(total-cut)/int64(left) {
 			cuts, cut = append(cuts, p), before
 		}
@@ -103,9 +105,9 @@ func evenly(at []*keyspace.Position, counts []int64, n int) (cuts []*keyspace.Po
 	return cuts
 }
 
-// exactly cuts a query at every n-th part of its entities, of which there are so many before each
-// of some positions, after the one before, and behind the last. Where one of these is near it
-// cuts there. Between values it cuts at most where one ends.
+// exactly cuts a query at every n-th part of its entities. The counts say how many entities lie
+// before the first position, between two of them, and after the last. If one of these positions is
+// near a cut, it cuts there. A query by values is cut only at the start of a value.
 func exactly(
 	ctx context.Context, src source.Source, q query.Query, n int, at []*keyspace.Position, counts []int64,
 ) (cuts []*keyspace.Position, err error) {
@@ -117,29 +119,29 @@ func exactly(
 	if err != nil || first == nil {
 		return nil, err
 	}
-	value := func(p *keyspace.Position) *keyspace.Position { // where its value begins
+	value := func(p *keyspace.Position) *keyspace.Position { // the start of its value
 		if !p.Valued {
 			return p
 		}
 		return &keyspace.Position{Namespace: q.Namespace, Kind: q.Kind, Valued: true, Value: p.Value}
 	}
-	last := value(first)        // what the next cut has to be behind
-	cell, before := 0, int64(0) // the cell that is looked at, and how many entities are before it
-	var from *keyspace.Position // where it begins, or a position inside
-	passed := int64(0)          // how many are before that
+	last := value(first)        // the next cut must come after it
+	cell, before := 0, int64(0) // the current cell, and the number of entities before it
+	var from *keyspace.Position // the start of the cell, or a position inside it
+	passed := int64(0)          // the number of entities before from
 	for i := 1; i < n; i++ {
 		rank := total * int64(i) / int64(n)
 		for before+counts[cell] <= rank && cell < len(at) {
 			before, cell = before+counts[cell], cell+1
 			from, passed = at[cell-1], before
 		}
-		near := total / int64(10*n) // of the mean: a tenth
+		near := total / int64(10*n) // a tenth of the mean
 		found := from
 		if rank-passed > near || from == nil {
 			if found, err = src.Find(ctx, q.Scans(from, nil), rank-passed); err != nil {
 				return nil, err
 			}
-			if found == nil { // some have gone
+			if found == nil { // some were deleted
 				break
 			}
 			from, passed = found, rank
@@ -151,8 +153,8 @@ func exactly(
 	return cuts, nil
 }
 
-// CountAll counts what is before each position, after the one before, and behind the last, some
-// at the same time.
+// CountAll counts the entities before the first position, between two of them, and after the last,
+// with several calls at the same time.
 func CountAll(
 	ctx context.Context, src source.Source, q query.Query, at []*keyspace.Position,
 ) (counts []int64, err error) {

@@ -14,11 +14,11 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// A Way is a way to cut a query, and what it comes to.
+// A Way is one way to cut a query, and its result.
 type Way struct {
 	Name    string
-	Asked   int     // how many keys it asked for by __scatter__; -1: it says nothing of them
-	Sampled int     // those that it got; -1 as well
+	Asked   int     // how many keys it asked for by __scatter__; -1: not said
+	Sampled int     // how many of these it got; -1: not said
 	Counts  []int64 // of the entities of each part
 
 	at []*keyspace.Position
@@ -28,7 +28,7 @@ type Way struct {
 const Oversampling = 32
 
 // Compare cuts a query over keys into up to n parts in several ways, and counts the entities of
-// each part. If the database doesn't count, or there are few, the keys are read once.
+// each part. If the database can't count, or there are few entities, it reads the keys once.
 func Compare(ctx context.Context, src source.Source, q query.Query, n int) (ways []Way, err error) {
 	look := Survey{Source: src, Query: q}
 	lexicographic, err := look.lexicographic(ctx, n)
@@ -38,7 +38,7 @@ func Compare(ctx context.Context, src source.Source, q query.Query, n int) (ways
 	ways = append(ways, Way{Name: "lexicographic", at: lexicographic})
 	for _, w := range []struct {
 		name   string
-		sample int // keys
+		sample int // the number of keys to sample
 	}{{"scatter", n - 1}, {"oversampled", Oversampling*n - 1}} {
 		var sample []*keyspace.Position
 		asked := 0
@@ -51,15 +51,15 @@ func Compare(ctx context.Context, src source.Source, q query.Query, n int) (ways
 		ways = append(ways, Way{Name: w.name, Asked: asked, Sampled: len(sample), at: split.AtSamples(sample, n)})
 	}
 	at, err := Boundaries(ctx, src, q, n)
-	if err != nil && !errors.Is(err, errUnknown) { // then it cuts nowhere
+	if err != nil && !errors.Is(err, errUnknown) { // if the boundaries are unknown, the way makes no cuts
 		return nil, source.Unanswered(ctx, err)
 	}
 	ways = append(ways, Way{Name: "splits", Asked: -1, Sampled: -1, at: at})
 	return ways, look.weigh(ctx, ways)
 }
 
-// lexicographic cuts between the first and the last key. Where the database has no index to find
-// the last one, the key space has no end.
+// lexicographic cuts the key space evenly between the first and the last key. If the database has
+// no index to find the last key, the key space has no end.
 func (sv Survey) lexicographic(ctx context.Context, n int) ([]*keyspace.Position, error) {
 	first, err := sv.Source.Find(ctx, sv.Query.Scans(nil, nil), 0)
 	if err != nil || first == nil {
@@ -75,8 +75,8 @@ func (sv Survey) lexicographic(ctx context.Context, n int) ([]*keyspace.Position
 	return keyspace.Lexicographic(first, last, n), nil
 }
 
-// weigh counts the entities of all parts. What is between two cuts, of whatever ways, is counted
-// once.
+// weigh counts the entities of all parts. The entities between two neighbouring cuts, of any way,
+// are counted once.
 func (sv Survey) weigh(ctx context.Context, ways []Way) error {
 	var all []*keyspace.Position
 	for _, w := range ways {
@@ -101,7 +101,7 @@ func (sv Survey) weigh(ctx context.Context, ways []Way) error {
 	return nil
 }
 
-// cells counts the entities before each position, after the one before, and behind the last.
+// cells counts the entities before the first position, between two of them, and after the last.
 func (sv Survey) cells(ctx context.Context, at []*keyspace.Position) ([]int64, error) {
 	if total, known := sv.Count(ctx, nil, exactSplits+1); known && total > exactSplits {
 		return CountAll(ctx, sv.Source, sv.Query, at)
@@ -111,7 +111,7 @@ func (sv Survey) cells(ctx context.Context, at []*keyspace.Position) ([]int64, e
 		err := sv.Source.EachIn(ctx, s, func(p *keyspace.Position) bool {
 			cell, found := slices.BinarySearchFunc(at, p, keyspace.Compare)
 			if found {
-				cell++ // a part begins at its cut
+				cell++ // a part starts at its cut
 			}
 			counts[cell]++
 			return true

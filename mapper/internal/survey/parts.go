@@ -18,8 +18,8 @@ type Part struct {
 	Entities int64 // -1: unknown
 }
 
-// Parts cuts a query into up to n parts, and counts their entities, if that is asked for and the
-// database counts.
+// Parts cuts a query into up to n parts. If count is set and the database can count, it counts the
+// entities of each part.
 func Parts(ctx context.Context, src source.Source, q query.Query, n int, count bool) (parts []Part, err error) {
 	if q.Times, err = source.Probe(ctx, src, q, true); err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func Parts(ctx context.Context, src source.Source, q query.Query, n int, count b
 	return parts, nil
 }
 
-// each calls f for the parts between positions.
+// each calls f for each part between the positions.
 func each(at []*keyspace.Position, f func(i int, start, end *keyspace.Position)) {
 	var start *keyspace.Position
 	for i, end := range at {

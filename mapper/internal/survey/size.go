@@ -14,14 +14,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// mostPlanned is up to how many entities are counted.
+// mostPlanned is the limit up to which entities are counted.
 const mostPlanned = 1_000_000
 
-// mostSpaces is in up to how many kinds of namespaces entities are counted.
+// mostSpaces is the limit of spaces in which entities are counted.
 const mostSpaces = 1000
 
-// SizeOf finds out how many entities the query of a job has: in each of its spaces, but no more
-// than a plan can wait for.
+// SizeOf finds out how many entities the query of a job has, in each of its spaces. It stops at
+// limits, so that the user's plan does not have to wait long.
 func SizeOf(ctx context.Context, src source.Source, j *estimate.Job) (size estimate.Size, err error) {
 	var mu sync.Mutex
 	page := j.Page()

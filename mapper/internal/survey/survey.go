@@ -29,33 +29,32 @@ type Survey struct {
 	Query  query.Query
 	Start  *keyspace.Position // of the range
 	End    *keyspace.Position
-	Space  keyspace.Space // that it is in, if it is one of several
+	Space  keyspace.Space // the space of the range, if it is one of several
 	Page   int64
-	Refine bool           // the estimate is all that is known
-	Used   *billing.Usage // if not nil, what it uses is added to that
+	Refine bool           // there will be no later correction, so the estimate should be good
+	Used   *billing.Usage // if not nil, the survey adds its usage
 
-	Weigh func(pieces []split.Piece) []split.Piece // if not nil, it counts what pieces have
+	Weigh func(pieces []split.Piece) []split.Piece // if not nil, it counts the entities of each piece
 
-	// Next reads the first entities of the range, up to one more than a page has. If it is nil
-	// nobody needs them, and the survey asks for the last of them only.
+	// Next reads the first entities of the range: a page and one more. If it is nil, nobody needs
+	// the first entities, and the survey asks only for the one after the page.
 	Next func() ([]*keyspace.Position, error)
 }
 
 // A Found is what a survey finds.
 type Found struct {
 	Samples  []*keyspace.Position
-	Estimate int64         // of the entities; 0 is unknown
+	Estimate int64         // of the entities; 0: unknown
 	Exact    bool          // they were counted
-	Pieces   []split.Piece // if they were counted to find that out
+	Pieces   []split.Piece // the pieces, if they were counted to find that out
 }
 
-// sized is of how many entities of the sample the size is looked at.
+// sized is how many entities of the sample are read to estimate their size.
 const sized = 16
 
-// Run finds out how large the range is. What that takes has to be little beside what the range
-// does: of a range of one page it asks for a sample at most, and of others for two things more, or
-// for the counts of the pieces between its samples. A database that can't count is asked for
-// nothing besides the sample.
+// Run finds out how large the range is. Its cost must be small compared with processing the range.
+// For a range of one page it asks for a sample at most. For others it makes two more calls, or
+// counts the pieces between its samples. If the database can't count, it asks only for the sample.
 func (sv Survey) Run(ctx context.Context, sp split.Strategy, workers int64) (found Found, err error) {
 	size := sp.SampleSize(workers)
 	if found, settled, err := sv.weighed(ctx, workers); settled || err != nil {
@@ -102,7 +101,7 @@ func (sv Survey) Run(ctx context.Context, sp split.Strategy, workers int64) (fou
 	return found, nil
 }
 
-// ranks returns positions of known rank. If they are exact the range ends at the last one.
+// ranks returns positions of known rank. If exact, the range ends at the last one.
 func (sv Survey) ranks(ctx context.Context) (ranks []split.Rank, exact bool, err error) {
 	first, err := sv.first(ctx)
 	if err != nil {
@@ -130,7 +129,7 @@ func (sv Survey) ranks(ctx context.Context) (ranks []split.Rank, exact bool, err
 	return ranks, false, nil // one rank is enough
 }
 
-// first returns the position behind the first page, as a rank.
+// first returns the position after the first page, as a rank.
 func (sv Survey) first(ctx context.Context) (r split.Rank, err error) {
 	r.Before = sv.Page
 	if sv.Next == nil {
@@ -148,9 +147,9 @@ func (sv Survey) first(ctx context.Context) (r split.Rank, err error) {
 	return r, nil
 }
 
-// runSome surveys a query where a sample of the kind says little, as only some of its entities
-// count, or keys do not matter. Its samples are places where ranges may be cut; what is between
-// them has to be counted.
+// runSome surveys a query for which a sample of the kind says little. Either filters leave only
+// some entities, or the query is not ordered by key. Its samples are only places where ranges may
+// be cut, so the entities between them must be counted.
 func (sv Survey) runSome(ctx context.Context, size int) (found Found, err error) {
 	first, err := sv.first(ctx)
 	if err != nil || first.At == nil {
@@ -185,14 +184,14 @@ func (sv Survey) runSome(ctx context.Context, size int) (found Found, err error)
 		n, _ := sv.Count(ctx, nil, int(split.FarPages*sv.Page))
 		found.Estimate = max(n, int64(few))
 	case known:
-		found.Estimate = split.MostCountedPieces // what its parts are counted up to
+		found.Estimate = split.MostCountedPieces // the limit up to which its parts are counted
 	default:
 		found.Estimate = split.EstimateFrom(found.Samples, []split.Rank{first})
 	}
 	return found, nil
 }
 
-// bounds returns the positions that all entities of the range are between; nil is no bound.
+// bounds returns two positions between which all entities of the range lie; nil is no bound.
 func (sv Survey) bounds() (low, high *keyspace.Position) {
 	low, high = sv.Query.Bounds()
 	if sv.Start != nil && sv.Start.Space() == sv.Query.Space() && (low == nil || keyspace.Compare(low, sv.Start) < 0) {
@@ -204,7 +203,7 @@ func (sv Survey) bounds() (low, high *keyspace.Position) {
 	return low, high
 }
 
-// inside returns those of a sample of the kind that are inside the range, and the query.
+// inside returns the part of a sample of the kind that lies inside the range and the query.
 func (sv Survey) inside(ctx context.Context, size int) ([]*keyspace.Position, error) {
 	all, err := sv.sample(ctx, size)
 	low, high := sv.bounds()
@@ -238,8 +237,8 @@ func (sv Survey) values(ctx context.Context, size int) ([]*keyspace.Position, er
 	return samples, nil
 }
 
-// last returns the position of the last entity. If the database has no index for that it is
-// that of the kind.
+// last returns the position of the last entity. If the database has no index for that, it returns
+// the position of the kind's last entity.
 func (sv Survey) last(ctx context.Context) (last *keyspace.Position, err error) {
 	q := sv.Query
 	s := query.Scan{Query: q.Base().Order("-" + q.ShardBy), Property: q.ShardBy, Times: q.Times}
@@ -250,8 +249,8 @@ func (sv Survey) last(ctx context.Context) (last *keyspace.Position, err error) 
 	return sv.Source.First(ctx, s, 0)
 }
 
-// estimate estimates how many entities the kind has, and counts some for that if it needs to:
-// if nothing is known, or the pieces that the kind is cut into would be too many to be counted.
+// estimate estimates how many entities the kind has. It counts entities before some sample in two
+// cases: if nothing is known, or if the kind is too large to count its pieces.
 func (sv Survey) estimate(ctx context.Context, samples []*keyspace.Position, known []split.Rank) int64 {
 	if rough := split.EstimateFrom(samples, known); rough > 0 && rough <= split.MostCountedPieces && !sv.Refine {
 		return rough
@@ -261,8 +260,8 @@ func (sv Survey) estimate(ctx context.Context, samples []*keyspace.Position, kno
 	})
 }
 
-// EntitySize returns how many bytes entities have: the mean of some of those in a sample or, if the
-// query is sharded by a property, of the first ones; 0 is unknown.
+// EntitySize returns the mean size of entities in bytes; 0: unknown. It reads some entities of the
+// sample. If the query is sharded by a property, it reads the first entities instead.
 func (sv Survey) EntitySize(ctx context.Context, sample []*keyspace.Position) (int64, error) {
 	var stored []wire.Stamp
 	var err error
@@ -292,12 +291,12 @@ func (sv Survey) EntitySize(ctx context.Context, sample []*keyspace.Position) (i
 	return max(1, bytes/int64(len(stored))), nil
 }
 
-// mostUnsharded is in up to how many spaces entities are counted that have not the property that
-// the job is sharded by: a job over more does not wait for that.
+// mostUnsharded is the limit of spaces in which Unsharded counts. A job over more spaces does not
+// wait for that.
 const mostUnsharded = 100
 
-// Unsharded returns how many entities of the query have not the property that the job is sharded
-// by; negative is unknown. If the query has filters on that property there are none.
+// Unsharded returns how many entities of the query lack the property that the job is sharded by. It
+// is negative if that is unknown. If the query has filters on that property, it is 0.
 func (sv Survey) Unsharded(ctx context.Context) int64 {
 	if sv.Query.ShardBy == "" || len(sv.Query.Others()) < len(sv.Query.Filters) {
 		return 0
@@ -344,21 +343,21 @@ func (sv Survey) sample(ctx context.Context, n int) ([]*keyspace.Position, error
 	return sample, nil
 }
 
-// Count counts the entities of the range before a position, or up to most of them.
+// Count counts the entities of the range before a position, up to a limit of most.
 func (sv Survey) Count(ctx context.Context, before *keyspace.Position, most int) (n int64, known bool) {
 	if before == nil {
 		before = sv.End
 	}
 	n, known = sv.Source.Count(ctx, sv.Query.Scans(sv.Start, before), most)
 	if known {
-		sv.use(max(1, (n+999)/1000), 0) // 1,000 of them are billed as a read
+		sv.use(max(1, (n+999)/1000), 0) // 1,000 counted entities are billed as one read
 	}
 	return n, known
 }
 
 func (sv Survey) use(reads, smallOps int64) {
 	if sv.Used != nil {
-		atomic.AddInt64(&sv.Used.Reads, reads) // some calls are made at the same time
+		atomic.AddInt64(&sv.Used.Reads, reads) // some calls run at the same time
 		atomic.AddInt64(&sv.Used.SmallOps, smallOps)
 	}
 }

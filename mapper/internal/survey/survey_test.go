@@ -20,8 +20,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// kindOf returns a source with a kind K of n entities, the IDs 1 to n: one in four has a place in
-// the sample. V is half of the ID, and every fifth one has it not.
+// kindOf returns a source with a kind K of n entities, with the IDs 1 to n. One in four is in the
+// sample. V is half of the ID, and every fifth entity lacks it.
 func kindOf(t *testing.T, n int) source.Source {
 	t.Helper()
 	client, err := emulator.ForTest(t, &emulator.Options{ScatterOneIn: 4}).DatastoreClient(t.Context(), "test",
@@ -50,17 +50,17 @@ func kindOf(t *testing.T, n int) source.Source {
 
 func id(n int64) *keyspace.Position { return keyspace.At(datastore.IDKey("K", n, nil)) }
 
-// TestRun surveys parts of a kind of 600 entities, by pages of ten.
+// TestRun surveys parts of a kind of 600 entities, with pages of ten.
 func TestRun(t *testing.T) {
 	whole := query.Query{Kind: "K"}
 	even := []query.Filter{{Property: "even", Op: "=", Value: true}}
 	for _, c := range []struct {
 		name        string
 		survey      Survey
-		blind       bool  // the database does not count
-		least, most int64 // that the estimate is between
+		blind       bool  // the database can't count
+		least, most int64 // bounds of the estimate
 		exact       bool
-		samples     bool // it has some
+		samples     bool // it has samples
 	}{
 		{name: "the whole kind is estimated", survey: Survey{Query: whole}, least: 300, most: 1200, samples: true},
 		{name: "a range of a page", survey: Survey{Query: whole, Start: id(1), End: id(8)}, least: 1, most: 10,
@@ -108,12 +108,12 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestWeighed has a survey that can count what is between its samples be settled by that.
+// TestWeighed checks that a survey is settled by counts of the cells between its samples.
 func TestWeighed(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		n       int
-		first   int // entities of the first page that are read, and one more
+		first   int // the entities of the first page that are read, plus one
 		workers int64
 		pieces  bool
 		exact   bool
@@ -161,7 +161,7 @@ func TestWeighed(t *testing.T) {
 	}
 }
 
-// TestEntitySize has the mean size of entities be that of some of them.
+// TestEntitySize checks that the mean size comes from some of the entities.
 func TestEntitySize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := kindOf(t, 100)
@@ -187,7 +187,7 @@ func TestEntitySize(t *testing.T) {
 	})
 }
 
-// TestUnsharded counts the entities that have not the property that a job is sharded by.
+// TestUnsharded counts the entities that lack the property that a job is sharded by.
 func TestUnsharded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := kindOf(t, 100)
@@ -260,7 +260,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestEvenly cuts where what is between cuts counts about the same.
+// TestEvenly checks that cuts make parts with about the same count.
 func TestEvenly(t *testing.T) {
 	at := func(n int) (all []*keyspace.Position) {
 		for i := range n {
@@ -269,7 +269,7 @@ func TestEvenly(t *testing.T) {
 		return all
 	}
 	for _, c := range []struct {
-		counts []int64 // before each position, and behind the last
+		counts []int64 // before each position, and after the last
 		n      int
 		want   string
 	}{
@@ -292,7 +292,7 @@ func TestEvenly(t *testing.T) {
 	}
 }
 
-// TestCompare has each way to cut a kind be weighed by what its parts have.
+// TestCompare counts the parts of each way to cut a kind.
 func TestCompare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ways, err := Compare(t.Context(), kindOf(t, 600), query.Query{Kind: "K"}, 4)

@@ -9,14 +9,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// mostCells is how many cells of a query are counted of which a sample does not say how large it
-// is.
+// mostCells is how many cells are counted if a sample does not say how large the query is.
 const mostCells = 128
 
-// weighed surveys a range in two rounds of calls: in the first one it reads the first page and one
-// answer of the sample, in the second it counts what is between some of the samples. It is settled
-// unless there are no samples, or most of the range is in cells that are longer than they are
-// counted. In both rounds the calls are made at the same time.
+// weighed surveys a range in two rounds of calls. First it reads the first page and one answer of
+// the sample, then it counts the cells between samples. The calls of a round run at the same time.
+// The survey is not settled without samples, or if most of the range is in cells that exceed the
+// limit of their counts.
 func (sv Survey) weighed(ctx context.Context, workers int64) (found Found, settled bool, err error) {
 	if sv.Weigh == nil || !sv.Source.Counts() || workers < 2 {
 		return found, false, nil

@@ -12,30 +12,31 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 )
 
-// Bounds of a job's counters: so many groups have a count, a sum, a minimum and a maximum each.
+// The limits of a job's counters. A job may have a count, a sum, a minimum and a maximum for each
+// of this number of groups.
 const (
 	groups          = 10_000
 	maxCounters     = 4 * groups
 	maxCounterName  = 100     // bytes
 	maxCounterBytes = 4 << 20 // of all names and numbers together, as JSON
 
-	// MaxStored is how many bytes they take in the record of a job at most, with what else it has
-	// done: that has up to 1 MiB. It is known once all are added up.
+	// MaxStored is the most bytes of the counters in the record of a job, which also holds other
+	// results within 1 MiB. It is checked once all counters are added up.
 	MaxStored = 640 << 10
-	// MaxInPage is how many they take in the record of a page, as JSON.
+	// MaxInPage is the most bytes of the counters in the record of a page, as JSON.
 	MaxInPage = 512 << 10
 )
 
-// A Counters adds up counters by name. The result does not depend on the order in which they are
-// added. One that has too many of them keeps none, and says so.
+// A Counters adds up counters by name. The result does not depend on the order of the additions. If
+// there are too many counters it keeps none of them, and Values returns an error.
 type Counters struct {
 	sums  map[string]Sum
-	bytes int  // that they take as JSON, at most
+	bytes int  // the most bytes that they take as JSON
 	over  bool // there are more than a job can have
 }
 
-// Err says that a job's counters can't be kept. It is the same for a page, for what a
-// process has seen of a job, and for the whole job.
+// Err says that a job's counters can't be kept. The error is the same for a page, for a process and
+// for the whole job.
 var Err = fault.Fatal(errors.New("its counters can't be kept"))
 
 var (
@@ -46,17 +47,18 @@ var (
 		"aggregation "+
 		"query",
 		Err, maxCounters, MaxStored>>10)
-	// ErrLarge says that the sum of one is too large.
+	// ErrLarge says that a counter's sum is too large.
 	ErrLarge = fmt.Errorf("%w: one of them adds up to more than an int64 holds; a resume goes on without counters", Err)
 )
 
-// CheckName returns what is wrong with the name of a counter.
+// CheckName returns an error if the name of a counter is invalid.
 func CheckName(name string) error {
 	if name == "" || len(name) > maxCounterName || !utf8.ValidString(name) {
 		return fmt.Errorf("the counter name %q is empty, longer than %d bytes or not UTF-8", name, maxCounterName)
 	}
 	if !IsSum(name) {
-		return fmt.Errorf("the counter name %q begins like that of a minimum or a maximum: %q, %q", name, least, most)
+		return fmt.Errorf("the counter name %q starts like the name of a minimum or a maximum: %q, %q", name, least,
+			most)
 	}
 	return nil
 }
@@ -91,26 +93,25 @@ func (t *Counters) addWide(name string, n Sum) {
 	}
 }
 
-// The names of counters that are no sums begin with these.
+// The prefixes of counters that are not sums.
 const (
 	least = "min("
 	most  = "max("
 )
 
-// Min returns the name of the counter that is the least of the numbers under a name, and Max that
-// of the greatest.
+// Min returns the name of the counter for the least number under a name.
 func Min(name string) string { return least + name + ")" }
 
-// Max is like Min.
+// Max returns the name of the counter for the greatest number under a name.
 func Max(name string) string { return most + name + ")" }
 
-// Would returns the name of the counter of how often a rehearsal would have done something.
+// Would returns the name of the counter to which a rehearsal adds in place of doing something.
 func Would(what string) string {
 	const longest = 100 - len("would()")
 	return "would(" + strings.ToValidUTF8(what[:min(len(what), longest)], "") + ")"
 }
 
-// IsSum reports whether numbers under a name are added up.
+// IsSum reports whether the numbers under a name are added up.
 func IsSum(name string) bool {
 	return !strings.HasPrefix(name, least) && !strings.HasPrefix(name, most)
 }
@@ -129,16 +130,16 @@ func greater(a, b Sum) Sum {
 	return a
 }
 
-// Drop keeps no more than that there are too many.
+// Drop drops all counters, and notes that there were too many.
 func (t *Counters) Drop() { *t = Counters{over: true} }
 
 // Empty reports whether nothing was counted.
 func (t *Counters) Empty() bool { return len(t.sums) == 0 && !t.over }
 
-// TooMany reports whether there are more than a job can have.
+// TooMany reports whether there were more counters than a job can have.
 func (t *Counters) TooMany() bool { return t.over }
 
-// Merge adds what another tally has.
+// Merge adds the counters of another tally.
 func (t *Counters) Merge(o Counters) {
 	if o.over {
 		t.Drop()
@@ -148,7 +149,7 @@ func (t *Counters) Merge(o Counters) {
 	}
 }
 
-// Encode returns the counters as the record of a page has them: nil if there are none.
+// Encode returns the counters in the form of a page's record, or nil if there are none.
 func (t *Counters) Encode() ([]byte, error) {
 	values, err := t.Values()
 	if err != nil || len(values) == 0 {
@@ -161,7 +162,7 @@ func (t *Counters) Encode() ([]byte, error) {
 	return text, err
 }
 
-// Values returns the sums, if they can be kept.
+// Values returns the sums, or an error if they can't be kept.
 func (t *Counters) Values() (map[string]int64, error) {
 	if t.over {
 		return nil, ErrTooMany
@@ -179,14 +180,14 @@ func (t *Counters) Values() (map[string]int64, error) {
 	return all, nil
 }
 
-// counterBytes returns how many bytes a counter takes as JSON, at most.
+// counterBytes returns the most bytes that a counter takes as JSON.
 func counterBytes(name string) int {
 	const number = len(`:-9223372036854775808,`)
-	quoted, _ := json.Marshal(name) // a string encodes
+	quoted, _ := json.Marshal(name) // a string always encodes
 	return len(quoted) + number
 }
 
-// Sum is an integer of 128 bits, which no number of counts overflows.
+// A Sum is an integer of 128 bits, which no number of counts overflows.
 type Sum struct {
 	hi int64
 	lo uint64
@@ -198,12 +199,12 @@ func (a Sum) Plus(b Sum) Sum {
 	return Sum{a.hi + b.hi + int64(carry), lo}
 }
 
-// SumOf returns the sum that bytes holds.
+// SumOf returns the sum that was encoded by Bytes.
 func SumOf(b []byte) Sum {
 	return Sum{int64(binary.BigEndian.Uint64(b)), binary.BigEndian.Uint64(b[8:])}
 }
 
-// Bytes returns the sum as wideOf reads it.
+// Bytes encodes the sum for SumOf.
 func (a Sum) Bytes() []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(a.hi)), a.lo)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestTally adds the same counts up in parts and in any order.
+// TestTally adds up the same counts in parts and in any order.
 func TestTally(t *testing.T) {
 	rng := testflag.Rand(t)
 	want := make(map[string]int64)
@@ -21,11 +21,11 @@ func TestTally(t *testing.T) {
 		if rng.IntN(2) == 0 {
 			n >>= 40
 		}
-		sum := want[name] + n // as an int64, which wraps around as a part may
+		sum := want[name] + n // as an int64, which may wrap around like a part
 		want[name] = sum
 		parts[rng.IntN(len(parts))].Add(name, n)
 	}
-	for name, n := range want { // the sums fit, however far they were away
+	for name, n := range want { // the sums fit, whatever the parts were
 		var rest Counters
 		for _, p := range parts {
 			rest.addWide(name, p.sums[name])
@@ -70,7 +70,7 @@ func TestTallyLimits(t *testing.T) {
 		if !errors.Is(err, test.want) || err == nil && len(got) != test.names {
 			t.Errorf("%s: %d counters, %v, want %v", name, len(got), err, test.want)
 		}
-		if err != nil && (!errors.Is(err, Err) || !strings.Contains(err.Error(), "Resume")) {
+		if err != nil && (!errors.Is(err, Err) || !strings.Contains(err.Error(), "a resume goes on")) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -85,8 +85,7 @@ func TestCheckCounter(t *testing.T) {
 	}
 }
 
-// TestExtremes has minima and maxima of parts be those of all numbers, in whatever order, beside
-// sums.
+// TestExtremes checks that minima and maxima do not depend on parts or their order.
 func TestExtremes(t *testing.T) {
 	rng := testflag.Rand(t)
 	want := make(map[string]int64)
@@ -109,7 +108,7 @@ func TestExtremes(t *testing.T) {
 			sum.Merge(parts[i])
 			sum.Merge(Counters{})
 		}
-		text, err := sum.MarshalJSON() // as a draft keeps it
+		text, err := sum.MarshalJSON() // as in a draft
 		if err != nil {
 			t.Fatal(err)
 		}

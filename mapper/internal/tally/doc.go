@@ -1,3 +1,3 @@
-// Package tally adds up counters exactly, in whatever order and in whatever parts they come, up to
-// a limit that is the same for a page, for a process and for a job.
+// Package tally adds up counters exactly, in any order and in any parts. A page, a process and a
+// job have the same limit of counters.
 package tally

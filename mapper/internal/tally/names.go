@@ -6,13 +6,13 @@ import (
 	"slices"
 )
 
-// Names counts different names: exactly while they are few, and about, within some 3%, when they
-// are more. It keeps the smallest hashes: the smaller these are, the more names there are. So it
-// does not grow with them, and the count does not depend on the order and the parts in which they
-// come. It is stored as JSON.
+// Names counts different names: exactly up to 1,000, and above that within about 3%. It keeps only
+// the smallest hashes, since the smaller these are, the more names there are. So its size is
+// limited, and the count does not depend on the order of the names or on how they are divided. It
+// is stored as JSON.
 type Names []uint64 // sorted
 
-// maxNames is how many names are counted exactly.
+// maxNames is up to how many names are counted exactly.
 const maxNames = 1000
 
 // Add counts a name, unless it was counted before.
@@ -30,14 +30,14 @@ func (n *Names) add(hash uint64) {
 	*n = (*n)[:min(len(*n), maxNames)]
 }
 
-// Merge counts what another one has counted, too.
+// Merge adds the names of another count.
 func (n *Names) Merge(o Names) {
 	for _, hash := range o {
 		n.add(hash)
 	}
 }
 
-// Count returns how many names there are.
+// Count returns how many different names were added.
 func (n Names) Count() int {
 	if len(n) < maxNames {
 		return len(n)

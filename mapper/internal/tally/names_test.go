@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestNames counts names in parts: few exactly, and many about.
+// TestNames counts names in parts: a few exactly, and many approximately.
 func TestNames(t *testing.T) {
 	for _, n := range []int{0, 1, 999, 1000, 5000, 200_000} {
 		var whole Names

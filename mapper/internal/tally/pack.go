@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// plainBytes is up to how many bytes a text is stored as it is.
+// plainBytes is the most bytes of a text that is stored uncompressed.
 const plainBytes = 512 << 10
 
-// packed is what a text begins with that is not stored as it is. No JSON does.
+// packed is the first byte of a compressed text. No JSON starts with it.
 const packed = 0
 
-// Pack returns a JSON text as it is stored: compressed, if it is large.
+// Pack returns a JSON text in its stored form: compressed if it is large.
 func Pack(text []byte) []byte {
 	if len(text) <= plainBytes {
 		return text
@@ -26,35 +26,36 @@ func Pack(text []byte) []byte {
 	return Compress(text)
 }
 
-// Compress returns a JSON text for [Unpack], compressed.
+// Compress returns a compressed JSON text for [Unpack].
 func Compress(text []byte) []byte {
 	b := bytes.NewBuffer([]byte{packed})
-	w, _ := flate.NewWriter(b, flate.DefaultCompression) // the level is one
-	_, _ = w.Write(text)                                 // to memory
+	w, _ := flate.NewWriter(b, flate.DefaultCompression) // the level is valid
+	_, _ = w.Write(text)                                 // a write to memory does not fail
 	_ = w.Close()
 	return b.Bytes()
 }
 
-// Unpack returns the text of which stored was made.
+// Unpack returns the text that Pack or Compress has stored.
 func Unpack(stored []byte) ([]byte, error) {
 	if len(stored) == 0 || stored[0] != packed {
 		return stored, nil
 	}
 	text, err := io.ReadAll(flate.NewReader(bytes.NewReader(stored[1:])))
 	if err != nil {
-		return nil, fmt.Errorf("what is stored compressed: %w", err)
+		return nil, fmt.Errorf("a compressed text: %w", err)
 	}
 	return text, nil
 }
 
-// A Grouped is a map whose JSON has the names of a group side by side, as they have their ends in
-// common: so it compresses well.
+// A Grouped is a map that is encoded as JSON with the names of a group side by side. These end
+// alike, so the JSON compresses well.
 type Grouped[V any] map[string]V
 
-// few is up to how many counters are stored as they were when a job had no more than so many.
+// few is the most counters that are stored in the old form. Earlier versions allowed no more, and
+// can read it.
 const few = 10_000
 
-// MarshalJSON returns the JSON of the map. A small one is in the order of names.
+// MarshalJSON returns the JSON of the map. A small map is in the order of names.
 func (g Grouped[V]) MarshalJSON() ([]byte, error) {
 	if len(g) <= few {
 		return json.Marshal(map[string]V(g))

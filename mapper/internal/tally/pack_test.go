@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestPack has texts be stored as they are while they are small, and compressed when they are not.
+// TestPack checks that small texts are stored unchanged, and large ones compressed.
 func TestPack(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -39,8 +39,8 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// TestGrouped has the JSON of a large map read as that of a map, with the names of a group side by
-// side.
+// TestGrouped checks that the JSON of a large map is read as a map, and has the names of a group
+// side by side.
 func TestGrouped(t *testing.T) {
 	all := make(Grouped[int])
 	for i := range few + 2 {
@@ -66,7 +66,7 @@ func TestGrouped(t *testing.T) {
 	}
 }
 
-// TestStored has counters be read as they were, whether they are few or many, large or too many.
+// TestStored checks that counters are read back as stored: few or many, large or too many.
 func TestStored(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -102,7 +102,7 @@ func TestStored(t *testing.T) {
 	}
 }
 
-// TestEncode has the counters of a page be in its record, unless they are too many for that.
+// TestEncode checks that a page's record has its counters, unless there are too many.
 func TestEncode(t *testing.T) {
 	var c Counters
 	if text, err := c.Encode(); text != nil || err != nil || !c.Empty() {

@@ -7,13 +7,13 @@ import (
 	"strconv"
 )
 
-// storedCounters is what a [Counters] is stored as, so that somebody else goes on adding up.
+// storedCounters is the stored form of a [Counters], from which another process continues.
 type storedCounters struct {
 	Sums Grouped[Sum] `json:"sums,omitempty"`
 	Over bool         `json:"over,omitempty"`
 }
 
-// MarshalJSON returns the counters as they are stored.
+// MarshalJSON returns the counters in their stored form.
 func (t Counters) MarshalJSON() ([]byte, error) {
 	if len(t.sums) <= few {
 		return json.Marshal(storedCounters{t.sums, t.over})
@@ -27,7 +27,7 @@ func (t Counters) MarshalJSON() ([]byte, error) {
 	}{short})
 }
 
-// UnmarshalJSON reads counters that were stored.
+// UnmarshalJSON reads stored counters.
 func (t *Counters) UnmarshalJSON(data []byte) error {
 	var stored storedCounters
 	if err := json.Unmarshal(data, &stored); err != nil {
@@ -40,15 +40,15 @@ func (t *Counters) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// MarshalText returns the sum as it is stored.
+// MarshalText returns the sum in its stored form.
 func (a Sum) MarshalText() ([]byte, error) {
 	return base64.RawStdEncoding.AppendEncode(nil, a.Bytes()), nil
 }
 
-// A decimal is a sum that is stored in decimal digits, if an int64 holds it.
+// A decimal is a sum that is stored in decimal digits if it fits into an int64.
 type decimal Sum
 
-// MarshalText returns the sum as it is stored.
+// MarshalText returns the sum in its stored form.
 func (d decimal) MarshalText() ([]byte, error) {
 	if d.hi == int64(d.lo)>>63 {
 		return strconv.AppendInt(nil, int64(d.lo), 10), nil
@@ -56,19 +56,19 @@ func (d decimal) MarshalText() ([]byte, error) {
 	return Sum(d).MarshalText()
 }
 
-// UnmarshalText reads a sum that was stored.
+// UnmarshalText reads a stored sum.
 func (a *Sum) UnmarshalText(text []byte) error {
 	if len(text) < base64.RawStdEncoding.EncodedLen(16) {
 		n, err := strconv.ParseInt(string(text), 10, 64)
 		if err != nil {
-			return fmt.Errorf("the sum %.50q is none", text)
+			return fmt.Errorf("the stored sum %.50q is invalid", text)
 		}
 		*a = Sum{n >> 63, uint64(n)}
 		return nil
 	}
 	b, err := base64.RawStdEncoding.AppendDecode(nil, text)
 	if err != nil || len(b) != 16 {
-		return fmt.Errorf("the sum %.50q is none", text)
+		return fmt.Errorf("the stored sum %.50q is invalid", text)
 	}
 	*a = SumOf(b)
 	return nil

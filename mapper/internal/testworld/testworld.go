@@ -1,5 +1,5 @@
-// Package testworld is what the tests of packages need that act on whole jobs: an embedded database
-// with a small kind, a queue, and the jobs whose tasks it delivers. Only tests import it.
+// Package testworld is for tests of packages that act on whole jobs. It has an embedded database
+// with a small kind, a queue, and the jobs whose tasks the queue delivers. Only tests import it.
 package testworld
 
 import (
@@ -36,8 +36,8 @@ const (
 	queueName = location + "/queues/mapper"
 )
 
-// A World is a process with a database, whose kind K has entities with the IDs 1, 2, ..., and a
-// queue. It works inside a bubble of testing/synctest.
+// A World is a process with a queue and a database. The database's kind K has entities with the IDs
+// 1, 2, and so on. It works inside a bubble of testing/synctest.
 type World struct {
 	*testing.T
 	Emulator *emulator.Emulator
@@ -54,14 +54,13 @@ type World struct {
 	deliveries sync.WaitGroup
 }
 
-// A Thing is what entities of the kind have.
+// A Thing is the struct of the kind's entities.
 type Thing struct{ N int64 }
 
 // Key returns the key of an entity.
 func Key(id int64) *datastore.Key { return datastore.IDKey("K", id, nil) }
 
-// New returns a world with n entities, the N of each of which is its ID, and a process that has
-// some mappers.
+// New returns a world with n entities and a process with some mappers. Each entity's N is its ID.
 func New(t *testing.T, n int64, mappers ...*function.Definition) *World {
 	t.Helper()
 	w := &World{T: t}
@@ -107,7 +106,7 @@ func New(t *testing.T, n int64, mappers ...*function.Definition) *World {
 	return w
 }
 
-// end lets the deliveries under way come to their end. None begins any more.
+// end waits until the current deliveries have ended. No more start.
 func (w *World) end() {
 	w.mu.Lock()
 	w.ended = true
@@ -115,8 +114,8 @@ func (w *World) end() {
 	w.deliveries.Wait()
 }
 
-// Change changes what deliveries use that begin from then on. Those before have done what they do
-// for now.
+// Change changes something that later deliveries use, by a call of change. First it waits until all
+// current deliveries are blocked.
 func (w *World) Change(change func()) {
 	synctest.Wait()
 	w.mu.Lock()
@@ -140,7 +139,7 @@ func (w *World) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	handlers[path.Base(r.URL.Path)].ServeHTTP(rw, r)
 }
 
-// NewJob returns the record of a job over the kind that is about to start, in pages of 10.
+// NewJob returns the record of a new job over the kind, with pages of 10. The job has not started.
 func (w *World) NewJob(id, mapper string) *record.Job {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	j := &record.Job{ID: id, Mapper: mapper, Queue: record.Owner(w.Queue.Name()), Query: []byte(`{"kind":"K"}`),
@@ -185,7 +184,7 @@ func (w *World) Records(j *record.Job) map[string]*record.Range {
 	return all
 }
 
-// N returns N of an entity; negative: it is not there.
+// N returns N of an entity, or -1 if the entity does not exist.
 func (w *World) N(id int64) int64 {
 	w.Helper()
 	var is Thing
@@ -199,14 +198,14 @@ func (w *World) N(id int64) int64 {
 	return is.N
 }
 
-// A Call is one of a function for an entity: its ID, and N, which the function may change.
+// A Call is one call of a function for an entity. The function may change N.
 type Call struct {
 	context.Context
 	*function.Attempt
 	ID, N int64
 }
 
-// Mapper returns a mapper of a function.
+// Mapper returns a mapper with a function.
 func Mapper(name string, mode function.Mode, fn func(c *Call) error) *function.Definition {
 	return &function.Definition{Name: name, Mode: mode, Prepare: func(json.RawMessage, bool) (function.Func, error) {
 		return func(ctx context.Context, j function.Job, key *datastore.Key, e *pb.Entity) (_ *function.Effect,

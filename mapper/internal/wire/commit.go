@@ -14,21 +14,22 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// A Condition is on what a mutation's entity is like still, and may say what the mutation writes.
+// A Condition says which version a mutation's entity must still have. It may also replace the
+// entity that the mutation writes.
 type Condition struct {
-	Version int64      // that the entity has to have; 0 is none
-	Writes  *pb.Entity // byte for byte, in place of what the client would send; nil: nothing
-	Free    bool       // there is none but that: the entity may be there or not, at any version
+	Version int64      // the version that the entity must have; 0: any
+	Writes  *pb.Entity // what is written byte for byte, in place of what the client would send; nil: the client's
+	Free    bool       // the mutation has no condition: the entity may or may not exist, at any version
 }
 
-// Unsent is what the client is given to send where a condition writes something else. No database
-// takes it: so it is refused, and not written, if it were sent.
+// Unsent returns a placeholder for the client to send when a condition replaces the entity. If it
+// were ever sent, every database would refuse it, so nothing would be written.
 func Unsent() *datastore.PropertyList {
 	return &datastore.PropertyList{{Name: "__unsent__"}}
 }
 
-// on returns a mutation on the condition. The client keeps its own, which a later commit may send
-// on another one.
+// on returns a copy of a mutation with the condition. The client keeps the original, and a later
+// commit may send it with another condition.
 func (c Condition) on(m *pb.Mutation) *pb.Mutation {
 	on := &pb.Mutation{
 		Operation: m.Operation, PropertyMask: m.PropertyMask, PropertyTransforms: m.PropertyTransforms,
@@ -51,18 +52,19 @@ func (c Condition) on(m *pb.Mutation) *pb.Mutation {
 	return on
 }
 
-// A Mutation of a commit may have a condition.
+// A Mutation is one mutation of a commit. It may have a condition.
 type Mutation struct {
 	*datastore.Mutation // nil: a deletion
-	// what it deletes. The client would send one deletion for two keys whose texts are the same.
+	// Deletes is the key to delete. It replaces the client's deletion, because the client would
+	// send only one for two keys with the same text.
 	Deletes *datastore.Key
 	Condition
 }
 
-// errConditions says that a request is not the one that its conditions were made for.
+// errConditions says that the client's request does not match the mutations that it was given.
 var errConditions = errors.New("the client sends other mutations than it was given")
 
-// Put returns those of some mutations that the client is given: all but deletions.
+// Put returns the mutations that are given to the client: all except deletions.
 func Put(all []Mutation) []*datastore.Mutation {
 	put := make([]*datastore.Mutation, 0, len(all))
 	for _, m := range all {
@@ -73,30 +75,30 @@ func Put(all []Mutation) []*datastore.Mutation {
 	return put
 }
 
-// Commit commits mutations, all or none: none if the condition of one of them does not hold any
-// more. It returns the versions that the entities have then. An error may mean any of the two, as
-// the answer may have been lost.
+// Commit commits all of the mutations, or none if one of their conditions no longer holds. It
+// returns the new versions of the entities. An error may mean either result, as the answer may have
+// been lost.
 //
-// The client's connection must have the interceptor, which it has if versions were noted: without
-// it the client would commit what it can.
+// The client's connection must have the interceptor; it has, if versions were noted. Without it,
+// the client would commit each mutation that it can, without conditions.
 func Commit(ctx context.Context, client *datastore.Client, all []Mutation) (*Versions, error) {
 	v := &Versions{sends: all, alone: true}
 	_, err := client.Mutate(intercept.With(ctx, v), Put(all)...)
 	return v, err
 }
 
-// Send has the next commit, which is a transaction's, send mutations in place of those that the
-// client is given, which are those that [Put] returns.
+// Send sets the mutations that the transaction's next commit sends. They replace the client's own
+// mutations, which must be those that [Put] returns.
 func (v *Versions) Send(all []Mutation) { v.sends = all }
 
-// Request has a commit send the mutations that it is to.
+// Request replaces the mutations in a commit's request.
 func (v *Versions) Request(req any) error {
 	r, ok := req.(*pb.CommitRequest)
 	if !ok || v.sends == nil {
 		return nil
 	}
 	given := r.Mutations
-	if len(given) == len(v.sends) && v.sent { // the client sends it again
+	if len(given) == len(v.sends) && v.sent { // the client retries the request
 		return nil
 	}
 	r.Mutations = make([]*pb.Mutation, len(v.sends))
@@ -125,8 +127,8 @@ func (v *Versions) Request(req any) error {
 	return nil
 }
 
-// Refused returns what an error is to the client. That an entity is there, or is not, breaks a
-// condition as another version does.
+// Refused returns the error that the client gets. If a mutation has a condition, an entity that
+// exists or is missing unexpectedly breaks it, as another version does.
 func (v *Versions) Refused(err error) error {
 	conditional := false
 	for _, m := range v.sends {

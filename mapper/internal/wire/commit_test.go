@@ -18,9 +18,9 @@ func TestCommit(t *testing.T) {
 	unsent := func(k int64) *datastore.Mutation { return datastore.NewUpdate(key(k), Unsent()) }
 	for _, c := range []struct {
 		name      string
-		mutations func(old, now1, now2 int64) []Mutation // by the versions of entity 1 that was, and of both
+		mutations func(old, now1, now2 int64) []Mutation // by the versions: of entity 1 before, of both now
 		code      codes.Code
-		want      [3]int64 // what the entities 1 to 3 have then; -1: there is none
+		want      [3]int64 // the entities 1 to 3 after the commit; -1: there is none
 	}{
 		{
 			name: "without a condition",
@@ -106,7 +106,8 @@ func TestCommit(t *testing.T) {
 	}
 }
 
-// TestByteForByte has what is written be as it was given: the client would not send a meaning.
+// TestByteForByte checks that an entity is written byte for byte. It has a meaning, which the
+// client would not send.
 func TestByteForByte(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := newDatabase(t)
@@ -129,7 +130,7 @@ func TestByteForByte(t *testing.T) {
 	})
 }
 
-// TestDeletionsApart deletes two entities whose keys' texts are the same: the client alone would
+// TestDeletionsApart deletes two entities whose keys have the same text. The client alone would
 // send one deletion.
 func TestDeletionsApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -146,8 +147,8 @@ func TestDeletionsApart(t *testing.T) {
 	})
 }
 
-// TestSend commits a transaction that inserts entity 1, which is there, on several conditions. That
-// is a conflict only if another mutation depends on what was read.
+// TestSend commits a transaction that inserts entity 1, which exists, with several conditions. That
+// is a conflict only if another mutation depends on a version.
 func TestSend(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -186,8 +187,8 @@ func TestSend(t *testing.T) {
 	}
 }
 
-// TestRequest has no request be sent that is not the one which its conditions were made for. One
-// that the client sends again is as it was.
+// TestRequest checks that only the request is sent for which the conditions were made. A request
+// that the client retries is unchanged.
 func TestRequest(t *testing.T) {
 	given := func(n int) *pb.CommitRequest {
 		r := new(pb.CommitRequest)
@@ -208,7 +209,7 @@ func TestRequest(t *testing.T) {
 		if !ok {
 			continue
 		}
-		for range 2 { // and again
+		for range 2 { // the second is a retry
 			if len(r.Mutations) != 2 || r.Mutations[0].GetUpsert().Properties["N"].GetIntegerValue() != 5 ||
 				r.Mutations[0].GetBaseVersion() != 3 || r.Mutations[0].ConflictResolutionStrategy != pb.Mutation_FAIL ||
 				r.Mutations[1].GetDelete() == nil || r.TransactionSelector != nil {

@@ -1,9 +1,9 @@
-// Package wire has what Datastore's protocol offers and the Go client does not: the versions of
-// entities that are read, the entities themselves byte for byte, and commits that take place only
-// if entities still have the versions that they were read at: a [Commit] of one call, and one of a
-// transaction ([Versions.Require]).
+// Package wire adds what Datastore's protocol offers and the Go client lacks. These are the
+// versions of entities, entities byte for byte, and conditional commits. A conditional commit
+// happens only if entities still have the versions that were read. It is one call ([Commit]), or a
+// transaction's ([Versions.Send]).
 //
-// The client stays the official one. Its connection has an interceptor, package intercept, which
-// notes the versions in answers and sets the conditions in requests, for calls whose context asks
-// for it.
+// The official client is still used. Its connection has an interceptor, package intercept. For
+// calls whose context asks for it, the interceptor notes versions in answers, and sets conditions
+// in requests.
 package wire

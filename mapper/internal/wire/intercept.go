@@ -12,35 +12,35 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// Versions are those of the results of queries, one after the other, or of the mutations of the
-// last commit. They are for the goroutine that makes the calls.
+// Versions collects the stamps of the results of queries, one after the other. After a commit it
+// has the stamps of the commit's mutations. Only the goroutine that makes the calls may use it.
 type Versions struct {
 	Of []Stamp
 
-	takes bool  // the entities of queries, which the client then gets empty
-	Taken Taken // likewise, those of lookups that want them
+	takes bool  // it keeps the entities of queries, and the client gets only their keys
+	Taken Taken // the same for the entities of lookups that want them
 
-	sends []Mutation // what the next commit sends; nil: what the client is given
-	alone bool       // it is no transaction's
-	sent  bool
+	sends []Mutation // the mutations that the next commit sends; nil: the client's
+	alone bool       // the commit is not a transaction's
+	sent  bool       // the request was already replaced
 }
 
-// A Stamp is an entity as it was read, with what the database says of it.
+// A Stamp is an entity that was read, with its version and time.
 type Stamp struct {
 	Version int64 // 0: unknown
 	At      int64 // when it was written, in microseconds after 1970; 0: unknown
 
-	Entity *pb.Entity // nil: it was not read, or was not there
-	Gone   bool       // it was not there
+	Entity *pb.Entity // nil: it was not read, or does not exist
+	Gone   bool       // it does not exist
 }
 
-// stampOf returns the stamp of a result, with its entity.
+// stampOf returns the stamp of a result, with an entity.
 func stampOf(r *pb.EntityResult, e *pb.Entity) Stamp {
 	return Stamp{Version: r.GetVersion(), At: microsOf(r), Entity: e}
 }
 
-// Same reports whether an entity is, as far as is known, as it was: by its version or, if the
-// database says none, by what it is.
+// Same reports whether an entity is unchanged, as far as is known: by its version or, if the
+// database gives none, by its contents.
 func (s Stamp) Same(now Stamp) bool {
 	switch {
 	case s.Gone || now.Gone:
@@ -51,7 +51,7 @@ func (s Stamp) Same(now Stamp) bool {
 	return s.Entity != nil && pbvalue.SameEntity(s.Entity, now.Entity)
 }
 
-// microsOf returns when the entity of a result was written; 0 is unknown.
+// microsOf returns when the entity of a result was written, in microseconds; 0: unknown.
 func microsOf(r *pb.EntityResult) int64 {
 	if t := r.GetUpdateTime(); t.IsValid() {
 		return t.AsTime().UnixMicro()
@@ -65,15 +65,15 @@ func Noting(ctx context.Context) (context.Context, *Versions) {
 	return intercept.With(ctx, v), v
 }
 
-// Taking is [Noting], and takes the entities that queries find from the client: it gets their keys,
-// and makes nothing of properties that nobody would look at.
+// Taking is like [Noting], but also takes the entities of queries from the client. The client gets
+// only their keys, so it does not convert properties that nobody reads.
 func Taking(ctx context.Context) (context.Context, *Versions) {
 	ctx, v := Noting(ctx)
 	v.takes = true
 	return ctx, v
 }
 
-// Answer notes what an answer says.
+// Answer notes the contents of an answer.
 func (v *Versions) Answer(resp any) {
 	switch resp := resp.(type) {
 	case *pb.RunQueryResponse:
@@ -95,7 +95,7 @@ func (v *Versions) Answer(resp any) {
 	}
 }
 
-// narrow leaves the client the results of the mutations that it was given.
+// narrow reduces an answer to the results of the mutations that were given to the client.
 func (v *Versions) narrow(resp *pb.CommitResponse) {
 	if len(v.sends) != len(resp.MutationResults) {
 		return
@@ -109,18 +109,18 @@ func (v *Versions) narrow(resp *pb.CommitResponse) {
 	resp.MutationResults = given
 }
 
-// take takes a result's entity, and leaves one with its key.
+// take returns a result's entity, and leaves one with only its key in the result.
 func take(r *pb.EntityResult) *pb.Entity {
 	e := r.GetEntity()
-	if e.Properties == nil { // where there is none is nothing to take, too
+	if e.Properties == nil { // so that a stamp's entity always has properties
 		e.Properties = make(map[string]*pb.Value)
 	}
 	r.Entity = &pb.Entity{Key: e.Key}
 	return e
 }
 
-// Last returns the version of the n-th mutation from the end of the last commit, counted from 1; 0
-// is unknown.
+// Last returns the version of the n-th mutation from the end of the last commit, counted from 1; 0:
+// unknown.
 func (v *Versions) Last(n int) int64 {
 	if n < 1 || n > len(v.Of) {
 		return 0
@@ -128,27 +128,27 @@ func (v *Versions) Last(n int) int64 {
 	return v.Of[len(v.Of)-n].Version
 }
 
-// Taken are entities that lookups take from the client, which gets their keys. Lookups of several
-// goroutines may want the same.
+// Taken collects entities that lookups take from the client, which gets only their keys. Several
+// goroutines may look up the same entities.
 type Taken struct {
 	mu  sync.Mutex
 	all map[string]*taken // by key
 }
 
 type taken struct {
-	wanted int
+	wanted int  // how many lookups still want it
 	stays  bool // with the client: only the stamp is wanted
 	stamp  Stamp
 }
 
-// TakenBy returns a context whose lookups take what is wanted.
+// TakenBy returns a context whose lookups take the entities that [Taken.Want] asks for.
 func TakenBy(ctx context.Context) (context.Context, *Taken) {
 	t := new(Taken)
 	return intercept.With(ctx, t), t
 }
 
-// Want has lookups take the entities of keys, but leave the first ones to the client, whose
-// versions are wanted. It is followed by [Taken.Take].
+// Want asks lookups to take the entities of keys from the client. The client gets the first ones
+// anyway, stay in number, and only their versions are taken. A call of [Taken.Take] must follow.
 func (t *Taken) Want(keys []*datastore.Key, stay int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -164,7 +164,7 @@ func (t *Taken) Want(keys []*datastore.Key, stay int) {
 	}
 }
 
-// Take returns what lookups have found of entities that were wanted, and keeps nothing.
+// Take returns what lookups have found of the wanted entities, and forgets it.
 func (t *Taken) Take(keys []*datastore.Key) []Stamp {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -183,13 +183,13 @@ func (t *Taken) Take(keys []*datastore.Key) []Stamp {
 	return stamps
 }
 
-// Request leaves a request as it is.
+// Request leaves a request unchanged.
 func (t *Taken) Request(any) error { return nil }
 
-// Refused returns the error.
+// Refused returns the error unchanged.
 func (t *Taken) Refused(err error) error { return err }
 
-// Answer takes what is wanted.
+// Answer takes the wanted entities from an answer.
 func (t *Taken) Answer(resp any) {
 	lookup, ok := resp.(*pb.LookupResponse)
 	if !ok {
@@ -213,25 +213,25 @@ func (t *Taken) Answer(resp any) {
 	}
 }
 
-// Results are what calls have read, as the database has it.
+// Results collects what calls have read, in the protocol's form.
 type Results struct {
 	mu  sync.Mutex
 	all map[string]*pb.EntityResult // by key
 }
 
-// Reading returns a context whose queries and lookups note what they read.
+// Reading returns a context whose queries and lookups note their results.
 func Reading(ctx context.Context) (context.Context, *Results) {
 	r := &Results{all: make(map[string]*pb.EntityResult)}
 	return intercept.With(ctx, r), r
 }
 
-// Request leaves a request as it is.
+// Request leaves a request unchanged.
 func (r *Results) Request(any) error { return nil }
 
-// Refused returns the error.
+// Refused returns the error unchanged.
 func (r *Results) Refused(err error) error { return err }
 
-// Answer notes what was read.
+// Answer notes the results of an answer.
 func (r *Results) Answer(resp any) {
 	var results []*pb.EntityResult
 	switch resp := resp.(type) {
@@ -247,7 +247,7 @@ func (r *Results) Answer(resp any) {
 	}
 }
 
-// Of returns what was read under a key: nil if nothing was.
+// Of returns the result that was read for a key, or nil.
 func (r *Results) Of(key *datastore.Key) *pb.EntityResult {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// TestSame has an entity be as it was by its version or, where none is known, by what it is.
+// TestSame compares entities by version or, if that is unknown, by contents.
 func TestSame(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -32,8 +32,8 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestNoting notes the versions of what a query finds, which leave the client what it finds, and of
-// what a commit writes. Taking takes it.
+// TestNoting notes the versions of a query's results, and of a commit. The client still gets the
+// results, unless they are taken.
 func TestNoting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := newDatabase(t)
@@ -66,7 +66,7 @@ func TestNoting(t *testing.T) {
 	})
 }
 
-// TestReading notes what queries and lookups read, and takes nothing.
+// TestReading notes the results of queries and lookups, and takes nothing.
 func TestReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := newDatabase(t)
@@ -86,13 +86,13 @@ func TestReading(t *testing.T) {
 			read.Of(name).GetEntity().Properties["N"].GetIntegerValue() != 11 {
 			t.Errorf("%+v, %v, %v", all, err, read.Of(name))
 		}
-		if _, err := db.Put(ctx, key(1), &item{12}); err != nil { // as it is without
+		if _, err := db.Put(ctx, key(1), &item{12}); err != nil { // without Reading nothing is noted
 			t.Error(err)
 		}
 	})
 }
 
-// TestTaken looks the entities 1 to 3 up, the third of which is not there.
+// TestTaken looks up the entities 1 to 3; the third does not exist.
 func TestTaken(t *testing.T) {
 	all := []*datastore.Key{key(1), key(2), key(3)}
 	say := func(stamps []Stamp) (said []string) {
@@ -115,7 +115,7 @@ func TestTaken(t *testing.T) {
 		wanted []*datastore.Key
 		stay   int
 		taken  []string // of all
-		client []int64  // what the client has
+		client []int64  // the client's values
 	}{
 		{"nothing is wanted", nil, 0, []string{"nothing", "nothing", "nothing"}, []int64{10, 20, 0}},
 		{"all", all, 0, []string{"10", "20", "gone"}, []int64{0, 0, 0}},
@@ -147,7 +147,8 @@ func TestTaken(t *testing.T) {
 	}
 }
 
-// TestTakenTwice has two who want the same entity both have it, whichever lookup was first.
+// TestTakenTwice checks that two goroutines that want the same entity both get it, whichever lookup
+// is first.
 func TestTakenTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := newDatabase(t)

@@ -16,8 +16,8 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag"
 )
 
-// A database is an emulator, a client whose connection has the interceptor, and what calls it has
-// seen.
+// A database is an emulator, a client whose connection has the interceptor, and the calls that it
+// has seen.
 type database struct {
 	*datastore.Client
 	mu      sync.Mutex
@@ -47,7 +47,7 @@ func newDatabase(t *testing.T) *database {
 	return db
 }
 
-// item is what entities are in these tests.
+// An item is the struct of these tests' entities.
 type item struct{ N int64 }
 
 func key(n int64) *datastore.Key { return datastore.IDKey("K", n, nil) }
@@ -62,7 +62,7 @@ func (db *database) put(t *testing.T, k *datastore.Key, n int64) int64 {
 	return v.Last(1)
 }
 
-// stored returns the number that an entity has; -1 if there is none.
+// stored returns the number of an entity, or -1 if there is none.
 func (db *database) stored(t *testing.T, k *datastore.Key) int64 {
 	t.Helper()
 	ctx, read := Reading(t.Context())
@@ -74,14 +74,14 @@ func (db *database) stored(t *testing.T, k *datastore.Key) int64 {
 	return e.Properties["N"].GetIntegerValue()
 }
 
-// sends is the protocol's entity with a number.
+// sends returns an entity with a number, in the protocol's form.
 func sends(k int64, n int64) *pb.Entity {
 	return &pb.Entity{
 		Key: &pb.Key{PartitionId: &pb.PartitionId{ProjectId: "test"},
 			Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: k}}}},
 		Properties: map[string]*pb.Value{
 			"N": {ValueType: &pb.Value_IntegerValue{IntegerValue: n}},
-			// what the client would not send:
+			// The client would not send this:
 			"T": {ValueType: &pb.Value_StringValue{StringValue: "text"}, Meaning: 15, ExcludeFromIndexes: true},
 		},
 	}
