@@ -2,7 +2,7 @@ package billing
 
 import "maps"
 
-// Usage is a number of billable operations.
+// Usage counts billable operations.
 //
 // Sources: the price pages of Firestore in Datastore mode and of Cloud Tasks.
 type Usage struct {
