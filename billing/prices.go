@@ -5,7 +5,8 @@ package billing
 // Prices are what Google charges for a [Usage], in US dollars. They leave out free quotas, storage
 // and traffic. [NAM5] has an example; set your region's prices where they differ.
 type Prices struct {
-	// Prices of 100,000 operations of Datastore: entity reads, writes, deletes, and small operations.
+	// The prices of 100,000 operations of Datastore: entity reads, writes, deletes, and small
+	// operations.
 	ReadsPer100K, WritesPer100K, DeletesPer100K, SmallOpsPer100K float64
 	// The price of a million operations of Cloud Tasks.
 	TaskOpsPerMillion float64

@@ -199,7 +199,7 @@ func Start(o *Options) (_ *Emulator, err error) {
 			return nil, err
 		}
 		attached = true
-		// Faults come before the meter, so that a lost call is not counted.
+		// After the meter, which also counts the calls that faults lose, and before Interceptor.
 		interceptors = append(interceptors, opts.Faults.intercept)
 	}
 	if opts.Interceptor != nil {
@@ -383,7 +383,7 @@ func startService(addr string, interceptors []grpc.UnaryServerInterceptor, regis
 	for _, l := range listeners {
 		s.serves.Go(func() {
 			if err := s.server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-				panic("emulator: " + err.Error()) // the listener broke under us
+				panic("emulator: " + err.Error()) // the listener has failed
 			}
 		})
 	}
