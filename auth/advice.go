@@ -32,7 +32,7 @@ func Advice(err error) string {
 // advise adds advice to an error about an OIDC token that is not valid.
 func (v *Verifier) advise(err error, token string, now time.Time) error {
 	if v.proof.algorithm != oidc.algorithm {
-		return err // behind Identity-Aware Proxy nobody makes a token by hand
+		return err // nobody makes a token for Identity-Aware Proxy by hand
 	}
 	c, ok := claims.Of(token)
 	advice := ""

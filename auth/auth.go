@@ -13,13 +13,13 @@ import (
 // do not send it to the client.
 type Func func(r *http.Request) (who string, err error)
 
-// Errors of requests that do not prove what they have to.
+// Errors of requests that are not allowed.
 var (
-	// ErrUnauthenticated says that a request has no valid token. It is answered by 401.
+	// ErrUnauthenticated says that a request has no valid token. Handlers answer 401.
 	ErrUnauthenticated = errors.New("no valid token")
 
-	// ErrForbidden says that the token of a request is valid, and of an account that is not let in.
-	// It is answered by 403.
+	// ErrForbidden says that a request's token is valid, and of an account that may not call.
+	// Handlers answer 403.
 	ErrForbidden = errors.New("the token is of another account")
 )
 

@@ -224,8 +224,8 @@ func (p proof) checkForm(token string) error {
 	return nil
 }
 
-// clockSkew is how far the signer's clock may be ahead of this one. Google recommends 30 seconds
-// for Identity-Aware Proxy.
+// clockSkew is how far the signer's clock may be ahead of this one. It is what Google allows for
+// assertions of Identity-Aware Proxy.
 const clockSkew = 30 * time.Second
 
 // checkTimes returns an error for a token that was issued in the future, or is not valid yet.
