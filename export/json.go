@@ -376,7 +376,7 @@ func (c *jsonChecks) ofStruct(t reflect.Type, addr bool) (func(c *jsonChecks, v 
 	}, nil
 }
 
-// plain reports whether all values of a type are written as they are.
+// plain reports whether all values of a type are written unchanged.
 func plain(t reflect.Type) bool {
 	p := reflect.PointerTo(t)
 	return (t.Kind() == reflect.Bool || t.Kind() >= reflect.Int && t.Kind() <= reflect.Uintptr) &&

@@ -49,7 +49,7 @@ var (
 	}, false, false}
 )
 
-// check returns an error for a type of records of which the format would silently drop a part.
+// check returns an error for a type of records if the format would silently drop a part of it.
 func (s schemed) check(t reflect.Type) error {
 	if t.Kind() != reflect.Struct || t.Name() == "" {
 		return fmt.Errorf("records of %q are structs whose type has a name, and not of the type %v", s.format, t)

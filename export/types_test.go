@@ -63,7 +63,7 @@ func refused[R any](t *testing.T, format export.Format, want ...string) {
 	}
 }
 
-// TestTypes refuses types of which a format would silently drop a part at the start. It reads
+// TestTypes refuses types at the start if a format would silently drop a part. It reads
 // others back unchanged.
 func TestTypes(t *testing.T) {
 	type address struct {
