@@ -27,7 +27,7 @@ type row struct {
 type list struct {
 	Jobs     []row  `json:"jobs"`
 	Next     string `json:"next,omitempty"`
-	Searched int    `json:"searched,omitempty"` // so many jobs were looked through for a name
+	Searched int    `json:"searched,omitempty"` // how many jobs were searched for a name
 
 	Filter  filter         `json:"-"`
 	Mappers []string       `json:"-"`

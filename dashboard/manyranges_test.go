@@ -17,9 +17,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// manyRanges has a job that runs have so many ranges more, a tenth of which are open, and some
-// failures among them: copies of the record of its root under other IDs, which lie all over the key
-// space. It returns the IDs.
+// manyRanges adds n ranges to a running job: a tenth of them open, and some failures. They are
+// copies of its root's record under other IDs, spread over the key space. It returns the IDs.
 func manyRanges(t testing.TB, w *world, job string, n int) (ids []string) {
 	t.Helper()
 	var found []datastore.PropertyList
@@ -79,7 +78,7 @@ func manyRanges(t testing.TB, w *world, job string, n int) (ids []string) {
 // everybody may see everything.
 var everybody = &dashboard.Options{Allow: func(*http.Request) (string, error) { return "", nil }}
 
-// crowded returns a world with a job that runs and has so many ranges, and their IDs.
+// crowded returns a world with a running job that has n ranges, and their IDs.
 func crowded(t testing.TB, n int) (w *world, ids []string) {
 	t.Helper()
 	w = newEngine(t)

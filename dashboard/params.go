@@ -16,9 +16,9 @@ import (
 	"github.com/scattermap/scattermap/internal/strictjson"
 )
 
-// A field is an input of a form, for a part of a mapper's parameters.
+// A field is an input of a form for a part of a mapper's parameters.
 type field struct {
-	Name     string `json:"name"`     // in JSON, with a dot between those of structs
+	Name     string `json:"name"`     // in JSON, with dots between nested names
 	Kind     string `json:"kind"`     // bool, int, float, text, lines, duration, time or json
 	Optional bool   `json:"optional"` // it may be absent; other empty fields are the zero value
 
@@ -64,8 +64,7 @@ func fieldsOf(t reflect.Type) []field {
 	return inside(t, nil, 0)
 }
 
-// deepest is how deep structs have inputs of their own; what is deeper, as in types that contain
-// themselves, is JSON.
+// deepest is how deep nested structs have inputs of their own. Deeper values are entered as JSON.
 const deepest = 4
 
 // inside returns the inputs for a struct's fields.
