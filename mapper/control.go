@@ -99,40 +99,40 @@ func (j *Job) checkCause(ctx context.Context, cause string) error {
 
 // Undo starts a job that undoes this job, of an [Update]. Each entity becomes what it was just
 // before its page's commit, byte for byte: changed and deleted entities are restored, and entities
-// that the job put are deleted. An entity that several pages wrote becomes what it was before the
+// that the job put are deleted. If several pages wrote an entity, it becomes what it was before the
 // first of them. Writes of a finalizer stay.
 //
 // Entities that others have changed since stay, and [Job.NotUndonePage] lists them. If others
-// changed an entity between two pages of the job, it becomes what they made of it, and is listed,
-// too.
+// changed an entity between two pages of the job, it becomes what they wrote, and is listed as
+// well.
 //
 // An entity that the job deleted is restored if it does not exist now, unless others have put it
-// since. The undo looks for that at two times: at the end of the job, and half way from there to
-// now. If others put and deleted the entity again in between, that may leave no trace, and the undo
-// restores what the job deleted.
+// since. The undo looks for it at two times: at the end of the job, and half way from there to now.
+// Others may have put and deleted the entity again between these times. That may leave no trace,
+// and the undo then restores the entity.
 //
-// The job has to have ended, and its records must exist. From the start of the undo on, the job
-// can't be resumed or retried. It can't be cleaned up until the undo has ended, or was aborted
-// after it failed. If an older build cleans it up all the same, the undo fails, and says that it
-// may have missed something.
+// The job must have ended, and its records must exist. From the start of the undo, the job can't be
+// resumed or retried. It can't be cleaned up until the undo has ended, or has failed and was
+// aborted. If an older build still cleans it up, the undo fails, and says that it may have missed
+// entities.
 //
 // The undo takes effect once for each page. It can be paused, resumed, retried and verified like
-// any job, as long as Datastore keeps the past. Its entities are pages, and Status.Counters has
-// "restored", "removed" and "left". A page that can't be undone is a failure. [UndoOptions] say
-// more, and nil is the defaults.
+// any job, as long as Datastore keeps the past. The numbers in its Status count pages.
+// Status.Counters has the entities: "restored", "removed" and "left". A page that can't be undone
+// is a failure. A nil o has all defaults.
 //
-// Datastore keeps the past for one hour, and with point-in-time recovery whole minutes for seven
-// days. If nothing is kept for the first page, Undo is refused with [ErrWrongState]. Where only
-// whole minutes are kept, some entities are left and listed:
+// Datastore keeps the past for one hour. With point-in-time recovery it keeps whole minutes for
+// seven days. If the past of the first page is gone, the error is [ErrWrongState]. Where only whole
+// minutes are kept, these entities stay and are listed:
 //
 //   - entities that somebody changed within two minutes before their page
 //   - entities that the function put or deleted besides its own
-//   - entities that the page deleted, or that somebody has changed since, if others put or deleted
+//   - entities that the page deleted, or that others have changed since, if others put or deleted
 //     entities of the page within the minute before
 //
-// An undo relies on two facts that Google documents for production: all entities of a commit get
-// its version, and the past is kept in whole minutes. Both were tested on the embedded Datastore,
-// and the first one on Google's Firestore emulator, too.
+// An undo relies on two facts that Google documents. All entities of a commit get its version, and
+// the past is kept in whole minutes. Both were tested on the embedded Datastore, and the first one
+// also on Google's Firestore emulator.
 func (j *Job) Undo(ctx context.Context, o *UndoOptions) (*Job, error) {
 	undone, err := startUndo(ctx, j, o)
 	if err != nil {

@@ -277,9 +277,9 @@ func (e *Engine) Handler() http.Handler {
 	})
 }
 
-// Job returns a handle on the job of an ID, such as in another process than the one that started
-// it. The methods of the handle say whether the job exists. Each call is about the job that has the
-// ID at that moment.
+// Job returns a handle on the job of an ID, for example in a process that did not start it. It does
+// not check that the job exists: the handle's methods return [ErrNoSuchJob]. Each call is about the
+// job that has the ID at that moment.
 func (e *Engine) Job(id string) *Job { return &Job{ID: id, engine: e} }
 
 // Jobs lists the selected jobs, the last started first. It reads them as [Engine.JobsPage] does, a
@@ -308,12 +308,13 @@ func pages[T any](page func(cursor string) (some []T, next string, err error)) i
 }
 
 // JobsPage lists a page of the selected jobs, the last started first. An empty cursor starts the
-// list, and an empty next ends it. A page has up to 50 jobs, and costs as many reads for each of
-// the engine's queues. A cursor works with any options.
+// list, and an empty next ends it. A page has up to 50 jobs, and costs up to 50 reads for each of
+// the engine's queues. A nil o selects all jobs of the engine's queues. A cursor works with any
+// options.
 //
-// A job is listed under the state that it has when its page is read. So two lists by state may both
-// miss a job whose state changes meanwhile. Jobs that an older build has started are not listed
-// before their records change.
+// The list has the state of each job at the time of its page. So if a job's state changes in
+// between, two lists by state may both miss it. Jobs that an older build has started are listed
+// only after their records have changed.
 func (e *Engine) JobsPage(ctx context.Context, o *JobsOptions, cursor string) (jobs []JobInfo, next string, err error) {
 	if o == nil {
 		o = new(JobsOptions)

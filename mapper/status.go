@@ -96,17 +96,17 @@ type Status struct {
 	KindsOmitted int          `json:"spaces_left_out,omitempty"`
 }
 
-// Err returns nil if the job has processed every entity, and while it goes on or waits because
-// somebody has paused it. It is an error if the job has failed, was aborted, is paused by one of
-// its limits, or has ended with entities that it could not process:
+// Err returns an error if the job has failed, was aborted, was paused by one of its limits, or has
+// ended with failures. It returns nil if the job has processed every entity, while it runs, and
+// while a caller has paused it:
 //
 //	status, err := job.Wait(ctx)
 //	if err == nil {
 //		err = status.Err()
 //	}
 //
-// Where some failures do not matter, compare Status.State with [StateSucceededWithFailures] before.
-// The error has the text of Status.Error, which may quote an entity.
+// If failures are acceptable, first compare Status.State with [StateSucceededWithFailures]. The
+// error has the text of Status.Error, which may contain data of entities.
 func (s *Status) Err() error {
 	switch {
 	case s.State == StateSucceededWithFailures:

@@ -20,8 +20,8 @@ type TaskInfo struct {
 	Code         codes.Code
 	Message      string // such as "NOT_FOUND(5): HTTP status code 404"
 
-	// TargetChanged says that the task keeps an old target: its URL, account or audience differ
-	// from those of a task that is enqueued now.
+	// TargetChanged says that the task still has an old URL, account or audience. Tasks that are
+	// enqueued now have another one.
 	TargetChanged bool
 }
 
