@@ -31,8 +31,9 @@ type cached struct {
 	err   error
 }
 
-// shared returns what load returns, or has returned lately for the same key. Whoever waits for it
-// may go away: others wait for it, too. An error is told to all who wait, and not kept.
+// shared returns what load returns, or has returned lately for the same key. A
+// caller that waits may go away, because others may wait for the same. An error is returned to all
+// callers that wait, and is not kept.
 func shared[T any](ctx context.Context, c *cache, key string, load func(context.Context) (T, error)) (T, error) {
 	e, first := c.entry(key)
 	if first {

@@ -249,8 +249,8 @@ func (n *Named) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// TestFormOddParams has a form for types that are rarely parameters, and for those of the prebuilt
-// mappers.
+// TestFormOddParams shows forms for types that are rarely parameters, and for the parameters of the
+// prebuilt mappers.
 func TestFormOddParams(t *testing.T) {
 	testflag.Sequential(t)
 	w := newEngine(t)

@@ -89,7 +89,7 @@ func crowded(t testing.TB, n int) (w *world, ids []string) {
 	return w, ids
 }
 
-// crowdedPages are those of a job with many ranges.
+// crowdedPages are the pages of a job with many ranges.
 func crowdedPages(ids []string) []string {
 	return []string{"/", "/?name=many", "/job?id=many", "/job?id=many&colour=pace", "/job?id=many&format=json",
 		"/failures?id=many", "/replay?id=many", "/replay.svg?id=many", "/range?job=many&range=" + ids[0],

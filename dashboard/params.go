@@ -29,7 +29,7 @@ type field struct {
 	quote bool // JSON has it as a string
 }
 
-// ID is that of the input.
+// ID returns the ID of the input.
 func (f field) ID() string { return "p." + f.Name }
 
 // Help says what can be entered.
@@ -143,8 +143,8 @@ func kindOf(t reflect.Type) string {
 	return "json"
 }
 
-// params encodes what was entered as parameters. What is wrong is noted in the fields, and the
-// first of it returned.
+// params encodes what was entered as parameters. It notes errors in the fields, and
+// returns the first one.
 func params(fields []field, q url.Values) (encoded json.RawMessage, err error) {
 	for name := range q {
 		if known := slices.ContainsFunc(fields, func(f field) bool { return f.ID() == name }); strings.HasPrefix(name,

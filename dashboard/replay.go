@@ -109,8 +109,8 @@ func (s *strip) play(all []string, frame int) {
 	}
 }
 
-// since returns the first frame, from 0 on, in which a range is in none of some states; one behind
-// the last if there is none.
+// since returns the first frame, from 0 on, in which a range is in none of some states, or
+// the number of frames if there is none.
 func since(all []string, at int, states ...byte) int {
 	for i, frame := range all {
 		if !slices.Contains(states, frame[at]) {
@@ -134,7 +134,7 @@ func className(letter byte) string {
 var colours = map[byte]string{'u': "#e2e8f0", 'p': "#94a3b8", 'r': "#2563eb", 'd': "#15803d", 's': "#d97706",
 	'f': "#dc2626"}
 
-// playTime is how long an animation takes, of which there are three rounds, and holdFrames how many
+// playTime is how long a round of an animation takes; it has three rounds. holdFrames is how many
 // frames it holds at its end.
 const (
 	playTime   = 6 * time.Second
