@@ -17,12 +17,10 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestDifferential runs random sequences of writes, transactions and queries
-// against the embedded Datastore and one of Google's, and compares all results:
-// entities, order, what cursors continue with, error codes.
-//
-// What is known to differ is left out of the sequences for that emulator, by the
-// rules in dialects: each with its reason.
+// TestDifferential runs random sequences of writes, transactions and queries against the embedded
+// Datastore and one of Google's emulators. It compares all results: entities, order, what cursors
+// continue with, and error codes. Known differences are left out of the sequences for that
+// emulator, by the rules in dialects, which have the reasons.
 func TestDifferential(t *testing.T) {
 	seed := testflag.Seed(t)
 	for product, d := range dialects {
@@ -69,7 +67,7 @@ const (
 	conflicts                        // two transactions at once
 	emptyArrays                      // in the indexes
 	distinctOn                       // some of the projected properties
-	keyAndMore                       // orders behind one by __key__
+	keyAndMore                       // orders after one by __key__
 	moreResults                      // whether a batch says that there are more results
 	equalityOrdered                  // an order by the property of an equality on arrays
 	exclusions                       // mutations of one entity that exclude each other

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// outcome describes an error by its code, as it is the same everywhere.
+// outcome describes an error by its code, which is the same everywhere.
 func outcome(err error) string {
 	if errors.Is(err, datastore.ErrConcurrentTransaction) {
 		return "Aborted"

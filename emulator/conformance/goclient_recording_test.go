@@ -42,14 +42,10 @@ var recordingDiffers = map[int]string{
 		"Datastore is Firestore",
 }
 
-// TestGoClientRecording sends the calls that the Go client's integration tests have
-// recorded in production to the embedded Datastore, in their order, and compares the
-// answers: entities and their order, kinds of results, whether there are more, and
-// codes of errors.
-//
-// Cursors and transactions of production are replaced by ours, and keys get the ids
-// that production has chosen. What says when and how something is stored is not
-// compared: versions, times, sizes and counts of index entries.
+// TestGoClientRecording replays the calls that the Go client's integration tests have recorded in
+// production, in their order, on the embedded Datastore. It compares entities and their order,
+// kinds of results, whether there are more, and codes of errors. It does not compare versions,
+// times, sizes and counts of index entries.
 func TestGoClientRecording(t *testing.T) {
 	dir := moduleDir(t, clientModule)
 	contents, err := os.ReadFile(filepath.Join(dir, "datastore.replay"))

@@ -19,8 +19,8 @@ import (
 	"github.com/scattermap/scattermap/internal/nightly"
 )
 
-// clientModules are the modules of the Go client: that of its tests, and that of
-// what these tests use.
+// clientModule is the module of the Go client with its tests, and supportModule the module that
+// these tests use.
 const (
 	clientModule  = "cloud.google.com/go/datastore"
 	supportModule = "cloud.google.com/go"
@@ -70,14 +70,12 @@ const (
 		"one before them"
 )
 
-// TestGoClient runs the integration tests of the official Go client, as they are
-// in the module cache, against the embedded Datastore and both of Google's
-// emulators. On the embedded one they also run in a database that has a name.
+// TestGoClient runs the integration tests of the official Go client against the embedded Datastore
+// and both of Google's emulators.
 //
-// The client's module and the one that its tests use are copied, with three
-// changes: newClient connects to an emulator, a test that fails is tried again
-// at once, and the files of a tracing module that ours does not require are left
-// out, none of which is about Datastore.
+// It copies the client's module and the module of its tests from the module cache, with three
+// changes. newClient connects to an emulator. A failing test is retried at once. Files of a tracing
+// module that ours does not require are left out. None of the changes is about Datastore.
 func TestGoClient(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out what builds another module")

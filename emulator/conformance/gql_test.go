@@ -6,8 +6,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// speak runs a GQL query over the letters. What comes behind are values of
-// positional bindings.
+// speak runs a GQL query over the letters, with values of positional bindings.
 func speak(query string, bindings ...any) func(*env) string {
 	return func(e *env) string {
 		letters(e)

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// meant are values of all types; an exclamation mark is behind those that are not indexed.
+// meant are values of all types; an exclamation mark follows values that are not indexed.
 var meant = func() map[string]*pb.Value {
 	all := map[string]*pb.Value{
 		"text": value("x"), "integer": value(1), "negative": value(-1), "huge": value(1 << 62),
@@ -60,9 +60,9 @@ var taken = func() map[int32][]string {
 	}
 }()
 
-// TestMeanings writes values of all types with all meanings, at every level: what Google's
-// Firestore emulator refuses, the embedded Datastore refuses in the same words, and what it takes
-// comes back the same.
+// TestMeanings writes values of all types with all meanings, at every level. The embedded Datastore
+// refuses the same values as Google's Firestore emulator, in the same words. It returns the others
+// unchanged.
 func TestMeanings(t *testing.T) {
 	texts := make(map[string]string) // of the embedded Datastore's refusals
 	for _, product := range []string{"embedded", "firestore"} {

@@ -114,7 +114,7 @@ type row struct{ key, values, cursor string }
 // refusal ends a comparison of a query that can't be asked.
 type refusal struct{ error }
 
-// lateRefusal is that of a query that is served if another one is, which was.
+// lateRefusal is the refusal of a query that must be served, because a related query was served.
 type lateRefusal string
 
 // list runs a query to its end.
@@ -217,7 +217,7 @@ func (w *world) leaf() *pb.Filter {
 
 func (w *world) equality() *pb.Filter { return filterOn(w.name(), pb.PropertyFilter_EQUAL, w.scalar()) }
 
-// part is one condition, or some of which one suffices.
+// part is one condition, or several of them joined by OR.
 func (w *world) part() *pb.Filter {
 	if w.rng.IntN(4) > 0 {
 		return w.leaf()

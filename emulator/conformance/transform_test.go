@@ -68,7 +68,7 @@ func ignored(c conformanceCase) conformanceCase {
 // inside makes the value of an entity.
 func inside(kv ...any) *pb.Value { return value(props(kv...)) }
 
-// transformed commits mutations of one entity with so many transforms.
+// transformed commits mutations of one entity. Each count is the number of a mutation's transforms.
 func transformed(counts ...int) func(*env) string {
 	return func(e *env) string {
 		var mutations []*pb.Mutation
