@@ -111,15 +111,16 @@ func (m *Mapper[P]) WithFinalizer(fn func(ctx context.Context, d *Completion, pa
 // Forget makes the mapper's jobs keep nothing about the entities that they processed, and returns
 // the mapper. After the last entity, if there are no failures, the job deletes the records of its
 // ranges. Then it calls fn, in a task of its own and outside any transaction, for up to half of the
-// queue's Deadline. When fn returns nil the job ends, and its record loses query, parameters,
-// errors, reasons and counters. A hash stays, whose salt nobody keeps. From then on a start of the
-// job's ID is refused with [ErrWrongState], and the job can't be undone, retried or verified.
+// queue's DispatchDeadline. When fn returns nil, the job ends, and its record loses query,
+// parameters, errors, reasons and counters. Of query and parameters a salted hash stays, and the
+// salt is not kept. From then on a start of the job's ID is refused with [ErrWrongState], and the
+// job can't be undone, retried or verified.
 //
-// The function runs at least once. If it returns an error, the queue retries it, and Status.Error
-// shows the error. An error marked by [Permanent] fails the job, and [Job.Resume] calls the
-// function again. [Completion.Proof] returns what the records proved, and [Completion.Forget]
-// cleans other records. Put and Delete of the [Completion] have no effect. A job with failures
-// calls the finalizer of [Mapper.WithFinalizer] instead, if there is one.
+// fn runs at least once. If it returns an error, the queue retries it, and Status.Error shows the
+// error. An error marked by [Permanent] fails the job, and [Job.Resume] calls fn again. In fn,
+// [Completion.Proof] returns what the records proved, and [Completion.Forget] cleans other records.
+// [Completion.Put] and [Completion.Delete] have no effect. If the job has failures, it calls the
+// finalizer of [Mapper.WithFinalizer] and not fn.
 func (m *Mapper[P]) Forget(fn func(ctx context.Context, d *Completion, params P) error) *Mapper[P] {
 	if fn == nil {
 		m.def.Err = errors.New("Forget: the function is nil")
