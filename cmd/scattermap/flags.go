@@ -67,7 +67,7 @@ func flagOf(c *cobra.Command, name string) string {
 	return operator.Elsewhere(name)
 }
 
-// A worded error is another one in other words.
+// A worded is an error with another text.
 type worded struct {
 	error
 
