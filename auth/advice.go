@@ -19,8 +19,8 @@ type errAdvised struct {
 
 func (e errAdvised) Unwrap() error { return e.error }
 
-// Advice returns what a client whose request was refused can do about its token. It repeats nothing
-// but what the client has sent. It is empty if the error has none.
+// Advice returns what a client can do about a refused token, such as to get a new one. It contains
+// only data that the client sent. It is empty if there is no advice for the error.
 func Advice(err error) string {
 	var advised errAdvised
 	if errors.As(err, &advised) {
@@ -32,7 +32,7 @@ func Advice(err error) string {
 // advise adds advice to an error about an OIDC token that is not valid.
 func (v *Verifier) advise(err error, token string, now time.Time) error {
 	if v.proof.algorithm != oidc.algorithm {
-		return err // behind Identity-Aware Proxy nobody makes a token by hand
+		return err // nobody makes a token for Identity-Aware Proxy by hand
 	}
 	c, ok := claims.Of(token)
 	advice := ""
@@ -56,12 +56,14 @@ func (v *Verifier) advise(err error, token string, now time.Time) error {
 	return errAdvised{err, advice}
 }
 
-// Claimed returns the e-mail address in the token of a request, or its subject if it has none,
-// without verifying it. It is for services behind Cloud Run's own check, which has verified the
-// token and removed its signature: a request with another token, or with none, is refused with
-// [ErrUnauthenticated], as that check is off then, or elsewhere. Nothing else may reach such a
-// service, as anybody can write such a token. The header X-Serverless-Authorization goes first, as
-// Cloud Run verifies that one where both are there.
+// Claimed returns the e-mail address in a request's token, or its subject if it has none. It does
+// not verify the token. It is only for a Cloud Run service that requires authentication: Cloud Run
+// verifies the token and removes its signature. If the token still has a signature, or there is
+// none, the error is [ErrUnauthenticated], because nobody has verified it. Make sure that no
+// request reaches the service past Cloud Run: anybody can write such a token.
+//
+// If the header X-Serverless-Authorization is present, it counts, because Cloud Run verifies it and
+// not Authorization.
 func Claimed(r *http.Request) (account string, err error) {
 	header := r.Header.Get("X-Serverless-Authorization")
 	if header == "" {

@@ -8,29 +8,29 @@ import (
 	"strings"
 )
 
-// A Func returns who has sent a request, or an error for one that is not allowed:
-// [ErrUnauthenticated] is answered by 401, and any other error by 403. The log says what it was,
-// and the answer does not.
+// A Func returns who sent a request, or an error if the request is not allowed. After
+// [ErrUnauthenticated] handlers answer 401, and after any other error 403. They log the error, and
+// do not send it to the client.
 type Func func(r *http.Request) (who string, err error)
 
-// Errors of requests that do not prove what they have to.
+// Errors of requests that are not allowed.
 var (
-	// ErrUnauthenticated says that a request has no valid token. It is answered by 401.
+	// ErrUnauthenticated says that a request has no valid token. Handlers answer 401.
 	ErrUnauthenticated = errors.New("no valid token")
 
-	// ErrForbidden says that the token of a request is valid, and of an account that is not let in.
-	// It is answered by 403.
+	// ErrForbidden says that a request's token is valid, and of an account that may not call.
+	// Handlers answer 403.
 	ErrForbidden = errors.New("the token is of another account")
 )
 
-// Anybody allows everything, to whoever reaches the service: for emulators, and for a service that
-// something in front of it protects.
+// Anybody allows every request. Use it for emulators, and for a service that only authenticated
+// callers can reach.
 func Anybody(*http.Request) (who string, err error) { return "", nil }
 
-// Loopback allows everything to whoever sends a request from this machine to this machine, by one
-// of its own names: for a dashboard that a program opens for who has started it. A page of another
-// site can't pass for one, though its name may lead to this machine. A request that a proxy has
-// passed on, and says so, is refused: it may be anybody's.
+// Loopback allows requests from this machine to this machine, addressed by one of its own names.
+// Use it for a dashboard that a program opens for the user who started it. A page of another site
+// can't pass for one, even if the site's name resolves to this machine. Requests that a proxy has
+// passed on, by their headers, are refused, because anybody may have sent them.
 func Loopback(r *http.Request) (who string, err error) {
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Real-Ip", "Via"} {
 		if r.Header.Get(name) != "" {

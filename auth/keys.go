@@ -10,23 +10,23 @@ import (
 	"time"
 )
 
-// Bounds of a fetch of the public keys, which anybody's request may bring about.
+// Bounds of a fetch of the public keys, which any request may cause.
 const (
 	keysTime  = 10 * time.Second // how long it may take
 	keysPause = time.Second      // from its end to the next one
 	maxKeys   = 1 << 20          // bytes
 )
 
-// keysTransport fetches the public keys for Google's library. That keeps them for as long as they
-// say, whatever key a token names; but while they can't be had, or say nothing, it would fetch them
-// for each token, and strangers send as many as they like. Here one fetch is under way at a time,
-// and its outcome is that of every other within keysPause.
+// keysTransport fetches the public keys for Google's library, at most once in keysPause. The
+// library caches keys as long as their answer allows. But while the fetch fails, or the answer
+// allows no caching, it would fetch them for each token that a stranger sends. Here one fetch is
+// under way at a time. All calls within keysPause of its end share its outcome.
 type keysTransport struct {
 	base http.RoundTripper
-	from *url.URL      // where the keys are; nil: where the library looks
-	turn chan struct{} // has room for one: who fetches
+	from *url.URL      // of the keys; nil: the library's URL
+	turn chan struct{} // a lock, held by the goroutine that fetches
 
-	// The last fetch, for whose turn it is.
+	// The outcome of the last fetch, guarded by turn.
 	ended time.Time
 	keys  *http.Response
 	body  []byte
@@ -56,7 +56,8 @@ func (t *keysTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &keys, nil
 }
 
-// fetch goes on if the request that has brought it about ends: others wait for its outcome.
+// fetch fetches the keys. It goes on if the request that caused it ends, because others wait for
+// its outcome.
 func (t *keysTransport) fetch(r *http.Request) (*http.Response, []byte, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), keysTime)
 	defer cancel()

@@ -16,8 +16,8 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestKeysAreFetchedSeldom has a crowd ask for the public keys, at once and one after the other:
-// they are fetched once a second, whether they come or not.
+// TestKeysAreFetchedSeldom asks for the public keys from many goroutines, at once and one after the
+// other. They are fetched once a second, whether or not the fetch succeeds.
 func TestKeysAreFetchedSeldom(t *testing.T) {
 	down := errors.New("down")
 	for name, c := range map[string]struct {
@@ -84,8 +84,8 @@ func TestKeysAreFetchedSeldom(t *testing.T) {
 	}
 }
 
-// TestFetchOfKeysGoesOn has the request that fetches the keys go away, and one that waits for them:
-// others get them.
+// TestFetchOfKeysGoesOn ends the request that fetches the keys, and one that waits for them: the
+// others get the keys.
 func TestFetchOfKeysGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fetches := 0
@@ -122,7 +122,7 @@ func TestFetchOfKeysGoesOn(t *testing.T) {
 	})
 }
 
-// TestKeysThatHang checks that a fetch ends.
+// TestKeysThatHang checks that a fetch that gets no answer ends after keysTime.
 func TestKeysThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		keys := newKeysTransport(roundTrip(func(r *http.Request) (*http.Response, error) {

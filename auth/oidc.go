@@ -19,8 +19,9 @@ import (
 	"github.com/scattermap/scattermap/internal/stranger"
 )
 
-// A Verifier takes the requests of some accounts only, which prove themselves
-// by a token that Google has signed: an OIDC token, or the assertion of Identity-Aware Proxy.
+// A Verifier accepts requests of some accounts only. They carry a token that Google has signed: an
+// OIDC token ([NewOIDC]), or the assertion of Identity-Aware Proxy ([NewIAP]). It can be used
+// concurrently.
 type Verifier struct {
 	validator *idtoken.Validator
 	audience  string
@@ -28,7 +29,7 @@ type Verifier struct {
 	proof     proof
 }
 
-// A proof is the kind of token that a verifier takes. Nothing of one kind passes for another.
+// A proof is the kind of token that a verifier accepts. It accepts no token of another kind.
 type proof struct {
 	token     func(*http.Request) string
 	missing   string // what to say of a request without one
@@ -47,9 +48,9 @@ var oidc = proof{
 	verified:  true,
 }
 
-// iap are the assertions that Identity-Aware Proxy signs, as its page "Get the user's identity with
-// signed headers" has them. The headers that it sends beside, X-Goog-Authenticated-User-Email and
-// others, prove nothing.
+// iap are the assertions that Identity-Aware Proxy signs, by its page "Get the user's identity with
+// signed headers". The other headers that it sends, such as X-Goog-Authenticated-User-Email, prove
+// nothing.
 var iap = proof{
 	token:     func(r *http.Request) string { return r.Header.Get("X-Goog-IAP-JWT-Assertion") },
 	missing:   "the request has no assertion of Identity-Aware Proxy",
@@ -58,7 +59,7 @@ var iap = proof{
 	issuers:   []string{"https://cloud.google.com/iap"},
 }
 
-// bearer returns the token in a header of authorization, or nothing if it has none.
+// bearer returns the token of an Authorization header, or "" if it has no bearer token.
 func bearer(header string) string {
 	scheme, token, _ := strings.Cut(header, " ")
 	if !strings.EqualFold(scheme, "Bearer") {
@@ -67,9 +68,9 @@ func bearer(header string) string {
 	return token
 }
 
-// NewOIDC returns a verifier of tokens that are meant for an audience, of
-// accounts with these e-mail addresses. The public keys are fetched from
-// keysURL, or from Google if it is empty.
+// NewOIDC returns a verifier of OIDC tokens in the header Authorization. A token must have this
+// audience, and the verified e-mail address of one of the accounts. The list must not be empty.
+// Public keys are fetched from keysURL, or from Google if it is empty.
 func NewOIDC(audience string, accounts []string, keysURL string) (*Verifier, error) {
 	if len(accounts) == 0 {
 		return nil, errors.New("auth: accounts is empty: name the accounts that may call")
@@ -77,15 +78,13 @@ func NewOIDC(audience string, accounts []string, keysURL string) (*Verifier, err
 	return newVerifier(oidc, audience, accounts, keysURL)
 }
 
-// AnyAccount stands, as the only one of the accounts of [NewIAP], for everybody whom the
-// proxy's own policy lets through.
+// AnyAccount, as the only account of [NewIAP], accepts everybody whom the proxy lets through.
 const AnyAccount = "*"
 
-// NewIAP returns a verifier of the assertions of Identity-Aware Proxy that are meant for an
-// audience, such as "/projects/NUMBER/locations/REGION/services/SERVICE" for Cloud Run. It takes
-// accounts with these e-mail addresses. With [AnyAccount] it takes all whom the proxy lets through
-// and whose assertion has an e-mail address; an empty list is an error. The public keys are fetched
-// from keysURL, or from Google if it is empty.
+// NewIAP returns a verifier of the assertions of Identity-Aware Proxy. An assertion must have this
+// audience, such as "/projects/NUMBER/locations/REGION/services/SERVICE" for Cloud Run, and the
+// e-mail address of one of the accounts. [AnyAccount] accepts any e-mail address. The list must not
+// be empty. Public keys are fetched from keysURL, or from Google if it is empty.
 func NewIAP(audience string, accounts []string, keysURL string) (*Verifier, error) {
 	if len(accounts) == 0 {
 		return nil, errors.New("auth: accounts is empty: name the accounts that may call, or AnyAccount for all " +
@@ -123,11 +122,11 @@ func newVerifier(p proof, audience string, accounts []string, keysURL string) (*
 	return &Verifier{validator: validator, audience: audience, accounts: accounts, proof: p}, nil
 }
 
-// Authenticate verifies a request, and returns the e-mail address of the account that has sent it:
-// it is a [Func]. Signature, audience and expiry are checked by Google's library, and here what
-// that leaves out: algorithm, issuer, that it is valid already, and the account with its e-mail
-// verified. The error is [ErrUnauthenticated], with [Advice] where that is known, or [ErrForbidden]
-// if the token is valid, and of another account.
+// Authenticate verifies a request, and returns the e-mail address of its account. It is a [Func].
+// It checks signature, algorithm, issuer, audience, times and account.
+//
+// The error is [ErrForbidden] if the token is valid, and of another account. Otherwise it is
+// [ErrUnauthenticated], and may have [Advice].
 func (v *Verifier) Authenticate(r *http.Request) (account string, err error) {
 	token := v.proof.token(r)
 	account, err = v.allow(r.Context(), token)
@@ -167,16 +166,16 @@ func (v *Verifier) allow(ctx context.Context, token string) (account string, err
 
 type accountKey struct{}
 
-// Account returns the account whose token [Verifier.Require] has verified, from the context of the
-// request that it has passed on. It is empty elsewhere.
+// Account returns the account that [Verifier.Require] verified, from the context of a request that
+// it passed on. It is empty in other contexts.
 func Account(ctx context.Context) string {
 	account, _ := ctx.Value(accountKey{}).(string)
 	return account
 }
 
-// Require returns a handler that answers 401 or 403 to requests that the verifier does not take,
-// and passes on the others, with their [Account]. The log says why; the answer says that a token
-// was wrong, with [Advice], or its account.
+// Require returns a handler that passes on the requests that the verifier accepts. [Account]
+// returns their account. It answers other requests with 401 or 403. The log has the error. The
+// answer says only that the token is invalid, with its [Advice], or that it is of another account.
 func (v *Verifier) Require(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		account, err := v.Authenticate(r)
@@ -197,8 +196,8 @@ func (v *Verifier) Require(log *slog.Logger, next http.Handler) http.Handler {
 	})
 }
 
-// checkForm lets through the algorithm of the proof only, and signatures of its length: the library
-// would take both kinds of tokens, and panics on some that are malformed.
+// checkForm checks the algorithm of a token and the length of its signature. The library would
+// accept both kinds of tokens, and panics on some malformed ones.
 func (p proof) checkForm(token string) error {
 	encoded, rest, _ := strings.Cut(token, ".")
 	decoded, err := base64.RawURLEncoding.DecodeString(encoded)
@@ -225,11 +224,11 @@ func (p proof) checkForm(token string) error {
 	return nil
 }
 
-// clockSkew is how far the clock of whoever signs tokens may be ahead of this one: what Google
-// allows for Identity-Aware Proxy's.
+// clockSkew is how far the signer's clock may be ahead of this one. It is what Google allows for
+// assertions of Identity-Aware Proxy.
 const clockSkew = 30 * time.Second
 
-// checkTimes lets no token through that was issued in the future, or is not valid yet.
+// checkTimes returns an error for a token that was issued in the future, or is not valid yet.
 func checkTimes(payload *idtoken.Payload, now time.Time) error {
 	latest := now.Add(clockSkew).Unix()
 	if payload.IssuedAt > latest {

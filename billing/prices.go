@@ -2,22 +2,22 @@
 // says what they cost.
 package billing
 
-// Prices are what Google charges for [Usage], in US dollars. They leave out free quotas, storage
-// and traffic.
+// Prices are what Google charges for a [Usage], in US dollars. They leave out free quotas, storage
+// and traffic. [NAM5] has an example; set your region's prices where they differ.
 type Prices struct {
-	// Of 100,000 operations of the Datastore.
+	// The prices of 100,000 operations of Datastore: entity reads, writes, deletes, and small
+	// operations.
 	ReadsPer100K, WritesPer100K, DeletesPer100K, SmallOpsPer100K float64
-	// Of a million operations of Cloud Tasks.
+	// The price of a million operations of Cloud Tasks.
 	TaskOpsPerMillion float64
 }
 
-// NAM5 are the prices of Firestore in Datastore mode in the multi-region
-// nam5 (United States), and of Cloud Tasks.
+// NAM5 are the prices of Firestore in Datastore mode in the multi-region nam5 (United States), and
+// of Cloud Tasks.
 //
-// Sources: https://cloud.google.com/firestore/pricing and
-// https://cloud.google.com/tasks/pricing, in stored copies (of the first one of
-// February 2020), looked up on 2026-11-20. Prices change: compare before you rely
-// on them.
+// Sources: https://cloud.google.com/firestore/pricing (a stored copy of February 2020) and
+// https://cloud.google.com/tasks/pricing (a stored copy), both read on 2026-11-20. Prices change:
+// compare before you rely on them.
 var NAM5 = Prices{
 	ReadsPer100K: 0.06, WritesPer100K: 0.18, DeletesPer100K: 0.02, SmallOpsPer100K: 0,
 	TaskOpsPerMillion: 0.40,

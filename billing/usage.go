@@ -2,18 +2,18 @@ package billing
 
 import "maps"
 
-// Usage is a number of billable operations.
+// Usage counts billable operations.
 //
 // Sources: the price pages of Firestore in Datastore mode and of Cloud Tasks.
 type Usage struct {
 	// Reads counts entity reads:
 	//
-	//   - one for each entity that a lookup or a query returned, or a lookup did not find
+	//   - one for each entity that a lookup or a query returned, or that a lookup did not find
 	//   - one for each call of a query that returned keys, projections or nothing
 	//   - one for each 1,000 index entries of an aggregation
 	//
-	// A query with inequalities on several properties also pays for the index entries that it passes.
-	// They are not counted here.
+	// A query with inequalities on several properties also pays for the index entries that it
+	// passes. They are not counted here.
 	Reads int64 `json:"reads"`
 	// SmallOps counts the results of keys-only queries, the results of projections without
 	// distinct-on, and allocated IDs. They are free.
@@ -23,14 +23,14 @@ type Usage struct {
 	// Deletes counts deletes that were committed.
 	Deletes int64 `json:"deletes"`
 	// TaskOps counts Cloud Tasks operations. A successful call counts once for each task that it
-	// creates, returns or deletes. A delivery attempt counts once. Each counts per started 32 KiB of
-	// the task.
+	// creates, returns or deletes. A delivery attempt counts once. Each of these counts once per
+	// started 32 KiB of the task.
 	TaskOps int64 `json:"task_ops"`
 	// RPCs counts calls by method, such as "Lookup", whether or not they succeeded.
 	RPCs map[string]int64 `json:"rpcs,omitempty"`
 }
 
-// Sub returns what was used since an earlier reading of the same meter.
+// Sub returns the usage since an earlier reading of the same meter.
 func (u Usage) Sub(earlier Usage) Usage {
 	d := Usage{
 		Reads:    u.Reads - earlier.Reads,

@@ -9,16 +9,17 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Options are the settings of a handler.
+// Options are the settings of a handler. The zero value has all defaults.
 type Options struct {
-	// Project is the ID of the project that has the traces. Without it lines belong to none.
+	// Project is the ID of the Google Cloud project that has the traces. Without it, lines are not
+	// linked to traces.
 	Project string
 
 	// Level is the lowest level that is logged. Defaults to slog.LevelInfo.
 	Level slog.Leveler
 }
 
-// The names that Cloud Logging gives a meaning to.
+// Field names that Cloud Logging interprets.
 const (
 	severityKey = "severity"
 	messageKey  = "message"
@@ -32,17 +33,18 @@ const (
 // labels are the attributes that are labels, if they are in no group.
 var labels = []string{"job", "mapper", "range"}
 
-// A handler is a slog.Handler. It keeps the attributes and groups that it was given, as labels and
-// traces are in none.
+// A handler is a slog.Handler. It keeps attributes and groups and adds them to each line, because
+// labels and traces must be outside all groups.
 type handler struct {
 	lines   slog.Handler
 	project string
 	labels  []any
 	groups  []string
-	attrs   [][]slog.Attr // those in the first so many groups
+	attrs   [][]slog.Attr // attrs[i] are the attributes inside the first i groups
 }
 
-// NewHandler returns a handler that writes lines.
+// NewHandler returns a handler that writes a JSON line for each record to w. It can be used
+// concurrently. A nil o has all defaults.
 func NewHandler(w io.Writer, o *Options) slog.Handler {
 	var opts Options
 	if o != nil {

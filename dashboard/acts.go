@@ -15,16 +15,16 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A verb is something that can be done to a job.
+// A verb is an action on a job.
 type verb struct {
 	Name    string
 	Label   string // of its button
-	Did     string // that it was done
-	Warns   string // what it does that can't be taken back, or costs; empty: it is done without a question
-	Many    bool   // it can be done to several at once
-	Settles string // which of its fields the form has: rate or clean-up
+	Did     string // the text after it was done
+	Warns   string // the question before it, if it costs or can't be undone; empty: no question
+	Many    bool   // it is offered for several jobs at once
+	Settles string // the fields of its form: rate or clean-up
 
-	when func(*mapper.Status) bool // what the job has to be like, as the methods of mapper.Job document; those decide
+	when func(*mapper.Status) bool // whether it is offered; the methods of mapper.Job decide
 	do   func(context.Context, *mapper.Job, url.Values) error
 }
 
@@ -37,7 +37,7 @@ func plain(do func(*mapper.Job, context.Context) error) func(context.Context, *m
 	return func(ctx context.Context, j *mapper.Job, _ url.Values) error { return do(j, ctx) }
 }
 
-// verbs are all of them, in the order in which they are shown.
+// verbs are all actions, in the order in which they are shown.
 var verbs = []verb{
 	{Name: "pause", Label: "Pause", Did: "It is paused.", Many: true, when: in(mapper.StateRunning),
 		do: plain((*mapper.Job).Pause)},
@@ -106,7 +106,7 @@ func retry(ctx context.Context, j *mapper.Job, q url.Values) error {
 	return j.Retry(ctx, &mapper.RetryOptions{Cause: cause})
 }
 
-// number reads a field of a form that is a number; an empty one is 0.
+// number reads a number of a form. An empty field is 0.
 func number(q url.Values, name string) (float64, error) {
 	text := strings.TrimSpace(q.Get(name))
 	if text == "" {
@@ -119,7 +119,7 @@ func number(q url.Values, name string) (float64, error) {
 	return n, nil
 }
 
-// lasting reads a field of a form that is a duration; an empty one is 0.
+// lasting reads a duration of a form. An empty field is 0.
 func lasting(q url.Values, name string) (time.Duration, error) {
 	text := strings.TrimSpace(q.Get(name))
 	if text == "" {
@@ -142,7 +142,7 @@ func setRate(ctx context.Context, j *mapper.Job, q url.Values) error {
 	}
 	rate := mapper.Rate{EntitiesPerSecond: entities, WritesPerSecond: writes, Ramp: q.Get("ramp") != ""}
 	if rate == (mapper.Rate{}) {
-		rate.EntitiesPerSecond = mapper.Unlimited // as an empty field says
+		rate.EntitiesPerSecond = mapper.Unlimited // an empty field means no limit
 	}
 	if d == 0 {
 		return j.SetRate(ctx, rate)
@@ -155,7 +155,7 @@ func cleanUp(ctx context.Context, j *mapper.Job, q url.Values) error {
 		IncludeJob: q.Get("record") != ""})
 }
 
-// A question is what is asked before something is done.
+// A question is the page that asks before an action.
 type question struct {
 	Do    string   `json:"do"`
 	Jobs  []string `json:"jobs"`
@@ -186,7 +186,7 @@ func order(q url.Values) (v verb, ids []string, err error) {
 	return verbs[i], ids, nil
 }
 
-// ask answers with the question whether something is to be done.
+// ask answers with the question before an action.
 func (s *server) ask(_ *http.Request, q url.Values) (*answer, error) {
 	v, ids, err := order(q)
 	if err != nil {
@@ -202,13 +202,13 @@ func backTo(ids []string) string {
 	return "./"
 }
 
-// A refusal is why something was not done to a job.
+// A refusal is why an action had no effect on a job.
 type refusal struct {
 	ID    string `json:"id"`
 	Error string `json:"error"`
 }
 
-// A result is what has become of an order.
+// A result is the outcome of an action.
 type result struct {
 	Done   []string  `json:"done"`
 	Failed []refusal `json:"failed"`
@@ -216,7 +216,8 @@ type result struct {
 	Verb verb `json:"-"`
 }
 
-// act does what was ordered. What can't be taken back is asked first, unless that was answered.
+// act carries out an action. If it can't be undone, it asks first, unless the answer is already
+// given.
 func (s *server) act(r *http.Request, q url.Values) (*answer, error) {
 	v, ids, err := order(q)
 	if err != nil {

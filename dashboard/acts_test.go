@@ -17,8 +17,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestLegal checks that what a job's page offers is what the job can do, in each state: nothing
-// that is offered is refused, and what is not is.
+// TestLegal checks in each state that a job's page offers exactly the actions that the job accepts.
 func TestLegal(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)
@@ -89,8 +88,7 @@ var harmless = map[string]bool{
 	"running verify": true, "failed retry": true, "failed undo": true, "paused verify": true,
 }
 
-// TestMany does something to several jobs at once: to those that can do it, and says of the others
-// why not.
+// TestMany acts on several jobs at once. Jobs that can't do it are listed with the reason.
 func TestMany(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 100)
@@ -134,8 +132,7 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// TestForeign looks at a job that belongs to another queue: nothing is offered but what can be done
-// to it.
+// TestForeign views a job of another queue. Only its possible actions are offered.
 func TestForeign(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 200)
@@ -173,8 +170,8 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestRate sets a job's rate by the fields of its page: what the form shows is kept unless somebody
-// changes it.
+// TestRate sets a job's rate in its form. Values that the form shows are kept unless they are
+// changed.
 func TestRate(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 500)

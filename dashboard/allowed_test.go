@@ -24,8 +24,8 @@ var orders = []string{
 	"start do=plan&mapper=credit&kind=Account&id=k", "start do=start&mapper=credit&kind=Account&id=k",
 }
 
-// TestForged posts each order as a browser does for a page of another site: it is refused, and so
-// is a read-only dashboard's, and nothing is changed.
+// TestForged posts each action as a browser does for a page of another site. It is refused, as is
+// each action on a read-only dashboard, and changes nothing.
 func TestForged(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 100)
@@ -71,7 +71,7 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// TestAllowed checks who may see the pages, and who is said to have done what.
+// TestAllowed checks who may see the pages, and who is recorded for an action.
 func TestAllowed(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 10)
@@ -115,7 +115,7 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
-// TestLoopback checks who is this machine.
+// TestLoopback checks which addresses are this machine.
 func TestLoopback(t *testing.T) {
 	for _, test := range []struct {
 		remote, host string

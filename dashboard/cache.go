@@ -8,14 +8,15 @@ import (
 	"time"
 )
 
-// freshness is how long a thing is shown that was read: until the clock has a multiple of it. So
-// there is one reading in each such time, for however many pages, which renew themselves as often.
+// freshness is how long data is shown after it was read: until the clock reaches a multiple of
+// freshness. So data is read once per interval, for any number of pages. Pages refresh at the same
+// interval.
 const freshness = 2 * time.Second
 
 // loadTime is how long the database may take.
 const loadTime = 20 * time.Second
 
-// A cache has what was read lately, so that many who look cost no more than one.
+// A cache has recently read data, so that many viewers cost no more than one.
 type cache struct {
 	mu   sync.Mutex
 	all  map[string]*cached
@@ -30,8 +31,9 @@ type cached struct {
 	err   error
 }
 
-// shared returns what load returns, or has returned lately for the same key. Whoever waits for it
-// may go away: others wait for it, too. An error is told to all who wait, and not kept.
+// shared returns what load returns, or has returned lately for the same key. A
+// caller that waits may go away, because others may wait for the same. An error is returned to all
+// callers that wait, and is not kept.
 func shared[T any](ctx context.Context, c *cache, key string, load func(context.Context) (T, error)) (T, error) {
 	e, first := c.entry(key)
 	if first {
@@ -102,7 +104,7 @@ func (c *cache) entry(key string) (e *cached, first bool) {
 	return e, true
 }
 
-// forget has everything be read anew: something was done.
+// forget empties the cache after a change.
 func (c *cache) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

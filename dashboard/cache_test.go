@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestWatchersCostOne has fifty people watch a job for a minute, each by a page that renews itself
-// every two seconds: together they cost no more than one.
+// TestWatchersCostOne has fifty people watch a job for a minute, on pages that refresh every two
+// seconds. Together they cost no more than one.
 func TestWatchersCostOne(t *testing.T) {
 	one, fifty := watched(t, 1), watched(t, 50)
 	t.Logf("one costs %d calls, fifty %d", one, fifty)
@@ -23,8 +23,8 @@ func TestWatchersCostOne(t *testing.T) {
 	}
 }
 
-// BenchmarkWatchers has people look at a job at the same time, when nothing of it was read lately:
-// it measures what that takes, and counts the calls.
+// BenchmarkWatchers measures how long many people wait for a job's page that is not in the cache,
+// and counts the calls.
 func BenchmarkWatchers(b *testing.B) {
 	w, _ := crowded(b, 20_000)
 	for _, n := range []int{1, 50} {
@@ -49,7 +49,7 @@ func BenchmarkWatchers(b *testing.B) {
 	}
 }
 
-// watched returns how many calls are made while so many watch a job for a minute.
+// watched returns how many calls are made while a number of people watch a job for a minute.
 func watched(t *testing.T, n int) (calls int64) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newEngine(t)

@@ -6,13 +6,13 @@
 // http.StripPrefix:
 //
 //	mux.Handle("/mapper/", engine.Handler()) // Cloud Tasks
-//	mux.Handle("/dashboard/", dashboard.NewHandler(engine, &dashboard.Options{Allow: verifier.Allow})) // people
+//	mux.Handle("/dashboard/", dashboard.NewHandler(engine, &dashboard.Options{Allow: verifier.Authenticate})) // people
 //
-// It lets nobody in unless [Options.Allow] does, as package jobsapi. With [Options.ReadOnly] it
-// only shows. The jobs API can do everything that the pages can.
+// Without [Options.Allow] every request is refused, as in package jobsapi. With [Options.ReadOnly]
+// the pages only show. Package jobsapi can do everything that the pages can.
 //
 // The pages work without JavaScript. With it they refresh every two seconds while a job runs. Each
-// piece of data is read once in two seconds, however many people look.
+// piece of data is read at most once in two seconds, for any number of viewers.
 //
 // # Addresses
 //
@@ -43,7 +43,7 @@
 //
 //	./         {"jobs": [{"id", "mapper", "queue", "state", "error", "why", "created", "ended",
 //	           "counted", "processed", "failures", "dollars", "progress"}], "next", "searched"}: fields of
-//	           mapper.JobInfo. For up to 20 jobs that have not succeeded they are those of
+//	           mapper.JobInfo. For up to 20 jobs that have not succeeded they are fields of
 //	           mapper.Status; "progress" and "why" are present until a job has ended
 //	./job      {"status", "causes", "history", "ranges", "estimated", "series", "levels", "pages",
 //	           "kept"}: status is mapper.Status, ranges are those of picture.Picture, with bounds as

@@ -16,7 +16,7 @@ import (
 const (
 	stripWidth  = 1000
 	stripHeight = 56
-	laneHeight  = 8 // below it, of entities by themselves
+	laneHeight  = 8 // below it, of single entities
 	markWidth   = 3
 )
 
@@ -33,11 +33,11 @@ type strip struct {
 type slot struct {
 	X, Y, W, H string
 	Class      string
-	Range      int    // its place among those of the picture
+	Range      int    // its index among the picture's ranges
 	To         string // the address of its page
 	Text       string
 	Born, Done int    // frames of a replay, from 0 on, in which it was cut off, and done
-	Began      int    // and its page began
+	Began      int    // and in which its page started
 	Final      string // its class when it is done
 }
 

@@ -102,7 +102,7 @@ func TestFormRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			code, text := post(t, w.url+"start", q.Encode())
-			if do == "start" { // a form that was planned as it is
+			if do == "start" { // a form that was planned unchanged
 				q.Set("planned", "x")
 				code, text = post(t, w.url+"start", q.Encode())
 			}
@@ -228,7 +228,7 @@ type (
 		Dash   string  `json:"-,"` //nolint:staticcheck // it is meant to be called so
 		inner  int
 	}
-	// Pointed has them behind a pointer.
+	// Pointed has a pointer to them.
 	Pointed struct {
 		Far string `json:"far,omitempty"`
 	}
@@ -249,8 +249,8 @@ func (n *Named) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// TestFormOddParams has a form for types that are rarely parameters, and for those of the prebuilt
-// mappers.
+// TestFormOddParams shows forms for types that are rarely parameters, and for the parameters of the
+// prebuilt mappers.
 func TestFormOddParams(t *testing.T) {
 	testflag.Sequential(t)
 	w := newEngine(t)

@@ -204,7 +204,7 @@ func (s *server) page(name string) (shows, does func(*http.Request, url.Values) 
 	return nil, nil
 }
 
-// parameters returns those of a request's URL, and of its body if it has one.
+// parameters returns the parameters of a request's URL, and of its body if it has one.
 func (s *server) parameters(w http.ResponseWriter, r *http.Request) (url.Values, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {

@@ -112,8 +112,8 @@ func everything(t *testing.T, w *world) map[string]datastore.PropertyList {
 	return all
 }
 
-// TestGetChangesNothing follows every link of the pages of a job that is paused, of one that has
-// failures, and of one that succeeded: the database is as it was.
+// TestGetChangesNothing follows every link on the pages of a paused job, of a job with failures,
+// and of a succeeded job. The database is unchanged.
 func TestGetChangesNothing(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)
@@ -178,9 +178,9 @@ var hostile = []string{
 	"]]><svg onload=alert(1)>",
 }
 
-// TestHostile has names, keys, errors, parameters, reasons, callers and counters be hostile: no
-// page has an element, an attribute or an address that comes from them, and characters that turn
-// the direction of texts are shown, and not obeyed.
+// TestHostile has hostile names, keys, errors, parameters, reasons, callers and counters. No page
+// has an element, an attribute or an address from them. Characters that change the direction of
+// text are shown, and have no effect.
 func TestHostile(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, &dashboard.Options{Allow: func(*http.Request) (string, error) {

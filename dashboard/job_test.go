@@ -13,9 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// TestKindsOfJobs shows jobs of all kinds: a rehearsal with what it would do, an undo with what it
-// has left, one over several kinds and namespaces, one that is sharded by a property, one without
-// entities, and one whose records are gone.
+// TestKindsOfJobs shows all kinds of jobs: a rehearsal, an undo, jobs over several kinds and
+// namespaces, sharded by a property, without entities, and without records.
 func TestKindsOfJobs(t *testing.T) {
 	testflag.Sequential(t)
 	w := newWorld(t, nil)

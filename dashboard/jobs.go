@@ -27,7 +27,7 @@ type row struct {
 type list struct {
 	Jobs     []row  `json:"jobs"`
 	Next     string `json:"next,omitempty"`
-	Searched int    `json:"searched,omitempty"` // so many jobs were looked through for a name
+	Searched int    `json:"searched,omitempty"` // how many jobs were searched for a name
 
 	Filter  filter         `json:"-"`
 	Mappers []string       `json:"-"`
@@ -52,7 +52,7 @@ const (
 	manyPages    = 5
 )
 
-// states are those of jobs.
+// states are the states of jobs.
 var states = []mapper.State{mapper.StateRunning, mapper.StatePaused, mapper.StateSucceeded,
 	mapper.StateSucceededWithFailures,
 	mapper.StateFailed, mapper.StateAborted}
@@ -121,9 +121,8 @@ func (s *server) list(ctx context.Context, f filter, cursor string) (*list, erro
 	return l, s.statuses(ctx, l.Jobs)
 }
 
-// statuses asks how jobs stand whose records do not say it: those that have not ended, and then
-// those that were aborted or have failed, as far as there are not too many. A job that was cleaned
-// up meanwhile is shown as it was.
+// statuses reads the statuses of jobs whose records lack them: first of unfinished jobs, then of
+// aborted and failed ones, up to a limit. A job that was just cleaned up is shown unchanged.
 func (s *server) statuses(ctx context.Context, rows []row) error {
 	var ask []*row
 	for _, ended := range []bool{false, true} {

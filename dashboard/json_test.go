@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// names returns the names of the members of JSON, those inside with a dot; of an array those of its
-// first element.
+// names returns the names of the members of JSON, with dots for inner ones. For an array it returns
+// the names in its first element.
 func names(v any, prefix string) (all []string) {
 	switch v := v.(type) {
 	case map[string]any:

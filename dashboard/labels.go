@@ -7,7 +7,7 @@ import (
 	"github.com/scattermap/scattermap/internal/operator"
 )
 
-// labels are those of what can be entered, by the names of the inputs.
+// labels are the labels of inputs, by the inputs' names.
 var labels = map[string]string{
 	"kind": "Kind", "namespace": "Namespace", "filters": "Filters", "share": "Share of a canary", "id": "ID",
 	"rate": "Entities a second", "writes": "Writes a second", "for": "For how long",

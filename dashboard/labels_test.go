@@ -9,7 +9,7 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestLabels has errors call what can be entered as the pages do.
+// TestLabels checks that errors name inputs by their labels.
 func TestLabels(t *testing.T) {
 	t.Parallel()
 	var all strings.Builder

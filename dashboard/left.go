@@ -5,13 +5,13 @@ import (
 	"net/url"
 )
 
-// A leaving is an entity that an undo has left as it is, as it may be seen.
+// A leaving is an entity that an undo has not restored, as shown.
 type leaving struct {
 	Key string `json:"key,omitempty"`
 	Why string `json:"why"`
 }
 
-// A leavings is the page of what an undo has left.
+// A leavings is the page of entities that an undo has not restored.
 type leavings struct {
 	Left []leaving `json:"left"`
 	Next string    `json:"next,omitempty"`
@@ -20,7 +20,7 @@ type leavings struct {
 	More string `json:"-"`
 }
 
-// left answers with the page of what an undo has left as it is.
+// left answers with the page of entities that an undo has not restored.
 func (s *server) left(r *http.Request, q url.Values) (*answer, error) {
 	id, err := id(q, "id")
 	if err != nil {

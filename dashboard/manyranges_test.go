@@ -17,9 +17,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// manyRanges has a job that runs have so many ranges more, a tenth of which are open, and some
-// failures among them: copies of the record of its root under other IDs, which lie all over the key
-// space. It returns the IDs.
+// manyRanges adds n ranges to a running job: a tenth of them open, and some failures. They are
+// copies of its root's record under other IDs, spread over the key space. It returns the IDs.
 func manyRanges(t testing.TB, w *world, job string, n int) (ids []string) {
 	t.Helper()
 	var found []datastore.PropertyList
@@ -79,7 +78,7 @@ func manyRanges(t testing.TB, w *world, job string, n int) (ids []string) {
 // everybody may see everything.
 var everybody = &dashboard.Options{Allow: func(*http.Request) (string, error) { return "", nil }}
 
-// crowded returns a world with a job that runs and has so many ranges, and their IDs.
+// crowded returns a world with a running job that has n ranges, and their IDs.
 func crowded(t testing.TB, n int) (w *world, ids []string) {
 	t.Helper()
 	w = newEngine(t)
@@ -90,7 +89,7 @@ func crowded(t testing.TB, n int) (w *world, ids []string) {
 	return w, ids
 }
 
-// crowdedPages are those of a job with many ranges.
+// crowdedPages are the pages of a job with many ranges.
 func crowdedPages(ids []string) []string {
 	return []string{"/", "/?name=many", "/job?id=many", "/job?id=many&colour=pace", "/job?id=many&format=json",
 		"/failures?id=many", "/replay?id=many", "/replay.svg?id=many", "/range?job=many&range=" + ids[0],

@@ -11,47 +11,47 @@ import (
 
 // Options are the settings of a dashboard.
 type Options struct {
-	// Allow says who has sent a request, and refuses those that are not allowed:
-	// [auth.Verifier.Authenticate], say, or [auth.Loopback]. Nobody is allowed anything without
-	// one.
+	// Allow returns who sent a request, or an error if it is not allowed: for example
+	// [auth.Verifier.Authenticate] or [auth.Loopback]. Without Allow every request is refused.
 	Allow auth.Func
 
-	// ReadOnly has every request refused that is no GET or HEAD, and no page offer what can't be
-	// done.
+	// ReadOnly refuses every request that is not GET or HEAD, and hides the controls. Defaults to
+	// false.
 	ReadOnly bool
 
-	// AllQueues has the list show the jobs of all queues at first, and not only of the engine's.
-	// Only those of its own can be controlled.
+	// AllQueues makes the list first show the jobs of all queues, and not only the engine's own.
+	// Only jobs of the engine's queues can be controlled. Defaults to false.
 	AllQueues bool
 
-	// Redact, if it is not nil, returns what is shown in place of a text that may be anything: an
-	// entity's, or a person's.
+	// Redact, if set, returns a replacement for a text that may contain data of entities or people.
+	// It applies to pages and JSON. Defaults to no change.
 	Redact func(what TextKind, text string) string
 
-	// LogURL, if it is not nil, returns the address of what the log has of a job, and of a range of
-	// it if that is not empty. [CloudLoggingURL] is such a function.
+	// LogURL, if set, returns the address of the log lines of a job. If rangeID is not empty, it is
+	// the address of the lines of that range. [CloudLoggingURL] makes such a function.
 	LogURL func(job, rangeID string) string
 
-	// Logger receives why requests were refused or have failed. Defaults to slog.Default().
+	// Logger receives the errors of requests that were refused or failed. Defaults to
+	// slog.Default().
 	Logger *slog.Logger
 }
 
-// A TextKind says what a text is that [Options.Redact] is asked about.
+// A TextKind says what kind of text [Options.Redact] gets.
 type TextKind string
 
-// The texts that may be anything.
+// Kinds of texts that may contain anything.
 const (
-	// the path of a key, such as /Account,"ann", a value that a job is sharded by, or a namespace
+	// a key's path, such as /Account,"ann"; the value that a job is sharded by; or a namespace
 	TextKey     TextKind = "key"
 	TextParams  TextKind = "params"  // a job's parameters as JSON, or its query, as JSON or in words
 	TextError   TextKind = "error"   // an error, or a cause of errors
-	TextValue   TextKind = "value"   // the value of a property of an entity, which a rehearsal shows
+	TextValue   TextKind = "value"   // the value of an entity's property, in a rehearsal's examples
 	TextCounter TextKind = "counter" // the name of a counter
-	TextReason  TextKind = "reason"  // why somebody has done something
+	TextReason  TextKind = "reason"  // the reason that an operator gave for an action
 )
 
-// CloudLoggingURL returns a function for [Options.LogURL] that leads to Cloud Logging of a project,
-// for lines as package cloudlog writes them.
+// CloudLoggingURL returns a function for [Options.LogURL]. Its addresses lead to the Cloud Logging
+// of a project, for lines that package cloudlog has written.
 func CloudLoggingURL(project string) func(job, rangeID string) string {
 	return func(job, rangeID string) string {
 		query := fmt.Sprintf("labels.job=%q", job)

@@ -16,9 +16,9 @@ import (
 	"github.com/scattermap/scattermap/internal/strictjson"
 )
 
-// A field is an input of a form, for a part of a mapper's parameters.
+// A field is an input of a form for a part of a mapper's parameters.
 type field struct {
-	Name     string `json:"name"`     // in JSON, with a dot between those of structs
+	Name     string `json:"name"`     // in JSON, with dots between nested names
 	Kind     string `json:"kind"`     // bool, int, float, text, lines, duration, time or json
 	Optional bool   `json:"optional"` // it may be absent; other empty fields are the zero value
 
@@ -29,7 +29,7 @@ type field struct {
 	quote bool // JSON has it as a string
 }
 
-// ID is that of the input.
+// ID returns the ID of the input.
 func (f field) ID() string { return "p." + f.Name }
 
 // Help says what can be entered.
@@ -64,8 +64,7 @@ func fieldsOf(t reflect.Type) []field {
 	return inside(t, nil, 0)
 }
 
-// deepest is how deep structs have inputs of their own; what is deeper, as in types that contain
-// themselves, is JSON.
+// deepest is how deep nested structs have inputs of their own. Deeper values are entered as JSON.
 const deepest = 4
 
 // inside returns the inputs for a struct's fields.
@@ -144,8 +143,8 @@ func kindOf(t reflect.Type) string {
 	return "json"
 }
 
-// params encodes what was entered as parameters. What is wrong is noted in the fields, and the
-// first of it returned.
+// params encodes what was entered as parameters. It notes errors in the fields, and
+// returns the first one.
 func params(fields []field, q url.Values) (encoded json.RawMessage, err error) {
 	for name := range q {
 		if known := slices.ContainsFunc(fields, func(f field) bool { return f.ID() == name }); strings.HasPrefix(name,

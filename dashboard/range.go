@@ -20,7 +20,7 @@ type detail struct {
 // A oneRange is a range with all that is known of it, as it may be seen.
 type oneRange struct {
 	*picture.Detail
-	Start string `json:"start,omitempty"` // in place of those of Detail
+	Start string `json:"start,omitempty"` // replaces Detail's field
 	End   string `json:"end,omitempty"`
 	Error string `json:"error,omitempty"`
 

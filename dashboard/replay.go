@@ -28,7 +28,7 @@ type replayed struct {
 	Job        string        `json:"-"`
 	Frame      int           `json:"-"` // that is shown, from 1 on
 	Last       int           `json:"-"`
-	At         time.Duration `json:"-"` // since the job's beginning
+	At         time.Duration `json:"-"` // since the job's start
 	Took       time.Duration `json:"-"`
 	Strip      strip         `json:"-"`
 	Prev, Next string        `json:"-"` // addresses
@@ -82,7 +82,7 @@ func (s *server) replay(r *http.Request, q url.Values) (*answer, error) {
 	v.Strip = draw(id, p, v.Ranges, picture.ByState)
 	v.Strip.Legend = append([]key{{Class: "uncut", Name: "not cut off yet"}}, v.Strip.Legend...)
 	for i := range v.Strip.Legend {
-		v.Strip.Legend[i].Share = "" // it is that of the end
+		v.Strip.Legend[i].Share = "" // it holds only for the end
 	}
 	v.Strip.play(v.Frames, frame)
 	v.Strip.Says = fmt.Sprintf("The key space of the job %s after its start.", span(v.At))
@@ -109,8 +109,8 @@ func (s *strip) play(all []string, frame int) {
 	}
 }
 
-// since returns the first frame, from 0 on, in which a range is in none of some states; one behind
-// the last if there is none.
+// since returns the first frame, from 0 on, in which a range is in none of some states, or
+// the number of frames if there is none.
 func since(all []string, at int, states ...byte) int {
 	for i, frame := range all {
 		if !slices.Contains(states, frame[at]) {
@@ -130,11 +130,11 @@ func className(letter byte) string {
 	return ""
 }
 
-// The colours of an animation, which stands by itself, on light and on dark pages.
+// Colours of an animation, for light and dark pages: it is shown without a style sheet.
 var colours = map[byte]string{'u': "#e2e8f0", 'p': "#94a3b8", 'r': "#2563eb", 'd': "#15803d", 's': "#d97706",
 	'f': "#dc2626"}
 
-// playTime is how long an animation takes, of which there are three rounds, and holdFrames how many
+// playTime is how long a round of an animation takes; it has three rounds. holdFrames is how many
 // frames it holds at its end.
 const (
 	playTime   = 6 * time.Second

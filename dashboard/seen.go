@@ -16,10 +16,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
-// A status is that of a job, as it may be seen.
+// A status is a job's status with redacted texts.
 type status struct {
 	*mapper.Status
-	// In place of those of Status: so they have the same names, also in JSON.
+	// They replace fields of Status of the same name, also in JSON.
 	Query      json.RawMessage `json:"query"`
 	Params     json.RawMessage `json:"params"`
 	Error      string          `json:"error,omitempty"`
@@ -61,7 +61,7 @@ func (s *server) actsOf(from []mapper.HistoryEntry) []mapper.HistoryEntry {
 // keyOf writes a key, as it may be seen.
 func (s *server) keyOf(k *datastore.Key) string { return s.redact(TextKey, operator.Key(k)) }
 
-// A cause is that of some failures, as it may be seen.
+// A cause is a cause of failures with redacted texts.
 type cause struct {
 	Cause     string  `json:"cause"`
 	Count     int64   `json:"count"`
@@ -77,7 +77,7 @@ func hashOf(text string) string {
 	return hex.EncodeToString(h[:8])
 }
 
-// A failed is an entity that has failed, as it may be seen.
+// A failed is a failed entity with redacted texts.
 type failed struct {
 	Key      string    `json:"key"`
 	Error    string    `json:"error"`
@@ -103,10 +103,10 @@ func (s *server) causesOf(from []mapper.FailureCause) []cause {
 	return all
 }
 
-// A ranged is a range, as it may be seen.
+// A ranged is a range with redacted texts.
 type ranged struct {
 	picture.Range
-	Start string `json:"start,omitempty"` // in place of those of Range
+	Start string `json:"start,omitempty"` // replaces Range's field
 	End   string `json:"end,omitempty"`
 	Error string `json:"error,omitempty"`
 }

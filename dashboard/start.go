@@ -75,7 +75,7 @@ func (s *server) form(_ *http.Request, q url.Values) (*answer, error) {
 	return &answer{template: "start", title: "Start a job", body: f}, nil
 }
 
-// choose has the form be of a mapper.
+// choose sets the mapper of the form.
 func (f *form) choose(name string) error {
 	i := slices.IndexFunc(f.Mappers, func(m startable) bool { return m.Name == name })
 	if i < 0 {
@@ -182,8 +182,7 @@ func (s *server) plan(ctx context.Context, in entered) (*mapper.Estimate, error)
 	})
 }
 
-// start plans a job, and starts it once it was planned. What is wrong is said beside what was
-// entered.
+// start plans a job, and starts it after the plan was shown. Errors are shown beside the inputs.
 func (s *server) start(r *http.Request, q url.Values) (*answer, error) {
 	f := &form{Mappers: s.startables(), In: make(map[string]string)}
 	if err := f.choose(q.Get("mapper")); err != nil {

@@ -119,8 +119,8 @@ func dict(pairs ...any) (map[string]any, error) {
 	return m, nil
 }
 
-// visible returns a text that may be anybody's: cut off, and with what a browser would not show, or
-// would act on, such as characters that turn its direction, written as \u{202e}.
+// visible returns a text that anybody may have written, shortened. Characters that a browser would
+// hide or obey are escaped, as in \u{202e}.
 func visible(s string, most int) string {
 	var b strings.Builder
 	n := 0

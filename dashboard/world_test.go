@@ -42,7 +42,7 @@ type Extra struct {
 	Top   *int          `json:"top,omitempty"`
 }
 
-// TextParams are those of the mapper.
+// TextParams are the parameters of the mapper.
 type TextParams struct {
 	Amount int64
 	Note   string `json:"note,omitempty"`

@@ -26,10 +26,8 @@ type reading struct {
 // property returns one of a reading's properties, by its place.
 func (r reading) property(i int) int { return [...]int{r.A, r.B, r.C, r.D}[i] }
 
-// TestQueriesWhileIndexesAreBuilt asks for many new shapes at once, each of which needs
-// an index over thousands of entities, while others are written. Each query reads a
-// transaction's snapshot, and is compared with the list of all entities in the same
-// snapshot.
+// TestQueriesWhileIndexesAreBuilt makes many new kinds of queries at once, while entities are
+// written. Each query needs an index over thousands of entities.
 func TestQueriesWhileIndexesAreBuilt(t *testing.T) {
 	seed := testflag.Seed(t)
 	client := embedded(t, &emulator.Options{IndexMemory: 2 << 20})
@@ -204,7 +202,7 @@ func TestVersionMemory(t *testing.T) {
 	}
 }
 
-// wantSomeKept reads all versions of 1 kB, the last of which are kept, and no others.
+// wantSomeKept checks which versions of 1 kB can be read: only the last ones.
 func wantSomeKept(t *testing.T, versions int, read func(n int) (int64, error)) {
 	t.Helper()
 	kept := 0

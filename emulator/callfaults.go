@@ -20,8 +20,8 @@ type callPlan struct {
 	delay      time.Duration
 }
 
-// plan decides what goes wrong with a call. Once it is lost, the other rules do
-// not happen.
+// plan decides what goes wrong with a call. After a rule that loses the call, no other rule
+// happens.
 func (f *Faults) plan(method string, req any) callPlan {
 	var p callPlan
 	about := func(r *rule) bool {
@@ -82,8 +82,8 @@ func (f *Faults) intercept(
 	return resp, err
 }
 
-// abort ends the transaction of a commit, so that it keeps no locks. As after a
-// true ABORTED, the client's rollback that follows is no error: the Go client
+// abort rolls back the transaction of a commit, so that it keeps no locks. The client's own
+// rollback that follows must succeed, as it does after a real ABORTED. Otherwise the Go client
 // would not try again.
 func (f *Faults) abort(ctx context.Context, req *datastorepb.CommitRequest, info *grpc.UnaryServerInfo) error {
 	if server, ok := info.Server.(datastorepb.DatastoreServer); ok {
@@ -99,8 +99,7 @@ func (f *Faults) abort(ctx context.Context, req *datastorepb.CommitRequest, info
 	return status.Error(codes.Aborted, "injected: too much contention on these datastore entities. please try again.")
 }
 
-// wasAborted reports whether a rollback is the first of a transaction that abort
-// has ended.
+// wasAborted reports whether a rollback is the first one of a transaction that abort has ended.
 func (f *Faults) wasAborted(req *datastorepb.RollbackRequest) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -116,7 +115,7 @@ func transactionOf(req *datastorepb.RollbackRequest) transactionKey {
 	return transactionKey{req.ProjectId, req.DatabaseId, string(req.Transaction)}
 }
 
-// wait returns after a while, or with an error if the call ends before.
+// wait returns after a duration, or with an error if the call's context ends first.
 func wait(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil

@@ -1,31 +1,35 @@
 // Package emulator runs Cloud Datastore and Cloud Tasks in this process, for tests and first steps.
 // It needs no installation and no account, and starts in milliseconds.
 //
-// An [Emulator] is one of each. Both speak their real gRPC protocols, so the official client
-// libraries take the same path as in production. [Emulator.DatastoreClient] and
-// [Emulator.TasksClient] make clients that are connected in memory. [Options] can open loopback
-// ports for other processes. [Emulator.Reset] empties the emulator between two tests. Both services
-// count what Google would bill ([Usage]).
+// An [Emulator] has one Datastore and one Cloud Tasks. Both speak their real gRPC protocols, so the
+// official client libraries take the same path as in production. [Emulator.DatastoreClient] and
+// [Emulator.TasksClient] make clients that are connected in memory. [Options] can open ports for
+// other processes. [Emulator.Reset] empties the emulator between two tests. Both services count
+// what Google would bill ([Usage]).
+//
+//	e := emulator.ForTest(t, nil)
+//	client, err := e.DatastoreClient(t.Context(), "my-project")
 //
 // # Faults
 //
-// Faults make calls and deliveries go wrong, by rules and by a seed: answers are lost, services are
-// away, tasks come twice. Without faults, a task is delivered until one delivery succeeds, and then
-// no more. Cloud Tasks promises only "at least once", so test with deliveries that come twice.
+// [Faults] make calls and deliveries go wrong, by rules and by a seed. Answers are lost, services
+// are down, and tasks are delivered twice. Without faults, a task is delivered until one delivery
+// succeeds, and never after that. Cloud Tasks promises only at-least-once delivery, so test with
+// [DeliverTwice].
 //
 // # What it covers
 //
-// The Datastore is the whole google.datastore.v1 service except vector search. It has structured
-// queries and GQL, aggregations, optimistic and pessimistic transactions, and reads at a time of
-// the last hour. It enforces the limits of production and, on request, requires composite indexes.
-// A query finds its results in an index and never scans a kind.
+// The Datastore is the whole google.datastore.v1 service, except vector search. It has structured
+// queries, GQL, aggregations, optimistic and pessimistic transactions, and reads at a time of the
+// last hour. It enforces the limits of production. On request it also requires composite indexes. A
+// query finds its results in an index and never scans a kind.
 //
-// Cloud Tasks is the whole google.cloud.tasks.v2 service except App Engine tasks and access
+// Cloud Tasks is the whole google.cloud.tasks.v2 service, except App Engine tasks and access
 // policies, which it refuses.
 //
 // The tests in the folder conformance compare the Datastore with Google's two emulators. Where
-// these differ from Google's documentation, this Datastore does what is documented. One test can
-// run against this emulator and both of Google's, where they are installed.
+// these differ from Google's documentation, this Datastore follows the documentation. [StartGoogle]
+// starts Google's emulators, if they are installed, so that one test can run against all three.
 //
 // # Other processes and languages
 //

@@ -29,92 +29,84 @@ import (
 	"github.com/scattermap/scattermap/internal/intercept"
 )
 
-// Usage is a number of operations that Google would bill.
+// Usage counts operations that Google would bill.
 type Usage = billing.Usage
 
-// Options say how an [Emulator] behaves. The zero value of each field is its
-// default.
+// Options are the settings of an [Emulator]. The zero value has all defaults.
 type Options struct {
-	// ScatterOneIn is the proportion of entities that have the __scatter__ property:
-	// one in this many. 2 is the proportion of Google's classic emulator.
-	// Defaults to 128, production's.
+	// ScatterOneIn is how rare entities with the __scatter__ property are: one in ScatterOneIn, in
+	// [1, 65536]. Google's classic emulator has 2. Defaults to 128, as in production.
 	ScatterOneIn int
 
-	// QueryBatchSize is the most results that one call of a query returns; a client asks
-	// again for the next ones. Defaults to 300.
+	// QueryBatchSize is how many results one call of a query returns at most. A client calls again
+	// for more. Defaults to 300.
 	QueryBatchSize int
 
-	// PessimisticConcurrency has transactions lock what they read, so that other writers
-	// wait for them. By default concurrency is optimistic: a transaction whose
-	// reads have changed conflicts when it commits. In production this is a
-	// setting of the database.
+	// PessimisticConcurrency makes transactions lock what they read, so that other writers wait for
+	// them. In production this is a setting of the database. By default concurrency is optimistic:
+	// if entities that a transaction read have changed, its commit conflicts.
 	PessimisticConcurrency bool
 
-	// Indexes are the contents of an index.yaml. With them, a query that needs a
-	// composite index which is not among them is refused, as in production, with
-	// the index to add. Defaults to nil: any query is served.
+	// Indexes is the content of an index.yaml. A query is then refused if it needs a composite
+	// index that the file lacks, and the error says which index to add. By default (nil) no query
+	// needs composite indexes.
 	Indexes []byte
 
-	// Retention is how far back reads with a read_time can look. Versions are kept
-	// in memory for that long. Defaults to 1h, production's without point-in-time
-	// recovery.
+	// Retention is how far back reads with a read_time can go. Old versions stay in memory for that
+	// time. Defaults to 1h, as in production without point-in-time recovery.
 	Retention time.Duration
 
-	// PointInTimeRecovery has the Datastore do what production does with point-in-time recovery: of
-	// what is older than an hour whole minutes can be read. Retention defaults to seven days then.
+	// PointInTimeRecovery makes the Datastore act as a database with point-in-time recovery. Reads
+	// can go back to any microsecond of the last hour, and before that to whole minutes. Retention
+	// then defaults to seven days.
 	PointInTimeRecovery bool
 
-	// VersionMemory is how many bytes of memory old versions may take in each database,
-	// about: those that only reads of the past see, and deleted entities. Beyond it the
-	// oldest ones are dropped before their time. Reads of a time at which they were
-	// there are refused then, as are reads from before Retention. What an open
-	// transaction may read stays. Defaults to 256 MiB; a negative value is no limit.
+	// VersionMemory is about how many bytes of old versions, deleted entities included, each
+	// database keeps in memory. Above that, the oldest versions are dropped early, and reads of
+	// their time are refused. Versions that an open transaction may read stay. Defaults to 256 MiB.
+	// A negative value is no limit.
 	VersionMemory int64
 
-	// IndexMemory is how many bytes of memory indexes may take in each database, about.
-	// An index is built when a query first needs it. Beyond this memory some are dropped,
-	// first those that queries have not used for long; they are built again when a query
-	// needs them. Defaults to 1 GiB.
+	// IndexMemory is about how many bytes of indexes each database keeps in memory. An index is
+	// built when a query first needs it. Above that memory, the indexes that queries have not used
+	// for longest are dropped, and built anew on demand. Defaults to 1 GiB.
 	IndexMemory int64
 
-	// Seed decides which ids are allocated. Defaults to 0, a seed like others.
+	// Seed determines which IDs the Datastore allocates. 0 is a seed as any other.
 	Seed uint64
 
-	// DatastoreAddr is an address on which the Datastore listens, for other
-	// processes: "127.0.0.1:8081", or "127.0.0.1:0" for a free port. GET / is answered
-	// there, too, for scripts that wait. Defaults to none: only clients of this process
-	// reach it.
+	// DatastoreAddr is the address on which the Datastore listens for other processes, such as
+	// "127.0.0.1:8081", or "127.0.0.1:0" for any free port. It also answers GET /, for scripts that
+	// wait until it is up. By default only clients of this process reach it.
 	DatastoreAddr string
 
-	// TasksAddr is an address on which Cloud Tasks listens, for gRPC and for its REST
-	// API as JSON. Defaults to none.
+	// TasksAddr is the address on which Cloud Tasks listens, for gRPC and for its REST API in JSON.
+	// By default only clients of this process reach it.
 	TasksAddr string
 
-	// KeysAddr is an address on which the public keys of the tokens that tasks
-	// carry are served over HTTP, as Google serves its own. Defaults to none.
+	// KeysAddr is the address on which the emulator serves its public keys over HTTP, as Google
+	// does. Receivers verify the tokens of deliveries with them. By default they are not served.
 	KeysAddr string
 
-	// Transport carries the deliveries of tasks: see [HandlerTransport] for one
-	// that stays inside the process. Defaults to HTTP.
+	// Transport carries the deliveries of tasks. [HandlerTransport] keeps them in this process.
+	// Defaults to HTTP.
 	Transport http.RoundTripper
 
-	// UnlimitedRate allows queues of more than 500 dispatches a second, Cloud
-	// Tasks' limit. Defaults to false.
+	// UnlimitedRate allows queues with more than 500 dispatches a second, which is Cloud Tasks'
+	// limit. Defaults to false.
 	UnlimitedRate bool
 
-	// ReuseQueueNames allows a queue to be created by the name of one that was
-	// deleted: it has nothing of the old one. Production refuses that for up to 72
-	// hours, and so does an Emulator by default.
+	// ReuseQueueNames allows a new queue to have the name of a deleted queue. Production refuses
+	// that for up to 72 hours, and so does the emulator by default.
 	ReuseQueueNames bool
 
-	// Faults make calls and deliveries go wrong. They belong to one emulator.
-	// Defaults to none.
+	// Faults make calls and deliveries go wrong. Each emulator needs Faults of its own. Defaults to
+	// none.
 	Faults *Faults
 
-	// Interceptor sees every call of both services, and can delay it or make it
-	// fail before or after its effect; calls that Faults lose it does not see.
-	// The results of queries and lookups that pass through it have their entities
-	// in encoded form. Defaults to none.
+	// Interceptor is called for each call of both services, except the calls that Faults lose. It
+	// can delay a call, or make it fail before or after its effect. It sees the entities in results
+	// of queries and lookups in encoded form. Defaults to none.
 	Interceptor grpc.UnaryServerInterceptor
 }
 
@@ -166,7 +158,7 @@ func (o Options) validate() error {
 	return nil
 }
 
-// An Emulator is a Datastore and a Cloud Tasks in this process.
+// An Emulator is a Datastore and a Cloud Tasks in this process. [Start] makes one.
 type Emulator struct {
 	datastore, tasks *service
 	datastoreServer  *dsemu.Server
@@ -179,7 +171,7 @@ type Emulator struct {
 	meter            *meter.Meter
 }
 
-// Start starts an emulator. It has to be closed.
+// Start starts an emulator. The caller must call [Emulator.Close]. A nil o has all defaults.
 func Start(o *Options) (_ *Emulator, err error) {
 	opts := o.withDefaults()
 	if err := opts.validate(); err != nil {
@@ -207,7 +199,7 @@ func Start(o *Options) (_ *Emulator, err error) {
 			return nil, err
 		}
 		attached = true
-		// Outside: what they lose is lost on the way, and counted all the same.
+		// After the meter, which also counts the calls that faults lose, and before Interceptor.
 		interceptors = append(interceptors, opts.Faults.intercept)
 	}
 	if opts.Interceptor != nil {
@@ -277,8 +269,8 @@ func (e *Emulator) serveKeys(addr string) error {
 	return nil
 }
 
-// Close ends both services: deliveries under way are cut off. Clients have to
-// be closed by whoever made them.
+// Close ends both services, and cuts off deliveries under way. It does not close the clients: close
+// them first.
 func (e *Emulator) Close() {
 	if e.tasksServer != nil {
 		e.tasksServer.Close()
@@ -300,17 +292,17 @@ func (e *Emulator) Close() {
 	}
 }
 
-// Reset empties both services, between two tests: all queues with their tasks and
-// names, and then all databases with their transactions. It cuts off deliveries
-// under way and waits for their end; a handler that does not look at its context
-// may go on. Clients stay connected, and [Emulator.Usage] goes on to count.
+// Reset empties both services between two tests: all queues with their tasks and names, and then
+// all databases with their transactions. It cuts off deliveries under way, and waits for their end.
+// A handler that ignores its context keeps running. Clients stay connected, and [Emulator.Usage] is
+// not reset.
 func (e *Emulator) Reset() {
 	e.tasksServer.Reset()
 	e.datastoreServer.Reset()
 }
 
-// DatastoreClient returns a client of a project's default database, which mapper.NewEngine takes.
-// It has to be closed before the emulator.
+// DatastoreClient returns a client of a project's default database, which also suits
+// mapper.NewEngine. The caller must close it before the emulator.
 func (e *Emulator) DatastoreClient(
 	ctx context.Context, project string, opts ...option.ClientOption,
 ) (*datastore.Client, error) {
@@ -323,20 +315,20 @@ func intercepted() option.ClientOption {
 	return option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(intercept.Unary))
 }
 
-// TasksClient returns a client. It has to be closed before the emulator.
+// TasksClient returns a client of Cloud Tasks. The caller must close it before the emulator.
 func (e *Emulator) TasksClient(ctx context.Context, opts ...option.ClientOption) (*cloudtasks.Client, error) {
 	return cloudtasks.NewClient(ctx, append(e.tasks.clientOptions(), opts...)...)
 }
 
-// DatastoreAddr is where the Datastore listens, the value for
-// DATASTORE_EMULATOR_HOST, or "" if it does not.
+// DatastoreAddr returns the address on which the Datastore listens, for DATASTORE_EMULATOR_HOST. It
+// is "" without [Options].DatastoreAddr.
 func (e *Emulator) DatastoreAddr() string { return e.datastore.addr }
 
-// TasksAddr is where Cloud Tasks listens, or "" if it does not.
+// TasksAddr returns the address on which Cloud Tasks listens. It is "" without [Options].TasksAddr.
 func (e *Emulator) TasksAddr() string { return e.tasks.addr }
 
-// KeysURL is where the public keys of the tokens are served, or "" if they are
-// not.
+// KeysURL returns the URL of the public keys that verify the emulator's tokens. It is "" without
+// [Options].KeysAddr.
 func (e *Emulator) KeysURL() string {
 	if e.keysAddr == "" {
 		return ""
@@ -344,16 +336,15 @@ func (e *Emulator) KeysURL() string {
 	return "http://" + e.keysAddr + "/"
 }
 
-// Token returns an OIDC token as deliveries carry them, for an account and an
-// audience.
+// Token returns an OIDC token for an account and an audience, such as the tokens of deliveries.
 func (e *Emulator) Token(account, audience string) (string, error) {
 	return e.tasksServer.Token(account, audience)
 }
 
-// Usage returns what Google would have billed so far.
+// Usage returns what Google would have billed since the emulator started.
 func (e *Emulator) Usage() Usage { return e.meter.Usage() }
 
-// A service is a gRPC server that is reached in memory, and maybe at a port.
+// A service is a gRPC server that clients reach in memory, and at a port if it has an address.
 type service struct {
 	server *grpc.Server
 	memory *bufconn.Listener
@@ -362,8 +353,8 @@ type service struct {
 	serves sync.WaitGroup
 }
 
-// maxMessage lets a request reach the service that is above the 10 MiB which
-// Datastore takes, so that the service can refuse it.
+// maxMessage is above the 10 MiB that Datastore accepts, so that the service itself refuses larger
+// requests.
 const maxMessage = 16 << 20
 
 func startService(addr string, interceptors []grpc.UnaryServerInterceptor, register func(*grpc.Server),
@@ -392,7 +383,7 @@ func startService(addr string, interceptors []grpc.UnaryServerInterceptor, regis
 	for _, l := range listeners {
 		s.serves.Go(func() {
 			if err := s.server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-				panic("emulator: " + err.Error()) // the listener broke under us
+				panic("emulator: " + err.Error()) // the listener has failed
 			}
 		})
 	}
@@ -409,13 +400,13 @@ func (s *service) dial(ctx context.Context, _ string) (net.Conn, error) {
 	return s.memory.DialContext(ctx)
 }
 
-// clientOptions connect a client in memory, with the retries and limits that
-// the client sets up for production.
+// clientOptions connect a client in memory. It keeps the retries and limits that the client sets up
+// for production.
 func (s *service) clientOptions() []option.ClientOption {
 	return append(insecureOptions("passthrough:///memory"),
 		option.WithGRPCDialOption(grpc.WithContextDialer(s.dial)),
-		// A connection in memory need not rest. Where it does, after half an hour, gRPC
-		// 1.83 has a data race with the next call; in virtual time that is often.
+		// When an idle connection closes, after half an hour, gRPC 1.83 has a data race with the
+		// next call. In virtual time that is often.
 		option.WithGRPCDialOption(grpc.WithIdleTimeout(0)))
 }
 

@@ -15,61 +15,57 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// A FaultKind is what goes wrong. The first four happen to calls of the Datastore
-// and Cloud Tasks, the others to deliveries of tasks.
+// A FaultKind says what goes wrong. The first four kinds happen to calls of the Datastore and Cloud
+// Tasks. The others happen to deliveries of tasks.
 type FaultKind int
 
 const (
-	// LoseCall answers a call with an error, and the call has no effect. In
-	// production: the service is overloaded or restarts. The Go clients repeat
-	// what is safe to repeat, on UNAVAILABLE.
+	// LoseCall answers a call with an error, and the call has no effect. In production the service
+	// is overloaded or restarts. After UNAVAILABLE, the Go clients repeat calls that are safe to
+	// repeat.
 	LoseCall FaultKind = iota + 1
 
-	// LoseAnswer lets a call take effect, and answers it with an error all the
-	// same. In production: the connection breaks before the answer is there.
-	// Whoever made the call can't tell it from LoseCall: a commit may have taken
-	// place, a task may have been created.
+	// LoseAnswer lets a call take effect, and still answers it with an error. In production the
+	// connection breaks before the answer arrives. The caller can't tell it from LoseCall: a commit
+	// may have taken place, or a task may exist.
 	LoseAnswer
 
-	// SlowCall delays a call by Fault.Latency: one half of it before the effect,
-	// one half after. If the caller's deadline passes in the first half the call
-	// has no effect, if it does so in the second the effect stays.
+	// SlowCall delays a call by Fault.Latency: one half before the effect, the other half after it.
+	// If the caller's deadline passes in the first half, the call has no effect. If it passes in
+	// the second half, the effect stays.
 	SlowCall
 
-	// AbortCommit answers a Commit of a transaction with ABORTED, and ends the
-	// transaction without effect. In production: another transaction has changed
-	// or locked the same entities. RunInTransaction of the Go client tries three
-	// times.
+	// AbortCommit answers a Commit of a transaction with ABORTED, and ends the transaction without
+	// effect. In production another transaction has changed or locked the same entities.
+	// RunInTransaction of the Go client tries three times.
 	AbortCommit
 
-	// DeliverTwice delivers a task once more after its delivery was answered or
-	// has failed, Fault.Latency later. In production: rarely, when Cloud Tasks loses what it
-	// knew; delivery is at least once. The second has the same headers as the
-	// first, and its answer decides nothing.
+	// DeliverTwice delivers a task a second time, Fault.Latency after its delivery was answered or
+	// has failed. The second delivery has the same headers, and its answer decides nothing. In
+	// production this is rare: Cloud Tasks promises only to deliver at least once.
 	DeliverTwice
 
-	// DeliverTogether delivers a task once more, Fault.Latency after its delivery
-	// began, so that both may run at once. In production: as DeliverTwice; and a
-	// retry after a passed deadline meets the handler that still runs.
+	// DeliverTogether delivers a task a second time, Fault.Latency after its delivery started, so
+	// that both may run at once. It happens in production as DeliverTwice does. It also happens
+	// when a deadline passes, and the retry meets the handler that still runs.
 	DeliverTogether
 
-	// DeliverLate holds back a task that is due, by Fault.Latency. Others pass
-	// it. In production: schedule_time is the earliest time and not a promise.
+	// DeliverLate holds back a task that is due, by Fault.Latency, and other tasks pass it. In
+	// production schedule_time is the earliest time, and not a promise.
 	DeliverLate
 
-	// DeliverShuffled delivers any of the tasks that are due in place of the
-	// first. In production: the order is best effort.
+	// DeliverShuffled delivers any of the tasks that are due, and not the first one. In production
+	// the order is best effort.
 	DeliverShuffled
 
-	// CrashReceiver cuts a delivery off Fault.Latency after it began, by default
-	// after up to a second: the context of the handler's request is cancelled,
-	// and the answer is lost even if it was given before. In production: the
-	// instance that handles the request is killed. A handler inside this process
-	// is not: if it does not look at its context it goes on.
+	// CrashReceiver cuts a delivery off, Fault.Latency after it started; by default after a random
+	// time of up to a second. The context of the handler's request is cancelled. The answer is
+	// lost, even if the handler has given it. In production the instance that handles the request
+	// is killed. Here the handler keeps running unless it watches its context.
 	CrashReceiver
 
-	// LoseReply lets a handler finish, and drops its answer, so that the task is
-	// delivered again. In production: the connection breaks at the end.
+	// LoseReply lets a handler finish and drops its answer, so the task is delivered again. In
+	// production the connection breaks at the end.
 	LoseReply
 )
 
@@ -102,33 +98,31 @@ var methods = func() map[string]bool {
 // ofCalls reports whether a kind happens to calls, and not to deliveries.
 func (k FaultKind) ofCalls() bool { return k <= AbortCommit }
 
-// A Fault is a rule: what goes wrong, how often and when. Each call or delivery
-// is looked at by the rules in their order, until one of them decides what becomes
-// of it.
+// A Fault is a rule: what goes wrong, how often and when. The rules look at each call or delivery
+// in their order, until one of them decides its outcome.
 type Fault struct {
 	Kind FaultKind
 
-	// Methods are the calls that the rule is about, by their short names:
-	// "Commit", "CreateTask". Only for kinds of calls. Defaults to all.
+	// Methods are the short names of the calls that the rule applies to, such as "Commit" and
+	// "CreateTask". Only kinds of calls have them. Defaults to all calls.
 	Methods []string
 
-	// Share is how often it happens, in (0, 1]. Defaults to 1, always.
+	// Share is the probability of the fault, in (0, 1]. Defaults to 1: it happens always.
 	Share float64
 
-	// After and Until are a window of time, counted from the start of the
-	// emulator. LoseCall in a window is a service that is unavailable for a
-	// while. Until 0 means no end. Defaults to always.
+	// After and Until limit the rule to a window of time, counted from the start of the emulator.
+	// For example, LoseCall in a window is a service that is down for a while. Until 0 means no
+	// end. Defaults to always.
 	After, Until time.Duration
 
-	// Limit is how many times it happens at most. Defaults to no limit.
+	// Limit is how often the fault happens at most. Defaults to no limit.
 	Limit int
 
-	// Code is the error of LoseCall and LoseAnswer. Defaults to
-	// codes.Unavailable.
+	// Code is the error code of LoseCall and LoseAnswer. Defaults to codes.Unavailable.
 	Code codes.Code
 
-	// Latency is a duration that the kinds that have one draw anew each time.
-	// SlowCall and DeliverLate need it. Defaults to 0, or as the kind says.
+	// Latency is the duration that a kind uses, drawn anew each time. SlowCall and DeliverLate
+	// require it. For CrashReceiver it defaults to up to a second, and for other kinds to 0.
 	Latency Latency
 }
 
@@ -179,11 +173,11 @@ func (f Fault) validate() error {
 	return nil
 }
 
-// Faults make calls and deliveries of one [Emulator] go wrong, by rules and by a
-// seed. Every rule draws from a sequence of its own, once for each call or
-// delivery that it is about: for the same seed and the same order of these, the
-// same go wrong. Inside a testing/synctest bubble that order is the same in every
-// run as far as the program's goroutines leave it.
+// Faults make calls and deliveries of one [Emulator] go wrong, by rules and by a seed. Each rule
+// has its own sequence of random numbers. It draws one number for each call or delivery that it
+// applies to. So the same seed and the same order of calls give the same faults. In a
+// testing/synctest bubble the order is the same in every run, as far as the program's own
+// goroutines allow.
 type Faults struct {
 	seed uint64
 
@@ -191,7 +185,7 @@ type Faults struct {
 	begun   time.Time // zero before the emulator starts
 	paused  bool
 	rules   []*rule
-	invalid error                   // of the first rule that is
+	invalid error                   // of the first invalid rule
 	aborted map[transactionKey]bool // not rolled back yet
 }
 
@@ -202,15 +196,15 @@ type rule struct {
 	happened int
 }
 
-// NewFaults returns faults for [Options].Faults, which are on. [Start] returns an
-// error if one of the rules is not valid.
+// NewFaults returns faults for [Options].Faults. They are active from the start; [Faults.Pause]
+// stops them. If a rule is invalid, [Start] returns an error.
 func NewFaults(seed uint64, rules ...Fault) *Faults {
 	f := &Faults{seed: seed, aborted: make(map[transactionKey]bool)}
 	f.invalid = f.Add(rules...)
 	return f
 }
 
-// Add adds rules, which come after those that are there.
+// Add adds rules after the existing ones. It returns an error, and adds none, if one is invalid.
 func (f *Faults) Add(rules ...Fault) error {
 	for _, r := range rules {
 		if err := r.validate(); err != nil {
@@ -227,11 +221,11 @@ func (f *Faults) Add(rules ...Fault) error {
 	return nil
 }
 
-// Pause lets everything go well until [Faults.Resume]. What has begun to go wrong
-// ends so: a call that waits goes on to wait.
+// Pause stops new faults until [Faults.Resume]. Calls and deliveries that a fault has already hit
+// still fail or wait.
 func (f *Faults) Pause() { f.pause(true) }
 
-// Resume ends a [Faults.Pause].
+// Resume makes faults happen again after [Faults.Pause].
 func (f *Faults) Resume() { f.pause(false) }
 
 func (f *Faults) pause(paused bool) {
@@ -240,8 +234,8 @@ func (f *Faults) pause(paused bool) {
 	f.paused = paused
 }
 
-// Counts returns how many times each kind has happened. A test that relies on
-// faults should check that there were any.
+// Counts returns how many faults of each kind have happened. A test that relies on faults should
+// check that there were some.
 func (f *Faults) Counts() map[FaultKind]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -286,7 +280,7 @@ func (r *rule) strike(age time.Duration) (bool, time.Duration) {
 	return true, r.Latency.Draw(r.rng)
 }
 
-// each calls do for every fault of some kinds that happens now.
+// each calls do for each fault that happens now, of the rules for which about returns true.
 func (f *Faults) each(about func(*rule) bool, do func(r *rule, d time.Duration)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

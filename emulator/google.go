@@ -23,20 +23,20 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/meter"
 )
 
-// A Product is one of Google's two emulators of Datastore.
+// A Product is one of Google's two emulators that serve Datastore's protocol.
 type Product string
 
 const (
-	// Classic is Google's Datastore emulator, in Firestore mode. It has scatter
-	// keys on half of the entities, no aggregations, and ignores property masks.
+	// Classic is Google's Datastore emulator, in Firestore mode. Half of its entities have scatter
+	// keys. It has no aggregations, and ignores property masks.
 	Classic Product = "cloud-datastore-emulator"
 	// Firestore is Google's Firestore emulator, in Datastore mode. It has no
 	// scatter keys, and locks what a transaction reads.
 	Firestore Product = "cloud-firestore-emulator"
 )
 
-// ErrNotInstalled says that one of Google's emulators, or the Java that it
-// needs, is not on this machine.
+// ErrNotInstalled says that this machine lacks one of Google's emulators, or the Java that it
+// needs.
 var ErrNotInstalled = errors.New("not installed")
 
 type launch struct {
@@ -64,8 +64,7 @@ var launches = map[Product]launch{
 	},
 }
 
-// Google is one of Google's emulators, running as a process of its own on a
-// free loopback port.
+// Google is one of Google's emulators. It runs as a process of its own, on a free loopback port.
 type Google struct {
 	Product Product
 	Addr    string // host:port, the value for DATASTORE_EMULATOR_HOST
@@ -77,9 +76,9 @@ type Google struct {
 	dir    string
 }
 
-// StartGoogle starts one of Google's emulators and waits until it answers,
-// some seconds. It has to be closed. If it is not on this machine the error is
-// [ErrNotInstalled].
+// StartGoogle starts one of Google's emulators, and waits until it answers, which takes seconds.
+// The caller must call [Google.Close]. The error is [ErrNotInstalled] if the emulator is not on
+// this machine.
 func StartGoogle(ctx context.Context, p Product) (*Google, error) {
 	l, ok := launches[p]
 	if !ok {
@@ -88,7 +87,7 @@ func StartGoogle(ctx context.Context, p Product) (*Google, error) {
 	return l.startOn(ctx, p, freePort)
 }
 
-// startOn starts an emulator on the first of some ports that nobody has taken.
+// startOn starts an emulator on the first free port of those that ports returns.
 func (l launch) startOn(ctx context.Context, p Product, ports func() (string, error)) (*Google, error) {
 	jar, java, err := l.find(p)
 	if err != nil {
@@ -110,8 +109,8 @@ func (l launch) startOn(ctx context.Context, p Product, ports func() (string, er
 	return g, nil
 }
 
-// portAttempts is how many ports are tried: between the choice of a free one and its use by the
-// emulator somebody else may take it.
+// portAttempts is how many ports are tried. Somebody else may take a free port before the emulator
+// does.
 const portAttempts = 3
 
 var errPortTaken = errors.New("its port was taken meanwhile")
@@ -147,8 +146,8 @@ func (l launch) start(ctx context.Context, p Product, jar, java, port string) (*
 	return g, nil
 }
 
-// run runs the process to its end. It keeps its thread, because the system ends
-// the process together with the thread that started it.
+// run runs the process to its end. It locks its thread, because the system ends the process when
+// the thread that started it ends.
 func (g *Google) run(cmd *exec.Cmd, started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -197,15 +196,15 @@ func (g *Google) wait(ctx context.Context) error {
 	}
 }
 
-// Close ends the process and waits for its end.
+// Close kills the process and waits for its end.
 func (g *Google) Close() {
 	g.cancel()
 	<-g.ended
 	os.RemoveAll(g.dir)
 }
 
-// Datastore returns a client of a project's default database, whose operations
-// are counted, and which mapper.NewEngine takes. It has to be closed before the emulator.
+// Datastore returns a client of a project's default database, which also suits mapper.NewEngine.
+// [Google.Usage] counts its operations. The caller must close it before the emulator.
 func (g *Google) Datastore(
 	ctx context.Context, project string, opts ...option.ClientOption,
 ) (*datastore.Client, error) {
@@ -214,12 +213,12 @@ func (g *Google) Datastore(
 	return datastore.NewClient(ctx, project, append(all, opts...)...)
 }
 
-// Usage returns what Google would have billed to the clients that g made. An
-// aggregation without a COUNT counts as one read.
+// Usage returns what Google would have billed for the calls of all clients of g. An aggregation
+// without a COUNT counts as one read.
 func (g *Google) Usage() Usage { return g.meter.Usage() }
 
-// find returns the emulator's archive and the Java to run it with. It looks on
-// the PATH, and in the platform folder of the Google Cloud CLI.
+// find returns the emulator's archive and the Java to run it with. It looks on the PATH, and in the
+// platform folder of the Google Cloud CLI.
 func (l launch) find(p Product) (jar, java string, err error) {
 	var dirs []string
 	if script, err := exec.LookPath(l.script); err == nil {

@@ -5,8 +5,7 @@ import (
 	"syscall"
 )
 
-// endWithParent has the system end the process when this one ends, however it
-// does.
+// endWithParent makes the system kill the process when this process ends, for any reason.
 func endWithParent(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

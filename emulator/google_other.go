@@ -4,6 +4,5 @@ package emulator
 
 import "os/exec"
 
-// endWithParent can do nothing here: a process that is killed leaves its
-// emulator behind.
+// endWithParent does nothing on this system. If this process is killed, the emulator keeps running.
 func endWithParent(*exec.Cmd) {}

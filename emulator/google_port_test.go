@@ -10,9 +10,8 @@ import (
 	"github.com/scattermap/scattermap/internal/nightly"
 )
 
-// TestGooglePortTaken has each of Google's emulators find its port taken, by a server that answers
-// every request as a healthy emulator would: it starts on the next port, and says so where all are
-// taken.
+// TestGooglePortTaken takes the port of Google's emulators with a server that answers as a healthy
+// emulator does. The emulator starts on the next port. If all ports are taken, the error says so.
 func TestGooglePortTaken(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")

@@ -67,8 +67,7 @@ func TestGoogleNotInstalled(t *testing.T) {
 	}
 }
 
-// TestGoogleThatDoesNotAnswer checks that a start that is given up leaves
-// nothing behind.
+// TestGoogleThatDoesNotAnswer checks that a start without an answer leaves no process and no files.
 func TestGoogleThatDoesNotAnswer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")

@@ -15,9 +15,8 @@ import (
 
 var indexed = flag.Int("indexed", 1000000, "how many entities the benchmark IndexBuild builds an index over")
 
-// BenchmarkIndexBuild gets an entity of another kind again and again, while an index is
-// built over a million entities and while none is, and reports the 99th percentiles of
-// how long a Get takes, and how many times as long it takes meanwhile.
+// BenchmarkIndexBuild measures Gets of another kind with and without a build of an index over a
+// million entities. It reports the 99th percentiles of both, and their ratio.
 //
 //	go test ./emulator -run '^$' -bench IndexBuild -benchtime 1x -timeout 1h
 func BenchmarkIndexBuild(b *testing.B) {

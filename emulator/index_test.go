@@ -76,10 +76,9 @@ func TestProjectionIndexes(t *testing.T) {
 	}
 }
 
-// TestExplodingIndex has an entity with more combinations of values than an index can have: a query
-// that is ordered by them is refused rather than answered without the entity, before and after the
-// index is there. Any other finds the entity, as production merges the indexes of the properties of
-// equalities.
+// TestExplodingIndex puts an entity with too many combinations of values for an index. A query that
+// is ordered by them is refused, before and after the index is built. Other queries find the
+// entity, because production merges the indexes of the properties of equalities.
 func TestExplodingIndex(t *testing.T) {
 	client := embedded(t, nil)
 	type lists struct {

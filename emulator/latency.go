@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A Latency is a distribution of durations: [Constant], [Uniform],
-// [Exponential] or [LogNormal].
+// A Latency is a random duration: [Constant], [Uniform], [Exponential] or [LogNormal]. Other types
+// can't implement it.
 type Latency interface {
 	// Draw returns a duration of at least 0. It depends on rng only.
 	Draw(rng *rand.Rand) time.Duration
@@ -18,16 +18,14 @@ type Latency interface {
 // Constant is always the same duration.
 type Constant time.Duration
 
-// Uniform is any duration in [Min, Max), each as likely as others. If Max is at
-// most Min, it is Min.
+// Uniform is any duration in [Min, Max), each equally likely. If Max is at most Min, it is Min.
 type Uniform struct{ Min, Max time.Duration }
 
-// Exponential has a mean, and no memory: the time until the next of many
-// independent events.
+// Exponential has a mean and no memory. It describes the time between independent events.
 type Exponential struct{ Mean time.Duration }
 
-// LogNormal is the form that latencies of services take: most of them are near
-// the median, few are many times as long. One in a hundred is above P99.
+// LogNormal describes how long services typically take to answer. Half of the durations are above
+// Median, and one in a hundred is above P99.
 type LogNormal struct{ Median, P99 time.Duration }
 
 // Draw returns c.
@@ -50,7 +48,7 @@ func (e Exponential) Draw(rng *rand.Rand) time.Duration {
 // distribution is above its mean.
 const z99 = 2.3263478740408408
 
-// Draw returns a duration above Median as often as below.
+// Draw returns a duration, above Median as often as below.
 func (l LogNormal) Draw(rng *rand.Rand) time.Duration {
 	sigma := math.Log(float64(l.P99)/float64(l.Median)) / z99
 	return duration(float64(l.Median) * math.Exp(sigma*rng.NormFloat64()))

@@ -20,7 +20,7 @@ func pessimistic(t *testing.T, test func(t *testing.T, client *datastore.Client)
 	synctest.Test(t, func(t *testing.T) { test(t, embedded(t, &emulator.Options{PessimisticConcurrency: true})) })
 }
 
-// since rounds the time since begun to seconds.
+// since returns the time since the start, in whole seconds.
 func since(begun time.Time) time.Duration { return time.Since(begun).Round(time.Second) }
 
 // TestWritersWait has a transaction read, and another client write: it waits for

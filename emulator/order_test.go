@@ -54,8 +54,8 @@ func describe(k *datastore.Key) string {
 	return s + fmt.Sprintf("/%s,%d", k.Kind, k.ID)
 }
 
-// TestKeyOrder compares the embedded Datastore's order of keys of all forms,
-// up and down and in ranges, with that of Google's emulators.
+// TestKeyOrder compares the order of all forms of keys in the embedded Datastore and in Google's
+// emulators, ascending, descending and in ranges.
 func TestKeyOrder(t *testing.T) {
 	seed := testflag.Seed(t)
 	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {

@@ -168,8 +168,7 @@ func TestCursors(t *testing.T) {
 					t.Errorf("pieces of %d (-want +got):\n%s", size, diff)
 				}
 			}
-			// A cursor ends a query where another began, though the entity that it
-			// was made at is gone.
+			// A cursor ends a query where another one started, even if its entity is deleted.
 			it := client.Run(t.Context(), q.Limit(10))
 			for range 10 {
 				if _, err := it.Next(nil); err != nil {

@@ -34,9 +34,8 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// TestResetEndsWhatWaits resets an emulator while a commit waits for a lock: it
-// does not take place, and says so; and no transaction of before has the id of one
-// of after.
+// TestResetEndsWhatWaits resets an emulator while a commit waits for a lock. The commit fails with
+// an error, and has no effect. New transactions have new IDs.
 func TestResetEndsWhatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := emulator.ForTest(t, &emulator.Options{PessimisticConcurrency: true})

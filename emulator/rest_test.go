@@ -108,7 +108,7 @@ func TestRESTFirebase(t *testing.T) {
 	r := newREST(t)
 	r.want("POST", "/projects/p/locations/us-central1/queues/fn/tasks", r.task("two"), 200)
 	r.wantDelivered("fn two")
-	// What it sends without the option uri.
+	// The SDK's request without the option uri.
 	answer := r.want("POST", "/projects/p/locations/us-central1/queues/fn/tasks",
 		`{"task":{"httpRequest":{"url":"","body":"e30="}}}`, http.StatusBadRequest)
 	if !strings.Contains(fmt.Sprint(answer), "the option uri") {

@@ -51,9 +51,8 @@ func (l *ledger) check() (tasks, repeated int) {
 	return len(l.seen), repeated
 }
 
-// TestNoneLost pauses and resumes a queue again and again while tasks are
-// created and fail, and purges it once: each task that was created after the
-// purge began is delivered, and all tasks end.
+// TestNoneLost pauses and resumes a queue many times while tasks are created and fail, and purges
+// it once. Each task that was created after the purge is delivered, and all tasks end.
 func TestNoneLost(t *testing.T) {
 	seed := testflag.Seed(t)
 	for i := range uint64(10) {

@@ -13,8 +13,8 @@ type TB interface {
 	Skipf(format string, args ...any)
 }
 
-// ForTest starts an emulator that is closed at the end of a test. Its clients
-// have to be closed first, in a clean-up that is registered later.
+// ForTest starts an emulator, which is closed at the end of the test. The test's clients must be
+// closed first: register that with t.Cleanup after this call.
 func ForTest(t TB, o *Options) *Emulator {
 	t.Helper()
 	e, err := Start(o)
@@ -25,8 +25,8 @@ func ForTest(t TB, o *Options) *Emulator {
 	return e
 }
 
-// GoogleForTest starts one of Google's emulators, which is ended with the test.
-// It skips the test if the emulator is not on this machine.
+// GoogleForTest starts one of Google's emulators, and ends it with the test. If it is not on this
+// machine, it skips the test.
 func GoogleForTest(t TB, p Product) *Google {
 	t.Helper()
 	g, err := StartGoogle(context.Background(), p)

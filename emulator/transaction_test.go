@@ -54,8 +54,8 @@ var (
 	ofG  = datastore.NewQuery("C").FilterField("Group", "=", "g")
 )
 
-// TestConflicts runs two transactions through each other. What a transaction
-// read, and only that, must not have changed when it commits.
+// TestConflicts interleaves two transactions. A transaction conflicts at its commit only if
+// entities that it read have changed.
 func TestConflicts(t *testing.T) {
 	read := func(key *datastore.Key) func(*testing.T, *datastore.Client, *datastore.Transaction) {
 		return func(t *testing.T, _ *datastore.Client, tx *datastore.Transaction) {
@@ -211,7 +211,7 @@ func addTogether(t *testing.T, client *datastore.Client, workers, each int) {
 	}
 }
 
-// TestFinishedTransactions checks what is left of a transaction.
+// TestFinishedTransactions checks calls with a transaction that has ended.
 func TestFinishedTransactions(t *testing.T) {
 	client := embedded(t, nil)
 	put(t, client, keyA, 1)

@@ -7,12 +7,12 @@ import (
 	"net/http/httptest"
 )
 
-// HandlerTransport carries requests to a handler in this process, without a
-// network: with it, deliveries of tasks stay inside a testing/synctest bubble.
-// Every host is the handler.
+// HandlerTransport returns a transport that carries every request to a handler in this process,
+// whatever its host. Set it as [Options].Transport, and deliveries of tasks need no network. So
+// they stay inside a testing/synctest bubble.
 //
-// As over a network, a request whose deadline has passed is given up by the
-// sender while the handler goes on.
+// If a request's deadline passes, the sender gives it up, and the handler goes on, as over a
+// network.
 func HandlerTransport(h http.Handler) http.RoundTripper {
 	return roundTripper(func(req *http.Request) (*http.Response, error) {
 		body, err := readAll(req.Body)

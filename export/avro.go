@@ -12,16 +12,17 @@ import (
 	"github.com/twmb/avro/ocf"
 )
 
-// avroFormat writes object container files. A part is one block; a file is a header with as many
-// blocks behind it.
+// avroFormat writes object container files. A part is one block, and a file is a header with the
+// blocks of its parts.
 type avroFormat struct {
 	frames
 	schema *avro.Schema
 	codec  ocf.Codec
 }
 
-// avroSync ends each block of a file. The specification has it chosen at random, so that blocks can
-// be found in the middle of a file; all parts need the same.
+// avroSync ends each block of a file. The specification wants a random value for each file, so that
+// readers can find blocks in the middle of it. Here it is constant, because parts are written
+// before their file is known.
 var avroSync = [16]byte{0x5c, 0xa7, 0x7e, 0x12, 0x9b, 0x31, 0xd8, 0x44, 0xe6, 0x0f, 0xb3, 0x2a, 0x71, 0xc5, 0x98, 0xed}
 
 func avroEncoding[R any](c Compression) (coder, error) {
@@ -56,7 +57,7 @@ func avroEncoding[R any](c Compression) (coder, error) {
 	return a, nil
 }
 
-// header returns the beginning of a file.
+// header returns the start of a file.
 func (a *avroFormat) header(File) ([]byte, error) {
 	var b bytes.Buffer
 	w, err := ocf.NewWriter(&b, a.schema, ocf.WithCodec(a.codec), ocf.WithSyncMarker(avroSync))

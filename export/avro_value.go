@@ -15,11 +15,11 @@ import (
 	"github.com/twmb/avro"
 )
 
-// An avroWriter appends a value. The package avro infers the schema, but its own writer cuts off
-// what is finer than a unit, and takes durations of any length for times of a day.
+// An avroWriter appends a value. Package avro infers the schema. Its own writer is not used,
+// because it drops precision below the unit, and writes any duration as a time of day.
 type avroWriter func(b []byte, v reflect.Value, depth int) ([]byte, error)
 
-// avroWriters makes the writers of values of a schema.
+// avroWriters makes the writers of a schema's values.
 type avroWriters struct {
 	named map[string]*avro.SchemaNode
 	made  map[avroPlace]*avroWriter
@@ -74,8 +74,8 @@ func (w *avroWriters) of(n *avro.SchemaNode, t reflect.Type) (avroWriter, error)
 		t, strings.TrimSpace(n.Type+" "+n.LogicalType))
 }
 
-// avroLeaf returns the writer of what has nothing inside; nil, if the type is another one than the
-// schema's.
+// avroLeaf returns the writer of a type without inner types. It is nil if the type does not fit the
+// schema.
 func avroLeaf(n *avro.SchemaNode, t reflect.Type) avroWriter {
 	kind := t.Kind()
 	switch {
@@ -114,7 +114,7 @@ func avroLeaf(n *avro.SchemaNode, t reflect.Type) avroWriter {
 	return nil
 }
 
-// avroFixed returns the writer of as many bytes as the schema says.
+// avroFixed returns the writer of a fixed number of bytes.
 func avroFixed(size int, t reflect.Type) avroWriter {
 	switch {
 	case t == avroDuration:
@@ -133,7 +133,7 @@ func avroFixed(size int, t reflect.Type) avroWriter {
 	return nil
 }
 
-// avroNumber returns what makes an integer of a value; nil, if nothing does.
+// avroNumber returns the function that converts a value to an integer, or nil if there is none.
 func avroNumber(logical string, t reflect.Type) func(v reflect.Value) (int64, error) {
 	what, unitName, _ := strings.Cut(strings.TrimPrefix(logical, "local-"), "-")
 	unit := avroUnits[unitName]
@@ -237,7 +237,7 @@ func isUUID(s string) bool {
 	return true
 }
 
-// decimalBytes returns a number as a big-endian two's complement of so many units of 10^-scale.
+// decimalBytes returns a number as a big-endian two's complement, in units of 10^-scale.
 func decimalBytes(v reflect.Value, precision, scale int) ([]byte, error) {
 	r := v.Addr().Interface().(*big.Rat)
 	units := new(big.Rat).Mul(r, new(big.Rat).SetInt(new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(scale)), nil)))
@@ -260,7 +260,7 @@ func hasDigits(n *big.Int, precision int) bool {
 	return n.CmpAbs(new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(precision)), nil)) < 0
 }
 
-// union is null, or what a pointer is to.
+// union returns the writer of null or a pointer's target.
 func (w *avroWriters) union(n *avro.SchemaNode, t reflect.Type) (avroWriter, error) {
 	if len(n.Branches) != 2 || n.Branches[0].Type != "null" || t.Kind() != reflect.Pointer {
 		return nil, fmt.Errorf("%v can't be written as a union of other types than null and its own", t)
@@ -321,7 +321,7 @@ func (w *avroWriters) ofMap(n *avro.SchemaNode, t reflect.Type) (avroWriter, err
 	}, err
 }
 
-// sortedKeys returns the keys of a map in an order that is always the same.
+// sortedKeys returns the keys of a map in a stable order.
 func sortedKeys(v reflect.Value) []reflect.Value {
 	keys := v.MapKeys()
 	slices.SortFunc(keys, func(a, b reflect.Value) int {
@@ -337,7 +337,7 @@ func sortedKeys(v reflect.Value) []reflect.Value {
 }
 
 func (w *avroWriters) record(n *avro.SchemaNode, t reflect.Type) (avroWriter, error) {
-	if known := w.made[avroPlace{n.Name, t}]; known != nil { // a type that is inside itself
+	if known := w.made[avroPlace{n.Name, t}]; known != nil { // a recursive type
 		return func(b []byte, v reflect.Value, depth int) ([]byte, error) { return (*known)(b, v, depth) }, nil
 	}
 	writer := new(avroWriter)

@@ -13,7 +13,7 @@ import (
 	"github.com/scattermap/scattermap/export"
 )
 
-// bounded has columns of fixed bytes, by whose bounds readers pass over rows.
+// bounded has columns of fixed bytes, whose bounds let readers skip rows.
 type bounded struct {
 	ID   int64
 	Dec  [9]byte   `parquet:",decimal(2:20)"`
@@ -26,8 +26,8 @@ type bounded struct {
 	Left *[5]byte
 }
 
-// TestBounds has the bounds of a Parquet file's columns be those of their values, also of decimals,
-// which are signed, and of pages of nulls: queries find what they would find without.
+// TestBounds compares the bounds of a Parquet file's columns with their values, also of signed
+// decimals and pages of nulls. Queries find the same with and without bounds.
 func TestBounds(t *testing.T) {
 	values := []int64{0, -5, 7, -300, 12, 1 << 40, -1 << 40}
 	records := make([]bounded, len(values))

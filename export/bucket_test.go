@@ -18,28 +18,28 @@ import (
 )
 
 // A store is a bucket in memory. A test sees each call, and decides when it takes effect and what
-// is answered.
+// it returns.
 type store struct {
-	// hook carries out a call, if it is set: it runs the call's effect when it likes, or never, and
-	// returns what the caller sees.
+	// hook, if set, carries out a call. It runs the call's effect at any time, or never, and
+	// returns the result for the caller.
 	hook func(*call) error
-	// lag is how old is what a listing shows of a name.
+	// lag returns how old a listing's view of a name is.
 	lag func(key string) time.Duration
 
 	mu    sync.Mutex
-	blobs map[string][]version // of each name, in the order of time
+	blobs map[string][]version // by name, the oldest first
 }
 
-// A version is what a name had from some time on.
+// A version is the content of a name from a time on.
 type version struct {
 	at   time.Time
-	text []byte // nil: nothing
+	text []byte // nil: deleted
 }
 
-// A call is one of a bucket.
+// A call is a call of a bucket.
 type call struct {
 	context.Context
-	op     string // read, open, write, delete or list; a write is opened before its text is known
+	op     string // read, open, write, delete or list; open comes before the write's text is known
 	key    string // for a list, the prefix
 	text   []byte // of a write
 	effect func() error
@@ -65,7 +65,7 @@ func (s *store) do(ctx context.Context, op, key string, text []byte, effect func
 	return s.hook(&call{ctx, op, key, text, effect})
 }
 
-// at returns what a name had at a time.
+// at returns the content of a name at a time.
 func (s *store) at(key string, t time.Time) []byte {
 	var text []byte
 	for _, v := range s.blobs[key] {
@@ -76,7 +76,7 @@ func (s *store) at(key string, t time.Time) []byte {
 	return text
 }
 
-// now returns all that there is.
+// now returns all current blobs.
 func (s *store) now() map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +89,7 @@ func (s *store) now() map[string][]byte {
 	return all
 }
 
-// names returns the names of all that there is, in order.
+// names returns the names of all current blobs, in order.
 func (s *store) names() []string { return slices.Sorted(maps.Keys(s.now())) }
 
 func (s *store) put(key string, text []byte) {

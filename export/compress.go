@@ -9,7 +9,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// A Compression is how files are compressed.
+// A Compression is the compression of an export's files.
 type Compression string
 
 const (
@@ -23,13 +23,13 @@ const (
 	Zstd Compression = "zstd"
 )
 
-// A squeezer compresses text, so that one compressed text behind another is both of them.
+// A squeezer compresses texts. The concatenation of two compressed texts decompresses to both.
 type squeezer struct {
 	how  Compression
 	zstd *zstd.Encoder
 }
 
-// gzips are writers, each of which has a megabyte.
+// gzips are idle writers. Each takes a megabyte of memory.
 var gzips = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
 
 func squeezerOf(c Compression) (squeezer, error) {

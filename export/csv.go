@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// csvEncoding returns the encoding of structs as lines of CSV.
+// csvEncoding returns the coder of structs as lines of CSV.
 func csvEncoding[R any](s squeezer) (*frames, error) {
 	t := reflect.TypeFor[R]()
 	if t.Kind() != reflect.Struct {
@@ -48,7 +48,7 @@ func csvEncoding[R any](s squeezer) (*frames, error) {
 			for i := range fields {
 				f := &fields[i]
 				value, there := f.value(v)
-				if !there { // in an embedded struct that is nil
+				if !there { // the embedded struct is nil
 					continue
 				}
 				var err error
@@ -60,14 +60,14 @@ func csvEncoding[R any](s squeezer) (*frames, error) {
 		}}, nil
 }
 
-// A cell is the text of a value; null has none. Null is nothing between two commas, and the empty
-// text is "": so they are two, for readers that tell what is quoted.
+// A cell is the text of a value, or null. Null is written as nothing, and the empty text as "", so
+// that readers can tell them apart.
 type cell struct {
 	text  string
 	there bool
 }
 
-// csvLine returns a line, as RFC 4180 has it. Line ends inside values stay what they are.
+// csvLine returns a line as in RFC 4180. Line ends inside values stay unchanged.
 func csvLine(cells []cell) []byte {
 	var b []byte
 	for i, c := range cells {
@@ -90,7 +90,7 @@ func csvLine(cells []cell) []byte {
 	return append(b, "\r\n"...)
 }
 
-// writable reports whether values of a type can be in a cell.
+// writable reports whether CSV can hold values of a type.
 func writable(t reflect.Type) bool {
 	if t.Implements(textMarshaler) || reflect.PointerTo(t).Implements(textMarshaler) || t == bytesType {
 		return true
@@ -106,8 +106,8 @@ func writable(t reflect.Type) bool {
 	return false
 }
 
-// cellOf returns what is in a cell: nothing for nil, RFC 3339 with nanoseconds for times, and
-// base64 for bytes.
+// cellOf returns the cell of a value. A nil is null, times are in RFC 3339 with nanoseconds, and
+// bytes in base64.
 func cellOf(v reflect.Value) (cell, error) {
 	switch t := v.Type(); {
 	case v.Kind() == reflect.Pointer && v.IsNil():

@@ -15,29 +15,29 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// An Entity is an entity as it is stored. Its JSON is the entity of Datastore's REST API
-// (https://cloud.google.com/datastore/docs/reference/data/rest/v1/Entity), which has the type of
+// An Entity is a whole stored entity. Its JSON is the entity of Datastore's REST API
+// (https://cloud.google.com/datastore/docs/reference/data/rest/v1/Entity), which names the type of
 // each value. So everything survives a round trip: keys, times, blobs, geographical points,
-// embedded entities, lists, nulls, meanings, and whether a value is indexed. Only the project and
-// database of the key are left out, also in references within them.
+// embedded entities, lists, nulls, meanings, and index flags. Only the project and database are
+// left out of its key, and of references to the same database.
 type Entity struct {
 	Key        *datastore.Key
-	Properties datastore.PropertyList // as the Go client has them
+	Properties datastore.PropertyList // as the Go client loads them
 
-	// Stored is the entity in the protocol's form, as the database has it. If it is not nil, it is
-	// written to JSON. Otherwise JSON has what the client's Put of Key and Properties would store.
+	// Stored is the entity in the protocol's form, as stored. If it is set, MarshalJSON writes it.
+	// Otherwise MarshalJSON writes what the client's Put of Key and Properties would store.
 	Stored *pb.Entity
 }
 
-// A Row is a whole entity, for formats whose records have fields: the key, as the text of
-// datastore.Key.Encode, and the JSON of an [Entity].
+// A Row is a whole entity as a record with two fields, for formats with columns. Key is the text of
+// datastore.Key.Encode, and Entity is the JSON of an [Entity].
 type Row struct {
 	Key    string `json:"key" csv:"key" avro:"key" parquet:"key"`
 	Entity string `json:"entity" csv:"entity" avro:"entity" parquet:"entity"`
 }
 
-// NewEntities defines an export of whole entities: as an [Entity] in JSONLines and JSON, and as a
-// [Row] in other formats.
+// NewEntities defines an export of whole entities. Records are of the type [Entity] in JSONLines
+// and JSON, and [Row] in the other formats. The rest is as for [New].
 func NewEntities(name string, bucket *blob.Bucket, o *Options) (*Export[mapper.NoParams], error) {
 	if o == nil || o.Format == JSONLines || o.Format == JSON || o.Format == "" {
 		return New(name, bucket, func(_ context.Context, e *mapper.Entity[struct{}], _ mapper.NoParams) (Entity,
@@ -54,7 +54,7 @@ func NewEntities(name string, bucket *blob.Bucket, o *Options) (*Export[mapper.N
 	}, o)
 }
 
-// MarshalJSON returns the JSON of Datastore's REST API.
+// MarshalJSON implements json.Marshaler.
 func (e Entity) MarshalJSON() ([]byte, error) {
 	p := e.Stored
 	if p == nil {
@@ -67,12 +67,12 @@ func (e Entity) MarshalJSON() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var b bytes.Buffer // protojson varies its blanks, so that nobody relies on them
+	var b bytes.Buffer // protojson's spaces vary on purpose: compact them
 	err = json.Compact(&b, text)
 	return b.Bytes(), err
 }
 
-// UnmarshalJSON reads the JSON that MarshalJSON returns.
+// UnmarshalJSON implements json.Unmarshaler. It reads what MarshalJSON writes.
 func (e *Entity) UnmarshalJSON(text []byte) error {
 	p := new(pb.Entity)
 	if err := protojson.Unmarshal(text, p); err != nil {
@@ -82,8 +82,8 @@ func (e *Entity) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// exported returns what is written of an entity. The project and the database are the reader's,
-// also in references that are to the entity's own; others keep theirs.
+// exported returns an entity without its project and database, also in references to the same
+// database. References to other databases keep theirs.
 func exported(e *pb.Entity) *pb.Entity {
 	e = pbvalue.Clone(e)
 	home := e.GetKey().GetPartitionId()
@@ -98,7 +98,7 @@ func exported(e *pb.Entity) *pb.Entity {
 	return e
 }
 
-// eachKey calls f for all keys of an entity, its own last.
+// eachKey calls f for all keys in an entity. Its own key is the last one.
 func eachKey(e *pb.Entity, f func(*pb.Key)) {
 	for _, v := range e.GetProperties() {
 		eachKeyIn(v, f)

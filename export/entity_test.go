@@ -22,7 +22,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// everything has values of all types that Datastore has.
+// everything has values of all types of Datastore.
 func everything(n int64) (*datastore.Key, datastore.PropertyList) {
 	parent := datastore.IDKey("Team", n+1, nil)
 	parent.Namespace = "north"
@@ -50,8 +50,8 @@ func everything(n int64) (*datastore.Key, datastore.PropertyList) {
 	}
 }
 
-// TestEntities has entities as they are survive a round trip through the database, files, and
-// readers of these, in each format.
+// TestEntities writes whole entities in each format, and reads them back unchanged from the
+// database, through files and their readers.
 func TestEntities(t *testing.T) {
 	for _, format := range []export.Format{export.JSONLines, export.CSV, export.Parquet} {
 		t.Run(string(format), func(t *testing.T) {
@@ -139,8 +139,7 @@ func checkEntities(t *testing.T, all []export.Entity, n int64) {
 	}
 }
 
-// TestEntityText pins the text of an entity, which files have that are older than the program that
-// reads them.
+// TestEntityText pins the text of an entity. Files may be older than the program that reads them.
 func TestEntityText(t *testing.T) {
 	e := export.Entity{Key: datastore.IDKey("A", 7, datastore.NameKey("B", "b", nil)),
 		Properties: datastore.PropertyList{{Name: "n", Value: int64(1), NoIndex: true}}}
@@ -156,7 +155,7 @@ func TestEntityText(t *testing.T) {
 	}
 }
 
-// TestEntityMinusZero has the text of an entity tell -0 from 0, in a point and without one.
+// TestEntityMinusZero checks that an entity's text distinguishes -0 from 0, also in a point.
 func TestEntityMinusZero(t *testing.T) {
 	minus := math.Copysign(0, -1)
 	list := datastore.PropertyList{{Name: "f", Value: minus},
@@ -178,8 +177,8 @@ func TestEntityMinusZero(t *testing.T) {
 	}
 }
 
-// TestEntityAsTheClient reads an entity that the client can't put: its Properties are what the
-// client's Get returns.
+// TestEntityAsTheClient reads an entity that the client can't write. Its Properties equal the
+// result of the client's Get.
 func TestEntityAsTheClient(t *testing.T) {
 	text := `{"key":{"path":[{"kind":"K","id":"1"}]},"properties":{"nothing":{},` +
 		`"in":{"entityValue":{"properties":{"q":{"arrayValue":{"values":[` +

@@ -12,7 +12,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A Team is stored so,
+// A Team is an entity,
 type Team struct {
 	Name  string
 	Seats int
@@ -25,7 +25,7 @@ type TeamLine struct {
 	Seats int    `json:"seats"`
 }
 
-// All teams that have seats are written to a folder. In production it is a bucket:
+// The export writes all teams with seats to a folder. In production it writes to a bucket:
 // gcsblob.OpenBucket, or blob.OpenBucket(ctx, "gs://my-exports").
 func Example() {
 	ctx := context.Background()

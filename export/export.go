@@ -15,56 +15,60 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// Options say how an export writes.
-//
-// A record of [CSV] is a struct. Columns are its fields and the fields of embedded structs, under
-// their csv tags or their names; the tag "-" leaves a field out. A nil pointer and nil bytes are an
-// empty cell, and an empty text is "". Times have the form of RFC 3339, and bytes are in base64.
-// Types with MarshalText are written by it.
+// Options are the settings of an export.
 //
 // Start refuses a type that the format can't hold. A value that the format can't hold is a failure
 // of its entity. Both errors name the field. docs/export.md lists the Go types of each format.
+//
+// A record of [CSV] is a struct. Its columns are the struct's fields, and the fields of embedded
+// structs. A column has the name in the field's csv tag, or the field's name; the tag "-" leaves a
+// field out. A nil pointer and nil bytes are an empty cell, and an empty text is "". Times are
+// written as in RFC 3339, and bytes in base64. A type with the method MarshalText is written as
+// that text.
 type Options struct {
 	// Format defaults to JSONLines, and Compression to Uncompressed.
 	Format      Format
 	Compression Compression
 
-	// FileBytes is the largest size of a file as it is stored. Defaults to 256 MiB. It must be
-	// larger than every part, because parts are not split. In an export of more than 100,000 parts
-	// the sizes of files are only known within some percent, so a tenth is kept free. Files of
-	// Parquet are written anew, and may differ by more.
+	// FileBytes is the largest size of a stored file, in bytes. Defaults to 256 MiB. It must be
+	// larger than every part, because parts are not split. Above 100,000 parts, sizes are estimated
+	// to some percent, and a tenth is kept free for that. A Parquet file is written anew from its
+	// parts, so its size may differ more.
 	FileBytes int64
 
-	// Files, if not 0, is the number of files. MaxFiles is the largest number: an export that needs
-	// more to respect FileBytes fails before it writes one. It is at most, and by default, 10,000.
+	// Files, if not 0, is the number of files. Otherwise there are as few files as FileBytes
+	// allows. If that is more than MaxFiles, the export fails before it writes a file. MaxFiles is
+	// at most 10,000, which is the default.
 	Files    int
 	MaxFiles int
 
-	// Name returns the name of a file, below the folder of the run. Names must differ, and a file's
-	// name must be the same in each call. If a new build has another Name, it names only files that
-	// are planned after its deployment. Defaults to names like 00001-of-00012.jsonl.gz.
+	// Name returns the name of a file, relative to the run's folder. Names must differ, and each
+	// call must return the same name for a file. After a deployment with another Name, files that
+	// are planned already keep their names. Defaults to names such as 00001-of-00012.jsonl.gz.
 	Name func(File) string
 
-	// Wrap returns the text before and after the records of a JSON file; commas are between the
-	// records. It must be the same in each call. Defaults to the brackets of an array.
+	// Wrap returns the text before and after the records of a file in the format JSON. Records are
+	// separated by commas. Each call must return the same texts for a file. Defaults to the
+	// brackets of an array.
 	Wrap func(File) (head, tail string)
 
-	// AllowFailures writes the files although the function has failed on entities. The manifest
-	// counts the failures. By default the export waits until somebody has retried them
-	// (mapper.Job.Retry), and [Run.Wait] says so. If a retry comes while the first job ends, it may
-	// process an entity that is in no file and counts as a failure in the manifest.
+	// AllowFailures writes the files even if entities have failed. The manifest counts these
+	// failures. By default the export waits until somebody has retried them (mapper.Job.Retry), and
+	// [Run.Wait] returns an error that says so. If a retry starts while the first job ends, it may
+	// process an entity too late: the entity is in no file, and the manifest counts it as a
+	// failure.
 	AllowFailures bool
 
-	// revision is that of how values are written: see coder.
+	// revision is the coder's: see coder.
 	revision string
 }
 
-// mostFiles is the most files that an export has.
+// mostFiles is how many files an export has at most.
 const mostFiles = 10_000
 
-// A File describes one file of an export, for Options.Name and Options.Wrap.
+// A File describes one of the Of files of an export, for Options.Name and Options.Wrap.
 type File struct {
-	Index  int    `json:"index"` // from 0 on
+	Index  int    `json:"index"` // from 0
 	Of     int    `json:"of"`
 	Export string `json:"export"` // the ID of the export
 	Folder string `json:"folder"` // of the export
@@ -72,10 +76,10 @@ type File struct {
 	// Params are the parameters of the export, as JSON.
 	Params json.RawMessage `json:"params,omitempty"`
 
-	Ext string `json:"-"` // what its name should end with: .jsonl.gz, for instance
+	Ext string `json:"-"` // the extension for its name, such as .jsonl.gz
 }
 
-// An Export defines exports, with parameters of type P.
+// An Export defines exports, with parameters of type P. [New] and [NewEntities] make one.
 type Export[P any] struct {
 	name    string
 	bucket  *blob.Bucket
@@ -89,7 +93,7 @@ type Export[P any] struct {
 // startParams are the parameters of an export's first stage.
 type startParams[P any] struct {
 	Export string `json:"export"` // its ID
-	Run    string `json:"run"`    // what tells it from others of that ID
+	Run    string `json:"run"`    // differs for another export of the same ID
 	Folder string `json:"folder"`
 	Files  int    `json:"files,omitempty"`
 	Params P      `json:"params"`
@@ -98,12 +102,11 @@ type startParams[P any] struct {
 	Hold   bool   `json:"hold,omitempty"` // see StartOptions
 }
 
-// layoutRuns is the layout in which each run writes to a folder of its own. An older build has
-// none, and does not take the parameters of a job that has one: its deliveries fail until one comes
-// to a newer build.
+// layoutRuns is the layout in which each run has a folder of its own. Older builds have none, and
+// refuse the parameters of a job that has one. Their deliveries fail until a newer build gets one.
 const layoutRuns = 2
 
-// Validate has a start check the parameters of the export's function.
+// Validate checks the parameters of the export's function at a start.
 func (p startParams[P]) Validate() error {
 	if v, ok := any(&p.Params).(mapper.Validator); ok {
 		return v.Validate()
@@ -112,10 +115,11 @@ func (p startParams[P]) Validate() error {
 }
 
 // New defines an export to a bucket. The function makes a record of each entity, or returns
-// [mapper.Skip] to leave it out. Its errors are treated as in a [mapper.Visit]. A record that can't
-// be written is a failure of its entity.
+// [mapper.Skip] to leave the entity out. Its errors are treated as in a [mapper.Visit]. A record
+// that can't be written is a failure of its entity.
 //
-// The engine must have all of [Export.Mappers].
+// The mapper of the first stage has the given name. Pass all of [Export.Mappers] to the engine. The
+// caller keeps the bucket open while jobs run.
 func New[T, R, P any](
 	name string, bucket *blob.Bucket, record func(ctx context.Context, e *mapper.Entity[T], params P) (R, error),
 	o *Options,
@@ -154,7 +158,7 @@ func New[T, R, P any](
 		return x.writePart(ctx, p, params)
 	}).WithFinalizer(func(ctx context.Context, d *mapper.Completion, params startParams[P]) error {
 		if params.Hold {
-			return nil // until somebody calls Write
+			return nil // Write continues
 		}
 		given, err := json.Marshal(params.Params)
 		if err != nil {
@@ -169,7 +173,7 @@ func New[T, R, P any](
 	return x, nil
 }
 
-// What the names of the mappers of the second and third stage end with, and the IDs of their jobs.
+// Suffixes of the second and third stage: of their mappers' names and of their jobs' IDs.
 const (
 	joinSuffix   = "-join"
 	deleteSuffix = "-delete"
@@ -190,13 +194,13 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// coding names how records are written. All parts and files of a run have the same.
+// coding names how records are written. It is the same for all parts and files of a run.
 func (o *Options) coding() string {
 	return strings.TrimSuffix(string(o.Format)+o.revision+" "+string(o.Compression), " ")
 }
 
-// checkCoding returns an error if a run was begun by a build that writes otherwise. An export of an
-// older build has no coding.
+// checkCoding returns an error if a build with another coding has started the run. Runs of older
+// builds have no coding.
 func (o *Options) checkCoding(begun string) error {
 	if begun == "" || begun == o.coding() {
 		return nil
@@ -224,28 +228,28 @@ func (x *Export[P]) Mappers() []mapper.AnyMapper {
 
 // StartOptions are the settings of one export.
 type StartOptions struct {
-	// StartOptions are the settings of the job over the entities. Its ID has up to 90 bytes.
+	// StartOptions are the settings of the job over the entities. An ID has up to 90 bytes.
 	// AllowOverlap is always true, because an export only reads.
 	mapper.StartOptions
 
-	// Files is Options.Files for this export.
+	// Files overrides Options.Files for this export, if it is not 0.
 	Files int
 
 	// Hold stops the export when all records are in parts, before any file is written.
 	// [Export.Count] then returns the number of files, and [Export.Write] writes them. So several
-	// exports, for instance of several databases, can number their files together. [Run.Wait] waits
+	// exports, such as of several databases, can number their files as one set. [Run.Wait] waits
 	// for Write, too.
 	Hold bool
 
-	// Folder is the path in the bucket where the run makes its own folder, with the files and their
-	// manifest. It has no slash at its ends, and is not inside the folder of a run. Defaults to the
-	// ID. Several exports may have the same folder: ReadManifest reads the manifest of the last
-	// one.
+	// Folder is the path in the bucket below which the run makes its own folder. It has no slash at
+	// its ends, and must not be inside the folder of a run. Several exports may share a Folder:
+	// [ReadManifest] returns the last one. Defaults to the ID.
 	Folder string
 }
 
-// Start starts an export of the entities of a query, or returns the export of that ID. With a
-// Query.ReadTime the export is a snapshot of that time.
+// Start starts an export of the entities of a query. If there is an export of that ID already, it
+// returns that export, as mapper.Mapper.Start does. With a Query.ReadTime the export is a snapshot
+// of that time.
 func (x *Export[P]) Start(
 	ctx context.Context, e *mapper.Engine, q mapper.Query, params P, o *StartOptions,
 ) (*Run, error) {
@@ -298,7 +302,7 @@ func (x *Export[P]) Start(
 		if err == nil {
 			return run, nil
 		}
-		// Another start of the ID may have been first at this moment, and has a run of its own.
+		// A concurrent start of the ID may have been first, with a run of its own.
 		if known || !first || !errors.Is(err, mapper.ErrIDTaken) {
 			return fail(err)
 		}
@@ -306,15 +310,14 @@ func (x *Export[P]) Start(
 }
 
 // ByNameParams are the parameters of an export that is started by its name, for example over
-// package jobsapi: {"folder": "accounts"}.
+// package jobsapi: {"folder": "accounts"}. The fields mean the same as in [StartOptions].
 type ByNameParams struct {
-	Folder string          `json:"folder,omitempty"` // see StartOptions
+	Folder string          `json:"folder,omitempty"`
 	Files  int             `json:"files,omitempty"`
-	Params json.RawMessage `json:"params,omitempty"` // of the export's function; none by default
+	Params json.RawMessage `json:"params,omitempty"` // for the export's function; none by default
 }
 
-// startByName starts an export for mapper.Engine.StartByName. The job that it returns is the first
-// one.
+// startByName starts an export for mapper.Engine.StartByName. It returns the first job.
 func (x *Export[P]) startByName(
 	ctx context.Context, e *mapper.Engine, q mapper.Query, given json.RawMessage, o *mapper.StartOptions,
 ) (*mapper.Job, error) {
@@ -322,7 +325,7 @@ func (x *Export[P]) startByName(
 		return nil, fmt.Errorf("export: start %q: %w: %s: %w", x.name, mapper.ErrInvalidArgument, what, err)
 	}
 	var recorded startParams[json.RawMessage]
-	// of a job that was started, which somebody wants once more
+	// parameters of an earlier start, which a caller repeats
 	if strictly(given, &recorded) == nil && recorded.Run != "" {
 		return fail("params",
 			fmt.Errorf(`those of a job that has begun can't be used again: give the folder, such as {"folder": %q}`,
@@ -343,7 +346,7 @@ func (x *Export[P]) startByName(
 	return run.Jobs()[0], nil
 }
 
-// readNamed reads the parameters of a start by name, and those of the export's function in them.
+// readNamed reads the parameters of a start by name, with the parameters of the export's function.
 func (x *Export[P]) readNamed(given json.RawMessage) (named ByNameParams, params P, err error) {
 	named.Params = json.RawMessage("{}")
 	if err := strictly(given, &named); err != nil {
@@ -355,19 +358,21 @@ func (x *Export[P]) readNamed(given json.RawMessage) (named ByNameParams, params
 	return named, params, nil
 }
 
-// checkByName says what is wrong with the parameters of a start by name.
+// checkByName returns an error if the parameters of a start by name are wrong.
 func (x *Export[P]) checkByName(given json.RawMessage) error {
 	_, _, err := x.readNamed(given)
 	return err
 }
 
-// strictly decodes JSON that a type takes as it is.
+// strictly decodes JSON into a type, and returns an error for anything that the type does not hold
+// exactly.
 func strictly(text json.RawMessage, v any) error {
 	return strictjson.Decode(text, v)
 }
 
-// Plan estimates what an export of a query takes, as mapper.Mapper.Plan does, and what its parts take
-// besides: a write, three reads and a delete for each page. What a bucket charges is not in it.
+// Plan estimates time and cost of an export of a query, as mapper.Mapper.Plan does. It includes the
+// operations for parts: a write, three reads and a delete for each page. It does not include what a
+// bucket charges.
 func (x *Export[P]) Plan(
 	ctx context.Context, e *mapper.Engine, q mapper.Query, o *mapper.PlanOptions,
 ) (*mapper.Estimate, error) {
@@ -380,7 +385,7 @@ func (x *Export[P]) Plan(
 		return nil, fmt.Errorf("export: plan %q: %w", x.name, err)
 	}
 	est.Usage.Writes += est.Pages
-	est.Usage.Reads += 3 * est.Pages // each part is listed by the plan, the join and the deletion
+	est.Usage.Reads += 3 * est.Pages // the plan, the join and the deletion each read all parts
 	est.Usage.Deletes += est.Pages
 	est.Dollars = e.Prices().Dollars(est.Usage)
 	return est, nil

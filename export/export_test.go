@@ -39,7 +39,7 @@ func lineOf(n int64) line {
 	return line{n, fmt.Sprintf("order %d, \"quoted\"", n), begun.Add(time.Duration(n) * time.Microsecond)}
 }
 
-// must returns a value of which an error is a mistake of the test.
+// must returns a value, or panics if there is an error.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -71,7 +71,7 @@ func putOrders(t *testing.T, client *datastore.Client) {
 		for n := from; n < min(from+500, orders); n++ {
 			l := lineOf(int64(n))
 			if n%100 == 7 {
-				l.N = -1 // is skipped
+				l.N = -1 // skipped
 			}
 			keys, all = append(keys, datastore.NameKey("Order", fmt.Sprint(n*7919%10007, "-", n), nil)),
 				append(all, order(l))
@@ -110,7 +110,7 @@ func runExport(t *testing.T, w *mappertest.Env, x *export.Export[mapper.NoParams
 	return m
 }
 
-// checkTidy checks that nothing is left but what the manifest names.
+// checkTidy checks that nothing remains except the blobs that the manifest names.
 func checkTidy(t *testing.T, client *datastore.Client, bucket *blob.Bucket, m *export.Manifest) {
 	t.Helper()
 	run := folder + "/" + path.Dir(m.Files[0].Name)
@@ -130,7 +130,7 @@ func checkTidy(t *testing.T, client *datastore.Client, bucket *blob.Bucket, m *e
 	}
 }
 
-// list returns the names of what is in a bucket, in order.
+// list returns the names in a bucket, in order.
 func list(t *testing.T, bucket *blob.Bucket) (names []string) {
 	t.Helper()
 	for it := bucket.List(nil); ; {
@@ -145,8 +145,8 @@ func list(t *testing.T, bucket *blob.Bucket) (names []string) {
 	}
 }
 
-// TestFaults has calls fail and deliveries come twice, late and to processes that crash: the files
-// have each record once, and nothing is left but what the manifest names.
+// TestFaults runs exports with failing calls, and with deliveries that come twice, late, and to
+// processes that crash. The files have each record once, and nothing else remains.
 func TestFaults(t *testing.T) {
 	const most = 10_000
 	first := testflag.Seed(t)
@@ -174,7 +174,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestEmpty has an export of nothing: one file, without records.
+// TestEmpty exports no entities: there is one file, without records.
 func TestEmpty(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
@@ -196,8 +196,8 @@ func TestEmpty(t *testing.T) {
 	})
 }
 
-// TestFailures has an export wait for the retry of entities that have failed, or go on without them
-// where that is allowed.
+// TestFailures checks that an export waits for the retry of failed entities, or continues without
+// them if that is allowed.
 func TestFailures(t *testing.T) {
 	for _, allow := range []bool{false, true} {
 		t.Run(fmt.Sprint("allowed ", allow), func(t *testing.T) {
@@ -246,8 +246,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestNames has names of files that would overwrite something be refused before anything is written
-// under them.
+// TestNames refuses names of files that would overwrite something, before anything is written.
 func TestNames(t *testing.T) {
 	for want, name := range map[string]func(export.File) string{
 		`for both file 0 and file 1`: func(export.File) string { return "same" },
@@ -268,8 +267,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestBadDefinitions has export.New refuse what can't be carried out, and say what is wrong: a
-// service does not start with it, and no start of an export has to find it.
+// TestBadDefinitions checks that New refuses wrong definitions, and says what is wrong. So the
+// service does not start, and no export has to fail.
 func TestBadDefinitions(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
@@ -305,8 +304,7 @@ func TestBadDefinitions(t *testing.T) {
 	}
 }
 
-// TestRefused has starts that can't be carried out be refused, with an error that names what is
-// wrong.
+// TestRefused checks that wrong starts are refused, with an error that names what is wrong.
 func TestRefused(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()

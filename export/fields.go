@@ -9,15 +9,15 @@ import (
 	"unicode"
 )
 
-// A field is one that a format writes of a struct.
+// A field is a field of a struct that a format writes.
 type field struct {
-	reflect.StructField // whose Index leads through embedded structs
+	reflect.StructField // Index leads through embedded structs
 	column              string
 }
 
-// fieldsOf returns the fields that a format writes of a struct, under the names of its tag. Those
-// of embedded structs are among them, as in Go. It returns an error if one of them could not be
-// told from another one, or would be left out without a word.
+// fieldsOf returns the fields of a struct that a format writes, under the names of its tag. As in
+// Go, they include fields of embedded structs. It returns an error if two fields have the same
+// name, or if the format would silently leave out a field.
 func fieldsOf(t reflect.Type, tag string) ([]field, error) {
 	all, err := appendFields(nil, t, tag, nil, nil)
 	if err != nil {
@@ -85,8 +85,8 @@ func appendFields(all []field, t reflect.Type, tag string, index []int, above []
 	return all, nil
 }
 
-// hasNoColumn reports whether a format has no column for a field: its tag says so, or it is not
-// exported and has none.
+// hasNoColumn reports whether a format writes no column for a field. Either its tag says so, or it
+// is unexported and has no tag.
 func hasNoColumn(f reflect.StructField, tag string) bool {
 	whole := f.Tag.Get(tag)
 	column, _, _ := strings.Cut(whole, ",")
@@ -94,7 +94,8 @@ func hasNoColumn(f reflect.StructField, tag string) bool {
 		whole == "" && !f.IsExported() && !f.Anonymous
 }
 
-// embeds reports whether a format has the fields of an embedded struct in the outer one.
+// embeds reports whether a format writes the fields of an embedded struct as fields of the outer
+// struct.
 func embeds(tag, column string, t reflect.Type) bool {
 	switch tag {
 	case "parquet":
@@ -105,8 +106,8 @@ func embeds(tag, column string, t reflect.Type) bool {
 	return column == ""
 }
 
-// nameable returns an error for a field that is embedded or has a tag, and that a format would
-// leave out or could not write.
+// nameable returns an error for an embedded or tagged field that a format would leave out, or could
+// not write.
 func nameable(f reflect.StructField, inner reflect.Type, tag, column, options string) error {
 	named := f.Anonymous && inner.Kind() == reflect.Struct && column != "" && (tag == "json" || tag == "avro")
 	switch {
@@ -114,7 +115,7 @@ func nameable(f reflect.StructField, inner reflect.Type, tag, column, options st
 		return errors.New("a type that is embedded and is no struct has no column: give it a name")
 	case f.IsExported():
 		return nil
-	case !named: // which these two formats write, exported or not
+	case !named: // these two formats write it, exported or not
 		return fmt.Errorf("it is not exported, so %q would leave it out: export it, or give it the tag `%s:\"-\"`",
 			tag, tag)
 	case hasMethod(inner, "MarshalText") || hasMethod(inner, "MarshalJSON") ||
@@ -126,7 +127,7 @@ func nameable(f reflect.StructField, inner reflect.Type, tag, column, options st
 	return nil
 }
 
-// embeddable returns an error for an embedded type whose fields are not what its values are.
+// embeddable returns an error for an embedded type whose fields differ from its values.
 func embeddable(f reflect.StructField, inner reflect.Type, tag string) error {
 	if p := reflect.PointerTo(inner); p.Implements(textMarshaler) || p.Implements(jsonMarshaler) {
 		return fmt.Errorf("%v is embedded, so that its fields would be written, and not its value: give the "+
@@ -143,14 +144,14 @@ func embeddable(f reflect.StructField, inner reflect.Type, tag string) error {
 	return nil
 }
 
-// jsonName reports whether encoding/json takes a tag's name.
+// jsonName reports whether encoding/json accepts a tag's name.
 func jsonName(name string) bool {
 	return !strings.ContainsFunc(name, func(c rune) bool {
 		return !strings.ContainsRune("!#$%&()*+-./:;<=>?@[]^_{|}~ ", c) && !unicode.IsLetter(c) && !unicode.IsDigit(c)
 	})
 }
 
-// goName returns the name of a field as Go has it.
+// goName returns the name of a field in Go.
 func goName(t reflect.Type, index []int) string {
 	var names []string
 	for _, i := range index {
@@ -163,8 +164,8 @@ func goName(t reflect.Type, index []int) string {
 	return strings.Join(names, ".")
 }
 
-// value returns the value of a field. It is not there if it is in an embedded struct whose pointer
-// is nil.
+// value returns the value of a field, and false if it is in an embedded struct whose pointer is
+// nil.
 func (f *field) value(v reflect.Value) (reflect.Value, bool) {
 	for _, i := range f.Index {
 		if v.Kind() == reflect.Pointer {
@@ -178,7 +179,7 @@ func (f *field) value(v reflect.Value) (reflect.Value, bool) {
 	return v, true
 }
 
-// A valueError is why a value can't be written, and in which field it is.
+// A valueError is why a value can't be written, with the path of its field.
 type valueError struct {
 	path string
 	err  error
@@ -187,17 +188,17 @@ type valueError struct {
 func (e *valueError) Error() string { return "field " + e.path + ": " + e.err.Error() }
 func (e *valueError) Unwrap() error { return e.err }
 
-// inside says in which field, or in which element of a list or map, a value can't be written. Keys
-// of maps are not said: they may be what nobody should read in a log.
+// inside adds a field, or an element of a list or map, to the path of an error. It hides keys of
+// maps, because they may be private data.
 func inside(where string, err error) error {
 	if err == nil {
 		return nil
 	}
-	inner, ok := err.(*valueError) //nolint:errorlint // and none that another package has wrapped
+	inner, ok := err.(*valueError) //nolint:errorlint // only our own, unwrapped
 	switch {
 	case !ok:
 		return &valueError{where, err}
-	case errors.Is(inner.err, errDeep): // whose path is as deep
+	case errors.Is(inner.err, errDeep): // its path would be as deep
 		return &valueError{where, errDeep}
 	case strings.HasPrefix(inner.path, "["):
 		return &valueError{where + inner.path, inner.err}
@@ -209,12 +210,12 @@ const someKey = "[…]" // of a map
 
 func elementOf(i int) string { return fmt.Sprintf("[%d]", i) }
 
-// deepest is how deep values of types that are inside themselves may be nested.
+// deepest is how deep values of recursive types may be nested.
 const deepest = 1000
 
 var errDeep = fmt.Errorf("it is nested deeper than %d levels, or in itself", deepest)
 
-// errors of values, which say no value: entities are not for logs.
+// Errors of values. They contain no value, because entities must not be logged.
 var (
 	errText = errors.New("it is a text that is not valid UTF-8: write it as []byte, or mend it by " +
 		"strings.ToValidUTF8")
@@ -226,8 +227,8 @@ var (
 	errNilKey   = errors.New("the map has a key that is nil, which has no text")
 )
 
-// addressable returns a record in a place of its own, so that methods of its fields' pointers can
-// be called.
+// addressable returns a copy of a record that has an address, so that methods with pointer
+// receivers can be called.
 func addressable(record any) reflect.Value {
 	v := reflect.New(reflect.TypeOf(record)).Elem()
 	v.Set(reflect.ValueOf(record))

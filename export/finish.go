@@ -16,7 +16,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// deleteParts deletes a share of the parts, with what nobody has recorded, for each file.
+// deleteParts deletes a share of the parts for each file, with parts that no commit has recorded.
 func (x *Export[P]) deleteParts(ctx context.Context, e *mapper.Entity[plannedFile], s stage) error {
 	client := mapper.EngineFromContext(ctx).Client()
 	var names []string
@@ -24,7 +24,7 @@ func (x *Export[P]) deleteParts(ctx context.Context, e *mapper.Entity[plannedFil
 		group, within := errgroup.WithContext(ctx)
 		group.SetLimit(deletesAtOnce)
 		keys := make([]*datastore.Key, len(names))
-		for i, name := range names { // whether or not a listing shows them yet
+		for i, name := range names { // listings may not show them yet
 			keys[i] = datastore.NameKey(partKind, entityName(s.Run, name), nil)
 			group.Go(func() error { return remove(within, x.bucket, s.place().part(name)) })
 		}
@@ -57,11 +57,11 @@ func (x *Export[P]) deleteParts(ctx context.Context, e *mapper.Entity[plannedFil
 	return nil
 }
 
-// deletesAtOnce is how many blobs a task deletes at the same time.
+// deletesAtOnce is how many blobs a task deletes in parallel.
 const deletesAtOnce = 16
 
-// deleteAll deletes all blobs with a prefix, but for those that keep, if it is not nil, reports by
-// what follows the prefix.
+// deleteAll deletes all blobs with a prefix, except those for whose rest of the name keep returns
+// true. A nil keep keeps none.
 func deleteAll(ctx context.Context, bucket *blob.Bucket, prefix string, keep func(name string) bool) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(deletesAtOnce)
@@ -79,13 +79,13 @@ func deleteAll(ctx context.Context, bucket *blob.Bucket, prefix string, keep fun
 	}
 }
 
-// succeed ends the third stage, and the export.
+// succeed ends the third stage and the export.
 func (x *Export[P]) succeed(ctx context.Context, d *mapper.Completion, s stage) error {
 	if d.Status.Failures > 0 {
 		return nil
 	}
 	decided, err := s.place().decided(ctx, x.bucket)
-	if err == nil && decided == nil { // otherwise an attempt before this one was here
+	if err == nil && decided == nil { // otherwise an earlier attempt has decided
 		decided, err = x.decide(ctx, s)
 	}
 	if err != nil {
@@ -111,8 +111,8 @@ func (x *Export[P]) succeed(ctx context.Context, d *mapper.Completion, s stage) 
 	return nil
 }
 
-// decide deletes what is no file, and then decides that the export has succeeded, unless it was
-// discarded.
+// decide deletes all blobs that are no files, and then decides that the export has succeeded,
+// unless it was discarded.
 func (x *Export[P]) decide(ctx context.Context, s stage) (*Manifest, error) {
 	if s.Layout == 0 {
 		return nil, mapper.Permanent(fmt.Errorf("no manifest in the folder %q is that of run %s: has somebody "+
@@ -123,8 +123,8 @@ func (x *Export[P]) decide(ctx context.Context, s stage) (*Manifest, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The folder of the run is its own. What else is there is parts that came late, and what
-	// processes that were killed have written halfway.
+	// The run owns its folder. Other blobs in it are late parts, and fragments that killed
+	// processes have left.
 	keep := map[string]bool{ManifestName: true, SuccessName: true}
 	for _, f := range m.Files {
 		keep[strings.TrimPrefix(f.Name, s.place().name(""))] = true
@@ -135,8 +135,8 @@ func (x *Export[P]) decide(ctx context.Context, s stage) (*Manifest, error) {
 	return s.place().decide(ctx, x.bucket, m)
 }
 
-// announce says where others look that an export has succeeded. It was decided before, so this may
-// come late.
+// announce writes the copies that tell others that an export has succeeded. That is already
+// decided, so it may happen late.
 func (x *Export[P]) announce(ctx context.Context, s stage, m *Manifest) error {
 	if err := x.bucket.WriteAll(ctx, s.place().path(SuccessName), nil, nil); err != nil {
 		return fmt.Errorf("write the mark of success: %w", err)
@@ -144,7 +144,7 @@ func (x *Export[P]) announce(ctx context.Context, s stage, m *Manifest) error {
 	return s.place().copyManifest(ctx, x.bucket, m)
 }
 
-// tidyDirectly deletes what is no file of an export that an older build has begun.
+// tidyDirectly deletes blobs that are no files, for an export that an older build has started.
 func (x *Export[P]) tidyDirectly(ctx context.Context, s stage) error {
 	if err := deleteAll(ctx, x.bucket, s.place().parts(), nil); err != nil {
 		return err

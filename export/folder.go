@@ -17,26 +17,26 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A place is where one run of an export writes. No other run has it, also not another one of the
-// same ID: so a late write or deletion of one run changes nothing of another.
+// A place is where one run of an export writes. It belongs to this run only, even if another run
+// has the same ID. So late writes and deletions of one run do not affect another.
 type place struct {
 	folder string // of the export
 	run    string
-	direct bool // the run was begun by an older build, and has its files directly in the folder
+	direct bool // an older build has started the run, with its files directly in the folder
 }
 
-// runPrefix is what the folders of runs begin with.
+// runPrefix is the prefix of the folders of runs.
 const runPrefix = "run-"
 
 var runFolder = regexp.MustCompile("^" + runPrefix + "[0-9a-z]{20,32}$")
 
-// newRun returns what tells a run from all others.
+// newRun returns a random name for a run.
 func newRun() string {
 	digits := strconv.FormatUint(rand.Uint64(), 36) + strconv.FormatUint(rand.Uint64(), 36)
 	return strings.Repeat("0", 26-len(digits)) + digits
 }
 
-// name returns the name of something of the run, as a manifest has it: below the export's folder.
+// name returns a name inside the run as the manifest has it: relative to the export's folder.
 func (p place) name(of string) string {
 	if p.direct {
 		return of
@@ -46,16 +46,18 @@ func (p place) name(of string) string {
 
 func (p place) path(of string) string { return p.folder + "/" + p.name(of) }
 
-// parts returns where the parts are. Folders have the first two digits of their names, so that
-// parts can be listed in stretches.
+// parts returns the folder of the parts. They are in subfolders named by their first two digits, so
+// that a listing can be cut into stretches.
 func (p place) parts() string { return p.path("_parts/") }
 
 func (p place) part(name string) string { return p.parts() + name[:2] + "/" + name }
 
-// outcome returns the name which decides, once, whether the run has succeeded or was discarded.
+// outcome returns the name of the blob that decides, once, whether the run has succeeded or was
+// discarded.
 func (p place) outcome() string { return p.folder + "/" + runPrefix + p.run + "/" + ManifestName }
 
-// A claim said whose a folder is, as long as exports had their files directly in it.
+// A claim names the export that owns a folder. Only older builds write claims, because their files
+// are directly in the folder.
 type claim struct {
 	Export string `json:"export"` // the ID
 	Run    string `json:"run"`
@@ -77,7 +79,7 @@ func readClaim(ctx context.Context, bucket *blob.Bucket, folder string) (*claim,
 	return c, nil
 }
 
-// dropClaim gives up a folder that is a run's.
+// dropClaim deletes the claim of a run.
 func dropClaim(ctx context.Context, bucket *blob.Bucket, p place) error {
 	c, err := readClaim(ctx, bucket, p.folder)
 	if err != nil || c == nil || c.Run != p.run {
@@ -86,7 +88,7 @@ func dropClaim(ctx context.Context, bucket *blob.Bucket, p place) error {
 	return remove(ctx, bucket, p.folder+"/"+StartedName)
 }
 
-// remove deletes a blob, if it is there.
+// remove deletes a blob if it exists.
 func remove(ctx context.Context, bucket *blob.Bucket, key string) error {
 	if err := bucket.Delete(ctx, key); err != nil && gcerrors.Code(err) != gcerrors.NotFound {
 		return fmt.Errorf("delete %s: %w", key, err)
@@ -94,8 +96,8 @@ func remove(ctx context.Context, bucket *blob.Bucket, key string) error {
 	return nil
 }
 
-// checkOld returns an error if a folder, or one above it, is that of an export which an older build
-// has begun, and has not ended: its end may delete all else that is there.
+// checkOld returns an error if an unfinished export of an older build owns a folder, or one above
+// it. The end of such an export may delete everything else there.
 func (r *Run) checkOld(ctx context.Context, folder string) error {
 	for i := range len(folder) + 1 {
 		if i < len(folder) && folder[i] != '/' {
@@ -118,7 +120,7 @@ func (r *Run) checkOld(ctx context.Context, folder string) error {
 		case err != nil && !errors.Is(err, mapper.ErrNoSuchJob):
 			return err
 		}
-		// A start that was refused has left the claim, or the export is one of another database.
+		// A refused start has left the claim, or the export belongs to another database.
 		switch _, err := r.bucket.List(&blob.ListOptions{Prefix: above + "/_parts/"}).Next(ctx); {
 		case err == nil:
 			return fmt.Errorf("%w: in the folder %q are parts of export %q of an older build, and there is no such "+
@@ -131,7 +133,7 @@ func (r *Run) checkOld(ctx context.Context, folder string) error {
 	return nil
 }
 
-// checkFolder returns an error for what can't be the folder of an export.
+// checkFolder returns an error if a path can't be the folder of an export.
 func checkFolder(folder string) error {
 	for element := range strings.SplitSeq(folder, "/") {
 		if runFolder.MatchString(element) {
@@ -142,7 +144,7 @@ func checkFolder(folder string) error {
 	return checkPath("the folder", folder)
 }
 
-// checkPath returns an error for what is no path of names.
+// checkPath returns an error if a path does not consist of names.
 func checkPath(what, path string) error {
 	for element := range strings.SplitSeq(path, "/") {
 		if element == "" || element == "." || element == ".." || strings.HasPrefix(element, "_") ||

@@ -24,7 +24,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// startIn starts an export into a folder, without an ID if it is empty.
+// startIn starts an export into a folder. The ID may be empty.
 func startIn(
 	t *testing.T, w *mappertest.Env, x *export.Export[mapper.NoParams], id, folder string,
 ) (*export.Run, error) {
@@ -33,7 +33,7 @@ func startIn(
 		StartOptions: mapper.StartOptions{ID: id, PageSize: 50}, Folder: folder})
 }
 
-// wantRefused checks that a start was refused, by an error that says what to do.
+// wantRefused checks that a start was refused, with an error that says what to do.
 func wantRefused(t *testing.T, err error, want string) {
 	t.Helper()
 	if !errors.Is(err, mapper.ErrInvalidArgument) || !strings.Contains(err.Error(), want) {
@@ -41,8 +41,8 @@ func wantRefused(t *testing.T, err error, want string) {
 	}
 }
 
-// TestFoldersApart has exports run at once in one folder, and above and below it: none of them
-// touches what another one has written.
+// TestFoldersApart runs exports at once in one folder, and above and below it. None touches the
+// files of another.
 func TestFoldersApart(t *testing.T) {
 	store := newStore()
 	bucket := store.open()
@@ -69,14 +69,14 @@ func TestFoldersApart(t *testing.T) {
 			for _, f := range m.Files {
 				want = append(want, run.Folder+"/"+f.Name)
 			}
-			if id != "same" { // the folder has that of one of both
+			if id != "same" { // the folder's copy is of one of the two
 				want = append(want, run.Folder+"/manifest.json")
 			}
 			if run.Folder == "a/b" && (m.Ended.After(last.Ended) || m.Ended.Equal(last.Ended) && m.Run > last.Run) {
 				last = m
 			}
 		}
-		for _, run := range runs { // once all have ended
+		for _, run := range runs { // after all have ended
 			m, err := run.Wait(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -94,8 +94,8 @@ func TestFoldersApart(t *testing.T) {
 	})
 }
 
-// TestOldestDeleted has somebody delete the oldest exports of a folder, as a lifecycle rule of the
-// bucket would: the others are read and waited for as before, and so is the next one.
+// TestOldestDeleted deletes the oldest exports of a folder, as a lifecycle rule of the bucket
+// would. The other exports, and the next one, are read and waited for as before.
 func TestOldestDeleted(t *testing.T) {
 	s := newStore()
 	bucket := s.open()
@@ -128,7 +128,7 @@ func TestOldestDeleted(t *testing.T) {
 		for range 4 {
 			next()
 		}
-		drop(manifests[0], false) // its copy is left, and names what is not there
+		drop(manifests[0], false) // its copy remains, and names missing files
 		checkLast(t, s, runs[3], manifests[3])
 		drop(manifests[1], true)
 		for _, i := range []int{2, 3} {
@@ -153,7 +153,7 @@ func TestOldestDeleted(t *testing.T) {
 	})
 }
 
-// checkFiles checks that the files of a manifest are there, as it says.
+// checkFiles checks that the files of a manifest exist, with its contents.
 func checkFiles(t *testing.T, s *store, folder string, m *export.Manifest) {
 	t.Helper()
 	records := int64(0)
@@ -172,8 +172,8 @@ func checkFiles(t *testing.T, s *store, folder string, m *export.Manifest) {
 	}
 }
 
-// TestStartsAtOnce has many starts at once into a folder, and into one above it: with one ID they
-// are one export.
+// TestStartsAtOnce makes many starts at once into a folder, and into one above it. Starts with one
+// ID are one export.
 func TestStartsAtOnce(t *testing.T) {
 	for _, id := range []string{"orders", ""} {
 		t.Run(fmt.Sprintf("ID %q", id), func(t *testing.T) {
@@ -213,7 +213,7 @@ func TestStartsAtOnce(t *testing.T) {
 	}
 }
 
-// TestRefusedStart has a start that is refused, for whatever reason, leave nothing in the bucket.
+// TestRefusedStart checks that a refused start leaves nothing in the bucket.
 func TestRefusedStart(t *testing.T) {
 	store := newStore()
 	x := newExport(store.open(), nil)
@@ -265,8 +265,8 @@ func TestRefusedStart(t *testing.T) {
 	})
 }
 
-// TestUsedID has an ID of which later stages are left be refused: the export would write nothing,
-// as these have succeeded.
+// TestUsedID refuses an ID whose later stages still exist. The export would write nothing, because
+// these have succeeded.
 func TestUsedID(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
@@ -284,7 +284,7 @@ func TestUsedID(t *testing.T) {
 			if err := job.CleanUp(t.Context(), &mapper.CleanUpOptions{IncludeJob: true}); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(3 * time.Hour) // until its record is gone
+			time.Sleep(3 * time.Hour) // until its record is deleted
 			if _, err := startIn(t, w, x, "daily", "2"); i < 2 {
 				wantRefused(t, err, "of an earlier export is there still")
 			} else if err != nil {
@@ -294,8 +294,8 @@ func TestUsedID(t *testing.T) {
 	})
 }
 
-// TestDiscard has an export that was aborted leave nothing but a mark once it is discarded, and
-// another one succeed in its folder.
+// TestDiscard discards an aborted export. Only a mark remains, and another export succeeds in its
+// folder.
 func TestDiscard(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
@@ -326,7 +326,7 @@ func TestDiscard(t *testing.T) {
 		if err := run.Jobs()[0].Abort(ctx); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Minute) // until the pages under way are refused
+		time.Sleep(time.Minute) // until pages under way are refused
 		if err := run.Discard(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -355,8 +355,8 @@ func TestDiscard(t *testing.T) {
 	})
 }
 
-// TestRetryTooLate has entities be retried that an export has done without: they are in no file,
-// and that is said.
+// TestRetryTooLate retries failed entities after the export has continued without them. They are in
+// no file, and an error says so.
 func TestRetryTooLate(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
@@ -389,10 +389,10 @@ func TestRetryTooLate(t *testing.T) {
 	})
 }
 
-// TestRetryMeetsTheEnd has an entity be retried while the files are planned. If its part is
-// recorded before files are joined, it is in one; if it is later, it is in none, and the manifest
-// counts it as a failure. If it is recorded after an attempt has written the file, which has not
-// recorded that, there is no manifest, as nobody knows what it has.
+// TestRetryMeetsTheEnd retries an entity while the files are planned. If its part is recorded
+// before files are joined, it is in one. If its part is later, it is in none, and the manifest
+// counts it as a failure. If an attempt has written the file and has not recorded it, there is no
+// manifest, because the content of the file is unknown.
 func TestRetryMeetsTheEnd(t *testing.T) {
 	for _, when := range []string{"before", "during", "after"} {
 		t.Run(when+" the join", func(t *testing.T) { testRetryMeetsTheEnd(t, when) })

@@ -6,17 +6,17 @@ import (
 	"io"
 )
 
-// A Format is how records are written to files.
+// A Format is the format of an export's files.
 type Format string
 
 const (
 	// JSONLines has a JSON value on each line.
 	JSONLines Format = "jsonl"
-	// JSON has one JSON value for each file: an array of all records, unless Options.Wrap makes
-	// something else of it.
+	// JSON has one JSON value in each file: an array of all records, or what Options.Wrap makes of
+	// them.
 	JSON Format = "json"
-	// CSV has a line of names, and then a line for each record, as in RFC 4180. Records are
-	// structs; [Options] describes their fields.
+	// CSV has a line of column names, and then a line for each record, as in RFC 4180. Records are
+	// structs; [Options] describes their columns.
 	CSV Format = "csv"
 	// Avro has object container files. The schema is derived from the Go type; package
 	// github.com/twmb/avro describes the tags of fields.
@@ -26,36 +26,35 @@ const (
 	Parquet Format = "parquet"
 )
 
-// A coder writes records of one type in one format. What of encode and part is done for an entity
-// is done once; frames are written in the order head, parts with between between them, tail, each
-// of them compressed by itself.
+// A coder writes records of one type in one format. Records are encoded and compressed once, as
+// parts, and parts are joined into files.
 type coder interface {
-	// encode returns what a record is in a part, or an error if it can't be written.
+	// encode returns a record in the form that part takes, or an error if the format can't hold it.
 	encode(record any) (any, error)
-	// part returns a part of some records that were encoded, compressed.
+	// part returns a compressed part of encoded records.
 	part(encoded []any) ([]byte, error)
-	// join writes a file of parts, which next returns in their order, and io.EOF behind the last
+	// join writes a file of parts. next returns the parts in their order, and io.EOF after the last
 	// one.
 	join(w io.Writer, f File, next func() (io.ReadCloser, error)) error
-	// extra returns how many bytes a file has besides its parts, about, and how many each part
-	// takes more.
+	// extra returns about how many bytes a file has besides its parts, and how many more each part
+	// takes in a file.
 	extra(f File) (file, part int64, err error)
-	// extension returns what the names of files end with.
+	// extension returns the extension of files' names.
 	extension() string
-	// revision is different where an older build writes other values of the same records, which one
-	// file must not have both of.
+	// revision changes when a build writes other values for the same records. A file never has
+	// parts of two revisions.
 	revision() string
 }
 
 const secondRevision = "/2"
 
-// A frames is a coder whose files are frames, one behind the other: what joins them need not know
-// what is in them.
+// A frames is a coder whose files consist of compressed frames: head, parts with separators between
+// them, and tail. So parts are joined without a look inside.
 type frames struct {
 	squeezer
 	line  func(record any) ([]byte, error) // one record
-	ends  string                           // each of them
-	apart string                           // two of them
+	ends  string                           // after each record
+	apart string                           // between two records
 	head  func(f File) ([]byte, error)
 	tail  func(f File) ([]byte, error)
 	ext   string
@@ -80,7 +79,7 @@ func (e *frames) extra(f File) (file, part int64, err error) {
 
 func (e *frames) between(File) ([]byte, error) { return []byte(e.apart), nil }
 
-// frame returns a text as a frame by itself; nothing, if it is empty.
+// frame returns a text as a compressed frame, or nothing if the text is empty.
 func (e *frames) frame(of func(File) ([]byte, error), f File) ([]byte, error) {
 	if of == nil {
 		return nil, nil
@@ -125,7 +124,7 @@ func (e *frames) join(w io.Writer, f File, next func() (io.ReadCloser, error)) e
 			if err := frame(e.tail); err != nil || !empty {
 				return err
 			}
-			text, err := e.squeeze(nil) // no bytes at all are no gzip
+			text, err := e.squeeze(nil) // an empty file is not valid gzip
 			if err == nil {
 				_, err = w.Write(text)
 			}
@@ -150,7 +149,7 @@ func (e *frames) join(w io.Writer, f File, next func() (io.ReadCloser, error)) e
 	}
 }
 
-// coderOf returns the coder of records of a type.
+// coderOf returns the coder of records of type R.
 func coderOf[R any](o *Options) (coder, error) {
 	s, err := squeezerOf(o.Compression)
 	if err != nil {
@@ -180,7 +179,7 @@ func coderOf[R any](o *Options) (coder, error) {
 		Avro, Parquet)
 }
 
-// jsonEncoding returns the encoding of files of one value.
+// jsonEncoding returns the coder of files with one JSON value each.
 func jsonEncoding(s squeezer, line func(any) ([]byte, error), rev string, wrap func(File) (head, tail string)) coder {
 	if wrap == nil {
 		wrap = func(File) (head, tail string) { return "[\n", "\n]\n" }

@@ -11,8 +11,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestGoogleCloudStorage exports to a bucket of Google Cloud Storage, by its own client and a
-// server in this process.
+// TestGoogleCloudStorage exports to Google Cloud Storage, with its real client and a server in this
+// process.
 func TestGoogleCloudStorage(t *testing.T) {
 	server, err := fakestorage.NewServerWithOptions(fakestorage.Options{NoListener: true})
 	if err != nil {

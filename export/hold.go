@@ -11,9 +11,9 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// Count waits until all records of an export are in parts, and returns the number of files:
-// StartOptions.Files, or as few as Options.FileBytes allows. More than Options.MaxFiles is an
-// error. Use it for an export that was started with StartOptions.Hold. The parts stay until
+// Count returns the number of files of an export that was started with StartOptions.Hold. It first
+// waits until all records are in parts. The number is StartOptions.Files, or the smallest that
+// Options.FileBytes allows. It is an error if it exceeds Options.MaxFiles. The parts stay until
 // [Export.Write] or [Run.Discard].
 func (x *Export[P]) Count(ctx context.Context, r *Run) (int, error) {
 	s, status, err := x.held(ctx, r)
@@ -34,11 +34,13 @@ func (x *Export[P]) Count(ctx context.Context, r *Run) (int, error) {
 	return len(all), nil
 }
 
-// Write writes the files of an export that was started with StartOptions.Hold. It waits until all
-// records are in parts, and returns when the files are planned; [Run.Wait] waits for the files. If
-// files is 0, there are as many as [Export.Count] says. Options.Name and Options.Wrap get these
-// parameters; the function got the parameters of the start. A second call with the same arguments
-// does nothing. With other arguments it is [mapper.ErrIDTaken].
+// Write plans the files of an export that was started with StartOptions.Hold, and starts the job
+// that writes them. It first waits until all records are in parts. Call [Run.Wait] to wait for the
+// files. If files is 0, their number is the result of [Export.Count].
+//
+// Options.Name and Options.Wrap get the given params; the function got the parameters of the start.
+// Repeating Write with the same arguments has no effect. With other arguments the error is
+// [mapper.ErrIDTaken].
 func (x *Export[P]) Write(ctx context.Context, r *Run, files int, params P) error {
 	fail := func(err error) error { return fmt.Errorf("export: write the files of %s: %w", r.ID, err) }
 	if files < 0 || files > x.opts.MaxFiles {
@@ -73,8 +75,8 @@ func (x *Export[P]) Write(ctx context.Context, r *Run, files int, params P) erro
 	return nil
 }
 
-// held waits until all records of an export that is held are in parts, and returns what its next
-// stage is made of.
+// held waits until all records of a held export are in parts, and returns the next stage's
+// parameters.
 func (x *Export[P]) held(ctx context.Context, r *Run) (stage, *mapper.Status, error) {
 	status, err := r.Jobs()[0].Wait(ctx)
 	if err != nil {
@@ -107,7 +109,7 @@ func (x *Export[P]) held(ctx context.Context, r *Run) (stage, *mapper.Status, er
 	return s, status, err
 }
 
-// orDiscarded returns an error, or that the run was discarded, if that is why.
+// orDiscarded returns an error, or a clearer one if the run was discarded.
 func (x *Export[P]) orDiscarded(ctx context.Context, s stage, err error) error {
 	if discarded := s.place().wasDiscarded(ctx, x.bucket); discarded != nil {
 		return discarded
@@ -115,8 +117,8 @@ func (x *Export[P]) orDiscarded(ctx context.Context, s stage, err error) error {
 	return err
 }
 
-// planOf names a plan: files that are planned by two calls of Write with different arguments do not
-// go together.
+// planOf names a plan. Files that two calls of Write plan with different arguments do not fit
+// together.
 func planOf(files int, params []byte) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s", files, params))
 	return hex.EncodeToString(sum[:8])

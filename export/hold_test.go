@@ -21,11 +21,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// numbers are what exports agree on that number their files together.
+// numbers are shared by exports that number their files as one set.
 type numbers struct{ First, Total int }
 
-// newNumbered returns an export whose files have numbers that are known only when they have been
-// counted.
+// newNumbered returns an export whose files have numbers that are known only after a count.
 func newNumbered(bucket *blob.Bucket, most int) *export.Export[numbers] {
 	of := func(f export.File) (n numbers) {
 		if err := json.Unmarshal(f.Params, &n); err != nil {
@@ -35,7 +34,7 @@ func newNumbered(bucket *blob.Bucket, most int) *export.Export[numbers] {
 		return n
 	}
 	return must(export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], n numbers) (line, error) {
-		if e.Value.N < 0 || n != (numbers{}) { // it has the parameters of the start
+		if e.Value.N < 0 || n != (numbers{}) { // these must be the parameters of the start
 			return line{}, mapper.Skip
 		}
 		return line(e.Value), nil
@@ -57,8 +56,8 @@ func startHeld(t *testing.T, e *mapper.Engine, x *export.Export[numbers], id str
 	return run
 }
 
-// TestHold has an export count its files, and write them with numbers that are known only then.
-// Calls fail meanwhile.
+// TestHold counts the files of an export, and writes them with numbers that are known only then.
+// Calls fail in between.
 func TestHold(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
@@ -84,7 +83,7 @@ func TestHold(t *testing.T) {
 			}
 			agreed := numbers{7, 7 + n}
 			w.ResumeFaults()
-			for range 5 { // a call may fail, or its answer be lost
+			for range 5 { // calls and answers are lost
 				if err = x.Write(t.Context(), run, 0, agreed); err == nil {
 					break
 				}
@@ -123,8 +122,7 @@ func TestHold(t *testing.T) {
 		})
 }
 
-// TestHoldRefused has calls of Count and Write that can't be carried out: each says why, and writes
-// nothing.
+// TestHoldRefused makes wrong calls of Count and Write. Each says why, and writes nothing.
 func TestHoldRefused(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
@@ -164,9 +162,9 @@ func TestHoldRefused(t *testing.T) {
 	})
 }
 
-// TestHoldTwoPlans has the files of an export be planned by two calls of Write at once, with
-// different numbers: the second one has recorded its plan over the first one's, whose files are
-// written. The export fails, and says what to do.
+// TestHoldTwoPlans makes two calls of Write at once with different numbers. The second one records
+// its plan over the first one's, whose files are already written. The export fails, and says what
+// to do.
 func TestHoldTwoPlans(t *testing.T) {
 	s := newStore()
 	x := newNumbered(s.open(), 10)
@@ -216,8 +214,8 @@ func TestHoldTwoPlans(t *testing.T) {
 	})
 }
 
-// TestHoldLateWrite has a Write stand still when it has seen that its run was not discarded, until
-// it was: the Write fails, and what is left is the mark.
+// TestHoldLateWrite stops a Write after it has seen that its run is not discarded, and discards the
+// run. The Write fails, and only the mark remains.
 func TestHoldLateWrite(t *testing.T) {
 	s := newStore()
 	x := newNumbered(s.open(), 10)

@@ -18,9 +18,9 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// join writes a file of its parts, unless it is there: then it is what an attempt before this one
-// has written, and stays. All attempts have the same parts, which are there until each file is
-// recorded, unless failures are retried meanwhile. What is recorded is what the file has.
+// join writes a file from its parts. If the file exists, an earlier attempt has written it, and it
+// stays. All attempts join the same parts, which exist until every file is recorded. The exception
+// is a retry of failures at the same time. The record says what the file really contains.
 func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s stage) (plannedFile, error) {
 	f := e.Value
 	if err := x.opts.checkCoding(s.Coding); err != nil {
@@ -32,11 +32,11 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 	}
 	f.Records, f.Parts, f.Bytes = 0, 0, 0
 	writing, cancel := context.WithCancel(ctx)
-	defer cancel() // before Close it drops what was written
+	defer cancel() // before Close, it discards the write
 	name := x.fileName(s, f)
 	path := s.Folder + "/" + name
-	// In the folder of an older build's run may be the file of another one, which it writes over,
-	// as that build did.
+	// A run of an older build may find the file of another run, and overwrites it as that build
+	// did.
 	w, err := x.bucket.NewWriter(writing, path, &blob.WriterOptions{IfNotExist: s.Layout != 0,
 		DisableContentTypeDetection: true})
 	if err != nil {
@@ -46,15 +46,15 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 	err = x.joinParts(ctx, mapper.EngineFromContext(ctx).Client(), written, &f, s)
 	if err != nil {
 		cancel()
-		_ = w.Close() // which fails, as its context has ended
+		_ = w.Close() // fails, because its context has ended
 		return f, err
 	}
 	err = w.Close()
 	if gcerrors.Code(err) == gcerrors.FailedPrecondition {
 		joined := written
 		written, err = x.readBack(ctx, path)
-		// A failure that was retried in between may have recorded a part, so how many records the
-		// file has is not known.
+		// A retry may have recorded a part in between, so the number of records in the file is not
+		// known.
 		if err == nil && s.Failures > 0 && !bytes.Equal(joined.sum.Sum(nil), written.sum.Sum(nil)) {
 			err = mapper.Permanent(fmt.Errorf("an attempt before has written %s of other parts, as failures were "+
 				"retried meanwhile: discard the run, and start another export", path))
@@ -70,7 +70,7 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 	return f, nil
 }
 
-// readBack counts and sums what a file has.
+// readBack counts and hashes the bytes of a file.
 func (x *Export[P]) readBack(ctx context.Context, path string) (*counter, error) {
 	r, err := x.bucket.NewReader(ctx, path, nil)
 	if err != nil {
@@ -81,7 +81,7 @@ func (x *Export[P]) readBack(ctx context.Context, path string) (*counter, error)
 	return c, errors.Join(err, r.Close())
 }
 
-// joinParts writes the parts of a file, one behind the other.
+// joinParts writes the parts of a file, one after the other.
 func (x *Export[P]) joinParts(
 	ctx context.Context, client *datastore.Client, w io.Writer, f *plannedFile, s stage,
 ) error {
@@ -110,12 +110,12 @@ func (x *Export[P]) joinParts(
 	}
 	err := x.coder.join(w, x.file(s, f.Index), next)
 	cancel()
-	for range parts { // so that nobody changes f any more
+	for range parts { // after that no goroutine changes f
 	}
 	return err
 }
 
-// A counter counts and sums what is written.
+// A counter counts and hashes what is written to it.
 type counter struct {
 	w   io.Writer
 	n   int64
@@ -129,7 +129,7 @@ func (c *counter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// putJoined records files that were written.
+// putJoined records written files.
 func putJoined(_ context.Context, p *mapper.Page[plannedFile], s stage) error {
 	for _, f := range p.Records {
 		p.Put(fileKey(s.Run, f.Index), &f)

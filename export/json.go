@@ -18,9 +18,9 @@ var (
 	numberType = reflect.TypeFor[json.Number]()
 )
 
-// jsonLine returns the function that writes records as JSON. encoding/json replaces what is no
-// UTF-8, cuts the seconds off a zone, and writes {} for what it can't see: what it would change is
-// an error here, first.
+// jsonLine returns the function that writes records as JSON. encoding/json replaces invalid UTF-8,
+// drops the seconds of a zone's offset, and writes {} for values that it can't see. Here such a
+// value is an error.
 func jsonLine[R any]() (line func(record any) ([]byte, error), revision string, err error) {
 	t := reflect.TypeFor[R]()
 	c := &jsonChecks{known: make(map[jsonType]*jsonCheck)}
@@ -36,7 +36,7 @@ func jsonLine[R any]() (line func(record any) ([]byte, error), revision string, 
 		if record != nil {
 			*r = record.(R)
 		}
-		v := reflect.ValueOf(r).Elem() // in a place of its own, so that methods of its fields' pointers are called
+		v := reflect.ValueOf(r).Elem() // addressable, so that methods with pointer receivers are called
 		c := &jsonChecks{}
 		if err := check.run(c, v); err != nil {
 			return nil, err
@@ -46,7 +46,7 @@ func jsonLine[R any]() (line func(record any) ([]byte, error), revision string, 
 			err = errors.New("the MarshalJSON of a value returns text that is not valid UTF-8")
 		}
 		if err != nil {
-			c.search = true // for the field
+			c.search = true // find the field
 			if found := check.run(c, v); found != nil {
 				return nil, found
 			}
@@ -56,26 +56,27 @@ func jsonLine[R any]() (line func(record any) ([]byte, error), revision string, 
 	}, revision, nil
 }
 
-// A jsonType is a type in a place: whether encoding/json can have the address of its values there.
+// A jsonType is a type together with whether encoding/json can take the address of its values
+// there.
 type jsonType struct {
 	t    reflect.Type
 	addr bool
 }
 
-// jsonChecks are the checks of types, while they are made, and the state of one, while it runs.
+// jsonChecks holds the checks of types while they are made, and the state of a check while it runs.
 type jsonChecks struct {
 	known  map[jsonType]*jsonCheck
 	depth  int
-	search bool // have values of types of their own be written, to find the one that can't be
+	search bool // marshal each value with its own method, to find the one that fails
 
-	byPointer bool // a method of a pointer is called, which older builds did not
+	byPointer bool // a pointer's method is called, unlike in older builds
 }
 
-// dynamic has the checks of types that were found in interfaces.
+// dynamic caches the checks of types that were found in interfaces.
 var dynamic sync.Map // of reflect.Type: *jsonCheck
 
-// A jsonCheck returns an error for a value that encoding/json would change, or not write. It is nil
-// where there is none.
+// A jsonCheck returns an error for a value that encoding/json would change or could not write. It
+// is nil if every value is safe.
 type jsonCheck struct {
 	check func(c *jsonChecks, v reflect.Value) error
 }
@@ -96,7 +97,7 @@ func (c *jsonChecks) of(of jsonType) (*jsonCheck, error) {
 		return k, nil
 	}
 	k := new(jsonCheck)
-	c.known[of] = k // as types may be inside themselves
+	c.known[of] = k // types may be recursive
 	var err error
 	k.check, err = c.make(of.t, of.addr)
 	return k, err
@@ -128,7 +129,7 @@ func (c *jsonChecks) make(t reflect.Type, addr bool) (func(c *jsonChecks, v refl
 	case reflect.String:
 		return checkString, nil
 	case reflect.Interface:
-		if t.Implements(textMarshaler) && !t.Implements(jsonMarshaler) { // whatever is in it
+		if t.Implements(textMarshaler) && !t.Implements(jsonMarshaler) { // any value in it
 			return checkOwnText, nil
 		}
 		return checkDynamic, nil
@@ -150,18 +151,18 @@ func (c *jsonChecks) make(t reflect.Type, addr bool) (func(c *jsonChecks, v refl
 	return nil, nil
 }
 
-// A marshaler is a method that encoding/json calls, and the interface that has it.
+// A marshaler is a method that encoding/json calls, and its interface.
 type marshaler struct {
 	method string
 	is     reflect.Type
 }
 
-// ownMethod returns the method that has the JSON of a type, if its kind does not decide.
+// ownMethod returns the method that writes the JSON of a type, or a zero value if its kind decides.
 func ownMethod(t reflect.Type) marshaler {
 	for _, own := range []marshaler{{"MarshalJSON", jsonMarshaler}, {"MarshalText", textMarshaler}} {
 		switch {
 		case t.Kind() == reflect.Pointer && t.Elem().Implements(own.is):
-			return marshaler{} // nil is null
+			return marshaler{} // encoding/json writes null for nil
 		case t.Implements(own.is) && t.Kind() == reflect.Interface:
 			return marshaler{}
 		case t.Implements(own.is), t.Kind() != reflect.Pointer && reflect.PointerTo(t).Implements(own.is):
@@ -186,7 +187,7 @@ func checkString(_ *jsonChecks, v reflect.Value) error {
 	return nil
 }
 
-// checkOwnText checks a value in an interface that has the method MarshalText.
+// checkOwnText checks the text of a value in an interface with the method MarshalText.
 func checkOwnText(_ *jsonChecks, v reflect.Value) error {
 	if v.IsNil() {
 		return nil
@@ -195,7 +196,7 @@ func checkOwnText(_ *jsonChecks, v reflect.Value) error {
 	return err
 }
 
-// checkDynamic checks a value in an interface by the type that it has.
+// checkDynamic checks a value in an interface by its dynamic type.
 func checkDynamic(c *jsonChecks, v reflect.Value) error {
 	if v.IsNil() {
 		return nil
@@ -375,7 +376,7 @@ func (c *jsonChecks) ofStruct(t reflect.Type, addr bool) (func(c *jsonChecks, v 
 	}, nil
 }
 
-// plain reports whether all values of a type are written as they are.
+// plain reports whether all values of a type are written unchanged.
 func plain(t reflect.Type) bool {
 	p := reflect.PointerTo(t)
 	return (t.Kind() == reflect.Bool || t.Kind() >= reflect.Int && t.Kind() <= reflect.Uintptr) &&

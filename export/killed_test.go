@@ -40,7 +40,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// workerEnv has the test's binary be a worker: a process that handles tasks until it is killed.
+// workerEnv makes the test's binary a worker: a process that handles tasks until it is killed.
 const workerEnv = "SCATTERMAP_EXPORT_WORKER"
 
 func TestMain(m *testing.M) {
@@ -56,7 +56,8 @@ func TestMain(m *testing.M) {
 
 const queueName = "projects/test/locations/here/queues/export"
 
-// killedEngine returns an engine of a process, with an export that takes some time for each entity.
+// killedEngine returns the engine of a process, with an export that takes some time for each
+// entity.
 func killedEngine(
 	ctx context.Context, datastoreAddr, tasksAddr, dir, target string,
 ) (*mapper.Engine, *export.Export[mapper.NoParams], *blob.Bucket, error) {
@@ -95,7 +96,7 @@ func killedEngine(
 	return engine, x, bucket, err
 }
 
-// work is the worker's process. It says where it listens, and ends with its parent.
+// work runs the worker's process. It prints its address, and ends with its parent.
 func work(place []string) error {
 	engine, _, _, err := killedEngine(context.Background(), place[0], place[1], place[2], place[3])
 	if err != nil {
@@ -111,13 +112,13 @@ func work(place []string) error {
 	return nil
 }
 
-// A crew is workers, behind a proxy that takes any of them.
+// A crew is a set of workers. A proxy sends each delivery to one of them.
 type crew struct {
 	t     *testing.T
 	place string
 	rng   *rand.Rand
 
-	joins chan *worker // that get a delivery of the job that joins files
+	joins chan *worker // workers that get a delivery of the job that joins files
 
 	mu    sync.Mutex
 	all   []*worker
@@ -157,7 +158,7 @@ func (c *crew) start() *worker {
 	return w
 }
 
-// end kills a worker, and waits for its end.
+// end kills a worker and waits for its end.
 func (w *worker) end() {
 	_ = w.cmd.Process.Kill()
 	_ = w.cmd.Wait()
@@ -183,14 +184,14 @@ func (c *crew) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.proxy.ServeHTTP(rw, r)
 }
 
-// any returns one of them.
+// any returns a random worker.
 func (c *crew) any() *worker {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.all[c.rng.IntN(len(c.all))]
 }
 
-// kill kills one of them, if it is there still, and has another take its place.
+// kill kills a worker, if it still runs, and starts another one.
 func (c *crew) kill(old *worker) {
 	c.mu.Lock()
 	i := slices.Index(c.all, old)
@@ -206,8 +207,8 @@ func (c *crew) kill(old *worker) {
 	c.kills++
 }
 
-// TestKilled kills processes at random, in the middle and while files are joined: these have each
-// record once, and nothing is left but what the manifest names.
+// TestKilled kills processes at random, also while files are joined. The files have each record
+// once, and nothing else remains.
 func TestKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out what starts processes")
@@ -267,7 +268,7 @@ func TestKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 			ended = true
-		case w := <-c.joins: // it has just begun
+		case w := <-c.joins: // it has just started
 			if atJoins < 10 {
 				c.kill(w)
 				atJoins++

@@ -17,8 +17,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// A late is a hook of a store that has the first of some calls take effect later, although its
-// caller is told that it was lost. Until it is let go, all others of them are lost.
+// A late is a hook of a store. It delays the effect of the first of some calls, and tells its
+// caller that the call was lost. Until it is released, the other such calls are lost.
 type late struct {
 	op    string
 	match func(key string) bool
@@ -42,7 +42,7 @@ func (l *late) hook(c *call) error {
 	return errLost
 }
 
-// held waits until a call is late.
+// held waits until a call is delayed.
 func (l *late) held(t *testing.T) {
 	t.Helper()
 	for range 100_000 {
@@ -67,10 +67,10 @@ type lateCall struct {
 	op    string
 	match func(key string) bool
 	stage int
-	told  bool // it tells what was decided before: that the run has succeeded
+	told  bool // it only announces that the run has succeeded
 }
 
-// lateCalls are those of an export, by what they do, and the stage that makes them.
+// lateCalls are the calls of an export, by kind and stage.
 var lateCalls = map[string]lateCall{
 	"a part":            {"write", func(key string) bool { return strings.Contains(key, "/_parts/") }, 0, false},
 	"a file":            {"write", func(key string) bool { return strings.Contains(key, "/00001-of-") }, 1, false},
@@ -83,10 +83,10 @@ var lateCalls = map[string]lateCall{
 	"the copy":             {"write", func(key string) bool { return key == folder+"/manifest.json" }, 2, true},
 }
 
-// TestLateAfterDiscard has a call of an export take effect after it was aborted and discarded, and
-// another one has succeeded in its folder: that one's manifest stays true, and is the one that is
-// read. If the call comes after it was decided that the first one has succeeded, that stays true,
-// and it can't be discarded.
+// TestLateAfterDiscard delays a call of an export that is then aborted and discarded. Another
+// export succeeds in its folder. The other one's manifest stays true, and is the one that readers
+// get. If the call comes after the first export has succeeded, its manifest stays true, and it
+// can't be discarded.
 func TestLateAfterDiscard(t *testing.T) {
 	for what, c := range lateCalls {
 		t.Run(what+" after the next", func(t *testing.T) { testLateAfterDiscard(t, c, false) })
@@ -109,7 +109,7 @@ func testLateAfterDiscard(t *testing.T, c lateCall, before bool) {
 		if err := first.Jobs()[c.stage].Abort(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Minute) // until what is under way is refused
+		time.Sleep(time.Minute) // until calls under way are refused
 		l.letGo()
 		discard := func() {
 			t.Helper()
@@ -154,7 +154,7 @@ func testLateAfterDiscard(t *testing.T, c lateCall, before bool) {
 			takeEffect()
 		}
 		checkLast(t, s, second, m)
-		discard() // which finds what came late
+		discard() // finds the late blob
 		checkLast(t, s, second, m)
 		if c.told {
 			checkFiles(t, s, folder, earlier)
@@ -169,8 +169,7 @@ func testLateAfterDiscard(t *testing.T, c lateCall, before bool) {
 	})
 }
 
-// TestLateInRun has a call of an export that succeeds take effect after that: its manifest stays
-// true.
+// TestLateInRun delays a call of an export until it has succeeded. Its manifest stays true.
 func TestLateInRun(t *testing.T) {
 	for what, c := range lateCalls {
 		t.Run(what, func(t *testing.T) {
@@ -178,7 +177,7 @@ func TestLateInRun(t *testing.T) {
 			s.hook = leaving(s, func(c *call) error {
 				err := l.hook(c)
 				if errors.Is(err, errLost) {
-					l.letGo() // only one is late
+					l.letGo() // delay only one
 				}
 				return err
 			})
@@ -208,8 +207,8 @@ func TestLateInRun(t *testing.T) {
 	}
 }
 
-// leaving has a process that was killed leave what it has written halfway in the folder of each
-// run, when that writes a part.
+// leaving returns a hook that leaves a fragment in the folder of each run when it writes a part, as
+// a killed process does.
 func leaving(s *store, hook func(*call) error) func(*call) error {
 	return func(c *call) error {
 		if run, _, part := strings.Cut(c.key, "/_parts/"); part && c.op == "write" {
@@ -219,8 +218,7 @@ func leaving(s *store, hook func(*call) error) func(*call) error {
 	}
 }
 
-// checkLast checks that the manifest of a run is true, is still what it was, and is the last one of
-// its folder.
+// checkLast checks that the manifest of a run is true, unchanged, and the last one of its folder.
 func checkLast(t *testing.T, s *store, run *export.Run, m *export.Manifest) {
 	t.Helper()
 	checkFiles(t, s, run.Folder, m)
@@ -234,9 +232,9 @@ func checkLast(t *testing.T, s *store, run *export.Run, m *export.Manifest) {
 	}
 }
 
-// TestLateListings has a bucket list what it had an hour ago: an export deletes its parts all the
-// same, and what a Discard has not seen, a later one deletes. A listing that still shows what was
-// deleted does no harm.
+// TestLateListings makes listings an hour old. An export still deletes its parts. A later Discard
+// deletes the blobs that an earlier one has not seen. A listing that still shows deleted blobs does
+// no harm.
 func TestLateListings(t *testing.T) {
 	s := newStore()
 	s.lag = func(string) time.Duration { return time.Hour }

@@ -18,56 +18,56 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// The names of what is in a folder besides files.
+// Names of blobs beside the files.
 const (
-	// ManifestName is the name of a manifest. The one in the folder of a run decides: its export
-	// has succeeded, or was discarded. The one in the export's folder is a copy, of the first
-	// export that succeeded there.
+	// ManifestName is the name of a manifest. The manifest in a run's folder decides whether the
+	// export has succeeded or was discarded. The manifest in the export's folder is a copy, of the
+	// first export that succeeded there.
 	ManifestName = "manifest.json"
-	// SuccessName is in the folder of a run that has succeeded.
+	// SuccessName is the name of an empty blob in the folder of a run that has succeeded.
 	SuccessName = "_SUCCESS"
-	// StartedName was in the folder of an export until its end, when files were directly in it.
+	// StartedName is the name of a blob that older builds kept in the export's folder until its
+	// end.
 	StartedName = "_STARTED"
 )
 
 // A Manifest lists the files of an export.
 type Manifest struct {
 	Export      string         `json:"export"` // its ID
-	Run         string         `json:"run"`    // what tells it from others, also of the same ID
+	Run         string         `json:"run"`    // differs for another export of the same ID
 	Format      Format         `json:"format"`
 	Compression Compression    `json:"compression,omitempty"`
 	Query       mapper.Query   `json:"query"` // with its ReadTime, if it has one
 	Records     int64          `json:"records"`
 	Bytes       int64          `json:"bytes"`
-	Failures    int64          `json:"failures"` // entities that were counted as failed, and are in no file
+	Failures    int64          `json:"failures"` // entities that are in no file because they failed
 	Files       []ManifestFile `json:"files"`
 
-	// Ended is when the files were complete, by the clock of the process that found out. Older
-	// builds leave it out.
+	// Ended is when the files were complete, by the clock of the process that noticed it. Manifests
+	// of older builds lack it.
 	Ended time.Time `json:"ended,omitzero"`
 
-	// Discarded says that this is only a mark: the export was discarded, and the files do not
-	// exist. ReadManifest ignores it.
+	// Discarded says that this is not a manifest but the mark of a discarded export. Its files do
+	// not exist. [ReadManifest] ignores it.
 	Discarded bool `json:"discarded,omitempty"`
 
-	// Coverage is the proof of mapper.Job.Verify that the export's job has covered its query. An
-	// export of more than 100,000 parts leaves it out, because its job has compared the same sums
-	// at its end.
+	// Coverage is the proof (mapper.Job.Verify) that the first job covered its query. It is missing
+	// if the export has more than 100,000 parts. The job has compared the same sums at its end.
 	Coverage *mapper.Proof `json:"coverage,omitempty"`
 }
 
 // A ManifestFile describes one file of an export.
 type ManifestFile struct {
-	Name    string `json:"name"` // below the export's folder: it starts with the folder of the run
+	Name    string `json:"name"` // relative to the export's folder; starts with the run's folder
 	Records int64  `json:"records"`
-	Bytes   int64  `json:"bytes"` // as it is stored
+	Bytes   int64  `json:"bytes"` // as stored, compressed
 	SHA256  string `json:"sha256"`
 }
 
-// ReadManifest reads the manifest of a folder. If the folder has several exports, it returns the
-// one that ended last, of those that have succeeded and still exist. It lists the folder, and reads
-// a manifest for each run in it. The returned manifest stays true: no export changes or deletes
-// files of an export that has succeeded.
+// ReadManifest returns the manifest of the last export in a folder: of the exports that have
+// succeeded and still exist, the one that ended last. It lists the folder, and reads one manifest
+// for each run in it. The returned manifest stays true: no export changes or deletes files of an
+// export that has succeeded.
 func ReadManifest(ctx context.Context, bucket *blob.Bucket, folder string) (*Manifest, error) {
 	last, err := lastManifest(ctx, bucket, folder)
 	if err != nil {
@@ -85,7 +85,7 @@ func lastManifest(ctx context.Context, bucket *blob.Bucket, folder string) (*Man
 	if err != nil {
 		return nil, err
 	}
-	if first != nil { // which a late listing may not show, or whose name is that of an older build's run
+	if first != nil { // late listings may not show it, or it is an older build's run
 		runs[first.Run] = true
 	}
 	var (
@@ -101,8 +101,8 @@ func lastManifest(ctx context.Context, bucket *blob.Bucket, folder string) (*Man
 			defer mu.Unlock()
 			switch notThere := gcerrors.Code(err) == gcerrors.NotFound; {
 			case notThere && first != nil && first.Run == run && first.Ended.IsZero():
-				m = first // an older build has written it, and nothing else
-			case notThere: // it goes on, or somebody has deleted it
+				m = first // the only manifest of an older build
+			case notThere: // the run has not ended, or its manifest was deleted
 				missing = err
 				return nil
 			case err != nil:
@@ -123,7 +123,7 @@ func lastManifest(ctx context.Context, bucket *blob.Bucket, folder string) (*Man
 	return nil, missing
 }
 
-// readsAtOnce is how many manifests ReadManifest reads at the same time.
+// readsAtOnce is how many manifests ReadManifest reads in parallel.
 const readsAtOnce = 16
 
 // after reports whether an export ended after another one.
@@ -131,7 +131,7 @@ func (m *Manifest) after(other *Manifest) bool {
 	return cmp.Or(m.Ended.Compare(other.Ended), cmp.Compare(m.Run, other.Run)) > 0
 }
 
-// runsIn lists the runs that have a folder of their own in that of an export.
+// runsIn lists the runs in an export's folder.
 func runsIn(ctx context.Context, bucket *blob.Bucket, folder string) (map[string]bool, error) {
 	runs, prefix := make(map[string]bool), folder+"/"+runPrefix
 	for it := bucket.List(&blob.ListOptions{Prefix: prefix, Delimiter: "/"}); ; {
@@ -149,7 +149,7 @@ func runsIn(ctx context.Context, bucket *blob.Bucket, folder string) (map[string
 	}
 }
 
-// manifestAt reads the manifest that a name has. The error says so if it has none.
+// manifestAt reads a manifest. If there is none, the error says so.
 func manifestAt(ctx context.Context, bucket *blob.Bucket, key string) (*Manifest, error) {
 	text, err := bucket.ReadAll(ctx, key)
 	m := new(Manifest)
@@ -165,7 +165,7 @@ func manifestAt(ctx context.Context, bucket *blob.Bucket, key string) (*Manifest
 	return m, nil
 }
 
-// readManifest is manifestAt, and returns nil if the name has nothing.
+// readManifest is manifestAt, but returns nil if there is none.
 func readManifest(ctx context.Context, bucket *blob.Bucket, key string) (*Manifest, error) {
 	m, err := manifestAt(ctx, bucket, key)
 	if gcerrors.Code(err) == gcerrors.NotFound {
@@ -174,7 +174,7 @@ func readManifest(ctx context.Context, bucket *blob.Bucket, key string) (*Manife
 	return m, err
 }
 
-// writeOnce writes a manifest under a name, if that has nothing yet, and reports whether it did.
+// writeOnce writes a manifest if its name is free, and reports whether it did.
 func writeOnce(ctx context.Context, bucket *blob.Bucket, key string, m *Manifest) (bool, error) {
 	text, err := json.MarshalIndent(m, "", "\t")
 	if err != nil {
@@ -188,8 +188,8 @@ func writeOnce(ctx context.Context, bucket *blob.Bucket, key string, m *Manifest
 	return err == nil, nil
 }
 
-// decide decides, once, that a run has succeeded, by its manifest, or that it was discarded, by one
-// that says so: the first of both takes the name. It returns what the name has then.
+// decide decides, once, whether a run has succeeded, by its manifest, or was discarded, by a mark.
+// The first of both takes the name. It returns the blob that has the name afterwards.
 func (p place) decide(ctx context.Context, bucket *blob.Bucket, m *Manifest) (*Manifest, error) {
 	if decided, err := p.decided(ctx, bucket); decided != nil || err != nil {
 		return decided, err
@@ -204,8 +204,8 @@ func (p place) decide(ctx context.Context, bucket *blob.Bucket, m *Manifest) (*M
 	return decided, err
 }
 
-// decided returns what was decided of a run, and nil if nothing was. An older build has decided
-// that a run has succeeded by the manifest in the export's folder.
+// decided returns the outcome of a run, or nil if there is none yet. For a run of an older build,
+// the manifest in the export's folder is the outcome.
 func (p place) decided(ctx context.Context, bucket *blob.Bucket) (*Manifest, error) {
 	m, err := readManifest(ctx, bucket, p.outcome())
 	if m == nil && err == nil && p.direct {
@@ -217,20 +217,20 @@ func (p place) decided(ctx context.Context, bucket *blob.Bucket) (*Manifest, err
 	return m, err
 }
 
-// copyManifest copies the manifest of a run that has succeeded to the export's folder, if no other
-// one is there. It may come late, as the manifest is true.
+// copyManifest copies the manifest of a succeeded run to the export's folder, if there is none. It
+// may happen late, because the manifest stays true.
 func (p place) copyManifest(ctx context.Context, bucket *blob.Bucket, m *Manifest) error {
 	_, err := writeOnce(ctx, bucket, p.folder+"/"+ManifestName, m)
 	return err
 }
 
-// discarded returns the opposite of a run's manifest. It names a file that is not there, so that a
-// reader which takes it for one fails.
+// discarded returns the mark of a discarded run. It names a file that does not exist, so that a
+// reader which takes it for a manifest fails.
 func (p place) discarded(id string) *Manifest {
 	return &Manifest{Export: id, Run: p.run, Discarded: true, Files: []ManifestFile{{Name: p.name("_DISCARDED")}}}
 }
 
-// wasDiscarded returns an error if a run was discarded, so that it does no more for nothing.
+// wasDiscarded returns an error if a run was discarded, so that it stops useless work.
 func (p place) wasDiscarded(ctx context.Context, bucket *blob.Bucket) error {
 	m, err := readManifest(ctx, bucket, p.outcome())
 	if err == nil && m != nil && m.Discarded {

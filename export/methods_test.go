@@ -11,9 +11,9 @@ import (
 	"github.com/scattermap/scattermap/export"
 )
 
-// Types whose methods are those of what they embed.
+// Types whose methods come from embedded fields.
 type (
-	timeAnd struct { // has the JSON and the text of a time, and a field that is in neither
+	timeAnd struct { // has a time's JSON and text, which leave out its field
 		time.Time
 		X int
 	}
@@ -22,7 +22,7 @@ type (
 	pointerTo  struct{ *timeAnd }
 	sibling    struct {
 		timeIn
-		embedded // whose field is as exported as any other
+		embedded // its field is exported
 	}
 	silent struct {
 		time.Time
@@ -33,7 +33,7 @@ type (
 		time.Time `json:"-" csv:"-" avro:"-"`
 	}
 	instant     = time.Time
-	aliased     struct{ instant } // which is not exported, and no type of its own
+	aliased     struct{ instant } // unexported, and an alias
 	deepTime    struct{ timeIn }
 	timeBelow   struct{ *time.Time }
 	generic     struct{ pair[int] }
@@ -41,7 +41,7 @@ type (
 		time.Time
 		V T
 	}
-	own[T any] struct { // has a text of its own, beside that of the time
+	own[T any] struct { // declares its own text, beside the time's
 		time.Time
 		V T
 	}
@@ -64,8 +64,8 @@ func (o own[T]) MarshalJSON() ([]byte, error) { return fmt.Appendf(nil, `"%v"`, 
 func (o *own[T]) UnmarshalText([]byte) error  { return nil }
 func (s stale) IsZero() bool                  { return s.A == 0 }
 
-// TestPromotedMethods has a type be refused if its JSON or text is that of a field that it embeds,
-// at any depth, and it has others: they would be left out.
+// TestPromotedMethods refuses a type that has the JSON or text of an embedded field, at any depth,
+// and has other fields: they would be left out.
 func TestPromotedMethods(t *testing.T) {
 	const jsonl, jsons, csv, avro = export.JSONLines, export.JSON, export.CSV, export.Avro
 	texts, js := []export.Format{jsonl, jsons, csv, avro}, []export.Format{jsonl, jsons}
@@ -119,7 +119,7 @@ func TestPromotedMethods(t *testing.T) {
 		N int
 	}
 	refusedBy[r10](t, js, "field A of", "its field N would be left out")
-	type r11 struct { // omitzero asks it whether it is zero
+	type r11 struct { // omitzero calls its IsZero
 		A product `json:",omitzero" csv:"-" avro:"-" parquet:"-"`
 		N int
 	}
@@ -150,11 +150,11 @@ func TestPromotedMethods(t *testing.T) {
 	written(t, r, avro)
 }
 
-// TestPromotedValues has a value that has its JSON or text of one that it embeds, at any depth, or
-// holds in an interface, fail as that one would.
+// TestPromotedValues checks that a value fails as the value does from which it has its JSON or
+// text: one that it embeds, at any depth, or holds in an interface.
 func TestPromotedValues(t *testing.T) {
 	const jsonl, csv, avro = export.JSONLines, export.CSV, export.Avro
-	off := time.Date(1890, 1, 1, 0, 0, 0, 0, time.FixedZone("LMT", 3208)) // which RFC 3339 can't say
+	off := time.Date(1890, 1, 1, 0, 0, 0, 0, time.FixedZone("LMT", 3208)) // RFC 3339 can't express it
 	type times struct {
 		A timeIn
 		B deepTime
@@ -191,8 +191,8 @@ func TestPromotedValues(t *testing.T) {
 	written(t, anything{[]any{timeIn{}, byJSON{timeIn{}}, map[timeIn]int{{}: 1}}}, jsonl)
 }
 
-// TestUnexported has a field that is embedded, or has a tag, and is not exported be refused where a
-// format would leave it out, and be checked where one writes it.
+// TestUnexported refuses an unexported field that is embedded or tagged if a format would leave it
+// out. If a format writes it, it is checked.
 func TestUnexported(t *testing.T) {
 	const jsonl, jsons, csv, avro, parquet = export.JSONLines, export.JSON, export.CSV, export.Avro, export.Parquet
 	type formats = []export.Format
@@ -221,7 +221,7 @@ func TestUnexported(t *testing.T) {
 	refusedBy[pointed](t, nil)
 	failing(t, pointed{&embedded{"secret\xff"}, 1}, "embedded.Name", jsonl, avro)
 	written(t, pointed{}, jsonl, csv, avro, parquet)
-	type called struct { // of which it calls methods, and panics
+	type called struct { // encoding/json calls its methods and panics
 		timeIn  `json:"in" csv:"in" avro:"in" parquet:"-"`
 		aliased `json:"deep" csv:"-" avro:"-" parquet:"-"` //nolint:unused // its methods are called
 		N       int

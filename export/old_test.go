@@ -32,10 +32,11 @@ import (
 var writeOld = flag.String("old", "", "have TestOldRecords write testdata/old/`NAME`, with the records of this "+
 	"build, for all later ones to read")
 
-// oldOrders is how many entities the exports on file have.
+// oldOrders is how many entities the stored exports have.
 const oldOrders = 60
 
-// newAged returns the export whose records are on file. Changing it makes them unreadable.
+// newAged returns the export whose records are stored in testdata. A change of it makes them
+// unreadable.
 func newAged(bucket *blob.Bucket) *export.Export[mapper.NoParams] {
 	return must(export.New("aged", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.NoParams) (line,
 		error) {
@@ -43,11 +44,11 @@ func newAged(bucket *blob.Bucket) *export.Export[mapper.NoParams] {
 	}, &export.Options{Compression: export.Gzip, Files: 3}))
 }
 
-// oldKinds are the kinds of the records on file, and that of the entities.
+// oldKinds are the kinds of the stored records, and the kind of the entities.
 var oldKinds = []string{"ScattermapJob", "ScattermapRange", "ScattermapSlot", "ScattermapPart", "ScattermapFile",
 	"Order"}
 
-// A relic is a database and a bucket with what exports have stored, and an engine for them.
+// A relic is a database and a bucket with the state of old exports, and an engine for them.
 type relic struct {
 	*testing.T
 	store  *store
@@ -108,8 +109,8 @@ func (r *relic) start(id string) *export.Run {
 	return run
 }
 
-// write writes to a folder what the database and the bucket have of three exports: one that is
-// paused in the middle; one of which two of three files are joined; and one that has succeeded.
+// write writes the state of three exports to a folder: one is paused in the middle, one has joined
+// two of three files, and one has succeeded.
 func (r *relic) write(folder string) {
 	r.Helper()
 	must := func(err error) {
@@ -186,7 +187,7 @@ func (r *relic) entities(kind string) (all []*datastorepb.Entity) {
 	return all
 }
 
-// load writes what a folder has into the database and the bucket.
+// load loads the database and the bucket from a folder.
 func (r *relic) load(folder string) {
 	r.Helper()
 	for _, kind := range oldKinds {
@@ -219,9 +220,9 @@ func (r *relic) load(folder string) {
 	}
 }
 
-// TestOldRecords has this build go on with the exports that older ones have left: one that was
-// paused in the middle, and one whose files were being joined; and has it read one that has
-// succeeded. A change of what is stored adds a folder, by -old NAME, and leaves the others.
+// TestOldRecords continues the exports of older builds: one that was paused in the middle, and one
+// that was joining its files. It also reads one that has succeeded. After a change of the stored
+// form, -old NAME adds a folder and leaves the others.
 func TestOldRecords(t *testing.T) {
 	if *writeOld != "" {
 		newRelic(t).write(filepath.Join("testdata", "old", *writeOld))
@@ -283,8 +284,8 @@ func TestOldRecords(t *testing.T) {
 	}
 }
 
-// TestOldDiscard has exports that an older build has left be discarded: nothing is deleted that is
-// another one's, and none that has a manifest.
+// TestOldDiscard discards exports of older builds. It deletes nothing of other exports, and
+// discards none with a manifest.
 func TestOldDiscard(t *testing.T) {
 	folders, err := filepath.Glob("testdata/old/*")
 	if err != nil || len(folders) == 0 {
@@ -311,7 +312,7 @@ func TestOldDiscard(t *testing.T) {
 		!strings.Contains(err.Error(), `"out/paused"`) {
 		t.Errorf("%v, want an error that names the folder of the export which may delete what is there", err)
 	}
-	// The folder has become another run's, as an older build did that.
+	// Another run took the folder, as in an older build.
 	s := r.store
 	own := string(s.get("out/joining/_STARTED"))
 	s.put("out/joining/_STARTED", []byte(`{"export":"x","run":"another"}`))

@@ -12,9 +12,8 @@ import (
 	"github.com/parquet-go/parquet-go/compress"
 )
 
-// parquetFormat writes Parquet. A part is a file of its own, with one group of rows. The rows of
-// all parts of a file are written anew, in larger groups: groups of a few hundred rows would make
-// every reader slow.
+// parquetFormat writes Parquet. A part is a Parquet file with one group of rows. Joining writes the
+// rows of all parts anew, in larger groups, because groups of a few hundred rows make readers slow.
 type parquetFormat[R any] struct {
 	schema  *parquet.Schema
 	options []parquet.WriterOption
@@ -23,8 +22,8 @@ type parquetFormat[R any] struct {
 	rev     string
 }
 
-// A group has at most so many rows, and about so many bytes before they are compressed. They are in
-// memory until it is complete.
+// Limits of a group of rows: its rows, and about its bytes before compression. A group is in memory
+// until it is complete.
 const (
 	rowGroup      = 20_000
 	rowGroupBytes = 64 << 20
@@ -62,7 +61,7 @@ func parquetEncoding[R any](c Compression) (p *parquetFormat[R], err error) {
 	return p, nil
 }
 
-// extra leaves room for the footer, which has some 200 bytes for each column of a group.
+// extra leaves room for the footer, which has about 200 bytes for each column of a group.
 func (p *parquetFormat[R]) extra(File) (file, part int64, err error) {
 	return int64(1000 + 200*len(p.schema.Columns())), 0, nil
 }
@@ -71,7 +70,7 @@ func (*parquetFormat[R]) extension() string { return ".parquet" }
 
 func (p *parquetFormat[R]) revision() string { return p.rev }
 
-// encode makes a row of a record, so that one that can't be written is the error of its entity.
+// encode makes a row of a record. An error is the failure of the record's entity.
 func (p *parquetFormat[R]) encode(record any) (any, error) {
 	columns := make([][]parquet.Value, len(p.schema.Columns()))
 	if err := p.write(columns, parquetLevels{}, addressable(record)); err != nil {
@@ -124,7 +123,7 @@ func (p *parquetFormat[R]) join(w io.Writer, _ File, next func() (io.ReadCloser,
 	}
 }
 
-// add writes the rows of a part, and returns how many bytes they have before they are compressed.
+// add writes the rows of a part, and returns how many bytes they have before compression.
 func (p *parquetFormat[R]) add(out *parquet.GenericWriter[R], part io.ReadCloser) (n int64, err error) {
 	text, err := io.ReadAll(part)
 	if err = errors.Join(err, part.Close()); err != nil {

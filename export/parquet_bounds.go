@@ -8,13 +8,13 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// Readers pass over rows by the smallest and largest value of a page and of a group of rows. The
-// package parquet has those of fixed bytes in the order of unsigned bytes, which is not that of
-// signed decimals, and leaves out pages of nulls, so that the others' are taken for those of other
-// pages. So columns of fixed bytes have an index of ours, and decimals no other bounds.
+// Readers skip pages and groups of rows by their least and greatest values. For columns of fixed
+// bytes, package parquet gets these bounds wrong. It compares signed decimals as unsigned bytes. It
+// also leaves out pages of nulls, so that the bounds of later pages shift. So columns of fixed
+// bytes have an index of ours, and decimals have no bounds in groups.
 
-// boundsOf returns a schema with the indexes of its columns, and the options of a writer that
-// leaves out other bounds.
+// boundsOf returns a schema with our indexes of columns, and the writer's options that leave out
+// wrong bounds.
 func boundsOf(schema *parquet.Schema) (*parquet.Schema, []parquet.WriterOption) {
 	root := boundedNode{schema, boundedFields(schema)}
 	var options []parquet.WriterOption
@@ -28,12 +28,11 @@ func boundsOf(schema *parquet.Schema) (*parquet.Schema, []parquet.WriterOption) 
 
 func isFixed(n parquet.Node) bool { return n.Leaf() && n.Type().Kind() == parquet.FixedLenByteArray }
 
-// bytesInOrder reports whether the values of a column of fixed bytes are in the order of unsigned
-// bytes.
+// bytesInOrder reports whether the values of a column of fixed bytes are ordered as unsigned bytes.
 func bytesInOrder(n parquet.Node) bool {
 	switch logicalOf(n).(type) {
 	case nil:
-		return n.Type().ConvertedType() == nil // intervals have no order
+		return n.Type().ConvertedType() == nil // intervals are not ordered
 	case *format.UUIDType:
 		return true
 	}
@@ -71,15 +70,15 @@ func (f boundedField) Type() parquet.Type {
 	return f.Field.Type()
 }
 
-// Encoding returns that of the tag, but no dictionary for fixed bytes, which has an index of its
-// own.
+// Encoding returns the encoding of the tag. Fixed bytes have no dictionary, because a dictionary
+// has an index of its own.
 func (f boundedField) Encoding() encoding.Encoding {
 	e := f.Field.Encoding()
 	if e == nil || !isFixed(f.Field) {
 		return e
 	}
 	switch e.Encoding() {
-	case format.RLEDictionary, format.PlainDictionary: //nolint:staticcheck // the older one is a dictionary, too
+	case format.RLEDictionary, format.PlainDictionary: //nolint:staticcheck // the older one is also a dictionary
 		return &parquet.Plain
 	}
 	return e
@@ -94,8 +93,8 @@ func (t boundedType) NewColumnIndexer(int) parquet.ColumnIndexer {
 	return &fixedIndexer{size: t.Length(), ordered: t.ordered}
 }
 
-// A fixedIndexer has the bounds of each page. Those of decimals are the smallest and largest of
-// their size.
+// A fixedIndexer records the bounds of each page. For decimals it records the least and the
+// greatest number of their size, so that readers skip nothing.
 type fixedIndexer struct {
 	size    int
 	ordered bool

@@ -16,21 +16,21 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// parquetWriters makes the writers of values of a schema. The package parquet makes the schema, but
-// its own writer takes nanoseconds for days and for microseconds, and wraps around what is out of
-// range: so each pair of a Go type and a column's type is one that is converted here, or is
-// refused.
+// parquetWriters makes the writers of a schema's values. Package parquet makes the schema. Its own
+// writer is not used, because it takes nanoseconds for days and microseconds, and wraps around
+// numbers that are out of range. Each pair of a Go type and a column type is either converted here
+// or refused.
 type parquetWriters struct {
 	columns int  // so far
-	ofDay   bool // there are dates or times of a day, of which older builds write others
+	ofDay   bool // has dates or times of day, which older builds write differently
 }
 
-// A parquetWriter appends the values of a Go value to their columns. A value that is not valid is
+// A parquetWriter appends the values of a Go value to their columns. An invalid reflect.Value is
 // null.
 type parquetWriter func(row [][]parquet.Value, l parquetLevels, v reflect.Value) error
 
-// parquetLevels are where a value is: Parquet has a number for each list above it, and for each
-// that could be null or empty.
+// parquetLevels are Parquet's levels of a value: one for the lists around it, and one for the
+// optional or repeated fields around it.
 type parquetLevels struct{ repetition, depth, definition int }
 
 var errNoNull = errors.New("it is nil, and its column has no null there: " +
@@ -92,7 +92,7 @@ func cannot(n parquet.Node, t reflect.Type) error {
 	return fmt.Errorf("%v can't be written to Parquet%s: give it as a text, or as bytes", t, what)
 }
 
-// optional writes null for a nil: of a pointer to a pointer, each of them may be.
+// optional returns a writer that writes null for nil. In a pointer to a pointer, either may be nil.
 func (w *parquetWriters) optional(n parquet.Node, t reflect.Type) (parquetWriter, error) {
 	pointers := 0
 	for t.Kind() == reflect.Pointer {
@@ -119,8 +119,8 @@ func (w *parquetWriters) optional(n parquet.Node, t reflect.Type) (parquetWriter
 	}, err
 }
 
-// repeatedWriter writes lists. Parquet has no nil apart from an empty one, but where the list is
-// optional.
+// repeatedWriter returns the writer of a list. In Parquet a nil list equals an empty one, unless
+// the list is optional.
 func repeatedWriter(inner parquetWriter) parquetWriter {
 	return func(row [][]parquet.Value, l parquetLevels, v reflect.Value) error {
 		if !v.IsValid() || v.Len() == 0 {
@@ -241,7 +241,7 @@ func (w *parquetWriters) leaf(n parquet.Node, t reflect.Type) (parquetWriter, er
 	}, nil
 }
 
-// parquetValue returns what makes a column's value of a Go value.
+// parquetValue returns the function that converts a Go value to a column's value.
 func parquetValue(n parquet.Node, t reflect.Type) (func(v reflect.Value) (parquet.Value, error), error) {
 	physical, kind := n.Type().Kind(), t.Kind()
 	switch physical {
@@ -299,8 +299,8 @@ func parquetUnit(u format.TimeUnit) time.Duration {
 	return time.Nanosecond
 }
 
-// parquetNumber returns what makes an integer of a value. Those of 32 bits, and unsigned ones, have
-// the same bits in 64.
+// parquetNumber returns the function that converts a value to an integer. Integers of 32 bits and
+// unsigned integers keep their bits in 64.
 func parquetNumber(n parquet.Node, t reflect.Type) (func(v reflect.Value) (int64, error), error) {
 	switch logical := logicalOf(n).(type) {
 	case *format.DateType:
@@ -379,7 +379,7 @@ func parquetInteger(n parquet.Node, t reflect.Type, bits int,
 	return nil, cannot(n, t)
 }
 
-// parquetText returns what makes bytes of a text, or of bytes.
+// parquetText returns the function that converts a text or bytes to bytes.
 func parquetText(logical format.LogicalTypeValue, t reflect.Type) func(v reflect.Value) ([]byte, error) {
 	bytes := func(v reflect.Value) []byte { return v.Bytes() }
 	switch {
@@ -413,7 +413,7 @@ func parquetText(logical format.LogicalTypeValue, t reflect.Type) func(v reflect
 	return nil
 }
 
-// parquetFixed returns what makes bytes of a column's length.
+// parquetFixed returns the function that converts a value to bytes of a column's length.
 func parquetFixed(n parquet.Node, t reflect.Type) func(v reflect.Value) ([]byte, error) {
 	size := n.Type().Length()
 	var bytes func(v reflect.Value) ([]byte, error)

@@ -16,14 +16,14 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// The kinds of entities that an export keeps until it has succeeded: for each part, and for each
+// Kinds of entities that an export keeps until it has succeeded, one for each part and one for each
 // file.
 const (
 	partKind = "ScattermapPart"
 	fileKind = "ScattermapFile"
 )
 
-// A part is what the records of a page were written to. Its key has the name of the page.
+// A part is the record of the blob with a page's records. Its key has the page's name.
 type part struct {
 	Records int64 `datastore:",noindex"`
 	Bytes   int64 `datastore:",noindex"`
@@ -36,8 +36,8 @@ const (
 	partsCounter   = "export/parts"
 )
 
-// entityName returns the name of an entity of a run. That is hashed, as it is longer than a key's
-// name may be.
+// entityName returns the name of an entity of a run. It is a hash, because the plain name may
+// exceed the limit of a key's name.
 func entityName(run, name string) string {
 	h := sha256.Sum256([]byte(run))
 	return hex.EncodeToString(h[:12]) + "/" + name
@@ -45,8 +45,8 @@ func entityName(run, name string) string {
 
 // writePart writes the records of a page.
 //
-// Where failures are allowed, they may be retried when the files are joined already: what is
-// written then would be in no file.
+// With AllowFailures, failures may be retried after the files are joined. A part that is written
+// then would be in no file.
 func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], s startParams[P]) error {
 	if x.opts.AllowFailures {
 		begun, err := hasBegun(ctx, mapper.EngineFromContext(ctx).Client(), s.Export+joinSuffix)
@@ -69,7 +69,7 @@ func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], s startP
 	p.OnRollback(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
-		_ = x.bucket.Delete(ctx, path) // otherwise the last stage does
+		_ = x.bucket.Delete(ctx, path) // if that fails, the last stage deletes it
 	})
 	if err := x.bucket.WriteAll(ctx, path, text,
 		&blob.WriterOptions{IfNotExist: true, DisableContentTypeDetection: true}); err != nil {

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// A stretch is a half-open interval of the names of parts, which are hashes, and what its parts
-// come to.
+// A stretch is a half-open interval of the names of parts, which are hashes, with the sums of its
+// parts.
 type stretch struct {
 	From, To       string // an empty To is the end
 	Records, Bytes int64
@@ -17,19 +17,20 @@ type stretch struct {
 // holds reports whether a name is in the stretch.
 func (s stretch) holds(name string) bool { return name >= s.From && (s.To == "" || name < s.To) }
 
-// A size is that of a part, in the order of names.
+// A size is the size of a part. Sizes are in the order of the parts' names.
 type size struct {
 	name           string
 	records, bytes int64
 }
 
-// FilesFor returns the number of files for parts of a total size, if no part is larger than
-// largestPart and no file may be larger than most.
+// FilesFor returns the smallest number of files for parts of a total size, so that no file is
+// larger than most. largestPart is the size of the largest part. All sizes are in bytes. Use it to
+// number the files of several exports (StartOptions.Hold).
 func FilesFor(total, largestPart, most int64) int { return numberOf(total, largestPart, most, 0) }
 
-// numberOf returns into how many files parts are joined: into n, if that is not 0, and otherwise
-// into as few as hold them, each with up to most bytes. A part is not split, so a file may have up
-// to a part more than an even share.
+// numberOf returns the number of files: n, if it is not 0, and otherwise the smallest number of
+// files of up to most bytes each. Parts are not split, so a file may exceed an even share by up to
+// one part.
 func numberOf(total, largest, most int64, n int) int {
 	if n > 0 {
 		return n
@@ -38,7 +39,7 @@ func numberOf(total, largest, most int64, n int) int {
 	return int(max(1, (total+room-1)/room))
 }
 
-// even cuts parts into n stretches of about the same bytes. A part belongs to the stretch in which
+// even cuts parts into n stretches of about the same size. A part belongs to the stretch in which
 // its middle lies.
 func even(parts []size, n int) []stretch {
 	total := int64(0)
@@ -63,11 +64,11 @@ func even(parts []size, n int) []stretch {
 	return closed(all)
 }
 
-// closed has each stretch end where the next one begins that has parts. One without parts is empty.
+// closed ends each stretch where the next one with parts starts. A stretch without parts is empty.
 func closed(all []stretch) []stretch {
 	next := ""
 	for i, s := range slices.Backward(all) {
-		if i > 0 && s.From == "" { // it has no parts
+		if i > 0 && s.From == "" { // no parts
 			next = cmp.Or(next, lastName)
 			all[i].From, all[i].To = next, next
 			continue
@@ -78,11 +79,11 @@ func closed(all []stretch) []stretch {
 	return all
 }
 
-// lastName is behind all names.
+// lastName is greater than all names.
 const lastName = "g"
 
-// equal cuts the names into n stretches of equal length. They are hashes, so with a thousand parts
-// in each a stretch differs from the others by some 3% (a standard deviation).
+// equal cuts the names into n stretches of equal length. Names are hashes. So with a thousand parts
+// in each, the sizes of stretches have a standard deviation of 3%.
 func equal(n int) []stretch {
 	all := make([]stretch, n)
 	for i := range all {

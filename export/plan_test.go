@@ -8,7 +8,8 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestEven has every part in exactly one stretch, and stretches that differ by no more than a part.
+// TestEven checks that every part is in exactly one stretch, and that stretches differ by at most a
+// part.
 func TestEven(t *testing.T) {
 	rng := testflag.Rand(t)
 	for range 300 {
@@ -58,7 +59,7 @@ func randomSizes(rng *rand.Rand, n int) (parts []size, total, largest int64) {
 	return parts, total, largest
 }
 
-// TestEqual has stretches of equal length tile all names.
+// TestEqual checks that stretches of equal length tile all names.
 func TestEqual(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 7, 1000, 4096} {
 		all := equal(n)
@@ -73,7 +74,7 @@ func TestEqual(t *testing.T) {
 	}
 }
 
-// TestTiles has files of one plan pass, and files of two plans not.
+// TestTiles accepts files of one plan, and refuses files of two plans.
 func TestTiles(t *testing.T) {
 	rng := testflag.Rand(t)
 	planned := func(parts []size, n int) []plannedFile {

@@ -26,8 +26,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestFormats has exports in each format and compression be read by readers that know nothing of
-// scattermap.
+// TestFormats reads exports in each format and compression with independent readers.
 func TestFormats(t *testing.T) {
 	for _, format := range []export.Format{export.JSONLines, export.JSON, export.CSV, export.Avro, export.Parquet} {
 		for _, compression := range []export.Compression{export.Uncompressed, export.Gzip, export.Zstd} {

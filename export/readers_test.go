@@ -32,17 +32,17 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// A reader is a library that knows nothing of scattermap.
+// A reader is an independent library.
 type reader struct {
 	name   string
 	format export.Format
-	// drops are columns that the reader itself does not read as they are, or not at all.
+	// drops are columns that the reader does not read, or changes.
 	drops []string
 }
 
 var readers = []reader{
 	{"duckdb-parquet", export.Parquet, nil},
-	{"hyparquet", export.Parquet, []string{"Raw", "Cents", "Dec"}}, // which it parses, and makes floats of
+	{"hyparquet", export.Parquet, []string{"Raw", "Cents", "Dec"}}, // it converts them to floats
 	{"avsc", export.Avro, nil},
 	{"duckdb-csv", export.CSV, nil},
 	{"python-csv", export.CSV, nil},
@@ -51,7 +51,7 @@ var readers = []reader{
 
 const nodeModules = "../.ci/node/node_modules"
 
-// read reads a file, or skips the test where the reader is not installed.
+// read reads a file, or skips the test if the reader is not installed.
 func (r reader) read(t *testing.T, file string) (rows [][][2]any) {
 	t.Helper()
 	c := nodeReader(t, r.name, file)
@@ -65,8 +65,7 @@ func (r reader) read(t *testing.T, file string) (rows [][][2]any) {
 	return rows
 }
 
-// nodeReader returns the command of a reader that Node.js runs, or skips the test where it is not
-// installed.
+// nodeReader returns the command of a reader for Node.js, or skips the test if it is not installed.
 func nodeReader(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	if _, err := os.Stat(nodeModules + "/@duckdb/node-api"); err != nil && !strings.HasPrefix(name, "python") {
@@ -102,7 +101,7 @@ type inner struct {
 
 type base struct{ Base string }
 
-// A sample has fields of all types that formats have, under the tags for which there is a table in
+// A sample has fields of all types that formats can hold, with the tags of the tables in
 // docs/export.md.
 type sample struct {
 	base
@@ -117,7 +116,7 @@ type sample struct {
 	U16      uint16
 	U32      uint32
 	U64      uint64
-	Large    uint64 `avro:"-"` // above what an int64 has
+	Large    uint64 `avro:"-"` // above an int64
 	F32      float32
 	F64      float64
 	Text     string
@@ -207,8 +206,8 @@ func randomFloat(r *rand.Rand, format export.Format) float64 {
 	return r.NormFloat64() * math.Pow(10, float64(r.IntN(40)-20))
 }
 
-// randomTime returns a time in a unit: Go's zero time, the ends of what RFC 3339 and nanoseconds
-// have, and others, in any zone.
+// randomTime returns a time in a unit and any zone: also Go's zero time, and the limits of RFC 3339
+// and nanoseconds.
 func randomTime(r *rand.Rand, unit time.Duration) time.Time {
 	all := []time.Time{{}, time.Unix(0, 0), time.Unix(-1, 999999999),
 		time.Date(9999, 12, 31, 23, 59, 59, 999999999, time.UTC),
@@ -248,7 +247,7 @@ func some[T any](r *rand.Rand, one func() T) []T {
 	return all
 }
 
-// decimalOf returns a two's complement.
+// decimalOf returns the number of a two's complement.
 func decimalOf(n int64) (d [9]byte) {
 	if n < 0 {
 		d[0] = 0xff
@@ -315,8 +314,8 @@ func randomSample(r *rand.Rand, id int64, format export.Format) sample {
 	return s
 }
 
-// canonical returns a value in the form in which readers print it: [name, value] for each column of
-// a struct, numbers as exact text.
+// canonical returns a value as readers print it: [name, value] for each column of a struct, and
+// numbers as exact text.
 func canonical(v reflect.Value, tag reflect.StructTag) any {
 	unit, _ := strconv.ParseInt(tag.Get("unit"), 10, 64)
 	switch x := v.Interface().(type) {
@@ -422,7 +421,7 @@ func canonicalFloat(f float64) any {
 	return fmt.Sprintf("f:%016x", math.Float64bits(f))
 }
 
-// parsed returns what a text of CSV or JSON, or a number of JSON, says for a field of a type.
+// parsed returns the value of a CSV or JSON text for a field's type.
 func parsed(t *testing.T, got any, of reflect.Type, tag reflect.StructTag, format export.Format) any {
 	t.Helper()
 	isPointer := of.Kind() == reflect.Pointer
@@ -465,7 +464,7 @@ func parsed(t *testing.T, got any, of reflect.Type, tag reflect.StructTag, forma
 	return parsedText(text, got, of, number)
 }
 
-// parsedMap reads pairs, and sorts them by their keys.
+// parsedMap reads pairs, and sorts them by key.
 func parsedMap(t *testing.T, pairs []any, of reflect.Type, format export.Format) any {
 	t.Helper()
 	all := []any{}
@@ -492,8 +491,8 @@ func parsedText(text string, got any, of reflect.Type, number func(any, error) a
 	return got
 }
 
-// TestReaders exports random records of all types in each format, and has libraries that know
-// nothing of scattermap read them: each is equal to what went in, with its columns in their order.
+// TestReaders exports random records of all types in each format, and reads them with independent
+// libraries. Each record is equal to the original, with its columns in order.
 func TestReaders(t *testing.T) {
 	seed := rand.Uint64()
 	if of, err := strconv.ParseUint(os.Getenv("SEED"), 10, 64); err == nil {
@@ -581,7 +580,7 @@ func compare(t *testing.T, r reader, rows [][][2]any, records []sample) {
 	}
 }
 
-// floatOf returns a number of JSON, of which readers know the nearest float64.
+// floatOf returns a number of JSON as readers know it: the nearest float64.
 func floatOf(s string) (float64, error) {
 	if bits, ok := strings.CutPrefix(s, "f:"); ok {
 		n, err := strconv.ParseUint(bits, 16, 64)
@@ -601,14 +600,14 @@ func plainJSON(v any) (plain any) {
 	return plain
 }
 
-// lenient says what a format, or a reader, does not tell apart.
+// lenient removes differences that a format or a reader can't express.
 func lenient(r reader, name string, want, have any, s sample) (any, any) {
 	switch {
 	case name == "Bytes" && s.Bytes == nil && r.format != export.Avro:
-		want = nil // but in Avro, whose bytes are never null
+		want = nil // except in Avro, whose bytes are never null
 	case name == "Raw" && r.format == export.Parquet:
 		want = "t:" + string(s.Raw)
-	case name == "Mood" && r.name == "hyparquet": // which has enums as bytes
+	case name == "Mood" && r.name == "hyparquet": // it returns enums as bytes
 		want = "b:" + hex.EncodeToString([]byte(s.Mood))
 	case name == "Dec":
 		n := new(big.Int).SetBytes(s.Dec[:])
@@ -623,12 +622,12 @@ func lenient(r reader, name string, want, have any, s sample) (any, any) {
 		want = micros(name, want, have)
 	}
 	if r.name == "python-csv" && (have == "t:" || have == "b:") && want == nil {
-		have = nil // Python's csv does not say what is quoted
+		have = nil // Python's csv hides quotes
 	}
 	return want, have
 }
 
-// micros returns what is wanted of a time for a reader that has microseconds.
+// micros returns the expected value of a time for a reader with microseconds.
 func micros(name string, want, have any) any {
 	unit := map[string]int64{"Millis": 1e6, "OfDay3": 1e6, "Nanos": 1}[name]
 	units, ok := new(big.Int).SetString(strings.TrimPrefix(fmt.Sprint(want), "n:"), 10)
@@ -640,7 +639,7 @@ func micros(name string, want, have any) any {
 	if text := "n:" + n.String(); name != "Nanos" || text == have || units.Sign() >= 0 {
 		return text
 	}
-	return "n:" + n.Add(n, big.NewInt(1)).String() // it rounds towards 0
+	return "n:" + n.Add(n, big.NewInt(1)).String() // the reader rounds towards 0
 }
 
 // exportAll exports records, and returns the file.

@@ -16,7 +16,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A Run is one export that was started.
+// A Run is one run of an export. [Export.Start] and [Export.Find] return it.
 type Run struct {
 	ID     string
 	Folder string
@@ -24,10 +24,10 @@ type Run struct {
 	engine *mapper.Engine
 	bucket *blob.Bucket
 	place  place
-	allow  bool // failures
+	allow  bool // Options.AllowFailures
 }
 
-// Find returns the export that was started under an ID.
+// Find returns the export of an ID. If there is none, the error is [mapper.ErrNoSuchJob].
 func (x *Export[P]) Find(ctx context.Context, e *mapper.Engine, id string) (*Run, error) {
 	r := &Run{ID: id, engine: e, bucket: x.bucket, allow: x.opts.AllowFailures}
 	if err := r.load(ctx, x.name); err != nil {
@@ -36,7 +36,7 @@ func (x *Export[P]) Find(ctx context.Context, e *mapper.Engine, id string) (*Run
 	return r, nil
 }
 
-// load reads what the first job knows of its export.
+// load reads the run from the parameters of its first job.
 func (r *Run) load(ctx context.Context, name string) error {
 	status, err := r.Jobs()[0].Status(ctx)
 	if err != nil {
@@ -54,8 +54,8 @@ func (r *Run) load(ctx context.Context, name string) error {
 	return nil
 }
 
-// find finds the run that the first job has, if it is there. Otherwise it makes a new one, of which
-// nobody knows until the job is there: a start that is refused leaves nothing.
+// find reads the run of the first job if the job exists. Otherwise it makes a new run, which is
+// unknown to others until the job is recorded. So a refused start leaves nothing.
 func (r *Run) find(ctx context.Context, name string) (known bool, err error) {
 	folder := r.Folder
 	if err := r.load(ctx, name); !errors.Is(err, mapper.ErrNoSuchJob) {
@@ -74,17 +74,17 @@ func (r *Run) find(ctx context.Context, name string) (known bool, err error) {
 	return false, r.checkOld(ctx, folder)
 }
 
-// Jobs returns the jobs of the export that have started: the job over the entities, the job over
-// the files, and the job that deletes parts.
+// Jobs returns the jobs of the three stages: over the entities, over the files, and over the parts
+// to delete. A job of a later stage may not have started yet.
 func (r *Run) Jobs() [3]*mapper.Job {
 	return [3]*mapper.Job{r.engine.Job(r.ID), r.engine.Job(r.ID + joinSuffix), r.engine.Job(r.ID + deleteSuffix)}
 }
 
-// Wait waits until the export has succeeded, and returns its manifest. It is an error if one of the
-// jobs needs somebody's help, which the error says. If the manifest exists, the state of the last
-// job does not matter.
+// Wait waits until the export has succeeded, and returns its manifest. If one of the jobs stops and
+// needs an operator, it returns an error that says what to do. If the manifest exists, Wait returns
+// it, whatever the state of the last job.
 func (r *Run) Wait(ctx context.Context) (*Manifest, error) {
-	var stopped error // that the last job has not succeeded
+	var stopped error // why the last job has not succeeded
 	jobs := r.Jobs()
 	for i, job := range jobs {
 		status, err := awaitJob(ctx, job, i > 0)
@@ -120,7 +120,8 @@ func (r *Run) Wait(ctx context.Context) (*Manifest, error) {
 	return nil, fmt.Errorf("export %s: it was discarded", r.ID)
 }
 
-// awaitJob waits for a job, which another one has started just now, perhaps.
+// awaitJob waits for a job. If follows is set, another job starts it, so it may not exist for a
+// moment.
 func awaitJob(ctx context.Context, job *mapper.Job, follows bool) (*mapper.Status, error) {
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
 		status, err := job.Wait(ctx)
@@ -136,10 +137,12 @@ func awaitJob(ctx context.Context, job *mapper.Job, follows bool) (*mapper.Statu
 }
 
 // Discard deletes everything that an export has written. Use it for an export that was aborted, has
-// failed, or has failures that nobody retries. For an export that goes on or has succeeded it is
-// [mapper.ErrWrongState]; an export with a manifest has succeeded, whatever became of its jobs. A
-// mark stays, so that late writes of the export do not count. Its jobs stay, too: clean them up,
-// but do not resume them.
+// failed, or has failures that nobody retries. If the export is still running or has succeeded, the
+// error is [mapper.ErrWrongState]. An export with a manifest has succeeded, whatever the state of
+// its jobs.
+//
+// A mark stays in the run's folder, so that late writes of the export do not count. The jobs stay,
+// too. Clean them up ([mapper.Job.CleanUp]), and do not resume them.
 func (r *Run) Discard(ctx context.Context) error {
 	fail := func(err error) error { return fmt.Errorf("export: discard %s: %w", r.ID, err) }
 	succeeded := fmt.Errorf("%w: it has succeeded: delete the folder %q", mapper.ErrWrongState, r.Folder)
@@ -166,11 +169,10 @@ func (r *Run) Discard(ctx context.Context) error {
 			done++
 		}
 	}
-	if done == len(r.Jobs()) { // and somebody has deleted its manifest
+	if done == len(r.Jobs()) { // its manifest was deleted
 		return fail(succeeded)
 	}
-	// Whatever was read until here may have changed. From here on it is decided that the run does
-	// not succeed.
+	// Everything read so far may have changed. The mark decides that the run does not succeed.
 	decided, err = r.place.decide(ctx, r.bucket, r.place.discarded(r.ID))
 	if err != nil {
 		return fail(err)
@@ -194,9 +196,8 @@ func (r *Run) Discard(ctx context.Context) error {
 	return nil
 }
 
-// deleteBlobs deletes what a run that was discarded has in the bucket. It keeps the mark that says
-// so. One that an older build has begun had its folder for itself, but for other runs' folders and
-// their manifests.
+// deleteBlobs deletes everything in the bucket of a discarded run, except its mark. A run of an
+// older build owns the whole folder, except folders of other runs and manifests.
 func (r *Run) deleteBlobs(ctx context.Context) error {
 	if r.place.direct {
 		c, err := readClaim(ctx, r.bucket, r.Folder)
@@ -210,7 +211,7 @@ func (r *Run) deleteBlobs(ctx context.Context) error {
 	})
 }
 
-// deleteEntities deletes all entities of a kind that are a run's.
+// deleteEntities deletes all entities of a kind that belong to a run.
 func deleteEntities(ctx context.Context, client *datastore.Client, kind, run string) error {
 	q := datastore.NewQuery(kind).KeysOnly().Limit(500).
 		FilterField("__key__", ">", datastore.NameKey(kind, entityName(run, ""), nil)).
@@ -226,7 +227,7 @@ func deleteEntities(ctx context.Context, client *datastore.Client, kind, run str
 	}
 }
 
-// newID returns an ID for an export that was given none.
+// newID returns a new ID, for a start without one.
 func newID() string {
 	return time.Now().UTC().Format("20060102-150405-") + strconv.FormatUint(rand.Uint64(), 36)
 }

@@ -25,19 +25,21 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestSimulation has exports be started, aborted, discarded, resumed, cleaned up and started again,
-// under the same and other IDs and all in one folder, while calls of the database, the queue and
-// the bucket fail, are slow and take effect late: some after all else. Somebody deletes the oldest
-// manifests, as a lifecycle rule of the bucket would. Whatever other manifest anybody was given
-// stays true, and the one that is read is of the last export that has succeeded.
+// TestSimulation starts, aborts, discards, resumes, cleans up and restarts exports, under the same
+// and other IDs, in one folder. Calls of the database, the queue and the bucket fail, are slow, or
+// take effect late, some after everything else. The oldest manifests are deleted, as by a lifecycle
+// rule of the bucket.
+//
+// All other manifests that a caller got stay true. Readers get the manifest of the last export that
+// has succeeded.
 func TestSimulation(t *testing.T) {
 	testflag.Simulate(t, 2, 1, simulate)
 }
 
-// simOrders is how many entities there are.
+// simOrders is the number of entities.
 const simOrders = 60
 
-// A simulation is one seed.
+// A simulation runs one seed.
 type simulation struct {
 	*testing.T
 	seed   uint64
@@ -49,16 +51,16 @@ type simulation struct {
 	mu       sync.Mutex
 	rng      *rand.Rand
 	calm     bool
-	late     []func() error // what takes effect after all else
+	late     []func() error // effects that come last
 	lost     float64        // shares of calls
 	slow     float64
 	stalled  float64
-	hasty    int                         // how often operators abort, of 20 times
-	promised map[string]*export.Manifest // by run, as somebody was given them
-	deleted  map[string]bool             // runs whose manifests somebody has deleted
+	hasty    int                         // how many of 20 actions of operators are aborts
+	promised map[string]*export.Manifest // by run, as callers got them
+	deleted  map[string]bool             // runs whose manifests were deleted
 	given    int
-	ids      map[string]bool // of exports that were begun
-	pending  sync.WaitGroup  // what takes effect meanwhile
+	ids      map[string]bool // of exports that were started
+	pending  sync.WaitGroup  // effects under way
 }
 
 type stallKey struct{}
@@ -80,7 +82,7 @@ func simulate(t *testing.T, seed uint64) {
 		})
 }
 
-// random returns a number from 0 to below 1.
+// random returns a number in [0, 1).
 func (s *simulation) random() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,7 +95,7 @@ func (s *simulation) isCalm() bool {
 	return s.calm
 }
 
-// lag returns how old is what a listing shows.
+// lag returns how old a listing's view of a name is.
 func (s *simulation) lag(string) time.Duration {
 	if s.isCalm() || s.random() < 0.7 {
 		return 0
@@ -108,7 +110,7 @@ func (s *simulation) call(c *call) error {
 	}
 	wait := time.Duration(s.random() * float64(20*time.Millisecond))
 	switch dice := s.random(); {
-	case dice < s.stalled && c.Value(stallKey{}) != nil: // an operator's process stands still
+	case dice < s.stalled && c.Value(stallKey{}) != nil: // an operator's process stops for a while
 		wait = time.Duration(s.random() * float64(12*time.Hour))
 	case dice < s.slow:
 		wait = time.Duration(s.random() * s.random() * float64(time.Minute))
@@ -126,14 +128,14 @@ func (s *simulation) call(c *call) error {
 	}
 	switch dice := s.random(); {
 	case dice < 0.3:
-		_ = c.effect() // whose answer is lost
+		_ = c.effect() // its answer is lost
 	case dice < 0.7 && (c.op == "write" || c.op == "delete"):
 		s.later(c)
 	}
 	return errLost
 }
 
-// later has a call take effect some time, or after all else.
+// later makes a call take effect after a while, or after everything else.
 func (s *simulation) later(c *call) {
 	if s.random() < 0.3 {
 		s.mu.Lock()
@@ -148,7 +150,7 @@ func (s *simulation) later(c *call) {
 	})
 }
 
-// promise notes a manifest that somebody was given, and looks whether it is that of before.
+// promise records a manifest that a caller got, and checks that the run's manifest has not changed.
 func (s *simulation) promise(m *export.Manifest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,8 +163,7 @@ func (s *simulation) promise(m *export.Manifest) {
 	}
 }
 
-// succeeded returns the manifests of the runs that have succeeded and are there, the last one
-// first.
+// succeeded returns the manifests of runs that have succeeded and still exist, the last one first.
 func (s *simulation) succeeded() (all []*export.Manifest) {
 	s.Helper()
 	for name, text := range s.store.now() {
@@ -201,8 +202,8 @@ func (s *simulation) expire() {
 	}
 }
 
-// checkRead checks that the manifest that is read is that of the last export which has succeeded
-// and is there.
+// checkRead checks that readers get the manifest of the last export that has succeeded and still
+// exists.
 func (s *simulation) checkRead() {
 	s.Helper()
 	all := s.succeeded()
@@ -215,7 +216,7 @@ func (s *simulation) checkRead() {
 	case err != nil || m.Run != all[0].Run:
 		s.Errorf("the manifest in the folder is %+v, %v, and the last one is %+v", m, err, all[0])
 	}
-	for _, m := range all { // also what nobody has read yet
+	for _, m := range all { // also manifests that nobody has read yet
 		s.promise(m)
 	}
 }
@@ -262,14 +263,14 @@ func (s *simulation) setCalm(calm bool) {
 	s.calm = calm
 }
 
-// operate is an operator, who does something now and then.
+// operate is an operator who acts now and then.
 func (s *simulation) operate(rng *rand.Rand, until time.Time) {
 	pause := time.Duration((0.1 + rng.Float64()*rng.Float64()) * float64(20*time.Minute))
 	for time.Now().Before(until) {
 		time.Sleep(time.Duration(rng.ExpFloat64() * float64(pause)))
 		id := fmt.Sprint("export-", rng.IntN(3), "-", int(time.Until(until)/time.Hour))
 		ctx, cancel := context.WithCancel(context.WithValue(s.Context(), stallKey{}, true))
-		if rng.IntN(4) == 0 { // he gives up, or his process ends
+		if rng.IntN(4) == 0 { // the operator gives up, or the process ends
 			ctx, cancel = context.WithTimeout(ctx, time.Duration(rng.Float64()*float64(time.Minute)))
 		}
 		s.act(ctx, rng, id)
@@ -312,7 +313,7 @@ func (s *simulation) act(ctx context.Context, rng *rand.Rand, id string) {
 		_ = job.Pause(ctx)
 	case dice < 9:
 		_ = job.Retry(ctx, nil)
-	case dice < 10: // so that the ID is free
+	case dice < 10: // frees the ID
 		for _, job := range run.Jobs() {
 			_ = job.CleanUp(ctx, &mapper.CleanUpOptions{IncludeJob: true})
 		}
@@ -325,9 +326,9 @@ func (s *simulation) act(ctx context.Context, rng *rand.Rand, id string) {
 	}
 }
 
-// end brings all exports to their end, has what is late take effect, and looks what there is.
+// end brings all exports to their end, lets late calls take effect, and checks the result.
 func (s *simulation) end() {
-	time.Sleep(24 * time.Hour) // until nothing of before goes on
+	time.Sleep(24 * time.Hour) // until all earlier work has ended
 	succeeded, discarded := 0, 0
 	settle := func() {
 		s.Helper()
@@ -400,8 +401,8 @@ func (s *simulation) checkTrue(m *export.Manifest) {
 
 var ofRun = regexp.MustCompile(`^of/today/run-([0-9a-z]+)/(.*)$`)
 
-// checkNames checks that what is there is what runs have written that have succeeded, and the marks
-// of others; that each name was decided once; and that nothing else was touched.
+// checkNames checks that the bucket has only files of succeeded runs, and marks of others. Each
+// name was decided once, and nothing else was touched.
 func (s *simulation) checkNames() {
 	s.Helper()
 	named := map[string]bool{folder + "/of somebody else": true, "of/other.json": true}

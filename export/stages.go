@@ -14,10 +14,10 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A stage is what the second and third job of an export know of it.
+// A stage has the parameters of the second and third job of an export.
 type stage struct {
 	Export   string       `json:"export"` // the ID of the first job
-	Run      string       `json:"run"`    // and what tells it from others
+	Run      string       `json:"run"`    // differs for another export of that ID
 	Folder   string       `json:"folder"`
 	Files    int          `json:"files"`
 	Parts    int64        `json:"parts"`
@@ -30,17 +30,17 @@ type stage struct {
 	Layout   int           `json:"layout,omitempty"`   // see layoutRuns
 	Coding   string        `json:"coding,omitempty"`   // of parts and files, see Options.coding
 	Coverage *mapper.Proof `json:"coverage,omitempty"` // of the third job, for the manifest
-	Plan     string        `json:"plan,omitempty"`     // which Write has planned the files, of an export that was held
+	Plan     string        `json:"plan,omitempty"`     // of the Write that planned the files, for a held export
 }
 
 func (s stage) place() place { return place{s.Folder, s.Run, s.Layout == 0} }
 
-// A plannedFile is a file of an export, as its entity says. Its key has its index.
+// A plannedFile is the record of a file. Its key has the file's index.
 type plannedFile struct {
 	From, To string `datastore:",noindex"` // the names of its parts
 	Index    int64  `datastore:",noindex"`
-	Name     string `datastore:",noindex,omitempty"` // as the manifest has it; empty if an older build has planned it
-	Plan     string `datastore:",noindex,omitempty"` // that of the stage
+	Name     string `datastore:",noindex,omitempty"` // in the manifest; empty if an older build has planned it
+	Plan     string `datastore:",noindex,omitempty"` // the stage's
 
 	// Known once it is written.
 	Written bool   `datastore:",noindex"`
@@ -54,13 +54,13 @@ func fileKey(run string, i int64) *datastore.Key {
 	return datastore.NameKey(fileKind, entityName(run, fmt.Sprintf("%05d", i)), nil)
 }
 
-// exactParts is how many parts are read to plan files: some three seconds.
+// exactParts is up to how many parts are read to plan files. That takes about three seconds.
 const exactParts = 100_000
 
-// plan ends the first stage: it decides what is in which file, and starts the second one.
+// plan ends the first stage. It assigns parts to files, and starts the second stage.
 func (x *Export[P]) plan(ctx context.Context, e *mapper.Engine, status *mapper.Status, s stage) error {
 	if status.Failures > 0 && !x.opts.AllowFailures {
-		return nil // a retry comes here again
+		return nil // a retry calls it again
 	}
 	if begun, err := stageBegun(ctx, e, s, joinSuffix); begun || err != nil {
 		return err
@@ -90,8 +90,8 @@ func (x *Export[P]) plan(ctx context.Context, e *mapper.Engine, status *mapper.S
 	return startStage(ctx, e, x.joins, joinSuffix, s)
 }
 
-// hasBegun reports whether the job of the next stage has begun: an attempt before this one has
-// started it, and what it was made of may be gone.
+// hasBegun reports whether the next stage's job exists. Then an earlier attempt has started it, and
+// its inputs may be deleted.
 func hasBegun(ctx context.Context, client *datastore.Client, next string) (bool, error) {
 	var job datastore.PropertyList
 	err := client.Get(ctx, mapper.JobKey(next), &job)
@@ -101,14 +101,14 @@ func hasBegun(ctx context.Context, client *datastore.Client, next string) (bool,
 	return err == nil, err
 }
 
-// stageBegun is hasBegun, and an error if the next stage's job is that of another run: this one
-// comes late, or another export had the ID.
+// stageBegun is hasBegun, with an error if the next stage's job belongs to another run. Then this
+// attempt is late, or another export had the ID.
 func stageBegun(ctx context.Context, e *mapper.Engine, s stage, suffix string) (bool, error) {
 	next, err := nextStage(ctx, e, s, suffix)
 	return next != nil && err == nil, err
 }
 
-// nextStage returns what the job of the next stage knows; nil if it has not begun.
+// nextStage returns the parameters of the next stage's job, or nil if there is none.
 func nextStage(ctx context.Context, e *mapper.Engine, s stage, suffix string) (*stage, error) {
 	status, err := e.Job(s.Export + suffix).Status(ctx)
 	if errors.Is(err, mapper.ErrNoSuchJob) {
@@ -125,8 +125,8 @@ func nextStage(ctx context.Context, e *mapper.Engine, s stage, suffix string) (*
 	return next, err
 }
 
-// checkNames returns an error unless files have different names, of which none is that of something
-// else.
+// checkNames returns an error if two files have the same name, or a name that the export itself
+// uses.
 func (x *Export[P]) checkNames(s stage, files int) error {
 	s.Files = files
 	seen := make(map[string]int, files)
@@ -144,12 +144,12 @@ func (x *Export[P]) checkNames(s stage, files int) error {
 	return nil
 }
 
-// putFiles records files that are planned, unless the next stage has begun: then another attempt
-// has recorded them, and this one comes late.
+// putFiles records planned files, unless the next stage has started. In that case an earlier
+// attempt has recorded them, and this one is late.
 func putFiles(
 	ctx context.Context, client *datastore.Client, next string, keys []*datastore.Key, files []plannedFile,
 ) error {
-	for i := 0; i < len(keys); i += 450 { // and the next stage's job, of 500 that a transaction may have
+	for i := 0; i < len(keys); i += 450 { // of the 500 in a transaction, with the next stage's job
 		j, begun := min(i+450, len(keys)), false
 		_, err := client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 			var job datastore.PropertyList
@@ -167,7 +167,7 @@ func putFiles(
 	return nil
 }
 
-// stretches returns what is in which file.
+// stretches returns the stretch of parts of each file.
 func (x *Export[P]) stretches(
 	ctx context.Context, client *datastore.Client, s stage, counters map[string]int64,
 ) ([]stretch, error) {
@@ -208,7 +208,7 @@ func (x *Export[P]) stretches(
 	return all, nil
 }
 
-// checkFiles returns an error if there would be too many files.
+// checkFiles returns an error if there are too many files.
 func (x *Export[P]) checkFiles(n int) error {
 	if n > x.opts.MaxFiles {
 		return mapper.Permanent(fmt.Errorf("there would have to be %d files of up to %d bytes, and Options.MaxFiles "+
@@ -227,23 +227,23 @@ func startStage(ctx context.Context, e *mapper.Engine, m *mapper.Mapper[stage], 
 	return err
 }
 
-// file returns what a function of the user is told of a file.
+// file returns the description of a file for the user's functions.
 func (x *Export[P]) file(s stage, i int64) File {
 	return File{Index: int(i), Of: s.Files, Export: s.Export, Folder: s.Folder, Params: s.Params,
 		Ext: x.coder.extension()}
 }
 
-// fileName returns the name of a file, as the manifest has it. Once it is recorded, no other build
+// fileName returns the name of a file in the manifest. If the name is recorded, no other build
 // changes it.
 func (x *Export[P]) fileName(s stage, f plannedFile) string {
 	return cmp.Or(f.Name, s.place().name(x.opts.Name(x.file(s, f.Index))))
 }
 
-// list ends the second stage: it checks what the files have, before anything is deleted, and starts
-// the third one.
+// list ends the second stage. It checks the files before any part is deleted, and starts the third
+// stage.
 func (x *Export[P]) list(ctx context.Context, d *mapper.Completion, s stage) error {
 	if d.Status.Failures > 0 {
-		return nil // a retry comes here again
+		return nil // a retry calls it again
 	}
 	e := mapper.EngineFromContext(ctx)
 	if begun, err := stageBegun(ctx, e, s, deleteSuffix); begun || err != nil {
@@ -260,7 +260,7 @@ func (x *Export[P]) list(ctx context.Context, d *mapper.Completion, s stage) err
 	if err != nil {
 		return err
 	}
-	if s.Layout == 0 { // an older build may come to the end, and looks for the manifest
+	if s.Layout == 0 { // an older build may run the end, and needs the manifest
 		m.Coverage = proof
 		if err := x.publish(ctx, s, m); err != nil {
 			return err
@@ -271,7 +271,7 @@ func (x *Export[P]) list(ctx context.Context, d *mapper.Completion, s stage) err
 	return startStage(ctx, e, x.deletes, deleteSuffix, s)
 }
 
-// manifest makes the manifest of the files that are recorded.
+// manifest makes the manifest from the recorded files.
 func (x *Export[P]) manifest(ctx context.Context, s stage) (*Manifest, error) {
 	if err := x.opts.checkCoding(s.Coding); err != nil {
 		return nil, err
@@ -298,8 +298,8 @@ func (x *Export[P]) manifest(ctx context.Context, s stage) (*Manifest, error) {
 	if err := checkTiles(s, files); err != nil {
 		return nil, mapper.Permanent(err)
 	}
-	// A failure that was retried before its file was joined is in that, although the plan has
-	// counted it.
+	// A failure that was retried before its file was joined is in the file, although the plan
+	// counted it as a failure.
 	retried := m.Records - s.Records
 	if m.Failures = s.Failures - retried; retried < 0 || m.Failures < 0 {
 		return nil, mapper.Permanent(fmt.Errorf("the files have %d records, and %d were counted: is a part missing?",
@@ -308,9 +308,8 @@ func (x *Export[P]) manifest(ctx context.Context, s stage) (*Manifest, error) {
 	return m, nil
 }
 
-// checkTiles returns an error unless each part is in one file, under a name that no other one has:
-// plans of more files than a transaction has are recorded in several, and two plans may be recorded
-// at once.
+// checkTiles returns an error unless each part is in exactly one file, and names differ. Large
+// plans are recorded in several transactions, and two plans may be recorded at once.
 func checkTiles(s stage, files []plannedFile) error {
 	if s.Layout == 0 {
 		return nil
@@ -329,7 +328,8 @@ func checkTiles(s stage, files []plannedFile) error {
 	return nil
 }
 
-// publish has an export succeed that an older build has begun, unless it was discarded.
+// publish writes the manifest of an export that an older build has started, unless it was
+// discarded.
 func (x *Export[P]) publish(ctx context.Context, s stage, m *Manifest) error {
 	decided, err := s.place().decide(ctx, x.bucket, m)
 	if err == nil && decided.Discarded {
@@ -349,7 +349,7 @@ func fileKeys(s stage) []*datastore.Key {
 	return keys
 }
 
-// coverage returns the proof that the job has covered its query; nil, if that would take too long.
+// coverage returns the proof that the job covered its query, or nil if that would take too long.
 func coverage(ctx context.Context, s stage) (*mapper.Proof, error) {
 	if s.Parts > exactParts {
 		return nil, nil

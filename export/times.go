@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// What a unit has. The formats' own conversions cut off what is finer, and wrap around.
+// Bounds of times. The formats' own conversions drop precision and wrap around.
 var (
 	unitNames = map[time.Duration]string{time.Millisecond: "milliseconds", time.Microsecond: "microseconds",
 		time.Nanosecond: "nanoseconds"}
 	methods = map[time.Duration]string{time.Millisecond: "time.Millisecond", time.Microsecond: "time.Microsecond"}
 )
 
-// since1970 returns a time in a unit, or an error if it is not a number of them.
+// since1970 returns a time in a unit since 1970, or an error if it is not a whole number of units.
 func since1970(t time.Time, unit time.Duration) (int64, error) {
 	if t.Nanosecond()%int(unit) != 0 {
 		return 0, fmt.Errorf("it is a time that is finer than the %s of its tag: give it a finer one, or "+
@@ -23,7 +23,7 @@ func since1970(t time.Time, unit time.Duration) (int64, error) {
 	}
 	units := int64(time.Second / unit)
 	seconds, rest := t.Unix(), int64(t.Nanosecond())/int64(unit)
-	if seconds < 0 && rest > 0 { // the smallest int64 is seconds*units + rest, of which the product is out of range
+	if seconds < 0 && rest > 0 { // seconds*units alone may overflow near the smallest int64
 		seconds, rest = seconds+1, rest-units
 	}
 	if seconds > math.MaxInt64/units || seconds < math.MinInt64/units {
@@ -44,14 +44,14 @@ func errRange(unit time.Duration) error {
 	return fmt.Errorf("it is a time that is out of the range of %s", unitNames[unit])
 }
 
-// wallClock returns the time of UTC that has the date and hour of a time in its own zone, which
-// formats call a local one.
+// wallClock returns the time in UTC with the same date and hour as a time in its own zone. Formats
+// call it a local time.
 func wallClock(t time.Time) time.Time {
 	_, offset := t.Zone()
 	return t.UTC().Add(time.Duration(offset) * time.Second)
 }
 
-// daysSince1970 returns the day of a time that is one.
+// daysSince1970 returns the number of a day, or an error if a time is not midnight UTC.
 func daysSince1970(t time.Time) (int32, error) {
 	const day = 24 * 60 * 60
 	seconds := t.Unix()
@@ -65,7 +65,7 @@ func daysSince1970(t time.Time) (int32, error) {
 	return 0, errors.New("it is a date that is out of the range of 32 bits of days")
 }
 
-// timeOfDay returns a duration in a unit, if it is what formats call a time: one of a day.
+// timeOfDay returns a duration in a unit, or an error if it is not a time of day.
 func timeOfDay(d, unit time.Duration) (int64, error) {
 	switch {
 	case d < 0 || d >= 24*time.Hour:
@@ -78,7 +78,7 @@ func timeOfDay(d, unit time.Duration) (int64, error) {
 	return int64(d / unit), nil
 }
 
-// checkOfDay checks a number that is of a time of day.
+// checkOfDay returns an error if a number is not a time of day.
 func checkOfDay(n int64, unit time.Duration) error {
 	if n < 0 || n >= int64(24*time.Hour/unit) {
 		return fmt.Errorf("it is out of the range of a time of day in %s", unitNames[unit])
@@ -86,7 +86,7 @@ func checkOfDay(n int64, unit time.Duration) error {
 	return nil
 }
 
-// checkText checks that a time has a text as RFC 3339 has it, from which the same time can be read.
+// checkText returns an error if a time has no text in RFC 3339 that reads back as the same time.
 func checkText(t time.Time) error {
 	_, offset := t.Zone()
 	switch {

@@ -17,20 +17,20 @@ var (
 	bytesType    = reflect.TypeFor[[]byte]()
 )
 
-// A precise is what a tag says of a type whose default would drop part of its value.
+// A precise describes a type whose default would drop precision, and the tags that keep it.
 type precise struct {
-	says []string // what the tag has to have one of; one that ends with '-' or '(' is the beginning of it
-	want string   // what the error says without it
+	says []string // the tag must have one of them, or start with one that ends with '-' or '('
+	want string   // the error without it
 }
 
-// A schemed is a format whose schema is that of a Go type.
+// A schemed is a format whose schema is derived from a Go type.
 type schemed struct {
 	format  Format
 	tag     string
 	precise map[reflect.Type]precise
 
-	texts    bool // types that have a text are one
-	circular bool // types may be inside themselves
+	texts    bool // types with MarshalText are texts
+	circular bool // types may be recursive
 }
 
 var (
@@ -49,8 +49,7 @@ var (
 	}, false, false}
 )
 
-// check returns an error for a type of records of which the format would drop something without a
-// word.
+// check returns an error for a type of records if the format would silently drop a part of it.
 func (s schemed) check(t reflect.Type) error {
 	if t.Kind() != reflect.Struct || t.Name() == "" {
 		return fmt.Errorf("records of %q are structs whose type has a name, and not of the type %v", s.format, t)
@@ -58,7 +57,7 @@ func (s schemed) check(t reflect.Type) error {
 	return s.checkGroup(t, nil)
 }
 
-// checkGroup checks a struct that is a record, or a group in one.
+// checkGroup checks a struct: a record or a group in a record.
 func (s schemed) checkGroup(t reflect.Type, above []reflect.Type) error {
 	if err := s.checkName(t); err != nil {
 		return err
@@ -78,7 +77,7 @@ var (
 	avroTypes = []string{"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
 )
 
-// checkName returns an error for a type whose name is that of a type in the schema, and can't be.
+// checkName returns an error for a type whose name is not valid in the schema.
 func (s schemed) checkName(t reflect.Type) error {
 	switch name := t.Name(); {
 	case s.format != Avro || name == "" && t.Kind() == reflect.Array,
@@ -123,10 +122,11 @@ func (s schemed) checkStruct(t reflect.Type, above []reflect.Type) error {
 	return nil
 }
 
-// checkValue checks the type of a field, or of what is in it. Its tag is empty where none reaches.
+// checkValue checks the type of a field or element. The tag is empty if the field's tag does not
+// reach it.
 func (s schemed) checkValue(t reflect.Type, tag reflect.StructTag, above []reflect.Type) error {
 	if at := slices.Index(above, t); at >= 0 && t.Kind() != reflect.Struct && s.circular && hasStruct(above[at:]) {
-		return nil // it is being checked: a pointer or list in a struct that it leads to
+		return nil // it is under check: a recursive type
 	}
 	if len(above) > 100 || t.Kind() != reflect.Struct && slices.Contains(above, t) {
 		return fmt.Errorf("%v is inside itself, or nested too deeply for %q", t, s.format)
@@ -159,8 +159,7 @@ func (s schemed) checkValue(t reflect.Type, tag reflect.StructTag, above []refle
 	return nil
 }
 
-// checkPrecise returns an error for a type of which a part would be lost, unless the tag says how
-// precise it is.
+// checkPrecise returns an error for a type that would lose precision, unless its tag keeps it.
 func (s schemed) checkPrecise(t reflect.Type, tag reflect.StructTag, above []reflect.Type) error {
 	_, options, tagged := strings.Cut(tag.Get(s.tag), ",")
 	for _, say := range s.precise[t].says {
@@ -202,7 +201,7 @@ func hasStruct(types []reflect.Type) bool {
 	return slices.ContainsFunc(types, func(t reflect.Type) bool { return t.Kind() == reflect.Struct })
 }
 
-// inList reports whether a value is in a list or map, where the tag of the field does not reach.
+// inList reports whether a value is in a list or map, which the field's tag does not reach.
 func inList(above []reflect.Type) bool {
 	for _, t := range slices.Backward(above) {
 		if t.Kind() != reflect.Pointer {
@@ -212,7 +211,7 @@ func inList(above []reflect.Type) bool {
 	return false
 }
 
-// checkList returns an error for lists that Parquet does not have, or has by a tag only.
+// checkList returns an error for lists that Parquet can't hold, or holds only with a tag.
 func (s schemed) checkList(t reflect.Type, tag reflect.StructTag) error {
 	inner := t.Elem()
 	if s.format != Parquet || inner.Kind() == reflect.Uint8 {
@@ -232,8 +231,8 @@ func (s schemed) checkList(t reflect.Type, tag reflect.StructTag) error {
 	return nil
 }
 
-// checkPointer returns an error for pointers to what Parquet has null for without them, and which
-// no tag reaches.
+// checkPointer returns an error for pointers to types that have null already, and that no tag
+// reaches.
 func (s schemed) checkPointer(t reflect.Type) error {
 	inner := t.Elem()
 	for inner.Kind() == reflect.Pointer {
@@ -262,10 +261,10 @@ func (s schemed) tagged(tag reflect.StructTag, option string) bool {
 	return slices.Contains(strings.Split(options, ","), option)
 }
 
-// nested is the tag of the lists in one that has the tag "list".
+// nested is the tag of lists inside a list with the tag "list".
 const nested = reflect.StructTag(`parquet:",list"`)
 
-// tagOf returns the tag of what is in a list or map: Parquet has such, and Avro has none.
+// tagOf returns the tag of the elements of a list or map. Parquet has such tags, and Avro has none.
 func (s schemed) tagOf(tag reflect.StructTag, part string) reflect.StructTag {
 	if s.format == Parquet {
 		if inner := tag.Get(s.tag + part); inner != "" {

@@ -54,7 +54,7 @@ func one[R any](t *testing.T, o export.Options, record R) (file []byte, failed e
 	return file, failed
 }
 
-// refused checks that records of a type are refused, by an error that names the field.
+// refused checks that records of a type are refused, with an error that names the field.
 func refused[R any](t *testing.T, format export.Format, want ...string) {
 	t.Helper()
 	_, err := one(t, export.Options{Format: format}, *new(R))
@@ -63,8 +63,8 @@ func refused[R any](t *testing.T, format export.Format, want ...string) {
 	}
 }
 
-// TestTypes has types of which a format would drop something without a word be refused at the
-// start, and others be read as they were.
+// TestTypes refuses types at the start if a format would silently drop a part. It reads
+// others back unchanged.
 func TestTypes(t *testing.T) {
 	type address struct {
 		A netip.Addr
@@ -86,7 +86,7 @@ func TestTypes(t *testing.T) {
 	refused[struct{ A int }](t, export.Avro, "whose type has a name")
 	refused[int](t, export.Parquet, "are structs")
 
-	// Whose precision has to be said.
+	// Types whose precision must be in a tag.
 	type bare struct{ At time.Time }
 	type other struct {
 		At time.Time `avro:"at,omitzero" parquet:"at,optional"`
@@ -161,8 +161,8 @@ type (
 	listOf []listOf
 )
 
-// TestInsideThemselves writes types that are inside themselves to Avro, wherever the first one is,
-// up to 1,000 levels, and has the others be refused.
+// TestInsideThemselves writes recursive types to Avro, to up to 1,000 levels. The other formats
+// refuse them.
 func TestInsideThemselves(t *testing.T) {
 	type forest struct {
 		Value   tree
@@ -208,21 +208,21 @@ func TestInsideThemselves(t *testing.T) {
 	refused[forest](t, export.Parquet, "tree is inside itself")
 }
 
-// TestLineEnds has line ends inside values of CSV stay as they are.
+// TestLineEnds checks that line ends inside values of CSV stay unchanged.
 func TestLineEnds(t *testing.T) {
 	type cells struct{ A, B string }
 	file, err := one(t, export.Options{Format: export.CSV}, cells{"a\rb\nc\r\n", "d"})
 	if want := "A,B\r\n\"a\rb\nc\r\n\",d\r\n"; err != nil || string(file) != want {
 		t.Errorf("the file is %q, want %q; %v", file, want, err)
 	}
-	// which Go's reader changes
+	// Go's reader changes them
 	rows, err := csv.NewReader(strings.NewReader(strings.ReplaceAll(string(file), "c\r\n", "c"))).ReadAll()
 	if err != nil || len(rows) != 2 || rows[1][0] != "a\rb\nc" {
 		t.Errorf("%q, %v", rows, err)
 	}
 }
 
-// TestEmptyFiles has files without records be what their names say.
+// TestEmptyFiles checks that files without records are valid in their format.
 func TestEmptyFiles(t *testing.T) {
 	for _, compression := range []export.Compression{export.Gzip, export.Zstd} {
 		bucket := memblob.OpenBucket(nil)

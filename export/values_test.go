@@ -21,7 +21,8 @@ import (
 
 var everyFormat = []export.Format{export.JSONLines, export.JSON, export.CSV, export.Avro, export.Parquet}
 
-// startOf returns what New or Start says of records of a type; it needs no engine to refuse one.
+// startOf returns the error of New or Start for records of a type. It needs no engine to refuse
+// one.
 func startOf[R any](t *testing.T, format export.Format) error {
 	t.Helper()
 	bucket := memblob.OpenBucket(nil)
@@ -34,13 +35,12 @@ func startOf[R any](t *testing.T, format export.Format) error {
 	}
 	_, err = x.Start(t.Context(), nil, mapper.Query{Kind: "Order"}, mapper.NoParams{}, nil)
 	if err != nil && strings.Contains(err.Error(), "there is no engine") {
-		return nil // it went on to that
+		return nil // it got as far as the engine
 	}
 	return err
 }
 
-// refusedBy checks that records of a type are refused at the start in some formats, and in no
-// others.
+// refusedBy checks that some formats refuse records of a type at the start, and no others.
 func refusedBy[R any](t *testing.T, formats []export.Format, want ...string) {
 	t.Helper()
 	for _, format := range everyFormat {
@@ -62,7 +62,7 @@ func refusedBy[R any](t *testing.T, formats []export.Format, want ...string) {
 }
 
 type (
-	marked struct{ N int } // has a JSON and a text by its pointer
+	marked struct{ N int } // its pointer has a JSON and a text
 	outer  struct {
 		Name string
 		time.Time
@@ -82,8 +82,8 @@ func (m *marked) UnmarshalText(b []byte) error {
 }
 func (hidden) String() string { return "" }
 
-// TestRefusedTypes has types that a format can't hold be refused at the start, by an error that
-// names the field, and taken by the others.
+// TestRefusedTypes refuses types that a format can't hold at the start, with an error that names
+// the field. Other formats accept them.
 func TestRefusedTypes(t *testing.T) {
 	const jsonl, jsons, csv, avro, parquet = export.JSONLines, export.JSON, export.CSV, export.Avro, export.Parquet
 	type formats = []export.Format
@@ -127,7 +127,7 @@ func TestRefusedTypes(t *testing.T) {
 	}
 	refusedBy[apart](t, nil)
 	type odd struct {
-		A int `json:"a\"b"` //nolint:staticcheck // it is meant to be called so
+		A int `json:"a\"b"` //nolint:staticcheck // the name is on purpose
 	}
 	refusedBy[odd](t, js, "field A of export_test.odd", "name")
 
@@ -159,7 +159,7 @@ func TestRefusedTypes(t *testing.T) {
 	}
 	refusedBy[listed](t, formats{csv}, "field L of")
 
-	// A type's own method, which encoding/json does not call there, or which is that of an embedded
+	// A method that encoding/json does not call in this place, or that comes from an embedded
 	// field.
 	type byValue struct{ M map[string]marked }
 	refusedBy[byValue](t, formats{jsonl, jsons, csv}, "M")
@@ -167,7 +167,7 @@ func TestRefusedTypes(t *testing.T) {
 		"field M of export_test.byValue: the MarshalJSON of") {
 		t.Error(err)
 	}
-	refusedBy[outer](t, formats{jsonl, jsons, avro, parquet}, "Time") // which is a column in CSV
+	refusedBy[outer](t, formats{jsonl, jsons, avro, parquet}, "Time") // CSV has it as a column
 	type inOuter struct {
 		O outer `avro:"-" parquet:"-"`
 		N int
@@ -181,7 +181,7 @@ func TestRefusedTypes(t *testing.T) {
 	refusedBy[inTime](t, nil)
 	refusedBy[pointed](t, formats{parquet}, "field embedded of export_test.pointed")
 
-	// Times and durations, where a tag does not reach, or says another type.
+	// Times and durations that no tag reaches, or whose tag has another type.
 	type times struct {
 		T []time.Time `avro:",timestamp-micros" parquet:",list"`
 	}
@@ -223,8 +223,8 @@ type record[T any] struct{ V T }
 
 type maß struct{ N int }
 
-// TestSchemaTypes has Avro refuse names that it does not take, and Parquet lists and maps where its
-// specification has none, by errors that say what to do.
+// TestSchemaTypes checks the errors for names that Avro refuses, and for lists and maps that
+// Parquet's specification does not have. They say what to do.
 func TestSchemaTypes(t *testing.T) {
 	const csv, avro, parquet = export.CSV, export.Avro, export.Parquet
 	type formats = []export.Format
@@ -295,7 +295,7 @@ func TestSchemaTypes(t *testing.T) {
 	written(t, pointers{&pp, &toNone}, export.JSONLines, csv, avro, parquet)
 }
 
-// failureOf exports one record, and returns the text of its entity's failure.
+// failureOf exports one record, and returns the error of its entity's failure.
 func failureOf[R any](t *testing.T, format export.Format, record R) (failure string) {
 	t.Helper()
 	bucket := memblob.OpenBucket(nil)
@@ -327,8 +327,7 @@ func failureOf[R any](t *testing.T, format export.Format, record R) (failure str
 	return failure
 }
 
-// failing checks that a record is the failure of its entity in some formats, by an error that names
-// the field.
+// failing checks that a record is a failure in some formats, with an error that names the field.
 func failing[R any](t *testing.T, record R, field string, formats ...export.Format) {
 	t.Helper()
 	for _, format := range formats {
@@ -348,8 +347,8 @@ func written[R any](t *testing.T, record R, formats ...export.Format) {
 	}
 }
 
-// TestRefusedValues has values that a format can't hold be the failures of their entities, by an
-// error that names the field, and no value.
+// TestRefusedValues records a failure for values that a format can't hold. The error names the
+// field, and not the value.
 func TestRefusedValues(t *testing.T) {
 	const jsonl, csv, avro, parquet = export.JSONLines, export.CSV, export.Avro, export.Parquet
 	type floats struct {
@@ -415,7 +414,7 @@ func TestRefusedValues(t *testing.T) {
 	failing(t, days{fine}, "T", avro, parquet)
 	failing(t, days{time.Date(2026, 1, 2, 0, 0, 0, 0, time.FixedZone("", 3600))}, "T", avro, parquet)
 
-	// Durations that are no time of day.
+	// Durations that are not a time of day.
 	type ofDay struct {
 		D time.Duration `avro:",time-micros" parquet:",time(microsecond)"`
 	}
@@ -464,8 +463,8 @@ func TestRefusedValues(t *testing.T) {
 	}
 }
 
-// TestPointerMethods has encoding/json call the methods of pointers: by default, it writes {} for a
-// big.Int that is a field.
+// TestPointerMethods calls the methods of pointers. By default encoding/json writes {} for a field
+// of type big.Int.
 func TestPointerMethods(t *testing.T) {
 	type record struct {
 		Big  big.Int
@@ -481,8 +480,8 @@ func TestPointerMethods(t *testing.T) {
 	}
 }
 
-// TestNullCells has null and the empty text be two cells, in every place of a line, and an older
-// build's lines be in no file with them.
+// TestNullCells checks that null and the empty text are different cells, in every place of a line.
+// No file mixes them with lines of an older build.
 func TestNullCells(t *testing.T) {
 	type cells struct {
 		A *string

@@ -26,14 +26,14 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A deployed is the engine that deliveries come to. Another build may take its place.
+// A deployed is the engine that gets the deliveries. Another build may replace it.
 type deployed struct {
 	*mapper.Engine
 	deploy func(mappers []mapper.AnyMapper)
 }
 
-// runAsked runs a test in a bubble, in which it is asked about each delivery: how often it is
-// carried out, at the same time.
+// runAsked runs a test in a bubble. For each delivery the test returns how often to carry it out at
+// once.
 func runAsked(t *testing.T, mappers []mapper.AnyMapper, ask func(path, body string) int, test func(t *testing.T,
 	client *datastore.Client, d *deployed)) {
 	t.Helper()
@@ -115,8 +115,8 @@ func startOrders(t *testing.T, e *deployed, x *export.Export[mapper.NoParams]) *
 	return run
 }
 
-// TestLatePlan has two deliveries plan the files of an export. One stands still until a file is
-// joined, and then goes on: it does not forget that.
+// TestLatePlan plans the files of an export in two deliveries. One stops until a file is joined,
+// and then continues: it does not lose that file.
 func TestLatePlan(t *testing.T) {
 	s := newStore()
 	x := newExport(s.open(), &export.Options{Files: 2})
@@ -165,8 +165,8 @@ func TestLatePlan(t *testing.T) {
 	})
 }
 
-// TestLateJoin has two deliveries join a file. One stands still until the export has succeeded, and
-// goes on when the parts are deleted: the file stays as it is.
+// TestLateJoin joins a file in two deliveries. One stops until the export has succeeded, and
+// continues after the parts are deleted. The file stays unchanged.
 func TestLateJoin(t *testing.T) {
 	s := newStore()
 	x := newExport(s.open(), &export.Options{Files: 2})
@@ -182,7 +182,7 @@ func TestLateJoin(t *testing.T) {
 			return c.effect()
 		}
 		if c.op == "open" && first.CompareAndSwap(false, true) {
-			// until a sweep has ended the stage, and before the function has taken too long
+			// after a sweep has ended the stage, and before the function's timeout
 			time.Sleep(280 * time.Second)
 			late.Store(true)
 		}
@@ -209,8 +209,8 @@ func TestLateJoin(t *testing.T) {
 	})
 }
 
-// TestMissingPart has the record of a part vanish before files are joined: there is no manifest,
-// and the parts stay.
+// TestMissingPart deletes the record of a part before files are joined. There is no manifest, and
+// the parts stay.
 func TestMissingPart(t *testing.T) {
 	s := newStore()
 	x := newExport(s.open(), &export.Options{Files: 2})
@@ -257,7 +257,8 @@ func TestMissingPart(t *testing.T) {
 	})
 }
 
-// TestOthersStage has an export not go on with the files of another run of its ID, but say so.
+// TestOthersStage checks that an export does not continue with the files of another run of its ID.
+// An error says so.
 func TestOthersStage(t *testing.T) {
 	s := newStore()
 	x := newExport(s.open(), nil)
@@ -288,8 +289,8 @@ func TestOthersStage(t *testing.T) {
 	})
 }
 
-// TestDiscardBesideOthers has an export be discarded while another one of its folder runs, and
-// again when that has succeeded: nothing of it is touched.
+// TestDiscardBesideOthers discards an export while another export of its folder runs, and again
+// after that has succeeded. The other one stays untouched.
 func TestDiscardBesideOthers(t *testing.T) {
 	s := newStore()
 	x := newExport(s.open(), &export.Options{Files: 2})
@@ -348,8 +349,8 @@ func TestDiscardBesideOthers(t *testing.T) {
 	})
 }
 
-// TestOtherBuild has a build with other options come to an export: it does not go on with another
-// format, and files keep the names that they were written under.
+// TestOtherBuild continues an export with a build that has other options. It refuses another
+// format, and files keep their names.
 func TestOtherBuild(t *testing.T) {
 	for name, options := range map[string]*export.Options{
 		"format": {Files: 2, Format: export.CSV},
@@ -399,8 +400,8 @@ func TestOtherBuild(t *testing.T) {
 	}
 }
 
-// TestOtherNames has a build come to an export while its files are joined that names one as the
-// build before named another: files have the names that were planned.
+// TestOtherNames changes the build while files are joined. The new build gives one file the name
+// that another file had. Files keep the planned names.
 func TestOtherNames(t *testing.T) {
 	s := newStore()
 	bucket := s.open()

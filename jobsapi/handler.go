@@ -25,18 +25,19 @@ import (
 
 // Options are the settings of a handler.
 type Options struct {
-	// Allow says who has sent a request, and refuses those that are not allowed:
-	// [auth.Verifier.Authenticate], say. Nobody is allowed anything without one.
+	// Allow returns who sent a request, or an error if it is not allowed: for example
+	// [auth.Verifier.Authenticate]. Without Allow every request is refused.
 	Allow auth.Func
 
-	// Prefix is the path of the list of jobs. Defaults to "/jobs".
+	// Prefix is the path of the list of jobs, without a slash at its end. Defaults to "/jobs".
 	Prefix string
 
-	// Logger receives why requests were refused or have failed. Defaults to slog.Default().
+	// Logger receives the errors of requests that were refused or failed. Defaults to
+	// slog.Default().
 	Logger *slog.Logger
 }
 
-// NewHandler returns the handler of the jobs of an engine.
+// NewHandler returns a handler of the jobs of an engine. Mount it at [Options].Prefix and below it.
 func NewHandler(e *mapper.Engine, o *Options) (http.Handler, error) {
 	if e == nil {
 		return nil, errors.New("jobsapi: the engine is nil")

@@ -105,7 +105,8 @@ func TestErrorsNameSettings(t *testing.T) {
 	}
 }
 
-// unquoted returns parts as they are if a text has them, with each second one in quotes.
+// unquoted returns parts if a text consists of them, with each second one in quotes. Otherwise it
+// returns the first part that is missing.
 func unquoted(text string, parts []string) []string {
 	for i, p := range parts {
 		if i%2 == 1 && p != "-1" {

@@ -13,7 +13,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestStates has the states of a job be those that its record has.
+// TestStates compares the states of jobs with the states of their records.
 func TestStates(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[mapper.State]record.JobState{
@@ -39,7 +39,7 @@ func TestFailureJSON(t *testing.T) {
 	}
 }
 
-// TestFiltersOnce reads filters that say something twice.
+// TestFiltersOnce reads filters that repeat a field.
 func TestFiltersOnce(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -63,7 +63,7 @@ func TestFiltersOnce(t *testing.T) {
 	}
 }
 
-// TestNoProblemUnnoticed has a proof with and without problems say so to who looks at errors only.
+// TestNoProblemUnnoticed checks that Err of a proof reports its problems.
 func TestNoProblemUnnoticed(t *testing.T) {
 	t.Parallel()
 	if err := (&mapper.Proof{Ranges: 3, Differences: []string{"other entities"}}).Err(); err != nil {
@@ -75,8 +75,7 @@ func TestNoProblemUnnoticed(t *testing.T) {
 	}
 }
 
-// TestDocumentedNumbers compares the numbers that the documentation shows with those that the
-// records count by.
+// TestDocumentedNumbers compares the numbers in the documentation with the numbers in the code.
 func TestDocumentedNumbers(t *testing.T) {
 	t.Parallel()
 	if mapper.DefaultVisitAttempts != record.VisitAttempts || mapper.MaxDeaths != record.MaxDeaths {

@@ -33,30 +33,32 @@ func (p *Page[R]) RunID() string { return p.attempt.Job() }
 func (p *Page[R]) Count(name string, n int64) { p.attempt.Count(name, n) }
 
 // Put saves an entity together with the page's commit, exactly once. The source is a struct pointer
-// or a datastore.PropertyLoadSaver, and the key may be incomplete. A page may put 499 entities and
-// 8 MiB, which is a commit less the job's own records.
+// or a datastore.PropertyLoadSaver, and the key may be incomplete. A page may put up to 499
+// entities and 8 MiB. The rest of a commit's limits is for the job's own records.
 func (p *Page[R]) Put(key *datastore.Key, src any) { p.attempt.Put(key, src) }
 
 // Delete deletes an entity together with the page's commit.
 func (p *Page[R]) Delete(key *datastore.Key) { p.attempt.Delete(key) }
 
-// OnRollback sets a function that is called if the page is not committed: because it fails, or
-// because another delivery has done it. Use it to remove what the page's function made elsewhere.
-// It is not called if the process dies or the function takes too long. To find all leftovers, look
-// for names that no commit has recorded.
+// OnRollback sets a function that is called if the page is not committed, because it failed or
+// another delivery has committed it. Use it to remove what the page's function wrote elsewhere. It
+// is not called if the process dies or the function takes too long. To find all leftovers, look for
+// names that no commit has recorded.
 func (p *Page[R]) OnRollback(f func(context.Context)) { p.attempt.OnLost(f) }
 
 // VisitPages defines a mapper that writes records elsewhere, a page at a time: a file, a batch of
-// rows, a request with many messages. The first function makes a record of each entity, with the
-// attempts and failures of a [Visit]; it returns [Skip] to make none. The second function gets the
-// records of a page and writes them under [Page.UniqueName]. Its puts and counts commit together
-// with the page. So what the commits have put names exactly the writes that count, and each entity
-// is in them once.
+// rows, or a request with many messages.
 //
-// The second function has 30 s, and may run several times for a page. If it returns an error or
+// The function record makes a record of each entity, with the attempts and failures of a [Visit].
+// It returns [Skip] to make none. The function page gets the records of a page, and writes them
+// under [Page.UniqueName]. Its puts and counts commit together with the page. So record the name
+// with [Page.Put]: the names that are stored then are exactly the writes that count, and each
+// entity is in one of them.
+//
+// The function page has 30 s, and may run several times for a page. If it returns an error or
 // panics, the page is retried as a whole, as often as an entity, and after that the job fails. An
-// error marked by [Permanent] fails the job at once, and [Job.Resume] goes on. A page ends after 4
-// MiB of entities, so a task holds at most that in memory.
+// error marked by [Permanent] fails the job at once, and [Job.Resume] continues it. A page ends
+// after 4 MiB of entities, so a task holds about that much in memory.
 func VisitPages[T, R, P any](
 	name string, record func(ctx context.Context, e *Entity[T], params P) (R, error),
 	page func(ctx context.Context, p *Page[R], params P) error,

@@ -38,10 +38,10 @@ func (j *Job) Abort(ctx context.Context) error {
 	return nil
 }
 
-// Resume continues a paused or failed job where it stopped, and repeats nothing. A failure limit
-// that paused the job allows the same number, or the same share of the rest, again. In a job that
-// failed, pages that fail as a whole now record their failures, up to the limits. A job whose
-// counters exceeded their limits goes on without counters, see [Entity.Count].
+// Resume continues a paused or failed job where it stopped, and repeats nothing. If a failure limit
+// paused the job, the same number of further failures is allowed, or the same share of the rest. If
+// the job failed, pages that fail as a whole now record their failures, up to the limits. If its
+// counters exceeded their limits, it continues without counters: see [Entity.Count].
 //
 // All open ranges get new tasks. So Resume also revives a running job whose queue was purged,
 // sooner than its next sweep would.
@@ -60,12 +60,12 @@ type RetryOptions struct {
 }
 
 // Retry runs the job's failures again, and nothing that is done. Each failure gets all of its
-// attempts again. The job runs until they are done; if it was paused or had failed, it also
-// processes the rest. Then its finalizer takes effect again. A job that was aborted or cleaned up
-// is refused with [ErrWrongState]. Nil options are the defaults.
+// attempts again. If the job was paused or had failed, it also processes the rest. At the end, its
+// finalizer takes effect again. If the job was aborted or cleaned up, the error is [ErrWrongState].
+// A nil o selects all failures.
 //
-// A retry replaces an earlier one that has not reopened all of its failures yet. In a job with up
-// to 1,000 failures, an unknown cause is [ErrInvalidArgument].
+// A new retry replaces an earlier one that has not yet reopened all of its failures. If the job has
+// up to 1,000 failures, an unknown cause is [ErrInvalidArgument].
 func (j *Job) Retry(ctx context.Context, o *RetryOptions) error {
 	cause := ""
 	if o != nil {
@@ -81,7 +81,8 @@ func (j *Job) Retry(ctx context.Context, o *RetryOptions) error {
 	return nil
 }
 
-// checkCause returns an error if no failure of the job has a cause, as far as all are known.
+// checkCause returns an error if no failure of the job has a cause, unless there are too many
+// failures to know.
 func (j *Job) checkCause(ctx context.Context, cause string) error {
 	if cause == "" {
 		return nil
@@ -98,40 +99,40 @@ func (j *Job) checkCause(ctx context.Context, cause string) error {
 
 // Undo starts a job that undoes this job, of an [Update]. Each entity becomes what it was just
 // before its page's commit, byte for byte: changed and deleted entities are restored, and entities
-// that the job put are deleted. An entity that several pages wrote becomes what it was before the
+// that the job put are deleted. If several pages wrote an entity, it becomes what it was before the
 // first of them. Writes of a finalizer stay.
 //
 // Entities that others have changed since stay, and [Job.NotUndonePage] lists them. If others
-// changed an entity between two pages of the job, it becomes what they made of it, and is listed,
-// too.
+// changed an entity between two pages of the job, it becomes what they wrote, and is listed as
+// well.
 //
 // An entity that the job deleted is restored if it does not exist now, unless others have put it
-// since. The undo looks for that at two times: at the end of the job, and half way from there to
-// now. If others put and deleted the entity again in between, that may leave no trace, and the undo
-// restores what the job deleted.
+// since. The undo looks for it at two times: at the end of the job, and half way from there to now.
+// Others may have put and deleted the entity again between these times. That may leave no trace,
+// and the undo then restores the entity.
 //
-// The job has to have ended, and its records must exist. From the start of the undo on, the job
-// can't be resumed or retried. It can't be cleaned up until the undo has ended, or was aborted
-// after it failed. If an older build cleans it up all the same, the undo fails, and says that it
-// may have missed something.
+// The job must have ended, and its records must exist. From the start of the undo, the job can't be
+// resumed or retried. It can't be cleaned up until the undo has ended, or has failed and was
+// aborted. If an older build still cleans it up, the undo fails, and says that it may have missed
+// entities.
 //
 // The undo takes effect once for each page. It can be paused, resumed, retried and verified like
-// any job, as long as Datastore keeps the past. Its entities are pages, and Status.Counters has
-// "restored", "removed" and "left". A page that can't be undone is a failure. [UndoOptions] say
-// more, and nil is the defaults.
+// any job, as long as Datastore keeps the past. The numbers in its Status count pages.
+// Status.Counters has the entities: "restored", "removed" and "left". A page that can't be undone
+// is a failure. A nil o has all defaults.
 //
-// Datastore keeps the past for one hour, and with point-in-time recovery whole minutes for seven
-// days. If nothing is kept for the first page, Undo is refused with [ErrWrongState]. Where only
-// whole minutes are kept, some entities are left and listed:
+// Datastore keeps the past for one hour. With point-in-time recovery it keeps whole minutes for
+// seven days. If the past of the first page is gone, the error is [ErrWrongState]. Where only whole
+// minutes are kept, these entities stay and are listed:
 //
 //   - entities that somebody changed within two minutes before their page
 //   - entities that the function put or deleted besides its own
-//   - entities that the page deleted, or that somebody has changed since, if others put or deleted
+//   - entities that the page deleted, or that others have changed since, if others put or deleted
 //     entities of the page within the minute before
 //
-// An undo relies on two facts that Google documents for production: all entities of a commit get
-// its version, and the past is kept in whole minutes. Both were tested on the embedded Datastore,
-// and the first one on Google's Firestore emulator, too.
+// An undo relies on two facts that Google documents. All entities of a commit get its version, and
+// the past is kept in whole minutes. Both were tested on the embedded Datastore, and the first one
+// also on Google's Firestore emulator.
 func (j *Job) Undo(ctx context.Context, o *UndoOptions) (*Job, error) {
 	undone, err := startUndo(ctx, j, o)
 	if err != nil {
@@ -140,13 +141,13 @@ func (j *Job) Undo(ctx context.Context, o *UndoOptions) (*Job, error) {
 	return undone, nil
 }
 
-// Move gives the job to the queue that a start of its mapper would choose now, with its open ranges
-// and all that it has done. Use it if the job's queue or service is gone or renamed: engines of
-// other queues can only read a job ([ErrWrongQueue]). Tasks of the old queue lose their effect.
-// Pages under way there still commit, and the next sweeps find the rest within minutes.
+// Move moves the job to the queue that a start of its mapper would choose now, with its open ranges
+// and its results. Use it if the job's queue or service is gone or renamed. Until then, engines of
+// other queues can only read the job ([ErrWrongQueue]). Tasks of the old queue have no effect any
+// more. Pages under way there still commit, and the next sweeps find the rest within minutes.
 //
-// A job is refused if the engine does not have its mapper, or if its pages may exceed the new
-// queue's Deadline. Moving a job to its own queue does nothing.
+// Move returns an error if the engine does not have the job's mapper, or if its pages may exceed
+// the new queue's DispatchDeadline. If the job is in that queue already, Move does nothing.
 func (j *Job) Move(ctx context.Context) error {
 	to, err := destinationOf(ctx, j)
 	if err == nil {
@@ -158,27 +159,27 @@ func (j *Job) Move(ctx context.Context) error {
 	return nil
 }
 
-// CleanUpOptions say how [Job.CleanUp] treats the records of a job that has ended.
+// CleanUpOptions say what [Job.CleanUp] does with the records of a job.
 type CleanUpOptions struct {
-	// IncludeFailures has the records of failures cleaned up, too. By default they are kept,
-	// for [Job.FailuresPage].
+	// IncludeFailures also cleans up the records of failures. By default they are kept, for
+	// [Job.FailuresPage].
 	IncludeFailures bool `json:"failures,omitempty"`
 
-	// IncludeJob also cleans up the job's own record, and with it the failures. By default the
-	// record is kept: as long as it exists, a start of its ID returns this job and does not run the
-	// mapper again.
+	// IncludeJob also cleans up the job's own record, and with it the failures. After that, a start
+	// of its ID runs the mapper again. By default the record is kept, and a start of its ID returns
+	// this job.
 	IncludeJob bool `json:"job,omitempty"`
 
-	// ExpireAfter, if it is not 0, does not delete the records. It sets their property "expires" to
-	// this time from now, for time-to-live policies on the kinds ScattermapJob, ScattermapRange and
-	// ScattermapUndoBatch.
+	// ExpireAfter, if not 0, marks the records instead of deleting them. Their property "expires"
+	// is set to this time from now. Time-to-live policies on the kinds ScattermapJob,
+	// ScattermapRange and ScattermapUndoBatch then delete them.
 	ExpireAfter time.Duration `json:"expire_ns,omitempty"`
 }
 
-// CleanUp deletes the records of the job's ranges, by its own tasks; nil is the default. The job
-// has to have ended. It keeps its status, and can't be resumed, retried or verified any more. If
-// the job failed or was aborted, pages that are still under way lose their effect. A second CleanUp
-// can clean up more.
+// CleanUp deletes the records of the job's ranges, by tasks of its own. The job must have ended. It
+// keeps its status, and can't be resumed, retried or verified any more. If the job failed or was
+// aborted, pages that are still under way have no effect. Call CleanUp again with other options to
+// clean up more. A nil o has all defaults.
 func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 	var opts CleanUpOptions
 	if o != nil {
@@ -190,9 +191,9 @@ func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 	return nil
 }
 
-// SetRetain changes how long the job's records are kept after its end, see [StartOptions.Retain].
-// [RetainAlways] keeps them until somebody cleans them up. If the time is over already, they are
-// cleaned up soon. A job that is cleaned up already is [ErrWrongState].
+// SetRetain changes how long the job's records are kept after its end: see [StartOptions].Retain.
+// [RetainAlways] keeps them until a caller cleans them up. If the new time has passed already, they
+// are cleaned up soon. If the job is cleaned up already, the error is [ErrWrongState].
 func (j *Job) SetRetain(ctx context.Context, d time.Duration) error {
 	err := checkRetain("the retention", d)
 	switch {
@@ -208,13 +209,13 @@ func (j *Job) SetRetain(ctx context.Context, d time.Duration) error {
 }
 
 // SetRate changes the job's rate, for pages that start at least a second later. A ramp starts now.
-// Rate{EntitiesPerSecond: [Unlimited]} lifts the limits. The zero Rate, a rate that is not a
-// number, and a rate that is too low for the job's workers are [ErrInvalidArgument]. A job that has
-// ended, other than by failing, is [ErrWrongState].
+// To remove all limits, pass Rate{EntitiesPerSecond: [Unlimited]}. The error is
+// [ErrInvalidArgument] for the zero Rate, and for a rate that is not a number or too low for the
+// job's workers. It is [ErrWrongState] if the job has ended, except in [StateFailed].
 func (j *Job) SetRate(ctx context.Context, rate Rate) error { return j.setRate(ctx, rate, 0) }
 
-// SetRateFor is [Job.SetRate] for a limited time, which must be above 0. Within two minutes after
-// it, the job returns to its earlier rate.
+// SetRateFor is [Job.SetRate] for a limited time, which must be positive. Within two minutes after
+// its end the job returns to its earlier rate.
 func (j *Job) SetRateFor(ctx context.Context, rate Rate, d time.Duration) error {
 	if d <= 0 {
 		return fmt.Errorf("mapper: set the rate of %s: %w: its time is %v, and has to be above 0: leave it out for "+
@@ -223,7 +224,7 @@ func (j *Job) SetRateFor(ctx context.Context, rate Rate, d time.Duration) error 
 	return j.setRate(ctx, rate, d)
 }
 
-// setRate sets the rate for a time, or without an end if that is 0.
+// setRate sets the rate for a time, or permanently if d is 0.
 func (j *Job) setRate(ctx context.Context, rate Rate, d time.Duration) error {
 	if rate == (Rate{}) {
 		return setting.Errorf("mapper: set the rate of %s: %w: it is empty: Rate.EntitiesPerSecond is %d where there "+
@@ -240,7 +241,7 @@ func (j *Job) setRate(ctx context.Context, rate Rate, d time.Duration) error {
 		if err := rate.limit().Validate("Rate", r.AtOnce(), on.queue.DispatchDeadline()); err != nil {
 			return false, fmt.Errorf("%w: %w", ErrInvalidArgument, err)
 		}
-		if r.Over() && r.State != record.Failed { // that can be resumed
+		if r.Over() && r.State != record.Failed { // a failed job can be resumed
 			return false, fmt.Errorf("%w: it is %q", ErrWrongState, r.State)
 		}
 		if before, err := r.RateLimit(); rate.Ramp && (err != nil || !before.Ramp) {
@@ -257,9 +258,9 @@ func (j *Job) setRate(ctx context.Context, rate Rate, d time.Duration) error {
 }
 
 // History returns who did what to the job, when and why, the oldest first: starts, pauses, resumes,
-// aborts, retries, moves, clean-ups and changes of the rate. It also has the pauses that the job's
-// limits made. The transaction that takes effect also records the act; acts that change nothing are
-// not recorded. The last 100 are kept, up to 64 KiB. Older builds record nothing.
+// aborts, retries, moves, clean-ups and changes of the rate. It includes pauses by the job's
+// limits. Each change and its entry commit in one transaction. Calls without an effect are not
+// recorded. The last 100 entries are kept, up to 64 KiB. Changes by older builds are not recorded.
 func (j *Job) History(ctx context.Context) ([]HistoryEntry, error) {
 	job, err := j.engine.store().LoadJob(ctx, j.ref())
 	if err != nil {

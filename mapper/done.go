@@ -7,10 +7,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A Completion is a job that has come to its end, as its finalizer gets it. It belongs to one call
-// of the finalizer.
+// A Completion is what the finalizer of a job gets ([Mapper.WithFinalizer], [Mapper.Forget]). It is
+// valid during one call of the finalizer.
 type Completion struct {
-	// Status has exact numbers, and the State in which the job will end.
+	// Status has exact numbers, and the State that the job will have at its end.
 	Status *Status
 
 	attempt *function.Attempt

@@ -85,13 +85,14 @@ type EngineOptions struct {
 
 // An Engine starts jobs, follows them, and runs their tasks. Engines with the same database, queues
 // and mappers are equal: one process can start a job, and many others run it. A job belongs to the
-// queue that it was started with. Engines without that queue can only read the job, see [Job.Move].
+// queue that it was started with. Engines without that queue can only read the job: see [Job.Move].
+// An Engine can be used concurrently.
 type Engine struct {
 	client  *datastore.Client
 	queue   *tasks.Queue // the first one
 	mappers map[string]*function.Definition
 	log     *slog.Logger
-	jobs    *lifecycle.Jobs // those of the first queue
+	jobs    *lifecycle.Jobs // of the first queue
 	queues  queues
 	health  *store.Health
 	retain  time.Duration // of new jobs
@@ -99,11 +100,12 @@ type Engine struct {
 	schedules []string // their names
 	prices    billing.Prices
 
-	undoMost *atomic.Int64 // bytes that the commit of an undo's page has; 0: the default
+	undoMost *atomic.Int64 // bytes in the commit of an undo's page; 0: the default
 }
 
 // NewEngine returns an engine that keeps its records in the client's database, and sends its tasks
-// through the queue. Make the client by [NewClient].
+// through the queue. The client must be made with [NewClient] or [ClientOption]. Mount
+// [Engine.Handler] at the path of the queue's URL, so that the tasks run.
 func NewEngine(client *datastore.Client, queue *tasks.Queue, o *EngineOptions) (*Engine, error) {
 	if client == nil || queue == nil {
 		return nil, errors.New("mapper: NewEngine needs a client and a queue")
@@ -159,14 +161,14 @@ func NewEngine(client *datastore.Client, queue *tasks.Queue, o *EngineOptions) (
 	return e, nil
 }
 
-// pricesOf returns what costs are counted by: of nam5, unless others are given.
+// pricesOf returns the prices, or NAM5 if they are zero.
 func pricesOf(prices billing.Prices) (billing.Prices, error) {
 	if prices == (billing.Prices{}) {
 		return billing.NAM5, nil
 	}
 	for _, price := range []float64{prices.ReadsPer100K, prices.WritesPer100K, prices.DeletesPer100K,
 		prices.SmallOpsPer100K, prices.TaskOpsPerMillion} {
-		if !(price >= 0) || math.IsInf(price, 1) { // not a number, too
+		if !(price >= 0) || math.IsInf(price, 1) { // also NaN
 			return prices, fmt.Errorf("mapper: %w: EngineOptions.Prices has %v, and prices are at least 0",
 				ErrInvalidArgument, price)
 		}
@@ -174,7 +176,7 @@ func pricesOf(prices billing.Prices) (billing.Prices, error) {
 	return prices, nil
 }
 
-// register has the engine run mappers, their rehearsals and undos.
+// register adds mappers to the engine, with their rehearsals and undos.
 func (e *Engine) register(mappers []AnyMapper) error {
 	for i, m := range mappers {
 		var def *function.Definition
@@ -275,9 +277,9 @@ func (e *Engine) Handler() http.Handler {
 	})
 }
 
-// Job returns a handle on the job of an ID, such as in another process than the one that started
-// it. The methods of the handle say whether the job exists. Each call is about the job that has the
-// ID at that moment.
+// Job returns a handle on the job of an ID, for example in a process that did not start it. It does
+// not check that the job exists: the handle's methods return [ErrNoSuchJob]. Each call is about the
+// job that has the ID at that moment.
 func (e *Engine) Job(id string) *Job { return &Job{ID: id, engine: e} }
 
 // Jobs lists the selected jobs, the last started first. It reads them as [Engine.JobsPage] does, a
@@ -306,12 +308,13 @@ func pages[T any](page func(cursor string) (some []T, next string, err error)) i
 }
 
 // JobsPage lists a page of the selected jobs, the last started first. An empty cursor starts the
-// list, and an empty next ends it. A page has up to 50 jobs, and costs as many reads for each of
-// the engine's queues. A cursor works with any options.
+// list, and an empty next ends it. A page has up to 50 jobs, and costs up to 50 reads for each of
+// the engine's queues. A nil o selects all jobs of the engine's queues. A cursor works with any
+// options.
 //
-// A job is listed under the state that it has when its page is read. So two lists by state may both
-// miss a job whose state changes meanwhile. Jobs that an older build has started are not listed
-// before their records change.
+// The list has the state of each job at the time of its page. So if a job's state changes in
+// between, two lists by state may both miss it. Jobs that an older build has started are listed
+// only after their records have changed.
 func (e *Engine) JobsPage(ctx context.Context, o *JobsOptions, cursor string) (jobs []JobInfo, next string, err error) {
 	if o == nil {
 		o = new(JobsOptions)
@@ -366,7 +369,7 @@ func (e *Engine) Drain(ctx context.Context) error {
 	return nil
 }
 
-// seed has the engine draw its random numbers from a seed.
+// seed makes the engine draw its random numbers from a seed.
 func (e *Engine) seed(seed uint64) {
 	drawn := lifecycle.Seeded(seed)
 	for _, on := range e.queues {
@@ -377,26 +380,26 @@ func (e *Engine) seed(seed uint64) {
 // engineKey is the key of a task's context for the engine that runs it.
 type engineKey struct{}
 
-// EngineFromContext returns the engine that called a function or finalizer with this context, or
-// nil for any other context. A finalizer can use it to start another job that follows, under an ID
-// derived from its own job's. Such a start is not part of the transaction: it happens at least
-// once, and is the same job each time.
+// EngineFromContext returns the engine that called a function or finalizer with this context. For
+// any other context it returns nil. For example, a finalizer can start a next job, with an ID that
+// it derives from its own job's. Such a start is not part of the transaction: it happens at least
+// once, and a repetition finds the same job.
 func EngineFromContext(ctx context.Context) *Engine {
 	e, _ := ctx.Value(engineKey{}).(*Engine)
 	return e
 }
 
-// A MapperInfo is a mapper that an engine has.
+// A MapperInfo describes a mapper of an engine.
 //
 //nolint:revive // beside JobInfo, Info alone would not say of what
 type MapperInfo struct {
 	Name       string
-	Visit      bool         // it was defined by [Visit]
-	ParamsType reflect.Type // of its parameters
+	Visit      bool         // it was made by [Visit] or [VisitPages]
+	ParamsType reflect.Type // the type P of its parameters
 }
 
-// Mappers returns the engine's mappers, sorted by name, without the rehearsals and undos that the
-// engine derives from them.
+// Mappers returns the engine's mappers, sorted by name. It leaves out the rehearsals and undos that
+// the engine derives from them.
 func (e *Engine) Mappers() (all []MapperInfo) {
 	for _, name := range slices.Sorted(maps.Keys(e.mappers)) {
 		if def := e.mappers[name]; !isDerived(name) {
@@ -420,11 +423,11 @@ func (e *Engine) Client() *datastore.Client { return e.client }
 // Queue returns the engine's first queue.
 func (e *Engine) Queue() *tasks.Queue { return e.queue }
 
-// Owns reports whether a queue, by its name, is one of the engine's.
+// Owns reports whether the queue of this name is one of the engine's.
 func (e *Engine) Owns(queue string) bool { return e.queues.has(record.Owner(queue)) }
 
 // CheckSettings compares the settings of the engine's queues with the limits of the service that
-// runs their tasks, and returns an error if they contradict each other, see
+// runs their tasks. It returns an error if they contradict each other: see
 // [tasks.Queue.CheckSettings].
 func (e *Engine) CheckSettings(ctx context.Context, s tasks.ServiceLimits) error {
 	var all []error
@@ -434,9 +437,8 @@ func (e *Engine) CheckSettings(ctx context.Context, s tasks.ServiceLimits) error
 	return errors.Join(all...)
 }
 
-// CheckReady returns nil if the engine takes deliveries and its database answers. Use it for the
-// readiness check of your platform. It looks up a key, within 2 s, at most once a second however
-// often it is called.
+// CheckReady returns nil if the engine accepts deliveries and its database answers. Use it for your
+// platform's readiness check. It looks up a key, within 2 s, at most once a second.
 func (e *Engine) CheckReady(ctx context.Context) error {
 	if e == nil || e.client == nil {
 		return fmt.Errorf("mapper: ready: %w: the engine is nil", ErrInvalidArgument)

@@ -15,14 +15,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// An Entity is one entity, as a mapper's function gets it. It belongs to one call of the function:
-// after the function has returned, Count, Put and Delete panic, and changes of Value are lost. Its
-// methods can be called concurrently.
+// An Entity is the entity that a mapper's function gets. It is valid during one call of the
+// function. After the function has returned, Count, Put and Delete panic, and changes of Value are
+// lost. Its methods can be called concurrently.
 type Entity[T any] struct {
 	// Key is the entity's key.
 	Key *datastore.Key
 
-	// Value is the entity. An [Update] saves it.
+	// Value is the content of the entity. An [Update] saves its changes.
 	Value T
 
 	attempt *function.Attempt
@@ -42,21 +42,22 @@ type Entity[T any] struct {
 // [ClientOption].
 func (e *Entity[T]) Count(name string, n int64) { e.attempt.Count(name, n) }
 
-// CountMin keeps the least of all numbers that the function gives under a name, in the counter
-// "min(name)". [Entity.CountMax] keeps the greatest, in "max(name)". Both are exact and have the
-// limits of [Entity.Count]. A name without a number has no counter. For example, a group may have
-// the counters "orders/AT", "cents/AT", "min(cents/AT)" and "max(cents/AT)".
+// CountMin keeps the least of all numbers that the function gives for a name, in the counter
+// "min(name)". [Entity.CountMax] keeps the greatest, in "max(name)". Both are exact, and have the
+// limits of [Entity.Count]. For example, a report of orders by country may have the counters
+// "orders/AT", "cents/AT", "min(cents/AT)" and "max(cents/AT)". If the function gives no number for
+// a name, there is no counter.
 func (e *Entity[T]) CountMin(name string, n int64) { e.attempt.Min(name, n) }
 
-// MinCounter returns the key in [Status].Counters of the counter that [Entity.CountMin] keeps for a
-// name.
+// MinCounter returns the key in [Status].Counters of the least number that [Entity.CountMin] keeps
+// for a name.
 func MinCounter(name string) string { return tally.Min(name) }
 
-// MaxCounter returns the key in [Status].Counters of the counter that [Entity.CountMax] keeps for a
-// name.
+// MaxCounter returns the key in [Status].Counters of the greatest number that [Entity.CountMax]
+// keeps for a name.
 func MaxCounter(name string) string { return tally.Max(name) }
 
-// CountMax keeps the greatest of all numbers that the function gives under a name, see
+// CountMax keeps the greatest of all numbers that the function gives for a name: see
 // [Entity.CountMin].
 func (e *Entity[T]) CountMax(name string, n int64) { e.attempt.Max(name, n) }
 
@@ -103,18 +104,17 @@ func (e *Entity[T]) PutStored(key *datastore.Key, entity *pb.Entity) {
 // differs for every other entity and job, even for a later job of the same ID.
 func (e *Entity[T]) IdempotencyKey() string { return e.attempt.IdempotencyKey() }
 
-// Skip is returned by the function of an [Update] to leave its entity as it is stored, whatever the
-// function has changed in Value. It is not a failure: the entity counts as processed, and the
-// function's counts, puts and deletes take effect. A wrapped Skip has the same effect. If it is
-// joined with another error ([errors.Join]), that error counts. In a [Visit] it has the effect of
-// nil.
+// Skip is the error that the function of an [Update] returns to leave its entity unchanged, even if
+// it has changed Value. It is not a failure. The entity counts as processed, and the function's
+// counts, puts and deletes take effect. A wrapped Skip has the same effect. If Skip is joined with
+// another error ([errors.Join]), the other error counts. In a [Visit], Skip has the effect of nil.
 //
 //nolint:revive,staticcheck // it is no error, as fs.SkipDir is none
 var Skip = errors.New("the function skips the entity")
 
 // Permanent marks an error of a mapper's function that another attempt would only repeat. The
-// entity is recorded as a failure at once. The job goes on, unless too many entities of a page
-// fail: see [Update].
+// entity is recorded as a failure at once, and the job continues. If too many entities of a page
+// fail, the job fails: see [Update].
 func Permanent(err error) error { return fault.Permanent(err) }
 
 // RetryAfter marks an error of a mapper's function: the service that it calls refused the call, and
@@ -175,6 +175,6 @@ func apply[T any](
 	return a.Effect()
 }
 
-// errKeysOnly says that a function has changed what it does not know.
+// errKeysOnly says that a function has changed a Value that was not read.
 var errKeysOnly = errors.New("the function has changed the entity's Value, and the job's query is KeysOnly: the " +
 	"entity was not read, and can only be deleted")

@@ -43,7 +43,7 @@ func Example() {
 	}
 	status, err := job.Wait(ctx)
 	if err == nil {
-		err = status.Err() // of the job; that of Wait is about the waiting
+		err = status.Err() // about the job; Wait's error is about the waiting
 	}
 	if err != nil {
 		log.Fatal(err)
@@ -52,8 +52,7 @@ func Example() {
 	// Output: succeeded 3 3
 }
 
-// cloud stands for what a service gets from its surroundings: here it is the
-// embedded emulators, with three accounts.
+// cloud stands for a service's environment. Here it is the embedded emulators, with three accounts.
 func cloud(ctx context.Context) (*datastore.Client, *tasks.Queue, func()) {
 	e, err := emulator.Start(nil)
 	if err != nil {
@@ -93,7 +92,7 @@ func cloud(ctx context.Context) (*datastore.Client, *tasks.Queue, func()) {
 }
 
 func ExampleVisit() {
-	// A visit has its effects elsewhere: they can be repeated, and the key tells.
+	// A visit has effects elsewhere, which may be repeated. The key identifies repetitions.
 	send := func(_ context.Context, idempotencyKey, to string) error { return nil }
 
 	type user struct{ Email string }

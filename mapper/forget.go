@@ -10,8 +10,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Proof returns what the job's records proved before they were deleted, see [Mapper.Forget]. In
-// other functions it returns nil.
+// Proof returns what the job's records proved before they were deleted, in the function of
+// [Mapper.Forget]. In other functions it returns nil.
 func (d *Completion) Proof() *Proof {
 	if d.closing == nil {
 		return nil
@@ -20,11 +20,11 @@ func (d *Completion) Proof() *Proof {
 		Failures: int(d.closing.Failures)}
 }
 
-// A Subject is what records are to forget. It matches keys and texts, also inside compressed or
-// encoded values.
+// A Subject is data that records should forget. It matches keys and texts, also inside compressed
+// or encoded values.
 type Subject struct {
-	// Namespace matches all keys in it, and its name where that is a whole word, with no letter or
-	// digit beside it.
+	// Namespace matches all keys in the namespace. It also matches its name as a whole word:
+	// without a letter or digit next to it.
 	Namespace string
 
 	// Everywhere also matches keys of other namespaces, in the records of all jobs.
@@ -46,34 +46,34 @@ type Subject struct {
 // namespace.
 func (s Subject) Mentions(text string) bool { return record.Subject(s).InText(text) }
 
-// Forgotten counts the records that [Completion.Forget] has looked through.
+// A Forgotten is the result of [Completion.Forget].
 type Forgotten struct {
-	Records map[string]int64 // how many, by kind: all kinds whose names start with "Scattermap"
-	Jobs    []string         // that have forgotten something: salted hashes of their IDs, up to 1,000,
-	More    int64            // and how many more
-	Salt    string           // of these hashes, see [HashID]
+	Records map[string]int64 // records searched, by kind: all kinds whose names start with "Scattermap"
+	Jobs    []string         // up to 1,000 jobs that have forgotten something, as hashes of their IDs
+	More    int64            // further such jobs
+	Salt    string           // of the hashes: see [HashID]
 }
 
-// HashID returns the hash by which [Forgotten] names a job's ID.
+// HashID returns the hash of a job's ID in [Forgotten].Jobs, for [Forgotten].Salt.
 func HashID(salt, id string) string { return record.Salted(salt, id) }
 
 // Forget removes a subject from all records of scattermap in the database, including the records of
-// package export. If it returns without an error, nothing of the subject was left, except in the
-// record of this job.
+// package export. Call it in the function of [Mapper.Forget]. If it returns without an error, no
+// record contains the subject any more, except the record of this job.
 //
-// If the records of a job that has ended mention the subject, they are cleaned up with its
-// failures. Errors and counters are removed from the job's own record. If that record mentions the
-// subject, it loses query, parameters and reasons, as in [Mapper.Forget]; if its ID does, it is
-// deleted. Such a job can't be undone, retried or verified any more. While this goes on, Forget
-// returns an error, for another attempt.
+// Jobs that have ended, and whose records mention the subject, are cleaned up with their failures.
+// Errors and counters are removed from their own records. If a job's own record still mentions the
+// subject, it loses query, parameters and reasons, as in [Mapper.Forget]. If its ID does, the
+// record is deleted. Such a job can't be undone, retried or verified any more. Until the clean-up
+// is done, Forget returns an error, so that the queue calls the function again.
 //
 // A [Permanent] error names an obstacle. It may be a job that has not ended, is being undone, or
-// belongs to a queue that the engine does not have. It may also be a tick that waits, or a record
-// that can't be read or would still mention the subject. Schedules keep the outcomes of ticks,
+// belongs to a queue that the engine does not have. It may also be a waiting tick, or a record that
+// can't be read or would still mention the subject. Schedules keep the outcomes of their ticks,
 // without the IDs of jobs that mention the subject.
 //
-// Forget reads all records, which takes about a minute for a million. The function's time is
-// limited.
+// Forget reads all records, which takes about a minute for a million. It must fit into the
+// function's time.
 func (d *Completion) Forget(ctx context.Context, s Subject) (*Forgotten, error) {
 	e := EngineFromContext(ctx)
 	if e == nil || d.closing == nil {

@@ -17,24 +17,24 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A State is where a job stands.
+// A State is the state of a job.
 type State string
 
 const (
-	// StateRunning is the state of a job that has ranges left.
+	// StateRunning means that the job runs: some entities are left.
 	StateRunning State = "running"
-	// StateSucceeded is the end of a job that has processed every entity.
+	// StateSucceeded means that the job has ended and processed every entity.
 	StateSucceeded State = "succeeded"
-	// StateSucceededWithFailures is the end of a job that has processed all entities except some,
-	// which are recorded as failures.
+	// StateSucceededWithFailures means that the job has ended, and some entities are recorded as
+	// failures. [Job.Retry] processes them again.
 	StateSucceededWithFailures State = "succeeded with failures"
-	// StateFailed is the end of a job that gave up; Status.Error says why. [Job.Resume] goes on
-	// with the entities that were not processed.
+	// StateFailed means that the job gave up; Status.Error says why. [Job.Resume] continues with
+	// the entities that were not processed.
 	StateFailed State = "failed"
-	// StatePaused is the state of a job that waits for [Job.Resume]. If one of its limits paused
-	// it, Status.Error says so.
+	// StatePaused means that the job waits for [Job.Resume]. If one of its limits paused it,
+	// Status.Error says so.
 	StatePaused State = "paused"
-	// StateAborted is the end of a job that a caller has aborted.
+	// StateAborted means that a caller has ended the job with [Job.Abort].
 	StateAborted State = "aborted"
 )
 
@@ -44,11 +44,10 @@ func (s State) Ended() bool { return s != StateRunning && s != StatePaused }
 
 // Errors of starting and finding jobs.
 var (
-	// ErrIDTaken says that the ID belongs to a job with another mapper, query or parameters.
+	// ErrIDTaken says that another job has the ID, with another mapper, query or parameters.
 	ErrIDTaken = record.ErrOtherArguments
 
-	// ErrUnknownMapper says that a mapper is not among the engine's
-	// [EngineOptions.Mappers].
+	// ErrUnknownMapper says that a mapper is not in [EngineOptions].Mappers.
 	ErrUnknownMapper = function.ErrUnknownMapper
 
 	// ErrInvalidArgument says that an argument is wrong. The error names it.
@@ -58,7 +57,7 @@ var (
 	ErrNoSuchJob = record.ErrNoSuchJob
 
 	// ErrNewer says that a newer version of this package has started the job, with a query or
-	// setting that this version does not know. The job's tasks wait for that version.
+	// setting that this version does not know. The job's tasks wait until the newer version runs.
 	ErrNewer = query.ErrNewer
 )
 
@@ -100,19 +99,19 @@ type StartOptions struct {
 	// [ErrWrongQueue].
 	Queue string `json:"queue,omitempty"`
 
-	// PageSize is the most entities that are processed and committed together,
-	// in [1, 1000]. Defaults to 500.
+	// PageSize is how many entities are processed and committed together at most, in [1, 1000].
+	// Defaults to 500.
 	PageSize int `json:"page_size,omitempty"`
 
-	// PageTime is how long the function may take on the entities of one page together, in (0, 25s].
-	// The entities that it does not reach become ranges of their own. The last page of a range may
-	// take twice as long, up to 25s. If others change the entities of an [Update] in this time, the
-	// function runs again on them. Defaults to 3s, which makes the transaction's own calls a few
-	// percent.
+	// PageTime is how long the function may take for the entities of one page together, in (0,
+	// 25s]. The remaining entities become ranges of their own. The last page of a range may take
+	// twice as long, up to 25s. The longer it is, the more often others change entities in that
+	// time, so that the function of an [Update] runs again on them. Defaults to 3s, so that the
+	// transaction's own calls take a few percent of the time.
 	PageTime time.Duration `json:"page_time_ns,omitempty"`
 
 	// ExpectedWorkers is how many tasks run at once, in [1, 5000]. The job makes its first split
-	// for this number. It does not change the number, which is a setting of the queue. Defaults to
+	// for this number. It does not limit the number: that is a setting of the queue. Defaults to
 	// the queue's setting, or to 100 if the caller lacks the permission cloudtasks.queues.get.
 	ExpectedWorkers int `json:"expected_workers,omitempty"`
 
@@ -125,45 +124,45 @@ type StartOptions struct {
 	// Budget limits the cost of the job's pages. Defaults to no limit.
 	Budget Budget `json:"budget,omitzero"`
 
-	// EntityTimeout is how long the function may take on one entity: up to half of the queue's
-	// Deadline, and up to 30s in an [Update]. Then the function's context ends and the entity has
-	// failed, and the others go on. A function that ignores its context runs on, with everything
-	// that it holds. Goroutines that outlive the function lose its context soon after it returns.
-	// Defaults to 30s, or half of the Deadline if that is less.
+	// EntityTimeout is how long the function may take for one entity. It is at most half of the
+	// queue's DispatchDeadline, and at most 30s for an [Update]. After that the function's context
+	// ends, the entity has failed, and the other entities continue. A function that ignores its
+	// context keeps running, and keeps its resources. Goroutines that outlive the function lose its
+	// context soon after it returns. Defaults to 30s, or half of the DispatchDeadline if that is
+	// less.
 	EntityTimeout time.Duration `json:"entity_timeout_ns,omitempty"`
 
 	// Retries say how often and when the function is retried. Defaults to the policy of the mapper.
 	Retries RetryPolicy `json:"retries,omitzero"`
 
-	// FailureLimit pauses the job when more entities than this have failed all attempts, so that
-	// somebody can look while the rest is untouched. The job may exceed it by the failures of pages
-	// under way, of one more page, and by 1%. [Unlimited] is no limit: then pages that fail as a
-	// whole also record their failures. Defaults to 1000.
+	// FailureLimit pauses the job when more entities than this have failed all attempts. So an
+	// operator can look while the rest is untouched. The job may exceed the limit by the failures
+	// of pages under way, of one more page, and by 1%. [Unlimited] is no limit; then pages that
+	// fail as a whole also record their failures. Defaults to 1000.
 	FailureLimit int `json:"failure_limit,omitempty"`
 
 	// FailureShare pauses the job when more than this share of its entities has failed all
-	// attempts, in (0, 1]. It holds from the eleventh failure on, by an estimate from up to 250
-	// ranges. Defaults to 1, so that only FailureLimit decides.
+	// attempts, in (0, 1]. It applies from the eleventh failure on, and is estimated from up to 250
+	// ranges. Defaults to 1, so that only FailureLimit applies.
 	FailureShare float64 `json:"failure_share,omitempty"`
 
 	// Retain is how long the records of the job's ranges are kept after its end, with the keys and
-	// errors in them: at least [MinRetain]. Then they are cleaned up, failures included, as by
-	// [Job.CleanUp]. The job's own record stays, so a start of its ID still returns the job.
-	// [Job.Resume] and [Job.Retry] restart the time at the next end. Defaults to
-	// [EngineOptions.Retain]. [RetainAlways] keeps the records until somebody cleans up.
-	// [Job.SetRetain] changes it.
+	// errors in them: at least [MinRetain], or [RetainAlways]. After that they are cleaned up with
+	// the failures, as by [Job.CleanUp]. The job's own record stays, so a start of its ID still
+	// returns the job. After [Job.Resume] or [Job.Retry] the time starts at the next end.
+	// [Job.SetRetain] changes it. Defaults to [EngineOptions.Retain].
 	Retain time.Duration `json:"retain_ns,omitempty"`
 }
 
-// RetainAlways keeps the records of a job until somebody cleans them up.
+// RetainAlways keeps the records of a job until a caller cleans them up: see [StartOptions].Retain.
 const RetainAlways time.Duration = -1
 
-// MinRetain is the shortest retention. Point-in-time recovery keeps the past for seven days
-// (https://cloud.google.com/datastore/docs/pitr), and an undo needs the records as long. One more
-// day is for clocks that differ, and for an undo at the last moment.
+// MinRetain is the shortest retention: see [StartOptions].Retain. An undo needs the records for the
+// seven days of point-in-time recovery (https://cloud.google.com/datastore/docs/pitr). One more day
+// is for clocks that differ, and for an undo at the last moment.
 const MinRetain = 8 * 24 * time.Hour
 
-// checkRetain returns an error if a retention can't be kept to; zero is the default.
+// checkRetain returns an error if a retention is too short. Zero is the default.
 func checkRetain(name setting.Name, d time.Duration) error {
 	if d > 0 && d < MinRetain {
 		return setting.Errorf("%s has to be at least %v, as an undo needs the records for seven days, or "+
@@ -173,7 +172,7 @@ func checkRetain(name setting.Name, d time.Duration) error {
 	return nil
 }
 
-// settingsOf returns the settings of a job, as they are in force.
+// settingsOf returns the settings of a job that are in force.
 func settingsOf(j *record.Job) (StartOptions, error) {
 	strategy, err := j.Strategy()
 	limit, bad := j.RateLimit()
@@ -186,16 +185,15 @@ func settingsOf(j *record.Job) (StartOptions, error) {
 	}, cmp.Or(err, bad, worse)
 }
 
-// Bounds of StartOptions. A lookup has at most 1,000 keys, as the limits page of
-// Datastore has it; its transactions page gives a transaction up after a minute
-// without a request; and the quotas page of Cloud Tasks allows a queue 5,000
+// Bounds of StartOptions. They come from limits of Datastore and Cloud Tasks. A lookup has up to
+// 1,000 keys. A transaction ends after a minute without a request. A queue makes up to 5,000
 // deliveries at once.
 const (
 	maxWorkers = 5000
 
 	defaultWorkers = 100
 
-	maxPageTime = page.MaxTime // with what a function can take, below that minute
+	maxPageTime = page.MaxTime // with a function's timeout, less than that minute
 )
 
 func (o *StartOptions) withDefaults(longest time.Duration) StartOptions {
@@ -224,8 +222,8 @@ func (o *StartOptions) withDefaults(longest time.Duration) StartOptions {
 	return opts
 }
 
-// validate checks the settings for a mapper that can take longest on an entity, and
-// a page until deadline.
+// validate checks the settings for a mapper whose function may take up to longest for an entity,
+// and whose pages must end before deadline.
 func (o StartOptions) validate(longest, deadline time.Duration) error {
 	switch {
 	case names.Reserved(o.ID):
@@ -241,15 +239,15 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 		return setting.Errorf("StartOptions.EntityTimeout has to be in (0, %v] for this mapper and queue, it is %v",
 			longest,
 			o.EntityTimeout)
-	case 2*o.PageTime+o.EntityTimeout > deadline*9/10: // as long a page may take of which one entity hangs
+	case 2*o.PageTime+o.EntityTimeout > deadline*9/10: // the longest page, in which one entity hangs
 		return setting.Errorf("StartOptions.EntityTimeout and twice StartOptions.PageTime have to be at most 9/10 of "+
 			"the queue's dispatch deadline of %v together, they are %v", deadline, 2*o.PageTime+o.EntityTimeout)
-	case !(o.FailureShare > 0 && o.FailureShare <= 1): // not a number, too
+	case !(o.FailureShare > 0 && o.FailureShare <= 1): // also NaN
 		return setting.Errorf("StartOptions.FailureShare has to be in (0, 1], it is %v", o.FailureShare)
 	case o.FailureLimit < -1:
 		return setting.Errorf("StartOptions.FailureLimit has to be at least 1, or -1 for none, it is %d",
 			o.FailureLimit)
-	case o.ExpectedWorkers < 0 || o.ExpectedWorkers > maxWorkers: // 0: what the queue delivers at once
+	case o.ExpectedWorkers < 0 || o.ExpectedWorkers > maxWorkers: // 0 is the queue's setting
 		return setting.Errorf("StartOptions.ExpectedWorkers has to be in [1, %d], it is %d", maxWorkers,
 			o.ExpectedWorkers)
 	}
@@ -268,10 +266,10 @@ type Job struct {
 	// ID is the job's ID.
 	ID string
 
-	incarnation string // empty: of whichever job has the ID
+	incarnation string // empty: any job that has the ID
 	engine      *Engine
 }
 
-// JobKey returns the key of a job's record, for transactions that have to know whether there is a
-// job of an ID.
+// JobKey returns the key of a job's record. Use it in a transaction that must know whether a job
+// exists.
 func JobKey(id string) *datastore.Key { return record.JobKey(id) }

@@ -15,11 +15,11 @@ import (
 
 // JobsOptions select the jobs that [Engine.JobsPage] lists. Zero fields select all.
 type JobsOptions struct {
-	State  State  // that jobs are in
-	Mapper string // the name of their mapper
+	State  State  // the jobs' state
+	Mapper string // the name of the jobs' mapper
 
 	// AllQueues lists the jobs of all queues, and not only of the engine's. The engine can't
-	// control the others, see [Job.Move].
+	// control the other jobs: see [Job.Move].
 	AllQueues bool
 }
 
@@ -43,7 +43,7 @@ type JobInfo struct {
 	Dollars   float64 `json:"dollars"` // see [Status]
 }
 
-// jobsPage is how many jobs a page has: with records of at most 1 MiB it fits in memory.
+// jobsPage is how many jobs a page has. Records have up to 1 MiB, so a page fits in memory.
 const jobsPage = 50
 
 // list returns a page of the jobs that are chosen, and where to go on. An empty queue stands for
@@ -74,7 +74,7 @@ func (o *JobsOptions) list(
 			if err == nil {
 				_, info.Dollars = estimate.ProgressOf(j, sum, q, time.Now(), prices)
 			} else {
-				info.Error = cmp.Or(info.Error, err.Error()) // the list has the others all the same
+				info.Error = cmp.Or(info.Error, err.Error()) // list the other jobs
 			}
 			info.Counted, info.Processed, info.Failures = true, sum.Processed, sum.Failures
 		}

@@ -15,13 +15,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A Mapper is a named function over entities; P is the type of its parameters. Define it as a
-// package-level value, so that every process that starts or runs its jobs has the same mapper.
+// A Mapper is a named function over entities. P is the type of its parameters, which are stored as
+// JSON. Define a mapper as a package-level variable, so that every process that starts or runs its
+// jobs has the same one.
 type Mapper[P any] struct {
 	def function.Definition
 }
 
-// NoParams is the type of the parameters of a mapper that takes none.
+// NoParams is the parameter type of a mapper without parameters.
 type NoParams struct{}
 
 // Update defines a mapper whose function changes entities. The changes of e.Value, and all that the
@@ -111,15 +112,16 @@ func (m *Mapper[P]) WithFinalizer(fn func(ctx context.Context, d *Completion, pa
 // Forget makes the mapper's jobs keep nothing about the entities that they processed, and returns
 // the mapper. After the last entity, if there are no failures, the job deletes the records of its
 // ranges. Then it calls fn, in a task of its own and outside any transaction, for up to half of the
-// queue's Deadline. When fn returns nil the job ends, and its record loses query, parameters,
-// errors, reasons and counters. A hash stays, whose salt nobody keeps. From then on a start of the
-// job's ID is refused with [ErrWrongState], and the job can't be undone, retried or verified.
+// queue's DispatchDeadline. When fn returns nil, the job ends, and its record loses query,
+// parameters, errors, reasons and counters. Of query and parameters a salted hash stays, and the
+// salt is not kept. From then on a start of the job's ID is refused with [ErrWrongState], and the
+// job can't be undone, retried or verified.
 //
-// The function runs at least once. If it returns an error, the queue retries it, and Status.Error
-// shows the error. An error marked by [Permanent] fails the job, and [Job.Resume] calls the
-// function again. [Completion.Proof] returns what the records proved, and [Completion.Forget]
-// cleans other records. Put and Delete of the [Completion] have no effect. A job with failures
-// calls the finalizer of [Mapper.WithFinalizer] instead, if there is one.
+// fn runs at least once. If it returns an error, the queue retries it, and Status.Error shows the
+// error. An error marked by [Permanent] fails the job, and [Job.Resume] calls fn again. In fn,
+// [Completion.Proof] returns what the records proved, and [Completion.Forget] cleans other records.
+// [Completion.Put] and [Completion.Delete] have no effect. If the job has failures, it calls the
+// finalizer of [Mapper.WithFinalizer] and not fn.
 func (m *Mapper[P]) Forget(fn func(ctx context.Context, d *Completion, params P) error) *Mapper[P] {
 	if fn == nil {
 		m.def.Err = errors.New("Forget: the function is nil")
@@ -148,9 +150,9 @@ var errNoMapper = errors.New("the mapper is nil, or was not made by Update or Vi
 // A starter starts jobs by name.
 type starter = func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error)
 
-// WithStarter sets the function by which [Engine.StartByName] starts jobs of the mapper, and
+// WithStarter sets a function that [Engine.StartByName] calls to start jobs of the mapper. It
 // returns the mapper. The function may first prepare something that the job needs. It gets the
-// parameters as the caller gave them, and not yet as the mapper's own.
+// caller's parameters as JSON, before they are decoded into P.
 func (m *Mapper[P]) WithStarter(
 	start func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error),
 ) *Mapper[P] {
@@ -158,8 +160,8 @@ func (m *Mapper[P]) WithStarter(
 	return m
 }
 
-// CheckByName sets how [Engine.PlanByName] checks the parameters for the function of
-// [Mapper.WithStarter], and returns the mapper. Without it a plan can't check them.
+// CheckByName sets a function that [Engine.PlanByName] calls to check the parameters for the
+// function of [Mapper.WithStarter]. It returns the mapper. Without it a plan can't check them.
 func (m *Mapper[P]) CheckByName(check func(params json.RawMessage) error) *Mapper[P] {
 	m.def.Given = check
 	return m
@@ -185,8 +187,8 @@ func (m *Mapper[P]) CheckByName(check func(params json.RawMessage) error) *Mappe
 // can't be null. In a field of type any it refuses a number that a float64 would round.
 type Validator interface{ Validate() error }
 
-// CheckParams decodes JSON parameters into params, and checks them as a start does. Use it in the
-// function of [Mapper.WithStarter].
+// CheckParams decodes JSON parameters into params, and checks them as a start does. The error is
+// [ErrInvalidArgument]. Use it in the function of [Mapper.WithStarter].
 func CheckParams[P any](encoded json.RawMessage, params *P) error {
 	if err := function.ReadParams(encoded, params); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalidArgument, err)
@@ -204,8 +206,10 @@ func (m *Mapper[P]) definition() *function.Definition {
 	return &m.def
 }
 
-// Start starts a job that runs the mapper over a query. If there is a job of that ID already, it
-// returns that job: see [StartOptions.ID].
+// Start starts a job that runs the mapper over a query, and returns without waiting for it. If a
+// job of that ID exists, it returns that job: see [StartOptions].ID. A nil o has all defaults.
+// Errors: [ErrInvalidArgument], [ErrIDTaken], [ErrUnknownMapper], [ErrWrongState] and
+// [ErrWrongQueue].
 func (m *Mapper[P]) Start(ctx context.Context, e *Engine, q Query, params P, o *StartOptions) (*Job, error) {
 	if m == nil || m.def.Prepare == nil {
 		return nil, fmt.Errorf("mapper: start: %w: %w", ErrInvalidArgument, errNoMapper)
@@ -217,7 +221,7 @@ func (m *Mapper[P]) Start(ctx context.Context, e *Engine, q Query, params P, o *
 	return e.start(ctx, &m.def, q, encoded, o)
 }
 
-// A AnyMapper is a [Mapper] of any parameters.
+// An AnyMapper is a [Mapper] with parameters of any type.
 type AnyMapper interface {
 	Name() string
 	definition() *function.Definition

@@ -75,8 +75,7 @@ func (e *Entity[T]) GetMulti(ctx context.Context, keys []*datastore.Key, dst any
 	return nil
 }
 
-// loadOther loads what is stored of another entity. A value that does not fit is an error that
-// another attempt would only repeat.
+// loadOther loads another stored entity into dst. A value that does not fit is a permanent error.
 func loadOther(key *datastore.Key, stored *pb.Entity, dst any) error {
 	if v := reflect.ValueOf(dst); v.Kind() != reflect.Pointer || v.IsNil() {
 		return fault.Permanent(fmt.Errorf("Get %v: dst is a %T, which has to be a pointer that is not nil", key, dst))
@@ -101,9 +100,9 @@ func (e *Entity[T]) InsertStored(key *datastore.Key, entity *pb.Entity) {
 }
 
 // UpdateReading is [Update] for a function that reads other entities by [Entity.Get] or
-// [Entity.GetMulti]. The function reads returns their keys, from the entity alone. It is called for
-// all entities of a page first, so that one call can read all of them. It may name more or fewer
-// keys than the function reads. If it panics, the function reads for that entity itself.
+// [Entity.GetMulti]. The function reads returns the keys of these entities, from the entity alone.
+// It is first called for all entities of a page, and then one call reads all of them. It may return
+// more or fewer keys than fn reads. If it panics, fn still reads what it needs.
 func UpdateReading[T, P any](
 	name string, reads func(e *Entity[T], params P) []*datastore.Key,
 	fn func(ctx context.Context, e *Entity[T], params P) error,

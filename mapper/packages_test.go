@@ -12,17 +12,17 @@ import (
 	"testing"
 )
 
-// rooms are the packages below mapper/internal, in their order: each imports only those before it.
+// rooms are the packages below mapper/internal, in order: each imports only earlier ones.
 var rooms = []string{"keyspace", "fault", "recent", "pace", "property", "tally", "split", "undolog", "record", "query",
 	"ledger",
 	"estimate", "gate", "body", "wire", "function", "bridge", "source", "store", "undo", "survey", "planner",
 	"page", "observe", "lifecycle", "testworld", "executor"}
 
-// callers are those of them that act: they call the database. The others decide.
+// callers are the rooms that act: they call the database. The others decide.
 var callers = []string{"gate", "body", "wire", "function", "bridge", "source", "store", "undo", "survey", "planner",
 	"page", "observe", "lifecycle", "testworld", "executor"}
 
-// acting are the names that decide nothing: who uses one of them has a clock or a client.
+// acting are names that a deciding package does not use, because they need a clock or a client.
 var acting = map[string][]string{
 	"time": {"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer",
 		"NewTicker"},
@@ -40,8 +40,8 @@ var notions = []string{"github.com/scattermap/scattermap/internal/names",
 var clients = []string{"net", "os", "math/rand", "google.golang.org/api", "google.golang.org/grpc",
 	"cloud.google.com/go/cloudtasks", "github.com/scattermap"}
 
-// TestPackages checks that what decides is apart from what acts: each of its packages imports only
-// those before it, and none has a clock or a client.
+// TestPackages checks that packages that decide are apart from packages that act. Each package
+// imports only earlier ones. The deciding packages have neither a clock nor a client.
 func TestPackages(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`,
 		"./internal/...").CombinedOutput()
@@ -103,7 +103,7 @@ func TestPackages(t *testing.T) {
 	}
 }
 
-// decides checks that a file uses no clock and no client.
+// decides checks that a file uses neither a clock nor a client.
 func decides(t *testing.T, file string) {
 	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 	if err != nil {

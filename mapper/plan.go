@@ -18,53 +18,58 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// PlanOptions say what a job would be like.
+// PlanOptions describe the job that is planned.
 type PlanOptions struct {
-	// StartOptions are those of the job. Splitting has to be the default.
+	// StartOptions are the settings of the job. Splitting must be the default.
 	StartOptions
 
 	// TimePerEntity is how long the function takes for an entity, up to StartOptions.EntityTimeout.
 	// Defaults to 2ms.
 	TimePerEntity time.Duration
 
-	// WritesPerEntity is how many entities an [Update] writes for each that it is called with, up
-	// to 10,000. Defaults to 1. A [Visit] and a dry run write none.
+	// WritesPerEntity is how many entities an [Update] writes per call of its function, up to
+	// 10,000. Defaults to 1. A [Visit] and a rehearsal write none.
 	WritesPerEntity float64
 
-	// Params are the parameters of the job, as JSON, which are checked as a start does. They change
-	// no estimate. Empty ones are not checked.
+	// Params are the parameters of the job as JSON. The plan checks them as a start does. They do
+	// not change the estimate. Without Params nothing is checked.
 	Params json.RawMessage
 }
 
 // An Estimate is what [Mapper.Plan] expects of a job.
 type Estimate struct {
 	Entities int64 `json:"entities"`
-	// the entities were counted; otherwise it is an estimate, within 25% two times in three
+	// Entities was counted. Otherwise it is an estimate, within 25% in two of three cases.
 	Exact bool `json:"exact"`
-	// it is no estimate: there are as many, or more, as they were counted no further
+	// The count stopped at Entities: there may be more.
 	LowerBound bool `json:"at_least,omitempty"`
 
 	Workers  int           `json:"workers"`  // tasks at once
-	Pages    int64         `json:"pages"`    // that the job commits
-	Tasks    int64         `json:"tasks"`    // of its ranges, without sweeps
-	Duration time.Duration `json:"takes_ns"` // if calls take what they take in docs/scale.md
+	Pages    int64         `json:"pages"`    // commits of the job
+	Tasks    int64         `json:"tasks"`    // tasks of ranges, without sweeps
+	Duration time.Duration `json:"takes_ns"` // with the latencies of docs/scale.md
 
 	Usage   billing.Usage `json:"usage"`   // what the job uses; RPCs are not estimated
-	Dollars float64       `json:"dollars"` // what that costs
+	Dollars float64       `json:"dollars"` // the cost of Usage
 
-	// Spent is what the plan itself has used to count and to sample. To see whether the database
-	// serves the query takes a few reads more.
+	// Spent is what the plan itself has used to count and to sample. A few more reads check whether
+	// the database serves the query.
 	Spent billing.Usage `json:"used"`
 }
 
-// Plan estimates what a job of the mapper over a query would take, without starting it. It counts
-// up to a million entities, and estimates the size of kinds that are larger from a sample. That
-// costs up to 1,000 reads for the first, and some 2,000 more for the second: up to 0.2 cents in the
-// United States, and a cent or two for kinds of billions, where it may have to count anew. With
-// filters, an ancestor, bounds or ShardBy a sample says little: it counts up to ten millions, which
-// costs 11,000 reads, and no further. All this is for each kind in each namespace, up to 1,000 of
-// them: a query over more has at least what these have. Estimate.Spent says how much it was. If the
-// database neither counts nor has samples, that is an error.
+// Plan estimates entities, time and cost of a job of the mapper over a query, without starting it.
+// For each kind in each namespace it reads:
+//
+//   - Up to a million entities are counted, for up to 1,000 reads.
+//   - Larger kinds are estimated from a sample, for about 2,000 more reads. Together this costs up
+//     to 0.2 cents in the United States. A kind of billions may be counted further, which costs one
+//     or two cents.
+//   - With filters, an ancestor, bounds or ShardBy, a sample says little. The plan then counts up
+//     to ten million entities, for up to 11,000 reads, and stops there (Estimate.LowerBound).
+//
+// It looks at up to 1,000 pairs of kind and namespace. A query over more has at least their
+// entities. Estimate.Spent has the plan's own cost. If the database can neither count nor sample,
+// Plan returns an error.
 func (m *Mapper[P]) Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, error) {
 	if m == nil || m.def.Prepare == nil {
 		return nil, fmt.Errorf("mapper: plan: %w: %w", ErrInvalidArgument, errNoMapper)
@@ -72,7 +77,7 @@ func (m *Mapper[P]) Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions
 	return e.plan(ctx, &m.def, q, o)
 }
 
-// PlanByName is [Mapper.Plan] for a job of one of the engine's mappers, by its name.
+// PlanByName is [Mapper.Plan] for one of the engine's mappers, by its name.
 func (e *Engine) PlanByName(ctx context.Context, mapper string, q Query, o *PlanOptions) (*Estimate, error) {
 	if e == nil || e.mappers[mapper] == nil {
 		return nil, fmt.Errorf("mapper: plan: %w %q", ErrUnknownMapper, mapper)
@@ -80,7 +85,7 @@ func (e *Engine) PlanByName(ctx context.Context, mapper string, q Query, o *Plan
 	return e.plan(ctx, e.mappers[mapper], q, o)
 }
 
-// checkGiven returns what is wrong with the parameters of a start by name, if there are any.
+// checkGiven returns an error if the parameters of a start by name are wrong.
 func checkGiven(def *function.Definition, params json.RawMessage) (err error) {
 	switch {
 	case len(params) == 0:
@@ -92,7 +97,7 @@ func checkGiven(def *function.Definition, params json.RawMessage) (err error) {
 	return err
 }
 
-// mostWrites is the most that PlanOptions.WritesPerEntity can be.
+// mostWrites is the limit of PlanOptions.WritesPerEntity.
 const mostWrites = 10_000
 
 func (e *Engine) plan(ctx context.Context, def *function.Definition, query Query, o *PlanOptions) (*Estimate, error) {
@@ -108,7 +113,7 @@ func (e *Engine) plan(ctx context.Context, def *function.Definition, query Query
 		return nil, fmt.Errorf("mapper: plan a job of %q: %w: %w", def.Name, ErrInvalidArgument, err)
 	}
 	m := def.Mode
-	if opts.DryRun { // which writes as little as a Visit
+	if opts.DryRun { // writes nothing, as a Visit
 		m = function.Visit
 	}
 	if m == function.Visit {
@@ -128,7 +133,7 @@ func (e *Engine) plan(ctx context.Context, def *function.Definition, query Query
 			"StartOptions.EntityTimeout; it is %v",
 			ErrInvalidArgument,
 			start.EntityTimeout, opts.TimePerEntity))
-	case !(opts.WritesPerEntity >= 0 && opts.WritesPerEntity <= mostWrites): // not a number, too
+	case !(opts.WritesPerEntity >= 0 && opts.WritesPerEntity <= mostWrites): // also NaN
 		return fail(setting.Errorf("%w: PlanOptions.WritesPerEntity has to be in [0, %d], it is %v", ErrInvalidArgument,
 			mostWrites,
 			opts.WritesPerEntity))

@@ -13,13 +13,13 @@ import (
 // A Query selects the entities of a job. docs/queries.md lists the combinations that work; a start
 // refuses the others.
 type Query struct {
-	// Kind is the kind of the entities. Kinds, in its place, are up to 500 kinds.
+	// Kind is the kind of the entities. Set Kinds in its place for several, up to 500.
 	Kind  string   `json:"kind,omitempty"`
 	Kinds []string `json:"kinds,omitempty"`
 
-	// Namespace is their namespace. It defaults to the namespace of Ancestor, or to the empty one.
-	// Namespaces, in its place, are up to 1,000 namespaces. AllNamespaces selects all that exist
-	// when the job lists them.
+	// Namespace is the namespace of the entities. Defaults to the namespace of Ancestor, or to the
+	// empty one. Set Namespaces in its place for several, up to 1,000, or AllNamespaces for all
+	// that exist when the job lists them.
 	Namespace     string   `json:"namespace,omitempty"`
 	Namespaces    []string `json:"namespaces,omitempty"`
 	AllNamespaces bool     `json:"all_namespaces,omitempty"`
@@ -28,38 +28,39 @@ type Query struct {
 	// the kind.
 	Ancestor *datastore.Key `json:"ancestor,omitempty"`
 
-	// Start and End are keys of the kind, which need not exist. They select only entities from
-	// Start on, and before End.
+	// Start and End limit the query to keys from Start on, and before End. They are keys of the
+	// kind, and need not exist.
 	Start *datastore.Key `json:"start,omitempty"`
 	End   *datastore.Key `json:"end,omitempty"`
 
-	// Filters are conditions on properties; entities have to satisfy all of them. An [Update]
-	// checks them again in its transaction. The function may change a filtered property: each
-	// entity is still processed once. Some filters need composite indexes, and a start without them
-	// is refused.
+	// Filters are conditions on properties. Entities must satisfy all of them. An [Update] checks
+	// them again in its transaction. The function may change a filtered property: each entity is
+	// still processed once. Some filters need composite indexes; without them a start is refused.
 	Filters []Filter `json:"filters,omitempty"`
 
-	// ShardBy is an indexed property. If set, the job goes through the entities in the order of its
-	// values in place of keys, and is cut between values. Values are integers, times, strings,
-	// blobs or floats, or of several types in Datastore's order. Entities without the property are
-	// not processed; Status.WithoutShardBy counts them. An entity fails if the property is a list
-	// or the function changes it. Filters on it must be "<", "<=", ">" or ">=".
+	// ShardBy is an indexed property. If set, the job is ordered by the property's values and not
+	// by keys, and its ranges are cut between values. Values are integers, times, strings, blobs or
+	// floats, also of different types. Entities without the property are not processed, and
+	// Status.WithoutShardBy counts them. An entity fails if its value is a list, or if the function
+	// changes it. Filters on the property must be "<", "<=", ">" or ">=".
 	ShardBy string `json:"shard_by,omitempty"`
 
-	// ReadTime lets a job of a [Visit] read all entities in the state of that time. Datastore keeps
-	// the last hour, at any microsecond; with point-in-time recovery it keeps seven days, at whole
-	// minutes. A job fails when its time has become too old, and can't be resumed. So a long job
-	// needs point-in-time recovery and a whole minute.
+	// ReadTime makes a job of a [Visit] read all entities as of that time. Datastore keeps the last
+	// hour, at any microsecond. With point-in-time recovery it keeps seven days, at whole minutes.
+	// When the time has become too old, the job fails and can't be resumed. So a long job needs
+	// point-in-time recovery and a whole minute.
 	ReadTime time.Time `json:"read_time,omitzero"`
 
-	// KeysOnly lets the job read keys, which cost less than entities. The function gets the key and
-	// a zero Value. It does not go with ShardBy.
+	// KeysOnly makes the job read only keys, which costs less. The function gets the key and a zero
+	// Value. It can't be combined with ShardBy.
 	//
-	// The function of an [Update] may delete entities or put others. An entity that is gone by then
-	// still counts. With Filters or ShardBy, the Update still reads its entities, at their usual
-	// cost, to check each before it is deleted. If all its inequalities are on one property, and
-	// Start and End are not set, the job is sharded by that property. So entities older than a time
-	// can be deleted without a composite index.
+	// The function of an [Update] may then delete entities or put others. An entity that no longer
+	// exists still counts. With Filters, the Update still reads its entities, at the usual cost, to
+	// check each before it is deleted.
+	//
+	// If all inequalities are on one property, and Start and End are not set, the job is sharded by
+	// that property. So entities that are older than a time can be deleted without a composite
+	// index.
 	KeysOnly bool `json:"keys_only,omitempty"`
 }
 
@@ -80,9 +81,10 @@ type Filter struct {
 	// 5} or {"int": "5"}.
 	Value any
 
-	// AllowAnyType lets a job start although the property is stored with values of another type
-	// than Value. By default that is an error, found by a look at the least and the greatest value.
-	// Datastore orders types: the string "2026-10-24" is greater than every time, and null is less.
+	// AllowAnyType lets a job start even if the property is stored with values of another type than
+	// Value. By default such a start is refused, after a look at the least and the greatest value.
+	// Datastore orders values by type first: the string "2026-10-24" is greater than every time,
+	// and null is less.
 	AllowAnyType bool
 }
 
@@ -91,19 +93,19 @@ func Where(property, op string, value any) Filter {
 	return Filter{Property: property, Op: op, Value: value}
 }
 
-// Share returns a filter for a share of the keys. A hash of the key, which never changes, puts each
-// key into one of several equal parts, and the filter selects the parts from one on and before
-// another. Share(0, 1, 100) is a canary of 1%, and Share(1, 100, 100) is the rest. The job reads
-// all keys, which are free, and looks up only the entities of the share. A share is at least one in
-// a thousand.
+// Share returns a filter for a share of all keys. A hash divides the keys into "of" equal parts,
+// and the filter selects the parts from, from+1, … up to but excluding to. A key is always in the
+// same part. Share(0, 1, 100) is a canary of 1%, and Share(1, 100, 100) is the rest. A share must
+// be at least 1/1000. The job reads all keys, which is free, and looks up only the entities of the
+// share.
 func Share(from, to, of int64) Filter {
 	return Filter(query.Share{From: from, To: to, Of: of}.Filter())
 }
 
-// Matches reports whether an entity with these properties satisfies all filters, as the database
-// decides it. An array satisfies a filter if one of its values does. It satisfies several
-// inequalities on one property if one value satisfies them all. Values that are not indexed satisfy
-// none. Properties that no entity can have are an error.
+// Matches reports whether an entity with these properties satisfies all filters, by the database's
+// rules. An array satisfies a filter if one of its values does. It satisfies several inequalities
+// on one property only if one value satisfies all of them. Values that are not indexed satisfy no
+// filter. Properties that no entity can have are an error.
 func Matches(filters []Filter, properties []datastore.Property) (bool, error) {
 	q, err := Query{Kind: "K", Filters: filters}.inner().Normal(true)
 	if err != nil {
@@ -122,7 +124,7 @@ func (f Filter) MarshalJSON() ([]byte, error) { return query.Filter(f).MarshalJS
 // UnmarshalJSON implements json.Unmarshaler.
 func (f *Filter) UnmarshalJSON(b []byte) error { return (*query.Filter)(f).UnmarshalJSON(b) }
 
-// inner returns the query as the packages inside have it.
+// inner returns the query in the form of package query.
 func (q Query) inner() query.Query {
 	filters := make([]query.Filter, len(q.Filters))
 	for i, f := range q.Filters {
@@ -135,7 +137,7 @@ func (q Query) inner() query.Query {
 	}
 }
 
-// publicQuery returns a query as users have it.
+// publicQuery is the inverse of inner.
 func publicQuery(q query.Query) Query {
 	var filters []Filter
 	for _, f := range q.WithShare() {
@@ -148,9 +150,9 @@ func publicQuery(q query.Query) Query {
 	}
 }
 
-// DatastoreQuery returns the query for the client, for readers of a [Split]. It is in the order of
-// the property of ShardBy, or of keys. ReadTime is not part of it: that is an option of a
-// client, or of a transaction. It is an error if the query is over several kinds or namespaces.
+// DatastoreQuery returns the query for the Go client, to read a [Split]. It is ordered by key, or
+// by the property of ShardBy. It does not contain ReadTime: set that on the client or in a
+// transaction. It returns an error if the query is over several kinds or namespaces.
 func (q Query) DatastoreQuery() (*datastore.Query, error) {
 	d, err := q.inner().Datastore()
 	if err != nil {

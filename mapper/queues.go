@@ -16,8 +16,9 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// WithQueue puts the mapper's jobs into one of the engine's other queues, unless their start names
-// a queue ([StartOptions.Queue]). It returns the mapper, for use in its definition.
+// WithQueue puts the mapper's jobs into one of the engine's queues ([EngineOptions].OtherQueues),
+// by its name or the last part of the name. [StartOptions].Queue overrides it. It returns the
+// mapper, for use in its definition.
 func (m *Mapper[P]) WithQueue(name string) *Mapper[P] {
 	m.def.Queue = name
 	return m
@@ -30,8 +31,8 @@ type ownQueue struct {
 	ranges *executor.Executor
 }
 
-// queues are those of an engine, the first one first. They share all but the queue: so the process
-// knows what runs in it, whichever queue that came from.
+// queues are the queues of an engine, the first one first. They share everything except the queue,
+// so the process knows what runs in it, for all queues.
 type queues []*ownQueue
 
 // queuesOf returns the queues of an engine that has the first one.
@@ -50,7 +51,7 @@ func queuesOf(first *Engine, others []*tasks.Queue) (queues, error) {
 		first.jobs.Beside = append(first.jobs.Beside, &jobs)
 	}
 	for _, name := range slices.Sorted(maps.Keys(first.mappers)) {
-		// that has the same as its mapper
+		// A derived mapper has the queue of its mapper.
 		if _, err := all.named(first.mappers[name].Queue); err != nil && !isDerived(name) {
 			return nil, fmt.Errorf("mapper: EngineOptions.Mappers: mapper %q: %w", name, err)
 		}
@@ -58,8 +59,8 @@ func queuesOf(first *Engine, others []*tasks.Queue) (queues, error) {
 	return all, nil
 }
 
-// named returns the queue of a name, or of its last part; an empty one is the
-// first.
+// named returns the queue of a name, or of the last part of a name. An empty name is the first
+// queue.
 func (q queues) named(name string) (*ownQueue, error) {
 	if name == "" {
 		return q[0], nil
@@ -100,7 +101,8 @@ func (q queues) has(owner record.Owner) bool {
 	return on != nil && on.queue.Name() == string(owner)
 }
 
-// of returns the queue that a job belongs to, or the first one; nil: there is none.
+// of returns the queue that a job belongs to. If the engine does not have it, it returns the first
+// queue, or nil if there is none.
 func (q queues) of(owner record.Owner) *ownQueue {
 	for _, on := range q {
 		if on.queue.Name() == string(owner) {
@@ -121,8 +123,8 @@ func (q queues) owners() (all []record.Owner) {
 	return all
 }
 
-// queueOf returns the queue that a job belongs to. That costs a read if there are several; what is
-// wrong with it, whoever asks for the job next finds, too.
+// queueOf returns the queue of a job. If the engine has several, it reads the job. It ignores
+// errors of that read, because the next read of the job returns them.
 func queueOf(ctx context.Context, j *Job) *ownQueue {
 	if j.engine == nil {
 		return nil
@@ -136,7 +138,7 @@ func queueOf(ctx context.Context, j *Job) *ownQueue {
 	return j.engine.queues.of(owner)
 }
 
-// destinationOf returns the queue that a start of a job's mapper would put it into.
+// destinationOf returns the queue that a start of the job's mapper would use.
 func destinationOf(ctx context.Context, j *Job) (*ownQueue, error) {
 	if j.engine == nil || len(j.engine.queues) < 2 {
 		return queueOf(ctx, j), nil
@@ -148,8 +150,8 @@ func destinationOf(ctx context.Context, j *Job) (*ownQueue, error) {
 	return j.engine.queues.forStart(j.engine.mappers[job.Mapper], nil)
 }
 
-// asked returns a queue's jobs for somebody who waits for answers. Without a queue there is no
-// engine, which the store says.
+// asked returns a queue's jobs for a caller who waits for the answer. Without a queue there is no
+// engine, and the store returns that error.
 func asked(on *ownQueue) *lifecycle.Jobs {
 	if on == nil {
 		return &lifecycle.Jobs{Store: store.New(nil)}

@@ -25,7 +25,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// The code of docs/recipes.md is that of this file.
+// The code of docs/recipes.md equals the code of this file.
 
 // Backfill a field.
 
@@ -47,7 +47,7 @@ func Example_backfill() {
 	ctx := context.Background()
 	client, m, stop := engine(ctx, SetLarge)
 	defer stop()
-	type team struct{ Seats int } // as it was
+	type team struct{ Seats int } // the old type
 	for _, seats := range []int{3, 11, 20} {
 		put(client, datastore.IncompleteKey("Team", nil), &team{seats})
 	}
@@ -106,7 +106,7 @@ var MoveUsers = mapper.Update("move-users",
 		if email == "" {
 			return mapper.Permanent(errors.New("it has no Email to be its name"))
 		}
-		u.InsertStored(datastore.NameKey("Customer", email, nil), stored) // as it is, to the last flag
+		u.InsertStored(datastore.NameKey("Customer", email, nil), stored) // unchanged, to the last flag
 		u.Delete(u.Key)
 		return nil
 	})
@@ -311,9 +311,8 @@ func Example_nightly() {
 	// the first one is cleaned up: true
 }
 
-// TestNights has a schedule at one in the morning call over the weeks in which clocks are changed:
-// each night has a job of its own, whose date is that of the night, and a call that is repeated has
-// none.
+// TestNights calls a schedule at one in the morning, over weeks in which clocks change. Each night
+// has a job of its own with the date of the night. A repeated call starts no job.
 func TestNights(t *testing.T) {
 	t.Parallel()
 	zone, err := time.LoadLocation("Europe/Berlin")
@@ -372,7 +371,7 @@ func startExport(
 ) (*mapper.Job, error) {
 	return export.Start(ctx, m, mapper.Query{
 		Kind:     "Team",
-		ReadTime: at, // all entities are as they were at that time, whoever changes them meanwhile
+		ReadTime: at, // all entities in their state at that time
 	}, mapper.NoParams{}, &mapper.StartOptions{ID: "export-" + at.UTC().Format("20060102-150405")})
 }
 
@@ -391,7 +390,7 @@ func Example_export() {
 	// Output: succeeded 3 exported, 3 objects
 }
 
-// What the recipes run with.
+// Helpers of the recipes.
 
 type memory struct {
 	mu      sync.Mutex

@@ -9,37 +9,38 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// RetryPolicy say how often a mapper's function is tried on an entity that it returns an error for,
-// and a page that fails as a whole, see [Update]; and how long these attempts wait. What is zero is
-// the default: of a job that of its mapper, see [Mapper.WithRetryPolicy], and of a mapper
-// [DefaultUpdateAttempts] or [DefaultVisitAttempts].
+// A RetryPolicy says how often, and when, a mapper's function is tried on an entity for which it
+// returns an error. It also holds for pages that fail as a whole: see [Update]. In the settings of
+// a job, zero fields are the mapper's ([Mapper.WithRetryPolicy]).
 type RetryPolicy struct {
-	// MaxAttempts is how often, in [1, 100]. After the last one the entity is a failure; if a page
-	// fails as a whole, its job fails.
+	// MaxAttempts is how often the function is tried, in [1, 100]. After the last attempt the
+	// entity is recorded as a failure. If a page fails as a whole, the job fails. Defaults to
+	// [DefaultUpdateAttempts] or [DefaultVisitAttempts].
 	MaxAttempts int `json:"attempts,omitempty"`
 
-	// MinBackoff is how long the second attempt waits: up to a week, and a second by default. Each
-	// further attempt waits four times as long as the one before, up to Max.
+	// MinBackoff is how long the second attempt waits, up to a week. Each further attempt waits
+	// four times as long as the one before, up to MaxBackoff. Defaults to a second.
 	MinBackoff time.Duration `json:"first_ns,omitempty"`
 
-	// MaxBackoff is the longest that an attempt waits, unless the function asks for more by
-	// [RetryAfter]: up to a week, and 1,024 seconds by default.
+	// MaxBackoff is the longest wait, up to a week. Only [RetryAfter] may ask for more. Defaults to
+	// 1,024 seconds.
 	MaxBackoff time.Duration `json:"max_ns,omitempty"`
 }
 
-// The attempts that are made by default. Those of an Update take 85 seconds, in which a service
-// restarts. Those of a Visit take 74 minutes, as it calls services that may be down for longer.
+// Default numbers of attempts. The attempts of an Update take 85 seconds together, enough for a
+// service to restart. The attempts of a Visit take 74 minutes, because it calls services that may be
+// down for longer.
 const (
 	DefaultUpdateAttempts = 5
 	DefaultVisitAttempts  = 10
 )
 
-// MaxDeaths is how often a process may die while it does nothing but one entity, which is a failure
-// then, or nothing but a job's finalizer, which fails the job.
+// MaxDeaths is how often a process may die while it processes one entity alone, or a job's
+// finalizer. After that the entity is recorded as a failure, or the job fails.
 const MaxDeaths = 5
 
-// WithRetryPolicy sets how often, and when, the function is tried again in jobs that do not say so
-// themselves. It returns the mapper, for use in its definition.
+// WithRetryPolicy sets the retry policy of jobs whose StartOptions leave it out. It returns the
+// mapper, for use in its definition.
 func (m *Mapper[P]) WithRetryPolicy(r RetryPolicy) *Mapper[P] {
 	if err := r.validate("RetryPolicy"); err != nil && m.def.Err == nil {
 		m.def.Err = err
@@ -48,7 +49,7 @@ func (m *Mapper[P]) WithRetryPolicy(r RetryPolicy) *Mapper[P] {
 	return m
 }
 
-// of returns the retries of a job of a mapper.
+// of returns a job's retry policy with its defaults.
 func (r RetryPolicy) of(def *function.Definition) RetryPolicy {
 	attempts := DefaultUpdateAttempts
 	if def.Mode == function.Visit {
@@ -62,7 +63,7 @@ func (r RetryPolicy) of(def *function.Definition) RetryPolicy {
 	}
 }
 
-// retriesOf returns the retries of a job.
+// retriesOf returns the retry policy that a job's record has.
 func retriesOf(j *record.Job) RetryPolicy {
 	b := j.Backoff()
 	return RetryPolicy{MaxAttempts: int(b.Attempts), MinBackoff: b.First, MaxBackoff: b.Max}
@@ -73,7 +74,7 @@ const (
 	longestWait  = 7 * 24 * time.Hour // Cloud Tasks takes tasks for up to 30 days
 )
 
-// validate checks the retries, in which zeros are defaults.
+// validate checks a retry policy. Zero fields are defaults.
 func (r RetryPolicy) validate(name setting.Name) error {
 	switch {
 	case r.MaxAttempts < 0 || r.MaxAttempts > mostAttempts:

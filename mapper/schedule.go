@@ -19,47 +19,50 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// An Overlap says what becomes of a tick of a [Schedule] while a job is in its way. That is the
-// schedule's last run while it runs or is paused. It is also any other job, started by hand or by
-// another schedule, that runs the same mapper over one of the kinds; a paused one is in nobody's
-// way, as for [Mapper.Start].
+// An Overlap says what a tick of a [Schedule] does while another job prevents its run. The last run
+// of the schedule prevents it while it runs or is paused. Any other running job also does, if it
+// runs the same mapper over one of the same kinds, no matter who started it. A paused one does not,
+// as for [Mapper.Start].
 type Overlap string
 
 const (
-	// OverlapSkip has the tick start nothing.
+	// OverlapSkip makes the tick start nothing.
 	OverlapSkip Overlap = "skip"
-	// OverlapQueue has it wait until nothing is in its way, and start a run then, before any later
-	// tick does. Of several that come meanwhile, the last one waits.
+	// OverlapQueue makes the tick wait. It starts a run when nothing prevents it any more, before
+	// any later tick. Only one tick waits: a later tick takes its place.
 	OverlapQueue Overlap = "queue"
-	// OverlapReplace has the schedule's last run be aborted, and the tick start another one, if
-	// that can start. Pages of the first that are under way come to their end. No other job is ever
-	// aborted: while one is in the way the tick waits as with OverlapQueue, and the last run, if it
-	// is paused meanwhile, is aborted when the tick can start.
+	// OverlapReplace aborts the schedule's last run, and starts another one, if the other one can
+	// start. Pages under way of the aborted run still commit.
+	//
+	// It never aborts other jobs. While one of them prevents the run, the tick waits as with
+	// OverlapQueue. If the last run is paused then, it is aborted when the tick can start.
 	OverlapReplace Overlap = "replace"
 )
 
-// A TickOutcome is what becomes of a tick.
+// A TickOutcome says what happened to a tick.
 type TickOutcome string
 
-// What becomes of a tick.
+// Outcomes of a tick.
 const (
-	TickStarted TickOutcome = "started" // it has started a run
-	// it starts nothing: a job was in its way, or a later tick came first or took its place
+	TickStarted TickOutcome = "started" // the tick has started a run
+	// the tick starts no run: a job prevented it, or a later tick came first or took its place
 	TickSkipped TickOutcome = "skipped"
-	TickQueued  TickOutcome = "queued"  // it waits for the end of a job
-	TickRefused TickOutcome = "refused" // it has waited, and could not start a run then: the log says why
+	TickQueued  TickOutcome = "queued"  // the tick waits for the end of a job
+	TickRefused TickOutcome = "refused" // the tick waited, and then its start was refused: the log says why
 )
 
-// A Schedule has a mapper run at times, with one run after the other. Whatever calls it, such as
-// Cloud Scheduler, may call several times for a tick, and several processes may be called at once:
-// a tick is one run, and no run starts while the last one is unfinished. Both are decided in the
-// transaction that records the run's job. A run that had ended, and is resumed or retried, is the
-// last one from then on; while another is unfinished that is refused, by ErrState.
+// A Schedule runs a mapper at times that a caller gives, such as Cloud Scheduler, one run after the
+// other. The caller may repeat a call, and several processes may get calls at once: each tick has
+// at most one run. No run starts while the last one is unfinished. The transaction that records the
+// run's job decides both.
 //
-// A run also counts among the jobs of its mapper as any other one does: none starts, and none is
-// resumed or retried, while another job runs the mapper over one of its kinds, unless one of them
-// may run beside others ([StartOptions].AllowOverlap). A tick that waits goes on waiting if a
-// deployment changes the overlap.
+// If an ended run is resumed or retried, it becomes the last run. While another run is unfinished,
+// that is refused with [ErrWrongState].
+//
+// A run also counts as any other job of its mapper. So no run starts, and none is resumed or
+// retried, while another job runs the mapper over one of its kinds. The exception is
+// [StartOptions].AllowOverlap of either job. If a deployment changes the overlap, a waiting tick
+// keeps waiting.
 type Schedule[P any] struct {
 	name    string
 	mapper  *Mapper[P]
@@ -67,8 +70,8 @@ type Schedule[P any] struct {
 }
 
 // NewSchedule defines a schedule. Its name is part of the IDs of its jobs: 1 to 70 letters, digits,
-// '-' and '_'. List it in [EngineOptions].Schedules: [NewEngine] refuses one that is wrong, and an
-// engine that does not have a schedule whose ticks may wait refuses these.
+// '-' and '_'. List the schedule in [EngineOptions].Schedules. [NewEngine] returns an error if a
+// schedule is wrong. An engine without the schedule refuses its ticks if they may wait.
 func NewSchedule[P any](name string, m *Mapper[P], overlap Overlap) *Schedule[P] {
 	return &Schedule[P]{name, m, overlap}
 }
@@ -85,27 +88,28 @@ type AnySchedule interface {
 	Advance(ctx context.Context, e *Engine) error
 }
 
-// A TickResult is what became of a tick.
+// A TickResult says what happened to a tick.
 type TickResult struct {
 	Outcome TickOutcome
-	// that the tick has started; otherwise the one that was, or is, in its way, or was started
-	// last; of one that an erasure has taken out, a hash
+	// The job that the tick started. If it started none, the job that prevented it, or the last
+	// run. If an erasure has removed the job's ID, a hash of it.
 	Job *Job
 }
 
 // Name returns the schedule's name.
 func (s *Schedule[P]) Name() string { return s.name }
 
-// JobID returns the ID of the job of a tick.
+// JobID returns the ID of the job that a tick at this time starts.
 func (s *Schedule[P]) JobID(at time.Time) string {
 	return s.name + "-" + at.UTC().Format("20060102T150405Z")
 }
 
-// Tick starts a run of the schedule's mapper, for a time that the caller gives, in seconds: that at
-// which it was due, and not that at which the call came. A second call for the same time does no
-// more, and says what became of it; so a caller that gets an error calls again. StartOptions.ID has
-// to be empty. What became of the last 100 ticks is remembered; of older ones, those that have no
-// job were skipped.
+// Tick starts a run of the schedule's mapper. at is the time at which the run was due, in whole
+// seconds, and not the time of the call. StartOptions.ID must be empty.
+//
+// A second call for the same time starts nothing, and returns the same outcome. So a caller that
+// gets an error calls again. The outcomes of the last 100 ticks are kept. An older tick without a
+// job counts as skipped.
 func (s *Schedule[P]) Tick(
 	ctx context.Context, e *Engine, at time.Time, q Query, params P, o *StartOptions,
 ) (*TickResult, error) {
@@ -117,7 +121,7 @@ func (s *Schedule[P]) Tick(
 	if o != nil {
 		t.Options = *o
 	}
-	// also if it waits, and somebody else starts it
+	// also if it waits, and another engine starts it
 	t.Options.AllowOverlap = t.Options.AllowOverlap || EngineFromContext(ctx) != nil
 	if err := s.check(e, t); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrInvalidArgument, err))
@@ -133,7 +137,7 @@ func (s *Schedule[P]) Tick(
 	return ticked, nil
 }
 
-// defined returns what is wrong with the schedule in an engine.
+// defined returns an error if an engine can't have the schedule.
 func (s *Schedule[P]) defined(e *Engine) error {
 	switch {
 	case s == nil:
@@ -150,7 +154,7 @@ func (s *Schedule[P]) defined(e *Engine) error {
 	return nil
 }
 
-// check returns what is wrong with a schedule, or with a tick.
+// check returns an error if a schedule or a tick is wrong.
 func (s *Schedule[P]) check(e *Engine, t tick) error {
 	if e == nil || e.client == nil {
 		return errNoEngine
@@ -177,7 +181,7 @@ func (s *Schedule[P]) check(e *Engine, t tick) error {
 // mostAhead is how far in the future a tick may be.
 const mostAhead = 48 * time.Hour
 
-// A tick is what a run is started with. One that waits is stored as the JSON of a [storedTick].
+// A tick has the arguments of a run. A waiting tick is stored as the JSON of a [storedTick].
 type tick struct {
 	At      time.Time       `json:"at"`
 	Query   Query           `json:"query"`
@@ -185,26 +189,26 @@ type tick struct {
 	Options StartOptions    `json:"options"`
 }
 
-// A storedTick is a tick that waits.
+// A storedTick is a waiting tick.
 type storedTick struct {
 	tick
 	Options tickOptions `json:"options"`
 }
 
-// tickOptions are settings that are stored under the names of before, too, for processes of a build
-// that knows no others.
+// tickOptions are settings that are stored twice: also under their old names, for processes of an
+// older build.
 type tickOptions struct {
 	StartOptions
 	oldnames.Start
 }
 
-// newOptions returns settings in both forms.
+// newOptions returns settings under both names.
 func newOptions(o StartOptions) tickOptions {
 	return tickOptions{o, oldnames.Start{Rehearse: o.DryRun, Beside: o.AllowOverlap, Workers: o.ExpectedWorkers,
 		Timeout: o.EntityTimeout}}
 }
 
-// current returns the settings, of whichever form they are.
+// current returns settings from either form.
 func (o tickOptions) current() StartOptions {
 	now, old := o.StartOptions, o.Start
 	now.DryRun, now.AllowOverlap = now.DryRun || old.Rehearse, now.AllowOverlap || old.Beside
@@ -213,7 +217,7 @@ func (o tickOptions) current() StartOptions {
 	return now
 }
 
-// turns are those of the schedule's runs, of which a tick would start one.
+// turns returns what the store needs to decide about a run of the schedule.
 func (s *Schedule[P]) turns(e *Engine, start *starting) store.Turns {
 	t := store.Turns{Store: store.New(e.client), Name: s.name, RunID: s.JobID, Jumps: s.overlap == OverlapReplace}
 	if start != nil && !start.opts.AllowOverlap {
@@ -222,8 +226,7 @@ func (s *Schedule[P]) turns(e *Engine, start *starting) store.Turns {
 	return t
 }
 
-// decides is how often a tick is decided about anew, because the job that is in its way has ended
-// meanwhile.
+// decides is how often a tick is decided again, because the job that prevented it has just ended.
 const decides = 5
 
 // tick starts the run of a tick, or does what the overlap says.
@@ -238,13 +241,13 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *TickResul
 	turns := s.turns(e, start)
 	for range decides {
 		var waits store.WaitsError
-		err = turns.May(ctx, t.At) // before anything is enqueued
+		err = turns.May(ctx, t.At) // before any task is enqueued
 		replaces := errors.As(err, &waits) && s.replaces(waits)
-		if waits.Waits && !replaces { // it was able to start before it waited
+		if waits.Waits && !replaces { // its arguments were checked before it waited
 			return &TickResult{TickQueued, e.Job(waits.Other())}, nil
 		}
 		if err == nil || s.overlap != OverlapSkip {
-			// Before anything waits for this run, or is aborted for it, it has to be able to start.
+			// Check that the run can start before a tick waits for it, or a job is aborted for it.
 			if err := s.ready(ctx, start, err); err != nil {
 				return nil, err
 			}
@@ -257,7 +260,7 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *TickResul
 			waits = store.WaitsError{}
 		}
 		switch {
-		case errors.As(err, new(store.HeldError)): // somebody was faster
+		case errors.As(err, new(store.HeldError)): // another start was faster
 			continue
 		case !errors.As(err, &waits):
 			return nil, err
@@ -280,12 +283,13 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *TickResul
 	return nil, fmt.Errorf("jobs begin and end all the time: %w", err)
 }
 
-// replaces reports whether a tick's run replaces what is in its way: only the last run is.
+// replaces reports whether a tick's run replaces the job that prevents it. Only the last run is
+// replaced.
 func (s *Schedule[P]) replaces(waits store.WaitsError) bool {
 	return s.overlap == OverlapReplace && waits.Run.ID != "" && waits.Held.ID == ""
 }
 
-// makeWay has the tick that comes before one start its run, or aborts the run that it replaces.
+// makeWay starts the run of an earlier waiting tick, or aborts the run that is replaced.
 func (s *Schedule[P]) makeWay(ctx context.Context, e *Engine, turns store.Turns, at time.Time,
 	waits store.WaitsError,
 ) error {
@@ -298,7 +302,7 @@ func (s *Schedule[P]) makeWay(ctx context.Context, e *Engine, turns store.Turns,
 	return nil
 }
 
-// wait has a tick wait for its turn, with what it takes to start its run then, or be skipped.
+// wait records that a tick waits, with the arguments of its run, or that it is skipped.
 func (s *Schedule[P]) wait(ctx context.Context, turns store.Turns, t tick) (decided store.WaitsError, err error) {
 	var what []byte
 	if s.overlap != OverlapSkip {
@@ -309,7 +313,7 @@ func (s *Schedule[P]) wait(ctx context.Context, turns store.Turns, t tick) (deci
 	return turns.Wait(ctx, t.At, what)
 }
 
-// ready finds out what a run needs, unless it was found out before, or the tick starts none.
+// ready finds out what a run needs, once, unless the tick starts none.
 func (s *Schedule[P]) ready(ctx context.Context, start *starting, may error) error {
 	var waits store.WaitsError
 	if start.created != nil || may != nil && (!errors.As(may, &waits) || waits.Became != "") {
@@ -318,8 +322,8 @@ func (s *Schedule[P]) ready(ctx context.Context, start *starting, may error) err
 	return start.findOut(ctx)
 }
 
-// replace aborts the last run for a tick: only while it is all that is in the tick's way, as the
-// transaction that aborts it finds.
+// replace aborts the last run for a tick. The transaction that aborts it checks that nothing else
+// prevents the tick.
 func (s *Schedule[P]) replace(ctx context.Context, e *Engine, turns store.Turns, at time.Time, run record.Ref) error {
 	job := &Job{ID: run.ID, incarnation: run.Incarnation, engine: e}
 	jobs := *job.control(ctx)
@@ -327,7 +331,7 @@ func (s *Schedule[P]) replace(ctx context.Context, e *Engine, turns store.Turns,
 	return jobs.Abort(ctx, job.ref())
 }
 
-// errTaken says that a tick can never start a run, as its ID is another job's.
+// errTaken says that a tick can never start a run, because another job has its ID.
 var errTaken = fmt.Errorf("%w: the schedule has not started the job that has the ID of the run", ErrWrongState)
 
 // run starts the run of a tick.
@@ -335,7 +339,7 @@ func (s *Schedule[P]) run(ctx context.Context, e *Engine, start *starting, t tic
 	turns := s.turns(e, start)
 	began := &turn{s.name, func(tx *datastore.Transaction) error { return turns.Begin(tx, t.At, t.Options.ID) }}
 	job, err := start.run(ctx, began)
-	if err == nil && job.incarnation != start.created.Incarnation { // there was one of its ID
+	if err == nil && job.incarnation != start.created.Incarnation { // a job of its ID existed
 		if err = turns.May(ctx, t.At); err == nil {
 			err = fmt.Errorf("job %s: %w", t.Options.ID, errTaken)
 		}
@@ -343,13 +347,13 @@ func (s *Schedule[P]) run(ctx context.Context, e *Engine, start *starting, t tic
 	return job, err
 }
 
-// hopeless are the errors with which a tick that waits can never start a run.
+// hopeless are the errors after which a waiting tick can never start a run.
 var hopeless = []error{ErrInvalidArgument, ErrIDTaken, ErrWrongQueue, errTaken}
 
-// Advance starts the run of a tick that waits, if nothing is in its way any more. Engines whose
-// EngineOptions.Schedules have the schedule do so whenever a job of any mapper stops running in
-// their process, and in [Engine.ReviveJobs]. A tick that can't start a run any more, because its
-// arguments are refused or its ID is another job's, is refused, and the log says why.
+// Advance starts the run of the waiting tick, if there is one and nothing prevents it any more.
+// Engines with the schedule in their EngineOptions.Schedules call it whenever any job stops running
+// in their process, and in [Engine.ReviveJobs]. If the run's arguments are refused, or its ID
+// belongs to another job, the tick's outcome is [TickRefused], and the log says why.
 func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	fail := func(err error) error { return fmt.Errorf("mapper: advance schedule %q: %w", s.name, err) }
 	if e == nil || e.client == nil {
@@ -386,13 +390,13 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	return nil
 }
 
-// apart returns the context of a start that no function and no finalizer asks for: a tick may be
-// advanced in the task that ends a job.
+// apart returns a context for a start that no function and no finalizer makes. The task that ends a
+// job may advance a tick.
 func apart(ctx context.Context) context.Context {
 	return context.WithValue(ctx, engineKey{}, (*Engine)(nil))
 }
 
-// advance advances schedules.
+// advance advances all schedules.
 func advance(ctx context.Context, e *Engine, all []AnySchedule) error {
 	var failed []error
 	for _, s := range all {

@@ -15,34 +15,34 @@ import (
 
 // A Split is a part of a query.
 type Split struct {
-	// Query is the part: the query with Start and End, or with bounds of its ShardBy. A job can
-	// be over it; see also [Query.DatastoreQuery].
+	// Query selects the part: it is the query with Start and End, or with bounds on its ShardBy
+	// property. Run a job over it, or read it with [Query.DatastoreQuery].
 	Query Query `json:"query"`
 
-	// Entities is how many it has; -1 if that was not asked for, or the database does not
-	// count.
+	// Entities is the number of entities in the part. It is -1 without SplitsOptions.Count, or if
+	// the database can't count.
 	Entities int64 `json:"entities"`
 }
 
-// SplitsOptions change how a query is split. The zero value of each field is its default.
+// SplitsOptions are the settings of [Splits]. The zero value has all defaults.
 type SplitsOptions struct {
-	// Count has the entities of each split counted. That costs a read for a thousand of them.
+	// Count counts the entities of each split, at a read for 1,000 entities. Defaults to false.
 	Count bool
 }
 
-// maxSplits is the most parts that a query is cut into.
+// maxSplits is how many parts a query has at most.
 const maxSplits = 10_000
 
-// Splits cuts a query over one kind in one namespace into up to n parts, in [1, 10000], that
-// have about as many entities each, for engines that read them in parallel: one reader for each
-// part. The parts follow each other, have all entities of the query, and none in common: but an
-// entity that has several values of ShardBy may be in several. There are fewer where the query
-// has too few entities, or too few values to cut between.
+// Splits cuts a query over one kind in one namespace into up to n parts, in [1, 10000], with about
+// the same number of entities each. Use it for another engine that reads them in parallel, with one
+// reader for each part. The parts are in order. Together they have all entities of the query, each
+// in one part only. The exception is an entity with several values of ShardBy, which may be in
+// several parts. There are fewer than n parts if the query has too few entities or values.
 //
-// A whole kind is cut at keys sampled by __scatter__, which costs a read for every 300 of 24
-// samples a part. Of a kind with fewer samples, or up to 10,000 entities, and of all other queries
-// 8 cells a part are counted, which costs a read for a thousand entities, and the parts end
-// inside cells: to find that passes the keys of each cell at most once.
+// A whole kind is cut at keys that Datastore samples (__scatter__). It asks for 24 samples a part,
+// and 300 samples cost a read. Kinds with fewer samples or up to 10,000 entities, and all other
+// queries, are cut by counting. Eight cells a part are counted, at a read for 1,000 entities. To
+// find an end inside a cell, Splits reads the cell's keys once.
 func Splits(ctx context.Context, client *datastore.Client, query Query, n int, o *SplitsOptions) ([]Split, error) {
 	var opts SplitsOptions
 	if o != nil {
@@ -64,33 +64,36 @@ func Splits(ctx context.Context, client *datastore.Client, query Query, n int, o
 	return splits, nil
 }
 
-// A SplitsComparison says how even the parts are that several ways cut a query into.
+// A SplitsComparison says how even the parts of a query are, for several ways of cutting it.
 type SplitsComparison struct {
 	Entities int64       `json:"entities"` // of the query
-	Parts    int         `json:"parts"`    // that were asked for
-	Mean     float64     `json:"mean"`     // of entities of a part; 1 if there are more parts than entities
+	Parts    int         `json:"parts"`    // the number requested
+	Mean     float64     `json:"mean"`     // entities of a part; 1 if there are more parts than entities
 	Ways     []SplitsWay `json:"ways"`
 }
 
-// A SplitsWay is a way to cut a query.
+// A SplitsWay is the result of one way to cut a query.
 type SplitsWay struct {
-	// Way is "lexicographic" (the key space between the first and the last key is cut into equal
-	// parts), "scatter" (at as many keys as needed, drawn by __scatter__), "oversampled" (at one in
-	// 32 of such keys), or "splits" (as [Splits] does).
+	// Way is one of:
+	//
+	//   - "lexicographic": the key space between the first and the last key is cut into equal parts
+	//   - "scatter": cut at one sampled key (__scatter__) for each part
+	//   - "oversampled": cut at every 32nd of such keys
+	//   - "splits": as [Splits]
 	Way string `json:"way"`
 
-	Asked   int     `json:"asked"`   // how many keys with __scatter__ were asked for; -1: it is not known
-	Sampled int     `json:"sampled"` // how many came; fewer than Asked if no more entities have it; -1: it is not known
-	Parts   int     `json:"parts"`   // there are fewer than asked for where too few keys are known
-	Empty   int     `json:"empty"`   // of them, those without an entity
-	Largest int64   `json:"largest"` // the entities of the largest
+	Asked   int     `json:"asked"`   // sampled keys requested; -1 if unknown
+	Sampled int     `json:"sampled"` // sampled keys found; -1 if unknown
+	Parts   int     `json:"parts"`   // fewer than requested if there are too few keys
+	Empty   int     `json:"empty"`   // parts without an entity
+	Largest int64   `json:"largest"` // entities of the largest part
 	Ratio   float64 `json:"ratio"`   // Largest as a multiple of the mean; 0 if there is no entity
-	Each    []int64 `json:"each"`    // the entities of each part
+	Each    []int64 `json:"each"`    // entities of each part
 
-	Note string `json:"note,omitempty"` // that fewer keys came than were asked for
+	Note string `json:"note,omitempty"` // says so if Sampled is less than Asked
 }
 
-// fewKeys says that a way got fewer keys than it asked for; "" if it got all.
+// fewKeys returns the Note of a way that got fewer keys than it requested, or "".
 func fewKeys(asked, sampled int) string {
 	switch {
 	case sampled >= asked:
@@ -119,10 +122,10 @@ func splitQuery(client *datastore.Client, q Query, n int) (query.Query, error) {
 }
 
 // CompareSplits cuts a query over the keys of one kind in one namespace into n parts, in [1,
-// 10000], in four ways, and says how even the parts are. It counts all entities, which costs a read
-// for a thousand of them and up to 4n counts. If there are fewer than 10,000, or the database does
-// not count, it reads all keys. A way that draws keys needs all that it asks for: if there are too
-// few entities with __scatter__, the comparison says little of it, and Note says so.
+// 10000], in four ways, and says how even the parts are. It counts all entities, at a read for
+// 1,000 entities, in up to 4n counts. If there are fewer than 10,000 entities, or the database
+// can't count, it reads all keys. If there are too few sampled keys (__scatter__) for a way, the
+// comparison says little about that way, and its Note says so.
 func CompareSplits(ctx context.Context, client *datastore.Client, query Query, n int) (*SplitsComparison, error) {
 	fail := func(err error) (*SplitsComparison, error) {
 		return nil, fmt.Errorf("mapper: compare splits: %w", err)

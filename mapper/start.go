@@ -21,8 +21,8 @@ import (
 
 var errNoEngine = fmt.Errorf("mapper: start: %w: the engine is nil", ErrInvalidArgument)
 
-// StartByName starts a job by the name of its mapper, with parameters in JSON. It is for callers
-// without the mapper's value: command lines, pages, schedules. Write {} for no parameters.
+// StartByName starts a job by the name of its mapper, with parameters in JSON. Use it where the
+// mapper's Go value is unknown: in command lines, pages and schedulers. For no parameters pass {}.
 func (e *Engine) StartByName(
 	ctx context.Context, mapper string, q Query, params json.RawMessage, o *StartOptions,
 ) (*Job, error) {
@@ -30,7 +30,7 @@ func (e *Engine) StartByName(
 		return nil, errNoEngine
 	}
 	def, ok := e.mappers[mapper]
-	if !ok || undo.Is(mapper) { // only Job.Undo starts that
+	if !ok || undo.Is(mapper) { // only Job.Undo starts undos
 		return nil, fmt.Errorf("mapper: start: %w %q: have %s", ErrUnknownMapper, mapper, e.names())
 	}
 	if start, ok := def.ByName.(starter); ok {
@@ -57,7 +57,7 @@ func (e *Engine) start(
 // A starting is a job that is about to start.
 type starting struct {
 	engine  *Engine
-	on      *ownQueue // that the job belongs to
+	on      *ownQueue // the job's queue
 	def     *function.Definition
 	query   query.Query
 	params  json.RawMessage
@@ -103,7 +103,7 @@ func (e *Engine) prepare(
 	if e.mappers[def.Name] != def {
 		return nil, s.fail(fmt.Errorf("%w: it is not among the mappers of this engine", ErrUnknownMapper))
 	}
-	if s.query = query.inner(); !undo.Is(def.Name) { // that is over records
+	if s.query = query.inner(); !undo.Is(def.Name) { // an undo is over records
 		s.query, err = s.query.Normal(def.Mode == function.Update)
 	}
 	if err = cmp.Or(err, s.opts.validate(longest, deadline)); err == nil {
@@ -119,8 +119,8 @@ func (e *Engine) prepare(
 	return s, nil
 }
 
-// findOut asks the database and the queue what a start has to know, and whether they can carry it
-// out.
+// findOut reads what a start needs to know from the database and the queue, and checks that they
+// can run the job.
 func (s *starting) findOut(ctx context.Context) (err error) {
 	e := s.engine
 	if !undo.Is(s.def.Name) && !names.Owns(ctx) {
@@ -149,14 +149,14 @@ func (s *starting) findOut(ctx context.Context) (err error) {
 	return nil
 }
 
-// A turn is that of a run of a schedule.
+// A turn belongs to a run of a schedule.
 type turn struct {
 	schedule string
-	begin    func(*datastore.Transaction) error // returns an error if it may not begin
+	begin    func(*datastore.Transaction) error // returns an error if the run may not start
 }
 
-// run starts the job, or finds the one of its ID. A run of a schedule starts if it may, as the
-// transaction that records the job decides.
+// run starts the job, or finds the job of its ID. For a run of a schedule, the transaction that
+// records the job decides whether it may start.
 func (s *starting) run(ctx context.Context, t *turn) (*Job, error) {
 	var when func(*datastore.Transaction) error
 	if t != nil {
@@ -169,8 +169,8 @@ func (s *starting) run(ctx context.Context, t *turn) (*Job, error) {
 	return &Job{ID: job.ID, incarnation: job.Incarnation, engine: s.engine}, nil
 }
 
-// maxArguments leaves room in a job's record, which has up to 1 MiB, for its counters
-// (of package tally) and its spaces (maxSpaceBytes).
+// maxArguments leaves room in a job's record of up to 1 MiB for its counters (package tally) and
+// its spaces (maxSpaceBytes).
 const maxArguments = 320 << 10
 
 // newJob returns the record of a new job.
@@ -195,7 +195,7 @@ func newJob(
 		if err != nil {
 			return nil, err
 		}
-		if string(text) != "{}" { // which is nothing
+		if string(text) != "{}" { // {} is the default
 			*to = text
 		}
 	}
@@ -208,8 +208,8 @@ func newJob(
 	return j, nil
 }
 
-// fillIn sets and checks the settings of a job that depend on how many tasks the queue delivers
-// at once, or 0 if nobody may know.
+// fillIn sets and checks the settings that depend on how many tasks the queue delivers at once.
+// concurrent is 0 if that is unknown.
 func (e *Engine) fillIn(opts *StartOptions, mode function.Mode, concurrent int, deadline time.Duration) error {
 	opts.ExpectedWorkers = cmp.Or(opts.ExpectedWorkers, min(concurrent, maxWorkers), defaultWorkers)
 	err := opts.Rate.limit().Validate("StartOptions.Rate", int64(max(opts.ExpectedWorkers, concurrent)),
@@ -224,8 +224,8 @@ func (e *Engine) fillIn(opts *StartOptions, mode function.Mode, concurrent int, 
 	return nil
 }
 
-// adapt fits a job that was started in another queue to one of the engine's, or says why it can't
-// run there.
+// adapt fits a job of another queue to one of the engine's, or returns an error if it can't run
+// there.
 func (e *Engine) adapt(ctx context.Context, to *ownQueue, j *record.Job) error {
 	def, deadline := e.mappers[j.Mapper], to.queue.DispatchDeadline()
 	if def == nil {

@@ -10,16 +10,16 @@ import (
 // A StateChange is a change of a job's state, see [EngineOptions.OnStateChange].
 type StateChange struct {
 	ID, Mapper string
-	Queue      string // that the job belongs to
-	From, To   State  // From is empty for a job that was started
+	Queue      string // the job's queue
+	From, To   State  // From is empty for a start
 	Time       time.Time
 
-	// Cause says why, in a few words that contain nothing of an entity. Status.Error has the whole
-	// text, which may quote one.
+	// Cause says why, in a few words without data of entities. Status.Error has the whole text,
+	// which may contain such data.
 	Cause string
 
 	// By is the caller ([WithCaller]) and Reason the caller's reason ([WithReason]). They are empty
-	// if no caller asked for the change, or they are not known.
+	// if no caller made the change, or if they are unknown.
 	By, Reason string
 
 	// Processed and Failures count entities so far. They are estimates if Estimated is set, and -1
@@ -28,25 +28,25 @@ type StateChange struct {
 	Estimated           bool
 }
 
-// WithCaller returns a context for calls that change jobs. It names the caller: a name, or the
-// verified address of an account. The log, [Job.History] and [StateChange.By] have up to 200 bytes
+// WithCaller returns a context that names the caller of methods that change jobs: a name, or the
+// verified address of an account. The log, [Job.History] and [StateChange.By] show up to 200 bytes
 // of it.
 func WithCaller(ctx context.Context, who string) context.Context { return observe.WithBy(ctx, who) }
 
-// WithReason returns a context for calls that change jobs. It gives the caller's reason. The log,
-// [Job.History] and [StateChange.Reason] have up to 500 bytes of it.
+// WithReason returns a context with the reason for calls that change jobs. The log, [Job.History]
+// and [StateChange.Reason] show up to 500 bytes of it.
 func WithReason(ctx context.Context, why string) context.Context { return observe.WithWhy(ctx, why) }
 
-// A HistoryEntry is one thing that a caller, or one of the job's limits, has done to a job.
+// A HistoryEntry is a change of a job by a caller, or by one of the job's limits.
 type HistoryEntry struct {
 	Time   time.Time `json:"time"`
 	Action string    `json:"action"`           // such as "started", "paused" or "its failures are retried"
 	By     string    `json:"by,omitempty"`     // see [WithCaller]
 	Reason string    `json:"reason,omitempty"` // see [WithReason]
-	State  State     `json:"state"`            // that the job was in since
+	State  State     `json:"state"`            // of the job after the change
 }
 
-// hookOf returns what the journal calls.
+// hookOf returns the observer's hook that calls OnStateChange.
 func hookOf(onState func(context.Context, StateChange)) func(context.Context, observe.Change) {
 	if onState == nil {
 		return nil

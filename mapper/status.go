@@ -27,23 +27,23 @@ import (
 type Status struct {
 	ID     string `json:"id"`
 	Mapper string `json:"mapper"`
-	Queue  string `json:"queue,omitempty"` // that it belongs to, see [Job.Move]; empty for a job of an older build
+	Queue  string `json:"queue,omitempty"` // the job's queue; empty for a job of an older build
 	Query  Query  `json:"query"`
 	State  State  `json:"state"`
-	// why a job failed, is paused by a limit, does not get on, or tries something again
+	// why the job failed, was paused by a limit, makes no progress, or is retrying
 	Error string `json:"error,omitempty"`
-	// it is paused by one of its limits, which Error names, and not by somebody
+	// the job was paused by one of its limits, which Error names, and not by a caller
 	Limited bool `json:"limited,omitempty"`
-	// why a job that has not ended is not faster: its Error, that somebody has paused it, or the
-	// Rate that it keeps to; empty if nothing is known
+	// why the job is not faster: its Error, who paused it, or its Rate; empty if it has ended or
+	// nothing is known
 	Bottleneck string    `json:"bottleneck,omitempty"`
 	Created    time.Time `json:"created"`        // when the job was started
 	Ended      time.Time `json:"ended,omitzero"` // zero while it runs
 	UndoneBy   string    `json:"undo,omitempty"` // the ID of the job that undoes it, see [Job.Undo]
 
 	Progress Progress `json:"progress"`
-	// about what the job has cost so far, at the prices of [EngineOptions].Prices, without what its
-	// function writes besides
+	// about what the job has cost so far, at the prices of [EngineOptions].Prices; it excludes the
+	// function's own calls
 	Dollars float64 `json:"dollars"`
 
 	// Params are the job's parameters as JSON. Settings are the settings in force, with their
@@ -51,17 +51,16 @@ type Status struct {
 	Params   json.RawMessage `json:"params"`
 	Settings StartOptions    `json:"settings"`
 
-	// Estimated says that the numbers below are estimates, from a part of the
-	// records.
+	// Estimated says that the numbers below are estimates from a sample of the records.
 	Estimated bool `json:"estimated"`
 
-	// CleanedUp says that some of the job's records are gone or expire, see [Job.CleanUp].
+	// CleanedUp says that some of the job's records are deleted or will expire: see [Job.CleanUp].
 	// CleaningUp says that this is about to happen.
 	CleanedUp  bool `json:"cleaned_up,omitempty"`
 	CleaningUp bool `json:"cleaning,omitempty"`
 
-	// CleanUpAt is when the retention of an ended job will clean it up, see [StartOptions.Retain],
-	// or zero. RetiredAt is when it did.
+	// CleanUpAt is when the job will be cleaned up because its retention ends, or zero: see
+	// [StartOptions.Retain]. RetiredAt is when that happened.
 	CleanUpAt time.Time `json:"clean_up_at,omitzero"`
 	RetiredAt time.Time `json:"retired_at,omitzero"`
 
@@ -97,17 +96,17 @@ type Status struct {
 	KindsOmitted int          `json:"spaces_left_out,omitempty"`
 }
 
-// Err returns nil if the job has processed every entity, and while it goes on or waits because
-// somebody has paused it. It is an error if the job has failed, was aborted, is paused by one of
-// its limits, or has ended with entities that it could not process:
+// Err returns an error if the job has failed, was aborted, was paused by one of its limits, or has
+// ended with failures. It returns nil if the job has processed every entity, while it runs, and
+// while a caller has paused it:
 //
 //	status, err := job.Wait(ctx)
 //	if err == nil {
 //		err = status.Err()
 //	}
 //
-// Where some failures do not matter, compare Status.State with [StateSucceededWithFailures] before.
-// The error has the text of Status.Error, which may quote an entity.
+// If failures are acceptable, first compare Status.State with [StateSucceededWithFailures]. The
+// error has the text of Status.Error, which may contain data of entities.
 func (s *Status) Err() error {
 	switch {
 	case s.State == StateSucceededWithFailures:
@@ -123,7 +122,7 @@ func (s *Status) Err() error {
 	return nil
 }
 
-// A KindStatus has the numbers of a job for one kind in one namespace.
+// A KindStatus has a job's numbers for one kind in one namespace.
 type KindStatus struct {
 	Namespace string `json:"namespace"`
 	Kind      string `json:"kind"`
@@ -131,7 +130,7 @@ type KindStatus struct {
 	Failures  int64  `json:"failures"`
 }
 
-// spacesOf returns what totals say of spaces, in order.
+// spacesOf returns the numbers of kinds and namespaces, in order.
 func spacesOf(t *record.Totals) (all []KindStatus) {
 	for _, name := range slices.Sorted(maps.Keys(t.Spaces)) {
 		namespace, kind, _ := strings.Cut(name, "/")
@@ -193,28 +192,28 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	return s, nil
 }
 
-// A Progress says how far a job has come, and how fast it goes.
+// A Progress says how far a job has come, and how fast it is.
 type Progress struct {
-	// Fraction is the share of its entities that the job has processed or recorded as failures,
-	// from 0 to 1. It is an estimate, with bounds four standard deviations below and above it. The
-	// three are equal if all remaining entities were counted and all records were read. They are
-	// far apart while little is known, and in a query that narrows a kind down. Entities that are
-	// inserted while the job runs count once it has found them.
+	// Fraction is the share of its entities that the job has processed or recorded as failures, in
+	// [0, 1]. It is an estimate. FractionMin and FractionMax are four standard deviations below and
+	// above it. All three are equal if all remaining entities were counted and all records were
+	// read. They are far apart while little is known, and for a query that selects few entities of
+	// a kind. Entities that are inserted while the job runs count after the job has found them.
 	FractionMin float64 `json:"at_least"`
 	Fraction    float64 `json:"about"`
 	FractionMax float64 `json:"at_most"`
 
-	EntitiesPerSecond        float64 `json:"rate"`    // entities a second in the last minute, while the job runs,
-	EntitiesPerSecondOverall float64 `json:"overall"` // and since it was started
+	EntitiesPerSecond        float64 `json:"rate"`    // over the last minute, while the job runs
+	EntitiesPerSecondOverall float64 `json:"overall"` // since the start
 
-	// How long it takes until the last entity at Rate, in nanoseconds; 0 if that is not known, as
-	// while nothing was done.
+	// TimeLeft is the time until the last entity at EntitiesPerSecond, with bounds, in nanoseconds.
+	// They are 0 while that is unknown.
 	TimeLeftMin time.Duration `json:"left_at_least_ns,omitempty"`
 	TimeLeft    time.Duration `json:"left_ns,omitempty"`
 	TimeLeftMax time.Duration `json:"left_at_most_ns,omitempty"`
 }
 
-// whyNotFaster returns why a job is not faster, whose ramp began so long ago, or nothing.
+// whyNotFaster returns why a job is not faster, or nothing. since is how long its ramp has run.
 func whyNotFaster(s *Status, since time.Duration) string {
 	switch {
 	case s.State.Ended():
@@ -250,9 +249,10 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 	}, nil
 }
 
-// Wait waits until the job has ended, or one of its limits has paused it, and returns its status.
-// It keeps waiting while a caller has paused the job, and through errors that pass within a minute.
-// Its error is only about the waiting: [Status.Err] says whether the job has done its work.
+// Wait waits until the job has ended, or until one of its limits has paused it, and returns its
+// status. It keeps waiting while a caller has paused the job, and during errors that last up to a
+// minute. Its error is only about the waiting: call [Status.Err] to see whether the job has done
+// its work.
 //
 // It returns at once if this process ends the job, and otherwise after up to a tenth of the time of
 // the wait, at most two seconds: each look costs a read. Every minute it also costs up
@@ -272,32 +272,33 @@ func (j *Job) Wait(ctx context.Context) (*Status, error) {
 
 // A Failure is an entity that the function could not process.
 type Failure struct {
-	Key      *datastore.Key `json:"key"`      // in JSON the text of Key.Encode
+	Key      *datastore.Key `json:"key"`      // in JSON, the result of Key.Encode
 	Error    string         `json:"error"`    // of the last attempt
-	Attempts int            `json:"attempts"` // that were made
-	Time     time.Time      `json:"time"`     // of the last one
+	Attempts int            `json:"attempts"` // made so far
+	Time     time.Time      `json:"time"`     // of the last attempt
 }
 
 // A FailureCause is an error text that several failures of a job share.
 type FailureCause struct {
-	// Text is the text of the errors. Numbers, words with digits, quoted texts, addresses and the
-	// names in keys are replaced by "#".
+	// Text is the common text of the errors. "#" replaces numbers, words with digits, quoted texts,
+	// addresses, and the names in keys.
 	Text string `json:"cause"`
 
-	// Digest names the cause in log lines, which contain nothing of an entity. The line "entities
-	// failed" has it after the kind of the errors.
+	// Digest identifies the cause in log lines, which never contain data of entities. The line
+	// "entities failed" has it after the kind of the errors.
 	Digest string `json:"digest"`
 
-	Count     int64   `json:"count"`     // of the failures
+	Count     int64   `json:"count"`     // failures with this cause
 	Estimated bool    `json:"estimated"` // Count is an estimate: the job has more than 1,000 failures
 	Example   Failure `json:"example"`
 }
 
-// causesRead is how many failures Causes reads.
+// causesRead is how many failures FailureCauses reads.
 const causesRead = 1000
 
 // FailureCauses returns the causes of the job's failures, the most frequent first. It costs up to
-// 1,001 reads and a count. If there are more failures, it reads 1,000 of them, chosen by a hash.
+// 1,001 reads and a count. If there are more than 1,000 failures, it reads 1,000 of them, chosen by
+// a hash.
 func (j *Job) FailureCauses(ctx context.Context) ([]FailureCause, error) {
 	job, err := j.engine.store().LoadJob(ctx, j.ref())
 	if err != nil {
@@ -323,7 +324,7 @@ func (j *Job) FailureCauses(ctx context.Context) ([]FailureCause, error) {
 	return causes, nil
 }
 
-// failureOf returns what a range's record says of a failure.
+// failureOf returns the failure that a range's record has.
 func failureOf(r *record.Range) Failure {
 	return Failure{Key: r.Start.Key, Error: r.Error, Attempts: int(r.Refusals), Time: r.Done}
 }
@@ -353,8 +354,9 @@ func (j *Job) NotUndone(ctx context.Context) iter.Seq2[NotUndone, error] {
 	return pages(func(cursor string) ([]NotUndone, string, error) { return j.NotUndonePage(ctx, cursor) })
 }
 
-// NotUndonePage lists some entities that this job, an undo, has not restored. An empty cursor
-// starts the list, and an empty next ends it. A page has the entities of up to 10 pages of the job.
+// NotUndonePage lists some of the entities that this job, an undo, has not restored. An empty
+// cursor starts the list, and an empty next ends it. One call lists the entities of up to 10 pages
+// of the job.
 func (j *Job) NotUndonePage(ctx context.Context, cursor string) (left []NotUndone, next string, err error) {
 	all, next, err := undo.Left(ctx, j.engine.store(), j.ref(), cursor)
 	if err != nil {
@@ -370,9 +372,9 @@ func (j *Job) NotUndonePage(ctx context.Context, cursor string) (left []NotUndon
 // after.
 type Example struct {
 	Key *datastore.Key `json:"key"`
-	// "change", "delete", "put another entity" or "delete another entity"
+	// the effect: "change", "delete", "put another entity" or "delete another entity"
 	What string `json:"what"`
-	// properties that it would change, put or delete
+	// the properties that would be changed, put or deleted
 	Properties []ExampleProperty `json:"properties,omitempty"`
 }
 
@@ -380,12 +382,12 @@ type Example struct {
 // characters.
 type ExampleProperty struct {
 	Name   string `json:"name"`
-	Before string `json:"before"` // empty: it is not there
+	Before string `json:"before"` // empty if the property does not exist
 	After  string `json:"after"`
 }
 
-// Examples returns examples of what this job, a rehearsal, would do. It takes two examples of each
-// of up to 20 pages, chosen at random once for the job.
+// Examples returns examples of what this job, a rehearsal, would do. It returns two examples from
+// each of up to 20 pages, which are chosen at random when the job runs.
 func (j *Job) Examples(ctx context.Context) (examples []Example, err error) {
 	ranges, _, err := j.engine.store().Page(ctx, j.ref(), "examples_of", "", 20)
 	var all []record.Example

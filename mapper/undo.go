@@ -15,44 +15,46 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undo"
 )
 
-// UndoOptions are the settings of an undo. They are those of [StartOptions], as far as they mean
-// something for it: it runs beside every other job, and takes no budget.
+// UndoOptions are the settings of an undo. Fields mean the same as in [StartOptions]. An undo runs
+// beside all other jobs, and has no budget.
 type UndoOptions struct {
-	// ID is that of the undo. Defaults to "undo-" and the job's ID, or if another job has that,
-	// with more after it: so a second Undo is the same job, unless the first one was aborted.
+	// ID is the ID of the undo's job. Defaults to "undo-" and the job's ID. If another job has that
+	// ID, a suffix is added. So a second Undo returns the same job, unless the first one was
+	// aborted.
 	ID string `json:"id,omitempty"`
 
-	// DryRun has the undo write nothing: its counters say what it would do.
+	// DryRun makes the undo write nothing. Its counters say what it would do.
 	DryRun bool `json:"dry_run,omitempty"`
 
-	// Queue is the one that the undo belongs to.
+	// Queue is the queue of the undo's job, as in StartOptions. Defaults to the queue of the job's
+	// mapper.
 	Queue string `json:"queue,omitempty"`
 
-	// PageSize is the most pages of the job that are undone together. Defaults to few, as each
-	// may have written many entities.
+	// PageSize is how many pages of the job are undone together at most. Defaults to a few, because
+	// each may have written many entities.
 	PageSize int `json:"page_size,omitempty"`
 
-	// ExpectedWorkers is how many tasks run at once.
+	// ExpectedWorkers is how many tasks run at once, as in StartOptions.
 	ExpectedWorkers int `json:"expected_workers,omitempty"`
 
 	// Splitting says how the undo's ranges are cut.
 	Splitting Splitting `json:"splitting,omitzero"`
 
-	// Rate is how fast the undo goes at most.
+	// Rate limits the speed of the undo. Defaults to no limit.
 	Rate Rate `json:"rate,omitzero"`
 
-	// Retries say how often a page is tried, and when.
+	// Retries say how often, and when, a page is retried.
 	Retries RetryPolicy `json:"retries,omitzero"`
 
-	// FailureLimit is how many pages may fail before the undo is paused. Defaults to [Unlimited],
-	// as the rest would grow too old while it stands.
+	// FailureLimit pauses the undo when more pages than this have failed. Defaults to [Unlimited],
+	// because Datastore would forget the past of the rest during the pause.
 	FailureLimit int `json:"failure_limit,omitempty"`
 
 	// Retain is how long the undo's records are kept after its end.
 	Retain time.Duration `json:"retain_ns,omitempty"`
 }
 
-// start returns the settings as those of a job.
+// start returns the settings as StartOptions.
 func (o *UndoOptions) start() StartOptions {
 	if o == nil {
 		return StartOptions{}

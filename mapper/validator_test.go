@@ -8,12 +8,12 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A Raise is the parameters of raise.
+// A Raise has the parameters of raise.
 type Raise struct {
 	Percent int64 `json:"percent"`
 }
 
-// Validate is called when a job starts or is planned.
+// Validate implements Validator.
 func (p Raise) Validate() error {
 	if p.Percent < 1 || p.Percent > 20 {
 		return fmt.Errorf(`"percent" is %d, it has to be in [1, 20]`, p.Percent)

@@ -14,24 +14,24 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A Proof says whether a job's records cover all of its query, without a gap or an overlap. Then
+// A Proof says whether a job's records cover its query without a gap or an overlap. If they do,
 // every entity that existed while the job ran was processed once, is recorded as a failure, or is
 // still to be processed.
 //
 // It checks the records that tasks wrote in the transactions of their pages, and hashes of these
 // records. So it finds records that were lost, added or changed by accident. It does not find
-// records that were forged together with their hashes, and does not check what the function did.
+// records that were forged together with their hashes. It does not check what the function did.
 type Proof struct {
-	Ranges         int      `json:"ranges"`             // records of ranges, without those of single entities
-	Pending        int      `json:"pending"`            // of them, those that are not done
-	SingleEntities int      `json:"alone"`              // single entities that are, or were, tried again by themselves
+	Ranges         int      `json:"ranges"`             // records of ranges, except single entities
+	Pending        int      `json:"pending"`            // ranges that are not done
+	SingleEntities int      `json:"alone"`              // entities that were retried alone
 	Failures       int      `json:"failures"`           // entities that could not be processed
-	Problems       []string `json:"problems,omitempty"` // what is wrong, at most 20 of it
+	Problems       []string `json:"problems,omitempty"` // up to 20 problems
 
-	// Compared is the number of ranges that were compared with their entities, see [VerifyOptions].
-	// Different counts the ranges whose entities differ from their page's entities, and Differences
-	// describes up to 20 of them. They are no problem if entities were put or deleted since, or no
-	// longer satisfy the query.
+	// Compared is the number of ranges whose entities were compared: see [VerifyOptions]. Different
+	// counts the ranges whose entities differ from the entities of their page, and Differences
+	// describes up to 20 of them. A difference is no problem if entities were put or deleted since,
+	// or no longer satisfy the query.
 	Compared    int      `json:"compared,omitempty"`
 	Different   int      `json:"different,omitempty"`
 	Differences []string `json:"differences,omitempty"`
@@ -51,21 +51,21 @@ func (p *Proof) Err() error {
 	}
 }
 
-// VerifyOptions say what a [Job.Verify] checks besides the job's records.
+// VerifyOptions say what [Job.Verify] checks besides the job's records.
 type VerifyOptions struct {
-	// Entities also compares the keys of the query's entities with the keys that the pages had. It
-	// costs a keys-only query for each range.
+	// Entities also compares the query's keys with the keys that the pages processed. It costs a
+	// keys-only query for each range. Defaults to false.
 	Entities bool
 
-	// ReadTime is the time as of which Entities are read. Datastore must still keep it; the job's
+	// ReadTime is the time at which Entities are read. Datastore must still keep it. The job's
 	// start is a good choice. Defaults to now.
 	ReadTime time.Time
 }
 
 // Verify reads all records of the job and checks them against each other, at a read for each range.
-// Its error is only about the reading: [Proof.Err] says whether something is wrong. A running job
-// changes its records meanwhile, so its proof may name problems that do not exist. Nil options are
-// the defaults.
+// Its error is only about the reading: call [Proof.Err] to see whether something is wrong. The
+// records of a running job change while Verify reads them, so its proof may name problems that do
+// not exist. A nil o has all defaults.
 func (j *Job) Verify(ctx context.Context, o *VerifyOptions) (*Proof, error) {
 	return verify(ctx, j.engine.store(), j.engine.source(), j.ref(), o)
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/scattermap/scattermap/internal/intercept"
 )
 
-// NewClient returns the official Datastore client for the project's default database, made with
-// [ClientOption]. It is for an [Engine] and for all other uses.
+// NewClient returns the official Datastore client for the project's default database, with
+// [ClientOption]. It suits an [Engine] and all other uses. Close it after the engine has drained.
 func NewClient(ctx context.Context, project string, opts ...option.ClientOption) (*datastore.Client, error) {
 	return NewClientWithDatabase(ctx, project, datastore.DefaultDatabaseID, opts...)
 }
@@ -25,31 +25,30 @@ func NewClientWithDatabase(
 		append(opts[:len(opts):len(opts)], ClientOption())...)
 }
 
-// ClientOption makes a Datastore client fit for an [Engine]; [NewClient] uses it, and [NewEngine]
-// refuses a client without it. With it the engine reads and writes entities exactly as they are
-// stored, and knows their versions:
+// ClientOption is the option that a Datastore client needs for an [Engine]. [NewClient] sets it,
+// and [NewEngine] refuses a client without it. With it the engine reads and writes entities exactly
+// as they are stored, and knows their versions:
 //
-//   - Everything that a function leaves alone stays bit for bit, even if the Go client has no form
-//     for it, see [Update].
-//   - Pages of an [Update] are read ahead and committed in one call, on the condition that nobody
-//     has changed the entities since. The function runs again on changed entities, and the page is
-//     committed again.
+//   - Everything that a function leaves alone stays bit for bit, even if the Go client can't
+//     represent it: see [Update].
+//   - Pages of an [Update] are read ahead and committed in one call. The commit requires that
+//     nobody has changed the entities since. The function runs again on changed entities, and the
+//     page is committed again.
 //
-// An entity that the function leaves unchanged is not read again. It counts in the state in which
-// its page was read, up to two pages before the commit (see StartOptions.PageTime).
+// An entity that the function leaves unchanged is not read again at the commit. Its counts are for
+// the state in which its page was read, up to two pages earlier (see StartOptions.PageTime).
 //
-// A client that is made with option.WithGRPCConn needs [ClientInterceptor] on its connection
-// instead.
+// If you make a client with option.WithGRPCConn, set [ClientInterceptor] on its connection instead.
 func ClientOption() option.ClientOption {
 	return option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(ClientInterceptor()))
 }
 
-// ClientInterceptor is the interceptor that [ClientOption] adds to a connection. In calls of an
-// engine it takes entities and versions from answers and puts them into commits. Other calls are
-// unchanged.
+// ClientInterceptor returns the interceptor that [ClientOption] adds to a connection. In an
+// engine's calls it takes entities and versions from answers, and puts them into commits. It does
+// not change other calls.
 func ClientInterceptor() grpc.UnaryClientInterceptor { return intercept.Unary }
 
-// errPlainClient says what New needs.
+// errPlainClient says what NewEngine needs.
 var errPlainClient = errors.New("the Datastore client can't read and write entities as they are stored: make it by " +
 	"mapper.NewClient, or with the option mapper.ClientOption(), or with mapper.ClientInterceptor() on its " +
 	"connection")

@@ -15,51 +15,58 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A Certificate says that a namespace, or a tenant, was erased, and what that means: what was
-// looked at between Looked and Ended. It is not known what was put since.
+// A Certificate says that a namespace or a tenant was erased. It describes the time between Looked
+// and Ended, and says nothing about entities that were put after that.
 //
-// Of a namespace it proves that the job came to all entities of these kinds, that a count of each
-// found none left, that the namespace had no other kind, and that no record of scattermap held a
-// key in it or its name. Of a tenant it proves that the job came to all entities of these kinds and
-// deleted those that had the value, whether it was indexed or not; that fresh queries for the value
-// found none, in all kinds that there were; and that no record held keys of a job, or the value, if
-// that is a text, an integer, a time, a key or bytes: records are not searched for a bool or a
-// float, and the words of [EraseParams] stand for them. An entity that somebody put after the job
-// with a value that is not indexed is found by no query.
+// For a namespace it proves:
+//
+//   - The job processed all entities of Kinds, and a count of each kind found none.
+//   - The namespace had no other kind.
+//   - No record of scattermap contained a key of the namespace, or its name.
+//
+// For a tenant it proves:
+//
+//   - The job processed all entities of Kinds, and deleted all that had the value, indexed or not.
+//   - New queries for the value found no entity of Kinds.
+//   - No record of scattermap contained keys that a job had kept, or the value if it is a text, an
+//     integer, a time, a key or bytes. Records are not searched for a bool or a float;
+//     [EraseParams].Words can take its place.
+//
+// An entity that was put after the job passed it, with a value that is not indexed, is not found.
 type Certificate struct {
 	Job       string       `json:"job"`
-	Run       string       `json:"run"` // what tells the job from later ones of its ID
+	Run       string       `json:"run"` // differs for another job of the same ID
 	Namespace string       `json:"namespace"`
-	Tenant    *Tenant      `json:"tenant,omitempty"` // nil: it is a namespace
-	Kinds     []string     `json:"kinds"`            // all that there were when the job was started
-	Deleted   int64        `json:"deleted"`          // entities
-	Unindexed int64        `json:"unindexed,omitempty"`
+	Tenant    *Tenant      `json:"tenant,omitempty"`    // nil for a namespace
+	Kinds     []string     `json:"kinds"`               // of the job's query, as of its start
+	Deleted   int64        `json:"deleted"`             // entities
+	Unindexed int64        `json:"unindexed,omitempty"` // deleted entities whose value was not indexed
 	Started   time.Time    `json:"started"`
-	Looked    time.Time    `json:"looked"` // when the look began that found nothing left
+	Looked    time.Time    `json:"looked"` // when the final search started
 	Ended     time.Time    `json:"ended"`
-	Coverage  mapper.Proof `json:"coverage"`  // of the job: that it came to all entities of these kinds
+	Coverage  mapper.Proof `json:"coverage"`  // the proof that the job processed all entities of Kinds
 	Remaining int64        `json:"remaining"` // entities at Ended: 0
 
-	// Records are how many records of scattermap were looked through, by kind, and Jobs the jobs
-	// that have forgotten something: hashes of their IDs, see mapper.HashID, and MoreJobs how many
-	// more there were.
+	// Records counts the records of scattermap that were searched, by kind. Jobs are up to 100 jobs
+	// whose records have changed: hashes of their IDs with Salt, see mapper.HashID. MoreJobs counts
+	// further ones.
 	Records  map[string]int64 `json:"records"`
 	Jobs     []string         `json:"jobs,omitempty"`
 	MoreJobs int64            `json:"more_jobs,omitempty"`
 	Salt     string           `json:"salt"`
 
-	// Outside is what was not looked at.
+	// Outside lists places that were not searched, such as backups and logs.
 	Outside []string `json:"outside"`
 }
 
-// A Tenant is entities that have a value in a property.
+// A Tenant is all entities that have a value in a property.
 type Tenant struct {
 	Property   string   `json:"property"`
 	Value      Value    `json:"value"`
-	Namespaces []string `json:"namespaces"` // in which there was something when the look began
+	Namespaces []string `json:"namespaces"` // that had entities when the final search started
 }
 
-// outside is what no erasure looks at.
+// outside lists places that no erasure searches.
 var outside = []string{
 	"backups and managed exports",
 	"point-in-time recovery, which keeps what was there for up to seven days",
@@ -69,15 +76,15 @@ var outside = []string{
 	"tasks in queues, which name jobs and ranges",
 }
 
-// A signed certificate is what is kept: the signature is of the certificate's bytes.
+// A signed certificate is what Keep gets. The signature is over the bytes of Certificate.
 type signed struct {
 	Certificate []byte `json:"certificate"` // JSON
 	Signature   []byte `json:"signature"`   // Ed25519
 	PublicKey   []byte `json:"public_key"`
 }
 
-// ReadCertificate reads what was kept of an erasure, and checks that it was signed by the owner of
-// a key.
+// ReadCertificate returns a certificate that [EraseOptions].Keep has stored. It returns an error if
+// the owner of the key has not signed it, or if it was changed.
 func ReadCertificate(kept []byte, key ed25519.PublicKey) (*Certificate, error) {
 	var s signed
 	if err := json.Unmarshal(kept, &s); err != nil {
@@ -94,9 +101,9 @@ func ReadCertificate(kept []byte, key ed25519.PublicKey) (*Certificate, error) {
 	return c, nil
 }
 
-// certify has the records of other jobs forget what was erased, and then looks at everything, and
-// keeps the certificate. The job's own records are gone by then. If something is in the way, or was
-// put meanwhile, there is none.
+// certify makes the records of other jobs forget what was erased, searches everything, and keeps
+// the certificate. The job's own records are gone by then. It returns an error, and keeps nothing,
+// if a job prevents it or entities were put.
 func (o EraseOptions) certify(ctx context.Context, d *mapper.Completion, p EraseParams) error {
 	e, s := mapper.EngineFromContext(ctx), d.Status
 	c := Certificate{
@@ -154,7 +161,8 @@ func (o EraseOptions) lookAtNamespace(ctx context.Context, e *mapper.Engine, c *
 	return nil
 }
 
-// lookForTenant returns an error if entities have the tenant's value, or may have it unseen.
+// lookForTenant returns an error if an entity has the tenant's value, or may have it without an
+// index.
 func (o EraseOptions) lookForTenant(ctx context.Context, e *mapper.Engine, q mapper.Query, p EraseParams,
 	c *Certificate) error {
 	namespaces, err := namespacesOf(ctx, e, q)

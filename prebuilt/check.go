@@ -17,16 +17,16 @@ import (
 
 // CheckParams are the parameters of [Check].
 type CheckParams struct {
-	Condition string `json:"condition"` // as behind WHERE in GQL: balance >= 0 AND plan IN ARRAY('free', 'gold')
+	Condition string `json:"condition"` // GQL: balance >= 0 AND plan IN ARRAY('free', 'gold')
 }
 
-// Validate is called when a job starts.
+// Validate implements mapper.Validator.
 func (p CheckParams) Validate() error {
 	_, err := conditionOf(p.Condition)
 	return err
 }
 
-// check is Check, before it is known how it is started by its name.
+// check is Check without its starter, which refers to it.
 var check = mapper.Visit("check", func(_ context.Context, e *mapper.Entity[entity], p CheckParams) error {
 	c, err := conditionOf(p.Condition)
 	if err != nil {
@@ -43,24 +43,30 @@ var check = mapper.Visit("check", func(_ context.Context, e *mapper.Entity[entit
 	return mapper.Permanent(errDoesNotMeet)
 })
 
-// Check is the mapper "check": it checks that entities meet a condition. Those that do not are
-// failures of the job, which succeeds with failures then; the counter "meets" has the others. The
-// condition is as behind WHERE in GQL, with AND, OR, != and NOT IN; an array meets it if one of its
-// values does, and properties need not be indexed. It can't be about keys. A condition that can't
-// be read is refused when the job starts. By default a job of it has no limit of failures.
+// Check is the mapper "check". It checks that entities meet a condition. An entity that does not
+// meet it is recorded as a failure. The counter "meets" counts the others. By default its jobs have
+// no failure limit.
 //
-// Values of different types are different, and neither is above the other: a text, a float or null
-// does not meet Balance >= 0, and the failure names both types. Where floats are right, too, the
-// condition says so: Balance >= 0 OR Balance >= 0.0. NaN is neither above nor below anything. -0.0
-// is below 0.0 and not equal to it, as Datastore orders floats: it does not meet Balance >= 0.0,
-// and the failure says so. Everything but null is above null.
+// The condition is written as after WHERE in GQL, with AND, OR, != and NOT IN. A start refuses a
+// condition that can't be read. Properties need not be indexed. An array meets a condition if one
+// of its values does. Conditions on keys are not possible.
+//
+// Comparisons may surprise:
+//
+//   - Values of different types are never equal, and an inequality holds only within a type. A
+//     text, a float or null does not meet Balance >= 0, and the failure names both types. If floats
+//     are allowed, write Balance >= 0 OR Balance >= 0.0.
+//   - NaN meets no inequality.
+//   - -0.0 is less than 0.0, as in Datastore's order. It does not meet Balance >= 0.0, and the
+//     failure says so.
+//   - Every value except null is greater than null.
 var Check = check.WithStarter(startCheck).CheckByName(func(params json.RawMessage) error {
 	return mapper.CheckParams(params, new(CheckParams))
 })
 
 var errDoesNotMeet = errors.New("the entity does not meet the condition")
 
-// startCheck starts a check by its name.
+// startCheck starts a check by name.
 func startCheck(
 	ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage, o *mapper.StartOptions,
 ) (*mapper.Job, error) {
@@ -72,20 +78,20 @@ func startCheck(
 	if o != nil {
 		opts = *o
 	}
-	opts.FailureLimit = cmp.Or(opts.FailureLimit, -1) // so that each is recorded
+	opts.FailureLimit = cmp.Or(opts.FailureLimit, -1) // records all of them
 	return check.Start(ctx, e, q, p, &opts)
 }
 
-// A condition is one on a property, or several of which all or one have to be met.
+// A condition is on one property, or combines conditions: any of them, or all, must hold.
 type condition struct {
 	any bool
 	of  []condition
 
-	property string // with its comparisons, all of which one value has to meet
-	each     []comparison
+	property string
+	each     []comparison // one value of the property must meet all of them
 }
 
-// A comparison compares the values of a property with one, or with several.
+// A comparison compares a property's value with one or several values.
 type comparison struct {
 	op   pb.PropertyFilter_Operator
 	with []any
@@ -107,7 +113,8 @@ func conditionOf(text string) (condition, error) {
 	return c, nil
 }
 
-// read reads a condition. Inequalities on one property that are all to be met are met by one value.
+// read converts a condition. Inequalities on one property that must all hold must hold for the same
+// value.
 func read(f *pb.Filter) (c condition, err error) {
 	if f.GetPropertyFilter() != nil {
 		return readProperty(f.GetPropertyFilter())
@@ -150,7 +157,7 @@ func readProperty(f *pb.PropertyFilter) (c condition, err error) {
 	if op == "in" {
 		filter.Value = with
 	}
-	// As a filter of a query is checked.
+	// The same rules as for a query's filter.
 	if _, err := mapper.Matches([]mapper.Filter{filter}, nil); err != nil {
 		return c, err
 	}
@@ -158,7 +165,7 @@ func readProperty(f *pb.PropertyFilter) (c condition, err error) {
 	return c, nil
 }
 
-// ranges reports whether a condition is by inequalities alone.
+// ranges reports whether a condition on a property has inequalities only.
 func (c condition) ranges() bool {
 	return len(c.each) > 0 && !slices.ContainsFunc(c.each, func(o comparison) bool { return !o.ranges() })
 }
@@ -172,10 +179,10 @@ func (o comparison) ranges() bool {
 	return false
 }
 
-// A failed comparison is one of a value that an entity has.
+// A failed is a comparison that a value of an entity does not meet.
 type failed struct {
 	property string
-	at       int // of the values
+	at       int // the value's index
 	kind     failure
 	why      string // without the value
 }
@@ -183,14 +190,14 @@ type failed struct {
 type failure int
 
 const (
-	plainly  failure = iota // the value is not as it should be
-	unasked                 // there is no value of its type to compare it with, and none is asked for
-	mistyped                // there is no value of its type to compare it with
-	oddly                   // the value is one that may surprise
+	plainly  failure = iota // the value does not meet the comparison
+	unasked                 // another type, which needs no explanation, such as null
+	mistyped                // another type than all values of the comparison
+	oddly                   // a surprising value, such as NaN
 )
 
-// reason returns why an entity does not meet a condition, where the condition does not say it. The
-// type of a value is no reason if the condition also compares it with one of its type.
+// reason returns why an entity does not meet a condition, if the condition alone does not explain
+// it. The type of a value is no reason if the condition also compares it with a value of its type.
 func reason(all []failed) string {
 	why := ""
 	for _, f := range all {
@@ -205,7 +212,7 @@ func reason(all []failed) string {
 	return why
 }
 
-// meets reports whether an entity meets a condition, and if not, which comparisons have failed.
+// meets reports whether an entity meets a condition, and returns the comparisons that failed.
 func (c condition) meets(e *pb.Entity) (meets bool, all []failed) {
 	if len(c.each) > 0 {
 		for i, v := range value.Of(e, c.property) {
@@ -244,13 +251,13 @@ func (c condition) fails(v any) *failed {
 // holds reports whether a value meets a comparison, and if not, why.
 func (o comparison) holds(v any) (holds bool, kind failure, why string) {
 	differs := o.op == pb.PropertyFilter_NOT_EQUAL || o.op == pb.PropertyFilter_NOT_IN
-	typed, null := false, false // there is one to compare it with
+	typed, null := false, false // whether one of the values has v's type, or is null
 	f, float := v.(float64)
 	for _, w := range o.with {
 		switch {
 		case value.Type(v) == value.Type(w):
 			typed = true
-		case w == nil && o.ranges(): // null is before all else
+		case w == nil && o.ranges(): // null is less than every other value
 			null = true
 		default:
 			continue
@@ -275,7 +282,7 @@ func (o comparison) holds(v any) (holds bool, kind failure, why string) {
 	return false, kind, why
 }
 
-// untyped says why a condition does not hold of a value with whose type it compares nothing.
+// untyped returns why a value does not meet a comparison that has no value of its type.
 func (o comparison) untyped(v any, null bool) (kind failure, why string) {
 	if null || !o.ranges() && (v == nil || o.with[0] == nil) {
 		return unasked, ""
@@ -290,7 +297,7 @@ func equalFloats(v, w any) bool {
 	return float && both && f == g
 }
 
-// zeros says how 0 and -0 differ, which are equal to everybody but Datastore.
+// zeros explains the difference of 0 and -0, which only Datastore's order makes.
 func zeros(v, w any, order int) string {
 	where := "above"
 	if order < 0 {
@@ -300,7 +307,7 @@ func zeros(v, w any, order int) string {
 		value.Text(w))
 }
 
-// is reports whether values that compare so meet a comparison.
+// is reports whether the result of value.Compare meets a comparison.
 func (o comparison) is(c int) bool {
 	switch o.op {
 	case pb.PropertyFilter_EQUAL, pb.PropertyFilter_IN:

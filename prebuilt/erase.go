@@ -21,63 +21,71 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// EraseName is the name of the mapper that [Erase] returns. Its jobs need no kind.
+// EraseName is the name of the mapper that [Erase] returns. Starts of its jobs need no kind.
 const EraseName = "erase"
 
-// EraseOptions are what [Erase] needs. Both are required.
+// EraseOptions are the settings of [Erase]. Both are required.
 type EraseOptions struct {
-	// Key signs certificates. Its public key is in them, and should be known otherwise, too.
+	// Key signs certificates. They contain its public key. Publish the public key in another place,
+	// too, so that readers can trust it.
 	Key ed25519.PrivateKey
 
-	// Keep keeps a certificate under a name, in a bucket, say:
+	// Keep stores a certificate under a name, for example in a bucket:
 	//
 	//	func(ctx context.Context, name string, certificate []byte) error {
 	//		return bucket.WriteAll(ctx, name, certificate, nil)
 	//	}
 	//
-	// It may be called several times for one.
+	// It may be called several times for a job, and the last call counts. If it returns an error,
+	// the job is not done, and Keep is called again.
 	Keep func(ctx context.Context, name string, certificate []byte) error
 }
 
 // EraseParams are the parameters of [Erase].
 type EraseParams struct {
-	// Property and Value, if they are set, erase entities that have the value, or one of several,
-	// in the property, whose name may lead into entities inside. A value has a type: "7" is another
-	// one than 7, and 7.0 another one than both.
+	// Property and Value name a tenant: all entities that have the value in the property, alone or
+	// in an array. A dot in the property's name leads into embedded entities. Values have types:
+	// "7", 7 and 7.0 are three different values. Without both, the job erases a namespace.
 	Property string `json:"property,omitempty"`
 	Value    *Value `json:"value,omitempty"`
 
-	// Words are texts, such as addresses of a customer: records of other jobs that have one forget
-	// it, too. Where one is an integer, such as "4711", that counts as well. Give some for a tenant
-	// whose value is a bool or a float: records are not searched for these.
+	// Words are further texts that identify the erased, such as a customer's address. Records of
+	// other jobs that contain one of them forget it. If a word is an integer, such as "4711",
+	// stored integers count as well. Records are not searched for a value that is a bool or a
+	// float, so give words for such a tenant.
 	Words []string `json:"words,omitempty"`
 
-	// AllKinds says that the query has all kinds that there are. The start sets it.
+	// AllKinds says that the query has all kinds of its namespaces. The start sets it: leave it
+	// out.
 	AllKinds bool `json:"all_kinds,omitempty"`
 }
 
-// Erase returns the mapper "erase": it deletes all entities of a namespace, of whatever kinds, or
-// those of a tenant, which have a value in a property; has the records of scattermap forget them;
-// and then keeps a signed certificate of that, under the name of the job, see [Certificate]. It is
-// started by its name.
+// Erase returns the mapper "erase". It deletes all entities of a namespace, or of a tenant. Then it
+// makes the records of other jobs forget them, and keeps a signed [Certificate] under the name
+// "JOB.certificate.json". Start it by name.
 //
-// To erase a namespace, the query has that and nothing else: the kinds are those of the namespace
-// at its start, at most
-// 500. The empty namespace is refused. To erase a tenant, the query may name kinds and namespaces; all that there are
-// is the default. Then the job reads all entities, as a value that is not indexed is found by no
-// query.
+// To erase a namespace, the query has this namespace and nothing else. The job covers its kinds at
+// the start, at most 500. The empty namespace is refused.
 //
-// What other jobs have kept of it goes, too: those that have ended are cleaned up with their
-// failures, and can't be undone, retried or verified any more; where a tenant is erased these are
-// all jobs of the database. A job that has not ended, or is being undone, refuses the start, or
-// fails the erasure, and is named: abort it, or wait, and resume the erasure.
-// [mapper.Completion.Forget] has the details. The job itself has no records left when it has
-// succeeded, its own one names neither namespace nor tenant, and it can't be undone. Its ID stays,
-// as given: choose one without the name of the namespace, if that is a secret; one with the
-// tenant's value or one of the words is refused.
+// To erase a tenant, set [EraseParams].Property and Value. The query may name kinds and namespaces;
+// the default is all. The job reads all their entities, because no query finds values that are not
+// indexed.
 //
-// If entities were put meanwhile there is no certificate, and the job fails: start another one. By
-// default no other retention counts, and the job runs beside others.
+// Other jobs keep keys, values and errors of what they processed:
+//
+//   - Ended jobs are cleaned up with their failures. They can't be undone, retried or verified any
+//     more. For a tenant these are all jobs of the database, and for a namespace those that touched
+//     it.
+//   - A job that has not ended, or is being undone, prevents the erasure. The start is refused, or
+//     the erasure fails, and the error names the job. Wait for its end or abort it, and resume the
+//     erasure.
+//
+// [mapper.Completion.Forget] has the details. When the erasure has succeeded, its own records are
+// gone too, and it can't be undone. Only its ID stays, so choose an ID that reveals nothing. An ID
+// that contains the tenant's value or one of the words is refused.
+//
+// If somebody has put entities in between, the job fails without a certificate: start another one.
+// The job can run beside all other jobs, as with StartOptions.AllowOverlap.
 func Erase(o EraseOptions) mapper.AnyMapper {
 	m := mapper.Update(EraseName, func(_ context.Context, e *mapper.Entity[entity], p EraseParams) error {
 		if p.Property != "" {
@@ -133,7 +141,7 @@ func Erase(o EraseOptions) mapper.AnyMapper {
 	})
 }
 
-// readErase reads parameters of a start by name, which may be missing.
+// readErase reads the parameters of a start by name. They may be empty.
 func readErase(params json.RawMessage, p *EraseParams) error {
 	if len(bytes.TrimSpace(params)) == 0 {
 		return nil
@@ -143,14 +151,14 @@ func readErase(params json.RawMessage, p *EraseParams) error {
 
 const unindexedCounter = "erase/unindexed"
 
-// has reports whether an entity has the value, and whether that is indexed.
+// has reports whether an entity has the value, and whether it is indexed there.
 func (p EraseParams) has(e *pb.Entity) (has, indexed bool) {
 	is := func(v any) bool { return value.Compare(v, p.Value.V) == 0 }
 	return slices.ContainsFunc(value.Of(e, p.Property), is),
 		slices.ContainsFunc(value.Indexed(e, p.Property), func(v *pb.Value) bool { return is(value.Go(e, v)) })
 }
 
-// subject returns what records are to forget.
+// subject returns what the records of other jobs should forget.
 func (p EraseParams) subject(namespace string) mapper.Subject {
 	s := mapper.Subject{Namespace: namespace, Words: slices.Clone(p.Words)}
 	if p.Property != "" {
@@ -171,7 +179,7 @@ func (p EraseParams) subject(namespace string) mapper.Subject {
 	return s
 }
 
-// Validate is called when a job starts.
+// Validate implements mapper.Validator.
 func (p EraseParams) Validate() error {
 	switch {
 	case p.Property == "" && p.Value != nil,
@@ -185,7 +193,7 @@ func (p EraseParams) Validate() error {
 	return nil
 }
 
-// check returns what is wrong with a start.
+// check returns an error if a start is wrong.
 func (o EraseOptions) check(q mapper.Query, p EraseParams, opts mapper.StartOptions) error {
 	bounded := len(q.Filters) > 0 || q.Ancestor != nil || q.Start != nil || q.End != nil || q.ShardBy != "" ||
 		!q.ReadTime.IsZero()
@@ -205,7 +213,8 @@ func (o EraseOptions) check(q mapper.Query, p EraseParams, opts mapper.StartOpti
 	return nil
 }
 
-// kindsOf returns the kinds of namespaces, without those of Datastore and of scattermap's records.
+// kindsOf returns the kinds of some namespaces, without reserved kinds and kinds of scattermap's
+// records.
 func kindsOf(ctx context.Context, e *mapper.Engine, namespaces []string) (kinds []string, err error) {
 	for _, namespace := range namespaces {
 		found, err := e.Client().GetAll(ctx, datastore.NewQuery("__kind__").Namespace(namespace).KeysOnly(), nil)
@@ -241,7 +250,7 @@ func namespacesOf(ctx context.Context, e *mapper.Engine, q mapper.Query) (all []
 	return all, nil
 }
 
-// complete completes the query.
+// complete adds the namespaces and kinds to the query.
 func complete(ctx context.Context, e *mapper.Engine, q *mapper.Query, p EraseParams) error {
 	if p.Property != "" && q.Namespace == "" && len(q.Namespaces) == 0 {
 		q.AllNamespaces = true
@@ -264,8 +273,8 @@ func complete(ctx context.Context, e *mapper.Engine, q *mapper.Query, p ErasePar
 	return nil
 }
 
-// unfinished returns an error if jobs have not ended that may keep something of what is to be
-// erased: it looks at their queries. The others are found at the end.
+// unfinished returns an error if jobs have not ended that may keep data of what is to be erased. It
+// looks at their queries. Others are found when the records are searched.
 func unfinished(ctx context.Context, e *mapper.Engine, q mapper.Query, p EraseParams, self string) error {
 	var found []string
 	for _, state := range []mapper.State{mapper.StateRunning, mapper.StatePaused} {

@@ -23,13 +23,13 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-// A drawer keeps certificates.
+// A drawer stores certificates.
 type drawer struct {
 	mu      sync.Mutex
 	public  ed25519.PublicKey
 	private ed25519.PrivateKey
 	kept    map[string][]byte
-	keep    func(ctx context.Context, c *prebuilt.Certificate) error // is called for each; nil: nothing is
+	keep    func(ctx context.Context, c *prebuilt.Certificate) error // called for each certificate; may be nil
 }
 
 func newDrawer(t *testing.T) *drawer {
@@ -66,13 +66,12 @@ func (d *drawer) certificate(t *testing.T, job string) *prebuilt.Certificate {
 	return c
 }
 
-// ourKinds are the kinds of records that the features of this test leave in the database at some
-// time.
+// ourKinds are the kinds of the records that the features in this test store.
 var ourKinds = []string{"ScattermapDraft", "ScattermapFile", "ScattermapJob", "ScattermapPart", "ScattermapRange",
 	"ScattermapSchedule",
 	"ScattermapSlot", "ScattermapUndoBatch"}
 
-// texts returns all that an entity says, decompressed and decoded, one text a line.
+// texts returns everything in an entity as text, decompressed and decoded, one text a line.
 func texts(properties []datastore.Property) string {
 	var b strings.Builder
 	var add func(v any)
@@ -127,7 +126,7 @@ func texts(properties []datastore.Property) string {
 	return b.String()
 }
 
-// grep returns where the records of scattermap have a text: kinds, keys and properties.
+// grep returns the kinds, keys and properties of scattermap's records that contain a text.
 func grep(ctx context.Context, client *datastore.Client, text string, but func(kind string, key *datastore.Key,
 	all datastore.PropertyList) bool) (found []string, err error) {
 	kinds, err := client.GetAll(ctx, datastore.NewQuery("__kind__").KeysOnly(), nil)
@@ -155,7 +154,7 @@ func grep(ctx context.Context, client *datastore.Client, text string, but func(k
 	return found, nil
 }
 
-// A tenancy puts entities, and runs jobs over them that keep something of them.
+// A tenancy puts entities, and runs jobs that keep data of them in their records.
 type tenancy struct {
 	*testing.T
 	*mappertest.Env
@@ -191,7 +190,7 @@ func (w tenancy) run(name string, q mapper.Query, params, id string) *mapper.Sta
 	return s
 }
 
-// earlier runs jobs of all sorts over a query.
+// earlier runs all kinds of jobs over a query.
 func (w tenancy) earlier(q mapper.Query, prefix string) {
 	w.Helper()
 	w.run("set", q, `{"property": "seen", "value": true}`, prefix+"set")
@@ -209,7 +208,7 @@ func (w tenancy) earlier(q mapper.Query, prefix string) {
 	undone := w.run("set", q, `{"property": "other", "value": "bob of acme"}`, prefix+"undone")
 	w.put(q.Namespace, "Account", "alice-0003@example.com", datastore.Property{Name: "n", Value: int64(3)},
 		datastore.Property{Name: "tenant", Value: "acme"})
-	// Its record is looked at after that of the job that it undoes.
+	// Its record is searched after the record of the job that it undoes.
 	undo, err := w.Engine.Job(undone.ID).Undo(w.Context(), &mapper.UndoOptions{ID: "z-" + prefix + "undo"})
 	if err != nil {
 		w.Fatal(err)
@@ -225,8 +224,8 @@ func (w tenancy) earlier(q mapper.Query, prefix string) {
 
 func alice(i int) string { return fmt.Sprintf("alice-%04d@example.com", i) }
 
-// TestEraseForgets erases a namespace behind jobs of all sorts that keep its keys: none of them is
-// in any record then.
+// TestEraseForgets erases a namespace after all kinds of jobs that keep its keys. After that no
+// record has one.
 func TestEraseForgets(t *testing.T) {
 	d := newDrawer(t)
 	nightly := mapper.NewSchedule("nightly", prebuilt.Touch, mapper.OverlapSkip)
@@ -250,7 +249,7 @@ func TestEraseForgets(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		// A job that has not ended is in the way, before and behind the start.
+		// A job that has not ended prevents the erasure, before and after its start.
 		paused := w.start("touch", q, "{}", "paused")
 		if err := paused.Pause(t.Context()); err != nil {
 			t.Fatal(err)
@@ -268,14 +267,14 @@ func TestEraseForgets(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		job := w.start("erase", mapper.Query{Namespace: "acme"}, `{"words": ["carol-0059"]}`, "erasure")
-		for ctx, left := t.Context(), 20; left > 0; left-- { // somebody starts one meanwhile
+		for ctx, left := t.Context(), 20; left > 0; left-- { // another job starts in between
 			if _, err := w.Engine.StartByName(ctx, "touch", q, []byte("{}"),
 				&mapper.StartOptions{ID: "meanwhile", AllowOverlap: true, AllowEmpty: true}); err == nil {
 				break
 			}
 		}
 		s, err := job.Wait(t.Context())
-		for i := 0; err == nil && s.State == mapper.StateFailed && i < 5; i++ { // the other one had not ended
+		for i := 0; err == nil && s.State == mapper.StateFailed && i < 5; i++ { // the other job had not ended
 			if !strings.Contains(s.Error, "meanwhile") {
 				t.Fatalf("%+v", s)
 			}
@@ -304,7 +303,7 @@ func TestEraseForgets(t *testing.T) {
 				t.Errorf("the certificate does not say that %s were looked at: %v", kind, c.Records)
 			}
 		}
-		// Those of others stay, as far as they can.
+		// Records of other jobs stay as far as possible.
 		if _, err := w.Engine.Job(named.ID).Status(t.Context()); !errors.Is(err, mapper.ErrNoSuchJob) {
 			t.Errorf("a job whose ID names it: %v", err)
 		}
@@ -347,7 +346,7 @@ func (w tenancy) status(id string) *mapper.Status {
 	return s
 }
 
-// TestEraseTenant erases what has a value in a property, in all kinds and namespaces, whether it is
+// TestEraseTenant erases the entities that have a value in a property, in all kinds and namespaces,
 // indexed or not.
 func TestEraseTenant(t *testing.T) {
 	d := newDrawer(t)
@@ -390,7 +389,7 @@ func TestEraseTenant(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		s := w.run("erase", mapper.Query{}, `{"property": "tenant", "value": "acme"}`, "tenant")
-		if s.Written != 126+80+1 { // copies, and one that was put again, too
+		if s.Written != 126+80+1 { // with copies, and an entity that was put again
 			t.Errorf("%d were erased", s.Written)
 		}
 		c := d.certificate(t, "tenant")
@@ -416,8 +415,8 @@ func TestEraseTenant(t *testing.T) {
 	})
 }
 
-// ticking returns an engine that ticks a schedule, in a process that runs no tasks: so no tick that
-// waits is started by itself.
+// ticking returns an engine that ticks a schedule, in a process that runs no tasks. So a waiting
+// tick never starts automatically.
 func ticking(t *testing.T, w *mappertest.Env, s mapper.AnySchedule) *mapper.Engine {
 	t.Helper()
 	e, err := mapper.NewEngine(w.Client, w.Engine.Queue(), &mapper.EngineOptions{Mappers: prebuilt.Mappers(),
@@ -428,8 +427,8 @@ func ticking(t *testing.T, w *mappertest.Env, s mapper.AnySchedule) *mapper.Engi
 	return e
 }
 
-// TestEraseIsInTheWay has a tick that waits, and an undo under way, be in the way of a certificate:
-// each is named, and the erasure is resumed when it is gone.
+// TestEraseIsInTheWay prevents a certificate by a waiting tick, and by an undo under way. The error
+// names each, and the erasure is resumed after it has gone.
 func TestEraseIsInTheWay(t *testing.T) {
 	d := newDrawer(t)
 	nightly := mapper.NewSchedule("nightly", prebuilt.Touch, mapper.OverlapQueue)
@@ -472,7 +471,7 @@ func TestEraseIsInTheWay(t *testing.T) {
 			}
 		}
 		blocked(`a tick of the schedule "nightly" waits`)
-		if err := nightly.Advance(t.Context(), w.Engine); err == nil { // there is nothing left for it
+		if err := nightly.Advance(t.Context(), w.Engine); err == nil { // it must be an error: nothing waits any more
 			time.Sleep(time.Hour)
 		} else if record := datastore.NameKey("ScattermapSchedule", "nightly", nil); w.Client.Delete(
 			t.Context(), record) != nil {
@@ -488,7 +487,7 @@ func TestEraseIsInTheWay(t *testing.T) {
 		if err := undo.Abort(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		stray := datastore.NameKey("ScattermapUndoBatch", "stray", nil) // somebody has copied it under another name
+		stray := datastore.NameKey("ScattermapUndoBatch", "stray", nil) // a copy under another name
 		if _, err := w.Client.Put(t.Context(), stray, &datastore.PropertyList{
 			{Name: "job", Value: "gone", NoIndex: true}, {Name: "incarnation", Value: "0", NoIndex: true},
 			{Name: "wrote", Value: []byte(`{"others":[["acme","Account","nalice"]]}`), NoIndex: true}}); err != nil {
@@ -515,17 +514,17 @@ func TestEraseIsInTheWay(t *testing.T) {
 	})
 }
 
-// TestEraseBesideALatePage has a page stand still that has read keys, and its job be aborted,
-// before any record has one: when it wakes, behind the certificate, it writes none.
+// TestEraseBesideALatePage stops a page that has read keys, and aborts its job before any record
+// has a key. When the page wakes after the certificate, it writes no key.
 func TestEraseBesideALatePage(t *testing.T) {
 	d := newDrawer(t)
 	slow := mapper.Visit("slow", func(context.Context, *mapper.Entity[datastore.PropertyList], mapper.NoParams) error {
 		time.Sleep(20 * time.Second)
-		return errors.New("no") // which the page records with the key
+		return errors.New("no") // the page records it with the key
 	})
 	mappertest.Run(t, append(prebuilt.Mappers(), d.erase(), slow), nil, func(t *testing.T, world *mappertest.Env) {
 		w := tenancy{t, world}
-		w.put("acme", "Account", alice(1)) // one, so that no range ends at its key
+		w.put("acme", "Account", alice(1)) // one entity, so that no range ends at its key
 		o := &mapper.StartOptions{ID: "late", ExpectedWorkers: 1}
 		late, err := slow.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account", AllNamespaces: true},
 			mapper.NoParams{}, o)
@@ -548,9 +547,8 @@ func TestEraseBesideALatePage(t *testing.T) {
 	})
 }
 
-// TestEraseTicks erases a namespace after a job whose ID names it was in the way of a schedule's
-// tick: the schedule forgets the ID, and not what became of the tick, whether it has had runs
-// since, and whether these are there.
+// TestEraseTicks erases a namespace after a schedule's tick was prevented by a job whose ID has the
+// namespace. The schedule forgets the ID. It keeps the outcome of the tick, and its runs.
 func TestEraseTicks(t *testing.T) {
 	for _, variant := range []string{"no run", "the run is there", "the run is gone", "the job and the run are gone"} {
 		t.Run(variant, func(t *testing.T) {
@@ -620,8 +618,7 @@ func TestEraseTicks(t *testing.T) {
 	}
 }
 
-// TestEraseQueuedTick erases a word that JSON escapes, and that is in the parameters of a tick that
-// waits.
+// TestEraseQueuedTick erases a word that JSON escapes, from the parameters of a waiting tick.
 func TestEraseQueuedTick(t *testing.T) {
 	d := newDrawer(t)
 	nightly := mapper.NewSchedule("nightly", prebuilt.SetProperty, mapper.OverlapQueue)
@@ -670,14 +667,14 @@ func TestEraseQueuedTick(t *testing.T) {
 	})
 }
 
-// TestEraseValues erases tenants whose values are numbers and times, after jobs that have them in
-// filters, parameters, keys, names of counters and IDs, and where their ranges begin.
+// TestEraseValues erases tenants whose values are numbers and times. Earlier jobs have them in
+// filters, parameters, keys, counters, IDs, and bounds of ranges.
 func TestEraseValues(t *testing.T) {
 	at := time.Date(2026, 11, 26, 10, 20, 30, 0, time.UTC)
 	for _, test := range []struct {
 		value any
 		json  string
-		texts []string // that say it
+		texts []string // all its forms
 		id    int64
 	}{
 		{int64(4711471147), "4711471147", []string{"4711471147"}, 4711471147},
@@ -720,8 +717,8 @@ func TestEraseValues(t *testing.T) {
 	}
 }
 
-// TestEraseWaitsLong has an erasure wait for a clean-up for hours: deliveries that wait do not
-// count as deaths of their processes, also after one has failed.
+// TestEraseWaitsLong makes an erasure wait for hours for a clean-up. Waiting deliveries do not
+// count as deaths of their processes, even after one has failed.
 func TestEraseWaitsLong(t *testing.T) {
 	d := newDrawer(t)
 	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.Env) {
@@ -746,7 +743,7 @@ func TestEraseWaitsLong(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		change("touched", map[string]any{"cleaning": "broken"}) // so it does not go on
+		change("touched", map[string]any{"cleaning": "broken"}) // so that the clean-up stops
 		job := w.start("erase", mapper.Query{Namespace: "acme"}, "{}", "erasure")
 		failed := false
 		for range 2 * 6 {

@@ -27,12 +27,13 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestEraseSimulation erases namespaces and tenants behind and beside jobs of all sorts, while
-// calls, answers and deliveries are lost, processes stop at any call for hours and then make it,
-// others put entities, and operators pause, abort, resume, undo and clean up. Whenever a
-// certificate is kept, nothing of what it says is gone may be in any entity, or in any record,
-// looked at from outside in that moment. Copies and renames beside others' writes lose and double
-// nothing.
+// TestEraseSimulation erases namespaces and tenants after and beside all kinds of jobs. Calls,
+// answers and deliveries are lost. Processes stop at any call for hours, and then make it. Others
+// put entities, and operators pause, abort, resume, undo and clean up.
+//
+// Whenever a certificate is kept, the test searches all entities and records from outside. They
+// must contain nothing that the certificate says is gone. Copies and renames beside other writers
+// lose and double nothing.
 func TestEraseSimulation(t *testing.T) {
 	kept := 0
 	n := testflag.Simulate(t, 2, 2, func(t *testing.T, seed uint64) {
@@ -49,8 +50,8 @@ type fleet struct {
 	rng    *rand.Rand
 	mu     sync.Mutex // of rng
 	faults *emulator.Faults
-	calm   *datastore.Client // of nobody who stops
-	past   *datastore.Client // reads what was there at another time
+	calm   *datastore.Client // never stops
+	past   *datastore.Client // reads the past
 	all    []*mapper.Engine
 }
 
@@ -66,8 +67,8 @@ func (f *fleet) upTo(most time.Duration) time.Duration {
 	return time.Duration(f.rng.Int64N(int64(most)))
 }
 
-// stops has a process stop at a call, and make it when it wakes, whoever waits for it by then; or
-// stop behind it.
+// stops makes a process stop at a call, for longer than others wait for it, either before or after
+// its effect.
 func (f *fleet) stops(share float64) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 		o ...grpc.CallOption) error {
@@ -123,7 +124,7 @@ func newFleet(t *testing.T, seed uint64, mappers []mapper.AnyMapper, schedules .
 			RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 8}}})
 	must(err)
 	stop := 0.004 * f.rng.Float64()
-	for i := range 4 { // the last one is that of operators, and takes no deliveries; the one before never stops
+	for i := range 4 { // the last one is for operators and gets no deliveries; the third never stops
 		options := []option.ClientOption{mapper.ClientOption()}
 		if i != 2 {
 			options = append(options, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(f.stops(stop))))
@@ -157,7 +158,7 @@ func newFleet(t *testing.T, seed uint64, mappers []mapper.AnyMapper, schedules .
 	return f
 }
 
-// insist does something until it is done, or an error says that it can't be.
+// insist repeats a call until it succeeds, or until its error says that it never will.
 func (f *fleet) insist(do func(ctx context.Context) error) error {
 	for {
 		ctx, cancel := context.WithTimeout(f.Context(), time.Minute)
@@ -175,7 +176,7 @@ func (f *fleet) insist(do func(ctx context.Context) error) error {
 	}
 }
 
-// quietly looks at the database as it is, whatever goes wrong elsewhere.
+// quietly reads the database without faults.
 func (f *fleet) quietly(look func(ctx context.Context) error) {
 	f.faults.Pause()
 	err := f.insist(look)
@@ -185,15 +186,15 @@ func (f *fleet) quietly(look func(ctx context.Context) error) {
 	}
 }
 
-// A simulation is one of an erasure.
+// A simulation simulates an erasure.
 type simulation struct {
 	*fleet
 	tenant   bool
-	acme     any // the tenant's value: a text or a number
+	acme     any // the tenant's value, a text or a number
 	schedule *mapper.Schedule[mapper.NoParams]
 
 	mu     sync.Mutex
-	guests map[string]time.Time // put into what is erased by others: since when they are there
+	guests map[string]time.Time // entities that others put, with their times
 }
 
 // tenantNumber is long enough to be in no hash by chance.
@@ -205,7 +206,7 @@ func key(namespace, kind, name string) *datastore.Key {
 	return k
 }
 
-// simulateErase returns how many certificates were kept.
+// simulateErase runs a simulation, and returns how many certificates were kept.
 func simulateErase(t *testing.T, seed uint64) (kept int) {
 	d := newDrawer(t)
 	s := &simulation{guests: make(map[string]time.Time)}
@@ -246,8 +247,8 @@ func simulateErase(t *testing.T, seed uint64) (kept int) {
 	return min(kept, 1)
 }
 
-// fill puts what is there in the beginning: of one who is erased, alice and the names with her, and
-// of others.
+// fill puts the first entities: of the tenant that is erased, of alice and her names, and of
+// others.
 func (s *simulation) fill() {
 	n := 20 + s.rng.IntN(100)
 	for _, namespace := range []string{"acme", "other"} {
@@ -277,7 +278,7 @@ func (s *simulation) fill() {
 	}
 }
 
-// engine returns that of operators, or of a process that runs tasks.
+// engine returns an engine of operators, or of a process that runs tasks.
 func (s *simulation) engine() *mapper.Engine {
 	if s.chance(0.5) {
 		return s.all[2]
@@ -285,7 +286,7 @@ func (s *simulation) engine() *mapper.Engine {
 	return s.all[3]
 }
 
-// job starts a job of some sort, and has some of them end early, or be undone or cleaned up.
+// job starts a random kind of job. Some of the jobs are aborted early, undone or cleaned up.
 func (s *simulation) job(id string) {
 	s.mu.Lock()
 	value, _ := json.Marshal(s.acme)
@@ -308,7 +309,7 @@ func (s *simulation) job(id string) {
 		return err
 	})
 	if err != nil {
-		return // it has been erased already, say
+		return // for example, it was erased already
 	}
 	if s.chance(0.3) {
 		time.Sleep(s.upTo(time.Second))
@@ -345,7 +346,7 @@ func (f *fleet) chosen(n int) int {
 	return f.rng.IntN(n)
 }
 
-// give does something to a job that its state may not allow.
+// give makes a call that the state of a job may not allow.
 func (s *simulation) give(do func(context.Context) error) { _ = s.insist(do) }
 
 // ended waits for the end of a job, for some hours.
@@ -369,7 +370,7 @@ func (s *simulation) before() {
 	group.Wait()
 }
 
-// tick has a schedule tick while a job is in the way whose ID names alice, or the tenant.
+// tick ticks a schedule while a job prevents it whose ID contains alice or the tenant.
 func (s *simulation) tick() {
 	id := []string{"touch-alice", fmt.Sprint("touch-of-", s.acme, "-for-alice")}[s.chosen(2)]
 	var job *mapper.Job
@@ -400,7 +401,7 @@ func (s *simulation) tick() {
 	}
 }
 
-// write puts guests into what is erased.
+// write puts guests: entities of the namespace or tenant that is erased.
 func (s *simulation) write(ctx context.Context) {
 	if s.chance(0.5) {
 		return
@@ -421,7 +422,7 @@ func (s *simulation) write(ctx context.Context) {
 	}
 }
 
-// operate starts other jobs meanwhile.
+// operate starts other jobs during the erasure.
 func (s *simulation) operate(ctx context.Context) {
 	for i := range s.chosen(3) {
 		if time.Sleep(s.upTo(30 * time.Minute)); ctx.Err() != nil {
@@ -431,7 +432,7 @@ func (s *simulation) operate(ctx context.Context) {
 	}
 }
 
-// erase erases, again and again until it is done: what is in the way is aborted.
+// erase repeats the erasure until it succeeds, and aborts jobs that prevent it.
 func (s *simulation) erase() {
 	q, params := mapper.Query{Namespace: "acme"}, `{"words": ["alice"]}` // which reasons say
 	if s.tenant {
@@ -446,7 +447,7 @@ func (s *simulation) erase() {
 				&mapper.StartOptions{ID: fmt.Sprint("erasure-", i), PageSize: 7 + s.chosen(20)})
 			return err
 		})
-		if err == nil && s.chance(0.5) { // somebody begins, and does not go on
+		if err == nil && s.chance(0.5) { // an operator starts an erasure and leaves it
 			var beside *mapper.Job
 			started := s.insist(func(ctx context.Context) (err error) {
 				beside, err = s.all[2].StartByName(ctx, "touch", mapper.Query{Kind: "Account", AllNamespaces: true},
@@ -477,7 +478,7 @@ func (s *simulation) erase() {
 				if status != nil {
 					why = status.Error
 				}
-				s.clear() // an undo, say
+				s.clear() // for example, of an undo
 				continue
 			}
 			if status.State == mapper.StateSucceeded {
@@ -494,7 +495,7 @@ func (s *simulation) erase() {
 	s.Errorf("it could not be erased: %s", why)
 }
 
-// clear aborts what has not ended, or waits for it.
+// clear aborts unfinished jobs, or waits for their end.
 func (s *simulation) clear() {
 	time.Sleep(s.upTo(30 * time.Minute))
 	s.give(func(ctx context.Context) error { return s.schedule.Advance(ctx, s.engine()) }) // a tick may wait
@@ -512,7 +513,7 @@ func (s *simulation) clear() {
 	}
 }
 
-// look looks at everything when a certificate is kept.
+// look searches everything when a certificate is kept.
 func (s *simulation) look(c *prebuilt.Certificate) {
 	s.mu.Lock()
 	before := make(map[string]bool)
@@ -541,7 +542,7 @@ func (s *simulation) look(c *prebuilt.Certificate) {
 		}
 		for _, text := range texts {
 			found, err := grep(ctx, s.calm, text, func(kind string, key *datastore.Key, _ datastore.PropertyList) bool {
-				return kind == "ScattermapJob" && key.Name == c.Job // its own, until it has ended
+				return kind == "ScattermapJob" && key.Name == c.Job // the erasure's own record, until its end
 			})
 			if err != nil {
 				return err
@@ -549,7 +550,7 @@ func (s *simulation) look(c *prebuilt.Certificate) {
 			if len(found) == 0 {
 				continue
 			}
-			// A start after the beginning of the look may have written records: those don't count.
+			// A job that started after the search may have written records: they don't count.
 			before, err := grep(ctx, s.past.WithReadOptions(datastore.ReadTime(c.Looked)), text, nil)
 			if err != nil {
 				return err

@@ -19,29 +19,29 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// Mappers returns all of the package's mappers, for mapper.EngineOptions.
+// Mappers returns all mappers of this package except [Erase], for mapper.EngineOptions.
 func Mappers() []mapper.AnyMapper {
 	return []mapper.AnyMapper{Count, Check, Touch, Delete, SetProperty, RenameProperty, DropProperties, Copy}
 }
 
-// Destroys reports whether the mapper of a name changes or deletes what is stored: its jobs should
-// be rehearsed first.
+// Destroys reports whether the mapper of that name overwrites or deletes data. Rehearse its jobs
+// first.
 func Destroys(name string) bool {
 	return slices.Contains([]string{Delete.Name(), SetProperty.Name(), RenameProperty.Name(), DropProperties.Name(),
 		EraseName}, name)
 }
 
-// An entity has whatever properties there are.
+// An entity has any properties.
 type entity = datastore.PropertyList
 
 // CountParams are the parameters of [Count].
 type CountParams struct {
-	// By is a property, by whose values to count; empty: nothing. A dot leads into an entity
-	// inside, or is part of the name, as in a filter.
+	// By is the property by whose values to count. If it is empty, all entities have one count. A
+	// dot leads into an embedded entity, or is part of the name, as in a filter.
 	By string `json:"by,omitempty"`
 }
 
-// Validate is called when a job starts.
+// Validate implements mapper.Validator.
 func (p CountParams) Validate() error {
 	if p.By == "" {
 		return nil
@@ -49,15 +49,18 @@ func (p CountParams) Validate() error {
 	return checkProperty("by", p.By)
 }
 
-// Count is the mapper "count": it counts entities, under the counter "entities", and by the values
-// of a property, if one is named: plan="free", and "plan (missing)" of those that do not have it.
-// Values have different counters if they differ, also in their type: plan=5, plan=5.0, plan="5",
-// plan=true, plan=null, and of other types what GQL has: seen=DATETIME("2026-10-24T00:00:00Z"),
-// bank=KEY(NAMESPACE("acme"), Bank, 5), photo=BLOB("…"), and bank=KEY(PROJECT("other"), Bank, 5) of
-// a key of another project, also inside an entity. A name of more than 100 bytes is cut off, and
-// ends with a hash of all of it. An entity with several values counts for each, and an empty list
-// is a value of its own, ARRAY(). A job has up to 40,000 counters, so a property with more values
-// fails it.
+// Count is the mapper "count". It counts entities, in the counter "entities". With [CountParams].By
+// it also counts them by the values of a property:
+//
+//   - Values of different types have different counters: plan="free", plan=5, plan=5.0, plan=true
+//     and plan=null.
+//   - Other types are written as in GQL: seen=DATETIME("2026-10-24T00:00:00Z"), photo=BLOB("…"),
+//     and bank=KEY(NAMESPACE("acme"), Bank, 5). A key of another project has PROJECT("other").
+//   - "plan (missing)" counts the entities without the property.
+//   - An entity with several values counts for each of them. An empty list counts as ARRAY().
+//   - A name of more than 100 bytes is shortened, and ends with a hash of the whole name.
+//
+// A job has up to 40,000 counters. If a property has more values, the job fails.
 var Count *mapper.Mapper[CountParams] = mapper.Visit("count", countEntity)
 
 func countEntity(_ context.Context, e *mapper.Entity[entity], p CountParams) error {
@@ -84,11 +87,11 @@ func countEntity(_ context.Context, e *mapper.Entity[entity], p CountParams) err
 	return nil
 }
 
-// longestCounter is how many bytes the name of a counter has at most.
+// longestCounter is how many bytes a counter's name has at most.
 const longestCounter = 100
 
-// checkOwn returns an error if a name leads into an entity inside, as it does in a filter: what
-// changes properties changes those of the entity itself.
+// checkOwn returns an error if a name leads into an embedded entity. Mappers that change properties
+// change only the entity's own.
 func checkOwn(what string, e *mapper.Entity[entity], name string) error {
 	if !value.Leads(e.Stored(), name) {
 		return nil
@@ -101,8 +104,8 @@ func named(property string) func(datastore.Property) bool {
 	return func(p datastore.Property) bool { return p.Name == property }
 }
 
-// Touch is the mapper "touch": it writes entities exactly as they are stored, so that an index that
-// was added since, or a time-to-live policy, has them.
+// Touch is the mapper "touch". It writes entities exactly as they are stored. Use it after you have
+// added an index or a time-to-live policy.
 var Touch *mapper.Mapper[mapper.NoParams] = mapper.Update("touch", touchEntity)
 
 func touchEntity(_ context.Context, e *mapper.Entity[entity], _ mapper.NoParams) error {
@@ -110,7 +113,7 @@ func touchEntity(_ context.Context, e *mapper.Entity[entity], _ mapper.NoParams)
 	return nil
 }
 
-// Delete is the mapper "delete": it deletes entities.
+// Delete is the mapper "delete". It deletes the entities of the query.
 var Delete *mapper.Mapper[mapper.NoParams] = mapper.Update("delete", deleteEntity)
 
 func deleteEntity(_ context.Context, e *mapper.Entity[entity], _ mapper.NoParams) error {
@@ -118,15 +121,15 @@ func deleteEntity(_ context.Context, e *mapper.Entity[entity], _ mapper.NoParams
 	return nil
 }
 
-// SetPropertyParams are the parameters of [SetProperty]. Property and value are required; null is a
-// value.
+// SetPropertyParams are the parameters of [SetProperty]. Property and Value are required; null is a
+// value. NoIndex excludes the property from indexes.
 type SetPropertyParams struct {
 	Property string `json:"property"`
 	Value    Value  `json:"value"`
 	NoIndex  bool   `json:"noindex,omitempty"`
 }
 
-// Validate is called when a job starts.
+// Validate implements mapper.Validator.
 func (p SetPropertyParams) Validate() error {
 	if err := checkProperty("property", p.Property); err != nil {
 		return err
@@ -140,7 +143,7 @@ func (p SetPropertyParams) Validate() error {
 	return nil
 }
 
-// checkProperty returns what is wrong with a parameter that names a property.
+// checkProperty returns an error if a parameter does not name a property.
 func checkProperty(param, property string) error {
 	switch {
 	case property == "":
@@ -156,8 +159,8 @@ func checkProperty(param, property string) error {
 // maxName is how many bytes the name of a property or a kind has at most.
 const maxName = 1500
 
-// SetProperty is the mapper "set": it sets a property to a value, and leaves entities that have it
-// already.
+// SetProperty is the mapper "set". It sets a property to a value. Entities that already have this
+// value, with the same index setting, are not written.
 var SetProperty *mapper.Mapper[SetPropertyParams] = mapper.Update("set", setProperty)
 
 func setProperty(_ context.Context, e *mapper.Entity[entity], p SetPropertyParams) error {
@@ -173,15 +176,15 @@ func setProperty(_ context.Context, e *mapper.Entity[entity], p SetPropertyParam
 	return nil
 }
 
-// A Value is what a property is set to, in the JSON of a filter's value (see mapper.Filter): a
-// number, a text, true, null, or {"time": "2026-10-24T00:00:00Z"}.
+// A Value is a property's value. Its JSON is the same as in a filter (see mapper.Filter): a number,
+// a text, true, null, or an object such as {"time": "2026-10-24T00:00:00Z"}.
 type Value struct {
 	V any
 
 	given bool // by JSON
 }
 
-// MarshalJSON writes it.
+// MarshalJSON implements json.Marshaler.
 func (v Value) MarshalJSON() ([]byte, error) {
 	stored, err := pbvalue.Of(v.V, true)
 	if err != nil {
@@ -190,7 +193,7 @@ func (v Value) MarshalJSON() ([]byte, error) {
 	return value.JSON{V: pbvalue.Go(stored)}.MarshalJSON()
 }
 
-// UnmarshalJSON reads it.
+// UnmarshalJSON implements json.Unmarshaler.
 func (v *Value) UnmarshalJSON(text []byte) error {
 	var j value.JSON
 	if err := j.UnmarshalJSON(text); err != nil {
@@ -200,13 +203,13 @@ func (v *Value) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// RenamePropertyParams are the parameters of [RenameProperty].
+// RenamePropertyParams are the parameters of [RenameProperty]. Both are required.
 type RenamePropertyParams struct {
 	From string `json:"from"`
 	To   string `json:"to"`
 }
 
-// Validate is called when a job starts.
+// Validate implements mapper.Validator.
 func (p RenamePropertyParams) Validate() error {
 	err := cmp.Or(checkProperty("from", p.From), checkProperty("to", p.To))
 	if err == nil && p.From == p.To {
@@ -215,8 +218,9 @@ func (p RenamePropertyParams) Validate() error {
 	return err
 }
 
-// RenameProperty is the mapper "rename": it gives a property another name. Entities without the
-// property stay as they are, and one that has both is a failure, as one of them would be lost.
+// RenameProperty is the mapper "rename". It gives a property another name. Entities without the
+// property are not written. An entity that has both properties is a failure, because one of them
+// would be lost.
 var RenameProperty *mapper.Mapper[RenamePropertyParams] = mapper.Update("rename", renameProperty)
 
 func renameProperty(_ context.Context, e *mapper.Entity[entity], p RenamePropertyParams) error {
@@ -234,12 +238,12 @@ func renameProperty(_ context.Context, e *mapper.Entity[entity], p RenamePropert
 	return nil
 }
 
-// DropPropertiesParams are the parameters of [DropProperties].
+// DropPropertiesParams are the parameters of [DropProperties]: the names of one or more properties.
 type DropPropertiesParams struct {
 	Properties []string `json:"properties"`
 }
 
-// Validate is called when a job starts.
+// Validate implements mapper.Validator.
 func (p DropPropertiesParams) Validate() error {
 	if len(p.Properties) == 0 {
 		return errors.New(`"properties" is missing, or empty: it names those to remove`)
@@ -252,8 +256,8 @@ func (p DropPropertiesParams) Validate() error {
 	return nil
 }
 
-// DropProperties is the mapper "drop": it removes properties. Entities without them stay as they
-// are.
+// DropProperties is the mapper "drop". It removes properties. Entities that have none of them are
+// not written.
 var DropProperties *mapper.Mapper[DropPropertiesParams] = mapper.Update("drop", dropProperties)
 
 func dropProperties(_ context.Context, e *mapper.Entity[entity], p DropPropertiesParams) error {
@@ -268,13 +272,13 @@ func dropProperties(_ context.Context, e *mapper.Entity[entity], p DropPropertie
 	return nil
 }
 
-// CopyParams are the parameters of [Copy].
+// CopyParams are the parameters of [Copy]. At least one is required.
 type CopyParams struct {
-	Kind      string  `json:"kind,omitempty"`      // of the copies; empty: that of the entities
-	Namespace *string `json:"namespace,omitempty"` // of the copies; absent: that of the entities
+	Kind      string  `json:"kind,omitempty"`      // of the copies; empty: the entity's own
+	Namespace *string `json:"namespace,omitempty"` // of the copies; absent: the entity's own
 }
 
-// Validate is called when a job starts.
+// Validate implements mapper.Validator.
 func (p CopyParams) Validate() error {
 	switch {
 	case p.Kind == "" && p.Namespace == nil:
@@ -293,13 +297,13 @@ func (p CopyParams) Validate() error {
 	return nil
 }
 
-// Copy is the mapper "copy": it copies entities exactly as they are stored to another kind, or
-// namespace, under the same names and ids. A copy that is there is overwritten.
+// Copy is the mapper "copy". It copies entities, exactly as they are stored, to another kind or
+// namespace. A copy has the name or ID of its entity, and overwrites an entity of that key.
 var Copy = copies.WithStarter(startCopy).CheckByName(func(params json.RawMessage) error {
 	return mapper.CheckParams(params, new(CopyParams))
 })
 
-// startCopy starts a copy by its name, unless the copies would be the entities themselves.
+// startCopy starts a copy by name. It refuses a copy of entities onto themselves.
 func startCopy(ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage,
 	o *mapper.StartOptions) (*mapper.Job, error) {
 	var p CopyParams
@@ -316,7 +320,7 @@ func startCopy(ctx context.Context, e *mapper.Engine, q mapper.Query, params jso
 	return copies.Start(ctx, e, q, p, o)
 }
 
-// copies is Copy, before it is known how it is started by its name.
+// copies is Copy without its starter, which refers to it.
 var copies = mapper.Update("copy", func(_ context.Context, e *mapper.Entity[entity], p CopyParams) error {
 	to := *e.Key
 	if p.Kind != "" {

@@ -23,7 +23,7 @@ import (
 
 const n = 60
 
-// put writes accounts: of three plans, some of which have none, one has null, and some have tags.
+// put writes accounts of three plans. Some have no plan, one has null, and some have tags.
 func put(t *testing.T, client *datastore.Client) {
 	t.Helper()
 	for i := range n {
@@ -44,7 +44,7 @@ func put(t *testing.T, client *datastore.Client) {
 	}
 }
 
-// entities returns what there is of a kind in a namespace, by key.
+// entities returns the entities of a kind in a namespace, by key.
 func entities(t *testing.T, client *datastore.Client, kind, namespace string) map[string]map[string]any {
 	t.Helper()
 	var all []datastore.PropertyList
@@ -66,8 +66,7 @@ func entities(t *testing.T, client *datastore.Client, kind, namespace string) ma
 	return found
 }
 
-// run runs a mapper by its name, with parameters in JSON, as operators do, and returns how it
-// ended.
+// run runs a mapper by name with parameters in JSON, as operators do, and returns its final status.
 func run(t *testing.T, w *mappertest.Env, name, params string, q mapper.Query, o mapper.StartOptions) *mapper.Status {
 	t.Helper()
 	if q.Kind == "" {
@@ -109,7 +108,7 @@ func TestCount(t *testing.T) {
 	})
 }
 
-// TestTouch writes each entity as it is, and nothing else.
+// TestTouch writes each entity unchanged, and nothing else.
 func TestTouch(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *mappertest.Env) {
 		want := entities(t, w.Client, "Account", "")
@@ -123,8 +122,8 @@ func TestTouch(t *testing.T) {
 	})
 }
 
-// TestChanges sets, renames and drops properties, and deletes entities: what is not named stays as
-// it was, and a rehearsal changes nothing.
+// TestChanges sets, renames and drops properties, and deletes entities. Other properties and
+// entities stay, and a rehearsal changes nothing.
 func TestChanges(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *mappertest.Env) {
 		want := entities(t, w.Client, "Account", "")
@@ -217,8 +216,7 @@ func TestCopy(t *testing.T) {
 	})
 }
 
-// TestParams has parameters that can't be meant refused at the start, by a start and by a plan,
-// with the name of what is wrong.
+// TestParams refuses wrong parameters in starts and in plans, with the name of the wrong one.
 func TestParams(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *mappertest.Env) {
 		before := entities(t, w.Client, "Account", "")
@@ -290,7 +288,7 @@ func TestParams(t *testing.T) {
 		run(t, w, "set", `{"property": "essay", "noindex": true, "value": "`+strings.Repeat("x", 2000)+`"}`,
 			mapper.Query{}, mapper.StartOptions{})
 		run(t, w, "drop", `{"properties": ["essay"]}`, mapper.Query{}, mapper.StartOptions{})
-		// In Go null is a value that was given.
+		// In Go, null is a value.
 		job, err := prebuilt.SetProperty.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account"},
 			prebuilt.SetPropertyParams{Property: "note"}, nil)
 		if err != nil {
@@ -326,7 +324,7 @@ func TestCheck(t *testing.T) {
 				t.Errorf("%s: %v", condition, s.Counters)
 			}
 		}
-		for condition, meets := range map[string]int64{ // of n accounts, and of one whose properties are not indexed
+		for condition, meets := range map[string]int64{ // of n accounts, one of them without indexes
 			"Balance >= 0":                                n + 1,
 			"Balance >= 10 AND Balance < 20":              10,
 			"Balance < 10 OR Balance >= 20":               n + 1 - 10,
@@ -450,7 +448,7 @@ func TestErase(t *testing.T) {
 			t.Error("a certificate that was changed is taken")
 		}
 
-		// What is put meanwhile is not erased, and there is no certificate.
+		// If entities are put in between, there is no certificate.
 		put("Account", "busy", 600)
 		// first, in the middle, last
 		keys := []*datastore.Key{datastore.NameKey("Account", "!", nil), datastore.NameKey("Account", "3", nil),
@@ -459,7 +457,7 @@ func TestErase(t *testing.T) {
 			key.Namespace = "busy"
 		}
 		ended, stopped := make(chan struct{}), make(chan struct{})
-		go func() { // until the job has ended: behind its last page those of the others are there again
+		go func() { // until the job has ended, so that entities exist after its last page
 			defer close(stopped)
 			for {
 				_, _ = w.Client.PutMulti(t.Context(), keys, make([]datastore.PropertyList, len(keys)))

@@ -51,8 +51,8 @@ var forge = mapper.Update("forge", func(_ context.Context, e *mapper.Entity[mapp
 	return nil
 })
 
-// TestAsStored runs prebuilt mappers over values that the Go client's model does not have: keys of
-// another project, and arrays whose elements have different index flags.
+// TestAsStored runs prebuilt mappers over values that the Go client can't hold: keys of another
+// project, and arrays whose elements differ in their index flags.
 func TestAsStored(t *testing.T) {
 	d := newDrawer(t)
 	mappertest.Run(t, append(prebuilt.Mappers(), d.erase(), forge), nil, func(t *testing.T, world *mappertest.Env) {
@@ -98,8 +98,8 @@ func TestAsStored(t *testing.T) {
 	})
 }
 
-// TestSetFlags sets a property that is an array in which the value is one element, and another one
-// is not indexed: its parameter says whether the value is.
+// TestSetFlags sets a property that is an array. One element is the value, and another is not
+// indexed. The parameter decides whether the value is indexed.
 func TestSetFlags(t *testing.T) {
 	text := func(s string, unindexed bool) *pb.Value {
 		return &pb.Value{ValueType: &pb.Value_StringValue{StringValue: s}, ExcludeFromIndexes: unindexed}

@@ -70,8 +70,8 @@ func TestCountTellsApart(t *testing.T) {
 	})
 }
 
-// TestPathsAgree has a count, a condition and a filter find the same under a path: what is inside
-// an entity, and what has the dot in its name.
+// TestPathsAgree checks that a count, a condition and a filter find the same values under a path. A
+// dot leads into an embedded entity, or is part of a name.
 func TestPathsAgree(t *testing.T) {
 	inside := func(v any) any {
 		return &datastore.Entity{Properties: []datastore.Property{{Name: "b", Value: v}}}
@@ -97,7 +97,7 @@ func TestPathsAgree(t *testing.T) {
 			counted["a.b (missing)"] != 2 {
 			t.Errorf("a filter finds %d, a check %d, a count %v, want 3", found, meets, counted)
 		}
-		// What changes properties does not take one for the other.
+		// Mappers that change properties do not confuse the two.
 		before := entities(t, w.Client, "P", "")
 		for name, params := range map[string]string{"set": `{"property": "a.b", "value": 1}`,
 			"drop": `{"properties": ["a.b"]}`, "rename": `{"from": "a.b", "to": "c"}`} {
@@ -113,8 +113,8 @@ func TestPathsAgree(t *testing.T) {
 	})
 }
 
-// TestCheckTellsTypesApart compares each value with each other: an inequality holds within a type
-// only, and never for NaN; different values are different.
+// TestCheckTellsTypesApart compares each value with each other. Inequalities hold only within a
+// type, and never for NaN. Different values are not equal.
 func TestCheckTellsTypesApart(t *testing.T) {
 	literals := map[string]any{"0": int64(0), "0.0": 0.0, "'0'": "0", "TRUE": true,
 		"DATETIME('2026-10-24T00:00:00Z')": time.Date(2026, 10, 24, 0, 0, 0, 0, time.UTC), "BLOB('MA')": []byte("0")}
@@ -178,8 +178,8 @@ func TestCheckTellsTypesApart(t *testing.T) {
 	})
 }
 
-// TestCheckSaysWhy has conditions that values do not meet for a reason that the condition does not
-// show: the failure says it, and names no type that has nothing to do with it.
+// TestCheckSaysWhy checks entities that do not meet a condition for a reason that the condition
+// does not show. The failure has the reason, and names only types that matter.
 func TestCheckSaysWhy(t *testing.T) {
 	const (
 		odd   = `"p" is -0.0, which is below 0.0 and not equal to it, as Datastore orders floats`
@@ -238,7 +238,7 @@ func compare(a, b any) int {
 	switch a := a.(type) {
 	case int64:
 		return cmpOf(a, b.(int64))
-	case float64: // negative zero is below zero, in Datastore's order
+	case float64: // -0.0 is less than 0.0 in Datastore's order
 		if a == 0 && b.(float64) == 0 {
 			return cmpOf(math.Copysign(1, a), math.Copysign(1, b.(float64)))
 		}
@@ -263,8 +263,8 @@ func cmpOf[T int64 | float64](a, b T) int {
 	return 0
 }
 
-// TestOwnKindsAreNobodys refuses jobs of any mapper over the kinds of our own records, and takes
-// those of other namespaces, and kinds that only look reserved.
+// TestOwnKindsAreNobodys refuses jobs over the kinds of scattermap's records. It accepts the same
+// kinds in other namespaces, and kinds that only look reserved.
 func TestOwnKindsAreNobodys(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *mappertest.Env) {
 		for _, m := range prebuilt.Mappers() {

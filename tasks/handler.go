@@ -18,59 +18,57 @@ import (
 	"github.com/scattermap/scattermap/internal/stranger"
 )
 
-// Bounds of a request, which may be anybody's.
+// Bounds of a request. Anybody may send one.
 const (
 	maxBody   = 1 << 20          // above the largest task that Cloud Tasks takes
-	maxTaskID = 500              // bytes; no task of Cloud Tasks has a longer one
-	bodyTime  = 10 * time.Second // in which the body has to come
+	maxTaskID = 500              // bytes, the limit of Cloud Tasks
+	bodyTime  = 10 * time.Second // in which the whole body must arrive
 )
 
 // A Delivery is one attempt to deliver a task.
 type Delivery struct {
-	// TaskID is the task's ID, as the sender says, of at most 500 bytes. A header can be forged by
-	// whom the handler lets in: it is for logs, and to tell deliveries apart.
+	// TaskID is the task's ID, at most 500 bytes, from a header of the request. Use it only for
+	// logs, and to tell deliveries apart. A caller that the handler accepts can forge its headers.
 	TaskID string
 
-	// Queue is the name of the queue that the task was put into, as the sender says. It is
-	// empty if an older build has put it there.
+	// Queue is the name of the queue that has the task, from a header. It is empty for tasks that
+	// an older build has enqueued.
 	Queue string
 
-	// RetryCount is how many attempts were made before this one, as the sender
-	// says.
+	// RetryCount is how many attempts were made before this one, from a header.
 	RetryCount int
 
-	// ScheduleTime is when the task was to be delivered, as the sender says; zero if that is not
-	// known.
+	// ScheduleTime is the time for which the task was scheduled, from a header. It is zero if it is
+	// not known.
 	ScheduleTime time.Time
 
-	// NewTrace says that the delivery is to begin a trace of its own, with a link to the span in
-	// which the task was enqueued, and not to be part of that one's. The context of the handler has
-	// that span.
+	// NewTrace says that the delivery should start a new trace, with a link to the span that
+	// enqueued the task. Without it the delivery is part of that span's trace. The handler's
+	// context has the span.
 	NewTrace bool
 
 	// Body is the task's message.
 	Body []byte
 }
 
-// errDropped marks an error after which the task must not come again.
+// errDropped marks an error after which the task must not be delivered again.
 type errDropped struct{ err error }
 
 func (e errDropped) Error() string { return e.err.Error() }
 func (e errDropped) Unwrap() error { return e.err }
 
-// Drop marks an error that another delivery would only repeat: the task is
-// answered with success, so that the queue forgets it, and the error is logged.
+// Drop marks an error that another delivery would only repeat. The handler answers with success, so
+// that the queue forgets the task, and logs the error.
 func Drop(err error) error { return errDropped{err} }
 
-// errElsewhere marks an error that is only that of this process.
+// errElsewhere marks an error of this process only.
 type errElsewhere struct{ err error }
 
 func (e errElsewhere) Error() string { return e.err.Error() }
 func (e errElsewhere) Unwrap() error { return e.err }
 
-// Redeliver marks an error of a process that is about to end: the queue delivers the task again, to
-// another process, and nobody needs to know. It is answered with 421, and logged at the level
-// Debug.
+// Redeliver marks an error of a process that is about to end: the queue should deliver the task to
+// another process. The handler answers with 421, and logs the error at the level Debug only.
 func Redeliver(err error) error { return errElsewhere{err} }
 
 // Errors of requests that are not deliveries of the queue.
@@ -80,9 +78,9 @@ var (
 	errTooLate  = fmt.Errorf("the body did not arrive within %v", bodyTime)
 )
 
-// statusOf is the table from errors to answers. Cloud Tasks retries whatever is
-// not a success, and slows the whole queue down after a 429 or 503, which is
-// why these are not among the answers.
+// statusOf returns the answer to an error. Cloud Tasks retries a task after every answer that is
+// not a success. It also slows the whole queue down after 429 or 503, so these are not among the
+// answers.
 func statusOf(err error) int {
 	var dropped errDropped
 	switch {
@@ -105,11 +103,12 @@ func statusOf(err error) int {
 	}
 }
 
-// Handler returns the handler of the queue's deliveries. It calls run for each
-// one that is authentic; an error has the queue deliver the task again later,
-// unless it is marked by [Drop]. Answers say nothing of the error: the log does. A
-// request that is not authentic is refused before its body is read, and the body of
-// one that is has to come within 10 s.
+// Handler returns the handler of the queue's deliveries. It calls run for each authentic delivery.
+// If run returns an error, the queue delivers the task again later, unless the error is marked by
+// [Drop]. The handler logs errors, and its answers do not contain them.
+//
+// It refuses other requests before it reads their bodies. The body of a delivery must arrive within
+// 10 s.
 func (q *Queue) Handler(log *slog.Logger, run func(context.Context, Delivery) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		delivery, err := q.receive(w, r)
@@ -122,7 +121,7 @@ func (q *Queue) Handler(log *slog.Logger, run func(context.Context, Delivery) er
 			level := slog.LevelWarn
 			switch {
 			case code == http.StatusOK:
-				level = slog.LevelError // nothing will bring the task back
+				level = slog.LevelError // the task is not delivered again
 			case errors.As(err, new(errElsewhere)):
 				level = slog.LevelDebug
 				w.Header().Set("Connection", "close") // the next request finds another process
@@ -163,7 +162,7 @@ func (q *Queue) receive(w http.ResponseWriter, r *http.Request) (Delivery, error
 	case err != nil:
 		return Delivery{}, fmt.Errorf("read the body: %w", err)
 	}
-	_ = connection.SetReadDeadline(time.Time{}) // it would end the delivery
+	_ = connection.SetReadDeadline(time.Time{}) // a deadline would end the delivery
 	name := r.Header.Get("X-CloudTasks-TaskName")
 	retries, _ := strconv.Atoi(r.Header.Get("X-CloudTasks-TaskRetryCount")) // absent or bad: 0
 	return Delivery{
@@ -172,7 +171,8 @@ func (q *Queue) receive(w http.ResponseWriter, r *http.Request) (Delivery, error
 	}, nil
 }
 
-// dueOf returns the time that a header has, in seconds since 1970; zero if that is absent or bad.
+// dueOf returns the time in a header, in seconds since 1970. It is zero if the header is absent or
+// invalid.
 func dueOf(header string) time.Time {
 	seconds, err := strconv.ParseFloat(header, 64)
 	if err != nil || !(seconds > 0 && seconds < 1e11) {

@@ -35,8 +35,8 @@ func newHandled(t *testing.T, o *tasks.Options) *tasks.Queue {
 	return q
 }
 
-// TestAttachedAndUnverified checks a service behind a check of its own: the
-// deliveries carry a token, for that check, and the handler does not look at it.
+// TestAttachedAndUnverified has a service that something else protects: deliveries carry a token
+// for that check, and the handler does not verify it.
 func TestAttachedAndUnverified(t *testing.T) {
 	authorization := make(chan string, 1)
 	server := httptest.NewServer(nil)
@@ -56,8 +56,8 @@ func TestAttachedAndUnverified(t *testing.T) {
 	}
 }
 
-// TestTokensOfTheEmulator checks that both ends agree: what the queue asks for
-// when it enqueues is what its handler wants.
+// TestTokensOfTheEmulator checks that both ends agree: the handler accepts the tokens that the
+// queue requests when it enqueues.
 func TestTokensOfTheEmulator(t *testing.T) {
 	delivered := make(chan tasks.Delivery, 1)
 	server := httptest.NewServer(nil)

@@ -11,30 +11,29 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A TaskInfo is what a queue says of one of its tasks.
+// A TaskInfo is the state of a task, from its queue.
 type TaskInfo struct {
-	URL          string    // that it is delivered to
-	ScheduleTime time.Time // when it is, or was, to be delivered next
-	Attempts     int       // that were begun
-	Ended        bool      // so has the last one of them, with what follows
+	URL          string    // where it is delivered
+	ScheduleTime time.Time // of the next attempt, or of the one under way
+	Attempts     int       // started so far
+	Ended        bool      // whether the last attempt has ended, with Code and Message
 	Code         codes.Code
-	Message      string // in the queue's words, such as "NOT_FOUND(5): HTTP status code 404"
+	Message      string // such as "NOT_FOUND(5): HTTP status code 404"
 
-	// TargetChanged says that the task is delivered to another URL, or with a token of another
-	// account or for another audience, than if it were enqueued now: a task keeps what it was
-	// created with.
+	// TargetChanged says that the task still has an old URL, account or audience. Tasks that are
+	// enqueued now have another one.
 	TargetChanged bool
 }
 
-// Exists reports whether a task waits in the queue or is being delivered. One that is delivered
-// elsewhere (see [TaskInfo]), and was not accepted there, does not count: it may never be. The
+// Exists reports whether a task waits in the queue or is being delivered. A task with an old target
+// (see [TaskInfo]) whose last attempt failed there does not count, because it may fail forever. The
 // caller needs the permission cloudtasks.tasks.get.
 func (q *Queue) Exists(ctx context.Context, t Task) (bool, error) {
 	s, err := q.Lookup(ctx, t)
 	return s != nil && (!s.TargetChanged || !s.Ended), err
 }
 
-// Lookup asks the queue about a task, or returns nil if the task is gone. The caller needs the
+// Lookup returns the state of a task, or nil if the queue does not have it. The caller needs the
 // permission cloudtasks.tasks.get.
 func (q *Queue) Lookup(ctx context.Context, of Task) (*TaskInfo, error) {
 	name := q.name + "/tasks/" + of.ID
@@ -50,9 +49,8 @@ func (q *Queue) Lookup(ctx context.Context, of Task) (*TaskInfo, error) {
 		q.request(ctx, of, time.Time{}).GetTask().GetHttpRequest()
 	return &TaskInfo{
 		URL: made.GetUrl(), ScheduleTime: t.GetScheduleTime().AsTime(), Attempts: int(t.GetDispatchCount()),
-		// The status of an attempt that is under way means nothing, and it has no response time.
-		// One that nobody has answered may have none either: then the task is due later than that
-		// attempt.
+		// An attempt under way has no response time, and its status means nothing. An attempt
+		// without an answer may have none either: then the task is due later than that attempt.
 		Ended: last != nil &&
 			(last.ResponseTime != nil || t.GetScheduleTime().AsTime().After(last.GetDispatchTime().AsTime())),
 		Code: codes.Code(last.GetResponseStatus().GetCode()), Message: last.GetResponseStatus().GetMessage(),
@@ -61,8 +59,8 @@ func (q *Queue) Lookup(ctx context.Context, of Task) (*TaskInfo, error) {
 	}, nil
 }
 
-// Paused reports whether the queue delivers nothing because somebody has paused or disabled it. The
-// caller needs the permission cloudtasks.queues.get.
+// Paused reports whether an operator has paused or disabled the queue, so that it delivers nothing.
+// The caller needs the permission cloudtasks.queues.get.
 func (q *Queue) Paused(ctx context.Context) (bool, error) {
 	queue, err := q.client.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: q.name})
 	if err != nil {

@@ -16,9 +16,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestProofs sends requests with every proof to what takes one: the handler of a queue, an
-// operator's pages behind OIDC, and pages behind Identity-Aware Proxy. Only what Google has signed,
-// for this audience and account, now, has an effect.
+// TestProofs sends requests with every kind of token to each kind of handler: a queue's handler,
+// operators' pages with OIDC, and pages with Identity-Aware Proxy.
 func TestProofs(t *testing.T) {
 	google, proxy := forge.OIDC(t), forge.IAP(t)
 	googleKeys, proxyKeys := google.Keys(proxy), proxy.Keys(google)
@@ -113,8 +112,8 @@ func TestAllow(t *testing.T) {
 	}
 }
 
-// TestClaimed has a service behind Cloud Run's own check take requests whose token that has
-// verified, and no others.
+// TestClaimed checks that Claimed accepts a token without its signature, as Cloud Run passes it on,
+// and no other.
 func TestClaimed(t *testing.T) {
 	google := forge.OIDC(t)
 	verified := func(token string) string {

@@ -18,30 +18,28 @@ import (
 	"github.com/scattermap/scattermap/auth"
 )
 
-// Options are the settings of a [Queue]. ServiceAccount or InsecureSkipVerify
-// has to be set, or both.
+// Options are the settings of a [Queue]. Set ServiceAccount, InsecureSkipVerify, or both.
 type Options struct {
-	// ServiceAccount is the e-mail address of the service account whose OIDC
-	// token each delivery carries. The handler takes no others.
+	// ServiceAccount is the e-mail address of the service account whose OIDC token each delivery
+	// carries. The handler refuses tokens of other accounts.
 	ServiceAccount string
 
-	// Audience is whom the token is meant for. Defaults to the queue's URL.
+	// Audience is the audience of the token. Defaults to the queue's URL. It requires
+	// ServiceAccount.
 	Audience string
 
-	// InsecureSkipVerify has the handler take whatever comes: for emulators, and for a
-	// service whose callers something in front of it has already checked, as
-	// Cloud Run's own IAM check does, which removes the token's signature. That
-	// needs a ServiceAccount all the same. Anybody who reaches such a handler can
-	// run tasks. Defaults to false.
+	// InsecureSkipVerify makes the handler accept every request without a look at its token.
+	// Anybody who reaches such a handler can run tasks. Use it for emulators, and for a Cloud Run
+	// service that requires authentication: Cloud Run has then verified the token, and removed its
+	// signature. In that case set ServiceAccount, too. Defaults to false.
 	InsecureSkipVerify bool
 
-	// KeysURL is where the public keys are that verify the tokens. Defaults to
-	// Google's; an emulator has its own.
+	// KeysURL is the URL of the public keys that verify the tokens. Defaults to Google's. For an
+	// emulator it is [github.com/scattermap/scattermap/emulator.Emulator.KeysURL].
 	KeysURL string
 
-	// DispatchDeadline is how long a delivery may take before Cloud Tasks gives it up
-	// and makes another, in [15s, 30m]. Defaults to 10m, Cloud Tasks' own
-	// default.
+	// DispatchDeadline is how long a delivery may take, in [15s, 30m]. After that Cloud Tasks gives
+	// it up and delivers the task again. Defaults to 10m, as in Cloud Tasks.
 	DispatchDeadline time.Duration
 }
 
@@ -80,20 +78,22 @@ func (o Options) validate() error {
 	return nil
 }
 
-// A Queue is a Cloud Tasks queue whose tasks are sent to one URL.
+// A Queue is a Cloud Tasks queue together with the URL that its tasks are sent to. It can be used
+// concurrently.
 type Queue struct {
 	client   *cloudtasks.Client
 	name     string
 	url      *url.URL
 	opts     Options
-	verifier *auth.Verifier // nil: whatever comes is taken
+	verifier *auth.Verifier // nil: every request is accepted
 }
 
 var queueName = regexp.MustCompile(`^(projects/[^/]+/locations/[^/]+)/queues/[A-Za-z0-9-]{1,100}$`)
 
-// NewQueue returns the queue of a name, which is
-// "projects/PROJECT/locations/LOCATION/queues/QUEUE" and has to exist. Its tasks
-// are sent to paths below the target, such as "https://worker.example/mapper/".
+// NewQueue returns a Queue for a Cloud Tasks queue. Its name is
+// "projects/PROJECT/locations/LOCATION/queues/QUEUE", and it must exist when tasks are enqueued:
+// see [Queue.Create]. Tasks are sent to paths below the target, such as
+// "https://worker.example/mapper/".
 func NewQueue(client *cloudtasks.Client, name, target string, o *Options) (*Queue, error) {
 	if !queueName.MatchString(name) {
 		return nil, fmt.Errorf("tasks: the queue's name is %q, it has to be "+
@@ -133,14 +133,14 @@ func parseURL(what, s string) (*url.URL, error) {
 // Name returns the queue's name.
 func (q *Queue) Name() string { return q.name }
 
-// URL returns the URL below which tasks are sent.
+// URL returns the target of [NewQueue].
 func (q *Queue) URL() string { return q.url.String() }
 
-// DispatchDeadline returns how long a delivery may take, see [Options.DispatchDeadline].
+// DispatchDeadline returns how long a delivery may take: see [Options].
 func (q *Queue) DispatchDeadline() time.Duration { return q.opts.DispatchDeadline }
 
-// MaxConcurrent returns how many tasks the queue delivers at once. The caller needs the
-// permission cloudtasks.queues.get.
+// MaxConcurrent returns how many tasks the queue delivers at once, its setting
+// max-concurrent-dispatches. The caller needs the permission cloudtasks.queues.get.
 func (q *Queue) MaxConcurrent(ctx context.Context) (int, error) {
 	queue, err := q.client.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: q.name})
 	if err != nil {
@@ -149,21 +149,19 @@ func (q *Queue) MaxConcurrent(ctx context.Context) (int, error) {
 	return int(queue.GetRateLimits().GetMaxConcurrentDispatches()), nil
 }
 
-// enqueueTimeout bounds one Enqueue with its retries.
+// enqueueTimeout limits one Enqueue with its retries.
 const enqueueTimeout = 30 * time.Second
 
-// transient are the errors after which a create is tried again. It may have
-// taken place all the same: then its ID exists, which is a success.
+// transient are the errors after which a create is retried. The failed call may have created the
+// task. Then the retry finds that its ID exists, which is a success.
 var transient = []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Internal, codes.Aborted,
 	codes.ResourceExhausted}
 
-// ErrExists says that a queue has a task of that ID, or had one within a day or
-// so.
+// ErrExists says that the queue has a task of this ID, or had one within about a day.
 var ErrExists = errors.New("a task of this ID exists, or existed recently")
 
-// Enqueue creates a task. If its ID is taken the error is [ErrExists], and the
-// task that took it is or was delivered in its place. The errors of a service
-// that is out of reach for a moment are retried here.
+// Enqueue creates a task. If its ID is taken, the error is [ErrExists]: the queue has, or had, a
+// task of that ID. Transient errors are retried for up to 30 s.
 func (q *Queue) Enqueue(ctx context.Context, t Task) error {
 	req := q.request(ctx, t, time.Now())
 	ctx, cancel := context.WithTimeout(ctx, enqueueTimeout)
@@ -180,12 +178,13 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) error {
 	return nil
 }
 
-// Parallel is how many calls EnqueueAll has under way: those for the hundred children that a
-// range has at most are two rounds, on the hundred streams that a connection of gRPC usually has.
+// Parallel is how many calls EnqueueAll makes at once. A range has at most 100 children, so they
+// take two rounds. A gRPC connection usually allows 100 calls at once.
 const Parallel = 50
 
-// EnqueueAll creates tasks, several at a time. A task whose ID is taken counts
-// as created. It stops at the first error.
+// EnqueueAll creates tasks, up to [Parallel] at once. A task whose ID is taken counts as created.
+// After the first error it starts no more, and returns that error. Some of the others may have been
+// created.
 func (q *Queue) EnqueueAll(ctx context.Context, all []Task) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(Parallel)

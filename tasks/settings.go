@@ -12,51 +12,51 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// A ServiceLimits is what runs the tasks of a queue: so many instances, of which each takes so many
-// requests at once. What is zero is not known.
+// ServiceLimits describe the service that runs the tasks of a queue. A field that is 0 is unknown,
+// except Queues.
 type ServiceLimits struct {
-	MaxInstances int           // at most, of Cloud Run's --max-instances
-	Concurrency  int           // requests that an instance takes at once, of --concurrency
-	Timeout      time.Duration // after which a request is cut off, of --timeout
-	Queues       int           // that deliver to it; 0 is one
+	MaxInstances int           // Cloud Run's --max-instances
+	Concurrency  int           // requests that an instance takes at once: --concurrency
+	Timeout      time.Duration // after which a request is cut off: --timeout
+	Queues       int           // that deliver to the service; 0 is one
 }
 
-// atOnce returns how many requests the service takes at once, or 0 if that is not known.
+// atOnce returns how many requests the service takes at once, or 0 if that is unknown.
 func (s ServiceLimits) atOnce() int { return s.MaxInstances * s.Concurrency }
 
-// ForTasks returns how many tasks all queues of the service together may deliver at once, or 0 if
-// that is not known: nine tenths of the requests that it takes, and one less at least. The rest is
-// for operators: otherwise the request that pauses a job competes with the load that it is to stop.
-// A service that takes one request at once has none to keep.
+// ForTasks returns how many tasks all queues of the service together should deliver at once, or 0
+// if that is unknown. It is nine tenths of the requests that the service takes at once, and at
+// least one less than all. The rest is for operators: otherwise the request that pauses a job would
+// compete with the job's own load. For a service that takes one request at once it is 1.
 func (s ServiceLimits) ForTasks() int {
 	n := s.atOnce()
 	return max(min(n, 1), n-max(1, (n+operatorsShare-1)/operatorsShare))
 }
 
-// operatorsShare is which part of a service's requests is for operators: one in so many.
+// operatorsShare says which share of a service's requests is for operators: one in operatorsShare.
 const operatorsShare = 10
 
 const (
-	// sensibleBackoff is the max-backoff of a queue that Create makes: a task whose process has
-	// died several times waits no longer for the next one.
+	// sensibleBackoff is the max-backoff of a queue that Create makes. A task whose process died
+	// several times waits at most that long for its next attempt.
 	sensibleBackoff = time.Minute
 
-	// longestBackoff is the longest one that Check does not object to. A queue has an hour by
-	// default.
+	// longestBackoff is the longest max-backoff that CheckSettings accepts. A queue's default is an
+	// hour.
 	longestBackoff = 5 * time.Minute
 
-	// defaultAtOnce is how many tasks a queue that Create makes delivers at once, for a service of
-	// unknown size.
+	// defaultAtOnce is how many tasks a queue of Create delivers at once, for a service of unknown
+	// size.
 	defaultAtOnce = 100
 
 	// mostAtOnce is Cloud Tasks' own limit, from its page of quotas.
 	mostAtOnce = 5000
 )
 
-// Create makes the queue for a service, unless there is one of its name, and reports whether it
-// has: with as many deliveries at once as an even part of [ServiceLimits.ForTasks], or 100, a
-// max-backoff of a minute, and attempts without end. It leaves a queue that exists as it is, see
-// [Queue.CheckSettings]. The caller needs the permission cloudtasks.queues.create.
+// Create creates the queue for a service, and reports whether it did. An existing queue stays
+// unchanged, and is no error: see [Queue.CheckSettings]. The new queue delivers an equal share of
+// [ServiceLimits.ForTasks] at once, or 100 if that is unknown. Its max-backoff is a minute, and its
+// max-attempts unlimited. The caller needs the permission cloudtasks.queues.create.
 func (q *Queue) Create(ctx context.Context, s ServiceLimits) (created bool, err error) {
 	atOnce := defaultAtOnce
 	if n := s.ForTasks(); n > 0 {
@@ -77,10 +77,11 @@ func (q *Queue) Create(ctx context.Context, s ServiceLimits) (created bool, err 
 	return false, fmt.Errorf("tasks: create %s: %w", q.name, err)
 }
 
-// CheckSettings returns what the queue's settings contradict: its own deadline, the service's
-// limits, or that no task may wait for long or be given up. It is nil if they contradict nothing
-// that is known. Each of the joined errors says what to do. The caller needs the permission
-// cloudtasks.queues.get.
+// CheckSettings returns an error if the queue's settings do not suit the service or this package.
+// It checks that the queue is not paused and does not deliver more tasks at once than
+// [ServiceLimits.ForTasks]. It also checks the deadline, and that no task waits for more than five
+// minutes or is given up. Each of the joined errors says what to do. The caller needs the
+// permission cloudtasks.queues.get.
 func (q *Queue) CheckSettings(ctx context.Context, s ServiceLimits) error {
 	queue, err := q.client.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: q.name})
 	if err != nil {
@@ -89,8 +90,7 @@ func (q *Queue) CheckSettings(ctx context.Context, s ServiceLimits) error {
 	return contradictions(queue, q.opts.DispatchDeadline, s)
 }
 
-// contradictions returns what contradicts each other in the settings of a queue, of its tasks and
-// of their service.
+// contradictions returns what does not fit in the settings of a queue, its tasks and their service.
 func contradictions(queue *cloudtaskspb.Queue, deadline time.Duration, s ServiceLimits) error {
 	var all []error
 	say := func(format string, args ...any) {

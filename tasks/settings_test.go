@@ -12,7 +12,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestCreate makes a queue that contradicts nothing, and leaves one that exists as it is.
+// TestCreate creates a queue that CheckSettings accepts, and leaves an existing queue unchanged.
 func TestCreate(t *testing.T) {
 	client, err := emulator.ForTest(t, nil).TasksClient(t.Context())
 	if err != nil {

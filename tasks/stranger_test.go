@@ -76,8 +76,8 @@ func drip(conn net.Conn, header string) (code int, took time.Duration) {
 	return code, time.Since(begun)
 }
 
-// TestDrippingBodies has many strangers send the bodies of their requests byte by byte: who has no
-// token is refused at once, and nobody is waited for longer than a while.
+// TestDrippingBodies sends bodies byte by byte from many strangers. Requests without a token are
+// refused at once, and the handler waits for the others for a limited time.
 func TestDrippingBodies(t *testing.T) {
 	run := func(context.Context, tasks.Delivery) error { return errors.New("it runs") }
 	log := slog.New(slog.DiscardHandler)

@@ -14,28 +14,28 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// A Task is a message to the queue's target.
+// A Task is a message that a queue delivers to its target.
 type Task struct {
-	// ID names the task in its queue, see [ID]. Letters, digits, '-' and '_',
-	// at most 500.
+	// ID names the task in its queue: 1 to 500 letters, digits, '-' and '_'. The function [ID]
+	// makes one.
 	ID string
 
-	// Path is added to the queue's URL.
+	// Path is joined to the queue's URL.
 	Path string
 
-	// Body is the message, at most about 1 MiB with everything else.
+	// Body is the message. Cloud Tasks limits the whole task to about 1 MiB.
 	Body []byte
 
-	// ScheduleTime is when the task is delivered at the earliest. Defaults to at once.
+	// ScheduleTime is the earliest time of the delivery. Defaults to now.
 	ScheduleTime time.Time
 
-	// NewTrace has the delivery begin a trace of its own, see [Delivery.NewTrace].
+	// NewTrace makes the delivery start a new trace: see [Delivery].
 	NewTrace bool
 }
 
-// ID returns a task ID made of parts: always the same for the same parts, and
-// different for others. IDs start with a hash, because a common prefix slows
-// down all of a queue's operations [Cloud Tasks documentation, CreateTask].
+// ID returns a task ID for some parts. Equal parts have equal IDs, and different parts have
+// different IDs. The ID is a hash, because IDs with a common prefix slow down all operations of a
+// queue (documentation of Cloud Tasks, CreateTask).
 func ID(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
@@ -49,21 +49,20 @@ func ID(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:20])
 }
 
-// queueHeader names the queue that a task was put into. Cloud Tasks' own header has no project and
-// no location.
+// queueHeader names the task's queue. Cloud Tasks' own header lacks the project and the location.
 const queueHeader = "Scattermap-Queue"
 
-// newTraceHeader says that a delivery begins a trace of its own.
+// newTraceHeader makes a delivery start a new trace.
 const newTraceHeader = "Scattermap-New-Trace"
 
-// traces carries the span in which a task is enqueued to its deliveries, in the header traceparent.
+// traces passes the span that enqueues a task to its deliveries, in the header traceparent.
 var traces propagation.TraceContext
 
-// QueueOf returns the name of the queue that the task of a delivery was put into, as the sender
-// says. It is for the choice among queues whose handlers verify the request themselves.
+// QueueOf returns the name of the queue in a delivery's header. It is not verified. Use it only to
+// choose among the handlers of several queues, which verify the request themselves.
 func QueueOf(r *http.Request) string { return r.Header.Get(queueHeader) }
 
-// request builds the request that creates a task, in a span.
+// request returns the request that creates a task, with the span of ctx.
 func (q *Queue) request(ctx context.Context, t Task, now time.Time) *cloudtaskspb.CreateTaskRequest {
 	message := &cloudtaskspb.HttpRequest{
 		Url:        q.url.JoinPath(t.Path).String(),

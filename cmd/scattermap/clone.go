@@ -12,7 +12,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// startBody is what starts a job.
+// startBody is the body of a request that starts a job.
 type startBody struct {
 	Mapper string          `json:"mapper"`
 	Query  mapper.Query    `json:"query"`
@@ -25,7 +25,7 @@ func (b startBody) start(c *cobra.Command, s *service, watch bool, format *outpu
 	return beginJob(c, s, "", b, watch, format)
 }
 
-// beginJob has a path start a job, and follows it or shows how it stands.
+// beginJob posts to a path that starts a job, and follows the job or shows its status.
 func beginJob(c *cobra.Command, s *service, path string, body any, watch bool, format *output) error {
 	job := new(mapper.Status)
 	if err := s.call(c.Context(), http.MethodPost, path, nil, body, job); err != nil {

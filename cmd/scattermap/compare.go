@@ -11,7 +11,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// compareSplits prints how even the parts are that several ways cut a kind into.
+// compareSplits prints how even the parts of a kind are, for several ways of cutting it.
 func compareSplits(
 	ctx context.Context, w io.Writer, client *datastore.Client, q mapper.Query, n int, format output, db *database,
 ) error {
@@ -44,7 +44,7 @@ func compareSplits(
 	return nil
 }
 
-// tallest returns the most entities of a part, in whatever way.
+// tallest returns the number of entities of the largest part, of all ways.
 func tallest(c *mapper.SplitsComparison) (most int64) {
 	for _, way := range c.Ways {
 		most = max(most, way.Largest)
@@ -52,11 +52,11 @@ func tallest(c *mapper.SplitsComparison) (most int64) {
 	return most
 }
 
-// heightsWide is up to how many parts are drawn.
+// heightsWide is how many parts are drawn at most.
 const heightsWide = 20
 
-// heights draws a part as a bar, as high as it has entities; an empty one is a dot. Many parts are
-// not drawn.
+// heights draws each part as a bar as high as its number of entities. An empty part is a dot. If
+// there are too many parts, it draws nothing.
 func heights(each []int64, most int64) string {
 	if len(each) > heightsWide {
 		return "-"

@@ -20,7 +20,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A database is what flags and the environment say of where the entities are.
+// A database is the database that flags and the environment name.
 type database struct{ project, id string }
 
 func (db *database) define(flags *pflag.FlagSet) {
@@ -62,15 +62,15 @@ func (db *database) explain(err error) error {
 	return err
 }
 
-// A patience ends the waiting for a database that has never answered. The client would try each
-// call again for a minute, and then say no more than that it took too long.
+// A patience ends the waiting for a database that has never answered. Otherwise the client would
+// retry each call for a minute, and then say only that it took too long.
 type patience struct {
 	mu       sync.Mutex
 	begun    time.Time
 	answered bool
 }
 
-// longest is how long a database is waited for.
+// longest is how long a command waits for a database's first answer.
 const longest = 10 * time.Second
 
 // left returns how long the first answer is waited for, and whether it has come.

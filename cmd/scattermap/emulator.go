@@ -16,7 +16,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// firstQueue exists from the start, so that a program can be tried without creating a queue first.
+// firstQueue exists from the start, so that a program can be tried without creating a queue.
 const firstQueue = "projects/local/locations/local/queues/mapper"
 
 // newEmulator returns the command that serves Datastore and Cloud Tasks.
@@ -76,7 +76,7 @@ func complete(o *emulator.Options, indexes string, keepNames bool) error {
 			return usageError(fmt.Errorf("%s is %q, it has to be HOST:PORT", name, *addr))
 		}
 		if host == "" {
-			host = "127.0.0.1" // all interfaces only if somebody says so
+			host = "127.0.0.1" // all interfaces only on request
 		}
 		*addr = net.JoinHostPort(host, port)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/scattermap/scattermap/internal/setting"
 )
 
-// naming returns an error of parts, each second of which is the name of a setting in JSON.
+// naming returns an error made of parts. Each second part is the name of a setting in JSON.
 func naming(parts []string) error {
 	args := make([]any, len(parts))
 	for i, p := range parts {
@@ -51,8 +51,8 @@ var called = map[string]string{
 	"failures": `"scattermap failures"`, "params.files": `"files" in --params`,
 }
 
-// flagOf returns what a command calls a setting, by its name in JSON: of "rate.ramp" the flag that
-// is called by both words, by the last one, or by the first.
+// flagOf returns the flag for a setting's name in JSON. For "rate.ramp" it is the flag of both
+// words, of the last word, or of the first.
 func flagOf(c *cobra.Command, name string) string {
 	has := func(flag string) bool { return c != nil && c.Flags().Lookup(flag) != nil }
 	if text := called[name]; text != "" && !has(name) {
@@ -67,7 +67,7 @@ func flagOf(c *cobra.Command, name string) string {
 	return operator.Elsewhere(name)
 }
 
-// A worded error is another one in other words.
+// A worded is an error with another text.
 type worded struct {
 	error
 

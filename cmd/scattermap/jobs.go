@@ -49,7 +49,7 @@ func jobCommands() []*cobra.Command {
 	return all
 }
 
-// newVerb returns a command that does something to a job, and says how it stands then.
+// newVerb returns a command that changes a job, and then shows its status.
 func newVerb(name, short, long string) *cobra.Command {
 	var s service
 	var yes bool
@@ -99,7 +99,7 @@ func confirm(c *cobra.Command, question string) error {
 	return errors.New("nothing was done: --yes does it without asking")
 }
 
-// show prints how a job stands.
+// show prints the status of a job.
 func show(c *cobra.Command, format *output, job *mapper.Status) error {
 	if *format != table {
 		return format.write(c.OutOrStdout(), job)
@@ -108,7 +108,7 @@ func show(c *cobra.Command, format *output, job *mapper.Status) error {
 	return err
 }
 
-// summary says in a line how a job stands.
+// summary returns a line about a job's status.
 func summary(job *mapper.Status) string {
 	about := ""
 	if job.Estimated {
@@ -243,7 +243,7 @@ func newDescribe() *cobra.Command {
 	return c
 }
 
-// describe prints all about a job that matters to people.
+// describe prints everything about a job that matters to people.
 func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 	about := map[bool]string{true: "about "}[job.Estimated]
 	query, err := json.Marshal(job.Query)

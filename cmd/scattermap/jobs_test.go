@@ -151,7 +151,7 @@ func words(s string) (all []string) {
 	return all
 }
 
-// TestJobs has an operator do with the command line what there is to do.
+// TestJobs runs all commands for jobs, as an operator does.
 func TestJobs(t *testing.T) {
 	newService(t, 2000)
 	broken.Store(true)
@@ -261,8 +261,8 @@ func TestJobs(t *testing.T) {
 	}
 }
 
-// TestNoService has each command meet a service that is not there, or does not let it in, or
-// something else in its place; and wrong flags. The error names it, and the way out.
+// TestNoService runs each command against a service that is down, refuses the caller, or is
+// something else, and with wrong flags. The error names the problem and the remedy.
 func TestNoService(t *testing.T) {
 	url := newService(t, 1)
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -395,7 +395,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestCompletion has the shells that are here load the completion scripts.
+// TestCompletion loads the completion scripts in the shells that are installed.
 func TestCompletion(t *testing.T) {
 	binary := program(t)
 	for shell, with := range map[string][3]string{ // before the script; after it, to ask for a completion

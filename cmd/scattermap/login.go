@@ -15,7 +15,7 @@ import (
 	"github.com/scattermap/scattermap/internal/operator"
 )
 
-// newLogin returns the command that logs in to a service, and keeps the way that worked.
+// newLogin returns the command that logs in to a service, and stores how.
 func newLogin() *cobra.Command {
 	var s service
 	var impersonate string

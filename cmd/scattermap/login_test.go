@@ -28,8 +28,8 @@ const (
 	remote = "https://credit.test" // as another machine has it
 )
 
-// A gcloud stands in for gcloud: it prints the token that a line of arguments stands for, and fails
-// for any other line.
+// A gcloud replaces gcloud. It prints the token for a line of arguments, and fails for any other
+// line.
 type gcloud struct {
 	t   *testing.T
 	dir string
@@ -129,8 +129,8 @@ func expect(t *testing.T, line string, code int, want ...string) {
 	}
 }
 
-// TestLoginPerson has people come in through Cloud Run's own check, by what gcloud makes for them.
-// The history names them.
+// TestLoginPerson logs in people through Cloud Run's own check, with gcloud's tokens. The history
+// names them.
 func TestLoginPerson(t *testing.T) {
 	g, google := newGcloud(t), forge.OIDC(t)
 	serveRemote(t, cloudRun(person, newAPI(t, 20, auth.Claimed)))
@@ -192,8 +192,8 @@ func TestLoginPerson(t *testing.T) {
 	expect(t, "logout", 0, "Logged out of all services")
 }
 
-// TestLoginAccount has somebody come in as a service account, to a service that verifies tokens
-// itself. A person's own token is refused, and the error names the way in.
+// TestLoginAccount logs in as a service account, to a service that verifies tokens itself. It
+// refuses a person's own token, and the error names the remedy.
 func TestLoginAccount(t *testing.T) {
 	g, google := newGcloud(t), forge.OIDC(t)
 	v, err := auth.NewOIDC(remote, []string{robot}, google.Keys())
@@ -240,8 +240,8 @@ func TestLoginAccount(t *testing.T) {
 	expect(t, "login "+remote, exitError, "https://cloud.google.com/sdk/docs/install")
 }
 
-// TestLoginBeside logs out, and in elsewhere, while a command waits for gcloud: the token that the
-// command stores does not undo that.
+// TestLoginBeside logs out, and in elsewhere, while another command waits for gcloud. The token
+// that the command stores does not undo that.
 func TestLoginBeside(t *testing.T) {
 	g, google := newGcloud(t), forge.OIDC(t)
 	serveRemote(t, cloudRun(person, newAPI(t, 1, auth.Claimed)))
@@ -266,8 +266,8 @@ func TestLoginBeside(t *testing.T) {
 	}
 }
 
-// TestLoginElsewhere logs in to what is no service: Identity-Aware Proxy's page, a page of another
-// kind, this machine.
+// TestLoginElsewhere logs in to addresses that are no service: Identity-Aware Proxy's page, another
+// page, and this machine.
 func TestLoginElsewhere(t *testing.T) {
 	g, google := newGcloud(t), forge.OIDC(t)
 	g.prints(google.Token(person, claims.Gcloud, nil))

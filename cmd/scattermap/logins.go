@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// logins are the services that somebody has logged in to, as a file keeps them. It has tokens: only
-// its owner may read it.
+// logins are the services that the user has logged in to, as stored in a file. The file contains
+// tokens, so only its owner may read it.
 type logins struct {
 	Current  string            `json:"current,omitempty"` // where commands go that name no service
 	Services map[string]*login `json:"services,omitempty"`
@@ -33,7 +33,7 @@ func loginsFile() (string, error) {
 	return filepath.Join(dir, "scattermap", "logins.json"), nil
 }
 
-// readLogins reads the file. There are none if it is not there.
+// readLogins reads the file. If it does not exist, there are no logins.
 func readLogins() (*logins, error) {
 	l := &logins{}
 	path, err := loginsFile()
@@ -93,5 +93,6 @@ func (l *logins) save() (err error) {
 	return err
 }
 
-// early is how long before its end a kept token is not sent any more: it may expire on the way.
+// early is how long before its expiry a stored token is no longer sent, because it may expire on
+// the way.
 const early = 2 * time.Minute

@@ -8,8 +8,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestProgressText has what is printed of a progress be rounded outwards, and say what is not
-// known.
+// TestProgressText checks that printed bounds of a progress are rounded outwards, and that unknown
+// values are named.
 func TestProgressText(t *testing.T) {
 	for want, p := range map[string]mapper.Progress{
 		"50%; about 100 s": {FractionMin: .5, Fraction: .5, FractionMax: .5, TimeLeftMin: 99600 * time.Millisecond,

@@ -27,7 +27,7 @@ type act struct {
 	rate mapper.Rate
 }
 
-// A screen is what is shown. It asks nobody.
+// A screen is the state of the terminal's screen. It makes no calls.
 type screen struct {
 	address       string
 	width, height int

@@ -59,8 +59,8 @@ func TestErrorsNameFlags(t *testing.T) {
 	}
 }
 
-// TestOlderService has the errors of a service that does not say which settings it names read as
-// those of others do.
+// TestOlderService checks that errors of an older service, which does not mark the names of
+// settings, read like errors of a new one.
 func TestOlderService(t *testing.T) {
 	t.Parallel()
 	c := newStart()

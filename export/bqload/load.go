@@ -1,6 +1,6 @@
 // Package bqload loads the files of an export into BigQuery. One load job takes all files of a
-// manifest, and takes effect as a whole. It was tested with BigQuery's client against a server that
-// checks the requests, and not against BigQuery itself.
+// manifest, and takes effect completely or not at all. The package was tested with BigQuery's
+// client against a server that checks the requests, and not against BigQuery itself.
 package bqload
 
 import (
@@ -24,19 +24,19 @@ import (
 	"github.com/scattermap/scattermap/export"
 )
 
-// Options say what to load where.
+// Options are the settings of [Load].
 type Options struct {
-	// Bucket is where the export's folder is, such as gs://my-exports; with a prefix, if the
-	// export's bucket has one. Required.
+	// Bucket is the URL of the export's bucket, such as gs://my-exports. If the export's bucket has
+	// a prefix, add the prefix. Required.
 	Bucket string
-	// Folder is the folder of the export. Required.
+	// Folder is the export's folder in the bucket. Required.
 	Folder string
-	// Table is where the records go. Required. It is made if it does not exist.
+	// Table is the destination. BigQuery creates it if it does not exist. Required.
 	Table *bigquery.Table
 	// Replace replaces the table's records. By default the records are appended.
 	Replace bool
-	// Schema is for JSON Lines and CSV. By default it is derived from the type of records. Files of
-	// Avro and Parquet have their own.
+	// Schema is the schema of files in JSON Lines and CSV. By default it is derived from the type
+	// R. Files in Avro and Parquet contain their schema.
 	Schema bigquery.Schema
 }
 
@@ -44,10 +44,11 @@ type Options struct {
 // (https://cloud.google.com/bigquery/quotas#load_jobs).
 const mostFiles = 10_000
 
-// Load starts the job that loads a manifest into BigQuery, and returns it. Job.Wait waits for its
-// end. The records are of the type R. A second call with the same table and options returns the
-// same job, so nothing is loaded twice. If that job has failed, it has loaded nothing, and Load
-// starts another one.
+// Load starts a load job for the files of a manifest, and returns the job without waiting. Call its
+// Wait method, and check the status. R is the type of the export's records.
+//
+// A second call with the same manifest, table and options returns the same job, so nothing is
+// loaded twice. If that job has failed, it has loaded nothing, and Load starts another one.
 func Load[R any](ctx context.Context, client *bigquery.Client, m *export.Manifest, o Options) (*bigquery.Job, error) {
 	fail := func(err error) (*bigquery.Job, error) { return nil, fmt.Errorf("bqload: export %s: %w", m.Export, err) }
 	switch {
@@ -80,7 +81,7 @@ func Load[R any](ctx context.Context, client *bigquery.Client, m *export.Manifes
 		if known := new(googleapi.Error); errors.As(err, &known) && known.Code == http.StatusConflict {
 			job, err = find(ctx, client, o.Table, loader.JobID)
 			if err == nil && job.LastStatus().Done() && job.LastStatus().Err() != nil && attempt < mostAttempts {
-				continue // it has loaded nothing
+				continue // it failed, and loaded nothing
 			}
 		}
 		if err != nil {
@@ -93,7 +94,7 @@ func Load[R any](ctx context.Context, client *bigquery.Client, m *export.Manifes
 // mostAttempts is how often a failing load is started.
 const mostAttempts = 1000
 
-// find returns the job of an ID. BigQuery finds jobs by their location, here the location of the
+// find returns the job of an ID. BigQuery needs a job's location, which is the location of the
 // table's dataset.
 func find(ctx context.Context, client *bigquery.Client, table *bigquery.Table, id string) (*bigquery.Job, error) {
 	dataset, err := client.DatasetInProject(table.ProjectID, table.DatasetID).Metadata(ctx)
@@ -107,7 +108,7 @@ func find(ctx context.Context, client *bigquery.Client, table *bigquery.Table, i
 	return job, nil
 }
 
-// jobID returns the ID of the load job: of the run, the table, the way and the attempt.
+// jobID returns the ID of the load job, from the run, the table, the options and the attempt.
 func jobID(m *export.Manifest, o Options, attempt int) string {
 	h := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s\x00%s\x00%t", m.Run, o.Table.ProjectID, o.Table.DatasetID,
 		o.Table.TableID, o.Replace))
@@ -118,7 +119,7 @@ func jobID(m *export.Manifest, o Options, attempt int) string {
 	return id
 }
 
-// describe says how files are written.
+// describe sets the format of the files.
 func describe[R any](source *bigquery.GCSReference, m *export.Manifest, schema bigquery.Schema) error {
 	tag := ""
 	switch m.Format {
@@ -163,7 +164,7 @@ var (
 	jsonMarshaler = reflect.TypeFor[json.Marshaler]()
 )
 
-// schemaOf returns the schema of a struct, whose fields have the names of their tags.
+// schemaOf returns the schema of a struct. Its fields are named by the tag.
 func schemaOf(t reflect.Type, tag string, above ...reflect.Type) (bigquery.Schema, error) {
 	if t.Kind() != reflect.Struct || t.Implements(jsonMarshaler) && tag == "json" {
 		return nil, fmt.Errorf("the schema of %v is not known: set Options.Schema", t)
@@ -184,7 +185,7 @@ func schemaOf(t reflect.Type, tag string, above ...reflect.Type) (bigquery.Schem
 			return nil, fmt.Errorf("field %s of %v: %w", f.Name, t, err)
 		}
 		if f.Anonymous && name == "" && field.Type == bigquery.RecordFieldType {
-			schema = append(schema, field.Schema...) // whose fields both formats have in the outer struct
+			schema = append(schema, field.Schema...) // both formats have its fields in the outer struct
 			continue
 		}
 		field.Name = cmp.Or(name, f.Name)
@@ -201,7 +202,7 @@ func schemaOf(t reflect.Type, tag string, above ...reflect.Type) (bigquery.Schem
 	return schema, nil
 }
 
-// plainTypes are the types that BigQuery has for values with nothing inside.
+// plainTypes are BigQuery's types of simple Go kinds.
 var plainTypes = map[reflect.Kind]bigquery.FieldType{
 	reflect.Bool: bigquery.BooleanFieldType, reflect.String: bigquery.StringFieldType,
 	reflect.Float32: bigquery.FloatFieldType, reflect.Float64: bigquery.FloatFieldType,

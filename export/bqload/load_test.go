@@ -40,7 +40,7 @@ type bigQuery struct {
 	mu       sync.Mutex
 	jobs     map[string]map[string]any
 	inserted int
-	failing  int // jobs yet
+	failing  int // how many of the next jobs fail
 }
 
 func (b *bigQuery) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -53,7 +53,7 @@ func (b *bigQuery) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if at := r.URL.Query().Get("location"); at != "europe-west1" {
-			w.WriteHeader(http.StatusNotFound) // as BigQuery does, but for jobs in the US and the EU
+			w.WriteHeader(http.StatusNotFound) // as BigQuery answers outside the US and the EU
 			return
 		}
 		job := b.jobs[r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]]
@@ -111,7 +111,7 @@ func manifest(format export.Format, c export.Compression) *export.Manifest {
 		Files: []export.ManifestFile{{Name: "run-0123/00001-of-00002.x"}, {Name: "run-0123/00002-of-00002.x"}}}
 }
 
-// TestLoad has the real client send load jobs to a server that checks what they ask for.
+// TestLoad sends load jobs with the real client to a server that checks the requests.
 func TestLoad(t *testing.T) {
 	const both = `{"name":"id","type":"INTEGER"},{"name":"name","type":"STRING"},{"name":"at","type":"TIMESTAMP"}`
 	const jsonSchema = `{"fields":[` + both + `,{"mode":"REPEATED","name":"tags","type":"STRING"},
@@ -166,8 +166,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestOldManifest loads what an older build has exported, with its files directly in the folder of
-// the export.
+// TestOldManifest loads an export of an older build, whose files are directly in the export's
+// folder.
 func TestOldManifest(t *testing.T) {
 	text, err := os.ReadFile("../testdata/old/2026-11/bucket.json")
 	var blobs map[string][]byte
@@ -205,7 +205,7 @@ func TestOldManifest(t *testing.T) {
 	}
 }
 
-// TestAnotherLoad has another way, or another run, be another job.
+// TestAnotherLoad checks that other options, and another run, make another job.
 func TestAnotherLoad(t *testing.T) {
 	server, client := newClient(t)
 	o := bqload.Options{Bucket: "gs://my-exports", Folder: "teams", Table: client.Dataset("company").Table("teams")}
@@ -226,7 +226,7 @@ func TestAnotherLoad(t *testing.T) {
 	}
 }
 
-// TestRefused has what BigQuery does not load be refused.
+// TestRefused refuses exports that BigQuery can't load.
 func TestRefused(t *testing.T) {
 	_, client := newClient(t)
 	good := bqload.Options{Bucket: "gs://my-exports", Folder: "teams", Table: client.Dataset("company").Table("teams")}
@@ -253,8 +253,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestFailedLoad has a load that has failed, and so has loaded nothing, be begun again: once,
-// however often it is asked for.
+// TestFailedLoad repeats a failed load, which has loaded nothing. Only one job is started, even if
+// Load is called several times.
 func TestFailedLoad(t *testing.T) {
 	server, client := newClient(t)
 	server.failing = 2
@@ -277,8 +277,8 @@ func TestFailedLoad(t *testing.T) {
 	}
 }
 
-// TestSchema has types that BigQuery reads in one way only have a schema, and others be refused
-// with their name.
+// TestSchema derives schemas from types that BigQuery reads in one way only. Other types are
+// refused with their names.
 func TestSchema(t *testing.T) {
 	type blob []byte
 	type circle struct{ Next *circle }

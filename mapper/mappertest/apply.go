@@ -2,7 +2,7 @@
 //
 // [Apply] runs a mapper's function on one entity, without a server. [Run] runs whole jobs on the
 // embedded emulators, in a testing/synctest bubble, where hours pass in milliseconds. With
-// [Options.Seed] some calls and deliveries fail, as they do in production.
+// [Options].Seed, calls and deliveries fail as they do in production.
 package mappertest
 
 import (
@@ -22,58 +22,59 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TB is what this package needs of a *testing.T.
+// TB is the part of a *testing.T that [Apply] uses.
 type TB interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// A Result is what a function did with one entity.
+// A Result is the effect of a function on one entity.
 type Result struct {
-	// Err is the error of the function, or its panic. It also says if the mapper, its parameters, the
-	// entity or a write is wrong. If it is set, nothing else is, and the entity is unchanged.
+	// Err is the error of the function, or its panic. It is also set if the mapper, its parameters,
+	// the entity or a write is invalid. If it is set, the other fields are empty, and the entity is
+	// unchanged.
 	Err error
 
-	// Changed says that the entity would be written: the function of a [mapper.Update] changed it, or
-	// it lacked a field of the mapper's type.
+	// Changed says that the entity would be written: the function of a [mapper.Update] changed it,
+	// or the stored entity lacked a field of the mapper's type.
 	Changed bool
 
 	// Deleted says that the function deleted the entity.
 	Deleted bool
 
-	// Counters are what the function counted.
+	// Counters are the function's counters, by name.
 	Counters map[string]int64
 
-	// Puts are the other entities that the function put, in that order.
+	// Puts are the other entities that the function put, in the order of the calls.
 	Puts []Put
 
 	// Deletes are the keys of the other entities that the function deleted.
 	Deletes []*datastore.Key
 }
 
-// A Put is an entity that a function put.
+// A Put is another entity that the function put.
 type Put struct {
-	Key        *datastore.Key // incomplete if the function's is
+	Key        *datastore.Key // incomplete if the function's key was
 	Properties datastore.PropertyList
 }
 
-// Apply runs a mapper's function on one entity, and returns the effects. The entity is a pointer to
-// a struct or to a datastore.PropertyLoadSaver. Apply saves it, loads it into the mapper's type,
-// and calls the function.
+// Apply runs a mapper's function on one entity, and returns its effects. The entity is a pointer to
+// a struct or to a datastore.PropertyLoadSaver. Apply saves it to properties, loads them into the
+// mapper's type, and calls the function.
 //
-// If the entity would be written, it is set to its new state: zeroed, and loaded with the
-// properties that would be stored. Properties that its type does not declare are left out. To test
-// a new field on stored entities, pass an entity of the old type, or a datastore.PropertyList.
+// If the entity would be written, Apply also sets it to its new state: it is zeroed, and the
+// properties that would be stored are loaded. Properties that its type does not declare are left
+// out. To test how the mapper handles entities that were stored by an older type, pass a value of
+// the older type, or a datastore.PropertyList.
 //
 // The entity's key has the kind "Entity" and the name "test"; [ApplyKey] takes another key. Apply
-// calls t.Fatalf, which must not return, if the mapper or the entity is nil, or if the entity can't
-// be saved or loaded.
+// calls t.Fatalf if the mapper or the entity is nil, or if the entity can't be saved or loaded.
 func Apply[P any](t TB, m *mapper.Mapper[P], entity any, params P) Result {
 	t.Helper()
 	return ApplyKey(t, m, datastore.NameKey("Entity", "test", nil), entity, params)
 }
 
-// ApplyKey is [Apply] for an entity with a given key, which must be complete.
+// ApplyKey is [Apply] for an entity with a given key. The key must be complete.
 func ApplyKey[P any](t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, params P) Result {
 	t.Helper()
 	if err := check(m, key, entity); err != nil {
@@ -128,7 +129,7 @@ func run(definition any, key *datastore.Key, stored *pb.Entity, params any) (*fu
 	return call(context.Background(), function.Job{Ref: record.Ref{ID: "mappertest"}}, key, stored)
 }
 
-// check returns an error for arguments that no function can run on.
+// check returns an error for arguments on which no function can run.
 func check[P any](m *mapper.Mapper[P], key *datastore.Key, entity any) error {
 	v := reflect.ValueOf(entity)
 	switch {

@@ -39,7 +39,7 @@ var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.En
 	return nil
 })
 
-// TestApply checks what a result tells of a function's effects.
+// TestApply checks what a result says about a function's effects.
 func TestApply(t *testing.T) {
 	a := account{Balance: 5, Owner: "Ann"}
 	r := mappertest.Apply(t, addCredit, &a, credit{10})
@@ -59,7 +59,7 @@ func TestApply(t *testing.T) {
 	if r := mappertest.Apply(t, addCredit, &account{Balance: -5, Owner: "Ann"}, credit{1}); r.Err == nil || r.Changed {
 		t.Errorf("an error: %+v", r)
 	}
-	// A field that is not stored yet, and what a function leaves alone.
+	// A field that is not stored yet, and a function that changes nothing.
 	type older struct{ Owner string }
 	if r := mappertest.Apply(t, addCredit, &older{"Ann"}, credit{}); r.Err != nil || !r.Changed {
 		t.Errorf("a new field: %+v", r)
@@ -73,7 +73,7 @@ func TestApply(t *testing.T) {
 		r.Counters["skipped"] != 1 {
 		t.Errorf("skipped: %+v, %+v", r, a)
 	}
-	// What the mapper's type does not declare stays, and what does not fit is an
+	// Properties that the mapper's type does not declare stay. A property that does not fit is an
 	// error.
 	list := datastore.PropertyList{{Name: "Balance", Value: int64(1)}, {Name: "Owner", Value: "Ann"},
 		{Name: "Other", Value: "x"}}
@@ -88,8 +88,8 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// TestPuts checks that a result has every put in its order: with incomplete keys,
-// and with keys that differ in their namespace only.
+// TestPuts checks that a result has every put in order, with incomplete keys, and with keys that
+// differ only in their namespace.
 func TestPuts(t *testing.T) {
 	foreign := datastore.NameKey("Receipt", "a", nil)
 	foreign.Namespace = "n"
@@ -113,7 +113,7 @@ func TestPuts(t *testing.T) {
 	}
 }
 
-// A basket has every kind of field that loading treats in its own way.
+// A basket has every kind of field that loading treats differently.
 type basket struct {
 	Key   *datastore.Key `datastore:"__key__"`
 	Items []string
@@ -152,8 +152,8 @@ func full(key *datastore.Key) basket {
 		Lines: []line{{N: 1}, {Key: inner, N: 2}}}
 }
 
-// TestLoadedAnew checks that nothing of the entity's old value is left, and that
-// fields for keys work, set or not.
+// TestLoadedAnew checks that nothing of the entity's old value remains, and that fields for keys
+// work, set or not.
 func TestLoadedAnew(t *testing.T) {
 	key := datastore.IDKey("Basket", 7, nil)
 	want := full(key)
@@ -175,7 +175,7 @@ func TestLoadedAnew(t *testing.T) {
 			t.Errorf("loader, key %v (-want +got):\n%s", before, cmp.Diff(want, l.basket))
 		}
 	}
-	// In a list the fields for keys are no properties, as in Datastore.
+	// In a list, fields for keys are no properties, as in Datastore.
 	b := full(key)
 	saved, err := datastore.SaveStruct(&b)
 	if err != nil {
@@ -188,8 +188,8 @@ func TestLoadedAnew(t *testing.T) {
 	}
 }
 
-// TestUntouched checks that an entity is as it was after an error, whatever the
-// function has changed in place.
+// TestUntouched checks that an entity is unchanged after an error, even if the function has changed
+// it in place.
 func TestUntouched(t *testing.T) {
 	m := mapper.Update("spoil", func(_ context.Context, b *mapper.Entity[basket], _ mapper.NoParams) error {
 		b.Value.Photo[0], b.Value.Items[0], b.Value.Lines[1].Key.Name = 'x', "x", "x"
@@ -201,8 +201,8 @@ func TestUntouched(t *testing.T) {
 	}
 }
 
-// TestUnknownProperties has the function add properties that the test's type does
-// not declare, also inside entities: what it declares is loaded.
+// TestUnknownProperties adds properties that the test's type does not declare, also in embedded
+// entities. The declared ones are loaded.
 func TestUnknownProperties(t *testing.T) {
 	type newLine struct{ N, M int64 }
 	type newBasket struct {
@@ -220,7 +220,7 @@ func TestUnknownProperties(t *testing.T) {
 	if r := mappertest.Apply(t, m, &b, mapper.NoParams{}); r.Err != nil || !cmp.Equal(b, want) {
 		t.Errorf("%+v (-want +got):\n%s", r, cmp.Diff(want, b))
 	}
-	// Here the client itself leaves out what does not fit.
+	// Here the client itself leaves out values that do not fit.
 	want.Lines = nil
 	var l loader
 	if r := mappertest.Apply(t, m, &l, mapper.NoParams{}); r.Err != nil || !cmp.Equal(l.Items, want.Items) {
@@ -228,7 +228,7 @@ func TestUnknownProperties(t *testing.T) {
 	}
 }
 
-// A fakeT keeps what ends a test.
+// A fakeT records the call that ends a test.
 type fakeT struct{ fatal string }
 
 func (f *fakeT) Helper() {}
@@ -238,7 +238,7 @@ func (f *fakeT) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// TestFatal checks that what can't work ends the test with a clear text.
+// TestFatal checks that arguments that can't work end the test with a clear text.
 func TestFatal(t *testing.T) {
 	key := datastore.IDKey("Account", 7, nil)
 	var noMapper *mapper.Mapper[credit]

@@ -18,49 +18,52 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// Options say how jobs run in a test.
+// Options are the settings of [Run]. The zero value has all defaults.
 type Options struct {
 	// Workers is how many tasks run at once, in [1, 5000]. Defaults to 10.
 	Workers int
 
-	// PointInTimeRecovery lets reads go back seven days, at whole minutes beyond the last hour, as
-	// production with point-in-time recovery does (mapper.Query.ReadTime).
+	// PointInTimeRecovery lets reads go back seven days, as in a database with point-in-time
+	// recovery (mapper.Query.ReadTime). Before the last hour, only whole minutes can be read.
+	// Defaults to false: reads go back one hour.
 	PointInTimeRecovery bool
 
 	// Schedules are the schedules of the engine.
 	Schedules []mapper.AnySchedule
 
-	// Seed chooses faults, if it is not 0. Calls fail before and after their effect, and commits
+	// Seed, if not 0, chooses random faults. Calls fail before and after their effect, and commits
 	// abort. Tasks are delivered twice, late, and to receivers that crash. The same seed gives the
-	// same faults if the test makes its calls in the same order. [Env.PauseFaults] stops the faults.
+	// same faults if the test makes its calls in the same order. Faults start with
+	// [Env.ResumeFaults]. Defaults to 0: no faults.
 	Seed uint64
 }
 
-// An Env has what a job needs, in one process.
+// An Env is a Datastore, a queue and an engine in this process. [Run] makes one.
 type Env struct {
 	Client *datastore.Client // of an empty Datastore
-	Engine *mapper.Engine    // its tasks are run
+	Engine *mapper.Engine    // of the mappers; its tasks are delivered
 
 	faults *emulator.Faults
 	open   func(opts ...option.ClientOption) (*datastore.Client, error)
 }
 
 // NewClient returns another client of the same Datastore, with options such as interceptors. The
-// test closes it.
+// test must close it.
 func (w *Env) NewClient(opts ...option.ClientOption) (*datastore.Client, error) {
 	return w.open(opts...)
 }
 
-// PauseFaults stops the faults, for calls that the test itself makes, such as reading entities
-// back.
+// PauseFaults stops the faults. Call it before the test itself makes calls, such as to read
+// entities back.
 func (w *Env) PauseFaults() { w.faults.Pause() }
 
-// ResumeFaults starts the faults.
+// ResumeFaults starts the faults of [Options].Seed. Before the first call there are none.
 func (w *Env) ResumeFaults() { w.faults.Resume() }
 
 // Run runs a test in a testing/synctest bubble, with the embedded emulators and an engine of the
-// mappers. Faults are paused until the test calls [Env.ResumeFaults]. A function that blocks
-// forever, such as on a channel, has to be released before the test ends: the bubble waits for it.
+// mappers. Time is virtual there: it passes when all goroutines wait. Faults are off until the test
+// calls [Env.ResumeFaults]. If a mapper's function blocks, such as on a channel, the test must
+// release it before it ends, because the bubble waits for it. A nil o has all defaults.
 func Run(t *testing.T, mappers []mapper.AnyMapper, o *Options, test func(t *testing.T, w *Env)) {
 	t.Helper()
 	var opts Options
@@ -114,15 +117,15 @@ func (w *Env) start(t *testing.T, mappers []mapper.AnyMapper, o Options) {
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	fail(err)
 	handler = w.Engine.Handler()
-	// Before what they need is closed, deliveries under way come to their end, and
-	// functions that were left behind, if they do within a day.
+	// Deliveries under way, and functions that timed out, get a day to end before their
+	// clients close.
 	t.Cleanup(func() {
 		e.Reset()
 		time.Sleep(24 * time.Hour)
 	})
 }
 
-// faults are those of a seed: all kinds, each rarely or often.
+// faults returns the faults of a seed: all kinds, each with a random share.
 func faults(seed uint64) []emulator.Fault {
 	if seed == 0 {
 		return nil

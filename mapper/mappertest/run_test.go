@@ -14,7 +14,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// TestRun runs a whole job, calm and in trouble: each account is credited once.
+// TestRun runs a whole job, with and without faults. Each account is credited once.
 func TestRun(t *testing.T) {
 	for _, seed := range []uint64{0, 1, 2, 3} {
 		mappertest.Run(t, []mapper.AnyMapper{addCredit}, &mappertest.Options{Seed: seed},
@@ -52,7 +52,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestNewClient has a client with an interceptor see what the world's own client has written.
+// TestNewClient reads with a client with an interceptor what the Env's own client has written.
 func TestNewClient(t *testing.T) {
 	mappertest.Run(t, []mapper.AnyMapper{addCredit}, nil, func(t *testing.T, w *mappertest.Env) {
 		calls := 0
