@@ -100,11 +100,10 @@ func (j *Job) Resume(failed int64, now time.Time) error {
 	return nil
 }
 
-// A Selection says which failures of a job are retried. 103=      Failed int64  // the number of
-// the job's failures
+// A Selection says which failures of a job are retried.
 type Selection struct {
 	Cause  string // see [Range.Cause]; empty: all
-	Failed int64
+	Failed int64  // how many failures the job has
 }
 
 // Retry sets a job running to process failures again. A chain of tasks opens them, until EndRetry.
