@@ -10,24 +10,26 @@ import (
 )
 
 const (
-	firstPause   = 50 * time.Millisecond // between two looks at a job that is waited for; it grows to
+	firstPause   = 50 * time.Millisecond // between two reads of the job; it grows up to
 	longestPause = 2 * time.Second
-	patience     = time.Minute // with errors
-	fewFailures  = 5           // in a row are none, however long they take
+	patience     = time.Minute // with errors that repeat
+	fewFailures  = 5           // this number of errors in a row is accepted, however long they take
 	lookEvery    = time.Minute // at the queue
 )
 
-// Await waits until a job has ended, or a failure limit has paused it, and calls then. Now and then
-// it asks the queue, and logs why it can't deliver the job's tasks. It goes on through errors, also
-// of then, that pass within a minute: from the first one on, and with several after it.
+// Await waits until a job has ended, or a failure limit has paused it, and calls then. Once a
+// minute it asks the queue whether it can deliver the job's tasks, and logs why not.
+//
+// Await retries errors, its own and the ones that then returns. It gives up if at least five in a
+// row take more than a minute, and at once if the error can't pass.
 func (js *Jobs) Await(ctx context.Context, ref record.Ref, then func(ended record.Ref) error) error {
 	looked := time.Now()
-	var failing time.Time // since when each read fails
-	failed := 0           // in a row
+	var failing time.Time // time of the first of these errors
+	failed := 0           // number of errors in a row
 	for pause := firstPause; ; pause = min(longestPause, pause*3/2) {
 		job, err := js.Store.LoadJob(ctx, ref)
 		if err == nil {
-			ref = job.Ref() // another job that takes the ID is not the one to wait for
+			ref = job.Ref() // not a later job with the ID
 			if job.Over() || job.State == record.Paused && job.Limited {
 				if err = then(ref); err == nil {
 					return nil
@@ -43,7 +45,7 @@ func (js *Jobs) Await(ctx context.Context, ref record.Ref, then func(ended recor
 			}
 		case errors.Is(err, record.ErrNoSuchJob), fault.Refused(err):
 			return err
-		default: // the first one may have taken long, or this process has stood still
+		default: // one error may have taken long, or this process may have stood still
 			if failed++; failed == 1 {
 				failing = time.Now()
 			}
