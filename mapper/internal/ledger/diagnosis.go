@@ -75,7 +75,8 @@ func (d *diagnosis) choose(job *record.Job) {
 	}
 }
 
-// weigh adds a record to the buckets.
+// weigh adds to the buckets what a record contributes: its ID and its children's IDs, its start and
+// its end.
 func (d *diagnosis) weigh(r *record.Range) {
 	d.ids.add(r.ID, -1)
 	for i := range countable(r) {
@@ -147,8 +148,8 @@ func (d *diagnosis) report(l *Ledger) {
 	}
 }
 
-// A balance adds up what comes and what goes, by hash, in buckets. A bucket is 0 if each thing in
-// it goes as often as it comes.
+// A balance adds up hashes of things in buckets. A thing adds its hash when it comes, and subtracts
+// it when it goes. If all things balance, each bucket is 0.
 type balance struct {
 	buckets [1 << 16]uint64
 	wrong   []uint16 // some of the buckets that are not 0

@@ -259,8 +259,7 @@ func (js *Jobs) failures(ctx context.Context, ref record.Ref) (n int64, _ record
 	return n, job.Ref(), err
 }
 
-// Retry sets a job running to process its failures again. If cause is not empty, it selects
-// failures.
+// Retry sets a job running to process its failures again, all or only those with a cause.
 func (js *Jobs) Retry(ctx context.Context, ref record.Ref, cause string) (err error) {
 	s, what := record.Selection{Cause: cause}, "its failures are retried"
 	if cause != "" {

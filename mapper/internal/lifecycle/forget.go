@@ -131,7 +131,7 @@ func (f Forgetter) read(ctx context.Context, kind string, l *look) error {
 		}
 		switch {
 		case belongs && !isNamed(key, ref): // a clean-up of that job does not find it
-			l.block("the %s %q says that it belongs to job %s, but its name is not in that job's range of names: "+
+			l.block("the %s %q says that it is a record of job %s, but its name is not in that job's range of names: "+
 				"delete it",
 				kind, key.Name, ref.ID)
 		case belongs:

@@ -135,8 +135,8 @@ func (ob *Observer) call(ctx context.Context, c Change) {
 // Failing logs that entities of a page failed: how many will be retried, how many are recorded as
 // failures, and the kinds of their errors. Keys and error texts are only in the records.
 //
-// Retried entities fail under another message, because there may be many of them for each page, and
-// each message has its own limit.
+// A retried entity that fails again has another message, which is limited separately: there may be
+// many such entities for each page.
 func (ob *Observer) Failing(
 	ctx context.Context, job *record.Job, r *record.Range, again, recorded int64, kinds string,
 ) {

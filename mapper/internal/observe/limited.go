@@ -40,7 +40,7 @@ type line struct {
 	written, leftOut int       // written in this window; left out since a line last said so
 }
 
-// admit reports whether a line may be written now: at most most lines are, in each window. It
+// admit reports whether a line may be written now: in each window, the first most lines may. It
 // returns how many lines were left out before it.
 func (ls *lines) admit(message string, now time.Time, most int) (leftOut int, ok bool) {
 	ls.mu.Lock()

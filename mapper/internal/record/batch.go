@@ -13,8 +13,9 @@ import (
 // BatchKind is the kind of the records of undo batches.
 const BatchKind = "ScattermapUndoBatch"
 
-// A Batch is the record of one extra commit of an undo. If the entities that a page of an undo
-// restores don't fit in one commit, some of them are restored in earlier commits, the batches.
+// A Batch is the record of an extra commit of an undo. If the entities that a page of the undo
+// restores don't fit in its commit, some of them are restored before it in other commits, the
+// batches.
 //
 // Each batch writes its record in the same commit. So another attempt knows which entities are
 // restored, and counts them once. An undo of the undo finds them: every entity that the commit

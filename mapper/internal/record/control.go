@@ -78,8 +78,8 @@ func (j *Job) Abort(now time.Time) (changed bool, err error) {
 }
 
 // Resume sets a job running that is paused or has failed, or one that runs and may have lost its
-// tasks. If a failure limit paused it, with the given number of failures, the limit rises to that
-// number and its first value.
+// tasks. If a failure limit paused it, it may have as many more failures as at first: failed is the
+// number that it has now.
 func (j *Job) Resume(failed int64, now time.Time) error {
 	switch j.State {
 	case Running, Paused, Failed:

@@ -13,12 +13,13 @@ import (
 // A Closing is the summary of a job's records that stays while the job deletes them before it ends.
 // Jobs of mappers with mapper.Mapper.Forget do that.
 type Closing struct {
-	Ranges   int64    `json:"ranges"`
-	Alone    int64    `json:"alone"`
-	Failures int64    `json:"failures"`
-	Salt     string   `json:"salt"`
-	Forgot   []string `json:"forgot,omitempty"` // salted hashes of the IDs of jobs that it had forgotten
-	More     int64    `json:"more,omitempty"`   // how many more jobs Forgot has no room for
+	Ranges   int64  `json:"ranges"`
+	Alone    int64  `json:"alone"`
+	Failures int64  `json:"failures"`
+	Salt     string `json:"salt"`
+	// salted hashes of the IDs of jobs that it has cleaned up
+	Forgot []string `json:"forgot,omitempty"`
+	More   int64    `json:"more,omitempty"` // how many more jobs Forgot has no room for
 }
 
 // maxForgot is how many jobs a Closing names. Their hashes take about 35 KiB.
@@ -47,7 +48,7 @@ func ClosingOf(j *Job) (*Closing, error) {
 	return c, nil
 }
 
-// Forget notes the IDs of jobs that the job is about to have forgotten.
+// Forget notes the IDs of other jobs from whose records the job is about to remove the subject.
 func (c *Closing) Forget(ids []string) (changed bool) {
 	for _, id := range ids {
 		h := Salted(c.Salt, id)

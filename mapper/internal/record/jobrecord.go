@@ -85,8 +85,8 @@ type Job struct {
 
 	// it was resumed after it had failed: now a page that fails as a whole records its failures
 	Tolerant  bool  `datastore:"tolerant,noindex"`
-	Failures  int64 `datastore:"failures,noindex"`  // when LimitShare has paused it, about
-	Tried     int64 `datastore:"tried,noindex"`     // entities that were processed or had failed by then, about
+	Failures  int64 `datastore:"failures,noindex"`  // when LimitShare last paused it: failures, about
+	Tried     int64 `datastore:"tried,noindex"`     // and processed or failed entities, about
 	Finalizes bool  `datastore:"finalizes,noindex"` // the build that ended it has a finalizer
 	Finalized int64 `datastore:"finalized,noindex"` // the epoch in which the finalizer took effect
 	Retrying  bool  `datastore:"replaying,noindex"` // a retry is opening failures;

@@ -257,7 +257,7 @@ func TestCommitIsWhole(t *testing.T) {
 	}
 }
 
-// TestLeave checks that a page's record is marked only if the page did not restore an entity.
+// TestLeave checks that only the record of a page that left entities unrestored is marked.
 func TestLeave(t *testing.T) {
 	r := &Range{Job: "j"}
 	if Leave(r, nil); r.Left != nil || r.LeftOf != "" {

@@ -21,8 +21,8 @@ func (o Owner) Is(queue string) error {
 	return setting.Errorf("%w: it belongs to %s, and here is %s; Job.Move would move it", ErrOtherQueue, o, queue)
 }
 
-// Takes reports whether an engine runs a task of the owner's job. The task was enqueued in the
-// queue put, which is empty if unknown. The engine belongs to the other queue.
+// Takes reports whether an engine of the queue engine runs a task of the owner's job that was
+// enqueued in the queue put. Put is empty if it is unknown.
 //
 // It returns false without an error for a superseded task: it came through a queue that the job was
 // moved away from. An error means that a task of the job came to an engine of another queue.

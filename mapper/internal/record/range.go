@@ -283,8 +283,8 @@ func (r *Range) Impatient(now time.Time) bool {
 	return !r.LaterFrom.IsZero() && now.Sub(r.LaterFrom) >= patience
 }
 
-// Postpone gives the range another task, due when its deaths are certain, at least ten seconds from
-// now because clocks differ. It takes the mark of the calling delivery away.
+// Postpone gives the range another task. The task is due when the range's deaths are certain, but
+// not within ten seconds, because clocks differ. It removes the calling delivery's mark.
 func (r *Range) Postpone(now time.Time) {
 	r.NotBefore = r.Certain()
 	if soon := now.Add(10 * time.Second).UTC().Truncate(time.Microsecond); soon.After(r.NotBefore) {

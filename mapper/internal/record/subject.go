@@ -113,7 +113,7 @@ func (s Subject) inValue(v any, given bool) bool {
 // inJSON reports whether a JSON document mentions the subject in a text, or, if given, in a number
 // or a time. A document that is not JSON is searched as a text.
 //
-// In a stored path, a name starts with "n" and an ID with "i", see path in keyspace.
+// In a stored path, a name starts with "n" and an ID with "i", see path in package undolog.
 func (s Subject) inJSON(document []byte, given bool) bool {
 	d := json.NewDecoder(bytes.NewReader(document))
 	d.UseNumber()
@@ -185,15 +185,15 @@ func (s Subject) inTick(document []byte) bool {
 }
 
 // inFields reports whether the JSON of a list of objects mentions the subject. The fields named in
-// but are not searched.
-func (s Subject) inFields(document []byte, but ...string) bool {
+// except are not searched.
+func (s Subject) inFields(document []byte, except ...string) bool {
 	var all []map[string]json.RawMessage
 	if len(document) > 0 && json.Unmarshal(document, &all) != nil {
 		return s.inJSON(document, false)
 	}
 	for _, fields := range all {
 		for name, text := range fields {
-			if !slices.Contains(but, name) && s.inJSON(text, false) {
+			if !slices.Contains(except, name) && s.inJSON(text, false) {
 				return true
 			}
 		}

@@ -48,7 +48,8 @@ type Suspicion struct {
 	DeathsCountAt []time.Time `datastore:"settled,omitempty,noindex"`
 }
 
-// A CrashMark is the mark of a delivery.
+// A CrashMark is what a delivery writes into a record before it starts, see [Suspicion]. A mark
+// that is still there later may mean that the process has died.
 type CrashMark struct {
 	Delivery string
 	At       time.Time // when the delivery came

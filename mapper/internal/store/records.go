@@ -135,8 +135,8 @@ func (st Store) HasOpen(ctx context.Context, job record.Ref) (bool, error) {
 	return len(open) > 0, nil
 }
 
-// LookOpen returns a random sample of a job's open ranges, at most most of them, and which share of
-// all open ranges they are.
+// LookOpen returns a random sample of up to most open ranges of a job. Part is the sample's share
+// of all open ranges.
 func (st Store) LookOpen(
 	ctx context.Context, job record.Ref, most int,
 ) (some []split.OpenRange, part float64, err error) {

@@ -34,14 +34,15 @@ func slotKeys(mapper string, kinds []string) (keys []*datastore.Key) {
 	return keys
 }
 
-// holder reads a slot. If a running job other than but holds it, it also returns a HeldError.
-func holder(get get, key *datastore.Key, but record.Ref) (*record.Slot, error) {
+// holder reads a slot. If a running job holds it, other than the job except, holder also returns a
+// HeldError.
+func holder(get get, key *datastore.Key, except record.Ref) (*record.Slot, error) {
 	slot := new(record.Slot)
 	if _, err := found(get, key, slot); err != nil {
 		return nil, err
 	}
 	has := record.Ref{ID: slot.Job, Incarnation: slot.Incarnation}
-	if slot.Job == "" || has == but {
+	if slot.Job == "" || has == except {
 		return slot, nil
 	}
 	other := &record.Job{ID: slot.Job}

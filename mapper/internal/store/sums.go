@@ -27,7 +27,7 @@ func (st Store) Fold(ctx context.Context, job *record.Job) (*ledger.Ledger, erro
 // nowhere is the value of Draft.From for a slice whose records are all added. It is above all IDs.
 const nowhere = "g"
 
-// atOnce is about how many records one call of the database returns.
+// atOnce is roughly the number of records in one answer of the database.
 const atOnce = 300
 
 // NewDraft returns a draft without any records of a job.

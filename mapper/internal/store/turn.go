@@ -205,11 +205,11 @@ func (t Turns) became(get get, s *record.Schedule, at time.Time) (past record.Pa
 	return record.PastTick{At: at, Outcome: record.TickSkipped, Job: last.Job}, true, nil
 }
 
-// heldBy returns the first running job, other than but, that holds one of some slots. It returns a
-// zero Ref if there is none.
-func heldBy(get get, slots []string, but record.Ref) (record.Ref, error) {
+// heldBy returns the first running job that holds one of some slots. It ignores the job except. If
+// there is none, it returns a zero Ref.
+func heldBy(get get, slots []string, except record.Ref) (record.Ref, error) {
 	for _, name := range slots {
-		_, err := holder(get, datastore.NameKey(record.SlotKind, name, nil), but)
+		_, err := holder(get, datastore.NameKey(record.SlotKind, name, nil), except)
 		var held HeldError
 		if errors.As(err, &held) {
 			return held.Job, nil

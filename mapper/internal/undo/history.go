@@ -76,7 +76,7 @@ func newHistory() *history {
 		restores: make(map[string]restoring)}
 }
 
-// A past reads when the job wrote.
+// A past finds out when the job wrote an entity.
 type past struct{ undoer }
 
 // A restoring is a page whose undo restores an entity, and the restored state.

@@ -111,8 +111,8 @@ type settling struct {
 	from, until time.Time // the job wrote between these, as far as that can be read
 }
 
-// goBack sets what an entity becomes: its state before the first write of the job. Writes count
-// only back to the last one by somebody else.
+// goBack sets what an entity becomes: its state before the first write of the job. If somebody else
+// wrote it between two writes of the job, it becomes his state.
 func (s settling) goBack(ctx context.Context, e *entity) error {
 	image, why, err := s.first(ctx, e.key, s.c.at, e.before)
 	if fault.IsFatal(err) {

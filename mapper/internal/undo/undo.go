@@ -307,7 +307,7 @@ func (u undoer) record(ctx context.Context, key *datastore.Key) (*record.Range, 
 	return r, stored, nil
 }
 
-// An entity is an entity that the commit wrote.
+// An entity is one that a commit wrote, with its states and what the undo does with it.
 type entity struct {
 	key         *datastore.Key
 	before, now *pb.EntityResult // just before the commit, and now; nil: it is not there
