@@ -12,25 +12,28 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A diagnosis finds out which records are missing or do not fit, of a job for which it is known
-// that some are or don't. It reads all of them twice: first to see in which buckets, by hash,
-// something does not cancel out, and then to look at what is in some of these buckets. So its
-// memory does not grow with the records, but for a 65,536th part of them for each problem.
+// A diagnosis finds out which records of a job are missing or wrong, after the ledger has found
+// that some are. It reads all records twice. First it adds up hashes in 65,536 buckets. A bucket
+// whose sum is not 0 shows a problem. Then it looks only at the records in some of these buckets.
+//
+// So its memory does not grow with the number of records, but for the records of at most 20
+// buckets.
 type diagnosis struct {
 	ids, bounds balance
 
-	found  map[string]bool   // by ID: records,
-	made   map[string]string // and who has made the range
-	places map[string]*place // by hash: where ranges begin and end
+	found  map[string]bool   // IDs of records
+	made   map[string]string // by ID: its parent, as a text
+	places map[string]*place // by hash: places where ranges start or end
 }
 
-// A place is where ranges begin and end: one of each, but at the ends of the query.
+// A place is a position where ranges start or end. In records that are right, one range starts
+// there and one ends there; at an end of the query there is only one.
 type place struct {
-	at           *keyspace.Position // nil: an end of the query
-	begins, ends []string           // IDs
+	at           *keyspace.Position // nil: the start or the end of the query
+	begins, ends []string           // IDs of ranges
 }
 
-// diagnose says what is wrong with the records of a job.
+// diagnose adds to a ledger's problems which records are missing or wrong.
 func diagnose(ctx context.Context, st Records, job *record.Job, l *Ledger) error {
 	d := newDiagnosis(job)
 	var turn sync.Mutex
@@ -53,7 +56,8 @@ func diagnose(ctx context.Context, st Records, job *record.Job, l *Ledger) error
 	return nil
 }
 
-// newDiagnosis returns a diagnosis that has the job's part: its root, and the ends of its query.
+// newDiagnosis returns a diagnosis with the job's part of the sums: its root, and the ends of its
+// query.
 func newDiagnosis(job *record.Job) *diagnosis {
 	d := &diagnosis{found: make(map[string]bool), made: make(map[string]string), places: make(map[string]*place)}
 	d.ids.add(job.Root(), 1)
@@ -62,7 +66,7 @@ func newDiagnosis(job *record.Job) *diagnosis {
 	return d
 }
 
-// choose chooses what is looked at.
+// choose chooses the buckets to look at.
 func (d *diagnosis) choose(job *record.Job) {
 	d.ids.choose()
 	d.bounds.choose()
@@ -71,7 +75,8 @@ func (d *diagnosis) choose(job *record.Job) {
 	}
 }
 
-// weigh has what a record has come and go.
+// weigh adds to the buckets what a record contributes: its ID and its children's IDs, its start and
+// its end.
 func (d *diagnosis) weigh(r *record.Range) {
 	d.ids.add(r.ID, -1)
 	for i := range countable(r) {
@@ -83,7 +88,7 @@ func (d *diagnosis) weigh(r *record.Range) {
 	}
 }
 
-// look notes what a record has in the buckets that do not cancel out.
+// look notes what a record contributes to the chosen buckets.
 func (d *diagnosis) look(r *record.Range) {
 	if d.ids.chosen(r.ID) {
 		d.found[r.ID] = true
@@ -113,7 +118,7 @@ func (d *diagnosis) placeAt(hash string, at *keyspace.Position) *place {
 	return d.places[hash]
 }
 
-// report lists what does not fit.
+// report adds what does not fit to the ledger's problems.
 func (d *diagnosis) report(l *Ledger) {
 	for _, id := range slices.Sorted(maps.Keys(d.made)) {
 		if !d.found[id] {
@@ -136,33 +141,33 @@ func (d *diagnosis) report(l *Ledger) {
 		slices.Sort(p.ends)
 		switch {
 		case p.at == nil && len(p.begins)+len(p.ends) != 1:
-			l.Problem("the query begins or ends with more than one range: %q", append(p.begins, p.ends...))
+			l.Problem("an end of the query must have one range, and has these: %q", append(p.begins, p.ends...))
 		case p.at != nil && len(p.begins) != len(p.ends):
-			l.Problem("at %v end the ranges %q, and begin the ranges %q", p.at, p.ends, p.begins)
+			l.Problem("at %v the ranges %q end, and the ranges %q start", p.at, p.ends, p.begins)
 		}
 	}
 }
 
-// A balance adds up, by buckets, what comes and goes. Where each thing goes as often as it comes a
-// bucket is 0.
+// A balance adds up hashes of things in buckets. A thing adds its hash when it comes, and subtracts
+// it when it goes. If all things balance, each bucket is 0.
 type balance struct {
 	buckets [1 << 16]uint64
-	wrong   []uint16 // some of those that are not
+	wrong   []uint16 // some of the buckets that are not 0
 }
 
-// hashOf returns the bucket of something, and what it counts there.
+// hashOf returns the bucket of a thing, and the number that it adds there.
 func hashOf(what string) (bucket uint16, value uint64) {
 	h := sha256.Sum256([]byte(what))
 	return binary.BigEndian.Uint16(h[:]), binary.BigEndian.Uint64(h[2:])
 }
 
-// add has something come n times.
+// add lets a thing come n times; it goes if n is negative.
 func (b *balance) add(what string, n int64) {
 	bucket, value := hashOf(what)
 	b.buckets[bucket] += uint64(n) * value
 }
 
-// choose chooses buckets to look at: as many as there can be problems.
+// choose chooses up to MaxProblems buckets that are not 0.
 func (b *balance) choose() {
 	for i, sum := range b.buckets {
 		if sum != 0 && len(b.wrong) < MaxProblems {
@@ -171,7 +176,7 @@ func (b *balance) choose() {
 	}
 }
 
-// chosen reports whether something is in one of these buckets.
+// chosen reports whether a thing is in a chosen bucket.
 func (b *balance) chosen(what string) bool {
 	bucket, _ := hashOf(what)
 	_, found := slices.BinarySearch(b.wrong, bucket)

@@ -15,8 +15,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// TestDiagnosis damages the records of a job in every way that its sums show, and checks what is
-// said of it.
+// TestDiagnosis damages the records of a job in every way that its sums show, and checks the
+// problems that are reported.
 func TestDiagnosis(t *testing.T) {
 	at := func(n int) *keyspace.Position {
 		return &keyspace.Position{Key: datastore.NameKey("K", fmt.Sprintf("%04d", n), nil)}
@@ -40,23 +40,23 @@ func TestDiagnosis(t *testing.T) {
 			return slices.Delete(all, 100, 101)
 		}, []string{
 			"range " + whole[100].ID + " of range " + root.ID + " is missing",
-			"at " + fmt.Sprint(whole[100].Start) + ` end the ranges ["` + whole[101].ID + `"], and begin the ranges []`,
-			"at " + fmt.Sprint(whole[99].Start) + ` end the ranges [], and begin the ranges ["` + whole[99].ID + `"]`,
+			"at " + fmt.Sprint(whole[100].Start) + ` the ranges ["` + whole[101].ID + `"] end, and the ranges [] start`,
+			"at " + fmt.Sprint(whole[99].Start) + ` the ranges [] end, and the ranges ["` + whole[99].ID + `"] start`,
 		}},
 		"the last one is missing": {func(all []*record.Range) []*record.Range {
 			return slices.Delete(all, 1, 2)
 		}, []string{
 			"range " + whole[1].ID + " of range " + root.ID + " is missing",
-			"at " + fmt.Sprint(whole[1].Start) + ` end the ranges ["` + whole[2].ID + `"], and begin the ranges []`,
+			"at " + fmt.Sprint(whole[1].Start) + ` the ranges ["` + whole[2].ID + `"] end, and the ranges [] start`,
 		}},
 		"one is nobody's": {func(all []*record.Range) []*record.Range {
 			return append(all, &record.Range{ID: "nobody's", Start: whole[7].Start, End: whole[7].End})
 		}, []string{
 			"range nobody's has no parent",
-			"at " + fmt.Sprint(whole[7].Start) + ` end the ranges ["` + whole[8].ID + `"], and begin the ranges ["` +
-				whole[7].ID + `" "nobody's"]`,
-			"at " + fmt.Sprint(whole[7].End) + ` end the ranges ["` + whole[7].ID +
-				`" "nobody's"], and begin the ranges ["` + whole[6].ID + `"]`,
+			"at " + fmt.Sprint(whole[7].Start) + ` the ranges ["` + whole[8].ID + `"] end, and the ranges ["` +
+				whole[7].ID + `" "nobody's"] start`,
+			"at " + fmt.Sprint(whole[7].End) + ` the ranges ["` + whole[7].ID +
+				`" "nobody's"] end, and the ranges ["` + whole[6].ID + `"] start`,
 		}},
 		"two begin the query": {func(all []*record.Range) []*record.Range {
 			other := *all[9]
@@ -64,9 +64,9 @@ func TestDiagnosis(t *testing.T) {
 			all[9] = &other
 			return all
 		}, []string{
-			`the query begins or ends with more than one range: ["` + min(root.ID, whole[9].ID) + `" "` +
+			`an end of the query must have one range, and has these: ["` + min(root.ID, whole[9].ID) + `" "` +
 				max(root.ID, whole[9].ID) + `"]`,
-			"at " + fmt.Sprint(whole[9].Start) + ` end the ranges ["` + whole[10].ID + `"], and begin the ranges []`,
+			"at " + fmt.Sprint(whole[9].Start) + ` the ranges ["` + whole[10].ID + `"] end, and the ranges [] start`,
 		}},
 	} {
 		d := newDiagnosis(job)

@@ -1,5 +1,7 @@
-// Package ledger says how we know that all of a query was covered, and each entity once: it adds up
-// the records of a job ([Ledger], [Sum]), part by part if need be ([Draft]), finds out which of
-// them do not belong together (diagnosis), and compares their entities with those of the query
-// ([OfEntities]). The record of each page has a seal and a digest of its keys, from package record.
+// Package ledger proves that a job has processed each entity of its query once. It adds up the
+// job's records ([Ledger], [Sum]), in parts if there are many ([Draft]). If they do not add up, it
+// finds the records that are missing or wrong (diagnosis). And it compares the entities that pages
+// had with the entities in the database ([OfEntities]).
+//
+// Each page's record has a seal and a digest of its keys; package record makes them.
 package ledger

@@ -11,15 +11,18 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// A Draft is the ledger of some of a job's records, and says which: so that whoever comes next goes
-// on where another delivery has stopped, or died. It is about an epoch in which no record changes
-// any more. So every draft of that epoch is right, whoever has made it and however late it is; one
-// of another epoch is of no use. It takes less than an entity may, however many records there are.
+// A Draft is the ledger of a part of a job's records, and says which part. If the task that adds up
+// stops or dies, the next one continues from the draft. A draft takes less than an entity may have,
+// however many records there are.
+//
+// It belongs to one epoch of the job, in which no record changes any more. So every draft of that
+// epoch is right, no matter which delivery has stored it and when. A draft of another epoch is
+// useless.
 type Draft struct {
 	Epoch  int64     `datastore:"epoch,noindex"`
-	Link   int64     `datastore:"link,noindex"`   // of the chain of tasks that add up: the one that goes on
-	From   []string  `datastore:"from,noindex"`   // for each slice of the IDs: where it goes on
-	Stored []byte    `datastore:"ledger,noindex"` // JSON, as tally.Pack has it
+	Link   int64     `datastore:"link,noindex"`   // the number of the next task in the chain of tasks that add up
+	From   []string  `datastore:"from,noindex"`   // for each slice of the IDs: where to continue
+	Stored []byte    `datastore:"ledger,noindex"` // packed JSON of the ledger
 	Kept   time.Time `datastore:"kept,noindex"`
 
 	Ledger Ledger `datastore:"-"`
@@ -30,8 +33,8 @@ func DraftKey(job record.Ref) *datastore.Key {
 	return datastore.NameKey(record.DraftKind, record.RangePrefix(job)+"draft", nil)
 }
 
-// Further returns that of two drafts of an epoch which is of more records. Its chain is where the
-// longer one of theirs is.
+// Further returns the one of two drafts of an epoch that has more records. It gets the higher Link
+// of the two.
 func (d *Draft) Further(o *Draft) *Draft {
 	link := max(d.Link, o.Link)
 	if o.Ledger.Ranges > d.Ledger.Ranges {
@@ -41,7 +44,7 @@ func (d *Draft) Further(o *Draft) *Draft {
 	return d
 }
 
-// storedLedger is what a ledger is stored as that is not closed yet.
+// storedLedger is the JSON of a ledger that is not closed yet.
 type storedLedger struct {
 	Totals       record.Totals  `json:"totals"`
 	Retrying     int64          `json:"retrying"`
@@ -63,10 +66,10 @@ type storedLedger struct {
 	Alone        int64          `json:"alone"`
 }
 
-// maxDraft is how many bytes of a ledger a draft has room for.
+// maxDraft is the most bytes of a ledger in a draft.
 const maxDraft = 900 << 10
 
-// Encode puts the ledger into what is stored: without counters, if they take too much.
+// Encode stores the ledger in Stored. It drops the counters if they don't fit.
 func (d *Draft) Encode() error {
 	if err := d.encode(); err != nil || len(d.Stored) <= maxDraft {
 		return err
@@ -86,7 +89,7 @@ func (d *Draft) encode() error {
 	return err
 }
 
-// Decode gets the ledger out of what was stored.
+// Decode restores the ledger from Stored.
 func (d *Draft) Decode() error {
 	var s storedLedger
 	text, err := tally.Unpack(d.Stored)

@@ -22,8 +22,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// TestDraft adds records up by drafts that are stored and read back: what they come to is what they
-// come to at once.
+// TestDraft adds records up through drafts that are stored and read back. The result must be the
+// same as without drafts.
 func TestDraft(t *testing.T) {
 	j, all := tree(t)
 	all[1].State, all[1].Open, all[1].Estimate = record.Pending, j.ID, 7 // every sum has something to add up
@@ -36,7 +36,7 @@ func TestDraft(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for i := range MaxProblems { // as many as there is room for, and the others missed
+	for i := range MaxProblems { // as many as fit, and more
 		want.Problem("no %d", i)
 	}
 	d := &Draft{Epoch: 1}
@@ -57,7 +57,7 @@ func TestDraft(t *testing.T) {
 			want.missed)
 	}
 	want.Problems = d.Ledger.Problems // in the order of the records
-	want.Waiting = nil                // what a draft is of has no open ranges
+	want.Waiting = nil                // a finished job's draft has no open ranges
 	if !reflect.DeepEqual(&d.Ledger, want) {
 		t.Errorf("%+v, want %+v", d.Ledger, *want)
 	}
@@ -88,11 +88,11 @@ func restored(t *testing.T, d *Draft) *Draft {
 	return again
 }
 
-// TestLargestDraft has the record of a draft hold as much as it can, and more counters than it can:
-// it fits an entity, and has all of them or says that it has none.
+// TestLargestDraft fills a draft with as much as it can hold, and with more counters than it can.
+// It must fit an entity, and have all counters or say that it has none.
 func TestLargestDraft(t *testing.T) {
 	rng := testflag.Rand(t)
-	// bytes of a name that do not compress
+	// random bytes of a name, which do not compress
 	for random, fits := range map[int]bool{0: true, 3: true, 10: true, 30: false} {
 		t.Run(fmt.Sprintf("%d random bytes", random), func(t *testing.T) { largestDraft(t, rng, random, fits) })
 	}
@@ -152,8 +152,8 @@ func largestDraft(t *testing.T, rng *rand.Rand, random int, fits bool) {
 	}
 }
 
-// TestSpacesOfParts adds up more spaces than a record has room for, in parts of which each leaves
-// some out: what is left is what is left of the whole.
+// TestSpacesOfParts adds up more spaces than fit, in parts that each drop some. The same spaces
+// must remain as if all were added up at once.
 func TestSpacesOfParts(t *testing.T) {
 	rng := testflag.Rand(t)
 	var whole Sum
@@ -177,7 +177,8 @@ func TestSpacesOfParts(t *testing.T) {
 	}
 }
 
-// TestStoredNamesOfDrafts has the names under which drafts are stored, see record.TestStoredNames.
+// TestStoredNamesOfDrafts checks the names under which drafts are stored, see
+// record.TestStoredNames.
 func TestStoredNamesOfDrafts(t *testing.T) {
 	saved, err := datastore.SaveStruct(&Draft{Epoch: 1, Link: 1, From: []string{"a"}, Stored: []byte("b"),
 		Kept: time.Now()})

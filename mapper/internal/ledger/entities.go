@@ -12,20 +12,20 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Entities are those of the database: package source has them.
+// Entities reads a database's entities. Package source implements it.
 type Entities interface {
 	// KeysDigest returns how many entities of a query are in a range, and the digest of their keys.
 	KeysDigest(ctx context.Context, q query.Query, start, end *keyspace.Position) (int64, []byte, error)
 }
 
-// A Comparison says which ranges have other entities than their pages had.
+// A Comparison says in which ranges the database has other entities than the page had.
 type Comparison struct {
-	Compared, Different int      // ranges
-	Differences         []string // which, at most MaxProblems
+	Compared, Different int      // numbers of ranges
+	Differences         []string // descriptions of the first MaxProblems of them
 }
 
-// OfEntities compares the entities of a job's ranges that are done with those that their pages had:
-// as they are now, or were at a time.
+// OfEntities compares, for each range that is done, the entities that its page had with those in
+// the database at a time. A zero time means now.
 func OfEntities(
 	ctx context.Context, st Records, src Entities, job *record.Job, at time.Time,
 ) (*Comparison, error) {
@@ -39,7 +39,7 @@ func OfEntities(
 	var turn sync.Mutex
 	found := new(Comparison)
 	return found, st.EachRecord(ctx, job.Ref(), func(r *record.Range) error {
-		if r.Alone || r.State != record.Done { // one alone is of a page that is done, too
+		if r.Alone || r.State != record.Done { // the range of the page counts its entity
 			return nil
 		}
 		n, keys, err := src.KeysDigest(ctx, q, r.Start, r.End)

@@ -13,36 +13,37 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// A Ledger adds up the records of a job's ranges, in any order and part by part, and whether they
-// belong together. It takes no memory for each of them:
+// A Ledger adds up the records of a job's ranges, and checks that they are complete. The records
+// may come in any order and in parts. Its memory does not grow with their number, because it
+// compares sums of 128-bit hashes:
 //
-//   - A record says how many children its range has, which says their IDs. The sum of the IDs
-//     that the job and its ranges have made is that of the records that are there, or one is
-//     missing, or is none of the job's.
-//   - The ranges tile the query if one begins with it, one ends with it, and each other one begins
-//     where one ends. Then as many begin as end before any position, but for the one that begins
-//     with the query: it is in one range. So the sums of the places where ranges begin and where
-//     they end are the same. (Sums are of hashes of 128 bits.)
-//   - A range of a single entity is in no tile of its own. The page that it was in has recorded
-//     which entity it has: the sums of hashes of that are the same, too.
+//   - No record is missing, and none is foreign. A record says how many children its range has,
+//     which determines their IDs. The sum of the IDs of the root and of all children must equal the
+//     sum of the IDs of all records.
+//   - The ranges tile the query. One starts with the query, one ends with it, and each of the
+//     others starts where another one ends. Then before any position one more range has started
+//     than ended: each position is in one range. So the sums of all starts and of all ends must be
+//     equal.
+//   - A range of a single entity is part of no tiling. The page that made it has recorded which
+//     entity it has. The sums of both must be equal.
 //   - A record that is done has a seal: a hash of what it said when its page was committed.
 type Ledger struct {
 	Sum
-	made, found tally.Sum // sums of the IDs of ranges: those that were made, and those of the records
-	begin, end  tally.Sum // sums of hashes of positions
-	// sums of hashes of single entities: as their pages had them, and as their records have
+	made, found tally.Sum // sums of range IDs: of all that were made, and of all records
+	begin, end  tally.Sum // sums of hashes of the positions where ranges start, and end
+	// sums of hashes of single entities: according to their pages, and to their own records
 	meant, single       tally.Sum
-	first, last         int64 // ranges that begin, and end, with the query
+	first, last         int64 // number of ranges that start, and end, with the query
 	Problems            []string
-	missed              int   // problems beyond those
-	Tiles, PendingTiles int64 // ranges that are not those of single entities
-	Alone               int64 // and those that are
+	missed              int   // number of problems that Problems has no room for
+	Tiles, PendingTiles int64 // number of ranges that are no single entities
+	Alone               int64 // number of ranges of single entities
 }
 
-// MaxProblems bounds what a ledger lists.
+// MaxProblems is how many problems a ledger lists. It counts the others.
 const MaxProblems = 20
 
-// Problem notes what is wrong with the records.
+// Problem notes something that is wrong with the records.
 func (l *Ledger) Problem(format string, args ...any) {
 	if len(l.Problems) == MaxProblems {
 		l.missed++
@@ -51,7 +52,7 @@ func (l *Ledger) Problem(format string, args ...any) {
 	l.Problems = append(l.Problems, fault.Text(fmt.Errorf(format, args...)))
 }
 
-// Add adds a record.
+// Add checks a record and adds it.
 func (l *Ledger) Add(r *record.Range) error {
 	l.check(r)
 	l.found = l.found.Plus(idNumber(r.ID))
@@ -89,8 +90,8 @@ func boundaryDigest(p *keyspace.Position) *record.Digest {
 	return d
 }
 
-// boundaryHash returns a hash of where a range begins or ends. That of a position is the same for
-// both, and those of the two ends of a query, nil, are not.
+// boundaryHash returns a hash of the place where a range starts or ends. For nil, it tells the
+// start of the query from its end; the hash of a position is the same for both.
 func boundaryHash(p *keyspace.Position, begins bool) string {
 	if p != nil {
 		return string(boundaryDigest(p).Sum())
@@ -101,7 +102,7 @@ func boundaryHash(p *keyspace.Position, begins bool) string {
 	return "the end"
 }
 
-// idNumber returns the ID of a range, which is a hash, as a number.
+// idNumber returns the ID of a range as a number.
 func idNumber(id string) tally.Sum {
 	b, err := hex.DecodeString(id)
 	if err != nil || len(b) != record.DigestSize {
@@ -110,10 +111,11 @@ func idNumber(id string) tally.Sum {
 	return tally.SumOf(b)
 }
 
-// maxChildren is more than any range has.
+// maxChildren is more children than any range has.
 const maxChildren = 1 << 20
 
-// countable returns how many children a range has, if it may have so many.
+// countable returns how many children a range has, or 0 if a damaged record says more than
+// maxChildren.
 func countable(r *record.Range) int64 {
 	if r.Children > maxChildren {
 		return 0
@@ -121,7 +123,7 @@ func countable(r *record.Range) int64 {
 	return r.Children
 }
 
-// check checks a record by itself.
+// check checks a record on its own.
 func (l *Ledger) check(r *record.Range) {
 	if r.Stored != nil && !r.Stored.Equal(r.Key()) {
 		l.Problem("the record of range %s is stored as %s", r.ID, r.Stored.Name)
@@ -131,18 +133,18 @@ func (l *Ledger) check(r *record.Range) {
 	}
 	l.checkMarks(r)
 	if !r.Alone && r.Start != nil && r.End != nil && keyspace.Compare(r.Start, r.End) > 0 {
-		l.Problem("range %s begins at %v, and ends before that, at %v", r.ID, r.Start, r.End)
+		l.Problem("range %s starts at %v, and ends before that, at %v", r.ID, r.Start, r.End)
 	}
 	if r.Alone && (r.Start == nil || r.Start.Key == nil) {
-		l.Problem("range %s is that of a single entity, and has none", r.ID)
+		l.Problem("range %s is for a single entity, and names none", r.ID)
 	}
 	if r.State == record.Done {
 		l.checkDone(r)
 	}
 }
 
-// checkMarks checks a record's state, and the properties by which open ranges and failures are
-// found.
+// checkMarks checks a record's state, and the indexed properties by which open ranges and failures
+// are found.
 func (l *Ledger) checkMarks(r *record.Range) {
 	if r.State != record.Pending && r.State != record.Done {
 		l.Problem("range %s is in the state %q", r.ID, r.State)
@@ -156,7 +158,7 @@ func (l *Ledger) checkMarks(r *record.Range) {
 	}
 }
 
-// checkDone checks what a range's page has recorded.
+// checkDone checks the results in the record of a range that is done.
 func (l *Ledger) checkDone(r *record.Range) {
 	failures := r.Retries + r.Recorded
 	if r.Failed != "" {
@@ -164,18 +166,18 @@ func (l *Ledger) checkDone(r *record.Range) {
 	}
 	switch {
 	case r.Begun != "" || r.Done.IsZero():
-		l.Problem("range %s is done, at %v, and the delivery %q has begun and not ended", r.ID, r.Done, r.Begun)
+		l.Problem("range %s is done, at %v, and delivery %q has started it and not ended", r.ID, r.Done, r.Begun)
 	case r.Processed < 0 || failures < 0 || r.Processed+failures > r.Entities:
 		l.Problem("range %s had %d entities, of which %d were processed, and %d failed", r.ID, r.Entities, r.Processed,
 			failures)
 	case r.Written < 0 || r.Written > r.Processed:
 		l.Problem("range %s has written %d of the %d entities that it has processed", r.ID, r.Written, r.Processed)
 	case !bytes.Equal(r.Seal, r.Digest()):
-		l.Problem("range %s is not as its page has recorded it", r.ID)
+		l.Problem("range %s was changed after its page: its record does not match its seal", r.ID)
 	}
 }
 
-// Merge adds another part.
+// Merge adds the ledger of other records.
 func (l *Ledger) Merge(o *Ledger) {
 	l.merge(&o.Sum)
 	l.made, l.found = l.made.Plus(o.made), l.found.Plus(o.found)
@@ -189,7 +191,8 @@ func (l *Ledger) Merge(o *Ledger) {
 	l.missed += o.missed
 }
 
-// Close compares what all records add up to with the job.
+// Close finishes the ledger after all records are added: it computes the counters, and compares the
+// sums with the job.
 func (l *Ledger) Close(j *record.Job) {
 	l.Sum.Close(j)
 	l.checkStored()
@@ -197,21 +200,20 @@ func (l *Ledger) Close(j *record.Job) {
 		l.Problem("the job's mapper, query or params are not those that it was started with")
 	}
 	if l.made.Plus(idNumber(j.Root())) != l.found {
-		l.Problem("the records are not those of the ranges that were made, of which one is missing, or there is one " +
-			"more")
+		l.Problem("the record of a range is missing, or there is a record of a range that the job did not make")
 	}
 	if l.first != 1 || l.last != 1 || l.begin != l.end {
 		l.Problem("the ranges do not tile the query: there is a gap, or an overlap")
 	}
 	if l.meant != l.single {
-		l.Problem("an entity that is, or was, tried again by itself is not the one that its page had")
+		l.Problem("the range of an entity that failed has another entity than its page recorded")
 	}
 }
 
-// errRecords says that the records of a job do not add up.
+// errRecords says that a job's records are not complete.
 var errRecords = errors.New("its records do not add up, so nothing proves that every entity was processed once")
 
-// Err returns what is wrong with the records.
+// Err returns the first problem, and says how many there are.
 func (l *Ledger) Err() error {
 	if len(l.Problems) == 0 {
 		return nil
@@ -220,7 +222,7 @@ func (l *Ledger) Err() error {
 		len(l.Problems)+l.missed))
 }
 
-// CheckEnd compares a job that has ended with what its ranges add up to.
+// CheckEnd compares the record of a job that has succeeded with the sums over its ranges.
 func (l *Ledger) CheckEnd(j *record.Job) {
 	if j.State != record.Succeeded && j.State != record.SucceededWithFailures {
 		return

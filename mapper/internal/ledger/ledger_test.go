@@ -17,8 +17,8 @@ var noon = time.Date(2026, 11, 22, 12, 0, 0, 123456789, time.UTC)
 
 func at(id int64) *keyspace.Position { return keyspace.At(datastore.IDKey("K", id, nil)) }
 
-// family returns a job that has ended, and its records: of a page, of what it has left to another
-// one, and of an entity that has failed.
+// family returns a job that has ended, and the records of a page, of the rest after it, and of an
+// entity that failed.
 func family(t *testing.T) (*record.Job, []*record.Range) {
 	t.Helper()
 	j := &record.Job{ID: "j", Mapper: "m", PageSize: 100, Created: noon, Generation: 2,
@@ -57,14 +57,15 @@ func ledgerOf(t *testing.T, j *record.Job, all []*record.Range) *Ledger {
 	return l
 }
 
-// TestDamagedRecords changes one thing of a job's records at a time, also where the one who changes
-// it seals the record again, and looks what the ledger says.
+// TestDamagedRecords changes one value in a job's records at a time, also with a new seal, and
+// checks the problem that the ledger reports.
 func TestDamagedRecords(t *testing.T) {
 	const root, rest, alone = 0, 1, 2
 	for name, test := range map[string]struct {
 		of     int
 		change func(*record.Range)
-		want   string // empty: nothing
+		// empty: no problem
+		want string
 	}{
 		"nothing": {root, func(*record.Range) {}, ""},
 		"stored as another": {rest, func(r *record.Range) {
@@ -73,7 +74,7 @@ func TestDamagedRecords(t *testing.T) {
 		"not known as what":        {rest, func(r *record.Range) { r.Stored = nil }, ""},
 		"fewer children than none": {rest, func(r *record.Range) { r.Children = -1 }, "has -1 children"},
 		"more children than any":   {rest, func(r *record.Range) { r.Children = maxChildren + 1 }, "children"},
-		"one child more":           {rest, func(r *record.Range) { r.Children++ }, "one is missing"},
+		"one child more":           {rest, func(r *record.Range) { r.Children++ }, "is missing"},
 		"another state":            {rest, func(r *record.Range) { r.State = "new" }, `in the state "new"`},
 		"abandoned": {rest, func(r *record.Range) { r.State, r.Open = record.Abandoned, "" },
 			"is in the state"},
@@ -92,13 +93,14 @@ func TestDamagedRecords(t *testing.T) {
 		}, "mark as a failure"},
 		"turned round":                   {root, func(r *record.Range) { r.Start = at(16) }, "ends before that"},
 		"of nothing":                     {root, func(r *record.Range) { r.Start = at(15) }, "do not tile"},
-		"a single one without its place": {alone, func(r *record.Range) { r.Start = nil }, "and has none"},
+		"a single one without its place": {alone, func(r *record.Range) { r.Start = nil }, "and names none"},
 		"a single one without its key": {alone, func(r *record.Range) {
 			r.Start = &keyspace.Position{}
-		}, "and has none"},
-		"another single one": {alone, func(r *record.Range) { r.Start = at(13) }, "is not the one that its page had"},
-		"begun":              {rest, func(r *record.Range) { r.Begun = "d" }, "has begun and not ended"},
-		"done at no time":    {rest, func(r *record.Range) { r.Done = time.Time{} }, "has begun and not ended"},
+		}, "and names none"},
+		"another single one": {alone, func(r *record.Range) { r.Start = at(13) },
+			"has another entity than its page recorded"},
+		"begun":           {rest, func(r *record.Range) { r.Begun = "d" }, "has started it and not ended"},
+		"done at no time": {rest, func(r *record.Range) { r.Done = time.Time{} }, "has started it and not ended"},
 		"fewer processed than none": {rest, func(r *record.Range) {
 			r.Processed, r.Written = -1, -1
 		}, "had 3 entities, of which -1"},
@@ -133,12 +135,12 @@ func TestDamagedRecords(t *testing.T) {
 	}
 	j, all := family(t)
 	all[rest].Processed, all[rest].Written = 2, 2
-	if l := ledgerOf(t, j, all); !strings.Contains(strings.Join(l.Problems, "\n"), "not as its page has recorded it") {
+	if l := ledgerOf(t, j, all); !strings.Contains(strings.Join(l.Problems, "\n"), "does not match its seal") {
 		t.Errorf("a broken seal: %q", l.Problems)
 	}
 }
 
-// TestDamagedJob changes a job that has ended, beside records that are right.
+// TestDamagedJob changes the record of a job that has ended, whose ranges' records are right.
 func TestDamagedJob(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*record.Job)
@@ -186,7 +188,7 @@ func TestDamagedJob(t *testing.T) {
 	}
 }
 
-// TestManyProblems has more problems than are listed be counted.
+// TestManyProblems checks that problems which are not listed are counted.
 func TestManyProblems(t *testing.T) {
 	var l, sum Ledger
 	for range MaxProblems + 3 {

@@ -19,12 +19,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A proven is a job over the entities 1 to 40, of which each range of ten has a record. It is over.
+// A proven is a job that has ended, over entities 1 to 40, with a record for each ten entities.
 type proven struct {
 	client *datastore.Client
 	store  store.Store
 	job    *record.Job
-	ranges []*record.Range // the root, and its children
+	ranges []*record.Range // the root, then its children
 }
 
 func id(n int) *datastore.Key { return datastore.IDKey("K", int64(n), nil) }
@@ -81,7 +81,7 @@ func (p *proven) write(t *testing.T, m ...*datastore.Mutation) {
 	}
 }
 
-// TestOfRecords has the records of a job be whole, or says what is wrong with them.
+// TestOfRecords checks that a job's records are proven whole, or that the problems are named.
 func TestOfRecords(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -92,7 +92,7 @@ func TestOfRecords(t *testing.T) {
 		{name: "they are whole", damage: func(*testing.T, *proven) {}},
 		{name: "one is missing", damage: func(t *testing.T, p *proven) {
 			p.write(t, datastore.NewDelete(p.ranges[2].Key()))
-		}, want: []string{"is missing", "end the ranges", "end the ranges"}},
+		}, want: []string{"is missing", "the ranges", "the ranges"}},
 		{name: "one was changed", damage: func(t *testing.T, p *proven) {
 			p.ranges[2].Processed = 11
 			p.write(t, p.ranges[2].Update())
@@ -123,7 +123,7 @@ func TestOfRecords(t *testing.T) {
 				if (len(l.Problems) == 0) != (c.want == nil) || len(l.Problems) < len(c.want) {
 					t.Fatalf("%q, want %q", l.Problems, c.want)
 				}
-				if c.name == "one was changed" { // which no other record shows
+				if c.name == "one was changed" { // no other record shows that
 					return
 				}
 				for i, problem := range l.Problems[len(l.Problems)-len(c.want):] {
@@ -136,7 +136,7 @@ func TestOfRecords(t *testing.T) {
 	}
 }
 
-// TestOfEntities compares the entities that are there with those that pages had.
+// TestOfEntities compares the entities in the database with those that pages had.
 func TestOfEntities(t *testing.T) {
 	for _, c := range []struct {
 		name      string

@@ -6,16 +6,16 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Records are where the records of jobs are: a package store has them.
+// Records reads the records of jobs. Package store implements it.
 type Records interface {
 	LoadJob(ctx context.Context, job record.Ref) (*record.Job, error)
 	Fold(ctx context.Context, job *record.Job) (*Ledger, error)
-	// EachRecord calls f for all records of a job, several at once.
+	// EachRecord calls f for all records of a job, concurrently.
 	EachRecord(ctx context.Context, job record.Ref, f func(*record.Range) error) error
 }
 
-// OfRecords reads all records of a job, and returns the job with the ledger of them, which says
-// what is wrong. A job whose records are cleaned up has no proof.
+// OfRecords reads all records of a job, and returns the job with its ledger. The ledger lists what
+// is wrong. It returns an error if the records were cleaned up.
 func OfRecords(ctx context.Context, st Records, ref record.Ref) (*record.Job, *Ledger, error) {
 	job, err := st.LoadJob(ctx, ref)
 	if err != nil {
@@ -37,7 +37,7 @@ func OfRecords(ctx context.Context, st Records, ref record.Ref) (*record.Job, *L
 	switch now, err := st.LoadJob(ctx, job.Ref()); {
 	case err != nil:
 		return nil, nil, err
-	case now.Cleaned: // since the beginning
+	case now.Cleaned: // during the read
 		return nil, nil, record.CleanedUp(now)
 	}
 	return job, l, nil

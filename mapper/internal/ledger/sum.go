@@ -10,15 +10,15 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// A Sum adds up the records of ranges, in any order and part by part. Its totals have counters, and
-// as many spaces as there is room for, once it is closed.
+// A Sum adds up the records of ranges, in any order and in parts. After Close its totals have the
+// counters, and as many spaces as fit.
 type Sum struct {
 	record.Totals
 	tally   tally.Counters
 	leftOut tally.Names
 }
 
-// addSpace adds what the entities of a space come to.
+// addSpace adds totals of a space.
 func (s *Sum) addSpace(name string, more record.SpaceTotals) {
 	if s.Spaces == nil {
 		s.Spaces = make(map[string]record.SpaceTotals)
@@ -38,7 +38,7 @@ func (s *Sum) Add(r *record.Range) error {
 	if s.Sample != nil {
 		s.Sample.Add(r)
 	}
-	if !r.Continued && (!r.Alone || !r.Done.Equal(r.Created)) { // an entity that has failed at once has none
+	if !r.Continued && (!r.Alone || !r.Done.Equal(r.Created)) { // an entity that failed at once never had a task
 		s.Tasks++
 	}
 	s.Depth = max(s.Depth, r.Depth)
@@ -83,7 +83,7 @@ func (s *Sum) Add(r *record.Range) error {
 	return nil
 }
 
-// merge adds up two parts.
+// merge adds the sum of other records.
 func (s *Sum) merge(o *Sum) {
 	s.Processed += o.Processed
 	s.Written += o.Written
@@ -108,7 +108,7 @@ func (s *Sum) merge(o *Sum) {
 	}
 }
 
-// Close says what the counters come to, once everything is added up.
+// Close computes the counters, after all records are added.
 func (s *Sum) Close(j *record.Job) {
 	if !j.CountersDropped {
 		s.Counters, s.Lost = s.tally.Values()
@@ -117,8 +117,7 @@ func (s *Sum) Close(j *record.Job) {
 	s.bound()
 }
 
-// checkStored has the totals of all records have no counters if these take more than the record of
-// a job has room for.
+// checkStored drops the counters if the totals don't fit the record of a job.
 func (s *Sum) checkStored() {
 	var j record.Job
 	if err := s.RecordIn(&j); err == nil && len(j.Totals) > tally.MaxStored {
@@ -126,8 +125,7 @@ func (s *Sum) checkStored() {
 	}
 }
 
-// Scale multiplies what is known of a part of the records to an estimate of all
-// of them.
+// Scale extrapolates the sum of some records to all records.
 func (s *Sum) Scale(factor float64) {
 	if s.Sample != nil {
 		s.Sample.Scale, s.Sample.LeftScale = factor, factor
@@ -138,7 +136,7 @@ func (s *Sum) Scale(factor float64) {
 	}
 	for name, n := range s.Counters {
 		if !tally.IsSum(name) {
-			continue // of the part that is known
+			continue // a minimum or maximum is not extrapolated
 		}
 		s.Counters[name] = int64(float64(n) * factor)
 	}
@@ -149,20 +147,21 @@ func (s *Sum) Scale(factor float64) {
 	}
 }
 
-// SetPending has what is pending be what another part of the records says, which has more of these.
+// SetPending takes the numbers of pending ranges from another sum, which has more of these ranges.
 func (s *Sum) SetPending(o *Sum) {
 	s.Pending, s.Retrying, s.Expected, s.Waiting = o.Pending, o.Retrying, o.Expected, o.Waiting
 	s.Sample.SetPending(o.Sample)
 }
 
-// Bounds of what a status says of spaces, which is in the record of a job.
+// Limits of the totals by space, which are stored in the record of a job.
 const (
 	maxSpaces     = 5000
 	maxSpaceBytes = 128 << 10 // as JSON
 )
 
-// bound leaves out what a record has no room for. What is left out of a part is left out of the
-// whole: there at least as many come before it, whose numbers take at least as much.
+// bound drops the totals of the last spaces, in the order of names, if there are too many. A part
+// of the records may drop a space before the whole is known. That is right: in the whole at least
+// as much comes before that space.
 func (s *Sum) bound() {
 	bytes := 0
 	for i, name := range slices.Sorted(maps.Keys(s.Spaces)) {

@@ -12,8 +12,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// tree returns a job that has ended, and its ranges: a root of which four pieces were cut, and one
-// entity that was tried again by itself and failed.
+// tree returns a job that has ended, and its ranges: a root, four pieces that were cut off, and one
+// entity that was retried alone and failed.
 func tree(t *testing.T) (*record.Job, []*record.Range) {
 	t.Helper()
 	j := &record.Job{ID: "j", Mapper: "m", PageSize: 100, Created: noon}
@@ -78,7 +78,7 @@ func TestTotals(t *testing.T) {
 	}
 }
 
-// TestLedger changes one thing at a time: the ledger finds it.
+// TestLedger changes one value at a time, and checks that the ledger finds it.
 func TestLedger(t *testing.T) {
 	reseal := func(r *record.Range) { r.Seal = r.Digest() }
 	for name, change := range map[string]func(j *record.Job, all []*record.Range) []*record.Range{
@@ -188,7 +188,7 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// TestScaled makes an estimate of a part.
+// TestScaled extrapolates from a part of the records.
 func TestScaled(t *testing.T) {
 	sum := Sum{Totals: record.Totals{Processed: 10, Failures: 1, Ranges: 5, Depth: 3,
 		Counters: map[string]int64{"a": -4},
@@ -200,7 +200,7 @@ func TestScaled(t *testing.T) {
 	}
 }
 
-// TestBoundedSpaces leaves out what the record of a job has no room for.
+// TestBoundedSpaces checks that spaces are dropped if the record of a job has no room for them.
 func TestBoundedSpaces(t *testing.T) {
 	for n, want := range map[int]int{10: 10, maxSpaces: maxSpaces, maxSpaces + 7: maxSpaces} {
 		sum := Sum{}

@@ -11,21 +11,22 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A Portion bounds what is lost when somebody dies who adds up the records of a job. What is 0 is
-// the default.
+// A Portion limits how much work is lost if a process dies while it adds up a job's records. 0
+// means the default.
 type Portion struct {
-	Records int           // of each slice of the IDs, after which a draft is kept
-	Time    time.Duration // after which another task goes on
+	Records int           // of each slice of IDs; after that a draft is stored
+	Time    time.Duration // after that another task continues
 }
 
-// portionRecords is the default of Portion.Records: some seconds pass from one draft to the next. A
-// job with fewer in all is added up without any.
+// portionRecords is the default of Portion.Records. A process stores a draft every few seconds.
+// Jobs with fewer records are added up without one.
 const portionRecords = 5000
 
-// addUp adds up the records of a job, none of which changes while goesOn holds. It keeps a draft
-// now and then; after its time it enqueues the next task of a chain, and returns nothing. A
-// delivery that follows one that has died goes on with its draft, and so do two of one task:
-// whoever is further leads.
+// addUp adds up the records of a job. While goesOn holds, no record changes. It stores drafts. When
+// its time is over, it enqueues the next task of a chain, and returns nil.
+//
+// If a delivery dies, the next one continues from its draft. If two deliveries add up at the same
+// time, both continue from the draft with more records.
 func (js *Jobs) addUp(
 	ctx context.Context, job *record.Job, path string, t body.Job, goesOn func(*record.Job) bool,
 ) (*ledger.Ledger, error) {
@@ -55,7 +56,7 @@ func (js *Jobs) addUp(
 	return nil, js.enqueue(ctx, job, path, t, time.Time{})
 }
 
-// draft returns the draft that the next one goes on with who adds up.
+// draft returns the draft from which adding up continues.
 func (js *Jobs) draft(ctx context.Context, job *record.Job) (*ledger.Draft, error) {
 	if !job.Drafted {
 		return store.NewDraft(job), nil
@@ -63,8 +64,8 @@ func (js *Jobs) draft(ctx context.Context, job *record.Job) (*ledger.Draft, erro
 	return js.Store.LoadDraft(ctx, job)
 }
 
-// lastLink returns the task that goes on to add up the records of a job that is about to end: the
-// first one, if there is no draft.
+// lastLink returns the task that continues to add up the records of a job that is about to end. If
+// there is no draft, it is the first task.
 func (js *Jobs) lastLink(ctx context.Context, job *record.Job) (body.Job, error) {
 	d, err := js.draft(ctx, job)
 	if err != nil {

@@ -13,8 +13,8 @@ const (
 	// Between two looks at a job that somebody waits for: a tenth of the time that he has waited.
 	firstPause   = 50 * time.Millisecond
 	longestPause = 2 * time.Second
-	patience     = time.Minute // with errors
-	fewFailures  = 5           // in a row are none, however long they take
+	patience     = time.Minute // with errors that repeat
+	fewFailures  = 5           // this number of errors in a row is accepted, however long they take
 	lookEvery    = time.Minute // at the queue
 )
 

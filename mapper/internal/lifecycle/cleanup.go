@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A CleanUp says what becomes of the records of a job that has ended: mapper.CleanUpOptions has the
-// meaning of its fields. It is stored as JSON in the record of the job.
+// A CleanUp says which records of an ended job are deleted, and when. See mapper.CleanUpOptions for
+// the fields. It is stored as JSON in the job's record.
 type CleanUp struct {
 	IncludeFailures bool          `json:"failures,omitempty"`
 	IncludeJob      bool          `json:"job,omitempty"`
@@ -27,19 +27,19 @@ type CleanUp struct {
 const (
 	cleanupPath = "cleanup"
 
-	// cleanupRanges is how many records one task cleans up, and cleanupBatch how many one commit:
-	// with 10 KiB a record, and 160 KiB of keys in few of them, the 10 MiB of a commit are far.
+	// cleanupRanges is how many records one task cleans up, and cleanupBatch how many one commit.
+	// With 10 KiB a record, and 160 KiB in the few with many keys, a commit stays far below 10 MiB.
 	cleanupRanges = 5000
 	cleanupBatch  = 50
 )
 
-// A clean-up has a task for each slice of the IDs, and before them one that adds up the records of
-// a job that has no totals yet. They are numbered by the tick at which they are enqueued, and by
-// what they are for: that of a slice by the slice, and the other one by addUpTask.
+// A clean-up has one task for each slice of IDs. If the job has no totals yet, one more task adds
+// up its records first. A task's number consists of the tick at which it is enqueued and its
+// purpose: the slice's number, or addUpTask.
 const addUpTask = store.SlicesOfIDs
 
-// enqueueCleanUp enqueues the tasks that begin to clean up. A sweep does it again under the names
-// of its tick.
+// enqueueCleanUp enqueues the first tasks of a clean-up. A sweep may do so again; the tick makes
+// the names new.
 func (js *Jobs) enqueueCleanUp(ctx context.Context, job *record.Job) error {
 	first, last := int64(0), int64(store.SlicesOfIDs-1)
 	if len(job.Totals) == 0 {
@@ -54,18 +54,18 @@ func (js *Jobs) enqueueCleanUp(ctx context.Context, job *record.Job) error {
 	return nil
 }
 
-// sweepCleanUp runs the sweep of a job that is being cleaned up. If it finds nothing
-// left to do, that was it.
+// sweepCleanUp runs the sweep of a job that is being cleaned up. If no record remains, it ends the
+// clean-up.
 func (js *Jobs) sweepCleanUp(ctx context.Context, job *record.Job, now time.Time) error {
 	if err := js.enqueueSweep(ctx, job, now); err != nil {
 		return err
 	}
 	if held, err := store.HoldsBack(ctx, js.Store, job); err != nil || held {
-		return err // a later sweep goes on
+		return err // a later sweep continues
 	}
 	if len(job.Totals) == 0 {
 		if d, err := js.draft(ctx, job); err != nil || now.Sub(d.Kept) < sweepEvery {
-			return err // whoever adds up is at it
+			return err // a task adds up at present
 		}
 		return js.enqueueCleanUp(ctx, job)
 	}
@@ -74,7 +74,7 @@ func (js *Jobs) sweepCleanUp(ctx context.Context, job *record.Job, now time.Time
 	case err != nil:
 		return err
 	case n == 0:
-		if err := js.planRetention(ctx, job); err != nil { // what was left may go later
+		if err := js.planRetention(ctx, job); err != nil { // the remaining records may be cleaned up later
 			return err
 		}
 		return js.finishCleanUp(ctx, job)
@@ -90,7 +90,7 @@ func (js *Jobs) runCleanUp(ctx context.Context, job *record.Job, t body.Job) err
 		return nil
 	}
 	if held, err := store.HoldsBack(ctx, js.Store, job); err != nil || held {
-		return err // a sweep goes on
+		return err // a sweep continues later
 	}
 	i := t.Tick % (addUpTask + 1)
 	if i == addUpTask {
@@ -108,17 +108,17 @@ func (js *Jobs) runCleanUp(ctx context.Context, job *record.Job, t body.Job) err
 	return js.enqueue(ctx, job, cleanupPath, t, time.Time{})
 }
 
-// recordTotals adds up the records of a job that failed or was aborted, before they go. Pages
-// may still be under way then, in processes that have stood still for long: first it takes every
-// open range away from them. As ranges appear only in the commit of one that is open, none is left
-// behind that could change when none is open.
+// recordTotals adds up the records of a job that failed or was aborted, before they are deleted. A
+// process that has stood still for long may still be about to commit a page. So all open ranges are
+// first abandoned. Ranges are created only in the commit of an open range, so after that no record
+// changes any more.
 func (js *Jobs) recordTotals(ctx context.Context, job *record.Job, t body.Job) error {
 	left, err := js.abandonOpen(ctx, job.Ref(), cleanupRanges)
 	if err != nil {
 		return fmt.Errorf("clean up job %s: %w", job.ID, err)
 	}
 	if left != "" {
-		t.After = left // which only makes another name
+		t.After = left // only to get a new name for the task
 		return js.enqueue(ctx, job, cleanupPath, t, time.Time{})
 	}
 	epoch := job.Epoch
@@ -139,8 +139,8 @@ func (js *Jobs) recordTotals(ctx context.Context, job *record.Job, t body.Job) e
 	return js.enqueueCleanUp(ctx, job)
 }
 
-// abandonOpen takes the open ranges of a job that has ended away from their tasks, for good: all,
-// or so many at least. It returns one of those that are left.
+// abandonOpen abandons open ranges of an ended job, at least most of them. It returns the ID of one
+// that remains; empty: none remains.
 func (js *Jobs) abandonOpen(ctx context.Context, job record.Ref, most int) (left string, err error) {
 	for ; ; most -= sweepRanges {
 		open, err := js.Store.FirstMarked(ctx, "open", job, "", sweepRanges)
@@ -163,7 +163,7 @@ func (js *Jobs) abandonOpen(ctx context.Context, job record.Ref, most int) (left
 	}
 }
 
-// abandon takes a pending range away from its task, for good.
+// abandon takes a pending range away from its task, permanently.
 func (js *Jobs) abandon(ctx context.Context, key *datastore.Key) error {
 	_, err := js.Store.UpdateRange(ctx, key, func(r *record.Range) bool {
 		if r.State != record.Pending {
@@ -175,8 +175,8 @@ func (js *Jobs) abandon(ctx context.Context, key *datastore.Key) error {
 	return err
 }
 
-// cleanRecords cleans up the first records of a stretch of IDs, and returns the last
-// one and how many there were.
+// cleanRecords cleans up the first records in a part of the IDs. It returns the last ID, and the
+// number of records.
 func (js *Jobs) cleanRecords(ctx context.Context, job *record.Job, from, to string) (last string, n int, err error) {
 	o, err := cleanUpOf(job)
 	if err != nil {
@@ -220,8 +220,7 @@ func (js *Jobs) cleanRecords(ctx context.Context, job *record.Job, from, to stri
 	return last, n, nil
 }
 
-// cleanBatches cleans up the batches of an undo in a stretch of IDs, and returns how many there
-// were.
+// cleanBatches cleans up an undo's batches in a part of the IDs, and returns their number.
 func (js *Jobs) cleanBatches(ctx context.Context, job *record.Job, from, to string, o CleanUp) (n int, err error) {
 	expires := time.Now().Add(o.ExpireAfter).UTC().Truncate(time.Microsecond)
 	var keys []*datastore.Key
@@ -250,8 +249,8 @@ func (js *Jobs) cleanBatches(ctx context.Context, job *record.Job, from, to stri
 	return n, err
 }
 
-// cleanBatch cleans up some records. Those to expire are changed in a transaction, which leaves out
-// those that somebody else has deleted meanwhile.
+// cleanBatch cleans up some records. It deletes them, or sets when they expire in a transaction,
+// which skips records that somebody has deleted.
 func (js *Jobs) cleanBatch(ctx context.Context, batch []*record.Range, o CleanUp) error {
 	keys := make([]*datastore.Key, len(batch))
 	for i, r := range batch {
@@ -272,7 +271,7 @@ func (js *Jobs) cleanBatch(ctx context.Context, batch []*record.Range, o CleanUp
 		}
 		for i := range all {
 			if r := &all[i]; !missing[i] && r.Expires.IsZero() {
-				r.Expires, r.Samples = expires, nil // nobody will split it
+				r.Expires, r.Samples = expires, nil // it is not split any more
 				if err := store.Write(tx, r.Update()); err != nil {
 					return err
 				}
@@ -282,7 +281,7 @@ func (js *Jobs) cleanBatch(ctx context.Context, batch []*record.Range, o CleanUp
 	})
 }
 
-// finishCleanUp ends the clean-up, and the job's own record if that is to go.
+// finishCleanUp ends the clean-up. It also deletes the job's own record, if that was requested.
 func (js *Jobs) finishCleanUp(ctx context.Context, job *record.Job) error {
 	return js.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		j, err := store.GetJob(tx, job.Ref())
@@ -311,10 +310,10 @@ func (js *Jobs) finishCleanUp(ctx context.Context, job *record.Job) error {
 	})
 }
 
-// cleanUpOf returns how the records of a job are being cleaned up.
+// cleanUpOf returns the options of a job's clean-up.
 func cleanUpOf(j *record.Job) (o CleanUp, err error) {
 	if err = json.Unmarshal([]byte(j.Cleaning), &o); err != nil {
-		err = fmt.Errorf("job %s: what is to be cleaned up: %w", j.ID, err)
+		err = fmt.Errorf("job %s: the options of its clean-up can't be read: %w", j.ID, err)
 	}
 	return o, err
 }

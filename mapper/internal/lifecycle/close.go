@@ -16,12 +16,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A job whose mapper has a function Forget deletes the records of its ranges before it ends. They
-// are added up, and one transaction records that and closes the job: from then on they are cleaned
-// up, while it runs, and what they add up to is what the job's record has. Then the function runs,
-// in no transaction, and the one that ends the job takes out of its record what it was about.
+// A job whose mapper has a function Forget deletes the records of its ranges before it ends:
+//
+//  1. The records are added up. One transaction stores the totals and closes the job.
+//  2. The records are deleted while the job is still running.
+//  3. The function runs, outside any transaction.
+//  4. The transaction that ends the job removes from its record what the job was about.
 
-// close closes a job whose records are added up.
+// close stores the totals of a job's records, and starts to delete the records.
 func (fi finalizer) close(ctx context.Context, job *record.Job, t body.Job, l *ledger.Ledger) error {
 	how, err := json.Marshal(CleanUp{IncludeFailures: true})
 	if err != nil {
@@ -44,7 +46,7 @@ func (js *Jobs) salt() string {
 	return strconv.FormatUint(js.Random(), 36) + strconv.FormatUint(js.Random(), 36)
 }
 
-// runClosed deletes what is left of the records, and then runs the function.
+// runClosed deletes the remaining records, and then runs the function Forget.
 func (fi finalizer) runClosed(ctx context.Context, job *record.Job, t body.Job) error {
 	place, err := fi.Gate.Enter(ctx, false)
 	if err != nil {
@@ -61,8 +63,8 @@ func (fi finalizer) runClosed(ctx context.Context, job *record.Job, t body.Job) 
 	return fi.run(ctx, job, t)
 }
 
-// clean deletes the records, and returns the job when none is left; nil if its other tasks and its
-// sweeps go on with that.
+// clean deletes the remaining records. It returns the job after the last one. If its time is over
+// before, other tasks continue, and it returns nil.
 func (fi finalizer) clean(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
 	for job.Cleaning != "" {
 		_, n, err := fi.cleanRecords(ctx, job, "", "")
@@ -84,10 +86,11 @@ func (fi finalizer) clean(ctx context.Context, job *record.Job, t body.Job) (*re
 	return job, nil
 }
 
-// forget runs the function, and ends the job. It returns the function's error, or that of the end.
+// forget runs the function Forget and ends the job. Failed is the function's error, err the error
+// of the rest.
 func (fi finalizer) forget(ctx context.Context, job *record.Job) (failed, err error) {
 	ended := *job
-	if err := ended.Succeed(fi.sum, time.Now()); err != nil { // as the function sees it
+	if err := ended.Succeed(fi.sum, time.Now()); err != nil { // the state that the function sees
 		return nil, err
 	}
 	a := function.NewAttempt(job.Ref(), function.Update, record.JobKey(job.ID))
@@ -99,7 +102,7 @@ func (fi finalizer) forget(ctx context.Context, job *record.Job) (failed, err er
 		})
 	})
 	switch {
-	case errors.Is(err, function.ErrTimeout): // what it does has no effect on failed any more
+	case errors.Is(err, function.ErrTimeout): // the abandoned call no longer changes failed
 		return fmt.Errorf("it took more than %v", longest), nil
 	case err != nil:
 		return err, nil
@@ -108,7 +111,7 @@ func (fi finalizer) forget(ctx context.Context, job *record.Job) (failed, err er
 	}
 	return nil, fi.end(ctx, job, "", func(_ *datastore.Transaction, j *record.Job) error {
 		if len(j.Closing) == 0 {
-			return fmt.Errorf("job %s was closed and is not any more", j.ID)
+			return fmt.Errorf("the record of job %s does not say any more that its ranges' records are deleted", j.ID)
 		}
 		if err := j.Succeed(fi.sum, time.Now()); err != nil {
 			return err

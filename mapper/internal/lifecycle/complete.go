@@ -20,35 +20,39 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// Complete has a job ended if none of its ranges is open: by a task, as several processes
-// may see that at the same moment, and only one of them should add up the records. The
-// caller has read the job before that look, and the task names the epoch that it had: if that has
-// changed since, ranges may have appeared that the look did not see, and the job goes on. Otherwise
-// ranges appear only in the commit of their parent, which is open itself until then. A sweep makes
-// sure that the task is there.
+// Complete enqueues the task that ends a job, if no range of the job is open. A task does it
+// because several processes may see this at the same time, and only one of them should add up the
+// records.
+//
+// The caller must have read the job before this call. The task names the epoch that was read. If
+// the epoch is raised, new ranges may exist that the query missed, so the task then does nothing.
+// Otherwise ranges are created only in the commit of their parent, which is open itself until then.
+// A sweep sees to it that the task exists.
 func (js *Jobs) Complete(ctx context.Context, job *record.Job, sweep bool) error {
 	if job.State != record.Running || job.Retrying {
-		return nil // another delivery has ended it, or the retry looks when it is done
+		return nil // another delivery has ended it, or the retry checks at its end
 	}
 	if job.Queue.Is(js.Queue.Name()) != nil {
-		return nil // it was moved
+		return nil // it was moved to another queue
 	}
 	if open, err := js.Store.HasOpen(ctx, job.Ref()); err != nil || open {
 		return err
 	}
 	if js.Mappers[job.Mapper] == nil {
-		return nil // only a build that has the mapper can end the job: it may have a finalizer
+		return nil // it may have a finalizer, so only a build with the mapper can end the job
 	}
 	return js.enqueueEnd(ctx, job, sweep)
 }
 
 const finalizePath = "finalize"
 
-// enqueueEnd enqueues the task that ends a job. If there was one, only a sweep sees whether it is
-// lost: then another one needs another name. Who may not ask the queue takes it for lost, as of two
-// such tasks one ends the job; but not if it has left an error, and so is tried again. If that
-// one is purged, or given up by the queue, a sweep enqueues it anew once Cloud Tasks has released
-// its name, after up to a day, or Resume does at once.
+// enqueueEnd enqueues the task that ends a job. If the task's name is taken, only a sweep checks
+// whether the task is lost, and then enqueues one with another name.
+//
+// A process that may not look into the queue takes the task for lost, unless the task has left an
+// error and so is being retried. That is safe: of two such tasks only one ends the job. If such a
+// retried task is purged or given up, a sweep enqueues it again when Cloud Tasks releases its name,
+// after up to a day. Resume does so at once.
 func (js *Jobs) enqueueEnd(ctx context.Context, job *record.Job, sweep bool) error {
 	t, err := js.lastLink(ctx, job)
 	if err != nil {
@@ -76,8 +80,8 @@ func (js *Jobs) enqueueEnd(ctx context.Context, job *record.Job, sweep bool) err
 	return js.enqueue(ctx, job, finalizePath, t, time.Time{})
 }
 
-// runEnd ends a job none of whose ranges is open: it adds up the records, and runs the
-// mapper's finalizer, if it has one. Where there are many records that takes several deliveries.
+// runEnd ends a job that has no open range: it adds up the records and runs the mapper's finalizer.
+// If there are many records, it takes several deliveries.
 func (js *Jobs) runEnd(ctx context.Context, job *record.Job, t body.Job) error {
 	if !t.Current(job) {
 		return nil
@@ -118,13 +122,13 @@ func (js *Jobs) runEnd(ctx context.Context, job *record.Job, t body.Job) error {
 	return finalizer{Jobs: js, def: def, sum: sum}.run(ctx, job, t)
 }
 
-// Fail ends a job for a reason. Its open ranges stay recorded as they are; their
-// tasks find the job ended and leave them.
+// Fail ends a job as failed. Its open ranges stay recorded; their tasks find that the job has
+// ended.
 func (js *Jobs) Fail(ctx context.Context, job *record.Job, reason error) error {
 	return js.fail(ctx, job, reason, func(*record.Job) error { return nil })
 }
 
-// failAtEnd is Fail for a job none of whose ranges is open, and whose records add up to sum.
+// failAtEnd is Fail for a job without open ranges, whose totals are sum.
 func (js *Jobs) failAtEnd(ctx context.Context, job *record.Job, reason error, sum record.Totals) error {
 	return js.fail(ctx, job, reason, func(j *record.Job) error { return sum.RecordIn(j) })
 }
@@ -136,8 +140,8 @@ func (js *Jobs) fail(ctx context.Context, job *record.Job, reason error, besides
 	})
 }
 
-// end changes the record of a job that runs, for a reason, if no ranges have appeared since its
-// epoch was read. An undo that has not seen all records fails.
+// end changes the record of a running job so that it ends, unless its epoch was raised after it was
+// read. An undo that may have missed records fails instead.
 func (js *Jobs) end(
 	ctx context.Context, job *record.Job, cause string, change func(*datastore.Transaction, *record.Job) error,
 ) error {

@@ -20,12 +20,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Start has a new job begin, unless there is one with its ID: then that is started again, if its
-// arguments are the same. Who has seen it passes it as existing. Start returns the job that there
-// is.
+// Start starts a new job, or returns the existing job with its ID. If the existing job has the same
+// arguments, Start also makes sure that it has its tasks. A caller that has read the existing job
+// passes it.
 //
-// If when is not nil it is called in the transaction that would record the new job, and decides
-// whether it does.
+// If when is not nil, it is called in the transaction that creates the job. If it returns an error,
+// nothing is created.
 func (js *Jobs) Start(
 	ctx context.Context, created, existing *record.Job, when func(*datastore.Transaction) error,
 ) (job *record.Job, err error) {
@@ -35,7 +35,7 @@ func (js *Jobs) Start(
 			created.Incarnate(js.Random())
 		}
 		if job, err = js.create(ctx, created, when); err == nil && job.Incarnation == created.Incarnation {
-			// As it was created: it may have ended before the answer to that came.
+			// The state at the start: the job may have ended before the answer came.
 			js.Observer.Changed(ctx, "", created, "started")
 		}
 	}
@@ -55,8 +55,8 @@ func (js *Jobs) Start(
 	return job, js.postGuard(ctx, job) // its sweeps may have been lost
 }
 
-// create writes a job and its root in one transaction, unless the job exists.
-// It returns the job as it stands.
+// create writes a job and its root in one transaction. If the job exists, it returns the existing
+// job.
 func (js *Jobs) create(
 	ctx context.Context, job *record.Job, when func(*datastore.Transaction) error,
 ) (*record.Job, error) {
@@ -68,7 +68,7 @@ func (js *Jobs) create(
 	if err == nil {
 		return job, nil
 	}
-	// It may exist, or the commit may have taken place though its answer was lost.
+	// It may exist; or the commit took effect, and its answer was lost.
 	existing, lookup := js.Store.LoadJob(ctx, record.Ref{ID: job.ID})
 	switch {
 	case errors.Is(lookup, record.ErrNoSuchJob) && status.Code(err) == codes.AlreadyExists:
@@ -90,16 +90,16 @@ func (js *Jobs) ensureTask(ctx context.Context, job *record.Job, id string) erro
 	return js.EnqueueAgain(ctx, job, r)
 }
 
-// sameArguments says why a start is not this job's: it has other arguments, or the job is about to
-// go.
+// sameArguments returns an error if a job can't stand for a start: it has other arguments, or is
+// being deleted.
 func sameArguments(j, o *record.Job) error {
 	if err := j.Queue.Is(string(o.Queue)); err != nil {
 		return err
 	}
 	switch {
 	case !j.Erased.IsZero():
-		return fmt.Errorf("%w: what a job of this ID was about was erased on %s, and can't be compared: take "+
-			"another ID", record.ErrState, j.Erased.Format(time.DateOnly))
+		return fmt.Errorf("%w: a job with this ID existed, whose query and parameters were erased on %s and can't be "+
+			"compared: use another ID", record.ErrState, j.Erased.Format(time.DateOnly))
 	case j.Mapper != o.Mapper:
 		return fmt.Errorf("%w: it runs the mapper %q", record.ErrOtherArguments, j.Mapper)
 	case string(j.Query) != string(o.Query):
@@ -112,15 +112,14 @@ func sameArguments(j, o *record.Job) error {
 	if how, err := cleanUpOf(j); err != nil || !how.IncludeJob {
 		return err
 	}
-	return fmt.Errorf("%w: a job of this ID is being cleaned up with its own record, and the ID is free after that",
-		record.ErrState)
+	return fmt.Errorf("%w: a job with this ID is being deleted; the ID is free after that", record.ErrState)
 }
 
-// A change changes the record of a job, and reports whether it has.
+// A change changes the record of a job, and reports whether it has changed anything.
 type change func(*record.Job) (changed bool, err error)
 
-// Change changes the record of a job, notes in its history who has done what, and why, and has the
-// journal say so.
+// Change changes the record of a job. It adds an entry to the job's history, with the cause, the
+// caller and his reason. It also informs the observer.
 func (js *Jobs) Change(ctx context.Context, ref record.Ref, cause string, f change) (*record.Job, error) {
 	var s step
 	job, err := js.Store.UpdateJob(ctx, ref, func(j *record.Job) (bool, error) {
@@ -144,20 +143,20 @@ func (js *Jobs) Change(ctx context.Context, ref record.Ref, cause string, f chan
 	return job, js.settle(ctx, s, cause, nil)
 }
 
-// actOf returns what is done to a job now, by whom and why, as far as the context says.
+// actOf returns an entry of a job's history for now. The context has who acts and why.
 func actOf(ctx context.Context, what string, job *record.Job) record.Act {
 	return record.Act{At: time.Now(), What: what, By: observe.By(ctx), Why: observe.Why(ctx), To: job.State}
 }
 
-// A step is what a transaction does to the state of a job.
+// A step is a change of a job's state in a transaction.
 type step struct {
 	from record.JobState
 	to   *record.Job // nil: nothing is committed
 }
 
-// settle has the journal say that a job is in another state, if a transaction has brought it there,
-// which has returned an error or nil. The answer to a commit may be lost: then the record says
-// whether it took place.
+// settle reports a change of a job's state to the observer after its transaction, which returned
+// err. The answer to the commit may be lost: then settle reads the record to see whether it took
+// effect.
 func (js *Jobs) settle(ctx context.Context, s step, cause string, err error) error {
 	if s.to == nil || s.to.State == s.from {
 		return err
@@ -173,7 +172,7 @@ func (js *Jobs) settle(ctx context.Context, s step, cause string, err error) err
 	return nil
 }
 
-// owned returns a change of a job that belongs to this engine's queue.
+// owned returns a change that fails if the job belongs to another queue than this engine's.
 func (js *Jobs) owned(f change) change {
 	return func(j *record.Job) (bool, error) {
 		if err := j.Queue.Is(js.Queue.Name()); err != nil {
@@ -183,15 +182,15 @@ func (js *Jobs) owned(f change) change {
 	}
 }
 
-// Pause has a job begin no more pages.
+// Pause pauses a running job: its tasks start no more pages.
 func (js *Jobs) Pause(ctx context.Context, ref record.Ref) error {
 	_, err := js.Change(ctx, ref, "paused", js.owned((*record.Job).Pause))
 	return err
 }
 
-// Abort ends a job for good.
+// Abort ends a job permanently.
 func (js *Jobs) Abort(ctx context.Context, ref record.Ref) error {
-	// Its sweeps may have ended, while it was paused.
+	// If the job is paused, its sweeps may have ended.
 	abort := func(j *record.Job) (bool, error) { return j.Abort(time.Now()) }
 	if err := js.foreseeRetention(ctx, ref, abort); err != nil {
 		return err
@@ -200,10 +199,12 @@ func (js *Jobs) Abort(ctx context.Context, ref record.Ref) error {
 	return err
 }
 
-// Undo notes by which job one that was read is undone, and takes its open ranges away from pages
-// that are still under way: from here on nothing of it changes, as ranges appear only in the commit
-// of one that is open. An undo that was noted before, and is gone or was aborted, does not count:
-// should it come to life later, its creation finds another note.
+// Undo records the ID of the job that undoes a job, and abandons the job's open ranges, whose pages
+// may still be under way. Ranges are created only in the commit of an open range. So after this the
+// job's records don't change.
+//
+// An earlier undo that is deleted or was aborted is replaced. If it is created late, its creation
+// fails, because it finds another ID.
 func (js *Jobs) Undo(ctx context.Context, job *record.Job, by string) error {
 	_, err := js.Change(ctx, job.Ref(), "undone by job "+by, js.owned(func(j *record.Job) (bool, error) {
 		return record.Undo(j, by)
@@ -215,8 +216,7 @@ func (js *Jobs) Undo(ctx context.Context, job *record.Job, by string) error {
 	return err
 }
 
-// EndRate has a job go as fast again as it did before its rate was set until a time, if that has
-// come.
+// EndRate restores the job's previous rate, if the time for that has come.
 func (js *Jobs) EndRate(ctx context.Context, job *record.Job) (*record.Job, error) {
 	if !record.RateEnds(job, time.Now()) {
 		return job, nil
@@ -227,7 +227,7 @@ func (js *Jobs) EndRate(ctx context.Context, job *record.Job) (*record.Job, erro
 		})
 }
 
-// Resume has a job go on, and all its open ranges get new tasks.
+// Resume sets a job running, and gives all its open ranges new tasks.
 func (js *Jobs) Resume(ctx context.Context, ref record.Ref) error {
 	failed, ref, err := js.failures(ctx, ref)
 	if err != nil {
@@ -242,7 +242,7 @@ func (js *Jobs) Resume(ctx context.Context, ref record.Ref) error {
 	return err
 }
 
-// enqueueEpoch enqueues what has a running job go on in a new epoch.
+// enqueueEpoch enqueues the tasks with which a running job goes on in a new epoch.
 func (js *Jobs) enqueueEpoch(ctx context.Context, job *record.Job) error {
 	err := js.enqueueFullSweep(ctx, job)
 	if err == nil && job.Retrying {
@@ -251,7 +251,8 @@ func (js *Jobs) enqueueEpoch(ctx context.Context, job *record.Job) error {
 	return err
 }
 
-// failures counts the failures of a job that a limit has paused. It returns which job that is.
+// failures counts the failures of a job that a failure limit has paused. It also returns the job's
+// Ref.
 func (js *Jobs) failures(ctx context.Context, ref record.Ref) (n int64, _ record.Ref, err error) {
 	job, err := js.Store.LoadJob(ctx, ref)
 	if err != nil {
@@ -264,11 +265,11 @@ func (js *Jobs) failures(ctx context.Context, ref record.Ref) (n int64, _ record
 	return n, job.Ref(), err
 }
 
-// Retry has a job process its failures again, or those of a cause.
+// Retry sets a job running to process its failures again, all or only those with a cause.
 func (js *Jobs) Retry(ctx context.Context, ref record.Ref, cause string) (err error) {
 	s, what := record.Selection{Cause: cause}, "its failures are retried"
 	if cause != "" {
-		what = "its failures of one cause are retried" // the cause is in the records, and may quote an entity
+		what = "its failures of one cause are retried" // the cause may quote an entity, so it is not in the history
 		job, err := js.Store.LoadJob(ctx, ref)
 		if err != nil {
 			return err
@@ -288,12 +289,12 @@ func (js *Jobs) Retry(ctx context.Context, ref record.Ref, cause string) (err er
 	return js.enqueue(ctx, job, retryPath, body.Job{}, time.Time{})
 }
 
-// CleanUp begins to clean up the records of a job that has ended.
+// CleanUp starts to clean up the records of a job that has ended.
 func (js *Jobs) CleanUp(ctx context.Context, ref record.Ref, o CleanUp) error {
 	return js.cleanUp(ctx, ref, o, "cleaned up", func(*record.Job) error { return nil })
 }
 
-// cleanUp begins to clean up the records of a job for a cause, if it may.
+// cleanUp starts to clean up the records of a job, unless may returns an error.
 func (js *Jobs) cleanUp(ctx context.Context, ref record.Ref, o CleanUp, cause string,
 	may func(*record.Job) error) error {
 	if o.ExpireAfter < 0 {
@@ -319,7 +320,7 @@ func (js *Jobs) cleanUp(ctx context.Context, ref record.Ref, o CleanUp, cause st
 	return js.enqueueCleanUp(ctx, job)
 }
 
-// Revive makes sure that every job of this engine's queues that runs has a sweep.
+// Revive makes sure that every job that needs sweeps has one, in all queues of this engine.
 func (js *Jobs) Revive(ctx context.Context) error {
 	running, err := js.Store.Active(ctx)
 	if err != nil {

@@ -15,18 +15,18 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A finalizer ends a job whose records add up to sum: it runs the finalizer of its mapper, or the
-// function Forget, see close.go.
+// A finalizer ends a job with the totals sum: it runs the mapper's finalizer, or its function
+// Forget (close.go).
 type finalizer struct {
 	*Jobs
 	def      *function.Definition
 	sum      record.Totals
-	delivery string // that has left a mark; empty: none has
+	delivery string // this delivery, if it left a crash mark; empty: it did not
 }
 
-// run runs the finalizer. The first delivery of its task does so in company. The ones after
-// that are suspected, as the finalizer may have killed the process of the one before: they leave a
-// mark, and run while the process does nothing else.
+// run runs the finalizer. The first delivery of the task runs beside other work. Later deliveries
+// are suspected, because the finalizer may have killed the process of an earlier one. They leave a
+// crash mark, and run while the process does nothing else.
 func (fi finalizer) run(ctx context.Context, job *record.Job, t body.Job) error {
 	exclusive := t.Queued.RetryCount > 0 || job.Suspected()
 	place, err := fi.Gate.Enter(ctx, exclusive)
@@ -41,12 +41,12 @@ func (fi finalizer) run(ctx context.Context, job *record.Job, t body.Job) error 
 	fi.delivery = delivery
 	err = fi.runAlone(ctx, job, t, record.CrashMark{Delivery: delivery, At: t.BegunAt.UTC().Truncate(time.Microsecond),
 		Task: t.Queued.TaskID, Try: int64(t.Queued.RetryCount), Alone: place.Alone})
-	if err != nil { // it stays alone until its mark, if it has left one, is gone
+	if err != nil { // the process does nothing else until its mark is removed
 		fi.Insist(ctx, func(ctx context.Context) error {
 			_, err := fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
 				return j.Alive(delivery), nil
 			})
-			if errors.Is(err, record.ErrNoSuchJob) { // nor the mark
+			if errors.Is(err, record.ErrNoSuchJob) { // so its mark is gone, too
 				return nil
 			}
 			return err
@@ -55,8 +55,8 @@ func (fi finalizer) run(ctx context.Context, job *record.Job, t body.Job) error 
 	return err
 }
 
-// runAlone runs the finalizer under a mark. If it fails the mark may be there, whatever the
-// error: the answer to the commit that wrote it may have been lost.
+// runAlone runs the finalizer under a crash mark. After any error the mark may exist, because the
+// answer to the commit that wrote it may be lost.
 func (fi finalizer) runAlone(ctx context.Context, job *record.Job, t body.Job, m record.CrashMark) error {
 	job, err := fi.begin(ctx, job, t, m)
 	if err != nil || !t.Current(job) {
@@ -73,7 +73,7 @@ func (fi finalizer) runAlone(ctx context.Context, job *record.Job, t body.Job, m
 	return fi.commit(ctx, job)
 }
 
-// begin leaves a mark in the job's record.
+// begin leaves a crash mark in the job's record.
 func (fi finalizer) begin(ctx context.Context, job *record.Job, t body.Job, m record.CrashMark) (*record.Job, error) {
 	return fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
 		return j.BeginFinalizer(t.Epoch, m, time.Now().UTC().Truncate(time.Microsecond), fi.Queue.DispatchDeadline()),
@@ -83,8 +83,8 @@ func (fi finalizer) begin(ctx context.Context, job *record.Job, t body.Job, m re
 
 // commit runs the finalizer in the transaction that ends the job.
 func (fi finalizer) commit(ctx context.Context, job *record.Job) error {
-	var failed error // the function's
-	ready := false   // all that is left is the commit
+	var failed error // of the finalizer
+	ready := false   // only the commit remains
 	if fi.def.Forget != nil && len(job.Closing) > 0 {
 		failed, err := fi.forget(ctx, job)
 		if errors.Is(failed, ErrWaits) {
@@ -111,15 +111,15 @@ func (fi finalizer) commit(ctx context.Context, job *record.Job) error {
 	return fi.retry(ctx, job, failed, err)
 }
 
-// forgetEvery is the time between two looks of a job that waits until others have forgotten.
+// forgetEvery is the time between two attempts of a function Forget that waits.
 const forgetEvery = 30 * time.Second
 
-// wait has a function Forget that waits for something run again in a while. Its task has one name,
-// whoever enqueues it.
+// wait runs a function Forget again later that waits for other jobs. The task has the same name for
+// all deliveries that enqueue it.
 func (fi finalizer) wait(ctx context.Context, job *record.Job, why error) error {
 	_, err := fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
 		text := "waits to end: " + fault.Text(why)
-		changed := fi.delivery != "" && j.Alive(fi.delivery) // this delivery ends, and the job does not
+		changed := fi.delivery != "" && j.Alive(fi.delivery) // this delivery ends without a death
 		if j.State != record.Running || j.Epoch != job.Epoch || j.Error == text {
 			return changed, nil
 		}
@@ -129,14 +129,14 @@ func (fi finalizer) wait(ctx context.Context, job *record.Job, why error) error 
 	if err != nil {
 		return err
 	}
-	first := *job // so the name is that of every generation
+	first := *job // the name must not depend on the generation
 	first.Generation = 0
 	at := time.Now().Truncate(forgetEvery).Add(2 * forgetEvery)
 	return fi.enqueue(ctx, &first, finalizePath, body.Job{Tick: at.Unix()}, at)
 }
 
-// retry has a finalizer that has failed be tried again, or fails its job. Without a failure it
-// returns err.
+// retry handles the error of a finalizer: a permanent error fails the job, after others the
+// finalizer runs again. If failed is nil, it returns err.
 func (fi finalizer) retry(ctx context.Context, job *record.Job, failed, err error) error {
 	if failed == nil {
 		return err
@@ -155,7 +155,7 @@ func (fi finalizer) retry(ctx context.Context, job *record.Job, failed, err erro
 	return errors.Join(fmt.Errorf("the finalizer of job %s failed", job.ID), err)
 }
 
-// call runs a finalizer, and returns what it asks for. A panic becomes an error.
+// call runs the finalizer, and returns what it asks for. A panic becomes an error.
 func (fi finalizer) call(ctx context.Context, j *record.Job) (*function.Effect, error) {
 	a := function.NewAttempt(j.Ref(), function.Update, record.JobKey(j.ID))
 	var failed error

@@ -15,18 +15,20 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// Findings are what a job's start has to find out.
+// Findings are what the start of a job must know about the queue and the database.
 type Findings struct {
 	Concurrent int         // see [Concurrency]
-	Existing   *record.Job // nil: there is none with the ID, or none was asked for
+	Existing   *record.Job // the job with the ID; nil: it does not exist, or was not looked for
 
 	masks, times                             bool // see source.HonoursMasks and source.Probe
 	existingFailed, masksFailed, timesFailed error
 }
 
-// FindOut finds out all at once what a job's start has to know of the queue and the database, so
-// that it takes as long as the slowest of these calls. A start that is repeated, whose job may
-// exist, needs only one of them. An error is that of the queue.
+// FindOut finds out what the start of a job must know about the queue and the database. Its calls
+// run concurrently, so it takes as long as the slowest one.
+//
+// It returns an error only for the queue. Errors of the other calls are in the Findings, because a
+// repeated start may not need them.
 func (js *Jobs) FindOut(
 	ctx context.Context, src source.Source, q query.Query, id string, mayExist, allowEmpty bool,
 ) (found Findings, err error) {
@@ -58,14 +60,15 @@ func (js *Jobs) FindOut(
 	return found, err
 }
 
-// Database sets what a new job has to know of the database. If its job exists already, the caller
-// may repeat its start when the database would not serve the query any more: this is for others.
+// Database sets what a new job must know about the database. It is not called if the job exists:
+// such a start must work even if the database would no longer accept the query.
 func (f Findings) Database(job *record.Job) error {
 	job.Masks, job.Times = f.masks, f.times
 	return cmp.Or(f.existingFailed, f.masksFailed, f.timesFailed)
 }
 
-// Concurrency returns how many tasks a queue delivers at once, or 0 if nobody may know.
+// Concurrency returns how many tasks a queue delivers at the same time. It returns 0 if the process
+// may not read that.
 func Concurrency(ctx context.Context, queue *tasks.Queue) (int, error) {
 	n, err := queue.MaxConcurrent(ctx)
 	if code := status.Code(err); code == codes.PermissionDenied || code == codes.Unimplemented {

@@ -18,40 +18,45 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A Forgetter has all records of ours forget a subject. It does a part, and says what it waits for,
-// until it looks through all of them and finds nothing: so what it then says has been seen, and not
-// concluded. What could bring something back has been fenced before, by the clean-up of its job:
-// that takes open ranges away, and raises the epoch.
+// A Forgetter removes a subject from all our records. Each call of Forget does a part of the work,
+// and says what it waits for. The last call searches all records and finds nothing. So success is
+// observed and not inferred.
 //
-// A record of any kind that mentions the subject has one of three fates. It is deleted. It is
-// written without that, by a transaction that requires the record as it will be not to mention it.
-// Or it is in the way, and an error names it. In the first two cases, and while it waits for its
-// job to go, the look is not the last one.
+// A late page could bring the subject back. The clean-up of its job prevents that: it abandons open
+// ranges and raises the epoch.
+//
+// A record that mentions the subject has one of three fates:
+//
+//   - It is deleted.
+//   - It is rewritten without the subject. The transaction checks that.
+//   - It can't be handled. An error names it.
+//
+// After the first two, and while a job's clean-up goes on, another search follows.
 type Forgetter struct {
 	*Jobs
 	Client  *datastore.Client
 	Subject record.Subject
-	For     record.Ref // the job that it is for, whose own record does not count
+	For     record.Ref // the job that forgets; its own record is not searched
 }
 
-// Looked is what was looked through: how many records by kind.
+// Looked counts the records that were searched, by kind.
 type Looked map[string]int64
 
-// ErrWaits says that something goes on which has to end first.
-var ErrWaits = errors.New("its records of the subject are being cleaned up")
+// ErrWaits says that a clean-up must end first.
+var ErrWaits = errors.New("records of the subject are being cleaned up")
 
-// a look is what was found.
+// A look is the result of a search.
 type look struct {
 	looked  Looked
-	holding map[record.Ref]bool // jobs whose records hold something; false: only their own record, if at all
-	open    map[record.Ref]bool // jobs that have open ranges, which pages may be about to commit
-	orphans []*datastore.Key    // records that hold something and belong to no job that is there
+	holding map[record.Ref]bool // jobs with range records that mention the subject
+	open    map[record.Ref]bool // jobs with open ranges, whose pages may be about to commit
+	orphans []*datastore.Key    // records of deleted jobs, to be deleted
 	drafts  map[record.Ref][]*datastore.Key
 	blocked []string
-	waits   int // what waits for the end of something
+	waits   int // how many records wait for something
 }
 
-// Forget looks through all records. Without an error none holds anything of the subject.
+// Forget searches all records. If it returns no error, none mentions the subject.
 func (f Forgetter) Forget(ctx context.Context) (Looked, error) {
 	l := &look{looked: make(Looked), holding: make(map[record.Ref]bool), open: make(map[record.Ref]bool),
 		drafts: make(map[record.Ref][]*datastore.Key)}
@@ -74,7 +79,7 @@ func (f Forgetter) Forget(ctx context.Context) (Looked, error) {
 		if n := len(l.blocked); n > 10 {
 			l.blocked, more = l.blocked[:10], fmt.Sprintf("; and %d more", n-10)
 		}
-		return nil, fault.Permanent(fmt.Errorf("%w: records hold something of what is erased: %s%s", record.ErrState,
+		return nil, fault.Permanent(fmt.Errorf("%w: records mention the erased subject: %s%s", record.ErrState,
 			strings.Join(l.blocked, "; "), more))
 	}
 	if len(l.orphans) > 0 {
@@ -85,12 +90,12 @@ func (f Forgetter) Forget(ctx context.Context) (Looked, error) {
 		}
 	}
 	if n := waits + l.waits + len(l.orphans); n > 0 {
-		return nil, fmt.Errorf("%w: it looks again at %d jobs and records", ErrWaits, n)
+		return nil, fmt.Errorf("%w: %d jobs and records remain to be checked", ErrWaits, n)
 	}
 	return l.looked, nil
 }
 
-// kinds returns the kinds that our records have.
+// kinds returns the kinds of our records in the database.
 func (f Forgetter) kinds(ctx context.Context) (kinds []string, err error) {
 	keys, err := f.Client.GetAll(ctx, datastore.NewQuery("__kind__").KeysOnly(), nil)
 	for _, key := range keys {
@@ -101,7 +106,7 @@ func (f Forgetter) kinds(ctx context.Context) (kinds []string, err error) {
 	return kinds, err
 }
 
-// read looks through the records of a kind, but those of jobs.
+// read searches the records of a kind other than jobs.
 func (f Forgetter) read(ctx context.Context, kind string, l *look) error {
 	for it := f.Client.Run(ctx, datastore.NewQuery(kind)); ; {
 		var all datastore.PropertyList
@@ -115,7 +120,7 @@ func (f Forgetter) read(ctx context.Context, kind string, l *look) error {
 		l.looked[kind]++
 		ref, belongs := refOf(kind, key, all)
 		if belongs && ref == f.For {
-			continue // it is about to go
+			continue // its records are about to be deleted
 		}
 		if kind == record.RangeKind && isOpen(all) {
 			l.open[ref] = true
@@ -125,15 +130,16 @@ func (f Forgetter) read(ctx context.Context, kind string, l *look) error {
 			continue
 		}
 		switch {
-		case belongs && !isNamed(key, ref): // no clean-up of that job finds it
-			l.block("the %s %q says that it is of job %s, and has the name of none of its records: delete it", kind,
-				key.Name, ref.ID)
+		case belongs && !isNamed(key, ref): // a clean-up of that job does not find it
+			l.block("the %s %q says that it is a record of job %s, but its name is not in that job's range of names: "+
+				"delete it",
+				kind, key.Name, ref.ID)
 		case belongs:
 			l.holding[ref] = true
 			if kind == record.DraftKind {
 				l.drafts[ref] = append(l.drafts[ref], key)
 			}
-		case kind == record.RangeKind: // of a start that came too late
+		case kind == record.RangeKind: // left by a start that came too late
 			l.orphans = append(l.orphans, key)
 		case kind == record.SlotKind:
 			err = f.slot(ctx, key, l)
@@ -148,12 +154,12 @@ func (f Forgetter) read(ctx context.Context, kind string, l *look) error {
 	}
 }
 
-// block notes a record that is in the way.
+// block notes a record that can't be handled.
 func (l *look) block(format string, args ...any) {
 	l.blocked = append(l.blocked, fmt.Sprintf(format, args...))
 }
 
-// isNamed reports whether a record has the name of one of a job, as store.Records finds it.
+// isNamed reports whether a record has a name that store.Records finds for the job.
 func isNamed(key *datastore.Key, job record.Ref) bool {
 	id, ok := strings.CutPrefix(key.Name, record.RangePrefix(job))
 	return ok && id < "g"
@@ -164,7 +170,7 @@ func isOpen(all []datastore.Property) bool {
 	return slices.ContainsFunc(all, func(p datastore.Property) bool { return p.Name == "open" && p.Value != "" })
 }
 
-// refOf returns the job that a record belongs to, if it does.
+// refOf returns the job that a record belongs to, if it belongs to one.
 func refOf(kind string, key *datastore.Key, all []datastore.Property) (ref record.Ref, belongs bool) {
 	switch kind {
 	case record.RangeKind, record.BatchKind:
@@ -176,7 +182,7 @@ func refOf(kind string, key *datastore.Key, all []datastore.Property) (ref recor
 				ref.Incarnation = text
 			}
 		}
-	case record.DraftKind: // its name is HASH.ID.INCARNATION.draft, or that of a rate clock
+	case record.DraftKind: // its name is HASH.ID.INCARNATION.draft or HASH.ID.INCARNATION.rate
 		if parts := strings.Split(key.Name, "."); len(parts) == 4 {
 			ref = record.Ref{ID: parts[1], Incarnation: parts[2]}
 		}
@@ -184,7 +190,7 @@ func refOf(kind string, key *datastore.Key, all []datastore.Property) (ref recor
 	return ref, ref.ID != ""
 }
 
-// get reads a record in a transaction. One that can't be read never can.
+// get reads a record in a transaction. A record that can't be decoded is a permanent error.
 func get(tx *datastore.Transaction, key *datastore.Key, into any) error {
 	err := property.IgnoreUndeclared(tx.Get(key, into))
 	if errors.As(err, new(*datastore.ErrFieldMismatch)) {
@@ -193,14 +199,14 @@ func get(tx *datastore.Transaction, key *datastore.Key, into any) error {
 	return err
 }
 
-// mentions reports whether a record of a kind mentions the subject, once it is written.
+// mentions reports whether a record would mention the subject after it is written.
 func (f Forgetter) mentions(kind string, written any) (bool, error) {
 	properties, err := datastore.SaveStruct(written)
 	return err == nil && f.Subject.InRecord(kind, properties), err
 }
 
-// slot deletes a slot that names a job which is gone: nobody has it then. One whose job is there
-// waits for it to go.
+// slot deletes a slot whose job is deleted. A slot of an existing job waits for that job's
+// clean-up.
 func (f Forgetter) slot(ctx context.Context, key *datastore.Key, l *look) error {
 	l.waits++
 	return f.Store.Transact(ctx, func(tx *datastore.Transaction) error {
@@ -220,22 +226,22 @@ func (f Forgetter) slot(ctx context.Context, key *datastore.Key, l *look) error 
 		if err != nil {
 			return err
 		}
-		if _, err = tx.Put(key, s); err != nil || f.Subject.InText(s.Job) { // which goes then
+		if _, err = tx.Put(key, s); err != nil || f.Subject.InText(s.Job) { // it goes with its job
 			return err
 		}
 		in, err := f.mentions(record.SlotKind, s)
 		if in {
-			err = fault.Permanent(fmt.Errorf("the slot %q mentions what is erased: delete it", key.Name))
+			err = fault.Permanent(fmt.Errorf("the slot %q mentions the erased subject: delete it", key.Name))
 		}
 		return err
 	})
 }
 
-// schedule has a schedule forget its last run, if that is gone, and jobs that were in the way of
-// its ticks.
+// schedule removes the subject from a schedule's past ticks, and its last run if that job is
+// deleted.
 func (f Forgetter) schedule(ctx context.Context, key *datastore.Key, l *look) error {
 	if f.Subject.InText(key.Name) {
-		l.block("the schedule %q has it in its name: delete its record", key.Name)
+		l.block("the schedule %q has the subject in its name: delete its record", key.Name)
 		return nil
 	}
 	blocked := ""
@@ -250,7 +256,7 @@ func (f Forgetter) schedule(ctx context.Context, key *datastore.Key, l *look) er
 		s.RedactPast(f.Subject, f.salt())
 		rest := *s
 		if f.Subject.InText(s.Run) {
-			rest.Run = "" // when the job goes
+			rest.Run = "" // goes with its job
 			switch _, err := store.GetJob(tx, record.Ref{ID: s.Run}); {
 			case errors.Is(err, record.ErrNoSuchJob):
 				s.Run = ""
@@ -266,12 +272,12 @@ func (f Forgetter) schedule(ctx context.Context, key *datastore.Key, l *look) er
 			_, err = tx.Put(key, s)
 			return err
 		}
-		blocked = "the schedule %q mentions it: delete its record"
+		blocked = "the schedule %q mentions the subject: delete its record"
 		rest.Queued = nil
 		if in, err = f.mentions(record.ScheduleKind, &rest); !in {
-			blocked = "a tick of the schedule %q waits, and would start a job over it: wait for that job's end, or " +
-				"delete " +
-				"the schedule's record if nothing advances it"
+			blocked = "a tick of the schedule %q waits, and would start a job over the subject: wait for that job's " +
+				"end, " +
+				"or delete the schedule's record if nothing advances it"
 		}
 		return cmp.Or(err, store.ErrNothing)
 	})

@@ -14,16 +14,16 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestForgetter has records forget a subject whose name is "ann-lee".
+// TestForgetter removes the subject "ann-lee" from records.
 func TestForgetter(t *testing.T) {
 	named := keyspace.At(datastore.NameKey("K", "ann-lee", nil))
 	for _, c := range []struct {
 		name   string
 		record func(w *world)
-		wrong  bool                // something is in the way
-		kind   string              // of what is there before,
-		left   int                 // and how many after that; of jobs there is another one
-		is     func(w *world) bool // what else holds then
+		wrong  bool                // a record can't be handled
+		kind   string              // the kind of the record that mentions it,
+		left   int                 // how many such records remain; of jobs there is one more
+		is     func(w *world) bool // what else must hold then
 	}{
 		{name: "nothing mentions it", record: func(w *world) { w.Begin(w.NewJob("j", "m")) }, kind: record.JobKind,
 			left: 2},
@@ -67,7 +67,7 @@ func TestForgetter(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			inWorld(t, new(function.Definition), func(w *world) {
 				c.record(w)
-				eraser := w.NewJob("eraser", "m") // for which they forget
+				eraser := w.NewJob("eraser", "m") // the job that forgets
 				_, err := w.Client.Mutate(w.Context(), eraser.Insert())
 				w.must(err)
 				time.Sleep(time.Minute)

@@ -18,8 +18,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// jobs looks through the records of jobs, and has those forget that hold something. It returns how
-// many it waits for.
+// jobs searches the records of jobs, and removes the subject from them. It returns how many jobs it
+// must search again.
 func (f Forgetter) jobs(ctx context.Context, l *look) (waits int, err error) {
 	there, acts, ids := make(map[record.Ref]bool), []func() error{}, []string(nil)
 	for it := f.Client.Run(ctx, datastore.NewQuery(record.JobKind)); ; {
@@ -65,8 +65,8 @@ func (f Forgetter) jobs(ctx context.Context, l *look) (waits int, err error) {
 	return len(acts), nil
 }
 
-// orphan has the records of a job that is gone be deleted: a clean-up has left them, or they are of
-// a copy.
+// orphan marks the records of a deleted job for deletion. A clean-up has left them, or they came
+// with a copied database.
 func (f Forgetter) orphan(ctx context.Context, ref record.Ref, l *look) error {
 	before := len(l.orphans)
 	l.orphans = append(l.orphans, l.drafts[ref]...)
@@ -82,37 +82,38 @@ func (f Forgetter) orphan(ctx context.Context, ref record.Ref, l *look) error {
 		return nil
 	})
 	if err == nil && len(l.orphans) == before {
-		l.waits++ // they have gone meanwhile
+		l.waits++ // somebody has deleted them meanwhile
 	}
 	return err
 }
 
-// traces say where a job has something of what is to be forgotten.
+// traces say where a job mentions the subject.
 type traces struct {
-	named     bool // its ID
-	mentioned bool // its record
-	about     bool // its query or its parameters
-	values    bool // values of counters, and the like
-	holding   bool // the records of its ranges
+	named     bool // in its ID
+	mentioned bool // in its record
+	about     bool // in its query or its parameters
+	values    bool // in values such as counters
+	holding   bool // in the records of its ranges
 }
 
-// tracesOf looks for what is to be forgotten in a job.
+// tracesOf searches a job for the subject.
 func (f Forgetter) tracesOf(j *record.Job, stored datastore.PropertyList, l *look) traces {
 	t := traces{named: f.Subject.InText(j.ID), mentioned: f.Subject.InRecord(record.JobKind, stored),
 		about: f.Subject.IsAbout(j), holding: l.holding[j.Ref()]}
 	if f.Subject.Everywhere || record.ComesAnywhere(j) {
-		// What a page has read it may be about to write into a record, though none has it yet.
+		// An open page may be about to write what it has read into a record.
 		t.holding = t.holding || l.open[j.Ref()] || !j.Over()
 	}
 	if f.Subject.Everywhere && j.Over() {
 		probe := *j
-		t.values, _ = record.RedactValues(&probe) // an error shows when it is done
+		t.values, _ = record.RedactValues(&probe) // the error is reported by redact
 		t.about = t.about || j.Erased.IsZero() && record.NamesKeys(j)
 	}
 	return t
 }
 
-// job returns what has a job forget; nil if there is nothing to forget, or something is in the way.
+// job returns the function that removes the subject from a job. It returns nil if the job does not
+// mention it, or can't be handled.
 func (f Forgetter) job(ctx context.Context, j *record.Job, t traces, l *look) func() error {
 	if t == (traces{}) {
 		return nil
@@ -125,13 +126,13 @@ func (f Forgetter) job(ctx context.Context, j *record.Job, t traces, l *look) fu
 	case !j.Over():
 		return block("job %s is %s: abort it, or wait for its end", j.ID, j.State)
 	case err != nil && !f.owns(j.Queue):
-		return block("job %s: %v: have it cleaned up there", j.ID, err)
+		return block("job %s: %v: clean it up there", j.ID, err)
 	case j.Cleaning != "":
-		return func() error { return nil } // it waits
+		return func() error { return nil } // wait for that clean-up
 	case !j.Erased.IsZero() && t.about && !t.named && !t.holding:
-		return block("job %s, whose record does not say any more what it was about: delete it", j.ID)
+		return block("job %s, whose record no longer says what it was about: delete it", j.ID)
 	}
-	cleanUp := t.named || t.holding || t.about && !j.Cleaned // and then it looks again
+	cleanUp := t.named || t.holding || t.about && !j.Cleaned // the next search looks again
 	return func() error {
 		_, err := f.Store.UpdateJob(ctx, j.Ref(), func(now *record.Job) (bool, error) {
 			return f.redact(now, t, cleanUp)
@@ -151,8 +152,8 @@ func (f Forgetter) job(ctx context.Context, j *record.Job, t traces, l *look) fu
 	}
 }
 
-// redact takes what is to be forgotten out of a job's record, unless the job is cleaned up or has
-// gone on meanwhile.
+// redact removes the subject from a job's record, unless the job goes on or is being cleaned up by
+// now.
 func (f Forgetter) redact(now *record.Job, t traces, cleanUp bool) (changed bool, err error) {
 	switch {
 	case !now.Over() || now.Cleaning != "":
@@ -173,18 +174,18 @@ func (f Forgetter) redact(now *record.Job, t traces, cleanUp bool) (changed bool
 			err))
 	case !cleanUp && f.Subject.InJob(now):
 		return false,
-			fault.Permanent(fmt.Errorf("%w: the record of job %s still mentions what is erased: delete it",
+			fault.Permanent(fmt.Errorf("%w: the record of job %s still mentions the erased subject: delete it",
 				record.ErrState, now.ID))
 	}
-	return changed || t.mentioned, nil // what this build does not know goes, too
+	return changed || t.mentioned, nil // writing it also drops properties that this build does not know
 }
 
-// owns reports whether one of the engine's queues is that of a job.
+// owns reports whether a job belongs to another queue of this engine.
 func (f Forgetter) owns(queue record.Owner) bool {
 	return slices.ContainsFunc(f.Beside, func(js *Jobs) bool { return queue.Is(js.Queue.Name()) == nil })
 }
 
-// of returns the control of the jobs of a queue.
+// of returns the Jobs of a queue of this engine.
 func (f Forgetter) of(queue record.Owner) *Jobs {
 	for _, js := range f.Beside {
 		if queue != "" && queue.Is(js.Queue.Name()) == nil {
@@ -194,7 +195,7 @@ func (f Forgetter) of(queue record.Owner) *Jobs {
 	return f.Jobs
 }
 
-// note notes in the record of the job that this is for which jobs forget for it.
+// note records, in the record of the job that forgets, which jobs it has cleaned up.
 func (f Forgetter) note(ctx context.Context, ids []string) error {
 	_, err := f.Store.UpdateJob(ctx, f.For, func(j *record.Job) (bool, error) {
 		c, err := record.ClosingOf(j)

@@ -20,31 +20,31 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// Jobs carries out what becomes of whole jobs, by tasks that are about a job and not about one of
-// its ranges.
+// Jobs controls the jobs of one queue, and handles the tasks that are about a job and not about one
+// of its ranges.
 type Jobs struct {
 	Store    store.Store
 	Queue    *tasks.Queue
 	Mappers  map[string]*function.Definition // by name
-	Log      *slog.Logger                    // of what goes wrong, see observe.Limited
+	Log      *slog.Logger                    // for errors, see observe.Limited
 	Observer *observe.Observer
 	Gate     *gate.Gate
-	Random   func() uint64 // a number that nobody else draws
+	Random   func() uint64 // returns a number that nobody else draws
 	Prices   billing.Prices
 
-	Revived func(context.Context) error // is called at the end of a revival; nil: nothing is
-	Beside  []*Jobs                     // those of the engine's other queues, which a revival is for, too
+	Revived func(context.Context) error // called at the end of Revive; nil: nothing is
+	Beside  []*Jobs                     // of the engine's other queues; Revive handles these, too
 	Portion Portion
 }
 
-// Asked returns the jobs for somebody who waits for answers, see store.Store.Asked.
+// Asked returns Jobs for interactive callers, see store.Store.Asked.
 func (js *Jobs) Asked() *Jobs {
 	asked := *js
 	asked.Store = js.Store.Asked()
 	return &asked
 }
 
-// Handlers returns what serves the tasks, by the last element of their path.
+// Handlers returns the handlers of the tasks, by the last element of their paths.
 func (js *Jobs) Handlers() map[string]http.Handler {
 	return map[string]http.Handler{
 		sweepPath: js.chain(sweepPath, js.inCompany(func(ctx context.Context, job *record.Job, t body.Job) error {
@@ -68,8 +68,7 @@ func (js *Jobs) Handlers() map[string]http.Handler {
 
 const revivePath = "revive"
 
-// enqueue enqueues the job's task for a path. One that exists, or existed, is as
-// good.
+// enqueue enqueues a task of the job for a path. If the name was used before, that is no error.
 func (js *Jobs) enqueue(ctx context.Context, job *record.Job, path string, t body.Job, at time.Time) error {
 	if err := js.Queue.Enqueue(ctx, t.Task(job, path, at)); err != nil && !errors.Is(err, tasks.ErrExists) {
 		return fmt.Errorf("enqueue a %s of job %s: %w", path, job.ID, err)
@@ -77,23 +76,23 @@ func (js *Jobs) enqueue(ctx context.Context, job *record.Job, path string, t bod
 	return nil
 }
 
-// enqueueSweep enqueues the job's first sweep after a time.
+// enqueueSweep enqueues the job's next sweep after a time.
 func (js *Jobs) enqueueSweep(ctx context.Context, job *record.Job, now time.Time) error {
 	tick, at := nextTick(job, now)
 	return js.enqueue(ctx, job, sweepPath, body.Job{Tick: tick}, at)
 }
 
-// enqueueFullSweep enqueues a sweep of ranges of every age, to run at once.
+// enqueueFullSweep enqueues a sweep that runs at once, and looks at ranges of every age.
 func (js *Jobs) enqueueFullSweep(ctx context.Context, job *record.Job) error {
 	return js.enqueue(ctx, job, sweepPath, allRanges, time.Time{})
 }
 
 var allRanges = body.Job{All: true}
 
-// fullSweep returns the task of enqueueFullSweep.
+// fullSweep returns the task that enqueueFullSweep enqueues.
 func fullSweep(job *record.Job) tasks.Task { return allRanges.Task(job, sweepPath, time.Time{}) }
 
-// EnqueueAgain enqueues the task of a pending range, unless it has one.
+// EnqueueAgain enqueues the task of a pending range, unless the queue has it.
 func (js *Jobs) EnqueueAgain(ctx context.Context, job *record.Job, r *record.Range) error {
 	task := body.TaskOf(r, job)
 	if err := js.Queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
@@ -102,8 +101,8 @@ func (js *Jobs) EnqueueAgain(ctx context.Context, job *record.Job, r *record.Ran
 	if exists, err := js.Queue.Exists(ctx, task); err != nil || exists {
 		return err
 	}
-	// The task is gone and its name is still taken: it needs another one. If it
-	// was done just now, the range is not pending any more.
+	// The task is gone, but its name is still taken, so a new name is needed. If the task was done
+	// just now, the range is not pending any more.
 	stale := r.Generation
 	r, err := js.Store.UpdateRange(ctx, r.Key(), func(r *record.Range) bool {
 		if r.State != record.Pending || r.Generation != stale {
@@ -122,8 +121,7 @@ func (js *Jobs) EnqueueAgain(ctx context.Context, job *record.Job, r *record.Ran
 	return nil
 }
 
-// ShowBuild has the job's status say that a build does not have its mapper, and no longer once one
-// has.
+// ShowBuild sets or clears the job's error that a build does not have its mapper.
 func (js *Jobs) ShowBuild(ctx context.Context, job *record.Job, missing bool) error {
 	if seen := *job; !seen.NeedsBuild(missing) {
 		return nil
@@ -134,8 +132,7 @@ func (js *Jobs) ShowBuild(ctx context.Context, job *record.Job, missing bool) er
 	return err
 }
 
-// Handler returns the handler of deliveries of a path that run runs, until this process is
-// draining.
+// Handler returns the handler of a path. It calls run for each delivery, until this process drains.
 func (js *Jobs) Handler(path string, run func(context.Context, tasks.Delivery) error) http.Handler {
 	return js.Queue.Handler(js.Log, func(ctx context.Context, d tasks.Delivery) (err error) {
 		leave, err := js.Gate.Admit()
@@ -152,19 +149,19 @@ func (js *Jobs) Handler(path string, run func(context.Context, tasks.Delivery) e
 	})
 }
 
-// chain returns the handler of the tasks of a path. The job is as it is found; run
-// looks whether the task is of its epoch.
+// chain returns the handler of a path. It loads the job as it stands. Run has to check the task's
+// epoch.
 func (js *Jobs) chain(path string, run func(context.Context, *record.Job, body.Job) error) http.Handler {
 	return js.Handler(path, func(ctx context.Context, d tasks.Delivery) error {
 		begunAt := time.Now()
 		var t body.Job
 		if err := json.Unmarshal(d.Body, &t); err != nil {
-			return tasks.Drop(fmt.Errorf("the body is not a task of ours: %w", err))
+			return tasks.Drop(fmt.Errorf("the body is no task of scattermap: %w", err))
 		}
 		if !record.ValidJobID(t.Job) || !record.ValidIncarnation(t.Incarnation) || t.After != "" &&
 			!record.ValidRangeID(t.After) || t.Link < 0 {
-			return tasks.Drop(errors.New("the body is not a task of ours: it names no job, or goes on behind no " +
-				"record"))
+			return tasks.Drop(errors.New("the body is no task of scattermap: it names no job, or no range to " +
+				"continue after"))
 		}
 		t.Queued, t.BegunAt = d, begunAt
 		job, err := js.Store.LoadJob(ctx, record.Ref{ID: t.Job, Incarnation: t.Incarnation})
@@ -189,7 +186,7 @@ func (js *Jobs) chain(path string, run func(context.Context, *record.Job, body.J
 	})
 }
 
-// inCompany has a task about a job run while none is exclusive.
+// inCompany runs a task beside other work, but not beside an exclusive task.
 func (js *Jobs) inCompany(
 	run func(context.Context, *record.Job, body.Job) error,
 ) func(context.Context, *record.Job, body.Job) error {
@@ -203,11 +200,11 @@ func (js *Jobs) inCompany(
 	}
 }
 
-// NewDelivery returns a name for a delivery that leaves a mark.
+// NewDelivery returns a unique name for a delivery that leaves a crash mark.
 func (js *Jobs) NewDelivery() string { return strconv.FormatUint(js.Random(), 36) }
 
-// Insist takes a mark away. While the database is out of reach it waits: this must not look like
-// a death, and nothing else can be done.
+// Insist removes a crash mark. While the database is out of reach it tries again: a mark that stays
+// would look like a death.
 func (js *Jobs) Insist(ctx context.Context, takeAway func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), record.EndTime(js.Queue.DispatchDeadline()))
 	defer cancel()

@@ -24,17 +24,17 @@ import (
 
 var errBad = errors.New("bad")
 
-// A world is one whose ranges are done by one task each, without a function: all that a job has is
-// its root, with the entities 1 to 4, and a range of its own for each of those that fail.
+// A world runs jobs without a function: one task does each range. A job has its root, with the
+// entities 1 to 4, and a range for each entity that fails.
 type world struct {
 	*testworld.World
 	control
-	works bool            // whether ranges are done; otherwise their tasks wait
-	fails map[int64]error // entities
-	done  int             // ranges
+	works bool            // ranges are done; otherwise their tasks wait
+	fails map[int64]error // errors by entity
+	done  int             // number of done ranges
 }
 
-// A control has the methods of jobs, behind those of a world with the same names.
+// A control has the methods of Jobs. In a world, its own methods with the same names come first.
 type control struct{ *lifecycle.Jobs }
 
 // inWorld runs a test in a bubble, in a world with a mapper.
@@ -107,7 +107,7 @@ func (w *world) want(state record.JobState, what string, is ...bool) {
 	}
 }
 
-// must fails the test if something has failed.
+// must fails the test if err is not nil.
 func (w *world) must(err error) {
 	w.Helper()
 	if err != nil {
@@ -128,10 +128,10 @@ func TestControl(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		works bool // ranges are done
-		fails bool // entity 2
+		fails bool // entity 2 fails
 		do    []do
 		want  record.JobState
-		wrong bool // the last one is refused
+		wrong bool // the last action is refused
 	}{
 		{"it runs", false, false, nil, record.Running, false},
 		{"it ends", true, false, nil, record.Succeeded, false},
@@ -171,8 +171,7 @@ func TestControl(t *testing.T) {
 	}
 }
 
-// TestGoesOn has a job that was paused go on after it was resumed, and one with failures after it
-// was retried.
+// TestGoesOn checks that a paused job goes on after Resume, and a job with failures after Retry.
 func TestGoesOn(t *testing.T) {
 	inWorld(t, new(function.Definition), func(w *world) {
 		j := w.NewJob("j", "m")
@@ -195,7 +194,7 @@ func TestGoesOn(t *testing.T) {
 			}
 		}
 		clear(w.fails)
-		w.must(w.Retry(w.Context(), j.Ref(), cause)) // of one of the two
+		w.must(w.Retry(w.Context(), j.Ref(), cause)) // the cause of one of the two
 		time.Sleep(10 * time.Minute)
 		w.want(record.SucceededWithFailures, "one of two failures was retried")
 		w.must(w.Retry(w.Context(), j.Ref(), ""))
@@ -207,11 +206,11 @@ func TestGoesOn(t *testing.T) {
 	})
 }
 
-// TestStartAgain starts a job of an ID that there is.
+// TestStartAgain starts a job with the ID of an existing job.
 func TestStartAgain(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		change func(j *record.Job) // of the second start
+		change func(j *record.Job) // applied to the second start
 		wrong  error
 	}{
 		{"the same", func(*record.Job) {}, nil},
@@ -242,7 +241,7 @@ func TestFinalizer(t *testing.T) {
 		name  string
 		fn    func(a *function.Attempt) error
 		want  record.JobState
-		n     int64 // what it has put for the entity 100; negative: nothing
+		n     int64 // what the finalizer has stored for entity 100; negative: nothing
 		error string
 	}{
 		{"it puts something", func(a *function.Attempt) error {
@@ -309,14 +308,13 @@ func TestForget(t *testing.T) {
 	})
 }
 
-// TestCleanUp cleans up the records of a job that has ended with one failure: its root, and the
-// record of that.
+// TestCleanUp cleans up an ended job with two records: its root, and one failure.
 func TestCleanUp(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		how     lifecycle.CleanUp
 		records int
-		gone    bool // the job's own record
+		gone    bool // the job's own record is deleted
 		wrong   bool
 	}{
 		{"all but failures", lifecycle.CleanUp{}, 1, false, false},
@@ -361,8 +359,8 @@ func TestCleanUp(t *testing.T) {
 	}
 }
 
-// TestCleanUpAborted cleans up a job with an open range: its records are added up before they go,
-// and nothing is done any more.
+// TestCleanUpAborted cleans up a job with an open range. The records must be added up before they
+// are deleted, and the range must not run any more.
 func TestCleanUpAborted(t *testing.T) {
 	inWorld(t, new(function.Definition), func(w *world) {
 		j := w.NewJob("j", "m")
@@ -377,7 +375,7 @@ func TestCleanUpAborted(t *testing.T) {
 	})
 }
 
-// TestRetain has the records of a job be cleaned up some days after its end.
+// TestRetain checks that a job's records are cleaned up some days after its end.
 func TestRetain(t *testing.T) {
 	inWorld(t, new(function.Definition), func(w *world) {
 		j := w.NewJob("j", "m")
@@ -393,8 +391,8 @@ func TestRetain(t *testing.T) {
 	})
 }
 
-// TestSweeps has the task of a range, and then that of the job's end, be lost: a sweep enqueues it
-// again. With its sweeps lost, too, a revival does.
+// TestSweeps loses the task of a range, and then the task that ends the job. A sweep must enqueue
+// each again. If the sweeps are lost, too, Revive must.
 func TestSweeps(t *testing.T) {
 	for _, revives := range []bool{false, true} {
 		inWorld(t, new(function.Definition), func(w *world) {
@@ -452,7 +450,7 @@ func TestAwait(t *testing.T) {
 	})
 }
 
-// TestUndoTakes has a job be undone: its open ranges are taken away.
+// TestUndoTakes checks that the open ranges of an undone job are abandoned.
 func TestUndoTakes(t *testing.T) {
 	inWorld(t, new(function.Definition), func(w *world) {
 		j := w.NewJob("j", "m")

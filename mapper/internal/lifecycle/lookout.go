@@ -18,21 +18,23 @@ import (
 )
 
 const (
-	// lookTime bounds what a look takes.
+	// lookTime limits how long a look takes.
 	lookTime = 5 * time.Second
 
-	// fewAttempts say nothing yet: a process is about to start, say. With the usual back-off three
-	// attempts take less than a second, and ten less than two minutes.
+	// fewAttempts of a task are no reason to complain: a process may be starting, for example. With
+	// the usual back-off, three attempts take less than a second, and ten less than two minutes.
 	fewAttempts = 3
 
-	// idle is how long a task that is due may wait before the queue is asked whether it is paused.
+	// idle is how long a due task may wait before the queue is asked whether it is paused.
 	idle = 30 * time.Second
 )
 
-// Complaint says what is wrong with the delivery of a job's tasks, or nothing: if all is well, or
-// the queue may not be asked, or does not answer. It looks at two tasks: that of the range that has
-// waited longest, or of the job's end, and the last sweep that was due. Where no task arrives, no
-// process of ours runs: so this is for those who look at the job, and for Revive.
+// Complaint says why the queue can't deliver the job's tasks. It returns an empty text if it can,
+// if this process may not ask the queue, or if the queue does not answer.
+//
+// It looks at two tasks: the task of the range that is due longest, or else the job's end, and the
+// last sweep that was due. If no task arrives, none of our handlers runs. So callers are those who
+// look at the job, and Revive.
 func (js *Jobs) Complaint(ctx context.Context, job *record.Job, waiting *record.Range) string {
 	if job.State != record.Running || js.Queue == nil || job.Queue.Is(js.Queue.Name()) != nil {
 		return ""
@@ -75,13 +77,12 @@ func (js *Jobs) Complaint(ctx context.Context, job *record.Job, waiting *record.
 	return ""
 }
 
-// overdue is how long a task that is lost is missing at most, while the job's sweeps are there.
+// overdue is how long a lost task may be missing while the job's sweeps work.
 const overdue = guardDelay + 2*sweepEvery
 
-// lost says that a range's task, which the queue does not have, was not carried out, or nothing:
-// the range has gone on since it was read, or its task is about to be enqueued, by a sweep if the
-// job was resumed just now. Somebody has purged the queue, or something that is not the handler has
-// answered with success.
+// lost says that a range's task is not in the queue and was not carried out. Somebody has purged
+// the queue, or something other than the handler answers with success. It returns an empty text if
+// the range has changed since it was read, or if a sweep is about to enqueue the task.
 func (js *Jobs) lost(ctx context.Context, job *record.Job, waiting *record.Range, now time.Time) string {
 	late := now.Sub(waiting.Due())
 	if late <= idle {
@@ -106,7 +107,7 @@ func (js *Jobs) lost(ctx context.Context, job *record.Job, waiting *record.Range
 		js.Queue.URL() + "?"
 }
 
-// complaintOf says what is wrong with the deliveries of a task, or nothing.
+// complaintOf says why deliveries of a task fail; empty: they don't.
 func (js *Jobs) complaintOf(s *tasks.TaskInfo) string {
 	if s.Attempts < fewAttempts || !s.Ended || s.Code == codes.OK {
 		return ""
@@ -119,7 +120,7 @@ func (js *Jobs) complaintOf(s *tasks.TaskInfo) string {
 	}
 	if s.TargetChanged {
 		return text + ": tasks are made for " + js.Queue.URL() +
-			" now, or for another account, and those of before stay as they are until Revive or Resume makes others"
+			" now, or for another account; older tasks keep the old target until Revive or Resume replaces them"
 	}
 	switch s.Code {
 	case codes.NotFound:
@@ -137,10 +138,10 @@ func (js *Jobs) complaintOf(s *tasks.TaskInfo) string {
 	return text + ": the service's log says why"
 }
 
-// startLook is when a process looks whether a job gets on that it has started, or resumed.
+// startLook is how long after a start or Resume the process checks whether the job's tasks arrive.
 const startLook = 90 * time.Second
 
-// LookLater looks at a job that runs in a while, once, if this process is there then.
+// LookLater calls Look once, after startLook, if the job and this process are still running.
 func (js *Jobs) LookLater(job *record.Job) {
 	if job.State != record.Running {
 		return
@@ -155,10 +156,10 @@ func (js *Jobs) LookLater(job *record.Job) {
 	})
 }
 
-// lookRanges is among how many open ranges Look chooses.
+// lookRanges is from how many open ranges Look chooses the one that is due longest.
 const lookRanges = 20
 
-// Look is Complaint for those who have not read the job's ranges.
+// Look is Complaint for callers that have not read the job's ranges.
 func (js *Jobs) Look(ctx context.Context, job *record.Job) string {
 	open, err := js.Store.FirstMarked(ctx, "open", job.Ref(), "", lookRanges)
 	if err != nil {

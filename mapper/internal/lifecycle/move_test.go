@@ -17,7 +17,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// beside returns the jobs of another queue of the same process.
+// beside returns the Jobs of another queue in the same process.
 func (w *world) beside() *lifecycle.Jobs {
 	w.Helper()
 	const location = "projects/test/locations/here"
@@ -31,14 +31,14 @@ func (w *world) beside() *lifecycle.Jobs {
 	return &other
 }
 
-// TestMove has a job belong to another queue: what it needs has tasks there, and the first one does
+// TestMove moves a job to another queue. Its tasks must be there, and the first queue must do
 // nothing with it any more.
 func TestMove(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		do    func(w *world, j *record.Job) // before
+		do    func(w *world, j *record.Job) // before the move
 		adapt error
-		tasks bool // it has some in the other queue
+		tasks bool // the other queue has tasks
 	}{
 		{"it runs", func(*world, *record.Job) {}, nil, true},
 		{"it is paused", func(w *world, j *record.Job) { w.must(w.Pause(w.Context(), j.Ref())) }, nil, false},
@@ -69,7 +69,7 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestFindOut finds out what a start has to know.
+// TestFindOut finds out what a start must know.
 func TestFindOut(t *testing.T) {
 	inWorld(t, new(function.Definition), func(w *world) {
 		_, err := w.Client.Put(w.Context(), testworld.Key(1), &testworld.Thing{N: 1})

@@ -7,14 +7,14 @@ import (
 	"sync"
 )
 
-// Unique returns a number that nobody else draws.
+// Unique returns a random number, which nobody else draws.
 func Unique() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// Seeded returns what draws numbers from a seed, in any goroutine.
+// Seeded returns a function that draws numbers from a seed. It may be called concurrently.
 func Seeded(seed uint64) func() uint64 {
 	var turn sync.Mutex
 	rng := mathrand.New(mathrand.NewPCG(seed, 1))

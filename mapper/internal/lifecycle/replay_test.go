@@ -12,9 +12,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestLateReplay has a delivery of a retry be slow after it has read the failures. Meanwhile
-// somebody pauses the job, or another delivery opens the failures and they are done. Each failure is
-// done once.
+// TestLateReplay slows a delivery of a retry after it has read the failures. Meanwhile the job is
+// paused, or another delivery opens the failures and they are done. Each failure must be done once.
 func TestLateReplay(t *testing.T) {
 	for _, c := range []struct {
 		name    string

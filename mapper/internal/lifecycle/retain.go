@@ -11,45 +11,48 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A job is cleaned up when its retention has come to its end. The record of such a job is listed
-// by the time (record.Job.Retires), and a task waits for that: a chain of them, as the queue takes
-// tasks for up to 30 days. What counts is the record, in the transaction that begins the clean-up:
-// a task may come early, late, twice or never, and a revival finds what is listed.
+// The retention of a job cleans it up some time after its end. The job's record has an index entry
+// with that time (record.Job.Retires), and a task is enqueued for it. The queue accepts tasks only
+// for the next 30 days, so there may be a chain of tasks.
+//
+// The transaction that starts the clean-up decides, according to the record. So a task may come
+// early, late, twice or never. Revive finds jobs whose task is lost by the index.
 
 const (
 	retainPath = "retain"
 
-	// retainAhead is how far ahead a task is enqueued [the quotas page of Cloud Tasks: 30 days].
+	// retainAhead is how far ahead a task is enqueued. Cloud Tasks allows 30 days [its quotas
+	// page].
 	retainAhead = 29 * 24 * time.Hour
 
-	// retainAgain is how long a clean-up that was refused waits for the next attempt.
+	// retainAgain is how long a refused clean-up waits for the next attempt.
 	retainAgain = 24 * time.Hour
 
-	// retainSoon is how much later a task comes that is early: the queue's clock may be ahead of
-	// this one.
+	// retainSoon is how much later the next task comes after an early one. A task comes early if
+	// the queue's clock is ahead of this one.
 	retainSoon = time.Minute
 
-	// retainMost is how many jobs that are due one revival looks at in a queue.
+	// retainMost is how many due jobs of a queue one call of Revive handles.
 	retainMost = 1000
 )
 
-// planRetention enqueues the task for a job that will be cleaned up. There may be one: it has the
-// same name.
+// planRetention enqueues the task that cleans a job up at the end of its retention. A task that
+// exists already has the same name.
 func (js *Jobs) planRetention(ctx context.Context, job *record.Job) error {
 	return js.enqueueRetention(ctx, job, 0, time.Now())
 }
 
-// enqueueRetention enqueues the next task of the chain, behind one of a time in seconds.
+// enqueueRetention enqueues the next task of the chain, later than the given Unix time.
 func (js *Jobs) enqueueRetention(ctx context.Context, job *record.Job, after int64, now time.Time) error {
 	due := record.DueAt(job)
 	if due.IsZero() {
 		return nil
 	}
-	at := due.Add(time.Second).Unix() // not before it
+	at := due.Add(time.Second).Unix() // not before it is due
 	if most := now.Add(retainAhead); due.After(most) {
-		at = most.Truncate(24 * time.Hour).Unix() // of all that plan it on one day there is one
+		at = most.Truncate(24 * time.Hour).Unix() // one task a day for all callers
 	}
-	if soon := now.Truncate(retainSoon).Add(2 * retainSoon).Unix(); at <= now.Unix() { // its name may be taken
+	if soon := now.Truncate(retainSoon).Add(2 * retainSoon).Unix(); at <= now.Unix() { // its own name may be taken
 		at = soon
 	}
 	if at <= after {
@@ -58,15 +61,14 @@ func (js *Jobs) enqueueRetention(ctx context.Context, job *record.Job, after int
 	return js.enqueue(ctx, job, retainPath, body.Job{Tick: at}, time.Unix(at, 0))
 }
 
-// retryRetention enqueues the task that tries again on the day of a time. There is one a day,
-// whoever asks for it.
+// retryRetention enqueues the task of a day that tries again. All callers get the same task.
 func (js *Jobs) retryRetention(ctx context.Context, job *record.Job, at time.Time) error {
 	return js.enqueue(ctx, job, retainPath, body.Job{Tick: at.Truncate(retainAgain).Unix()}, at)
 }
 
-// foreseeRetention enqueues the task for a job that a change is about to end, before that is
-// committed: who makes the change may die behind it. If nothing is committed the task finds a job
-// that has not ended.
+// foreseeRetention enqueues the task for a change that is about to end a job, before it is
+// committed. So the process may die right after the commit. If nothing is committed, the task finds
+// that the job has not ended.
 func (js *Jobs) foreseeRetention(ctx context.Context, ref record.Ref, f change) error {
 	seen, err := js.Store.LoadJob(ctx, ref)
 	if err != nil {
@@ -82,14 +84,14 @@ func (js *Jobs) foreseeRetention(ctx context.Context, ref record.Ref, f change) 
 	return js.planRetention(ctx, &next)
 }
 
-// errNotDue says that a job is kept for longer by now.
+// errNotDue says that the job's retention was prolonged meanwhile.
 var errNotDue = fmt.Errorf("%w: it is kept for longer", record.ErrState)
 
-// runRetention cleans up a job that is due.
+// runRetention cleans up a job whose retention period is over.
 func (js *Jobs) runRetention(ctx context.Context, job *record.Job, t body.Job) error {
 	now := time.Now()
 	if job.Cleaning != "" || !record.Due(job, now) {
-		return js.enqueueRetention(ctx, job, t.Tick, now) // none, if it goes on
+		return js.enqueueRetention(ctx, job, t.Tick, now) // none if the job goes on
 	}
 	err := js.cleanUp(ctx, job.Ref(), CleanUp{IncludeFailures: true},
 		"cleaned up, as its retention of "+record.Days(job.Retain)+" says", func(j *record.Job) error {
@@ -100,15 +102,15 @@ func (js *Jobs) runRetention(ctx context.Context, job *record.Job, t body.Job) e
 			return nil
 		})
 	switch {
-	case errors.Is(err, errNotDue): // who has changed that has seen to its task
+	case errors.Is(err, errNotDue): // the change of the retention has enqueued its task
 		return nil
-	case errors.Is(err, record.ErrState): // it is being undone, say
+	case errors.Is(err, record.ErrState): // an undo needs the records, for example
 		return js.retryRetention(ctx, job, now.Add(retainAgain))
 	}
 	return err
 }
 
-// reviveRetention enqueues the tasks of jobs that are due, in the engine's queues.
+// reviveRetention enqueues tasks for due jobs in all queues of this engine.
 func (js *Jobs) reviveRetention(ctx context.Context, now time.Time) error {
 	var failed []error
 	for _, js := range append([]*Jobs{js}, js.Beside...) {
@@ -123,8 +125,7 @@ func (js *Jobs) reviveRetention(ctx context.Context, now time.Time) error {
 	return errors.Join(failed...)
 }
 
-// Retain has the records of a job be kept for so long after its end; 0: until somebody cleans them
-// up.
+// Retain sets how long a job's records are kept after its end. 0 means until a clean-up.
 func (js *Jobs) Retain(ctx context.Context, ref record.Ref, d time.Duration) error {
 	set := func(j *record.Job) (bool, error) {
 		if err := record.CheckRecords(j); err != nil {

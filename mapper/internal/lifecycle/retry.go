@@ -17,8 +17,8 @@ import (
 
 const retryPath = "replay"
 
-// runRetry runs a task of a retry. The job can't complete before all failures
-// are pending again.
+// runRetry runs a task of a retry. The job can't complete until all selected failures are pending
+// again.
 func (js *Jobs) runRetry(ctx context.Context, job *record.Job, t body.Job) error {
 	if !t.Current(job) || !job.Retrying {
 		return js.sweepAfter(ctx, job, t.Epoch)
@@ -30,7 +30,7 @@ func (js *Jobs) runRetry(ctx context.Context, job *record.Job, t body.Job) error
 	return js.enqueue(ctx, job, retryPath, body.Job{After: next}, time.Time{})
 }
 
-// retryAll does what all tasks of a retry do.
+// retryAll does the work of all tasks of a retry, in a sweep.
 func (js *Jobs) retryAll(ctx context.Context, job *record.Job) error {
 	next, err := js.ReopenPage(ctx, job, "")
 	for err == nil && next != "" && !js.Gate.IsDraining() {
@@ -39,8 +39,8 @@ func (js *Jobs) retryAll(ctx context.Context, job *record.Job) error {
 	return err
 }
 
-// ReopenPage opens the next failures, and returns where to go on. Behind the last
-// ones it ends the retry, and returns nothing.
+// ReopenPage opens the next failures, and returns the ID to continue after. After the last failure
+// it ends the retry, and returns an empty ID.
 func (js *Jobs) ReopenPage(ctx context.Context, job *record.Job, after string) (next string, err error) {
 	failed, err := js.Store.FirstMarked(ctx, "failed", job.Ref(), after, store.FailurePage)
 	if err != nil {
@@ -65,7 +65,7 @@ func (js *Jobs) ReopenPage(ctx context.Context, job *record.Job, after string) (
 	if len(failed) == store.FailurePage {
 		return failed[store.FailurePage-1].ID, nil
 	}
-	// The sweep of the new epoch enqueues the ranges.
+	// The sweep of the new epoch enqueues the tasks of the opened ranges.
 	epoch := job.Epoch
 	job, err = js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return j.EndRetry(epoch), nil })
 	if err != nil || job.Epoch == epoch {
@@ -74,8 +74,8 @@ func (js *Jobs) ReopenPage(ctx context.Context, job *record.Job, after string) (
 	return "", js.enqueueFullSweep(ctx, job)
 }
 
-// sweepAfter enqueues the sweep of the epoch that a retry has ended with: who
-// ended it may have died before that.
+// sweepAfter enqueues the sweep of the epoch that follows a retry. The delivery that ended the
+// retry may have died before it could.
 func (js *Jobs) sweepAfter(ctx context.Context, job *record.Job, epoch int64) error {
 	if job.State != record.Running || job.Retrying || job.Epoch != epoch+1 {
 		return nil
@@ -83,8 +83,8 @@ func (js *Jobs) sweepAfter(ctx context.Context, job *record.Job, epoch int64) er
 	return js.enqueueFullSweep(ctx, job)
 }
 
-// Reopen opens the range of a failure, while the job retries: a delivery that
-// is late must not open a job that has ended.
+// Reopen opens the range of a failure. It does nothing if the retry has ended, because a late
+// delivery must not open a range of an ended job.
 func (js *Jobs) Reopen(ctx context.Context, job *record.Job, seen *record.Range) error {
 	return js.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		now, err := store.GetJob(tx, job.Ref())

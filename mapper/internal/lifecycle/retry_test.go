@@ -10,7 +10,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// TestReopen opens ranges of a job: of one that retries still, those that have failed.
+// TestReopen checks that only failed ranges are opened, and only while the job's retry goes on.
 func TestReopen(t *testing.T) {
 	e, err := emulator.Start(nil)
 	if err != nil {
@@ -33,7 +33,7 @@ func TestReopen(t *testing.T) {
 		Error: "no", Generation: 7,
 	}
 	for name, test := range map[string]struct {
-		change func(j *record.Job, r *record.Range) // since they were seen
+		change func(j *record.Job, r *record.Range) // changes after the failure was read
 		opens  bool
 	}{
 		"nothing has changed": {func(*record.Job, *record.Range) {}, true},

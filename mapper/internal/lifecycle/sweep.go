@@ -16,32 +16,32 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A sweep looks at the open ranges of a job, and enqueues those whose task
-// is lost: purged, deleted, given up by the queue, or never created because a process died between
-// recording and enqueueing. It also notices that the job is complete.
+// A sweep looks at the open ranges of a job, and enqueues lost tasks. A task is lost if it was
+// purged, deleted or given up by the queue. Or it was never enqueued, because a process died after
+// it had recorded the range. A sweep also notices that the job is complete.
 //
-// The sweeps of a job are a chain of tasks, of which each enqueues the next. They
-// are named by the job's epoch and their tick, and ticks are at fixed times: who
-// revives a chain that is alive meets it. A chain ends with the epoch or when the
-// job is not running; whoever raises the epoch starts another.
+// The sweeps of a job are a chain of tasks: each enqueues the next. Their names contain the job's
+// epoch and their tick. Ticks are at fixed times, so reviving a living chain enqueues no second
+// one. A chain ends when the epoch is raised or the job does not run. Raising the epoch starts
+// another chain.
 
 const (
 	sweepPath = "sweep"
 
-	// sweepEvery is the time between two sweeps of a job: what a lost task costs at
-	// most, while a sweep costs a query and a task.
+	// sweepEvery is the time between two sweeps of a job. A lost task is found after at most this
+	// time. A sweep costs a query and a task.
 	sweepEvery = 2 * time.Minute
 
-	// sweepAge is how old a range is before a sweep looks for its task: the delivery
-	// that has recorded it is about to enqueue it.
+	// sweepAge is how old a range must be before a sweep looks for its task. The delivery that
+	// recorded the range needs time to enqueue it.
 	sweepAge = time.Minute
 
-	// sweepRanges is how many ranges one task looks at.
+	// sweepRanges is how many ranges one task of a sweep looks at.
 	sweepRanges = 500
 )
 
-// nextTick returns the number of the job's first tick after a time, and when it
-// is. The ticks of different jobs are at different times.
+// nextTick returns the number and the time of the job's first tick after now. The ticks of
+// different jobs are at different times.
 func nextTick(j *record.Job, now time.Time) (tick int64, at time.Time) {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(j.ID)) // never fails
@@ -50,10 +50,10 @@ func nextTick(j *record.Job, now time.Time) (tick int64, at time.Time) {
 	return tick, time.Unix(0, tick*int64(sweepEvery)+int64(phase))
 }
 
-// latest returns the later one of now and a sweep's own tick: the queue's clock may
+// latest returns now, or the time of the sweep's own tick if that is later: the queue's clock may
 // be ahead of this one.
 func latest(j *record.Job, now time.Time, t body.Job) time.Time {
-	const most = 100 // what is further ahead is no clock's fault
+	const most = 100 // no clock is further ahead
 	tick, at := nextTick(j, now)
 	if ahead := t.Tick - tick; 0 <= ahead && ahead < most {
 		return at.Add(time.Duration(ahead) * sweepEvery)
@@ -77,7 +77,7 @@ func (js *Jobs) runSweep(ctx context.Context, job *record.Job, t body.Job) error
 		}
 		return js.sweepAfter(ctx, job, t.Epoch)
 	}
-	if t.After == "" { // first of all, as what follows may fail for long
+	if t.After == "" { // first, because the following steps may fail for a long time
 		if err := js.enqueueSweep(ctx, job, latest(job, now, t)); err != nil {
 			return err
 		}
@@ -88,13 +88,13 @@ func (js *Jobs) runSweep(ctx context.Context, job *record.Job, t body.Job) error
 	if err := js.ShowBuild(ctx, job, js.Mappers[job.Mapper] == nil); err != nil {
 		return err
 	}
-	if job.Retrying { // still: its tasks may be lost
+	if job.Retrying { // the tasks of the retry may be lost
 		return js.retryAll(ctx, job)
 	}
 	return js.sweepOpen(ctx, job, t, now)
 }
 
-// sweepOpen looks at the next open ranges.
+// sweepOpen enqueues lost tasks of the next open ranges.
 func (js *Jobs) sweepOpen(ctx context.Context, job *record.Job, t body.Job, now time.Time) error {
 	open, err := js.Store.FirstMarked(ctx, "open", job.Ref(), t.After, sweepRanges)
 	if err != nil {
@@ -123,8 +123,7 @@ func (js *Jobs) sweepOpen(ctx context.Context, job *record.Job, t body.Job, now 
 	return js.Complete(ctx, job, true)
 }
 
-// calm has the job's status no longer say that something is tried again, if none of the ranges that
-// a sweep looks at is.
+// calm clears the job's Trouble, if none of the ranges that a sweep has read is being retried.
 func (js *Jobs) calm(ctx context.Context, job *record.Job, open []*record.Range) error {
 	if job.Trouble == "" || slices.ContainsFunc(open, func(r *record.Range) bool {
 		return r.RefusalsIn(job) > 0 || !r.LaterFrom.IsZero()
@@ -141,8 +140,8 @@ func (js *Jobs) calm(ctx context.Context, job *record.Job, open []*record.Range)
 	return err
 }
 
-// reviveSweep enqueues the next sweep of a job, unless there is one. If it was
-// purged its name is taken: then the one after that, which may have been purged, too.
+// reviveSweep enqueues the next sweep of a job, unless the queue has it. If its name is taken
+// because it was purged, it tries the names of later ticks.
 func (js *Jobs) reviveSweep(ctx context.Context, job *record.Job, now time.Time) error {
 	const most = 100 // purges within a tick
 	for range most {

@@ -9,8 +9,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestTicks checks that a sweep enqueues one that comes after it, also if its own
-// clock is behind the queue's, and that a forged tick does not lead it far.
+// TestTicks checks that a sweep enqueues a later one, also if this clock is slower than the
+// queue's. A forged tick must not lead it far.
 func TestTicks(t *testing.T) {
 	j := &record.Job{ID: "j"}
 	now := time.Now()

@@ -7,8 +7,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Advancing returns a hook that also advances schedules when a job does not run any more, whichever
-// it is: it may have had a slot that a tick waits for. If that fails, a revival does so.
+// Advancing returns a hook that calls hook, and advances schedules after any job stops running: the
+// job may have held a slot for which a tick waits. If that fails, the next revival advances them.
 func Advancing(
 	hook func(context.Context, Change), advance func(context.Context) error, log *slog.Logger,
 ) func(context.Context, Change) {

@@ -25,8 +25,8 @@ var raise = mapper.Update("raise", func(_ context.Context, a *mapper.Entity[acco
 	return nil
 })
 
-// BenchmarkTelemetry prints what telemetry costs where no provider is set, as a share of an Update
-// over the embedded Datastore: as if each page were a task of its own.
+// BenchmarkTelemetry prints the cost of telemetry without a provider, as a share of the time of an
+// Update on the embedded Datastore. It assumes one page for each task.
 func BenchmarkTelemetry(b *testing.B) {
 	const n, page = 20_000, 500
 	each := updateOf(b, n)
@@ -49,7 +49,7 @@ func BenchmarkTelemetry(b *testing.B) {
 	b.ReportMetric(float64(each.Nanoseconds()), "ns/entity-of-update")
 }
 
-// updateOf returns how long a job over n entities takes for each.
+// updateOf returns how long a job over n entities takes for each entity.
 func updateOf(b *testing.B, n int) time.Duration {
 	b.Helper()
 	var handler http.Handler

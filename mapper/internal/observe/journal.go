@@ -13,26 +13,26 @@ import (
 
 // A Change is one change of a job's state.
 type Change struct {
-	Job   *record.Job     // as it is since
-	From  record.JobState // the state before; empty for a new job
-	Cause string          // nothing of an entity
-	By    string          // who asked for it; empty: nobody did, or nobody knows
-	Why   string          // for which reason; empty: none is known
+	Job   *record.Job     // after the change
+	From  record.JobState // the state before; empty: the job is new
+	Cause string          // what caused it; it never quotes an entity
+	By    string          // the caller who asked for it; empty: none, or unknown
+	Why   string          // his reason; empty: none, or unknown
 	Time  time.Time
 
-	Totals    record.Totals // what the job has done so far
-	Counted   bool          // they are known,
-	Estimated bool          // about
+	Totals    record.Totals // of the job so far
+	Counted   bool          // Totals are known
+	Estimated bool          // Totals are an estimate
 }
 
-// The times that a change takes beyond its commit, at most.
+// Limits of how long a change takes after its commit.
 const (
 	countTime = 10 * time.Second
 	hookTime  = 10 * time.Second
 )
 
-// Changed says that a job is in another state. That is committed: nothing here fails, or takes
-// long.
+// Changed reports a change of a job's state that is committed: it logs a line and calls the hook.
+// It does not fail, and takes at most 20 seconds.
 func (ob *Observer) Changed(ctx context.Context, from record.JobState, job *record.Job, cause string) {
 	ob.turned(job, time.Now())
 	defer ob.waiters.wake(job.ID) // after the log and the hook
@@ -41,7 +41,7 @@ func (ob *Observer) Changed(ctx context.Context, from record.JobState, job *reco
 	ob.count(ctx, &c)
 	ob.flush(ctx, c.Time.Add(window))
 	if handler := ob.Log.Handler(); handler.Enabled(ctx, level(job)) {
-		// of the change: who counts first, writes first
+		// with the time of the change, not the time after counting
 		line := slog.NewRecord(c.Time, level(job), "job "+string(job.State), 0)
 		line.AddAttrs(attrs(c)...)
 		_ = handler.Handle(ctx, line) // as slog's own methods do
@@ -51,7 +51,7 @@ func (ob *Observer) Changed(ctx context.Context, from record.JobState, job *reco
 	}
 }
 
-// count adds up what the job has done so far: as a status does. A new one has done nothing.
+// count adds the job's totals to a change, as a status shows them. A new job has none.
 func (ob *Observer) count(ctx context.Context, c *Change) {
 	if c.From == "" {
 		c.Counted = true
@@ -68,7 +68,7 @@ func (ob *Observer) count(ctx context.Context, c *Change) {
 	c.Counted = err == nil
 }
 
-// level returns how much a state matters to an operator.
+// level returns the log level of the line about a job's state.
 func level(job *record.Job) slog.Level {
 	switch {
 	case job.State == record.Failed:
@@ -79,7 +79,7 @@ func level(job *record.Job) slog.Level {
 	return slog.LevelInfo
 }
 
-// attrs returns what the line about a change has.
+// attrs returns the attributes of the line about a change.
 func attrs(c Change) []slog.Attr {
 	all := []slog.Attr{slog.String("job", c.Job.ID), slog.String("mapper", c.Job.Mapper)}
 	add := func(key, text string) {
@@ -104,15 +104,15 @@ func attrs(c Change) []slog.Attr {
 	return all
 }
 
-// call calls the hook, and waits for it as long as it may take. It runs in a goroutine of its own,
-// so that it harms nobody who waits for it.
+// call calls the hook in another goroutine, and waits for it for up to hookTime. So a hook that
+// panics or hangs does not harm the caller.
 func (ob *Observer) call(ctx context.Context, c Change) {
 	ctx, cancel := context.WithTimeout(ctx, hookTime)
 	returned := make(chan struct{})
 	go func() {
 		defer close(returned)
 		defer func() {
-			if r := recover(); r != nil { // its text may be of an entity
+			if r := recover(); r != nil { // its text may quote an entity
 				ob.Flaws.LogAttrs(ctx, slog.LevelWarn, "EngineOptions.OnStateChange has panicked",
 					slog.String("panic", fmt.Sprintf("%T", r)), slog.String("stack", string(debug.Stack())))
 			}
@@ -125,17 +125,19 @@ func (ob *Observer) call(ctx context.Context, c Change) {
 		select {
 		case <-returned:
 		default:
-			ob.Flaws.LogAttrs(ctx, slog.LevelWarn, "EngineOptions.OnStateChange has not returned; the job goes on without it",
+			ob.Flaws.LogAttrs(ctx, slog.LevelWarn,
+				"EngineOptions.OnStateChange has not returned; the job goes on without it",
 				slog.Duration("after", hookTime))
 		}
 	}
 	cancel()
 }
 
-// Failing says that entities of a page have failed: how many are tried again, how many are recorded
-// as failures, and of which kinds their errors are. Their keys and errors are in the records. The
-// lines of entities that are tried again by themselves are limited apart: there may be many for
-// each page.
+// Failing logs that entities of a page failed: how many will be retried, how many are recorded as
+// failures, and the kinds of their errors. Keys and error texts are only in the records.
+//
+// A retried entity that fails again has another message, which is limited separately: there may be
+// many such entities for each page.
 func (ob *Observer) Failing(
 	ctx context.Context, job *record.Job, r *record.Range, again, recorded int64, kinds string,
 ) {
@@ -148,7 +150,7 @@ func (ob *Observer) Failing(
 		slog.Int64("tried_again", again), slog.Int64("recorded", recorded), slog.String("kinds", kinds))
 }
 
-// Undelivered says what the queue says of a job's tasks, once a minute for each job.
+// Undelivered logs why the queue can't deliver a job's tasks, at most once a minute for each job.
 func (ob *Observer) Undelivered(ctx context.Context, job *record.Job, complaint string) {
 	if _, ok := ob.undelivered.admit(job.ID, time.Now(), 1); ok {
 		ob.Log.LogAttrs(ctx, slog.LevelWarn, "tasks are not delivered", slog.String("job", job.ID),
@@ -156,11 +158,10 @@ func (ob *Observer) Undelivered(ctx context.Context, job *record.Job, complaint 
 	}
 }
 
-// Flush says how many lines were left out, where no line that followed has said so within the
-// minute.
+// Flush logs how many lines were left out in windows that are over, if no later line has said so.
 func (ob *Observer) Flush(ctx context.Context) { ob.flush(ctx, time.Now()) }
 
-// flush is Flush as of a time.
+// flush is Flush at a given time.
 func (ob *Observer) flush(ctx context.Context, now time.Time) {
 	if h, ok := ob.Flaws.Handler().(limiter); ok {
 		for message, n := range h.lines.owed(now) {
@@ -170,7 +171,7 @@ func (ob *Observer) flush(ctx context.Context, now time.Time) {
 	}
 }
 
-// Noted says that a job was changed, and is in the same state.
+// Noted logs a change of a job that keeps its state.
 func (ob *Observer) Noted(ctx context.Context, job *record.Job, cause string) {
 	ob.Log.LogAttrs(ctx, slog.LevelInfo, "job changed",
 		attrs(Change{Job: job, From: job.State, Cause: cause, By: By(ctx), Why: Why(ctx), Time: time.Now()})...)
@@ -181,27 +182,27 @@ type (
 	reasonKey struct{}
 )
 
-// WithBy returns a context of what somebody asks for.
+// WithBy returns a context for the request of a caller.
 func WithBy(ctx context.Context, who string) context.Context {
 	return context.WithValue(ctx, callerKey{}, cut(who, 200))
 }
 
-// By returns who has asked, or nothing.
+// By returns the caller who made the request, or an empty text.
 func By(ctx context.Context) string {
 	who, _ := ctx.Value(callerKey{}).(string)
 	return who
 }
 
-// WithWhy returns a context of what somebody asks for, for a reason.
+// WithWhy returns a context for a request with a reason.
 func WithWhy(ctx context.Context, why string) context.Context {
 	return context.WithValue(ctx, reasonKey{}, cut(why, 500))
 }
 
-// Why returns for which reason somebody has asked, or nothing.
+// Why returns the reason of the request, or an empty text.
 func Why(ctx context.Context) string {
 	why, _ := ctx.Value(reasonKey{}).(string)
 	return why
 }
 
-// cut returns the first bytes of a text.
+// cut returns the first bytes of a text, without a broken character at the end.
 func cut(s string, most int) string { return strings.ToValidUTF8(s[:min(len(s), most)], "") }

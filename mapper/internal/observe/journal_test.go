@@ -15,8 +15,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// newJournal returns a journal, and what takes the lines out that it has written, without their
-// times.
+// newJournal returns an Observer, and a function that returns and removes the lines that it has
+// logged, without their times.
 func newJournal() (*Observer, func() string) {
 	out := new(bytes.Buffer)
 	log := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -31,8 +31,7 @@ func newJournal() (*Observer, func() string) {
 	}
 }
 
-// TestChanged writes one line for each change of a job's state, which says as much as an operator
-// needs, and no more.
+// TestChanged checks the line about each change of a job's state.
 func TestChanged(t *testing.T) {
 	noon := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	done := record.Totals{Processed: 7, Failures: 2}
@@ -42,7 +41,7 @@ func TestChanged(t *testing.T) {
 		from   record.JobState
 		cause  string
 		by     string
-		totals bool // the job has them
+		totals bool // the job's record has totals
 		want   string
 	}{
 		{
@@ -98,7 +97,7 @@ func TestChanged(t *testing.T) {
 			}
 		}
 		ctx, cancel := context.WithCancel(WithWhy(WithBy(t.Context(), c.by), "reason"))
-		cancel() // who has asked need not wait
+		cancel() // the end of the request must not matter
 		jn.Changed(ctx, c.from, &job, c.cause)
 		if got := lines(); got != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s", c.name, got, c.want)
@@ -110,7 +109,7 @@ func TestChanged(t *testing.T) {
 	}
 }
 
-// TestChangedCounts has a job without totals be counted by its records.
+// TestChangedCounts checks that a job without totals is counted by its records.
 func TestChangedCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, err := emulator.ForTest(t, nil).DatastoreClient(t.Context(), "test")
@@ -135,7 +134,7 @@ func TestChangedCounts(t *testing.T) {
 	})
 }
 
-// TestHook has a hook that panics, or does not return, harm nobody.
+// TestHook checks that a hook that panics or hangs does no harm.
 func TestHook(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -168,8 +167,7 @@ func TestHook(t *testing.T) {
 	}
 }
 
-// TestLines has the other lines be what they are, and those of the queue once a minute for each
-// job.
+// TestLines checks the other lines. Lines about the queue come once a minute for each job.
 func TestLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		jn, lines := newJournal()
@@ -202,7 +200,7 @@ func TestLines(t *testing.T) {
 	})
 }
 
-// TestByWhy has what somebody says of himself be cut, and be text.
+// TestByWhy checks that the caller and his reason are cut to their limits, and are valid text.
 func TestByWhy(t *testing.T) {
 	long := strings.Repeat("ä", 1000)
 	ctx := WithWhy(WithBy(t.Context(), long), "x"+long)
@@ -214,8 +212,8 @@ func TestByWhy(t *testing.T) {
 	}
 }
 
-// TestAdvancing advances schedules when a job does not run any more, and calls the hook in any
-// case.
+// TestAdvancing checks that schedules advance when a job stops running, and that the hook is always
+// called.
 func TestAdvancing(t *testing.T) {
 	for _, c := range []struct {
 		state    record.JobState

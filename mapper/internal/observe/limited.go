@@ -7,41 +7,41 @@ import (
 	"time"
 )
 
-// The limit of warnings and errors that say the same: so many in a minute.
+// The limit of warnings and errors with the same message: maxLines in each window.
 const (
 	maxLines = 10
 	window   = time.Minute
 
-	maxMessages = 1000 // that are remembered
+	maxMessages = 1000 // the most messages that are remembered
 )
 
-// Limited returns a logger that writes at most ten warnings or errors with one message in a minute.
-// The next line with the message says how many were left out before it, and so does
-// [Observer.Flush]. Lines of lower levels are not counted.
+// Limited returns a logger that writes at most ten warnings or errors a minute with the same
+// message. The next line with that message says how many were left out, or else [Observer.Flush]
+// does. Lines of lower levels are not limited.
 func Limited(log *slog.Logger) *slog.Logger {
 	return slog.New(limiter{log.Handler(), new(lines)})
 }
 
-// A limiter is the handler of such a logger. Those that are made of it count together.
+// A limiter is the handler of a limited logger. Handlers derived from it share the limit.
 type limiter struct {
 	slog.Handler
 	lines *lines
 }
 
-// lines are the messages of a logger.
+// lines are the messages that a logger has written, with their counts.
 type lines struct {
 	mu  sync.Mutex
 	all map[string]*line
 }
 
-// A line is one message.
+// A line counts the lines with one message.
 type line struct {
-	begun            time.Time // the window
-	written, leftOut int       // in that window, and since the last line that said so
+	begun            time.Time // when the window started
+	written, leftOut int       // written in this window; left out since a line last said so
 }
 
-// admit reports whether a line may be written now, of which there are at most so many in a window,
-// and how many were left out before it.
+// admit reports whether a line may be written now: in each window, the first most lines may. It
+// returns how many lines were left out before it.
 func (ls *lines) admit(message string, now time.Time, most int) (leftOut int, ok bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -64,8 +64,8 @@ func (ls *lines) admit(message string, now time.Time, most int) (leftOut int, ok
 	return leftOut, true
 }
 
-// owed returns how many lines were left out of which nothing says so yet, by their messages: in
-// windows that are over.
+// owed returns how many lines were left out in windows that are over, by message, if no later line
+// has said so.
 func (ls *lines) owed(now time.Time) map[string]int {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -82,7 +82,7 @@ func (ls *lines) owed(now time.Time) map[string]int {
 	return owed
 }
 
-// Handle writes a record, or counts it.
+// Handle writes a record, or counts it as left out.
 func (h limiter) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level < slog.LevelWarn {
 		return h.Handler.Handle(ctx, r)
@@ -98,12 +98,12 @@ func (h limiter) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// WithAttrs returns a limiter of the same lines.
+// WithAttrs returns a limiter that shares the limit.
 func (h limiter) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return limiter{h.Handler.WithAttrs(attrs), h.lines}
 }
 
-// WithGroup returns a limiter of the same lines.
+// WithGroup returns a limiter that shares the limit.
 func (h limiter) WithGroup(name string) slog.Handler {
 	return limiter{h.Handler.WithGroup(name), h.lines}
 }

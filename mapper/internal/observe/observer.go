@@ -16,15 +16,15 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Name is that of the meter and of the tracer.
+// Name is the name of the meter and the tracer.
 const Name = "github.com/scattermap/scattermap/mapper"
 
-// Names of attributes. There is none for keys, parameters or contents of entities.
+// Names of attributes. No attribute has a key, a parameter or a content of an entity.
 const (
 	mapperKey = attribute.Key("scattermap.mapper")
 	causeKey  = attribute.Key("scattermap.reason")
 
-	// Of spans only, as there is no end of their values:
+	// Only for spans, because the number of values is unlimited:
 	jobKey    = attribute.Key("scattermap.job")
 	rangeKey  = attribute.Key("scattermap.range")
 	depthKey  = attribute.Key("scattermap.depth")
@@ -34,12 +34,12 @@ const (
 	failedKey = attribute.Key("scattermap.failures")
 )
 
-// An Observer tells what the jobs of a process do. Its fields are not changed once it is in use.
+// An Observer reports what the jobs of a process do. Its fields don't change after its first use.
 type Observer struct {
 	Store store.Store
 	Log   *slog.Logger                  // for changes of state
-	Flaws *slog.Logger                  // for what goes wrong on the way: made by Limited
-	Hook  func(context.Context, Change) // nil: there is none
+	Flaws *slog.Logger                  // for warnings and errors; made by Limited
+	Hook  func(context.Context, Change) // called after each change of a job's state; nil: none
 
 	undelivered lines
 	waiters     waiters
@@ -53,7 +53,7 @@ type Observer struct {
 	progress progress
 }
 
-// New returns the observer of an engine, without a log; providers that are nil are the global ones.
+// New returns an Observer without loggers. A nil provider stands for the global one.
 func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Observer, error) {
 	if meters == nil {
 		meters = otel.GetMeterProvider()
@@ -101,8 +101,8 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Observer, 
 	return ob, errors.Join(append(failed, err)...)
 }
 
-// Has tells of the mappers that the process has: an instance that has done nothing yet shows in the
-// metrics, so that its absence says that they do not arrive.
+// Has sets the number of a mapper's tasks in flight to 0. So the metric exists before the first
+// task, and its absence means that metrics do not arrive.
 func (ob *Observer) Has(ctx context.Context, mapper string) {
 	ob.inFlight.Add(ctx, 0, metric.WithAttributes(mapperKey.String(mapper)))
 }
@@ -110,8 +110,7 @@ func (ob *Observer) Has(ctx context.Context, mapper string) {
 // module is the path of this library's module.
 const module = "github.com/scattermap/scattermap"
 
-// version returns the version of this library that the program was built with. It is empty where
-// the build does not say.
+// version returns the version of this library in the program; empty if the build does not say.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -125,24 +124,24 @@ func version() string {
 	return ""
 }
 
-// A Page is one that a commit has taken effect of.
+// A Page describes a committed page.
 type Page struct {
-	Mapper, Job        string // Job is the job's reference
-	Entities, Failures int64  // that were processed, and recorded as failures
+	Mapper, Job        string // Job is the text of the job's Ref
+	Entities, Failures int64  // processed, and recorded as failures
 	Took               time.Duration
-	CutOff             map[string]int64 // ranges, by why
+	CutOff             map[string]int64 // ranges cut off, by reason
 }
 
-// Why ranges are cut off.
+// Reasons why ranges are cut off.
 const (
-	AtStart    = "start"   // of the job
-	BeforePage = "before"  // others wait for it
-	BehindPage = "behind"  // as was planned
+	AtStart    = "start"   // at the job's start
+	BeforePage = "before"  // before a page: workers wait for them
+	BehindPage = "behind"  // after a page, as planned
 	Late       = "late"    // this task would end late with them
-	Failed     = "failure" // an entity has a range for itself
+	Failed     = "failure" // a failed entity gets a range of its own
 )
 
-// Committed counts a page.
+// Committed counts a committed page.
 func (ob *Observer) Committed(ctx context.Context, p Page) {
 	of := metric.WithAttributes(mapperKey.String(p.Mapper))
 	ob.pages.Add(ctx, 1, of)
@@ -160,7 +159,7 @@ func (ob *Observer) Committed(ctx context.Context, p Page) {
 	}
 }
 
-// CutOff counts ranges that were cut off, by why.
+// CutOff counts ranges that were cut off, by reason.
 func (ob *Observer) CutOff(ctx context.Context, mapper string, ranges map[string]int64) {
 	for why, n := range ranges {
 		if n > 0 {
@@ -169,7 +168,7 @@ func (ob *Observer) CutOff(ctx context.Context, mapper string, ranges map[string
 	}
 }
 
-// Conflicts counts how often a function ran again on an entity.
+// Conflicts counts repeated runs of a function on an entity.
 func (ob *Observer) Conflicts(ctx context.Context, mapper string, n int64) {
 	ob.conflicts.Add(ctx, n, metric.WithAttributes(mapperKey.String(mapper)))
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// observed returns telemetry, and what reads what it has told.
+// observed returns an Observer, and readers of its metrics and spans.
 func observed(t *testing.T) (*Observer, *sdkmetric.ManualReader, *tracetest.SpanRecorder) {
 	t.Helper()
 	reader, spans := sdkmetric.NewManualReader(), tracetest.NewSpanRecorder()
@@ -30,7 +30,7 @@ func observed(t *testing.T) (*Observer, *sdkmetric.ManualReader, *tracetest.Span
 	return tel, reader, spans
 }
 
-// told returns the values of all series, by their names and their last attribute but the mapper.
+// told returns the values of all series, by name and last attribute, without the mapper.
 func told(t *testing.T, reader *sdkmetric.ManualReader) map[string]string {
 	t.Helper()
 	var data metricdata.ResourceMetrics
@@ -59,7 +59,7 @@ func told(t *testing.T, reader *sdkmetric.ManualReader) map[string]string {
 	return all
 }
 
-// TestMetrics has each metric be told what it is called.
+// TestMetrics checks what each metric counts.
 func TestMetrics(t *testing.T) {
 	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	job, r := &record.Job{ID: "j", Mapper: "m"}, new(record.Range)
@@ -95,7 +95,7 @@ func TestMetrics(t *testing.T) {
 		}, map[string]string{"scattermap.job.idle": "there"}},
 	} {
 		tel, reader, _ := observed(t)
-		tel.Conflicts(t.Context(), "m", 0) // so that there is something to read
+		tel.Conflicts(t.Context(), "m", 0) // so that there is a series to read
 		c.do(t.Context(), tel)
 		got := told(t, reader)
 		if got["scattermap.conflicts"] == "0" {
@@ -107,14 +107,14 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestSpans has a delivery be part of the trace that its task was enqueued in or, if it begins one
-// of its own, be linked to it. No span has the text of an error.
+// TestSpans checks that a delivery's span is in the trace in which its task was enqueued, or linked
+// to it. No span has the text of an error.
 func TestSpans(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		d    tasks.Delivery
 		err  error
-		own  bool // a trace
+		own  bool // it has a trace of its own
 		want []string
 	}{
 		{"a delivery", tasks.Delivery{}, nil, false, []string{"scattermap.mapper=m", "scattermap.job=j",
@@ -156,7 +156,7 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// TestNewTraces has the tasks of a large range begin traces.
+// TestNewTraces checks that tasks of a large range start traces of their own.
 func TestNewTraces(t *testing.T) {
 	for _, c := range []struct {
 		page, entities int64

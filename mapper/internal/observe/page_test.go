@@ -18,14 +18,14 @@ import (
 
 var writePage = flag.Bool("write", false, "write the table of TestMetricsPage into docs/metrics.md")
 
-// A row is what docs/metrics.md says of a metric.
+// A row is a metric's row in docs/metrics.md.
 type row struct {
 	kind, managed string
 	attributes    []attribute.Set
 	bounds        []float64
 }
 
-// rowOf returns the row of a metric.
+// rowOf returns the row for a metric.
 func rowOf(t *testing.T, m metricdata.Metrics) (r row) {
 	t.Helper()
 	r.managed = strings.ReplaceAll(m.Name, ".", "_")
@@ -57,8 +57,8 @@ func rowOf(t *testing.T, m metricdata.Metrics) (r row) {
 	return r
 }
 
-// TestMetricsPage compares the table of docs/metrics.md with the metrics, after each was told, and
-// the attributes that the page has with theirs.
+// TestMetricsPage compares the table in docs/metrics.md with the metrics and their attributes,
+// after each metric has a value.
 func TestMetricsPage(t *testing.T) {
 	tel, reader, _ := observed(t)
 	ctx, now := t.Context(), time.Now()
@@ -107,7 +107,7 @@ func TestMetricsPage(t *testing.T) {
 	comparePage(t, table.String()+buckets.String(), reasons)
 }
 
-// comparePage compares the generated part of the page, and the reasons in it, with the code's.
+// comparePage compares the generated part of the page, and its reasons, with the code.
 func comparePage(t *testing.T, want string, reasons []string) {
 	t.Helper()
 	const path, begin, end = "../../../docs/metrics.md", "<!-- metrics -->\n\n", "\n<!-- end -->\n"

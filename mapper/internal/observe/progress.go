@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// progress is when jobs have last committed a page, as far as this process knows: from its own
-// pages, and from the records that it has looked at.
+// progress knows when jobs last committed a page. It learns that from the pages of this process,
+// and from the records that this process reads.
 type progress struct {
 	mu   sync.Mutex
 	jobs map[string]*lately
@@ -14,26 +14,25 @@ type progress struct {
 
 type lately struct {
 	mapper    string
-	committed time.Time // the last page
-	// when this process has last found the job running; zero: it has not, or it does not run any
-	// more
+	committed time.Time // when the last page was committed
+	// when this process last saw the job running; zero: never, or the job has stopped
 	looked time.Time
-	// the epoch in which the job has ended, or was paused; a look that began before that says
-	// nothing
+	// the epoch in which the job stopped; if a record of this epoch or an earlier one is read
+	// later, it is ignored
 	over int64
 }
 
 const (
-	// shown is for how long a process tells of a job after it has looked at it: sweeps come every
-	// two minutes.
+	// shown is how long a job is reported after it was seen running. Sweeps read it every two
+	// minutes.
 	shown = 3 * time.Minute
 
-	// forgotten is after how long it forgets a job, and most how many it remembers.
+	// A job is forgotten after this time, and at most most jobs are remembered.
 	forgotten = time.Hour
 	most      = 1000
 )
 
-// at returns the place of a job. Its caller has the lock.
+// at returns the entry of a job. The caller holds the lock.
 func (p *progress) at(job, mapper string, now time.Time) *lately {
 	if p.jobs == nil {
 		p.jobs = make(map[string]*lately)
@@ -51,14 +50,15 @@ func (p *progress) at(job, mapper string, now time.Time) *lately {
 	return l
 }
 
-// committed notes that a page was committed.
+// committed notes that a page was committed now.
 func (p *progress) committed(job, mapper string, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.at(job, mapper, now).committed = now
 }
 
-// running notes that a job runs in an epoch, and that a page of it was committed as late as last.
+// running notes that a job was seen running in an epoch, and when its last page was committed at
+// the earliest.
 func (p *progress) running(job, mapper string, epoch int64, last, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,7 +72,7 @@ func (p *progress) running(job, mapper string, epoch int64, last, now time.Time)
 	}
 }
 
-// ended notes that a job does not run any more, as of an epoch.
+// ended notes that a job does not run any more since an epoch.
 func (p *progress) ended(job, mapper string, epoch int64, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,7 +80,7 @@ func (p *progress) ended(job, mapper string, epoch int64, now time.Time) {
 	l.looked, l.over = time.Time{}, max(l.over, epoch)
 }
 
-// idle returns for how long jobs that run have committed nothing: by mapper, the longest.
+// idle returns, for each mapper, the longest time since one of its running jobs committed a page.
 func (p *progress) idle(now time.Time) map[string]time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestIdle says after some minutes for how long a mapper's jobs have committed nothing: -1 is that
-// none is known to run.
+// TestIdle checks, after some minutes, how long a mapper's jobs have committed nothing. -1 means
+// that no job is known to run.
 func TestIdle(t *testing.T) {
 	began := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	at := func(minutes int) time.Time { return began.Add(time.Duration(minutes) * time.Minute) }
@@ -71,8 +71,8 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestForgotten has jobs that were not heard of for an hour make room, and no more be remembered
-// than a process has room for.
+// TestForgotten checks that jobs are forgotten after an hour, and that only a limited number is
+// remembered.
 func TestForgotten(t *testing.T) {
 	var p progress
 	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)

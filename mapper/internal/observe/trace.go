@@ -14,7 +14,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A task is what a delivery has done so far, for its span.
+// A task counts what a delivery has done, for its span.
 type task struct{ pages, entities, failures atomic.Int64 }
 
 type taskKey struct{}
@@ -24,16 +24,16 @@ func taskOf(ctx context.Context) *task {
 	return t
 }
 
-// Start begins the span of a job's start, which is the root of its trace. Whoever calls it ends it
-// with the error that it has.
+// Start starts the span of a job's start, the root of the job's trace. The caller calls the
+// returned function with the start's error.
 func (ob *Observer) Start(ctx context.Context, mapper, job string) (context.Context, func(error)) {
 	ctx, span := ob.tracer.Start(ctx, "scattermap start", trace.WithAttributes(mapperKey.String(mapper),
 		jobKey.String(job)))
 	return ctx, func(err error) { end(span, err) }
 }
 
-// Delivery begins the span of a delivery of a path. Its parent is the span in which the task was
-// enqueued, unless the delivery is to begin a trace of its own: then there is a link to it.
+// Delivery starts the span of a delivery of a path. Its parent is the span in which the task was
+// enqueued. If the delivery has a trace of its own, the span links to that one instead.
 func (ob *Observer) Delivery(ctx context.Context, path string, d tasks.Delivery) (context.Context, func(error)) {
 	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer)}
 	if from := trace.SpanContextFromContext(ctx); d.NewTrace && from.IsValid() {
@@ -53,7 +53,7 @@ func (ob *Observer) Delivery(ctx context.Context, path string, d tasks.Delivery)
 	}
 }
 
-// end ends a span. Of an error it says that there is one: its text may be of an entity.
+// end ends a span. It does not store the text of an error, which may quote an entity.
 func end(span trace.Span, err error) {
 	if err != nil {
 		span.SetStatus(codes.Error, "see the log")
@@ -61,14 +61,15 @@ func end(span trace.Span, err error) {
 	span.End()
 }
 
-// Job says of which job a delivery is.
+// Job adds a job's attributes to the span of the delivery.
 func (ob *Observer) Job(ctx context.Context, job *record.Job) {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.SetAttributes(mapperKey.String(job.Mapper), jobKey.String(job.ID))
 	}
 }
 
-// Range says of which range a delivery is, counts it, and returns what ends it.
+// Range adds a range's attributes to the span of the delivery, and counts the delivery. The caller
+// calls ended at its end.
 func (ob *Observer) Range(
 	ctx context.Context, job *record.Job, r *record.Range, d tasks.Delivery, now time.Time,
 ) (ended func()) {
@@ -86,7 +87,7 @@ func (ob *Observer) Range(
 	return func() { ob.inFlight.Add(context.WithoutCancel(ctx), -1, of) }
 }
 
-// turned notes that a job has got into another state.
+// turned notes that the state of a job has changed.
 func (ob *Observer) turned(job *record.Job, now time.Time) {
 	if job.State != record.Running {
 		ob.progress.ended(job.Ref().String(), job.Mapper, job.Epoch, now)
@@ -95,8 +96,8 @@ func (ob *Observer) turned(job *record.Job, now time.Time) {
 	ob.progress.running(job.Ref().String(), job.Mapper, job.Epoch, now, now)
 }
 
-// Looked notes what a look at a running job has found: some of its open ranges. The newest of these
-// has appeared with the commit of a page, so no page may have been committed for longer than that.
+// Looked notes that a job was seen running, with some of its open ranges. The commit of a page
+// created the newest of them. So the job's last page was committed at that time or later.
 func (ob *Observer) Looked(job *record.Job, open []*record.Range, now time.Time) {
 	last := job.Created
 	if job.RampFrom.After(last) { // it was resumed
@@ -110,13 +111,13 @@ func (ob *Observer) Looked(job *record.Job, open []*record.Range, now time.Time)
 	ob.progress.running(job.Ref().String(), job.Mapper, job.Epoch, last, now)
 }
 
-// tracePages is how many full pages a range may have, by its estimate, whose tasks are all in the
-// trace of the task that cuts it: a task does two or three of them, so that such a trace has about
-// a thousand spans.
+// tracePages is the most full pages that a range may have, by its estimate, if its children's tasks
+// are in the same trace. A task does two or three pages, so such a trace has about a thousand
+// spans.
 const tracePages = 2500
 
-// NewTraces reports whether the tasks of the children of a range of so many entities begin traces
-// of their own: they are too many for one.
+// NewTraces reports whether the tasks of a range's children start traces of their own, because one
+// trace would have too many spans. Entities is the range's estimate.
 func NewTraces(job *record.Job, entities int64) bool {
 	return job.PageSize > 0 && entities/job.PageSize > tracePages
 }

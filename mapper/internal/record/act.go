@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// An Act is what somebody has done to a job, or one of its limits.
+// An Act is an entry of a job's history: somebody controlled the job, or a limit paused it.
 type Act struct {
 	At   time.Time `json:"at"`
 	What string    `json:"what"`
 	By   string    `json:"by,omitempty"`
 	Why  string    `json:"why,omitempty"`
-	To   JobState  `json:"to"` // since
+	To   JobState  `json:"to"` // the job's state after the act
 }
 
-// Bounds of a job's history, which has its place in the job's record of at most 1 MiB.
+// Limits of a job's history. It is stored in the job's record, which may have at most 1 MiB.
 const (
 	maxActs     = 100
 	maxActBytes = 64 << 10
 )
 
-// A History is what was done to a job, as JSON: the last hundred acts, as far as they fit 64 KiB.
+// A History is the last 100 acts on a job, as JSON of at most 64 KiB. Older acts are dropped.
 type History []byte
 
 // Acts returns the acts, the oldest one first.
@@ -35,8 +35,8 @@ func (h History) Acts() (acts []Act, err error) {
 	return acts, nil
 }
 
-// With returns the history with another act. One that can't be read begins anew: an act is not
-// refused for it.
+// With returns the history with another act. A history that can't be read is replaced: an act must
+// not fail because of it.
 func (h History) With(a Act) History {
 	acts, _ := h.Acts()
 	a.At = a.At.UTC().Truncate(time.Microsecond)

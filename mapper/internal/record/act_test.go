@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestActs has a job's history keep the last hundred acts, and stay small whatever they say.
+// TestActs checks that a history keeps the last hundred acts, and stays small whatever they say.
 func TestActs(t *testing.T) {
 	var h History
 	for i := range 10_000 {

@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// A Cause is what some failures of a job have in common.
+// A Cause is a group of failures of a job whose errors have the same text, up to names and numbers.
 type Cause struct {
 	Text      string
 	Count     int64
-	Estimated bool // Count is an estimate, as not all failures were read
+	Estimated bool // Count is extrapolated, because not all failures were read
 	Example   *Range
 }
 
-// Causes groups the failures of a job, of which there are so many altogether, by what their errors
-// have in common: the most frequent first.
+// Causes groups failures by their cause, the most frequent one first. If all, the number of the
+// job's failures, is more than were read, the counts are extrapolated.
 func Causes(failed []*Range, all int64) (causes []Cause) {
 	at := make(map[string]int)
 	for _, r := range failed {

@@ -7,16 +7,17 @@ import (
 	"time"
 )
 
-// ErrState says that a job is not in a state in which it can do what was asked.
+// ErrState says that a job's state does not allow the operation.
 var ErrState = errors.New("the job's state does not allow that")
 
-// ErrOtherArguments says that a job of that ID was started with another mapper, query or
-// parameters.
+// ErrOtherArguments says that the ID belongs to a job that was started with another mapper, query
+// or parameters.
 var ErrOtherArguments = errors.New("a job of this ID has other arguments")
 
 func refuse(j *Job) error { return fmt.Errorf("%w: it is %q", ErrState, j.State) }
 
-// refuseCleaned refuses what needs the records of a job's ranges, as the job has left them.
+// refuseCleaned returns an error if the records of a job's ranges are deleted, or if another job
+// undoes what they describe.
 func refuseCleaned(j *Job) error {
 	if err := HasRecords(j); err != nil {
 		return err
@@ -27,10 +28,10 @@ func refuseCleaned(j *Job) error {
 	return nil
 }
 
-// Over reports whether the job does nothing more, unless it is resumed or its failures are retried.
+// Over reports whether the job has ended. Resume and Retry can set it running again.
 func (j *Job) Over() bool { return j.State != Running && j.State != Paused }
 
-// Pause has a job begin no more pages.
+// Pause pauses a running job: its tasks start no more pages.
 func (j *Job) Pause() (changed bool, err error) {
 	switch j.State {
 	case Paused:
@@ -43,29 +44,31 @@ func (j *Job) Pause() (changed bool, err error) {
 	return false, refuse(j)
 }
 
-// PauseByLimit pauses a job of an epoch that runs, whose failures are over a limit: over says
-// which. If it is that of their share, the job counts them anew from what sum has, when it is
-// resumed.
+// PauseByLimit pauses a running job whose failures exceed a limit. It does nothing in another epoch
+// than the given one. The text over says which limit.
+//
+// For the limit on the share of failures, sum has the counts. They become the baseline: after
+// Resume, only later failures count.
 func (j *Job) PauseByLimit(epoch int64, over string, sum *Totals) (changed bool) {
 	if j.State != Running || j.Epoch != epoch {
 		return false
 	}
 	j.State, j.Limited = Paused, true
 	j.Error = "paused by its failure limit: " + over
-	if sum.Ranges > 0 { // it was the share
+	if sum.Ranges > 0 { // the limit on the share
 		j.Failures, j.Tried = sum.Failures, sum.Failures+sum.Processed
 	}
 	return true
 }
 
-// Abort ends a job for good.
+// Abort ends a job. An aborted job can't be resumed.
 func (j *Job) Abort(now time.Time) (changed bool, err error) {
 	switch j.State {
 	case Aborted:
 		return false, nil
 	case Running, Paused, Failed:
 		if j.State != Failed {
-			j.Error, j.Trouble = "", "" // which say what it waits for
+			j.Error, j.Trouble = "", "" // why it waits
 		}
 		j.State, j.Ended = Aborted, now.UTC().Truncate(time.Microsecond)
 		return true, nil
@@ -74,37 +77,37 @@ func (j *Job) Abort(now time.Time) (changed bool, err error) {
 	return false, refuse(j)
 }
 
-// Resume has a job go on that was paused, has failed, or runs and may have lost its tasks. One that
-// a limit has paused when so many entities had failed may have as many failures again.
+// Resume sets a job running that is paused or has failed, or one that runs and may have lost its
+// tasks. If a failure limit paused it, it may have as many more failures as at first: failed is the
+// number that it has now.
 func (j *Job) Resume(failed int64, now time.Time) error {
 	switch j.State {
 	case Running, Paused, Failed:
 	default:
 		return refuse(j)
 	}
-	if err := refuseCleaned(j); err != nil && len(j.Closing) == 0 { // that is about to end, and needs none
+	if err := refuseCleaned(j); err != nil && len(j.Closing) == 0 { // a job that deletes its records is about to end
 		return err
 	}
 	if j.Limited && j.Limit > 0 {
 		j.Limit = failed + j.LimitStep
 	}
 	if j.Poor {
-		j.Spent = 0 // as much again
+		j.Spent = 0 // a full budget again
 		j.Allowance++
 	}
 	j.goOn(now)
 	return nil
 }
 
-// A Selection is which failures of a job are retried: all of them, or those of a cause, of so many
-// altogether.
+// A Selection says which failures of a job are retried.
 type Selection struct {
 	Cause  string // see [Range.Cause]; empty: all
-	Failed int64
+	Failed int64  // how many failures the job has
 }
 
-// Retry has a job process its failures again. They are opened one after the other, until EndRetry.
-// Where some are left, as many more are allowed as at first.
+// Retry sets a job running to process failures again. A chain of tasks opens them, until EndRetry.
+// If only one cause is retried, the failure limit rises, so that the other failures don't count.
 func (j *Job) Retry(s Selection, now time.Time) error {
 	if err := refuseCleaned(j); err != nil {
 		return err
@@ -118,18 +121,19 @@ func (j *Job) Retry(s Selection, now time.Time) error {
 	j.Retrying, j.RetryOf = true, s.Cause
 	switch {
 	case s.Cause == "":
-		j.Limit, j.Failures, j.Tried = j.LimitStep, 0, 0 // there are none now
+		j.Limit, j.Failures, j.Tried = j.LimitStep, 0, 0 // no failure remains
 	case j.Limit > 0:
 		j.Limit = s.Failed + j.LimitStep
 	}
 	return nil
 }
 
-// Retries reports whether the retry of an epoch goes on. One that is paused goes on when the job is
-// resumed.
+// Retries reports whether the retry of an epoch goes on. A retry of a paused job goes on in a new
+// epoch, after Resume.
 func (j *Job) Retries(epoch int64) bool { return j.State == Running && j.Retrying && j.Epoch == epoch }
 
-// EndRetry notes that all failures are open again. The sweep of the new epoch enqueues them.
+// EndRetry records that all selected failures are open again. The sweep of the new epoch enqueues
+// their tasks.
 func (j *Job) EndRetry(epoch int64) (changed bool) {
 	if !j.Retries(epoch) {
 		return false
@@ -139,7 +143,7 @@ func (j *Job) EndRetry(epoch int64) (changed bool) {
 	return true
 }
 
-// CleanUp begins to clean up a job that has ended, in a way.
+// CleanUp starts a clean-up of a job that has ended. The parameter how is stored JSON.
 func (j *Job) CleanUp(how string) (changed bool, err error) {
 	switch {
 	case !j.Over():
@@ -156,13 +160,14 @@ func (j *Job) CleanUp(how string) (changed bool, err error) {
 	return true, nil
 }
 
-// MayEnd reports whether a job that was seen in an epoch may end: no ranges have appeared since.
+// MayEnd reports whether a job may end that was added up in the given epoch. Another epoch means
+// that new ranges have appeared since.
 func (j *Job) MayEnd(epoch int64) bool {
 	return j.State == Running && !j.Retrying && j.Epoch == epoch && j.Cleaning == ""
 }
 
-// Forestall gives a job the epoch after its own, which somebody was about to give it in a commit:
-// that is refused then. Nothing else changes.
+// Forestall raises a job's epoch to the given one, if that is the next. A process that is about to
+// commit the same epoch is then refused. Nothing else changes.
 func Forestall(j *Job, epoch int64) (changed bool) {
 	if j.Epoch+1 != epoch {
 		return false
@@ -174,15 +179,16 @@ func Forestall(j *Job, epoch int64) (changed bool) {
 	return true
 }
 
-// Fail ends a job for a reason. It may have lost its counters.
+// Fail ends a job as failed. If countersLost, the job failed because its counters became too large
+// to keep.
 func (j *Job) Fail(reason string, countersLost bool, now time.Time) {
 	j.CountersLost, j.Trouble = countersLost, ""
 	j.State, j.Error, j.Ended = Failed, reason, now.UTC().Truncate(time.Microsecond)
 }
 
-// LoseEnd notes that the task that ends a job is lost, which was enqueued under a generation: the
-// next one has another name, and is suspected, as the deliveries of that one may have died of the
-// finalizer.
+// LoseEnd records that the task which ends the job is lost. The task has the given generation in
+// its name; the next one gets a new name. It runs exclusively, because the finalizer may have
+// killed the processes of the lost task's deliveries.
 func (j *Job) LoseEnd(generation int64) (changed bool) {
 	if j.State != Running || j.Generation != generation {
 		return false
@@ -192,7 +198,8 @@ func (j *Job) LoseEnd(generation int64) (changed bool) {
 	return true
 }
 
-// BeginFinalizer leaves the mark of a delivery of the task that ends a job of an epoch.
+// BeginFinalizer leaves the crash mark of a delivery that is about to run the finalizer in an
+// epoch. An old mark may be a death, see [Suspicion].
 func (j *Job) BeginFinalizer(epoch int64, m CrashMark, now time.Time, deadline time.Duration) (changed bool) {
 	if j.State != Running || j.Epoch != epoch || j.Begun == m.Delivery {
 		return false
@@ -200,7 +207,7 @@ func (j *Job) BeginFinalizer(epoch int64, m CrashMark, now time.Time, deadline t
 	if died := j.Begin(m, now, deadline); died != nil {
 		j.Die(*died, now, deadline)
 	}
-	if j.Error == "" { // one that has failed says so
+	if j.Error == "" { // a finalizer that returned an error has set it
 		j.Error = "the finalizer is tried again: a delivery of its task did not come to its end"
 	}
 	return true
@@ -208,8 +215,7 @@ func (j *Job) BeginFinalizer(epoch int64, m CrashMark, now time.Time, deadline t
 
 const waitsForBuild = "its tasks wait for a build that has the mapper "
 
-// NeedsBuild has the status of a job say whether a build does not have its mapper. What else it
-// says stays.
+// NeedsBuild sets or clears the job's error "its tasks wait for a build". Another error stays.
 func (j *Job) NeedsBuild(missing bool) (changed bool) {
 	text := ""
 	if missing {

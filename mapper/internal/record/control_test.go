@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestControl tries each transition that somebody asks for on each state: which are allowed, which
-// change nothing, and which are refused.
+// TestControl tries each operation on a job in each state: which are allowed, which change nothing,
+// and which are refused.
 func TestControl(t *testing.T) {
 	states := []JobState{Running, Paused, Failed, Aborted, Succeeded, SucceededWithFailures}
 	always := func(f func(*Job) error) func(*Job) (bool, error) {
@@ -51,7 +51,7 @@ func TestControl(t *testing.T) {
 	}
 }
 
-// TestCleanedUp asks of a job whose records go what needs them.
+// TestCleanedUp checks that operations which need a job's records are refused during a clean-up.
 func TestCleanedUp(t *testing.T) {
 	for _, j := range []Job{{State: Failed, Cleaning: "{}"}, {State: Failed, Cleaned: true}} {
 		for name, transition := range map[string]func(*Job) error{
@@ -77,7 +77,8 @@ func TestCleanedUp(t *testing.T) {
 	}
 }
 
-// TestLimits pauses jobs by their failure limits, and resumes them: as much may fail again.
+// TestLimits checks that a job which a failure limit paused may have as many more failures after a
+// Resume.
 func TestLimits(t *testing.T) {
 	j := Job{State: Running, Epoch: 2, Limit: 10, LimitStep: 10}
 	if j.PauseByLimit(1, "late", new(Totals)) || j.State != Running {
@@ -100,7 +101,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestRetryEnds opens failures for an epoch, of a job that is paused and resumed meanwhile.
+// TestRetryEnds checks that a retry ends only in its own epoch, also if the job was paused and
+// resumed in between.
 func TestRetryEnds(t *testing.T) {
 	j := Job{State: SucceededWithFailures, Epoch: 1}
 	if err := j.Retry(Selection{}, noon); err != nil || !j.Retries(2) || j.Retries(1) || j.MayEnd(2) {
@@ -117,7 +119,8 @@ func TestRetryEnds(t *testing.T) {
 	}
 }
 
-// TestEnd loses the task that ends a job, and fails the job.
+// TestEnd checks that the task that ends a job gets a new name if it is lost, and that a job can
+// fail.
 func TestEnd(t *testing.T) {
 	j := Job{State: Running, Generation: 2}
 	if j.LoseEnd(1) || !j.LoseEnd(2) || j.Generation != 3 || !j.Suspected() {
@@ -129,8 +132,7 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// TestBeginFinalizer has deliveries of the task that ends a job leave marks: of those that are
-// found, some are deaths.
+// TestBeginFinalizer checks which marks of deliveries that run the finalizer are taken for deaths.
 func TestBeginFinalizer(t *testing.T) {
 	j := Job{State: Running, Epoch: 1}
 	first := CrashMark{Delivery: "a", At: rounded, Task: "t", Alone: true}
@@ -154,7 +156,8 @@ func TestBeginFinalizer(t *testing.T) {
 	}
 }
 
-// TestNeedsBuild has a build come by that does not have the job's mapper, and one that has.
+// TestNeedsBuild checks the job's error after a build without its mapper came by, and after one
+// that has it.
 func TestNeedsBuild(t *testing.T) {
 	j := Job{State: Running, Mapper: "m"}
 	for i, step := range []struct {
@@ -173,8 +176,8 @@ func TestNeedsBuild(t *testing.T) {
 	}
 }
 
-// TestForestall takes the next epoch away from whoever is about to commit it: that, and what says
-// in which epoch the finalizer took effect, is all that changes.
+// TestForestall checks that Forestall raises the epoch, and the epoch in which the finalizer took
+// effect, and changes nothing else.
 func TestForestall(t *testing.T) {
 	for _, before := range []Job{
 		{State: Running, Epoch: 3}, {State: Paused, Epoch: 3, Finalizes: true, Finalized: 2},
@@ -194,8 +197,8 @@ func TestForestall(t *testing.T) {
 	}
 }
 
-// TestMayEnd has only a job end that runs, in the epoch of whoever ends it, and has no failures to
-// open.
+// TestMayEnd checks that a job ends only if it runs, in the given epoch, and no retry is opening
+// failures.
 func TestMayEnd(t *testing.T) {
 	for _, test := range []struct {
 		j    Job

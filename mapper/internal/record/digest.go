@@ -14,30 +14,31 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// A Digest is a hash of values, one after the other. It is the same in every process, and for
-// values that were stored and read back.
+// A Digest is a hash of a sequence of values. Equal values give equal digests, in every process,
+// also if the values were stored and read back.
 type Digest struct {
 	hash hash.Hash
 	buf  []byte
 }
 
-// DigestSize is how many bytes of a SHA-256 are kept: of accidents none is missed.
+// DigestSize is how many bytes of a SHA-256 are kept: enough that no accidental change goes
+// unnoticed.
 const DigestSize = 16
 
-// NewDigest returns a digest that begins with what it is of.
+// NewDigest returns a digest that starts with a text that says what kind of digest it is.
 func NewDigest(what string) *Digest {
 	d := &Digest{hash: sha256.New()}
 	d.text(what)
 	return d
 }
 
-// Sum returns the digest of what was written. It is not used any more after that.
+// Sum returns the digest of all values that were written. The Digest can't be used after that.
 func (d *Digest) Sum() []byte {
 	d.flush()
 	return d.hash.Sum(nil)[:DigestSize]
 }
 
-// Number returns the digest as a number.
+// Number returns the digest as a number. The Digest can't be used after that.
 func (d *Digest) Number() tally.Sum { return tally.SumOf(d.Sum()) }
 
 func (d *Digest) flush() {
@@ -101,7 +102,7 @@ func (d *Digest) Position(p *keyspace.Position) {
 	}
 }
 
-// value writes a value that a position can have.
+// value writes the value of a property that a job is sharded by.
 func (d *Digest) value(v any) {
 	d.integer(int64(value.Rank(v)))
 	switch v := v.(type) {
@@ -121,7 +122,8 @@ func (d *Digest) value(v any) {
 	}
 }
 
-// SingleSum returns the digest of which entity a range of a single one has.
+// SingleSum returns a digest of a range's ID and its single entity. Their sum over its children is
+// in the parent's record, see Range.Single.
 func (r *Range) SingleSum() tally.Sum {
 	d := NewDigest("single")
 	d.text(r.ID)
@@ -129,10 +131,10 @@ func (r *Range) SingleSum() tally.Sum {
 	return d.Number()
 }
 
-// PageDigest is what the digest of the keys of a page begins with.
+// PageDigest is the text that digests of a page's keys start with.
 const PageDigest = "page 1"
 
-// KeysDigest returns the digest of the keys of a page's entities, in their order.
+// KeysDigest returns the digest of the keys of a page's entities, in the given order.
 func KeysDigest(at []*keyspace.Position) []byte {
 	d := NewDigest(PageDigest)
 	for _, p := range at {
@@ -141,8 +143,7 @@ func KeysDigest(at []*keyspace.Position) []byte {
 	return d.Sum()
 }
 
-// Digest returns the digest of what a range that is done says, which is its seal: where it was, and
-// what became of it.
+// Digest returns the seal of a range that is done: a digest of where it was, and of its results.
 func (r *Range) Digest() []byte {
 	d := NewDigest("range 1")
 	d.text(r.Ref().String())
@@ -163,7 +164,7 @@ func (r *Range) Digest() []byte {
 	}
 	d.time(r.Created)
 	d.time(r.Done)
-	if r.Written != 0 { // a record of an older build has none, and a seal without it
+	if r.Written != 0 { // older builds store 0, and their seals are without it
 		d.text("written")
 		d.integer(r.Written)
 	}

@@ -10,22 +10,23 @@ import (
 	"time"
 )
 
-// A Closing is what is kept of the records of a job that deletes them before it ends, see
-// mapper.Mapper.Forget, until it has.
+// A Closing is the summary of a job's records that stays while the job deletes them before it ends.
+// Jobs of mappers with mapper.Mapper.Forget do that.
 type Closing struct {
-	Ranges   int64    `json:"ranges"`
-	Alone    int64    `json:"alone"`
-	Failures int64    `json:"failures"`
-	Salt     string   `json:"salt"`
-	Forgot   []string `json:"forgot,omitempty"` // hashes, with the salt, of the IDs of jobs that it has had forget
-	More     int64    `json:"more,omitempty"`   // of them, that there is no room for
+	Ranges   int64  `json:"ranges"`
+	Alone    int64  `json:"alone"`
+	Failures int64  `json:"failures"`
+	Salt     string `json:"salt"`
+	// salted hashes of the IDs of jobs that it has cleaned up
+	Forgot []string `json:"forgot,omitempty"`
+	More   int64    `json:"more,omitempty"` // how many more jobs Forgot has no room for
 }
 
-// maxForgot is how many jobs a Closing names: 64 KiB.
+// maxForgot is how many jobs a Closing names. Their hashes take about 35 KiB.
 const maxForgot = 1000
 
-// Close has a job that runs begin to delete the records of its ranges, of which c is kept and which
-// add up to sum: nothing of them changes any more.
+// Close starts the deletion of the records of a running job's ranges. They are final: c summarizes
+// them, and sum is their total. The parameter how says how they are deleted, as in [Job.CleanUp].
 func Close(j *Job, c Closing, sum *Totals, how string) error {
 	text, err := json.Marshal(c)
 	if err == nil {
@@ -35,7 +36,7 @@ func Close(j *Job, c Closing, sum *Totals, how string) error {
 	return err
 }
 
-// ClosingOf returns what is kept of a job's records; nil if it has not begun to delete them.
+// ClosingOf returns the summary of a job's deleted records; nil if the job does not delete them.
 func ClosingOf(j *Job) (*Closing, error) {
 	if len(j.Closing) == 0 {
 		return nil, nil
@@ -47,7 +48,7 @@ func ClosingOf(j *Job) (*Closing, error) {
 	return c, nil
 }
 
-// Forget notes jobs that a job is about to have forgotten.
+// Forget notes the IDs of other jobs from whose records the job is about to remove the subject.
 func (c *Closing) Forget(ids []string) (changed bool) {
 	for _, id := range ids {
 		h := Salted(c.Salt, id)
@@ -64,7 +65,7 @@ func (c *Closing) Forget(ids []string) (changed bool) {
 	return changed
 }
 
-// Salted returns a hash of a text with a salt.
+// Salted returns a hash of a salt and a text.
 func Salted(salt, text string) string {
 	h := sha256.Sum256([]byte(salt + "\x00" + text))
 	return hex.EncodeToString(h[:16])
@@ -72,10 +73,12 @@ func Salted(salt, text string) string {
 
 const erasedText = "(erased)"
 
-// Redact takes out of a job's record what can name entities, or what it was about: query,
-// parameters, errors, reasons, the names of counters, and who has done something, if that mentions
-// a subject. What stays is what was done when, and numbers. Of query and parameters a hash stays,
-// whose salt nobody keeps.
+// Redact removes everything from a job's record that can name an entity or say what the job was
+// about: query, parameters, errors, reasons and the names of counters. Its history
+// keeps times and actions, unless they mention the subject.
+//
+// Numbers stay. The query and the parameters are replaced by a
+// salted hash, whose salt is not kept.
 func Redact(j *Job, s Subject, salt string, now time.Time) error {
 	hash := Salted(salt, string(j.Query)+"\x00"+string(j.Params))
 	j.Query, j.Params = fmt.Appendf(nil, `{"kind":"erased-%s"}`, hash), fmt.Appendf(nil, `{"erased":"%s"}`, hash)
@@ -102,11 +105,11 @@ func Redact(j *Job, s Subject, salt string, now time.Time) error {
 	return err
 }
 
-// RedactTexts takes out of a job's record what mentions a subject, but its query and parameters: in
-// what was done to it, errors, and the names of counters. It reports whether there was something.
+// RedactTexts removes mentions of a subject from a job's history, errors, and names of counters. It
+// leaves query and parameters alone. It reports whether it has changed anything.
 func RedactTexts(j *Job, s Subject) (changed bool, err error) {
 	acts, err := j.History.Acts()
-	said := err != nil // what can't be read says nothing
+	said := err != nil // a history that can't be read is dropped
 	var history History
 	for _, a := range acts {
 		for _, text := range []*string{&a.What, &a.By, &a.Why} {
@@ -133,8 +136,8 @@ func RedactTexts(j *Job, s Subject) (changed bool, err error) {
 	return said || changed, err
 }
 
-// RedactValues takes out of a job's record what may quote an entity, whatever its query: errors,
-// and the names of counters and namespaces. It reports whether there was something.
+// RedactValues removes from a job's record all that may quote an entity: errors, and the names of
+// counters and namespaces. It reports whether it has changed anything.
 func RedactValues(j *Job) (changed bool, err error) {
 	for _, text := range []*string{&j.Error, &j.Trouble, &j.RetryOf} {
 		if *text != "" && *text != erasedText {
@@ -153,8 +156,8 @@ func RedactValues(j *Job) (changed bool, err error) {
 	return true, sum.RecordIn(j)
 }
 
-// ComesAnywhere reports whether a job may come to entities, or to records, whatever their
-// namespace: an undo does, too.
+// ComesAnywhere reports whether a job may read entities or our records in any namespace. An undo
+// does, too, because its query is over records of ranges.
 func ComesAnywhere(j *Job) bool {
 	var q struct {
 		Kind string `json:"kind"`
@@ -163,14 +166,14 @@ func ComesAnywhere(j *Job) bool {
 	return json.Unmarshal(j.Query, &q) != nil || q.All || q.Kind == RangeKind
 }
 
-// NamesKeys reports whether the query of a job has keys.
+// NamesKeys reports whether a job's query contains keys: an ancestor, a start or an end.
 func NamesKeys(j *Job) bool {
 	var q struct{ Ancestor, Start, End json.RawMessage }
 	return json.Unmarshal(j.Query, &q) != nil || len(q.Ancestor)+len(q.Start)+len(q.End) > 0
 }
 
-// RedactPast takes out of what became of a schedule's ticks the IDs of jobs that mention a subject:
-// a hash of each stays, whose salt nobody keeps. What can't be read goes.
+// RedactPast replaces the IDs of jobs that mention a subject in a schedule's past ticks by salted
+// hashes. The salt is not kept. Ticks that can't be read are dropped.
 func (s *Schedule) RedactPast(of Subject, salt string) {
 	all := s.past()
 	for i, p := range all {
@@ -180,6 +183,6 @@ func (s *Schedule) RedactPast(of Subject, salt string) {
 	}
 	s.Past = nil
 	if len(all) > 0 {
-		s.Past, _ = json.Marshal(all) // as in note
+		s.Past, _ = json.Marshal(all) // as in note, it can't fail
 	}
 }

@@ -9,26 +9,26 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// An Example is what a rehearsal would do to an entity.
+// An Example is a change that a rehearsal would make to one entity.
 type Example struct {
 	Key *datastore.Key `json:"key"`
 	// "change", "delete", "put another entity" or "delete another entity"
 	What string `json:"what"`
-	// that it would change or put, or of what it would delete
+	// those that it would change, put or delete
 	Properties []ExampleProperty `json:"properties,omitempty"`
 }
 
-// An ExampleProperty is one of an example, with its values as texts of up to 200 characters.
+// An ExampleProperty is a property before and after the change, as texts of up to 200 characters.
 type ExampleProperty struct {
 	Name   string `json:"name"`
-	Before string `json:"before"` // empty: it is not there
+	Before string `json:"before"` // empty: the property does not exist
 	After  string `json:"after"`
 }
 
-// PageExamples is how many examples a page of a rehearsal keeps.
+// PageExamples is how many examples are kept of each page of a rehearsal.
 const PageExamples = 2
 
-// Exemplify has the record of a rehearsal's page keep examples.
+// Exemplify stores examples in the record of a rehearsal's page, if they fit.
 func Exemplify(r *Range, all []Example) {
 	if len(all) == 0 {
 		return
@@ -42,7 +42,7 @@ func Exemplify(r *Range, all []Example) {
 	}
 }
 
-// ExamplesOf returns the examples that the records of a rehearsal's pages have.
+// ExamplesOf returns the examples stored in the records of a rehearsal's pages.
 func ExamplesOf(ranges []*Range) (all []Example, err error) {
 	for _, r := range ranges {
 		var some []Example

@@ -14,8 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// TestStoredNames has the names under which jobs and ranges are stored. A name that is not among
-// them is another format: jobs that run would not go on under it.
+// TestStoredNames checks the names under which jobs and ranges are stored. Another name is another
+// format: jobs that run during an upgrade would not be read.
 func TestStoredNames(t *testing.T) {
 	suspicion := "begun begun_at begun_alone seen_task seen_try doubtful solo deaths settled"
 	for _, test := range []struct {
@@ -24,7 +24,8 @@ func TestStoredNames(t *testing.T) {
 	}{
 		{new(Range), "job incarnation id open failed state generation depth start end namespace kind survey alone " +
 			"samples estimate exact workers portion entity_size page_size narrowed " +
-			"attempts refusals later_from refused_in not_before lost cut children continued retries recorded single entities " +
+			"attempts refusals later_from refused_in not_before lost cut children continued retries recorded single " +
+			"entities " +
 			"keys seal processed written conflicts ran pace full unsharded counters wrote left left_of examples " +
 			"examples_of error created done expires " + suspicion},
 		{new(Job), "incarnation needs history undo beside mapper queue schedule query params state active listed " +
@@ -60,7 +61,7 @@ func TestStoredNames(t *testing.T) {
 	}
 }
 
-// fill sets all fields of a struct, so that none is left out as empty.
+// fill sets all fields of a struct, so that none is omitted as empty.
 func fill(v reflect.Value) {
 	for i := range v.NumField() {
 		f := v.Field(i)

@@ -9,10 +9,10 @@ import (
 
 var (
 	noon    = time.Date(2026, 11, 22, 12, 0, 0, 123456789, time.UTC)
-	rounded = noon.Truncate(time.Microsecond) // as the database keeps it
+	rounded = noon.Truncate(time.Microsecond) // as the database stores it
 )
 
-// TestJobTransitions has a job go on, and succeed, from every state.
+// TestJobTransitions sets a job running, and ends it, from every state.
 func TestJobTransitions(t *testing.T) {
 	goOn := func(j *Job) { j.goOn(noon) }
 	succeed := func(sum Totals) func(*Job) {
@@ -63,7 +63,7 @@ func TestJobTransitions(t *testing.T) {
 	}
 }
 
-// TestActive has a job need sweeps while it runs, or is being cleaned up.
+// TestActive checks that a job needs sweeps while it runs and during a clean-up.
 func TestActive(t *testing.T) {
 	for _, test := range []struct {
 		job  Job
@@ -80,8 +80,8 @@ func TestActive(t *testing.T) {
 	}
 }
 
-// TestIncarnation has two jobs of one ID differ, also if one is given the random number of the
-// other.
+// TestIncarnation checks that two jobs with the same ID have different incarnations, even if they
+// are given the same random number.
 func TestIncarnation(t *testing.T) {
 	job := Job{ID: "nightly", Mapper: "m", Query: []byte(`{"kind":"A"}`), Params: []byte("{}")}
 	job.Incarnate(7)

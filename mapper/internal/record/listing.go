@@ -8,17 +8,18 @@ import (
 	"slices"
 )
 
-// A Listing is the jobs of a queue, in a state, of a mapper; what is empty does not matter. Each
-// job is listed under the eight combinations of what it has and of nothing, in one property that
-// has an index of its own: a value is a hash of the combination, and the job's place. So each
-// listing is a stretch of one index, in the order of places.
+// A Listing selects jobs by queue, state and mapper. An empty field selects all.
+//
+// One indexed property of a job's record has an entry for each of the eight combinations of these
+// fields, with some empty. An entry is a hash of the combination, followed by the job's place. So
+// each listing is one stretch of the index, in the order of places.
 type Listing struct {
 	Queue  Owner
 	State  JobState
 	Mapper string
 }
 
-// prefix begins the values of the listing, and of no other one.
+// prefix returns the start of all entries of the listing. No other listing has it.
 func (l Listing) prefix() string {
 	h := sha256.New()
 	for _, part := range []string{string(l.Queue), string(l.State), l.Mapper} {
@@ -27,8 +28,8 @@ func (l Listing) prefix() string {
 	return hex.EncodeToString(h.Sum(nil)[:8]) + "."
 }
 
-// Bounds returns between which two values the jobs of the listing are that were started before a
-// place; an empty one is behind the last.
+// Bounds returns the bounds of the listing's entries for jobs that started before a given place. An
+// empty place means all jobs.
 func (l Listing) Bounds(before string) (from, to string) {
 	if before == "" {
 		before = "~" // above all places
@@ -36,8 +37,7 @@ func (l Listing) Bounds(before string) (from, to string) {
 	return l.prefix(), l.prefix() + before
 }
 
-// Place returns the job's place among all jobs, in the order in which they were started. No other
-// job has it.
+// Place returns the job's place in the order of starts. It is unique, because it contains the ID.
 func Place(j *Job) string { return fmt.Sprintf("%016x.%s", j.Created.UnixMicro(), j.ID) }
 
 var place = regexp.MustCompile(`^[0-9a-f]{16}\.[A-Za-z0-9_-]{1,100}$`)
@@ -45,7 +45,7 @@ var place = regexp.MustCompile(`^[0-9a-f]{16}\.[A-Za-z0-9_-]{1,100}$`)
 // ValidPlace reports whether a text can be the place of a job.
 func ValidPlace(s string) bool { return place.MatchString(s) }
 
-// listed returns what the job is listed under.
+// listed returns the job's entries in all listings.
 func listed(j *Job) (all []string) {
 	for i := range 8 {
 		l := Listing{Queue: j.Queue, State: j.State, Mapper: j.Mapper}
@@ -65,7 +65,8 @@ func listed(j *Job) (all []string) {
 	return all
 }
 
-// CheckState returns an error if a job can't be in a state. An empty one stands for all.
+// CheckState returns an error if a text is no state of jobs. An empty text is allowed: it means
+// all.
 func CheckState(state JobState) error {
 	states := []JobState{Running, Paused, Succeeded, SucceededWithFailures, Failed, Aborted}
 	if state == "" || slices.Contains(states, state) {

@@ -8,8 +8,7 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// TestListed checks that a job is in the listings of what it has and in no others, in the order of
-// starts.
+// TestListed checks that a job is in exactly the listings that select it, in the order of starts.
 func TestListed(t *testing.T) {
 	at := time.Unix(1_700_000_000, 0)
 	j := &Job{ID: "x", Queue: "q", State: Running, Mapper: "m", Created: at}
@@ -43,7 +42,7 @@ func TestListed(t *testing.T) {
 	if Place(old) >= Place(j) || !ValidPlace(Place(j)) || !ValidPlace(Place(old)) {
 		t.Errorf("%q and %q", Place(old), Place(j))
 	}
-	// The record of a job is listed as it is written.
+	// Writing the record updates its entries.
 	j.Update()
 	if n := len(j.Listed); n != 8 {
 		t.Errorf("the job is listed %d times", n)

@@ -11,14 +11,14 @@ var (
 	incarnation = regexp.MustCompile(`^[0-9a-f]{24}$`)
 )
 
-// ValidJobID reports whether a job can have an ID.
+// ValidJobID reports whether a text can be a job's ID.
 func ValidJobID(id string) bool { return names.JobID(id) }
 
-// ValidRangeID reports whether a range can have an ID.
+// ValidRangeID reports whether a text can be a range's ID.
 func ValidRangeID(id string) bool { return rangeID.MatchString(id) }
 
-// ValidIncarnation reports whether it can be the incarnation of a job.
+// ValidIncarnation reports whether a text can be a job's incarnation.
 func ValidIncarnation(s string) bool { return incarnation.MatchString(s) }
 
-// DraftKind is the kind of the records of drafts, see ledger.Draft.
+// DraftKind is the kind of the records of drafts, see package ledger, and of rate clocks.
 const DraftKind = "ScattermapDraft"

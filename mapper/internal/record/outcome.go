@@ -12,31 +12,31 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// An Outcome is the result of a page. [Range.Commit] makes the range's record of it, and the
-// records of new ranges for the rest.
+// An Outcome is the result of a page. [Range.Commit] stores it in the range's record, and makes the
+// records of the new ranges.
 type Outcome struct {
-	Done    []*keyspace.Position // the entities that the page has processed, in order
-	Next    *keyspace.Position   // the first entity after these; nil: the range has no more
-	Cut     []split.Piece        // the range's own piece, then its children's; none: no cut
-	GoesOn  bool                 // the task goes on with the rest
+	Done    []*keyspace.Position // processed or failed entities of the page, in order
+	Next    *keyspace.Position   // the first entity after Done; nil: the range has no more
+	Cut     []split.Piece        // the range's own piece, then its children's pieces; none: no cut
+	GoesOn  bool                 // the delivery continues with the rest
 	Failed  []Failure            // some of Done
-	Backoff fault.Backoff        // of failed entities
+	Backoff fault.Backoff        // for failed entities
 
 	Generation int64           // of the job
 	Space      *keyspace.Space // of the page; nil: the query is over one space
 	Beyond     bool            // the rest may be in other spaces
 	EntitySize int64           // average, in bytes; 0: unknown
-	NextPage   int64           // entities of each page after this one
-	Each       time.Duration   // the function's time for an entity
+	NextPage   int64           // the page size of the range's children
+	Each       time.Duration   // how long the function takes for an entity
 
 	Processed, Written int64
-	Conflicts          int64          // runs of the function on what others had changed
-	Ran                time.Duration  // of the function
-	Full               bool           // by count, bytes or time
+	Conflicts          int64          // repeated runs of the function, on entities that others had changed
+	Ran                time.Duration  // how long the function ran
+	Full               bool           // full by count, bytes or time
 	Counters           []byte         // JSON
-	Unsharded          int64          // see Range
+	Unsharded          int64          // see [Range]
 	Wrote              []byte         // see [undolog.Wrote]
-	Left               []undolog.Left // of an undo
+	Left               []undolog.Left // entities that an undo did not restore
 	Examples           []Example      // of a rehearsal
 }
 
@@ -44,37 +44,39 @@ type Outcome struct {
 type Failure struct {
 	At        *keyspace.Position
 	Err       error
-	Attempts  int64 // that were made
-	Permanent bool  // another would only repeat it
-	Suspected bool  // of killing its process; nothing more is known
+	Attempts  int64 // attempts so far
+	Permanent bool  // another attempt would fail the same way
+	Suspected bool  // of killing its process; no error is known
 }
 
-// Last reports whether the failure is final after at most this many attempts.
+// Last reports whether the failure is final if at most this many attempts are allowed.
 func (f Failure) Last(most int64) bool { return f.Permanent || f.Attempts >= most }
 
-// A Follow says what the task does after the commit of its page.
+// A Follow says what the delivery does after it has committed its page.
 type Follow struct {
-	Next   *Range               // the child that it goes on with; nil: none
-	Waits  map[string]time.Time // the children that are tried again, by ID, and when
-	Failed int                  // failed entities, with no attempts left
-	CutOff int64                // children that were cut off
+	Next   *Range               // the child that the delivery continues with; nil: none
+	Waits  map[string]time.Time // by ID: children with a retried entity, and when they are due
+	Failed int                  // failed entities without another attempt
+	CutOff int64                // children that were cut off for other workers
 }
 
-// ErrOverlap is a mistake in this module: a page reaches into another range, whose task would do
-// its entities once more.
+// ErrOverlap reports a bug in this module: the page reaches into another range. That range's task
+// would process the same entities again.
 var ErrOverlap = fault.Fatal(errors.New("the page ends after its range: this is a mistake in scattermap, " +
 	"please report it"))
 
-// Commit ends a pending range with the outcome of its page. It returns the range's new children in
-// the order of their IDs: the pieces that were cut off, the rest of the range's own piece, the
-// entities to retry, and the failed entities. It has no client and no clock. After an error the
-// range must not be used.
+// Commit turns a pending range into one that is done, with the outcome of its page. It has no
+// client and no clock. After an error the range must not be used.
+//
+// It returns the new children, in the order of their indexes: pieces that were cut off, the rest of
+// the range's own piece, entities to retry, failed entities.
 func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, err error) {
 	r.RefusedIn, r.Pace = o.Generation, o.Each
 	if o.Space != nil {
 		r.In(*o.Space)
 	}
-	if last := o.last(); len(o.Cut) > 1 && last != nil && o.Cut[0].Holds(last) { // otherwise the next page tries again
+	// else the cut is left to the next page
+	if last := o.last(); len(o.Cut) > 1 && last != nil && o.Cut[0].Holds(last) {
 		r.EntitySize = cmp.Or(o.EntitySize, r.EntitySize)
 		children = r.Divide(o.Cut, o.NextPage, o.Space != nil, now)
 		f.CutOff = int64(len(children))
@@ -98,15 +100,15 @@ func (r *Range) Commit(o Outcome, now time.Time) (children []*Range, f Follow, e
 	return children, f, nil
 }
 
-// Leave notes what the page of an undo has left.
+// Leave stores the entities that a page of an undo did not restore.
 func Leave(r *Range, all []undolog.Left) {
 	if len(all) > 0 {
 		r.LeftOf, r.Left = r.Job, undolog.EncodeLeft(all)
 	}
 }
 
-// last returns the last processed entity or, if there is none, the first one of the page; nil: the
-// page is empty.
+// last returns the last entity that the page came to or, if there is none, the first one of the
+// rest. It returns nil if both are empty.
 func (o *Outcome) last() *keyspace.Position {
 	if n := len(o.Done); n > 0 {
 		return o.Done[n-1]
@@ -114,9 +116,8 @@ func (o *Outcome) last() *keyspace.Position {
 	return o.Next
 }
 
-// Divide keeps the first piece for the range, and returns the others as its children, with pages of
-// pageSize entities. Many says that the query is over several spaces: then the range gets the space
-// of its piece.
+// Divide keeps the first piece for the range and returns the others as its children, with the given
+// page size. If many, the query is over several spaces, and the range gets the space of its piece.
 func (r *Range) Divide(pieces []split.Piece, pageSize int64, many bool, now time.Time) []*Range {
 	children := make([]*Range, 0, len(pieces)-1)
 	for _, s := range pieces[1:] {
@@ -134,8 +135,8 @@ func (r *Range) Divide(pieces []split.Piece, pageSize int64, many bool, now time
 	return children
 }
 
-// rest makes a child of what remains of the range's own piece, and ends the range before it. It
-// returns nil if nothing remains, or if another child has it.
+// rest makes a child of the remainder of the range's own piece, and ends the range before it. It
+// returns nil if nothing remains, or if a child already has the remainder.
 func (r *Range) rest(o Outcome, now time.Time) *Range {
 	if o.Next == nil || !r.Contains(o.Next) {
 		return nil
@@ -154,8 +155,8 @@ func (r *Range) rest(o Outcome, now time.Time) *Range {
 	return child
 }
 
-// fail gives each failed entity a range of its own: first the entities to retry, then the others. A
-// range of a single entity records the failure itself.
+// fail gives each failed entity a child of its own: first the entities to retry, then the final
+// failures. A range with only a single entity records the failure itself.
 func (r *Range) fail(o Outcome, f *Follow, now time.Time) (children []*Range) {
 	f.Waits = make(map[string]time.Time)
 	var singles tally.Sum

@@ -13,7 +13,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// ids are positions by their IDs.
+// ids returns the positions of keys with these IDs.
 func ids(all ...int64) (p []*keyspace.Position) {
 	for _, id := range all {
 		p = append(p, at(id))
@@ -21,7 +21,7 @@ func ids(all ...int64) (p []*keyspace.Position) {
 	return p
 }
 
-// said describes a range by what a reader would ask of it.
+// said describes a range as a short text.
 func said(r *Range) string {
 	text := string(r.State) + " ["
 	if r.Start != nil {
@@ -65,9 +65,9 @@ func TestCommit(t *testing.T) {
 	kindL := keyspace.Space{Kind: "L"}
 	for _, c := range []struct {
 		name   string
-		change func(r *Range) // of the range, before
+		change func(r *Range) // applied to the range before the commit
 		o      Outcome
-		want   []string // the range, and its children
+		want   []string // the range, then its children
 		err    error
 	}{
 		{
@@ -218,8 +218,8 @@ func TestCommit(t *testing.T) {
 	}
 }
 
-// TestCommitIsWhole has each commit of a random outcome give every key of the range to exactly one
-// record: done here, or in one child.
+// TestCommitIsWhole checks, for random outcomes, that each key of the range ends in exactly one
+// record: in this one, or in one child.
 func TestCommitIsWhole(t *testing.T) {
 	for from := int64(10); from <= 20; from++ {
 		for reached := 0; reached <= int(20-from) && reached <= 4; reached++ {
@@ -257,7 +257,7 @@ func TestCommitIsWhole(t *testing.T) {
 	}
 }
 
-// TestLeave marks the record of a page only if it has left something.
+// TestLeave checks that only the record of a page that left entities unrestored is marked.
 func TestLeave(t *testing.T) {
 	r := &Range{Job: "j"}
 	if Leave(r, nil); r.Left != nil || r.LeftOf != "" {

@@ -6,14 +6,14 @@ import (
 	"github.com/scattermap/scattermap/internal/setting"
 )
 
-// ErrOtherQueue says that a job belongs to another queue than the engine that was asked.
+// ErrOtherQueue says that a job belongs to another queue than the engine's.
 var ErrOtherQueue = errors.New("the job belongs to another queue")
 
-// An Owner is the queue that a job belongs to: the one that it was started with, or was moved to
-// last. An empty one is every queue: an older build has started the job.
+// An Owner is the name of the queue that a job belongs to. Start or Move has set it. An empty owner
+// means every queue: older builds started jobs without one.
 type Owner string
 
-// Is returns an error unless the owner is a queue, which is that of this engine.
+// Is returns an error unless the owner is empty, or is the queue of the calling engine.
 func (o Owner) Is(queue string) error {
 	if o == "" || string(o) == queue {
 		return nil
@@ -21,10 +21,11 @@ func (o Owner) Is(queue string) error {
 	return setting.Errorf("%w: it belongs to %s, and here is %s; Job.Move would move it", ErrOtherQueue, o, queue)
 }
 
-// Takes reports whether an engine of a queue runs a task of the owner's job that was put into a
-// queue, which is empty if nobody knows. A task of a queue that the job was moved away from is
-// superseded. An error means that the task is the job's, and has come to an engine of another
-// queue.
+// Takes reports whether an engine of the queue engine runs a task of the owner's job that was
+// enqueued in the queue put. Put is empty if it is unknown.
+//
+// It returns false without an error for a superseded task: it came through a queue that the job was
+// moved away from. An error means that a task of the job came to an engine of another queue.
 func (o Owner) Takes(put, engine string) (bool, error) {
 	if o != "" && put != "" && put != string(o) {
 		return false, nil
@@ -33,8 +34,9 @@ func (o Owner) Takes(put, engine string) (bool, error) {
 	return err == nil, err
 }
 
-// Move gives a job to another owner, and reports whether that is one. A job that has tasks gets
-// others there, under new names; those that it had are superseded.
+// Move gives a job to another owner, and reports whether the owner has changed. If the job has
+// tasks, it gets a new generation and epoch. So a sweep enqueues new tasks, and the old ones are
+// superseded.
 func (o Owner) Move(j *Job) (changed bool) {
 	if j.Queue == o {
 		return false
@@ -47,7 +49,8 @@ func (o Owner) Move(j *Job) (changed bool) {
 	return true
 }
 
-// Forestall has a move to this owner that is under way be refused, unless it has taken place.
+// Forestall refuses moves to this owner that are under way: it changes the job's record, so their
+// commits fail. It does nothing if the job has this owner already.
 func (o Owner) Forestall(j *Job) (changed bool) {
 	if j.Queue.Is(string(o)) == nil {
 		return false

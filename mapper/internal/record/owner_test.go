@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// TestTakes checks which tasks of a job an engine runs, which are superseded, and which have gone
-// astray.
+// TestTakes checks which tasks of a job an engine runs, which are superseded, and which are errors.
 func TestTakes(t *testing.T) {
 	for _, test := range []struct {
 		owner       Owner
@@ -16,8 +15,8 @@ func TestTakes(t *testing.T) {
 		astray      bool
 	}{
 		{"a", "a", "a", true, false},
-		{"a", "", "a", true, false},   // put by an older build
-		{"", "a", "b", true, false},   // the job is that of an older build
+		{"a", "", "a", true, false},   // enqueued by an older build
+		{"", "a", "b", true, false},   // the job was started by an older build
 		{"b", "a", "a", false, false}, // moved away
 		{"b", "a", "b", false, false}, // moved here, and the old queue has the same target
 		{"a", "a", "b", false, true},  // the URL is wrong
@@ -34,8 +33,8 @@ func TestTakes(t *testing.T) {
 	}
 }
 
-// TestMove checks that a job which has tasks, or gets some when it is resumed, has others in its
-// new queue, and that the end of one that has ended stays as it is.
+// TestMove checks that a moved job with tasks gets new ones in its new queue. A job that has ended
+// is not changed otherwise.
 func TestMove(t *testing.T) {
 	for _, test := range []struct {
 		job  Job
@@ -52,8 +51,8 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestForestallMove forestalls moves to a queue: each time the job differs from what the move has
-// read, unless it is in the queue already.
+// TestForestallMove checks that Forestall changes the job, so that the move under way fails, unless
+// the job is in that queue already.
 func TestForestallMove(t *testing.T) {
 	j := &Job{Queue: "here"}
 	for n := range int64(2) {

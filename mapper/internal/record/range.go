@@ -17,133 +17,136 @@ import (
 // RangeKind is the kind of the records of ranges.
 const RangeKind = "ScattermapRange"
 
-// A RangeState is what has become of a range. It is stored.
+// A RangeState is the state of a range. The texts are stored.
 type RangeState string
 
 // States of a range.
 const (
 	Pending   RangeState = "pending"
 	Done      RangeState = "done"
-	Abandoned RangeState = "abandoned" // it was pending when its job was cleaned up
+	Abandoned RangeState = "abandoned" // its job was cleaned up while it was pending
 )
 
-// A Range is the record of one range: what a task has to do, and once it is done, what it did. Only
-// open, failed, left_of, examples_of and expires are indexed, and exist only while the range is
-// pending, its entity has failed, its undo has left something, its rehearsal has an example, or it
-// has been cleaned up: a finished job costs no index entries otherwise. What is empty is not saved,
-// as most of it is in most records, but for what tells them apart.
+// A Range is the record of a range: the work of a task, and later its results.
+//
+// Five properties are indexed, each only while it is needed: open, failed, left_of, examples_of and
+// expires. So a job that has ended has almost no index entries. Most fields of most records are
+// empty; fields that don't identify the record are not saved if they are empty.
 type Range struct {
 	Job         string             `datastore:"job,noindex"`
 	Incarnation string             `datastore:"incarnation,noindex"` // of the job
 	ID          string             `datastore:"id,noindex"`
-	Open        string             `datastore:"open,omitempty"`   // the job's ID, while it is pending
-	Failed      string             `datastore:"failed,omitempty"` // the job's ID, while its entity has failed
+	Open        string             `datastore:"open,omitempty"`   // the job's ID while the range is pending
+	Failed      string             `datastore:"failed,omitempty"` // the job's ID if its single entity has failed
 	State       RangeState         `datastore:"state,noindex"`
 	Generation  int64              `datastore:"generation,noindex"`
-	Depth       int64              `datastore:"depth,noindex"`           // the root has 0
-	Start       *keyspace.Position `datastore:"start,omitempty,noindex"` // nil: from the beginning
-	End         *keyspace.Position `datastore:"end,omitempty,noindex"`   // nil: to the end
-	// with Kind: the space that its entities are in, if the query has several
+	Depth       int64              `datastore:"depth,noindex"`           // 0: the root
+	Start       *keyspace.Position `datastore:"start,omitempty,noindex"` // nil: the start of the query
+	End         *keyspace.Position `datastore:"end,omitempty,noindex"`   // nil: the end of the query
+	// with Kind: the space of all its entities, if the query is over several spaces
 	Namespace string `datastore:"namespace,omitempty,noindex"`
-	Kind      string `datastore:"kind,omitempty,noindex"` // empty: it may reach into several
-	// its task has to survey it, as that of the root does
+	Kind      string `datastore:"kind,omitempty,noindex"` // empty: it may reach into several spaces
+	// its task surveys it before cutting, as the root's task does
 	Resample bool                 `datastore:"survey,omitempty,noindex"`
 	Alone    bool                 `datastore:"alone,omitempty,noindex"` // only the entity at Start
 	Samples  []*keyspace.Position `datastore:"samples,omitempty,noindex"`
-	Estimate int64                `datastore:"estimate,omitempty,noindex"` // of its entities; 0: unknown
-	Exact    bool                 `datastore:"exact,omitempty,noindex"`    // they were counted
-	Workers  int64                `datastore:"workers,omitempty,noindex"`  // that should share it; 0 is one
-	// how many entities are one worker's portion; 0: all of them
+	Estimate int64                `datastore:"estimate,omitempty,noindex"` // how many entities it has; 0: unknown
+	Exact    bool                 `datastore:"exact,omitempty,noindex"`    // the estimate is a count
+	Workers  int64                `datastore:"workers,omitempty,noindex"`  // how many workers should share it; 0: one
+	// how many entities are one worker's fair share; 0: all
 	FairShare int64 `datastore:"portion,omitempty,noindex"`
-	// bytes of an entity of the kind, on average; 0: unknown
+	// average size of an entity in bytes; 0: unknown
 	EntitySize int64 `datastore:"entity_size,omitempty,noindex"`
 	PageSize   int64 `datastore:"page_size,omitempty,noindex"`
-	// what became of PageSize for this page; 0: it is as it was
+	// page size after halvings, for this page only; 0: PageSize
 	Narrowed int64 `datastore:"narrowed,omitempty,noindex"`
-	Attempts int64 `datastore:"attempts,omitempty,noindex"` // deliveries after the first one
-	// attempts that the function or the database refused
+	Attempts int64 `datastore:"attempts,omitempty,noindex"` // deliveries after the first
+	// attempts that failed because of the function or the database
 	Refusals int64 `datastore:"refusals,omitempty,noindex"`
-	// when the service that the function calls began to refuse calls
+	// since when the service that the function calls has refused calls
 	LaterFrom time.Time `datastore:"later_from,omitempty,noindex"`
-	// the job's generation in which attempts were refused; Resume raises that
+	// the job's generation in which Refusals were counted; Resume starts a new one
 	RefusedIn int64     `datastore:"refused_in,omitempty,noindex"`
-	NotBefore time.Time `datastore:"not_before,omitempty,noindex"` // of its task
-	// its last task was gone while it was pending
+	NotBefore time.Time `datastore:"not_before,omitempty,noindex"` // when its task is due
+	// a sweep found it pending without a task
 	Lost bool `datastore:"lost,omitempty,noindex"`
-	// the part behind its page is with its children
+	// the part after its page has been cut off for its children
 	Cut       bool  `datastore:"cut,omitempty,noindex"`
 	Children  int64 `datastore:"children,omitempty,noindex"`
-	Continued bool  `datastore:"continued,omitempty,noindex"` // its parent's task went on with it
-	// of the children: entities that failed, and are tried again
+	Continued bool  `datastore:"continued,omitempty,noindex"` // its parent's delivery continued with it
+	// number of children with a failed entity that is retried
 	Retries int64 `datastore:"retries,omitempty,noindex"`
-	// the last of the children: entities that have failed for good
+	// number of children with a final failure; they are the last ones
 	Recorded int64 `datastore:"recorded,omitempty,noindex"`
-	// with Retries or Recorded: a sum of hashes of those children and their entities
+	// if Retries or Recorded is set: the sum of the SingleSum of those children
 	Single []byte `datastore:"single,omitempty,noindex"`
-	// that its page came to: all that were in the range then
+	// number of entities that its page came to: all in the range at that time
 	Entities int64  `datastore:"entities,omitempty,noindex"`
-	Keys     []byte `datastore:"keys,omitempty,noindex"` // a digest of theirs
-	// a digest of what is above and below, once it is done
+	Keys     []byte `datastore:"keys,omitempty,noindex"` // a digest of these entities' keys
+	// the digest of this record once it is done, see [Range.Digest]
 	Seal      []byte `datastore:"seal,omitempty,noindex"`
 	Processed int64  `datastore:"processed,omitempty,noindex"`
-	// of those, entities that it has saved or deleted
+	// number of entities that its page wrote or deleted
 	Written int64 `datastore:"written,omitempty,noindex"`
-	// how often its function ran again on what others had changed
+	// how often the function ran again on entities that others had changed
 	Conflicts int64         `datastore:"conflicts,omitempty,noindex"`
-	Ran       time.Duration `datastore:"ran,omitempty,noindex"` // by the function, on its page
-	// of the function, for an entity, where the range was cut off; 0: unknown
+	Ran       time.Duration `datastore:"ran,omitempty,noindex"` // how long the function ran on its page
+	// how long the function takes for an entity, seen where the range was cut off; 0: unknown
 	Pace time.Duration `datastore:"pace,omitempty,noindex"`
 	// its page was full by count, bytes or time
 	Full bool `datastore:"full,omitempty,noindex"`
-	// of the root: entities without the property that the job is sharded by; negative: unknown
+	// in the root: how many entities lack the property that the job is sharded by; negative:
+	// unknown
 	Unsharded int64  `datastore:"unsharded,omitempty,noindex"`
 	Counters  []byte `datastore:"counters,omitempty,noindex"` // JSON
-	Wrote     []byte `datastore:"wrote,omitempty,noindex"`    // by its page, see [undolog.Wrote]
-	Left      []byte `datastore:"left,omitempty,noindex"`     // by the page of an undo, see [Leave]
-	LeftOf    string `datastore:"left_of,omitempty"`          // the job's ID, if it has left something
-	// JSON: of what the page of a rehearsal would do
+	Wrote     []byte `datastore:"wrote,omitempty,noindex"`    // entities that its page wrote, see [undolog.Wrote]
+	// entities that a page of an undo did not restore, see [Leave]
+	Left   []byte `datastore:"left,omitempty,noindex"`
+	LeftOf string `datastore:"left_of,omitempty"` // the job's ID if Left is set
+	// JSON: changes that a page of a rehearsal would make
 	Examples   []byte    `datastore:"examples,omitempty,noindex"`
-	ExamplesOf string    `datastore:"examples_of,omitempty"`   // the job's ID, if it has some
-	Error      string    `datastore:"error,omitempty,noindex"` // of its entity, if that has failed
+	ExamplesOf string    `datastore:"examples_of,omitempty"`   // the job's ID if Examples is set
+	Error      string    `datastore:"error,omitempty,noindex"` // of its single entity, if that has failed
 	Created    time.Time `datastore:"created,omitempty,noindex"`
 	Done       time.Time `datastore:"done,omitempty,noindex"`
 	// for a time-to-live policy, see mapper.Job.CleanUp
 	Expires time.Time `datastore:"expires,omitempty"`
 
-	Suspicion // that it kills its process
+	Suspicion // about the function
 
-	Stored  *datastore.Key `datastore:"-"` // that a query has found it under
-	Version int64          `datastore:"-"` // of the record, as the database has it; 0: unknown, see package wire
+	Stored  *datastore.Key `datastore:"-"` // the key under which a query found the record
+	Version int64          `datastore:"-"` // the record's version in the database; 0: unknown, see package wire
 }
 
-// MaxPageSize is the most entities of a page: as many as a lookup can have [the limits page of
+// MaxPageSize is the most entities of a page: as many as one lookup may have [the limits page of
 // Datastore].
 const MaxPageSize = 1000
 
-// MaxDeaths is how often a process may die while it does nothing but one entity, or a job's
-// finalizer, see mapper.MaxDeaths.
+// MaxDeaths is how often a process may die while it runs only the function on one entity, or only a
+// job's finalizer. See mapper.MaxDeaths.
 const MaxDeaths = 5
 
-// RangeID derives the ID of a range from its parent's and its place among the
-// children. That of a root is derived from its job.
+// RangeID derives a range's ID from its parent's ID and its index among the children. A root's ID
+// is derived from its job.
 func RangeID(parent string, index int64) string {
 	h := sha256.Sum256([]byte(parent + "/" + strconv.FormatInt(index, 10)))
 	return hex.EncodeToString(h[:16])
 }
 
-// Hash returns a number from a range's ID that is spread evenly.
+// Hash returns a number derived from a range's ID. The numbers are evenly distributed.
 func Hash(id string) (uint64, error) { return strconv.ParseUint(id[:min(16, len(id))], 16, 64) }
 
-// RangePrefix begins the names of the records of a job's ranges. It starts with a hash,
-// so that jobs with similar IDs are apart, and so are the records of one job,
-// whose IDs are hashes.
+// RangePrefix returns the start of the names of a job's range records. First comes a hash, so
+// jobs with similar IDs are far apart. The IDs that follow are hashes, so a job's records are
+// spread, too.
 func RangePrefix(job Ref) string {
 	h := sha256.Sum256([]byte(job.String()))
 	return hex.EncodeToString(h[:4]) + "." + job.String() + "."
 }
 
-// Forestalled returns a record in place of the root of a job that was about to be recorded: that is
-// refused then. It belongs to no job, and expires when nobody can be about to record it any more.
+// Forestalled returns a record that takes the key of a job's root. A process that is about to
+// insert the root is then refused. The record belongs to no job. It expires after 30 days, when no
+// process can still be about to insert the root.
 func Forestalled(job Ref, now time.Time) (*datastore.Key, *Range) {
 	now = now.UTC().Truncate(time.Microsecond)
 	r := &Range{ID: RangeID(job.String(), 0), State: Abandoned, Created: now, Expires: now.Add(30 * 24 * time.Hour)}
@@ -161,7 +164,7 @@ func (r *Range) Ref() Ref { return Ref{r.Job, r.Incarnation} }
 // Key returns the key of the record.
 func (r *Range) Key() *datastore.Key { return RangeKey(r.Ref(), r.ID) }
 
-// Due returns when the task of a pending range is, or was, to be delivered.
+// Due returns when the task of a pending range is due.
 func (r *Range) Due() time.Time {
 	if r.NotBefore.After(r.Created) {
 		return r.NotBefore
@@ -169,24 +172,24 @@ func (r *Range) Due() time.Time {
 	return r.Created
 }
 
-// Piece returns the range as splitting sees it.
+// Piece returns the range in the form that package split uses.
 func (r *Range) Piece() split.Piece {
 	return split.Piece{Start: r.Start, End: r.End, Samples: r.Samples, Estimate: r.Estimate, Exact: r.Exact,
 		Workers: r.Workers, FairShare: r.FairShare, Space: r.Space()}
 }
 
-// Space returns the space that all entities of the range are in, if that is known.
+// Space returns the space of all entities of the range; zero if it may reach into several.
 func (r *Range) Space() keyspace.Space {
 	return keyspace.Space{Namespace: r.Namespace, Kind: r.Kind}
 }
 
-// In notes that all entities of the range are in a space.
+// In sets the space of all entities of the range.
 func (r *Range) In(s keyspace.Space) { r.Namespace, r.Kind = s.Namespace, s.Kind }
 
-// Insert returns the mutation that writes the record, of a new range.
+// Insert returns the mutation that creates the record.
 func (r *Range) Insert() *datastore.Mutation { return datastore.NewInsert(r.Key(), r) }
 
-// Update returns the mutation that writes the record.
+// Update returns the mutation that replaces the record.
 func (r *Range) Update() *datastore.Mutation { return datastore.NewUpdate(r.Key(), r) }
 
 // Contains reports whether a position is in the range.
@@ -197,7 +200,7 @@ func (r *Range) Contains(p *keyspace.Position) bool {
 	return (r.Start == nil || keyspace.Compare(r.Start, p) <= 0) && (r.End == nil || keyspace.Compare(p, r.End) < 0)
 }
 
-// Child returns the record of the range's next child.
+// Child returns the record of the range's next child, for a piece, and counts it.
 func (r *Range) Child(s split.Piece, now time.Time) *Range {
 	c := &Range{
 		Job:         r.Job,
@@ -228,8 +231,8 @@ func (r *Range) Child(s split.Piece, now time.Time) *Range {
 	return c
 }
 
-// Rest returns the record of the next child, for a part of the range's own page. If
-// the page is suspected, whoever kills the process may be in there.
+// Rest returns the record of the next child, for the rest after a page. If the page was suspected,
+// so is the rest: the entity that kills the process may be in it.
 func (r *Range) Rest(s split.Piece, now time.Time) *Range {
 	c := r.Child(s, now)
 	if r.Solo && r.Narrowed > 0 {
@@ -239,7 +242,7 @@ func (r *Range) Rest(s split.Piece, now time.Time) *Range {
 	return c
 }
 
-// RefusalsIn returns how many attempts were refused since the job was resumed.
+// RefusalsIn returns how many attempts have failed since the job was last resumed.
 func (r *Range) RefusalsIn(j *Job) int64 {
 	if r.RefusedIn != j.Generation {
 		return 0
@@ -247,9 +250,9 @@ func (r *Range) RefusalsIn(j *Job) int64 {
 	return r.Refusals
 }
 
-// Refuse notes that the range was refused, and has another task when the job's back-off says, but
-// not before a delay: the last one, if the refusal is final or one of too many. Then the job fails,
-// and whoever resumes it begins anew.
+// Refuse records a failed attempt. The range's next task is due after the job's back-off, and not
+// before delay. It reports whether this was the last attempt: the error is final, or no attempts
+// remain. Then the caller fails the job, and a Resume gives the range all attempts again.
 func (r *Range) Refuse(j *Job, delay time.Duration, final bool, now time.Time) (last bool) {
 	r.Refusals, r.RefusedIn, r.LaterFrom = r.RefusalsIn(j)+1, j.Generation, time.Time{}
 	r.NotBefore = now.Add(max(delay, j.Backoff().Delay(r.Refusals))).UTC().Truncate(time.Microsecond)
@@ -260,13 +263,13 @@ func (r *Range) Refuse(j *Job, delay time.Duration, final bool, now time.Time) (
 	return last
 }
 
-// patience is for how long a range waits for a service that says "later", until that is a failed
-// attempt on its first entity: so that a job goes on after a service was away, and one whose function
-// always says "later" ends.
+// patience is how long a range waits for a service that answers "later". After that each such
+// answer is a failed attempt. So a job survives an outage of the service, and a job whose function
+// always answers "later" ends.
 const patience = time.Hour
 
-// Later notes that the range has another task after a delay, as the service that the function calls
-// refuses calls.
+// Later gives the range another task after a delay, because the service that the function calls
+// refuses calls at present. It does not count as an attempt.
 func (r *Range) Later(delay time.Duration, now time.Time) {
 	if r.LaterFrom.IsZero() {
 		r.LaterFrom = now.UTC().Truncate(time.Microsecond)
@@ -275,14 +278,13 @@ func (r *Range) Later(delay time.Duration, now time.Time) {
 	r.Generation++
 }
 
-// Impatient reports whether a service has said "later" for so long that the next time is a failed
-// attempt.
+// Impatient reports whether the service has answered "later" for as long as patience allows.
 func (r *Range) Impatient(now time.Time) bool {
 	return !r.LaterFrom.IsZero() && now.Sub(r.LaterFrom) >= patience
 }
 
-// Postpone notes that the range has another task, once its deaths are certain. The delivery that
-// notes it has ended. Clocks differ, so the task waits for a while even if they seem to be.
+// Postpone gives the range another task. The task is due when the range's deaths are certain, but
+// not within ten seconds, because clocks differ. It removes the calling delivery's mark.
 func (r *Range) Postpone(now time.Time) {
 	r.NotBefore = r.Certain()
 	if soon := now.Add(10 * time.Second).UTC().Truncate(time.Microsecond); soon.After(r.NotBefore) {
@@ -303,7 +305,7 @@ func (r *Range) PageLimit() int {
 	return int(r.PageSize)
 }
 
-// Expected returns how many entities the range's page has, at most.
+// Expected returns the most entities that the range's page is expected to have.
 func (r *Range) Expected() int {
 	if r.Estimate > 0 {
 		return int(min(int64(r.PageLimit()), r.Estimate))
@@ -311,11 +313,11 @@ func (r *Range) Expected() int {
 	return r.PageLimit()
 }
 
-// Narrow halves a page of n entities. What it leaves behind starts over.
+// Narrow halves a page of n entities. The rest of the range is not affected.
 func (r *Range) Narrow(n int) { r.Narrowed = int64(max(1, n/2)) }
 
-// Finish marks the range as done. Nothing of it changes after that, but for a failure that is
-// retried.
+// Finish marks the range as done, and seals its record. After that only a retry of its failure
+// changes it.
 func (r *Range) Finish(now time.Time) {
 	r.State, r.Open, r.Done = Done, "", now
 	r.Calm()
@@ -323,8 +325,8 @@ func (r *Range) Finish(now time.Time) {
 	r.Seal = r.Digest()
 }
 
-// AloneChild returns the record of the next child, for a single entity that has failed after some
-// attempts, or that may have killed its process.
+// AloneChild returns the record of the next child, for a single entity. The entity has failed the
+// given number of attempts. If suspected, it may have killed its process.
 func (r *Range) AloneChild(at *keyspace.Position, attempts int64, suspected bool, now time.Time) *Range {
 	child := r.Child(split.Piece{Start: at, Estimate: 1}, now)
 	if r.Kind != "" {
@@ -335,19 +337,19 @@ func (r *Range) AloneChild(at *keyspace.Position, attempts int64, suspected bool
 	return child
 }
 
-// Fail records that the range's entity, which it has for itself, has failed.
+// Fail ends a range of a single entity: the entity has failed, for the given cause.
 func (r *Range) Fail(cause error, now time.Time) {
 	r.Error, r.Failed = fault.Text(cause), r.Job
 	r.Entities, r.Keys = 1, KeysDigest([]*keyspace.Position{r.Start})
 	r.Finish(now)
 }
 
-// Cause returns what the error of a failure has in common with those of others, see fault.Cause.
+// Cause returns the text by which a failure is grouped with similar ones, see fault.Cause.
 func (r *Range) Cause() string {
 	return fault.Cause(r.Error, r.Start.Names()...)
 }
 
-// Reopen makes a failure a pending range again, with as many attempts as at first.
+// Reopen makes the range of a failed entity pending again, with all its attempts.
 func (r *Range) Reopen(now time.Time) {
 	r.State, r.Open, r.Created, r.Done = Pending, r.Job, now, time.Time{}
 	r.Failed, r.Error = "", ""
@@ -356,7 +358,7 @@ func (r *Range) Reopen(now time.Time) {
 	r.Generation++
 }
 
-// Clone returns a copy that shares nothing with the range that a method changes in place.
+// Clone returns a copy. It shares no slice that a method of Range changes in place.
 func (r *Range) Clone() *Range {
 	c := *r
 	c.Deaths, c.DeathsCountAt = slices.Clone(r.Deaths), slices.Clone(r.DeathsCountAt)

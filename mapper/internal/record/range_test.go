@@ -14,7 +14,7 @@ import (
 
 func at(id int64) *keyspace.Position { return keyspace.At(datastore.IDKey("K", id, nil)) }
 
-// root is the first range of a job, of the keys [10, 20).
+// root returns the root range of a job over the keys [10, 20).
 func root() *Range {
 	j := &Job{ID: "j", PageSize: 100, Created: noon, Generation: 2}
 	j.Incarnate(1)
@@ -33,7 +33,7 @@ func TestContains(t *testing.T) {
 	}
 }
 
-// TestChildren has each child be another one, and pending.
+// TestChildren checks that each child is a new pending range.
 func TestChildren(t *testing.T) {
 	r := root()
 	r.Kind, r.RefusedIn = "K", 2
@@ -56,7 +56,7 @@ func TestChildren(t *testing.T) {
 	}
 }
 
-// TestRestOfSuspects has what a suspected page leaves be suspected, too, and halved.
+// TestRestOfSuspects checks that the rest after a suspected page is suspected, too, and halved.
 func TestRestOfSuspects(t *testing.T) {
 	for _, test := range []struct {
 		solo               bool
@@ -103,7 +103,7 @@ func TestPageLimit(t *testing.T) {
 	}
 }
 
-// TestRefusalsIn counts those since the job was resumed.
+// TestRefusalsIn checks that failed attempts are counted since the last Resume.
 func TestRefusalsIn(t *testing.T) {
 	r := &Range{Refusals: 3, RefusedIn: 2}
 	if r.RefusalsIn(&Job{Generation: 2}) != 3 || r.RefusalsIn(&Job{Generation: 3}) != 0 {
@@ -111,7 +111,7 @@ func TestRefusalsIn(t *testing.T) {
 	}
 }
 
-// TestRangeTransitions has a single entity's range fail, be opened again, and end.
+// TestRangeTransitions takes the range of a single entity through failure, retry and end.
 func TestRangeTransitions(t *testing.T) {
 	r := root().AloneChild(at(12), 4, false, noon)
 	r.Begun, r.SeenTask, r.Deaths, r.DeathsCountAt, r.Samples = "d", "t", []string{"d"}, []time.Time{noon},
@@ -134,8 +134,8 @@ func TestRangeTransitions(t *testing.T) {
 	}
 }
 
-// TestOwnSamples cuts a root whose long samples are all in its own piece, as nothing is elsewhere:
-// its record stays as small as those of its children.
+// TestOwnSamples cuts a root whose long samples are all in its own piece. Its record must become as
+// small as its children's.
 func TestOwnSamples(t *testing.T) {
 	var samples []*keyspace.Position
 	for i := range 1600 {

@@ -6,10 +6,11 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// A RateClock says how much of a job's rate all processes together have reserved. A job with a rate
-// has one while it runs. It is of the kind of drafts: both go when the job ends.
+// A RateClock records how much of a job's rate all processes together have reserved. A running job
+// with a rate limit has one. It has the kind of drafts, so it is deleted with them when the job
+// ends.
 type RateClock struct {
-	Rate []byte `datastore:"rate,noindex"` // the limit that it is about, as the job has it
+	Rate []byte `datastore:"rate,noindex"` // the job's rate that the clock is for
 
 	Until time.Time `datastore:"until,noindex"` // see pace.Clock
 	At    time.Time `datastore:"at,noindex"`

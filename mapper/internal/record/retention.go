@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// Retire notes that the retention of a job has begun to clean it up.
+// Retire records that the retention of a job has started a clean-up.
 func Retire(j *Job, now time.Time) {
 	j.Retired, j.CleanedAt = true, now.UTC().Truncate(time.Microsecond)
 }
 
-// DueAt returns when the retention of a job that has ended cleans it up; zero if it does not.
+// DueAt returns when a job's retention cleans it up; zero if it does not.
 func DueAt(j *Job) time.Time {
 	if j.Retain <= 0 || j.Retired || !j.Over() || j.Ended.IsZero() {
 		return time.Time{}
@@ -20,14 +20,14 @@ func DueAt(j *Job) time.Time {
 	return j.Ended.Add(j.Retain)
 }
 
-// Due reports whether the retention of a job has come to its end.
+// Due reports whether a job's retention period is over.
 func Due(j *Job, now time.Time) bool {
 	at := DueAt(j)
 	return !at.IsZero() && !at.After(now)
 }
 
-// retires returns the value that lists a job whose retention will clean it up among those of its
-// queue, by the time. It is empty for all others, and while a clean-up is under way.
+// retires returns the job's entry in the index of retentions: its queue, then the time when it is
+// due. It is empty if the retention does not clean the job up, and during a clean-up.
 func retires(j *Job) string {
 	if at := DueAt(j); !at.IsZero() && j.Cleaning == "" {
 		return retiring(j.Queue) + fmt.Sprintf("%016x", at.UnixMicro())
@@ -35,19 +35,18 @@ func retires(j *Job) string {
 	return ""
 }
 
-// retiring begins the values of retires for the jobs of a queue.
+// retiring returns the start of the entries of a queue's jobs.
 func retiring(queue Owner) string {
 	h := sha256.Sum256([]byte(queue))
 	return hex.EncodeToString(h[:8]) + "."
 }
 
-// RetiringBounds returns between which values of the property "retires" the jobs of a queue are
-// that are due at a time.
+// RetiringBounds returns the bounds of the entries of a queue's jobs that are due at a time.
 func RetiringBounds(queue Owner, now time.Time) (from, to string) {
 	return retiring(queue), retiring(queue) + fmt.Sprintf("%016x", now.UnixMicro()+1)
 }
 
-// Days writes a time for people: in days, if it is some.
+// Days formats a duration, in days if it is a whole number of days.
 func Days(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {
@@ -59,7 +58,8 @@ func Days(d time.Duration) string {
 	return d.String()
 }
 
-// CleanedUp returns the error for whoever needs the records of a job that is cleaned up.
+// CleanedUp returns the error of an operation that needs the records of a job which was cleaned up,
+// or is being cleaned up.
 func CleanedUp(j *Job) error {
 	if err := CheckRecords(j); err != nil {
 		return err
@@ -67,7 +67,7 @@ func CleanedUp(j *Job) error {
 	return fmt.Errorf("%w: its records are cleaned up", ErrState)
 }
 
-// CheckRecords returns an error if the retention of a job has cleaned up its records.
+// CheckRecords returns an error if the job's retention has cleaned up its records.
 func CheckRecords(j *Job) error {
 	if !j.Retired {
 		return nil

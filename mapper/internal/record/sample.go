@@ -2,31 +2,31 @@ package record
 
 import "time"
 
-// A Sample is what some records of a job, which are as good as any others, say of how far it is.
+// A Sample is a random sample of a job's records, from which the job's progress is estimated.
 type Sample struct {
-	Done  float64 // entities that were processed, or have failed
-	Scale float64 // by how much more records are done; 1: these are all
+	Done  float64 // processed and failed entities in the sampled records
+	Scale float64 // number of done records for each sampled one; 1: all are sampled
 	Ends  []End
 
-	Left      float64 // entities that are expected in pending ranges,
-	LeftScale float64 // as Scale;
-	Counted   float64 // of which so many were counted, and the others guessed
-	Gaps      float64 // between the keys that the guesses come from
-	Blind     int     // pending ranges of which nothing is known
+	Left      float64 // entities expected in the sampled pending ranges
+	LeftScale float64 // as Scale, of pending ranges
+	Counted   float64 // the part of Left that was counted, not estimated
+	Gaps      float64 // number of gaps between sampled keys, from which the rest of Left was estimated
+	Blind     int     // number of sampled pending ranges without an estimate
 
-	DoneSquares, LeftSquares float64 // sums of the squares of each record's
+	DoneSquares, LeftSquares float64 // sums of squares of the records' parts
 }
 
-// NewSample returns a sample of all records, none of which was added.
+// NewSample returns an empty sample, to which the caller adds all records.
 func NewSample() *Sample { return &Sample{Scale: 1, LeftScale: 1} }
 
-// An End is that of a page.
+// An End is when a page ended, and how many entities it had.
 type End struct {
 	At       time.Time
 	Entities int64
 }
 
-// Add adds the record of a range.
+// Add adds a range's record.
 func (s *Sample) Add(r *Range) {
 	done, left := 0.0, 0.0
 	switch {
@@ -56,7 +56,7 @@ func (s *Sample) Add(r *Range) {
 	s.LeftSquares += left * left
 }
 
-// SetPending has what is pending be what another sample says.
+// SetPending takes the numbers of pending ranges from another sample.
 func (s *Sample) SetPending(o *Sample) {
 	s.Left, s.LeftScale, s.Counted, s.Gaps, s.Blind, s.LeftSquares = o.Left, o.LeftScale, o.Counted, o.Gaps, o.Blind,
 		o.LeftSquares

@@ -14,24 +14,23 @@ const ScheduleKind = "ScattermapSchedule"
 // ScheduleKey returns the key of a schedule's record.
 func ScheduleKey(name string) *datastore.Key { return datastore.NameKey(ScheduleKind, name, nil) }
 
-// A Schedule is what is kept of a schedule: its runs come one after the other.
+// A Schedule is the record of a schedule. Its runs come one after the other.
 type Schedule struct {
-	Tick    time.Time `datastore:"tick,noindex"`    // the last one that was decided about
-	Outcome string    `datastore:"outcome,noindex"` // what that was
+	Tick    time.Time `datastore:"tick,noindex"`    // the last tick that was decided
+	Outcome string    `datastore:"outcome,noindex"` // the decision, see the Tick constants
 	Run     string    `datastore:"run,noindex"`     // the ID of the last job
-	Queued  []byte    `datastore:"queued,noindex"`  // the tick that waits; empty: none does
-	Waits   time.Time `datastore:"waits,noindex"`   // when that tick was
+	Queued  []byte    `datastore:"queued,noindex"`  // JSON: the waiting tick; empty: none waits
+	Waits   time.Time `datastore:"waits,noindex"`   // the time of the waiting tick
 
-	// Slots are the names of the slots that the run of the tick that waits takes. Older builds note
+	// Slots are the names of the slots that the waiting tick's run will take. Older builds note
 	// none.
 	Slots []string `datastore:"slots,omitempty,noindex"`
 
-	// Past is JSON: the last ticks, see [PastTick]. An older build that decides about a tick drops
-	// it.
+	// Past is JSON: the last ticks, see [PastTick]. An older build drops it when it decides a tick.
 	Past []byte `datastore:"past,omitempty,noindex"`
 }
 
-// What becomes of a tick.
+// Decisions about a tick.
 const (
 	TickStarted = "started"
 	TickSkipped = "skipped"
@@ -39,18 +38,18 @@ const (
 	TickRefused = "refused"
 )
 
-// A PastTick is what became of a tick, and which job that was about: its run, or the one that was
-// in its way.
+// A PastTick is the decision about a tick. Job is the run that it started, or the job that stood in
+// its way.
 type PastTick struct {
 	At      time.Time `json:"at"`
 	Outcome string    `json:"outcome"`
 	Job     string    `json:"job,omitempty"`
 }
 
-// mostPast bounds how many ticks are remembered.
+// mostPast is how many ticks are remembered.
 const mostPast = 100
 
-// Became returns what became of a tick, if that is known.
+// Became returns the decision about a tick, if that is known.
 func (s *Schedule) Became(at time.Time) (past PastTick, known bool) {
 	if i := slices.IndexFunc(s.past(), func(p PastTick) bool { return p.At.Equal(at) }); i >= 0 {
 		return s.past()[i], true
@@ -58,7 +57,7 @@ func (s *Schedule) Became(at time.Time) (past PastTick, known bool) {
 	return PastTick{At: at, Outcome: s.Outcome, Job: s.Run}, at.Equal(s.Tick)
 }
 
-// past returns the ticks that are remembered. What another build has encoded in another way is not.
+// past returns the remembered ticks; none if another build has stored them in another format.
 func (s *Schedule) past() (all []PastTick) {
 	if json.Unmarshal(s.Past, &all) != nil {
 		return nil
@@ -66,32 +65,32 @@ func (s *Schedule) past() (all []PastTick) {
 	return all
 }
 
-// note remembers what became of a tick.
+// note remembers the decision about a tick.
 func (s *Schedule) note(at time.Time, outcome, job string) {
 	all := slices.DeleteFunc(s.past(), func(p PastTick) bool { return p.At.Equal(at) })
 	all = append(all, PastTick{at.UTC(), outcome, job})
 	s.Past, _ = json.Marshal(all[max(0, len(all)-mostPast):]) // texts and valid times encode
 }
 
-// Has reports whether the tick of a time waits.
+// Has reports whether the tick of the given time waits.
 func (s *Schedule) Has(at time.Time) bool { return len(s.Queued) > 0 && at.Equal(s.Waits) }
 
-// Start notes that a tick starts a run. One that waits and is older is skipped.
+// Start notes that a tick starts a run. An older waiting tick is skipped.
 func (s *Schedule) Start(at time.Time, run string) {
 	s.decide(at, TickStarted, run)
 	s.Run = run
 }
 
-// Skip notes that a tick starts nothing, because of a job. One that waits goes on waiting.
+// Skip notes that a tick starts nothing, because of a job. A waiting tick goes on waiting.
 func (s *Schedule) Skip(at time.Time, job string) {
 	s.Tick, s.Outcome = at, TickSkipped
 	s.note(at, TickSkipped, job)
 }
 
-// Refuse notes that a tick that waits can't start a run.
+// Refuse notes that a waiting tick can't start its run.
 func (s *Schedule) Refuse(at time.Time) { s.decide(at, TickRefused, s.Run) }
 
-// decide notes what becomes of a tick, after which none waits that is not later.
+// decide notes the decision about a tick. A waiting tick that is not later is dropped.
 func (s *Schedule) decide(at time.Time, outcome, job string) {
 	s.note(at, outcome, job)
 	if !at.Before(s.Waits) {
@@ -103,7 +102,7 @@ func (s *Schedule) decide(at time.Time, outcome, job string) {
 	}
 }
 
-// replaced notes that a tick that waits starts nothing, as a later one takes its place.
+// replaced notes that the waiting tick is skipped, because a later one takes its place.
 func (s *Schedule) replaced(at time.Time, job string) {
 	if len(s.Queued) > 0 && !s.Has(at) {
 		s.note(s.Waits, TickSkipped, job)
@@ -111,7 +110,7 @@ func (s *Schedule) replaced(at time.Time, job string) {
 }
 
 // Queue notes that a tick waits for the end of a job, to start a run that takes some slots. It
-// takes the place of one that did before.
+// replaces an earlier waiting tick.
 func (s *Schedule) Queue(at time.Time, what []byte, slots []string, job string) {
 	s.replaced(at, job)
 	s.Tick, s.Outcome, s.Queued, s.Waits, s.Slots = at, TickQueued, what, at, slots

@@ -22,7 +22,7 @@ func (j *Job) Strategy() (sp split.Strategy, err error) {
 	return sp, nil
 }
 
-// RateLimit returns how fast the job may go.
+// RateLimit returns the job's rate limit.
 func (j *Job) RateLimit() (limit pace.Limit, err error) {
 	if len(j.Rate) == 0 {
 		return limit, nil
@@ -33,8 +33,7 @@ func (j *Job) RateLimit() (limit pace.Limit, err error) {
 	return limit, nil
 }
 
-// SetRate sets how fast the job may go, until a time if that is not zero: then it goes as fast
-// again as it did before.
+// SetRate sets the job's rate. If until is not zero, the previous rate returns at that time.
 func SetRate(j *Job, rate []byte, until time.Time) {
 	then := j.RateThen
 	if j.RateUntil.IsZero() {
@@ -45,8 +44,7 @@ func SetRate(j *Job, rate []byte, until time.Time) {
 	}
 }
 
-// EndRate has the job go as fast again as it did before its rate was set until a time, if that has
-// come.
+// EndRate restores the job's previous rate, if the time set by SetRate has come.
 func EndRate(j *Job, now time.Time) (changed bool) {
 	if !RateEnds(j, now) {
 		return false
@@ -55,10 +53,10 @@ func EndRate(j *Job, now time.Time) (changed bool) {
 	return true
 }
 
-// RateEnds reports whether the time has come until which the job's rate was set.
+// RateEnds reports whether the time has come at which the job's previous rate returns.
 func RateEnds(j *Job, now time.Time) bool { return !j.RateUntil.IsZero() && !now.Before(j.RateUntil) }
 
-// A Budget is the most that a job may cost; what is 0 is no limit.
+// A Budget is the most that a job may cost. 0 means no limit.
 type Budget struct {
 	Dollars    float64 `json:"dollars,omitempty"`
 	Operations int64   `json:"operations,omitempty"`
@@ -75,7 +73,7 @@ func BudgetOf(j *Job) (b Budget, err error) {
 	return b, nil
 }
 
-// String returns the budget for people.
+// String formats the budget for people.
 func (b Budget) String() string {
 	switch {
 	case b.Operations == 0:
@@ -86,10 +84,10 @@ func (b Budget) String() string {
 	return fmt.Sprintf("$%g and %d operations", b.Dollars, b.Operations)
 }
 
-// Spend takes a share out of the budget of a job that runs: as much as is wanted, but not more than
-// an eighth of what is left, and as much as is needed; or nothing, if there is less than that.
+// Spend reserves a share of a running job's budget, for a process. It takes want, but at most an
+// eighth of the remaining budget, and at least need. It takes nothing if less than need remains.
 //
-// Around is what the job takes besides its pages, of which the first one pays for.
+// The share around is what the job costs apart from its pages. The first reservation includes it.
 func Spend(j *Job, around, need, want float64) (got float64) {
 	left := leftOf(j, around)
 	if j.State != Running || need > left {
@@ -100,7 +98,8 @@ func Spend(j *Job, around, need, want float64) (got float64) {
 	return got
 }
 
-// GiveBack gives a share back that was taken out of an allowance of a job's budget, and not spent.
+// GiveBack returns a reserved share that was not spent. Allowance is the job's Allowance at the
+// reservation: after a renewal of the budget nothing is returned.
 func GiveBack(j *Job, allowance int64, share float64) (changed bool) {
 	if j.Allowance != allowance || j.Over() && j.State != Failed {
 		return false
@@ -109,7 +108,7 @@ func GiveBack(j *Job, allowance int64, share float64) (changed bool) {
 	return true
 }
 
-// leftOf returns which share is left of a job's budget, for pages.
+// leftOf returns the share of the budget that remains for pages.
 func leftOf(j *Job, around float64) float64 {
 	if j.Spent == 0 {
 		return 1 - around
@@ -117,7 +116,7 @@ func leftOf(j *Job, around float64) float64 {
 	return 1 - j.Spent
 }
 
-// PauseByBudget pauses a job that runs, if less of its budget is left than is needed.
+// PauseByBudget pauses a running job if less of its budget remains than its next page needs.
 func PauseByBudget(j *Job, around, need float64, b Budget) (changed bool) {
 	if j.State != Running || need <= leftOf(j, around) {
 		return false
@@ -128,23 +127,23 @@ func PauseByBudget(j *Job, around, need float64, b Budget) (changed bool) {
 	return true
 }
 
-// AttemptSettings are how often the function is tried on an entity, or on a page that fails as a
-// whole; 0 is the default.
+// AttemptSettings say how often the function is tried on an entity, or on a page that fails as a
+// whole. 0 means the default.
 type AttemptSettings struct {
 	Attempts     int64 `datastore:"attempts,omitempty,noindex"`
 	BackoffFirst int64 `datastore:"backoff_first,omitempty,noindex"` // nanoseconds
 	BackoffMax   int64 `datastore:"backoff_max,omitempty,noindex"`   // nanoseconds
 }
 
-// DefaultBackoff is how often the function of an Update is tried on an entity: within 85 s, in
-// which a conflict passes, and a service restarts.
+// DefaultBackoff says how often the function of an Update is tried on an entity: five times within
+// 85 seconds. In that time a conflict passes, or a service restarts.
 var DefaultBackoff = fault.Backoff{Attempts: 5, First: time.Second, Max: 1024 * time.Second}
 
-// VisitAttempts is how often that of a Visit is tried: the delays between them add up to 74
-// minutes.
+// VisitAttempts is how often the function of a Visit is tried. The delays between ten attempts add
+// up to 74 minutes.
 const VisitAttempts = 10
 
-// Backoff returns the retries with their defaults.
+// Backoff returns the settings with their defaults.
 func (r AttemptSettings) Backoff() fault.Backoff {
 	return fault.Backoff{
 		Attempts: cmp.Or(r.Attempts, DefaultBackoff.Attempts),

@@ -2,7 +2,7 @@ package record
 
 import "testing"
 
-// TestDamagedSettings says which part of a job's record can't be read.
+// TestDamagedSettings checks that the error names the part of a job's record that can't be read.
 func TestDamagedSettings(t *testing.T) {
 	bad := []byte("{")
 	j := &Job{ID: "j", Budget: bad, Rate: bad, Splitting: bad, History: bad, Totals: bad}
@@ -22,8 +22,8 @@ func TestDamagedSettings(t *testing.T) {
 	}
 }
 
-// TestSpend takes no more out of a budget than there is, and pauses the job only if there is less
-// than it needs.
+// TestSpend checks that no more than the budget is reserved, and that the job is paused only if
+// less remains than its next page needs.
 func TestSpend(t *testing.T) {
 	for _, test := range []struct {
 		state      JobState
@@ -33,14 +33,14 @@ func TestSpend(t *testing.T) {
 		pauses     bool
 	}{
 		{Running, 0, 0.25, 0.25, 0.25, false},
-		{Running, 0, 0.01, 1, 0.9375 / 8, false},       // an eighth of what is left besides what is around
-		{Running, 0.75, 0.25, 0.25, 0.25, false},       // all that is left
+		{Running, 0, 0.01, 1, 0.9375 / 8, false},       // an eighth of the rest, after the cost around the pages
+		{Running, 0.75, 0.25, 0.25, 0.25, false},       // all that remains
 		{Running, 0.75, 0.375, 0.375, 0, true},         // more than that
-		{Running, 0, 0.9375, 0.9375, 0.9375, false},    // all but what is around
-		{Running, 0, 0.953125, 0.953125, 0, true},      // that, too
+		{Running, 0, 0.9375, 0.9375, 0.9375, false},    // all but the cost around the pages
+		{Running, 0, 0.953125, 0.953125, 0, true},      // that cost, too
 		{Paused, 0.75, 0.25, 0.25, 0, false},           // it does not run
-		{Paused, 0.75, 0.375, 0.375, 0, false},         // nor would it be paused again
-		{Running, 0.5, 0.03125, 0.0625, 0.0625, false}, // what is wanted
+		{Paused, 0.75, 0.375, 0.375, 0, false},         // and is not paused again
+		{Running, 0.5, 0.03125, 0.0625, 0.0625, false}, // as much as is wanted
 	} {
 		j := &Job{State: test.state, Spent: test.spent}
 		if got := Spend(j, 0.0625, test.need, test.want); got != test.got {

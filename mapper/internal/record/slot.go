@@ -10,17 +10,17 @@ import (
 // SlotKind is the kind of the records of slots.
 const SlotKind = "ScattermapSlot"
 
-// A Slot is what a job has that runs a mapper over a kind: no other one has it before that one has
-// ended.
+// A Slot is a lock on a mapper and a kind. A job holds it from its start to its end, so only one
+// job of the mapper runs over the kind.
 type Slot struct {
 	Mapper string `datastore:"mapper,noindex"`
 	Kind   string `datastore:"kind,noindex"`
-	Job    string `datastore:"job,noindex"` // that has it, or had it last,
+	Job    string `datastore:"job,noindex"` // the ID of the job that holds it, or held it last
 
-	Incarnation string `datastore:"incarnation,noindex"` // and which of its ID
+	Incarnation string `datastore:"incarnation,noindex"` // that job's incarnation
 }
 
-// SlotKey returns the key of the slot of a mapper on a kind.
+// SlotKey returns the key of the slot of a mapper and a kind.
 func SlotKey(mapper, kind string) *datastore.Key {
 	h := sha256.Sum256([]byte(mapper + "\x00" + kind))
 	return datastore.NameKey(SlotKind, hex.EncodeToString(h[:16]), nil)

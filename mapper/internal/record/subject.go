@@ -16,7 +16,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// A Subject is what is forgotten: mapper.Subject has the meaning of its fields.
+// A Subject is the person or thing to be forgotten. mapper.Subject explains the fields.
 type Subject struct {
 	Namespace  string
 	Everywhere bool
@@ -25,9 +25,9 @@ type Subject struct {
 	Times      []time.Time
 }
 
-// ownProperties are those of our records that hold nothing which users or operators have given:
-// names that a program gives to mappers, kinds and queues, settings, states, and what tells records
-// and deliveries apart. Every other property is looked at, also one that another build has written.
+// ownProperties are properties of our records without any value that users or operators gave. They
+// have settings, states, random numbers, and names from the program: of mappers, kinds and queues.
+// All other properties are searched, also properties that another build has written.
 var ownProperties = map[string][]string{
 	JobKind: {"mapper", "queue", "incarnation", "state", "listed", "retires", "splitting", "rate", "rate_then",
 		"budget",
@@ -39,18 +39,21 @@ var ownProperties = map[string][]string{
 	SlotKind:     {"mapper", "kind", "incarnation"},
 }
 
-// givenValues are the properties whose numbers and times users have given. The others are our own
-// bookkeeping.
+// givenValues are the properties in which users gave the numbers and times. Numbers and times in
+// other properties are our bookkeeping, and are not searched.
 var givenValues = map[string][]string{
 	JobKind:   {"params"},
 	RangeKind: {"start", "end", "samples"},
 }
 
-// InRecord reports whether a record of ours of a kind mentions the subject in its properties: in a
-// key in its namespace, or with a name or an ID of its; in a text that has the name of the
-// namespace, a word or a number of it, as a word; or in a number or a time that users have given.
-// What is compressed is looked into, and so are keys that are encoded in texts. The key of the
-// record is not looked at.
+// InRecord reports whether the properties of one of our records mention the subject. That is:
+//
+//   - a key in its namespace, or with a name or an ID of it
+//   - a text with its namespace, or one of its words or numbers, as a whole word
+//   - a number or a time of it that users gave
+//
+// Compressed values are unpacked, and keys that are encoded in texts are decoded. The record's own
+// key is not searched.
 func (s Subject) InRecord(kind string, properties []datastore.Property) bool {
 	for _, p := range properties {
 		if slices.Contains(ownProperties[kind], p.Name) {
@@ -79,15 +82,15 @@ func (s Subject) InRecord(kind string, properties []datastore.Property) bool {
 	return false
 }
 
-// inValue reports whether a value mentions the subject. Given says that users have given numbers
-// and times in it.
+// inValue reports whether a value mentions the subject. If given, users gave the numbers and times
+// in it.
 func (s Subject) inValue(v any, given bool) bool {
 	switch v := v.(type) {
 	case string:
 		return s.InText(v)
 	case []byte:
 		text, err := tally.Unpack(v)
-		if err != nil { // it is none of ours
+		if err != nil { // not packed by us
 			text = v
 		}
 		return s.inJSON(text, given)
@@ -107,9 +110,10 @@ func (s Subject) inValue(v any, given bool) bool {
 	return false
 }
 
-// inJSON reports whether a text of a JSON document mentions the subject, or a number of it does
-// that was given, or the document does, if it is none. A name in a stored path is written after an
-// "n", and an ID after an "i", see path.
+// inJSON reports whether a JSON document mentions the subject in a text, or, if given, in a number
+// or a time. A document that is not JSON is searched as a text.
+//
+// In a stored path, a name starts with "n" and an ID with "i", see path in package undolog.
 func (s Subject) inJSON(document []byte, given bool) bool {
 	d := json.NewDecoder(bytes.NewReader(document))
 	d.UseNumber()
@@ -137,8 +141,8 @@ func (s Subject) inJSON(document []byte, given bool) bool {
 	}
 }
 
-// inQuery reports whether the JSON of a query mentions the subject: of its numbers and times those
-// of filters count, and a share of the keys is none of these.
+// inQuery reports whether the JSON of a query mentions the subject. Numbers and times count only in
+// filters, and not in the filter that selects a share of the keys.
 func (s Subject) inQuery(document []byte) bool {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(document, &fields) != nil {
@@ -166,7 +170,7 @@ func (s Subject) inQuery(document []byte) bool {
 	return false
 }
 
-// inTick reports whether the JSON of a tick that waits mentions the subject.
+// inTick reports whether the JSON of a waiting tick mentions the subject.
 func (s Subject) inTick(document []byte) bool {
 	var fields map[string]json.RawMessage
 	if len(document) > 0 && json.Unmarshal(document, &fields) != nil {
@@ -180,16 +184,16 @@ func (s Subject) inTick(document []byte) bool {
 	return false
 }
 
-// inFields reports whether the JSON of a list of objects mentions the subject, in other fields than
-// some.
-func (s Subject) inFields(document []byte, but ...string) bool {
+// inFields reports whether the JSON of a list of objects mentions the subject. The fields named in
+// except are not searched.
+func (s Subject) inFields(document []byte, except ...string) bool {
 	var all []map[string]json.RawMessage
 	if len(document) > 0 && json.Unmarshal(document, &all) != nil {
 		return s.inJSON(document, false)
 	}
 	for _, fields := range all {
 		for name, text := range fields {
-			if !slices.Contains(but, name) && s.inJSON(text, false) {
+			if !slices.Contains(except, name) && s.inJSON(text, false) {
 				return true
 			}
 		}
@@ -197,7 +201,7 @@ func (s Subject) inFields(document []byte, but ...string) bool {
 	return false
 }
 
-// inTotals reports whether the names of counters and namespaces of a job's totals mention the
+// inTotals reports whether the names of counters or namespaces in a job's totals mention the
 // subject.
 func (s Subject) inTotals(stored []byte) bool {
 	if len(stored) == 0 {
@@ -220,16 +224,15 @@ func (s Subject) inTotals(stored []byte) bool {
 	return false
 }
 
-// InJob reports whether the record of a job mentions the subject: what it is about, is called and
-// has counted, and what was said of it. Names that a program or an operator gives, of mappers,
-// queues and settings, do not count.
+// InJob reports whether a job's record mentions the subject: in its ID, query, parameters,
+// counters, errors or history. Names of mappers, queues and settings do not count.
 func (s Subject) InJob(j *Job) bool {
 	properties, err := datastore.SaveStruct(j)
 	return err != nil || s.InText(j.ID) || s.InRecord(JobKind, properties)
 }
 
-// IsAbout reports whether a job is about the subject: by its query, its parameters, its ID, its
-// schedule or its undo.
+// IsAbout reports whether a job is about the subject, according to its query, its parameters, its
+// ID, its schedule or its undo.
 func (s Subject) IsAbout(j *Job) bool {
 	return slices.ContainsFunc([]string{j.ID, j.Schedule, j.Undo}, s.InText) || s.inQuery(j.Query) ||
 		s.inJSON(j.Params, true)
@@ -252,10 +255,10 @@ func (s Subject) InKey(k *datastore.Key) bool {
 	return false
 }
 
-// encodedKey is what the text of a datastore.Key can be.
+// encodedKey matches texts that may be an encoded datastore.Key.
 var encodedKey = regexp.MustCompile(`[A-Za-z0-9_-]{10,}`)
 
-// mostCuts bounds in how many ways a word is looked at as a key with something before or after it.
+// mostCuts limits how many parts of a word are tried as an encoded key.
 const mostCuts = 256
 
 // InText reports whether a text mentions the subject.
@@ -263,8 +266,8 @@ func (s Subject) InText(text string) bool {
 	return s.inPlain(text) || slices.ContainsFunc(encodedKey.FindAllString(text, -1), s.inEncoded)
 }
 
-// inEncoded reports whether a word is, or has after and before a '-' or '_', the text of a key that
-// mentions the subject.
+// inEncoded reports whether a word is the encoded text of a key that mentions the subject. The text
+// may have something before and after it, separated by '-' or '_'.
 func (s Subject) inEncoded(word string) bool {
 	var begins, ends []int
 	for i := range len(word) {
@@ -275,7 +278,7 @@ func (s Subject) inEncoded(word string) bool {
 	begins, ends = append([]int{0}, begins...), append(ends, len(word))
 	slices.Reverse(ends)
 	cuts := 0
-	for _, end := range ends { // the whole rest first, after each begin
+	for _, end := range ends { // the longest parts first, from each start
 		for _, begin := range begins {
 			if end-begin < 10 {
 				continue
@@ -299,7 +302,7 @@ func (s Subject) inPlain(text string) bool {
 		return true
 	}
 	for _, w := range s.Words {
-		quoted := strconv.Quote(w) // as values are written for people
+		quoted := strconv.Quote(w) // as values are quoted in messages
 		if hasWord(text, w) || quoted[1:len(quoted)-1] != w && hasWord(text, quoted[1:len(quoted)-1]) {
 			return true
 		}
@@ -317,8 +320,7 @@ func (s Subject) inPlain(text string) bool {
 	return false
 }
 
-// isNumber reports whether a number, as JSON has it, is one of the subject's numbers, or of its
-// words.
+// isNumber reports whether a number in JSON is one of the subject's numbers or words.
 func (s Subject) isNumber(text string) bool {
 	if slices.Contains(s.Words, text) {
 		return true
@@ -329,7 +331,7 @@ func (s Subject) isNumber(text string) bool {
 
 func (s Subject) isTime(t time.Time) bool { return slices.ContainsFunc(s.Times, t.Equal) }
 
-// hasWord reports whether a text has a word with no letter or digit before or behind it.
+// hasWord reports whether a text contains a word with no letter or digit next to it.
 func hasWord(text, word string) bool {
 	for i := 0; ; {
 		at := strings.Index(text[i:], word)

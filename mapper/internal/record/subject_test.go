@@ -10,8 +10,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// TestSubjectInRecord checks where something of a subject is found: in keys, texts, encoded keys,
-// and what our records compress.
+// TestSubjectInRecord checks where a subject is found: in keys, texts, encoded keys, and compressed
+// values.
 func TestSubjectInRecord(t *testing.T) {
 	alice := datastore.NameKey("Account", "alice@example.com", nil)
 	inside := &datastore.Key{Kind: "Account", ID: 7, Namespace: "acme"}
@@ -64,8 +64,8 @@ func TestSubjectInRecord(t *testing.T) {
 	}
 }
 
-// TestSubjectValues checks that numbers and times are found where users have given them, and that
-// our own are not.
+// TestSubjectValues checks that the numbers and times that users gave are searched, and our own are
+// not.
 func TestSubjectValues(t *testing.T) {
 	at := time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC)
 	zone := at.In(time.FixedZone("", 3600)).Format(time.RFC3339)

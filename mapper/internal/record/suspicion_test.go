@@ -9,8 +9,8 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag" // its flags are passed to all tests
 )
 
-// TestMarks has deliveries of a range begin and end: a:t1 is delivery a of attempt 1 of the
-// task t, -a ends it in good order, and +11 is eleven minutes.
+// TestMarks starts and ends deliveries of a range: a:t1 is delivery a of attempt 1 of task t, -a
+// ends delivery a in good order, and +11 is eleven minutes.
 func TestMarks(t *testing.T) {
 	const deadline = 10 * time.Minute
 	for name, c := range map[string]struct {
@@ -61,7 +61,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// TestDeathOfAnEntity has a delivery of a single entity seem to die, and say later that it is
+// TestDeathOfAnEntity lets a delivery of a single entity seem to die, and then report that it is
 // alive.
 func TestDeathOfAnEntity(t *testing.T) {
 	const deadline = 10 * time.Minute

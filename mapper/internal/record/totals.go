@@ -6,7 +6,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// Totals is what the records of a job add up to.
+// Totals are the sums over the records of a job.
 type Totals struct {
 	Processed int64 `json:"processed"`
 	Written   int64 `json:"written,omitempty"`
@@ -15,46 +15,47 @@ type Totals struct {
 	Pages     int64 `json:"pages"`
 	FullPages int64 `json:"full_pages"`
 	Ranges    int64 `json:"ranges"`
-	Tasks     int64 `json:"tasks"` // that ranges got when they were made
+	Tasks     int64 `json:"tasks"` // tasks that new ranges got
 	Pending   int64 `json:"pending"`
 	Depth     int64 `json:"depth"`
 	Unsharded int64 `json:"unsharded,omitempty"` // negative: unknown
-	Retrying  int64 `json:"-"`                   // of the pending ranges, entities that failed
-	Expected  int64 `json:"-"`                   // of the pending ranges that have an estimate
+	Retrying  int64 `json:"-"`                   // pending ranges of failed entities that are retried
+	Expected  int64 `json:"-"`                   // entities in the pending ranges that have an estimate
 
-	Sample *Sample `json:"-"` // is added to, if it is there
+	Sample *Sample `json:"-"` // if not nil, records are added to it
 
-	// Waiting is the pending range that has waited longest, of those that have tasks of their own.
+	// Waiting is the pending range that is due longest, of those with a task of their own.
 	Waiting *Range `json:"-"`
 
-	// Counters are those of the tally, once everything is added up, unless they can't be kept.
+	// Counters are the mapper's counters, after all records are added up. They are empty if
+	// CountersLost.
 	Counters     tally.Grouped[int64] `json:"counters,omitempty"`
 	CountersLost bool                 `json:"counters_lost,omitempty"`
-	Lost         error                `json:"-"` // why they can't be
+	Lost         error                `json:"-"` // why the counters can't be kept
 
-	// by namespace and kind, with a / between them, if the query has several
+	// by "namespace/kind", if the query is over several spaces
 	Spaces map[string]SpaceTotals `json:"spaces,omitempty"`
 
 	SpacesLeftOut int `json:"spaces_left_out,omitempty"`
 }
 
-// SpaceTotals is what the entities of one space come to.
+// SpaceTotals are the sums over the entities of one space.
 type SpaceTotals struct {
 	Processed int64 `json:"p"`
 	Failures  int64 `json:"f,omitempty"`
 }
 
-// Failing returns how many entities have failed, for good or so far.
+// Failing returns how many entities have failed, including those that are retried.
 func (t *Totals) Failing() int64 { return t.Failures + t.Retrying }
 
-// RecordIn records what the records of a job add up to, none of which changes any more.
+// RecordIn stores the totals in the job's record.
 func (t *Totals) RecordIn(j *Job) (err error) {
 	text, err := json.Marshal(t)
 	j.Totals = tally.Pack(text)
 	return err
 }
 
-// RecordedTotals returns what the records of a job that has ended add up to.
+// RecordedTotals returns the stored totals of a job that has ended.
 func (j *Job) RecordedTotals() (sum Totals, err error) {
 	text, err := tally.Unpack(j.Totals)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Batches returns the query for the batches of an undo whose names are in [from, to), as for
-// Records.
+// Batches returns the query for an undo's batches whose names are in [from, to). An empty to means
+// the end, as in Records.
 func Batches(job record.Ref, from, to string) *datastore.Query {
 	if to == "" {
 		to = "g" // above all hexadecimal digits
@@ -22,7 +22,7 @@ func Batches(job record.Ref, from, to string) *datastore.Query {
 		FilterField("__key__", ">=", record.BatchKey(job, from)).FilterField("__key__", "<", record.BatchKey(job, to))
 }
 
-// EachBatch calls f for the batches of a query.
+// EachBatch calls f for each batch that a query finds.
 func EachBatch(ctx context.Context, st Store, q *datastore.Query, f func(*datastore.Key, *record.Batch) error) error {
 	for it := st.client.Run(ctx, q); ; {
 		b := new(record.Batch)
@@ -39,7 +39,7 @@ func EachBatch(ctx context.Context, st Store, q *datastore.Query, f func(*datast
 	}
 }
 
-// ExpireBatches has batches expire, those that are still there.
+// ExpireBatches sets when batches expire. It skips those that are deleted, or expire already.
 func ExpireBatches(ctx context.Context, st Store, keys []*datastore.Key, at time.Time) error {
 	return st.Transact(ctx, func(tx *datastore.Transaction) error {
 		for _, key := range keys {

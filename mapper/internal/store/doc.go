@@ -1,4 +1,6 @@
-// Package store keeps the records of jobs and ranges: a [Store] loads them, changes them in
-// transactions, and goes through those of a job, all of them or the first few, which are a random
-// choice. What a record may become, package record decides.
+// Package store reads and writes the records of jobs and ranges. A [Store] loads records, changes
+// them in transactions, and iterates over a job's records. The first records of a job are a random
+// sample, because their names are hashes.
+//
+// Package record decides which changes are allowed.
 package store

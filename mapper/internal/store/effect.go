@@ -9,12 +9,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
-// Mutate adds mutations without conditions to a transaction: all, or none if one of them is
-// invalid.
+// Mutate adds an effect's mutations to a transaction, without their conditions. If one is invalid,
+// it adds none.
 func Mutate(tx *datastore.Transaction, e *function.Effect) error {
 	if groups := source.Apart(e.Keys()); len(groups) > 1 {
-		// The client would drop one of two deletions. See lookup.
-		return fmt.Errorf("%d of the keys that the function puts or deletes can't be told apart by the client",
+		// The client would drop one of two deletions, see source.Lookup.
+		return fmt.Errorf("the Datastore client can't tell %d of the keys apart that the function puts or deletes",
 			len(groups))
 	}
 	all := make([]*datastore.Mutation, len(e.Mutations))

@@ -13,19 +13,19 @@ import (
 )
 
 const (
-	healthTime = 2 * time.Second // that the database has to answer in
-	healthFor  = time.Second     // in which an answer counts
+	healthTime = 2 * time.Second // the database must answer within this time
+	healthFor  = time.Second     // an answer counts for this time
 )
 
-// Health is whether the database has answered just now. One caller asks, and the others wait for
-// that.
+// Health caches whether the database answers. One caller asks the database, and the others wait for
+// its answer.
 type Health struct {
 	mu    sync.Mutex
 	asked time.Time
 	err   error
 }
 
-// Check asks the database for a record that need not be there, unless it has answered just now.
+// Check reads a record that need not exist, unless the database was asked within healthFor.
 func (h *Health) Check(ctx context.Context, client *datastore.Client) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

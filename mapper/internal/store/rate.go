@@ -14,9 +14,11 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// ReserveRate reserves a cost of a job's rate for some pages. It returns when what it has reserved
-// begins, and how many pages are before them. A limit that the clock does not know is reserved from
-// now on. A job that has ended gets no clock any more: its end has deleted it.
+// ReserveRate reserves a cost of a job's rate for some pages. It returns when the reservation
+// starts, and how many reserved pages come before it.
+//
+// If the stored clock is for another rate, the job's rate is reserved from now on. A job that has
+// ended gets no new clock, because its end has deleted the clock.
 func (st Store) ReserveRate(
 	ctx context.Context, job *record.Job, cost time.Duration, pages int64,
 ) (begin time.Time, ahead float64, err error) {
@@ -45,7 +47,8 @@ func (st Store) ReserveRate(
 	return begin, ahead, nil
 }
 
-// mayHaveClock returns an error if a job has ended. If it has not, its end will delete its clock.
+// mayHaveClock returns an error if the job has ended. Otherwise it sees to it that the job's end
+// deletes its clock.
 func mayHaveClock(tx *datastore.Transaction, job record.Ref) error {
 	j, err := GetJob(tx, job)
 	if err != nil {
@@ -61,5 +64,5 @@ func mayHaveClock(tx *datastore.Transaction, job record.Ref) error {
 	return Write(tx, j.Update())
 }
 
-// micros returns a time as Datastore stores it.
+// micros returns a time with the precision that Datastore stores.
 func micros(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }

@@ -19,9 +19,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// Records returns the query for a job's records whose IDs are in [from, to), in
-// the order of their IDs, which are hashes: any stretch of them is a random
-// choice. An empty to is the end.
+// Records returns the query for a job's range records whose IDs are in [from, to), in the order of
+// IDs. An empty to means the end. IDs are hashes, so any part of them is a random sample.
 func Records(job record.Ref, from, to string) *datastore.Query {
 	prefix := record.RangePrefix(job)
 	if to == "" {
@@ -32,7 +31,7 @@ func Records(job record.Ref, from, to string) *datastore.Query {
 		FilterField("__key__", "<", datastore.NameKey(record.RangeKind, prefix+to, nil))
 }
 
-// Each calls f for the records of a query.
+// Each calls f for each record that a query finds.
 func (st Store) Each(ctx context.Context, q *datastore.Query, f func(*record.Range) error) error {
 	it := st.client.Run(ctx, q)
 	for {
@@ -51,11 +50,11 @@ func (st Store) Each(ctx context.Context, q *datastore.Query, f func(*record.Ran
 	}
 }
 
-// SlicesOfIDs is into how many slices the IDs of records are cut, by their first
-// digit, for what is done to all records in parallel.
+// SlicesOfIDs is the number of slices in which a job's records are read in parallel. All IDs of a
+// slice have the same first digit.
 const SlicesOfIDs = 16
 
-// SliceOfIDs returns the bounds of a slice, as for records.
+// SliceOfIDs returns the bounds of a slice, as Records takes them.
 func SliceOfIDs(i int64) (from, to string) {
 	if i+1 < SlicesOfIDs {
 		to = strconv.FormatInt(i+1, SlicesOfIDs)
@@ -63,7 +62,7 @@ func SliceOfIDs(i int64) (from, to string) {
 	return strconv.FormatInt(i, SlicesOfIDs), to
 }
 
-// EachRecord calls f for all records of a job's ranges, slice by slice in parallel.
+// EachRecord calls f for each record of a job, for all slices in parallel.
 func (st Store) EachRecord(ctx context.Context, job record.Ref, f func(*record.Range) error) error {
 	return inSlices(ctx, job, func(ctx context.Context, i int) error {
 		from, to := SliceOfIDs(int64(i))
@@ -71,7 +70,7 @@ func (st Store) EachRecord(ctx context.Context, job record.Ref, f func(*record.R
 	})
 }
 
-// inSlices does something for each slice of a job's records, in parallel.
+// inSlices calls do for each slice of a job's records, in parallel.
 func inSlices(ctx context.Context, job record.Ref, do func(ctx context.Context, i int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range SlicesOfIDs {
@@ -83,16 +82,16 @@ func inSlices(ctx context.Context, job record.Ref, do func(ctx context.Context, 
 	return nil
 }
 
-// Marked returns the query for a job's ranges that have one of the two marks and are behind one,
-// in the order of their IDs.
+// Marked returns the query for a job's ranges that have a mark, in the order of IDs. A mark is an
+// indexed property with the job's ID, such as "open". Only ranges after the given ID are found.
 func Marked(mark string, job record.Ref, after string) *datastore.Query {
 	if after != "" {
-		after += "0" // is above it, and below all other IDs that are: they have the same length
+		after += "0" // the next ID at most, as all IDs have the same length
 	}
 	return Records(job, after, "").FilterField(mark, "=", job.ID)
 }
 
-// FirstMarked returns the first ranges behind one that have one of the two marks.
+// FirstMarked returns the first ranges with a mark after the given ID.
 func (st Store) FirstMarked(
 	ctx context.Context, mark string, job record.Ref, after string, limit int,
 ) ([]*record.Range, error) {
@@ -104,8 +103,8 @@ func (st Store) FirstMarked(
 	return all, err
 }
 
-// Page returns some ranges of a job that have a mark, and the cursor of the next; empty is the
-// beginning, and the end.
+// Page returns some of a job's ranges with a mark, and the cursor of the next page. An empty cursor
+// means the start, or that there are no more.
 func (st Store) Page(
 	ctx context.Context, ref record.Ref, mark, cursor string, limit int,
 ) (ranges []*record.Range, next string, err error) {
@@ -127,7 +126,7 @@ func (st Store) Page(
 	return ranges, next, err
 }
 
-// HasOpen reports whether a range of a job is open.
+// HasOpen reports whether a job has an open range.
 func (st Store) HasOpen(ctx context.Context, job record.Ref) (bool, error) {
 	open, err := st.client.GetAll(ctx, Marked("open", job, "").KeysOnly().Limit(1), nil)
 	if err != nil {
@@ -136,8 +135,8 @@ func (st Store) HasOpen(ctx context.Context, job record.Ref) (bool, error) {
 	return len(open) > 0, nil
 }
 
-// LookOpen looks at open ranges of a job, up to most of them: a random choice, and which part of
-// all they are.
+// LookOpen returns a random sample of up to most open ranges of a job. Part is the sample's share
+// of all open ranges.
 func (st Store) LookOpen(
 	ctx context.Context, job record.Ref, most int,
 ) (some []split.OpenRange, part float64, err error) {
@@ -149,9 +148,11 @@ func (st Store) LookOpen(
 	return some, 1 / scale, err
 }
 
-// Sample returns the first records of a job that have a mark, or of all if it is empty: a random
-// choice, as their IDs are hashes. Scale is how many times as many there are, which the last ID
-// tells; 1 if these are all. The records are not to be changed: see Sharing.
+// Sample returns the first of a job's records with a mark, or of all records if the mark is empty.
+// They are a random sample, because IDs are hashes. The caller must not change them, see Sharing.
+//
+// Scale is the number of records for each one in the sample, estimated from the last ID. It is 1 if
+// the sample has all.
 func (st Store) Sample(
 	ctx context.Context, job record.Ref, mark string, most int,
 ) (some []*record.Range, scale float64, err error) {
@@ -163,7 +164,7 @@ func (st Store) Sample(
 	return firstRecords(ctx, st, job, mark, most)
 }
 
-// count counts the results of a query, which are read without their properties.
+// count returns how many entities a query finds. It reads only keys.
 func (st Store) count(ctx context.Context, q *datastore.Query) (n int64, err error) {
 	for it := st.client.Run(ctx, q.KeysOnly()); ; n++ {
 		if _, err := it.Next(nil); errors.Is(err, iterator.Done) {
@@ -174,10 +175,10 @@ func (st Store) count(ctx context.Context, q *datastore.Query) (n int64, err err
 	}
 }
 
-// FailurePage is how many failures are read at once.
+// FailurePage is how many failures are read at a time.
 const FailurePage = 100
 
-// CountFailures counts the failures of a job, up to most of them if that is not 0.
+// CountFailures counts a job's failures, up to most if that is not 0.
 func (st Store) CountFailures(ctx context.Context, job record.Ref, most int) (n int64, err error) {
 	q := Marked("failed", job, "")
 	if most > 0 {
@@ -186,11 +187,11 @@ func (st Store) CountFailures(ctx context.Context, job record.Ref, most int) (n 
 	return st.count(ctx, q)
 }
 
-// SampleSize is how many records a sample of a job has, for a status or a picture. Those of one
-// call of Datastore are 300.
+// SampleSize is how many records a sample of a job has, for its status or picture. One answer of
+// Datastore has 300.
 const SampleSize = 250
 
-// firstRecords reads a sample.
+// firstRecords reads a sample, see Sample.
 func firstRecords(
 	ctx context.Context, st Store, job record.Ref, mark string, most int,
 ) (some []*record.Range, scale float64, err error) {
@@ -214,22 +215,22 @@ func firstRecords(
 	return some, space / (float64(position) + 1), nil
 }
 
-// Sharing returns a context with which a sample is read once: who asks for it again gets the same
-// records.
+// Sharing returns a context in which each sample is read once. A second call of Sample gets the
+// same records.
 func Sharing(ctx context.Context) context.Context {
 	return context.WithValue(ctx, sharedKey{}, new(shared))
 }
 
 type sharedKey struct{}
 
-// A sampled is what a sample is of.
+// A sampled identifies a sample.
 type sampled struct {
 	job  record.Ref
 	mark string
 	most int
 }
 
-// A sample is what was read.
+// A sample is the result of a read.
 type sample struct {
 	once    sync.Once
 	records []*record.Range
@@ -237,13 +238,13 @@ type sample struct {
 	err     error
 }
 
-// A shared has the samples of a context.
+// A shared holds the samples of a context.
 type shared struct {
 	mu  sync.Mutex
 	all map[sampled]*sample
 }
 
-// sample returns what was read, or reads it. Who asks for it meanwhile waits.
+// sample returns the sample if it was read, and reads it otherwise. Concurrent callers wait.
 func (s *shared) sample(of sampled, read func() ([]*record.Range, float64, error)) ([]*record.Range, float64, error) {
 	s.mu.Lock()
 	have := s.all[of]
@@ -259,7 +260,8 @@ func (s *shared) sample(of sampled, read func() ([]*record.Range, float64, error
 	return have.records, have.scale, have.err
 }
 
-// Due loads jobs of a queue whose retention has come to its end, the one that waits longest first.
+// Due loads jobs of a queue whose retention period is over. The job that is due longest comes
+// first.
 func Due(ctx context.Context, st Store, queue record.Owner, now time.Time, limit int) ([]*record.Job, error) {
 	from, to := record.RetiringBounds(queue, now)
 	q := datastore.NewQuery(record.JobKind).FilterField("retires", ">=", from).FilterField("retires", "<", to)

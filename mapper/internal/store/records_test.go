@@ -18,7 +18,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// thirds has of each three ranges one be done, one have failed and one be pending.
+// thirds makes one of each three ranges done, one failed and one pending.
 func thirds(i int, r *record.Range) {
 	r.Created = time.Now().UTC()
 	switch i % 3 {
@@ -33,8 +33,7 @@ func thirds(i int, r *record.Range) {
 	}
 }
 
-// TestEachRecord finds each record of a job once, and none of another job's, by slices and by
-// marks.
+// TestEachRecord checks that slices and marks find each record of a job once, and no other job's.
 func TestEachRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -120,7 +119,7 @@ func TestEachRecord(t *testing.T) {
 	})
 }
 
-// TestSlices has the slices of IDs be all of them: each begins where one ends.
+// TestSlices checks that the slices cover all IDs: each starts where another one ends.
 func TestSlices(t *testing.T) {
 	ids := []string{"00", "0fff", "10", "7f", "80", "ef", "f0", "ffff"}
 	for _, id := range ids {
@@ -136,7 +135,7 @@ func TestSlices(t *testing.T) {
 	}
 }
 
-// TestPage lists failures page by page. A cursor is of one job.
+// TestPage lists failures page by page. A cursor belongs to one job.
 func TestPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -170,8 +169,8 @@ func TestPage(t *testing.T) {
 	})
 }
 
-// TestSample draws some records of a job of 1,001, and says how many there are. Several who ask at
-// the same time with one context read once.
+// TestSample samples a job with 1,001 records, and checks the estimated number. Concurrent callers
+// with one context must read only once.
 func TestSample(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		em := emulator.ForTest(t, nil)
@@ -231,7 +230,7 @@ func TestSample(t *testing.T) {
 	})
 }
 
-// TestBatches lists the batches of a page, and has those expire that are there still.
+// TestBatches lists the batches of a page, and sets when the existing ones expire.
 func TestBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -277,13 +276,13 @@ func TestBatches(t *testing.T) {
 	})
 }
 
-// TestMutate has an effect be in a transaction, unless the client can't tell its keys apart: it
-// would leave one of two deletions out.
+// TestMutate checks that an effect is refused if the client can't tell its keys apart: the client
+// would drop one of two deletions.
 func TestMutate(t *testing.T) {
 	number, name := datastore.IDKey("K", 7, nil), datastore.NameKey("K", "7", nil)
 	for _, c := range []struct {
 		name string
-		keys []*datastore.Key // that are deleted
+		keys []*datastore.Key // to delete
 		ok   bool
 	}{
 		{"nothing", nil, true},

@@ -8,25 +8,25 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A HeldError says that a job can't run now, because another one has a slot that it needs.
+// A HeldError says that a job can't run now, because another job holds a slot that it needs.
 type HeldError struct {
-	Job    record.Ref // that has it
+	Job    record.Ref // the other job
 	Mapper string
 	Kind   string
 }
 
 func (h HeldError) Error() string { return h.Unwrap().Error() }
 
-// Unwrap returns what it says, which is record.ErrState.
+// Unwrap returns the text of the error, which wraps record.ErrState.
 func (h HeldError) Unwrap() error {
-	return setting.Errorf("%w: job %s runs %s over the kind %q already: pause or abort it, wait for its end, or have "+
+	return setting.Errorf("%w: job %s runs %s over the kind %q already: pause or abort it, wait for its end, or let "+
 		"this one run beside it (StartOptions.AllowOverlap)", record.ErrState, h.Job.ID, h.Mapper, h.Kind)
 }
 
-// get reads an entity, of a transaction or not.
+// get reads an entity, inside or outside a transaction.
 type get = func(*datastore.Key, any) error
 
-// slotKeys returns the keys of the slots of a mapper on kinds.
+// slotKeys returns the keys of a mapper's slots on some kinds.
 func slotKeys(mapper string, kinds []string) (keys []*datastore.Key) {
 	for _, kind := range kinds {
 		keys = append(keys, record.SlotKey(mapper, kind))
@@ -34,15 +34,15 @@ func slotKeys(mapper string, kinds []string) (keys []*datastore.Key) {
 	return keys
 }
 
-// holder reads a slot. With it, it returns a HeldError if a job has it that runs, and is none but
-// the one of a reference.
-func holder(get get, key *datastore.Key, but record.Ref) (*record.Slot, error) {
+// holder reads a slot. If a running job holds it, other than the job except, holder also returns a
+// HeldError.
+func holder(get get, key *datastore.Key, except record.Ref) (*record.Slot, error) {
 	slot := new(record.Slot)
 	if _, err := found(get, key, slot); err != nil {
 		return nil, err
 	}
 	has := record.Ref{ID: slot.Job, Incarnation: slot.Incarnation}
-	if slot.Job == "" || has == but {
+	if slot.Job == "" || has == except {
 		return slot, nil
 	}
 	other := &record.Job{ID: slot.Job}
@@ -50,14 +50,14 @@ func holder(get get, key *datastore.Key, but record.Ref) (*record.Slot, error) {
 	if err != nil {
 		return nil, err
 	}
-	if there && other.State == record.Running && other.Ref() == has { // the ID may be another job's by now
+	if there && other.State == record.Running && other.Ref() == has { // the ID may belong to a later job by now
 		return slot, HeldError{has, slot.Mapper, slot.Kind}
 	}
 	return slot, nil
 }
 
-// takeSlots gives a job that is about to run the slots of its mapper on its kinds: unless another
-// one has one of them, and runs.
+// takeSlots gives a job that is about to run the slots of its mapper on its kinds. It fails if
+// another running job holds one of them.
 func takeSlots(tx *datastore.Transaction, job *record.Job) error {
 	if job.Beside {
 		return nil

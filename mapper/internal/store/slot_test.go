@@ -8,8 +8,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestSlots starts a job "b" beside a job "a", of the mapper "m" over the kinds "K" and "L": unless
-// it shares a slot with that while that runs.
+// TestSlots starts job "b" beside job "a" of mapper "m" over the kinds "K" and "L". It must fail if
+// they share a slot and "a" runs.
 func TestSlots(t *testing.T) {
 	paused := func(t *testing.T, st Store, a *record.Job) { becomes(t, st, a, record.Paused) }
 	for _, c := range []struct {
@@ -60,7 +60,7 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// TestResumeTakesSlots has a job that was paused not go on while another one runs.
+// TestResumeTakesSlots checks that a paused job can't go on while another job holds its slot.
 func TestResumeTakesSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)

@@ -18,7 +18,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
-// A Store is the database that has the records of jobs and ranges.
+// A Store is a database with records of jobs and ranges.
 type Store struct {
 	client *datastore.Client
 	asked  bool
@@ -28,21 +28,22 @@ type Store struct {
 // New returns the store in a client's database.
 func New(client *datastore.Client) Store { return Store{client: client} }
 
-// Asked returns the store for somebody who waits for answers, and not for a task: a job's record is
-// not waited for any longer than 20 seconds, and the error then names the database.
+// Asked returns a store for interactive callers, such as an operator's command. Reading or changing
+// a job's record fails after 20 seconds if the database does not answer, and the error names the
+// database.
 func (st Store) Asked() Store {
 	st.asked = true
 	return st
 }
 
-// When returns the store for somebody who changes the record of a job on a condition: each
-// transaction of UpdateJob calls f, and changes nothing if that returns an error.
+// When returns a store whose UpdateJob also checks a condition. It calls f in each transaction, and
+// changes nothing if f returns an error.
 func When(st Store, f func(*datastore.Transaction) error) Store {
 	st.when = f
 	return st
 }
 
-// answer asks the database.
+// answer calls ask. For a store from Asked it sets the time limit.
 func (st Store) answer(ctx context.Context, ask func(context.Context) error) error {
 	if st.asked {
 		return source.Answered(ctx, ask)
@@ -50,11 +51,11 @@ func (st Store) answer(ctx context.Context, ask func(context.Context) error) err
 	return ask(ctx)
 }
 
-// Attempts is how often a transaction that meets another one is tried within a task, before
-// the queue's back-off takes over.
+// Attempts is how often a transaction is tried that conflicts with another one. After that the task
+// fails, and the queue tries again later.
 const Attempts = 5
 
-// ErrNothing ends a transaction that has nothing to do.
+// ErrNothing ends a transaction that has nothing to write.
 var ErrNothing = errors.New("nothing to do")
 
 // Transact runs a transaction.
@@ -66,7 +67,7 @@ func (st Store) Transact(ctx context.Context, f func(*datastore.Transaction) err
 	return err
 }
 
-// Write writes in a transaction.
+// Write adds mutations to a transaction.
 func Write(tx *datastore.Transaction, mutations ...*datastore.Mutation) error {
 	_, err := tx.Mutate(mutations...)
 	return err
@@ -81,8 +82,9 @@ func (st Store) LoadJob(ctx context.Context, ref record.Ref) (*record.Job, error
 		return nil, errNoClient
 	}
 	if !record.ValidJobID(id) {
-		return nil, fmt.Errorf("%w: %.100q is not 1 to 100 letters, digits, '-' and '_', or is one like __x__",
-			record.ErrNoSuchJob, id)
+		return nil, fmt.Errorf("%w: %.100q is no ID: an ID has 1 to 100 letters, digits, '-' and '_', and is none "+
+			"like "+
+			"__x__", record.ErrNoSuchJob, id)
 	}
 	j := &record.Job{ID: id}
 	err := st.answer(ctx, func(ctx context.Context) error {
@@ -103,12 +105,12 @@ func (st Store) LoadRange(ctx context.Context, job record.Ref, id string) (*reco
 	return r, property.IgnoreUndeclared(st.client.Get(ctx, record.RangeKey(job, id), r))
 }
 
-// UpdateJob changes the record of a job, and returns it; as it is, if there is nothing
-// to change.
+// UpdateJob changes the record of a job, and returns the new record. If change reports no change,
+// it returns the record as read.
 func (st Store) UpdateJob(
 	ctx context.Context, ref record.Ref, change func(*record.Job) (changed bool, err error),
 ) (altered *record.Job, err error) {
-	if ref.Incarnation == "" { // the transaction may be tried again when another job has the ID
+	if ref.Incarnation == "" { // a later attempt of the transaction may meet another job with the ID
 		job, err := st.LoadJob(ctx, ref)
 		if err != nil {
 			return nil, err
@@ -149,8 +151,8 @@ func (st Store) UpdateJob(
 	return altered, err
 }
 
-// ChangeOnce changes the record of a job at most once. It does not try again once its commit may
-// have taken place.
+// ChangeOnce changes the record of a job at most once. It does not try again if the commit may have
+// taken effect.
 func ChangeOnce(ctx context.Context, st Store, ref record.Ref, change func(*record.Job) (changed bool)) (err error) {
 	for range Attempts {
 		_, err = st.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
@@ -163,7 +165,7 @@ func ChangeOnce(ctx context.Context, st Store, ref record.Ref, change func(*reco
 			}
 			return Write(tx, job.Update())
 		}, datastore.MaxAttempts(1))
-		if !errors.Is(err, datastore.ErrConcurrentTransaction) { // of which nothing has taken place
+		if !errors.Is(err, datastore.ErrConcurrentTransaction) { // this one took no effect
 			break
 		}
 	}
@@ -186,8 +188,8 @@ func GetJob(tx *datastore.Transaction, ref record.Ref) (*record.Job, error) {
 	return j, ref.Is(j)
 }
 
-// UpdateRange changes the record of a range, and returns it; as it is, if there is nothing to
-// change. One that is gone is nil.
+// UpdateRange changes the record of a range, and returns the new record. If change reports no
+// change, it returns the record as read. It returns nil if the record is deleted.
 func (st Store) UpdateRange(
 	ctx context.Context, key *datastore.Key, change func(*record.Range) (changed bool),
 ) (r *record.Range, err error) {
@@ -209,13 +211,13 @@ func (st Store) UpdateRange(
 	return r, err
 }
 
-// Active loads the jobs that run.
+// Active loads the jobs that need tasks: they run, or are being cleaned up.
 func (st Store) Active(ctx context.Context) ([]*record.Job, error) {
 	return st.jobs(ctx, datastore.NewQuery(record.JobKind).FilterField("active", "=", true))
 }
 
-// Jobs loads the records of a listing for each of some queues, of which an empty one stands for
-// all: the job that was started last first, from before a place on.
+// Jobs loads the jobs of a listing that were started before a place, the latest first. It does so
+// for each of some queues; an empty queue means all.
 func (st Store) Jobs(
 	ctx context.Context, queues []record.Owner, l record.Listing, before string, limit int,
 ) ([]*record.Job, error) {
@@ -249,14 +251,15 @@ func (st Store) jobs(ctx context.Context, q *datastore.Query) (jobs []*record.Jo
 	return jobs, err
 }
 
-// Create writes a job and its root in one commit, if it may, as when decides in the same.
+// Create writes a job and its root in one commit. It calls when in the same transaction, and writes
+// nothing if that returns an error.
 func (st Store) Create(ctx context.Context, job *record.Job, when func(*datastore.Transaction) error) error {
 	_, err := st.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 		if when != nil {
 			if err := when(tx); err != nil {
 				return err
 			}
-			job.Created = time.Now().UTC().Truncate(time.Microsecond) // behind what it has waited for
+			job.Created = time.Now().UTC().Truncate(time.Microsecond) // after everything that the start waited for
 		}
 		if err := goesOn(tx, job, false); err != nil {
 			return err
@@ -270,8 +273,8 @@ func (st Store) Create(ctx context.Context, job *record.Job, when func(*datastor
 	return err
 }
 
-// Forestall has the record of a job that does not exist be refused, see record.Forestalled. If the
-// job, or that record, is there by now, nothing happens.
+// Forestall lets the creation of a job fail that is under way, see record.Forestalled. It does
+// nothing if the job exists by now, or was forestalled before.
 func (st Store) Forestall(ctx context.Context, job record.Ref, now time.Time) error {
 	key, r := record.Forestalled(job, now)
 	_, err := st.client.Mutate(ctx, datastore.NewInsert(key, r))

@@ -23,7 +23,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// newStore returns the store that an emulator is.
+// newStore returns a store in an emulator.
 func newStore(t *testing.T, options *emulator.Options) Store {
 	t.Helper()
 	client, err := emulator.ForTest(t, options).DatastoreClient(t.Context(), "test")
@@ -34,8 +34,8 @@ func newStore(t *testing.T, options *emulator.Options) Store {
 	return New(client)
 }
 
-// run starts a job that runs, of the mapper "m" over the kind "K" unless that is changed. It fails
-// the test if that is refused.
+// run starts a job of the mapper "m" over the kind "K", changed by change, and sets it running. It
+// fails the test if that is refused.
 func run(t *testing.T, st Store, id string, change func(j *record.Job)) *record.Job {
 	t.Helper()
 	j, err := tryRun(t, st, id, change)
@@ -56,7 +56,7 @@ func tryRun(t *testing.T, st Store, id string, change func(j *record.Job)) (*rec
 	return j, st.Create(t.Context(), j, nil)
 }
 
-// becomes has a job be in another state.
+// becomes sets the state of a job.
 func becomes(t *testing.T, st Store, j *record.Job, state record.JobState) {
 	t.Helper()
 	if _, err := st.UpdateJob(t.Context(), j.Ref(), func(j *record.Job) (bool, error) {
@@ -67,11 +67,11 @@ func becomes(t *testing.T, st Store, j *record.Job, state record.JobState) {
 	}
 }
 
-// at is a position by an ID.
+// at returns the position of an ID.
 func at(n int) *keyspace.Position { return keyspace.At(datastore.IDKey("K", int64(n), nil)) }
 
-// putRanges gives a job n ranges below its root, which tile the query: of the i-th, from 1 on,
-// change says what it is.
+// putRanges writes n ranges of a job that tile the query. The function change edits the i-th range;
+// i starts at 1.
 func putRanges(t *testing.T, st Store, j *record.Job, n int, change func(i int, r *record.Range)) {
 	t.Helper()
 	root := j.RootRange()
@@ -93,14 +93,14 @@ func putRanges(t *testing.T, st Store, j *record.Job, n int, change func(i int, 
 	}
 }
 
-// TestCreate has a job and its root be there together, or neither.
+// TestCreate checks that a job and its root are created together or not at all.
 func TestCreate(t *testing.T) {
 	errNo := errors.New("no")
 	for _, c := range []struct {
 		name   string
 		before func(t *testing.T, st Store, j *record.Job)
 		when   func(*datastore.Transaction) error
-		want   error // nil: it is created; errAny: of the database
+		want   error // nil: it is created; errAny: any error of the database
 	}{
 		{name: "it is new"},
 		{name: "it is new, and may be", when: func(*datastore.Transaction) error { return nil }},
@@ -146,7 +146,7 @@ func TestCreate(t *testing.T) {
 
 var errThere = errors.New("it is there")
 
-// TestLoadJob has jobs be named by what they can be named by.
+// TestLoadJob loads jobs by IDs that are valid, and by IDs that are not.
 func TestLoadJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -177,7 +177,7 @@ func TestLoadJob(t *testing.T) {
 	})
 }
 
-// TestUpdateJob changes the record of a job that has the failures 5.
+// TestUpdateJob changes the record of a job with 5 failures.
 func TestUpdateJob(t *testing.T) {
 	errNo := errors.New("no")
 	raise := func(j *record.Job) (bool, error) { j.Failures++; return true, nil }
@@ -227,7 +227,7 @@ func TestUpdateJob(t *testing.T) {
 	}
 }
 
-// TestUpdatesTogether has many change a job at once: no change is lost.
+// TestUpdatesTogether changes a job many times at once, and checks that no change is lost.
 func TestUpdatesTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -254,13 +254,13 @@ func TestUpdatesTogether(t *testing.T) {
 	})
 }
 
-// TestChangeOnce loses the answer to a commit, or has it refused: what may have taken place is not
-// done again.
+// TestChangeOnce refuses commits, or loses their answers. A change that may have taken effect must
+// not be repeated.
 func TestChangeOnce(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		answers []codes.Code // to the commits, one after the other; OK is done, and Internal is done and lost
-		want    int64        // how often it takes place
+		answers []codes.Code // to the commits, in order; Internal: committed, but the answer is lost
+		want    int64        // how often the change takes effect
 		err     bool
 	}{
 		{"it is done", nil, 1, false},
@@ -308,7 +308,7 @@ func TestChangeOnce(t *testing.T) {
 	}
 }
 
-// TestUpdateRange changes the record of a range, leaves it as it is, or finds none.
+// TestUpdateRange changes the record of a range, leaves it unchanged, or finds none.
 func TestUpdateRange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -318,7 +318,7 @@ func TestUpdateRange(t *testing.T) {
 			name    string
 			key     *datastore.Key
 			changes bool
-			want    int64 // attempts, in the record; -1: there is none
+			want    int64 // attempts in the record; -1: there is no record
 		}{
 			{"nothing is to be changed", root, false, 0},
 			{"it is changed", root, true, 1},
@@ -338,7 +338,7 @@ func TestUpdateRange(t *testing.T) {
 	})
 }
 
-// TestJobs lists jobs by their queue, state and mapper, the one that was started last first.
+// TestJobs lists jobs by queue, state and mapper, the latest first.
 func TestJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -397,7 +397,7 @@ func idsOf(jobs []*record.Job) (all []string) {
 	return all
 }
 
-// TestDue lists the jobs of a queue whose retention is over, the one that has waited longest first.
+// TestDue lists the jobs of a queue whose retention period is over, the longest due first.
 func TestDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -422,9 +422,10 @@ func TestDue(t *testing.T) {
 	})
 }
 
-// TestHealth asks a database that has answered, and one that does not: at most once a second.
+// TestHealth checks a database that answers, and one that does not. It is asked at most once a
+// second.
 func TestHealth(t *testing.T) {
-	_ = testflag.Seeds // the flags of this test binary are those of all
+	_ = testflag.Seeds // declares the flags that all test binaries accept
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int64
 		var down atomic.Bool
@@ -442,9 +443,9 @@ func TestHealth(t *testing.T) {
 		for _, c := range []struct {
 			name    string
 			down    bool
-			waits   time.Duration // before it
+			waits   time.Duration // before the check
 			ok      bool
-			asked   int64 // by now
+			asked   int64 // so far
 			answers time.Duration
 		}{
 			{"at first", false, 0, true, 1, 0},

@@ -14,7 +14,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Fold adds up all records of a job.
+// Fold returns the ledger of all records of a job.
 func (st Store) Fold(ctx context.Context, job *record.Job) (*ledger.Ledger, error) {
 	d := NewDraft(job)
 	if _, err := st.AddTo(ctx, job.Ref(), d, 0, func() bool { return false }); err != nil {
@@ -24,13 +24,13 @@ func (st Store) Fold(ctx context.Context, job *record.Job) (*ledger.Ledger, erro
 	return &d.Ledger, nil
 }
 
-// nowhere is where a draft goes on in a slice all of which it has: it is above all IDs.
+// nowhere is the value of Draft.From for a slice whose records are all added. It is above all IDs.
 const nowhere = "g"
 
-// atOnce is how many records a call returns, about.
+// atOnce is roughly the number of records in one answer of the database.
 const atOnce = 300
 
-// NewDraft returns a draft that has none of a job's records yet.
+// NewDraft returns a draft without any records of a job.
 func NewDraft(job *record.Job) *ledger.Draft {
 	d := &ledger.Draft{Epoch: job.Epoch, From: make([]string, SlicesOfIDs)}
 	for i := range d.From {
@@ -39,9 +39,9 @@ func NewDraft(job *record.Job) *ledger.Draft {
 	return d
 }
 
-// AddTo adds the next records of a job to a draft, of each slice up to so many, or all if most is
-// 0; and fewer once it is enough, but some of each slice. It reports whether the draft has all
-// records. If it fails the draft is as it was.
+// AddTo adds the next records of a job to a draft: of each slice up to most, or all if most is 0.
+// It stops earlier if enough returns true, but adds some of each slice. It reports whether the
+// draft has all records. If it fails, the draft is unchanged.
 func (st Store) AddTo(
 	ctx context.Context, job record.Ref, d *ledger.Draft, most int, enough func() bool,
 ) (all bool, err error) {
@@ -111,7 +111,8 @@ func (st Store) addSlice(
 		if err := sum.Add(r); err != nil {
 			return err
 		}
-		next = strings.TrimPrefix(r.Stored.Name, prefix) + "0" // as for Marked; a record may say another ID
+		// as in Marked; the record's name counts, its ID may be damaged
+		next = strings.TrimPrefix(r.Stored.Name, prefix) + "0"
 		if n++; n%atOnce == 0 && enough() {
 			return errEnough
 		}
@@ -126,7 +127,7 @@ func (st Store) addSlice(
 	return next, err
 }
 
-// LoadDraft reads the draft of a job that is of its epoch, or returns one that has no records yet.
+// LoadDraft reads the job's draft. It returns an empty draft if there is none of the job's epoch.
 func (st Store) LoadDraft(ctx context.Context, job *record.Job) (*ledger.Draft, error) {
 	return draftOf(job, func(key *datastore.Key, d *ledger.Draft) error { return st.client.Get(ctx, key, d) })
 }
@@ -143,8 +144,9 @@ func draftOf(job *record.Job, get func(*datastore.Key, *ledger.Draft) error) (*l
 	return d, nil
 }
 
-// KeepDraft records a draft for whoever goes on, while it is of use to the job. It returns what to
-// go on with, which may be the draft of somebody who is further, or nothing if nobody is to go on.
+// KeepDraft stores a draft for the task that continues, if ofUse says that the job still needs it.
+// It returns the draft to continue from: this one, or a stored one with more records. It returns
+// nil if the job does not need it.
 func (st Store) KeepDraft(
 	ctx context.Context, job *record.Job, d *ledger.Draft, ofUse func(*record.Job) bool,
 ) (kept *ledger.Draft, err error) {
@@ -180,8 +182,8 @@ func (st Store) KeepDraft(
 	return kept, nil
 }
 
-// EndDraft deletes the draft of a job and its rate clock, if it has one of them. The caller writes
-// the job.
+// EndDraft deletes a job's draft and rate clock, if it has them. The caller writes the job's
+// record.
 func EndDraft(tx *datastore.Transaction, j *record.Job) error {
 	if !j.Drafted {
 		return nil
@@ -190,8 +192,8 @@ func EndDraft(tx *datastore.Transaction, j *record.Job) error {
 	return Write(tx, datastore.NewDelete(ledger.DraftKey(j.Ref())), datastore.NewDelete(record.RateClockKey(j.Ref())))
 }
 
-// SampleEnded is LiveTotals for a job that has ended without totals. A clean-up may delete its
-// records meanwhile: it has recorded the totals before.
+// SampleEnded is LiveTotals for a job that has ended without totals. If a clean-up stores totals
+// while it reads, it returns these.
 func (st Store) SampleEnded(
 	ctx context.Context, job *record.Job,
 ) (_ *record.Job, sum record.Totals, estimated bool, err error) {
@@ -206,8 +208,8 @@ func (st Store) SampleEnded(
 	return job, sum, estimated, err
 }
 
-// SampleTotals adds up the first records of a job. If there are more, their IDs tell
-// which part of all they are, because IDs are hashes.
+// SampleTotals returns totals extrapolated from a sample of a job's records. If the sample has all
+// records, they are exact, and estimated is false.
 func (st Store) SampleTotals(ctx context.Context, job *record.Job) (sum record.Totals, estimated bool, err error) {
 	all, estimated, err := st.sampleSum(ctx, job)
 	return all.Totals, estimated, err
@@ -223,7 +225,7 @@ func (st Store) sampleSum(ctx context.Context, job *record.Job) (sum ledger.Sum,
 	return sum, true, nil
 }
 
-// sumOf adds up the first records of a job that have a mark, and returns by how much more all are.
+// sumOf adds up a sample of a job's records with a mark. Scale is as in Sample.
 func sumOf(ctx context.Context, st Store, job record.Ref, mark string) (sum ledger.Sum, scale float64, err error) {
 	sum.Sample = record.NewSample()
 	all, scale, err := st.Sample(ctx, job, mark, SampleSize)
@@ -235,8 +237,8 @@ func sumOf(ctx context.Context, st Store, job record.Ref, mark string) (sum ledg
 	return sum, scale, err
 }
 
-// LiveTotals is SampleTotals, which of a job that has more records also looks at those that are
-// pending: most of what is left may be in few of them.
+// LiveTotals is SampleTotals with another sample for the pending ranges. A few of them may have
+// most of the remaining entities.
 func (st Store) LiveTotals(ctx context.Context, job *record.Job) (record.Totals, bool, error) {
 	sum, estimated, err := st.sampleSum(ctx, job)
 	if err != nil || !estimated {

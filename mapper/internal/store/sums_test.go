@@ -14,7 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestFold adds up a job's records at once and in parts of each size: it comes to the same.
+// TestFold adds up a job's records at once, and in parts of different sizes. The results must be
+// equal.
 func TestFold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -55,7 +56,7 @@ func TestFold(t *testing.T) {
 	})
 }
 
-// TestEnough adds up some of a slice's records where that is enough, and goes on behind them.
+// TestEnough stops after a part of a slice's records, and then adds the others.
 func TestEnough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)
@@ -64,7 +65,7 @@ func TestEnough(t *testing.T) {
 		var all []*datastore.Mutation
 		for i := range n {
 			r := j.RootRange()
-			r.ID = fmt.Sprintf("%032x", i) // all of the first slice
+			r.ID = fmt.Sprintf("%032x", i) // all in the first slice
 			all = append(all, r.Insert())
 		}
 		for some := range slices.Chunk(all, 500) {
@@ -133,10 +134,10 @@ func TestKeepDraft(t *testing.T) {
 	anyUse := func(*record.Job) bool { return true }
 	for _, c := range []struct {
 		name string
-		keep func(j *record.Job) *ledger.Draft // beside one of 50 records, which is the second link
+		keep func(j *record.Job) *ledger.Draft // stored beside a draft with 50 records and link 2
 		use  func(*record.Job) bool
 		kept bool
-		want int64 // records in the draft that is kept
+		want int64 // records in the stored draft
 	}{
 		{"one of more", func(j *record.Job) *ledger.Draft { return draft(j, 60, 1) }, anyUse, true, 60},
 		{"one of fewer", func(j *record.Job) *ledger.Draft { return draft(j, 40, 1) }, anyUse, true, 50},
@@ -168,7 +169,7 @@ func TestKeepDraft(t *testing.T) {
 				if err != nil || stored.Ledger.Ranges != c.want || stored.Link != 2 {
 					t.Errorf("stored is %+v, %v", stored, err)
 				}
-				j.Epoch++ // what is kept is of no use to a job that goes on
+				j.Epoch++ // a draft of another epoch is of no use
 				if d, err := st.LoadDraft(t.Context(), j); err != nil || d.Ledger.Ranges != 0 {
 					t.Errorf("of the next epoch: %+v, %v", d, err)
 				}
@@ -190,7 +191,7 @@ func TestKeepDraft(t *testing.T) {
 	}
 }
 
-// TestLiveTotals looks at what a job of 1,000 ranges has left: few ranges have most of it.
+// TestLiveTotals estimates the rest of a job with 1,000 ranges. A few ranges have most of the rest.
 func TestLiveTotals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newStore(t, nil)

@@ -13,7 +13,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Schedule reads the record of a schedule, and its last run, if that is unfinished.
+// Schedule reads the record of a schedule, and its last run if that has not ended.
 func Schedule(get get, name string) (s *record.Schedule, unfinished *record.Job, err error) {
 	s = new(record.Schedule)
 	if _, err := found(get, record.ScheduleKey(name), s); err != nil || s.Run == "" {
@@ -26,15 +26,15 @@ func Schedule(get get, name string) (s *record.Schedule, unfinished *record.Job,
 	return s, run, nil
 }
 
-// runOf reads a run of a schedule, and reports whether it is there: it may have been cleaned up,
-// and its ID be another job's.
+// runOf reads a run of a schedule. It reports false if the run was cleaned up, even if another job
+// has its ID by now.
 func runOf(get get, name, id string) (run *record.Job, there bool, err error) {
 	run = &record.Job{ID: id}
 	there, err = found(get, record.JobKey(id), run)
 	return run, there && run.Schedule == name, err
 }
 
-// found reads an entity, and reports whether it is there.
+// found reads an entity, and reports whether it exists.
 func found(get get, key *datastore.Key, dst any) (bool, error) {
 	err := property.IgnoreUndeclared(get(key, dst))
 	if errors.Is(err, datastore.ErrNoSuchEntity) {
@@ -43,8 +43,8 @@ func found(get get, key *datastore.Key, dst any) (bool, error) {
 	return err == nil, err
 }
 
-// takeTurn has a run of a schedule that had ended go on: unless another one is unfinished. From
-// here on it is the schedule's last.
+// takeTurn makes a job the last run of its schedule, if it is a run that had ended and goes on. It
+// fails if another run has not ended.
 func takeTurn(tx *datastore.Transaction, job *record.Job) error {
 	if job.Schedule == "" {
 		return nil
@@ -54,7 +54,7 @@ func takeTurn(tx *datastore.Transaction, job *record.Job) error {
 	case err != nil || s.Run == job.ID || s.Run == "":
 		return err
 	case unfinished != nil:
-		return fmt.Errorf("%w: run %s of its schedule %q is unfinished, and one of them runs at a time",
+		return fmt.Errorf("%w: run %s of its schedule %q has not ended, and only one run may go on at a time",
 			record.ErrState, s.Run, job.Schedule)
 	}
 	s.Run = job.ID
@@ -62,25 +62,25 @@ func takeTurn(tx *datastore.Transaction, job *record.Job) error {
 	return err
 }
 
-// Turns are those of the runs of a schedule, one after the other, as the record of that has them. A
-// run also takes the slots that any job of its mapper takes.
+// Turns decide which run of a schedule comes next. Runs come one after the other; the schedule's
+// record has their order. A run also takes the slots of its mapper, like any job.
 type Turns struct {
 	Store  Store
 	Name   string                 // of the schedule
-	RunID  func(time.Time) string // the ID of the job of a tick
-	Jumps  bool                   // a tick replaces a run, and does not wait for another one that waits
-	Mapper string                 // of the run that a tick would start,
-	Kinds  []string               // which it is over; none: it takes no slots
+	RunID  func(time.Time) string // returns the job ID of a tick's run
+	Jumps  bool                   // a tick may abort the last run, and start before a waiting tick
+	Mapper string                 // the mapper of the run that a tick would start
+	Kinds  []string               // the kinds of that run; none: it takes no slots
 }
 
-// A WaitsError says that a tick can't start a run now.
+// A WaitsError says why a tick can't start a run now.
 type WaitsError struct {
-	Became string     // of it, before; empty: nothing yet
-	Job    string     // which job that was about: the run that it has started, or what was in its way
-	Run    record.Ref // the last run, which is unfinished
-	Held   record.Ref // another job, which has a slot that the run needs
-	First  bool       // another tick waits, and can start its run now
-	Waits  bool       // the tick itself waits already, as is recorded
+	Became string     // the earlier decision about this tick; empty: none
+	Job    string     // with Became: the run that the tick started, or the job in its way
+	Run    record.Ref // the last run, if it has not ended
+	Held   record.Ref // another job that holds a slot of the run
+	First  bool       // an earlier tick waits, and could start its run now
+	Waits  bool       // this tick is recorded as waiting
 }
 
 func (w WaitsError) Error() string {
@@ -93,7 +93,7 @@ func (w WaitsError) Error() string {
 	return fmt.Sprintf("job %s is unfinished", w.Other())
 }
 
-// Other returns the ID of the job that is in the tick's way.
+// Other returns the ID of the job in the tick's way.
 func (w WaitsError) Other() string {
 	if w.Held.ID != "" {
 		return w.Held.ID
@@ -119,13 +119,14 @@ func (t Turns) slots() (names []string) {
 	return names
 }
 
-// May says whether a tick could start a run now, without deciding it.
+// May returns nil if a tick could start a run now, and a WaitsError otherwise. It decides nothing.
 func (t Turns) May(ctx context.Context, at time.Time) error {
 	_, err := t.look(t.get(ctx), at, t.slots())
 	return err
 }
 
-// Begin has a tick start a run, in the transaction that records the run's job, and takes its slots.
+// Begin records that a tick starts a run. The transaction also creates the run's job, which takes
+// its slots.
 func (t Turns) Begin(tx *datastore.Transaction, at time.Time, run string) error {
 	s, err := t.look(tx.Get, at, nil)
 	if err != nil {
@@ -136,8 +137,8 @@ func (t Turns) Begin(tx *datastore.Transaction, at time.Time, run string) error 
 	return err
 }
 
-// Replaces returns an error unless a run is all that is in a tick's way, in the transaction that
-// aborts it.
+// Replaces returns an error unless the given run is all that stands in a tick's way. The
+// transaction aborts that run.
 func (t Turns) Replaces(tx *datastore.Transaction, at time.Time, run record.Ref) error {
 	_, err := t.look(tx.Get, at, t.slots())
 	var waits WaitsError
@@ -150,8 +151,8 @@ func (t Turns) Replaces(tx *datastore.Transaction, at time.Time, run record.Ref)
 	return err
 }
 
-// look reads how the schedule stands. With it, it returns a WaitsError if a tick can't start a run,
-// which needs some slots.
+// look reads the record of the schedule. If a run with the given slots can't start at the tick, it
+// also returns a WaitsError.
 func (t Turns) look(get get, at time.Time, slots []string) (*record.Schedule, error) {
 	s, unfinished, err := Schedule(get, t.Name)
 	if err != nil {
@@ -187,8 +188,8 @@ func (t Turns) look(get get, at time.Time, slots []string) (*record.Schedule, er
 	return s, nil
 }
 
-// became returns what became of a tick that does not wait. One that is older than another, of which
-// nothing is known, has started a run, if there is one, and was skipped otherwise.
+// became returns the earlier decision about a tick that does not wait. Old ticks are forgotten:
+// then the tick was started if its run exists, and skipped otherwise.
 func (t Turns) became(get get, s *record.Schedule, at time.Time) (past record.PastTick, known bool, err error) {
 	if past, known = s.Became(at); known || !at.Before(s.Tick) {
 		return past, known, nil
@@ -204,11 +205,11 @@ func (t Turns) became(get get, s *record.Schedule, at time.Time) (past record.Pa
 	return record.PastTick{At: at, Outcome: record.TickSkipped, Job: last.Job}, true, nil
 }
 
-// heldBy returns the first job that has one of some slots, and runs, if there is one, and it is
-// none but that of a reference.
-func heldBy(get get, slots []string, but record.Ref) (record.Ref, error) {
+// heldBy returns the first running job that holds one of some slots. It ignores the job except. If
+// there is none, it returns a zero Ref.
+func heldBy(get get, slots []string, except record.Ref) (record.Ref, error) {
 	for _, name := range slots {
-		_, err := holder(get, datastore.NameKey(record.SlotKind, name, nil), but)
+		_, err := holder(get, datastore.NameKey(record.SlotKind, name, nil), except)
 		var held HeldError
 		if errors.As(err, &held) {
 			return held.Job, nil
@@ -220,9 +221,9 @@ func heldBy(get get, slots []string, but record.Ref) (record.Ref, error) {
 	return record.Ref{}, nil
 }
 
-// Wait has a tick wait for the end of what is in its way, with what it then starts a run with;
-// without that it is skipped. A tick that waits already goes on waiting. It decides nothing if
-// nothing is in the way any more.
+// Wait lets a tick wait for the end of the job in its way. The encoded start, what, is stored for
+// its run. Without it the tick is skipped. A tick that waits already goes on waiting. If nothing is
+// in the way any more, Wait decides nothing.
 func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided WaitsError, err error) {
 	err = t.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		decided = WaitsError{}
@@ -234,7 +235,7 @@ func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided Wai
 		case waits.Became != "":
 			decided = waits
 			return ErrNothing
-		case err == nil, waits.First, t.Jumps && waits.Held.ID == "": // its turn has come, or that of one before it
+		case err == nil, waits.First, t.Jumps && waits.Held.ID == "": // it may start now, or an earlier tick may
 			return ErrNothing
 		}
 		decided.Job = waits.Other()
@@ -242,7 +243,7 @@ func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided Wai
 		case waits.Waits:
 			decided.Became = record.TickQueued
 			return ErrNothing
-		case s.Has(at): // an older build has noted it
+		case s.Has(at): // an older build stored no slots
 			s.Slots = t.slots()
 			decided.Became = record.TickQueued
 		case what != nil:
@@ -258,7 +259,7 @@ func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided Wai
 	return decided, err
 }
 
-// Refuse has a tick not wait any longer that can't start a run, and reports whether it did.
+// Refuse records that a waiting tick can't start its run, and reports whether the tick was waiting.
 func (t Turns) Refuse(ctx context.Context, at time.Time) (refused bool, err error) {
 	err = t.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		s, _, err := Schedule(tx.Get, t.Name)

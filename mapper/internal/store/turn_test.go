@@ -12,17 +12,17 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// tick is the time of the n-th tick.
+// tick returns the time of the n-th tick.
 func tick(n int) time.Time { return time.Date(2026, 11, 1, n, 0, 0, 0, time.UTC) }
 
 func runID(at time.Time) string { return fmt.Sprintf("run-%d", at.Hour()) }
 
-// turns are those of the schedule "s", whose runs are of the mapper "m" over the kind "K".
+// turns returns the Turns of schedule "s", whose runs are of mapper "m" over kind "K".
 func turns(st Store, jumps bool) Turns {
 	return Turns{Store: st, Name: "s", RunID: runID, Jumps: jumps, Mapper: "m", Kinds: []string{"K"}}
 }
 
-// begin has a tick start its run.
+// begin starts the run of a tick.
 func begin(t *testing.T, tu Turns, at time.Time) (*record.Job, error) {
 	t.Helper()
 	j := &record.Job{ID: runID(at), Mapper: "m", Query: []byte(`{"kind":"K"}`), State: record.Running, Schedule: "s"}
@@ -30,8 +30,8 @@ func begin(t *testing.T, tu Turns, at time.Time) (*record.Job, error) {
 	return j, tu.Store.Create(t.Context(), j, func(tx *datastore.Transaction) error { return tu.Begin(tx, at, j.ID) })
 }
 
-// TestTicks has what came before decide what becomes of the tick 3: whether it may start its run,
-// and what Wait makes of it if not.
+// TestTicks checks, after different events, whether tick 3 may start its run. If not, it checks
+// what Wait decides.
 func TestTicks(t *testing.T) {
 	first := func(t *testing.T, tu Turns) *record.Job { // tick 1 has started a run
 		t.Helper()
@@ -51,8 +51,8 @@ func TestTicks(t *testing.T) {
 		name   string
 		jumps  bool
 		before func(t *testing.T, tu Turns)
-		may    string // the error of May; empty: it may start
-		skips  string // what becomes of it by Wait, if it can't wait; empty: nothing is decided
+		may    string // the error of May; empty: the tick may start
+		skips  string // the decision of Wait if the tick can't wait; empty: none
 	}{
 		{name: "nothing was before", before: func(*testing.T, Turns) {}},
 		{name: "the last run has ended", before: func(t *testing.T, tu Turns) {
@@ -142,7 +142,7 @@ func TestTicks(t *testing.T) {
 	}
 }
 
-// TestTickWaits has a tick wait for a run, and start its own after that.
+// TestTickWaits lets a tick wait for a run, and then start its own.
 func TestTickWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tu := turns(newStore(t, nil), false)
@@ -150,7 +150,7 @@ func TestTickWaits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // again, it waits still
+		for range 2 { // it still waits the second time
 			if w, err := tu.Wait(t.Context(), tick(2), []byte("what")); err != nil || w.Became != record.TickQueued ||
 				w.Job != "run-1" {
 				t.Errorf("%+v, %v", w, err)
@@ -164,7 +164,7 @@ func TestTickWaits(t *testing.T) {
 		if _, err := begin(t, tu, tick(2)); err != nil {
 			t.Errorf("it starts: %v", err)
 		}
-		// The first run does not go on while the second one does.
+		// The first run can't go on while the second one does.
 		_, err = tu.Store.UpdateJob(t.Context(), j.Ref(), func(j *record.Job) (bool, error) {
 			j.State = record.Running
 			return true, nil
@@ -175,7 +175,7 @@ func TestTickWaits(t *testing.T) {
 	})
 }
 
-// TestReplaces has a run be aborted for a tick only while it alone is in the way.
+// TestReplaces checks that a run is aborted for a tick only if nothing else is in the way.
 func TestReplaces(t *testing.T) {
 	for _, c := range []struct {
 		name   string

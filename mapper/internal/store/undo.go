@@ -10,12 +10,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// An undo reads the records of the job that it undoes, and a clean-up deletes them. So one of the
-// two takes place: the transactions that begin either, or have an undo go on, read both jobs. That
-// is so for whatever changes a job, as it is here that jobs are changed.
+// An undo reads the records of the job that it undoes, and a clean-up deletes them. Only one of the
+// two may happen. So each transaction that starts one of them, or continues an undo, reads both
+// jobs. UpdateJob and Create check this for every change of a job.
 
-// keepUndo refuses a change of a job, from what it was, that takes records away from an undo, or
-// has two undos of one job.
+// keepUndo returns an error if a change of a job would delete records that its undo needs, or give
+// the job a second undo.
 func keepUndo(tx *datastore.Transaction, was, job *record.Job) error {
 	cleans := was.Cleaning == "" && job.Cleaning != ""
 	if was.Undo != "" && (cleans || job.Undo != was.Undo) {
@@ -24,10 +24,12 @@ func keepUndo(tx *datastore.Transaction, was, job *record.Job) error {
 		case err != nil:
 			return err
 		case undo == nil:
-		case job.Undo == "" && job.Cleaned && !record.NeedsUndone(undo): // nobody can undo it again
+		case job.Undo == "" && job.Cleaned && !record.NeedsUndone(undo):
+			// the records are deleted, so nobody can undo it again
 		case cleans && record.NeedsUndone(undo):
-			return fmt.Errorf("%w: job %s undoes it, which needs its records, and is %s: wait for its end, or abort it",
-				record.ErrState, undo.ID, undo.State)
+			return fmt.Errorf("%w: job %s, which is %s, undoes it and needs its records: wait for the end of that "+
+				"job, "+
+				"or abort it", record.ErrState, undo.ID, undo.State)
 		case !cleans && undo.State != record.Aborted:
 			return fmt.Errorf("%w: job %s undoes it", record.ErrState, undo.ID)
 		}
@@ -38,8 +40,8 @@ func keepUndo(tx *datastore.Transaction, was, job *record.Job) error {
 	return goesOn(tx, job, was.State == record.Failed)
 }
 
-// undoOf returns the undo that the record of a job names, if there is one. Another job may have its
-// ID by now.
+// undoOf returns the undo that the record of a job names. It returns nil if there is none, even if
+// another job has its ID by now.
 func undoOf(get func(*datastore.Key, any) error, job *record.Job) (*record.Job, error) {
 	if job.Undo == "" {
 		return nil, nil
@@ -51,8 +53,9 @@ func undoOf(get func(*datastore.Key, any) error, job *record.Job) (*record.Job, 
 	return undo, nil
 }
 
-// goesOn refuses that an undo begins, or goes on after it had ended, without the records of the job
-// that it undoes. One that has failed may go on while a clean-up waits for it, see HoldsBack.
+// goesOn returns an error if job is an undo that may not start or continue, because it would miss
+// records of the job that it undoes. A failed undo may continue while a clean-up waits for it, see
+// HoldsBack.
 func goesOn(tx *datastore.Transaction, job *record.Job, failed bool) error {
 	ref, takes := record.Undone(job)
 	if ref.ID == "" {
@@ -76,21 +79,22 @@ func goesOn(tx *datastore.Transaction, job *record.Job, failed bool) error {
 	return nil
 }
 
-// HoldsBack reports whether a clean-up of a job has to wait, as the undo of the job needs the
-// records. The transaction that begins a clean-up refuses it then; one of an older build does not.
+// HoldsBack reports whether a clean-up of a job must wait, because the job's undo needs the
+// records. Newer builds refuse such a clean-up at its start; a clean-up that an older build started
+// must wait.
 func HoldsBack(ctx context.Context, st Store, job *record.Job) (bool, error) {
 	undo, err := undoOf(func(key *datastore.Key, dst any) error { return st.client.Get(ctx, key, dst) }, job)
 	return undo != nil && record.NeedsUndone(undo), err
 }
 
-// errIncomplete is why an undo fails that can't know whether all was undone.
-var errIncomplete = errors.New("the records of the job that it undoes were cleaned up meanwhile, by an older build: " +
-	"pages whose records were gone " +
-	"are not undone, and not listed. Compare the entities; abort this job to let the clean-up go on")
+// errIncomplete is the error of an undo that can't know whether it undid everything.
+var errIncomplete = errors.New("an older build cleaned up the records of the job that it undoes meanwhile: pages " +
+	"whose records were gone are neither undone nor listed. Compare the entities; abort this job to let the clean-up " +
+	"go on")
 
-// Incomplete returns why an undo that is about to end with success did not see all records of the
-// job that it undoes. Whoever cleans up says so in that job's record before the first one is
-// deleted.
+// Incomplete returns the reason why an undo that is about to succeed may have missed records of the
+// job that it undoes; nil if it has not. A clean-up marks that job's record before it deletes
+// anything.
 func Incomplete(tx *datastore.Transaction, job *record.Job) (why, err error) {
 	ref, _ := record.Undone(job)
 	if ref.ID == "" {

@@ -11,7 +11,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// undoing has a job undo another one.
+// undoing makes a job the undo of another job.
 func undoing(of *record.Job) func(j *record.Job) {
 	return func(j *record.Job) {
 		j.Mapper = record.UndoPrefix + of.Mapper
@@ -20,17 +20,17 @@ func undoing(of *record.Job) func(j *record.Job) {
 	}
 }
 
-// TestUndo has the job "j", which has ended, be undone by "u" unless it can't be, and then be
-// cleaned up or be undone by "v".
+// TestUndo undoes job "j", which has ended, by job "u". Then it cleans "j" up, or undoes it by job
+// "v".
 func TestUndo(t *testing.T) {
 	clean := func(j *record.Job) (bool, error) { j.Cleaning = "{}"; return true, nil }
 	other := func(j *record.Job) (bool, error) { return record.Undo(j, "v") }
 	for _, c := range []struct {
 		name   string
-		undo   record.JobState // the state of the undo; empty: it was not started
+		undo   record.JobState // the state of job "u"; empty: it was not started
 		change func(j *record.Job) (bool, error)
 		ok     bool
-		holds  bool // a clean-up waits
+		holds  bool // a clean-up must wait
 	}{
 		{name: "a clean-up, and there is no undo", change: clean, ok: true},
 		{name: "a clean-up while the undo runs", undo: record.Running, change: clean, holds: true},
@@ -77,15 +77,15 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-// TestUndoGoesOn has an undo that has failed go on, unless the records that it needs are gone. One
-// that ends then says so.
+// TestUndoGoesOn continues a failed undo, unless the records that it needs are gone. If they went
+// meanwhile, its end says so.
 func TestUndoGoesOn(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		change func(j *record.Job) // of the job that is undone
+		change func(j *record.Job) // applied to the job that is undone
 		gone   bool
 		ok     bool
-		whole  bool // what it undoes
+		whole  bool // no record was missed
 	}{
 		{name: "all is there", change: func(*record.Job) {}, ok: true, whole: true},
 		{name: "a clean-up waits for it", change: func(j *record.Job) { j.Cleaning = "{}" }, ok: true},
@@ -105,7 +105,7 @@ func TestUndoGoesOn(t *testing.T) {
 					}
 				} else {
 					c.change(j)
-					if _, err := st.client.Mutate(t.Context(), j.Update()); err != nil { // by an older build
+					if _, err := st.client.Mutate(t.Context(), j.Update()); err != nil { // as an older build does
 						t.Fatal(err)
 					}
 				}

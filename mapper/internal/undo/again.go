@@ -13,18 +13,18 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// Two pages of a job may have deleted one entity, which somebody put again in between. The undo of
-// the page that deleted it first sees nothing of that, and restores it. Then that of the other page
-// restores what was there before its own deletion: over the write of this undo, and over nobody
-// else's.
+// Two pages of a job may both have deleted an entity, because somebody put it again in between. The
+// undo of the first page does not see that, and restores the entity. Then the undo of the second
+// page finds an entity that is there again. It restores the state before its own deletion, over the
+// write of this undo and over nobody else's.
 
-// lookAgain finds those of the entities that a commit has deleted that are there again by this
-// undo, and that it deleted last.
+// lookAgain marks entities that the commit deleted and this undo put back, if no later page of the
+// job deleted them again.
 func lookAgain(ctx context.Context, u undoer, o *outcome, c commit, all []*entity) error {
 	p := past{u}
 	p.history = u.undoes
 	p.params.Job, p.params.Incarnation = o.job.Ref.ID, o.job.Ref.Incarnation
-	undone := make(map[string][]closer) // by the page of the undo
+	undone := make(map[string][]closer) // by ID: the pages that a page of the undo takes back
 	for _, e := range all {
 		if !e.deleted || !e.changed || e.now == nil {
 			continue
@@ -52,7 +52,7 @@ func lookAgain(ctx context.Context, u undoer, o *outcome, c commit, all []*entit
 				undone[r.ID] = pages
 			}
 			others := 0
-			last := slices.IndexFunc(pages, func(p closer) bool { // another one that has written it, and as late
+			last := slices.IndexFunc(pages, func(p closer) bool { // another page wrote it, and not earlier
 				if p.Key().Equal(c.record) || !p.has(e.key, p.at, u.query.ShardBy != "") {
 					return false
 				}
@@ -67,10 +67,10 @@ func lookAgain(ctx context.Context, u undoer, o *outcome, c commit, all []*entit
 	return nil
 }
 
-// pagesOf returns the pages that a page of the undo is over.
+// pagesOf returns the records of the pages that a page of the undo takes back.
 func pagesOf(ctx context.Context, u undoer, of *record.Range) (pages []closer, err error) {
 	prefix := record.RangePrefix(u.undone())
-	first, end := prefix+"0", prefix+"g" // see Records
+	first, end := prefix+"0", prefix+"g" // as in Records
 	if of.Start != nil {
 		first = of.Start.Key.Name
 	}

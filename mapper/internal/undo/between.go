@@ -9,11 +9,11 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 )
 
-// A deletion leaves no version: whether an entity that is not there was put and deleted again since
-// a page has deleted it, nothing tells but its past. So an undo looks at that twice, for all such
-// entities of a page together: when the job ended, and between that and now.
+// A deletion leaves no version. So if an entity is not there, only its past tells whether somebody
+// put and deleted it again after the page. An undo looks at two times: the end of the job, and the
+// middle between that and now. It looks up all such entities of a page together.
 
-// moments returns when to look, between a commit and now.
+// moments returns the times at which to look, between a commit and now.
 func moments(ctx context.Context, u past, c commit) ([]time.Time, error) {
 	job, err := u.load(ctx)
 	if err != nil {
@@ -37,8 +37,8 @@ func moments(ctx context.Context, u past, c commit) ([]time.Time, error) {
 	return all, nil
 }
 
-// lookBetween finds those of the entities that a commit has deleted, and that are not there, that
-// were there in between: they have changed.
+// lookBetween marks entities as changed that the commit deleted, that are not there now, but that
+// were there in between.
 func lookBetween(ctx context.Context, u undoer, c commit, all []*entity) error {
 	absent := make(map[string]*entity)
 	var keys []*datastore.Key
@@ -61,7 +61,7 @@ func lookBetween(ctx context.Context, u undoer, c commit, all []*entity) error {
 		}
 		found, err := u.lookup(ctx, keys, at)
 		switch {
-		case fault.IsFatal(err): // it is not kept, or the future by the database's clock
+		case fault.IsFatal(err): // no longer kept, or still in the future by the database's clock
 			continue
 		case err != nil:
 			return err

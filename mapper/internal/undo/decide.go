@@ -2,18 +2,18 @@ package undo
 
 import pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
-// A step is what becomes of an entity.
+// A step says what an undo does with an entity.
 type step int
 
 const (
-	nothing step = iota // the commit has not written it, or it is as it was before
-	undone              // it is as the commit has left it: it becomes what it was
-	changed             // it is not: by another page, by this undo, or by somebody else
+	nothing step = iota // leave it: the commit did not write it, or it is as before the commit
+	undone              // restore its state before the commit: it is as the commit left it
+	changed             // look closer: another page, this undo or somebody else changed it since
 )
 
-// decide returns what becomes of an entity that a commit of a version may have written: which was
-// one thing before it, another with it, and is a third now. Nil is no entity. With is called only
-// if it matters.
+// decide returns the step for an entity that a commit may have written. The commit is given by its
+// version; before and now are the entity before it and now, nil if it was not there. With returns
+// the entity as the commit left it, and is called only if needed.
 func decide(commit int64, before, now *pb.EntityResult, with func() *pb.EntityResult) step {
 	switch {
 	case now.GetVersion() == commit:
@@ -22,7 +22,7 @@ func decide(commit int64, before, now *pb.EntityResult, with func() *pb.EntityRe
 		return nothing
 	}
 	then := with()
-	deleted := then == nil && before != nil // by the commit
+	deleted := then == nil && before != nil // by this commit
 	switch {
 	case !deleted && then.GetVersion() != commit: // the commit has not written it
 		return nothing

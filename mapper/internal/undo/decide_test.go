@@ -6,8 +6,8 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// TestDecide has the commit of the version 5 have written an entity, or not: of each moment there
-// is the version of the entity; 0: it was not there.
+// TestDecide tries all combinations of an entity's versions before the commit of version 5, with it
+// and now. 0 means that the entity was not there.
 func TestDecide(t *testing.T) {
 	version := func(v int64) *pb.EntityResult {
 		if v == 0 {
@@ -19,7 +19,7 @@ func TestDecide(t *testing.T) {
 		name              string
 		before, with, now int64
 		want              step
-		asked             bool // what it was with the commit
+		asked             bool // whether with must be called
 	}{
 		{"changed", 3, 5, 5, undone, false},
 		{"put", 0, 5, 5, undone, false},

@@ -1,14 +1,14 @@
-// Package undo takes back what a job has written, without stored images: from the database as it
-// was just before the commit of each page.
+// Package undo takes back what a job wrote. It needs no stored copies: Datastore serves past
+// states, so it reads each entity's state just before the page's commit.
 //
-// A page's commit writes the record of its range along with the entities, so all of them have the
-// same version, and none of it has been changed since by anybody if it has that version still. The
-// database serves what was there before: an entity that was there becomes what it was, and one that
-// was not is deleted. This is the function of a mapper, over the records of the job that is undone:
-// so an undo is a job as any, and each page of it takes effect once. Its mutations are on the
-// condition that the entities have the versions that were compared, however late they are
-// committed.
+// A page's commit writes the record of its range and the entities, so all of them get the same
+// version. An entity that still has this version was not changed since. If it was there before the
+// commit, it becomes what it was; otherwise it is deleted.
 //
-// What several pages have written becomes what it was before the first of them (history.go). What a
-// page's commit can't hold is restored before it, in batches that are recorded (outcome.go).
+// This is the function of a mapper, over the range records of the job that is undone. So an undo is
+// an ordinary job, and each of its pages takes effect once. Its mutations require the versions that
+// were compared, so they are safe however late they are committed.
+//
+// If several pages wrote an entity, it becomes what it was before the first of them (history.go).
+// If the restored entities don't fit one commit, batches are committed before it (outcome.go).
 package undo

@@ -20,53 +20,55 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// Several pages of a job may write one entity. What was there just before the last of them is then
-// what another one has written, and no state to go back to. So an undo follows the writes of an
-// entity: back from the page that wrote it last, through those of the job, to what was there before
-// the first. That page restores it. A page after which another one of the job wrote it leaves it to
-// that one. Where somebody else wrote it in between, the undo of the later pages goes back to his
-// state, and that of the earlier ones lists it.
+// Several pages of a job may write one entity. Its state just before the last of them is then
+// another page's result, and must not be restored. So an undo follows the entity's writes back:
+// from the last page that wrote it, through earlier pages of the job, to the state before the first
+// of them.
 //
-// Whose a write was, its time tells. A page's commit also writes the record of its range, which is
-// open just before it, and not with it: so the records that were closed at that moment are
-// candidates, and what one keeps of its page says whether it wrote the entity. The states of an
-// hour ago and less can be read at any microsecond.
+// The undo of the last page restores that state; the undo of the earlier pages leaves the entity to
+// it. If somebody else wrote it between two pages, the undo of the later pages restores his state,
+// and the undo of the earlier pages lists the entity as left.
+//
+// The time of a write tells who wrote. A page's commit also closes the record of its range: the
+// range is open just before, and not after. So only ranges closed at that time are candidates, and
+// the record of each says whether its page wrote the entity. States up to an hour old can be read
+// at any microsecond.
 
-// Reasons why an entity stays as it is. Pages of the job may have changed it, too.
+// Reasons why an undo does not restore an entity.
 const (
 	whyChanged = "it was changed after the page wrote it"
 	whyDeleted = "it was deleted after the page wrote it"
-	whyUnkept  = "it was changed while the job ran, perhaps by another of its pages, which is not known any more: " +
-		"more than an hour ago only whole minutes are kept"
-	whyTwice = "another page of the job had deleted it, too, and the undo of that has restored it"
-	whyOpen  = "it was changed while the job ran, perhaps by another of its pages: too many ranges were open then " +
-		"to find out"
+	whyUnkept  = "it was changed while the job ran, perhaps by another page of the job: that can't be found out, " +
+		"as after an hour only whole minutes are kept"
+	whyTwice = "another page of the job had deleted it, too, and that page's undo has restored it"
+	whyOpen  = "it was changed while the job ran, perhaps by another page of the job: that can't be found out, " +
+		"as too many ranges were open then"
 )
 
 const (
-	maxWrites = 1000 // pages of the job that wrote an entity one after the other
+	maxWrites = 1000 // writes of one entity by the job, one after the other
 	maxOpen   = 5000 // ranges that were open when an entity was written
-	maxLooks  = 100  // at the past of an entity, to find one write
+	maxLooks  = 100  // reads of an entity's past, to find one write
 )
 
-// whyOften is for an entity that more than maxWrites pages wrote.
-var whyOften = fmt.Sprintf("more than %d pages of the job wrote it, one after the other: what was there before the "+
-	"first is not looked for", maxWrites)
+// whyOften is the reason if more than maxWrites pages wrote the entity.
+var whyOften = fmt.Sprintf("more than %d pages of the job wrote it, one after the other: the undo does not search "+
+	"further back", maxWrites)
 
-// skew is by how much the clocks of a process and of the database may differ.
+// skew is the largest expected difference between the clocks of a process and of the database.
 const skew = 2 * time.Minute
 
-// A history is what is known of when a job wrote.
+// A history caches when a job wrote.
 type history struct {
-	turn *semaphore.Weighted // of who uses the rest, and may read it
-	job  *record.Job         // that is undone
-	// when it was recorded, by the database's clock, or a little earlier; zero: not asked yet
+	turn *semaphore.Weighted // for the fields up to closers
+	job  *record.Job         // the job that is undone
+	// when its record was written, by the database's clock, or a little earlier; zero: not read yet
 	begun   time.Time
-	kept    bool // what was there then can be read
+	kept    bool // the state at that time can be read
 	closers map[time.Time]*closers
 
-	mu       sync.Mutex
-	restores map[string]restoring // by key
+	mu       sync.Mutex           // for restores
+	restores map[string]restoring // by the entity's key
 }
 
 func newHistory() *history {
@@ -74,18 +76,18 @@ func newHistory() *history {
 		restores: make(map[string]restoring)}
 }
 
-// A past is what is asked of when the job wrote.
+// A past finds out when the job wrote an entity.
 type past struct{ undoer }
 
-// A restoring is a page that has something be there again.
+// A restoring is a page whose undo restores an entity, and the restored state.
 type restoring struct {
 	page  string
 	image *pb.Entity
 }
 
-// taken reports whether the undo of another page, in this delivery, has an entity be the same
-// again, which several have deleted and which is not there: nothing tells which of them was the
-// last, and one commit writes it once.
+// taken reports whether the undo of another page in this delivery restores the same state of an
+// entity that is not there. Several pages deleted it, and nothing tells which was the last. One
+// commit may write it only once.
 func (h *history) taken(key *datastore.Key, page string, image *pb.Entity) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -97,22 +99,22 @@ func (h *history) taken(key *datastore.Key, page string, image *pb.Entity) bool 
 	return false
 }
 
-// closers are the records of ranges that were closed at a time.
+// closers are the ranges that were closed at a time.
 type closers struct {
 	turn *semaphore.Weighted
 	read bool
 	all  []closer
-	why  string // they are not known
+	why  string // why they are not known; empty: they are
 }
 
-// A closer is the record of a range as it is.
+// A closer is the current record of a range that a commit closed.
 type closer struct {
 	*record.Range
-	at    time.Time // of its last change
+	at    time.Time // when the record was last changed
 	wrote *undolog.Wrote
 }
 
-// load reads the record of the job.
+// load returns the record of the job that is undone, and reads it once.
 func (u past) load(ctx context.Context) (*record.Job, error) {
 	h := u.history
 	if err := h.turn.Acquire(ctx, 1); err != nil {
@@ -132,7 +134,7 @@ func (u past) load(ctx context.Context) (*record.Job, error) {
 	return h.job, nil
 }
 
-// beforeJob reports whether a time is before all that the job has written.
+// beforeJob reports whether a time is before all writes of the job.
 func (u past) beforeJob(ctx context.Context, t time.Time) (bool, error) {
 	job, err := u.load(ctx)
 	if err != nil {
@@ -145,9 +147,9 @@ func (u past) beforeJob(ctx context.Context, t time.Time) (bool, error) {
 	return !t.After(begun), err
 }
 
-// begun returns when the job was recorded: it follows the record of its root back to its first
-// write. If that can't be read any more it is the time by the clock of the process that started the
-// job, less what that may be wrong by.
+// begun returns when the job's record was written. It follows the record of the job's root back to
+// its first write. If that can't be read any more, it returns the start according to the starting
+// process, minus skew.
 func (u past) begun(ctx context.Context, job *record.Job) (time.Time, error) {
 	h := u.history
 	if err := h.turn.Acquire(ctx, 1); err != nil {
@@ -157,7 +159,7 @@ func (u past) begun(ctx context.Context, job *record.Job) (time.Time, error) {
 	if !h.begun.IsZero() {
 		return h.begun, nil
 	}
-	root, at := record.RangeKey(job.Ref(), job.Root()), time.Time{} // as it is
+	root, at := record.RangeKey(job.Ref(), job.Root()), time.Time{} // zero: now
 	begun := job.Created.Add(-skew)
 	for range maxLooks {
 		stored, err := u.at(ctx, root, at)
@@ -179,10 +181,10 @@ func (u past) begun(ctx context.Context, job *record.Job) (time.Time, error) {
 	return begun, nil
 }
 
-// timeOf returns when an entity was written.
+// timeOf returns when an entity was last written.
 func timeOf(e *pb.EntityResult) time.Time { return e.GetUpdateTime().AsTime() }
 
-// at returns an entity as it was at a time, or as it is if that is zero.
+// at returns the state of an entity at a time. A zero time means now.
 func (u past) at(ctx context.Context, key *datastore.Key, at time.Time) (*pb.EntityResult, error) {
 	found, err := u.lookup(ctx, []*datastore.Key{key}, at)
 	if err != nil {
@@ -191,7 +193,7 @@ func (u past) at(ctx context.Context, key *datastore.Key, at time.Time) (*pb.Ent
 	return found.Of(key), nil
 }
 
-// wrote reports whether the job has written an entity at a time. If that is not known it says why.
+// wrote reports whether the job wrote an entity at a time. If it can't tell, why says the reason.
 func (u past) wrote(ctx context.Context, key *datastore.Key, at time.Time) (wrote bool, why string, err error) {
 	if before, err := u.beforeJob(ctx, at); err != nil || before {
 		return false, "", err
@@ -208,8 +210,8 @@ func (u past) wrote(ctx context.Context, key *datastore.Key, at time.Time) (wrot
 	return false, c.why, nil
 }
 
-// closersOf returns the records of the job's ranges that were closed at a time. Whoever asks for
-// them first reads them, for all.
+// closersOf returns the job's ranges that were closed at a time. The first caller reads them; the
+// others wait for that.
 func (u past) closersOf(ctx context.Context, at time.Time) (*closers, error) {
 	h := u.history
 	if err := h.turn.Acquire(ctx, 1); err != nil {
@@ -235,7 +237,7 @@ func (u past) closersOf(ctx context.Context, at time.Time) (*closers, error) {
 	return c, err
 }
 
-// closedAt returns the records of the job's ranges that were closed at a time.
+// closedAt reads the job's ranges that were closed at a time. If it can't, why says the reason.
 func (u past) closedAt(ctx context.Context, at time.Time) (all []closer, why string, err error) {
 	before, err := u.openAt(ctx, at.Add(-time.Microsecond))
 	var with []*datastore.Key
@@ -272,7 +274,7 @@ func (u past) closedAt(ctx context.Context, at time.Time) (all []closer, why str
 	return all, "", nil
 }
 
-// openAt returns the keys of the ranges that were open at a time, up to one more than maxOpen.
+// openAt returns the keys of the ranges that were open at a time, at most maxOpen+1.
 func (u past) openAt(ctx context.Context, at time.Time) ([]*datastore.Key, error) {
 	q := store.Marked("open", u.undone(), "").KeysOnly().Limit(maxOpen + 1)
 	q, err := u.source.Of(ctx, query.Query{ReadTime: at}).At.Query(q)
@@ -282,10 +284,11 @@ func (u past) openAt(ctx context.Context, at time.Time) ([]*datastore.Key, error
 	return u.client.GetAll(ctx, q, nil)
 }
 
-// has reports whether the commit that closed a range at a time has written an entity.
+// has reports whether the commit that closed the range at a time wrote an entity. If unsure it
+// returns true: then at worst the undo restores no state.
 func (c closer) has(key *datastore.Key, at time.Time, sharded bool) bool {
 	switch {
-	case !c.at.Equal(at): // another program has changed the record: better no state of another page than one
+	case !c.at.Equal(at): // somebody changed the record later: treat it as a write of the job
 		return true
 	case c.State != record.Done || c.Failed != "":
 		return false

@@ -13,9 +13,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// ID returns the ID that the undo of a job has by default: "undo-" and that of the job; or, if
-// another job has that, or one that was aborted, with a part of the incarnation behind it, or a
-// number.
+// ID returns the default ID of a job's undo: "undo-" and the job's ID. If another job has this ID,
+// or an aborted undo has it, a part of the incarnation and a number follow.
 func ID(ctx context.Context, st store.Store, job *record.Job, params json.RawMessage) (string, error) {
 	const prefix, most, tries = "undo-", 100, 20
 	id := prefix + job.ID
@@ -38,6 +37,6 @@ func ID(ctx context.Context, st store.Store, job *record.Job, params json.RawMes
 			return some, nil
 		}
 	}
-	return "", fmt.Errorf("%w: %d jobs have the IDs that its undo might have: give it another one", record.ErrState,
+	return "", fmt.Errorf("%w: %d jobs have the default IDs of its undo: give the undo another ID", record.ErrState,
 		tries)
 }

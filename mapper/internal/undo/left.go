@@ -10,11 +10,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// leftPage is how many pages of an undo are read at once, each of which has up to 80 KiB of what
-// was left.
+// leftPage is how many records of an undo are read at once. Each lists up to 80 KiB of entities.
 const leftPage = 10
 
-// Left returns some of what an undo has left as it is, and where to go on.
+// Left returns some of the entities that an undo did not restore, and a cursor for more.
 func Left(
 	ctx context.Context, st store.Store, ref record.Ref, cursor string,
 ) (left []undolog.Left, next string, err error) {
@@ -23,7 +22,8 @@ func Left(
 	case err != nil:
 		return nil, "", err
 	case !Is(job.Mapper):
-		return nil, "", fmt.Errorf("%w: it is no undo, but a job of %q: name the undo", fault.ErrArguments, job.Mapper)
+		return nil, "", fmt.Errorf("%w: it is no undo, but a job of mapper %q: give the ID of the undo",
+			fault.ErrArguments, job.Mapper)
 	case job.Cleaned || job.Cleaning != "":
 		return nil, "", record.CleanedUp(job)
 	}
@@ -34,7 +34,7 @@ func Left(
 		all, lost, err = undolog.DecodeLeft(ranges[i].Left)
 		if left = append(left, all...); lost > 0 {
 			left = append(left,
-				undolog.Left{Why: fmt.Sprintf("there are %d more, which the job's records have no room for", lost)})
+				undolog.Left{Why: fmt.Sprintf("%d more are not listed: the job's records have no room for them", lost)})
 		}
 	}
 	return left, next, err

@@ -15,7 +15,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// TestLeft lists what an undo has left, over several pages of its records.
+// TestLeft lists the entities that an undo did not restore, over several pages of its records.
 func TestLeft(t *testing.T) {
 	inWorld(t, 0, nil, func(w *world) {
 		const pages = 2*leftPage + 1
@@ -58,7 +58,7 @@ func TestLeft(t *testing.T) {
 	})
 }
 
-// TestID says which ID an undo gets.
+// TestID checks the default ID of an undo.
 func TestID(t *testing.T) {
 	long := fmt.Sprintf("%090d", 7)
 	job := &record.Job{ID: "j", Incarnation: "0123456789abcdef01234567", Mapper: "m"}
@@ -66,7 +66,7 @@ func TestID(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		job   string
-		other *record.Job // has the first ID
+		other *record.Job // it has the first ID
 		want  string
 	}{
 		{"nobody has it", "j", nil, "undo-j"},
@@ -91,7 +91,7 @@ func TestID(t *testing.T) {
 				}
 			}
 			got, err := ID(t.Context(), store.New(client), job, params)
-			if len(c.job) > 50 { // a hash tells those apart that are the same up to there
+			if len(c.job) > 50 { // a hash tells apart IDs that are equal up to there
 				got, c.want = got[:67], c.want[:67]
 			}
 			if err != nil || got != c.want {

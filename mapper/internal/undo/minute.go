@@ -13,20 +13,21 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// minute returns the last whole minute at which nothing of it was there: behind an hour the
-// database serves no other times.
+// minute returns the last whole minute before the commit. After an hour the database serves only
+// whole minutes.
 func (c commit) minute() time.Time { return c.before().Truncate(time.Minute) }
 
-// whyWhich is for an entity that was there the minute before, where the page's entities were
-// others.
+// whyWhich is the reason if it is unknown whether the page wrote the entity: a minute before, the
+// query found other entities than the page had.
 const whyWhich = "perhaps the page wrote it: others have put or deleted entities within the minute before, " +
-	"and more than an hour ago only whole minutes are kept"
+	"and after an hour only whole minutes are kept"
 
-// exactly is for how long any microsecond can be read.
+// exactly is for how long the database surely serves every microsecond of the past.
 const exactly = time.Hour - time.Minute
 
-// undoByMinute decides what becomes of all that a commit has written, from what was there a whole
-// minute before it: what was left alone for longer than that. The rest is listed.
+// undoByMinute decides what becomes of the entities that a commit wrote, from their states at the
+// last whole minute before it. It restores those that nobody changed after that minute, and lists
+// the rest as left.
 func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c commit) ([]*entity, error) {
 	w, minute := c.wrote, c.minute()
 	own, err := ownOf(ctx, u, r, c, minute)
@@ -64,29 +65,29 @@ func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c
 			e.why = whyDeleted
 		case e.changed:
 			e.why = whyChanged
-		case !first: // another page of the job may have
+		case !first: // perhaps another page of the job wrote it
 			e.why = whyUnkept
 		}
 	}
 	return all, nil
 }
 
-// known returns the keys of the entities that are as they were a whole minute before the page. It
-// lists the rest as left.
+// known returns the keys of the entities whose state just before the page is known: nobody changed
+// them after the whole minute before it. It lists the rest as left.
 func known(o *outcome, w *undolog.Wrote, own owned, minute time.Time) (keys []*datastore.Key) {
 	sure, unfound := own.sure(w), own.unfound(w)
 	switch {
 	case sure && unfound > 0:
 		const late = "%d entities of the page were put, or came into the query, within the minute before it, " +
-			"and more than an hour ago only whole minutes are kept"
+			"and after an hour only whole minutes are kept"
 		o.leave(nil, unfound, fmt.Sprintf(late, unfound))
 	case !sure:
-		const unknown = "others have put or deleted entities within the minute before the page, which has written " +
-			"%d: at least %d of those are not known, as more than an hour ago only whole minutes are kept"
+		const unknown = "others have put or deleted entities within the minute before the page, which wrote %d: " +
+			"at least %d of them are not known, as after an hour only whole minutes are kept"
 		o.leave(nil, unfound, fmt.Sprintf(unknown, w.Written, unfound))
 	}
-	const why = "what it was just before is not kept: it may have been changed within the minute before, and more " +
-		"than an hour ago only whole minutes are kept"
+	const why = "its state just before the page is not known: it may have been changed within the minute before, and " +
+		"after an hour only whole minutes are kept"
 	for _, key := range own.keys {
 		switch {
 		case !sure && (w.Settled.After(minute) || w.Fresh.All):

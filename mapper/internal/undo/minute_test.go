@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// TestMinute undoes pages after two hours, when the database still serves whole minutes: what was
-// left alone for two minutes before the page is restored, and the rest stays.
+// TestMinute undoes pages after two hours, when the database serves only whole minutes. An entity
+// that was unchanged for two minutes before the page is restored; the others are left.
 func TestMinute(t *testing.T) {
 	type to = map[int64]int64
-	const why = "what it was just before is not kept: it may have been changed within the minute before, and more " +
-		"than an hour ago only whole minutes are kept"
+	const why = "its state just before the page is not known: it may have been changed within the minute before, and " +
+		"after an hour only whole minutes are kept"
 	for _, c := range []struct {
 		name string
 		job  func(w *world)
@@ -29,7 +29,7 @@ func TestMinute(t *testing.T) {
 			[]string{"2 becomes 2"}},
 		{"somebody has put one within the minute before", func(w *world) { w.somebody(to{5: 5}); w.page(0, to{5: 7}) },
 			[]string{"0 stays: " + fmt.Sprintf("%d entities of the page were put, or came into the query, within the "+
-				"minute before it, and more than an hour ago only whole minutes are kept", 1)}},
+				"minute before it, and after an hour only whole minutes are kept", 1)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inWorld(t, 1, []int64{1, 2, 3, 51}, func(w *world) {

@@ -20,8 +20,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A change is what an entity becomes: an image, or nothing, if it has a version still; 0: if it is
-// not there.
+// A change restores an entity: it becomes image, or is deleted if image is nil. It takes effect
+// only if the entity still has the version; 0: if it is not there.
 type change struct {
 	key     *datastore.Key
 	image   *pb.Entity
@@ -30,28 +30,28 @@ type change struct {
 
 func (c change) size() int { return proto.Size(c.image) + keyspace.KeySize(c.key) }
 
-// An outcome is what an attempt on a page comes to.
+// An outcome collects the results of an attempt on a page of the undo.
 type outcome struct {
 	job  function.Job
-	page string // the ID of its range
+	page string // the ID of the range whose page is undone
 
-	changing          map[string]bool // what changes, by key
-	changes           []change        // which take effect with the commit of the page
-	restored, removed int64           // by batches, of this attempt and of those before it
-	batches           map[string]bool // by their names: they are counted
-	done              map[string]bool // what is in them, by key
+	changing          map[string]bool // entities that change, by key
+	changes           []change        // changes for the commit of the undo's page
+	restored, removed int64           // by batches of this attempt and of earlier ones
+	batches           map[string]bool // names of the batches that are counted
+	done              map[string]bool // entities in these batches, by key
 
-	left []undolog.Left
-	kept int64 // as many entities are left
+	left []undolog.Left // entities that are not restored, and why
+	kept int64          // how many entities are not restored
 }
 
-// leave notes that n entities stay as they are.
+// leave notes that n entities are not restored.
 func (o *outcome) leave(key *datastore.Key, n int64, why string) {
 	o.left = append(o.left, undolog.Left{Key: key, Why: why})
 	o.kept += n
 }
 
-// ask asks for all that takes effect with the commit of the page.
+// ask passes the changes and the entities that are left on to the page's commit.
 func (o *outcome) ask(a *function.Attempt) {
 	restored, removed := o.restored, o.removed
 	for _, c := range o.changes {
@@ -75,8 +75,8 @@ func (o *outcome) ask(a *function.Attempt) {
 	}
 }
 
-// smaller returns an image for a rehearsal, which writes nothing, and counts what it would: nil
-// stays nil.
+// smaller returns an image without properties. A rehearsal only counts writes, so it needs no more.
+// Nil stays nil.
 func smaller(image *pb.Entity) *pb.Entity {
 	if image == nil {
 		return nil
@@ -84,21 +84,20 @@ func smaller(image *pb.Entity) *pb.Entity {
 	return &pb.Entity{Key: image.Key}
 }
 
-// together is how many bytes of images the commit of a page of the undo takes, well below the 10
-// MiB that one can have.
+// together is the most bytes of images that the commit of an undo's page takes. A commit may have
+// 10 MiB.
 const together = 4 << 20
 
-// batchAttempts is how often a page is looked at anew whose batch met another commit.
+// batchAttempts is how often a page is tried if a batch meets another commit.
 const batchAttempts = 3
 
-// maxBatch is how many entities a batch has at most.
+// maxBatch is the most entities of a batch.
 const maxBatch = 500
 
-// errMoved says that a batch was not committed, perhaps, as an entity has changed since it was
-// looked at.
+// errMoved says that a batch may not be committed, because an entity has changed since it was read.
 var errMoved = errors.New("an entity was changed while its page was undone")
 
-// commitApart commits changes that the commit of the page can't hold before it, in batches.
+// commitApart commits in batches what the commit of the undo's page has no room for.
 func (u undoer) commitApart(ctx context.Context, o *outcome) error {
 	size := 0
 	for _, c := range o.changes {
@@ -121,8 +120,8 @@ func (u undoer) commitApart(ctx context.Context, o *outcome) error {
 	return nil
 }
 
-// commitBatch commits a batch: unless an entity has changed, or the job has ended meanwhile, whose
-// own undo may have begun.
+// commitBatch commits one batch. It fails if one of the entities has changed, or if the undo has
+// ended: then another job may already undo it.
 func (u undoer) commitBatch(ctx context.Context, o *outcome, some []change) error {
 	keys := make([]*datastore.Key, len(some))
 	var restored, removed int64
@@ -168,7 +167,7 @@ func (u undoer) commitBatch(ctx context.Context, o *outcome, some []change) erro
 	return nil
 }
 
-// count counts a batch that has taken effect, once.
+// count counts a committed batch, once.
 func (o *outcome) count(key *datastore.Key, b *record.Batch, keys []*datastore.Key) {
 	if o.batches[key.Name] {
 		return
@@ -180,14 +179,14 @@ func (o *outcome) count(key *datastore.Key, b *record.Batch, keys []*datastore.K
 	}
 }
 
-// readBatches takes over the batches that attempts on the page have committed. One that commits
-// later changes an entity that was looked at before: so of its changes and those of this attempt
-// one takes effect.
+// readBatches counts the batches that earlier attempts on the page have committed. A batch that
+// another attempt commits later changes an entity that this attempt has read. So either that batch
+// or this attempt's change takes effect, not both.
 func (u undoer) readBatches(ctx context.Context, o *outcome) error {
 	if o.job.Rehearses {
 		return nil
 	}
-	q := store.Batches(o.job.Ref, o.page, o.page+"g") // the name goes on with a dot
+	q := store.Batches(o.job.Ref, o.page, o.page+"g") // a dot follows the page's ID in the name
 	return store.EachBatch(ctx, store.New(u.client), q, func(key *datastore.Key, b *record.Batch) error {
 		w, err := undolog.Decode(b.Wrote)
 		if err != nil {
@@ -198,9 +197,9 @@ func (u undoer) readBatches(ctx context.Context, o *outcome) error {
 	})
 }
 
-// batchesOf returns the batches of pages of an undo, as the commits that they are. Those of the
-// pages that a range of that undo is over are found with it, whatever became of it, as a page may
-// have failed or was abandoned behind them; its children for single entities have none.
+// batchesOf returns the batches of an undo that is undone itself, as commits. It finds them by the
+// pages that the undo's range r was over. The state of r does not matter: its page may have
+// committed batches before it failed or was abandoned. Ranges of single entities have no batches.
 func (u undoer) batchesOf(ctx context.Context, r *record.Range) (all []commit, err error) {
 	if u.query.Kind != record.RangeKind || r.Alone {
 		return nil, nil
@@ -229,9 +228,9 @@ func (u undoer) batchesOf(ctx context.Context, r *record.Range) (all []commit, e
 	return slices.Clip(all), err
 }
 
-// pageNames returns where a boundary of an undo's range is among the names of the pages that the
-// undo is over, which follow the prefix. A nil boundary is at the default. A range that was cut at
-// the middle of the key space may end outside all of them.
+// pageNames returns the ID of the page at which an undo's range starts or ends. These IDs follow
+// the prefix in the names of records. If at is nil, it returns byDefault. A range that was cut in
+// the middle of the key space may end outside all pages.
 func pageNames(prefix string, at *keyspace.Position, byDefault string) string {
 	if at == nil {
 		return byDefault

@@ -22,8 +22,8 @@ func counted(t *testing.T, e *function.Effect) string {
 	return fmt.Sprint(values)
 }
 
-// TestBatches undoes a page whose images are more than the commit of a page has: before it, some
-// are restored in batches, once, whatever becomes of the page.
+// TestBatches undoes a page whose images don't fit one commit. Some are restored before it in
+// batches, and each only once, whatever becomes of the page.
 func TestBatches(t *testing.T) {
 	inWorld(t, 1, []int64{1, 2, 3, 4, 5}, func(w *world) {
 		w.page(0, map[int64]int64{1: 7, 2: 7, 3: 7, 4: 7, 5: gone})
@@ -57,7 +57,8 @@ func TestBatches(t *testing.T) {
 	})
 }
 
-// TestNoBatches has the undo have ended, or be a rehearsal: nothing is restored before the page.
+// TestNoBatches checks that an undo that has ended, and a rehearsal, restore nothing before the
+// page.
 func TestNoBatches(t *testing.T) {
 	for name, rehearses := range map[string]bool{"a rehearsal": true, "the undo was aborted": false} {
 		inWorld(t, 1, []int64{1, 2}, func(w *world) {
@@ -81,7 +82,7 @@ func TestNoBatches(t *testing.T) {
 	}
 }
 
-// TestCounts says how many entities an undo has restored, removed and left.
+// TestCounts checks the counters of restored, removed and left entities.
 func TestCounts(t *testing.T) {
 	inWorld(t, 1, []int64{1, 2, 3}, func(w *world) {
 		w.page(0, map[int64]int64{1: 7, 2: 7, 3: gone, 99: 7})
@@ -96,8 +97,8 @@ func TestCounts(t *testing.T) {
 	})
 }
 
-// TestPageNames says where the boundaries of an undo's range are among the pages that it is over,
-// whose names follow "j.".
+// TestPageNames checks to which page IDs the bounds of an undo's range belong. The names of the
+// records are "j." and the ID.
 func TestPageNames(t *testing.T) {
 	at := func(name string) *keyspace.Position {
 		return keyspace.At(datastore.NameKey(record.RangeKind, name, nil))

@@ -15,16 +15,16 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// An owned is what the query finds of a page, at a time, that its commit may have written.
+// An owned is what the job's query finds in a page's range at a time.
 type owned struct {
-	keys  []*datastore.Key
-	found int64 // entities, written or not
-	same  bool  // they are those of the page, and no others
+	keys  []*datastore.Key // of entities that the page may have written
+	found int64            // number of entities found, written or not
+	same  bool             // they are exactly the page's entities
 }
 
-// ownOf returns the keys of what the page of a range has written of its own entities, which are
-// found by the job's query, as it was at a time. The record has no keys of theirs: whether those
-// that are found are those of the page, its digest of them tells.
+// ownOf returns the page's own entities that its commit wrote. It runs the job's query as of a
+// time, because the record has only hashes of the keys. The digest in the record tells whether the
+// query found exactly the page's entities.
 func ownOf(ctx context.Context, u undoer, r *record.Range, c commit, at time.Time) (own owned, err error) {
 	switch {
 	case !c.wrote.Own.Any():
@@ -49,18 +49,17 @@ func ownOf(ctx context.Context, u undoer, r *record.Range, c commit, at time.Tim
 	return own, nil
 }
 
-// sure reports whether the page has written each of the keys.
+// sure reports whether the page certainly wrote each of the keys.
 func (own owned) sure(w *undolog.Wrote) bool { return own.same || !w.Own.All }
 
-// unfound returns how many entities of its own a page has written, at least, that are not among
-// those found. If it has written all of its entities, and others are found, which of them are its
-// own is not known. Versions do not tell: a write that changes nothing leaves an entity its
-// version.
+// unfound returns how many of its own entities a page wrote, at least, that the query did not find.
+// If the page wrote all its entities and the query finds others, it is unknown which of them are
+// the page's. Versions don't tell: a write that changes nothing leaves the version as before.
 func (own owned) unfound(w *undolog.Wrote) int64 {
 	switch {
 	case own.sure(w):
 		return max(0, w.Written-int64(len(own.keys)))
-	case w.Written == own.found: // as many, and not the same
+	case w.Written == own.found: // the same number, but other entities
 		return 1
 	}
 	return max(0, w.Written-own.found)

@@ -14,8 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
-// settle decides what becomes of entities that pages of the job, or others, may have written before
-// or after a commit.
+// settle decides about entities that other pages of the job, or somebody else, may have written
+// before or after the commit.
 func settle(ctx context.Context, u past, c commit, all []*entity) error {
 	some, first, last, err := unsettled(ctx, u, all)
 	if err != nil || len(some) == 0 {
@@ -45,7 +45,7 @@ func settle(ctx context.Context, u past, c commit, all []*entity) error {
 	group.SetLimit(source.Parallel)
 	for _, e := range some {
 		switch {
-		case !e.changed && e.before == nil && was.Of(e.key) == nil: // it was not there when the job began
+		case !e.changed && e.before == nil && was.Of(e.key) == nil: // it was not there when the job started
 		case !e.changed:
 			group.Go(func() error { return s.goBack(gctx, e) })
 		case e.shown != nil:
@@ -59,8 +59,8 @@ func settle(ctx context.Context, u past, c commit, all []*entity) error {
 	return group.Wait()
 }
 
-// unsettled returns those that may have been written before the page, and the keys to look up as
-// they were when the job began, and when it had ended.
+// unsettled returns the entities that may have other writes, and the keys to look up at two times:
+// at the start of the job, and after its end.
 func unsettled(ctx context.Context, u past, all []*entity) (some []*entity, first, last []*datastore.Key, err error) {
 	for _, e := range all {
 		before, err := u.beforeJob(ctx, timeOf(e.before))
@@ -79,8 +79,8 @@ func unsettled(ctx context.Context, u past, all []*entity) (some []*entity, firs
 	return some, first, last, nil
 }
 
-// settlingOf returns between which times the job that is undone may have written: as far back as
-// what was there is kept, and until it had ended.
+// settlingOf returns a settling between the times in which the job may have written: from its
+// start, if that can still be read, to its end.
 func settlingOf(u past, c commit, job *record.Job, begun time.Time) settling {
 	s := settling{past: u, c: c, from: begun, until: time.Now()}
 	if oldest := s.until.Add(-exactly).Truncate(time.Microsecond); !u.history.kept && oldest.After(begun) {
@@ -92,7 +92,8 @@ func settlingOf(u past, c commit, job *record.Job, begun time.Time) settling {
 	return s
 }
 
-// unkept leaves entities if an error says that the database does not serve their past.
+// unkept leaves the entities unrestored if the error says that the database no longer serves their
+// past.
 func unkept(err error, all []*entity) error {
 	if !fault.IsFatal(err) {
 		return err
@@ -103,15 +104,15 @@ func unkept(err error, all []*entity) error {
 	return nil
 }
 
-// A settling decides what becomes of entities that a commit has written.
+// A settling decides about entities that a commit wrote, by looking at their past.
 type settling struct {
 	past
 	c           commit
-	from, until time.Time // in between the job wrote, as far as that can be read
+	from, until time.Time // the job wrote between these, as far as that can be read
 }
 
-// goBack has an entity become what it was before the job's first write, of those that end with the
-// commit and between which nobody else wrote it.
+// goBack sets what an entity becomes: its state before the first write of the job. If somebody else
+// wrote it between two writes of the job, it becomes his state.
 func (s settling) goBack(ctx context.Context, e *entity) error {
 	image, why, err := s.first(ctx, e.key, s.c.at, e.before)
 	if fault.IsFatal(err) {
@@ -121,8 +122,8 @@ func (s settling) goBack(ctx context.Context, e *entity) error {
 	return err
 }
 
-// first follows the writes of an entity back from one of the job, before which it was something, or
-// nothing.
+// first follows an entity's writes back from a write of the job at a time, with the state before
+// it. It returns the state before the first write of the job.
 func (s settling) first(
 	ctx context.Context, key *datastore.Key, at time.Time, before *pb.EntityResult,
 ) (image *pb.EntityResult, why string, err error) {
@@ -148,9 +149,9 @@ func (s settling) first(
 	return nil, whyOften, nil
 }
 
-// lastDeletion returns when an entity was deleted that is not there just before a time, and was
-// there when the job began. If it came and went in between, that is seen if one of the looks meets
-// it.
+// lastDeletion returns when an entity was last deleted before a time, at which it is not there. It
+// must have been there at the start of the job. An entity that came and went in between is noticed
+// only if one of the looks meets it.
 func (s settling) lastDeletion(
 	ctx context.Context, key *datastore.Key, at time.Time,
 ) (deleted time.Time, found bool, err error) {
@@ -170,13 +171,13 @@ func (s settling) lastDeletion(
 		case again.IsZero():
 			return deleted, true, nil
 		}
-		there = again // and it was deleted after that
+		there = again // it was deleted again after that
 	}
 	return deleted, true, nil
 }
 
-// deletion returns when an entity was deleted, once, between two times: at the first it was there,
-// and at the second it was gone.
+// deletion returns when an entity was deleted between two times: at the first it was there, and at
+// the second it was gone.
 func (s settling) deletion(ctx context.Context, key *datastore.Key, there, gone time.Time) (time.Time, error) {
 	for gone.Sub(there) > time.Microsecond {
 		middle := there.Add(gone.Sub(there) / 2).Truncate(time.Microsecond)
@@ -193,9 +194,9 @@ func (s settling) deletion(ctx context.Context, key *datastore.Key, there, gone 
 	return gone, nil
 }
 
-// between returns a time between two, at both of which an entity was not there, at which it was;
-// zero if no look meets one. The looks are close together at both ends, as those who put and delete
-// an entity again may do so beside a page, and ever wider apart from there.
+// between returns a time between two others at which an entity was there, though it was not there
+// at both; zero if no look finds one. The looks are dense near both ends, where others who write
+// beside a page would be, and become ever wider apart.
 func (s settling) between(ctx context.Context, key *datastore.Key, from, to time.Time) (at time.Time, err error) {
 	for away := time.Millisecond; away < to.Sub(from); away *= 4 {
 		for _, at := range []time.Time{to.Add(-away), from.Add(away)} {
@@ -207,8 +208,8 @@ func (s settling) between(ctx context.Context, key *datastore.Key, from, to time
 	return time.Time{}, nil
 }
 
-// lookFurther decides about an entity that was written again after the commit. Then is what it was
-// when the job had ended.
+// lookFurther decides about an entity that was written again after the commit. Then is its state
+// after the end of the job.
 func (s settling) lookFurther(ctx context.Context, e *entity, then *pb.EntityResult) error {
 	next, found, err := s.next(ctx, e, then)
 	if err == nil && found {
@@ -217,7 +218,7 @@ func (s settling) lookFurther(ctx context.Context, e *entity, then *pb.EntityRes
 			e.passed, err = s.leadsBack(ctx, e, next)
 		}
 	}
-	if err == nil && !e.passed { // perhaps it is what it was before, again
+	if err == nil && !e.passed { // perhaps it has its state before the job again
 		image, why, failed := s.first(ctx, e.key, s.c.at, e.before)
 		err = failed
 		e.passed = failed == nil && why == "" && same(image, e.now)
@@ -235,11 +236,10 @@ func same(a, b *pb.EntityResult) bool {
 	return a == nil && b == nil || a != nil && b != nil && pbvalue.SameEntity(a.Entity, b.Entity)
 }
 
-// next returns when an entity was written after the commit for the first time, if that was before
-// the job had ended: it looks at the past between the commit and a time at which it was another
-// one.
+// next returns when an entity was first written after the commit, if the job had not ended by then.
+// It searches the past between the commit and a time at which the entity was different.
 func (s settling) next(ctx context.Context, e *entity, then *pb.EntityResult) (at time.Time, found bool, err error) {
-	left := func(is *pb.EntityResult) bool { // as the commit has left it
+	left := func(is *pb.EntityResult) bool { // it is unchanged since the commit
 		return e.deleted && is == nil || !e.deleted && is.GetVersion() == s.c.version
 	}
 	if left(then) {
@@ -257,13 +257,13 @@ func (s settling) next(ctx context.Context, e *entity, then *pb.EntityResult) (a
 			return to, true, nil
 		}
 		middle := from.Add(to.Sub(from) / 2).Truncate(time.Microsecond)
-		if jumped { // it was written then: often that was the next time
+		if jumped { // it was written at to: often that was the next write
 			middle = to.Add(-time.Microsecond)
 		}
 		jumped = !jumped
 		is, err := s.at(ctx, e.key, middle)
 		switch {
-		case fault.IsFatal(err) && time.Since(middle) < skew: // it is the future, by the database's clock
+		case fault.IsFatal(err) && time.Since(middle) < skew: // the future, by the database's clock
 			to = middle
 		case err != nil:
 			return at, false, err
@@ -278,8 +278,9 @@ func (s settling) next(ctx context.Context, e *entity, then *pb.EntityResult) (a
 	return at, false, nil
 }
 
-// leadsBack reports whether whoever follows the writes of an entity back from one comes to the
-// commit. That is so but for what was deleted, as that leaves nothing in between.
+// leadsBack reports whether the search back from a later write of the entity arrives at this
+// commit. It always does, unless the commit deleted the entity: a deletion leaves nothing to
+// follow.
 func (s settling) leadsBack(ctx context.Context, e *entity, from time.Time) (bool, error) {
 	if !e.deleted {
 		return true, nil

@@ -25,11 +25,11 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// Is reports whether a mapper of that name undoes jobs, or is a rehearsal of that.
+// Is reports whether a mapper of that name undoes jobs, or rehearses an undo.
 func Is(name string) bool { return record.IsUndo(name) }
 
-// Name returns the name of the mapper that undoes the jobs of another one. What one of those has
-// done it undoes itself.
+// Name returns the name of the mapper that undoes the jobs of a mapper. An undo is undone by its
+// own mapper.
 func Name(mapper string) string {
 	if Is(mapper) {
 		return mapper
@@ -37,11 +37,11 @@ func Name(mapper string) string {
 	return record.UndoPrefix + mapper
 }
 
-// PageSize is how many pages of up to 1,000 entities one of an undo takes back, by default: its
-// commit has at most 10 MiB, and its record room for their keys.
+// PageSize is the default page size of an undo: how many pages of up to 1,000 entities one of its
+// pages takes back. A commit has at most 10 MiB, and the record needs room for their keys.
 const PageSize = 4
 
-// Params say which job is undone.
+// Params are the parameters of an undo: they name the job that is undone.
 type Params struct {
 	Job         string          `json:"job"`
 	Incarnation string          `json:"incarnation"`
@@ -49,24 +49,24 @@ type Params struct {
 	Times       bool            `json:"times,omitempty"`
 }
 
-// Of returns the parameters of the undo of a job.
+// Of returns the parameters of a job's undo.
 func Of(j *record.Job) Params {
 	return Params{j.ID, j.Incarnation, json.RawMessage(j.Query), j.Times}
 }
 
-// Records returns the query that the undo of a job is over: of the records of its ranges.
+// Records returns the query of a job's undo. It is over the records of the job's ranges.
 func Records(j *record.Job) query.Query {
 	prefix := record.RangePrefix(j.Ref())
 	return query.Query{
 		Kind: record.RangeKind, KeysOnly: true, // the function reads a record when it needs it
-		// hexadecimal digits are between
+		// names end in hexadecimal digits, which lie between these bounds
 		Start: datastore.NameKey(record.RangeKind, prefix+"0", nil),
 		End:   datastore.NameKey(record.RangeKind, prefix+"g", nil),
 	}
 }
 
-// Mapper returns the mapper that undoes the jobs of another one, with a client that notes versions.
-// Most is how many bytes of images the commit of a page has at most, if it is not 0: see together.
+// Mapper returns the mapper that undoes the jobs of another mapper. The client must note versions.
+// If most is not 0, it replaces together, the most bytes of images in a commit.
 func Mapper(
 	of *function.Definition, client *datastore.Client, log *slog.Logger, most *atomic.Int64,
 ) *function.Definition {
@@ -94,7 +94,7 @@ func Mapper(
 				defer function.Recovered(&err)
 				a := function.NewAttempt(j.Ref, function.Update, key)
 				err = a.Run(func() error { return u.page(ctx, a, j, key) })
-				if fault.IsFatal(err) { // of this page: others may be younger
+				if fault.IsFatal(err) { // it is fatal for this page only: others may be younger
 					err = fault.Permanent(err)
 				}
 				if err != nil {
@@ -106,8 +106,8 @@ func Mapper(
 	}
 }
 
-// Check returns an error if a job can't be undone: because the database says no versions, or does
-// not serve any more what was there when the job's first page was committed.
+// Check returns an error if a job can't be undone. The database must report versions, and must
+// still serve the state before the job's first commit.
 func Check(ctx context.Context, client *datastore.Client, job *record.Job) error {
 	u := undoer{client: client, source: source.New(client, nil)}
 	r, stored, err := u.record(ctx, record.RangeKey(job.Ref(), job.Root()))
@@ -130,12 +130,12 @@ type undoer struct {
 	source  source.Source
 	params  Params
 	query   query.Query
-	most    int // bytes of images in a commit
-	history *history
+	most    int      // most bytes of images in a commit
+	history *history // of the job that is undone
 	undoes  *history // of the undo itself
 }
 
-// undone names the job that is undone.
+// undone returns the job that is undone.
 func (u undoer) undone() record.Ref {
 	return record.Ref{ID: u.params.Job, Incarnation: u.params.Incarnation}
 }
@@ -143,15 +143,15 @@ func (u undoer) undone() record.Ref {
 // Errors of pages that can't be undone.
 var (
 	errGone       = errors.New("the page's record is gone: its job was cleaned up meanwhile")
-	errOld        = errors.New("an older build has done the page, and has not recorded what it wrote")
+	errOld        = errors.New("an older build has done the page, and did not record what it wrote")
 	errNoVersions = errors.New("the database does not say which versions entities have")
 	errNoTime     = errors.New("the database does not say when an entity was written, as Google's Datastore emulator " +
 		"does not")
-	errChanged = errors.New("the page's record was changed since its commit, so that is not known, or the " +
-		"database does not serve what was there before")
+	errChanged = errors.New("the page's record was changed after its commit, so the time of the commit is not known; " +
+		"or the database no longer has the state before it")
 )
 
-// page undoes all that commits of a page of a range have written.
+// page undoes a page: it takes back everything that the page's commits wrote.
 func (u undoer) page(ctx context.Context, a *function.Attempt, j function.Job, key *datastore.Key) error {
 	r, stored, err := u.record(ctx, key)
 	if err != nil {
@@ -171,14 +171,14 @@ func (u undoer) page(ctx context.Context, a *function.Attempt, j function.Job, k
 	}
 }
 
-// commits undoes the commits of a page of a range: its own, and those before it, if it is a page of
-// an undo.
+// commits undoes the commits of a page: its batches, if it is a page of an undo, and its own
+// commit.
 func (u undoer) commits(ctx context.Context, o *outcome, r *record.Range, stored *pb.EntityResult) error {
 	all, err := u.batchesOf(ctx, r)
 	if err != nil {
 		return err
 	}
-	if r.State == record.Done && r.Failed == "" { // otherwise nothing was written
+	if r.State == record.Done && r.Failed == "" { // otherwise its own commit wrote nothing
 		w, err := undolog.Decode(r.Wrote)
 		switch {
 		case err != nil:
@@ -201,26 +201,26 @@ func (u undoer) commits(ctx context.Context, o *outcome, r *record.Range, stored
 	return nil
 }
 
-// A commit is that of a page, or of a batch.
+// A commit is a commit of the job that is undone: of a page or of a batch.
 type commit struct {
 	version int64
 	at      time.Time
-	record  *datastore.Key // which it has written along
+	record  *datastore.Key // the record that it wrote
 	wrote   *undolog.Wrote
 }
 
-// before returns the last time at which nothing of it was there.
+// before returns the last microsecond before the commit.
 func (c commit) before() time.Time { return c.at.Add(-time.Microsecond) }
 
-// unlike reports whether the record of a commit was there before it, other than pending: so it was
-// changed since.
+// unlike reports whether the commit's record existed before the commit in another state than
+// pending: then somebody changed the record after the commit.
 func (c commit) unlike(before *wire.Results) bool {
 	was := before.Of(c.record)
 	return was != nil && was.GetEntity().GetProperties()["state"].GetStringValue() != string(record.Pending)
 }
 
-// undo undoes a commit: from what was there just before it, or if it is too old for that, a whole
-// minute before.
+// undo undoes a commit, from the states just before it. If it is too old for that, it uses the last
+// whole minute before it.
 func (u undoer) undo(ctx context.Context, o *outcome, r *record.Range, c commit) error {
 	all, err := u.undoExactly(ctx, o, r, c)
 	if fault.IsFatal(err) && time.Since(c.at) > exactly {
@@ -232,11 +232,12 @@ func (u undoer) undo(ctx context.Context, o *outcome, r *record.Range, c commit)
 	return u.take(ctx, o, all)
 }
 
-// whyUnfound is for entities that are not where the page has found them.
-const whyUnfound = "the job's query did not find %d entities of the page any more just before its commit: " +
-	"others have changed or deleted them meanwhile"
+// whyUnfound is the reason for entities that the query no longer found just before the commit.
+const whyUnfound = "just before its commit, the job's query no longer found %d entities of the page: others had " +
+	"changed or deleted them"
 
-// undoExactly decides what becomes of all that a commit has written.
+// undoExactly decides what becomes of the entities that a commit wrote, from the states just before
+// it.
 func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c commit) ([]*entity, error) {
 	own, err := ownOf(ctx, u, r, c, c.before())
 	if err != nil {
@@ -247,7 +248,7 @@ func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c 
 	if err != nil {
 		return nil, err
 	}
-	var asked *wire.Results // as the commit has left them
+	var asked *wire.Results // the entities as the commit left them
 	all, err := u.look(ctx, o, keys, before, c, func(key *datastore.Key) (*pb.EntityResult, error) {
 		if asked == nil {
 			found, err := u.lookup(ctx, keys, c.at)
@@ -261,7 +262,7 @@ func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c 
 	if err != nil {
 		return nil, err
 	}
-	if !own.same && !u.query.Unread(true) { // what is not found of one that does not read was not there to be deleted
+	if !own.same && !u.query.Unread(true) { // an entity that is not read can't have been there to be deleted
 		if n := own.unfound(c.wrote); n > 0 {
 			o.leave(nil, n, fmt.Sprintf(whyUnfound, n))
 		}
@@ -287,7 +288,7 @@ func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c 
 	return all, nil
 }
 
-// record reads the record of a page.
+// record reads the record of a page, and its version.
 func (u undoer) record(ctx context.Context, key *datastore.Key) (*record.Range, *pb.EntityResult, error) {
 	ctx, results := wire.Reading(ctx)
 	r := new(record.Range)
@@ -306,23 +307,23 @@ func (u undoer) record(ctx context.Context, key *datastore.Key) (*record.Range, 
 	return r, stored, nil
 }
 
-// An entity is one that a commit has written.
+// An entity is one that a commit wrote, with its states and what the undo does with it.
 type entity struct {
 	key         *datastore.Key
-	before, now *pb.EntityResult // nil: it was not there, or is not
+	before, now *pb.EntityResult // just before the commit, and now; nil: it is not there
 	deleted     bool             // by the commit
-	changed     bool             // since
-	shown       *pb.EntityResult // what was there in between, of one that the commit has deleted and that is not there
-	again       bool             // it is there again by the undo of a page that had deleted it before this one
+	changed     bool             // after the commit
+	shown       *pb.EntityResult // of a deleted entity: a state in which it was seen later
+	again       bool             // it is there again because the undo of an earlier page restored it
 
-	becomes *pb.Entity // what was there before the job wrote it first; nil: nothing
-	why     string     // it stays as it is
-	passed  bool       // there is nothing to do, and to say
+	becomes *pb.Entity // what it becomes; nil: it is deleted
+	why     string     // why it is not restored; empty: it is
+	passed  bool       // nothing remains to be done, or listed
 }
 
-// look reads what a commit has written of some entities, and what became of it since. What it has
-// not written is left out, and so is what an earlier attempt has restored. With returns what an
-// entity was as the commit has left it.
+// look returns the entities that a commit wrote, with their states before it and now. It omits
+// entities that the commit did not write, and those that an earlier attempt has restored. With
+// returns an entity as the commit left it.
 func (u undoer) look(
 	ctx context.Context, o *outcome, keys []*datastore.Key, before *wire.Results, c commit,
 	with func(*datastore.Key) (*pb.EntityResult, error),
@@ -334,7 +335,7 @@ func (u undoer) look(
 	if err != nil {
 		return nil, err
 	}
-	if err := u.readBatches(ctx, o); err != nil { // after that: what has changed between the two is in both
+	if err := u.readBatches(ctx, o); err != nil { // after the lookup: a batch that commits in between is in both
 		return nil, err
 	}
 	seen := make(map[string]bool, len(keys))
@@ -363,7 +364,7 @@ func (u undoer) look(
 	return all, nil
 }
 
-// take has entities become what they are to, or be left.
+// take adds the decided entities to the outcome: as changes, or as left.
 func (u undoer) take(ctx context.Context, o *outcome, all []*entity) error {
 	for _, e := range all {
 		switch {
@@ -371,7 +372,7 @@ func (u undoer) take(ctx context.Context, o *outcome, all []*entity) error {
 		case e.why != "":
 			o.leave(e.key, 1, e.why)
 		case e.now == nil && u.history.taken(e.key, o.page, e.becomes):
-		case o.changing[e.key.Encode()]: // by another commit of the page
+		case o.changing[e.key.Encode()]: // another commit of the page changes it
 			o.leave(e.key, 1, whyTwice)
 		default:
 			o.changing[e.key.Encode()] = true
@@ -381,7 +382,7 @@ func (u undoer) take(ctx context.Context, o *outcome, all []*entity) error {
 	return u.commitApart(ctx, o)
 }
 
-// lookup reads entities as they were at a time; as they are, if that is zero.
+// lookup reads entities as of a time. A zero time means now.
 func (u undoer) lookup(ctx context.Context, keys []*datastore.Key, at time.Time) (*wire.Results, error) {
 	ctx, results := wire.Reading(ctx)
 	get := u.source.Of(ctx, query.Query{ReadTime: at}).Get(ctx)
@@ -395,7 +396,7 @@ func (u undoer) lookup(ctx context.Context, keys []*datastore.Key, at time.Time)
 	return results, nil
 }
 
-// bySpace groups keys by their namespaces: a lookup has one.
+// bySpace groups keys by namespace, because a lookup is in one.
 func bySpace(keys []*datastore.Key) map[string][]*datastore.Key {
 	all := make(map[string][]*datastore.Key)
 	for _, key := range keys {

@@ -27,8 +27,8 @@ type thing struct{ N int64 }
 
 func keyOf(id int64) *datastore.Key { return datastore.IDKey("K", id, nil) }
 
-// A world is a database with a job over the kind K, whose ranges have 10 IDs each: [1, 10), [10,
-// 20) and so on. Somebody else writes, too. Each does so in a second of its own.
+// A world is a database with a job over the kind K. Its ranges have 10 IDs each: [1, 10), [10, 20)
+// and so on. Somebody else writes, too. Each write takes a second of its own.
 type world struct {
 	*testing.T
 	client *datastore.Client
@@ -38,7 +38,7 @@ type world struct {
 	most   atomic.Int64
 }
 
-// inWorld runs a test in a bubble, in a world with some entities, whose N are their IDs.
+// inWorld runs a test in a bubble, in a world with some entities. N of each entity is its ID.
 func inWorld(t *testing.T, ranges int64, ids []int64, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -88,10 +88,10 @@ func (w *world) commit(f func(tx *datastore.Transaction) error) {
 	}
 }
 
-// gone is what a map says of an entity that is deleted.
+// gone stands for a deleted entity in a map of changes.
 const gone = -1
 
-// changes returns mutations that have entities be something, by their IDs.
+// changes returns mutations that set N of entities, by ID.
 func changes(to map[int64]int64) (all []*datastore.Mutation) {
 	for _, id := range slices.Sorted(maps.Keys(to)) {
 		if to[id] == gone {
@@ -103,13 +103,13 @@ func changes(to map[int64]int64) (all []*datastore.Mutation) {
 	return all
 }
 
-// somebody changes entities.
+// somebody changes entities outside the job.
 func (w *world) somebody(to map[int64]int64) {
 	w.Helper()
 	w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(changes(to)...); return err })
 }
 
-// page has the page of a range change entities, and end it.
+// page processes the page of a range: it changes entities and ends the range.
 func (w *world) page(n int, to map[int64]int64) {
 	w.Helper()
 	r := w.ranges[n]
@@ -153,7 +153,7 @@ func (w *world) end() {
 	w.commit(func(tx *datastore.Transaction) error { _, err := tx.Mutate(w.job.Update()); return err })
 }
 
-// function returns that of the undo.
+// function returns the function of the undo.
 func (w *world) function() function.Func {
 	w.Helper()
 	params, err := json.Marshal(Of(w.job))
@@ -171,7 +171,7 @@ func (w *world) function() function.Func {
 	return call
 }
 
-// says describes what an undo asks for: what becomes of entities, and which stay as they are.
+// says describes what an undo does: which entities become what, and which stay.
 func says(e *function.Effect) string {
 	var all []string
 	for _, m := range e.Mutations {
@@ -192,7 +192,7 @@ func says(e *function.Effect) string {
 	return strings.Join(all, "\n")
 }
 
-// wantUndo checks what the undo of the page of a range asks for.
+// wantUndo checks what the undo of a range's page does.
 func (w *world) wantUndo(n int, want ...string) {
 	w.Helper()
 	e, err := w.function()(w.Context(), function.Job{Ref: w.undo.Ref()}, w.ranges[n].Key(), nil)
@@ -205,15 +205,15 @@ func (w *world) wantUndo(n int, want ...string) {
 	}
 }
 
-// TestUndo undoes pages of a job over the entities 1, 2, 3 and 11, beside which there are 51 and
-// 52.
+// TestUndo undoes pages of a job over the entities 1, 2, 3 and 11. The entities 51 and 52 are not
+// part of the query.
 func TestUndo(t *testing.T) {
 	type to = map[int64]int64
 	unknown := []string{"unknown"}
 	for _, c := range []struct {
 		name string
-		job  func(w *world) // what the job has done, and others
-		want [][]string     // of each page
+		job  func(w *world) // the writes of the job and of others
+		want [][]string     // for each page
 	}{
 		{"nothing was written", func(w *world) { w.page(0, nil); w.page(1, nil) }, [][]string{nil, nil}},
 		{"a page is open", func(w *world) { w.page(0, to{1: 7}) }, [][]string{{"1 becomes 1"}, nil}},
@@ -253,13 +253,13 @@ func TestUndo(t *testing.T) {
 			w.page(0, to{51: gone})
 			w.somebody(to{51: 6})
 			w.page(1, to{51: gone})
-		}, [][]string{unknown, {"51 becomes 6"}}}, // two looks may miss what came and went in between
+		}, [][]string{unknown, {"51 becomes 6"}}}, // two looks may miss an entity that came and went
 		{"a page deletes it, and another puts it", func(w *world) { w.page(0, to{51: gone}); w.page(1, to{51: 7}) },
 			[][]string{nil, {"51 becomes 51"}}},
 		{"and deleted it again, after the job had ended", func(w *world) {
 			w.page(0, to{51: gone})
 			w.somebody(to{51: 6})
-			w.end() // an undo looks at what was there then
+			w.end() // the undo looks at this time
 			w.somebody(to{51: gone})
 		}, [][]string{{"51 stays: " + whyDeleted}}},
 	} {
@@ -281,11 +281,11 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-// TestRefused undoes pages that can't be: the error is one that does not pass.
+// TestRefused undoes pages that can't be undone. The error must be permanent.
 func TestRefused(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		then func(w *world, r *record.Range) // after the page; nil: the record becomes what it says
+		then func(w *world, r *record.Range) // after the page
 		want error
 		says string
 	}{
@@ -314,7 +314,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestOther undoes pages that have recorded something else than what they wrote.
+// TestOther undoes pages whose records don't match what they wrote.
 func TestOther(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -340,7 +340,7 @@ func TestOther(t *testing.T) {
 	}
 }
 
-// TestCheck says early whether a job can be undone.
+// TestCheck checks that Check finds out early whether a job can be undone.
 func TestCheck(t *testing.T) {
 	for age, ok := range map[time.Duration]bool{time.Minute: true, 2 * time.Hour: true, 24 * 8 * time.Hour: false} {
 		inWorld(t, 1, []int64{1}, func(w *world) {
@@ -355,7 +355,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestNames says which mappers undo.
+// TestNames checks which mappers undo.
 func TestNames(t *testing.T) {
 	if name := Name("m"); !Is(name) || Name(name) != name || Is("m") {
 		t.Errorf("%q undoes m, and %q that", name, Name(name))

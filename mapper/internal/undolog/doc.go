@@ -1,4 +1,3 @@
-// Package undolog has what a page's record says for an undo: what the page's commit has written
-// ([Wrote]), and what an undo has left as it is ([Left]), in as many bytes as a record has room
-// for.
+// Package undolog encodes the parts of a page's record that serve an undo. [Wrote] says which
+// entities the page's commit wrote. [Left] is an entity that an undo did not restore.
 package undolog

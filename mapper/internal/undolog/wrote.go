@@ -14,27 +14,28 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// A Wrote is what the commit of a page has written, for an undo, which finds the entities of the
-// page itself by the job's query. The version of the record that has it is that of all that the
-// commit wrote.
+// A Wrote says which entities the commit of a page wrote. An undo reads it.
+//
+// The page's own entities need only hashes of their keys: the undo finds them by the job's query.
+// All entities that the commit wrote have the same version as the record with this Wrote.
 type Wrote struct {
-	Own     Keys      // of the page's entities that were written,
-	Written int64     // how many of them,
-	Gone    Keys      // those of them that were deleted,
-	Fresh   Keys      // and those that may have been changed by somebody else behind Settled
+	Own     Keys      // own entities that were written,
+	Written int64     // how many they are,
+	Gone    Keys      // which of them were deleted,
+	Fresh   Keys      // and which may have been changed by somebody else after Settled
 	Settled time.Time // two minutes before the commit, by the clock of its process
 
-	Others []*datastore.Key // that the function has put or deleted besides
-	Lost   int64            // of them, that there was no room for
+	Others []*datastore.Key // other entities that the function put or deleted
+	Lost   int64            // how many more of them there was no room for
 }
 
-// Keys are keys of a page's entities: all of them, or those that have some hashes.
+// Keys are keys of a page's entities: all of them, or those with the given hashes.
 type Keys struct {
 	All    bool   `json:"all,omitempty"`
 	Hashes []byte `json:"hashes,omitempty"`
 }
 
-// KeysOf returns some keys of a page, and whether they are all.
+// KeysOf returns the Keys for some keys of a page. If all, these are all of the page.
 func KeysOf(keys []*datastore.Key, all bool) (k Keys) {
 	if len(keys) == 0 || all {
 		return Keys{All: all && len(keys) > 0}
@@ -45,7 +46,7 @@ func KeysOf(keys []*datastore.Key, all bool) (k Keys) {
 	return k
 }
 
-// Has reports whether a key of the page is one of them.
+// Has reports whether a key of the page is among them.
 func (k Keys) Has(key *datastore.Key) bool {
 	if k.All {
 		return true
@@ -59,21 +60,21 @@ func (k Keys) Has(key *datastore.Key) bool {
 	return false
 }
 
-// Any reports whether there is one.
+// Any reports whether there are any.
 func (k Keys) Any() bool { return k.All || len(k.Hashes) > 0 }
 
-// A Left is an entity that an undo has left as it is, and why.
+// A Left is an entity that an undo did not restore, and why.
 type Left struct {
 	Key *datastore.Key
 	Why string
 }
 
-// MaxKeys is how many bytes of keys, compressed, a record has room for. A clean-up writes fifty
-// records at once.
+// MaxKeys is the most bytes of compressed keys in a record. A clean-up writes fifty records in one
+// commit, which may have 10 MiB.
 const MaxKeys = 80 << 10
 
-// hashBytes is how many bytes tell the keys of a page's entities apart: one that was not written
-// passes for one that was, once in four billion.
+// hashBytes is the size of the hash by which the entities of a page are told apart. Once in four
+// billion, an entity that was not written passes for one that was.
 const hashBytes = 4
 
 func keyHash(key *datastore.Key) []byte {
@@ -81,18 +82,18 @@ func keyHash(key *datastore.Key) []byte {
 	return h[:hashBytes]
 }
 
-// storedWrote is what is stored of a Wrote, as JSON.
+// storedWrote is the JSON of a Wrote.
 type storedWrote struct {
 	Own     Keys       `json:"own,omitzero"`
 	Written int64      `json:"written,omitempty"`
 	Gone    Keys       `json:"gone,omitzero"`
 	Fresh   Keys       `json:"fresh,omitzero"`
-	Settled int64      `json:"settled,omitempty"` // microseconds behind 1970
+	Settled int64      `json:"settled,omitempty"` // microseconds since 1970
 	Others  [][]string `json:"others,omitempty"`
 	Lost    int64      `json:"lost,omitempty"`
 }
 
-// Encode returns what is stored: without some of the other keys, if there is no room for all.
+// Encode returns what is stored. It drops some of the other keys if they don't fit.
 func (w *Wrote) Encode() []byte {
 	s := storedWrote{w.Own, w.Written, w.Gone, w.Fresh, w.Settled.UnixMicro(), paths(w.Others), w.Lost}
 	return compressed(&s, func(half bool) int {
@@ -104,7 +105,7 @@ func (w *Wrote) Encode() []byte {
 	})
 }
 
-// Decode returns what Encode has stored; nil for nothing, which an older build has done.
+// Decode returns what Encode has encoded. Older builds stored nothing; for that it returns nil.
 func Decode(stored []byte) (*Wrote, error) {
 	if len(stored) == 0 {
 		return nil, nil
@@ -120,7 +121,7 @@ func Decode(stored []byte) (*Wrote, error) {
 	return w, err
 }
 
-// storedLeft is what is stored of what an undo has left, as JSON.
+// storedLeft is the JSON of the entities that a page of an undo did not restore.
 type storedLeft struct {
 	All  []storedLeaf `json:"all"`
 	Lost int64        `json:"lost,omitempty"`
@@ -131,8 +132,8 @@ type storedLeaf struct {
 	Why string   `json:"why"`
 }
 
-// EncodeLeft returns what is stored of what the page of an undo has left: without some of it, if
-// there is no room for all.
+// EncodeLeft returns what is stored of the entities that a page of an undo did not restore. It
+// drops some of them if they don't fit.
 func EncodeLeft(all []Left) []byte {
 	var s storedLeft
 	for _, l := range all {
@@ -147,7 +148,7 @@ func EncodeLeft(all []Left) []byte {
 	})
 }
 
-// DecodeLeft returns what EncodeLeft has stored, and how much more there was no room for.
+// DecodeLeft returns what EncodeLeft has encoded, and how many entities it dropped.
 func DecodeLeft(stored []byte) (all []Left, lost int64, err error) {
 	var s storedLeft
 	if err := decode(stored, &s); err != nil {
@@ -165,8 +166,8 @@ func DecodeLeft(stored []byte) (all []Left, lost int64, err error) {
 	return all, s.Lost, nil
 }
 
-// compressed returns JSON of what can be halved, until there is room for it or nothing is left to
-// halve. Halve returns how much there was.
+// compressed returns the compressed JSON of v. While that is more than MaxKeys, halve(true) drops
+// half of v's list. Both calls of halve return the list's length before.
 func compressed(v any, halve func(half bool) int) []byte {
 	for {
 		text, err := json.Marshal(v)
@@ -174,7 +175,7 @@ func compressed(v any, halve func(half bool) int) []byte {
 			panic("undolog: a struct of strings and numbers does not encode: " + err.Error())
 		}
 		b := text
-		if len(text) > 256 { // below it gains nothing
+		if len(text) > 256 { // compression gains nothing below that
 			b = tally.Compress(text)
 		}
 		if len(b) <= MaxKeys || halve(false) == 0 {
@@ -192,8 +193,8 @@ func decode(stored []byte, v any) error {
 	return json.Unmarshal(text, v)
 }
 
-// path returns a key as texts: its namespace, and the kind and the name or ID of each element, from
-// the root on.
+// path returns a key as texts: its namespace, then the kind and the name or ID of each element,
+// starting at the root. A name has the prefix "n", and an ID the prefix "i".
 func path(key *datastore.Key) []string {
 	if key == nil {
 		return nil
@@ -218,9 +219,9 @@ func paths(keys []*datastore.Key) (all [][]string) {
 	return all
 }
 
-var errPath = errors.New("a stored key is none")
+var errPath = errors.New("a stored key can't be read")
 
-// keyOf returns the key of a path.
+// keyOf returns the key that path has encoded.
 func keyOf(path []string) (key *datastore.Key, err error) {
 	if len(path) < 3 || len(path)%2 == 0 {
 		return nil, errPath

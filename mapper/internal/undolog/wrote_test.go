@@ -11,7 +11,7 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// keysOfAllSorts are keys with IDs, names, parents and namespaces.
+// keysOfAllSorts returns keys with IDs, names, parents and namespaces.
 func keysOfAllSorts() []*datastore.Key {
 	parent := datastore.NameKey("P", "i7", nil)
 	spaced := datastore.NameKey("K", "n", nil)
@@ -22,7 +22,7 @@ func keysOfAllSorts() []*datastore.Key {
 	}
 }
 
-// TestWroteAgain stores what a page has written, and reads it again.
+// TestWroteAgain stores a Wrote and reads it again.
 func TestWroteAgain(t *testing.T) {
 	all := keysOfAllSorts()
 	w := &Wrote{
@@ -45,7 +45,7 @@ func TestWroteAgain(t *testing.T) {
 	}
 }
 
-// long returns so many keys, whose names can't be compressed.
+// long returns n keys whose names can't be compressed.
 func long(n int) (all []*datastore.Key) {
 	rng := rand.New(rand.NewPCG(1, 0))
 	for range n {
@@ -58,7 +58,7 @@ func long(n int) (all []*datastore.Key) {
 	return all
 }
 
-// TestNoRoom counts the keys that a record has no room for, and keeps the others.
+// TestNoRoom checks that keys which do not fit are counted, and the others kept.
 func TestNoRoom(t *testing.T) {
 	all := long(2000)
 	w := &Wrote{Others: all, Lost: 1}
@@ -81,8 +81,8 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
-// TestLeftAgain stores what an undo has left, and reads it again: an entity, and a reason without
-// one.
+// TestLeftAgain stores what an undo did not restore, and reads it again: an entity, and a reason
+// without an entity.
 func TestLeftAgain(t *testing.T) {
 	want := []Left{{keysOfAllSorts()[3], "it was deleted since"}, {nil, "there was no room"}}
 	if got, lost, err := DecodeLeft(EncodeLeft(want)); err != nil || lost != 0 || !reflect.DeepEqual(got, want) {
@@ -90,7 +90,7 @@ func TestLeftAgain(t *testing.T) {
 	}
 }
 
-// TestDamagedKeys refuses stored keys that are none, wherever they are.
+// TestDamagedKeys checks that damaged keys are refused, wherever they are stored.
 func TestDamagedKeys(t *testing.T) {
 	for _, path := range []string{
 		`["", "K"]`, `["", "K", "n"]`, `["", "K", "i"]`, `["", "K", ""]`, `["", "K", "x7"]`, `["", "K", "i7x"]`,
