@@ -89,7 +89,7 @@ func TestWalkthrough(t *testing.T) {
 	t.Setenv("SCATTERMAP_SERVICE", service)
 	t.Setenv("SCATTERMAP_TOKEN", "")
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir()) // nobody has logged in
-	var written, printed []string // lines
+	var written, printed []string            // lines
 	inside, walks := false, false
 	expect := func() {
 		t.Helper()
