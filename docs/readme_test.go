@@ -92,10 +92,6 @@ func TestReadmeProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	type account struct{ Balance int64 }
-	if _, err := client.Put(t.Context(), datastore.NameKey("Account", "ann", nil), &account{5}); err != nil {
-		t.Fatal(err)
-	}
 	taskClient, err := e.TasksClient(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +124,7 @@ func TestReadmeProgram(t *testing.T) {
 		_ = cmd.Wait()
 	}()
 	askUntilSucceeded(ctx, t, url+"/spring-credit")
-	var a account
+	var a struct{ Balance int64 } // of the account that the program writes
 	if err := client.Get(t.Context(), datastore.NameKey("Account", "ann", nil), &a); err != nil || a.Balance != 15 ||
 		ctx.Err() != nil {
 		t.Errorf("%+v, %v, %v", a, err, ctx.Err())

@@ -15,7 +15,8 @@ func newExamples() *cobra.Command {
 	var s service
 	c := &cobra.Command{
 		Use: "examples JOB", Short: "Show what a rehearsal would change, before and after", Args: oneJob,
-		Long: "Shows what a rehearsal would change: two entities of each of up to 20 of its pages.",
+		Long: "Shows entities that a rehearsal (start --dry-run) would change, with their values before and after. " +
+			"It shows up to 40: two of each of 20 pages, or of all pages if there are fewer.",
 	}
 	s.define(c.Flags())
 	format := outputFlag(c.Flags())

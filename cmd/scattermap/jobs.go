@@ -38,8 +38,11 @@ func jobCommands() []*cobra.Command {
 		{"retry", "Process a job's failures again",
 			"Processes the failures of a job again. Each failure gets as many attempts as at first. Processed " +
 				"entities are not processed again."},
-		{"move", "Move a job to a queue of this service",
-			"Moves a job to a queue of this service. Use it if the job's queue or service was deleted or renamed."},
+		{"move", "Move a job to this service's queue",
+			"Gives a job to the service that answers this command, on the queue that the service would choose for " +
+				"a new job of the mapper. Use it if the job's own queue or service was deleted or renamed. The " +
+				"service " +
+				"must have the job's mapper."},
 	} {
 		all = append(all, newVerb(verb.name, verb.short, verb.long))
 	}
@@ -168,14 +171,15 @@ func newJobs() *cobra.Command {
 	var all, allQueues bool
 	c := &cobra.Command{
 		Use: "jobs", Short: "List jobs, the newest first", Args: cobra.NoArgs,
-		Long: `Lists up to 50 jobs, or all of them with --all, the newest first. States are running, paused,
+		Long: `Lists the newest 50 jobs, or with --all every job, the newest first. States are running, paused,
 succeeded, "succeeded with failures", failed and aborted.`,
 	}
 	s.define(c.Flags())
 	c.Flags().StringVar(&state, "state", "", "only jobs in this `state`")
 	c.Flags().StringVar(&name, "mapper", "", "only jobs of this `mapper`")
-	c.Flags().BoolVar(&all, "all", false, "list all jobs, and not only the last 50")
-	c.Flags().BoolVar(&allQueues, "all-queues", false, "also list jobs of other services on the same database")
+	c.Flags().BoolVar(&all, "all", false, "list all jobs, and not only the newest 50")
+	c.Flags().BoolVar(&allQueues, "all-queues", false,
+		"also list jobs of queues that the service does not have, on the same database")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		parameters := make(url.Values)
@@ -336,15 +340,12 @@ func newRate() *cobra.Command {
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
 	c.Flags().Float64Var(&rate.WritesPerSecond, "writes", 0, "also limit the `writes` a second; by default no limit")
-	c.Flags().DurationVar(&rate.For, "for", 0,
+	c.Flags().Var((*period)(&rate.For), "for",
 		"the `time` for which the limit holds, such as 2h; by default permanently")
 	c.Flags().BoolVar(&rate.Ramp, "ramp", false,
 		"start with 500 entities a second, and allow half more every five minutes")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if rate.For < 0 {
-			return usageError(fmt.Errorf("--for is %v, it has to be a time such as 2h", rate.For))
-		}
 		if rate.Rate == (mapper.Rate{}) {
 			rate.EntitiesPerSecond = mapper.Unlimited
 		}
@@ -386,15 +387,18 @@ func newCleanUp() *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use: "clean-up JOB", Short: "Delete the records of a job that has ended", Args: oneJob,
-		Long: `Deletes the records of the ranges of a job that has ended. The job can no longer be resumed, retried
-or verified.`,
+		Long: `Deletes the records of a job that has ended, except the job's own record and the records of its
+failures. So describe, jobs, failures and history still work. The job can no longer be resumed,
+retried or verified.`,
 	}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
-	c.Flags().BoolVar(&o.IncludeFailures, "failures", false, "also delete the records of failures")
-	c.Flags().BoolVar(&o.IncludeJob, "job", false, "also delete the job's own record: another job can then have its ID")
-	c.Flags().DurationVar(&o.ExpireAfter, "expire", 0,
-		"make the records expire after this `time`, such as 720h, instead of deleting them")
+	c.Flags().BoolVar(&o.IncludeFailures, "failures", false,
+		"also delete the records of failures: the command failures then lists none")
+	c.Flags().BoolVar(&o.IncludeJob, "job", false, "also delete the job's own record, and the failures: the job is "+
+		"no longer listed, and another job can have its ID")
+	c.Flags().Var((*period)(&o.ExpireAfter), "expire",
+		"mark the records to expire after this `time`, such as 30d, instead of deleting them")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {

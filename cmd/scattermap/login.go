@@ -21,15 +21,17 @@ func newLogin() *cobra.Command {
 	var impersonate string
 	c := &cobra.Command{
 		Use: "login [URL]", Short: "Log in to a service with gcloud, and use it in later commands",
-		Long: `Gets an identity token from gcloud, tries it on the service, and stores how it worked. Later
-commands need no --service and no token. Tokens are stored in a file that only you can read.
-When one expires, gcloud makes another.
+		Long: `Gets an identity token from gcloud, and sends it to the service. If the service accepts it, the
+command stores the service's URL, the token and the account in a file that only you can read. Later
+commands use them, so they need no --service. A token expires within an hour; the command line then
+gets the next one from gcloud.
 
 If Cloud Run checks tokens (AUTH=iam), your own account works if it has the role
-roles/run.invoker. If the service checks tokens (AUTH=on), impersonate a service account that
-OPERATORS names, because gcloud makes tokens of people only for gcloud itself. You need the role
-roles/iam.serviceAccountTokenCreator on that account. A job's history names that account, and
-not you, so create one for each team.
+roles/run.invoker. If the service checks tokens (AUTH=on), it accepts only tokens for its own URL.
+gcloud makes these for service accounts only, and not for people. So use --impersonate with a
+service account that is in the service's setting OPERATORS. You need the role
+roles/iam.serviceAccountTokenCreator on that account. A job's history then names that account and
+not you: create one account for each team.
 
 Log in again after you switch gcloud to another account: a stored token belongs to the old one.
 Without a URL, the command logs in again to the current service and prints its URL.`,
@@ -37,7 +39,8 @@ Without a URL, the command logs in again to the current service and prints its U
 			"  scattermap login https://credit-123.europe-west1.run.app --impersonate " +
 			"credit-operators@PROJECT.iam.gserviceaccount.com",
 	}
-	c.Flags().StringVar(&impersonate, "impersonate", "", "the service `account` to impersonate")
+	c.Flags().StringVar(&impersonate, "impersonate", "",
+		"get tokens of this service `account`, by its e-mail address, instead of your own")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		all, err := readLogins()
 		if err != nil {

@@ -99,7 +99,9 @@ func paragraphs(text string) string {
 // commandPage returns what docs/command-line.md has of the commands.
 func commandPage(root *cobra.Command) string {
 	var b strings.Builder
-	b.WriteString("\nSeveral commands have these flags. The usage of each command says which:\n" +
+	b.WriteString("\nFlags in the usage of a command are required; all others are optional. Several commands have " +
+		"these " +
+		"flags, and the line of the command's usage says which:\n" +
 		flagTable(shared()))
 	for _, g := range root.Groups() {
 		fmt.Fprintf(&b, "\n## %s\n", strings.TrimSuffix(g.Title, ":"))

@@ -40,9 +40,10 @@ func (s *service) define(flags *pflag.FlagSet) {
 	flags.StringVar(&s.address, "service", os.Getenv("SCATTERMAP_SERVICE"), "the `URL` of the service, with any path "+
 		"before /jobs; by default $SCATTERMAP_SERVICE, or the service of \"scattermap login\"")
 	s.straight.define(flags)
-	flags.StringVar(&s.tokenCommand, "token-command", "", "a `command` that prints an identity token, used if "+
-		"$SCATTERMAP_TOKEN is empty; by default as \"scattermap login\" found, or gcloud's account; not used for a "+
-		"service on this machine")
+	flags.StringVar(&s.tokenCommand, "token-command", "", "a `command` that prints an identity token to send. "+
+		"It is not run if $SCATTERMAP_TOKEN is set, or if the service is on this machine. By default, the token is "+
+		"from "+
+		"\"scattermap login\", or from \"gcloud auth print-identity-token\" if you have not logged in")
 }
 
 // defineReason defines the flag of commands that change something.

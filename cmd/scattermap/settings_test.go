@@ -10,7 +10,7 @@ import (
 // TestErrorsNameFlags has every error about a setting name it as the command does, and none have a
 // name of Go or of JSON, but for what has no flag.
 func TestErrorsNameFlags(t *testing.T) {
-	newService(t, 1)
+	newService(t, 100) // at 1 a second, so the first job runs all the time
 	if _, stderr, code := command(t, "", words("start add-credit --kind Account --params '{\"Amount\": 1}' --id one "+
 		"--rate 1 --expected-workers 10")...); code != 0 {
 		t.Fatal(stderr)

@@ -41,17 +41,18 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.IntVar(&f.options.PageSize, "page-size", 0,
 		"the most entities of a page, a `number` in [1, 1000]; by default 500")
 	flags.IntVar(&f.options.ExpectedWorkers, "expected-workers", 0,
-		"the `number` of tasks that run at once, in [1, 5000]; by default as the queue delivers")
+		"divide the job at its start for this `number` of tasks at once, in [1, 5000]. The queue decides how many "+
+			"run; by default its setting is taken")
 	flags.Float64Var(&f.options.Rate.EntitiesPerSecond, "rate", 0, "the most `entities` a second; by default no limit")
 	flags.BoolVar(&f.options.Rate.Ramp, "ramp", false,
 		"start with 500 entities a second, and allow half more every five minutes")
-	flags.Float64Var(&f.options.Budget.Dollars, "budget", 0, "pause before the job costs more than these `dollars`, "+
-		"at the service's prices or else the prices of nam5; by default no limit")
+	flags.Float64Var(&f.options.Budget.Dollars, "budget", 0, "pause before the job costs more than these `dollars`. "+
+		"The service sets the prices, by default Google's for the multi-region nam5. By default no limit")
 	flags.Int64Var(&f.options.Budget.Operations, "budget-operations", 0, "pause before the job makes more than this "+
 		"number of reads, writes and other `operations`; by default no limit")
 	flags.BoolVar(&f.options.AllowOverlap, "allow-overlap", false,
-		"run even while another job of the mapper runs over the same kind")
-	flags.BoolVar(&f.options.AllowEmpty, "allow-empty", false, "start even if the kind has no entities")
+		"allow a job while another job of the mapper runs over the same kind")
+	flags.BoolVar(&f.options.AllowEmpty, "allow-empty", false, "allow a kind without entities")
 }
 
 // check completes the query, which may have to have a kind.
@@ -74,7 +75,7 @@ func (f *jobFlags) check(kind bool) error {
 	return nil
 }
 
-// A retention is a flag's time in days, or in what time.ParseDuration reads.
+// A retention is a flag's time of at least mapper.MinRetain, as parsePeriod reads it, or "always".
 type retention time.Duration
 
 func (r *retention) Type() string { return "time" }
@@ -95,14 +96,7 @@ func (r *retention) Set(text string) error {
 		*r = retention(mapper.RetainAlways)
 		return nil
 	}
-	d, err := time.ParseDuration(text)
-	if days, ok := strings.CutSuffix(text, "d"); ok {
-		var n int
-		if n, err = strconv.Atoi(days); n > maxRetainDays {
-			err = fmt.Errorf("more than %d days", maxRetainDays)
-		}
-		d = time.Duration(n) * 24 * time.Hour
-	}
+	d, err := parsePeriod(text)
 	if err != nil || d < mapper.MinRetain {
 		return fmt.Errorf("it has to be at least %d days, such as 30d, or always", mapper.MinRetain/(24*time.Hour))
 	}
@@ -110,8 +104,42 @@ func (r *retention) Set(text string) error {
 	return nil
 }
 
-// maxRetainDays is how many days fit a time.Duration, about.
-const maxRetainDays = 100_000
+// parsePeriod reads a time in days, such as 30d, or as time.ParseDuration reads it.
+func parsePeriod(text string) (time.Duration, error) {
+	days, ok := strings.CutSuffix(text, "d")
+	if !ok {
+		return time.ParseDuration(text)
+	}
+	n, err := strconv.Atoi(days)
+	if n > maxDays {
+		err = fmt.Errorf("more than %d days", maxDays)
+	}
+	return time.Duration(n) * 24 * time.Hour, err
+}
+
+// maxDays is how many days fit a time.Duration, about.
+const maxDays = 100_000
+
+// A period is a flag's time of at least 0, as parsePeriod reads it.
+type period time.Duration
+
+func (p *period) Type() string { return "time" }
+
+func (p *period) String() string {
+	if *p == 0 {
+		return ""
+	}
+	return time.Duration(*p).String()
+}
+
+func (p *period) Set(text string) error {
+	d, err := parsePeriod(text)
+	if err != nil || d < 0 {
+		return errors.New("it has to be a time such as 2h or 30d")
+	}
+	*p = period(d)
+	return nil
+}
 
 // oneMapper checks that a command has one argument, a mapper.
 func oneMapper(c *cobra.Command, args []string) error {
@@ -131,8 +159,9 @@ func newStart() *cobra.Command {
 		Long: `Starts a job that runs a mapper of the service over the entities of a kind. Starts are idempotent:
 the same --id with the same arguments finds the existing job.
 
-A service may have the mappers of package prebuilt: count, check, touch, copy, set, rename, drop
-and delete. The last four only rehearse unless you add --execute.`,
+A service may have the mappers of package prebuilt: count, check, touch, copy, set, rename, drop,
+delete and erase. Jobs of set, rename, drop, delete and erase are rehearsals, which write nothing,
+unless you add --execute. --kind is required, except with erase.`,
 		Example: `  scattermap start add-credit --kind Account --params '{"Amount": 10}' --id spring-credit --watch
   scattermap start add-credit --kind Account --params '{"Amount": 10}' --share 1% --watch    # and then --except 1%
   scattermap start erase --namespace acme --execute
@@ -145,10 +174,11 @@ and delete. The last four only rehearse unless you add --execute.`,
 	flags.StringVar(&f.options.ID, "id", "", "the `ID` of the job; by default a new one")
 	flags.StringVar(&params, "params", "{}", "the mapper's parameters as `JSON`")
 	flags.IntVar(&f.options.FailureLimit, "failure-limit", 0,
-		"pause the job after this `number` of failures; by default 1,000; -1 is no limit")
+		"pause the job when more than this `number` of entities have failed; by default 1,000; -1 is no limit")
 	flags.Var((*retention)(&f.options.Retain), "retain", "how long the job's records are kept after its end: a "+
-		"`time` such as 30d, at least 8d, or always; by default as the service says")
-	flags.BoolVar(&execute, "execute", false, "make set, rename, drop and delete write, and not only rehearse")
+		"`time` such as 30d, at least 8d, or always. By default the service decides, and keeps them always unless "+
+		"it is set otherwise")
+	flags.BoolVar(&execute, "execute", false, "make set, rename, drop, delete and erase write, and not only rehearse")
 	flags.BoolVarP(&yes, "yes", "y", false, "with --execute, do not ask for the number of entities")
 	flags.BoolVar(&f.options.DryRun, "dry-run", false,
 		"rehearse: run the function and write nothing; counters say what it would write")
@@ -255,7 +285,8 @@ func newPlan() *cobra.Command {
 	c := &cobra.Command{
 		Use: "plan MAPPER --kind KIND", Short: "Estimate a job's time and cost, without starting it", Args: oneMapper,
 		Long: `Counts or estimates the entities of a query, and prints how long a job would take and what it would
-cost. This costs at most some thousand reads, or up to 11,000 if a filter must be counted.`,
+cost. It starts nothing. With flags of the command start, it is the plan of that job. A plan costs at
+most a few thousand reads, or 11,000 if it has to count the entities that match a filter.`,
 		Example: "  scattermap plan add-credit --kind Account --per-entity 5ms",
 	}
 	s.define(c.Flags())

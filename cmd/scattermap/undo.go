@@ -22,8 +22,9 @@ changed or deleted become what they were just before, and entities that it put a
 entity that anybody has changed since stays unchanged: "scattermap left" lists these.
 
 Datastore keeps old versions for an hour, so undo a job within an hour of its start. With
-point-in-time recovery it keeps whole minutes for seven days. Then an entity that somebody else
-changed just before the job also stays unchanged.`,
+point-in-time recovery it keeps them for seven days, but only the version at each full minute. So
+an undo after the first hour does not restore an entity that somebody else changed within the minute
+before the job changed it.`,
 		Example: `  scattermap undo spring-credit --dry-run --watch    # says what it would do
   scattermap undo spring-credit --watch --reason "the amount was wrong"`,
 	}

@@ -1,49 +1,77 @@
 package main
 
 import (
-	"context"
+	"bufio"
 	"flag"
-	"fmt"
+	"io"
+	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
-	"sync/atomic"
 	"testing"
-
-	"github.com/scattermap/scattermap/mapper"
 )
 
 var writeWalk = flag.Bool("walk", false, "write what TestWalkthrough gets into docs/quickstart.md")
 
-// A ledgerStub has every account, or all but one in a hundred while it is broken.
-type ledgerStub struct{ broken atomic.Bool }
+// walkService is the program that serves what the page's commands work on.
+const walkService = "../../examples/quickstart"
 
-func (l *ledgerStub) has(account string) bool {
-	return !l.broken.Load() || !strings.HasSuffix(account, "77")
+// startWalk builds and starts the program as a reader would, and returns the service's URL.
+func startWalk(t *testing.T) (url string) {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "quickstart")
+	if out, err := exec.Command("go", "build", "-o", program, walkService).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	c := exec.Command(program, "-address", "127.0.0.1:0")
+	c.Stderr = t.Output()
+	printed, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = c.Process.Signal(os.Interrupt)
+		if err := c.Wait(); err != nil {
+			t.Errorf("the service ends with %v", err)
+		}
+	})
+	for lines := bufio.NewScanner(printed); lines.Scan(); {
+		if _, url, found := strings.Cut(lines.Text(), "export SCATTERMAP_SERVICE="); found {
+			return url
+		}
+	}
+	t.Fatal("the service has ended")
+	return ""
 }
 
-var ledger ledgerStub
-
-// docs/quickstart.md shows the code from here to the test.
-
-type Account struct{ Balance int64 }
-
-type Credit struct{ Amount int64 }
-
-var AddCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.Entity[Account], p Credit) error {
-	if !ledger.has(a.Key.Name) {
-		return mapper.Permanent(fmt.Errorf("the ledger has no %s", a.Key.Name)) // another attempt would not help
+// post does what the page does with curl, and returns the answer.
+func post(t *testing.T, service, path string) string {
+	t.Helper()
+	answer, err := http.Post(service+path, "", nil)
+	if err != nil {
+		t.Fatal(err)
 	}
-	a.Value.Balance += p.Amount
-	a.Count("credited", 1)
-	return nil
-})
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %d %s, %v", path, answer.StatusCode, text, err)
+	}
+	return string(text)
+}
 
 // varies is what differs from run to run in what commands print.
 var varies = regexp.MustCompile(`(?m)^(Pages|The plan|Takes|Cost|Rate|Started|Ended|Time ` +
 	`left|Progress|Queue|TIME|\d{4}-\d{2}-\d{2}).*$|\b(?:about )?[\d.,]+ ?(?:ms|s|min|h)( ` +
 	`ago)?\b|\b\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\b|"user-\d+"|^.*: running, .*$|\b[\d,]+ pages\b|^undo-\w+ ` +
 	`+(?:rehearsal:)?undo:.*$`)
+
+// postWith is how the page's commands to the ledger start.
+const postWith = "$ curl -X POST http://localhost:8080"
 
 // TestWalkthrough checks that the commands of docs/quickstart.md print what the page shows, and
 // that the page shows the function that they run.
@@ -57,10 +85,11 @@ func TestWalkthrough(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkShown(t, string(text))
-	newService(t, 50_000, AddCredit)
-	ledger.broken.Store(true)
-	t.Cleanup(func() { ledger.broken.Store(false) })
-	var written, printed []string // lines
+	service := startWalk(t)
+	t.Setenv("SCATTERMAP_SERVICE", service)
+	t.Setenv("SCATTERMAP_TOKEN", "")
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir()) // nobody has logged in
+	var written, printed []string            // lines
 	inside, walks := false, false
 	expect := func() {
 		t.Helper()
@@ -79,9 +108,10 @@ func TestWalkthrough(t *testing.T) {
 			expect()
 			inside = !inside
 			written = append(written, line)
-		case line == "<!-- broken -->", line == "<!-- mended -->":
-			ledger.broken.Store(line == "<!-- broken -->")
+		case inside && strings.HasPrefix(line, postWith):
+			expect()
 			written = append(written, line)
+			printed = append(printed, strings.TrimSpace(post(t, service, strings.TrimPrefix(line, postWith))))
 		case inside && strings.HasPrefix(line, "$ scattermap "):
 			expect()
 			written = append(written, line)
@@ -112,10 +142,10 @@ func TestWalkthrough(t *testing.T) {
 	}
 }
 
-// checkShown checks that the Go code of a page is in this file.
+// checkShown checks that the service has the Go code of a page.
 func checkShown(t *testing.T, page string) {
 	t.Helper()
-	source, err := os.ReadFile("walkthrough_test.go")
+	source, err := os.ReadFile(filepath.Join(walkService, "main.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +155,7 @@ func checkShown(t *testing.T, page string) {
 	}
 	for _, block := range blocks {
 		if code, _, _ := strings.Cut(block, "\n```"); !strings.Contains(string(source), "\n"+code+"\n") {
-			t.Errorf("docs/quickstart.md shows code that walkthrough_test.go does not run:\n%s", code)
+			t.Errorf("docs/quickstart.md shows code that the service does not have:\n%s", code)
 		}
 	}
 }

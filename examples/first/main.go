@@ -11,7 +11,7 @@
 //	PORT                  where to listen
 //
 // DATASTORE_EMULATOR_HOST and CLOUD_TASKS_EMULATOR_HOST, which "scattermap emulator" prints, point
-// it at emulators.
+// it at emulators. Then it writes one account, to try the job on.
 package main
 
 import (
@@ -20,6 +20,8 @@ import (
 	"log"
 	"net/http"
 	"os"
+
+	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
@@ -47,6 +49,10 @@ func main() {
 	ctx := context.Background()
 	client, err := mapper.NewClient(ctx, os.Getenv("GOOGLE_CLOUD_PROJECT"))
 	check(err)
+	if os.Getenv("DATASTORE_EMULATOR_HOST") != "" { // an account to try the job on
+		_, err := client.Put(ctx, datastore.NameKey("Account", "ann", nil), &Account{Balance: 5})
+		check(err)
+	}
 	taskClient, err := tasks.NewClient(ctx)
 	check(err)
 	url := os.Getenv("SERVICE_URL") + "/mapper/"
