@@ -42,6 +42,8 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 		"the most entities of a page, a `number` in [1, 1000]; by default 500")
 	flags.IntVar(&f.options.ExpectedWorkers, "expected-workers", 0,
 		"the `number` of tasks that run at once, in [1, 5000]; by default as the queue delivers")
+	flags.IntVar(&f.options.Concurrency, "concurrency", 0, "the `number` of calls of the function at once in a page, "+
+		"in [1, 1000]; by default as the mapper says, or 1")
 	flags.Float64Var(&f.options.Rate.EntitiesPerSecond, "rate", 0, "the most `entities` a second; by default no limit")
 	flags.BoolVar(&f.options.Rate.Ramp, "ramp", false,
 		"start with 500 entities a second, and allow half more every five minutes")
