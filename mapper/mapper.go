@@ -88,11 +88,12 @@ func Visit[T, P any](name string, fn func(ctx context.Context, e *Entity[T], par
 // whose StartOptions do not say so: 1 to 1000, and 1 by default. It returns the mapper, for use in
 // its definition.
 //
-// Use it for a function that waits for other services. Its calls share memory then, so what they
-// share needs a lock. Calls begin in the order of keys, and results take effect in that order. If
-// an entity gets another one by Entity.Get that an earlier entity of the page writes, its function
-// runs again. A job's rate and brake hold for all calls together, and Visit may call again for
-// entities whose page ended early because a service refused calls.
+// Use it for a function that waits for other services. Its calls run in several goroutines: what
+// they share needs a lock, also maps and pointers in the parameters. Calls begin in the order of
+// keys, and results take effect in that order. If an entity gets another one by Entity.Get that an
+// earlier entity of the page writes, its function runs again. A job's rate and brake hold for all
+// calls together, and Visit may call again for entities whose page ended early because a service
+// refused calls.
 func (m *Mapper[P]) WithConcurrency(n int) *Mapper[P] {
 	if (n < 1 || n > record.MaxPageSize) && m.def.Err == nil {
 		m.def.Err = fmt.Errorf("WithConcurrency: %d is not in [1, %d]", n, record.MaxPageSize)
