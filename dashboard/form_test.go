@@ -88,6 +88,7 @@ func TestFormRefused(t *testing.T) {
 		{[]string{"how", "canary", "share", ""}, "share"}, {[]string{"how", "x"}, "how"},
 		{[]string{"page_size", "5000"}, "“Entities of a page”"}, {[]string{"page_size", "x"}, "“Entities of a page”"},
 		{[]string{"page_size", "1.5"}, "“Entities of a page”"}, {[]string{"workers", "-1"}, "“Workers”"},
+		{[]string{"concurrency", "5000"}, "“Calls at once in a page”"},
 		{[]string{"rate", "NaN"}, "“Entities a second”"}, {[]string{"rate", "-2"}, "“Entities a second”"},
 		{[]string{"budget", "-1"}, "“Budget in dollars”"},
 		{[]string{"queue", "nowhere"}, "nowhere"}, {[]string{"failure_limit", "-2"}, "“Failures before it pauses”"},

@@ -13,6 +13,7 @@ var labels = map[string]string{
 	"rate": "Entities a second", "writes": "Writes a second", "for": "For how long",
 	"ramp":   "Begin with 500 a second, and half as many again every five minutes",
 	"budget": "Budget in dollars", "page_size": "Entities of a page", "workers": "Workers",
+	"concurrency":   "Calls at once in a page",
 	"failure_limit": "Failures before it pauses", "queue": "Queue", "per_entity": "The function takes, an entity",
 	"beside":      "Run beside others of the mapper over the kind",
 	"allow_empty": "Start over a kind without entities, too", "rehearsal": "Rehearsal",

@@ -155,7 +155,7 @@ func (f *form) read(q url.Values) (in entered, err error) {
 		note(operator.BadRequest("the ID is missing: it makes repeated starts one job"))
 	}
 	for name, to := range map[string]*int{"page_size": &in.options.PageSize, "workers": &in.options.ExpectedWorkers,
-		"failure_limit": &in.options.FailureLimit} {
+		"failure_limit": &in.options.FailureLimit, "concurrency": &in.options.Concurrency} {
 		n, err := number(q, name)
 		if err == nil && n != float64(int(n)) {
 			err = operator.BadRequest(fmt.Sprintf("%s is %v, it has to be a whole number", labelOf(name), n))

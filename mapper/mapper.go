@@ -1,6 +1,7 @@
 package mapper
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,7 +31,8 @@ type NoParams struct{}
 // own records. The commit takes effect only if nobody else has changed the entity since the
 // function got it.
 //
-// Calls on the entities of a page run one after the other. The function may run several times for
+// Calls on the entities of a page run one after the other, unless the job has a Concurrency
+// ([Mapper.WithConcurrency]). The function may run several times for
 // an entity, so it should be short and have no other effects. If others change an entity before its
 // page is committed, the function runs again on the new state, and its earlier requests are
 // dropped. [Entity.Get] reads other entities under the same guard.
@@ -74,12 +76,41 @@ func Update[T, P any](name string, fn func(ctx context.Context, e *Entity[T], pa
 // least once for each entity; [Entity.IdempotencyKey] lets another service recognise repetitions.
 // Its counters count each entity once. Changes of e.Value are not saved.
 //
-// Calls on the entities of a page run one after the other. Errors are treated as in an [Update],
+// Calls on the entities of a page run one after the other, unless the job has a Concurrency
+// ([Mapper.WithConcurrency]): a service may not expect more. Errors are treated as in an [Update],
 // with up to [DefaultVisitAttempts] attempts, because a service may be down for an hour. If a
 // service refuses more than 4% of the calls, the job slows down to what the service accepts:
 // mark such errors by [RetryAfter].
 func Visit[T, P any](name string, fn func(ctx context.Context, e *Entity[T], params P) error) *Mapper[P] {
 	return define(name, function.Visit, fn)
+}
+
+// WithConcurrency sets how many calls of the function are under way at once in one page, in jobs
+// whose StartOptions do not say so: 1 to 1000, and 1 by default. It returns the mapper, for use in
+// its definition.
+//
+// Use it for a function that waits for other services. Its calls run in several goroutines: what
+// they share needs a lock, also maps and pointers in the parameters. Calls begin in the order of
+// keys, and results take effect in that order. If an entity gets another one by Entity.Get that an
+// earlier entity of the page writes, its function runs again. A job's rate and brake hold for all
+// calls together, and Visit may call again for entities whose page ended early because a service
+// refused calls.
+func (m *Mapper[P]) WithConcurrency(n int) *Mapper[P] {
+	if (n < 1 || n > record.MaxPageSize) && m.def.Err == nil {
+		m.def.Err = fmt.Errorf("WithConcurrency: %d is not in [1, %d]", n, record.MaxPageSize)
+	}
+	m.def.Concurrency = n
+	return m
+}
+
+// concurrencyOf returns the concurrency of a job as its record has it: 0 for one, as in records of
+// builds without it.
+func concurrencyOf(o StartOptions, def *function.Definition) int64 {
+	n := cmp.Or(o.Concurrency, def.Concurrency, 1)
+	if n == 1 {
+		return 0
+	}
+	return int64(n)
 }
 
 // WithFinalizer adds a finalizer to the mapper and returns the mapper: a function that runs after

@@ -163,7 +163,8 @@ func (e *Engine) plan(ctx context.Context, def *function.Definition, query Query
 		AtOnce: int64(max(start.ExpectedWorkers, concurrent)),
 		Rate:   start.Rate.limit(), Deadline: e.queue.DispatchDeadline(), Update: m == function.Update,
 		Writes:    opts.WritesPerEntity,
-		PerEntity: opts.TimePerEntity, Prices: e.prices, Parallel: tasks.Parallel,
+		PerEntity: max(1, opts.TimePerEntity/time.Duration(max(1, concurrencyOf(start, def)))), Prices: e.prices,
+		Parallel: tasks.Parallel,
 	}
 	size, err := survey.SizeOf(ctx, src, job)
 	if err != nil {

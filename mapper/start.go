@@ -182,7 +182,7 @@ func newJob(
 	j := &record.Job{
 		ID: opts.ID, Mapper: def.Name, Queue: record.Owner(queue), Params: params, State: record.Running,
 		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Timeout: int64(opts.EntityTimeout),
-		Workers:    int64(opts.ExpectedWorkers),
+		Workers: int64(opts.ExpectedWorkers), Concurrency: concurrencyOf(opts, def),
 		Concurrent: int64(concurrent), RampFrom: now,
 		Limit: int64(opts.FailureLimit), LimitStep: int64(opts.FailureLimit), LimitShare: opts.FailureShare,
 		Created:  now,

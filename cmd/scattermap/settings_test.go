@@ -33,6 +33,7 @@ func TestErrorsNameFlags(t *testing.T) {
 		"start add-credit --kind Account --filter '__key__ >= KEY(b, 1)'": "--filter",
 		"plan add-credit --kind Account --per-entity 24h":                 "--per-entity has to be",
 		"plan add-credit --kind Account --page-size -1":                   "--page-size has to be",
+		"plan add-credit --kind Account --concurrency 1001":               "--concurrency has to be",
 		"rate one -- -2":                                                   "",
 		"rate one 0.0001":                                                  "the rate has to be",
 		"rate one 100 --writes 0.0001":                                     "--writes has to be",

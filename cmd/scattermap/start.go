@@ -43,6 +43,8 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.IntVar(&f.options.ExpectedWorkers, "expected-workers", 0,
 		"divide the job at its start for this `number` of tasks at once, in [1, 5000]. The queue decides how many "+
 			"run; by default its setting is taken")
+	flags.IntVar(&f.options.Concurrency, "concurrency", 0, "the `number` of calls of the function at once in a page, "+
+		"in [1, 1000]; by default as the mapper says, or 1")
 	flags.Float64Var(&f.options.Rate.EntitiesPerSecond, "rate", 0, "the most `entities` a second; by default no limit")
 	flags.BoolVar(&f.options.Rate.Ramp, "ramp", false,
 		"start with 500 entities a second, and allow half more every five minutes")

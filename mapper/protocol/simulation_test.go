@@ -190,6 +190,7 @@ func (s *simulation) newRound() {
 func (s *simulation) options() *mapper.StartOptions {
 	return &mapper.StartOptions{ID: simID, AllowEmpty: true, PageSize: 5 + s.rng.IntN(100),
 		ExpectedWorkers: 1 + s.rng.IntN(64),
+		Concurrency:     1 + s.dice.IntN(2)*s.dice.IntN(30),
 		EntityTimeout:   5 * time.Second}
 }
 

@@ -14,13 +14,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// leftAfter returns what the law of cutting decides by, behind what a page of a delivery has dealt
-// with. It is ok if what is left then can be given away.
-func leftAfter(ctx context.Context, d *delivery, p planner.Plan, o *page.Results) (l split.Load, ok bool) {
-	if d.record.Solo || d.record.Alone || o.Reached == 0 {
+// leftAfter returns what the law of cutting decides by, after the first entities of a delivery's
+// page. It is ok if what is left then can be given away.
+func leftAfter(ctx context.Context, d *delivery, p planner.Plan, o *page.Results, reached int) (l split.Load, ok bool) {
+	if d.record.Solo || d.record.Alone || reached == 0 {
 		return l, false
 	}
-	if l, ok = d.planner.Load(p, o.Reached, o.Each()); !ok {
+	if l, ok = d.planner.Load(p, reached, o.Each()); !ok {
 		return l, false
 	}
 	l.Page = nextPage(d, o)
@@ -36,7 +36,7 @@ func cut(
 ) (pieces []split.Piece, late bool, err error) {
 	if p.Pieces != nil {
 		pieces, err = p.Pieces()
-	} else if l, ok := leftAfter(ctx, d, p, o); ok {
+	} else if l, ok := leftAfter(ctx, d, p, o, o.Reached); ok {
 		if keep, each := l.Keep(); keep < l.Left {
 			pieces, err = d.planner.Give(ctx, p, o.Reached, keep, each)
 			late = err == nil && len(pieces) > 1

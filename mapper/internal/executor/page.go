@@ -18,11 +18,20 @@ func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(tim
 		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Call: d.call, At: p.At,
 		Read:   d.planner.ReaderAhead(ctx),
 		Others: d.planner.Source.Stored(ctx), Keys: d.keys, Complete: d.x.client.AllocateIDs,
-		Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Late: late(ctx, d, p),
+		AtOnce: atOnce(d), Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Late: late(ctx, d, p),
 		Impatient: d.record.Impatient(time.Now()), Begin: d.turn.grant.At, Spacing: d.turn.grant.Spacing(),
 		Progress: progress, Paces: &d.x.paces, Pause: d.planner.Wait, Strays: &d.x.Gate.Strays,
 		Ends: d.x.Gate.IsDraining,
 	}
+}
+
+// atOnce returns how many calls of the function are under way at once, at most. A range that is
+// suspected of killing its process has one.
+func atOnce(d *delivery) int {
+	if d.record.Solo || d.record.Alone {
+		return 1
+	}
+	return int(max(1, d.job.Concurrency))
 }
 
 // lawEvery is how long the function runs on a page until the law is asked again whether the page
@@ -33,12 +42,12 @@ const lawEvery = 50 * time.Millisecond
 // late with.
 func late(ctx context.Context, d *delivery, p planner.Plan) page.Late {
 	asked := time.Duration(0)
-	return func(o *page.Results, left int) bool {
+	return func(o *page.Results, place, left int) bool {
 		if o.Ran-asked < lawEvery {
 			return false
 		}
 		asked = o.Ran
-		l, ok := leftAfter(ctx, d, p, o)
+		l, ok := leftAfter(ctx, d, p, o, place)
 		return ok && l.EndsPage(o.Ran, int64(left))
 	}
 }

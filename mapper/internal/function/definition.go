@@ -62,6 +62,8 @@ type Definition struct {
 	// what starts its jobs by name, see mapper.Mapper.WithStarter; nil: nothing but a start does
 	ByName any
 
+	Concurrency int // calls at once in a page of its jobs; 0: one
+
 	Backoff fault.Backoff // of its jobs; what is zero is the default
 
 	// Canonical checks the parameters of a start, and returns them in the one form that equal ones

@@ -15,7 +15,7 @@ type next int
 
 const (
 	goesOn    next = iota
-	ends           // before the entity
+	endsPage       // before the entity
 	abandoned      // nobody waits for the call any more: touch nothing that is shared
 )
 
@@ -23,6 +23,8 @@ const (
 const callsInPage = 3
 
 var errWaits = errors.New("the service that the function calls has refused too many calls")
+
+var hasToWait = fault.Refusal{Summary: "the function has to wait", Cause: errWaits, Later: true}
 
 // call runs the function on an entity when the job's rate and its brake allow it, and has the
 // result say what became of it. It returns for how long the page has waited.
@@ -32,25 +34,27 @@ var errWaits = errors.New("the service that the function calls has refused too m
 // the first entity of a page postpones its range. An entity has a failed attempt if it is refused
 // while others are accepted, or if its range has waited for an hour.
 func (p *Page) call(
-	ctx context.Context, runner *function.Runner, o *Results, r *result,
+	ctx context.Context, runner *function.Runner, o *Results, h *hand, r *result,
 ) (then next, waited time.Duration, err error) {
 	brake := p.Paces.Brake(p.Job.Ref())
 	for calls := 1; ; calls++ {
-		ok, wait, err := p.await(ctx, brake, o, waited)
-		if waited += wait; err != nil {
-			return goesOn, waited, err
-		}
-		if !ok {
-			return p.ends(o, fault.Refusal{Summary: "the function has to wait", Cause: errWaits, Later: true}, waited)
+		if calls > 1 || !h.first {
+			ok, wait, err := p.await(ctx, brake, h, waited)
+			if waited += wait; err != nil {
+				return goesOn, waited, err
+			}
+			if !ok {
+				return ends(h, hasToWait, waited)
+			}
 		}
 		begun := time.Now()
-		if !p.runEntity(runner, o, len(o.results), r) {
+		if !p.runEntity(runner, o, h, r) {
 			return abandoned, waited, nil
 		}
 		f := r.failure
 		e := pace.End{Took: time.Since(begun), Failed: f != nil, Busy: f != nil && !f.Permanent}
 		e.Later = e.Busy && fault.IsLater(f.Err)
-		if brake.Done(time.Now(), o.pass, e); !e.Later {
+		if brake.Done(time.Now(), h.pass, e); !e.Later {
 			return goesOn, waited, nil
 		}
 		after := fault.After(f.Err)
@@ -63,30 +67,30 @@ func (p *Page) call(
 			*r = again
 			continue
 		}
-		if brake.Accepts() || p.Impatient && o.Reached == 0 {
+		if brake.Accepts() || p.Impatient && h.place == 0 {
 			return goesOn, waited, nil
 		}
-		return p.ends(o, fault.Refusal{Summary: "the service that the function calls refuses most calls", Cause: f.Err,
+		return ends(h, fault.Refusal{Summary: "the service that the function calls refuses most calls", Cause: f.Err,
 			Later: true, After: after}, waited)
 	}
 }
 
 // ends ends the page before its next entity. If that is the first one, its range is refused.
-func (p *Page) ends(o *Results, refusal fault.Refusal, waited time.Duration) (next, time.Duration, error) {
-	if o.Reached == 0 {
+func ends(h *hand, refusal fault.Refusal, waited time.Duration) (next, time.Duration, error) {
+	if h.place == 0 {
 		return goesOn, waited, refusal
 	}
-	return ends, waited, nil
+	return endsPage, waited, nil
 }
 
 // await waits until a call may begin. It returns false if the page would wait for too long.
 func (p *Page) await(
-	ctx context.Context, brake *pace.Brake, o *Results, before time.Duration,
+	ctx context.Context, brake *pace.Brake, h *hand, before time.Duration,
 ) (ok bool, waited time.Duration, err error) {
-	waited, err = pause(ctx, time.Until(p.Begin.Add(time.Duration(o.Reached)*p.Spacing)))
-	o.pass = pace.Pass{}
+	waited, err = pause(ctx, time.Until(p.Begin.Add(time.Duration(h.place)*p.Spacing)))
+	h.pass = pace.Pass{}
 	for err == nil {
-		wait, begins := brake.Ask(time.Now(), &o.pass)
+		wait, begins := brake.Ask(time.Now(), &h.pass)
 		if begins {
 			return true, waited, nil
 		}
@@ -94,12 +98,12 @@ func (p *Page) await(
 			if brake.SaysLater() {
 				break
 			}
-			brake.Force(&o.pass)
+			brake.Force(&h.pass)
 			return true, waited, nil
 		}
 		wait, err = pause(ctx, wait)
 		waited += wait
 	}
-	brake.Leave(o.pass)
+	brake.Leave(h.pass)
 	return false, waited, err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -34,18 +33,9 @@ func (o *others) note(key *datastore.Key, s wire.Stamp) {
 
 // before returns how an entity is before the one at a place is dealt with, as far as that is known.
 func (o *Results) before(place int, key *datastore.Key) (s function.Seen, ok bool, err error) {
-	if o.known.wrote == nil {
-		o.known.wrote = make(map[string][]int)
-	}
-	for ; o.known.upTo < len(o.results); o.known.upTo++ {
-		for _, name := range o.results[o.known.upTo].writes() {
-			o.known.wrote[name] = append(o.known.wrote[name], o.known.upTo)
-		}
-	}
 	name := key.Encode()
-	all := o.known.wrote[name]
-	if n, _ := slices.BinarySearch(all, place); n > 0 {
-		for _, m := range o.results[all[n-1]].effect.Mutations {
+	if by := o.writer(place, name); by >= 0 {
+		for _, m := range o.results[by].effect.Mutations {
 			if !m.Key.Incomplete() && m.Key.Equal(key) {
 				after, err := m.After()
 				return function.Seen{Key: key, Stamp: after, OfPage: true}, true, err
@@ -54,6 +44,24 @@ func (o *Results) before(place int, key *datastore.Key) (s function.Seen, ok boo
 	}
 	stamp, ok := o.known.stamps[name]
 	return function.Seen{Key: key, Stamp: stamp}, ok, nil
+}
+
+// writer returns the place of the last entity before a place that writes another one, as far as
+// they are dealt with; negative: none does.
+func (o *Results) writer(place int, name string) int {
+	if o.known.wrote == nil {
+		o.known.wrote = make(map[string][]int)
+	}
+	for ; o.known.upTo < len(o.results); o.known.upTo++ {
+		for _, name := range o.results[o.known.upTo].writes() {
+			o.known.wrote[name] = append(o.known.wrote[name], o.known.upTo)
+		}
+	}
+	all := o.known.wrote[name]
+	if n, _ := slices.BinarySearch(all, place); n > 0 {
+		return all[n-1]
+	}
+	return -1
 }
 
 // writes returns the names of the keys that a result writes.
@@ -98,33 +106,58 @@ func (o *Results) replace(i int, r result, todo []int, now map[int]wire.Stamp) [
 // which nobody knows any more, has changed.
 func (r *result) mayPass() bool { return r.failure != nil && r.ran }
 
-// A view is how a function sees other entities. It is closed when the function has returned; the
-// page does not touch what it shares before that, unless it leaves the function behind.
+// A view is how a function sees other entities. It is closed when the function has returned, or is
+// left behind. Results.mu guards what it shares with its page, and with other functions.
 type view struct {
 	get     source.Get
 	outcome *Results
-	place   int // of the function's entity
+	place   int  // of the function's entity
+	notes   bool // what the function reads
 
-	mu     sync.Mutex
 	closed bool
+	reads  []reading
+}
+
+// A reading is an entity that a function has read, as the entity at a place had left it; negative:
+// as the database had it.
+type reading struct {
+	name string
+	by   int
+}
+
+// before returns how an entity is before the function's own, and notes who has written it.
+func (v *view) before(key *datastore.Key) (function.Seen, bool, error) {
+	if v.notes {
+		name := key.Encode()
+		v.reads = append(v.reads, reading{name, v.outcome.writer(v.place, name)})
+	}
+	return v.outcome.before(v.place, key)
+}
+
+// stale reports whether an earlier entity of the page has written what the function has read, after
+// that.
+func (v *view) stale() bool {
+	v.outcome.mu.Lock()
+	defer v.outcome.mu.Unlock()
+	return slices.ContainsFunc(v.reads, func(r reading) bool { return v.outcome.writer(v.place, r.name) != r.by })
 }
 
 var errClosed = errors.New("the function has taken too long, or has returned")
 
 func (v *view) close() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
+	v.outcome.mu.Lock()
+	defer v.outcome.mu.Unlock()
 	v.closed = true
 }
 
 // Known returns how an entity is, if that is known without a call.
 func (v *view) Known(key *datastore.Key) (function.Seen, bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
+	v.outcome.mu.Lock()
+	defer v.outcome.mu.Unlock()
 	if v.closed {
 		return function.Seen{}, false
 	}
-	s, ok, err := v.outcome.before(v.place, key)
+	s, ok, err := v.before(key)
 	return s, ok && err == nil
 }
 
@@ -143,27 +176,31 @@ func (v *view) Look(ctx context.Context, keys []*datastore.Key) ([]function.Seen
 	if err != nil {
 		return nil, err
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
+	v.outcome.mu.Lock()
+	defer v.outcome.mu.Unlock()
 	if v.closed {
 		return nil, errClosed
 	}
 	for i, at := range unknown {
-		v.outcome.known.note(ask[i], stamps[i])
-		all[at] = function.Seen{Key: ask[i], Stamp: stamps[i]}
+		stamp, ok := v.outcome.known.stamps[ask[i].Encode()]
+		if !ok { // else another function has looked it up meanwhile: all see the same
+			stamp = stamps[i]
+			v.outcome.known.note(ask[i], stamp)
+		}
+		all[at] = function.Seen{Key: ask[i], Stamp: stamp}
 	}
 	return all, nil
 }
 
 // seen puts what is known of entities in their places, and returns the places of the others.
 func (v *view) seen(keys []*datastore.Key, all []function.Seen) (unknown []int, err error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
+	v.outcome.mu.Lock()
+	defer v.outcome.mu.Unlock()
 	if v.closed {
 		return nil, errClosed
 	}
 	for i, key := range keys {
-		s, ok, err := v.outcome.before(v.place, key)
+		s, ok, err := v.before(key)
 		if err != nil {
 			return nil, err
 		}

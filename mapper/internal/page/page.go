@@ -38,6 +38,8 @@ type Page struct {
 	// Complete completes keys. That is for an Update, whose page has to know what it puts.
 	Complete func(context.Context, []*datastore.Key) ([]*datastore.Key, error)
 
+	AtOnce int // calls of the function that are under way at once, at most; up to 1: one after the other
+
 	Alone     bool        // its one entity has failed before, and is nobody else's
 	Attempts  int64       // that have been made on it, with this one
 	Impatient bool        // its first entity has waited for a service for long
@@ -113,7 +115,11 @@ func (p *Page) Run(ctx context.Context) (*Results, error) {
 		}
 		c.told, c.writes, c.compared = time.Now(), o.writes, o.compared
 		o.Spent = time.Since(begun)
-		full, err := p.runChunk(ctx, o, c, begun)
+		run := p.runChunk
+		if p.AtOnce > 1 {
+			run = p.runTogether
+		}
+		full, err := run(ctx, o, c, begun)
 		if err != nil {
 			return nil, err
 		}
@@ -163,24 +169,17 @@ const mostAllocated = 500
 func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Time) (full bool, err error) {
 	size := len(p.At)
 	dealt := func(r result, hung time.Duration) {
-		c.next++
-		o.add(r)
 		now := time.Now()
 		o.took(now.Sub(begun)-o.Spent, hung)
-		if now.Sub(c.told) >= tellEvery {
-			p.tell(o, c, now)
-		}
-		if p.Progress != nil {
-			p.Progress(o.Ran, 2*o.Reached >= size)
-		}
+		p.dealt(o, c, r, now)
 	}
 	limit := time.Duration(p.Job.Timeout)
 	for c.next < len(c.at) && !full && err == nil {
 		left := function.Calls(ctx, limit, p.Strays, func(runner *function.Runner) {
 			for c.next < len(c.at) {
 				at, read := c.at[c.next], c.entities[c.next]
-				full, err = o.full(at.Key, size-o.Reached, time.Duration(p.Job.PageTime)) || o.Reached > 0 && p.Ends(),
-					ctx.Err()
+				full, err = o.full(at.Key, o.Reached, size-o.Reached, time.Duration(p.Job.PageTime)) ||
+					o.Reached > 0 && p.Ends(), ctx.Err()
 				if full || err != nil {
 					return
 				}
@@ -188,14 +187,15 @@ func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Ti
 				r, counts := p.look(at, read)
 				paused := time.Duration(0)
 				if counts {
-					then, waited, failed := p.call(ctx, runner, o, &r)
+					o.inHand = hand{place: o.Reached}
+					then, waited, failed := p.call(ctx, runner, o, &o.inHand, &r)
 					if then == abandoned {
 						return
 					}
 					if paused, err = waited, failed; err != nil {
 						return
 					}
-					if full = then == ends || o.Reached > 0 && !o.takes(at.Key, r.effect); full {
+					if full = then == endsPage || o.Reached > 0 && !o.takes(at.Key, r.effect); full {
 						return
 					}
 				}
@@ -204,8 +204,8 @@ func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Ti
 		})
 		switch {
 		case errors.Is(left, function.ErrTimeout):
-			o.inHand.close()
-			p.Paces.Brake(p.Job.Ref()).Done(time.Now(), o.pass, pace.End{Took: limit, Failed: true, Busy: true})
+			o.inHand.view.close()
+			p.Paces.Brake(p.Job.Ref()).Done(time.Now(), o.inHand.pass, pace.End{Took: limit, Failed: true, Busy: true})
 			dealt(p.fails(c.at[c.next], c.entities[c.next], TooSlowError{limit}), limit)
 			full = p.Mode == function.Update // what it has read is old by now
 		case left != nil:
@@ -213,6 +213,18 @@ func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Ti
 		}
 	}
 	return full, err
+}
+
+// dealt adds the result of the chunk's next entity, and tells how far the page is.
+func (p *Page) dealt(o *Results, c *chunk, r result, now time.Time) {
+	c.next++
+	o.add(r)
+	if now.Sub(c.told) >= tellEvery {
+		p.tell(o, c, now)
+	}
+	if p.Progress != nil {
+		p.Progress(o.Ran, 2*o.Reached >= len(p.At))
+	}
 }
 
 // A Moved is an entity that others have changed, as it was found.
@@ -263,7 +275,8 @@ func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(
 					return
 				}
 				r, counts := p.look(o.results[i].at, now[i])
-				if counts && !p.runEntity(runner, o, i, &r) {
+				o.inHand = hand{place: i}
+				if counts && !p.runEntity(runner, o, &o.inHand, &r) {
 					return
 				}
 				todo = o.replace(i, r, todo[1:], now)
@@ -273,7 +286,7 @@ func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(
 			continue
 		}
 		if errors.Is(left, function.ErrTimeout) {
-			o.inHand.close()
+			o.inHand.view.close()
 			left = TooSlowError{time.Duration(p.Job.Timeout)}
 		}
 		i := todo[0]
@@ -316,14 +329,23 @@ func (p *Page) counts(at *keyspace.Position, read wire.Stamp) (bool, error) {
 	return true, err
 }
 
+// A hand is a call of the function, or several of them on one entity.
+type hand struct {
+	place int       // of the entity in the page
+	first bool      // it may begin at once: the page has waited for it
+	notes bool      // it notes what it reads: earlier entities of the page are not all dealt with
+	view  *view     // of the function, since it was called,
+	pass  pace.Pass // with which it was called
+}
+
 // runEntity runs the function on an entity, and has its result say what became of it. It returns
 // false if the call timed out and was abandoned: touch nothing shared then.
-func (p *Page) runEntity(runner *function.Runner, o *Results, place int, r *result) (awaited bool) {
+func (p *Page) runEntity(runner *function.Runner, o *Results, h *hand, r *result) (awaited bool) {
 	var e *function.Effect
 	var err error
 	key, entity := r.at.Key, r.read.Entity
-	o.inHand = &view{get: p.Others, outcome: o, place: place}
-	view := o.inHand
+	view := &view{get: p.Others, outcome: o, place: h.place, notes: h.notes}
+	h.view = view
 	job, call := function.Job{Ref: p.Job.Ref(), Masks: p.Job.Masks, Others: view}, p.Call
 	if !runner.Call(func(ctx context.Context) { e, err = call(ctx, job, key, entity) }) {
 		return false

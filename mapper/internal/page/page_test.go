@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -30,6 +31,8 @@ type kind struct {
 	n, version map[int64]int64
 	looks      [][]int64 // which were looked up
 	down       error
+
+	mu sync.Mutex // of looks
 }
 
 func kindOf(ids ...int64) *kind {
@@ -68,6 +71,8 @@ func (k *kind) get(keys []*datastore.Key, _ ...any) (all []wire.Stamp, err error
 		ids = append(ids, key.ID)
 		all = append(all, k.stamp(key.ID))
 	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.looks = append(k.looks, ids)
 	return all, k.down
 }
@@ -175,6 +180,8 @@ func TestRun(t *testing.T) {
 		fn   func(c *call) error
 		with func(p *Page, k *kind) // changes the page
 		want string
+
+		together string // what it comes to with several calls at once, if that is not the same
 	}{
 		{name: "nothing changes", fn: func(*call) error { return nil }, want: "3 reached, 3 done"},
 		{name: "all change", fn: func(c *call) error { c.n++; return nil }, want: "3 reached, 3 done; wrote 1 2 3"},
@@ -220,7 +227,8 @@ func TestRun(t *testing.T) {
 				time.Sleep(2 * time.Minute)
 			}
 			return nil
-		}, with: func(p *Page, _ *kind) { p.Job.PageTime = int64(time.Hour) }, want: "2 reached, 1 done; failed 2"},
+		}, with: func(p *Page, _ *kind) { p.Job.PageTime = int64(time.Hour) }, want: "2 reached, 1 done; failed 2",
+			together: "3 reached, 2 done; failed 2"},
 		{name: "one hangs in a visit: the rest goes on", mode: function.Visit, fn: func(c *call) error {
 			if c.id == 2 {
 				time.Sleep(2 * time.Minute)
@@ -230,7 +238,7 @@ func TestRun(t *testing.T) {
 		{name: "the page has taken its time, and what is left does not fit", fn: func(*call) error {
 			time.Sleep(15 * time.Second)
 			return nil
-		}, want: "1 reached, 1 done"},
+		}, want: "1 reached, 1 done", together: "3 reached, 3 done"},
 		{name: "little is left: it may take twice its time", fn: func(*call) error {
 			time.Sleep(6 * time.Second)
 			return nil
@@ -238,8 +246,8 @@ func TestRun(t *testing.T) {
 		{name: "the process needs the page to end", fn: func(*call) error { return nil },
 			with: func(p *Page, _ *kind) { p.Ends = func() bool { return true } }, want: "1 reached, 1 done"},
 		{name: "others wait for what is left", fn: func(*call) error { return nil },
-			with: func(p *Page, _ *kind) { p.Late = func(_ *Results, left int) bool { return left == 1 } },
-			want: "2 reached, 2 done"},
+			with: func(p *Page, _ *kind) { p.Late = func(_ *Results, _, left int) bool { return left == 1 } },
+			want: "2 reached, 2 done", together: "3 reached, 3 done"},
 		{name: "an entity of the page is put before it: it is for the next one", fn: func(c *call) error {
 			if c.id == 1 {
 				c.Put(keyOf(2), &struct{ N int }{9})
@@ -274,23 +282,30 @@ func TestRun(t *testing.T) {
 				}
 			}, want: "3 reached, 1 done; failed 1 for good, 3 for good"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				k := kindOf(1, 2, 3)
-				p := over(k, c.mode, c.fn, 1, 2, 3)
-				if c.with != nil {
-					c.with(p, k)
-				}
-				o, err := p.Run(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
-				if got := said(o); got != c.want {
-					t.Errorf("%s\nwant %s", got, c.want)
-				}
-				time.Sleep(time.Hour) // until what hangs has returned
+		for _, atOnce := range []int{1, 3, 50} {
+			t.Run(fmt.Sprint(c.name, ", ", atOnce, " at once"), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					k := kindOf(1, 2, 3)
+					p := over(k, c.mode, c.fn, 1, 2, 3)
+					p.AtOnce = atOnce
+					if c.with != nil {
+						c.with(p, k)
+					}
+					o, err := p.Run(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					want := c.want
+					if atOnce > 1 && c.together != "" {
+						want = c.together
+					}
+					if got := said(o); got != want {
+						t.Errorf("%s\nwant %s", got, want)
+					}
+					time.Sleep(time.Hour) // until what hangs has returned
+				})
 			})
-		})
+		}
 	}
 }
 

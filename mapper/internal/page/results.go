@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -27,11 +28,15 @@ type Results struct {
 	// Page is what the function over the page asks for.
 	Page function.Effect
 
-	visits  bool          // what the function asks for is not written
-	known   others        // that the function may read
-	inHand  *view         // of the function that is called,
-	pass    pace.Pass     // with which it was called
-	results []result      // of those that were reached; none, of an outcome that is known without the function
+	visits bool // what the function asks for is not written
+	inHand hand // the call under way, of a page with one at once
+
+	mu      sync.Mutex // of the two below, while functions run
+	known   others     // that the functions may read
+	results []result   // of those that were reached; none, of an outcome that is known without the function
+
+	shares  time.Duration // of Ran, by calls that have ended, of a page with several at once
+	ended   int           // entities that they are of
 	hung    time.Duration // of Ran, by calls that took too long
 	dearest time.Duration // of Ran, by one entity
 	lately  pace.Lately   // what the function took for the last ones
@@ -50,7 +55,9 @@ func Failed(f *record.Failure) *Results {
 
 // add adds the result of the next entity.
 func (o *Results) add(r result) {
+	o.mu.Lock()
 	o.results = append(o.results, r)
+	o.mu.Unlock()
 	o.sum.add(&r)
 	o.Reached++
 }
@@ -69,19 +76,29 @@ func (o *Results) fold() {
 	}
 }
 
-// Late reports whether a page ends with so many entities left, so that others can begin with what
-// is behind it.
-type Late func(o *Results, left int) bool
+// Late reports whether a page ends at a place, with so many entities left, so that others can begin
+// with them.
+type Late func(o *Results, place, left int) bool
 
 // Each returns how long the function takes for an entity here: on this page or, if that is longer,
 // of late. It leaves out the dearest one, which says little of the others, and the time for which
 // the function hung.
 func (o *Results) Each() time.Duration {
-	ran, n := o.Ran-o.hung, o.Reached
+	ran, n := o.ran()
+	ran -= o.hung
 	if n > 1 {
 		ran, n = ran-o.dearest, n-1
 	}
 	return max(ran/time.Duration(max(1, n)), o.lately.Each())
+}
+
+// ran returns how long the function has run, and on how many entities. Calls that are under way at
+// the same time share it.
+func (o *Results) ran() (time.Duration, int) {
+	if o.ended > 0 {
+		return o.shares, o.ended
+	}
+	return o.Ran, o.Reached
 }
 
 // mostKinds is how many kinds of errors are named in a line of the log.
@@ -133,20 +150,39 @@ func (o *Results) took(t, hung time.Duration) {
 	o.dearest = max(o.dearest, t-hung)
 }
 
-// full reports whether a page has to end before an entity, with so many left to do. One that
-// is late ends early, so that the others begin; and one that needs little more time
+// shared notes that a call has ended, which took a share of the time in which others ran too, and
+// of which it may have hung. First is false if the function ran on its entity before.
+func (o *Results) shared(share, hung time.Duration, first bool) {
+	if first {
+		o.lately.Add(share - hung)
+		o.ended++
+	}
+	o.shares += share
+	o.hung += hung
+	o.dearest = max(o.dearest, share-hung)
+}
+
+// full reports whether a page has to end before the entity at a place, with so many left to do. One
+// that is late ends early, so that the others begin; and one that needs little more time
 // goes on. What the page has put or deleted itself is for the next transaction to read.
-func (o *Results) full(next *datastore.Key, left int, budget time.Duration) bool {
-	if o.Reached == 0 {
+func (o *Results) full(next *datastore.Key, place, left int, budget time.Duration) bool {
+	if place == 0 {
 		return false
 	}
-	if o.late != nil && o.late(o, left) {
+	ran, n := o.ran()
+	if n > 0 && o.late != nil && o.late(o, place, left) {
 		return true
 	}
-	if needs := o.Ran / time.Duration(o.Reached) * time.Duration(left); o.Spent+needs <= longer(budget) {
+	return o.tookAll(ran/time.Duration(max(1, n))*time.Duration(left), budget) || o.Bytes >= maxBytes ||
+		!o.takes(next, nil)
+}
+
+// tookAll reports whether a page has taken its time, which needs more for its rest.
+func (o *Results) tookAll(needs, budget time.Duration) bool {
+	if o.Spent+needs <= longer(budget) {
 		budget = longer(budget)
 	}
-	return o.Spent >= budget || o.Bytes >= maxBytes || !o.takes(next, nil)
+	return o.Spent >= budget
 }
 
 // longer returns how long a page may take that then has nothing left: twice as long. What is

@@ -17,18 +17,18 @@ func TestNextPage(t *testing.T) {
 	const ms = time.Millisecond
 	for _, test := range []struct {
 		name  string
-		o     Results
+		o     *Results
 		usual time.Duration
 		want  int64
 	}{
-		{"fast", Results{Reached: 500, Ran: 500 * ms, dearest: ms}, ms, 500},
-		{"slow", Results{Reached: 501, Ran: 5010 * ms, dearest: 10 * ms}, 0, 100},
-		{"one entity was dear", Results{Reached: 101, Ran: 1500 * ms, dearest: 500 * ms}, 0, 100},
-		{"some hung", Results{Reached: 101, Ran: 61_010 * ms, dearest: 10 * ms, hung: 60_000 * ms}, 0, 100},
-		{"as usual, about", Results{Reached: 101, Ran: 1010 * ms, dearest: 10 * ms}, 8 * ms, 125},
-		{"not as usual", Results{Reached: 101, Ran: 1010 * ms, dearest: 10 * ms}, 4 * ms, 100},
-		{"slower than a page may take", Results{Reached: 1, Ran: 2000 * ms, dearest: 2000 * ms}, 0, 1},
-		{"nothing", Results{}, 0, 500},
+		{"fast", &Results{Reached: 500, Ran: 500 * ms, dearest: ms}, ms, 500},
+		{"slow", &Results{Reached: 501, Ran: 5010 * ms, dearest: 10 * ms}, 0, 100},
+		{"one entity was dear", &Results{Reached: 101, Ran: 1500 * ms, dearest: 500 * ms}, 0, 100},
+		{"some hung", &Results{Reached: 101, Ran: 61_010 * ms, dearest: 10 * ms, hung: 60_000 * ms}, 0, 100},
+		{"as usual, about", &Results{Reached: 101, Ran: 1010 * ms, dearest: 10 * ms}, 8 * ms, 125},
+		{"not as usual", &Results{Reached: 101, Ran: 1010 * ms, dearest: 10 * ms}, 4 * ms, 100},
+		{"slower than a page may take", &Results{Reached: 1, Ran: 2000 * ms, dearest: 2000 * ms}, 0, 1},
+		{"nothing", &Results{}, 0, 500},
 	} {
 		if got := test.o.NextPage(500, time.Second, test.usual); got != test.want {
 			t.Errorf("%s: %d, want %d", test.name, got, test.want)
@@ -89,13 +89,13 @@ func TestKinds(t *testing.T) {
 func TestFull(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		o    Results
+		o    *Results
 		want bool
 	}{
-		{"few entities", Results{Reached: 9}, false},
-		{"as many as it may have", Results{Reached: 10}, true},
-		{"it took its time", Results{Reached: 1, Spent: time.Second}, true},
-		{"it writes much", Results{Reached: 1, sum: sum{Bytes: maxBytes}}, true},
+		{"few entities", &Results{Reached: 9}, false},
+		{"as many as it may have", &Results{Reached: 10}, true},
+		{"it took its time", &Results{Reached: 1, Spent: time.Second}, true},
+		{"it writes much", &Results{Reached: 1, sum: sum{Bytes: maxBytes}}, true},
 	} {
 		if got := c.o.Full(10, time.Second); got != c.want {
 			t.Errorf("%s: full is %v", c.name, got)

@@ -56,6 +56,8 @@ type Job struct {
 	PageTime    int64 `datastore:"page_time,noindex"` // nanoseconds
 	Timeout     int64 `datastore:"timeout,noindex"`   // nanoseconds
 	Workers     int64 `datastore:"workers,noindex"`
+	// calls of the function at once, in a page; 0: one
+	Concurrency int64 `datastore:"concurrency,omitempty,noindex"`
 	// how many tasks the queue delivers at the same time; 0: unknown
 	Concurrent int64     `datastore:"concurrent,noindex"`
 	Splitting  []byte    `datastore:"splitting,noindex"`            // JSON

@@ -1,0 +1,373 @@
+package page
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
+)
+
+// idsTo returns the IDs from 1 to n.
+func idsTo(n int64) (ids []int64) {
+	for id := range n {
+		ids = append(ids, id+1)
+	}
+	return ids
+}
+
+// whole describes all of an outcome that does not depend on time.
+func whole(o *Results) string {
+	var b strings.Builder
+	fmt.Fprintln(&b, said(o), o.Counters, o.Written, o.Bytes, o.Writes(), o.Compared())
+	for _, r := range o.results {
+		fmt.Fprint(&b, r.at.Key.ID, ":")
+		if r.failure != nil {
+			text, _, _ := strings.Cut(r.failure.Err.Error(), "\n") // without the addresses of a stack
+			fmt.Fprint(&b, " ", text)
+		}
+		if r.effect != nil {
+			for _, m := range r.effect.Mutations {
+				after, _ := m.After()
+				fmt.Fprint(&b, " ", m.Key.ID, m.Inserts, m.Deletes, m.Properties, after.Gone,
+					after.Entity.GetProperties()["N"].GetIntegerValue())
+			}
+			for _, s := range r.effect.Seen {
+				fmt.Fprint(&b, " saw ", s.Key.ID, s.OfPage, s.Gone, s.Entity.GetProperties()["N"].GetIntegerValue())
+			}
+		}
+		fmt.Fprintln(&b)
+	}
+	for _, g := range o.Guards() {
+		fmt.Fprintln(&b, g.Key.ID, g.Was.Version, g.Was.Gone, g.Free, g.of)
+	}
+	return b.String()
+}
+
+// TestSame has functions read, write, insert and delete each other's entities, fail and panic: with
+// several calls at once the page comes to what it comes to with one.
+func TestSame(t *testing.T) {
+	again := 0
+	for seed := range uint64(150) {
+		synctest.Test(t, func(t *testing.T) {
+			busy := 1 + int64(seed%7) // how many other entities there are
+			fn := func(c *call) error {
+				dice := rand.New(rand.NewPCG(seed, uint64(c.id)))
+				other := func() int64 { return 100 + dice.Int64N(busy) }
+				sum := c.n
+				for range 1 + dice.IntN(3) {
+					time.Sleep(time.Duration(dice.IntN(100)) * time.Millisecond)
+					switch dice.IntN(9) {
+					case 0, 1:
+						sum += c.sees(other())
+					case 2:
+						sum += c.sees(1 + dice.Int64N(20))
+					case 3, 4:
+						c.Put(keyOf(other()), &struct{ N int64 }{sum})
+					case 5:
+						c.Insert(keyOf(other()+50), &struct{ N int64 }{sum})
+					case 6:
+						c.Delete(keyOf(other()))
+					case 7:
+						if c.n = sum; sum%5 == 0 {
+							return fmt.Errorf("%d of %d", sum, c.id)
+						}
+					case 8:
+						if sum%11 == 0 {
+							panic(fmt.Sprint(sum))
+						}
+						c.Count("sum", sum)
+					}
+				}
+				return nil
+			}
+			outcome := func(atOnce int) string {
+				k := kindOf(append(idsTo(20), 100, 101, 103)...)
+				calls := new(atomic.Int64)
+				p := over(k, function.Update, func(c *call) error { calls.Add(1); return fn(c) }, idsTo(20)...)
+				p.AtOnce, p.Job.PageTime = atOnce, int64(time.Hour)
+				o, err := p.Run(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if int(calls.Load()) > o.Reached {
+					again++
+				}
+				if p.Strays.Load() != 0 {
+					t.Error("a call was left behind")
+				}
+				return whole(o)
+			}
+			want := outcome(1)
+			for _, n := range []int{2, 5, 20} {
+				if got := outcome(n); got != want {
+					t.Errorf("seed %d, %d at once:\n%s\nwant\n%s", seed, n, got, want)
+				}
+			}
+		})
+	}
+	if again < 50 {
+		t.Errorf("only %d pages had a function run again", again)
+	}
+}
+
+// TestAtOnce has 500 calls that wait 100 ms, 50 at once: they take a second, and 2 ms for each
+// entity, and entities are read as for one after the other.
+func TestAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var running, most atomic.Int64
+		p := over(kindOf(idsTo(500)...), function.Visit, func(c *call) error {
+			most.Store(max(most.Load(), running.Add(1)))
+			defer running.Add(-1)
+			time.Sleep(100 * time.Millisecond)
+			c.Count("calls", 1)
+			return nil
+		}, idsTo(500)...)
+		p.AtOnce = 50
+		p.Paces.Expect(p.Job.Ref(), 100)
+		read, reads := p.Read, 0
+		p.Read = func(at []*keyspace.Position) ([]wire.Stamp, error) {
+			reads++
+			return read(at)
+		}
+		begun := time.Now()
+		o, err := p.Run(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begun); took != time.Second || o.Ran != took || o.Spent != took || most.Load() != 50 {
+			t.Errorf("it took %v, said %v, with %d at once", took, o.Ran, most.Load())
+		}
+		if each := o.Each(); each < 1900*time.Microsecond || each > 2100*time.Microsecond {
+			t.Errorf("it says %v for each", each)
+		}
+		if n := o.NextPage(500, time.Second, 0); n < 475 || reads != 1 {
+			t.Errorf("the next page has %d; %d reads", n, reads)
+		}
+		if pace := p.Paces.Get(p.Job.Ref()); pace.Entities != 500 || pace.Each() != 2*time.Millisecond {
+			t.Errorf("the job's pace: %+v", pace)
+		}
+	})
+}
+
+// TestDear has one call take long while others run: it does not make them seem slow.
+func TestDear(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := over(kindOf(idsTo(200)...), function.Visit, func(c *call) error {
+			if time.Sleep(10 * time.Millisecond); c.id == 7 {
+				time.Sleep(5 * time.Second)
+			}
+			return nil
+		}, idsTo(200)...)
+		p.AtOnce = 10
+		p.Paces.Expect(p.Job.Ref(), 100)
+		o, err := p.Run(t.Context())
+		if err != nil || o.Reached != 200 {
+			t.Fatalf("%d reached, %v", o.Reached, err)
+		}
+		if each := o.Each(); each < 900*time.Microsecond || each > 1300*time.Microsecond ||
+			o.Ran > 5020*time.Millisecond {
+			t.Errorf("it says %v for each, of %v", each, o.Ran)
+		}
+	})
+}
+
+// TestHangs has calls hang while others go on: those have their results, and the hanging ones have
+// failed.
+func TestHangs(t *testing.T) {
+	for mode, want := range map[function.Mode]string{
+		function.Visit:  "40 reached, 37 done; failed 1, 9, 40",
+		function.Update: "40 reached, 37 done; failed 1, 9, 40",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := over(kindOf(idsTo(40)...), mode, func(c *call) error {
+				if time.Sleep(time.Second); c.id == 1 || c.id == 9 || c.id == 40 {
+					time.Sleep(time.Hour)
+				}
+				return nil
+			}, idsTo(40)...)
+			p.AtOnce, p.Job.PageTime = 4, int64(time.Hour)
+			o, err := p.Run(t.Context())
+			if err != nil || p.Strays.Load() != 3 {
+				t.Fatalf("%v, %d strays", err, p.Strays.Load())
+			}
+			if got := said(o); got != want {
+				t.Errorf("%s\nwant %s", got, want)
+			}
+			if each := o.Each(); each < 200*time.Millisecond || each > 600*time.Millisecond {
+				t.Errorf("it says %v for each", each)
+			}
+			time.Sleep(2 * time.Hour)
+			if p.Strays.Load() != 0 {
+				t.Error("there are strays still")
+			}
+		})
+	}
+}
+
+// TestDrains has the process need the page to end: no call begins any more, and those under way
+// have their results.
+func TestDrains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		p := over(kindOf(idsTo(100)...), function.Visit, func(c *call) error {
+			time.Sleep(time.Second + time.Duration(c.id)*time.Millisecond)
+			return nil
+		}, idsTo(100)...)
+		p.AtOnce, p.Ends = 10, func() bool { return time.Since(begun) > 1500*time.Millisecond }
+		o, err := p.Run(t.Context())
+		if err != nil || o.Reached != 20 || o.Processed != 20 || time.Since(begun) > 2500*time.Millisecond {
+			t.Errorf("%s, %v, after %v", said(o), err, time.Since(begun))
+		}
+	})
+}
+
+// TestSpaces has a job's rate space the calls, however many may be under way.
+func TestSpaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun, starts := time.Now(), make([]time.Duration, 21)
+		p := over(kindOf(idsTo(20)...), function.Visit, func(c *call) error {
+			starts[c.id] = time.Since(begun)
+			time.Sleep(time.Second)
+			return nil
+		}, idsTo(20)...)
+		p.AtOnce, p.Begin, p.Spacing = 50, begun.Add(time.Second), 100*time.Millisecond
+		o, err := p.Run(t.Context())
+		if err != nil || o.Reached != 20 || o.Ran != 3900*time.Millisecond {
+			t.Fatalf("%s, %v, in %v", said(o), err, o.Ran)
+		}
+		for id := 1; id <= 20; id++ {
+			if want := time.Second + time.Duration(id-1)*p.Spacing; starts[id] != want {
+				t.Errorf("%d began after %v, want %v", id, starts[id], want)
+			}
+		}
+	})
+}
+
+// TestBrakesTogether has several calls at once to a service that takes 20 a second.
+func TestBrakesTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tokens, at := 20.0, time.Now()
+		turn := make(chan struct{}, 1)
+		p := over(kindOf(idsTo(400)...), function.Visit, func(*call) error {
+			turn <- struct{}{}
+			tokens = min(20, tokens+20*time.Since(at).Seconds())
+			at = time.Now()
+			ok := tokens >= 1
+			if ok {
+				tokens--
+			}
+			<-turn
+			time.Sleep(50 * time.Millisecond)
+			if !ok {
+				return errBad
+			}
+			return nil
+		}, idsTo(400)...)
+		p.AtOnce, p.Pause, p.Job.PageTime = 10, 10*time.Second, int64(time.Hour)
+		o, err := p.Run(t.Context())
+		if err != nil || o.Reached != 400 || len(o.Failures) > 100 { // 340 are without a brake
+			t.Fatalf("%d reached, %d failed, %v", o.Reached, len(o.Failures), err)
+		}
+		if o.Ran > 40*time.Second {
+			t.Errorf("it took %v", o.Ran)
+		}
+	})
+}
+
+// TestRefuses has a service be away: the page ends before the first entity that it refuses, or is
+// refused as a whole.
+func TestRefuses(t *testing.T) {
+	for from, want := range map[int64]int{1: 0, 5: 4} {
+		synctest.Test(t, func(t *testing.T) {
+			p := over(kindOf(idsTo(20)...), function.Visit, func(c *call) error {
+				if time.Sleep(time.Second); c.id >= from {
+					return fault.RetryAfter(errBad, time.Hour)
+				}
+				return nil
+			}, idsTo(20)...)
+			p.AtOnce, p.Pause = 20, time.Second
+			o, err := p.Run(t.Context())
+			var refusal fault.Refusal
+			if refused := errors.As(err, &refusal); refused != (want == 0) || !refused && o.Reached != want {
+				t.Errorf("refused from %d on: %v, %v", from, o, err)
+			}
+		})
+	}
+}
+
+// TestEndsTogether has pages end for other reasons while calls are under way, which end first.
+func TestEndsTogether(t *testing.T) {
+	page := func(fn func(c *call) error) (p *Page, running *atomic.Int64) {
+		running = new(atomic.Int64)
+		p = over(kindOf(idsTo(20)...), function.Update, func(c *call) error {
+			running.Add(1)
+			defer running.Add(-1)
+			time.Sleep(time.Duration(c.id) * time.Second)
+			return fn(c)
+		}, idsTo(20)...)
+		p.AtOnce, p.Job.PageTime = 6, int64(time.Hour)
+		return p, running
+	}
+	nothing := func(*call) error { return nil }
+	synctest.Test(t, func(t *testing.T) {
+		p, running := page(nothing)
+		ctx, cancel := context.WithTimeout(t.Context(), 2500*time.Millisecond)
+		defer cancel()
+		if _, err := p.Run(ctx); !errors.Is(err, context.DeadlineExceeded) || running.Load() != 0 {
+			t.Errorf("its delivery has ended: %v, %d calls are under way", err, running.Load())
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		p, running := page(nothing)
+		call := p.Call
+		p.Call = func(ctx context.Context, j function.Job, key *datastore.Key, e *pb.Entity) (*function.Effect, error) {
+			if key.ID == 3 {
+				panic("ouch")
+			}
+			return call(ctx, j, key, e)
+		}
+		defer func() {
+			if r := recover(); !strings.Contains(fmt.Sprint(r), "ouch") || running.Load() != 0 {
+				t.Errorf("%v of a page whose own code panics, %d calls are under way", r, running.Load())
+			}
+		}()
+		_, _ = p.Run(t.Context())
+	})
+	synctest.Test(t, func(t *testing.T) {
+		p, running := page(func(c *call) error {
+			c.Put(keyOf(100+c.id), &struct {
+				S string `datastore:",noindex"`
+			}{strings.Repeat("x", 900_000)})
+			return nil
+		})
+		o, err := p.Run(t.Context())
+		if err != nil || o.Reached != 5 || o.Bytes < maxBytes || running.Load() != 0 {
+			t.Errorf("%s, %d bytes, %v, %d calls are under way", said(o), o.Bytes, err, running.Load())
+		}
+	})
+	synctest.Test(t, func(t *testing.T) { // each entity reads what the one before has written
+		p, running := page(func(c *call) error {
+			c.Put(keyOf(100), &struct{ N int64 }{c.sees(100) + 1})
+			return nil
+		})
+		p.Job.PageTime = int64(5 * time.Second)
+		begun := time.Now()
+		o, err := p.Run(t.Context())
+		if err != nil || o.Reached == 0 || running.Load() != 0 || time.Since(begun) > 30*time.Second {
+			t.Errorf("%s, %v, after %v, %d calls are under way", said(o), err, time.Since(begun), running.Load())
+		}
+	})
+}
