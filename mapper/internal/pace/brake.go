@@ -86,6 +86,7 @@ const (
 	fewAtOnce   = 4               // calls: the rate spaces them, and not their number
 	spare       = 0.2             // of the calls at once may begin before the rate allows it
 	idleWindows = 60              // whose calls are fewer than the rate, until the brake goes
+	idleFor     = time.Minute     // without a call, until a brake goes whose service did not say "later"
 	vainWindows = 3               // that refuse as many at a low rate, until the brake is released
 	releasedFor = 5 * time.Minute
 )
@@ -106,6 +107,10 @@ type Pass struct {
 func (b *Brake) Ask(now time.Time, p *Pass) (wait time.Duration, begins bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.rate > 0 && !b.later && now.Sub(b.at) > idleFor { // the cause may be gone
+		b.free(time.Time{})
+		b.now = window{}
+	}
 	if b.rate > 0 {
 		b.serve(now)
 		if !p.waits {
@@ -143,6 +148,11 @@ func (b *Brake) SaysLater() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.later
+}
+
+// free lets calls begin as they come. The brake does not count until released.
+func (b *braking) free(released time.Time) {
+	*b = braking{cut: b.cut + 1, served: b.taken, taken: b.taken, released: released}
 }
 
 // soon returns when to ask again: the rate may change meanwhile.
@@ -235,13 +245,16 @@ func (b *Brake) adjust(now time.Time) {
 	}
 	switch {
 	case b.inVain == vainWindows || b.inVain > 0 && !b.later:
-		b.braking = braking{cut: b.cut + 1, released: now.Add(releasedFor)}
+		b.free(now.Add(releasedFor))
 	case b.now.tooMany() && (b.rate > 0 || b.now.refused > 10):
 		if b.rate == 0 || calls > b.firstRate {
 			b.firstRate, b.firstOf, b.peak = calls, b.now.share(), 0
 		}
 		if b.rate > 0 && b.last.took > 0 && !b.last.tooMany() { // refusals have crowded out calls since
 			accepted = float64(b.now.accepted+b.last.accepted) / (b.now.took + b.last.took)
+		}
+		if b.rate == 0 {
+			b.at = now
 		}
 		b.serve(now)
 		b.accepted, b.unused = 0, 0
@@ -260,7 +273,7 @@ func (b *Brake) adjust(now time.Time) {
 	case b.rate == 0:
 	case !b.binds(calls):
 		if b.unused++; b.unused > idleWindows {
-			b.braking = braking{cut: b.cut}
+			b.free(time.Time{})
 		}
 	case b.limit > 0 && b.rate < cautious*b.limit:
 		b.serve(now)
