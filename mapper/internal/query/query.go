@@ -89,12 +89,12 @@ func (q Query) checkReads(updates bool) error {
 	case updates:
 		return setting.Errorf("Query.ReadTime is for a Visit: an Update changes entities as they are now")
 	case q.AllNamespaces:
-		return setting.Errorf("Query.ReadTime is set, and the database lists namespaces as they are now: name " +
+		return setting.Errorf("Query.ReadTime is set, and the database lists only the namespaces of now: name " +
 			"them in Query.Namespaces")
 	}
 	if !updates && q.KeysOnly && q.ShardBy != "" {
-		return setting.Errorf("Query.KeysOnly is set, and entities have to be read to tell whether that of " +
-			"Query.ShardBy has one value: it may be a list")
+		return setting.Errorf("Query.KeysOnly is set, but the entity must be read to see whether the property " +
+			"of Query.ShardBy is a list")
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ func (q Query) normalSpaces() (Query, error) {
 		return q, setting.Errorf("Query.Kinds are %d, and Query.Namespaces %d, above the maximum of %d and %d",
 			len(q.Kinds), len(q.Namespaces), maxKinds, maxNamespaces)
 	case q.AllNamespaces && (q.Namespace != "" || len(q.Namespaces) > 0), q.Namespace != "" && len(q.Namespaces) > 0:
-		return q, setting.Errorf("of Query.Namespace, Query.Namespaces and Query.AllNamespaces one can be set")
+		return q, setting.Errorf("set only one of Query.Namespace, Query.Namespaces and Query.AllNamespaces")
 	}
 	if len(q.Kinds) == 0 {
 		if err := keyspace.CheckKind(q.Kind); err != nil {
