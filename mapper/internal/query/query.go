@@ -90,7 +90,7 @@ func (q Query) checkReads(updates bool) error {
 	case updates:
 		return setting.Errorf("Query.ReadTime is for a Visit: an Update changes entities as they are now")
 	case q.AllNamespaces:
-		return setting.Errorf("Query.ReadTime is set, and the database lists namespaces as they are now: name " +
+		return setting.Errorf("Query.ReadTime is set, and the database lists only the namespaces of now: name " +
 			"them in Query.Namespaces")
 	}
 	if !updates && q.KeysOnly && q.ShardBy != "" {
