@@ -133,8 +133,8 @@ type StartOptions struct {
 	EntityTimeout time.Duration `json:"entity_timeout_ns,omitempty"`
 
 	// Concurrency is how many calls of the function are under way at once in one page, in
-	// [1, 1000]. It is for functions that wait for other services: a page of 500 calls of 100 ms
-	// takes 50 s by one call at a time, and 1 s by 50. Defaults to the mapper's, see
+	// [1, 1000]. Use it for a function that waits for other services. A page of 500 calls of 100 ms
+	// takes 50 s with one call at a time, and 1 s with 50. Defaults to the mapper's, see
 	// [Mapper.WithConcurrency], or to 1.
 	Concurrency int `json:"concurrency,omitempty"`
 

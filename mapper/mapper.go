@@ -85,13 +85,13 @@ func Visit[T, P any](name string, fn func(ctx context.Context, e *Entity[T], par
 	return define(name, function.Visit, fn)
 }
 
-// WithConcurrency sets how many calls of the function are under way at once in one page, in jobs
-// whose StartOptions do not say so: 1 to 1000, and 1 by default. It returns the mapper, for use in
-// its definition.
+// WithConcurrency sets how many calls of the function are under way at once in one page: 1 to 1000,
+// and 1 by default. StartOptions.Concurrency overrides it for a job. It returns the mapper, for use
+// in its definition.
 //
-// Use it for a function that waits for other services. Its calls run in several goroutines: what
-// they share needs a lock, also maps and pointers in the parameters. Calls begin in the order of
-// keys, and results take effect in that order. If an entity gets another one by Entity.Get that an
+// Use it for a function that waits for other services. Its calls run in several goroutines. Data
+// that they share needs a lock, also maps and pointers in the parameters. Calls start in the order
+// of keys, and results take effect in that order. If an entity gets another one by Entity.Get that an
 // earlier entity of the page writes, its function runs again. A job's rate and brake hold for all
 // calls together, and Visit may call again for entities whose page ended early because a service
 // refused calls.

@@ -254,10 +254,10 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 // minute. Its error is only about the waiting: call [Status.Err] to see whether the job has done
 // its work.
 //
-// It returns at once if this process ends the job, and otherwise after up to a tenth of the time of
-// the wait, at most two seconds: each look costs a read. Every minute it also costs up
-// to 20 reads and two calls of the queue, so that the log says why the queue can't deliver the
-// job's tasks.
+// If this process ends the job, Wait returns at once. Otherwise it reads the job's record whenever a
+// tenth of the time of the wait has passed, and at least every two seconds. Every minute it also
+// costs up to 20 reads and two calls of the queue, so that the log says why the queue can't deliver
+// the job's tasks.
 func (j *Job) Wait(ctx context.Context) (*Status, error) {
 	var s *Status
 	err := asked(queueOf(ctx, j)).Await(ctx, j.ref(), func(ended record.Ref) (err error) {

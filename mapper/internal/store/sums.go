@@ -68,8 +68,8 @@ func (st Store) AddTo(
 	return all, nil
 }
 
-// addFirst adds the first records of a job to a draft that has none, with one query: those of a
-// small job need no more. It reports whether these are all.
+// addFirst adds the first records of a job to a draft that has none, with one query. A
+// small job needs no other. It reports whether the draft has all records.
 func (st Store) addFirst(ctx context.Context, job record.Ref, d *ledger.Draft) (all bool, err error) {
 	n, last, sum := 0, "", ledger.Ledger{}
 	prefix := record.RangePrefix(job)
