@@ -20,15 +20,16 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// aroundPages is what a job uses besides its pages, from its start or a resume on: records are read
-// when it is split, paused and resumed, which is said; and some tasks have read a page, and more
-// ahead, that they may not begin any more.
+// aroundPages returns what a job uses besides its pages, from its start or a resume on. The job's
+// records are read when it is split, paused and resumed. Up to ten tasks have read a page, and more
+// ahead, that they may not start any more.
 func aroundPages(page, tasks int64) billing.Usage {
 	return billing.Usage{Reads: 1000 + 3*page*min(10, max(1, tasks))}
 }
 
-// CheckBudget returns an error if a job whose pages have so many entities, each of which has so
-// many writes, could not do any within a budget.
+// CheckBudget returns an error if a budget is too small for even one page. Page is the number of
+// entities of a page, tasks the number of tasks at once, and writes the number of writes per
+// entity.
 func CheckBudget(budget record.Budget, page, tasks int, writes float64, prices billing.Prices) error {
 	n, least := float64(page), aroundPages(int64(page), int64(tasks))
 	least = billing.Usage{Reads: least.Reads + int64(3*n) + 4, Writes: int64(n*writes) + 1 + pace.RecordWrites,
@@ -43,20 +44,20 @@ func CheckBudget(budget record.Budget, page, tasks int, writes float64, prices b
 	return nil
 }
 
-// A purse is what a process has taken out of a job's budget, as a share of that, and not spent yet.
-// It is given back when the process drains, when it has nothing more to do for the job, and when it
-// forgets the job. What a process that dies has in it counts as spent.
+// A purse is the share of a job's budget that this process has reserved and not spent yet. The
+// process returns it in three cases: it drains, it is idle for the job, or it forgets the job. If
+// the process dies, the whole purse counts as spent.
 type purse struct {
-	turn *semaphore.Weighted // of who takes more out of the budget
-	left float64             // less than 0: a page has cost more than was expected
+	turn *semaphore.Weighted // held by the delivery that uses the purse
+	left float64             // negative: a page has cost more than expected
 
-	allowance int64 // of the job, see record.Job: what is left of an earlier one does not count
+	allowance int64 // the job's Allowance at the reservation; a new one makes an older share void
 }
 
-// usageOf returns what a page uses, by its number of entities, of writes besides those of its
-// records, and of entities that its transaction compares.
+// usageOf returns what a page uses. Entities is their number, and compared the number of entities
+// that its transaction compares. Writes does not count the records.
 func usageOf(d *delivery, entities, writes, compared float64) billing.Usage {
-	// its record, a child's, the job's and the scan's
+	// the range's record, a child's, the job's and the scan's
 	u := billing.Usage{Reads: int64(entities+compared) + 4, Writes: int64(writes+1) + pace.RecordWrites, TaskOps: 4}
 	if d.planner.Query.Unread(true) {
 		u.Reads = 4
@@ -64,8 +65,9 @@ func usageOf(d *delivery, entities, writes, compared float64) billing.Usage {
 	return u
 }
 
-// keepBudget takes what a page of n entities is expected to cost out of the job's budget. If there
-// is not as much left the job is paused. Settle is called behind the page.
+// keepBudget reserves the expected cost of a page of n entities in the job's budget. If less
+// remains, it pauses the job, and the range is stopped. The caller calls settle after the page: if
+// the page was committed, its real cost replaces the expected cost.
 func keepBudget(ctx context.Context, d *delivery, n int) (settle func(), s standing, err error) {
 	budget, err := record.BudgetOf(d.job)
 	if err != nil {
@@ -75,7 +77,7 @@ func keepBudget(ctx context.Context, d *delivery, n int) (settle func(), s stand
 	if err := p.turn.Acquire(ctx, 1); err != nil {
 		return nil, ours, err
 	}
-	// nobody knows what a page costs: the others wait for the first one
+	// If the cost of a page is still unknown, the other pages wait until the first one has ended.
 	held := d.x.paces.Get(d.job.Ref()).Entities == 0
 	defer func() {
 		if !held || settle == nil {
@@ -86,8 +88,8 @@ func keepBudget(ctx context.Context, d *delivery, n int) (settle func(), s stand
 	expected := estimate.Share(budget, usageOf(d, float64(n), float64(n)*d.x.paces.Writes(job, d.planner.Mode.Writes()),
 		float64(n)*d.x.paces.Compared(job)), d.x.Prices)
 	ahead := 0.0
-	// each page of a delivery has the next one read, and what the last one has read is read again
-	// by somebody
+	// Each page of a delivery reads the next one ahead. Another delivery reads again what the last
+	// page has read ahead, so the first page of each delivery pays for that.
 	if !d.ahead {
 		ahead = estimate.Share(budget, billing.Usage{Reads: int64(2 * n)}, d.x.Prices)
 	}
@@ -109,21 +111,22 @@ func keepBudget(ctx context.Context, d *delivery, n int) (settle func(), s stand
 		}
 		defer p.turn.Release(1)
 		if d.turn.used == nil {
-			return // it was not committed, and may have cost as much
+			return // not committed: it may still have cost as much
 		}
 		p.left += expected - estimate.Share(budget, *d.turn.used, d.x.Prices)
 	}), ours, nil
 }
 
-// renew has the purse begin with an allowance of its job, if that is a new one.
+// renew empties the purse if the job's budget was renewed since the last reservation.
 func (p *purse) renew(allowance int64) {
 	if allowance > p.allowance {
 		p.allowance, p.left = allowance, 0
 	}
 }
 
-// takeOut takes a share out of a job's budget, for some pages of each task, and returns of which
-// allowance that is. If less is left than is needed it pauses the job, and returns 0.
+// takeOut reserves a share of a job's budget for this process: at least need, and if possible as
+// much for each of the job's tasks at once. It returns the share, and the Allowance of the job that
+// it belongs to. If less than need remains, it pauses the job and returns 0.
 func takeOut(
 	ctx context.Context, x *Executor, job *record.Job, need, around float64, budget record.Budget,
 ) (got float64, allowance int64, err error) {
@@ -143,10 +146,11 @@ func takeOut(
 	return 0, 0, err
 }
 
-// giveBackTime is how long a process tries to give back what it has not spent.
+// giveBackTime is how long a process tries to return an unspent share.
 const giveBackTime = 20 * time.Second
 
-// takeAll takes out what is left, unless somebody else is about to.
+// takeAll empties the purse and returns the rest. If a delivery uses the purse at the moment, it
+// returns 0.
 func (p *purse) takeAll() (left float64, allowance int64) {
 	if !p.turn.TryAcquire(1) {
 		return 0, 0
@@ -158,8 +162,8 @@ func (p *purse) takeAll() (left float64, allowance int64) {
 	return left, p.allowance
 }
 
-// giveBack gives what this process has not spent of an allowance of a job back to it. If the answer
-// to that is lost it is not done again: what was given back might have been spent since.
+// giveBack returns an unspent share of an allowance to its job. It tries only once. If the answer
+// is lost, a second call could return a share twice, or one that is spent by now.
 func giveBack(ctx context.Context, x *Executor, job record.Ref, left float64, allowance int64) {
 	if left == 0 {
 		return
@@ -175,8 +179,9 @@ func giveBack(ctx context.Context, x *Executor, job record.Ref, left float64, al
 	}
 }
 
-// giveBackIdle is giveBack for a job whose last delivery here has ended, if there may be no other
-// one: it does not run any more, or runs in another queue.
+// giveBackIdle returns a job's unspent share after its last delivery in this process. It does so
+// only if the job no longer runs, or runs in another queue: else another delivery may need the
+// share.
 func giveBackIdle(ctx context.Context, x *Executor, job record.Ref, r *cachedJob) {
 	if !r.turn.TryAcquire(1) {
 		return
@@ -189,8 +194,7 @@ func giveBackIdle(ctx context.Context, x *Executor, job record.Ref, r *cachedJob
 	}
 }
 
-// GiveBack gives back what this process has taken out of the budgets of jobs and not spent, when it
-// has drained.
+// GiveBack returns the unspent shares of all jobs. Call it after the process has drained.
 func GiveBack(ctx context.Context, x *Executor) {
 	var group errgroup.Group
 	group.SetLimit(source.Parallel)

@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// enqueueChildren enqueues the tasks of the range's children that were not enqueued in this turn
-// yet, and that the delivery does not go on with.
+// enqueueChildren enqueues the tasks of the range's children. It leaves out the children that this
+// turn has enqueued already, and the child that the delivery goes on with.
 func (d *delivery) enqueueChildren(ctx context.Context) (err error) {
 	r, next, waits := d.record, d.turn.follow.Next, d.turn.follow.Waits
 	if r.Retries > 0 && waits == nil {
@@ -35,9 +35,9 @@ func (d *delivery) enqueueChildren(ctx context.Context) (err error) {
 	return nil
 }
 
-// continued returns the child that the delivery goes on with which has just done the range, if
-// there is one. If it had a task, too, two deliveries would go through what is left side by side.
-// If that process dies it is found by the queue or a sweep, as in any page.
+// continued returns the child that another delivery goes on with after it has done the range; nil:
+// there is none. If that child had a task as well, two deliveries would work on the same entities.
+// If the other delivery dies, the queue or a sweep finds the child, as after any page.
 func (d *delivery) continued(ctx context.Context) (*record.Range, error) {
 	last := d.record.Children - d.record.Recorded - d.record.Retries - 1
 	if last < 0 {
@@ -53,9 +53,10 @@ func (d *delivery) continued(ctx context.Context) (*record.Range, error) {
 	return child, nil
 }
 
-// children returns the tasks of the range's children that have none yet, but of the one that the
-// delivery goes on with. The last children are entities that failed: those to try again wait, as
-// waits says, and those that were recorded have no task. They may begin traces of their own.
+// children returns the tasks of the range's children that have none yet, except for next, which the
+// delivery goes on with. The last children are entities that failed. The task of a failed entity
+// that is retried waits until the time in waits. Recorded failures have no task. The tasks may
+// start traces of their own.
 func (d *delivery) children(next *record.Range, waits map[string]time.Time) (all []tasks.Task) {
 	r := d.record
 	for n := d.turn.enqueued; n < r.Children-r.Recorded; n++ {
@@ -70,8 +71,8 @@ func (d *delivery) children(next *record.Range, waits map[string]time.Time) (all
 	return all
 }
 
-// waits returns until when the range's children wait that have to, as the delivery has recorded
-// them that has committed it.
+// waits returns the times until which the range's failed entities wait. It reads them from the
+// records of the children, because another delivery may have committed the range.
 func (d *delivery) waits(ctx context.Context) (map[string]time.Time, error) {
 	r := d.record
 	waits := make(map[string]time.Time)
@@ -85,14 +86,16 @@ func (d *delivery) waits(ctx context.Context) (map[string]time.Time, error) {
 	return waits, nil
 }
 
-// handOver gives a range that a delivery leaves another task: what is left of the one that it has
-// come for, and has gone on with and failed, so that it is tried again with less to walk to; and
-// that one itself if this process drains, as the queue would deliver its task again only after a
-// back-off. It reports whether there is such a task.
+// handOver enqueues a new task for the current range if this delivery cannot finish it. It reports
+// whether there is such a task. There are two cases:
+//
+//   - The delivery has gone on to a later range, and failed there (gone). The delivery's own task
+//     would first have to walk through the ranges before it.
+//   - This process drains. The queue would deliver the task again only after a back-off.
 func handOver(ctx context.Context, d *delivery, gone bool, cause error) bool {
 	draining := errors.Is(cause, gate.ErrDraining)
 	if !gone {
-		// a task of its own would not tell of deaths before
+		// A new task would not tell of earlier deaths.
 		if !draining || d.turn.redelivered || d.record.State != record.Pending {
 			return false
 		}
@@ -101,7 +104,7 @@ func handOver(ctx context.Context, d *delivery, gone bool, cause error) bool {
 			return nil, nil
 		})
 		if err != nil || s != ours {
-			return err == nil && s == superseded // somebody has given it one
+			return err == nil && s == superseded // another delivery has given it a task
 		}
 	}
 	if err := d.x.Queue.Enqueue(ctx, body.TaskOf(d.record, d.job)); err != nil && !errors.Is(err, tasks.ErrExists) {

@@ -17,15 +17,15 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undolog"
 )
 
-// After mostMoves changes by others an entity of a page gets a range of its own. There it may be
-// changed hotAttempts times.
+// After mostMoves changes by other clients, an entity of a page gets a range of its own. There it
+// may be changed hotAttempts times.
 const (
 	mostMoves   = 3
 	hotAttempts = 20
 )
 
-// commitPage commits a page. If others have changed some of its entities meanwhile, it runs the
-// function on these again. Run is nil if the function was not called.
+// commitPage commits a page. If other clients have changed some of its entities since they were
+// read, it runs the function on these again. Run is nil if the function was not called.
 func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Results, run *page.Page) (standing, error) {
 	var follow record.Follow
 	begun, rounds := time.Now(), 0
@@ -66,7 +66,7 @@ func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Resul
 		if next := follow.Next; next != nil && slices.ContainsFunc(o.Others, func(key *datastore.Key) bool {
 			return d.planner.Query.Many() || next.Contains(keyspace.At(key))
 		}) {
-			d.planner.Forget() // what follows was read before it was written
+			d.planner.Forget() // the page has written entities that were read ahead
 		}
 	}
 	return s, err
@@ -94,7 +94,7 @@ func (d *delivery) outcome(ctx context.Context, p planner.Plan, o *page.Results)
 	}
 	if d.planner.Query.Many() && len(p.At) > 0 {
 		space := p.At[0].Space()
-		of.Space, of.Beyond = &space, d.record.Kind == "" // planSpaces may have found out
+		of.Space, of.Beyond = &space, d.record.Kind == "" // planSpaces may have narrowed the range to one space
 	}
 	if of.Cut, d.turn.late, err = cut(ctx, d, p, o); err != nil {
 		return of, err
@@ -139,7 +139,7 @@ func (d *delivery) tell(ctx context.Context, o *page.Results) {
 // now returns the time in UTC, to the microsecond, as records store it.
 func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
-// wrote returns what the commit of a page writes, for an undo.
+// wrote returns the record of what a page's commit writes. An undo reads it.
 func wrote(o *page.Results) []byte {
 	settled := time.Now().Add(-settledFor)
 	var fresh []*datastore.Key
@@ -156,6 +156,7 @@ func wrote(o *page.Results) []byte {
 	return w.Encode()
 }
 
-// settledFor is how long an entity has been left alone, by this process's clock, that was as it is
-// a whole minute ago: behind an hour an undo reads whole minutes.
+// settledFor is how long an entity must be unchanged, by this process's clock, to be safe to
+// restore. After an hour an undo can read only whole minutes, so it may see an entity as it stood
+// up to a minute before the page.
 const settledFor = 2 * time.Minute

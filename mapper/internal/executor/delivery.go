@@ -20,66 +20,67 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A delivery is one delivery of a range's task. It does that range, and then what is left of it,
+// A delivery is one delivery of a range's task. It works on that range, and then on the rest of it,
 // range after range. For each range it has a turn.
 type delivery struct {
 	x          *Executor
 	job        *record.Job
-	record     *record.Range // the range in hand, as the delivery knows it
-	generation int64         // of the range, that the task names
+	record     *record.Range // the current range, as the delivery knows it
+	generation int64         // the generation of the range that the task names
 	planner    planner.Planner
 
 	call     function.Func
-	keys     function.Keys     // that the function reads; nil: nobody knows
+	keys     function.Keys     // the keys that the function reads; nil: unknown
 	callPage function.PageFunc // nil: the mapper has none
 
-	begunAt time.Time  // when it came
-	ended   func()     // is called when it has ended
-	place   gate.Place // inside the gate
-	ahead   bool       // what it reads ahead has come out of the job's budget
+	begunAt time.Time  // when the delivery came
+	ended   func()     // called at the end of the delivery
+	place   gate.Place // the delivery's place inside the gate
+	ahead   bool       // the job's budget has paid for reading ahead
 	turn    turn
 }
 
 // A turn is the state of a delivery that belongs to one range.
 type turn struct {
-	queued      tasks.Delivery // of the range's task; zero: it has none
-	redelivered bool           // an earlier delivery of this task, or of a lost one, has been here
-	mark        string         // the crash mark that this delivery puts into the record; empty: none
-	begun       bool           // the record has that mark
+	queued      tasks.Delivery // the delivery of the range's task; zero: it has no task
+	redelivered bool           // this task, or a lost one, was delivered before
+	mark        string         // this delivery's crash mark in the record; empty: none
+	begun       bool           // the record has the mark
 
 	finished []time.Time    // the Done times that this delivery has tried to commit
 	beaten   bool           // another delivery has done the range
 	follow   record.Follow  // what to do after the page's commit
-	over     bool           // this process has counted under more names than a job may have
-	enqueued int64          // the first children that have tasks
+	over     bool           // this process has more counters than a job may have
+	enqueued int64          // how many of the first children have tasks
 	late     bool           // the page gave work away because this task would end late with it
-	pageAt   time.Time      // when the page began
-	used     *billing.Usage // by the page; nil: it was not committed
-	reached  int            // entities of the page that was committed
-	grant    pace.Grant     // of the job's rate to the page; zero: the job has none
+	pageAt   time.Time      // when the page started
+	used     *billing.Usage // what the page has used; nil: it was not committed
+	reached  int            // the number of entities in the committed page
+	grant    pace.Grant     // the page's part of the job's rate; zero: the job has no rate
 
-	newTraces bool // its children have too much to do for one trace
+	newTraces bool // the children start traces of their own: one would be too large
 }
 
 // Deliver runs the task of one delivery:
 //
-//  1. load the job and the range;
-//  2. plan: read the keys of a page, and see where the range is cut;
-//  3. if others wait for that, split: record the children and enqueue them, before the page;
-//  4. run the function on the page, and commit what it did together with the range's record, in one
-//     call. What is left of the range becomes a child;
-//  5. enqueue the other children;
-//  6. go on with that child, from 2;
-//  7. see whether the job is complete.
+//  1. Load the job and the range.
+//  2. Plan: read the keys of a page, and decide where the range is cut.
+//  3. If workers are idle, split: record and enqueue the children before the page runs.
+//  4. Run the function on the page. Commit the result and the range's record in one call. The rest
+//     of the range becomes a child.
+//  5. Enqueue the other children.
+//  6. Go on with that child at step 2.
+//  7. Check whether the job is complete.
 //
-// A delivery that finds the range done goes to 5: the one before may have died there. 7 is for
-// ranges with children, too: those of 3 may have ended before their parent.
+// A delivery that finds the range done goes to step 5, because the delivery that has done it may
+// have died before that step. Step 7 is for ranges with children, too: the children of step 3 may
+// end before their parent.
 func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 	t, err := body.ParseRange(queued.Body)
 	if err != nil {
 		return tasks.Drop(fmt.Errorf("the body is not a task of ours: %w", err))
 	}
-	place, err := x.Gate.Enter(ctx, false) // parameters may be decoded by a user's method
+	place, err := x.Gate.Enter(ctx, false) // a method of the user may decode the parameters
 	if err != nil {
 		return err
 	}
@@ -102,7 +103,7 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 		return checks
 	}
 	defer func() {
-		if !left { // it panics
+		if !left { // the delivery panics
 			leave(false)
 		}
 	}()
@@ -110,15 +111,15 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 	if !leave(ended) {
 		return err
 	}
-	job, loaded := x.Store.LoadJob(ctx, t.Ref()) // as it is now: the check is for other deliveries, too
+	job, loaded := x.Store.LoadJob(ctx, t.Ref()) // not cached: the check serves other deliveries, too
 	if loaded != nil {
 		return errors.Join(err, loaded)
 	}
 	return errors.Join(err, x.Complete(ctx, job, false)) // 7
 }
 
-// runAll does the range, and then the rest of it, range after range. It reports whether the last
-// one has ended with nothing left: the job may be complete.
+// runAll works on the range, and then on the rest of it, range after range. Ended reports that the
+// last range has ended and nothing remains: the job may be complete.
 func (d *delivery) runAll(ctx context.Context) (ended bool, err error) {
 	for first := d.record.ID; ; {
 		ended, err := d.runRange(ctx) // 2 to 5
@@ -134,8 +135,9 @@ func (d *delivery) runAll(ctx context.Context) (ended bool, err error) {
 	}
 }
 
-// runRange does the range, as far as this delivery can. It reports whether the range has ended, and
-// its children have tasks, but for the one to go on with: if there is none the job may be complete.
+// runRange works on the range, as far as this delivery can. Ended reports that the range has ended,
+// and that all its children have tasks, except for the child to go on with. If there is no such
+// child, the job may be complete.
 func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 	defer d.leave() // also if it panics
 	var s standing
@@ -153,7 +155,7 @@ func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 	}
 	d.leave()
 	if err != nil || s == stopped || s == superseded || d.job.State != record.Running {
-		return false, err // or this task has ended or paused the job
+		return false, err // this delivery may have ended or paused the job
 	}
 	if err := d.enqueueChildren(ctx); err != nil { // 5
 		return false, err
@@ -169,11 +171,12 @@ func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 	return err == nil && job.State == record.Running, err
 }
 
-// attempt processes a pending range, in company or exclusively. Whether it is suspected of killing
-// its process, and is halved, is decided by record.Range.Begin. It keeps its place inside the gate:
-// while there is a mark that says that it is alone, it has to be.
+// attempt processes a pending range once, beside other deliveries or exclusively. The range's
+// record decides whether the range is suspected of killing its process, and halves its page.
+// Attempt keeps its place inside the gate: while the record's mark says that the process does
+// nothing else, that has to be true.
 func (d *delivery) attempt(ctx context.Context) (standing, error) {
-	if d.x.Gate.IsDraining() { // it may have its place from the attempt before
+	if d.x.Gate.IsDraining() { // it may still have the place of the last attempt
 		return ours, gate.ErrDraining
 	}
 	exclusive := !d.turn.begun && d.record.Suspected() || d.record.Solo
@@ -204,7 +207,7 @@ func (d *delivery) attempt(ctx context.Context) (standing, error) {
 	return d.page(ctx)
 }
 
-// page does the page of a pending range.
+// page processes one page of a pending range.
 func (d *delivery) page(ctx context.Context) (standing, error) {
 	d.turn.pageAt, d.turn.late = time.Now(), false
 	p, s, err := d.plan(ctx) // 2 and 3
@@ -216,11 +219,11 @@ func (d *delivery) page(ctx context.Context) (standing, error) {
 		return s, err
 	}
 	defer settle()
-	if d.x.Gate.IsDraining() { // no page begins any more
+	if d.x.Gate.IsDraining() { // a process that drains starts no page
 		return ours, gate.ErrDraining
 	}
 	if d.record.Solo && !d.record.Alone && d.record.PageLimit() == 1 && len(p.At) == 1 {
-		// Whatever becomes of it, it is this entity.
+		// The suspect is this entity. It gets a range of its own.
 		return d.commitPage(ctx, p, page.Failed(&record.Failure{At: p.At[0], Suspected: true}), nil)
 	}
 	s, err = d.runPage(ctx, p) // 4
@@ -228,7 +231,8 @@ func (d *delivery) page(ctx context.Context) (standing, error) {
 	return d.refused(ctx, p, s, err)
 }
 
-// plan reads the keys of the next page. If other workers wait, it first splits the range for them.
+// plan reads the keys of the next page. If other workers are idle, it first splits the range for
+// them.
 func (d *delivery) plan(ctx context.Context) (p planner.Plan, s standing, err error) {
 	p, err = d.planner.Plan(ctx, d.job, d.record)
 	d.turn.newTraces = observe.NewTraces(d.job, p.Estimate())
@@ -236,14 +240,14 @@ func (d *delivery) plan(ctx context.Context) (p planner.Plan, s standing, err er
 		if s, err = d.split(ctx, p); err != nil || s != ours {
 			return p, s, err
 		}
-		// what the range keeps may be for several workers, too
+		// the remaining range may be enough for several workers, too
 		p, err = d.planner.Plan(ctx, d.job, d.record)
 	}
 	return p, ours, err
 }
 
-// admit waits until the job's rate allows the page, and reserves the page's cost in the budget. The
-// rate may allow fewer entities than were planned: the page has only those. The caller calls settle
+// admit waits until the job's rate allows the page, and reserves the page's cost in the budget. If
+// the rate allows fewer entities than planned, admit shortens the page. The caller calls settle
 // after the page.
 func (d *delivery) admit(ctx context.Context, p *planner.Plan) (settle func(), s standing, err error) {
 	settle, d.turn.used, d.turn.grant = func() {}, nil, pace.Grant{}
@@ -265,13 +269,13 @@ func (d *delivery) admit(ctx context.Context, p *planner.Plan) (settle func(), s
 	return settle, ours, nil
 }
 
-// runPage runs the function on a page, and commits what it did. Meanwhile it reads the next page in
-// the background, and looks for boundaries.
+// runPage runs the function on a page, and commits the result. Meanwhile it reads the next page and
+// the boundaries for a cut in the background.
 func (d *delivery) runPage(ctx context.Context, p planner.Plan) (standing, error) {
 	var readOn func()
 	if p.Next != nil && !d.record.Alone && !d.record.Solo && d.mayGoOn() {
 		job := d.job
-		go func() { _, _ = d.x.cache.load(ctx, d.x.Store, job.Ref()) }() // so that goOn need not wait
+		go func() { _, _ = d.x.cache.load(ctx, d.x.Store, job.Ref()) }() // so that goOn does not wait for it
 		readOn = d.planner.ReadOn()
 	}
 	if d.record.ID == d.job.Root() {
@@ -304,7 +308,7 @@ func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) 
 		return ours, fmt.Errorf("cut range %s: %w", d.record.ID, err)
 	}
 	if len(pieces) < 2 {
-		d.planner.KeepWhole() // it is shorter than it was taken for
+		d.planner.KeepWhole() // the range is shorter than estimated
 		return ours, nil
 	}
 	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
@@ -320,25 +324,26 @@ func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) 
 	}
 	d.x.Observer.CutOff(ctx, d.job.Mapper, map[string]int64{why: int64(len(pieces) - 1)})
 	if len(p.At) > 0 && p.Next == nil {
-		d.planner.KeepWhole() // a last page is cut once
+		d.planner.KeepWhole() // a last page is cut only once
 	}
 	return ours, d.enqueueChildren(ctx)
 }
 
-// goOn takes up what is left of the range, unless the job has been stopped meanwhile, or this
-// process is draining.
+// goOn makes the rest of the range the delivery's current range. It reports false if the job was
+// stopped meanwhile, or if this process drains.
 func (d *delivery) goOn(ctx context.Context) (goesOn bool, err error) {
 	next := d.turn.follow.Next
 	job, err := d.x.cache.load(ctx, d.x.Store, d.job.Ref())
 	if err != nil || job.State != record.Running {
-		return false, err // whoever resumes it enqueues the range
+		return false, err // a Resume of the job enqueues the range
 	}
 	if job.Queue.Is(d.x.Queue.Name()) != nil {
-		return false, nil // the next sweep in its queue enqueues the range there
+		return false, nil // the next sweep in the job's queue enqueues the range
 	}
 	known := d.job
 	d.job, d.record, d.generation, d.turn = job, next, next.Generation, turn{}
-	// whoever did that may not have seen the range
+	// A Resume, or a change of the job, may have missed the new range. So the range gets a task, as
+	// it does if this process drains.
 	if job.Generation != known.Generation || job.Epoch != known.Epoch || d.x.Gate.IsDraining() {
 		if err := d.x.Queue.Enqueue(ctx, body.TaskOf(next, job)); err != nil && !errors.Is(err, tasks.ErrExists) {
 			return false, err

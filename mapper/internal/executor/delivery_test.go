@@ -23,8 +23,8 @@ import (
 
 var errBad = errors.New("bad")
 
-// inWorld runs a test in a bubble, in a world with n entities, whose executor runs the tasks of
-// ranges.
+// inWorld runs a test in a synctest bubble. Its world has n entities, and the executor runs the
+// tasks of ranges.
 func inWorld(t *testing.T, n int64, mode function.Mode, fn func(c *testworld.Call) error,
 	test func(w *testworld.World, x *Executor)) {
 	t.Helper()
@@ -36,7 +36,7 @@ func inWorld(t *testing.T, n int64, mode function.Mode, fn func(c *testworld.Cal
 	})
 }
 
-// said describes how a job has ended: its state, what its pages have come to, and the failures.
+// said describes the end of a job: its state, the totals of its pages, and its failures.
 func said(w *testworld.World, id string) string {
 	job := w.Job(id)
 	var processed, pages int64
@@ -56,7 +56,7 @@ func said(w *testworld.World, id string) string {
 	return text
 }
 
-// TestDeliver runs jobs over 35 entities in pages of 10: from their first delivery to their end.
+// TestDeliver runs jobs over 35 entities in pages of 10, from the first delivery to the end.
 func TestDeliver(t *testing.T) {
 	tries := make(map[int64]int)
 	adds := func(c *testworld.Call) error { c.N += 100; return nil }
@@ -66,7 +66,7 @@ func TestDeliver(t *testing.T) {
 		fn     func(c *testworld.Call) error
 		change func(j *record.Job)
 		want   string
-		n      map[int64]int64 // what entities become
+		n      map[int64]int64 // the new values of entities
 	}{
 		{name: "an update", fn: adds, want: "succeeded, 35 processed by 4 pages", n: map[int64]int64{1: 101, 35: 135}},
 		{name: "a visit", mode: function.Visit, fn: adds, want: "succeeded, 35 processed by 4 pages",
@@ -145,15 +145,15 @@ func TestDeliver(t *testing.T) {
 	}
 }
 
-// TestFound has a delivery find its range, or its job, in some state. The range is the job's root,
-// which has 5 entities, and its task names the generation 3.
+// TestFound checks how a delivery treats the state in which it finds its range or its job. The
+// range is the job's root with 5 entities. Its task names generation 3.
 func TestFound(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(w *testworld.World, x *Executor, j *record.Job, r *record.Range)
 		queued tasks.Delivery
-		runs   bool              // the function
-		state  record.RangeState // of the range then; empty: as it was
+		runs   bool              // the function runs
+		state  record.RangeState // the final state of the range; empty: unchanged
 		wrong  error
 	}{
 		{name: "as it was enqueued", runs: true, state: record.Done,
@@ -220,7 +220,7 @@ func TestFound(t *testing.T) {
 	}
 }
 
-// TestForged has bodies that are no task of ours be dropped.
+// TestForged checks that a forged body is refused.
 func TestForged(t *testing.T) {
 	inWorld(t, 0, function.Update, nil, func(w *testworld.World, x *Executor) {
 		j := w.NewJob("j", "m")
@@ -235,8 +235,8 @@ func TestForged(t *testing.T) {
 	})
 }
 
-// TestDrains has the process drain in the middle of a page: the page ends after the entity in hand,
-// is committed, and what is left has a task.
+// TestDrains drains the process in the middle of a page. The page ends after the current entity and
+// is committed; the rest gets a task.
 func TestDrains(t *testing.T) {
 	var calls atomic.Int64
 	inWorld(t, 35, function.Update, func(c *testworld.Call) error {
@@ -258,7 +258,7 @@ func TestDrains(t *testing.T) {
 		if calls.Load() != drained || drained == 0 || drained == 35 {
 			w.Fatalf("%d calls until it had drained, and %d after that", drained, calls.Load())
 		}
-		w.Change(func() { // another process
+		w.Change(func() { // the next process
 			jobs := *w.Jobs
 			jobs.Gate = gate.New()
 			w.Jobs, w.Range = &jobs, New(w.Client, &jobs).Deliver
@@ -270,7 +270,7 @@ func TestDrains(t *testing.T) {
 	})
 }
 
-// TestPauses pauses a job while a delivery goes on with what is left, and resumes it.
+// TestPauses pauses a job while a delivery goes on with the rest of its range, and resumes the job.
 func TestPauses(t *testing.T) {
 	inWorld(t, 100, function.Update, func(c *testworld.Call) error {
 		c.N += 100
@@ -298,7 +298,8 @@ func TestPauses(t *testing.T) {
 	})
 }
 
-// TestBudget has a job's budget be too small: it is paused, and each resume allows as much again.
+// TestBudget runs a job whose budget is too small. The job is paused, and each resume renews the
+// budget.
 func TestBudget(t *testing.T) {
 	inWorld(t, 2000, function.Update, func(c *testworld.Call) error { c.N += 10_000; return nil },
 		func(w *testworld.World, _ *Executor) {
@@ -329,8 +330,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// TestMoved has others change entities between their read and the commit: the function runs on them
-// once more, and nothing is lost.
+// TestMoved changes entities between their read and the commit. The function runs on them again,
+// and no change is lost. An entity that changes each time is a failure.
 func TestMoved(t *testing.T) {
 	var w *testworld.World
 	met := make(map[int64]int)

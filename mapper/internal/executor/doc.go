@@ -1,9 +1,11 @@
-// Package executor runs the tasks of ranges: a delivery of one reads the keys of a page, cuts off
-// what others should do, runs the user's function over the page, commits it with the record of its
-// range in one call, and goes on with what is left. Read delivery.go first: it has all steps, in
-// their order, and calls what stands in the other files.
+// Package executor runs the tasks of ranges. Read delivery.go first: it has all steps in their
+// order, and calls the other files.
 //
-// What a delivery finds changed, by another one of the same task or by somebody who has stopped the
-// job, is a standing, see fence.go. Package split decides where ranges are cut, and package record
-// what a page's end makes of records (Range.Commit).
+// A delivery of a task works through a range page by page. It reads the keys of a page and gives
+// part of the range to idle workers. It runs the user's function over the page, and commits the
+// result together with the range's record in one call. Then it goes on with the rest.
+//
+// Another delivery of the same task, or an operator who stops the job, may change the records
+// meanwhile. A standing says what a delivery has found, see fence.go. Package split decides where
+// ranges are cut. Package record computes the new records at a page's end (Range.Commit).
 package executor

@@ -18,23 +18,24 @@ type Executor struct {
 	client *datastore.Client
 	source source.Source
 
-	paces pace.Book[record.Ref] // how fast the jobs of this process go
+	paces pace.Book[record.Ref] // how fast this process works on each job
 	cache jobCache
 }
 
-// New returns an executor for jobs whose records are in a client's database.
+// New returns an executor for the jobs in the client's database.
 func New(client *datastore.Client, jobs *lifecycle.Jobs) *Executor {
 	x := &Executor{Jobs: jobs, client: client, source: source.New(client, jobs.Log)}
 	x.paces.InUse = x.cache.inUse
 	x.cache.forget = func(job record.Ref, r *cachedJob) {
 		if left, allowance := r.purse.takeAll(); left > 0 {
-			go giveBack(context.Background(), x, job, left, allowance) // whoever needs the place does not wait for that
+			// the delivery that needs the place does not wait for it
+			go giveBack(context.Background(), x, job, left, allowance)
 		}
 	}
 	return x
 }
 
-// pacer returns what knows how large pages may be.
+// pacer returns the pacer, which decides how large pages may be.
 func (x *Executor) pacer() planner.Pacer {
 	return planner.Pacer{Paces: &x.paces, Wait: pace.WaitWithin(x.Queue.DispatchDeadline())}
 }

@@ -5,21 +5,21 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A standing is how a range stands to a delivery of its task.
+// A standing says how a range stands to a delivery of its task.
 type standing int
 
 const (
-	// as the delivery knows it; of a transaction: it has taken effect, unless there is an error
+	// it is as the delivery knows it; from a commit without an error: the commit took effect
 	ours       standing = iota
-	changed             // pending, but it, or its job, has changed: it has to be planned anew
-	done                // another delivery has done it, or this one, and the answer was lost
-	superseded          // it has another task, or is gone
-	stopped             // its job does not run any more
+	changed             // it is pending, but its record has changed: the delivery plans it again
+	done                // another delivery has done it, or this one has and the answer was lost
+	superseded          // it has another task, or its record is deleted
+	stopped             // its job no longer runs
 )
 
-// check returns how a record of the range, as it was just read, stands to the delivery. The range
-// is its own only if it is still pending, at the generation that the task names, and as it was when
-// the delivery looked at it.
+// check returns how a record of the range that was just read stands to the delivery. The range is
+// the delivery's own if it is pending, at the generation that the task names, and not cut since the
+// delivery read it.
 func (d *delivery) check(r *record.Range) standing {
 	known := d.record
 	switch {
@@ -33,8 +33,8 @@ func (d *delivery) check(r *record.Range) standing {
 	return ours
 }
 
-// A fencedError ends a transaction on a range that is not the delivery's own, or not as it knows
-// it.
+// A fencedError ends a transaction on a range that is not the delivery's own, or that has changed
+// since the delivery read it.
 type fencedError struct {
 	standing standing
 	found    *record.Range
@@ -42,7 +42,8 @@ type fencedError struct {
 
 func (fencedError) Error() string { return "the range is not as this delivery knows it" }
 
-// mutationsOf returns what writes a range's record, and before that those of its new children.
+// mutationsOf returns the mutations for a range's record and its new children. The range's record
+// comes last: adopt and inOneCall rely on it.
 func mutationsOf(r *record.Range, children []*record.Range) []wire.Mutation {
 	all := make([]wire.Mutation, 0, len(children)+1)
 	for _, child := range children {
@@ -51,7 +52,7 @@ func mutationsOf(r *record.Range, children []*record.Range) []wire.Mutation {
 	return append(all, wire.Mutation{Mutation: r.Update()})
 }
 
-// adopt takes over what was committed, with the versions of what was written last.
+// adopt takes over the committed records, with the versions that the commit has returned.
 func (d *delivery) adopt(r *record.Range, children []*record.Range, versions *wire.Versions) {
 	d.record, r.Version = r, versions.Last(1)
 	for i, child := range children {

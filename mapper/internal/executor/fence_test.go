@@ -41,8 +41,8 @@ func TestStandings(t *testing.T) {
 	}
 }
 
-// TestChange changes a range that somebody else has changed since it was read, and one that nobody
-// has: a change is made of what is there.
+// TestChange changes a range twice: once unchanged since its read, and once after another delivery
+// has changed it. Each change builds on the stored record.
 func TestChange(t *testing.T) {
 	e, err := emulator.Start(nil)
 	if err != nil {

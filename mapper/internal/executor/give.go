@@ -14,8 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// leftAfter returns what the law of cutting decides by, after the first entities of a delivery's
-// page. It is ok if what is left then can be given away.
+// leftAfter returns the load that the law of cutting decides by, after the first reached entities
+// of a delivery's page. It is ok if the task can give away the rest.
 func leftAfter(ctx context.Context, d *delivery, p planner.Plan, o *page.Results, reached int) (l split.Load, ok bool) {
 	if d.record.Solo || d.record.Alone || reached == 0 {
 		return l, false
@@ -29,8 +29,9 @@ func leftAfter(ctx context.Context, d *delivery, p planner.Plan, o *page.Results
 	return l, ok
 }
 
-// cut returns where the commit of a page cuts the range: as planned or, if nothing was planned, as
-// the law of cutting says. Late reports the second: this task would end late with the rest.
+// cut returns the pieces into which a page's commit cuts the range. It cuts as planned or, if
+// nothing was planned, by the law of cutting. Late reports that the law has cut: this task would
+// end late if it kept the rest.
 func cut(
 	ctx context.Context, d *delivery, p planner.Plan, o *page.Results,
 ) (pieces []split.Piece, late bool, err error) {
@@ -56,7 +57,9 @@ func nextPage(d *delivery, o *page.Results) int64 {
 	return o.NextPage(d.job.PageSize, time.Duration(d.job.PageTime), d.x.paces.Get(d.job.Ref()).Each())
 }
 
-// mayGoOn reports whether this delivery may go on with what is left of its range.
+// mayGoOn reports whether this delivery may go on with the rest of its range. It may during the
+// first quarter of the queue's dispatch deadline, if the longest possible page still fits into the
+// deadline. A process that drains does not go on.
 func (d *delivery) mayGoOn() bool {
 	deadline := d.x.Queue.DispatchDeadline()
 	longest := 2*time.Duration(d.job.PageTime) + time.Duration(d.job.Timeout) // of a page, see mapper.StartOptions
@@ -67,13 +70,13 @@ func (d *delivery) mayGoOn() bool {
 		time.Since(d.begunAt) < min(deadline/4, deadline*19/20-longest-pace.WaitWithin(deadline))
 }
 
-// mostLooked is how many open ranges are looked at, at most. They are a random choice.
+// mostLooked is the size of the largest random sample of open ranges that lookAround reads.
 const mostLooked = 100
 
-// lookAround returns what is left of a job, as it was a while ago: what the process has last seen
-// of its open ranges. It has them looked at anew, in the background, if that is due. Until it has
-// seen any nothing is taken to be done, of fair shares of so many entities; where that is unknown,
-// too, it is not ok.
+// lookAround returns the cached estimate of the job's remaining work, and its age. If the estimate
+// is due, lookAround refreshes it in the background. Before the first read it assumes that nothing
+// is done, and that each worker has one fair share. If the fair share is unknown as well, it is not
+// ok.
 func lookAround(
 	ctx context.Context, x *Executor, job *record.Job, fairShare int64, each time.Duration, l split.Load,
 ) (_ split.Outlook, age time.Duration, ok bool) {
@@ -86,7 +89,7 @@ func lookAround(
 	if now.Sub(seen.at) > l.LookEvery() && known.looking.CompareAndSwap(false, true) {
 		go func() {
 			defer known.looking.Store(false)
-			// it only helps
+			// an error does no harm: the estimate only gets older
 			if open, part, err := x.Store.LookOpen(ctx, job.Ref(), int(min(job.Workers, mostLooked))); err == nil {
 				known.outlook.Store(&outlook{split.OutlookOf(open, part, job.Workers, each, job.PageSize), now})
 			}
@@ -98,13 +101,13 @@ func lookAround(
 	return seen.Outlook, now.Sub(seen.at), true
 }
 
-// outlookFrom returns since when there is an outlook for a job.
+// outlookFrom returns when the outlook of the job was first asked for.
 func (r *cachedJob) outlookFrom(now time.Time) time.Time {
 	r.looksFrom.CompareAndSwap(0, now.UnixNano())
 	return time.Unix(0, r.looksFrom.Load())
 }
 
-// An outlook is that of a job at a time.
+// An outlook is a job's outlook at a point in time.
 type outlook struct {
 	split.Outlook
 	at time.Time

@@ -14,39 +14,39 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// jobCache has the records of jobs as they were up to a second ago: so that a page
-// can look at its job without a read for each page.
+// jobCache keeps the records of jobs for a second, so that not every page has to read its job. It
+// also keeps the state of this process that belongs to a job.
 type jobCache struct {
 	mu     sync.Mutex
 	job    recent.Map[record.Ref, *cachedJob]
-	forget func(record.Ref, *cachedJob) // is called for each job that is forgotten
+	forget func(record.Ref, *cachedJob) // called for each job that is forgotten
 }
 
 type cachedJob struct {
-	turn   *semaphore.Weighted // of who uses the rest, and may read it
+	turn   *semaphore.Weighted // held by the delivery that uses record and read
 	record *record.Job
 	read   time.Time
-	inside int  // deliveries under way; guarded by the cache, as owed is
-	owed   bool // a look for completion
+	inside int  // deliveries under way; the cache's mu guards it and owed
+	owed   bool // a completion check is due
 
-	outlook   atomic.Pointer[outlook] // nil: nobody has looked yet
+	outlook   atomic.Pointer[outlook] // nil: not read yet
 	looking   atomic.Bool
-	looksFrom atomic.Int64 // when it was first asked for, in nanoseconds behind 1970
+	looksFrom atomic.Int64 // when the outlook was first asked for, in Unix nanoseconds
 
 	purse purse
 
 	counting sync.Mutex
-	counted  tally.Counters // the names that pages of this process have counted under
+	counted  tally.Counters // the counters of this process's pages
 }
 
-// cachedFor is for how long a record is good enough; pages take about as long.
+// cachedFor is how long a cached record may be used. Pages take about as long.
 const cachedFor = time.Second
 
-// maxCached bounds of how many jobs something is remembered that have no delivery under way.
+// maxCached is how many jobs without a delivery under way are remembered.
 const maxCached = 1000
 
-// at returns the place of a job. The one that was used longest ago is forgotten for it, if it has
-// no delivery under way.
+// at returns the cached state of a job, and makes it if there is none. If there are too many, it
+// forgets the least recently used job without a delivery under way.
 func (j *jobCache) at(job record.Ref) *cachedJob {
 	j.mu.Lock()
 	r, forgotten := j.place(job)
@@ -55,7 +55,8 @@ func (j *jobCache) at(job record.Ref) *cachedJob {
 	return r
 }
 
-// place returns the place of a job, and those that are forgotten for it.
+// place does the work of at. It returns the jobs that it has forgotten, because forget must be
+// called without mu.
 func (j *jobCache) place(job record.Ref) (r *cachedJob, forgotten map[record.Ref]*cachedJob) {
 	r, ok := j.job.Get(job)
 	if !ok {
@@ -79,7 +80,7 @@ func (j *jobCache) inUse(job record.Ref) bool {
 	return ok && r.inside > 0
 }
 
-// idle returns the jobs that have no delivery under way.
+// idle returns the jobs without a delivery under way.
 func (j *jobCache) idle() map[record.Ref]*cachedJob {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -92,9 +93,7 @@ func (j *jobCache) idle() map[record.Ref]*cachedJob {
 	return all
 }
 
-// enter notes that a delivery of a job begins, and leave that it ends. A look for completion is
-// made by the last one in this process, for all that have come to their end: leave
-// reports whether this is it, and whether it is the last one.
+// enter records that a delivery of a job starts. Each enter is paired with a leave.
 func (j *jobCache) enter(job record.Ref) *cachedJob {
 	j.mu.Lock()
 	r, forgotten := j.place(job)
@@ -104,6 +103,9 @@ func (j *jobCache) enter(job record.Ref) *cachedJob {
 	return r
 }
 
+// leave records that a delivery has ended. Ended says that it asks for a completion check. One
+// check serves all deliveries of this process that have asked: look tells the last one to make it.
+// Last reports that no delivery of the job is under way any more.
 func (j *jobCache) leave(r *cachedJob, ended bool) (look, last bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -116,8 +118,8 @@ func (j *jobCache) leave(r *cachedJob, ended bool) (look, last bool) {
 	return look, last
 }
 
-// noteCounters notes what a page has counted. It reports whether all pages so far have more
-// counters than a job can have.
+// noteCounters adds the counters of a page. It reports whether this process's pages so far have
+// more counters than a job can have.
 func (r *cachedJob) noteCounters(page tally.Counters) (over bool) {
 	r.counting.Lock()
 	defer r.counting.Unlock()
@@ -125,11 +127,11 @@ func (r *cachedJob) noteCounters(page tally.Counters) (over bool) {
 	return r.counted.TooMany()
 }
 
-// note takes a record over that was read at a time.
+// note caches a record that was read at the given time.
 func (j *jobCache) note(record *record.Job, read time.Time) {
 	r := j.at(record.Ref())
 	if !r.turn.TryAcquire(1) {
-		return // another is being read
+		return // another delivery is reading it
 	}
 	defer r.turn.Release(1)
 	if read.After(r.read) {
@@ -137,7 +139,7 @@ func (j *jobCache) note(record *record.Job, read time.Time) {
 	}
 }
 
-// load returns the record of a job as it was up to a second ago.
+// load returns the record of a job, at most a second old.
 func (j *jobCache) load(ctx context.Context, st store.Store, job record.Ref) (*record.Job, error) {
 	r := j.at(job)
 	if err := r.turn.Acquire(ctx, 1); err != nil {

@@ -8,9 +8,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestJobCacheKeepsWhatIsInUse has 5,000 jobs be seen by a process that has deliveries of some
-// under way: nothing of these is forgotten, nor what it has set aside of another one's budget lost,
-// and no more than 1,000 others are remembered.
+// TestJobCacheKeepsWhatIsInUse checks what a process forgets that sees 5,000 jobs. It keeps the
+// state of jobs with deliveries under way, and returns the unspent budget of a forgotten job. It
+// remembers at most 1,000 others.
 func TestJobCacheKeepsWhatIsInUse(t *testing.T) {
 	ref := func(i int) record.Ref { return record.Ref{ID: fmt.Sprint("job-", i), Incarnation: "i"} }
 	forgotten := make(map[record.Ref]float64)

@@ -11,8 +11,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// limitFailures pauses the job if too many entities have failed, of which so many are this
-// delivery's. It returns the job.
+// limitFailures pauses the job if too many of its entities have failed. Failed is the number of
+// failures of this delivery; if it is 0, nothing is checked. It returns the job.
 func limitFailures(ctx context.Context, d *delivery, failed int) (*record.Job, error) {
 	if failed == 0 {
 		return d.job, nil
@@ -30,8 +30,8 @@ func limitFailures(ctx context.Context, d *delivery, failed int) (*record.Job, e
 	return job, nil
 }
 
-// overLimit says which limit the job's failures are over, if any, and what the job
-// has done so far, about, if that matters.
+// overLimit returns a text that names the limit that the job's failures exceed; empty: none. For a
+// limit on the share of failures it also returns a sampled sum of the job's work.
 func overLimit(ctx context.Context, d *delivery, failures int) (over string, sum record.Totals, err error) {
 	if limit := int(d.job.Limit); limit > 0 && oneOf(d, limit/100/failures) {
 		failed, err := d.x.Store.CountFailures(ctx, d.job.Ref(), limit+1)
@@ -46,7 +46,7 @@ func overLimit(ctx context.Context, d *delivery, failures int) (over string, sum
 		if sum, _, err = d.x.Store.SampleTotals(ctx, d.job); err != nil {
 			return "", sum, err
 		}
-		const fewest = 10 // as many say nothing yet
+		const fewest = 10 // fewer failures are too few to judge by
 		failed, tried := sum.Failures-d.job.Failures, sum.Failures+sum.Processed-d.job.Tried
 		if failed > fewest && float64(failed) > d.job.LimitShare*float64(tried) {
 			over = fmt.Sprintf("about %d of %d entities have failed", failed, tried)
@@ -55,17 +55,20 @@ func overLimit(ctx context.Context, d *delivery, failures int) (over string, sum
 	return over, sum, nil
 }
 
-// oneOf chooses one range of n, by its ID, which is a hash: so that counting up to
-// a limit does not cost its square.
+// oneOf chooses one range of n by the hash in its ID. Only the chosen ranges count the failures: if
+// each one did, the cost would grow with the square of the limit.
 func oneOf(d *delivery, n int) bool {
 	hash, err := record.Hash(d.record.ID)
 	return err != nil || hash%uint64(max(1, n)) == 0
 }
 
-// tolerable returns an error if so much fails that its entities can't be blamed: of a full page, or
-// of what this process has called lately and of what the job has done so far. A tolerant job has
-// them recorded after their last attempt. Entities that others change, and calls that a service
-// refuses for now, say nothing about the function.
+// tolerable returns an error if so much fails that the function is to blame, and not its entities.
+// It judges a full page alone. A smaller page counts together with this process's last calls and
+// the job's work so far.
+//
+// A tolerant job records such entities as failures after their last attempt. Two kinds of failures
+// say nothing about the function, and do not count: entities that other clients change, and calls
+// that a service refuses for now.
 func tolerable(ctx context.Context, d *delivery, o *page.Results) error {
 	var failures []record.Failure
 	tolerates := d.job.Tolerant
@@ -82,12 +85,12 @@ func tolerable(ctx context.Context, d *delivery, o *page.Results) error {
 	switch {
 	case pace.TooMany(failed, max(o.Reached, int(d.job.PageSize))):
 		r.Summary = fmt.Sprintf("the function failed on %d of %d entities of a page", failed, o.Reached)
-	case failed*2 > o.Reached: // a small page, or one that took its time, says little by itself
+	case failed*2 > o.Reached: // a small or slow page alone says little
 		lately := d.x.paces.Brake(d.job.Ref()).Lately()
 		if !pace.TooMany(lately.Failed, lately.All) {
 			return nil
 		}
-		sum, _, err := d.x.Store.SampleTotals(ctx, d.job) // bad neighbours may be all that was called lately
+		sum, _, err := d.x.Store.SampleTotals(ctx, d.job) // the last calls may be a cluster of bad entities
 		if err != nil {
 			return err
 		}

@@ -19,7 +19,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// load reads the job and the range of a task. It returns no delivery if there is nothing to do.
+// load reads the job and the range of a task. It returns nil if the delivery has no work: for
+// example, if the job is stopped or the range has another task.
 func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery) (d *delivery, err error) {
 	begunAt := time.Now()
 	job, r := &record.Job{ID: t.Job}, new(record.Range)
@@ -31,7 +32,7 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 		return nil, fmt.Errorf("load range %s of job %s: %w", t.Range, t.Job, err)
 	}
 	if missing[0] || t.Ref().Is(job) != nil || missing[1] && job.Cleaned {
-		return nil, nil // it was cleaned up
+		return nil, nil // the job's records were deleted
 	}
 	if takes, err := job.Queue.Takes(queued.Queue, x.Queue.Name()); !takes {
 		return nil, err
@@ -51,7 +52,7 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	}
 	def := x.Mappers[job.Mapper]
 	if def == nil {
-		// Another build may have it: the queue tries again.
+		// Another build may have the mapper: the queue retries.
 		return nil, showBuild(ctx, x.Jobs, job)
 	}
 	q, err := query.Of(job)
@@ -96,8 +97,8 @@ func (d *delivery) prepare(def *function.Definition) (err error) {
 	return err
 }
 
-// showBuild says that this build does not have the mapper of a job. Only the first of many
-// deliveries writes to its record.
+// showBuild records in the job's status that this build does not have the job's mapper. Only the
+// first of many deliveries writes the record. It returns the error for the queue.
 func showBuild(ctx context.Context, x *lifecycle.Jobs, job *record.Job) error {
 	missing := fmt.Errorf("job %s: %w %q", job.ID, function.ErrUnknownMapper, job.Mapper)
 	return errors.Join(missing, x.ShowBuild(ctx, job, true))

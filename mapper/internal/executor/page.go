@@ -12,7 +12,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/planner"
 )
 
-// pageOf returns the page of a plan, for the function to run over. See page.Page for progress.
+// pageOf returns the page of a plan, on which the function runs. See page.Page for progress.
 func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(time.Duration, bool)) *page.Page {
 	return &page.Page{
 		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Call: d.call, At: p.At,
@@ -25,8 +25,8 @@ func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(tim
 	}
 }
 
-// atOnce returns how many calls of the function are under way at once, at most. A range that is
-// suspected of killing its process has one.
+// atOnce returns how many calls of the function may run at once. A range that is suspected of
+// killing its process has one.
 func atOnce(d *delivery) int {
 	if d.record.Solo || d.record.Alone {
 		return 1
@@ -34,12 +34,11 @@ func atOnce(d *delivery) int {
 	return int(max(1, d.job.Concurrency))
 }
 
-// lawEvery is how long the function runs on a page until the law is asked again whether the page
-// ends.
+// lawEvery is the function's running time on a page between two checks of the law of cutting.
 const lawEvery = 50 * time.Millisecond
 
-// late returns what tells a page to end early, so that others begin with what this task would end
-// late with.
+// late returns a function that decides whether a page ends early. A page does so if its task would
+// end late, so that idle workers can take the rest.
 func late(ctx context.Context, d *delivery, p planner.Plan) page.Late {
 	asked := time.Duration(0)
 	return func(o *page.Results, place, left int) bool {
@@ -52,9 +51,9 @@ func late(ctx context.Context, d *delivery, p planner.Plan) page.Late {
 	}
 }
 
-// collect runs the function over a page, if the mapper has one, on what was collected of its
-// entities. What it asks for is committed with the page; lose is to be called if that never takes
-// effect. If it fails, the page is tried again as a whole.
+// collect calls the mapper's function over a page, if there is one, with the values collected from
+// its entities. Its effect is committed with the page. The caller calls lose if the effect is never
+// committed. If the function fails, the whole page is retried.
 func collect(ctx context.Context, d *delivery, o *page.Results) (lose func(), err error) {
 	a := function.NewAttempt(d.job.Ref(), function.Update, nil)
 	lose = func() { a.Lose(context.WithoutCancel(ctx)) }
@@ -70,7 +69,7 @@ func collect(ctx context.Context, d *delivery, o *page.Results) (lose func(), er
 		})
 	})
 	switch {
-	case errors.Is(err, function.ErrTimeout): // what it is in the middle of is nobody's to look at
+	case errors.Is(err, function.ErrTimeout): // the function may still run, so its attempt must not be touched
 		return func() {}, fault.Refusal{Summary: "the function over a page took too long",
 			Cause: fmt.Errorf("it took more than %v", limit)}
 	case err != nil:
@@ -82,7 +81,7 @@ func collect(ctx context.Context, d *delivery, o *page.Results) (lose func(), er
 	}
 	switch {
 	case failed != nil && ctx.Err() != nil:
-		return lose, ctx.Err() // nobody waits for the delivery any more
+		return lose, ctx.Err() // the delivery was cancelled
 	case failed != nil:
 		return lose, fault.Refusal{Summary: "the function over a page failed", Cause: failed,
 			Final: fault.IsPermanent(failed), After: fault.After(failed)}

@@ -10,10 +10,11 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// keepRate waits until the job's rate allows a page of up to n entities, and returns when it
-// begins, and how many of them it may have. All processes reserve the rate in one record, see
-// pace.Meter. A page whose rate changes while it waits reserves the new one. If the job stops
-// meanwhile, keepRate returns how the range stands. Settle reserves what the page has really cost.
+// keepRate waits until the job's rate allows a page of up to n entities. The grant says when the
+// page may start, and how many entities it may have. All processes reserve the rate in one record,
+// see pace.Meter. If the rate changes during the wait, keepRate reserves again at the new rate. If
+// the job stops meanwhile, the range is stopped. The caller calls settle after the page: it reports
+// the page's real cost to the meter.
 func (d *delivery) keepRate(ctx context.Context, n int) (grant pace.Grant, settle func(), s standing, err error) {
 	settle = func() {}
 	meter := d.x.paces.Meter(d.job.Ref())
@@ -56,12 +57,13 @@ func (d *delivery) keepRate(ctx context.Context, n int) (grant pace.Grant, settl
 			return grant, settle, ours, ctx.Err()
 		case <-d.x.Gate.Draining().Done():
 			return grant, settle, ours, gate.ErrDraining
-		case <-time.After(min(wait, cachedFor)): // the rate may change meanwhile
+		case <-time.After(min(wait, cachedFor)): // check again: the rate may have changed
 		}
 	}
 }
 
-// runningJob returns the job as it was up to a second ago, with the rate that it has now.
+// runningJob returns the job, at most a second old. If its rate was temporary and has expired,
+// runningJob ends the rate first.
 func (d *delivery) runningJob(ctx context.Context) (*record.Job, error) {
 	job, err := d.x.cache.load(ctx, d.x.Store, d.job.Ref())
 	if err != nil || job.State != record.Running || !record.RateEnds(job, time.Now()) {

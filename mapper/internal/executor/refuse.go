@@ -19,9 +19,9 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// giveUp decides what becomes of a range whose delivery failed. What passes by itself is up to the
-// queue, which delivers the task again. A refusal is tried again by another task, later, as often
-// as the job's back-off says; then the job fails, and keeps what it has recorded.
+// giveUp decides what happens to a range after a failed delivery. The queue retries passing errors:
+// it delivers the task again. A refusal is retried later by another task, as often as the job's
+// back-off says. After the last attempt the job fails, and keeps its records.
 func (d *delivery) giveUp(ctx context.Context, cause error) (standing, error) {
 	cause = fmt.Errorf("job %s: range %s: %w", d.job.ID, d.record.ID, cause)
 	if !fault.IsFatal(cause) && !fault.Refused(cause) {
@@ -36,18 +36,18 @@ func (d *delivery) giveUp(ctx context.Context, cause error) (standing, error) {
 			last = r.Refuse(d.job, fault.After(cause), fault.IsFatal(cause), time.Now())
 		}
 		r.Alive(d.turn.mark)
-		r.Calm() // this task is over
+		r.Calm() // this task has ended
 		return nil, nil
 	})
 	switch {
 	case err != nil:
 		return ours, errors.Join(cause, err)
 	case s == changed:
-		return ours, cause // whoever has cut it did more than this delivery
+		return ours, cause // another delivery has cut the range since: no refusal is counted
 	case s != ours:
 		return s, nil
 	}
-	d.turn.mark = "" // it is not there any more
+	d.turn.mark = "" // the record no longer has the mark
 	if last {
 		if over, err := d.fail(ctx, cause); err != nil || over {
 			return ours, err
@@ -61,11 +61,13 @@ func (d *delivery) giveUp(ctx context.Context, cause error) (standing, error) {
 	} else {
 		showRefusal(ctx, d.x.Jobs, d.job, d.record, cause)
 	}
-	return superseded, nil // by that task
+	return superseded, nil // the new task supersedes this one
 }
 
-// laterDelay returns when a range is tried again whose service says "later": after a quarter of the
-// time for which it has said so, from 2 s to a minute, and not all ranges at once.
+// laterDelay returns how long a range waits before its next attempt if a service has answered
+// "later". It waits for a quarter of the time for which the service has answered so, between 2
+// seconds and a minute. If the service asks for more, it waits longer. A random part keeps the
+// ranges from retrying all at once.
 func laterDelay(r *record.Range, after time.Duration) time.Duration {
 	const least, most = 2 * time.Second, time.Minute
 	waited := time.Duration(0)
@@ -76,8 +78,8 @@ func laterDelay(r *record.Range, after time.Duration) time.Duration {
 	return after + rand.N(min(after/2, time.Minute))
 }
 
-// fail ends the job. It reports whether the job is over: it goes on if somebody has resumed it
-// since this delivery began.
+// fail ends the job. It reports whether the job has ended. The job goes on if somebody has resumed
+// it since this delivery started.
 func (d *delivery) fail(ctx context.Context, cause error) (over bool, err error) {
 	if err := d.x.Fail(ctx, d.job, cause); err != nil {
 		return false, err
@@ -90,8 +92,9 @@ func (d *delivery) fail(ctx context.Context, cause error) (over bool, err error)
 	return job.State != record.Running, nil
 }
 
-// recordCulprit records the entity as a failure that the database has refused a page for. If there
-// are many of them among what the job has processed, it is the function that is at fault.
+// recordCulprit records the single entity of a page as a failure, because the database refuses the
+// page's commit. If many entities of the job have failed, the function is to blame, and the job
+// fails.
 func (d *delivery) recordCulprit(ctx context.Context, p planner.Plan, cause fault.CommitRefusal) (standing, error) {
 	o := page.Failed(&record.Failure{At: p.At[0], Err: cause, Attempts: 1, Permanent: true})
 	s, err := d.commitPage(ctx, p, o, nil)
@@ -110,9 +113,9 @@ func (d *delivery) recordCulprit(ctx context.Context, p planner.Plan, cause faul
 	return ours, err
 }
 
-// yield has the only entity of a page give way to those after it, because others change it: it gets
-// a range for itself, as one that fails does. There it is tried again later, and is a failure after
-// its last attempt.
+// yield moves the only entity of a page to a range of its own, because other clients change it all
+// the time. So it does not hold up the entities after it. The entity is retried later, and becomes
+// a failure after its last attempt.
 func (d *delivery) yield(ctx context.Context, p planner.Plan) (standing, error) {
 	f := record.Failure{At: p.At[0], Err: errHot, Attempts: 1 + d.record.RefusalsIn(d.job)}
 	if d.record.Alone && !f.Last(d.job.Backoff().Attempts) {
@@ -121,8 +124,8 @@ func (d *delivery) yield(ctx context.Context, p planner.Plan) (standing, error) 
 	return d.commitPage(ctx, p, page.Failed(&f), nil)
 }
 
-// showRefusal says that a range was refused, and is tried again: in the log, and in the job's
-// status, which says it until a sweep finds no such range. Only the first of many writes there.
+// showRefusal reports that a refused range is retried. It writes to the log, and to the job's
+// status if that shows no trouble yet. The status keeps the text until a sweep finds no such range.
 func showRefusal(ctx context.Context, x *lifecycle.Jobs, job *record.Job, r *record.Range, cause error) {
 	what := "pages are"
 	if r.Alone {
@@ -145,7 +148,8 @@ func showRefusal(ctx context.Context, x *lifecycle.Jobs, job *record.Job, r *rec
 	showTrouble(ctx, x, job, text)
 }
 
-// showLater says that a range waits for a service: once, when that begins.
+// showLater reports that a range waits for a service. It does so only in the first minute of the
+// wait.
 func showLater(ctx context.Context, x *lifecycle.Jobs, job *record.Job, r *record.Range, cause error) {
 	if time.Since(r.LaterFrom) > time.Minute {
 		return
@@ -158,7 +162,7 @@ func showLater(ctx context.Context, x *lifecycle.Jobs, job *record.Job, r *recor
 	}
 }
 
-// showTrouble has the job's status say what is wrong, if it says nothing yet.
+// showTrouble writes the trouble into the job's status, if the status shows none yet.
 func showTrouble(ctx context.Context, x *lifecycle.Jobs, job *record.Job, text string) {
 	_, err := x.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
 		if j.State != record.Running || j.Epoch != job.Epoch || j.Trouble != "" {
@@ -173,8 +177,9 @@ func showTrouble(ctx context.Context, x *lifecycle.Jobs, job *record.Job, text s
 	}
 }
 
-// refused handles a page that could not be committed: the database refuses it, or others change its
-// entities all the time. It halves the page. A single entity becomes a failure, or is tried later.
+// refused handles a page that could not be committed, because the database refuses it or other
+// clients change its entities all the time. It halves the page. A single entity becomes a failure,
+// or is retried later.
 func (d *delivery) refused(ctx context.Context, p planner.Plan, s standing, err error) (standing, error) {
 	refusal, contended := new(fault.CommitRefusal), d.planner.Mode == function.Update &&
 		(fault.Contended(err) || errors.Is(err, errHot))

@@ -20,31 +20,35 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A step is what one commit of a delivery does to its range, and beside that.
+// A step is one commit of a delivery: the change of the range's record, and everything that is
+// committed with it.
 type step struct {
-	// put changes the range's record as it is, and returns its new children. It is called for each
-	// attempt.
+	// put changes a copy of the range's record, and returns the range's new children. It is called
+	// for each attempt.
 	put func(r *record.Range) ([]*record.Range, error)
 
-	with   func() []wire.Mutation                    // is what else is written; nil: nothing
-	guards func() []page.Guard                       // is what has to be as it was read; nil: nothing
-	again  func(context.Context, []page.Moved) error // prepares anew what others have changed
-	// once it was refused it looks in a transaction, whose database may have locks
+	with   func() []wire.Mutation                    // returns the other mutations; nil: none
+	guards func() []page.Guard                       // returns the entities that must be unchanged; nil: none
+	again  func(context.Context, []page.Moved) error // prepares entities again that others have changed
+	// locks makes apply retry a refused commit in a transaction: the database may lock what it
+	// reads
 	locks bool
 }
 
-// apply commits a step in one call, on the condition that the range's record and what the step
-// guards are as they were read. The database refuses it as a whole where they are not, and does not
-// say which: so they are looked up, what others have changed is prepared again, and the rest stays
-// as it is. What the step guards and does not write has no condition in such a call: then a
-// transaction looks, and commits. So it is where the database says no versions.
+// apply commits a step in one call, on the condition that nobody has changed the range's record or
+// the guarded entities since they were read. If somebody has, the database refuses the whole call
+// and does not say which record has changed. Then apply reads them again, prepares the changed
+// entities again, and retries.
 //
-// A commit whose answer was lost shows as any error; what the record says since counts. A range
-// that was found done, or cut by another delivery, is what the claim knows from then on.
+// A call can set conditions only on entities that it writes. If the step guards other entities,
+// apply reads and commits in a transaction. It does the same if the database returns no versions.
+//
+// If the answer to a commit is lost, the error may be any. Then the record decides: if another
+// delivery has done or cut the range, this delivery takes over the record that it finds.
 func (d *delivery) apply(ctx context.Context, s step) (standing, error) {
 	refused := false
 	for idle, tries := 0, 0; ; {
-		if refused && s.locks { // another client that is in the way may be done then
+		if refused && s.locks { // wait: the other client may finish meanwhile
 			if tries++; tries > 1 {
 				if err := rest(ctx, tries); err != nil {
 					return ours, err
@@ -90,7 +94,7 @@ func (d *delivery) apply(ctx context.Context, s step) (standing, error) {
 func (d *delivery) found(
 	ctx context.Context, failed error, guards []page.Guard,
 ) (stands fencedError, moved []page.Moved, err error) {
-	if errors.As(failed, &stands) { // a transaction has looked
+	if errors.As(failed, &stands) { // the transaction has read the record
 		return stands, nil, nil
 	}
 	stands, moved, err = d.look(source.New(d.x.client, nil).Stored(ctx), guards)
@@ -100,7 +104,8 @@ func (d *delivery) found(
 	return stands, moved, err
 }
 
-// lose notes that another delivery has done or changed the range.
+// lose takes over the record of a range that is done or was changed by another delivery. It sets
+// beaten if this delivery has not done the range.
 func (d *delivery) lose(stands fencedError) {
 	if stands.standing == done || stands.standing == changed {
 		d.record = stands.found
@@ -108,19 +113,21 @@ func (d *delivery) lose(stands fencedError) {
 	}
 }
 
-// change changes the range, and returns its new children.
+// change commits a change of the range's record only. The function f returns the range's new
+// children.
 func (d *delivery) change(ctx context.Context, f func(r *record.Range) ([]*record.Range, error)) (standing, error) {
 	return d.apply(ctx, step{put: f})
 }
 
-// unversioned reports whether the database has not said which version of a guarded entity was read.
+// unversioned reports whether the database has returned no version for a guarded entity.
 func unversioned(g page.Guard) bool { return g.Was.Version == 0 && !g.Was.Gone }
 
-// unwritten reports whether nothing is written of a guarded entity, whose condition would say how
-// it has to be.
+// unwritten reports whether the step does not write a guarded entity. No mutation can carry a
+// condition on such an entity.
 func unwritten(g page.Guard) bool { return g.Free }
 
-// conflicts reports whether a commit was refused because of what others have done, or do.
+// conflicts reports whether a commit was refused because other clients have changed or locked the
+// same entities.
 func conflicts(err error) bool {
 	switch status.Code(err) {
 	case codes.Aborted, codes.FailedPrecondition, codes.AlreadyExists, codes.NotFound:
@@ -129,8 +136,9 @@ func conflicts(err error) bool {
 	return errors.Is(err, datastore.ErrConcurrentTransaction) || fault.Contended(err)
 }
 
-// rest waits before an attempt that meets others, which do not say for how long: the client's own
-// pauses are like that.
+// rest waits before retry n after a conflict, because the database does not say how long to wait.
+// The limit is 10 ms, doubled n times, but at most a second. The wait is a random time between half
+// of the limit and the limit, as in the client library.
 func rest(ctx context.Context, n int) error {
 	most := min(10*time.Millisecond<<n, time.Second)
 	select {
@@ -141,20 +149,20 @@ func rest(ctx context.Context, n int) error {
 	}
 }
 
-// A try is one of committing a step.
+// A try is one attempt to commit a step.
 type try struct {
 	d *delivery
 	step
 
-	record     *record.Range // as it is to be
+	record     *record.Range // the record that the try writes
 	children   []*record.Range
-	versions   *wire.Versions // of what was written
-	moved      bool           // others had changed something
-	unprepared bool           // preparing it has failed
-	unread     bool           // looking has failed
+	versions   *wire.Versions // the versions that the commit has returned
+	moved      bool           // others had changed a guarded entity
+	unprepared bool           // prepare or again has failed
+	unread     bool           // reading the records has failed
 }
 
-// guarded returns which entities of some choice are guarded.
+// guarded returns the guarded entities that which selects.
 func (t *try) guarded(which func(page.Guard) bool) (guards []page.Guard) {
 	if t.guards == nil {
 		return nil
@@ -167,8 +175,9 @@ func (t *try) guarded(which func(page.Guard) bool) (guards []page.Guard) {
 	return guards
 }
 
-// send commits the step: in one call if versions guard all of it, and otherwise in a transaction,
-// which reads first. It returns the guarded entities that the transaction has not read.
+// send commits the step. If versions guard everything, it commits in one call, and otherwise in a
+// transaction, which reads first. It returns the guarded entities to read again if the commit
+// fails: none if the transaction has read them all.
 func (t *try) send(ctx context.Context, locks bool) (guards []page.Guard, err error) {
 	every := func(page.Guard) bool { return true }
 	guards = t.guarded(every)
@@ -192,12 +201,13 @@ func (t *try) final(err error) error {
 	case conflicts(err):
 		return nil
 	case t.unread:
-		return err // nobody's entity is to blame
+		return err // a failed read is no fault of an entity
 	}
 	return fault.AsCommitRefusal(err)
 }
 
-// prepare puts the step into a record, and returns what is written.
+// prepare applies the step to a copy of the record, and returns the mutations of the commit. The
+// record's mutation is the last.
 func (t *try) prepare(r *record.Range) (all []wire.Mutation, err error) {
 	t.record = r.Clone()
 	if t.children, err = t.put(t.record); err != nil {
@@ -210,7 +220,7 @@ func (t *try) prepare(r *record.Range) (all []wire.Mutation, err error) {
 	return append(all, mutationsOf(t.record, t.children)...), nil
 }
 
-// inOneCall commits the step by the versions that were read.
+// inOneCall commits the step without a transaction. The versions that were read are the conditions.
 func (t *try) inOneCall(ctx context.Context) error {
 	known := t.d.record.Version
 	all, err := t.prepare(t.d.record)
@@ -222,8 +232,9 @@ func (t *try) inOneCall(ctx context.Context) error {
 	return err
 }
 
-// inTransaction looks at what is guarded, or at a choice of that, has what others have changed be
-// prepared again, and commits. If that is all, what is written has no condition any more.
+// inTransaction commits the step in a transaction. It reads the record and the selected guarded
+// entities, and prepares the changed ones again. If all is set, it has read every entity that is
+// written. Then the mutations need no conditions, so it clears them.
 func (t *try) inTransaction(ctx context.Context, all bool, which func(page.Guard) bool) error {
 	noting, versions := wire.Noting(ctx)
 	t.versions = versions
@@ -235,7 +246,7 @@ func (t *try) inTransaction(ctx context.Context, all bool, which func(page.Guard
 				t.unprepared = true
 				return err
 			}
-			// it may rely on others now
+			// the function may have read other entities this time
 			stands, moved, err = t.d.look(source.InTransaction(tx, &versions.Taken), t.guarded(which))
 		}
 		if t.unread = err != nil; t.unread {
@@ -260,8 +271,8 @@ func (t *try) inTransaction(ctx context.Context, all bool, which func(page.Guard
 	return err
 }
 
-// look reads the range's record, and what is guarded. It returns how the range stands to the
-// delivery, and what others have changed.
+// look reads the range's record and the guarded entities. It returns how the range stands to the
+// delivery, and which entities others have changed.
 func (d *delivery) look(get source.Get, guards []page.Guard) (stands fencedError, moved []page.Moved, err error) {
 	r := new(record.Range)
 	keys := []*datastore.Key{d.record.Key()}
@@ -296,6 +307,6 @@ func (d *delivery) look(get source.Get, guards []page.Guard) (stands fencedError
 	return fencedError{d.check(r), r}, moved, nil
 }
 
-// errHot is the failure of an entity that others have changed in all attempts.
+// errHot is the failure of an entity that other clients have changed in each attempt.
 var errHot = errors.New("other clients change the entity, or hold its lock, all the time: in no attempt was it left " +
 	"alone from its read to the commit")

@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// enter has the delivery pass the gate, unless it is inside already, and exclusively if it has to
-// be. It reports whether it had to wait.
+// enter takes the delivery's place inside the gate, unless it has one already. If exclusive is set,
+// the place is exclusive. It reports whether the delivery had to wait.
 func (d *delivery) enter(ctx context.Context, exclusive bool) (waited bool, err error) {
 	if d.place.Leave != nil && (d.place.Exclusive || !exclusive) {
 		return false, nil
@@ -27,7 +27,7 @@ func (d *delivery) enter(ctx context.Context, exclusive bool) (waited bool, err 
 	return d.place.Waited, err
 }
 
-// leave has the delivery leave the gate, if it is inside.
+// leave gives up the delivery's place inside the gate, if it has one.
 func (d *delivery) leave() {
 	if d.place.Leave != nil {
 		d.place.Leave()
@@ -35,8 +35,8 @@ func (d *delivery) leave() {
 	d.place = gate.Place{}
 }
 
-// condemn records the range's entity as a failure, if it is still there: its process has died often
-// enough.
+// condemn records the range's entity as a failure, because its process has died too often. An
+// entity that is deleted by now is not a failure.
 func (d *delivery) condemn(ctx context.Context, deaths int64) (standing, error) {
 	p := planner.Plan{At: []*keyspace.Position{d.record.Start}}
 	stored, err := d.planner.Reader(d.planner.Source.Stored(ctx))(p.At)
@@ -52,12 +52,11 @@ func (d *delivery) condemn(ctx context.Context, deaths int64) (standing, error) 
 }
 
 // patience is how many redeliveries a task of a solo or single-entity range gets before a new task
-// replaces it. The queue's back-off has grown to some 25 seconds then, and would become an hour
-// between two deaths.
+// replaces it. By then the queue's back-off has grown to about 25 seconds. Without a new task it
+// would grow to an hour between two deaths.
 const patience = 8
 
-// postpone has another task go on with a range, once it is certain which of its processes have
-// died.
+// postpone gives the range a new task, which is due when the deaths of its processes are certain.
 func (d *delivery) postpone(ctx context.Context) (standing, error) {
 	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
 		r.Postpone(time.Now())
@@ -66,20 +65,20 @@ func (d *delivery) postpone(ctx context.Context) (standing, error) {
 	if err != nil || s != ours {
 		return s, err
 	}
-	d.turn.mark = "" // it is not there any more
+	d.turn.mark = "" // the record no longer has the mark
 	if err := d.x.Queue.Enqueue(ctx, body.TaskOf(d.record, d.job)); err != nil && !errors.Is(err, tasks.ErrExists) {
 		return ours, fmt.Errorf("enqueue range %s of job %s again: %w", d.record.ID, d.job.ID, err)
 	}
-	return superseded, nil // by that task
+	return superseded, nil // the new task supersedes this one
 }
 
-// begin records that this delivery begins.
+// begin records that this delivery starts on the range, with its crash mark.
 func (d *delivery) begin(ctx context.Context, exclusive, alone bool) (standing, error) {
 	d.turn.mark = cmp.Or(d.turn.mark, d.x.NewDelivery())
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
 		switch {
-		case r.Begun == d.turn.mark: // the answer to a commit was lost
+		case r.Begun == d.turn.mark: // an earlier commit took effect, and its answer was lost
 		case r.Suspected() != exclusive:
 			return nil, fencedError{changed, r}
 		default:
@@ -93,7 +92,8 @@ func (d *delivery) begin(ctx context.Context, exclusive, alone bool) (standing, 
 	return s, err
 }
 
-// unmark records that this delivery has ended in good order, even if nobody waits for it any more.
+// unmark removes this delivery's crash mark: the delivery has ended in good order. It does so even
+// if the delivery was cancelled.
 func (d *delivery) unmark(ctx context.Context) {
 	if d.turn.mark == "" {
 		return
@@ -104,7 +104,7 @@ func (d *delivery) unmark(ctx context.Context) {
 			if r.State != record.Pending {
 				return false
 			}
-			if cutOff && r.Begun == d.turn.mark && r.PageLimit() > 1 { // it may be too much
+			if cutOff && r.Begun == d.turn.mark && r.PageLimit() > 1 { // the page may be too large
 				r.Narrow(r.Expected())
 			}
 			return r.Alive(d.turn.mark)

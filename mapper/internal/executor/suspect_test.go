@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestSuspected delivers a range of the entities 1 to 20 whose delivery may have died, an hour ago
-// and in some state of suspicion. It is the second attempt of its task.
+// TestSuspected delivers a range of the entities 1 to 20 in different states of suspicion. An
+// earlier delivery may have died an hour ago. This delivery is the second attempt of the task.
 func TestSuspected(t *testing.T) {
 	dead := func(n int) (s record.Suspicion) {
 		s.Solo = true
@@ -30,11 +30,11 @@ func TestSuspected(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		s      record.Suspicion
-		alone  bool // the range is of the entity 1
-		gone   bool // which is not there
-		calls  int  // of the function, by this delivery
+		alone  bool // the range has only entity 1
+		gone   bool // entity 1 is deleted
+		calls  int  // how often this delivery calls the function
 		failed bool // the entity is recorded as a failure
-		solo   bool // what is left is suspected
+		solo   bool // the rest is suspected
 	}{
 		{"nothing has died: all goes on", record.Suspicion{}, false, false, 20, false, false},
 		{"a process died that did other things, too: the page is exclusive", begun(false), false, false, 10, false,
@@ -62,7 +62,7 @@ func TestSuspected(t *testing.T) {
 							w.Fatal(err)
 						}
 					}
-					// what has a task of its own waits
+					// ranges with a task of their own wait
 					w.Range = func(context.Context, tasks.Delivery) error { return errBad }
 					if err := x.Deliver(w.Context(), tasks.Delivery{Body: body.TaskOf(r, j).Body, TaskID: "t",
 						RetryCount: 1}); err != nil {
