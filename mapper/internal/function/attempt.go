@@ -24,22 +24,22 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// An Attempt collects what one run of the function asks for besides the change
-// of its entity.
+// An Attempt collects what one run of the function asks for besides the change of its entity.
+// After the function has returned, an attempt refuses further use.
 type Attempt struct {
 	job    record.Ref
 	mode   Mode
-	key    *datastore.Key // of its entity; nil: it is on a page
-	others Others         // nil: there are none
+	key    *datastore.Key // of its entity; nil: it runs on a page
+	others Others         // nil: it cannot read other entities
 	lost   []func(context.Context)
 
 	mu      sync.Mutex
 	over    bool
 	err     error // the first misuse
 	effect  Effect
-	Deleted bool // the entity itself
-	Touched bool // likewise
-	Resaved bool // likewise
+	Deleted bool // the function has deleted its own entity
+	Touched bool // the function has called Touch
+	Resaved bool // the function has called Resave
 }
 
 // NewAttempt returns an attempt of a job on an entity.
@@ -47,14 +47,14 @@ func NewAttempt(job record.Ref, m Mode, key *datastore.Key) *Attempt {
 	return &Attempt{job: job, mode: m, key: key}
 }
 
-// Among has the attempt read other entities.
+// Among sets the other entities that the attempt can read.
 func (a *Attempt) Among(o Others) { a.others = o }
 
-// Job returns what tells the attempt's job from all others.
+// Job returns a string that identifies the attempt's job.
 func (a *Attempt) Job() string { return a.job.String() }
 
-// IdempotencyKey returns a string that is the same for all attempts of the job on the entity, and
-// different for all others.
+// IdempotencyKey returns a string that identifies the job and the entity. All attempts on the
+// entity share it.
 func (a *Attempt) IdempotencyKey() string {
 	h := sha256.Sum256([]byte(a.job.String() + "\x00" + a.key.Encode()))
 	return hex.EncodeToString(h[:16])
@@ -71,13 +71,13 @@ func (a *Attempt) do(f func() error) {
 	}
 }
 
-// Count adds to a counter of the job.
+// Count adds n to a counter of the job.
 func (a *Attempt) Count(name string, n int64) { a.count(name, name, n) }
 
-// Min lowers a minimum of the job to a number, if that is less, and Max raises a maximum.
+// Min lowers a minimum of the job to n, if n is less.
 func (a *Attempt) Min(name string, n int64) { a.count(name, tally.Min(name), n) }
 
-// Max is like Min.
+// Max raises a maximum of the job to n, if n is greater.
 func (a *Attempt) Max(name string, n int64) { a.count(name, tally.Max(name), n) }
 
 func (a *Attempt) count(name, counter string, n int64) {
@@ -85,12 +85,12 @@ func (a *Attempt) count(name, counter string, n int64) {
 		if err := tally.CheckName(name); err != nil {
 			return err
 		}
-		a.effect.Counters.Add(counter, n) // too many of them are the job's error, and not the entity's
+		a.effect.Counters.Add(counter, n) // too many counters are an error of the job, not of the entity
 		return nil
 	})
 }
 
-// Collect hands a value to the function over the page.
+// Collect passes a value to the function over the page.
 func (a *Attempt) Collect(v any) {
 	a.do(func() error {
 		a.effect.Collected = append(a.effect.Collected, v)
@@ -101,22 +101,23 @@ func (a *Attempt) Collect(v any) {
 // Put saves another entity. The key may be incomplete.
 func (a *Attempt) Put(key *datastore.Key, src any) { a.write("Put", key, false, declared(key, src)) }
 
-// Insert saves another entity that must not be there.
+// Insert saves another entity, which must not exist.
 func (a *Attempt) Insert(key *datastore.Key, src any) {
 	a.write("Insert", key, true, declared(key, src))
 }
 
-// PutStored saves another entity as the protocol has it, under a complete key.
+// PutStored saves another entity in its protobuf form, under a complete key.
 func (a *Attempt) PutStored(key *datastore.Key, stored *pb.Entity) {
 	a.write("PutStored", key, false, asStored(key, stored))
 }
 
-// InsertStored is PutStored of an entity that must not be there.
+// InsertStored saves another entity in its protobuf form, under a complete key. The entity must
+// not exist.
 func (a *Attempt) InsertStored(key *datastore.Key, stored *pb.Entity) {
 	a.write("InsertStored", key, true, asStored(key, stored))
 }
 
-// write saves another entity, for the method that is named.
+// write saves another entity. Errors name the method that the user has called.
 func (a *Attempt) write(method string, key *datastore.Key, inserts bool, content func() (mutation, error)) {
 	a.do(func() error {
 		switch {
@@ -149,7 +150,8 @@ func (a *Attempt) write(method string, key *datastore.Key, inserts bool, content
 	})
 }
 
-// absent returns an error if it is known already that an entity is there.
+// absent returns an error if the entity is already known to exist. It makes no call: for an
+// unknown entity, the commit finds out.
 func (a *Attempt) absent(key *datastore.Key) error {
 	if a.others == nil {
 		return nil
@@ -165,7 +167,8 @@ func (a *Attempt) absent(key *datastore.Key) error {
 	return fmt.Errorf("%v inserts %v, which is there", a.key, key)
 }
 
-// declared returns what writes an entity as the client saves a value of Go.
+// declared returns a function that makes the mutation for a Go value, which is saved as the
+// client would save it.
 func declared(key *datastore.Key, src any) func() (mutation, error) {
 	return func() (mutation, error) {
 		properties, err := property.Save(src)
@@ -177,7 +180,7 @@ func declared(key *datastore.Key, src any) func() (mutation, error) {
 	}
 }
 
-// asStored returns what writes an entity as the protocol has it.
+// asStored returns a function that makes the mutation for an entity in its protobuf form.
 func asStored(key *datastore.Key, stored *pb.Entity) func() (mutation, error) {
 	return func() (mutation, error) {
 		switch {
@@ -187,7 +190,7 @@ func asStored(key *datastore.Key, stored *pb.Entity) func() (mutation, error) {
 			return mutation{}, errors.New("the key is incomplete")
 		}
 		whole := &pb.Entity{Key: pbvalue.Key(key), Properties: stored.GetProperties()}
-		if of := stored.GetKey().GetPartitionId(); of != nil { // the project and database are the client's
+		if of := stored.GetKey().GetPartitionId(); of != nil { // the project and the database are the client's
 			whole.Key.PartitionId = &pb.PartitionId{ProjectId: of.ProjectId, DatabaseId: of.DatabaseId,
 				NamespaceId: key.Namespace}
 		}
@@ -197,8 +200,8 @@ func asStored(key *datastore.Key, stored *pb.Entity) func() (mutation, error) {
 	}
 }
 
-// Get reads other entities, into what load is given for each of those that are there. It returns
-// which are not.
+// Get reads other entities and calls load for each one that exists. It reports which ones are
+// missing.
 func (a *Attempt) Get(
 	ctx context.Context, keys []*datastore.Key, load func(i int, stored *pb.Entity) error,
 ) (missing []bool, err error) {
@@ -234,14 +237,14 @@ func (a *Attempt) Get(
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.over { // the function has not waited for it
+	if a.over { // the function has returned without waiting for Get
 		return nil, errors.New("Get: the function has returned meanwhile")
 	}
 	a.effect.Seen = append(a.effect.Seen, seen...)
 	return missing, err
 }
 
-// Delete deletes an entity: another one, or the attempt's own.
+// Delete deletes an entity: the attempt's own or another one.
 func (a *Attempt) Delete(key *datastore.Key) {
 	a.do(func() error {
 		if a.mode != Update {
@@ -262,7 +265,7 @@ func (a *Attempt) Delete(key *datastore.Key) {
 	})
 }
 
-// Touch has the entity itself be written although nothing of it has changed.
+// Touch makes the attempt write its own entity even if nothing has changed.
 func (a *Attempt) Touch() {
 	a.do(func() error {
 		if a.mode != Update {
@@ -273,8 +276,8 @@ func (a *Attempt) Touch() {
 	})
 }
 
-// Resave has all that the type declares of the entity itself be saved, whether it has changed or
-// not.
+// Resave makes the attempt save all properties of its own entity that the type declares, changed
+// or not.
 func (a *Attempt) Resave() {
 	a.do(func() error {
 		if a.mode != Update {
@@ -285,14 +288,15 @@ func (a *Attempt) Resave() {
 	})
 }
 
-// Restore has an entity be as the database had it, or be deleted if that is nil, on the condition
-// that it has a version still; 0: that it does not exist.
+// Restore puts the image of an entity, or deletes the entity if image is nil. It requires that
+// the entity still has the given version; 0: that it does not exist.
 func (a *Attempt) Restore(key *datastore.Key, image *pb.Entity, version int64) {
 	a.add(Restoring(key, image, version),
 		mutation{Key: key, Deletes: image == nil, On: wire.Condition{Version: version, Writes: image}})
 }
 
-// Restoring returns the mutation that [Attempt.Restore] makes: its condition has what it writes.
+// Restoring returns the mutation that [Attempt.Restore] makes. It has no properties: the
+// mutation's condition has them.
 func Restoring(key *datastore.Key, image *pb.Entity, version int64) *datastore.Mutation {
 	var nothing datastore.PropertyList
 	switch {
@@ -304,17 +308,17 @@ func Restoring(key *datastore.Key, image *pb.Entity, version int64) *datastore.M
 	return datastore.NewUpdate(key, &nothing)
 }
 
-// Leave notes that an undo leaves an entity as it is.
+// Leave notes that an undo does not restore an entity, and why.
 func (a *Attempt) Leave(key *datastore.Key, why string) {
 	a.effect.Left = append(a.effect.Left, undolog.Left{Key: key, Why: why})
 }
 
-// Save saves the entity itself: only the changed properties if masks can name them, and all of it
-// otherwise.
+// Save saves the attempt's own entity. It sends only the changed properties if a mask can name
+// them, and the whole entity otherwise.
 func (a *Attempt) Save(whole *pb.Entity, changed []string, masks bool) {
 	m, saved := datastore.NewUpdate(a.key, wire.Unsent()), whole
 	if masks && len(changed) > 0 && property.Maskable(changed) {
-		// What the mask does not name needs not be sent.
+		// The commit need not send properties that the mask does not name.
 		some := &pb.Entity{Key: whole.GetKey(), Properties: make(map[string]*pb.Value, len(changed))}
 		for _, name := range changed {
 			if v := whole.GetProperties()[name]; v != nil {
@@ -326,7 +330,7 @@ func (a *Attempt) Save(whole *pb.Entity, changed []string, masks bool) {
 	a.add(m, mutation{Key: a.key, Changed: changed, Whole: saved, On: wire.Condition{Writes: whole, Free: true}})
 }
 
-// add adds a mutation. Of several of one entity the last one counts.
+// add adds a mutation. It replaces an earlier mutation of the same entity.
 func (a *Attempt) add(m *datastore.Mutation, added mutation) {
 	added.Mutation = m
 	added.bytes = keyspace.KeySize(added.Key) + keyspace.PropertiesSize(added.Properties) + keyspace.EntitySize(
@@ -345,7 +349,7 @@ func (a *Attempt) add(m *datastore.Mutation, added mutation) {
 	a.effect.Mutations = append(a.effect.Mutations, added)
 }
 
-// OnLost has f called if what the attempt asks for will never take effect.
+// OnLost registers f, which is called if the attempt's effect will never apply.
 func (a *Attempt) OnLost(f func(context.Context)) {
 	a.do(func() error {
 		a.lost = append(a.lost, f)
@@ -353,14 +357,15 @@ func (a *Attempt) OnLost(f func(context.Context)) {
 	})
 }
 
-// Lose calls what is to be called if the attempt has no effect, in the reverse order.
+// Lose calls the functions that OnLost has registered, the last one first.
 func (a *Attempt) Lose(ctx context.Context) {
 	for _, f := range slices.Backward(a.lost) {
 		f(ctx)
 	}
 }
 
-// Run runs the function and closes the attempt, however the function ends.
+// Run runs the function and closes the attempt, even if the function panics or ends its
+// goroutine.
 func (a *Attempt) Run(fn func() error) error {
 	defer func() {
 		a.mu.Lock()
@@ -375,33 +380,33 @@ func (a *Attempt) Run(fn func() error) error {
 	return a.err
 }
 
-// Recovered makes a panic of the user's code an error. It is to be deferred.
+// Recovered turns a panic of the user's code into an error. Call it by defer.
 func Recovered(err *error) {
 	if r := recover(); r != nil {
 		*err = fault.Panicked(fmt.Sprintf("panic: %v%s", r, panicked(debug.Stack())))
 	}
 }
 
-// panicked returns where a panic comes from: the first frames of its stack,
-// which a record has room for.
+// panicked returns where a panic comes from: the first frames of its stack, short enough for a
+// record.
 func panicked(stack []byte) string {
-	const frames, lines = 4, 2 // a frame is a line with the function, and one with the file
+	const frames, lines = 4, 2 // each frame has a line for the function and a line for the file
 	_, after, found := strings.Cut(string(stack), "\npanic(")
 	if !found {
 		return ""
 	}
-	where := strings.SplitN(after, "\n", (frames+1)*lines+1) // those of panic itself are the first
+	where := strings.SplitN(after, "\n", (frames+1)*lines+1) // the first frame is the call of panic
 	if len(where) <= lines {
 		return ""
 	}
 	return "\n" + strings.Join(where[lines:min(len(where), (frames+1)*lines)], "\n")
 }
 
-// maxEffectBytes is what the function can write for one entity: the 10 MiB of a
-// commit, less what estimates and the job's own records may need.
+// maxEffectBytes bounds what the function writes for one entity. A commit takes 10 MiB; the rest
+// is for errors of the estimate and for the job's own records.
 const maxEffectBytes = 8 << 20
 
-// Effect returns what the attempt asks for, if a commit can hold it.
+// Effect returns the attempt's effect, or an error if a commit cannot hold it.
 func (a *Attempt) Effect() (*Effect, error) {
 	if a.effect.Bytes > maxEffectBytes {
 		return nil, fault.Permanent(fmt.Errorf("the function writes about %d bytes for one entity, above the maximum "+

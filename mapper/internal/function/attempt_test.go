@@ -25,14 +25,14 @@ var (
 
 type thing struct{ N int }
 
-// storedThing is a thing as the database has it.
+// storedThing returns a thing in its stored form.
 func storedThing(key *datastore.Key, n int64) *pb.Entity {
 	return &pb.Entity{Key: pbvalue.Key(key), Properties: map[string]*pb.Value{
 		"N": {ValueType: &pb.Value_IntegerValue{IntegerValue: n}}}}
 }
 
-// someOthers are the other entities of a test: other is there, absent is not, and "mate" was put by
-// an entity before it.
+// someOthers are the other entities of a test. "other" exists, "absent" does not, and an earlier
+// entity of the page has put "mate".
 type someOthers struct{ err error }
 
 func (o someOthers) Known(key *datastore.Key) (Seen, bool) {
@@ -58,7 +58,7 @@ func (o someOthers) Look(_ context.Context, keys []*datastore.Key) (all []Seen, 
 	return all, o.err
 }
 
-// asks describes the mutations of an effect: what each does, to what.
+// asks describes the mutations of an effect, each with its kind and its target.
 func asks(e *Effect) string {
 	var all []string
 	for _, m := range e.Mutations {
@@ -78,14 +78,14 @@ func asks(e *Effect) string {
 	return strings.Join(all, ", ")
 }
 
-// TestAsks has the function of the entity "self" ask for something.
+// TestAsks checks the effects of calls that the function on the entity "self" makes.
 func TestAsks(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		mode  Mode
 		fn    func(a *Attempt)
-		want  string // what its effect does
-		wrong string // the error has that text; empty: there is none
+		want  string // the mutations of its effect
+		wrong string // part of the error; empty: there is no error
 	}{
 		{name: "nothing", fn: func(*Attempt) {}},
 		{name: "another entity", fn: func(a *Attempt) { a.Put(other, &thing{1}) }, want: "put other"},
@@ -166,7 +166,7 @@ func TestAsks(t *testing.T) {
 	}
 }
 
-// TestTold has the function tell what no mutation says.
+// TestTold checks what the function can report besides mutations.
 func TestTold(t *testing.T) {
 	a := NewAttempt(record.Ref{ID: "j"}, Update, self)
 	err := a.Run(func() error {
@@ -205,8 +205,8 @@ func TestTold(t *testing.T) {
 	}
 }
 
-// TestSeconds checks what tells attempts from each other: which entity of which job they are on,
-// and not which attempt they are.
+// TestSeconds checks that the idempotency key depends on the job and the entity, but not on the
+// attempt.
 func TestSeconds(t *testing.T) {
 	first := NewAttempt(record.Ref{ID: "j", Incarnation: "1"}, Visit, self)
 	if again := NewAttempt(record.Ref{ID: "j", Incarnation: "1"}, Visit, self); again.Job() != first.Job() ||
@@ -222,7 +222,7 @@ func TestSeconds(t *testing.T) {
 	}
 }
 
-// TestGet has the function read other entities.
+// TestGet checks how a function reads other entities.
 func TestGet(t *testing.T) {
 	down := errors.New("down")
 	for _, c := range []struct {
@@ -230,9 +230,9 @@ func TestGet(t *testing.T) {
 		mode   Mode
 		others Others
 		keys   []*datastore.Key
-		want   string // which are missing, and what was loaded
+		want   string // the missing entities, and the loaded values
 		wrong  string
-		again  bool // the error may pass
+		again  bool // the error is temporary
 	}{
 		{name: "one is there, one is not", others: someOthers{}, keys: []*datastore.Key{absent, other},
 			want: "[true false] map[1:1]"},
@@ -270,7 +270,7 @@ func TestGet(t *testing.T) {
 	}
 }
 
-// TestOver uses an attempt after its function has returned: that is no part of the attempt.
+// TestOver checks that calls after the function has returned are no part of the attempt.
 func TestOver(t *testing.T) {
 	a := NewAttempt(record.Ref{ID: "j"}, Update, self)
 	a.Among(someOthers{})
@@ -291,14 +291,15 @@ func TestOver(t *testing.T) {
 	late := NewAttempt(record.Ref{ID: "j"}, Update, self)
 	late.Among(someOthers{})
 	_, err = late.Get(t.Context(), []*datastore.Key{other}, func(int, *pb.Entity) error {
-		return late.Run(func() error { return nil }) // it returns in the middle of its Get
+		return late.Run(func() error { return nil }) // the function returns during its Get
 	})
 	if e, _ := late.Effect(); err == nil || len(e.Seen) > 0 {
 		t.Errorf("a Get that nobody has waited for: %v, %d guarded", err, len(e.Seen))
 	}
 }
 
-// TestFails has the function return an error, which comes before its mistakes, and panic.
+// TestFails checks that the function's error comes before its misuses, and that a panic becomes
+// an error.
 func TestFails(t *testing.T) {
 	bad := errors.New("bad")
 	a := NewAttempt(record.Ref{ID: "j"}, Update, self)
@@ -322,7 +323,7 @@ func TestFails(t *testing.T) {
 	}
 }
 
-// TestLose has what an attempt has begun elsewhere be undone, the last of it first.
+// TestLose checks that the functions of OnLost run in the reverse order.
 func TestLose(t *testing.T) {
 	a := NewAttempt(record.Ref{ID: "j"}, Update, self)
 	var undone []string
@@ -337,7 +338,7 @@ func TestLose(t *testing.T) {
 	}
 }
 
-// TestSave has what changed of the entity itself be saved.
+// TestSave checks which properties of the attempt's own entity are saved.
 func TestSave(t *testing.T) {
 	whole := storedThing(self, 1)
 	whole.Properties["M"] = storedThing(self, 2).Properties["N"]
@@ -345,7 +346,7 @@ func TestSave(t *testing.T) {
 		name    string
 		changed []string
 		masks   bool
-		want    int // properties that are sent
+		want    int // number of properties sent
 	}{
 		{"what has changed", []string{"N"}, true, 1},
 		{"what has gone is named, and not sent", []string{"N", "Gone"}, true, 1},
@@ -366,8 +367,7 @@ func TestSave(t *testing.T) {
 	}
 }
 
-// TestRestore has an undo restore an entity: the mutation is one that fails if the entity has
-// changed.
+// TestRestore checks the mutations of an undo: they fail if the entity has changed.
 func TestRestore(t *testing.T) {
 	image := storedThing(other, 1)
 	for _, c := range []struct {

@@ -15,19 +15,20 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// ErrUnknownMapper says that a process does not have a mapper.
+// ErrUnknownMapper says that the process has no mapper of the job's name.
 var ErrUnknownMapper = errors.New("unknown mapper")
 
-// A Mode is what a function does with entities.
+// A Mode says where a function has its effects.
 type Mode int
 
-// The modes, as mapper.Update and mapper.Visit define them.
+// The modes correspond to mapper.Update and mapper.Visit.
 const (
-	Update Mode = iota // changes them, in the transaction of their page
-	Visit              // has its effects elsewhere
+	Update Mode = iota // changes entities, in the transaction of their page
+	Visit              // has its effects outside the transaction
 )
 
-// Writes returns how many writes a function usually makes for an entity.
+// Writes returns the usual number of writes for one entity. It is the estimate before the first
+// page of a job.
 func (m Mode) Writes() float64 {
 	if m == Update {
 		return 1
@@ -35,8 +36,8 @@ func (m Mode) Writes() float64 {
 	return 0
 }
 
-// Longest returns how long the function can take on one entity, in a delivery that ends by a
-// deadline.
+// Longest returns the longest time that the function can take on one entity, in a delivery with
+// the given deadline.
 func (m Mode) Longest(deadline time.Duration) time.Duration {
 	if m == Visit {
 		return deadline / 2
@@ -44,86 +45,90 @@ func (m Mode) Longest(deadline time.Duration) time.Duration {
 	return min(MaxInTransaction, deadline/2)
 }
 
-// MaxInTransaction is how long a function can take in a transaction, which Datastore's transactions
-// page has given up after a minute without a request.
+// MaxInTransaction is the longest time that a function can take in a transaction. Datastore drops
+// a transaction after a minute without a request.
 const MaxInTransaction = 30 * time.Second
 
 // A Definition is a mapper without its types.
 type Definition struct {
 	Name string
 	Mode Mode
-	Err  error // what is wrong with the definition
+	Err  error // why the definition is invalid; nil: it is valid
 
-	Queue string // that its jobs belong to; empty: the first one
+	Queue string // of its jobs; empty: the first queue
 
-	Params reflect.Type // of its parameters
+	Params reflect.Type // the type of its parameters
 
-	Given func(params json.RawMessage) error // what checks parameters that ByName is given; nil: they are not known
-	// what starts its jobs by name, see mapper.Mapper.WithStarter; nil: nothing but a start does
+	// Given checks the parameters for ByName in a plan. If it is nil, a plan cannot check them.
+	Given func(params json.RawMessage) error
+	// ByName starts the mapper's jobs by name, see mapper.Mapper.WithStarter. If it is nil, a start
+	// by name takes the mapper's own parameters.
 	ByName any
 
 	Concurrency int // calls at once in a page of its jobs; 0: one
 
-	Backoff fault.Backoff // of its jobs; what is zero is the default
+	Backoff fault.Backoff // of its jobs; zero fields have their defaults
 
-	// Canonical checks the parameters of a start, and returns them in the one form that equal ones
-	// have.
+	// Canonical checks the parameters of a start and returns their canonical encoding, which is
+	// the same for equal parameters.
 	Canonical func(params json.RawMessage) (json.RawMessage, error)
 
-	// onDone is the finalizer of a job whose records add up to sum, or nil.
+	// OnDone calls the finalizer of a job whose records add up to sum. It is nil without a
+	// finalizer.
 	OnDone func(ctx context.Context, a *Attempt, j *record.Job, sum record.Totals) error
 
-	// Forget is called before the transaction that ends a job, behind which its own records are
-	// gone; nil: the job keeps them.
+	// Forget is called before the transaction that ends a job and deletes its records. It is nil
+	// if the job keeps its records.
 	Forget func(ctx context.Context, a *Attempt, j *record.Job, sum record.Totals) error
 
-	// prepare decodes a job's parameters, and returns the function over one
-	// entity.
+	// Prepare decodes a job's parameters and returns the function over one entity.
 	Prepare func(params json.RawMessage, keysOnly bool) (Func, error)
 
-	// PrepareKeys does so for what says which other entities the function reads; nil: nothing does.
+	// PrepareKeys does the same for the function that names the other entities to read. It is nil
+	// if the mapper has no such function.
 	PrepareKeys func(params json.RawMessage, keysOnly bool) (Keys, error)
 
-	// PreparePage does so for the function over what was collected of a page's entities; nil: there
-	// is none.
+	// PreparePage does the same for the function over the collected values of a page. It is nil
+	// if the mapper has no such function.
 	PreparePage func(params json.RawMessage) (PageFunc, error)
 }
 
-// A Job is what a function has to know of its job.
+// A Job is what a function needs to know of its job.
 type Job struct {
 	Ref   record.Ref
-	Masks bool // the database keeps what a property mask does not name
+	Masks bool // the database keeps the properties that a property mask does not name
 
-	Others Others // that the function may read; nil: there is no page
+	Others Others // the other entities that the function may read; nil: it runs outside a page
 
-	Rehearses bool // nothing is to be written
+	Rehearses bool // the job is a rehearsal: nothing is written
 }
 
-// Others are the entities besides its own that a function may read.
+// Others gives a function the entities besides its own.
 type Others interface {
-	// Look returns entities as the function may see them: as the earlier entities of its page leave
-	// them, or as the database has them. The others are guarded: if others change them until the
-	// page is committed, the function is run again.
+	// Look returns entities as the function may see them: as earlier entities of its page leave
+	// them, or else as the database has them. Entities from the database are guarded: if somebody
+	// changes one before the page commits, the function runs again.
 	Look(ctx context.Context, keys []*datastore.Key) ([]Seen, error)
 
-	// Known returns an entity, if it is known without a call how it is.
+	// Known returns an entity if its state is known without a call of the database.
 	Known(key *datastore.Key) (s Seen, ok bool)
 }
 
-// A Seen is another entity, as a function has seen it.
+// A Seen is another entity, in the state that a function has seen.
 type Seen struct {
 	Key *datastore.Key
 	wire.Stamp
 	OfPage bool // an earlier entity of the page has written it
 }
 
-// A Keys returns which other entities the function is going to read for an entity.
+// A Keys names the other entities that the function will read for an entity, so that one call can
+// read them ahead.
 type Keys func(key *datastore.Key, stored *pb.Entity) ([]*datastore.Key, error)
 
-// A Func runs the mapper's function on one entity, and returns what it
-// asks for. It does not panic, and does not change what is stored; nil: it was not read.
+// A Func runs the mapper's function on one entity and returns its effect. It does not panic. It
+// does not change stored, which is nil if the job reads only keys.
 type Func func(ctx context.Context, j Job, key *datastore.Key, stored *pb.Entity) (*Effect, error)
 
-// A PageFunc runs the mapper's function on what an attempt has collected of a page's entities. It
-// does not panic.
+// A PageFunc runs the mapper's function on the collected values of a page's entities. It does not
+// panic.
 type PageFunc func(ctx context.Context, a *Attempt, name string, collected []any) error

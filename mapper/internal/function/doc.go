@@ -1,4 +1,4 @@
-// Package function calls a user's function without knowing its types: a [Definition] is a mapper
-// without them, an [Attempt] is one run on one entity and collects what it asks for, an [Effect],
-// and [Calls] makes calls that may take too long.
+// Package function calls a user's function without knowing its types. A [Definition] is a mapper
+// without its types. An [Attempt] is one run of the function on one entity, and collects an
+// [Effect]: the writes and counts that the function asks for. [Calls] bounds the time of calls.
 package function

@@ -14,34 +14,35 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// An Effect is what one attempt asks for, if it succeeds.
+// An Effect is everything that one attempt asks for. It applies only if the attempt succeeds.
 type Effect struct {
 	Mutations []mutation
 	Counters  tally.Counters
-	Bytes     int    // of the mutations, about
-	Collected []any  // for the function over the page
-	Seen      []Seen // other entities that it has read
+	Bytes     int    // approximate size of the mutations
+	Collected []any  // values for the function over the page
+	Seen      []Seen // other entities that the function has read
 
-	Left    []undolog.Left          // as it is, by an undo
-	Example func() []record.Example // of what a rehearsal would do; nil: nothing
+	Left    []undolog.Left          // entities that an undo does not restore
+	Example func() []record.Example // examples of a rehearsal's writes; nil: the job is no rehearsal
 }
 
-// A mutation keeps its key, which the client's own hides.
+// A mutation is one write of an effect. It has its own copy of the key, because
+// datastore.Mutation hides it.
 type mutation struct {
 	Key   *datastore.Key
-	bytes int // about
+	bytes int // approximate size
 
-	Properties []datastore.Property // what is put, unless its condition says that
-	Changed    []string             // names of them, if it is the entity itself
-	Deletes    bool                 // nothing is: the entity is deleted
-	Inserts    bool                 // it is put only if it is not there
-	Whole      *pb.Entity           // what the entity itself becomes
-	On         wire.Condition       // on which its commit takes place
+	Properties []datastore.Property // to put, unless On.Writes has them
+	Changed    []string             // names of changed properties, for the attempt's own entity
+	Deletes    bool                 // the mutation deletes the entity
+	Inserts    bool                 // the mutation fails if the entity exists
+	Whole      *pb.Entity           // the attempt's own entity after the mutation
+	On         wire.Condition       // must hold when the mutation commits
 	*datastore.Mutation
 }
 
-// insert has the mutation, which puts an entity, be an insert: an earlier one of the same function
-// is.
+// insert turns a put into an insert. A put that replaces an earlier insert of the same function
+// stays one: the entity must be absent before the commit.
 func (m *mutation) insert() {
 	list := datastore.PropertyList(m.Properties)
 	if m.On.Writes != nil {
@@ -50,7 +51,7 @@ func (m *mutation) insert() {
 	m.Inserts, m.Mutation = true, datastore.NewInsert(m.Key, &list)
 }
 
-// Wire returns the mutation as a commit has it.
+// Wire returns the mutation in the form that a commit takes.
 func (m mutation) Wire() wire.Mutation {
 	if m.Deletes {
 		return wire.Mutation{Deletes: m.Key, Condition: m.On}
@@ -58,7 +59,7 @@ func (m mutation) Wire() wire.Mutation {
 	return wire.Mutation{Mutation: m.Mutation, Condition: m.On}
 }
 
-// After returns what an entity is once the mutation has taken effect.
+// After returns the state of the entity after the mutation.
 func (m mutation) After() (wire.Stamp, error) {
 	switch {
 	case m.Deletes:
@@ -72,7 +73,7 @@ func (m mutation) After() (wire.Stamp, error) {
 	return wire.Stamp{Entity: e}, err
 }
 
-// puts returns the properties of what a mutation puts.
+// puts returns the properties that the mutation puts.
 func (m mutation) puts() []datastore.Property {
 	if m.On.Writes != nil {
 		return pbvalue.Properties(m.On.Writes)
@@ -80,8 +81,8 @@ func (m mutation) puts() []datastore.Property {
 	return m.Properties
 }
 
-// Incomplete takes those mutations out of the effect that put entities under keys which the
-// database has to complete.
+// Incomplete removes the mutations with incomplete keys from the effect and returns them. The
+// database has to complete these keys before the page knows what it puts.
 func (e *Effect) Incomplete() (incomplete Effect) {
 	if !slices.ContainsFunc(e.Mutations, func(m mutation) bool { return m.Key.Incomplete() }) {
 		return incomplete
@@ -107,7 +108,7 @@ func (e *Effect) Keys() []*datastore.Key {
 	return keys
 }
 
-// Complete has the mutations, which put entities, be under other keys.
+// Complete replaces the keys of the mutations, which all put entities, by complete ones.
 func (e *Effect) Complete(keys []*datastore.Key) {
 	for i := range e.Mutations {
 		m := &e.Mutations[i]

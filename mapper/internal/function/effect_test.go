@@ -19,7 +19,7 @@ func counted(e *Effect) string {
 	return strings.TrimPrefix(fmt.Sprint(values), "map")
 }
 
-// TestAfter says what an entity is after a mutation: so a later entity of the page sees it.
+// TestAfter checks the state of an entity after a mutation, which later entities of the page see.
 func TestAfter(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -44,7 +44,7 @@ func TestAfter(t *testing.T) {
 	}
 }
 
-// TestIncomplete takes new entities out of an effect, and gives them keys.
+// TestIncomplete checks that new entities are taken out of an effect and get their keys.
 func TestIncomplete(t *testing.T) {
 	a := NewAttempt(record.Ref{ID: "j"}, Update, self)
 	a.Put(anyKey, &thing{1})

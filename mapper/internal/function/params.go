@@ -25,11 +25,12 @@ func EncodeParams(params any) (json.RawMessage, error) {
 	return encoded, nil
 }
 
-// maxParams keeps a job's record well below the 1 MiB of an entity.
+// maxParams bounds the encoded parameters, in bytes. It keeps a job's record well below an
+// entity's limit of 1 MiB.
 const maxParams = 256 << 10
 
-// DecodeParams decodes parameters. A field that P does not have is an error:
-// somebody expects an effect of it.
+// DecodeParams decodes the parameters of a stored job. A field that the type does not have is an
+// error, because somebody expects an effect of it.
 func DecodeParams(encoded json.RawMessage, params any) error {
 	d := json.NewDecoder(bytes.NewReader(encoded))
 	d.DisallowUnknownFields()
@@ -47,9 +48,9 @@ func DecodeParams(encoded json.RawMessage, params any) error {
 	return nil
 }
 
-// ReadParams decodes the parameters of a job that is about to start, and checks them: nothing is as
-// good as not there, or becomes another value, without a word; and they are what their own
-// Validate, if they have one, takes.
+// ReadParams decodes and checks the parameters of a job that is about to start. It is strict: it
+// returns an error instead of ignoring a part of the input or changing a value. It also calls the
+// parameters' Validate method, if they have one.
 func ReadParams[P any](encoded json.RawMessage, params *P) error {
 	if string(bytes.TrimSpace(encoded)) == "null" {
 		return errNull
@@ -66,14 +67,15 @@ func ReadParams[P any](encoded json.RawMessage, params *P) error {
 	return nil
 }
 
-// Validate calls the method Validate that parameters have, or what they point to.
+// Validate calls the parameters' method Validate, if they or the value that they point to have
+// one. A panic of the method becomes an error.
 func Validate[P any](params *P) (err error) {
 	defer Recovered(&err)
 	type validator interface{ Validate() error }
 	if v, ok := any(params).(validator); ok {
 		return v.Validate()
 	}
-	if v, ok := any(*params).(validator); ok { // a pointer, or an interface
+	if v, ok := any(*params).(validator); ok { // P is a pointer or an interface
 		return v.Validate()
 	}
 	return nil
@@ -84,8 +86,8 @@ var (
 	errNull    = errors.New("params: they are null; none are written as {}")
 )
 
-// hidesFields reports whether a type is a struct with fields, of which JSON sees
-// none.
+// hidesFields reports whether a type is a struct that has fields, but no exported ones, so that
+// JSON would lose all of them.
 func hidesFields(t reflect.Type) bool {
 	if t == nil || t.Kind() != reflect.Struct || t.NumField() == 0 {
 		return false

@@ -20,7 +20,7 @@ func (p params) Validate() error {
 	return nil
 }
 
-// TestEncodeParams encodes what a program starts a job with.
+// TestEncodeParams checks the parameters with which a program starts a job.
 func TestEncodeParams(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -42,14 +42,14 @@ func TestEncodeParams(t *testing.T) {
 	}
 }
 
-// TestDecodeParams decodes what a job's record and a start have: who starts a job hears of more
-// mistakes.
+// TestDecodeParams checks how stored parameters and parameters of a start are decoded. A start is
+// stricter.
 func TestDecodeParams(t *testing.T) {
 	for _, c := range []struct {
 		encoded     string
 		want        int
-		wrong       string // for both
-		wrongAtOnce string // for who starts it
+		wrong       string // the error of both
+		wrongAtOnce string // the error of a start only
 	}{
 		{encoded: `{"Amount":7}`, want: 7},
 		{encoded: `{}`},
@@ -81,7 +81,7 @@ func TestDecodeParams(t *testing.T) {
 	}
 }
 
-// TestModes says what follows from what a function does.
+// TestModes checks the properties of the modes.
 func TestModes(t *testing.T) {
 	for _, c := range []struct {
 		mode     Mode

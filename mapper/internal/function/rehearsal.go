@@ -18,20 +18,21 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// rehearsalPrefix begins the names of rehearsals, and of no mapper of users.
+// rehearsalPrefix is the prefix of rehearsals' names. Names of users' mappers cannot have it.
 const rehearsalPrefix = "rehearsal:"
 
-// IsRehearsal reports whether a mapper of that name is a rehearsal.
+// IsRehearsal reports whether a mapper of this name is a rehearsal.
 func IsRehearsal(name string) bool { return strings.HasPrefix(name, rehearsalPrefix) }
 
-// Rehearsal returns the mapper that rehearses one which changes entities: it runs the function, and
-// counts what would be written in place of writing that. It is a mapper of its own, with a name of
-// its own: so a job that is a rehearsal is one for good, also for a build that knows of no
-// rehearsals. Attempts is how often such a function is tried by default.
+// Rehearsal returns the mapper that rehearses this one, which changes entities. It runs the
+// function, but counts the writes instead of making them.
+//
+// A rehearsal is a separate mapper with a name of its own. So a job stays a rehearsal, even in a
+// build that does not know rehearsals. Attempts is the default number of attempts on an entity.
 func (d *Definition) Rehearsal(attempts int64) *Definition {
 	r := *d
-	r.Name, r.Mode = rehearsalPrefix+d.Name, Visit                   // nothing of what a visit asks for is written
-	r.OnDone, r.Forget, r.PreparePage, r.ByName = nil, nil, nil, nil // it is started by the name of the mapper
+	r.Name, r.Mode = rehearsalPrefix+d.Name, Visit                   // the writes of a Visit are not committed
+	r.OnDone, r.Forget, r.PreparePage, r.ByName = nil, nil, nil, nil // the original mapper's name starts it
 	r.Backoff.Attempts = cmp.Or(d.Backoff.Attempts, attempts)
 	r.Prepare = func(params json.RawMessage, keysOnly bool) (Func, error) {
 		call, err := d.Prepare(params, keysOnly)
@@ -51,7 +52,7 @@ func (d *Definition) Rehearsal(attempts int64) *Definition {
 	return &r
 }
 
-// rehearse counts what would be written for an entity.
+// rehearse counts the writes that the effect would make for an entity.
 func (e *Effect) rehearse(key *datastore.Key) error {
 	for _, m := range e.Mutations {
 		own, what := m.Key.Equal(key), "put another entity"
@@ -75,7 +76,7 @@ func (e *Effect) rehearse(key *datastore.Key) error {
 	return nil
 }
 
-// examples returns what would be done for an entity with some properties.
+// examples describes the writes that the effect would make for an entity.
 func (e *Effect) examples(key *datastore.Key, stored *pb.Entity) (all []record.Example) {
 	for _, m := range e.Mutations {
 		own, x := m.Key.Equal(key), record.Example{Key: m.Key, What: "put another entity"}
@@ -102,10 +103,10 @@ func (e *Effect) examples(key *datastore.Key, stored *pb.Entity) (all []record.E
 	return all
 }
 
-// Bounds of examples: properties, and bytes of the text of a value.
+// Limits of an example: the number of properties, and the bytes of a value's text.
 const exampleProperties, exampleText = 20, 200
 
-// texts returns the values of properties for people, by their names.
+// texts returns the values of properties as text for people, by name.
 func texts(properties []datastore.Property) map[string]string {
 	all := make(map[string]string)
 	for _, p := range properties {
@@ -114,7 +115,8 @@ func texts(properties []datastore.Property) map[string]string {
 	return all
 }
 
-// would counts something that would be done. A name that is too long for a counter is cut off.
+// would counts one write that the real job would make. tally.Would shortens a name that is too
+// long for a counter.
 func (e *Effect) would(what string) error {
 	name := tally.Would(what)
 	if err := tally.CheckName(name); err != nil {

@@ -10,32 +10,35 @@ import (
 	"time"
 )
 
-// A Runner calls functions of users one after the other, in a goroutine that is left behind if
-// one of them takes too long.
+// A Runner calls users' functions one after the other in its own goroutine. If a call takes too
+// long, the goroutine is abandoned.
 type Runner struct {
 	ctx context.Context // of the calls
 
 	mu     sync.Mutex
-	begun  time.Time // when the call began that is under way; zero: none is
-	left   bool      // behind
+	begun  time.Time // start of the current call; zero: no call is under way
+	left   bool      // the goroutine was abandoned
 	strays *atomic.Int64
 }
 
-// ErrTimeout says that a call took too long, and was left behind.
+// ErrTimeout says that a call took too long and was abandoned.
 var ErrTimeout = errors.New("the function took too long")
 
 var errGoexit = errors.New("the function ended its goroutine")
 
-// Calls has f make calls, each for up to a time. Their context ends when f returns. After an
-// error, which is that of the last call, f may still be in it: what that does has no effect any
-// more, nobody must look at it, and until it returns it is one of strays.
+// Calls runs f, which makes calls through r. Each call may take up to limit. The context of the
+// calls ends when f returns.
+//
+// An error concerns the last call. After [ErrTimeout], f may still be in that call. The call has
+// no effect any more, the caller must not read anything that f writes, and strays counts the
+// goroutine until it returns.
 func Calls(ctx context.Context, limit time.Duration, strays *atomic.Int64, f func(r *Runner)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	r := &Runner{ctx: ctx, strays: strays}
 	ended, returned, panicked := make(chan struct{}), false, ""
 	go func() {
-		defer close(ended) // by Goexit, too
+		defer close(ended) // also runs after runtime.Goexit
 		defer r.returned()
 		defer func() {
 			if p := recover(); p != nil {
@@ -52,7 +55,7 @@ func Calls(ctx context.Context, limit time.Duration, strays *atomic.Int64, f fun
 		case <-ended:
 			switch {
 			case panicked != "":
-				panic(panicked) // where the delivery's panics are dealt with
+				panic(panicked) // panic in the delivery's goroutine, which handles it
 			case !returned:
 				return errGoexit
 			}
@@ -68,8 +71,8 @@ func Calls(ctx context.Context, limit time.Duration, strays *atomic.Int64, f fun
 	}
 }
 
-// Call calls a function, and reports whether somebody still waits for it. If not its caller has
-// to return at once, and must not look at anything that it shares.
+// Call calls a function and reports whether the runner's caller still waits. If not, f must
+// return at once and must not use anything that it shares.
 func (r *Runner) Call(fn func(context.Context)) (awaited bool) {
 	r.mu.Lock()
 	r.begun = time.Now()
@@ -81,8 +84,8 @@ func (r *Runner) Call(fn func(context.Context)) (awaited bool) {
 	return !r.left
 }
 
-// wait returns for how long the call that is under way may still be waited for, and whether
-// that is over and the goroutine left behind.
+// wait returns how much longer the current call may take. If its time is over, wait marks the
+// goroutine as abandoned.
 func (r *Runner) wait(limit time.Duration) (wait time.Duration, left bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

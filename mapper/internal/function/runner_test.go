@@ -13,8 +13,8 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestRunCalls has calls return, take too long, end their goroutine, and what is around them
-// panic.
+// TestRunCalls checks calls that return, take too long or end their goroutine, and a panic of the
+// code around them.
 func TestRunCalls(t *testing.T) {
 	t.Parallel()
 	takes := func(d time.Duration) func(context.Context) { return func(context.Context) { time.Sleep(d) } }
@@ -40,7 +40,7 @@ func TestRunCalls(t *testing.T) {
 				if err := Calls(t.Context(), time.Second, new(atomic.Int64), test.f); !errors.Is(err, test.want) {
 					t.Errorf("%v, want %v", err, test.want)
 				}
-				time.Sleep(time.Minute) // until what was left behind has ended
+				time.Sleep(time.Minute) // until the abandoned call has returned
 			})
 		})
 	}

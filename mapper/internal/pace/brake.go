@@ -7,103 +7,106 @@ import (
 	"time"
 )
 
-// A Brake slows the calls of a job's function in one process while a service refuses them because
-// there are too many. It looks at windows of calls. If more than 5% of a window were refused, the
-// rate becomes 90% of what was accepted. It stays there for some windows, and then grows, faster
-// with each window that is accepted. If a much lower rate does not lower the share of refused calls,
-// the rate is not their cause, and the brake is released for a while.
+// A Brake slows the calls of a job's function in one process while a service refuses calls
+// because there are too many. It counts calls in windows. If more than 5% of a window's calls
+// were refused, the new rate is 90% of the accepted calls' rate. The rate rests there for five
+// windows. Then it grows, faster with each window without a cut. If a much lower rate does not
+// lower the share of refused calls, the rate is not the cause. The brake is then released for
+// five minutes.
 //
-// A function that returns at once has called no service. Only calls that take as long as others, or
-// are refused, count.
+// Only calls of a service count: runs that take about as long as other calls, or that were
+// refused. A function that returns at once has called no service.
 //
-// The idea is congestion control: additive increase, multiplicative decrease (Jacobson and Karels,
-// 1988), with the growth of CUBIC (RFC 9438) around the last limit. The zero value does not brake.
-// A Brake is for several goroutines.
+// The method is congestion control: additive increase, multiplicative decrease (Jacobson and
+// Karels, 1988), with the growth of CUBIC (RFC 9438) around the last limit. The zero value does
+// not brake. Several goroutines may use a Brake.
 type Brake struct {
 	mu sync.Mutex
 	braking
 	now, last window
 	pattern   pattern
-	lately    [2]Calls  // before, and now
-	since     time.Time // of those now
+	lately    [2]Calls  // runs of the previous span, and of the current one
+	since     time.Time // start of the current span
 	inside    int       // runs under way
-	later     bool      // the service asks for the last refused call later
+	later     bool      // the service asked to call later when it last refused a call
 }
 
 // braking is the state of a brake.
 type braking struct {
-	rate      float64   // calls a second; 0: as they come
-	served    float64   // calls whose turn has come,
-	at        time.Time // then,
-	taken     float64   // and calls that have a turn
-	cut       int       // how often the rate was cut
-	limit     float64   // accepted calls a second when the rate was cut; 0: unknown
-	firstRate float64   // calls a second when the service began to refuse,
-	firstOf   float64   // and the share that it refused
-	quickest  float64   // of what calls took, window by window, lately
-	peak      float64   // accepted calls a second since then, at most
-	inVain    int       // windows with far fewer that refused as many
+	rate      float64   // calls a second; 0: unlimited
+	served    float64   // calls whose turn had come at the time at
+	at        time.Time // time of the last update of served
+	taken     float64   // calls that have a turn
+	cut       int       // number of cuts and releases: answers to calls before the last one are old
+	limit     float64   // accepted calls a second at the last cut; 0: unknown
+	firstRate float64   // calls a second when the service first refused calls
+	firstOf   float64   // share of calls that it refused then
+	quickest  float64   // the shortest recent mean time of a call, in seconds
+	peak      float64   // highest rate of accepted calls since the first refusals
+	inVain    int       // windows at a much lower rate with the same share of refusals
 	accepted  int       // windows without a cut at the limit
-	unused    int       // windows whose calls were fewer than the rate
-	released  time.Time // the brake does not count until then
+	unused    int       // windows with fewer calls than the rate allows
+	released  time.Time // the brake does not adjust the rate until then
 }
 
-// A window is the calls of some time.
+// A window counts the calls of a short time.
 type window struct {
 	begun           time.Time
-	took            float64 // seconds
-	calls, accepted int     // of the service
-	answers                 // to calls since the rate was cut
+	took            float64 // length in seconds
+	calls, accepted int     // runs that have called the service
+	answers                 // answers to calls that started after the last cut
 }
 
-// Answers are of a service.
+// answers counts a service's answers.
 type answers struct{ asked, refused float64 }
 
 // share returns the share of refused calls.
 func (a answers) share() float64 { return a.refused / max(1, a.asked) }
 
-// tooMany reports whether more than 4% were refused, beyond what chance makes of it: so that 5% are
-// refused at most, with those after which the rate was cut.
+// tooMany reports whether significantly more than 4% of calls were refused: it allows for one
+// standard deviation. So the total, including the calls before each cut, stays below 5%.
 func (a answers) tooMany() bool {
 	const most = 0.04
 	return a.refused > most*a.asked+math.Sqrt(most*a.asked)
 }
 
-// Calls are how many runs of the function there were, and how many failed: in any way, and so that
-// another attempt may help.
+// Calls counts runs of the function. Failed are all failed runs. Busy are failed runs that
+// another attempt may mend.
 type Calls struct{ All, Failed, Busy int }
 
 const (
-	windowCalls = 20 // of a window that takes windowTime
+	windowCalls = 20 // minimum number of calls in a window that lasts windowTime
 	windowTime  = time.Second
-	windowLong  = 8 * time.Second // of a window with fewer calls
-	earlyTime   = windowTime / 10 // of a window that has many refusals
-	slowestRate = 1.0             // calls a second
-	fastGrowth  = 1.5             // of the rate from one window to the next
-	cautious    = 0.9             // of the accepted calls are the next rate
-	restWindows = 5               // at that rate, before it grows
-	slower      = 1.5             // than the quickest: calls wait for each other
-	fewAtOnce   = 4               // calls: the rate spaces them, and not their number
-	spare       = 0.2             // of the calls at once may begin before the rate allows it
-	idleWindows = 60              // whose calls are fewer than the rate, until the brake goes
-	idleFor     = time.Minute     // without a call, until a brake goes whose service did not say "later"
-	vainWindows = 3               // that refuse as many at a low rate, until the brake is released
+	windowLong  = 8 * time.Second // length of a window with fewer calls
+	earlyTime   = windowTime / 10 // minimum length of a window with many refusals
+	slowestRate = 1.0             // lowest rate, in calls a second
+	fastGrowth  = 1.5             // factor from one window to the next, far below the limit
+	cautious    = 0.9             // share of the accepted calls that becomes the next rate
+	restWindows = 5               // number of windows at that rate before it grows
+	slower      = 1.5             // calls this much slower than the quickest wait for each other
+	fewAtOnce   = 4               // with fewer calls at once, only the rate spaces them
+	spare       = 0.2             // share of the calls at once that may start ahead of the rate
+	idleWindows = 60              // windows below the rate until the brake is released
+	// idleFor is the time without a call until the brake is released, unless the service said
+	// "later".
+	idleFor     = time.Minute
+	vainWindows = 3 // windows without effect until the brake is released
 	releasedFor = 5 * time.Minute
 )
 
-// TooMany reports whether so many calls failed that it is the function that is at fault, or the
-// world, and not the entities: more than 10, and more than 5%.
+// TooMany reports whether the function or a service is the likely cause of failures, rather than
+// single entities. That is so if more than 10 calls failed, and more than 5%.
 func TooMany(failed, calls int) bool { return failed > 10 && failed*20 > calls }
 
-// A Pass lets a run of the function begin. Its zero value is for a run that has to ask.
+// A Pass allows one run of the function. Its zero value is for a run that has not asked yet.
 type Pass struct {
 	waits  bool
-	turn   float64 // calls before it
-	charge float64 // of a call
+	turn   float64 // number of calls ahead of it
+	charge float64 // expected calls of the run: the share of runs that call the service
 	cut    int
 }
 
-// Ask asks whether a run may begin now. If not, it returns how long to wait before asking again.
+// Ask asks whether a run may start now. If not, it returns how long to wait before the next Ask.
 func (b *Brake) Ask(now time.Time, p *Pass) (wait time.Duration, begins bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -118,7 +121,8 @@ func (b *Brake) Ask(now time.Time, p *Pass) (wait time.Duration, begins bool) {
 			b.taken += p.charge
 		}
 		each, ahead := b.pattern.each(), p.turn-b.served
-		// By Little's law, so many at once make the rate. More would meet a limit of calls at once.
+		// By Little's law, this many calls at once make the rate. More of them would meet a
+		// service's limit of calls at once.
 		if atOnce := b.rate * each; atOnce >= fewAtOnce {
 			if b.inside >= int(atOnce+0.5) {
 				return soon(each / 8), false
@@ -134,7 +138,7 @@ func (b *Brake) Ask(now time.Time, p *Pass) (wait time.Duration, begins bool) {
 	return 0, true
 }
 
-// Force lets a run begin that has waited for long.
+// Force allows a run that has waited too long.
 func (b *Brake) Force(p *Pass) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -142,27 +146,27 @@ func (b *Brake) Force(p *Pass) {
 	b.inside++
 }
 
-// SaysLater reports whether the service that refuses calls asks for them later. Other errors may be
-// the function's own.
+// SaysLater reports whether the service that refuses calls has asked to call later. Other errors
+// may be the function's own.
 func (b *Brake) SaysLater() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.later
 }
 
-// free lets calls begin as they come. The brake does not count until released.
+// free removes the limit of the rate. The brake does not adjust the rate until released.
 func (b *braking) free(released time.Time) {
 	*b = braking{cut: b.cut + 1, served: b.taken, taken: b.taken, released: released}
 }
 
-// soon returns when to ask again: the rate may change meanwhile.
+// soon returns when to ask again. It is at most a second, because the rate may change meanwhile.
 func soon(seconds float64) time.Duration {
 	most := min(max(0.2, seconds/5), 1)
 	return time.Duration(min(max(seconds, 0.001), most) * float64(time.Second))
 }
 
-// serve lets the turns come that the rate has allowed since the last time. What nobody has taken
-// is lost.
+// serve gives turns to the calls that the rate has allowed since the last update. Turns that no
+// call has asked for are lost.
 func (b *braking) serve(now time.Time) {
 	if now.After(b.at) {
 		b.served += b.rate * now.Sub(b.at).Seconds()
@@ -171,7 +175,7 @@ func (b *braking) serve(now time.Time) {
 	b.served = min(b.served, b.taken)
 }
 
-// Leave gives back the turn of a run that does not begin.
+// Leave gives back the turn of a run that does not start.
 func (b *Brake) Leave(p Pass) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -180,12 +184,12 @@ func (b *Brake) Leave(p Pass) {
 	}
 }
 
-// An End is how a run of the function has ended.
+// An End says how a run of the function has ended.
 type End struct {
 	Took   time.Duration
 	Failed bool
-	Busy   bool // it has failed so that another attempt may help,
-	Later  bool // and asks for that later
+	Busy   bool // it failed, and another attempt may succeed
+	Later  bool // it asks for that attempt later
 }
 
 // Done notes that a run has ended.
@@ -230,7 +234,7 @@ func (b *Brake) Done(now time.Time, p Pass, e End) {
 	}
 }
 
-// ends reports whether a window ends.
+// ends reports whether the current window ends.
 func (b *Brake) ends(took time.Duration) bool {
 	return took >= earlyTime && b.now.refused > 10 && b.now.tooMany() ||
 		took >= windowTime && b.now.calls >= windowCalls || took >= windowLong && b.now.calls > 0
@@ -250,7 +254,7 @@ func (b *Brake) adjust(now time.Time) {
 		if b.rate == 0 || calls > b.firstRate {
 			b.firstRate, b.firstOf, b.peak = calls, b.now.share(), 0
 		}
-		if b.rate > 0 && b.last.took > 0 && !b.last.tooMany() { // refusals have crowded out calls since
+		if b.rate > 0 && b.last.took > 0 && !b.last.tooMany() { // refusals have displaced accepted calls since
 			accepted = float64(b.now.accepted+b.last.accepted) / (b.now.took + b.last.took)
 		}
 		if b.rate == 0 {
@@ -259,11 +263,12 @@ func (b *Brake) adjust(now time.Time) {
 		b.serve(now)
 		b.accepted, b.unused = 0, 0
 		switch {
-		case b.rate == 0: // calls under way were accepted, but say little of the limit
-			if b.rate = cautious * float64(b.now.accepted+b.inside) / b.now.took; !b.later { // it may be the function
+		case b.rate == 0: // calls under way count as accepted, but say little about the limit
+			// the function may be the cause
+			if b.rate = cautious * float64(b.now.accepted+b.inside) / b.now.took; !b.later {
 				b.rate = max(b.rate, calls/2)
 			}
-		case accepted > 0: // by chance, or as the service begins to accept again, it may be too few
+		case accepted > 0: // may be too low by chance, or while the service recovers
 			b.limit, b.rate = max(accepted, 0.7*b.limit), cautious*accepted
 		case b.later:
 			b.rate /= 2
@@ -279,7 +284,7 @@ func (b *Brake) adjust(now time.Time) {
 		b.serve(now)
 		b.unused = 0
 		b.rate = min(fastGrowth*b.rate, cautious*b.limit)
-	case b.pattern.each() > slower*b.quickest: // its calls wait for each other already
+	case b.pattern.each() > slower*b.quickest: // its calls already wait for each other
 		b.unused = 0
 	default:
 		b.serve(now)
@@ -289,9 +294,10 @@ func (b *Brake) adjust(now time.Time) {
 	}
 }
 
-// lookVain looks whether a lower rate lowers the share of refused calls. If a service takes so many
-// calls a second, it accepts as many at a lower rate. One that says "later", and refuses almost all,
-// is away, or has too many others; another error of almost all calls is the function's own.
+// lookVain checks whether a lower rate lowers the share of refused calls. A service with a limit
+// of calls a second still accepts that many at a lower rate. If the service says "later" and
+// refuses almost all calls, it is away or overloaded by others, and the brake stays. If almost
+// all calls fail with another error, the function is the cause.
 func (b *Brake) lookVain(calls, accepted float64) {
 	b.peak = max(b.peak, accepted)
 	share, away := b.now.share(), b.later && max(b.now.share(), b.firstOf) > 0.9
@@ -300,11 +306,12 @@ func (b *Brake) lookVain(calls, accepted float64) {
 	}
 }
 
-// binds reports whether it is the rate that makes so many calls a second.
+// binds reports whether the rate is what limits the calls a second.
 func (b *braking) binds(calls float64) bool { return b.rate > 0 && calls >= 0.6*b.rate }
 
-// growth returns by what the rate grows after windows at the limit: slowly at first, as the limit is
-// near, and then faster, as it may have risen. Without a limit it grows fast.
+// growth returns the factor by which the rate grows after windows at the limit. Growth is slow
+// near the known limit and becomes faster, as the limit may have risen. Without a known limit it
+// is fast.
 func (b *braking) growth() float64 {
 	if b.limit == 0 {
 		return fastGrowth
@@ -331,7 +338,8 @@ func (b *Brake) note(now time.Time, e End) {
 	}
 }
 
-// Lately returns the last runs: 20 at least, if there were so many.
+// Lately returns the counts of recent runs. They cover at least the last 20 runs, or all if there
+// were fewer.
 func (b *Brake) Lately() Calls {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -339,8 +347,8 @@ func (b *Brake) Lately() Calls {
 	return Calls{last.All + now.All, last.Failed + now.Failed, last.Busy + now.Busy}
 }
 
-// Accepts reports whether a service has lately accepted most calls: if one is refused, it is not
-// because the service is away or overloaded.
+// Accepts reports whether a service has recently accepted most calls. If so, a refusal does not
+// mean that the service is away or overloaded.
 func (b *Brake) Accepts() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -348,23 +356,23 @@ func (b *Brake) Accepts() bool {
 	return 2*accepted > b.last.calls+b.now.calls
 }
 
-// A pattern is how long runs of the function take, and how many of them call a service.
+// A pattern observes how long runs of the function take, and how many of them call a service.
 type pattern struct {
-	runs, calls   float64 // lately
-	time, squares float64 // of runs that were not refused: seconds, and the sum of their squares
-	accepted      float64 // calls of that time
+	runs, calls   float64 // recent
+	time, squares float64 // of runs that were not refused: sum of seconds, and of their squares
+	accepted      float64 // calls in that time
 }
 
-// each returns what an accepted call takes, in seconds.
+// each returns the mean time of an accepted call in seconds.
 func (p *pattern) each() float64 { return p.time / max(1, p.accepted) }
 
-// What a run, and a call, keep of their weight when another one is added.
+// These constants are the weights that older runs and older calls keep when a new one is added.
 const (
 	forgetRuns = 0.998
 	forget     = 0.98
 )
 
-// share returns the share of runs that are calls, lately.
+// share returns the share of recent runs that are calls.
 func (p *pattern) share() float64 {
 	if p.runs == 0 {
 		return 1
@@ -372,11 +380,11 @@ func (p *pattern) share() float64 {
 	return p.calls / p.runs
 }
 
-// isCallOf is how much shorter than others a run is that calls nothing.
+// isCallOf is the factor by which a run must be shorter than a call to count as no call.
 const isCallOf = 8
 
-// isCall reports whether a run took long enough to have called a service: an eighth of what a run
-// takes that is met at a random moment.
+// isCall reports whether a run took long enough to have called a service. The threshold is an
+// eighth of the expected length of a run that is under way at a random moment.
 func (p *pattern) isCall(took time.Duration) bool {
 	return p.time == 0 || isCallOf*took.Seconds() >= p.squares/p.time
 }
@@ -387,10 +395,10 @@ func (p *pattern) add(took time.Duration, call, busy bool) {
 		p.calls++
 	}
 	if s := took.Seconds(); !busy {
-		if call && s > isCallOf*p.each() && p.accepted > 0 { // those before it were no calls
+		if call && s > isCallOf*p.each() && p.accepted > 0 { // the runs before it were no calls
 			p.time, p.squares, p.accepted = 0, 0, 0
 		}
-		if call { // others say nothing of how long a call takes
+		if call { // other runs say nothing about the time of a call
 			p.time, p.squares, p.accepted = p.time*forget, p.squares*forget, p.accepted*forget+1
 		}
 		p.time, p.squares = p.time+s, p.squares+s*s

@@ -7,14 +7,15 @@ import (
 	"time"
 )
 
-// A service accepts calls or refuses them, and says how long a call takes. A call that ends is said
-// to it.
+// A service accepts or refuses calls and says how long each call takes. The test tells it when a
+// call ends.
 type service interface {
 	call(now time.Time) (took time.Duration, accepted bool)
 	ended()
 }
 
-// bucket has a token for each call that it accepts, and gets so many a second.
+// bucket is a service with a token bucket: each call takes a token, and new tokens come at a
+// fixed rate.
 type bucket struct {
 	limit  float64
 	takes  time.Duration
@@ -33,7 +34,7 @@ func (s *bucket) call(now time.Time) (time.Duration, bool) {
 
 func (s *bucket) ended() {}
 
-// crowded takes so many calls at once.
+// crowded is a service that accepts a limited number of calls at once.
 type crowded struct {
 	most, inside int
 	takes        time.Duration
@@ -41,7 +42,7 @@ type crowded struct {
 
 func (s *crowded) call(time.Time) (time.Duration, bool) {
 	if s.inside >= s.most {
-		s.inside++ // ended is called for it, too
+		s.inside++ // drive calls ended for refused calls, too
 		return 0, false
 	}
 	s.inside++
@@ -50,8 +51,8 @@ func (s *crowded) call(time.Time) (time.Duration, bool) {
 
 func (s *crowded) ended() { s.inside-- }
 
-// queueing does so many calls a second, one after the other, and refuses those that would wait for
-// longer than a time.
+// queueing is a service that handles calls one after the other at a fixed rate. It refuses calls
+// that would wait too long.
 type queueing struct {
 	limit float64
 	most  time.Duration
@@ -71,7 +72,7 @@ func (s *queueing) call(now time.Time) (time.Duration, bool) {
 
 func (s *queueing) ended() {}
 
-// A run of the function: when it ends, and how.
+// A run is one run of the function, with its end and its outcome.
 type run struct {
 	ends   time.Time
 	begun  time.Time
@@ -92,17 +93,17 @@ func (r *runs) Pop() any {
 	return last
 }
 
-// A load is workers that run a function, of which a share calls a service. After a refusal a worker
-// waits a second. broken is the share of calls that fail whatever their rate.
+// A load is workers that run a function. A share of the runs calls a service. After a refusal, a
+// worker waits a second. broken is the share of calls that fail at any rate.
 type load struct {
 	workers int
 	share   float64
 	broken  float64
-	free    time.Duration // of a run that calls nothing
+	free    time.Duration // time of a run that calls nothing
 	random  *rand.Rand
 	now     time.Time
-	waiting runs // that begin
-	under   runs // way
+	waiting runs // runs that wait for their start
+	under   runs // runs under way
 }
 
 func newLoad(workers int, share float64, seed uint64) *load {
@@ -114,8 +115,8 @@ func newLoad(workers int, share float64, seed uint64) *load {
 	return l
 }
 
-// drive runs it for a time, and returns the calls that the service was asked, and that failed, in
-// the last part of it.
+// drive runs the load for a time. It returns the calls of the service in the last part of that
+// time, and how many failed.
 func (l *load) drive(b *Brake, s service, during, last time.Duration) (calls Calls) {
 	end := l.now.Add(during)
 	for {
@@ -150,7 +151,7 @@ func (l *load) drive(b *Brake, s service, during, last time.Duration) (calls Cal
 			l.now = end
 			return calls
 		}
-		if r.begun.IsZero() { // it asks whether it may begin
+		if r.begun.IsZero() { // the run asks for its pass
 			wait, ok := b.Ask(l.now, &r.pass)
 			next := run{ends: l.now.Add(wait), pass: r.pass}
 			if ok {
@@ -167,8 +168,8 @@ func (l *load) drive(b *Brake, s service, during, last time.Duration) (calls Cal
 	}
 }
 
-// TestBrake has workers meet services that refuse. After a minute they have at least 85% of what
-// the service takes, and the service refuses under 5%.
+// TestBrake checks workers whose services refuse calls. After a minute they use at least 85% of a
+// service's capacity, and the service refuses less than 5%.
 func TestBrake(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -178,12 +179,22 @@ func TestBrake(t *testing.T) {
 		limit   float64
 	}{
 		{"a token bucket", 100, 1, func() service { return &bucket{limit: 50, takes: 300 * time.Millisecond} }, 50},
-		{"a token bucket that half of the runs call", 100, 0.5, func() service { return &bucket{limit: 50, takes: 300 * time.Millisecond} }, 50},
-		{"a token bucket that few runs call", 100, 1. / 16, func() service { return &bucket{limit: 50, takes: 300 * time.Millisecond} }, 50},
+		{"a token bucket that half of the runs call", 100, 0.5, func() service {
+			return &bucket{limit: 50, takes: 300 * time.Millisecond}
+		}, 50},
+		{"a token bucket that few runs call", 100, 1. / 16, func() service {
+			return &bucket{limit: 50, takes: 300 * time.Millisecond}
+		}, 50},
 		{"a slow token bucket", 100, 0.5, func() service { return &bucket{limit: 3, takes: time.Second} }, 3},
-		{"a fast token bucket", 50, 0.2, func() service { return &bucket{limit: 500, takes: 5 * time.Millisecond} }, 500},
-		{"ten calls at once", 100, 0.5, func() service { return &crowded{most: 10, takes: 200 * time.Millisecond} }, 50},
-		{"it becomes slow before it refuses", 400, 0.5, func() service { return &queueing{limit: 100, most: 2 * time.Second} }, 100},
+		{"a fast token bucket", 50, 0.2, func() service {
+			return &bucket{limit: 500, takes: 5 * time.Millisecond}
+		}, 500},
+		{"ten calls at once", 100, 0.5, func() service {
+			return &crowded{most: 10, takes: 200 * time.Millisecond}
+		}, 50},
+		{"it becomes slow before it refuses", 400, 0.5, func() service {
+			return &queueing{limit: 100, most: 2 * time.Second}
+		}, 100},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			for seed := range uint64(1) {
@@ -191,10 +202,11 @@ func TestBrake(t *testing.T) {
 				l.drive(b, s, time.Minute, 0)
 				calls := l.drive(b, s, 3*time.Minute, 3*time.Minute)
 				accepted, refused := float64(calls.All-calls.Failed)/180, float64(calls.Failed)/float64(calls.All)
-				t.Logf("seed %d: %.3f of the limit accepted, %.3f of the calls refused", seed, accepted/test.limit, refused)
+				t.Logf("seed %d: %.3f of the limit accepted, %.3f of the calls refused", seed, accepted/test.limit,
+					refused)
 				most := 0.05
 				if test.limit < 5 {
-					most = 0.08 // of a few calls chance refuses some
+					most = 0.08 // with few calls, chance refuses more
 				}
 				if accepted < 0.85*test.limit || refused > most {
 					t.Errorf("seed %d: %.2f of the limit accepted, %.3f of the calls refused: %+v", seed,
@@ -205,7 +217,8 @@ func TestBrake(t *testing.T) {
 	}
 }
 
-// TestBrakeFollows has a service be away, come back, and change what it takes.
+// TestBrakeFollows checks that the brake follows a service that goes away, comes back, and
+// changes its capacity.
 func TestBrakeFollows(t *testing.T) {
 	b, l, s := new(Brake), newLoad(100, 0.5, 1), &bucket{limit: 100, takes: 100 * time.Millisecond}
 	l.drive(b, s, time.Minute, 0)
@@ -221,7 +234,8 @@ func TestBrakeFollows(t *testing.T) {
 		}
 		calls := l.drive(b, s, time.Minute, time.Minute)
 		accepted, refused := float64(calls.All-calls.Failed)/60, float64(calls.Failed)/float64(calls.All)
-		t.Logf("%v calls a second: %.2f accepted, %.3f refused; %.2f in the first minute", limit, accepted/limit, refused,
+		t.Logf("%v calls a second: %.2f accepted, %.3f refused; %.2f in the first minute", limit, accepted/limit,
+			refused,
 			float64(first.All-first.Failed)/60/limit)
 		if accepted < 0.8*limit || refused > 0.05 {
 			t.Errorf("%v calls a second: %.2f of them accepted, %.3f refused: %+v", limit, accepted/limit, refused,
@@ -230,7 +244,7 @@ func TestBrakeFollows(t *testing.T) {
 	}
 }
 
-// TestBrakeReleased has calls fail whatever their rate: they are not slowed down.
+// TestBrakeReleased checks that calls that fail at any rate are not slowed down.
 func TestBrakeReleased(t *testing.T) {
 	for _, broken := range []float64{0, 0.01, 0.1, 0.5} {
 		b, l := new(Brake), newLoad(10, 1, 1)
@@ -238,7 +252,7 @@ func TestBrakeReleased(t *testing.T) {
 		s := &bucket{limit: 1e6, takes: 10 * time.Millisecond}
 		l.drive(b, s, time.Minute, 0)
 		calls := l.drive(b, s, 10*time.Minute, 10*time.Minute)
-		// of ten workers, each of which waits for a second after a call that has failed
+		// each of ten workers waits a second after a failed call
 		want := 600 * 10 / (0.01 + broken)
 		if got := float64(calls.All); got < 0.6*want {
 			t.Errorf("%v of the calls fail: %.0f calls, want %.0f: %+v", broken, got, want, b.braking)

@@ -2,18 +2,18 @@ package pace
 
 import "time"
 
-// Lately is what calls have taken that were made one after the other, of late. Its zero value has
-// none.
+// Lately observes how long recent calls take that run one after the other. Its zero value has no
+// calls.
 type Lately struct{ now, before span }
 
-// A span is some calls.
+// A span is a series of calls.
 type span struct {
 	n            int
 	ran, dearest time.Duration
 }
 
-// A span has so many calls, and takes so long, before the next one begins: of fewer calls the mean
-// says little, and what takes less matters little.
+// These constants are the minimum of a span's calls and of its length. The mean of fewer calls
+// says little, and shorter calls matter little.
 const (
 	spanCalls = 8
 	spanTime  = 200 * time.Millisecond
@@ -27,8 +27,8 @@ func (l *Lately) Add(t time.Duration) {
 	l.now.n, l.now.ran, l.now.dearest = l.now.n+1, l.now.ran+t, max(l.now.dearest, t)
 }
 
-// Each returns what a call takes on average, of the last two spans: without the dearest one, which
-// says little of the others.
+// Each returns the mean time of a call over the last two spans. It leaves out the longest call,
+// because that says little about the others.
 func (l Lately) Each() time.Duration {
 	n, ran := l.now.n+l.before.n, l.now.ran+l.before.ran
 	if n > 1 {

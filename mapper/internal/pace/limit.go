@@ -9,28 +9,30 @@ import (
 	"github.com/scattermap/scattermap/internal/setting"
 )
 
-// A Limit is how fast a job goes at most: in entities and writes a second, of which 0 is no limit,
-// and on the ramp. It is stored as JSON in the record of the job.
+// A Limit is the highest rate of a job, in entities and in writes a second; 0: unlimited. Ramp
+// adds the limit of the ramp. A Limit is stored as JSON in the job's record.
 type Limit struct {
 	EntitiesPerSecond float64 `json:"entities,omitempty"`
 	WritesPerSecond   float64 `json:"writes,omitempty"`
 	Ramp              bool    `json:"ramp,omitempty"`
 }
 
-// The ramp of Datastore's best practices: "500/50/5".
+// These constants are the ramp of Datastore's best practices: "500/50/5".
 const (
 	rampFirst  = 500
 	rampFactor = 1.5
 	rampEvery  = 5 * time.Minute
 )
 
-// rateWait is how long a page waits at most, on average; a short deadline makes it shorter.
+// rateWait is the longest time that a page waits for the rate on average. A short deadline lowers
+// it.
 const rateWait = 20 * time.Second
 
-// WaitWithin returns rateWait for a queue's deadline: what is left of that is for the page.
+// WaitWithin returns rateWait, lowered to a 20th of a queue's deadline, so that the page itself
+// has enough time.
 func WaitWithin(deadline time.Duration) time.Duration { return min(rateWait, deadline/20) }
 
-// at returns what the rate allows so long after the ramp's beginning.
+// at returns the allowed rates at a time after the start of the ramp.
 func (r Limit) at(since time.Duration) (entities, writes float64) {
 	entities, writes = math.Inf(1), math.Inf(1)
 	if r.Ramp {
@@ -46,7 +48,7 @@ func (r Limit) at(since time.Duration) (entities, writes float64) {
 	return entities, writes
 }
 
-// Becomes says what is done to a job whose limit that becomes.
+// Becomes describes a change of a job's limit to this one.
 func (r Limit) Becomes() string {
 	var parts []string
 	if r.EntitiesPerSecond > 0 {
@@ -64,8 +66,8 @@ func (r Limit) Becomes() string {
 	return "its rate is set to " + strings.Join(parts, ", ")
 }
 
-// Says returns how fast a job of that limit may go, so long after the ramp's beginning, in a line;
-// nothing if it may go as fast as it can.
+// Says describes in one line how fast a job with this limit may go, at a time after the start of
+// the ramp. It is empty without a limit.
 func (r Limit) Says(since time.Duration) string {
 	switch entities, writes := r.at(since); {
 	case r.Ramp && (r.EntitiesPerSecond == 0 || r.EntitiesPerSecond > entities) &&
@@ -82,28 +84,29 @@ func (r Limit) Says(since time.Duration) string {
 	}
 }
 
-// FirstPaced is the most entities that a page has if writes are limited and a process does not
-// know yet how many of them the function makes for an entity.
+// FirstPaced is the highest number of entities in a page whose writes are limited, as long as the
+// process does not know the function's writes for an entity.
 const FirstPaced = 10
 
 // WritesLimited reports whether writes are limited.
 func (r Limit) WritesLimited() bool { return r.WritesPerSecond > 0 || r.Ramp }
 
-// RecordWrites is how many writes of records a page takes.
+// RecordWrites is the number of a page's own writes of records.
 const RecordWrites = 2
 
-// Cost returns for how long a page of so many entities and writes, without those of its records,
-// uses the whole rate.
+// Cost returns for how long a page uses the whole rate. Writes excludes the page's own writes of
+// records.
 func (r Limit) Cost(entities, writes float64, since time.Duration) time.Duration {
 	perSecond, writesPerSecond := r.at(since)
 	seconds := max(entities/perSecond, (writes+RecordWrites)/writesPerSecond)
 	return time.Duration(min(seconds, time.Hour.Seconds()) * float64(time.Second))
 }
 
-// Page returns how many of some entities a page may have after a queue of other pages. It takes a
-// second of the rate; at a low rate as long as ten entities, and ten times the writes of the page's
-// own records, take. If all pages in the queue are like that, none waits for longer than most; and
-// no page takes more than half of what the queue leaves of it.
+// Page returns how many of size entities a page may have after a queue of other pages.
+//
+// A page takes a second of the rate. At a low rate it takes longer: the time of ten entities, and
+// of ten times its own writes of records. If all pages in the queue are alike, none waits longer
+// than most. A page takes at most half of the wait that the queue leaves.
 func (r Limit) Page(size int, each float64, since time.Duration, q Queue, most time.Duration) int {
 	entities, writes := r.at(since)
 	seconds := min(max(1, 10/entities, 10*RecordWrites/writes), most.Seconds()/(q.Pages+2), (most-q.Wait).Seconds()/2)
@@ -114,8 +117,8 @@ func (r Limit) Page(size int, each float64, since time.Duration, q Queue, most t
 	return int(max(1, min(fit, float64(size))))
 }
 
-// Validate returns what is wrong with a limit, which name names, for so many workers and a queue of
-// a deadline.
+// Validate returns an error if a limit is invalid for this number of workers and a queue's
+// deadline. Errors call the limit by the given name.
 func (r Limit) Validate(name setting.Name, workers int64, deadline time.Duration) error {
 	wait := WaitWithin(deadline)
 	slowest := float64(workers) / wait.Seconds()
@@ -147,14 +150,15 @@ func (r Limit) Validate(name setting.Name, workers int64, deadline time.Duration
 // MaxTakes bounds an estimate of time: a hundred years.
 const MaxTakes = 100 * 365 * 24 * time.Hour
 
-// Takes returns how long so many entities and writes take at a rate.
+// Takes returns how long these entities and writes take within the limit.
 func (r Limit) Takes(entities, writes float64) time.Duration {
 	most, mostWrites := Limit{EntitiesPerSecond: r.EntitiesPerSecond, WritesPerSecond: r.WritesPerSecond}.at(0)
 	for t := time.Duration(0); ; t += rampEvery {
 		perSecond, writesPerSecond := r.at(t)
 		rest := time.Duration(min(max(entities/perSecond, writes/writesPerSecond),
 			MaxTakes.Seconds()) * float64(time.Second))
-		if rest <= rampEvery || perSecond == most && writesPerSecond == mostWrites { // the ramp is over, or is none
+		// the ramp is over, or there is none
+		if rest <= rampEvery || perSecond == most && writesPerSecond == mostWrites {
 			return t + rest
 		}
 		entities = max(0, entities-perSecond*rampEvery.Seconds())

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	_ "github.com/scattermap/scattermap/internal/testflag" // its flags are passed to all tests
+	_ "github.com/scattermap/scattermap/internal/testflag" // defines the flags that all tests get
 )
 
 func TestLimitAt(t *testing.T) {
@@ -35,14 +35,15 @@ func TestCost(t *testing.T) {
 	for _, test := range []struct {
 		limit Limit
 		n     float64
-		each  float64 // writes for an entity
+		each  float64 // writes for each entity
 		want  time.Duration
 	}{
 		{Limit{}, 500, 1, 0},
 		{Limit{EntitiesPerSecond: 100}, 100, 1, time.Second},
-		{Limit{WritesPerSecond: 100}, 98, 1, time.Second},                             // with those of records
-		{Limit{EntitiesPerSecond: 100, WritesPerSecond: 40}, 10, 0, time.Second / 10}, // the entities
-		{Limit{EntitiesPerSecond: 1000, WritesPerSecond: 4}, 10, 0, time.Second / 2},  // the records
+		{Limit{WritesPerSecond: 100}, 98, 1, time.Second},                             // with the writes of records
+		{Limit{EntitiesPerSecond: 100, WritesPerSecond: 40}, 10, 0, time.Second / 10}, // the entities take longest
+		// the writes of records take longest
+		{Limit{EntitiesPerSecond: 1000, WritesPerSecond: 4}, 10, 0, time.Second / 2},
 		{Limit{EntitiesPerSecond: 0.001}, 1e6, 0, time.Hour},
 	} {
 		if d := test.limit.Cost(test.n, test.n*test.each, 0); d != test.want {
@@ -61,13 +62,13 @@ func TestPage(t *testing.T) {
 	}{
 		{Limit{EntitiesPerSecond: 1000}, 1, Queue{}, 500},
 		{Limit{EntitiesPerSecond: 100}, 1, Queue{}, 100},                   // a second of the rate
-		{Limit{EntitiesPerSecond: 100}, 1, Queue{19 * time.Second, 0}, 50}, // half of what is left of the wait
+		{Limit{EntitiesPerSecond: 100}, 1, Queue{19 * time.Second, 0}, 50}, // half of the remaining wait
 		{Limit{EntitiesPerSecond: 100}, 1, Queue{time.Minute, 0}, 1},
 		{Limit{EntitiesPerSecond: 100}, 1, Queue{0, 98}, 20},
 		{Limit{EntitiesPerSecond: 2}, 1, Queue{}, 10},
 		{Limit{EntitiesPerSecond: 0.1}, 1, Queue{}, 1},
 		{Limit{WritesPerSecond: 100}, 1, Queue{}, 98},
-		{Limit{WritesPerSecond: 4}, 1, Queue{}, 18}, // with two writes for records
+		{Limit{WritesPerSecond: 4}, 1, Queue{}, 18}, // includes two writes of records
 		{Limit{WritesPerSecond: 100}, 0, Queue{}, 500},
 		{Limit{EntitiesPerSecond: 200, WritesPerSecond: 202}, 2, Queue{}, 100},
 	} {
@@ -77,8 +78,8 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestShares has the pages of some workers reserve a rate again and again: none waits for much
-// longer than it may, and all come to have about equal shares.
+// TestShares checks that workers whose pages compete for a rate get about equal shares, and that
+// none waits much longer than allowed.
 func TestShares(t *testing.T) {
 	const most = 20 * time.Second
 	for _, workers := range []int{1, 7, 100, 1000} {

@@ -6,15 +6,16 @@ import (
 	"time"
 )
 
-// A Meter hands a job's rate out to the pages of one process. The process reserves for all pages
-// that wait, in one call, on the clock that all processes share. A Meter is for several goroutines.
+// A Meter distributes a job's rate among the pages of one process. All processes share one clock.
+// To keep the number of calls low, the process reserves time on it for all its waiting pages at
+// once. Several goroutines may use a Meter.
 type Meter struct {
-	turn    chan struct{} // has room for the page that reserves
+	turn    chan struct{} // has room for the one page that reserves
 	waiting atomic.Int64
 	known   atomic.Pointer[Queue]
 
-	rate       string    // the limit that was reserved
-	begin, end time.Time // what was reserved and no page has yet
+	rate       string    // the limit of the reservation
+	begin, end time.Time // the part of the reservation that no page has yet
 }
 
 // NewMeter returns a meter without a reservation.
@@ -24,16 +25,16 @@ func NewMeter() *Meter {
 	return m
 }
 
-// A Queue is what a page has before it.
+// A Queue describes the pages ahead of a page.
 type Queue struct {
 	Wait  time.Duration
 	Pages float64
 }
 
-// Queue returns what the last page had before it.
+// Queue returns the queue ahead of the last page.
 func (m *Meter) Queue() Queue { return *m.known.Load() }
 
-// A Grant is when a page may begin, and with how many entities.
+// A Grant says when a page may start, and with how many entities.
 type Grant struct {
 	At   time.Time
 	N    int
@@ -41,35 +42,36 @@ type Grant struct {
 	rate string
 }
 
-// Spacing returns how long after each other the page's entities begin.
+// Spacing returns the time between the starts of the page's entities.
 func (g Grant) Spacing() time.Duration { return g.Cost / time.Duration(max(1, g.N)) }
 
-// Of reports whether the grant is of a limit: a page whose limit has changed needs another one.
+// Of reports whether the grant is for this limit. If the limit has changed, a page needs a new
+// grant.
 func (g Grant) Of(rate string) bool { return g.N > 0 && g.rate == rate }
 
-// A Request is a page that waits for the rate.
+// A Request describes a page that waits for the rate.
 type Request struct {
 	Limit Limit
-	Rate  string        // the limit as it is stored
-	N     int           // entities
-	Each  float64       // writes for each
-	Since time.Duration // the ramp began
-	Most  time.Duration // that the page shall wait
+	Rate  string        // the limit as stored
+	N     int           // number of entities
+	Each  float64       // writes for each entity
+	Since time.Duration // time since the start of the ramp
+	Most  time.Duration // longest time that the page shall wait
 	Now   func() time.Time
 }
 
-// cost returns how many entities a page may have after a queue, and what they cost.
+// cost returns how many entities a page may have after a queue, and their cost.
 func (r Request) cost(q Queue) (int, time.Duration) {
 	n := r.Limit.Page(r.N, r.Each, r.Since, q, r.Most)
 	return n, r.Limit.Cost(float64(n), float64(n)*r.Each, r.Since)
 }
 
-// A Reserve reserves on the clock that all processes share. It returns when what it has reserved
-// begins, and what is before it.
+// A Reserve reserves time on the clock that all processes share. It returns the start of the
+// reservation and the number of pages ahead of it.
 type Reserve func(ctx context.Context, cost time.Duration, pages int64) (begin time.Time, ahead float64, err error)
 
-// Take grants a page when it may begin, and how many of its entities it may have. Where the process
-// has too little of the rate it reserves what the waiting pages cost.
+// Take grants a page its start and its number of entities. If the process has too little of the
+// rate in reserve, Take first reserves enough for all waiting pages.
 func (m *Meter) Take(ctx context.Context, r Request, reserve Reserve) (g Grant, err error) {
 	m.waiting.Add(1)
 	defer m.waiting.Add(-1)
@@ -108,7 +110,7 @@ func (m *Meter) Take(ctx context.Context, r Request, reserve Reserve) (g Grant, 
 	return g, nil
 }
 
-// lapse forgets what was reserved and is over.
+// lapse drops the part of the reservation whose time is over.
 func (m *Meter) lapse(now time.Time) {
 	if from := now.Add(-Credit); m.begin.Before(from) {
 		m.begin = from
@@ -118,7 +120,7 @@ func (m *Meter) lapse(now time.Time) {
 	}
 }
 
-// Settle gives back what a page has cost less than it was granted, or takes what it has cost more.
+// Settle corrects the reservation after a page has cost less or more than it was granted.
 func (m *Meter) Settle(g Grant, cost time.Duration) {
 	m.turn <- struct{}{}
 	defer func() { <-m.turn }()

@@ -12,8 +12,8 @@ import (
 func TestReserve(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, c := range []struct {
-		until, begin time.Duration // beside now
-		ahead        float64       // of ten, 10 s ago
+		until, begin time.Duration // relative to now
+		ahead        float64       // of ten pages that were ahead 10 s ago
 	}{
 		{10 * time.Second, 10 * time.Second, 5},
 		{0, 0, 0},
@@ -29,7 +29,7 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// A shared clock is what processes share.
+// A shared is the clock that processes share.
 type shared struct {
 	mu    sync.Mutex
 	clock Clock
@@ -44,7 +44,7 @@ func (s *shared) reserve(_ context.Context, cost time.Duration, pages int64) (ti
 	return begin, s.clock.Ahead - float64(pages), nil
 }
 
-// TestMeter has the pages of three processes keep to one rate.
+// TestMeter checks that the pages of three processes together keep to one rate.
 func TestMeter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := Limit{EntitiesPerSecond: 200}
@@ -97,14 +97,14 @@ func TestMeterSettles(t *testing.T) {
 			return g
 		}
 		first := ask("10", 10)
-		m.Settle(first, 300*time.Millisecond) // it has done three of ten
+		m.Settle(first, 300*time.Millisecond) // it has done three of ten entities
 		if second := ask("10", 7); !second.At.Equal(first.At.Add(300*time.Millisecond)) || c.calls != 1 {
 			t.Errorf("the second page begins %v after the first, after %d calls", second.At.Sub(first.At), c.calls)
 		}
 		if third := ask("another", 5); !third.Of("another") || c.calls != 2 {
 			t.Errorf("a rate that has changed: %+v, %d calls", third, c.calls)
 		}
-		m.Settle(first, 0) // of a rate that is gone
+		m.Settle(first, 0) // the rate of this grant has changed
 		if ask("another", 5); c.calls != 3 {
 			t.Errorf("%d calls", c.calls)
 		}

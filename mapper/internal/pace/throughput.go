@@ -12,22 +12,23 @@ import (
 type Throughput struct {
 	Entities, Bytes, Writes int64
 	Compared                int64         // entities that a transaction has read to compare them
-	Spent                   time.Duration // by the function, on all of them
-	expected                int64         // bytes of an entity, for as long as none was seen; 0: unknown
+	Spent                   time.Duration // total time of the function
+	expected                int64         // expected bytes of an entity, used until one was seen; 0: unknown
 }
 
-// The memory of a page is bounded: it reads as many entities at once as are expected to take
-// readBytes, which is two full pages of mutations. Where nothing is known it reads firstRead
-// entities: 100 of the largest possible, 1 MiB each, still fit.
+// These constants bound the memory of a page. A page reads as many entities at once as are
+// expected to take readBytes, which is two full pages of mutations. If the size of entities is
+// unknown, it reads firstRead entities: 100 entities of the maximum size of 1 MiB still fit into
+// memory.
 const (
 	readBytes = 8 << 20
 	firstRead = 100
 )
 
-// Chunk returns how many of the rest of a page's entities to read at once.
+// Chunk returns how many of a page's remaining entities to read at once.
 func (p Throughput) Chunk(rest int) int { return min(rest, p.In(readBytes)) }
 
-// In returns how many entities take so many bytes, at least one.
+// In returns how many entities are expected to fit into the given bytes, at least one.
 func (p Throughput) In(bytes int64) int {
 	mean := p.expected
 	if p.Entities > 0 {
@@ -39,32 +40,35 @@ func (p Throughput) In(bytes int64) int {
 	return int(max(1, bytes/mean))
 }
 
-// Each returns how long the function takes for an entity on average; 0 is unknown.
+// Each returns the function's mean time for an entity; 0: unknown.
 func (p Throughput) Each() time.Duration { return p.Spent / time.Duration(max(1, p.Entities)) }
 
 // Fit reports whether n entities are known to be small enough to be read at once.
 func (p Throughput) Fit(n int) bool { return p.Entities+p.expected > 0 && p.Chunk(n) == n }
 
-// A Book keeps the throughput of each job that a process has worked for lately. Its zero value is
-// ready for use, by several goroutines.
+// A Book keeps the recent throughput of each job in a process. Its zero value is ready for use.
+// Several goroutines may use it.
 type Book[Job comparable] struct {
-	InUse func(Job) bool // reports whether the process is at work for a job, which is not forgotten then; nil: for none
+	// InUse reports whether the process is at work for a job. The book never forgets such a job.
+	// nil: no job is in use.
+	InUse func(Job) bool
 
 	mu  sync.Mutex
 	job recent.Map[Job, *page]
 }
 
-// A page of a book is what it has of a job.
+// A page is the part of a book on one job.
 type page struct {
 	Throughput
 	brake Brake
 	meter *Meter
 }
 
-// maxJobs bounds how many jobs a book has that are not in use. One that is forgotten starts over.
+// maxJobs bounds the number of jobs in a book that are not in use. A forgotten job starts without
+// observations.
 const maxJobs = 1000
 
-// Get returns what was observed of a job.
+// Get returns the observations of a job.
 func (p *Book[Job]) Get(job Job) Throughput {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,8 +78,8 @@ func (p *Book[Job]) Get(job Job) Throughput {
 	return Throughput{}
 }
 
-// Writes returns how many writes the function makes for an entity: on average so far, or usual if
-// nothing was observed.
+// Writes returns the function's mean number of writes for an entity, or usual if nothing was
+// observed.
 func (p *Book[Job]) Writes(job Job, usual float64) float64 {
 	if known := p.Get(job); known.Entities > 0 {
 		return float64(known.Writes) / float64(known.Entities)
@@ -83,8 +87,8 @@ func (p *Book[Job]) Writes(job Job, usual float64) float64 {
 	return usual
 }
 
-// Compared returns how many entities a transaction reads for one of the function's: on average so
-// far.
+// Compared returns how many entities a transaction reads for comparison, on average for each
+// entity of the function.
 func (p *Book[Job]) Compared(job Job) float64 {
 	known := p.Get(job)
 	return float64(known.Compared) / float64(max(1, known.Entities))
@@ -101,7 +105,8 @@ func (p *Book[Job]) Add(job Job, more Throughput) {
 	})
 }
 
-// Expect notes how many bytes an entity of a job is said to have on average; 0 is unknown.
+// Expect notes the expected mean size of a job's entities in bytes; 0: unknown. The first known
+// size stays.
 func (p *Book[Job]) Expect(job Job, bytes int64) {
 	p.change(job, func(known *Throughput) { known.expected = cmp.Or(known.expected, bytes) })
 }
@@ -112,7 +117,8 @@ func (p *Book[Job]) change(job Job, f func(*Throughput)) {
 	f(&p.of(job).Throughput)
 }
 
-// of returns the page of a job. The one that was used longest ago is torn out for it.
+// of returns the page of a job. A new page replaces the least recently used one if the book is
+// full.
 func (p *Book[Job]) of(job Job) *page {
 	known, ok := p.job.Get(job)
 	if !ok {

@@ -10,29 +10,30 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 )
 
-// What a page does after a call.
+// A next says how a page continues after a call.
 type next int
 
 const (
 	goesOn    next = iota
-	endsPage       // before the entity
-	abandoned      // nobody waits for the call any more: touch nothing that is shared
+	endsPage       // the page ends before the entity
+	abandoned      // the call timed out: do not touch anything shared
 )
 
-// A function that is told to come later is called on the same entity again, so often in a page.
+// callsInPage is the maximum number of calls for one entity in a page while the service says
+// "later".
 const callsInPage = 3
 
 var errWaits = errors.New("the service that the function calls has refused too many calls")
 
 var hasToWait = fault.Refusal{Summary: "the function has to wait", Cause: errWaits, Later: true}
 
-// call runs the function on an entity when the job's rate and its brake allow it, and has the
-// result say what became of it. It returns for how long the page has waited.
+// call runs the function on an entity as soon as the job's rate and its brake allow it, and
+// stores the outcome in r. It returns how long the page has waited.
 //
-// A service that refuses a call and says "later" does not say that the entity has failed. The page
-// waits, and calls again. If the service accepts few other calls, the page ends before the entity;
-// the first entity of a page postpones its range. An entity has a failed attempt if it is refused
-// while others are accepted, or if its range has waited for an hour.
+// If a service refuses a call and says "later", the entity has not failed yet. The page waits and
+// calls again. If the service also refuses most other calls, the page ends before the entity; if
+// it is the page's first entity, the range is postponed. The entity has a failed attempt if it is
+// refused while other calls are accepted, or if its range has waited for an hour.
 func (p *Page) call(
 	ctx context.Context, runner *function.Runner, o *Results, h *hand, r *result,
 ) (then next, waited time.Duration, err error) {
@@ -75,7 +76,8 @@ func (p *Page) call(
 	}
 }
 
-// ends ends the page before its next entity. If that is the first one, its range is refused.
+// ends ends the page before its next entity. If that is the first one, it returns the refusal,
+// which postpones the range.
 func ends(h *hand, refusal fault.Refusal, waited time.Duration) (next, time.Duration, error) {
 	if h.place == 0 {
 		return goesOn, waited, refusal
@@ -83,7 +85,7 @@ func ends(h *hand, refusal fault.Refusal, waited time.Duration) (next, time.Dura
 	return endsPage, waited, nil
 }
 
-// await waits until a call may begin. It returns false if the page would wait for too long.
+// await waits until a call may start. It returns false if the page would wait too long.
 func (p *Page) await(
 	ctx context.Context, brake *pace.Brake, h *hand, before time.Duration,
 ) (ok bool, waited time.Duration, err error) {

@@ -1,4 +1,4 @@
-// Package page runs a user's function over the entities of a page: a [Page] reads them, calls the
-// function for each, and ends when they are done or it has taken its time. Its [Results] say what
-// became of them; the commit is up to its caller.
+// Package page runs a user's function over the entities of a page. A [Page] reads the entities
+// and calls the function for each. It ends when all entities are done, or its time is over. Its
+// [Results] say what the function has asked for; the caller commits them.
 package page

@@ -14,16 +14,16 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// others are the entities besides their own that the functions of a page have read, and what the
-// page has written so far.
+// others are the entities that the functions of a page have read besides their own, and the
+// entities that the page has written so far.
 type others struct {
-	stamps map[string]wire.Stamp // as the database had them, by key
+	stamps map[string]wire.Stamp // by key: entities as read from the database
 
 	wrote map[string][]int // by key: the places of the results that write it
-	upTo  int              // how many results that is known of
+	upTo  int              // number of results included in wrote
 }
 
-// note notes how the database has an entity.
+// note records how the database has an entity.
 func (o *others) note(key *datastore.Key, s wire.Stamp) {
 	if o.stamps == nil {
 		o.stamps = make(map[string]wire.Stamp)
@@ -31,7 +31,8 @@ func (o *others) note(key *datastore.Key, s wire.Stamp) {
 	o.stamps[key.Encode()] = s
 }
 
-// before returns how an entity is before the one at a place is dealt with, as far as that is known.
+// before returns the state of an entity before the page handles the entity at place. It returns
+// false if the state is unknown.
 func (o *Results) before(place int, key *datastore.Key) (s function.Seen, ok bool, err error) {
 	name := key.Encode()
 	if by := o.writer(place, name); by >= 0 {
@@ -46,8 +47,7 @@ func (o *Results) before(place int, key *datastore.Key) (s function.Seen, ok boo
 	return function.Seen{Key: key, Stamp: stamp}, ok, nil
 }
 
-// writer returns the place of the last entity before a place that writes another one, as far as
-// they are dealt with; negative: none does.
+// writer returns the place of the last result before place that writes an entity; -1: none does.
 func (o *Results) writer(place int, name string) int {
 	if o.known.wrote == nil {
 		o.known.wrote = make(map[string][]int)
@@ -64,7 +64,7 @@ func (o *Results) writer(place int, name string) int {
 	return -1
 }
 
-// writes returns the names of the keys that a result writes.
+// writes returns the encoded keys that a result writes.
 func (r *result) writes() (names []string) {
 	if r.effect == nil {
 		return nil
@@ -77,8 +77,8 @@ func (r *result) writes() (names []string) {
 	return names
 }
 
-// replace replaces a result, and returns what is still to be run again: also later entities that
-// have read what it writes, or has written before.
+// replace replaces a result and returns the entities that remain to run again. It adds later
+// entities that have read something which the old or the new result writes.
 func (o *Results) replace(i int, r result, todo []int, now map[int]wire.Stamp) []int {
 	was := &o.results[i]
 	changed := make(map[string]bool)
@@ -102,30 +102,31 @@ func (o *Results) replace(i int, r result, todo []int, now map[int]wire.Stamp) [
 	return todo
 }
 
-// mayPass reports whether an entity has failed in a call that may not fail if what it has read,
-// which nobody knows any more, has changed.
+// mayPass reports whether a failed entity may succeed if it runs again on newer data. A failed
+// function leaves no record of what it has read, so any change may matter.
 func (r *result) mayPass() bool { return r.failure != nil && r.ran }
 
-// A view is how a function sees other entities. It is closed when the function has returned, or is
-// left behind. Results.mu guards what it shares with its page, and with other functions.
+// A view gives a function the other entities. It is closed when the function has returned or was
+// abandoned. Results.mu guards everything that it shares with its page and with other functions.
 type view struct {
 	get     source.Get
 	outcome *Results
 	place   int  // of the function's entity
-	notes   bool // what the function reads
+	notes   bool // record what the function reads
 
 	closed bool
 	reads  []reading
 }
 
-// A reading is an entity that a function has read, as the entity at a place had left it; negative:
-// as the database had it.
+// A reading is an entity that a function has read. by is the place of the result that had written
+// it; -1: it came from the database.
 type reading struct {
 	name string
 	by   int
 }
 
-// before returns how an entity is before the function's own, and notes who has written it.
+// before returns the state of an entity before the function's own entity, and records the
+// reading.
 func (v *view) before(key *datastore.Key) (function.Seen, bool, error) {
 	if v.notes {
 		name := key.Encode()
@@ -134,8 +135,8 @@ func (v *view) before(key *datastore.Key) (function.Seen, bool, error) {
 	return v.outcome.before(v.place, key)
 }
 
-// stale reports whether an earlier entity of the page has written what the function has read, after
-// that.
+// stale reports whether an earlier entity of the page has written something after the function
+// had read it.
 func (v *view) stale() bool {
 	v.outcome.mu.Lock()
 	defer v.outcome.mu.Unlock()
@@ -150,7 +151,7 @@ func (v *view) close() {
 	v.closed = true
 }
 
-// Known returns how an entity is, if that is known without a call.
+// Known returns the state of an entity if it is known without a call of the database.
 func (v *view) Known(key *datastore.Key) (function.Seen, bool) {
 	v.outcome.mu.Lock()
 	defer v.outcome.mu.Unlock()
@@ -161,7 +162,7 @@ func (v *view) Known(key *datastore.Key) (function.Seen, bool) {
 	return s, ok && err == nil
 }
 
-// Look returns how entities are.
+// Look returns the states of entities. It reads unknown ones from the database.
 func (v *view) Look(ctx context.Context, keys []*datastore.Key) ([]function.Seen, error) {
 	all := make([]function.Seen, len(keys))
 	unknown, err := v.seen(keys, all)
@@ -183,7 +184,7 @@ func (v *view) Look(ctx context.Context, keys []*datastore.Key) ([]function.Seen
 	}
 	for i, at := range unknown {
 		stamp, ok := v.outcome.known.stamps[ask[i].Encode()]
-		if !ok { // else another function has looked it up meanwhile: all see the same
+		if !ok { // else another function has read it meanwhile, and all functions see the same state
 			stamp = stamps[i]
 			v.outcome.known.note(ask[i], stamp)
 		}
@@ -192,7 +193,7 @@ func (v *view) Look(ctx context.Context, keys []*datastore.Key) ([]function.Seen
 	return all, nil
 }
 
-// seen puts what is known of entities in their places, and returns the places of the others.
+// seen fills in the known states of entities, and returns the places of the unknown ones.
 func (v *view) seen(keys []*datastore.Key, all []function.Seen) (unknown []int, err error) {
 	v.outcome.mu.Lock()
 	defer v.outcome.mu.Unlock()
@@ -211,7 +212,7 @@ func (v *view) seen(keys []*datastore.Key, all []function.Seen) (unknown []int, 
 	return unknown, nil
 }
 
-// lookUp looks up entities, some of which may be the same.
+// lookUp reads entities from the database. It reads duplicate keys once.
 func lookUp(ctx context.Context, get source.Get, keys []*datastore.Key) ([]wire.Stamp, error) {
 	places := make(map[string]int, len(keys))
 	var once []*datastore.Key
@@ -244,8 +245,8 @@ func has[V any](m map[string]V, name string) bool {
 	return ok
 }
 
-// lookAhead looks up what the functions of a chunk are going to read, if that is known, in one
-// call. What goes wrong with that shows when they read it.
+// lookAhead reads, in one call, the other entities that the functions of a chunk will need, if the
+// mapper names them. It ignores errors of the read: the function reads again and gets them.
 func (p *Page) lookAhead(ctx context.Context, o *Results, c *chunk) error {
 	if p.Keys == nil {
 		return nil

@@ -12,13 +12,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 )
 
-// TestSees has functions of a page read other entities: as the entities before theirs leave them,
-// and as the database has the rest.
+// TestSees checks that functions see other entities as earlier entities of the page leave them,
+// or else as the database has them.
 func TestSees(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		fn   func(c *call) (sees int64)
-		want string // what each sees
+		want string // what each function sees
 	}{
 		{"what the database has", func(c *call) int64 { return c.sees(7) }, "7 7 7"},
 		{"what is not there", func(c *call) int64 { return c.sees(99) }, "-1 -1 -1"},
@@ -64,8 +64,8 @@ func TestSees(t *testing.T) {
 	}
 }
 
-// TestLooksOnce counts the calls by which a page reads other entities: each is read once, and what
-// the mapper names is read in one call, which may fail.
+// TestLooksOnce counts the reads of other entities. Each entity is read once. Entities that the
+// mapper names are read in one call, which may fail.
 func TestLooksOnce(t *testing.T) {
 	reads := func(c *call) error {
 		_, err := c.Get(c, []*datastore.Key{keyOf(7), keyOf(8), keyOf(7)}, func(int, *pb.Entity) error { return nil })
@@ -109,7 +109,7 @@ func TestLooksOnce(t *testing.T) {
 	}
 }
 
-// TestClosed has what a function that was left behind reads fail.
+// TestClosed checks that reads of an abandoned function fail.
 func TestClosed(t *testing.T) {
 	v := &view{get: kindOf(7).get, outcome: new(Results)}
 	if seen, err := v.Look(t.Context(), []*datastore.Key{keyOf(7)}); err != nil || seen[0].Version != 1 {
@@ -127,19 +127,19 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// TestAgain runs a page of the entities 1, 2, 3, and then has others change something: what is run
-// again, and what the page comes to.
+// TestAgain runs a page of the entities 1, 2, 3, and then changes entities as another client
+// would. It checks which functions run again, and the results of the page.
 func TestAgain(t *testing.T) {
 	adds := func(c *call) error { c.n += 100; return nil }
 	aside := errors.New("set aside")
 	for _, c := range []struct {
 		name  string
 		fn    func(c *call) error
-		moved int64 // which others have changed
-		aside bool  // whose function does not run again on what has changed
+		moved int64 // the entity that somebody else has changed
+		aside bool  // the function does not run again on changed entities
 		runs  []int64
 		want  string
-		puts  map[int64]int64 // what the page's commit writes
+		puts  map[int64]int64 // the writes of the page's commit
 	}{
 		{name: "one of its own", fn: adds, moved: 2, runs: []int64{2}, want: "3 reached, 3 done; wrote 1 2 3",
 			puts: map[int64]int64{1: 101, 2: 150, 3: 103}},

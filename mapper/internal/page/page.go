@@ -22,69 +22,71 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A Page is what the function runs over, and how.
+// A Page runs a function over its entities. The fields say how.
 type Page struct {
 	Job   *record.Job
 	Query query.Query
 	Mode  function.Mode
 	Call  function.Func
 
-	At   []*keyspace.Position // its entities, as they were read
-	Read source.Reader        // what the function gets
+	At   []*keyspace.Position // positions of its entities
+	Read source.Reader        // reads the entities for the function
 
-	Others source.Get    // looks up other entities
-	Keys   function.Keys // says which ones the function reads; nil: nobody knows
+	Others source.Get    // reads other entities
+	Keys   function.Keys // names the other entities to read ahead; nil: unknown
 
-	// Complete completes keys. That is for an Update, whose page has to know what it puts.
+	// Complete completes keys. An Update needs it, because its page must know every key that it
+	// puts.
 	Complete func(context.Context, []*datastore.Key) ([]*datastore.Key, error)
 
-	AtOnce int // calls of the function that are under way at once, at most; up to 1: one after the other
+	AtOnce int // maximum number of concurrent calls of the function; up to 1: one after the other
 
-	Alone     bool        // its one entity has failed before, and is nobody else's
-	Attempts  int64       // that have been made on it, with this one
-	Impatient bool        // its first entity has waited for a service for long
-	Late      Late        // nil: it never ends for the sake of others
-	Ends      func() bool // reports whether the page has to end after the entity in hand
+	Alone     bool        // the page has only one entity, which has failed before; no other range has it
+	Attempts  int64       // number of attempts on it, including this one
+	Impatient bool        // its range has waited long for a service: the first entity may fail
+	Late      Late        // ends a page early to share its work; nil: never
+	Ends      func() bool // reports whether the page must end after the current entity
 
-	// Progress is called behind each entity with what the function took so far, and whether half of
-	// the page is done; nil: nothing is.
+	// Progress is called after each entity with the function's time so far, and whether half of
+	// the page is done. It may be nil.
 	Progress func(ran time.Duration, half bool)
 
-	Begin   time.Time     // of the first call, at the job's rate
-	Spacing time.Duration // of the calls, at the job's rate; 0: it has none
+	Begin   time.Time     // start of the first call, by the job's rate
+	Spacing time.Duration // time between calls, by the job's rate; 0: no rate
 
-	Paces  *pace.Book[record.Ref] // is told how fast the job goes
-	Pause  time.Duration          // the longest that a call waits where too many fail
-	Strays *atomic.Int64          // of the process
+	Paces  *pace.Book[record.Ref] // gets the observed throughput of the job
+	Pause  time.Duration          // longest wait of a call while the brake slows the job
+	Strays *atomic.Int64          // counts the abandoned calls of the process
 }
 
-// A TooSlowError says that the function took too long on an entity, which has failed.
+// A TooSlowError says that the function took too long on an entity. The entity has failed.
 type TooSlowError struct{ limit time.Duration }
 
 func (e TooSlowError) Error() string {
 	return fmt.Sprintf("the function took too long on an entity: more than %v", e.limit)
 }
 
-// Kind returns of which kind the error is, see fault.Kind.
+// Kind returns the kind of the error, see fault.Kind.
 func (e TooSlowError) Kind() string { return "timeout" }
 
-// maxRead is as many entities as a lookup can have, with the range's record.
+// maxRead is the number of entities in the page's first read. With the range's record, it fills
+// one lookup.
 const maxRead = record.MaxPageSize - 1
 
-// A chunk is what is read of a page at once.
+// A chunk is a part of a page whose entities are read at once.
 type chunk struct {
 	at       []*keyspace.Position
 	entities []wire.Stamp
-	next     int // the first one that is not dealt with
-	bytes    int // of those that were looked at
+	next     int // index of the next entity to handle
+	bytes    int // size of the entities handled so far
 
-	// What the job's throughput was told last: when, and what the chunk had come to then.
+	// These fields are the state at the last report to the job's throughput.
 	told                 time.Time
 	known, writes        int
 	knownBytes, compared int
 }
 
-// tell adds what a chunk has come to since the last time to the job's throughput.
+// tell reports the chunk's progress since the last report to the job's throughput.
 func (p *Page) tell(o *Results, c *chunk, now time.Time) {
 	p.Paces.Add(p.Job.Ref(), pace.Throughput{Entities: int64(c.next - c.known), Bytes: int64(c.bytes - c.knownBytes),
 		Writes:   int64(o.writes - c.writes),
@@ -92,11 +94,11 @@ func (p *Page) tell(o *Results, c *chunk, now time.Time) {
 	c.told, c.known, c.knownBytes, c.writes, c.compared = now, c.next, c.bytes, o.writes, o.compared
 }
 
-// tellEvery is how often it is told.
+// tellEvery is the minimum time between two reports while a chunk runs.
 const tellEvery = 200 * time.Millisecond
 
-// Run runs the function over the entities until they are done, or the page has taken its time or
-// its bytes. It always deals with at least one.
+// Run runs the function over the entities until they are done, or the page's limit of time or
+// bytes is reached. It always handles at least one entity.
 func (p *Page) Run(ctx context.Context) (*Results, error) {
 	o := &Results{late: p.Late, visits: p.Mode != function.Update}
 	begun := time.Now()
@@ -131,7 +133,7 @@ func (p *Page) Run(ctx context.Context) (*Results, error) {
 	return o, p.complete(ctx, o)
 }
 
-// complete has what is put under incomplete keys be put under keys that the database gives.
+// complete completes the keys of entities that the function has put under incomplete keys.
 func (p *Page) complete(ctx context.Context, o *Results) error {
 	var keys []*datastore.Key
 	for i := range o.results {
@@ -161,11 +163,12 @@ func (p *Page) complete(ctx context.Context, o *Results) error {
 	return nil
 }
 
-// mostAllocated is how many keys a call completes, below the 1,000 of a lookup.
+// mostAllocated is the maximum number of keys in a call of Complete. It is below the 1,000 keys
+// of a lookup.
 const mostAllocated = 500
 
-// runChunk runs the function over entities that were read, of a page that was begun at a time. It
-// reports whether the page is full before that.
+// runChunk runs the function over the entities of a chunk, of a page that has started at the given
+// time. It reports whether the page is full before the end of the chunk.
 func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Time) (full bool, err error) {
 	size := len(p.At)
 	dealt := func(r result, hung time.Duration) {
@@ -207,7 +210,7 @@ func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Ti
 			o.inHand.view.close()
 			p.Paces.Brake(p.Job.Ref()).Done(time.Now(), o.inHand.pass, pace.End{Took: limit, Failed: true, Busy: true})
 			dealt(p.fails(c.at[c.next], c.entities[c.next], TooSlowError{limit}), limit)
-			full = p.Mode == function.Update // what it has read is old by now
+			full = p.Mode == function.Update // the entities that it has read are old by now
 		case left != nil:
 			dealt(p.fails(c.at[c.next], c.entities[c.next], left), 0)
 		}
@@ -215,7 +218,7 @@ func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Ti
 	return full, err
 }
 
-// dealt adds the result of the chunk's next entity, and tells how far the page is.
+// dealt adds the result of the chunk's next entity, and reports the progress of the page.
 func (p *Page) dealt(o *Results, c *chunk, r result, now time.Time) {
 	c.next++
 	o.add(r)
@@ -227,19 +230,22 @@ func (p *Page) dealt(o *Results, c *chunk, r result, now time.Time) {
 	}
 }
 
-// A Moved is an entity that others have changed, as it was found.
+// A Moved is an entity that somebody else has changed, with its new state.
 type Moved struct {
 	Guard
 	Now wire.Stamp
 }
 
-// Again runs the function once more on entities of the page that others have changed, and on those
-// that have read what these write, and replaces their results; and those whose function has failed,
-// as that may be because of what it has read. Those that are set aside become failures, of which no
-// attempt is counted. It neither tells the brake nor counts as time that entities take.
+// Again runs the function again on entities of the page that somebody else has changed, and on
+// entities that have read what these write. It also runs again on failed entities, because what
+// they had read may be the cause. The new results replace the old ones.
+//
+// If aside returns an error for an entity, the function does not run again. The entity fails with
+// that error, and the current attempt does not count. Again neither reports to the brake nor adds
+// to the entities' time.
 func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(Moved) error) error {
 	out := make(map[int]error)
-	now := make(map[int]wire.Stamp) // by place, what the function gets
+	now := make(map[int]wire.Stamp) // by place: entities for the function
 	for _, m := range moved {
 		r := &o.results[m.of]
 		o.known.note(m.Key, m.Now)
@@ -299,7 +305,8 @@ func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(
 	return p.complete(ctx, o)
 }
 
-// look returns what is known of an entity before the function runs, and whether that has to.
+// look prepares the result of an entity before the function runs. It reports whether the function
+// has to run.
 func (p *Page) look(at *keyspace.Position, read wire.Stamp) (r result, counts bool) {
 	r = result{at: at, read: read, compare: p.Mode == function.Update && !p.Query.Unread(true)}
 	counts, wrong := p.counts(at, read)
@@ -310,14 +317,14 @@ func (p *Page) look(at *keyspace.Position, read wire.Stamp) (r result, counts bo
 	return r, counts
 }
 
-// fails returns the result of an entity that has failed.
+// fails returns the result of a failed entity.
 func (p *Page) fails(at *keyspace.Position, read wire.Stamp, err error) result {
 	f := &record.Failure{At: at, Err: err, Attempts: p.Attempts, Permanent: fault.IsPermanent(err)}
 	return result{at: at, read: read, failure: f}
 }
 
-// counts reports whether an entity that was read is one of the query, and where the page has it: it
-// may have changed since its key was read.
+// counts reports whether an entity still belongs to the query at its position in the page. It may
+// have changed since its key was read.
 func (p *Page) counts(at *keyspace.Position, read wire.Stamp) (bool, error) {
 	if read.Gone || p.Query.Whole() || p.Query.Unread(p.Mode == function.Update) {
 		return !read.Gone, nil
@@ -329,17 +336,17 @@ func (p *Page) counts(at *keyspace.Position, read wire.Stamp) (bool, error) {
 	return true, err
 }
 
-// A hand is a call of the function, or several of them on one entity.
+// A hand holds the calls of the function on one entity.
 type hand struct {
 	place int       // of the entity in the page
-	first bool      // it may begin at once: the page has waited for it
-	notes bool      // it notes what it reads: earlier entities of the page are not all dealt with
-	view  *view     // of the function, since it was called,
-	pass  pace.Pass // with which it was called
+	first bool      // the first call may start at once: the page has waited for it
+	notes bool      // record what it reads: earlier entities are still running
+	view  *view     // the current call's view of other entities
+	pass  pace.Pass // the current call's pass from the brake
 }
 
-// runEntity runs the function on an entity, and has its result say what became of it. It returns
-// false if the call timed out and was abandoned: touch nothing shared then.
+// runEntity runs the function on an entity and stores the outcome in r. It returns false if the
+// call timed out and was abandoned: then do not touch anything shared.
 func (p *Page) runEntity(runner *function.Runner, o *Results, h *hand, r *result) (awaited bool) {
 	var e *function.Effect
 	var err error
@@ -368,7 +375,8 @@ func (p *Page) runEntity(runner *function.Runner, o *Results, h *hand, r *result
 	return true
 }
 
-// keepsPlace returns an error if the function moves its entity in the order of the query.
+// keepsPlace returns an error if the function's change would move its entity in the order of the
+// query.
 func (p *Page) keepsPlace(key *datastore.Key, before *pb.Entity, e *function.Effect) error {
 	for _, m := range e.Mutations {
 		if !m.Deletes && m.Key.Equal(key) {
@@ -378,7 +386,7 @@ func (p *Page) keepsPlace(key *datastore.Key, before *pb.Entity, e *function.Eff
 	return nil
 }
 
-// pause waits, and returns for how long.
+// pause waits for d and returns the time that it waited.
 func pause(ctx context.Context, d time.Duration) (time.Duration, error) {
 	if d <= 0 {
 		return 0, nil

@@ -26,13 +26,13 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A kind has the entities of a test: by their IDs, what N each has. A new one has the version 1.
+// A kind holds the entities of a test: the value N by ID. New entities have version 1.
 type kind struct {
 	n, version map[int64]int64
-	looks      [][]int64 // which were looked up
+	looks      [][]int64 // IDs of each lookup
 	down       error
 
-	mu sync.Mutex // of looks
+	mu sync.Mutex // guards looks
 }
 
 func kindOf(ids ...int64) *kind {
@@ -43,7 +43,7 @@ func kindOf(ids ...int64) *kind {
 	return k
 }
 
-// put writes an entity, as others do.
+// put writes an entity as another client would.
 func (k *kind) put(id, n int64) {
 	k.n[id] = n
 	k.version[id]++
@@ -56,7 +56,7 @@ func entityOf(id, n int64) *pb.Entity {
 		"N": {ValueType: &pb.Value_IntegerValue{IntegerValue: n}}}}
 }
 
-// stamp is an entity as the kind has it.
+// stamp returns an entity in its stored form.
 func (k *kind) stamp(id int64) wire.Stamp {
 	n, there := k.n[id]
 	if !there {
@@ -77,14 +77,15 @@ func (k *kind) get(keys []*datastore.Key, _ ...any) (all []wire.Stamp, err error
 	return all, k.down
 }
 
-// A call is one of the function for an entity: its ID, and N, which the function may change.
+// A call is a call of the function for one entity, with its ID and N. The function may change N.
 type call struct {
 	context.Context
 	*function.Attempt
 	id, n int64
 }
 
-// sees returns N of another entity; negative: it is not there, or can't be read.
+// sees returns N of another entity. It is negative if the entity does not exist or cannot be
+// read.
 func (c *call) sees(id int64) int64 {
 	n := int64(-2)
 	missing, err := c.Get(c, []*datastore.Key{keyOf(id)}, func(_ int, e *pb.Entity) error {
@@ -139,7 +140,7 @@ func over(k *kind, mode function.Mode, fn func(c *call) error, ids ...int64) *Pa
 	return p
 }
 
-// idsOf names entities by their IDs.
+// idsOf lists the IDs of keys.
 func idsOf(keys []*datastore.Key) string {
 	var all []string
 	for _, key := range keys {
@@ -148,7 +149,7 @@ func idsOf(keys []*datastore.Key) string {
 	return strings.Join(all, " ")
 }
 
-// said describes an outcome: how many entities it has reached, and what became of them.
+// said describes a page's results: the number of entities reached, and the outcome of each.
 func said(o *Results) string {
 	text := fmt.Sprintf("%d reached, %d done", o.Reached, o.Processed)
 	var failed []string
@@ -172,7 +173,7 @@ func said(o *Results) string {
 
 var errBad = errors.New("bad")
 
-// TestRun runs functions over pages of the entities 1, 2, 3, whose N are the same.
+// TestRun runs functions over pages of the entities 1, 2, 3, whose N equal their IDs.
 func TestRun(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -181,7 +182,7 @@ func TestRun(t *testing.T) {
 		with func(p *Page, k *kind) // changes the page
 		want string
 
-		together string // what it comes to with several calls at once, if that is not the same
+		together string // results with concurrent calls, if they differ
 	}{
 		{name: "nothing changes", fn: func(*call) error { return nil }, want: "3 reached, 3 done"},
 		{name: "all change", fn: func(c *call) error { c.n++; return nil }, want: "3 reached, 3 done; wrote 1 2 3"},
@@ -302,14 +303,14 @@ func TestRun(t *testing.T) {
 					if got := said(o); got != want {
 						t.Errorf("%s\nwant %s", got, want)
 					}
-					time.Sleep(time.Hour) // until what hangs has returned
+					time.Sleep(time.Hour) // until the hanging call has returned
 				})
 			})
 		}
 	}
 }
 
-// TestRunErrors has what a page needs fail.
+// TestRunErrors checks errors of what a page depends on.
 func TestRunErrors(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -339,7 +340,7 @@ func TestRunErrors(t *testing.T) {
 	}
 }
 
-// TestTells has a page tell how far it is, and how fast the job goes.
+// TestTells checks the page's reports of its progress and of the job's throughput.
 func TestTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := over(kindOf(1, 2, 3, 4), function.Update, func(c *call) error {
@@ -366,8 +367,8 @@ func TestTells(t *testing.T) {
 	})
 }
 
-// TestBrakes has a function call a service that takes 20 calls a second: it is called more slowly
-// then, so that most calls succeed.
+// TestBrakes checks a function that calls a service with a limit of 20 calls a second: the page
+// slows down until most calls succeed.
 func TestBrakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ids []int64
@@ -388,7 +389,7 @@ func TestBrakes(t *testing.T) {
 		if err != nil || o.Reached != 200 {
 			t.Fatalf("%d reached, %v", o.Reached, err)
 		}
-		if len(o.Failures) > 100 { // 180 are without a brake
+		if len(o.Failures) > 100 { // without a brake, 180 calls fail
 			t.Errorf("%d of 200 calls failed", len(o.Failures))
 		}
 	})

@@ -11,45 +11,45 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A result is what became of one of a page's entities. What the page comes to is folded from the
-// results, in the order of the entities: so one of them can be replaced.
+// A result is the outcome of one entity of a page. A page's sum is computed from its results in
+// the order of the entities, so a single result can be replaced.
 type result struct {
 	at      *keyspace.Position
-	read    wire.Stamp       // what the function got
-	compare bool             // it was read, and so it can be told whether others have changed it
-	effect  *function.Effect // nil: it has failed, or is none of the query's any more
+	read    wire.Stamp       // the entity as the function got it
+	compare bool             // it was read, so the commit can check that nobody has changed it
+	effect  *function.Effect // nil: the function has failed or did not run
 	failure *record.Failure  // nil: it has not failed
-	bytes   int              // of what was collected of it
+	bytes   int              // size of the entity, if the function has collected something
 
-	incomplete function.Effect // what it puts under keys that the database has to complete
+	incomplete function.Effect // puts under keys that the database has to complete
 	completed  []*datastore.Key
 
 	ran   bool // the function has returned
-	moves int  // how often it was found changed
+	moves int  // how often the entity was found changed
 }
 
-// A sum is what results come to.
+// A sum is the total of a page's results.
 type sum struct {
 	Processed int64
-	Written   int64 // of them, entities that the function has saved or deleted
+	Written   int64 // entities of the page that were saved or deleted
 	Counters  tally.Counters
 	Failures  []record.Failure
-	Bytes     int   // of the mutations, and of entities of which something was collected
+	Bytes     int   // size of the mutations, and of entities with collected values
 	Collected []any // by the function
 
-	// What is written of the page's own entities, and what of others; and what is left as it is, by
-	// an undo.
+	// Own are the written entities of the page, and Others are other written entities.
 	Own, Others []*datastore.Key
-	Gone        []*datastore.Key // of Own: those that are deleted
-	// when those of Own had been written, in microseconds after 1970, as they were read; 0: unknown
+	Gone        []*datastore.Key // the deleted ones of Own
+	// OwnAt are the times of the last write to each of Own before this page, in microseconds
+	// since 1970; 0: unknown.
 	OwnAt    []int64
-	Left     []undolog.Left
-	Examples []record.Example // of what a rehearsal would do
+	Left     []undolog.Left   // entities that an undo does not restore
+	Examples []record.Example // of the writes of a rehearsal
 
-	written  map[string]bool // entities that others put or deleted
-	inserted map[string]bool // of these, entities that must not have been there
-	writes   int             // mutations
-	compared int             // entities that are read and not written, on which these rely
+	written  map[string]bool // other entities that were put or deleted
+	inserted map[string]bool // those that must not have existed
+	writes   int             // number of mutations
+	compared int             // number of entities that are read but not written, and that the commit compares
 }
 
 // add adds the next result.
@@ -106,9 +106,10 @@ func (s *sum) add(r *result) {
 	s.Others = append(s.Others, r.completed...)
 }
 
-// takes reports whether a page can have another entity, after those of a sum: not if they write
-// that, which has to be read after that, or something that the entity writes on a condition, or
-// writes too and they on one, as one commit can't have both.
+// takes reports whether a page with this sum can also take another entity. One commit cannot have
+// both in two cases. First, the page writes the entity, which must be read after that write.
+// Second, both write the same other entity, and the new write has a condition or the page's write
+// is an insert.
 func (s *sum) takes(at *datastore.Key, e *function.Effect) bool {
 	if len(s.written) == 0 {
 		return true
@@ -131,19 +132,20 @@ func (s *sum) takes(at *datastore.Key, e *function.Effect) bool {
 	return true
 }
 
-// A Guard is an entity that has to be as it was when the page's commit takes effect.
+// A Guard is an entity that must be unchanged when the page's commit takes effect.
 type Guard struct {
 	Key  *datastore.Key
 	Was  wire.Stamp
-	Free bool // nothing is written of it, whose condition would say that
+	Free bool // the commit does not write it, so no mutation checks it
 
-	of int // the place of the page's entity that needs it
+	of int // the place of the page's entity that needs the guard
 }
 
-// Guards returns what the page's commit relies on: entities that it writes over what was read of
-// them, and those that were read and of which something is put or deleted elsewhere.
+// Guards returns the entities on which the page's commit depends. These are entities that it
+// inserts, or overwrites after reading them. If an entity writes anything, everything that its
+// function has read is guarded, too.
 func (o *Results) Guards() (all []Guard) {
-	written := make(map[string]bool) // by the entities before: such a guard is theirs
+	written := make(map[string]bool) // by earlier entities, which have the guard
 	for i := range o.results {
 		if i > 0 && !o.visits {
 			for _, name := range o.results[i-1].writes() {
@@ -183,11 +185,11 @@ func (o *Results) Guards() (all []Guard) {
 	return all
 }
 
-// Mutations returns what the page's commit writes, besides the record of its range. Of several
-// mutations of one entity the last one counts.
+// Mutations returns the writes of the page's commit except the range's record. The last mutation
+// of an entity replaces earlier ones.
 func (o *Results) Mutations() []wire.Mutation {
 	all := make([]wire.Mutation, 0, o.Writes())
-	var last map[string]int // by key, of those of other entities than the page's own
+	var last map[string]int // by key: index of the mutation of an entity besides the page's own
 	add := func(m wire.Mutation, key *datastore.Key) {
 		name := key.Encode()
 		if i, ok := last[name]; ok {

@@ -14,8 +14,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// commits describes what a page's commit does, and on which conditions: "1@3" is the entity 1,
-// which has to have the version 3 still.
+// commits describes the mutations of a page's commit and their conditions. "1@3" is the entity 1,
+// which must still have version 3.
 func commits(o *Results) string {
 	at := func(id int64, c wire.Condition) string {
 		if c.Version == 0 {
@@ -38,7 +38,7 @@ func commits(o *Results) string {
 	return strings.Join(all, ", ")
 }
 
-// relies describes what a page's commit relies on besides its own conditions, or with them.
+// relies describes the guards of a page's commit.
 func relies(o *Results) string {
 	var all []string
 	for _, g := range o.Guards() {
@@ -54,8 +54,8 @@ func relies(o *Results) string {
 	return strings.Join(all, ", ")
 }
 
-// TestCommits says what the commit of a page of the entities 1 and 2 writes, and what has to be as
-// it was then. All entities have the version 1.
+// TestCommits checks the writes and guards of a page of the entities 1 and 2. All entities have
+// version 1.
 func TestCommits(t *testing.T) {
 	puts := func(c *call, id int64) { c.PutStored(keyOf(id), entityOf(id, 5)) }
 	for _, c := range []struct {
@@ -123,7 +123,8 @@ func TestCommits(t *testing.T) {
 	}
 }
 
-// TestPageWrites has the function over a page write, too: over what those of its entities write.
+// TestPageWrites checks the writes of the function over the page, which replace the entities'
+// own.
 func TestPageWrites(t *testing.T) {
 	o, err := over(kindOf(1), function.Update, func(c *call) error {
 		c.PutStored(keyOf(7), entityOf(7, 5))
@@ -146,8 +147,8 @@ func TestPageWrites(t *testing.T) {
 	}
 }
 
-// TestFold has results of a page be replaced, after which one commit can't have all: the rest is
-// for the next page.
+// TestFold replaces results of a page so that one commit cannot hold all of them. The rest is
+// left to the next page.
 func TestFold(t *testing.T) {
 	wants := func(id int64) *function.Effect {
 		a := function.NewAttempt(record.Ref{ID: "j"}, function.Update, keyOf(1))

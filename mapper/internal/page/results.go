@@ -17,34 +17,34 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Results are what became of a page's entities.
+// Results are the outcome of a page.
 type Results struct {
 	sum
-	Reached int           // how many of its keys were dealt with
-	Spent   time.Duration // on them, with reading them
-	Ran     time.Duration // of that, by the function
-	Again   int64         // how often the function has run again on one of them
+	Reached int           // number of keys handled
+	Spent   time.Duration // time on them, including reads
+	Ran     time.Duration // the function's part of Spent
+	Again   int64         // how often the function ran again on an entity
 
-	// Page is what the function over the page asks for.
+	// Page is the effect of the function over the page.
 	Page function.Effect
 
-	visits bool // what the function asks for is not written
-	inHand hand // the call under way, of a page with one at once
+	visits bool // the function's writes are not committed
+	inHand hand // the current call, if calls run one after the other
 
-	mu      sync.Mutex // of the two below, while functions run
-	known   others     // that the functions may read
-	results []result   // of those that were reached; none, of an outcome that is known without the function
+	mu      sync.Mutex // guards known and results while functions run
+	known   others     // entities that the functions may read
+	results []result   // of the entities reached; empty if the outcome is known without the function
 
-	shares  time.Duration // of Ran, by calls that have ended, of a page with several at once
-	ended   int           // entities that they are of
-	hung    time.Duration // of Ran, by calls that took too long
-	dearest time.Duration // of Ran, by one entity
-	lately  pace.Lately   // what the function took for the last ones
-	late    Late          // nil: it never ends for the sake of others
+	shares  time.Duration // concurrent calls' shares of Ran, for ended calls
+	ended   int           // number of entities with such calls
+	hung    time.Duration // part of Ran in calls that waited or timed out
+	dearest time.Duration // longest time of one entity
+	lately  pace.Lately   // time of the function on recent entities
+	late    Late          // ends the page early to share its work; nil: never
 }
 
-// Failed returns the outcome of a page of one entity, which has failed; nil: it is not there any
-// more.
+// Failed returns the outcome of a page whose only entity has failed. f is nil if the entity no
+// longer exists.
 func Failed(f *record.Failure) *Results {
 	o := &Results{Reached: 1}
 	if f != nil {
@@ -62,8 +62,8 @@ func (o *Results) add(r result) {
 	o.Reached++
 }
 
-// fold adds up the results anew, some of which were replaced. What the page then can't have any
-// more is for the next one.
+// fold computes the sum again after results were replaced. It leaves entities that the page can
+// no longer take to the next page.
 func (o *Results) fold() {
 	o.sum = sum{}
 	for i := range o.results {
@@ -76,13 +76,13 @@ func (o *Results) fold() {
 	}
 }
 
-// Late reports whether a page ends at a place, with so many entities left, so that others can begin
-// with them.
+// A Late reports whether a page ends at place, with left entities remaining, so that idle workers
+// can start with them.
 type Late func(o *Results, place, left int) bool
 
-// Each returns how long the function takes for an entity here: on this page or, if that is longer,
-// of late. It leaves out the dearest one, which says little of the others, and the time for which
-// the function hung.
+// Each returns the function's time for an entity: the mean of this page or of recent entities,
+// whichever is longer. It leaves out the slowest entity, which says little about the others, and
+// the time for which calls hung.
 func (o *Results) Each() time.Duration {
 	ran, n := o.ran()
 	ran -= o.hung
@@ -92,8 +92,8 @@ func (o *Results) Each() time.Duration {
 	return max(ran/time.Duration(max(1, n)), o.lately.Each())
 }
 
-// ran returns how long the function has run, and on how many entities. Calls that are under way at
-// the same time share it.
+// ran returns the function's time and the number of entities in it. Concurrent calls share the
+// time.
 func (o *Results) ran() (time.Duration, int) {
 	if o.ended > 0 {
 		return o.shares, o.ended
@@ -101,11 +101,10 @@ func (o *Results) ran() (time.Duration, int) {
 	return o.Ran, o.Reached
 }
 
-// mostKinds is how many kinds of errors are named in a line of the log.
+// mostKinds is the maximum number of kinds of errors in a line of the log.
 const mostKinds = 5
 
-// Kinds returns of which kinds the errors of the failures are, and how many of each: the most
-// frequent ones first.
+// Kinds lists the kinds of the failures' errors with their counts, the most frequent kind first.
 func (o *Results) Kinds() string {
 	n := make(map[string]int)
 	for _, f := range o.Failures {
@@ -134,14 +133,14 @@ func (o *Results) Kinds() string {
 	return strings.Join(all, ", ")
 }
 
-// Compared returns how many entities the page's transaction reads to compare them.
+// Compared returns how many entities the page's transaction reads for comparison.
 func (o *Results) Compared() int { return o.compared }
 
-// Writes returns how many mutations the function has asked for.
+// Writes returns the number of mutations that the function has asked for.
 func (o *Results) Writes() int { return o.writes + len(o.Page.Mutations) }
 
-// took notes how long the function took for the last entity, of which it may have hung. How long it
-// hung does not count.
+// took records the function's time on the last entity. The part for which it hung does not count
+// as pace.
 func (o *Results) took(t, hung time.Duration) {
 	o.lately.Add(t - hung)
 	o.Spent += t
@@ -150,8 +149,8 @@ func (o *Results) took(t, hung time.Duration) {
 	o.dearest = max(o.dearest, t-hung)
 }
 
-// shared notes that a call has ended, which took a share of the time in which others ran too, and
-// of which it may have hung. First is false if the function ran on its entity before.
+// shared records the end of a concurrent call: its share of the time, and the part of the share
+// for which it hung. first is false if the function ran on the same entity before.
 func (o *Results) shared(share, hung time.Duration, first bool) {
 	if first {
 		o.lately.Add(share - hung)
@@ -162,9 +161,10 @@ func (o *Results) shared(share, hung time.Duration, first bool) {
 	o.dearest = max(o.dearest, share-hung)
 }
 
-// full reports whether a page has to end before the entity at a place, with so many left to do. One
-// that is late ends early, so that the others begin; and one that needs little more time
-// goes on. What the page has put or deleted itself is for the next transaction to read.
+// full reports whether the page has to end before the entity at place, with left entities
+// remaining. A late page ends early, so that idle workers can start with the rest. A page that
+// needs little more time continues. The page also ends before an entity that it has written,
+// because only the next transaction can read that.
 func (o *Results) full(next *datastore.Key, place, left int, budget time.Duration) bool {
 	if place == 0 {
 		return false
@@ -177,7 +177,8 @@ func (o *Results) full(next *datastore.Key, place, left int, budget time.Duratio
 		!o.takes(next, nil)
 }
 
-// tookAll reports whether a page has taken its time, which needs more for its rest.
+// tookAll reports whether the page's time is over. needs is the expected time of the remaining
+// entities.
 func (o *Results) tookAll(needs, budget time.Duration) bool {
 	if o.Spent+needs <= longer(budget) {
 		budget = longer(budget)
@@ -185,14 +186,14 @@ func (o *Results) tookAll(needs, budget time.Duration) bool {
 	return o.Spent >= budget
 }
 
-// longer returns how long a page may take that then has nothing left: twice as long. What is
-// left would be a page of its own, and cost as much as a full one.
+// longer returns the budget of a page that can finish within it: twice the normal one. Otherwise
+// the few remaining entities would need a page of their own, which costs as much as a full one.
 func longer(budget time.Duration) time.Duration { return max(budget, min(2*budget, MaxTime)) }
 
-// NextPage returns the size of the next pages: as many entities as fit the budget at
-// the pace of those that were dealt with. The dearest one says little of the others. If that
-// is about the usual pace of the job, the latter counts: ranges that are cut into pages of a
-// size that does not change have fewer that are not full.
+// NextPage returns the size of the next pages: as many entities as fit into the budget at the
+// pace of this page, without its slowest entity. If the pace is within a factor of two of the
+// job's usual pace, the usual pace counts. With a constant page size, fewer ranges end with a
+// partial page.
 func (o *Results) NextPage(most int64, budget, usual time.Duration) int64 {
 	each := max(1, o.Each())
 	if each < 2*usual && usual < 2*each {
@@ -201,15 +202,14 @@ func (o *Results) NextPage(most int64, budget, usual time.Duration) int64 {
 	return max(1, min(int64(budget/each), most))
 }
 
-// MaxTime is the longest that a page may be asked to take, and maxBytes bounds its mutations, well
-// below the 10 MiB that a commit can have.
+// MaxTime is the longest time that a page can be configured to take. maxBytes bounds the
+// mutations of a page, well below the 10 MiB of a commit.
 const (
 	MaxTime  = 25 * time.Second
 	maxBytes = 4 << 20
 )
 
-// Full reports whether the page was a full one, of a job whose pages have so many entities and take
-// so long.
+// Full reports whether the page has reached the job's page size, its time, or the limit of bytes.
 func (o *Results) Full(size int64, budget time.Duration) bool {
 	return o.Reached >= int(size) || o.Bytes >= maxBytes || o.Spent >= budget
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TestNextPage has pages of 500 at most, and of a second.
+// TestNextPage checks the size of the next page, for pages of at most 500 entities and one
+// second.
 func TestNextPage(t *testing.T) {
 	const ms = time.Millisecond
 	for _, test := range []struct {
@@ -36,7 +37,7 @@ func TestNextPage(t *testing.T) {
 	}
 }
 
-// TestSudden has entities become slow in the middle of a page.
+// TestSudden checks a page whose entities become slow halfway.
 func TestSudden(t *testing.T) {
 	const ms = time.Millisecond
 	o := new(Results)
@@ -63,7 +64,7 @@ func TestSudden(t *testing.T) {
 	}
 }
 
-// TestKinds names the errors of a page in a line of the log.
+// TestKinds checks how a log line names the errors of a page.
 func TestKinds(t *testing.T) {
 	fails := func(n int, err error) (all []record.Failure) {
 		for i := range n {
@@ -85,7 +86,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// TestFull says whether a page of a job whose pages have 10 entities, or take a second, was full.
+// TestFull checks which pages are full in a job whose pages have 10 entities or take a second.
 func TestFull(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -103,7 +104,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestFailed is the outcome of a page whose function does not run.
+// TestFailed checks the results of a page whose function does not run.
 func TestFailed(t *testing.T) {
 	f := record.Failure{At: keyspace.At(keyOf(1)), Err: errBad}
 	for want, o := range map[string]*Results{

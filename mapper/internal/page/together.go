@@ -10,55 +10,55 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 )
 
-// A crew runs the function on several entities of a chunk at once. Calls begin in the order of the
-// entities, and their results are added to the page's in that order, whichever ends first. If an
-// entity has read what an earlier one writes, before that was known, its function runs again. So
-// the page comes to the same as if the calls had run one after the other.
+// A crew runs the function on several entities of a chunk at once. Calls start in the order of the
+// entities, and results are added in that order. If an entity has read something before an earlier
+// entity's write of it was known, its function runs again. So the page's results are the same as in
+// sequential calls.
 type crew struct {
 	page    *Page
 	results *Results
 	chunk   *chunk
-	begun   time.Time // the page
+	begun   time.Time // start of the page
 
-	base    int     // the place of the chunk's first entity in the page
-	turns   []*turn // of the chunk's entities, in order: those that have begun
-	again   *turn   // runs again, once there is room for it; nil: none does
-	atOnce  int     // calls, at most
+	base    int     // place of the chunk's first entity in the page
+	turns   []*turn // of the entities that have started, in order
+	again   *turn   // the entity that waits to run again; nil: none
+	atOnce  int     // maximum number of calls
 	running int
 	ended   chan *turn
-	bytes   int // that the results want to write which are not added yet
+	bytes   int // of ended calls' results that are not added yet
 
-	over     bool // no further entity begins
+	over     bool // no further entity starts
 	cut      bool // no further result is added
 	err      error
 	panicked any
 
-	// Calls share the time in which they run: clock is what one has had that ran all along, at a
-	// time.
+	// Concurrent calls share the time in which they run. clock is the share, at the time at, of a
+	// call that had run from the start.
 	clock time.Duration
 	at    time.Time
 
-	pass  pace.Pass // of the next call, that the page waits for
-	since time.Time // it does; zero: it does not
+	pass  pace.Pass // of the next call, while the page waits for it
+	since time.Time // start of that wait; zero: no wait
 }
 
-// A turn is what a crew has of an entity.
+// A turn is the state of one entity in a crew.
 type turn struct {
 	hand
 	r        result
 	then     next
-	waited   time.Duration // of the time since it began
-	err      error         // of the page
-	left     error         // why its call was left behind, or ended its goroutine
+	waited   time.Duration // time that the call has waited since its start
+	err      error         // an error of the whole page
+	left     error         // why the call was abandoned or ended its goroutine
 	panicked any
 
-	from  time.Time     // it began,
-	clock time.Duration // as the crew's was then
+	from  time.Time     // start of the call
+	clock time.Duration // the crew's clock at the start
 	reran bool
 	done  bool
 }
 
-// runTogether is runChunk with several calls at once.
+// runTogether is the concurrent form of runChunk.
 func (p *Page) runTogether(ctx context.Context, o *Results, c *chunk, begun time.Time) (full bool, err error) {
 	w := &crew{page: p, results: o, chunk: c, begun: begun, base: o.Reached, atOnce: p.AtOnce,
 		ended: make(chan *turn, p.AtOnce), at: time.Now()}
@@ -73,13 +73,13 @@ func (p *Page) runTogether(ctx context.Context, o *Results, c *chunk, begun time
 	}
 	p.Paces.Brake(p.Job.Ref()).Leave(w.pass)
 	if w.panicked != nil {
-		panic(w.panicked) // where the delivery's panics are dealt with
+		panic(w.panicked) // panic in the delivery's goroutine, which handles it
 	}
 	return w.over, w.err
 }
 
-// begin begins as many calls as may run. It returns how long the next one has to wait; 0: until
-// another one ends.
+// begin starts as many calls as may run. It returns how long the next call has to wait; 0: until
+// another call ends.
 func (w *crew) begin(ctx context.Context) (wait time.Duration) {
 	p, c := w.page, w.chunk
 	for w.running < w.atOnce {
@@ -121,7 +121,7 @@ func (w *crew) begin(ctx context.Context) (wait time.Duration) {
 	return 0
 }
 
-// full reports whether the page ends before the entity at a place.
+// full reports whether the page ends before the entity at place.
 func (w *crew) full(place int) bool {
 	p, o := w.page, w.results
 	w.tick(time.Now())
@@ -129,7 +129,7 @@ func (w *crew) full(place int) bool {
 		o.full(p.At[place].Key, place, len(p.At)-place, time.Duration(p.Job.PageTime)))
 }
 
-// fail has the page fail, once the calls under way have ended.
+// fail ends the page with an error, after the calls under way have ended.
 func (w *crew) fail(err error) {
 	if w.err == nil {
 		w.err = err
@@ -137,11 +137,11 @@ func (w *crew) fail(err error) {
 	w.end()
 }
 
-// end has the page end before the next result.
+// end ends the page before the next result.
 func (w *crew) end() { w.over, w.cut, w.again = true, true, nil }
 
-// mayBegin returns how long the next call has to wait, for the job's rate and its brake: see await.
-// If that is too long, the page is over.
+// mayBegin returns how long the next call has to wait for the job's rate and its brake, see
+// await. If that is too long, the page is over.
 func (w *crew) mayBegin(place int) (wait time.Duration, err error) {
 	p, now := w.page, time.Now()
 	if wait := p.Begin.Add(time.Duration(place) * p.Spacing).Sub(now); wait > 0 {
@@ -167,7 +167,7 @@ func (w *crew) mayBegin(place int) (wait time.Duration, err error) {
 	return 0, nil
 }
 
-// start calls the function on an entity.
+// start calls the function on an entity in its own goroutine.
 func (w *crew) start(ctx context.Context, t *turn) {
 	p, o := w.page, w.results
 	w.tick(time.Now())
@@ -189,7 +189,7 @@ func (w *crew) start(ctx context.Context, t *turn) {
 	}()
 }
 
-// await waits until calls end, or for a time: 0 is for any.
+// await waits until a call ends, or for the given time; 0: no limit.
 func (w *crew) await(ctx context.Context, wait time.Duration) {
 	if w.running > 0 && wait == 0 {
 		w.finish(<-w.ended)
@@ -213,7 +213,7 @@ func (w *crew) await(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// finish notes that a call has ended.
+// finish records the end of a call.
 func (w *crew) finish(t *turn) {
 	p, limit := w.page, time.Duration(w.page.Job.Timeout)
 	w.tick(time.Now())
@@ -231,7 +231,7 @@ func (w *crew) finish(t *turn) {
 		if errors.Is(left, function.ErrTimeout) {
 			p.Paces.Brake(p.Job.Ref()).Done(w.at, t.pass, pace.End{Took: limit, Failed: true, Busy: true})
 			left, hung = TooSlowError{limit}, share
-			w.over = w.over || p.Mode == function.Update // what it has read is old by now
+			w.over = w.over || p.Mode == function.Update // the entities that it has read are old by now
 		}
 		r := p.fails(t.r.at, t.r.read, left)
 		t.r, t.then, t.err = r, goesOn, nil
@@ -242,7 +242,7 @@ func (w *crew) finish(t *turn) {
 	w.results.shared(share, hung, !t.reran)
 }
 
-// add adds the results of the next entities, as far as they are there.
+// add adds the results of the next entities, up to the first call that has not ended.
 func (w *crew) add() {
 	p, o, c := w.page, w.results, w.chunk
 	for !w.cut && c.next < len(w.turns) && w.turns[c.next].done {
@@ -257,7 +257,7 @@ func (w *crew) add() {
 			w.fail(t.err)
 			return
 		case t.then == endsPage,
-			// a Visit's effects would take place twice
+			// not for a Visit: the call has already had its effects
 			o.Reached > 0 && p.Mode == function.Update && o.Bytes >= maxBytes:
 			w.end()
 			return
@@ -275,14 +275,16 @@ func (w *crew) add() {
 	}
 }
 
-// stale reports whether an entity has to run again, as earlier ones have written what it has read.
+// stale reports whether an entity has to run again because an earlier one has written something
+// after it was read.
 func (w *crew) stale(t *turn) bool {
 	return t.view != nil && !errors.Is(t.left, function.ErrTimeout) && t.view.stale()
 }
 
-// rerun has the function run again on the next entity. All before it are dealt with, so what it
-// reads is what it would have read had it run after them. A page that has taken its time ends
-// before it. The page begins fewer calls at once then: its entities may wait for each other.
+// rerun runs the function again on the next entity. All earlier entities are handled by then, so
+// it reads the same as in a sequential run. A page whose time is over ends before the entity
+// instead. rerun also halves the number of concurrent calls, because the entities may depend on
+// each other.
 func (w *crew) rerun(t *turn) {
 	p := w.page
 	if w.results.Reached > 0 && (p.Ends() || w.results.tookAll(0, time.Duration(p.Job.PageTime))) {
@@ -296,7 +298,7 @@ func (w *crew) rerun(t *turn) {
 	w.turns[i] = w.again
 }
 
-// tick lets the calls under way share the time since the last event.
+// tick divides the time since the last event among the calls under way.
 func (w *crew) tick(now time.Time) {
 	if w.running > 0 {
 		w.clock += now.Sub(w.at) / time.Duration(w.running)

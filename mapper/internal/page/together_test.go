@@ -28,7 +28,7 @@ func idsTo(n int64) (ids []int64) {
 	return ids
 }
 
-// whole describes all of an outcome that does not depend on time.
+// whole describes everything in a page's results that does not depend on time.
 func whole(o *Results) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, said(o), o.Counters, o.Written, o.Bytes, o.Writes(), o.Compared())
@@ -56,13 +56,13 @@ func whole(o *Results) string {
 	return b.String()
 }
 
-// TestSame has functions read, write, insert and delete each other's entities, fail and panic: with
-// several calls at once the page comes to what it comes to with one.
+// TestSame compares concurrent and sequential calls. The functions read, write, insert and delete
+// each other's entities, fail and panic. The results must be the same.
 func TestSame(t *testing.T) {
 	again := 0
 	for seed := range uint64(150) {
 		synctest.Test(t, func(t *testing.T) {
-			busy := 1 + int64(seed%7) // how many other entities there are
+			busy := 1 + int64(seed%7) // number of other entities
 			fn := func(c *call) error {
 				dice := rand.New(rand.NewPCG(seed, uint64(c.id)))
 				other := func() int64 { return 100 + dice.Int64N(busy) }
@@ -123,8 +123,8 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestAtOnce has 500 calls that wait 100 ms, 50 at once: they take a second, and 2 ms for each
-// entity, and entities are read as for one after the other.
+// TestAtOnce runs 500 calls of 100 ms each, 50 at once. They take one second, which is 2 ms for
+// each entity. The entities are read as for sequential calls.
 func TestAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running, most atomic.Int64
@@ -162,7 +162,7 @@ func TestAtOnce(t *testing.T) {
 	})
 }
 
-// TestDear has one call take long while others run: it does not make them seem slow.
+// TestDear checks that one long call among others does not make the others seem slow.
 func TestDear(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := over(kindOf(idsTo(200)...), function.Visit, func(c *call) error {
@@ -184,8 +184,7 @@ func TestDear(t *testing.T) {
 	})
 }
 
-// TestHangs has calls hang while others go on: those have their results, and the hanging ones have
-// failed.
+// TestHangs checks that hanging calls fail while other calls have their results.
 func TestHangs(t *testing.T) {
 	for mode, want := range map[function.Mode]string{
 		function.Visit:  "40 reached, 37 done; failed 1, 9, 40",
@@ -217,8 +216,8 @@ func TestHangs(t *testing.T) {
 	}
 }
 
-// TestDrains has the process need the page to end: no call begins any more, and those under way
-// have their results.
+// TestDrains checks a page that has to end with its process: no further call starts, and calls
+// under way have their results.
 func TestDrains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
@@ -234,7 +233,7 @@ func TestDrains(t *testing.T) {
 	})
 }
 
-// TestSpaces has a job's rate space the calls, however many may be under way.
+// TestSpaces checks that the job's rate spaces calls, even if many may run at once.
 func TestSpaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun, starts := time.Now(), make([]time.Duration, 21)
@@ -256,7 +255,7 @@ func TestSpaces(t *testing.T) {
 	})
 }
 
-// TestBrakesTogether has several calls at once to a service that takes 20 a second.
+// TestBrakesTogether checks concurrent calls of a service with a limit of 20 calls a second.
 func TestBrakesTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tokens, at := 20.0, time.Now()
@@ -278,7 +277,7 @@ func TestBrakesTogether(t *testing.T) {
 		}, idsTo(400)...)
 		p.AtOnce, p.Pause, p.Job.PageTime = 10, 10*time.Second, int64(time.Hour)
 		o, err := p.Run(t.Context())
-		if err != nil || o.Reached != 400 || len(o.Failures) > 100 { // 340 are without a brake
+		if err != nil || o.Reached != 400 || len(o.Failures) > 100 { // without a brake, 340 calls fail
 			t.Fatalf("%d reached, %d failed, %v", o.Reached, len(o.Failures), err)
 		}
 		if o.Ran > 40*time.Second {
@@ -287,8 +286,8 @@ func TestBrakesTogether(t *testing.T) {
 	})
 }
 
-// TestRefuses has a service be away: the page ends before the first entity that it refuses, or is
-// refused as a whole.
+// TestRefuses checks a service that is away. The page ends before the first refused entity. If
+// that is the page's first one, the page is refused.
 func TestRefuses(t *testing.T) {
 	for from, want := range map[int64]int{1: 0, 5: 4} {
 		synctest.Test(t, func(t *testing.T) {
@@ -308,7 +307,8 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// TestEndsTogether has pages end for other reasons while calls are under way, which end first.
+// TestEndsTogether checks other reasons to end a page while calls are under way. These calls end
+// first.
 func TestEndsTogether(t *testing.T) {
 	page := func(fn func(c *call) error) (p *Page, running *atomic.Int64) {
 		running = new(atomic.Int64)
@@ -358,7 +358,7 @@ func TestEndsTogether(t *testing.T) {
 			t.Errorf("%s, %d bytes, %v, %d calls are under way", said(o), o.Bytes, err, running.Load())
 		}
 	})
-	synctest.Test(t, func(t *testing.T) { // each entity reads what the one before has written
+	synctest.Test(t, func(t *testing.T) { // each entity reads what the previous one has written
 		p, running := page(func(c *call) error {
 			c.Put(keyOf(100), &struct{ N int64 }{c.sees(100) + 1})
 			return nil
