@@ -78,7 +78,7 @@ func NewOIDC(audience string, accounts []string, keysURL string) (*Verifier, err
 	return newVerifier(oidc, audience, accounts, keysURL)
 }
 
-// AnyAccount, as the only account of [NewIAP], accepts everybody whom the proxy lets through.
+// AnyAccount accepts everybody whom the proxy lets through, as the only account of [NewIAP].
 const AnyAccount = "*"
 
 // NewIAP returns a verifier of the assertions of Identity-Aware Proxy. An assertion must have this

@@ -45,7 +45,8 @@ func BenchmarkEnd(b *testing.B) {
 				}
 				prove := func(problems bool) func() {
 					return func() {
-						if proof, err := job.Verify(b.Context(), nil); err != nil || len(proof.Problems) > 0 != problems {
+						if proof, err := job.Verify(b.Context(), nil); err != nil ||
+							len(proof.Problems) > 0 != problems {
 							b.Errorf("%+v, %v", proof, err)
 						}
 					}

@@ -127,7 +127,8 @@ func lasting(q url.Values, name string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
-		return 0, operator.BadRequest(fmt.Sprintf("%s is %.100q, it has to be a duration, such as 90s or 2h", labelOf(name),
+		return 0, operator.BadRequest(fmt.Sprintf("%s is %.100q, it has to be a duration, such as 90s or 2h",
+			labelOf(name),
 			text))
 	}
 	return d, nil

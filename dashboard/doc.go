@@ -6,7 +6,8 @@
 // http.StripPrefix:
 //
 //	mux.Handle("/mapper/", engine.Handler()) // Cloud Tasks
-//	mux.Handle("/dashboard/", dashboard.NewHandler(engine, &dashboard.Options{Allow: verifier.Authenticate})) // people
+//	pages := dashboard.NewHandler(engine, &dashboard.Options{Allow: verifier.Authenticate})
+//	mux.Handle("/dashboard/", pages) // people
 //
 // Without [Options.Allow] every request is refused, as in package jobsapi. With [Options.ReadOnly]
 // the pages only show. Package jobsapi can do everything that the pages can.

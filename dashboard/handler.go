@@ -158,7 +158,8 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		code := codeOf(err)
 		text := s.said(err)
 		if code == http.StatusInternalServerError {
-			s.Logger.LogAttrs(r.Context(), slog.LevelError, "dashboard", slog.String("path", stranger.Shown(r.URL.Path)),
+			s.Logger.LogAttrs(r.Context(), slog.LevelError, "dashboard",
+				slog.String("path", stranger.Shown(r.URL.Path)),
 				slog.Any("error", err))
 			text = "this can't be shown now: the log says why"
 		}

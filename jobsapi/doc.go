@@ -30,7 +30,8 @@
 //	POST /jobs/ID/clean-up     deletes the job's records
 //
 // A POST may have a reason, ?reason=TEXT, which is kept in the job's history and logged with the
-// caller. Repeating a request is safe. A browser cannot send a POST from another site's page.
+// caller. Repeating a request is safe; a start needs an ID for that. A browser cannot send a POST
+// from another site's page.
 //
 // A refused request is answered with {"error"}, and the code
 //

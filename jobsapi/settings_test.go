@@ -17,7 +17,8 @@ func TestErrorsNameSettings(t *testing.T) {
 	o.ask(h, "POST", "/jobs", start, 200, nil)
 	starts := map[string]string{ // what is wrong with a start, and what the answer has to say
 		`"id": "a b"`: `"id" "a b"`, `"id": "__x__"`: `"id" "__x__"`,
-		`"page_size": 1001`: `"page_size"`, `"page_size": -1`: `"page_size"`, `"concurrency": 1001`: `"concurrency"`, `"page_time_ns": -1`: `"page_time_ns"`,
+		`"page_size": 1001`: `"page_size"`, `"page_size": -1`: `"page_size"`, `"concurrency": 1001`: `"concurrency"`,
+		`"page_time_ns": -1`:      `"page_time_ns"`,
 		`"entity_timeout_ns": -1`: `"entity_timeout_ns"`, `"entity_timeout_ns": 3600000000000`: `"entity_timeout_ns"`,
 		`"failure_limit": -2`: `"failure_limit"`, `"failure_share": 2`: `"failure_share"`,
 		`"expected_workers": 5001`: `"expected_workers"`, `"retain_ns": 1`: `"retain_ns" has to be at least 192h0m0s`,

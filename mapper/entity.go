@@ -117,14 +117,15 @@ var Skip = errors.New("the function skips the entity")
 // fail, the job fails: see [Update].
 func Permanent(err error) error { return fault.Permanent(err) }
 
-// RetryAfter marks an error of a mapper's function: the service that it calls refused the call, and
-// the next attempt starts no sooner than after d, at most a week. Use it for errors such as HTTP's
-// 429 and 503.
+// RetryAfter marks an error of a mapper's function: the service that it calls refused the call for
+// now, as with HTTP's 429 and 503. The function runs again on the entity after d or later; d is at
+// most a week. Meanwhile the job calls the service only as often as the service accepts calls.
 //
-// The job then calls the service only as often as it accepts calls. After a few seconds the function
-// runs again on the entity. That is a failed attempt (see [RetryPolicy]) only if the service accepts
-// most other calls. If it refuses most calls, tasks wait for up to an hour before an attempt fails:
-// a job goes on after a service was away.
+// Whether the refusal counts as a failed attempt (see [RetryPolicy]) depends on the other calls:
+//
+//   - If the service accepts most of them, it counts after three calls in a row.
+//   - If the service refuses most of them, tasks wait, and one attempt counts for each hour. So a
+//     job goes on after a service was away for some hours.
 func RetryAfter(err error, d time.Duration) error { return fault.RetryAfter(err, d) }
 
 // apply runs a function on an entity once. A panic of the user's code becomes

@@ -38,8 +38,8 @@ const (
 	StateAborted State = "aborted"
 )
 
-// Ended reports whether a job in this state does nothing more, unless somebody resumes it or
-// retries its failures.
+// Ended reports whether the job has ended: it succeeded, failed or was aborted. A paused job has
+// not.
 func (s State) Ended() bool { return s != StateRunning && s != StatePaused }
 
 // Errors of starting and finding jobs.

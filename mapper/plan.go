@@ -100,6 +100,24 @@ func checkGiven(def *function.Definition, params json.RawMessage) (err error) {
 // mostWrites is the limit of PlanOptions.WritesPerEntity.
 const mostWrites = 10_000
 
+// validate returns an error that names the first setting which a plan of such a start can't have.
+func (o *PlanOptions) validate(start StartOptions, longest, deadline time.Duration) error {
+	err := start.validate(longest, deadline)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrInvalidArgument, err)
+	case o.TimePerEntity < 0 || o.TimePerEntity > start.EntityTimeout:
+		return setting.Errorf("%w: PlanOptions.TimePerEntity has to be in (0, %v], which is "+
+			"StartOptions.EntityTimeout; it is %v", ErrInvalidArgument, start.EntityTimeout, o.TimePerEntity)
+	case !(o.WritesPerEntity >= 0 && o.WritesPerEntity <= mostWrites): // also NaN
+		return setting.Errorf("%w: PlanOptions.WritesPerEntity has to be in [0, %d], it is %v", ErrInvalidArgument,
+			mostWrites, o.WritesPerEntity)
+	case !start.Splitting.strategy().Adaptive():
+		return setting.Errorf("%w: StartOptions.Splitting has to be the default for a plan", ErrInvalidArgument)
+	}
+	return nil
+}
+
 func (e *Engine) plan(ctx context.Context, def *function.Definition, query Query, o *PlanOptions) (*Estimate, error) {
 	var opts PlanOptions
 	if o != nil {
@@ -124,21 +142,8 @@ func (e *Engine) plan(ctx context.Context, def *function.Definition, query Query
 	opts.TimePerEntity = cmp.Or(opts.TimePerEntity, 2*time.Millisecond)
 	longest := m.Longest(e.queue.DispatchDeadline())
 	start := opts.withDefaults(longest)
-	err := start.validate(longest, e.queue.DispatchDeadline())
-	switch {
-	case err != nil:
-		return fail(fmt.Errorf("%w: %w", ErrInvalidArgument, err))
-	case opts.TimePerEntity < 0 || opts.TimePerEntity > start.EntityTimeout:
-		return fail(setting.Errorf("%w: PlanOptions.TimePerEntity has to be in (0, %v], which is "+
-			"StartOptions.EntityTimeout; it is %v",
-			ErrInvalidArgument,
-			start.EntityTimeout, opts.TimePerEntity))
-	case !(opts.WritesPerEntity >= 0 && opts.WritesPerEntity <= mostWrites): // also NaN
-		return fail(setting.Errorf("%w: PlanOptions.WritesPerEntity has to be in [0, %d], it is %v", ErrInvalidArgument,
-			mostWrites,
-			opts.WritesPerEntity))
-	case !start.Splitting.strategy().Adaptive():
-		return fail(setting.Errorf("%w: StartOptions.Splitting has to be the default for a plan", ErrInvalidArgument))
+	if err := opts.validate(start, longest, e.queue.DispatchDeadline()); err != nil {
+		return fail(err)
 	}
 	q, err := query.inner().Normal(m == function.Update)
 	if err == nil {

@@ -96,8 +96,8 @@ func Where(property, op string, value any) Filter {
 // Share returns a filter for a share of all keys. A hash divides the keys into "of" equal parts,
 // and the filter selects the parts from, from+1, … up to but excluding to. A key is always in the
 // same part. Share(0, 1, 100) is a canary of 1%, and Share(1, 100, 100) is the rest. A share must
-// be at least 1/1000. The job reads all keys, which is free, and looks up only the entities of the
-// share.
+// be at least 1/1000. The job reads all keys, which costs a read for each query and nothing for
+// each key, and looks up only the entities of the share.
 func Share(from, to, of int64) Filter {
 	return Filter(query.Share{From: from, To: to, Of: of}.Filter())
 }

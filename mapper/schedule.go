@@ -76,7 +76,7 @@ func NewSchedule[P any](name string, m *Mapper[P], overlap Overlap) *Schedule[P]
 	return &Schedule[P]{name, m, overlap}
 }
 
-// A AnySchedule is a [Schedule] of any parameters.
+// An AnySchedule is a [Schedule] of any parameters.
 type AnySchedule interface {
 	// Name returns the schedule's name.
 	Name() string

@@ -299,7 +299,7 @@ func (p CopyParams) Validate() error {
 
 // Copy is the mapper "copy". It copies entities, exactly as they are stored, to another kind or
 // namespace. A copy has the name or ID of its entity, and overwrites an entity of that key.
-var Copy = copies.WithStarter(startCopy).CheckByName(func(params json.RawMessage) error {
+var Copy *mapper.Mapper[CopyParams] = copies.WithStarter(startCopy).CheckByName(func(params json.RawMessage) error {
 	return mapper.CheckParams(params, new(CopyParams))
 })
 

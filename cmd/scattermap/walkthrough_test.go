@@ -126,14 +126,19 @@ func TestWalkthrough(t *testing.T) {
 			written = append(written, line)
 		}
 	}
-	got := strings.Join(written, "\n") + "\n"
+	checkWalked(t, page, string(text), strings.Join(written, "\n")+"\n")
+}
+
+// checkWalked compares the page with what its commands have printed, or writes it again.
+func checkWalked(t *testing.T, page, text, got string) {
+	t.Helper()
 	if *writeWalk {
 		if err := os.WriteFile(page, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	want := steady(string(text))
+	want := steady(text)
 	for i, line := range steady(got) {
 		if i >= len(want) || line != want[i] {
 			t.Fatalf("line %d is %q, and docs/quickstart.md has %q; go test ./cmd/scattermap -run TestWalkthrough "+

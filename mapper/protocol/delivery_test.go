@@ -14,7 +14,6 @@ import (
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
-	"cloud.google.com/go/datastore/apiv1/datastorepb"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
@@ -370,12 +369,12 @@ func TestUnsendable(t *testing.T) {
 // TestUnsendableStored writes entities in the protocol's form whose texts are not valid UTF-8.
 func TestUnsendableStored(t *testing.T) {
 	t.Parallel()
-	text := &datastorepb.Value{ValueType: &datastorepb.Value_StringValue{StringValue: "\xff"}}
-	for name, properties := range map[string]map[string]*datastorepb.Value{"a value": {"a": text},
+	text := &pb.Value{ValueType: &pb.Value_StringValue{StringValue: "\xff"}}
+	for name, properties := range map[string]map[string]*pb.Value{"a value": {"a": text},
 		"a name": {"\xff": {}}} {
 		synctest.Test(t, func(t *testing.T) {
 			m := mapper.Update("stored", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
-				e.PutStored(datastore.NameKey("Other", "x", nil), &datastorepb.Entity{Properties: properties})
+				e.PutStored(datastore.NameKey("Other", "x", nil), &pb.Entity{Properties: properties})
 				return nil
 			})
 			w := newWorld(t, setting{}, m)

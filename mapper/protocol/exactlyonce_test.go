@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
-	"cloud.google.com/go/datastore/apiv1/datastorepb"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
@@ -221,8 +220,8 @@ func beaten(t *testing.T, plain bool, m *mapper.Mapper[mapper.NoParams]) {
 
 // finishes reports whether a request is the commit of a page.
 func finishes(req any) bool {
-	commit, ok := req.(*datastorepb.CommitRequest)
-	return ok && slices.ContainsFunc(commit.Mutations, func(m *datastorepb.Mutation) bool {
+	commit, ok := req.(*pb.CommitRequest)
+	return ok && slices.ContainsFunc(commit.Mutations, func(m *pb.Mutation) bool {
 		e := m.GetUpdate()
 		return e != nil && e.Key.Path[0].Kind == record.RangeKind && e.Properties["state"].GetStringValue() == "done"
 	})

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
-	"cloud.google.com/go/datastore/apiv1/datastorepb"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -33,12 +32,12 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-func str(s string, noIndex bool) *datastorepb.Value {
-	return &datastorepb.Value{ValueType: &datastorepb.Value_StringValue{StringValue: s}, ExcludeFromIndexes: noIndex}
+func str(s string, noIndex bool) *pb.Value {
+	return &pb.Value{ValueType: &pb.Value_StringValue{StringValue: s}, ExcludeFromIndexes: noIndex}
 }
 
-func integer(n int64) *datastorepb.Value {
-	return &datastorepb.Value{ValueType: &datastorepb.Value_IntegerValue{IntegerValue: n}}
+func integer(n int64) *pb.Value {
+	return &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: n}}
 }
 
 // TestUndeclaredPropertiesSurvive writes an entity through the raw protocol, with values that the
@@ -58,30 +57,30 @@ func TestUndeclaredPropertiesSurvive(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	raw := datastorepb.NewDatastoreClient(conn)
+	raw := pb.NewDatastoreClient(conn)
 
-	key := &datastorepb.Key{
-		PartitionId: &datastorepb.PartitionId{ProjectId: "test"},
-		Path: []*datastorepb.Key_PathElement{{Kind: "Account",
-			IdType: &datastorepb.Key_PathElement_Name{Name: "a"}}},
+	key := &pb.Key{
+		PartitionId: &pb.PartitionId{ProjectId: "test"},
+		Path: []*pb.Key_PathElement{{Kind: "Account",
+			IdType: &pb.Key_PathElement_Name{Name: "a"}}},
 	}
-	entity := &datastorepb.Entity{Key: key, Properties: map[string]*datastorepb.Value{
+	entity := &pb.Entity{Key: key, Properties: map[string]*pb.Value{
 		"Balance": integer(5),
 		"Owner":   str("Ann", false),
-		"flags per element": {ValueType: &datastorepb.Value_ArrayValue{ArrayValue: &datastorepb.ArrayValue{
-			Values: []*datastorepb.Value{str("short", false), str(strings.Repeat("long", 1000), true), integer(7)},
+		"flags per element": {ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{
+			Values: []*pb.Value{str("short", false), str(strings.Repeat("long", 1000), true), integer(7)},
 		}}},
-		"empty array": {ValueType: &datastorepb.Value_ArrayValue{ArrayValue: new(datastorepb.ArrayValue)}},
-		"meaning":     {ValueType: &datastorepb.Value_IntegerValue{IntegerValue: 9}, Meaning: 13},
+		"empty array": {ValueType: &pb.Value_ArrayValue{ArrayValue: new(pb.ArrayValue)}},
+		"meaning":     {ValueType: &pb.Value_IntegerValue{IntegerValue: 9}, Meaning: 13},
 		"a.dotted":    str("x", true),
-		"inside": {ExcludeFromIndexes: true, ValueType: &datastorepb.Value_EntityValue{EntityValue: &datastorepb.Entity{
-			Properties: map[string]*datastorepb.Value{"deep": str("x", true),
-				"null": {ValueType: &datastorepb.Value_NullValue{}}},
+		"inside": {ExcludeFromIndexes: true, ValueType: &pb.Value_EntityValue{EntityValue: &pb.Entity{
+			Properties: map[string]*pb.Value{"deep": str("x", true),
+				"null": {ValueType: &pb.Value_NullValue{}}},
 		}}},
 	}}
-	if _, err := raw.Commit(t.Context(), &datastorepb.CommitRequest{
-		ProjectId: "test", Mode: datastorepb.CommitRequest_NON_TRANSACTIONAL,
-		Mutations: []*datastorepb.Mutation{{Operation: &datastorepb.Mutation_Upsert{Upsert: entity}}},
+	if _, err := raw.Commit(t.Context(), &pb.CommitRequest{
+		ProjectId: "test", Mode: pb.CommitRequest_NON_TRANSACTIONAL,
+		Mutations: []*pb.Mutation{{Operation: &pb.Mutation_Upsert{Upsert: entity}}},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +88,7 @@ func TestUndeclaredPropertiesSurvive(t *testing.T) {
 	w := newWorld(t, setting{client: client}, addCredit)
 	w.wait(w.start(10, nil))
 
-	resp, err := raw.Lookup(t.Context(), &datastorepb.LookupRequest{ProjectId: "test", Keys: []*datastorepb.Key{key}})
+	resp, err := raw.Lookup(t.Context(), &pb.LookupRequest{ProjectId: "test", Keys: []*pb.Key{key}})
 	if err != nil {
 		t.Fatal(err)
 	}

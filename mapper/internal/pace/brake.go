@@ -251,30 +251,7 @@ func (b *Brake) adjust(now time.Time) {
 	case b.inVain == vainWindows || b.inVain > 0 && !b.later:
 		b.free(now.Add(releasedFor))
 	case b.now.tooMany() && (b.rate > 0 || b.now.refused > 10):
-		if b.rate == 0 || calls > b.firstRate {
-			b.firstRate, b.firstOf, b.peak = calls, b.now.share(), 0
-		}
-		if b.rate > 0 && b.last.took > 0 && !b.last.tooMany() { // refusals have displaced accepted calls since
-			accepted = float64(b.now.accepted+b.last.accepted) / (b.now.took + b.last.took)
-		}
-		if b.rate == 0 {
-			b.at = now
-		}
-		b.serve(now)
-		b.accepted, b.unused = 0, 0
-		switch {
-		case b.rate == 0: // calls under way count as accepted, but say little about the limit
-			// the function may be the cause
-			if b.rate = cautious * float64(b.now.accepted+b.inside) / b.now.took; !b.later {
-				b.rate = max(b.rate, calls/2)
-			}
-		case accepted > 0: // may be too low by chance, or while the service recovers
-			b.limit, b.rate = max(accepted, 0.7*b.limit), cautious*accepted
-		case b.later:
-			b.rate /= 2
-		}
-		b.rate = max(slowestRate, b.rate)
-		b.cut++
+		b.slowDown(now, calls, accepted)
 	case b.rate == 0:
 	case !b.binds(calls):
 		if b.unused++; b.unused > idleWindows {
@@ -292,6 +269,33 @@ func (b *Brake) adjust(now time.Time) {
 		b.accepted++
 		b.rate *= b.growth()
 	}
+}
+
+// slowDown cuts the rate after a window with too many refused calls.
+func (b *Brake) slowDown(now time.Time, calls, accepted float64) {
+	first := b.rate == 0
+	if first || calls > b.firstRate {
+		b.firstRate, b.firstOf, b.peak = calls, b.now.share(), 0
+	}
+	if first {
+		b.at = now
+	} else if b.last.took > 0 && !b.last.tooMany() { // refusals have displaced accepted calls since
+		accepted = float64(b.now.accepted+b.last.accepted) / (b.now.took + b.last.took)
+	}
+	b.serve(now)
+	b.accepted, b.unused = 0, 0
+	switch {
+	case first: // calls under way count as accepted, but say little about the limit
+		if b.rate = cautious * float64(b.now.accepted+b.inside) / b.now.took; !b.later { // it may be the function
+			b.rate = max(b.rate, calls/2)
+		}
+	case accepted > 0: // it may be too low by chance, or while the service recovers
+		b.limit, b.rate = max(accepted, 0.7*b.limit), cautious*accepted
+	case b.later:
+		b.rate /= 2
+	}
+	b.rate = max(slowestRate, b.rate)
+	b.cut++
 }
 
 // lookVain checks whether a lower rate lowers the share of refused calls. A service with a limit

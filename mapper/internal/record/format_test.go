@@ -29,7 +29,8 @@ func TestStoredNames(t *testing.T) {
 			"keys seal processed written conflicts ran pace full unsharded counters wrote left left_of examples " +
 			"examples_of error created done expires " + suspicion},
 		{new(Job), "incarnation needs history undo beside mapper queue schedule query params state active listed " +
-			"generation epoch forestalled page_size page_time timeout workers concurrency concurrent splitting rate rate_until " +
+			"generation epoch forestalled page_size page_time timeout workers concurrency concurrent splitting rate " +
+			"rate_until " +
 			"rate_then ramp_from masks times limit_step limit limit_share limited budget poor spent allowance " +
 			"counters_lost counters_dropped attempts backoff_first backoff_max tolerant failures tried finalizes " +
 			"finalized replaying replaying_of created ended error trouble totals drafted closing erased retain " +
