@@ -32,7 +32,7 @@ func in(states ...mapper.State) func(*mapper.Status) bool {
 	return func(s *mapper.Status) bool { return slices.Contains(states, s.State) }
 }
 
-// plain is what does something that takes no more than a job.
+// plain turns a method of [mapper.Job] that has no parameters into a verb's do function.
 func plain(do func(*mapper.Job, context.Context) error) func(context.Context, *mapper.Job, url.Values) error {
 	return func(ctx context.Context, j *mapper.Job, _ url.Values) error { return do(j, ctx) }
 }

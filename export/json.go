@@ -234,7 +234,8 @@ func (c *jsonChecks) ofList(t reflect.Type, addr bool) (func(c *jsonChecks, v re
 	}, nil
 }
 
-// ofMethod returns the check of a type that has its JSON, or its text, of a method.
+// ofMethod returns the check of a type that encodes itself with a method: MarshalJSON or
+// MarshalText.
 func (c *jsonChecks) ofMethod(t reflect.Type, method string) (func(c *jsonChecks, v reflect.Value) error, error) {
 	r, err := routeOf(t, method, "json")
 	if err != nil {

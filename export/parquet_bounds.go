@@ -93,8 +93,9 @@ func (t boundedType) NewColumnIndexer(int) parquet.ColumnIndexer {
 	return &fixedIndexer{size: t.Length(), ordered: t.ordered}
 }
 
-// A fixedIndexer records the bounds of each page. For decimals it records the least and the
-// greatest number of their size, so that readers skip nothing.
+// A fixedIndexer records the bounds of each page of a column of fixed-length bytes. The bytes of
+// decimals are not in the order of the numbers. For decimals it therefore records the least and the
+// greatest number of that length, so that readers skip no page.
 type fixedIndexer struct {
 	size    int
 	ordered bool

@@ -85,16 +85,19 @@ func Visit[T, P any](name string, fn func(ctx context.Context, e *Entity[T], par
 	return define(name, function.Visit, fn)
 }
 
-// WithConcurrency sets how many calls of the function are under way at once in one page: 1 to 1000,
-// and 1 by default. StartOptions.Concurrency overrides it for a job. It returns the mapper, for use
-// in its definition.
+// WithConcurrency sets how many entities of a page the function processes at the same time: 1 to
+// 1000, 1 by default. [StartOptions].Concurrency overrides it for a job. WithConcurrency returns
+// the mapper, so that it can be part of the mapper's definition.
 //
-// Use it for a function that waits for other services. Its calls run in several goroutines. Data
-// that they share needs a lock, also maps and pointers in the parameters. Calls start in the order
-// of keys, and results take effect in that order. If an entity gets another one by Entity.Get that an
-// earlier entity of the page writes, its function runs again. A job's rate and brake hold for all
-// calls together, and Visit may call again for entities whose page ended early because a service
-// refused calls.
+// Use it for a function that waits for other services. The calls run in several goroutines, so
+// shared data needs a lock; maps and pointers in the parameters are shared, too.
+//
+// Calls start in the order of keys, and their results take effect in that order. A call may read an
+// entity with Entity.Get that an earlier entity of the page writes. Then the function runs again
+// for the later entity.
+//
+// A job's rate and brake limit all calls together. If a service refuses calls, the page ends early,
+// and a Visit function may be called again for the page's other entities.
 func (m *Mapper[P]) WithConcurrency(n int) *Mapper[P] {
 	if (n < 1 || n > record.MaxPageSize) && m.def.Err == nil {
 		m.def.Err = fmt.Errorf("WithConcurrency: %d is not in [1, %d]", n, record.MaxPageSize)

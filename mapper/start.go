@@ -149,7 +149,7 @@ func (s *starting) findOut(ctx context.Context) (err error) {
 	return nil
 }
 
-// A turn belongs to a run of a schedule.
+// A turn marks a start as a run of a schedule, and decides whether the run may start.
 type turn struct {
 	schedule string
 	begin    func(*datastore.Transaction) error // returns an error if the run may not start

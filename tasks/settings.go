@@ -53,10 +53,13 @@ const (
 	mostAtOnce = 5000
 )
 
-// Create creates the queue for a service, and reports whether it did. An existing queue stays
-// unchanged, and is no error: see [Queue.CheckSettings]. The new queue delivers an equal share of
-// [ServiceLimits.ForTasks] at once, or 100 if that is unknown. Its max-backoff is a minute, and its
-// max-attempts unlimited. The caller needs the permission cloudtasks.queues.create.
+// Create creates the queue with settings that suit the service. If the queue exists, Create changes
+// nothing and returns false without an error; [Queue.CheckSettings] checks an existing queue.
+//
+// The queues of the service share [ServiceLimits.ForTasks] equally: a new queue delivers up to its
+// share of tasks at once, at most 5,000. If the limits are unknown, it delivers up to 100 at once.
+// Its max-backoff is one minute, and its max-attempts is unlimited. The caller needs the permission
+// cloudtasks.queues.create.
 func (q *Queue) Create(ctx context.Context, s ServiceLimits) (created bool, err error) {
 	atOnce := defaultAtOnce
 	if n := s.ForTasks(); n > 0 {

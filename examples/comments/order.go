@@ -125,7 +125,7 @@ func projected(q *pb.Query) (names []string) {
 	return names
 }
 
-// keysOnly reports whether a query returns keys.
+// keysOnly reports whether a query projects nothing but the key.
 func keysOnly(q *pb.Query) bool { return len(q.Projection) > 0 && len(projected(q)) == 0 }
 
 // A place is the position of a result in the order. Places compare like the results.

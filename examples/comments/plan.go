@@ -212,7 +212,9 @@ func tokens(stored *pb.EntityResult) (all []string) {
 	return all
 }
 
-// stamp returns the caller's comment in the form to store, with the store's own times and tokens.
+// stamp returns the entity that a write stores. It takes the caller's properties; with a mask, only
+// those in the mask, over the stored comment. It sets the times of creation and update, and adds
+// the write's token to the tokens of the last writes.
 func (r *router) stamp(w *write, stored *pb.EntityResult, token string) (*pb.Entity, error) {
 	e := &pb.Entity{Properties: maps.Clone(w.entity.Properties)}
 	if e.Properties == nil {

@@ -73,7 +73,7 @@ func parse(args []string, help io.Writer) (config, error) {
 	)
 }
 
-// A result is what the nights have done.
+// A result sums up all nights of the example. The command prints it.
 type result struct {
 	Subscriptions int          `json:"subscriptions"`
 	Nights        int          `json:"nights"`

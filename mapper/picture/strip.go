@@ -202,8 +202,8 @@ func (p *Picture) timing() timing {
 	return t
 }
 
-// goneOn reports whether the task of the page before continued with the range's page until that was
-// done.
+// goneOn reports whether the task that processed the previous page also completed this range's
+// page, without a failed attempt or a refusal.
 func (r *Range) goneOn() bool {
 	return r.Continues && !r.Done.IsZero() && r.Attempts == 0 && r.Refusals == 0
 }

@@ -237,8 +237,10 @@ func (f Forgetter) slot(ctx context.Context, key *datastore.Key, l *look) error 
 	})
 }
 
-// schedule removes the subject from a schedule's past ticks, and its last run if that job is
-// deleted.
+// schedule removes the subject of an erasure from a schedule's record. It replaces the subject in
+// past ticks. If the ID of the last run's job contains the subject, it removes that ID once the job
+// is deleted. If the record mentions the subject elsewhere, for example in a waiting tick, schedule
+// blocks the erasure.
 func (f Forgetter) schedule(ctx context.Context, key *datastore.Key, l *look) error {
 	if f.Subject.InText(key.Name) {
 		l.block("the schedule %q has the subject in its name: delete its record", key.Name)

@@ -32,8 +32,9 @@ func (ob *Observer) Start(ctx context.Context, mapper, job string) (context.Cont
 	return ctx, func(err error) { end(span, err) }
 }
 
-// Delivery starts the span of a delivery of a path. Its parent is the span in which the task was
-// enqueued. If the delivery has a trace of its own, the span links to that one instead.
+// Delivery starts the span of a delivery. The path of the task is part of the span's name. The
+// span's parent is the span that enqueued the task. If d.NewTrace is set, the span starts a new
+// trace and links to the span that enqueued the task. The returned function ends the span.
 func (ob *Observer) Delivery(ctx context.Context, path string, d tasks.Delivery) (context.Context, func(error)) {
 	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer)}
 	if from := trace.SpanContextFromContext(ctx); d.NewTrace && from.IsValid() {

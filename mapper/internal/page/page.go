@@ -336,7 +336,7 @@ func (p *Page) counts(at *keyspace.Position, read wire.Stamp) (bool, error) {
 	return true, err
 }
 
-// A hand holds the calls of the function on one entity.
+// A hand is the state of an entity for which the function is called, perhaps several times.
 type hand struct {
 	place int       // of the entity in the page
 	first bool      // the first call may start at once: the page has waited for it

@@ -62,8 +62,8 @@ func (o *Results) add(r result) {
 	o.Reached++
 }
 
-// fold computes the sum again after results were replaced. It leaves entities that the page can
-// no longer take to the next page.
+// fold recomputes the sum after results were replaced. If one page can't take all new results, fold
+// cuts the page before the first entity that does not fit. The next page takes the rest.
 func (o *Results) fold() {
 	o.sum = sum{}
 	for i := range o.results {

@@ -202,10 +202,12 @@ func (p *Planner) stream(ctx context.Context) *source.Stream {
 // answer.
 const answerBytes = 2 << 20
 
-// ReadOn reads the next page in the background while this one is processed. Entities cost more than
-// keys, and if the function slows down, other tasks may read them once more. So the planner reads
-// entities only when the caller calls halfway, after half of this page. It reads keys at once,
-// unless the next page will read entities instead.
+// ReadOn reads the next page in the background, while the caller processes the current page. If the
+// planner reads keys, it starts at once. It reads no keys if the next page will read entities.
+//
+// If the planner reads entities, ReadOn returns halfway, which starts the reading. Call halfway
+// after half of the current page. An entity costs more than a key. If the function slows down, the
+// rest of the range may go to other tasks, which would read its entities a second time.
 func (p *Planner) ReadOn() (halfway func()) {
 	keys, n := p.keys, int(min(2*p.record.PageSize, max(p.record.Estimate, p.record.PageSize))+1)
 	switch {

@@ -167,8 +167,9 @@ func (s *Suspicion) Calm() {
 // EndTime returns how long a delivery tries to remove its mark.
 func EndTime(deadline time.Duration) time.Duration { return max(deadline, 10*time.Minute) }
 
-// Begin records that a delivery of the range starts. If the previous one died while its process did
-// nothing else, the page is halved; for a single entity the death is recorded.
+// Begin records that a delivery of the range starts. The previous delivery may have died while its
+// process did nothing else. Then the page is halved. If the range is a single entity, the
+// death is recorded instead.
 func (r *Range) Begin(m CrashMark, now time.Time, deadline time.Duration) {
 	r.Lost = false
 	r.Attempts++

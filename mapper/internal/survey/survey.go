@@ -237,8 +237,9 @@ func (sv Survey) values(ctx context.Context, size int) ([]*keyspace.Position, er
 	return samples, nil
 }
 
-// last returns the position of the last entity. If the database has no index for that, it returns
-// the position of the kind's last entity.
+// last returns the position of the last entity that the query finds, in the order of the property
+// ShardBy. If the database lacks an index for the query's filters, it returns the position of the
+// last entity of the whole kind.
 func (sv Survey) last(ctx context.Context) (last *keyspace.Position, err error) {
 	q := sv.Query
 	s := query.Scan{Query: q.Base().Order("-" + q.ShardBy), Property: q.ShardBy, Times: q.Times}
