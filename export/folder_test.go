@@ -114,6 +114,7 @@ func TestOldestDeleted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			time.Sleep(time.Millisecond) // the next run has a later time
 			runs, manifests = append(runs, run), append(manifests, m)
 			checkLast(t, s, run, m)
 		}

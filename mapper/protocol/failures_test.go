@@ -37,6 +37,7 @@ func over(w *world, m *mapper.Mapper[mapper.NoParams], o *mapper.StartOptions) *
 	if err != nil {
 		w.Fatal(err)
 	}
+	time.Sleep(time.Millisecond) // what comes next has a later time than the end
 	return status
 }
 

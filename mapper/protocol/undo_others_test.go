@@ -287,7 +287,8 @@ func TestUndoByMinute(t *testing.T) {
 						if err != nil {
 							t.Fatal(err)
 						}
-						if _, err := job.Wait(ctx); err != nil {
+						_, err = job.Wait(ctx)
+						if time.Sleep(time.Millisecond); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -308,7 +309,8 @@ func TestUndoByMinute(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := job.Wait(ctx); err != nil {
+				_, err = job.Wait(ctx)
+				if time.Sleep(time.Millisecond); err != nil {
 					t.Fatal(err)
 				}
 				after := images(t, w.client, "Account", "Note", "Event")

@@ -648,7 +648,7 @@ func TestOldCleanUp(t *testing.T) {
 				}
 				s, err := undo.Wait(ctx)
 				if err != nil || s.State != mapper.StateFailed ||
-					!strings.Contains(s.Error, "were cleaned up meanwhile") {
+					!strings.Contains(s.Error, "an older build cleaned up the records of the job") {
 					t.Errorf("the undo: %+v, %v", s, err)
 				}
 				if set := w.unrestored(); set > 0 != deletes {
@@ -906,7 +906,7 @@ func TestUndoUnknown(t *testing.T) {
 		}, "an older build has done the page"},
 		"changed": {func(l datastore.PropertyList) datastore.PropertyList {
 			return append(l, datastore.Property{Name: "mended", Value: true, NoIndex: true})
-		}, "record was changed since"},
+		}, "record was changed after its commit"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -272,6 +272,7 @@ func (w *world) wait(job *mapper.Job) *mapper.Status {
 		failures, _, err := job.FailuresPage(w.Context(), "")
 		w.Errorf("%v: %+v, %v", status.Err(), failures, err)
 	}
+	time.Sleep(time.Millisecond) // what comes next has a later time than the end
 	return status
 }
 

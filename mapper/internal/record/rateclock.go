@@ -19,5 +19,5 @@ type RateClock struct {
 
 // RateClockKey returns the key of the rate clock of a job.
 func RateClockKey(job Ref) *datastore.Key {
-	return datastore.NameKey(DraftKind, RangePrefix(job)+"rate", nil)
+	return datastore.NameKey(DraftKind, RangePrefix(job)+"clock", nil)
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+
+	_ "github.com/scattermap/scattermap/internal/testflag" // its flags are passed to all tests
 )
 
 // keysOfAllSorts returns keys with IDs, names, parents and namespaces.
