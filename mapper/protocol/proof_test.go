@@ -285,7 +285,7 @@ func TestCompletionChecksEntities(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(20 * time.Second)
+		time.Sleep(3 * time.Minute) // its page may wait first
 		var all []datastore.PropertyList
 		records, err := w.client.GetAll(t.Context(), datastore.NewQuery(record.RangeKind).FilterField("open", ">", ""),
 			&all)
