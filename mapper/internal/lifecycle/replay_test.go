@@ -2,6 +2,7 @@ package lifecycle_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
@@ -34,6 +35,7 @@ func TestLateReplay(t *testing.T) {
 				j := w.NewJob("j", "m")
 				w.Begin(j)
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				w.want(record.SucceededWithFailures, "two entities fail", w.done == 1)
 				clear(w.fails)
 
@@ -60,6 +62,7 @@ func TestLateReplay(t *testing.T) {
 					w.must(w.Resume(w.Context(), j.Ref()))
 				}
 				time.Sleep(time.Hour)
+				synctest.Wait()
 				sum, err := w.Job("j").RecordedTotals()
 				w.must(err)
 				w.want(record.Succeeded, c.name, w.done == 3, sum.Processed == 4, sum.Failures == 0)
