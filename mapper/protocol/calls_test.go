@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/mappertest"
@@ -274,6 +277,32 @@ func TestWaitReturnsAtOnce(t *testing.T) {
 		status := runTo(t, w, m, nil)
 		if late := time.Since(status.Ended); late > 10*time.Millisecond {
 			t.Errorf("Wait returned %v after the end", late)
+		}
+	})
+}
+
+// TestRateHoldsAmongProcesses has 30 processes share the rate of a job. Each call of the database
+// takes some time, and transactions meet each other.
+func TestRateHoldsAmongProcesses(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const n, rate = 20_000, 500
+		m := mapper.Visit("look", func(context.Context, *mapper.Entity[account], mapper.NoParams) error { return nil })
+		faults := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall,
+			Latency: emulator.Exponential{Mean: 20 * time.Millisecond}})
+		var log strings.Builder
+		w := newWorld(t, setting{queue: few(120), emulator: emulator.Options{Faults: faults}, log: &log}, m)
+		newFleet(w, 1, 30, m)
+		w.putAccounts(names(n))
+		s := over(w, m, &mapper.StartOptions{Rate: mapper.Rate{EntitiesPerSecond: rate}})
+		took, ideal := s.Ended.Sub(s.Created).Seconds(), float64(n)/rate
+		t.Logf("%.1f s, ideal %.1f, %d tasks, %d pages", took, ideal, s.Tasks, s.Pages)
+		if s.State != mapper.StateSucceeded || took > 1.05*ideal+2 || took < 0.95*ideal-1 {
+			t.Errorf("%s after %.1f s, want %.1f", s.State, took, ideal)
+		}
+		if failed := strings.Count(log.String(), "reserve the rate"); failed > 0 {
+			t.Errorf("%d deliveries failed as they reserved the rate", failed)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -34,10 +35,7 @@ func (d *delivery) keepRate(ctx context.Context, n int) (grant pace.Grant, settl
 			asked := pace.Request{Limit: rate, Rate: string(job.Rate), N: n, Since: time.Since(job.RampBegan()),
 				Each: d.x.paces.Writes(job.Ref(), d.planner.Mode.Writes()),
 				Most: pace.WaitWithin(d.x.Queue.DispatchDeadline()), Now: time.Now}
-			grant, err = meter.Take(ctx, asked,
-				func(ctx context.Context, cost time.Duration, pages int64) (time.Time, float64, error) {
-					return d.x.Store.ReserveRate(ctx, job, cost, pages)
-				})
+			grant, err = meter.Take(ctx, asked, d.reserve(job))
 			if err != nil {
 				return grant, settle, ours, err
 			}
@@ -58,6 +56,22 @@ func (d *delivery) keepRate(ctx context.Context, n int) (grant pace.Grant, settl
 		case <-d.x.Gate.Draining().Done():
 			return grant, settle, ours, gate.ErrDraining
 		case <-time.After(min(wait, cachedFor)): // check again: the rate may have changed
+		}
+	}
+}
+
+// reserve returns the function that reserves a part of the job's rate. It tries again while other
+// processes reserve at the same moment: that is no reason for a delivery to fail.
+func (d *delivery) reserve(job *record.Job) pace.Reserve {
+	return func(ctx context.Context, ask pace.Ask) (begin time.Time, q pace.Queue, err error) {
+		for tries := 1; ; tries++ {
+			begin, q, err = d.x.Store.ReserveRate(ctx, job, ask)
+			if !fault.Contended(err) {
+				return begin, q, err
+			}
+			if err := rest(ctx, min(tries, 6)); err != nil {
+				return begin, q, err
+			}
 		}
 	}
 }

@@ -14,9 +14,18 @@ type Clock struct {
 	Ahead float64   // estimate of the pages that had not started then
 }
 
-// Reserve reserves a cost for some pages. It returns the start of the reservation: after all
-// earlier reservations, and at most [Credit] in the past.
-func (c *Clock) Reserve(now time.Time, cost time.Duration, pages int64) (begin time.Time) {
+// A Queue describes the pages ahead of a page.
+type Queue struct {
+	Wait  time.Duration
+	Pages float64
+}
+
+// An Ask decides after a queue what to reserve, and for how many pages.
+type Ask func(q Queue) (cost time.Duration, pages int64)
+
+// Reserve reserves what ask decides. It returns the start of the reservation, and the queue ahead of
+// it. The start is after all earlier reservations, and at most [Credit] in the past.
+func (c *Clock) Reserve(now time.Time, ask Ask) (begin time.Time, q Queue) {
 	if !c.Until.After(now) {
 		c.Ahead = 0
 	} else if now.After(c.At) {
@@ -25,6 +34,8 @@ func (c *Clock) Reserve(now time.Time, cost time.Duration, pages int64) (begin t
 	if begin = now.Add(-Credit); c.Until.After(begin) {
 		begin = c.Until
 	}
+	q = Queue{Wait: max(0, begin.Sub(now)), Pages: c.Ahead}
+	cost, pages := ask(q)
 	c.Until, c.At, c.Ahead = begin.Add(cost), now, c.Ahead+float64(pages)
-	return begin
+	return begin, q
 }

@@ -97,14 +97,16 @@ func TestShares(t *testing.T) {
 				}
 			}
 			now = next[i]
-			probe := clock
-			q := Queue{Wait: max(0, probe.Reserve(now, 0, 0).Sub(now)), Pages: probe.Ahead}
+			var cost time.Duration
+			begin, q := clock.Reserve(now, func(q Queue) (time.Duration, int64) {
+				shares[i] = limit.Page(500, 1, 0, q, most)
+				cost = limit.Cost(float64(shares[i]), 0, 0)
+				return cost, 1
+			})
 			if q.Wait > most*11/10 {
 				t.Fatalf("%d workers: a page waits for %v", workers, q.Wait)
 			}
-			shares[i] = limit.Page(500, 1, 0, q, most)
-			cost := limit.Cost(float64(shares[i]), 0, 0)
-			next[i] = clock.Reserve(now, cost, 1).Add(cost)
+			next[i] = begin.Add(cost)
 		}
 		if least, largest := slices.Min(shares), slices.Max(shares); largest > 2*least {
 			t.Errorf("%d workers: pages of %d to %d entities", workers, least, largest)

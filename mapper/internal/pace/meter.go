@@ -25,12 +25,6 @@ func NewMeter() *Meter {
 	return m
 }
 
-// A Queue describes the pages ahead of a page.
-type Queue struct {
-	Wait  time.Duration
-	Pages float64
-}
-
 // Queue returns the queue ahead of the last page.
 func (m *Meter) Queue() Queue { return *m.known.Load() }
 
@@ -66,9 +60,8 @@ func (r Request) cost(q Queue) (int, time.Duration) {
 	return n, r.Limit.Cost(float64(n), float64(n)*r.Each, r.Since)
 }
 
-// A Reserve reserves time on the clock that all processes share. It returns the start of the
-// reservation and the number of pages ahead of it.
-type Reserve func(ctx context.Context, cost time.Duration, pages int64) (begin time.Time, ahead float64, err error)
+// A Reserve reserves time on the clock that all processes share, see [Clock.Reserve].
+type Reserve func(ctx context.Context, ask Ask) (begin time.Time, q Queue, err error)
 
 // Take grants a page its start and its number of entities. If the process has too little of the
 // rate in reserve, Take first reserves enough for all waiting pages.
@@ -92,17 +85,17 @@ func (m *Meter) Take(ctx context.Context, r Request, reserve Reserve) (g Grant, 
 	g.rate = r.Rate
 	g.N, g.Cost = r.cost(q)
 	if left := m.end.Sub(m.begin); left < g.Cost {
-		pages := max(1, min(m.waiting.Load(), int64(Credit/g.Cost)))
-		asked := g.Cost*time.Duration(pages) - left
-		begin, ahead, err := reserve(ctx, asked, pages)
+		var asked time.Duration
+		begin, ahead, err := reserve(ctx, func(q Queue) (time.Duration, int64) {
+			g.N, g.Cost = r.cost(q)
+			pages := max(1, min(m.waiting.Load(), int64(Credit/max(1, g.Cost))))
+			asked = max(0, g.Cost*time.Duration(pages)-left)
+			return asked, pages
+		})
 		if err != nil {
 			return Grant{}, err
 		}
-		m.begin, m.end = begin.Add(-left), begin.Add(asked)
-		q = Queue{max(0, m.begin.Sub(r.Now())), ahead}
-		if n, cost := r.cost(q); n < g.N {
-			g.N, g.Cost = n, cost
-		}
+		q, m.begin, m.end = ahead, begin.Add(-left), begin.Add(asked)
 	}
 	m.known.Store(&q)
 	g.At = m.begin

@@ -21,8 +21,8 @@ func TestReserve(t *testing.T) {
 		{-time.Hour, -Credit, 0},
 	} {
 		clock := Clock{Until: now.Add(c.until), At: now.Add(-10 * time.Second), Ahead: 10}
-		begin := clock.Reserve(now, 3*time.Second, 2)
-		if got := begin.Sub(now); got != c.begin || clock.Until.Sub(begin) != 3*time.Second || clock.At != now ||
+		begin, q := clock.Reserve(now, func(Queue) (time.Duration, int64) { return 3 * time.Second, 2 })
+		if got := begin.Sub(now); got != c.begin || q != (Queue{max(0, c.begin), c.ahead}) || clock.Until.Sub(begin) != 3*time.Second || clock.At != now ||
 			clock.Ahead != c.ahead+2 {
 			t.Errorf("reserved until %v: from %v, want from %v: %+v", c.until, got, c.begin, clock)
 		}
@@ -36,12 +36,12 @@ type shared struct {
 	calls int
 }
 
-func (s *shared) reserve(_ context.Context, cost time.Duration, pages int64) (time.Time, float64, error) {
+func (s *shared) reserve(_ context.Context, ask Ask) (time.Time, Queue, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls++
-	begin := s.clock.Reserve(time.Now(), cost, pages)
-	return begin, s.clock.Ahead - float64(pages), nil
+	begin, q := s.clock.Reserve(time.Now(), ask)
+	return begin, q, nil
 }
 
 // TestMeter checks that the pages of three processes together keep to one rate.
@@ -110,10 +110,8 @@ func TestMeterSettles(t *testing.T) {
 		}
 		failed := errors.New("failed")
 		if _, err := m.Take(t.Context(), Request{Limit: Limit{EntitiesPerSecond: 10}, Rate: "10", N: 5, Now: time.Now},
-			func(context.Context, time.Duration, int64) (begin time.Time, ahead float64, err error) {
-				return begin, 0, failed
-			}); !errors.Is(err,
-			failed) {
+			func(context.Context, Ask) (begin time.Time, q Queue, err error) { return begin, q, failed }); !errors.Is(
+			err, failed) {
 			t.Error(err)
 		}
 	})

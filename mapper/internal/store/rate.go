@@ -20,8 +20,8 @@ import (
 // If the stored clock is for another rate, the job's rate is reserved from now on. A job that has
 // ended gets no new clock, because its end has deleted the clock.
 func (st Store) ReserveRate(
-	ctx context.Context, job *record.Job, cost time.Duration, pages int64,
-) (begin time.Time, ahead float64, err error) {
+	ctx context.Context, job *record.Job, ask pace.Ask,
+) (begin time.Time, q pace.Queue, err error) {
 	key := record.RateClockKey(job.Ref())
 	err = st.Transact(ctx, func(tx *datastore.Transaction) error {
 		now, stored := time.Now(), new(record.RateClock)
@@ -36,15 +36,14 @@ func (st Store) ReserveRate(
 		case bytes.Equal(stored.Rate, job.Rate):
 			clock = pace.Clock{Until: stored.Until, At: stored.At, Ahead: stored.Ahead}
 		}
-		begin = clock.Reserve(now, cost, pages)
-		ahead = clock.Ahead - float64(pages)
+		begin, q = clock.Reserve(now, ask)
 		return Write(tx, datastore.NewUpsert(key, &record.RateClock{Rate: job.Rate,
 			Until: micros(clock.Until), At: micros(clock.At), Ahead: clock.Ahead}))
 	})
 	if err != nil {
-		return begin, 0, fmt.Errorf("reserve the rate of job %s: %w", job.ID, err)
+		return begin, q, fmt.Errorf("reserve the rate of job %s: %w", job.ID, err)
 	}
-	return begin, ahead, nil
+	return begin, q, nil
 }
 
 // mayHaveClock returns an error if the job has ended. Otherwise it sees to it that the job's end
