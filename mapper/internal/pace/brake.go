@@ -8,8 +8,8 @@ import (
 )
 
 // A Brake slows the calls of a job's function in one process while a service refuses calls
-// because there are too many. It counts calls in windows. If more than 5% of a window's calls
-// were refused, the new rate is 90% of the accepted calls' rate. The rate rests there for five
+// because there are too many. It counts calls in windows. If more than 4% of a window's calls
+// were refused, beyond chance, the new rate is 90% of the accepted calls' rate. The rate rests there for five
 // windows. Then it grows, faster with each window without a cut. If a much lower rate does not
 // lower the share of refused calls, the rate is not the cause. The brake is then released for
 // five minutes.
@@ -138,20 +138,17 @@ func (b *Brake) Ask(now time.Time, p *Pass) (wait time.Duration, begins bool) {
 	return 0, true
 }
 
-// Force allows a run that has waited too long.
-func (b *Brake) Force(p *Pass) {
+// Insist lets a run start that has waited too long. If the service has asked to call later, the run
+// may not start. Other errors may be the function's own.
+func (b *Brake) Insist(p *Pass) (begins bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.rate > 0 && b.later {
+		return false
+	}
 	p.cut = b.cut
 	b.inside++
-}
-
-// SaysLater reports whether the service that refuses calls has asked to call later. Other errors
-// may be the function's own.
-func (b *Brake) SaysLater() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.later
+	return true
 }
 
 // free removes the limit of the rate. The brake does not adjust the rate until released.

@@ -272,7 +272,24 @@ func TestBrakeLately(t *testing.T) {
 		}
 		b.Done(now, p, End{Took: time.Millisecond, Failed: i%4 == 0, Busy: i%8 == 0, Later: i == 96})
 	}
-	if got := b.Lately(); got != (Calls{100, 25, 13}) || !b.Accepts() || !b.SaysLater() {
+	if got := b.Lately(); got != (Calls{100, 25, 13}) || !b.Accepts() {
 		t.Errorf("%+v, accepts: %v", got, b.Accepts())
+	}
+}
+
+// TestInsist has a service refuse all calls. A run that has waited long may not start if the service
+// has asked to call later, and may start otherwise.
+func TestInsist(t *testing.T) {
+	for _, later := range []bool{false, true} {
+		b, now := new(Brake), time.Unix(1000, 0)
+		for i := range 30 {
+			var p Pass
+			b.Ask(now, &p)
+			b.Done(now.Add(time.Duration(i)*10*time.Millisecond), p, End{Failed: true, Busy: true, Later: later})
+		}
+		var p Pass
+		if got := b.Insist(&p); b.rate == 0 || got == later {
+			t.Errorf("the service says later: %v, and the run starts: %v; the rate is %v", later, got, b.rate)
+		}
 	}
 }

@@ -7,7 +7,9 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
 // A next says how a page continues after a call.
@@ -76,6 +78,20 @@ func (p *Page) call(
 	}
 }
 
+// left returns the failure of an entity whose call was abandoned, or ended its goroutine. It tells
+// the brake, which still waits for the end of the call.
+func (p *Page) left(h *hand, left error, at *keyspace.Position, read wire.Stamp) result {
+	limit := time.Duration(p.Job.Timeout)
+	e := pace.End{Failed: true}
+	if errors.Is(left, function.ErrTimeout) {
+		e.Took, e.Busy = limit, true
+		left = TooSlowError{limit}
+	}
+	h.view.close()
+	p.Paces.Brake(p.Job.Ref()).Done(time.Now(), h.pass, e)
+	return p.fails(at, read, left)
+}
+
 // ends ends the page before its next entity. If that is the first one, it returns the refusal,
 // which postpones the range.
 func ends(h *hand, refusal fault.Refusal, waited time.Duration) (next, time.Duration, error) {
@@ -97,11 +113,10 @@ func (p *Page) await(
 			return true, waited, nil
 		}
 		if before+waited+wait > p.Pause || p.Ends() {
-			if brake.SaysLater() {
-				break
+			if brake.Insist(&h.pass) {
+				return true, waited, nil
 			}
-			brake.Force(&h.pass)
-			return true, waited, nil
+			break
 		}
 		wait, err = pause(ctx, wait)
 		waited += wait

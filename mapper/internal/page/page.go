@@ -205,14 +205,13 @@ func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Ti
 				dealt(r, paused)
 			}
 		})
-		switch {
-		case errors.Is(left, function.ErrTimeout):
-			o.inHand.view.close()
-			p.Paces.Brake(p.Job.Ref()).Done(time.Now(), o.inHand.pass, pace.End{Took: limit, Failed: true, Busy: true})
-			dealt(p.fails(c.at[c.next], c.entities[c.next], TooSlowError{limit}), limit)
-			full = p.Mode == function.Update // the entities that it has read are old by now
-		case left != nil:
-			dealt(p.fails(c.at[c.next], c.entities[c.next], left), 0)
+		if left != nil {
+			hung := time.Duration(0)
+			if errors.Is(left, function.ErrTimeout) {
+				hung = limit
+				full = p.Mode == function.Update // the entities that it has read are old by now
+			}
+			dealt(p.left(&o.inHand, left, c.at[c.next], c.entities[c.next]), hung)
 		}
 	}
 	return full, err

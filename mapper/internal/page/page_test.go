@@ -287,7 +287,11 @@ func TestRun(t *testing.T) {
 			t.Run(fmt.Sprint(c.name, ", ", atOnce, " at once"), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					k := kindOf(1, 2, 3)
-					p := over(k, c.mode, c.fn, 1, 2, 3)
+					var runs atomic.Int64
+					p := over(k, c.mode, func(of *call) error {
+						runs.Add(1)
+						return c.fn(of)
+					}, 1, 2, 3)
 					p.AtOnce = atOnce
 					if c.with != nil {
 						c.with(p, k)
@@ -302,6 +306,10 @@ func TestRun(t *testing.T) {
 					}
 					if got := said(o); got != want {
 						t.Errorf("%s\nwant %s", got, want)
+					}
+					// However a run ends, the brake knows that it has: otherwise it counts it as under way.
+					if told := p.Paces.Brake(p.Job.Ref()).Lately().All; told != int(runs.Load()) {
+						t.Errorf("the brake knows of the end of %d runs, of %d", told, runs.Load())
 					}
 					time.Sleep(time.Hour) // until the hanging call has returned
 				})

@@ -157,8 +157,7 @@ func (w *crew) mayBegin(place int) (wait time.Duration, err error) {
 		return 0, nil
 	case now.Sub(w.since)+wait <= p.Pause && !p.Ends():
 		return wait, nil
-	case !brake.SaysLater():
-		brake.Force(&w.pass)
+	case brake.Insist(&w.pass):
 		return 0, nil
 	case place == 0:
 		return 0, hasToWait
@@ -215,7 +214,7 @@ func (w *crew) await(ctx context.Context, wait time.Duration) {
 
 // finish records the end of a call.
 func (w *crew) finish(t *turn) {
-	p, limit := w.page, time.Duration(w.page.Job.Timeout)
+	p := w.page
 	w.tick(time.Now())
 	w.running--
 	t.done = true
@@ -227,14 +226,11 @@ func (w *crew) finish(t *turn) {
 		return
 	}
 	if left := t.left; left != nil {
-		t.view.close()
 		if errors.Is(left, function.ErrTimeout) {
-			p.Paces.Brake(p.Job.Ref()).Done(w.at, t.pass, pace.End{Took: limit, Failed: true, Busy: true})
-			left, hung = TooSlowError{limit}, share
+			hung = share
 			w.over = w.over || p.Mode == function.Update // the entities that it has read are old by now
 		}
-		r := p.fails(t.r.at, t.r.read, left)
-		t.r, t.then, t.err = r, goesOn, nil
+		t.r, t.then, t.err = p.left(&t.hand, left, t.r.at, t.r.read), goesOn, nil
 	}
 	if e := t.r.effect; e != nil {
 		w.bytes += e.Bytes + t.r.bytes
