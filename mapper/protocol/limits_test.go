@@ -53,8 +53,17 @@ func (c *clocked) start(
 	return w, job
 }
 
+// last returns the time of the last call.
+func (c *clocked) last() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.times[len(c.times)-1]
+}
+
 // between counts the entities that were processed in an interval.
 func (c *clocked) between(from, to time.Time) (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, at := range c.times {
 		if !at.Before(from) && at.Before(to) {
 			n++
@@ -178,7 +187,7 @@ func TestRateOfManyWrites(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.wait(job)
-		for from := begun; from.Before(c.times[len(c.times)-1].Add(-2 * time.Minute)); from = from.Add(time.Minute) {
+		for from := begun; from.Before(c.last().Add(-2 * time.Minute)); from = from.Add(time.Minute) {
 			if n := 50 * c.between(from, from.Add(time.Minute)) / 60; n < 250 || n > 600 {
 				t.Errorf("%d writes a second in the minute after %v, want 500", n, from.Sub(begun))
 			}

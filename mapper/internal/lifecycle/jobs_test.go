@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,7 +32,7 @@ type world struct {
 	control
 	works bool            // ranges are done; otherwise their tasks wait
 	fails map[int64]error // errors by entity
-	done  int             // number of done ranges
+	done  atomic.Int32    // number of done ranges
 }
 
 // A control has the methods of Jobs. In a world, its own methods with the same names come first.
@@ -89,7 +90,7 @@ func (w *world) work(ctx context.Context, d tasks.Delivery) error {
 	if _, err := w.Client.Mutate(ctx, all...); err != nil {
 		return err
 	}
-	w.done++
+	w.done.Add(1)
 	return w.Complete(ctx, job, false)
 }
 
@@ -181,7 +182,7 @@ func TestGoesOn(t *testing.T) {
 		w.must(w.Pause(w.Context(), j.Ref()))
 		w.works, w.fails[2], w.fails[3] = true, errBad, errors.New("other")
 		time.Sleep(time.Hour)
-		if w.done > 0 {
+		if w.done.Load() > 0 {
 			w.Error("a range of a job that is paused was done")
 		}
 		w.must(w.Resume(w.Context(), j.Ref()))
@@ -229,7 +230,7 @@ func TestStartAgain(t *testing.T) {
 			if !errors.Is(err, c.wrong) || err == nil && is.Incarnation != j.Incarnation {
 				w.Errorf("%s: %v, want %v", c.name, err, c.wrong)
 			}
-			w.want(record.Succeeded, c.name, w.done == 1)
+			w.want(record.Succeeded, c.name, w.done.Load() == 1)
 		})
 	}
 }
@@ -409,7 +410,7 @@ func TestSweeps(t *testing.T) {
 					Name: w.Queue.Name() + "/tasks/" + body.TaskOf(j.RootRange(), j).ID}))
 			}
 			time.Sleep(10 * time.Minute)
-			w.want(record.Succeeded, "its range's task was lost", w.done == 1)
+			w.want(record.Succeeded, "its range's task was lost", w.done.Load() == 1)
 			for _, r := range w.Records(j) {
 				if !r.Lost || r.Generation == 0 {
 					w.Errorf("its task is the first one: %+v", r)

@@ -36,7 +36,7 @@ func TestLateReplay(t *testing.T) {
 				w.Begin(j)
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				w.want(record.SucceededWithFailures, "two entities fail", w.done == 1)
+				w.want(record.SucceededWithFailures, "two entities fail", w.done.Load() == 1)
 				clear(w.fails)
 
 				// The retry's own tasks come later.
@@ -65,7 +65,7 @@ func TestLateReplay(t *testing.T) {
 				synctest.Wait()
 				sum, err := w.Job("j").RecordedTotals()
 				w.must(err)
-				w.want(record.Succeeded, c.name, w.done == 3, sum.Processed == 4, sum.Failures == 0)
+				w.want(record.Succeeded, c.name, w.done.Load() == 3, sum.Processed == 4, sum.Failures == 0)
 			})
 		})
 	}
