@@ -17,7 +17,7 @@ import (
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 
-	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -58,8 +58,8 @@ var raise = mapper.Update("raise", func(_ context.Context, a *mapper.Entity[acco
 // entities one run takes minutes in Google's emulators, so these need a longer -timeout than the
 // default.
 func BenchmarkPeers(b *testing.B) {
-	datastores := []*peerServers{{name: "embedded"}, {name: "classic", google: emulator.Classic},
-		{name: "firestore", google: emulator.Firestore}}
+	datastores := []*peerServers{{name: "embedded"}, {name: "classic", google: google.Classic},
+		{name: "firestore", google: google.Firestore}}
 	for _, n := range []int{20_000, 100_000} {
 		for _, d := range datastores {
 			var k *peers
@@ -79,8 +79,8 @@ func BenchmarkPeers(b *testing.B) {
 // peerServers are the servers of a Datastore and of Cloud Tasks.
 type peerServers struct {
 	name   string
-	google emulator.Product // empty: the embedded Datastore
-	at     addrs            // set once they run
+	google google.Product // empty: the embedded Datastore
+	at     addrs          // set once they run
 	warm   bool
 	err    error // why they do not run
 }
@@ -92,11 +92,11 @@ func (p *peerServers) start(all, row *testing.B) {
 	if p.at == (addrs{}) && p.err == nil {
 		at := startServer(all)
 		if p.google != "" {
-			var google *emulator.Google
-			if google, p.err = emulator.StartGoogle(all.Context(), p.google); p.err == nil {
-				all.Cleanup(google.Close)
-				at.datastore = google.Addr
-			} else if errors.Is(p.err, emulator.ErrNotInstalled) {
+			var server *google.Emulator
+			if server, p.err = google.Start(all.Context(), p.google); p.err == nil {
+				all.Cleanup(server.Close)
+				at.datastore = server.Addr
+			} else if errors.Is(p.err, google.ErrNotInstalled) {
 				fmt.Fprintf(os.Stderr, "\n*** Peers/%s is LEFT OUT, nothing is known of it: %v\n\n", p.name, p.err)
 			}
 		}
@@ -105,7 +105,7 @@ func (p *peerServers) start(all, row *testing.B) {
 		}
 	}
 	switch {
-	case errors.Is(p.err, emulator.ErrNotInstalled):
+	case errors.Is(p.err, google.ErrNotInstalled):
 		row.Skip(p.err)
 	case p.err != nil:
 		row.Fatal(p.err)

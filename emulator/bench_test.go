@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/internal/googletest"
 )
 
@@ -61,7 +62,7 @@ func readKind(b *testing.B, client *datastore.Client, kind string, n int) time.D
 //	go test ./emulator -run '^$' -bench AgainstGoogle -benchtime 1x
 func BenchmarkAgainstGoogle(b *testing.B) {
 	const n = 10000
-	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
+	for _, p := range []google.Product{google.Classic, google.Firestore} {
 		b.Run(string(p), func(b *testing.B) {
 			theirs := googletest.Client(b, p)
 			ours, err := emulator.ForTest(b,

@@ -28,8 +28,9 @@
 // policies, which it refuses.
 //
 // The tests in the folder conformance compare the Datastore with Google's two emulators. Where
-// these differ from Google's documentation, this Datastore follows the documentation. [StartGoogle]
-// starts Google's emulators, if they are installed, so that one test can run against all three.
+// these differ from Google's documentation, this Datastore follows the documentation. Package
+// google starts Google's emulators, if they are installed, so that one test can run against all
+// three.
 //
 // # Other processes and languages
 //

@@ -21,12 +21,12 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/emulator/internal/dial"
 	"github.com/scattermap/scattermap/emulator/internal/dsemu"
 	"github.com/scattermap/scattermap/emulator/internal/indexes"
 	"github.com/scattermap/scattermap/emulator/internal/meter"
 	"github.com/scattermap/scattermap/emulator/internal/rest"
 	"github.com/scattermap/scattermap/emulator/internal/tasksemu"
-	"github.com/scattermap/scattermap/internal/intercept"
 )
 
 // Usage counts operations that Google would bill.
@@ -306,13 +306,8 @@ func (e *Emulator) Reset() {
 func (e *Emulator) DatastoreClient(
 	ctx context.Context, project string, opts ...option.ClientOption,
 ) (*datastore.Client, error) {
-	all := append(e.datastore.clientOptions(), intercepted())
+	all := append(e.datastore.clientOptions(), dial.Versions())
 	return datastore.NewClient(ctx, project, append(all, opts...)...)
-}
-
-// intercepted is mapper.ClientOption.
-func intercepted() option.ClientOption {
-	return option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(intercept.Unary))
 }
 
 // TasksClient returns a client of Cloud Tasks. The caller must close it before the emulator.
@@ -403,18 +398,9 @@ func (s *service) dial(ctx context.Context, _ string) (net.Conn, error) {
 // clientOptions connect a client in memory. It keeps the retries and limits that the client sets up
 // for production.
 func (s *service) clientOptions() []option.ClientOption {
-	return append(insecureOptions("passthrough:///memory"),
+	return append(dial.Insecure("passthrough:///memory"),
 		option.WithGRPCDialOption(grpc.WithContextDialer(s.dial)),
 		// When an idle connection closes, after half an hour, gRPC 1.83 has a data race with the
 		// next call. In virtual time that is often.
 		option.WithGRPCDialOption(grpc.WithIdleTimeout(0)))
-}
-
-func insecureOptions(endpoint string) []option.ClientOption {
-	return []option.ClientOption{
-		option.WithEndpoint(endpoint),
-		option.WithoutAuthentication(),
-		option.WithTelemetryDisabled(),
-		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/internal/googletest"
 	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
 )
@@ -27,8 +28,8 @@ func embedded(t *testing.T, o *emulator.Options) *datastore.Client {
 // onEach runs a test on the embedded Datastore and on Google's emulators.
 func onEach(t *testing.T, test func(t *testing.T, client *datastore.Client)) {
 	t.Run("embedded", func(t *testing.T) { test(t, embedded(t, nil)) })
-	t.Run("google", func(t *testing.T) { test(t, googletest.Client(t, emulator.Classic)) })
-	t.Run("firestore", func(t *testing.T) { test(t, googletest.Client(t, emulator.Firestore)) })
+	t.Run("google", func(t *testing.T) { test(t, googletest.Client(t, google.Classic)) })
+	t.Run("firestore", func(t *testing.T) { test(t, googletest.Client(t, google.Firestore)) })
 }
 
 // on reports whether a subtest of onEach runs on one of them.

@@ -10,7 +10,7 @@ import (
 	"cloud.google.com/go/datastore"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/internal/googletest"
 	"github.com/scattermap/scattermap/internal/keytest"
 	"github.com/scattermap/scattermap/internal/testflag"
@@ -58,11 +58,11 @@ func describe(k *datastore.Key) string {
 // emulators, ascending, descending and in ranges.
 func TestKeyOrder(t *testing.T) {
 	seed := testflag.Seed(t)
-	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
+	for _, p := range []google.Product{google.Classic, google.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
 			theirs, ours := googletest.Client(t, p), embedded(t, nil)
 			rng := rand.New(rand.NewPCG(seed, 0))
-			keys := keytest.Random(rng, 1500, keytest.Options{Kind: "K", BasicPlane: p == emulator.Classic})
+			keys := keytest.Random(rng, 1500, keytest.Options{Kind: "K", BasicPlane: p == google.Classic})
 			putAll(t, theirs, keys)
 			putAll(t, ours, keys)
 			compare := func(q *datastore.Query) {
@@ -101,7 +101,7 @@ func TestClassicSortsByUTF16(t *testing.T) {
 		want   []string
 	}{
 		{embedded(t, nil), []string{describe(keys[0]), describe(keys[1])}},
-		{googletest.Client(t, emulator.Classic), []string{describe(keys[1]), describe(keys[0])}},
+		{googletest.Client(t, google.Classic), []string{describe(keys[1]), describe(keys[0])}},
 	} {
 		putAll(t, c.client, keys)
 		if diff := cmp.Diff(c.want, keysOf(t, c.client, datastore.NewQuery("K"))); diff != "" {
@@ -123,11 +123,11 @@ func TestValueOrder(t *testing.T) {
 		datastore.NameKey("A", "x", datastore.IDKey("A", 5, nil)),
 		[]any{int64(7), "zz"}, []any{2.5},
 	}
-	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
+	for _, p := range []google.Product{google.Classic, google.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
 			theirs, ours := googletest.Client(t, p), embedded(t, nil)
 			for i, v := range values {
-				if _, isArray := v.([]any); isArray && p == emulator.Firestore {
+				if _, isArray := v.([]any); isArray && p == google.Firestore {
 					continue // it returns an entity once for each element
 				}
 				key := datastore.IDKey("V", int64(i+1), nil)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/internal/googletest"
 	"github.com/scattermap/scattermap/internal/keytest"
 	"github.com/scattermap/scattermap/internal/testflag"
@@ -23,7 +24,7 @@ var byScatter = datastore.NewQuery("K").Order("__scatter__")
 // with Google's classic emulator at that emulator's proportion.
 func TestScatterAsClassic(t *testing.T) {
 	seed := testflag.Seed(t)
-	theirs, ours := googletest.Client(t, emulator.Classic), embedded(t, &emulator.Options{ScatterOneIn: 2})
+	theirs, ours := googletest.Client(t, google.Classic), embedded(t, &emulator.Options{ScatterOneIn: 2})
 	rng := rand.New(rand.NewPCG(seed, 0))
 	keys := keytest.Random(rng, 2000, keytest.Options{Kind: "K", BasicPlane: true})
 	for i := range 500 {

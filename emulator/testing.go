@@ -1,10 +1,5 @@
 package emulator
 
-import (
-	"context"
-	"errors"
-)
-
 // TB is what this package needs of a *testing.T.
 type TB interface {
 	Helper()
@@ -23,19 +18,4 @@ func ForTest(t TB, o *Options) *Emulator {
 	}
 	t.Cleanup(e.Close)
 	return e
-}
-
-// GoogleForTest starts one of Google's emulators, and ends it with the test. If it is not on this
-// machine, it skips the test.
-func GoogleForTest(t TB, p Product) *Google {
-	t.Helper()
-	g, err := StartGoogle(context.Background(), p)
-	switch {
-	case errors.Is(err, ErrNotInstalled):
-		t.Skipf("left out: %v", err)
-	case err != nil:
-		t.Fatalf("%v", err)
-	}
-	t.Cleanup(g.Close)
-	return g
 }

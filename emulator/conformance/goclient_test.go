@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/internal/googletest"
 	"github.com/scattermap/scattermap/internal/nightly"
 )
@@ -95,9 +96,9 @@ func TestGoClient(t *testing.T) {
 				local := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", Indexes: yaml})
 				addr, databases = local.DatastoreAddr(), []string{"GCLOUD_TESTS_GOLANG_DATASTORE_DATABASES=another"}
 			case "classic":
-				addr = googletest.Addr(t, emulator.Classic)
+				addr = googletest.Addr(t, google.Classic)
 			case "firestore":
-				addr = googletest.Addr(t, emulator.Firestore)
+				addr = googletest.Addr(t, google.Firestore)
 			}
 			ran := runGoClient(t, binary, module, append(databases, "DATASTORE_EMULATOR_HOST="+addr))
 			if len(ran) < 30 { // 1.27.1 has 37

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/internal/googletest"
 )
 
@@ -71,9 +72,9 @@ func newEnv(t *testing.T, product string) *env {
 		local := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
 		addr = local.DatastoreAddr()
 	case "classic":
-		addr = googletest.Addr(t, emulator.Classic)
+		addr = googletest.Addr(t, google.Classic)
 	case "firestore":
-		addr = googletest.Addr(t, emulator.Firestore)
+		addr = googletest.Addr(t, google.Firestore)
 	}
 	e.connect(addr)
 	return e

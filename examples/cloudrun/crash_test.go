@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/examples/internal/bank"
 	"github.com/scattermap/scattermap/internal/googletest"
 	"github.com/scattermap/scattermap/internal/testflag"
@@ -169,10 +170,10 @@ func TestKilledHandlers(t *testing.T) {
 			return e.DatastoreAddr()
 		}},
 		"google": {testflag.Size(t, 0, 3000, 6000), func(t *testing.T, _ *emulator.Emulator) string {
-			return googletest.Addr(t, emulator.Classic)
+			return googletest.Addr(t, google.Classic)
 		}},
 		"firestore": {testflag.Size(t, 0, 3000, 6000), func(t *testing.T, _ *emulator.Emulator) string {
-			return googletest.Addr(t, emulator.Firestore)
+			return googletest.Addr(t, google.Firestore)
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

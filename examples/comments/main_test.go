@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
@@ -154,7 +155,7 @@ func TestGoogle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := comments(t, "-datastore", name, "-comments", "60", "-databases", "1", "-writers", "2", "-things",
 				"20")
-			if errors.Is(err, emulator.ErrNotInstalled) {
+			if errors.Is(err, google.ErrNotInstalled) {
 				t.Skipf("left out: %v", err)
 			}
 			if err != nil {

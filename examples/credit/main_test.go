@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/examples/internal/bank"
 	"github.com/scattermap/scattermap/internal/nightly"
 	"github.com/scattermap/scattermap/internal/testflag"
@@ -79,7 +79,7 @@ func TestGoogle(t *testing.T) {
 			}
 			for _, keys := range some {
 				r, err := credit(t, "-datastore", name, "-keys", keys, "-entities", fmt.Sprint(n))
-				if errors.Is(err, emulator.ErrNotInstalled) {
+				if errors.Is(err, google.ErrNotInstalled) {
 					t.Skipf("left out: %v", err)
 				}
 				check(t, n, r, err)

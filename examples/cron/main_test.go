@@ -11,7 +11,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -64,7 +64,7 @@ func TestGoogle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := cron(t, "-datastore", name, "-subscriptions", "300", "-orders", "60", "-nights", "2")
-			if errors.Is(err, emulator.ErrNotInstalled) {
+			if errors.Is(err, google.ErrNotInstalled) {
 				t.Skipf("left out: %v", err)
 			}
 			if err != nil {

@@ -19,7 +19,7 @@ import (
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/memblob"
 
-	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/examples/internal/cloud"
 	"github.com/scattermap/scattermap/export"
 	"github.com/scattermap/scattermap/internal/testflag"
@@ -253,7 +253,7 @@ func TestGoogle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := feed(t, "-datastore", name, "-merchants", "50", "-regions", "2")
-			if errors.Is(err, emulator.ErrNotInstalled) {
+			if errors.Is(err, google.ErrNotInstalled) {
 				t.Skipf("left out: %v", err)
 			}
 			if err != nil {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -89,18 +89,18 @@ func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
 	}
-	for _, product := range []emulator.Product{emulator.Classic, emulator.Firestore} {
+	for _, product := range []google.Product{google.Classic, google.Firestore} {
 		t.Run(fmt.Sprint(product), func(t *testing.T) {
 			t.Parallel()
-			google, err := emulator.StartGoogle(t.Context(), product)
-			if errors.Is(err, emulator.ErrNotInstalled) {
+			server, err := google.Start(t.Context(), product)
+			if errors.Is(err, google.ErrNotInstalled) {
 				t.Skipf("left out: %v", err)
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer google.Close()
-			client, err := google.Datastore(t.Context(), "test")
+			defer server.Close()
+			client, err := server.Datastore(t.Context(), "test")
 			if err != nil {
 				t.Fatal(err)
 			}

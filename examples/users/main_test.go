@@ -14,7 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/mappertest"
 	"github.com/scattermap/scattermap/mapper/picture"
@@ -327,7 +327,7 @@ func TestGoogle(t *testing.T) {
 			for _, f := range []form{{byUserID, inTenName, inTen}, {byKey, inTenName, inTen},
 				{byJoined, adaptiveName, adaptive}} {
 				o, err := runForm(t.Context(), c, f)
-				if errors.Is(err, emulator.ErrNotInstalled) {
+				if errors.Is(err, google.ErrNotInstalled) {
 					t.Skipf("left out: %v", err)
 				}
 				if err != nil {

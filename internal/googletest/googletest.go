@@ -14,22 +14,22 @@ import (
 	"cloud.google.com/go/datastore"
 	"google.golang.org/api/option"
 
-	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 )
 
-var shared = map[emulator.Product]func() (*emulator.Google, error){
-	emulator.Classic:   once(emulator.Classic),
-	emulator.Firestore: once(emulator.Firestore),
+var shared = map[google.Product]func() (*google.Emulator, error){
+	google.Classic:   once(google.Classic),
+	google.Firestore: once(google.Firestore),
 }
 
 var running struct {
 	sync.Mutex
-	all []*emulator.Google
+	all []*google.Emulator
 }
 
-func once(p emulator.Product) func() (*emulator.Google, error) {
-	return sync.OnceValues(func() (*emulator.Google, error) {
-		g, err := emulator.StartGoogle(context.Background(), p)
+func once(p google.Product) func() (*google.Emulator, error) {
+	return sync.OnceValues(func() (*google.Emulator, error) {
+		g, err := google.Start(context.Background(), p)
 		if err == nil {
 			running.Lock()
 			running.all = append(running.all, g)
@@ -56,7 +56,7 @@ func Project() string { return fmt.Sprintf("test-%d-%d", os.Getpid(), projects.A
 
 // Client returns a client of an empty database in one of Google's emulators. It
 // skips the test if the emulator is not installed, and under -short.
-func Client(t testing.TB, p emulator.Product, opts ...option.ClientOption) *datastore.Client {
+func Client(t testing.TB, p google.Product, opts ...option.ClientOption) *datastore.Client {
 	t.Helper()
 	client, err := start(t, p).Datastore(context.Background(), Project(), opts...)
 	if err != nil {
@@ -67,18 +67,18 @@ func Client(t testing.TB, p emulator.Product, opts ...option.ClientOption) *data
 }
 
 // Addr returns the address of one of Google's emulators. It skips the test as [Client] does.
-func Addr(t testing.TB, p emulator.Product) string {
+func Addr(t testing.TB, p google.Product) string {
 	t.Helper()
 	return start(t, p).Addr
 }
 
-func start(t testing.TB, p emulator.Product) *emulator.Google {
+func start(t testing.TB, p google.Product) *google.Emulator {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
 	}
 	g, err := shared[p]()
-	if errors.Is(err, emulator.ErrNotInstalled) {
+	if errors.Is(err, google.ErrNotInstalled) {
 		t.Skipf("left out: %v", err)
 	}
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
 
-	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 )
 
 // TestGoogle compares with Google's Firestore emulator, whose answer to a GQL query includes the
@@ -22,15 +22,15 @@ func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
 	}
-	google, err := emulator.StartGoogle(t.Context(), emulator.Firestore)
-	if errors.Is(err, emulator.ErrNotInstalled) {
+	server, err := google.Start(t.Context(), google.Firestore)
+	if errors.Is(err, google.ErrNotInstalled) {
 		t.Skipf("left out: %v", err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { google.Close() })
-	conn, err := grpc.NewClient("passthrough:///"+google.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	t.Cleanup(func() { server.Close() })
+	conn, err := grpc.NewClient("passthrough:///"+server.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}

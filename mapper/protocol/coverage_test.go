@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/internal/googletest"
 	"github.com/scattermap/scattermap/internal/keytest"
 	"github.com/scattermap/scattermap/internal/testflag"
@@ -119,7 +120,7 @@ func TestKeysOfEveryForm(t *testing.T) {
 func TestForeignKeyOrder(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	client := googletest.Client(t, emulator.Classic)
+	client := googletest.Client(t, google.Classic)
 	w := newWorld(t, setting{client: client}, addCredit)
 	var keys []*datastore.Key
 	for i := range 60 {
@@ -301,7 +302,7 @@ func TestKeyOrder(t *testing.T) {
 // TestFanOutOnGoogle runs the main job on databases in which half of the entities have scatter
 // keys, or none. It fans out on both.
 func TestFanOutOnGoogle(t *testing.T) {
-	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
+	for _, p := range []google.Product{google.Classic, google.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
 			w := newWorld(t, setting{client: googletest.Client(t, p)}, addCredit)
 			keys := names(3000)

@@ -13,6 +13,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/internal/googletest"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
@@ -123,7 +124,7 @@ func TestDeleteByAge(t *testing.T) {
 		})
 	})
 	old := testflag.Size(t, 0, 100, 300)
-	for name, p := range map[string]emulator.Product{"google": emulator.Classic, "firestore": emulator.Firestore} {
+	for name, p := range map[string]google.Product{"google": google.Classic, "firestore": google.Firestore} {
 		t.Run(name, func(t *testing.T) {
 			test(t, newWorld(t, setting{client: googletest.Client(t, p)}, deleteAll), old)
 		})

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/internal/googletest"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
@@ -691,8 +692,8 @@ func TestJobs(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { testJobs(t, nil) })
 	})
-	t.Run("google", func(t *testing.T) { testJobs(t, googletest.Client(t, emulator.Classic)) })
-	t.Run("firestore", func(t *testing.T) { testJobs(t, googletest.Client(t, emulator.Firestore)) })
+	t.Run("google", func(t *testing.T) { testJobs(t, googletest.Client(t, google.Classic)) })
+	t.Run("firestore", func(t *testing.T) { testJobs(t, googletest.Client(t, google.Firestore)) })
 }
 
 func testJobs(t *testing.T, client *datastore.Client) {

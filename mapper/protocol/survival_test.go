@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/internal/anyentity"
 	"github.com/scattermap/scattermap/internal/googletest"
 	"github.com/scattermap/scattermap/internal/pbkey"
@@ -379,7 +380,7 @@ func TestLeftAlone(t *testing.T) {
 
 // TestLeftAloneOnGoogle does the same on Google's emulators, with the entities that they accept.
 func TestLeftAloneOnGoogle(t *testing.T) {
-	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
+	for _, p := range []google.Product{google.Classic, google.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
 			w := newWorld(t, setting{client: googletest.Client(t, p)}, append(prebuilt.Mappers(), idle, add, idleList,
 				renameList)...)
@@ -681,7 +682,7 @@ func TestOddNames(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { test(t, newWorld(t, setting{}, raise)) })
 	})
-	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
+	for _, p := range []google.Product{google.Classic, google.Firestore} {
 		t.Run(string(p), func(t *testing.T) { test(t, newWorld(t, setting{client: googletest.Client(t, p)}, raise)) })
 	}
 }

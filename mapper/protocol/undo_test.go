@@ -26,6 +26,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/internal/googletest"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
@@ -267,7 +268,7 @@ func TestUndo(t *testing.T) {
 // TestUndoOnGoogle undoes a job on Google's Firestore emulator. The classic emulator does not tell
 // when an entity was written, and Undo says so.
 func TestUndoOnGoogle(t *testing.T) {
-	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
+	for _, p := range []google.Product{google.Classic, google.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
 			w, ctx := newWorld(t, setting{client: googletest.Client(t, p, mapper.ClientOption())}, meddler), t.Context()
 			putMeddled(t, w.client, 60)
@@ -286,7 +287,7 @@ func TestUndoOnGoogle(t *testing.T) {
 			}
 			after := images(t, w.client, "Account", "Note", "Event")
 			undo, err := job.Undo(ctx, nil)
-			if p == emulator.Classic {
+			if p == google.Classic {
 				if !errors.Is(err, mapper.ErrWrongState) || !strings.Contains(err.Error(), "does not say when") {
 					t.Errorf("an undo on a database that does not say when an entity was written: %v", err)
 				}

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/internal/googletest"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/bridge"
@@ -310,6 +311,6 @@ func onEach(t *testing.T, test func(t *testing.T, client *datastore.Client)) {
 		t.Cleanup(func() { client.Close() })
 		test(t, client)
 	})
-	t.Run("google", func(t *testing.T) { test(t, googletest.Client(t, emulator.Classic)) })
-	t.Run("firestore", func(t *testing.T) { test(t, googletest.Client(t, emulator.Firestore)) })
+	t.Run("google", func(t *testing.T) { test(t, googletest.Client(t, google.Classic)) })
+	t.Run("firestore", func(t *testing.T) { test(t, googletest.Client(t, google.Firestore)) })
 }

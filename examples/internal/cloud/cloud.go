@@ -21,6 +21,7 @@ import (
 	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/dashboard"
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -182,7 +183,7 @@ func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 
 // openDatastore opens the Datastore of a name, and returns its address, or "" if it has none.
 func (c *Cloud) openDatastore(ctx context.Context, name string) (addr string, err error) {
-	product := map[string]emulator.Product{"google": emulator.Classic, "firestore": emulator.Firestore}[name]
+	product := map[string]google.Product{"google": google.Classic, "firestore": google.Firestore}[name]
 	if product == "" {
 		c.Usage = c.embedded.Usage
 		c.open = func(ctx context.Context, opts ...option.ClientOption) (*datastore.Client, error) {
@@ -191,17 +192,17 @@ func (c *Cloud) openDatastore(ctx context.Context, name string) (addr string, er
 		c.Client, err = c.open(ctx, mapper.ClientOption())
 		return c.embedded.DatastoreAddr(), err
 	}
-	google, err := emulator.StartGoogle(ctx, product)
+	server, err := google.Start(ctx, product)
 	if err != nil {
 		return "", fmt.Errorf("-datastore %s: %w", name, err)
 	}
-	c.closers = append(c.closers, google.Close)
-	c.Usage = google.Usage
+	c.closers = append(c.closers, server.Close)
+	c.Usage = server.Usage
 	c.open = func(ctx context.Context, opts ...option.ClientOption) (*datastore.Client, error) {
-		return google.Datastore(ctx, project, opts...)
+		return server.Datastore(ctx, project, opts...)
 	}
 	c.Client, err = c.open(ctx, mapper.ClientOption())
-	return google.Addr, err
+	return server.Addr, err
 }
 
 // open returns a client of a database at an address.

@@ -12,7 +12,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
-	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -49,7 +49,7 @@ func testSnapshot(t *testing.T, name string) {
 		return nil
 	})
 	on, err := Start(t.Context(), Options{Datastore: name, Workers: 4, Mappers: []mapper.AnyMapper{read}})
-	if errors.Is(err, emulator.ErrNotInstalled) {
+	if errors.Is(err, google.ErrNotInstalled) {
 		t.Skipf("left out: %v", err)
 	}
 	if err != nil {

@@ -1,4 +1,4 @@
-package emulator_test
+package google_test
 
 import (
 	"context"
@@ -10,7 +10,8 @@ import (
 
 	"cloud.google.com/go/datastore"
 
-	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/emulator/google"
+	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
 )
 
 // TestGoogleEndsWithItsTest starts each of Google's emulators for a test, and
@@ -19,18 +20,22 @@ func TestGoogleEndsWithItsTest(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
 	}
-	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
+	for _, p := range []google.Product{google.Classic, google.Firestore} {
 		addr := ""
 		t.Run(string(p), func(t *testing.T) {
-			g := emulator.GoogleForTest(t, p)
+			g := google.ForTest(t, p)
 			client, err := g.Datastore(t.Context(), "test")
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer client.Close()
 			keys := []*datastore.Key{datastore.NameKey("K", "a", nil), datastore.NameKey("K", "b", nil)}
-			putAll(t, client, keys)
-			keysOf(t, client, datastore.NewQuery("K"))
+			if _, err := client.PutMulti(t.Context(), keys, make([]struct{}, len(keys))); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := client.GetAll(t.Context(), datastore.NewQuery("K").KeysOnly(), nil); err != nil {
+				t.Fatal(err)
+			}
 			if u := g.Usage(); u.Writes != 2 || u.SmallOps != 2 || u.Reads < 1 || u.RPCs["Commit"] != 1 {
 				t.Errorf("usage %+v", u)
 			}
@@ -49,20 +54,20 @@ func TestGoogleEndsWithItsTest(t *testing.T) {
 // TestGoogleNotInstalled checks what a machine without the emulators, or without
 // Java, says.
 func TestGoogleNotInstalled(t *testing.T) {
-	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
+	for _, p := range []google.Product{google.Classic, google.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
 			t.Setenv("PATH", t.TempDir())
 			t.Setenv("HOME", t.TempDir())
 			t.Setenv("CLOUDSDK_ROOT_DIR", "")
 			t.Setenv("JAVA_HOME", "")
 			// The usual places are looked at, too: there Java is what is missing.
-			if _, err := emulator.StartGoogle(context.Background(), p); !errors.Is(err, emulator.ErrNotInstalled) {
+			if _, err := google.Start(context.Background(), p); !errors.Is(err, google.ErrNotInstalled) {
 				t.Errorf("error %v, want ErrNotInstalled", err)
 			}
 		})
 	}
-	if _, err := emulator.StartGoogle(context.Background(), "another"); err == nil ||
-		errors.Is(err, emulator.ErrNotInstalled) {
+	if _, err := google.Start(context.Background(), "another"); err == nil ||
+		errors.Is(err, google.ErrNotInstalled) {
 		t.Errorf("a product that does not exist: %v", err)
 	}
 }
@@ -76,8 +81,8 @@ func TestGoogleThatDoesNotAnswer(t *testing.T) {
 	t.Setenv("TMPDIR", tmp) // the emulator's folder is in here
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, err := emulator.StartGoogle(ctx, emulator.Classic)
-	if errors.Is(err, emulator.ErrNotInstalled) {
+	_, err := google.Start(ctx, google.Classic)
+	if errors.Is(err, google.ErrNotInstalled) {
 		t.Skipf("left out: %v", err)
 	}
 	if !errors.Is(err, context.Canceled) {
@@ -85,16 +90,5 @@ func TestGoogleThatDoesNotAnswer(t *testing.T) {
 	}
 	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
-	}
-}
-
-func TestOptions(t *testing.T) {
-	for _, o := range []emulator.Options{{ScatterOneIn: -1}, {ScatterOneIn: 1 << 20}, {QueryBatchSize: -1},
-		{DatastoreAddr: "nowhere"},
-		{TasksAddr: "nowhere"}, {KeysAddr: "nowhere"}} {
-		if e, err := emulator.Start(&o); err == nil {
-			e.Close()
-			t.Errorf("%+v: no error", o)
-		}
 	}
 }

@@ -1,4 +1,6 @@
-package emulator
+// Package google starts Google's two emulators that serve Datastore's protocol, if they are
+// installed. So one test can run against them and against package emulator.
+package google
 
 import (
 	"bytes"
@@ -20,6 +22,8 @@ import (
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 
+	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/emulator/internal/dial"
 	"github.com/scattermap/scattermap/emulator/internal/meter"
 )
 
@@ -64,8 +68,8 @@ var launches = map[Product]launch{
 	},
 }
 
-// Google is one of Google's emulators. It runs as a process of its own, on a free loopback port.
-type Google struct {
+// An Emulator is one of Google's emulators. It runs as a process of its own, on a free loopback port.
+type Emulator struct {
 	Product Product
 	Addr    string // host:port, the value for DATASTORE_EMULATOR_HOST
 
@@ -76,37 +80,37 @@ type Google struct {
 	dir    string
 }
 
-// StartGoogle starts one of Google's emulators, and waits until it answers, which takes seconds.
-// The caller must call [Google.Close]. The error is [ErrNotInstalled] if the emulator is not on
+// Start starts one of Google's emulators, and waits until it answers, which takes seconds.
+// The caller must call [Emulator.Close]. The error is [ErrNotInstalled] if the emulator is not on
 // this machine.
-func StartGoogle(ctx context.Context, p Product) (*Google, error) {
+func Start(ctx context.Context, p Product) (*Emulator, error) {
 	l, ok := launches[p]
 	if !ok {
-		return nil, fmt.Errorf("emulator: Google has no product %q", p)
+		return nil, fmt.Errorf("google: Google has no product %q", p)
 	}
 	return l.startOn(ctx, p, freePort)
 }
 
 // startOn starts an emulator on the first free port of those that ports returns.
-func (l launch) startOn(ctx context.Context, p Product, ports func() (string, error)) (*Google, error) {
+func (l launch) startOn(ctx context.Context, p Product, ports func() (string, error)) (*Emulator, error) {
 	jar, java, err := l.find(p)
 	if err != nil {
-		return nil, fmt.Errorf("emulator: %s: %w", p, err)
+		return nil, fmt.Errorf("google: %s: %w", p, err)
 	}
-	var g *Google
+	var e *Emulator
 	for range portAttempts {
 		var port string
 		if port, err = ports(); err == nil {
-			g, err = l.start(ctx, p, jar, java, port)
+			e, err = l.start(ctx, p, jar, java, port)
 		}
 		if !errors.Is(err, errPortTaken) {
 			break
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("emulator: %s: %w", p, err)
+		return nil, fmt.Errorf("google: %s: %w", p, err)
 	}
-	return g, nil
+	return e, nil
 }
 
 // portAttempts is how many ports are tried. Somebody else may take a free port before the emulator
@@ -116,7 +120,7 @@ const portAttempts = 3
 var errPortTaken = errors.New("its port was taken meanwhile")
 
 // start starts an emulator on a port.
-func (l launch) start(ctx context.Context, p Product, jar, java, port string) (*Google, error) {
+func (l launch) start(ctx context.Context, p Product, jar, java, port string) (*Emulator, error) {
 	dir, err := os.MkdirTemp("", "scattermap-"+string(p))
 	if err != nil {
 		return nil, err
@@ -125,35 +129,35 @@ func (l launch) start(ctx context.Context, p Product, jar, java, port string) (*
 		return nil, err
 	}
 	running, cancel := context.WithCancel(context.Background())
-	g := &Google{Product: p, Addr: "127.0.0.1:" + port, cancel: cancel, ended: make(chan struct{}), dir: dir}
+	e := &Emulator{Product: p, Addr: "127.0.0.1:" + port, cancel: cancel, ended: make(chan struct{}), dir: dir}
 	// The emulators only know English messages. In the minutes that one runs, its second
 	// compiler would cost more than it gains: without it the same tests take half the CPU.
 	args := append([]string{"-Duser.language=en", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", jar, l.class},
 		l.args(port, dir)...)
 	started := make(chan error)
-	go g.run(exec.CommandContext(running, java, args...), started)
+	go e.run(exec.CommandContext(running, java, args...), started)
 	if err := <-started; err != nil {
-		g.Close()
+		e.Close()
 		return nil, err
 	}
-	if err := g.wait(ctx); err != nil {
-		g.Close()
-		if strings.Contains(g.output.String(), "Address already in use") {
+	if err := e.wait(ctx); err != nil {
+		e.Close()
+		if strings.Contains(e.output.String(), "Address already in use") {
 			err = errPortTaken
 		}
-		return nil, fmt.Errorf("%w; it printed:\n%s", err, g.output.String())
+		return nil, fmt.Errorf("%w; it printed:\n%s", err, e.output.String())
 	}
-	return g, nil
+	return e, nil
 }
 
 // run runs the process to its end. It locks its thread, because the system ends the process when
 // the thread that started it ends.
-func (g *Google) run(cmd *exec.Cmd, started chan<- error) {
+func (e *Emulator) run(cmd *exec.Cmd, started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	defer close(g.ended)
-	cmd.Dir = g.dir
-	cmd.Stdout, cmd.Stderr = &g.output, &g.output
+	defer close(e.ended)
+	cmd.Dir = e.dir
+	cmd.Stdout, cmd.Stderr = &e.output, &e.output
 	cmd.WaitDelay = 5 * time.Second
 	endWithParent(cmd)
 	err := cmd.Start()
@@ -169,27 +173,27 @@ const nowRunning = "is now running"
 
 // wait asks the emulator for its health until it answers. Before it says that it runs, whatever
 // answers at its port is somebody else.
-func (g *Google) wait(ctx context.Context) error {
+func (e *Emulator) wait(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+g.Addr+"/", nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+e.Addr+"/", nil)
 		if err != nil {
 			return err
 		}
 		if resp, err := client.Do(req); err == nil {
 			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK && strings.Contains(g.output.String(), nowRunning) {
+			if resp.StatusCode == http.StatusOK && strings.Contains(e.output.String(), nowRunning) {
 				return nil
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("it does not answer: %w", ctx.Err())
-		case <-g.ended:
+		case <-e.ended:
 			return errors.New("it ended")
 		case <-tick.C:
 		}
@@ -197,25 +201,25 @@ func (g *Google) wait(ctx context.Context) error {
 }
 
 // Close kills the process and waits for its end.
-func (g *Google) Close() {
-	g.cancel()
-	<-g.ended
-	os.RemoveAll(g.dir)
+func (e *Emulator) Close() {
+	e.cancel()
+	<-e.ended
+	os.RemoveAll(e.dir)
 }
 
 // Datastore returns a client of a project's default database, which also suits mapper.NewEngine.
-// [Google.Usage] counts its operations. The caller must close it before the emulator.
-func (g *Google) Datastore(
+// [Emulator.Usage] counts its operations. The caller must close it before the emulator.
+func (e *Emulator) Datastore(
 	ctx context.Context, project string, opts ...option.ClientOption,
 ) (*datastore.Client, error) {
-	all := append(insecureOptions("passthrough:///"+g.Addr), intercepted(),
-		option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(g.meter.UnaryClientInterceptor())))
+	all := append(dial.Insecure("passthrough:///"+e.Addr), dial.Versions(),
+		option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(e.meter.UnaryClientInterceptor())))
 	return datastore.NewClient(ctx, project, append(all, opts...)...)
 }
 
-// Usage returns what Google would have billed for the calls of all clients of g. An aggregation
+// Usage returns what Google would have billed for the calls of all clients of e. An aggregation
 // without a COUNT counts as one read.
-func (g *Google) Usage() Usage { return g.meter.Usage() }
+func (e *Emulator) Usage() billing.Usage { return e.meter.Usage() }
 
 // find returns the emulator's archive and the Java to run it with. It looks on the PATH, and in the
 // platform folder of the Google Cloud CLI.
