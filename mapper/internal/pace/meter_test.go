@@ -22,9 +22,11 @@ func TestReserve(t *testing.T) {
 	} {
 		clock := Clock{Until: now.Add(c.until), At: now.Add(-10 * time.Second), Ahead: 10}
 		begin, q := clock.Reserve(now, func(Queue) (time.Duration, int64) { return 3 * time.Second, 2 })
-		if got := begin.Sub(now); got != c.begin || q != (Queue{max(0, c.begin), c.ahead}) || clock.Until.Sub(begin) != 3*time.Second || clock.At != now ||
-			clock.Ahead != c.ahead+2 {
-			t.Errorf("reserved until %v: from %v, want from %v: %+v", c.until, got, c.begin, clock)
+		if got := begin.Sub(now); got != c.begin || q != (Queue{max(0, c.begin), c.ahead}) {
+			t.Errorf("reserved until %v: from %v, want from %v: %+v", c.until, got, c.begin, q)
+		}
+		if want := (Clock{Until: begin.Add(3 * time.Second), At: now, Ahead: c.ahead + 2}); clock != want {
+			t.Errorf("reserved until %v: the clock is %+v, want %+v", c.until, clock, want)
 		}
 	}
 }
