@@ -1,6 +1,7 @@
 package mapper
 
 import (
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -10,7 +11,7 @@ import (
 )
 
 func init() {
-	bridge.Prepare = prepare
+	bridge.Prepare, bridge.PrepareBatch = prepare, prepareBatch
 	bridge.Seed = func(engine any, seed uint64) { engine.(*Engine).seed(seed) }
 	bridge.Portion = func(engine any, records int, longest time.Duration) {
 		engine.(*Engine).jobs.Portion = lifecycle.Portion{Records: records, Time: longest}
@@ -24,16 +25,35 @@ func init() {
 
 // prepare returns the function of a definition with parameters, as a job would.
 func prepare(definition, params any) (function.Func, error) {
-	def := definition.(AnyMapper).definition()
-	if def.Prepare == nil {
-		return nil, errors.New("the mapper was not made by Update or Visit")
-	}
-	if def.Err != nil {
-		return nil, def.Err
-	}
-	encoded, err := function.EncodeParams(params)
+	def, encoded, err := defined(definition, params)
 	if err != nil {
 		return nil, err
 	}
 	return def.Prepare(encoded, false)
+}
+
+// prepareBatch does the same for a definition whose function gets batches.
+func prepareBatch(definition, params any) (function.BatchFunc, int, error) {
+	def, encoded, err := defined(definition, params)
+	if err != nil {
+		return nil, 0, err
+	}
+	if def.PrepareBatch == nil {
+		return nil, 0, errors.New("the mapper was not made by UpdateBatches or VisitBatches")
+	}
+	call, err := def.PrepareBatch(encoded, false)
+	return call, def.BatchSize, err
+}
+
+// defined returns a valid definition, with encoded parameters.
+func defined(definition, params any) (*function.Definition, json.RawMessage, error) {
+	def := definition.(AnyMapper).definition()
+	if def.Prepare == nil {
+		return nil, nil, errors.New("the mapper was not made by Update or Visit")
+	}
+	if def.Err != nil {
+		return nil, nil, def.Err
+	}
+	encoded, err := function.EncodeParams(params)
+	return def, encoded, err
 }

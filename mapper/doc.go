@@ -20,6 +20,7 @@
 //   - [Visit] calls other services, at least once for each entity. [Entity.IdempotencyKey] lets a
 //     service recognise a repetition.
 //   - [VisitPages] writes files or batches, a page at a time.
+//   - [UpdateBatches] and [VisitBatches] get many entities in one call.
 //
 // The function returns nil, [Skip], or an error, which may be marked by [Permanent] or
 // [RetryAfter]. Three facts about its calls:

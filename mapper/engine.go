@@ -394,7 +394,7 @@ func EngineFromContext(ctx context.Context) *Engine {
 //nolint:revive // beside JobInfo, Info alone would not say of what
 type MapperInfo struct {
 	Name       string
-	Visit      bool         // it was made by [Visit] or [VisitPages]
+	Visit      bool         // it was made by [Visit], [VisitPages] or [VisitBatches]
 	ParamsType reflect.Type // the type P of its parameters
 }
 

@@ -128,29 +128,61 @@ func Permanent(err error) error { return fault.Permanent(err) }
 //     job goes on after a service was away for some hours.
 func RetryAfter(err error, d time.Duration) error { return fault.RetryAfter(err, d) }
 
-// apply runs a function on an entity once. A panic of the user's code becomes
-// an error.
+// Fail fails the entity in the function of an [UpdateBatches] or [VisitBatches]. It has the effect
+// of an error that the function of an [Update] or [Visit] returns: [Permanent] and [RetryAfter] mark
+// it, and Fail([Skip]) leaves the entity unchanged. Only the first error counts. Fail(nil) does
+// nothing.
+func (e *Entity[T]) Fail(err error) {
+	if err != nil {
+		e.attempt.Fail(err)
+	}
+}
+
+// apply runs a function on an entity once. A panic of the user's code becomes an error.
 func apply[T any](
 	m function.Mode, keysOnly bool, j function.Job, key *datastore.Key, stored *pb.Entity, fn func(*Entity[T]) error,
 ) (_ *function.Effect, err error) {
 	defer function.Recovered(&err)
-	a := function.NewAttempt(j.Ref, m, key)
-	a.Among(j.Others)
-	e := &Entity[T]{Key: key, attempt: a, stored: stored}
-	var was *property.Original[T]
-	switch {
-	case keysOnly:
-	case m == function.Update:
-		was, err = property.LoadOriginal(key, stored, &e.Value)
-	default:
-		err = property.LoadStored(key, stored, &e.Value)
-	}
+	c, err := loadCall[T](m, keysOnly, function.Subject{Job: j, Key: key, Stored: stored})
 	if err != nil {
-		return nil, fault.Permanent(err)
+		return nil, err
+	}
+	if err := c.attempt.Run(func() error {
+		if err := fn(&c.Entity); err != nil {
+			return c.unlessSkip(err)
+		}
+		return c.unlessSkip(c.attempt.Failed())
+	}); err != nil {
+		return nil, err
+	}
+	return c.effect()
+}
+
+// applyBatch runs a function on the entities of a batch once.
+func applyBatch[T any](
+	m function.Mode, keysOnly bool, batch []function.Subject, fn func([]*Entity[T]) error,
+) (_ []function.Answer, err error) {
+	defer function.Recovered(&err)
+	answers := make([]function.Answer, len(batch))
+	var calls []*call[T]
+	var places []int
+	var entities []*Entity[T]
+	var attempts []*function.Attempt
+	for i, s := range batch {
+		c, err := loadCall[T](m, keysOnly, s)
+		if err != nil {
+			answers[i].Err = err
+			continue
+		}
+		calls, places = append(calls, c), append(places, i)
+		entities, attempts = append(entities, &c.Entity), append(attempts, c.attempt)
+	}
+	if len(calls) == 0 {
+		return answers, nil
 	}
 	skips := false
-	if err := a.Run(func() error {
-		err := fn(e)
+	if err := function.RunBatch(attempts, func() error {
+		err := fn(entities)
 		if skips = fault.IsOnly(err, Skip); skips {
 			return nil
 		}
@@ -158,20 +190,82 @@ func apply[T any](
 	}); err != nil {
 		return nil, err
 	}
+	for i, c := range calls {
+		c.skips = skips
+		answers[places[i]].Effect, answers[places[i]].Err = c.answer()
+	}
+	return answers, nil
+}
+
+// A call is a call of a function for an entity.
+type call[T any] struct {
+	Entity[T]
+	mode     function.Mode
+	keysOnly bool
+	masks    bool
+	was      *property.Original[T]
+	skips    bool // the function leaves the entity unchanged
+}
+
+// loadCall loads the entity for a call. A panic of the user's code becomes an error.
+func loadCall[T any](m function.Mode, keysOnly bool, s function.Subject) (c *call[T], err error) {
+	defer function.Recovered(&err)
+	a := function.NewAttempt(s.Job.Ref, m, s.Key)
+	a.Among(s.Job.Others)
+	c = &call[T]{Entity: Entity[T]{Key: s.Key, attempt: a, stored: s.Stored}, mode: m, keysOnly: keysOnly,
+		masks: s.Job.Masks}
 	switch {
-	case m != function.Update || a.Deleted || skips:
-		return a.Effect()
-	case keysOnly && !reflect.ValueOf(&e.Value).Elem().IsZero():
-		return nil, fault.Permanent(errKeysOnly)
 	case keysOnly:
+	case m == function.Update:
+		c.was, err = property.LoadOriginal(s.Key, s.Stored, &c.Value)
+	default:
+		err = property.LoadStored(s.Key, s.Stored, &c.Value)
+	}
+	if err != nil {
+		return nil, fault.Permanent(err)
+	}
+	return c, nil
+}
+
+// unlessSkip returns the function's error. [Skip] is none.
+func (c *call[T]) unlessSkip(err error) error {
+	if fault.IsOnly(err, Skip) {
+		c.skips = true
+		return nil
+	}
+	return err
+}
+
+// answer returns the effect of a call after the function has returned for its batch. A panic of the
+// user's code becomes an error.
+func (c *call[T]) answer() (_ *function.Effect, err error) {
+	defer function.Recovered(&err)
+	if err := c.unlessSkip(c.attempt.Failed()); err != nil {
+		return nil, err
+	}
+	if err := c.attempt.Misused(); err != nil {
+		return nil, err
+	}
+	return c.effect()
+}
+
+// effect returns the effect of a call that has succeeded.
+func (c *call[T]) effect() (*function.Effect, error) {
+	a := c.attempt
+	switch {
+	case c.mode != function.Update || a.Deleted || c.skips:
+		return a.Effect()
+	case c.keysOnly && !reflect.ValueOf(&c.Value).Elem().IsZero():
+		return nil, fault.Permanent(errKeysOnly)
+	case c.keysOnly:
 		return a.Effect()
 	}
-	whole, changed, err := was.Changes(&e.Value, a.Resaved)
+	whole, changed, err := c.was.Changes(&c.Value, a.Resaved)
 	if err != nil {
 		return nil, fault.Permanent(err)
 	}
 	if len(changed) > 0 || a.Touched {
-		a.Save(whole, changed, j.Masks)
+		a.Save(whole, changed, c.masks)
 	}
 	return a.Effect()
 }

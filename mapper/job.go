@@ -124,12 +124,12 @@ type StartOptions struct {
 	// Budget limits the cost of the job's pages. Defaults to no limit.
 	Budget Budget `json:"budget,omitzero"`
 
-	// EntityTimeout is how long the function may take for one entity. It is at most half of the
-	// queue's DispatchDeadline, and at most 30s for an [Update]. After that the function's context
-	// ends, the entity has failed, and the other entities continue. A function that ignores its
-	// context keeps running, and keeps its resources. Goroutines that outlive the function lose its
-	// context soon after it returns. Defaults to 30s, or half of the DispatchDeadline if that is
-	// less.
+	// EntityTimeout is how long the function may take for one entity, or for a batch. It is at most
+	// half of the queue's DispatchDeadline, and at most 30s for an [Update]. After that the
+	// function's context ends, the entity has failed, and the other entities continue. A function
+	// that ignores its context keeps running, and keeps its resources. Goroutines that outlive the
+	// function lose its context soon after it returns. Defaults to 30s, or half of the
+	// DispatchDeadline if that is less.
 	EntityTimeout time.Duration `json:"entity_timeout_ns,omitempty"`
 
 	// Concurrency is how many calls of the function are under way at once in one page, in

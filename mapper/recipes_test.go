@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -390,6 +391,57 @@ func Example_export() {
 	// Output: succeeded 3 exported, 3 objects
 }
 
+// Call a service that takes batches.
+
+type Address struct {
+	Text     string
+	Position datastore.GeoPoint // new
+}
+
+// A Geocoder finds up to 100 addresses in one request. Each has a position or an error.
+type Geocoder interface {
+	Find(ctx context.Context, texts []string) ([]datastore.GeoPoint, []error, error)
+}
+
+func geocode(service Geocoder) *mapper.Mapper[mapper.NoParams] {
+	return mapper.UpdateBatches("geocode", 100,
+		func(ctx context.Context, batch []*mapper.Entity[Address], _ mapper.NoParams) error {
+			var texts []string
+			for _, a := range batch {
+				texts = append(texts, a.Value.Text)
+			}
+			positions, wrong, err := service.Find(ctx, texts)
+			if err != nil {
+				return mapper.RetryAfter(err, time.Second) // the request: it is repeated
+			}
+			for i, a := range batch {
+				if wrong[i] != nil {
+					a.Fail(mapper.Permanent(wrong[i])) // this address only
+					continue
+				}
+				a.Value.Position = positions[i]
+			}
+			return nil
+		})
+}
+
+func Example_batches() {
+	ctx := context.Background()
+	var service world
+	m := geocode(&service)
+	client, e, stop := engine(ctx, m)
+	defer stop()
+	for _, text := range []string{"1 Main Street", "nowhere", "2 Main Street"} {
+		put(client, datastore.IncompleteKey("Address", nil), &Address{Text: text})
+	}
+	job, err := m.Start(ctx, e, mapper.Query{Kind: "Address"}, mapper.NoParams{}, nil)
+	s := wait(ctx, job, err)
+	found, err := client.Count(ctx, datastore.NewQuery("Address").FilterField("Position", ">",
+		datastore.GeoPoint{Lat: 1}))
+	fmt.Println(s.State, found, "found,", s.Failures, "failed,", service.requests.Load(), "requests,", err)
+	// Output: succeeded with failures 2 found, 1 failed, 1 requests, <nil>
+}
+
 // Helpers of the recipes.
 
 type memory struct {
@@ -405,6 +457,20 @@ func (m *memory) Put(_ context.Context, name string, content []byte) error {
 	}
 	m.objects[name] = content
 	return nil
+}
+
+// A world knows all addresses but "nowhere".
+type world struct{ requests atomic.Int64 }
+
+func (w *world) Find(_ context.Context, texts []string) ([]datastore.GeoPoint, []error, error) {
+	w.requests.Add(1)
+	positions, wrong := make([]datastore.GeoPoint, len(texts)), make([]error, len(texts))
+	for i, text := range texts {
+		if positions[i] = (datastore.GeoPoint{Lat: 48, Lng: 16}); text == "nowhere" {
+			wrong[i] = errors.New("no such address")
+		}
+	}
+	return positions, wrong, nil
 }
 
 // engine returns an engine on the embedded emulators.

@@ -1,8 +1,8 @@
 // Package mappertest helps to test mappers.
 //
-// [Apply] runs a mapper's function on one entity, without a server. [Run] runs whole jobs on the
-// embedded emulators, in a testing/synctest bubble, where hours pass in milliseconds. With
-// [Options].Seed, calls and deliveries fail as they do in production.
+// [Apply] runs a mapper's function on one entity, and [ApplyBatch] on a batch, without a server.
+// [Run] runs whole jobs on the embedded emulators, in a testing/synctest bubble, where hours pass
+// in milliseconds. With [Options].Seed, calls and deliveries fail as they do in production.
 package mappertest
 
 import (
@@ -80,6 +80,46 @@ func ApplyKey[P any](t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, 
 	if err := check(m, key, entity); err != nil {
 		t.Fatalf("mappertest: %v", err)
 	}
+	effect, err := run(m, key, imageOf(t, key, entity), params)
+	return result(t, key, entity, effect, err)
+}
+
+// ApplyBatch runs the function of a [mapper.UpdateBatches] or [mapper.VisitBatches] once, on one
+// batch of entities, and returns the effects for each of them, as [Apply] does. If the function
+// returns an error or panics, each result has that error: a job would run the function again on
+// each half of the batch.
+//
+// The entities have the kind "Entity" and the IDs 1, 2 and so on. ApplyBatch also calls t.Fatalf if
+// the mapper has no batches, or smaller ones.
+func ApplyBatch[E, P any](t TB, m *mapper.Mapper[P], entities []*E, params P) []Result {
+	t.Helper()
+	batch := make([]function.Subject, len(entities))
+	for i, e := range entities {
+		key := datastore.IDKey("Entity", int64(i+1), nil)
+		if err := check(m, key, e); err != nil {
+			t.Fatalf("mappertest: entity %d: %v", i+1, err)
+		}
+		batch[i] = function.Subject{Job: testJob, Key: key, Stored: imageOf(t, key, e)}
+	}
+	results := make([]Result, len(entities))
+	call, most, err := bridge.PrepareBatch(m, params)
+	if err != nil || len(batch) > most {
+		t.Fatalf("mappertest: a batch of %d entities, of at most %d: %v", len(batch), most, err)
+	}
+	answers, err := call(context.Background(), batch)
+	for i, e := range entities {
+		a := function.Answer{Err: err}
+		if err == nil {
+			a = answers[i]
+		}
+		results[i] = result(t, batch[i].Key, e, a.Effect, a.Err)
+	}
+	return results
+}
+
+// imageOf returns an entity in its stored form.
+func imageOf(t TB, key *datastore.Key, entity any) *pb.Entity {
+	t.Helper()
 	stored, err := property.Save(entity)
 	if err != nil {
 		t.Fatalf("mappertest: the entity, a %T, can't be saved: %v", entity, err)
@@ -88,7 +128,12 @@ func ApplyKey[P any](t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, 
 	if err != nil {
 		t.Fatalf("mappertest: the entity, a %T, can't be stored: %v", entity, err)
 	}
-	effect, err := run(m, key, image, params)
+	return image
+}
+
+// result returns the result of a function for an entity, and sets the entity to its new state.
+func result(t TB, key *datastore.Key, entity any, effect *function.Effect, err error) Result {
+	t.Helper()
 	if err != nil {
 		return Result{Err: err}
 	}
@@ -120,13 +165,16 @@ func ApplyKey[P any](t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, 
 	return r
 }
 
+// testJob is what a function knows of its job.
+var testJob = function.Job{Ref: record.Ref{ID: "mappertest"}}
+
 // run runs a mapper's function on a stored entity.
 func run(definition any, key *datastore.Key, stored *pb.Entity, params any) (*function.Effect, error) {
 	call, err := bridge.Prepare(definition, params)
 	if err != nil {
 		return nil, err
 	}
-	return call(context.Background(), function.Job{Ref: record.Ref{ID: "mappertest"}}, key, stored)
+	return call(context.Background(), testJob, key, stored)
 }
 
 // check returns an error for arguments on which no function can run.

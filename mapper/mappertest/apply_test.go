@@ -88,6 +88,67 @@ func TestApply(t *testing.T) {
 	}
 }
 
+// creditAll credits a batch of accounts. It fails on a batch with an account of "Bob".
+var creditAll = mapper.UpdateBatches("credit-all", 4,
+	func(_ context.Context, batch []*mapper.Entity[account], p credit) error {
+		for _, a := range batch {
+			switch {
+			case a.Value.Owner == "Bob":
+				return errors.New("no batch with Bob")
+			case a.Value.Balance < 0:
+				a.Fail(mapper.Permanent(errors.New("overdrawn")))
+				a.Fail(nil)
+			case a.Value.Balance == 0:
+				a.Fail(mapper.Skip)
+			}
+			a.Value.Balance += p.Amount
+			a.Put(datastore.NameKey("Receipt", a.Value.Owner, nil), &credit{p.Amount})
+			a.Count("credited", 1)
+		}
+		return nil
+	})
+
+// TestApplyBatch checks the results of a batch, of an error that fails it, and of one entity.
+func TestApplyBatch(t *testing.T) {
+	all := []*account{{5, "Ann"}, {-5, "Cid"}, {0, "Dan"}}
+	r := mappertest.ApplyBatch(t, creditAll, all, credit{10})
+	if len(r) != 3 || r[0].Err != nil || !r[0].Changed || len(r[0].Puts) != 1 || r[0].Counters["credited"] != 1 ||
+		r[1].Err == nil || !strings.Contains(r[1].Err.Error(), "overdrawn") || r[1].Changed ||
+		r[2].Err != nil || r[2].Changed || r[2].Counters["credited"] != 1 ||
+		all[0].Balance != 15 || all[1].Balance != -5 || all[2].Balance != 0 {
+		t.Errorf("%+v; %+v %+v %+v", r, all[0], all[1], all[2])
+	}
+	all = []*account{{5, "Ann"}, {5, "Bob"}}
+	for i, r := range mappertest.ApplyBatch(t, creditAll, all, credit{10}) {
+		if r.Err == nil || r.Changed || all[i].Balance != 5 {
+			t.Errorf("an error of the batch: %+v, %+v", r, all[i])
+		}
+	}
+	a := account{5, "Ann"}
+	if r := mappertest.Apply(t, creditAll, &a, credit{1}); r.Err != nil || !r.Changed || a.Balance != 6 {
+		t.Errorf("one entity: %+v, %+v", r, a)
+	}
+	for _, m := range []*mapper.Mapper[credit]{addCredit, creditAll} {
+		var f fakeT
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			mappertest.ApplyBatch(&f, m, make5(), credit{})
+		}()
+		<-done
+		if !strings.HasPrefix(f.fatal, "mappertest: a batch of 5") {
+			t.Errorf("%s: %q", m.Name(), f.fatal)
+		}
+	}
+}
+
+func make5() (all []*account) {
+	for range 5 {
+		all = append(all, new(account))
+	}
+	return all
+}
+
 // TestPuts checks that a result has every put in order, with incomplete keys, and with keys that
 // differ only in their namespace.
 func TestPuts(t *testing.T) {

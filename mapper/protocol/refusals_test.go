@@ -167,6 +167,7 @@ func TestBadEngines(t *testing.T) {
 	type unsavable struct{ M map[string]int }
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{})
+		batches := func(context.Context, []*mapper.Entity[account], mapper.NoParams) error { return nil }
 		for name, c := range map[string]struct {
 			mappers []mapper.AnyMapper
 			want    string
@@ -180,6 +181,12 @@ func TestBadEngines(t *testing.T) {
 			"bad name": {[]mapper.AnyMapper{mapper.Update("a b", ok)}, `the name "a b"`},
 			"no function": {[]mapper.AnyMapper{mapper.Update[account, mapper.NoParams]("a", nil)},
 				"the function is nil"},
+			"no function over batches": {
+				[]mapper.AnyMapper{mapper.UpdateBatches[account, mapper.NoParams]("a", 10, nil)}, "the function is nil"},
+			"no batches": {[]mapper.AnyMapper{mapper.VisitBatches("a", 0, batches)},
+				"batches of 0 entities: the size is not in [1, 1000]"},
+			"too large batches": {[]mapper.AnyMapper{mapper.UpdateBatches("a", 1001, batches)},
+				"batches of 1001 entities: the size is not in [1, 1000]"},
 			"not a struct": {
 				[]mapper.AnyMapper{mapper.Update("a",
 					func(context.Context, *mapper.Entity[int], mapper.NoParams) error {

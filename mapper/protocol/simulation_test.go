@@ -103,6 +103,13 @@ func simulate(t *testing.T, seed uint64) {
 		define = mapper.Visit[member, credit]
 	}
 	s.mapper = define("simulated", s.function)
+	if batches := rand.New(rand.NewPCG(seed, 8)); batches.IntN(3) == 0 {
+		define := mapper.UpdateBatches[member, credit]
+		if s.visit {
+			define = mapper.VisitBatches[member, credit]
+		}
+		s.mapper = define("simulated", 1+batches.IntN(60), s.batchFunction)
+	}
 	if s.finalizes = rng.IntN(2) == 0; s.finalizes {
 		s.mapper = s.mapper.WithFinalizer(s.finalizer)
 	}
@@ -784,6 +791,20 @@ func (s *simulation) function(ctx context.Context, a *mapper.Entity[member], p c
 	a.Count(s.counter(a.Key), int64(len(id)))
 	a.CountMin("length", int64(len(id)))
 	a.CountMax("length", int64(len(id)))
+	return nil
+}
+
+// batchFunction does the same for a batch. Half of the errors fail the batch.
+func (s *simulation) batchFunction(ctx context.Context, batch []*mapper.Entity[member], p credit) error {
+	for _, a := range batch {
+		switch err := s.function(ctx, a, p); {
+		case err == nil:
+		case s.counter(a.Key)[1:] < "5":
+			return err
+		default:
+			a.Fail(err)
+		}
+	}
 	return nil
 }
 

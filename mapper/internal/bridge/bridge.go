@@ -13,6 +13,9 @@ var (
 	// type.
 	Prepare func(definition, params any) (function.Func, error)
 
+	// PrepareBatch returns the function of a mapper.AnyMapper for batches, and their size.
+	PrepareBatch func(definition, params any) (function.BatchFunc, int, error)
+
 	// Seed makes a mapper.Engine draw its random numbers from a seed, so that a test can be
 	// repeated.
 	Seed func(engine any, seed uint64)

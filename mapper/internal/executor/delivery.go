@@ -29,9 +29,11 @@ type delivery struct {
 	generation int64         // the generation of the range that the task names
 	planner    planner.Planner
 
-	call     function.Func
-	keys     function.Keys     // the keys that the function reads; nil: unknown
-	callPage function.PageFunc // nil: the mapper has none
+	call      function.Func
+	callBatch function.BatchFunc // nil: the mapper has none
+	batchSize int                // maximum number of entities in a call of callBatch
+	keys      function.Keys      // the keys that the function reads; nil: unknown
+	callPage  function.PageFunc  // nil: the mapper has none
 
 	begunAt time.Time  // when the delivery came
 	ended   func()     // called at the end of the delivery

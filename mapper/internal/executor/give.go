@@ -52,9 +52,20 @@ func cut(
 	return pieces, late, nil
 }
 
-// nextPage returns how many entities the pages after this one should have.
+// nextPage returns how many entities the pages after this one should have. Pages of a mapper with
+// batches have whole batches, because a call may cost the same for one entity and for many. After a
+// page that was made smaller for its batch, pages grow again by doubling.
 func nextPage(d *delivery, o *page.Results) int64 {
-	return o.NextPage(d.job.PageSize, time.Duration(d.job.PageTime), d.x.paces.Get(d.job.Ref()).Each())
+	n := o.NextPage(d.job.PageSize, time.Duration(d.job.PageTime), d.x.paces.Get(d.job.Ref()).Each())
+	batch := int64(d.batchSize)
+	if batch == 0 {
+		return n
+	}
+	n = min(max(n/batch, 1)*batch, d.job.PageSize)
+	if few := d.record.Narrowed; few > 0 {
+		n = min(n, 2*few)
+	}
+	return n
 }
 
 // mayGoOn reports whether this delivery may go on with the rest of its range. It may during the

@@ -86,6 +86,12 @@ func (d *delivery) prepare(def *function.Definition) (err error) {
 	if d.call, err = def.Prepare(job.Params, keysOnly); err != nil {
 		return err
 	}
+	if def.PrepareBatch != nil {
+		if d.callBatch, err = def.PrepareBatch(job.Params, keysOnly); err != nil {
+			return err
+		}
+		d.batchSize = def.BatchSize
+	}
 	if def.PreparePage != nil {
 		if d.callPage, err = def.PreparePage(job.Params); err != nil {
 			return err

@@ -15,7 +15,8 @@ import (
 // pageOf returns the page of a plan, on which the function runs. See page.Page for progress.
 func (d *delivery) pageOf(ctx context.Context, p planner.Plan, progress func(time.Duration, bool)) *page.Page {
 	return &page.Page{
-		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Call: d.call, At: p.At,
+		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Call: d.call,
+		Batch: d.callBatch, BatchSize: d.batchSize, At: p.At,
 		Read:   d.planner.ReaderAhead(ctx),
 		Others: d.planner.Source.Stored(ctx), Keys: d.keys, Complete: d.x.client.AllocateIDs,
 		AtOnce: atOnce(d), Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Late: late(ctx, d, p),

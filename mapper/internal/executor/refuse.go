@@ -177,20 +177,24 @@ func showTrouble(ctx context.Context, x *lifecycle.Jobs, job *record.Job, text s
 	}
 }
 
-// refused handles a page that could not be committed, because the database refuses it or other
-// clients change its entities all the time. It halves the page. A single entity becomes a failure,
-// or is retried later.
+// refused handles a page that could not be committed, because the database refuses it, other
+// clients change its entities all the time, or its first batch hangs. It halves the page. A single
+// entity becomes a failure, or is retried later.
 func (d *delivery) refused(ctx context.Context, p planner.Plan, s standing, err error) (standing, error) {
 	refusal, contended := new(fault.CommitRefusal), d.planner.Mode == function.Update &&
 		(fault.Contended(err) || errors.Is(err, errHot))
+	batch, n := new(page.BatchError), len(p.At)
+	if errors.As(err, batch) {
+		n = batch.Entities
+	}
 	switch {
 	case errors.As(err, refusal) && len(p.At) == 1:
 		return d.recordCulprit(ctx, p, *refusal)
 	case contended && len(p.At) == 1:
 		return d.yield(ctx, p)
-	case len(p.At) > 1 && (errors.As(err, refusal) || contended):
+	case n > 1 && (errors.As(err, refusal) || contended || errors.As(err, batch)):
 		return d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
-			r.Narrow(len(p.At))
+			r.Narrow(n)
 			return nil, nil
 		})
 	}

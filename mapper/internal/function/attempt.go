@@ -1,6 +1,7 @@
 package function
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -36,6 +37,7 @@ type Attempt struct {
 	mu      sync.Mutex
 	over    bool
 	err     error // the first misuse
+	failed  error // the first error that Fail has reported
 	effect  Effect
 	Deleted bool // the function has deleted its own entity
 	Touched bool // the function has called Touch
@@ -364,20 +366,52 @@ func (a *Attempt) Lose(ctx context.Context) {
 	}
 }
 
-// Run runs the function and closes the attempt, even if the function panics or ends its
-// goroutine.
-func (a *Attempt) Run(fn func() error) error {
-	defer func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.over = true
-	}()
-	if err := fn(); err != nil {
-		return err
-	}
+// Fail reports an error of the function on its entity. Only the first one counts.
+func (a *Attempt) Fail(err error) {
+	a.do(func() error {
+		a.failed = cmp.Or(a.failed, err)
+		return nil
+	})
+}
+
+// Failed returns the error that Fail has reported.
+func (a *Attempt) Failed() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.failed
+}
+
+// Misused returns the error of a call that the function must not make.
+func (a *Attempt) Misused() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.err
+}
+
+// Run runs the function and closes the attempt, even if the function panics or ends its
+// goroutine.
+func (a *Attempt) Run(fn func() error) error {
+	defer a.close()
+	if err := fn(); err != nil {
+		return err
+	}
+	return a.Misused()
+}
+
+func (a *Attempt) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.over = true
+}
+
+// RunBatch runs the function of several attempts, and closes them as Run does.
+func RunBatch(attempts []*Attempt, fn func() error) error {
+	defer func() {
+		for _, a := range attempts {
+			a.close()
+		}
+	}()
+	return fn()
 }
 
 // Recovered turns a panic of the user's code into an error. Call it by defer.

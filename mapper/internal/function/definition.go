@@ -66,6 +66,7 @@ type Definition struct {
 	ByName any
 
 	Concurrency int // calls at once in a page of its jobs; 0: one
+	BatchSize   int // maximum number of entities in a call of PrepareBatch's function
 
 	Backoff fault.Backoff // of its jobs; zero fields have their defaults
 
@@ -83,6 +84,10 @@ type Definition struct {
 
 	// Prepare decodes a job's parameters and returns the function over one entity.
 	Prepare func(params json.RawMessage, keysOnly bool) (Func, error)
+
+	// PrepareBatch does the same for the function over several entities of a page. It is nil if the
+	// mapper has no such function.
+	PrepareBatch func(params json.RawMessage, keysOnly bool) (BatchFunc, error)
 
 	// PrepareKeys does the same for the function that names the other entities to read. It is nil
 	// if the mapper has no such function.
@@ -128,6 +133,23 @@ type Keys func(key *datastore.Key, stored *pb.Entity) ([]*datastore.Key, error)
 // A Func runs the mapper's function on one entity and returns its effect. It does not panic. It
 // does not change stored, which is nil if the job reads only keys.
 type Func func(ctx context.Context, j Job, key *datastore.Key, stored *pb.Entity) (*Effect, error)
+
+// A Subject is an entity of a batch. Stored is nil if the job reads only keys.
+type Subject struct {
+	Job    Job
+	Key    *datastore.Key
+	Stored *pb.Entity
+}
+
+// An Answer is the outcome of a function for an entity of a batch.
+type Answer struct {
+	Effect *Effect // nil: the entity has failed
+	Err    error
+}
+
+// A BatchFunc runs the mapper's function once on all entities of a batch. An error concerns the
+// batch as a whole: then there are no answers. It does not panic.
+type BatchFunc func(ctx context.Context, batch []Subject) ([]Answer, error)
 
 // A PageFunc runs the mapper's function on the collected values of a page's entities. It does not
 // panic.

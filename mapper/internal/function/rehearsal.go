@@ -45,15 +45,36 @@ func (d *Definition) Rehearsal(attempts int64) *Definition {
 			if err != nil {
 				return nil, err
 			}
-			e.Example = func() []record.Example { return e.examples(key, stored) }
-			return e, e.rehearse(key)
+			return e, e.rehearse(key, stored)
+		}, nil
+	}
+	if d.PrepareBatch == nil {
+		return &r
+	}
+	r.PrepareBatch = func(params json.RawMessage, keysOnly bool) (BatchFunc, error) {
+		call, err := d.PrepareBatch(params, keysOnly)
+		if err != nil {
+			return nil, err
+		}
+		return func(ctx context.Context, batch []Subject) ([]Answer, error) {
+			for i := range batch {
+				batch[i].Job.Rehearses = true
+			}
+			answers, err := call(ctx, batch)
+			for i, s := range batch[:len(answers)] {
+				if a := &answers[i]; a.Effect != nil {
+					a.Err = a.Effect.rehearse(s.Key, s.Stored)
+				}
+			}
+			return answers, err
 		}, nil
 	}
 	return &r
 }
 
 // rehearse counts the writes that the effect would make for an entity.
-func (e *Effect) rehearse(key *datastore.Key) error {
+func (e *Effect) rehearse(key *datastore.Key, stored *pb.Entity) error {
+	e.Example = func() []record.Example { return e.examples(key, stored) }
 	for _, m := range e.Mutations {
 		own, what := m.Key.Equal(key), "put another entity"
 		switch {

@@ -74,6 +74,10 @@ func (a answers) tooMany() bool {
 // another attempt may mend.
 type Calls struct{ All, Failed, Busy int }
 
+func (c Calls) plus(more Calls) Calls {
+	return Calls{c.All + more.All, c.Failed + more.Failed, c.Busy + more.Busy}
+}
+
 const (
 	windowCalls = 20 // minimum number of calls in a window that lasts windowTime
 	windowTime  = time.Second
@@ -187,6 +191,9 @@ type End struct {
 	Failed bool
 	Busy   bool // it failed, and another attempt may succeed
 	Later  bool // it asks for that attempt later
+
+	// Entities counts the run's entities, if it had several and has not failed as a whole.
+	Entities Calls
 }
 
 // Done notes that a run has ended.
@@ -330,6 +337,10 @@ func (b *Brake) note(now time.Time, e End) {
 		b.lately, b.since = [2]Calls{b.lately[1]}, now
 	}
 	of := &b.lately[1]
+	if n := e.Entities; n.All > 0 {
+		*of = of.plus(n)
+		return
+	}
 	of.All++
 	if e.Failed {
 		of.Failed++
@@ -344,8 +355,7 @@ func (b *Brake) note(now time.Time, e End) {
 func (b *Brake) Lately() Calls {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	last, now := b.lately[0], b.lately[1]
-	return Calls{last.All + now.All, last.Failed + now.Failed, last.Busy + now.Busy}
+	return b.lately[0].plus(b.lately[1])
 }
 
 // Accepts reports whether a service has recently accepted most calls. If so, a refusal does not

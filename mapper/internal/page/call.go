@@ -1,25 +1,41 @@
 package page
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
-	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A next says how a page continues after a call.
-type next int
+// A hand is an entity for which the function is called, perhaps several times.
+type hand struct {
+	place int    // of the entity in the page
+	r     result // the outcome
+	view  *view  // the last call's view of other entities
+}
 
-const (
-	goesOn    next = iota
-	endsPage       // the page ends before the entity
-	abandoned      // the call timed out: do not touch anything shared
-)
+// A group has the entities of one call of the function: one, or a batch.
+type group struct {
+	hands   []*hand
+	first   bool       // the first call may start at once: the page has waited for it
+	notes   bool       // record what the calls read: earlier entities are still running
+	pass    *pace.Pass // the current call's pass from the brake
+	narrows *narrowing // the search that it is part of; nil: none
+}
+
+// A called is the outcome of a call for a group.
+type called struct {
+	end       *hand         // the page ends before this entity; nil: it goes on
+	abandoned bool          // the call timed out: do not touch anything shared
+	waited    time.Duration // time that the page has waited
+	err       error         // an error of the whole page
+}
 
 // callsInPage is the maximum number of calls for one entity in a page while the service says
 // "later".
@@ -29,91 +45,252 @@ var errWaits = errors.New("the service that the function calls has refused too m
 
 var hasToWait = fault.Refusal{Summary: "the function has to wait", Cause: errWaits, Later: true}
 
-// call runs the function on an entity as soon as the job's rate and its brake allow it, and
-// stores the outcome in r. It returns how long the page has waited.
+// call runs the function on a group as soon as the job's rate and its brake allow it, and stores
+// the outcome in the hands.
 //
-// If a service refuses a call and says "later", the entity has not failed yet. The page waits and
-// calls again. If the service also refuses most other calls, the page ends before the entity; if
-// it is the page's first entity, the range is postponed. The entity has a failed attempt if it is
-// refused while other calls are accepted, or if its range has waited for an hour.
-func (p *Page) call(
-	ctx context.Context, runner *function.Runner, o *Results, h *hand, r *result,
-) (then next, waited time.Duration, err error) {
+// If a service refuses a call and says "later", the entities have not failed yet. The page waits
+// and calls again for these. If the service also refuses most other calls, the page ends before the
+// first such entity; if that is the page's first entity, the range is postponed. The entities have
+// a failed attempt if they are refused while other calls are accepted, or if their range has waited
+// for an hour: then the first one has.
+//
+// If a batch has failed as a whole, the function runs on its halves.
+func (p *Page) call(ctx context.Context, runner *function.Runner, o *Results, g *group) (got called) {
 	brake := p.Paces.Brake(p.Job.Ref())
+	now := g.hands // the entities of the next call
 	for calls := 1; ; calls++ {
-		if calls > 1 || !h.first {
-			ok, wait, err := p.await(ctx, brake, h, waited)
-			if waited += wait; err != nil {
-				return goesOn, waited, err
+		if calls > 1 || !g.first {
+			ok, wait, err := p.await(ctx, brake, g, now[0].place, got.waited)
+			if got.waited += wait; err != nil {
+				got.err = err
+				return got
 			}
 			if !ok {
-				return ends(h, hasToWait, waited)
+				return got.ends(now[0], hasToWait)
 			}
 		}
 		begun := time.Now()
-		if !p.runEntity(runner, o, h, r) {
-			return abandoned, waited, nil
+		whole, awaited := p.run(runner, o, g, now)
+		if !awaited {
+			got.abandoned = true
+			return got
 		}
-		f := r.failure
-		e := pace.End{Took: time.Since(begun), Failed: f != nil, Busy: f != nil && !f.Permanent}
-		e.Later = e.Busy && fault.IsLater(f.Err)
-		if brake.Done(time.Now(), h.pass, e); !e.Later {
-			return goesOn, waited, nil
-		}
-		after := fault.After(f.Err)
-		if calls < callsInPage && waited+after <= p.Pause {
-			pause, err := pause(ctx, after)
-			if waited += pause; err != nil {
-				return goesOn, waited, err
+		e, later := endOf(now, whole)
+		e.Took = time.Since(begun)
+		brake.Done(time.Now(), *g.pass, e)
+		if len(later) > 0 {
+			after := time.Duration(0)
+			for _, h := range later {
+				after = max(after, fault.After(h.r.failure.Err))
 			}
-			again, _ := p.look(r.at, r.read)
-			*r = again
+			if calls < callsInPage && got.waited+after <= p.Pause {
+				pause, err := pause(ctx, after)
+				if got.waited += pause; err != nil {
+					got.err = err
+					return got
+				}
+				p.resume(later)
+				now = later
+				continue
+			}
+			if !brake.Accepts() {
+				if p.Impatient && later[0].place == 0 {
+					later = later[1:]
+				}
+				if len(later) == 0 {
+					return got
+				}
+				return got.ends(later[0], fault.Refusal{Cause: later[0].r.failure.Err, Later: true, After: after,
+					Summary: "the service that the function calls refuses most calls"})
+			}
+		}
+		if whole == nil || len(now) == 1 {
+			return got
+		}
+		return p.narrow(g, now, got, func(part *group) called { return p.call(ctx, runner, o, part) })
+	}
+}
+
+// endOf describes the end of a run for the brake, and returns the entities that a service has
+// refused for now. Whole is the error of the whole batch.
+func endOf(hands []*hand, whole error) (e pace.End, later []*hand) {
+	n := pace.Calls{All: len(hands)}
+	for _, h := range hands {
+		f := h.r.failure
+		if f == nil {
 			continue
 		}
-		if brake.Accepts() || p.Impatient && h.place == 0 {
-			return goesOn, waited, nil
+		if n.Failed++; f.Permanent {
+			continue
 		}
-		return ends(h, fault.Refusal{Summary: "the service that the function calls refuses most calls", Cause: f.Err,
-			Later: true, After: after}, waited)
+		if n.Busy++; fault.IsLater(f.Err) {
+			later = append(later, h)
+		}
+	}
+	e = pace.End{Failed: n.Failed == n.All, Busy: n.Busy == n.All || len(later) > 0, Later: len(later) > 0}
+	if whole == nil && n.All > 1 {
+		e.Entities = n
+	}
+	return e, later
+}
+
+// resume prepares entities for another call.
+func (p *Page) resume(hands []*hand) {
+	for _, h := range hands {
+		h.r, _ = p.look(h.r.at, h.r.read)
 	}
 }
 
-// left returns the failure of an entity whose call was abandoned, or ended its goroutine. It tells
-// the brake, which still waits for the end of the call.
-func (p *Page) left(h *hand, left error, at *keyspace.Position, read wire.Stamp) result {
-	limit := time.Duration(p.Job.Timeout)
+// ends ends the page before an entity. If that is the first one, the refusal postpones the range.
+func (c called) ends(before *hand, refusal fault.Refusal) called {
+	if c.end = before; before.place == 0 {
+		c.err = refusal
+	}
+	return c
+}
+
+// run calls the function once for the entities, and stores the outcome in their hands. Whole is an
+// error of the call as a whole. If awaited is false, the call timed out and was abandoned: then do
+// not touch anything shared.
+func (p *Page) run(runner *function.Runner, o *Results, g *group, hands []*hand) (whole error, awaited bool) {
+	for _, h := range hands {
+		h.view = &view{get: p.Others, outcome: o, place: h.place, notes: g.notes}
+	}
+	if p.BatchSize == 0 {
+		h := hands[0]
+		var e *function.Effect
+		var err error
+		call, job, key, entity := p.Call, p.jobOf(h), h.r.at.Key, h.r.read.Entity
+		if !runner.Call(func(ctx context.Context) { e, err = call(ctx, job, key, entity) }) {
+			return nil, false
+		}
+		p.keep(h, e, err)
+		return err, true
+	}
+	batch := make([]function.Subject, len(hands))
+	for i, h := range hands {
+		batch[i] = function.Subject{Job: p.jobOf(h), Key: h.r.at.Key, Stored: h.r.read.Entity}
+	}
+	var answers []function.Answer
+	var err error
+	call := p.Batch
+	if !runner.Call(func(ctx context.Context) { answers, err = call(ctx, batch) }) {
+		return nil, false
+	}
+	for i, h := range hands {
+		a := function.Answer{Err: err}
+		if err == nil {
+			a = answers[i]
+		}
+		p.keep(h, a.Effect, a.Err)
+	}
+	if n := g.narrows; n != nil {
+		n.note(hands, err)
+	}
+	return err, true
+}
+
+// jobOf returns what the function needs to know of its job for an entity.
+func (p *Page) jobOf(h *hand) function.Job {
+	return function.Job{Ref: p.Job.Ref(), Masks: p.Job.Masks, Others: h.view}
+}
+
+// left tells the brake that a call was abandoned, or ended its goroutine: the brake still waits for
+// the end of the call. It returns the failure of the call's entities.
+func (p *Page) left(g *group, left error) error {
 	e := pace.End{Failed: true}
 	if errors.Is(left, function.ErrTimeout) {
-		e.Took, e.Busy = limit, true
-		left = TooSlowError{limit}
+		e.Took, e.Busy = time.Duration(p.Job.Timeout), true
 	}
-	h.view.close()
-	p.Paces.Brake(p.Job.Ref()).Done(time.Now(), h.pass, e)
-	return p.fails(at, read, left)
+	p.Paces.Brake(p.Job.Ref()).Done(time.Now(), *g.pass, e)
+	return p.abandoned(g, left)
 }
 
-// ends ends the page before its next entity. If that is the first one, it returns the refusal,
-// which postpones the range.
-func ends(h *hand, refusal fault.Refusal, waited time.Duration) (next, time.Duration, error) {
-	if h.place == 0 {
-		return goesOn, waited, refusal
+// abandoned closes the views of a call that was abandoned, or ended its goroutine. It returns the
+// failure of the call's entities.
+func (p *Page) abandoned(g *group, left error) error {
+	for _, h := range g.hands {
+		if h.view != nil {
+			h.view.close()
+		}
 	}
-	return endsPage, waited, nil
+	if errors.Is(left, function.ErrTimeout) {
+		return TooSlowError{time.Duration(p.Job.Timeout)}
+	}
+	return left
 }
 
-// await waits until a call may start. It returns false if the page would wait too long.
+// A BatchError says that a call for several entities took too long or ended its goroutine. Nobody
+// knows for which entity, so the page must be retried with fewer.
+type BatchError struct {
+	Entities int
+	Cause    error
+}
+
+func (e BatchError) Error() string { return fmt.Sprintf("a batch of %d: %v", e.Entities, e.Cause) }
+
+// A narrowing is the search for the entities for which a batch has failed.
+type narrowing struct {
+	begun    time.Time
+	alone    int  // number of entities that have failed alone
+	accepted bool // the function has succeeded on a part
+}
+
+// note records the outcome of a part.
+func (n *narrowing) note(hands []*hand, whole error) {
+	switch {
+	case whole == nil:
+		n.accepted = true
+	case len(hands) == 1:
+		n.alone++
+	}
+}
+
+// hopeless reports whether the function is at fault, and not entities of the batch. It has failed on
+// more than 10 of them alone. Besides, no part has succeeded, or these are too many for a page.
+func (n *narrowing) hopeless(page int) bool {
+	return pace.TooMany(n.alone, n.alone) && (!n.accepted || pace.TooMany(n.alone, page))
+}
+
+// narrow runs the function on each half of a batch that has failed as a whole. If the function
+// fails on all parts, the failures of the rest stay. A page whose time is over ends before the
+// rest.
+func (p *Page) narrow(g *group, failed []*hand, got called, call func(part *group) called) called {
+	n := cmp.Or(g.narrows, &narrowing{begun: time.Now()})
+	half := (len(failed) + 1) / 2
+	for _, part := range [][]*hand{failed[:half], failed[half:]} {
+		if n.hopeless(max(len(p.At), int(p.Job.PageSize))) {
+			return got
+		}
+		over := time.Since(n.begun) >= longer(time.Duration(p.Job.PageTime)) || p.Ends()
+		if part[0].place > 0 && over {
+			got.end = part[0]
+			return got
+		}
+		p.resume(part)
+		of := call(&group{hands: part, notes: g.notes, pass: g.pass, narrows: n})
+		of.waited += got.waited
+		if got = of; got.abandoned || got.err != nil || got.end != nil {
+			return got
+		}
+	}
+	return got
+}
+
+// await waits until a call may start for the entity at place. It returns false if the page would
+// wait too long.
 func (p *Page) await(
-	ctx context.Context, brake *pace.Brake, h *hand, before time.Duration,
+	ctx context.Context, brake *pace.Brake, g *group, place int, before time.Duration,
 ) (ok bool, waited time.Duration, err error) {
-	waited, err = pause(ctx, time.Until(p.Begin.Add(time.Duration(h.place)*p.Spacing)))
-	h.pass = pace.Pass{}
+	waited, err = pause(ctx, time.Until(p.Begin.Add(time.Duration(place)*p.Spacing)))
+	*g.pass = pace.Pass{}
 	for err == nil {
-		wait, begins := brake.Ask(time.Now(), &h.pass)
+		wait, begins := brake.Ask(time.Now(), g.pass)
 		if begins {
 			return true, waited, nil
 		}
 		if before+waited+wait > p.Pause || p.Ends() {
-			if brake.Insist(&h.pass) {
+			if brake.Insist(g.pass) {
 				return true, waited, nil
 			}
 			break
@@ -121,6 +298,26 @@ func (p *Page) await(
 		wait, err = pause(ctx, wait)
 		waited += wait
 	}
-	brake.Leave(h.pass)
+	brake.Leave(*g.pass)
 	return false, waited, err
+}
+
+// keep stores the outcome of a call for an entity.
+func (p *Page) keep(h *hand, e *function.Effect, err error) {
+	h.view.close()
+	r := &h.r
+	r.ran = true
+	if err == nil {
+		err = p.keepsPlace(r.at.Key, r.read.Entity, e)
+	}
+	if err != nil {
+		r.failure = p.fails(r.at, r.read, err).failure
+		return
+	}
+	if p.Mode == function.Update {
+		r.incomplete = e.Incomplete()
+	}
+	if r.effect = e; len(e.Collected) > 0 {
+		r.bytes = keyspace.EntitySize(r.read.Entity)
+	}
 }

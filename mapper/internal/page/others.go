@@ -143,6 +143,13 @@ func (v *view) stale() bool {
 	return slices.ContainsFunc(v.reads, func(r reading) bool { return v.outcome.writer(v.place, r.name) != r.by })
 }
 
+// hasRead reports whether the function has read one of these entities.
+func (v *view) hasRead(names map[string]bool) bool {
+	v.outcome.mu.Lock()
+	defer v.outcome.mu.Unlock()
+	return slices.ContainsFunc(v.reads, func(r reading) bool { return names[r.name] })
+}
+
 var errClosed = errors.New("the function has taken too long, or has returned")
 
 func (v *view) close() {

@@ -3,7 +3,6 @@ package page
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 
 	"cloud.google.com/go/datastore"
@@ -124,96 +123,5 @@ func TestClosed(t *testing.T) {
 	}
 	if _, known := v.Known(keyOf(7)); known {
 		t.Error("it is still told what is known")
-	}
-}
-
-// TestAgain runs a page of the entities 1, 2, 3, and then changes entities as another client
-// would. It checks which functions run again, and the results of the page.
-func TestAgain(t *testing.T) {
-	adds := func(c *call) error { c.n += 100; return nil }
-	aside := errors.New("set aside")
-	for _, c := range []struct {
-		name  string
-		fn    func(c *call) error
-		moved int64 // the entity that somebody else has changed
-		aside bool  // the function does not run again on changed entities
-		runs  []int64
-		want  string
-		puts  map[int64]int64 // the writes of the page's commit
-	}{
-		{name: "one of its own", fn: adds, moved: 2, runs: []int64{2}, want: "3 reached, 3 done; wrote 1 2 3",
-			puts: map[int64]int64{1: 101, 2: 150, 3: 103}},
-		{name: "it is set aside", fn: adds, moved: 2, aside: true, want: "3 reached, 2 done; wrote 1 3; failed 2",
-			puts: map[int64]int64{1: 101, 3: 103}},
-		{name: "another one, which one of them has read", fn: func(c *call) error {
-			if c.id == 3 {
-				c.n = c.sees(7)
-			}
-			return nil
-		}, moved: 7, runs: []int64{3}, want: "3 reached, 3 done; wrote 3", puts: map[int64]int64{3: 50}},
-		{name: "those that have read what it writes", fn: func(c *call) error {
-			if c.n += 100; c.id == 3 {
-				c.n = c.sees(1) + 1
-			}
-			return nil
-		}, moved: 1, runs: []int64{1, 3}, want: "3 reached, 3 done; wrote 1 2 3",
-			puts: map[int64]int64{1: 150, 2: 102, 3: 151}},
-		{name: "those that have failed: that may be for what they have read", fn: func(c *call) error {
-			if c.n += 100; c.id == 1 {
-				return errBad
-			}
-			return nil
-		}, moved: 3, runs: []int64{1, 3}, want: "3 reached, 2 done; wrote 2 3; failed 1",
-			puts: map[int64]int64{2: 102, 3: 150}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			k := kindOf(1, 2, 3, 7)
-			var runs []int64
-			p := over(k, function.Update, func(e *call) error { runs = append(runs, e.id); return c.fn(e) }, 1, 2, 3)
-			o, err := p.Run(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			runs = nil
-			k.put(c.moved, 50)
-			var moved []Moved
-			for _, g := range o.Guards() {
-				if now := k.stamp(g.Key.ID); !now.Same(g.Was) {
-					moved = append(moved, Moved{g, now})
-				}
-			}
-			if len(moved) != 1 || moved[0].Key.ID != c.moved {
-				t.Fatalf("found changed: %+v, want %d", moved, c.moved)
-			}
-			err = p.Again(t.Context(), o, moved, func(Moved) error {
-				if c.aside {
-					return aside
-				}
-				return nil
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !slices.Equal(runs, c.runs) {
-				t.Errorf("it ran again on %v, want %v", runs, c.runs)
-			}
-			if got := said(o); got != c.want {
-				t.Errorf("%s\nwant %s", got, c.want)
-			}
-			for _, m := range o.Mutations() {
-				id := m.Writes.GetKey().GetPath()[0].GetId()
-				if n := m.Writes.GetProperties()["N"].GetIntegerValue(); n != c.puts[id] ||
-					m.Version != k.version[id] {
-					t.Errorf("%d becomes %d over the version %d, want %d", id, n, m.Version, c.puts[id])
-				}
-				delete(c.puts, id)
-			}
-			if len(c.puts) > 0 {
-				t.Errorf("not written: %v", c.puts)
-			}
-			if o.Moves(moved[0]) != 1 || c.aside && o.Failures[0].Attempts != 0 {
-				t.Errorf("%d moves, failures %+v", o.Moves(moved[0]), o.Failures)
-			}
-		})
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -28,6 +27,9 @@ type Page struct {
 	Query query.Query
 	Mode  function.Mode
 	Call  function.Func
+
+	Batch     function.BatchFunc // runs the function on several entities
+	BatchSize int                // maximum number of them; 0: Call runs the function on each
 
 	At   []*keyspace.Position // positions of its entities
 	Read source.Reader        // reads the entities for the function
@@ -118,7 +120,7 @@ func (p *Page) Run(ctx context.Context) (*Results, error) {
 		c.told, c.writes, c.compared = time.Now(), o.writes, o.compared
 		o.Spent = time.Since(begun)
 		run := p.runChunk
-		if p.AtOnce > 1 {
+		if p.AtOnce > 1 || p.BatchSize > 0 {
 			run = p.runTogether
 		}
 		full, err := run(ctx, o, c, begun)
@@ -132,6 +134,9 @@ func (p *Page) Run(ctx context.Context) (*Results, error) {
 	}
 	return o, p.complete(ctx, o)
 }
+
+// inCall returns the maximum number of entities in a call of the function.
+func (p *Page) inCall() int { return max(1, p.BatchSize) }
 
 // complete completes the keys of entities that the function has put under incomplete keys.
 func (p *Page) complete(ctx context.Context, o *Results) error {
@@ -177,6 +182,8 @@ func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Ti
 		p.dealt(o, c, r, now)
 	}
 	limit := time.Duration(p.Job.Timeout)
+	h := new(hand)
+	g := &group{hands: []*hand{h}, pass: new(pace.Pass)}
 	for c.next < len(c.at) && !full && err == nil {
 		left := function.Calls(ctx, limit, p.Strays, func(runner *function.Runner) {
 			for c.next < len(c.at) {
@@ -187,22 +194,21 @@ func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Ti
 					return
 				}
 				c.bytes += keyspace.EntitySize(read.Entity)
-				r, counts := p.look(at, read)
-				paused := time.Duration(0)
-				if counts {
-					o.inHand = hand{place: o.Reached}
-					then, waited, failed := p.call(ctx, runner, o, &o.inHand, &r)
-					if then == abandoned {
+				*h = hand{place: o.Reached}
+				counts, paused := false, time.Duration(0)
+				if h.r, counts = p.look(at, read); counts {
+					got := p.call(ctx, runner, o, g)
+					if got.abandoned {
 						return
 					}
-					if paused, err = waited, failed; err != nil {
+					if paused, err = got.waited, got.err; err != nil {
 						return
 					}
-					if full = then == endsPage || o.Reached > 0 && !o.takes(at.Key, r.effect); full {
+					if full = got.end != nil || o.Reached > 0 && !o.takes(at.Key, h.r.effect); full {
 						return
 					}
 				}
-				dealt(r, paused)
+				dealt(h.r, paused)
 			}
 		})
 		if left != nil {
@@ -211,7 +217,7 @@ func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Ti
 				hung = limit
 				full = p.Mode == function.Update // the entities that it has read are old by now
 			}
-			dealt(p.left(&o.inHand, left, c.at[c.next], c.entities[c.next]), hung)
+			dealt(p.fails(c.at[c.next], c.entities[c.next], p.left(g, left)), hung)
 		}
 	}
 	return full, err
@@ -227,81 +233,6 @@ func (p *Page) dealt(o *Results, c *chunk, r result, now time.Time) {
 	if p.Progress != nil {
 		p.Progress(o.Ran, 2*o.Reached >= len(p.At))
 	}
-}
-
-// A Moved is an entity that somebody else has changed, with its new state.
-type Moved struct {
-	Guard
-	Now wire.Stamp
-}
-
-// Again runs the function again on entities of the page that somebody else has changed, and on
-// entities that have read what these write. It also runs again on failed entities, because what
-// they had read may be the cause. The new results replace the old ones.
-//
-// If aside returns an error for an entity, the function does not run again. The entity fails with
-// that error, and the current attempt does not count. Again neither reports to the brake nor adds
-// to the entities' time.
-func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(Moved) error) error {
-	out := make(map[int]error)
-	now := make(map[int]wire.Stamp) // by place: entities for the function
-	for _, m := range moved {
-		r := &o.results[m.of]
-		o.known.note(m.Key, m.Now)
-		if _, twice := now[m.of]; !twice {
-			r.moves++
-			now[m.of] = r.read
-		}
-		if m.Key.Equal(r.at.Key) {
-			now[m.of] = m.Now
-		}
-		if err := aside(m); err != nil {
-			out[m.of] = err
-		}
-	}
-	for i := range o.results {
-		if _, ok := now[i]; !ok && o.results[i].mayPass() {
-			now[i] = o.results[i].read
-		}
-	}
-	var err error
-	todo := slices.Sorted(maps.Keys(now))
-	for len(todo) > 0 && err == nil {
-		left := function.Calls(ctx, time.Duration(p.Job.Timeout), p.Strays, func(runner *function.Runner) {
-			for len(todo) > 0 {
-				i := todo[0]
-				if why := out[i]; why != nil {
-					r := p.fails(o.results[i].at, now[i], why)
-					r.failure.Attempts = p.Attempts - 1
-					todo = o.replace(i, r, todo[1:], now)
-					continue
-				}
-				if err = ctx.Err(); err != nil {
-					return
-				}
-				r, counts := p.look(o.results[i].at, now[i])
-				o.inHand = hand{place: i}
-				if counts && !p.runEntity(runner, o, &o.inHand, &r) {
-					return
-				}
-				todo = o.replace(i, r, todo[1:], now)
-			}
-		})
-		if left == nil {
-			continue
-		}
-		if errors.Is(left, function.ErrTimeout) {
-			o.inHand.view.close()
-			left = TooSlowError{time.Duration(p.Job.Timeout)}
-		}
-		i := todo[0]
-		todo = o.replace(i, p.fails(o.results[i].at, now[i], left), todo[1:], now)
-	}
-	if err != nil {
-		return err
-	}
-	o.fold()
-	return p.complete(ctx, o)
 }
 
 // look prepares the result of an entity before the function runs. It reports whether the function
@@ -333,45 +264,6 @@ func (p *Page) counts(at *keyspace.Position, read wire.Stamp) (bool, error) {
 		return false, nil
 	}
 	return true, err
-}
-
-// A hand is the state of an entity for which the function is called, perhaps several times.
-type hand struct {
-	place int       // of the entity in the page
-	first bool      // the first call may start at once: the page has waited for it
-	notes bool      // record what it reads: earlier entities are still running
-	view  *view     // the current call's view of other entities
-	pass  pace.Pass // the current call's pass from the brake
-}
-
-// runEntity runs the function on an entity and stores the outcome in r. It returns false if the
-// call timed out and was abandoned: then do not touch anything shared.
-func (p *Page) runEntity(runner *function.Runner, o *Results, h *hand, r *result) (awaited bool) {
-	var e *function.Effect
-	var err error
-	key, entity := r.at.Key, r.read.Entity
-	view := &view{get: p.Others, outcome: o, place: h.place, notes: h.notes}
-	h.view = view
-	job, call := function.Job{Ref: p.Job.Ref(), Masks: p.Job.Masks, Others: view}, p.Call
-	if !runner.Call(func(ctx context.Context) { e, err = call(ctx, job, key, entity) }) {
-		return false
-	}
-	view.close()
-	r.ran = true
-	if err == nil {
-		err = p.keepsPlace(key, entity, e)
-	}
-	if err != nil {
-		r.failure = p.fails(r.at, r.read, err).failure
-		return true
-	}
-	if p.Mode == function.Update {
-		r.incomplete = e.Incomplete()
-	}
-	if r.effect = e; len(e.Collected) > 0 {
-		r.bytes = keyspace.EntitySize(entity)
-	}
-	return true
 }
 
 // keepsPlace returns an error if the function's change would move its entity in the order of the

@@ -114,20 +114,34 @@ func over(k *kind, mode function.Mode, fn func(c *call) error, ids ...int64) *Pa
 		}
 		return all, nil
 	}
-	p.Call = func(ctx context.Context, j function.Job, key *datastore.Key, e *pb.Entity) (_ *function.Effect,
-		err error) {
-		defer function.Recovered(&err)
-		a := function.NewAttempt(j.Ref, mode, key)
-		a.Among(j.Others)
-		was := e.GetProperties()["N"].GetIntegerValue()
-		c := &call{ctx, a, key.ID, was}
+	run := func(ctx context.Context, s function.Subject) (*function.Effect, error) {
+		a := function.NewAttempt(s.Job.Ref, mode, s.Key)
+		a.Among(s.Job.Others)
+		was := s.Stored.GetProperties()["N"].GetIntegerValue()
+		c := &call{ctx, a, s.Key.ID, was}
 		if err := a.Run(func() error { return fn(c) }); err != nil {
 			return nil, err
 		}
 		if c.n != was {
-			a.Save(entityOf(key.ID, c.n), []string{"N"}, true)
+			a.Save(entityOf(s.Key.ID, c.n), []string{"N"}, true)
 		}
 		return a.Effect()
+	}
+	p.Call = func(ctx context.Context, j function.Job, key *datastore.Key, e *pb.Entity) (_ *function.Effect,
+		err error) {
+		defer function.Recovered(&err)
+		return run(ctx, function.Subject{Job: j, Key: key, Stored: e})
+	}
+	p.Batch = func(ctx context.Context, batch []function.Subject) (all []function.Answer, err error) {
+		defer function.Recovered(&err)
+		for _, s := range batch {
+			e, err := run(ctx, s)
+			if errors.Is(err, errWhole) {
+				return nil, err
+			}
+			all = append(all, function.Answer{Effect: e, Err: err})
+		}
+		return all, nil
 	}
 	next := int64(1000)
 	p.Complete = func(_ context.Context, keys []*datastore.Key) (all []*datastore.Key, err error) {
@@ -171,7 +185,8 @@ func said(o *Results) string {
 	return text
 }
 
-var errBad = errors.New("bad")
+// errBad fails an entity, and errWhole fails its batch.
+var errBad, errWhole = errors.New("bad"), errors.New("bad batch")
 
 // TestRun runs functions over pages of the entities 1, 2, 3, whose N equal their IDs.
 func TestRun(t *testing.T) {
@@ -183,6 +198,7 @@ func TestRun(t *testing.T) {
 		want string
 
 		together string // results with concurrent calls, if they differ
+		batch    string // results of a batch of all three, if they differ
 	}{
 		{name: "nothing changes", fn: func(*call) error { return nil }, want: "3 reached, 3 done"},
 		{name: "all change", fn: func(c *call) error { c.n++; return nil }, want: "3 reached, 3 done; wrote 1 2 3"},
@@ -217,38 +233,47 @@ func TestRun(t *testing.T) {
 			}
 			return nil
 		}, want: "3 reached, 2 done; failed 3"},
+		{name: "one fails its batch: the rest goes on", fn: func(c *call) error {
+			if c.n++; c.id == 2 {
+				return errWhole
+			}
+			return nil
+		}, want: "3 reached, 2 done; wrote 1 3; failed 2"},
 		{name: "one ends its goroutine: the rest has another", fn: func(c *call) error {
 			if c.id == 1 {
 				runtime.Goexit()
 			}
 			return nil
-		}, want: "3 reached, 2 done; failed 1"},
+		}, want: "3 reached, 2 done; failed 1", batch: "a batch of 3: the function ended its goroutine"},
 		{name: "one hangs: what an Update has read is old then", fn: func(c *call) error {
 			if c.id == 2 {
 				time.Sleep(2 * time.Minute)
 			}
 			return nil
 		}, with: func(p *Page, _ *kind) { p.Job.PageTime = int64(time.Hour) }, want: "2 reached, 1 done; failed 2",
-			together: "3 reached, 2 done; failed 2"},
+			together: "3 reached, 2 done; failed 2",
+			batch:    "a batch of 3: the function took too long on an entity: more than 1m0s"},
 		{name: "one hangs in a visit: the rest goes on", mode: function.Visit, fn: func(c *call) error {
 			if c.id == 2 {
 				time.Sleep(2 * time.Minute)
 			}
 			return nil
-		}, with: func(p *Page, _ *kind) { p.Job.PageTime = int64(time.Hour) }, want: "3 reached, 2 done; failed 2"},
+		}, with: func(p *Page, _ *kind) { p.Job.PageTime = int64(time.Hour) }, want: "3 reached, 2 done; failed 2",
+			batch: "a batch of 3: the function took too long on an entity: more than 1m0s"},
 		{name: "the page has taken its time, and what is left does not fit", fn: func(*call) error {
 			time.Sleep(15 * time.Second)
 			return nil
-		}, want: "1 reached, 1 done", together: "3 reached, 3 done"},
+		}, want: "1 reached, 1 done", together: "3 reached, 3 done", batch: "3 reached, 3 done"},
 		{name: "little is left: it may take twice its time", fn: func(*call) error {
 			time.Sleep(6 * time.Second)
 			return nil
 		}, want: "3 reached, 3 done"},
 		{name: "the process needs the page to end", fn: func(*call) error { return nil },
-			with: func(p *Page, _ *kind) { p.Ends = func() bool { return true } }, want: "1 reached, 1 done"},
+			with: func(p *Page, _ *kind) { p.Ends = func() bool { return true } }, want: "1 reached, 1 done",
+			batch: "3 reached, 3 done"},
 		{name: "others wait for what is left", fn: func(*call) error { return nil },
 			with: func(p *Page, _ *kind) { p.Late = func(_ *Results, _, left int) bool { return left == 1 } },
-			want: "2 reached, 2 done", together: "3 reached, 3 done"},
+			want: "2 reached, 2 done", together: "3 reached, 3 done", batch: "3 reached, 3 done"},
 		{name: "an entity of the page is put before it: it is for the next one", fn: func(c *call) error {
 			if c.id == 1 {
 				c.Put(keyOf(2), &struct{ N int }{9})
@@ -283,8 +308,8 @@ func TestRun(t *testing.T) {
 				}
 			}, want: "3 reached, 1 done; failed 1 for good, 3 for good"},
 	} {
-		for _, atOnce := range []int{1, 3, 50} {
-			t.Run(fmt.Sprint(c.name, ", ", atOnce, " at once"), func(t *testing.T) {
+		for _, way := range []struct{ atOnce, batch int }{{1, 0}, {3, 0}, {50, 0}, {1, 1}, {1, 3}, {3, 500}} {
+			t.Run(fmt.Sprint(c.name, ", ", way.atOnce, " at once, batches of ", way.batch), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					k := kindOf(1, 2, 3)
 					var runs atomic.Int64
@@ -292,23 +317,31 @@ func TestRun(t *testing.T) {
 						runs.Add(1)
 						return c.fn(of)
 					}, 1, 2, 3)
-					p.AtOnce = atOnce
+					p.AtOnce, p.BatchSize = way.atOnce, way.batch
 					if c.with != nil {
 						c.with(p, k)
 					}
 					o, err := p.Run(t.Context())
-					if err != nil {
+					var got string
+					if batch := new(BatchError); errors.As(err, batch) {
+						got = err.Error()
+					} else if err != nil {
 						t.Fatal(err)
+					} else {
+						got = said(o)
 					}
 					want := c.want
-					if atOnce > 1 && c.together != "" {
+					switch {
+					case way.batch > 1 && c.batch != "":
+						want = c.batch
+					case way.batch <= 1 && way.atOnce > 1 && c.together != "":
 						want = c.together
 					}
-					if got := said(o); got != want {
+					if got != want {
 						t.Errorf("%s\nwant %s", got, want)
 					}
 					// However a run ends, the brake knows that it has: otherwise it counts it as under way.
-					if told := p.Paces.Brake(p.Job.Ref()).Lately().All; told != int(runs.Load()) {
+					if told := p.Paces.Brake(p.Job.Ref()).Lately().All; way.batch <= 1 && told != int(runs.Load()) {
 						t.Errorf("the brake knows of the end of %d runs, of %d", told, runs.Load())
 					}
 					time.Sleep(time.Hour) // until the hanging call has returned

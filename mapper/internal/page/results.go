@@ -29,7 +29,6 @@ type Results struct {
 	Page function.Effect
 
 	visits bool // the function's writes are not committed
-	inHand hand // the current call, if calls run one after the other
 
 	mu      sync.Mutex // guards known and results while functions run
 	known   others     // entities that the functions may read

@@ -10,10 +10,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 )
 
-// A crew runs the function on several entities of a chunk at once. Calls start in the order of the
-// entities, and results are added in that order. If an entity has read something before an earlier
-// entity's write of it was known, its function runs again. So the page's results are the same as in
-// sequential calls.
+// A crew runs the function on several entities of a chunk at once, or on batches of them. Calls
+// start in the order of the entities, and results are added in that order. If an entity has read
+// something before an earlier entity's write of it was known, its function runs again. So the
+// page's results are the same as in sequential calls.
 type crew struct {
 	page    *Page
 	results *Results
@@ -21,9 +21,11 @@ type crew struct {
 	begun   time.Time // start of the page
 
 	base    int     // place of the chunk's first entity in the page
-	turns   []*turn // of the entities that have started, in order
-	again   *turn   // the entity that waits to run again; nil: none
+	taken   int     // number of the chunk's entities that have a turn
+	turns   []*turn // that have started and whose results are not added yet, in order
+	again   *turn   // the entities that wait to run again; nil: none
 	atOnce  int     // maximum number of calls
+	batch   int     // maximum number of entities in a call
 	running int
 	ended   chan *turn
 	bytes   int // of ended calls' results that are not added yet
@@ -38,18 +40,17 @@ type crew struct {
 	clock time.Duration
 	at    time.Time
 
+	next  *turn     // that the page waits for; nil: none
 	pass  pace.Pass // of the next call, while the page waits for it
 	since time.Time // start of that wait; zero: no wait
 }
 
-// A turn is the state of one entity in a crew.
+// A turn is the state of one call in a crew.
 type turn struct {
-	hand
-	r        result
-	then     next
-	waited   time.Duration // time that the call has waited since its start
-	err      error         // an error of the whole page
-	left     error         // why the call was abandoned or ended its goroutine
+	group         // the entities for which the function is called
+	all   []*hand // these, and entities among them that the function need not handle
+	called
+	left     error // why the call was abandoned or ended its goroutine
 	panicked any
 
 	from  time.Time     // start of the call
@@ -60,8 +61,8 @@ type turn struct {
 
 // runTogether is the concurrent form of runChunk.
 func (p *Page) runTogether(ctx context.Context, o *Results, c *chunk, begun time.Time) (full bool, err error) {
-	w := &crew{page: p, results: o, chunk: c, begun: begun, base: o.Reached, atOnce: p.AtOnce,
-		ended: make(chan *turn, p.AtOnce), at: time.Now()}
+	w := &crew{page: p, results: o, chunk: c, begun: begun, base: o.Reached, atOnce: max(1, p.AtOnce),
+		batch: p.inCall(), ended: make(chan *turn, max(1, p.AtOnce)), at: time.Now()}
 	for {
 		wait := w.begin(ctx)
 		w.add()
@@ -81,44 +82,75 @@ func (p *Page) runTogether(ctx context.Context, o *Results, c *chunk, begun time
 // begin starts as many calls as may run. It returns how long the next call has to wait; 0: until
 // another call ends.
 func (w *crew) begin(ctx context.Context) (wait time.Duration) {
-	p, c := w.page, w.chunk
 	for w.running < w.atOnce {
 		if t := w.again; t != nil {
 			w.again = nil
 			w.start(ctx, t)
 			continue
 		}
-		if w.over || len(w.turns) == len(c.at) {
+		if w.over || w.taken == len(w.chunk.at) {
 			return 0
 		}
-		t := &turn{hand: hand{place: w.base + len(w.turns), first: true, notes: true}}
-		at, read := c.at[len(w.turns)], c.entities[len(w.turns)]
-		if w.over = w.full(t.place); w.over {
+		if w.over = w.full(w.base + w.taken); w.over {
 			return 0
 		}
 		if err := ctx.Err(); err != nil {
 			w.fail(err)
 			return 0
 		}
-		var counts bool
-		if t.r, counts = p.look(at, read); !counts {
+		if w.next == nil {
+			w.next = w.turn()
+		}
+		t := w.next
+		if len(t.hands) == 0 {
 			t.done = true
-			w.turns = append(w.turns, t)
-			w.results.shared(0, 0, true)
+			w.take(t)
+			w.share(t, 0, 0)
 			continue
 		}
-		wait, err := w.mayBegin(t.place)
+		wait, err := w.mayBegin(t.hands[0].place)
 		if err != nil {
 			w.fail(err)
 		}
 		if w.over || wait > 0 {
 			return wait
 		}
-		t.pass, w.pass, w.since = w.pass, pace.Pass{}, time.Time{}
-		w.turns = append(w.turns, t)
+		*t.pass, w.pass, w.since = w.pass, pace.Pass{}, time.Time{}
+		w.take(t)
 		w.start(ctx, t)
 	}
 	return 0
+}
+
+// turn returns a turn for the chunk's next entities.
+func (w *crew) turn() *turn {
+	t := &turn{group: group{first: true, notes: true, pass: new(pace.Pass)}}
+	for i := w.taken; i < len(w.chunk.at) && len(t.hands) < w.batch; i++ {
+		h := &hand{place: w.base + i}
+		counts := false
+		if h.r, counts = w.page.look(w.chunk.at[i], w.chunk.entities[i]); counts {
+			t.hands = append(t.hands, h)
+		}
+		if t.all = append(t.all, h); w.batch == 1 {
+			break
+		}
+	}
+	return t
+}
+
+// take adds the next turn.
+func (w *crew) take(t *turn) {
+	w.next = nil
+	w.taken += len(t.all)
+	w.turns = append(w.turns, t)
+}
+
+// share divides the time of a turn among its entities.
+func (w *crew) share(t *turn, share, hung time.Duration) {
+	n := time.Duration(len(t.all))
+	for range t.all {
+		w.results.shared(share/n, hung/n, !t.reran)
+	}
 }
 
 // full reports whether the page ends before the entity at place.
@@ -166,7 +198,7 @@ func (w *crew) mayBegin(place int) (wait time.Duration, err error) {
 	return 0, nil
 }
 
-// start calls the function on an entity in its own goroutine.
+// start makes a call in its own goroutine.
 func (w *crew) start(ctx context.Context, t *turn) {
 	p, o := w.page, w.results
 	w.tick(time.Now())
@@ -178,12 +210,9 @@ func (w *crew) start(ctx context.Context, t *turn) {
 			w.ended <- t
 		}()
 		t.left = function.Calls(ctx, time.Duration(p.Job.Timeout), p.Strays, func(runner *function.Runner) {
-			r := t.r
-			then, waited, err := p.call(ctx, runner, o, &t.hand, &r)
-			if then == abandoned {
-				return
+			if got := p.call(ctx, runner, o, &t.group); !got.abandoned {
+				t.called = got
 			}
-			t.r, t.then, t.waited, t.err = r, then, waited, err
 		})
 	}()
 }
@@ -214,7 +243,6 @@ func (w *crew) await(ctx context.Context, wait time.Duration) {
 
 // finish records the end of a call.
 func (w *crew) finish(t *turn) {
-	p := w.page
 	w.tick(time.Now())
 	w.running--
 	t.done = true
@@ -225,73 +253,120 @@ func (w *crew) finish(t *turn) {
 		w.end()
 		return
 	}
-	if left := t.left; left != nil {
-		if errors.Is(left, function.ErrTimeout) {
-			hung = share
-			w.over = w.over || p.Mode == function.Update // the entities that it has read are old by now
-		}
-		t.r, t.then, t.err = p.left(&t.hand, left, t.r.at, t.r.read), goesOn, nil
+	if errors.Is(t.left, function.ErrTimeout) {
+		hung = share
+		w.over = w.over || w.page.Mode == function.Update // the entities that it has read are old by now
 	}
-	if e := t.r.effect; e != nil {
-		w.bytes += e.Bytes + t.r.bytes
+	if t.left != nil {
+		w.leave(t)
 	}
-	w.results.shared(share, hung, !t.reran)
+	for _, h := range t.all {
+		w.bytes += h.r.load()
+	}
+	w.share(t, share, hung)
+}
+
+// leave records the outcome of a call that was abandoned or ended its goroutine. The entity has
+// failed. If the call has a batch, the page ends before it; if it is the page's first, the page has
+// to be retried with fewer entities.
+func (w *crew) leave(t *turn) {
+	err := w.page.left(&t.group, t.left)
+	t.called = called{}
+	first := t.hands[0]
+	switch {
+	case len(t.hands) == 1:
+		first.r = w.page.fails(first.r.at, first.r.read, err)
+	case first.place == 0:
+		t.end, t.err = first, BatchError{len(t.hands), err}
+	default:
+		t.end = first
+	}
+}
+
+// load returns the bytes that a result adds to its page.
+func (r *result) load() int {
+	if r.effect == nil {
+		return 0
+	}
+	return r.effect.Bytes + r.bytes
 }
 
 // add adds the results of the next entities, up to the first call that has not ended.
 func (w *crew) add() {
-	p, o, c := w.page, w.results, w.chunk
-	for !w.cut && c.next < len(w.turns) && w.turns[c.next].done {
-		t := w.turns[c.next]
-		at := c.at[c.next]
-		bytes := 0
-		if t.r.effect != nil {
-			bytes = t.r.effect.Bytes + t.r.bytes
+	for !w.cut && len(w.turns) > 0 && w.turns[0].done {
+		t := w.turns[0]
+		for i := range t.all {
+			if !w.addNext(t, i) {
+				return
+			}
 		}
-		switch {
-		case t.err != nil:
-			w.fail(t.err)
-			return
-		case t.then == endsPage,
-			// not for a Visit: the call has already had its effects
-			o.Reached > 0 && p.Mode == function.Update && o.Bytes >= maxBytes:
-			w.end()
-			return
-		case w.stale(t):
-			w.bytes -= bytes
-			w.rerun(t)
-			return
-		case o.Reached > 0 && !o.takes(at.Key, t.r.effect):
-			w.end()
-			return
-		}
-		w.bytes -= bytes
-		c.bytes += keyspace.EntitySize(c.entities[c.next].Entity)
-		p.dealt(o, c, t.r, w.at)
+		w.turns = w.turns[1:]
 	}
+}
+
+// addNext adds the result of the next entity, which is the turn's entity i. It returns false if it
+// can't: the page ends, or the entity runs again.
+func (w *crew) addNext(t *turn, i int) bool {
+	p, o, c, h := w.page, w.results, w.chunk, t.all[i]
+	switch {
+	case t.err != nil && (t.end == nil || t.end == h):
+		w.fail(t.err)
+		return false
+	case t.end == h,
+		// not for a Visit: the call has already had its effects
+		o.Reached > 0 && p.Mode == function.Update && o.Bytes >= maxBytes:
+		w.end()
+		return false
+	case w.stale(t, h):
+		w.rerun(t, i)
+		return false
+	case o.Reached > 0 && !o.takes(h.r.at.Key, h.r.effect):
+		w.end()
+		return false
+	}
+	w.bytes -= h.r.load()
+	c.bytes += keyspace.EntitySize(c.entities[c.next].Entity)
+	p.dealt(o, c, h.r, w.at)
+	return true
 }
 
 // stale reports whether an entity has to run again because an earlier one has written something
 // after it was read.
-func (w *crew) stale(t *turn) bool {
-	return t.view != nil && !errors.Is(t.left, function.ErrTimeout) && t.view.stale()
+func (w *crew) stale(t *turn, h *hand) bool {
+	return h.view != nil && !errors.Is(t.left, function.ErrTimeout) && h.view.stale()
 }
 
-// rerun runs the function again on the next entity. All earlier entities are handled by then, so
-// it reads the same as in a sequential run. A page whose time is over ends before the entity
-// instead. rerun also halves the number of concurrent calls, because the entities may depend on
-// each other.
-func (w *crew) rerun(t *turn) {
+// rerun runs the function again on the next entity, which is the turn's entity i, and on those
+// after it that are stale, too. All earlier entities are handled by then, so the first one reads
+// the same as in a sequential run. A page whose time is over ends before the entity instead. rerun
+// also halves the number of concurrent calls and of entities in a call, because the entities may
+// depend on each other.
+func (w *crew) rerun(t *turn, i int) {
 	p := w.page
 	if w.results.Reached > 0 && (p.Ends() || w.results.tookAll(0, time.Duration(p.Job.PageTime))) {
 		w.end()
 		return
 	}
-	i := w.chunk.next
-	w.atOnce = max(1, w.atOnce/2)
-	w.again = &turn{hand: hand{place: t.place, notes: true}, reran: true}
-	w.again.r, _ = p.look(w.chunk.at[i], w.chunk.entities[i])
-	w.turns[i] = w.again
+	w.atOnce, w.batch = max(1, w.atOnce/2), max(1, w.batch/2)
+	if w.next != nil && len(w.next.hands) > w.batch {
+		w.next = nil
+	}
+	again := &turn{group: group{notes: true, pass: new(pace.Pass)}, reran: true}
+	rest := *t
+	for rest.all = t.all[i:]; len(again.all) == 0 || len(rest.all) > 0 && len(again.all) < w.batch &&
+		rest.all[0] != t.end && w.stale(t, rest.all[0]); rest.all = rest.all[1:] {
+		was := rest.all[0]
+		w.bytes -= was.r.load()
+		h := &hand{place: was.place, r: was.r}
+		p.resume([]*hand{h})
+		again.all = append(again.all, h)
+	}
+	again.hands, w.again = again.all, again
+	turns := []*turn{again}
+	if len(rest.all) > 0 {
+		turns = append(turns, &rest)
+	}
+	w.turns = append(turns, w.turns[1:]...)
 }
 
 // tick divides the time since the last event among the calls under way.

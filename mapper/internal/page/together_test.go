@@ -56,48 +56,58 @@ func whole(o *Results) string {
 	return b.String()
 }
 
-// TestSame compares concurrent and sequential calls. The functions read, write, insert and delete
-// each other's entities, fail and panic. The results must be the same.
+// mixed returns a function that reads, writes, inserts and deletes other entities, fails, fails its
+// batch and panics.
+func mixed(seed uint64) func(c *call) error {
+	busy := 1 + int64(seed%7) // number of other entities
+	return func(c *call) error {
+		dice := rand.New(rand.NewPCG(seed, uint64(c.id)))
+		other := func() int64 { return 100 + dice.Int64N(busy) }
+		sum := c.n
+		for range 1 + dice.IntN(3) {
+			time.Sleep(time.Duration(dice.IntN(100)) * time.Millisecond)
+			switch dice.IntN(9) {
+			case 0, 1:
+				sum += c.sees(other())
+			case 2:
+				sum += c.sees(1 + dice.Int64N(20))
+			case 3, 4:
+				c.Put(keyOf(other()), &struct{ N int64 }{sum})
+			case 5:
+				c.Insert(keyOf(other()+50), &struct{ N int64 }{sum})
+			case 6:
+				c.Delete(keyOf(other()))
+			case 7:
+				if c.n = sum; sum%5 == 0 {
+					return fmt.Errorf("%d of %d", sum, c.id)
+				}
+				if sum%7 == 0 {
+					return fmt.Errorf("%w %d", errWhole, c.id)
+				}
+			case 8:
+				if sum%11 == 0 {
+					panic(fmt.Sprint(sum))
+				}
+				c.Count("sum", sum)
+			}
+		}
+		return nil
+	}
+}
+
+// TestSame compares sequential calls with concurrent ones, and with batches. The functions read,
+// write, insert and delete each other's entities, fail, fail their batch and panic. The results
+// must be the same.
 func TestSame(t *testing.T) {
 	again := 0
 	for seed := range uint64(150) {
 		synctest.Test(t, func(t *testing.T) {
-			busy := 1 + int64(seed%7) // number of other entities
-			fn := func(c *call) error {
-				dice := rand.New(rand.NewPCG(seed, uint64(c.id)))
-				other := func() int64 { return 100 + dice.Int64N(busy) }
-				sum := c.n
-				for range 1 + dice.IntN(3) {
-					time.Sleep(time.Duration(dice.IntN(100)) * time.Millisecond)
-					switch dice.IntN(9) {
-					case 0, 1:
-						sum += c.sees(other())
-					case 2:
-						sum += c.sees(1 + dice.Int64N(20))
-					case 3, 4:
-						c.Put(keyOf(other()), &struct{ N int64 }{sum})
-					case 5:
-						c.Insert(keyOf(other()+50), &struct{ N int64 }{sum})
-					case 6:
-						c.Delete(keyOf(other()))
-					case 7:
-						if c.n = sum; sum%5 == 0 {
-							return fmt.Errorf("%d of %d", sum, c.id)
-						}
-					case 8:
-						if sum%11 == 0 {
-							panic(fmt.Sprint(sum))
-						}
-						c.Count("sum", sum)
-					}
-				}
-				return nil
-			}
-			outcome := func(atOnce int) string {
+			fn := mixed(seed)
+			outcome := func(atOnce, batch int) string {
 				k := kindOf(append(idsTo(20), 100, 101, 103)...)
 				calls := new(atomic.Int64)
 				p := over(k, function.Update, func(c *call) error { calls.Add(1); return fn(c) }, idsTo(20)...)
-				p.AtOnce, p.Job.PageTime = atOnce, int64(time.Hour)
+				p.AtOnce, p.BatchSize, p.Job.PageTime = atOnce, batch, int64(time.Hour)
 				o, err := p.Run(t.Context())
 				if err != nil {
 					t.Fatal(err)
@@ -110,10 +120,10 @@ func TestSame(t *testing.T) {
 				}
 				return whole(o)
 			}
-			want := outcome(1)
-			for _, n := range []int{2, 5, 20} {
-				if got := outcome(n); got != want {
-					t.Errorf("seed %d, %d at once:\n%s\nwant\n%s", seed, n, got, want)
+			want := outcome(1, 0)
+			for _, way := range [][2]int{{2, 0}, {5, 0}, {20, 0}, {1, 1}, {1, 3}, {1, 20}, {2, 4}, {5, 7}} {
+				if got := outcome(way[0], way[1]); got != want {
+					t.Errorf("seed %d, %d at once, batches of %d:\n%s\nwant\n%s", seed, way[0], way[1], got, want)
 				}
 			}
 		})

@@ -1,0 +1,136 @@
+package page
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
+)
+
+// A Moved is an entity that somebody else has changed, with its new state.
+type Moved struct {
+	Guard
+	Now wire.Stamp
+}
+
+// Again runs the function again on entities of the page that somebody else has changed, and on
+// entities that have read what these write. It also runs again on failed entities, because what
+// they had read may be the cause. The new results replace the old ones. As many calls run at once,
+// or entities in a batch, as in Run.
+//
+// If aside returns an error for an entity, the function does not run again. The entity fails with
+// that error, and the current attempt does not count. Again neither reports to the brake nor adds
+// to the entities' time.
+func (p *Page) Again(ctx context.Context, o *Results, moved []Moved, aside func(Moved) error) error {
+	out := make(map[int]error)
+	now := make(map[int]wire.Stamp) // by place: entities for the function
+	for _, m := range moved {
+		r := &o.results[m.of]
+		o.known.note(m.Key, m.Now)
+		if _, twice := now[m.of]; !twice {
+			r.moves++
+			now[m.of] = r.read
+		}
+		if m.Key.Equal(r.at.Key) {
+			now[m.of] = m.Now
+		}
+		if err := aside(m); err != nil {
+			out[m.of] = err
+		}
+	}
+	for i := range o.results {
+		if _, ok := now[i]; !ok && o.results[i].mayPass() {
+			now[i] = o.results[i].read
+		}
+	}
+	todo := slices.Sorted(maps.Keys(now))
+	for width := max(1, p.AtOnce) * p.inCall(); len(todo) > 0; {
+		hands, err := p.rerunAll(ctx, o, todo[:min(width, len(todo))], now, out)
+		if err != nil {
+			return err
+		}
+		changed := make(map[string]bool) // by the entities of this round
+		for _, h := range hands {
+			if h.view != nil && h.view.hasRead(changed) {
+				width = max(1, width/2) // it runs again, after what it has read
+				continue
+			}
+			for _, name := range append(o.results[h.place].writes(), h.r.writes()...) {
+				changed[name] = true
+			}
+			at, _ := slices.BinarySearch(todo, h.place)
+			todo = o.replace(h.place, h.r, slices.Delete(todo, at, at+1), now)
+		}
+	}
+	o.fold()
+	return p.complete(ctx, o)
+}
+
+// rerunAll runs the function again on entities, and returns their new results.
+func (p *Page) rerunAll(
+	ctx context.Context, o *Results, places []int, now map[int]wire.Stamp, out map[int]error,
+) (all []*hand, err error) {
+	var hands []*hand // for which the function runs
+	for _, i := range places {
+		h, counts := &hand{place: i}, false
+		if why := out[i]; why != nil {
+			h.r = p.fails(o.results[i].at, now[i], why)
+			h.r.failure.Attempts = p.Attempts - 1
+		} else if h.r, counts = p.look(o.results[i].at, now[i]); counts {
+			hands = append(hands, h)
+		}
+		all = append(all, h)
+	}
+	var calls sync.WaitGroup
+	var panicked any
+	var mu sync.Mutex
+	slots := make(chan struct{}, max(1, p.AtOnce))
+	for some := range slices.Chunk(hands, p.inCall()) {
+		slots <- struct{}{}
+		if ctx.Err() != nil {
+			break
+		}
+		calls.Go(func() {
+			defer func() {
+				if r := recover(); r != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					panicked = r
+				}
+				<-slots
+			}()
+			p.rerun(ctx, o, &group{hands: some, notes: true, pass: new(pace.Pass)})
+		})
+	}
+	calls.Wait()
+	if panicked != nil {
+		panic(panicked) // panic in the delivery's goroutine, which handles it
+	}
+	return all, ctx.Err()
+}
+
+// rerun runs the function again on a group.
+func (p *Page) rerun(ctx context.Context, o *Results, g *group) {
+	left := function.Calls(ctx, time.Duration(p.Job.Timeout), p.Strays, func(runner *function.Runner) {
+		var call func(part *group) called
+		call = func(part *group) called {
+			whole, awaited := p.run(runner, o, part, part.hands)
+			if !awaited || whole == nil || len(part.hands) == 1 {
+				return called{abandoned: !awaited}
+			}
+			return p.narrow(part, part.hands, called{}, call)
+		}
+		call(g)
+	})
+	if left != nil {
+		err := p.abandoned(g, left)
+		for _, h := range g.hands {
+			h.r, h.view = p.fails(h.r.at, h.r.read, err), nil
+		}
+	}
+}

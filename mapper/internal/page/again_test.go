@@ -1,0 +1,220 @@
+package page
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+
+	"github.com/scattermap/scattermap/mapper/internal/function"
+)
+
+// TestAgain runs a page of the entities 1, 2, 3, and then changes entities as another client
+// would. It checks which functions run again, and the results of the page.
+func TestAgain(t *testing.T) {
+	adds := func(c *call) error { c.n += 100; return nil }
+	aside := errors.New("set aside")
+	for _, c := range []struct {
+		name  string
+		fn    func(c *call) error
+		moved int64 // the entity that somebody else has changed
+		aside bool  // the function does not run again on changed entities
+		runs  []int64
+		want  string
+		puts  map[int64]int64 // the writes of the page's commit
+	}{
+		{name: "one of its own", fn: adds, moved: 2, runs: []int64{2}, want: "3 reached, 3 done; wrote 1 2 3",
+			puts: map[int64]int64{1: 101, 2: 150, 3: 103}},
+		{name: "it is set aside", fn: adds, moved: 2, aside: true, want: "3 reached, 2 done; wrote 1 3; failed 2",
+			puts: map[int64]int64{1: 101, 3: 103}},
+		{name: "another one, which one of them has read", fn: func(c *call) error {
+			if c.id == 3 {
+				c.n = c.sees(7)
+			}
+			return nil
+		}, moved: 7, runs: []int64{3}, want: "3 reached, 3 done; wrote 3", puts: map[int64]int64{3: 50}},
+		{name: "those that have read what it writes", fn: func(c *call) error {
+			if c.n += 100; c.id == 3 {
+				c.n = c.sees(1) + 1
+			}
+			return nil
+		}, moved: 1, runs: []int64{1, 3}, want: "3 reached, 3 done; wrote 1 2 3",
+			puts: map[int64]int64{1: 150, 2: 102, 3: 151}},
+		{name: "those that have failed: that may be for what they have read", fn: func(c *call) error {
+			if c.n += 100; c.id == 1 {
+				return errBad
+			}
+			return nil
+		}, moved: 3, runs: []int64{1, 3}, want: "3 reached, 2 done; wrote 2 3; failed 1",
+			puts: map[int64]int64{2: 102, 3: 150}},
+	} {
+		again := func(t *testing.T, atOnce, batch int) {
+			k := kindOf(1, 2, 3, 7)
+			var runs []int64
+			var mu sync.Mutex
+			p := over(k, function.Update, func(e *call) error {
+				mu.Lock()
+				runs = append(runs, e.id)
+				mu.Unlock()
+				return c.fn(e)
+			}, 1, 2, 3)
+			p.AtOnce, p.BatchSize = atOnce, batch
+			puts := maps.Clone(c.puts)
+			o, err := p.Run(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			runs = nil
+			k.put(c.moved, 50)
+			var moved []Moved
+			for _, g := range o.Guards() {
+				if now := k.stamp(g.Key.ID); !now.Same(g.Was) {
+					moved = append(moved, Moved{g, now})
+				}
+			}
+			if len(moved) != 1 || moved[0].Key.ID != c.moved {
+				t.Fatalf("found changed: %+v, want %d", moved, c.moved)
+			}
+			err = p.Again(t.Context(), o, moved, func(Moved) error {
+				if c.aside {
+					return aside
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			slices.Sort(runs)
+			if !slices.Equal(runs, c.runs) {
+				t.Errorf("it ran again on %v, want %v", runs, c.runs)
+			}
+			if got := said(o); got != c.want {
+				t.Errorf("%s\nwant %s", got, c.want)
+			}
+			for _, m := range o.Mutations() {
+				id := m.Writes.GetKey().GetPath()[0].GetId()
+				if n := m.Writes.GetProperties()["N"].GetIntegerValue(); n != puts[id] ||
+					m.Version != k.version[id] {
+					t.Errorf("%d becomes %d over the version %d, want %d", id, n, m.Version, puts[id])
+				}
+				delete(puts, id)
+			}
+			if len(puts) > 0 {
+				t.Errorf("not written: %v", puts)
+			}
+			if o.Moves(moved[0]) != 1 || c.aside && o.Failures[0].Attempts != 0 {
+				t.Errorf("%d moves, failures %+v", o.Moves(moved[0]), o.Failures)
+			}
+		}
+		for _, way := range [][2]int{{1, 0}, {3, 0}, {1, 3}} {
+			t.Run(fmt.Sprintf("%s, %d at once, batches of %d", c.name, way[0], way[1]),
+				func(t *testing.T) { again(t, way[0], way[1]) })
+		}
+	}
+}
+
+// TestSameAgain changes some entities, as other clients would, after pages have run in different
+// ways. The functions run again in these ways, and the results must be the same.
+func TestSameAgain(t *testing.T) {
+	again := int64(0)
+	for seed := range uint64(150) {
+		synctest.Test(t, func(t *testing.T) {
+			outcome := func(atOnce, batch int) string {
+				k := kindOf(append(idsTo(20), 100, 101, 103)...)
+				p := over(k, function.Update, mixed(seed), idsTo(20)...)
+				p.AtOnce, p.BatchSize, p.Job.PageTime = atOnce, batch, int64(time.Hour)
+				o, err := p.Run(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				dice := rand.New(rand.NewPCG(seed, 99))
+				for _, id := range slices.Sorted(maps.Keys(k.n)) {
+					if dice.IntN(3) == 0 {
+						k.put(id, 200+id)
+					}
+				}
+				var moved []Moved
+				for _, g := range o.Guards() {
+					if now := k.stamp(g.Key.ID); !now.Same(g.Was) {
+						moved = append(moved, Moved{g, now})
+					}
+				}
+				if err := p.Again(t.Context(), o, moved, func(Moved) error { return nil }); err != nil {
+					t.Fatal(err)
+				}
+				again += o.Again
+				return whole(o)
+			}
+			want := outcome(1, 0)
+			for _, way := range [][2]int{{2, 0}, {20, 0}, {1, 3}, {1, 20}, {3, 4}} {
+				if got := outcome(way[0], way[1]); got != want {
+					t.Errorf("seed %d, %d at once, batches of %d:\n%s\nwant\n%s", seed, way[0], way[1], got, want)
+				}
+			}
+		})
+	}
+	if again < 3000 {
+		t.Errorf("functions ran again on only %d entities", again)
+	}
+}
+
+// TestAgainTogether checks that functions run again side by side: 60 calls of 100 ms each take 300
+// ms with 20 at once, and 200 ms in two batches of 30.
+func TestAgainTogether(t *testing.T) {
+	for _, c := range []struct {
+		atOnce, batch int
+		want          time.Duration
+		calls         int64
+	}{{1, 0, 6 * time.Second, 60}, {20, 0, 300 * time.Millisecond, 60}, {1, 30, 200 * time.Millisecond, 2},
+		{2, 30, 100 * time.Millisecond, 2}} {
+		synctest.Test(t, func(t *testing.T) {
+			k := kindOf(idsTo(60)...)
+			p := over(k, function.Update, func(c *call) error { c.n++; return nil }, idsTo(60)...)
+			p.AtOnce, p.BatchSize, p.Job.PageTime = c.atOnce, c.batch, int64(time.Hour)
+			calls := new(atomic.Int64)
+			slowly(p, 100*time.Millisecond, calls)
+			o, err := p.Run(t.Context())
+			if err != nil || o.Reached != 60 {
+				t.Fatalf("%s, %v", said(o), err)
+			}
+			var moved []Moved
+			for _, g := range o.Guards() {
+				k.put(g.Key.ID, 1000)
+				moved = append(moved, Moved{g, k.stamp(g.Key.ID)})
+			}
+			begun := time.Now()
+			calls.Store(0)
+			if err := p.Again(t.Context(), o, moved, func(Moved) error { return nil }); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(begun); took != c.want || calls.Load() != c.calls || o.Again != 60 {
+				t.Errorf("%+v: %d calls in %v, %d entities", c, calls.Load(), took, o.Again)
+			}
+		})
+	}
+}
+
+// slowly makes each call of a page take some time, and counts the calls.
+func slowly(p *Page, each time.Duration, calls *atomic.Int64) {
+	call, batch := p.Call, p.Batch
+	p.Call = func(ctx context.Context, j function.Job, key *datastore.Key, e *pb.Entity) (*function.Effect, error) {
+		calls.Add(1)
+		time.Sleep(each)
+		return call(ctx, j, key, e)
+	}
+	p.Batch = func(ctx context.Context, all []function.Subject) ([]function.Answer, error) {
+		calls.Add(1)
+		time.Sleep(each)
+		return batch(ctx, all)
+	}
+}
