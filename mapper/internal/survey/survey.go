@@ -265,8 +265,12 @@ func (sv Survey) estimate(ctx context.Context, samples []*keyspace.Position, kno
 	if rough := split.EstimateFrom(samples, known); rough > 0 && rough <= split.MostCountedPieces && !sv.Refine {
 		return rough
 	}
-	return split.EstimateBy(samples, known, func(before *keyspace.Position) (int64, bool) {
-		return sv.Count(ctx, before, split.MostCounted)
+	most := int64(split.MostAwaited)
+	if sv.Refine {
+		most = split.MostCounted
+	}
+	return split.EstimateBy(samples, known, most, func(before *keyspace.Position) (int64, bool) {
+		return sv.Count(ctx, before, int(most))
 	})
 }
 
