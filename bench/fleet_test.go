@@ -40,6 +40,7 @@ type fleet struct {
 	each     int // workers of each process
 
 	function func(*datastore.Key) // waits for an entity's time
+	read     int64                // entities that the last job has read, with records
 
 	deliveries sync.WaitGroup
 
@@ -55,11 +56,10 @@ const longestEntity = 4 * time.Minute
 
 // A process handles the tasks of one job.
 type process struct {
-	engine  *mapper.Engine
-	handler http.Handler
-	up      bool      // deliveries are sent to it
-	ready   time.Time // when it handles the first one; zero before a delivery came
-	busy    int       // deliveries under way
+	engine func() *mapper.Engine // makes it at the first call
+	up     bool                  // deliveries are sent to it
+	ready  time.Time             // when it handles the first one; zero before a delivery came
+	busy   int                   // deliveries under way
 }
 
 func newFleet(t *testing.T, workers int, c *cloud) *fleet {
@@ -109,11 +109,17 @@ func (f *fleet) resize(up int) {
 
 func (f *fleet) newProcess() *process {
 	f.Helper()
-	engine, err := mapper.NewEngine(f.client, f.queue, &mapper.EngineOptions{
-		Mappers: []mapper.AnyMapper{f.visit}, Logger: slog.New(slog.DiscardHandler),
-	})
-	f.must(err)
-	return &process{engine: engine, handler: engine.Handler()}
+	p := &process{engine: sync.OnceValue(func() *mapper.Engine {
+		engine, err := mapper.NewEngine(f.client, f.queue, &mapper.EngineOptions{
+			Mappers: []mapper.AnyMapper{f.visit}, Logger: slog.New(slog.DiscardHandler),
+		})
+		f.must(err)
+		return engine
+	})}
+	if f.cold == 0 {
+		p.engine()
+	}
+	return p
 }
 
 // ServeHTTP passes a delivery, after its way, to the process with the fewest deliveries.
@@ -134,7 +140,7 @@ func (f *fleet) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	p.busy++
 	f.mu.Unlock()
 	time.Sleep(time.Until(p.ready))
-	p.handler.ServeHTTP(rw, r)
+	p.engine().Handler().ServeHTTP(rw, r)
 	f.mu.Lock()
 	p.busy--
 	f.mu.Unlock()
@@ -209,7 +215,7 @@ func (f *fleet) change(s shift) {
 	f.resize(up)
 	<-f.changing
 	if gone != nil {
-		f.must(gone.engine.Drain(f.Context()))
+		f.must(gone.engine().Drain(f.Context()))
 	}
 }
 
@@ -231,14 +237,15 @@ func (f *fleet) run(
 ) (*mapper.Status, time.Duration) {
 	f.Helper()
 	over := f.begin(shifts, cold)
-	starter := f.newProcess().engine
+	starter := f.newProcess().engine()
 	f.cloud.on.Store(true)
-	begun := time.Now()
+	begun, before := time.Now(), f.emulator.Usage()
 	job, err := f.visit.Start(f.Context(), starter, q, mapper.NoParams{}, &mapper.StartOptions{
 		ID: id, PageSize: *pageSize, ExpectedWorkers: f.each * fleetSize, Splitting: sp, EntityTimeout: longestEntity,
 	})
 	f.must(err)
 	status := f.await(job)
+	f.read = f.emulator.Usage().Reads - before.Reads
 	over()
 	f.cloud.on.Store(false)
 	took := status.Ended.Sub(begun) + f.cloud.mean(perCommit) // the record has the time at which the last commit starts

@@ -30,7 +30,7 @@ func TestSmallJobs(t *testing.T) {
 	}
 	const workers = 100
 	l := pick(t, allLatencies, *latenciesFlag)
-	t.Logf("\nmatching  of           cost    seconds  at most")
+	t.Logf("\nmatching  of           cost    seconds  at most  reads each")
 	for _, every := range []int{1, 10} {
 		for _, n := range []int{1, 10, 100, 500, 501, 1000, 2000, 5000, 10_000, 20_000} {
 			if every*n > 100_000 {
@@ -63,7 +63,9 @@ func TestSmallJobs(t *testing.T) {
 							t.Errorf("the job is %+v, want %d processed", status, n)
 						}
 						most := l.mean(l.way) + smallPages*pageTime(l, n, cost) + smallStart
-						t.Logf("%8d  %-8d  %7v  %9.2f  %7.2f", n, every*n, cost, took.Seconds(), most.Seconds())
+						reads := float64(f.read) / float64(n)
+						t.Logf("%8d  %-8d  %7v  %9.2f  %7.2f  %10.2f", n, every*n, cost, took.Seconds(), most.Seconds(),
+							reads)
 						if took > most {
 							t.Errorf("%d of %d entities of %v take %.2f s, want at most %.2f s", n, every*n, cost,
 								took.Seconds(), most.Seconds())

@@ -162,7 +162,11 @@ func (s *starting) run(ctx context.Context, t *turn) (*Job, error) {
 	if t != nil {
 		s.created.Schedule, when = t.schedule, t.begin
 	}
-	job, err := s.control.Start(ctx, s.created, s.found.Existing, when)
+	var first record.First
+	if s.found.Existing == nil && !undo.Is(s.def.Name) {
+		first = s.on.ranges.First(ctx, s.created)
+	}
+	job, err := s.control.Start(ctx, s.created, s.found.Existing, first, when)
 	if err != nil {
 		return nil, s.fail(err)
 	}

@@ -191,6 +191,7 @@ func TestOtherURL(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				bridge.Portion(before, 100, time.Minute) // so that a task ends the job
 				own, began, gone := w.handler, time.Now(), atomic.Bool{}
 				w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 					if time.Since(began) >= until || path.Base(r.URL.Path) == "finalize" {

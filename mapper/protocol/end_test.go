@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,6 +24,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/bridge"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
@@ -221,6 +223,7 @@ func TestLostEnd(t *testing.T) {
 				set.emulator.Interceptor = mayNotAsk
 			}
 			w := newWorld(t, set, addCredit)
+			bridge.Portion(w.engine, 100, time.Minute) // so that the job is not a small one
 			inner := w.handler
 			var ends atomic.Int64
 			w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -239,6 +242,78 @@ func TestLostEnd(t *testing.T) {
 			w.wantBalances(names(1000), 10)
 		})
 	}
+}
+
+// TestSmallEnd checks that the delivery of a small job's last page ends the job, without a task. If
+// somebody changes the job just before the commit, that commit has no effect.
+func TestSmallEnd(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name     string
+		accounts int
+		beside   func(context.Context, *mapper.Job) error
+		state    mapper.State // after the last page
+	}{
+		{"one entity", 1, nil, mapper.StateSucceeded},
+		{"a few pages", 100, nil, mapper.StateSucceeded},
+		{"it is paused", 100, func(ctx context.Context, job *mapper.Job) error { return job.Pause(ctx) },
+			mapper.StatePaused},
+		{"it is aborted", 100, func(ctx context.Context, job *mapper.Job) error { return job.Abort(ctx) },
+			mapper.StateAborted},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var job atomic.Pointer[mapper.Job]
+				var tries atomic.Int64
+				ends := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+					if endsJob(req) && tries.Add(1) == 1 && test.beside != nil {
+						if err := test.beside(context.WithoutCancel(ctx), job.Load()); err != nil {
+							t.Error(err)
+						}
+					}
+					return handler(ctx, req)
+				}
+				w := newWorld(t, setting{emulator: emulator.Options{Interceptor: ends}}, addCredit)
+				inner := w.handler
+				var tasks atomic.Int64
+				w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+					if strings.HasSuffix(r.URL.Path, "/finalize") {
+						tasks.Add(1)
+					}
+					inner.ServeHTTP(rw, r)
+				})
+				w.putAccounts(names(test.accounts))
+				job.Store(w.engine.Job("small"))
+				w.start(10, &mapper.StartOptions{ID: "small", PageSize: 20})
+				time.Sleep(30 * time.Second)
+				s, err := job.Load().Status(t.Context())
+				if err != nil || s.State != test.state || tries.Load() != 1 || tasks.Load() > 0 {
+					t.Errorf("%+v, %v; %d commits to end it, and %d tasks", s, err, tries.Load(), tasks.Load())
+				}
+				if s.State == mapper.StatePaused {
+					if err := job.Load().Resume(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					w.wait(job.Load())
+				}
+				if proof, err := job.Load().Verify(t.Context(), nil); err != nil || len(proof.Problems) > 0 {
+					t.Errorf("%+v, %v", proof, err)
+				}
+				w.wantBalances(names(test.accounts), 10)
+			})
+		})
+	}
+}
+
+// endsJob reports whether a request writes the record of a job that has succeeded, on the condition
+// of its version.
+func endsJob(req any) bool {
+	commit, ok := req.(*datastorepb.CommitRequest)
+	return ok && slices.ContainsFunc(commit.GetMutations(), func(m *datastorepb.Mutation) bool {
+		path, job := m.GetUpdate().GetKey().GetPath(), m.GetUpdate()
+		return len(path) > 0 && path[0].GetKind() == record.JobKind && m.GetBaseVersion() != 0 &&
+			job.GetProperties()["state"].GetStringValue() == string(record.Succeeded)
+	})
 }
 
 // TestFailingEnd lets a finalizer fail for a day, where the queue may not be asked for its tasks.

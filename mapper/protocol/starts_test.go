@@ -1,6 +1,7 @@
 package protocol_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,13 +15,17 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
@@ -134,6 +139,98 @@ func TestStartRevivesTheRoot(t *testing.T) {
 		w.wait(w.start(10, o))
 		w.wantBalances(keys, 10)
 	})
+}
+
+// TestStartCuts checks that a start records the first ranges of its job, one for each worker, and
+// gives them tasks. If the commit's answer is lost, or the process dies after it, another start with
+// the ID gives them their tasks. If the database can't tell how large the kind is, the root's task
+// cuts it.
+func TestStartCuts(t *testing.T) {
+	t.Parallel()
+	const n, workers = 4000, 4
+	lost := status.Error(codes.PermissionDenied, "lost")
+	for _, test := range []struct {
+		name   string
+		fault  func(req any) (before, after error) // before or after a call takes effect
+		failed bool                                // the first start
+		ranges int                                 // recorded by it
+	}{
+		{"no fault", func(any) (before, after error) { return nil, nil }, false, workers},
+		{"the commit's answer is lost", func(req any) (before, after error) {
+			if _, ok := req.(*datastorepb.CommitRequest); ok {
+				return nil, lost
+			}
+			return nil, nil
+		}, false, workers},
+		{"it dies before it creates tasks", func(req any) (before, after error) {
+			if r, ok := req.(*cloudtaskspb.CreateTaskRequest); ok &&
+				strings.HasSuffix(r.GetTask().GetHttpRequest().GetUrl(), "/range") {
+				return lost, nil
+			}
+			return nil, nil
+		}, true, workers},
+		{"the database does not count", func(req any) (before, after error) {
+			if r, ok := req.(*datastorepb.RunAggregationQueryRequest); ok &&
+				r.GetAggregationQuery().GetNestedQuery().GetKind()[0].GetName() == "Account" {
+				return lost, nil
+			}
+			return nil, nil
+		}, false, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var starts, held atomic.Bool
+				w := newWorld(t, setting{queue: few(workers), emulator: emulator.Options{Interceptor: func(
+					ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+				) (any, error) {
+					if !starts.Load() {
+						return handler(ctx, req)
+					}
+					before, after := test.fault(req)
+					if before != nil {
+						return nil, before
+					}
+					answer, err := handler(ctx, req)
+					return answer, cmp.Or(after, err)
+				}}}, addCredit)
+				inner := w.handler
+				w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+					for held.Load() {
+						time.Sleep(time.Millisecond)
+					}
+					inner.ServeHTTP(rw, r)
+				})
+				keys := names(n)
+				w.putAccounts(keys)
+				o := &mapper.StartOptions{ID: "once"}
+				begin := func() (*mapper.Job, error) {
+					return addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, o)
+				}
+				held.Store(true)
+				starts.Store(true)
+				job, err := begin()
+				starts.Store(false)
+				if failed := err != nil; failed != test.failed {
+					t.Errorf("start: %v", err)
+				}
+				if got := w.count(record.RangeKind, "id"); got != test.ranges {
+					t.Errorf("the start has recorded %d ranges, want %d", got, test.ranges)
+				}
+				held.Store(false)
+				begun := time.Now()
+				if test.failed {
+					if job, err = begin(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				w.wait(job)
+				if took := time.Since(begun); took > 30*time.Second { // no range waits for a sweep
+					t.Errorf("the job takes %v", took)
+				}
+				w.wantBalances(keys, 10)
+			})
+		})
+	}
 }
 
 // TestStartWithoutLookups starts a new job and an existing one while the database does not answer.

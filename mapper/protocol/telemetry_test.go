@@ -27,6 +27,7 @@ import (
 	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/bridge"
 )
 
 // observed returns a world whose engine reports to a reader of metrics and a recorder of spans.
@@ -88,6 +89,7 @@ func TestOneTrace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, _, spans := observed(t, setting{queue: few(20)}, steadyCredit)
+		bridge.Portion(w.engine, 100, time.Minute) // so that a task ends the job
 		const n = 3000
 		w.putAccounts(names(n))
 		job, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},

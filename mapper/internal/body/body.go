@@ -19,6 +19,7 @@ type Range struct {
 	Incarnation string `json:"incarnation"`
 	Range       string `json:"range"`
 	Generation  int64  `json:"generation"`
+	Idle        bool   `json:"idle,omitempty"` // a worker was idle when the task was created
 }
 
 // Ref returns the task's job.
@@ -39,8 +40,15 @@ func ParseRange(body []byte) (Range, error) {
 
 // TaskOf returns the task of a pending range. Cloud Tasks reserves a task's name for a day after
 // the task is gone. So another task needs another generation, of the range or of the job.
-func TaskOf(r *record.Range, j *record.Job) tasks.Task {
-	body, err := json.Marshal(Range{Job: r.Job, Incarnation: r.Incarnation, Range: r.ID, Generation: r.Generation})
+func TaskOf(r *record.Range, j *record.Job) tasks.Task { return taskOf(r, j, false) }
+
+// TaskForIdle returns the task of a pending range for a worker that is idle. So its delivery tells
+// how long the queue takes.
+func TaskForIdle(r *record.Range, j *record.Job) tasks.Task { return taskOf(r, j, true) }
+
+func taskOf(r *record.Range, j *record.Job, idle bool) tasks.Task {
+	body, err := json.Marshal(Range{Job: r.Job, Incarnation: r.Incarnation, Range: r.ID, Generation: r.Generation,
+		Idle: idle})
 	if err != nil {
 		panic("mapper: a struct of strings does not encode: " + err.Error())
 	}

@@ -48,8 +48,18 @@ func TestTaskOf(t *testing.T) {
 		t.Errorf("a range that waits is delivered at %v", at)
 	}
 	parsed, err := ParseRange(first.Body)
-	if want := (Range{job.ID, job.Incarnation, r.ID, 0}); err != nil || parsed != want || parsed.Ref() != job.Ref() {
+	if want := (Range{job.ID, job.Incarnation, r.ID, 0, false}); err != nil || parsed != want || parsed.Ref() != job.Ref() {
 		t.Errorf("%+v, %v, want %+v", parsed, err, want)
+	}
+}
+
+// TestTaskForIdle checks that the task for an idle worker is the same task.
+func TestTaskForIdle(t *testing.T) {
+	job, r := jobOf("j")
+	first, idle := TaskOf(r, job), TaskForIdle(r, job)
+	parsed, err := ParseRange(idle.Body)
+	if want := (Range{job.ID, job.Incarnation, r.ID, 0, true}); err != nil || parsed != want || idle.ID != first.ID {
+		t.Errorf("%+v, %v, want %+v; %q, want %q", parsed, err, want, idle.ID, first.ID)
 	}
 }
 

@@ -127,8 +127,8 @@ func Simulate(ctx context.Context, kind VirtualKind, workers, page int64, times 
 		if rough := split.EstimateFrom(s.Samples, ranks); rough > 0 && rough <= split.MostCountedPieces {
 			return rough
 		}
-		return split.EstimateBy(s.Samples, ranks, func(before *keyspace.Position) (int64, bool) {
-			n := min(split.MostCounted, kind.begin(before))
+		return split.EstimateBy(s.Samples, ranks, split.MostAwaited, func(before *keyspace.Position) (int64, bool) {
+			n := min(split.MostAwaited, kind.begin(before))
 			at += times.Query + time.Duration(n)*times.Key
 			return n, true
 		})

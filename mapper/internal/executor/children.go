@@ -64,6 +64,9 @@ func (d *delivery) children(next *record.Range, waits map[string]time.Time) (all
 		child.NotBefore = waits[child.ID]
 		if next == nil || child.ID != next.ID {
 			task := body.TaskOf(child, d.job)
+			if n-d.turn.enqueued < d.turn.idle {
+				task = body.TaskForIdle(child, d.job)
+			}
 			task.NewTrace = d.turn.newTraces
 			all = append(all, task)
 		}

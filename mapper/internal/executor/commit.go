@@ -122,6 +122,7 @@ func (d *delivery) tell(ctx context.Context, o *page.Results) {
 	if d.turn.late {
 		after = observe.Late
 	}
+	d.x.cache.at(d.job.Ref()).pages.Add(1)
 	failed := int64(d.turn.follow.Failed)
 	d.x.Observer.Committed(ctx, observe.Page{
 		Mapper: d.job.Mapper, Job: d.job.Ref().String(), Entities: d.record.Processed, Failures: failed,

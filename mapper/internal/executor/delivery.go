@@ -54,6 +54,7 @@ type turn struct {
 	follow   record.Follow  // what to do after the page's commit
 	over     bool           // this process has more counters than a job may have
 	enqueued int64          // how many of the first children have tasks
+	idle     int64          // how many workers are idle, as far as known; the next children are for them
 	late     bool           // the page gave work away because this task would end late with it
 	pageAt   time.Time      // when the page started
 	used     *billing.Usage // what the page has used; nil: it was not committed
@@ -72,7 +73,7 @@ type turn struct {
 //     of the range becomes a child.
 //  5. Enqueue the other children.
 //  6. Go on with that child at step 2.
-//  7. Check whether the job is complete.
+//  7. Check whether the job is complete. A small job ends here.
 //
 // A delivery that finds the range done goes to step 5, because the delivery that has done it may
 // have died before that step. Step 7 is for ranges with children, too: the children of step 3 may
@@ -81,6 +82,9 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 	t, err := body.ParseRange(queued.Body)
 	if err != nil {
 		return tasks.Drop(fmt.Errorf("the body is not a task of ours: %w", err))
+	}
+	if t.Idle && queued.RetryCount == 0 {
+		x.dispatch.Note(queued.ScheduleTime, time.Now())
 	}
 	place, err := x.Gate.Enter(ctx, false) // a method of the user may decode the parameters
 	if err != nil {
@@ -93,7 +97,7 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 	}
 	defer d.ended()
 	defer d.planner.Close()
-	ref := d.job.Ref()
+	ref, loaded := d.job.Ref(), d.job
 	known := x.cache.enter(ref)
 	left := false
 	leave := func(ended bool) (checks bool) {
@@ -113,11 +117,14 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 	if !leave(ended) {
 		return err
 	}
-	job, loaded := x.Store.LoadJob(ctx, t.Ref()) // not cached: the check serves other deliveries, too
-	if loaded != nil {
-		return errors.Join(err, loaded)
+	if known.pages.Load() < fewPages && x.EndSmall(ctx, loaded) { // 7
+		return err
 	}
-	return errors.Join(err, x.Complete(ctx, job, false)) // 7
+	job, failed := x.Store.LoadJob(ctx, t.Ref()) // not cached: the check serves other deliveries, too
+	if failed != nil {
+		return errors.Join(err, failed)
+	}
+	return errors.Join(err, x.Complete(ctx, job, false))
 }
 
 // runAll works on the range, and then on the rest of it, range after range. Ended reports that the
@@ -313,6 +320,10 @@ func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) 
 		d.planner.KeepWhole() // the range is shorter than estimated
 		return ours, nil
 	}
+	workers := d.record.Workers
+	if d.record.ID == d.job.Root() && !d.record.Cut {
+		workers = d.job.Workers
+	}
 	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
 		r.EntitySize = cmp.Or(d.planner.EntitySize(), r.EntitySize)
 		return r.Divide(pieces, r.PageSize, d.planner.Query.Many(), now()), nil
@@ -325,6 +336,8 @@ func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) 
 		why = observe.AtStart
 	}
 	d.x.Observer.CutOff(ctx, d.job.Mapper, map[string]int64{why: int64(len(pieces) - 1)})
+	d.turn.idle = workers - 1
+	defer func() { d.turn.idle = 0 }()
 	if len(p.At) > 0 && p.Next == nil {
 		d.planner.KeepWhole() // a last page is cut only once
 	}

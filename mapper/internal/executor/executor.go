@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"time"
 
 	"cloud.google.com/go/datastore"
 
@@ -18,13 +19,15 @@ type Executor struct {
 	client *datastore.Client
 	source source.Source
 
-	paces pace.Book[record.Ref] // how fast this process works on each job
-	cache jobCache
+	paces    pace.Book[record.Ref] // how fast this process works on each job
+	dispatch *pace.Dispatch        // how fast the queue delivers tasks
+	cache    jobCache
 }
 
 // New returns an executor for the jobs in the client's database.
 func New(client *datastore.Client, jobs *lifecycle.Jobs) *Executor {
-	x := &Executor{Jobs: jobs, client: client, source: source.New(client, jobs.Log)}
+	x := &Executor{Jobs: jobs, client: client, source: source.New(client, jobs.Log),
+		dispatch: pace.NewDispatch(time.Now())}
 	x.paces.InUse = x.cache.inUse
 	x.cache.forget = func(job record.Ref, r *cachedJob) {
 		if left, allowance := r.purse.takeAll(); left > 0 {

@@ -23,7 +23,7 @@ func leftAfter(ctx context.Context, d *delivery, p planner.Plan, o *page.Results
 	if l, ok = d.planner.Load(p, reached, o.Each()); !ok {
 		return l, false
 	}
-	l.Page = nextPage(d, o)
+	l.Page, l.Task = nextPage(d, o), d.x.dispatch.Takes()
 	each := cmp.Or(d.x.paces.Get(d.job.Ref()).Each(), o.Each())
 	l.Outlook, l.Age, ok = lookAround(ctx, d.x, d.job, p.FairShare(), each, l)
 	return l, ok
@@ -39,6 +39,9 @@ func cut(
 		pieces, err = p.Pieces()
 	} else if l, ok := leftAfter(ctx, d, p, o, o.Reached); ok {
 		if keep, each := l.Keep(); keep < l.Left {
+			if d.turn.idle = 0; l.Waiting(l.Workers) {
+				d.turn.idle = l.Workers - l.Open
+			}
 			pieces, err = d.planner.Give(ctx, p, o.Reached, keep, each)
 			late = err == nil && len(pieces) > 1
 		}

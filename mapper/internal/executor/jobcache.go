@@ -34,6 +34,7 @@ type cachedJob struct {
 	looksFrom atomic.Int64 // when the outlook was first asked for, in Unix nanoseconds
 
 	purse purse
+	pages atomic.Int64 // committed by this process
 
 	counting sync.Mutex
 	counted  tally.Counters // the counters of this process's pages
@@ -44,6 +45,10 @@ const cachedFor = time.Second
 
 // maxCached is how many jobs without a delivery under way are remembered.
 const maxCached = 1000
+
+// fewPages is the number of pages that a process has committed of a job up to which the job may be
+// small: the end of a job that has at most some 300 records needs no task.
+const fewPages = 100
 
 // at returns the cached state of a job, and makes it if there is none. If there are too many, it
 // forgets the least recently used job without a delivery under way.

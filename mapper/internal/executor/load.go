@@ -67,7 +67,8 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 		x: x, job: job, record: r, generation: t.Generation, begunAt: begunAt, ended: ended,
 		planner: planner.Planner{Pacer: x.pacer(), Query: q, Source: x.source.Of(ctx, q), Mode: def.Mode,
 			Strategy: strategy},
-		turn: turn{queued: queued, redelivered: queued.RetryCount > 0 || r.Lost},
+		turn: turn{queued: queued, redelivered: queued.RetryCount > 0 || r.Lost,
+			enqueued: r.Given}, // the start, or a sweep, gives these their tasks
 	}
 	if err := d.prepare(def); err != nil {
 		return nil, fmt.Errorf("job %s: %w", t.Job, err)
@@ -76,7 +77,7 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	if !job.Masks { // see source.HonoursMasks
 		x.source.CantCount()
 	}
-	r.Version = found.Of(r.Key()).GetVersion()
+	r.Version, job.Version = found.Of(r.Key()).GetVersion(), found.Of(record.JobKey(t.Job)).GetVersion()
 	return d, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -18,25 +19,29 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/observe"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/tasks"
 )
 
 // Start starts a new job, or returns the existing job with its ID. If the existing job has the same
 // arguments, Start also makes sure that it has its tasks. A caller that has read the existing job
 // passes it.
 //
+// The commit that creates the job also records its first ranges.
+//
 // If when is not nil, it is called in the transaction that creates the job. If it returns an error,
 // nothing is created.
 func (js *Jobs) Start(
-	ctx context.Context, created, existing *record.Job, when func(*datastore.Transaction) error,
+	ctx context.Context, created, existing *record.Job, first record.First, when func(*datastore.Transaction) error,
 ) (job *record.Job, err error) {
 	job, err = existing, errForestalled
 	for tries := 0; job == nil && errors.Is(err, errForestalled) && tries < guardAttempts; tries++ {
 		if tries > 0 {
 			created.Incarnate(js.Random())
 		}
-		if job, err = js.create(ctx, created, when); err == nil && job.Incarnation == created.Incarnation {
+		if job, err = js.create(ctx, created, first, when); err == nil && job.Incarnation == created.Incarnation {
 			// The state at the start: the job may have ended before the answer came.
 			js.Observer.Changed(ctx, "", created, "started")
+			js.Observer.CutOff(ctx, job.Mapper, map[string]int64{observe.AtStart: max(0, int64(len(first.Pieces))-1)})
 		}
 	}
 	if job != nil {
@@ -47,24 +52,25 @@ func (js *Jobs) Start(
 		return job, err
 	case job == created:
 		js.LookLater(job)
-		return job, js.EnqueueAgain(ctx, job, job.RootRange())
+		root, children := first.Ranges(job)
+		return job, js.enqueueRanges(ctx, job, append([]*record.Range{root}, children...), job.Workers)
 	}
-	if err := js.ensureTask(ctx, job, job.Root()); err != nil {
+	if err := js.ensureTasks(ctx, job); err != nil {
 		return job, err
 	}
 	return job, js.postGuard(ctx, job) // its sweeps may have been lost
 }
 
-// create writes a job and its root in one transaction. If the job exists, it returns the existing
-// job.
+// create writes a job and its first ranges in one transaction. If the job exists, it returns the
+// existing job.
 func (js *Jobs) create(
-	ctx context.Context, job *record.Job, when func(*datastore.Transaction) error,
+	ctx context.Context, job *record.Job, first record.First, when func(*datastore.Transaction) error,
 ) (*record.Job, error) {
 	if err := js.postGuard(ctx, job); err != nil {
 		return nil, err
 	}
 	job.History = record.History(nil).With(actOf(ctx, "started", job))
-	err := js.Store.Create(ctx, job, when)
+	err := js.Store.Create(ctx, job, first, when)
 	if err == nil {
 		return job, nil
 	}
@@ -81,13 +87,47 @@ func (js *Jobs) create(
 	return existing, nil
 }
 
-// ensureTask makes sure that a pending range has a task.
-func (js *Jobs) ensureTask(ctx context.Context, job *record.Job, id string) error {
-	r, err := js.Store.LoadRange(ctx, job.Ref(), id)
-	if err != nil || r.State != record.Pending {
+// enqueueRanges enqueues the tasks of ranges. The first of them are for idle workers. A task whose
+// name is taken counts as enqueued.
+func (js *Jobs) enqueueRanges(
+	ctx context.Context, job *record.Job, ranges []*record.Range, idle int64,
+) error {
+	all := make([]tasks.Task, 0, len(ranges))
+	for i, r := range ranges {
+		if int64(i) < idle {
+			all = append(all, body.TaskForIdle(r, job))
+		} else {
+			all = append(all, body.TaskOf(r, job))
+		}
+	}
+	return js.Queue.EnqueueAll(ctx, all)
+}
+
+// ensureTasks makes sure that a job's first ranges have tasks. The start that has recorded them may
+// have died. After some minutes sweeps have seen to that, except for the root.
+func (js *Jobs) ensureTasks(ctx context.Context, job *record.Job) error {
+	root, err := js.ensureTask(ctx, job, job.Root())
+	if err != nil || time.Since(job.Created) > 2*sweepEvery {
 		return err
 	}
-	return js.EnqueueAgain(ctx, job, r)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(tasks.Parallel)
+	for _, child := range root.FirstChildren() {
+		group.Go(func() error {
+			_, err := js.ensureTask(ctx, job, child.ID)
+			return err
+		})
+	}
+	return group.Wait()
+}
+
+// ensureTask makes sure that a range has a task if it is pending. It returns the range.
+func (js *Jobs) ensureTask(ctx context.Context, job *record.Job, id string) (*record.Range, error) {
+	r, err := js.Store.LoadRange(ctx, job.Ref(), id)
+	if err != nil || r.State != record.Pending {
+		return r, err
+	}
+	return r, js.EnqueueAgain(ctx, job, r)
 }
 
 // sameArguments returns an error if a job can't stand for a start: it has other arguments, or is

@@ -226,7 +226,7 @@ func TestStartAgain(t *testing.T) {
 			time.Sleep(time.Minute)
 			again := w.NewJob("j", "m")
 			c.change(again)
-			is, err := w.Start(w.Context(), again, nil, nil)
+			is, err := w.Start(w.Context(), again, nil, record.First{}, nil)
 			if !errors.Is(err, c.wrong) || err == nil && is.Incarnation != j.Incarnation {
 				w.Errorf("%s: %v, want %v", c.name, err, c.wrong)
 			}

@@ -57,7 +57,7 @@ func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root b
 // is their number, and each is the function's time for one of them. It is ok if the task can give
 // away the rest.
 func (p *Planner) Load(plan Plan, dealt int, each time.Duration) (l split.Load, ok bool) {
-	l = split.Load{Left: rest(plan).Estimate - int64(dealt), Here: each, Full: p.job.PageSize, Page: p.record.PageSize,
+	l = split.Load{Left: plan.Rest().Estimate - int64(dealt), Here: each, Full: p.job.PageSize, Page: p.record.PageSize,
 		Workers: p.job.Workers}
 	if p.keys != nil {
 		l.Query = p.keys.Waited()
@@ -66,13 +66,13 @@ func (p *Planner) Load(plan Plan, dealt int, each time.Duration) (l split.Load, 
 		!p.record.Solo && (!p.Query.Many() || p.record.Kind != "")
 }
 
-// rest returns the piece of a page that was not cut before it. If the page is the range's last one,
+// Rest returns the piece of a page that was not cut before it. If the page is the range's last one,
 // the number of its entities is known.
-func rest(plan Plan) split.Piece {
-	s := plan.piece
+func (p Plan) Rest() split.Piece {
+	s := p.piece
 	s.Workers = 1
-	if plan.Next == nil {
-		s.Estimate, s.Exact = int64(len(plan.At)), true
+	if p.Next == nil {
+		s.Estimate, s.Exact = int64(len(p.At)), true
 	}
 	return s
 }
@@ -81,7 +81,7 @@ func rest(plan Plan) split.Piece {
 // many of the rest the task keeps. It gives the others away in pieces; each is the number of
 // entities in a piece.
 func (p *Planner) Give(ctx context.Context, plan Plan, dealt int, keep, each int64) ([]split.Piece, error) {
-	s := rest(plan)
+	s := plan.Rest()
 	pieces, err := s.Give(int64(dealt), keep, each, p.job.Workers).Apply(s, p.finder(ctx, s, plan.known))
 	if err == nil && !split.Ordered(pieces) {
 		err = ErrCut
@@ -129,7 +129,7 @@ func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 	}
 	next := p.keys.PeekLater(int(p.job.PageSize) + 1)
 	look := survey.Survey{Source: p.Source, Query: p.local, Start: s.Start, End: s.End, Space: s.Space,
-		Page: p.job.PageSize,
+		Page: p.job.PageSize, Brief: p.Starts,
 		Next: func() ([]*keyspace.Position, error) { return p.ahead(next()) }}
 	if page := p.task(true).Page; p.Strategy.Adaptive() && s.Workers > 1 {
 		look.Weigh = func(pieces []split.Piece) []split.Piece { return p.weigh(ctx, p.local, s.Workers, page, pieces) }
@@ -151,7 +151,7 @@ func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 		p.Paces.Expect(job, n)
 		return n
 	})
-	if !p.Query.Many() {
+	if !p.Query.Many() && !p.Starts {
 		p.unsharded = inBackground(func() int64 { return look.Unsharded(ctx) })
 	}
 	return nil

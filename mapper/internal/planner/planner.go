@@ -24,6 +24,7 @@ type Planner struct {
 	Source   source.Source
 	Mode     function.Mode
 	Strategy split.Strategy
+	Starts   bool // it plans for a start, which waits for short calls only
 
 	job    *record.Job
 	record *record.Range

@@ -123,6 +123,8 @@ type Job struct {
 
 	AttemptSettings
 	Suspicion // about its finalizer
+
+	Version int64 `datastore:"-"` // the record's version in the database; 0: unknown, see package wire
 }
 
 // Insert returns the mutation that creates the record.
@@ -231,6 +233,13 @@ func (j *Job) Succeed(sum Totals, now time.Time) error {
 		j.State = SucceededWithFailures
 	}
 	return sum.RecordIn(j)
+}
+
+// EndsAtOnce reports whether a job that has no open range can end in one commit, which requires the
+// record's version. An undo can't: it also looks at the job that it undoes.
+func (j *Job) EndsAtOnce() bool {
+	ref, _ := Undone(j)
+	return j.Version != 0 && j.State == Running && !j.Retrying && !j.Drafted && len(j.Closing) == 0 && ref.ID == ""
 }
 
 // RootRange returns the root range of a new job.

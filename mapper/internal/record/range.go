@@ -71,8 +71,10 @@ type Range struct {
 	// a sweep found it pending without a task
 	Lost bool `datastore:"lost,omitempty,noindex"`
 	// the part after its page has been cut off for its children
-	Cut       bool  `datastore:"cut,omitempty,noindex"`
-	Children  int64 `datastore:"children,omitempty,noindex"`
+	Cut      bool  `datastore:"cut,omitempty,noindex"`
+	Children int64 `datastore:"children,omitempty,noindex"`
+	// in the root: the number of its first children that the start recorded, and gave tasks
+	Given     int64 `datastore:"given,omitempty,noindex"`
 	Continued bool  `datastore:"continued,omitempty,noindex"` // its parent's delivery continued with it
 	// number of children with a failed entity that is retried
 	Retries int64 `datastore:"retries,omitempty,noindex"`

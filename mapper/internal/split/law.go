@@ -11,6 +11,7 @@ type Load struct {
 	Page    int64         // entities on the task's next page
 	Workers int64         // the job's workers
 	Query   time.Duration // the time until a query for its entities has a result
+	Task    time.Duration // the time from the creation of a task to its delivery; 0: unknown
 	Outlook               // the job's outlook
 	Age     time.Duration // the time since the outlook was read
 	Known   time.Duration // the time since the first outlook was read
@@ -23,9 +24,9 @@ const (
 	// rounding is the unit to which lengths are rounded, as a part of what the task keeps. The unit
 	// is at most a page. So rounding changes a length by at most 1/16 of what the task keeps.
 	rounding = 0.125
-	// worthOf is the least work, in time, that is given away. If two queries take longer, the least
-	// is their time: one finds where the piece starts, one reads it.
-	worthOf = 2 * WorthTask
+	// worthOf is the least work, in time, that is given away, as a multiple of a task's cost. If two
+	// queries take longer, the least is their time: one finds where the piece starts, one reads it.
+	worthOf = 2
 	// pageCalls is the cost of a page besides the function: twice the time of its calls. A query, a
 	// read and a commit take 75 ms [package bench].
 	pageCalls = 150 * time.Millisecond
@@ -39,7 +40,7 @@ const (
 )
 
 // WorthTask is the least time of the function that is worth a task of its own. The task and its two
-// commits take about as long.
+// commits take about as long, unless the queue takes longer to deliver it, see [Load.cost].
 const WorthTask = 200 * time.Millisecond
 
 // Keep is the law of cutting. keep is how many of its remaining entities the task keeps. It gives
@@ -62,7 +63,7 @@ const WorthTask = 200 * time.Millisecond
 func (l Load) Keep() (keep, each int64) {
 	here := l.Here + l.calls()
 	left, even := times(l.Left, here), l.Even()
-	worth := max(worthOf, 2*l.Query)
+	worth := l.worth()
 	mine, piece, slack := max(even, worth/2), max(even, worth), part(tolerance, even)
 	if l.Waiting(l.Workers) {
 		slack = 0
@@ -83,6 +84,12 @@ func (l Load) Even() time.Duration {
 	return max(rest, times(l.Left, l.Here+l.calls())) / time.Duration(workers)
 }
 
+// cost returns what a task costs, as a time.
+func (l Load) cost() time.Duration { return max(WorthTask, l.Task) }
+
+// worth returns the least work, in time, that is given away.
+func (l Load) worth() time.Duration { return max(worthOf*l.cost(), 2*l.Query) }
+
 func (l Load) calls() time.Duration { return callsOf(l.Full) }
 
 // callsOf returns an entity's part of the time of its page's calls.
@@ -101,7 +108,7 @@ func times(n int64, each time.Duration) time.Duration {
 // left how many of the page's entities remain. The page ends if the task would give away some of
 // these. It also ends if the task would give away later entities and a worker is idle.
 func (l Load) EndsPage(ran time.Duration, left int64) bool {
-	if ran < soonest || times(left, l.Here) < WorthTask {
+	if ran < soonest || times(left, l.Here) < l.cost() {
 		return false
 	}
 	keep, _ := l.Keep()

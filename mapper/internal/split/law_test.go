@@ -40,6 +40,12 @@ func TestKeep(t *testing.T) {
 			Load{Left: 5_000, Here: 2 * ms, Workers: 10, Query: 2 * time.Second, Outlook: all(1, 0)}, 1_000, 2_000},
 		{"and nothing, if all that is left takes little longer",
 			Load{Left: 5_000, Here: 2 * ms, Workers: 10, Query: 4 * time.Second, Outlook: all(1, 0)}, 5_000, 0},
+		{"what is late is worth no dispatch",
+			Load{Left: 1_200, Here: 2 * ms, Workers: 10, Task: time.Second, Outlook: all(1, 0)}, 1_200, 0},
+		{"what is later is",
+			Load{Left: 5_000, Here: 2 * ms, Workers: 10, Task: time.Second, Outlook: all(1, 0)}, 496, 992},
+		{"a short dispatch changes nothing",
+			Load{Left: 5_000, Here: 2 * ms, Workers: 10, Task: WorthTask, Outlook: all(1, 0)}, 496, 496},
 		{"its pages are small", Load{Left: 400, Here: 300 * ms, Workers: 10, Page: 10, Outlook: all(10, 0)}, 40, 40},
 		{"more than three hundred years of a worker", Load{Left: 1e9, Here: 10 * time.Second, Workers: 5000,
 			Outlook: all(5000, 0)}, 63_000, 63_000},
@@ -64,11 +70,12 @@ func TestKeepAnything(t *testing.T) {
 	some := func(most float64) int64 { return int64(math.Exp(rng.Float64() * math.Log(most))) }
 	for range testflag.Size(t, 20_000, 50_000, 100_000) {
 		l := Load{Left: some(1e10), Here: time.Duration(some(30e9)), Workers: some(5000),
-			Age: time.Duration(some(1e12)), Full: some(1000), Query: time.Duration(some(1e10))}
+			Age: time.Duration(some(1e12)), Full: some(1000), Query: time.Duration(some(1e10)),
+			Task: time.Duration(some(1e10))}
 		l.Page, l.Open, l.Entities, l.Rest = 1+rng.Int64N(l.Full), some(1e5)-1, some(1e10)-1,
 			time.Duration(some(1e15)-1)
 		keep, each := l.Keep()
-		worth := max(worthOf, 2*l.Query)
+		worth := l.worth()
 		if keep < 0 || keep > l.Left || keep < l.Left && each < 1 {
 			t.Fatalf("%+v: keeps %d and gives away %d each", l, keep, each)
 		}
@@ -118,6 +125,10 @@ func TestEndsPage(t *testing.T) {
 			Load{Left: 5, Here: 2 * time.Second, Outlook: Outlook{Open: 10, Rest: 1000 * time.Second}}, 2 * time.Second,
 			18, false},
 		{"it has just begun", Load{Left: 1000, Here: time.Second, Outlook: waiting}, soonest - 1, 500, false},
+		{"less is left of it than a dispatch takes",
+			Load{Left: 10_000, Here: time.Millisecond, Task: time.Second, Outlook: waiting}, time.Second, 999, false},
+		{"as much is left of it as a dispatch takes",
+			Load{Left: 10_000, Here: time.Millisecond, Task: time.Second, Outlook: waiting}, time.Second, 1000, true},
 		{"little is left of it", Load{Left: 1000, Here: time.Millisecond, Outlook: waiting}, time.Second, 20, false},
 	} {
 		test.load.Workers, test.load.Page, test.load.Full = 10, 500, 1<<40

@@ -23,7 +23,7 @@ const RankPages = 12
 const CountedPages = 2 * RootPages
 
 // An aggregation counts the entities before one of the samples, the one with about refinedCount
-// entities before it. At least leastSamples samples must lie before it: then an estimate is within
+// entities before it, or a quarter of the count's limit if that is less. At least leastSamples samples must lie before it: then an estimate is within
 // 25% two times in three. At most mostSamples may: then it is within 6%.
 const (
 	refinedCount = 1_000_000
@@ -31,20 +31,24 @@ const (
 	mostSamples  = 256
 )
 
-// MostCounted bounds such a count.
-const MostCounted = 10_000_000
+// MostCounted bounds such a count for a plan, and MostAwaited for a job, whose workers wait for it:
+// it takes five seconds.
+const (
+	MostCounted = 10_000_000
+	MostAwaited = 1_000_000
+)
 
 // further returns the sample, counted from 1, before which the entities must be counted for a good
 // estimate. It returns 0 if the known ranks have enough samples before them. The rough estimate
-// comes from the known ranks.
-func further(sample []*keyspace.Position, ranks []Rank, rough int64) int {
+// comes from the known ranks, and most is the limit of a count.
+func further(sample []*keyspace.Position, ranks []Rank, rough, most int64) int {
 	last := ranks[len(ranks)-1]
 	if last.At == nil || len(sample) < leastSamples {
 		return 0
 	}
 	n := leastSamples
 	if rough > 0 {
-		n = max(leastSamples, min(mostSamples, int(refinedCount*int64(len(sample))/rough), len(sample)))
+		n = max(leastSamples, min(mostSamples, int(min(refinedCount, most/4)*int64(len(sample))/rough), len(sample)))
 	}
 	if keyspace.Compare(sample[n-1], last.At) <= 0 {
 		return 0
@@ -53,20 +57,20 @@ func further(sample []*keyspace.Position, ranks []Rank, rough int64) int {
 }
 
 // EstimateBy estimates how many entities the root's range holds. If the known ranks are not enough,
-// it counts the entities before a sample. If that count reaches its limit, it counts before an
+// it counts the entities before a sample, up to most. If that count reaches its limit, it counts before an
 // earlier sample. If even the first sample has too many entities before it, the kind is at least as
 // large as the estimate.
 func EstimateBy(
-	sample []*keyspace.Position, ranks []Rank, count func(before *keyspace.Position) (n int64, known bool),
+	sample []*keyspace.Position, ranks []Rank, most int64, count func(before *keyspace.Position) (n int64, known bool),
 ) int64 {
 	estimate := EstimateFrom(sample, ranks)
-	for n := further(sample, ranks, estimate); n > 0; n /= 4 {
+	for n := further(sample, ranks, estimate, most); n > 0; n /= 4 {
 		rank, known := count(sample[n-1])
 		if !known {
 			return estimate
 		}
 		counted := append(slices.Clip(ranks), Rank{At: sample[n-1], Before: rank})
-		if estimate = EstimateFrom(sample, counted); rank < MostCounted {
+		if estimate = EstimateFrom(sample, counted); rank < most {
 			return estimate
 		}
 	}

@@ -17,18 +17,20 @@ func rankKey(rank int64) *datastore.Key { return datastore.IDKey("K", rank+1, ni
 func TestEstimateBy(t *testing.T) {
 	for _, n := range []int64{1e6, 1e8, 1e9, 1e10, 1e11} {
 		for _, drawn := range []int64{600, 1600, 50_000} {
-			var sample []*keyspace.Position
-			for i := range drawn {
-				sample = append(sample, keyspace.At(rankKey((2*i+1)*(n/drawn)/2)))
-			}
-			var counted []int64
-			got := EstimateBy(sample, []Rank{{keyspace.At(rankKey(500)), 500}, {keyspace.At(rankKey(6000)), 6000}},
-				func(before *keyspace.Position) (int64, bool) {
-					counted = append(counted, min(MostCounted, before.Key.ID-1))
-					return counted[len(counted)-1], true
-				})
-			if least := min(n, drawn*MostCounted); got < least*2/5 || got > n*4/3 || len(counted) > 3 {
-				t.Errorf("%d samples of %d: estimated %d, want at least %d; counted %d", drawn, n, got, least, counted)
+			for _, most := range []int64{MostCounted, MostAwaited} {
+				var sample []*keyspace.Position
+				for i := range drawn {
+					sample = append(sample, keyspace.At(rankKey((2*i+1)*(n/drawn)/2)))
+				}
+				var counted []int64
+				got := EstimateBy(sample, []Rank{{keyspace.At(rankKey(500)), 500}, {keyspace.At(rankKey(6000)), 6000}}, most,
+					func(before *keyspace.Position) (int64, bool) {
+						counted = append(counted, min(most, before.Key.ID-1))
+						return counted[len(counted)-1], true
+					})
+				if least := min(n, drawn*most); got < least*2/5 || got > n*4/3 || len(counted) > 3 {
+					t.Errorf("%d samples of %d: estimated %d, want at least %d; counted %d", drawn, n, got, least, counted)
+				}
 			}
 		}
 	}

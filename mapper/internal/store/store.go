@@ -16,6 +16,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
 // A Store is a database with records of jobs and ranges.
@@ -151,6 +152,14 @@ func (st Store) UpdateJob(
 	return altered, err
 }
 
+// Replace writes the record of a job, on the condition that it still has the version of the given
+// record. An error may mean either result, as the answer may have been lost.
+func (st Store) Replace(ctx context.Context, job *record.Job) error {
+	_, err := wire.Commit(ctx, st.client,
+		[]wire.Mutation{{Mutation: job.Update(), Condition: wire.Condition{Version: job.Version}}})
+	return err
+}
+
 // ChangeOnce changes the record of a job at most once. It does not try again if the commit may have
 // taken effect.
 func ChangeOnce(ctx context.Context, st Store, ref record.Ref, change func(*record.Job) (changed bool)) (err error) {
@@ -251,9 +260,11 @@ func (st Store) jobs(ctx context.Context, q *datastore.Query) (jobs []*record.Jo
 	return jobs, err
 }
 
-// Create writes a job and its root in one commit. It calls when in the same transaction, and writes
-// nothing if that returns an error.
-func (st Store) Create(ctx context.Context, job *record.Job, when func(*datastore.Transaction) error) error {
+// Create writes a job and its first ranges in one commit. It calls when in the same transaction, and
+// writes nothing if that returns an error.
+func (st Store) Create(
+	ctx context.Context, job *record.Job, first record.First, when func(*datastore.Transaction) error,
+) error {
 	_, err := st.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 		if when != nil {
 			if err := when(tx); err != nil {
@@ -267,8 +278,12 @@ func (st Store) Create(ctx context.Context, job *record.Job, when func(*datastor
 		if err := takeSlots(tx, job); err != nil {
 			return err
 		}
-		root := job.RootRange()
-		return Write(tx, job.Insert(), datastore.NewInsert(root.Key(), root))
+		root, children := first.Ranges(job)
+		all := []*datastore.Mutation{job.Insert(), root.Insert()}
+		for _, child := range children {
+			all = append(all, child.Insert())
+		}
+		return Write(tx, all...)
 	}, datastore.MaxAttempts(Attempts))
 	return err
 }

@@ -53,7 +53,7 @@ func tryRun(t *testing.T, st Store, id string, change func(j *record.Job)) (*rec
 		change(j)
 	}
 	j.Incarnate(uint64(time.Now().UnixNano()))
-	return j, st.Create(t.Context(), j, nil)
+	return j, st.Create(t.Context(), j, record.First{}, nil)
 }
 
 // becomes sets the state of a job.
@@ -124,7 +124,7 @@ func TestCreate(t *testing.T) {
 				if c.before != nil {
 					c.before(t, st, j)
 				}
-				err := st.Create(t.Context(), j, c.when)
+				err := st.Create(t.Context(), j, record.First{}, c.when)
 				if status.Code(err) == codes.AlreadyExists {
 					err = errThere
 				}

@@ -24,6 +24,20 @@ func (st Store) Fold(ctx context.Context, job *record.Job) (*ledger.Ledger, erro
 	return &d.Ledger, nil
 }
 
+// FoldFew returns the ledger of all records of a job, if one answer of the database has them, and
+// has at most as many as may be added without a draft.
+func (st Store) FoldFew(ctx context.Context, job *record.Job, most int) (l *ledger.Ledger, all bool, err error) {
+	if most < atOnce {
+		return nil, false, nil
+	}
+	d := NewDraft(job)
+	if all, err = st.addFirst(ctx, job.Ref(), d); err != nil || !all {
+		return nil, false, err
+	}
+	d.Ledger.Close(job)
+	return &d.Ledger, true, nil
+}
+
 // nowhere is the value of Draft.From for a slice whose records are all added. It is above all IDs.
 const nowhere = "g"
 

@@ -32,6 +32,7 @@ type Survey struct {
 	Space  keyspace.Space // the space of the range, if it is one of several
 	Page   int64
 	Refine bool           // there will be no later correction, so the estimate should be good
+	Brief  bool           // give up, with ErrLong, if the range is too large for a few rounds of short calls
 	Used   *billing.Usage // if not nil, the survey adds its usage
 
 	Weigh func(pieces []split.Piece) []split.Piece // if not nil, it counts the entities of each piece
@@ -48,6 +49,9 @@ type Found struct {
 	Exact    bool          // they were counted
 	Pieces   []split.Piece // the pieces, if they were counted to find that out
 }
+
+// ErrLong says that a brief survey has not found out how large the range is.
+var ErrLong = errors.New("the survey takes longer")
 
 // sized is how many entities of the sample are read to estimate their size.
 const sized = 16
@@ -80,6 +84,9 @@ func (sv Survey) Run(ctx context.Context, sp split.Strategy, workers int64) (fou
 		found.Estimate = ranks[len(ranks)-1].Before
 		found.Exact = sp.Adaptive() && found.Estimate > 0
 		return found, nil
+	}
+	if sv.Brief {
+		return found, ErrLong
 	}
 	if len(found.Samples) == 0 && sp.Adaptive() && !sv.Refine {
 		n, known := sv.Count(ctx, nil, split.MostCounted)
@@ -177,6 +184,8 @@ func (sv Survey) runSome(ctx context.Context, size int) (found Found, err error)
 	case known && n < int64(few):
 		found.Estimate = n
 		found.Exact = n > 0
+	case sv.Brief:
+		return found, ErrLong
 	case known && sv.Refine:
 		n, _ := sv.Count(ctx, nil, split.MostCounted)
 		found.Estimate = max(n, int64(few))
@@ -256,8 +265,12 @@ func (sv Survey) estimate(ctx context.Context, samples []*keyspace.Position, kno
 	if rough := split.EstimateFrom(samples, known); rough > 0 && rough <= split.MostCountedPieces && !sv.Refine {
 		return rough
 	}
-	return split.EstimateBy(samples, known, func(before *keyspace.Position) (int64, bool) {
-		return sv.Count(ctx, before, split.MostCounted)
+	most := int64(split.MostAwaited)
+	if sv.Refine {
+		most = split.MostCounted
+	}
+	return split.EstimateBy(samples, known, most, func(before *keyspace.Position) (int64, bool) {
+		return sv.Count(ctx, before, int(most))
 	})
 }
 

@@ -155,7 +155,7 @@ func (w *World) NewJob(id, mapper string) *record.Job {
 // Begin starts a job.
 func (w *World) Begin(j *record.Job) {
 	w.Helper()
-	if _, err := w.Jobs.Start(w.Context(), j, nil, nil); err != nil {
+	if _, err := w.Jobs.Start(w.Context(), j, nil, record.First{}, nil); err != nil {
 		w.Fatal(err)
 	}
 }
