@@ -117,10 +117,10 @@ func summary(job *mapper.Status) string {
 	if job.Estimated {
 		about = "about "
 	}
-	text := fmt.Sprintf("%s: %s, %s%s processed", job.ID, job.State, about,
+	text := fmt.Sprintf("%s: %s, %s%s processed", job.ID, operator.Standing(job), about,
 		operator.Counted(job.Processed, "entity", "entities"))
 	if operator.Undoes(job) { // its entities are pages
-		text = fmt.Sprintf("%s: %s, %s%s looked at: %s", job.ID, job.State, about,
+		text = fmt.Sprintf("%s: %s, %s%s looked at: %s", job.ID, operator.Standing(job), about,
 			operator.Counted(job.Processed, "page", "pages"), operator.Undone(job))
 	}
 	if left := job.Remaining; left > 0 && !job.State.Ended() {
@@ -203,7 +203,7 @@ succeeded, "succeeded with failures", failed and aborted.`,
 		}
 		lines := [][]string{{"JOB", "MAPPER", "STATE", "STARTED", "PROCESSED", "FAILURES", "ERROR"}}
 		for _, j := range jobs {
-			processed, failures := "", ""
+			processed, failures := "–", "–"
 			if j.Counted {
 				processed, failures = operator.Grouped(j.Processed), operator.Grouped(j.Failures)
 			}
@@ -257,14 +257,14 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 	lines := [][]string{
 		{"Job:", operator.Line(job.ID, 100)}, {"Mapper:", operator.Line(job.Mapper, 120)},
 		{"Query:", operator.Line(string(query), 500)}, {"Parameters:", operator.Line(string(job.Params), 500)},
-		{"State:", string(job.State)},
+		{"State:", operator.Standing(job)},
 	}
 	add := func(name, value string) {
 		if value != "" {
 			lines = append(lines, []string{name, operator.Line(value, 1000)})
 		}
 	}
-	add("Bottleneck:", job.Bottleneck)
+	add("Why:", job.Bottleneck)
 	if job.Bottleneck == "" {
 		add("Error:", job.Error)
 	}
@@ -295,7 +295,8 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 	}
 	add("Undone by:", job.UndoneBy)
 	if !job.State.Ended() {
-		add("Remaining:", "about "+operator.Grouped(job.Remaining)+" entities")
+		add("Remaining:", operator.Within(job.Remaining, job.Bounds.Remaining))
+		add("Total:", operator.Within(job.Total, job.Bounds.Total))
 		add("Progress:", operator.Percent(job.Progress))
 		add("Time left:", operator.Takes(job.Progress))
 		add("Rate:", fmt.Sprintf("%s entities a second in the last minute, %s over all",

@@ -205,7 +205,7 @@ func TestJobs(t *testing.T) {
 		{"start add-credit --kind Account --params '{\"Amount\": 1}' --id slow --rate 20 --expected-workers 4", "", 0,
 			"slow: running"},
 		{"pause slow --reason lunch", "", 0, "slow: paused"},
-		{"watch slow", "", 3, "somebody has paused it"},
+		{"watch slow", "", 3, "paused"},
 		{"resume slow", "", 0, "slow: running"},
 		{"rate slow 30 --writes 100", "", 0, "it keeps to its rate of 30 entities and 100 writes a second"},
 		{"rate slow 40 --for 2h", "", 0, "it keeps to its rate of 40 entities a second"},

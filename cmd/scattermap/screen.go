@@ -210,6 +210,9 @@ var columns = []column{
 		if j.State == mapper.StateSucceededWithFailures {
 			return "failures"
 		}
+		if j.status != nil && j.status.Phase == mapper.PhaseQueued {
+			return string(j.status.Phase)
+		}
 		return string(j.State)
 	}},
 	{"PROGRESS", 21, 1, false, progressOf},
@@ -220,7 +223,7 @@ var columns = []column{
 		return operator.Grouped(int64(j.status.Progress.EntitiesPerSecond)) + "/s"
 	}},
 	{"LEFT", 8, 2, true, func(j *topJob) string {
-		if j.status == nil || j.State != mapper.StateRunning || j.status.Progress.TimeLeft == 0 {
+		if j.status == nil || j.State != mapper.StateRunning || j.status.Progress.TimeLeft < 0 {
 			return ""
 		}
 		return operator.Roughly(j.status.Progress.TimeLeft)
@@ -239,7 +242,7 @@ var columns = []column{
 		if j.status != nil {
 			n = j.status.Failures
 		}
-		if n == 0 {
+		if n <= 0 {
 			return ""
 		}
 		return operator.Grouped(n)

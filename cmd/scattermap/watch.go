@@ -92,7 +92,7 @@ func follow(c *cobra.Command, s *service, id string, format *output) error {
 
 // total returns how many entities a job has, about. It is never less than what is done.
 func total(job *mapper.Status) int64 {
-	return max(1, job.Processed+job.Failures+job.Remaining)
+	return max(1, job.Processed+job.Failures+max(0, job.Remaining))
 }
 
 // bar returns a function that shows a job's status by a bar, followed by why it is not faster, and
@@ -103,7 +103,7 @@ func bar(f *os.File) (show func(*mapper.Status), done func()) {
 		progressbar.OptionShowIts(), progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish(),
 		progressbar.OptionSetPredictTime(true))
 	return func(job *mapper.Status) {
-		what := job.ID + ": " + string(job.State)
+		what := job.ID + ": " + operator.Standing(job)
 		if job.Bottleneck != "" {
 			what += ", " + operator.Line(job.Bottleneck, 60)
 		}
@@ -129,7 +129,7 @@ func plainLines(w io.Writer) (show func(*mapper.Status), done func()) {
 		if job.State != mapper.StateRunning { // what is printed in the end says that
 			return
 		}
-		if job.State == last.State && job.Bottleneck == last.Bottleneck && job.Failures == last.Failures &&
+		if job.State == last.State && job.Phase == last.Phase && job.Bottleneck == last.Bottleneck && job.Failures == last.Failures &&
 			time.Since(printed) < lineEvery {
 			return
 		}
