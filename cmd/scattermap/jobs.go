@@ -48,6 +48,9 @@ func jobCommands() []*cobra.Command {
 	}
 	for _, c := range all {
 		c.GroupID = jobsGroup
+		if strings.HasSuffix(c.Use, " JOB") {
+			c.ValidArgsFunction = completeJob
+		}
 	}
 	return all
 }
@@ -176,6 +179,9 @@ succeeded, "succeeded with failures", failed and aborted.`,
 	}
 	s.define(c.Flags())
 	c.Flags().StringVar(&state, "state", "", "only jobs in this `state`")
+	_ = c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{string(mapper.StateRunning),
+		string(mapper.StatePaused), string(mapper.StateSucceeded), string(mapper.StateSucceededWithFailures),
+		string(mapper.StateFailed), string(mapper.StateAborted)}, cobra.ShellCompDirectiveNoFileComp)) // it is defined
 	c.Flags().StringVar(&name, "mapper", "", "only jobs of this `mapper`")
 	c.Flags().BoolVar(&all, "all", false, "list all jobs, and not only the newest 50")
 	c.Flags().BoolVar(&allQueues, "all-queues", false,
@@ -314,7 +320,7 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 	for name, n := range sorted(job.Counters) {
 		add("Counter:", fmt.Sprintf("%s = %s", name, operator.Grouped(n)))
 	}
-	return rows(w, lines...)
+	return facts(w, lines...)
 }
 
 func newRate() *cobra.Command {

@@ -363,9 +363,9 @@ func (s *screen) detail(j *topJob) []string {
 	if j.status != nil {
 		_ = describe(&b, j.status, time.Now()) // to memory
 	} else {
-		_ = rows(&b, []string{"Job:", j.ID}, []string{"Mapper:", operator.Line(j.Mapper, 100)},
+		_ = facts(&b, []string{"Job:", j.ID}, []string{"Mapper:", operator.Line(j.Mapper, 100)},
 			[]string{"State:", string(j.State)}, []string{"Error:", operator.Line(j.Error, 500)},
-			[]string{"Processed:", operator.Grouped(j.Processed)}, []string{"Failures:", operator.Grouped(j.Failures)})
+			[]string{"Processed:", operator.Number(j.Processed)}, []string{"Failures:", operator.Number(j.Failures)})
 	}
 	return strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
 }

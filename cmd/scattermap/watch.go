@@ -84,8 +84,11 @@ func follow(c *cobra.Command, s *service, id string, format *output) error {
 		_, err = fmt.Fprintln(c.OutOrStdout(), summary(job))
 	}
 	if err == nil && job.State != mapper.StateSucceeded {
-		err = fmt.Errorf("%w: %s is %q; \"scattermap describe %s\" and \"scattermap failures %s\" say more", errJob, id,
-			job.State, id, id)
+		say := fmt.Sprintf("\"scattermap describe %s\" says more", id)
+		if job.Failures > 0 {
+			say = fmt.Sprintf("\"scattermap describe %s\" and \"scattermap failures %s\" say more", id, id)
+		}
+		err = fmt.Errorf("%w: %s is %q; %s", errJob, id, job.State, say)
 	}
 	return err
 }

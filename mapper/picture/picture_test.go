@@ -24,7 +24,7 @@ var errClosed = errors.New("the account is closed")
 var credit = mapper.Update("credit", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
 	time.Sleep(time.Millisecond)
 	if e.Key.ID > 1000 && e.Key.ID <= 1050 {
-		time.Sleep(100 * time.Millisecond) // virtual
+		time.Sleep(20 * time.Millisecond) // virtual
 	}
 	if e.Key.ID%500 == 7 {
 		return mapper.Permanent(errClosed)

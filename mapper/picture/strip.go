@@ -48,7 +48,7 @@ func (p *Picture) Slots(width float64) []Slot {
 // slow by chance.
 const (
 	slowness = 3
-	slowLoss = time.Second
+	slowLoss = 100 * time.Millisecond
 )
 
 // markSlow marks slow pages.
