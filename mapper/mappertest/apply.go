@@ -77,6 +77,16 @@ func Apply[P any](t TB, m *mapper.Mapper[P], entity any, params P) Result {
 // ApplyKey is [Apply] for an entity with a given key. The key must be complete.
 func ApplyKey[P any](t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, params P) Result {
 	t.Helper()
+	return ApplyContext(context.Background(), t, m, key, entity, params)
+}
+
+// ApplyContext is [ApplyKey] for a function that uses its context. With the context of
+// [Env.Context], [mapper.EngineFromContext] returns an engine, so that the function can start jobs
+// and read other entities; without one it returns nil.
+func ApplyContext[P any](
+	ctx context.Context, t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, params P,
+) Result {
+	t.Helper()
 	if err := check(m, key, entity); err != nil {
 		t.Fatalf("mappertest: %v", err)
 	}
@@ -88,7 +98,7 @@ func ApplyKey[P any](t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, 
 	if err != nil {
 		t.Fatalf("mappertest: the entity, a %T, can't be stored: %v", entity, err)
 	}
-	effect, err := run(m, key, image, params)
+	effect, err := run(ctx, m, key, image, params)
 	if err != nil {
 		return Result{Err: err}
 	}
@@ -121,12 +131,14 @@ func ApplyKey[P any](t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, 
 }
 
 // run runs a mapper's function on a stored entity.
-func run(definition any, key *datastore.Key, stored *pb.Entity, params any) (*function.Effect, error) {
+func run(
+	ctx context.Context, definition any, key *datastore.Key, stored *pb.Entity, params any,
+) (*function.Effect, error) {
 	call, err := bridge.Prepare(definition, params)
 	if err != nil {
 		return nil, err
 	}
-	return call(context.Background(), function.Job{Ref: record.Ref{ID: "mappertest"}}, key, stored)
+	return call(ctx, function.Job{Ref: record.Ref{ID: "mappertest"}}, key, stored)
 }
 
 // check returns an error for arguments on which no function can run.
