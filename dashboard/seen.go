@@ -10,6 +10,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper"
@@ -59,7 +60,7 @@ func (s *server) actsOf(from []mapper.HistoryEntry) []mapper.HistoryEntry {
 }
 
 // keyOf writes a key, as it may be seen.
-func (s *server) keyOf(k *datastore.Key) string { return s.redact(TextKey, operator.Key(k)) }
+func (s *server) keyOf(k *datastore.Key) string { return s.redact(TextKey, names.Key(k)) }
 
 // A cause is a cause of failures with redacted texts.
 type cause struct {
@@ -126,7 +127,7 @@ func (s *server) place(p *picture.Place) string {
 	}
 	switch {
 	case p.Key != nil:
-		parts = append(parts, operator.Key(p.Key))
+		parts = append(parts, names.Key(p.Key))
 	case p.Value == nil && p.Namespace != "":
 		parts = append(parts, fmt.Sprintf("the beginning of %s in [%s]", p.Kind, p.Namespace))
 	case p.Value == nil:

@@ -18,6 +18,7 @@ import (
 // words are what templates write with.
 var words = template.FuncMap{
 	"grouped": operator.Grouped,
+	"within":  operator.Within,
 	"whole":   func(f float64) string { return operator.Grouped(int64(math.Round(f))) },
 	"amount":  amount,
 	"percent": operator.Percent,

@@ -39,5 +39,9 @@
 //   - 401 or 403 if the caller is not allowed,
 //   - 404 if no job has the ID,
 //   - 409 if the job is in another state, belongs to another queue, or was started with other
-//     arguments.
+//     arguments,
+//   - 500 if the service failed: {"error", "request"} says why as far as that is safe, and the
+//     log has a line with the request's ID.
+//
+// An unknown number is -1 in every answer.
 package jobsapi

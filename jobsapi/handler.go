@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -403,12 +405,19 @@ func (s service) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 			body = said(err)
 		}
 		if code == http.StatusInternalServerError {
-			s.log.ErrorContext(r.Context(), "request failed", "path", stranger.Shown(r.URL.Path), "error", err)
-			body = failure{Error: "the request failed: the service's log says why"}
+			id := requestID()
+			s.log.ErrorContext(r.Context(), "request failed", "request", id, "path", stranger.Shown(r.URL.Path),
+				"error", err)
+			w.Header().Set("X-Request-Id", id)
+			body = failure{Request: id, Error: fmt.Sprintf("the request failed: %s; the service's log says more, in the "+
+				"line of request %s", operator.SafeCause(err), id)}
 		}
 		write(w, code, body)
 	}
 }
+
+// requestID returns a text by which a failed request is found in the log.
+func requestID() string { return strconv.FormatUint(rand.Uint64(), 36) }
 
 // write writes an answer.
 func write(w http.ResponseWriter, code int, body any) {
@@ -424,6 +433,8 @@ type failure struct {
 
 	// the same in parts, if it names settings: each second one is the name of one
 	Parts []string `json:"error_parts,omitempty"`
+
+	Request string `json:"request,omitempty"` // of a code 500: the request's ID, which a line of the log has
 }
 
 // said returns what an answer says of an error.
@@ -432,5 +443,5 @@ func said(err error) failure {
 	if len(parts) == 1 {
 		parts = nil
 	}
-	return failure{text, parts}
+	return failure{Error: text, Parts: parts}
 }

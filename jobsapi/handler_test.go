@@ -109,6 +109,9 @@ func (o *office) ask(h http.Handler, method, path, body string, want int, v any,
 		o.Fatalf("%s %s: %d %s, want %d", method, path, w.Code, w.Body, want)
 	}
 	text := w.Body.String()
+	if _, below, ok := strings.Cut(path, "/jobs"); ok && strings.HasPrefix(text, "{") {
+		conforms(o.T, method, "/jobs"+below, w.Code, w.Body.Bytes())
+	}
 	if v != nil {
 		if err := json.Unmarshal([]byte(text), v); err != nil {
 			o.Fatalf("%s %s: %v: %s", method, path, err, text)
@@ -172,7 +175,8 @@ func TestControl(t *testing.T) {
 		t.Errorf("started: %+v", s)
 	}
 	if ask("POST", "/spring/pause?reason=lunch", "", &s); s.State != mapper.StatePaused ||
-		s.Bottleneck != "somebody has paused it" {
+		!strings.HasPrefix(s.Bottleneck, "paused by ann") ||
+		s.Phase != mapper.PhaseDraining {
 		t.Errorf("paused: %+v", s)
 	}
 	if ask("POST", "/spring/rate", `{"entities": 50}`, &s); s.Settings.Rate.EntitiesPerSecond != 50 {
@@ -344,5 +348,39 @@ func TestOldNames(t *testing.T) {
 		if s.Mapper != "rehearsal:add-credit" {
 			t.Errorf("the job %s is one of %s", id, s.Mapper)
 		}
+	}
+}
+
+// TestFailedRequest asks a service whose database is gone. The answer says why as far as that is
+// safe, and names the line of the log.
+func TestFailedRequest(t *testing.T) {
+	o := newOffice(t)
+	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})
+	if err := o.engine.Client().Close(); err != nil {
+		t.Fatal(err)
+	}
+	var answer struct{ Error, Request string }
+	o.ask(h, "GET", "/jobs/spring", "", 500, &answer)
+	if answer.Request == "" || !strings.Contains(answer.Error, "request "+answer.Request) ||
+		!strings.Contains(answer.Error, "the request failed: it was cancelled") ||
+		!strings.Contains(o.log.String(), "request="+answer.Request+" path=/jobs/spring") {
+		t.Errorf("%+v, and the log\n%s", answer, o.log.String())
+	}
+}
+
+// TestUnknownNumbers lists a running job: what its record does not know is -1.
+func TestUnknownNumbers(t *testing.T) {
+	o := newOffice(t)
+	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})
+	o.ask(h, "POST", "/jobs", start, 200, nil)
+	var list struct{ Jobs []mapper.JobInfo }
+	o.ask(h, "GET", "/jobs", "", 200, &list)
+	if j := list.Jobs[0]; len(list.Jobs) != 1 || j.Counted || j.Processed != -1 || j.Failures != -1 || j.Dollars != -1 {
+		t.Errorf("%+v", list.Jobs)
+	}
+	var s mapper.Status
+	o.ask(h, "GET", "/jobs/spring", "", 200, &s)
+	if s.Total != 3 || s.Remaining != 3 || s.Progress.TimeLeft != -1 || s.Phase != mapper.PhaseStarting {
+		t.Errorf("%+v", s)
 	}
 }

@@ -85,7 +85,8 @@ func TestPageRoutes(t *testing.T) {
 
 // pageTypes are the types whose fields docs/jobs-api.md lists.
 var pageTypes = []any{mapper.StartOptions{}, mapper.Query{}, mapper.Rate{}, mapper.Budget{}, mapper.RetryPolicy{},
-	mapper.Splitting{}, mapper.CleanUpOptions{}, mapper.Status{}, mapper.Progress{}, mapper.KindStatus{},
+	mapper.Splitting{}, mapper.CleanUpOptions{}, mapper.Status{}, mapper.Progress{}, mapper.CountBounds{},
+	mapper.Bounds{}, mapper.KindStatus{},
 	mapper.JobInfo{}, mapper.Failure{}, mapper.FailureCause{}, mapper.NotUndone{}, mapper.Example{},
 	mapper.ExampleProperty{}, mapper.HistoryEntry{}, mapper.Estimate{}, billing.Usage{}}
 
@@ -268,6 +269,7 @@ func (s *pageService) send(lines []string) (code int, answer []string) {
 	w := httptest.NewRecorder()
 	s.api.ServeHTTP(w, httptest.NewRequest(method, path, strings.NewReader(strings.TrimSpace(strings.Join(lines[1:],
 		"\n")))))
+	conforms(s.T, method, path, w.Code, w.Body.Bytes())
 	var text bytes.Buffer
 	if err := json.Indent(&text, bytes.TrimSpace(w.Body.Bytes()), "", "  "); err != nil {
 		s.Fatalf("%s: %v: %s", lines[0], err, w.Body)

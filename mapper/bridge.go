@@ -1,6 +1,7 @@
 package mapper
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"time"
@@ -13,6 +14,9 @@ import (
 func init() {
 	bridge.Prepare, bridge.PrepareBatch = prepare, prepareBatch
 	bridge.Seed = func(engine any, seed uint64) { engine.(*Engine).seed(seed) }
+	bridge.WithEngine = func(ctx context.Context, engine any) context.Context {
+		return context.WithValue(ctx, engineKey{}, engine.(*Engine))
+	}
 	bridge.Portion = func(engine any, records int, longest time.Duration) {
 		engine.(*Engine).jobs.Portion = lifecycle.Portion{Records: records, Time: longest}
 	}

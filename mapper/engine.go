@@ -24,6 +24,7 @@ import (
 	"github.com/scattermap/scattermap/internal/intercept"
 	"github.com/scattermap/scattermap/internal/stranger"
 	"github.com/scattermap/scattermap/mapper/internal/body"
+	"github.com/scattermap/scattermap/mapper/internal/estimate"
 	"github.com/scattermap/scattermap/mapper/internal/executor"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
@@ -100,6 +101,7 @@ type Engine struct {
 	schedules []string // their names
 	prices    billing.Prices
 
+	shown    *estimate.Shown
 	undoMost *atomic.Int64 // bytes in the commit of an undo's page; 0: the default
 }
 
@@ -127,6 +129,7 @@ func NewEngine(client *datastore.Client, queue *tasks.Queue, o *EngineOptions) (
 		prices: prices,
 		client: client, queue: queue, log: o.Logger, retain: o.Retain,
 		mappers: make(map[string]*function.Definition), health: new(store.Health), undoMost: new(atomic.Int64),
+		shown: new(estimate.Shown),
 	}
 	if e.log == nil {
 		e.log = slog.Default()

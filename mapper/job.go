@@ -38,6 +38,44 @@ const (
 	StateAborted State = "aborted"
 )
 
+// A Phase says what a job does or waits for. [Status].Bottleneck says why.
+type Phase string
+
+// The phases of a running job.
+const (
+	// PhaseStarting means that the first tasks are under way, and no page is done.
+	PhaseStarting Phase = "starting"
+	// PhaseProcessing means that tasks process pages.
+	PhaseProcessing Phase = "processing"
+	// PhaseQueued means that a task that is due was not delivered yet: the queue delivers those of
+	// other jobs first, or is paused.
+	PhaseQueued Phase = "queued"
+	// PhaseRateLimited means that the job goes about as fast as its Rate allows.
+	PhaseRateLimited Phase = "rate limited"
+	// PhaseRetrying means that only entities or pages are left that have failed, and wait for their
+	// next attempts.
+	PhaseRetrying Phase = "retrying"
+	// PhaseStuck means that the job's tasks can't be delivered or carried out.
+	PhaseStuck Phase = "stuck"
+	// PhaseFinishing means that all entities are done: the records are added up, and the finalizer
+	// runs.
+	PhaseFinishing Phase = "finishing"
+)
+
+// The phases of a paused job, and of one that has ended.
+const (
+	// PhaseDraining means that the job is paused, and that pages may still be under way.
+	PhaseDraining Phase = "draining"
+	// PhasePaused means that a caller has paused the job.
+	PhasePaused Phase = "paused"
+	// PhaseOverBudget means that the job's budget has paused it.
+	PhaseOverBudget Phase = "over budget"
+	// PhaseTooManyFailures means that one of its limits on failures has paused the job.
+	PhaseTooManyFailures Phase = "too many failures"
+	// PhaseEnded means that the job has ended, as its State says.
+	PhaseEnded Phase = "ended"
+)
+
 // Ended reports whether the job has ended: it succeeded, failed or was aborted. A paused job has
 // not.
 func (s State) Ended() bool { return s != StateRunning && s != StatePaused }

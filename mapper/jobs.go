@@ -36,7 +36,7 @@ type JobInfo struct {
 	CleanUpAt time.Time `json:"clean_up_at,omitzero"` // see [Status]
 
 	// Counted says that Processed, Failures and Dollars are known, because the job has succeeded.
-	// For other jobs, call [Job.Status].
+	// Otherwise they are -1: call [Job.Status].
 	Counted   bool    `json:"counted"`
 	Processed int64   `json:"processed"`
 	Failures  int64   `json:"failures"`
@@ -64,7 +64,8 @@ func (o *JobsOptions) list(
 	}
 	for _, j := range found {
 		info := JobInfo{ID: j.ID, Mapper: j.Mapper, Queue: string(j.Queue), State: State(j.State), Error: j.Error,
-			Created: j.Created, Ended: j.Ended, CleanUpAt: record.DueAt(j)}
+			Created: j.Created, Ended: j.Ended, CleanUpAt: record.DueAt(j),
+			Processed: estimate.Unknown, Failures: estimate.Unknown, Dollars: estimate.Unknown}
 		if len(j.Totals) > 0 {
 			sum, bad := j.RecordedTotals()
 			if bad != nil {
@@ -72,7 +73,7 @@ func (o *JobsOptions) list(
 			}
 			q, err := query.Of(j)
 			if err == nil {
-				_, info.Dollars = estimate.ProgressOf(j, sum, q, time.Now(), prices)
+				info.Dollars = estimate.Dollars(j, sum, q, prices)
 			} else {
 				info.Error = cmp.Or(info.Error, err.Error()) // list the other jobs
 			}

@@ -83,7 +83,7 @@ func (e *Engine) prepare(
 	if e == nil || e.client == nil {
 		return nil, errNoEngine
 	}
-	if o != nil && o.DryRun && !function.IsRehearsal(def.Name) {
+	if o != nil && o.DryRun && !record.IsRehearsal(def.Name) {
 		if def.Mode != function.Update {
 			return nil, fmt.Errorf("mapper: start a rehearsal of %q: %w: it is no Update, and what its function does "+
 				"elsewhere is not known here", def.Name, ErrInvalidArgument)

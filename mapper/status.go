@@ -13,10 +13,10 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/setting"
 	"github.com/scattermap/scattermap/mapper/internal/estimate"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
-	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
@@ -30,12 +30,13 @@ type Status struct {
 	Queue  string `json:"queue,omitempty"` // the job's queue; empty for a job of an older build
 	Query  Query  `json:"query"`
 	State  State  `json:"state"`
+	Phase  Phase  `json:"phase"` // what the job does or waits for, with more detail than State
 	// why the job failed, was paused by a limit, makes no progress, or is retrying
 	Error string `json:"error,omitempty"`
 	// the job was paused by one of its limits, which Error names, and not by a caller
 	Limited bool `json:"limited,omitempty"`
-	// why the job is not faster: its Error, who paused it, or its Rate; empty if it has ended or
-	// nothing is known
+	// why the job is in its Phase, and is not faster: its Error, who paused it, its Rate, or what it
+	// waits for; empty if it has ended or nothing is known
 	Bottleneck string    `json:"bottleneck,omitempty"`
 	Created    time.Time `json:"created"`        // when the job was started
 	Ended      time.Time `json:"ended,omitzero"` // zero while it runs
@@ -64,13 +65,20 @@ type Status struct {
 	CleanUpAt time.Time `json:"clean_up_at,omitzero"`
 	RetiredAt time.Time `json:"retired_at,omitzero"`
 
-	Processed int64 `json:"processed"` // entities that the function has processed
+	// Processed are the entities that the function has processed, Failures those that it could not
+	// process, and Remaining those that are left. Together they are Total. Bounds has the bounds of
+	// all four. Remaining and Total are -1 while nothing is known. Processed does not decrease while
+	// one process answers, even if the estimate does.
+	Processed int64       `json:"processed"`
+	Failures  int64       `json:"failures"`
+	Remaining int64       `json:"remaining"`
+	Total     int64       `json:"total"`
+	Bounds    CountBounds `json:"bounds"`
+
 	// processed entities that an [Update] has changed or deleted; the others are stored unchanged
 	Written int64 `json:"written"`
 	// how often the function of an [Update] ran again on an entity, because others had changed it
 	Conflicts int64            `json:"conflicts"`
-	Failures  int64            `json:"failures"`   // entities that it could not process
-	Remaining int64            `json:"remaining"`  // entities that are left, an estimate; 0 while nothing is known
 	Counters  map[string]int64 `json:"counters"`   // what the function has counted
 	Pages     int64            `json:"pages"`      // commits with entities
 	FullPages int64            `json:"full_pages"` // of them, those that were full by count, bytes or time
@@ -171,34 +179,84 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 		return nil, fmt.Errorf("mapper: status of %s: %w", j.ID, err)
 	}
 	s.Estimated = estimated
-	if function.IsRehearsal(s.Mapper) {
-		sum.Written = 0
+	if s.State == StateRunning {
+		j.engine.countBlind(ctx, s.Query.inner(), sum.Sample)
 	}
-	found, dollars := estimate.ProgressOf(job, sum, s.Query.inner(), time.Now(), j.engine.Prices())
-	s.Progress, s.Dollars = Progress(found), dollars
+	look := estimate.Look{Job: job, Totals: sum, Query: s.Query.inner(), Now: time.Now(), Prices: j.engine.Prices()}
 	if s.State == StateRunning && job.Error == "" {
-		s.Error = cmp.Or(asked(j.engine.queues.of(job.Queue)).Complaint(ctx, job, sum.Waiting),
-			s.Error)
+		look.Queue = asked(j.engine.queues.of(job.Queue)).Delivery(ctx, job, sum.Waiting)
+		s.Error = cmp.Or(look.Queue.Complaint, s.Error)
 	}
+	s.show(j.engine.shown.Latest(job.Ref().String(), look.State()))
 	if e := j.engine; s.State == StateRunning && len(e.mappers) > 0 {
 		if def := e.mappers[s.Mapper]; def != nil {
 			if _, err := def.Prepare(job.Params, false); err != nil {
 				s.Error = fmt.Sprintf("this build's mapper %q has other params, and tasks that it gets wait for one "+
 					"with these: %v", s.Mapper, err)
+				s.Phase, s.Bottleneck = PhaseStuck, s.Error
 			}
 		}
 	}
-	s.Bottleneck = whyNotFaster(s, time.Since(job.RampBegan()))
 	return s, nil
+}
+
+// Bounds of the entities that a look at a job counts.
+const (
+	mostBlind   = 4
+	blindCounts = 100_000
+)
+
+// countBlind counts the entities of pending ranges that have no estimate. These are the whole job
+// before its first page, and the range of a job with one worker.
+func (e *Engine) countBlind(ctx context.Context, q query.Query, s *record.Sample) {
+	if s == nil || s.Blind == 0 || s.Blind > mostBlind || s.LeftScale != 1 || q.Many() {
+		return
+	}
+	src := e.source().Of(ctx, q)
+	for _, r := range s.Open {
+		if r.Alone || r.Estimate > 0 || r.Exact {
+			continue
+		}
+		n := e.shown.Count(r, func() (int64, bool) { return src.Count(ctx, q.Scans(r.Start, r.End), blindCounts) })
+		if n >= 0 && n < blindCounts {
+			s.CountBlind(n)
+		}
+	}
+}
+
+// show sets what the model of the job's state says.
+func (s *Status) show(m estimate.State) {
+	s.Processed, s.Failures, s.Remaining, s.Total = m.Processed.About, m.Failures.About, m.Remaining.About,
+		m.Total.About
+	bounds := func(n estimate.Number) Bounds { return Bounds{n.Min, n.Max} }
+	s.Bounds = CountBounds{bounds(m.Processed), bounds(m.Failures), bounds(m.Remaining), bounds(m.Total)}
+	s.Progress, s.Dollars = Progress(m.Progress), m.Dollars
+	s.Phase, s.Bottleneck = Phase(m.Phase), m.Reason
+}
+
+// Bounds are the bounds of an estimate. Max is -1 if nothing bounds it.
+type Bounds struct {
+	Min int64 `json:"min"`
+	Max int64 `json:"max"`
+}
+
+// CountBounds are the bounds of a job's numbers of entities: three standard deviations below and
+// above the estimates. They are equal to the estimates where these are exact.
+type CountBounds struct {
+	Processed Bounds `json:"processed"`
+	Failures  Bounds `json:"failures"`
+	Remaining Bounds `json:"remaining"`
+	Total     Bounds `json:"total"`
 }
 
 // A Progress says how far a job has come, and how fast it is.
 type Progress struct {
 	// Fraction is the share of its entities that the job has processed or recorded as failures, in
-	// [0, 1]. It is an estimate. FractionMin and FractionMax are four standard deviations below and
-	// above it. All three are equal if all remaining entities were counted and all records were
-	// read. They are far apart while little is known, and for a query that selects few entities of
-	// a kind. Entities that are inserted while the job runs count after the job has found them.
+	// [0, 1]. It is an estimate. FractionMin and FractionMax are its bounds, from those of the
+	// numbers of entities. All three are equal if all remaining entities were counted and all
+	// records were read. They are far apart while little is known, and for a query that selects few
+	// entities of a kind. Entities that are inserted while the job runs count after the job has
+	// found them.
 	FractionMin float64 `json:"at_least"`
 	Fraction    float64 `json:"about"`
 	FractionMax float64 `json:"at_most"`
@@ -206,22 +264,13 @@ type Progress struct {
 	EntitiesPerSecond        float64 `json:"rate"`    // over the last minute, while the job runs
 	EntitiesPerSecondOverall float64 `json:"overall"` // since the start
 
-	// TimeLeft is the time until the last entity at EntitiesPerSecond, with bounds, in nanoseconds.
-	// They are 0 while that is unknown.
-	TimeLeftMin time.Duration `json:"left_at_least_ns,omitempty"`
-	TimeLeft    time.Duration `json:"left_ns,omitempty"`
-	TimeLeftMax time.Duration `json:"left_at_most_ns,omitempty"`
-}
-
-// whyNotFaster returns why a job is not faster, or nothing. since is how long its ramp has run.
-func whyNotFaster(s *Status, since time.Duration) string {
-	switch {
-	case s.State.Ended():
-		return ""
-	case s.State == StatePaused:
-		return cmp.Or(s.Error, "somebody has paused it")
-	}
-	return cmp.Or(s.Error, s.Settings.Rate.limit().Says(since))
+	// TimeLeft estimates the time until the job ends, with its bounds, in nanoseconds. It includes
+	// the waits of entities and pages before their next attempts. All three are -1 while that is
+	// unknown, and for a job that does not run and has entities left. They are 0 for a job that has
+	// processed all.
+	TimeLeftMin time.Duration `json:"left_at_least_ns"`
+	TimeLeft    time.Duration `json:"left_ns"`
+	TimeLeftMax time.Duration `json:"left_at_most_ns"`
 }
 
 // statusOf returns the status of a job whose records add up to sum.
@@ -241,8 +290,7 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 		Error: cmp.Or(j.Error, j.Trouble), Limited: j.State == record.Paused && j.Limited,
 		Params: slices.Clone(j.Params), Settings: settings, Created: j.Created,
 		Ended: j.Ended, UndoneBy: j.Undo,
-		Processed: sum.Processed, Written: sum.Written, Conflicts: sum.Conflicts, Failures: sum.Failures,
-		Remaining: sum.Expected, Counters: sum.Counters,
+		Written: sum.Written, Conflicts: sum.Conflicts, Counters: sum.Counters,
 		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, OpenRanges: sum.Pending, MaxDepth: sum.Depth,
 		WithoutShardBy: sum.Unsharded, CountersDropped: j.CountersDropped || j.CountersLost || sum.CountersLost,
 		ByKind: spacesOf(&sum), KindsOmitted: sum.SpacesLeftOut,
@@ -273,6 +321,7 @@ func (j *Job) Wait(ctx context.Context) (*Status, error) {
 // A Failure is an entity that the function could not process.
 type Failure struct {
 	Key      *datastore.Key `json:"key"`      // in JSON, the result of Key.Encode
+	Path     string         `json:"path"`     // the key for people, such as /Account,"ann" or [namespace]/Account,7
 	Error    string         `json:"error"`    // of the last attempt
 	Attempts int            `json:"attempts"` // made so far
 	Time     time.Time      `json:"time"`     // of the last attempt
@@ -326,7 +375,7 @@ func (j *Job) FailureCauses(ctx context.Context) ([]FailureCause, error) {
 
 // failureOf returns the failure that a range's record has.
 func failureOf(r *record.Range) Failure {
-	return Failure{Key: r.Start.Key, Error: r.Error, Attempts: int(r.Refusals), Time: r.Done}
+	return Failure{Key: r.Start.Key, Path: names.Key(r.Start.Key), Error: r.Error, Attempts: int(r.Refusals), Time: r.Done}
 }
 
 // Failures lists all failures of the job. It reads them as [Job.FailuresPage] does, a page at a
@@ -363,7 +412,7 @@ func (j *Job) NotUndonePage(ctx context.Context, cursor string) (left []NotUndon
 		return nil, "", fmt.Errorf("mapper: what %s has left: %w", j.ID, err)
 	}
 	for _, l := range all {
-		left = append(left, NotUndone{l.Key, l.Why})
+		left = append(left, NotUndone{l.Key, names.Key(l.Key), l.Why})
 	}
 	return left, next, nil
 }
@@ -371,7 +420,8 @@ func (j *Job) NotUndonePage(ctx context.Context, cursor string) (left []NotUndon
 // An Example shows what a rehearsal would do to one entity, with some of its properties before and
 // after.
 type Example struct {
-	Key *datastore.Key `json:"key"`
+	Key  *datastore.Key `json:"key"`  // in JSON, the result of Key.Encode
+	Path string         `json:"path"` // the key for people, see [Failure]
 	// the effect: "change", "delete", "put another entity" or "delete another entity"
 	What string `json:"what"`
 	// the properties that would be changed, put or deleted
@@ -398,7 +448,7 @@ func (j *Job) Examples(ctx context.Context) (examples []Example, err error) {
 		return nil, fmt.Errorf("mapper: examples of %s: %w", j.ID, err)
 	}
 	for _, x := range all {
-		example := Example{Key: x.Key, What: x.What}
+		example := Example{Key: x.Key, Path: names.Key(x.Key), What: x.What}
 		for _, p := range x.Properties {
 			example.Properties = append(example.Properties, ExampleProperty(p))
 		}

@@ -127,10 +127,11 @@ func mayUndo(ctx context.Context, e *Engine, job *record.Job, id string) error {
 }
 
 // isDerived reports whether a mapper of that name is made from another one, of a user.
-func isDerived(name string) bool { return function.IsRehearsal(name) || undo.Is(name) }
+func isDerived(name string) bool { return record.IsRehearsal(name) || undo.Is(name) }
 
 // A NotUndone is an entity that an undo has not restored.
 type NotUndone struct {
-	Key    *datastore.Key `json:"key"` // nil: Reason says how many more there are, whose keys are not known
+	Key    *datastore.Key `json:"key"`  // nil: Reason says how many more there are, whose keys are not known
+	Path   string         `json:"path"` // the key for people, see [Failure]
 	Reason string         `json:"reason"`
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -34,7 +35,7 @@ func newExamples() *cobra.Command {
 		}
 		lines := [][]string{{"KEY", "WHAT", "PROPERTY", "BEFORE", "AFTER"}}
 		for _, x := range answer.Examples {
-			row := []string{operator.Line(operator.Key(x.Key), 60), x.What}
+			row := []string{operator.Line(names.Key(x.Key), 60), x.What}
 			if len(x.Properties) == 0 {
 				lines = append(lines, append(row, "", "", ""))
 			}

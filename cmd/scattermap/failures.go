@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -42,7 +43,7 @@ func newFailures() *cobra.Command {
 		}
 		lines := [][]string{{"KEY", "ATTEMPTS", "LAST", "ERROR"}}
 		for _, f := range failures {
-			lines = append(lines, []string{operator.Line(operator.Key(f.Key), 80), strconv.Itoa(f.Attempts),
+			lines = append(lines, []string{operator.Line(names.Key(f.Key), 80), strconv.Itoa(f.Attempts),
 				operator.Ago(f.Time, time.Now()), operator.Line(f.Error, 100)})
 		}
 		if err := rows(c.OutOrStdout(), lines...); err != nil {
@@ -74,7 +75,7 @@ func causes(c *cobra.Command, s *service, id string, format *output) error {
 		about := map[bool]string{true: "about "}[cause.Estimated]
 		lines = append(lines, []string{about + operator.Grouped(cause.Count), operator.Line(cause.Digest, 10),
 			operator.Line(cause.Text, 80),
-			operator.Line(operator.Key(cause.Example.Key), 60)})
+			operator.Line(names.Key(cause.Example.Key), 60)})
 	}
 	return rows(c.OutOrStdout(), lines...)
 }

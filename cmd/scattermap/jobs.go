@@ -48,6 +48,9 @@ func jobCommands() []*cobra.Command {
 	}
 	for _, c := range all {
 		c.GroupID = jobsGroup
+		if strings.HasSuffix(c.Use, " JOB") {
+			c.ValidArgsFunction = completeJob
+		}
 	}
 	return all
 }
@@ -117,10 +120,10 @@ func summary(job *mapper.Status) string {
 	if job.Estimated {
 		about = "about "
 	}
-	text := fmt.Sprintf("%s: %s, %s%s processed", job.ID, job.State, about,
+	text := fmt.Sprintf("%s: %s, %s%s processed", job.ID, operator.Standing(job), about,
 		operator.Counted(job.Processed, "entity", "entities"))
 	if operator.Undoes(job) { // its entities are pages
-		text = fmt.Sprintf("%s: %s, %s%s looked at: %s", job.ID, job.State, about,
+		text = fmt.Sprintf("%s: %s, %s%s looked at: %s", job.ID, operator.Standing(job), about,
 			operator.Counted(job.Processed, "page", "pages"), operator.Undone(job))
 	}
 	if left := job.Remaining; left > 0 && !job.State.Ended() {
@@ -176,6 +179,9 @@ succeeded, "succeeded with failures", failed and aborted.`,
 	}
 	s.define(c.Flags())
 	c.Flags().StringVar(&state, "state", "", "only jobs in this `state`")
+	_ = c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{string(mapper.StateRunning),
+		string(mapper.StatePaused), string(mapper.StateSucceeded), string(mapper.StateSucceededWithFailures),
+		string(mapper.StateFailed), string(mapper.StateAborted)}, cobra.ShellCompDirectiveNoFileComp)) // it is defined
 	c.Flags().StringVar(&name, "mapper", "", "only jobs of this `mapper`")
 	c.Flags().BoolVar(&all, "all", false, "list all jobs, and not only the newest 50")
 	c.Flags().BoolVar(&allQueues, "all-queues", false,
@@ -203,7 +209,7 @@ succeeded, "succeeded with failures", failed and aborted.`,
 		}
 		lines := [][]string{{"JOB", "MAPPER", "STATE", "STARTED", "PROCESSED", "FAILURES", "ERROR"}}
 		for _, j := range jobs {
-			processed, failures := "", ""
+			processed, failures := "–", "–"
 			if j.Counted {
 				processed, failures = operator.Grouped(j.Processed), operator.Grouped(j.Failures)
 			}
@@ -257,14 +263,14 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 	lines := [][]string{
 		{"Job:", operator.Line(job.ID, 100)}, {"Mapper:", operator.Line(job.Mapper, 120)},
 		{"Query:", operator.Line(string(query), 500)}, {"Parameters:", operator.Line(string(job.Params), 500)},
-		{"State:", string(job.State)},
+		{"State:", operator.Standing(job)},
 	}
 	add := func(name, value string) {
 		if value != "" {
 			lines = append(lines, []string{name, operator.Line(value, 1000)})
 		}
 	}
-	add("Bottleneck:", job.Bottleneck)
+	add("Why:", job.Bottleneck)
 	if job.Bottleneck == "" {
 		add("Error:", job.Error)
 	}
@@ -295,7 +301,8 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 	}
 	add("Undone by:", job.UndoneBy)
 	if !job.State.Ended() {
-		add("Remaining:", "about "+operator.Grouped(job.Remaining)+" entities")
+		add("Remaining:", operator.Within(job.Remaining, job.Bounds.Remaining))
+		add("Total:", operator.Within(job.Total, job.Bounds.Total))
 		add("Progress:", operator.Percent(job.Progress))
 		add("Time left:", operator.Takes(job.Progress))
 		add("Rate:", fmt.Sprintf("%s entities a second in the last minute, %s over all",
@@ -313,7 +320,7 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 	for name, n := range sorted(job.Counters) {
 		add("Counter:", fmt.Sprintf("%s = %s", name, operator.Grouped(n)))
 	}
-	return rows(w, lines...)
+	return facts(w, lines...)
 }
 
 func newRate() *cobra.Command {

@@ -205,7 +205,7 @@ func TestJobs(t *testing.T) {
 		{"start add-credit --kind Account --params '{\"Amount\": 1}' --id slow --rate 20 --expected-workers 4", "", 0,
 			"slow: running"},
 		{"pause slow --reason lunch", "", 0, "slow: paused"},
-		{"watch slow", "", 3, "somebody has paused it"},
+		{"watch slow", "", 3, "paused"},
 		{"resume slow", "", 0, "slow: running"},
 		{"rate slow 30 --writes 100", "", 0, "it keeps to its rate of 30 entities and 100 writes a second"},
 		{"rate slow 40 --for 2h", "", 0, "it keeps to its rate of 40 entities a second"},
@@ -396,13 +396,21 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestCompletion loads the completion scripts in the shells that are installed.
+// TestCompletion completes the name of a job in the shells that are installed.
 func TestCompletion(t *testing.T) {
 	binary := program(t)
+	newService(t, 10)
+	command(t, "", words("start count --kind Account --id spring-credit --watch")...)
+	const line = "scattermap describe sp"
 	for shell, with := range map[string][3]string{ // before the script; after it, to ask for a completion
-		"bash": {"--norc", "source ", "; complete -p scattermap"},
-		"zsh":  {"-f", "autoload -U compinit; compinit -u -D; source ", "; print -r -- $_comps[scattermap]"},
-		"fish": {"--no-config", "source ", "; complete -C 'scattermap und'"},
+		"bash": {"--norc", "source ", `
+			_get_comp_words_by_ref() { cur=sp; prev=describe; words=("${COMP_WORDS[@]}"); cword=2; }
+			COMP_WORDS=(` + line + `) COMP_CWORD=2 COMP_LINE="` + line + `" COMP_POINT=22 COMP_TYPE=9
+			complete -p scattermap && __start_scattermap; echo "${COMPREPLY[@]}"`},
+		"zsh": {"-f", "autoload -U compinit; compinit -u -D; source ", `
+			_describe() { print -r -- $completions }
+			words=(` + line + `) CURRENT=3; print -r -- $_comps[scattermap]; _scattermap`},
+		"fish": {"--no-config", "source ", "\ncomplete -C '" + line + "'"},
 	} {
 		flags, load, after := with[0], with[1], with[2]
 		t.Run(shell, func(t *testing.T) {
@@ -423,8 +431,8 @@ func TestCompletion(t *testing.T) {
 			}
 			loads := exec.Command(path, flags, "-c", load+file+after)
 			loads.Env = append(os.Environ(), "PATH="+filepath.Dir(binary)+":"+os.Getenv("PATH"), "HOME="+t.TempDir())
-			if out, err := loads.CombinedOutput(); err != nil || !strings.Contains(string(out), "scattermap") &&
-				!strings.Contains(string(out), "Take back") || strings.Contains(string(out), "rror") {
+			out, err := loads.CombinedOutput()
+			if err != nil || !strings.Contains(string(out), "spring-credit") || strings.Contains(string(out), "rror") {
 				t.Errorf("%v: %s", err, out)
 			}
 		})

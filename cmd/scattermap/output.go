@@ -4,12 +4,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"github.com/scattermap/scattermap/internal/operator"
 )
 
 // An output is a format of what a command prints.
@@ -76,11 +81,116 @@ func escaped(text string) string {
 	return b.String()
 }
 
-// rows writes lines of columns.
+// rows writes lines of columns, the first of which are headings. On a terminal they fit its width:
+// empty columns are left out, and wide ones are cut. The first column is cut last, because it names
+// what the other commands take. In a pipe nothing is cut.
 func rows(w io.Writer, all ...[]string) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	most := widthOf(w)
+	widths := make([]int, len(all[0]))
+	for n, row := range all {
+		for i, cell := range row {
+			if n > 0 || most == 0 {
+				widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+			}
+		}
+	}
+	for i, heading := range all[0] {
+		if widths[i] > 0 {
+			widths[i] = max(widths[i], utf8.RuneCountInString(heading))
+		}
+	}
+	fit(widths, most)
+	t := tabwriter.NewWriter(w, 0, 0, gap, ' ', 0)
 	for _, row := range all {
-		fmt.Fprintln(t, strings.Join(row, "\t"))
+		var cells []string
+		for i, cell := range row {
+			if widths[i] > 0 {
+				cells = append(cells, operator.Line(cell, widths[i]))
+			}
+		}
+		fmt.Fprintln(t, strings.Join(cells, "\t"))
 	}
 	return t.Flush()
+}
+
+// gap is the number of blanks between columns.
+const gap = 2
+
+// narrowest is how narrow a column may become.
+const narrowest = 8
+
+// fit makes the widest columns narrower until all fit; 0: any width does.
+func fit(widths []int, most int) {
+	for most > 0 {
+		sum, widest := -gap, 0
+		for i, n := range widths {
+			if n > 0 {
+				sum += n + gap
+			}
+			if i > 0 && n > narrowest && (widest == 0 || n > widths[widest]) {
+				widest = i
+			}
+		}
+		if sum <= most || widths[widest] <= narrowest {
+			return
+		}
+		widths[widest] = max(narrowest, widths[widest]-(sum-most), widths[widest]*3/4)
+	}
+}
+
+// facts writes names and values, a line each. On a terminal long values are wrapped.
+func facts(w io.Writer, all ...[]string) error {
+	first := 0
+	for _, row := range all {
+		first = max(first, len(row[0])+gap)
+	}
+	most := widthOf(w) - first
+	for _, row := range all {
+		lines := []string{row[1]}
+		if most >= 20 {
+			lines = wrapped(row[1], most)
+		}
+		for i, line := range lines {
+			name := row[0]
+			if i > 0 {
+				name = ""
+			}
+			if _, err := fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("%-*s%s", first, name, line), " ")); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// wrapped breaks a text into lines of up to most characters, at blanks if there are some.
+func wrapped(text string, most int) (lines []string) {
+	for rest := []rune(text); ; {
+		if len(rest) <= most {
+			return append(lines, string(rest))
+		}
+		at := most
+		for at > 0 && rest[at] != ' ' {
+			at--
+		}
+		if at == 0 {
+			lines, rest = append(lines, string(rest[:most])), rest[most:]
+		} else {
+			lines, rest = append(lines, string(rest[:at])), rest[at+1:]
+		}
+	}
+}
+
+// widthOf returns the width of a terminal, or $COLUMNS; 0: it is none, and nothing is set.
+func widthOf(w io.Writer) int {
+	if f, ok := w.(*os.File); ok {
+		if width, _, err := term.GetSize(int(f.Fd())); err == nil {
+			return width
+		}
+	}
+	width, err := strconv.Atoi(os.Getenv("COLUMNS"))
+	if err != nil {
+		return 0
+	}
+	return max(0, width)
 }

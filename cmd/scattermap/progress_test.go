@@ -17,8 +17,10 @@ func TestProgressText(t *testing.T) {
 		"42%, between 30% and 61%; about 5 min, between 2 min and 3 h": {FractionMin: .301, Fraction: .42,
 			FractionMax: .602,
 			TimeLeftMin: 2 * time.Minute, TimeLeft: 5 * time.Minute, TimeLeftMax: 3 * time.Hour},
-		"3%, between 0% and 100%; about 4 days, or more": {Fraction: .03, FractionMax: 1, TimeLeft: 100 * time.Hour},
-		"0%, between 0% and 100%; not known":             {FractionMax: 1},
+		"3%, between 0% and 100%; about 4 days, or more": {Fraction: .03, FractionMax: 1, TimeLeft: 100 * time.Hour,
+			TimeLeftMax: -1},
+		"not known; not known":     {FractionMax: 1, TimeLeftMin: -1, TimeLeft: -1, TimeLeftMax: -1},
+		"not known; 5 min or more": {FractionMax: 1, TimeLeftMin: 5 * time.Minute, TimeLeft: -1, TimeLeftMax: -1},
 	} {
 		if got := operator.Percent(p) + "; " + operator.Takes(p); got != want {
 			t.Errorf("%+v is %q, want %q", p, got, want)

@@ -210,6 +210,9 @@ var columns = []column{
 		if j.State == mapper.StateSucceededWithFailures {
 			return "failures"
 		}
+		if j.status != nil && j.status.Phase == mapper.PhaseQueued {
+			return string(j.status.Phase)
+		}
 		return string(j.State)
 	}},
 	{"PROGRESS", 21, 1, false, progressOf},
@@ -220,7 +223,7 @@ var columns = []column{
 		return operator.Grouped(int64(j.status.Progress.EntitiesPerSecond)) + "/s"
 	}},
 	{"LEFT", 8, 2, true, func(j *topJob) string {
-		if j.status == nil || j.State != mapper.StateRunning || j.status.Progress.TimeLeft == 0 {
+		if j.status == nil || j.State != mapper.StateRunning || j.status.Progress.TimeLeft < 0 {
 			return ""
 		}
 		return operator.Roughly(j.status.Progress.TimeLeft)
@@ -239,7 +242,7 @@ var columns = []column{
 		if j.status != nil {
 			n = j.status.Failures
 		}
-		if n == 0 {
+		if n <= 0 {
 			return ""
 		}
 		return operator.Grouped(n)
@@ -360,9 +363,9 @@ func (s *screen) detail(j *topJob) []string {
 	if j.status != nil {
 		_ = describe(&b, j.status, time.Now()) // to memory
 	} else {
-		_ = rows(&b, []string{"Job:", j.ID}, []string{"Mapper:", operator.Line(j.Mapper, 100)},
+		_ = facts(&b, []string{"Job:", j.ID}, []string{"Mapper:", operator.Line(j.Mapper, 100)},
 			[]string{"State:", string(j.State)}, []string{"Error:", operator.Line(j.Error, 500)},
-			[]string{"Processed:", operator.Grouped(j.Processed)}, []string{"Failures:", operator.Grouped(j.Failures)})
+			[]string{"Processed:", operator.Number(j.Processed)}, []string{"Failures:", operator.Number(j.Failures)})
 	}
 	return strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
 }

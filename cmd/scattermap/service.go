@@ -265,8 +265,8 @@ func (s *service) refusal(code int, text []byte, sent proof) error {
 		return fmt.Errorf("the service at %s does not let %s in (403: %s): add it to OPERATORS of the "+
 			"service", s.address, who, said)
 	case http.StatusNotFound:
-		if strings.Contains(said, "no such job") {
-			return fmt.Errorf("%s; \"scattermap jobs --all\" lists the jobs of %s", said, s.address)
+		if at := strings.Index(said, "no such job"); at >= 0 {
+			return fmt.Errorf("%s; \"scattermap jobs --all\" lists the jobs of %s", said[at:], s.address)
 		}
 		return fmt.Errorf("%s has no jobs API (404): set the service's URL by --service or $SCATTERMAP_SERVICE",
 			s.address)

@@ -10,7 +10,7 @@ import (
 	"cloud.google.com/go/datastore"
 	"github.com/spf13/cobra"
 
-	"github.com/scattermap/scattermap/internal/operator"
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -131,7 +131,7 @@ func begin(q mapper.Query, i int) string {
 		return "the beginning"
 	}
 	if q.ShardBy == "" {
-		return operator.Path(q.Start)
+		return names.Path(q.Start)
 	}
 	from := q.Filters[0].Value // a part has no filters but its bounds, and the lower one comes first
 	switch from := from.(type) {

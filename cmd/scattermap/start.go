@@ -312,7 +312,7 @@ most a few thousand reads, or 11,000 if it has to count the entities that match 
 		if *format != table {
 			return format.write(c.OutOrStdout(), est)
 		}
-		return rows(c.OutOrStdout(),
+		return facts(c.OutOrStdout(),
 			[]string{"Entities:", operator.Sized(est)},
 			[]string{"Pages:", fmt.Sprintf("%s, by %s tasks, %s at once", operator.Grouped(est.Pages),
 				operator.Grouped(est.Tasks), operator.Grouped(int64(est.Workers)))},

@@ -104,7 +104,7 @@ func TestTop(t *testing.T) {
 	terminal.await(t, "█")
 	press("p")
 	state(mapper.StatePaused)
-	terminal.await(t, "somebody has paused it")
+	terminal.await(t, "paused by")
 	press("r")
 	state(mapper.StateRunning)
 	press("s50\r")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -98,7 +99,7 @@ func newLeft() *cobra.Command {
 		for _, l := range left {
 			key := ""
 			if l.Key != nil {
-				key = operator.Line(operator.Key(l.Key), 80)
+				key = operator.Line(names.Key(l.Key), 80)
 			}
 			lines = append(lines, []string{cmp.Or(key, "…"), operator.Line(l.Reason, 100)})
 		}

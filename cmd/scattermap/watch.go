@@ -84,15 +84,18 @@ func follow(c *cobra.Command, s *service, id string, format *output) error {
 		_, err = fmt.Fprintln(c.OutOrStdout(), summary(job))
 	}
 	if err == nil && job.State != mapper.StateSucceeded {
-		err = fmt.Errorf("%w: %s is %q; \"scattermap describe %s\" and \"scattermap failures %s\" say more", errJob, id,
-			job.State, id, id)
+		say := fmt.Sprintf("\"scattermap describe %s\" says more", id)
+		if job.Failures > 0 {
+			say = fmt.Sprintf("\"scattermap describe %s\" and \"scattermap failures %s\" say more", id, id)
+		}
+		err = fmt.Errorf("%w: %s is %q; %s", errJob, id, job.State, say)
 	}
 	return err
 }
 
 // total returns how many entities a job has, about. It is never less than what is done.
 func total(job *mapper.Status) int64 {
-	return max(1, job.Processed+job.Failures+job.Remaining)
+	return max(1, job.Processed+job.Failures+max(0, job.Remaining))
 }
 
 // bar returns a function that shows a job's status by a bar, followed by why it is not faster, and
@@ -103,7 +106,7 @@ func bar(f *os.File) (show func(*mapper.Status), done func()) {
 		progressbar.OptionShowIts(), progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish(),
 		progressbar.OptionSetPredictTime(true))
 	return func(job *mapper.Status) {
-		what := job.ID + ": " + string(job.State)
+		what := job.ID + ": " + operator.Standing(job)
 		if job.Bottleneck != "" {
 			what += ", " + operator.Line(job.Bottleneck, 60)
 		}
@@ -129,7 +132,7 @@ func plainLines(w io.Writer) (show func(*mapper.Status), done func()) {
 		if job.State != mapper.StateRunning { // what is printed in the end says that
 			return
 		}
-		if job.State == last.State && job.Bottleneck == last.Bottleneck && job.Failures == last.Failures &&
+		if job.State == last.State && job.Phase == last.Phase && job.Bottleneck == last.Bottleneck && job.Failures == last.Failures &&
 			time.Since(printed) < lineEvery {
 			return
 		}

@@ -1,11 +1,15 @@
 package operator
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/auth"
 	"github.com/scattermap/scattermap/internal/stranger"
@@ -72,4 +76,20 @@ func Code(err error) int {
 		return http.StatusBadRequest
 	}
 	return http.StatusInternalServerError
+}
+
+// SafeCause says why a request failed, as far as that may be shown to its sender: nothing that
+// comes from an entity, or from the text of the database.
+func SafeCause(err error) string {
+	switch code := status.Code(err); {
+	case errors.Is(err, context.Canceled), code == codes.Canceled:
+		return "it was cancelled"
+	case errors.Is(err, context.DeadlineExceeded), code == codes.DeadlineExceeded:
+		return "the database or the queue did not answer in time"
+	case code == codes.PermissionDenied || code == codes.Unauthenticated:
+		return fmt.Sprintf("the service's account may not do this (%v)", code)
+	case code != codes.Unknown:
+		return fmt.Sprintf("the database or the queue answered %v", code)
+	}
+	return "its cause may quote data, and is not shown"
 }

@@ -8,9 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"cloud.google.com/go/datastore"
-
 	"github.com/scattermap/scattermap/internal/gql"
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -50,7 +49,7 @@ func Ago(t, now time.Time) string {
 // terminal.
 func Line(s string, most int) string {
 	clean := strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r >= 0x200e && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
+		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r == 0x200e || r == 0x200f || r >= 0x2028 && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
 			return ' '
 		}
 		return r
@@ -61,8 +60,39 @@ func Line(s string, most int) string {
 	return clean
 }
 
+// Number writes a number, which is -1 if it is unknown.
+func Number(n int64) string {
+	if n < 0 {
+		return "not known"
+	}
+	return Grouped(n)
+}
+
+// Within writes a number with its bounds, if these differ.
+func Within(n int64, b mapper.Bounds) string {
+	switch {
+	case n < 0 || b.Min == b.Max:
+		return Number(n)
+	case b.Max < 0:
+		return fmt.Sprintf("about %s, at least %s", Grouped(n), Grouped(b.Min))
+	}
+	return fmt.Sprintf("about %s, between %s and %s", Grouped(n), Grouped(b.Min), Grouped(b.Max))
+}
+
+// Standing writes a job's state, with its phase if that says more.
+func Standing(job *mapper.Status) string {
+	switch job.Phase {
+	case "", mapper.PhaseProcessing, mapper.PhasePaused, mapper.PhaseEnded:
+		return string(job.State)
+	}
+	return string(job.State) + ", " + string(job.Phase)
+}
+
 // Percent writes the progress of a job with its bounds.
 func Percent(p mapper.Progress) string {
+	if p.Fraction == 0 && p.FractionMin == 0 && p.FractionMax == 1 {
+		return "not known"
+	}
 	text := fmt.Sprintf("%.0f%%", 100*p.Fraction)
 	if p.FractionMax-p.FractionMin > 0.01 {
 		text += fmt.Sprintf(", between %.0f%% and %.0f%%", math.Floor(100*p.FractionMin), math.Ceil(100*p.FractionMax))
@@ -72,12 +102,14 @@ func Percent(p mapper.Progress) string {
 
 // Takes writes the remaining time of a job with its bounds.
 func Takes(p mapper.Progress) string {
-	switch {
-	case p.TimeLeft == 0:
+	switch least := Roughly(p.TimeLeftMin); {
+	case p.TimeLeft < 0 && p.TimeLeftMin <= 0:
 		return "not known"
-	case p.TimeLeftMax == 0:
+	case p.TimeLeft < 0:
+		return least + " or more"
+	case p.TimeLeftMax < 0:
 		return fmt.Sprintf("about %s, or more", Roughly(p.TimeLeft))
-	case Roughly(p.TimeLeftMin) == Roughly(p.TimeLeftMax):
+	case least == Roughly(p.TimeLeftMax):
 		return "about " + Roughly(p.TimeLeft)
 	}
 	return fmt.Sprintf("about %s, between %s and %s", Roughly(p.TimeLeft), Roughly(p.TimeLeftMin),
@@ -109,18 +141,6 @@ func Sized(est *mapper.Estimate) string {
 	return size + Grouped(est.Entities)
 }
 
-// Path writes a key's path so that names, IDs and the ends of elements can't be confused.
-func Path(k *datastore.Key) string {
-	parent := ""
-	if k.Parent != nil {
-		parent = Path(k.Parent)
-	}
-	if k.Name != "" {
-		return fmt.Sprintf("%s/%s,%q", parent, k.Kind, k.Name)
-	}
-	return fmt.Sprintf("%s/%s,%d", parent, k.Kind, k.ID)
-}
-
 // Undoes reports whether a job is an undo, or the rehearsal of one.
 func Undoes(job *mapper.Status) bool { return strings.Contains(job.Mapper, "undo:") }
 
@@ -132,14 +152,6 @@ func Undone(job *mapper.Status) string {
 		form = "it would restore %s entities, delete %s that the job had put, and leave %s as they are"
 	}
 	return fmt.Sprintf(form, n("restored"), n("removed"), n("left"))
-}
-
-// Key writes a key, with its namespace if it has one.
-func Key(k *datastore.Key) string {
-	if k.Namespace == "" {
-		return Path(k)
-	}
-	return "[" + k.Namespace + "]" + Path(k)
 }
 
 // Over describes the entities of a job in words.
@@ -165,13 +177,13 @@ func Over(q mapper.Query) string {
 		conditions = append(conditions, gql.Path(f.Property)+" "+f.Op+" "+value.Text(f.Value))
 	}
 	if q.Ancestor != nil {
-		conditions = append(conditions, "below "+Key(q.Ancestor))
+		conditions = append(conditions, "below "+names.Key(q.Ancestor))
 	}
 	if q.Start != nil {
-		conditions = append(conditions, "from "+Key(q.Start))
+		conditions = append(conditions, "from "+names.Key(q.Start))
 	}
 	if q.End != nil {
-		conditions = append(conditions, "before "+Key(q.End))
+		conditions = append(conditions, "before "+names.Key(q.End))
 	}
 	if len(conditions) > 0 {
 		text += " where " + strings.Join(conditions, ", ")

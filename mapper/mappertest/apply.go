@@ -77,10 +77,20 @@ func Apply[P any](t TB, m *mapper.Mapper[P], entity any, params P) Result {
 // ApplyKey is [Apply] for an entity with a given key. The key must be complete.
 func ApplyKey[P any](t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, params P) Result {
 	t.Helper()
+	return ApplyContext(context.Background(), t, m, key, entity, params)
+}
+
+// ApplyContext is [ApplyKey] for a function that uses its context. With the context of
+// [Env.Context], [mapper.EngineFromContext] returns an engine, so that the function can start jobs
+// and read other entities; without one it returns nil.
+func ApplyContext[P any](
+	ctx context.Context, t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, params P,
+) Result {
+	t.Helper()
 	if err := check(m, key, entity); err != nil {
 		t.Fatalf("mappertest: %v", err)
 	}
-	effect, err := run(m, key, imageOf(t, key, entity), params)
+	effect, err := run(ctx, m, key, imageOf(t, key, entity), params)
 	return result(t, key, entity, effect, err)
 }
 
@@ -89,9 +99,11 @@ func ApplyKey[P any](t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, 
 // returns an error or panics, each result has that error: a job would run the function again on
 // each half of the batch.
 //
-// The entities have the kind "Entity" and the IDs 1, 2 and so on. ApplyBatch also calls t.Fatalf if
-// the mapper has no batches, or smaller ones.
-func ApplyBatch[E, P any](t TB, m *mapper.Mapper[P], entities []*E, params P) []Result {
+// The entities have the kind "Entity" and the IDs 1, 2 and so on. For the context see
+// [ApplyContext]. ApplyBatch also calls t.Fatalf if the mapper has no batches, or smaller ones.
+func ApplyBatch[E, P any](
+	ctx context.Context, t TB, m *mapper.Mapper[P], entities []*E, params P,
+) []Result {
 	t.Helper()
 	batch := make([]function.Subject, len(entities))
 	for i, e := range entities {
@@ -106,7 +118,7 @@ func ApplyBatch[E, P any](t TB, m *mapper.Mapper[P], entities []*E, params P) []
 	if err != nil || len(batch) > most {
 		t.Fatalf("mappertest: a batch of %d entities, of at most %d: %v", len(batch), most, err)
 	}
-	answers, err := call(context.Background(), batch)
+	answers, err := call(ctx, batch)
 	for i, e := range entities {
 		a := function.Answer{Err: err}
 		if err == nil {
@@ -169,12 +181,14 @@ func result(t TB, key *datastore.Key, entity any, effect *function.Effect, err e
 var testJob = function.Job{Ref: record.Ref{ID: "mappertest"}}
 
 // run runs a mapper's function on a stored entity.
-func run(definition any, key *datastore.Key, stored *pb.Entity, params any) (*function.Effect, error) {
+func run(
+	ctx context.Context, definition any, key *datastore.Key, stored *pb.Entity, params any,
+) (*function.Effect, error) {
 	call, err := bridge.Prepare(definition, params)
 	if err != nil {
 		return nil, err
 	}
-	return call(context.Background(), testJob, key, stored)
+	return call(ctx, testJob, key, stored)
 }
 
 // check returns an error for arguments on which no function can run.

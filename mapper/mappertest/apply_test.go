@@ -111,7 +111,7 @@ var creditAll = mapper.UpdateBatches("credit-all", 4,
 // TestApplyBatch checks the results of a batch, of an error that fails it, and of one entity.
 func TestApplyBatch(t *testing.T) {
 	all := []*account{{5, "Ann"}, {-5, "Cid"}, {0, "Dan"}}
-	r := mappertest.ApplyBatch(t, creditAll, all, credit{10})
+	r := mappertest.ApplyBatch(t.Context(), t, creditAll, all, credit{10})
 	if len(r) != 3 || r[0].Err != nil || !r[0].Changed || len(r[0].Puts) != 1 || r[0].Counters["credited"] != 1 ||
 		r[1].Err == nil || !strings.Contains(r[1].Err.Error(), "overdrawn") || r[1].Changed ||
 		r[2].Err != nil || r[2].Changed || r[2].Counters["credited"] != 1 ||
@@ -119,7 +119,7 @@ func TestApplyBatch(t *testing.T) {
 		t.Errorf("%+v; %+v %+v %+v", r, all[0], all[1], all[2])
 	}
 	all = []*account{{5, "Ann"}, {5, "Bob"}}
-	for i, r := range mappertest.ApplyBatch(t, creditAll, all, credit{10}) {
+	for i, r := range mappertest.ApplyBatch(t.Context(), t, creditAll, all, credit{10}) {
 		if r.Err == nil || r.Changed || all[i].Balance != 5 {
 			t.Errorf("an error of the batch: %+v, %+v", r, all[i])
 		}
@@ -133,7 +133,7 @@ func TestApplyBatch(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			mappertest.ApplyBatch(&f, m, make5(), credit{})
+			mappertest.ApplyBatch(t.Context(), &f, m, make5(), credit{})
 		}()
 		<-done
 		if !strings.HasPrefix(f.fatal, "mappertest: a batch of 5") {

@@ -1,9 +1,11 @@
 package mappertest
 
 import (
+	"context"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,8 +30,12 @@ type Options struct {
 	// Defaults to false: reads go back one hour.
 	PointInTimeRecovery bool
 
-	// Schedules are the schedules of the engine.
+	// Schedules are the schedules of the engine, besides those of Engine.
 	Schedules []mapper.AnySchedule
+
+	// Engine are the options of the engine, such as OnStateChange, Retain and Prices. Mappers are
+	// those of Run, and OtherQueues are not supported. Logger defaults to the test's output.
+	Engine mapper.EngineOptions
 
 	// Seed, if not 0, chooses random faults. Calls fail before and after their effect, and commits
 	// abort. Tasks are delivered twice, late, and to receivers that crash. The same seed gives the
@@ -60,10 +66,19 @@ func (w *Env) PauseFaults() { w.faults.Pause() }
 // ResumeFaults starts the faults of [Options].Seed. Before the first call there are none.
 func (w *Env) ResumeFaults() { w.faults.Resume() }
 
+// Context returns a context from which [mapper.EngineFromContext] gets the Env's engine, as in a job.
+// Use it for [ApplyContext].
+func (w *Env) Context(ctx context.Context) context.Context { return bridge.WithEngine(ctx, w.Engine) }
+
 // Run runs a test in a testing/synctest bubble, with the embedded emulators and an engine of the
 // mappers. Time is virtual there: it passes when all goroutines wait. Faults are off until the test
 // calls [Env.ResumeFaults]. If a mapper's function blocks, such as on a channel, the test must
 // release it before it ends, because the bubble waits for it. A nil o has all defaults.
+//
+// Time stands still while a goroutine of the test waits for a real network, even for an idle
+// connection. If that lasts for five seconds, Run panics and says which goroutine it is. Let the
+// function call a server in this process: an [http.Client] with the Transport
+// [emulator.HandlerTransport] needs no network.
 func Run(t *testing.T, mappers []mapper.AnyMapper, o *Options, test func(t *testing.T, w *Env)) {
 	t.Helper()
 	var opts Options
@@ -73,7 +88,10 @@ func Run(t *testing.T, mappers []mapper.AnyMapper, o *Options, test func(t *test
 	if opts.Workers == 0 {
 		opts.Workers = 10
 	}
+	bubble, watch := watchNetwork()
+	defer watch()
 	synctest.Test(t, func(t *testing.T) {
+		bubble()
 		w := &Env{faults: emulator.NewFaults(opts.Seed, faults(opts.Seed)...)}
 		w.PauseFaults()
 		w.start(t, mappers, opts)
@@ -113,8 +131,15 @@ func (w *Env) start(t *testing.T, mappers []mapper.AnyMapper, o Options) {
 	queue, err := tasks.NewQueue(client, location+"/queues/jobs", "http://worker/mapper/",
 		&tasks.Options{InsecureSkipVerify: true})
 	fail(err)
-	w.Engine, err = mapper.NewEngine(w.Client, queue, &mapper.EngineOptions{Mappers: mappers, Schedules: o.Schedules,
-		Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	opts := o.Engine
+	opts.Mappers, opts.Schedules = mappers, append(slices.Clone(opts.Schedules), o.Schedules...)
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	}
+	if len(opts.OtherQueues) > 0 {
+		t.Fatal("mappertest: Options.Engine.OtherQueues is set, and Run has one queue")
+	}
+	w.Engine, err = mapper.NewEngine(w.Client, queue, &opts)
 	fail(err)
 	handler = w.Engine.Handler()
 	// Deliveries under way, and functions that timed out, get a day to end before their

@@ -2,7 +2,15 @@ package mappertest_test
 
 import (
 	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -75,4 +83,75 @@ func TestNewClient(t *testing.T) {
 			t.Errorf("%+v, %v, after %d calls", a, err, calls)
 		}
 	})
+}
+
+// TestEngineOptions sets options of the engine, and applies a function that starts a job.
+func TestEngineOptions(t *testing.T) {
+	var states []mapper.State
+	starts := mapper.Visit("starts", func(ctx context.Context, a *mapper.Entity[account], p credit) error {
+		_, err := addCredit.Start(ctx, mapper.EngineFromContext(ctx), mapper.Query{Kind: "Account"}, p,
+			&mapper.StartOptions{ID: "of-" + a.Key.Name})
+		return err
+	})
+	o := &mappertest.Options{Engine: mapper.EngineOptions{Retain: 10 * 24 * time.Hour,
+		OnStateChange: func(_ context.Context, c mapper.StateChange) { states = append(states, c.To) }}}
+	mappertest.Run(t, []mapper.AnyMapper{addCredit, starts}, o, func(t *testing.T, w *mappertest.Env) {
+		key := datastore.NameKey("Account", "ann", nil)
+		if _, err := w.Client.Put(t.Context(), key, &account{Balance: 5, Owner: "Ann"}); err != nil {
+			t.Fatal(err)
+		}
+		r := mappertest.ApplyContext(w.Context(t.Context()), t, starts, key, &account{}, credit{10})
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		s, err := w.Engine.Job("of-ann").Wait(t.Context())
+		if err != nil || s.Processed != 1 || s.Settings.Retain != 10*24*time.Hour {
+			t.Errorf("%+v, %v", s, err)
+		}
+		synctest.Wait()
+		if len(states) != 2 {
+			t.Errorf("the states %q", states)
+		}
+	})
+}
+
+// TestRealServer has a function call a real server, in a process of its own. That does not hang: it
+// says which goroutine waits.
+func TestRealServer(t *testing.T) {
+	const asked = "MAPPERTEST_REAL_SERVER"
+	if url := os.Getenv(asked); url != "" {
+		calls := mapper.Visit("calls", func(ctx context.Context, _ *mapper.Entity[account], _ mapper.NoParams) error {
+			r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+			if err == nil {
+				var answer *http.Response
+				if answer, err = http.DefaultClient.Do(r); err == nil {
+					_, _ = io.Copy(io.Discard, answer.Body)
+					answer.Body.Close()
+					return errors.New("unavailable")
+				}
+			}
+			return err
+		})
+		mappertest.Run(t, []mapper.AnyMapper{calls}, nil, func(t *testing.T, w *mappertest.Env) {
+			if _, err := w.Client.Put(t.Context(), datastore.NameKey("Account", "ann", nil), &account{}); err != nil {
+				t.Fatal(err)
+			}
+			job, err := calls.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = job.Wait(t.Context())
+		})
+		return
+	}
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	child := exec.Command(os.Args[0], "-test.run", "^TestRealServer$")
+	child.Env = append(os.Environ(), asked+"="+server.URL)
+	said, err := child.CombinedOutput()
+	if err == nil || !strings.Contains(string(said), "virtual time stands still") ||
+		!strings.Contains(string(said), "emulator.HandlerTransport(handler)") ||
+		!strings.Contains(string(said), "net/http.(*persistConn)") {
+		t.Errorf("%v: %.5000s", err, said)
+	}
 }

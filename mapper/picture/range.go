@@ -27,7 +27,7 @@ const (
 	// after the page.
 	Done State = "done"
 	// Slow is the state of a done range in which the function took more than three times the median
-	// time for an entity.
+	// time for an entity, and at least 100 ms longer in all.
 	Slow State = "slow"
 	// Failed is the state of a range with the one entity that the function could not process.
 	Failed State = "failed"

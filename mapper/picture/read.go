@@ -12,6 +12,7 @@ import (
 	"cloud.google.com/go/datastore"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -175,7 +176,7 @@ func (p *Picture) about(job *record.Job, failed []*record.Range, scale float64) 
 			if c.Example.Start == nil {
 				return fmt.Errorf("the range %s has failed, and its record has no entity", c.Example.ID)
 			}
-			example := mapper.Failure{Key: c.Example.Start.Key, Error: c.Example.Error,
+			example := mapper.Failure{Key: c.Example.Start.Key, Path: names.Key(c.Example.Start.Key), Error: c.Example.Error,
 				Attempts: int(c.Example.Refusals), Time: c.Example.Done}
 			p.Causes = append(p.Causes, mapper.FailureCause{Text: c.Text, Count: c.Count, Estimated: c.Estimated,
 				Example: example})

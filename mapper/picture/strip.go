@@ -43,14 +43,21 @@ func (p *Picture) Slots(width float64) []Slot {
 	return slots
 }
 
-// slowness is how many times the median time for an entity makes a page slow.
-const slowness = 3
+// A page is slow if its time for an entity is above slowness times the median, and it has taken at
+// least slowLoss longer than a page at the median. Without the second condition short pages would be
+// slow by chance.
+const (
+	slowness = 3
+	slowLoss = 100 * time.Millisecond
+)
 
 // markSlow marks slow pages.
 func (p *Picture) markSlow() {
 	middle := quantile(p.paces(), 0.5)
 	for i := range p.Ranges {
-		if r := &p.Ranges[i]; r.State == Done && middle > 0 && float64(r.Pace()) > slowness*middle {
+		r := &p.Ranges[i]
+		if lost := r.Ran - time.Duration(middle*float64(r.Entities)); r.State == Done && middle > 0 &&
+			float64(r.Pace()) > slowness*middle && lost >= slowLoss {
 			r.State = Slow
 		}
 	}

@@ -373,9 +373,9 @@ func TestStalls(t *testing.T) {
 			settings: mapper.StartOptions{ExpectedWorkers: 1, PageSize: 1, Rate: mapper.Rate{EntitiesPerSecond: 0.05}},
 			status:   []string{"its rate of 0.05 entities a second"},
 			log:      []string{"job running", "0.05 entities a second"}}},
-		"somebody has paused it": {stall: stall{gaugeSays: absent, before: answers(500), after: func(w *world) {
+		"a caller has paused it": {stall: stall{gaugeSays: absent, before: answers(500), after: func(w *world) {
 			_ = w.engine.Job("stalled").Pause(w.Context())
-		}, status: []string{"somebody has paused it"}, log: []string{"job paused"}}},
+		}, status: []string{"paused"}, log: []string{"job paused"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -78,7 +78,7 @@ func TestStatus(t *testing.T) {
 				if _, err := job.Status(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				if used := w.emulator.Usage().Sub(before); used.Reads > 501 || used.Writes+used.SmallOps > 0 {
+				if used := w.emulator.Usage().Sub(before); used.Reads > 505 || used.Writes+used.SmallOps > 0 {
 					t.Errorf("a status cost %+v", used)
 				}
 				closed.Store(false)
@@ -650,7 +650,7 @@ func watchProgress(t *testing.T, job *mapper.Job, total float64, meanwhile func(
 		}
 		if looks > 5 && p.FractionMin > 0 {
 			if widest = max(widest, p.FractionMax-p.FractionMin); p.EntitiesPerSecond <= 0 ||
-				p.TimeLeft < p.TimeLeftMin || p.TimeLeftMax != 0 &&
+				p.TimeLeft < p.TimeLeftMin || p.TimeLeftMax >= 0 &&
 				p.TimeLeftMax < p.TimeLeft {
 				t.Errorf("look %d: %+v", looks, p)
 			}

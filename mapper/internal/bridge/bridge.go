@@ -3,6 +3,7 @@
 package bridge
 
 import (
+	"context"
 	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/function"
@@ -19,6 +20,9 @@ var (
 	// Seed makes a mapper.Engine draw its random numbers from a seed, so that a test can be
 	// repeated.
 	Seed func(engine any, seed uint64)
+
+	// WithEngine returns a context from which mapper.EngineFromContext gets a mapper.Engine.
+	WithEngine func(ctx context.Context, engine any) context.Context
 
 	// Portion makes a mapper.Engine add up a job's totals in portions. It keeps a draft after each
 	// number of records, and leaves the rest to a new task after longest.

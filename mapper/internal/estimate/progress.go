@@ -10,32 +10,43 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
+// Unknown stands for every unknown number.
+const Unknown = -1
+
+// A Number is an estimate with its bounds. About and Max are Unknown if nothing is known.
+type Number struct{ About, Min, Max int64 }
+
+// exactly returns a number that is known.
+func exactly(n int64) Number { return Number{n, n, n} }
+
+// A State says how a job stands. It is what the jobs API, the command line and the dashboard show.
+//
+// Processed, Failures and Remaining add up to Total, and so do their bounds.
+type State struct {
+	Processed, Failures, Remaining, Total Number
+	Progress
+	Phase   Phase
+	Reason  string // why the job is in its phase, and why it is not faster
+	Dollars float64
+}
+
 // A Progress says how far a job is.
 type Progress struct {
 	// Fraction estimates the part of its entities that the job has processed or failed on, from 0
-	// to 1. FractionMin and FractionMax are its bounds. FractionMin is four standard deviations
-	// below the estimate. So a later estimate is hardly ever below an earlier FractionMin, unless
-	// entities were inserted: these count once the job has found them.
-	//
-	// All three are equal if all remaining entities were counted and all records were read. They
-	// are far apart while little is known, and if the query filters a kind.
-	FractionMin float64 `json:"at_least"`
-	Fraction    float64 `json:"about"`
-	FractionMax float64 `json:"at_most"`
+	// to 1. FractionMin and FractionMax are its bounds.
+	FractionMin, Fraction, FractionMax float64
 
-	EntitiesPerSecond        float64 `json:"rate"`    // entities a second in the last minute, while the job runs
-	EntitiesPerSecondOverall float64 `json:"overall"` // entities a second since the job was started
+	EntitiesPerSecond        float64 // in the last minute, while the job runs
+	EntitiesPerSecondOverall float64 // since the job was started
 
-	// TimeLeft estimates the time until the last entity at EntitiesPerSecond, in nanoseconds, with
-	// its bounds. It is 0 if that is unknown, for example before the first entity.
-	TimeLeftMin time.Duration `json:"left_at_least,omitempty"`
-	TimeLeft    time.Duration `json:"left,omitempty"`
-	TimeLeftMax time.Duration `json:"left_at_most,omitempty"`
+	// TimeLeft estimates the time until the job ends, with its bounds; Unknown if it does not run,
+	// or if nothing is known.
+	TimeLeftMin, TimeLeft, TimeLeftMax time.Duration
 }
 
 // Bounds of estimates.
 const (
-	deviations = 4 // standard deviations, on each side of an estimate
+	deviations = 3 // standard deviations, on each side of an estimate
 	// density is the error of an estimate by sampled keys. The number of entities for each key is
 	// within 25% two times in three (mapper.Estimate.Exact).
 	density = 0.25
@@ -44,25 +55,43 @@ const (
 	lately   = time.Minute
 )
 
-// ProgressOf returns how far a job is, and about what it has cost so far in dollars. The sum is
-// over the job's records.
-func ProgressOf(
-	j *record.Job, sum record.Totals, q query.Query, now time.Time, prices billing.Prices,
-) (Progress, float64) {
+// A Look is what is known about a job at one moment.
+type Look struct {
+	Job    *record.Job
+	Totals record.Totals // over the job's records; with a Sample while it has not ended
+	Query  query.Query
+	Now    time.Time
+	Queue  Queue
+	Prices billing.Prices
+}
+
+// State returns how the job stands.
+func (l Look) State() State {
+	s := State{Dollars: Dollars(l.Job, l.Totals, l.Query, l.Prices)}
+	sample := l.Totals.Sample
+	if sample == nil { // nothing remains
+		s.counts(exactly(l.Totals.Processed), exactly(l.Totals.Failures), exactly(0))
+	} else {
+		s.counts(l.counts(sample))
+	}
+	s.fractions()
+	s.rates(l)
+	s.Phase, s.Reason = l.phase(s.EntitiesPerSecond)
+	s.timeLeft(l)
+	return s
+}
+
+// Dollars returns about what a job has cost so far. A dry run has written only records.
+func Dollars(j *record.Job, sum record.Totals, q query.Query, prices billing.Prices) float64 {
+	if record.IsRehearsal(j.Mapper) {
+		sum.Written = 0
+	}
 	used := billing.Usage{Reads: sum.Processed + sum.Failures + 3*sum.Pages + sum.Tasks,
 		Writes: sum.Written + pace.RecordWrites*sum.Pages, TaskOps: 2 * (sum.Tasks + 1)}
 	if q.KeysOnly {
 		used.Reads -= sum.Processed + sum.Failures
 	}
-	k := known{begun: j.Created, now: now, whole: q.Whole() && q.Share.All(), ended: !j.Unfinished()}
-	if k.ended {
-		k.now = j.Ended
-	}
-	if sum.Sample == nil { // nothing remains
-		sum.Sample = record.NewSample()
-		sum.Sample.Done = float64(sum.Processed + sum.Failures)
-	}
-	return k.progress(sum.Sample), prices.Dollars(used)
+	return prices.Dollars(used)
 }
 
 // Share returns which part of a budget has been used, at the given prices.
@@ -76,89 +105,139 @@ func Share(b record.Budget, u billing.Usage, prices billing.Prices) (share float
 	return share
 }
 
-// A known is what is known about a job besides a sample.
-type known struct {
-	begun, now time.Time
-	whole      bool // its query is over whole kinds
-	ended      bool
+// counts sets the numbers of entities.
+func (s *State) counts(processed, failures, remaining Number) {
+	s.Processed, s.Failures, s.Remaining = processed, failures, remaining
+	s.Total = Number{processed.About + failures.About + remaining.About,
+		processed.Min + failures.Min + remaining.Min, processed.Max + failures.Max + remaining.Max}
+	if remaining.About == Unknown {
+		s.Total.About = Unknown
+	}
+	if remaining.Max == Unknown {
+		s.Total.Max = Unknown
+	}
 }
 
-// progress returns how far a job is, from a sample of its records.
-func (k known) progress(s *record.Sample) Progress {
-	var p Progress
-	p.rates(s, k)
-	done, expected := s.Done*s.Scale, s.Left*s.LeftScale
-	if done+expected == 0 {
-		if p.FractionMax = 1; s.Blind == 0 && k.ended {
-			p.FractionMin, p.Fraction = 1, 1
+// counts estimates the numbers of entities from a sample of the job's records.
+func (l Look) counts(s *record.Sample) (processed, failures, remaining Number) {
+	failures = failuresIn(s)
+	remaining = l.remaining(s)
+	if before := l.Job.TotalsBefore(); before != nil && (s.Scale == 1 || s.Census != nil) {
+		// Only failures are open, and nothing else can be.
+		open := int64(len(s.Open))
+		if s.Census != nil {
+			open = s.Census.Open
 		}
-		return p
+		return exactly(before.Processed + before.Failures - failures.About - open), failures, exactly(open)
 	}
-	p.Fraction = share(done, expected)
+	return processedIn(s), failures, remaining
+}
+
+// processedIn estimates the number of processed entities.
+func processedIn(s *record.Sample) Number {
+	about := s.Done * s.Scale
+	off := 0.0
+	switch n := float64(s.Pages); {
+	case s.Pages == 0 || s.Scale == 1:
+	case s.Census != nil: // only the mean is an estimate, of a part of all
+		mean := s.Done / n
+		variance := max(0, s.DoneSquares/n-mean*mean) * n / max(1, n-1)
+		off = deviations * n * s.Scale * math.Sqrt(variance/n*max(0, 1-1/s.Scale))
+	default:
+		off = deviations * s.Scale * math.Sqrt(s.DoneSquares)
+	}
+	return around(about, off, s.Done)
+}
+
+// failuresIn estimates the number of failures.
+func failuresIn(s *record.Sample) Number {
+	switch {
+	case s.Census != nil:
+		return exactly(s.Census.Failed)
+	case s.Scale == 1:
+		return exactly(int64(s.Failed))
+	}
+	n := float64(s.Failed)
+	return around(n*s.Scale, deviations*s.Scale*math.Sqrt(max(1, n)), n)
+}
+
+// around returns a number with its bounds. It is not less than a number that was seen.
+func around(about, off, seen float64) Number {
+	return Number{int64(about + 0.5), int64(max(seen, about-off) + 0.5), int64(math.Ceil(about + off))}
+}
+
+// remaining estimates the number of entities in pending ranges.
+func (l Look) remaining(s *record.Sample) Number {
+	if len(s.Open) > 0 && s.Blind == len(s.Open) {
+		return Number{Unknown, 0, Unknown}
+	}
 	guessed, factor := s.Left-s.Counted, 1.0
 	if guessed > 0 {
 		off := density
-		if !k.whole {
+		if !l.Query.Whole() || !l.Query.Share.All() {
 			off *= narrowed
 		}
-		factor = math.Exp(deviations * math.Sqrt(off*off+1/s.Gaps))
+		factor = math.Exp(deviations * math.Sqrt(off*off+1/max(1, s.Gaps)))
 	}
-	off := sampled(s.LeftSquares, s.Left, s.LeftScale)
-	least, most := (s.Counted+guessed/factor)*s.LeftScale*(1-off), (s.Counted+guessed*factor)*s.LeftScale*(1+off)
+	off := 0.0
+	if s.LeftScale != 1 && s.Left > 0 {
+		off = min(1, deviations*math.Sqrt(s.LeftSquares)/s.Left)
+		if n := float64(len(s.Open)); s.Census != nil && n > 1 {
+			mean := s.Left / n
+			variance := max(0, s.LeftSquares/n-mean*mean) * n / (n - 1)
+			off = min(1, deviations*math.Sqrt(variance/n*max(0, 1-1/s.LeftScale))/mean)
+		}
+	}
+	r := Number{int64(s.Left*s.LeftScale + 0.5), int64((s.Counted + guessed/factor) * s.LeftScale * (1 - off)),
+		int64(math.Ceil((s.Counted + guessed*factor) * s.LeftScale * (1 + off)))}
 	if s.Blind > 0 {
-		most = math.Inf(1)
+		r.Max = Unknown
 	}
-	off = sampled(s.DoneSquares, s.Done, s.Scale)
-	p.FractionMin, p.FractionMax = share(done*(1-off), most), share(done*(1+off), least)
-	p.left(expected, least, most)
-	return p
+	return r
 }
 
-// sampled returns the relative error of the sum of a sample, from the sum of its squares.
-func sampled(squares, sum, scale float64) float64 {
-	if scale == 1 || sum == 0 {
-		return 0
+// fractions sets the part of the entities that is done.
+func (s *State) fractions() {
+	part := func(done, left int64) float64 {
+		switch {
+		case left == Unknown:
+			return 0
+		case done+left == 0:
+			return 1
+		}
+		return float64(done) / float64(done+left)
 	}
-	return min(1, deviations*math.Sqrt(squares)/sum)
+	done := func(n func(Number) int64) int64 { return n(s.Processed) + n(s.Failures) }
+	s.Fraction = part(done(Number.about), s.Remaining.About)
+	s.FractionMin = part(done(Number.least), s.Remaining.Max)
+	s.FractionMax = part(done(Number.most), s.Remaining.Min)
 }
 
-// share returns the part of the work that is done.
-func share(done, left float64) float64 {
-	if math.IsInf(left, 1) {
-		return 0
-	}
-	if done+left == 0 {
-		return 1
-	}
-	return done / (done + left)
-}
+func (n Number) about() int64 { return n.About }
+func (n Number) least() int64 { return n.Min }
+func (n Number) most() int64  { return n.Max }
 
 // rates sets how many entities a second were done, in the last minute and overall.
-func (p *Progress) rates(s *record.Sample, k known) {
-	took := k.now.Sub(k.begun)
+func (s *State) rates(l Look) {
+	ended := !l.Job.Unfinished()
+	now := l.Now
+	if ended {
+		now = l.Job.Ended
+	}
+	took := now.Sub(l.Job.Created)
 	if took <= 0 {
 		return
 	}
-	p.EntitiesPerSecondOverall = s.Done * s.Scale / took.Seconds()
-	if k.ended {
+	s.EntitiesPerSecondOverall = float64(s.Processed.About+s.Failures.About) / took.Seconds()
+	if ended || l.Totals.Sample == nil {
 		return
 	}
+	window := min(took, lately)
 	n := int64(0)
-	for _, e := range s.Ends {
-		if k.now.Sub(e.At) < lately {
+	for _, e := range l.Totals.Sample.Ends {
+		if now.Sub(e.At) < window {
 			n += e.Entities
 		}
 	}
-	p.EntitiesPerSecond = float64(n) * s.Scale / min(took, lately).Seconds()
-}
-
-// left sets the remaining time, at the rate of the last minute.
-func (p *Progress) left(about, least, most float64) {
-	takes := func(n float64) time.Duration {
-		if p.EntitiesPerSecond == 0 || math.IsInf(n, 1) {
-			return 0
-		}
-		return time.Duration(min(n/p.EntitiesPerSecond*float64(time.Second), math.MaxInt64/2)).Round(time.Millisecond)
-	}
-	p.TimeLeftMin, p.TimeLeft, p.TimeLeftMax = takes(least), takes(about), takes(most)
+	s.EntitiesPerSecond = float64(n) * l.Totals.Sample.Scale / window.Seconds()
 }

@@ -6,107 +6,244 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/datastore"
+
 	"github.com/scattermap/scattermap/billing"
 	_ "github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 var noon = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
-// TestProgress checks the progress of jobs that were started ten minutes ago.
-func TestProgress(t *testing.T) {
-	lately := []record.End{{At: noon.Add(-time.Minute), Entities: 1000}, {At: noon.Add(-time.Second), Entities: 60}}
+// page returns the record of a page that was done some time ago, after ten seconds.
+func page(n int64, ago time.Duration) *record.Range {
+	done := noon.Add(-ago)
+	return &record.Range{State: record.Done, Processed: n, Continued: true, Created: done.Add(-10 * time.Second),
+		Done: done, Ran: 9 * time.Second}
+}
+
+// open returns the record of a pending range, exact or not.
+func open(n int64, exact bool) *record.Range {
+	return &record.Range{State: record.Pending, Estimate: n, Exact: exact, Created: noon.Add(-time.Second)}
+}
+
+// alone returns the record of an entity that has failed some attempts, and is tried again later.
+func alone(attempts int64, wait time.Duration) *record.Range {
+	return &record.Range{State: record.Pending, Alone: true, Estimate: 1, Refusals: attempts,
+		NotBefore: noon.Add(wait), Start: keyspace.At(datastore.IDKey("K", 1, nil))}
+}
+
+// lookAt returns a look at a job that was started ten minutes ago, and has one worker.
+func lookAt(all ...*record.Range) Look {
+	s := record.NewSample()
+	l := Look{Job: &record.Job{State: record.Running, Created: noon.Add(-10 * time.Minute), Workers: 1,
+		PageTime: int64(3 * time.Second), Timeout: int64(30 * time.Second)},
+		Query: query.Query{Kind: "K"}, Now: noon, Prices: billing.NAM5}
+	l.Totals.Sample = s
+	for _, r := range all {
+		if s.Add(r); r.State != record.Done {
+			l.Totals.Pending++
+		}
+	}
+	return l
+}
+
+// TestCounts checks the numbers of entities and their bounds.
+func TestCounts(t *testing.T) {
+	sampled := func(l Look, scale, left float64, census *record.Census) Look {
+		l.Totals.Sample.Scale, l.Totals.Sample.LeftScale, l.Totals.Sample.Census = scale, left, census
+		return l
+	}
+	retried := lookAt(alone(1, time.Second), page(1000, time.Minute))
+	retried.Job.Before = []byte(`{"processed":98750,"failures":1250}`)
 	for _, c := range []struct {
-		name   string
-		sample record.Sample
-		ended  bool
-		want   string // done in percent (least, estimate, most), entities a second, remaining time
+		name string
+		look Look
+		want string // processed, failures, remaining, total: estimate (bounds)
 	}{
-		{
-			name: "nothing is known", sample: record.Sample{Blind: 1}, want: "0 0 100%, 0/s, 0s 0s 0s",
-		},
-		{
-			name:   "all is counted: the bounds are the estimate",
-			sample: record.Sample{Done: 60, Left: 240, Counted: 240, Ends: lately},
-			want:   "20 20 20%, 1/s, 4m0s 4m0s 4m0s",
-		},
-		{
-			name:   "a range is pending of which nothing is known: there is no lower bound",
-			sample: record.Sample{Done: 60, Left: 240, Counted: 240, Blind: 1, Ends: lately},
-			want:   "0 20 20%, 1/s, 4m0s 4m0s 0s",
-		},
-		{
-			name:   "a guess from a hundred gaps is off by a factor of e^(4*sqrt(0.25^2+1/100)), 2.9",
-			sample: record.Sample{Done: 60, Left: 240, Gaps: 100, Ends: lately},
-			want:   "8 20 42%, 1/s, 1m22s 4m0s 11m45s",
-		},
-		{
-			name:   "one entity in four was sampled",
-			sample: record.Sample{Done: 60, Scale: 4, Left: 240, LeftScale: 4, Counted: 240, Ends: lately},
-			want:   "20 20 20%, 4/s, 4m0s 4m0s 4m0s",
-		},
-		{
-			name: "what was sampled is of several sizes: 4*sqrt(25)/100 is a fifth",
-			sample: record.Sample{Done: 100, DoneSquares: 25, Scale: 2, Left: 100, LeftSquares: 25, LeftScale: 2,
-				Counted: 100, Ends: lately},
-			want: "40 50 60%, 2/s, 1m20s 1m40s 2m0s",
-		},
-		{
-			name: "nothing was done lately", sample: record.Sample{Done: 60, Left: 240, Counted: 240},
-			want: "20 20 20%, 0/s, 0s 0s 0s",
-		},
-		{
-			name: "all is done", sample: record.Sample{Done: 60}, ended: true, want: "100 100 100%, 0/s, 0s 0s 0s",
-		},
-		{
-			name: "there was nothing", ended: true, want: "100 100 100%, 0/s, 0s 0s 0s",
-		},
-		{
-			name: "it was ended before anything was known", sample: record.Sample{Blind: 1}, ended: true,
-			want: "0 0 100%, 0/s, 0s 0s 0s",
-		},
+		{"nothing is known", lookAt(open(0, false)), "0 (0 to 0) + 0 (0 to 0) + -1 (0 to -1) = -1 (0 to -1); 0 0 100%"},
+		{"all is counted", lookAt(page(60, time.Second), open(240, true)),
+			"60 (60 to 60) + 0 (0 to 0) + 240 (240 to 240) = 300 (300 to 300); 20 20 20%"},
+		{"an entity is tried again", lookAt(page(60, time.Second), alone(1, time.Second)),
+			"60 (60 to 60) + 0 (0 to 0) + 1 (1 to 1) = 61 (61 to 61); 98 98 98%"},
+		{"a guess without samples is off by e^(3*sqrt(0.25^2+1))", lookAt(page(60, time.Second), open(240, false)),
+			"60 (60 to 60) + 0 (0 to 0) + 240 (10 to 5287) = 300 (70 to 5347); 1 20 86%"},
+		{"a range is pending of which nothing is known", lookAt(page(60, time.Second), open(240, true), open(0, false)),
+			"60 (60 to 60) + 0 (0 to 0) + 240 (240 to -1) = 300 (300 to -1); 0 20 20%"},
+		{"of the records only a part was read, and nobody counted them",
+			sampled(lookAt(page(60, time.Second), page(60, time.Second), open(60, true), open(60, true)), 2, 2, nil),
+			"240 (120 to 750) + 0 (0 to 6) + 240 (0 to 480) = 480 (120 to 1236); 20 50 100%"},
+		{"the records are counted, and equal: the bounds are tight",
+			sampled(lookAt(page(60, time.Second), page(60, time.Second), open(60, true), open(60, true)), 2, 2,
+				&record.Census{Ranges: 15, Open: 4, Failed: 7}),
+			"240 (240 to 240) + 7 (7 to 7) + 240 (240 to 240) = 487 (487 to 487); 51 51 51%"},
+		{"failures are retried: all else is known from before",
+			sampled(retried, 100, 1, &record.Census{Ranges: 2000, Open: 250, Failed: 759}),
+			"98991 (98991 to 98991) + 759 (759 to 759) + 250 (250 to 250) = 100000 (100000 to 100000); 100 100 100%"},
 	} {
-		c.sample.Scale, c.sample.LeftScale = max(1, c.sample.Scale), max(1, c.sample.LeftScale)
-		k := known{begun: noon.Add(-10 * time.Minute), now: noon, whole: true, ended: c.ended}
-		p := k.progress(&c.sample)
-		got := fmt.Sprintf("%.0f %.0f %.0f%%, %.0f/s, %v %v %v", 100*p.FractionMin, 100*p.Fraction, 100*p.FractionMax,
-			p.EntitiesPerSecond,
-			p.TimeLeftMin.Round(time.Second), p.TimeLeft, p.TimeLeftMax.Round(time.Second))
+		s := c.look.State()
+		got := ""
+		for i, n := range []Number{s.Processed, s.Failures, s.Remaining, s.Total} {
+			got += []string{"", " + ", " + ", " = "}[i] + fmt.Sprintf("%d (%d to %d)", n.About, n.Min, n.Max)
+		}
+		got += fmt.Sprintf("; %.0f %.0f %.0f%%", 100*s.FractionMin, 100*s.Fraction, 100*s.FractionMax)
 		if got != c.want {
-			t.Errorf("%s: %s, want %s", c.name, got, c.want)
-		}
-		if want := c.sample.Done * c.sample.Scale / 600; math.Abs(p.EntitiesPerSecondOverall-want) > 1e-9 {
-			t.Errorf("%s: %v/s over all, want %v", c.name, p.EntitiesPerSecondOverall, want)
-		}
-		k.whole = false // the query filters the kind, so estimates are less certain
-		if some := k.progress(&c.sample); (some.FractionMin < p.FractionMin) != (c.sample.Gaps > 0) ||
-			(some.FractionMax > p.FractionMax) != (c.sample.Gaps > 0) {
-			t.Errorf("%s, of some of a kind: %+v, and of the whole one %+v", c.name, some, p)
+			t.Errorf("%s:\n%s, want\n%s", c.name, got, c.want)
 		}
 	}
 }
 
-// TestProgressOf checks that a job's time ends with the job, and that all usage is paid.
-func TestProgressOf(t *testing.T) {
+// TestTimeLeft checks the time left and its bounds, of a worker that takes a second for ten entities.
+func TestTimeLeft(t *testing.T) {
+	steady := []*record.Range{page(100, 2*time.Second), page(100, 12*time.Second), page(100, 22*time.Second)}
+	with := func(more ...*record.Range) Look { return lookAt(append(more, steady...)...) }
+	queued, paused, over := with(open(600, true)), with(open(600, true)), with(open(600, true))
+	queued.Queue = Queue{Waits: true, Others: 2}
+	queued.Totals.Waiting = &record.Range{Created: noon.Add(-time.Minute)}
+	paused.Job.State, over.Job.State, over.Job.Ended = record.Paused, record.Aborted, noon
+	for _, c := range []struct {
+		name               string
+		look               Look
+		least, about, most time.Duration
+	}{
+		{"nothing is done", lookAt(open(600, true)), 0, -1, -1},
+		{"a minute of work, by 1.7 more or less", with(open(600, true)), 35294 * time.Millisecond,
+			60500 * time.Millisecond, 104 * time.Second},
+		{"all are done", with(), 0, time.Second, 2 * time.Second},
+		{"an entity waits for its last attempt", with(alone(4, time.Minute)), time.Minute, 60500 * time.Millisecond,
+			62 * time.Second},
+		{"an entity waits for its second attempt, and may wait for three more", with(alone(1, time.Second)), time.Second,
+			1500 * time.Millisecond, 87 * time.Second},
+		{"four wait, and one of them will fail again", with(alone(1, time.Second), alone(1, time.Second),
+			alone(1, time.Second), alone(1, time.Second)), 76500 * time.Millisecond, 85500 * time.Millisecond,
+			87 * time.Second},
+		{"others have most of the workers: the rate of the last minutes counts", queued, 235294 * time.Millisecond,
+			400500 * time.Millisecond, 682 * time.Second},
+		{"it is paused", paused, -1, -1, -1},
+		{"it was aborted", over, -1, -1, -1},
+	} {
+		s := c.look.State()
+		if s.TimeLeftMin != c.least || s.TimeLeft != c.about || s.TimeLeftMax != c.most {
+			t.Errorf("%s: %v %v %v, want %v %v %v", c.name, s.TimeLeftMin, s.TimeLeft, s.TimeLeftMax, c.least, c.about,
+				c.most)
+		}
+	}
+	done := Look{Job: &record.Job{State: record.Succeeded, Created: noon, Ended: noon.Add(time.Minute)}}
+	if s := done.State(); s.TimeLeft != 0 || s.TimeLeftMax != 0 || s.Fraction != 1 || s.Phase != Over {
+		t.Errorf("it has succeeded: %+v", s)
+	}
+}
+
+// TestPhases checks what a job does or waits for, and why.
+func TestPhases(t *testing.T) {
+	job := func(change func(*Look), all ...*record.Range) Look {
+		l := lookAt(all...)
+		change(&l)
+		return l
+	}
+	waits := func(others int) func(*Look) {
+		return func(l *Look) {
+			l.Queue = Queue{Waits: true, Others: others, Name: "projects/p/locations/l/queues/jobs"}
+			l.Totals.Waiting = &record.Range{Created: noon.Add(-time.Minute)}
+		}
+	}
+	pausedBy := func(who string, ago time.Duration) func(*Look) {
+		return func(l *Look) {
+			l.Job.State = record.Paused
+			l.Job.History = l.Job.History.With(record.Act{At: noon.Add(-ago), By: who, Why: "lunch", To: record.Paused})
+		}
+	}
+	rate := func(l *Look) { l.Job.Rate = []byte(`{"entities":2}`) }
+	lately, long := page(100, 2*time.Second), page(100, 5*time.Minute)
+	for _, c := range []struct {
+		look   Look
+		phase  Phase
+		reason string
+	}{
+		{job(func(l *Look) { l.Job.Created = noon }, open(0, false)), Starting, ""},
+		{job(func(*Look) {}, open(10, true), lately), Processing, ""},
+		{job(waits(1), open(10, true), long), Queued,
+			"its tasks wait in the queue jobs, which another running job shares"},
+		{job(waits(3), open(10, true)), Queued, "its tasks wait in the queue jobs, which 3 other running jobs share"},
+		{job(waits(3), open(10, true), lately), Processing,
+			"its tasks wait in the queue jobs, which 3 other running jobs share"},
+		{job(waits(0), open(10, true), lately), Processing, ""},
+		{job(func(l *Look) { l.Queue.Complaint = "403" }, open(10, true)), Stuck, "403"},
+		{job(func(*Look) {}, open(10, true), long), Stuck,
+			"no page was done for 5 min: if its tasks were lost, a sweep enqueues them again within minutes"},
+		{job(func(*Look) {}, alone(2, 16*time.Second), lately), Retrying,
+			"the failed entity is left, the next attempt is due in 16s"},
+		{job(rate, open(10, true), lately), RateLimited, "it keeps to its rate of 2 entities a second"},
+		{job(rate, open(10, true), page(5, time.Second)), Processing, "it keeps to its rate of 2 entities a second"},
+		{job(func(l *Look) { l.Job.Trouble = "the API is down" }, open(10, true), lately), Processing,
+			"the API is down"},
+		{job(func(*Look) {}, lately), Finishing, "all entities are done, and the records are added up"},
+		{job(pausedBy("ann@example.com", time.Second), open(10, true), lately), Draining,
+			"paused by ann@example.com; pages that are under way finish within 20s"},
+		{job(pausedBy("ann@example.com", time.Hour), open(10, true), lately), Held, "paused by ann@example.com"},
+		{job(func(l *Look) { l.Job.State, l.Job.Poor, l.Job.Error = record.Paused, true, "paused by its budget" },
+			open(10, true)), OverBudget, "paused by its budget"},
+		{job(func(l *Look) { l.Job.State, l.Job.Limited, l.Job.Error = record.Paused, true, "paused by its limit" },
+			open(10, true)), TooManyFailing, "paused by its limit"},
+		{job(func(l *Look) { l.Job.State, l.Job.Ended = record.Failed, noon }, open(10, true)), Over, ""},
+	} {
+		if s := c.look.State(); s.Phase != c.phase || s.Reason != c.reason {
+			t.Errorf("%q: %q, want %q: %q", s.Phase, s.Reason, c.phase, c.reason)
+		}
+	}
+}
+
+// TestShown checks that an estimate does not go back, and that an exact number does.
+func TestShown(t *testing.T) {
+	var shown Shown
+	state := func(about, least, most int64) State {
+		var s State
+		s.counts(Number{about, least, most}, exactly(0), exactly(50))
+		s.fractions()
+		return s
+	}
+	for _, c := range []struct {
+		now  State
+		want Number
+		part float64
+	}{
+		{state(100, 90, 110), Number{100, 90, 110}, 100.0 / 150},
+		{state(95, 80, 105), Number{100, 90, 105}, 100.0 / 150},
+		{state(80, 70, 90), Number{100, 90, 100}, 100.0 / 150},
+		{state(99, 99, 99), Number{99, 99, 99}, 99.0 / 149},
+	} {
+		s := shown.Latest("j", c.now)
+		if s.Processed != c.want || s.Total.About != c.want.About+50 || math.Abs(s.Fraction-c.part) > 1e-9 {
+			t.Errorf("%+v, want %+v and %v", s, c.want, c.part)
+		}
+	}
+}
+
+// TestDollars checks that all usage is paid, and that a dry run writes no entities.
+func TestDollars(t *testing.T) {
 	sum := record.Totals{Processed: 990, Failures: 10, Written: 990, Pages: 10, Tasks: 4}
 	for _, c := range []struct {
-		name  string
-		query query.Query
-		reads int64
+		name, mapper string
+		query        query.Query
+		reads        int64
+		writes       int64
 	}{
-		{"entities are read", query.Query{Kind: "K"}, 990 + 10 + 3*10 + 4},
-		{"keys are free", query.Query{Kind: "K", KeysOnly: true}, 3*10 + 4},
+		{"entities are read", "m", query.Query{Kind: "K"}, 990 + 10 + 3*10 + 4, 990 + 2*10},
+		{"keys are free", "m", query.Query{Kind: "K", KeysOnly: true}, 3*10 + 4, 990 + 2*10},
+		{"a dry run", "rehearsal:m", query.Query{Kind: "K"}, 990 + 10 + 3*10 + 4, 2 * 10},
 	} {
-		job := &record.Job{State: record.Succeeded, Created: noon, Ended: noon.Add(100 * time.Second)}
-		p, dollars := ProgressOf(job, sum, c.query, noon.Add(time.Hour), billing.NAM5)
-		if p.Fraction != 1 || p.FractionMin != 1 || p.FractionMax != 1 || p.EntitiesPerSecondOverall != 10 ||
-			p.EntitiesPerSecond != 0 {
-			t.Errorf("%s: %+v", c.name, p)
+		job := &record.Job{Mapper: c.mapper, State: record.Succeeded, Created: noon, Ended: noon.Add(100 * time.Second)}
+		l := Look{Job: job, Totals: sum, Query: c.query, Now: noon.Add(time.Hour), Prices: billing.NAM5}
+		s := l.State()
+		if s.Fraction != 1 || s.FractionMin != 1 || s.FractionMax != 1 || s.EntitiesPerSecondOverall != 10 ||
+			s.EntitiesPerSecond != 0 {
+			t.Errorf("%s: %+v", c.name, s)
 		}
-		want := billing.NAM5.Dollars(billing.Usage{Reads: c.reads, Writes: 990 + 2*10, TaskOps: 2 * 5})
-		if math.Abs(dollars-want) > 1e-9 {
-			t.Errorf("%s: $%v, want $%v", c.name, dollars, want)
+		want := billing.NAM5.Dollars(billing.Usage{Reads: c.reads, Writes: c.writes, TaskOps: 2 * 5})
+		if math.Abs(s.Dollars-want) > 1e-9 {
+			t.Errorf("%s: $%v, want $%v", c.name, s.Dollars, want)
 		}
 	}
 }

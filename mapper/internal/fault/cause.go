@@ -3,6 +3,8 @@ package fault
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
+	"path"
 	"regexp"
 	"strings"
 	"unicode"
@@ -25,10 +27,31 @@ func Digest(cause string) string {
 	return hex.EncodeToString(sum[:3])
 }
 
+// Brief returns an error's text for a line. The stack of a panic becomes the place of its first
+// frame: the addresses in it mean nothing to people, and differ between processes.
+func Brief(text string) string {
+	if !strings.Contains(text, "panic: ") {
+		return text
+	}
+	lines := strings.Split(text, "\n")
+	for i := 1; i < len(lines)-1; i++ {
+		if file, ok := strings.CutPrefix(lines[i+1], "\t"); ok { // a frame has a line of its file
+			file, _, _ = strings.Cut(file, " +0x")
+			name := arguments.ReplaceAllString(lines[i], "")
+			return fmt.Sprintf("%s, in %s (%s)", strings.Join(lines[:i], "\n"), path.Base(name), path.Base(file))
+		}
+	}
+	return lines[0]
+}
+
+// arguments matches the arguments of a call in a stack.
+var arguments = regexp.MustCompile(`\([^()]*\)$`)
+
 // Cause returns the part of an error's text that entities with the same problem have in common. It
 // replaces with "#" everything that differs between entities: numbers, words with digits, quoted
 // texts, addresses, and the names in the entity's key.
 func Cause(text string, names ...string) string {
+	text = Brief(text)
 	for _, name := range names {
 		if len(name) > 2 { // a shorter one is also part of other words
 			text = strings.ReplaceAll(text, name, "#")

@@ -33,3 +33,24 @@ func TestCause(t *testing.T) {
 		t.Errorf("%d bytes", len(got))
 	}
 }
+
+// TestBrief checks that no stack and no address is left of a panic.
+func TestBrief(t *testing.T) {
+	const stack = "\nexample.com/shop.(*ledger).credit(0xc000123, {0x1, 0x2})\n\t/src/shop/ledger.go:12 +0x1d\n" +
+		"example.com/shop.init.func1(0xc000)\n\t/src/shop/main.go:7 +0x25"
+	for text, want := range map[string]string{
+		"no such row":           "no such row",
+		"panic: no row":         "panic: no row",
+		"panic: no row" + stack: "panic: no row, in shop.(*ledger).credit (ledger.go:12)",
+		"2 of 3 failed, the first with: panic: two\nlines" + stack: "2 of 3 failed, the first with: panic: two\nlines, in " +
+			"shop.(*ledger).credit (ledger.go:12)",
+		"panic: cut off\nexample.com/shop.f(0xc0…": "panic: cut off",
+	} {
+		if got := Brief(text); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if got := Cause("panic: no row 7" + stack); got != "panic: no row #, in shop.(*ledger).credit (ledger.go:#)" {
+		t.Errorf("the cause %q", got)
+	}
+}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -18,12 +17,6 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// rehearsalPrefix is the prefix of rehearsals' names. Names of users' mappers cannot have it.
-const rehearsalPrefix = "rehearsal:"
-
-// IsRehearsal reports whether a mapper of this name is a rehearsal.
-func IsRehearsal(name string) bool { return strings.HasPrefix(name, rehearsalPrefix) }
-
 // Rehearsal returns the mapper that rehearses this one, which changes entities. It runs the
 // function, but counts the writes instead of making them.
 //
@@ -31,7 +24,7 @@ func IsRehearsal(name string) bool { return strings.HasPrefix(name, rehearsalPre
 // build that does not know rehearsals. Attempts is the default number of attempts on an entity.
 func (d *Definition) Rehearsal(attempts int64) *Definition {
 	r := *d
-	r.Name, r.Mode = rehearsalPrefix+d.Name, Visit                   // the writes of a Visit are not committed
+	r.Name, r.Mode = record.RehearsalPrefix+d.Name, Visit            // the writes of a Visit are not committed
 	r.OnDone, r.Forget, r.PreparePage, r.ByName = nil, nil, nil, nil // the original mapper's name starts it
 	r.Backoff.Attempts = cmp.Or(d.Backoff.Attempts, attempts)
 	r.Prepare = func(params json.RawMessage, keysOnly bool) (Func, error) {

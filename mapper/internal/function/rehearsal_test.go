@@ -57,7 +57,7 @@ func TestRehearsal(t *testing.T) {
 				}, nil
 			}}
 			r := d.Rehearsal(3)
-			if !IsRehearsal(r.Name) || IsRehearsal(d.Name) || r.Mode != Visit || r.ByName != nil ||
+			if !record.IsRehearsal(r.Name) || record.IsRehearsal(d.Name) || r.Mode != Visit || r.ByName != nil ||
 				r.Backoff.Attempts != 3 {
 				t.Errorf("%+v", r)
 			}

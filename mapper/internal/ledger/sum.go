@@ -125,7 +125,8 @@ func (s *Sum) checkStored() {
 	}
 }
 
-// Scale extrapolates the sum of some records to all records.
+// Scale extrapolates the sum of some records to all records. For each record of the sum there are
+// factor records.
 func (s *Sum) Scale(factor float64) {
 	if s.Sample != nil {
 		s.Sample.Scale, s.Sample.LeftScale = factor, factor
@@ -151,6 +152,20 @@ func (s *Sum) Scale(factor float64) {
 func (s *Sum) SetPending(o *Sum) {
 	s.Pending, s.Retrying, s.Expected, s.Waiting = o.Pending, o.Retrying, o.Expected, o.Waiting
 	s.Sample.SetPending(o.Sample)
+}
+
+// SetCensus extrapolates the sum of some records to all records, by their numbers. The open ranges
+// come from another sum.
+func (s *Sum) SetCensus(c record.Census, open *Sum) {
+	sampled := s.Sample.Pages
+	if sampled > 0 {
+		s.Scale(float64(max(0, c.Ranges-c.Open-c.Failed)) / float64(sampled))
+	}
+	if n := len(open.Sample.Open); int64(n) < c.Open && n > 0 {
+		open.Scale(float64(c.Open) / float64(n))
+	}
+	s.SetPending(open)
+	s.Ranges, s.Pending, s.Failures, s.Sample.Census = c.Ranges, c.Open, c.Failed, &c
 }
 
 // Limits of the totals by space, which are stored in the record of a job.

@@ -135,7 +135,7 @@ func (js *Jobs) failAtEnd(ctx context.Context, job *record.Job, reason error, su
 
 func (js *Jobs) fail(ctx context.Context, job *record.Job, reason error, besides func(*record.Job) error) error {
 	return js.end(ctx, job, fault.Summary(reason), func(_ *datastore.Transaction, j *record.Job) error {
-		j.Fail(fault.Text(reason), errors.Is(reason, tally.Err), time.Now())
+		j.Fail(fault.Brief(fault.Text(reason)), errors.Is(reason, tally.Err), time.Now())
 		return besides(j)
 	})
 }

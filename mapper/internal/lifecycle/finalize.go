@@ -118,7 +118,7 @@ const forgetEvery = 30 * time.Second
 // all deliveries that enqueue it.
 func (fi finalizer) wait(ctx context.Context, job *record.Job, why error) error {
 	_, err := fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
-		text := "waits to end: " + fault.Text(why)
+		text := "waits to end: " + fault.Brief(fault.Text(why))
 		changed := fi.delivery != "" && j.Alive(fi.delivery) // this delivery ends without a death
 		if j.State != record.Running || j.Epoch != job.Epoch || j.Error == text {
 			return changed, nil
@@ -149,7 +149,7 @@ func (fi finalizer) retry(ctx context.Context, job *record.Job, failed, err erro
 		if j.State != record.Running || j.Epoch != job.Epoch {
 			return false, nil
 		}
-		j.Error = fault.Text(fmt.Errorf("the finalizer failed, and is tried again: %w", failed))
+		j.Error = fault.Brief(fault.Text(fmt.Errorf("the finalizer failed, and is tried again: %w", failed)))
 		return true, nil
 	})
 	return errors.Join(fmt.Errorf("the finalizer of job %s failed", job.ID), err)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
+	"github.com/scattermap/scattermap/mapper/internal/estimate"
 	"github.com/scattermap/scattermap/mapper/internal/ledger"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/tasks"
@@ -29,16 +30,21 @@ const (
 	idle = 30 * time.Second
 )
 
-// Complaint says why the queue can't deliver the job's tasks. It returns an empty text if it can,
-// if this process may not ask the queue, or if the queue does not answer.
+// manyOthers is the most other jobs that Delivery looks for.
+const manyOthers = 10
+
+// Delivery returns what the queue says about the job's tasks: why it can't deliver them, or that
+// they wait for those of other jobs. It returns nothing if this process may not ask the queue, or if
+// the queue does not answer.
 //
 // It looks at two tasks: the task of the range that is due longest, or else the job's end, and the
 // last sweep that was due. If no task arrives, none of our handlers runs. So callers are those who
 // look at the job, and Revive.
-func (js *Jobs) Complaint(ctx context.Context, job *record.Job, waiting *record.Range) string {
+func (js *Jobs) Delivery(ctx context.Context, job *record.Job, waiting *record.Range) (q estimate.Queue) {
 	if job.State != record.Running || js.Queue == nil || job.Queue.Is(js.Queue.Name()) != nil {
-		return ""
+		return q
 	}
+	q.Name, q.Others = js.Queue.Name(), estimate.Unknown
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	now := time.Now()
@@ -56,6 +62,9 @@ func (js *Jobs) Complaint(ctx context.Context, job *record.Job, waiting *record.
 			if gone[i] = err == nil && s == nil; err != nil || gone[i] {
 				return
 			}
+			if i == 0 {
+				q.Waits = waiting != nil && s.Attempts == 0 && now.After(s.ScheduleTime)
+			}
 			if complaints[i] = js.complaintOf(s); complaints[i] == "" && s.Attempts == 0 &&
 				now.Sub(s.ScheduleTime) > idle {
 				if paused, err := js.Queue.Paused(ctx); err == nil && paused {
@@ -71,10 +80,18 @@ func (js *Jobs) Complaint(ctx context.Context, job *record.Job, waiting *record.
 	for _, c := range complaints {
 		if c != "" {
 			js.Observer.Undelivered(ctx, job, c)
-			return c
+			q.Complaint = c
+			return q
 		}
 	}
-	return ""
+	if q.Waits {
+		others, err := js.Store.Jobs(ctx, []record.Owner{job.Queue}, record.Listing{State: record.Running}, "",
+			manyOthers+1)
+		if err == nil {
+			q.Others = len(others) - 1
+		}
+	}
+	return q
 }
 
 // overdue is how long a lost task may be missing while the job's sweeps work.
@@ -159,7 +176,7 @@ func (js *Jobs) LookLater(job *record.Job) {
 // lookRanges is from how many open ranges Look chooses the one that is due longest.
 const lookRanges = 20
 
-// Look is Complaint for callers that have not read the job's ranges.
+// Look returns the complaint of Delivery for callers that have not read the job's ranges.
 func (js *Jobs) Look(ctx context.Context, job *record.Job) string {
 	open, err := js.Store.FirstMarked(ctx, "open", job.Ref(), "", lookRanges)
 	if err != nil {
@@ -172,5 +189,5 @@ func (js *Jobs) Look(ctx context.Context, job *record.Job) string {
 			return ""
 		}
 	}
-	return js.Complaint(ctx, job, sum.Waiting)
+	return js.Delivery(ctx, job, sum.Waiting).Complaint
 }

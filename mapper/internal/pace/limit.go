@@ -84,6 +84,27 @@ func (r Limit) Says(since time.Duration) string {
 	}
 }
 
+// Near reports whether a job at this rate is at least at 70% of what it may reach. It has that many
+// writes for each entity, without its own records.
+func (r Limit) Near(entities, writesEach float64, since time.Duration) bool {
+	const near = 0.7
+	mostEntities, mostWrites := r.at(since)
+	return entities >= near*mostEntities || entities*writesEach >= near*mostWrites
+}
+
+// Entities returns how many entities a second are allowed, with that many writes for each; 0: no
+// limit.
+func (r Limit) Entities(writesEach float64, since time.Duration) float64 {
+	entities, writes := r.at(since)
+	if writesEach > 0 {
+		entities = min(entities, writes/writesEach)
+	}
+	if math.IsInf(entities, 1) {
+		return 0
+	}
+	return entities
+}
+
 // FirstPaced is the highest number of entities in a page whose writes are limited, as long as the
 // process does not know the function's writes for an entity.
 const FirstPaced = 10

@@ -32,7 +32,7 @@ func TestStoredNames(t *testing.T) {
 			"generation epoch forestalled page_size page_time timeout workers concurrency concurrent splitting rate " +
 			"rate_until " +
 			"rate_then ramp_from masks times limit_step limit limit_share limited budget poor spent allowance " +
-			"counters_lost counters_dropped attempts backoff_first backoff_max tolerant failures tried finalizes " +
+			"before counters_lost counters_dropped attempts backoff_first backoff_max tolerant failures tried finalizes " +
 			"finalized replaying replaying_of created ended error trouble totals drafted closing erased retain " +
 			"retires retired cleaned_at cleaning cleaned expires " + suspicion},
 		{new(Schedule), "tick outcome run queued waits slots past"},

@@ -99,6 +99,8 @@ type Job struct {
 	Error   string    `datastore:"error,noindex"`
 	Trouble string    `datastore:"trouble,omitempty,noindex"` // why something is tried again
 	Totals  []byte    `datastore:"totals,noindex"`            // packed JSON of [Totals], once it has ended
+	// while it runs again after it had succeeded: the numbers of Totals then
+	Before []byte `datastore:"before,omitempty,noindex"`
 	// it has a draft of its ledger, perhaps of an earlier epoch
 	Drafted bool `datastore:"drafted,omitempty,noindex"`
 
@@ -214,6 +216,9 @@ func (j *Job) goOn(now time.Time) {
 	if j.State != Running {
 		j.RampFrom = now.UTC().Truncate(time.Microsecond)
 	}
+	if j.State == Succeeded || j.State == SucceededWithFailures {
+		j.keepBefore()
+	}
 	j.State, j.Error, j.Trouble, j.Ended = Running, "", "", time.Time{}
 	if len(j.Closing) == 0 {
 		j.Totals = nil
@@ -226,7 +231,7 @@ func (j *Job) goOn(now time.Time) {
 // Succeed ends the job with its totals. The caller then sets Finalizes if the mapper has a
 // finalizer.
 func (j *Job) Succeed(sum Totals, now time.Time) error {
-	j.Finalizes = false
+	j.Finalizes, j.Before = false, nil
 	j.Suspicion = Suspicion{}
 	j.State, j.Error, j.Trouble, j.Ended = Succeeded, "", "", now.UTC().Truncate(time.Microsecond)
 	if sum.Failures > 0 {

@@ -2,6 +2,7 @@ package record
 
 import (
 	"regexp"
+	"strings"
 
 	"github.com/scattermap/scattermap/internal/names"
 )
@@ -22,3 +23,9 @@ func ValidIncarnation(s string) bool { return incarnation.MatchString(s) }
 
 // DraftKind is the kind of the records of drafts, see package ledger, and of rate clocks.
 const DraftKind = "ScattermapDraft"
+
+// RehearsalPrefix is the prefix of rehearsals' names. Names of users' mappers cannot have it.
+const RehearsalPrefix = "rehearsal:"
+
+// IsRehearsal reports whether a mapper of this name is a rehearsal.
+func IsRehearsal(mapper string) bool { return strings.HasPrefix(mapper, RehearsalPrefix) }

@@ -48,6 +48,9 @@ type SpaceTotals struct {
 // Failing returns how many entities have failed, including those that are retried.
 func (t *Totals) Failing() int64 { return t.Failures + t.Retrying }
 
+// WritesPerEntity returns how many entities the function has written for each that it processed.
+func (t *Totals) WritesPerEntity() float64 { return float64(t.Written) / float64(max(1, t.Processed)) }
+
 // RecordIn stores the totals in the job's record.
 func (t *Totals) RecordIn(j *Job) (err error) {
 	text, err := json.Marshal(t)
@@ -62,4 +65,27 @@ func (j *Job) RecordedTotals() (sum Totals, err error) {
 		return sum, err
 	}
 	return sum, json.Unmarshal(text, &sum)
+}
+
+// keepBefore keeps the numbers of a job that has succeeded, for the time in which its failures are
+// retried. Names of counters and spaces are left out: they may be redacted in the totals.
+func (j *Job) keepBefore() {
+	sum, err := j.RecordedTotals()
+	if err != nil || len(j.Totals) == 0 {
+		return
+	}
+	sum.Counters, sum.Spaces, sum.SpacesLeftOut = nil, nil, 0
+	if text, err := json.Marshal(&sum); err == nil {
+		j.Before = text
+	}
+}
+
+// TotalsBefore returns the numbers of a job when it last succeeded, while it retries its failures
+// after that; nil: it does not. No entity that was processed then is processed again.
+func (j *Job) TotalsBefore() *Totals {
+	sum := new(Totals)
+	if len(j.Before) == 0 || json.Unmarshal(j.Before, sum) != nil {
+		return nil
+	}
+	return sum
 }

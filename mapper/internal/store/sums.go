@@ -8,6 +8,10 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/mapper/internal/ledger"
 	"github.com/scattermap/scattermap/mapper/internal/property"
@@ -251,20 +255,72 @@ func sumOf(ctx context.Context, st Store, job record.Ref, mark string) (sum ledg
 	return sum, scale, err
 }
 
-// LiveTotals is SampleTotals with another sample for the pending ranges. A few of them may have
-// most of the remaining entities.
+// LiveTotals is SampleTotals with another sample for the pending ranges, and with the numbers of
+// records. A few pending ranges may have most of the remaining entities.
 func (st Store) LiveTotals(ctx context.Context, job *record.Job) (record.Totals, bool, error) {
-	sum, estimated, err := st.sampleSum(ctx, job)
-	if err != nil || !estimated {
-		return sum.Totals, estimated, err
+	sum, scale, err := sumOf(ctx, st, job.Ref(), "")
+	sum.Close(job)
+	if err != nil || scale == 1 {
+		return sum.Totals, false, err
 	}
-	open, scale, err := sumOf(ctx, st, job.Ref(), "open")
+	census, err := st.census(ctx, job.Ref())
 	if err != nil {
 		return sum.Totals, false, err
 	}
-	if scale != 1 {
-		open.Scale(scale)
+	open, openScale, err := sumOf(ctx, st, job.Ref(), "open")
+	switch {
+	case err != nil:
+		return sum.Totals, false, err
+	case census != nil:
+		sum.SetCensus(*census, &open)
+		return sum.Totals, true, nil
+	case openScale != 1:
+		open.Scale(openScale)
 	}
+	sum.Scale(scale)
 	sum.SetPending(&open)
 	return sum.Totals, true, nil
+}
+
+// mostCounted is the most records of a job that a look at it counts. A count of a thousand costs a
+// read.
+const mostCounted = 250_000
+
+// census counts a job's records at one moment. It returns nil if the database can't count, or the
+// job has too many records.
+func (st Store) census(ctx context.Context, job record.Ref) (*record.Census, error) {
+	var c record.Census
+	tx, err := st.client.NewTransaction(ctx, datastore.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = tx.Rollback() }() // it has written nothing
+	group, ctx := errgroup.WithContext(ctx)
+	for _, count := range []struct {
+		n *int64
+		q *datastore.Query
+	}{{&c.Ranges, Records(job, "", "")}, {&c.Open, Marked("open", job, "")}, {&c.Failed, Marked("failed", job, "")}} {
+		group.Go(func() error {
+			q := count.q.Limit(mostCounted).Transaction(tx)
+			result, err := st.client.RunAggregationQuery(ctx, q.NewAggregationQuery().WithCount("n"))
+			if err != nil {
+				return err
+			}
+			value, ok := result["n"].(*datastorepb.Value)
+			if !ok {
+				return fmt.Errorf("the answer to a count has %T", result["n"])
+			}
+			*count.n = value.GetIntegerValue()
+			return nil
+		})
+	}
+	switch err := group.Wait(); {
+	case status.Code(err) == codes.Unimplemented:
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("count the records of job %s: %w", job.ID, err)
+	case c.Ranges == mostCounted:
+		return nil, nil
+	}
+	return &c, nil
 }

@@ -208,6 +208,9 @@ func TestLiveTotals(t *testing.T) {
 		if err != nil || !estimated || sum.Sample.Left != 500_000 || sum.Sample.LeftScale != 1 {
 			t.Errorf("%+v, %v, %v", sum.Sample, estimated, err)
 		}
+		if c := sum.Sample.Census; c == nil || *c != (record.Census{Ranges: 1001, Open: 5}) || sum.Processed != 9960 {
+			t.Errorf("the census %+v, and %d processed", c, sum.Processed)
+		}
 		ended := *j
 		ended.State = record.Aborted
 		if _, sum, estimated, err := st.SampleEnded(t.Context(), &ended); err != nil || !estimated ||

@@ -1,0 +1,181 @@
+// Package apischema makes the JSON schema of the jobs API's answers from their Go types, and checks
+// answers against it. It knows the few keywords that it writes.
+package apischema
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/datastore"
+)
+
+// Path is where the schema is, in the folder docs.
+const Path = "jobs-api.schema.json"
+
+// A Schema is a JSON schema, or a part of one.
+type Schema map[string]any
+
+// Of returns a schema with a definition for each of the types, by name, and for the types of their
+// fields. meaning describes a field of a type.
+func Of(types map[string]reflect.Type, meaning func(t reflect.Type, field string) string) Schema {
+	m := maker{defs: make(map[string]any), meaning: meaning}
+	for _, name := range slices.Sorted(maps.Keys(types)) {
+		m.defs[name] = m.of(types[name])
+	}
+	return Schema{
+		"$schema": "https://json-schema.org/draft/2020-12/schema",
+		"title":   "Answers of scattermap's jobs API, and of the command line with -o json",
+		"$defs":   m.defs,
+	}
+}
+
+type maker struct {
+	defs    map[string]any
+	meaning func(t reflect.Type, field string) string
+}
+
+// of returns the schema of a type.
+func (m maker) of(t reflect.Type) Schema {
+	switch t {
+	case reflect.TypeFor[time.Time]():
+		return Schema{"type": "string", "format": "date-time"}
+	case reflect.TypeFor[time.Duration]():
+		return Schema{"type": "integer"}
+	case reflect.TypeFor[*datastore.Key]():
+		return Schema{"type": []string{"string", "null"}}
+	case reflect.TypeFor[json.RawMessage]():
+		return Schema{}
+	}
+	switch t.Kind() {
+	case reflect.String:
+		return Schema{"type": "string"}
+	case reflect.Bool:
+		return Schema{"type": "boolean"}
+	case reflect.Int, reflect.Int64:
+		return Schema{"type": "integer"}
+	case reflect.Float64:
+		return Schema{"type": "number"}
+	case reflect.Slice:
+		return Schema{"type": []string{"array", "null"}, "items": m.of(t.Elem())}
+	case reflect.Map:
+		return Schema{"type": []string{"object", "null"}, "additionalProperties": m.of(t.Elem())}
+	case reflect.Pointer:
+		return m.of(t.Elem())
+	case reflect.Struct:
+		return m.object(t)
+	}
+	return Schema{}
+}
+
+// object returns the schema of a struct. One with a name becomes a definition.
+func (m maker) object(t reflect.Type) Schema {
+	name := t.String()
+	if t.Name() != "" {
+		if m.defs[name] != nil {
+			return Schema{"$ref": "#/$defs/" + name}
+		}
+		m.defs[name] = Schema{} // it may contain itself
+	}
+	if _, custom := reflect.PointerTo(t).MethodByName("MarshalJSON"); custom {
+		m.defs[name] = Schema{"type": "object"}
+		return Schema{"$ref": "#/$defs/" + name}
+	}
+	properties, required := make(map[string]any), []string{}
+	for f := range t.Fields() {
+		field, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if field == "" || field == "-" {
+			continue
+		}
+		s := m.of(f.Type)
+		if text := m.meaning(t, field); text != "" {
+			s["description"] = text
+		}
+		if properties[field] = s; !strings.Contains(options, "omit") {
+			required = append(required, field)
+		}
+	}
+	object := Schema{"type": "object", "properties": properties, "required": required, "additionalProperties": false}
+	if t.Name() == "" {
+		return object
+	}
+	m.defs[name] = object
+	return Schema{"$ref": "#/$defs/" + name}
+}
+
+// Check returns an error if a JSON value is not as a definition of a schema says. The schema was
+// read from JSON.
+func Check(schema map[string]any, definition string, text []byte) error {
+	defs, _ := schema["$defs"].(map[string]any)
+	s, ok := defs[definition].(map[string]any)
+	if !ok {
+		return fmt.Errorf("the schema has no %s", definition)
+	}
+	var v any
+	if err := json.Unmarshal(text, &v); err != nil {
+		return err
+	}
+	return check(defs, s, definition, v)
+}
+
+func check(defs, s map[string]any, at string, v any) error {
+	if ref, ok := s["$ref"].(string); ok {
+		s, _ = defs[strings.TrimPrefix(ref, "#/$defs/")].(map[string]any)
+	}
+	if want := s["type"]; want != nil && !isType(want, v) {
+		return fmt.Errorf("%s is %v, want the type %v", at, v, want)
+	}
+	if all, ok := v.([]any); ok {
+		items, _ := s["items"].(map[string]any)
+		for i, each := range all {
+			if err := check(defs, items, fmt.Sprintf("%s[%d]", at, i), each); err != nil {
+				return err
+			}
+		}
+	}
+	object, ok := v.(map[string]any)
+	properties, has := s["properties"].(map[string]any)
+	if !ok || !has {
+		return nil
+	}
+	required, _ := s["required"].([]any)
+	for _, name := range required {
+		if _, ok := object[name.(string)]; !ok {
+			return fmt.Errorf("%s lacks %v", at, name)
+		}
+	}
+	for name, each := range object {
+		of, ok := properties[name].(map[string]any)
+		if !ok {
+			return fmt.Errorf("%s has %s, and the schema does not", at, name)
+		}
+		if err := check(defs, of, at+"."+name, each); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isType reports whether a value has a type, or one of a list of types.
+func isType(want, v any) bool {
+	if several, ok := want.([]any); ok {
+		return slices.ContainsFunc(several, func(one any) bool { return isType(one, v) })
+	}
+	switch v := v.(type) {
+	case nil:
+		return want == "null"
+	case bool:
+		return want == "boolean"
+	case string:
+		return want == "string"
+	case float64:
+		return want == "number" || want == "integer" && v == float64(int64(v))
+	case []any:
+		return want == "array"
+	}
+	return want == "object"
+}

@@ -1,0 +1,210 @@
+package estimate
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// A Phase says what a job does or waits for. It has more detail than the job's state.
+type Phase string
+
+// The phases of jobs.
+const (
+	Queued         Phase = "queued"
+	Starting       Phase = "starting"
+	Processing     Phase = "processing"
+	RateLimited    Phase = "rate limited"
+	Retrying       Phase = "retrying"
+	Stuck          Phase = "stuck"
+	Finishing      Phase = "finishing"
+	Draining       Phase = "draining"
+	Held           Phase = "paused"
+	OverBudget     Phase = "over budget"
+	TooManyFailing Phase = "too many failures"
+	Over           Phase = "ended"
+)
+
+// A Queue is what the queue of a job says about its tasks.
+type Queue struct {
+	Complaint string // why it can't deliver them; empty: it can, or that is unknown
+	Waits     bool   // the task that is due longest was not delivered yet
+	Others    int    // how many other running jobs share the queue, if Waits; Unknown: that is unknown
+	Name      string
+}
+
+// slowStart is how long a job that was not delivered yet counts as starting.
+const slowStart = 5 * time.Second
+
+// phase returns what the job does or waits for, and why it is not faster.
+func (l Look) phase(rate float64) (Phase, string) {
+	j := l.Job
+	switch {
+	case !j.Unfinished():
+		return Over, ""
+	case j.State == record.Paused:
+		return l.pausedPhase()
+	case l.Queue.Complaint != "":
+		return Stuck, l.Queue.Complaint
+	}
+	trouble := cmp.Or(j.Error, j.Trouble)
+	s := l.Totals.Sample
+	if s == nil || len(s.Open) == 0 && l.Totals.Pending == 0 {
+		return Finishing, cmp.Or(trouble, "all entities are done, and the records are added up")
+	}
+	idle := l.idle()
+	if l.Queue.Waits && l.sinceDue() > slowStart && idle > max(2*slowStart, 2*l.slowestPage()) {
+		return Queued, cmp.Or(trouble, l.Queue.says())
+	}
+	if until := l.backsOffUntil(); !until.IsZero() {
+		return Retrying, cmp.Or(trouble, fmt.Sprintf("%s left, %s",
+			entities(l.Totals.Pending, "the failed entity is", "failed entities or pages are"),
+			fmt.Sprintf("the next attempt is due in %s", roughly(until.Sub(l.Now)))))
+	}
+	limit, err := j.RateLimit()
+	says := ""
+	if err == nil {
+		says = limit.Says(l.Now.Sub(j.RampBegan()))
+	}
+	if l.Queue.shared() {
+		says = cmp.Or(says, l.Queue.says())
+	}
+	switch {
+	case idle > max(l.mostOfPage(), 5*l.slowestPage()):
+		return Stuck, cmp.Or(trouble, fmt.Sprintf("no page was done for %s: if its tasks were lost, a sweep enqueues "+
+			"them again within minutes", roughly(idle)))
+	case len(s.Ends) == 0:
+		return Starting, cmp.Or(trouble, says)
+	case says != "" && limit.Near(rate, l.Totals.WritesPerEntity(), l.Now.Sub(j.RampBegan())):
+		return RateLimited, cmp.Or(trouble, says)
+	}
+	return Processing, cmp.Or(trouble, says)
+}
+
+// shared reports whether tasks wait because other jobs use the queue, too.
+func (q Queue) shared() bool { return q.Waits && q.Others > 0 }
+
+// idle returns for how long no page was done.
+func (l Look) idle() time.Duration {
+	from := l.Job.Created
+	if l.Job.RampFrom.After(from) { // it was resumed
+		from = l.Job.RampFrom
+	}
+	if len(l.Totals.Sample.Ends) > 0 && lastEnd(l.Totals.Sample).After(from) {
+		from = lastEnd(l.Totals.Sample)
+	}
+	return l.Now.Sub(from)
+}
+
+// says returns why a task waits in the queue.
+func (q Queue) says() string {
+	name := q.Name[strings.LastIndex(q.Name, "/")+1:]
+	switch {
+	case q.Others > 0:
+		return fmt.Sprintf("its tasks wait in the queue %s, which %s", name,
+			entities(int64(q.Others), "another running job shares", "other running jobs share"))
+	case q.Others == 0:
+		return fmt.Sprintf("its tasks wait in the queue %s, which delivers none at present: is its concurrency used "+
+			"up?", name)
+	}
+	return fmt.Sprintf("its tasks wait in the queue %s", name)
+}
+
+// entities counts something.
+func entities(n int64, one, several string) string {
+	if n == 1 {
+		return one
+	}
+	return fmt.Sprintf("%d %s", n, several)
+}
+
+// roughly writes a duration in whole seconds or minutes.
+func roughly(d time.Duration) string {
+	if d < 2*time.Minute {
+		return d.Round(time.Second).String()
+	}
+	return fmt.Sprintf("%d min", int(d.Minutes()+0.5))
+}
+
+// sinceDue returns how long the task that is due longest is due.
+func (l Look) sinceDue() time.Duration {
+	if l.Totals.Waiting == nil {
+		return 0
+	}
+	return l.Now.Sub(l.Totals.Waiting.Due())
+}
+
+// backsOffUntil returns when the first pending range is due, if all of them wait for that after
+// failed attempts; zero: some are due.
+func (l Look) backsOffUntil() (first time.Time) {
+	s := l.Totals.Sample
+	if s.LeftScale != 1 {
+		return first
+	}
+	for _, r := range s.Open {
+		if !r.NotBefore.After(l.Now) {
+			return time.Time{}
+		}
+		if first.IsZero() || r.NotBefore.Before(first) {
+			first = r.NotBefore
+		}
+	}
+	return first
+}
+
+// pausedPhase returns why a job is paused, and whether pages are still under way.
+func (l Look) pausedPhase() (Phase, string) {
+	j := l.Job
+	why, at := "paused", time.Time{}
+	acts, _ := j.History.Acts() // without a history the pause has no name
+	for _, a := range acts {
+		if a.To == record.Paused {
+			at = a.At
+			if why = "paused"; a.By != "" {
+				why += " by " + a.By
+			}
+		}
+	}
+	why = cmp.Or(j.Error, why)
+	switch left := l.longestPage() - l.Now.Sub(at); {
+	case left > 0 && l.Totals.Pending > 0:
+		return Draining, fmt.Sprintf("%s; pages that are under way finish within %s", why, roughly(left+time.Second))
+	case j.Poor:
+		return OverBudget, why
+	case j.Limited:
+		return TooManyFailing, why
+	}
+	return Held, why
+}
+
+// longestPage returns how long a page that is under way may still take: twice as long as the
+// slowest page so far.
+func (l Look) longestPage() time.Duration {
+	if slowest := l.slowestPage(); slowest > 0 {
+		return min(l.mostOfPage(), 2*slowest)
+	}
+	return l.mostOfPage()
+}
+
+// mostOfPage returns how long a page may take at most.
+func (l Look) mostOfPage() time.Duration {
+	return 2*time.Duration(l.Job.PageTime) + time.Duration(l.Job.Timeout)
+}
+
+// slowestPage returns how long the slowest page has taken so far, and at least a second; 0: there
+// is none.
+func (l Look) slowestPage() (slowest time.Duration) {
+	if l.Totals.Sample == nil || len(l.Totals.Sample.Ends) == 0 {
+		return 0
+	}
+	slowest = time.Second
+	for _, e := range l.Totals.Sample.Ends {
+		if slowest = max(slowest, e.Ran); !e.Began.IsZero() {
+			slowest = max(slowest, e.At.Sub(e.Began))
+		}
+	}
+	return slowest
+}

@@ -1,0 +1,222 @@
+package estimate
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// timeLeft sets the time until the job ends, with its bounds. It has two parts. The remaining
+// entities take their number by the job's speed. Entities and pages that have failed an attempt
+// wait for their next ones, whatever the speed is.
+func (s *State) timeLeft(l Look) {
+	s.TimeLeftMin, s.TimeLeft, s.TimeLeftMax = Unknown, Unknown, Unknown
+	sample := l.Totals.Sample
+	switch {
+	case s.Phase == Over && s.Remaining.Max == 0:
+		s.TimeLeftMin, s.TimeLeft, s.TimeLeftMax = 0, 0, 0
+		return
+	case l.Job.State != record.Running || sample == nil:
+		return
+	case s.Phase == Finishing:
+		s.TimeLeftMin, s.TimeLeft = 0, ending
+		if len(sample.Ends) == 0 || l.Now.Sub(lastEnd(sample)) < 5*ending { // otherwise its task was lost
+			s.TimeLeftMax = 2 * ending
+		}
+		return
+	}
+	waits := l.waiting(sample)
+	work, known := l.working(s.Remaining, sample)
+	if !known {
+		s.TimeLeftMin = waits.least
+		return
+	}
+	if f := l.failing(s, sample); f > 0 { // of those to come, some fail and wait, too
+		work.about += time.Duration(min(1, f) * float64(waits.path))
+		work.most += waits.path
+		if f > 3 {
+			work.least += waits.path * 8 / 10
+		}
+	}
+	s.TimeLeftMin = max(work.least, waits.least).Round(time.Millisecond)
+	s.TimeLeft = (max(work.about, waits.about) + ending/2).Round(time.Millisecond)
+	if s.Phase != Queued && s.Phase != Stuck && s.Remaining.Max != Unknown { // otherwise others decide
+		s.TimeLeftMax = (max(work.most, waits.most) + 2*ending).Round(time.Millisecond)
+	}
+}
+
+// ending is about how long a job takes after its last page.
+const ending = time.Second
+
+// A span is a time with its bounds.
+type span struct {
+	least, about, most time.Duration
+
+	path time.Duration // how long an entity takes that fails all attempts
+}
+
+// margin is by which factor the time of the remaining entities may be longer or shorter.
+const margin = 1.7
+
+// working returns how long the remaining entities take. That is unknown if no page is done.
+func (l Look) working(remaining Number, s *record.Sample) (w span, known bool) {
+	due := 0
+	for _, r := range s.Open {
+		if !r.NotBefore.After(l.Now) {
+			due++
+		}
+	}
+	if due == 0 {
+		return span{}, remaining.About != Unknown
+	}
+	speed, pages := l.speed(s, float64(due)*s.LeftScale)
+	if speed == 0 || remaining.About == Unknown {
+		return span{}, false
+	}
+	off := margin
+	if pages < 3 {
+		off *= 1.3
+	}
+	n, most := float64(remaining.About), math.Sqrt(float64(remaining.About)*float64(max(remaining.About, remaining.Max)))
+	least := math.Sqrt(n * float64(remaining.Min))
+	w.least, w.about, w.most = takes(least, speed*off), takes(n, speed), takes(most, speed/off)
+	return w, true
+}
+
+// takes returns how long a number of entities takes at a speed.
+func takes(n, speed float64) time.Duration {
+	return time.Duration(min(n/speed*float64(time.Second), math.MaxInt64/4))
+}
+
+// speed returns how many entities a second the job does from now on, and from how many pages that
+// comes. It is the pace of a worker times the number of workers that have a range, or the rate of
+// the last third of the time if that is higher. A rate alone lags: pages that are under way do not
+// count yet.
+func (l Look) speed(s *record.Sample, due float64) (speed float64, pages int) {
+	began := l.Job.Created
+	if l.Job.RampFrom.After(began) { // it was resumed
+		began = l.Job.RampFrom
+	}
+	running := max(time.Millisecond, l.Now.Sub(began))
+	window := min(running, max(running/3, 5*time.Second), 5*time.Minute)
+	n := int64(0)
+	for _, e := range s.Ends {
+		if l.Now.Sub(e.At) < window {
+			n, pages = n+e.Entities, pages+1
+		}
+	}
+	speed = float64(n) * s.Scale / window.Seconds()
+	if each := perEntity(s); each > 0 {
+		workers := due
+		if most := float64(l.Job.AtOnce()); most > 0 {
+			workers = min(workers, most)
+		}
+		byPace := workers / each.Seconds()
+		if l.Queue.shared() { // then others have most of the workers
+			byPace = 0
+		}
+		if most := l.mostEntities(); most > 0 {
+			byPace = min(byPace, most)
+		}
+		speed = max(speed, byPace)
+	}
+	return speed, pages
+}
+
+// mostEntities returns the entities a second that the job's rate allows; 0: no limit.
+func (l Look) mostEntities() float64 {
+	limit, err := l.Job.RateLimit()
+	if err != nil {
+		return 0
+	}
+	return limit.Entities(l.Totals.WritesPerEntity(), l.Now.Sub(l.Job.RampBegan()))
+}
+
+// perEntity returns for how long a task is busy with an entity, on average; 0: unknown.
+func perEntity(s *record.Sample) time.Duration {
+	took, n := time.Duration(0), int64(0)
+	for _, e := range s.Ends {
+		if !e.Began.IsZero() && !e.Alone {
+			took, n = took+e.At.Sub(e.Began), n+e.Entities
+		}
+	}
+	if n == 0 {
+		for _, e := range s.Ends {
+			if !e.Alone && e.Ran > 0 {
+				took, n = took+e.Ran, n+e.Entities
+			}
+		}
+	}
+	return took / time.Duration(max(1, n))
+}
+
+// lastEnd returns when the last page was done.
+func lastEnd(s *record.Sample) time.Time {
+	return slices.MaxFunc(s.Ends, func(a, b record.End) int { return a.At.Compare(b.At) }).At
+}
+
+// failing returns how many of the remaining entities will probably fail an attempt and wait for the
+// next one.
+func (l Look) failing(s *State, sample *record.Sample) float64 {
+	waited := 0
+	for _, e := range sample.Ends {
+		if e.Alone && !e.AtOnce {
+			waited++
+		}
+	}
+	alone := 0
+	for _, r := range sample.Open {
+		if r.Alone {
+			alone++
+		}
+	}
+	tried := float64(waited)*sample.Scale + float64(alone)*sample.LeftScale
+	if tried == 0 || l.Job.TotalsBefore() != nil {
+		return 0
+	}
+	left := float64(s.Remaining.About) - float64(alone)*sample.LeftScale
+	return tried * left / max(1, float64(s.Processed.About+s.Failures.About)+float64(alone)*sample.LeftScale)
+}
+
+// waiting returns how long entities and pages wait for their next attempts. The least is the time
+// until the last one is due. The most is the time of all attempts that remain, each of which fails.
+// If most entities of the job that were tried alone have failed, that is likely.
+func (l Look) waiting(s *record.Sample) (w span) {
+	backoff := l.Job.Backoff()
+	gone, failed := 0, 0
+	for _, e := range s.Ends {
+		if e.Alone && !e.AtOnce {
+			gone++
+			if e.Failed {
+				failed++
+			}
+		}
+	}
+	for n := int64(1); n < backoff.Attempts; n++ {
+		w.path += backoff.Delay(n)
+	}
+	hopeless := float64(failed+1) / float64(gone+2) // that an entity fails all attempts
+	none := 1.0                                     // that none of them does
+	for _, r := range s.Open {
+		failures := r.RefusalsIn(l.Job)
+		if failures == 0 && !r.NotBefore.After(l.Now) {
+			continue
+		}
+		next := max(0, r.NotBefore.Sub(l.Now))
+		all := next
+		for n := failures + 1; n < backoff.Attempts; n++ {
+			all += backoff.Delay(n)
+		}
+		none *= 1 - hopeless
+		w.least, w.most = max(w.least, next), max(w.most, all)
+	}
+	switch w.about = w.least; {
+	case none < 0.1:
+		w.least, w.about = w.most*9/10, w.most
+	case none < 0.5:
+		w.about = w.most
+	}
+	return w
+}

@@ -1,0 +1,95 @@
+package mappertest
+
+import (
+	"regexp"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// Run looks for goroutines that wait for the network every lookEvery. After looks that find the same
+// ones it gives up.
+const (
+	lookEvery = time.Second
+	looks     = 5
+)
+
+// watchNetwork panics if a goroutine of a bubble waits for the network while all others wait, too:
+// virtual time does not pass then. The caller calls bubble inside of the bubble, and stop in the
+// end. It watches in real time.
+func watchNetwork() (bubble, stop func()) {
+	name, stopped := make(chan string, 1), make(chan struct{})
+	go func() {
+		var watched string
+		select {
+		case watched = <-name:
+		case <-stopped:
+			return
+		}
+		ticker, last, same := time.NewTicker(lookEvery), "", 0
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+			case <-stopped:
+				return
+			}
+			ids, stack := onNetwork(stacks(true), watched)
+			if same++; ids == "" || ids != last {
+				last, same = ids, 0
+			}
+			if same == looks {
+				panic(standsStill + stack)
+			}
+		}
+	}()
+	return func() { name <- bubbleOf(stacks(false)) }, func() { close(stopped) }
+}
+
+// standsStill is what a test fails with.
+const standsStill = "mappertest: virtual time stands still, because this goroutine of the test waits for the network. " +
+	"Time passes in a bubble of testing/synctest only while all goroutines wait for each other. A function or a test " +
+	"has called a real server: let it call one in this process, for example by an http.Client with the Transport " +
+	"emulator.HandlerTransport(handler).\n\n"
+
+// stacks returns the stacks of this goroutine, or of all.
+func stacks(all bool) string {
+	for size := 1 << 16; ; size *= 2 {
+		text := make([]byte, size)
+		if n := runtime.Stack(text, all); n < size {
+			return string(text[:n])
+		}
+	}
+}
+
+// header matches the first line of a goroutine's stack.
+var header = regexp.MustCompile(`^goroutine (\d+) \[([^\]]*?)(?:, (synctest bubble \d+))?\]:`)
+
+// bubbleOf returns the bubble of the first goroutine of a text.
+func bubbleOf(stacks string) string {
+	m := header.FindStringSubmatch(stacks)
+	if m == nil {
+		return ""
+	}
+	return m[3]
+}
+
+// onNetwork returns the IDs of the goroutines of a bubble that wait for the network, and the stack of
+// the first one. It returns nothing if any goroutine of the bubble runs.
+func onNetwork(stacks, bubble string) (ids, stack string) {
+	for text := range strings.SplitSeq(stacks, "\n\n") {
+		m := header.FindStringSubmatch(text)
+		if m == nil || m[3] != bubble || bubble == "" {
+			continue
+		}
+		switch state, _, _ := strings.Cut(m[2], ","); state {
+		case "running", "runnable", "syscall":
+			return "", ""
+		case "IO wait":
+			if ids += m[1] + " "; stack == "" {
+				stack = text
+			}
+		}
+	}
+	return ids, stack
+}

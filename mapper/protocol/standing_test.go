@@ -1,0 +1,438 @@
+package protocol_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"google.golang.org/grpc/codes"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/bridge"
+	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// TestJobStates looks at random jobs at random moments, as an operator does, and compares what their
+// status says with the truth. It prints how often each bound held, and how wide it was:
+//
+//	go test ./mapper/protocol -run TestJobStates -v -args -seed 1 -seeds 500
+func TestJobStates(t *testing.T) {
+	var all lookFigures
+	t.Cleanup(func() { all.report(t) })
+	testflag.Simulate(t, 6, 2, func(t *testing.T, seed uint64) {
+		testflag.SideBySide(t)
+		synctest.Test(t, func(t *testing.T) { watchJob(t, seed, &all) })
+	})
+}
+
+// A watched is a random job, with what was seen of it and what was true.
+type watched struct {
+	*world
+	rng    *rand.Rand
+	faults *emulator.Faults
+	n      int
+	job    *mapper.Job
+	all    *lookFigures
+
+	looks []look
+
+	mu    sync.Mutex
+	tries map[string]int
+	cured bool
+}
+
+// A look is the status of a job at one moment.
+type look struct {
+	at     time.Time
+	status *mapper.Status
+	calm   bool   // nobody changed the job until its end
+	truth  counts // the true numbers, if they did not change during the look
+	sure   bool   // they did not
+}
+
+// chance draws a number between two others, each magnitude as often.
+func chance(rng *rand.Rand, least, most float64) float64 {
+	return least * math.Pow(most/least, rng.Float64())
+}
+
+// watchJob runs a random job, and a retry of its failures.
+func watchJob(t *testing.T, seed uint64, all *lookFigures) {
+	rng := rand.New(rand.NewPCG(seed, 77))
+	w := &watched{rng: rng, all: all, n: int(chance(rng, 60, 5000)), tries: make(map[string]int)}
+	latency := time.Duration(chance(rng, 2, 30)) * time.Millisecond
+	trouble := []emulator.Fault{{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: latency}}}
+	if rng.IntN(2) == 0 {
+		trouble = append(trouble, emulator.Fault{Kind: emulator.LoseCall, Share: 0.01},
+			emulator.Fault{Kind: emulator.LoseAnswer, Share: 0.01, Code: codes.DeadlineExceeded,
+				Methods: []string{"Commit", "CreateTask"}},
+			emulator.Fault{Kind: emulator.AbortCommit, Share: 0.02},
+			emulator.Fault{Kind: emulator.DeliverTwice, Share: 0.02, Latency: emulator.Uniform{Max: time.Minute}})
+	}
+	w.faults = emulator.NewFaults(seed, trouble...)
+	w.faults.Pause()
+	workers := int(chance(rng, 1, 40))
+	m := mapper.Update("watched", w.function(w.pace()))
+	other := mapper.Update("other", func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
+		time.Sleep(time.Second)
+		return nil
+	})
+	w.world = newWorld(t, setting{emulator: emulator.Options{Faults: w.faults}, queue: few(int32(workers))}, m, other)
+	bridge.Seed(w.engine, seed)
+	keys := keysOf(rng, w.n)
+	w.putAccounts(keys)
+	o := &mapper.StartOptions{ID: "watched", PageSize: int(chance(rng, 5, 400)), FailureLimit: mapper.Unlimited}
+	if rng.IntN(6) == 0 {
+		o.Rate.EntitiesPerSecond = max(float64(w.n)/chance(rng, 20, 600), float64(workers))
+	}
+	q := mapper.Query{Kind: "Account"}
+	if rng.IntN(4) == 0 {
+		q.Filters = []mapper.Filter{mapper.Where("Balance", ">=", int64(rng.IntN(w.n/2)))}
+		w.n -= int(q.Filters[0].Value.(int64))
+	}
+	w.faults.Resume()
+	if rng.IntN(6) == 0 { // it waits for another job
+		if _, err := other.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{ID: "other", PageSize: 20}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(rng.IntN(20)) * time.Second)
+	}
+	var err error
+	if w.job, err = m.Start(t.Context(), w.engine, q, mapper.NoParams{}, o); err != nil {
+		t.Fatal(err)
+	}
+	pause := time.Duration(0)
+	if rng.IntN(6) == 0 {
+		pause = time.Duration(chance(rng, 1, 200)) * time.Second
+	}
+	s := w.watch(pause)
+	w.check(s)
+	if s.Failures > 0 && rng.IntN(2) == 0 {
+		w.mu.Lock()
+		w.cured = rng.IntN(2) == 0
+		w.mu.Unlock()
+		if err := w.job.Retry(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		w.check(w.watch(0))
+	}
+	w.faults.Pause()
+	if _, err := w.engine.Job("other").Wait(t.Context()); err != nil && !errors.Is(err, mapper.ErrNoSuchJob) {
+		t.Error(err)
+	}
+	time.Sleep(time.Hour) // until late tasks have come
+}
+
+// pace draws how long the function takes for an account.
+func (w *watched) pace() func(rng *rand.Rand, balance int64) time.Duration {
+	usual := chance(w.rng, 1e6, 5e8)
+	slow, n := int64(w.rng.IntN(w.n)), int64(w.n/10)
+	switch w.rng.IntN(4) {
+	case 0: // some take much longer than others
+		return func(rng *rand.Rand, _ int64) time.Duration { return time.Duration(usual * rng.ExpFloat64()) }
+	case 1: // a tenth in a row is slow
+		return func(_ *rand.Rand, balance int64) time.Duration {
+			if balance >= slow && balance < slow+n {
+				return time.Duration(5 * usual)
+			}
+			return time.Duration(usual)
+		}
+	}
+	return func(rng *rand.Rand, _ int64) time.Duration { return time.Duration(usual * (0.5 + rng.Float64())) }
+}
+
+// function returns the function of the mapper. It fails on a few accounts.
+func (w *watched) function(
+	pace func(*rand.Rand, int64) time.Duration,
+) func(context.Context, *mapper.Entity[account], mapper.NoParams) error {
+	share := []float64{0, 0, chance(w.rng, 0.0005, 0.02)}[w.rng.IntN(3)]
+	flaky, hopeless, seed := w.rng.IntN(2) == 0, w.rng.IntN(2) == 0, w.rng.Uint64()
+	return func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+		dice := rand.New(rand.NewPCG(seed, uint64(a.Value.Balance)))
+		time.Sleep(pace(dice, a.Value.Balance))
+		a.Value.Owner = "done"
+		if dice.Float64() >= share {
+			return nil
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		id := a.Key.Encode()
+		w.tries[id]++
+		switch {
+		case w.cured, flaky && w.tries[id] > 1+dice.IntN(4):
+			return nil
+		case hopeless:
+			return mapper.Permanent(errors.New("hopeless"))
+		}
+		return errors.New("it fails")
+	}
+}
+
+// watch looks at the job until it has ended, at about evenly spaced moments. It pauses and resumes
+// it once if a pause is given.
+func (w *watched) watch(pause time.Duration) *mapper.Status {
+	every := 100 * time.Millisecond
+	w.looks = nil
+	for {
+		w.faults.Pause()
+		before := w.counts()
+		s, err := w.job.Status(w.Context())
+		after := w.counts()
+		w.faults.Resume()
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.looks = append(w.looks, look{time.Now(), s, true, before, before == after})
+		if s.State.Ended() {
+			return s
+		}
+		if pause > 0 && s.Progress.Fraction > 0.3 {
+			w.paused(pause)
+			pause = 0
+		}
+		if most := 40; len(w.looks) == most {
+			for i := range most / 2 {
+				w.looks[i] = w.looks[2*i]
+			}
+			w.looks, every = w.looks[:most/2], 2*every
+		}
+		time.Sleep(time.Duration(float64(every) * (0.5 + w.rng.Float64())))
+	}
+}
+
+// paused pauses the job for a while.
+func (w *watched) paused(pause time.Duration) {
+	for i := range w.looks {
+		w.looks[i].calm = false
+	}
+	w.faults.Pause()
+	defer w.faults.Resume()
+	if err := w.job.Pause(mapper.WithCaller(w.Context(), "ann@example.com")); err != nil {
+		w.Fatal(err)
+	}
+	w.faults.Resume()
+	for _, after := range []time.Duration{0, pause} {
+		time.Sleep(after)
+		w.faults.Pause()
+		s, err := w.job.Status(w.Context())
+		w.faults.Resume()
+		if err != nil {
+			w.Fatal(err)
+		}
+		if s.State == mapper.StatePaused && s.Phase != mapper.PhaseDraining && s.Phase != mapper.PhasePaused {
+			w.Errorf("a paused job is %q: %s", s.Phase, s.Bottleneck)
+		}
+	}
+	w.faults.Pause()
+	if err := w.job.Resume(w.Context()); err != nil && !errors.Is(err, mapper.ErrWrongState) {
+		w.Fatal(err)
+	}
+}
+
+// counts returns the true numbers of the job, from its records.
+func (w *watched) counts() (c counts) {
+	var all []struct {
+		Job       string `datastore:"job"`
+		State     string `datastore:"state"`
+		Failed    string `datastore:"failed"`
+		Processed int64  `datastore:"processed"`
+	}
+	_, err := w.client.GetAll(context.Background(), datastore.NewQuery(record.RangeKind), &all)
+	if err := property.IgnoreUndeclared(err); err != nil {
+		w.Fatal(err)
+	}
+	for _, r := range all {
+		switch {
+		case r.Job != "watched" || r.State != "done":
+		case r.Failed != "":
+			c.failures++
+		default:
+			c.processed += r.Processed
+		}
+	}
+	return c
+}
+
+// check compares all looks with the truth.
+func (w *watched) check(end *mapper.Status) {
+	if total := end.Processed + end.Failures; total != int64(w.n) || end.Total != total || end.Remaining != 0 {
+		w.Errorf("the end of a job of %d entities: %+v", w.n, end)
+	}
+	begun := w.looks[0].at
+	if end.Created.After(begun.Add(-time.Minute)) {
+		begun = end.Created
+	}
+	var last *mapper.Status
+	w.all.mu.Lock()
+	defer w.all.mu.Unlock()
+	w.all.jobs++
+	for _, l := range w.looks {
+		s := l.status
+		w.checkSums(l)
+		if last != nil && s.Processed < last.Processed && !s.State.Ended() {
+			w.Errorf("processed goes back from %d to %d of %d", last.Processed, s.Processed, w.n)
+		}
+		if last != nil && s.Processed < last.Processed {
+			w.all.back++
+		}
+		last = s
+		if s.State != mapper.StateRunning {
+			continue
+		}
+		if !l.sure {
+			continue
+		}
+		share := float64(l.at.Sub(begun)) / float64(end.Ended.Sub(begun))
+		w.all.add(l, float64(w.n), end.Ended.Sub(l.at), share)
+	}
+}
+
+// The counts of a job at a moment.
+type counts struct{ processed, failures int64 }
+
+// checkSums checks that the numbers of a status add up.
+func (w *watched) checkSums(l look) {
+	s, b := l.status, l.status.Bounds
+	if s.Remaining < 0 {
+		if s.Total != -1 || b.Total.Max != -1 {
+			w.Errorf("a total of unknown parts: %+v", s)
+		}
+		return
+	}
+	if s.Processed+s.Failures+s.Remaining != s.Total {
+		w.Errorf("%d + %d + %d is not %d", s.Processed, s.Failures, s.Remaining, s.Total)
+	}
+	for name, n := range map[string]struct {
+		about  int64
+		bounds mapper.Bounds
+	}{"processed": {s.Processed, b.Processed}, "failures": {s.Failures, b.Failures},
+		"remaining": {s.Remaining, b.Remaining}, "total": {s.Total, b.Total}} {
+		if n.about < n.bounds.Min || n.bounds.Max != -1 && n.about > n.bounds.Max {
+			w.Errorf("%s: %d is not within %+v", name, n.about, n.bounds)
+		}
+	}
+	p := s.Progress
+	if p.FractionMin > p.Fraction || p.Fraction > p.FractionMax || p.TimeLeftMax != -1 && (p.TimeLeftMin > p.TimeLeft ||
+		p.TimeLeft > p.TimeLeftMax) {
+		w.Errorf("%+v", p)
+	}
+}
+
+// lookFigures are the figures of all looks at all jobs.
+type lookFigures struct {
+	mu              sync.Mutex
+	jobs, back      int
+	bounds          [4]boundFigures // of processed, failures, remaining, total
+	fractions, time boundFigures
+	open, tooHigh   int // looks without an upper bound of the time left, and those whose lower one was wrong
+	phases          map[mapper.Phase]int
+	misses          []string
+}
+
+// A boundFigures says how often a bound held, and how wide it was.
+type boundFigures struct {
+	looks, held int
+	widths      []float64
+}
+
+func (f *boundFigures) add(held bool, width float64) {
+	if f.looks++; held {
+		f.held++
+	}
+	f.widths = append(f.widths, width)
+}
+
+// resolution is how exactly times are compared.
+const resolution = time.Second
+
+// add adds a look at a running job of n entities. It has left to go, and a share of its time is over.
+func (f *lookFigures) add(l look, n float64, left time.Duration, share float64) {
+	s := l.status
+	if f.phases == nil {
+		f.phases = make(map[mapper.Phase]int)
+	}
+	f.phases[s.Phase]++
+	rest := int64(n) - l.truth.processed - l.truth.failures
+	for i, b := range []struct {
+		truth  int64
+		bounds mapper.Bounds
+	}{{l.truth.processed, s.Bounds.Processed}, {l.truth.failures, s.Bounds.Failures}, {rest, s.Bounds.Remaining},
+		{int64(n), s.Bounds.Total}} {
+		width := 1.0
+		if b.bounds.Max >= 0 {
+			width = float64(b.bounds.Max-b.bounds.Min) / 2 / n
+		}
+		f.bounds[i].add(b.truth >= b.bounds.Min && (b.bounds.Max < 0 || b.truth <= b.bounds.Max), width)
+	}
+	p, done := s.Progress, 1-float64(rest)/n
+	f.fractions.add(done >= p.FractionMin-1e-9 && done <= p.FractionMax+1e-9, p.FractionMax-p.FractionMin)
+	if share < 0.1 || !l.calm {
+		return
+	}
+	if p.TimeLeftMax < 0 {
+		if f.open++; p.TimeLeftMin > left+resolution/2 {
+			f.tooHigh++
+		}
+		return
+	}
+	held := left+resolution/2 >= p.TimeLeftMin && left-resolution/2 <= p.TimeLeftMax
+	f.time.add(held, float64(p.TimeLeftMax+resolution)/float64(p.TimeLeftMin+resolution))
+	if !held {
+		f.misses = append(f.misses, fmt.Sprintf("%.0f%% over, left %v, said %v to %v: %d of %v, %s", 100*share, left,
+			p.TimeLeftMin, p.TimeLeftMax, l.truth.processed, n, s.Phase))
+	}
+}
+
+// at returns a quantile of the widths.
+func (f *boundFigures) at(share float64) float64 {
+	slices.Sort(f.widths)
+	return f.widths[min(len(f.widths)-1, int(share*float64(len(f.widths))))]
+}
+
+// holds returns how often the bound held.
+func (f *boundFigures) holds() float64 { return float64(f.held) / float64(max(1, f.looks)) }
+
+// String says how often a bound held, and how wide it was.
+func (f *boundFigures) String() string {
+	if f.looks == 0 {
+		return "no look"
+	}
+	return fmt.Sprintf("held in %.1f%% of %d looks; width p50 %.3g, p90 %.3g, p99 %.3g", 100*f.holds(), f.looks,
+		f.at(0.5), f.at(0.9), f.at(0.99))
+}
+
+// fewJobs is from how many jobs on the figures are checked, and not only printed.
+const fewJobs = 100
+
+// report prints the figures, and checks them.
+func (f *lookFigures) report(t *testing.T) {
+	t.Logf("%d jobs; looks by phase: %v", f.jobs, f.phases)
+	for i, name := range []string{"processed", "failures", "remaining", "total"} {
+		b := &f.bounds[i]
+		t.Logf("%-10s %v of the total, on each side", name+":", b)
+		if f.jobs >= fewJobs && (b.holds() < 0.99 || b.at(0.9) > 0.05) {
+			t.Errorf("the bounds of %s", name)
+		}
+	}
+	t.Logf("fraction:  %v", &f.fractions)
+	t.Logf("time left: %v, as high over low, after a tenth of the job; without an upper bound in %d more looks, of "+
+		"which the lower one was wrong in %d", &f.time, f.open, f.tooHigh)
+	if f.jobs >= fewJobs && (f.time.holds() < 0.9 || f.time.at(0.5) > 3) {
+		t.Error("the bounds of the time left")
+	}
+	t.Logf("the exact number at the end was below an estimate before it in %d jobs", f.back)
+	for _, miss := range f.misses[:min(len(f.misses), 40)] {
+		t.Log(miss)
+	}
+}
