@@ -66,9 +66,11 @@ func (w *Env) PauseFaults() { w.faults.Pause() }
 // ResumeFaults starts the faults of [Options].Seed. Before the first call there are none.
 func (w *Env) ResumeFaults() { w.faults.Resume() }
 
-// Context returns a context from which [mapper.EngineFromContext] gets the Env's engine, as in a job.
-// Use it for [ApplyContext].
-func (w *Env) Context(ctx context.Context) context.Context { return bridge.WithEngine(ctx, w.Engine) }
+// WithEngine returns a context from which [mapper.EngineFromContext] gets the Env's engine, as in a
+// job. Use it for [ApplyContext].
+func (w *Env) WithEngine(ctx context.Context) context.Context {
+	return bridge.WithEngine(ctx, w.Engine)
+}
 
 // Run runs a test in a testing/synctest bubble, with the embedded emulators and an engine of the
 // mappers. Time is virtual there: it passes when all goroutines wait. Faults are off until the test

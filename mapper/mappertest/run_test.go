@@ -100,7 +100,7 @@ func TestEngineOptions(t *testing.T) {
 		if _, err := w.Client.Put(t.Context(), key, &account{Balance: 5, Owner: "Ann"}); err != nil {
 			t.Fatal(err)
 		}
-		r := mappertest.ApplyContext(w.Context(t.Context()), t, starts, key, &account{}, credit{10})
+		r := mappertest.ApplyContext(w.WithEngine(t.Context()), t, starts, key, &account{}, credit{10})
 		if r.Err != nil {
 			t.Fatal(r.Err)
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/bridge"
 	"github.com/scattermap/scattermap/tasks"
 )
 
