@@ -36,23 +36,28 @@ var credit = mapper.Update("credit", func(_ context.Context, e *mapper.Entity[ac
 // inJob calls test with a job over n accounts, in virtual time.
 func inJob(t *testing.T, n int, o *mapper.StartOptions, test func(t *testing.T, w *mappertest.Env, job *mapper.Job)) {
 	mappertest.Run(t, []mapper.AnyMapper{credit}, nil, func(t *testing.T, w *mappertest.Env) {
-		client := w.Engine.Client()
-		for first := 0; first < n; first += 500 {
-			var keys []*datastore.Key
-			var all []account
-			for i := first; i < min(n, first+500); i++ {
-				keys, all = append(keys, datastore.IDKey("Account", int64(i+1), nil)), append(all, account{})
-			}
-			if _, err := client.PutMulti(t.Context(), keys, all); err != nil {
-				t.Fatal(err)
-			}
-		}
+		putAccounts(t, w, n)
 		job, err := credit.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account"}, mapper.NoParams{}, o)
 		if err != nil {
 			t.Fatal(err)
 		}
 		test(t, w, job)
 	})
+}
+
+// putAccounts puts accounts with the IDs from 1 on.
+func putAccounts(t *testing.T, w *mappertest.Env, n int) {
+	t.Helper()
+	for first := 0; first < n; first += 500 {
+		var keys []*datastore.Key
+		var all []account
+		for i := first; i < min(n, first+500); i++ {
+			keys, all = append(keys, datastore.IDKey("Account", int64(i+1), nil)), append(all, account{})
+		}
+		if _, err := w.Engine.Client().PutMulti(t.Context(), keys, all); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func pictureOf(t *testing.T, w *mappertest.Env, id string) *picture.Picture {
@@ -232,6 +237,60 @@ func TestPictureRunning(t *testing.T) {
 				}
 			}
 		})
+}
+
+// TestSteady looks at a job that is as fast all the time. Its series does not fall towards the present,
+// although the pages in flight are not committed.
+func TestSteady(t *testing.T) {
+	even := mapper.Update("even", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
+		time.Sleep(20 * time.Millisecond) // virtual
+		e.Value.Balance++
+		return nil
+	})
+	mappertest.Run(t, []mapper.AnyMapper{even}, nil, func(t *testing.T, w *mappertest.Env) {
+		putAccounts(t, w, 8000)
+		job, err := even.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+			&mapper.StartOptions{ID: "j", PageSize: 50, ExpectedWorkers: 8})
+		if err != nil {
+			t.Fatal(err)
+		}
+		looks := 0
+		for time.Sleep(8130 * time.Millisecond); looks < 10; time.Sleep(370 * time.Millisecond) {
+			s, err := job.Status(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.State.Ended() {
+				break
+			}
+			looks++
+			all := pictureOf(t, w, "j").Series(60)
+			var rate, busy [2]float64
+			for i, m := range all[10:] {
+				half := i / 45 // the last five of sixty
+				n := []float64{45, 5}[half]
+				rate[half], busy[half] = rate[half]+m.Rate/n, busy[half]+m.Busy/n
+				if m.Partial && half == 0 && i < 30 {
+					t.Errorf("part %d of the time is partial", i)
+				}
+			}
+			if !all[59].Partial || rate[1] < 0.75*rate[0] || rate[1] > 1.25*rate[0] || busy[1] < 0.75*busy[0] {
+				t.Errorf("look %d: %.0f entities/s and %.1f tasks at last, %.0f and %.1f before; partial: %v", looks,
+					rate[1], busy[1], rate[0], busy[0], all[59].Partial)
+			}
+		}
+		if looks < 5 {
+			t.Errorf("%d looks", looks)
+		}
+		if _, err := job.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for i, m := range pictureOf(t, w, "j").Series(60) {
+			if m.Partial {
+				t.Errorf("part %d of a job that has ended is partial", i)
+			}
+		}
+	})
 }
 
 // TestPictureEstimated takes the picture of a job with more ranges than a picture has. Its

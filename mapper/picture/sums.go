@@ -3,49 +3,130 @@ package picture
 import (
 	"slices"
 	"time"
+
+	"github.com/scattermap/scattermap/mapper"
 )
 
 // A Moment is one part of a job's time, with what the job did in it.
 type Moment struct {
 	From time.Time `json:"from"`
 	Rate float64   `json:"rate"` // entities a second; a page's entities are spread over the time of its delivery
-	Busy float64   `json:"busy"` // tasks in flight, on average; estimated, and only of pages that are committed by now
+	Busy float64   `json:"busy"` // tasks in flight, on average; estimated
+
+	// Partial says that pages of this time are in flight. Rate assumes that these process as many
+	// entities a second as the committed ones, up to the entities of a page.
+	Partial bool `json:"partial,omitempty"`
 }
 
 // Series returns what the job did in each of n equal parts of its time.
 func (p *Picture) Series(n int) []Moment {
 	took := max(time.Duration(n), p.Until.Sub(p.Begun))
-	part := took / time.Duration(n)
-	all, timing := make([]Moment, n), p.timing()
-	for i := range all {
-		all[i].From = p.Begun.Add(time.Duration(i) * part)
+	s := series{p.Begun, took / time.Duration(n), make([]Moment, n)}
+	for i := range s.all {
+		s.all[i].From = p.Begun.Add(time.Duration(i) * s.part)
 	}
-	at := func(t time.Time) int { return min(n-1, max(0, int(t.Sub(p.Begun)/part))) }
+	timing := p.timing()
+	var usual pageTimes
+	for i := range p.Ranges {
+		if r := &p.Ranges[i]; !r.Done.IsZero() && r.State != Failed {
+			began := timing.began(r)
+			usual.add(r, began)
+			s.add(began, r.Done, r.weight(), r.Stands)
+		}
+	}
+	if p.State == mapper.StateRunning && !p.Ended {
+		s.addOpen(p, &timing, &usual)
+	}
+	return s.all
+}
+
+// A series is a job's time in equal parts.
+type series struct {
+	begun time.Time
+	part  time.Duration
+	all   []Moment
+}
+
+// at returns the part that a time is in.
+func (s *series) at(t time.Time) int { return min(len(s.all)-1, max(0, int(t.Sub(s.begun)/s.part))) }
+
+// add spreads entities evenly over the time of the deliveries that process them.
+func (s *series) add(began, done time.Time, entities, deliveries float64) {
+	took := done.Sub(began)
+	if took <= 0 {
+		s.all[s.at(done)].Rate += entities / s.part.Seconds()
+		return
+	}
+	for k := s.at(began); k <= s.at(done); k++ {
+		from, to := s.all[k].From, s.all[k].From.Add(s.part)
+		if began.After(from) {
+			from = began
+		}
+		if done.Before(to) {
+			to = done
+		}
+		share := max(0, to.Sub(from).Seconds())
+		s.all[k].Rate += entities * share / took.Seconds() / s.part.Seconds()
+		s.all[k].Busy += deliveries * share / s.part.Seconds()
+	}
+}
+
+// addOpen adds the pages in flight, and marks the parts of the time in which they are.
+func (s *series) addOpen(p *Picture, t *timing, usual *pageTimes) {
+	first := p.Until
 	for i := range p.Ranges {
 		r := &p.Ranges[i]
-		if r.Done.IsZero() || r.State == Failed {
+		if r.State != Running {
 			continue
 		}
-		began := timing.began(r)
-		took := r.Done.Sub(began)
-		if took <= 0 {
-			all[at(r.Done)].Rate += r.weight() / part.Seconds()
-			continue
+		began := t.afterHalt(r.Created, p.Until)
+		if !r.Continues {
+			began = later(began, p.Until.Add(-usual.mean()/2))
 		}
-		for k := at(began); k <= at(r.Done); k++ {
-			from, to := all[k].From, all[k].From.Add(part)
-			if began.After(from) {
-				from = began
-			}
-			if r.Done.Before(to) {
-				to = r.Done
-			}
-			share := max(0, to.Sub(from).Seconds())
-			all[k].Rate += r.weight() * share / took.Seconds() / part.Seconds()
-			all[k].Busy += r.Stands * share / part.Seconds()
+		entities := usual.perSecond() * p.Until.Sub(began).Seconds()
+		s.add(began, p.Until, min(entities, float64(r.Entities), usual.most)*r.Stands, r.Stands)
+		if began.Before(first) {
+			first = began
 		}
 	}
-	return all
+	first = later(first, p.Until.Add(-2*usual.mean())) // a page that hangs does not make all the time partial
+	for k := s.at(first); k < len(s.all) && first.Before(p.Until); k++ {
+		s.all[k].Partial = true
+	}
+}
+
+// later returns the later one of two times.
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// pageTimes sum up the deliveries of committed pages.
+type pageTimes struct {
+	pages, entities, seconds float64
+	most                     float64 // entities of a page
+}
+
+func (t *pageTimes) add(r *Range, began time.Time) {
+	t.pages++
+	t.entities += float64(r.Entities)
+	t.seconds += max(0, r.Done.Sub(began).Seconds())
+	t.most = max(t.most, float64(r.Entities))
+}
+
+// mean returns the mean time of a page.
+func (t *pageTimes) mean() time.Duration {
+	return time.Duration(t.seconds / max(1, t.pages) * float64(time.Second))
+}
+
+// perSecond returns how many entities a delivery processes in a second.
+func (t *pageTimes) perSecond() float64 {
+	if t.seconds <= 0 {
+		return 0
+	}
+	return t.entities / t.seconds
 }
 
 // A Level is a depth of a job's fan-out. If the picture is a sample, its numbers are estimates.
