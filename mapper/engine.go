@@ -1,6 +1,7 @@
 package mapper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -319,17 +320,33 @@ func pages[T any](page func(cursor string) (some []T, next string, err error)) i
 // between, two lists by state may both miss it. Jobs that an older build has started are listed
 // only after their records have changed.
 func (e *Engine) JobsPage(ctx context.Context, o *JobsOptions, cursor string) (jobs []JobInfo, next string, err error) {
-	if o == nil {
-		o = new(JobsOptions)
-	}
-	queues := []record.Owner{""}
-	if e != nil && e.queue != nil && !o.AllQueues {
-		queues = e.queues.owners()
-	}
-	if jobs, next, err = o.list(ctx, e.store(), queues, cursor, e.Prices()); err != nil {
+	o = cmp.Or(o, new(JobsOptions))
+	if jobs, next, err = o.list(ctx, e.store(), e.listed(o), cursor, e.Prices()); err != nil {
 		return nil, "", fmt.Errorf("mapper: jobs: %w", err)
 	}
 	return jobs, next, nil
+}
+
+// listed returns the queues of the jobs that are selected. An empty one means all.
+func (e *Engine) listed(o *JobsOptions) []record.Owner {
+	if e != nil && e.queue != nil && !o.AllQueues {
+		return e.queues.owners()
+	}
+	return []record.Owner{""}
+}
+
+// CountJobs returns the number of the selected jobs. It costs one read for every 1,000 of them, at
+// least one for each of the engine's queues. A nil o selects all jobs of the engine's queues.
+func (e *Engine) CountJobs(ctx context.Context, o *JobsOptions) (int64, error) {
+	o = cmp.Or(o, new(JobsOptions))
+	if err := record.CheckState(record.JobState(o.State)); err != nil {
+		return 0, fmt.Errorf("mapper: count jobs: %w: %w", ErrInvalidArgument, err)
+	}
+	n, err := e.store().CountJobs(ctx, e.listed(o), o.listing())
+	if err != nil {
+		return 0, fmt.Errorf("mapper: count jobs: %w", err)
+	}
+	return n, nil
 }
 
 // ReviveJobs makes sure that every running job of the engine's queues has a sweep, the task that
@@ -399,6 +416,8 @@ type MapperInfo struct {
 	Name       string
 	Visit      bool         // it was made by [Visit], [VisitPages] or [VisitBatches]
 	ParamsType reflect.Type // the type P of its parameters
+
+	Description string // see [Mapper.WithDescription]
 }
 
 // Mappers returns the engine's mappers, sorted by name. It leaves out the rehearsals and undos that
@@ -406,7 +425,7 @@ type MapperInfo struct {
 func (e *Engine) Mappers() (all []MapperInfo) {
 	for _, name := range slices.Sorted(maps.Keys(e.mappers)) {
 		if def := e.mappers[name]; !isDerived(name) {
-			all = append(all, MapperInfo{name, def.Mode == function.Visit, def.Params})
+			all = append(all, MapperInfo{name, def.Mode == function.Visit, def.Params, def.Description})
 		}
 	}
 	return all

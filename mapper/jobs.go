@@ -18,6 +18,10 @@ type JobsOptions struct {
 	State  State  // the jobs' state
 	Mapper string // the name of the jobs' mapper
 
+	// StartedFrom and StartedBefore select the jobs that were started from a time on, and before a
+	// time, in microseconds.
+	StartedFrom, StartedBefore time.Time
+
 	// AllQueues lists the jobs of all queues, and not only of the engine's. The engine can't
 	// control the other jobs: see [Job.Move].
 	AllQueues bool
@@ -46,6 +50,12 @@ type JobInfo struct {
 // jobsPage is how many jobs a page has. Records have up to 1 MiB, so a page fits in memory.
 const jobsPage = 50
 
+// listing returns what is selected, of all queues.
+func (o *JobsOptions) listing() record.Listing {
+	return record.Listing{State: record.JobState(o.State), Mapper: o.Mapper, From: o.StartedFrom,
+		Before: o.StartedBefore}
+}
+
 // list returns a page of the jobs that are chosen, and where to go on. An empty queue stands for
 // all.
 func (o *JobsOptions) list(
@@ -57,8 +67,7 @@ func (o *JobsOptions) list(
 	if err := record.CheckState(record.JobState(o.State)); err != nil {
 		return nil, "", fmt.Errorf("%w: %w", ErrInvalidArgument, err)
 	}
-	found, err := st.Jobs(ctx, queues, record.Listing{State: record.JobState(o.State), Mapper: o.Mapper}, cursor,
-		jobsPage)
+	found, err := st.Jobs(ctx, queues, o.listing(), cursor, jobsPage)
 	if err != nil {
 		return nil, "", err
 	}

@@ -106,6 +106,14 @@ func (m *Mapper[P]) WithConcurrency(n int) *Mapper[P] {
 	return m
 }
 
+// WithDescription says what the mapper does, in a sentence for those who start its jobs. The
+// dashboard shows it. WithDescription returns the mapper, so that it can be part of the mapper's
+// definition.
+func (m *Mapper[P]) WithDescription(text string) *Mapper[P] {
+	m.def.Description = text
+	return m
+}
+
 // concurrencyOf returns the concurrency of a job as its record has it: 0 for one, as in records of
 // builds without it.
 func concurrencyOf(o StartOptions, def *function.Definition) int64 {

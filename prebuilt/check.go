@@ -41,7 +41,7 @@ var check = mapper.Visit("check", func(_ context.Context, e *mapper.Entity[entit
 		return mapper.Permanent(fmt.Errorf("%w: %s", errDoesNotMeet, why))
 	}
 	return mapper.Permanent(errDoesNotMeet)
-})
+}).WithDescription("Records a failure for each entity that does not meet a condition. It changes nothing.")
 
 // Check is the mapper "check". It checks that entities meet a condition. An entity that does not
 // meet it is recorded as a failure. The counter "meets" counts the others. By default its jobs have

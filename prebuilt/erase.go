@@ -99,10 +99,11 @@ func Erase(o EraseOptions) mapper.AnyMapper {
 		}
 		e.Delete(e.Key)
 		return nil
-	}).WithFinalizer(func(_ context.Context, d *mapper.Completion, _ EraseParams) error {
-		return mapper.Permanent(fmt.Errorf("%d entities could not be deleted, so there is no certificate: retry "+
-			"the job", d.Status.Failures))
-	}).Forget(func(ctx context.Context, d *mapper.Completion, p EraseParams) error { return o.certify(ctx, d, p) })
+	}).WithDescription("Erases a namespace or a tenant, also from the records of all jobs, and signs a certificate.").
+		WithFinalizer(func(_ context.Context, d *mapper.Completion, _ EraseParams) error {
+			return mapper.Permanent(fmt.Errorf("%d entities could not be deleted, so there is no certificate: retry "+
+				"the job", d.Status.Failures))
+		}).Forget(func(ctx context.Context, d *mapper.Completion, p EraseParams) error { return o.certify(ctx, d, p) })
 	m.CheckByName(func(params json.RawMessage) error {
 		var p EraseParams
 		if err := readErase(params, &p); err != nil {

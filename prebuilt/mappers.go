@@ -61,7 +61,8 @@ func (p CountParams) Validate() error {
 //   - A name of more than 100 bytes is shortened, and ends with a hash of the whole name.
 //
 // A job has up to 40,000 counters. If a property has more values, the job fails.
-var Count *mapper.Mapper[CountParams] = mapper.Visit("count", countEntity)
+var Count *mapper.Mapper[CountParams] = mapper.Visit("count", countEntity).WithDescription(
+	"Counts entities, also by the values of a property. It changes nothing.")
 
 func countEntity(_ context.Context, e *mapper.Entity[entity], p CountParams) error {
 	e.Count("entities", 1)
@@ -106,7 +107,8 @@ func named(property string) func(datastore.Property) bool {
 
 // Touch is the mapper "touch". It writes entities exactly as they are stored. Use it after you have
 // added an index or a time-to-live policy.
-var Touch *mapper.Mapper[mapper.NoParams] = mapper.Update("touch", touchEntity)
+var Touch *mapper.Mapper[mapper.NoParams] = mapper.Update("touch", touchEntity).WithDescription(
+	"Writes entities again unchanged, so that new indexes have them.")
 
 func touchEntity(_ context.Context, e *mapper.Entity[entity], _ mapper.NoParams) error {
 	e.Touch()
@@ -114,7 +116,8 @@ func touchEntity(_ context.Context, e *mapper.Entity[entity], _ mapper.NoParams)
 }
 
 // Delete is the mapper "delete". It deletes the entities of the query.
-var Delete *mapper.Mapper[mapper.NoParams] = mapper.Update("delete", deleteEntity)
+var Delete *mapper.Mapper[mapper.NoParams] = mapper.Update("delete", deleteEntity).WithDescription(
+	"Deletes entities.")
 
 func deleteEntity(_ context.Context, e *mapper.Entity[entity], _ mapper.NoParams) error {
 	e.Delete(e.Key)
@@ -161,7 +164,8 @@ const maxName = 1500
 
 // SetProperty is the mapper "set". It sets a property to a value. Entities that already have this
 // value, with the same index setting, are not written.
-var SetProperty *mapper.Mapper[SetPropertyParams] = mapper.Update("set", setProperty)
+var SetProperty *mapper.Mapper[SetPropertyParams] = mapper.Update("set", setProperty).WithDescription(
+	"Sets a property to a value.")
 
 func setProperty(_ context.Context, e *mapper.Entity[entity], p SetPropertyParams) error {
 	if err := checkOwn("set", e, p.Property); err != nil {
@@ -221,7 +225,8 @@ func (p RenamePropertyParams) Validate() error {
 // RenameProperty is the mapper "rename". It gives a property another name. Entities without the
 // property are not written. An entity that has both properties is a failure, because one of them
 // would be lost.
-var RenameProperty *mapper.Mapper[RenamePropertyParams] = mapper.Update("rename", renameProperty)
+var RenameProperty *mapper.Mapper[RenamePropertyParams] = mapper.Update("rename", renameProperty).WithDescription(
+	"Renames a property.")
 
 func renameProperty(_ context.Context, e *mapper.Entity[entity], p RenamePropertyParams) error {
 	if err := cmp.Or(checkOwn("rename", e, p.From), checkOwn("rename", e, p.To)); err != nil {
@@ -258,7 +263,8 @@ func (p DropPropertiesParams) Validate() error {
 
 // DropProperties is the mapper "drop". It removes properties. Entities that have none of them are
 // not written.
-var DropProperties *mapper.Mapper[DropPropertiesParams] = mapper.Update("drop", dropProperties)
+var DropProperties *mapper.Mapper[DropPropertiesParams] = mapper.Update("drop", dropProperties).WithDescription(
+	"Removes properties.")
 
 func dropProperties(_ context.Context, e *mapper.Entity[entity], p DropPropertiesParams) error {
 	for _, name := range p.Properties {
@@ -338,7 +344,7 @@ var copies = mapper.Update("copy", func(_ context.Context, e *mapper.Entity[enti
 	}
 	e.PutStored(&to, e.Stored())
 	return nil
-})
+}).WithDescription("Copies entities into another kind or namespace.")
 
 // moved returns a key in another namespace, with its parents.
 func moved(k *datastore.Key, namespace string) *datastore.Key {

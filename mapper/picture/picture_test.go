@@ -239,8 +239,8 @@ func TestPictureRunning(t *testing.T) {
 		})
 }
 
-// TestSteady looks at a job that is as fast all the time. Its series does not fall towards the present,
-// although the pages in flight are not committed.
+// TestSteady looks at a job that is as fast all the time. Its series does not fall towards the
+// present, although the pages in flight are not committed.
 func TestSteady(t *testing.T) {
 	even := mapper.Update("even", func(_ context.Context, e *mapper.Entity[account], _ mapper.NoParams) error {
 		time.Sleep(20 * time.Millisecond) // virtual

@@ -21,7 +21,7 @@ const (
 	Pending State = "pending"
 	// Running is the state of a pending range that a task seems to process. The task continued with
 	// it from the page before, or has left a mark in its record. Or the range is due, and the job
-	// has no more open ranges than workers.
+	// has committed a page and has no more open ranges than workers.
 	Running State = "running"
 	// Done is the state of a range whose page is committed. Ranges of their own cover everything
 	// after the page.

@@ -110,7 +110,8 @@ func read(ctx context.Context, st store.Store, id string, now time.Time) (*Pictu
 	}
 	p.add(done, scale)
 	p.add(failed, failedScale)
-	forAll := float64(len(open))*openScale <= float64(job.AtOnce())
+	// Before its first page, a job may wait in its queue.
+	forAll := len(done)+len(failed) > 0 && float64(len(open))*openScale <= float64(job.AtOnce())
 	first := len(p.Ranges)
 	p.add(open, openScale)
 	for i, r := range open {

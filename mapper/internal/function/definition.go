@@ -55,6 +55,8 @@ type Definition struct {
 	Mode Mode
 	Err  error // why the definition is invalid; nil: it is valid
 
+	Description string // what it does, in a sentence for operators; may be empty
+
 	Queue string // of its jobs; empty: the first queue
 
 	Params reflect.Type // the type of its parameters

@@ -1,11 +1,13 @@
 package record
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"regexp"
 	"slices"
+	"time"
 )
 
 // A Listing selects jobs by queue, state and mapper. An empty field selects all.
@@ -17,6 +19,8 @@ type Listing struct {
 	Queue  Owner
 	State  JobState
 	Mapper string
+
+	From, Before time.Time // the jobs that started from then on, and before then; zero: no bound
 }
 
 // prefix returns the start of all entries of the listing. No other listing has it.
@@ -31,14 +35,21 @@ func (l Listing) prefix() string {
 // Bounds returns the bounds of the listing's entries for jobs that started before a given place. An
 // empty place means all jobs.
 func (l Listing) Bounds(before string) (from, to string) {
-	if before == "" {
-		before = "~" // above all places
+	to = cmp.Or(before, "~") // above all places
+	if !l.Before.IsZero() {
+		to = min(to, instant(l.Before))
 	}
-	return l.prefix(), l.prefix() + before
+	if !l.From.IsZero() {
+		from = instant(l.From)
+	}
+	return l.prefix() + from, l.prefix() + to
 }
 
+// instant returns the start of the places of all jobs that started at a time. It has microseconds.
+func instant(t time.Time) string { return fmt.Sprintf("%016x", max(0, t.UnixMicro())) }
+
 // Place returns the job's place in the order of starts. It is unique, because it contains the ID.
-func Place(j *Job) string { return fmt.Sprintf("%016x.%s", j.Created.UnixMicro(), j.ID) }
+func Place(j *Job) string { return instant(j.Created) + "." + j.ID }
 
 var place = regexp.MustCompile(`^[0-9a-f]{16}\.[A-Za-z0-9_-]{1,100}$`)
 

@@ -25,6 +25,11 @@ func TestListed(t *testing.T) {
 		{Listing{State: Failed, Mapper: "m"}, false, true},
 		{Listing{Queue: "q", State: Running, Mapper: "m"}, true, false},
 		{Listing{Queue: "q", State: Failed, Mapper: "m"}, false, false},
+		{Listing{From: at}, true, false},
+		{Listing{Before: at}, false, true},
+		{Listing{From: at.Add(-time.Hour), Before: at.Add(time.Microsecond)}, true, true},
+		{Listing{Queue: "q", From: at.Add(time.Microsecond)}, false, false},
+		{Listing{Before: time.Unix(-1, 0)}, false, false},
 	} {
 		from, to := test.l.Bounds("")
 		in := func(j *Job) bool {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -246,6 +247,33 @@ func (st Store) Jobs(
 	}
 	slices.SortFunc(found, func(a, b *record.Job) int { return cmp.Compare(record.Place(b), record.Place(a)) })
 	return found[:min(len(found), limit)], nil
+}
+
+// CountJobs counts the jobs of a listing, for each of some queues; an empty queue means all.
+func (st Store) CountJobs(ctx context.Context, queues []record.Owner, l record.Listing) (sum int64, err error) {
+	if st.client == nil {
+		return 0, errNoClient
+	}
+	for _, queue := range queues {
+		l.Queue = queue
+		from, to := l.Bounds("")
+		q := datastore.NewQuery(record.JobKind).FilterField("listed", ">=", from).FilterField("listed", "<", to).
+			NewAggregationQuery().WithCount("n")
+		var found datastore.AggregationResult
+		err := st.answer(ctx, func(ctx context.Context) (err error) {
+			found, err = st.client.RunAggregationQuery(ctx, q)
+			return err
+		})
+		if err != nil {
+			return 0, err
+		}
+		n, ok := found["n"].(*pb.Value)
+		if !ok {
+			return 0, fmt.Errorf("the answer to a count has %T", found["n"])
+		}
+		sum += n.GetIntegerValue()
+	}
+	return sum, nil
 }
 
 func (st Store) jobs(ctx context.Context, q *datastore.Query) (jobs []*record.Job, err error) {

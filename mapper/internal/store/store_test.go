@@ -374,10 +374,19 @@ func TestJobs(t *testing.T) {
 			{"of all three", []record.Owner{"q2"}, record.Listing{Mapper: "m", State: record.Paused}, "", 10,
 				[]string{"b"}},
 			{"none", []record.Owner{"q3"}, record.Listing{}, "", 10, nil},
+			{"since a time", []record.Owner{""}, record.Listing{From: all[3].Created}, "", 10, []string{"e", "d"}},
+			{"before a time", []record.Owner{""}, record.Listing{Before: all[3].Created}, record.Place(all[4]), 10,
+				[]string{"c", "b", "a"}},
+			{"of two queues in a time", []record.Owner{"q1", "q2"},
+				record.Listing{From: all[1].Created, Before: all[3].Created}, "", 10, []string{"c", "b"}},
 		} {
 			jobs, err := st.Jobs(t.Context(), c.queues, c.listing, c.before, c.limit)
 			if got := idsOf(jobs); err != nil || !slices.Equal(got, c.want) {
 				t.Errorf("%s: %q, %v, want %q", c.name, got, err, c.want)
+			}
+			if n, err := st.CountJobs(t.Context(), c.queues, c.listing); err != nil || n < int64(len(c.want)) ||
+				c.before == "" && len(c.want) < c.limit && n != int64(len(c.want)) {
+				t.Errorf("%s: %d jobs are counted, %v, want %d", c.name, n, err, len(c.want))
 			}
 		}
 		active, err := st.Active(t.Context())
