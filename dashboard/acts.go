@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -22,10 +24,12 @@ type verb struct {
 	Did     string // the text after it was done
 	Warns   string // the question before it, if it costs or can't be undone; empty: no question
 	Many    bool   // it is offered for several jobs at once
-	Settles string // the fields of its form: rate or clean-up
+	Settles string // the fields of its form: rate, clean-up or undo
+	Past    string // what a job is after it, in words
 
-	when func(*mapper.Status) bool // whether it is offered; the methods of mapper.Job decide
-	do   func(context.Context, *mapper.Job, url.Values) error
+	when   func(*mapper.Status) bool // whether it is offered; the methods of mapper.Job decide
+	do     func(context.Context, *mapper.Job, url.Values) error
+	starts func(context.Context, *mapper.Job, url.Values) (*mapper.Job, error) // in place of do
 }
 
 func in(states ...mapper.State) func(*mapper.Status) bool {
@@ -39,40 +43,36 @@ func plain(do func(*mapper.Job, context.Context) error) func(context.Context, *m
 
 // verbs are all actions, in the order in which they are shown.
 var verbs = []verb{
-	{Name: "pause", Label: "Pause", Did: "It is paused.", Many: true, when: in(mapper.StateRunning),
+	{Name: "pause", Label: "Pause", Did: "It is paused.", Many: true, Past: "paused", when: in(mapper.StateRunning),
 		do: plain((*mapper.Job).Pause)},
-	{Name: "resume", Label: "Resume", Did: "It goes on.", Many: true, when: in(mapper.StatePaused, mapper.StateFailed),
-		do: plain((*mapper.Job).Resume)},
-	{Name: "retry", Label: "Retry failures", Did: "Its failures are tried again.",
+	{Name: "resume", Label: "Resume", Did: "It continues.", Many: true, Past: "resumed",
+		when: in(mapper.StatePaused, mapper.StateFailed), do: plain((*mapper.Job).Resume)},
+	{Name: "retry", Label: "Retry failures", Did: "Its failures are retried.",
 		when: func(s *mapper.Status) bool {
 			return s.Failures > 0 && s.State != mapper.StateAborted && !s.CleanedUp && !s.CleaningUp && s.UndoneBy == ""
 		}, do: retry},
 	{Name: "rate", Label: "Set rate", Did: "Its rate is set.", Settles: "rate",
 		when: in(mapper.StateRunning, mapper.StatePaused, mapper.StateFailed), do: setRate},
-	{Name: "verify", Label: "Prove it again", Did: "It is verified.", Warns: "This reads the record of every range " +
+	{Name: "verify", Label: "Verify", Did: "It is verified.", Warns: "This reads the record of every range " +
 		"of the job, which is billed, and checks them against each other. It changes nothing.",
 		when: func(s *mapper.Status) bool { return s.State.Ended() && !s.CleanedUp && !s.CleaningUp }},
-	{Name: "abort", Label: "Abort", Did: "It is aborted.", Many: true,
+	{Name: "abort", Label: "Abort", Did: "It is aborted.", Many: true, Past: "aborted",
 		when: in(mapper.StateRunning, mapper.StatePaused, mapper.StateFailed), do: plain((*mapper.Job).Abort),
-		Warns: "An aborted job can't be resumed. What it has done stays, and what it has not come to stays as it is."},
-	{Name: "undo", Label: "Undo", Did: "A job undoes it.",
-		do: func(ctx context.Context, j *mapper.Job, _ url.Values) error {
-			_, err := j.Undo(ctx, nil)
-			return err
-		},
-		Warns: "This starts a job that restores what this one has changed or deleted, and deletes what it has put, " +
-			"as far as nobody has changed it since. The job can't be resumed or retried from then on.",
+		Warns: "An aborted job can't be resumed. The changes that it has made stay."},
+	{Name: "undo", Label: "Undo", Did: "This job undoes it.", Settles: "undo", starts: undoes,
+		Warns: "An undo is a job that restores what this one has changed or deleted, and deletes what it has put. " +
+			"It leaves entities that anybody has changed since. Afterwards this job can't be resumed or retried.",
 		when: func(s *mapper.Status) bool {
 			return s.State.Ended() && s.Written > 0 && s.UndoneBy == "" && !s.CleanedUp && !s.CleaningUp &&
 				!strings.Contains(s.Mapper, ":")
 		}},
 	{Name: "clean-up", Label: "Clean up", Did: "Its records are being deleted.", Settles: "clean-up", do: cleanUp,
-		Warns: "This deletes the records of the job's ranges. It keeps its status, but has no picture and no replay " +
-			"any more, and can't be resumed, retried, undone or verified.",
+		Warns: "This deletes the records of the job's ranges. Its status stays. Its picture and its replay go, and " +
+			"it can't be resumed, retried, undone or verified.",
 		when: func(s *mapper.Status) bool { return s.State.Ended() && !s.CleaningUp }},
 	{Name: "move", Label: "Move to this service", Did: "It belongs to this service's queue.",
 		do:    plain((*mapper.Job).Move),
-		Warns: "The job belongs to another queue. This has it go on in the queue of this service.",
+		Warns: "The job belongs to another queue. This moves it to the queue of this service.",
 		when: func(*mapper.Status) bool {
 			return false
 		}},
@@ -128,8 +128,7 @@ func lasting(q url.Values, name string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil {
 		return 0, operator.BadRequest(fmt.Sprintf("%s is %.100q, it has to be a duration, such as 90s or 2h",
-			labelOf(name),
-			text))
+			labelOf(name), text))
 	}
 	return d, nil
 }
@@ -156,14 +155,26 @@ func cleanUp(ctx context.Context, j *mapper.Job, q url.Values) error {
 		IncludeJob: q.Get("record") != ""})
 }
 
+// undoes starts the undo of a job, or the rehearsal of one.
+func undoes(ctx context.Context, j *mapper.Job, q url.Values) (*mapper.Job, error) {
+	if q.Get("rehearsal") == "" {
+		return j.Undo(ctx, nil)
+	}
+	return j.Undo(ctx, &mapper.UndoOptions{DryRun: true, ID: operator.NewID("undo-"+j.ID[:min(len(j.ID), 60)], true)})
+}
+
 // A question is the page that asks before an action.
 type question struct {
-	Do    string   `json:"do"`
-	Jobs  []string `json:"jobs"`
-	Warns string   `json:"warns,omitempty"`
+	Do      string    `json:"do"`
+	Jobs    []string  `json:"jobs"`
+	LeftOut []refusal `json:"left_out,omitempty"` // jobs to which that can't be done now
+	Warns   string    `json:"warns,omitempty"`
 
-	Verb verb   `json:"-"`
-	Back string `json:"-"` // where to go instead
+	Verb    verb       `json:"-"`
+	In      url.Values `json:"-"` // what was entered
+	Bad     string     `json:"-"` // what is wrong with it, or why it was not done
+	Written int64      `json:"-"` // entities, by the job to be undone
+	Back    string     `json:"-"` // where to go instead
 }
 
 // order reads what is to be done, and to which jobs.
@@ -176,11 +187,11 @@ func order(q url.Values) (v verb, ids []string, err error) {
 	}
 	switch {
 	case i < 0:
-		return v, nil, operator.BadRequest(fmt.Sprintf("there is nothing called %.100q to be done", q.Get("do")))
+		return v, nil, operator.BadRequest(fmt.Sprintf("there is no action %.100q", q.Get("do")))
 	case len(ids) == 0:
-		return v, nil, operator.BadRequest("no job is chosen")
+		return v, nil, operator.BadRequest("no job is chosen: check the boxes of some jobs in the list first")
 	case len(ids) > 1 && !verbs[i].Many:
-		return v, nil, operator.BadRequest(verbs[i].Label + " is done to one job at a time")
+		return v, nil, operator.BadRequest(verbs[i].Label + " works on one job at a time")
 	case len(ids) > 100:
 		return v, nil, operator.BadRequest("more than 100 jobs are chosen")
 	}
@@ -188,12 +199,54 @@ func order(q url.Values) (v verb, ids []string, err error) {
 }
 
 // ask answers with the question before an action.
-func (s *server) ask(_ *http.Request, q url.Values) (*answer, error) {
+func (s *server) ask(r *http.Request, q url.Values) (*answer, error) {
 	v, ids, err := order(q)
 	if err != nil {
 		return nil, err
 	}
-	return &answer{template: "act", title: v.Label, body: question{v.Name, ids, v.Warns, v, backTo(ids)}}, nil
+	return s.question(r.Context(), v, ids, q)
+}
+
+// question returns the question before an action. Of several jobs, it leaves out the jobs that
+// can't take it.
+func (s *server) question(ctx context.Context, v verb, ids []string, q url.Values) (*answer, error) {
+	ask := question{Do: v.Name, Jobs: ids, Warns: v.Warns, Verb: v, In: q, Back: backTo(ids)}
+	if len(ids) > 1 || v.Settles == "undo" {
+		found := make([]*mapper.Status, len(ids))
+		group, ctx := errgroup.WithContext(ctx)
+		group.SetLimit(manyAtOnce)
+		for i, id := range ids {
+			group.Go(func() (err error) {
+				if found[i], err = s.status(ctx, id, freshness); errors.Is(err, mapper.ErrNoSuchJob) {
+					err = nil
+				}
+				return err
+			})
+		}
+		if err := group.Wait(); err != nil {
+			return nil, err
+		}
+		if ask.choose(found); len(ids) == 1 && found[0] != nil {
+			ask.Jobs, ask.LeftOut, ask.Written = ids, nil, found[0].Written
+		}
+	}
+	return &answer{template: "act", title: v.Label, body: ask}, nil
+}
+
+// choose leaves out the jobs to which the action can't be done, by their statuses.
+func (ask *question) choose(found []*mapper.Status) {
+	var can []string
+	for i, id := range ask.Jobs {
+		switch st := found[i]; {
+		case st == nil:
+			ask.LeftOut = append(ask.LeftOut, refusal{id, "there is no such job"})
+		case !ask.Verb.when(st):
+			ask.LeftOut = append(ask.LeftOut, refusal{id, "it is " + string(st.State)})
+		default:
+			can = append(can, id)
+		}
+	}
+	ask.Jobs = can
 }
 
 func backTo(ids []string) string {
@@ -228,32 +281,23 @@ func (s *server) act(r *http.Request, q url.Values) (*answer, error) {
 		if asJSON(r) {
 			return nil, operator.BadRequest(v.Name + " needs confirmed=yes: " + v.Warns)
 		}
-		return s.ask(r, q)
+		return s.question(r.Context(), v, ids, q)
 	}
 	defer s.cache.forget()
-	if v.Name == "verify" {
-		return s.verify(r.Context(), ids[0])
-	}
 	ctx := mapper.WithReason(r.Context(), q.Get("reason"))
 	if len(ids) == 1 {
-		if err := v.do(ctx, s.engine.Job(ids[0]), q); err != nil {
-			return nil, err
+		a, err := s.actOn(ctx, v, ids[0], q)
+		if err == nil || asJSON(r) || errors.Is(err, mapper.ErrNoSuchJob) {
+			return a, err
 		}
-		to := backTo(ids) + "&did=" + v.Name
-		if v.Name == "clean-up" && q.Get("record") != "" {
-			to = "./?did=" + v.Name
-		}
-		return &answer{template: "acted", title: v.Label, to: to,
-			body: result{Done: ids, Failed: []refusal{}, Verb: v}}, nil
+		code, text := s.told(r, err)
+		ask := question{Verb: v, Jobs: ids, In: q, Bad: text, Back: backTo(ids)}
+		return &answer{code: code, template: "act", title: v.Label, body: ask}, nil
 	}
 	done := result{Done: []string{}, Failed: []refusal{}, Verb: v}
 	for _, id := range ids {
 		if err := v.do(ctx, s.engine.Job(id), q); err != nil {
-			text := s.said(err)
-			if codeOf(err) == http.StatusInternalServerError {
-				s.Logger.ErrorContext(ctx, "dashboard", "do", v.Name, "job", id, "error", err)
-				text = "it failed: the log says why"
-			}
+			_, text := s.told(r, err)
 			done.Failed = append(done.Failed, refusal{id, text})
 			continue
 		}
@@ -264,6 +308,30 @@ func (s *server) act(r *http.Request, q url.Values) (*answer, error) {
 		a.to = "./?did=" + v.Name
 	}
 	return a, nil
+}
+
+// actOn carries out an action on one job.
+func (s *server) actOn(ctx context.Context, v verb, id string, q url.Values) (*answer, error) {
+	job, to := s.engine.Job(id), backTo([]string{id})
+	var err error
+	switch {
+	case v.Name == "verify":
+		return s.verify(ctx, id)
+	case v.starts != nil:
+		if job, err = v.starts(ctx, job, q); err == nil {
+			to = backTo([]string{job.ID})
+		}
+	default:
+		err = v.do(ctx, job, q)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if to += "&did=" + v.Name; v.Name == "clean-up" && q.Get("record") != "" {
+		to = "./?did=" + v.Name
+	}
+	return &answer{template: "acted", title: v.Label, to: to,
+		body: result{Done: []string{id}, Failed: []refusal{}, Verb: v}}, nil
 }
 
 // A proven is the page of a proof.

@@ -234,11 +234,13 @@ func (b *browser) live(w *world) {
 		chromedp.SendKeys(chromedp.CSS(`input[name=reason]`), "the spring campaign"))
 	b.do(chromedp.Click(chromedp.CSS(`#more-settings summary`)),
 		chromedp.SetValue(chromedp.CSS(`input[name=page_size]`), "50"))
-	b.click(`button[value=plan]`)
+	b.click(`.plan button[value=plan]`)
 	b.await("main", `"ten" is no whole number`)
 	b.shoot("start-wrong")
 	b.do(chromedp.SetValue(chromedp.CSS(`input[name="p.Amount"]`), "10"))
-	b.click(`button[value=plan]`)
+	b.do(chromedp.SendKeys(chromedp.CSS(`input[name=id]`), "\r")) // Enter plans, and starts nothing
+	b.await(".plan", "6,000")
+	b.do(chromedp.SendKeys(chromedp.CSS(`input[name=id]`), "\r"))
 	b.await(".plan", "6,000")
 	b.shoot("start-planned")
 	b.click(`button[value=start]`)
@@ -248,10 +250,14 @@ func (b *browser) live(w *world) {
 	b.grows()
 	b.shoot("job-running")
 
-	// Pause and resume it.
+	// Pause and resume it. Enter in the reason does nothing.
+	b.do(chromedp.SendKeys(chromedp.CSS(`#acts input[name=reason]`), "lunch\r"), chromedp.Sleep(500*time.Millisecond))
+	if s, err := w.engine.Job("spring").Status(b.Context()); err != nil || s.State != mapper.StateRunning {
+		b.Errorf("Enter made the job %v, %v", s, err)
+	}
 	b.click(`#acts button[value=pause]`)
 	b.await("#head .state", "paused")
-	b.await("#head", "paused by")
+	b.await("#head", "Resume it to continue")
 	b.shoot("job-paused")
 	w.slow.Store(0)
 	b.click(`#acts button[value=resume]`)
@@ -263,7 +269,7 @@ func (b *browser) live(w *world) {
 	}
 
 	// Open a failure, and a range.
-	b.click(`#head a[href^="failures?"]`)
+	b.click(`#facts a[href^="failures?"]`)
 	b.await("main", "account 97 is closed")
 	b.shoot("failures")
 	b.open(w.url + "job?id=spring")
@@ -276,7 +282,7 @@ func (b *browser) live(w *world) {
 	b.open(w.url + "failures?id=spring")
 	b.click(`form button[value=retry]`)
 	b.await("#head .state", "succeeded")
-	b.await("#head", "Failures\n0")
+	b.await("#facts", "Failures\n0")
 	b.await("#acted", "its failures")
 	b.await("#acted", "the spring campaign")
 
@@ -416,11 +422,11 @@ func TestLivePage(t *testing.T) {
 	w := newWorld(t, nil)
 	b := newBrowser(t, 1280, 900, false)
 	b.open(w.url)
-	b.await("#list", "There are no such jobs.")
+	b.await("#list", "No jobs yet.")
 	w.putAccounts(t, 600)
 	w.slow.Store(int64(500 * time.Millisecond)) // until it may end
 	w.start(t, "j", `{"Amount": 1}`, mapper.StartOptions{PageSize: 5})
-	b.await("#list", "The chosen jobs")
+	b.await("#list", "Chosen jobs")
 	b.open(w.url + "job?id=j&did=start")
 	b.await("main", "The job is started.")
 	b.do(chromedp.SendKeys(chromedp.CSS(`#acts input[name=reason]`), "half a reas"))
@@ -431,7 +437,7 @@ func TestLivePage(t *testing.T) {
 	}
 	b.do(chromedp.SendKeys(chromedp.CSS(`#acts input[name=reason]`), "on"))
 	b.do(chromedp.Blur(chromedp.CSS(`#acts input[name=reason]`)))
-	b.await("#acts", "Prove it again")
+	b.await("#acts", "Verify")
 	if text := b.text("main"); strings.Contains(text, "Pause") {
 		t.Errorf("the page says what is over:\n%.600s", text)
 	}

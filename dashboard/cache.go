@@ -35,9 +35,16 @@ type cached struct {
 // caller that waits may go away, because others may wait for the same. An error is returned to all
 // callers that wait, and is not kept.
 func shared[T any](ctx context.Context, c *cache, key string, load func(context.Context) (T, error)) (T, error) {
+	return kept(ctx, c, key, freshness, load)
+}
+
+// kept is shared for data that is shown for another time than freshness.
+func kept[T any](
+	ctx context.Context, c *cache, key string, fresh time.Duration, load func(context.Context) (T, error),
+) (T, error) {
 	e, first := c.entry(key)
 	if first {
-		until := time.Now().Truncate(freshness).Add(freshness)
+		until := time.Now().Truncate(freshness).Add(fresh)
 		go func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTime)
 			defer cancel()

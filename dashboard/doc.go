@@ -19,7 +19,9 @@
 //
 // The last part of the path and the parameters choose the page. GET changes nothing.
 //
-//	./                          the jobs: ?state= &mapper= &name= &all=true &cursor=
+//	./                          the jobs: ?state= &mapper= &name= &all=true &cursor=, &from= and
+//	                            &before= (2026-10-24, 2026-10-24T15:04 or RFC 3339, in UTC), and
+//	                            &sort=id, state, progress, failures or cost, within the page
 //	./job?id=ID                 a job: &colour=state, pace, attempts or time
 //	./range?job=ID&range=RANGE  one of its ranges
 //	./failures?id=ID            its failures: &cursor=
@@ -33,9 +35,9 @@
 //
 // Forms post to ./act with do, one or more id, and a reason. Abort, undo, move, verify and clean-up
 // also need confirmed=yes. A retry takes a cause, or its hash as "of". Rate takes rate, writes,
-// ramp=on and for; an absent limit is no limit. Clean-up takes failures=on and record=on. The form
-// that starts a job posts its fields to ./start, with do=plan or do=start. A request that a browser
-// sends from another site is refused.
+// ramp=on and for; an absent limit is no limit. Clean-up takes failures=on and record=on. An undo
+// takes rehearsal=on. The form that starts a job posts its fields to ./start, with do=plan or
+// do=start. A request that a browser sends from another site is refused.
 //
 // # JSON
 //
@@ -43,9 +45,10 @@
 // These names are stable:
 //
 //	./         {"jobs": [{"id", "mapper", "queue", "state", "error", "why", "created", "ended",
-//	           "counted", "processed", "failures", "dollars", "progress"}], "next", "searched"}: fields of
-//	           mapper.JobInfo. For up to 20 jobs that have not succeeded they are fields of
-//	           mapper.Status; "progress" and "why" are present until a job has ended
+//	           "counted", "processed", "failures", "dollars", "progress"}], "next", "searched",
+//	           "counts": {STATE: N}}: fields of mapper.JobInfo. For jobs that have not succeeded they
+//	           are fields of mapper.Status; "progress" and "why" are present until a job has ended.
+//	           "counts" are those of all pages, and ignore the state and the name
 //	./job      {"status", "causes", "history", "ranges", "estimated", "series", "levels", "pages",
 //	           "kept"}: status is mapper.Status, ranges are those of picture.Picture, with bounds as
 //	           texts, and series, levels and pages are those of package picture
@@ -56,10 +59,11 @@
 //	./left     {"left": [{"key", "why"}], "next"}
 //	./replay   {"times": [...], "frames": ["..."], "ranges"}: a letter for each range in each frame:
 //	           u for uncut, p for pending, r for running, d for done, s for slow and f for failed
-//	./start    {"mappers": [{"name", "visit", "fields": [{"name", "kind", "optional"}]}]}: the field NAME is posted
-//	           as p.NAME; posted, {"plan"} (mapper.Estimate) or {"id"}
-//	./act      {"do", "jobs", "warns"}; posted: {"done": [ID...], "failed": [{"id", "error"}]}, and
-//	           for verify {"proof"} (mapper.Proof)
+//	./start    {"mappers": [{"name", "visit", "description", "fields": [{"name", "kind",
+//	           "optional", "required"}]}]}: the field NAME is posted as p.NAME; posted, {"plan"}
+//	           (mapper.Estimate) or {"id"}
+//	./act      {"do", "jobs", "left_out", "warns"}; posted: {"done": [ID...],
+//	           "failed": [{"id", "error"}]}, and for verify {"proof"} (mapper.Proof)
 //
 // An error is {"error"}, with the HTTP status that fits. A key is the text of its path, such as
 // /Account,"ann". [Options.Redact] applies to JSON and to pages.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -104,12 +105,12 @@ func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour) stri
 	}
 	s.Legend = append(s.Legend, key{"failed", "failed", marks})
 	s.First, s.Last = "the first key", "the last key"
-	if len(seen) > 0 {
+	if len(seen) > 0 && !p.Estimated { // a sample has other ends than the job
 		s.First = cmp.Or(seen[0].Start, s.First)
-	}
-	for i := range seen {
-		if !seen[i].Alone {
-			s.Last = cmp.Or(seen[i].End, "the last key")
+		for i := range seen {
+			if !seen[i].Alone {
+				s.Last = cmp.Or(seen[i].End, "the last key")
+			}
 		}
 	}
 	s.Says = fmt.Sprintf("The key space of the job in %s, by %s:", operator.Counted(int64(len(s.Slots)), "range",
@@ -132,7 +133,7 @@ func title(r *ranged) string {
 		text += fmt.Sprintf(", %s each", span(pace))
 	}
 	if n := r.InVain(); n > 0 {
-		text += ", " + operator.Counted(n, "attempt", "attempts") + " in vain"
+		text += ", " + operator.Counted(n, "failed attempt", "failed attempts")
 	}
 	return text
 }
@@ -147,7 +148,8 @@ const (
 type chart struct {
 	Width, Height int
 	Path          string
-	Most          float64
+	Partial       string // the path of the time in which pages are in flight
+	Top           string // the number at the top of its axis
 	To            string // how long it is
 	Says          string
 }
@@ -155,28 +157,49 @@ type chart struct {
 // chartOf draws a number of each moment as steps.
 func chartOf(all []picture.Moment, of func(picture.Moment) float64) chart {
 	c := chart{Width: chartWidth, Height: chartHeight}
+	most, sum, whole := 0.0, 0.0, 0
 	for _, m := range all {
-		c.Most = max(c.Most, of(m))
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "M0 %d", chartHeight)
-	sum := 0.0
-	for i, m := range all {
-		sum += of(m)
-		y := float64(chartHeight)
-		if c.Most > 0 {
-			y -= (chartHeight - 2) * of(m) / c.Most
+		if most = max(most, of(m)); !m.Partial {
+			sum, whole = sum+of(m), whole+1
 		}
-		fmt.Fprintf(&b, "V%sH%s", unit(y), unit(chartWidth*float64(i+1)/float64(len(all))))
 	}
-	fmt.Fprintf(&b, "V%dZ", chartHeight)
-	c.Path = b.String()
+	top := roundUp(most)
+	first := len(all)
+	if i := slices.IndexFunc(all, func(m picture.Moment) bool { return m.Partial }); i >= 0 {
+		first = i
+	}
+	c.Path, c.Partial = steps(all, 0, first, top, of), steps(all, first, len(all), top, of)
+	c.Top = amount(top)
 	if len(all) > 1 {
 		part := all[1].From.Sub(all[0].From)
 		c.To = span(part * time.Duration(len(all)))
-		c.Says = fmt.Sprintf("at most %s, %s on average", amount(c.Most), amount(sum/float64(len(all))))
+		c.Says = fmt.Sprintf("at most %s, %s on average", amount(most), amount(sum/float64(max(1, whole))))
 	}
 	return c
+}
+
+// steps returns the path of some of the moments; nothing if there are none.
+func steps(all []picture.Moment, from, to int, top float64, of func(picture.Moment) float64) string {
+	if from >= to {
+		return ""
+	}
+	x := func(i int) string { return unit(chartWidth * float64(i) / float64(len(all))) }
+	var b strings.Builder
+	fmt.Fprintf(&b, "M%s %d", x(from), chartHeight)
+	for i := from; i < to; i++ {
+		fmt.Fprintf(&b, "V%sH%s", unit(chartHeight*(1-of(all[i])/top)), x(i+1))
+	}
+	fmt.Fprintf(&b, "V%dZ", chartHeight)
+	return b.String()
+}
+
+// roundUp returns the next number of one digit, at least 1.
+func roundUp(f float64) float64 {
+	if f <= 1 {
+		return 1
+	}
+	digit := math.Pow(10, math.Floor(math.Log10(f)))
+	return digit * math.Ceil(f/digit)
 }
 
 // A branch is a level of a fan-out, drawn.

@@ -45,7 +45,7 @@ func TestFormParams(t *testing.T) {
 		want    TextParams
 	}{
 		{[]string{"p.Amount", "-7"}, TextParams{Amount: -7}},
-		{[]string{"p.Amount", "", "p.note", "  as it is "}, TextParams{Note: "  as it is "}},
+		{[]string{"p.Amount", "0", "p.note", "  as it is "}, TextParams{Note: "  as it is "}},
 		{[]string{"p.extra.dry", "on", "p.extra.tags", "a\r\n b \n\nc", "p.extra.wait", "1h30m", "p.extra.since",
 			"2026-10-24T12:00:00Z", "p.extra.top", "5"},
 			TextParams{Amount: 1, Extra: Extra{Dry: true, Tags: []string{"a", "b", "c"}, Wait: 90 * time.Minute,
@@ -78,6 +78,7 @@ func TestFormRefused(t *testing.T) {
 		entered []string
 		want    string
 	}{
+		{[]string{"p.Amount", ""}, "the parameter Amount: it is missing"},
 		{[]string{"p.Amount", "1.5"}, "Amount"}, {[]string{"p.Amount", "99999999999999999999"}, "Amount"},
 		{[]string{"p.Amount", "9223372036854775808"}, "does not fit"},
 		{[]string{"p.extra.wait", "soon"}, "extra.wait"}, {[]string{"p.extra.since", "yesterday"}, "extra.since"},
@@ -86,14 +87,14 @@ func TestFormRefused(t *testing.T) {
 		{[]string{"filters", "Balance <"}, "Balance &lt;"},
 		{[]string{"filters", "a = 1 OR b = 2"}, "no OR"}, {[]string{"how", "canary", "share", "0.01%"}, "0.01%"},
 		{[]string{"how", "canary", "share", ""}, "share"}, {[]string{"how", "x"}, "how"},
-		{[]string{"page_size", "5000"}, "“Entities of a page”"}, {[]string{"page_size", "x"}, "“Entities of a page”"},
-		{[]string{"page_size", "1.5"}, "“Entities of a page”"}, {[]string{"workers", "-1"}, "“Workers”"},
-		{[]string{"concurrency", "5000"}, "“Calls at once in a page”"},
+		{[]string{"page_size", "5000"}, "“Page size”"}, {[]string{"page_size", "x"}, "“Page size”"},
+		{[]string{"page_size", "1.5"}, "“Page size”"}, {[]string{"workers", "-1"}, "“Workers”"},
+		{[]string{"concurrency", "5000"}, "“Concurrency”"},
 		{[]string{"rate", "NaN"}, "“Entities a second”"}, {[]string{"rate", "-2"}, "“Entities a second”"},
 		{[]string{"budget", "-1"}, "“Budget in dollars”"},
-		{[]string{"queue", "nowhere"}, "nowhere"}, {[]string{"failure_limit", "-2"}, "“Failures before it pauses”"},
-		{[]string{"kind", "Nothing"}, "set “Start over a kind without entities, too”"},
-		{[]string{"per_entity", "fast"}, "“The function takes, an entity”"},
+		{[]string{"queue", "nowhere"}, "nowhere"}, {[]string{"failure_limit", "-2"}, "“Failure limit”"},
+		{[]string{"kind", "Nothing"}, "set “Allow a kind without entities”"},
+		{[]string{"per_entity", "fast"}, "“Time per entity”"},
 		{[]string{"kind", "__x__"}, "__x__"},
 	} {
 		for _, do := range []string{"plan", "start"} {
@@ -266,6 +267,9 @@ func TestFormOddParams(t *testing.T) {
 	w.refuses.Store(true)
 	w.putAccounts(t, 1)
 	w.url = w.serve(t, nil)
+	odds := func(pairs ...string) []string { // with what is required
+		return append([]string{"p.quoted", "1", "p.small", "1", "p.ratio", "1"}, pairs...)
+	}
 	for _, test := range []struct {
 		mapper  string
 		entered []string
@@ -278,11 +282,11 @@ func TestFormOddParams(t *testing.T) {
 				`"far":"off","quoted":"12","text":"\"te\\\"xt\"","maybe":false,"small":-128,"bytes":"AAE=",` +
 				`"ratio":0.5,"-":"d"}`},
 		{"odd", []string{"p.name", "bad"}, "bad name"}, {"odd", []string{"p.nomen", "ann"}, "nomen"},
-		{"odd", []string{"p.small", "128"}, "p.small"}, {"odd", []string{"p.map", "{"}, "p.map"},
+		{"odd", odds("p.small", "128"), "p.small"}, {"odd", []string{"p.map", "{"}, "p.map"},
 		{"odd", []string{"p.map", `{"a": "x"}`}, "p.map"},
 		{"list", []string{"p.", "[1, 2]"}, "[1,2]"}, {"list", []string{"p.", "x"}, "is no JSON"},
-		{"odd", []string{"p.ratio", "9007199254740993"}, "is no float"}, {"odd", []string{"p.any",
-			"[9007199254740993]"}, "float64"},
+		{"odd", odds("p.ratio", "9007199254740993"), "is no float"}, {"odd", odds("p.any",
+			"[9007199254740993]"), "float64"},
 		{"odd", []string{"p.map", `{"a": 1, "a": 2}`}, "comes twice"}, {"set", []string{"p.property", "plan"},
 			"is missing"},
 		{"count", []string{"p.by", "__key__"}, "reserved"},

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"bytes"
+	"crypto/rand"
 	"embed"
 	"encoding/json"
 	"errors"
@@ -127,7 +128,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if get && (name == "style.css" || name == "script.js") {
+	if get && (name == "style.css" || name == "script.js" || name == "icon.svg") {
 		w.Header().Set("Cache-Control", "private, max-age=300")
 		http.ServeFileFS(w, r, files, "static/"+name)
 		return
@@ -155,18 +156,23 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		a, err = do(r, q)
 	}
 	if err != nil {
-		code := codeOf(err)
-		text := s.said(err)
-		if code == http.StatusInternalServerError {
-			s.Logger.LogAttrs(r.Context(), slog.LevelError, "dashboard",
-				slog.String("path", stranger.Shown(r.URL.Path)),
-				slog.Any("error", err))
-			text = "this can't be shown now: the log says why"
-		}
+		code, text := s.told(r, err)
 		s.fail(w, r, code, text)
 		return
 	}
 	s.write(w, r, a)
+}
+
+// told returns the code of an error, and what a page says of it. It logs an error that may not be
+// said under an ID, which the page shows.
+func (s *server) told(r *http.Request, err error) (code int, text string) {
+	if code = codeOf(err); code != http.StatusInternalServerError {
+		return code, s.said(err)
+	}
+	id := strings.ToLower(rand.Text()[:8])
+	s.Logger.LogAttrs(r.Context(), slog.LevelError, "dashboard", slog.String("id", id),
+		slog.String("path", stranger.Shown(r.URL.Path)), slog.Any("error", err))
+	return code, "the service could not do this; its log has the cause under the ID " + id
 }
 
 // codeOf is the table from errors to answers.

@@ -30,8 +30,10 @@ type view struct {
 	Levels    []picture.Level       `json:"levels"`
 	Pages     picture.Pages         `json:"pages"`
 
-	Undone       string           `json:"-"` // what it has taken back, of an undo
+	Standing     standing         `json:"-"`
+	Undoes       string           `json:"-"` // the ID of the job that it undoes
 	Rehearsed    bool             `json:"-"`
+	Name         string           `json:"-"` // of its mapper, or of the one that it rehearses
 	Strip        strip            `json:"-"`
 	Chosen       picture.Colour   `json:"-"`
 	Colours      []picture.Colour `json:"-"`
@@ -122,12 +124,13 @@ func (s *server) view(st *mapper.Status, p *picture.Picture, chosen picture.Colo
 		v.Ranges = append(v.Ranges, s.rangedOf(r))
 	}
 	for _, i := range p.Notable(manyNotable) {
-		v.Notable = append(v.Notable, v.Ranges[i])
+		if r := v.Ranges[i]; r.State != picture.Running || r.InVain() > 0 {
+			v.Notable = append(v.Notable, r)
+		}
 	}
-	v.Rehearsed = strings.HasPrefix(st.Mapper, "rehearsal:")
-	if operator.Undoes(st) {
-		v.Undone = operator.Undone(st)
-	}
+	v.Name, v.Rehearsed = strings.CutPrefix(st.Mapper, "rehearsal:")
+	v.Standing = standingOf(&v.Status, v.History, time.Now())
+	v.Undoes = undoneJob(st)
 	v.Strip = draw(st.ID, p, v.Ranges, chosen)
 	v.Rates = chartOf(v.Series, func(m picture.Moment) float64 { return m.Rate })
 	v.Busy = chartOf(v.Series, func(m picture.Moment) float64 { return m.Busy })
@@ -141,6 +144,20 @@ func (s *server) view(st *mapper.Status, p *picture.Picture, chosen picture.Colo
 		v.Logs = s.LogURL(st.ID, "")
 	}
 	return v, err
+}
+
+// undoneJob returns the ID of the job that an undo undoes; empty for other jobs.
+func undoneJob(s *mapper.Status) string {
+	if !operator.Undoes(s) {
+		return ""
+	}
+	var p struct {
+		Job string `json:"job"`
+	}
+	if json.Unmarshal(s.Params, &p) != nil {
+		return ""
+	}
+	return p.Job
 }
 
 // settingsOf lists settings by their names in JSON.

@@ -65,19 +65,20 @@ func TestKindsOfJobs(t *testing.T) {
 	}
 	w.url = w.serve(t, nil) // which has read nothing yet
 	for at, want := range map[string][]string{
-		"job?id=undo-done":      {"299 entities restored", "1 left as they are", "left?id=undo-done"},
+		"job?id=undo-done": {"299 entities restored", "1 left as they are", "left?id=undo-done", "the undo of <a",
+			"stand-held"},
 		"left?id=undo-done":     {"/Account,7", "changed"},
 		"job?id=done":           {"The job that undoes it", "undo-done"},
-		"job?id=rehearsal":      {"A rehearsal: nothing is written", "would(change)", "Would write"},
+		"job?id=rehearsal":      {"rehearsal of <bdi>credit</bdi> over", "and wrote nothing", "would(change)", "Would write"},
 		"examples?id=rehearsal": {"/Account,", "change", "Balance"},
 		"examples?id=done":      {"There is nothing to show"},
 		"job?id=spaces":         {"Kinds and namespaces", "Account in [b]", "the default one", "in the namespaces"},
 		"job?id=sharded":        {"succeeded", "/Account,", "sharded by Balance"},
 		"job?id=empty":          {"succeeded", "The key space"},
-		"replay?id=empty":       {"How it unfolded"},
+		"replay?id=empty":       {"<h1>Replay</h1>"},
 		"replay.svg?id=empty":   {"<svg"},
 		"job?id=gone":           {"were cleaned up"},
-		"replay?id=gone":        {"nothing to play back"},
+		"replay?id=gone":        {"There is no replay"},
 		"replay.svg?id=gone":    {"<svg"},
 	} {
 		code, text := get(t, w.url+at, "text/html")

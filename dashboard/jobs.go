@@ -4,14 +4,19 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -29,27 +34,127 @@ type list struct {
 	Next     string `json:"next,omitempty"`
 	Searched int    `json:"searched,omitempty"` // how many jobs were searched for a name
 
-	Filter  filter         `json:"-"`
-	Mappers []string       `json:"-"`
-	States  []mapper.State `json:"-"`
-	More    string         `json:"-"` // the address of the next page
-	Verbs   []verb         `json:"-"` // that can be done to several
+	// Counts has how many jobs are in each state, of the other filters but the name; nothing if the
+	// database can't count.
+	Counts map[mapper.State]int64 `json:"counts,omitempty"`
+
+	Filter  filter   `json:"-"`
+	Mappers []string `json:"-"`
+	States  []tab    `json:"-"`
+	Columns []column `json:"-"`
+	More    string   `json:"-"` // the address of the next page
+	Verbs   []verb   `json:"-"` // that can be done to several
 }
 
-// A filter chooses jobs.
+// A tab leads to the jobs of a state.
+type tab struct {
+	Name    string
+	N       int64
+	Counted bool
+	To      string
+	Here    bool
+}
+
+// A column leads to the list sorted by it.
+type column struct {
+	Name, To, Class string
+	Here            bool
+}
+
+// A filter chooses jobs, and their order.
 type filter struct {
 	State, Mapper, Name string
+	From, Before        string // times
+	Sort                string // a key of orders; empty: the last started first
 	All                 bool
+
+	from, before time.Time
 }
 
 // Set reports whether anything is left out.
-func (f filter) Set() bool { return f.State != "" || f.Mapper != "" || f.Name != "" }
+func (f filter) Set() bool {
+	return f.State != "" || f.Mapper != "" || f.Name != "" || f.From != "" || f.Before != ""
+}
 
-// Bounds of a list: how many jobs that have not ended are asked how they stand, and how many pages
-// are looked through for a name.
+// filterOf reads a filter from the parameters of a page.
+func (s *server) filterOf(q url.Values) (f filter, err error) {
+	f = filter{State: q.Get("state"), Mapper: q.Get("mapper"), Name: strings.TrimSpace(q.Get("name")),
+		From: strings.TrimSpace(q.Get("from")), Before: strings.TrimSpace(q.Get("before")), Sort: q.Get("sort"),
+		All: s.AllQueues}
+	if said := q["all"]; len(said) > 0 { // the form says false, and then true if its box is checked
+		f.All = said[len(said)-1] == "true"
+	}
+	if f.from, err = moment(f.From); err == nil {
+		f.before, err = moment(f.Before)
+	}
+	if _, ok := orders[f.Sort]; err == nil && f.Sort != "" && !ok {
+		err = operator.BadRequest(fmt.Sprintf("the parameter sort is %.100q, it has to be one of %q", f.Sort,
+			slices.Sorted(maps.Keys(orders))))
+	}
+	return f, err
+}
+
+// moment reads a time: a day, a minute as browsers write it, or RFC 3339. It is in UTC, unless it
+// has another zone. An empty text is no time.
+func moment(text string) (t time.Time, err error) {
+	if text == "" {
+		return t, nil
+	}
+	for _, layout := range []string{time.DateOnly, "2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339Nano} {
+		if t, err = time.Parse(layout, text); err == nil {
+			return t, nil
+		}
+	}
+	return t, operator.BadRequest(fmt.Sprintf("%.100q is no time: it is written as 2026-10-24 or 2026-10-24T15:04",
+		text))
+}
+
+// to returns the address of the list with one parameter of the filter changed.
+func (f filter) to(name, value string) string {
+	q := make(url.Values)
+	for n, v := range map[string]string{"state": f.State, "mapper": f.Mapper, "name": f.Name, "from": f.From,
+		"before": f.Before, "sort": f.Sort, name: value} {
+		if v != "" {
+			q.Set(n, v)
+		}
+	}
+	q.Set("all", strconv.FormatBool(f.All))
+	return "./?" + q.Encode()
+}
+
+// options returns what the filter selects.
+func (f filter) options() *mapper.JobsOptions {
+	return &mapper.JobsOptions{State: mapper.State(f.State), Mapper: f.Mapper, AllQueues: f.All, StartedFrom: f.from,
+		StartedBefore: f.before}
+}
+
+// key tells apart what filters select, without the name.
+func (f filter) key() string {
+	return fmt.Sprintf("%q", []string{f.State, f.Mapper, f.From, f.Before, strconv.FormatBool(f.All)})
+}
+
+// orders are the orders of a list, besides the order of the starts.
+var orders = map[string]func(a, b row) int{
+	"id":       func(a, b row) int { return cmp.Compare(a.ID, b.ID) },
+	"state":    func(a, b row) int { return cmp.Compare(slices.Index(states, a.State), slices.Index(states, b.State)) },
+	"progress": func(a, b row) int { return cmp.Compare(b.Done().Fraction, a.Done().Fraction) },
+	"failures": func(a, b row) int { return cmp.Compare(b.Failures, a.Failures) },
+	"cost":     func(a, b row) int { return cmp.Compare(b.Dollars, a.Dollars) },
+}
+
+// Bounds of a list. Of many running jobs on a page, this many are asked how they stand in the time
+// of a freshness.
 const (
 	manyStatuses = 20
-	manyPages    = 5
+	manyAtOnce   = 8
+	manyRows     = 50 // found by name, on a page
+	manyPages    = 5  // looked through for a name
+)
+
+// How long the status of a job that has ended is shown, and how long counts are.
+const (
+	endedFresh  = time.Minute
+	countsFresh = 10 * time.Second
 )
 
 // states are the states of jobs.
@@ -59,19 +164,22 @@ var states = []mapper.State{mapper.StateRunning, mapper.StatePaused, mapper.Stat
 
 // jobs answers with the list of jobs.
 func (s *server) jobs(r *http.Request, q url.Values) (*answer, error) {
-	all := s.AllQueues
-	if said := q["all"]; len(said) > 0 { // the form says false, and then true if its box is checked
-		all = said[len(said)-1] == "true"
+	f, err := s.filterOf(q)
+	if err != nil {
+		return nil, err
 	}
-	f := filter{q.Get("state"), q.Get("mapper"), strings.TrimSpace(q.Get("name")), all}
 	l, err := s.list(r.Context(), f, q.Get("cursor"))
 	if err != nil {
 		return nil, err
 	}
+	if l.Counts, err = s.counts(r.Context(), f); err != nil {
+		s.Logger.LogAttrs(r.Context(), slog.LevelWarn, "dashboard: the jobs are not counted", slog.Any("error", err))
+	}
 	for _, m := range s.engine.Mappers() {
 		l.Mappers = append(l.Mappers, m.Name)
 	}
-	l.Filter, l.States = f, states
+	l.Filter = f
+	l.States, l.Columns = l.tabs(), f.columns()
 	for _, v := range verbs {
 		if v.Many {
 			l.Verbs = append(l.Verbs, v)
@@ -79,28 +187,73 @@ func (s *server) jobs(r *http.Request, q url.Values) (*answer, error) {
 	}
 	live := slices.ContainsFunc(l.Jobs, func(j row) bool { return !j.State.Ended() }) || q.Get("cursor") == ""
 	if l.Next != "" {
-		next := url.Values{"cursor": {l.Next}}
-		for _, name := range []string{"state", "mapper", "name", "all"} {
-			if v := q[name]; len(v) > 0 {
-				next.Set(name, v[len(v)-1])
-			}
-		}
-		l.More = "./?" + next.Encode()
+		l.More = f.to("cursor", l.Next)
 	}
 	return &answer{template: "jobs", title: "Jobs", live: live, body: l}, nil
+}
+
+// tabs returns the tabs of the states.
+func (l *list) tabs() (all []tab) {
+	sum := int64(0)
+	for _, n := range l.Counts {
+		sum += n
+	}
+	counted := len(l.Counts) > 0
+	all = append(all, tab{"all", sum, counted, l.Filter.to("state", ""), l.Filter.State == ""})
+	for _, state := range states {
+		all = append(all, tab{string(state), l.Counts[state], counted, l.Filter.to("state", string(state)),
+			l.Filter.State == string(state)})
+	}
+	return all
+}
+
+// columns returns the columns of the list.
+func (f filter) columns() (all []column) {
+	for _, c := range []struct{ name, sort, class string }{{"Job", "id", ""}, {"State", "state", ""},
+		{"Progress", "progress", ""}, {"Rate", "-", "num"}, {"Time left", "-", ""}, {"Failures", "failures", "num"},
+		{"Cost", "cost", "num"}, {"Started", "", "num"}} {
+		v := column{Name: c.name, Class: c.class, Here: f.Sort == c.sort}
+		if c.sort != "-" {
+			v.To = f.to("sort", c.sort)
+		}
+		all = append(all, v)
+	}
+	return all
+}
+
+// counts counts the jobs in each state that the other filters leave, or has lately.
+func (s *server) counts(ctx context.Context, f filter) (map[mapper.State]int64, error) {
+	f.State, f.Name = "", ""
+	return kept(ctx, &s.cache, "counts\x00"+f.key(), countsFresh,
+		func(ctx context.Context) (map[mapper.State]int64, error) {
+			found := make([]int64, len(states))
+			group, ctx := errgroup.WithContext(ctx)
+			for i, state := range states {
+				group.Go(func() (err error) {
+					o := f.options()
+					o.State = state
+					found[i], err = s.engine.CountJobs(ctx, o)
+					return err
+				})
+			}
+			all := make(map[mapper.State]int64)
+			err := group.Wait()
+			for i, state := range states {
+				all[state] = found[i]
+			}
+			return all, err
+		})
 }
 
 // list reads the jobs that a filter leaves.
 func (s *server) list(ctx context.Context, f filter, cursor string) (*list, error) {
 	l := &list{Jobs: []row{}} // an empty list is no null
-	o := &mapper.JobsOptions{State: mapper.State(f.State), Mapper: f.Mapper, AllQueues: f.All}
 	for range manyPages {
-		key := strings.Join([]string{"jobs", f.State, f.Mapper, cursor, map[bool]string{true: "all"}[f.All]}, "\x00")
-		p, err := shared(ctx, &s.cache, key, func(ctx context.Context) (p struct {
+		p, err := shared(ctx, &s.cache, "jobs\x00"+f.key()+cursor, func(ctx context.Context) (p struct {
 			jobs []mapper.JobInfo
 			next string
 		}, err error) {
-			p.jobs, p.next, err = s.engine.JobsPage(ctx, o, cursor)
+			p.jobs, p.next, err = s.engine.JobsPage(ctx, f.options(), cursor)
 			return p, err
 		})
 		if err != nil {
@@ -114,33 +267,38 @@ func (s *server) list(ctx context.Context, f filter, cursor string) (*list, erro
 		if f.Name != "" {
 			l.Searched += len(p.jobs)
 		}
-		if cursor, l.Next = p.next, p.next; f.Name == "" || cursor == "" {
+		if cursor, l.Next = p.next, p.next; f.Name == "" || cursor == "" || len(l.Jobs) >= manyRows {
 			break
 		}
 	}
-	return l, s.statuses(ctx, l.Jobs)
+	err := s.statuses(ctx, l.Jobs)
+	if order := orders[f.Sort]; order != nil {
+		slices.SortStableFunc(l.Jobs, order)
+	}
+	return l, err
 }
 
-// statuses reads the statuses of jobs whose records lack them: first of unfinished jobs, then of
-// aborted and failed ones, up to a limit. A job that was just cleaned up is shown unchanged.
+// statuses reads the statuses of jobs whose records lack them. The statuses of many running jobs
+// are shown longer, so that they cost no more. A job that was just cleaned up is shown unchanged.
 func (s *server) statuses(ctx context.Context, rows []row) error {
-	var ask []*row
-	for _, ended := range []bool{false, true} {
-		for i := range rows {
-			j := &rows[i]
-			if j.Asked = j.Asked || j.Counted; !j.Counted && j.State.Ended() == ended && len(ask) < manyStatuses {
-				ask = append(ask, j)
-			}
+	live := 0
+	for i := range rows {
+		j := &rows[i]
+		j.Error = s.redact(TextError, j.Error)
+		if j.Asked = j.Counted; !j.Asked && !j.State.Ended() {
+			live++
 		}
 	}
-	for i := range rows {
-		rows[i].Error = s.redact(TextError, rows[i].Error)
-	}
+	fresh := freshness * time.Duration(max(1, (live+manyStatuses-1)/manyStatuses))
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(8)
-	for _, j := range ask {
+	group.SetLimit(manyAtOnce)
+	for i := range rows {
+		j := &rows[i]
+		if j.Asked {
+			continue
+		}
 		group.Go(func() error {
-			status, err := s.status(ctx, j.ID)
+			status, err := s.status(ctx, j.ID, map[bool]time.Duration{true: endedFresh, false: fresh}[j.State.Ended()])
 			switch {
 			case errors.Is(err, mapper.ErrNoSuchJob):
 				return nil
@@ -160,10 +318,9 @@ func (s *server) statuses(ctx context.Context, rows []row) error {
 }
 
 // status returns how a job stands, or stood lately.
-func (s *server) status(ctx context.Context, id string) (*mapper.Status, error) {
-	return shared(ctx, &s.cache, "status\x00"+id, func(ctx context.Context) (*mapper.Status, error) {
-		return s.engine.Job(id).Status(ctx)
-	})
+func (s *server) status(ctx context.Context, id string, fresh time.Duration) (*mapper.Status, error) {
+	return kept(ctx, &s.cache, fmt.Sprintf("status\x00%s\x00%v", id, fresh > freshness), fresh,
+		func(ctx context.Context) (*mapper.Status, error) { return s.engine.Job(id).Status(ctx) })
 }
 
 // Done returns which share of the job's entities is done, about.
@@ -177,8 +334,15 @@ func (r row) Done() mapper.Progress {
 // Runs reports whether the job is getting on.
 func (r row) Runs() bool { return r.Progress != nil && r.State == mapper.StateRunning }
 
+// Undoes reports whether the job is an undo. It processes pages of another job.
+func (r row) Undoes() bool { return operator.Undoes(&mapper.Status{Mapper: r.Mapper}) }
+
 // Took returns how long the job took, which has ended.
 func (r row) Took() time.Duration { return r.Ended.Sub(r.Created) }
 
-// Says returns why the job is not faster, or what is wrong with it.
-func (r row) Says() string { return cmp.Or(r.Why, r.Error) }
+// Says returns why the job is not faster, or what is wrong with it, without the names that its row
+// has already.
+func (r row) Says() string {
+	text := strings.ReplaceAll(cmp.Or(r.Why, r.Error), "job "+r.ID+": ", "")
+	return rangeID.ReplaceAllString(text, "a range")
+}

@@ -32,8 +32,8 @@ func TestList(t *testing.T) {
 		}
 	}
 	_, page := get(t, w.url, "")
-	if n := strings.Count(page, "see its page"); n != 4 {
-		t.Errorf("of %d jobs it is said that they were not asked", n)
+	if n := strings.Count(page, `data-label="Cost" class="num">$`); n != 25 {
+		t.Errorf("the cost of %d jobs is said, of 25", n)
 	}
 	if n := strings.Count(page, `class="bar"`); n != 12 {
 		t.Errorf("%d bars of 12 paused jobs", n)

@@ -42,7 +42,7 @@ func TestJSON(t *testing.T) {
 	w.start(t, "runs", `{"Amount": 1}`, mapper.StartOptions{PageSize: 50})
 	id := w.rangeOf(t, "j")
 	for at, want := range map[string]string{
-		"?name=runs": "jobs jobs.counted jobs.created jobs.dollars jobs.failures jobs.id jobs.mapper " +
+		"?name=runs": "counts counts.running jobs jobs.counted jobs.created jobs.dollars jobs.failures jobs.id jobs.mapper " +
 			"jobs.processed jobs.progress jobs.progress.about jobs.progress.at_least jobs.progress.at_most " +
 			"jobs.progress.overall jobs.progress.rate jobs.queue jobs.state",
 		"job?id=j": "causes causes.cause causes.count causes.estimated causes.example " +
@@ -60,7 +60,7 @@ func TestJSON(t *testing.T) {
 			"failures.attempts failures.error failures.key failures.time",
 		"replay?id=j": "frames ranges ranges.id ranges.state times",
 		"start?mapper=credit": "mappers mappers.fields mappers.fields.kind mappers.fields.name " +
-			"mappers.fields.optional mappers.name mappers.visit",
+			"mappers.fields.optional mappers.fields.required mappers.name mappers.visit",
 	} {
 		for _, way := range []string{"accept", "format"} {
 			var text string

@@ -10,13 +10,13 @@ import (
 // labels are the labels of inputs, by the inputs' names.
 var labels = map[string]string{
 	"kind": "Kind", "namespace": "Namespace", "filters": "Filters", "share": "Share of a canary", "id": "ID",
-	"rate": "Entities a second", "writes": "Writes a second", "for": "For how long",
-	"ramp":   "Begin with 500 a second, and half as many again every five minutes",
-	"budget": "Budget in dollars", "page_size": "Entities of a page", "workers": "Workers",
-	"concurrency":   "Calls at once in a page",
-	"failure_limit": "Failures before it pauses", "queue": "Queue", "per_entity": "The function takes, an entity",
-	"beside":      "Run beside others of the mapper over the kind",
-	"allow_empty": "Start over a kind without entities, too", "rehearsal": "Rehearsal",
+	"rate": "Entities a second", "writes": "Writes a second", "for": "Duration",
+	"ramp":   "Ramp up",
+	"budget": "Budget in dollars", "page_size": "Page size", "workers": "Workers",
+	"concurrency":   "Concurrency",
+	"failure_limit": "Failure limit", "queue": "Queue", "per_entity": "Time per entity",
+	"beside":      "Run beside other jobs of the mapper",
+	"allow_empty": "Allow a kind without entities", "rehearsal": "Rehearsal",
 	"move": "Move to this service", "retry": "Retry failures", "failures": "Failures",
 }
 
@@ -40,5 +40,8 @@ func (s *server) said(err error) string {
 		}
 		return operator.Elsewhere(name)
 	})
-	return s.redact(TextError, strings.TrimPrefix(strings.TrimPrefix(text, "mapper: "), "start: "))
+	for _, where := range []string{"mapper: ", "start: ", "plan: ", "bad arguments: "} {
+		text = strings.TrimPrefix(text, where)
+	}
+	return s.redact(TextError, text)
 }

@@ -40,7 +40,7 @@ func TestLabels(t *testing.T) {
 	s := new(server)
 	got := s.said(fmt.Errorf("mapper: start: %w", settings.Errorf("StartOptions.Rate.Ramp, Query.Start, "+
 		"StartOptions.PageTime and Job.Move")))
-	if want := "“Begin with 500 a second, and half as many again every five minutes”, “Filters”, \"page_time_ns\" of " +
+	if want := "“Ramp up”, “Filters”, \"page_time_ns\" of " +
 		"the jobs API and “Move to this service”"; got != want {
 		t.Errorf("said %q, want %q", got, want)
 	}

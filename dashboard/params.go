@@ -3,6 +3,7 @@ package dashboard
 import (
 	"encoding"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/url"
@@ -20,7 +21,8 @@ import (
 type field struct {
 	Name     string `json:"name"`     // in JSON, with dots between nested names
 	Kind     string `json:"kind"`     // bool, int, float, text, lines, duration, time or json
-	Optional bool   `json:"optional"` // it may be absent; other empty fields are the zero value
+	Optional bool   `json:"optional"` // it may be absent; other empty fields are the zero value, or required
+	Required bool   `json:"required"` // a number or a time without omitempty or omitzero
 
 	Value string       `json:"-"` // what was entered
 	Bad   string       `json:"-"` // what is wrong with it
@@ -40,7 +42,7 @@ func (f field) Help() string {
 	case "time":
 		return "such as 2026-10-24T00:00:00Z"
 	case "lines":
-		return "one in each line"
+		return "one per line"
 	case "json":
 		return "JSON"
 	}
@@ -105,9 +107,18 @@ func inside(t reflect.Type, path []string, depth int) (all []field) {
 		if v.Kind == "" {
 			v.Kind = "json"
 		}
+		v.Required = !v.Optional && required(v.Kind, options)
 		all = append(all, v)
 	}
 	return all
+}
+
+// required reports whether a field of a kind, with the options of its tag, has to be entered: its
+// zero value is too easily taken for what was meant.
+func required(kind, options string) bool {
+	all := strings.Split(options, ",")
+	return slices.Contains([]string{"int", "float", "duration", "time"}, kind) &&
+		!slices.Contains(all, "omitempty") && !slices.Contains(all, "omitzero")
 }
 
 // kindOf returns what a value of a type is entered as; nothing for a struct, which has inputs for
@@ -191,6 +202,9 @@ func (f *field) encode() (value json.RawMessage, err error) {
 	text := f.Value
 	if f.Kind != "text" {
 		text = strings.TrimSpace(text)
+	}
+	if text == "" && f.Required {
+		return nil, errors.New("it is missing")
 	}
 	if text == "" {
 		return nil, nil

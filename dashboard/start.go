@@ -7,12 +7,16 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/prebuilt"
@@ -23,6 +27,8 @@ type startable struct {
 	Name   string  `json:"name"`
 	Visit  bool    `json:"visit"` // it has its effects elsewhere
 	Fields []field `json:"fields"`
+
+	Description string `json:"description,omitempty"`
 
 	Destroys bool `json:"-"`
 }
@@ -39,6 +45,9 @@ type form struct {
 	Planned string            `json:"-"` // stands for what was planned
 	Changed bool              `json:"-"` // it was changed since it was planned
 	Exists  bool              `json:"-"` // there is a job of the ID already
+	Counted string            `json:"-"` // what is wrong with the number of entities that was typed
+
+	Kinds, Namespaces []string `json:"-"` // of the database, to choose from; empty: not known
 }
 
 // How a job is tried first, as the field "how" has it.
@@ -53,13 +62,13 @@ const (
 func (s *server) startables() (all []startable) {
 	for _, m := range s.engine.Mappers() {
 		all = append(all, startable{m.Name, m.Visit, append([]field{}, fieldsOf(m.ParamsType)...),
-			prebuilt.Destroys(m.Name)})
+			m.Description, prebuilt.Destroys(m.Name)})
 	}
 	return all
 }
 
 // form answers with the form that starts a job.
-func (s *server) form(_ *http.Request, q url.Values) (*answer, error) {
+func (s *server) form(r *http.Request, q url.Values) (*answer, error) {
 	f := &form{Mappers: s.startables(), In: make(map[string]string)}
 	if name := q.Get("mapper"); name != "" {
 		if err := f.choose(name); err != nil {
@@ -71,6 +80,7 @@ func (s *server) form(_ *http.Request, q url.Values) (*answer, error) {
 			f.In["how"] = asRehearsal
 		}
 		f.In["share"] = "1%"
+		s.suggest(r.Context(), f)
 	}
 	return &answer{template: "start", title: "Start a job", body: f}, nil
 }
@@ -92,7 +102,7 @@ func stands(q url.Values) string {
 	var names []string
 	for name := range q {
 		if name != "do" && name != "planned" && name != "reason" && name != "format" &&
-			strings.Join(q[name], "") != "" {
+			name != "count" && strings.Join(q[name], "") != "" {
 			names = append(names, name)
 		}
 	}
@@ -195,12 +205,11 @@ func (s *server) start(r *http.Request, q url.Values) (*answer, error) {
 	if err != nil {
 		return s.again(r, f, err)
 	}
-	f.Planned = stands(q)
-	if planned := q.Get("planned"); q.Get("do") != "start" || planned != f.Planned && !asJSON(r) {
-		f.Changed = q.Get("do") == "start" && planned != ""
+	if s.suggest(r.Context(), f); !f.mayStart(q, stands(q)) && !(q.Get("do") == "start" && asJSON(r)) {
 		if f.Plan, err = s.plan(r.Context(), in); err != nil {
 			return s.again(r, f, err)
 		}
+		f.Planned = fmt.Sprintf("%s %d", stands(q), f.Plan.Entities)
 		_, err := s.engine.Job(in.options.ID).History(r.Context())
 		f.Exists = err == nil
 		f.Mappers = nil
@@ -215,14 +224,73 @@ func (s *server) start(r *http.Request, q url.Values) (*answer, error) {
 	return &answer{to: "job?" + url.Values{"id": {job.ID}, "did": {"start"}}.Encode(), body: &form{ID: job.ID}}, nil
 }
 
+// Guarded reports whether the number of entities has to be typed before the start, because the job
+// destroys something.
+func (f *form) Guarded() bool { return f.Chosen.Destroys && f.In["how"] != asRehearsal }
+
+// mayStart reports whether the form starts what was planned. If not, it notes why. A start that
+// destroys something needs the number of entities of its plan.
+func (f *form) mayStart(q url.Values, now string) bool {
+	planned, number, _ := strings.Cut(q.Get("planned"), " ")
+	switch {
+	case q.Get("do") != "start" || planned == "":
+		return false
+	case planned != now:
+		f.Changed = true
+		return false
+	case f.Guarded() && strings.ReplaceAll(strings.TrimSpace(q.Get("count")), ",", "") != number:
+		f.Counted = "Nothing was started: this is not the number of entities."
+		return false
+	}
+	return true
+}
+
+// Bounds of the suggestions of a form.
+const (
+	suggestTime  = 3 * time.Second
+	suggestFresh = time.Minute
+	manySuggest  = 300
+)
+
+// suggest notes the kinds and namespaces of the database, as they may be seen. If they are not
+// known soon, it notes none.
+func (s *server) suggest(ctx context.Context, f *form) {
+	ctx, cancel := context.WithTimeout(ctx, suggestTime)
+	defer cancel()
+	type found struct{ kinds, namespaces []string }
+	all, err := kept(ctx, &s.cache, "suggest", suggestFresh, func(ctx context.Context) (v found, err error) {
+		for kind, to := range map[string]*[]string{"__kind__": &v.kinds, "__namespace__": &v.namespaces} {
+			keys, err := s.engine.Client().GetAll(ctx, datastore.NewQuery(kind).KeysOnly().Limit(manySuggest), nil)
+			if err != nil {
+				return v, err
+			}
+			for _, k := range keys {
+				if k.Name != "" && !names.Reserved(k.Name) && !names.Ours("", k.Name) {
+					*to = append(*to, k.Name)
+				}
+			}
+		}
+		return v, nil
+	})
+	if err != nil {
+		s.Logger.LogAttrs(ctx, slog.LevelWarn, "dashboard: no kinds to choose from", slog.Any("error", err))
+	}
+	f.Kinds = all.kinds
+	for _, name := range all.namespaces {
+		if shown := s.redact(TextKey, name); shown == name {
+			f.Namespaces = append(f.Namespaces, name)
+		}
+	}
+}
+
 // again answers with the form, and what is wrong with what was entered.
 func (s *server) again(r *http.Request, f *form, err error) (*answer, error) {
-	code := codeOf(err)
-	if code == http.StatusInternalServerError || asJSON(r) {
+	if asJSON(r) {
 		return nil, err
 	}
-	f.Bad = cmp.Or(s.said(err),
-		"it is wrong")
+	s.suggest(r.Context(), f)
+	code, text := s.told(r, err)
+	f.Bad = cmp.Or(text, "it is wrong")
 	f.Planned = ""
 	return &answer{code: code, template: "start", title: "Start a job", body: f}, nil
 }

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"fmt"
 	"html/template"
 	"math"
@@ -18,7 +19,7 @@ import (
 // words are what templates write with.
 var words = template.FuncMap{
 	"grouped": operator.Grouped,
-	"within":  operator.Within,
+	"counted": operator.Counted,
 	"whole":   func(f float64) string { return operator.Grouped(int64(math.Round(f))) },
 	"amount":  amount,
 	"percent": operator.Percent,
@@ -34,6 +35,8 @@ var words = template.FuncMap{
 	"cut":     visible,
 	"all":     func(s string) string { return visible(s, math.MaxInt) },
 	"text":    func(b []byte) string { return visible(string(b), math.MaxInt) },
+	"count":   func(all []refusal) int64 { return int64(len(all)) },
+	"name":    func(s string) string { return strings.ReplaceAll(s, " ", "-") },
 	"class":   func(s mapper.State) string { return strings.ReplaceAll(string(s), " ", "-") },
 	"share":   func(f float64) string { return fmt.Sprintf("%.0f%%", 100*f) },
 	"bar":     barOf,
@@ -45,6 +48,8 @@ var words = template.FuncMap{
 	"can": func(all []verb, name string) bool {
 		return slices.ContainsFunc(all, func(v verb) bool { return v.Name == name })
 	},
+	"rate":   rateOf,
+	"left":   remaining,
 	"colour": func(c picture.Colour) string { return colourNames[c] },
 }
 
@@ -60,12 +65,43 @@ func query(pairs ...string) template.URL {
 // A bar is how far a job is, of a hundred.
 type bar struct {
 	Least, About, Most string
+	Unknown            bool // the bounds are too far apart to be drawn
 	Says               string
 }
 
 func barOf(p mapper.Progress) bar {
-	return bar{unit(100 * p.FractionMin), unit(100 * p.Fraction), unit(100 * (p.FractionMax - p.FractionMin)),
-		operator.Percent(p)}
+	b := bar{unit(100 * p.FractionMin), unit(100 * p.Fraction), unit(100 * (p.FractionMax - p.FractionMin)),
+		p.FractionMax-p.FractionMin > 0.5, operator.Percent(p)}
+	if b.Unknown {
+		b.Says = "progress not known yet"
+		if p.Fraction > 0.005 {
+			b.Says = fmt.Sprintf("about %.0f%%, not well known yet", 100*p.Fraction)
+		}
+	}
+	return b
+}
+
+// remaining writes how many entities a job has left. Nothing is known before its first page.
+func remaining(n, pages int64) string {
+	if n < 0 || n == 0 && pages == 0 {
+		return "not known yet"
+	}
+	return "about " + operator.Grouped(n)
+}
+
+// rateOf writes a rate limit in a few words.
+func rateOf(r mapper.Rate) string {
+	var parts []string
+	if r.EntitiesPerSecond > 0 {
+		parts = append(parts, amount(r.EntitiesPerSecond)+" entities/s")
+	}
+	if r.WritesPerSecond > 0 {
+		parts = append(parts, amount(r.WritesPerSecond)+" writes/s")
+	}
+	if r.Ramp {
+		parts = append(parts, "ramp up")
+	}
+	return cmp.Or(strings.Join(parts, ", "), "none")
 }
 
 // dollars writes what something costs: in cents, or finer where it is less.
@@ -103,8 +139,8 @@ func span(d time.Duration) string {
 
 // colourNames are what colours a strip, in words.
 var colourNames = map[picture.Colour]string{
-	picture.ByState: "state", picture.ByPace: "time an entity takes", picture.ByAttempts: "attempts in vain",
-	picture.ByTime: "when",
+	picture.ByState: "state", picture.ByPace: "time per entity", picture.ByAttempts: "failed attempts",
+	picture.ByTime: "time of commit",
 }
 
 // dict returns a map of names and values, for a template that takes several.

@@ -62,6 +62,7 @@ type world struct {
 	slow    atomic.Int64 // nanoseconds that the function takes for an entity
 	hot     atomic.Int64 // the first of 80 entities for which it takes longer
 	all     atomic.Bool  // it fails for all, if it does for some
+	busy    atomic.Bool  // a service that it calls refuses calls
 	fails   atomic.Bool  // it fails for some
 	error   atomic.Value // with this text
 }
@@ -116,6 +117,9 @@ func newEngine(t testing.TB) *world {
 				d *= 8
 			}
 			time.Sleep(d)
+		}
+		if w.busy.Load() && e.Key.ID%3 != 0 {
+			return mapper.RetryAfter(errBusy, 10*time.Second)
 		}
 		if w.fails.Load() && (e.Key.ID%97 == 0 || w.all.Load()) {
 			text, _ := w.error.Load().(string)
@@ -238,6 +242,9 @@ func send(t testing.TB, r *http.Request) (code int, text string) {
 	}
 	return resp.StatusCode, string(body)
 }
+
+// accountKey returns the key of an account.
+func accountKey(id int64) *datastore.Key { return datastore.IDKey("Account", id, nil) }
 
 // rangeOf returns the ID of a range of a job that has failed, or of any.
 func (w *world) rangeOf(t testing.TB, job string) string {

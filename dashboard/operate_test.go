@@ -1,0 +1,282 @@
+package dashboard_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/scattermap/scattermap/dashboard"
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/prebuilt"
+)
+
+// TestFailedRange follows the link from the error of a failed job to the range that it names.
+func TestFailedRange(t *testing.T) {
+	w := newWorld(t, nil)
+	w.putAccounts(t, 500)
+	w.fails.Store(true)
+	w.all.Store(true)
+	if s := w.run(t, "j", `{"Amount": 1}`, mapper.StartOptions{PageSize: 20}); s.State != mapper.StateFailed {
+		t.Fatalf("%+v", s)
+	}
+	_, page := get(t, w.url+"job?id=j", "")
+	_, head, _ := strings.Cut(page, `class="stand stand-trial"`)
+	head, _, _ = strings.Cut(head, "</p>")
+	if strings.Contains(head, "job j:") {
+		t.Errorf("it says its own name: %s", head)
+	}
+	_, to, _ := strings.Cut(head, `href="`)
+	to, _, _ = strings.Cut(to, `"`)
+	if code, text := get(t, w.url+strings.ReplaceAll(to, "&amp;", "&"), ""); !strings.HasPrefix(to, "range?") ||
+		code != http.StatusOK || !strings.Contains(text, "<h1>Range") {
+		t.Errorf("%q leads to %d", to, code)
+	}
+}
+
+// TestKept checks that a form that was refused still has what was entered, and the reason in the
+// words of the form.
+func TestKept(t *testing.T) {
+	w := newWorld(t, nil)
+	w.putAccounts(t, 100)
+	w.run(t, "j", `{"Amount": 1}`, mapper.StartOptions{})
+	for _, test := range []struct {
+		form string
+		code int
+		want []string
+	}{
+		{"do=rate&id=j&rate=fast&writes=7&for=2h&ramp=on&reason=calm", 400, []string{`value="fast"`, `value="7"`,
+			`value="2h"`, ` checked`, `value="calm"`, "“Entities a second”"}},
+		{"do=resume&id=j&reason=calm", 409, []string{`value="calm"`, "succeeded", "It was not done"}},
+		{"do=retry&id=j&cause=x&reason=calm", 400, []string{`name="cause" value="x"`}},
+		{"do=clean-up&id=j&confirmed=no&reason=calm&record=on", 200, []string{`value="calm"`,
+			`name="record" value="on" checked`}},
+	} {
+		code, text := post(t, w.url+"act", test.form)
+		for _, want := range test.want {
+			if code != test.code || !strings.Contains(text, want) {
+				t.Errorf("%s: %d, does not say %q: %s", test.form, code, want, text[strings.Index(text, "<main"):])
+			}
+		}
+	}
+}
+
+// TestEnterDoesNothing checks that no form acts on a job by Enter in its reason: the first button
+// of a form is the one that Enter presses.
+func TestEnterDoesNothing(t *testing.T) {
+	w := newWorld(t, nil)
+	w.putAccounts(t, 100)
+	w.slow.Store(int64(150 * time.Millisecond))
+	job := w.start(t, "j", `{"Amount": 1}`, mapper.StartOptions{PageSize: 10})
+	for _, at := range []string{"", "job?id=j"} {
+		_, page := get(t, w.url+at, "")
+		forms := strings.Split(page, "<form ")
+		n := 0
+		for _, form := range forms[1:] {
+			form, _, _ = strings.Cut(form, "</form>")
+			if !strings.Contains(form, `value="pause"`) {
+				continue
+			}
+			n++
+			_, first, _ := strings.Cut(form, "<button")
+			if first, _, _ = strings.Cut(first, ">"); !strings.Contains(first, "disabled") {
+				t.Errorf("%s: Enter presses <button%s>", at, first)
+			}
+		}
+		if n != 1 {
+			t.Errorf("%q: %d forms", at, n)
+		}
+	}
+	if err := job.Abort(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLeftOut asks before several jobs are aborted, and leaves out those that have ended.
+func TestLeftOut(t *testing.T) {
+	w := newWorld(t, nil)
+	w.putAccounts(t, 100)
+	w.run(t, "over", `{"Amount": 1}`, mapper.StartOptions{})
+	w.slow.Store(int64(150 * time.Millisecond))
+	job := w.start(t, "runs", `{"Amount": 1}`, mapper.StartOptions{PageSize: 10})
+	_, text := post(t, w.url+"act", "do=abort&id=runs&id=over&id=nobody")
+	for want, n := range map[string]int{`name="id" value="runs"`: 1, `name="id" value="over"`: 0, "it is succeeded": 1,
+		"there is no such job": 1, "2 chosen jobs are left out": 1} {
+		if strings.Count(text, want) != n {
+			t.Errorf("%q is %d times in %s", want, strings.Count(text, want), text[strings.Index(text, "<main"):])
+		}
+	}
+	if _, text = post(t, w.url+"act", "do=abort&id=over&id=nobody"); !strings.Contains(text,
+		"None of the chosen jobs can be aborted") || strings.Contains(text, `value="abort"`) {
+		t.Errorf("%s", text[strings.Index(text, "<main"):])
+	}
+	if err := job.Abort(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, text = post(t, w.url+"act", "do=pause&id=over&id=runs"); !strings.Contains(text, "2 jobs were not paused") {
+		t.Errorf("%s", text[strings.Index(text, "<main"):])
+	}
+}
+
+// TestUndoIsRehearsed has an undo rehearsed before it is done: the rehearsal says what it would
+// restore, and changes nothing.
+func TestUndoIsRehearsed(t *testing.T) {
+	testflag.Sequential(t)
+	w := newWorld(t, nil)
+	w.putAccounts(t, 100)
+	w.run(t, "j", `{"Amount": 1}`, mapper.StartOptions{PageSize: 20})
+	_, text := post(t, w.url+"act", "do=undo&id=j&reason=wrong")
+	for _, want := range []string{"has written 100 entities", "rehearsal=on", "Rehearse the undo", `value="wrong"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("does not say %q: %s", want, text[strings.Index(text, "<main"):])
+		}
+	}
+	do := func(form string) string {
+		t.Helper()
+		code, text := post(t, w.url+"act", form, "Accept", "application/json")
+		if code != http.StatusOK {
+			t.Fatalf("%d %s", code, text)
+		}
+		jobs, _, err := w.engine.JobsPage(t.Context(), nil, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := jobs[0].ID
+		if _, err := w.engine.Job(id).Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		_, page := get(t, w.serve(t, nil)+"job?id="+id, "")
+		return page
+	}
+	if page := do("do=undo&id=j&confirmed=yes&rehearsal=on"); !strings.Contains(page, "It would restore 100 entities") ||
+		!strings.Contains(page, "rehearsal of the undo of <a") {
+		t.Errorf("%.3000s", page[strings.Index(page, "<main"):])
+	}
+	var a account
+	if err := w.client.Get(t.Context(), accountKey(5), &a); err != nil || a.Balance != 5 {
+		t.Errorf("%+v, %v: the rehearsal has written", a, err)
+	}
+	if page := do("do=undo&id=j&confirmed=yes"); !strings.Contains(page, "100 entities restored") {
+		t.Errorf("%.3000s", page[strings.Index(page, "<main"):])
+	}
+	if err := w.client.Get(t.Context(), accountKey(5), &a); err != nil || a.Balance != 4 {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
+
+// TestListStates counts jobs by state, sorts them and selects them by time. The links between these
+// pages keep the other filters.
+func TestListStates(t *testing.T) {
+	w := newWorld(t, nil)
+	w.putAccounts(t, 200)
+	w.run(t, "b-cheap", `{"Amount": 1}`, mapper.StartOptions{PageSize: 200})
+	w.fails.Store(true)
+	w.run(t, "a-dear", `{"Amount": 1}`, mapper.StartOptions{PageSize: 5, AllowOverlap: true})
+	w.slow.Store(int64(100 * time.Millisecond))
+	if err := w.start(t, "c-paused", `{"Amount": 1}`,
+		mapper.StartOptions{PageSize: 10, AllowOverlap: true}).Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s, err := w.engine.Job("a-dear").Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := url.QueryEscape(s.Created.Format(time.RFC3339Nano))
+	for filter, want := range map[string]string{"": "c-paused a-dear b-cheap", "?sort=id": "a-dear b-cheap c-paused",
+		"?sort=state": "c-paused b-cheap a-dear", "?sort=failures": "a-dear c-paused b-cheap",
+		"?from=" + at: "c-paused a-dear", "?before=" + at: "b-cheap", "?from=" + at + "&sort=id": "a-dear c-paused",
+		"?from=2020-01-01&before=2020-01-02T10:30": "", "?name=dear&sort=cost": "a-dear"} {
+		_, text := get(t, w.url+filter, "application/json")
+		var list struct {
+			Jobs   []mapper.JobInfo
+			Counts map[mapper.State]int64
+		}
+		if err := json.Unmarshal([]byte(text), &list); err != nil {
+			t.Fatal(err)
+		}
+		var ids []string
+		for _, j := range list.Jobs {
+			ids = append(ids, j.ID)
+		}
+		if got := strings.Join(ids, " "); got != want {
+			t.Errorf("%s: %s, want %s", filter, got, want)
+		}
+		if filter == "" && (list.Counts["paused"] != 1 || list.Counts["succeeded"] != 1 ||
+			list.Counts["succeeded with failures"] != 1 || list.Counts["running"] != 0) {
+			t.Errorf("counts %v", list.Counts)
+		}
+	}
+	_, page := get(t, w.url+"?mapper=credit&from=2020-01-01&sort=cost", "")
+	for _, want := range []string{
+		`href="./?all=false&amp;from=2020-01-01&amp;mapper=credit&amp;sort=cost&amp;state=paused"`,
+		`paused <span class="n">1</span>`, `aria-sort="descending"`,
+		`href="./?all=false&amp;from=2020-01-01&amp;mapper=credit&amp;sort=failures"`} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the list has no %s", want)
+		}
+	}
+	if strings.Index(page, `class="many"`) > strings.Index(page, "<tbody>") {
+		t.Error("the actions on several jobs are after the rows")
+	}
+	for _, bad := range []string{"?from=yesterday", "?before=2020", "?sort=colour"} {
+		if code, text := get(t, w.url+bad, ""); code != http.StatusBadRequest {
+			t.Errorf("%s: %d %.200s", bad, code, text)
+		}
+	}
+}
+
+// TestDestroyed starts a job that deletes: its form wants the number of entities that the plan
+// says.
+func TestDestroyed(t *testing.T) {
+	testflag.Sequential(t)
+	w := newEngine(t)
+	var err error
+	if w.engine, err = mapper.NewEngine(w.client, w.engine.Queue(), &mapper.EngineOptions{Mappers: prebuilt.Mappers(),
+		Logger: slog.New(slog.DiscardHandler)}); err != nil {
+		t.Fatal(err)
+	}
+	w.refuses.Store(true)
+	w.putAccounts(t, 1234)
+	w.url = w.serve(t, &dashboard.Options{})
+	_, page := get(t, w.url+"start?mapper=delete", "")
+	for _, want := range []string{"Deletes entities.", `<option value="Account">`, `list="kinds"`} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the form has no %s", want)
+		}
+	}
+	if strings.Contains(page, `<option value="Scattermap`) {
+		t.Error("the form offers the kinds of our records")
+	}
+	planned, text := planned(t, w.url, "mapper", "delete")
+	if !strings.Contains(text, `name="count"`) {
+		t.Errorf("%s", text[strings.Index(text, `id="plan"`):])
+	}
+	for _, count := range []string{"", "1235", "all"} {
+		_, text := post(t, w.url+"start", form("id", "p", "mapper", "delete", "planned", planned, "count", count))
+		if !strings.Contains(text, "this is not the number of entities") || !strings.Contains(text, `name="planned"`) {
+			t.Errorf("%q: %s", count, text[strings.Index(text, `id="plan"`):])
+		}
+	}
+	if _, err := w.engine.Job("p").Status(t.Context()); err == nil {
+		t.Fatal("it is started")
+	}
+	if code, text := post(t, w.url+"start", form("id", "p", "mapper", "delete", "planned", planned, "count",
+		"1,234")); code != http.StatusSeeOther {
+		t.Errorf("%d %s", code, text)
+	}
+	if _, err := w.engine.Job("p").Status(t.Context()); err != nil {
+		t.Error(err)
+	}
+	_, text = post(t, w.url+"start", form("id", "q", "mapper", "delete", "how", "rehearsal", "do", "plan"))
+	if strings.Contains(text, `name="count"`) {
+		t.Error("a rehearsal wants a number")
+	}
+	if _, err := fmt.Sscan(strings.Fields(planned)[1], new(int)); err != nil {
+		t.Error(err)
+	}
+}
