@@ -344,5 +344,8 @@ func (r row) Took() time.Duration { return r.Ended.Sub(r.Created) }
 // has already.
 func (r row) Says() string {
 	text := strings.ReplaceAll(cmp.Or(r.Why, r.Error), "job "+r.ID+": ", "")
+	if text == "" && r.Runs() && r.Processed+r.Failures == 0 {
+		text = "no page is done yet"
+	}
 	return rangeID.ReplaceAllString(text, "a range")
 }
