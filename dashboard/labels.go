@@ -28,6 +28,10 @@ var inputs = map[string]string{
 	"end": "filters", "ancestor": "filters",
 }
 
+// where is where errors come from, in the order of an error's text. A page says that itself.
+var where = []string{"mapper: ", "picture: ", "status: ", "history: ", "jobs: ", "causes: ", "pause: ", "resume: ",
+	"abort: ", "retry: ", "undo: ", "start: ", "plan: ", "bad arguments: "}
+
 // labelOf returns what a page calls what can be entered.
 func labelOf(input string) string { return "\u201c" + labels[input] + "\u201d" }
 
@@ -40,7 +44,7 @@ func (s *server) said(err error) string {
 		}
 		return operator.Elsewhere(name)
 	})
-	for _, where := range []string{"mapper: ", "start: ", "plan: ", "bad arguments: "} {
+	for _, where := range where {
 		text = strings.TrimPrefix(text, where)
 	}
 	return s.redact(TextError, text)

@@ -42,6 +42,7 @@ func TestReadmeScreens(t *testing.T) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
+	w.slow.Store(int64(40 * time.Millisecond)) // until the pictures are made
 	save := func(name string, data []byte) {
 		t.Helper()
 		if err := os.MkdirAll(folder, 0o755); err != nil {
