@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -83,6 +84,53 @@ func watched(t *testing.T, n int) (calls int64) {
 		calls = w.calls() - before
 		if err := job.Abort(t.Context()); err != nil {
 			t.Fatal(err)
+		}
+	})
+	return calls
+}
+
+// TestListCostsTheSame watches lists of running jobs for a minute. All jobs are asked how they stand,
+// and fifty cost about as much as twenty.
+func TestListCostsTheSame(t *testing.T) {
+	twenty, fifty := listed(t, 20), listed(t, 50)
+	t.Logf("a list of 20 jobs costs %d calls, of 50 %d", twenty, fifty)
+	if twenty == 0 || fifty > twenty*12/10 {
+		t.Errorf("a list of 20 jobs costs %d calls, and of 50 %d", twenty, fifty)
+	}
+}
+
+// listed returns how many calls are made while somebody watches a list of n paused jobs for a minute.
+func listed(t *testing.T, n int) (calls int64) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newEngine(t)
+		w.refuses.Store(true)
+		w.putAccounts(t, 20)
+		for i := range n {
+			job := w.start(t, "j"+strconv.Itoa(i), `{"Amount": 1}`, mapper.StartOptions{AllowOverlap: true})
+			if err := job.Pause(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h := dashboard.NewHandler(w.engine, everybody)
+		look := func() {
+			rec := httptest.NewRecorder()
+			h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/", nil))
+			if bars := strings.Count(rec.Body.String(), `class="bar"`); rec.Code != http.StatusOK || bars != n {
+				t.Errorf("%d, %d bars of %d jobs", rec.Code, bars, n)
+			}
+			time.Sleep(2 * time.Second)
+		}
+		look()
+		synctest.Wait()
+		before := w.calls()
+		for range 30 {
+			look()
+		}
+		calls = w.calls() - before
+		for i := range n {
+			if err := w.engine.Job("j" + strconv.Itoa(i)).Abort(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
 	return calls

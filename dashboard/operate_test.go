@@ -280,3 +280,29 @@ func TestDestroyed(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestUnexpected shows an error that may not be said. Its page has an ID, under which the log has it,
+// and a form keeps what was entered.
+func TestUnexpected(t *testing.T) {
+	w := newWorld(t, nil)
+	w.putAccounts(t, 10)
+	var log strings.Builder
+	url := w.serve(t, &dashboard.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	w.client.Close()
+	for page, send := range map[string]func() (int, string){
+		"job":  func() (int, string) { return get(t, url+"job?id=j", "") },
+		"act":  func() (int, string) { return post(t, url+"act", "do=rate&id=j&rate=1234&reason=calm") },
+		"form": func() (int, string) { return post(t, url+"start", form("id", "j", "do", "plan", "reason", "calm")) },
+	} {
+		log.Reset()
+		code, text := send()
+		_, id, _ := strings.Cut(text, "under the ID ")
+		if len(id) < 8 || code != http.StatusInternalServerError || !strings.Contains(log.String(), "id="+id[:8]) ||
+			strings.Contains(text, "rpc error") {
+			t.Errorf("%s: %d, %.8s, log %s: %s", page, code, id, log.String(), text[strings.Index(text, "<main"):])
+		}
+		if page != "job" && !strings.Contains(text, `value="calm"`) {
+			t.Errorf("%s: the form is gone: %s", page, text[strings.Index(text, "<main"):])
+		}
+	}
+}
