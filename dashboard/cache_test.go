@@ -89,8 +89,8 @@ func watched(t *testing.T, n int) (calls int64) {
 	return calls
 }
 
-// TestListCostsTheSame watches lists of running jobs for a minute. All jobs are asked how they stand,
-// and fifty cost about as much as twenty.
+// TestListCostsTheSame watches lists of running jobs for a minute. All jobs are asked how they
+// stand, and fifty cost about as much as twenty.
 func TestListCostsTheSame(t *testing.T) {
 	twenty, fifty := listed(t, 20), listed(t, 50)
 	t.Logf("a list of 20 jobs costs %d calls, of 50 %d", twenty, fifty)
@@ -99,7 +99,8 @@ func TestListCostsTheSame(t *testing.T) {
 	}
 }
 
-// listed returns how many calls are made while somebody watches a list of n paused jobs for a minute.
+// listed returns how many calls are made while somebody watches a list of n paused jobs for a
+// minute.
 func listed(t *testing.T, n int) (calls int64) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newEngine(t)

@@ -47,7 +47,7 @@ func (b *browser) tree() (all []string) {
 	return all
 }
 
-// TestScreenReader reads the list and a job as a screen reader does: the state, the reason and the
+// TestScreenReader reads the list and a job as a screen reader does. The state, the reason and the
 // progress come before the numbers, and each control has a name of its own.
 func TestScreenReader(t *testing.T) {
 	chromium(t)
@@ -102,8 +102,8 @@ func matches(pattern, text string) bool {
 	return true
 }
 
-// TestKeyboard controls a job by the keyboard alone: each stop of the tab key shows where it is, and a
-// range of the strip is one arrow away from the next.
+// TestKeyboard controls a job by the keyboard alone. Each stop of the tab key shows where it is,
+// and a range of the strip is one arrow away from the next.
 func TestKeyboard(t *testing.T) {
 	chromium(t)
 	t.Parallel()

@@ -281,8 +281,8 @@ func TestDestroyed(t *testing.T) {
 	}
 }
 
-// TestUnexpected shows an error that may not be said. Its page has an ID, under which the log has it,
-// and a form keeps what was entered.
+// TestUnexpected shows an error that may not be said. Its page has an ID, under which the log has
+// it, and a form keeps what was entered.
 func TestUnexpected(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 10)

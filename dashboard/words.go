@@ -19,7 +19,6 @@ import (
 // words are what templates write with.
 var words = template.FuncMap{
 	"grouped": operator.Grouped,
-	"counted": operator.Counted,
 	"whole":   func(f float64) string { return operator.Grouped(int64(math.Round(f))) },
 	"amount":  amount,
 	"percent": operator.Percent,
@@ -48,9 +47,10 @@ var words = template.FuncMap{
 	"can": func(all []verb, name string) bool {
 		return slices.ContainsFunc(all, func(v verb) bool { return v.Name == name })
 	},
-	"rate":   rateOf,
-	"left":   remaining,
-	"colour": func(c picture.Colour) string { return colourNames[c] },
+	"rate":    rateOf,
+	"counted": operator.Counted,
+	"left":    remaining,
+	"colour":  func(c picture.Colour) string { return colourNames[c] },
 }
 
 // query returns a query string of names and values.
