@@ -17,7 +17,7 @@ import (
 // or as many as the function can do in a page's time.
 const (
 	smallPages = 2
-	smallStart = 500 * time.Millisecond
+	smallStart = 200 * time.Millisecond
 )
 
 // TestSmallJobs runs jobs over few entities, which mostly consist of their start, on 100 workers.

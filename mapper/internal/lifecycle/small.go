@@ -5,6 +5,9 @@ import (
 	"context"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
@@ -34,5 +37,10 @@ func (js *Jobs) EndSmall(ctx context.Context, job *record.Job) (ended bool) {
 	if err := next.Succeed(l.Totals, time.Now()); err != nil {
 		return false
 	}
-	return js.settle(ctx, step{job.State, &next}, "", js.Store.Replace(ctx, &next)) == nil
+	err = js.Store.Replace(ctx, &next)
+	switch status.Code(err) {
+	case codes.Aborted, codes.FailedPrecondition, codes.NotFound: // somebody else has changed or ended it
+		return false
+	}
+	return js.settle(ctx, step{job.State, &next}, "", err) == nil
 }

@@ -46,7 +46,7 @@ func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root b
 	if c.Pieces <= 1 || p.mustNotCut() {
 		return
 	}
-	if c.Keep > 0 {
+	if c.Keep >= t.Page {
 		c.Keep = max(c.Keep, int64(size)) // the page included
 	}
 	_, c.Until = p.local.Bounds()

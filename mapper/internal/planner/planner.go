@@ -128,7 +128,7 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	ready, known := p.peek(size + 1)
 	var found Plan
 	p.unsought = false
-	if p.count(ctx, &s, root) && s.Estimate > int64(size) { // there is more than a page
+	if p.count(ctx, &s, root) && (root || s.Estimate > int64(size)) { // it may be worth several tasks
 		p.planCut(ctx, &found, s, root, size, func(n int64, start bool) source.Prefix {
 			if !start || n > int64(size) { // the first positions are still being read
 				return source.Prefix{}

@@ -90,15 +90,13 @@ const BalancePages = 2 * nearPages
 //
 // Pieces have full pages. The remainder is spread over some of them, with up to a third of a page
 // and a twentieth of a piece on each. A larger remainder is spread over all. A piece with a part of
-// the remainder has one page that is not full.
+// the remainder has one page that is not full. If there is less than a page for each piece, pieces
+// are shorter, see leastFirst.
 func ShareLengths(n, fair, total, page int64) []int64 {
 	each := fair * ((total/fair + MaxFanOut - 1) / MaxFanOut)
 	pieces := min(max(1, (n+each/2)/each), MaxFanOut)
 	if n < pieces*page {
-		pieces = (n + page - 1) / page
-		lengths := slices.Repeat([]int64{page}, int(pieces))
-		lengths[pieces-1] = n - (pieces-1)*page
-		return lengths
+		return shortLengths(n, pieces, page)
 	}
 	each = n / pieces / page * page
 	rest := n - pieces*each
@@ -110,5 +108,18 @@ func ShareLengths(n, fair, total, page int64) []int64 {
 			lengths[i]++
 		}
 	}
+	return lengths
+}
+
+// leastFirst is the fewest entities of a job's first pieces, except for the last one, if there is
+// less than a page for each worker. The task of a piece reads two records and writes two.
+const leastFirst = 50
+
+// shortLengths returns the number of entities of each piece when n entities, less than a page for
+// each worker, are cut for a number of workers.
+func shortLengths(n, workers, page int64) []int64 {
+	each := min(page, max((n+workers-1)/workers, leastFirst))
+	lengths := slices.Repeat([]int64{each}, int((n+each-1)/each))
+	lengths[len(lengths)-1] = n - each*int64(len(lengths)-1)
 	return lengths
 }

@@ -14,8 +14,9 @@ func TestShares(t *testing.T) {
 		want []int64
 	}{
 		{1, []int64{1}},
-		{99, []int64{99}},
-		{250, []int64{100, 100, 50}}, // there are workers for all pages
+		{50, []int64{50}},
+		{99, []int64{50, 49}}, // as short as makes workers busy, and worth a task
+		{250, []int64{63, 63, 63, 61}},
 		{400, []int64{100, 100, 100, 100}},
 		{470, []int64{118, 118, 117, 117}},
 		{800, []int64{200, 200, 200, 200}},

@@ -1,6 +1,7 @@
 package split
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 
@@ -15,6 +16,7 @@ type CutPlan struct {
 	lengths []int64 // and in each of the other parts, except the last one
 	near    int     // the number of parts after the first one that are near; later ones are marked Far. 0: all are near
 	evenly  int     // the number of parts into which the last one is cut evenly in the key space; 0: it is not cut
+	atOnce  int     // how many boundaries are looked for at once; 0: FindParallel
 	First   bool    // the range is cut before the page is processed
 
 	Until *keyspace.Position // the end of the job's entities, if known: the end of a last part that has none
@@ -40,7 +42,7 @@ func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 	}
 	far := func() bool { return c.near > 0 && len(pieces) > c.near }
 	for len(lengths) > 0 {
-		few := lengths[:min(len(lengths), FindParallel)]
+		few := lengths[:min(len(lengths), cmp.Or(c.atOnce, FindParallel))]
 		lengths = lengths[len(few):]
 		found, here, err := findAll(find, rest, few)
 		if err != nil && len(pieces) == 0 {

@@ -109,6 +109,8 @@ func (sp Strategy) plan(s Piece, t Task) CutPlan {
 		return blindly(s, workers, unknownPages, page)
 	case s.Estimate == 0:
 		return ofUnknown(s, page)
+	case root && s.Exact && workers > 1 && !t.Blind && s.Estimate < min(workers, MaxFanOut)*page:
+		return forFew(s, min(workers, MaxFanOut), page)
 	case pages == 1:
 		return CutPlan{}
 	case t.Blind:
@@ -132,6 +134,16 @@ func (sp Strategy) plan(s Piece, t Task) CutPlan {
 	c := s.Give(0, each, each, workers)
 	c.First = true
 	return c
+}
+
+// forFew cuts a job that has less than a page for each worker.
+func forFew(s Piece, workers, page int64) CutPlan {
+	lengths := shortLengths(s.Estimate, workers, page)
+	n := len(lengths)
+	if n == 1 {
+		return CutPlan{}
+	}
+	return CutPlan{Pieces: int64(n), Keep: lengths[0], lengths: lengths[1 : n-1], atOnce: MaxFanOut, First: true}
 }
 
 // forOne cuts a range for one worker. Most are not cut here, but by the law, see Load.Keep.
