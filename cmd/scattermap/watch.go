@@ -132,8 +132,8 @@ func plainLines(w io.Writer) (show func(*mapper.Status), done func()) {
 		if job.State != mapper.StateRunning { // what is printed in the end says that
 			return
 		}
-		if job.State == last.State && job.Phase == last.Phase && job.Bottleneck == last.Bottleneck && job.Failures == last.Failures &&
-			time.Since(printed) < lineEvery {
+		if job.State == last.State && job.Phase == last.Phase && job.Bottleneck == last.Bottleneck &&
+			job.Failures == last.Failures && time.Since(printed) < lineEvery {
 			return
 		}
 		last, printed = *job, time.Now()

@@ -49,7 +49,8 @@ func Ago(t, now time.Time) string {
 // terminal.
 func Line(s string, most int) string {
 	clean := strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r == 0x200e || r == 0x200f || r >= 0x2028 && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
+		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r == 0x200e || r == 0x200f || r >= 0x2028 && r <= 0x202e ||
+			r >= 0x2066 && r <= 0x2069 {
 			return ' '
 		}
 		return r

@@ -54,7 +54,7 @@ func (js *Jobs) Delivery(ctx context.Context, job *record.Job, waiting *record.R
 	if waiting != nil {
 		looked[0] = body.TaskOf(waiting, job)
 	}
-	complaints, gone := make([]string, len(looked)), make([]bool, len(looked))
+	complaints, gone, unseen := make([]string, len(looked)), make([]bool, len(looked)), make([]bool, len(looked))
 	var group sync.WaitGroup
 	for i, task := range looked {
 		group.Go(func() {
@@ -62,9 +62,7 @@ func (js *Jobs) Delivery(ctx context.Context, job *record.Job, waiting *record.R
 			if gone[i] = err == nil && s == nil; err != nil || gone[i] {
 				return
 			}
-			if i == 0 {
-				q.Waits = waiting != nil && s.Attempts == 0 && now.After(s.ScheduleTime)
-			}
+			unseen[i] = s.Attempts == 0 && now.After(s.ScheduleTime)
 			if complaints[i] = js.complaintOf(s); complaints[i] == "" && s.Attempts == 0 &&
 				now.Sub(s.ScheduleTime) > idle {
 				if paused, err := js.Queue.Paused(ctx); err == nil && paused {
@@ -84,14 +82,19 @@ func (js *Jobs) Delivery(ctx context.Context, job *record.Job, waiting *record.R
 			return q
 		}
 	}
-	if q.Waits {
-		others, err := js.Store.Jobs(ctx, []record.Owner{job.Queue}, record.Listing{State: record.Running}, "",
-			manyOthers+1)
-		if err == nil {
-			q.Others = len(others) - 1
-		}
+	if q.Waits = waiting != nil && unseen[0]; q.Waits {
+		q.Others = js.others(ctx, job)
 	}
 	return q
+}
+
+// others returns how many other running jobs are in the job's queue, up to manyOthers.
+func (js *Jobs) others(ctx context.Context, job *record.Job) int {
+	all, err := js.Store.Jobs(ctx, []record.Owner{job.Queue}, record.Listing{State: record.Running}, "", manyOthers+1)
+	if err != nil {
+		return estimate.Unknown
+	}
+	return max(0, len(all)-1)
 }
 
 // overdue is how long a lost task may be missing while the job's sweeps work.
