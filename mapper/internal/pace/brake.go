@@ -370,9 +370,8 @@ func (b *Brake) Accepts() bool {
 	return 2*accepted > b.last.calls+b.now.calls
 }
 
-// GiveUp notes that a service has refused all calls for an entity, and reports whether that says
-// something about the service: it has refused all calls for fewGivenUp entities in a row. If not, it
-// may be the entity.
+// GiveUp notes that a service has refused all calls for an entity. It reports whether that happened
+// to fewGivenUp entities in a row, so that it says something about the service.
 func (b *Brake) GiveUp() (refuses bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
