@@ -77,6 +77,7 @@ type realWorld struct {
 	front  *http.Server
 	keys   []*datastore.Key
 	jobs   int
+	atOnce int // concurrency of the jobs; 0: the mapper's
 }
 
 // addrs are the addresses of a benchmark's servers.
@@ -189,7 +190,7 @@ func (w *realWorld) job(m *mapper.Mapper[mapper.NoParams]) time.Duration {
 func (w *realWorld) jobOver(m *mapper.Mapper[mapper.NoParams], n int) time.Duration {
 	w.jobs++
 	job, err := m.Start(w.Context(), w.engine, mapper.Query{Kind: "Record"}, mapper.NoParams{},
-		&mapper.StartOptions{ID: fmt.Sprint("job-", w.jobs)})
+		&mapper.StartOptions{ID: fmt.Sprint("job-", w.jobs), Concurrency: w.atOnce})
 	if err != nil {
 		w.Fatal(err)
 	}

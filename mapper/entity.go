@@ -124,6 +124,7 @@ func Permanent(err error) error { return fault.Permanent(err) }
 // Whether the refusal counts as a failed attempt (see [RetryPolicy]) depends on the other calls:
 //
 //   - If the service accepts most of them, it counts after three calls in a row.
+//   - If the service has accepted none yet, only the first two entities wait, and it does not count.
 //   - If the service refuses most of them, tasks wait, and one attempt counts for each hour. So a
 //     job goes on after a service was away for some hours.
 func RetryAfter(err error, d time.Duration) error { return fault.RetryAfter(err, d) }

@@ -306,3 +306,43 @@ func TestRateHoldsAmongProcesses(t *testing.T) {
 		}
 	})
 }
+
+// TestOneLater has a service refuse the first entity of each page once, before it has accepted any
+// call. The other entities do not wait for that one, and it has no failed attempt.
+func TestOneLater(t *testing.T) {
+	t.Parallel()
+	for _, update := range []bool{false, true} {
+		var mu sync.Mutex
+		var begun, last time.Time
+		tried := false
+		fn := func(_ context.Context, e *mapper.Entity[thing], _ mapper.NoParams) error {
+			mu.Lock()
+			defer mu.Unlock()
+			time.Sleep(10 * time.Millisecond)
+			if e.Key.ID == 1 && !tried {
+				tried, begun = true, time.Now()
+				return mapper.RetryAfter(errors.New("429"), 5*time.Minute)
+			}
+			if e.Key.ID != 1 {
+				last = time.Now()
+			}
+			return nil
+		}
+		m := mapper.Visit("call", fn)
+		if update {
+			m = mapper.Update("call", fn)
+		}
+		m.WithRetryPolicy(mapper.RetryPolicy{MaxAttempts: 1})
+		mappertest.Run(t, []mapper.AnyMapper{m}, &mappertest.Options{Workers: 1},
+			func(t *testing.T, w *mappertest.Env) {
+				things(t, w.Client, 200)
+				status := runTo(t, w, m, nil)
+				if took := last.Sub(begun); status.State != mapper.StateSucceeded || took > 10*time.Second {
+					t.Errorf("%s; the others took %v", status.State, took)
+				}
+				if took := status.Ended.Sub(begun); took < 5*time.Minute || took > 10*time.Minute {
+					t.Errorf("it took %v", took)
+				}
+			})
+	}
+}

@@ -29,6 +29,7 @@ type Brake struct {
 	since     time.Time // start of the current span
 	inside    int       // runs under way
 	later     bool      // the service asked to call later when it last refused a call
+	givenUp   int       // entities for which it has refused all calls, since it accepted a call
 }
 
 // braking is the state of a brake.
@@ -94,6 +95,7 @@ const (
 	// idleFor is the time without a call until the brake is released, unless the service said
 	// "later".
 	idleFor     = time.Minute
+	fewGivenUp  = 3 // entities without an accepted call that are enough to blame the service
 	vainWindows = 3 // windows without effect until the brake is released
 	releasedFor = 5 * time.Minute
 )
@@ -215,6 +217,7 @@ func (b *Brake) Done(now time.Time, p Pass, e End) {
 		b.now.calls++
 		if !busy {
 			b.now.accepted++
+			b.givenUp = 0
 		}
 		if p.cut == b.cut {
 			b.now.asked++
@@ -365,6 +368,15 @@ func (b *Brake) Accepts() bool {
 	defer b.mu.Unlock()
 	accepted := b.last.accepted + b.now.accepted
 	return 2*accepted > b.last.calls+b.now.calls
+}
+
+// GiveUp notes that a service has refused all calls for an entity. It reports whether that happened
+// to fewGivenUp entities in a row, so that it says something about the service.
+func (b *Brake) GiveUp() (refuses bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.givenUp++
+	return b.givenUp >= fewGivenUp
 }
 
 // A pattern observes how long runs of the function take, and how many of them call a service.

@@ -50,9 +50,10 @@ var hasToWait = fault.Refusal{Summary: "the function has to wait", Cause: errWai
 //
 // If a service refuses a call and says "later", the entities have not failed yet. The page waits
 // and calls again for these. If the service also refuses most other calls, the page ends before the
-// first such entity; if that is the page's first entity, the range is postponed. The entities have
-// a failed attempt if they are refused while other calls are accepted, or if their range has waited
-// for an hour: then the first one has.
+// first such entity; if that is the page's first entity, the range is postponed. As long as the
+// service has refused fewer than three entities, such an entity waits in a range of its own, and the
+// page goes on. The entities have a failed attempt if they are refused while other calls are
+// accepted, or if their range has waited for an hour: then the first one has.
 //
 // If a batch has failed as a whole, the function runs on its halves.
 func (p *Page) call(ctx context.Context, runner *function.Runner, o *Results, g *group) (got called) {
@@ -94,8 +95,11 @@ func (p *Page) call(ctx context.Context, runner *function.Runner, o *Results, g 
 				continue
 			}
 			if !brake.Accepts() {
-				if p.Impatient && later[0].place == 0 {
+				if refuses := brake.GiveUp(); p.Impatient && later[0].place == 0 {
 					later = later[1:]
+				} else if !refuses && !p.Alone && len(later) == 1 { // the service may accept the next one
+					later[0].r.failure.Attempts = p.Attempts - 1
+					later = nil
 				}
 				if len(later) == 0 {
 					return got

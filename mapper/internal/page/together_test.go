@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -296,24 +297,45 @@ func TestBrakesTogether(t *testing.T) {
 	})
 }
 
-// TestRefuses checks a service that is away. The page ends before the first refused entity. If
-// that is the page's first one, the page is refused.
+// TestRefuses checks a service that goes away. The first two entities that it then refuses get
+// ranges of their own, without a failed attempt, and the page ends before the third. The next page
+// is refused at its first entity.
 func TestRefuses(t *testing.T) {
-	for from, want := range map[int64]int{1: 0, 5: 4} {
-		synctest.Test(t, func(t *testing.T) {
-			p := over(kindOf(idsTo(20)...), function.Visit, func(c *call) error {
-				if time.Sleep(time.Second); c.id >= from {
-					return fault.RetryAfter(errBad, time.Hour)
+	for from, want := range map[int64]string{
+		1: "2 reached, 0 done; failed 1, 2",
+		5: "9 reached, 4 done; failed 5, 6, 7, 8, 9", // most calls were accepted until the seventh
+	} {
+		for _, atOnce := range []int{1, 20} {
+			synctest.Test(t, func(t *testing.T) {
+				page := func(ids ...int64) *Page {
+					p := over(kindOf(idsTo(20)...), function.Visit, func(c *call) error {
+						if time.Sleep(time.Second + time.Duration(c.id)*time.Millisecond); c.id >= from {
+							return fault.RetryAfter(errBad, time.Hour)
+						}
+						return nil
+					}, ids...)
+					p.AtOnce, p.Pause, p.Job.PageTime = atOnce, time.Second, int64(time.Hour)
+					return p
 				}
-				return nil
-			}, idsTo(20)...)
-			p.AtOnce, p.Pause = 20, time.Second
-			o, err := p.Run(t.Context())
-			var refusal fault.Refusal
-			if refused := errors.As(err, &refusal); refused != (want == 0) || !refused && o.Reached != want {
-				t.Errorf("refused from %d on: %v, %v", from, o, err)
-			}
-		})
+				p := page(idsTo(20)...)
+				o, err := p.Run(t.Context())
+				if err != nil || said(o) != want {
+					t.Fatalf("refused from %d on, %d at once: %v, %s, want %s", from, atOnce, err, said(o), want)
+				}
+				for i, f := range slices.Backward(o.Failures) {
+					counts := i < len(o.Failures)-2
+					if got := f.Attempts; counts != (got == 1) || !counts != (got == 0) {
+						t.Errorf("%v has %d failed attempts", f.At.Key, got)
+					}
+				}
+				next := page(idsTo(20)[o.Reached:]...)
+				next.Paces = p.Paces
+				var refusal fault.Refusal
+				if o, err := next.Run(t.Context()); !errors.As(err, &refusal) || !refusal.Later {
+					t.Errorf("the next page: %v, %v", o, err)
+				}
+			})
+		}
 	}
 }
 

@@ -171,8 +171,12 @@ func (r *Range) fail(o Outcome, f *Follow, now time.Time) (children []*Range) {
 			continue
 		}
 		child := single(e)
+		after := fault.After(e.Err)
 		if e.Attempts > 0 {
-			child.NotBefore = now.Add(max(o.Backoff.Delay(e.Attempts), fault.After(e.Err)))
+			after = max(after, o.Backoff.Delay(e.Attempts))
+		}
+		if after > 0 {
+			child.NotBefore = now.Add(after)
 		}
 		f.Waits[child.ID] = child.NotBefore
 		singles = singles.Plus(child.SingleSum())
