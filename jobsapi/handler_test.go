@@ -368,7 +368,7 @@ func TestFailedRequest(t *testing.T) {
 	}
 }
 
-// TestUnknownNumbers lists a running job: what its record does not know is -1.
+// TestUnknownNumbers lists a running job: numbers that its record does not know are -1.
 func TestUnknownNumbers(t *testing.T) {
 	o := newOffice(t)
 	h := o.handler(&jobsapi.Options{Allow: auth.Anybody})

@@ -47,8 +47,8 @@ const (
 	PhaseStarting Phase = "starting"
 	// PhaseProcessing means that tasks process pages.
 	PhaseProcessing Phase = "processing"
-	// PhaseQueued means that a task that is due was not delivered yet: the queue delivers those of
-	// other jobs first, or is paused.
+	// PhaseQueued means that a task that is due was not delivered yet: the queue delivers other
+	// jobs' tasks first, or is paused.
 	PhaseQueued Phase = "queued"
 	// PhaseRateLimited means that the job goes about as fast as its Rate allows.
 	PhaseRateLimited Phase = "rate limited"

@@ -52,7 +52,7 @@ type Query struct {
 	ReadTime time.Time `json:"read_time,omitzero"`
 
 	// KeysOnly makes the job read only keys, which costs less. The function gets the key and a zero
-	// Value. It can't be combined with ShardBy.
+	// Value. A [Visit] can't combine it with ShardBy.
 	//
 	// The function of an [Update] may then delete entities or put others. An entity that no longer
 	// exists still counts. With Filters, the Update still reads its entities, at the usual cost, to

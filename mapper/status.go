@@ -35,8 +35,8 @@ type Status struct {
 	Error string `json:"error,omitempty"`
 	// the job was paused by one of its limits, which Error names, and not by a caller
 	Limited bool `json:"limited,omitempty"`
-	// why the job is in its Phase, and is not faster: its Error, who paused it, its Rate, or what it
-	// waits for; empty if it has ended or nothing is known
+	// why the job is in its Phase, and is not faster: its Error, who paused it, its Rate, or what
+	// it waits for; empty: it has ended, or unknown
 	Bottleneck string    `json:"bottleneck,omitempty"`
 	Created    time.Time `json:"created"`        // when the job was started
 	Ended      time.Time `json:"ended,omitzero"` // zero while it runs
@@ -252,8 +252,8 @@ type CountBounds struct {
 // A Progress says how far a job has come, and how fast it is.
 type Progress struct {
 	// Fraction is the share of its entities that the job has processed or recorded as failures, in
-	// [0, 1]. It is an estimate. FractionMin and FractionMax are its bounds, from those of the
-	// numbers of entities. All three are equal if all remaining entities were counted and all
+	// [0, 1]. It is an estimate. FractionMin and FractionMax are its bounds, from the bounds of
+	// the numbers of entities. All three are equal if all remaining entities were counted and all
 	// records were read. They are far apart while little is known, and for a query that selects few
 	// entities of a kind. Entities that are inserted while the job runs count after the job has
 	// found them.

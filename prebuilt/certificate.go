@@ -47,9 +47,9 @@ type Certificate struct {
 	Coverage  mapper.Proof `json:"coverage"`  // the proof that the job processed all entities of Kinds
 	Remaining int64        `json:"remaining"` // entities at Ended: 0
 
-	// Records counts the records of scattermap that were searched, by kind. Jobs are up to 100 jobs
-	// whose records have changed: hashes of their IDs with Salt, see mapper.HashID. MoreJobs counts
-	// further ones.
+	// Records counts the records of scattermap that were searched, by kind. Jobs are up to 1,000
+	// jobs whose records have changed: hashes of their IDs with Salt, see mapper.HashID. MoreJobs
+	// counts further ones.
 	Records  map[string]int64 `json:"records"`
 	Jobs     []string         `json:"jobs,omitempty"`
 	MoreJobs int64            `json:"more_jobs,omitempty"`

@@ -91,7 +91,7 @@ func normal(text string) string {
 }
 
 // TestGolden runs each command on a terminal of 80 columns, in a pipe, with -o json, and with
-// mistakes. What it prints is in testdata.
+// mistakes. The outputs are in testdata.
 func TestGolden(t *testing.T) {
 	newService(t, 60)
 	broken.Store(true)

@@ -81,7 +81,7 @@ func escaped(text string) string {
 	return b.String()
 }
 
-// rows writes lines of columns, the first of which are headings. On a terminal they fit its width:
+// rows writes lines of columns, with headings in the first line. On a terminal they fit its width:
 // empty columns are left out, and wide ones are cut. The first column is cut last, because it names
 // what the other commands take. In a pipe nothing is cut.
 func rows(w io.Writer, all ...[]string) error {

@@ -30,11 +30,11 @@ type Options struct {
 	// Defaults to false: reads go back one hour.
 	PointInTimeRecovery bool
 
-	// Schedules are the schedules of the engine, besides those of Engine.
+	// Schedules are schedules of the engine, besides Engine's own.
 	Schedules []mapper.AnySchedule
 
 	// Engine are the options of the engine, such as OnStateChange, Retain and Prices. Mappers are
-	// those of Run, and OtherQueues are not supported. Logger defaults to the test's output.
+	// set by Run, and OtherQueues are not supported. Logger defaults to the test's output.
 	Engine mapper.EngineOptions
 
 	// Seed, if not 0, chooses random faults. Calls fail before and after their effect, and commits

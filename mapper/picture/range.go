@@ -26,8 +26,8 @@ const (
 	// Done is the state of a range whose page is committed. Ranges of their own cover everything
 	// after the page.
 	Done State = "done"
-	// Slow is the state of a done range in which the function took more than three times the median
-	// time for an entity, and at least 100 ms longer in all.
+	// Slow is the state of a done range whose entities took more than three times the median time on
+	// average, and at least 100 ms longer in all.
 	Slow State = "slow"
 	// Failed is the state of a range with the one entity that the function could not process.
 	Failed State = "failed"

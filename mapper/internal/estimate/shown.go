@@ -31,7 +31,7 @@ func (sh *Shown) Latest(job string, s State) State {
 	return s
 }
 
-// after returns the state, which is not behind an earlier one.
+// after returns the state, which shows no less progress than an earlier one.
 func (s State) after(last State) State {
 	p := s.Processed
 	if p.Min != p.Max {

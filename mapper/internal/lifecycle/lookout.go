@@ -34,7 +34,7 @@ const (
 const manyOthers = 10
 
 // Delivery returns what the queue says about the job's tasks: why it can't deliver them, or that
-// they wait for those of other jobs. It returns nothing if this process may not ask the queue, or if
+// they wait for other jobs' tasks. It returns nothing if this process may not ask the queue, or if
 // the queue does not answer.
 //
 // It looks at two tasks: the task of the range that is due longest, or else the job's end, and the

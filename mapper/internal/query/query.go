@@ -94,8 +94,8 @@ func (q Query) checkReads(updates bool) error {
 			"them in Query.Namespaces")
 	}
 	if !updates && q.KeysOnly && q.ShardBy != "" {
-		return setting.Errorf("Query.KeysOnly is set, and a job with Query.ShardBy reads its entities, to see " +
-			"whether that property is a list: set one of them")
+		return setting.Errorf("Query.KeysOnly and Query.ShardBy are set, and a Visit can't have both: it reads the " +
+			"entities to see whether the property is a list")
 	}
 	return nil
 }

@@ -45,7 +45,7 @@ func TestNormal(t *testing.T) {
 		{"a snapshot for a visit", Query{Kind: "K", ReadTime: noon}, false, ""},
 		{"a snapshot for an update", Query{Kind: "K", ReadTime: noon}, true, "is for a Visit"},
 		{"a snapshot of all namespaces", Query{Kind: "K", ReadTime: noon, AllNamespaces: true}, false, "name them"},
-		{"keys of values", Query{Kind: "K", KeysOnly: true, ShardBy: "a"}, false, "reads its entities, to see whether"},
+		{"keys of values", Query{Kind: "K", KeysOnly: true, ShardBy: "a"}, false, "reads the entities to see whether"},
 		{"no kind", Query{}, true, "Query.Kind is empty"},
 		{"a reserved kind", Query{Kind: "__K__"}, true, "reserved"},
 		{"a kind and kinds", Query{Kind: "K", Kinds: []string{"L"}}, true, "set one of them"},

@@ -5,7 +5,7 @@ import "github.com/scattermap/scattermap/mapper/internal/split"
 // First is what a start has found out about the entities of its job: how the root is cut. The zero
 // value is nothing: the root's task finds out.
 type First struct {
-	Pieces     []split.Piece // the root's own piece, then those of its first children
+	Pieces     []split.Piece // the root's own piece, then its first children's
 	EntitySize int64         // average, in bytes; 0: unknown
 }
 

@@ -33,7 +33,7 @@ func NewSample() *Sample { return &Sample{Scale: 1, LeftScale: 1} }
 // An End is the end of a range that had entities.
 type End struct {
 	At       time.Time
-	Began    time.Time // when its delivery began with it; zero: unknown
+	Began    time.Time // when its delivery started it; zero: unknown
 	Entities int64
 	Ran      time.Duration // how long the function took
 	Alone    bool          // it was one entity that was tried alone

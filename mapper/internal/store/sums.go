@@ -28,8 +28,8 @@ func (st Store) Fold(ctx context.Context, job *record.Job) (*ledger.Ledger, erro
 	return &d.Ledger, nil
 }
 
-// FoldFew returns the ledger of all records of a job, if one answer of the database has them, and
-// has at most as many as may be added without a draft.
+// FoldFew returns the ledger of all records of a job. It returns false if one answer of the database
+// does not have them all, or if most is too low for one answer.
 func (st Store) FoldFew(ctx context.Context, job *record.Job, most int) (l *ledger.Ledger, all bool, err error) {
 	if most < atOnce {
 		return nil, false, nil
