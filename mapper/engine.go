@@ -192,7 +192,8 @@ func (e *Engine) register(mappers []AnyMapper) error {
 			def = m.definition()
 		}
 		if def == nil || def.Prepare == nil {
-			return fmt.Errorf("mapper: EngineOptions.Mappers[%d] is nil, or was not made by Update or Visit", i)
+			return fmt.Errorf("mapper: EngineOptions.Mappers[%d] is nil, or was not made by a function of this "+
+				"package, such as Update", i)
 		}
 		if def.Err != nil {
 			return fmt.Errorf("mapper: EngineOptions.Mappers: mapper %q: %w", def.Name, def.Err)

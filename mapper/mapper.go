@@ -185,7 +185,7 @@ func (m *Mapper[P]) Forget(fn func(ctx context.Context, d *Completion, params P)
 	return m
 }
 
-var errNoMapper = errors.New("the mapper is nil, or was not made by Update or Visit")
+var errNoMapper = errors.New("the mapper is nil, or was not made by a function of this package, such as Update")
 
 // A starter starts jobs by name.
 type starter = func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error)

@@ -153,7 +153,7 @@ func (s *Schedule[P]) defined(e *Engine) error {
 	case s == nil:
 		return errors.New("the schedule is nil")
 	case s.mapper == nil || s.mapper.def.Prepare == nil:
-		return errors.New("the mapper is nil, or was not made by Update, Visit or VisitPages")
+		return errors.New("the mapper is nil, or was not made by a function of this package, such as Update")
 	case len(s.name) > 70 || !record.ValidJobID(s.name):
 		return fmt.Errorf("the name %q is not 1 to 70 letters, digits, '-' and '_'", s.name)
 	case s.overlap != OverlapSkip && s.overlap != OverlapQueue && s.overlap != OverlapReplace:
@@ -290,7 +290,7 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *TickResul
 			return &TickResult{TickOutcome(decided.Became), e.Job(decided.Job)}, nil
 		}
 	}
-	return nil, fmt.Errorf("jobs begin and end all the time: %w", err)
+	return nil, fmt.Errorf("other jobs start and end too often to decide this tick, so call again: %w", err)
 }
 
 // replaces reports whether a tick's run replaces the job that prevents it. Only the last run is
