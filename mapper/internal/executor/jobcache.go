@@ -108,9 +108,10 @@ func (j *jobCache) enter(job record.Ref) *cachedJob {
 	return r
 }
 
-// leave records that a delivery has ended. Ended says that it asks for a completion check. One
-// check serves all deliveries of this process that have asked: look tells the last one to make it.
-// Last reports that no delivery of the job is under way any more.
+// leave records that a delivery has ended. If ended is set, the delivery asks for a check whether
+// the job is complete. Only the last delivery of the job in this process makes that check, for all
+// that have asked: then look is true. last reports that no delivery of the job is under way any
+// more.
 func (j *jobCache) leave(r *cachedJob, ended bool) (look, last bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
