@@ -21,8 +21,8 @@ import (
 //
 // Methods that write return no error. After a wrong call the entity is a failure, even if the
 // function returns nil. Wrong calls are a write in a [Visit], an invalid key, a source that can't
-// be saved, and an invalid name of a counter. A call of the function can write about 8 MiB, the
-// entity itself included.
+// be saved, and an invalid name of a counter. For one entity the function can write about 8 MiB,
+// the entity itself included.
 type Entity[T any] struct {
 	// Key is the entity's key.
 	Key *datastore.Key

@@ -87,7 +87,7 @@ func Visit[T, P any](name string, fn func(ctx context.Context, e *Entity[T], par
 	return define(name, function.Visit, fn)
 }
 
-// WithConcurrency sets how many entities of a page the function processes at the same time, in [1,
+// WithConcurrency sets how many calls of the function are under way at once in one page, in [1,
 // 1000]. Defaults to 1. [StartOptions].Concurrency overrides it for a job. It returns the mapper,
 // for use in its definition. [NewEngine] returns an error if n is out of bounds.
 //

@@ -22,7 +22,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TB is the part of a *testing.T that [Apply] and [ApplyKey] use.
+// TB is the part of a *testing.T that [Apply], [ApplyKey] and [ApplyBatch] use.
 type TB interface {
 	Helper()
 	Fatalf(format string, args ...any)
