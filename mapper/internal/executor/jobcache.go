@@ -46,8 +46,8 @@ const cachedFor = time.Second
 // maxCached is how many jobs without a delivery under way are remembered.
 const maxCached = 1000
 
-// fewPages is the number of pages that a process has committed of a job up to which the job may be
-// small: the end of a job that has at most some 300 records needs no task.
+// fewPages is how many pages of a job this process may have committed while it takes the job for a
+// small one. A job is small if it has at most about 300 records: its end needs no task.
 const fewPages = 100
 
 // at returns the cached state of a job, and makes it if there is none. If there are too many, it
