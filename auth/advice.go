@@ -19,8 +19,9 @@ type errAdvised struct {
 
 func (e errAdvised) Unwrap() error { return e.error }
 
-// Advice returns what a client can do about a refused token, such as to get a new one. It contains
-// only data that the client sent. It is empty if there is no advice for the error.
+// Advice returns what a client can do about a token that [Verifier.Authenticate] has refused, such
+// as to get a new one. It contains only data that the client sent. It is empty if there is no
+// advice for the error.
 func Advice(err error) string {
 	var advised errAdvised
 	if errors.As(err, &advised) {
@@ -58,12 +59,14 @@ func (v *Verifier) advise(err error, token string, now time.Time) error {
 
 // Claimed returns the e-mail address in a request's token, or its subject if it has none. It does
 // not verify the token. It is only for a Cloud Run service that requires authentication: Cloud Run
-// verifies the token and removes its signature. If the token still has a signature, or there is
-// none, the error is [ErrUnauthenticated], because nobody has verified it. Make sure that no
-// request reaches the service past Cloud Run: anybody can write such a token.
+// verifies the token and removes its signature. Make sure that no request reaches the service past
+// Cloud Run: anybody can write such a token.
 //
-// If the header X-Serverless-Authorization is present, it counts, because Cloud Run verifies it and
-// not Authorization.
+// If the token still has a signature, or there is no token, nobody has verified it. The error is
+// then [ErrUnauthenticated].
+//
+// The token is in the header Authorization. If there is also a header X-Serverless-Authorization,
+// its token counts, because Cloud Run verifies only that one.
 func Claimed(r *http.Request) (account string, err error) {
 	header := r.Header.Get("X-Serverless-Authorization")
 	if header == "" {
@@ -73,7 +76,7 @@ func Claimed(r *http.Request) (account string, err error) {
 	c, ok := claims.Of(token)
 	if !ok || !strings.HasSuffix(token, "."+claims.Removed) {
 		return "", fmt.Errorf("%w: Cloud Run has verified none: switch its check on (--no-allow-unauthenticated), "+
-			"or verify tokens here with NewVerifier",
+			"or verify tokens here with NewOIDC",
 			ErrUnauthenticated)
 	}
 	return cmp.Or(c.Email, c.Subject), nil

@@ -68,9 +68,10 @@ func bearer(header string) string {
 	return token
 }
 
-// NewOIDC returns a verifier of OIDC tokens in the header Authorization. A token must have this
-// audience, and the verified e-mail address of one of the accounts. The list must not be empty.
-// Public keys are fetched from keysURL, or from Google if it is empty.
+// NewOIDC returns a verifier of OIDC tokens in the header Authorization, which Cloud Tasks, Cloud
+// Scheduler and gcloud send. A token must have this audience, and the verified e-mail address of
+// one of the accounts. The list must not be empty. Google's public keys verify the tokens; for an
+// emulator, keysURL is the URL of its keys, and otherwise it is empty.
 func NewOIDC(audience string, accounts []string, keysURL string) (*Verifier, error) {
 	if len(accounts) == 0 {
 		return nil, errors.New("auth: accounts is empty: name the accounts that may call")
@@ -78,13 +79,16 @@ func NewOIDC(audience string, accounts []string, keysURL string) (*Verifier, err
 	return newVerifier(oidc, audience, accounts, keysURL)
 }
 
-// AnyAccount accepts everybody whom the proxy lets through, as the only account of [NewIAP].
+// AnyAccount in the place of the accounts of [NewIAP] accepts every account that Identity-Aware
+// Proxy lets through.
 const AnyAccount = "*"
 
-// NewIAP returns a verifier of the assertions of Identity-Aware Proxy. An assertion must have this
-// audience, such as "/projects/NUMBER/locations/REGION/services/SERVICE" for Cloud Run, and the
-// e-mail address of one of the accounts. [AnyAccount] accepts any e-mail address. The list must not
-// be empty. Public keys are fetched from keysURL, or from Google if it is empty.
+// NewIAP returns a verifier of assertions, the tokens by which Identity-Aware Proxy says who sent a
+// request. An assertion must have this audience, such as
+// "/projects/NUMBER/locations/REGION/services/SERVICE" for Cloud Run, and the e-mail address of one
+// of the accounts. A list of only [AnyAccount] accepts any e-mail address. The list must not be
+// empty. Google's public keys verify the assertions; keysURL is the URL of other keys for tests,
+// and otherwise it is empty.
 func NewIAP(audience string, accounts []string, keysURL string) (*Verifier, error) {
 	if len(accounts) == 0 {
 		return nil, errors.New("auth: accounts is empty: name the accounts that may call, or AnyAccount for all " +
@@ -125,8 +129,8 @@ func newVerifier(p proof, audience string, accounts []string, keysURL string) (*
 // Authenticate verifies a request, and returns the e-mail address of its account. It is a [Func].
 // It checks signature, algorithm, issuer, audience, times and account.
 //
-// The error is [ErrForbidden] if the token is valid, and of another account. Otherwise it is
-// [ErrUnauthenticated], and may have [Advice].
+// The error is [ErrForbidden] if the token is valid, but of another account or without a verified
+// e-mail address. Otherwise it is [ErrUnauthenticated], and [Advice] may say what to do.
 func (v *Verifier) Authenticate(r *http.Request) (account string, err error) {
 	token := v.proof.token(r)
 	account, err = v.allow(r.Context(), token)
@@ -166,16 +170,16 @@ func (v *Verifier) allow(ctx context.Context, token string) (account string, err
 
 type accountKey struct{}
 
-// Account returns the account that [Verifier.Require] verified, from the context of a request that
-// it passed on. It is empty in other contexts.
+// Account returns the account whose token [Verifier.Require] has verified, from the context of the
+// request that it passed on. It is empty in other contexts.
 func Account(ctx context.Context) string {
 	account, _ := ctx.Value(accountKey{}).(string)
 	return account
 }
 
 // Require returns a handler that passes on the requests that the verifier accepts. [Account]
-// returns their account. It answers other requests with 401 or 403. The log has the error. The
-// answer says only that the token is invalid, with its [Advice], or that it is of another account.
+// returns their account. It answers other requests with 401 or 403, and logs the errors. The answer
+// says only that the token is invalid, with its [Advice], or that it is of another account.
 func (v *Verifier) Require(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		account, err := v.Authenticate(r)

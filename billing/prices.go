@@ -3,7 +3,8 @@
 package billing
 
 // Prices are what Google charges for a [Usage], in US dollars. They leave out free quotas, storage
-// and traffic. [NAM5] has an example; set your region's prices where they differ.
+// and traffic. The zero value costs nothing. [NAM5] has an example; set your region's prices where
+// they differ.
 type Prices struct {
 	// The prices of 100,000 operations of Datastore: entity reads, writes, deletes, and small
 	// operations.

@@ -30,7 +30,7 @@ type Usage struct {
 	RPCs map[string]int64 `json:"rpcs,omitempty"`
 }
 
-// Sub returns the usage since an earlier reading of the same meter.
+// Sub returns u minus earlier: the usage between two readings of the same counters.
 func (u Usage) Sub(earlier Usage) Usage {
 	d := Usage{
 		Reads:    u.Reads - earlier.Reads,

@@ -9,10 +9,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Options are the settings of a handler. The zero value has all defaults.
+// Options are the settings of [NewHandler]. The zero value has all defaults.
 type Options struct {
-	// Project is the ID of the Google Cloud project that has the traces. Without it, lines are not
-	// linked to traces.
+	// Project is the ID of the Google Cloud project that has the traces. Defaults to none: lines
+	// are not linked to traces.
 	Project string
 
 	// Level is the lowest level that is logged. Defaults to slog.LevelInfo.
@@ -43,8 +43,8 @@ type handler struct {
 	attrs   [][]slog.Attr // attrs[i] are the attributes inside the first i groups
 }
 
-// NewHandler returns a handler that writes a JSON line for each record to w. It can be used
-// concurrently. A nil o has all defaults.
+// NewHandler returns a handler that writes a JSON line for each record to w. Levels below Info have
+// the severity DEBUG. The handler can be used concurrently. A nil o has all defaults.
 func NewHandler(w io.Writer, o *Options) slog.Handler {
 	var opts Options
 	if o != nil {

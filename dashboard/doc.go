@@ -10,7 +10,7 @@
 //	mux.Handle("/dashboard/", pages) // people
 //
 // Without [Options.Allow] every request is refused, as in package jobsapi. With [Options.ReadOnly]
-// the pages only show. Package jobsapi can do everything that the pages can.
+// the pages only show. Package jobsapi has the same controls for programs, except verify.
 //
 // The pages work without JavaScript. With it they refresh every two seconds while a job runs. Each
 // piece of data is read at most once in two seconds, for any number of viewers.
@@ -51,7 +51,8 @@
 //	           "counts" are those of all pages, and ignore the state and the name
 //	./job      {"status", "causes", "history", "ranges", "estimated", "series", "levels", "pages",
 //	           "kept"}: status is mapper.Status, ranges are those of picture.Picture, with bounds as
-//	           texts, and series, levels and pages are those of package picture
+//	           texts, and series, levels and pages are those of package picture; kept is false if
+//	           the records of the ranges are deleted
 //	./range    {"job", "range"}: picture.Detail, with bounds as texts
 //	./failures {"failures": [{"key", "error", "attempts", "time"}],
 //	           "causes": [{"cause", "count", "estimated", "example"}], "next"}

@@ -9,7 +9,7 @@ import (
 	"github.com/scattermap/scattermap/auth"
 )
 
-// Options are the settings of a dashboard.
+// Options are the settings of a dashboard. The zero value refuses every request.
 type Options struct {
 	// Allow returns who sent a request, or an error if it is not allowed: for example
 	// [auth.Verifier.Authenticate] or [auth.Loopback]. Without Allow every request is refused.
@@ -19,12 +19,14 @@ type Options struct {
 	// false.
 	ReadOnly bool
 
-	// AllQueues makes the list first show the jobs of all queues, and not only the engine's own.
-	// Only jobs of the engine's queues can be controlled. Defaults to false.
+	// AllQueues makes the list of jobs show the jobs of all queues, unless the viewer chooses
+	// otherwise. Only jobs of the engine's queues can be controlled. Defaults to false: it shows
+	// the jobs of the engine's queues.
 	AllQueues bool
 
 	// Redact, if set, returns a replacement for a text that may contain data of entities or people.
-	// It applies to pages and JSON. Defaults to no change.
+	// Its first argument is the kind of the text. It applies to pages and JSON. Defaults to no
+	// change.
 	Redact func(what TextKind, text string) string
 
 	// LogURL, if set, returns the address of the log lines of a job. If rangeID is not empty, it is
@@ -39,7 +41,7 @@ type Options struct {
 // A TextKind says what kind of text [Options.Redact] gets.
 type TextKind string
 
-// Kinds of texts that may contain anything.
+// Kinds of texts that users or operators have written, so that they may contain anything.
 const (
 	// a key's path, such as /Account,"ann"; the value that a job is sharded by; or a namespace
 	TextKey     TextKind = "key"

@@ -29,13 +29,14 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/tasksemu"
 )
 
-// Usage counts operations that Google would bill.
+// Usage counts the operations that Google would bill: see [billing.Usage].
 type Usage = billing.Usage
 
 // Options are the settings of an [Emulator]. The zero value has all defaults.
 type Options struct {
-	// ScatterOneIn is how rare entities with the __scatter__ property are: one in ScatterOneIn, in
-	// [1, 65536]. Google's classic emulator has 2. Defaults to 128, as in production.
+	// ScatterOneIn is how rare the property __scatter__ is, by which a client can sample the keys
+	// of a kind: one of ScatterOneIn entities has it, in [1, 65536]. Google's classic emulator has
+	// 2. Defaults to 128, as in production.
 	ScatterOneIn int
 
 	// QueryBatchSize is how many results one call of a query returns at most. A client calls again
@@ -72,7 +73,7 @@ type Options struct {
 	// for longest are dropped, and built anew on demand. Defaults to 1 GiB.
 	IndexMemory int64
 
-	// Seed determines which IDs the Datastore allocates. 0 is a seed as any other.
+	// Seed determines which IDs the Datastore allocates. Each number is a seed, 0 included.
 	Seed uint64
 
 	// DatastoreAddr is the address on which the Datastore listens for other processes, such as
@@ -104,7 +105,7 @@ type Options struct {
 	// none.
 	Faults *Faults
 
-	// Interceptor is called for each call of both services, except the calls that Faults lose. It
+	// Interceptor is called for each call of both services that [Faults] do not lose or abort. It
 	// can delay a call, or make it fail before or after its effect. It sees the entities in results
 	// of queries and lookups in encoded form. Defaults to none.
 	Interceptor grpc.UnaryServerInterceptor
@@ -301,8 +302,8 @@ func (e *Emulator) Reset() {
 	e.datastoreServer.Reset()
 }
 
-// DatastoreClient returns a client of a project's default database, which also suits
-// mapper.NewEngine. The caller must close it before the emulator.
+// DatastoreClient returns a client of a project's default database, connected in memory. It also
+// suits mapper.NewEngine. The caller must close it before the emulator.
 func (e *Emulator) DatastoreClient(
 	ctx context.Context, project string, opts ...option.ClientOption,
 ) (*datastore.Client, error) {
@@ -310,7 +311,8 @@ func (e *Emulator) DatastoreClient(
 	return datastore.NewClient(ctx, project, append(all, opts...)...)
 }
 
-// TasksClient returns a client of Cloud Tasks. The caller must close it before the emulator.
+// TasksClient returns a client of Cloud Tasks, connected in memory. The caller must close it before
+// the emulator.
 func (e *Emulator) TasksClient(ctx context.Context, opts ...option.ClientOption) (*cloudtasks.Client, error) {
 	return cloudtasks.NewClient(ctx, append(e.tasks.clientOptions(), opts...)...)
 }
@@ -319,11 +321,12 @@ func (e *Emulator) TasksClient(ctx context.Context, opts ...option.ClientOption)
 // is "" without [Options].DatastoreAddr.
 func (e *Emulator) DatastoreAddr() string { return e.datastore.addr }
 
-// TasksAddr returns the address on which Cloud Tasks listens. It is "" without [Options].TasksAddr.
+// TasksAddr returns the address on which Cloud Tasks listens, for CLOUD_TASKS_EMULATOR_HOST
+// (tasks.NewClient). It is "" without [Options].TasksAddr.
 func (e *Emulator) TasksAddr() string { return e.tasks.addr }
 
-// KeysURL returns the URL of the public keys that verify the emulator's tokens. It is "" without
-// [Options].KeysAddr.
+// KeysURL returns the URL of the public keys that verify the emulator's tokens, for tasks.Options.
+// It is "" without [Options].KeysAddr.
 func (e *Emulator) KeysURL() string {
 	if e.keysAddr == "" {
 		return ""
@@ -331,12 +334,14 @@ func (e *Emulator) KeysURL() string {
 	return "http://" + e.keysAddr + "/"
 }
 
-// Token returns an OIDC token for an account and an audience, such as the tokens of deliveries.
+// Token returns an OIDC token for an account and an audience, like the tokens of deliveries. The
+// keys at [Emulator.KeysURL] verify it.
 func (e *Emulator) Token(account, audience string) (string, error) {
 	return e.tasksServer.Token(account, audience)
 }
 
-// Usage returns what Google would have billed since the emulator started.
+// Usage returns what Google would have billed since the emulator started. [Usage.Sub] of two
+// readings is the usage between them.
 func (e *Emulator) Usage() Usage { return e.meter.Usage() }
 
 // A service is a gRPC server that clients reach in memory, and at a port if it has an address.

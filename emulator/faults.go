@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// A FaultKind says what goes wrong. The first four kinds happen to calls of the Datastore and Cloud
-// Tasks. The others happen to deliveries of tasks.
+// A FaultKind says what goes wrong. LoseCall, LoseAnswer, SlowCall and AbortCommit happen to calls
+// of the Datastore and Cloud Tasks. The others happen to deliveries of tasks.
 type FaultKind int
 
 const (
@@ -98,13 +98,15 @@ var methods = func() map[string]bool {
 // ofCalls reports whether a kind happens to calls, and not to deliveries.
 func (k FaultKind) ofCalls() bool { return k <= AbortCommit }
 
-// A Fault is a rule: what goes wrong, how often and when. The rules look at each call or delivery
-// in their order, until one of them decides its outcome.
+// A Fault is a rule: what goes wrong, how often and when. Each call or delivery goes through the
+// rules in their order, and several may apply to it. After a rule that prevents a call's effect, no
+// other rule applies to the call. A delivery has each kind of fault at most once, and only one of
+// CrashReceiver and LoseReply.
 type Fault struct {
 	Kind FaultKind
 
 	// Methods are the short names of the calls that the rule applies to, such as "Commit" and
-	// "CreateTask". Only kinds of calls have them. Defaults to all calls.
+	// "CreateTask". Faults of deliveries have none. Defaults to all calls.
 	Methods []string
 
 	// Share is the probability of the fault, in (0, 1]. Defaults to 1: it happens always.
@@ -121,8 +123,9 @@ type Fault struct {
 	// Code is the error code of LoseCall and LoseAnswer. Defaults to codes.Unavailable.
 	Code codes.Code
 
-	// Latency is the duration that a kind uses, drawn anew each time. SlowCall and DeliverLate
-	// require it. For CrashReceiver it defaults to up to a second, and for other kinds to 0.
+	// Latency is a duration of the fault, drawn anew each time; the [FaultKind] says of what.
+	// SlowCall and DeliverLate require it. For CrashReceiver it defaults to any duration up to a
+	// second, and for other kinds to 0.
 	Latency Latency
 }
 
@@ -173,9 +176,11 @@ func (f Fault) validate() error {
 	return nil
 }
 
-// Faults make calls and deliveries of one [Emulator] go wrong, by rules and by a seed. Each rule
-// has its own sequence of random numbers. It draws one number for each call or delivery that it
-// applies to. So the same seed and the same order of calls give the same faults. In a
+// Faults make calls and deliveries of one [Emulator] go wrong, by rules and by a seed. They can be
+// used concurrently.
+//
+// Each rule has its own sequence of random numbers. It draws one number for each call or delivery
+// that it applies to. So the same seed and the same order of calls give the same faults. In a
 // testing/synctest bubble the order is the same in every run, as far as the program's own
 // goroutines allow.
 type Faults struct {
@@ -196,8 +201,8 @@ type rule struct {
 	happened int
 }
 
-// NewFaults returns faults for [Options].Faults. They are active from the start; [Faults.Pause]
-// stops them. If a rule is invalid, [Start] returns an error.
+// NewFaults returns faults for [Options].Faults. They happen from the start; [Faults.Pause] stops
+// them. If a rule is invalid, [Start] returns an error.
 func NewFaults(seed uint64, rules ...Fault) *Faults {
 	f := &Faults{seed: seed, aborted: make(map[transactionKey]bool)}
 	f.invalid = f.Add(rules...)

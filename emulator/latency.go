@@ -15,17 +15,18 @@ type Latency interface {
 	validate() error
 }
 
-// Constant is always the same duration.
+// Constant is a [Latency] that is always the same.
 type Constant time.Duration
 
-// Uniform is any duration in [Min, Max), each equally likely. If Max is at most Min, it is Min.
+// Uniform is a [Latency] in [Min, Max), each duration equally likely. If Max is at most Min, it is
+// always Min.
 type Uniform struct{ Min, Max time.Duration }
 
-// Exponential has a mean and no memory. It describes the time between independent events.
+// Exponential is a [Latency] with a mean and no memory, like the time between independent events.
 type Exponential struct{ Mean time.Duration }
 
-// LogNormal describes how long services typically take to answer. Half of the durations are above
-// Median, and one in a hundred is above P99.
+// LogNormal is a [Latency] like the time that services typically take to answer. Half of the
+// durations are above Median, and one in a hundred is above P99.
 type LogNormal struct{ Median, P99 time.Duration }
 
 // Draw returns c.

@@ -1,6 +1,6 @@
 package emulator
 
-// TB is what this package needs of a *testing.T.
+// TB is the part of a *testing.T that [ForTest] uses, also in package google.
 type TB interface {
 	Helper()
 	Cleanup(func())
@@ -8,8 +8,8 @@ type TB interface {
 	Skipf(format string, args ...any)
 }
 
-// ForTest starts an emulator, which is closed at the end of the test. The test's clients must be
-// closed first: register that with t.Cleanup after this call.
+// ForTest starts an emulator for a test, and closes it at the test's end. The test must close its
+// clients before that: pass their Close to t.Cleanup after this call. A nil o has all defaults.
 func ForTest(t TB, o *Options) *Emulator {
 	t.Helper()
 	e, err := Start(o)

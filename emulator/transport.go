@@ -8,8 +8,8 @@ import (
 )
 
 // HandlerTransport returns a transport that carries every request to a handler in this process,
-// whatever its host. Set it as [Options].Transport, and deliveries of tasks need no network. So
-// they stay inside a testing/synctest bubble.
+// whatever its host. Set it as [Options].Transport: deliveries of tasks then need no network, and
+// stay inside a testing/synctest bubble.
 //
 // If a request's deadline passes, the sender gives it up, and the handler goes on, as over a
 // network.

@@ -31,14 +31,14 @@ type Options struct {
 	Compression Compression
 
 	// FileBytes is the largest size of a stored file, in bytes. Defaults to 256 MiB. It must be
-	// larger than every part, because parts are not split. Above 100,000 parts, sizes are estimated
-	// to some percent, and a tenth is kept free for that. A Parquet file is written anew from its
-	// parts, so its size may differ more.
+	// larger than every part, because parts are not split. An export of more than 100,000 parts
+	// only estimates sizes, so its files are planned a tenth smaller. A Parquet file is written
+	// anew from its parts, so its size may differ more.
 	FileBytes int64
 
-	// Files, if not 0, is the number of files. Otherwise there are as few files as FileBytes
-	// allows. If that is more than MaxFiles, the export fails before it writes a file. MaxFiles is
-	// at most 10,000, which is the default.
+	// Files, if not 0, is the number of files, up to MaxFiles. Otherwise there are as few files as
+	// FileBytes allows. If that is more than MaxFiles, the export fails before it writes a file.
+	// MaxFiles is in [1, 10000], and defaults to 10,000.
 	Files    int
 	MaxFiles int
 
@@ -53,9 +53,9 @@ type Options struct {
 	Wrap func(File) (head, tail string)
 
 	// AllowFailures writes the files even if entities have failed. The manifest counts these
-	// failures. By default the export waits until somebody has retried them (mapper.Job.Retry), and
-	// [Run.Wait] returns an error that says so. If a retry starts while the first job ends, it may
-	// process an entity too late: the entity is in no file, and the manifest counts it as a
+	// failures. By default the export waits until somebody has retried them ([mapper.Job.Retry]),
+	// and [Run.Wait] returns an error that says so. If a retry starts while the first job ends, it
+	// may process an entity too late: the entity is in no file, and the manifest counts it as a
 	// failure.
 	AllowFailures bool
 
@@ -66,10 +66,10 @@ type Options struct {
 // mostFiles is how many files an export has at most.
 const mostFiles = 10_000
 
-// A File describes one of the Of files of an export, for Options.Name and Options.Wrap.
+// A File describes one file of an export, for Options.Name and Options.Wrap.
 type File struct {
-	Index  int    `json:"index"` // from 0
-	Of     int    `json:"of"`
+	Index  int    `json:"index"`  // from 0
+	Of     int    `json:"of"`     // the number of files
 	Export string `json:"export"` // the ID of the export
 	Folder string `json:"folder"` // of the export
 
@@ -79,7 +79,8 @@ type File struct {
 	Ext string `json:"-"` // the extension for its name, such as .jsonl.gz
 }
 
-// An Export defines exports, with parameters of type P. [New] and [NewEntities] make one.
+// An Export defines exports with parameters of type P: what a record is, and where the files go.
+// [New] and [NewEntities] make one. [Export.Start] starts a [Run].
 type Export[P any] struct {
 	name    string
 	bucket  *blob.Bucket
@@ -114,12 +115,14 @@ func (p startParams[P]) Validate() error {
 	return nil
 }
 
-// New defines an export to a bucket. The function makes a record of each entity, or returns
+// New defines an export to a bucket. The function record makes a record of each entity, or returns
 // [mapper.Skip] to leave the entity out. Its errors are treated as in a [mapper.Visit]. A record
-// that can't be written is a failure of its entity.
+// that can't be written is a failure of its entity. A nil o has all defaults. The error is
+// [mapper.ErrInvalidArgument], such as for a type that the format can't hold.
 //
-// The mapper of the first stage has the given name. Pass all of [Export.Mappers] to the engine. The
-// caller keeps the bucket open while jobs run.
+// The mapper of the first stage has the given name; the other stages' mappers add "-join" and
+// "-delete". Pass all of [Export.Mappers] to the engine. The caller keeps the bucket open while
+// jobs run.
 func New[T, R, P any](
 	name string, bucket *blob.Bucket, record func(ctx context.Context, e *mapper.Entity[T], params P) (R, error),
 	o *Options,
@@ -247,9 +250,9 @@ type StartOptions struct {
 	Folder string
 }
 
-// Start starts an export of the entities of a query. If there is an export of that ID already, it
-// returns that export, as mapper.Mapper.Start does. With a Query.ReadTime the export is a snapshot
-// of that time.
+// Start starts an export of the entities of a query, and returns without waiting for it. If there
+// is an export of that ID already, it returns that export. Errors are as for [mapper.Mapper.Start].
+// With a Query.ReadTime the export is a snapshot of that time. A nil o has all defaults.
 func (x *Export[P]) Start(
 	ctx context.Context, e *mapper.Engine, q mapper.Query, params P, o *StartOptions,
 ) (*Run, error) {
@@ -309,8 +312,9 @@ func (x *Export[P]) Start(
 	}
 }
 
-// ByNameParams are the parameters of an export that is started by its name, for example over
-// package jobsapi: {"folder": "accounts"}. The fields mean the same as in [StartOptions].
+// ByNameParams are the parameters of an export that is started by the name of its first mapper, for
+// example over package jobsapi: {"folder": "accounts"}. The fields mean the same as in
+// [StartOptions].
 type ByNameParams struct {
 	Folder string          `json:"folder,omitempty"`
 	Files  int             `json:"files,omitempty"`

@@ -31,7 +31,7 @@ const (
 	StartedName = "_STARTED"
 )
 
-// A Manifest lists the files of an export.
+// A Manifest lists the files of an export that has succeeded: see [ReadManifest].
 type Manifest struct {
 	Export      string         `json:"export"` // its ID
 	Run         string         `json:"run"`    // differs for another export of the same ID
@@ -51,8 +51,9 @@ type Manifest struct {
 	// not exist. [ReadManifest] ignores it.
 	Discarded bool `json:"discarded,omitempty"`
 
-	// Coverage is the proof (mapper.Job.Verify) that the first job covered its query. It is missing
-	// if the export has more than 100,000 parts. The job has compared the same sums at its end.
+	// Coverage is the proof ([mapper.Job.Verify]) that the first job covered its query. It is
+	// missing if the export has more than 100,000 parts: the job has then compared only the sums of
+	// its records, as each job does at its end.
 	Coverage *mapper.Proof `json:"coverage,omitempty"`
 }
 

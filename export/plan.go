@@ -23,9 +23,10 @@ type size struct {
 	records, bytes int64
 }
 
-// FilesFor returns the smallest number of files for parts of a total size, so that no file is
-// larger than most. largestPart is the size of the largest part. All sizes are in bytes. Use it to
-// number the files of several exports (StartOptions.Hold).
+// FilesFor returns how many files are needed for parts of a total size, so that no file is larger
+// than most. All sizes are in bytes. largestPart is the size of the largest part, at most half of
+// most. Parts are not split, so the result leaves room for an uneven distribution. Use it to number
+// the files of several exports as one set ([StartOptions].Hold).
 func FilesFor(total, largestPart, most int64) int { return numberOf(total, largestPart, most, 0) }
 
 // numberOf returns the number of files: n, if it is not 0, and otherwise the smallest number of

@@ -16,7 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A Run is one run of an export. [Export.Start] and [Export.Find] return it.
+// A Run is one run of an export. [Export.Start] and [Export.Find] return it. ID is the export's ID,
+// and Folder its folder in the bucket ([StartOptions].Folder).
 type Run struct {
 	ID     string
 	Folder string
@@ -27,7 +28,8 @@ type Run struct {
 	allow  bool // Options.AllowFailures
 }
 
-// Find returns the export of an ID. If there is none, the error is [mapper.ErrNoSuchJob].
+// Find returns the export of an ID, for example in a process that did not start it. If there is
+// none, the error is [mapper.ErrNoSuchJob].
 func (x *Export[P]) Find(ctx context.Context, e *mapper.Engine, id string) (*Run, error) {
 	r := &Run{ID: id, engine: e, bucket: x.bucket, allow: x.opts.AllowFailures}
 	if err := r.load(ctx, x.name); err != nil {
@@ -74,8 +76,8 @@ func (r *Run) find(ctx context.Context, name string) (known bool, err error) {
 	return false, r.checkOld(ctx, folder)
 }
 
-// Jobs returns the jobs of the three stages: over the entities, over the files, and over the parts
-// to delete. A job of a later stage may not have started yet.
+// Jobs returns handles on the jobs of the three stages: over the entities, over the files, and over
+// the parts to delete. The job of a later stage does not exist before the stage starts.
 func (r *Run) Jobs() [3]*mapper.Job {
 	return [3]*mapper.Job{r.engine.Job(r.ID), r.engine.Job(r.ID + joinSuffix), r.engine.Job(r.ID + deleteSuffix)}
 }

@@ -20,7 +20,7 @@
 //	GET  /jobs/ID/left         lists the entities that an undo did not restore: mapper.NotUndone
 //	GET  /jobs/ID/examples     shows what a rehearsal would change: mapper.Example
 //	GET  /jobs/ID/history      lists who did what to the job: mapper.HistoryEntry
-//	POST /jobs/ID/pause        starts no more pages
+//	POST /jobs/ID/pause        stops the job before its next pages
 //	POST /jobs/ID/resume       continues a paused or failed job
 //	POST /jobs/ID/abort        ends a job permanently
 //	POST /jobs/ID/retry        processes the failures again
@@ -30,8 +30,9 @@
 //	POST /jobs/ID/clean-up     deletes the job's records
 //
 // A POST may have a reason, ?reason=TEXT, which is kept in the job's history and logged with the
-// caller. Repeating a request is safe; a start needs an ID for that. A browser cannot send a POST
-// from another site's page.
+// caller. A request may be repeated: a start must have an ID, and a second one finds the job. A
+// browser cannot send a POST from another site's page. A body has up to 1 MiB, and must arrive
+// within 10 s. Unknown parameters and fields are refused.
 //
 // A refused request is answered with {"error"}, and the code
 //

@@ -25,7 +25,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// Options are the settings of a handler.
+// Options are the settings of a handler. The zero value refuses every request.
 type Options struct {
 	// Allow returns who sent a request, or an error if it is not allowed: for example
 	// [auth.Verifier.Authenticate]. Without Allow every request is refused.
@@ -40,6 +40,7 @@ type Options struct {
 }
 
 // NewHandler returns a handler of the jobs of an engine. Mount it at [Options].Prefix and below it.
+// It returns an error if the engine is nil or the prefix is not a path.
 func NewHandler(e *mapper.Engine, o *Options) (http.Handler, error) {
 	if e == nil {
 		return nil, errors.New("jobsapi: the engine is nil")

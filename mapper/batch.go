@@ -32,24 +32,25 @@ import (
 //			return nil
 //		})
 //
-// The size is 1 to 1000. A batch has entities of one page, in the order of their keys. It is
-// smaller than size at the end of a page, and when entities are retried. So what the function does
-// with an entity must not depend on the others of the batch.
+// The size is in [1, 1000]. A batch has entities of one page, in the order of their keys. It is
+// smaller than size at the end of a page, and when entities are retried. So the result for an
+// entity must not depend on the others of the batch.
 //
 // Everything that an [Update] promises holds for each entity: changes, puts, deletes and counts
 // take effect once, in the order of keys, and nothing that others write is lost. If others have
-// changed some entities, the function runs again on these. If an entity has read, by [Entity.Get],
-// what an earlier entity of its batch puts, it is part of a later batch, too.
+// changed some entities, the function runs again on these. It also runs again on an entity that has
+// read, by [Entity.Get], what an earlier entity of its batch puts: that entity comes in a later
+// batch, too.
 //
 // [Entity.Fail] fails one entity. The others of its batch keep their results. An error or a panic
-// fails the batch. Then the function runs again on each half, and so on, until the entities at fault
-// are alone. Such entities are retried as in an [Update]. If the function fails on every part of a
-// batch, it is at fault, and the page is retried as a whole. Three cases are special:
+// fails the batch. Then the function runs again on each half, and so on, until the entities at
+// fault are alone. Such entities are retried as in an [Update]. If the function fails on every part
+// of a batch, it is at fault, and the page is retried as a whole. Three cases are special:
 //
-//   - [RetryAfter], of the batch or of its entities: the service refused them for now. The job
-//     waits for the service, and calls it again for these.
-//   - [Skip] of the batch leaves all of its entities unchanged.
-//   - A call that takes more than StartOptions.EntityTimeout. Its page is retried with half of the
+//   - [RetryAfter], for the batch or for some of its entities: the service refused them for now.
+//     The job waits for the service, and calls the function again for these.
+//   - [Skip] for the batch leaves all of its entities unchanged.
+//   - A call takes more than StartOptions.EntityTimeout. Its page is retried with half of the
 //     batch, until the entity that hangs is alone.
 //
 // Batches of a page run one after the other, unless the job has a Concurrency

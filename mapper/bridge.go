@@ -53,7 +53,7 @@ func prepareBatch(definition, params any) (function.BatchFunc, int, error) {
 func defined(definition, params any) (*function.Definition, json.RawMessage, error) {
 	def := definition.(AnyMapper).definition()
 	if def.Prepare == nil {
-		return nil, nil, errors.New("the mapper was not made by Update or Visit")
+		return nil, nil, errors.New("the mapper was not made by a function of this package, such as Update")
 	}
 	if def.Err != nil {
 		return nil, nil, def.Err

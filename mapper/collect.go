@@ -11,8 +11,9 @@ import (
 )
 
 // A Page has the records that the first function of a [VisitPages] made from the entities of a
-// page. The second function gets it before the page is committed. It belongs to one call: after the
-// function has returned, its methods panic. They can be called concurrently.
+// page. The second function gets it before the page is committed. It is valid during one call:
+// after the function has returned, Count, Put, Delete and OnRollback panic. Its methods can be
+// called concurrently.
 type Page[R any] struct {
 	// Records are in the order of their entities. There is at least one.
 	Records []R
@@ -21,29 +22,30 @@ type Page[R any] struct {
 	attempt *function.Attempt
 }
 
-// UniqueName returns a name that no other attempt, page or job has. It starts with evenly spread
-// hexadecimal digits, and goes on with letters, digits and '-'.
+// UniqueName returns a name that no other attempt, page or job has, such as for a file. It starts
+// with evenly spread hexadecimal digits, so names don't crowd one part of a bucket. It continues
+// with letters, digits and '-'.
 func (p *Page[R]) UniqueName() string { return p.name }
 
-// RunID returns a text that identifies this job, even among jobs that had the same ID.
-// [Completion.RunID] returns the same.
+// RunID returns a text that identifies this run of the job, as [Completion.RunID] does.
 func (p *Page[R]) RunID() string { return p.attempt.Job() }
 
-// Count adds n to one of the job's counters, together with the page's commit, see [Entity.Count].
+// Count adds n to one of the job's counters in the page's commit, exactly once: see [Entity.Count].
 func (p *Page[R]) Count(name string, n int64) { p.attempt.Count(name, n) }
 
-// Put saves an entity together with the page's commit, exactly once. The source is a struct pointer
-// or a datastore.PropertyLoadSaver, and the key may be incomplete. A page may put up to 499
-// entities and 8 MiB. The rest of a commit's limits is for the job's own records.
+// Put saves an entity in the page's commit, exactly once. The source is a struct pointer or a
+// datastore.PropertyLoadSaver, and the key may be incomplete. A page may put up to 499 entities and
+// 8 MiB. The rest of a commit's limits is for the job's own records. A source that can't be saved
+// is a [Permanent] error of the page's function.
 func (p *Page[R]) Put(key *datastore.Key, src any) { p.attempt.Put(key, src) }
 
-// Delete deletes an entity together with the page's commit.
+// Delete deletes an entity in the page's commit.
 func (p *Page[R]) Delete(key *datastore.Key) { p.attempt.Delete(key) }
 
-// OnRollback sets a function that is called if the page is not committed, because it failed or
-// another delivery has committed it. Use it to remove what the page's function wrote elsewhere. It
-// is not called if the process dies or the function takes too long. To find all leftovers, look for
-// names that no commit has recorded.
+// OnRollback adds a function that is called if the page is not committed, because it failed or
+// another delivery has committed it. Use it to remove what the page's function wrote elsewhere. Of
+// several functions, the last one is called first. None is called if the process dies or the page's
+// function takes too long. To find all leftovers, look for names that no commit has recorded.
 func (p *Page[R]) OnRollback(f func(context.Context)) { p.attempt.OnLost(f) }
 
 // VisitPages defines a mapper that writes records elsewhere, a page at a time: a file, a batch of
@@ -51,14 +53,16 @@ func (p *Page[R]) OnRollback(f func(context.Context)) { p.attempt.OnLost(f) }
 //
 // The function record makes a record of each entity, with the attempts and failures of a [Visit].
 // It returns [Skip] to make none. The function page gets the records of a page, and writes them
-// under [Page.UniqueName]. Its puts and counts commit together with the page. So record the name
-// with [Page.Put]: the names that are stored then are exactly the writes that count, and each
-// entity is in one of them.
+// under [Page.UniqueName]. Its puts and counts commit together with the page.
 //
-// The function page has 30 s, and may run several times for a page. If it returns an error or
-// panics, the page is retried as a whole, as often as an entity, and after that the job fails. An
-// error marked by [Permanent] fails the job at once, and [Job.Resume] continues it. A page ends
-// after 4 MiB of entities, so a task holds about that much in memory.
+// The function page may run several times for a page, so some of its writes count and others are
+// leftovers. Tell them apart by storing the name with [Page.Put]: the stored names are exactly the
+// writes that count. Each entity is in one of them.
+//
+// The function page has 30 s. If it returns an error or panics, the page is retried as a whole, as
+// often as an entity, and after that the job fails. An error marked by [Permanent] fails the job at
+// once, and [Job.Resume] continues it. A page ends after 4 MiB of entities, so a task holds about
+// that much in memory.
 func VisitPages[T, R, P any](
 	name string, record func(ctx context.Context, e *Entity[T], params P) (R, error),
 	page func(ctx context.Context, p *Page[R], params P) error,

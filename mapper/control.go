@@ -13,15 +13,17 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// ErrWrongQueue says that a job belongs to another queue than the engine's, see [Job.Move]. The
-// error names both queues.
+// ErrWrongQueue says that a job belongs to a queue that the engine does not have: see [Job.Move].
+// The error names both queues.
 var ErrWrongQueue = record.ErrOtherQueue
 
-// ErrWrongState says that a job's state does not allow the call.
+// ErrWrongState says that a job's state, or another job, does not allow the call. The error says
+// which.
 var ErrWrongState = record.ErrState
 
 // Pause stops the job before its next pages. Pages under way still commit. A paused job loses
-// nothing, however long it is paused.
+// nothing, however long it is paused. If the job is paused already, Pause does nothing. If it has
+// ended, the error is [ErrWrongState].
 func (j *Job) Pause(ctx context.Context) error {
 	if err := j.control(ctx).Pause(ctx, j.ref()); err != nil {
 		return fmt.Errorf("mapper: pause %s: %w", j.ID, err)
@@ -29,8 +31,9 @@ func (j *Job) Pause(ctx context.Context) error {
 	return nil
 }
 
-// Abort ends the job. Pages under way still commit, and the other entities stay unchanged. An
-// aborted job can't be resumed.
+// Abort ends a job that runs, is paused or has failed. Pages under way still commit, and the other
+// entities stay unchanged. An aborted job can't be resumed or retried. If the job is aborted
+// already, Abort does nothing. If it has succeeded, the error is [ErrWrongState].
 func (j *Job) Abort(ctx context.Context) error {
 	if err := j.control(ctx).Abort(ctx, j.ref()); err != nil {
 		return fmt.Errorf("mapper: abort %s: %w", j.ID, err)
@@ -38,13 +41,18 @@ func (j *Job) Abort(ctx context.Context) error {
 	return nil
 }
 
-// Resume continues a paused or failed job where it stopped, and repeats nothing. If a failure limit
-// paused the job, the same number of further failures is allowed, or the same share of the rest. If
-// the job failed, pages that fail as a whole now record their failures, up to the limits. If its
-// counters exceeded their limits, it continues without counters: see [Entity.Count].
+// Resume continues a paused or failed job where it stopped, and repeats nothing. The reason for
+// which it stopped changes what is allowed from now on:
+//
+//   - If a failure limit paused it, the same number of further failures is allowed, or the same
+//     share of the remaining entities.
+//   - If its [Budget] paused it, the same amount again is allowed.
+//   - If it failed, pages that fail as a whole now record their failures, up to the limits.
+//   - If its counters exceeded their limits, it continues without counters: see [Entity.Count].
 //
 // All open ranges get new tasks. So Resume also revives a running job whose queue was purged,
-// sooner than its next sweep would.
+// sooner than its next sweep ([Engine.ReviveJobs]) would. If the job has succeeded or was aborted
+// or cleaned up, the error is [ErrWrongState].
 func (j *Job) Resume(ctx context.Context) error {
 	if err := j.control(ctx).Resume(ctx, j.ref()); err != nil {
 		return fmt.Errorf("mapper: resume %s: %w", j.ID, err)
@@ -59,13 +67,14 @@ type RetryOptions struct {
 	Cause string
 }
 
-// Retry runs the job's failures again, and nothing that is done. Each failure gets all of its
-// attempts again. If the job was paused or had failed, it also processes the rest. At the end, its
-// finalizer takes effect again. If the job was aborted or cleaned up, the error is [ErrWrongState].
-// A nil o selects all failures.
+// Retry processes the job's failures again, and nothing that is done. Each failure gets all of its
+// attempts again. A job that runs continues beside that; a job that was paused or has failed also
+// processes its other entities. At the end, its finalizer takes effect again. If the job was
+// aborted or cleaned up, the error is [ErrWrongState]. A nil o selects all failures.
 //
-// A new retry replaces an earlier one that has not yet reopened all of its failures. If the job has
-// up to 1,000 failures, an unknown cause is [ErrInvalidArgument].
+// Retry returns before the failures are selected: tasks reopen them. A new retry replaces an
+// earlier one whose tasks have not reopened all of its failures yet. If the job has up to 1,000
+// failures, and none has the cause in o, the error is [ErrInvalidArgument].
 func (j *Job) Retry(ctx context.Context, o *RetryOptions) error {
 	cause := ""
 	if o != nil {
@@ -100,7 +109,8 @@ func (j *Job) checkCause(ctx context.Context, cause string) error {
 // Undo starts a job that undoes this job, of an [Update]. Each entity becomes what it was just
 // before its page's commit, byte for byte: changed and deleted entities are restored, and entities
 // that the job put are deleted. If several pages wrote an entity, it becomes what it was before the
-// first of them. Writes of a finalizer stay.
+// first of them. Writes of a finalizer stay. For a job of a [Visit] the error is
+// [ErrInvalidArgument].
 //
 // Entities that others have changed since stay, and [Job.NotUndonePage] lists them. If others
 // changed an entity between two pages of the job, it becomes what they wrote, and is listed as
@@ -144,7 +154,8 @@ func (j *Job) Undo(ctx context.Context, o *UndoOptions) (*Job, error) {
 // Move moves the job to the queue that a start of its mapper would choose now, with its open ranges
 // and its results. Use it if the job's queue or service is gone or renamed. Until then, engines of
 // other queues can only read the job ([ErrWrongQueue]). Tasks of the old queue have no effect any
-// more. Pages under way there still commit, and the next sweeps find the rest within minutes.
+// more. Pages under way there still commit, and the next sweeps ([Engine.ReviveJobs]) find the
+// remaining ranges within minutes.
 //
 // Move returns an error if the engine does not have the job's mapper, or if its pages may exceed
 // the new queue's DispatchDeadline. If the job is in that queue already, Move does nothing.
@@ -165,21 +176,25 @@ type CleanUpOptions struct {
 	// [Job.FailuresPage].
 	IncludeFailures bool `json:"failures,omitempty"`
 
-	// IncludeJob also cleans up the job's own record, and with it the failures. After that, a start
-	// of its ID runs the mapper again. By default the record is kept, and a start of its ID returns
-	// this job.
+	// IncludeJob also cleans up the job's own record, and the records of failures. After that, a
+	// start of its ID runs the mapper again. By default the job's record is kept, and a start of
+	// its ID returns this job.
 	IncludeJob bool `json:"job,omitempty"`
 
 	// ExpireAfter, if not 0, marks the records instead of deleting them. Their property "expires"
-	// is set to this time from now. Time-to-live policies on the kinds ScattermapJob,
-	// ScattermapRange and ScattermapUndoBatch then delete them.
+	// is set to this time after the clean-up. Time-to-live policies on the kinds ScattermapJob,
+	// ScattermapRange and ScattermapUndoBatch then delete them. Without such policies they stay.
+	// Defaults to 0: they are deleted.
 	ExpireAfter time.Duration `json:"expire_ns,omitempty"`
 }
 
-// CleanUp deletes the records of the job's ranges, by tasks of its own. The job must have ended. It
-// keeps its status, and can't be resumed, retried or verified any more. If the job failed or was
-// aborted, pages that are still under way have no effect. Call CleanUp again with other options to
-// clean up more. A nil o has all defaults.
+// CleanUp deletes the records of the job's ranges, and returns before that is done: tasks of its
+// own do it. The job must have ended. It keeps its status, and can't be resumed, retried, undone or
+// verified any more. If the job failed or was aborted, pages that are still under way have no
+// effect. A nil o has all defaults.
+//
+// To clean up more, call CleanUp again with other options when the first clean-up is done. While it
+// goes on, or if the job has not ended, the error is [ErrWrongState].
 func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 	var opts CleanUpOptions
 	if o != nil {
@@ -193,7 +208,8 @@ func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 
 // SetRetain changes how long the job's records are kept after its end: see [StartOptions].Retain.
 // [RetainAlways] keeps them until a caller cleans them up. If the new time has passed already, they
-// are cleaned up soon. If the job is cleaned up already, the error is [ErrWrongState].
+// are cleaned up soon. A time of 0 or below [MinRetain] is an [ErrInvalidArgument]. If the job is
+// cleaned up already, the error is [ErrWrongState].
 func (j *Job) SetRetain(ctx context.Context, d time.Duration) error {
 	err := checkRetain("the retention", d)
 	switch {
@@ -208,10 +224,11 @@ func (j *Job) SetRetain(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// SetRate changes the job's rate, for pages that start at least a second later. A ramp starts now.
-// To remove all limits, pass Rate{EntitiesPerSecond: [Unlimited]}. The error is
-// [ErrInvalidArgument] for the zero Rate, and for a rate that is not a number or too low for the
-// job's workers. It is [ErrWrongState] if the job has ended, except in [StateFailed].
+// SetRate replaces the job's rate, for pages that start at least a second later. If rate has a Ramp
+// and the earlier rate had none, the ramp starts now. To remove all limits, pass
+// Rate{EntitiesPerSecond: [Unlimited]}. The error is [ErrInvalidArgument] for the zero Rate, and
+// for a rate that is not a number or too low for the job's workers. It is [ErrWrongState] if the
+// job has ended, except in [StateFailed].
 func (j *Job) SetRate(ctx context.Context, rate Rate) error { return j.setRate(ctx, rate, 0) }
 
 // SetRateFor is [Job.SetRate] for a limited time, which must be positive. Within two minutes after

@@ -11,8 +11,16 @@
 //		&mapper.StartOptions{ID: "spring"})
 //
 // A mapper is a named function. A job is one run of a mapper over a [Query]. An [Engine] starts
-// jobs and runs their tasks. A range is an interval of keys. A page is the entities of a range that
-// commit together, up to 500.
+// jobs and runs their tasks. Further words:
+//
+//   - A range is an interval of keys, or of the values of [Query].ShardBy.
+//   - A page is the entities of a range that are processed and committed together, up to
+//     [StartOptions].PageSize.
+//   - A task is a Cloud Task, mostly for one range. A delivery is one HTTP request that Cloud Tasks
+//     makes for it. Cloud Tasks may deliver a task several times.
+//   - A record is an entity in which the engine stores a job or a range.
+//   - A failure is an entity that has failed all of its attempts. It is recorded, and the job
+//     continues with the other entities.
 //
 // # Define a mapper
 //
@@ -25,11 +33,12 @@
 // The function returns nil, [Skip], or an error, which may be marked by [Permanent] or
 // [RetryAfter]. Three facts about its calls:
 //
-//   - Calls on the entities of a page run one after the other. Several tasks, in one process or in
-//     many, run at the same time.
+//   - Several tasks, in one process or in many, run at the same time. In a task, calls run one
+//     after the other, unless the job has a concurrency ([Mapper.WithConcurrency]).
 //   - The function may run several times for an entity. Only what it asks of its [Entity] takes
 //     effect once, so the function of an Update has no other effects.
-//   - In a rehearsal ([StartOptions].DryRun) the function runs, and nothing is written.
+//   - In a rehearsal of an Update ([StartOptions].DryRun) the function runs, and none of its changes
+//     is written.
 //
 // # Serve
 //
@@ -45,13 +54,13 @@
 //
 // # How it works
 //
-// A job starts as one range. The task of a range cuts off what others should do, records that as
-// child ranges and enqueues a task for each. It processes the rest page by page. So the job finds
-// work of unknown size and spreads it while it runs.
+// A job starts as one range. The task of a range cuts off the parts that other tasks should do,
+// records them as child ranges, and enqueues a task for each. It processes the rest page by page.
+// So the job finds work of unknown size and spreads it while it runs.
 //
-// Every range has a record in the database of the entities. The transaction that commits a page
-// also marks the record as done. The transaction that cuts a range also records its children. From
-// this follow the guarantees:
+// The records are in the database of the entities. The transaction that commits a page also marks
+// the range's record as done. The transaction that cuts a range also records its children. The
+// guarantees follow from this:
 //
 //   - The changes of an Update and the counts of every function take effect exactly once for each
 //     entity, even if tasks are retried, delivered twice or killed.

@@ -7,8 +7,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A Completion is what the finalizer of a job gets ([Mapper.WithFinalizer], [Mapper.Forget]). It is
-// valid during one call of the finalizer.
+// A Completion is the argument of a job's finalizer ([Mapper.WithFinalizer]), and of the function
+// of [Mapper.Forget]. It is valid during one call of the function.
+//
+// Put and Delete return no error. If a key is invalid or a source can't be saved, or if the
+// database refuses the writes, the job fails. All writes together have the limits of a Datastore
+// transaction.
 type Completion struct {
 	// Status has exact numbers, and the State that the job will have at its end.
 	Status *Status
@@ -17,11 +21,15 @@ type Completion struct {
 	closing *record.Closing // of a job that has deleted its records
 }
 
-// RunID returns a text that identifies this job, even among jobs that had the same ID.
+// RunID returns a text that identifies this run of the job. It differs from the text of an earlier
+// job that had the same ID.
 func (d *Completion) RunID() string { return d.attempt.Job() }
 
-// Put saves an entity together with the end of the job.
+// Put saves an entity in the transaction that ends the job. The source is a struct pointer or a
+// datastore.PropertyLoadSaver, and the key may be incomplete. In the function of [Mapper.Forget] it
+// has no effect.
 func (d *Completion) Put(key *datastore.Key, src any) { d.attempt.Put(key, src) }
 
-// Delete deletes an entity together with the end of the job.
+// Delete deletes an entity in the transaction that ends the job. In the function of [Mapper.Forget]
+// it has no effect.
 func (d *Completion) Delete(key *datastore.Key) { d.attempt.Delete(key) }

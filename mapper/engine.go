@@ -44,9 +44,9 @@ type EngineOptions struct {
 	Mappers []AnyMapper
 
 	// Logger receives a line for each change of a job's state, with its cause, the caller
-	// ([WithCaller]) and the work done so far. It receives at most ten lines a minute of each other
-	// warning, and the number of lines left out. Entities, keys, parameters and errors of functions
-	// are not logged: they are in the job's records. Defaults to slog.Default().
+	// ([WithCaller]) and the work done so far. It also receives warnings: at most ten lines a
+	// minute of each, and the number of lines left out. Entities, keys, parameters and errors of
+	// functions are not logged: they are in the job's records. Defaults to slog.Default().
 	Logger *slog.Logger
 
 	// OnStateChange, if set, is called after each change of a job's state: its start, its end, and
@@ -60,9 +60,9 @@ type EngineOptions struct {
 	// [Mapper.WithFinalizer].
 	OnStateChange func(ctx context.Context, c StateChange)
 
-	// Schedules are the schedules whose runs the engine starts. A tick may wait for the end of a
-	// job, see [OverlapQueue]. The engine starts its run when any job ends or pauses in this
-	// process, and in [Engine.ReviveJobs].
+	// Schedules are the schedules whose runs the engine starts. A tick, which is a time at which a
+	// run is due, may wait for the end of a job: see [OverlapQueue]. The engine starts its run when
+	// any job ends or pauses in this process, and in [Engine.ReviveJobs].
 	Schedules []AnySchedule
 
 	// MeterProvider and TracerProvider receive the metrics and traces of docs/telemetry.md. They
@@ -76,19 +76,23 @@ type EngineOptions struct {
 	// also go to the URL of the first queue, and the engine's Handler knows the queue of each task.
 	OtherQueues []*tasks.Queue
 
-	// Retain is how long the records of new jobs are kept after their end, unless
-	// [StartOptions.Retain] says so. It also holds for jobs that schedules, exports, prebuilt
-	// mappers and undos start. A job keeps the value of its start. Defaults to [RetainAlways].
+	// Retain is how long the records of new jobs are kept after their end, at least [MinRetain].
+	// [StartOptions.Retain] overrides it for a job. It also holds for jobs that schedules, exports,
+	// prebuilt mappers and undos start. A job keeps the value of its start. Defaults to
+	// [RetainAlways].
 	Retain time.Duration
 
-	// Prices are used for plans, budgets and the cost of jobs. Defaults to [billing.NAM5].
+	// Prices are used for plans, budgets and the cost of jobs. Defaults to [billing.NAM5], if all
+	// prices are 0.
 	Prices billing.Prices
 }
 
 // An Engine starts jobs, follows them, and runs their tasks. Engines with the same database, queues
-// and mappers are equal: one process can start a job, and many others run it. A job belongs to the
-// queue that it was started with. Engines without that queue can only read the job: see [Job.Move].
-// An Engine can be used concurrently.
+// and mappers are interchangeable: one process can start a job, and many others run it. A process
+// should have only one. An Engine can be used concurrently.
+//
+// A job belongs to the queue that it was started with. Engines without that queue can only read the
+// job: see [Job.Move].
 type Engine struct {
 	client  *datastore.Client
 	queue   *tasks.Queue // the first one
@@ -107,8 +111,9 @@ type Engine struct {
 }
 
 // NewEngine returns an engine that keeps its records in the client's database, and sends its tasks
-// through the queue. The client must be made with [NewClient] or [ClientOption]. Mount
-// [Engine.Handler] at the path of the queue's URL, so that the tasks run.
+// through the queue. It makes no call. The client must be made with [NewClient] or [ClientOption].
+// Mount [Engine.Handler] at the path of the queue's URL, so that the tasks run. It returns an error
+// if a mapper, a schedule or an option is invalid.
 func NewEngine(client *datastore.Client, queue *tasks.Queue, o *EngineOptions) (*Engine, error) {
 	if client == nil || queue == nil {
 		return nil, errors.New("mapper: NewEngine needs a client and a queue")
@@ -188,7 +193,8 @@ func (e *Engine) register(mappers []AnyMapper) error {
 			def = m.definition()
 		}
 		if def == nil || def.Prepare == nil {
-			return fmt.Errorf("mapper: EngineOptions.Mappers[%d] is nil, or was not made by Update or Visit", i)
+			return fmt.Errorf("mapper: EngineOptions.Mappers[%d] is nil, or was not made by a function of this "+
+				"package, such as Update", i)
 		}
 		if def.Err != nil {
 			return fmt.Errorf("mapper: EngineOptions.Mappers: mapper %q: %w", def.Name, def.Err)
@@ -287,7 +293,7 @@ func (e *Engine) Handler() http.Handler {
 func (e *Engine) Job(id string) *Job { return &Job{ID: id, engine: e} }
 
 // Jobs lists the selected jobs, the last started first. It reads them as [Engine.JobsPage] does, a
-// page at a time. After an error it ends.
+// page at a time. An error is the last element.
 func (e *Engine) Jobs(ctx context.Context, o *JobsOptions) iter.Seq2[JobInfo, error] {
 	return pages(func(cursor string) ([]JobInfo, string, error) { return e.JobsPage(ctx, o, cursor) })
 }
@@ -311,10 +317,12 @@ func pages[T any](page func(cursor string) (some []T, next string, err error)) i
 	}
 }
 
-// JobsPage lists a page of the selected jobs, the last started first. An empty cursor starts the
-// list, and an empty next ends it. A page has up to 50 jobs, and costs up to 50 reads for each of
-// the engine's queues. A nil o selects all jobs of the engine's queues. A cursor works with any
-// options.
+// JobsPage lists a page of the selected jobs, the last started first. A page has up to 50 jobs, and
+// costs up to 50 reads for each of the engine's queues. A nil o selects all jobs of the engine's
+// queues.
+//
+// An empty cursor starts the list. Pass next as the cursor of the next page; an empty next ends the
+// list. A cursor is a place in the order of starts, so it stays valid if the options change.
 //
 // The list has the state of each job at the time of its page. So if a job's state changes in
 // between, two lists by state may both miss it. Jobs that an older build has started are listed
@@ -349,11 +357,13 @@ func (e *Engine) CountJobs(ctx context.Context, o *JobsOptions) (int64, error) {
 	return n, nil
 }
 
-// ReviveJobs makes sure that every running job of the engine's queues has a sweep, the task that
-// finds lost tasks. Sweeps are lost only if the queue is purged or gives tasks up, or if something
-// other than the handler answers them with success. Call ReviveJobs from a schedule, or let the
-// schedule post to the path "revive" of the handler. For each running job it costs a read, a task,
-// up to 21 more reads, and two calls of the queue, which tell the log why tasks can't be delivered.
+// ReviveJobs makes sure that every running job of the engine's queues has a sweep. A sweep is a
+// task that runs every two minutes and enqueues lost tasks again. Sweeps are lost only if the queue
+// is purged or gives tasks up, or if something other than the handler answers them with success.
+// Call ReviveJobs from a schedule, or let the schedule post to the path "revive" of the handler.
+//
+// For each running job it costs a read, a task, up to 21 more reads, and two calls of the queue,
+// which tell the log why tasks can't be delivered.
 //
 // It also finds jobs whose retention is over and whose clean-up task is lost, see
 // [StartOptions.Retain]. It takes up to 1,000 for each queue, the oldest first, at a read and a
@@ -371,11 +381,13 @@ func (e *Engine) ReviveJobs(ctx context.Context) error {
 // Drain stops the engine before its process ends. A service that is told to end calls Drain first,
 // and then shuts down its server.
 //
-// New deliveries are answered so that the queue delivers them to another process. Deliveries under
-// way end after their current entity: they commit a shorter page, and the rest gets its own tasks.
-// None of this counts as an attempt or a crash. Budget that the process has reserved goes back to
-// the jobs. Drain returns when all deliveries have ended, or with an error when ctx is done. A
-// drained engine takes no more deliveries, but can start and follow jobs.
+// The queue delivers new tasks to other processes: the handler answers them with 421. Deliveries
+// under way end after their current entity. They commit a shorter page, and the rest gets its own
+// tasks. None of this counts as an attempt or a crash. Budget that the process has reserved goes
+// back to the jobs.
+//
+// Drain returns when all deliveries have ended, or with an error when ctx is done. A drained engine
+// takes no more deliveries, but can start and follow jobs.
 func (e *Engine) Drain(ctx context.Context) error {
 	if e == nil {
 		return fmt.Errorf("mapper: drain: %w: the engine is nil", ErrInvalidArgument)
@@ -401,15 +413,17 @@ func (e *Engine) seed(seed uint64) {
 type engineKey struct{}
 
 // EngineFromContext returns the engine that called a function or finalizer with this context. For
-// any other context it returns nil. For example, a finalizer can start a next job, with an ID that
-// it derives from its own job's. Such a start is not part of the transaction: it happens at least
-// once, and a repetition finds the same job.
+// any other context it returns nil.
+//
+// For example, a finalizer can start a next job. Such a start is not part of the finalizer's
+// transaction, and may happen several times. Derive the new job's ID from the ending job's, so that
+// a repetition finds the same job.
 func EngineFromContext(ctx context.Context) *Engine {
 	e, _ := ctx.Value(engineKey{}).(*Engine)
 	return e
 }
 
-// A MapperInfo describes a mapper of an engine.
+// A MapperInfo describes a mapper of an engine, as [Engine.Mappers] lists it.
 //
 //nolint:revive // beside JobInfo, Info alone would not say of what
 type MapperInfo struct {
@@ -439,13 +453,14 @@ func (e *Engine) Prices() billing.Prices {
 	return e.prices
 }
 
-// Client returns the client of the engine's database.
+// Client returns the client of the engine's database, which was passed to [NewEngine].
 func (e *Engine) Client() *datastore.Client { return e.client }
 
-// Queue returns the engine's first queue.
+// Queue returns the engine's first queue, which was passed to [NewEngine]. The others are
+// [EngineOptions].OtherQueues.
 func (e *Engine) Queue() *tasks.Queue { return e.queue }
 
-// Owns reports whether the queue of this name is one of the engine's.
+// Owns reports whether one of the engine's queues has this name, in full: see [tasks.Queue.Name].
 func (e *Engine) Owns(queue string) bool { return e.queues.has(record.Owner(queue)) }
 
 // CheckSettings compares the settings of the engine's queues with the limits of the service that

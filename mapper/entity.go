@@ -16,8 +16,13 @@ import (
 )
 
 // An Entity is the entity that a mapper's function gets. It is valid during one call of the
-// function. After the function has returned, Count, Put and Delete panic, and changes of Value are
-// lost. Its methods can be called concurrently.
+// function. After the function has returned, changes of Value are lost, and all methods except
+// Stored and IdempotencyKey panic. Its methods can be called concurrently.
+//
+// Methods that write return no error. After a wrong call the entity is a failure, even if the
+// function returns nil. Wrong calls are a write in a [Visit], an invalid key, a source that can't
+// be saved, and an invalid name of a counter. For one entity the function can write about 8 MiB,
+// the entity itself included.
 type Entity[T any] struct {
 	// Key is the entity's key.
 	Key *datastore.Key
@@ -29,63 +34,62 @@ type Entity[T any] struct {
 	stored  *pb.Entity // nil: it was not read
 }
 
-// Count adds n to one of the job's counters. It takes effect together with the entity's changes,
-// exactly once.
+// Count adds n to one of the job's counters, which [Status].Counters returns. It takes effect
+// together with the entity's changes, exactly once.
 //
 // A name has up to 100 bytes. A job has up to 40,000 names, which together with their numbers take
 // up to 640 KiB, compressed. Each sum must fit an int64, for each page and for the job. A job that
-// exceeds a limit fails, and [Job.Resume] goes on without counters: no counter is ever wrong. If
-// you need more names, such as one for each customer, put them as entities in an [Update], and add
-// them up with an aggregation query.
+// exceeds a limit fails, and [Job.Resume] continues it without counters: no counter is ever wrong.
+// If you need more names, such as one for each customer, put them as entities in an [Update], and
+// add them up with an aggregation query.
 //
-// An entity that the function does not change counts in the state in which its page was read, see
-// [ClientOption].
+// The count of an entity that the function does not change is for the entity's state when its page
+// was read: see [ClientOption].
 func (e *Entity[T]) Count(name string, n int64) { e.attempt.Count(name, n) }
 
-// CountMin keeps the least of all numbers that the function gives for a name, in the counter
-// "min(name)". [Entity.CountMax] keeps the greatest, in "max(name)". Both are exact, and have the
-// limits of [Entity.Count]. For example, a report of orders by country may have the counters
-// "orders/AT", "cents/AT", "min(cents/AT)" and "max(cents/AT)". If the function gives no number for
-// a name, there is no counter.
+// CountMin keeps the least of all numbers that the job's calls give for a name. [Status].Counters
+// has it under the key "min(name)". It is exact, and has the limits of [Entity.Count]. If no call
+// gives a number for a name, there is no such counter.
+//
+// For example, a report of orders by country may count "orders/AT" and "cents/AT", and keep the
+// extremes of "cents/AT". Its counters are then "orders/AT", "cents/AT", "min(cents/AT)" and
+// "max(cents/AT)".
 func (e *Entity[T]) CountMin(name string, n int64) { e.attempt.Min(name, n) }
 
-// MinCounter returns the key in [Status].Counters of the least number that [Entity.CountMin] keeps
-// for a name.
+// MinCounter returns the key of [Entity.CountMin]'s number in [Status].Counters: "min(name)".
 func MinCounter(name string) string { return tally.Min(name) }
 
-// MaxCounter returns the key in [Status].Counters of the greatest number that [Entity.CountMax]
-// keeps for a name.
+// MaxCounter returns the key of [Entity.CountMax]'s number in [Status].Counters: "max(name)".
 func MaxCounter(name string) string { return tally.Max(name) }
 
-// CountMax keeps the greatest of all numbers that the function gives for a name: see
-// [Entity.CountMin].
+// CountMax keeps the greatest of all numbers that the job's calls give for a name, under the key
+// "max(name)". The rest is as for [Entity.CountMin].
 func (e *Entity[T]) CountMax(name string, n int64) { e.attempt.Max(name, n) }
 
 // Put saves another entity in the commit of an [Update]'s page. The source is a struct pointer or a
-// datastore.PropertyLoadSaver. The key may be incomplete. To change the function's own entity,
-// change Value.
+// datastore.PropertyLoadSaver. If the key is incomplete, the entity gets a new ID. To change the
+// function's own entity, change Value.
 //
 // Put overwrites the stored entity, even if others have just written it. Use [Entity.Insert] if
 // there must be none yet. Read it by [Entity.Get] first if your new value depends on it. If a
 // function puts or deletes an entity several times, the last call counts.
 //
 // Putting an entity that the job has not visited yet ends the page before that entity. So a
-// function that puts neighbours makes many small pages. A source that can't be saved is a
-// [Permanent] error of the function's entity.
+// function that puts neighbours makes many small pages.
 func (e *Entity[T]) Put(key *datastore.Key, src any) { e.attempt.Put(key, src) }
 
 // Delete deletes an entity in the commit of an [Update]'s page: the function's own or another one.
-// The entity need not exist.
+// The entity need not exist. The key must be complete.
 func (e *Entity[T]) Delete(key *datastore.Key) { e.attempt.Delete(key) }
 
-// Touch writes the entity exactly as it is stored, even if nothing differs. Use it after you add an
-// index or a time-to-live policy.
+// Touch makes an [Update] write the entity exactly as it is stored, even if nothing differs. Use it
+// after you add an index or a time-to-live policy.
 func (e *Entity[T]) Touch() { e.attempt.Touch() }
 
-// Resave stores all properties that T declares as the client's Put of Value stores them, even if
-// the function has not changed them. Use it after you changed a noindex tag, or if T's Load changes
-// older entities. Properties that T does not declare stay. An entity that is already stored like
-// that is not written.
+// Resave makes an [Update] write all properties that T declares as the client's Put of Value stores
+// them, even if the function has not changed them. Use it after you changed a noindex tag, or if
+// T's Load changes older entities. Properties that T does not declare stay. An entity that is
+// already stored like that is not written.
 func (e *Entity[T]) Resave() { e.attempt.Resave() }
 
 // Stored returns a copy of the entity in the protocol's form, as it is stored. This form has more
@@ -93,37 +97,44 @@ func (e *Entity[T]) Resave() { e.attempt.Resave() }
 // keys. Stored returns nil if the job's query is KeysOnly.
 func (e *Entity[T]) Stored() *pb.Entity { return pbvalue.Clone(e.stored) }
 
-// PutStored saves another entity as [Entity.Put] does, in the protocol's form, byte for byte. Use
+// PutStored is [Entity.Put] of an entity in the protocol's form, which is saved byte for byte. Use
 // it to copy an entity that [Entity.Stored] returned. The key must be complete, and replaces the
 // entity's own. The caller must not change the entity afterwards.
 func (e *Entity[T]) PutStored(key *datastore.Key, entity *pb.Entity) {
 	e.attempt.PutStored(key, entity)
 }
 
-// IdempotencyKey returns a string that is the same for all attempts of one job on one entity. It
-// differs for every other entity and job, even for a later job of the same ID.
+// IdempotencyKey returns 32 hexadecimal digits that are the same for all attempts of one job on one
+// entity. They differ for every other entity and job, even for a later job of the same ID. Send
+// them to a service that recognises repeated calls.
 func (e *Entity[T]) IdempotencyKey() string { return e.attempt.IdempotencyKey() }
 
-// Skip is the error that the function of an [Update] returns to leave its entity unchanged, even if
-// it has changed Value. It is not a failure. The entity counts as processed, and the function's
-// counts, puts and deletes take effect. A wrapped Skip has the same effect. If Skip is joined with
-// another error ([errors.Join]), the other error counts. In a [Visit], Skip has the effect of nil.
+// Skip is the error that a function returns if it has no work on its entity. It is not a failure:
+// the entity counts as processed.
+//
+// In an [Update] the entity stays unchanged, even if the function has changed Value. The function's
+// counts, puts and deletes take effect. In a [Visit], Skip has the effect of nil. In a [VisitPages]
+// the entity gets no record.
+//
+// A wrapped Skip has the same effect. If Skip is joined with another error ([errors.Join]), the
+// other error counts.
 //
 //nolint:revive,staticcheck // it is no error, as fs.SkipDir is none
 var Skip = errors.New("the function skips the entity")
 
 // Permanent marks an error of a mapper's function that another attempt would only repeat. The
 // entity is recorded as a failure at once, and the job continues. If too many entities of a page
-// fail, the job fails: see [Update].
+// fail, the job fails: see [Update]. Permanent(nil) is nil.
 func Permanent(err error) error { return fault.Permanent(err) }
 
 // RetryAfter marks an error of a mapper's function: the service that it calls refused the call for
 // now, as with HTTP's 429 and 503. The function runs again on the entity after d or later; d is at
 // most a week. Meanwhile the job calls the service only as often as the service accepts calls.
+// RetryAfter(nil, d) is nil.
 //
 // Whether the refusal counts as a failed attempt (see [RetryPolicy]) depends on the other calls:
 //
-//   - If the service accepts most of them, it counts after three calls in a row.
+//   - If the service accepts most of them, it counts after up to three calls in a row.
 //   - If the service has accepted none yet, only the first two entities wait, and it does not count.
 //   - If the service refuses most of them, tasks wait, and one attempt counts for each hour. So a
 //     job goes on after a service was away for some hours.

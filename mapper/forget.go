@@ -11,7 +11,8 @@ import (
 )
 
 // Proof returns what the job's records proved before they were deleted, in the function of
-// [Mapper.Forget]. In other functions it returns nil.
+// [Mapper.Forget]. It has no Problems, because a job with some fails before. In other functions it
+// returns nil.
 func (d *Completion) Proof() *Proof {
 	if d.closing == nil {
 		return nil
@@ -20,14 +21,15 @@ func (d *Completion) Proof() *Proof {
 		Failures: int(d.closing.Failures)}
 }
 
-// A Subject is data that records should forget. It matches keys and texts, also inside compressed
-// or encoded values.
+// A Subject is data that [Completion.Forget] removes from records, such as the data of one
+// customer. It matches keys and texts, also inside compressed or encoded values.
 type Subject struct {
-	// Namespace matches all keys in the namespace. It also matches its name as a whole word:
-	// without a letter or digit next to it.
+	// Namespace matches all keys in the namespace. It also matches texts that contain its name as a
+	// whole word: without a letter or digit next to it.
 	Namespace string
 
-	// Everywhere also matches keys of other namespaces, in the records of all jobs.
+	// Everywhere treats all jobs of the database as if their records mentioned the subject, so all
+	// that have ended are cleaned up. Use it if a key does not show whose entity it is.
 	Everywhere bool
 
 	// Words are texts, such as a customer's address. They match where they are whole words. A word
@@ -43,18 +45,20 @@ type Subject struct {
 }
 
 // Mentions reports whether a text contains one of the subject's words, or the name of its
-// namespace.
+// namespace. Use it to refuse IDs and other texts that would reveal the subject.
 func (s Subject) Mentions(text string) bool { return record.Subject(s).InText(text) }
 
-// A Forgotten is the result of [Completion.Forget].
+// A Forgotten is the result of [Completion.Forget]. It names jobs only by hashes, because their IDs
+// may identify the subject.
 type Forgotten struct {
 	Records map[string]int64 // records searched, by kind: all kinds whose names start with "Scattermap"
-	Jobs    []string         // up to 1,000 jobs that have forgotten something, as hashes of their IDs
-	More    int64            // further such jobs
-	Salt    string           // of the hashes: see [HashID]
+	Jobs    []string         // jobs that have forgotten something, up to 1,000: hashes of their IDs
+	More    int64            // how many further jobs have forgotten something
+	Salt    string           // the salt of the hashes: see [HashID]
 }
 
-// HashID returns the hash of a job's ID in [Forgotten].Jobs, for [Forgotten].Salt.
+// HashID returns the hash of a job's ID, as in [Forgotten].Jobs, for the salt in [Forgotten].Salt.
+// Use it to see whether a job that you know is among them.
 func HashID(salt, id string) string { return record.Salted(salt, id) }
 
 // Forget removes a subject from all records of scattermap in the database, including the records of
@@ -65,12 +69,12 @@ func HashID(salt, id string) string { return record.Salted(salt, id) }
 // Errors and counters are removed from their own records. If a job's own record still mentions the
 // subject, it loses query, parameters and reasons, as in [Mapper.Forget]. If its ID does, the
 // record is deleted. Such a job can't be undone, retried or verified any more. Until the clean-up
-// is done, Forget returns an error, so that the queue calls the function again.
+// is done, Forget returns an error. Return it, so that the queue calls the function again.
 //
 // A [Permanent] error names an obstacle. It may be a job that has not ended, is being undone, or
-// belongs to a queue that the engine does not have. It may also be a waiting tick, or a record that
-// can't be read or would still mention the subject. Schedules keep the outcomes of their ticks,
-// without the IDs of jobs that mention the subject.
+// belongs to a queue that the engine does not have. It may also be a waiting tick of a [Schedule],
+// or a record that can't be read or would still mention the subject. Schedules keep the outcomes of
+// their ticks, without the IDs of jobs that mention the subject.
 //
 // Forget reads all records, which takes about a minute for a million. It must fit into the
 // function's time.

@@ -21,15 +21,15 @@ import (
 type State string
 
 const (
-	// StateRunning means that the job runs: some entities are left.
+	// StateRunning means that the job runs: it still processes entities, or its finalizer runs.
 	StateRunning State = "running"
 	// StateSucceeded means that the job has ended and processed every entity.
 	StateSucceeded State = "succeeded"
 	// StateSucceededWithFailures means that the job has ended, and some entities are recorded as
 	// failures. [Job.Retry] processes them again.
 	StateSucceededWithFailures State = "succeeded with failures"
-	// StateFailed means that the job gave up; Status.Error says why. [Job.Resume] continues with
-	// the entities that were not processed.
+	// StateFailed means that the job has stopped; Status.Error says why. [Job.Resume] continues
+	// with the entities that were not processed.
 	StateFailed State = "failed"
 	// StatePaused means that the job waits for [Job.Resume]. If one of its limits paused it,
 	// Status.Error says so.
@@ -77,7 +77,7 @@ const (
 )
 
 // Ended reports whether the job has ended: it succeeded, failed or was aborted. A paused job has
-// not.
+// not. [Job.Resume] or [Job.Retry] can start a job again that has ended.
 func (s State) Ended() bool { return s != StateRunning && s != StatePaused }
 
 // Errors of starting and finding jobs.
@@ -99,36 +99,39 @@ var (
 	ErrNewer = query.ErrNewer
 )
 
-// StartOptions are the settings of a job. In JSON, durations are nanoseconds, as their names say.
+// StartOptions are the settings of a job. The zero value has all defaults. In JSON, durations are
+// nanoseconds: their names end with "_ns".
 type StartOptions struct {
 	// ID names the job: 1 to 100 letters, digits, '-' and '_', but not __x__. If a job of that ID
 	// exists, whatever its state, a start with the same mapper, query and parameters returns it,
-	// and its settings stay. Other arguments are refused with [ErrIDTaken]. Defaults to a new ID,
-	// so that every start is another job.
+	// and its settings stay. Other arguments are refused with [ErrIDTaken]. Defaults to a new
+	// random ID, so that every start is another job.
 	ID string `json:"id,omitempty"`
 
-	// DryRun makes the job a rehearsal: the function of an [Update] runs, and nothing is written.
+	// DryRun makes the job a rehearsal: the function of an [Update] runs, and none of its changes
+	// is written. For other mappers the start is refused with [ErrInvalidArgument].
+	//
 	// The job counts what it would do, under "would(change)", "would(change PROPERTY)" for each
 	// property, "would(delete)", "would(put another entity)" and "would(delete another entity)".
 	// [Job.Examples] shows some changes, and Status.Written counts the entities that it would
-	// change or delete.
+	// change or delete. The function's counts are counted and its errors are failures, but no
+	// finalizer runs.
 	//
-	// The function's counts are counted and its errors are failures, but no finalizer runs. A
-	// rehearsal locks nothing and conflicts with nobody. It does not notice errors that only the
+	// A rehearsal locks nothing and conflicts with nobody. It does not notice errors that only the
 	// database finds, such as a too large entity. It is a job of the mapper "rehearsal:NAME": start
 	// the real job under another ID.
 	DryRun bool `json:"dry_run,omitempty"`
 
-	// AllowOverlap lets the job run beside other jobs of its mapper over the same kind. By default
-	// a start, resume or retry is refused with [ErrWrongState] while another such job runs, even a
-	// run of a [Schedule]; the error names it. Undos always may overlap. So may jobs that a
-	// function or finalizer starts ([EngineFromContext]).
+	// AllowOverlap lets the job run beside other jobs of its mapper over one of its kinds, in any
+	// namespace. By default a start, resume or retry is refused with [ErrWrongState] while another
+	// such job runs, even a run of a [Schedule]; the error names it. Undos always may overlap. So
+	// may jobs that a function or finalizer starts ([EngineFromContext]).
 	AllowOverlap bool `json:"allow_overlap,omitempty"`
 
 	// AllowEmpty lets a job start over a kind without entities, or with a filter by a property that
-	// no entity has in an index. By default that is an error, because the name may be mistyped. The
-	// start looks at up to 1,000 of the query's namespaces for a kind, and 20 for a property. A
-	// query that matches none of a kind's entities is no error.
+	// no entity has in an index. By default that is an [ErrInvalidArgument], because the name may
+	// be mistyped. The start looks at up to 1,000 of the query's namespaces for a kind, and 20 for
+	// a property. A query that matches none of a kind's entities is no error.
 	AllowEmpty bool `json:"allow_empty,omitempty"`
 
 	// Queue is the name of one of the engine's queues, or the last part of the name. The job
@@ -142,15 +145,18 @@ type StartOptions struct {
 	PageSize int `json:"page_size,omitempty"`
 
 	// PageTime is how long the function may take for the entities of one page together, in (0,
-	// 25s]. The remaining entities become ranges of their own. The last page of a range may take
-	// twice as long, up to 25s. The longer it is, the more often others change entities in that
-	// time, so that the function of an [Update] runs again on them. Defaults to 3s, so that the
-	// transaction's own calls take a few percent of the time.
+	// 25s]. When it has passed, the page ends after its current entity, and the remaining entities
+	// become ranges of their own. The last page of a range may take twice as long, up to 25s.
+	//
+	// The longer it is, the more often others change entities in that time, so that the function of
+	// an [Update] runs again on them. Defaults to 3s, so that the transaction's own calls take a
+	// few percent of the time.
 	PageTime time.Duration `json:"page_time_ns,omitempty"`
 
 	// ExpectedWorkers is how many tasks run at once, in [1, 5000]. The job makes its first split
-	// for this number. It does not limit the number: that is a setting of the queue. Defaults to
-	// the queue's setting, or to 100 if the caller lacks the permission cloudtasks.queues.get.
+	// for this number. It does not limit the number of tasks: the queue's max-concurrent-dispatches
+	// does. Defaults to that setting, or to 100 if the caller lacks the permission
+	// cloudtasks.queues.get.
 	ExpectedWorkers int `json:"expected_workers,omitempty"`
 
 	// Splitting says how the job's ranges are cut. Defaults to adaptive.
@@ -163,11 +169,13 @@ type StartOptions struct {
 	Budget Budget `json:"budget,omitzero"`
 
 	// EntityTimeout is how long the function may take for one entity, or for a batch. It is at most
-	// half of the queue's DispatchDeadline, and at most 30s for an [Update]. After that the
-	// function's context ends, the entity has failed, and the other entities continue. A function
-	// that ignores its context keeps running, and keeps its resources. Goroutines that outlive the
-	// function lose its context soon after it returns. Defaults to 30s, or half of the
+	// half of the queue's DispatchDeadline, and at most 30s for an [Update]. Together with twice the
+	// PageTime it is at most 9/10 of the DispatchDeadline. Defaults to 30s, or half of the
 	// DispatchDeadline if that is less.
+	//
+	// After that time the function's context ends, the attempt has failed, and the other entities
+	// continue. A function that ignores its context keeps running, and keeps its resources.
+	// Goroutines that outlive the function lose its context soon after it returns.
 	EntityTimeout time.Duration `json:"entity_timeout_ns,omitempty"`
 
 	// Concurrency is how many calls of the function are under way at once in one page, in
@@ -180,14 +188,14 @@ type StartOptions struct {
 	Retries RetryPolicy `json:"retries,omitzero"`
 
 	// FailureLimit pauses the job when more entities than this have failed all attempts. So an
-	// operator can look while the rest is untouched. The job may exceed the limit by the failures
-	// of pages under way, of one more page, and by 1%. [Unlimited] is no limit; then pages that
-	// fail as a whole also record their failures. Defaults to 1000.
+	// operator can look before more entities are processed. The job may exceed the limit by the
+	// failures of pages under way, of one more page, and by 1%. [Unlimited] is no limit; then pages
+	// that fail as a whole also record their failures. Defaults to 1000.
 	FailureLimit int `json:"failure_limit,omitempty"`
 
-	// FailureShare pauses the job when more than this share of its entities has failed all
-	// attempts, in (0, 1]. It applies from the eleventh failure on, and is estimated from up to 250
-	// ranges. Defaults to 1, so that only FailureLimit applies.
+	// FailureShare pauses the job when more than this share of the entities that it has processed
+	// so far has failed all attempts, in (0, 1]. It applies from the eleventh failure on, and is
+	// estimated from up to 250 ranges. Defaults to 1, so that only FailureLimit applies.
 	FailureShare float64 `json:"failure_share,omitempty"`
 
 	// Retain is how long the records of the job's ranges are kept after its end, with the keys and
@@ -306,7 +314,8 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 	return o.Splitting.strategy().Validate()
 }
 
-// A Job is a handle on one run of a mapper.
+// A Job is a handle on one run of a mapper. [Mapper.Start] and [Engine.Job] return one. It can be
+// used concurrently.
 //
 // A handle that a start returned stands for that run only. After the run has been cleaned up with
 // its own record, the handle's methods return [ErrNoSuchJob], even if another job has the ID.
@@ -318,6 +327,6 @@ type Job struct {
 	engine      *Engine
 }
 
-// JobKey returns the key of a job's record. Use it in a transaction that must know whether a job
-// exists.
+// JobKey returns the key of a job's record, in the engine's database. Use it in a transaction that
+// must know whether a job exists.
 func JobKey(id string) *datastore.Key { return record.JobKey(id) }

@@ -13,21 +13,22 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// JobsOptions select the jobs that [Engine.JobsPage] lists. Zero fields select all.
+// JobsOptions select the jobs that [Engine.JobsPage] lists. The zero value selects all jobs of the
+// engine's queues.
 type JobsOptions struct {
-	State  State  // the jobs' state
-	Mapper string // the name of the jobs' mapper
+	State  State  // the jobs' state; empty: any
+	Mapper string // the name of the jobs' mapper; empty: any
 
 	// StartedFrom and StartedBefore select the jobs that were started from a time on, and before a
 	// time, in microseconds.
 	StartedFrom, StartedBefore time.Time
 
-	// AllQueues lists the jobs of all queues, and not only of the engine's. The engine can't
-	// control the other jobs: see [Job.Move].
+	// AllQueues lists the jobs of all queues in the database, and not only of the engine's. The
+	// engine can't control the other jobs: see [Job.Move].
 	AllQueues bool
 }
 
-// A JobInfo is a job in a list, as its record describes it.
+// A JobInfo is a job in a list ([Engine.JobsPage]), as its record describes it.
 type JobInfo struct {
 	ID      string    `json:"id"`
 	Mapper  string    `json:"mapper"`
@@ -35,7 +36,7 @@ type JobInfo struct {
 	State   State     `json:"state"`
 	Error   string    `json:"error,omitempty"` // see [Status]; only as far as the record has it
 	Created time.Time `json:"created"`
-	Ended   time.Time `json:"ended,omitzero"` // zero while it runs
+	Ended   time.Time `json:"ended,omitzero"` // zero until it has ended
 
 	CleanUpAt time.Time `json:"clean_up_at,omitzero"` // see [Status]
 

@@ -29,13 +29,13 @@ type NoParams struct{}
 // Update defines a mapper whose function changes entities. The changes of e.Value, and all that the
 // function puts, deletes and counts, are committed once for each entity, together with the job's
 // own records. The commit takes effect only if nobody else has changed the entity since the
-// function got it.
+// function got it. The name has 1 to 100 letters, digits, '_', '.' and '-'.
 //
 // Calls on the entities of a page run one after the other, unless the job has a Concurrency
-// ([Mapper.WithConcurrency]). The function may run several times for
-// an entity, so it should be short and have no other effects. If others change an entity before its
-// page is committed, the function runs again on the new state, and its earlier requests are
-// dropped. [Entity.Get] reads other entities under the same guard.
+// ([Mapper.WithConcurrency]). The function may run several times for an entity, so it should be
+// short and have no other effects. If others change an entity before its page is committed, the
+// function runs again on the new state, and the writes and counts of its earlier run are dropped.
+// [Entity.Get] reads other entities under the same guard.
 //
 // An Update loads e.Value, calls the function, and merges the result into the stored entity:
 //
@@ -53,16 +53,17 @@ type NoParams struct{}
 // returns [Skip]. Status.Written counts the written ones. [Entity.Resave] also stores changed tags,
 // and the changes that T's Load makes. [Entity.Touch] writes an entity exactly as it is stored.
 //
-// An error leaves the entity unchanged. The entity is then retried alone, up to
-// [DefaultUpdateAttempts] times ([RetryPolicy]), and after that recorded as a failure. The other
+// An error leaves the entity unchanged. The entity is then retried alone until its attempts are
+// used up ([DefaultUpdateAttempts], [RetryPolicy]), and after that recorded as a failure. The other
 // entities go on. [Permanent] marks an error that is not retried, and [RetryAfter] delays the next
 // attempt. A value that does not fit T is a permanent error.
 //
-// If too many entities of a page fail, the function is at fault. Too many are more than 10 entities
-// and more than 5% of a full page. In a small page they are most of the page and of the process's
-// latest calls. The page is then retried as a whole, as often as an entity, and after that the job
-// fails. It fails at once if all of these errors are permanent, and also if the database refuses
-// the writes of as many entities.
+// If too many entities of a page fail, the function is probably at fault. Too many are more than 10
+// entities and more than 5% of [StartOptions].PageSize. In a small page they are more than half of
+// it. But then the process's latest calls and the whole job must say the same: more than 10 and 5%
+// have failed. The page is then retried as a whole, as often as an entity, and after that the job
+// fails. It fails at once if all of these errors are permanent. It also fails if the database
+// refuses the writes of more than 10 entities, and of more than 5% of the job's.
 //
 // T is a struct, or a type whose pointer implements datastore.PropertyLoadSaver. A struct needs
 // only the fields that the function uses, with their usual tags. A PropertyLoadSaver declares the
@@ -78,16 +79,17 @@ func Update[T, P any](name string, fn func(ctx context.Context, e *Entity[T], pa
 //
 // Calls on the entities of a page run one after the other, unless the job has a Concurrency
 // ([Mapper.WithConcurrency]): a service may not expect more. Errors are treated as in an [Update],
-// with up to [DefaultVisitAttempts] attempts, because a service may be down for an hour. If a
-// service refuses more than 4% of the calls, the job slows down to what the service accepts:
-// mark such errors by [RetryAfter].
+// with up to [DefaultVisitAttempts] attempts, because a service may be down for an hour.
+//
+// If more than 4% of the calls fail, errors marked by [Permanent] not counted, the job slows down
+// to what the service accepts. Mark an error by [RetryAfter] if the service asks for a later call.
 func Visit[T, P any](name string, fn func(ctx context.Context, e *Entity[T], params P) error) *Mapper[P] {
 	return define(name, function.Visit, fn)
 }
 
-// WithConcurrency sets how many entities of a page the function processes at the same time: 1 to
-// 1000, 1 by default. [StartOptions].Concurrency overrides it for a job. WithConcurrency returns
-// the mapper, so that it can be part of the mapper's definition.
+// WithConcurrency sets how many calls of the function are under way at once in one page, in [1,
+// 1000]. Defaults to 1. [StartOptions].Concurrency overrides it for a job. It returns the mapper,
+// for use in its definition. [NewEngine] returns an error if n is out of bounds.
 //
 // Use it for a function that waits for other services. The calls run in several goroutines, so
 // shared data needs a lock; maps and pointers in the parameters are shared, too.
@@ -96,8 +98,9 @@ func Visit[T, P any](name string, fn func(ctx context.Context, e *Entity[T], par
 // entity with Entity.Get that an earlier entity of the page writes. Then the function runs again
 // for the later entity.
 //
-// A job's rate and brake limit all calls together. If a service refuses calls, the page ends early,
-// and a Visit function may be called again for the page's other entities.
+// The limits on the job's speed ([Rate], [RetryAfter]) are on all calls together. If a service
+// refuses calls, the page ends early, and a Visit function may be called again for the page's other
+// entities.
 func (m *Mapper[P]) WithConcurrency(n int) *Mapper[P] {
 	if (n < 1 || n > record.MaxPageSize) && m.def.Err == nil {
 		m.def.Err = fmt.Errorf("WithConcurrency: %d is not in [1, %d]", n, record.MaxPageSize)
@@ -124,14 +127,15 @@ func concurrencyOf(o StartOptions, def *function.Definition) int64 {
 	return int64(n)
 }
 
-// WithFinalizer adds a finalizer to the mapper and returns the mapper: a function that runs after
-// the last page of a job that succeeds, with or without failures. It runs in a task of its own. Its
-// puts and deletes commit in the transaction that ends the job, so they take effect exactly once.
-// After a [Job.Retry] the job ends again, and so the finalizer takes effect again.
+// WithFinalizer adds a finalizer to the mapper: a function that runs after the last page of a job
+// that succeeds, with or without failures. It returns the mapper, for use in its definition. The
+// finalizer runs in a task of its own, possibly several times. Its puts and deletes commit in the
+// transaction that ends the job, so they take effect exactly once. After a [Job.Retry] the job ends
+// again, and so the finalizer takes effect again. A rehearsal has no finalizer.
 //
 // If the finalizer returns an error, or takes more than 30 s, the queue retries it, and
 // Status.Error shows the error. The job fails if the error is marked by [Permanent], if the
-// database refuses the writes, or if the finalizer kills its process five times.
+// database refuses the writes, or if the finalizer kills its process five times ([MaxDeaths]).
 func (m *Mapper[P]) WithFinalizer(fn func(ctx context.Context, d *Completion, params P) error) *Mapper[P] {
 	if fn == nil {
 		m.def.Err = errors.New("WithFinalizer: the function is nil")
@@ -151,19 +155,21 @@ func (m *Mapper[P]) WithFinalizer(fn func(ctx context.Context, d *Completion, pa
 	return m
 }
 
-// Forget makes the mapper's jobs keep nothing about the entities that they processed, and returns
-// the mapper. After the last entity, if there are no failures, the job deletes the records of its
-// ranges. Then it calls fn, in a task of its own and outside any transaction, for up to half of the
-// queue's DispatchDeadline. When fn returns nil, the job ends, and its record loses query,
-// parameters, errors, reasons and counters. Of query and parameters a salted hash stays, and the
-// salt is not kept. From then on a start of the job's ID is refused with [ErrWrongState], and the
-// job can't be undone, retried or verified.
+// Forget makes the mapper's jobs keep nothing about the entities that they processed, for an
+// erasure of personal data. It returns the mapper. After the last entity, if there are no failures,
+// the job deletes the records of its ranges. Then it calls fn, in a task of its own and outside any
+// transaction, for up to half of the queue's DispatchDeadline.
+//
+// When fn returns nil, the job ends, and its record loses query, parameters, errors, reasons and
+// counters. Of query and parameters a salted hash stays, and the salt is not kept. From then on a
+// start of the job's ID is refused with [ErrWrongState], and the job can't be undone, retried or
+// verified.
 //
 // fn runs at least once. If it returns an error, the queue retries it, and Status.Error shows the
 // error. An error marked by [Permanent] fails the job, and [Job.Resume] calls fn again. In fn,
 // [Completion.Proof] returns what the records proved, and [Completion.Forget] cleans other records.
-// [Completion.Put] and [Completion.Delete] have no effect. If the job has failures, it calls the
-// finalizer of [Mapper.WithFinalizer] and not fn.
+// [Completion.Put] and [Completion.Delete] have no effect. If the job has failures, it keeps its
+// records, and calls the finalizer of [Mapper.WithFinalizer] and not fn.
 func (m *Mapper[P]) Forget(fn func(ctx context.Context, d *Completion, params P) error) *Mapper[P] {
 	if fn == nil {
 		m.def.Err = errors.New("Forget: the function is nil")
@@ -187,14 +193,15 @@ func (m *Mapper[P]) Forget(fn func(ctx context.Context, d *Completion, params P)
 	return m
 }
 
-var errNoMapper = errors.New("the mapper is nil, or was not made by Update or Visit")
+var errNoMapper = errors.New("the mapper is nil, or was not made by a function of this package, such as Update")
 
 // A starter starts jobs by name.
 type starter = func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error)
 
-// WithStarter sets a function that [Engine.StartByName] calls to start jobs of the mapper. It
-// returns the mapper. The function may first prepare something that the job needs. It gets the
-// caller's parameters as JSON, before they are decoded into P.
+// WithStarter replaces how [Engine.StartByName] starts jobs of the mapper: it calls start. Use it
+// if a job needs something first, such as a folder. The function gets the caller's parameters as
+// JSON, which need not be a P; [CheckParams] decodes them. It then starts the job by
+// [Mapper.Start]. WithStarter returns the mapper, for use in its definition.
 func (m *Mapper[P]) WithStarter(
 	start func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error),
 ) *Mapper[P] {
@@ -202,17 +209,18 @@ func (m *Mapper[P]) WithStarter(
 	return m
 }
 
-// CheckByName sets a function that [Engine.PlanByName] calls to check the parameters for the
-// function of [Mapper.WithStarter]. It returns the mapper. Without it a plan can't check them.
+// CheckByName sets a function that checks the parameters for the function of [Mapper.WithStarter].
+// [Engine.PlanByName] calls it. Without it, plans of a mapper with such a function do not check
+// their parameters. It returns the mapper, for use in its definition.
 func (m *Mapper[P]) CheckByName(check func(params json.RawMessage) error) *Mapper[P] {
 	m.def.Given = check
 	return m
 }
 
 // A Validator is a type of parameters that checks itself. Starts, ticks of a [Schedule] and plans
-// call Validate before anything is recorded. They refuse the call with [ErrInvalidArgument] if it
-// returns an error. A running job does not call it. The error should name the parameter by its JSON
-// name. The method may have a pointer receiver.
+// call Validate before anything is recorded. If it returns an error, they refuse the call with
+// [ErrInvalidArgument]. A running job does not call it. The error should name the parameter by its
+// JSON name. The method may have a pointer receiver.
 //
 //	type Params struct {
 //		Amount int64 `json:"amount"`
@@ -229,8 +237,8 @@ func (m *Mapper[P]) CheckByName(check func(params json.RawMessage) error) *Mappe
 // can't be null. In a field of type any it refuses a number that a float64 would round.
 type Validator interface{ Validate() error }
 
-// CheckParams decodes JSON parameters into params, and checks them as a start does. The error is
-// [ErrInvalidArgument]. Use it in the function of [Mapper.WithStarter].
+// CheckParams decodes JSON parameters into params, and checks them as a start does (see
+// [Validator]). The error is [ErrInvalidArgument]. Use it in the function of [Mapper.WithStarter].
 func CheckParams[P any](encoded json.RawMessage, params *P) error {
 	if err := function.ReadParams(encoded, params); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalidArgument, err)
@@ -250,8 +258,8 @@ func (m *Mapper[P]) definition() *function.Definition {
 
 // Start starts a job that runs the mapper over a query, and returns without waiting for it. If a
 // job of that ID exists, it returns that job: see [StartOptions].ID. A nil o has all defaults.
-// Errors: [ErrInvalidArgument], [ErrIDTaken], [ErrUnknownMapper], [ErrWrongState] and
-// [ErrWrongQueue].
+// Query and parameters take up to 320 KiB as JSON. Errors: [ErrInvalidArgument], [ErrIDTaken],
+// [ErrUnknownMapper], [ErrWrongState] and [ErrWrongQueue].
 func (m *Mapper[P]) Start(ctx context.Context, e *Engine, q Query, params P, o *StartOptions) (*Job, error) {
 	if m == nil || m.def.Prepare == nil {
 		return nil, fmt.Errorf("mapper: start: %w: %w", ErrInvalidArgument, errNoMapper)
@@ -263,7 +271,8 @@ func (m *Mapper[P]) Start(ctx context.Context, e *Engine, q Query, params P, o *
 	return e.start(ctx, &m.def, q, encoded, o)
 }
 
-// An AnyMapper is a [Mapper] with parameters of any type.
+// An AnyMapper is a *[Mapper] with any type of parameters. Other types can't implement it. It is
+// the type of the mappers in [EngineOptions].
 type AnyMapper interface {
 	Name() string
 	definition() *function.Definition

@@ -19,11 +19,12 @@ import (
 
 // Get reads another entity into dst, in the function of an [Update]. The destination is a struct
 // pointer or a datastore.PropertyLoadSaver, and properties that it does not declare are ignored. If
-// there is no such entity, the error is datastore.ErrNoSuchEntity.
+// there is no such entity, the error is datastore.ErrNoSuchEntity. An invalid key, a value that
+// does not fit dst, and a call in a [Visit] are [Permanent] errors.
 //
 // If the function changes, puts or deletes anything, that is committed only if nobody else has
-// changed the read entity since. Otherwise the function runs again on the new state. A function
-// that changes nothing counts with the state in which its page was read.
+// changed the read entity since. Otherwise the function runs again on the new state. If the
+// function only counts, its counts are for the state in which the entities were read.
 //
 // Functions see the writes of earlier functions, in the order of their entities' keys, as if each
 // ran in a transaction of its own. So Get returns what earlier functions have put, deleted or
@@ -39,8 +40,8 @@ func (e *Entity[T]) Get(ctx context.Context, key *datastore.Key, dst any) error 
 	return err
 }
 
-// GetMulti reads several entities in one call, see [Entity.Get]. The destination is a slice as long
-// as keys, of structs, of pointers to structs or of datastore.PropertyList. If some entities do not
+// GetMulti is [Entity.Get] of several entities in one call. The destination is a slice as long as
+// keys, of structs, of pointers to structs or of datastore.PropertyList. If some entities do not
 // exist, the error is a datastore.MultiError with datastore.ErrNoSuchEntity in their places.
 func (e *Entity[T]) GetMulti(ctx context.Context, keys []*datastore.Key, dst any) error {
 	all := reflect.ValueOf(dst)
@@ -87,22 +88,24 @@ func loadOther(key *datastore.Key, stored *pb.Entity, dst any) error {
 	return nil
 }
 
-// Insert puts another entity that must not exist yet. The source is a struct pointer or a
-// datastore.PropertyLoadSaver, and the key must be complete. If the entity exists when the page is
-// committed, or an earlier function has put it, the function's entity is a failure. The failure
-// names both entities, and nothing of the function takes effect.
+// Insert puts another entity that must not exist yet, in the commit of an [Update]'s page. The
+// source is a struct pointer or a datastore.PropertyLoadSaver, and the key must be complete. If the
+// entity exists when the page is committed, or an earlier function has put it, the function's
+// entity is a failure. The failure names both entities, and nothing of the function takes effect.
 func (e *Entity[T]) Insert(key *datastore.Key, src any) { e.attempt.Insert(key, src) }
 
-// InsertStored is [Entity.Insert] of an entity in the protocol's form, see [Entity.PutStored]. Use
-// it to move an entity, as it is stored, to a key that may be taken.
+// InsertStored is [Entity.Insert] of an entity in the protocol's form, which is saved byte for
+// byte: see [Entity.PutStored]. Use it to move an entity to a key that may be taken.
 func (e *Entity[T]) InsertStored(key *datastore.Key, entity *pb.Entity) {
 	e.attempt.InsertStored(key, entity)
 }
 
 // UpdateReading is [Update] for a function that reads other entities by [Entity.Get] or
-// [Entity.GetMulti]. The function reads returns the keys of these entities, from the entity alone.
-// It is first called for all entities of a page, and then one call reads all of them. It may return
-// more or fewer keys than fn reads. If it panics, fn still reads what it needs.
+// [Entity.GetMulti]. It saves calls of the database.
+//
+// The function reads returns the keys of these entities. It may use e.Key and e.Value, and must not
+// write. It is called for all entities of a page, and then one call of the database reads all the
+// keys. It may return more or fewer keys than fn reads. If it panics, fn still reads what it needs.
 func UpdateReading[T, P any](
 	name string, reads func(e *Entity[T], params P) []*datastore.Key,
 	fn func(ctx context.Context, e *Entity[T], params P) error,

@@ -18,9 +18,10 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// PlanOptions describe the job that is planned.
+// PlanOptions describe the job that is planned, for [Mapper.Plan].
 type PlanOptions struct {
-	// StartOptions are the settings of the job. Splitting must be the default.
+	// StartOptions are the settings of the job. Splitting must be the default. Queue has no effect:
+	// a plan is for the engine's first queue.
 	StartOptions
 
 	// TimePerEntity is how long the function takes for an entity, up to StartOptions.EntityTimeout.
@@ -39,9 +40,10 @@ type PlanOptions struct {
 // An Estimate is what [Mapper.Plan] expects of a job.
 type Estimate struct {
 	Entities int64 `json:"entities"`
-	// Entities was counted. Otherwise it is an estimate, within 25% in two of three cases.
+	// Exact says that Entities was counted. Otherwise it is an estimate, within 25% in two of three
+	// cases.
 	Exact bool `json:"exact"`
-	// The count stopped at Entities: there may be more.
+	// LowerBound says that the count stopped at Entities: there may be more.
 	LowerBound bool `json:"at_least,omitempty"`
 
 	Workers  int           `json:"workers"`  // tasks at once
@@ -58,7 +60,7 @@ type Estimate struct {
 }
 
 // Plan estimates entities, time and cost of a job of the mapper over a query, without starting it.
-// For each kind in each namespace it reads:
+// Its own cost depends on each kind in each namespace:
 //
 //   - Up to a million entities are counted, for up to 1,000 reads.
 //   - Larger kinds are estimated from a sample, for about 2,000 more reads. Together this costs up
@@ -67,9 +69,10 @@ type Estimate struct {
 //   - With filters, an ancestor, bounds or ShardBy, a sample says little. The plan then counts up
 //     to ten million entities, for up to 11,000 reads, and stops there (Estimate.LowerBound).
 //
-// It looks at up to 1,000 pairs of kind and namespace. A query over more has at least their
-// entities. Estimate.Spent has the plan's own cost. If the database can neither count nor sample,
-// Plan returns an error.
+// It looks at up to 1,000 pairs of kind and namespace. For a query over more, the estimate is a
+// lower bound. Estimate.Spent has the plan's own cost. The plan uses the settings of the engine's
+// first queue. A nil o has all defaults. If the database can neither count nor sample, Plan returns
+// an error.
 func (m *Mapper[P]) Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, error) {
 	if m == nil || m.def.Prepare == nil {
 		return nil, fmt.Errorf("mapper: plan: %w: %w", ErrInvalidArgument, errNoMapper)
@@ -77,7 +80,8 @@ func (m *Mapper[P]) Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions
 	return e.plan(ctx, &m.def, q, o)
 }
 
-// PlanByName is [Mapper.Plan] for one of the engine's mappers, by its name.
+// PlanByName is [Mapper.Plan] for one of the engine's mappers, by its name. If the engine has no
+// such mapper, the error is [ErrUnknownMapper].
 func (e *Engine) PlanByName(ctx context.Context, mapper string, q Query, o *PlanOptions) (*Estimate, error) {
 	if e == nil || e.mappers[mapper] == nil {
 		return nil, fmt.Errorf("mapper: plan: %w %q", ErrUnknownMapper, mapper)

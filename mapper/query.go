@@ -24,31 +24,37 @@ type Query struct {
 	Namespaces    []string `json:"namespaces,omitempty"`
 	AllNamespaces bool     `json:"all_namespaces,omitempty"`
 
-	// Ancestor, if set, selects only the entities below this key, and the entity itself if it is of
-	// the kind.
+	// Ancestor, if set, selects only the descendants of this key, and the entity with the key if it
+	// is of the kind.
 	Ancestor *datastore.Key `json:"ancestor,omitempty"`
 
 	// Start and End limit the query to keys from Start on, and before End. They are keys of the
-	// kind, and need not exist.
+	// kind, and need not exist. Nil is no limit.
 	Start *datastore.Key `json:"start,omitempty"`
 	End   *datastore.Key `json:"end,omitempty"`
 
 	// Filters are conditions on properties. Entities must satisfy all of them. An [Update] checks
-	// them again in its transaction. The function may change a filtered property: each entity is
-	// still processed once. Some filters need composite indexes; without them a start is refused.
+	// them again at its commit, for the entities that it changes. The function and others may
+	// change a filtered property while the job runs: each entity is still processed once, unless
+	// the job goes through the values of that property (ShardBy). Some filters need composite
+	// indexes; without them a start is refused.
 	Filters []Filter `json:"filters,omitempty"`
 
 	// ShardBy is an indexed property. If set, the job is ordered by the property's values and not
-	// by keys, and its ranges are cut between values. Values are integers, times, strings, blobs or
-	// floats, also of different types. Entities without the property are not processed, and
-	// Status.WithoutShardBy counts them. An entity fails if its value is a list, or if the function
-	// changes it. Filters on the property must be "<", "<=", ">" or ">=".
+	// by keys, and its ranges are cut between values. Use it with an inequality on the property,
+	// which then needs no composite index.
+	//
+	// Values are integers, times, strings, blobs or floats, also of different types. Entities
+	// without the property are not processed, and Status.WithoutShardBy counts them. An entity
+	// fails if its value is a list, or if the function changes it. If others change it while the
+	// job runs, the entity may be processed twice or not at all. Filters on the property must be
+	// "<", "<=", ">" or ">=".
 	ShardBy string `json:"shard_by,omitempty"`
 
-	// ReadTime makes a job of a [Visit] read all entities as of that time. Datastore keeps the last
-	// hour, at any microsecond. With point-in-time recovery it keeps seven days, at whole minutes.
-	// When the time has become too old, the job fails and can't be resumed. So a long job needs
-	// point-in-time recovery and a whole minute.
+	// ReadTime makes a job of a [Visit] read all entities as of that time. For an [Update] the
+	// start is refused. Datastore keeps the last hour, at any microsecond. With point-in-time
+	// recovery it keeps seven days, at whole minutes. When the time has become too old, the job
+	// fails and can't be resumed. So a long job needs point-in-time recovery and a whole minute.
 	ReadTime time.Time `json:"read_time,omitzero"`
 
 	// KeysOnly makes the job read only keys, which costs less. The function gets the key and a zero
@@ -88,16 +94,19 @@ type Filter struct {
 	AllowAnyType bool
 }
 
-// Where returns a filter: Where("active", "=", true).
+// Where returns a filter, such as Where("active", "=", true). It checks nothing: a start refuses a
+// filter that is invalid.
 func Where(property, op string, value any) Filter {
 	return Filter{Property: property, Op: op, Value: value}
 }
 
-// Share returns a filter for a share of all keys. A hash divides the keys into "of" equal parts,
-// and the filter selects the parts from, from+1, … up to but excluding to. A key is always in the
-// same part. Share(0, 1, 100) is a canary of 1%, and Share(1, 100, 100) is the rest. A share must
-// be at least 1/1000. The job reads all keys, which costs a read for each query and nothing for
-// each key, and looks up only the entities of the share.
+// Share returns a filter for a share of all keys. A hash divides the keys into "of" parts of about
+// the same size, and the filter selects the parts from, from+1, … up to but excluding to. A key is
+// always in the same part. Share(0, 1, 100) is a canary of 1%, and Share(1, 100, 100) is everything
+// except the canary. A share must be at least 1/1000.
+//
+// The job reads all keys by keys-only queries. A query costs one read, for any number of keys. The
+// job looks up only the entities of the share.
 func Share(from, to, of int64) Filter {
 	return Filter(query.Share{From: from, To: to, Of: of}.Filter())
 }
@@ -105,7 +114,8 @@ func Share(from, to, of int64) Filter {
 // Matches reports whether an entity with these properties satisfies all filters, by the database's
 // rules. An array satisfies a filter if one of its values does. It satisfies several inequalities
 // on one property only if one value satisfies all of them. Values that are not indexed satisfy no
-// filter. Properties that no entity can have are an error.
+// filter. Filters that no query can have, and properties that no entity can have, are an
+// [ErrInvalidArgument].
 func Matches(filters []Filter, properties []datastore.Property) (bool, error) {
 	q, err := Query{Kind: "K", Filters: filters}.inner().Normal(true)
 	if err != nil {
@@ -118,10 +128,10 @@ func Matches(filters []Filter, properties []datastore.Property) (bool, error) {
 	return query.Matches(q, e), nil
 }
 
-// MarshalJSON implements json.Marshaler.
+// MarshalJSON implements json.Marshaler. The JSON of Value is described at the field.
 func (f Filter) MarshalJSON() ([]byte, error) { return query.Filter(f).MarshalJSON() }
 
-// UnmarshalJSON implements json.Unmarshaler.
+// UnmarshalJSON implements json.Unmarshaler. It reads what [Filter.MarshalJSON] writes.
 func (f *Filter) UnmarshalJSON(b []byte) error { return (*query.Filter)(f).UnmarshalJSON(b) }
 
 // inner returns the query in the form of package query.
@@ -150,9 +160,9 @@ func publicQuery(q query.Query) Query {
 	}
 }
 
-// DatastoreQuery returns the query for the Go client, to read a [Split]. It is ordered by key, or
-// by the property of ShardBy. It does not contain ReadTime: set that on the client or in a
-// transaction. It returns an error if the query is over several kinds or namespaces.
+// DatastoreQuery returns the query for the Go client, for example to read a [Split]. It is ordered
+// by key, or by the property of ShardBy. It does not contain ReadTime: set that on the client or in
+// a transaction. A query over several kinds or namespaces is an [ErrInvalidArgument].
 func (q Query) DatastoreQuery() (*datastore.Query, error) {
 	d, err := q.inner().Datastore()
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 
 // WithQueue puts the mapper's jobs into one of the engine's queues ([EngineOptions].OtherQueues),
 // by its name or the last part of the name. [StartOptions].Queue overrides it. It returns the
-// mapper, for use in its definition.
+// mapper, for use in its definition. [NewEngine] returns an error if it does not have the queue.
 func (m *Mapper[P]) WithQueue(name string) *Mapper[P] {
 	m.def.Queue = name
 	return m

@@ -3,12 +3,13 @@ package mapper
 import "github.com/scattermap/scattermap/mapper/internal/pace"
 
 // A Rate limits the speed of a job. The zero value is no limit. The job keeps to its rate from the
-// first second to the end, with any number of workers and processes. If the function or the database
-// is slower than the rate, up to a second of it may be made up for.
+// first second to the end, with any number of workers and processes. If the function or the
+// database is slower than the rate, the job may later exceed the rate by what it missed, up to one
+// second's work.
 //
 // Before each page, a process reserves the page's part of the rate in a record that all processes
-// share: a transaction for a page, or for several that wait. A page waits up to 20 seconds, so with
-// many workers pages are small.
+// share. That takes a transaction for a page, or for several pages of the process that wait. A page
+// waits up to 20 seconds, so with many workers pages are small.
 type Rate struct {
 	// EntitiesPerSecond is how many entities are processed in a second at most. 0 and [Unlimited]
 	// are no limit.
@@ -25,20 +26,20 @@ type Rate struct {
 	Ramp bool `json:"ramp,omitempty"`
 }
 
-// A Budget limits the cost of a job's pages. The zero value is no limit. The job pauses before a
-// page that might exceed the budget, and Status.Error says so. [Job.Resume] then allows the same
-// amount again.
+// A Budget limits the cost of a job's pages. A limit that is 0 is no limit; if both are set, the
+// first one that is reached counts. The job pauses before a page that might exceed the budget, and
+// Status.Error says so. [Job.Resume] then allows the same amount again.
 //
 // The cost of a page is estimated from earlier pages. So a function that suddenly puts much more
-// may exceed the budget. The job also pauses a little early. Some thousand reads are reserved for
+// may exceed the budget. The job also pauses a little early: some thousand reads are reserved for
 // work besides pages, and each process reserves the cost of its next pages. If a process dies, its
 // reservation is lost. The start of the job does not count. An undo takes no budget.
 type Budget struct {
 	Dollars    float64 `json:"dollars,omitempty"`    // at the prices of [EngineOptions].Prices
-	Operations int64   `json:"operations,omitempty"` // reads, writes, deletes, and operations of tasks
+	Operations int64   `json:"operations,omitempty"` // reads, writes, deletes and task operations: [billing.Usage]
 }
 
-// Unlimited means no limit, for failure limits and in a [Rate].
+// Unlimited means no limit, in [StartOptions].FailureLimit and in a [Rate].
 const Unlimited = -1
 
 // limit returns the rate as records store it.

@@ -10,20 +10,21 @@ import (
 )
 
 // A RetryPolicy says how often, and when, a mapper's function is tried on an entity for which it
-// returns an error. It also holds for pages that fail as a whole: see [Update]. In the settings of
-// a job, zero fields are the mapper's ([Mapper.WithRetryPolicy]).
+// returns an error. It also holds for pages that fail as a whole: see [Update]. A field that is
+// zero in the settings of a job is as in [Mapper.WithRetryPolicy], and has a default if it is zero
+// there, too.
 type RetryPolicy struct {
-	// MaxAttempts is how often the function is tried, in [1, 100]. After the last attempt the
-	// entity is recorded as a failure. If a page fails as a whole, the job fails. Defaults to
-	// [DefaultUpdateAttempts] or [DefaultVisitAttempts].
+	// MaxAttempts is how often the function is tried, in [1, 100], the first time included. After
+	// the last attempt the entity is recorded as a failure. If a page fails as a whole, the job
+	// fails. Defaults to [DefaultUpdateAttempts] or [DefaultVisitAttempts].
 	MaxAttempts int `json:"attempts,omitempty"`
 
 	// MinBackoff is how long the second attempt waits, up to a week. Each further attempt waits
 	// four times as long as the one before, up to MaxBackoff. Defaults to a second.
 	MinBackoff time.Duration `json:"first_ns,omitempty"`
 
-	// MaxBackoff is the longest wait, up to a week. Only [RetryAfter] may ask for more. Defaults to
-	// 1,024 seconds.
+	// MaxBackoff is the longest wait, at least MinBackoff and up to a week. Only [RetryAfter] may
+	// ask for more. Defaults to 1,024 seconds, or to MinBackoff if that is more.
 	MaxBackoff time.Duration `json:"max_ns,omitempty"`
 }
 
@@ -35,12 +36,14 @@ const (
 	DefaultVisitAttempts  = 10
 )
 
-// MaxDeaths is how often a process may die while it processes one entity alone, or a job's
-// finalizer. After that the entity is recorded as a failure, or the job fails.
+// MaxDeaths is how many times a process may die while it runs nothing but the function on one
+// entity, or nothing but a job's finalizer. After that the entity is recorded as a failure, or the
+// job fails.
 const MaxDeaths = 5
 
-// WithRetryPolicy sets the retry policy of jobs whose StartOptions leave it out. It returns the
-// mapper, for use in its definition.
+// WithRetryPolicy sets the retry policy of the mapper's jobs. [StartOptions].Retries overrides its
+// fields. It returns the mapper, for use in its definition. [NewEngine] returns an error if the
+// policy is out of bounds.
 func (m *Mapper[P]) WithRetryPolicy(r RetryPolicy) *Mapper[P] {
 	if err := r.validate("RetryPolicy"); err != nil && m.def.Err == nil {
 		m.def.Err = err

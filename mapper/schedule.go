@@ -19,50 +19,55 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// An Overlap says what a tick of a [Schedule] does while another job prevents its run. The last run
-// of the schedule prevents it while it runs or is paused. Any other running job also does, if it
-// runs the same mapper over one of the same kinds, no matter who started it. A paused one does not,
-// as for [Mapper.Start].
+// An Overlap says what a tick of a [Schedule] does if its run can't start, because one of these
+// jobs prevents it:
+//
+//   - the schedule's last run, while it runs or is paused
+//   - any other job that runs the same mapper over one of the same kinds, no matter who started it,
+//     unless one of the two has [StartOptions].AllowOverlap
 type Overlap string
 
 const (
 	// OverlapSkip makes the tick start nothing.
 	OverlapSkip Overlap = "skip"
-	// OverlapQueue makes the tick wait. It starts a run when nothing prevents it any more, before
-	// any later tick. Only one tick waits: a later tick takes its place.
+	// OverlapQueue makes the tick wait. Its run starts when nothing prevents it any more, and
+	// before the run of any later tick. Only one tick waits: a later tick takes its place.
 	OverlapQueue Overlap = "queue"
-	// OverlapReplace aborts the schedule's last run, and starts another one, if the other one can
-	// start. Pages under way of the aborted run still commit.
+	// OverlapReplace aborts the schedule's last run, and starts the tick's run. Pages under way of
+	// the aborted run still commit.
 	//
 	// It never aborts other jobs. While one of them prevents the run, the tick waits as with
-	// OverlapQueue. If the last run is paused then, it is aborted when the tick can start.
+	// OverlapQueue, and the last run is aborted when the tick can start.
 	OverlapReplace Overlap = "replace"
 )
 
-// A TickOutcome says what happened to a tick.
+// A TickOutcome says what has become of a tick of a [Schedule].
 type TickOutcome string
 
 // Outcomes of a tick.
 const (
 	TickStarted TickOutcome = "started" // the tick has started a run
-	// the tick starts no run: a job prevented it, or a later tick came first or took its place
+	// the tick starts no run: a job prevented it, a later tick came first, or a later tick took its
+	// place while it waited
 	TickSkipped TickOutcome = "skipped"
 	TickQueued  TickOutcome = "queued"  // the tick waits for the end of a job
 	TickRefused TickOutcome = "refused" // the tick waited, and then its start was refused: the log says why
 )
 
-// A Schedule runs a mapper at times that a caller gives, such as Cloud Scheduler, one run after the
-// other. The caller may repeat a call, and several processes may get calls at once: each tick has
-// at most one run. No run starts while the last one is unfinished. The transaction that records the
-// run's job decides both.
+// A Schedule runs a mapper at regular times, one run after the other. It has no clock: a caller
+// such as Cloud Scheduler calls [Schedule.Tick] for each tick, which is a time at which a run is
+// due.
 //
-// If an ended run is resumed or retried, it becomes the last run. While another run is unfinished,
-// that is refused with [ErrWrongState].
+// A tick has at most one run, even if the caller repeats a call or several processes get calls at
+// once. No run starts while the last one runs or is paused: the [Overlap] says what the tick does
+// then. Both hold exactly, because the transaction that records the run's job checks them.
 //
-// A run also counts as any other job of its mapper. So no run starts, and none is resumed or
-// retried, while another job runs the mapper over one of its kinds. The exception is
-// [StartOptions].AllowOverlap of either job. If a deployment changes the overlap, a waiting tick
-// keeps waiting.
+// A run is also an ordinary job of its mapper. So it does not start, and can't be resumed or
+// retried, while another job runs the mapper over one of its kinds ([StartOptions].AllowOverlap).
+// An earlier run that is resumed or retried becomes the schedule's last run. While another run is
+// unfinished, that is refused with [ErrWrongState].
+//
+// If a deployment changes the overlap, a tick that waits already keeps waiting.
 type Schedule[P any] struct {
 	name    string
 	mapper  *Mapper[P]
@@ -70,13 +75,14 @@ type Schedule[P any] struct {
 }
 
 // NewSchedule defines a schedule. Its name is part of the IDs of its jobs: 1 to 70 letters, digits,
-// '-' and '_'. List the schedule in [EngineOptions].Schedules. [NewEngine] returns an error if a
-// schedule is wrong. An engine without the schedule refuses its ticks if they may wait.
+// '-' and '_'. List the schedule in [EngineOptions].Schedules: [NewEngine] then checks it, and
+// starts the runs of its waiting ticks. An engine without it accepts ticks only with [OverlapSkip].
 func NewSchedule[P any](name string, m *Mapper[P], overlap Overlap) *Schedule[P] {
 	return &Schedule[P]{name, m, overlap}
 }
 
-// An AnySchedule is a [Schedule] of any parameters.
+// An AnySchedule is a *[Schedule] with any type of parameters. Other types can't implement it. It
+// is the type of the schedules in [EngineOptions].
 type AnySchedule interface {
 	// Name returns the schedule's name.
 	Name() string
@@ -84,32 +90,36 @@ type AnySchedule interface {
 	// defined returns what is wrong with the schedule in an engine.
 	defined(e *Engine) error
 
-	// Advance starts the run of a tick that waits, if nothing is in its way any more.
+	// Advance starts the run of the tick that waits, if nothing prevents it any more: see
+	// [Schedule.Advance].
 	Advance(ctx context.Context, e *Engine) error
 }
 
-// A TickResult says what happened to a tick.
+// A TickResult is what [Schedule.Tick] has done.
 type TickResult struct {
 	Outcome TickOutcome
-	// The job that the tick started. If it started none, the job that prevented it, or the last
-	// run. If an erasure has removed the job's ID, a hash of it.
+	// Job is the job that the tick has started. If it has started none, it is the job that
+	// prevented that, or the last run. If an erasure has removed the job's ID, the handle has a
+	// hash of it.
 	Job *Job
 }
 
 // Name returns the schedule's name.
 func (s *Schedule[P]) Name() string { return s.name }
 
-// JobID returns the ID of the job that a tick at this time starts.
+// JobID returns the ID of the job that a tick at this time starts: the schedule's name and the time
+// in UTC, such as "nightly-20261127T030000Z".
 func (s *Schedule[P]) JobID(at time.Time) string {
 	return s.name + "-" + at.UTC().Format("20060102T150405Z")
 }
 
-// Tick starts a run of the schedule's mapper. at is the time at which the run was due, in whole
-// seconds, and not the time of the call. StartOptions.ID must be empty.
+// Tick starts a run of the schedule's mapper, or does what the [Overlap] says. The time at is when
+// the run was due, in whole seconds, and not the time of the call. It may be up to 48 hours ahead.
+// StartOptions.ID must be empty.
 //
 // A second call for the same time starts nothing, and returns the same outcome. So a caller that
 // gets an error calls again. The outcomes of the last 100 ticks are kept. An older tick without a
-// job counts as skipped.
+// job counts as skipped. Errors are as for [Mapper.Start].
 func (s *Schedule[P]) Tick(
 	ctx context.Context, e *Engine, at time.Time, q Query, params P, o *StartOptions,
 ) (*TickResult, error) {
@@ -143,7 +153,7 @@ func (s *Schedule[P]) defined(e *Engine) error {
 	case s == nil:
 		return errors.New("the schedule is nil")
 	case s.mapper == nil || s.mapper.def.Prepare == nil:
-		return errors.New("the mapper is nil, or was not made by Update, Visit or Collect")
+		return errors.New("the mapper is nil, or was not made by a function of this package, such as Update")
 	case len(s.name) > 70 || !record.ValidJobID(s.name):
 		return fmt.Errorf("the name %q is not 1 to 70 letters, digits, '-' and '_'", s.name)
 	case s.overlap != OverlapSkip && s.overlap != OverlapQueue && s.overlap != OverlapReplace:
@@ -280,7 +290,7 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *TickResul
 			return &TickResult{TickOutcome(decided.Became), e.Job(decided.Job)}, nil
 		}
 	}
-	return nil, fmt.Errorf("jobs begin and end all the time: %w", err)
+	return nil, fmt.Errorf("other jobs start and end too often to decide this tick, so call again: %w", err)
 }
 
 // replaces reports whether a tick's run replaces the job that prevents it. Only the last run is
@@ -351,9 +361,12 @@ func (s *Schedule[P]) run(ctx context.Context, e *Engine, start *starting, t tic
 var hopeless = []error{ErrInvalidArgument, ErrIDTaken, ErrWrongQueue, errTaken}
 
 // Advance starts the run of the waiting tick, if there is one and nothing prevents it any more.
-// Engines with the schedule in their EngineOptions.Schedules call it whenever any job stops running
-// in their process, and in [Engine.ReviveJobs]. If the run's arguments are refused, or its ID
-// belongs to another job, the tick's outcome is [TickRefused], and the log says why.
+// Engines with the schedule in [EngineOptions].Schedules call it whenever any job stops running in
+// their process, and in [Engine.ReviveJobs]. So you need it only after another process has ended a
+// job.
+//
+// If the run's arguments are refused, or its ID belongs to another job, the tick's outcome is
+// [TickRefused], and the log says why.
 func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	fail := func(err error) error { return fmt.Errorf("mapper: advance schedule %q: %w", s.name, err) }
 	if e == nil || e.client == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/survey"
 )
 
-// A Split is a part of a query.
+// A Split is one of the parts into which [Splits] cuts a query.
 type Split struct {
 	// Query selects the part: it is the query with Start and End, or with bounds on its ShardBy
 	// property. Run a job over it, or read it with [Query.DatastoreQuery].
@@ -37,12 +37,17 @@ const maxSplits = 10_000
 // the same number of entities each. Use it for another engine that reads them in parallel, with one
 // reader for each part. The parts are in order. Together they have all entities of the query, each
 // in one part only. The exception is an entity with several values of ShardBy, which may be in
-// several parts. There are fewer than n parts if the query has too few entities or values.
+// several parts. There are fewer than n parts if the query has too few entities or values. A nil o
+// has all defaults.
 //
-// A whole kind is cut at keys that Datastore samples (__scatter__). It asks for 24 samples a part,
-// and 300 samples cost a read. Kinds with fewer samples or up to 10,000 entities, and all other
-// queries, are cut by counting. Eight cells a part are counted, at a read for 1,000 entities. To
-// find an end inside a cell, Splits reads the cell's keys once.
+// A whole kind is cut at a sample of its keys: the keys of a random share of the entities, which
+// Datastore marks by the property __scatter__. Splits reads 24 sampled keys for each part, and 300
+// of them cost a read.
+//
+// Kinds with fewer samples or up to 10,000 entities, and all other queries, are cut by counting.
+// For each part, the space of keys or values has eight cells. The entities of each cell are
+// counted, at a read for 1,000 entities. To end a part inside a cell, Splits reads the cell's keys
+// once.
 func Splits(ctx context.Context, client *datastore.Client, query Query, n int, o *SplitsOptions) ([]Split, error) {
 	var opts SplitsOptions
 	if o != nil {
@@ -64,7 +69,8 @@ func Splits(ctx context.Context, client *datastore.Client, query Query, n int, o
 	return splits, nil
 }
 
-// A SplitsComparison says how even the parts of a query are, for several ways of cutting it.
+// A SplitsComparison is the result of [CompareSplits]: how even the parts of a query are, for
+// several ways of cutting it.
 type SplitsComparison struct {
 	Entities int64       `json:"entities"` // of the query
 	Parts    int         `json:"parts"`    // the number requested
@@ -72,14 +78,14 @@ type SplitsComparison struct {
 	Ways     []SplitsWay `json:"ways"`
 }
 
-// A SplitsWay is the result of one way to cut a query.
+// A SplitsWay is how even the parts are for one way of cutting a query.
 type SplitsWay struct {
 	// Way is one of:
 	//
 	//   - "lexicographic": the key space between the first and the last key is cut into equal parts
-	//   - "scatter": cut at one sampled key (__scatter__) for each part
-	//   - "oversampled": cut at every 32nd of such keys
-	//   - "splits": as [Splits]
+	//   - "scatter": one sampled key (__scatter__) for each part is read, and the cuts are at these keys
+	//   - "oversampled": 32 sampled keys for each part are read, and the cuts are at every 32nd
+	//   - "splits": as [Splits] cuts it
 	Way string `json:"way"`
 
 	Asked   int     `json:"asked"`   // sampled keys requested; -1 if unknown
@@ -90,7 +96,7 @@ type SplitsWay struct {
 	Ratio   float64 `json:"ratio"`   // Largest as a multiple of the mean; 0 if there is no entity
 	Each    []int64 `json:"each"`    // entities of each part
 
-	Note string `json:"note,omitempty"` // says so if Sampled is less than Asked
+	Note string `json:"note,omitempty"` // not empty if Sampled is less than Asked: says so
 }
 
 // fewKeys returns the Note of a way that got fewer keys than it requested, or "".

@@ -21,8 +21,9 @@ import (
 
 var errNoEngine = fmt.Errorf("mapper: start: %w: the engine is nil", ErrInvalidArgument)
 
-// StartByName starts a job by the name of its mapper, with parameters in JSON. Use it where the
-// mapper's Go value is unknown: in command lines, pages and schedulers. For no parameters pass {}.
+// StartByName is [Mapper.Start] for one of the engine's mappers, by its name, with parameters in
+// JSON. Use it where the mapper's Go value is unknown: in command lines, pages and schedulers. For
+// no parameters pass {}; missing ones and null are an [ErrInvalidArgument].
 func (e *Engine) StartByName(
 	ctx context.Context, mapper string, q Query, params json.RawMessage, o *StartOptions,
 ) (*Job, error) {

@@ -28,13 +28,13 @@ type StateChange struct {
 	Estimated           bool
 }
 
-// WithCaller returns a context that names the caller of methods that change jobs: a name, or the
-// verified address of an account. The log, [Job.History] and [StateChange.By] show up to 200 bytes
-// of it.
+// WithCaller returns a context that names who calls methods that change jobs, such as [Job.Pause]:
+// a name, or the verified address of an account. The log, [Job.History] and [StateChange].By show
+// up to 200 bytes of it.
 func WithCaller(ctx context.Context, who string) context.Context { return observe.WithBy(ctx, who) }
 
-// WithReason returns a context with the reason for calls that change jobs. The log, [Job.History]
-// and [StateChange.Reason] show up to 500 bytes of it.
+// WithReason returns a context with the reason for calls that change jobs, such as [Job.Pause]. The
+// log, [Job.History] and [StateChange].Reason show up to 500 bytes of it.
 func WithReason(ctx context.Context, why string) context.Context { return observe.WithWhy(ctx, why) }
 
 // A HistoryEntry is a change of a job by a caller, or by one of the job's limits.

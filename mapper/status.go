@@ -39,7 +39,7 @@ type Status struct {
 	// it waits for; empty: it has ended, or unknown
 	Bottleneck string    `json:"bottleneck,omitempty"`
 	Created    time.Time `json:"created"`        // when the job was started
-	Ended      time.Time `json:"ended,omitzero"` // zero while it runs
+	Ended      time.Time `json:"ended,omitzero"` // zero until it has ended
 	UndoneBy   string    `json:"undo,omitempty"` // the ID of the job that undoes it, see [Job.Undo]
 
 	Progress Progress `json:"progress"`
@@ -61,7 +61,7 @@ type Status struct {
 	CleaningUp bool `json:"cleaning,omitempty"`
 
 	// CleanUpAt is when the job will be cleaned up because its retention ends, or zero: see
-	// [StartOptions.Retain]. RetiredAt is when that happened.
+	// [StartOptions.Retain]. RetiredAt is when it was cleaned up for that reason, or zero.
 	CleanUpAt time.Time `json:"clean_up_at,omitzero"`
 	RetiredAt time.Time `json:"retired_at,omitzero"`
 
@@ -81,14 +81,16 @@ type Status struct {
 	Conflicts int64            `json:"conflicts"`
 	Counters  map[string]int64 `json:"counters"`   // what the function has counted
 	Pages     int64            `json:"pages"`      // commits with entities
-	FullPages int64            `json:"full_pages"` // of them, those that were full by count, bytes or time
-	// of ranges; those that were enqueued again, and tasks of the job itself, do not count
+	FullPages int64            `json:"full_pages"` // Pages that ended at a limit: of count, bytes or time
+	// tasks of ranges; repeated tasks of a range, and tasks of the job itself, do not count
 	Tasks      int64 `json:"tasks"`
-	OpenRanges int64 `json:"open"`  // ranges that are not done
-	MaxDepth   int64 `json:"depth"` // of the deepest range; the root has 0
+	OpenRanges int64 `json:"open"` // ranges that are not done
+	// the most cuts that lead from the job's first range to another one; 0 if it was never cut
+	MaxDepth int64 `json:"depth"`
 
-	// CountersDropped says that the job has exceeded the limits of counters and has none. It fails
-	// for that, and goes on without them if it is resumed, see [Entity.Count].
+	// CountersDropped says that the job has exceeded the limits of counters, and that Counters is
+	// empty. The job fails when that happens, and continues without counters if it is resumed: see
+	// [Entity.Count].
 	CountersDropped bool `json:"counters_dropped,omitempty"`
 
 	// WithoutShardBy is about how many entities of the query lacked the property of Query.ShardBy
@@ -97,16 +99,16 @@ type Status struct {
 	// more than 100 kinds and namespaces.
 	WithoutShardBy int64 `json:"unsharded,omitempty"`
 
-	// ByKind has these numbers for each kind in each namespace, if the query has several: those
-	// with entities, at most 5,000, and at most 128 KiB. KindsOmitted is the number of the others,
-	// an estimate above 1,000.
+	// ByKind has Processed and Failures for each kind in each namespace, if the query has several.
+	// It has only those with entities, at most 5,000 of them and 128 KiB. KindsOmitted is how many
+	// are left out, an estimate above 1,000.
 	ByKind       []KindStatus `json:"spaces,omitempty"`
 	KindsOmitted int          `json:"spaces_left_out,omitempty"`
 }
 
-// Err returns an error if the job has failed, was aborted, was paused by one of its limits, or has
-// ended with failures. It returns nil if the job has processed every entity, while it runs, and
-// while a caller has paused it:
+// Err says whether the job has done its work. It returns an error if the job has failed, was
+// aborted, was paused by one of its limits, or has ended with failures. It returns nil if the job
+// has processed every entity, while it runs, and while a caller has paused it:
 //
 //	status, err := job.Wait(ctx)
 //	if err == nil {
@@ -130,7 +132,7 @@ func (s *Status) Err() error {
 	return nil
 }
 
-// A KindStatus has a job's numbers for one kind in one namespace.
+// A KindStatus has a job's numbers for one kind in one namespace: see [Status].ByKind.
 type KindStatus struct {
 	Namespace string `json:"namespace"`
 	Kind      string `json:"kind"`
@@ -147,11 +149,15 @@ func spacesOf(t *record.Totals) (all []KindStatus) {
 	return all
 }
 
-// Status returns the job's status. For a job that has succeeded, or failed at its end, the numbers
-// are exact and cost one read. For a running or paused job they cost at most 501 reads; they are
-// exact if the job has fewer than 250 ranges, and estimates otherwise. For a job that was aborted
-// or failed on its way they cost one read more, until [Job.CleanUp] has added up its records; then
-// they are exact.
+// Status returns the job's status. Its cost depends on the job's state:
+//
+//   - If the job has succeeded, or has failed after its last page, it costs one read, and the
+//     numbers are exact.
+//   - While the job runs or is paused, it costs up to 501 reads. The numbers are exact if the job
+//     has fewer than 250 ranges, and estimates otherwise.
+//   - If the job was aborted, or failed earlier, it costs up to 502 reads, and the numbers are as
+//     for a running job. After [Job.CleanUp], which adds up the records, it costs one read, and the
+//     numbers are exact.
 //
 // For a running job, Status also asks the queue about two tasks. Status.Error says if they can't be
 // delivered, for example because the queue's URL is wrong or its account may not call the service.
@@ -302,10 +308,10 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 // minute. Its error is only about the waiting: call [Status.Err] to see whether the job has done
 // its work.
 //
-// If this process ends the job, Wait returns at once. Otherwise it reads the job's record whenever a
-// tenth of the time of the wait has passed, and at least every two seconds. Every minute it also
-// costs up to 20 reads and two calls of the queue, so that the log says why the queue can't deliver
-// the job's tasks.
+// If this process ends the job, Wait returns at once. Otherwise it polls the job's record, after
+// each tenth of the time waited so far, and at least every two seconds. Every minute it also costs
+// up to 20 reads and two calls of the queue, so that the log says why the queue can't deliver the
+// job's tasks.
 func (j *Job) Wait(ctx context.Context) (*Status, error) {
 	var s *Status
 	err := asked(queueOf(ctx, j)).Await(ctx, j.ref(), func(ended record.Ref) (err error) {
@@ -318,7 +324,7 @@ func (j *Job) Wait(ctx context.Context) (*Status, error) {
 	return s, nil
 }
 
-// A Failure is an entity that the function could not process.
+// A Failure is an entity that has failed all of its attempts.
 type Failure struct {
 	Key      *datastore.Key `json:"key"`      // in JSON, the result of Key.Encode
 	Path     string         `json:"path"`     // the key for people, such as /Account,"ann" or [namespace]/Account,7
@@ -327,14 +333,15 @@ type Failure struct {
 	Time     time.Time      `json:"time"`     // of the last attempt
 }
 
-// A FailureCause is an error text that several failures of a job share.
+// A FailureCause is an error text that several failures of a job share, except for data of single
+// entities.
 type FailureCause struct {
 	// Text is the common text of the errors. "#" replaces numbers, words with digits, quoted texts,
 	// addresses, and the names in keys.
 	Text string `json:"cause"`
 
-	// Digest identifies the cause in log lines, which never contain data of entities. The line
-	// "entities failed" has it after the kind of the errors.
+	// Digest is a short hash of Text. Log lines never contain data of entities, so the line
+	// "entities failed" has it in place of the text, after the kind of the errors.
 	Digest string `json:"digest"`
 
 	Count     int64   `json:"count"`     // failures with this cause
@@ -345,9 +352,10 @@ type FailureCause struct {
 // causesRead is how many failures FailureCauses reads.
 const causesRead = 1000
 
-// FailureCauses returns the causes of the job's failures, the most frequent first. It costs up to
-// 1,001 reads and a count. If there are more than 1,000 failures, it reads 1,000 of them, chosen by
-// a hash.
+// FailureCauses groups the job's failures by their errors, and returns the most frequent cause
+// first. It costs up to 1,001 reads and a count. If there are more than 1,000 failures, it reads
+// 1,000 of them, chosen by a hash, and the counts are estimates. After the job's retention the
+// error is [ErrWrongState].
 func (j *Job) FailureCauses(ctx context.Context) ([]FailureCause, error) {
 	job, err := j.engine.store().LoadJob(ctx, j.ref())
 	if err != nil {
@@ -379,13 +387,14 @@ func failureOf(r *record.Range) Failure {
 }
 
 // Failures lists all failures of the job. It reads them as [Job.FailuresPage] does, a page at a
-// time. After an error it ends.
+// time. An error is the last element.
 func (j *Job) Failures(ctx context.Context) iter.Seq2[Failure, error] {
 	return pages(func(cursor string) ([]Failure, string, error) { return j.FailuresPage(ctx, cursor) })
 }
 
-// FailuresPage lists a page of the job's failures. An empty cursor starts the list, and an empty
-// next ends it. A page has up to 100 failures, and costs as many reads.
+// FailuresPage lists a page of the job's failures, in no useful order. An empty cursor starts the
+// list. Pass next as the cursor of the next page; an empty next ends the list. A page has up to 100
+// failures, and costs as many reads.
 func (j *Job) FailuresPage(ctx context.Context, cursor string) (failures []Failure, next string, err error) {
 	ranges, next, err := j.engine.store().Page(ctx, j.ref(), "failed", cursor, store.FailurePage)
 	if err != nil {
@@ -398,14 +407,15 @@ func (j *Job) FailuresPage(ctx context.Context, cursor string) (failures []Failu
 }
 
 // NotUndone lists all entities that this job, an undo, has not restored. It reads them as
-// [Job.NotUndonePage] does, a page at a time. After an error it ends.
+// [Job.NotUndonePage] does, a page at a time. An error is the last element.
 func (j *Job) NotUndone(ctx context.Context) iter.Seq2[NotUndone, error] {
 	return pages(func(cursor string) ([]NotUndone, string, error) { return j.NotUndonePage(ctx, cursor) })
 }
 
 // NotUndonePage lists some of the entities that this job, an undo, has not restored. An empty
-// cursor starts the list, and an empty next ends it. One call lists the entities of up to 10 pages
-// of the job.
+// cursor starts the list. Pass next as the cursor of the next call; an empty next ends the list. A
+// call reads up to 10 records of the job's pages, and lists all of their entities. For other jobs
+// the list is empty.
 func (j *Job) NotUndonePage(ctx context.Context, cursor string) (left []NotUndone, next string, err error) {
 	all, next, err := undo.Left(ctx, j.engine.store(), j.ref(), cursor)
 	if err != nil {
@@ -436,8 +446,9 @@ type ExampleProperty struct {
 	After  string `json:"after"`
 }
 
-// Examples returns examples of what this job, a rehearsal, would do. It returns two examples from
-// each of up to 20 pages, which are chosen at random when the job runs.
+// Examples returns examples of what this job, a rehearsal ([StartOptions].DryRun), would do. It
+// returns two examples from each of up to 20 pages, which are chosen at random when the job runs.
+// For other jobs it returns none.
 func (j *Job) Examples(ctx context.Context) (examples []Example, err error) {
 	ranges, _, err := j.engine.store().Page(ctx, j.ref(), "examples_of", "", 20)
 	var all []record.Example

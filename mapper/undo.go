@@ -15,12 +15,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/undo"
 )
 
-// UndoOptions are the settings of an undo. Fields mean the same as in [StartOptions]. An undo runs
-// beside all other jobs, and has no budget.
+// UndoOptions are the settings of an undo ([Job.Undo]). Fields mean the same as in [StartOptions].
+// An undo runs beside all other jobs, and has no budget.
 type UndoOptions struct {
 	// ID is the ID of the undo's job. Defaults to "undo-" and the job's ID. If another job has that
 	// ID, a suffix is added. So a second Undo returns the same job, unless the first one was
-	// aborted.
+	// aborted. With DryRun it defaults to a new random ID.
 	ID string `json:"id,omitempty"`
 
 	// DryRun makes the undo write nothing. Its counters say what it would do.
@@ -30,27 +30,28 @@ type UndoOptions struct {
 	// mapper.
 	Queue string `json:"queue,omitempty"`
 
-	// PageSize is how many pages of the job are undone together at most. Defaults to a few, because
+	// PageSize is how many pages of the job are undone together at most. Defaults to 4, because
 	// each may have written many entities.
 	PageSize int `json:"page_size,omitempty"`
 
 	// ExpectedWorkers is how many tasks run at once, as in StartOptions.
 	ExpectedWorkers int `json:"expected_workers,omitempty"`
 
-	// Splitting says how the undo's ranges are cut.
+	// Splitting says how the undo's ranges are cut. Defaults to adaptive.
 	Splitting Splitting `json:"splitting,omitzero"`
 
 	// Rate limits the speed of the undo. Defaults to no limit.
 	Rate Rate `json:"rate,omitzero"`
 
-	// Retries say how often, and when, a page is retried.
+	// Retries say how often, and when, a page is retried. Defaults to [DefaultUpdateAttempts].
 	Retries RetryPolicy `json:"retries,omitzero"`
 
 	// FailureLimit pauses the undo when more pages than this have failed. Defaults to [Unlimited],
-	// because Datastore would forget the past of the rest during the pause.
+	// because Datastore would forget the past of the remaining pages during the pause.
 	FailureLimit int `json:"failure_limit,omitempty"`
 
-	// Retain is how long the undo's records are kept after its end.
+	// Retain is how long the undo's records are kept after its end. Defaults to
+	// [EngineOptions.Retain].
 	Retain time.Duration `json:"retain_ns,omitempty"`
 }
 
@@ -129,7 +130,7 @@ func mayUndo(ctx context.Context, e *Engine, job *record.Job, id string) error {
 // isDerived reports whether a mapper of that name is made from another one, of a user.
 func isDerived(name string) bool { return record.IsRehearsal(name) || undo.Is(name) }
 
-// A NotUndone is an entity that an undo has not restored.
+// A NotUndone is an entity that an undo has not restored: see [Job.NotUndonePage].
 type NotUndone struct {
 	Key    *datastore.Key `json:"key"`  // nil: Reason says how many more there are, whose keys are not known
 	Path   string         `json:"path"` // the key for people, see [Failure]

@@ -14,9 +14,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A Proof says whether a job's records cover its query without a gap or an overlap. If they do,
-// every entity that existed while the job ran was processed once, is recorded as a failure, or is
-// still to be processed.
+// A Proof says whether a job's records cover its query without a gap or an overlap ([Job.Verify]).
+// If they do, every entity that existed while the job ran was processed once, is recorded as a
+// failure, or is still to be processed.
 //
 // It checks the records that tasks wrote in the transactions of their pages, and hashes of these
 // records. So it finds records that were lost, added or changed by accident. It does not find
@@ -24,14 +24,14 @@ import (
 type Proof struct {
 	Ranges         int      `json:"ranges"`             // records of ranges, except single entities
 	Pending        int      `json:"pending"`            // ranges that are not done
-	SingleEntities int      `json:"alone"`              // entities that were retried alone
-	Failures       int      `json:"failures"`           // entities that could not be processed
+	SingleEntities int      `json:"alone"`              // records of single entities, which were retried alone
+	Failures       int      `json:"failures"`           // of the single entities, those that have failed
 	Problems       []string `json:"problems,omitempty"` // up to 20 problems
 
-	// Compared is the number of ranges whose entities were compared: see [VerifyOptions]. Different
-	// counts the ranges whose entities differ from the entities of their page, and Differences
-	// describes up to 20 of them. A difference is no problem if entities were put or deleted since,
-	// or no longer satisfy the query.
+	// Compared is the number of ranges whose entities were compared, if [VerifyOptions].Entities is
+	// set. Different counts the ranges whose keys are not the keys that their page processed, and
+	// Differences describes up to 20 of them. A difference is no problem if entities were put or
+	// deleted since, or no longer satisfy the query.
 	Compared    int      `json:"compared,omitempty"`
 	Different   int      `json:"different,omitempty"`
 	Differences []string `json:"differences,omitempty"`
@@ -57,15 +57,16 @@ type VerifyOptions struct {
 	// keys-only query for each range. Defaults to false.
 	Entities bool
 
-	// ReadTime is the time at which Entities are read. Datastore must still keep it. The job's
-	// start is a good choice. Defaults to now.
+	// ReadTime is the time of the database's state with which the records are compared. It requires
+	// Entities, and Datastore must still keep it: see [Query].ReadTime. The job's start is a good
+	// choice. Defaults to now.
 	ReadTime time.Time
 }
 
 // Verify reads all records of the job and checks them against each other, at a read for each range.
 // Its error is only about the reading: call [Proof.Err] to see whether something is wrong. The
 // records of a running job change while Verify reads them, so its proof may name problems that do
-// not exist. A nil o has all defaults.
+// not exist. A nil o checks only the records.
 func (j *Job) Verify(ctx context.Context, o *VerifyOptions) (*Proof, error) {
 	return verify(ctx, j.engine.store(), j.engine.source(), j.ref(), o)
 }

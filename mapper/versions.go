@@ -12,7 +12,8 @@ import (
 )
 
 // NewClient returns the official Datastore client for the project's default database, with
-// [ClientOption]. It suits an [Engine] and all other uses. Close it after the engine has drained.
+// [ClientOption]. It suits an [Engine] and all other uses. Close it after [Engine.Drain] has
+// returned.
 func NewClient(ctx context.Context, project string, opts ...option.ClientOption) (*datastore.Client, error) {
 	return NewClientWithDatabase(ctx, project, datastore.DefaultDatabaseID, opts...)
 }
@@ -35,17 +36,19 @@ func NewClientWithDatabase(
 //     nobody has changed the entities since. The function runs again on changed entities, and the
 //     page is committed again.
 //
-// An entity that the function leaves unchanged is not read again at the commit. Its counts are for
-// the state in which its page was read, up to two pages earlier (see StartOptions.PageTime).
+// An entity that the function leaves unchanged is not read again at the commit. So its counts are
+// for its state when the page was read. That is up to the time of two pages earlier, about 6 s by
+// default (see [StartOptions].PageTime).
 //
 // If you make a client with option.WithGRPCConn, set [ClientInterceptor] on its connection instead.
 func ClientOption() option.ClientOption {
 	return option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(ClientInterceptor()))
 }
 
-// ClientInterceptor returns the interceptor that [ClientOption] adds to a connection. In an
-// engine's calls it takes entities and versions from answers, and puts them into commits. It does
-// not change other calls.
+// ClientInterceptor returns the interceptor that [ClientOption] adds to a connection. You need it
+// only for a connection that you open yourself (option.WithGRPCConn). In an engine's calls it takes
+// stored entities and their versions out of the answers, and puts them into commits. It does not
+// change other calls.
 func ClientInterceptor() grpc.UnaryClientInterceptor { return intercept.Unary }
 
 // errPlainClient says what NewEngine needs.

@@ -24,8 +24,9 @@ func Mappers() []mapper.AnyMapper {
 	return []mapper.AnyMapper{Count, Check, Touch, Delete, SetProperty, RenameProperty, DropProperties, Copy}
 }
 
-// Destroys reports whether the mapper of that name overwrites or deletes data. Rehearse its jobs
-// first.
+// Destroys reports whether the mapper of that name overwrites or deletes the entities of its query.
+// Rehearse its jobs first. [Copy] is not among these mappers, but it may overwrite entities in the
+// place of its copies.
 func Destroys(name string) bool {
 	return slices.Contains([]string{Delete.Name(), SetProperty.Name(), RenameProperty.Name(), DropProperties.Name(),
 		EraseName}, name)
@@ -36,8 +37,8 @@ type entity = datastore.PropertyList
 
 // CountParams are the parameters of [Count].
 type CountParams struct {
-	// By is the property by whose values to count. If it is empty, all entities have one count. A
-	// dot leads into an embedded entity, or is part of the name, as in a filter.
+	// By is a property: entities are counted by its values. By default there is only the count of
+	// all entities. A dot leads into an embedded entity, or is part of the name, as in a filter.
 	By string `json:"by,omitempty"`
 }
 
@@ -180,8 +181,9 @@ func setProperty(_ context.Context, e *mapper.Entity[entity], p SetPropertyParam
 	return nil
 }
 
-// A Value is a property's value. Its JSON is the same as in a filter (see mapper.Filter): a number,
-// a text, true, null, or an object such as {"time": "2026-10-24T00:00:00Z"}.
+// A Value is a property's value. V has one of the types of [mapper.Filter].Value. Its JSON is the
+// same as in a filter: a number, a text, true, null, or an object such as {"time":
+// "2026-10-24T00:00:00Z"}.
 type Value struct {
 	V any
 
@@ -304,7 +306,8 @@ func (p CopyParams) Validate() error {
 }
 
 // Copy is the mapper "copy". It copies entities, exactly as they are stored, to another kind or
-// namespace. A copy has the name or ID of its entity, and overwrites an entity of that key.
+// namespace. A copy has the name or ID of its entity, and the same parents, and overwrites an
+// entity of that key.
 var Copy *mapper.Mapper[CopyParams] = copies.WithStarter(startCopy).CheckByName(func(params json.RawMessage) error {
 	return mapper.CheckParams(params, new(CopyParams))
 })

@@ -25,7 +25,7 @@ const (
 	bodyTime  = 10 * time.Second // in which the whole body must arrive
 )
 
-// A Delivery is one attempt to deliver a task.
+// A Delivery is one attempt to deliver a task, as [Queue.Handler] passes it on.
 type Delivery struct {
 	// TaskID is the task's ID, at most 500 bytes, from a header of the request. Use it only for
 	// logs, and to tell deliveries apart. A caller that the handler accepts can forge its headers.
@@ -42,12 +42,11 @@ type Delivery struct {
 	// not known.
 	ScheduleTime time.Time
 
-	// NewTrace says that the delivery should start a new trace, with a link to the span that
-	// enqueued the task. Without it the delivery is part of that span's trace. The handler's
-	// context has the span.
+	// NewTrace says that [Task].NewTrace was set: start a new trace, with a link to the span that
+	// enqueued the task. Otherwise continue that span's trace. The context has the span.
 	NewTrace bool
 
-	// Body is the task's message.
+	// Body is the task's message, from [Task].Body.
 	Body []byte
 }
 
@@ -58,7 +57,7 @@ func (e errDropped) Error() string { return e.err.Error() }
 func (e errDropped) Unwrap() error { return e.err }
 
 // Drop marks an error that another delivery would only repeat. The handler answers with success, so
-// that the queue forgets the task, and logs the error.
+// that the queue forgets the task, and logs the error. The error must not be nil.
 func Drop(err error) error { return errDropped{err} }
 
 // errElsewhere marks an error of this process only.
@@ -68,7 +67,8 @@ func (e errElsewhere) Error() string { return e.err.Error() }
 func (e errElsewhere) Unwrap() error { return e.err }
 
 // Redeliver marks an error of a process that is about to end: the queue should deliver the task to
-// another process. The handler answers with 421, and logs the error at the level Debug only.
+// another process. The handler answers with 421, and logs the error at the level Debug only. The
+// error must not be nil.
 func Redeliver(err error) error { return errElsewhere{err} }
 
 // Errors of requests that are not deliveries of the queue.
@@ -103,9 +103,13 @@ func statusOf(err error) int {
 	}
 }
 
-// Handler returns the handler of the queue's deliveries. It calls run for each authentic delivery.
-// If run returns an error, the queue delivers the task again later, unless the error is marked by
-// [Drop]. The handler logs errors, and its answers do not contain them.
+// Handler returns the handler of the queue's deliveries. It calls run for each authentic delivery:
+// one whose token has the account and audience of [Options], or any request with
+// InsecureSkipVerify.
+//
+// If run returns nil, the queue forgets the task. If it returns an error, the queue delivers the
+// task again later, unless the error is marked by [Drop]. The handler logs errors, and its answers
+// do not contain them.
 //
 // It refuses other requests before it reads their bodies. The body of a delivery must arrive within
 // 10 s.

@@ -11,30 +11,30 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A TaskInfo is the state of a task, from its queue.
+// A TaskInfo is the state of a task as its queue has it: see [Queue.Lookup].
 type TaskInfo struct {
-	URL          string    // where it is delivered
-	ScheduleTime time.Time // of the next attempt, or of the one under way
-	Attempts     int       // started so far
-	Ended        bool      // whether the last attempt has ended, with Code and Message
-	Code         codes.Code
-	Message      string // such as "NOT_FOUND(5): HTTP status code 404"
+	URL          string     // where it is delivered
+	ScheduleTime time.Time  // of the next attempt, or of the one under way
+	Attempts     int        // started so far
+	Ended        bool       // whether the last attempt has ended, with Code and Message
+	Code         codes.Code // of the last attempt; OK until one has failed
+	Message      string     // of the last attempt, such as "NOT_FOUND(5): HTTP status code 404"
 
-	// TargetChanged says that the task still has an old URL, account or audience. Tasks that are
-	// enqueued now have another one.
+	// TargetChanged says that the task was enqueued with another URL, account or audience than the
+	// queue has now. It keeps the old ones.
 	TargetChanged bool
 }
 
 // Exists reports whether a task waits in the queue or is being delivered. A task with an old target
-// (see [TaskInfo]) whose last attempt failed there does not count, because it may fail forever. The
-// caller needs the permission cloudtasks.tasks.get.
+// ([TaskInfo].TargetChanged) whose last attempt failed there does not count, because it may fail
+// forever. The caller needs the permission cloudtasks.tasks.get.
 func (q *Queue) Exists(ctx context.Context, t Task) (bool, error) {
 	s, err := q.Lookup(ctx, t)
 	return s != nil && (!s.TargetChanged || !s.Ended), err
 }
 
-// Lookup returns the state of a task, or nil if the queue does not have it. The caller needs the
-// permission cloudtasks.tasks.get.
+// Lookup returns the state of the task with of.ID, or nil if the queue does not have it: it was
+// done, or never enqueued. The caller needs the permission cloudtasks.tasks.get.
 func (q *Queue) Lookup(ctx context.Context, of Task) (*TaskInfo, error) {
 	name := q.name + "/tasks/" + of.ID
 	t, err := q.client.GetTask(ctx, &cloudtaskspb.GetTaskRequest{Name: name})

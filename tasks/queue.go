@@ -18,7 +18,8 @@ import (
 	"github.com/scattermap/scattermap/auth"
 )
 
-// Options are the settings of a [Queue]. Set ServiceAccount, InsecureSkipVerify, or both.
+// Options are the settings of a [Queue]. Set ServiceAccount, InsecureSkipVerify, or both: the zero
+// value is an error.
 type Options struct {
 	// ServiceAccount is the e-mail address of the service account whose OIDC token each delivery
 	// carries. The handler refuses tokens of other accounts.
@@ -31,7 +32,8 @@ type Options struct {
 	// InsecureSkipVerify makes the handler accept every request without a look at its token.
 	// Anybody who reaches such a handler can run tasks. Use it for emulators, and for a Cloud Run
 	// service that requires authentication: Cloud Run has then verified the token, and removed its
-	// signature. In that case set ServiceAccount, too. Defaults to false.
+	// signature. In that case set ServiceAccount, too, so that deliveries carry a token. Defaults
+	// to false.
 	InsecureSkipVerify bool
 
 	// KeysURL is the URL of the public keys that verify the tokens. Defaults to Google's. For an
@@ -90,10 +92,12 @@ type Queue struct {
 
 var queueName = regexp.MustCompile(`^(projects/[^/]+/locations/[^/]+)/queues/[A-Za-z0-9-]{1,100}$`)
 
-// NewQueue returns a Queue for a Cloud Tasks queue. Its name is
-// "projects/PROJECT/locations/LOCATION/queues/QUEUE", and it must exist when tasks are enqueued:
-// see [Queue.Create]. Tasks are sent to paths below the target, such as
-// "https://worker.example/mapper/".
+// NewQueue returns a Queue for a Cloud Tasks queue, without a call. Its name is
+// "projects/PROJECT/locations/LOCATION/queues/QUEUE". The queue must exist when tasks are enqueued:
+// see [Queue.Create].
+//
+// The target is an http or https URL without a query, such as "https://worker.example/mapper/".
+// Tasks are sent to paths below it. NewQueue returns an error if an argument is invalid.
 func NewQueue(client *cloudtasks.Client, name, target string, o *Options) (*Queue, error) {
 	if !queueName.MatchString(name) {
 		return nil, fmt.Errorf("tasks: the queue's name is %q, it has to be "+
@@ -160,8 +164,9 @@ var transient = []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.In
 // ErrExists says that the queue has a task of this ID, or had one within about a day.
 var ErrExists = errors.New("a task of this ID exists, or existed recently")
 
-// Enqueue creates a task. If its ID is taken, the error is [ErrExists]: the queue has, or had, a
-// task of that ID. Transient errors are retried for up to 30 s.
+// Enqueue creates a task. If the queue has a task of that ID, or had one within about a day, the
+// error is [ErrExists]. Transient errors are retried for up to 30 s. If an earlier attempt has
+// created the task without an answer, the error is [ErrExists], too.
 func (q *Queue) Enqueue(ctx context.Context, t Task) error {
 	req := q.request(ctx, t, time.Now())
 	ctx, cancel := context.WithTimeout(ctx, enqueueTimeout)
@@ -178,13 +183,14 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) error {
 	return nil
 }
 
-// Parallel is how many calls EnqueueAll makes at once. A range has at most 100 children, so they
-// take two rounds. A gRPC connection usually allows 100 calls at once.
+// Parallel is how many calls [Queue.EnqueueAll] makes at once. A gRPC connection usually allows 100
+// calls at once, and the other half remains for other calls. A task of package mapper enqueues up
+// to 100 tasks at a time, which takes two rounds.
 const Parallel = 50
 
 // EnqueueAll creates tasks, up to [Parallel] at once. A task whose ID is taken counts as created.
-// After the first error it starts no more, and returns that error. Some of the others may have been
-// created.
+// After an error it starts no further calls, and returns the first error. Some of the tasks may
+// have been created; call it again with all of them.
 func (q *Queue) EnqueueAll(ctx context.Context, all []Task) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(Parallel)

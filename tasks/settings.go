@@ -12,13 +12,13 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// ServiceLimits describe the service that runs the tasks of a queue. A field that is 0 is unknown,
-// except Queues.
+// ServiceLimits describe the service that runs the tasks of a queue. A field that is 0 is unknown.
+// Queues that is 0 means one.
 type ServiceLimits struct {
 	MaxInstances int           // Cloud Run's --max-instances
 	Concurrency  int           // requests that an instance takes at once: --concurrency
 	Timeout      time.Duration // after which a request is cut off: --timeout
-	Queues       int           // that deliver to the service; 0 is one
+	Queues       int           // number of queues that deliver to the service
 }
 
 // atOnce returns how many requests the service takes at once, or 0 if that is unknown.
@@ -26,8 +26,9 @@ func (s ServiceLimits) atOnce() int { return s.MaxInstances * s.Concurrency }
 
 // ForTasks returns how many tasks all queues of the service together should deliver at once, or 0
 // if that is unknown. It is nine tenths of the requests that the service takes at once, and at
-// least one less than all. The rest is for operators: otherwise the request that pauses a job would
-// compete with the job's own load. For a service that takes one request at once it is 1.
+// least one less than all. The remaining requests are for operators: otherwise a request that
+// pauses a job would compete with the job's own load. For a service that takes one request at once
+// it is 1.
 func (s ServiceLimits) ForTasks() int {
 	n := s.atOnce()
 	return max(min(n, 1), n-max(1, (n+operatorsShare-1)/operatorsShare))
@@ -53,8 +54,8 @@ const (
 	mostAtOnce = 5000
 )
 
-// Create creates the queue with settings that suit the service. If the queue exists, Create changes
-// nothing and returns false without an error; [Queue.CheckSettings] checks an existing queue.
+// Create creates the queue with settings that suit the service. It returns false if the queue
+// exists already, and changes nothing then; [Queue.CheckSettings] checks an existing queue.
 //
 // The queues of the service share [ServiceLimits.ForTasks] equally: a new queue delivers up to its
 // share of tasks at once, at most 5,000. If the limits are unknown, it delivers up to 100 at once.
@@ -81,10 +82,15 @@ func (q *Queue) Create(ctx context.Context, s ServiceLimits) (created bool, err 
 }
 
 // CheckSettings returns an error if the queue's settings do not suit the service or this package.
-// It checks that the queue is not paused and does not deliver more tasks at once than
-// [ServiceLimits.ForTasks]. It also checks the deadline, and that no task waits for more than five
-// minutes or is given up. Each of the joined errors says what to do. The caller needs the
-// permission cloudtasks.queues.get.
+// It checks:
+//
+//   - The queue is not paused or disabled.
+//   - It does not deliver more tasks at once than [ServiceLimits.ForTasks].
+//   - The service does not cut off a request before [Options].DispatchDeadline.
+//   - No failed task waits for more than five minutes for its next attempt, and none is given up.
+//
+// It joins all errors, and each says what to do. The caller needs the permission
+// cloudtasks.queues.get.
 func (q *Queue) CheckSettings(ctx context.Context, s ServiceLimits) error {
 	queue, err := q.client.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: q.name})
 	if err != nil {

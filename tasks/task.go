@@ -14,28 +14,29 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// A Task is a message that a queue delivers to its target.
+// A Task is a message that a queue delivers to a path below its URL: see [Queue.Enqueue].
 type Task struct {
 	// ID names the task in its queue: 1 to 500 letters, digits, '-' and '_'. The function [ID]
 	// makes one.
 	ID string
 
-	// Path is joined to the queue's URL.
+	// Path is joined to the queue's URL, and is where the task is delivered.
 	Path string
 
-	// Body is the message. Cloud Tasks limits the whole task to about 1 MiB.
+	// Body is the message, which [Delivery].Body has. Cloud Tasks limits the whole task to about 1
+	// MiB.
 	Body []byte
 
-	// ScheduleTime is the earliest time of the delivery. Defaults to now.
+	// ScheduleTime is the earliest time of the delivery. Defaults to now, also if it has passed.
 	ScheduleTime time.Time
 
-	// NewTrace makes the delivery start a new trace: see [Delivery].
+	// NewTrace asks the receiver to start a new trace: see [Delivery].NewTrace.
 	NewTrace bool
 }
 
-// ID returns a task ID for some parts. Equal parts have equal IDs, and different parts have
-// different IDs. The ID is a hash, because IDs with a common prefix slow down all operations of a
-// queue (documentation of Cloud Tasks, CreateTask).
+// ID makes a task's ID from some parts: 40 hexadecimal digits. Equal parts have equal IDs, and
+// different parts have different IDs. The ID is a hash, because IDs with a common prefix slow down
+// all operations of a queue (documentation of Cloud Tasks, CreateTask).
 func ID(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {

@@ -31,11 +31,12 @@ import (
 type Product string
 
 const (
-	// Classic is Google's Datastore emulator, in Firestore mode. Half of its entities have scatter
-	// keys. It has no aggregations, and ignores property masks.
+	// Classic is Google's Datastore emulator, in Firestore mode. Half of its entities have the
+	// property __scatter__, by which keys are sampled. It has no aggregations, and ignores property
+	// masks.
 	Classic Product = "cloud-datastore-emulator"
-	// Firestore is Google's Firestore emulator, in Datastore mode. It has no
-	// scatter keys, and locks what a transaction reads.
+	// Firestore is Google's Firestore emulator, in Datastore mode. It has no property __scatter__,
+	// and locks what a transaction reads.
 	Firestore Product = "cloud-firestore-emulator"
 )
 

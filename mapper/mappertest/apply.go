@@ -22,21 +22,21 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// TB is the part of a *testing.T that [Apply] uses.
+// TB is the part of a *testing.T that [Apply], [ApplyKey] and [ApplyBatch] use.
 type TB interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// A Result is the effect of a function on one entity.
+// A Result is the effect of a mapper's function on one entity: see [Apply].
 type Result struct {
-	// Err is the error of the function, or its panic. It is also set if the mapper, its parameters,
-	// the entity or a write is invalid. If it is set, the other fields are empty, and the entity is
-	// unchanged.
+	// Err is the error of the function, or its panic. It is nil if the function has returned
+	// mapper.Skip. It is also set if the mapper, its parameters, the entity or a write is invalid.
+	// If it is set, the other fields are empty, and the entity is unchanged.
 	Err error
 
-	// Changed says that the entity would be written: the function of a [mapper.Update] changed it,
-	// or the stored entity lacked a field of the mapper's type.
+	// Changed says that the entity would be written: the function of a [mapper.Update] changed it
+	// or called Touch, or the stored entity lacked a field of the mapper's type.
 	Changed bool
 
 	// Deleted says that the function deleted the entity.
@@ -45,7 +45,7 @@ type Result struct {
 	// Counters are the function's counters, by name.
 	Counters map[string]int64
 
-	// Puts are the other entities that the function put, in the order of the calls.
+	// Puts are the other entities that the function put, in the order of the first calls for each.
 	Puts []Put
 
 	// Deletes are the keys of the other entities that the function deleted.
@@ -58,9 +58,9 @@ type Put struct {
 	Properties datastore.PropertyList
 }
 
-// Apply runs a mapper's function on one entity, and returns its effects. The entity is a pointer to
-// a struct or to a datastore.PropertyLoadSaver. Apply saves it to properties, loads them into the
-// mapper's type, and calls the function.
+// Apply runs a mapper's function once on one entity, without a database, and returns its effects.
+// The entity is a pointer to a struct or to a datastore.PropertyLoadSaver. Apply saves it to
+// properties, loads them into the mapper's type, and calls the function.
 //
 // If the entity would be written, Apply also sets it to its new state: it is zeroed, and the
 // properties that would be stored are loaded. Properties that its type does not declare are left
@@ -69,6 +69,9 @@ type Put struct {
 //
 // The entity's key has the kind "Entity" and the name "test"; [ApplyKey] takes another key. Apply
 // calls t.Fatalf if the mapper or the entity is nil, or if the entity can't be saved or loaded.
+//
+// Entity.Get has no database and returns an error, and of a mapper.VisitPages only the first
+// function runs. Use [Run] to test these.
 func Apply[P any](t TB, m *mapper.Mapper[P], entity any, params P) Result {
 	t.Helper()
 	return ApplyKey(t, m, datastore.NameKey("Entity", "test", nil), entity, params)

@@ -44,10 +44,10 @@ type Options struct {
 	Seed uint64
 }
 
-// An Env is a Datastore, a queue and an engine in this process. [Run] makes one.
+// An Env is a Datastore, a queue and an engine in this process, which [Run] makes and closes.
 type Env struct {
 	Client *datastore.Client // of an empty Datastore
-	Engine *mapper.Engine    // of the mappers; its tasks are delivered
+	Engine *mapper.Engine    // has the mappers of Run, and its tasks are delivered
 
 	faults *emulator.Faults
 	open   func(opts ...option.ClientOption) (*datastore.Client, error)
@@ -59,11 +59,12 @@ func (w *Env) NewClient(opts ...option.ClientOption) (*datastore.Client, error) 
 	return w.open(opts...)
 }
 
-// PauseFaults stops the faults. Call it before the test itself makes calls, such as to read
-// entities back.
+// PauseFaults stops the faults until [Env.ResumeFaults]. Call it before the test itself makes calls
+// that must not fail, such as to read entities back.
 func (w *Env) PauseFaults() { w.faults.Pause() }
 
-// ResumeFaults starts the faults of [Options].Seed. Before the first call there are none.
+// ResumeFaults starts the faults of [Options].Seed. Before the first call there are none. Without a
+// Seed it has no effect.
 func (w *Env) ResumeFaults() { w.faults.Resume() }
 
 // WithEngine returns a context from which [mapper.EngineFromContext] gets the Env's engine, as in a

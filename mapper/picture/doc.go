@@ -1,12 +1,17 @@
-// Package picture shows a job from above: a bounded sample of its ranges, in the order of the key
-// space. It is for programs that draw how a job goes or went, as package dashboard does.
+// Package picture shows a job from above: its ranges, or a random sample of them, in the order of
+// the key space. It is for programs that draw how a job goes or went, as package dashboard does.
 //
-// [Of] reads the records, up to 750 of them. Everything else is calculated from these:
+// A range is an interval of keys. A job starts as one range, the root. The task of a range cuts off
+// other ranges, its children, which are one deeper. Each range that is done has processed one page
+// of entities. A strip is a line that stands for the key space, and on which each range has its
+// place.
+//
+// [Of] reads up to 751 records. Everything else is calculated from these:
 //
 //   - where each range lies on a strip ([Picture.Slots]), and what colours it ([Picture.Classes])
 //   - how the job stood at a time ([Picture.At])
 //   - entities a second and tasks in flight over time ([Picture.Series])
-//   - the fan-out by depth ([Picture.Levels])
+//   - the number of ranges by depth ([Picture.Levels])
 //   - statistics of pages ([Picture.Pages])
 //
 // Nothing here changes a job.

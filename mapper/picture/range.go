@@ -9,31 +9,33 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A State is the state of a range.
+// A State is the state of a range in a picture. Some states are guesses: a record does not say
+// whether a task processes it.
 type State string
 
 // The states of ranges.
 const (
-	// Uncut is the state of a range at a time before it existed. It was a part of another range
-	// then.
+	// Uncut is the state of a range at a time before it existed, as [Picture.At] returns it. It was
+	// a part of another range then.
 	Uncut State = "uncut"
 	// Pending is the state of a range whose task has not started, as far as its record tells.
 	Pending State = "pending"
-	// Running is the state of a pending range that a task seems to process. The task continued with
-	// it from the page before, or has left a mark in its record. Or the range is due, and the job
-	// has committed a page and has no more open ranges than workers.
+	// Running is the state of a pending range that a task seems to process, in a job that runs. A
+	// task has continued with it from the page before, or has left a mark in its record. Or the
+	// range is due, and the job has committed a page and has no more open ranges than workers.
 	Running State = "running"
-	// Done is the state of a range whose page is committed. Ranges of their own cover everything
-	// after the page.
+	// Done is the state of a range whose page is committed. The page may have ended before the
+	// range's end: other ranges cover the entities after it.
 	Done State = "done"
 	// Slow is the state of a done range whose entities took more than three times the median time on
 	// average, and at least 100 ms longer in all.
 	Slow State = "slow"
-	// Failed is the state of a range with the one entity that the function could not process.
+	// Failed is the state of a range with one entity that has failed all of its attempts.
 	Failed State = "failed"
 )
 
-// A Place is the start or end of a range. A missing part sorts first.
+// A Place is the start or end of a range, in the order of the key space. A part that is missing
+// comes before all values.
 type Place struct {
 	Namespace string         `json:"namespace,omitempty"`
 	Kind      string         `json:"kind,omitempty"`
@@ -41,34 +43,35 @@ type Place struct {
 	Key       *datastore.Key `json:"key,omitempty"`   // in JSON the text of Key.Encode
 }
 
-// A Range is the contents of a range's record.
+// A Range is a range as its record describes it.
 type Range struct {
 	ID    string `json:"id"`
 	State State  `json:"state"`
-	Depth int64  `json:"depth"`           // the root has 0
+	Depth int64  `json:"depth"`           // 0 for the root, and one more for each cut after that
 	Start *Place `json:"start,omitempty"` // nil: the start of the job
-	End   *Place `json:"end,omitempty"`   // nil: the end of the job; at the end of its page another range starts
-	Alone bool   `json:"alone,omitempty"` // only the entity at Start
+	End   *Place `json:"end,omitempty"`   // nil: the end of the job; its page may have ended before
+	Alone bool   `json:"alone,omitempty"` // it has only the entity at Start, which was retried alone
 
 	// Entities is how many entities the range's page processed. For a pending range it is how many
 	// are expected in the whole range.
 	Entities  int64 `json:"entities"`
 	Written   int64 `json:"written"`   // how many of these were saved or deleted
 	Attempts  int64 `json:"attempts"`  // deliveries after the first one
-	Refusals  int64 `json:"refusals"`  // attempts that the function or the database refused
-	Continues bool  `json:"continues"` // the task of the page before continued with it
+	Refusals  int64 `json:"refusals"`  // attempts that failed by an error of the function or the database
+	Continues bool  `json:"continues"` // it had no task of its own: the task of the page before continued with it
 
 	Ran     time.Duration `json:"ran_ns"`          // the function's time for the page
 	Created time.Time     `json:"created"`         // when the range was cut off
 	Done    time.Time     `json:"done,omitzero"`   // when its page was committed
 	Error   string        `json:"error,omitempty"` // the error of its entity, if that has failed
 
-	// Stands is how many ranges of the job this one stands for. It is 1, unless the picture is a
-	// sample.
+	// Stands is about how many ranges of the job this one stands for. It is 1, unless the picture is
+	// a sample.
 	Stands float64 `json:"stands"`
 }
 
-// Pace returns how long the function took for an entity of the range's page; 0 if there was none.
+// Pace returns how long the function took for an entity of the range's page, on average. It is 0 if
+// the page is not done or had no entities.
 func (r *Range) Pace() time.Duration {
 	if r.Entities == 0 || r.Done.IsZero() {
 		return 0
@@ -76,8 +79,7 @@ func (r *Range) Pace() time.Duration {
 	return r.Ran / time.Duration(r.Entities)
 }
 
-// InVain returns the number of failed attempts: deliveries that ended without the page, and
-// attempts that were refused.
+// InVain returns the number of failed attempts: Attempts and Refusals together.
 func (r *Range) InVain() int64 { return r.Attempts + r.Refusals }
 
 // weight returns how many entities the range stands for.

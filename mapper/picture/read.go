@@ -29,9 +29,9 @@ type Picture struct {
 	Undo  string       `json:"undo,omitempty"` // the ID of the job that undoes it
 
 	Begun time.Time `json:"begun"`          // when the job was started
-	Until time.Time `json:"until"`          // when it ended, or when the picture was taken
-	Ended bool      `json:"ended"`          // it has ended
-	Gone  bool      `json:"gone,omitempty"` // it was cleaned up: there are no Ranges, even if some records remain
+	Until time.Time `json:"until"`          // when the job ended, or when the picture was taken
+	Ended bool      `json:"ended"`          // the job has ended
+	Gone  bool      `json:"gone,omitempty"` // the job is cleaned up: Ranges is empty, even if some records remain
 
 	// Causes are the causes of the job's failures, from up to 250 of them, most frequent first.
 	// History lists the actions on the job, oldest first. Both are read with the records.
@@ -42,9 +42,10 @@ type Picture struct {
 // ErrNoSuchRange says that a job has no range with this ID.
 var ErrNoSuchRange = errors.New("the job has no range of this ID")
 
-// Of returns the picture of a job. It makes four calls, and costs up to 751 reads. A picture has
-// all ranges of a job with fewer than 250. Larger jobs are sampled: up to 250 ranges, 250 pending
-// ranges and 250 failures.
+// Of returns the picture of a job. If the job has fewer than 250 ranges, the picture has all of
+// them. Larger jobs are sampled: up to 250 ranges, 250 pending ranges and 250 failures. Of makes up
+// to four calls, and costs up to 751 reads. If there is no such job, the error is
+// [mapper.ErrNoSuchJob].
 func Of(ctx context.Context, client *datastore.Client, id string) (*Picture, error) {
 	p, err := read(ctx, store.New(client).Asked(), id, time.Now())
 	if err != nil {
@@ -54,8 +55,8 @@ func Of(ctx context.Context, client *datastore.Client, id string) (*Picture, err
 }
 
 // Look returns the status of an engine's job, as [mapper.Job.Status] does, and its picture. Both
-// use the same records. Together they cost about 750 reads at most, and two calls more than a
-// status.
+// are calculated from the same reads. Together they cost about 750 reads at most, and two calls
+// more than a status. If there is no such job, the error is [mapper.ErrNoSuchJob].
 func Look(ctx context.Context, e *mapper.Engine, id string) (*mapper.Status, *Picture, error) {
 	ctx = store.Sharing(ctx)
 	s, err := e.Job(id).Status(ctx)
@@ -191,26 +192,26 @@ func (p *Picture) about(job *record.Job, failed []*record.Range, scale float64) 
 	return err
 }
 
-// A Detail is everything in the record of a range.
+// A Detail is everything that the record of a range says: see [RangeOf].
 type Detail struct {
 	Range
-	Namespace string `json:"namespace,omitempty"` // with Kind: the space of its entities, if the query has several
-	Kind      string `json:"kind,omitempty"`
+	Namespace string `json:"namespace,omitempty"` // of its entities, if the query has several kinds or namespaces
+	Kind      string `json:"kind,omitempty"`      // of its entities, as Namespace
 
-	PageSize   int64     `json:"page_size"`            // the most entities of its page
+	PageSize   int64     `json:"page_size"`            // how many entities its page may have
 	Full       bool      `json:"full"`                 // the page was full by count, bytes or time
 	NotBefore  time.Time `json:"not_before,omitzero"`  // when its task may start, while it waits
-	Begun      time.Time `json:"begun,omitzero"`       // when the delivery arrived that has left a mark in the record
+	Begun      time.Time `json:"begun,omitzero"`       // when a delivery arrived that has not ended in good order
 	Exclusive  bool      `json:"exclusive,omitempty"`  // it must run while its process does nothing else
 	Deaths     int       `json:"deaths"`               // deliveries whose process seems to have died on it
 	Generation int64     `json:"generation,omitempty"` // part of the name of its task
 
 	Counters json.RawMessage `json:"counters,omitempty"` // the counters of its page
-	Children []Child         `json:"children,omitempty"` // up to 100 of the ranges that were cut off after its page
+	Children []Child         `json:"children,omitempty"` // up to 100 of the ranges that its task has cut off
 	More     int64           `json:"more,omitempty"`     // how many children are left out
 }
 
-// A Child is a range that another range's task has cut off.
+// A Child is a range that the task of a [Detail] has cut off.
 type Child struct {
 	ID    string `json:"id"`
 	State State  `json:"state,omitempty"` // empty: its record is gone
@@ -219,7 +220,9 @@ type Child struct {
 // manyChildren is the most children of a detail.
 const manyChildren = 100
 
-// RangeOf returns the details of a job's range, in three calls.
+// RangeOf returns the details of a job's range, by the range's ID, in up to three calls. If there
+// is no such range, the error is [ErrNoSuchRange]; if there is no such job, it is
+// [mapper.ErrNoSuchJob].
 func RangeOf(ctx context.Context, client *datastore.Client, job, id string) (*Detail, error) {
 	d, err := detail(ctx, store.New(client).Asked(), client, job, id)
 	if err != nil {

@@ -10,15 +10,17 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A Slot is the place of a range on a strip of the key space, counted from the left end.
+// A Slot is the place of a range on a strip that stands for the key space. X and Width are in the
+// unit of the width that [Picture.Slots] was given.
 type Slot struct {
-	Range int // its index in Picture.Ranges
-	X     float64
-	Width float64 // 0 for a single entity, because it is also a part of a page
+	Range int     // its index in Picture.Ranges
+	X     float64 // the distance of the range's start from the left end
+	Width float64 // 0 for a range of a single entity, because that entity is also part of a page
 }
 
-// Slots returns the places of the ranges on a strip of the given width. A range is as wide as its
-// part of the entities. But if there is room, none is thinner than a thousandth of the strip.
+// Slots returns the places of the ranges on a strip of the given width, in the order of Ranges. A
+// range is as wide as its part of the entities. But if there is room, none is thinner than a
+// thousandth of the strip.
 func (p *Picture) Slots(width float64) []Slot {
 	total, n := 0.0, 0
 	for i := range p.Ranges {
@@ -83,7 +85,7 @@ func quantile(all []float64, share float64) float64 {
 	return all[min(len(all)-1, int(share*float64(len(all))))]
 }
 
-// A Colour says what the colours of a strip show.
+// A Colour says what the colours of ranges on a strip show: see [Picture.Classes].
 type Colour string
 
 // The colours of strips.
@@ -97,11 +99,12 @@ const (
 // Colours lists all colours.
 var Colours = []Colour{ByState, ByPace, ByAttempts, ByTime}
 
-// None is the class of a range without a value: it is pending, or had no entities.
+// None is the class of a range that has no value of a [Colour]: it is pending, or had no entities.
 const None = -1
 
-// Classes returns the class of each range by a colour, and the names of the classes. A class is an
-// index of names, or None.
+// Classes sorts the ranges into up to five classes, such as for one colour each. The slice classes
+// has the class of each range, in the order of Ranges: an index of names, or [None]. The names say
+// what the classes are, such as "running" or "to 20ms".
 func (p *Picture) Classes(by Colour) (classes []int, names []string) {
 	classOf := p.byState
 	switch by {
@@ -240,7 +243,8 @@ func (t *timing) began(r *Range) time.Time {
 	return first
 }
 
-// At returns the state of each range at a time.
+// At returns the state of each range at a time, in the order of Ranges. The time at which a range
+// started to run is an estimate.
 func (p *Picture) At(t time.Time) []State {
 	states, timing := make([]State, len(p.Ranges)), p.timing()
 	for i := range p.Ranges {
@@ -259,7 +263,8 @@ func (p *Picture) At(t time.Time) []State {
 	return states
 }
 
-// Frames returns n times, evenly from the job's start to its end, or until now.
+// Frames returns n times at equal distances, from the job's start to Until. Pass them to
+// [Picture.At] to show how the job unfolded.
 func (p *Picture) Frames(n int) []time.Time {
 	times := make([]time.Time, n)
 	for i := range times {
@@ -268,9 +273,9 @@ func (p *Picture) Frames(n int) []time.Time {
 	return times
 }
 
-// Notable returns the indexes of up to n ranges that are worth a look. Some failed ones come first,
-// then slow ones, then those with failed attempts, then running ones. In each group the worst comes
-// first.
+// Notable returns the indexes in Ranges of up to n ranges that are worth a look. Up to a quarter of
+// n are failed ranges, which come first. Then come slow ranges, those with failed attempts, and
+// running ones. In each group the worst comes first.
 func (p *Picture) Notable(n int) (all []int) {
 	rank := map[State]int{Failed: 0, Slow: 1, Running: 3}
 	worst := func(r *Range) (int, float64) {

@@ -7,7 +7,7 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A Moment is one part of a job's time, with what the job did in it.
+// A Moment is one part of a job's time, with what the job did in it: see [Picture.Series].
 type Moment struct {
 	From time.Time `json:"from"`
 	Rate float64   `json:"rate"` // entities a second; a page's entities are spread over the time of its delivery
@@ -18,7 +18,8 @@ type Moment struct {
 	Partial bool `json:"partial,omitempty"`
 }
 
-// Series returns what the job did in each of n equal parts of its time.
+// Series returns what the job did in each of n equal parts of its time so far. n must
+// be at least 1.
 func (p *Picture) Series(n int) []Moment {
 	took := max(time.Duration(n), p.Until.Sub(p.Begun))
 	s := series{p.Begun, took / time.Duration(n), make([]Moment, n)}
@@ -129,15 +130,17 @@ func (t *pageTimes) perSecond() float64 {
 	return t.entities / t.seconds
 }
 
-// A Level is a depth of a job's fan-out. If the picture is a sample, its numbers are estimates.
+// A Level has the ranges of one depth: see [Picture.Levels]. If the picture is a sample, its
+// numbers are estimates.
 type Level struct {
 	Depth    int64   `json:"depth"`
-	Ranges   float64 `json:"ranges"`
-	Open     float64 `json:"open"`     // the ranges of these that are not done
-	Entities float64 `json:"entities"` // processed or expected
+	Ranges   float64 `json:"ranges"`   // ranges of this depth
+	Open     float64 `json:"open"`     // the number of Ranges that are not done
+	Entities float64 `json:"entities"` // processed by them, or expected in the open ones
 }
 
-// Levels returns the fan-out by depth. Entities that were tried alone are not counted twice.
+// Levels returns the job's ranges by depth, the root first: how its work fanned out. Ranges of
+// single entities do not count, because their entities are also part of a page.
 func (p *Picture) Levels() (all []Level) {
 	for i := range p.Ranges {
 		r := &p.Ranges[i]
@@ -157,11 +160,12 @@ func (p *Picture) Levels() (all []Level) {
 	return all
 }
 
-// A Spread has quantiles of some numbers: half of them are at most Half, and so on.
+// A Spread has quantiles of some numbers: half of them are at most Half, and so on. All are 0 if
+// there are no numbers.
 type Spread struct {
 	Half    float64 `json:"p50"`
 	Ninety  float64 `json:"p90"`
-	Hundred float64 `json:"p99"` // 99 in a hundred are at most this
+	Hundred float64 `json:"p99"` // 99 of 100 numbers are at most this
 	Most    float64 `json:"max"`
 }
 
@@ -170,14 +174,14 @@ func spreadOf(all []float64) Spread {
 	return Spread{quantile(all, 0.5), quantile(all, 0.9), quantile(all, 0.99), quantile(all, 1)}
 }
 
-// Pages has statistics of a job's pages.
+// Pages has statistics of a job's pages: see [Picture.Pages].
 type Pages struct {
-	Entities Spread `json:"entities"`
-	Seconds  Spread `json:"seconds"`    // the function's time for a page
+	Entities Spread `json:"entities"`   // entities of a page
+	Seconds  Spread `json:"seconds"`    // the function's time for a page, in seconds
 	Each     Spread `json:"per_entity"` // the function's time for an entity, in seconds
 }
 
-// Pages returns statistics of the job's pages that had entities.
+// Pages returns statistics of the job's pages that are done and had entities.
 func (p *Picture) Pages() Pages {
 	var entities, seconds, each []float64
 	for i := range p.Ranges {

@@ -20,9 +20,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// aroundPages returns what a job uses besides its pages, from its start or a resume on. The job's
-// records are read when it is split, paused and resumed. Up to ten tasks have read a page, and more
-// ahead, that they may not start any more.
+// aroundPages returns what a job uses besides its committed pages, from its start or a resume on.
+// There are two parts. The job's records are read when it is split, paused and resumed: up to 1,000
+// reads. When it pauses, up to ten tasks have read entities ahead that they do not process any
+// more, three pages each.
 func aroundPages(page, tasks int64) billing.Usage {
 	return billing.Usage{Reads: 1000 + 3*page*min(10, max(1, tasks))}
 }
@@ -54,8 +55,9 @@ type purse struct {
 	allowance int64 // the job's Allowance at the reservation; a new one makes an older share void
 }
 
-// usageOf returns what a page uses. Entities is their number, and compared the number of entities
-// that its transaction compares. Writes does not count the records.
+// usageOf returns what a page uses. entities is the number of its entities, and compared the number
+// of other entities that its transaction reads for comparison. writes counts only the function's
+// writes; usageOf adds the writes of records.
 func usageOf(d *delivery, entities, writes, compared float64) billing.Usage {
 	// the range's record, a child's, the job's and the scan's
 	u := billing.Usage{Reads: int64(entities+compared) + 4, Writes: int64(writes+1) + pace.RecordWrites, TaskOps: 4}
@@ -124,9 +126,10 @@ func (p *purse) renew(allowance int64) {
 	}
 }
 
-// takeOut reserves a share of a job's budget for this process: at least need, and if possible as
-// much for each of the job's tasks at once. It returns the share, and the Allowance of the job that
-// it belongs to. If less than need remains, it pauses the job and returns 0.
+// takeOut reserves a share of a job's budget for this process. It takes at least need. If the
+// budget is large enough, it takes need for each task that the job may have at once. It returns the
+// share, and the job's Allowance, which tells when the share becomes void. If less than need
+// remains, it pauses the job and returns 0.
 func takeOut(
 	ctx context.Context, x *Executor, job *record.Job, need, around float64, budget record.Budget,
 ) (got float64, allowance int64, err error) {

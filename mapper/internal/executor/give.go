@@ -14,8 +14,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// leftAfter returns the load that the law of cutting decides by, after the first reached entities
-// of a delivery's page. It is ok if the task can give away the rest.
+// leftAfter returns what the law of cutting needs to know ([split.Load]), after the delivery has
+// processed the first reached entities of its page. ok is false if the task can't give away any of
+// the remaining entities.
 func leftAfter(ctx context.Context, d *delivery, p planner.Plan, o *page.Results, reached int) (l split.Load, ok bool) {
 	if d.record.Solo || d.record.Alone || reached == 0 {
 		return l, false
@@ -115,13 +116,14 @@ func lookAround(
 	return seen.Outlook, now.Sub(seen.at), true
 }
 
-// outlookFrom returns when the outlook of the job was first asked for.
+// outlookFrom returns when this process first asked for an outlook of the job. The first call sets
+// it.
 func (r *cachedJob) outlookFrom(now time.Time) time.Time {
 	r.looksFrom.CompareAndSwap(0, now.UnixNano())
 	return time.Unix(0, r.looksFrom.Load())
 }
 
-// An outlook is a job's outlook at a point in time.
+// An outlook is an estimate of the job's remaining work, and when it was made.
 type outlook struct {
 	split.Outlook
 	at time.Time

@@ -46,8 +46,8 @@ const cachedFor = time.Second
 // maxCached is how many jobs without a delivery under way are remembered.
 const maxCached = 1000
 
-// fewPages is how many pages of a job a process may commit, and the job still counts as small. The
-// end of a job that has at most some 300 records needs no task.
+// fewPages is how many pages of a job this process may have committed while it takes the job for a
+// small one. A job is small if it has at most about 300 records: its end needs no task.
 const fewPages = 100
 
 // at returns the cached state of a job, and makes it if there is none. If there are too many, it
@@ -108,9 +108,10 @@ func (j *jobCache) enter(job record.Ref) *cachedJob {
 	return r
 }
 
-// leave records that a delivery has ended. Ended says that it asks for a completion check. One
-// check serves all deliveries of this process that have asked: look tells the last one to make it.
-// Last reports that no delivery of the job is under way any more.
+// leave records that a delivery has ended. If ended is set, the delivery asks for a check whether
+// the job is complete. Only the last delivery of the job in this process makes that check, for all
+// that have asked: then look is true. last reports that no delivery of the job is under way any
+// more.
 func (j *jobCache) leave(r *cachedJob, ended bool) (look, last bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -232,9 +232,12 @@ func (t *try) inOneCall(ctx context.Context) error {
 	return err
 }
 
-// inTransaction commits the step in a transaction. It reads the record and the selected guarded
-// entities, and prepares the changed ones again. If all is set, it has read every entity that is
-// written. Then the mutations need no conditions, so it clears them.
+// inTransaction commits the step in a transaction. It reads the range's record and the guarded
+// entities that which selects. If others have changed some of these, it first runs the function on
+// them again.
+//
+// The transaction guards everything that it has read. So if all is set, which says that it reads
+// every entity that is written, the mutations need no conditions.
 func (t *try) inTransaction(ctx context.Context, all bool, which func(page.Guard) bool) error {
 	noting, versions := wire.Noting(ctx)
 	t.versions = versions

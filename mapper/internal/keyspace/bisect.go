@@ -48,8 +48,8 @@ func bisect(a, b *datastore.Key, kind, namespace string) *datastore.Key {
 	return nil
 }
 
-// above returns a key above a. It leaves about as much space below as is known to be used: it
-// doubles an ID. After the last ID come the names.
+// above returns a key above a, in a key space whose end is not known. It guesses that the end is
+// about twice as far as a: it doubles an ID. After the largest ID come the names.
 func above(a *datastore.Key, kind, namespace string) *datastore.Key {
 	if a == nil {
 		return leastName.key(kind, nil, namespace)
@@ -268,7 +268,8 @@ func Lexicographic(a, b *Position, n int) []*Position {
 	}, a, b, n)
 }
 
-// valuesBetween is Middle without positions inside a value, if the positions have values.
+// valuesBetween is [Middle], but it cuts only between values: it returns nil if the only position
+// in the middle is between two keys of one value.
 func valuesBetween(a, b *Position) *Position {
 	m := Middle(a, b)
 	if m != nil && m.Valued && m.Key != nil {

@@ -86,8 +86,8 @@ func IsTime(v any) bool {
 	return ok
 }
 
-// greater returns a value above v. It leaves about as much space below as is known to be used: it
-// doubles a number.
+// greater returns a value above v, among values whose end is not known. It guesses that the end is
+// about twice as far as v: it doubles a number. For a time it adds 50 years.
 func greater(v any) (m any, ok bool) {
 	switch v := v.(type) {
 	case int64:

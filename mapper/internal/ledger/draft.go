@@ -33,8 +33,8 @@ func DraftKey(job record.Ref) *datastore.Key {
 	return datastore.NameKey(record.DraftKind, record.RangePrefix(job)+"draft", nil)
 }
 
-// Further returns the one of two drafts of an epoch that has more records. It gets the higher Link
-// of the two.
+// Further returns the one of two drafts of an epoch that has more records. Its Link becomes the
+// higher of both, so that no task's name is used twice.
 func (d *Draft) Further(o *Draft) *Draft {
 	link := max(d.Link, o.Link)
 	if o.Ledger.Ranges > d.Ledger.Ranges {

@@ -174,9 +174,9 @@ const (
 	maxSpaceBytes = 128 << 10 // as JSON
 )
 
-// bound drops the totals of the last spaces, in the order of names, if there are too many. A part
-// of the records may drop a space before the whole is known. That is right: in the whole at least
-// as much comes before that space.
+// bound keeps the totals of the first spaces, in the order of names, if there are too many. A sum
+// of some records may call it before all are added. Then it drops only spaces that the whole would
+// drop, too, because the whole has at least as many spaces before them.
 func (s *Sum) bound() {
 	bytes := 0
 	for i, name := range slices.Sorted(maps.Keys(s.Spaces)) {

@@ -18,11 +18,13 @@ const (
 	lookEvery    = time.Minute // at the queue
 )
 
-// Await waits until a job has ended, or a failure limit has paused it, and calls then. It looks
+// Await waits until a job has ended, or one of its limits has paused it, and calls then. It looks
 // again as soon as this process changes the job's state, and otherwise after a tenth of the time
 // that it has waited. Now and then it asks the queue, and logs why the queue can't deliver the
-// job's tasks. It goes on through errors, also of then, that pass within a minute: from the first
-// one on, and with several after it.
+// job's tasks.
+//
+// It ignores errors that may pass, also of then, until several in a row have lasted for more than a
+// minute.
 func (js *Jobs) Await(ctx context.Context, ref record.Ref, then func(ended record.Ref) error) error {
 	begun := time.Now()
 	w := wait{js: js, ref: ref, then: then, asked: begun}

@@ -38,8 +38,8 @@ const (
 // purpose: the slice's number, or addUpTask.
 const addUpTask = store.SlicesOfIDs
 
-// enqueueCleanUp enqueues the first tasks of a clean-up. A sweep may do so again; the tick makes
-// the names new.
+// enqueueCleanUp enqueues the first tasks of a clean-up. If they are lost, a sweep does so again:
+// the number of the tick in their names makes these new.
 func (js *Jobs) enqueueCleanUp(ctx context.Context, job *record.Job) error {
 	first, last := int64(0), int64(store.SlicesOfIDs-1)
 	if len(job.Totals) == 0 {

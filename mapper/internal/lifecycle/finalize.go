@@ -114,8 +114,9 @@ func (fi finalizer) commit(ctx context.Context, job *record.Job) error {
 // forgetEvery is the time between two attempts of a function Forget that waits.
 const forgetEvery = 30 * time.Second
 
-// wait runs a function Forget again later that waits for other jobs. The task has the same name for
-// all deliveries that enqueue it.
+// wait makes the function Forget run again later, because it waits for the clean-up of other jobs.
+// The status shows why. All deliveries that wait enqueue a task of the same name, so only one
+// exists.
 func (fi finalizer) wait(ctx context.Context, job *record.Job, why error) error {
 	_, err := fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
 		text := "waits to end: " + fault.Brief(fault.Text(why))

@@ -76,8 +76,8 @@ func (js *Jobs) updateGuarded(ctx context.Context, ref record.Ref, cause string,
 	return nil, fmt.Errorf("change job %s: %w", ref.ID, errForestalled)
 }
 
-// forestallEpoch makes the commit of a guard's epoch fail, if it has not come yet. It returns the
-// job, which then has this epoch.
+// forestallEpoch is called by a guard. If the commit that the guard is for has not happened yet, it
+// takes the commit's epoch for the job, so that the commit will fail. It returns the job.
 func (js *Jobs) forestallEpoch(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
 	if t.Guard == 0 {
 		return job, nil
@@ -87,8 +87,8 @@ func (js *Jobs) forestallEpoch(ctx context.Context, job *record.Job, t body.Job)
 	})
 }
 
-// forestallMove makes the move of a job to this engine's queue fail, if it has not come before its
-// guard. It returns the job.
+// forestallMove is called by the guard of a move to this engine's queue. If the move has not been
+// committed yet, it changes the job's record, so that the commit will fail. It returns the job.
 func (js *Jobs) forestallMove(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
 	own := record.Owner(js.Queue.Name())
 	if t.Guard == 0 || job.Queue.Is(string(own)) == nil || t.Queued.Queue != "" && t.Queued.Queue != string(own) {
@@ -97,8 +97,8 @@ func (js *Jobs) forestallMove(ctx context.Context, job *record.Job, t body.Job) 
 	return js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return own.Forestall(j), nil })
 }
 
-// forestallStart makes the creation of a job fail that does not exist when its guard comes. It
-// returns the job if it was created in between.
+// forestallStart is called by the guard of a start. If the job does not exist yet, it makes the
+// job's creation fail. If the job was created in between, it returns the job.
 func (js *Jobs) forestallStart(ctx context.Context, t body.Job) (*record.Job, error) {
 	ref := record.Ref{ID: t.Job, Incarnation: t.Incarnation}
 	if err := js.Store.Forestall(ctx, ref, time.Now()); err != nil {

@@ -36,13 +36,14 @@ const (
 	retainMost = 1000
 )
 
-// planRetention enqueues the task that cleans a job up at the end of its retention. A task that
-// exists already has the same name.
+// planRetention enqueues the task that cleans a job up at the end of its retention. Repeated calls
+// make the same task, because its name has the time when it is due.
 func (js *Jobs) planRetention(ctx context.Context, job *record.Job) error {
 	return js.enqueueRetention(ctx, job, 0, time.Now())
 }
 
-// enqueueRetention enqueues the next task of the chain, later than the given Unix time.
+// enqueueRetention enqueues the next task of the chain. The task is due later than after, a Unix
+// time at which the chain's last task was due.
 func (js *Jobs) enqueueRetention(ctx context.Context, job *record.Job, after int64, now time.Time) error {
 	due := record.DueAt(job)
 	if due.IsZero() {
@@ -61,7 +62,8 @@ func (js *Jobs) enqueueRetention(ctx context.Context, job *record.Job, after int
 	return js.enqueue(ctx, job, retainPath, body.Job{Tick: at}, time.Unix(at, 0))
 }
 
-// retryRetention enqueues the task of a day that tries again. All callers get the same task.
+// retryRetention enqueues a task that tries a refused clean-up again at the given time. All calls
+// for one day make the same task.
 func (js *Jobs) retryRetention(ctx context.Context, job *record.Job, at time.Time) error {
 	return js.enqueue(ctx, job, retainPath, body.Job{Tick: at.Truncate(retainAgain).Unix()}, at)
 }

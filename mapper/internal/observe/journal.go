@@ -171,7 +171,7 @@ func (ob *Observer) flush(ctx context.Context, now time.Time) {
 	}
 }
 
-// Noted logs a change of a job that keeps its state.
+// Noted logs a change of a job other than of its state, such as of its rate.
 func (ob *Observer) Noted(ctx context.Context, job *record.Job, cause string) {
 	ob.Log.LogAttrs(ctx, slog.LevelInfo, "job changed",
 		attrs(Change{Job: job, From: job.State, Cause: cause, By: By(ctx), Why: Why(ctx), Time: time.Now()})...)

@@ -57,8 +57,8 @@ func (p *progress) committed(job, mapper string, now time.Time) {
 	p.at(job, mapper, now).committed = now
 }
 
-// running notes that a job was seen running in an epoch, and when its last page was committed at
-// the earliest.
+// running notes that a job was seen running in an epoch, and that its last page was committed at
+// the time last or later.
 func (p *progress) running(job, mapper string, epoch int64, last, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,16 +14,18 @@ type Clock struct {
 	Ahead float64   // estimate of the pages that had not started then
 }
 
-// A Queue describes the pages ahead of a page.
+// A Queue describes the pages that have reserved the rate before a page: how long it waits for
+// them, and about how many they are.
 type Queue struct {
 	Wait  time.Duration
 	Pages float64
 }
 
-// An Ask decides after a queue what to reserve, and for how many pages.
+// An Ask decides what to reserve, once the queue before it is known. cost is a time in which the
+// whole rate is used, and pages is the number of pages that it is for.
 type Ask func(q Queue) (cost time.Duration, pages int64)
 
-// Reserve reserves what ask decides. It returns the start of the reservation, and the queue ahead of
+// Reserve reserves what ask decides. It returns the start of the reservation, and the queue before
 // it. The start is after all earlier reservations, and at most [Credit] in the past.
 func (c *Clock) Reserve(now time.Time, ask Ask) (begin time.Time, q Queue) {
 	if !c.Until.After(now) {

@@ -35,7 +35,7 @@ const (
 )
 
 // NewDispatch returns an estimate without deliveries, for a process that can take deliveries from a
-// time on. Earlier tasks may have waited for the process to start, and tell nothing.
+// time on. Tasks that were due before do not count, because they may have waited for the process.
 func NewDispatch(from time.Time) *Dispatch { return &Dispatch{from: from} }
 
 // Note notes a task's first delivery. due is when the task was created, or its schedule time if that

@@ -48,7 +48,8 @@ func (r Limit) at(since time.Duration) (entities, writes float64) {
 	return entities, writes
 }
 
-// Becomes describes a change of a job's limit to this one.
+// Becomes returns the line of the log and of the history that says that a job's rate was changed to
+// this limit.
 func (r Limit) Becomes() string {
 	var parts []string
 	if r.EntitiesPerSecond > 0 {
@@ -123,11 +124,13 @@ func (r Limit) Cost(entities, writes float64, since time.Duration) time.Duration
 	return time.Duration(min(seconds, time.Hour.Seconds()) * float64(time.Second))
 }
 
-// Page returns how many of size entities a page may have after a queue of other pages.
+// Page returns how many of size entities a page may have after a queue of other pages. each is the
+// number of writes for an entity, and most is the longest wait of a page.
 //
-// A page takes a second of the rate. At a low rate it takes longer: the time of ten entities, and
-// of ten times its own writes of records. If all pages in the queue are alike, none waits longer
-// than most. A page takes at most half of the wait that the queue leaves.
+// A page should use the rate for a second. At a low rate it uses it for longer: for ten entities,
+// or for ten times the page's own writes of records. There are two bounds. If all pages in the
+// queue have that size, none of them waits for longer than most. And the page uses at most half of
+// the time that remains until most.
 func (r Limit) Page(size int, each float64, since time.Duration, q Queue, most time.Duration) int {
 	entities, writes := r.at(since)
 	seconds := min(max(1, 10/entities, 10*RecordWrites/writes), most.Seconds()/(q.Pages+2), (most-q.Wait).Seconds()/2)

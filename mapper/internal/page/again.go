@@ -20,8 +20,8 @@ type Moved struct {
 
 // Again runs the function again on entities of the page that somebody else has changed, and on
 // entities that have read what these write. It also runs again on failed entities, because what
-// they had read may be the cause. The new results replace the old ones. As many calls run at once,
-// or entities in a batch, as in Run.
+// they had read may be the cause. The new results replace the old ones. Calls overlap, and take
+// batches, as in Run.
 //
 // If aside returns an error for an entity, the function does not run again. The entity fails with
 // that error, and the current attempt does not count. Again neither reports to the brake nor adds

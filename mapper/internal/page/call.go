@@ -49,11 +49,14 @@ var hasToWait = fault.Refusal{Summary: "the function has to wait", Cause: errWai
 // the outcome in the hands.
 //
 // If a service refuses a call and says "later", the entities have not failed yet. The page waits
-// and calls again for these. If the service also refuses most other calls, the page ends before the
-// first such entity; if that is the page's first entity, the range is postponed. As long as the
-// service has refused fewer than three entities, such an entity waits in a range of its own, and the
-// page goes on. The entities have a failed attempt if they are refused while other calls are
-// accepted, or if their range has waited for an hour: then the first one has.
+// and calls again for these, up to callsInPage times. After that it depends on the other calls:
+//
+//   - If the service accepts most of them, each of the entities has a failed attempt.
+//   - If the service has refused fewer than three entities so far, such an entity waits in a range
+//     of its own, and the page goes on.
+//   - Otherwise the page ends before the first such entity. If that is the page's first entity, the
+//     range is postponed. But if the range has waited for an hour, the page's first entity has a
+//     failed attempt.
 //
 // If a batch has failed as a whole, the function runs on its halves.
 func (p *Page) call(ctx context.Context, runner *function.Runner, o *Results, g *group) (got called) {
@@ -250,15 +253,16 @@ func (n *narrowing) note(hands []*hand, whole error) {
 	}
 }
 
-// hopeless reports whether the function is at fault, and not entities of the batch. It has failed on
-// more than 10 of them alone. Besides, no part has succeeded, or these are too many for a page.
+// hopeless reports whether the function is at fault, and not some entities of the batch. That is so
+// if more than 10 entities have failed alone. But if a part of the batch has succeeded, they must
+// also be more than 5% of a page.
 func (n *narrowing) hopeless(page int) bool {
 	return pace.TooMany(n.alone, n.alone) && (!n.accepted || pace.TooMany(n.alone, page))
 }
 
-// narrow runs the function on each half of a batch that has failed as a whole. If the function
-// fails on all parts, the failures of the rest stay. A page whose time is over ends before the
-// rest.
+// narrow runs the function on each half of a batch that has failed as a whole, and on the halves of
+// a half that fails. It stops if the function is at fault: the other entities then keep the batch's
+// error as their failure. A page whose time is over ends before the next half.
 func (p *Page) narrow(g *group, failed []*hand, got called, call func(part *group) called) called {
 	n := cmp.Or(g.narrows, &narrowing{begun: time.Now()})
 	half := (len(failed) + 1) / 2

@@ -125,8 +125,8 @@ type reading struct {
 	by   int
 }
 
-// before returns the state of an entity before the function's own entity, and records the
-// reading.
+// before returns the state of an entity as the function's own entity has to see it: after all
+// earlier entities of the page. It notes that the function has read it.
 func (v *view) before(key *datastore.Key) (function.Seen, bool, error) {
 	if v.notes {
 		name := key.Encode()

@@ -106,10 +106,12 @@ func (s *sum) add(r *result) {
 	s.Others = append(s.Others, r.completed...)
 }
 
-// takes reports whether a page with this sum can also take another entity. One commit cannot have
-// both in two cases. First, the page writes the entity, which must be read after that write.
-// Second, both write the same other entity, and the new write has a condition or the page's write
-// is an insert.
+// takes reports whether a page with this sum can take another entity into the same commit. It can't
+// in two cases:
+//
+//   - The page has written the entity, so it must be read after that commit.
+//   - Both write the same other entity, and one of the writes depends on the entity's earlier
+//     state: the new write has a condition, or the page's write is an insert.
 func (s *sum) takes(at *datastore.Key, e *function.Effect) bool {
 	if len(s.written) == 0 {
 		return true

@@ -17,9 +17,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/survey"
 )
 
-// unsuspected cuts a range after the page on which its process died; that page is at most as long
-// as the job's pages. The rest of the range is not suspected. It returns nil if nothing comes after
-// the page.
+// unsuspected cuts a range whose page has killed its process, after a page of the job's size. The
+// cause is before the cut, because the range's page is at most that large. So the part after the
+// cut is not suspected. It returns nil if nothing comes after the page.
 func (p *Planner) unsuspected(s split.Piece) (pieces func() ([]split.Piece, error), err error) {
 	size := int(p.job.PageSize)
 	found, err := p.ahead(p.keys.Peek(size + 1))
@@ -31,8 +31,8 @@ func (p *Planner) unsuspected(s split.Piece) (pieces func() ([]split.Piece, erro
 	return func() ([]split.Piece, error) { return []split.Piece{own, rest}, nil }, nil
 }
 
-// prefix returns what is known about the first entities of a range, for a search of the n-th one.
-// The search starts at the range's start, or at another position.
+// A prefix returns the known positions of a range's first entities, for a search of the n-th entity
+// from the range's start or from another position. It may wait until they are read.
 type prefix func(n int64, start bool) source.Prefix
 
 // planCut decides where the range is cut, and starts the search for boundaries that are not among
@@ -53,9 +53,9 @@ func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root b
 	p.later(ctx, plan, c, s, t, known)
 }
 
-// Load returns what the task knows after it has processed some entities of the plan's page. dealt
-// is their number, and each is the function's time for one of them. It is ok if the task can give
-// away the rest.
+// Load returns what the task knows after it has processed the first dealt entities of the plan's
+// page. each is the function's time for one of them. ok is false if the task can't give away any of
+// the remaining entities.
 func (p *Planner) Load(plan Plan, dealt int, each time.Duration) (l split.Load, ok bool) {
 	l = split.Load{Left: plan.Rest().Estimate - int64(dealt), Here: each, Full: p.job.PageSize, Page: p.record.PageSize,
 		Workers: p.job.Workers}
@@ -66,8 +66,8 @@ func (p *Planner) Load(plan Plan, dealt int, each time.Duration) (l split.Load, 
 		!p.record.Solo && (!p.Query.Many() || p.record.Kind != "")
 }
 
-// Rest returns the piece of a page that was not cut before it. If the page is the range's last one,
-// the number of its entities is known.
+// Rest returns the range as a piece for one worker, for a page that started before the range was
+// cut. If the page is the range's last one, the number of the piece's entities is exact.
 func (p Plan) Rest() split.Piece {
 	s := p.piece
 	s.Workers = 1

@@ -27,13 +27,14 @@ type Original[T any] struct {
 	lists  bool    // T is a PropertyList: the stored properties are the ones before
 }
 
-// A twice has the properties of a first save. If a second save returned others, it has these too:
-// for example, a Save may count its calls.
+// A twice has the properties of a value that was saved once or twice before the function. It was
+// saved twice if saving it may change it: for example, a Save may count its calls.
 type twice struct{ first, again []datastore.Property }
 
-// before returns the properties with which after is compared. If only the act of saving changes a
-// property, the function has not changed it. But once the function changes something, the property
-// is stored as the client's Put would store it.
+// before returns the saved properties with which after, the properties saved after the function,
+// are compared. A property that differs only because of the act of saving must not look like a
+// change of the function. So it returns the first save if after equals it, and otherwise the second
+// save. Then a change is stored as the client's Put would store it.
 func (s twice) before(after []datastore.Property, resaves bool) []datastore.Property {
 	if s.again == nil || resaves || equalProperties(s.first, after) {
 		return s.first

@@ -12,16 +12,16 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// unsaved takes the place of an element of a slice that the client does not save. That is a nil
-// pointer to a struct, or an empty value if the field has omitempty. So the other elements keep
-// their places.
+// An unsaved is a placeholder in a saved slice, for an element that the client leaves out. That is
+// a nil pointer to a struct, or an empty value of a field with omitempty. The placeholder keeps the
+// other elements at their places.
 type unsaved struct{}
 
 func isUnsaved(v any) bool { _, ok := v.(unsaved); return ok }
 
-// omitted takes the place of a value in a row of a flattened slice that the client does not save.
-// The value is empty, and its field has omitempty. Without it, later values would move to earlier
-// rows. So it is stored where nothing is stored yet.
+// An omitted is a placeholder in a column of a flattened slice, for an empty value that the client
+// leaves out because of omitempty. It keeps later values in their rows. If the column is not stored
+// yet, the empty value is stored.
 type omitted struct{ value any }
 
 // complete returns the saved properties of a value, with all elements of its slices. It changes

@@ -11,7 +11,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// Samples returns one scan of each form that the scans of the query's ranges have.
+// Samples returns scans to test with: one for each form of Datastore query that the scans of the
+// query's ranges can have.
 func Samples(q Query) []Scan {
 	low, high := q.Bounds()
 	k := datastore.IDKey(q.Kind, 1, q.Ancestor)

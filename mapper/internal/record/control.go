@@ -78,8 +78,8 @@ func (j *Job) Abort(now time.Time) (changed bool, err error) {
 }
 
 // Resume sets a job running that is paused or has failed, or one that runs and may have lost its
-// tasks. If a failure limit paused it, it may have as many more failures as at first: failed is the
-// number that it has now.
+// tasks. If a failure limit paused it, it is allowed as many further failures as at first. failed
+// is the number of its failures now.
 func (j *Job) Resume(failed int64, now time.Time) error {
 	switch j.State {
 	case Running, Paused, Failed:
@@ -160,8 +160,8 @@ func (j *Job) CleanUp(how string) (changed bool, err error) {
 	return true, nil
 }
 
-// MayEnd reports whether a job may end that was added up in the given epoch. Another epoch means
-// that new ranges have appeared since.
+// MayEnd reports whether a job may end whose records were added up in the given epoch. In another
+// epoch new ranges have appeared since.
 func (j *Job) MayEnd(epoch int64) bool {
 	return j.State == Running && !j.Retrying && j.Epoch == epoch && j.Cleaning == ""
 }

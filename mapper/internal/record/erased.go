@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A Closing is the summary of a job's records that stays while the job deletes them before it ends.
-// Jobs of mappers with mapper.Mapper.Forget do that.
+// A Closing is a summary of a job's records. A job whose mapper has mapper.Mapper.Forget deletes
+// its records before it ends, and keeps the summary in its own record meanwhile.
 type Closing struct {
 	Ranges   int64  `json:"ranges"`
 	Alone    int64  `json:"alone"`

@@ -2,10 +2,10 @@ package record
 
 import "github.com/scattermap/scattermap/mapper/internal/split"
 
-// First is what a start has found out about the entities of its job: how the root is cut. The zero
-// value is nothing: the root's task finds out.
+// A First says how a start cuts the root of its job, after a look at the entities. The zero value
+// cuts nothing: the root's task looks and cuts.
 type First struct {
-	Pieces     []split.Piece // the root's own piece, then its first children's
+	Pieces     []split.Piece // the root's own piece, then the pieces of its first children
 	EntitySize int64         // average, in bytes; 0: unknown
 }
 

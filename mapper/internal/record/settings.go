@@ -86,8 +86,9 @@ func (b Budget) String() string {
 
 // Spend reserves a share of a running job's budget, for a process. It takes want, but at most an
 // eighth of the remaining budget, and at least need. It takes nothing if less than need remains.
+// All amounts are shares of the whole budget, in [0, 1].
 //
-// The share around is what the job costs apart from its pages. The first reservation includes it.
+// around is the cost of the job apart from its pages. The first reservation includes it.
 func Spend(j *Job, around, need, want float64) (got float64) {
 	left := leftOf(j, around)
 	if j.State != Running || need > left {

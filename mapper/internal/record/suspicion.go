@@ -104,8 +104,9 @@ func (s *Suspicion) ended(m CrashMark, now time.Time, deadline time.Duration) bo
 	return s.SeenTask == m.Task && s.SeenTry < m.Try && !s.Doubtful || now.Sub(s.BegunAt) > deadline
 }
 
-// noteBehind notes a delivery that finds a mark and leaves none. If both are of the same attempt, a
-// later attempt does not prove that the mark's delivery has ended.
+// noteBehind notes that a delivery has found another delivery's mark, and leaves none of its own.
+// If both are deliveries of the same attempt, one of them may still run when the queue makes its
+// next attempt. So that attempt is no proof that the mark's delivery has ended.
 func (s *Suspicion) noteBehind(m CrashMark) {
 	if s.SeenTask == m.Task && s.SeenTry <= m.Try {
 		s.SeenTry, s.Doubtful = m.Try, true

@@ -12,8 +12,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// A loaded takes an entity's properties as the client has read them. It saves the copy that a
-// PropertyList would make: the client makes a new list for each entity, and does not keep it.
+// A loaded is a destination that keeps the list of properties that the client has read. A
+// PropertyList would copy the list, which is not needed: the client makes a new list for each
+// entity, and does not keep it.
 type loaded datastore.PropertyList
 
 func (l *loaded) Load(properties []datastore.Property) error {

@@ -149,9 +149,9 @@ func (c CutPlan) CountsPieces(s Piece) bool {
 	return c.Samples && c.Keep == 0 && s.Estimate > 0 && s.Estimate <= MostCountedPieces
 }
 
-// beyond estimates the number of entities after pieces of known lengths. It assumes that there are
-// as many for each sample as inside the pieces. Without samples it assumes that the rest is as long
-// as all pieces together.
+// beyond estimates the number of entities after pieces of known lengths, from the samples: it
+// assumes as many entities for each sample as inside the pieces. left has the samples after the
+// pieces. Without samples it assumes that the rest is as long as all pieces together.
 func beyond(samples, left []*keyspace.Position, lengths []int64) int64 {
 	known := int64(0)
 	for _, n := range lengths {

@@ -182,9 +182,10 @@ func (s Piece) with(next Piece) Piece {
 // shareCount returns how many fair shares n entities are, at least one.
 func shareCount(n, fair int64) int64 { return max(1, (n+fair/2)/fair) }
 
-// CellsOf returns how many cells a range is cut into before it is counted: one for every two pages.
-// About the same number of queries then finds boundaries inside the cells. The sample was drawn
-// with a limit of size keys. The first rank is at the end of the first page.
+// CellsOf returns how many cells a range is cut into before the entities of each cell are counted:
+// one for every two pages. Counting then takes about as many queries as finding the boundaries
+// inside the cells. The sample was drawn with a limit of size keys, and first is the position at
+// the end of the first page.
 func CellsOf(sample []*keyspace.Position, size int, first Rank) int64 {
 	cells := EstimateFrom(sample, []Rank{first}) / (2 * first.Before)
 	if cells < 2 && len(sample) == size { // no sample is in the first page

@@ -38,9 +38,9 @@ const (
 	MostAwaited = 1_000_000
 )
 
-// further returns the sample, counted from 1, before which the entities must be counted for a good
-// estimate. It returns 0 if the known ranks have enough samples before them. The rough estimate
-// comes from the known ranks, and most is the limit of a count.
+// further returns the number of the sample, counted from 1, before which entities must be counted
+// for a good estimate of a kind's size. It returns 0 if the known ranks suffice. rough is an
+// estimate from the known ranks; 0: there is none. most is the limit of a count.
 func further(sample []*keyspace.Position, ranks []Rank, rough, most int64) int {
 	last := ranks[len(ranks)-1]
 	if last.At == nil || len(sample) < leastSamples {

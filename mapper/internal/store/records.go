@@ -54,7 +54,8 @@ func (st Store) Each(ctx context.Context, q *datastore.Query, f func(*record.Ran
 // slice have the same first digit.
 const SlicesOfIDs = 16
 
-// SliceOfIDs returns the bounds of a slice, as Records takes them.
+// SliceOfIDs returns the bounds of slice i of a job's range IDs, in [0, SlicesOfIDs), as [Records]
+// takes them.
 func SliceOfIDs(i int64) (from, to string) {
 	if i+1 < SlicesOfIDs {
 		to = strconv.FormatInt(i+1, SlicesOfIDs)
@@ -223,14 +224,14 @@ func Sharing(ctx context.Context) context.Context {
 
 type sharedKey struct{}
 
-// A sampled identifies a sample.
+// A sampled is the key of a sample: the arguments of [Store.Sample].
 type sampled struct {
 	job  record.Ref
 	mark string
 	most int
 }
 
-// A sample is the result of a read.
+// A sample has the records that one call of [Store.Sample] has read, or its error.
 type sample struct {
 	once    sync.Once
 	records []*record.Range
@@ -238,13 +239,14 @@ type sample struct {
 	err     error
 }
 
-// A shared holds the samples of a context.
+// A shared has all samples that were read in a context of [Sharing].
 type shared struct {
 	mu  sync.Mutex
 	all map[sampled]*sample
 }
 
-// sample returns the sample if it was read, and reads it otherwise. Concurrent callers wait.
+// sample returns the sample of these arguments. The first caller reads it, and the others wait for
+// that.
 func (s *shared) sample(of sampled, read func() ([]*record.Range, float64, error)) ([]*record.Range, float64, error) {
 	s.mu.Lock()
 	have := s.all[of]

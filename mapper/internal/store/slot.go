@@ -8,7 +8,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A HeldError says that a job can't run now, because another job holds a slot that it needs.
+// A HeldError says that a job can't run now, because another job runs the same mapper over one of
+// its kinds. That job holds the slot of the mapper and the kind, see [record.Slot].
 type HeldError struct {
 	Job    record.Ref // the other job
 	Mapper string

@@ -316,8 +316,8 @@ func (st Store) Create(
 	return err
 }
 
-// Forestall lets the creation of a job fail that is under way, see record.Forestalled. It does
-// nothing if the job exists by now, or was forestalled before.
+// Forestall makes the creation of a job fail that may be under way, see [record.Forestalled]. It
+// does nothing if the job exists by now, or was forestalled before.
 func (st Store) Forestall(ctx context.Context, job record.Ref, now time.Time) error {
 	key, r := record.Forestalled(job, now)
 	_, err := st.client.Mutate(ctx, datastore.NewInsert(key, r))

@@ -47,8 +47,8 @@ func Unpack(stored []byte) ([]byte, error) {
 	return text, nil
 }
 
-// A Grouped is a map that is encoded as JSON with the names of a group side by side. These end
-// alike, so the JSON compresses well.
+// A Grouped is a map from the names of counters. Its JSON has names next to each other that end
+// alike, such as "cents/AT" and "min(cents/AT)". So it compresses well.
 type Grouped[V any] map[string]V
 
 // few is the most counters that are stored in the old form. Earlier versions allowed no more, and

@@ -85,9 +85,9 @@ type restoring struct {
 	image *pb.Entity
 }
 
-// taken reports whether the undo of another page in this delivery restores the same state of an
-// entity that is not there. Several pages deleted it, and nothing tells which was the last. One
-// commit may write it only once.
+// taken reports whether another page's undo, in this delivery, already restores the same state of
+// an entity. That happens if several pages deleted the entity, and nothing tells which was the
+// last: the undo of each would restore it, and a commit may write it only once.
 func (h *history) taken(key *datastore.Key, page string, image *pb.Entity) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -99,7 +99,8 @@ func (h *history) taken(key *datastore.Key, page string, image *pb.Entity) bool 
 	return false
 }
 
-// closers are the ranges that were closed at a time.
+// A closers has the ranges of the job that were closed at a time: their records became done in a
+// commit of that time.
 type closers struct {
 	turn *semaphore.Weighted
 	read bool
@@ -107,7 +108,7 @@ type closers struct {
 	why  string // why they are not known; empty: they are
 }
 
-// A closer is the current record of a range that a commit closed.
+// A closer is a range that a commit closed, as its record is now.
 type closer struct {
 	*record.Range
 	at    time.Time // when the record was last changed

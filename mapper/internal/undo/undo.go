@@ -66,7 +66,7 @@ func Records(j *record.Job) query.Query {
 }
 
 // Mapper returns the mapper that undoes the jobs of another mapper. The client must note versions.
-// If most is not 0, it replaces together, the most bytes of images in a commit.
+// most is the most bytes of images in a commit; if it is 0, the constant together is.
 func Mapper(
 	of *function.Definition, client *datastore.Client, log *slog.Logger, most *atomic.Int64,
 ) *function.Definition {
@@ -212,8 +212,8 @@ type commit struct {
 // before returns the last microsecond before the commit.
 func (c commit) before() time.Time { return c.at.Add(-time.Microsecond) }
 
-// unlike reports whether the commit's record existed before the commit in another state than
-// pending: then somebody changed the record after the commit.
+// unlike reports whether the commit's record was done already just before the commit. Then it was
+// not this commit that ended the page: somebody has changed the record since.
 func (c commit) unlike(before *wire.Results) bool {
 	was := before.Of(c.record)
 	return was != nil && was.GetEntity().GetProperties()["state"].GetStringValue() != string(record.Pending)

@@ -166,8 +166,9 @@ func DecodeLeft(stored []byte) (all []Left, lost int64, err error) {
 	return all, s.Lost, nil
 }
 
-// compressed returns the compressed JSON of v. While that is more than MaxKeys, halve(true) drops
-// half of v's list. Both calls of halve return the list's length before.
+// compressed returns the compressed JSON of v, which has a list. As long as the result has more
+// than MaxKeys bytes, it makes the list shorter. halve returns the length of the list, and if half
+// is set, it then drops half of the list.
 func compressed(v any, halve func(half bool) int) []byte {
 	for {
 		text, err := json.Marshal(v)

@@ -127,8 +127,9 @@ func (v *Versions) Request(req any) error {
 	return nil
 }
 
-// Refused returns the error that the client gets. If a mutation has a condition, an entity that
-// exists or is missing unexpectedly breaks it, as another version does.
+// Refused returns the error that the client gets. A condition also fails if its entity exists or is
+// missing against expectation. The database has other codes for that, so Refused replaces them by
+// ABORTED, the code for another version.
 func (v *Versions) Refused(err error) error {
 	conditional := false
 	for _, m := range v.sends {

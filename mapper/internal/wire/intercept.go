@@ -147,8 +147,9 @@ func TakenBy(ctx context.Context) (context.Context, *Taken) {
 	return intercept.With(ctx, t), t
 }
 
-// Want asks lookups to take the entities of keys from the client. The client gets the first ones
-// anyway, stay in number, and only their versions are taken. A call of [Taken.Take] must follow.
+// Want asks lookups to take the entities of keys from the client, so that it gets only their keys.
+// Of the first stay entities only the versions are taken, and the client gets them, too. A call of
+// [Taken.Take] must follow.
 func (t *Taken) Want(keys []*datastore.Key, stay int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
