@@ -78,15 +78,17 @@ type contention struct {
 	err  error
 }
 
-// runContended runs a job or a loop in a bubble of its own. A bubble needs a test, which a
-// benchmark is not.
-func runContended(writes int, job bool) (c contention) {
-	ok := testing.RunTests(func(_, _ string) (bool, error) { return true, nil }, []testing.InternalTest{{
-		Name: "contention", F: func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { c = contend(t, contended, writes, job) })
-		},
+// inBubble runs a part of a benchmark in a bubble of its own, and reports whether it succeeded. A
+// bubble needs a test, which a benchmark is not.
+func inBubble(f func(t *testing.T)) bool {
+	return testing.RunTests(func(_, _ string) (bool, error) { return true, nil }, []testing.InternalTest{{
+		Name: "bubble", F: func(t *testing.T) { synctest.Test(t, f) },
 	}})
-	if !ok && c.err == nil {
+}
+
+// runContended runs a job or a loop.
+func runContended(writes int, job bool) (c contention) {
+	if !inBubble(func(t *testing.T) { c = contend(t, contended, writes, job) }) && c.err == nil {
 		c.err = fmt.Errorf("the run failed")
 	}
 	return c

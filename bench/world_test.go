@@ -69,8 +69,9 @@ func newWorld(t *testing.T, workers int) *world {
 	return newWorldOn(t, workers, emulator.Options{}, usualNetwork())
 }
 
-// newWorldOn returns a world whose Datastore has some options, and is reached over a network.
-func newWorldOn(t *testing.T, workers int, o emulator.Options, n network) *world {
+// newWorldOn returns a world whose Datastore has some options, and is reached over a network. Its
+// processes know more mappers.
+func newWorldOn(t *testing.T, workers int, o emulator.Options, n network, more ...mapper.AnyMapper) *world {
 	t.Helper()
 	w := &world{T: t, network: n}
 	o.Transport, o.Interceptor, o.UnlimitedRate = emulator.HandlerTransport(w), w.network.intercept, true
@@ -93,7 +94,7 @@ func newWorldOn(t *testing.T, workers int, o emulator.Options, n network) *world
 			&tasks.Options{InsecureSkipVerify: true})
 		w.must(err)
 		engine, err := mapper.NewEngine(datastoreClient, queue, &mapper.EngineOptions{
-			Mappers: []mapper.AnyMapper{updateItems, visitItems, raise, slowRaise},
+			Mappers: append([]mapper.AnyMapper{updateItems, visitItems, raise, slowRaise}, more...),
 			Logger:  slog.New(slog.NewTextHandler(t.Output(), nil)),
 		})
 		w.must(err)

@@ -232,7 +232,8 @@ func (x *Export[P]) Mappers() []mapper.AnyMapper {
 // StartOptions are the settings of one export.
 type StartOptions struct {
 	// StartOptions are the settings of the job over the entities. An ID has up to 90 bytes.
-	// AllowOverlap is always true, because an export only reads.
+	// AllowOverlap is always true, because an export only reads. PageSize defaults to 1,000, and to
+	// 500 if Options.FileBytes is below 64 MiB.
 	mapper.StartOptions
 
 	// Files overrides Options.Files for this export, if it is not 0.
@@ -250,6 +251,10 @@ type StartOptions struct {
 	Folder string
 }
 
+// largePages is how large files have to be, in bytes, so that pages have 1,000 entities by default.
+// A page's entities have up to about 4 MiB, and its part is never split.
+const largePages = 64 << 20
+
 // Start starts an export of the entities of a query, and returns without waiting for it. If there
 // is an export of that ID already, it returns that export. Errors are as for [mapper.Mapper.Start].
 // With a Query.ReadTime the export is a snapshot of that time. A nil o has all defaults.
@@ -264,6 +269,9 @@ func (x *Export[P]) Start(
 	}
 	opts := o.StartOptions
 	opts.AllowOverlap = true // it only reads
+	if opts.PageSize == 0 && x.opts.FileBytes >= largePages {
+		opts.PageSize = 1000
+	}
 	if opts.ID == "" {
 		opts.ID = newID()
 	}

@@ -46,19 +46,33 @@ func (x *Export[P]) deleteParts(ctx context.Context, e *mapper.Entity[plannedFil
 	if err != nil {
 		return fmt.Errorf("delete the parts: %w", err)
 	}
-	for i := range int64(256) { // the folders of parts
-		if i*int64(min(s.Files, 256))/256 == e.Value.Index {
-			if err := deleteAll(ctx, x.bucket, s.place().parts()+strconv.FormatInt(256+i, 16)[1:]+"/",
-				nil); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return x.sweepParts(ctx, e.Value.Index, s)
 }
 
-// deletesAtOnce is how many blobs a task deletes in parallel.
-const deletesAtOnce = 16
+// sweepParts deletes parts that no commit has recorded, in a file's share of the folders of parts.
+// Of a small run only the finalizer does that, with one listing.
+func (x *Export[P]) sweepParts(ctx context.Context, file int64, s stage) error {
+	if s.Parts <= listed {
+		return nil
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(listsAtOnce)
+	for i := range int64(256) {
+		if i*int64(min(s.Files, 256))/256 == file {
+			folder := s.place().parts() + strconv.FormatInt(256+i, 16)[1:] + "/"
+			group.Go(func() error { return deleteAll(ctx, x.bucket, folder, nil) })
+		}
+	}
+	return group.Wait()
+}
+
+// How many blobs and listings a task deletes and reads in parallel. A listing has up to listed
+// names.
+const (
+	deletesAtOnce = 64
+	listsAtOnce   = 16
+	listed        = 1000
+)
 
 // deleteAll deletes all blobs with a prefix, except those for whose rest of the name keep returns
 // true. A nil keep keeps none.

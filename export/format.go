@@ -94,7 +94,11 @@ func (e *frames) frame(of func(File) ([]byte, error), f File) ([]byte, error) {
 func (e *frames) encode(record any) (any, error) { return e.line(record) }
 
 func (e *frames) part(encoded []any) ([]byte, error) {
-	var all []byte
+	size := len(encoded) * (len(e.apart) + len(e.ends))
+	for _, line := range encoded {
+		size += len(line.([]byte))
+	}
+	all := make([]byte, 0, size)
 	for i, line := range encoded {
 		if i > 0 {
 			all = append(all, e.apart...)

@@ -81,38 +81,30 @@ func (x *Export[P]) readBack(ctx context.Context, path string) (*counter, error)
 	return c, errors.Join(err, r.Close())
 }
 
-// joinParts writes the parts of a file, one after the other.
+// joinParts writes the parts of a file, one after the other. Meanwhile it reads the next ones.
 func (x *Export[P]) joinParts(
 	ctx context.Context, client *datastore.Client, w io.Writer, f *plannedFile, s stage,
 ) error {
-	parts, errs := make(chan string, 16), make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	r := newReadAhead(ctx, x.bucket)
+	listed := make(chan error, 1)
 	go func() {
-		defer close(parts)
-		errs <- eachPart(ctx, client, s.Run, stretch{From: f.From, To: f.To}, func(name string, p part) error {
-			select {
-			case parts <- name:
-				f.Records += p.Records
-				f.Parts++
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
+		defer close(r.reads)
+		listed <- eachPart(ctx, client, s.Run, stretch{From: f.From, To: f.To}, func(name string, p part) error {
+			f.Records += p.Records
+			f.Parts++
+			return r.read(s.place().part(name), p.Bytes)
 		})
 	}()
-	next := func() (io.ReadCloser, error) {
-		name, ok := <-parts
-		if !ok {
-			return nil, cmp.Or(<-errs, io.EOF)
+	defer r.wait() // after that no goroutine changes f
+	defer cancel()
+	return x.coder.join(w, x.file(s, f.Index), func() (io.ReadCloser, error) {
+		part, err := r.next()
+		if errors.Is(err, io.EOF) {
+			err = cmp.Or(<-listed, io.EOF)
 		}
-		return x.bucket.NewReader(ctx, s.place().part(name), nil)
-	}
-	err := x.coder.join(w, x.file(s, f.Index), next)
-	cancel()
-	for range parts { // after that no goroutine changes f
-	}
-	return err
+		return part, err
+	})
 }
 
 // A counter counts and hashes what is written to it.

@@ -71,8 +71,8 @@ func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], s startP
 		defer cancel()
 		_ = x.bucket.Delete(ctx, path) // if that fails, the last stage deletes it
 	})
-	if err := x.bucket.WriteAll(ctx, path, text,
-		&blob.WriterOptions{IfNotExist: true, DisableContentTypeDetection: true}); err != nil {
+	if err := x.bucket.WriteAll(ctx, path, text, &blob.WriterOptions{IfNotExist: true,
+		DisableContentTypeDetection: true, BufferSize: max(partBuffer, len(text)+1)}); err != nil {
 		return fmt.Errorf("write part %s: %w", path, err)
 	}
 	n := int64(len(p.Records))
@@ -82,6 +82,10 @@ func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], s startP
 	p.Count(partsCounter, 1)
 	return nil
 }
+
+// partBuffer is the buffer of a part's write in bytes, if the part fits into it. By default Google
+// Cloud Storage has 16 MiB. It is S3's smallest.
+const partBuffer = 5 << 20
 
 // eachPart calls f for the recorded parts of a run in a stretch, in the order of their names.
 func eachPart(

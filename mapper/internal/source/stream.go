@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -40,10 +41,11 @@ type Stream struct {
 	results int                 // the scan's results so far
 	waited  atomic.Int64        // until the first result of the last query, a time.Duration
 	passed  atomic.Int64        // the number of positions that were dropped
+	last    *keyspace.Position  // the last position that was read
+	appends sync.Mutex          // held while at and stamps grow, for Read
 	at      []*keyspace.Position
-	last    *keyspace.Position // the last position that was read
-	stamps  []wire.Stamp       // if Whole: the entities at the positions, with their versions
-	taken   *wire.Versions     // the entities of results to come; nil: it reads no entities
+	stamps  []wire.Stamp   // if Whole: the entities at the positions, with their versions
+	taken   *wire.Versions // the entities of results to come; nil: it reads no entities
 	all     bool
 	err     error // if not nil, the stream can't be used any more
 }
@@ -180,6 +182,8 @@ func (s *Stream) step() error {
 	if s.last = p; !s.query.Share.Has(p.Key) {
 		return nil
 	}
+	s.appends.Lock()
+	defer s.appends.Unlock()
 	if s.at = append(s.at, p); s.Whole {
 		s.stamps = append(s.stamps, stamp)
 	}
@@ -241,12 +245,14 @@ func (s *Stream) dropFirst(n int) {
 	}
 }
 
-// Read is a Reader of the entities that the stream has read.
+// Read is a Reader of the entities that the stream has read. It does not wait for a goroutine that
+// reads ahead. Call it only from the goroutine that drops positions.
 func (s *Stream) Read(at []*keyspace.Position) ([]wire.Stamp, error) {
 	if len(at) == 0 {
 		return nil, nil
 	}
-	defer s.use()()
+	s.appends.Lock()
+	defer s.appends.Unlock()
 	n, _ := slices.BinarySearchFunc(s.at, at[0], keyspace.Compare)
 	return slices.Clone(s.stamps[n : n+len(at)]), nil
 }

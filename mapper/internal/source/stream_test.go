@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"cloud.google.com/go/datastore"
 	"cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -124,6 +125,45 @@ func TestShorten(t *testing.T) {
 				t.Errorf("%d reads of up to %d entities that are shortened %d times to %d", used, reached, shortened,
 					len(want))
 			}
+		}
+	})
+}
+
+// TestReadBesideReadAhead reads entities of a page while the next page is being read. That must not
+// wait.
+func TestReadBesideReadAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			if _, ok := req.(*datastorepb.RunQueryRequest); ok {
+				time.Sleep(time.Second)
+			}
+			return handler(ctx, req)
+		}
+		_, src := newEmulator(t, &emulator.Options{Interceptor: slow})
+		keys := make([]*datastore.Key, 900)
+		for i := range keys {
+			keys[i] = datastore.IDKey("K", int64(i+1), nil)
+		}
+		for some := range slices.Chunk(keys, 450) {
+			if _, err := src.Client.PutMulti(t.Context(), some, make([]struct{ N int64 }, len(some))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := NewStream(t.Context(), src, query.Query{Kind: "K"}, nil, nil, true)
+		defer s.Close()
+		page, err := s.Peek(query.Batch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.ReadAhead(len(keys))
+		synctest.Wait()
+		begun := time.Now()
+		entities, err := s.Read(page)
+		if err != nil || len(entities) != len(page) || time.Since(begun) > 0 {
+			t.Errorf("%d entities for %d positions after %v, %v", len(entities), len(page), time.Since(begun), err)
+		}
+		if rest, err := s.Peek(len(keys)); err != nil || len(rest) != len(keys) || time.Since(begun) == 0 {
+			t.Errorf("%d positions after %v, %v, want %d after some seconds", len(rest), time.Since(begun), err, len(keys))
 		}
 	})
 }

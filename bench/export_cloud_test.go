@@ -1,0 +1,108 @@
+package bench
+
+import (
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	kgzip "github.com/klauspost/compress/gzip"
+	"gocloud.dev/blob"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// BenchmarkExportCloud compares an export with the loop of BenchmarkExport in virtual time, with
+// the latencies of a cloud: of a Datastore, a queue and a bucket. Each has a number of workers.
+// Metric x-loop is how many times as fast as the loop the export is, from the call of Start until
+// the manifest exists.
+//
+//	go test ./bench -run '^$' -bench ExportCloud -benchtime 1x -timeout 1h
+func BenchmarkExportCloud(b *testing.B) {
+	for _, n := range []int{20_000, 200_000, 1_000_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			var job, loop time.Duration
+			for range b.N {
+				if !inBubble(func(t *testing.T) { job, loop = exportInCloud(t, n, 10) }) {
+					b.Fatal("the export failed")
+				}
+			}
+			b.ReportMetric(loop.Seconds()/job.Seconds(), "x-loop")
+			b.ReportMetric(job.Seconds(), "export-s")
+			b.ReportMetric(loop.Seconds(), "loop-s")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// exportInCloud returns the times of an export of n records, and of the loop.
+func exportInCloud(t *testing.T, n, workers int) (job, loop time.Duration) {
+	s := newSlowBucket()
+	bucket := s.open()
+	defer bucket.Close()
+	x, err := export.New("export", bucket,
+		func(_ context.Context, e *mapper.Entity[record], _ mapper.NoParams) (exported, error) {
+			return exportedOf(e.Key, e.Value), nil
+		}, &export.Options{Compression: export.Gzip})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorldOn(t, workers, emulator.Options{}, usualNetwork(), x.Mappers()...)
+	keys := recordKeys(n)
+	for first := 0; first < n; first += 500 {
+		_, err := w.client.PutMulti(t.Context(), keys[first:first+500], make([]record, 500))
+		w.must(err)
+	}
+	w.network.on.Store(true)
+	begun := time.Now()
+	group, ctx := errgroup.WithContext(t.Context())
+	for i := range workers {
+		part := keys[n*i/workers : n*(i+1)/workers]
+		group.Go(func() error { return exportPartTo(ctx, w.client, part, bucket, fmt.Sprintf("%d.jsonl.gz", i)) })
+	}
+	w.must(group.Wait())
+	loop = time.Since(begun)
+	begun = time.Now()
+	run, err := x.Start(t.Context(), w.processes[0], mapper.Query{Kind: "Record"}, mapper.NoParams{},
+		&export.StartOptions{StartOptions: mapper.StartOptions{ExpectedWorkers: workers}})
+	w.must(err)
+	m, err := run.Wait(t.Context())
+	w.must(err)
+	if m.Records != int64(n) {
+		t.Fatalf("%+v, want %d records", m, n)
+	}
+	for i, stage := range run.Jobs() {
+		status, err := stage.Status(t.Context())
+		w.must(err)
+		t.Logf("stage %d: %.2f to %.2f s", i+1, status.Created.Sub(begun).Seconds(), status.Ended.Sub(begun).Seconds())
+	}
+	t.Logf("bucket: %v\n%v", s.calls, &w.calls)
+	return s.wroteLast(export.ManifestName).Sub(begun), loop
+}
+
+// exportPartTo writes the records of keys to a blob, by hand.
+func exportPartTo(
+	ctx context.Context, client *datastore.Client, part []*datastore.Key, bucket *blob.Bucket, name string,
+) error {
+	f, err := bucket.NewWriter(ctx, name, nil)
+	if err != nil {
+		return err
+	}
+	z, err := kgzip.NewWriterLevel(f, gzip.DefaultCompression)
+	if err != nil {
+		return err
+	}
+	if err := exportLines(ctx, client, part, json.NewEncoder(z)); err != nil {
+		return err
+	}
+	if err := z.Close(); err != nil {
+		return err
+	}
+	return f.Close()
+}

@@ -1,0 +1,107 @@
+package export
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"sync"
+
+	"gocloud.dev/blob"
+	"golang.org/x/sync/semaphore"
+)
+
+// Limits of what a task reads ahead. A part takes some 30 ms to read from a bucket, mostly waiting.
+const (
+	aheadParts = 64
+	aheadBytes = 4 << 20
+)
+
+// A readAhead reads blobs side by side, and returns them in the order in which they were asked for.
+// It holds up to aheadParts of them, and aheadBytes. A larger blob is read while it is used.
+type readAhead struct {
+	ctx    context.Context
+	bucket *blob.Bucket
+	free   *semaphore.Weighted // bytes
+	reads  chan *aheadRead     // in order; the one who calls read closes it
+	group  sync.WaitGroup
+}
+
+// An aheadRead is one blob, which is being read.
+type aheadRead struct {
+	done chan struct{}
+	body io.ReadCloser
+	err  error
+}
+
+func newReadAhead(ctx context.Context, bucket *blob.Bucket) *readAhead {
+	return &readAhead{ctx: ctx, bucket: bucket, free: semaphore.NewWeighted(aheadBytes),
+		reads: make(chan *aheadRead, aheadParts)}
+}
+
+// read starts to read a blob of a size in bytes. It waits while too much is held.
+func (a *readAhead) read(key string, size int64) error {
+	held := min(max(size, aheadBytes/aheadParts), aheadBytes)
+	if err := a.free.Acquire(a.ctx, held); err != nil {
+		return err
+	}
+	r := &aheadRead{done: make(chan struct{})}
+	select {
+	case a.reads <- r:
+	case <-a.ctx.Done():
+		return a.ctx.Err()
+	}
+	a.group.Go(func() {
+		defer close(r.done)
+		b := &heldBlob{free: func() { a.free.Release(held) }}
+		r.body = b
+		if size > aheadBytes {
+			var body *blob.Reader
+			if body, r.err = a.bucket.NewReader(a.ctx, key, nil); r.err == nil {
+				b.Reader, b.body = body, body
+			}
+			return
+		}
+		var text []byte
+		text, r.err = a.bucket.ReadAll(a.ctx, key)
+		b.Reader = bytes.NewReader(text)
+	})
+	return nil
+}
+
+// next returns the next blob, and io.EOF after the last one. The caller closes it.
+func (a *readAhead) next() (io.ReadCloser, error) {
+	r, ok := <-a.reads
+	if !ok {
+		return nil, io.EOF
+	}
+	<-r.done
+	if r.err != nil {
+		return nil, fmt.Errorf("read a part: %w", r.err)
+	}
+	return r.body, nil
+}
+
+// wait waits until nothing is read any more, after the context has ended.
+func (a *readAhead) wait() {
+	for r := range a.reads {
+		<-r.done
+		_ = r.body.Close()
+	}
+	a.group.Wait()
+}
+
+// A heldBlob is a blob whose bytes count as held until it is closed.
+type heldBlob struct {
+	io.Reader
+	body io.Closer // nil: none
+	free func()
+}
+
+func (h *heldBlob) Close() error {
+	h.free()
+	if h.body == nil {
+		return nil
+	}
+	return h.body.Close()
+}

@@ -1,0 +1,68 @@
+package export_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/mappertest"
+)
+
+// TestSlowBucket runs exports to a bucket whose reads and deletions take a second. A file's parts
+// are read and deleted side by side. An export of few parts lists the bucket once.
+func TestSlowBucket(t *testing.T) {
+	for _, c := range []struct{ page, lists int }{{50, 1}, {2, 257}} {
+		t.Run(fmt.Sprint("pages of ", c.page), func(t *testing.T) {
+			s := newStore()
+			var mu sync.Mutex
+			calls := make(map[string]int)
+			s.hook = func(c *call) error {
+				if strings.Contains(c.key, "/_parts/") || c.op == "list" {
+					mu.Lock()
+					calls[c.op]++
+					mu.Unlock()
+					if c.op == "read" || c.op == "delete" {
+						time.Sleep(time.Second)
+					}
+				}
+				return c.effect()
+			}
+			bucket := s.open()
+			x := newExport(bucket, nil)
+			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
+				putOrders(t, w.Client)
+				run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
+					&export.StartOptions{StartOptions: mapper.StartOptions{ID: "orders", PageSize: c.page}, Folder: folder})
+				if err != nil {
+					t.Fatal(err)
+				}
+				m, err := run.Wait(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				mu.Lock()
+				parts := calls["write"]
+				if calls["list"] != c.lists || calls["read"] != parts || calls["delete"] != parts {
+					t.Errorf("the calls are %v, want %d listings, and %d reads and deletions", calls, c.lists, parts)
+				}
+				mu.Unlock()
+				checkRecords(t, bucket, m)
+				checkTidy(t, w.Client, bucket, m)
+				for _, job := range run.Jobs() {
+					status, err := job.Status(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					most := time.Duration(parts)*time.Second/40 + time.Second
+					if took := status.Ended.Sub(status.Created); took > most {
+						t.Errorf("job %s took %v for %d parts, want at most %v", job.ID, took, parts, most)
+					}
+				}
+			})
+		})
+	}
+}
