@@ -101,6 +101,9 @@ func running(s *status, now time.Time) (tone, text, next string) {
 	case s.Error != "":
 		return held, "Running, but held up: " + s.Error,
 			"It continues when the cause is gone. If that lasts, pause it or lower its rate."
+	case s.Phase == mapper.PhaseQueued:
+		return held, "Queued: " + cmp.Or(s.Bottleneck, "its tasks wait in their queue"),
+			"Nothing to do if the other jobs may come first. Otherwise pause one of them."
 	case done == 0 && s.Bottleneck != "":
 		return held, "Running, no page is done yet: " + s.Bottleneck, "Nothing to do unless this lasts."
 	case done == 0 && now.Sub(s.Created) < 10*time.Second:

@@ -45,6 +45,8 @@ func TestStanding(t *testing.T) {
 			"Starting: no page is done yet", "Nothing to do."},
 		"waiting": {mapper.Status{State: mapper.StateRunning, Created: now.Add(-5 * time.Minute)}, nil, held,
 			"Waiting: it started 5 min ago, and no page is done yet", "queue"},
+		"queued": {mapper.Status{State: mapper.StateRunning, Phase: mapper.PhaseQueued, Processed: 5,
+			Bottleneck: "its tasks wait"}, nil, held, "Queued: its tasks wait", "other jobs"},
 		"waiting with a reason": {mapper.Status{State: mapper.StateRunning, Bottleneck: "its tasks wait in the queue"},
 			nil, held, "Running, no page is done yet: its tasks wait in the queue", ""},
 		"a service": {mapper.Status{ID: "j", State: mapper.StateRunning, Processed: 5,

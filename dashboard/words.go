@@ -49,7 +49,7 @@ var words = template.FuncMap{
 	},
 	"rate":    rateOf,
 	"counted": operator.Counted,
-	"left":    remaining,
+	"within":  operator.Within,
 	"colour":  func(c picture.Colour) string { return colourNames[c] },
 }
 
@@ -79,14 +79,6 @@ func barOf(p mapper.Progress) bar {
 		}
 	}
 	return b
-}
-
-// remaining writes how many entities a job has left. Nothing is known before its first page.
-func remaining(n, pages int64) string {
-	if n < 0 || n == 0 && pages == 0 {
-		return "not known yet"
-	}
-	return "about " + operator.Grouped(n)
 }
 
 // rateOf writes a rate limit in a few words.
