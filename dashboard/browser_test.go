@@ -251,7 +251,7 @@ func (b *browser) live(w *world) {
 	// Pause and resume it.
 	b.click(`#acts button[value=pause]`)
 	b.await("#head .state", "paused")
-	b.await("#head", "paused by")
+	b.await("#head", "paused")
 	b.shoot("job-paused")
 	w.slow.Store(0)
 	b.click(`#acts button[value=resume]`)

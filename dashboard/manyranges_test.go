@@ -103,7 +103,7 @@ func (w *world) calls() (sum int64) {
 	return sum
 }
 
-// TestManyRanges shows each page of a job with 200,000 ranges: at most ten calls answer it.
+// TestManyRanges shows each page of a job with 200,000 ranges: at most twelve calls answer it.
 func TestManyRanges(t *testing.T) {
 	testflag.Sequential(t)
 	n := testflag.Size(t, 5000, 5000, 200_000)
