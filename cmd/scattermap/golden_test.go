@@ -76,8 +76,8 @@ var varying = []struct {
 	{regexp.MustCompile(`(held: [a-z, ]*?), (about )?[\d,]+ entities processed( and about [\d,]+ left)?( \([^)]*\))?`),
 		"$1, N entities processed"},
 	{regexp.MustCompile(`(?m)^undo-held: .*`), "undo-held: ..."},
-	{regexp.MustCompile(`(held: (?:running|paused)), [a-z]+( limited)?,`), "$1, PHASE,"},
-	{regexp.MustCompile(`(State: +(?:running|paused)), .*`), "$1, PHASE"},
+	{regexp.MustCompile(`(held: running), [a-z]+( limited)?,`), "$1, PHASE,"},
+	{regexp.MustCompile(`(State: +running), .*`), "$1, PHASE"},
 	{regexp.MustCompile(`user-\d{6}`), "user-N"},
 	{regexp.MustCompile(`"(Balance)": \d+`), `"$1": N`},
 }

@@ -82,6 +82,9 @@ func Within(n int64, b mapper.Bounds) string {
 
 // Standing writes a job's state, with its phase if that says more.
 func Standing(job *mapper.Status) string {
+	if job.State == mapper.StatePaused { // the reason says more
+		return string(job.State)
+	}
 	switch job.Phase {
 	case "", mapper.PhaseProcessing, mapper.PhasePaused, mapper.PhaseEnded:
 		return string(job.State)
