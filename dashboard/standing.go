@@ -64,8 +64,8 @@ func standingOf(s *status, history []mapper.HistoryEntry, now time.Time) standin
 		}
 	}
 	if s.UndoneBy != "" {
-		tone, text = held, "Undone by the job "+s.UndoneBy+". Before that: "+strings.ToLower(text[:1])+text[1:]
-		next = "See the undo for its progress and what it restored."
+		tone, text = held, "The job "+s.UndoneBy+" undoes it, or has undone it. Before that: "+strings.ToLower(text[:1])+text[1:]
+		next = "Whether that job has ended, and what it restored, is on its page."
 	}
 	return standing{tone, pieces(s.ID, strings.TrimSuffix(text, ".")), next}
 }
@@ -116,7 +116,11 @@ func running(s *status, now time.Time) (tone, text, next string) {
 		if limit := s.Settings.FailureLimit; limit > 0 {
 			text += fmt.Sprintf("; above %s it pauses", operator.Grouped(int64(limit)))
 		}
-		return trial, text, "See their causes below. When the cause is mended, retry them. Pause it to stop more."
+		return trial, text, "See their causes below. Leave them if they are expected. Otherwise mend the cause, and then " +
+			"retry them. A pause stops more."
+	case s.Phase == mapper.PhaseSlowed:
+		return held, "Running slower than before: " + s.Bottleneck,
+			"Look at the service that the function calls, and at the slowest ranges below. A pause relieves the service."
 	case s.Bottleneck != "":
 		return good, "Running at " + rate + " entities/s: " + s.Bottleneck,
 			"Nothing to do, or set another rate limit."
@@ -139,7 +143,7 @@ func ended(s *status) (tone, text, next string) {
 	case s.Failures > 0:
 		return trial, fmt.Sprintf("Ended%s, but %s failed, of %s", took,
 				operator.Counted(s.Failures, "entity", "entities"), operator.Grouped(s.Processed+s.Failures)),
-			"See their causes below. When the cause is mended, retry them."
+			"See their causes below. Leave them if they are expected. Otherwise mend the cause, and then retry them."
 	case strings.HasPrefix(s.Mapper, "rehearsal:"):
 		return good, fmt.Sprintf("Rehearsed%s: it would write %s of %s, and wrote nothing", took,
 			operator.Grouped(s.Written), operator.Counted(s.Processed, "entity", "entities")), "See the preview."

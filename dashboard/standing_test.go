@@ -72,7 +72,7 @@ func TestStanding(t *testing.T) {
 		"with failures": {mapper.Status{State: mapper.StateSucceededWithFailures, Processed: 5, Failures: 2}, nil, trial,
 			"Ended, but 2 entities failed, of 7", "retry"},
 		"undone": {mapper.Status{State: mapper.StateSucceeded, Processed: 5, UndoneBy: "u"}, nil, held,
-			"Undone by the job u. Before that: succeeded: 5 entities processed", "See the undo"},
+			"The job u undoes it, or has undone it. Before that: succeeded: 5 entities processed", "on its page"},
 		"rehearsal": {mapper.Status{State: mapper.StateSucceeded, Mapper: "rehearsal:m", Processed: 5, Written: 3}, nil,
 			good, "Rehearsed: it would write 3 of 5 entities, and wrote nothing", "preview"},
 		"undo": {mapper.Status{State: mapper.StateSucceeded, Mapper: "undo:m", Counters: counted(9, 0)}, nil, good,

@@ -18,6 +18,7 @@ const (
 	Starting       Phase = "starting"
 	Processing     Phase = "processing"
 	RateLimited    Phase = "rate limited"
+	Slowed         Phase = "slowed"
 	Retrying       Phase = "retrying"
 	Stuck          Phase = "stuck"
 	Finishing      Phase = "finishing"
@@ -81,7 +82,59 @@ func (l Look) phase(rate float64) (Phase, string) {
 	case says != "" && limit.Near(rate, l.Totals.WritesPerEntity(), l.Now.Sub(j.RampBegan())):
 		return RateLimited, cmp.Or(trouble, says)
 	}
+	if slower := l.slowed(); says == "" && slower != "" {
+		return Slowed, cmp.Or(trouble, slower)
+	}
 	return Processing, cmp.Or(trouble, says)
+}
+
+// When a job counts as slowed. Its workers have to be busy, and its pages before short enough for
+// the time that is compared.
+const (
+	slowerBy    = 5 // times
+	leastWindow = 10 * time.Second
+	leastPages  = 8
+)
+
+// slowed says that a job processes far fewer entities than before; empty: it does not. It compares
+// the last minute, or the second half of a younger job's time, with the time before.
+func (l Look) slowed() string {
+	from, s := l.runsSince(), l.Totals.Sample
+	elapsed := l.Now.Sub(from)
+	window := min(lately, elapsed/2)
+	if window < leastWindow || l.Totals.Pending < l.Job.AtOnce() {
+		return ""
+	}
+	var before, recent, pages int64
+	var took time.Duration
+	for _, e := range s.Ends {
+		switch ago := l.Now.Sub(e.At); {
+		case ago < window:
+			recent += e.Entities
+		case ago < elapsed:
+			before += e.Entities
+			pages++
+			took += e.Took()
+		}
+	}
+	if pages < leastPages || took > time.Duration(pages)*window/4 {
+		return ""
+	}
+	was := float64(before) * s.Scale / (elapsed - window).Seconds()
+	is := float64(recent) * s.Scale / window.Seconds()
+	if is*slowerBy > was {
+		return ""
+	}
+	return fmt.Sprintf("%.0f entities a second in the last %s, %.0f before: the function takes longer, "+
+		"or what it calls has become slow", is, roughly(window), was)
+}
+
+// runsSince returns when the job was started or last resumed.
+func (l Look) runsSince() time.Time {
+	if l.Job.RampFrom.After(l.Job.Created) {
+		return l.Job.RampFrom
+	}
+	return l.Job.Created
 }
 
 // shared reports whether tasks wait because other jobs use the queue, too.
@@ -89,10 +142,7 @@ func (q Queue) shared() bool { return q.Waits && q.Others > 0 }
 
 // idle returns for how long no page was done.
 func (l Look) idle() time.Duration {
-	from := l.Job.Created
-	if l.Job.RampFrom.After(from) { // it was resumed
-		from = l.Job.RampFrom
-	}
+	from := l.runsSince()
 	if len(l.Totals.Sample.Ends) > 0 && lastEnd(l.Totals.Sample).After(from) {
 		from = lastEnd(l.Totals.Sample)
 	}
@@ -124,7 +174,7 @@ func entities(n int64, one, several string) string {
 // roughly writes a duration in whole seconds or minutes.
 func roughly(d time.Duration) string {
 	if d < 2*time.Minute {
-		return d.Round(time.Second).String()
+		return strings.Replace(d.Round(time.Second).String(), "m0s", "m", 1)
 	}
 	return fmt.Sprintf("%d min", int(d.Minutes()+0.5))
 }
@@ -202,9 +252,7 @@ func (l Look) slowestPage() (slowest time.Duration) {
 	}
 	slowest = time.Second
 	for _, e := range l.Totals.Sample.Ends {
-		if slowest = max(slowest, e.Ran); !e.Began.IsZero() {
-			slowest = max(slowest, e.At.Sub(e.Began))
-		}
+		slowest = max(slowest, e.Took())
 	}
 	return slowest
 }

@@ -157,6 +157,11 @@ func TestPhases(t *testing.T) {
 	}
 	rate := func(l *Look) { l.Job.Rate = []byte(`{"entities":2}`) }
 	lately, long := page(100, 2*time.Second), page(100, 5*time.Minute)
+	steady := make([]*record.Range, 0, 60) // a page of 100 every ten seconds, until a minute ago
+	for ago := 70 * time.Second; ago < 10*time.Minute; ago += 10 * time.Second {
+		steady = append(steady, page(100, ago))
+	}
+	then := func(all ...*record.Range) []*record.Range { return append(all, steady...) }
 	for _, c := range []struct {
 		look   Look
 		phase  Phase
@@ -173,6 +178,15 @@ func TestPhases(t *testing.T) {
 		{job(func(l *Look) { l.Queue.Complaint = "403" }, open(10, true)), Stuck, "403"},
 		{job(func(*Look) {}, open(10, true), long), Stuck,
 			"no page was done for 5 min: if its tasks were lost, a sweep enqueues them again within minutes"},
+		{job(func(*Look) {}, then(open(10, true), page(10, 2*time.Second))...), Slowed,
+			"0 entities a second in the last 1m, 10 before: the function takes longer, " +
+				"or what it calls has become slow"},
+		{job(func(*Look) {}, then(open(10, true), page(120, 2*time.Second))...), Processing, ""},
+		{job(func(l *Look) { l.Job.Workers = 2 }, then(open(10, true), page(10, 2*time.Second))...), Processing, ""},
+		{job(func(l *Look) { l.Job.RampFrom = noon.Add(-65 * time.Second) },
+			then(open(10, true), page(10, 2*time.Second))...), Processing, ""},
+		{job(rate, then(open(10, true), page(10, 2*time.Second))...), Processing,
+			"it keeps to its rate of 2 entities a second"},
 		{job(func(*Look) {}, alone(2, 16*time.Second), lately), Retrying,
 			"the failed entity is left, the next attempt is due in 16s"},
 		{job(rate, open(10, true), lately), RateLimited, "it keeps to its rate of 2 entities a second"},

@@ -41,6 +41,14 @@ type End struct {
 	AtOnce   bool          // it has failed at its first attempt, with its page
 }
 
+// Took returns how long the page took, or its function if that is all that is known.
+func (e End) Took() time.Duration {
+	if e.Began.IsZero() {
+		return e.Ran
+	}
+	return max(e.Ran, e.At.Sub(e.Began))
+}
+
 // Add adds a range's record.
 func (s *Sample) Add(r *Range) {
 	switch {
