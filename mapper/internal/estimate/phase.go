@@ -29,6 +29,9 @@ const (
 	Over           Phase = "ended"
 )
 
+// dependsOnOthers reports whether nobody knows when the job goes on, or is as fast as before.
+func (p Phase) dependsOnOthers() bool { return p == Queued || p == Stuck || p == Slowed }
+
 // A Queue is what the queue of a job says about its tasks.
 type Queue struct {
 	Complaint string // why it can't deliver them; empty: it can, or that is unknown

@@ -9,7 +9,7 @@ import (
 )
 
 // timeLeft sets the time until the job ends, with its bounds. It has two parts. The remaining
-// entities take their number by the job's speed. Entities and pages that have failed an attempt
+// entities take their number by the job's speed: the higher one of its throughput and its pace. Entities and pages that have failed an attempt
 // wait for their next ones, whatever the speed is.
 func (s *State) timeLeft(l Look) {
 	s.TimeLeftMin, s.TimeLeft, s.TimeLeftMax = Unknown, Unknown, Unknown
@@ -42,7 +42,7 @@ func (s *State) timeLeft(l Look) {
 	}
 	s.TimeLeftMin = max(work.least, waits.least).Round(time.Millisecond)
 	s.TimeLeft = (max(work.about, waits.about) + ending/2).Round(time.Millisecond)
-	if s.Phase != Queued && s.Phase != Stuck && s.Remaining.Max != Unknown { // otherwise others decide
+	if !s.Phase.dependsOnOthers() && s.Remaining.Max != Unknown {
 		s.TimeLeftMax = (max(work.most, waits.most) + 2*ending).Round(time.Millisecond)
 	}
 }
@@ -71,7 +71,8 @@ func (l Look) working(remaining Number, s *record.Sample) (w span, known bool) {
 	if due == 0 {
 		return span{}, remaining.About != Unknown
 	}
-	speed, pages := l.speed(s, float64(due)*s.LeftScale)
+	throughput, pages := l.throughput(s)
+	speed := max(throughput, l.pace(s, float64(due)*s.LeftScale))
 	if speed == 0 || remaining.About == Unknown {
 		return span{}, false
 	}
@@ -82,6 +83,9 @@ func (l Look) working(remaining Number, s *record.Sample) (w span, known bool) {
 	n, most := float64(remaining.About), math.Sqrt(float64(remaining.About)*float64(max(remaining.About, remaining.Max)))
 	least := math.Sqrt(n * float64(remaining.Min))
 	w.least, w.about, w.most = takes(least, speed*off), takes(n, speed), takes(most, speed/off)
+	if throughput > 0 && l.slowed() != "" {
+		w.about = takes(n, throughput)
+	}
 	return w, true
 }
 
@@ -90,16 +94,10 @@ func takes(n, speed float64) time.Duration {
 	return time.Duration(min(n/speed*float64(time.Second), math.MaxInt64/4))
 }
 
-// speed returns how many entities a second the job does from now on, and from how many pages that
-// comes. It is the pace of a worker times the number of workers that have a range, or the rate of
-// the last third of the time if that is higher. A rate alone lags: pages that are under way do not
-// count yet.
-func (l Look) speed(s *record.Sample, due float64) (speed float64, pages int) {
-	began := l.Job.Created
-	if l.Job.RampFrom.After(began) { // it was resumed
-		began = l.Job.RampFrom
-	}
-	running := max(time.Millisecond, l.Now.Sub(began))
+// throughput returns how many entities a second the job has done in the last third of its time, and
+// in how many pages. It lags: pages that are under way do not count yet.
+func (l Look) throughput(s *record.Sample) (speed float64, pages int) {
+	running := max(time.Millisecond, l.Now.Sub(l.runsSince()))
 	window := min(running, max(running/3, 5*time.Second), 5*time.Minute)
 	n := int64(0)
 	for _, e := range s.Ends {
@@ -107,22 +105,25 @@ func (l Look) speed(s *record.Sample, due float64) (speed float64, pages int) {
 			n, pages = n+e.Entities, pages+1
 		}
 	}
-	speed = float64(n) * s.Scale / window.Seconds()
-	if each := perEntity(s); each > 0 {
-		workers := due
-		if most := float64(l.Job.AtOnce()); most > 0 {
-			workers = min(workers, most)
-		}
-		byPace := workers / each.Seconds()
-		if l.Queue.shared() { // then others have most of the workers
-			byPace = 0
-		}
-		if most := l.mostEntities(); most > 0 {
-			byPace = min(byPace, most)
-		}
-		speed = max(speed, byPace)
+	return float64(n) * s.Scale / window.Seconds(), pages
+}
+
+// pace returns how many entities a second the workers that have a range do, at the pace of all
+// pages so far; 0: unknown, or other jobs have most of the workers.
+func (l Look) pace(s *record.Sample, due float64) float64 {
+	each := perEntity(s)
+	if each <= 0 || l.Queue.shared() {
+		return 0
 	}
-	return speed, pages
+	workers := due
+	if most := float64(l.Job.AtOnce()); most > 0 {
+		workers = min(workers, most)
+	}
+	pace := workers / each.Seconds()
+	if most := l.mostEntities(); most > 0 {
+		pace = min(pace, most)
+	}
+	return pace
 }
 
 // mostEntities returns the entities a second that the job's rate allows; 0: no limit.
