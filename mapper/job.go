@@ -52,8 +52,8 @@ const (
 	PhaseQueued Phase = "queued"
 	// PhaseRateLimited means that the job goes about as fast as its Rate allows.
 	PhaseRateLimited Phase = "rate limited"
-	// PhaseSlowed means that the job processes less than a fifth of the entities a second that it
-	// processed before, with busy workers: its function, or what the function calls, has become slow.
+	// PhaseSlowed means that the job's workers are busy, and process less than a fifth of the
+	// entities a second that they did before. The function, or what it calls, has become slow.
 	PhaseSlowed Phase = "slowed"
 	// PhaseRetrying means that only entities or pages are left that have failed, and wait for their
 	// next attempts.

@@ -108,8 +108,8 @@ func (l Look) throughput(s *record.Sample) (speed float64, pages int) {
 	return float64(n) * s.Scale / window.Seconds(), pages
 }
 
-// pace returns how many entities a second the workers that have a range do, at the pace of all
-// pages so far; 0: unknown, or other jobs have most of the workers.
+// pace returns how many entities a second the workers that have a range do, if pages take as long
+// as so far. It is 0 if that is unknown, or if other jobs have most of the workers.
 func (l Look) pace(s *record.Sample, due float64) float64 {
 	each := perEntity(s)
 	if each <= 0 || l.Queue.shared() {
