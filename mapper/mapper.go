@@ -142,7 +142,7 @@ func (m *Mapper[P]) WithFinalizer(fn func(ctx context.Context, d *Completion, pa
 		return m
 	}
 	m.def.OnDone = func(ctx context.Context, a *function.Attempt, j *record.Job, sum record.Totals) error {
-		status, err := statusOf(j, sum)
+		status, err := completionOf(ctx, j, sum)
 		if err != nil {
 			return err
 		}
@@ -176,7 +176,7 @@ func (m *Mapper[P]) Forget(fn func(ctx context.Context, d *Completion, params P)
 		return m
 	}
 	m.def.Forget = func(ctx context.Context, a *function.Attempt, j *record.Job, sum record.Totals) error {
-		status, err := statusOf(j, sum)
+		status, err := completionOf(ctx, j, sum)
 		if err != nil {
 			return err
 		}

@@ -279,7 +279,7 @@ type Progress struct {
 	TimeLeftMax time.Duration `json:"left_at_most_ns"`
 }
 
-// statusOf returns the status of a job whose records add up to sum.
+// statusOf returns the status of a job whose records add up to sum, without numbers of entities.
 func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 	q, err := query.Of(j)
 	if err != nil {
@@ -301,6 +301,20 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 		WithoutShardBy: sum.Unsharded, CountersDropped: j.CountersDropped || j.CountersLost || sum.CountersLost,
 		ByKind: spacesOf(&sum), KindsOmitted: sum.SpacesLeftOut,
 	}, nil
+}
+
+// completionOf returns the status of a job for its finalizer: all of its entities are done, and sum
+// has all of its records.
+func completionOf(ctx context.Context, j *record.Job, sum record.Totals) (*Status, error) {
+	s, err := statusOf(j, sum)
+	if err != nil {
+		return nil, err
+	}
+	sum.Sample = nil
+	look := estimate.Look{Job: j, Totals: sum, Query: s.Query.inner(), Now: time.Now(),
+		Prices: EngineFromContext(ctx).Prices()}
+	s.show(look.State())
+	return s, nil
 }
 
 // Wait waits until the job has ended, or until one of its limits has paused it, and returns its

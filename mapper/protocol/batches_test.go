@@ -224,7 +224,7 @@ func TestBatchesAtFault(t *testing.T) {
 			case !always && (s.State != mapper.StateSucceeded || s.Processed != 1000):
 				t.Errorf("%+v", s)
 			}
-			if calls.Load() > 1500 {
+			if calls.Load() > 2000 {
 				t.Errorf("%d calls", calls.Load())
 			}
 			time.Sleep(48 * time.Hour)

@@ -89,6 +89,47 @@ func TestFinalizer(t *testing.T) {
 	}
 }
 
+// TestFinalizerStatus checks the numbers of entities that a finalizer gets.
+func TestFinalizerStatus(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{30, 3000} { // a small job ends in its last delivery
+		synctest.Test(t, func(t *testing.T) {
+			var got mapper.Status
+			m := mapper.Update("some-fail", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+				if strings.HasSuffix(a.Key.Name, "7") {
+					return mapper.Permanent(errors.New("seven"))
+				}
+				return nil
+			}).WithFinalizer(func(_ context.Context, d *mapper.Completion, _ mapper.NoParams) error {
+				got = *d.Status
+				return nil
+			})
+			w := newWorld(t, setting{}, m)
+			w.putAccounts(names(n))
+			failures := int64(0)
+			for _, key := range names(n) {
+				if strings.HasSuffix(key.Name, "7") {
+					failures++
+				}
+			}
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.NoParams{},
+				&mapper.StartOptions{FailureLimit: -1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := job.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if failures == 0 || got.Failures != failures || got.Processed != int64(n)-failures ||
+				got.Remaining != 0 || got.Total != int64(n) {
+				t.Errorf("%d entities, of which %d fail: the finalizer got %d processed, %d failures, %d remaining, %d in all",
+					n, failures, got.Processed, got.Failures, got.Remaining, got.Total)
+			}
+		})
+	}
+}
+
 // TestFailingFinalizer lets the finalizer fail for a while. The job keeps running, says why, and
 // ends when the finalizer succeeds.
 func TestFailingFinalizer(t *testing.T) {
