@@ -50,8 +50,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestFullPages checks the number of tasks for each full page, at the main
-// job's size.
+// TestFullPages checks the number of tasks at the main job's size: one for each worker, and no more
+// than the entities need.
 func TestFullPages(t *testing.T) {
 	t.Parallel()
 	testflag.Sequential(t)
@@ -61,8 +61,8 @@ func TestFullPages(t *testing.T) {
 		w.putAccounts(keys)
 		status := w.wait(w.start(10, nil))
 		w.wantBalances(keys, 10)
-		if full := int64(20000 / 500); status.Tasks > full*13/10 || w.most.Load() < 10 {
-			t.Errorf("%d tasks for %d full pages, %d at once", status.Tasks, full, w.most.Load())
+		if workers := int64(100); status.Tasks > workers*13/10 || w.most.Load() < 10 {
+			t.Errorf("%d tasks for %d workers, %d at once", status.Tasks, workers, w.most.Load())
 		}
 		if len(status.ByKind) > 0 {
 			t.Errorf("a job over one kind has the spaces %+v", status.ByKind)
@@ -300,7 +300,7 @@ func TestKeyOrder(t *testing.T) {
 }
 
 // TestFanOutOnGoogle runs the main job on databases in which half of the entities have scatter
-// keys, or none. It fans out on both.
+// keys, or none. It fans out on both, into first ranges of at least 50 entities.
 func TestFanOutOnGoogle(t *testing.T) {
 	for _, p := range []google.Product{google.Classic, google.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
@@ -309,7 +309,7 @@ func TestFanOutOnGoogle(t *testing.T) {
 			w.putAccounts(keys)
 			s := w.wait(w.start(10, nil))
 			w.wantBalances(keys, 10)
-			if s.MaxDepth < 1 || w.most.Load() < 2 || s.Tasks > 8 {
+			if s.MaxDepth < 1 || w.most.Load() < 2 || s.Tasks > 3000/50+8 {
 				t.Errorf("depth %d, %d tasks, %d at once", s.MaxDepth, s.Tasks, w.most.Load())
 			}
 		})

@@ -336,8 +336,8 @@ func TestLargestPages(t *testing.T) {
 		w := newWorld(t, setting{}, addCredit)
 		keys := names(20000)
 		w.putAccounts(keys)
-		if s := w.wait(w.start(10, &mapper.StartOptions{PageSize: 1000})); s.Tasks > 26 {
-			t.Errorf("%d tasks for 20 full pages", s.Tasks)
+		if s := w.wait(w.start(10, &mapper.StartOptions{PageSize: 1000})); s.Tasks > 130 {
+			t.Errorf("%d tasks for 100 workers", s.Tasks)
 		}
 		w.wantBalances(keys, 10)
 	})

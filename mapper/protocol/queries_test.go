@@ -633,7 +633,7 @@ func TestQueryRefused(t *testing.T) {
 		_, err := lookAtUser.Start(t.Context(), w.engine, mapper.Query{Kind: "User", KeysOnly: true, ShardBy: "userid"},
 			mapper.NoParams{}, nil)
 		if !errors.Is(err, mapper.ErrInvalidArgument) ||
-			!strings.Contains(fmt.Sprint(err), "whether that property is a list") {
+			!strings.Contains(fmt.Sprint(err), "whether the property is a list") {
 			t.Errorf("a Visit: %v", err)
 		}
 	})

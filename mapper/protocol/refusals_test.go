@@ -576,12 +576,16 @@ type refusedOperation struct {
 func errOf[T any](_ T, err error) error          { return err }
 func errOf2[T, U any](_ T, _ U, err error) error { return err }
 
+// surveys are the calls by which a start finds out how to cut its job. Without them the root's task
+// finds that out.
+var surveys = []string{"Lookup", "RunAggregationQuery", "RunQuery", "RunQuery", "RunQuery", "RunQuery"}
+
 // refusedOperations are all operations on jobs. Calls that read a queue, or details for a log line,
 // only help.
 var refusedOperations = map[string]refusedOperation{
 	"start": {
 		do:    func(ctx context.Context, w *refusedWorld) error { return w.start(ctx, w.operator) },
-		helps: []string{"GetQueue"},
+		helps: append([]string{"GetQueue"}, surveys...),
 	},
 	"pause": {
 		before: (*refusedWorld).running,
@@ -673,7 +677,7 @@ var refusedOperations = map[string]refusedOperation{
 	},
 	"tick": {
 		do:    func(ctx context.Context, w *refusedWorld) error { return w.tick(ctx, w.operator, 0) },
-		helps: []string{"GetQueue"},
+		helps: append([]string{"GetQueue"}, surveys...),
 	},
 	"tick that waits": {
 		before: (*refusedWorld).ticked,
@@ -683,7 +687,7 @@ var refusedOperations = map[string]refusedOperation{
 	"advance": {
 		before: (*refusedWorld).waits,
 		do:     func(ctx context.Context, w *refusedWorld) error { return w.schedule().Advance(ctx, w.operator) },
-		helps:  []string{"Lookup", "Lookup", "GetQueue"}, // they look again at whether it has to wait
+		helps:  append([]string{"Lookup", "Lookup", "GetQueue"}, surveys...), // they look again at whether it has to wait
 	},
 	"revive": {
 		before: (*refusedWorld).running,
