@@ -67,9 +67,10 @@ func TestKindsOfJobs(t *testing.T) {
 	for at, want := range map[string][]string{
 		"job?id=undo-done": {"299 entities restored", "1 left as they are", "left?id=undo-done", "the undo of <a",
 			"stand-held"},
-		"left?id=undo-done":     {"/Account,7", "changed"},
-		"job?id=done":           {"The job that undoes it", "undo-done"},
-		"job?id=rehearsal":      {"rehearsal of <bdi>credit</bdi> over", "and wrote nothing", "would(change)", "Would write"},
+		"left?id=undo-done": {"/Account,7", "changed"},
+		"job?id=done":       {"The job that undoes it", "undo-done"},
+		"job?id=rehearsal": {"rehearsal of <bdi>credit</bdi> over", "and wrote nothing", "would(change)",
+			"Would write"},
 		"examples?id=rehearsal": {"/Account,", "change", "Balance"},
 		"examples?id=done":      {"There is nothing to show"},
 		"job?id=spaces":         {"Kinds and namespaces", "Account in [b]", "the default one", "in the namespaces"},

@@ -42,9 +42,9 @@ func TestJSON(t *testing.T) {
 	w.start(t, "runs", `{"Amount": 1}`, mapper.StartOptions{PageSize: 50})
 	id := w.rangeOf(t, "j")
 	for at, want := range map[string]string{
-		"?name=runs": "counts counts.running jobs jobs.counted jobs.created jobs.dollars jobs.failures jobs.id jobs.mapper " +
-			"jobs.processed jobs.progress jobs.progress.about jobs.progress.at_least jobs.progress.at_most " +
-			"jobs.progress.overall jobs.progress.rate jobs.queue jobs.state",
+		"?name=runs": "counts counts.running jobs jobs.counted jobs.created jobs.dollars jobs.failures jobs.id " +
+			"jobs.mapper jobs.processed jobs.progress jobs.progress.about jobs.progress.at_least " +
+			"jobs.progress.at_most jobs.progress.overall jobs.progress.rate jobs.queue jobs.state",
 		"job?id=j": "causes causes.cause causes.count causes.estimated causes.example " +
 			"causes.example.attempts causes.example.error causes.example.key causes.example.time estimated history " +
 			"history.action history.state history.time kept levels levels.depth levels.entities levels.open " +

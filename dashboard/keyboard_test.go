@@ -67,10 +67,11 @@ func TestScreenReader(t *testing.T) {
 		"": {"navigation Pages", "heading Jobs", "navigation States", "link paused 1", "search Filter the jobs",
 			"searchbox ID", "textbox Started from", "textbox Started before, in UTC", "button Pause", "button Abort …",
 			"columnheader State", "checkbox Choose runs", "link runs", "StaticText paused", "image *%*"},
-		"job?id=runs": {"link Skip to the content", "heading runs", "StaticText paused", "StaticText Paused by ann: a rest",
-			"image *%*", "form Actions", "button Resume", "textbox Reason", "heading Key space",
-			"group The key space of the job*", "link *: * from the first key*", "term Processed", "heading Failures by cause",
-			"button Retry these failures: account # is closed", "image Entities a second: at most*", "heading History"},
+		"job?id=runs": {"link Skip to the content", "heading runs", "StaticText paused",
+			"StaticText Paused by ann: a rest", "image *%*", "form Actions", "button Resume", "textbox Reason",
+			"heading Key space", "group The key space of the job*", "link *: * from the first key*", "term Processed",
+			"heading Failures by cause", "button Retry these failures: account # is closed",
+			"image Entities a second: at most*", "heading History"},
 		"start?mapper=credit": {"heading Start credit", "group Which entities", "combobox Kind", "group How",
 			"radio Rehearsal: run the function and write nothing", "textbox Amount (required)", "button Plan"},
 	} {
@@ -84,7 +85,8 @@ func TestScreenReader(t *testing.T) {
 			}
 			all = all[i+1:]
 		}
-		if i := slices.IndexFunc(all, func(s string) bool { return strings.Contains(s, "Enter does nothing") }); i >= 0 {
+		idle := func(s string) bool { return strings.Contains(s, "Enter does nothing") }
+		if i := slices.IndexFunc(all, idle); i >= 0 {
 			t.Errorf("%q: %s", page, all[i])
 		}
 	}

@@ -153,8 +153,8 @@ func TestUndoIsRehearsed(t *testing.T) {
 		_, page := get(t, w.serve(t, nil)+"job?id="+id, "")
 		return page
 	}
-	if page := do("do=undo&id=j&confirmed=yes&rehearsal=on"); !strings.Contains(page, "It would restore 100 entities") ||
-		!strings.Contains(page, "rehearsal of the undo of <a") {
+	if page := do("do=undo&id=j&confirmed=yes&rehearsal=on"); !strings.Contains(page,
+		"It would restore 100 entities") || !strings.Contains(page, "rehearsal of the undo of <a") {
 		t.Errorf("%.3000s", page[strings.Index(page, "<main"):])
 	}
 	var a account

@@ -64,7 +64,8 @@ func standingOf(s *status, history []mapper.HistoryEntry, now time.Time) standin
 		}
 	}
 	if s.UndoneBy != "" {
-		tone, text = held, "The job "+s.UndoneBy+" undoes it, or has undone it. Before that: "+strings.ToLower(text[:1])+text[1:]
+		tone, text = held, "The job "+s.UndoneBy+" undoes it, or has undone it. Before that: "+
+			strings.ToLower(text[:1])+text[1:]
 		next = "Whether that job has ended, and what it restored, is on its page."
 	}
 	return standing{tone, pieces(s.ID, strings.TrimSuffix(text, ".")), next}
@@ -116,11 +117,12 @@ func running(s *status, now time.Time) (tone, text, next string) {
 		if limit := s.Settings.FailureLimit; limit > 0 {
 			text += fmt.Sprintf("; above %s it pauses", operator.Grouped(int64(limit)))
 		}
-		return trial, text, "See their causes below. Leave them if they are expected. Otherwise mend the cause, and then " +
-			"retry them. A pause stops more."
+		return trial, text, "See their causes below. Leave them if they are expected. Otherwise mend the cause, and " +
+			"then retry them. A pause stops more."
 	case s.Phase == mapper.PhaseSlowed:
 		return held, "Running slower than before: " + s.Bottleneck,
-			"Look at the service that the function calls, and at the slowest ranges below. A pause relieves the service."
+			"Look at the service that the function calls, and at the slowest ranges below. A pause relieves the " +
+				"service."
 	case s.Bottleneck != "":
 		return good, "Running at " + rate + " entities/s: " + s.Bottleneck,
 			"Nothing to do, or set another rate limit."

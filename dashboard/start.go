@@ -205,7 +205,7 @@ func (s *server) start(r *http.Request, q url.Values) (*answer, error) {
 	if err != nil {
 		return s.again(r, f, err)
 	}
-	if s.suggest(r.Context(), f); !f.mayStart(q, stands(q)) && !(q.Get("do") == "start" && asJSON(r)) {
+	if s.suggest(r.Context(), f); !f.mayStart(q, stands(q)) && (q.Get("do") != "start" || !asJSON(r)) {
 		if f.Plan, err = s.plan(r.Context(), in); err != nil {
 			return s.again(r, f, err)
 		}

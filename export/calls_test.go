@@ -36,7 +36,8 @@ func TestSlowBucket(t *testing.T) {
 			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.Env) {
 				putOrders(t, w.Client)
 				run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.NoParams{},
-					&export.StartOptions{StartOptions: mapper.StartOptions{ID: "orders", PageSize: c.page}, Folder: folder})
+					&export.StartOptions{Folder: folder,
+						StartOptions: mapper.StartOptions{ID: "orders", PageSize: c.page}})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -410,8 +410,8 @@ func (s service) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 			s.log.ErrorContext(r.Context(), "request failed", "request", id, "path", stranger.Shown(r.URL.Path),
 				"error", err)
 			w.Header().Set("X-Request-Id", id)
-			body = failure{Request: id, Error: fmt.Sprintf("the request failed: %s; the service's log says more, in the "+
-				"line of request %s", operator.SafeCause(err), id)}
+			body = failure{Request: id, Error: fmt.Sprintf("the request failed: %s; the service's log says more, in "+
+				"the line of request %s", operator.SafeCause(err), id)}
 		}
 		write(w, code, body)
 	}

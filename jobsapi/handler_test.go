@@ -215,6 +215,13 @@ func TestControl(t *testing.T) {
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("the history is %q, want %q", got, want)
 	}
+	checkMistakes(o, h)
+}
+
+// checkMistakes checks the answers to an operator's mistakes, after TestControl has cleaned up its
+// job.
+func checkMistakes(o *office, h http.Handler) {
+	o.Helper()
 	for _, c := range []struct {
 		method, path, body string
 		code               int
@@ -237,7 +244,7 @@ func TestControl(t *testing.T) {
 		{"POST", "/spring/rate", `{"for_ns": 60000000000}`, 400, `for no limit`},
 	} {
 		if text := o.ask(h, c.method, "/api/v1/jobs"+c.path, c.body, c.code, nil); !strings.Contains(text, c.want) {
-			t.Errorf("%s %s: %s, want %q in it", c.method, c.path, text, c.want)
+			o.Errorf("%s %s: %s, want %q in it", c.method, c.path, text, c.want)
 		}
 	}
 }

@@ -397,7 +397,8 @@ func (j *Job) FailureCauses(ctx context.Context) ([]FailureCause, error) {
 
 // failureOf returns the failure that a range's record has.
 func failureOf(r *record.Range) Failure {
-	return Failure{Key: r.Start.Key, Path: names.Key(r.Start.Key), Error: r.Error, Attempts: int(r.Refusals), Time: r.Done}
+	return Failure{Key: r.Start.Key, Path: names.Key(r.Start.Key), Error: r.Error, Attempts: int(r.Refusals),
+		Time: r.Done}
 }
 
 // Failures lists all failures of the job. It reads them as [Job.FailuresPage] does, a page at a

@@ -115,15 +115,7 @@ func TestGolden(t *testing.T) {
 	say := func(title, line string) {
 		out, errs, code := command(t, "", words(line)...)
 		if strings.Contains(title, "80 columns") {
-			for l := range strings.Lines(out) {
-				if strings.HasPrefix(l, "held: ") || strings.HasPrefix(l, "spring-credit-of-2026: ") ||
-					strings.HasPrefix(l, "undo-held: ") { // a sentence, which a terminal wraps
-					continue
-				}
-				if n := utf8.RuneCountInString(strings.TrimRight(l, "\n")); n > 80 {
-					t.Errorf("%s: a line of %d columns: %s", line, n, l)
-				}
-			}
+			checkWidth(t, line, out)
 		}
 		got.WriteString("$ scattermap " + line + "  # " + title + "\n" + normal(out) + normal(errs))
 		if code != 0 {
@@ -165,6 +157,20 @@ func TestGolden(t *testing.T) {
 	if err != nil || got.String() != string(want) {
 		t.Errorf("the commands print something else than %s has (%v); go test ./cmd/scattermap -run TestGolden -args "+
 			"-golden writes it:\n%s", path, err, difference(string(want), got.String()))
+	}
+}
+
+// checkWidth checks that a command's output fits a terminal of 80 columns.
+func checkWidth(t *testing.T, line, out string) {
+	t.Helper()
+	for l := range strings.Lines(out) {
+		if strings.HasPrefix(l, "held: ") || strings.HasPrefix(l, "spring-credit-of-2026: ") ||
+			strings.HasPrefix(l, "undo-held: ") { // a sentence, which a terminal wraps
+			continue
+		}
+		if n := utf8.RuneCountInString(strings.TrimRight(l, "\n")); n > 80 {
+			t.Errorf("%s: a line of %d columns: %s", line, n, l)
+		}
 	}
 }
 

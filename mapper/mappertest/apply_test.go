@@ -112,11 +112,17 @@ var creditAll = mapper.UpdateBatches("credit-all", 4,
 func TestApplyBatch(t *testing.T) {
 	all := []*account{{5, "Ann"}, {-5, "Cid"}, {0, "Dan"}}
 	r := mappertest.ApplyBatch(t.Context(), t, creditAll, all, credit{10})
-	if len(r) != 3 || r[0].Err != nil || !r[0].Changed || len(r[0].Puts) != 1 || r[0].Counters["credited"] != 1 ||
-		r[1].Err == nil || !strings.Contains(r[1].Err.Error(), "overdrawn") || r[1].Changed ||
-		r[2].Err != nil || r[2].Changed || r[2].Counters["credited"] != 1 ||
-		all[0].Balance != 15 || all[1].Balance != -5 || all[2].Balance != 0 {
-		t.Errorf("%+v; %+v %+v %+v", r, all[0], all[1], all[2])
+	var got []string
+	for i, r := range r {
+		got = append(got, fmt.Sprintf("%v, changed %v, balance %d, %d puts, %d credited", r.Err, r.Changed,
+			all[i].Balance, len(r.Puts), r.Counters["credited"]))
+	}
+	if diff := cmp.Diff([]string{
+		"<nil>, changed true, balance 15, 1 puts, 1 credited",
+		"overdrawn, changed false, balance -5, 0 puts, 0 credited",
+		"<nil>, changed false, balance 0, 1 puts, 1 credited",
+	}, got); diff != "" {
+		t.Errorf("the results of a batch (-want +got):\n%s", diff)
 	}
 	all = []*account{{5, "Ann"}, {5, "Bob"}}
 	for i, r := range mappertest.ApplyBatch(t.Context(), t, creditAll, all, credit{10}) {

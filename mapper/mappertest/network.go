@@ -48,9 +48,9 @@ func watchNetwork() (bubble, stop func()) {
 
 // standsStill is what a test fails with.
 const standsStill = "mappertest: virtual time stands still, because this goroutine of the test waits for the " +
-	"network. Time passes in a bubble of testing/synctest only while all goroutines wait for each other. A function or a test " +
-	"has called a real server: let it call one in this process, for example by an http.Client with the Transport " +
-	"emulator.HandlerTransport(handler).\n\n"
+	"network. Time passes in a bubble of testing/synctest only while all goroutines wait for each other. A function " +
+	"or a test has called a real server: let it call one in this process, for example by an http.Client with the " +
+	"Transport emulator.HandlerTransport(handler).\n\n"
 
 // stacks returns the stacks of this goroutine, or of all.
 func stacks(all bool) string {

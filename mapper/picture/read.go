@@ -178,8 +178,8 @@ func (p *Picture) about(job *record.Job, failed []*record.Range, scale float64) 
 			if c.Example.Start == nil {
 				return fmt.Errorf("the range %s has failed, and its record has no entity", c.Example.ID)
 			}
-			example := mapper.Failure{Key: c.Example.Start.Key, Path: names.Key(c.Example.Start.Key), Error: c.Example.Error,
-				Attempts: int(c.Example.Refusals), Time: c.Example.Done}
+			example := mapper.Failure{Key: c.Example.Start.Key, Path: names.Key(c.Example.Start.Key),
+				Error: c.Example.Error, Attempts: int(c.Example.Refusals), Time: c.Example.Done}
 			p.Causes = append(p.Causes, mapper.FailureCause{Text: c.Text, Count: c.Count, Estimated: c.Estimated,
 				Example: example})
 		}

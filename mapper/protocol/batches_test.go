@@ -32,6 +32,41 @@ func inBatches(update bool, size int, fn batchFunc) *mapper.Mapper[mapper.NoPara
 	return mapper.VisitBatches("batches", size, fn)
 }
 
+// troubled returns a function for the things of TestBatchResults. It adds to the total, and fails on
+// some things, or on their batch. On one of them it fails three times.
+func troubled(total *datastore.Key, tries *atomic.Int64) func(context.Context, *mapper.Entity[thing]) error {
+	return func(ctx context.Context, e *mapper.Entity[thing]) error {
+		e.Count("calls", 1)
+		switch i := (e.Key.ID - 1) / 7919; {
+		case i == 11:
+			e.Fail(mapper.Permanent(errors.New("never")))
+		case i == 12:
+			panic("ouch")
+		case i == 13:
+			time.Sleep(time.Hour)
+		case i == 14:
+			return errors.New("a bad batch")
+		case i == 15 && tries.Add(1) < 4:
+			e.Fail(errors.New("not yet"))
+		case i == 16:
+			e.Value.Points = 7
+			e.Fail(mapper.Skip)
+			return nil
+		case i%10 == 0:
+			var sum thing
+			if err := e.Get(ctx, total, &sum); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
+				return err
+			}
+			sum.Points++
+			e.Put(total, &sum)
+		case i%10 == 1:
+			e.Put(datastore.IncompleteKey("Copy", nil), &thing{i})
+		}
+		e.Value.Points++
+		return nil
+	}
+}
+
 // TestBatchResults has a function over batches read, count and put. It fails on single entities, and
 // some entities fail, panic or hang their batch. Each entity has its effects once, and only the
 // entities at fault fail.
@@ -42,36 +77,7 @@ func TestBatchResults(t *testing.T) {
 	for _, c := range []struct{ size, atOnce int }{{1, 1}, {7, 1}, {16, 4}, {100, 1}} {
 		t.Run(fmt.Sprintf("batches of %d, %d at once", c.size, c.atOnce), func(t *testing.T) {
 			var tries atomic.Int64
-			one := func(ctx context.Context, e *mapper.Entity[thing]) error {
-				e.Count("calls", 1)
-				switch i := (e.Key.ID - 1) / 7919; {
-				case i == 11:
-					e.Fail(mapper.Permanent(errors.New("never")))
-				case i == 12:
-					panic("ouch")
-				case i == 13:
-					time.Sleep(time.Hour)
-				case i == 14:
-					return errors.New("a bad batch")
-				case i == 15 && tries.Add(1) < 4:
-					e.Fail(errors.New("not yet"))
-				case i == 16:
-					e.Value.Points = 7
-					e.Fail(mapper.Skip)
-					return nil
-				case i%10 == 0:
-					var sum thing
-					if err := e.Get(ctx, total, &sum); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
-						return err
-					}
-					sum.Points++
-					e.Put(total, &sum)
-				case i%10 == 1:
-					e.Put(datastore.IncompleteKey("Copy", nil), &thing{i})
-				}
-				e.Value.Points++
-				return nil
-			}
+			one := troubled(total, &tries)
 			m := inBatches(true, c.size, func(ctx context.Context, batch thingBatch, _ mapper.NoParams) error {
 				if len(batch) > c.size {
 					t.Errorf("a batch of %d", len(batch))

@@ -306,7 +306,9 @@ func TestSmallEnd(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var job atomic.Pointer[mapper.Job]
 				var tries atomic.Int64
-				ends := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+				ends := func(
+					ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+				) (any, error) {
 					if endsJob(req) && tries.Add(1) == 1 && test.beside != nil {
 						if err := test.beside(context.WithoutCancel(ctx), job.Load()); err != nil {
 							t.Error(err)

@@ -182,7 +182,8 @@ func TestBadEngines(t *testing.T) {
 			"no function": {[]mapper.AnyMapper{mapper.Update[account, mapper.NoParams]("a", nil)},
 				"the function is nil"},
 			"no function over batches": {
-				[]mapper.AnyMapper{mapper.UpdateBatches[account, mapper.NoParams]("a", 10, nil)}, "the function is nil"},
+				[]mapper.AnyMapper{mapper.UpdateBatches[account, mapper.NoParams]("a", 10, nil)},
+				"the function is nil"},
 			"no batches": {[]mapper.AnyMapper{mapper.VisitBatches("a", 0, batches)},
 				"batches of 0 entities: the size is not in [1, 1000]"},
 			"too large batches": {[]mapper.AnyMapper{mapper.UpdateBatches("a", 1001, batches)},

@@ -48,7 +48,8 @@ func TestTaskOf(t *testing.T) {
 		t.Errorf("a range that waits is delivered at %v", at)
 	}
 	parsed, err := ParseRange(first.Body)
-	if want := (Range{job.ID, job.Incarnation, r.ID, 0, false}); err != nil || parsed != want || parsed.Ref() != job.Ref() {
+	if want := (Range{job.ID, job.Incarnation, r.ID, 0, false}); err != nil || parsed != want ||
+		parsed.Ref() != job.Ref() {
 		t.Errorf("%+v, %v, want %+v", parsed, err, want)
 	}
 }

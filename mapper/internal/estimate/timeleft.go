@@ -9,8 +9,8 @@ import (
 )
 
 // timeLeft sets the time until the job ends, with its bounds. It has two parts. The remaining
-// entities take their number by the job's speed: the higher one of its throughput and its pace. Entities and pages that have failed an attempt
-// wait for their next ones, whatever the speed is.
+// entities take their number by the job's speed: the higher one of its throughput and its pace.
+// Entities and pages that have failed an attempt wait for their next ones, whatever the speed is.
 func (s *State) timeLeft(l Look) {
 	s.TimeLeftMin, s.TimeLeft, s.TimeLeftMax = Unknown, Unknown, Unknown
 	sample := l.Totals.Sample
@@ -80,8 +80,8 @@ func (l Look) working(remaining Number, s *record.Sample) (w span, known bool) {
 	if pages < 3 {
 		off *= 1.3
 	}
-	n, most := float64(remaining.About), math.Sqrt(float64(remaining.About)*float64(max(remaining.About, remaining.Max)))
-	least := math.Sqrt(n * float64(remaining.Min))
+	n := float64(remaining.About)
+	least, most := math.Sqrt(n*float64(remaining.Min)), math.Sqrt(n*float64(max(remaining.About, remaining.Max)))
 	w.least, w.about, w.most = takes(least, speed*off), takes(n, speed), takes(most, speed/off)
 	if throughput > 0 && l.slowed() != "" {
 		w.about = takes(n, throughput)

@@ -144,7 +144,8 @@ func showRefusal(ctx context.Context, x *lifecycle.Jobs, job *record.Job, r *rec
 	if job.Trouble != "" {
 		return
 	}
-	text := fmt.Sprintf("%s tried again, up to %d times: %s", what, job.Backoff().Attempts, fault.Brief(fault.Text(cause)))
+	text := fmt.Sprintf("%s tried again, up to %d times: %s", what, job.Backoff().Attempts,
+		fault.Brief(fault.Text(cause)))
 	showTrouble(ctx, x, job, text)
 }
 
@@ -158,7 +159,8 @@ func showLater(ctx context.Context, x *lifecycle.Jobs, job *record.Job, r *recor
 		slog.String("mapper", job.Mapper), slog.String("range", r.ID), slog.String("cause", fault.Summary(cause)),
 		slog.Time("not_before", r.NotBefore))
 	if job.Trouble == "" {
-		showTrouble(ctx, x, job, "pages wait for a service, and go on when it accepts calls: "+fault.Brief(fault.Text(cause)))
+		showTrouble(ctx, x, job, "pages wait for a service, and go on when it accepts calls: "+
+			fault.Brief(fault.Text(cause)))
 	}
 }
 

@@ -54,38 +54,48 @@ func (js *Jobs) Delivery(ctx context.Context, job *record.Job, waiting *record.R
 	if waiting != nil {
 		looked[0] = body.TaskOf(waiting, job)
 	}
-	complaints, gone, unseen := make([]string, len(looked)), make([]bool, len(looked)), make([]bool, len(looked))
+	found := make([]sighting, len(looked))
 	var group sync.WaitGroup
 	for i, task := range looked {
-		group.Go(func() {
-			s, err := js.Queue.Lookup(ctx, task)
-			if gone[i] = err == nil && s == nil; err != nil || gone[i] {
-				return
-			}
-			unseen[i] = s.Attempts == 0 && now.After(s.ScheduleTime)
-			if complaints[i] = js.complaintOf(s); complaints[i] == "" && s.Attempts == 0 &&
-				now.Sub(s.ScheduleTime) > idle {
-				if paused, err := js.Queue.Paused(ctx); err == nil && paused {
-					complaints[i] = "the queue " + js.Queue.Name() + " is paused"
-				}
-			}
-		})
+		group.Go(func() { found[i] = js.lookAt(ctx, task, now) })
 	}
 	group.Wait()
-	if gone[0] && waiting != nil {
-		complaints = append(complaints, js.lost(ctx, job, waiting, now))
+	if found[0].gone && waiting != nil {
+		found = append(found, sighting{complaint: js.lost(ctx, job, waiting, now)})
 	}
-	for _, c := range complaints {
-		if c != "" {
-			js.Observer.Undelivered(ctx, job, c)
-			q.Complaint = c
+	for _, f := range found {
+		if f.complaint != "" {
+			js.Observer.Undelivered(ctx, job, f.complaint)
+			q.Complaint = f.complaint
 			return q
 		}
 	}
-	if q.Waits = waiting != nil && unseen[0]; q.Waits {
+	if q.Waits = waiting != nil && found[0].unseen; q.Waits {
 		q.Others = js.others(ctx, job)
 	}
 	return q
+}
+
+// A sighting is what the queue says about a task. It is zero if the queue does not answer.
+type sighting struct {
+	complaint string // why the task can't be delivered; empty: it can
+	gone      bool   // the task is not in the queue
+	unseen    bool   // the task is due, and no delivery was tried
+}
+
+// lookAt asks the queue about a task.
+func (js *Jobs) lookAt(ctx context.Context, task tasks.Task, now time.Time) sighting {
+	s, err := js.Queue.Lookup(ctx, task)
+	if err != nil || s == nil {
+		return sighting{gone: err == nil}
+	}
+	found := sighting{complaint: js.complaintOf(s), unseen: s.Attempts == 0 && now.After(s.ScheduleTime)}
+	if found.complaint == "" && s.Attempts == 0 && now.Sub(s.ScheduleTime) > idle {
+		if paused, err := js.Queue.Paused(ctx); err == nil && paused {
+			found.complaint = "the queue " + js.Queue.Name() + " is paused"
+		}
+	}
+	return found
 }
 
 // others returns how many other running jobs are in the job's queue, up to manyOthers.

@@ -77,7 +77,8 @@ func (p *Page) rerunAll(
 ) (all []*hand, err error) {
 	var hands []*hand // for which the function runs
 	for _, i := range places {
-		h, counts := &hand{place: i}, false
+		h := &hand{place: i}
+		var counts bool
 		if why := out[i]; why != nil {
 			h.r = p.fails(o.results[i].at, now[i], why)
 			h.r.failure.Attempts = p.Attempts - 1

@@ -3,6 +3,7 @@ package page
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -19,10 +20,8 @@ func TestBatches(t *testing.T) {
 	later := fault.RetryAfter(errBad, time.Second)
 	some := func(err error, ids ...int64) func(c *call, n int64) error {
 		return func(c *call, _ int64) error {
-			for _, id := range ids {
-				if c.id == id {
-					return err
-				}
+			if slices.Contains(ids, c.id) {
+				return err
 			}
 			return nil
 		}

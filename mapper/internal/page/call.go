@@ -98,17 +98,7 @@ func (p *Page) call(ctx context.Context, runner *function.Runner, o *Results, g 
 				continue
 			}
 			if !brake.Accepts() {
-				if refuses := brake.GiveUp(); p.Impatient && later[0].place == 0 {
-					later = later[1:]
-				} else if !refuses && !p.Alone && len(later) == 1 { // the service may accept the next one
-					later[0].r.failure.Attempts = p.Attempts - 1
-					later = nil
-				}
-				if len(later) == 0 {
-					return got
-				}
-				return got.ends(later[0], fault.Refusal{Cause: later[0].r.failure.Err, Later: true, After: after,
-					Summary: "the service that the function calls refuses most calls"})
+				return p.giveUp(brake, later, after, got)
 			}
 		}
 		if whole == nil || len(now) == 1 {
@@ -116,6 +106,23 @@ func (p *Page) call(ctx context.Context, runner *function.Runner, o *Results, g 
 		}
 		return p.narrow(g, now, got, func(part *group) called { return p.call(ctx, runner, o, part) })
 	}
+}
+
+// giveUp ends the calls for entities that the service refuses for now, while it refuses most calls.
+// The page ends before the first of them that has to wait, or goes on if none has to, see call.
+// The service asks for a wait of after.
+func (p *Page) giveUp(brake *pace.Brake, later []*hand, after time.Duration, got called) called {
+	if refuses := brake.GiveUp(); p.Impatient && later[0].place == 0 {
+		later = later[1:]
+	} else if !refuses && !p.Alone && len(later) == 1 { // the service may accept the next one
+		later[0].r.failure.Attempts = p.Attempts - 1
+		later = nil
+	}
+	if len(later) == 0 {
+		return got
+	}
+	return got.ends(later[0], fault.Refusal{Cause: later[0].r.failure.Err, Later: true, After: after,
+		Summary: "the service that the function calls refuses most calls"})
 }
 
 // endOf describes the end of a run for the brake, and returns the entities that a service has

@@ -194,9 +194,10 @@ func (p *Page) runChunk(ctx context.Context, o *Results, c *chunk, begun time.Ti
 					return
 				}
 				c.bytes += keyspace.EntitySize(read.Entity)
-				*h = hand{place: o.Reached}
-				counts, paused := false, time.Duration(0)
-				if h.r, counts = p.look(at, read); counts {
+				r, counts := p.look(at, read)
+				*h = hand{place: o.Reached, r: r}
+				paused := time.Duration(0)
+				if counts {
 					got := p.call(ctx, runner, o, g)
 					if got.abandoned {
 						return

@@ -188,18 +188,24 @@ func said(o *Results) string {
 // errBad fails an entity, and errWhole fails its batch.
 var errBad, errWhole = errors.New("bad"), errors.New("bad batch")
 
+// A runCase is a function of TestRun, and what comes of it.
+type runCase struct {
+	name string
+	mode function.Mode
+	fn   func(c *call) error
+	with func(p *Page, k *kind) // changes the page
+	want string
+
+	together string // results with concurrent calls, if they differ
+	batch    string // results of a batch of all three, if they differ
+}
+
+// A runWay says how many calls of the function run at once, and how many entities each has; 0: one.
+type runWay struct{ atOnce, batch int }
+
 // TestRun runs functions over pages of the entities 1, 2, 3, whose N equal their IDs.
 func TestRun(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		mode function.Mode
-		fn   func(c *call) error
-		with func(p *Page, k *kind) // changes the page
-		want string
-
-		together string // results with concurrent calls, if they differ
-		batch    string // results of a batch of all three, if they differ
-	}{
+	for _, c := range []runCase{
 		{name: "nothing changes", fn: func(*call) error { return nil }, want: "3 reached, 3 done"},
 		{name: "all change", fn: func(c *call) error { c.n++; return nil }, want: "3 reached, 3 done; wrote 1 2 3"},
 		{name: "a visit", mode: function.Visit, fn: func(c *call) error { c.Count("seen", 1); return nil },
@@ -308,47 +314,50 @@ func TestRun(t *testing.T) {
 				}
 			}, want: "3 reached, 1 done; failed 1 for good, 3 for good"},
 	} {
-		for _, way := range []struct{ atOnce, batch int }{{1, 0}, {3, 0}, {50, 0}, {1, 1}, {1, 3}, {3, 500}} {
+		for _, way := range []runWay{{1, 0}, {3, 0}, {50, 0}, {1, 1}, {1, 3}, {3, 500}} {
 			t.Run(fmt.Sprint(c.name, ", ", way.atOnce, " at once, batches of ", way.batch), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					k := kindOf(1, 2, 3)
-					var runs atomic.Int64
-					p := over(k, c.mode, func(of *call) error {
-						runs.Add(1)
-						return c.fn(of)
-					}, 1, 2, 3)
-					p.AtOnce, p.BatchSize = way.atOnce, way.batch
-					if c.with != nil {
-						c.with(p, k)
-					}
-					o, err := p.Run(t.Context())
-					var got string
-					if batch := new(BatchError); errors.As(err, batch) {
-						got = err.Error()
-					} else if err != nil {
-						t.Fatal(err)
-					} else {
-						got = said(o)
-					}
-					want := c.want
-					switch {
-					case way.batch > 1 && c.batch != "":
-						want = c.batch
-					case way.batch <= 1 && way.atOnce > 1 && c.together != "":
-						want = c.together
-					}
-					if got != want {
-						t.Errorf("%s\nwant %s", got, want)
-					}
-					// However a run ends, the brake knows that it has: otherwise it counts it as under way.
-					if told := p.Paces.Brake(p.Job.Ref()).Lately().All; way.batch <= 1 && told != int(runs.Load()) {
-						t.Errorf("the brake knows of the end of %d runs, of %d", told, runs.Load())
-					}
-					time.Sleep(time.Hour) // until the hanging call has returned
-				})
+				synctest.Test(t, func(t *testing.T) { c.check(t, way) })
 			})
 		}
 	}
+}
+
+// check runs the function in one way. It does so in a bubble.
+func (c runCase) check(t *testing.T, way runWay) {
+	k := kindOf(1, 2, 3)
+	var runs atomic.Int64
+	p := over(k, c.mode, func(of *call) error {
+		runs.Add(1)
+		return c.fn(of)
+	}, 1, 2, 3)
+	p.AtOnce, p.BatchSize = way.atOnce, way.batch
+	if c.with != nil {
+		c.with(p, k)
+	}
+	o, err := p.Run(t.Context())
+	var got string
+	if batch := new(BatchError); errors.As(err, batch) {
+		got = err.Error()
+	} else if err != nil {
+		t.Fatal(err)
+	} else {
+		got = said(o)
+	}
+	want := c.want
+	switch {
+	case way.batch > 1 && c.batch != "":
+		want = c.batch
+	case way.batch <= 1 && way.atOnce > 1 && c.together != "":
+		want = c.together
+	}
+	if got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	// However a run ends, the brake knows that it has: otherwise it counts it as under way.
+	if told := p.Paces.Brake(p.Job.Ref()).Lately().All; way.batch <= 1 && told != int(runs.Load()) {
+		t.Errorf("the brake knows of the end of %d runs, of %d", told, runs.Load())
+	}
+	time.Sleep(time.Hour) // until the hanging call has returned
 }
 
 // TestRunErrors checks errors of what a page depends on.

@@ -126,9 +126,9 @@ func (w *crew) begin(ctx context.Context) (wait time.Duration) {
 func (w *crew) turn() *turn {
 	t := &turn{group: group{first: true, notes: true, pass: new(pace.Pass)}}
 	for i := w.taken; i < len(w.chunk.at) && len(t.hands) < w.batch; i++ {
-		h := &hand{place: w.base + i}
-		counts := false
-		if h.r, counts = w.page.look(w.chunk.at[i], w.chunk.entities[i]); counts {
+		r, counts := w.page.look(w.chunk.at[i], w.chunk.entities[i])
+		h := &hand{place: w.base + i, r: r}
+		if counts {
 			t.hands = append(t.hands, h)
 		}
 		if t.all = append(t.all, h); w.batch == 1 {

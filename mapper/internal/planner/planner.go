@@ -117,11 +117,7 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 			return Plan{}, err
 		}
 	}
-	size := r.PageLimit()
-	if r.Narrowed == 0 {
-		size = int(s.Even(r.PageSize, p.job.PageSize))
-	}
-	size, err := p.Size(p.job, p.Mode, size)
+	size, err := p.pageSize(s)
 	if err != nil {
 		return Plan{}, err
 	}
@@ -143,13 +139,20 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	if len(found.At) == 0 { // the entities that were counted have been deleted since
 		return Plan{}, nil
 	}
-	if len(found.At) > size {
-		found.At, found.Next = found.At[:size], found.At[size]
-	}
+	found.Shorten(size)
 	if found.Pieces == nil {
 		err = p.planRest(ctx, &found, s, root, size, func(int64, bool) source.Prefix { return known() })
 	}
 	return found, err
+}
+
+// pageSize returns the maximum number of entities in the next page of the range.
+func (p *Planner) pageSize(s split.Piece) (int, error) {
+	size := p.record.PageLimit()
+	if p.record.Narrowed == 0 {
+		size = int(s.Even(p.record.PageSize, p.job.PageSize))
+	}
+	return p.Size(p.job, p.Mode, size)
 }
 
 // peek starts to read n positions. The function ready waits for them. The function known waits too,

@@ -43,8 +43,8 @@ func TestJobTransitions(t *testing.T) {
 			Job{State: Running, RampFrom: rounded.Add(-time.Hour), Generation: 1, Epoch: 1}, goOn},
 		{"retry the failures of a job", Job{State: SucceededWithFailures, Ended: rounded,
 			Totals: []byte(`{"processed":5,"failures":1,"counters":{"a":1}}`)},
-			Job{State: Running, RampFrom: rounded, Generation: 1, Epoch: 1, Before: []byte(`{"processed":5,"failures":1,` +
-				`"pages":0,"full_pages":0,"ranges":0,"tasks":0,"pending":0,"depth":0}`)}, goOn},
+			Job{State: Running, RampFrom: rounded, Generation: 1, Epoch: 1, Before: []byte(`{"processed":5,` +
+				`"failures":1,"pages":0,"full_pages":0,"ranges":0,"tasks":0,"pending":0,"depth":0}`)}, goOn},
 		{"succeed", Job{State: Running, Error: "tried again", Suspicion: suspected, Finalizes: true, Epoch: 7,
 			Before: []byte(`{"processed":5}`)},
 			Job{State: Succeeded, Ended: rounded, Epoch: 7}, succeed(Totals{Processed: 5})},

@@ -163,7 +163,8 @@ func TestReadBesideReadAhead(t *testing.T) {
 			t.Errorf("%d entities for %d positions after %v, %v", len(entities), len(page), time.Since(begun), err)
 		}
 		if rest, err := s.Peek(len(keys)); err != nil || len(rest) != len(keys) || time.Since(begun) == 0 {
-			t.Errorf("%d positions after %v, %v, want %d after some seconds", len(rest), time.Since(begun), err, len(keys))
+			t.Errorf("%d positions after %v, %v, want %d after some seconds", len(rest), time.Since(begun), err,
+				len(keys))
 		}
 	})
 }

@@ -23,8 +23,9 @@ const RankPages = 12
 const CountedPages = 2 * RootPages
 
 // An aggregation counts the entities before one of the samples, the one with about refinedCount
-// entities before it, or a quarter of the count's limit if that is less. At least leastSamples samples must lie before it: then an estimate is within
-// 25% two times in three. At most mostSamples may: then it is within 6%.
+// entities before it, or a quarter of the count's limit if that is less. At least leastSamples
+// samples must lie before it: then an estimate is within 25% two times in three. At most
+// mostSamples may: then it is within 6%.
 const (
 	refinedCount = 1_000_000
 	leastSamples = 16
@@ -57,9 +58,9 @@ func further(sample []*keyspace.Position, ranks []Rank, rough, most int64) int {
 }
 
 // EstimateBy estimates how many entities the root's range holds. If the known ranks are not enough,
-// it counts the entities before a sample, up to most. If that count reaches its limit, it counts before an
-// earlier sample. If even the first sample has too many entities before it, the kind is at least as
-// large as the estimate.
+// it counts the entities before a sample, up to most. If that count reaches its limit, it counts
+// before an earlier sample. If even the first sample has too many entities before it, the kind is
+// at least as large as the estimate.
 func EstimateBy(
 	sample []*keyspace.Position, ranks []Rank, most int64, count func(before *keyspace.Position) (n int64, known bool),
 ) int64 {

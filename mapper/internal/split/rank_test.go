@@ -23,13 +23,14 @@ func TestEstimateBy(t *testing.T) {
 					sample = append(sample, keyspace.At(rankKey((2*i+1)*(n/drawn)/2)))
 				}
 				var counted []int64
-				got := EstimateBy(sample, []Rank{{keyspace.At(rankKey(500)), 500}, {keyspace.At(rankKey(6000)), 6000}}, most,
-					func(before *keyspace.Position) (int64, bool) {
-						counted = append(counted, min(most, before.Key.ID-1))
-						return counted[len(counted)-1], true
-					})
+				known := []Rank{{keyspace.At(rankKey(500)), 500}, {keyspace.At(rankKey(6000)), 6000}}
+				got := EstimateBy(sample, known, most, func(before *keyspace.Position) (int64, bool) {
+					counted = append(counted, min(most, before.Key.ID-1))
+					return counted[len(counted)-1], true
+				})
 				if least := min(n, drawn*most); got < least*2/5 || got > n*4/3 || len(counted) > 3 {
-					t.Errorf("%d samples of %d: estimated %d, want at least %d; counted %d", drawn, n, got, least, counted)
+					t.Errorf("%d samples of %d: estimated %d, want at least %d; counted %d", drawn, n, got, least,
+						counted)
 				}
 			}
 		}

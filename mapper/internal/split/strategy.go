@@ -120,6 +120,13 @@ func (sp Strategy) plan(s Piece, t Task) CutPlan {
 	case n > 1 && (root || pages > FarPages && (n > maxExact || pages > n*nearPages)):
 		return CutPlan{Pieces: n, Samples: true, First: true}
 	}
+	return atBoundaries(s, root, workers, page)
+}
+
+// atBoundaries cuts a range into pieces of about a worker's fair share, but not more than nearPages.
+// A task looks for the boundaries between them.
+func atBoundaries(s Piece, root bool, workers, page int64) CutPlan {
+	pages := (s.Estimate + page - 1) / page
 	share := (max(s.FairShare, s.Estimate/workers) + page/2) / page // in full pages, about: see Load.Keep
 	each := min(max(1, share, (pages+MaxFanOut-1)/MaxFanOut), nearPages) * page
 	// Without samples it is Google's Firestore emulator, where a query takes as long as several
@@ -128,7 +135,7 @@ func (sp Strategy) plan(s Piece, t Task) CutPlan {
 		each = max(each, 2*page)
 	}
 	if s.Exact {
-		n = min(max(2, (s.Estimate+each-1)/each), MaxFanOut) // the last piece's own task cuts the rest
+		n := min(max(2, (s.Estimate+each-1)/each), MaxFanOut) // the last piece's own task cuts the rest
 		return CutPlan{Pieces: n, Keep: each, lengths: slices.Repeat([]int64{each}, int(n-2)), First: true}
 	}
 	c := s.Give(0, each, each, workers)

@@ -27,7 +27,8 @@ func begin(t *testing.T, tu Turns, at time.Time) (*record.Job, error) {
 	t.Helper()
 	j := &record.Job{ID: runID(at), Mapper: "m", Query: []byte(`{"kind":"K"}`), State: record.Running, Schedule: "s"}
 	j.Incarnate(uint64(at.Unix()))
-	return j, tu.Store.Create(t.Context(), j, record.First{}, func(tx *datastore.Transaction) error { return tu.Begin(tx, at, j.ID) })
+	begin := func(tx *datastore.Transaction) error { return tu.Begin(tx, at, j.ID) }
+	return j, tu.Store.Create(t.Context(), j, record.First{}, begin)
 }
 
 // TestTicks checks, after different events, whether tick 3 may start its run. If not, it checks
