@@ -579,7 +579,7 @@ func errOf2[T, U any](_ T, _ U, err error) error { return err }
 
 // surveys are the calls by which a start finds out how to cut its job. Without them the root's task
 // finds that out.
-var surveys = []string{"Lookup", "RunAggregationQuery", "RunQuery", "RunQuery", "RunQuery", "RunQuery"}
+var surveys = []string{"Lookup", "RunAggregationQuery", "RunQuery", "RunQuery", "RunQuery", "RunQuery", "RunQuery"}
 
 // refusedOperations are all operations on jobs. Calls that read a queue, or details for a log line,
 // only help.
