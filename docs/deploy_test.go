@@ -178,6 +178,10 @@ type mistake struct {
 	want     string // in the output of the step that fails, or of the first one that differs from the page
 }
 
+// notAllowed is what a command prints if the service's account lacks a role. The log has the cause.
+const notAllowed = "has failed: the request failed: the service's account may not do this (PermissionDenied); " +
+	"the service's log says more, in the line of request "
+
 // mistakes are of all kinds that the stand-in has to find.
 var mistakes = map[string]mistake{
 	"nobody is signed in": {"B", `gcloud auth login "$OPERATOR"`, "true", "",
@@ -211,11 +215,11 @@ var mistakes = map[string]mistake{
 	"no role in the database": {"B", "--role=roles/datastore.user", "--role=roles/datastore.viewer", "",
 		"Missing or insufficient permissions"},
 	"no role for adding tasks": {"B", "--role=roles/cloudtasks.enqueuer", "--role=roles/cloudtasks.viewer",
-		"scattermap start", "has failed: the request failed: the service's log says why"},
+		"scattermap start", notAllowed},
 	"no role for looking at tasks": {"B", "--role=roles/cloudtasks.viewer", "--role=roles/cloudtasks.enqueuer",
 		"", "100 at once"},
 	"no role for acting as another": {"B", "--role=roles/iam.serviceAccountUser", "--role=roles/run.invoker",
-		"scattermap start", "has failed: the request failed: the service's log says why"},
+		"scattermap start", notAllowed},
 	"tasks may not call": {"B", `--member="serviceAccount:$TASKS_ACCOUNT" --role=roles/run.invoker`,
 		`--member="serviceAccount:$TASKS_ACCOUNT" --role=roles/run.builder`, "The last call", "schedule: 7"},
 	"tokens for somebody else": {"B", `--oidc-token-audience="$URL"`, `--oidc-token-audience="$SERVICE"`,

@@ -53,7 +53,7 @@ func TestOperate(t *testing.T) {
 		t.Errorf("a stranger sees the dashboard: %d", code)
 	}
 	if code, page := s.send("GET", "/dashboard/", admin, ""); code != 200 ||
-		!strings.Contains(page, "There are no such jobs.") {
+		!strings.Contains(page, "No jobs yet.") {
 		t.Errorf("%d %s", code, page)
 	}
 	const n = 60

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,9 +19,15 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/examples/internal/bank"
 	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestTelemetry runs a job in the service, in this process. A collector receives its metrics and
+// closing changes nothing. It has a finalizer, so a task of its own ends its jobs, however small.
+var closing = mapper.Update("closing", func(context.Context, *mapper.Entity[bank.Account], mapper.NoParams) error {
+	return mapper.Skip
+}).WithFinalizer(func(context.Context, *mapper.Completion, mapper.NoParams) error { return nil })
+
+// TestTelemetry runs two jobs in the service, in this process. A collector receives its metrics and
 // traces when the service shuts down.
 func TestTelemetry(t *testing.T) {
 	var mu sync.Mutex
@@ -64,6 +71,9 @@ func TestTelemetry(t *testing.T) {
 	} {
 		t.Setenv(name, value)
 	}
+	own := mappers
+	mappers = append(slices.Clone(own), closing)
+	defer func() { mappers = own }()
 	c, err := configFrom(os.Getenv)
 	if err != nil {
 		t.Fatal(err)
@@ -71,20 +81,8 @@ func TestTelemetry(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, c, slog.New(slog.NewTextHandler(t.Output(), nil))) }()
-	body := `{"mapper": "add-credit", "id": "spring", "query": {"kind": "Account"}, "params": {"Amount": 10}}`
-	for deadline := time.Now().Add(testflag.Patience); ; time.Sleep(10 * time.Millisecond) {
-		answer, err := http.Post(url+"/jobs", "application/json", strings.NewReader(body))
-		if err == nil {
-			text, _ := io.ReadAll(answer.Body)
-			answer.Body.Close()
-			if strings.Contains(string(text), `"succeeded"`) {
-				break
-			}
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the job does not end")
-		}
-	}
+	runJob(t, url, `{"mapper": "add-credit", "id": "spring", "query": {"kind": "Account"}, "params": {"Amount": 10}}`)
+	runJob(t, url, `{"mapper": "closing", "id": "closed", "query": {"kind": "Account"}, "params": {}}`)
 	stop()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
@@ -102,6 +100,25 @@ func TestTelemetry(t *testing.T) {
 		}
 		if strings.Contains(received[path], "Account") {
 			t.Errorf("%s has received something of an entity", path)
+		}
+	}
+}
+
+// runJob starts a job until the service answers that it has succeeded.
+func runJob(t *testing.T, url, body string) {
+	t.Helper()
+	var text []byte
+	for deadline := time.Now().Add(testflag.Patience); ; time.Sleep(10 * time.Millisecond) {
+		answer, err := http.Post(url+"/jobs", "application/json", strings.NewReader(body))
+		if err == nil {
+			text, _ = io.ReadAll(answer.Body)
+			answer.Body.Close()
+			if strings.Contains(string(text), `"succeeded"`) {
+				return
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the job does not end: %s: %s, %v", body, text, err)
 		}
 	}
 }
