@@ -95,12 +95,13 @@ func TestFinalizerStatus(t *testing.T) {
 	for _, n := range []int{30, 3000} { // a small job ends in its last delivery
 		synctest.Test(t, func(t *testing.T) {
 			var got mapper.Status
-			m := mapper.Update("some-fail", func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
+			fails := func(_ context.Context, a *mapper.Entity[account], _ mapper.NoParams) error {
 				if strings.HasSuffix(a.Key.Name, "7") {
 					return mapper.Permanent(errors.New("seven"))
 				}
 				return nil
-			}).WithFinalizer(func(_ context.Context, d *mapper.Completion, _ mapper.NoParams) error {
+			}
+			m := mapper.Update("some-fail", fails).WithFinalizer(func(_ context.Context, d *mapper.Completion, _ mapper.NoParams) error {
 				got = *d.Status
 				return nil
 			})
@@ -123,8 +124,8 @@ func TestFinalizerStatus(t *testing.T) {
 			synctest.Wait()
 			if failures == 0 || got.Failures != failures || got.Processed != int64(n)-failures ||
 				got.Remaining != 0 || got.Total != int64(n) {
-				t.Errorf("%d entities, of which %d fail: the finalizer got %d processed, %d failures, %d remaining, %d in all",
-					n, failures, got.Processed, got.Failures, got.Remaining, got.Total)
+				t.Errorf("%d entities, %d fail: the finalizer got %d processed, %d failures, %d remaining, %d in all", n,
+					failures, got.Processed, got.Failures, got.Remaining, got.Total)
 			}
 		})
 	}

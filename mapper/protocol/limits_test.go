@@ -457,7 +457,8 @@ func TestBudget(t *testing.T) {
 						}
 						break
 					}
-					if pauses++; !strings.Contains(s.Error, "paused by its budget of") || !strings.HasPrefix(s.Bottleneck, s.Error) {
+					pauses++
+					if !strings.Contains(s.Error, "paused by its budget of") || !strings.HasPrefix(s.Bottleneck, s.Error) {
 						t.Errorf("%q, %q", s.Error, s.Bottleneck)
 					}
 					share := 0.0

@@ -688,7 +688,8 @@ var refusedOperations = map[string]refusedOperation{
 	"advance": {
 		before: (*refusedWorld).waits,
 		do:     func(ctx context.Context, w *refusedWorld) error { return w.schedule().Advance(ctx, w.operator) },
-		helps:  append([]string{"Lookup", "Lookup", "GetQueue"}, surveys...), // they look again at whether it has to wait
+		// Two look again at whether it has to wait.
+		helps: append([]string{"Lookup", "Lookup", "GetQueue"}, surveys...),
 	},
 	"revive": {
 		before: (*refusedWorld).running,
