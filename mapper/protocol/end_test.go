@@ -101,10 +101,11 @@ func TestFinalizerStatus(t *testing.T) {
 				}
 				return nil
 			}
-			m := mapper.Update("some-fail", fails).WithFinalizer(func(_ context.Context, d *mapper.Completion, _ mapper.NoParams) error {
-				got = *d.Status
-				return nil
-			})
+			m := mapper.Update("some-fail", fails).WithFinalizer(
+				func(_ context.Context, d *mapper.Completion, _ mapper.NoParams) error {
+					got = *d.Status
+					return nil
+				})
 			w := newWorld(t, setting{}, m)
 			w.putAccounts(names(n))
 			failures := int64(0)
@@ -124,8 +125,8 @@ func TestFinalizerStatus(t *testing.T) {
 			synctest.Wait()
 			if failures == 0 || got.Failures != failures || got.Processed != int64(n)-failures ||
 				got.Remaining != 0 || got.Total != int64(n) {
-				t.Errorf("%d entities, %d fail: the finalizer got %d processed, %d failures, %d remaining, %d in all", n,
-					failures, got.Processed, got.Failures, got.Remaining, got.Total)
+				t.Errorf("%d entities, %d fail: the finalizer got %d processed, %d failures, %d remaining, %d in all",
+					n, failures, got.Processed, got.Failures, got.Remaining, got.Total)
 			}
 		})
 	}

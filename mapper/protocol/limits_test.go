@@ -458,7 +458,8 @@ func TestBudget(t *testing.T) {
 						break
 					}
 					pauses++
-					if !strings.Contains(s.Error, "paused by its budget of") || !strings.HasPrefix(s.Bottleneck, s.Error) {
+					if !strings.Contains(s.Error, "paused by its budget of") ||
+						!strings.HasPrefix(s.Bottleneck, s.Error) {
 						t.Errorf("%q, %q", s.Error, s.Bottleneck)
 					}
 					share := 0.0
