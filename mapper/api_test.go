@@ -31,10 +31,11 @@ func TestStates(t *testing.T) {
 func TestFailureJSON(t *testing.T) {
 	t.Parallel()
 	key := datastore.NameKey("Account", "a", nil)
-	encoded, err := json.Marshal(mapper.Failure{Key: key, Error: "no", Attempts: 5,
+	encoded, err := json.Marshal(mapper.Failure{Key: key, Path: `/Account,"a"`, Error: "no", Attempts: 5,
 		Time: time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)})
-	if want := `{"key":"` + key.Encode() + `","error":"no","attempts":5,"time":"2020-01-01T00:00:00Z"}`; err != nil ||
-		string(encoded) != want {
+	want := `{"key":"` + key.Encode() +
+		`","path":"/Account,\"a\"","error":"no","attempts":5,"time":"2020-01-01T00:00:00Z"}`
+	if err != nil || string(encoded) != want {
 		t.Errorf("%s, %v, want %s", encoded, err, want)
 	}
 }
