@@ -44,7 +44,8 @@ var ErrNoSuchRange = errors.New("the job has no range of this ID")
 
 // Of returns the picture of a job. If the job has fewer than 250 ranges, the picture has all of
 // them. Larger jobs are sampled: up to 250 ranges, 250 pending ranges and 250 failures. Of makes up
-// to four calls, and costs up to 751 reads. If there is no such job, the error is
+// to four calls for that, and costs up to 751 reads. If the job has not ended, its records are also
+// counted, in four calls, at a read for 1,000 records. If there is no such job, the error is
 // [mapper.ErrNoSuchJob].
 func Of(ctx context.Context, client *datastore.Client, id string) (*Picture, error) {
 	p, err := read(ctx, store.New(client).Asked(), id, time.Now())
@@ -98,9 +99,18 @@ func read(ctx context.Context, st store.Store, id string, now time.Time) (*Pictu
 		p.Until = job.Ended
 	}
 	done := marked(all, func(r *record.Range) bool { return r.State == record.Done && r.Failed == "" })
-	if len(job.Totals) > 0 && p.Estimated { // the totals of all records are known
+	switch {
+	case p.Estimated && len(job.Totals) > 0: // the totals of all records are known
 		if scale, failedScale, err = exactly(job, done, failed); err != nil {
 			return nil, fmt.Errorf("job %s: %w", id, err)
+		}
+	case p.Estimated: // a status counts the records, too
+		c, err := st.Census(ctx, job.Ref())
+		if err != nil {
+			return nil, err
+		}
+		if c != nil {
+			scale, openScale, failedScale = each(c.Done(), done), each(c.Open, open), each(c.Failed, failed)
 		}
 	}
 	if err := p.about(job, failed, failedScale); err != nil {
@@ -126,6 +136,11 @@ func read(ctx context.Context, st store.Store, id string, now time.Time) (*Pictu
 	return p, nil
 }
 
+// each returns how many of n ranges each sampled one stands for.
+func each(n int64, sampled []*record.Range) float64 {
+	return float64(n) / float64(max(1, len(sampled)))
+}
+
 // exactly returns how many ranges each done range and each failed range stands for, in a job whose
 // totals are recorded.
 func exactly(job *record.Job, done, failed []*record.Range) (doneScale, failedScale float64, err error) {
@@ -134,8 +149,7 @@ func exactly(job *record.Job, done, failed []*record.Range) (doneScale, failedSc
 	for _, r := range done {
 		processed += r.Processed
 	}
-	return float64(sum.Processed) / float64(max(1, processed)), float64(sum.Failures) / float64(max(1, len(failed))),
-		err
+	return float64(sum.Processed) / float64(max(1, processed)), each(sum.Failures, failed), err
 }
 
 // marked returns the records for which a condition is true.

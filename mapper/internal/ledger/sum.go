@@ -159,7 +159,7 @@ func (s *Sum) SetPending(o *Sum) {
 func (s *Sum) SetCensus(c record.Census, open *Sum) {
 	sampled := s.Sample.Pages
 	if sampled > 0 {
-		s.Scale(float64(max(0, c.Ranges-c.Open-c.Failed)) / float64(sampled))
+		s.Scale(float64(c.Done()) / float64(sampled))
 	}
 	if n := len(open.Sample.Open); int64(n) < c.Open && n > 0 {
 		open.Scale(float64(c.Open) / float64(n))

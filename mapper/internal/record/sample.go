@@ -27,6 +27,9 @@ type Census struct {
 	Ranges, Open, Failed int64
 }
 
+// Done returns the number of ranges that are done, and not failures.
+func (c Census) Done() int64 { return max(0, c.Ranges-c.Open-c.Failed) }
+
 // NewSample returns an empty sample, to which the caller adds all records.
 func NewSample() *Sample { return &Sample{Scale: 1, LeftScale: 1} }
 

@@ -157,12 +157,12 @@ func (st Store) LookOpen(
 func (st Store) Sample(
 	ctx context.Context, job record.Ref, mark string, most int,
 ) (some []*record.Range, scale float64, err error) {
-	if s, ok := ctx.Value(sharedKey{}).(*shared); ok {
-		return s.sample(sampled{job, mark, most}, func() ([]*record.Range, float64, error) {
-			return firstRecords(ctx, st, job, mark, most)
-		})
+	read := func() (sample, error) {
+		some, scale, err := firstRecords(ctx, st, job, mark, most)
+		return sample{some, scale}, err
 	}
-	return firstRecords(ctx, st, job, mark, most)
+	got, err := sharedIn(ctx, sampled{job, mark, most}, read)
+	return got.records, got.scale, err
 }
 
 // count returns how many entities a query finds. It reads only keys.
@@ -216,8 +216,8 @@ func firstRecords(
 	return some, space / (float64(position) + 1), nil
 }
 
-// Sharing returns a context in which each sample is read once. A second call of Sample gets the
-// same records.
+// Sharing returns a context in which each sample and each census is read once. A second call of
+// Sample or Census gets the same.
 func Sharing(ctx context.Context) context.Context {
 	return context.WithValue(ctx, sharedKey{}, new(shared))
 }
@@ -231,35 +231,36 @@ type sampled struct {
 	most int
 }
 
-// A sample has the records that one call of [Store.Sample] has read, or its error.
+// A sample is the result of [Store.Sample].
 type sample struct {
-	once    sync.Once
 	records []*record.Range
 	scale   float64
-	err     error
 }
 
-// A shared has all samples that were read in a context of [Sharing].
+// A shared has everything that was read in a context of [Sharing].
 type shared struct {
 	mu  sync.Mutex
-	all map[sampled]*sample
+	all map[any]any // functions that return what was read, by its key
 }
 
-// sample returns the sample of these arguments. The first caller reads it, and the others wait for
-// that.
-func (s *shared) sample(of sampled, read func() ([]*record.Range, float64, error)) ([]*record.Range, float64, error) {
+// sharedIn returns what read returns. In a context of [Sharing], only the first call for a key
+// reads, and the others wait for that.
+func sharedIn[T any](ctx context.Context, key any, read func() (T, error)) (T, error) {
+	s, ok := ctx.Value(sharedKey{}).(*shared)
+	if !ok {
+		return read()
+	}
 	s.mu.Lock()
-	have := s.all[of]
-	if have == nil {
+	once, ok := s.all[key].(func() (T, error))
+	if !ok {
+		once = sync.OnceValues(read)
 		if s.all == nil {
-			s.all = make(map[sampled]*sample)
+			s.all = make(map[any]any)
 		}
-		have = new(sample)
-		s.all[of] = have
+		s.all[key] = once
 	}
 	s.mu.Unlock()
-	have.once.Do(func() { have.records, have.scale, have.err = read() })
-	return have.records, have.scale, have.err
+	return once()
 }
 
 // Due loads jobs of a queue whose retention period is over. The job that is due longest comes

@@ -264,7 +264,7 @@ func (st Store) LiveTotals(ctx context.Context, job *record.Job) (record.Totals,
 	if err != nil || scale == 1 {
 		return sum.Totals, false, err
 	}
-	census, err := st.census(ctx, job.Ref())
+	census, err := st.Census(ctx, job.Ref())
 	if err != nil {
 		return sum.Totals, false, err
 	}
@@ -287,8 +287,12 @@ func (st Store) LiveTotals(ctx context.Context, job *record.Job) (record.Totals,
 // read.
 const mostCounted = 250_000
 
-// census counts a job's records at one moment. It returns nil if the database can't count, or the
-// job has too many records.
+// Census counts a job's records at one moment. It returns nil if the database can't count, or the
+// job has too many records. See Sharing.
+func (st Store) Census(ctx context.Context, job record.Ref) (*record.Census, error) {
+	return sharedIn(ctx, job, func() (*record.Census, error) { return st.census(ctx, job) })
+}
+
 func (st Store) census(ctx context.Context, job record.Ref) (*record.Census, error) {
 	var c record.Census
 	tx, err := st.client.NewTransaction(ctx, datastore.ReadOnly)
